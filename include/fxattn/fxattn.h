@@ -1,0 +1,666 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxattn: fused attention with your own score function inside.
+ *
+ *     O = softmax( f( scale * Q K^T ; b, h, q, k, your tensors, your scalars ) ) V
+ *
+ * This is the whole public interface. It needs C11 (or C++), no other header of ours and none of anybody else.
+ *
+ * The flow:  program (what f is)  ->  problem (shapes, layouts, features)  ->  plan (compiled)  ->  run (pointers).
+ *
+ * Rules that hold for every function here:
+ * - A call that can fail returns fxa_status and takes an optional fxa_error, owned by the caller, as its last argument.
+ *   On failure no output is written and nothing is leaked; `*out` pointers are set to NULL.
+ * - `_create`, `_parse`, `_load`, ... give the caller one reference; `_destroy` drops it, takes NULL, in any order.
+ * - Programs and plans are immutable and may be shared between threads; a context locks itself; a builder belongs to
+ *   one thread at a time.
+ * - Everything passed in is borrowed for the duration of the call and copied when it is kept.
+ * - The library never prints, exits, aborts, or touches global or thread-local state.
+ */
+#ifndef FXATTN_FXATTN_H
+#define FXATTN_FXATTN_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FXA_API __attribute__((visibility("default")))
+#define FXA_CHECKED __attribute__((warn_unused_result))
+#else
+#define FXA_API
+#define FXA_CHECKED
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FXA_VERSION_MAJOR 0
+#define FXA_VERSION_MINOR 1
+#define FXA_VERSION_PATCH 0
+#define FXA_VERSION_STRING "0.1.0"
+
+/* The version of the library at run time, as FXA_VERSION_STRING is at compile time. */
+FXA_API const char *fxa_version(void);
+
+/* ---- Status and errors ------------------------------------------------------------------------------------------ */
+
+/* Values are pinned. 1xx: the caller's; 2xx: an honest no; 3xx: bytes; 4xx: resources; 5xx: engines. */
+#define FXA_STATUS_MAP(X)                                                                                              \
+    X(OK, 0, "success")                                                                                                \
+    X(E_ARGUMENT, 100, "an argument is missing or out of range")                                                       \
+    X(E_STRUCT, 101, "a struct_size is not one this library knows")                                                    \
+    X(E_PROGRAM, 110, "a score program is wrong: syntax, names or types")                                              \
+    X(E_LIMIT, 111, "a limit of the library is exceeded")                                                              \
+    X(E_PROBLEM, 120, "a problem description contradicts itself")                                                      \
+    X(E_BINDING, 130, "a pointer, scalar or length given to a run is wrong")                                           \
+    X(E_WORKSPACE, 131, "the workspace is too small or misaligned")                                                    \
+    X(E_UNSUPPORTED, 200, "no engine that was asked can do this")                                                      \
+    X(E_UNAVAILABLE, 201, "an engine or a library it needs is not present")                                            \
+    X(E_BYTES, 300, "bytes are damaged or are not ours")                                                               \
+    X(E_VERSION, 301, "bytes come from a version or device that does not fit")                                         \
+    X(E_MEMORY, 400, "out of memory")                                                                                  \
+    X(E_SYSTEM, 401, "the operating system refused a resource")                                                        \
+    X(E_ENGINE, 500, "an engine failed while running")                                                                 \
+    X(E_INTERNAL, 501, "a bug in fxattn: please report it")
+
+typedef enum fxa_status {
+#define FXA_STATUS_ENUM(name, value, text) FXA_##name = value,
+    FXA_STATUS_MAP(FXA_STATUS_ENUM)
+#undef FXA_STATUS_ENUM
+    FXA_STATUS_FORCE_INT32 = 0x7fffffff
+} fxa_status;
+
+/* What was wrong, what was given, what would be accepted. Plain data: copy it, keep it, no lifetime attached. */
+typedef struct fxa_error {
+    fxa_status status;
+    int32_t part;      /* which text of a parse, from 0 */
+    int32_t line;      /* from 1; 0 when the error has no place in a text */
+    int32_t column;    /* in bytes, from 1 */
+    int32_t length;    /* how many bytes to underline, at least 1 */
+    char text[492];    /* always terminated */
+} fxa_error;
+
+/* The name ("FXA_E_PROGRAM") and the one-line meaning of a status; "unknown status" for a value that is none. */
+FXA_API const char *fxa_status_name(fxa_status status);
+FXA_API const char *fxa_status_text(fxa_status status);
+
+/* Writes "name:line:column: error: text", the offending line and a caret below it into `out` (always terminated when
+ * capacity > 0) and returns the length it needs without the terminator, as snprintf does. `source` is the text that was
+ * parsed (may be NULL: then only the first line is written); size SIZE_MAX means terminated by NUL. */
+FXA_API size_t fxa_error_render(const fxa_error *err, const char *name, const char *source, size_t size, char *out,
+                                size_t capacity);
+
+/* ---- Context ---------------------------------------------------------------------------------------------------- */
+
+typedef struct fxa_context fxa_context;
+typedef struct fxa_program fxa_program;
+typedef struct fxa_plan fxa_plan;
+
+/* One function for all memory. ptr NULL, old_size 0: allocate; new_size 0: free (returns NULL); else resize. Returns
+ * memory aligned to `align` (a power of two) or NULL, in which case `ptr` is untouched. Called from any thread. */
+typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
+
+typedef struct fxa_context_config {
+    uint32_t struct_size;
+    uint32_t reserved;         /* 0 */
+    fxa_alloc_fn alloc;        /* NULL: the C library's */
+    void *alloc_user;
+    uint64_t cache_max_plans;  /* 0: 256 */
+    uint64_t cache_max_bytes;  /* 0: 256 MiB */
+} fxa_context_config;
+#define FXA_CONTEXT_CONFIG_INIT {sizeof(fxa_context_config), 0, NULL, NULL, 0, 0}
+
+/* config may be NULL. Programs and plans outlive their context. */
+FXA_API FXA_CHECKED fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err);
+FXA_API void fxa_context_destroy(fxa_context *ctx);
+
+/* ---- Values and storage types ----------------------------------------------------------------------------------- */
+
+typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE_INT32 = 0x7fffffff } fxa_type;
+
+#define FXA_DTYPE_MAP(X)                                                                                               \
+    X(F64, 1, "f64", 8, FLOAT)                                                                                         \
+    X(F32, 2, "f32", 4, FLOAT)                                                                                         \
+    X(F16, 3, "f16", 2, FLOAT)                                                                                         \
+    X(BF16, 4, "bf16", 2, FLOAT)                                                                                       \
+    X(I64, 5, "i64", 8, INT)                                                                                           \
+    X(I32, 6, "i32", 4, INT)                                                                                           \
+    X(I16, 7, "i16", 2, INT)                                                                                           \
+    X(I8, 8, "i8", 1, INT)                                                                                             \
+    X(U8, 9, "u8", 1, INT)                                                                                             \
+    X(B8, 10, "bool", 1, BOOL)
+
+typedef enum fxa_dtype {
+    FXA_DTYPE_NONE = 0,
+#define FXA_DTYPE_ENUM(name, value, text, size, type) FXA_##name = value,
+    FXA_DTYPE_MAP(FXA_DTYPE_ENUM)
+#undef FXA_DTYPE_ENUM
+    FXA_DTYPE_FORCE_INT32 = 0x7fffffff
+} fxa_dtype;
+
+FXA_API const char *fxa_dtype_name(fxa_dtype dtype); /* "f32"; "none" for FXA_DTYPE_NONE and unknown values */
+FXA_API size_t fxa_dtype_size(fxa_dtype dtype);      /* bytes; 0 for the same */
+FXA_API fxa_dtype fxa_dtype_find(const char *name);  /* FXA_DTYPE_NONE when there is none */
+
+/* ---- Score programs --------------------------------------------------------------------------------------------- */
+
+#define FXA_MAX_RANK 5
+#define FXA_MAX_PARAMS 64
+#define FXA_MAX_TENSORS 64
+#define FXA_MAX_NAME 63          /* bytes of a param, tensor or let name */
+#define FXA_MAX_NODES 16384      /* distinct operations of a program that a user writes */
+#define FXA_MAX_TEXT (1u << 20)  /* bytes of all texts of one parse together */
+#define FXA_MAX_NESTING 256      /* parentheses, calls, conditionals inside one another */
+#define FXA_MAX_LOOP 64          /* the count of sum, any, all */
+
+typedef enum fxa_program_kind {
+    FXA_PROGRAM_SCORE = 0,      /* writes score and mask */
+    FXA_PROGRAM_BPROP = 1,      /* a user's backward: reads dscore and score (as it came in), writes dscore */
+    FXA_PROGRAM_DERIVATIVE = 2, /* what fxa_program_derivative makes: dscore, and `grad name += ...` statements */
+    FXA_PROGRAM_KIND_FORCE_INT32 = 0x7fffffff
+} fxa_program_kind;
+
+typedef enum fxa_input {
+    FXA_INPUT_SCORE = 0, /* float, already scaled */
+    FXA_INPUT_B = 1,
+    FXA_INPUT_H = 2, /* the query head */
+    FXA_INPUT_Q = 3,
+    FXA_INPUT_K = 4,
+    FXA_INPUT_Q_LEN = 5,
+    FXA_INPUT_K_LEN = 6,
+    FXA_INPUT_DSCORE = 7, /* BPROP and DERIVATIVE only */
+    FXA_INPUT_COUNT = 8,
+    FXA_INPUT_FORCE_INT32 = 0x7fffffff
+} fxa_input;
+
+/* Operations, with pinned codes: they are part of program bytes and hashes. docs/program.md describes each. An operation
+ * means what its operand types say (ADD adds ints or floats); GT and GE become LT and LE when built. */
+typedef enum fxa_op {
+    FXA_OP_CONST = 1,
+    FXA_OP_INPUT = 2,
+    FXA_OP_PARAM = 3,
+    FXA_OP_LOAD = 4,
+    FXA_OP_ADD = 10,
+    FXA_OP_SUB = 11,
+    FXA_OP_MUL = 12,
+    FXA_OP_DIV = 13,
+    FXA_OP_FLOORDIV = 14,
+    FXA_OP_MOD = 15,
+    FXA_OP_NEG = 16,
+    FXA_OP_ABS = 17,
+    FXA_OP_MIN = 18,
+    FXA_OP_MAX = 19,
+    FXA_OP_CLAMP = 20,
+    FXA_OP_POW = 21,
+    FXA_OP_MULZ = 22, /* x * y, but 0 where x is exactly 0: how "zero wins" is written in derivatives */
+    FXA_OP_DIVZ = 23, /* x / y, but 0 where x is exactly 0 */
+    FXA_OP_SQRT = 30,
+    FXA_OP_RSQRT = 31,
+    FXA_OP_EXP = 32,
+    FXA_OP_EXP2 = 33,
+    FXA_OP_LOG = 34,
+    FXA_OP_LOG2 = 35,
+    FXA_OP_TANH = 36,
+    FXA_OP_SIGMOID = 37,
+    FXA_OP_ERF = 38,
+    FXA_OP_SIN = 39,
+    FXA_OP_COS = 40,
+    FXA_OP_TAN = 41,
+    FXA_OP_FLOOR = 42,
+    FXA_OP_CEIL = 43,
+    FXA_OP_ROUND = 44,
+    FXA_OP_TRUNC = 45,
+    FXA_OP_AND = 50, /* of ints bit by bit, of bools logical; likewise OR, XOR, NOT */
+    FXA_OP_OR = 51,
+    FXA_OP_XOR = 52,
+    FXA_OP_NOT = 53,
+    FXA_OP_SHL = 54,
+    FXA_OP_SHR = 55,
+    FXA_OP_EQ = 60,
+    FXA_OP_NE = 61,
+    FXA_OP_LT = 62,
+    FXA_OP_LE = 63,
+    FXA_OP_GT = 64,
+    FXA_OP_GE = 65,
+    FXA_OP_SELECT = 70,
+    FXA_OP_FLOAT = 71,
+    FXA_OP_INT = 72,
+    FXA_OP_COUNT = 73,
+    FXA_OP_FORCE_INT32 = 0x7fffffff
+} fxa_op;
+
+/* One text of several: programs compose by concatenation. size SIZE_MAX: terminated by NUL. */
+typedef struct fxa_text {
+    const char *name; /* for messages; may be NULL */
+    const char *data;
+    size_t size;
+} fxa_text;
+
+/* A param or tensor that a text may use without declaring it (it is declared only when it is used). */
+typedef struct fxa_declaration {
+    const char *name;
+    fxa_type type;   /* of a param; 0 for a tensor */
+    fxa_dtype dtype; /* of a tensor; 0 for a param */
+    int32_t rank;    /* of a tensor */
+} fxa_declaration;
+
+typedef struct fxa_parse_config {
+    uint32_t struct_size;
+    uint32_t kind; /* fxa_program_kind */
+    const fxa_text *texts;
+    size_t n_texts;
+    const fxa_declaration *declarations;
+    size_t n_declarations;
+} fxa_parse_config;
+#define FXA_PARSE_CONFIG_INIT {sizeof(fxa_parse_config), FXA_PROGRAM_SCORE, NULL, 0, NULL, 0}
+
+/* Parses one score program. The empty text is the identity. Errors carry line, column and length. */
+FXA_API FXA_CHECKED fxa_status fxa_program_parse(fxa_context *ctx, const char *text, size_t size, fxa_program **out,
+                                                 fxa_error *err);
+/* The general form: several texts in order, other kinds, implicit declarations. */
+FXA_API FXA_CHECKED fxa_status fxa_program_parse_texts(fxa_context *ctx, const fxa_parse_config *config,
+                                                       fxa_program **out, fxa_error *err);
+
+FXA_API void fxa_program_retain(fxa_program *program);
+FXA_API void fxa_program_destroy(fxa_program *program);
+
+/* Canonical text. Two-call: writes at most `capacity` bytes with the terminator, *needed gets the length without it.
+ * E_ARGUMENT when out is given and too small. Parsing the text gives a program of the same hash and the same text. */
+FXA_API FXA_CHECKED fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capacity, size_t *needed,
+                                                 fxa_error *err);
+
+/* 128 bits of content: equal for equal canonical programs, in every process and on every machine. */
+FXA_API void fxa_program_hash(const fxa_program *program, uint8_t hash[16]);
+
+FXA_API fxa_program_kind fxa_program_get_kind(const fxa_program *program);
+FXA_API size_t fxa_program_node_count(const fxa_program *program);
+
+/* Params and tensors are numbered in the order of their names (bytewise), whatever the order of declaration. */
+typedef struct fxa_param_info {
+    const char *name; /* lives as long as the program */
+    fxa_type type;
+} fxa_param_info;
+typedef struct fxa_tensor_info {
+    const char *name;
+    fxa_dtype dtype;
+    int32_t rank;
+} fxa_tensor_info;
+FXA_API size_t fxa_program_param_count(const fxa_program *program);
+FXA_API size_t fxa_program_tensor_count(const fxa_program *program);
+FXA_API fxa_param_info fxa_program_param(const fxa_program *program, size_t index);    /* zeroes past the end */
+FXA_API fxa_tensor_info fxa_program_tensor(const fxa_program *program, size_t index); /* zeroes past the end */
+FXA_API int32_t fxa_program_param_find(const fxa_program *program, const char *name);  /* -1: none */
+FXA_API int32_t fxa_program_tensor_find(const fxa_program *program, const char *name); /* -1: none */
+
+/* The derivative of a SCORE program: by score, by each float param, by each load of each float tensor. It has the
+ * params and tensors of the program it came from, in the same order. */
+FXA_API FXA_CHECKED fxa_status fxa_program_derivative(const fxa_program *program, fxa_program **out, fxa_error *err);
+
+/* Bytes of a program, and back. The loader trusts nothing: types, limits and hash are checked again. Two-call save. */
+FXA_API FXA_CHECKED fxa_status fxa_program_save(const fxa_program *program, void *out, size_t capacity, size_t *needed,
+                                                fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_program_load(fxa_context *ctx, const void *bytes, size_t size, fxa_program **out,
+                                                fxa_error *err);
+
+/* What is known of a SCORE program without running it. Bit i of a dependence is fxa_input i. */
+enum {
+    FXA_FACT_IDENTITY = 1 << 0,  /* score unchanged and mask true */
+    FXA_FACT_PURE_MASK = 1 << 1, /* score unchanged */
+    FXA_FACT_NO_MASK = 1 << 2,   /* mask true */
+    FXA_FACT_ADDITIVE = 1 << 3,  /* score + something that does not read the score */
+    FXA_FACT_SOFTCAP = 1 << 4,   /* c * tanh(x / c), x = score or score + bias, outermost; softcap holds c if constant */
+    FXA_FACT_CAUSAL = 1 << 5,    /* a conjunct of the mask says k <= q */
+    FXA_FACT_CAUSAL_BOTTOM_RIGHT = 1 << 6, /* ... says k <= q + (k_len - q_len) */
+    FXA_FACT_WINDOW = 1 << 7,    /* conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open) */
+    FXA_FACT_PADDING = 1 << 8    /* a conjunct says k < k_len, or k < t[b] for an int tensor t */
+};
+typedef struct fxa_facts {
+    uint32_t flags;
+    uint32_t score_depends; /* inputs the new score depends on; 1 << FXA_INPUT_SCORE nearly always */
+    uint32_t mask_depends;
+    int32_t softcap_param; /* index of the param that is the cap, or -1 */
+    double softcap;        /* the constant cap, or 0 */
+    int32_t window_left;   /* q - k <= window_left */
+    int32_t window_right;  /* k - q <= window_right */
+} fxa_facts;
+FXA_API void fxa_program_facts(const fxa_program *program, fxa_facts *out);
+
+/* A captured tensor as it lies in memory. Strides are in elements and may be zero or negative. */
+typedef struct fxa_view {
+    const void *data;
+    fxa_dtype dtype;
+    int32_t rank;
+    int64_t size[FXA_MAX_RANK];
+    int64_t stride[FXA_MAX_RANK];
+} fxa_view;
+
+/* The meaning of a program: one pair, in f64. params and tensors in the order of the program (counts are the program's).
+ * For a SCORE program: *value gets the new score, *mask 0 or 1. For the other kinds *value gets dscore and *mask 1.
+ * in[FXA_INPUT_SCORE] and [DSCORE] are read as they are, the other inputs must be whole numbers of 32 bits. */
+FXA_API FXA_CHECKED fxa_status fxa_program_eval(const fxa_program *program, const double in[FXA_INPUT_COUNT],
+                                                const double *params, const fxa_view *tensors, double *value,
+                                                int *mask, fxa_error *err);
+
+/* ---- Builder: the same programs, one call per operation ---------------------------------------------------------- */
+
+typedef struct fxa_builder fxa_builder;
+typedef int32_t fxa_value; /* a value inside one builder; negative: an error has happened, see fxa_builder_finish */
+
+FXA_API FXA_CHECKED fxa_status fxa_builder_create(fxa_context *ctx, fxa_program_kind kind, fxa_builder **out,
+                                                  fxa_error *err);
+FXA_API void fxa_builder_destroy(fxa_builder *b);
+
+/* The first mistake is remembered, everything after it gives a negative value, and finish reports it. */
+FXA_API fxa_value fxa_builder_float(fxa_builder *b, double value);
+FXA_API fxa_value fxa_builder_int(fxa_builder *b, int32_t value);
+FXA_API fxa_value fxa_builder_bool(fxa_builder *b, int value);
+FXA_API fxa_value fxa_builder_input(fxa_builder *b, fxa_input input); /* SCORE is the score as it came in */
+FXA_API fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type); /* declares, or finds again */
+FXA_API int32_t fxa_builder_tensor(fxa_builder *b, const char *name, fxa_dtype dtype, int32_t rank); /* a handle */
+FXA_API fxa_value fxa_builder_load(fxa_builder *b, int32_t tensor, const fxa_value *index, size_t n_index);
+/* Any operation but CONST, INPUT, PARAM, LOAD; operands are converted as the text language does. */
+FXA_API fxa_value fxa_builder_op(fxa_builder *b, fxa_op op, const fxa_value *args, size_t n_args);
+FXA_API fxa_value fxa_builder_op1(fxa_builder *b, fxa_op op, fxa_value x);
+FXA_API fxa_value fxa_builder_op2(fxa_builder *b, fxa_op op, fxa_value x, fxa_value y);
+FXA_API fxa_value fxa_builder_op3(fxa_builder *b, fxa_op op, fxa_value x, fxa_value y, fxa_value z);
+
+FXA_API void fxa_builder_set_score(fxa_builder *b, fxa_value value);  /* SCORE */
+FXA_API void fxa_builder_set_mask(fxa_builder *b, fxa_value value);   /* SCORE */
+FXA_API void fxa_builder_set_dscore(fxa_builder *b, fxa_value value); /* BPROP, DERIVATIVE */
+
+/* Makes the program; the builder is used up and only to be destroyed after it. */
+FXA_API FXA_CHECKED fxa_status fxa_builder_finish(fxa_builder *b, fxa_program **out, fxa_error *err);
+
+/* ---- Problems --------------------------------------------------------------------------------------------------- */
+
+typedef enum fxa_pass { FXA_FORWARD = 0, FXA_BACKWARD = 1, FXA_PASS_FORCE_INT32 = 0x7fffffff } fxa_pass;
+
+typedef enum fxa_layout {
+    FXA_LAYOUT_BHSD = 0,   /* packed, batch outermost */
+    FXA_LAYOUT_BSHD = 1,
+    FXA_LAYOUT_SBHD = 2,
+    FXA_LAYOUT_STRIDED = 3, /* stride[] as given */
+    FXA_LAYOUT_FORCE_INT32 = 0x7fffffff
+} fxa_layout;
+
+/* How one of Q K V O (and gradients) lies in memory: [B,H,S,D]; rows such as LSE: [B,H,S] (the same layouts less D).
+ * Inputs may have zero strides (expanded) and negative ones; outputs must not overlap themselves. */
+typedef struct fxa_operand {
+    uint32_t dtype;     /* 0: the default said at each field */
+    uint32_t layout;    /* fxa_layout */
+    int64_t stride[4];  /* STRIDED only: batch, head, position, feature; in elements. Packed and paged: see flags */
+} fxa_operand;
+
+/* A captured tensor: sizes and strides; dtype and rank are the program's. Data is bound at run time. */
+typedef struct fxa_capture {
+    int64_t size[FXA_MAX_RANK];
+    int64_t stride[FXA_MAX_RANK];      /* in elements; used when strided is not 0, else dense row-major */
+    int64_t grad_stride[FXA_MAX_RANK]; /* used when grad_strided is not 0 */
+    uint32_t strided;
+    uint32_t grad;         /* backward: not 0 asks for the gradient of this (float) tensor */
+    uint32_t grad_dtype;   /* 0: the tensor's */
+    uint32_t grad_strided;
+} fxa_capture;
+
+/* Where local index i lies in the whole: the program (and dropout) sees the mapped value, memory is read by i. */
+typedef enum fxa_map_kind {
+    FXA_MAP_AFFINE = 0,   /* base + step * i; with base 0, step 0 (all zeroes) it is the identity: step 0 means 1 */
+    FXA_MAP_SEGMENTS = 1, /* the last segment with begin <= i: base + step * (i - begin) */
+    FXA_MAP_TABLE = 2,    /* table[i], int32, bound at run time (FXA_SLOT_MAP_x) */
+    FXA_MAP_FORCE_INT32 = 0x7fffffff
+} fxa_map_kind;
+#define FXA_MAX_SEGMENTS 16
+typedef struct fxa_segment {
+    int64_t begin; /* local; the first is 0, ascending */
+    int64_t base;
+    int64_t step;
+} fxa_segment;
+typedef struct fxa_index_map {
+    uint32_t kind;
+    uint32_t dynamic; /* not 0: an int32 read at run time from FXA_SLOT_DYN_x is added */
+    int64_t base, step;
+    uint32_t n_segments;
+    uint32_t reserved;
+    fxa_segment segment[FXA_MAX_SEGMENTS];
+} fxa_index_map;
+
+enum { /* fxa_problem.flags */
+    FXA_CAUSAL = 1 << 0,       /* ready mask: k <= q */
+    FXA_WINDOW = 1 << 1,       /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
+    FXA_BOTTOM_RIGHT = 1 << 2, /* the two above align to the last row and key: q is replaced by q + k_len - q_len */
+    FXA_PADDING = 1 << 3,      /* ready mask: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run */
+    FXA_VARLEN = 1 << 4,       /* packed sequences: q, o, rows are [T,H,D]; FXA_SLOT_CU_Q, CU_K give B+1 offsets each.
+                                  sq, sk are the longest lengths, total_q, total_k the packed ones; batch strides are
+                                  not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D] */
+    FXA_PAGED = 1 << 5,        /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean
+                                  the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)] */
+    FXA_SINK_ZERO = 1 << 6,    /* softmax off by one: a key of score 0 and value 0 */
+    FXA_SINK = 1 << 7,         /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
+    FXA_DROPOUT = 1 << 8,      /* dropout of probabilities by dropout_p, seed at run time */
+    FXA_WANT_LSE = 1 << 9,     /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
+    FXA_WANT_MAX = 1 << 10,    /* forward: also FXA_SLOT_MAX, the row maximum of the new scores */
+    FXA_GRAD_LSE = 1 << 11,    /* backward: FXA_SLOT_DLSE is read */
+    FXA_GRAD_Q = 1 << 12,      /* backward: which gradients are wanted */
+    FXA_GRAD_K = 1 << 13,
+    FXA_GRAD_V = 1 << 14,
+    FXA_GRAD_SINK = 1 << 15,
+    FXA_ACC_OUT = 1 << 16,     /* forward: merge into the O and LSE already there (as fxa_merge does) */
+    FXA_ACC_Q = 1 << 17,       /* backward: add to what is there instead of overwriting it */
+    FXA_ACC_K = 1 << 18,
+    FXA_ACC_V = 1 << 19,
+    FXA_ACC_SINK = 1 << 20,
+    FXA_ACC_TENSORS = 1 << 21,
+    FXA_ACC_PARAMS = 1 << 22
+};
+
+/* Start from FXA_PROBLEM_INIT; fields are only ever appended. All zeroes means: none, default, off. */
+typedef struct fxa_problem {
+    uint32_t struct_size;
+    uint32_t pass; /* fxa_pass */
+    uint32_t flags;
+    uint32_t page_size; /* PAGED */
+
+    const fxa_program *program; /* NULL: the identity */
+    const fxa_program *bprop;   /* backward: a BPROP program to use instead of the derived d/dscore; NULL: derived */
+
+    int64_t b, hq, hkv; /* hkv 0: hq. hq must be a multiple of hkv */
+    int64_t sq, sk;     /* zero is legal: empty outputs, or rows that attend to nothing */
+    int64_t d, dv;      /* dv 0: d. 1 to 512 */
+    int64_t total_q, total_k; /* VARLEN */
+    int64_t n_pages;          /* PAGED */
+
+    fxa_operand q, k, v; /* q.dtype 0: f32; k, v dtype 0: q's. All three must be equal */
+    fxa_operand o, dout; /* dtype 0: q's */
+    fxa_operand dq, dk, dv_grad; /* dtype 0: that of q, k, v */
+    fxa_operand lse, max, dlse;  /* [B,Hq,Sq]; dtype 0 (and nothing else): f64 when q is f64, else f32 */
+    fxa_operand sink, dsink;     /* [Hq]: stride[1] when STRIDED, else dense. dtype 0: as lse; any float dtype */
+
+    const fxa_capture *captures; /* one per tensor of program, in its order */
+    size_t n_captures;
+    const fxa_capture *bprop_captures; /* one per tensor of bprop (no gradients) */
+    size_t n_bprop_captures;
+    uint64_t param_grads; /* backward: bit i asks for the gradient of (float) param i of program */
+
+    int64_t window_left, window_right;
+    double dropout_p; /* 0 <= p < 1 */
+
+    fxa_index_map map_b, map_h, map_q, map_k;
+    int64_t q_len, k_len; /* what the program reads as q_len, k_len; 0: the real (per-batch) lengths. For shards */
+
+    const char *engine; /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
+} fxa_problem;
+#define FXA_PROBLEM_INIT {sizeof(fxa_problem)}
+
+/* The program that a problem runs: its own with the ready masks of its flags appended. */
+FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
+                                                   fxa_error *err);
+
+/* What one engine says of a problem. Cheap; answers, also refusals, are cached in the context. */
+typedef struct fxa_support {
+    const char *engine; /* a static name */
+    int32_t supported;
+    int32_t deterministic;
+    uint64_t workspace;
+    char reason[248]; /* why not, with names and values; empty when supported */
+} fxa_support;
+
+/* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. */
+FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports,
+                                                 size_t *count, fxa_error *err);
+
+/* The engines of this build, by position; NULL past the end. */
+FXA_API const char *fxa_engine_name(size_t index);
+
+/* ---- Tiles: what the mask leaves to do --------------------------------------------------------------------------- */
+
+typedef enum fxa_tile { FXA_TILE_EMPTY = 0, FXA_TILE_MIXED = 1, FXA_TILE_FULL = 2, FXA_TILE_FORCE_INT32 = 0x7fffffff } fxa_tile;
+
+/* What may be assumed of a captured int tensor by its values. */
+typedef struct fxa_tensor_range {
+    int32_t known;         /* not 0: every element lies in lo..hi */
+    int32_t nondecreasing; /* not 0: rank 1 and never decreasing */
+    int32_t lo, hi;
+    const fxa_view *view;  /* optional: elements may be read */
+} fxa_tensor_range;
+
+/* For all pairs of the box (inclusive bounds of coordinate values): mask false everywhere (EMPTY), true everywhere
+ * (FULL), or not known to be either (MIXED). Never wrong. params, tensors may be NULL: unknown. */
+typedef struct fxa_box {
+    int32_t lo[FXA_INPUT_COUNT]; /* by fxa_input; SCORE and DSCORE are not read */
+    int32_t hi[FXA_INPUT_COUNT];
+} fxa_box;
+FXA_API fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
+                                      const fxa_tensor_range *tensors);
+
+/* Looks at an int tensor of rank 1 once: range and order. Other tensors: nothing known. */
+FXA_API fxa_tensor_range fxa_tensor_scan(const fxa_view *view);
+
+typedef struct fxa_tile_counts {
+    uint64_t empty, mixed, full;
+} fxa_tile_counts;
+
+/* Counts the tiles of tile_q x tile_k pairs of one (b, h), local indices, of a problem; edge tiles count as whole ones.
+ * Cost follows the border between classes, not the number of tiles; memory is constant. */
+FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h,
+                                               int64_t tile_q, int64_t tile_k, const double *params,
+                                               const fxa_tensor_range *tensors, fxa_tile_counts *out, fxa_error *err);
+
+/* ---- Plans ------------------------------------------------------------------------------------------------------ */
+
+/* Where each pointer of a run goes. Values are pinned, at most FXA_SLOT_MAX ever. */
+typedef enum fxa_slot {
+    FXA_SLOT_Q = 0,
+    FXA_SLOT_K = 1,
+    FXA_SLOT_V = 2,
+    FXA_SLOT_O = 3,    /* forward: written; backward: read */
+    FXA_SLOT_LSE = 4,  /* forward: written; backward: read (of the whole, for a shard) */
+    FXA_SLOT_MAX_ROW = 5,
+    FXA_SLOT_DO = 6,
+    FXA_SLOT_DLSE = 7,
+    FXA_SLOT_DQ = 8,
+    FXA_SLOT_DK = 9,
+    FXA_SLOT_DV = 10,
+    FXA_SLOT_SINK = 11,
+    FXA_SLOT_DSINK = 12,
+    FXA_SLOT_LEN_Q = 13, /* int32 [B] */
+    FXA_SLOT_LEN_K = 14,
+    FXA_SLOT_CU_Q = 15, /* int32 [B+1] */
+    FXA_SLOT_CU_K = 16,
+    FXA_SLOT_PAGES = 17,
+    FXA_SLOT_MAP_B = 18, /* int32 tables */
+    FXA_SLOT_MAP_H = 19,
+    FXA_SLOT_MAP_Q = 20,
+    FXA_SLOT_MAP_K = 21,
+    FXA_SLOT_DYN_B = 22, /* one int32 each */
+    FXA_SLOT_DYN_H = 23,
+    FXA_SLOT_DYN_Q = 24,
+    FXA_SLOT_DYN_K = 25,
+    FXA_SLOT_COUNT = 26,
+    FXA_SLOT_MAX = 64
+} fxa_slot;
+FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a value that is none */
+
+typedef struct fxa_args {
+    uint32_t struct_size;
+    uint32_t reserved;
+    void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says */
+    double scale;             /* of Q K^T; NAN: 1 / sqrt(d) */
+    const double *params;     /* one per param of program, in its order; an int param must be a whole number of 32 bits */
+    size_t n_params;
+    const void *const *tensors; /* one per tensor of program */
+    size_t n_tensors;
+    void *const *dtensors; /* backward: one per tensor; NULL where no gradient was asked for */
+    size_t n_dtensors;
+    double *dparams; /* backward: one per param; only those asked for are written */
+    size_t n_dparams;
+    const double *bprop_params; /* of bprop */
+    size_t n_bprop_params;
+    const void *const *bprop_tensors;
+    size_t n_bprop_tensors;
+    uint64_t seed;   /* dropout */
+    void *workspace; /* fxa_plan_workspace bytes, aligned to FXA_WORKSPACE_ALIGN; NULL when that is 0 */
+    size_t workspace_size;
+    void *stream; /* GPU engines: the caller's CUstream; others ignore it */
+} fxa_args;
+#define FXA_WORKSPACE_ALIGN 64
+#define FXA_ARGS_INIT {sizeof(fxa_args), 0, {0}, NAN, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* From the cache, or compiled. Fails with E_UNSUPPORTED and the reasons when no engine (or not the one named) can. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out,
+                                               fxa_error *err);
+FXA_API void fxa_plan_retain(fxa_plan *plan);
+FXA_API void fxa_plan_destroy(fxa_plan *plan);
+
+FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
+FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
+FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
+FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]); /* content of the problem and engine */
+/* The problem as resolved: defaults filled in, strides explicit, pointers owned by the plan. */
+FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
+
+/* Checks the arguments, then runs. Allocates nothing, takes no lock; many threads may run one plan, each with its own
+ * workspace. On an error outputs are untouched. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
+
+/* The easy way: plan from the cache, workspace allocated for the call (args' own is ignored). */
+FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
+                                             fxa_error *err);
+
+/* Bytes of a plan (docs/plan-bytes.md), and back; hostile bytes get E_BYTES or E_VERSION. Two-call save. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed,
+                                             fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out,
+                                             fxa_error *err);
+
+/* ---- Merging partial results -------------------------------------------------------------------------------------- */
+
+/* Joins (O_a, LSE_a) and (O_b, LSE_b), attention of the same queries over disjoint keys, into (O_a, LSE_a). [B,H,S,D]
+ * and [B,H,S]. Rows that attend to nothing (LSE -inf) join without NaN. */
+typedef struct fxa_merge_args {
+    uint32_t struct_size;
+    uint32_t reserved;
+    int64_t b, h, s, d;
+    fxa_operand o_a, o_b, lse_a, lse_b; /* dtypes must be given (lse: f32 or f64) */
+    void *o_a_data, *lse_a_data;
+    const void *o_b_data, *lse_b_data;
+} fxa_merge_args;
+FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
+
+/* ---- Plan cache --------------------------------------------------------------------------------------------------- */
+
+typedef struct fxa_cache_stats {
+    uint64_t hits, misses, builds, refusals, evictions, runs; /* since the context was created */
+    uint64_t queries, query_hits;                             /* support queries */
+    uint64_t plans, bytes;                                    /* now */
+    uint64_t max_plans, max_bytes;
+} fxa_cache_stats;
+FXA_API void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out);
+FXA_API void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes); /* evicts at once */
+FXA_API void fxa_cache_clear(fxa_context *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

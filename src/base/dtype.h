@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Storage types: one element in or out, converted as every engine must. Rounding is to nearest even, f16 and bf16
+ * overflow to infinity, NaN stays NaN, subnormals are kept.
+ */
+#ifndef FXA_BASE_DTYPE_H
+#define FXA_BASE_DTYPE_H
+
+#include "fxattn/fxattn.h"
+
+#include <stdbool.h>
+
+bool fxa__dtype_valid(uint32_t dtype);
+bool fxa__dtype_is_float(uint32_t dtype);
+fxa_type fxa__dtype_type(uint32_t dtype); /* FLOAT, INT or BOOL; 0 for none */
+
+double fxa__f16_to_f64(uint16_t bits);
+uint16_t fxa__f64_to_f16(double x); /* one rounding, straight from f64 */
+double fxa__bf16_to_f64(uint16_t bits);
+uint16_t fxa__f64_to_bf16(double x);
+
+/* Element `index` (counted in elements, may be negative) of data, which is aligned to its element size. */
+double fxa__load_f64(const void *data, uint32_t dtype, int64_t index);      /* float dtypes */
+int32_t fxa__load_i32(const void *data, uint32_t dtype, int64_t index);     /* int and bool dtypes; i64 saturates; bool: 0 or 1 */
+void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x);   /* float dtypes */
+
+#endif

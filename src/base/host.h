@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The outside world of one context: its allocator hook and its run counter. Reference counted, because programs and
+ * plans outlive the context they were made with; whoever owns memory of a host holds a reference to it.
+ * All memory of the library comes through here, so tests can count it and make any allocation fail.
+ */
+#ifndef FXA_BASE_HOST_H
+#define FXA_BASE_HOST_H
+
+#include "fxattn/fxattn.h"
+
+#include <stdatomic.h>
+
+typedef struct fxa__host {
+    atomic_size_t refs;
+    atomic_uint_least64_t runs; /* fxa_plan_run calls that were started; read by fxa_cache_get_stats */
+    fxa_alloc_fn alloc;
+    void *user;
+} fxa__host;
+
+/* alloc NULL: the C library's. The host itself is the first allocation made through the hook. */
+fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
+fxa__host *fxa__host_retain(fxa__host *host);
+void fxa__host_release(fxa__host *host);
+
+/* Zeroed memory aligned to 16, NULL when there is none; size 0 gives NULL. Free needs the size, takes NULL. */
+void *fxa__alloc(fxa__host *host, size_t size);
+void fxa__free(fxa__host *host, void *ptr, size_t size);
+/* The same for n elements, checked against overflow (NULL). */
+void *fxa__alloc_array(fxa__host *host, size_t n, size_t element);
+
+/* Grows *ptr (elements of `element` bytes, *capacity of them) so that it holds at least `need`; new part is zeroed.
+ * False when memory runs out: nothing has changed then. */
+_Bool fxa__grow(fxa__host *host, void *ptr_to_pointer, size_t *capacity, size_t need, size_t element);
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The test harness: TEST(name) { ... } registers itself, T_* macros check and show both values, T_MAIN runs them all (or
+ * those whose name contains argv[1]) and closes with "N passed, N failed". One process per test file, under ctest.
+ * Random tests draw from t_seed(), printed on failure; FXA_TEST_SEED=n replays, FXA_TEST_SCALE=n multiplies iterations.
+ */
+#ifndef FXA_TESTS_T_H
+#define FXA_TESTS_T_H
+
+#include "fxattn/fxattn.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef void (*t_fn)(void);
+static struct { const char *name; t_fn fn; } t_list[512];
+static int t_count, t_failures, t_skips;
+static const char *t_now = "";
+
+#define TEST(name)                                                                                                     \
+    static void test_##name(void);                                                                                     \
+    __attribute__((constructor)) static void t_register_##name(void) {                                                 \
+        if (t_count >= 512) abort();                                                                                   \
+        t_list[t_count].name = #name;                                                                                  \
+        t_list[t_count++].fn = test_##name;                                                                            \
+    }                                                                                                                  \
+    static void test_##name(void)
+
+__attribute__((unused)) static uint64_t t_seed(void) {
+    const char *s = getenv("FXA_TEST_SEED");
+    return s && *s ? strtoull(s, NULL, 0) : 20261115u;
+}
+__attribute__((unused)) static int t_scaled(int iterations) {
+    const char *s = getenv("FXA_TEST_SCALE");
+    double f = s && *s ? atof(s) : 1;
+    return f > 0 ? (int)(iterations * f) + (f < 1) : iterations;
+}
+
+/* splitmix64: small, seedable, the same everywhere. */
+typedef struct t_rng { uint64_t state; } t_rng;
+__attribute__((unused)) static uint64_t t_next(t_rng *r) {
+    uint64_t z = (r->state += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+__attribute__((unused)) static int64_t t_int(t_rng *r, int64_t lo, int64_t hi) { /* inclusive */
+    return lo + (int64_t)(t_next(r) % (uint64_t)(hi - lo + 1));
+}
+__attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
+    return lo + (hi - lo) * ((double)(t_next(r) >> 11) * 0x1p-53);
+}
+
+#define T_FAIL(...)                                                                                                    \
+    do {                                                                                                               \
+        printf("  %s:%d: ", __FILE__, __LINE__);                                                                       \
+        printf(__VA_ARGS__);                                                                                           \
+        printf("  [%s, seed %" PRIu64 "]\n", t_now, t_seed());                                                         \
+        t_failures++;                                                                                                  \
+    } while (0)
+#define T_CHECK(cond)                                                                                                  \
+    do {                                                                                                               \
+        if (!(cond)) T_FAIL("not true: %s\n", #cond);                                                                  \
+    } while (0)
+/* Stops the test. */
+#define T_REQUIRE(cond)                                                                                                \
+    do {                                                                                                               \
+        if (!(cond)) {                                                                                                 \
+            T_FAIL("not true: %s\n", #cond);                                                                           \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+#define T_INT(got, want)                                                                                               \
+    do {                                                                                                               \
+        int64_t t_g = (int64_t)(got), t_w = (int64_t)(want);                                                           \
+        if (t_g != t_w) T_FAIL("%s is %" PRId64 ", not %" PRId64 "\n", #got, t_g, t_w);                                \
+    } while (0)
+#define T_STR(got, want)                                                                                               \
+    do {                                                                                                               \
+        const char *t_g = (got), *t_w = (want);                                                                        \
+        if (!t_g || strcmp(t_g, t_w) != 0) T_FAIL("%s is\n\"%s\"\nnot\n\"%s\"\n", #got, t_g ? t_g : "(null)", t_w);    \
+    } while (0)
+#define T_HAS(got, part)                                                                                               \
+    do {                                                                                                               \
+        const char *t_g = (got), *t_w = (part);                                                                        \
+        if (!t_g || !strstr(t_g, t_w)) T_FAIL("%s is \"%s\", without \"%s\"\n", #got, t_g ? t_g : "(null)", t_w);      \
+    } while (0)
+/* Equal as numbers, NaN equal to NaN, signs of zero told apart. */
+#define T_SAME(got, want)                                                                                              \
+    do {                                                                                                               \
+        double t_g = (got), t_w = (want);                                                                              \
+        if (!(t_g != t_g && t_w != t_w) && !(t_g == t_w && !signbit(t_g) == !signbit(t_w)))                            \
+            T_FAIL("%s is %.17g, not %.17g\n", #got, t_g, t_w);                                                        \
+    } while (0)
+#define T_NEAR(got, want, tol)                                                                                         \
+    do {                                                                                                               \
+        double t_g = (got), t_w = (want), t_t = (tol);                                                                 \
+        if (!(t_g != t_g && t_w != t_w) && !(t_g == t_w) && !(fabs(t_g - t_w) <= t_t))                                 \
+            T_FAIL("%s is %.17g, not %.17g (off by %.3g, allowed %.3g)\n", #got, t_g, t_w, fabs(t_g - t_w), t_t);      \
+    } while (0)
+/* A call that returns fxa_status, with `err` in scope. */
+#define T_OK(call)                                                                                                     \
+    do {                                                                                                               \
+        memset(&err, 0, sizeof err);                                                                                   \
+        fxa_status t_s = (call);                                                                                       \
+        if (t_s != FXA_OK) T_FAIL("%s: %s: %s\n", #call, fxa_status_name(t_s), err.text);                              \
+    } while (0)
+#define T_STATUS(call, want)                                                                                           \
+    do {                                                                                                               \
+        memset(&err, 0, sizeof err);                                                                                   \
+        fxa_status t_s = (call);                                                                                       \
+        if (t_s != (want))                                                                                             \
+            T_FAIL("%s: %s (%s), not %s\n", #call, fxa_status_name(t_s), err.text, fxa_status_name(want));             \
+        else if (t_s != FXA_OK && (err.status != t_s || !err.text[0])) T_FAIL("%s: error not filled\n", #call);        \
+    } while (0)
+#define T_SKIP(why)                                                                                                    \
+    do {                                                                                                               \
+        printf("  skipped %s: %s\n", t_now, why);                                                                      \
+        t_skips++;                                                                                                     \
+        return;                                                                                                        \
+    } while (0)
+
+#define T_MAIN                                                                                                         \
+    int main(int argc, char **argv) {                                                                                  \
+        int passed = 0, failed = 0;                                                                                    \
+        for (int i = 0; i < t_count; i++) {                                                                            \
+            if (argc > 1 && !strstr(t_list[i].name, argv[1])) continue;                                                \
+            int before = t_failures, skips = t_skips;                                                                  \
+            t_now = t_list[i].name;                                                                                    \
+            t_list[i].fn();                                                                                            \
+            if (t_failures != before) failed++;                                                                        \
+            else if (t_skips == skips) passed++;                                                                       \
+            printf("%s %s\n", t_failures != before ? "FAIL" : t_skips != skips ? "skip" : "ok  ", t_now);              \
+        }                                                                                                              \
+        printf("%d passed, %d failed, %d skipped\n", passed, failed, t_skips);                                         \
+        return failed != 0;                                                                                            \
+    }
+
+#endif
