@@ -76,4 +76,10 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
 /* Coordinate of local index i: axis is FXA_INPUT_B, _H, _Q or _K. Wraps to 32 bits as program ints do. */
 int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i);
 
+/* ---- Joining partial rows (merge.c): what fxa_merge and FXA_ACC_OUT do to one row ---------------------------------------- */
+
+/* (o_a, *lse_a) becomes the join of itself and (o_b, lse_b), d features each. Of a side whose weight is exactly 0 no
+ * feature is read; both -inf: zeroes and -inf; a NaN LSE makes the row NaN. */
+void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b, int64_t d);
+
 #endif
