@@ -26,6 +26,9 @@ void fxa__host_release(fxa__host *host);
 /* Zeroed memory aligned to 16, NULL when there is none; size 0 gives NULL. Free needs the size, takes NULL. */
 void *fxa__alloc(fxa__host *host, size_t size);
 void fxa__free(fxa__host *host, void *ptr, size_t size);
+/* The same with another alignment, for workspaces. */
+void *fxa__alloc_aligned(fxa__host *host, size_t size, size_t align);
+void fxa__free_aligned(fxa__host *host, void *ptr, size_t size, size_t align);
 /* The same for n elements, checked against overflow (NULL). */
 void *fxa__alloc_array(fxa__host *host, size_t n, size_t element);
 

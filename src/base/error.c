@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Status names, error texts and their rendering, and the two conventions that every entry point shares: sized structs
+ * in, two-call bytes out.
+ */
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *fxa_status_name(fxa_status status) {
+    switch (status) {
+#define STATUS_NAME(name, value, text)                                                                                 \
+    case FXA_##name: return "FXA_" #name;
+        FXA_STATUS_MAP(STATUS_NAME)
+    default: return "unknown status";
+    }
+}
+
+const char *fxa_status_text(fxa_status status) {
+    switch (status) {
+#define STATUS_TEXT(name, value, text)                                                                                 \
+    case FXA_##name: return text;
+        FXA_STATUS_MAP(STATUS_TEXT)
+    default: return "unknown status";
+    }
+}
+
+fxa_status fxa__fail(fxa_error *err, fxa_status status, const char *format, ...) {
+    if (!err) return status;
+    memset(err, 0, sizeof *err);
+    err->status = status;
+    va_list list;
+    va_start(list, format);
+    int n = vsnprintf(err->text, sizeof err->text, format, list);
+    va_end(list);
+    if (n >= (int)sizeof err->text) memcpy(err->text + sizeof err->text - 4, "...", 4);
+    return status;
+}
+
+fxa_status fxa__fail_memory(fxa_error *err, const char *what) {
+    return fxa__fail(err, FXA_E_MEMORY, "out of memory while making %s", what);
+}
+
+fxa_status fxa__ok(fxa_error *err) {
+    if (err) memset(err, 0, sizeof *err);
+    return FXA_OK;
+}
+
+fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const void *from, const char *name,
+                            fxa_error *err) {
+    if (!from) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", name);
+    uint32_t given;
+    memcpy(&given, from, sizeof given);
+    if (given < min_size)
+        return fxa__fail(err, FXA_E_STRUCT, "%s.struct_size is %u; this library takes %zu or more (start from the INIT macro)",
+                         name, given, min_size);
+    const unsigned char *bytes = from;
+    for (size_t i = to_size; i < given; i++)
+        if (bytes[i] != 0)
+            return fxa__fail(err, FXA_E_STRUCT,
+                             "%s.struct_size is %u and byte %zu is set: a field newer than this library (%zu bytes)", name,
+                             given, i, to_size);
+    memcpy(to, from, given < to_size ? given : to_size);
+    uint32_t ours = (uint32_t)to_size;
+    memcpy(to, &ours, sizeof ours);
+    return FXA_OK;
+}
+
+fxa_status fxa__bytes_out(const void *data, size_t size, void *out, size_t capacity, size_t *needed, fxa_error *err) {
+    if (needed) *needed = size;
+    if (!out) return needed ? fxa__ok(err) : fxa__fail(err, FXA_E_ARGUMENT, "both out and needed are NULL");
+    if (capacity < size)
+        return fxa__fail(err, FXA_E_ARGUMENT, "capacity is %zu bytes, %zu are needed", capacity, size);
+    if (size) memcpy(out, data, size);
+    return fxa__ok(err);
+}
+
+/* ---- Rendering ------------------------------------------------------------------------------------------------------- */
+
+/* An output of bounded capacity that still counts what did not fit. */
+typedef struct render_out {
+    char *data;
+    size_t capacity, size;
+} render_out;
+
+static void render_put(render_out *out, const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++, out->size++)
+        if (out->size + 1 < out->capacity) out->data[out->size] = s[i];
+}
+
+/* Finds line `number` (from 1) of source; a line ends before \n or \r\n. */
+static bool render_find_line(const char *source, size_t size, int32_t number, const char **line, size_t *length) {
+    size_t at = 0;
+    for (int32_t n = 1; n < number; n++) {
+        const char *end = memchr(source + at, '\n', size - at);
+        if (!end) return false;
+        at = (size_t)(end - source) + 1;
+    }
+    const char *end = at < size ? memchr(source + at, '\n', size - at) : NULL;
+    *line = source + at;
+    *length = (end ? (size_t)(end - source) : size) - at;
+    if (*length && (*line)[*length - 1] == '\r') --*length;
+    return true;
+}
+
+#define RENDER_WIDTH 160 /* a longer line is shown around the place */
+
+static void render_excerpt(render_out *out, const fxa_error *err, const char *line, size_t length) {
+    size_t column = err->column > 0 ? (size_t)err->column - 1 : 0, from = 0;
+    if (column > length) column = length;
+    if (length > RENDER_WIDTH && column > RENDER_WIDTH / 2) from = column - RENDER_WIDTH / 2;
+    size_t to = length - from > RENDER_WIDTH ? from + RENDER_WIDTH : length;
+    render_put(out, "\n  ", 3);
+    for (size_t i = from; i < to; i++) { /* control bytes would upset the terminal and the caret */
+        unsigned char c = (unsigned char)line[i];
+        char shown = (c < 0x20 && c != '\t') || c == 0x7f ? '?' : (char)c;
+        render_put(out, &shown, 1);
+    }
+    render_put(out, "\n  ", 3);
+    for (size_t i = from; i < column; i++) { /* a UTF-8 continuation byte takes no column of its own */
+        unsigned char c = (unsigned char)line[i];
+        if ((c & 0xc0) != 0x80) render_put(out, c == '\t' ? "\t" : " ", 1);
+    }
+    size_t marks = err->length > 1 ? (size_t)err->length : 1;
+    if (column + marks > to) marks = to > column ? to - column : 1;
+    for (size_t i = 0; i < marks; i++) render_put(out, "^", 1);
+}
+
+size_t fxa_error_render(const fxa_error *err, const char *name, const char *source, size_t size, char *out,
+                        size_t capacity) {
+    render_out o = {out, out ? capacity : 0, 0};
+    char place[64];
+    if (err) {
+        if (name) render_put(&o, name, strlen(name)), render_put(&o, ":", 1);
+        if (err->line > 0) {
+            int n = snprintf(place, sizeof place, "%d:%d:", err->line, err->column);
+            render_put(&o, place, (size_t)n);
+        }
+        if (o.size) render_put(&o, " ", 1);
+        render_put(&o, "error: ", 7);
+        render_put(&o, err->text, strlen(err->text));
+        const char *line;
+        size_t length;
+        if (source && size == SIZE_MAX) size = strlen(source);
+        if (source && err->line > 0 && render_find_line(source, size, err->line, &line, &length))
+            render_excerpt(&o, err, line, length);
+    }
+    if (o.capacity) o.data[o.size < o.capacity ? o.size : o.capacity - 1] = '\0';
+    return o.size;
+}

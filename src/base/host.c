@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory through the context's hook. The default hook stands on the C library; memory handed out by fxa__alloc is zeroed,
+ * so structures start in a known state whatever the hook returns.
+ */
+#include "host.h"
+
+#include "error.h"
+#include "num.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HOST_ALIGN 16
+
+static void *host_default_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
+    (void)user;
+    if (new_size == 0) {
+        free(ptr);
+        return NULL;
+    }
+    if (align <= HOST_ALIGN) return realloc(ptr, new_size);
+    void *fresh = NULL;
+    if (posix_memalign(&fresh, align, new_size) != 0) return NULL;
+    if (ptr) memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
+    free(ptr);
+    return fresh;
+}
+
+fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err) {
+    *out = NULL;
+    if (!alloc) alloc = host_default_alloc;
+    fxa__host *host = alloc(user, NULL, 0, sizeof *host, HOST_ALIGN);
+    if (!host) return fxa__fail_memory(err, "a context");
+    atomic_init(&host->refs, 1);
+    atomic_init(&host->runs, 0);
+    host->alloc = alloc;
+    host->user = user;
+    *out = host;
+    return FXA_OK;
+}
+
+fxa__host *fxa__host_retain(fxa__host *host) {
+    atomic_fetch_add_explicit(&host->refs, 1, memory_order_relaxed);
+    return host;
+}
+
+void fxa__host_release(fxa__host *host) {
+    if (!host || atomic_fetch_sub_explicit(&host->refs, 1, memory_order_acq_rel) != 1) return;
+    host->alloc(host->user, host, sizeof *host, 0, HOST_ALIGN);
+}
+
+void *fxa__alloc_aligned(fxa__host *host, size_t size, size_t align) {
+    if (size == 0) return NULL;
+    void *p = host->alloc(host->user, NULL, 0, size, align);
+    if (p) memset(p, 0, size);
+    return p;
+}
+
+void fxa__free_aligned(fxa__host *host, void *ptr, size_t size, size_t align) {
+    if (ptr) host->alloc(host->user, ptr, size, 0, align);
+}
+
+void *fxa__alloc(fxa__host *host, size_t size) { return fxa__alloc_aligned(host, size, HOST_ALIGN); }
+
+void fxa__free(fxa__host *host, void *ptr, size_t size) { fxa__free_aligned(host, ptr, size, HOST_ALIGN); }
+
+void *fxa__alloc_array(fxa__host *host, size_t n, size_t element) {
+    size_t size;
+    return fxa__mul_size(n, element, &size) ? fxa__alloc(host, size) : NULL;
+}
+
+_Bool fxa__grow(fxa__host *host, void *ptr_to_pointer, size_t *capacity, size_t need, size_t element) {
+    if (need <= *capacity) return 1;
+    size_t grown = *capacity < 8 ? 8 : *capacity + *capacity / 2, old_size = *capacity * element, new_size;
+    if (grown < need) grown = need;
+    if (!fxa__mul_size(grown, element, &new_size)) return 0;
+    void *old;
+    memcpy(&old, ptr_to_pointer, sizeof old);
+    void *fresh = host->alloc(host->user, old, old_size, new_size, HOST_ALIGN);
+    if (!fresh) return 0;
+    memset((char *)fresh + old_size, 0, new_size - old_size);
+    memcpy(ptr_to_pointer, &fresh, sizeof fresh);
+    *capacity = grown;
+    return 1;
+}
