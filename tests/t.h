@@ -17,7 +17,7 @@
 #include <string.h>
 
 typedef void (*t_fn)(void);
-static struct { const char *name; t_fn fn; } t_list[512];
+static struct { const char *label; t_fn fn; } t_list[512];
 static int t_count, t_failures, t_skips;
 static const char *t_now = "";
 
@@ -25,7 +25,7 @@ static const char *t_now = "";
     static void test_##name(void);                                                                                     \
     __attribute__((constructor)) static void t_register_##name(void) {                                                 \
         if (t_count >= 512) abort();                                                                                   \
-        t_list[t_count].name = #name;                                                                                  \
+        t_list[t_count].label = #name;                                                                                 \
         t_list[t_count++].fn = test_##name;                                                                            \
     }                                                                                                                  \
     static void test_##name(void)
@@ -128,9 +128,9 @@ __attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
     int main(int argc, char **argv) {                                                                                  \
         int passed = 0, failed = 0;                                                                                    \
         for (int i = 0; i < t_count; i++) {                                                                            \
-            if (argc > 1 && !strstr(t_list[i].name, argv[1])) continue;                                                \
+            if (argc > 1 && !strstr(t_list[i].label, argv[1])) continue;                                                \
             int before = t_failures, skips = t_skips;                                                                  \
-            t_now = t_list[i].name;                                                                                    \
+            t_now = t_list[i].label;                                                                                    \
             t_list[i].fn();                                                                                            \
             if (t_failures != before) failed++;                                                                        \
             else if (t_skips == skips) passed++;                                                                       \

@@ -1,0 +1,46 @@
+# The front door. Everything real is in CMakeLists.txt; this only gives the usual words.
+BUILD ?= build
+JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
+CTEST  = ctest --output-on-failure -j$(JOBS)
+
+.PHONY: all demo test asan tsan fuzz bench install lint clean help
+all: $(BUILD)/Makefile
+	@cmake --build $(BUILD) -j$(JOBS)
+
+$(BUILD)/Makefile:
+	@cmake -S . -B $(BUILD) $(CMAKE_FLAGS) >/dev/null
+
+demo: all            ## a soft-capped, causal, windowed program: explained, run forward and backward, checked, drawn
+	@sh examples/demo.sh $(BUILD)/fxattn
+
+test: all            ## build and run every test
+	@cd $(BUILD) && $(CTEST)
+
+asan:                ## every test under AddressSanitizer and UBSan
+	@cmake -S . -B $(BUILD)-asan -DFXA_SANITIZE=address,undefined >/dev/null
+	@cmake --build $(BUILD)-asan -j$(JOBS)
+	@cd $(BUILD)-asan && FXA_TEST_SCALE=0.3 $(CTEST)
+
+tsan:                ## every test under ThreadSanitizer
+	@cmake -S . -B $(BUILD)-tsan -DFXA_SANITIZE=thread >/dev/null
+	@cmake --build $(BUILD)-tsan -j$(JOBS)
+	@cd $(BUILD)-tsan && FXA_TEST_SCALE=0.1 $(CTEST)
+
+fuzz:                ## libFuzzer on program text, builder tapes and plan bytes, SECONDS=60 each (needs clang)
+	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)
+
+bench: all           ## the benchmarks of bench/
+	@sh tools/bench.sh $(BUILD)
+
+install: all         ## into PREFIX (default: the system's)
+	@cmake --install $(BUILD) $(if $(PREFIX),--prefix $(PREFIX))
+
+lint:                ## house rules, include directions, exported names; clang-format where present
+	@python3 tools/lint.py
+
+clean:               ## remove what was built
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+
+help:                ## this list
+	@echo "make: build the library and the command"
+	@sed -n 's/^\([a-z]*\):.*## /make \1: /p' Makefile

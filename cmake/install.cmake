@@ -1,0 +1,30 @@
+# Header, both libraries, CMake package, pkg-config file, command, man page and completions.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS fxattn_shared fxattn_static EXPORT fxattnTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES include/fxattn/fxattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fxattn)
+
+set(FXA_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/fxattn)
+install(EXPORT fxattnTargets NAMESPACE fxattn:: DESTINATION ${FXA_PACKAGE_DIR})
+configure_package_config_file(cmake/fxattnConfig.cmake.in ${CMAKE_BINARY_DIR}/fxattnConfig.cmake
+                              INSTALL_DESTINATION ${FXA_PACKAGE_DIR})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/fxattnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/fxattnConfig.cmake ${CMAKE_BINARY_DIR}/fxattnConfigVersion.cmake
+        DESTINATION ${FXA_PACKAGE_DIR})
+
+configure_file(cmake/fxattn.pc.in ${CMAKE_BINARY_DIR}/fxattn.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/fxattn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(TARGETS fxattn RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES man/fxattn.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+foreach(shell bash zsh fish)
+  set(script ${CMAKE_BINARY_DIR}/completion.${shell})
+  add_custom_command(OUTPUT ${script} COMMAND fxattn completion ${shell} > ${script} DEPENDS fxattn VERBATIM)
+  list(APPEND FXA_COMPLETIONS ${script})
+endforeach()
+add_custom_target(completions ALL DEPENDS ${FXA_COMPLETIONS})
+set(data ${CMAKE_INSTALL_DATAROOTDIR})
+install(FILES ${CMAKE_BINARY_DIR}/completion.bash DESTINATION ${data}/bash-completion/completions RENAME fxattn)
+install(FILES ${CMAKE_BINARY_DIR}/completion.zsh DESTINATION ${data}/zsh/site-functions RENAME _fxattn)
+install(FILES ${CMAKE_BINARY_DIR}/completion.fish DESTINATION ${data}/fish/vendor_completions.d RENAME fxattn.fish)

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * src/base/error.c: texts, rendering with a caret, sized structs (R-07), two-call output.
+ */
+#include "base/error.h"
+#include "t.h"
+
+TEST(every_status_has_a_name_and_a_text) {
+#define CHECK_ROW(name, value, text)                                                                                   \
+    T_STR(fxa_status_name((fxa_status)value), "FXA_" #name);                                                           \
+    T_STR(fxa_status_text((fxa_status)value), text);
+    FXA_STATUS_MAP(CHECK_ROW)
+    T_STR(fxa_status_name((fxa_status)99), "unknown status");
+}
+
+TEST(a_text_that_does_not_fit_says_so) {
+    fxa_error err;
+    char longtext[900];
+    memset(longtext, 'x', sizeof longtext - 1);
+    longtext[sizeof longtext - 1] = 0;
+    T_INT(fxa__fail(&err, FXA_E_LIMIT, "%s", longtext), FXA_E_LIMIT);
+    T_INT(strlen(err.text), sizeof err.text - 1);
+    T_STR(err.text + sizeof err.text - 4, "...");
+    T_INT(fxa__fail(NULL, FXA_E_LIMIT, "nobody listens"), FXA_E_LIMIT);
+}
+
+TEST(render_points_at_the_place) {
+    fxa_error err = {FXA_E_PROGRAM, 0, 2, 9, 3, "unknown name 'cap'"};
+    const char *source = "let x = 1\r\nscore = cap * x\n";
+    char out[200];
+    size_t n = fxa_error_render(&err, "a.fxa", source, SIZE_MAX, out, sizeof out);
+    T_STR(out, "a.fxa:2:9: error: unknown name 'cap'\n  score = cap * x\n          ^^^");
+    T_INT(n, strlen(out));
+    T_INT(fxa_error_render(&err, "a.fxa", source, SIZE_MAX, NULL, 0), n);
+    fxa_error_render(&err, NULL, NULL, 0, out, 12);
+    T_STR(out, "2:9: error:");
+    err.line = 9; /* past the end: no excerpt */
+    fxa_error_render(&err, "a.fxa", source, SIZE_MAX, out, sizeof out);
+    T_STR(out, "a.fxa:9:9: error: unknown name 'cap'");
+}
+
+TEST(render_survives_long_lines_control_bytes_and_wild_places) {
+    char source[2000], out[1000];
+    memset(source, 'y', sizeof source);
+    source[1000] = 1;
+    fxa_error err = {FXA_E_PROGRAM, 0, 1, 1001, 5000, "x"};
+    size_t n = fxa_error_render(&err, "t", source, sizeof source, out, sizeof out);
+    T_CHECK(n < 500);
+    T_HAS(out, "?");
+    T_HAS(out, "^");
+    err.column = 999999;
+    T_CHECK(fxa_error_render(&err, "t", source, sizeof source, out, sizeof out) < 500);
+    err.column = 1;
+    T_CHECK(fxa_error_render(&err, "t", "", 0, out, sizeof out) > 0);
+}
+
+typedef struct sized {
+    uint32_t struct_size;
+    int32_t a, b;
+} sized;
+
+TEST(older_and_newer_structs_are_read) { /* */
+    fxa_error err;
+    sized to = {sizeof to, -1, -2}, older = {8, 5, 99};
+    T_OK(fxa__struct_read(&to, sizeof to, 8, &older, "sized", &err));
+    T_INT(to.struct_size, sizeof to);
+    T_INT(to.a, 5);
+    T_INT(to.b, -2);
+    struct {
+        sized s;
+        int32_t newer;
+    } newer = {{16, 1, 2}, 0};
+    T_OK(fxa__struct_read(&to, sizeof to, 8, &newer, "sized", &err));
+    T_INT(to.b, 2);
+    newer.newer = 1;
+    T_STATUS(fxa__struct_read(&to, sizeof to, 8, &newer, "sized", &err), FXA_E_STRUCT);
+    T_HAS(err.text, "byte 12");
+    older.struct_size = 4;
+    T_STATUS(fxa__struct_read(&to, sizeof to, 8, &older, "sized", &err), FXA_E_STRUCT);
+    T_STATUS(fxa__struct_read(&to, sizeof to, 8, NULL, "sized", &err), FXA_E_ARGUMENT);
+}
+
+TEST(two_call_output) {
+    fxa_error err;
+    char out[4] = "zzz";
+    size_t needed = 0;
+    T_OK(fxa__bytes_out("abc", 3, NULL, 0, &needed, &err));
+    T_INT(needed, 3);
+    T_STATUS(fxa__bytes_out("abc", 3, out, 2, &needed, &err), FXA_E_ARGUMENT);
+    T_STR(out, "zzz");
+    T_OK(fxa__bytes_out("abc", 3, out, 3, NULL, &err));
+    T_STR(out, "abc");
+    T_STATUS(fxa__bytes_out("abc", 3, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
+}
+
+T_MAIN
