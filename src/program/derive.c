@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The derivative of a score program: one reverse sweep over its nodes, which are in topological order already. The
+ * result is a program again, with the nodes of the old one (as far as they are used) and the adjoints built on top:
+ *
+ *     dscore = ...                 by the score as it came in
+ *     grad param += ...            by each float param that the new score depends on
+ *     grad tensor[index] += ...    by each load of a float tensor that it depends on
+ *
+ * Invariants: adjoints are built only for nodes behind which such a leaf lies; an adjoint that is exactly 0 stays 0
+ * (see derive_rules.c); the mask has no derivative; size and time are linear in the program.
+ */
+#include "derive.h"
+
+typedef struct derive_state {
+    const fxa_program *p;
+    fxa_builder *b;
+    fxa_value *value;   /* [n_nodes] the node of p as a value of b */
+    fxa_value *adjoint; /* [n_nodes] sum of what has flowed back so far; -1: nothing yet */
+    bool *wanted;       /* [n_nodes] a leaf that gets a gradient lies behind it */
+} derive_state;
+
+static bool derive_is_leaf(const fxa__node *n) {
+    if (n->type != FXA_FLOAT) return false;
+    return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE);
+}
+
+static void derive_mark_wanted(derive_state *d) {
+    for (int32_t i = 0; i < d->p->n_nodes; i++) {
+        const fxa__node *n = &d->p->nodes[i];
+        d->wanted[i] = derive_is_leaf(n);
+        if (n->type != FXA_FLOAT || !fxa__derive_passes(n->op)) continue;
+        for (int32_t a = 0; a < n->n_args; a++) d->wanted[i] = d->wanted[i] || d->wanted[n->arg[a]];
+    }
+}
+
+static void derive_add(derive_state *d, int32_t node, fxa_value flow) {
+    fxa_value *sum = &d->adjoint[node];
+    *sum = *sum < 0 ? flow : fxa_builder_op2(d->b, FXA_OP_ADD, *sum, flow);
+}
+
+static void derive_node(derive_state *d, int32_t node) {
+    const fxa__node *n = &d->p->nodes[node];
+    fxa__derive_step s = {.b = d->b, .adj = d->adjoint[node], .result = d->value[node]};
+    for (int32_t a = 0; a < n->n_args; a++) {
+        s.arg[a] = d->value[n->arg[a]];
+        s.wanted[a] = d->wanted[n->arg[a]];
+        s.out[a] = -1;
+    }
+    fxa__derive_rule(n->op, &s);
+    for (int32_t a = 0; a < n->n_args; a++)
+        if (s.out[a] >= 0) derive_add(d, n->arg[a], s.out[a]);
+}
+
+/* A leaf's adjoint is complete when the sweep reaches it: all its users come later in the order. */
+static void derive_emit(derive_state *d, int32_t node) {
+    const fxa__node *n = &d->p->nodes[node];
+    fxa_value adj = d->adjoint[node];
+    if (n->op == FXA_OP_INPUT) {
+        fxa_builder_set_dscore(d->b, adj);
+    } else if (n->op == FXA_OP_PARAM) {
+        fxa__builder_grad_param(d->b, d->p->params[n->imm].name, adj);
+    } else {
+        fxa_value index[FXA_MAX_RANK];
+        for (int32_t a = 0; a < n->n_args; a++) index[a] = d->value[n->arg[a]];
+        fxa__builder_grad_load(d->b, d->p->tensors[n->imm].name, index, n->n_args, adj);
+    }
+}
+
+static void derive_sweep(derive_state *d) {
+    int32_t score = fxa__program_output(d->p, FXA__OUT_SCORE);
+    fxa_builder_set_dscore(d->b, fxa_builder_float(d->b, 0.0)); /* unless the sweep finds the score */
+    for (int32_t i = 0; i < d->p->n_nodes; i++) d->adjoint[i] = -1;
+    if (d->wanted[score]) d->adjoint[score] = fxa_builder_input(d->b, FXA_INPUT_DSCORE);
+    for (int32_t i = score; i >= 0; i--) {
+        if (d->adjoint[i] < 0) continue;
+        if (derive_is_leaf(&d->p->nodes[i])) derive_emit(d, i);
+        else derive_node(d, i);
+    }
+}
+
+fxa_status fxa_program_derivative(const fxa_program *program, fxa_program **out, fxa_error *err) {
+    if (out) *out = NULL;
+    if (!program || !out)
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_program_derivative: %s is NULL", program ? "out" : "program");
+    if (program->kind != FXA_PROGRAM_SCORE)
+        return fxa__fail(err, FXA_E_ARGUMENT, "only a score program has a derivative; this is a %s program",
+                         program->kind == FXA_PROGRAM_BPROP ? "bprop" : "derivative");
+    fxa__host *host = program->host;
+    size_t n = (size_t)program->n_nodes;
+    derive_state d = {.p = program};
+    d.value = fxa__alloc_array(host, n, sizeof *d.value);
+    d.adjoint = fxa__alloc_array(host, n, sizeof *d.adjoint);
+    d.wanted = fxa__alloc_array(host, n, sizeof *d.wanted);
+    fxa_status status = FXA_OK;
+    if (!d.value || !d.adjoint || !d.wanted) {
+        status = fxa__fail_memory(err, "a derivative");
+        goto done;
+    }
+    status = fxa__builder_new(host, FXA_PROGRAM_DERIVATIVE, &d.b, err);
+    if (status != FXA_OK) goto done;
+    fxa__builder_set_limit(d.b, FXA__MAX_DERIVED_NODES);
+    if (fxa__builder_import(d.b, program, NULL, d.value)) {
+        derive_mark_wanted(&d);
+        derive_sweep(&d);
+    }
+    status = fxa_builder_finish(d.b, out, err);
+done:
+    fxa_builder_destroy(d.b);
+    fxa__free(host, d.value, n * sizeof *d.value);
+    fxa__free(host, d.adjoint, n * sizeof *d.adjoint);
+    fxa__free(host, d.wanted, n * sizeof *d.wanted);
+    return status;
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How an adjoint flows back through each operation: one function per name in the rule column of ops.def. The table at
+ * the end is made from ops.def, so a row whose rule is not written here does not compile.
+ *
+ * "Zero wins": an adjoint that is exactly 0 leaves every rule as 0, whatever infinity or NaN the local slope is. So a
+ * rule multiplies by mulz, divides by divz (the adjoint first), or selects; never plain * or / on an adjoint, unless by
+ * a finite constant. That is what keeps a NaN of a branch not taken, or of a masked pair, out of every gradient.
+ * At kinks: ties of min and max share, clamp passes at its bounds, abs has slope 0 at 0, NaN operands choose no side.
+ */
+#include "derive.h"
+
+#define DERIVE_LN2 0.69314718055994530942
+#define DERIVE_2_SQRTPI 1.12837916709551257390 /* 2 / sqrt(pi) */
+
+typedef fxa__derive_step derive_step;
+
+static fxa_value derive_const(derive_step *s, double x) { return fxa_builder_float(s->b, x); }
+static fxa_value derive_un(derive_step *s, fxa_op op, fxa_value x) { return fxa_builder_op1(s->b, op, x); }
+static fxa_value derive_bin(derive_step *s, fxa_op op, fxa_value x, fxa_value y) {
+    return fxa_builder_op2(s->b, op, x, y);
+}
+static fxa_value derive_mul(derive_step *s, fxa_value x, fxa_value y) { return derive_bin(s, FXA_OP_MUL, x, y); }
+static fxa_value derive_neg(derive_step *s, fxa_value x) { return derive_un(s, FXA_OP_NEG, x); }
+static fxa_value derive_square(derive_step *s, fxa_value x) { return derive_mul(s, x, x); }
+
+static fxa_value derive_where(derive_step *s, fxa_value c, fxa_value x, fxa_value y) {
+    return fxa_builder_op3(s->b, FXA_OP_SELECT, c, x, y);
+}
+/* The adjoint where c holds, else nothing. */
+static fxa_value derive_if(derive_step *s, fxa_value c) { return derive_where(s, c, s->adj, derive_const(s, 0)); }
+static fxa_value derive_mulz(derive_step *s, fxa_value slope) { return derive_bin(s, FXA_OP_MULZ, s->adj, slope); }
+static fxa_value derive_divz(derive_step *s, fxa_value divisor) { return derive_bin(s, FXA_OP_DIVZ, s->adj, divisor); }
+
+static void derive_rule_ZERO(derive_step *s) { (void)s; }
+
+/* An int or a bool is never wanted, so what was converted from one gets nothing. */
+static void derive_rule_FLOAT(derive_step *s) {
+    if (s->wanted[0]) s->out[0] = s->adj;
+}
+
+static void derive_rule_ADD(derive_step *s) {
+    for (int a = 0; a < 2; a++)
+        if (s->wanted[a]) s->out[a] = s->adj;
+}
+
+static void derive_rule_SUB(derive_step *s) {
+    if (s->wanted[0]) s->out[0] = s->adj;
+    if (s->wanted[1]) s->out[1] = derive_neg(s, s->adj);
+}
+
+static void derive_rule_NEG(derive_step *s) { s->out[0] = derive_neg(s, s->adj); }
+
+static void derive_rule_MUL(derive_step *s) {
+    for (int a = 0; a < 2; a++)
+        if (s->wanted[a]) s->out[a] = derive_mulz(s, s->arg[1 - a]);
+}
+
+static void derive_rule_DIV(derive_step *s) {
+    fxa_value over = derive_divz(s, s->arg[1]);
+    if (s->wanted[0]) s->out[0] = over;
+    if (s->wanted[1]) s->out[1] = derive_neg(s, derive_bin(s, FXA_OP_MULZ, over, s->result));
+}
+
+/* a % b = a - b * floor(a / b), and floor is flat. */
+static void derive_rule_MOD(derive_step *s) {
+    if (s->wanted[0]) s->out[0] = s->adj;
+    if (s->wanted[1]) s->out[1] = derive_neg(s, derive_mulz(s, derive_bin(s, FXA_OP_FLOORDIV, s->arg[0], s->arg[1])));
+}
+
+static void derive_rule_ABS(derive_step *s) {
+    fxa_value zero = derive_const(s, 0);
+    fxa_value negative = derive_bin(s, FXA_OP_LT, s->arg[0], zero);
+    fxa_value positive = derive_bin(s, FXA_OP_LT, zero, s->arg[0]);
+    s->out[0] = derive_where(s, positive, s->adj, derive_where(s, negative, derive_neg(s, s->adj), zero));
+}
+
+/* min and max. `first` is the operand that comes out alone when operand 0 is less than operand 1. */
+static void derive_pick(derive_step *s, int first) {
+    fxa_value tie = derive_bin(s, FXA_OP_EQ, s->arg[0], s->arg[1]);
+    fxa_value half = derive_where(s, tie, derive_mul(s, s->adj, derive_const(s, 0.5)), derive_const(s, 0));
+    for (int a = 0; a < 2; a++) {
+        fxa_value alone = derive_bin(s, FXA_OP_LT, s->arg[a == first ? 0 : 1], s->arg[a == first ? 1 : 0]);
+        if (s->wanted[a]) s->out[a] = derive_where(s, alone, s->adj, half);
+    }
+}
+
+static void derive_rule_MIN(derive_step *s) { derive_pick(s, 0); }
+static void derive_rule_MAX(derive_step *s) { derive_pick(s, 1); }
+
+/* min(max(x, lo), hi), but at a bound x keeps the whole gradient. With lo > hi the result is hi everywhere. */
+static void derive_rule_CLAMP(derive_step *s) {
+    fxa_value x = s->arg[0], lo = s->arg[1], hi = s->arg[2];
+    if (s->wanted[0])
+        s->out[0] = derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LE, lo, x),
+                                            derive_bin(s, FXA_OP_LE, x, hi)));
+    if (s->wanted[1])
+        s->out[1] = derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LT, x, lo),
+                                            derive_bin(s, FXA_OP_LE, lo, hi)));
+    if (s->wanted[2]) s->out[2] = derive_if(s, derive_bin(s, FXA_OP_LT, hi, derive_bin(s, FXA_OP_MAX, x, lo)));
+}
+
+/* a ** 0 is 1 for every a: slope 0 by a. 0 ** b is flat in b from b = 0 on. */
+static void derive_rule_POW(derive_step *s) {
+    fxa_value a = s->arg[0], b = s->arg[1], zero = derive_const(s, 0);
+    if (s->wanted[0]) {
+        fxa_value less = derive_bin(s, FXA_OP_SUB, b, derive_const(s, 1));
+        fxa_value slope = derive_mul(s, b, derive_bin(s, FXA_OP_POW, a, less));
+        s->out[0] = derive_mulz(s, derive_where(s, derive_bin(s, FXA_OP_EQ, b, zero), zero, slope));
+    }
+    if (s->wanted[1]) {
+        fxa_value at_zero = derive_bin(s, FXA_OP_EQ, a, zero);
+        fxa_value flat = derive_bin(s, FXA_OP_AND, at_zero, derive_bin(s, FXA_OP_LE, zero, b));
+        fxa_value slope = derive_mul(s, s->result, derive_un(s, FXA_OP_LOG, a));
+        s->out[1] = derive_mulz(s, derive_where(s, flat, zero, slope));
+    }
+}
+
+static void derive_rule_SQRT(derive_step *s) {
+    s->out[0] = derive_divz(s, derive_mul(s, derive_const(s, 2), s->result));
+}
+
+static void derive_rule_RSQRT(derive_step *s) {
+    fxa_value half = derive_mul(s, derive_const(s, -0.5), s->result);
+    s->out[0] = derive_mulz(s, derive_bin(s, FXA_OP_DIV, half, s->arg[0]));
+}
+
+static void derive_rule_EXP(derive_step *s) { s->out[0] = derive_mulz(s, s->result); }
+
+static void derive_rule_EXP2(derive_step *s) {
+    s->out[0] = derive_mulz(s, derive_mul(s, s->result, derive_const(s, DERIVE_LN2)));
+}
+
+static void derive_rule_LOG(derive_step *s) { s->out[0] = derive_divz(s, s->arg[0]); }
+
+static void derive_rule_LOG2(derive_step *s) {
+    s->out[0] = derive_divz(s, derive_mul(s, s->arg[0], derive_const(s, DERIVE_LN2)));
+}
+
+static void derive_rule_TANH(derive_step *s) {
+    s->out[0] = derive_mulz(s, derive_bin(s, FXA_OP_SUB, derive_const(s, 1), derive_square(s, s->result)));
+}
+
+static void derive_rule_SIGMOID(derive_step *s) {
+    fxa_value rest = derive_bin(s, FXA_OP_SUB, derive_const(s, 1), s->result);
+    s->out[0] = derive_mulz(s, derive_mul(s, s->result, rest));
+}
+
+static void derive_rule_ERF(derive_step *s) {
+    fxa_value bell = derive_un(s, FXA_OP_EXP, derive_neg(s, derive_square(s, s->arg[0])));
+    s->out[0] = derive_mulz(s, derive_mul(s, derive_const(s, DERIVE_2_SQRTPI), bell));
+}
+
+static void derive_rule_SIN(derive_step *s) { s->out[0] = derive_mulz(s, derive_un(s, FXA_OP_COS, s->arg[0])); }
+
+static void derive_rule_COS(derive_step *s) {
+    s->out[0] = derive_mulz(s, derive_neg(s, derive_un(s, FXA_OP_SIN, s->arg[0])));
+}
+
+static void derive_rule_TAN(derive_step *s) {
+    s->out[0] = derive_mulz(s, derive_bin(s, FXA_OP_ADD, derive_const(s, 1), derive_square(s, s->result)));
+}
+
+static void derive_rule_SELECT(derive_step *s) {
+    fxa_value zero = derive_const(s, 0);
+    if (s->wanted[1]) s->out[1] = derive_where(s, s->arg[0], s->adj, zero);
+    if (s->wanted[2]) s->out[2] = derive_where(s, s->arg[0], zero, s->adj);
+}
+
+static void (*const derive_rules[FXA_OP_COUNT])(derive_step *) = {
+#define OP(code, id, spelling, form, arity, signature, flags, in_f64, in_i32, as_bool, rule, about)                    \
+    [code] = derive_rule_##rule,
+#include "ops.def"
+#undef OP
+};
+
+void fxa__derive_rule(uint32_t op, fxa__derive_step *s) { derive_rules[op](s); }
+
+bool fxa__derive_passes(uint32_t op) { return derive_rules[op] != derive_rule_ZERO; }
