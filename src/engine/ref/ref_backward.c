@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward, from O and LSE as forward left them (LSE may be that of a larger sequence; it is never computed again).
+ * With s, s' the scaled and new score of a pair, r its dropout factor and z the score of the row's sink:
+ *
+ *     P    = exp(s' - LSE)
+ *     D    = sum_d dO[d] O[d]
+ *     dV  += P r dO
+ *     dP   = r sum_d dO[d] V[d]
+ *     dS'  = P (dP - D + dLSE)
+ *     dS   = dS' through the program           ref_gradient.c; here captured tensors and params get their part
+ *     dQ  += dS scale K,  dK += dS scale Q     over the group of query heads that share K
+ *     dz  += exp(z - LSE) (-D + dLSE)
+ *
+ * Zero wins: a pair that is not attended, has P = 0 or dS' = 0, adds nothing further to anything, whatever NaN or inf
+ * its operands hold. A row with LSE = -inf attended to nothing and has no gradient.
+ */
+#include "ref.h"
+
+#include "../../base/dtype.h"
+#include "../../base/num.h"
+
+#include <string.h>
+
+/* dlse_less_d: dLSE - D of the row. */
+static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_less_d) {
+    int64_t d = r->p->p.d, dv = r->p->p.dv, row = fxa__ref_key_row(r, k);
+    double score = fxa__ref_score(r, k);
+    double probability = score == -INFINITY ? 0 : exp(score - lse);
+    if (probability == 0) return;
+
+    double dropout = fxa__ref_dropout(r), dp = 0;
+    if (dropout != 0) {
+        fxa__ref_axpy(r->dv + row * dv, probability * dropout, r->dout, dv);
+        dp = dropout * fxa__ref_dot(r->dout, r->v + k * dv, dv);
+    }
+    double dnew = probability * (dp + dlse_less_d);
+    if (dnew == 0) return;
+
+    double ds = fxa__ref_through_program(r, dnew) * r->bind->scale;
+    fxa__ref_axpy(r->dq, ds, r->k + k * d, d);
+    fxa__ref_axpy(r->dk + row * d, ds, r->q, d);
+}
+
+static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
+    const fxa_problem *p = &r->p->p;
+    double lse, dlse = 0;
+    fxa__ref_load(r, FXA_SLOT_LSE, h, q, &lse);
+    if (p->flags & FXA_GRAD_LSE) fxa__ref_load(r, FXA_SLOT_DLSE, h, q, &dlse);
+    memset(r->dq, 0, (size_t)p->d * sizeof(double));
+    if (lse != -INFINITY) {
+        fxa__ref_enter_row(r, h, q);
+        fxa__ref_load(r, FXA_SLOT_O, h, q, r->o);
+        fxa__ref_load(r, FXA_SLOT_DO, h, q, r->dout);
+        double dlse_less_d = dlse - fxa__ref_dot(r->dout, r->o, p->dv);
+        for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_less_d);
+        double sink = fxa__ref_sink(r, h), sink_probability = sink == -INFINITY ? 0 : exp(sink - lse);
+        if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_d;
+    }
+    if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACC_Q);
+}
+
+/* dQ of a row past the end of a padded sequence. */
+static void ref_row_zero(fxa__ref *r, int64_t h, int64_t q) {
+    memset(r->dq, 0, (size_t)r->p->p.d * sizeof(double));
+    fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, false);
+}
+
+static void ref_head_backward(fxa__ref *r, int64_t h) {
+    const fxa_problem *p = &r->p->p;
+    bool clear_rest = (p->flags & FXA_GRAD_Q) && !(p->flags & (FXA_ACC_Q | FXA_VARLEN));
+    fxa__ref_enter_head(r, h);
+    for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_backward(r, h, q);
+    for (int64_t q = r->seq.q_len; clear_rest && q < p->sq; q++) ref_row_zero(r, h, q);
+}
+
+static void ref_clear_keys(fxa__ref *r) {
+    size_t rows = (size_t)fxa__ref_key_rows(r->p);
+    if (rows == 0) return;
+    memset(r->dk, 0, rows * (size_t)r->p->p.d * sizeof(double));
+    memset(r->dv, 0, rows * (size_t)r->p->p.dv * sizeof(double));
+}
+
+/* dK and dV of batch entry r->b. Keys past the end of a padded sequence have sums of zero; packed rows outside every
+ * sequence are nobody's. */
+static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
+    const fxa_problem *p = &r->p->p;
+    int64_t end_k = p->flags & (FXA_ACC_K | FXA_VARLEN) ? r->seq.k_len : p->sk;
+    int64_t end_v = p->flags & (FXA_ACC_V | FXA_VARLEN) ? r->seq.k_len : p->sk;
+    for (int64_t k = 0; (p->flags & FXA_GRAD_K) && k < end_k; k++)
+        fxa__ref_store(r, FXA_SLOT_DK, hkv, k, r->dk + k * p->d, p->flags & FXA_ACC_K);
+    for (int64_t k = 0; (p->flags & FXA_GRAD_V) && k < end_v; k++)
+        fxa__ref_store(r, FXA_SLOT_DV, hkv, k, r->dv + k * p->dv, p->flags & FXA_ACC_V);
+}
+
+/* One gradient of a whole pool of pages, of one KV head: [n_pages,page_size,d] of sums. */
+static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, void *data, int64_t hkv, const double *sum,
+                           int64_t d, bool add) {
+    int64_t size = r->p->p.page_size;
+    for (int64_t row = 0; row < r->p->p.n_pages * size; row++) {
+        int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
+        for (int64_t i = 0; i < d; i++, at += t->stride[3]) {
+            double x = sum[row * d + i];
+            fxa__store_f64(data, t->dtype, at, add ? fxa__load_f64(data, t->dtype, at) + x : x);
+        }
+    }
+}
+
+static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
+    const fxa_problem *p = &r->p->p;
+    void *const *slot = r->bind->slot;
+    if (p->flags & FXA_GRAD_K)
+        ref_store_pool(r, &p->dk, slot[FXA_SLOT_DK], hkv, r->dk, p->d, p->flags & FXA_ACC_K);
+    if (p->flags & FXA_GRAD_V)
+        ref_store_pool(r, &p->dv_grad, slot[FXA_SLOT_DV], hkv, r->dv, p->dv, p->flags & FXA_ACC_V);
+}
+
+static void ref_store_sinks(const fxa__ref *r) {
+    const fxa_problem *p = &r->p->p;
+    void *data = r->bind->slot[FXA_SLOT_DSINK];
+    if (!(p->flags & FXA_GRAD_SINK)) return;
+    for (int64_t h = 0; h < p->hq; h++) {
+        int64_t at = h * p->dsink.stride[1];
+        double old = p->flags & FXA_ACC_SINK ? fxa__load_f64(data, p->dsink.dtype, at) : 0;
+        fxa__store_f64(data, p->dsink.dtype, at, old + r->dsink[h]);
+    }
+}
+
+void fxa__ref_backward(fxa__ref *r) {
+    const fxa_problem *p = &r->p->p;
+    int64_t group = p->hq / p->hkv;
+    bool paged = p->flags & FXA_PAGED;
+    memset(r->dsink, 0, (size_t)p->hq * sizeof(double));
+    fxa__ref_clear_sums(r);
+    for (int64_t hkv = 0; hkv < p->hkv; hkv++) {
+        ref_clear_keys(r);
+        for (int64_t b = 0; b < p->b; b++) {
+            fxa__ref_enter_batch(r, b);
+            fxa__ref_load_keys(r, hkv);
+            for (int64_t h = hkv * group; h < (hkv + 1) * group; h++) ref_head_backward(r, h);
+            if (paged) continue; /* another batch entry may add to the same pages */
+            ref_store_keys(r, hkv);
+            ref_clear_keys(r);
+        }
+        if (paged) ref_store_pages(r, hkv);
+    }
+    ref_store_sinks(r);
+    fxa__ref_store_sums(r);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forward, one row at a time. With s' the new scores of the row (ref_score.c) and z the score of its sink:
+ *
+ *     m   = max(s', z)                         over the attended keys, and the sink
+ *     l   = sum_k exp(s'_k - m) + exp(z - m)
+ *     LSE = m + log l
+ *     P_k = exp(s'_k - m) / l
+ *     O   = sum_k P_k r_k V_k                  r: dropout, 0 or 1 / (1 - p); LSE knows nothing of it
+ *
+ * m = -inf: the row attends to nothing, O = 0 and LSE = -inf. A NaN or +inf among s' and z: O and LSE are NaN.
+ */
+#include "ref.h"
+
+#include "../../base/num.h"
+
+/* Fills r->s and returns its maximum: -inf when no key is attended, NaN when a score is. */
+static double ref_row_scores(fxa__ref *r) {
+    double max = -INFINITY;
+    for (int64_t k = 0; k < r->seq.k_len; k++) {
+        r->s[k] = fxa__ref_score(r, k);
+        max = fxa__fmax(max, r->s[k]);
+    }
+    return max;
+}
+
+/* l, from m and the sink's score z. */
+static double ref_row_sum(const fxa__ref *r, double m, double z) {
+    double l = exp(z - m);
+    for (int64_t k = 0; k < r->seq.k_len; k++) l += exp(r->s[k] - m);
+    return l;
+}
+
+/* O of a row that attends to something. */
+static void ref_row_output(fxa__ref *r, double m, double l) {
+    int64_t dv = r->p->p.dv;
+    for (int64_t k = 0; k < r->seq.k_len; k++) {
+        r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
+        double probability = exp(r->s[k] - m) / l;
+        fxa__ref_axpy(r->o, probability * fxa__ref_dropout(r), r->v + k * dv, dv);
+    }
+}
+
+/* Writes what is wanted of a finished row, r->o. */
+static void ref_row_store(fxa__ref *r, int64_t h, int64_t q, double lse, double max) {
+    const fxa_problem *p = &r->p->p;
+    const double *o = r->o;
+    if (p->flags & FXA_ACC_OUT) {
+        double lse_old;
+        fxa__ref_load(r, FXA_SLOT_O, h, q, r->o_old);
+        fxa__ref_load(r, FXA_SLOT_LSE, h, q, &lse_old);
+        fxa__merge_row(r->o_old, &lse_old, r->o, lse, p->dv);
+        o = r->o_old;
+        lse = lse_old;
+    }
+    fxa__ref_store(r, FXA_SLOT_O, h, q, o, false);
+    if (p->flags & (FXA_WANT_LSE | FXA_ACC_OUT)) fxa__ref_store(r, FXA_SLOT_LSE, h, q, &lse, false);
+    if (p->flags & FXA_WANT_MAX) fxa__ref_store(r, FXA_SLOT_MAX_ROW, h, q, &max, false);
+}
+
+static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
+    fxa__ref_enter_row(r, h, q);
+    double max = ref_row_scores(r), sink = fxa__ref_sink(r, h), m = fxa__fmax(max, sink);
+    double lse = m < INFINITY ? m : NAN;
+    for (int64_t i = 0; i < r->p->p.dv; i++) r->o[i] = lse == lse ? 0 : NAN;
+    if (lse > -INFINITY) {
+        double l = ref_row_sum(r, m, sink);
+        lse = m + log(l);
+        ref_row_output(r, m, l);
+    }
+    ref_row_store(r, h, q, lse, max);
+}
+
+/* A row past the end of a padded sequence. */
+static void ref_row_absent(fxa__ref *r, int64_t h, int64_t q) {
+    for (int64_t i = 0; i < r->p->p.dv; i++) r->o[i] = 0;
+    ref_row_store(r, h, q, -INFINITY, -INFINITY);
+}
+
+void fxa__ref_forward(fxa__ref *r) {
+    const fxa_problem *p = &r->p->p;
+    int64_t group = p->hq / p->hkv;
+    for (int64_t b = 0; b < p->b; b++) {
+        fxa__ref_enter_batch(r, b);
+        for (int64_t hkv = 0; hkv < p->hkv; hkv++) {
+            fxa__ref_load_keys(r, hkv);
+            for (int64_t h = hkv * group; h < (hkv + 1) * group; h++) {
+                fxa__ref_enter_head(r, h);
+                for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_forward(r, h, q);
+                if (p->flags & FXA_VARLEN) continue; /* packed rows outside every sequence are nobody's */
+                for (int64_t q = r->seq.q_len; q < p->sq; q++) ref_row_absent(r, h, q);
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The way back through the score program, pair by pair: the gradient by the scaled score, from the user's own backward
+ * program if there is one, else from the derivative; and, always from the derivative, the gradients of captured tensors
+ * and params. Those are summed densely in f64 over all pairs and written once.
+ */
+#include "ref.h"
+
+#include "../../base/dtype.h"
+
+#include <string.h>
+
+static bool ref_wants_sums(const fxa__ref *r) {
+    for (int32_t t = 0; t < r->p->program->n_tensors; t++)
+        if (r->dtensor[t].sum) return true;
+    return r->p->p.param_grads != 0;
+}
+
+/* `grad tensor[index] += value`; an index outside the tensor read 0 and receives nothing. */
+static void ref_add_load(fxa__ref *r, const fxa__output *out, double value) {
+    const fxa__ref_sum *target = &r->dtensor[out->slot];
+    int32_t index[FXA_MAX_RANK] = {0};
+    int64_t offset;
+    for (int32_t i = 0; i < out->n_index; i++) index[i] = r->vals[out->index[i]].i;
+    if (target->sum && fxa__view_offset(&target->view, index, &offset)) target->sum[offset] += value;
+}
+
+/* Evaluates the derivative: its dscore, and its `grad` statements into the sums. */
+static double ref_derivative(fxa__ref *r) {
+    const fxa_program *d = r->p->derivative;
+    fxa__program_eval(d, &r->env, r->vals);
+    for (int32_t i = 0; i < d->n_outputs; i++) {
+        const fxa__output *out = &d->outputs[i];
+        double value = r->vals[out->value].f;
+        if (out->kind == FXA__OUT_DPARAM) r->dparams[out->slot] += value;
+        if (out->kind == FXA__OUT_DLOAD && value != 0) ref_add_load(r, out, value);
+    }
+    return r->vals[fxa__program_output(d, FXA__OUT_DSCORE)].f;
+}
+
+static double ref_bprop(fxa__ref *r) {
+    const fxa_program *bprop = r->p->p.bprop;
+    fxa__env env = r->env;
+    env.params = r->bind->bprop_params;
+    env.tensors = r->bind->bprop_tensors;
+    fxa__program_eval(bprop, &env, r->vals);
+    return r->vals[fxa__program_output(bprop, FXA__OUT_DSCORE)].f;
+}
+
+double fxa__ref_through_program(fxa__ref *r, double dnew) {
+    r->env.dscore = dnew;
+    if (!r->p->p.bprop) return ref_derivative(r);
+    if (ref_wants_sums(r)) ref_derivative(r);
+    return ref_bprop(r);
+}
+
+static int64_t ref_view_count(const fxa_view *view) {
+    int64_t n = 1;
+    for (int32_t i = 0; i < view->rank; i++) n *= view->size[i];
+    return n;
+}
+
+void fxa__ref_clear_sums(fxa__ref *r) {
+    const fxa_program *program = r->p->program;
+    for (int32_t i = 0; i < program->n_params; i++) r->dparams[i] = 0;
+    for (int32_t t = 0; t < program->n_tensors; t++)
+        for (int64_t i = 0; r->dtensor[t].sum && i < ref_view_count(&r->dtensor[t].view); i++) r->dtensor[t].sum[i] = 0;
+}
+
+/* Offset in `view` of the element that is number i of the same shape in dense row-major order. */
+static int64_t ref_element_offset(const fxa_view *view, int64_t i) {
+    int64_t offset = 0;
+    for (int32_t axis = view->rank - 1; axis >= 0; axis--) {
+        offset += i % view->size[axis] * view->stride[axis];
+        i /= view->size[axis];
+    }
+    return offset;
+}
+
+static void ref_store_tensor(const fxa__ref_sum *from, const fxa_view *to, void *data, bool add) {
+    int64_t n = ref_view_count(&from->view);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = ref_element_offset(to, i);
+        double old = add ? fxa__load_f64(data, to->dtype, at) : 0;
+        fxa__store_f64(data, to->dtype, at, old + from->sum[i]);
+    }
+}
+
+void fxa__ref_store_sums(const fxa__ref *r) {
+    const fxa_problem *p = &r->p->p;
+    for (int32_t t = 0; t < r->p->program->n_tensors; t++) {
+        const fxa_view *to = &r->bind->dtensors[t];
+        void *data = (void *)(uintptr_t)to->data; /* views are const; this one is an output */
+        if (r->dtensor[t].sum) ref_store_tensor(&r->dtensor[t], to, data, p->flags & FXA_ACC_TENSORS);
+    }
+    for (int32_t i = 0; i < r->p->program->n_params; i++)
+        if (p->param_grads >> i & 1)
+            r->bind->dparams[i] = (p->flags & FXA_ACC_PARAMS ? r->bind->dparams[i] : 0) + r->dparams[i];
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One pair of a query row and a key, in f64:
+ *
+ *     s  = scale * sum_d Q[q,d] K[k,d]
+ *     s' = program(s; b, h, q, k, q_len, k_len, params, tensors), -inf where its mask is false
+ */
+#include "ref.h"
+
+#include "../../base/dtype.h"
+#include "../../base/philox.h"
+
+double fxa__ref_dot(const double *x, const double *y, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+void fxa__ref_axpy(double *y, double a, const double *x, int64_t n) {
+    if (a == 0) return; /* zero wins, also over an inf or NaN in x */
+    for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
+}
+
+void fxa__ref_enter_head(fxa__ref *r, int64_t h) {
+    r->env.coord[FXA_INPUT_H] = fxa__coord(r->p, r->bind, FXA_INPUT_H, h);
+}
+
+void fxa__ref_enter_row(fxa__ref *r, int64_t h, int64_t q) {
+    r->env.coord[FXA_INPUT_Q] = fxa__coord(r->p, r->bind, FXA_INPUT_Q, q);
+    fxa__ref_load(r, FXA_SLOT_Q, h, q, r->q);
+}
+
+double fxa__ref_score(fxa__ref *r, int64_t k) {
+    const fxa_program *program = r->p->program;
+    r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
+    r->env.score = r->bind->scale * fxa__ref_dot(r->q, r->k + k * r->p->p.d, r->p->p.d);
+    fxa__program_eval(program, &r->env, r->vals);
+    bool attended = r->vals[fxa__program_output(program, FXA__OUT_MASK)].i != 0;
+    return attended ? r->vals[fxa__program_output(program, FXA__OUT_SCORE)].f : -INFINITY;
+}
+
+double fxa__ref_dropout(const fxa__ref *r) {
+    if (!(r->p->p.flags & FXA_DROPOUT)) return 1;
+    double p = r->p->p.dropout_p;
+    const int32_t *at = r->env.coord;
+    bool keep = fxa__dropout_keep(r->bind->seed, fxa__dropout_threshold(p), at[FXA_INPUT_B], at[FXA_INPUT_H],
+                                  at[FXA_INPUT_Q], at[FXA_INPUT_K]);
+    return keep ? 1 / (1 - p) : 0;
+}
+
+double fxa__ref_sink(const fxa__ref *r, int64_t h) {
+    const fxa_problem *p = &r->p->p;
+    if (p->flags & FXA_SINK) return fxa__load_f64(r->bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
+    return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
+}

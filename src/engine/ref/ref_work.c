@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reference engine's workspace, and its only access to operands: rows of any dtype and stride to and from f64.
+ * Workspace size and pointers come from one function, so they cannot disagree.
+ */
+#include "ref.h"
+
+#include "../../base/dtype.h"
+#include "../../base/num.h"
+
+typedef struct ref_carver {
+    unsigned char *base; /* NULL: only count */
+    size_t used;
+    bool ok;
+} ref_carver;
+
+/* The next n elements; every element size here is a multiple of 8, so all parts stay aligned. */
+static void *ref_carve(ref_carver *c, int64_t n, size_t element) {
+    size_t size, end;
+    if (!fxa__mul_size((size_t)n, element, &size) || !fxa__add_size(c->used, size, &end)) {
+        c->ok = false;
+        return NULL;
+    }
+    void *part = c->base ? c->base + c->used : NULL;
+    c->used = end;
+    return part;
+}
+
+static double *ref_carve_matrix(ref_carver *c, int64_t rows, int64_t columns) {
+    int64_t n = 0;
+    if (!fxa__mul_i64(rows, columns, &n)) c->ok = false;
+    return ref_carve(c, c->ok ? n : 0, sizeof(double));
+}
+
+static int64_t ref_largest_program(const fxa__problem *p) {
+    int64_t n = p->program->n_nodes;
+    if (p->derivative) n = fxa__max_i64(n, p->derivative->n_nodes);
+    if (p->p.bprop) n = fxa__max_i64(n, p->p.bprop->n_nodes);
+    return n;
+}
+
+/* Sums in f64 for each captured tensor whose gradient is asked for, dense whatever the gradient's own strides. */
+static void ref_carve_sums(ref_carver *c, const fxa__problem *p, fxa__ref_sum *sums) {
+    for (int32_t t = 0; t < p->program->n_tensors; t++) {
+        const fxa_capture *capture = &p->p.captures[t];
+        fxa__ref_sum sum = {.view = {.rank = p->program->tensors[t].rank}};
+        int64_t n = 1;
+        for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
+            sum.view.size[i] = capture->size[i];
+            sum.view.stride[i] = n;
+            if (!fxa__mul_i64(n, capture->size[i], &n)) c->ok = false, n = 0;
+        }
+        if (capture->grad) sum.sum = ref_carve_matrix(c, n, 1);
+        if (sums) sums[t] = sum;
+    }
+}
+
+bool fxa__ref_layout(const fxa__problem *p, void *base, fxa__ref *r, size_t *bytes) {
+    ref_carver c = {base, 0, true};
+    r->vals = ref_carve(&c, ref_largest_program(p), sizeof(fxa__val));
+    r->k = ref_carve_matrix(&c, p->p.sk, p->p.d);
+    r->v = ref_carve_matrix(&c, p->p.sk, p->p.dv);
+    r->q = ref_carve_matrix(&c, 1, p->p.d);
+    r->o = ref_carve_matrix(&c, 1, p->p.dv);
+    if (p->p.pass == FXA_FORWARD) {
+        r->s = ref_carve_matrix(&c, 1, p->p.sk);
+        r->o_old = ref_carve_matrix(&c, 1, p->p.dv);
+    } else {
+        int64_t rows = fxa__ref_key_rows(p);
+        r->dout = ref_carve_matrix(&c, 1, p->p.dv);
+        r->dq = ref_carve_matrix(&c, 1, p->p.d);
+        r->dk = ref_carve_matrix(&c, rows, p->p.d);
+        r->dv = ref_carve_matrix(&c, rows, p->p.dv);
+        r->dsink = ref_carve_matrix(&c, 1, p->p.hq);
+        r->dparams = ref_carve_matrix(&c, 1, p->program->n_params);
+        r->dtensor = ref_carve(&c, p->program->n_tensors, sizeof(fxa__ref_sum));
+        ref_carve_sums(&c, p, r->dtensor);
+    }
+    *bytes = c.used;
+    return c.ok;
+}
+
+int64_t fxa__ref_key_rows(const fxa__problem *p) {
+    if (!(p->p.flags & FXA_PAGED)) return p->p.sk;
+    int64_t rows;
+    return fxa__mul_i64(p->p.n_pages, p->p.page_size, &rows) ? rows : INT64_MAX;
+}
+
+int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
+    const fxa_problem *p = &r->p->p;
+    if (!(p->flags & FXA_PAGED)) return k;
+    int64_t size = p->page_size, pages_per_batch = (p->sk + size - 1) / size;
+    const int32_t *pages = r->bind->slot[FXA_SLOT_PAGES];
+    return pages[r->b * pages_per_batch + k / size] * size + k % size;
+}
+
+/* How the rows of a slot lie, and how many features they have. */
+static const fxa_operand *ref_operand(const fxa_problem *p, fxa_slot slot, int64_t *d) {
+    *d = 1;
+    switch (slot) {
+    case FXA_SLOT_Q: *d = p->d; return &p->q;
+    case FXA_SLOT_K: *d = p->d; return &p->k;
+    case FXA_SLOT_V: *d = p->dv; return &p->v;
+    case FXA_SLOT_O: *d = p->dv; return &p->o;
+    case FXA_SLOT_DO: *d = p->dv; return &p->dout;
+    case FXA_SLOT_DQ: *d = p->d; return &p->dq;
+    case FXA_SLOT_DK: *d = p->d; return &p->dk;
+    case FXA_SLOT_DV: *d = p->dv; return &p->dv_grad;
+    case FXA_SLOT_LSE: return &p->lse;
+    case FXA_SLOT_DLSE: return &p->dlse;
+    default: return &p->max; /* FXA_SLOT_MAX_ROW */
+    }
+}
+
+static bool ref_is_key(fxa_slot slot) {
+    return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
+}
+
+void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out) {
+    int64_t d;
+    const fxa_operand *t = ref_operand(&r->p->p, slot, &d);
+    int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
+    for (int64_t i = 0; i < d; i++) out[i] = fxa__load_f64(r->bind->slot[slot], t->dtype, at + i * t->stride[3]);
+}
+
+void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add) {
+    int64_t d;
+    const fxa_operand *t = ref_operand(&r->p->p, slot, &d);
+    int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
+    void *data = r->bind->slot[slot];
+    for (int64_t i = 0; i < d; i++, at += t->stride[3])
+        fxa__store_f64(data, t->dtype, at, add ? fxa__load_f64(data, t->dtype, at) + x[i] : x[i]);
+}
+
+void fxa__ref_enter_batch(fxa__ref *r, int64_t b) {
+    r->b = b;
+    r->seq = fxa__seq_get(r->p, r->bind, b);
+    r->env.coord[FXA_INPUT_B] = fxa__coord(r->p, r->bind, FXA_INPUT_B, b);
+    r->env.coord[FXA_INPUT_Q_LEN] = r->seq.q_len_seen;
+    r->env.coord[FXA_INPUT_K_LEN] = r->seq.k_len_seen;
+}
+
+void fxa__ref_load_keys(fxa__ref *r, int64_t hkv) {
+    for (int64_t k = 0; k < r->seq.k_len; k++) {
+        fxa__ref_load(r, FXA_SLOT_K, hkv, k, r->k + k * r->p->p.d);
+        fxa__ref_load(r, FXA_SLOT_V, hkv, k, r->v + k * r->p->p.dv);
+    }
+}
