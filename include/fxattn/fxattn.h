@@ -32,6 +32,13 @@
 #define FXA_CHECKED
 #endif
 
+/* In the INIT macros: names the field in C, and only keeps the order in C++ before 20. */
+#ifdef __cplusplus
+#define FXA_FIELD(name)
+#else
+#define FXA_FIELD(name) .name =
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -110,7 +117,7 @@ typedef struct fxa_context_config {
     uint64_t cache_max_plans;  /* 0: 256 */
     uint64_t cache_max_bytes;  /* 0: 256 MiB */
 } fxa_context_config;
-#define FXA_CONTEXT_CONFIG_INIT {sizeof(fxa_context_config), 0, NULL, NULL, 0, 0}
+#define FXA_CONTEXT_CONFIG_INIT {FXA_FIELD(struct_size) sizeof(fxa_context_config)}
 
 /* config may be NULL. Programs and plans outlive their context. */
 FXA_API FXA_CHECKED fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err);
@@ -254,7 +261,7 @@ typedef struct fxa_parse_config {
     const fxa_declaration *declarations;
     size_t n_declarations;
 } fxa_parse_config;
-#define FXA_PARSE_CONFIG_INIT {sizeof(fxa_parse_config), FXA_PROGRAM_SCORE, NULL, 0, NULL, 0}
+#define FXA_PARSE_CONFIG_INIT {FXA_FIELD(struct_size) sizeof(fxa_parse_config)}
 
 /* Parses one score program. The empty text is the identity. Errors carry line, column and length. */
 FXA_API FXA_CHECKED fxa_status fxa_program_parse(fxa_context *ctx, const char *text, size_t size, fxa_program **out,
@@ -491,7 +498,7 @@ typedef struct fxa_problem {
 
     const char *engine; /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
 } fxa_problem;
-#define FXA_PROBLEM_INIT {sizeof(fxa_problem)}
+#define FXA_PROBLEM_INIT {FXA_FIELD(struct_size) sizeof(fxa_problem)}
 
 /* The program that a problem runs: its own with the ready masks of its flags appended. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
@@ -605,7 +612,7 @@ typedef struct fxa_args {
     void *stream; /* GPU engines: the caller's CUstream; others ignore it */
 } fxa_args;
 #define FXA_WORKSPACE_ALIGN 64
-#define FXA_ARGS_INIT {sizeof(fxa_args), 0, {0}, NAN, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define FXA_ARGS_INIT {FXA_FIELD(struct_size) sizeof(fxa_args), FXA_FIELD(reserved) 0, FXA_FIELD(slot) {0}, FXA_FIELD(scale) NAN}
 
 /* From the cache, or compiled. Fails with E_UNSUPPORTED and the reasons when no engine (or not the one named) can. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out,
@@ -646,6 +653,7 @@ typedef struct fxa_merge_args {
     void *o_a_data, *lse_a_data;
     const void *o_b_data, *lse_b_data;
 } fxa_merge_args;
+#define FXA_MERGE_ARGS_INIT {FXA_FIELD(struct_size) sizeof(fxa_merge_args)}
 FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
 
 /* ---- Plan cache --------------------------------------------------------------------------------------------------- */

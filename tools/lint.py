@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""House rules that a compiler does not check: include directions, unique names, file and line lengths, words that the
+library must not contain, options that are documented everywhere. Prints each finding as file:line: text."""
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+findings = []
+
+# Who may include whom, by folder: base <- program <- problem <- plan -> engine.h <- engines.
+LAYERS = {
+    "base": {"base"},
+    "program": {"base", "program"},
+    "problem": {"base", "program", "problem"},
+    "engine": {"base", "program", "problem", "engine"},
+    "plan": {"base", "program", "problem", "engine", "plan"},
+}
+FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")
+ALLOWED = {"src/base/host.c": {"realloc", "free"}}
+
+
+def say(path, line, text):
+    findings.append("%s:%d: %s" % (os.path.relpath(path, ROOT), line, text))
+
+
+def sources(folder, *endings):
+    for base, _, names in os.walk(os.path.join(ROOT, folder)):
+        for name in sorted(names):
+            if name.endswith(endings):
+                yield os.path.join(base, name)
+
+
+def layer_of(path):
+    parts = os.path.relpath(path, os.path.join(ROOT, "src")).split(os.sep)
+    return parts[0] if len(parts) > 1 else None
+
+
+def check_includes():
+    for path in sources("src", ".c", ".h", ".def"):
+        layer = layer_of(path)
+        for number, line in enumerate(open(path), 1):
+            match = re.match(r'\s*#include "([^"]+)"', line)
+            if not match or match.group(1).startswith("fxattn/"):
+                continue
+            target = os.path.normpath(os.path.join(os.path.dirname(path), match.group(1)))
+            other = layer_of(target)
+            if not os.path.exists(target):
+                say(path, number, "includes a file that is not there: " + match.group(1))
+            elif other not in LAYERS.get(layer, set()):
+                say(path, number, "%s may not include %s" % (layer, other))
+            if layer == "engine" and other == "engine":
+                mine = os.path.relpath(path, os.path.join(ROOT, "src", "engine")).split(os.sep)
+                theirs = os.path.relpath(target, os.path.join(ROOT, "src", "engine")).split(os.sep)
+                if len(theirs) > 1 and mine[0] != theirs[0]:
+                    say(path, number, "an engine may not include another")
+    for folder in ("cli", "examples"):
+        for path in sources(folder, ".c", ".h"):
+            for number, line in enumerate(open(path), 1):
+                match = re.match(r'\s*#include "([^"]+)"', line)
+                if match and match.group(1) != "fxattn/fxattn.h":
+                    target = os.path.join(os.path.dirname(path), match.group(1))
+                    if not os.path.exists(target) or ".." in match.group(1):
+                        say(path, number, "uses more than the public header: " + match.group(1))
+
+
+def check_names():
+    files, statics = {}, {}
+    for folder in ("src", "cli", "tests", "fuzz", "bench", "examples", "include"):
+        for path in sources(folder, ".c", ".h"):
+            name = os.path.basename(path)
+            if name in files:
+                say(path, 1, "file name also at " + files[name])
+            files[name] = os.path.relpath(path, ROOT)
+    for folder in ("src", "cli"):
+        for path in sources(folder, ".c"):
+            text = open(path).read()
+            for match in re.finditer(r"^static (?!inline)[\w \*]*?\b(\w+)\(", text, re.M):
+                name = match.group(1)
+                where = statics.setdefault((folder, name), path)
+                if where != path:
+                    say(path, text[: match.start()].count("\n") + 1,
+                        "static %s is also in %s" % (name, os.path.relpath(where, ROOT)))
+
+
+def check_text():
+    for folder in ("src", "include", "cli", "tests", "fuzz", "bench", "examples"):
+        for path in sources(folder, ".c", ".h", ".def"):
+            lines = open(path, errors="replace").read().split("\n")
+            if not path.endswith(".def") and not lines[0].startswith("/* SPDX-License-Identifier: Apache-2.0"):
+                say(path, 1, "does not open with the SPDX line")
+            limit = 500 if folder in ("src", "cli") else 1000
+            if len(lines) > limit:
+                say(path, len(lines), "%d lines: split it (limit %d)" % (len(lines), limit))
+            for number, line in enumerate(lines, 1):
+                if len(line) > 120 and not path.endswith(".def"):
+                    say(path, number, "line of %d columns (120)" % len(line))
+                if "\t" in line or line.rstrip() != line:
+                    say(path, number, "tab or white space at the end")
+                if re.search(r"\b(TODO|FIXME|XXX)\b", line):
+                    say(path, number, "unfinished: " + line.strip())
+
+
+def check_forbidden():
+    for path in sources("src", ".c", ".h"):
+        relative = os.path.relpath(path, ROOT)
+        text = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group(0)), open(path).read(), flags=re.S)
+        text = re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
+        for match in FORBIDDEN.finditer(text):
+            if match.group(1) not in ALLOWED.get(relative, set()):
+                say(path, text[: match.start()].count("\n") + 1, "the library never calls %s" % match.group(1))
+
+
+def check_exports():
+    library = os.path.join(ROOT, "build", "libfxattn.so")
+    if not os.path.exists(library):
+        return
+    out = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True)
+    exported = {line.split()[-1].split("@")[0] for line in out.stdout.splitlines() if " T " in line}
+    header = open(os.path.join(ROOT, "include", "fxattn", "fxattn.h")).read()
+    declared = set(re.findall(r"FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header))
+    for name in sorted(exported - declared):
+        findings.append("exported but not in the header: " + name)
+    for name in sorted(declared - exported):
+        findings.append("in the header but not exported: " + name)
+
+
+def main():
+    for check in (check_includes, check_names, check_text, check_forbidden, check_exports):
+        check()
+    print("\n".join(findings) if findings else "lint: nothing found")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
