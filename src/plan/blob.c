@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plan bytes: saving a plan, and loading one from bytes that nobody vouches for.
+ *
+ * All numbers are little endian; a string is a u32 length and that many bytes, without a terminator. Format 1:
+ *
+ *   offset  size  what
+ *        0     8  magic: "FXAPLAN" and a zero byte
+ *        8     4  format version: 1
+ *       12     4  H, the size of the header: everything up to and with its checksum
+ *       16     8  size of the whole
+ *       24    16  plan key
+ *       40     -  string: version of the library that wrote it ("0.1.0")
+ *        -     -  string: engine name
+ *        -     4  engine version
+ *        -     -  string: device ("host": code runs on the processor)
+ *        -     4  number of sections
+ *        -    32  for each section, in ascending order of id:
+ *                     u32 id, u32 zero, u64 offset from the start of the whole, u64 size, u64 checksum
+ *      H-8     8  checksum of bytes 0 to H-8
+ *        H     -  the sections, in the order of the table, without gaps, to the end of the whole
+ *
+ *   section 1  the problem, as fxa__problem_write writes it; always there
+ *   section 2  the engine's code, as engine->save writes it; only for engines that have one
+ *
+ * A checksum is the first 8 bytes of BLAKE2s-128, read as a u64. It finds damage, not malice: everything is checked
+ * again by what reads it (the problem by the one validator, the code by its engine), and code from bytes has a cache
+ * key of its own, so that it serves only plans loaded from the same bytes.
+ *
+ * Other versions: another format, a library of another major or minor version, an unknown engine or device, or code of
+ * another engine version is E_VERSION. Bytes without code are only a problem and the name of an engine, so another
+ * engine version is no obstacle there: the plan is compiled again and gets the key of the engine that is here.
+ */
+#include "../base/blake2s.h"
+#include "../base/num.h"
+#include "plan.h"
+
+#include <string.h>
+
+#define BLOB_FORMAT 1
+#define BLOB_FIXED 40      /* bytes in front of the first string */
+#define BLOB_MAX_STRING 64 /* with a terminator */
+
+enum { BLOB_PROBLEM = 1, BLOB_CODE = 2, BLOB_MAX_SECTIONS = 2 };
+
+static const char blob_magic[8] = "FXAPLAN";
+
+typedef struct blob_section {
+    uint32_t id;
+    uint64_t offset, size, checksum;
+} blob_section;
+
+typedef struct blob_header {
+    uint32_t size;
+    uint8_t key[16];
+    char library[BLOB_MAX_STRING], engine[BLOB_MAX_STRING], device[BLOB_MAX_STRING];
+    uint32_t engine_version;
+    uint32_t n_sections;
+    blob_section section[BLOB_MAX_SECTIONS];
+} blob_header;
+
+static uint64_t blob_checksum(const void *data, size_t size) {
+    uint8_t hash[16];
+    fxa__blake2s_128(data, size, hash);
+    fxa__reader r = {.data = hash, .size = sizeof hash};
+    return fxa__read_u64(&r);
+}
+
+static const char *blob_device(const fxa__engine *engine) { return engine->device ? "device" : "host"; }
+
+/* ---- Saving ------------------------------------------------------------------------------------------------------ */
+
+/* Called twice: the first time with zero sizes, to learn the header's own. */
+static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64_t total, fxa__writer *w) {
+    const fxa__engine *engine = plan->code->engine;
+    fxa__write_bytes(w, blob_magic, sizeof blob_magic);
+    fxa__write_u32(w, BLOB_FORMAT);
+    fxa__write_u32(w, h->size);
+    fxa__write_u64(w, total);
+    fxa__write_bytes(w, plan->key, sizeof plan->key);
+    fxa__write_string(w, FXA_VERSION_STRING);
+    fxa__write_string(w, engine->name);
+    fxa__write_u32(w, engine->version);
+    fxa__write_string(w, blob_device(engine));
+    fxa__write_u32(w, h->n_sections);
+    for (uint32_t i = 0; i < h->n_sections; i++) {
+        fxa__write_u32(w, h->section[i].id);
+        fxa__write_u32(w, 0);
+        fxa__write_u64(w, h->size + h->section[i].offset);
+        fxa__write_u64(w, h->section[i].size);
+        fxa__write_u64(w, h->section[i].checksum);
+    }
+    fxa__write_u64(w, w->host && !w->failed ? blob_checksum(w->data, w->size) : 0);
+}
+
+/* Closes the section that started at `offset` of the body. */
+static void blob_close_section(blob_header *h, uint32_t id, size_t offset, const fxa__writer *body) {
+    if (body->failed) return;
+    size_t size = body->size - offset;
+    uint64_t checksum = blob_checksum(size ? body->data + offset : NULL, size);
+    h->section[h->n_sections++] = (blob_section){id, offset, size, checksum};
+}
+
+fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed, fxa_error *err) {
+    if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
+    const fxa__engine *engine = plan->code->engine;
+    blob_header h = {0};
+    fxa__writer body = {.host = plan->host}, whole = {.host = plan->host}, counter = {.host = NULL};
+
+    fxa__problem_write(plan->problem, true, &body);
+    blob_close_section(&h, BLOB_PROBLEM, 0, &body);
+    if (engine->save) {
+        size_t offset = body.size;
+        engine->save(plan->code->code, &body);
+        blob_close_section(&h, BLOB_CODE, offset, &body);
+    }
+    blob_write_header(plan, &h, 0, &counter);
+    h.size = (uint32_t)counter.size;
+    blob_write_header(plan, &h, counter.size + body.size, &whole);
+    fxa__write_bytes(&whole, body.data, body.size);
+
+    fxa_status status = body.failed || whole.failed
+                            ? fxa__fail_memory(err, "the bytes of a plan")
+                            : fxa__bytes_out(whole.data, whole.size, out, capacity, needed, err);
+    fxa__writer_free(&body);
+    fxa__writer_free(&whole);
+    return status;
+}
+
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
+
+static fxa_status blob_check_magic(const uint8_t *data, size_t size, fxa_error *err) {
+    fxa__reader r = {.data = data, .size = size};
+    const uint8_t *magic = fxa__read_bytes(&r, sizeof blob_magic);
+    if (!magic || memcmp(magic, blob_magic, sizeof blob_magic) != 0)
+        return fxa__fail(err, FXA_E_BYTES, "%zu bytes that do not begin with \"FXAPLAN\": not a saved plan", size);
+    uint32_t format = fxa__read_u32(&r);
+    if (r.failed) return fxa__fail(err, FXA_E_BYTES, "a saved plan cut off after %zu bytes", size);
+    if (format != BLOB_FORMAT)
+        return fxa__fail(err, FXA_E_VERSION, "plan bytes of format %u; this library (%s) reads format %u",
+                         (unsigned)format, FXA_VERSION_STRING, (unsigned)BLOB_FORMAT);
+    return FXA_OK;
+}
+
+/* The header is whole and undamaged, and so is the size of what follows. */
+static fxa_status blob_check_frame(const uint8_t *data, size_t size, blob_header *h, fxa_error *err) {
+    fxa__reader r = {.data = data, .size = size, .at = sizeof blob_magic + 4};
+    h->size = fxa__read_u32(&r);
+    uint64_t total = fxa__read_u64(&r);
+    if (r.failed || total > size)
+        return fxa__fail(err, FXA_E_BYTES, "a saved plan cut off after %zu bytes", size);
+    if (total < size)
+        return fxa__fail(err, FXA_E_BYTES, "%zu bytes, of which the saved plan is only the first %llu: trailing bytes",
+                         size, (unsigned long long)total);
+    if (h->size < BLOB_FIXED + 8 || h->size > size)
+        return fxa__fail(err, FXA_E_BYTES, "a header of %u bytes in a saved plan of %zu", (unsigned)h->size, size);
+    fxa__reader sum = {.data = data, .size = h->size, .at = h->size - 8};
+    if (fxa__read_u64(&sum) != blob_checksum(data, h->size - 8))
+        return fxa__fail(err, FXA_E_BYTES, "the header of the saved plan is damaged: its checksum does not match");
+    return FXA_OK;
+}
+
+static fxa_status blob_read_fields(const uint8_t *data, blob_header *h, fxa_error *err) {
+    fxa__reader r = {.data = data, .size = h->size - 8, .at = BLOB_FIXED - sizeof h->key};
+    const uint8_t *key = fxa__read_bytes(&r, sizeof h->key);
+    if (key) memcpy(h->key, key, sizeof h->key);
+    fxa__read_string(&r, h->library, sizeof h->library);
+    fxa__read_string(&r, h->engine, sizeof h->engine);
+    h->engine_version = fxa__read_u32(&r);
+    fxa__read_string(&r, h->device, sizeof h->device);
+    h->n_sections = fxa__read_u32(&r);
+    if (r.failed || h->n_sections < 1 || h->n_sections > BLOB_MAX_SECTIONS)
+        return fxa__fail(err, FXA_E_BYTES, "the header of the saved plan makes no sense");
+    uint32_t zero = 0;
+    for (uint32_t i = 0; i < h->n_sections; i++) {
+        h->section[i].id = fxa__read_u32(&r);
+        zero |= fxa__read_u32(&r);
+        h->section[i].offset = fxa__read_u64(&r);
+        h->section[i].size = fxa__read_u64(&r);
+        h->section[i].checksum = fxa__read_u64(&r);
+    }
+    if (zero != 0 || !fxa__reader_done(&r))
+        return fxa__fail(err, FXA_E_BYTES, "the section table of the saved plan makes no sense");
+    return FXA_OK;
+}
+
+/* Sections lie one behind the other from the header to the end, so nothing is outside and nothing is hidden. */
+static fxa_status blob_check_sections(const uint8_t *data, size_t size, const blob_header *h, fxa_error *err) {
+    uint64_t at = h->size;
+    for (uint32_t i = 0; i < h->n_sections; i++) {
+        const blob_section *s = &h->section[i];
+        if (s->id != (i == 0 ? BLOB_PROBLEM : BLOB_CODE))
+            return fxa__fail(err, FXA_E_BYTES,
+                             "section %u of the saved plan has id %u; there may be a problem (1), then code (2)",
+                             (unsigned)i, (unsigned)s->id);
+        if (s->offset != at || s->size > size - at)
+            return fxa__fail(err, FXA_E_BYTES, "section %u of the saved plan lies outside it", (unsigned)s->id);
+        if (s->checksum != blob_checksum(data + at, (size_t)s->size))
+            return fxa__fail(err, FXA_E_BYTES, "section %u of the saved plan is damaged: its checksum does not match",
+                             (unsigned)s->id);
+        at += s->size;
+    }
+    if (at != size)
+        return fxa__fail(err, FXA_E_BYTES, "%llu bytes of the saved plan belong to no section",
+                         (unsigned long long)(size - at));
+    return FXA_OK;
+}
+
+/* Is it for us: library, engine, device, version of the code. */
+static fxa_status blob_check_origin(const blob_header *h, const fxa__engine **out, fxa_error *err) {
+    const char *ours = FXA_VERSION_STRING;
+    size_t prefix = (size_t)(strrchr(ours, '.') - ours) + 1; /* "major.minor." */
+    if (strncmp(h->library, ours, prefix) != 0)
+        return fxa__fail(err, FXA_E_VERSION, "a plan saved by fxattn %s; this is %s and loads plans of %.*sx",
+                         h->library, ours, (int)prefix, ours);
+    const fxa__engine *engine = fxa__engine_find(h->engine);
+    if (!engine) {
+        char list[FXA__ENGINE_LIST];
+        fxa__engine_list(list);
+        return fxa__fail(err, FXA_E_VERSION, "a plan of engine \"%s\", which this build does not have; it has: %s",
+                         h->engine, list);
+    }
+    if (strcmp(h->device, blob_device(engine)) != 0)
+        return fxa__fail(err, FXA_E_VERSION, "a plan for device \"%s\"; engine %s here is for \"%s\"", h->device,
+                         engine->name, blob_device(engine));
+    bool has_code = h->n_sections > 1;
+    if (has_code && h->engine_version != engine->version)
+        return fxa__fail(err, FXA_E_VERSION, "a plan with code of engine %s version %u; this is version %u",
+                         engine->name, (unsigned)h->engine_version, (unsigned)engine->version);
+    if (h->engine_version == engine->version && has_code != (engine->load != NULL))
+        return fxa__fail(err, FXA_E_BYTES, "a plan %s a code section; engine %s version %u saves plans %s one",
+                         has_code ? "with" : "without", engine->name, (unsigned)engine->version,
+                         has_code ? "without" : "with");
+    *out = engine;
+    return FXA_OK;
+}
+
+static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const blob_header *h, fxa__problem **out,
+                                    fxa_error *err) {
+    fxa__reader r = {.data = data + h->section[0].offset, .size = (size_t)h->section[0].size};
+    FXA_TRY(fxa__problem_read(host, &r, out, err));
+    uint8_t key[16];
+    fxa__plan_key_make(*out, h->engine, h->engine_version, key);
+    if (fxa__reader_done(&r) && memcmp(key, h->key, sizeof key) == 0) return FXA_OK;
+    fxa__problem_release(*out);
+    *out = NULL;
+    return fxa__fail(err, FXA_E_BYTES, "the saved plan is not what its key says");
+}
+
+fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out, fxa_error *err) {
+    if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the plan");
+    *out = NULL;
+    if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
+    if (!bytes) return fxa__fail(err, FXA_E_ARGUMENT, "bytes is NULL");
+    blob_header h = {0};
+    const fxa__engine *engine = NULL;
+    fxa__problem *p = NULL;
+    FXA_TRY(blob_check_magic(bytes, size, err));
+    FXA_TRY(blob_check_frame(bytes, size, &h, err));
+    FXA_TRY(blob_read_fields(bytes, &h, err));
+    FXA_TRY(blob_check_origin(&h, &engine, err));
+    FXA_TRY(blob_check_sections(bytes, size, &h, err));
+    FXA_TRY(blob_read_problem(ctx->host, bytes, &h, &p, err));
+    const blob_section *s = &h.section[1];
+    fxa__reader code = {.data = (const uint8_t *)bytes + (h.n_sections > 1 ? s->offset : 0), .size = (size_t)s->size};
+    fxa_status status = fxa__plan_make(ctx, p, engine, h.n_sections > 1 ? &code : NULL, out, err);
+    fxa__problem_release(p);
+    return status;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plan cache: compiled code by content key, bounded by count and bytes, least recently used out first.
+ *
+ * An entry is in one of three states. BUILDING: in the table but not in the order of use, so it cannot be evicted;
+ * whoever asks for its key waits. READY: in table and order. FAILED: out of the table, kept alive by those who waited.
+ * An entry is freed by the last of: the table, its builder, its waiters. Builds, allocations and frees happen outside
+ * the lock: what is to be freed is chained up under the lock and freed after it.
+ */
+#include "plan.h"
+
+#include <string.h>
+
+typedef enum cache_state { CACHE_BUILDING, CACHE_READY, CACHE_FAILED } cache_state;
+
+typedef struct cache_entry {
+    fxa__lru_node node; /* first: a node is its entry */
+    cache_state state;
+    size_t users;       /* builder and waiters */
+    bool in_table;
+    fxa__code *code;    /* READY: the entry's reference */
+    fxa_error error;    /* FAILED */
+    struct cache_entry *next_free;
+} cache_entry;
+
+fxa_status fxa__cache_init(fxa__cache *cache, fxa__host *host, uint64_t max_plans, uint64_t max_bytes, fxa_error *err) {
+    memset(cache, 0, sizeof *cache);
+    cache->host = host;
+    cache->max_plans = max_plans;
+    cache->max_bytes = max_bytes;
+    return fxa__lock_init(&cache->lock, err);
+}
+
+/* Outside the lock. */
+static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
+    while (entry) {
+        cache_entry *next = entry->next_free;
+        fxa__code_release(entry->code);
+        fxa__free(cache->host, entry, sizeof *entry);
+        entry = next;
+    }
+}
+
+/* Under the lock, as all below up to the public part: puts the entry on the chain once nobody holds it any more. */
+static void cache_entry_leave(cache_entry *entry, cache_entry **garbage) {
+    if (entry->in_table || entry->users > 0) return;
+    entry->next_free = *garbage;
+    *garbage = entry;
+}
+
+static void cache_remove(fxa__cache *cache, cache_entry *entry, cache_entry **garbage) {
+    fxa__lru_remove(&cache->lru, &entry->node);
+    entry->in_table = false;
+    if (entry->state == CACHE_READY) cache->bytes -= entry->code->bytes;
+    cache_entry_leave(entry, garbage);
+}
+
+static void cache_shrink(fxa__cache *cache, cache_entry **garbage) {
+    while (cache->lru.oldest && (cache->lru.count > cache->max_plans || cache->bytes > cache->max_bytes)) {
+        cache_remove(cache, (cache_entry *)cache->lru.oldest, garbage);
+        cache->evictions++;
+    }
+}
+
+/* A build has ended well; the reference to code becomes the entry's. Code that would not fit alone is not kept: it must
+ * not push out everything else first. */
+static void cache_accept(fxa__cache *cache, cache_entry *entry, fxa__code *code, cache_entry **garbage) {
+    entry->code = code;
+    entry->state = CACHE_READY;
+    cache->bytes += code->bytes;
+    if (code->bytes > cache->max_bytes || cache->max_plans == 0) {
+        cache_remove(cache, entry, garbage);
+        return;
+    }
+    fxa__lru_touch(&cache->lru, &entry->node);
+    cache_shrink(cache, garbage);
+}
+
+/* The entry of key, of which the caller becomes a user; true: there was none, *spare has become it, and the caller is
+ * its builder. */
+static bool cache_join(fxa__cache *cache, const uint8_t key[16], cache_entry **spare, cache_entry **out) {
+    cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
+    bool is_builder = !entry;
+    if (is_builder) {
+        entry = *spare;
+        *spare = NULL;
+        memcpy(entry->node.key, key, 16);
+        entry->state = CACHE_BUILDING;
+        entry->in_table = true;
+        fxa__lru_insert(&cache->lru, &entry->node);
+    } else if (entry->state == CACHE_READY) {
+        fxa__lru_touch(&cache->lru, &entry->node);
+    }
+    entry->users++;
+    *out = entry;
+    return is_builder;
+}
+
+/* The lock is held before and after, not while building. */
+static void cache_build(fxa__cache *cache, cache_entry *entry, fxa__build_fn build, void *user, cache_entry **garbage) {
+    cache->builds++;
+    fxa__lock_give(&cache->lock);
+    fxa__code *code = NULL;
+    fxa_error error;
+    fxa__ok(&error);
+    fxa_status status = build(user, &code, &error);
+    fxa__lock_take(&cache->lock);
+    if (status == FXA_OK) {
+        cache_accept(cache, entry, code, garbage);
+    } else {
+        entry->error = error;
+        entry->state = CACHE_FAILED;
+        cache_remove(cache, entry, garbage);
+    }
+    fxa__lock_wake(&cache->lock);
+}
+
+static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, bool *is_builder,
+                            fxa__code **out, fxa_error *err) {
+    cache_entry *entry = NULL, *spare = NULL, *garbage = NULL;
+    fxa__lock_take(&cache->lock);
+    if (!fxa__lru_find(&cache->lru, key)) {
+        fxa__lock_give(&cache->lock);
+        spare = fxa__alloc(cache->host, sizeof *spare);
+        if (!spare) return fxa__fail_memory(err, "an entry of the plan cache");
+        fxa__lock_take(&cache->lock);
+    }
+    *is_builder = cache_join(cache, key, &spare, &entry);
+    if (*is_builder) cache_build(cache, entry, build, user, &garbage);
+    while (entry->state == CACHE_BUILDING) fxa__lock_wait(&cache->lock);
+
+    fxa_error error = entry->error;
+    if (entry->state == CACHE_READY) *out = fxa__code_retain(entry->code);
+    *(*is_builder || !*out ? &cache->misses : &cache->hits) += 1;
+    entry->users--;
+    cache_entry_leave(entry, &garbage);
+    fxa__lock_give(&cache->lock);
+
+    cache_free_chain(cache, spare);
+    cache_free_chain(cache, garbage);
+    if (*out) return fxa__ok(err);
+    if (err) *err = error;
+    return error.status;
+}
+
+fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
+                          fxa_error *err) {
+    bool is_builder = false;
+    *out = NULL;
+    fxa_status status = cache_try(cache, key, build, user, &is_builder, out, err);
+    if (status == FXA_E_MEMORY && !is_builder) status = cache_try(cache, key, build, user, &is_builder, out, err);
+    return status;
+}
+
+void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes) {
+    cache_entry *garbage = NULL;
+    fxa__lock_take(&cache->lock);
+    cache->max_plans = max_plans;
+    cache->max_bytes = max_bytes;
+    cache_shrink(cache, &garbage);
+    fxa__lock_give(&cache->lock);
+    cache_free_chain(cache, garbage);
+}
+
+void fxa__cache_drop(fxa__cache *cache) {
+    cache_entry *garbage = NULL;
+    fxa__lock_take(&cache->lock);
+    while (cache->lru.oldest) cache_remove(cache, (cache_entry *)cache->lru.oldest, &garbage);
+    fxa__lock_give(&cache->lock);
+    cache_free_chain(cache, garbage);
+}
+
+void fxa__cache_end(fxa__cache *cache) {
+    fxa__cache_drop(cache);
+    fxa__lock_destroy(&cache->lock);
+}
+
+void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out) {
+    fxa__lock_take(&cache->lock);
+    out->hits = cache->hits;
+    out->misses = cache->misses;
+    out->builds = cache->builds;
+    out->evictions = cache->evictions;
+    out->plans = cache->lru.count;
+    out->bytes = cache->bytes;
+    out->max_plans = cache->max_plans;
+    out->max_bytes = cache->max_bytes;
+    fxa__lock_give(&cache->lock);
+}

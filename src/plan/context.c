@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The context: allocator, plan cache, cached answers of the engines. One owner, no reference count of its own; what
+ * outlives it (programs, plans) holds the host.
+ */
+#include "plan.h"
+
+#define CONTEXT_MAX_PLANS 256
+#define CONTEXT_MAX_BYTES ((uint64_t)256 << 20)
+
+const char *fxa_version(void) { return FXA_VERSION_STRING; }
+
+fxa__host *fxa__context_host(fxa_context *ctx) { return ctx->host; }
+
+fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err) {
+    if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the context");
+    *out = NULL;
+    fxa_context_config c = FXA_CONTEXT_CONFIG_INIT;
+    if (config)
+        FXA_TRY(fxa__struct_read(&c, sizeof c, offsetof(fxa_context_config, alloc), config, "fxa_context_config", err));
+    if (c.reserved != 0)
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.reserved is %u; it must be 0", (unsigned)c.reserved);
+
+    fxa__host *host = NULL;
+    FXA_TRY(fxa__host_create(c.alloc, c.alloc_user, &host, err));
+    fxa_status status;
+    fxa_context *ctx = fxa__alloc(host, sizeof *ctx);
+    if (!ctx) {
+        status = fxa__fail_memory(err, "a context");
+        goto fail_host;
+    }
+    ctx->host = host;
+    status = fxa__cache_init(&ctx->cache, host, c.cache_max_plans ? c.cache_max_plans : CONTEXT_MAX_PLANS,
+                             c.cache_max_bytes ? c.cache_max_bytes : CONTEXT_MAX_BYTES, err);
+    if (status != FXA_OK) goto fail_context;
+    status = fxa__answers_init(&ctx->answers, host, err);
+    if (status != FXA_OK) goto fail_cache;
+    *out = ctx;
+    return fxa__ok(err);
+
+fail_cache:
+    fxa__cache_end(&ctx->cache);
+fail_context:
+    fxa__free(host, ctx, sizeof *ctx);
+fail_host:
+    fxa__host_release(host);
+    return status;
+}
+
+void fxa_context_destroy(fxa_context *ctx) {
+    if (!ctx) return;
+    fxa__host *host = ctx->host;
+    fxa__answers_end(&ctx->answers);
+    fxa__cache_end(&ctx->cache);
+    fxa__free(host, ctx, sizeof *ctx);
+    fxa__host_release(host);
+}
+
+void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
+    if (!out) return;
+    *out = (fxa_cache_stats){0};
+    if (!ctx) return;
+    fxa__cache_count(&ctx->cache, out);
+    fxa__lock_take(&ctx->answers.lock);
+    out->queries = ctx->answers.queries;
+    out->query_hits = ctx->answers.hits;
+    fxa__lock_give(&ctx->answers.lock);
+    out->refusals = atomic_load_explicit(&ctx->refusals, memory_order_relaxed);
+    out->runs = atomic_load_explicit(&ctx->host->runs, memory_order_relaxed);
+}
+
+void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes) {
+    if (ctx) fxa__cache_set_limits(&ctx->cache, max_plans, max_bytes);
+}
+
+void fxa_cache_clear(fxa_context *ctx) {
+    if (!ctx) return;
+    fxa__cache_drop(&ctx->cache);
+    fxa__answers_drop(&ctx->answers);
+}

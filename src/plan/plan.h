@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans inside the library: from a checked problem over the engines' answers and the cache to something that runs.
+ *
+ * Three keys, all BLAKE2s-128 of content, never of an address or a name that a user chose:
+ *   problem key   everything the problem says (problem.h)
+ *   plan key      problem key, engine name and version; also the key of the engine's cached answer, so that the problem
+ *                 that was asked about is the problem that runs
+ *   code key      engine name and version, and the problem's code_key when the engine's code serves every geometry,
+ *                 else the problem key; what the cache holds
+ *
+ * Ownership: a context owns its two caches; plans and programs hold the host, not the context, and so outlive it. Code
+ * is shared by the cache and by the plans that run it; each holds a reference, evicting only drops the cache's.
+ * Locks: each cache has its own, never two at a time, and none is held while compiling, allocating or freeing.
+ */
+#ifndef FXA_PLAN_PLAN_H
+#define FXA_PLAN_PLAN_H
+
+#include "../base/sync.h"
+#include "../engine/engine.h"
+#include "lru.h"
+
+/* ---- Code: what an engine compiled ------------------------------------------------------------------------------- */
+
+typedef struct fxa__code {
+    atomic_size_t refs;
+    fxa__host *host;
+    const fxa__engine *engine;
+    void *code;   /* the engine's; may be NULL */
+    size_t bytes; /* what it costs the cache, this struct included */
+} fxa__code;
+
+/* Compiles p; or, when section is given, loads what engine->save wrote (the whole section must be used). */
+fxa_status fxa__code_create(fxa__host *host, const fxa__engine *engine, const fxa__problem *p,
+                            const fxa__reader *section, fxa__code **out, fxa_error *err);
+fxa__code *fxa__code_retain(fxa__code *code);
+void fxa__code_release(fxa__code *code); /* takes NULL */
+
+/* ---- Cache of code (cache.c) ------------------------------------------------------------------------------------- */
+
+typedef struct fxa__cache {
+    fxa__host *host; /* borrowed from the owner */
+    fxa__lock lock;  /* guards everything below; its condition: a build has ended */
+    fxa__lru lru;
+    uint64_t hits, misses, builds, evictions;
+    uint64_t bytes; /* of finished code in the table */
+    uint64_t max_plans, max_bytes;
+} fxa__cache;
+
+fxa_status fxa__cache_init(fxa__cache *cache, fxa__host *host, uint64_t max_plans, uint64_t max_bytes, fxa_error *err);
+void fxa__cache_end(fxa__cache *cache); /* nobody may be inside */
+
+/* Makes the code of one key; called without any lock, from the thread that missed. */
+typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err);
+
+/* A reference to the code of `key`. The first to miss builds; others that ask for the same key meanwhile wait and get
+ * the same code, or the same failure with the same text (out of memory may be one caller's own trouble: they then try
+ * once more by themselves). Failures are not kept. */
+fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
+                          fxa_error *err);
+void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
+void fxa__cache_drop(fxa__cache *cache); /* all finished code; not counted as evictions */
+/* Fills all counters that are the cache's: all but refusals, runs, queries, query_hits. */
+void fxa__cache_count(fxa__cache *cache, fxa_cache_stats *out);
+
+/* ---- Cache of the engines' answers (support.c) ------------------------------------------------------------------- */
+
+#define FXA__MAX_ANSWERS 1024
+
+typedef struct fxa__answers {
+    fxa__host *host; /* borrowed from the owner */
+    fxa__lock lock;
+    fxa__lru lru;
+    uint64_t queries, hits;
+} fxa__answers;
+
+fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *err);
+void fxa__answers_end(fxa__answers *answers);
+void fxa__answers_drop(fxa__answers *answers);
+/* What the engine says of p, refusals too: looked up, or asked and remembered (when there is memory for it). */
+void fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, const fxa__problem *p, fxa_support *out);
+
+/* ---- Context and plan -------------------------------------------------------------------------------------------- */
+
+struct fxa_context {
+    fxa__host *host;
+    fxa__cache cache;
+    fxa__answers answers;
+    atomic_uint_least64_t refusals; /* plans that no engine that was asked could make */
+};
+
+struct fxa_plan {
+    atomic_size_t refs;
+    fxa__host *host;
+    fxa__problem *problem;
+    fxa__code *code;
+    size_t engine_workspace; /* without the bind's part */
+    size_t workspace;        /* what fxa_plan_workspace says */
+    bool deterministic;
+    uint8_t key[16];
+};
+
+/* The plan key; version is the engine's, or the one that plan bytes name. */
+void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t version, uint8_t key[16]);
+
+/* Makes the plan of p on an engine through the cache; counts a refusal when the engine says no. section: the engine's
+ * part of plan bytes, or NULL to compile. */
+fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, const fxa__engine *engine, const fxa__reader *section,
+                          fxa_plan **out, fxa_error *err);
+
+/* The names of all engines as "a, b, c", for messages. */
+#define FXA__ENGINE_LIST 128
+void fxa__engine_list(char out[FXA__ENGINE_LIST]);
+
+#endif

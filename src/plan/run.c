@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Running: bind the pointers, call the engine. fxa_plan_run allocates nothing and takes no lock; fxa_attention is what
+ * wraps a plan from the cache and a workspace around it.
+ */
+#include "plan.h"
+
+fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
+    if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
+    if (!args) return fxa__fail(err, FXA_E_ARGUMENT, "args is NULL");
+    const fxa__code *code = plan->code;
+    fxa__bind bind;
+    FXA_TRY(fxa__bind_make(plan->problem, args, plan->engine_workspace, code->engine->device, &bind, err));
+    atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
+    FXA_TRY(code->engine->run(code->code, plan->problem, &bind, err));
+    return fxa__ok(err);
+}
+
+static fxa_status run_with_workspace(const fxa_plan *plan, fxa_args *args, fxa_error *err) {
+    size_t size = plan->workspace;
+    void *memory = fxa__alloc_aligned(plan->host, size, FXA_WORKSPACE_ALIGN);
+    if (size > 0 && !memory) return fxa__fail(err, FXA_E_MEMORY, "out of memory: a workspace of %zu bytes", size);
+    args->workspace = memory;
+    args->workspace_size = size;
+    fxa_status status = fxa_plan_run(plan, args, err);
+    fxa__free_aligned(plan->host, memory, size, FXA_WORKSPACE_ALIGN);
+    return status;
+}
+
+fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args, fxa_error *err) {
+    if (!args) return fxa__fail(err, FXA_E_ARGUMENT, "args is NULL");
+    fxa_args own = FXA_ARGS_INIT;
+    FXA_TRY(fxa__struct_read(&own, sizeof own, FXA__ARGS_MIN, args, "fxa_args", err));
+    fxa_plan *plan = NULL;
+    FXA_TRY(fxa_plan_create(ctx, problem, &plan, err));
+    fxa_status status = run_with_workspace(plan, &own, err);
+    fxa_plan_destroy(plan);
+    return status;
+}
