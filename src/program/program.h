@@ -15,6 +15,9 @@
 
 #include <stdbool.h>
 
+/* The host of a context, borrowed (defined with the context, in src/plan). */
+fxa__host *fxa__context_host(fxa_context *ctx);
+
 /* ---- Operations: what ops.def says, as data ------------------------------------------------------------------------ */
 
 typedef enum fxa__form { FXA__INFIX, FXA__PREFIX, FXA__CALL, FXA__SPECIAL } fxa__form;
@@ -103,6 +106,8 @@ bool fxa__builder_import(fxa_builder *b, const fxa_program *p, const fxa_value *
 /* `grad name += value`, DERIVATIVE only; equal targets are summed by finish. */
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
 void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *index, size_t n_index, fxa_value value);
+/* Words of the language (inputs, keywords, functions): no param, tensor or let may be called so. */
+bool fxa__name_reserved(const char *name);
 /* Declared names, for the parser: -1 when there is none. */
 int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tensor, fxa__decl *out);
 
