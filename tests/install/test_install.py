@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Installs the build into a folder, moves that folder, and builds an outside program against it: by find_package and by
+pkg-config, with the shared and with the static library. Also looks at the SONAME and at what is exported."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD, SOURCE = os.environ["FXA_BUILD"], os.environ["FXA_SOURCE"]
+
+PROGRAM = r"""
+#include <fxattn/fxattn.h>
+#include <stdio.h>
+int main(void) {
+    fxa_error err;
+    fxa_context *ctx;
+    fxa_program *program;
+    if (fxa_context_create(NULL, &ctx, &err) != FXA_OK) return 1;
+    if (fxa_program_parse(ctx, "mask = q >= k", SIZE_MAX, &program, &err) != FXA_OK) return 2;
+    float q[4] = {1, 2, 3, 4}, o[4];
+    fxa_problem problem = FXA_PROBLEM_INIT;
+    problem.program = program;
+    problem.b = 1, problem.hq = 1, problem.sq = 2, problem.sk = 2, problem.d = 2;
+    fxa_args args = FXA_ARGS_INIT;
+    args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_K] = q, args.slot[FXA_SLOT_V] = q, args.slot[FXA_SLOT_O] = o;
+    if (fxa_attention(ctx, &problem, &args, &err) != FXA_OK) return 3;
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+    printf("%s %g\n", fxa_version(), (double)o[0]);
+    return o[0] != 1;
+}
+"""
+CMAKE = """cmake_minimum_required(VERSION 3.20)
+project(outside C)
+find_package(fxattn 0.1 CONFIG REQUIRED)
+add_executable(outside_default main.c)
+target_link_libraries(outside_default fxattn::fxattn)
+add_executable(outside_shared main.c)
+target_link_libraries(outside_shared fxattn::shared)
+add_executable(outside_static main.c)
+target_link_libraries(outside_static fxattn::static)
+"""
+passed = 0
+
+
+def run(*command, **more):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, **more)
+    if done.returncode != 0:
+        sys.exit("failed: %s\n%s" % (" ".join(command), done.stdout))
+    return done.stdout
+
+
+def check(condition, what):
+    global passed
+    if not condition:
+        sys.exit("failed: " + what)
+    passed += 1
+
+
+def find(prefix, name):
+    for base, _, names in os.walk(prefix):
+        if name in names:
+            return os.path.join(base, name)
+    sys.exit("not installed: " + name)
+
+
+def check_outputs(out):
+    check(out.startswith("0.1.0 1"), "the outside program printed: " + out)
+
+
+def by_cmake(prefix, work):
+    with open(os.path.join(work, "CMakeLists.txt"), "w") as file:
+        file.write(CMAKE)
+    run("cmake", "-S", work, "-B", os.path.join(work, "b"), "-DCMAKE_PREFIX_PATH=" + prefix)
+    run("cmake", "--build", os.path.join(work, "b"))
+    for kind in ("default", "shared", "static"):
+        check_outputs(run(os.path.join(work, "b", "outside_" + kind)))
+
+
+def by_pkg_config(prefix, work):
+    if not shutil.which("pkg-config"):
+        print("skipped: pkg-config is not installed")
+        return
+    pc = os.path.dirname(find(prefix, "fxattn.pc"))
+    lib = os.path.dirname(find(prefix, "libfxattn.a"))
+    env = dict(os.environ, PKG_CONFIG_PATH=pc, LD_LIBRARY_PATH=lib)
+    source, out = os.path.join(work, "main.c"), os.path.join(work, "by_pc")
+    compiler = os.environ.get("CC", "cc")
+    flags = run("pkg-config", "--cflags", "--libs", "fxattn", env=env).split()
+    run(compiler, source, "-o", out, *flags)
+    check_outputs(run(out, env=env))
+    flags = run("pkg-config", "--static", "--cflags", "--libs", "fxattn", env=env).split()
+    static = [find(prefix, "libfxattn.a") if flag == "-lfxattn" else flag for flag in flags]
+    run(compiler, source, "-o", out + "_static", *static)
+    check_outputs(run(out + "_static"))
+
+
+def check_library(prefix):
+    shared = os.path.realpath(find(prefix, "libfxattn.so"))
+    check("libfxattn.so.0.1" in run("readelf", "-d", shared), "SONAME is libfxattn.so.0.1")
+    exported = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", shared).splitlines()
+                if " T " in line or " D " in line or " R " in line}
+    header = open(find(prefix, "fxattn.h")).read()
+    declared = set(re.findall(r"FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header))
+    check(exported == declared, "exports and header differ: %s" % sorted(exported ^ declared))
+
+
+def main():
+    if os.environ.get("FXA_SANITIZE"):
+        print("skipped: an installed sanitizer build needs the sanitizer's runtime")
+        return 77
+    with tempfile.TemporaryDirectory() as folder:
+        first, prefix, work = (os.path.join(folder, name) for name in ("first", "moved", "work"))
+        os.mkdir(work)
+        run("cmake", "--install", BUILD, "--prefix", first)
+        os.rename(first, prefix)  # the installed tree must not know where it was
+        with open(os.path.join(work, "main.c"), "w") as file:
+            file.write(PROGRAM)
+        check_library(prefix)
+        by_cmake(prefix, work)
+        by_pkg_config(prefix, work)
+        for name in ("fxattn.1", "_fxattn", "fxattn.fish"):
+            check(find(prefix, name), name)
+        check(run(find(prefix, "fxattn"), "version").strip(), "the installed command runs")
+    print("%d passed, 0 failed" % passed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
