@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Evaluation in f64: the meaning of a program. The arithmetic of each operation is the expression in its row of ops.def;
+ * folding (simplify.c) and running share it. Loads never leave their view: an index outside reads 0.
+ */
+#include "program.h"
+
+#include "../base/dtype.h"
+#include "../base/num.h"
+
+#define NA 0
+
+static double eval_floats(uint32_t op, double a, double b, double c) {
+    switch (op) {
+#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+    case code: return (double)(f64);
+#include "ops.def"
+#undef OP
+    default: return 0;
+    }
+}
+
+static int32_t eval_ints(uint32_t op, int32_t a, int32_t b, int32_t c) {
+    switch (op) {
+#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+    case code: return (int32_t)(i32);
+#include "ops.def"
+#undef OP
+    default: return 0;
+    }
+}
+
+static int32_t eval_bools(uint32_t op, int32_t a, int32_t b, int32_t c) {
+    switch (op) {
+#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+    case code: return (int32_t)(b1);
+#include "ops.def"
+#undef OP
+    default: return 0;
+    }
+}
+
+#undef NA
+
+fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fxa__val *x) {
+    fxa__val zero = {.f = 0}, y = zero;
+    int arity = fxa__op_info_get(op)->arity;
+    fxa__val a = arity > 0 ? x[0] : zero, b = arity > 1 ? x[1] : zero, c = arity > 2 ? x[2] : zero;
+    if (type == FXA_FLOAT) {
+        /* The condition of a select is a bool whatever it chooses between. Ints and truths survive the way through f64. */
+        double r = eval_floats(op, op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
+        if (result_type == FXA_FLOAT) y.f = r;
+        else y.i = (int32_t)r;
+        return y;
+    }
+    int32_t r = type == FXA_INT ? eval_ints(op, a.i, b.i, c.i) : eval_bools(op, a.i, b.i, c.i);
+    if (result_type == FXA_FLOAT) y.f = r;
+    else y.i = r;
+    return y;
+}
+
+bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offset) {
+    int64_t at = 0;
+    for (int32_t d = 0; d < view->rank; d++) {
+        int64_t size = view->size[d], i = index[d] < 0 ? index[d] + size : index[d], step;
+        if (i < 0 || i >= size) return false;
+        if (!fxa__mul_i64(i, view->stride[d], &step) || !fxa__add_i64(at, step, &at)) return false;
+    }
+    *offset = at;
+    return true;
+}
+
+static fxa__val eval_load(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
+    fxa__val y = {.f = 0};
+    int32_t index[FXA_MAX_RANK];
+    int64_t at;
+    for (int i = 0; i < n->n_args; i++) index[i] = vals[n->arg[i]].i;
+    bool inside = view->data && fxa__view_offset(view, index, &at);
+    if (n->type == FXA_FLOAT) y.f = inside ? fxa__load_f64(view->data, view->dtype, at) : 0;
+    else y.i = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
+    return y;
+}
+
+static fxa__val eval_input(const fxa__env *env, int32_t input) {
+    fxa__val y = {.f = 0};
+    if (input == FXA_INPUT_SCORE) y.f = env->score;
+    else if (input == FXA_INPUT_DSCORE) y.f = env->dscore;
+    else y.i = env->coord[input];
+    return y;
+}
+
+/* A constant or a param: an f64, or the int in it. */
+static fxa__val eval_number(uint32_t type, double f, int32_t i) {
+    fxa__val y = {.f = 0};
+    if (type == FXA_FLOAT) y.f = f;
+    else y.i = i;
+    return y;
+}
+
+void fxa__program_eval(const fxa_program *p, const fxa__env *env, fxa__val *vals) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        fxa__val x[3];
+        switch (n->op) {
+        case FXA_OP_CONST: vals[i] = eval_number(n->type, n->f, n->imm); break;
+        case FXA_OP_INPUT: vals[i] = eval_input(env, n->imm); break;
+        case FXA_OP_PARAM: vals[i] = eval_number(n->type, env->params[n->imm], fxa__toint(env->params[n->imm])); break;
+        case FXA_OP_LOAD: vals[i] = eval_load(&env->tensors[n->imm], n, vals); break;
+        default:
+            for (int k = 0; k < n->n_args; k++) x[k] = vals[n->arg[k]];
+            vals[i] = fxa__op_eval(n->op, n->type, p->nodes[n->arg[n->op == FXA_OP_SELECT]].type, x);
+        }
+    }
+}
+
+/* ---- The public call: one pair, everything checked --------------------------------------------------------------- */
+
+static bool eval_is_int32(double x) { return x == trunc(x) && x >= INT32_MIN && x <= INT32_MAX; }
+
+static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view, fxa_error *err) {
+    bool empty = false;
+    if (view->dtype != decl->dtype || view->rank != decl->rank)
+        return fxa__fail(err, FXA_E_BINDING, "tensor '%s' is %s[%d] in the program, got %s[%d]", decl->name,
+                         fxa_dtype_name((fxa_dtype)decl->dtype), decl->rank, fxa_dtype_name(view->dtype), (int)view->rank);
+    for (int d = 0; d < decl->rank; d++) {
+        if (view->size[d] < 0)
+            return fxa__fail(err, FXA_E_BINDING, "size %d of tensor '%s' is %lld; 0 or more is accepted", d, decl->name,
+                             (long long)view->size[d]);
+        if (view->size[d] == 0) empty = true;
+    }
+    if (!view->data && !empty) return fxa__fail(err, FXA_E_BINDING, "tensor '%s' has elements but no data", decl->name);
+    return FXA_OK;
+}
+
+/* Fills env from the caller's numbers; E_BINDING names the one that is wrong. */
+static fxa_status eval_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
+                            fxa__env *env, fxa_error *err) {
+    if ((p->n_params && !params) || (p->n_tensors && !tensors))
+        return fxa__fail(err, FXA_E_BINDING, "the program has %d params and %d tensors, but their values are NULL",
+                         (int)p->n_params, (int)p->n_tensors);
+    *env = (fxa__env){.score = in[FXA_INPUT_SCORE], .dscore = in[FXA_INPUT_DSCORE], .params = params, .tensors = tensors};
+    for (uint32_t i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) {
+        if (!eval_is_int32(in[i]))
+            return fxa__fail(err, FXA_E_BINDING, "'%s' is %g; a whole number of 32 bits is accepted", fxa__input_name(i),
+                             in[i]);
+        env->coord[i] = (int32_t)in[i];
+    }
+    for (int32_t i = 0; i < p->n_params; i++)
+        if (p->params[i].type == FXA_INT && !eval_is_int32(params[i]))
+            return fxa__fail(err, FXA_E_BINDING, "param '%s' is an int, got %g; a whole number of 32 bits is accepted",
+                             p->params[i].name, params[i]);
+    for (int32_t i = 0; i < p->n_tensors; i++) FXA_TRY(eval_check_tensor(&p->tensors[i], &tensors[i], err));
+    return FXA_OK;
+}
+
+fxa_status fxa_program_eval(const fxa_program *program, const double in[FXA_INPUT_COUNT], const double *params,
+                            const fxa_view *tensors, double *value, int *mask, fxa_error *err) {
+    if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", program ? "the array of inputs" : "the program");
+    fxa__env env;
+    FXA_TRY(eval_bind(program, in, params, tensors, &env, err));
+    size_t n = (size_t)program->n_nodes;
+    fxa__val *vals = fxa__alloc_array(program->host, n, sizeof *vals);
+    if (!vals) return fxa__fail_memory(err, "the values of a program");
+    fxa__program_eval(program, &env, vals);
+    bool scores = program->kind == FXA_PROGRAM_SCORE;
+    if (value) *value = vals[fxa__program_output(program, scores ? FXA__OUT_SCORE : FXA__OUT_DSCORE)].f;
+    if (mask) *mask = scores ? vals[fxa__program_output(program, FXA__OUT_MASK)].i : 1;
+    fxa__free(program->host, vals, n * sizeof *vals);
+    return fxa__ok(err);
+}

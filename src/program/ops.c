@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of operations as data, and the words of the language: names of types and inputs, and which names a program may
+ * not give to its own things. Everything about an operation comes from ops.def; here it is only laid out by code.
+ */
+#include "program.h"
+
+#include <string.h>
+
+#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+    _Static_assert((code) == FXA_OP_##ID, "ops.def and the public header give " #ID " different codes");
+#include "ops.def"
+#undef OP
+
+#define OP_FLAG_0 0
+#define OP_FLAG_COMM FXA__OP_COMM
+#define OP_FLAG_SURFACE FXA__OP_SURFACE
+
+static const fxa__op_info op_table[FXA_OP_COUNT] = {
+#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+    [code] = {#ID, text, about, FXA__##form, arity, FXA__SIG_##sig, OP_FLAG_##flags},
+#include "ops.def"
+#undef OP
+};
+
+const fxa__op_info *fxa__op_info_get(uint32_t op) {
+    return &op_table[op < FXA_OP_COUNT ? op : 0];
+}
+
+const char *fxa__type_name(uint32_t type) {
+    switch (type) {
+    case FXA_FLOAT: return "float";
+    case FXA_INT: return "int";
+    case FXA_BOOL: return "bool";
+    default: return "none";
+    }
+}
+
+static const char *const op_inputs[FXA_INPUT_COUNT] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore"};
+
+const char *fxa__input_name(uint32_t input) {
+    return input < FXA_INPUT_COUNT ? op_inputs[input] : "none";
+}
+
+fxa_type fxa__input_type(uint32_t input) {
+    return input == FXA_INPUT_SCORE || input == FXA_INPUT_DSCORE ? FXA_FLOAT : FXA_INT;
+}
+
+bool fxa__name_reserved(const char *name) {
+    static const char *const words[] = {"mask", "param", "tensor", "let", "grad", "true", "false", "inf",
+                                        "pi",   "nan",   "sum",    "any", "all",  "pow"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strcmp(name, words[i]) == 0) return true;
+    for (size_t i = 0; i < FXA_INPUT_COUNT; i++)
+        if (strcmp(name, op_inputs[i]) == 0) return true;
+    for (size_t i = 0; i < FXA_OP_COUNT; i++)
+        if (op_table[i].id && op_table[i].form == FXA__CALL && strcmp(name, op_table[i].text) == 0) return true;
+    return false;
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Programs as bytes, and back. All numbers are little-endian; a string is u32 length and its bytes, without terminator.
+ *
+ *   4 bytes   "FXAP"
+ *   u32       format version, 1
+ *   u32       kind: 0 score, 1 bprop, 2 derivative
+ *   u32       number of params; each, in order of name:   string name, u8 type (1 float, 2 int)
+ *   u32       number of tensors; each, in order of name:  string name, u8 dtype (fxa_dtype), u8 rank
+ *   u32       number of nodes; each:  u8 op (fxa_op), u8 type (1 float, 2 int, 3 bool), then by op
+ *                 CONST    8 bytes IEEE binary64 if float, else u32 two's complement
+ *                 INPUT    u32 fxa_input
+ *                 PARAM    u32 position among the params
+ *                 LOAD     u32 position among the tensors, then rank operands
+ *                 others   as many operands as the operation has
+ *             an operand is the u32 number of an earlier node
+ *   u32       number of outputs; each:  u32 kind (0 score, 1 mask, 2 dscore, 3 grad of a param, 4 grad of a tensor),
+ *             for 3 and 4 u32 position of the param or tensor, for 4 rank operands, and the u32 node of the value
+ *   16 bytes  the hash of the program
+ *
+ * One program has one form in bytes. The reader trusts none of it: every node passes through the builder, which checks
+ * types, arity and limits anew; then the hash must agree, and the rebuilt program written again must give the same bytes.
+ * So dead, unfolded, unsorted or repeated nodes are refused as well as damage.
+ */
+#include "program.h"
+
+#include <string.h>
+
+static const char pbytes_magic[4] = {'F', 'X', 'A', 'P'};
+#define PBYTES_VERSION 1u
+
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
+
+static void pbytes_write_node(const fxa__node *n, fxa__writer *w) {
+    fxa__write_u8(w, n->op);
+    fxa__write_u8(w, n->type);
+    if (n->op == FXA_OP_CONST && n->type == FXA_FLOAT) fxa__write_f64(w, n->f);
+    else if (n->op <= FXA_OP_LOAD) fxa__write_u32(w, (uint32_t)n->imm);
+    for (int i = 0; i < n->n_args; i++) fxa__write_u32(w, (uint32_t)n->arg[i]);
+}
+
+static void pbytes_write_output(const fxa__output *o, fxa__writer *w) {
+    fxa__write_u32(w, o->kind);
+    if (o->kind >= FXA__OUT_DPARAM) fxa__write_u32(w, (uint32_t)o->slot);
+    for (int i = 0; i < o->n_index; i++) fxa__write_u32(w, (uint32_t)o->index[i]);
+    fxa__write_u32(w, (uint32_t)o->value);
+}
+
+fxa_status fxa__program_write(const fxa_program *p, fxa__writer *w) {
+    fxa__write_bytes(w, pbytes_magic, sizeof pbytes_magic);
+    fxa__write_u32(w, PBYTES_VERSION);
+    fxa__write_u32(w, p->kind);
+    fxa__write_u32(w, (uint32_t)p->n_params);
+    for (int32_t i = 0; i < p->n_params; i++) {
+        fxa__write_string(w, p->params[i].name);
+        fxa__write_u8(w, p->params[i].type);
+    }
+    fxa__write_u32(w, (uint32_t)p->n_tensors);
+    for (int32_t i = 0; i < p->n_tensors; i++) {
+        fxa__write_string(w, p->tensors[i].name);
+        fxa__write_u8(w, p->tensors[i].dtype);
+        fxa__write_u8(w, p->tensors[i].rank);
+    }
+    fxa__write_u32(w, (uint32_t)p->n_nodes);
+    for (int32_t i = 0; i < p->n_nodes; i++) pbytes_write_node(&p->nodes[i], w);
+    fxa__write_u32(w, (uint32_t)p->n_outputs);
+    for (int32_t i = 0; i < p->n_outputs; i++) pbytes_write_output(&p->outputs[i], w);
+    fxa__write_bytes(w, p->hash, sizeof p->hash);
+    return w->failed ? FXA_E_MEMORY : FXA_OK;
+}
+
+fxa_status fxa_program_save(const fxa_program *program, void *out, size_t capacity, size_t *needed, fxa_error *err) {
+    if (!program) return fxa__fail(err, FXA_E_ARGUMENT, "the program is NULL");
+    fxa__writer w = {.host = program->host};
+    fxa_status status = fxa__program_write(program, &w);
+    status = status == FXA_OK ? fxa__bytes_out(w.data, w.size, out, capacity, needed, err)
+                              : fxa__fail_memory(err, "the bytes of a program");
+    fxa__writer_free(&w);
+    return status;
+}
+
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
+
+/* One reading under way. Values of nodes are kept by number; slots are the builder's, in the order they were read. */
+typedef struct pbytes_in {
+    fxa__reader *r;
+    fxa__host *host;
+    fxa_builder *b;
+    uint32_t n_params, n_tensors, n_nodes;
+    fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];
+    fxa_value *map; /* node -> value */
+    size_t map_capacity;
+} pbytes_in;
+
+/* Damage: fails the builder, returns -1. */
+static int32_t pbytes_bad(pbytes_in *in, const char *what) { return fxa__builder_fail(in->b, FXA_E_BYTES, "%s", what); }
+
+static bool pbytes_read_declarations(pbytes_in *in) {
+    in->n_params = fxa__read_u32(in->r);
+    if (in->n_params > FXA_MAX_PARAMS) return pbytes_bad(in, "more params than a program can have") >= 0;
+    for (uint32_t i = 0; i < in->n_params && !in->r->failed; i++) {
+        fxa__decl *d = &in->params[i];
+        fxa__read_string(in->r, d->name, sizeof d->name);
+        d->type = fxa__read_u8(in->r);
+        if (!in->r->failed && fxa_builder_param(in->b, d->name, (fxa_type)d->type) < 0) return false;
+    }
+    in->n_tensors = fxa__read_u32(in->r);
+    if (in->n_tensors > FXA_MAX_TENSORS) return pbytes_bad(in, "more tensors than a program can have") >= 0;
+    for (uint32_t i = 0; i < in->n_tensors && !in->r->failed; i++) {
+        fxa__decl *d = &in->tensors[i];
+        fxa__read_string(in->r, d->name, sizeof d->name);
+        d->dtype = fxa__read_u8(in->r);
+        d->rank = fxa__read_u8(in->r);
+        if (in->r->failed) break;
+        int32_t slot = fxa_builder_tensor(in->b, d->name, (fxa_dtype)d->dtype, d->rank);
+        if (slot < 0) return false;
+        if (slot != (int32_t)i) return pbytes_bad(in, "a tensor is declared twice") >= 0;
+    }
+    return !in->r->failed;
+}
+
+/* The value of an operand that must be one of the first n nodes; -1 and failed otherwise. */
+static fxa_value pbytes_read_operand(pbytes_in *in, uint32_t n) {
+    uint32_t at = fxa__read_u32(in->r);
+    if (in->r->failed) return -1;
+    if (at >= n) return pbytes_bad(in, "an operand is not an earlier node");
+    return in->map[at];
+}
+
+/* A position among the params or tensors; -1 and failed otherwise. */
+static int32_t pbytes_read_slot(pbytes_in *in, uint32_t n) {
+    uint32_t at = fxa__read_u32(in->r);
+    if (in->r->failed) return -1;
+    if (at >= n) return pbytes_bad(in, "a param or tensor that is not declared");
+    return (int32_t)at;
+}
+
+static fxa_value pbytes_read_const(pbytes_in *in, uint32_t type) {
+    double f = type == FXA_FLOAT ? fxa__read_f64(in->r) : 0;
+    uint32_t bits = type == FXA_FLOAT ? 0 : fxa__read_u32(in->r);
+    int32_t i;
+    memcpy(&i, &bits, sizeof i);
+    switch (type) {
+    case FXA_FLOAT: return fxa_builder_float(in->b, f);
+    case FXA_INT: return fxa_builder_int(in->b, i);
+    case FXA_BOOL: return fxa_builder_bool(in->b, i);
+    default: return pbytes_bad(in, "a constant of no type");
+    }
+}
+
+static fxa_value pbytes_read_node(pbytes_in *in, uint32_t number) {
+    uint32_t op = fxa__read_u8(in->r), type = fxa__read_u8(in->r), arity = fxa__op_info_get(op)->arity;
+    fxa_value arg[FXA_MAX_RANK], value = -1;
+    int32_t slot = 0;
+    if (op == FXA_OP_LOAD) {
+        slot = pbytes_read_slot(in, in->n_tensors);
+        if (slot < 0) return -1;
+        arity = in->tensors[slot].rank;
+    }
+    for (uint32_t i = 0; i < arity; i++)
+        if ((arg[i] = pbytes_read_operand(in, number)) < 0) return -1;
+    switch (op) {
+    case FXA_OP_CONST: value = pbytes_read_const(in, type); break;
+    case FXA_OP_INPUT: value = fxa_builder_input(in->b, (fxa_input)fxa__read_u32(in->r)); break;
+    case FXA_OP_PARAM:
+        slot = pbytes_read_slot(in, in->n_params);
+        if (slot >= 0) value = fxa_builder_param(in->b, in->params[slot].name, (fxa_type)in->params[slot].type);
+        break;
+    case FXA_OP_LOAD: value = fxa_builder_load(in->b, slot, arg, arity); break;
+    default: value = fxa_builder_op(in->b, (fxa_op)op, arg, arity);
+    }
+    if (in->r->failed || value < 0) return -1;
+    if (fxa__builder_type(in->b, value) != (fxa_type)type) return pbytes_bad(in, "a node has another type than it says");
+    return value;
+}
+
+static bool pbytes_read_nodes(pbytes_in *in) {
+    in->n_nodes = fxa__read_u32(in->r);
+    for (uint32_t i = 0; i < in->n_nodes; i++) {
+        if (!fxa__grow(in->host, &in->map, &in->map_capacity, (size_t)i + 1, sizeof *in->map)) {
+            (void)fxa__builder_fail(in->b, FXA_E_MEMORY, "out of memory while reading a program");
+            return false;
+        }
+        if ((in->map[i] = pbytes_read_node(in, i)) < 0) return false;
+    }
+    return !in->r->failed;
+}
+
+static bool pbytes_read_output(pbytes_in *in) {
+    uint32_t kind = fxa__read_u32(in->r);
+    fxa_value index[FXA_MAX_RANK];
+    int32_t slot = 0, rank = 0;
+    if (kind == FXA__OUT_DPARAM) slot = pbytes_read_slot(in, in->n_params);
+    if (kind == FXA__OUT_DLOAD) slot = pbytes_read_slot(in, in->n_tensors);
+    if (slot < 0) return false;
+    if (kind == FXA__OUT_DLOAD) rank = in->tensors[slot].rank;
+    for (int32_t i = 0; i < rank; i++)
+        if ((index[i] = pbytes_read_operand(in, in->n_nodes)) < 0) return false;
+    fxa_value value = pbytes_read_operand(in, in->n_nodes);
+    if (value < 0) return false;
+    switch (kind) {
+    case FXA__OUT_SCORE: fxa_builder_set_score(in->b, value); break;
+    case FXA__OUT_MASK: fxa_builder_set_mask(in->b, value); break;
+    case FXA__OUT_DSCORE: fxa_builder_set_dscore(in->b, value); break;
+    case FXA__OUT_DPARAM: fxa__builder_grad_param(in->b, in->params[slot].name, value); break;
+    case FXA__OUT_DLOAD: fxa__builder_grad_load(in->b, in->tensors[slot].name, index, (size_t)rank, value); break;
+    default: (void)pbytes_bad(in, "an output of no kind");
+    }
+    return !fxa__builder_failed(in->b);
+}
+
+static bool pbytes_read_outputs(pbytes_in *in) {
+    uint32_t n = fxa__read_u32(in->r);
+    for (uint32_t i = 0; i < n; i++)
+        if (!pbytes_read_output(in)) return false;
+    return !in->r->failed;
+}
+
+/* The program must be what the bytes [start, r->at) say, to the last one. */
+static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const fxa__reader *r, size_t start, fxa_error *err) {
+    fxa__writer w = {.host = host};
+    fxa_status status = fxa__program_write(p, &w);
+    if (status != FXA_OK) {
+        status = fxa__fail_memory(err, "the bytes of a program");
+    } else if (memcmp(p->hash, r->data + r->at - sizeof p->hash, sizeof p->hash) != 0) {
+        status = fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: their hash is not that of the program they hold");
+    } else if (w.size != r->at - start || memcmp(w.data, r->data + start, w.size) != 0) {
+        status = fxa__fail(err, FXA_E_BYTES, "program bytes are not in canonical form");
+    }
+    fxa__writer_free(&w);
+    return status;
+}
+
+/* After the header. What the builder objects to is damage of the bytes, unless memory ran out. */
+static fxa_status pbytes_read_body(pbytes_in *in, size_t start, fxa_program **out, fxa_error *err) {
+    fxa__builder_set_limit(in->b, FXA__MAX_DERIVED_NODES); /* also programs with their ready masks are saved */
+    bool good = pbytes_read_declarations(in) && pbytes_read_nodes(in) && pbytes_read_outputs(in);
+    if (good) good = fxa__read_bytes(in->r, 16) != NULL;
+    if (!good && in->r->failed && !fxa__builder_failed(in->b)) (void)pbytes_bad(in, "they end too early");
+    fxa_program *p = NULL;
+    fxa_error inner;
+    fxa_status status = fxa_builder_finish(in->b, &p, &inner);
+    if (status == FXA_E_MEMORY) return fxa__fail_memory(err, "a program from bytes");
+    if (status != FXA_OK) return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: %s", inner.text);
+    status = pbytes_compare(in->host, p, in->r, start, err);
+    if (status == FXA_OK) *out = p;
+    else fxa_program_destroy(p);
+    return status;
+}
+
+fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err) {
+    *out = NULL;
+    size_t start = r->at;
+    const uint8_t *magic = fxa__read_bytes(r, sizeof pbytes_magic);
+    if (!magic || memcmp(magic, pbytes_magic, sizeof pbytes_magic) != 0)
+        return fxa__fail(err, FXA_E_BYTES, "these are not the bytes of a program: they do not begin with \"FXAP\"");
+    uint32_t version = fxa__read_u32(r), kind = fxa__read_u32(r);
+    if (r->failed) return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: they end too early");
+    if (version != PBYTES_VERSION)
+        return fxa__fail(err, FXA_E_VERSION, "program bytes have format version %u, this library reads %u", version,
+                         PBYTES_VERSION);
+    if (kind > FXA_PROGRAM_DERIVATIVE) return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: kind %u is none", kind);
+    pbytes_in *in = fxa__alloc(host, sizeof *in);
+    if (!in) return fxa__fail_memory(err, "a program from bytes");
+    in->r = r;
+    in->host = host;
+    fxa_status status = fxa__builder_new(host, (fxa_program_kind)kind, &in->b, err);
+    if (status == FXA_OK) status = pbytes_read_body(in, start, out, err);
+    fxa_builder_destroy(in->b);
+    fxa__free(host, in->map, in->map_capacity * sizeof *in->map);
+    fxa__free(host, in, sizeof *in);
+    return status;
+}
+
+fxa_status fxa_program_load(fxa_context *ctx, const void *bytes, size_t size, fxa_program **out, fxa_error *err) {
+    if (out) *out = NULL;
+    if (!ctx || !bytes || !out)
+        return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", !ctx ? "the context" : bytes ? "the place for the program" : "bytes");
+    fxa__reader r = {.data = bytes, .size = size};
+    fxa_program *p = NULL;
+    fxa_status status = fxa__program_read(fxa__context_host(ctx), &r, &p, err);
+    if (status == FXA_OK && !fxa__reader_done(&r)) {
+        status = fxa__fail(err, FXA_E_BYTES, "%zu bytes follow the program", r.size - r.at);
+        fxa_program_destroy(p);
+        p = NULL;
+    }
+    *out = p;
+    return status == FXA_OK ? fxa__ok(err) : status;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Simplification of one operation as it is built: constants are folded, commutative operands put in order, and identities
+ * applied that hold for every value, NaN, infinities, -0 and wrapping ints included. Nothing here changes a result in any
+ * bit but a NaN's payload; x + 0.0, x * 0.0 and x - x of floats stay as they are.
+ *
+ * Each rule returns a value, or SIMPLIFY_NONE, or rewrites the node and returns SIMPLIFY_AGAIN. The loop ends when no rule
+ * applies, so the stored node is a fixed point: building a finished program again gives the same program.
+ */
+#include "build.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SIMPLIFY_NONE = -2, SIMPLIFY_AGAIN = -3 };
+
+/* ---- Looking at operands ----------------------------------------------------------------------------------------- */
+
+static const fxa__node *simplify_arg(const fxa_builder *b, const fxa__node *n, int i) { return &b->nodes[n->arg[i]]; }
+
+static bool simplify_is_int(const fxa__node *x, int32_t value) {
+    return x->op == FXA_OP_CONST && x->type != FXA_FLOAT && x->imm == value;
+}
+
+/* The same bits: 0.0 is not -0.0. */
+static bool simplify_is_float(const fxa__node *x, double value) {
+    return x->op == FXA_OP_CONST && x->type == FXA_FLOAT && memcmp(&x->f, &value, sizeof value) == 0;
+}
+
+static bool simplify_is_zero(const fxa__node *x) { return simplify_is_float(x, 0.0) || simplify_is_float(x, -0.0); }
+
+static fxa_value simplify_rewrite(fxa__node *n, fxa_op op, fxa_value x, fxa_value y) {
+    n->op = (uint8_t)op;
+    n->arg[0] = x;
+    n->arg[1] = y;
+    return SIMPLIFY_AGAIN;
+}
+
+/* ---- Order of commutative operands: score, expressions, loads, params, coordinates, constants -------------------- */
+
+static int simplify_rank(const fxa_builder *b, fxa_value x) {
+    const fxa__node *n = &b->nodes[x];
+    while (n->op == FXA_OP_FLOAT || n->op == FXA_OP_INT) n = &b->nodes[n->arg[0]]; /* a cast stands where its operand does */
+    switch (n->op) {
+    case FXA_OP_CONST: return 5 + FXA_INPUT_COUNT;
+    case FXA_OP_INPUT: return n->imm == FXA_INPUT_SCORE || n->imm == FXA_INPUT_DSCORE ? 0 : 4 + n->imm;
+    case FXA_OP_PARAM: return 3;
+    case FXA_OP_LOAD: return 2;
+    default: return 1;
+    }
+}
+
+static void simplify_order(const fxa_builder *b, fxa__node *n) {
+    if (!(fxa__op_info_get(n->op)->flags & FXA__OP_COMM)) return;
+    fxa_value x = n->arg[0], y = n->arg[1];
+    int rx = simplify_rank(b, x), ry = simplify_rank(b, y);
+    if (rx < ry || (rx == ry && memcmp(&b->digests[x], &b->digests[y], sizeof *b->digests) <= 0)) return;
+    n->arg[0] = y;
+    n->arg[1] = x;
+}
+
+/* ---- Constants --------------------------------------------------------------------------------------------------- */
+
+/* Whether x ** y is exact in every C library: whole numbers below 2^53, or a power of 2. */
+static bool simplify_pow_exact(double x, double y) {
+    if (x == 2 && y == trunc(y) && fabs(y) <= 1000) return true;
+    if (x != trunc(x) || y != trunc(y) || y < 0 || y > 64) return false;
+    double power = 1;
+    for (int i = 0; i < (int)y && fabs(power) <= 0x1p53; i++) power *= x;
+    return fabs(power) <= 0x1p53;
+}
+
+/* IEEE 754 decides these to the last bit. The others are left to the engine: one unit in the last place between two C
+ * libraries would be two hashes for one program. */
+static bool simplify_foldable(const fxa_builder *b, const fxa__node *n) {
+    for (int i = 0; i < n->n_args; i++)
+        if (simplify_arg(b, n, i)->op != FXA_OP_CONST) return false;
+    if (n->op == FXA_OP_POW) return simplify_pow_exact(simplify_arg(b, n, 0)->f, simplify_arg(b, n, 1)->f);
+    return n->op < FXA_OP_EXP || n->op > FXA_OP_TAN;
+}
+
+static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {
+    fxa__val x[3];
+    for (int i = 0; i < n->n_args; i++) {
+        const fxa__node *arg = simplify_arg(b, n, i);
+        if (arg->type == FXA_FLOAT) x[i].f = arg->f;
+        else x[i].i = arg->imm;
+    }
+    fxa__val y = fxa__op_eval(n->op, n->type, simplify_arg(b, n, n->op == FXA_OP_SELECT)->type, x);
+    return n->type == FXA_FLOAT ? fxa_builder_float(b, y.f) : fxa__builder_constant(b, (fxa_type)n->type, y.i);
+}
+
+/* ---- Identities -------------------------------------------------------------------------------------------------- */
+
+static fxa_value simplify_float(fxa_builder *b, const fxa__node *n) {
+    const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, n->n_args > 1);
+    switch (n->op) {
+    case FXA_OP_ADD: return simplify_is_float(y, -0.0) ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_SUB: return simplify_is_float(y, 0.0) ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_MUL:
+    case FXA_OP_DIV: return simplify_is_float(y, 1.0) ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_MULZ:
+        if (simplify_is_float(x, 1.0)) return n->arg[1];
+        return simplify_is_zero(x) ? fxa_builder_float(b, 0) : SIMPLIFY_NONE;
+    case FXA_OP_DIVZ: return simplify_is_zero(x) ? fxa_builder_float(b, 0) : SIMPLIFY_NONE;
+    default: return SIMPLIFY_NONE;
+    }
+}
+
+static fxa_value simplify_int(fxa_builder *b, const fxa__node *n) {
+    const fxa__node *y = simplify_arg(b, n, n->n_args > 1);
+    switch (n->op) {
+    case FXA_OP_ADD: return simplify_is_int(y, 0) ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_SUB:
+        if (n->arg[0] == n->arg[1]) return fxa__builder_constant(b, FXA_INT, 0);
+        return simplify_is_int(y, 0) ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_MUL:
+        if (simplify_is_int(y, 0)) return n->arg[1];
+        return simplify_is_int(y, 1) ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_FLOORDIV: return simplify_is_int(y, 1) ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_MOD: return simplify_is_int(y, 1) ? fxa__builder_constant(b, FXA_INT, 0) : SIMPLIFY_NONE;
+    case FXA_OP_SHL:
+    case FXA_OP_SHR: return y->op == FXA_OP_CONST && (y->imm & 31) == 0 ? n->arg[0] : SIMPLIFY_NONE;
+    default: return SIMPLIFY_NONE;
+    }
+}
+
+/* and, or, xor of ints and of bools; all ones is true. */
+static fxa_value simplify_bits(fxa_builder *b, fxa__node *n) {
+    const fxa__node *y = simplify_arg(b, n, 1);
+    bool same = n->arg[0] == n->arg[1], zero = simplify_is_int(y, 0);
+    bool ones = simplify_is_int(y, n->type == FXA_BOOL ? 1 : -1);
+    switch (n->op) {
+    case FXA_OP_AND: return same || ones ? n->arg[0] : zero ? n->arg[1] : SIMPLIFY_NONE;
+    case FXA_OP_OR: return same || zero ? n->arg[0] : ones ? n->arg[1] : SIMPLIFY_NONE;
+    default:
+        if (same) return fxa__builder_constant(b, (fxa_type)n->type, 0);
+        if (zero) return n->arg[0];
+        if (!ones) return SIMPLIFY_NONE;
+        n->n_args = 1;
+        return simplify_rewrite(n, FXA_OP_NOT, n->arg[0], 0);
+    }
+}
+
+/* !(a == b) for all types; !(a < b) is b <= a for ints only, because of NaN. */
+static fxa_value simplify_not(fxa_builder *b, fxa__node *n) {
+    const fxa__node *x = simplify_arg(b, n, 0);
+    fxa_value first = x->arg[0], second = x->arg[1];
+    if (x->op == FXA_OP_NOT) return first;
+    bool order = x->op == FXA_OP_LT || x->op == FXA_OP_LE;
+    if (x->op != FXA_OP_EQ && x->op != FXA_OP_NE && !(order && b->nodes[first].type == FXA_INT)) return SIMPLIFY_NONE;
+    n->n_args = 2;
+    if (!order) return simplify_rewrite(n, x->op == FXA_OP_EQ ? FXA_OP_NE : FXA_OP_EQ, first, second);
+    return simplify_rewrite(n, x->op == FXA_OP_LT ? FXA_OP_LE : FXA_OP_LT, second, first);
+}
+
+static fxa_value simplify_compare(fxa_builder *b, fxa__node *n) {
+    if (n->op == FXA_OP_GT) return simplify_rewrite(n, FXA_OP_LT, n->arg[1], n->arg[0]);
+    if (n->op == FXA_OP_GE) return simplify_rewrite(n, FXA_OP_LE, n->arg[1], n->arg[0]);
+    if (n->arg[0] != n->arg[1] || simplify_arg(b, n, 0)->type == FXA_FLOAT) return SIMPLIFY_NONE;
+    return fxa__builder_constant(b, FXA_BOOL, n->op == FXA_OP_EQ || n->op == FXA_OP_LE);
+}
+
+static fxa_value simplify_select(fxa_builder *b, fxa__node *n) {
+    const fxa__node *c = simplify_arg(b, n, 0), *x = simplify_arg(b, n, 1), *y = simplify_arg(b, n, 2);
+    if (c->op == FXA_OP_CONST) return n->arg[c->imm ? 1 : 2];
+    if (n->arg[1] == n->arg[2]) return n->arg[1];
+    if (c->op == FXA_OP_NOT) {
+        fxa_value taken = n->arg[1];
+        n->arg[1] = n->arg[2];
+        n->arg[2] = taken;
+        n->arg[0] = c->arg[0];
+        return SIMPLIFY_AGAIN;
+    }
+    if (n->type != FXA_BOOL) return SIMPLIFY_NONE;
+    if (simplify_is_int(x, 1) && simplify_is_int(y, 0)) return n->arg[0];
+    if (!simplify_is_int(x, 0) || !simplify_is_int(y, 1)) return SIMPLIFY_NONE;
+    n->n_args = 1;
+    n->arg[2] = 0;
+    return simplify_rewrite(n, FXA_OP_NOT, n->arg[0], 0);
+}
+
+/* float(x) and int(x): nothing to do for their own type; through another one only where no value is lost. */
+static fxa_value simplify_cast(fxa_builder *b, fxa__node *n) {
+    const fxa__node *x = simplify_arg(b, n, 0);
+    if (x->type == n->type) return n->arg[0];
+    bool there_and_back = n->op == FXA_OP_INT && x->op == FXA_OP_FLOAT;
+    bool through_int = n->op == FXA_OP_FLOAT && x->op == FXA_OP_INT && b->nodes[x->arg[0]].type == FXA_BOOL;
+    if (!there_and_back && !through_int) return SIMPLIFY_NONE;
+    n->arg[0] = x->arg[0];
+    return SIMPLIFY_AGAIN;
+}
+
+static fxa_value simplify_rule(fxa_builder *b, fxa__node *n) {
+    switch (n->op) {
+    case FXA_OP_NEG: return simplify_arg(b, n, 0)->op == FXA_OP_NEG ? simplify_arg(b, n, 0)->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_MIN:
+    case FXA_OP_MAX: return n->arg[0] == n->arg[1] ? n->arg[0] : SIMPLIFY_NONE;
+    case FXA_OP_AND:
+    case FXA_OP_OR:
+    case FXA_OP_XOR: return simplify_bits(b, n);
+    case FXA_OP_NOT: return simplify_not(b, n);
+    case FXA_OP_SELECT: return simplify_select(b, n);
+    case FXA_OP_FLOAT:
+    case FXA_OP_INT: return simplify_cast(b, n);
+    default: break;
+    }
+    if (fxa__op_info_get(n->op)->sig == FXA__SIG_CMP) return simplify_compare(b, n);
+    return n->type == FXA_FLOAT ? simplify_float(b, n) : simplify_int(b, n);
+}
+
+fxa_value fxa__builder_simplify(fxa_builder *b, fxa__node node) {
+    for (;;) {
+        simplify_order(b, &node);
+        if (simplify_foldable(b, &node)) return simplify_fold(b, &node);
+        fxa_value result = simplify_rule(b, &node);
+        if (result == SIMPLIFY_NONE) return fxa__builder_intern(b, &node);
+        if (result != SIMPLIFY_AGAIN) return result;
+    }
+}
