@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The builder: where every program begins, whether text, calls or bytes made it. This file keeps the store of distinct
- * nodes, the declarations and the outputs; convert.c types operations, simplify.c folds them, canon.c makes the program.
+ * nodes and the outputs; declare.c keeps params and tensors, convert.c types operations, simplify.c folds them, canon.c
+ * makes the program.
  *
  * The first failure sticks: after it every call gives -1 and finish reports it. So callers chain calls without asking.
  */
 #include "build.h"
-
-#include "../base/dtype.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,7 +19,8 @@ fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder 
     *out = NULL;
     if (!host) return fxa__fail(err, FXA_E_ARGUMENT, "a builder needs a context, not NULL");
     if ((uint32_t)kind > FXA_PROGRAM_DERIVATIVE)
-        return fxa__fail(err, FXA_E_ARGUMENT, "program kind %d is none: SCORE (0), BPROP (1), DERIVATIVE (2) are", (int)kind);
+        return fxa__fail(err, FXA_E_ARGUMENT, "program kind %d is none: 0 (score), 1 (bprop), 2 (derivative) are",
+                         (int)kind);
     fxa_builder *b = fxa__alloc(host, sizeof *b);
     if (!b) return fxa__fail_memory(err, "a builder");
     b->host = fxa__host_retain(host);
@@ -65,13 +65,12 @@ fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *forma
     return -1;
 }
 
-static fxa_value build_fail_memory(fxa_builder *b) {
+fxa_value fxa__builder_fail_memory(fxa_builder *b) {
     if (b->err.status == FXA_OK) (void)fxa__fail_memory(&b->err, "the nodes of a program");
     return -1;
 }
 
-/* A call on a builder that cannot take it any more gives -1. */
-static bool build_ready(fxa_builder *b) {
+bool fxa__builder_ready(fxa_builder *b) {
     if (!b || b->err.status != FXA_OK) return false;
     if (b->finished) (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "the builder was finished; create another one");
     return !b->finished;
@@ -80,7 +79,7 @@ static bool build_ready(fxa_builder *b) {
 /* ---- The store of nodes ------------------------------------------------------------------------------------------ */
 
 bool fxa__builder_holds(fxa_builder *b, fxa_value x) {
-    if (!build_ready(b)) return false;
+    if (!fxa__builder_ready(b)) return false;
     if (x >= 0 && (size_t)x < b->n_nodes) return true;
     (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "%d is not a value of this builder: it has 0 to %zu", (int)x,
                             b->n_nodes ? b->n_nodes - 1 : 0);
@@ -124,7 +123,7 @@ static bool build_reserve(fxa_builder *b) {
 }
 
 fxa_value fxa__builder_intern(fxa_builder *b, const fxa__node *node) {
-    if (!build_reserve(b)) return build_fail_memory(b);
+    if (!build_reserve(b)) return fxa__builder_fail_memory(b);
     fxa__digest digest;
     fxa__digest_node(b, node, &digest);
     size_t at = build_slot(b, &digest);
@@ -146,7 +145,7 @@ fxa_value fxa__builder_constant(fxa_builder *b, fxa_type type, int32_t value) {
 }
 
 fxa_value fxa_builder_float(fxa_builder *b, double value) {
-    if (!build_ready(b)) return -1;
+    if (!fxa__builder_ready(b)) return -1;
     fxa__node node = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .f = value};
     const uint64_t nan_bits = UINT64_C(0x7ff8000000000000); /* one NaN for all, or equal programs would differ */
     if (value != value) memcpy(&node.f, &nan_bits, sizeof node.f);
@@ -154,151 +153,28 @@ fxa_value fxa_builder_float(fxa_builder *b, double value) {
 }
 
 fxa_value fxa_builder_int(fxa_builder *b, int32_t value) {
-    return build_ready(b) ? fxa__builder_constant(b, FXA_INT, value) : -1;
+    return fxa__builder_ready(b) ? fxa__builder_constant(b, FXA_INT, value) : -1;
 }
 
 fxa_value fxa_builder_bool(fxa_builder *b, int value) {
-    return build_ready(b) ? fxa__builder_constant(b, FXA_BOOL, value != 0) : -1;
+    return fxa__builder_ready(b) ? fxa__builder_constant(b, FXA_BOOL, value != 0) : -1;
 }
 
 fxa_value fxa_builder_input(fxa_builder *b, fxa_input input) {
-    if (!build_ready(b)) return -1;
+    if (!fxa__builder_ready(b)) return -1;
     if ((uint32_t)input >= FXA_INPUT_COUNT)
         return fxa__builder_fail(b, FXA_E_ARGUMENT, "input %d is none: 0 (score) to %d (dscore) are", (int)input,
                                  FXA_INPUT_COUNT - 1);
     if (input == FXA_INPUT_DSCORE && b->kind == FXA_PROGRAM_SCORE)
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "'dscore' is an input of backward programs only, not of a score program");
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "'dscore' is an input of backward programs, not of a score program");
     fxa__node node = {.op = FXA_OP_INPUT, .type = (uint8_t)fxa__input_type(input), .imm = (int32_t)input};
     return fxa__builder_intern(b, &node);
 }
 
-/* ---- Declarations ------------------------------------------------------------------------------------------------ */
-
-/* The name with every byte that is not a plain character shown as '?', cut to fit a message. */
-static const char *build_shown(const char *name, char out[FXA_MAX_NAME + 1]) {
-    size_t n = 0;
-    for (; name[n] && n < FXA_MAX_NAME; n++) out[n] = name[n] < ' ' || name[n] > '~' ? '?' : name[n];
-    out[n] = 0;
-    return out;
-}
-
-static bool build_name_check(fxa_builder *b, const char *name, const char *what) {
-    char shown[FXA_MAX_NAME + 1];
-    if (!name) {
-        (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "the name of a %s is NULL", what);
-        return false;
-    }
-    size_t n = 0;
-    bool good = *name && !(*name >= '0' && *name <= '9');
-    for (; name[n] && good; n++)
-        good = (name[n] >= 'a' && name[n] <= 'z') || (name[n] >= 'A' && name[n] <= 'Z') ||
-               (name[n] >= '0' && name[n] <= '9') || name[n] == '_';
-    if (!good)
-        (void)fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' cannot name a %s: letters, digits and '_' can, no digit first",
-                                build_shown(name, shown), what);
-    else if (n > FXA_MAX_NAME)
-        (void)fxa__builder_fail(b, FXA_E_LIMIT, "the %s name '%s...' has %zu bytes, at most %d are accepted", what,
-                                build_shown(name, shown), n, FXA_MAX_NAME);
-    else if (fxa__name_reserved(name))
-        (void)fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' is a word of the language and cannot name a %s", name, what);
-    return !fxa__builder_failed(b);
-}
-
-static int32_t build_find(const fxa__decl *list, size_t n, const char *name) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(list[i].name, name) == 0) return (int32_t)i;
-    return -1;
-}
-
-int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tensor, fxa__decl *out) {
-    int32_t slot = build_find(b->params, b->n_params, name);
-    bool tensor = slot < 0;
-    if (tensor) slot = build_find(b->tensors, b->n_tensors, name);
-    if (slot < 0) return -1;
-    if (is_tensor) *is_tensor = tensor;
-    if (out) *out = tensor ? b->tensors[slot] : b->params[slot];
-    return slot;
-}
-
-/* Appends a declaration to one of the two lists; the slot, or -1. */
-static int32_t build_declare(fxa_builder *b, bool tensor, const fxa__decl *decl) {
-    fxa__decl **list = tensor ? &b->tensors : &b->params;
-    size_t *n = tensor ? &b->n_tensors : &b->n_params, max = tensor ? FXA_MAX_TENSORS : FXA_MAX_PARAMS;
-    if (*n >= max)
-        return fxa__builder_fail(b, FXA_E_LIMIT, "'%s' is one %s too many: a program has at most %zu", decl->name,
-                                 tensor ? "tensor" : "param", max);
-    if (!fxa__grow(b->host, list, tensor ? &b->tensors_capacity : &b->params_capacity, *n + 1, sizeof **list))
-        return build_fail_memory(b);
-    (*list)[*n] = *decl;
-    return (int32_t)(*n)++;
-}
-
-fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type) {
-    if (!build_ready(b) || !build_name_check(b, name, "param")) return -1;
-    if (type != FXA_FLOAT && type != FXA_INT)
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "param '%s' is of type %s; float and int are accepted", name,
-                                 fxa__type_name(type));
-    if (build_find(b->tensors, b->n_tensors, name) >= 0)
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' is a tensor already and cannot be a param too", name);
-    int32_t slot = build_find(b->params, b->n_params, name);
-    if (slot >= 0 && b->params[slot].type != (uint8_t)type)
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "param '%s' is declared as %s already, not as %s", name,
-                                 fxa__type_name(b->params[slot].type), fxa__type_name(type));
-    if (slot < 0) {
-        fxa__decl decl = {.type = (uint8_t)type};
-        memcpy(decl.name, name, strlen(name));
-        slot = build_declare(b, false, &decl);
-        if (slot < 0) return -1;
-    }
-    fxa__node node = {.op = FXA_OP_PARAM, .type = (uint8_t)type, .imm = slot};
-    return fxa__builder_intern(b, &node);
-}
-
-int32_t fxa_builder_tensor(fxa_builder *b, const char *name, fxa_dtype dtype, int32_t rank) {
-    if (!build_ready(b) || !build_name_check(b, name, "tensor")) return -1;
-    if (!fxa__dtype_valid(dtype))
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' has no storage type: f32, i64, bool and the like are accepted",
-                                 name);
-    if (rank < 0 || rank > FXA_MAX_RANK)
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' has rank %d; 0 to %d are accepted", name, (int)rank,
-                                 FXA_MAX_RANK);
-    if (build_find(b->params, b->n_params, name) >= 0)
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' is a param already and cannot be a tensor too", name);
-    int32_t slot = build_find(b->tensors, b->n_tensors, name);
-    const fxa__decl *old = slot >= 0 ? &b->tensors[slot] : NULL;
-    if (old && (old->dtype != (uint8_t)dtype || old->rank != (uint8_t)rank))
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' is declared as %s[%d] already, not as %s[%d]", name,
-                                 fxa_dtype_name((fxa_dtype)old->dtype), old->rank, fxa_dtype_name(dtype), (int)rank);
-    if (old) return slot;
-    fxa__decl decl = {.type = (uint8_t)fxa__dtype_type(dtype), .dtype = (uint8_t)dtype, .rank = (uint8_t)rank};
-    memcpy(decl.name, name, strlen(name));
-    return build_declare(b, true, &decl);
-}
-
 /* ---- Loads and outputs ------------------------------------------------------------------------------------------- */
 
-bool fxa__builder_index(fxa_builder *b, int32_t slot, const fxa_value *index, size_t n_index, int32_t *out) {
-    const fxa__decl *t = &b->tensors[slot];
-    if (n_index != t->rank || (n_index && !index)) {
-        (void)fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' has rank %d, got %zu %s", t->name, t->rank, n_index,
-                                n_index == 1 ? "index" : "indices");
-        return false;
-    }
-    for (size_t i = 0; i < n_index; i++) {
-        if (!fxa__builder_holds(b, index[i])) return false;
-        if (fxa__builder_type(b, index[i]) == FXA_FLOAT) {
-            (void)fxa__builder_fail(b, FXA_E_PROGRAM, "index %zu of tensor '%s' is a float; ints are accepted (write int(x))",
-                                    i + 1, t->name);
-            return false;
-        }
-        out[i] = fxa__builder_convert(b, index[i], FXA_INT);
-        if (out[i] < 0) return false;
-    }
-    return true;
-}
-
 fxa_value fxa_builder_load(fxa_builder *b, int32_t tensor, const fxa_value *index, size_t n_index) {
-    if (!build_ready(b)) return -1;
+    if (!fxa__builder_ready(b)) return -1;
     if (tensor < 0 || (size_t)tensor >= b->n_tensors)
         return fxa__builder_fail(b, FXA_E_ARGUMENT, "%d is not a tensor of this builder: it has %zu", (int)tensor,
                                  b->n_tensors);
@@ -316,27 +192,28 @@ static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_t
                                  b->kind == FXA_PROGRAM_SCORE ? "score" : "backward");
     fxa_type given = fxa__builder_type(b, value);
     if (type == FXA_BOOL && given != FXA_BOOL)
-        return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' needs a bool, not %s (write x != 0)", name, fxa__type_name(given));
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' needs a bool, not %s (write x != 0)", name,
+                                 fxa__type_name(given));
     return fxa__builder_convert(b, value, type);
 }
 
 void fxa_builder_set_score(fxa_builder *b, fxa_value value) {
-    if (build_ready(b)) b->score = build_output(b, "score", b->kind == FXA_PROGRAM_SCORE, FXA_FLOAT, value);
+    if (fxa__builder_ready(b)) b->score = build_output(b, "score", b->kind == FXA_PROGRAM_SCORE, FXA_FLOAT, value);
 }
 
 void fxa_builder_set_mask(fxa_builder *b, fxa_value value) {
-    if (build_ready(b)) b->mask = build_output(b, "mask", b->kind == FXA_PROGRAM_SCORE, FXA_BOOL, value);
+    if (fxa__builder_ready(b)) b->mask = build_output(b, "mask", b->kind == FXA_PROGRAM_SCORE, FXA_BOOL, value);
 }
 
 void fxa_builder_set_dscore(fxa_builder *b, fxa_value value) {
-    if (build_ready(b)) b->dscore = build_output(b, "dscore", b->kind != FXA_PROGRAM_SCORE, FXA_FLOAT, value);
+    if (fxa__builder_ready(b)) b->dscore = build_output(b, "dscore", b->kind != FXA_PROGRAM_SCORE, FXA_FLOAT, value);
 }
 
 /* The slot that `grad name` means, or -1: a float param or a tensor of floats, in a DERIVATIVE program. */
 static int32_t build_grad_target(fxa_builder *b, const char *name, bool tensor) {
     fxa__decl decl;
     bool is_tensor = false;
-    if (!build_ready(b)) return -1;
+    if (!fxa__builder_ready(b)) return -1;
     int32_t slot = fxa__builder_find(b, name, &is_tensor, &decl);
     if (b->kind != FXA_PROGRAM_DERIVATIVE)
         return fxa__builder_fail(b, FXA_E_PROGRAM, "'grad' belongs to derivative programs only");
@@ -351,8 +228,9 @@ static int32_t build_grad_target(fxa_builder *b, const char *name, bool tensor) 
 static void build_grad_add(fxa_builder *b, fxa__output grad, fxa_value value) {
     grad.value = build_output(b, "grad", true, FXA_FLOAT, value);
     if (grad.value < 0) return;
-    if (fxa__grow(b->host, &b->grads, &b->grads_capacity, b->n_grads + 1, sizeof *b->grads)) b->grads[b->n_grads++] = grad;
-    else (void)build_fail_memory(b);
+    if (!fxa__grow(b->host, &b->grads, &b->grads_capacity, b->n_grads + 1, sizeof *b->grads))
+        (void)fxa__builder_fail_memory(b);
+    else b->grads[b->n_grads++] = grad;
 }
 
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a builder, for the files that make programs: build.c (node store, leaves, declarations), convert.c (operand
- * types), simplify.c (folding), canon.c (finish), program_hash.c (hashes). Nobody else includes it.
+ * The inside of a builder, for the files that make programs: build.c (node store, leaves, outputs), declare.c (params
+ * and tensors), convert.c (operand types), simplify.c (folding), canon.c (finish), program_hash.c (hashes), import.c.
  *
  * A builder holds a growing array of nodes, each equal to no other. A value is the index of its node. Every operation
- * passes convert -> simplify -> intern, and what intern stores no rule can simplify further: so a node is decided by the
- * structure below it alone, never by when or how it was built.
+ * passes convert -> simplify -> intern, and what intern stores no rule can simplify further: so a node is decided by
+ * the structure below it alone, never by when or how it was built.
  */
 #ifndef FXA_PROGRAM_BUILD_H
 #define FXA_PROGRAM_BUILD_H
@@ -39,7 +39,10 @@ struct fxa_builder {
     fxa__output *grads; /* as given: DPARAM and DLOAD, targets may repeat */
 };
 
-/* True when x is a value of b; otherwise fails the builder (unless it has failed already). */
+/* True when b takes calls: neither failed nor finished (which fails it). NULL is not ready. */
+bool fxa__builder_ready(fxa_builder *b);
+fxa_value fxa__builder_fail_memory(fxa_builder *b); /* -1 */
+/* True when b is ready and x is a value of it; otherwise fails b. */
 bool fxa__builder_holds(fxa_builder *b, fxa_value x);
 
 /* The node equal to *node, stored if it is new. Operands are valid, no rule of simplify applies. */
@@ -49,14 +52,14 @@ fxa_value fxa__builder_constant(fxa_builder *b, fxa_type type, int32_t value);
 
 /* x as `type`, by a cast where it has another: bool -> int -> float, never back. */
 fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type);
-/* Index operands of tensor `slot`, converted into out[rank]; false (and failed) when there are too many or few, or floats. */
+/* Index operands of tensor `slot`, converted into out[rank]; false (and failed) when their number or type is wrong. */
 bool fxa__builder_index(fxa_builder *b, int32_t slot, const fxa_value *index, size_t n_index, int32_t *out);
 
 /* An operation whose operands have the types that its signature asks for: folded, put in order, interned. */
 fxa_value fxa__builder_simplify(fxa_builder *b, fxa__node node);
 
 void fxa__digest_node(const fxa_builder *b, const fxa__node *node, fxa__digest *out);
-/* Hash of a whole program: declarations in order of name, outputs in canonical order (slots are those of the builder). */
+/* Hash of a whole program: declarations in order of name, outputs in canonical order (with slots of the builder). */
 void fxa__digest_program(const fxa_builder *b, const fxa__decl *params, const fxa__decl *tensors,
                          const fxa__output *outputs, size_t n_outputs, uint8_t hash[16]);
 

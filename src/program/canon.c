@@ -18,10 +18,10 @@ typedef struct canon {
     fxa_builder *b;
     fxa__output *outputs; /* in builder values and slots */
     size_t n_outputs, outputs_capacity;
-    fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];               /* by name */
-    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS];         /* builder slot -> program slot */
-    int32_t *number;                                                          /* builder value -> node, -1: not needed */
-    int32_t *stack;                                                           /* of values under way */
+    fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];       /* by name */
+    int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* builder slot -> program slot */
+    int32_t *number; /* builder value -> node, -1: not needed */
+    int32_t *stack;  /* of values under way */
     int32_t n_numbered;
 } canon;
 
@@ -126,8 +126,8 @@ static bool canon_outputs(canon *c) {
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
-/* Numbers x and all below it, operands first. A value stays on the stack until its last operand has its number; a pushed
- * operand is always unnumbered and never an ancestor, so each value is on the stack once. */
+/* Numbers x and all below it, operands first. A value stays on the stack until its last operand has its number; what is
+ * pushed has no number yet and is no ancestor, so each value is on the stack once. */
 static void canon_number(canon *c, fxa_value x) {
     size_t depth = 0;
     if (c->number[x] < 0) c->stack[depth++] = x;
@@ -216,7 +216,7 @@ static fxa_program *canon_program(const canon *c) {
 
 fxa_status fxa_builder_finish(fxa_builder *b, fxa_program **out, fxa_error *err) {
     if (out) *out = NULL;
-    if (!b || !out) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", b ? "the place for the program" : "the builder");
+    if (!b || !out) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", b ? "the place of the program" : "the builder");
     if (b->finished && b->err.status == FXA_OK)
         (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "the builder was finished; create another one");
     canon *c = b->err.status == FXA_OK ? fxa__alloc(b->host, sizeof *c) : NULL;

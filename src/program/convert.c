@@ -17,7 +17,8 @@ static fxa_type convert_common(const fxa_builder *b, const fxa_value *x, size_t 
 
 fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type) {
     if (x < 0 || fxa__builder_type(b, x) == type) return x;
-    fxa__node cast = {.op = type == FXA_FLOAT ? FXA_OP_FLOAT : FXA_OP_INT, .type = (uint8_t)type, .n_args = 1, .arg = {x}};
+    uint8_t op = type == FXA_FLOAT ? FXA_OP_FLOAT : FXA_OP_INT;
+    fxa__node cast = {.op = op, .type = (uint8_t)type, .n_args = 1, .arg = {x}};
     return fxa__builder_simplify(b, cast);
 }
 
@@ -29,7 +30,7 @@ static fxa_value convert_refuse(fxa_builder *b, const fxa__op_info *op, const ch
                              fxa__type_name(fxa__builder_type(b, x[1])));
 }
 
-/* Applies the signature: converts x[arity] in place from operand `first` on and gives the type of the result; 0: failed. */
+/* Applies the signature: converts x[arity] in place and gives the type of the result; 0: failed. */
 static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_value *x) {
     size_t n = op->arity, first = 0;
     fxa_type to = 0, result = 0;

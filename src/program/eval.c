@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation in f64: the meaning of a program. The arithmetic of each operation is the expression in its row of ops.def;
+ * Evaluation in f64: the meaning of a program. The arithmetic of an operation is the expression in its row of ops.def;
  * folding (simplify.c) and running share it. Loads never leave their view: an index outside reads 0.
  */
 #include "program.h"
@@ -47,7 +47,7 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
     int arity = fxa__op_info_get(op)->arity;
     fxa__val a = arity > 0 ? x[0] : zero, b = arity > 1 ? x[1] : zero, c = arity > 2 ? x[2] : zero;
     if (type == FXA_FLOAT) {
-        /* The condition of a select is a bool whatever it chooses between. Ints and truths survive the way through f64. */
+        /* The condition of a select is a bool whatever it chooses between. Ints and bools come through f64 unharmed. */
         double r = eval_floats(op, op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
         if (result_type == FXA_FLOAT) y.f = r;
         else y.i = (int32_t)r;
@@ -121,7 +121,8 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
     bool empty = false;
     if (view->dtype != decl->dtype || view->rank != decl->rank)
         return fxa__fail(err, FXA_E_BINDING, "tensor '%s' is %s[%d] in the program, got %s[%d]", decl->name,
-                         fxa_dtype_name((fxa_dtype)decl->dtype), decl->rank, fxa_dtype_name(view->dtype), (int)view->rank);
+                         fxa_dtype_name((fxa_dtype)decl->dtype), decl->rank, fxa_dtype_name(view->dtype),
+                         (int)view->rank);
     for (int d = 0; d < decl->rank; d++) {
         if (view->size[d] < 0)
             return fxa__fail(err, FXA_E_BINDING, "size %d of tensor '%s' is %lld; 0 or more is accepted", d, decl->name,
@@ -138,11 +139,13 @@ static fxa_status eval_bind(const fxa_program *p, const double *in, const double
     if ((p->n_params && !params) || (p->n_tensors && !tensors))
         return fxa__fail(err, FXA_E_BINDING, "the program has %d params and %d tensors, but their values are NULL",
                          (int)p->n_params, (int)p->n_tensors);
-    *env = (fxa__env){.score = in[FXA_INPUT_SCORE], .dscore = in[FXA_INPUT_DSCORE], .params = params, .tensors = tensors};
+    *env = (fxa__env){.score = in[FXA_INPUT_SCORE], .dscore = in[FXA_INPUT_DSCORE]};
+    env->params = params;
+    env->tensors = tensors;
     for (uint32_t i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) {
         if (!eval_is_int32(in[i]))
-            return fxa__fail(err, FXA_E_BINDING, "'%s' is %g; a whole number of 32 bits is accepted", fxa__input_name(i),
-                             in[i]);
+            return fxa__fail(err, FXA_E_BINDING, "'%s' is %g; a whole number of 32 bits is accepted",
+                             fxa__input_name(i), in[i]);
         env->coord[i] = (int32_t)in[i];
     }
     for (int32_t i = 0; i < p->n_params; i++)
@@ -155,7 +158,7 @@ static fxa_status eval_bind(const fxa_program *p, const double *in, const double
 
 fxa_status fxa_program_eval(const fxa_program *program, const double in[FXA_INPUT_COUNT], const double *params,
                             const fxa_view *tensors, double *value, int *mask, fxa_error *err) {
-    if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", program ? "the array of inputs" : "the program");
+    if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "the %s NULL", program ? "inputs are" : "program is");
     fxa__env env;
     FXA_TRY(eval_bind(program, in, params, tensors, &env, err));
     size_t n = (size_t)program->n_nodes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of operations as data, and the words of the language: names of types and inputs, and which names a program may
- * not give to its own things. Everything about an operation comes from ops.def; here it is only laid out by code.
+ * The table of operations as data, and the words of the language: names of types and inputs, and which names a program
+ * may not give to its own things. Everything about an operation comes from ops.def; here it is only laid out by code.
  */
 #include "program.h"
 

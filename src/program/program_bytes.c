@@ -19,8 +19,8 @@
  *   16 bytes  the hash of the program
  *
  * One program has one form in bytes. The reader trusts none of it: every node passes through the builder, which checks
- * types, arity and limits anew; then the hash must agree, and the rebuilt program written again must give the same bytes.
- * So dead, unfolded, unsorted or repeated nodes are refused as well as damage.
+ * types, arity and limits anew; then the hash must agree, and the rebuilt program written again must give the same
+ * bytes. So dead, unfolded, unsorted or repeated nodes are refused as well as damage.
  */
 #include "program.h"
 
@@ -170,8 +170,8 @@ static fxa_value pbytes_read_node(pbytes_in *in, uint32_t number) {
     default: value = fxa_builder_op(in->b, (fxa_op)op, arg, arity);
     }
     if (in->r->failed || value < 0) return -1;
-    if (fxa__builder_type(in->b, value) != (fxa_type)type) return pbytes_bad(in, "a node has another type than it says");
-    return value;
+    bool as_said = fxa__builder_type(in->b, value) == (fxa_type)type;
+    return as_said ? value : pbytes_bad(in, "a node has another type than it says");
 }
 
 static bool pbytes_read_nodes(pbytes_in *in) {
@@ -217,13 +217,14 @@ static bool pbytes_read_outputs(pbytes_in *in) {
 }
 
 /* The program must be what the bytes [start, r->at) say, to the last one. */
-static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const fxa__reader *r, size_t start, fxa_error *err) {
+static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const fxa__reader *r, size_t start,
+                                 fxa_error *err) {
     fxa__writer w = {.host = host};
     fxa_status status = fxa__program_write(p, &w);
     if (status != FXA_OK) {
         status = fxa__fail_memory(err, "the bytes of a program");
     } else if (memcmp(p->hash, r->data + r->at - sizeof p->hash, sizeof p->hash) != 0) {
-        status = fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: their hash is not that of the program they hold");
+        status = fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: the hash is not that of the program");
     } else if (w.size != r->at - start || memcmp(w.data, r->data + start, w.size) != 0) {
         status = fxa__fail(err, FXA_E_BYTES, "program bytes are not in canonical form");
     }
@@ -259,7 +260,8 @@ fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out,
     if (version != PBYTES_VERSION)
         return fxa__fail(err, FXA_E_VERSION, "program bytes have format version %u, this library reads %u", version,
                          PBYTES_VERSION);
-    if (kind > FXA_PROGRAM_DERIVATIVE) return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: kind %u is none", kind);
+    if (kind > FXA_PROGRAM_DERIVATIVE)
+        return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: kind %u is none", kind);
     pbytes_in *in = fxa__alloc(host, sizeof *in);
     if (!in) return fxa__fail_memory(err, "a program from bytes");
     in->r = r;
@@ -275,7 +277,8 @@ fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out,
 fxa_status fxa_program_load(fxa_context *ctx, const void *bytes, size_t size, fxa_program **out, fxa_error *err) {
     if (out) *out = NULL;
     if (!ctx || !bytes || !out)
-        return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", !ctx ? "the context" : bytes ? "the place for the program" : "bytes");
+        return fxa__fail(err, FXA_E_ARGUMENT, "%s NULL",
+                         !ctx ? "the context is" : bytes ? "the place of the program is" : "the bytes are");
     fxa__reader r = {.data = bytes, .size = size};
     fxa_program *p = NULL;
     fxa_status status = fxa__program_read(fxa__context_host(ctx), &r, &p, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking at a finished program and holding it. Every query takes NULL and an index past the end, and gives zeroes then.
+ * Looking at a finished program and holding it. Queries take NULL and an index past the end, and give zeroes then.
  */
 #include "program.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Simplification of one operation as it is built: constants are folded, commutative operands put in order, and identities
- * applied that hold for every value, NaN, infinities, -0 and wrapping ints included. Nothing here changes a result in any
- * bit but a NaN's payload; x + 0.0, x * 0.0 and x - x of floats stay as they are.
+ * Simplification of one operation as it is built: constants are folded, commutative operands put in order, and
+ * identities applied that hold for every value, NaN, infinities, -0 and wrapping ints included. Nothing here changes a
+ * result in any bit but a NaN's payload; x + 0.0, x * 0.0 and x - x of floats stay as they are.
  *
- * Each rule returns a value, or SIMPLIFY_NONE, or rewrites the node and returns SIMPLIFY_AGAIN. The loop ends when no rule
- * applies, so the stored node is a fixed point: building a finished program again gives the same program.
+ * Each rule returns a value, or SIMPLIFY_NONE, or rewrites the node and returns SIMPLIFY_AGAIN. The loop ends when no
+ * rule applies, so the stored node is a fixed point: building a finished program again gives the same program.
  */
 #include "build.h"
 
@@ -38,9 +38,10 @@ static fxa_value simplify_rewrite(fxa__node *n, fxa_op op, fxa_value x, fxa_valu
 
 /* ---- Order of commutative operands: score, expressions, loads, params, coordinates, constants -------------------- */
 
+/* A cast stands where its operand does. */
 static int simplify_rank(const fxa_builder *b, fxa_value x) {
     const fxa__node *n = &b->nodes[x];
-    while (n->op == FXA_OP_FLOAT || n->op == FXA_OP_INT) n = &b->nodes[n->arg[0]]; /* a cast stands where its operand does */
+    while (n->op == FXA_OP_FLOAT || n->op == FXA_OP_INT) n = &b->nodes[n->arg[0]];
     switch (n->op) {
     case FXA_OP_CONST: return 5 + FXA_INPUT_COUNT;
     case FXA_OP_INPUT: return n->imm == FXA_INPUT_SCORE || n->imm == FXA_INPUT_DSCORE ? 0 : 4 + n->imm;

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Params and tensors of a builder: which names they may have, finding them again, and the indices of a tensor. They are
+ * kept in order of declaration here and sorted by name when the program is finished.
+ */
+#include "build.h"
+
+#include "../base/dtype.h"
+
+#include <string.h>
+
+/* The name with every byte that is not a plain character shown as '?', cut to fit a message. */
+static const char *declare_shown(const char *name, char out[FXA_MAX_NAME + 1]) {
+    size_t n = 0;
+    for (; name[n] && n < FXA_MAX_NAME; n++) out[n] = name[n] < ' ' || name[n] > '~' ? '?' : name[n];
+    out[n] = 0;
+    return out;
+}
+
+static bool declare_name_check(fxa_builder *b, const char *name, const char *what) {
+    char shown[FXA_MAX_NAME + 1];
+    if (!name) {
+        (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "the name of a %s is NULL", what);
+        return false;
+    }
+    size_t n = 0;
+    bool good = *name && !(*name >= '0' && *name <= '9');
+    for (; name[n] && good; n++)
+        good = (name[n] >= 'a' && name[n] <= 'z') || (name[n] >= 'A' && name[n] <= 'Z') ||
+               (name[n] >= '0' && name[n] <= '9') || name[n] == '_';
+    if (!good)
+        (void)fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' cannot name a %s: letters, digits and '_' can, no digit first",
+                                declare_shown(name, shown), what);
+    else if (n > FXA_MAX_NAME)
+        (void)fxa__builder_fail(b, FXA_E_LIMIT, "the %s name '%s...' has %zu bytes, at most %d are accepted", what,
+                                declare_shown(name, shown), n, FXA_MAX_NAME);
+    else if (fxa__name_reserved(name))
+        (void)fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' is a word of the language and cannot name a %s", name, what);
+    return !fxa__builder_failed(b);
+}
+
+static int32_t declare_find(const fxa__decl *list, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i].name, name) == 0) return (int32_t)i;
+    return -1;
+}
+
+int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tensor, fxa__decl *out) {
+    int32_t slot = declare_find(b->params, b->n_params, name);
+    bool tensor = slot < 0;
+    if (tensor) slot = declare_find(b->tensors, b->n_tensors, name);
+    if (slot < 0) return -1;
+    if (is_tensor) *is_tensor = tensor;
+    if (out) *out = tensor ? b->tensors[slot] : b->params[slot];
+    return slot;
+}
+
+/* Appends a declaration to one of the two lists; the slot, or -1. */
+static int32_t declare_add(fxa_builder *b, bool tensor, const fxa__decl *decl) {
+    fxa__decl **list = tensor ? &b->tensors : &b->params;
+    size_t *n = tensor ? &b->n_tensors : &b->n_params, max = tensor ? FXA_MAX_TENSORS : FXA_MAX_PARAMS;
+    if (*n >= max)
+        return fxa__builder_fail(b, FXA_E_LIMIT, "'%s' is one %s too many: a program has at most %zu", decl->name,
+                                 tensor ? "tensor" : "param", max);
+    if (!fxa__grow(b->host, list, tensor ? &b->tensors_capacity : &b->params_capacity, *n + 1, sizeof **list))
+        return fxa__builder_fail_memory(b);
+    (*list)[*n] = *decl;
+    return (int32_t)(*n)++;
+}
+
+fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type) {
+    if (!fxa__builder_ready(b) || !declare_name_check(b, name, "param")) return -1;
+    if (type != FXA_FLOAT && type != FXA_INT)
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "param '%s' is of type %s; float and int are accepted", name,
+                                 fxa__type_name(type));
+    if (declare_find(b->tensors, b->n_tensors, name) >= 0)
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' is a tensor already and cannot be a param too", name);
+    int32_t slot = declare_find(b->params, b->n_params, name);
+    if (slot >= 0 && b->params[slot].type != (uint8_t)type)
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "param '%s' is declared as %s already, not as %s", name,
+                                 fxa__type_name(b->params[slot].type), fxa__type_name(type));
+    if (slot < 0) {
+        fxa__decl decl = {.type = (uint8_t)type};
+        memcpy(decl.name, name, strlen(name));
+        slot = declare_add(b, false, &decl);
+        if (slot < 0) return -1;
+    }
+    fxa__node node = {.op = FXA_OP_PARAM, .type = (uint8_t)type, .imm = slot};
+    return fxa__builder_intern(b, &node);
+}
+
+int32_t fxa_builder_tensor(fxa_builder *b, const char *name, fxa_dtype dtype, int32_t rank) {
+    if (!fxa__builder_ready(b) || !declare_name_check(b, name, "tensor")) return -1;
+    if (!fxa__dtype_valid(dtype))
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' has dtype %d, which is none (%s, %s, ... are)", name,
+                                 (int)dtype, fxa_dtype_name(FXA_F64), fxa_dtype_name(FXA_F32));
+    if (rank < 0 || rank > FXA_MAX_RANK)
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' has rank %d; 0 to %d are accepted", name, (int)rank,
+                                 FXA_MAX_RANK);
+    if (declare_find(b->params, b->n_params, name) >= 0)
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' is a param already and cannot be a tensor too", name);
+    int32_t slot = declare_find(b->tensors, b->n_tensors, name);
+    const fxa__decl *old = slot >= 0 ? &b->tensors[slot] : NULL;
+    if (old && (old->dtype != (uint8_t)dtype || old->rank != (uint8_t)rank))
+        return fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' is declared as %s[%d] already, not as %s[%d]", name,
+                                 fxa_dtype_name((fxa_dtype)old->dtype), old->rank, fxa_dtype_name(dtype), (int)rank);
+    if (old) return slot;
+    fxa__decl decl = {.type = (uint8_t)fxa__dtype_type(dtype), .dtype = (uint8_t)dtype, .rank = (uint8_t)rank};
+    memcpy(decl.name, name, strlen(name));
+    return declare_add(b, true, &decl);
+}
+
+bool fxa__builder_index(fxa_builder *b, int32_t slot, const fxa_value *index, size_t n_index, int32_t *out) {
+    const fxa__decl *t = &b->tensors[slot];
+    if (n_index != t->rank || (n_index && !index)) {
+        (void)fxa__builder_fail(b, FXA_E_PROGRAM, "tensor '%s' has rank %d, got %zu %s", t->name, t->rank, n_index,
+                                n_index == 1 ? "index" : "indices");
+        return false;
+    }
+    for (size_t i = 0; i < n_index; i++) {
+        if (!fxa__builder_holds(b, index[i])) return false;
+        if (fxa__builder_type(b, index[i]) == FXA_FLOAT) {
+            (void)fxa__builder_fail(b, FXA_E_PROGRAM,
+                                    "index %zu of tensor '%s' is a float; ints are accepted (write int(x))", i + 1,
+                                    t->name);
+            return false;
+        }
+        out[i] = fxa__builder_convert(b, index[i], FXA_INT);
+        if (out[i] < 0) return false;
+    }
+    return true;
+}
