@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The arguments of one run, checked against the problem: presence, alignment, counts, params, workspace. What passes is
+ * laid out as an fxa__bind, whose views of captured tensors lie in front of the engine's workspace, so that a run
+ * allocates nothing. Overlap and the values of lengths and pages are looked at by bind_overlap.c and bind_values.c.
+ */
+#include "operand.h"
+
+#include "../base/num.h"
+
+#include <string.h>
+
+/* An older caller's struct reaches at least the scale: a run without program. */
+#define ARGS_MIN_SIZE offsetof(fxa_args, params)
+
+/* Views of tensors, of their gradients (backward), and of bprop's tensors, in this order. */
+static size_t bind_views(const fxa__problem *p) {
+    return p->p.n_captures * (p->p.pass == FXA_BACKWARD ? 2 : 1) + p->p.n_bprop_captures;
+}
+
+size_t fxa__bind_size(const fxa__problem *p) {
+    size_t bytes = bind_views(p) * sizeof(fxa_view);
+    return (bytes + FXA_WORKSPACE_ALIGN - 1) / FXA_WORKSPACE_ALIGN * FXA_WORKSPACE_ALIGN;
+}
+
+/* ---- Slots -------------------------------------------------------------------------------------------------------------- */
+
+static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, const char *why,
+                                     const char *flag, fxa_error *err) {
+    int64_t first, end;
+    if (fxa__region_is_empty(r)) return FXA_OK;
+    if (!r->data)
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is NULL; %s%s", kind, name, flag ? "asked for by " : why, flag ? flag : "");
+    if ((uintptr_t)r->data % (uintptr_t)r->element)
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its elements need a multiple of %lld bytes", kind, name, r->data,
+                         (long long)r->element);
+    if (!fxa__region_addresses(r, &first, &end))
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its tensor leaves the address space", kind, name, r->data);
+    return FXA_OK;
+}
+
+/* A pointer in an output slot of this pass that would stay unwritten is a mistake; unused inputs are ignored. */
+static fxa_status bind_check_operands(const fxa_problem *p, void *const *slot, fxa_error *err) {
+    for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
+        const fxa__operand_info *info = fxa__operand_info_get(i);
+        fxa__role role = fxa__operand_role(p, info);
+        const char *name = fxa_slot_name((fxa_slot)info->slot);
+        int64_t size[4];
+        if (role == FXA__UNUSED && slot[info->slot] && info->role[p->pass] == FXA__WRITTEN)
+            return fxa__fail(err, FXA_E_BINDING, "slot %s is set, and this problem does not write it: it lacks flag %s", name,
+                             info->flag_name);
+        if (role == FXA__UNUSED) continue;
+        fxa__operand_sizes(p, info->shape, size);
+        fxa__region r = fxa__operand_region(fxa__operand_of(p, info), size, slot[info->slot]);
+        FXA_TRY(bind_check_pointer("slot", name, &r, info->why, info->flag[p->pass] ? info->flag_name : NULL, err));
+    }
+    return FXA_OK;
+}
+
+static const char *bind_table_why(fxa_slot slot) {
+    if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return "FXA_VARLEN reads int32 [B+1] offsets";
+    if (slot == FXA_SLOT_PAGES) return "FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers";
+    if (slot >= FXA_SLOT_DYN_B) return "a dynamic map reads one int32 from it";
+    return "a FXA_MAP_TABLE map reads int32 coordinates from it";
+}
+
+static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa_error *err) {
+    for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++) {
+        int64_t n = fxa__slot_length(p, (fxa_slot)i);
+        bool optional = i == FXA_SLOT_LEN_Q || i == FXA_SLOT_LEN_K;
+        if (n < 0 || (optional && !slot[i])) continue;
+        fxa__region r = {slot[i], 4, 1, {n}, {1}};
+        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, bind_table_why((fxa_slot)i), NULL, err));
+    }
+    if ((p->flags & FXA_PADDING) && p->b && !slot[FXA_SLOT_LEN_Q] && !slot[FXA_SLOT_LEN_K])
+        return fxa__fail(err, FXA_E_BINDING, "slots LEN_Q and LEN_K are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
+    for (int i = FXA_SLOT_COUNT; i < FXA_SLOT_MAX; i++)
+        if (slot[i])
+            return fxa__fail(err, FXA_E_BINDING, "slot %d is set: this library knows slots 0 to %d", i, FXA_SLOT_COUNT - 1);
+    return FXA_OK;
+}
+
+/* ---- Params ------------------------------------------------------------------------------------------------------------- */
+
+static fxa_status bind_check_params(const char *name, const fxa_program *program, const double *params, size_t n,
+                                    fxa_error *err) {
+    size_t want = program ? fxa_program_param_count(program) : 0;
+    if (n != want)
+        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu params", name, n, want);
+    if (n && !params) return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu params", name, want);
+    if ((uintptr_t)params % sizeof(double))
+        return fxa__fail(err, FXA_E_BINDING, "%s is %p: doubles need a multiple of %zu bytes", name, (const void *)params,
+                         sizeof(double));
+    for (size_t i = 0; i < n; i++) {
+        fxa_param_info info = fxa_program_param(program, i);
+        double x = params[i];
+        if (info.type == FXA_INT && !(x >= INT32_MIN && x <= INT32_MAX && x == floor(x)))
+            return fxa__fail(err, FXA_E_BINDING, "%s[%zu] (%s) is %.17g: an int param is a whole number of 32 bits", name, i,
+                             info.name, x);
+    }
+    return FXA_OK;
+}
+
+static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+    size_t want = p->program ? fxa_program_param_count(p->program) : 0;
+    if (!p->param_grads) return FXA_OK;
+    if (args->n_dparams != want)
+        return fxa__fail(err, FXA_E_BINDING, "n_dparams is %zu: the program has %zu params", args->n_dparams, want);
+    if (!args->dparams) return fxa__fail(err, FXA_E_BINDING, "dparams is NULL; param_grads asks for gradients of params");
+    if ((uintptr_t)args->dparams % sizeof(double))
+        return fxa__fail(err, FXA_E_BINDING, "dparams is %p: doubles need a multiple of %zu bytes", (void *)args->dparams,
+                         sizeof(double));
+    return FXA_OK;
+}
+
+/* ---- Captured tensors ------------------------------------------------------------------------------------------------------ */
+
+static fxa_status bind_check_tensors(const char *name, const fxa_program *program, const fxa_capture *captures, size_t n,
+                                     const void *const *data, size_t n_data, fxa_error *err) {
+    if (n_data != n)
+        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu tensors", name, n_data, n);
+    if (n && !data) return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu tensors", name, n);
+    for (size_t i = 0; i < n; i++) {
+        fxa_view v = fxa__capture_view(program, captures, i, data[i]);
+        fxa__region r = fxa__view_region(&v);
+        FXA_TRY(bind_check_pointer(name, fxa_program_tensor(program, i).name, &r, "the program loads from it", NULL, err));
+    }
+    return FXA_OK;
+}
+
+static const void *bind_grad_pointer(const fxa_args *args, size_t i) {
+    return i < args->n_dtensors && args->dtensors ? args->dtensors[i] : NULL;
+}
+
+static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+    size_t asked = 0;
+    for (size_t i = 0; i < p->n_captures; i++) asked += p->captures[i].grad;
+    if (args->n_dtensors != p->n_captures && (asked || args->n_dtensors))
+        return fxa__fail(err, FXA_E_BINDING, "n_dtensors is %zu: the program has %zu tensors", args->n_dtensors, p->n_captures);
+    for (size_t i = 0; i < p->n_captures; i++) {
+        const char *name = fxa_program_tensor(p->program, i).name;
+        const void *data = bind_grad_pointer(args, i);
+        if (data && !p->captures[i].grad)
+            return fxa__fail(err, FXA_E_BINDING, "dtensors %s is set, and its capture does not ask for a gradient", name);
+        if (!p->captures[i].grad) continue;
+        fxa_view v = fxa__capture_grad_view(p->program, p->captures, i, data);
+        fxa__region r = fxa__view_region(&v);
+        FXA_TRY(bind_check_pointer("dtensors", name, &r, "its capture asks for the gradient", NULL, err));
+    }
+    return FXA_OK;
+}
+
+/* ---- The whole ----------------------------------------------------------------------------------------------------------------- */
+
+static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed, fxa_error *err) {
+    if (!fxa__add_size(front, engine, needed) || *needed > INT64_MAX)
+        return fxa__fail(err, FXA_E_WORKSPACE, "%zu + %zu bytes of workspace are needed: more than 63 bits count", front, engine);
+    if (*needed == 0) return FXA_OK;
+    if (!args->workspace) return fxa__fail(err, FXA_E_WORKSPACE, "workspace is NULL: %zu bytes are needed", *needed);
+    if (args->workspace_size < *needed)
+        return fxa__fail(err, FXA_E_WORKSPACE, "workspace_size is %zu bytes: %zu are needed", args->workspace_size, *needed);
+    if ((uintptr_t)args->workspace % FXA_WORKSPACE_ALIGN)
+        return fxa__fail(err, FXA_E_WORKSPACE, "workspace is %p: it needs a multiple of %d", args->workspace,
+                         FXA_WORKSPACE_ALIGN);
+    return FXA_OK;
+}
+
+static fxa_status bind_check(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+    if (args->reserved) return fxa__fail(err, FXA_E_BINDING, "reserved is %u: accepted is 0", args->reserved);
+    if (isinf(args->scale))
+        return fxa__fail(err, FXA_E_BINDING, "scale is %g: accepted are finite numbers, or NAN for 1/sqrt(d)", args->scale);
+    FXA_TRY(bind_check_operands(p, args->slot, err));
+    FXA_TRY(bind_check_tables(p, args->slot, err));
+    FXA_TRY(bind_check_params("params", p->program, args->params, args->n_params, err));
+    FXA_TRY(bind_check_tensors("tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors, err));
+    if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_grads(p, args, err));
+    FXA_TRY(bind_check_dparams(p, args, err));
+    if (!p->bprop) return FXA_OK;
+    FXA_TRY(bind_check_params("bprop_params", p->bprop, args->bprop_params, args->n_bprop_params, err));
+    return bind_check_tensors("bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures, args->bprop_tensors,
+                              args->n_bprop_tensors, err);
+}
+
+static void bind_fill(const fxa_problem *p, const fxa_args *args, fxa_view *views, fxa__bind *out) {
+    bool backward = p->pass == FXA_BACKWARD;
+    size_t n = p->n_captures;
+    fxa_view *grads = n ? views + n : NULL, *bprop = p->n_bprop_captures ? views + 2 * n : NULL;
+    for (size_t i = 0; i < n; i++) views[i] = fxa__capture_view(p->program, p->captures, i, args->tensors[i]);
+    for (size_t i = 0; backward && i < n; i++)
+        grads[i] = fxa__capture_grad_view(p->program, p->captures, i, bind_grad_pointer(args, i));
+    for (size_t i = 0; i < p->n_bprop_captures; i++)
+        bprop[i] = fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]);
+    memcpy(out->slot, args->slot, sizeof out->slot);
+    out->scale = args->scale != args->scale ? 1 / sqrt((double)p->d) : args->scale;
+    out->params = args->params;
+    out->tensors = n ? views : NULL;
+    out->dtensors = backward ? grads : NULL;
+    out->dparams = p->param_grads ? args->dparams : NULL;
+    out->bprop_params = p->bprop ? args->bprop_params : NULL;
+    out->bprop_tensors = bprop;
+    out->seed = args->seed;
+    out->stream = args->stream;
+}
+
+/* The workspace is written last, when nothing can fail any more: on an error no byte of the caller's has changed. */
+fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, size_t engine_workspace, bool device,
+                          fxa__bind *out, fxa_error *err) {
+    const fxa_problem *p = &problem->p;
+    size_t front = fxa__bind_size(problem), needed;
+    fxa_args a = FXA_ARGS_INIT;
+    memset(out, 0, sizeof *out);
+    FXA_TRY(fxa__struct_read(&a, sizeof a, ARGS_MIN_SIZE, args, "fxa_args", err));
+    FXA_TRY(bind_check(p, &a, err));
+    FXA_TRY(bind_check_workspace(&a, front, engine_workspace, &needed, err));
+    FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
+    if (!device) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
+    bind_fill(p, &a, a.workspace, out);
+    out->workspace = engine_workspace ? (char *)a.workspace + front : NULL;
+    out->workspace_size = engine_workspace;
+    return fxa__ok(err);
+}

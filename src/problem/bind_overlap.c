@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Everything a run touches, as a list of regions by number, and the check that what it writes lies apart from the rest.
+ * The list is made anew for each question, so that a run needs no memory for it. Slices that interleave in one buffer
+ * (packed QKV and its gradients) are apart, and found to be so.
+ */
+#include "operand.h"
+
+typedef struct touched {
+    const char *kind, *name; /* "slot" "DQ", "dtensors" "bias", ... */
+    bool written;
+    fxa__region region; /* no data: not touched */
+} touched;
+
+typedef struct touch_list {
+    const fxa_problem *p;
+    const fxa_args *args;
+    size_t workspace_size;
+} touch_list;
+
+static void touch_flat(touched *out, const char *kind, const void *data, int64_t element, size_t n, bool written) {
+    out->kind = kind;
+    out->written = written;
+    out->region = (fxa__region){n ? data : NULL, element, 1, {(int64_t)n}, {1}};
+}
+
+static void touch_view(touched *out, const char *kind, const fxa_program *program, size_t i, fxa_view view, bool written) {
+    out->kind = kind;
+    out->name = fxa_program_tensor(program, i).name;
+    out->written = written;
+    out->region = fxa__view_region(&view);
+}
+
+static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, touched *out) {
+    const fxa__operand_info *info = fxa__operand_info_get(i);
+    fxa__role role = fxa__operand_role(p, info);
+    int64_t size[4];
+    fxa__operand_sizes(p, info->shape, size);
+    const void *data = role == FXA__UNUSED ? NULL : args->slot[info->slot];
+    out->kind = "slot";
+    out->name = fxa_slot_name((fxa_slot)info->slot);
+    out->written = role == FXA__WRITTEN;
+    out->region = fxa__operand_region(fxa__operand_of(p, info), size, data);
+}
+
+static void touch_table(const fxa_problem *p, const fxa_args *args, size_t i, touched *out) {
+    fxa_slot slot = (fxa_slot)(FXA_SLOT_LEN_Q + i);
+    int64_t n = fxa__slot_length(p, slot);
+    touch_flat(out, "slot", args->slot[slot], 4, n > 0 ? (size_t)n : 0, false);
+    out->name = fxa_slot_name(slot);
+}
+
+/* Arrays that are neither slots nor tensors. */
+static void touch_other(const touch_list *l, size_t i, touched *out) {
+    const fxa_problem *p = l->p;
+    const fxa_args *args = l->args;
+    if (i == 0) touch_flat(out, "workspace", args->workspace, 1, l->workspace_size, true);
+    if (i == 1) touch_flat(out, "params", args->params, 8, args->n_params, false);
+    if (i == 2) touch_flat(out, "dparams", args->dparams, 8, p->param_grads ? args->n_dparams : 0, true);
+    if (i == 3) touch_flat(out, "bprop_params", args->bprop_params, 8, p->bprop ? args->n_bprop_params : 0, false);
+}
+
+/* Number `i` of the list; false past its end. */
+static bool touch_get(const touch_list *l, size_t i, touched *out) {
+    const size_t tables = FXA_SLOT_COUNT - FXA_SLOT_LEN_Q, others = 4;
+    const fxa_problem *p = l->p;
+    const fxa_args *args = l->args;
+    *out = (touched){"", "", false, {NULL, 1, 0, {0}, {0}}};
+    if (i < FXA__OPERAND_COUNT) return touch_operand(p, args, i, out), true;
+    i -= FXA__OPERAND_COUNT;
+    if (i < tables) return touch_table(p, args, i, out), true;
+    i -= tables;
+    if (i < others) return touch_other(l, i, out), true;
+    i -= others;
+    if (i < p->n_captures) {
+        touch_view(out, "tensors", p->program, i, fxa__capture_view(p->program, p->captures, i, args->tensors[i]), false);
+        return true;
+    }
+    i -= p->n_captures;
+    if (i < p->n_captures) {
+        if (p->captures[i].grad)
+            touch_view(out, "dtensors", p->program, i,
+                       fxa__capture_grad_view(p->program, p->captures, i, args->dtensors ? args->dtensors[i] : NULL), true);
+        return true;
+    }
+    i -= p->n_captures;
+    if (i >= p->n_bprop_captures) return false;
+    touch_view(out, "bprop_tensors", p->bprop, i, fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]),
+               false);
+    return true;
+}
+
+fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
+    const touch_list list = {p, args, workspace_size};
+    touched a, b;
+    for (size_t i = 0; touch_get(&list, i, &a); i++) {
+        if (!a.written || !a.region.data) continue;
+        for (size_t j = 0; touch_get(&list, j, &b); j++) {
+            if (!b.region.data || j == i || (b.written && j < i)) continue; /* two outputs are compared once */
+            if (fxa__region_overlaps(&a.region, &b.region))
+                return fxa__fail(err, FXA_E_BINDING, "%s%s%s is written and overlaps %s%s%s in memory", a.kind,
+                                 *a.name ? " " : "", a.name, b.kind, *b.name ? " " : "", b.name);
+        }
+    }
+    return FXA_OK;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The values of lengths, offsets and page numbers, which decide what an engine touches: read from host memory and checked
+ * before anything runs, each refusal naming the index.
+ */
+#include "operand.h"
+
+#include "../base/num.h"
+
+static fxa_status values_check_lengths(const char *name, const int32_t *len, int64_t b, int64_t most, fxa_error *err) {
+    for (int64_t i = 0; len && i < b; i++)
+        if (len[i] < 0 || len[i] > most)
+            return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d: accepted are 0 to %lld", name, (long long)i, len[i],
+                             (long long)most);
+    return FXA_OK;
+}
+
+static fxa_status values_check_offsets(const char *name, const int32_t *cu, int64_t b, int64_t most, int64_t total,
+                                       fxa_error *err) {
+    if (cu[0] < 0) return fxa__fail(err, FXA_E_BINDING, "%s[0] is %d: accepted are 0 and more", name, cu[0]);
+    for (int64_t i = 0; i < b; i++) {
+        int64_t len = (int64_t)cu[i + 1] - cu[i];
+        if (len < 0)
+            return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d, less than %d before it: offsets never decrease", name,
+                             (long long)i + 1, cu[i + 1], cu[i]);
+        if (len > most)
+            return fxa__fail(err, FXA_E_BINDING, "%s[%lld] to %s[%lld] is a sequence of %lld: the problem says %lld at most", name,
+                             (long long)i, name, (long long)i + 1, (long long)len, (long long)most);
+    }
+    if (cu[b] > total)
+        return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d: the packed tensors have %lld positions", name, (long long)b, cu[b],
+                         (long long)total);
+    return FXA_OK;
+}
+
+/* Only pages that hold keys of a sequence are looked at: the rest of the table may hold anything. */
+static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fxa_error *err) {
+    const int32_t *pages = slot[FXA_SLOT_PAGES], *len_k = p->flags & FXA_PADDING ? slot[FXA_SLOT_LEN_K] : NULL;
+    int64_t page_size = p->page_size, per_batch = (p->sk + page_size - 1) / page_size;
+    for (int64_t b = 0; b < p->b; b++) {
+        int64_t used = ((len_k ? len_k[b] : p->sk) + page_size - 1) / page_size;
+        for (int64_t i = 0; i < used; i++) {
+            int32_t page = pages[b * per_batch + i];
+            if (page < 0 || page >= p->n_pages)
+                return fxa__fail(err, FXA_E_BINDING, "PAGES[%lld,%lld] is %d: accepted are 0 to %lld", (long long)b, (long long)i,
+                                 page, (long long)p->n_pages - 1);
+        }
+    }
+    return FXA_OK;
+}
+
+fxa_status fxa__bind_check_values(const fxa_problem *p, void *const *slot, fxa_error *err) {
+    if (p->flags & FXA_PADDING) {
+        FXA_TRY(values_check_lengths("LEN_Q", slot[FXA_SLOT_LEN_Q], p->b, p->sq, err));
+        FXA_TRY(values_check_lengths("LEN_K", slot[FXA_SLOT_LEN_K], p->b, p->sk, err));
+    }
+    if (p->flags & FXA_VARLEN) {
+        FXA_TRY(values_check_offsets("CU_Q", slot[FXA_SLOT_CU_Q], p->b, p->sq, p->total_q, err));
+        FXA_TRY(values_check_offsets("CU_K", slot[FXA_SLOT_CU_K], p->b, p->sk, p->total_k, err));
+    }
+    return p->flags & FXA_PAGED ? values_check_pages(p, slot, err) : FXA_OK;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where rows and keys lie and which coordinates the program sees: the geometry that engines on the host share. Operands
+ * are resolved and arguments were checked by the bind, so nothing here can fail.
+ */
+#include "problem.h"
+
+#include "../base/num.h"
+
+fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
+    const fxa_problem *in = &p->p;
+    fxa__seq seq = {in->sq, in->sk, 0, 0, 0, 0};
+    if (in->flags & FXA_VARLEN) {
+        const int32_t *cu_q = bind->slot[FXA_SLOT_CU_Q], *cu_k = bind->slot[FXA_SLOT_CU_K];
+        seq.q_start = cu_q[b];
+        seq.k_start = cu_k[b];
+        seq.q_len = cu_q[b + 1] - seq.q_start;
+        seq.k_len = cu_k[b + 1] - seq.k_start;
+    } else if (in->flags & FXA_PADDING) {
+        const int32_t *len_q = bind->slot[FXA_SLOT_LEN_Q], *len_k = bind->slot[FXA_SLOT_LEN_K];
+        if (len_q) seq.q_len = len_q[b];
+        if (len_k) seq.k_len = len_k[b];
+    }
+    seq.q_len_seen = (int32_t)(in->q_len ? in->q_len : seq.q_len);
+    seq.k_len_seen = (int32_t)(in->k_len ? in->k_len : seq.k_len);
+    return seq;
+}
+
+int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key, const fxa__bind *bind,
+                        int64_t b, int64_t h, int64_t s) {
+    const fxa_problem *in = &p->p;
+    int64_t outer = b, position = s;
+    if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* batch strides are 0 then */
+    if (is_key && (in->flags & FXA_PAGED)) {
+        const int32_t *pages = bind->slot[FXA_SLOT_PAGES];
+        int64_t page_size = in->page_size, per_batch = (in->sk + page_size - 1) / page_size;
+        outer = pages[b * per_batch + s / page_size];
+        position = s % page_size;
+    }
+    return outer * t->stride[0] + h * t->stride[1] + position * t->stride[2];
+}
+
+static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
+    uint32_t at = map->n_segments - 1;
+    while (at > 0 && map->segment[at].begin > i) at--;
+    const fxa_segment *s = &map->segment[at];
+    return s->base + s->step * (i - s->begin);
+}
+
+int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
+    const fxa_index_map *maps[4] = {&p->p.map_b, &p->p.map_h, &p->p.map_q, &p->p.map_k};
+    int at = (int)axis - FXA_INPUT_B;
+    const fxa_index_map *map = maps[at];
+    int64_t x = map->kind == FXA_MAP_TABLE      ? ((const int32_t *)bind->slot[FXA_SLOT_MAP_B + at])[i]
+                : map->kind == FXA_MAP_SEGMENTS ? coord_segment(map, i)
+                                                : map->base + map->step * i;
+    if (map->dynamic) x += *(const int32_t *)bind->slot[FXA_SLOT_DYN_B + at];
+    return fxa__wrap32(x);
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The operands of a problem as a table: which field, which slot, which shape, and when it is read or written. The
+ * validator, the binder and the byte format walk this table, so that an operand is described once. Also slot names.
+ */
+#include "operand.h"
+
+#include "../base/num.h"
+
+#include <string.h>
+
+#define OPERAND(field, slot, shape, forward, flag, backward, back_flag, flag_name, why)                                \
+    {#field,                                                                                                           \
+     (uint16_t)offsetof(fxa_problem, field),                                                                           \
+     FXA_SLOT_##slot,                                                                                                  \
+     FXA__SHAPE_##shape,                                                                                               \
+     {FXA__##forward, FXA__##backward},                                                                                \
+     {flag, back_flag},                                                                                                \
+     flag_name,                                                                                                        \
+     why}
+
+static const fxa__operand_info operand_table[FXA__OPERAND_COUNT] = {
+    OPERAND(q, Q, Q, READ, 0, READ, 0, NULL, "every run reads Q"),
+    OPERAND(k, K, K, READ, 0, READ, 0, NULL, "every run reads K"),
+    OPERAND(v, V, V, READ, 0, READ, 0, NULL, "every run reads V"),
+    OPERAND(o, O, O, WRITTEN, 0, READ, 0, NULL, "forward writes O and backward reads it"),
+    OPERAND(dout, DO, O, UNUSED, 0, READ, 0, NULL, "backward reads the gradient of O"),
+    OPERAND(dq, DQ, Q, UNUSED, 0, WRITTEN, FXA_GRAD_Q, "FXA_GRAD_Q", NULL),
+    OPERAND(dk, DK, K, UNUSED, 0, WRITTEN, FXA_GRAD_K, "FXA_GRAD_K", NULL),
+    OPERAND(dv_grad, DV, V, UNUSED, 0, WRITTEN, FXA_GRAD_V, "FXA_GRAD_V", NULL),
+    OPERAND(lse, LSE, ROW, WRITTEN, FXA_WANT_LSE, READ, 0, "FXA_WANT_LSE", "backward reads the LSE that forward wrote"),
+    OPERAND(max, MAX_ROW, ROW, WRITTEN, FXA_WANT_MAX, UNUSED, 0, "FXA_WANT_MAX", NULL),
+    OPERAND(dlse, DLSE, ROW, UNUSED, 0, READ, FXA_GRAD_LSE, "FXA_GRAD_LSE", NULL),
+    OPERAND(sink, SINK, SINK, READ, FXA_SINK, READ, FXA_SINK, "FXA_SINK", NULL),
+    OPERAND(dsink, DSINK, SINK, UNUSED, 0, WRITTEN, FXA_GRAD_SINK, "FXA_GRAD_SINK", NULL),
+};
+
+const fxa__operand_info *fxa__operand_info_get(size_t index) { return &operand_table[index]; }
+
+fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info) {
+    uint32_t flag = info->flag[p->pass == FXA_BACKWARD];
+    return flag == 0 || (p->flags & flag) ? (fxa__role)info->role[p->pass == FXA_BACKWARD] : FXA__UNUSED;
+}
+
+fxa_operand *fxa__operand_field(fxa_problem *p, const fxa__operand_info *info) {
+    return (fxa_operand *)(void *)((char *)p + info->offset);
+}
+
+const fxa_operand *fxa__operand_of(const fxa_problem *p, const fxa__operand_info *info) {
+    return (const fxa_operand *)(const void *)((const char *)p + info->offset);
+}
+
+uint32_t fxa__operand_sizes(const fxa_problem *p, uint32_t shape, int64_t size[4]) {
+    bool key = shape == FXA__SHAPE_K || shape == FXA__SHAPE_V, packed = p->flags & FXA_VARLEN;
+    bool paged = key && (p->flags & FXA_PAGED);
+    size[0] = paged ? p->n_pages : packed ? 1 : p->b;
+    size[1] = key ? p->hkv : p->hq;
+    size[2] = paged ? p->page_size : packed ? (key ? p->total_k : p->total_q) : key ? p->sk : p->sq;
+    size[3] = shape == FXA__SHAPE_Q || shape == FXA__SHAPE_K ? p->d : p->dv;
+    if (shape == FXA__SHAPE_SINK) size[0] = size[2] = 1;
+    if (shape == FXA__SHAPE_SINK || shape == FXA__SHAPE_ROW) size[3] = 1;
+    return shape == FXA__SHAPE_SINK ? 2u : (shape == FXA__SHAPE_ROW ? 6u : 14u) | !packed;
+}
+
+fxa__region fxa__operand_region(const fxa_operand *t, const int64_t size[4], const void *data) {
+    fxa__region r = {data, (int64_t)fxa_dtype_size((fxa_dtype)t->dtype), 4, {0}, {0}};
+    for (int i = 0; i < 4; i++) r.size[i] = size[i], r.stride[i] = t->stride[i];
+    return r;
+}
+
+/* Dense strides, innermost axis first; false when they do not fit. */
+static bool operand_fill_strides(fxa_operand *t, const int64_t size[4], uint32_t axes) {
+    static const uint8_t order[3][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {3, 1, 0, 2}}; /* BHSD, BSHD, SBHD */
+    int64_t step = 1;
+    for (int n = 0; n < 4; n++) {
+        uint32_t axis = order[t->layout][n];
+        t->stride[axis] = axes >> axis & 1u ? step : 0;
+        if (!fxa__mul_i64(step, size[axis], &step)) return false;
+    }
+    return true;
+}
+
+fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t size[4], uint32_t axes, bool written,
+                                fxa_error *err) {
+    char text[FXA__REGION_TEXT];
+    int64_t lo, hi;
+    if (t->layout > FXA_LAYOUT_STRIDED)
+        return fxa__fail(err, FXA_E_PROBLEM, "%s.layout is %u: accepted are 0 to 3 (BHSD, BSHD, SBHD, STRIDED)", name,
+                         t->layout);
+    bool fits = t->layout == FXA_LAYOUT_STRIDED || operand_fill_strides(t, size, axes);
+    t->layout = FXA_LAYOUT_STRIDED;
+    for (int i = 0; i < 4; i++)
+        if (!(axes >> i & 1u)) t->stride[i] = 0;
+    fxa__region r = fxa__operand_region(t, size, NULL);
+    if (!fits || !fxa__region_extent(&r, &lo, &hi)) {
+        fxa__region_text(&r, text);
+        return fxa__fail(err, FXA_E_PROBLEM, "%s is too large: %s do not fit in 64 bits", name, text);
+    }
+    if (written && !fxa__region_is_nested(&r)) {
+        fxa__region_text(&r, text);
+        return fxa__fail(err, FXA_E_PROBLEM, "%s overlaps itself: %s; an output needs a place for each element", name, text);
+    }
+    return FXA_OK;
+}
+
+/* ---- Slots -------------------------------------------------------------------------------------------------------------- */
+
+const char *fxa_slot_name(fxa_slot slot) {
+    static const char *const names[FXA_SLOT_COUNT] = {
+        "Q",     "K",    "V",    "O",    "LSE",   "MAX_ROW", "DO",    "DLSE",  "DQ",    "DK",    "DV",    "SINK",  "DSINK",
+        "LEN_Q", "LEN_K", "CU_Q", "CU_K", "PAGES", "MAP_B",   "MAP_H", "MAP_Q", "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K"};
+    return (uint32_t)slot < FXA_SLOT_COUNT ? names[slot] : NULL;
+}
+
+int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
+    const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
+    const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
+    if (slot == FXA_SLOT_LEN_Q || slot == FXA_SLOT_LEN_K) return p->flags & FXA_PADDING ? p->b : -1;
+    if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
+    if (slot == FXA_SLOT_PAGES)
+        return p->flags & FXA_PAGED ? p->b * ((p->sk + p->page_size - 1) / p->page_size) : -1;
+    if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {
+        int axis = (int)slot - FXA_SLOT_MAP_B;
+        return map[axis]->kind == FXA_MAP_TABLE ? n[axis] : -1;
+    }
+    if (slot >= FXA_SLOT_DYN_B && slot <= FXA_SLOT_DYN_K) return map[slot - FXA_SLOT_DYN_B]->dynamic ? 1 : -1;
+    return -1;
+}
+
+/* ---- Captures ------------------------------------------------------------------------------------------------------------- */
+
+static fxa_view capture_view(fxa_tensor_info info, const fxa_capture *c, const int64_t *stride, const void *data) {
+    fxa_view v = {data, info.dtype, info.rank, {0}, {0}};
+    memcpy(v.size, c->size, sizeof v.size);
+    memcpy(v.stride, stride, sizeof v.stride);
+    return v;
+}
+
+fxa_view fxa__capture_view(const fxa_program *program, const fxa_capture *captures, size_t index, const void *data) {
+    return capture_view(fxa_program_tensor(program, index), &captures[index], captures[index].stride, data);
+}
+
+fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index, const void *data) {
+    fxa_view v = capture_view(fxa_program_tensor(program, index), &captures[index], captures[index].grad_stride, data);
+    if (captures[index].grad) v.dtype = (fxa_dtype)captures[index].grad_dtype;
+    return v;
+}
+
+fxa__region fxa__view_region(const fxa_view *v) {
+    fxa__region r = {v->data, (int64_t)fxa_dtype_size(v->dtype), v->rank, {0}, {0}};
+    memcpy(r.size, v->size, sizeof r.size);
+    memcpy(r.stride, v->stride, sizeof r.stride);
+    return r;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A problem from the caller's struct: read, defaulted, checked, copied, resolved; then what runs (the program with its
+ * ready masks, and its derivative for backward) and the two keys. After fxa__problem_create it never changes, so threads
+ * share it freely. One allocation holds the object and the copies of the captures.
+ */
+#include "operand.h"
+
+#include "../base/blake2s.h"
+#include "../base/num.h"
+
+#include <string.h>
+
+/* A caller's struct must reach at least the sizes; later fields of an older caller are zero: none, default, off. */
+#define PROBLEM_MIN_SIZE offsetof(fxa_problem, total_q)
+
+static fxa_program *problem_keep_program(const fxa_program *program) {
+    fxa_program *p = (fxa_program *)(uintptr_t)program; /* only its reference count changes */
+    if (p) fxa_program_retain(p);
+    return p;
+}
+
+/* A copy of the defaulted and checked struct, still to be resolved. */
+static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__problem **out, fxa_error *err) {
+    size_t n = from->n_captures, n_bprop = from->n_bprop_captures; /* checked: at most FXA_MAX_TENSORS each */
+    size_t bytes = sizeof(fxa__problem) + (n + n_bprop) * sizeof(fxa_capture);
+    fxa__problem *p = fxa__alloc(host, bytes);
+    if (!p) return fxa__fail_memory(err, "a problem");
+    fxa_capture *captures = (fxa_capture *)(void *)(p + 1);
+    atomic_init(&p->refs, 1);
+    p->host = fxa__host_retain(host);
+    p->bytes = bytes;
+    p->p = *from;
+    p->p.engine = NULL;
+    p->p.program = problem_keep_program(from->program);
+    p->p.bprop = problem_keep_program(from->bprop);
+    p->p.captures = n ? captures : NULL;
+    p->p.bprop_captures = n_bprop ? captures + n : NULL;
+    if (n) memcpy(captures, from->captures, n * sizeof *captures);
+    if (n_bprop) memcpy(captures + n, from->bprop_captures, n_bprop * sizeof *captures);
+    p->f64 = from->q.dtype == FXA_F64;
+    *out = p;
+    return FXA_OK;
+}
+
+/* The programs that engines lower. Slots of params and tensors are the user's, so their number must not change. */
+static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
+    const fxa_problem *in = &p->p;
+    FXA_TRY(fxa__program_with_masks(p->host, in->program, in->flags, in->window_left, in->window_right, &p->program, err));
+    size_t params = in->program ? fxa_program_param_count(in->program) : 0;
+    if (fxa_program_tensor_count(p->program) != in->n_captures || fxa_program_param_count(p->program) != params)
+        return fxa__fail(err, FXA_E_INTERNAL, "ready masks changed the declarations of a program");
+    return in->pass == FXA_BACKWARD ? fxa_program_derivative(p->program, &p->derivative, err) : FXA_OK;
+}
+
+static fxa_status problem_hash(const fxa__problem *p, bool with_geometry, uint8_t key[16], fxa_error *err) {
+    fxa__writer w = {p->host, NULL, 0, 0, false};
+    fxa__problem_write(p, with_geometry, &w);
+    fxa_status status = w.failed ? fxa__fail_memory(err, "the key of a problem") : FXA_OK;
+    if (status == FXA_OK) fxa__blake2s_128(w.data, w.size, key);
+    fxa__writer_free(&w);
+    return status;
+}
+
+fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa__problem **out, fxa_error *err) {
+    fxa_problem in = FXA_PROBLEM_INIT;
+    fxa__problem *p = NULL;
+    *out = NULL;
+    FXA_TRY(fxa__struct_read(&in, sizeof in, PROBLEM_MIN_SIZE, problem, "fxa_problem", err));
+    fxa__problem_default(&in);
+    FXA_TRY(fxa__problem_check(&in, err));
+    FXA_TRY(problem_copy(host, &in, &p, err));
+    fxa_capture *captures = (fxa_capture *)(void *)(p + 1);
+    fxa_status status = fxa__problem_resolve(&p->p, captures, captures + p->p.n_captures, err);
+    if (status == FXA_OK) status = problem_compose(p, err);
+    if (status == FXA_OK) status = problem_hash(p, true, p->key, err);
+    if (status == FXA_OK) status = problem_hash(p, false, p->code_key, err);
+    if (status == FXA_OK) *out = p;
+    else fxa__problem_release(p);
+    return status == FXA_OK ? fxa__ok(err) : status;
+}
+
+fxa__problem *fxa__problem_retain(fxa__problem *p) {
+    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    return p;
+}
+
+void fxa__problem_release(fxa__problem *p) {
+    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    fxa__host *host = p->host;
+    fxa_program_destroy((fxa_program *)(uintptr_t)p->p.program);
+    fxa_program_destroy((fxa_program *)(uintptr_t)p->p.bprop);
+    fxa_program_destroy(p->program);
+    fxa_program_destroy(p->derivative);
+    fxa__free(host, p, p->bytes);
+    fxa__host_release(host);
+}
+
+fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out, fxa_error *err) {
+    fxa__problem *p;
+    if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
+    FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
+    *out = problem_keep_program(p->program);
+    fxa__problem_release(p);
+    return FXA_OK;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rules of a problem that need no strides: flags, programs, sizes, dtypes. Each refusal says what was given and what
+ * is accepted. What a problem does not use is cleared first, so that it neither fails nor reaches the key; what asks for
+ * something that would not happen is refused.
+ */
+#include "operand.h"
+
+#include "../base/dtype.h"
+#include "../base/num.h"
+
+#include <string.h>
+
+/* ---- Defaults ----------------------------------------------------------------------------------------------------------- */
+
+static void default_dtypes(fxa_problem *p) {
+    uint32_t q = p->q.dtype ? p->q.dtype : (uint32_t)FXA_F32, row = q == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
+    for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
+        const fxa__operand_info *info = fxa__operand_info_get(i);
+        fxa_operand *t = fxa__operand_field(p, info);
+        if (fxa__operand_role(p, info) == FXA__UNUSED) *t = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0}};
+        if (!t->dtype) t->dtype = info->shape == FXA__SHAPE_ROW || info->shape == FXA__SHAPE_SINK ? row : q;
+    }
+}
+
+void fxa__problem_default(fxa_problem *p) {
+    if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_WANT_LSE; /* it is read there in any case */
+    if (p->hkv == 0) p->hkv = p->hq;
+    if (p->dv == 0) p->dv = p->d;
+    if (!(p->flags & FXA_VARLEN)) p->total_q = p->total_k = 0;
+    if (!(p->flags & FXA_PAGED)) p->page_size = 0, p->n_pages = 0;
+    if (!(p->flags & FXA_WINDOW)) p->window_left = p->window_right = 0;
+    if (p->window_left < 0) p->window_left = -1;
+    if (p->window_right < 0) p->window_right = -1;
+    if (p->dropout_p == 0) p->dropout_p = 0; /* one zero, whatever its sign */
+    default_dtypes(p);
+}
+
+/* ---- Flags -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct check_flag {
+    uint32_t flag, needs; /* at least one of needs */
+    int pass;             /* the only pass it belongs to, or -1 */
+    const char *name, *needs_name;
+} check_flag;
+
+static const check_flag check_flags_table[] = {
+    {FXA_BOTTOM_RIGHT, FXA_CAUSAL | FXA_WINDOW, -1, "FXA_BOTTOM_RIGHT", "FXA_CAUSAL or FXA_WINDOW"},
+    {FXA_WANT_MAX, 0, FXA_FORWARD, "FXA_WANT_MAX", NULL},
+    {FXA_ACC_OUT, FXA_WANT_LSE, FXA_FORWARD, "FXA_ACC_OUT", "FXA_WANT_LSE"},
+    {FXA_GRAD_LSE, 0, FXA_BACKWARD, "FXA_GRAD_LSE", NULL},
+    {FXA_GRAD_Q, 0, FXA_BACKWARD, "FXA_GRAD_Q", NULL},
+    {FXA_GRAD_K, 0, FXA_BACKWARD, "FXA_GRAD_K", NULL},
+    {FXA_GRAD_V, 0, FXA_BACKWARD, "FXA_GRAD_V", NULL},
+    {FXA_GRAD_SINK, FXA_SINK, FXA_BACKWARD, "FXA_GRAD_SINK", "FXA_SINK"},
+    {FXA_ACC_Q, FXA_GRAD_Q, FXA_BACKWARD, "FXA_ACC_Q", "FXA_GRAD_Q"},
+    {FXA_ACC_K, FXA_GRAD_K, FXA_BACKWARD, "FXA_ACC_K", "FXA_GRAD_K"},
+    {FXA_ACC_V, FXA_GRAD_V, FXA_BACKWARD, "FXA_ACC_V", "FXA_GRAD_V"},
+    {FXA_ACC_SINK, FXA_GRAD_SINK, FXA_BACKWARD, "FXA_ACC_SINK", "FXA_GRAD_SINK"},
+    {FXA_ACC_TENSORS, 0, FXA_BACKWARD, "FXA_ACC_TENSORS", NULL},
+    {FXA_ACC_PARAMS, 0, FXA_BACKWARD, "FXA_ACC_PARAMS", NULL},
+};
+
+#define CHECK_ALL_FLAGS ((uint32_t)FXA_ACC_PARAMS * 2u - 1u)
+
+static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
+    uint32_t flags = p->flags;
+    if (p->pass > FXA_BACKWARD)
+        return fxa__fail(err, FXA_E_PROBLEM, "pass is %u: accepted are 0 (forward) and 1 (backward)", p->pass);
+    if (flags & ~CHECK_ALL_FLAGS)
+        return fxa__fail(err, FXA_E_PROBLEM, "flags holds 0x%x, which this library does not know: accepted bits are 0x%x",
+                         flags & ~CHECK_ALL_FLAGS, CHECK_ALL_FLAGS);
+    for (size_t i = 0; i < sizeof check_flags_table / sizeof *check_flags_table; i++) {
+        const check_flag *row = &check_flags_table[i];
+        if (!(flags & row->flag)) continue;
+        if (row->pass >= 0 && (uint32_t)row->pass != p->pass)
+            return fxa__fail(err, FXA_E_PROBLEM, "flag %s belongs to %s, and pass is %s", row->name,
+                             row->pass == FXA_FORWARD ? "forward" : "backward", p->pass ? "backward" : "forward");
+        if (row->needs && !(flags & row->needs))
+            return fxa__fail(err, FXA_E_PROBLEM, "flag %s needs %s", row->name, row->needs_name);
+    }
+    if ((flags & FXA_SINK) && (flags & FXA_SINK_ZERO))
+        return fxa__fail(err, FXA_E_PROBLEM, "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most");
+    if ((flags & FXA_PADDING) && (flags & FXA_VARLEN))
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "flags FXA_PADDING and FXA_VARLEN are both set: packed sequences have their lengths from CU_Q, CU_K");
+    if ((flags & FXA_PAGED) && (flags & FXA_VARLEN))
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "flags FXA_PAGED and FXA_VARLEN are both set: keys lie in pages or packed, not both; "
+                         "use FXA_PAGED with FXA_PADDING for lengths");
+    return FXA_OK;
+}
+
+/* ---- Sizes and features --------------------------------------------------------------------------------------------------- */
+
+typedef struct check_size {
+    const char *name;
+    int64_t value, lo, hi;
+    const char *why; /* of hi */
+} check_size;
+
+static fxa_status check_size_list(const check_size *list, size_t n, fxa_error *err) {
+    for (size_t i = 0; i < n; i++)
+        if (list[i].value < list[i].lo || list[i].value > list[i].hi)
+            return fxa__fail(err, FXA_E_PROBLEM, "%s is %lld: accepted are %lld to %lld%s", list[i].name,
+                             (long long)list[i].value, (long long)list[i].lo, (long long)list[i].hi, list[i].why);
+    return FXA_OK;
+}
+
+static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
+    static const char *const coordinate = " (program coordinates are 32 bit)", *const offset = " (offsets are 32 bit)";
+    const int64_t most = INT32_MAX;
+    const check_size list[] = {
+        {"b", p->b, 0, most, coordinate},
+        {"hq", p->hq, 1, most, coordinate},
+        {"hkv", p->hkv, 1, most, coordinate},
+        {"sq", p->sq, 0, most, coordinate},
+        {"sk", p->sk, 0, most, coordinate},
+        {"d", p->d, 1, 512, ""},
+        {"dv", p->dv, 1, 512, ""},
+        {"total_q", p->total_q, 0, most, offset},
+        {"total_k", p->total_k, 0, most, offset},
+        {"page_size", p->page_size, p->flags & FXA_PAGED ? 1 : 0, most, ""},
+        {"n_pages", p->n_pages, (p->flags & FXA_PAGED) && p->b && p->sk ? 1 : 0, most, " (page numbers are 32 bit)"},
+        {"q_len", p->q_len, 0, most, coordinate},
+        {"k_len", p->k_len, 0, most, coordinate},
+        {"window_left", p->window_left, -1, most, " (any negative one is open)"},
+        {"window_right", p->window_right, -1, most, " (any negative one is open)"},
+    };
+    FXA_TRY(check_size_list(list, sizeof list / sizeof *list, err));
+    if (p->hq % p->hkv)
+        return fxa__fail(err, FXA_E_PROBLEM, "hq is %lld and hkv is %lld: hq must be a multiple of hkv", (long long)p->hq,
+                         (long long)p->hkv);
+    if (!(p->flags & FXA_DROPOUT) && p->dropout_p != 0)
+        return fxa__fail(err, FXA_E_PROBLEM, "dropout_p is %g without flag FXA_DROPOUT", p->dropout_p);
+    if (!(p->dropout_p >= 0 && p->dropout_p < 1))
+        return fxa__fail(err, FXA_E_PROBLEM, "dropout_p is %g: accepted are 0 <= p < 1", p->dropout_p);
+    return FXA_OK;
+}
+
+/* ---- Dtypes ----------------------------------------------------------------------------------------------------------------- */
+
+static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
+    for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
+        const fxa__operand_info *info = fxa__operand_info_get(i);
+        uint32_t dtype = fxa__operand_of(p, info)->dtype, row = p->q.dtype == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
+        if (!fxa__dtype_is_float(dtype))
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are f64, f32, f16, bf16", info->name, dtype,
+                             fxa_dtype_name((fxa_dtype)dtype));
+        if (info->shape == FXA__SHAPE_ROW && dtype != row)
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s and q.dtype is %s: accepted is %s", info->name,
+                             fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_name((fxa_dtype)p->q.dtype),
+                             fxa_dtype_name((fxa_dtype)row));
+    }
+    if (p->k.dtype != p->q.dtype || p->v.dtype != p->q.dtype)
+        return fxa__fail(err, FXA_E_PROBLEM, "q, k, v have dtypes %s, %s, %s: all three must be equal",
+                         fxa_dtype_name((fxa_dtype)p->q.dtype), fxa_dtype_name((fxa_dtype)p->k.dtype),
+                         fxa_dtype_name((fxa_dtype)p->v.dtype));
+    return FXA_OK;
+}
+
+/* ---- Programs and what is asked of them ---------------------------------------------------------------------------------------- */
+
+static fxa_status check_program(const char *name, const fxa_program *program, fxa_program_kind kind,
+                                const fxa_capture *captures, size_t n, const char *array, fxa_error *err) {
+    static const char *const kinds[] = {"SCORE", "BPROP", "DERIVATIVE"};
+    size_t want = program ? fxa_program_tensor_count(program) : 0;
+    if (program && fxa_program_get_kind(program) != kind)
+        return fxa__fail(err, FXA_E_PROBLEM, "%s is a %s program: accepted is a %s program", name,
+                         kinds[fxa_program_get_kind(program)], kinds[kind]);
+    if (n != want)
+        return fxa__fail(err, FXA_E_PROBLEM, "n_%s is %zu and %s has %zu tensors: one for each is needed", array, n, name,
+                         want);
+    if (n && !captures) return fxa__fail(err, FXA_E_PROBLEM, "%s is NULL and %s has %zu tensors", array, name, want);
+    return FXA_OK;
+}
+
+/* Gradients of captured tensors and params: backward only, of floats only. */
+static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_error *err) {
+    size_t n_params = p->program ? fxa_program_param_count(p->program) : 0;
+    *tensors = false;
+    for (size_t i = 0; i < p->n_captures; i++) {
+        fxa_tensor_info t = fxa_program_tensor(p->program, i);
+        const fxa_capture *c = &p->captures[i];
+        if (!c->grad) continue;
+        *tensors = true;
+        if (!fxa__dtype_is_float(t.dtype))
+            return fxa__fail(err, FXA_E_PROBLEM, "the gradient of tensor %s is asked for, and it is %s: only float tensors have one",
+                             t.name, fxa_dtype_name(t.dtype));
+        if (c->grad_dtype && !fxa__dtype_is_float(c->grad_dtype))
+            return fxa__fail(err, FXA_E_PROBLEM, "grad_dtype of tensor %s is %u (%s): accepted are f64, f32, f16, bf16", t.name,
+                             c->grad_dtype, fxa_dtype_name((fxa_dtype)c->grad_dtype));
+    }
+    for (size_t i = 0; i < 64; i++) {
+        if (!(p->param_grads >> i & 1u)) continue;
+        if (i >= n_params)
+            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %zu, and program has %zu params", i, n_params);
+        if (fxa_program_param(p->program, i).type != FXA_FLOAT)
+            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %s, which is an int: only floats have a gradient",
+                             fxa_program_param(p->program, i).name);
+    }
+    return FXA_OK;
+}
+
+static fxa_status check_grads(const fxa_problem *p, fxa_error *err) {
+    const uint32_t operand_grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_SINK;
+    bool tensors;
+    FXA_TRY(check_program_grads(p, &tensors, err));
+    if (p->pass == FXA_FORWARD) {
+        const char *what = p->bprop ? "bprop" : tensors ? "grad of a capture" : p->param_grads ? "param_grads" : NULL;
+        return what ? fxa__fail(err, FXA_E_PROBLEM, "%s is set, and pass is forward: it belongs to backward", what) : FXA_OK;
+    }
+    if ((p->flags & FXA_ACC_TENSORS) && !tensors)
+        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACC_TENSORS needs a capture with grad set");
+    if ((p->flags & FXA_ACC_PARAMS) && !p->param_grads)
+        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACC_PARAMS needs a bit of param_grads");
+    if (!(p->flags & operand_grads) && !tensors && !p->param_grads)
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINK, "
+                         "grad of a capture or a bit of param_grads");
+    return FXA_OK;
+}
+
+fxa_status fxa__problem_check(const fxa_problem *p, fxa_error *err) {
+    FXA_TRY(check_flags(p, err));
+    FXA_TRY(check_sizes(p, err));
+    FXA_TRY(check_dtypes(p, err));
+    FXA_TRY(check_program("program", p->program, FXA_PROGRAM_SCORE, p->captures, p->n_captures, "captures", err));
+    FXA_TRY(check_program("bprop", p->bprop, FXA_PROGRAM_BPROP, p->bprop_captures, p->n_bprop_captures, "bprop_captures",
+                          err));
+    return check_grads(p, err);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From layouts to strides: every operand and capture of a checked problem gets explicit strides, every map its plain
+ * form, and what cannot be laid out in memory or counted in 32-bit coordinates is refused by name.
+ */
+#include "operand.h"
+
+#include "../base/num.h"
+
+#include <string.h>
+
+static fxa_status resolve_operands(fxa_problem *p, fxa_error *err) {
+    for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
+        const fxa__operand_info *info = fxa__operand_info_get(i);
+        fxa__role role = fxa__operand_role(p, info);
+        int64_t size[4];
+        uint32_t axes = fxa__operand_sizes(p, info->shape, size);
+        if (role != FXA__UNUSED)
+            FXA_TRY(fxa__operand_resolve(info->name, fxa__operand_field(p, info), size, axes, role == FXA__WRITTEN, err));
+    }
+    return FXA_OK;
+}
+
+/* ---- Captures ------------------------------------------------------------------------------------------------------------- */
+
+/* Dense row-major strides; sizes of 0 count as 1, so that they never collapse the others. */
+static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
+    int64_t step = 1;
+    for (int32_t i = rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        if (!fxa__mul_i64(step, fxa__max_i64(size[i], 1), &step)) return false;
+    }
+    return true;
+}
+
+static fxa_status resolve_strides(const char *owner, fxa_tensor_info t, const char *what, const int64_t *size,
+                                  int64_t *stride, bool given, fxa_dtype dtype, bool written, fxa_error *err) {
+    char text[FXA__REGION_TEXT];
+    int64_t lo, hi;
+    bool fits = given || resolve_dense(size, t.rank, stride);
+    fxa__region r = {NULL, (int64_t)fxa_dtype_size(dtype), t.rank, {0}, {0}};
+    for (int32_t i = 0; i < t.rank; i++) r.size[i] = size[i], r.stride[i] = stride[i];
+    for (int32_t i = t.rank; i < FXA_MAX_RANK; i++) stride[i] = 0;
+    if (!fits || !fxa__region_extent(&r, &lo, &hi)) {
+        fxa__region_text(&r, text);
+        return fxa__fail(err, FXA_E_PROBLEM, "%stensor %s of %s is too large: %s do not fit in 64 bits", what, t.name, owner,
+                         text);
+    }
+    if (written && !fxa__region_is_nested(&r)) {
+        fxa__region_text(&r, text);
+        return fxa__fail(err, FXA_E_PROBLEM, "%stensor %s of %s overlaps itself: %s; an output needs a place for each element",
+                         what, t.name, owner, text);
+    }
+    return FXA_OK;
+}
+
+static fxa_status resolve_capture(const char *owner, fxa_tensor_info t, fxa_capture *c, bool grads, fxa_error *err) {
+    for (int32_t i = 0; i < FXA_MAX_RANK; i++) {
+        if (i >= t.rank) c->size[i] = 0;
+        if (c->size[i] < 0)
+            return fxa__fail(err, FXA_E_PROBLEM, "size %d of tensor %s of %s is %lld: accepted are 0 and more", i, t.name, owner,
+                             (long long)c->size[i]);
+    }
+    bool given = c->grad_strided != 0;
+    FXA_TRY(resolve_strides(owner, t, "", c->size, c->stride, c->strided != 0, t.dtype, false, err));
+    c->strided = c->grad_strided = 1;
+    if (!c->grad) {
+        memset(c->grad_stride, 0, sizeof c->grad_stride);
+        c->grad_dtype = 0;
+        return FXA_OK;
+    }
+    if (!grads)
+        return fxa__fail(err, FXA_E_PROBLEM, "grad of tensor %s of %s is set: only tensors of program have gradients", t.name,
+                         owner);
+    c->grad = 1;
+    if (!c->grad_dtype) c->grad_dtype = t.dtype;
+    return resolve_strides(owner, t, "the gradient of ", c->size, c->grad_stride, given, (fxa_dtype)c->grad_dtype, true, err);
+}
+
+/* ---- Index maps --------------------------------------------------------------------------------------------------------------- */
+
+/* base + step * (0 .. count-1) must be coordinates. */
+static bool resolve_is_coordinate(int64_t base, int64_t step, int64_t count) {
+    int64_t last;
+    if (count <= 0) return true;
+    if (!fxa__mul_i64(step, count - 1, &last) || !fxa__add_i64(last, base, &last)) return false;
+    return base >= INT32_MIN && base <= INT32_MAX && last >= INT32_MIN && last <= INT32_MAX;
+}
+
+static fxa_status resolve_segments(const char *name, fxa_index_map *map, int64_t n, fxa_error *err) {
+    if (map->n_segments < 1 || map->n_segments > FXA_MAX_SEGMENTS)
+        return fxa__fail(err, FXA_E_PROBLEM, "%s.n_segments is %u: accepted are 1 to %d", name, map->n_segments,
+                         FXA_MAX_SEGMENTS);
+    for (uint32_t i = 0; i < map->n_segments; i++) {
+        fxa_segment *s = &map->segment[i];
+        if (i == 0 ? s->begin != 0 : s->begin <= s[-1].begin)
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.segment[%u].begin is %lld: the first is 0, the others ascend", name, i,
+                             (long long)s->begin);
+        if (s->step == 0) s->step = 1;
+        int64_t end = i + 1 < map->n_segments ? fxa__min_i64(n, s[1].begin) : n;
+        if (end > s->begin && !resolve_is_coordinate(s->base, s->step, end - s->begin))
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.segment[%u] maps %lld indices to %lld + %lld * i: coordinates are 32 bit",
+                             name, i, (long long)(end - s->begin), (long long)s->base, (long long)s->step);
+    }
+    memset(map->segment + map->n_segments, 0, (FXA_MAX_SEGMENTS - map->n_segments) * sizeof *map->segment);
+    return FXA_OK;
+}
+
+static fxa_status resolve_map(const char *name, fxa_index_map *map, int64_t n, fxa_error *err) {
+    if (map->kind > FXA_MAP_TABLE)
+        return fxa__fail(err, FXA_E_PROBLEM, "%s.kind is %u: accepted are 0 to 2 (AFFINE, SEGMENTS, TABLE)", name, map->kind);
+    if (map->reserved) return fxa__fail(err, FXA_E_PROBLEM, "%s.reserved is %u: accepted is 0", name, map->reserved);
+    map->dynamic = map->dynamic != 0;
+    if (map->kind != FXA_MAP_AFFINE) map->base = 0, map->step = 1;
+    if (map->kind == FXA_MAP_SEGMENTS) return resolve_segments(name, map, n, err);
+    map->n_segments = 0;
+    memset(map->segment, 0, sizeof map->segment);
+    if (map->step == 0) map->step = 1;
+    if (!resolve_is_coordinate(map->base, map->step, n))
+        return fxa__fail(err, FXA_E_PROBLEM, "%s maps %lld indices to %lld + %lld * i: coordinates are 32 bit", name,
+                         (long long)n, (long long)map->base, (long long)map->step);
+    return FXA_OK;
+}
+
+fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_capture *bprop_captures, fxa_error *err) {
+    FXA_TRY(resolve_operands(p, err));
+    for (size_t i = 0; i < p->n_captures; i++)
+        FXA_TRY(resolve_capture("program", fxa_program_tensor(p->program, i), &captures[i], true, err));
+    for (size_t i = 0; i < p->n_bprop_captures; i++)
+        FXA_TRY(resolve_capture("bprop", fxa_program_tensor(p->bprop, i), &bprop_captures[i], false, err));
+    FXA_TRY(resolve_map("map_b", &p->map_b, p->b, err));
+    FXA_TRY(resolve_map("map_h", &p->map_h, p->hq, err));
+    FXA_TRY(resolve_map("map_q", &p->map_q, p->sq, err));
+    return resolve_map("map_k", &p->map_k, p->sk, err);
+}
