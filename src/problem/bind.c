@@ -23,17 +23,18 @@ size_t fxa__bind_size(const fxa__problem *p) {
     return (bytes + FXA_WORKSPACE_ALIGN - 1) / FXA_WORKSPACE_ALIGN * FXA_WORKSPACE_ALIGN;
 }
 
-/* ---- Slots -------------------------------------------------------------------------------------------------------------- */
+/* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
 static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, const char *why,
                                      const char *flag, fxa_error *err) {
     int64_t first, end;
     if (fxa__region_is_empty(r)) return FXA_OK;
     if (!r->data)
-        return fxa__fail(err, FXA_E_BINDING, "%s %s is NULL; %s%s", kind, name, flag ? "asked for by " : why, flag ? flag : "");
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is NULL; %s%s", kind, name, flag ? "asked for by " : why,
+                         flag ? flag : "");
     if ((uintptr_t)r->data % (uintptr_t)r->element)
-        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its elements need a multiple of %lld bytes", kind, name, r->data,
-                         (long long)r->element);
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its elements need a multiple of %lld bytes", kind, name,
+                         r->data, (long long)r->element);
     if (!fxa__region_addresses(r, &first, &end))
         return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its tensor leaves the address space", kind, name, r->data);
     return FXA_OK;
@@ -47,8 +48,8 @@ static fxa_status bind_check_operands(const fxa_problem *p, void *const *slot, f
         const char *name = fxa_slot_name((fxa_slot)info->slot);
         int64_t size[4];
         if (role == FXA__UNUSED && slot[info->slot] && info->role[p->pass] == FXA__WRITTEN)
-            return fxa__fail(err, FXA_E_BINDING, "slot %s is set, and this problem does not write it: it lacks flag %s", name,
-                             info->flag_name);
+            return fxa__fail(err, FXA_E_BINDING, "slot %s is set, and this problem does not write it: it lacks flag %s",
+                             name, info->flag_name);
         if (role == FXA__UNUSED) continue;
         fxa__operand_sizes(p, info->shape, size);
         fxa__region r = fxa__operand_region(fxa__operand_of(p, info), size, slot[info->slot]);
@@ -73,30 +74,31 @@ static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa
         FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, bind_table_why((fxa_slot)i), NULL, err));
     }
     if ((p->flags & FXA_PADDING) && p->b && !slot[FXA_SLOT_LEN_Q] && !slot[FXA_SLOT_LEN_K])
-        return fxa__fail(err, FXA_E_BINDING, "slots LEN_Q and LEN_K are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
+        return fxa__fail(err, FXA_E_BINDING,
+                         "slots LEN_Q and LEN_K are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
     for (int i = FXA_SLOT_COUNT; i < FXA_SLOT_MAX; i++)
         if (slot[i])
-            return fxa__fail(err, FXA_E_BINDING, "slot %d is set: this library knows slots 0 to %d", i, FXA_SLOT_COUNT - 1);
+            return fxa__fail(err, FXA_E_BINDING, "slot %d is set: this library knows slots 0 to %d", i,
+                             FXA_SLOT_COUNT - 1);
     return FXA_OK;
 }
 
-/* ---- Params ------------------------------------------------------------------------------------------------------------- */
+/* ---- Params ------------------------------------------------------------------------------------------------------ */
 
 static fxa_status bind_check_params(const char *name, const fxa_program *program, const double *params, size_t n,
                                     fxa_error *err) {
     size_t want = program ? fxa_program_param_count(program) : 0;
-    if (n != want)
-        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu params", name, n, want);
+    if (n != want) return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu params", name, n, want);
     if (n && !params) return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu params", name, want);
     if ((uintptr_t)params % sizeof(double))
-        return fxa__fail(err, FXA_E_BINDING, "%s is %p: doubles need a multiple of %zu bytes", name, (const void *)params,
-                         sizeof(double));
+        return fxa__fail(err, FXA_E_BINDING, "%s is %p: doubles need a multiple of %zu bytes", name,
+                         (const void *)params, sizeof(double));
     for (size_t i = 0; i < n; i++) {
         fxa_param_info info = fxa_program_param(program, i);
         double x = params[i];
         if (info.type == FXA_INT && !(x >= INT32_MIN && x <= INT32_MAX && x == floor(x)))
-            return fxa__fail(err, FXA_E_BINDING, "%s[%zu] (%s) is %.17g: an int param is a whole number of 32 bits", name, i,
-                             info.name, x);
+            return fxa__fail(err, FXA_E_BINDING, "%s[%zu] (%s) is %.17g: an int param is a whole number of 32 bits",
+                             name, i, info.name, x);
     }
     return FXA_OK;
 }
@@ -106,24 +108,25 @@ static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args,
     if (!p->param_grads) return FXA_OK;
     if (args->n_dparams != want)
         return fxa__fail(err, FXA_E_BINDING, "n_dparams is %zu: the program has %zu params", args->n_dparams, want);
-    if (!args->dparams) return fxa__fail(err, FXA_E_BINDING, "dparams is NULL; param_grads asks for gradients of params");
+    if (!args->dparams)
+        return fxa__fail(err, FXA_E_BINDING, "dparams is NULL; param_grads asks for gradients of params");
     if ((uintptr_t)args->dparams % sizeof(double))
-        return fxa__fail(err, FXA_E_BINDING, "dparams is %p: doubles need a multiple of %zu bytes", (void *)args->dparams,
-                         sizeof(double));
+        return fxa__fail(err, FXA_E_BINDING, "dparams is %p: doubles need a multiple of %zu bytes",
+                         (void *)args->dparams, sizeof(double));
     return FXA_OK;
 }
 
-/* ---- Captured tensors ------------------------------------------------------------------------------------------------------ */
+/* ---- Captured tensors -------------------------------------------------------------------------------------------- */
 
-static fxa_status bind_check_tensors(const char *name, const fxa_program *program, const fxa_capture *captures, size_t n,
-                                     const void *const *data, size_t n_data, fxa_error *err) {
-    if (n_data != n)
-        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu tensors", name, n_data, n);
+static fxa_status bind_check_tensors(const char *name, const fxa_program *program, const fxa_capture *captures,
+                                     size_t n, const void *const *data, size_t n_data, fxa_error *err) {
+    if (n_data != n) return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu tensors", name, n_data, n);
     if (n && !data) return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu tensors", name, n);
     for (size_t i = 0; i < n; i++) {
         fxa_view v = fxa__capture_view(program, captures, i, data[i]);
         fxa__region r = fxa__view_region(&v);
-        FXA_TRY(bind_check_pointer(name, fxa_program_tensor(program, i).name, &r, "the program loads from it", NULL, err));
+        FXA_TRY(
+            bind_check_pointer(name, fxa_program_tensor(program, i).name, &r, "the program loads from it", NULL, err));
     }
     return FXA_OK;
 }
@@ -136,12 +139,14 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
     size_t asked = 0;
     for (size_t i = 0; i < p->n_captures; i++) asked += p->captures[i].grad;
     if (args->n_dtensors != p->n_captures && (asked || args->n_dtensors))
-        return fxa__fail(err, FXA_E_BINDING, "n_dtensors is %zu: the program has %zu tensors", args->n_dtensors, p->n_captures);
+        return fxa__fail(err, FXA_E_BINDING, "n_dtensors is %zu: the program has %zu tensors", args->n_dtensors,
+                         p->n_captures);
     for (size_t i = 0; i < p->n_captures; i++) {
         const char *name = fxa_program_tensor(p->program, i).name;
         const void *data = bind_grad_pointer(args, i);
         if (data && !p->captures[i].grad)
-            return fxa__fail(err, FXA_E_BINDING, "dtensors %s is set, and its capture does not ask for a gradient", name);
+            return fxa__fail(err, FXA_E_BINDING, "dtensors %s is set, and its capture does not ask for a gradient",
+                             name);
         if (!p->captures[i].grad) continue;
         fxa_view v = fxa__capture_grad_view(p->program, p->captures, i, data);
         fxa__region r = fxa__view_region(&v);
@@ -150,15 +155,18 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
     return FXA_OK;
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------------------------------- */
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
 
-static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed, fxa_error *err) {
+static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_t engine, size_t *needed,
+                                       fxa_error *err) {
     if (!fxa__add_size(front, engine, needed) || *needed > INT64_MAX)
-        return fxa__fail(err, FXA_E_WORKSPACE, "%zu + %zu bytes of workspace are needed: more than 63 bits count", front, engine);
+        return fxa__fail(err, FXA_E_WORKSPACE, "%zu + %zu bytes of workspace are needed: more than 63 bits count",
+                         front, engine);
     if (*needed == 0) return FXA_OK;
     if (!args->workspace) return fxa__fail(err, FXA_E_WORKSPACE, "workspace is NULL: %zu bytes are needed", *needed);
     if (args->workspace_size < *needed)
-        return fxa__fail(err, FXA_E_WORKSPACE, "workspace_size is %zu bytes: %zu are needed", args->workspace_size, *needed);
+        return fxa__fail(err, FXA_E_WORKSPACE, "workspace_size is %zu bytes: %zu are needed", args->workspace_size,
+                         *needed);
     if ((uintptr_t)args->workspace % FXA_WORKSPACE_ALIGN)
         return fxa__fail(err, FXA_E_WORKSPACE, "workspace is %p: it needs a multiple of %d", args->workspace,
                          FXA_WORKSPACE_ALIGN);
@@ -168,7 +176,8 @@ static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_
 static fxa_status bind_check(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
     if (args->reserved) return fxa__fail(err, FXA_E_BINDING, "reserved is %u: accepted is 0", args->reserved);
     if (isinf(args->scale))
-        return fxa__fail(err, FXA_E_BINDING, "scale is %g: accepted are finite numbers, or NAN for 1/sqrt(d)", args->scale);
+        return fxa__fail(err, FXA_E_BINDING, "scale is %g: accepted are finite numbers, or NAN for 1/sqrt(d)",
+                         args->scale);
     FXA_TRY(bind_check_operands(p, args->slot, err));
     FXA_TRY(bind_check_tables(p, args->slot, err));
     FXA_TRY(bind_check_params("params", p->program, args->params, args->n_params, err));

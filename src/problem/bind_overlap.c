@@ -24,7 +24,8 @@ static void touch_flat(touched *out, const char *kind, const void *data, int64_t
     out->region = (fxa__region){n ? data : NULL, element, 1, {(int64_t)n}, {1}};
 }
 
-static void touch_view(touched *out, const char *kind, const fxa_program *program, size_t i, fxa_view view, bool written) {
+static void touch_view(touched *out, const char *kind, const fxa_program *program, size_t i, fxa_view view,
+                       bool written) {
     out->kind = kind;
     out->name = fxa_program_tensor(program, i).name;
     out->written = written;
@@ -73,20 +74,22 @@ static bool touch_get(const touch_list *l, size_t i, touched *out) {
     if (i < others) return touch_other(l, i, out), true;
     i -= others;
     if (i < p->n_captures) {
-        touch_view(out, "tensors", p->program, i, fxa__capture_view(p->program, p->captures, i, args->tensors[i]), false);
+        touch_view(out, "tensors", p->program, i, fxa__capture_view(p->program, p->captures, i, args->tensors[i]),
+                   false);
         return true;
     }
     i -= p->n_captures;
     if (i < p->n_captures) {
         if (p->captures[i].grad)
             touch_view(out, "dtensors", p->program, i,
-                       fxa__capture_grad_view(p->program, p->captures, i, args->dtensors ? args->dtensors[i] : NULL), true);
+                       fxa__capture_grad_view(p->program, p->captures, i, args->dtensors ? args->dtensors[i] : NULL),
+                       true);
         return true;
     }
     i -= p->n_captures;
     if (i >= p->n_bprop_captures) return false;
-    touch_view(out, "bprop_tensors", p->bprop, i, fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]),
-               false);
+    touch_view(out, "bprop_tensors", p->bprop, i,
+               fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]), false);
     return true;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The values of lengths, offsets and page numbers, which decide what an engine touches: read from host memory and checked
- * before anything runs, each refusal naming the index.
+ * The values of lengths, offsets and page numbers, which decide what an engine touches: read from host memory and
+ * checked before anything runs, each refusal naming the index.
  */
 #include "operand.h"
 
@@ -24,12 +24,13 @@ static fxa_status values_check_offsets(const char *name, const int32_t *cu, int6
             return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d, less than %d before it: offsets never decrease", name,
                              (long long)i + 1, cu[i + 1], cu[i]);
         if (len > most)
-            return fxa__fail(err, FXA_E_BINDING, "%s[%lld] to %s[%lld] is a sequence of %lld: the problem says %lld at most", name,
+            return fxa__fail(err, FXA_E_BINDING,
+                             "%s[%lld] to %s[%lld] is a sequence of %lld: the problem says %lld at most", name,
                              (long long)i, name, (long long)i + 1, (long long)len, (long long)most);
     }
     if (cu[b] > total)
-        return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d: the packed tensors have %lld positions", name, (long long)b, cu[b],
-                         (long long)total);
+        return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d: the packed tensors have %lld positions", name,
+                         (long long)b, cu[b], (long long)total);
     return FXA_OK;
 }
 
@@ -42,8 +43,8 @@ static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fx
         for (int64_t i = 0; i < used; i++) {
             int32_t page = pages[b * per_batch + i];
             if (page < 0 || page >= p->n_pages)
-                return fxa__fail(err, FXA_E_BINDING, "PAGES[%lld,%lld] is %d: accepted are 0 to %lld", (long long)b, (long long)i,
-                                 page, (long long)p->n_pages - 1);
+                return fxa__fail(err, FXA_E_BINDING, "PAGES[%lld,%lld] is %d: accepted are 0 to %lld", (long long)b,
+                                 (long long)i, page, (long long)p->n_pages - 1);
         }
     }
     return FXA_OK;

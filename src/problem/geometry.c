@@ -26,8 +26,8 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     return seq;
 }
 
-int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key, const fxa__bind *bind,
-                        int64_t b, int64_t h, int64_t s) {
+int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
+                        const fxa__bind *bind, int64_t b, int64_t h, int64_t s) {
     const fxa_problem *in = &p->p;
     int64_t outer = b, position = s;
     if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* batch strides are 0 then */

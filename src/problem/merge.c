@@ -28,7 +28,7 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     *lse_a = m + log(sum);
 }
 
-/* ---- fxa_merge --------------------------------------------------------------------------------------------------------- */
+/* ---- fxa_merge --------------------------------------------------------------------------------------------------- */
 
 typedef struct merge_side {
     const char *name;
@@ -51,7 +51,8 @@ static fxa_status merge_check_side(const merge_side *side, const int64_t full[4]
         return fxa__fail(err, FXA_E_BINDING, "%s_data is %p: %s needs a multiple of %zu", side->name, side->data,
                          fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_size((fxa_dtype)dtype));
     if (!fxa__region_addresses(out, &first, &end))
-        return fxa__fail(err, FXA_E_BINDING, "%s_data is %p: its tensor leaves the address space", side->name, side->data);
+        return fxa__fail(err, FXA_E_BINDING, "%s_data is %p: its tensor leaves the address space", side->name,
+                         side->data);
     return FXA_OK;
 }
 

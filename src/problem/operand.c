@@ -10,14 +10,10 @@
 #include <string.h>
 
 #define OPERAND(field, slot, shape, forward, flag, backward, back_flag, flag_name, why)                                \
-    {#field,                                                                                                           \
-     (uint16_t)offsetof(fxa_problem, field),                                                                           \
-     FXA_SLOT_##slot,                                                                                                  \
-     FXA__SHAPE_##shape,                                                                                               \
-     {FXA__##forward, FXA__##backward},                                                                                \
-     {flag, back_flag},                                                                                                \
-     flag_name,                                                                                                        \
-     why}
+    {                                                                                                                  \
+#field, (uint16_t)offsetof(fxa_problem, field), FXA_SLOT_##slot, FXA__SHAPE_##shape,                           \
+            {FXA__##forward, FXA__##backward }, {flag, back_flag }, flag_name, why                                     \
+    }
 
 static const fxa__operand_info operand_table[FXA__OPERAND_COUNT] = {
     OPERAND(q, Q, Q, READ, 0, READ, 0, NULL, "every run reads Q"),
@@ -35,7 +31,9 @@ static const fxa__operand_info operand_table[FXA__OPERAND_COUNT] = {
     OPERAND(dsink, DSINK, SINK, UNUSED, 0, WRITTEN, FXA_GRAD_SINK, "FXA_GRAD_SINK", NULL),
 };
 
-const fxa__operand_info *fxa__operand_info_get(size_t index) { return &operand_table[index]; }
+const fxa__operand_info *fxa__operand_info_get(size_t index) {
+    return &operand_table[index];
+}
 
 fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info) {
     uint32_t flag = info->flag[p->pass == FXA_BACKWARD];
@@ -98,17 +96,19 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
     }
     if (written && !fxa__region_is_nested(&r)) {
         fxa__region_text(&r, text);
-        return fxa__fail(err, FXA_E_PROBLEM, "%s overlaps itself: %s; an output needs a place for each element", name, text);
+        return fxa__fail(err, FXA_E_PROBLEM, "%s overlaps itself: %s; an output needs a place for each element", name,
+                         text);
     }
     return FXA_OK;
 }
 
-/* ---- Slots -------------------------------------------------------------------------------------------------------------- */
+/* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
 const char *fxa_slot_name(fxa_slot slot) {
-    static const char *const names[FXA_SLOT_COUNT] = {
-        "Q",     "K",    "V",    "O",    "LSE",   "MAX_ROW", "DO",    "DLSE",  "DQ",    "DK",    "DV",    "SINK",  "DSINK",
-        "LEN_Q", "LEN_K", "CU_Q", "CU_K", "PAGES", "MAP_B",   "MAP_H", "MAP_Q", "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K"};
+    static const char *const names[FXA_SLOT_COUNT] = {"Q",     "K",     "V",     "O",     "LSE",   "MAX_ROW", "DO",
+                                                      "DLSE",  "DQ",    "DK",    "DV",    "SINK",  "DSINK",   "LEN_Q",
+                                                      "LEN_K", "CU_Q",  "CU_K",  "PAGES", "MAP_B", "MAP_H",   "MAP_Q",
+                                                      "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K"};
     return (uint32_t)slot < FXA_SLOT_COUNT ? names[slot] : NULL;
 }
 
@@ -117,8 +117,7 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
     if (slot == FXA_SLOT_LEN_Q || slot == FXA_SLOT_LEN_K) return p->flags & FXA_PADDING ? p->b : -1;
     if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
-    if (slot == FXA_SLOT_PAGES)
-        return p->flags & FXA_PAGED ? p->b * ((p->sk + p->page_size - 1) / p->page_size) : -1;
+    if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * ((p->sk + p->page_size - 1) / p->page_size) : -1;
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {
         int axis = (int)slot - FXA_SLOT_MAP_B;
         return map[axis]->kind == FXA_MAP_TABLE ? n[axis] : -1;
@@ -127,7 +126,7 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     return -1;
 }
 
-/* ---- Captures ------------------------------------------------------------------------------------------------------------- */
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 static fxa_view capture_view(fxa_tensor_info info, const fxa_capture *c, const int64_t *stride, const void *data) {
     fxa_view v = {data, info.dtype, info.rank, {0}, {0}};
@@ -140,7 +139,8 @@ fxa_view fxa__capture_view(const fxa_program *program, const fxa_capture *captur
     return capture_view(fxa_program_tensor(program, index), &captures[index], captures[index].stride, data);
 }
 
-fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index, const void *data) {
+fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index,
+                                const void *data) {
     fxa_view v = capture_view(fxa_program_tensor(program, index), &captures[index], captures[index].grad_stride, data);
     if (captures[index].grad) v.dtype = (fxa_dtype)captures[index].grad_dtype;
     return v;

@@ -9,7 +9,7 @@
 
 #include "problem.h"
 
-/* ---- Regions -------------------------------------------------------------------------------------------------------- */
+/* ---- Regions ----------------------------------------------------------------------------------------------------- */
 
 typedef struct fxa__region {
     const void *data;
@@ -27,14 +27,14 @@ bool fxa__region_extent(const fxa__region *r, int64_t *lo, int64_t *hi);
 bool fxa__region_is_nested(const fxa__region *r);
 /* The same bounds as addresses; false when they leave the address space. */
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end);
-/* True only when some byte belongs to both (exact, but for stride sets too tangled to search: those count as apart). Both
- * regions have addresses. */
+/* True only when some byte belongs to both (exact, but for stride sets too tangled to search: those count as apart).
+ * Both regions have addresses. */
 bool fxa__region_overlaps(const fxa__region *a, const fxa__region *b);
 /* "sizes [2,8], strides [8,1]" */
 #define FXA__REGION_TEXT 256
 void fxa__region_text(const fxa__region *r, char out[FXA__REGION_TEXT]);
 
-/* ---- Operands --------------------------------------------------------------------------------------------------------- */
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
 typedef enum fxa__shape {
     FXA__SHAPE_Q,   /* [B,Hq,Sq,D] */
@@ -63,15 +63,15 @@ fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info)
 fxa_operand *fxa__operand_field(fxa_problem *p, const fxa__operand_info *info);
 const fxa_operand *fxa__operand_of(const fxa_problem *p, const fxa__operand_info *info);
 
-/* Sizes by batch, head, position, feature, and which of the four exist (bit i): an axis that does not has size 1, stride
- * 0. Packed sequences have no batch axis, pages have page for batch. */
+/* Sizes by batch, head, position, feature, and which of the four exist (bit i): an axis that does not has size 1,
+ * stride 0. Packed sequences have no batch axis, pages have page for batch. */
 uint32_t fxa__operand_sizes(const fxa_problem *p, uint32_t shape, int64_t size[4]);
 fxa__region fxa__operand_region(const fxa_operand *t, const int64_t size[4], const void *data);
 /* Makes t STRIDED and checks it: layout, reach, and for an output that it does not overlap itself. */
 fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t size[4], uint32_t axes, bool written,
                                 fxa_error *err);
 
-/* ---- Parts of fxa__problem_create --------------------------------------------------------------------------------------- */
+/* ---- Parts of fxa__problem_create -------------------------------------------------------------------------------- */
 
 /* problem_check.c. Defaults of sizes and dtypes filled in, what the problem does not use cleared; then every rule about
  * flags, programs, sizes and dtypes. Works on the caller's arrays. */
@@ -80,13 +80,14 @@ fxa_status fxa__problem_check(const fxa_problem *p, fxa_error *err);
 /* problem_resolve.c. Explicit strides and maps, checked; captures are our own copies, which p points to. */
 fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_capture *bprop_captures, fxa_error *err);
 
-/* ---- Parts of fxa__bind_make --------------------------------------------------------------------------------------------- */
+/* ---- Parts of fxa__bind_make ------------------------------------------------------------------------------------- */
 
 /* The length of an int32 array that a slot of the problem holds; -1 when the problem reads no such array. */
 int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot);
 /* A captured tensor as the program's view, or its gradient's. */
 fxa_view fxa__capture_view(const fxa_program *program, const fxa_capture *captures, size_t index, const void *data);
-fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index, const void *data);
+fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index,
+                                const void *data);
 fxa__region fxa__view_region(const fxa_view *view);
 /* bind_overlap.c. Outputs and workspace (of that many bytes) lie apart from everything else. args has been checked. */
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A problem from the caller's struct: read, defaulted, checked, copied, resolved; then what runs (the program with its
- * ready masks, and its derivative for backward) and the two keys. After fxa__problem_create it never changes, so threads
- * share it freely. One allocation holds the object and the copies of the captures.
+ * ready masks, and its derivative for backward) and the two keys. After fxa__problem_create it never changes, so
+ * threads share it freely. One allocation holds the object and the copies of the captures.
  */
 #include "operand.h"
 
@@ -46,7 +46,8 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
 /* The programs that engines lower. Slots of params and tensors are the user's, so their number must not change. */
 static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     const fxa_problem *in = &p->p;
-    FXA_TRY(fxa__program_with_masks(p->host, in->program, in->flags, in->window_left, in->window_right, &p->program, err));
+    FXA_TRY(
+        fxa__program_with_masks(p->host, in->program, in->flags, in->window_left, in->window_right, &p->program, err));
     size_t params = in->program ? fxa_program_param_count(in->program) : 0;
     if (fxa_program_tensor_count(p->program) != in->n_captures || fxa_program_param_count(p->program) != params)
         return fxa__fail(err, FXA_E_INTERNAL, "ready masks changed the declarations of a program");
@@ -75,8 +76,10 @@ fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa_
     if (status == FXA_OK) status = problem_compose(p, err);
     if (status == FXA_OK) status = problem_hash(p, true, p->key, err);
     if (status == FXA_OK) status = problem_hash(p, false, p->code_key, err);
-    if (status == FXA_OK) *out = p;
-    else fxa__problem_release(p);
+    if (status == FXA_OK)
+        *out = p;
+    else
+        fxa__problem_release(p);
     return status == FXA_OK ? fxa__ok(err) : status;
 }
 

@@ -20,8 +20,8 @@
  *          u32 grad, u32 grad_dtype; i64 size[5], stride[5], grad_stride[5] [g]
  *     u32  number of bprop captures, then of each the same
  *
- * Reading trusts nothing: the fields go through fxa__problem_create like a caller's, and the result must have exactly the
- * bytes it was read from, so that one problem has one form.
+ * Reading trusts nothing: the fields go through fxa__problem_create like a caller's, and the result must have exactly
+ * the bytes it was read from, so that one problem has one form.
  */
 #include "operand.h"
 
@@ -31,7 +31,7 @@
 
 #define PROBLEM_FORMAT 1u
 
-/* ---- Writing ------------------------------------------------------------------------------------------------------------- */
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static void write_list(fxa__writer *w, const int64_t *list, size_t n) {
     for (size_t i = 0; i < n; i++) fxa__write_i64(w, list[i]);
@@ -96,7 +96,7 @@ void fxa__problem_write(const fxa__problem *problem, bool with_geometry, fxa__wr
     write_captures(w, p->bprop_captures, p->n_bprop_captures, with_geometry);
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------------------------- */
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct read_problem { /* too large for the stack */
     fxa_problem p;
@@ -175,7 +175,8 @@ static fxa_status read_finish(fxa__host *host, const fxa_problem *in, const fxa_
     uint8_t key[16];
     if (r->failed) return fxa__fail(err, FXA_E_BYTES, "the bytes of a problem end early or hold impossible counts");
     fxa_status status = fxa__problem_create(host, in, out, &inner);
-    if (status == FXA_E_PROBLEM) return fxa__fail(err, FXA_E_BYTES, "bytes of a problem that is refused: %s", inner.text);
+    if (status == FXA_E_PROBLEM)
+        return fxa__fail(err, FXA_E_BYTES, "bytes of a problem that is refused: %s", inner.text);
     if (status != FXA_OK) return fxa__fail(err, status, "%s", inner.text);
     fxa__blake2s_128(r->data + start, r->at - start, key);
     if (memcmp(key, (*out)->key, sizeof key) == 0) return fxa__ok(err);
@@ -191,7 +192,8 @@ fxa_status fxa__problem_read(fxa__host *host, fxa__reader *r, fxa__problem **out
     *out = NULL;
     uint32_t format = fxa__read_u32(r), geometry = fxa__read_u32(r);
     if (!r->failed && format != PROBLEM_FORMAT)
-        return fxa__fail(err, FXA_E_VERSION, "problem bytes have format %u: this library reads %u", format, PROBLEM_FORMAT);
+        return fxa__fail(err, FXA_E_VERSION, "problem bytes have format %u: this library reads %u", format,
+                         PROBLEM_FORMAT);
     if (geometry != 1) r->failed = true;
     read_problem *in = fxa__alloc(host, sizeof *in);
     if (!in) return fxa__fail_memory(err, "a problem read from bytes");

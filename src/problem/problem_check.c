@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rules of a problem that need no strides: flags, programs, sizes, dtypes. Each refusal says what was given and what
- * is accepted. What a problem does not use is cleared first, so that it neither fails nor reaches the key; what asks for
- * something that would not happen is refused.
+ * The rules of a problem that need no strides: flags, programs, sizes, dtypes. Each refusal says what was given and
+ * what is accepted. What a problem does not use is cleared first, so that it neither fails nor reaches the key; what
+ * asks for something that would not happen is refused.
  */
 #include "operand.h"
 
@@ -11,10 +11,11 @@
 
 #include <string.h>
 
-/* ---- Defaults ----------------------------------------------------------------------------------------------------------- */
+/* ---- Defaults ---------------------------------------------------------------------------------------------------- */
 
 static void default_dtypes(fxa_problem *p) {
-    uint32_t q = p->q.dtype ? p->q.dtype : (uint32_t)FXA_F32, row = q == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
+    uint32_t q = p->q.dtype ? p->q.dtype : (uint32_t)FXA_F32,
+             row = q == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         fxa_operand *t = fxa__operand_field(p, info);
@@ -36,7 +37,7 @@ void fxa__problem_default(fxa_problem *p) {
     default_dtypes(p);
 }
 
-/* ---- Flags -------------------------------------------------------------------------------------------------------------- */
+/* ---- Flags ------------------------------------------------------------------------------------------------------- */
 
 typedef struct check_flag {
     uint32_t flag, needs; /* at least one of needs */
@@ -68,7 +69,8 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
     if (p->pass > FXA_BACKWARD)
         return fxa__fail(err, FXA_E_PROBLEM, "pass is %u: accepted are 0 (forward) and 1 (backward)", p->pass);
     if (flags & ~CHECK_ALL_FLAGS)
-        return fxa__fail(err, FXA_E_PROBLEM, "flags holds 0x%x, which this library does not know: accepted bits are 0x%x",
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "flags holds 0x%x, which this library does not know: accepted bits are 0x%x",
                          flags & ~CHECK_ALL_FLAGS, CHECK_ALL_FLAGS);
     for (size_t i = 0; i < sizeof check_flags_table / sizeof *check_flags_table; i++) {
         const check_flag *row = &check_flags_table[i];
@@ -80,10 +82,12 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
             return fxa__fail(err, FXA_E_PROBLEM, "flag %s needs %s", row->name, row->needs_name);
     }
     if ((flags & FXA_SINK) && (flags & FXA_SINK_ZERO))
-        return fxa__fail(err, FXA_E_PROBLEM, "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most");
-    if ((flags & FXA_PADDING) && (flags & FXA_VARLEN))
         return fxa__fail(err, FXA_E_PROBLEM,
-                         "flags FXA_PADDING and FXA_VARLEN are both set: packed sequences have their lengths from CU_Q, CU_K");
+                         "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most");
+    if ((flags & FXA_PADDING) && (flags & FXA_VARLEN))
+        return fxa__fail(
+            err, FXA_E_PROBLEM,
+            "flags FXA_PADDING and FXA_VARLEN are both set: packed sequences have their lengths from CU_Q, CU_K");
     if ((flags & FXA_PAGED) && (flags & FXA_VARLEN))
         return fxa__fail(err, FXA_E_PROBLEM,
                          "flags FXA_PAGED and FXA_VARLEN are both set: keys lie in pages or packed, not both; "
@@ -91,7 +95,7 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
     return FXA_OK;
 }
 
-/* ---- Sizes and features --------------------------------------------------------------------------------------------------- */
+/* ---- Sizes and features ------------------------------------------------------------------------------------------ */
 
 typedef struct check_size {
     const char *name;
@@ -129,8 +133,8 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
     };
     FXA_TRY(check_size_list(list, sizeof list / sizeof *list, err));
     if (p->hq % p->hkv)
-        return fxa__fail(err, FXA_E_PROBLEM, "hq is %lld and hkv is %lld: hq must be a multiple of hkv", (long long)p->hq,
-                         (long long)p->hkv);
+        return fxa__fail(err, FXA_E_PROBLEM, "hq is %lld and hkv is %lld: hq must be a multiple of hkv",
+                         (long long)p->hq, (long long)p->hkv);
     if (!(p->flags & FXA_DROPOUT) && p->dropout_p != 0)
         return fxa__fail(err, FXA_E_PROBLEM, "dropout_p is %g without flag FXA_DROPOUT", p->dropout_p);
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
@@ -138,15 +142,16 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
     return FXA_OK;
 }
 
-/* ---- Dtypes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Dtypes ------------------------------------------------------------------------------------------------------ */
 
 static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
-        uint32_t dtype = fxa__operand_of(p, info)->dtype, row = p->q.dtype == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
+        uint32_t dtype = fxa__operand_of(p, info)->dtype,
+                 row = p->q.dtype == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
         if (!fxa__dtype_is_float(dtype))
-            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are f64, f32, f16, bf16", info->name, dtype,
-                             fxa_dtype_name((fxa_dtype)dtype));
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are f64, f32, f16, bf16", info->name,
+                             dtype, fxa_dtype_name((fxa_dtype)dtype));
         if (info->shape == FXA__SHAPE_ROW && dtype != row)
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s and q.dtype is %s: accepted is %s", info->name,
                              fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_name((fxa_dtype)p->q.dtype),
@@ -159,7 +164,7 @@ static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
     return FXA_OK;
 }
 
-/* ---- Programs and what is asked of them ---------------------------------------------------------------------------------------- */
+/* ---- Programs and what is asked of them -------------------------------------------------------------------------- */
 
 static fxa_status check_program(const char *name, const fxa_program *program, fxa_program_kind kind,
                                 const fxa_capture *captures, size_t n, const char *array, fxa_error *err) {
@@ -169,8 +174,8 @@ static fxa_status check_program(const char *name, const fxa_program *program, fx
         return fxa__fail(err, FXA_E_PROBLEM, "%s is a %s program: accepted is a %s program", name,
                          kinds[fxa_program_get_kind(program)], kinds[kind]);
     if (n != want)
-        return fxa__fail(err, FXA_E_PROBLEM, "n_%s is %zu and %s has %zu tensors: one for each is needed", array, n, name,
-                         want);
+        return fxa__fail(err, FXA_E_PROBLEM, "n_%s is %zu and %s has %zu tensors: one for each is needed", array, n,
+                         name, want);
     if (n && !captures) return fxa__fail(err, FXA_E_PROBLEM, "%s is NULL and %s has %zu tensors", array, name, want);
     return FXA_OK;
 }
@@ -185,18 +190,21 @@ static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_e
         if (!c->grad) continue;
         *tensors = true;
         if (!fxa__dtype_is_float(t.dtype))
-            return fxa__fail(err, FXA_E_PROBLEM, "the gradient of tensor %s is asked for, and it is %s: only float tensors have one",
+            return fxa__fail(err, FXA_E_PROBLEM,
+                             "the gradient of tensor %s is asked for, and it is %s: only float tensors have one",
                              t.name, fxa_dtype_name(t.dtype));
         if (c->grad_dtype && !fxa__dtype_is_float(c->grad_dtype))
-            return fxa__fail(err, FXA_E_PROBLEM, "grad_dtype of tensor %s is %u (%s): accepted are f64, f32, f16, bf16", t.name,
-                             c->grad_dtype, fxa_dtype_name((fxa_dtype)c->grad_dtype));
+            return fxa__fail(err, FXA_E_PROBLEM, "grad_dtype of tensor %s is %u (%s): accepted are f64, f32, f16, bf16",
+                             t.name, c->grad_dtype, fxa_dtype_name((fxa_dtype)c->grad_dtype));
     }
     for (size_t i = 0; i < 64; i++) {
         if (!(p->param_grads >> i & 1u)) continue;
         if (i >= n_params)
-            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %zu, and program has %zu params", i, n_params);
+            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %zu, and program has %zu params", i,
+                             n_params);
         if (fxa_program_param(p->program, i).type != FXA_FLOAT)
-            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %s, which is an int: only floats have a gradient",
+            return fxa__fail(err, FXA_E_PROBLEM,
+                             "param_grads asks for param %s, which is an int: only floats have a gradient",
                              fxa_program_param(p->program, i).name);
     }
     return FXA_OK;
@@ -208,16 +216,18 @@ static fxa_status check_grads(const fxa_problem *p, fxa_error *err) {
     FXA_TRY(check_program_grads(p, &tensors, err));
     if (p->pass == FXA_FORWARD) {
         const char *what = p->bprop ? "bprop" : tensors ? "grad of a capture" : p->param_grads ? "param_grads" : NULL;
-        return what ? fxa__fail(err, FXA_E_PROBLEM, "%s is set, and pass is forward: it belongs to backward", what) : FXA_OK;
+        return what ? fxa__fail(err, FXA_E_PROBLEM, "%s is set, and pass is forward: it belongs to backward", what)
+                    : FXA_OK;
     }
     if ((p->flags & FXA_ACC_TENSORS) && !tensors)
         return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACC_TENSORS needs a capture with grad set");
     if ((p->flags & FXA_ACC_PARAMS) && !p->param_grads)
         return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_ACC_PARAMS needs a bit of param_grads");
     if (!(p->flags & operand_grads) && !tensors && !p->param_grads)
-        return fxa__fail(err, FXA_E_PROBLEM,
-                         "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINK, "
-                         "grad of a capture or a bit of param_grads");
+        return fxa__fail(
+            err, FXA_E_PROBLEM,
+            "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINK, "
+            "grad of a capture or a bit of param_grads");
     return FXA_OK;
 }
 
@@ -226,7 +236,7 @@ fxa_status fxa__problem_check(const fxa_problem *p, fxa_error *err) {
     FXA_TRY(check_sizes(p, err));
     FXA_TRY(check_dtypes(p, err));
     FXA_TRY(check_program("program", p->program, FXA_PROGRAM_SCORE, p->captures, p->n_captures, "captures", err));
-    FXA_TRY(check_program("bprop", p->bprop, FXA_PROGRAM_BPROP, p->bprop_captures, p->n_bprop_captures, "bprop_captures",
-                          err));
+    FXA_TRY(check_program("bprop", p->bprop, FXA_PROGRAM_BPROP, p->bprop_captures, p->n_bprop_captures,
+                          "bprop_captures", err));
     return check_grads(p, err);
 }

@@ -16,12 +16,13 @@ static fxa_status resolve_operands(fxa_problem *p, fxa_error *err) {
         int64_t size[4];
         uint32_t axes = fxa__operand_sizes(p, info->shape, size);
         if (role != FXA__UNUSED)
-            FXA_TRY(fxa__operand_resolve(info->name, fxa__operand_field(p, info), size, axes, role == FXA__WRITTEN, err));
+            FXA_TRY(
+                fxa__operand_resolve(info->name, fxa__operand_field(p, info), size, axes, role == FXA__WRITTEN, err));
     }
     return FXA_OK;
 }
 
-/* ---- Captures ------------------------------------------------------------------------------------------------------------- */
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 /* Dense row-major strides; sizes of 0 count as 1, so that they never collapse the others. */
 static bool resolve_dense(const int64_t *size, int32_t rank, int64_t *stride) {
@@ -43,13 +44,14 @@ static fxa_status resolve_strides(const char *owner, fxa_tensor_info t, const ch
     for (int32_t i = t.rank; i < FXA_MAX_RANK; i++) stride[i] = 0;
     if (!fits || !fxa__region_extent(&r, &lo, &hi)) {
         fxa__region_text(&r, text);
-        return fxa__fail(err, FXA_E_PROBLEM, "%stensor %s of %s is too large: %s do not fit in 64 bits", what, t.name, owner,
-                         text);
+        return fxa__fail(err, FXA_E_PROBLEM, "%stensor %s of %s is too large: %s do not fit in 64 bits", what, t.name,
+                         owner, text);
     }
     if (written && !fxa__region_is_nested(&r)) {
         fxa__region_text(&r, text);
-        return fxa__fail(err, FXA_E_PROBLEM, "%stensor %s of %s overlaps itself: %s; an output needs a place for each element",
-                         what, t.name, owner, text);
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "%stensor %s of %s overlaps itself: %s; an output needs a place for each element", what,
+                         t.name, owner, text);
     }
     return FXA_OK;
 }
@@ -58,8 +60,8 @@ static fxa_status resolve_capture(const char *owner, fxa_tensor_info t, fxa_capt
     for (int32_t i = 0; i < FXA_MAX_RANK; i++) {
         if (i >= t.rank) c->size[i] = 0;
         if (c->size[i] < 0)
-            return fxa__fail(err, FXA_E_PROBLEM, "size %d of tensor %s of %s is %lld: accepted are 0 and more", i, t.name, owner,
-                             (long long)c->size[i]);
+            return fxa__fail(err, FXA_E_PROBLEM, "size %d of tensor %s of %s is %lld: accepted are 0 and more", i,
+                             t.name, owner, (long long)c->size[i]);
     }
     bool given = c->grad_strided != 0;
     FXA_TRY(resolve_strides(owner, t, "", c->size, c->stride, c->strided != 0, t.dtype, false, err));
@@ -70,14 +72,15 @@ static fxa_status resolve_capture(const char *owner, fxa_tensor_info t, fxa_capt
         return FXA_OK;
     }
     if (!grads)
-        return fxa__fail(err, FXA_E_PROBLEM, "grad of tensor %s of %s is set: only tensors of program have gradients", t.name,
-                         owner);
+        return fxa__fail(err, FXA_E_PROBLEM, "grad of tensor %s of %s is set: only tensors of program have gradients",
+                         t.name, owner);
     c->grad = 1;
     if (!c->grad_dtype) c->grad_dtype = t.dtype;
-    return resolve_strides(owner, t, "the gradient of ", c->size, c->grad_stride, given, (fxa_dtype)c->grad_dtype, true, err);
+    return resolve_strides(owner, t, "the gradient of ", c->size, c->grad_stride, given, (fxa_dtype)c->grad_dtype, true,
+                           err);
 }
 
-/* ---- Index maps --------------------------------------------------------------------------------------------------------------- */
+/* ---- Index maps -------------------------------------------------------------------------------------------------- */
 
 /* base + step * (0 .. count-1) must be coordinates. */
 static bool resolve_is_coordinate(int64_t base, int64_t step, int64_t count) {
@@ -94,13 +97,14 @@ static fxa_status resolve_segments(const char *name, fxa_index_map *map, int64_t
     for (uint32_t i = 0; i < map->n_segments; i++) {
         fxa_segment *s = &map->segment[i];
         if (i == 0 ? s->begin != 0 : s->begin <= s[-1].begin)
-            return fxa__fail(err, FXA_E_PROBLEM, "%s.segment[%u].begin is %lld: the first is 0, the others ascend", name, i,
-                             (long long)s->begin);
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.segment[%u].begin is %lld: the first is 0, the others ascend",
+                             name, i, (long long)s->begin);
         if (s->step == 0) s->step = 1;
         int64_t end = i + 1 < map->n_segments ? fxa__min_i64(n, s[1].begin) : n;
         if (end > s->begin && !resolve_is_coordinate(s->base, s->step, end - s->begin))
-            return fxa__fail(err, FXA_E_PROBLEM, "%s.segment[%u] maps %lld indices to %lld + %lld * i: coordinates are 32 bit",
-                             name, i, (long long)(end - s->begin), (long long)s->base, (long long)s->step);
+            return fxa__fail(err, FXA_E_PROBLEM,
+                             "%s.segment[%u] maps %lld indices to %lld + %lld * i: coordinates are 32 bit", name, i,
+                             (long long)(end - s->begin), (long long)s->base, (long long)s->step);
     }
     memset(map->segment + map->n_segments, 0, (FXA_MAX_SEGMENTS - map->n_segments) * sizeof *map->segment);
     return FXA_OK;
@@ -108,7 +112,8 @@ static fxa_status resolve_segments(const char *name, fxa_index_map *map, int64_t
 
 static fxa_status resolve_map(const char *name, fxa_index_map *map, int64_t n, fxa_error *err) {
     if (map->kind > FXA_MAP_TABLE)
-        return fxa__fail(err, FXA_E_PROBLEM, "%s.kind is %u: accepted are 0 to 2 (AFFINE, SEGMENTS, TABLE)", name, map->kind);
+        return fxa__fail(err, FXA_E_PROBLEM, "%s.kind is %u: accepted are 0 to 2 (AFFINE, SEGMENTS, TABLE)", name,
+                         map->kind);
     if (map->reserved) return fxa__fail(err, FXA_E_PROBLEM, "%s.reserved is %u: accepted is 0", name, map->reserved);
     map->dynamic = map->dynamic != 0;
     if (map->kind != FXA_MAP_AFFINE) map->base = 0, map->step = 1;

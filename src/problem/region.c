@@ -8,7 +8,9 @@
 
 #include <stdio.h>
 
-static uint64_t region_abs(int64_t x) { return x < 0 ? 0 - (uint64_t)x : (uint64_t)x; }
+static uint64_t region_abs(int64_t x) {
+    return x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
+}
 
 bool fxa__region_is_empty(const fxa__region *r) {
     for (int32_t i = 0; i < r->rank; i++)
@@ -56,12 +58,13 @@ bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end) {
     return fxa__add_i64((int64_t)at, lo, first) && fxa__add_i64((int64_t)at, hi, end) && *first >= 0 && *end <= limit;
 }
 
-/* ---- Do two regions overlap? ---------------------------------------------------------------------------------------------
+/* ---- Do two regions overlap? ----------------------------------------------------------------------------------------
  * They do when first_a + sum i*s = first_b + sum j*t for some indices: when sum c*s = first_b - first_a has a solution
- * with each c in its range, where axes of one stride (in bytes, made positive) are joined: c = i - j. Digits c are tried
- * from the longest stride down, only those from which the rest is still in reach: one or two per axis when strides nest. */
+ * with each c in its range, where axes of one stride (in bytes, made positive) are joined: c = i - j. Digits c are
+ * tried from the longest stride down, only those from which the rest is still in reach: one or two per axis when
+ * strides nest. */
 
-#define OVERLAP_AXES (2 * FXA_MAX_RANK + 1)
+#define OVERLAP_AXES  (2 * FXA_MAX_RANK + 1)
 #define OVERLAP_STEPS 4096
 
 typedef struct overlap_axis {
@@ -70,7 +73,7 @@ typedef struct overlap_axis {
 
 typedef struct overlap_search {
     int n, steps;
-    overlap_axis axis[OVERLAP_AXES];                  /* longest stride first */
+    overlap_axis axis[OVERLAP_AXES];                    /* longest stride first */
     int64_t lo[OVERLAP_AXES + 1], hi[OVERLAP_AXES + 1]; /* what axes from i on can reach */
 } overlap_search;
 
@@ -84,11 +87,15 @@ static void overlap_add(overlap_search *s, int64_t step, int64_t element, int64_
         for (int i = s->n++; i > at; i--) s->axis[i] = s->axis[i - 1];
         s->axis[at] = (overlap_axis){stride, 0, 0};
     }
-    if (sign > 0) s->axis[at].hi += count - 1;
-    else s->axis[at].lo -= count - 1;
+    if (sign > 0)
+        s->axis[at].hi += count - 1;
+    else
+        s->axis[at].lo -= count - 1;
 }
 
-static int64_t overlap_floordiv(int64_t a, int64_t b) { return a / b - (a % b < 0); } /* b > 0 */
+static int64_t overlap_floordiv(int64_t a, int64_t positive) {
+    return a / positive - (a % positive < 0);
+}
 
 static bool overlap_find(overlap_search *s, int at, int64_t rest) {
     if (at == s->n) return rest == 0;
