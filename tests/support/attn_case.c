@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Drawing a random attention problem, twice: as the library takes it, and as the oracle takes it. See attn_case.h.
+ */
+#include "attn_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *case_own(attn_case *c, int64_t n, size_t element) {
+    void *memory = calloc((size_t)n + 1, element);
+    if (!memory || c->n_owned == (int)(sizeof c->owned / sizeof c->owned[0])) abort();
+    return c->owned[c->n_owned++] = memory;
+}
+
+static bool case_has(const attn_case *c, uint32_t feature) { return (c->features & feature) != 0; }
+
+/* ---- Sizes, lengths, offsets, pages ------------------------------------------------------------------------------ */
+
+static void case_draw_sizes(attn_case *c, uint64_t *rng) {
+    oracle *x = &c->x;
+    fxa_problem *p = &c->problem;
+    x->b = attn_int(rng, 1, 3);
+    x->hkv = attn_int(rng, 1, 3);
+    x->hq = x->hkv * (case_has(c, ATTN_GQA) ? attn_int(rng, 1, 3) : 1);
+    x->sq = attn_int(rng, 1, 7);
+    x->sk = attn_int(rng, 1, 9);
+    x->d = attn_int(rng, 1, 6);
+    x->dv = case_has(c, ATTN_DIMS) ? attn_int(rng, 1, 6) : x->d;
+    p->b = x->b, p->hq = x->hq, p->hkv = x->hkv, p->sq = x->sq, p->sk = x->sk, p->d = x->d, p->dv = x->dv;
+}
+
+/* Lengths of the sequences: into `length`, and as the library reads them. */
+static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t *rng) {
+    int64_t longest = keys ? c->x.sk : c->x.sq;
+    fxa_slot cu = keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, len = keys ? FXA_SLOT_LEN_K : FXA_SLOT_LEN_Q;
+    bool padded = case_has(c, ATTN_PADDING) && (keys || attn_int(rng, 0, 1));
+    if (padded) c->ints[len] = case_own(c, c->x.b, sizeof(int32_t));
+    if (case_has(c, ATTN_VARLEN)) c->ints[cu] = case_own(c, c->x.b + 1, sizeof(int32_t));
+    for (int64_t b = 0; b < c->x.b; b++) {
+        length[b] = c->ints[len] || c->ints[cu] ? attn_int(rng, 0, longest) : longest;
+        if (c->ints[len]) c->ints[len][b] = (int32_t)length[b];
+        if (c->ints[cu]) c->ints[cu][b + 1] = c->ints[cu][b] + (int32_t)length[b];
+    }
+    if (!c->ints[cu]) return;
+    int64_t total = c->ints[cu][c->x.b] + attn_int(rng, 0, 2); /* rows after the last sequence are nobody's */
+    *(keys ? &c->problem.total_k : &c->problem.total_q) = total;
+}
+
+static void case_draw_pages(attn_case *c, uint64_t *rng) {
+    fxa_problem *p = &c->problem;
+    p->page_size = (uint32_t)attn_int(rng, 1, 4);
+    p->n_pages = attn_int(rng, 1, 8); /* few: pages are shared, also inside one sequence */
+    int64_t n = c->x.b * ((c->x.sk + p->page_size - 1) / p->page_size);
+    c->ints[FXA_SLOT_PAGES] = case_own(c, n, sizeof(int32_t));
+    for (int64_t i = 0; i < n; i++) c->ints[FXA_SLOT_PAGES][i] = (int32_t)attn_int(rng, 0, p->n_pages - 1);
+}
+
+static void case_draw_geometry(attn_case *c, uint64_t *rng) {
+    oracle *x = &c->x;
+    int64_t *q_len = case_own(c, x->b, sizeof(int64_t)), *k_len = case_own(c, x->b, sizeof(int64_t));
+    int32_t *seen_q = case_own(c, x->b, sizeof(int32_t)), *seen_k = case_own(c, x->b, sizeof(int32_t));
+    case_draw_lengths(c, false, q_len, rng);
+    case_draw_lengths(c, true, k_len, rng);
+    if (case_has(c, ATTN_PAGED)) case_draw_pages(c, rng);
+    if (case_has(c, ATTN_LENGTHS)) c->problem.q_len = attn_int(rng, 0, 20), c->problem.k_len = attn_int(rng, 0, 20);
+    for (int64_t b = 0; b < x->b; b++) {
+        seen_q[b] = (int32_t)(c->problem.q_len ? c->problem.q_len : q_len[b]);
+        seen_k[b] = (int32_t)(c->problem.k_len ? c->problem.k_len : k_len[b]);
+    }
+    x->q_len = q_len, x->k_len = k_len, x->seen_q = seen_q, x->seen_k = seen_k;
+    c->problem.flags |= (case_has(c, ATTN_PADDING) ? FXA_PADDING : 0u) | (case_has(c, ATTN_VARLEN) ? FXA_VARLEN : 0u) |
+                        (case_has(c, ATTN_PAGED) ? FXA_PAGED : 0u);
+}
+
+/* ---- Coordinate maps --------------------------------------------------------------------------------------------- */
+
+static int32_t *case_draw_map(attn_case *c, fxa_index_map *map, int axis, int64_t n, uint64_t *rng) {
+    int32_t *at = case_own(c, n, sizeof(int32_t)), dynamic = 0;
+    for (int64_t i = 0; i < n; i++) at[i] = (int32_t)i;
+    if (!case_has(c, ATTN_MAPS) || attn_int(rng, 0, 3) == 0) return at;
+    map->kind = (uint32_t)attn_int(rng, 0, 2);
+    map->dynamic = (uint32_t)attn_int(rng, 0, 1);
+    if (map->dynamic) {
+        c->ints[FXA_SLOT_DYN_B + axis] = case_own(c, 1, sizeof(int32_t));
+        dynamic = c->ints[FXA_SLOT_DYN_B + axis][0] = (int32_t)attn_int(rng, -3, 12);
+    }
+    map->base = attn_int(rng, -2, 9);
+    map->step = attn_int(rng, -2, 3);
+    map->n_segments = map->kind == FXA_MAP_SEGMENTS ? 2 : 0;
+    map->segment[0] = (fxa_segment){0, attn_int(rng, 0, 9), attn_int(rng, 0, 2)};
+    map->segment[1] = (fxa_segment){attn_int(rng, 1, 4), attn_int(rng, 0, 20), attn_int(rng, -1, 2)};
+    if (map->kind == FXA_MAP_TABLE) c->ints[FXA_SLOT_MAP_B + axis] = case_own(c, n, sizeof(int32_t));
+    for (int64_t i = 0; i < n; i++) {
+        const fxa_segment *s = &map->segment[i >= map->segment[1].begin];
+        int64_t value = map->base + (map->step ? map->step : 1) * i;
+        if (map->kind == FXA_MAP_SEGMENTS) value = s->base + (s->step ? s->step : 1) * (i - s->begin);
+        if (map->kind == FXA_MAP_TABLE) value = c->ints[FXA_SLOT_MAP_B + axis][i] = (int32_t)attn_int(rng, -2, 30);
+        at[i] = (int32_t)value + dynamic;
+    }
+    return at;
+}
+
+static void case_draw_maps(attn_case *c, uint64_t *rng) {
+    oracle *x = &c->x;
+    x->at_b = case_draw_map(c, &c->problem.map_b, 0, x->b, rng);
+    x->at_h = case_draw_map(c, &c->problem.map_h, 1, x->hq, rng);
+    x->at_q = case_draw_map(c, &c->problem.map_q, 2, x->sq, rng);
+    x->at_k = case_draw_map(c, &c->problem.map_k, 3, x->sk, rng);
+}
+
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+
+bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64_t at[4]) {
+    bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
+    const int32_t *cu = c->ints[keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q];
+    at[0] = b, at[2] = s;
+    if (cu) {
+        at[0] = 0, at[2] = cu[b] + s;
+        return s < (keys ? c->x.k_len : c->x.q_len)[b];
+    }
+    if (keys && case_has(c, ATTN_PAGED)) {
+        int64_t size = c->problem.page_size, per_batch = (c->x.sk + size - 1) / size;
+        at[0] = c->ints[FXA_SLOT_PAGES][b * per_batch + s / size], at[2] = s % size;
+    }
+    return true;
+}
+
+static fxa_dtype case_draw_float(const attn_case *c, uint64_t *rng) {
+    return case_has(c, ATTN_DTYPES) ? (fxa_dtype)attn_int(rng, FXA_F64, FXA_BF16) : FXA_F64;
+}
+
+static attn_style case_draw_style(const attn_case *c, bool input, uint64_t *rng) {
+    if (!case_has(c, ATTN_STRIDES)) return ATTN_BHSD;
+    return (attn_style)attn_int(rng, ATTN_BHSD, input ? ATTN_EXPANDED : ATTN_WILD);
+}
+
+/* Storage, operand description and dense f64 array of one slot. */
+static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool input, uint64_t *rng) {
+    const oracle *x = &c->x;
+    const fxa_problem *p = &c->problem;
+    bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
+    bool row = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE;
+    bool wide = slot == FXA_SLOT_V || slot == FXA_SLOT_DV || slot == FXA_SLOT_O || slot == FXA_SLOT_DO;
+    int64_t n[4] = {x->b, keys ? x->hkv : x->hq, keys ? x->sk : x->sq, row ? 1 : wide ? x->dv : x->d};
+    c->dense[slot] = case_own(c, n[0] * n[1] * n[2] * n[3], sizeof(double));
+    if (case_has(c, ATTN_VARLEN)) n[0] = 1, n[2] = keys ? p->total_k : p->total_q;
+    else if (keys && case_has(c, ATTN_PAGED)) n[0] = p->n_pages, n[2] = p->page_size;
+    c->t[slot] = attn_tensor_make(n, dtype, case_draw_style(c, input, rng), rng);
+}
+
+/* Random values in the live elements of an input, the rest stays NaN; then the dense copy of what was stored. */
+static void case_fill_operand(attn_case *c, fxa_slot slot, uint64_t *rng) {
+    bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V;
+    const int64_t *length = keys ? c->x.k_len : c->x.q_len;
+    attn_tensor *t = &c->t[slot];
+    int64_t longest = keys ? c->x.sk : c->x.sq, at[4];
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t b = 0; b < c->x.b; b++)
+            for (int64_t s = 0; s < length[b] && attn_case_at(c, slot, b, s, at); s++)
+                for (at[1] = 0; at[1] < t->n[1]; at[1]++)
+                    for (at[3] = 0; at[3] < t->n[3]; at[3]++) {
+                        int64_t i = ((b * t->n[1] + at[1]) * longest + s) * t->n[3] + at[3];
+                        if (pass == 0) attn_tensor_set(t, at, attn_real(rng, -2, 2));
+                        else c->dense[slot][i] = attn_tensor_get(t, at);
+                    }
+}
+
+static void case_draw_operands(attn_case *c, uint64_t *rng) {
+    oracle *x = &c->x;
+    fxa_problem *p = &c->problem;
+    fxa_dtype main = case_draw_float(c, rng), row = main == FXA_F64 ? FXA_F64 : FXA_F32;
+    static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO, FXA_SLOT_DLSE};
+    for (int i = 0; i < 5; i++) {
+        fxa_dtype dtype = inputs[i] == FXA_SLOT_DLSE ? row : inputs[i] == FXA_SLOT_DO ? case_draw_float(c, rng) : main;
+        case_make_operand(c, inputs[i], dtype, true, rng);
+        case_fill_operand(c, inputs[i], rng);
+    }
+    static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+    for (int i = 0; i < 4; i++) case_make_operand(c, outputs[i], case_draw_float(c, rng), false, rng);
+    case_make_operand(c, FXA_SLOT_LSE, row, false, rng);
+    case_make_operand(c, FXA_SLOT_MAX_ROW, row, false, rng);
+    fxa_operand *const to[] = {&p->q,    &p->k,    &p->v,  &p->o,  &p->lse,    &p->max,
+                               &p->dout, &p->dlse, &p->dq, &p->dk, &p->dv_grad}; /* in the order of their slots */
+    for (int i = 0; i < 11; i++) *to[i] = attn_tensor_operand(&c->t[FXA_SLOT_Q + i]);
+    x->q = c->dense[FXA_SLOT_Q], x->k = c->dense[FXA_SLOT_K], x->v = c->dense[FXA_SLOT_V];
+    x->dout = c->dense[FXA_SLOT_DO], x->dlse = case_has(c, ATTN_DLSE) ? c->dense[FXA_SLOT_DLSE] : NULL;
+    x->o = c->dense[FXA_SLOT_O], x->lse = c->dense[FXA_SLOT_LSE], x->max = c->dense[FXA_SLOT_MAX_ROW];
+    x->dq = c->dense[FXA_SLOT_DQ], x->dk = c->dense[FXA_SLOT_DK], x->dv_grad = c->dense[FXA_SLOT_DV];
+}
+
+/* ---- Features of the softmax ------------------------------------------------------------------------------------- */
+
+static void case_draw_sinks(attn_case *c, uint64_t *rng) {
+    oracle *x = &c->x;
+    int64_t n[4] = {1, x->hq, 1, 1}, at[4] = {0, 0, 0, 0};
+    c->dense[FXA_SLOT_SINK] = case_own(c, x->hq, sizeof(double));
+    c->dense[FXA_SLOT_DSINK] = case_own(c, x->hq, sizeof(double));
+    c->t[FXA_SLOT_SINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, true, rng), rng);
+    c->t[FXA_SLOT_DSINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, false, rng), rng);
+    for (; at[1] < x->hq; at[1]++) attn_tensor_set(&c->t[FXA_SLOT_SINK], at, attn_real(rng, -2, 2));
+    x->dsink = c->dense[FXA_SLOT_DSINK];
+    x->sink = case_has(c, ATTN_SINK | ATTN_SINK_ZERO);
+    x->sink_score = c->dense[FXA_SLOT_SINK];
+    if (!case_has(c, ATTN_SINK)) c->problem.flags |= case_has(c, ATTN_SINK_ZERO) ? FXA_SINK_ZERO : 0u;
+    if (!case_has(c, ATTN_SINK)) return;
+    for (at[1] = 0; at[1] < x->hq; at[1]++) c->dense[FXA_SLOT_SINK][at[1]] = attn_tensor_get(&c->t[FXA_SLOT_SINK], at);
+    c->problem.flags |= FXA_SINK;
+    c->problem.sink = attn_tensor_operand(&c->t[FXA_SLOT_SINK]);
+    c->problem.dsink = attn_tensor_operand(&c->t[FXA_SLOT_DSINK]);
+}
+
+static void case_draw_softmax(attn_case *c, uint64_t *rng) {
+    oracle *x = &c->x;
+    fxa_problem *p = &c->problem;
+    case_draw_sinks(c, rng);
+    x->scale = attn_real(rng, 0.3, 1.2);
+    x->seed = attn_next(rng);
+    if (case_has(c, ATTN_DROPOUT)) {
+        x->dropout = true;
+        p->dropout_p = x->dropout_p = attn_real(rng, 0, 0.9);
+        p->flags |= FXA_DROPOUT;
+    }
+    if (case_has(c, ATTN_READY)) {
+        x->causal = attn_int(rng, 0, 1);
+        x->window = attn_int(rng, 0, 1) || !x->causal;
+        x->bottom_right = attn_int(rng, 0, 1);
+        p->window_left = x->left = attn_int(rng, -1, 4);
+        p->window_right = x->right = attn_int(rng, -1, 4);
+        p->flags |= (x->causal ? FXA_CAUSAL : 0u) | (x->window ? FXA_WINDOW : 0u);
+        p->flags |= x->bottom_right ? FXA_BOTTOM_RIGHT : 0u;
+    }
+}
+
+/* ---- Program, params, captured tensors --------------------------------------------------------------------------- */
+
+static void case_draw_capture(attn_case *c, int i, fxa_dtype dtype, uint64_t *rng) {
+    int rank = c->twin->rank[i];
+    int64_t n[4] = {1, 1, rank > 1 ? attn_int(rng, 1, 9) : 1, rank > 0 ? attn_int(rng, 1, 12) : 1};
+    int64_t at[4] = {0, 0, 0, 0};
+    fxa_capture *capture = &c->captures[i];
+    attn_tensor *t = &c->capture[i], *dt = &c->dcapture[i];
+    oracle_tensor *view = &c->x.tensor[i];
+    *t = attn_tensor_make(n, dtype, case_draw_style(c, true, rng), rng);
+    *dt = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, false, rng), rng);
+    c->tensor[i] = case_own(c, n[2] * n[3], sizeof(double));
+    c->x.dtensor[i] = case_own(c, n[2] * n[3], sizeof(double));
+    for (int pass = 0; pass < 2; pass++)
+        for (at[2] = 0; at[2] < n[2]; at[2]++)
+            for (at[3] = 0; at[3] < n[3]; at[3]++) {
+                double value = dtype == FXA_I32 ? (double)attn_int(rng, 0, 2) : attn_real(rng, -1, 1);
+                if (pass == 0) attn_tensor_set(t, at, value);
+                else c->tensor[i][at[2] * n[3] + at[3]] = attn_tensor_get(t, at);
+            }
+    view->rank = rank;
+    view->data = c->tensor[i];
+    for (int axis = 0; axis < rank; axis++) {
+        int from = 4 - rank + axis;
+        view->size[axis] = capture->size[axis] = n[from];
+        capture->stride[axis] = t->stride[from];
+        capture->grad_stride[axis] = dt->stride[from];
+    }
+    capture->strided = t->style != ATTN_BHSD;
+    capture->grad_strided = dt->style != ATTN_BHSD;
+    capture->grad = dtype != FXA_I32;
+    capture->grad_dtype = (uint32_t)dt->dtype;
+}
+
+static bool case_draw_program(attn_case *c, uint64_t *rng) {
+    int choice = case_has(c, ATTN_PROGRAM) ? (int)attn_int(rng, 0, oracle_twin_count - 1) : 0;
+    if (case_has(c, ATTN_SMOOTH) && !oracle_twins[choice].smooth) choice = 0;
+    const oracle_twin *twin = c->twin = &oracle_twins[choice];
+    fxa_dtype dtype = twin->int_tensor ? FXA_I32 : case_draw_float(c, rng);
+    char text[512];
+    const char *from = twin->text;
+    size_t n = 0;
+    for (; *from && n + 8 < sizeof text; from++) { /* %s: the dtype, %%: a percent sign */
+        if (strncmp(from, "%s", 2) == 0)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s", fxa_dtype_name(dtype));
+        else text[n++] = *from;
+        if (*from == '%') from++;
+    }
+    text[n] = '\0';
+    fxa_error err;
+    if (fxa_program_parse(c->ctx, text, n, &c->program, &err) != FXA_OK) {
+        snprintf(c->why, sizeof c->why, "%s does not parse: %.300s", twin->name, err.text);
+        return false;
+    }
+    c->x.fn = twin->fn;
+    for (int i = 0; i < ORACLE_PARAMS; i++) c->x.param[i] = attn_real(rng, 0.5, 2);
+    if (twin->int_param) c->x.param[0] = (double)attn_int(rng, 0, 8);
+    for (int i = 0; i < twin->n_tensors; i++) case_draw_capture(c, i, i == 0 ? dtype : FXA_F64, rng);
+    c->problem.program = c->program;
+    return true;
+}
+
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
+
+static void case_draw_flags(attn_case *c, uint64_t *rng) {
+    uint32_t grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | (case_has(c, ATTN_SINK) ? FXA_GRAD_SINK : 0u);
+    c->problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
+    if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->problem.flags |= FXA_ACC_OUT;
+    if (case_has(c, ATTN_SOME_GRADS)) grads = (grads & (uint32_t)attn_next(rng)) | FXA_GRAD_Q;
+    c->backward_flags = grads | (case_has(c, ATTN_DLSE) ? FXA_GRAD_LSE : 0u);
+    static const uint32_t pairs[][2] = {{FXA_GRAD_Q, FXA_ACC_Q}, {FXA_GRAD_K, FXA_ACC_K}, {FXA_GRAD_V, FXA_ACC_V},
+                                        {FXA_GRAD_SINK, FXA_ACC_SINK}};
+    for (int i = 0; case_has(c, ATTN_ACC) && i < 4; i++)
+        if ((grads & pairs[i][0]) && attn_int(rng, 0, 1)) c->backward_flags |= pairs[i][1];
+    if (c->twin->n_params && !c->twin->int_param) c->problem.param_grads = (1u << c->twin->n_params) - 1;
+    if (case_has(c, ATTN_ACC) && c->problem.param_grads && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_PARAMS;
+    if (case_has(c, ATTN_ACC) && c->captures[0].grad && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_TENSORS;
+}
+
+bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features, uint64_t *rng) {
+    memset(c, 0, sizeof *c);
+    c->ctx = ctx, c->engine = engine, c->features = features;
+    if (case_has(c, ATTN_VARLEN)) c->features &= ~(uint32_t)(ATTN_PADDING | ATTN_PAGED);
+    if (case_has(c, ATTN_SINK)) c->features &= ~(uint32_t)ATTN_SINK_ZERO;
+    c->problem = (fxa_problem)FXA_PROBLEM_INIT;
+    case_draw_sizes(c, rng);
+    case_draw_geometry(c, rng);
+    case_draw_maps(c, rng);
+    case_draw_operands(c, rng);
+    case_draw_softmax(c, rng);
+    if (!case_draw_program(c, rng)) return false;
+    case_draw_flags(c, rng);
+    return true;
+}
+
+void attn_case_free(attn_case *c) {
+    fxa_program_destroy(c->program);
+    for (int i = 0; i < FXA_SLOT_COUNT; i++) attn_tensor_free(&c->t[i]);
+    for (int i = 0; i < ORACLE_TENSORS; i++) attn_tensor_free(&c->capture[i]), attn_tensor_free(&c->dcapture[i]);
+    for (int i = 0; i < c->n_owned; i++) free(c->owned[i]);
+    memset(c, 0, sizeof *c);
+}
+
+void attn_case_describe(const attn_case *c, char *out, size_t capacity) {
+    const oracle *x = &c->x;
+    snprintf(out, capacity,
+             "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x",
+             c->twin->name, (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk,
+             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->t[FXA_SLOT_Q].dtype), c->features,
+             c->problem.flags, c->backward_flags);
+}

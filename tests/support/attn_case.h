@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random attention problems, complete: shapes, layouts, lengths, pages, maps, programs with bound data, and the same
+ * thing in the oracle's terms. A case is run through the public API and compared element by element; memory that a run
+ * must not touch is compared byte by byte, and what it must not read holds NaN.
+ */
+#ifndef FXA_TESTS_ATTN_CASE_H
+#define FXA_TESTS_ATTN_CASE_H
+
+#include "attn_oracle.h"
+
+#include "fxattn/fxattn.h"
+
+/* ---- Random numbers (splitmix64) --------------------------------------------------------------------------------- */
+
+uint64_t attn_next(uint64_t *rng);
+int64_t attn_int(uint64_t *rng, int64_t lo, int64_t hi); /* inclusive */
+double attn_real(uint64_t *rng, double lo, double hi);
+
+/* ---- A tensor in memory (attn_tensor.c): four axes, any strides, guarded on both sides --------------------------- */
+
+typedef enum attn_style { ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_WILD, ATTN_EXPANDED } attn_style;
+
+typedef struct attn_tensor {
+    fxa_dtype dtype;
+    attn_style style;
+    int64_t n[4], stride[4];
+    unsigned char *memory;
+    size_t bytes;
+    unsigned char *origin; /* element (0, 0, 0, 0) */
+} attn_tensor;
+
+/* WILD: axes in any order, gaps, negative strides. EXPANDED: the same, and strides of zero. Memory is filled with bytes
+ * that are NaN in every float dtype. */
+attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng);
+void attn_tensor_free(attn_tensor *t);
+double attn_tensor_get(const attn_tensor *t, const int64_t at[4]); /* ints as doubles */
+void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x); /* rounds to the dtype */
+fxa_operand attn_tensor_operand(const attn_tensor *t);
+double attn_round(fxa_dtype dtype, double x);
+
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
+
+enum { /* what a case may draw; without a bit that feature is plain */
+    ATTN_GQA = 1 << 0,
+    ATTN_DIMS = 1 << 1, /* d != dv */
+    ATTN_PADDING = 1 << 2,
+    ATTN_VARLEN = 1 << 3,
+    ATTN_PAGED = 1 << 4,
+    ATTN_SINK_ZERO = 1 << 5,
+    ATTN_SINK = 1 << 6,
+    ATTN_DROPOUT = 1 << 7,
+    ATTN_MAPS = 1 << 8,
+    ATTN_DTYPES = 1 << 9,
+    ATTN_STRIDES = 1 << 10,
+    ATTN_ACC = 1 << 11,
+    ATTN_READY = 1 << 12,
+    ATTN_DLSE = 1 << 13,
+    ATTN_LENGTHS = 1 << 14, /* problem.q_len, k_len */
+    ATTN_PROGRAM = 1 << 15,
+    ATTN_SOME_GRADS = 1 << 16, /* not every gradient */
+    ATTN_SMOOTH = 1 << 17      /* only twins without kinks */
+};
+
+typedef struct attn_case {
+    fxa_context *ctx;
+    const char *engine;
+    uint32_t features;
+    const oracle_twin *twin;
+    fxa_program *program;
+    fxa_problem problem;      /* forward; attn_case_problem makes either pass */
+    uint32_t backward_flags;
+    attn_tensor t[FXA_SLOT_COUNT]; /* operands by slot */
+    attn_tensor capture[ORACLE_TENSORS], dcapture[ORACLE_TENSORS];
+    fxa_capture captures[ORACLE_TENSORS];
+    int32_t *ints[FXA_SLOT_COUNT]; /* lengths, offsets, pages, maps by slot */
+    double dparams[ORACLE_PARAMS];
+    oracle x;
+    double *dense[FXA_SLOT_COUNT]; /* the oracle's arrays by slot */
+    double *tensor[ORACLE_TENSORS];
+    void *owned[96];
+    int n_owned;
+    char why[400]; /* of the last failure */
+} attn_case;
+
+/* Draws a case for an engine; false (with why) when the library refuses to parse its program. */
+bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features, uint64_t *rng);
+void attn_case_free(attn_case *c);
+/* One line on what was drawn. */
+void attn_case_describe(const attn_case *c, char *out, size_t capacity);
+
+/* The live element of batch entry b, position s of an operand; false when there is none. */
+bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64_t at[4]);
+
+fxa_problem attn_case_problem(const attn_case *c, fxa_pass pass);
+fxa_args attn_case_args(const attn_case *c, fxa_pass pass);
+/* Runs one pass of the case as it stands; why on failure. */
+bool attn_case_run(attn_case *c, fxa_pass pass);
+
+/* Forward against the oracle; then backward, from the oracle's O and LSE as they round to storage. */
+bool attn_case_check_forward(attn_case *c);
+bool attn_case_check_backward(attn_case *c);
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Running a case through the public API and comparing it with the oracle: every element of every output, and every byte
+ * around them. See attn_case.h.
+ *
+ * Tolerance: both sides compute in f64 over at most some hundred terms of magnitude about 10, so they may differ by
+ * some 1e-14 of the largest result; 1e-12 of it is allowed. A result in a narrower dtype must be the rounding of some
+ * value within that distance.
+ */
+#include "attn_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTN_TOLERANCE 1e-12
+
+fxa_problem attn_case_problem(const attn_case *c, fxa_pass pass) {
+    fxa_problem p = c->problem;
+    p.pass = (uint32_t)pass;
+    p.engine = c->engine;
+    p.captures = c->captures;
+    p.n_captures = (size_t)c->twin->n_tensors;
+    const uint32_t forward_only = FXA_WANT_LSE | FXA_WANT_MAX | FXA_ACC_OUT;
+    if (pass == FXA_BACKWARD) p.flags = (p.flags & ~forward_only) | c->backward_flags;
+    else p.param_grads = 0;
+    return p;
+}
+
+fxa_args attn_case_args(const attn_case *c, fxa_pass pass) {
+    fxa_args args = FXA_ARGS_INIT;
+    for (int i = 0; i < FXA_SLOT_COUNT; i++) args.slot[i] = c->ints[i] ? (void *)c->ints[i] : (void *)c->t[i].origin;
+    /* an output that the problem does not write must not be given */
+    static const struct { fxa_slot slot; uint32_t flag; } grads[] = {{FXA_SLOT_DQ, FXA_GRAD_Q}, {FXA_SLOT_DK, FXA_GRAD_K},
+                                                                    {FXA_SLOT_DV, FXA_GRAD_V},
+                                                                    {FXA_SLOT_DSINK, FXA_GRAD_SINK}};
+    for (int i = 0; i < 4; i++)
+        if (pass == FXA_FORWARD || !(c->backward_flags & grads[i].flag)) args.slot[grads[i].slot] = NULL;
+    if (pass == FXA_BACKWARD) args.slot[FXA_SLOT_MAX_ROW] = NULL;
+    args.scale = c->x.scale;
+    args.seed = c->x.seed;
+    args.params = c->x.param;
+    args.n_params = (size_t)c->twin->n_params;
+    args.n_tensors = (size_t)c->twin->n_tensors;
+    if (pass == FXA_BACKWARD) args.n_dtensors = args.n_tensors, args.n_dparams = args.n_params;
+    return args;
+}
+
+bool attn_case_run(attn_case *c, fxa_pass pass) {
+    fxa_problem p = attn_case_problem(c, pass);
+    fxa_args args = attn_case_args(c, pass);
+    fxa_capture captures[ORACLE_TENSORS];
+    const void *tensors[ORACLE_TENSORS];
+    void *dtensors[ORACLE_TENSORS];
+    for (int i = 0; i < ORACLE_TENSORS; i++) {
+        captures[i] = c->captures[i];
+        if (pass == FXA_FORWARD) captures[i].grad = 0;
+        tensors[i] = c->capture[i].origin;
+        dtensors[i] = captures[i].grad ? c->dcapture[i].origin : NULL;
+    }
+    p.captures = captures;
+    args.tensors = tensors;
+    args.dtensors = pass == FXA_BACKWARD ? dtensors : NULL;
+    args.dparams = pass == FXA_BACKWARD ? c->dparams : NULL;
+    fxa_error err;
+    if (fxa_attention(c->ctx, &p, &args, &err) == FXA_OK) return true;
+    snprintf(c->why, sizeof c->why, "%s: %.350s", pass ? "backward" : "forward", err.text);
+    return false;
+}
+
+/* ---- What is expected of one output ------------------------------------------------------------------------------ */
+
+/* By element of the tensor, in dense order of its four axes: the value, and whether it is written at all. `before` is
+ * the memory as it was. */
+typedef struct case_want {
+    const char *name;
+    attn_tensor *t;
+    double *value;
+    bool *written;
+    unsigned char *before;
+} case_want;
+
+static int64_t want_count(const attn_tensor *t) { return t->n[0] * t->n[1] * t->n[2] * t->n[3]; }
+
+static void want_index(const attn_tensor *t, int64_t i, int64_t at[4]) {
+    for (int axis = 3; axis >= 0; axis--) at[axis] = i % t->n[axis], i /= t->n[axis];
+}
+
+static int64_t want_number(const attn_tensor *t, const int64_t at[4]) {
+    return ((at[0] * t->n[1] + at[1]) * t->n[2] + at[2]) * t->n[3] + at[3];
+}
+
+/* Fills the tensor with random old content. What is expected starts at it when a run adds to it, else at 0. */
+static case_want want_make(const char *name, attn_tensor *t, bool all, bool add, uint64_t *rng) {
+    int64_t n = want_count(t), at[4];
+    case_want w = {name, t, calloc((size_t)n + 1, sizeof(double)), calloc((size_t)n + 1, sizeof(bool)), NULL};
+    w.before = malloc(t->bytes);
+    if (!w.value || !w.written || !w.before) abort();
+    for (int64_t i = 0; i < n; i++) {
+        want_index(t, i, at);
+        attn_tensor_set(t, at, attn_real(rng, -2, 2));
+        if (add) w.value[i] = attn_tensor_get(t, at);
+        w.written[i] = all;
+    }
+    memcpy(w.before, t->memory, t->bytes);
+    return w;
+}
+
+static void want_free(case_want *w) {
+    free(w->value);
+    free(w->written);
+    free(w->before);
+}
+
+/* Adds the oracle's dense array of a slot. */
+static void want_add(const attn_case *c, case_want *w, fxa_slot slot, int64_t longest) {
+    const attn_tensor *t = w->t;
+    int64_t at[4];
+    for (int64_t b = 0; b < c->x.b; b++)
+        for (int64_t s = 0; s < longest; s++)
+            for (int64_t h = 0; h < t->n[1]; h++)
+                for (int64_t i = 0; i < t->n[3]; i++) {
+                    if (!attn_case_at(c, slot, b, s, at)) continue;
+                    at[1] = h, at[3] = i;
+                    int64_t to = want_number(t, at);
+                    w->written[to] = true;
+                    w->value[to] += c->dense[slot][((b * t->n[1] + h) * longest + s) * t->n[3] + i];
+                }
+}
+
+static bool want_is_near(fxa_dtype dtype, double got, double want, double tolerance) {
+    if (want != want || got != got) return want != want && got != got;
+    if (got == attn_round(dtype, want)) return true;
+    return got >= attn_round(dtype, want - tolerance) && got <= attn_round(dtype, want + tolerance);
+}
+
+static bool want_check(attn_case *c, case_want *w) {
+    attn_tensor *t = w->t;
+    int64_t n = want_count(t), at[4];
+    double largest = 1;
+    size_t size = fxa_dtype_size(t->dtype);
+    for (int64_t i = 0; i < n; i++)
+        if (w->written[i] && fabs(w->value[i]) < INFINITY) largest = fmax(largest, fabs(w->value[i]));
+    for (int64_t i = 0; i < n; i++) {
+        if (!w->written[i]) continue;
+        want_index(t, i, at);
+        double got = attn_tensor_get(t, at);
+        if (!want_is_near(t->dtype, got, w->value[i], ATTN_TOLERANCE * largest)) {
+            snprintf(c->why, sizeof c->why, "%s[%lld,%lld,%lld,%lld] is %.17g, not %.17g (%s)", w->name,
+                     (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3], got, w->value[i],
+                     fxa_dtype_name(t->dtype));
+            return false;
+        }
+        int64_t offset = (t->origin - t->memory) + (int64_t)size * (at[0] * t->stride[0] + at[1] * t->stride[1] +
+                                                                    at[2] * t->stride[2] + at[3] * t->stride[3]);
+        memcpy(w->before + offset, t->memory + offset, size);
+    }
+    if (memcmp(w->before, t->memory, t->bytes) == 0) return true;
+    snprintf(c->why, sizeof c->why, "%s: memory outside its written elements has changed", w->name);
+    return false;
+}
+
+/* ---- Forward ----------------------------------------------------------------------------------------------------- */
+
+/* What merging (o, lse) of the case into old rows must give, by its formula. */
+static void case_merge_old(attn_case *c, const case_want *o, const case_want *lse) {
+    const oracle *x = &c->x;
+    int64_t at[4], at_row[4];
+    for (int64_t b = 0; b < x->b; b++)
+        for (int64_t h = 0; h < x->hq; h++)
+            for (int64_t s = 0; s < x->sq; s++) {
+                if (!attn_case_at(c, FXA_SLOT_O, b, s, at)) continue;
+                at[1] = h;
+                memcpy(at_row, at, sizeof at);
+                at_row[3] = 0;
+                int64_t row = (b * x->hq + h) * x->sq + s;
+                double old = lse->value[want_number(lse->t, at_row)], new = x->lse[row];
+                double both = log(exp(old) + exp(new));
+                for (at[3] = 0; at[3] < x->dv; at[3]++) {
+                    double *value = &x->o[row * x->dv + at[3]], o_old = o->value[want_number(o->t, at)];
+                    *value = exp(old - both) * o_old + exp(new - both) * *value;
+                    o->value[want_number(o->t, at)] = 0;
+                }
+                x->lse[row] = both;
+                lse->value[want_number(lse->t, at_row)] = 0;
+            }
+}
+
+bool attn_case_check_forward(attn_case *c) {
+    uint64_t rng = c->x.seed;
+    bool merge = (c->problem.flags & FXA_ACC_OUT) != 0, ok = false;
+    oracle_forward(&c->x);
+    case_want o = want_make("O", &c->t[FXA_SLOT_O], false, merge, &rng);
+    case_want lse = want_make("LSE", &c->t[FXA_SLOT_LSE], false, merge, &rng);
+    case_want max = want_make("MAX", &c->t[FXA_SLOT_MAX_ROW], false, false, &rng);
+    if (merge) case_merge_old(c, &o, &lse);
+    want_add(c, &o, FXA_SLOT_O, c->x.sq);
+    want_add(c, &lse, FXA_SLOT_LSE, c->x.sq);
+    want_add(c, &max, FXA_SLOT_MAX_ROW, c->x.sq);
+    ok = attn_case_run(c, FXA_FORWARD) && want_check(c, &o) && want_check(c, &lse) && want_check(c, &max);
+    want_free(&o), want_free(&lse), want_free(&max);
+    return ok;
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------------------------- */
+
+/* O and LSE of the oracle into storage, and back as they rounded: both sides start from the same. */
+static void case_store_forward(attn_case *c) {
+    static const fxa_slot slots[] = {FXA_SLOT_O, FXA_SLOT_LSE};
+    int64_t at[4];
+    oracle_forward(&c->x);
+    for (int i = 0; i < 2; i++) {
+        attn_tensor *t = &c->t[slots[i]];
+        double *dense = c->dense[slots[i]];
+        for (int64_t b = 0; b < c->x.b; b++)
+            for (int64_t s = 0; s < c->x.sq && attn_case_at(c, slots[i], b, s, at); s++)
+                for (at[1] = 0; at[1] < t->n[1]; at[1]++)
+                    for (at[3] = 0; at[3] < t->n[3]; at[3]++) {
+                        double *value = &dense[((b * t->n[1] + at[1]) * c->x.sq + s) * t->n[3] + at[3]];
+                        attn_tensor_set(t, at, *value);
+                        *value = attn_tensor_get(t, at);
+                    }
+    }
+}
+
+static bool case_check_params(attn_case *c, const double *old) {
+    for (int i = 0; i < c->twin->n_params; i++) {
+        bool wanted = c->problem.param_grads >> i & 1, add = (c->backward_flags & FXA_ACC_PARAMS) != 0;
+        double want = wanted ? c->x.dparam[i] + (add ? old[i] : 0) : old[i];
+        if (want_is_near(FXA_F64, c->dparams[i], want, ATTN_TOLERANCE * fmax(1, fabs(c->x.dparam[i])) * 10)) continue;
+        snprintf(c->why, sizeof c->why, "dparam %d is %.17g, not %.17g", i, c->dparams[i], want);
+        return false;
+    }
+    return true;
+}
+
+static bool case_check_tensors(attn_case *c, case_want *want) {
+    for (int i = 0; i < c->twin->n_tensors; i++) {
+        int64_t n = want_count(want[i].t);
+        for (int64_t j = 0; j < n && c->captures[i].grad; j++) want[i].value[j] += c->x.dtensor[i][j];
+        if (!want_check(c, &want[i])) return false;
+    }
+    return true;
+}
+
+bool attn_case_check_backward(attn_case *c) {
+    static const struct { fxa_slot slot; const char *name; uint32_t grad, acc; } outputs[] = {
+        {FXA_SLOT_DQ, "dQ", FXA_GRAD_Q, FXA_ACC_Q},
+        {FXA_SLOT_DK, "dK", FXA_GRAD_K, FXA_ACC_K},
+        {FXA_SLOT_DV, "dV", FXA_GRAD_V, FXA_ACC_V},
+        {FXA_SLOT_DSINK, "dsink", FXA_GRAD_SINK, FXA_ACC_SINK},
+    };
+    uint64_t rng = c->x.seed + 1;
+    uint32_t flags = c->backward_flags;
+    case_want want[4], tensor[ORACLE_TENSORS];
+    double old[ORACLE_PARAMS];
+    case_store_forward(c);
+    oracle_backward(&c->x);
+    for (int i = 0; i < 4; i++) {
+        bool wanted = (flags & outputs[i].grad) != 0, pool = (i == 1 || i == 2) && (c->features & ATTN_PAGED);
+        want[i] = want_make(outputs[i].name, &c->t[outputs[i].slot], wanted && pool, flags & outputs[i].acc, &rng);
+        if (wanted && i < 3) want_add(c, &want[i], outputs[i].slot, i == 0 ? c->x.sq : c->x.sk);
+        for (int64_t h = 0; wanted && i == 3 && h < c->x.hq; h++)
+            want[i].value[h] += c->x.dsink[h], want[i].written[h] = true;
+    }
+    for (int i = 0; i < c->twin->n_tensors; i++)
+        tensor[i] = want_make("dtensor", &c->dcapture[i], c->captures[i].grad, flags & FXA_ACC_TENSORS, &rng);
+    for (int i = 0; i < ORACLE_PARAMS; i++) old[i] = c->dparams[i] = attn_real(&rng, -2, 2);
+    bool ok = attn_case_run(c, FXA_BACKWARD);
+    for (int i = 0; i < 4; i++) ok = ok && want_check(c, &want[i]), want_free(&want[i]);
+    ok = ok && case_check_tensors(c, tensor) && case_check_params(c, old);
+    for (int i = 0; i < c->twin->n_tensors; i++) want_free(&tensor[i]);
+    return ok;
+}

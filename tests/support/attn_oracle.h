@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An attention of its own, to hold engines against: dense f64 matrices, one (b, h) at a time, nothing shared with the
+ * library. Score functions are C functions ("twins" of program texts) with hand-written derivatives; dropout has its
+ * own Philox. Everything that the library reads through strides, offsets, pages and maps arrives as a plain array.
+ */
+#ifndef FXA_TESTS_ATTN_ORACLE_H
+#define FXA_TESTS_ATTN_ORACLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { ORACLE_PARAMS = 3, ORACLE_TENSORS = 2, ORACLE_LOADS = 3 };
+
+typedef struct oracle_tensor {
+    int rank;
+    int64_t size[2];
+    const double *data; /* dense; ints as doubles */
+} oracle_tensor;
+
+/* One pair, as a score function sees it. */
+typedef struct oracle_pair {
+    double score;
+    int32_t b, h, q, k, q_len, k_len;
+    const double *param;
+    const oracle_tensor *tensor;
+} oracle_pair;
+
+/* What it makes of it: the new score, and its derivative by score, params and loaded elements. */
+typedef struct oracle_value {
+    double score, by_score;
+    bool mask;
+    double by_param[ORACLE_PARAMS];
+    int n_loads;
+    struct { int tensor; int64_t at; double by; } load[ORACLE_LOADS]; /* at: dense index, -1 outside */
+} oracle_value;
+
+typedef void (*oracle_fn)(const oracle_pair *in, oracle_value *out);
+
+/* Element t[i] or t[i, j]: a negative index counts from the end, one still outside reads 0. Notes where it read, with
+ * derivative `by` left 0 for the twin to fill; returns the value. */
+double oracle_load(const oracle_pair *in, oracle_value *out, int tensor, int32_t i, int32_t j);
+
+typedef struct oracle_twin {
+    const char *name;
+    const char *text; /* a %s stands for the dtype of tensor 0, which the twin takes any float dtype for */
+    int n_params, n_tensors;
+    bool int_param;  /* param 0 is an int */
+    bool int_tensor; /* tensor 0 is an i32 tensor */
+    bool smooth;     /* differentiable everywhere in score, params and tensors */
+    int rank[ORACLE_TENSORS];
+    oracle_fn fn;
+} oracle_twin;
+extern const oracle_twin oracle_twins[];
+extern const int oracle_twin_count;
+
+typedef struct oracle {
+    int64_t b, hq, hkv, sq, sk, d, dv;
+    const int64_t *q_len, *k_len;      /* [B], rows and keys that exist */
+    const int32_t *seen_q, *seen_k;    /* [B], what score functions see of them */
+    const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates of local indices */
+    oracle_fn fn;
+    double param[ORACLE_PARAMS];
+    oracle_tensor tensor[ORACLE_TENSORS];
+    bool causal, window, bottom_right; /* ready masks */
+    int64_t left, right;
+    double scale;
+    bool sink;
+    const double *sink_score; /* [Hq] */
+    bool dropout;
+    double dropout_p;
+    uint64_t seed;
+    /* [B,Hq,Sq,D], [B,Hkv,Sk,D], [B,Hkv,Sk,Dv], [B,Hq,Sq,Dv], [B,Hq,Sq] */
+    const double *q, *k, *v, *dout, *dlse;
+    double *o, *lse, *max;          /* forward writes, backward reads o and lse */
+    double *dq, *dk, *dv_grad, *dsink; /* backward writes; the rest as well */
+    double dparam[ORACLE_PARAMS];
+    double *dtensor[ORACLE_TENSORS];
+} oracle;
+
+void oracle_forward(oracle *x);
+void oracle_backward(oracle *x);
+
+/* Philox4x32-10, straight from its definition. */
+void oracle_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+
+#endif

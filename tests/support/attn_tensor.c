@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors of the test cases: see attn_case.h.
+ */
+#include "attn_case.h"
+
+#include "base/dtype.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t attn_next(uint64_t *rng) {
+    uint64_t z = (*rng += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+int64_t attn_int(uint64_t *rng, int64_t lo, int64_t hi) {
+    return lo + (int64_t)(attn_next(rng) % (uint64_t)(hi - lo + 1));
+}
+
+double attn_real(uint64_t *rng, double lo, double hi) {
+    return lo + (hi - lo) * ((double)(attn_next(rng) >> 11) * 0x1p-53);
+}
+
+/* Axes from the innermost out. */
+static void tensor_order(attn_style style, uint64_t *rng, int order[4]) {
+    static const int named[3][4] = {{3, 2, 1, 0}, {3, 1, 2, 0}, {3, 1, 0, 2}};
+    memcpy(order, named[style <= ATTN_SBHD ? style : 0], 4 * sizeof(int));
+    for (int i = 3; style > ATTN_SBHD && i > 0; i--) {
+        int j = (int)attn_int(rng, 0, i), keep = order[i];
+        order[i] = order[j];
+        order[j] = keep;
+    }
+}
+
+attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng) {
+    attn_tensor t = {.dtype = dtype, .style = style};
+    int order[4];
+    int64_t step = 1, first = 0, guard = 8, size = (int64_t)fxa_dtype_size(dtype);
+    bool wild = style > ATTN_SBHD;
+    tensor_order(style, rng, order);
+    if (wild) step = attn_int(rng, 1, 2);
+    for (int i = 0; i < 4; i++) {
+        int axis = order[i];
+        int64_t count = n[axis] > 0 ? n[axis] : 1;
+        t.n[axis] = n[axis];
+        t.stride[axis] = step;
+        step = step * count + (wild ? attn_int(rng, 0, 2) : 0);
+        if (wild && attn_int(rng, 0, 3) == 0) {
+            first += (count - 1) * t.stride[axis];
+            t.stride[axis] = -t.stride[axis];
+        }
+        if (style == ATTN_EXPANDED && attn_int(rng, 0, 1)) t.stride[axis] = 0;
+    }
+    t.bytes = (size_t)((step + 2 * guard) * size);
+    t.memory = malloc(t.bytes);
+    if (!t.memory) abort();
+    memset(t.memory, 0xff, t.bytes);
+    t.origin = t.memory + (guard + first) * size;
+    return t;
+}
+
+void attn_tensor_free(attn_tensor *t) {
+    free(t->memory);
+    memset(t, 0, sizeof *t);
+}
+
+static int64_t tensor_offset(const attn_tensor *t, const int64_t at[4]) {
+    return at[0] * t->stride[0] + at[1] * t->stride[1] + at[2] * t->stride[2] + at[3] * t->stride[3];
+}
+
+double attn_tensor_get(const attn_tensor *t, const int64_t at[4]) {
+    int64_t offset = tensor_offset(t, at);
+    return fxa__dtype_is_float(t->dtype) ? fxa__load_f64(t->origin, t->dtype, offset)
+                                         : fxa__load_i32(t->origin, t->dtype, offset);
+}
+
+void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x) {
+    int64_t offset = tensor_offset(t, at);
+    if (fxa__dtype_is_float(t->dtype)) fxa__store_f64(t->origin, t->dtype, offset, x);
+    else ((int32_t *)(void *)t->origin)[offset] = (int32_t)x; /* the cases' int tensors are i32 */
+}
+
+fxa_operand attn_tensor_operand(const attn_tensor *t) {
+    fxa_operand operand = {(uint32_t)t->dtype, (uint32_t)t->style, {0}};
+    if (t->style > ATTN_SBHD) {
+        operand.layout = FXA_LAYOUT_STRIDED;
+        memcpy(operand.stride, t->stride, sizeof t->stride);
+    }
+    return operand;
+}
+
+double attn_round(fxa_dtype dtype, double x) {
+    if (dtype == FXA_F32) return (double)(float)x;
+    if (dtype == FXA_F16) return fxa__f16_to_f64(fxa__f64_to_f16(x));
+    if (dtype == FXA_BF16) return fxa__bf16_to_f64(fxa__f64_to_bf16(x));
+    return x;
+}
