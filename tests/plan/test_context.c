@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The context: creation, limits, counters, and who outlives whom.
+ */
+#include "support/fail_alloc.h"
+#include "support/tiny.h"
+#include "t.h"
+
+TEST(version_is_that_of_the_header) { T_STR(fxa_version(), FXA_VERSION_STRING); }
+
+TEST(created_with_defaults) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    fxa_cache_stats s;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_cache_get_stats(ctx, &s);
+    T_INT(s.max_plans, 256);
+    T_INT(s.max_bytes, 256 << 20);
+    T_INT(s.hits + s.misses + s.builds + s.refusals + s.evictions + s.runs + s.queries + s.query_hits, 0);
+    T_INT(s.plans + s.bytes, 0);
+    fxa_context_destroy(ctx);
+    fxa_context_destroy(NULL);
+}
+
+TEST(config_sets_limits) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    fxa_cache_stats s;
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    config.cache_max_plans = 7;
+    config.cache_max_bytes = 12345;
+    T_OK(fxa_context_create(&config, &ctx, &err));
+    fxa_cache_get_stats(ctx, &s);
+    T_INT(s.max_plans, 7);
+    T_INT(s.max_bytes, 12345);
+    fxa_cache_limit(ctx, 3, 99);
+    fxa_cache_get_stats(ctx, &s);
+    T_INT(s.max_plans, 3);
+    T_INT(s.max_bytes, 99);
+    fxa_context_destroy(ctx);
+    config.reserved = 1;
+    T_STATUS(fxa_context_create(&config, &ctx, &err), FXA_E_ARGUMENT);
+    T_CHECK(!ctx);
+}
+
+/* All memory is the hook's, and all of it comes back. */
+TEST(memory_goes_through_the_hook) {
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    T_REQUIRE(ctx);
+    T_CHECK(memory.live_bytes > 0);
+    fxa_context_destroy(ctx);
+    T_INT(memory.live_bytes, 0);
+    T_INT(memory.mistakes, 0);
+}
+
+/* what the cache holds dies with the context; R-02: what the caller holds works on, and is released once. */
+TEST(programs_and_plans_outlive_their_context) {
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_error err;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    T_REQUIRE(ctx);
+    tiny t;
+    fxa_plan *plan = NULL;
+    fxa_program *derivative = NULL;
+    T_OK(tiny_forward(ctx, &t, &err));
+    T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
+    fxa_context_destroy(ctx);
+    T_REQUIRE(plan);
+    T_OK(fxa_program_derivative(t.program, &derivative, &err));
+    fxa_program_destroy(derivative);
+    tiny_end(&t); /* the plan keeps what it needs of the program */
+    T_OK(tiny_run(plan, &t.args, &err));
+    T_NEAR(tiny_error(&t), 0, TINY_TOLERANCE);
+    size_t needed = 0;
+    T_OK(fxa_plan_save(plan, NULL, 0, &needed, &err));
+    T_CHECK(needed > 0);
+    T_CHECK(memory.live_bytes > 0);
+    fxa_plan_destroy(plan);
+    T_INT(memory.live_bytes, 0);
+    T_INT(memory.mistakes, 0);
+}
+
+/* many distinct shapes and programs, then everything is back where it was. */
+TEST(many_shapes_leave_nothing_behind) {
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_error err;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    T_REQUIRE(ctx);
+    size_t start = memory.live_bytes;
+    fxa_cache_limit(ctx, 8, 1 << 20);
+    for (int i = 0; i < 60; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "score = score * %d.5", i % 20);
+        fxa_program *program = NULL;
+        fxa_plan *plan = NULL;
+        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+        fxa_problem p = FXA_PROBLEM_INIT;
+        p.program = program;
+        p.b = 1 + i, p.hq = 2, p.sq = 3 + i, p.sk = 4, p.d = 5;
+        T_OK(fxa_plan_create(ctx, &p, &plan, &err));
+        fxa_plan_destroy(plan);
+        fxa_program_destroy(program);
+    }
+    fxa_cache_stats s;
+    fxa_cache_get_stats(ctx, &s);
+    T_CHECK(s.plans <= 8);
+    T_CHECK(s.evictions > 0);
+    fxa_cache_clear(ctx);
+    fxa_cache_get_stats(ctx, &s);
+    T_INT(s.plans, 0);
+    T_INT(memory.live_bytes, start);
+    fxa_context_destroy(ctx);
+    T_INT(memory.live_bytes, 0);
+    T_INT(memory.mistakes, 0);
+}
+
+/* Two contexts share nothing. */
+TEST(contexts_are_apart) {
+    fxa_error err;
+    fxa_context *a = NULL, *b = NULL;
+    T_OK(fxa_context_create(NULL, &a, &err));
+    T_OK(fxa_context_create(NULL, &b, &err));
+    tiny t;
+    fxa_cache_stats s;
+    T_OK(tiny_forward(a, &t, &err));
+    T_OK(fxa_attention(a, &t.problem, &t.args, &err));
+    fxa_cache_get_stats(a, &s);
+    T_INT(s.runs, 1);
+    T_INT(s.plans, 1);
+    fxa_cache_get_stats(b, &s);
+    T_INT(s.runs + s.plans + s.queries, 0);
+    T_OK(fxa_attention(b, &t.problem, &t.args, &err)); /* a program of one context in a problem of another */
+    T_NEAR(tiny_error(&t), 0, TINY_TOLERANCE);
+    fxa_context_destroy(a);
+    tiny_end(&t);
+    fxa_context_destroy(b);
+}
+
+T_MAIN

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans: that content decides which one is used, what needs a new one and what does not, what a run may do.
+ */
+#include "support/fail_alloc.h"
+#include "support/tiny.h"
+#include "t.h"
+
+typedef struct plan_rig {
+    fail_alloc memory;
+    fxa_context *ctx;
+    tiny t;
+} plan_rig;
+
+static bool plan_rig_start(plan_rig *r) {
+    fxa_error err;
+    *r = (plan_rig){.memory = FAIL_ALLOC_INIT};
+    r->ctx = fail_alloc_context(&r->memory);
+    if (!r->ctx) return false;
+    fxa_status status = tiny_forward(r->ctx, &r->t, &err);
+    if (status != FXA_OK) T_FAIL("%s\n", err.text);
+    return status == FXA_OK;
+}
+static void plan_rig_end(plan_rig *r) {
+    tiny_end(&r->t);
+    fxa_context_destroy(r->ctx);
+    T_INT(r->memory.live_bytes, 0);
+    T_INT(r->memory.mistakes, 0);
+}
+static fxa_cache_stats plan_stats(plan_rig *r) {
+    fxa_cache_stats s;
+    fxa_cache_get_stats(r->ctx, &s);
+    return s;
+}
+static void plan_key_of(plan_rig *r, const fxa_problem *problem, uint8_t key[16]) {
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    T_OK(fxa_plan_create(r->ctx, problem, &plan, &err));
+    fxa_plan_key(plan, key);
+    fxa_plan_destroy(plan);
+}
+
+TEST(create_run_and_look) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan *plan = NULL;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_REQUIRE(plan);
+    T_CHECK(fxa_plan_engine(plan) != NULL);
+    T_OK(tiny_run(plan, &r.t.args, &err));
+    T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
+    T_INT(plan_stats(&r).runs, 1);
+    fxa_plan_retain(plan);
+    fxa_plan_destroy(plan);
+    T_OK(tiny_run(plan, &r.t.args, &err)); /* one reference is left */
+    T_INT(plan_stats(&r).runs, 2);
+    fxa_plan_destroy(plan);
+    fxa_plan_destroy(NULL);
+    fxa_plan_retain(NULL);
+    plan_rig_end(&r);
+}
+
+/* steady state is zero probes and zero builds, by the counters. */
+TEST(steady_state_probes_and_builds_nothing) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    fxa_cache_stats before = plan_stats(&r);
+    T_INT(before.misses, 1);
+    T_INT(before.builds, 1);
+    T_INT(before.queries - before.query_hits, 1);
+    for (int step = 0; step < 10; step++) T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    fxa_cache_stats after = plan_stats(&r);
+    T_INT(after.builds, before.builds);
+    T_INT(after.misses, before.misses);
+    T_INT(after.queries - after.query_hits, before.queries - before.query_hits);
+    T_INT(after.hits, before.hits + 10);
+    T_INT(after.runs, before.runs + 10);
+    T_INT(after.refusals + after.evictions, 0);
+    T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
+    plan_rig_end(&r);
+}
+
+/* with an engine whose code serves every geometry, another batch, length, layout or scale is a hit. */
+TEST(another_geometry_needs_no_build) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    r.t.problem.engine = "ref";
+    uint8_t first[16], key[16];
+    plan_key_of(&r, &r.t.problem, first);
+    r.t.problem.b = 7;
+    plan_key_of(&r, &r.t.problem, key);
+    T_CHECK(memcmp(first, key, 16) != 0); /* other plans, the same code */
+    r.t.problem.sq = 11, r.t.problem.sk = 13;
+    plan_key_of(&r, &r.t.problem, key);
+    r.t.problem.q.layout = FXA_LAYOUT_BSHD;
+    plan_key_of(&r, &r.t.problem, key);
+    T_INT(plan_stats(&r).builds, 1);
+    T_INT(plan_stats(&r).hits, 3);
+    r.t.problem.q.dtype = FXA_F32; /* what code depends on: a build */
+    plan_key_of(&r, &r.t.problem, key);
+    T_INT(plan_stats(&r).builds, 2);
+    r.t.problem.q.layout = FXA_LAYOUT_BHSD, r.t.problem.q.dtype = FXA_F64;
+    r.t.problem.b = TINY_B, r.t.problem.sq = r.t.problem.sk = TINY_S;
+    r.t.args.scale = 1 / sqrt(TINY_D);
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    T_INT(plan_stats(&r).builds, 2);
+    T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
+    plan_rig_end(&r);
+}
+
+/* other data in a captured tensor, R-04: another value of a param: one plan, each call its own right result. */
+TEST(data_and_params_are_run_time_values) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    double seen = 0;
+    for (int i = 0; i < 6; i++) {
+        r.t.cap = 0.5 + i;
+        r.t.slopes[0] = 0.125f * (float)i;
+        T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+        T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
+        T_CHECK(i == 0 || r.t.o[TINY_D] != seen); /* the value did take effect */
+        seen = r.t.o[TINY_D];
+    }
+    T_INT(plan_stats(&r).builds, 1);
+    plan_rig_end(&r);
+}
+
+/* The O of `text` on the tiny data, as plain as can be: score' = a * score + c * (q - k), no mask. */
+static double plan_linear_error(const tiny *t, const double *o, double a, double c) {
+    double worst = 0;
+    for (int row = 0; row < TINY_ROWS; row++) {
+        double s[TINY_S], sum = 0, out[TINY_D] = {0};
+        int b = row / (TINY_H * TINY_S), q = row % TINY_S;
+        const double *k = t->k + b * TINY_S * TINY_D, *v = t->v + b * TINY_S * TINY_D;
+        for (int j = 0; j < TINY_S; j++) {
+            double dot = 0;
+            for (int d = 0; d < TINY_D; d++) dot += t->q[row * TINY_D + d] * k[j * TINY_D + d];
+            s[j] = exp(a * dot / sqrt(TINY_D) + c * (q - j));
+            sum += s[j];
+        }
+        for (int j = 0; j < TINY_S; j++)
+            for (int d = 0; d < TINY_D; d++) out[d] += s[j] / sum * v[j * TINY_D + d];
+        for (int d = 0; d < TINY_D; d++) worst = fmax(worst, fabs(out[d] - o[row * TINY_D + d]));
+    }
+    return worst;
+}
+
+/* content decides, not addresses. Programs are made and freed in turn, so that the same memory is used again. */
+TEST(a_program_at_the_same_address_is_another) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    static const struct { const char *text; double a, c; } cases[] = {
+        {"score = 0.5 * score", 0.5, 0}, {"score = 0.25 * score", 0.25, 0}, {"score = score + float(q - k)", 1, 1},
+        {"score = score - float(q - k)", 1, -1}, {"", 1, 0},
+    };
+    r.t.args.n_params = r.t.args.n_tensors = 0;
+    for (int i = 0; i < 5; i++) {
+        fxa_program *program = NULL;
+        T_OK(fxa_program_parse(r.ctx, cases[i].text, SIZE_MAX, &program, &err));
+        r.t.problem.program = program;
+        r.t.problem.n_captures = 0;
+        T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+        T_NEAR(plan_linear_error(&r.t, r.t.o, cases[i].a, cases[i].c), 0, TINY_TOLERANCE);
+        fxa_program_destroy(program);
+    }
+    T_INT(plan_stats(&r).builds, 5);
+    plan_rig_end(&r);
+}
+
+/* different modifiers, or with and without one, never alias; the same content written otherwise does. */
+TEST(keys_are_content) {
+    static const char *const texts[] = {"", "score = 2.0 * score", "score = 3.0 * score", "mask = k <= q",
+                                        "mask = k < q", "param x : float\nscore = x * score"};
+    enum { N = sizeof texts / sizeof *texts };
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    r.t.problem.n_captures = 0;
+    uint8_t key[N + 1][16];
+    for (int i = 0; i < N; i++) {
+        fxa_program *program = NULL;
+        T_OK(fxa_program_parse(r.ctx, texts[i], SIZE_MAX, &program, &err));
+        r.t.problem.program = program;
+        plan_key_of(&r, &r.t.problem, key[i]);
+        for (int j = 0; j < i; j++) T_CHECK(memcmp(key[i], key[j], 16) != 0);
+        fxa_program_destroy(program);
+    }
+    T_INT(plan_stats(&r).builds, N);
+    fxa_program *program = NULL;
+    T_OK(fxa_program_parse(r.ctx, "let a = score # again\nscore = a*2.0", SIZE_MAX, &program, &err));
+    r.t.problem.program = program;
+    plan_key_of(&r, &r.t.problem, key[N]);
+    T_CHECK(memcmp(key[1], key[N], 16) == 0);
+    fxa_program_destroy(program);
+    T_INT(plan_stats(&r).builds, N);
+    plan_rig_end(&r);
+}
+
+/* a plan owns what it keeps of a program. */
+TEST(a_plan_outlives_its_program) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan *plan = NULL;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    tiny_end(&r.t);
+    memset(&r.t.capture, 0xff, sizeof r.t.capture); /* captures were copied */
+    T_OK(tiny_run(plan, &r.t.args, &err));
+    T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
+    fxa_plan_destroy(plan);
+    plan_rig_end(&r);
+}
+
+/* forward and backward are apart; a forward plan builds nothing of backward. */
+TEST(forward_never_builds_backward) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    T_INT(plan_stats(&r).builds, 1);
+    tiny back;
+    T_OK(tiny_backward(r.ctx, &back, &err)); /* runs the same forward: a hit */
+    T_INT(plan_stats(&r).builds, 1);
+    fxa_plan *plan = NULL;
+    T_OK(fxa_plan_create(r.ctx, &back.problem, &plan, &err));
+    T_INT(plan_stats(&r).builds, 2);
+    T_OK(tiny_run(plan, &back.args, &err));
+    T_CHECK(back.dq[TINY_D] != 0 && back.dk[0] != 0 && back.dv[0] != 0 && back.dcap != 0 && back.dslopes[0] != 0);
+    fxa_plan_destroy(plan);
+    tiny_end(&back);
+    plan_rig_end(&r);
+}
+
+/* A run takes no memory, whatever it runs. */
+TEST(a_run_allocates_nothing) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    tiny back;
+    T_OK(tiny_backward(r.ctx, &back, &err));
+    const tiny *cases[] = {&r.t, &back};
+    for (int i = 0; i < 2; i++) {
+        fxa_plan *plan = NULL;
+        T_OK(fxa_plan_create(r.ctx, &cases[i]->problem, &plan, &err));
+        size_t calls = r.memory.calls;
+        T_OK(tiny_run(plan, &cases[i]->args, &err));
+        T_INT(r.memory.calls, calls);
+        fxa_plan_destroy(plan);
+    }
+    tiny_end(&back);
+    plan_rig_end(&r);
+}
+
+TEST(the_workspace_is_checked) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan *plan = NULL;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    size_t size = fxa_plan_workspace(plan);
+    T_REQUIRE(size > 0);
+    char *memory = NULL;
+    T_REQUIRE(posix_memalign((void **)&memory, FXA_WORKSPACE_ALIGN, size + FXA_WORKSPACE_ALIGN) == 0);
+    r.t.args.workspace = memory;
+    r.t.args.workspace_size = size - 1;
+    T_STATUS(fxa_plan_run(plan, &r.t.args, &err), FXA_E_WORKSPACE);
+    r.t.args.workspace = memory + 8;
+    r.t.args.workspace_size = size;
+    T_STATUS(fxa_plan_run(plan, &r.t.args, &err), FXA_E_WORKSPACE);
+    r.t.args.workspace = NULL;
+    T_STATUS(fxa_plan_run(plan, &r.t.args, &err), FXA_E_WORKSPACE);
+    T_CHECK(r.t.o[0] == 0); /* untouched */
+    T_INT(plan_stats(&r).runs, 0);
+    r.t.args.workspace = memory;
+    T_OK(fxa_plan_run(plan, &r.t.args, &err));
+    T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
+    free(memory);
+    fxa_plan_destroy(plan);
+    plan_rig_end(&r);
+}
+
+/* What was asked for by name is what runs, or an error that lists what there is. */
+TEST(the_engine_can_be_named) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan *plan = NULL;
+    r.t.problem.engine = "ref";
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_STR(fxa_plan_engine(plan), "ref");
+    T_INT(fxa_plan_is_deterministic(plan), 1);
+    fxa_plan_destroy(plan);
+    r.t.problem.engine = "abacus";
+    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_ARGUMENT);
+    T_CHECK(!plan);
+    T_HAS(err.text, "problem.engine");
+    T_HAS(err.text, "abacus");
+    T_HAS(err.text, "ref");
+    r.t.problem.engine = NULL;
+    setenv("FXA_ENGINE", "slide rule", 1);
+    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "FXA_ENGINE");
+    T_HAS(err.text, "slide rule");
+    r.t.problem.engine = "ref"; /* the field wins */
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_plan_destroy(plan);
+    r.t.problem.engine = NULL;
+    setenv("FXA_ENGINE", "ref", 1);
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_STR(fxa_plan_engine(plan), "ref");
+    fxa_plan_destroy(plan);
+    setenv("FXA_ENGINE", "", 1); /* empty is unset */
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_plan_destroy(plan);
+    unsetenv("FXA_ENGINE");
+    plan_rig_end(&r);
+}
+
+/* The resolved problem is a problem again, and the same one. */
+TEST(the_resolved_problem_makes_the_same_plan) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    r.t.problem.hkv = 0; /* two heads each */
+    fxa_plan *plan = NULL, *twin = NULL;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_problem resolved = FXA_PROBLEM_INIT;
+    fxa_plan_problem(plan, &resolved);
+    T_INT(resolved.struct_size, sizeof resolved);
+    T_INT(resolved.hkv, TINY_H);
+    T_INT(resolved.dv, TINY_D);
+    T_INT(resolved.k.dtype, FXA_F64);
+    T_INT(resolved.o.layout, FXA_LAYOUT_STRIDED);
+    T_INT(resolved.q.stride[2], TINY_D);
+    T_STR(resolved.engine, fxa_plan_engine(plan));
+    T_OK(fxa_plan_create(r.ctx, &resolved, &twin, &err));
+    uint8_t a[16], b[16];
+    fxa_plan_key(plan, a);
+    fxa_plan_key(twin, b);
+    T_CHECK(memcmp(a, b, 16) == 0);
+    T_INT(plan_stats(&r).builds, 1);
+    /* A smaller struct of an older caller is filled up to its end and no further. */
+    fxa_problem guard;
+    memset(&guard, 0x77, sizeof guard);
+    guard.struct_size = offsetof(fxa_problem, program);
+    fxa_plan_problem(plan, &guard);
+    T_INT(guard.struct_size, offsetof(fxa_problem, program));
+    T_INT(guard.flags, FXA_WANT_LSE);
+    for (size_t i = guard.struct_size; i < sizeof guard; i++) T_CHECK(((unsigned char *)&guard)[i] == 0x77);
+    fxa_plan_destroy(twin);
+    fxa_plan_destroy(plan);
+    plan_rig_end(&r);
+}
+
+/* empty tensors return at once, with nothing to point at. */
+TEST(empty_problems_run) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.hq = 2, p.d = 4;
+    fxa_args args = FXA_ARGS_INIT;
+    for (int i = 0; i < 2; i++) { /* no batch; no rows and no keys */
+        p.b = i;
+        p.sq = p.sk = i == 0 ? 3 : 0;
+        T_OK(fxa_attention(r.ctx, &p, &args, &err));
+    }
+    /* Rows without keys attend to nothing. */
+    float o[8], q[8] = {1, 2, 3};
+    memset(o, 0xff, sizeof o);
+    p.b = 1, p.sq = 1, p.sk = 0;
+    args.slot[FXA_SLOT_Q] = q;
+    args.slot[FXA_SLOT_O] = o;
+    T_OK(fxa_attention(r.ctx, &p, &args, &err));
+    for (int i = 0; i < 8; i++) T_SAME(o[i], 0);
+    plan_rig_end(&r);
+}
+
+/* fxa_attention and fxa_plan_run give the same bits; args' own workspace is not touched by the first. */
+TEST(the_easy_way_is_the_same) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    double first[TINY_Q_COUNT];
+    fxa_plan *plan = NULL;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_OK(tiny_run(plan, &r.t.args, &err));
+    fxa_plan_destroy(plan);
+    memcpy(first, r.t.o, sizeof first);
+    memset(r.t.o, 0xff, sizeof r.t.o);
+    char byte = 'x';
+    r.t.args.workspace = &byte;
+    r.t.args.workspace_size = 1;
+    size_t live = r.memory.live_bytes;
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    T_CHECK(memcmp(first, r.t.o, sizeof first) == 0);
+    T_INT(byte, 'x');
+    T_INT(r.memory.live_bytes, live);
+    plan_rig_end(&r);
+}
+
+/* Every failure is reported, sets *out to NULL and leaves no trace. */
+TEST(failures_leave_no_trace) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    size_t live = r.memory.live_bytes;
+    fxa_plan *plan = (fxa_plan *)&r;
+    r.t.problem.n_captures = 0;
+    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_PROBLEM);
+    T_CHECK(!plan);
+    r.t.problem.n_captures = 1;
+    r.t.problem.d = 100000;
+    plan = (fxa_plan *)&r;
+    T_CHECK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err) != FXA_OK);
+    T_CHECK(!plan);
+    r.t.problem.d = TINY_D;
+    T_INT(r.memory.live_bytes, live);
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    r.t.args.slot[FXA_SLOT_K] = NULL;
+    T_STATUS(tiny_run(plan, &r.t.args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "K");
+    T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_BINDING);
+    T_INT(plan_stats(&r).runs, 0);
+    fxa_plan_destroy(plan);
+    plan_rig_end(&r);
+}
+
+T_MAIN

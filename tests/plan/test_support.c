@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Support queries: what they answer, that they are remembered, and that a plan is made of the same answer.
+ */
+#include "support/fail_alloc.h"
+#include "support/tiny.h"
+#include "t.h"
+
+typedef struct support_rig {
+    fxa_context *ctx;
+    tiny t;
+} support_rig;
+
+static bool support_rig_start(support_rig *r) {
+    fxa_error err;
+    if (fxa_context_create(NULL, &r->ctx, &err) != FXA_OK) return false;
+    return tiny_forward(r->ctx, &r->t, &err) == FXA_OK;
+}
+static void support_rig_end(support_rig *r) {
+    tiny_end(&r->t);
+    fxa_context_destroy(r->ctx);
+}
+static fxa_cache_stats support_stats(support_rig *r) {
+    fxa_cache_stats s;
+    fxa_cache_get_stats(r->ctx, &s);
+    return s;
+}
+
+static size_t engine_count(void) {
+    size_t n = 0;
+    while (fxa_engine_name(n)) n++;
+    return n;
+}
+
+TEST(engines_have_names) {
+    size_t n = engine_count();
+    T_CHECK(n >= 1);
+    bool has_ref = false;
+    for (size_t i = 0; i < n; i++) has_ref = has_ref || strcmp(fxa_engine_name(i), "ref") == 0;
+    T_CHECK(has_ref);
+    T_CHECK(!fxa_engine_name(n));
+    T_CHECK(!fxa_engine_name(SIZE_MAX));
+}
+
+TEST(the_reference_engine_runs_everything) {
+    support_rig r;
+    fxa_error err;
+    T_REQUIRE(support_rig_start(&r));
+    fxa_support reports[16];
+    size_t count = 16;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_INT(count, engine_count());
+    bool found = false;
+    for (size_t i = 0; i < count; i++) {
+        T_STR(reports[i].engine, fxa_engine_name(i));
+        T_CHECK(reports[i].supported == (reports[i].reason[0] == '\0'));
+        if (strcmp(reports[i].engine, "ref") != 0) continue;
+        found = true;
+        T_INT(reports[i].supported, 1);
+        T_INT(reports[i].deterministic, 1);
+        fxa_plan *plan = NULL;
+        r.t.problem.engine = "ref";
+        T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+        T_INT(reports[i].workspace, fxa_plan_workspace(plan));
+        fxa_plan_destroy(plan);
+    }
+    T_CHECK(found);
+    support_rig_end(&r);
+}
+
+/* At most *count reports are written, *count becomes the number of engines. */
+TEST(count_is_respected) {
+    support_rig r;
+    fxa_error err;
+    T_REQUIRE(support_rig_start(&r));
+    fxa_support report = {.engine = "untouched"};
+    size_t count = 0;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, NULL, &count, &err));
+    T_INT(count, engine_count());
+    count = 0;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_STR(report.engine, "untouched");
+    count = 1;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_STR(report.engine, fxa_engine_name(0));
+    count = 1;
+    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, NULL, &count, &err), FXA_E_ARGUMENT);
+    T_INT(count, 1);
+    support_rig_end(&r);
+}
+
+/* A problem that contradicts itself is an error, not an answer; nothing is written. */
+TEST(an_invalid_problem_is_an_error) {
+    support_rig r;
+    fxa_error err;
+    T_REQUIRE(support_rig_start(&r));
+    fxa_support report = {.engine = "untouched"};
+    size_t count = 1;
+    r.t.problem.hkv = 3;
+    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err), FXA_E_PROBLEM);
+    T_STR(report.engine, "untouched");
+    T_INT(count, 1);
+    T_INT(support_stats(&r).queries, 0);
+    support_rig_end(&r);
+}
+
+/* a repeated query is a lookup. R-40: a report is the caller's and stays as it is. */
+TEST(a_repeated_query_is_a_lookup) {
+    support_rig r;
+    fxa_error err;
+    T_REQUIRE(support_rig_start(&r));
+    fxa_support first, other, again;
+    memset(&first, 0, sizeof first);
+    size_t count = 1;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &first, &count, &err));
+    T_INT(support_stats(&r).queries, 1);
+    T_INT(support_stats(&r).query_hits, 0);
+    fxa_support copy = first;
+    r.t.problem.b++;
+    count = 1;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &other, &count, &err));
+    T_INT(support_stats(&r).query_hits, 0);
+    T_CHECK(memcmp(&copy, &first, sizeof first) == 0);
+    r.t.problem.b--;
+    count = 1;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &again, &count, &err));
+    T_INT(support_stats(&r).queries, 3);
+    T_INT(support_stats(&r).query_hits, 1);
+    T_CHECK(memcmp(&copy, &again, sizeof again) == 0);
+    support_rig_end(&r);
+}
+
+/* the probe's key is the run's: a plan after a query asks no engine again, and the other way round. */
+TEST(query_and_plan_share_one_answer) {
+    support_rig r;
+    fxa_error err;
+    T_REQUIRE(support_rig_start(&r));
+    fxa_support report;
+    size_t count = 1;
+    fxa_plan *plan = NULL;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_cache_stats s = support_stats(&r);
+    T_INT(s.queries - s.query_hits, 1);
+    fxa_plan_destroy(plan);
+    r.t.problem.sq++;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    count = 1;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    s = support_stats(&r);
+    T_INT(s.queries - s.query_hits, 2);
+    fxa_plan_destroy(plan);
+    support_rig_end(&r);
+}
+
+/* answers are kept for many configurations; and they are bounded. */
+TEST(answers_are_kept_for_many_and_bounded) {
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_error err;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    T_REQUIRE(ctx);
+    fxa_support report;
+    fxa_cache_stats s;
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.hq = 1, p.sq = p.sk = 2, p.d = 1;
+    for (int round = 0; round < 2; round++) {
+        for (p.b = 1; p.b <= 500; p.b++) {
+            size_t count = 1;
+            T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
+        }
+        fxa_cache_get_stats(ctx, &s);
+        T_INT(s.queries, 500 * (round + 1));
+        T_INT(s.query_hits, 500 * round);
+    }
+    size_t at_2000 = 0;
+    for (; p.b <= 4000; p.b++) {
+        size_t count = 1;
+        T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
+        if (p.b == 2000) at_2000 = memory.live_bytes;
+    }
+    T_INT(memory.live_bytes, at_2000);
+    fxa_cache_clear(ctx);
+    size_t count = 1;
+    p.b = 4000;
+    T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
+    uint64_t before = s.query_hits;
+    fxa_cache_get_stats(ctx, &s);
+    T_INT(s.query_hits, before); /* cleared: asked anew */
+    fxa_context_destroy(ctx);
+    T_INT(memory.live_bytes, 0);
+}
+
+T_MAIN
