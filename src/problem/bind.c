@@ -10,9 +10,6 @@
 
 #include <string.h>
 
-/* An older caller's struct reaches at least the scale: a run without program. */
-#define ARGS_MIN_SIZE offsetof(fxa_args, params)
-
 /* Views of tensors, of their gradients (backward), and of bprop's tensors, in this order. */
 static size_t bind_views(const fxa__problem *p) {
     return p->p.n_captures * (p->p.pass == FXA_BACKWARD ? 2 : 1) + p->p.n_bprop_captures;
@@ -218,7 +215,7 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
     size_t front = fxa__bind_size(problem), needed;
     fxa_args a = FXA_ARGS_INIT;
     memset(out, 0, sizeof *out);
-    FXA_TRY(fxa__struct_read(&a, sizeof a, ARGS_MIN_SIZE, args, "fxa_args", err));
+    FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
     FXA_TRY(bind_check(p, &a, err));
     FXA_TRY(bind_check_workspace(&a, front, engine_workspace, &needed, err));
     FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));

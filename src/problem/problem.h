@@ -53,8 +53,8 @@ typedef struct fxa__bind {
 
 /* Bytes in front of the workspace that the views of a bind need (a multiple of FXA_WORKSPACE_ALIGN). */
 size_t fxa__bind_size(const fxa__problem *p);
-/* The smallest fxa_args a caller may have: the slots. Everything after them has a default. */
-#define FXA__ARGS_MIN offsetof(fxa_args, scale)
+/* The smallest fxa_args a caller may have, an older one: it reaches the scale, enough for a run without program. */
+#define FXA__ARGS_MIN offsetof(fxa_args, params)
 /* Checks args against the problem (presence, alignment, overlap, counts, int params, workspace of bind_size +
  * engine_workspace bytes) and lays out views in the workspace. Host memory: also lengths, offsets and page numbers
  * are read and checked, unless `device` is true. Writes nothing but the workspace. */
