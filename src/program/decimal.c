@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decimal text of f64 numbers. The C library does the rounding; the locale's decimal point is kept out of it: reading
+ * moves the point into the exponent ("1.5e3" is given to strtod as "15e2"), writing takes the digits alone from printf
+ * and sets the point itself.
+ */
+#include "decimal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool decimal_digit(char c) { return c >= '0' && c <= '9'; }
+
+bool fxa__decimal_read(const char *text, size_t n, double *out) {
+    char copy[FXA__DECIMAL_READ + 16];
+    size_t at = 0, used = 0;
+    long exponent = 0, behind = 0;
+    bool point = false;
+    for (; at < n && (decimal_digit(text[at]) || text[at] == '.'); at++) {
+        if (text[at] == '.') point = true;
+        else {
+            copy[used++] = text[at];
+            behind += point;
+        }
+    }
+    if (at < n) { /* the e */
+        bool minus = text[++at] == '-';
+        if (!decimal_digit(text[at])) at++;
+        /* Past 100000 the digits can no longer bring the number back into range. */
+        for (; at < n; at++) exponent = exponent < 100000 ? exponent * 10 + (text[at] - '0') : exponent;
+        if (minus) exponent = -exponent;
+    }
+    (void)snprintf(copy + used, sizeof copy - used, "e%ld", exponent - behind);
+    *out = strtod(copy, NULL);
+    return isfinite(*out);
+}
+
+/* The digits of x, without trailing zeroes, and the power of ten of the first. */
+static int decimal_digits(double x, int precision, char digits[20]) {
+    char text[FXA__DECIMAL_WRITE];
+    size_t used = 0;
+    const char *at = text;
+    (void)snprintf(text, sizeof text, "%.*e", precision - 1, x);
+    for (; *at && *at != 'e'; at++)
+        if (decimal_digit(*at)) digits[used++] = *at;
+    while (used > 1 && digits[used - 1] == '0') used--;
+    digits[used] = 0;
+    return *at ? (int)strtol(at + 1, NULL, 10) : 0;
+}
+
+/* Plain while that is short, with an exponent otherwise. */
+static void decimal_layout(const char *digits, int power, char *out) {
+    int n = (int)strlen(digits);
+    if (power < -5 || power > 15) {
+        (void)snprintf(out, FXA__DECIMAL_WRITE - 1, "%c%s%se%d", digits[0], n > 1 ? "." : "", digits + 1, power);
+    } else if (power < 0) {
+        (void)snprintf(out, FXA__DECIMAL_WRITE - 1, "0.%.*s%s", -power - 1, "0000", digits);
+    } else if (n <= power + 1) {
+        (void)snprintf(out, FXA__DECIMAL_WRITE - 1, "%s%.*s.0", digits, power + 1 - n, "000000000000000");
+    } else {
+        (void)snprintf(out, FXA__DECIMAL_WRITE - 1, "%.*s.%s", power + 1, digits, digits + power + 1);
+    }
+}
+
+void fxa__decimal_write(double x, char out[FXA__DECIMAL_WRITE]) {
+    char digits[20];
+    double back;
+    if (signbit(x)) *out++ = '-';
+    for (int precision = 15; precision <= 17; precision++) {
+        int power = decimal_digits(fabs(x), precision, digits);
+        decimal_layout(digits, power, out);
+        if (fxa__decimal_read(out, strlen(out), &back) && back == fabs(x)) return;
+    }
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From program text to tokens: white space, comments, newlines that count and those that do not, numbers, names,
+ * operators, and a pointed message for every byte that can begin none of them.
+ */
+#include "lex.h"
+#include "decimal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+fxa_status fxa__lex_open(fxa__lexer *lex, fxa__host *host, const fxa_text *texts, size_t n_texts, fxa_error *err) {
+    size_t total = 0;
+    lex->host = host;
+    for (size_t i = 0; i < n_texts; i++) {
+        const fxa_text *t = &texts[i];
+        if (!t->data && t->size != 0) return fxa__fail(err, FXA_E_ARGUMENT, "text %zu has no data", i);
+        size_t size = t->size == SIZE_MAX ? strlen(t->data) : t->size;
+        if (size > FXA_MAX_TEXT - total) {
+            (void)fxa__fail(err, FXA_E_LIMIT, "the program text is longer than %u bytes, the most that is accepted",
+                            FXA_MAX_TEXT);
+            if (err) {
+                err->part = (int32_t)i;
+                err->line = err->column = err->length = 1;
+            }
+            return FXA_E_LIMIT;
+        }
+        total += size;
+        if (!fxa__grow(host, &lex->text, &lex->text_capacity, lex->size + size + 1, 1) ||
+            !fxa__grow(host, &lex->part_end, &lex->parts_capacity, i + 1, sizeof *lex->part_end))
+            return fxa__fail_memory(err, "a copy of the program text");
+        if (size) memcpy(lex->text + lex->size, t->data, size);
+        lex->size += size;
+        lex->text[lex->size++] = '\n';
+        lex->part_end[lex->n_parts++] = lex->size;
+    }
+    return FXA_OK;
+}
+
+void fxa__lex_close(fxa__lexer *lex) {
+    fxa__free(lex->host, lex->text, lex->text_capacity);
+    fxa__free(lex->host, lex->part_end, lex->parts_capacity * sizeof *lex->part_end);
+    fxa__free(lex->host, lex->tokens, lex->tokens_capacity * sizeof *lex->tokens);
+    fxa__free(lex->host, lex->names, lex->names_capacity * sizeof *lex->names);
+    fxa__free(lex->host, lex->table, lex->table_size * sizeof *lex->table);
+}
+
+void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err) {
+    size_t part = 0, start = 0, line = 1, line_start;
+    while (part + 1 < lex->n_parts && at >= lex->part_end[part]) start = lex->part_end[part++];
+    line_start = start;
+    for (size_t i = start; i < at; i++)
+        if (lex->text[i] == '\n') {
+            line++;
+            line_start = i + 1;
+        }
+    size_t stop = at;
+    while (stop < end && stop < lex->size && lex->text[stop] != '\n' && lex->text[stop] != '\r') stop++;
+    err->part = (int32_t)part;
+    err->line = (int32_t)line;
+    err->column = (int32_t)(at - line_start + 1);
+    err->length = stop > at ? (int32_t)(stop - at) : 1;
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
+
+static size_t lex_hash(const char *text, size_t length) {
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < length; i++) h = (h ^ (uint8_t)text[i]) * 1099511628211u;
+    return (size_t)(h ^ h >> 32);
+}
+
+/* Where a name lies in the table, or the free place for it. */
+static size_t lex_slot(const fxa__lexer *lex, const char *text, size_t length) {
+    size_t mask = lex->table_size - 1, slot = lex_hash(text, length) & mask;
+    for (; lex->table[slot]; slot = (slot + 1) & mask) {
+        const fxa__name *n = &lex->names[lex->table[slot] - 1];
+        if (n->length == length && memcmp(n->text, text, length) == 0) break;
+    }
+    return slot;
+}
+
+static bool lex_rehash(fxa__lexer *lex) {
+    size_t size = lex->table_size ? lex->table_size * 2 : 256;
+    uint32_t *table = fxa__alloc_array(lex->host, size, sizeof *table);
+    if (!table) return false;
+    fxa__free(lex->host, lex->table, lex->table_size * sizeof *table);
+    lex->table = table;
+    lex->table_size = size;
+    for (size_t i = 0; i < lex->n_names; i++)
+        table[lex_slot(lex, lex->names[i].text, lex->names[i].length)] = (uint32_t)i + 1;
+    return true;
+}
+
+int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length) {
+    if (lex->n_names * 2 >= lex->table_size && !lex_rehash(lex)) return -1;
+    size_t slot = lex_slot(lex, text, length);
+    if (lex->table[slot]) return lex->table[slot] - 1;
+    if (!fxa__grow(lex->host, &lex->names, &lex->names_capacity, lex->n_names + 1, sizeof *lex->names)) return -1;
+    lex->names[lex->n_names] = (fxa__name){text, length};
+    lex->table[slot] = (uint32_t)++lex->n_names;
+    return lex->table[slot] - 1;
+}
+
+/* ---- Tokens ------------------------------------------------------------------------------------------------------ */
+
+static bool lex_push(fxa__lexer *lex, fxa__token_kind kind, size_t at, size_t length) {
+    size_t need = lex->n_tokens + 1;
+    if (!fxa__grow(lex->host, &lex->tokens, &lex->tokens_capacity, need, sizeof *lex->tokens)) return false;
+    lex->tokens[lex->n_tokens++] = (fxa__token){(uint32_t)at, (uint32_t)length, 0, kind};
+    return true;
+}
+
+static bool lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...)
+    FXA__PRINTF(5, 6);
+static bool lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    (void)fxa__fail(&lex->bad, status, "%s", text);
+    fxa__lex_place(lex, at, at + length, &lex->bad);
+    return lex_push(lex, TOK_BAD, at, length);
+}
+
+static bool lex_is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool lex_is_hex(char c) { return lex_is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+static bool lex_is_word(char c) {
+    return lex_is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+bool fxa__lex_is_name(const char *text) {
+    size_t n = 0;
+    while (n <= FXA_MAX_NAME && lex_is_word(text[n])) n++;
+    return n > 0 && n <= FXA_MAX_NAME && !text[n] && !lex_is_digit(*text);
+}
+
+static bool lex_word(fxa__lexer *lex, size_t at) {
+    size_t end = at;
+    while (lex_is_word(lex->text[end])) end++;
+    if (end - at > FXA_MAX_NAME)
+        return lex_bad(lex, at, end - at, FXA_E_LIMIT, "this name has %zu bytes, at most %d are accepted", end - at,
+                       FXA_MAX_NAME);
+    int64_t name = fxa__lex_name(lex, lex->text + at, end - at);
+    if (name < 0 || !lex_push(lex, TOK_NAME, at, end - at)) return false;
+    lex->tokens[lex->n_tokens - 1].name = (uint32_t)name;
+    return true;
+}
+
+/* How many of the bytes from `at` are a well-formed number; a longer run of word characters makes it a bad one. */
+static size_t lex_number_form(const char *text, size_t at, fxa__token_kind *kind) {
+    size_t i = at;
+    *kind = TOK_INT;
+    if (text[i] == '0' && (text[i + 1] == 'x' || text[i + 1] == 'X')) {
+        for (i += 2; lex_is_hex(text[i]); i++) {}
+        return i - at > 2 ? i - at : 0;
+    }
+    while (lex_is_digit(text[i])) i++;
+    if (text[i] == '.') {
+        *kind = TOK_FLOAT;
+        for (i++; lex_is_digit(text[i]); i++) {}
+    }
+    if (text[i] == 'e' || text[i] == 'E') {
+        size_t e = i + 1 + (text[i + 1] == '+' || text[i + 1] == '-');
+        *kind = TOK_FLOAT;
+        if (!lex_is_digit(text[e])) return 0;
+        for (i = e; lex_is_digit(text[i]); i++) {}
+    }
+    return i - at;
+}
+
+static bool lex_number(fxa__lexer *lex, size_t at) {
+    fxa__token_kind kind;
+    size_t good = lex_number_form(lex->text, at, &kind), end = at + good;
+    while (lex_is_word(lex->text[end]) || lex->text[end] == '.') end++;
+    if (end - at > FXA__DECIMAL_READ)
+        return lex_bad(lex, at, end - at, FXA_E_LIMIT, "this number has %zu characters, at most %d are accepted",
+                       end - at, FXA__DECIMAL_READ);
+    if (end - at != good)
+        return lex_bad(lex, at, end - at, FXA_E_PROGRAM,
+                       "'%.*s' is not a number; numbers look like 12, 0x1F, 1.5, 1e-3",
+                       end - at > 40 ? 40 : (int)(end - at), lex->text + at);
+    return lex_push(lex, kind, at, good);
+}
+
+uint64_t fxa__lex_int(const fxa__lexer *lex, const fxa__token *token, bool *hex) {
+    const char *text = lex->text + token->at, *end = text + token->length;
+    uint64_t value = 0;
+    *hex = token->length > 2 && (text[1] == 'x' || text[1] == 'X');
+    for (text += *hex ? 2 : 0; text < end; text++) {
+        unsigned digit = (unsigned)(lex_is_digit(*text) ? *text - '0' : (*text | 0x20) - 'a' + 10);
+        value = value * (*hex ? 16 : 10) + digit;
+        if (value > UINT32_MAX) return (uint64_t)UINT32_MAX + 1;
+    }
+    return value;
+}
+
+/* Characters that people paste from papers and editors, and what to write for them. */
+static const char *lex_advice(const char *text) {
+    static const struct {
+        const char *bytes, *advice;
+    } known[] = {
+        {"\xe2\x88\x92", "; write '-'"},  {"\xe2\x89\xa4", "; write '<='"}, {"\xe2\x89\xa5", "; write '>='"},
+        {"\xe2\x89\xa0", "; write '!='"}, {"\xc3\x97", "; write '*'"},      {"\xc2\xb7", "; write '*'"},
+        {"\xcf\x80", "; write 'pi'"},     {"\xe2\x88\x9e", "; write 'inf'"}, {"\xc2\xa0", "; write a plain space"},
+        {"\"", "; the language has no strings"}, {"'", "; the language has no strings"},
+        {"\\", "; a statement goes on over lines inside ( ) or after an operator"},
+        {"{", "; group with ( )"}, {"}", "; group with ( )"}, {".", "; a number needs a digit beside its point"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strncmp(text, known[i].bytes, strlen(known[i].bytes)) == 0) return known[i].advice;
+    return "";
+}
+
+static bool lex_stray(fxa__lexer *lex, size_t at) {
+    char shown[32];
+    size_t n = 1, used = 0;
+    uint8_t c = (uint8_t)lex->text[at];
+    /* A UTF-8 character is shown and underlined whole. */
+    if (c >= 0xc0)
+        while (n < 4 && ((uint8_t)lex->text[at + n] & 0xc0) == 0x80) n++;
+    if (c > ' ' && c <= '~') (void)snprintf(shown, sizeof shown, "'%c'", c);
+    else
+        for (size_t i = 0; i < n; i++)
+            used += (size_t)snprintf(shown + used, sizeof shown - used, "\\x%02x", (uint8_t)lex->text[at + i]);
+    return lex_bad(lex, at, n, FXA_E_PROGRAM, "stray character %s%s", shown, lex_advice(lex->text + at));
+}
+
+/* Longest first: the first that fits is the token. */
+static bool lex_operator(fxa__lexer *lex, size_t at) {
+    static const struct {
+        char text[3];
+        uint8_t kind;
+    } table[] = {
+        {"**", TOK_POW},    {"//", TOK_FLOORDIV}, {"<<", TOK_SHL},     {">>", TOK_SHR},      {"<=", TOK_LE},
+        {">=", TOK_GE},     {"==", TOK_EQ},       {"!=", TOK_NE},      {"&&", TOK_AND_AND},  {"||", TOK_OR_OR},
+        {"+=", TOK_ADD_ASSIGN}, {"(", TOK_LPAREN}, {")", TOK_RPAREN},  {"[", TOK_LBRACKET},  {"]", TOK_RBRACKET},
+        {",", TOK_COMMA},   {"=", TOK_ASSIGN},    {"+", TOK_ADD},      {"-", TOK_SUB},       {"*", TOK_MUL},
+        {"/", TOK_DIV},     {"%", TOK_MOD},       {"<", TOK_LT},       {">", TOK_GT},        {"&", TOK_AND},
+        {"|", TOK_OR},      {"^", TOK_XOR},       {"~", TOK_TILDE},    {"!", TOK_BANG},      {"?", TOK_QUESTION},
+        {":", TOK_COLON},   {";", TOK_LINE},
+    };
+    const char *t = lex->text + at; /* a newline follows the last byte, so t[1] can be read */
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (t[0] == table[i].text[0] && (!table[i].text[1] || t[1] == table[i].text[1]))
+            return lex_push(lex, table[i].kind, at, table[i].text[1] ? 2 : 1);
+    return lex_stray(lex, at);
+}
+
+/* A newline ends a statement outside of brackets and not after an operator. */
+static bool lex_newline(fxa__lexer *lex, size_t at, size_t first, size_t depth) {
+    if (depth > 0 || lex->n_tokens == first) return true;
+    uint32_t last = lex->tokens[lex->n_tokens - 1].kind;
+    return last == TOK_LINE || last >= TOK_LPAREN || lex_push(lex, TOK_LINE, at, 1);
+}
+
+/* One text, up to its end or its first mistake. */
+static bool lex_part(fxa__lexer *lex, size_t at, size_t end) {
+    size_t first = lex->n_tokens, depth = 0;
+    if (end - at > 3 && memcmp(lex->text + at, "\xef\xbb\xbf", 3) == 0) at += 3; /* a byte order mark */
+    while (at < end) {
+        char c = lex->text[at];
+        bool done = true;
+        size_t before = lex->n_tokens;
+        if (c == '\n') done = lex_newline(lex, at, first, depth);
+        else if (c == '#') at = (size_t)((char *)memchr(lex->text + at, '\n', end - at) - lex->text);
+        else if (c == ' ' || c == '\t' || (c == '\r' && lex->text[at + 1] == '\n')) at++;
+        else if (lex_is_digit(c) || (c == '.' && lex_is_digit(lex->text[at + 1]))) done = lex_number(lex, at);
+        else if (lex_is_word(c)) done = lex_word(lex, at);
+        else done = lex_operator(lex, at);
+        if (!done) return false;
+        if (lex->n_tokens == before) {
+            at += c == '\n';
+            continue;
+        }
+        const fxa__token *last = &lex->tokens[before];
+        if (last->kind == TOK_BAD) return true;
+        if (last->kind == TOK_LPAREN || last->kind == TOK_LBRACKET) depth++;
+        else if ((last->kind == TOK_RPAREN || last->kind == TOK_RBRACKET) && depth > 0) depth--;
+        at += last->length;
+    }
+    return lex_push(lex, TOK_END, end - 1, 1);
+}
+
+fxa_status fxa__lex_run(fxa__lexer *lex, fxa_error *err) {
+    size_t at = 0;
+    for (size_t i = 0; i < lex->n_parts; i++) {
+        if (!lex_part(lex, at, lex->part_end[i])) return fxa__fail_memory(err, "the tokens of the program text");
+        if (lex->n_tokens && lex->tokens[lex->n_tokens - 1].kind == TOK_BAD) break;
+        at = lex->part_end[i];
+    }
+    return FXA_OK;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Program text: the entry points, the words of the language, and statements. Expressions are in parse_expr.c. The texts
+ * of one parse are one program, in order; a statement does not go on from one text into the next.
+ */
+#include "parse.h"
+
+#include <stddef.h>
+#include <string.h>
+
+bool fxa__parse_next(fxa__parser *p) {
+    if (++p->steps > PARSE_MAX_STEPS) {
+        (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT, 
+                              "unrolling the loops takes more than %d steps, the most that is accepted",
+                              PARSE_MAX_STEPS);
+        return false;
+    }
+    if (!fxa__parse_is(p, TOK_END) && !fxa__parse_is(p, TOK_BAD)) p->at++;
+    return true;
+}
+
+bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what) {
+    if (fxa__parse_is(p, kind)) return fxa__parse_next(p);
+    (void)fxa__parse_fail_unexpected(p, what);
+    return false;
+}
+
+/* A bracket that is never closed swallows the lines after it: then the bracket is the mistake, not what was found. */
+static bool parse_ran_on(const fxa__parser *p) {
+    const fxa__token *t = fxa__parse_token(p);
+    if (t->kind == TOK_END || t->kind == TOK_LINE) return true;
+    if (t->kind != TOK_NAME) return false;
+    uint32_t kind = p->symbols[t->name].kind;
+    bool output = kind == SYM_SCORE || kind == SYM_MASK || kind == SYM_DSCORE;
+    return kind == SYM_WORD || (output && t[1].kind == TOK_ASSIGN);
+}
+
+bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open) {
+    bool round = kind == TOK_RPAREN;
+    if (fxa__parse_is(p, kind)) return fxa__parse_next(p);
+    if (parse_ran_on(p))
+        (void)fxa__parse_fail(p, open, open, FXA_E_PROGRAM, "this '%c' is never closed", round ? '(' : '[');
+    else
+        (void)fxa__parse_fail_unexpected(p, round ? "an operator, ',' or ')'" : "an operator, ',' or ']'");
+    return false;
+}
+
+/* ---- Declarations ------------------------------------------------------------------------------------------------ */
+
+/* The name that a param, tensor or let statement gives; SIZE_MAX after a failure. */
+static size_t parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind kind) {
+    char text[FXA_MAX_NAME + 1];
+    size_t name = p->at;
+    if (!fxa__parse_is(p, TOK_NAME)) {
+        (void)fxa__parse_fail_unexpected(p, what);
+        return SIZE_MAX;
+    }
+    uint32_t is = fxa__parse_symbol(p, name)->kind;
+    if (is != SYM_NONE && is != SYM_OFFER && is != kind) {
+        const char *already = is == SYM_LET ? "a let already" : is == SYM_PARAM ? "a param already"
+                            : is == SYM_TENSOR ? "a tensor already" : "a word of the language";
+        (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be %s",
+                              fxa__parse_text(p, name, text), already,
+                              kind == SYM_LET ? "a let" : kind == SYM_PARAM ? "a param" : "a tensor");
+        return SIZE_MAX;
+    }
+    return fxa__parse_next(p) ? name : SIZE_MAX;
+}
+
+/* Here and below: 0, or -1 after a failure. */
+static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol) {
+    if (symbol.value < 0) return fxa__parse_fail_builder(p, name, name);
+    *fxa__parse_symbol(p, name) = symbol;
+    return 0;
+}
+
+static fxa_value parse_param(fxa__parser *p) {
+    char text[FXA_MAX_NAME + 1], type_text[FXA_MAX_NAME + 1] = "";
+    size_t name = parse_given_name(p, "the name of the param", SYM_PARAM);
+    if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_COLON, "':' and the type, float or int")) return -1;
+    if (fxa__parse_is(p, TOK_NAME)) (void)fxa__parse_text(p, p->at, type_text);
+    fxa_type type = strcmp(type_text, "float") == 0 ? FXA_FLOAT : FXA_INT;
+    if (type == FXA_INT && strcmp(type_text, "int") != 0)
+        return fxa__parse_fail_unexpected(p, "the type, float or int");
+    if (!fxa__parse_next(p)) return -1;
+    fxa_value v = fxa_builder_param(p->b, fxa__parse_text(p, name, text), type);
+    return parse_declared(p, name, (fxa__symbol){SYM_PARAM, (uint8_t)type, 0, v});
+}
+
+/* The [RANK] of a tensor statement; -1 after a failure. */
+static int32_t parse_rank(fxa__parser *p) {
+    bool hex;
+    if (!fxa__parse_expect(p, TOK_LBRACKET, "'[' and the rank of the tensor, as in f32[1]")) return -1;
+    if (!fxa__parse_is(p, TOK_INT)) return fxa__parse_fail_unexpected(p, "the rank of the tensor, as in f32[1]");
+    uint64_t rank = fxa__lex_int(&p->lex, fxa__parse_token(p), &hex);
+    if (rank > FXA_MAX_RANK || p->lex.tokens[p->at + 1].kind == TOK_COMMA)
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
+                               "in [ ] stands the rank of the tensor, 0 to %d; its sizes are given at run time",
+                               FXA_MAX_RANK);
+    if (!fxa__parse_next(p) || !fxa__parse_expect(p, TOK_RBRACKET, "']'")) return -1;
+    return (int32_t)rank;
+}
+
+static fxa_value parse_tensor(fxa__parser *p) {
+    char text[FXA_MAX_NAME + 1];
+    const char *wanted = "':' and the storage type: f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool";
+    size_t name = parse_given_name(p, "the name of the tensor", SYM_TENSOR);
+    if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_COLON, wanted)) return -1;
+    fxa_dtype dtype = fxa__parse_is(p, TOK_NAME) ? fxa_dtype_find(fxa__parse_text(p, p->at, text)) : FXA_DTYPE_NONE;
+    if (dtype == FXA_DTYPE_NONE) return fxa__parse_fail_unexpected(p, wanted + strlen("':' and "));
+    if (!fxa__parse_next(p)) return -1;
+    int32_t rank = parse_rank(p);
+    if (rank < 0) return -1;
+    int32_t handle = fxa_builder_tensor(p->b, fxa__parse_text(p, name, text), dtype, rank);
+    return parse_declared(p, name, (fxa__symbol){SYM_TENSOR, (uint8_t)dtype, (uint8_t)rank, handle});
+}
+
+/* ---- Statements that have values --------------------------------------------------------------------------------- */
+
+static fxa_value parse_let(fxa__parser *p) {
+    size_t name = parse_given_name(p, "the name of the let", SYM_LET);
+    if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_ASSIGN, "'=' and the value of the let")) return -1;
+    fxa_value v = fxa__parse_expr(p);
+    if (v < 0) return -1;
+    *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_LET, 0, 0, v};
+    return 0;
+}
+
+/* score = ..., mask = ..., dscore = ... */
+static fxa_value parse_assign(fxa__parser *p) {
+    size_t name = p->at;
+    uint32_t kind = fxa__parse_symbol(p, name)->kind;
+    bool forward = p->config->kind == FXA_PROGRAM_SCORE;
+    const char *text = kind == SYM_SCORE ? "score" : kind == SYM_MASK ? "mask" : "dscore";
+    if (forward == (kind == SYM_DSCORE))
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "%s cannot assign '%s'; %s",
+                               forward ? "a score program" : "a backward program", text,
+                               forward ? "it assigns score and mask" : "it assigns dscore");
+    if (!fxa__parse_next(p)) return -1;
+    if (fxa__parse_is(p, TOK_ADD_ASSIGN))
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'+=' is for grad; write %s = %s + ...", text, text);
+    if (fxa__parse_is(p, TOK_EQ))
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign", text);
+    if (!fxa__parse_expect(p, TOK_ASSIGN, "'='")) return -1;
+    size_t first = p->at;
+    fxa_value v = fxa__parse_expr(p);
+    if (v < 0) return -1;
+    fxa_type type = fxa__builder_type(p->b, v);
+    if (kind == SYM_MASK && type != FXA_BOOL) return fxa__parse_fail_bool(p, first, p->at - 1, "mask", type);
+    if (kind != SYM_MASK && type == FXA_BOOL)
+        return fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
+                               "%s needs a number, this is a bool; write %s, or float(...) for 0 and 1", text,
+                               forward ? "mask = ..." : "c ? a : b");
+    if (kind != SYM_MASK) v = fxa__parse_op(p, FXA_OP_FLOAT, &v, 1, name, name);
+    *(kind == SYM_SCORE ? &p->score : kind == SYM_MASK ? &p->mask : &p->dscore) = v;
+    return v;
+}
+
+/* grad name += value, grad name[i, j] += value */
+static fxa_value parse_grad(fxa__parser *p) {
+    char text[FXA_MAX_NAME + 1];
+    fxa_value index[FXA_MAX_RANK];
+    size_t name = p->at;
+    if (p->config->kind != FXA_PROGRAM_DERIVATIVE)
+        return fxa__parse_fail(p, name - 1, name - 1, FXA_E_PROGRAM, "'grad' belongs to derivative programs only");
+    if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, "the name of a param or tensor");
+    if (!fxa__parse_adopt(p, name)) return -1;
+    fxa__symbol s = *fxa__parse_symbol(p, name);
+    if (s.kind == SYM_NONE) return fxa__parse_fail_unknown(p);
+    if (s.kind != SYM_PARAM && s.kind != SYM_TENSOR)
+        return fxa__parse_fail_unexpected(p, "the name of a param or tensor");
+    if (!fxa__parse_next(p)) return -1;
+    if (s.kind == SYM_TENSOR && !fxa__parse_is(p, TOK_LBRACKET))
+        return fxa__parse_fail_unexpected(p, "'[' and the indices");
+    if (s.kind == SYM_TENSOR && !fxa__parse_index(p, name, s.rank, index)) return -1;
+    if (!fxa__parse_expect(p, TOK_ADD_ASSIGN, "'+='")) return -1;
+    fxa_value v = fxa__parse_expr(p);
+    if (v < 0) return -1;
+    (void)fxa__parse_text(p, name, text);
+    if (s.kind == SYM_PARAM) fxa__builder_grad_param(p->b, text, v);
+    else fxa__builder_grad_load(p->b, text, index, s.rank, v);
+    return fxa__builder_failed(p->b) ? fxa__parse_fail_builder(p, name, name) : 0;
+}
+
+static fxa_value parse_statement(fxa__parser *p) {
+    char text[FXA_MAX_NAME + 1];
+    const char *wanted = p->config->kind == FXA_PROGRAM_SCORE ? "a statement: param, tensor, let, score = or mask ="
+                                                              : "a statement: param, tensor, let or dscore =";
+    if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, wanted);
+    fxa__symbol s = *fxa__parse_symbol(p, p->at);
+    (void)fxa__parse_text(p, p->at, text);
+    if (s.kind == SYM_SCORE || s.kind == SYM_MASK || s.kind == SYM_DSCORE) return parse_assign(p);
+    if (s.kind == SYM_WORD) {
+        if (!fxa__parse_next(p)) return -1;
+        switch (s.value) {
+        case 'p': return parse_param(p);
+        case 't': return parse_tensor(p);
+        case 'l': return parse_let(p);
+        default: return parse_grad(p);
+        }
+    }
+    if (p->lex.tokens[p->at + 1].kind != TOK_ASSIGN) return fxa__parse_fail_unexpected(p, wanted);
+    if (s.kind == SYM_NONE || s.kind == SYM_LET || s.kind == SYM_OFFER)
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' is no output; write let %s = ...", text, text);
+    return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' cannot be assigned; write let NAME = ...", text);
+}
+
+static fxa_value parse_program(fxa__parser *p) {
+    while (p->at < p->lex.n_tokens) {
+        if (fxa__parse_is(p, TOK_END)) p->at++;
+        else if (fxa__parse_is(p, TOK_LINE)) {
+            if (!fxa__parse_next(p)) return -1;
+        } else {
+            if (parse_statement(p) < 0) return -1;
+            if (!fxa__parse_is(p, TOK_LINE) && !fxa__parse_is(p, TOK_END))
+                return fxa__parse_fail_unexpected(p, "an operator or the end of the statement");
+        }
+    }
+    return 0;
+}
+
+/* ---- Setting up -------------------------------------------------------------------------------------------------- */
+
+static bool parse_define(fxa__parser *p, const char *text, uint32_t kind, int32_t value) {
+    int64_t name = fxa__lex_name(&p->lex, text, strlen(text));
+    if (name < 0 || !fxa__grow(p->lex.host, &p->symbols, &p->symbols_capacity, (size_t)name + 1, sizeof *p->symbols))
+        return false;
+    p->symbols[name] = (fxa__symbol){.kind = (uint8_t)kind, .value = value};
+    return true;
+}
+
+static bool parse_words(fxa__parser *p) {
+    static const struct {
+        char text[8];
+        uint8_t kind, value;
+    } words[] = {
+        {"mask", SYM_MASK, 0},        {"param", SYM_WORD, 'p'},      {"tensor", SYM_WORD, 't'},
+        {"let", SYM_WORD, 'l'},       {"grad", SYM_WORD, 'g'},       {"true", SYM_CONSTANT, 't'},
+        {"false", SYM_CONSTANT, 'f'}, {"inf", SYM_CONSTANT, 'i'},    {"nan", SYM_CONSTANT, 'n'},
+        {"pi", SYM_CONSTANT, 'p'},    {"sum", SYM_LOOP, FXA_OP_ADD}, {"any", SYM_LOOP, FXA_OP_OR},
+        {"all", SYM_LOOP, FXA_OP_AND}, {"pow", SYM_FUNCTION, FXA_OP_POW},
+    };
+    bool good = true;
+    for (int32_t i = 0; i < FXA_INPUT_COUNT; i++) {
+        uint32_t kind = i == FXA_INPUT_SCORE ? SYM_SCORE : i == FXA_INPUT_DSCORE ? SYM_DSCORE : SYM_INPUT;
+        good = good && parse_define(p, fxa__input_name((uint32_t)i), kind, i);
+    }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        good = good && parse_define(p, words[i].text, words[i].kind, words[i].value);
+    for (int32_t op = 0; op < FXA_OP_COUNT; op++) {
+        const fxa__op_info *info = fxa__op_info_get((uint32_t)op);
+        if (info->id && info->form == FXA__CALL) good = good && parse_define(p, info->text, SYM_FUNCTION, op);
+    }
+    return good;
+}
+
+/* Names that the caller offers; they come after the words, which they cannot replace. */
+static fxa_status parse_offers(fxa__parser *p, fxa_error *err) {
+    for (size_t i = 0; i < p->config->n_declarations; i++) {
+        const fxa_declaration *d = &p->config->declarations[i];
+        bool param = d->dtype == FXA_DTYPE_NONE;
+        if (!d->name || !fxa__lex_is_name(d->name) || fxa__name_reserved(d->name))
+            return fxa__fail(err, FXA_E_ARGUMENT, "declaration %zu: '%.63s' cannot name a param or tensor", i,
+                             d->name ? d->name : "");
+        if (param ? d->type != FXA_FLOAT && d->type != FXA_INT : d->rank < 0 || d->rank > FXA_MAX_RANK)
+            return fxa__fail(err, FXA_E_ARGUMENT, "declaration %zu: '%s' needs %s", i, d->name,
+                             param ? "type float or int, or a dtype" : "a rank of 0 to 5");
+        if (!parse_define(p, d->name, SYM_OFFER, (int32_t)i)) return fxa__fail_memory(err, "the names of a program");
+    }
+    return FXA_OK;
+}
+
+static fxa_status parse_open(fxa__parser *p, fxa__host *host, fxa_error *err) {
+    const fxa_parse_config *c = p->config;
+    if (c->kind > FXA_PROGRAM_DERIVATIVE)
+        return fxa__fail(err, FXA_E_ARGUMENT, "program kind %u is none; 0 to 2 are accepted", c->kind);
+    if ((!c->texts && c->n_texts) || (!c->declarations && c->n_declarations) || c->n_declarations > INT32_MAX)
+        return fxa__fail(err, FXA_E_ARGUMENT, "texts or declarations of a parse are NULL but counted");
+    FXA_TRY(fxa__lex_open(&p->lex, host, c->texts, c->n_texts, err));
+    if (!parse_words(p)) return fxa__fail_memory(err, "the words of the language");
+    FXA_TRY(parse_offers(p, err));
+    FXA_TRY(fxa__lex_run(&p->lex, err));
+    if (!fxa__grow(host, &p->symbols, &p->symbols_capacity, p->lex.n_names, sizeof *p->symbols))
+        return fxa__fail_memory(err, "the names of a program");
+    FXA_TRY(fxa__builder_new(host, (fxa_program_kind)c->kind, &p->b, err));
+    if (c->kind == FXA_PROGRAM_DERIVATIVE) fxa__builder_set_limit(p->b, FXA__MAX_DERIVED_NODES);
+    p->score = fxa_builder_input(p->b, FXA_INPUT_SCORE);
+    if (c->kind == FXA_PROGRAM_SCORE) p->mask = fxa_builder_bool(p->b, 1);
+    else p->dscore = fxa_builder_input(p->b, FXA_INPUT_DSCORE);
+    return FXA_OK;
+}
+
+static fxa_status parse_finish(fxa__parser *p, fxa_program **out, fxa_error *err) {
+    if (p->config->kind == FXA_PROGRAM_SCORE) {
+        fxa_builder_set_score(p->b, p->score);
+        fxa_builder_set_mask(p->b, p->mask);
+    } else {
+        fxa_builder_set_dscore(p->b, p->dscore);
+    }
+    return fxa_builder_finish(p->b, out, err);
+}
+
+fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err) {
+    fxa__parser p = {.config = config, .lex = {.host = host}};
+    *out = NULL;
+    fxa_status status = parse_open(&p, host, err);
+    if (status != FXA_OK) goto done;
+    if (parse_program(&p) == 0) {
+        status = parse_finish(&p, out, err);
+    } else {
+        status = p.err.status;
+        if (err) *err = p.err;
+    }
+done:
+    fxa_builder_destroy(p.b);
+    fxa__free(host, p.symbols, p.symbols_capacity * sizeof *p.symbols);
+    fxa__lex_close(&p.lex);
+    return status;
+}
+
+/* ---- Public ------------------------------------------------------------------------------------------------------ */
+
+fxa_status fxa_program_parse_texts(fxa_context *ctx, const fxa_parse_config *config, fxa_program **out,
+                                   fxa_error *err) {
+    fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
+    if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (!ctx || !config) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", ctx ? "config" : "ctx");
+    FXA_TRY(fxa__struct_read(&c, sizeof c, sizeof c, config, "fxa_parse_config", err));
+    return fxa__program_parse(fxa__context_host(ctx), &c, out, err);
+}
+
+fxa_status fxa_program_parse(fxa_context *ctx, const char *text, size_t size, fxa_program **out, fxa_error *err) {
+    fxa_text one = {NULL, text, size};
+    fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
+    c.texts = &one;
+    c.n_texts = 1;
+    return fxa_program_parse_texts(ctx, &c, out, err);
+}

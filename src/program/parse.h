@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of the parser: parse.c (statements, entry points), parse_expr.c (operators), parse_call.c (names, loads,
+ * calls, loops), parse_fail.c (errors and suggestions). It reads the tokens of lex.h once, left to right (loop bodies
+ * again for each round), and calls the builder; there is no tree in between.
+ *
+ * A function that gives a value gives a negative one after a failure. The first failure is kept with its place; the
+ * parser then only unwinds. Recursion is bounded by FXA_MAX_NESTING, work by PARSE_MAX_STEPS.
+ */
+#ifndef FXA_PROGRAM_PARSE_H
+#define FXA_PROGRAM_PARSE_H
+
+#include "lex.h"
+
+/* Tokens read, those of loop bodies once per round: nested loops can ask for endless work in few bytes. */
+#define PARSE_MAX_STEPS 4000000
+
+typedef enum fxa__symbol_kind {
+    SYM_NONE,
+    SYM_WORD,     /* param, tensor, let, grad */
+    SYM_SCORE,    /* score, mask, dscore: their current values are in the parser */
+    SYM_MASK,
+    SYM_DSCORE,
+    SYM_INPUT,    /* value: fxa_input */
+    SYM_CONSTANT, /* value: a character of "tfinp" (true, false, inf, nan, pi) */
+    SYM_FUNCTION, /* value: fxa_op */
+    SYM_LOOP,     /* value: the operation that joins the rounds */
+    SYM_PARAM,    /* value: fxa_value */
+    SYM_TENSOR,   /* value: the builder's handle */
+    SYM_LET,      /* value: fxa_value */
+    SYM_INDEX,    /* a loop's own name; value: fxa_value */
+    SYM_OFFER     /* not declared yet; value: which of config->declarations */
+} fxa__symbol_kind;
+
+typedef struct fxa__symbol {
+    uint8_t kind;
+    uint8_t type; /* SYM_PARAM: fxa_type; SYM_TENSOR: fxa_dtype */
+    uint8_t rank; /* SYM_TENSOR */
+    int32_t value;
+} fxa__symbol;
+
+typedef struct fxa__parser {
+    fxa__lexer lex;
+    fxa_builder *b;
+    const fxa_parse_config *config;
+    fxa__symbol *symbols; /* by number of the name */
+    size_t symbols_capacity;
+    size_t at;            /* the token looked at */
+    size_t steps;
+    int nesting;
+    fxa_value score, mask, dscore; /* current */
+    fxa_error err;                 /* the first failure; status OK: none */
+} fxa__parser;
+
+/* ---- Tokens ---- */
+static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
+static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }
+/* Goes past the token looked at (not past the end of a text). False: too much work. */
+bool fxa__parse_next(fxa__parser *p);
+/* Goes past a token of this kind, or fails with "expected <what>". */
+bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what);
+/* Goes past the bracket that closes the one at token `open`, or fails. */
+bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open);
+
+/* ---- Failures (parse_fail.c); all give -1 ---- */
+/* At tokens first to last. */
+fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...)
+    FXA__PRINTF(5, 6);
+/* The builder's own text, with this place. */
+fxa_value fxa__parse_fail_builder(fxa__parser *p, size_t first, size_t last);
+/* The token looked at is not what the grammar wants there. */
+fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted);
+/* A name that nothing has, at the token looked at; with the nearest that something has. */
+fxa_value fxa__parse_fail_unknown(fxa__parser *p);
+/* Tokens first to last should be a bool. */
+fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *who, fxa_type given);
+
+/* ---- Expressions (parse_expr.c) ---- */
+fxa_value fxa__parse_expr(fxa__parser *p);
+/* One operation; its failure is placed at tokens first to last. */
+fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t n, size_t first, size_t last);
+/* One level deeper; false: too deep. */
+bool fxa__parse_enter(fxa__parser *p);
+static inline void fxa__parse_leave(fxa__parser *p) { p->nesting--; }
+
+/* ---- Names and what follows them (parse_call.c) ---- */
+fxa_value fxa__parse_name(fxa__parser *p);
+/* The [i, j] after a tensor's name at token `name`: index gets `rank` ints. */
+bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index[FXA_MAX_RANK]);
+/* Declares an offered name on its first use; others are left alone. */
+bool fxa__parse_adopt(fxa__parser *p, size_t name);
+fxa__symbol *fxa__parse_symbol(fxa__parser *p, size_t token);
+/* Terminated copy of a name token. */
+const char *fxa__parse_text(const fxa__parser *p, size_t token, char out[FXA_MAX_NAME + 1]);
+
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names in expressions, and what may follow them: t[i, j], f(x, y), and the loops sum, any, all, which are unrolled by
+ * parsing their body once per round with their own name bound to the round's number.
+ */
+#include "parse.h"
+
+#include <math.h>
+#include <string.h>
+
+fxa__symbol *fxa__parse_symbol(fxa__parser *p, size_t token) { return &p->symbols[p->lex.tokens[token].name]; }
+
+const char *fxa__parse_text(const fxa__parser *p, size_t token, char out[FXA_MAX_NAME + 1]) {
+    const fxa__name *n = &p->lex.names[p->lex.tokens[token].name];
+    memcpy(out, n->text, n->length);
+    out[n->length] = 0;
+    return out;
+}
+
+bool fxa__parse_adopt(fxa__parser *p, size_t name) {
+    fxa__symbol *s = fxa__parse_symbol(p, name);
+    if (s->kind != SYM_OFFER) return true;
+    const fxa_declaration *d = &p->config->declarations[s->value];
+    if (d->dtype == FXA_DTYPE_NONE)
+        *s = (fxa__symbol){SYM_PARAM, (uint8_t)d->type, 0, fxa_builder_param(p->b, d->name, d->type)};
+    else
+        *s = (fxa__symbol){SYM_TENSOR, (uint8_t)d->dtype, (uint8_t)d->rank,
+                           fxa_builder_tensor(p->b, d->name, d->dtype, d->rank)};
+    if (s->value < 0) (void)fxa__parse_fail_builder(p, name, name);
+    return s->value >= 0;
+}
+
+/* ---- Loads ------------------------------------------------------------------------------------------------------- */
+
+bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index[FXA_MAX_RANK]) {
+    char text[FXA_MAX_NAME + 1];
+    size_t open = p->at;
+    int32_t n = 0;
+    if (!fxa__parse_next(p)) return false;
+    while (!fxa__parse_is(p, TOK_RBRACKET) || n > 0) {
+        size_t first = p->at;
+        fxa_value v = fxa__parse_expr(p);
+        if (v < 0) return false;
+        if (fxa__builder_type(p->b, v) == FXA_FLOAT) {
+            (void)fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM, "an index is an int, this is a float: int(...)");
+            return false;
+        }
+        if (n < rank) index[n] = v;
+        n++;
+        if (!fxa__parse_is(p, TOK_COMMA)) break;
+        if (!fxa__parse_next(p)) return false;
+    }
+    if (!fxa__parse_close(p, TOK_RBRACKET, open)) return false;
+    if (n != rank)
+        (void)fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM, "tensor '%s' has rank %d, so it takes %d %s; %d given",
+                              fxa__parse_text(p, name, text), rank, rank, rank == 1 ? "index" : "indices", n);
+    return n == rank;
+}
+
+static fxa_value call_load(fxa__parser *p, size_t name) {
+    char text[FXA_MAX_NAME + 1];
+    fxa_value index[FXA_MAX_RANK];
+    const fxa__symbol *s = fxa__parse_symbol(p, name);
+    if (!fxa__parse_is(p, TOK_LBRACKET))
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is a tensor of rank %d; read it as %s[%.*s]",
+                               fxa__parse_text(p, name, text), s->rank, text, s->rank ? 3 * s->rank - 2 : 0,
+                               "i, j, k, l, m");
+    if (!fxa__parse_index(p, name, s->rank, index)) return -1;
+    fxa_value v = fxa_builder_load(p->b, s->value, index, s->rank);
+    return v < 0 ? fxa__parse_fail_builder(p, name, p->at - 1) : v;
+}
+
+/* ---- Functions --------------------------------------------------------------------------------------------------- */
+
+static fxa_value call_function(fxa__parser *p, size_t name) {
+    char text[FXA_MAX_NAME + 1];
+    size_t open = p->at, n = 0;
+    fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
+    size_t arity = fxa__op_info_get(op)->arity;
+    bool folds = op == FXA_OP_MIN || op == FXA_OP_MAX; /* of two and more */
+    fxa_value args[3] = {-1, -1, -1};
+    if (!fxa__parse_next(p)) return -1;
+    while (!fxa__parse_is(p, TOK_RPAREN) || n > 0) {
+        size_t first = p->at;
+        fxa_value v = fxa__parse_expr(p);
+        if (v < 0) return -1;
+        if (op == FXA_OP_SELECT && n == 0 && fxa__builder_type(p->b, v) != FXA_BOOL)
+            return fxa__parse_fail_bool(p, first, p->at - 1, "the condition of 'where'", fxa__builder_type(p->b, v));
+        if (folds && n >= 2) {
+            args[1] = v;
+            if ((args[0] = fxa__parse_op(p, op, args, 2, name, name)) < 0) return -1;
+        } else if (n < arity) {
+            args[n] = v;
+            if (folds && n == 1 && (args[0] = fxa__parse_op(p, op, args, 2, name, name)) < 0) return -1;
+        }
+        n++;
+        if (!fxa__parse_is(p, TOK_COMMA)) break;
+        if (!fxa__parse_next(p)) return -1;
+    }
+    if (!fxa__parse_close(p, TOK_RPAREN, open)) return -1;
+    if (folds ? n < 2 : n != arity)
+        return fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM, "'%s' takes %zu argument%s%s; %zu given",
+                               fxa__parse_text(p, name, text), arity, arity == 1 ? "" : "s",
+                               folds ? " or more" : "", n);
+    return folds ? args[0] : fxa__parse_op(p, op, args, n, name, name);
+}
+
+/* ---- Loops ------------------------------------------------------------------------------------------------------- */
+
+/* The count: a constant int of 0 to FXA_MAX_LOOP, once folded; -1 when it is not. */
+static int32_t call_count(fxa__parser *p) {
+    size_t first = p->at;
+    fxa__node node;
+    fxa_value v = fxa__parse_expr(p);
+    if (v < 0) return -1;
+    if (!fxa__builder_node(p->b, v, &node) || node.op != FXA_OP_CONST || node.type != FXA_INT)
+        return fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
+                               "the count of a loop is a constant int; no float, input, param or tensor can be in it");
+    if (node.imm < 0 || node.imm > FXA_MAX_LOOP)
+        return fxa__parse_fail(p, first, p->at - 1, FXA_E_LIMIT, "the count of a loop is 0 to %d; %d given",
+                               FXA_MAX_LOOP, node.imm);
+    return node.imm;
+}
+
+/* One round's value as the loop adds it up: a sum counts bools, any and all take nothing else. */
+static fxa_value call_round(fxa__parser *p, size_t name, size_t body, bool sum) {
+    fxa_value v = fxa__parse_expr(p);
+    if (v < 0) return -1;
+    fxa_type type = fxa__builder_type(p->b, v);
+    if (!sum && type != FXA_BOOL) return fxa__parse_fail_bool(p, body, p->at - 1, "the body of 'any' and 'all'", type);
+    return sum && type == FXA_BOOL ? fxa__parse_op(p, FXA_OP_INT, &v, 1, name, name) : v;
+}
+
+/* What a loop of no rounds gives: 0 of the body's type, false, true. */
+static fxa_value call_nothing(fxa__parser *p, fxa_op op, fxa_value body) {
+    if (op != FXA_OP_ADD) return fxa_builder_bool(p->b, op == FXA_OP_AND);
+    return fxa__builder_type(p->b, body) == FXA_FLOAT ? fxa_builder_float(p->b, 0) : fxa_builder_int(p->b, 0);
+}
+
+static fxa_value call_rounds(fxa__parser *p, size_t name, fxa__symbol *own, int32_t count) {
+    fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
+    size_t body = p->at;
+    fxa_value args[2] = {-1, -1};
+    /* A body that never runs is still checked. */
+    for (int32_t i = 0; i < count || i == 0; i++) {
+        p->at = body;
+        *own = (fxa__symbol){SYM_INDEX, FXA_INT, 0, fxa_builder_int(p->b, i)};
+        args[1] = call_round(p, name, body, op == FXA_OP_ADD);
+        if (args[1] < 0) return -1;
+        args[0] = i == 0 ? args[1] : fxa__parse_op(p, op, args, 2, name, name);
+        if (args[0] < 0) return -1;
+    }
+    return count > 0 ? args[0] : call_nothing(p, op, args[0]);
+}
+
+static fxa_value call_loop(fxa__parser *p, size_t name) {
+    char text[FXA_MAX_NAME + 1];
+    size_t open = p->at;
+    if (!fxa__parse_next(p)) return -1;
+    size_t own_token = p->at;
+    if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, "the loop's own name, as in sum(i, 4, ...)");
+    fxa__symbol *own = fxa__parse_symbol(p, own_token), before = *own;
+    if (before.kind != SYM_NONE && before.kind < SYM_LET)
+        return fxa__parse_fail(p, own_token, own_token, FXA_E_PROGRAM, "'%s' is taken and cannot name a loop",
+                               fxa__parse_text(p, own_token, text));
+    if (!fxa__parse_next(p) || !fxa__parse_expect(p, TOK_COMMA, "',' and the count of the loop")) return -1;
+    int32_t count = call_count(p);
+    if (count < 0 || !fxa__parse_expect(p, TOK_COMMA, "',' and the body of the loop")) return -1;
+    fxa_value v = call_rounds(p, name, own, count);
+    /* A use inside may have declared the name for good; a loop's own name never outlives it. */
+    *own = before;
+    return v >= 0 && fxa__parse_close(p, TOK_RPAREN, open) ? v : -1;
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
+
+static fxa_value call_constant(fxa__parser *p, int32_t which) {
+    switch (which) {
+    case 't': return fxa_builder_bool(p->b, 1);
+    case 'f': return fxa_builder_bool(p->b, 0);
+    case 'i': return fxa_builder_float(p->b, INFINITY);
+    case 'n': return fxa_builder_float(p->b, NAN);
+    default: return fxa_builder_float(p->b, 3.14159265358979323846);
+    }
+}
+
+static fxa_value call_current(fxa__parser *p, size_t name, fxa__symbol_kind kind) {
+    bool forward = p->config->kind == FXA_PROGRAM_SCORE;
+    if (kind == SYM_MASK && !forward)
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'mask' is of score programs, this writes dscore");
+    if (kind == SYM_DSCORE && forward)
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'dscore' is of backward programs, this writes score");
+    return kind == SYM_SCORE ? p->score : kind == SYM_MASK ? p->mask : p->dscore;
+}
+
+static fxa_value call_plain(fxa__parser *p, size_t name, const fxa__symbol *s) {
+    switch (s->kind) {
+    case SYM_SCORE:
+    case SYM_MASK:
+    case SYM_DSCORE: return call_current(p, name, (fxa__symbol_kind)s->kind);
+    case SYM_INPUT: return fxa_builder_input(p->b, (fxa_input)s->value);
+    case SYM_CONSTANT: return call_constant(p, s->value);
+    default: return s->value;
+    }
+}
+
+static const char *call_kind(uint32_t kind) {
+    switch (kind) {
+    case SYM_PARAM: return "a param";
+    case SYM_LET: return "a let";
+    case SYM_INDEX: return "the name of a loop";
+    case SYM_CONSTANT: return "a constant";
+    case SYM_TENSOR: return "a tensor";
+    default: return "an input";
+    }
+}
+
+fxa_value fxa__parse_name(fxa__parser *p) {
+    char text[FXA_MAX_NAME + 1];
+    size_t name = p->at;
+    if (!fxa__parse_adopt(p, name)) return -1;
+    fxa__symbol s = *fxa__parse_symbol(p, name);
+    (void)fxa__parse_text(p, name, text);
+    if (s.kind == SYM_NONE) return fxa__parse_fail_unknown(p);
+    if (s.kind == SYM_WORD)
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' begins a statement and has no value", text);
+    if (!fxa__parse_next(p)) return -1;
+    bool call = fxa__parse_is(p, TOK_LPAREN);
+    if (s.kind == SYM_FUNCTION || s.kind == SYM_LOOP) {
+        if (!call)
+            return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is a function; write %s(...)", text, text);
+        return s.kind == SYM_LOOP ? call_loop(p, name) : call_function(p, name);
+    }
+    if (call)
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be called", text,
+                               call_kind(s.kind));
+    if (s.kind == SYM_TENSOR) return call_load(p, name);
+    if (fxa__parse_is(p, TOK_LBRACKET))
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s; only a tensor has elements", text,
+                               call_kind(s.kind));
+    fxa_value v = call_plain(p, name, &s);
+    return v < 0 && p->err.status == FXA_OK ? fxa__parse_fail_builder(p, name, name) : v;
+}

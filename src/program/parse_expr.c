@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Expressions: operators by precedence, conditionals, literals. Each operation goes to the builder at once, which types
+ * and folds it; what the builder refuses is reported at the operator.
+ */
+#include "parse.h"
+#include "decimal.h"
+
+/* Binary operators, all left associative; higher binds tighter. ** is not here: it binds tighter than a prefix. */
+enum { PREC_OR_OR = 1, PREC_AND_AND, PREC_COMPARE, PREC_OR, PREC_XOR, PREC_AND, PREC_SHIFT, PREC_ADD, PREC_MUL };
+typedef struct expr_binary {
+    uint8_t prec, op;
+} expr_binary;
+
+static expr_binary expr_binary_of(uint32_t token) {
+    switch (token) {
+    case TOK_OR_OR: return (expr_binary){PREC_OR_OR, FXA_OP_OR};
+    case TOK_AND_AND: return (expr_binary){PREC_AND_AND, FXA_OP_AND};
+    case TOK_EQ: return (expr_binary){PREC_COMPARE, FXA_OP_EQ};
+    case TOK_NE: return (expr_binary){PREC_COMPARE, FXA_OP_NE};
+    case TOK_LT: return (expr_binary){PREC_COMPARE, FXA_OP_LT};
+    case TOK_LE: return (expr_binary){PREC_COMPARE, FXA_OP_LE};
+    case TOK_GT: return (expr_binary){PREC_COMPARE, FXA_OP_GT};
+    case TOK_GE: return (expr_binary){PREC_COMPARE, FXA_OP_GE};
+    case TOK_OR: return (expr_binary){PREC_OR, FXA_OP_OR};
+    case TOK_XOR: return (expr_binary){PREC_XOR, FXA_OP_XOR};
+    case TOK_AND: return (expr_binary){PREC_AND, FXA_OP_AND};
+    case TOK_SHL: return (expr_binary){PREC_SHIFT, FXA_OP_SHL};
+    case TOK_SHR: return (expr_binary){PREC_SHIFT, FXA_OP_SHR};
+    case TOK_ADD: return (expr_binary){PREC_ADD, FXA_OP_ADD};
+    case TOK_SUB: return (expr_binary){PREC_ADD, FXA_OP_SUB};
+    case TOK_MUL: return (expr_binary){PREC_MUL, FXA_OP_MUL};
+    case TOK_DIV: return (expr_binary){PREC_MUL, FXA_OP_DIV};
+    case TOK_FLOORDIV: return (expr_binary){PREC_MUL, FXA_OP_FLOORDIV};
+    case TOK_MOD: return (expr_binary){PREC_MUL, FXA_OP_MOD};
+    default: return (expr_binary){0, 0};
+    }
+}
+
+bool fxa__parse_enter(fxa__parser *p) {
+    if (p->nesting >= FXA_MAX_NESTING) {
+        (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT, "nested deeper than %d levels, the most that is accepted",
+                              FXA_MAX_NESTING);
+        return false;
+    }
+    p->nesting++;
+    return true;
+}
+
+fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t n, size_t first, size_t last) {
+    if (p->err.status != FXA_OK) return -1;
+    fxa_value v = fxa_builder_op(p->b, op, args, n);
+    return v < 0 ? fxa__parse_fail_builder(p, first, last) : v;
+}
+
+/* ---- Literals ---------------------------------------------------------------------------------------------------- */
+
+static fxa_value expr_value(fxa__parser *p, size_t token, fxa_value v) {
+    return v < 0 ? fxa__parse_fail_builder(p, token, token) : v;
+}
+
+static fxa_value expr_int(fxa__parser *p) {
+    size_t here = p->at;
+    bool hex;
+    uint64_t x = fxa__lex_int(&p->lex, fxa__parse_token(p), &hex);
+    if (x > (hex ? UINT32_MAX : INT32_MAX))
+        return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
+                               hex ? "this int has more than 32 bits; 0xFFFFFFFF is the largest"
+                                   : "this int is larger than 2147483647; with a point (3000000000.0) it is a float");
+    if (!fxa__parse_next(p)) return -1;
+    return expr_value(p, here, fxa_builder_int(p->b, x > INT32_MAX ? (int32_t)(x - UINT32_MAX - 1) : (int32_t)x));
+}
+
+static fxa_value expr_float(fxa__parser *p) {
+    size_t here = p->at;
+    double x;
+    if (!fxa__decimal_read(p->lex.text + fxa__parse_token(p)->at, fxa__parse_token(p)->length, &x))
+        return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "this number is too large for a float; write inf");
+    if (!fxa__parse_next(p)) return -1;
+    return expr_value(p, here, fxa_builder_float(p->b, x));
+}
+
+/* 2147483648 fits only with its minus: -2147483648, when nothing binds the number tighter. */
+static bool expr_is_int_min(const fxa__parser *p) {
+    const fxa__token *t = fxa__parse_token(p);
+    bool hex;
+    return t[0].kind == TOK_SUB && t[1].kind == TOK_INT && t[2].kind != TOK_POW &&
+           fxa__lex_int(&p->lex, &t[1], &hex) == 2147483648u && !hex;
+}
+
+/* ---- Operands and prefixes --------------------------------------------------------------------------------------- */
+
+static fxa_value expr_parenthesis(fxa__parser *p) {
+    size_t open = p->at;
+    if (!fxa__parse_next(p)) return -1;
+    fxa_value v = fxa__parse_expr(p);
+    return v >= 0 && fxa__parse_close(p, TOK_RPAREN, open) ? v : -1;
+}
+
+static fxa_value expr_primary(fxa__parser *p) {
+    switch (fxa__parse_token(p)->kind) {
+    case TOK_INT: return expr_int(p);
+    case TOK_FLOAT: return expr_float(p);
+    case TOK_NAME: return fxa__parse_name(p);
+    case TOK_LPAREN: return expr_parenthesis(p);
+    default: return fxa__parse_fail_unexpected(p, "a value");
+    }
+}
+
+static fxa_value expr_prefix(fxa__parser *p);
+
+/* x ** y: to the right, and its exponent may have a prefix. */
+static fxa_value expr_power(fxa__parser *p) {
+    fxa_value args[2];
+    if ((args[0] = expr_primary(p)) < 0 || !fxa__parse_is(p, TOK_POW)) return args[0];
+    size_t here = p->at;
+    if (!fxa__parse_enter(p) || !fxa__parse_next(p) || (args[1] = expr_prefix(p)) < 0) return -1;
+    fxa__parse_leave(p);
+    return fxa__parse_op(p, FXA_OP_POW, args, 2, here, here);
+}
+
+static fxa_value expr_prefix(fxa__parser *p) {
+    size_t here = p->at;
+    uint32_t kind = fxa__parse_token(p)->kind;
+    if (kind != TOK_SUB && kind != TOK_ADD && kind != TOK_BANG && kind != TOK_TILDE) return expr_power(p);
+    if (expr_is_int_min(p))
+        return fxa__parse_next(p) && fxa__parse_next(p) ? expr_value(p, here, fxa_builder_int(p->b, INT32_MIN)) : -1;
+    if (!fxa__parse_enter(p) || !fxa__parse_next(p)) return -1;
+    size_t first = p->at;
+    fxa_value x = expr_prefix(p);
+    if (x < 0) return -1;
+    fxa__parse_leave(p);
+    fxa_type type = fxa__builder_type(p->b, x);
+    if (kind == TOK_BANG && type != FXA_BOOL) return fxa__parse_fail_bool(p, first, p->at - 1, "'!'", type);
+    if (kind == TOK_ADD) return type == FXA_BOOL ? fxa__parse_op(p, FXA_OP_INT, &x, 1, here, here) : x;
+    return fxa__parse_op(p, kind == TOK_SUB ? FXA_OP_NEG : FXA_OP_NOT, &x, 1, here, here);
+}
+
+/* ---- Binary operators and conditionals --------------------------------------------------------------------------- */
+
+/* Operators that bind at least as tightly as `prec`. Recursion here is bounded by the levels of precedence. */
+static fxa_value expr_operators(fxa__parser *p, int prec) {
+    size_t first = p->at;
+    fxa_value args[2];
+    if ((args[0] = expr_prefix(p)) < 0) return -1;
+    for (;;) {
+        size_t here = p->at;
+        uint32_t kind = fxa__parse_token(p)->kind;
+        expr_binary op = expr_binary_of(kind);
+        if (op.prec == 0 || op.prec < prec) return args[0];
+        if (!fxa__parse_next(p) || (args[1] = expr_operators(p, op.prec + 1)) < 0) return -1;
+        if (kind == TOK_AND_AND || kind == TOK_OR_OR) {
+            const char *who = kind == TOK_AND_AND ? "'&&'" : "'||'";
+            fxa_type left = fxa__builder_type(p->b, args[0]), right = fxa__builder_type(p->b, args[1]);
+            if (left != FXA_BOOL) return fxa__parse_fail_bool(p, first, here - 1, who, left);
+            if (right != FXA_BOOL) return fxa__parse_fail_bool(p, here + 1, p->at - 1, who, right);
+        }
+        if (op.prec == PREC_COMPARE && expr_binary_of(fxa__parse_token(p)->kind).prec == PREC_COMPARE)
+            return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
+                                   "comparisons do not chain; for a < b < c write a < b && b < c");
+        if ((args[0] = fxa__parse_op(p, (fxa_op)op.op, args, 2, here, here)) < 0) return -1;
+    }
+}
+
+fxa_value fxa__parse_expr(fxa__parser *p) {
+    size_t first = p->at;
+    fxa_value args[3];
+    if (!fxa__parse_enter(p) || (args[0] = expr_operators(p, PREC_OR_OR)) < 0) return -1;
+    if (fxa__parse_is(p, TOK_QUESTION)) {
+        size_t here = p->at;
+        fxa_type type = fxa__builder_type(p->b, args[0]);
+        if (type != FXA_BOOL) return fxa__parse_fail_bool(p, first, here - 1, "the condition of '?'", type);
+        if (!fxa__parse_next(p) || (args[1] = fxa__parse_expr(p)) < 0) return -1;
+        if (!fxa__parse_expect(p, TOK_COLON, "':' and the value for when it is false")) return -1;
+        if ((args[2] = fxa__parse_expr(p)) < 0) return -1;
+        args[0] = fxa__parse_op(p, FXA_OP_SELECT, args, 3, here, here);
+    }
+    fxa__parse_leave(p);
+    return args[0];
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the parser says when a text is wrong: always with a place, with what was expected, and where a usual slip is
+ * recognised, with what to write instead.
+ */
+#include "parse.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static fxa_value fail_at(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *text) {
+    const fxa__token *from = &p->lex.tokens[first], *to = &p->lex.tokens[last];
+    if (p->err.status != FXA_OK) return -1;
+    if (from->kind == TOK_BAD) { /* its own message says more */
+        p->err = p->lex.bad;
+        return -1;
+    }
+    (void)fxa__fail(&p->err, status, "%s", text);
+    fxa__lex_place(&p->lex, from->at, (size_t)to->at + to->length, &p->err);
+    return -1;
+}
+
+fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...) {
+    char text[sizeof p->err.text];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return fail_at(p, first, last, status, text);
+}
+
+fxa_value fxa__parse_fail_builder(fxa__parser *p, size_t first, size_t last) {
+    const fxa_error *e = fxa__builder_error(p->b);
+    return fail_at(p, first, last, e->status, e->text);
+}
+
+fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *who, fxa_type given) {
+    return fxa__parse_fail(p, first, last, FXA_E_PROGRAM, "%s needs a bool, this is %s %s; compare it, as in x != 0",
+                           who, given == FXA_INT ? "an" : "a", fxa__type_name(given));
+}
+
+/* What to write instead of a token that people bring from other languages; NULL: nothing to say. */
+static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
+    static const struct {
+        const char *word, *advice;
+    } words[] = {
+        {"and", "write && for 'and'"},
+        {"or", "write || for 'or'"},
+        {"not", "write ! for 'not'"},
+        {"xor", "write ^ for 'xor'"},
+        {"is", "write == to compare"},
+        {"if", "write c ? a : b, or where(c, a, b)"},
+        {"else", "write c ? a : b, or where(c, a, b)"},
+    };
+    if (t->kind == TOK_ASSIGN) return "write == to compare";
+    if (t->kind == TOK_BANG || t->kind == TOK_TILDE) return "it goes before its operand";
+    if (t->kind != TOK_NAME) return NULL;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i].word) == t->length && memcmp(p->lex.text + t->at, words[i].word, t->length) == 0)
+            return words[i].advice;
+    return NULL;
+}
+
+static void fail_describe(const fxa__parser *p, const fxa__token *t, char *out, size_t size) {
+    const char *text = p->lex.text + t->at;
+    int n = t->length > 40 ? 40 : (int)t->length;
+    if (t->kind == TOK_END) (void)snprintf(out, size, "the end of the text");
+    else if (t->kind == TOK_LINE) (void)snprintf(out, size, "the end of the %s", *text == ';' ? "statement" : "line");
+    else (void)snprintf(out, size, "'%.*s'%s", n, text, t->length > 40 ? "..." : "");
+}
+
+fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted) {
+    char found[64];
+    const fxa__token *t = fxa__parse_token(p);
+    const char *advice = fail_advice(p, t);
+    fail_describe(p, t, found, sizeof found);
+    return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "expected %s, found %s%s%s", wanted, found,
+                           advice ? "; " : "", advice ? advice : "");
+}
+
+/* ---- The nearest name -------------------------------------------------------------------------------------------- */
+
+/* Edits (insert, delete, replace, swap of neighbours) from a to b, given up past `limit`. */
+static size_t fail_distance(const fxa__name *a, const fxa__name *b, size_t limit) {
+    uint8_t rows[3][FXA_MAX_NAME + 1];
+    size_t gap = a->length > b->length ? a->length - b->length : b->length - a->length;
+    if (gap > limit) return limit + 1;
+    for (size_t j = 0; j <= b->length; j++) rows[0][j] = (uint8_t)j;
+    for (size_t i = 1; i <= a->length; i++) {
+        uint8_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3], best = row[0] = (uint8_t)i;
+        for (size_t j = 1; j <= b->length; j++) {
+            unsigned d = above[j - 1] + (a->text[i - 1] != b->text[j - 1] ? 1u : 0u);
+            if (above[j] + 1u < d) d = above[j] + 1u;
+            if (row[j - 1] + 1u < d) d = row[j - 1] + 1u;
+            bool swap = i > 1 && j > 1 && a->text[i - 1] == b->text[j - 2] && a->text[i - 2] == b->text[j - 1];
+            if (swap && above2[j - 2] + 1u < d) d = above2[j - 2] + 1u;
+            row[j] = (uint8_t)d;
+            if (d < best) best = (uint8_t)d;
+        }
+        if (best > limit) return limit + 1;
+    }
+    return rows[a->length % 3][b->length];
+}
+
+/* Names of other systems for things we have. */
+static const char *fail_alias(const fxa__name *n) {
+    static const char *const table[][2] = {
+        {"q_idx", "q"},     {"kv_idx", "k"},      {"k_idx", "k"},     {"kv", "k"},           {"batch", "b"},
+        {"head", "h"},      {"seq_q", "q_len"},   {"seq_k", "k_len"}, {"kv_len", "k_len"},   {"ln", "log"},
+        {"fabs", "abs"},    {"select", "where"},  {"fmin", "min"},    {"fmax", "max"},       {"minimum", "min"},
+        {"maximum", "max"}, {"True", "true"},     {"False", "false"}, {"power", "pow"},      {"clip", "clamp"},
+        {"infinity", "inf"},  {"logistic", "sigmoid"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strlen(table[i][0]) == n->length && memcmp(table[i][0], n->text, n->length) == 0) return table[i][1];
+    return NULL;
+}
+
+fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
+    size_t here = p->at;
+    const fxa__token *t = fxa__parse_token(p);
+    fxa__name n = p->lex.names[t->name], near = {NULL, 0};
+    const char *advice = fail_advice(p, t), *alias = fail_alias(&n);
+    size_t best = n.length >= 6 ? 3 : n.length >= 2 ? 2 : 1;
+    if (advice)
+        return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; %s", (int)n.length, n.text, advice);
+    if (alias) near = (fxa__name){alias, strlen(alias)};
+    /* Of equally near names the first one met wins; words of the language come before a program's own. */
+    for (size_t i = 0; !alias && i < p->lex.n_names; i++) {
+        if (p->symbols[i].kind == SYM_NONE || p->symbols[i].kind == SYM_WORD) continue;
+        size_t d = fail_distance(&n, &p->lex.names[i], best - 1);
+        if (d < best && d < n.length) {
+            best = d;
+            near = p->lex.names[i];
+        }
+    }
+    if (near.text)
+        return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; did you mean '%.*s'?", (int)n.length,
+                               n.text, (int)near.length, near.text);
+    uint32_t after = p->lex.tokens[here + 1].kind;
+    if (after == TOK_LPAREN)
+        return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown function '%.*s'", (int)n.length, n.text);
+    return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; declare it, for example: %s %.*s : %s",
+                           (int)n.length, n.text, after == TOK_LBRACKET ? "tensor" : "param", (int)n.length, n.text,
+                           after == TOK_LBRACKET ? "f32[1]" : "float");
+}

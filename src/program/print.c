@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Canonical text of a program: declarations, lets for what is used more than once, outputs. It depends on the node
+ * array alone, so equal programs have equal texts; and parsing the text builds the same nodes again, because every
+ * conversion left out here is one that the builder adds by itself, and operands are only swapped where it orders them.
+ *
+ * Nodes nested too deep get a let of their own: that bounds the recursion here and keeps the text far from the parser's
+ * limit. Outputs are written in an order in which none reads a name that an earlier one has changed.
+ */
+#include "decimal.h"
+#include "program.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PRINT_MAX_DEPTH = 24 };
+
+/* As in parse_expr.c; a tighter operator has the higher number. */
+enum {
+    BIND_ANY, BIND_OR_OR, BIND_AND_AND, BIND_COMPARE, BIND_OR, BIND_XOR, BIND_AND, BIND_SHIFT, BIND_ADD, BIND_MUL,
+    BIND_PREFIX, BIND_POW, BIND_ATOM
+};
+
+typedef struct print_mark {
+    uint32_t uses;
+    int32_t let;   /* number of its let; -1: written in place */
+    uint8_t depth; /* of the expression written in place */
+    bool reads_score;
+} print_mark;
+
+typedef struct print_state {
+    fxa__writer w;
+    const fxa_program *p;
+    print_mark *mark; /* by node */
+    char prefix[33]; /* of the names of lets */
+} print_state;
+
+static void print_text(print_state *s, const char *text) { fxa__write_bytes(&s->w, text, strlen(text)); }
+
+/* ---- Which nodes get a let --------------------------------------------------------------------------------------- */
+
+static bool print_is_cast(const print_state *s, int32_t n) {
+    const fxa__node *x = &s->p->nodes[n];
+    return x->op == FXA_OP_FLOAT || (x->op == FXA_OP_INT && s->p->nodes[x->arg[0]].type == FXA_BOOL);
+}
+
+/* Short enough to be written wherever it is used. */
+static bool print_is_leaf(const print_state *s, int32_t n) {
+    const fxa__node *x = &s->p->nodes[n];
+    if (x->op == FXA_OP_CONST || x->op == FXA_OP_INPUT || x->op == FXA_OP_PARAM) return true;
+    if (x->op != FXA_OP_LOAD) return false;
+    for (int i = 0; i < x->n_args; i++) {
+        uint8_t op = s->p->nodes[x->arg[i]].op;
+        if (op != FXA_OP_CONST && op != FXA_OP_INPUT && op != FXA_OP_PARAM) return false;
+    }
+    return true;
+}
+
+/* A cast stands for its operand: it is never named itself, its uses are its operand's. */
+static void print_count_uses(print_state *s) {
+    const fxa_program *p = s->p;
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        s->mark[p->outputs[i].value].uses++;
+        for (int32_t j = 0; j < p->outputs[i].n_index; j++) s->mark[p->outputs[i].index[j]].uses++;
+    }
+    for (int32_t n = p->n_nodes - 1; n >= 0; n--)
+        for (int i = 0; i < p->nodes[n].n_args; i++)
+            s->mark[p->nodes[n].arg[i]].uses += print_is_cast(s, n) ? s->mark[n].uses : 1;
+}
+
+static void print_mark_nodes(print_state *s) {
+    int32_t lets = 0;
+    print_count_uses(s);
+    for (int32_t n = 0; n < s->p->n_nodes; n++) {
+        const fxa__node *x = &s->p->nodes[n];
+        print_mark *m = &s->mark[n];
+        uint8_t deepest = 0;
+        m->reads_score = x->op == FXA_OP_INPUT && x->imm == FXA_INPUT_SCORE;
+        for (int i = 0; i < x->n_args; i++) {
+            const print_mark *a = &s->mark[x->arg[i]];
+            if (a->reads_score) m->reads_score = true;
+            if (a->let < 0 && a->depth > deepest) deepest = a->depth;
+        }
+        m->depth = (uint8_t)(deepest + 1);
+        bool shared = m->uses > 1 && !print_is_leaf(s, n) && !print_is_cast(s, n);
+        m->let = shared || m->depth > PRINT_MAX_DEPTH ? lets++ : -1;
+    }
+}
+
+/* Whether a param or tensor is called prefix and digits. */
+static bool print_prefix_taken(const fxa_program *p, const char *prefix) {
+    size_t n = strlen(prefix);
+    for (int32_t i = 0; i < p->n_params + p->n_tensors; i++) {
+        const char *name = i < p->n_params ? p->params[i].name : p->tensors[i - p->n_params].name;
+        if (strncmp(name, prefix, n) == 0 && name[n] && strspn(name + n, "0123456789") == strlen(name + n)) return true;
+    }
+    return false;
+}
+
+/* t, u, ..., z, t_, u_, ...: more of them than a program can have names, so one is free. */
+static void print_choose_prefix(print_state *s) {
+    for (size_t i = 0; i < 7 * (sizeof s->prefix - 1); i++) {
+        s->prefix[0] = "tuvwxyz"[i % 7];
+        memset(s->prefix + 1, '_', i / 7);
+        if (!print_prefix_taken(s->p, s->prefix)) return;
+    }
+}
+
+/* ---- Leaves ------------------------------------------------------------------------------------------------------ */
+
+static void print_constant(print_state *s, const fxa__node *x) {
+    char text[FXA__DECIMAL_WRITE];
+    if (x->type == FXA_BOOL) print_text(s, x->imm ? "true" : "false");
+    else if (x->type == FXA_INT) {
+        (void)snprintf(text, sizeof text, "%d", x->imm);
+        print_text(s, text);
+    } else if (isnan(x->f)) print_text(s, "nan");
+    else if (isinf(x->f)) print_text(s, x->f < 0 ? "-inf" : "inf");
+    else {
+        fxa__decimal_write(x->f, text);
+        print_text(s, text);
+    }
+}
+
+static bool print_is_negative(const fxa__node *x) {
+    if (x->op != FXA_OP_CONST) return false;
+    return x->type == FXA_INT ? x->imm < 0 : x->type == FXA_FLOAT && !isnan(x->f) && signbit(x->f);
+}
+
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+
+/* A cast to `type` that could be left out. */
+static bool print_can_drop(const print_state *s, int32_t n, uint32_t type) {
+    return s->mark[n].let < 0 && s->p->nodes[n].type == type && print_is_cast(s, n);
+}
+
+/* Leaves out the casts among arg[first..n) that the builder puts back. Where it takes the widest type of all operands
+ * (`common`), one operand must still have that type. */
+static void print_drop_casts(const print_state *s, int32_t *arg, int first, int n, uint32_t type, bool common) {
+    bool kept = !common;
+    for (int i = first; i < n; i++) kept = kept || !print_can_drop(s, arg[i], type);
+    for (int i = first; i < n; i++) {
+        if (!print_can_drop(s, arg[i], type)) continue;
+        if (kept) arg[i] = s->p->nodes[arg[i]].arg[0];
+        kept = true;
+    }
+}
+
+/* Inputs first, in their order, constants last. */
+static int print_rank(const print_state *s, int32_t n) {
+    while (print_is_cast(s, n)) n = s->p->nodes[n].arg[0];
+    const fxa__node *x = &s->p->nodes[n];
+    switch (x->op) {
+    case FXA_OP_INPUT: return x->imm;
+    case FXA_OP_PARAM: return 100;
+    case FXA_OP_LOAD: return 110 + (x->n_args && print_is_leaf(s, n) ? print_rank(s, x->arg[0]) : 0);
+    case FXA_OP_CONST: return 1000;
+    default: return 500;
+    }
+}
+
+/* Whether to write y before x: by rank, and so that a chain of one operator needs no parentheses. */
+static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, int32_t y) {
+    const fxa__op_info *info = fxa__op_info_get(node->op);
+    bool compare = info->sig == FXA__SIG_CMP;
+    if (!compare && !(info->flags & FXA__OP_COMM)) return false;
+    bool x_same = s->mark[x].let < 0 && s->p->nodes[x].op == node->op;
+    bool y_same = s->mark[y].let < 0 && s->p->nodes[y].op == node->op;
+    if (!compare && info->form == FXA__INFIX && x_same != y_same) return y_same;
+    int a = print_rank(s, x), b = print_rank(s, y);
+    if (node->op == FXA_OP_MUL) { /* 2 * x */
+        if (a == 1000) return false;
+        if (b == 1000) return true;
+    }
+    return b < a;
+}
+
+/* Operands of a node as they are written; the text of its operator. */
+static const char *print_operands(const print_state *s, const fxa__node *x, int32_t arg[FXA_MAX_RANK]) {
+    const fxa__op_info *info = fxa__op_info_get(x->op);
+    memcpy(arg, x->arg, sizeof x->arg);
+    if (x->n_args == 0) return info->text;
+    uint32_t type = s->p->nodes[arg[x->n_args - 1]].type;
+    bool swapped = x->n_args == 2 && print_swaps(s, x, arg[0], arg[1]);
+    if (swapped) {
+        arg[0] = x->arg[1];
+        arg[1] = x->arg[0];
+    }
+    switch (info->sig) {
+    case FXA__SIG_REAL: print_drop_casts(s, arg, 0, x->n_args, FXA_FLOAT, false); break;
+    case FXA__SIG_SHIFT: print_drop_casts(s, arg, 0, x->n_args, FXA_INT, false); break;
+    case FXA__SIG_ARITH:
+    case FXA__SIG_CMP: print_drop_casts(s, arg, 0, x->n_args, type, type == FXA_FLOAT); break;
+    case FXA__SIG_BITS: print_drop_casts(s, arg, 0, x->n_args, type, true); break;
+    case FXA__SIG_CHOICE: print_drop_casts(s, arg, 1, x->n_args, type, true); break;
+    default: break;
+    }
+    if (x->type == FXA_BOOL && x->op == FXA_OP_AND) return "&&";
+    if (x->type == FXA_BOOL && x->op == FXA_OP_OR) return "||";
+    if (x->type == FXA_BOOL && x->op == FXA_OP_NOT) return "!";
+    if (swapped && x->op == FXA_OP_LT) return ">";
+    if (swapped && x->op == FXA_OP_LE) return ">=";
+    return info->text;
+}
+
+/* ---- Expressions ------------------------------------------------------------------------------------------------- */
+
+static int print_binding(const fxa__node *x) {
+    switch (x->op) {
+    case FXA_OP_CONST: return print_is_negative(x) ? BIND_PREFIX : BIND_ATOM;
+    case FXA_OP_OR: return x->type == FXA_BOOL ? BIND_OR_OR : BIND_OR;
+    case FXA_OP_AND: return x->type == FXA_BOOL ? BIND_AND_AND : BIND_AND;
+    case FXA_OP_EQ:
+    case FXA_OP_NE:
+    case FXA_OP_LT:
+    case FXA_OP_LE: return BIND_COMPARE;
+    case FXA_OP_XOR: return BIND_XOR;
+    case FXA_OP_SHL:
+    case FXA_OP_SHR: return BIND_SHIFT;
+    case FXA_OP_ADD:
+    case FXA_OP_SUB: return BIND_ADD;
+    case FXA_OP_MUL:
+    case FXA_OP_DIV:
+    case FXA_OP_FLOORDIV:
+    case FXA_OP_MOD: return BIND_MUL;
+    case FXA_OP_NEG:
+    case FXA_OP_NOT: return BIND_PREFIX;
+    case FXA_OP_POW: return BIND_POW;
+    default: return BIND_ATOM;
+    }
+}
+
+static void print_value(print_state *s, int32_t n, int least);
+
+static void print_list(print_state *s, const int32_t *value, int n) {
+    for (int i = 0; i < n; i++) {
+        if (i) print_text(s, ", ");
+        print_value(s, value[i], BIND_ANY);
+    }
+}
+
+/* What each side of an infix operator must bind by, so that the parser reads it back the same way. */
+static void print_infix(print_state *s, const fxa__node *x, const char *text, const int32_t *arg) {
+    int own = print_binding(x), left = own, right = own + 1;
+    if (x->op == FXA_OP_POW) {
+        left = BIND_ATOM;
+        right = BIND_PREFIX;
+    } else if (own == BIND_COMPARE) {
+        left = own + 1;
+    }
+    print_value(s, arg[0], left);
+    print_text(s, " ");
+    print_text(s, text);
+    print_text(s, " ");
+    print_value(s, arg[1], right);
+}
+
+/* The expression of a node, whether it has a let or not. */
+static void print_node(print_state *s, int32_t n) {
+    const fxa__node *x = &s->p->nodes[n];
+    int32_t arg[FXA_MAX_RANK];
+    const char *text = print_operands(s, x, arg);
+    switch (x->op) {
+    case FXA_OP_CONST: print_constant(s, x); return;
+    case FXA_OP_INPUT: print_text(s, fxa__input_name((uint32_t)x->imm)); return;
+    case FXA_OP_PARAM: print_text(s, s->p->params[x->imm].name); return;
+    case FXA_OP_LOAD:
+        print_text(s, s->p->tensors[x->imm].name);
+        print_text(s, "[");
+        print_list(s, arg, x->n_args);
+        print_text(s, "]");
+        return;
+    default: break;
+    }
+    switch (fxa__op_info_get(x->op)->form) {
+    case FXA__INFIX: print_infix(s, x, text, arg); return;
+    case FXA__PREFIX:
+        print_text(s, text);
+        print_value(s, arg[0], BIND_PREFIX);
+        return;
+    default:
+        print_text(s, text);
+        print_text(s, "(");
+        print_list(s, arg, x->n_args);
+        print_text(s, ")");
+    }
+}
+
+static void print_let_name(print_state *s, int32_t let) {
+    char text[FXA_MAX_NAME + 16];
+    (void)snprintf(text, sizeof text, "%s%d", s->prefix, let);
+    print_text(s, text);
+}
+
+/* A node as an operand that must bind at least as tightly as `least`. */
+static void print_value(print_state *s, int32_t n, int least) {
+    if (s->mark[n].let >= 0) {
+        print_let_name(s, s->mark[n].let);
+        return;
+    }
+    bool wrap = print_binding(&s->p->nodes[n]) < least;
+    if (wrap) print_text(s, "(");
+    print_node(s, n);
+    if (wrap) print_text(s, ")");
+}
+
+/* ---- Statements -------------------------------------------------------------------------------------------------- */
+
+static void print_declarations(print_state *s) {
+    const fxa_program *p = s->p;
+    char text[FXA_MAX_NAME + 48];
+    for (int32_t i = 0; i < p->n_params; i++) {
+        (void)snprintf(text, sizeof text, "param %s : %s\n", p->params[i].name, fxa__type_name(p->params[i].type));
+        print_text(s, text);
+    }
+    for (int32_t i = 0; i < p->n_tensors; i++) {
+        const fxa__decl *t = &p->tensors[i];
+        const char *dtype = fxa_dtype_name((fxa_dtype)t->dtype);
+        (void)snprintf(text, sizeof text, "tensor %s : %s[%d]\n", t->name, dtype, t->rank);
+        print_text(s, text);
+    }
+}
+
+/* What an output is when nothing assigns it. */
+static bool print_is_default(const print_state *s, const fxa__output *o) {
+    const fxa__node *x = &s->p->nodes[o->value];
+    switch (o->kind) {
+    case FXA__OUT_SCORE: return x->op == FXA_OP_INPUT && x->imm == FXA_INPUT_SCORE;
+    case FXA__OUT_MASK: return x->op == FXA_OP_CONST && x->imm == 1;
+    case FXA__OUT_DSCORE: return x->op == FXA_OP_INPUT && x->imm == FXA_INPUT_DSCORE;
+    default: return false;
+    }
+}
+
+static void print_output(print_state *s, const fxa__output *o) {
+    static const char *const begin[] = {"score = ", "mask = ", "dscore = ", "grad ", "grad "};
+    if (print_is_default(s, o)) return;
+    print_text(s, begin[o->kind]);
+    if (o->kind == FXA__OUT_DPARAM) print_text(s, s->p->params[o->slot].name);
+    if (o->kind == FXA__OUT_DLOAD) {
+        print_text(s, s->p->tensors[o->slot].name);
+        print_text(s, "[");
+        print_list(s, o->index, o->n_index);
+        print_text(s, "]");
+    }
+    if (o->kind >= FXA__OUT_DPARAM) print_text(s, " += ");
+    print_value(s, o->value, BIND_ANY);
+    print_text(s, "\n");
+}
+
+/* score before mask unless the mask reads the score that came in; dscore after the grads, which all read it. */
+static void print_outputs(print_state *s) {
+    const fxa_program *p = s->p;
+    bool turned = p->kind != FXA_PROGRAM_SCORE || s->mark[p->outputs[1].value].reads_score;
+    if (!turned) print_output(s, &p->outputs[0]);
+    for (int32_t i = 1; i < p->n_outputs; i++) print_output(s, &p->outputs[i]);
+    if (turned) print_output(s, &p->outputs[0]);
+}
+
+static void print_program(print_state *s) {
+    print_mark_nodes(s);
+    print_choose_prefix(s);
+    print_declarations(s);
+    for (int32_t n = 0; n < s->p->n_nodes; n++) {
+        if (s->mark[n].let < 0) continue;
+        print_text(s, "let ");
+        print_let_name(s, s->mark[n].let);
+        print_text(s, " = ");
+        print_node(s, n);
+        print_text(s, "\n");
+    }
+    print_outputs(s);
+}
+
+fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capacity, size_t *needed, fxa_error *err) {
+    if (!program || (!out && !needed))
+        return fxa__fail(err, FXA_E_ARGUMENT, program ? "both out and needed are NULL" : "program is NULL");
+    print_state s = {.w = {.host = program->host}, .p = program};
+    size_t n_nodes = (size_t)program->n_nodes, size = 0;
+    fxa_status status;
+    s.mark = fxa__alloc_array(program->host, n_nodes, sizeof *s.mark);
+    if (s.mark) {
+        print_program(&s);
+        fxa__write_u8(&s.w, 0);
+    }
+    if (!s.mark || s.w.failed) {
+        status = fxa__fail_memory(err, "the text of a program");
+    } else {
+        status = fxa__bytes_out(s.w.data, s.w.size, out, capacity, &size, err);
+        if (needed) *needed = size - 1;
+    }
+    fxa__writer_free(&s.w);
+    fxa__free(program->host, s.mark, n_nodes * sizeof *s.mark);
+    return status;
+}
