@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Range analysis: for a box of coordinates, is the mask of a program false everywhere, true everywhere, or neither for
+ * sure? One sweep over the nodes that the mask needs, operands first; range.h says what is known of each.
+ *
+ * Never wrong: wrapping, division by 0, loads outside, NaN and float widths are all counted in. Exact (EMPTY and FULL
+ * whenever they are true) for a comparison of affine ints, of their floor-divisions and remainders by constants and of
+ * absolute values, where no int wraps and each coordinate stands on one side or in one affine form; for bounds on one
+ * form joined by and, or, not, xor and select; and for other logic where one of its parts decides.
+ */
+#include "range.h"
+
+#include "../base/num.h"
+
+enum { RANGE_MAX_ATOMS = 4096 };
+
+/* Positions of the nodes that `node` needs, in at[0..node]; returns how many. */
+static int32_t range_mark(const fxa_program *p, int32_t node, int32_t *at) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < node; i++) at[i] = -1;
+    at[node] = 0;
+    for (int32_t i = node; i >= 0; i--) {
+        if (at[i] < 0) continue;
+        at[i] = n++;
+        for (int j = 0; j < p->nodes[i].n_args; j++) at[p->nodes[i].arg[j]] = 0;
+    }
+    return n;
+}
+
+static void range_use_small(fxa__range *r, fxa__range_small *small) {
+    r->known = small->known;
+    r->atoms = small->atoms;
+    r->rows = small->rows;
+    r->bounds = small->bounds;
+    r->max_atoms = r->max_rows = FXA__SMALL_ATOMS;
+    r->max_bounds = FXA__SMALL_BOUNDS;
+}
+
+/* One allocation for everything, `at` first (it is marked again, so that nothing need be copied). */
+static bool range_use_memory(fxa__range *r, int32_t node, int32_t n_known) {
+    size_t atoms = (size_t)fxa__min_i64(n_known, RANGE_MAX_ATOMS), n = (size_t)n_known;
+    size_t at = ((size_t)node + 4) / 4 * 4 * sizeof *r->at, known = n * sizeof *r->known;
+    r->memory_size = at + known + atoms * (sizeof *r->atoms + sizeof *r->rows + 2 * sizeof *r->bounds);
+    r->memory = fxa__alloc(r->p->host, r->memory_size);
+    if (r->memory == NULL) return false;
+    char *next = r->memory;
+    r->at = (int32_t *)(void *)next;
+    r->known = (fxa__known *)(void *)(next += at);
+    r->atoms = (fxa__atom *)(void *)(next += known);
+    r->rows = (fxa__row *)(void *)(next += atoms * sizeof *r->atoms);
+    r->bounds = (fxa__bound *)(void *)(next += atoms * sizeof *r->rows);
+    r->max_atoms = r->max_rows = (int32_t)atoms;
+    r->max_bounds = 2 * (int32_t)atoms;
+    range_mark(r->p, node, r->at);
+    return true;
+}
+
+static bool range_make_room(fxa__range *r, fxa__range_small *small, int32_t node) {
+    int32_t needed = node + 1;
+    if (node < FXA__SMALL_PROGRAM) {
+        r->at = small->at;
+        needed = range_mark(r->p, node, small->at);
+        if (needed <= FXA__SMALL_NODES) {
+            range_use_small(r, small);
+            return true;
+        }
+    }
+    return range_use_memory(r, node, needed);
+}
+
+bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node, const fxa_box *box,
+                     const double *params, const fxa_tensor_range *tensors) {
+    *r = (fxa__range){.p = p, .box = box, .params = params, .tensors = tensors};
+    if (!range_make_room(r, small, node)) return false;
+    for (int32_t i = 0; i <= node; i++) {
+        if (r->at[i] < 0) continue;
+        fxa__known *out = fxa__range_of(r, i);
+        switch (p->nodes[i].type) {
+        case FXA_INT: fxa__range_int(r, i, &out->i); break;
+        case FXA_BOOL: fxa__range_bool(r, i, &out->t); break;
+        default: fxa__range_float(r, i, &out->f); break;
+        }
+    }
+    return true;
+}
+
+void fxa__range_close(fxa__range *r) { fxa__free(r->p->host, r->memory, r->memory_size); }
+
+fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
+                              const fxa_tensor_range *tensors) {
+    if (program == NULL) return FXA_TILE_FULL;
+    if (box == NULL) return FXA_TILE_MIXED;
+    int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
+    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++)
+        if (box->lo[i] > box->hi[i]) return FXA_TILE_EMPTY; /* no pair at all */
+    if (mask < 0) return FXA_TILE_FULL;
+
+    fxa__range_small small;
+    fxa__range r;
+    fxa_tile tile = FXA_TILE_MIXED;
+    if (fxa__range_open(&r, &small, program, mask, box, params, tensors)) {
+        fxa__truth t = fxa__range_of(&r, mask)->t;
+        tile = t.yes == FXA__NEVER ? FXA_TILE_EMPTY : t.no == FXA__NEVER ? FXA_TILE_FULL : FXA_TILE_MIXED;
+    }
+    fxa__range_close(&r);
+    return tile;
+}
+
+bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *box, const double *params,
+                            const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi) {
+    fxa__range_small small;
+    fxa__range r;
+    bool found = p->nodes[node].type != FXA_FLOAT && fxa__range_open(&r, &small, p, node, box, params, tensors);
+    if (!found) return false;
+    const fxa__known *x = fxa__range_of(&r, node);
+    if (p->nodes[node].type == FXA_INT) {
+        *lo = fxa__set_lo(&x->i.set);
+        *hi = fxa__set_hi(&x->i.set);
+    } else {
+        *lo = x->t.no == FXA__NEVER;
+        *hi = x->t.yes != FXA__NEVER;
+    }
+    fxa__range_close(&r);
+    return true;
+}

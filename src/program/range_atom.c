@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Floor-division, modulo and absolute value of forms, as forms again. What divides out is taken out first, so that
+ * (q + 64) // 64 is q // 64 + 1, (2 * q) % 2 is 0, and an atom is left only where rounding really happens; equal
+ * quotients get equal atoms however they were spelled. Inside one block of d numbers both operations are affine.
+ */
+#include "range.h"
+
+#include "../base/num.h"
+
+static int64_t atom_gcd(int64_t a, int64_t b) {
+    for (a = a < 0 ? -a : a, b = b < 0 ? -b : b; b != 0;) {
+        int64_t t = a % b;
+        a = b, b = t;
+    }
+    return a;
+}
+
+static int64_t atom_mod64(int64_t a, int64_t d) { return a - d * fxa__floordiv64(a, d); }
+
+/* The greatest factor that the coefs of f share with d. */
+static int64_t atom_common(const fxa__affine *f, int64_t d) {
+    for (int i = 0; i < f->n; i++) d = atom_gcd(d, f->coef[i]);
+    return d;
+}
+
+/* f divided by e, which divides its coefs; the constant is rounded down. */
+static void atom_shrink(fxa__affine *f, int64_t e) {
+    for (int i = 0; i < f->n; i++) f->coef[i] /= e;
+    f->c = fxa__floordiv64(f->c, e);
+}
+
+/* f = d * whole + rest: whole terms only, and the constant so that 0 <= rest.c < d. */
+static void atom_split(const fxa__affine *f, int64_t d, fxa__affine *whole, fxa__affine *rest) {
+    *whole = fxa__affine_const(fxa__floordiv64(f->c, d));
+    *rest = fxa__affine_const(f->c - d * whole->c);
+    for (int i = 0; i < f->n; i++) {
+        fxa__affine *to = f->coef[i] % d == 0 ? whole : rest;
+        to->atom[to->n] = f->atom[i];
+        to->coef[to->n++] = to == whole ? f->coef[i] / d : f->coef[i];
+    }
+}
+
+/* The atom rest // d, unless it has one value only. Steps of rest that are not larger than d leave out no quotient. */
+static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa__affine *out) {
+    fxa__atom a = {.kind = FXA__ATOM_DIV, .form = *rest, .d = d, .support = fxa__affine_support(r, rest)};
+    fxa__affine primitive;
+    fxa__set values;
+    bool fits = true;
+    if (!fxa__affine_range(r, rest, &values, &a.dense)) return false;
+    for (int i = 0; i < values.n; i++)
+        fits &= fxa__set_add(&a.set, fxa__floordiv64(values.at[i].lo, d), fxa__floordiv64(values.at[i].hi, d));
+    if (fxa__set_is_one(&a.set)) {
+        *out = fxa__affine_const(a.set.at[0].lo);
+        return true;
+    }
+    if (!a.dense) {
+        int64_t factor = fxa__affine_primitive(rest, &primitive);
+        if (!fxa__affine_range(r, &primitive, &values, &a.dense)) return false;
+        a.dense = a.dense && values.n == 1 && factor <= d && -factor <= d;
+    }
+    a.dense = a.dense && fits;
+    return fxa__affine_atom(r, &a, out);
+}
+
+bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
+    fxa__affine total = fxa__affine_const(0), whole, rest, form = *f;
+    for (;;) {
+        atom_split(&form, d, &whole, &rest);
+        if (!fxa__affine_add(&total, &whole, 1, &total)) return false;
+        if (rest.n == 0) break; /* 0 <= rest.c < d */
+        int64_t e = atom_common(&rest, d);
+        atom_shrink(&rest, e);
+        d /= e;
+        const fxa__atom *inner = rest.n == 1 && rest.coef[0] == 1 ? &r->atoms[rest.atom[0]] : NULL;
+        if (inner == NULL || inner->kind != FXA__ATOM_DIV || d >= FXA__INF / ((int64_t)1 << 32) / inner->d) {
+            if (!atom_quotient(r, &rest, d, &rest)) return false;
+            return fxa__affine_add(&total, &rest, 1, out);
+        }
+        fxa__affine shift = fxa__affine_const(rest.c); /* (x // a + c) // d = (x + c * a) // (a * d) */
+        if (!fxa__affine_add(&inner->form, &shift, inner->d, &form)) return false;
+        d *= inner->d;
+    }
+    *out = total;
+    return true;
+}
+
+/* Does one term alone run through all residues modulo d, whatever the others are? Its coef is coprime to d then. */
+static bool atom_covers(const fxa__range *r, const fxa__affine *f, int64_t d) {
+    for (int i = 0; i < f->n; i++) {
+        const fxa__atom *a = &r->atoms[f->atom[i]];
+        uint32_t others = 0;
+        for (int j = 0; j < f->n; j++)
+            if (j != i) others |= r->atoms[f->atom[j]].support;
+        if (!a->dense || (others & a->support) != 0 || atom_gcd(f->coef[i], d) != 1) continue;
+        for (int j = 0; j < a->set.n; j++)
+            if (a->set.at[j].hi - a->set.at[j].lo >= d - 1) return true;
+    }
+    return false;
+}
+
+static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa__affine *out) {
+    fxa__atom a = {.kind = FXA__ATOM_MOD, .form = *rest, .d = d, .support = fxa__affine_support(r, rest)};
+    fxa__set values;
+    if (!fxa__affine_range(r, rest, &values, &a.dense)) return false;
+    int64_t block = fxa__floordiv64(fxa__set_lo(&values), d);
+    if (block == fxa__floordiv64(fxa__set_hi(&values), d)) {
+        fxa__affine start = fxa__affine_const(block);
+        return fxa__affine_add(rest, &start, -d, out);
+    }
+    bool fits = true;
+    for (int i = 0; i < values.n; i++) {
+        fxa__span x = values.at[i];
+        int64_t lo = atom_mod64(x.lo, d), hi = atom_mod64(x.hi, d);
+        if (x.hi - x.lo >= d - 1) lo = 0, hi = d - 1;
+        if (lo <= hi) fits &= fxa__set_add(&a.set, lo, hi);
+        else fits = fxa__set_add(&a.set, 0, hi) && fxa__set_add(&a.set, lo, d - 1) && fits;
+    }
+    a.dense = (a.dense && fits) || atom_covers(r, rest, d);
+    return fxa__affine_atom(r, &a, out);
+}
+
+bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
+    fxa__affine rest = fxa__affine_const(atom_mod64(f->c, d));
+    for (int i = 0; i < f->n; i++) { /* coefs matter modulo d only: the ones nearest to 0 */
+        int64_t coef = atom_mod64(f->coef[i], d);
+        if (coef > d / 2) coef -= d;
+        if (coef == 0) continue;
+        rest.atom[rest.n] = f->atom[i];
+        rest.coef[rest.n++] = coef;
+    }
+    int64_t e = atom_common(&rest, d), odd = atom_mod64(rest.c, e); /* e * x + odd, modulo e * (d / e) */
+    fxa__affine residue = fxa__affine_const(0), start = fxa__affine_const(odd);
+    atom_shrink(&rest, e);
+    if (d / e > 1 && !atom_residue(r, &rest, d / e, &residue)) return false;
+    return fxa__affine_add(&start, &residue, e, out);
+}
+
+bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
+    fxa__atom a = {.kind = FXA__ATOM_ABS, .support = fxa__affine_support(r, f)};
+    fxa__affine zero = fxa__affine_const(0), minus;
+    fxa__set values;
+    if (!fxa__affine_add(&zero, f, -1, &minus) || !fxa__affine_range(r, f, &values, &a.dense)) return false;
+    if (fxa__set_lo(&values) >= 0 || fxa__set_hi(&values) <= 0) {
+        *out = fxa__set_lo(&values) >= 0 ? *f : minus;
+        return true;
+    }
+    a.form = f->n > 0 && f->coef[0] < 0 ? minus : *f;
+    for (int i = 0; i < values.n; i++) {
+        fxa__span x = values.at[i];
+        bool fits = fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
+        fits = fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo) && fits;
+        a.dense = a.dense && fits;
+    }
+    return fxa__affine_atom(r, &a, out);
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bool nodes: comparisons become bounds on rows, logic works on lists of bounds (see range.h). A comparison of forms is
+ * a bound on their difference; when that is a single quotient, remainder or absolute value, the bound is carried
+ * through to the form inside, where it meets the bounds of other comparisons.
+ */
+#include "range.h"
+
+#include "../base/num.h"
+
+static const fxa__truth truth_true = {FXA__ANY, FXA__NEVER};
+static const fxa__truth truth_false = {FXA__NEVER, FXA__ANY};
+static const fxa__truth truth_any = {FXA__ANY, FXA__ANY};
+
+/* ---- Lists of bounds --------------------------------------------------------------------------------------------------- */
+
+/* Without room the list stays as it is: less is known then, nothing false. */
+static int32_t truth_prepend(fxa__range *r, int32_t row, const fxa__set *set, int32_t list) {
+    if (r->n_bounds == r->max_bounds) return list;
+    r->bounds[r->n_bounds] = (fxa__bound){.row = row, .next = list, .set = *set};
+    return r->n_bounds++;
+}
+
+static const fxa__bound *truth_find(const fxa__range *r, int32_t list, int32_t row) {
+    for (; list >= 0; list = r->bounds[list].next)
+        if (r->bounds[list].row == row) return &r->bounds[list];
+    return NULL;
+}
+
+static bool truth_shorter(const fxa__range *r, int32_t a, int32_t b) {
+    while (a >= 0 && b >= 0) a = r->bounds[a].next, b = r->bounds[b].next;
+    return a < 0;
+}
+
+/* Both hold. */
+static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
+    if (a == FXA__NEVER || b == FXA__NEVER) return FXA__NEVER;
+    if (!truth_shorter(r, a, b)) {
+        int32_t t = a;
+        a = b, b = t;
+    }
+    int32_t out = b;
+    for (int32_t i = a; i >= 0; i = r->bounds[i].next) {
+        fxa__bound x = r->bounds[i];
+        const fxa__bound *y = truth_find(r, b, x.row);
+        if (truth_find(r, a, x.row) != &r->bounds[i] || (y != NULL && fxa__set_has(&x.set, &y->set))) continue;
+        fxa__set set = y != NULL ? fxa__set_meet(&x.set, &y->set) : x.set;
+        if (!fxa__row_meets(r, x.row, &set)) return FXA__NEVER;
+        out = truth_prepend(r, x.row, &set, out);
+    }
+    return out;
+}
+
+/* One of the two holds: only rows that both speak of stay bounded. */
+static int32_t truth_either(fxa__range *r, int32_t a, int32_t b) {
+    if (a == FXA__NEVER) return b;
+    if (b == FXA__NEVER) return a;
+    if (!truth_shorter(r, a, b)) {
+        int32_t t = a;
+        a = b, b = t;
+    }
+    int32_t out = FXA__ANY;
+    for (int32_t i = a; i >= 0; i = r->bounds[i].next) {
+        int32_t row = r->bounds[i].row;
+        const fxa__bound *y = truth_find(r, b, row);
+        if (y == NULL || truth_find(r, a, row) != &r->bounds[i]) continue;
+        fxa__set set = fxa__set_join(&r->bounds[i].set, &y->set);
+        if (!fxa__set_has(&set, &r->rows[row].set)) out = truth_prepend(r, row, &set, out);
+    }
+    return out;
+}
+
+static fxa__truth truth_and(fxa__range *r, fxa__truth a, fxa__truth b) {
+    return (fxa__truth){truth_both(r, a.yes, b.yes), truth_either(r, a.no, b.no)};
+}
+
+static fxa__truth truth_not(fxa__truth a) { return (fxa__truth){a.no, a.yes}; }
+
+static fxa__truth truth_select(fxa__range *r, fxa__truth c, fxa__truth a, fxa__truth b) {
+    if (c.no == FXA__NEVER || c.yes == FXA__NEVER) return c.no == FXA__NEVER ? a : b;
+    fxa__truth out;
+    out.yes = truth_either(r, truth_both(r, c.yes, a.yes), truth_both(r, c.no, b.yes));
+    out.no = truth_either(r, truth_both(r, c.yes, a.no), truth_both(r, c.no, b.no));
+    return out;
+}
+
+/* ---- Comparisons of ints ---------------------------------------------------------------------------------------------------- */
+
+/* From the values of factor * x + c to those of x. */
+static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
+    fxa__set out = {0};
+    for (int i = 0; i < set->n; i++) {
+        int64_t lo = set->at[i].lo - c, hi = set->at[i].hi - c, size = factor;
+        if (factor < 0) {
+            int64_t t = lo;
+            lo = -hi, hi = -t, size = -factor;
+        }
+        fxa__set_add(&out, -fxa__floordiv64(-lo, size), fxa__floordiv64(hi, size));
+    }
+    *set = out;
+}
+
+/* From the values of an atom to those of the form inside, whose values are `inner`. */
+static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t start, int64_t blocks, fxa__set *set) {
+    fxa__set out = {0};
+    for (int i = 0; i < set->n; i++) {
+        int64_t lo = set->at[i].lo, hi = set->at[i].hi;
+        if (a->kind == FXA__ATOM_DIV) fxa__set_add(&out, lo * a->d, hi * a->d + a->d - 1);
+        else if (a->kind == FXA__ATOM_ABS) fxa__set_add(&out, lo, hi), fxa__set_add(&out, -hi, -lo);
+        else
+            for (int64_t j = 0; j < blocks; j++) fxa__set_add(&out, lo + start + j * a->d, hi + start + j * a->d);
+    }
+    *set = fxa__set_meet(&out, inner);
+}
+
+/* False: the bound stays on the atom, since a remainder goes round too often. */
+static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
+    fxa__set inner;
+    bool dense;
+    if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE || !fxa__affine_range(r, &a->form, &inner, &dense)) return false;
+    int64_t start = 0, blocks = 1;
+    if (a->kind == FXA__ATOM_MOD || a->kind == FXA__ATOM_WRAP) {
+        int64_t zero = a->kind == FXA__ATOM_WRAP ? INT32_MIN : 0;
+        int64_t first = fxa__floordiv64(fxa__set_lo(&inner) - zero, a->d);
+        blocks = fxa__floordiv64(fxa__set_hi(&inner) - zero, a->d) - first + 1;
+        start = first * a->d;
+        if (blocks > 2) return false;
+    }
+    truth_enter_set(a, &inner, start, blocks, yes);
+    truth_enter_set(a, &inner, start, blocks, no);
+    return true;
+}
+
+/* The bool that is true when f lies in yes, false when it lies in no; both within the values of f. */
+static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa__set no) {
+    for (;;) {
+        fxa__affine inner;
+        int64_t factor = fxa__affine_primitive(&f, &inner);
+        if (factor == 0) return yes.n != 0 ? truth_true : truth_false;
+        truth_unscale(&yes, factor, f.c);
+        truth_unscale(&no, factor, f.c);
+        f = inner;
+        if (f.n != 1 || !truth_enter(r, &r->atoms[f.atom[0]], &yes, &no)) break;
+        f = r->atoms[f.atom[0]].form;
+    }
+    if (yes.n == 0 || no.n == 0) return yes.n == 0 ? truth_false : truth_true;
+    int32_t row = fxa__affine_row(r, &f);
+    if (row < 0) return truth_any;
+    fxa__truth out;
+    out.yes = fxa__row_meets(r, row, &yes) ? truth_prepend(r, row, &yes, FXA__ANY) : FXA__NEVER;
+    out.no = fxa__row_meets(r, row, &no) ? truth_prepend(r, row, &no, FXA__ANY) : FXA__NEVER;
+    return out;
+}
+
+/* a - b compared with 0. */
+static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
+    fxa__affine a, b, apart;
+    fxa__set values;
+    bool dense;
+    if (!fxa__int_form(r, x, &a) || !fxa__int_form(r, y, &b) || !fxa__affine_add(&a, &b, -1, &apart) ||
+        !fxa__affine_range(r, &apart, &values, &dense)) {
+        const fxa__set *s = &fxa__range_of(r, x)->i.set, *t = &fxa__range_of(r, y)->i.set;
+        apart = fxa__affine_const(0);
+        values = fxa__set_of(fxa__set_lo(s) - fxa__set_hi(t), fxa__set_hi(s) - fxa__set_lo(t));
+    }
+    fxa__set yes = fxa__set_of(op == FXA_OP_EQ ? 0 : -FXA__INF, op == FXA_OP_LT ? -1 : 0), no = fxa__set_of(1, FXA__INF);
+    if (op == FXA_OP_EQ) fxa__set_add(&no, -FXA__INF, -1);
+    if (op == FXA_OP_LT) fxa__set_add(&no, 0, 0);
+    yes = fxa__set_meet(&yes, &values);
+    no = fxa__set_meet(&no, &values);
+    if (yes.n == 0 || no.n == 0) return yes.n == 0 ? truth_false : truth_true;
+    return apart.n == 0 ? truth_any : truth_of_form(r, apart, yes, no);
+}
+
+/* ---- Nodes ---------------------------------------------------------------------------------------------------------------------- */
+
+static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
+
+/* The bool behind an int that is one: int(bool), 0 or 1. */
+static bool truth_behind(const fxa__range *r, int32_t node, fxa__truth *out) {
+    const fxa__node *n = &r->p->nodes[node];
+    if (n->op == FXA_OP_CONST && (n->imm == 0 || n->imm == 1)) *out = truth_of_known(n->imm);
+    else if (n->op == FXA_OP_INT && r->p->nodes[n->arg[0]].type == FXA_BOOL) *out = fxa__range_of(r, n->arg[0])->t;
+    else return false;
+    return true;
+}
+
+static fxa__truth truth_compare(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
+    if (op == FXA_OP_NE) return truth_not(truth_compare(r, FXA_OP_EQ, x, y));
+    fxa__truth a, b;
+    if (r->p->nodes[x].type == FXA_FLOAT) {
+        const fxa__real *u = &fxa__range_of(r, x)->f, *v = &fxa__range_of(r, y)->f;
+        return truth_of_known(op == FXA_OP_EQ ? fxa__real_equal(u, v) : fxa__real_less(u, v, op == FXA_OP_LT));
+    }
+    if (op == FXA_OP_EQ && truth_behind(r, x, &a) && truth_behind(r, y, &b)) return truth_select(r, a, b, truth_not(b));
+    return truth_of_ints(r, op, x, y);
+}
+
+void fxa__range_bool(fxa__range *r, int32_t at, fxa__truth *out) {
+    const fxa__node *node = &r->p->nodes[at];
+    fxa__truth x[3] = {truth_any, truth_any, truth_any};
+    for (int i = 0; i < node->n_args && i < 3; i++)
+        if (r->p->nodes[node->arg[i]].type == FXA_BOOL) x[i] = fxa__range_of(r, node->arg[i])->t;
+    switch (node->op) {
+    case FXA_OP_CONST: *out = truth_of_known(node->imm != 0); return;
+    case FXA_OP_LOAD: {
+        fxa__set set = fxa__range_load(r, at);
+        *out = truth_of_known(fxa__set_is_one(&set) ? (int)fxa__set_lo(&set) : -1);
+        return;
+    }
+    case FXA_OP_AND: *out = truth_and(r, x[0], x[1]); return;
+    case FXA_OP_OR: *out = truth_not(truth_and(r, truth_not(x[0]), truth_not(x[1]))); return;
+    case FXA_OP_NOT: *out = truth_not(x[0]); return;
+    case FXA_OP_XOR: *out = truth_select(r, x[0], truth_not(x[1]), x[1]); return;
+    case FXA_OP_SELECT: *out = truth_select(r, x[0], x[1], x[2]); return;
+    case FXA_OP_EQ:
+    case FXA_OP_NE:
+    case FXA_OP_LT:
+    case FXA_OP_LE: *out = truth_compare(r, node->op, node->arg[0], node->arg[1]); return;
+    default: *out = truth_any; return;
+    }
+}

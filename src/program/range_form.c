@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Affine forms over atoms: arithmetic, the set of values a form takes, and the tables of atoms and of rows (forms that
+ * bounds speak of). Everything is in 64 bits and checked; a form that does not fit is given up by the caller.
+ */
+#include "range.h"
+
+#include "../base/num.h"
+
+#include <stdlib.h>
+
+static bool form_fits(int64_t x) { return -FXA__INF < x && x < FXA__INF; }
+
+fxa__affine fxa__affine_const(int64_t c) { return (fxa__affine){.c = c}; }
+
+bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, fxa__affine *out) {
+    fxa__affine sum = {0};
+    int64_t c;
+    if (!fxa__mul_i64(b->c, times, &c) || !fxa__add_i64(a->c, c, &sum.c) || !form_fits(sum.c)) return false;
+    for (int i = 0, j = 0; i < a->n || j < b->n;) {
+        bool from_a = j == b->n || (i < a->n && a->atom[i] <= b->atom[j]);
+        bool from_b = i == a->n || (j < b->n && b->atom[j] <= a->atom[i]);
+        int32_t atom = from_a ? a->atom[i] : b->atom[j];
+        int64_t x = 0;
+        if (from_b && !fxa__mul_i64(b->coef[j++], times, &x)) return false;
+        if (from_a && !fxa__add_i64(x, a->coef[i++], &x)) return false;
+        if (x == 0) continue;
+        if (sum.n == FXA__AFFINE_TERMS || !form_fits(x)) return false;
+        sum.atom[sum.n] = atom;
+        sum.coef[sum.n++] = x;
+    }
+    *out = sum;
+    return true;
+}
+
+bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo) {
+    uint64_t apart = (uint64_t)a->c - (uint64_t)b->c;
+    if (a->n != b->n || (constants_modulo ? apart % constants_modulo : apart) != 0) return false;
+    for (int i = 0; i < a->n; i++)
+        if (a->atom[i] != b->atom[i] || a->coef[i] != b->coef[i]) return false;
+    return true;
+}
+
+int64_t fxa__affine_primitive(const fxa__affine *f, fxa__affine *out) {
+    int64_t g = 0;
+    for (int i = 0; i < f->n; i++)
+        for (int64_t a = f->coef[i] < 0 ? -f->coef[i] : f->coef[i]; a != 0;) {
+            int64_t t = g % a;
+            g = a, a = t;
+        }
+    if (f->n > 0 && f->coef[0] < 0) g = -g;
+    *out = *f;
+    out->c = 0;
+    for (int i = 0; i < f->n; i++) out->coef[i] /= g;
+    return g;
+}
+
+uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f) {
+    uint32_t support = 0;
+    for (int i = 0; i < f->n; i++) support |= r->atoms[f->atom[i]].support;
+    return support;
+}
+
+/* The values of so far + coef * atom. *dense stays true if so far is dense and no step leaves a gap. */
+static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set *atom, fxa__set *out, bool *dense) {
+    int64_t size = coef < 0 ? -coef : coef;
+    out->n = 0;
+    for (int i = 0; i < so_far->n; i++)
+        for (int j = 0; j < atom->n; j++) {
+            fxa__span x = so_far->at[i], y = atom->at[j];
+            int64_t lo, hi;
+            if (!fxa__mul_i64(coef, coef > 0 ? y.lo : y.hi, &lo) || !fxa__mul_i64(coef, coef > 0 ? y.hi : y.lo, &hi) ||
+                !fxa__add_i64(lo, x.lo, &lo) || !fxa__add_i64(hi, x.hi, &hi) || !form_fits(lo) || !form_fits(hi))
+                return false;
+            if (y.lo < y.hi && x.hi - x.lo + 1 < size) *dense = false;
+            if (!fxa__set_add(out, lo, hi)) *dense = false;
+        }
+    return true;
+}
+
+/* x // d - y // d lies within 1 of (x - y) / d, also where x and y move together. */
+static void form_range_quotients(const fxa__range *r, const fxa__affine *f, fxa__set *set) {
+    if (f->n != 2 || f->coef[0] != -f->coef[1]) return;
+    const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
+    fxa__affine apart;
+    fxa__set gap;
+    bool dense;
+    if (x->kind != FXA__ATOM_DIV || y->kind != FXA__ATOM_DIV || x->d != y->d ||
+        !fxa__affine_add(&x->form, &y->form, -1, &apart) || !fxa__affine_range(r, &apart, &gap, &dense))
+        return;
+    int64_t lo = fxa__floordiv64(fxa__set_lo(&gap), x->d), hi = fxa__floordiv64(fxa__set_hi(&gap) + x->d - 1, x->d);
+    if (f->coef[0] < 0) {
+        int64_t t = lo;
+        lo = -hi, hi = -t;
+    }
+    int64_t size = f->coef[0] < 0 ? -f->coef[0] : f->coef[0];
+    if (!fxa__mul_i64(lo, size, &lo) || !fxa__mul_i64(hi, size, &hi)) return;
+    fxa__set bound = fxa__set_of(f->c + lo, f->c + hi);
+    *set = fxa__set_meet(set, &bound);
+}
+
+bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense) {
+    uint32_t seen = 0, done = 0;
+    *set = fxa__set_of(f->c, f->c);
+    *dense = true;
+    for (int step = 0; step < f->n; step++) { /* small steps first: they fill the gaps of the larger ones */
+        int best = -1;
+        for (int i = 0; i < f->n; i++)
+            if (!(done >> i & 1u) && (best < 0 || llabs(f->coef[i]) < llabs(f->coef[best]))) best = i;
+        done |= 1u << best;
+        const fxa__atom *a = &r->atoms[f->atom[best]];
+        if (!a->dense || (seen & a->support) != 0) *dense = false;
+        seen |= a->support;
+        fxa__set next;
+        if (!form_range_add(set, f->coef[best], &a->set, &next, dense)) return false;
+        *set = next;
+    }
+    if (!*dense) form_range_quotients(r, f, set);
+    return true;
+}
+
+static bool form_atom_same(const fxa__atom *a, const fxa__atom *b) {
+    return a->kind == b->kind && a->id == b->id && a->d == b->d && fxa__affine_same(&a->form, &b->form, 0);
+}
+
+bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out) {
+    int32_t i = 0;
+    while (i < r->n_atoms && !form_atom_same(&r->atoms[i], a)) i++;
+    if (i == r->max_atoms) return false;
+    if (i == r->n_atoms) r->atoms[r->n_atoms++] = *a;
+    *out = (fxa__affine){.n = 1, .atom = {i}, .coef = {1}};
+    return true;
+}
+
+int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f) {
+    for (int32_t i = 0; i < r->n_rows; i++)
+        if (fxa__affine_same(&r->rows[i].form, f, 0)) return i;
+    if (r->n_rows == r->max_rows) return -1;
+    fxa__row *row = &r->rows[r->n_rows];
+    row->form = *f;
+    row->support = fxa__affine_support(r, f);
+    if (!fxa__affine_range(r, f, &row->set, &row->dense)) return -1;
+    return r->n_rows++;
+}

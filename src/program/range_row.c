@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Can a form take a value in a set? A dense form takes every value of its own set. A form of two steps, such as
+ * 2 * q - 3 * k, is decided by solving a * x + b * y = v in whole numbers; one that moves with a single coordinate, such
+ * as (5 * q) % 64 or q // 8 - q % 8, by walking along it. Only where neither helps the answer is a cautious yes.
+ */
+#include "range.h"
+
+#include "../base/num.h"
+
+enum { ROW_MAX_VALUES = 64, ROW_MAX_WALK = 256, ROW_MAX_ATOMS = 64 };
+
+/* The inverse of a modulo m > 1, coprime, both below 2^31. */
+static int64_t row_inverse(int64_t a, int64_t m) {
+    int64_t r0 = m, r1 = ((a % m) + m) % m, t0 = 0, t1 = 1;
+    while (r1 != 0) {
+        int64_t q = r0 / r1, t = r0 - q * r1;
+        r0 = r1, r1 = t;
+        t = t0 - q * t1;
+        t0 = t1, t1 = t;
+    }
+    return ((t0 % m) + m) % m;
+}
+
+/* Is there x, y in their spans with a * x + b * y = v? a, b coprime and below 2^31; spans and v far below 2^61. */
+static bool row_solve(int64_t a, fxa__span x, int64_t b, fxa__span y, int64_t v) {
+    if (a < 0) { /* x -> -x */
+        a = -a;
+        x = (fxa__span){-x.hi, -x.lo};
+    }
+    int64_t lo = v - (b > 0 ? b * y.hi : b * y.lo), hi = v - (b > 0 ? b * y.lo : b * y.hi); /* of a * x */
+    lo = fxa__max_i64(x.lo, -fxa__floordiv64(-lo, a));
+    hi = fxa__min_i64(x.hi, fxa__floordiv64(hi, a));
+    int64_t m = b < 0 ? -b : b;
+    if (m <= 1) return lo <= hi;
+    int64_t step = (v - m * fxa__floordiv64(v, m)) * row_inverse(a, m) % m - lo; /* lo + step is x modulo m */
+    return lo + step - m * fxa__floordiv64(step, m) <= hi;
+}
+
+static bool row_small(const fxa__atom *a, int64_t coef) {
+    const int64_t limit = (int64_t)1 << 31;
+    return -limit < coef && coef < limit && -2 * limit < fxa__set_lo(&a->set) && fxa__set_hi(&a->set) < 2 * limit;
+}
+
+static bool row_two_steps(const fxa__range *r, const fxa__affine *f, const fxa__set *set) {
+    const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
+    if (!row_small(x, f->coef[0]) || !row_small(y, f->coef[1])) return true;
+    int64_t left = ROW_MAX_VALUES;
+    for (int p = 0; p < set->n; p++)
+        for (int64_t v = set->at[p].lo; v <= set->at[p].hi; v++) {
+            if (left-- == 0) return true;
+            for (int i = 0; i < x->set.n; i++)
+                for (int j = 0; j < y->set.n; j++)
+                    if (row_solve(f->coef[0], x->set.at[i], f->coef[1], y->set.at[j], v)) return true;
+        }
+    return false;
+}
+
+static int64_t row_form_at(const fxa__affine *f, const int64_t *atoms) {
+    int64_t x = f->c;
+    for (int i = 0; i < f->n; i++) x += f->coef[i] * atoms[f->atom[i]];
+    return x;
+}
+
+/* The value of an atom from those before it, the coordinate being x. */
+static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) {
+    int64_t v = row_form_at(&a->form, atoms);
+    switch (a->kind) {
+    case FXA__ATOM_DIV: return fxa__floordiv64(v, a->d);
+    case FXA__ATOM_MOD: return v - a->d * fxa__floordiv64(v, a->d);
+    case FXA__ATOM_ABS: return v < 0 ? -v : v;
+    case FXA__ATOM_WRAP: return fxa__wrap32(v);
+    default: return x;
+    }
+}
+
+static bool row_form_told(const fxa__affine *f, const bool *told) {
+    for (int i = 0; i < f->n; i++)
+        if (!told[f->atom[i]]) return false;
+    return true;
+}
+
+/* Tries every value of the one coordinate that the row moves with. */
+static bool row_walk(const fxa__range *r, const fxa__row *row, int32_t input, const fxa__set *set) {
+    int64_t atoms[ROW_MAX_ATOMS] = {0}, from = r->box->lo[input], to = r->box->hi[input];
+    bool told[ROW_MAX_ATOMS] = {false};
+    int32_t n = row->form.atom[row->form.n - 1] + 1;
+    if (n > ROW_MAX_ATOMS || to - from >= ROW_MAX_WALK) return true;
+    for (int32_t i = 0; i < n; i++) {
+        const fxa__atom *a = &r->atoms[i];
+        told[i] = a->kind == FXA__ATOM_INPUT ? a->id == input : a->kind != FXA__ATOM_NODE && row_form_told(&a->form, told);
+    }
+    if (!row_form_told(&row->form, told)) return true;
+    for (int64_t x = from; x <= to; x++) {
+        for (int32_t i = 0; i < n; i++)
+            if (told[i]) atoms[i] = row_atom_at(&r->atoms[i], x, atoms);
+        int64_t v = row_form_at(&row->form, atoms);
+        fxa__set one = fxa__set_of(v, v);
+        if (fxa__set_has(set, &one)) return true;
+    }
+    return false;
+}
+
+bool fxa__row_meets(const fxa__range *r, int32_t at, const fxa__set *set) {
+    const fxa__row *row = &r->rows[at];
+    fxa__set both = fxa__set_meet(&row->set, set);
+    if (both.n == 0 || row->dense) return both.n != 0;
+    bool exact = true;
+    uint32_t seen = 0;
+    for (int i = 0; i < row->form.n; i++) {
+        const fxa__atom *a = &r->atoms[row->form.atom[i]];
+        exact = exact && a->dense && (seen & a->support) == 0;
+        seen |= a->support;
+    }
+    if (exact && (fxa__set_lo(&both) == fxa__set_lo(&row->set) || fxa__set_hi(&both) == fxa__set_hi(&row->set))) return true;
+    if (exact && row->form.n == 2) return row_two_steps(r, &row->form, &both);
+    for (int32_t input = 0; input < FXA_INPUT_COUNT; input++)
+        if (row->support == 1u << input) return row_walk(r, row, input, &both);
+    return true;
+}
