@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of src/problem share: a host, programs from text, and small problems to change one thing of.
+ */
+#ifndef FXA_TESTS_PROBLEM_CASE_H
+#define FXA_TESTS_PROBLEM_CASE_H
+
+#include "problem/problem.h"
+
+#include "t.h"
+
+/* Two params and three tensors, declared out of order: slots are bias, ids, table and gain, shift. */
+#define CASE_TEXT                                                                                                      \
+    "param shift : int\nparam gain : float\ntensor table : i32[1]\ntensor bias : f32[2]\ntensor ids : i64[1]\n"        \
+    "score = score * gain + bias[h, q] + float(table[k] + shift)\nmask = ids[q] == ids[k]\n"
+#define CASE_BPROP "param slope : float\ntensor extra : f64[1]\ndscore = dscore * slope + extra[q]\n"
+
+__attribute__((unused)) static fxa__host *case_host(void) {
+    static fxa__host *host;
+    if (!host && fxa__host_create(NULL, NULL, &host, NULL) != FXA_OK) abort();
+    return host;
+}
+
+__attribute__((unused)) static fxa_program *case_parse(fxa_program_kind kind, const char *text) {
+    fxa_error err;
+    fxa_program *program = NULL;
+    fxa_text one = {NULL, text, SIZE_MAX};
+    fxa_parse_config config = {sizeof config, (uint32_t)kind, &one, 1, NULL, 0};
+    if (fxa__program_parse(case_host(), &config, &program, &err) != FXA_OK) T_FAIL("%d: %s\n", err.line, err.text);
+    return program;
+}
+
+__attribute__((unused)) static const fxa_program *case_score(void) {
+    static fxa_program *program;
+    return program ? program : (program = case_parse(FXA_PROGRAM_SCORE, CASE_TEXT));
+}
+
+__attribute__((unused)) static const fxa_program *case_bprop(void) {
+    static fxa_program *program;
+    return program ? program : (program = case_parse(FXA_PROGRAM_BPROP, CASE_BPROP));
+}
+
+/* [2,4,5,8] against [2,2,6,8], Dv 3, no program. */
+__attribute__((unused)) static fxa_problem case_forward(void) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.b = 2, p.hq = 4, p.hkv = 2, p.sq = 5, p.sk = 6, p.d = 8, p.dv = 3;
+    return p;
+}
+
+__attribute__((unused)) static fxa_problem case_backward(void) {
+    fxa_problem p = case_forward();
+    p.pass = FXA_BACKWARD;
+    p.flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    return p;
+}
+
+/* With CASE_TEXT; captures[3] belong to the caller. */
+__attribute__((unused)) static fxa_problem case_captured(fxa_capture *captures, bool backward) {
+    fxa_problem p = backward ? case_backward() : case_forward();
+    memset(captures, 0, 3 * sizeof *captures);
+    captures[0].size[0] = 4, captures[0].size[1] = 5;
+    captures[1].size[0] = 6;
+    captures[2].size[0] = 6;
+    p.program = case_score();
+    p.captures = captures;
+    p.n_captures = 3;
+    return p;
+}
+
+#endif

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Problems: defaults, layouts, every refusal with its text, sized structs, zero sizes, overflow.
+ */
+#include "problem_case.h"
+
+static fxa_error err;
+
+/* One thing changed, one refusal: status and whole text. */
+#define REFUSED(base, words, change)                                                                                   \
+    do {                                                                                                               \
+        fxa_problem p = base;                                                                                          \
+        fxa__problem *made = (fxa__problem *)&p;                                                                       \
+        change;                                                                                                        \
+        T_STATUS(fxa__problem_create(case_host(), &p, &made, &err), FXA_E_PROBLEM);                                    \
+        T_STR(err.text, words);                                                                                        \
+        T_CHECK(made == NULL);                                                                                         \
+        fxa__problem_release(made);                                                                                    \
+    } while (0)
+
+static fxa__problem *make(const fxa_problem *p) {
+    fxa__problem *made = NULL;
+    T_OK(fxa__problem_create(case_host(), p, &made, &err));
+    return made;
+}
+
+static void check_strides(const fxa_operand *t, int64_t b, int64_t h, int64_t s, int64_t d) {
+    T_INT(t->layout, FXA_LAYOUT_STRIDED);
+    T_INT(t->stride[0], b);
+    T_INT(t->stride[1], h);
+    T_INT(t->stride[2], s);
+    T_INT(t->stride[3], d);
+}
+
+TEST(defaults) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.b = 2, p.hq = 4, p.sq = 5, p.sk = 6, p.d = 8;
+    p.engine = "ref";
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    T_INT(made->p.hkv, 4);
+    T_INT(made->p.dv, 8);
+    T_INT(made->p.q.dtype, FXA_F32);
+    T_INT(made->p.o.dtype, FXA_F32);
+    T_INT(made->p.lse.dtype, FXA_F32);
+    T_INT(made->p.struct_size, sizeof(fxa_problem));
+    T_INT(made->p.map_q.step, 1);
+    T_INT(made->p.map_b.base, 0);
+    T_CHECK(made->p.engine == NULL && made->p.program == NULL && !made->f64 && made->derivative == NULL);
+    T_REQUIRE(made->program != NULL);
+    T_INT(fxa_program_get_kind(made->program), FXA_PROGRAM_SCORE);
+    check_strides(&made->p.q, 160, 40, 8, 1);
+    check_strides(&made->p.k, 192, 48, 8, 1);
+    check_strides(&made->p.o, 160, 40, 8, 1);
+    check_strides(&made->p.dq, 0, 0, 0, 0);
+    fxa__problem_release(made);
+}
+
+TEST(dtypes_follow_q) {
+    fxa_problem p = case_backward();
+    p.flags |= FXA_SINK | FXA_GRAD_SINK | FXA_GRAD_LSE;
+    p.q.dtype = FXA_F64;
+    p.dk.dtype = FXA_BF16;
+    p.sink.dtype = FXA_F16;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    T_CHECK(made->f64);
+    T_INT(made->p.v.dtype, FXA_F64);
+    T_INT(made->p.dout.dtype, FXA_F64);
+    T_INT(made->p.dq.dtype, FXA_F64);
+    T_INT(made->p.dk.dtype, FXA_BF16);
+    T_INT(made->p.lse.dtype, FXA_F64);
+    T_INT(made->p.dlse.dtype, FXA_F64);
+    T_INT(made->p.sink.dtype, FXA_F16);
+    T_INT(made->p.dsink.dtype, FXA_F64);
+    T_REQUIRE(made->derivative != NULL);
+    T_INT(fxa_program_get_kind(made->derivative), FXA_PROGRAM_DERIVATIVE);
+    fxa__problem_release(made);
+}
+
+/* each tensor has its own layout. */
+TEST(layouts) {
+    fxa_problem p = case_forward();
+    p.flags = FXA_WANT_LSE | FXA_WANT_MAX | FXA_SINK;
+    p.q.layout = FXA_LAYOUT_BSHD;
+    p.k.layout = FXA_LAYOUT_SBHD;
+    p.o = (fxa_operand){0, FXA_LAYOUT_STRIDED, {-60, 15, 3, -1}};
+    p.lse.layout = FXA_LAYOUT_BSHD;
+    p.max.layout = FXA_LAYOUT_SBHD;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    check_strides(&made->p.q, 160, 8, 32, 1);
+    check_strides(&made->p.k, 16, 8, 32, 1);
+    check_strides(&made->p.v, 36, 18, 3, 1);
+    check_strides(&made->p.o, -60, 15, 3, -1);
+    check_strides(&made->p.lse, 20, 1, 4, 0);
+    check_strides(&made->p.max, 4, 1, 8, 0);
+    check_strides(&made->p.sink, 0, 1, 0, 0);
+    fxa__problem_release(made);
+}
+
+TEST(packed_and_paged_layouts) {
+    fxa_problem p = case_forward();
+    p.flags = FXA_VARLEN | FXA_WANT_LSE;
+    p.total_q = 9, p.total_k = 11;
+    p.k.layout = FXA_LAYOUT_BSHD;
+    p.v.layout = FXA_LAYOUT_SBHD;
+    p.o = (fxa_operand){0, FXA_LAYOUT_STRIDED, {77, 3, 12, 1}};
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    check_strides(&made->p.q, 0, 72, 8, 1);
+    check_strides(&made->p.k, 0, 8, 16, 1);
+    check_strides(&made->p.v, 0, 3, 6, 1);
+    check_strides(&made->p.o, 0, 3, 12, 1);
+    check_strides(&made->p.lse, 0, 9, 1, 0);
+    fxa__problem_release(made);
+
+    p = case_backward();
+    p.flags |= FXA_PAGED;
+    p.page_size = 4, p.n_pages = 7;
+    p.v.layout = FXA_LAYOUT_BSHD;
+    made = make(&p);
+    T_REQUIRE(made);
+    check_strides(&made->p.q, 160, 40, 8, 1);
+    check_strides(&made->p.k, 64, 32, 8, 1);
+    check_strides(&made->p.v, 24, 3, 6, 1);
+    check_strides(&made->p.dv_grad, 24, 12, 3, 1);
+    fxa__problem_release(made);
+}
+
+TEST(captures_are_resolved_copies) {
+    fxa_capture captures[3];
+    fxa_problem p = case_captured(captures, true);
+    captures[0].grad = 7;
+    captures[0].grad_dtype = FXA_F64;
+    captures[1].strided = 1, captures[1].stride[0] = -2, captures[1].stride[3] = 99;
+    p.bprop = case_bprop();
+    fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0};
+    p.bprop_captures = &extra, p.n_bprop_captures = 1;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    memset(captures, 0xff, sizeof captures);
+    const fxa_capture *c = made->p.captures;
+    T_INT(c[0].stride[0], 5);
+    T_INT(c[0].stride[1], 1);
+    T_INT(c[0].grad, 1);
+    T_INT(c[0].grad_stride[0], 5);
+    T_INT(c[0].grad_dtype, FXA_F64);
+    T_INT(c[1].stride[0], -2);
+    T_INT(c[1].stride[3], 0);
+    T_INT(c[1].grad_dtype, 0);
+    T_INT(c[2].strided, 1);
+    T_INT(made->p.bprop_captures[0].stride[0], 1);
+    T_CHECK(made->p.program == case_score() && made->p.bprop == case_bprop());
+    fxa__problem_release(made);
+}
+
+TEST(refused_flags) {
+    REFUSED(case_forward(), "pass is 2: accepted are 0 (forward) and 1 (backward)", p.pass = 2);
+    REFUSED(case_forward(), "flags holds 0x800000, which this library does not know: accepted bits are 0x7fffff",
+            p.flags = 1u << 23);
+    REFUSED(case_forward(), "flag FXA_BOTTOM_RIGHT needs FXA_CAUSAL or FXA_WINDOW", p.flags = FXA_BOTTOM_RIGHT);
+    REFUSED(case_forward(), "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most",
+            p.flags = FXA_SINK | FXA_SINK_ZERO);
+    REFUSED(case_forward(),
+            "flags FXA_PADDING and FXA_VARLEN are both set: packed sequences have their lengths from CU_Q, CU_K",
+            p.flags = FXA_PADDING | FXA_VARLEN);
+    REFUSED(case_forward(),
+            "flags FXA_PAGED and FXA_VARLEN are both set: keys lie in pages or packed, not both; "
+            "use FXA_PAGED with FXA_PADDING for lengths",
+            p.flags = FXA_PAGED | FXA_VARLEN);
+    REFUSED(case_forward(), "flag FXA_ACC_OUT needs FXA_WANT_LSE", p.flags = FXA_ACC_OUT);
+    REFUSED(case_backward(), "flag FXA_WANT_MAX belongs to forward, and pass is backward", p.flags |= FXA_WANT_MAX);
+    REFUSED(case_backward(), "flag FXA_ACC_OUT belongs to forward, and pass is backward", p.flags |= FXA_ACC_OUT);
+    REFUSED(case_backward(), "flag FXA_GRAD_SINK needs FXA_SINK", p.flags |= FXA_GRAD_SINK);
+    REFUSED(case_backward(), "flag FXA_ACC_Q needs FXA_GRAD_Q", p.flags = FXA_GRAD_K | FXA_ACC_Q);
+    REFUSED(case_backward(), "flag FXA_ACC_K needs FXA_GRAD_K", p.flags = FXA_GRAD_Q | FXA_ACC_K);
+    REFUSED(case_backward(), "flag FXA_ACC_V needs FXA_GRAD_V", p.flags = FXA_GRAD_Q | FXA_ACC_V);
+    REFUSED(case_backward(), "flag FXA_ACC_SINK needs FXA_GRAD_SINK", p.flags |= FXA_SINK | FXA_ACC_SINK);
+    REFUSED(case_backward(), "flag FXA_ACC_TENSORS needs a capture with grad set", p.flags |= FXA_ACC_TENSORS);
+    REFUSED(case_backward(), "flag FXA_ACC_PARAMS needs a bit of param_grads", p.flags |= FXA_ACC_PARAMS);
+    REFUSED(case_backward(),
+            "pass is backward and no gradient is asked for: set FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V, FXA_GRAD_SINK, "
+            "grad of a capture or a bit of param_grads",
+            p.flags = 0);
+}
+
+TEST(backward_flags_in_forward) {
+    const uint32_t flags[] = {FXA_GRAD_LSE, FXA_GRAD_Q, FXA_GRAD_K,   FXA_GRAD_V,      FXA_GRAD_SINK, FXA_ACC_Q,
+                              FXA_ACC_K,    FXA_ACC_V,  FXA_ACC_SINK, FXA_ACC_TENSORS, FXA_ACC_PARAMS};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        fxa_problem p = case_forward();
+        fxa__problem *made;
+        p.flags = flags[i];
+        T_STATUS(fxa__problem_create(case_host(), &p, &made, &err), FXA_E_PROBLEM);
+        T_HAS(err.text, "belongs to backward, and pass is forward");
+    }
+}
+
+TEST(refused_sizes) {
+    REFUSED(case_forward(), "b is -1: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.b = -1);
+    REFUSED(case_forward(), "hq is 0: accepted are 1 to 2147483647 (program coordinates are 32 bit)", p.hq = 0);
+    REFUSED(case_forward(), "hkv is -2: accepted are 1 to 2147483647 (program coordinates are 32 bit)", p.hkv = -2);
+    REFUSED(case_forward(), "sq is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
+            p.sq = INT64_C(1) << 31);
+    REFUSED(case_forward(), "sk is -6: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.sk = -6);
+    REFUSED(case_forward(), "d is 600: accepted are 1 to 512", p.d = 600);
+    REFUSED(case_forward(), "d is 0: accepted are 1 to 512", p.d = 0);
+    REFUSED(case_forward(), "dv is 513: accepted are 1 to 512", p.dv = 513);
+    REFUSED(case_forward(), "hq is 6 and hkv is 4: hq must be a multiple of hkv", (p.hq = 6, p.hkv = 4));
+    REFUSED(case_forward(), "total_q is -1: accepted are 0 to 2147483647 (offsets are 32 bit)",
+            (p.flags = FXA_VARLEN, p.total_q = -1));
+    REFUSED(case_forward(), "total_k is 4294967296: accepted are 0 to 2147483647 (offsets are 32 bit)",
+            (p.flags = FXA_VARLEN, p.total_k = INT64_C(1) << 32));
+    REFUSED(case_forward(), "page_size is 0: accepted are 1 to 2147483647", (p.flags = FXA_PAGED, p.n_pages = 3));
+    REFUSED(case_forward(), "n_pages is 0: accepted are 1 to 2147483647 (page numbers are 32 bit)",
+            (p.flags = FXA_PAGED, p.page_size = 4));
+    REFUSED(case_forward(), "q_len is -3: accepted are 0 to 2147483647 (program coordinates are 32 bit)", p.q_len = -3);
+    REFUSED(case_forward(), "k_len is 2147483648: accepted are 0 to 2147483647 (program coordinates are 32 bit)",
+            p.k_len = INT64_C(1) << 31);
+    REFUSED(case_forward(), "window_left is 2147483648: accepted are -1 to 2147483647 (any negative one is open)",
+            (p.flags = FXA_WINDOW, p.window_left = INT64_C(1) << 31));
+    REFUSED(case_forward(), "dropout_p is 0.25 without flag FXA_DROPOUT", p.dropout_p = 0.25);
+    REFUSED(case_forward(), "dropout_p is 1: accepted are 0 <= p < 1", (p.flags = FXA_DROPOUT, p.dropout_p = 1));
+    REFUSED(case_forward(), "dropout_p is -0.5: accepted are 0 <= p < 1", (p.flags = FXA_DROPOUT, p.dropout_p = -0.5));
+    REFUSED(case_forward(), "dropout_p is nan: accepted are 0 <= p < 1",
+            (p.flags = FXA_DROPOUT, p.dropout_p = fabs(NAN)));
+}
+
+TEST(refused_dtypes) {
+    REFUSED(case_forward(), "q.dtype is 6 (i32): accepted are f64, f32, f16, bf16", p.q.dtype = FXA_I32);
+    REFUSED(case_forward(), "o.dtype is 77 (none): accepted are f64, f32, f16, bf16", p.o.dtype = 77);
+    REFUSED(case_forward(), "q, k, v have dtypes f16, f16, bf16: all three must be equal",
+            (p.q.dtype = FXA_F16, p.v.dtype = FXA_BF16));
+    REFUSED(case_forward(), "lse.dtype is f64 and q.dtype is f32: accepted is f32",
+            (p.flags = FXA_WANT_LSE, p.lse.dtype = FXA_F64));
+    REFUSED(case_backward(), "dlse.dtype is f32 and q.dtype is f64: accepted is f64",
+            (p.flags |= FXA_GRAD_LSE, p.q.dtype = FXA_F64, p.dlse.dtype = FXA_F32));
+    REFUSED(case_forward(), "sink.dtype is 9 (u8): accepted are f64, f32, f16, bf16",
+            (p.flags = FXA_SINK, p.sink.dtype = FXA_U8));
+}
+
+TEST(refused_layouts) {
+    REFUSED(case_forward(), "k.layout is 4: accepted are 0 to 3 (BHSD, BSHD, SBHD, STRIDED)", p.k.layout = 4);
+    REFUSED(case_forward(),
+            "o overlaps itself: sizes [2,4,5,3], strides [60,15,2,1]; an output needs a place for each element",
+            p.o = ((fxa_operand){0, FXA_LAYOUT_STRIDED, {60, 15, 2, 1}}));
+    REFUSED(case_backward(),
+            "dk overlaps itself: sizes [2,2,6,8], strides [96,0,8,1]; an output needs a place for each element",
+            p.dk = ((fxa_operand){0, FXA_LAYOUT_STRIDED, {96, 0, 8, 1}}));
+    REFUSED(case_forward(),
+            "q is too large: sizes [2,4,5,8], strides [9223372036854775807,40,8,1] do not fit in 64 bits",
+            p.q = ((fxa_operand){0, FXA_LAYOUT_STRIDED, {INT64_MAX, 40, 8, 1}}));
+    REFUSED(case_forward(),
+            "k is too large: sizes [2147483647,2147483647,2147483647,8], strides [0,0,0,0] do not fit in 64 bits",
+            (p.b = p.hq = p.hkv = p.sk = INT32_MAX, p.sq = 0, p.k.layout = FXA_LAYOUT_STRIDED));
+}
+
+TEST(refused_overflow_of_dense) {
+    fxa_problem p = case_forward();
+    fxa__problem *made;
+    p.b = p.sq = INT32_MAX;
+    p.hq = 1 << 16;
+    T_STATUS(fxa__problem_create(case_host(), &p, &made, &err), FXA_E_PROBLEM);
+    T_HAS(err.text, "q is too large: sizes [2147483647,65536,2147483647,8]");
+}
+
+TEST(expanded_and_reversed_inputs) {
+    fxa_problem p = case_backward();
+    p.dout = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, 0, 0, 0}}; /* */
+    p.k = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, -48, -8, -1}};
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    check_strides(&made->p.dout, 0, 0, 0, 0);
+    fxa__problem_release(made);
+}
+
+TEST(refused_programs) {
+    fxa_capture captures[3], extra = {{5}, {0}, {0}, 0, 0, 0, 0};
+    REFUSED(case_forward(), "program is a BPROP program: accepted is a SCORE program",
+            (p.program = case_bprop(), p.captures = captures, p.n_captures = 1));
+    REFUSED(case_captured(captures, true), "bprop is a SCORE program: accepted is a BPROP program",
+            p.bprop = case_score());
+    REFUSED(case_captured(captures, false), "n_captures is 2 and program has 3 tensors: one for each is needed",
+            p.n_captures = 2);
+    REFUSED(case_forward(), "n_captures is 3 and program has 0 tensors: one for each is needed", p.n_captures = 3);
+    REFUSED(case_captured(captures, false), "captures is NULL and program has 3 tensors", p.captures = NULL);
+    REFUSED(case_captured(captures, true), "n_bprop_captures is 0 and bprop has 1 tensors: one for each is needed",
+            p.bprop = case_bprop());
+    REFUSED(case_captured(captures, false), "bprop is set, and pass is forward: it belongs to backward",
+            (p.bprop = case_bprop(), p.bprop_captures = &extra, p.n_bprop_captures = 1));
+    REFUSED(case_captured(captures, false), "grad of a capture is set, and pass is forward: it belongs to backward",
+            captures[0].grad = 1);
+    REFUSED(case_captured(captures, false), "param_grads is set, and pass is forward: it belongs to backward",
+            p.param_grads = 1);
+    REFUSED(case_captured(captures, true), "param_grads asks for param 2, and program has 2 params", p.param_grads = 4);
+    REFUSED(case_captured(captures, true),
+            "param_grads asks for param shift, which is an int: only floats have a gradient", p.param_grads = 2);
+}
+
+TEST(refused_captures) {
+    fxa_capture captures[3], extra = {{5}, {0}, {0}, 0, 1, 0, 0};
+    REFUSED(case_captured(captures, true),
+            "the gradient of tensor ids is asked for, and it is i64: only float tensors have one",
+            captures[1].grad = 1);
+    REFUSED(case_captured(captures, true), "grad_dtype of tensor bias is 8 (i8): accepted are f64, f32, f16, bf16",
+            (captures[0].grad = 1, captures[0].grad_dtype = FXA_I8));
+    REFUSED(case_captured(captures, false), "size 1 of tensor bias of program is -5: accepted are 0 and more",
+            captures[0].size[1] = -5);
+    REFUSED(case_captured(captures, false),
+            "tensor bias of program is too large: sizes [4294967296,4294967296], strides [4294967296,1] do not fit in "
+            "64 bits",
+            captures[0].size[0] = captures[0].size[1] = INT64_C(1) << 32);
+    REFUSED(
+        case_captured(captures, true),
+        "the gradient of tensor bias of program overlaps itself: sizes [4,5], strides [4,1]; an output needs a place "
+        "for each element",
+        (captures[0].grad = captures[0].grad_strided = 1, captures[0].grad_stride[0] = 4,
+         captures[0].grad_stride[1] = 1));
+    REFUSED(case_captured(captures, true),
+            "grad of tensor extra of bprop is set: only tensors of program have gradients",
+            (p.bprop = case_bprop(), p.bprop_captures = &extra, p.n_bprop_captures = 1));
+}
+
+TEST(refused_maps) {
+    REFUSED(case_forward(), "map_b.kind is 3: accepted are 0 to 2 (AFFINE, SEGMENTS, TABLE)", p.map_b.kind = 3);
+    REFUSED(case_forward(), "map_h.reserved is 1: accepted is 0", p.map_h.reserved = 1);
+    REFUSED(case_forward(), "map_q maps 5 indices to 2147483644 + 1 * i: coordinates are 32 bit",
+            p.map_q.base = INT32_MAX - 3);
+    REFUSED(case_forward(), "map_k maps 6 indices to 0 + 4611686018427387904 * i: coordinates are 32 bit",
+            p.map_k.step = INT64_C(1) << 62);
+    REFUSED(case_forward(), "map_q.n_segments is 0: accepted are 1 to 16", p.map_q.kind = FXA_MAP_SEGMENTS);
+    REFUSED(case_forward(), "map_q.n_segments is 17: accepted are 1 to 16",
+            (p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 17));
+    REFUSED(case_forward(), "map_q.segment[0].begin is 1: the first is 0, the others ascend",
+            (p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 1, p.map_q.segment[0].begin = 1));
+    REFUSED(case_forward(), "map_q.segment[2].begin is 2: the first is 0, the others ascend",
+            (p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 3, p.map_q.segment[1].begin = 2,
+             p.map_q.segment[2].begin = 2));
+    REFUSED(case_forward(), "map_k.segment[1] maps 2 indices to -2147483648 + -1 * i: coordinates are 32 bit",
+            (p.map_k.kind = FXA_MAP_SEGMENTS, p.map_k.n_segments = 2, p.map_k.segment[1].begin = 4,
+             p.map_k.segment[1].base = INT32_MIN, p.map_k.segment[1].step = -1));
+}
+
+/* The last coordinate of a map may be the largest there is. */
+TEST(maps_reach_the_border) {
+    fxa_problem p = case_forward();
+    p.map_q.base = INT32_MAX - 4;
+    p.map_k.base = INT32_MIN + 5, p.map_k.step = -1;
+    p.map_h.kind = FXA_MAP_SEGMENTS, p.map_h.n_segments = 2, p.map_h.segment[1].begin = 1000;
+    p.map_h.segment[1].base = INT64_MAX; /* begins past the last head: nothing is mapped by it */
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    T_INT(made->p.map_h.segment[0].step, 1);
+    fxa__problem_release(made);
+}
+
+/* a caller compiled against an older header, and one against a newer one. */
+TEST(older_and_newer_callers) {
+    struct {
+        fxa_problem p;
+        unsigned char more[64];
+    } newer;
+    fxa_problem p = case_forward();
+    fxa__problem *made, *want = make(&p);
+    T_REQUIRE(want);
+
+    memset(&newer, 0, sizeof newer);
+    newer.p = p;
+    newer.p.struct_size = sizeof newer;
+    T_OK(fxa__problem_create(case_host(), &newer.p, &made, &err));
+    T_CHECK(made && memcmp(made->key, want->key, 16) == 0);
+    fxa__problem_release(made);
+    newer.more[63] = 1;
+    T_STATUS(fxa__problem_create(case_host(), &newer.p, &made, &err), FXA_E_STRUCT);
+    T_CHECK(made == NULL);
+
+    /* What follows an older struct is not ours to read: here it is filled with what would be refused. */
+    fxa_problem older;
+    size_t small = offsetof(fxa_problem, total_q);
+    memset(&older, 0xee, sizeof older);
+    memcpy(&older, &p, small);
+    older.struct_size = (uint32_t)small;
+    T_OK(fxa__problem_create(case_host(), &older, &made, &err));
+    T_CHECK(made && memcmp(made->key, want->key, 16) == 0);
+    fxa__problem_release(made);
+    older.struct_size = (uint32_t)small - 1;
+    T_STATUS(fxa__problem_create(case_host(), &older, &made, &err), FXA_E_STRUCT);
+    older.struct_size = 0;
+    T_STATUS(fxa__problem_create(case_host(), &older, &made, &err), FXA_E_STRUCT);
+    T_STATUS(fxa__problem_create(case_host(), NULL, &made, &err), FXA_E_ARGUMENT);
+    fxa__problem_release(want);
+}
+
+/* nothing to do is not a mistake. */
+TEST(zero_sizes) {
+    for (int i = 0; i < 8; i++) {
+        fxa_problem p = i & 1 ? case_backward() : case_forward();
+        if (i / 2 == 0) p.b = 0;
+        if (i / 2 == 1) p.sq = 0;
+        if (i / 2 == 2) p.sk = 0;
+        if (i / 2 == 3) p.b = p.sq = p.sk = 0, p.flags |= FXA_PAGED, p.page_size = 16;
+        fxa__problem *made = make(&p);
+        T_CHECK(made != NULL);
+        fxa__problem_release(made);
+    }
+    fxa_capture captures[3];
+    fxa_problem p = case_captured(captures, true);
+    captures[0].size[0] = 0;
+    captures[0].grad = 1;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    T_INT(made->p.captures[0].stride[0], 5);
+    fxa__problem_release(made);
+}
+
+/* What a problem does not use is not looked at. */
+TEST(unused_fields_are_cleared) {
+    fxa_problem p = case_forward();
+    fxa__problem *want = make(&p);
+    p.dq.dtype = 99, p.dlse.layout = 99, p.lse.dtype = FXA_BF16;
+    p.total_q = -5, p.n_pages = -5, p.page_size = 3, p.window_left = 7, p.dropout_p = -0.0;
+    p.map_q.n_segments = 99, p.map_q.segment[3].base = 5;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made && want);
+    T_CHECK(memcmp(made->key, want->key, 16) == 0);
+    T_INT(made->p.lse.dtype, FXA_F32);
+    fxa__problem_release(made);
+    fxa__problem_release(want);
+}
+
+TEST(backward_implies_lse) {
+    fxa_problem p = case_backward();
+    fxa__problem *without = make(&p);
+    p.flags |= FXA_WANT_LSE;
+    fxa__problem *with = make(&p);
+    T_REQUIRE(with && without);
+    T_CHECK(memcmp(with->key, without->key, 16) == 0);
+    fxa__problem_release(with);
+    fxa__problem_release(without);
+}
+
+/* what a problem keeps of a program it owns. */
+TEST(programs_are_owned) {
+    fxa_capture captures[3];
+    fxa_problem p = case_captured(captures, true);
+    fxa_program *mine = case_parse(FXA_PROGRAM_SCORE, CASE_TEXT);
+    p.program = mine;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    fxa_program_destroy(mine);
+    T_INT(fxa_program_tensor_count(made->p.program), 3);
+    T_INT(fxa_program_tensor_count(made->program), 3);
+    T_INT(fxa_program_param_count(made->derivative), 2);
+    T_CHECK(fxa__problem_retain(made) == made);
+    fxa__problem_release(made);
+    fxa__problem_release(made);
+    T_CHECK(fxa__problem_retain(NULL) == NULL);
+    fxa__problem_release(NULL);
+}
+
+TEST(ready_masks_join_the_program) {
+    fxa_context *ctx = NULL;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_problem p = case_forward();
+    p.flags = FXA_CAUSAL;
+    fxa_program *out = NULL, *want = case_parse(FXA_PROGRAM_SCORE, "mask = k <= q");
+    T_OK(fxa_problem_program(ctx, &p, &out, &err));
+    uint8_t got_hash[16] = {0}, want_hash[16] = {1};
+    T_REQUIRE(out && want);
+    fxa_program_hash(out, got_hash);
+    fxa_program_hash(want, want_hash);
+    T_CHECK(memcmp(got_hash, want_hash, 16) == 0);
+    fxa_program_destroy(out);
+    fxa_program_destroy(want);
+    p.d = 0;
+    T_STATUS(fxa_problem_program(ctx, &p, &out, &err), FXA_E_PROBLEM);
+    T_CHECK(out == NULL);
+    T_STATUS(fxa_problem_program(NULL, &p, &out, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_problem_program(ctx, &p, NULL, &err), FXA_E_ARGUMENT);
+    fxa_context_destroy(ctx);
+}
+
+/* Every allocation fails once: a status, and nothing left behind. */
+typedef struct failing {
+    size_t live, calls, fail_at;
+} failing;
+
+static void *failing_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
+    failing *f = user;
+    (void)align;
+    if (new_size == 0) return f->live -= old_size, free(ptr), NULL;
+    if (f->calls++ == f->fail_at) return NULL;
+    void *out = realloc(ptr, new_size);
+    if (out) f->live += new_size - old_size;
+    return out;
+}
+
+TEST(out_of_memory_everywhere) {
+    fxa_capture captures[3];
+    fxa_problem p = case_captured(captures, true);
+    captures[0].grad = 1;
+    p.flags |= FXA_CAUSAL;
+    failing f = {0, 0, SIZE_MAX};
+    fxa__host *host = NULL;
+    fxa__problem *made;
+    T_OK(fxa__host_create(failing_alloc, &f, &host, &err));
+    T_REQUIRE(host);
+    size_t before = f.live;
+    for (size_t k = 0; k < 10000; k++) {
+        f.calls = 0;
+        f.fail_at = k;
+        memset(&err, 0, sizeof err);
+        fxa_status status = fxa__problem_create(host, &p, &made, &err);
+        if (status == FXA_OK) {
+            T_CHECK(k > 5);
+            fxa__problem_release(made);
+            T_INT(f.live, before);
+            break;
+        }
+        T_INT(status, FXA_E_MEMORY);
+        T_CHECK(made == NULL && err.text[0]);
+        if (f.live != before) T_FAIL("allocation %zu: %zu bytes left\n", k, f.live - before);
+    }
+    fxa__host_release(host);
+    T_INT(f.live, 0);
+}
+
+TEST(slot_names) {
+    T_STR(fxa_slot_name(FXA_SLOT_Q), "Q");
+    T_STR(fxa_slot_name(FXA_SLOT_MAX_ROW), "MAX_ROW");
+    T_STR(fxa_slot_name(FXA_SLOT_DSINK), "DSINK");
+    T_STR(fxa_slot_name(FXA_SLOT_PAGES), "PAGES");
+    T_STR(fxa_slot_name(FXA_SLOT_DYN_K), "DYN_K");
+    T_CHECK(fxa_slot_name(FXA_SLOT_COUNT) == NULL && fxa_slot_name((fxa_slot)-1) == NULL);
+}
+
+T_MAIN
