@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Random score programs from a tape; see gen.h. Values made so far lie in one pool per type; a step reads an operation
- * and takes its operands from the pools, preferring late ones, so that programs become deep as well as wide.
+ * and takes its operands from the pools, preferring late ones; the outputs join the last few values made.
  */
 #include "gen.h"
 
@@ -39,11 +39,15 @@ static void gen_put(gen_state *g, fxa_type type, fxa_value v) {
     if (p->count < GEN_POOL) p->count++;
 }
 
-/* Byte 0 is the latest value, so that a lowered tape gives a simple chain. */
-static fxa_value gen_get(gen_state *g, fxa_type type) {
+static fxa_value gen_back(gen_state *g, fxa_type type, unsigned back) {
     gen_pool *p = &g->pool[type];
-    unsigned back = gen_pick(g, p->count);
-    return p->value[(p->made - 1 - back) % GEN_POOL];
+    return p->value[(p->made - 1 - back % p->count) % GEN_POOL];
+}
+
+/* Mostly a late value (byte 0 is the latest), so that what was made is used and expressions become deep. */
+static fxa_value gen_get(gen_state *g, fxa_type type) {
+    unsigned r = gen_byte(g);
+    return gen_back(g, type, (r * r * g->pool[type].count) >> 16);
 }
 
 /* An operand of any type: conversions are part of the language. */
@@ -241,14 +245,26 @@ static void gen_step(gen_state *g) {
     else gen_bool_step(g);
 }
 
+/* An output that uses the last values made, up to `most` of them. */
+static fxa_value gen_join(gen_state *g, fxa_type type, unsigned most) {
+    fxa_value v = gen_back(g, type, 0);
+    for (unsigned i = gen_pick(g, most); i > 0; i--) {
+        bool other = gen_byte(g) & 1;
+        fxa_op op = type == FXA_FLOAT ? (other ? FXA_OP_SUB : FXA_OP_ADD) : other ? FXA_OP_OR : FXA_OP_AND;
+        v = fxa_builder_op2(g->b, op, v, gen_back(g, type, i));
+    }
+    return v;
+}
+
 static void gen_outputs(gen_state *g) {
     unsigned writes = (g->flags & GEN_AFFINE_MASK) ? 2 : (g->flags & GEN_SMOOTH) ? 1 : 3 - gen_pick(g, 16) % 4;
     if (g->flags & GEN_BPROP) {
-        fxa_builder_set_dscore(g->b, gen_get(g, FXA_FLOAT));
+        fxa_value d = fxa_builder_input(g->b, FXA_INPUT_DSCORE);
+        fxa_builder_set_dscore(g->b, fxa_builder_op2(g->b, FXA_OP_MUL, d, gen_join(g, FXA_FLOAT, 4)));
         return;
     }
-    if (writes & 1) fxa_builder_set_score(g->b, gen_get(g, FXA_FLOAT));
-    if (writes & 2) fxa_builder_set_mask(g->b, gen_get(g, FXA_BOOL));
+    if (writes & 1) fxa_builder_set_score(g->b, gen_join(g, FXA_FLOAT, 4));
+    if (writes & 2) fxa_builder_set_mask(g->b, gen_join(g, FXA_BOOL, 4));
 }
 
 fxa_program *gen_program(fxa_context *ctx, const uint8_t *tape, size_t n, unsigned flags) {

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See brute.h.
+ */
+#include "brute.h"
+
+#include "program/program.h"
+
+#include <stdlib.h>
+
+fxa_tile brute_class(const fxa_program *p, const fxa_box *box, const double *params, const fxa_view *tensors,
+                     const double *scores, int n_scores) {
+    fxa__val *vals = malloc((size_t)p->n_nodes * sizeof *vals);
+    if (!vals) abort();
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
+    bool seen[2] = {false, false};
+    int64_t at[FXA_INPUT_COUNT];
+    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) at[i] = box->lo[i];
+    for (bool more = true; more && !(seen[0] && seen[1]);) {
+        fxa__env env = {.params = params, .tensors = tensors};
+        for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) env.coord[i] = (int32_t)at[i];
+        for (int s = 0; s < n_scores; s++) {
+            env.score = scores[s];
+            fxa__program_eval(p, &env, vals);
+            seen[vals[mask].i != 0] = true;
+        }
+        int i = FXA_INPUT_B;
+        for (; i <= FXA_INPUT_K_LEN && ++at[i] > box->hi[i]; i++) at[i] = box->lo[i];
+        more = i <= FXA_INPUT_K_LEN;
+    }
+    free(vals);
+    return seen[0] && seen[1] ? FXA_TILE_MIXED : seen[1] ? FXA_TILE_FULL : FXA_TILE_EMPTY;
+}
+
+fxa_box brute_box(int32_t b, int32_t h, int64_t q0, int64_t q1, int64_t k0, int64_t k1, int32_t q_len, int32_t k_len) {
+    fxa_box box = {{0, b, h, (int32_t)q0, (int32_t)k0, q_len, k_len, 0}, {0, b, h, (int32_t)q1, (int32_t)k1, q_len, k_len, 0}};
+    return box;
+}
