@@ -415,6 +415,10 @@ TEST(bprop_is_not_asked_about_pairs_without_gradient) {
     rules_forward(&r, "mask = k != 2");
     rules_pass(&r, FXA_BACKWARD, "mask = k != 2", "dscore = k == 2 ? inf : dscore + 1.0");
     T_CHECK(rules_gradients_are_finite(&r) && rules_all_zero(r.dk + 2 * WIDTH, WIDTH));
+    memset(r.dout, 0, sizeof r.dout);
+    memset(r.dlse, 0, sizeof r.dlse);
+    rules_pass(&r, FXA_BACKWARD, "mask = k != 2", "dscore = dscore + 1.0");
+    T_CHECK(rules_all_zero(r.dq, ROWS * WIDTH) && rules_all_zero(r.dk, KEYS * WIDTH));
     rules_end(&r);
 }
 

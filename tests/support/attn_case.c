@@ -308,9 +308,15 @@ static void case_draw_flags(attn_case *c, uint64_t *rng) {
                                         {FXA_GRAD_SINK, FXA_ACC_SINK}};
     for (int i = 0; case_has(c, ATTN_ACC) && i < 4; i++)
         if ((grads & pairs[i][0]) && attn_int(rng, 0, 1)) c->backward_flags |= pairs[i][1];
+    bool tensors = false;
     if (c->twin->n_params && !c->twin->int_param) c->problem.param_grads = (1u << c->twin->n_params) - 1;
+    if (case_has(c, ATTN_SOME_GRADS)) c->problem.param_grads &= attn_next(rng);
+    for (int i = 0; i < ORACLE_TENSORS; i++) {
+        if (case_has(c, ATTN_SOME_GRADS) && attn_int(rng, 0, 1)) c->captures[i].grad = 0;
+        tensors = tensors || c->captures[i].grad;
+    }
     if (case_has(c, ATTN_ACC) && c->problem.param_grads && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_PARAMS;
-    if (case_has(c, ATTN_ACC) && c->captures[0].grad && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_TENSORS;
+    if (case_has(c, ATTN_ACC) && tensors && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_TENSORS;
 }
 
 bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features, uint64_t *rng) {

@@ -33,7 +33,7 @@ static double ref_derivative(fxa__ref *r) {
         const fxa__output *out = &d->outputs[i];
         double value = r->vals[out->value].f;
         if (out->kind == FXA__OUT_DPARAM) r->dparams[out->slot] += value;
-        if (out->kind == FXA__OUT_DLOAD && value != 0) ref_add_load(r, out, value);
+        if (out->kind == FXA__OUT_DLOAD) ref_add_load(r, out, value);
     }
     return r->vals[fxa__program_output(d, FXA__OUT_DSCORE)].f;
 }
