@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The evaluator: every operation over special values, run and folded, against a second writing of its meaning; loads of
+ * every dtype and layout; what the public call refuses. These are the rules that every engine must agree on.
+ */
+#include "t.h"
+
+#include "op_meaning.h"
+#include "program/program.h"
+
+static const double eval_floats[] = {0.0,  -0.0,     1.0,       -1.0, 0.5,   -0.5,   1.5,          2.5,           -2.5,
+                                     3.7,  -3.7,     INFINITY,  -INFINITY, NAN, 1e300, 5e-324, 2147483647.0, -2147483648.0,
+                                     2147483648.0, -2147483649.0, 1e10, 0.1};
+static const int32_t eval_ints[] = {0,  1,  -1, 2,  -2,        3,         -3,            7,     -7,
+                                    31, 32, 33, -33, INT32_MAX, INT32_MIN, INT32_MIN + 1, 65536, 46341};
+enum { N_FLOATS = sizeof eval_floats / sizeof eval_floats[0], N_INTS = sizeof eval_ints / sizeof eval_ints[0] };
+
+static fxa_context *eval_context(void) {
+    static fxa_context *ctx;
+    if (!ctx && fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
+    return ctx;
+}
+
+static fxa_builder *eval_builder(void) {
+    fxa_builder *b = NULL;
+    if (fxa_builder_create(eval_context(), FXA_PROGRAM_SCORE, &b, NULL) != FXA_OK) abort();
+    return b;
+}
+
+/* score = x, and mask = x when it is a bool. */
+static fxa_program *eval_finish(fxa_builder *b, fxa_value x) {
+    fxa_program *p = NULL;
+    fxa_error err;
+    if (fxa__builder_type(b, x) == FXA_BOOL) fxa_builder_set_mask(b, x);
+    fxa_builder_set_score(b, x);
+    T_OK(fxa_builder_finish(b, &p, &err));
+    fxa_builder_destroy(b);
+    return p;
+}
+
+/* ---- Operations --------------------------------------------------------------------------------------------------- */
+
+/* An operand as a param (so that nothing folds) or as a constant. Bools come from an int param. */
+static fxa_value eval_operand(fxa_builder *b, int position, fxa_type type, meaning x, bool constant) {
+    char name[2] = {(char)('x' + position), 0};
+    if (constant && type == FXA_FLOAT) return fxa_builder_float(b, x.f);
+    if (constant) return type == FXA_INT ? fxa_builder_int(b, (int32_t)x.i) : fxa_builder_bool(b, (int)x.i);
+    fxa_value v = fxa_builder_param(b, name, type == FXA_FLOAT ? FXA_FLOAT : FXA_INT);
+    return type == FXA_BOOL ? fxa_builder_op2(b, FXA_OP_NE, v, fxa_builder_int(b, 0)) : v;
+}
+
+static int eval_count(fxa_type type) { return type == FXA_FLOAT ? N_FLOATS : type == FXA_INT ? N_INTS : 2; }
+
+static meaning eval_special(fxa_type type, int i) {
+    return type == FXA_FLOAT ? meaning_float(eval_floats[i])
+           : type == FXA_INT ? meaning_int(eval_ints[i])
+                             : meaning_bool(i != 0);
+}
+
+/* The sign of a zero is not fixed where two zeroes tie, nor that of a remainder. */
+static bool eval_zero_free(fxa_op op) {
+    return op == FXA_OP_MIN || op == FXA_OP_MAX || op == FXA_OP_CLAMP || op == FXA_OP_MOD;
+}
+
+static void eval_expect(fxa_op op, const fxa_program *p, const double *params, meaning want, const char *how) {
+    double in[FXA_INPUT_COUNT] = {0}, got = 99;
+    int mask = 99;
+    fxa_error err;
+    T_OK(fxa_program_eval(p, in, params, NULL, &got, &mask, &err));
+    bool good = meaning_same(meaning_float(got), meaning_float(meaning_number(want)), eval_zero_free(op));
+    if (op == FXA_OP_SIGMOID) good = good || fabs(got - want.f) <= 2 * 0x1p-53 * want.f + 5e-324; /* two divisions apart */
+    if (want.type == FXA_BOOL && mask != (int)want.i) good = false;
+    if (!good)
+        T_FAIL("%s %s of %g %g %g is %.17g, not %.17g\n", fxa__op_info_get(op)->id, how, params[0], params[1], params[2],
+               got, meaning_number(want));
+}
+
+/* One operation on operands of given types, over all special values: as run on params and as folded. */
+static void eval_sweep(fxa_op op, const fxa_type *type) {
+    int n = meaning_arity(op), count[3] = {1, 1, 1};
+    for (int i = 0; i < n; i++) count[i] = eval_count(type[i]);
+    fxa_program *running = NULL;
+    for (int at = 0; at < count[0] * count[1] * count[2]; at++) {
+        meaning x[3];
+        double params[3] = {0};
+        int pick[3] = {at % count[0], at / count[0] % count[1], at / count[0] / count[1]};
+        for (int i = 0; i < n; i++) {
+            x[i] = eval_special(type[i], pick[i]);
+            params[i] = meaning_number(x[i]);
+        }
+        for (int constant = 0; constant < 2; constant++) {
+            fxa_program *p = constant ? NULL : running;
+            if (!p) {
+                fxa_builder *b = eval_builder();
+                fxa_value arg[3];
+                for (int i = 0; i < n; i++) arg[i] = eval_operand(b, i, type[i], x[i], constant != 0);
+                p = eval_finish(b, fxa_builder_op(b, op, arg, (size_t)n));
+            }
+            T_REQUIRE(p);
+            eval_expect(op, p, params, meaning_op(op, x), constant ? "folded" : "run");
+            if (constant) fxa_program_destroy(p);
+            else running = p;
+        }
+    }
+    fxa_program_destroy(running);
+}
+
+/* Types x special values for all operations of one arity; combinations that the operation refuses are left out. */
+static void eval_sweep_arity(int arity) {
+    for (int op = 0; op < FXA_OP_COUNT; op++) {
+        if (meaning_arity((fxa_op)op) != arity) continue;
+        for (int combination = 0; combination < 27; combination++) {
+            fxa_type type[3] = {(fxa_type)(1 + combination % 3), (fxa_type)(1 + combination / 3 % 3),
+                                (fxa_type)(1 + combination / 9)};
+            meaning probe[3];
+            bool first_only = true;
+            for (int i = 0; i < 3; i++) {
+                probe[i] = eval_special(type[i], 0);
+                if (i >= arity && type[i] != FXA_FLOAT) first_only = false;
+            }
+            /* mixed clamps convert as mixed additions do: one type at a time keeps the cube small */
+            if (op == FXA_OP_CLAMP && (type[0] != type[1] || type[1] != type[2])) continue;
+            if (first_only && meaning_op((fxa_op)op, probe).type) eval_sweep((fxa_op)op, type);
+        }
+    }
+}
+
+TEST(operations_of_one_operand) { eval_sweep_arity(1); }
+TEST(operations_of_two_operands) { eval_sweep_arity(2); }
+TEST(operations_of_three_operands) { eval_sweep_arity(3); }
+
+static double eval_int2(fxa_op op, int32_t x, int32_t y) {
+    fxa__val v[2] = {{.i = x}, {.i = y}};
+    return fxa__op_eval(op, FXA_INT, FXA_INT, v).i;
+}
+
+static double eval_float1(fxa_op op, double x) { return fxa__op_eval(op, FXA_FLOAT, FXA_FLOAT, &(fxa__val){.f = x}).f; }
+
+/* The rules by name, with the numbers written out. */
+TEST(int_rules) {
+    T_INT(eval_int2(FXA_OP_ADD, INT32_MAX, 1), INT32_MIN);
+    T_INT(eval_int2(FXA_OP_MUL, 65536, 65536), 0);
+    T_INT(eval_int2(FXA_OP_FLOORDIV, 7, 0), 0);
+    T_INT(eval_int2(FXA_OP_MOD, 7, 0), 0);
+    T_INT(eval_int2(FXA_OP_FLOORDIV, -7, 2), -4);
+    T_INT(eval_int2(FXA_OP_MOD, -7, 2), 1);
+    T_INT(eval_int2(FXA_OP_MOD, 7, -2), -1);
+    T_INT(eval_int2(FXA_OP_FLOORDIV, INT32_MIN, -1), INT32_MIN);
+    T_INT(eval_int2(FXA_OP_MOD, INT32_MIN, -1), 0);
+    T_INT(eval_int2(FXA_OP_SHR, -8, 1), -4);
+    T_INT(eval_int2(FXA_OP_SHR, -1, 31), -1);
+    T_INT(eval_int2(FXA_OP_SHL, 1, 33), 2);
+    T_INT(eval_int2(FXA_OP_SHL, 3, 31), INT32_MIN);
+    T_INT(eval_int2(FXA_OP_SHR, 8, -31), 4);
+}
+
+TEST(float_rules) {
+    const double round[][2] = {{0.5, 0}, {1.5, 2}, {2.5, 2}, {-0.5, -0.0}, {-1.5, -2}, {0.49999999999999994, 0}};
+    for (size_t i = 0; i < sizeof round / sizeof round[0]; i++)
+        T_SAME(eval_float1(FXA_OP_ROUND, round[i][0]), round[i][1]);
+    const double toint[][2] = {{2.9, 2}, {-2.9, -2}, {NAN, 0}, {INFINITY, INT32_MAX}, {-INFINITY, INT32_MIN}, {3e9, INT32_MAX}};
+    for (size_t i = 0; i < sizeof toint / sizeof toint[0]; i++)
+        T_INT(fxa__op_eval(FXA_OP_INT, FXA_INT, FXA_FLOAT, &(fxa__val){.f = toint[i][0]}).i, toint[i][1]);
+    T_SAME(fxa__op_eval(FXA_OP_MIN, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = NAN}, {.f = 1}}).f, NAN);
+    T_SAME(fxa__op_eval(FXA_OP_MAX, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = 1}, {.f = NAN}}).f, NAN);
+    T_SAME(fxa__op_eval(FXA_OP_MULZ, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = 0}, {.f = INFINITY}}).f, 0);
+    T_SAME(fxa__op_eval(FXA_OP_MULZ, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = -0.0}, {.f = NAN}}).f, 0);
+    T_SAME(fxa__op_eval(FXA_OP_DIVZ, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = 0}, {.f = 0}}).f, 0);
+    T_SAME(fxa__op_eval(FXA_OP_MOD, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = -1.5}, {.f = 1}}).f, 0.5);
+    T_SAME(fxa__op_eval(FXA_OP_FLOORDIV, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = -1.5}, {.f = 1}}).f, -2);
+}
+
+/* Each function is the one its name says: against long double, a C library's f64 function errs by at most 2 units. */
+TEST(functions_against_long_double) {
+    const double x[] = {0.03125, 0.3, 0.7, 1.1, 2.9};
+    for (size_t i = 0; i < sizeof x / sizeof x[0]; i++) {
+        const long double v = x[i];
+        const struct { fxa_op op; long double want; } rows[] = {
+            {FXA_OP_SQRT, sqrtl(v)}, {FXA_OP_RSQRT, 1 / sqrtl(v)}, {FXA_OP_EXP, expl(v)}, {FXA_OP_EXP2, exp2l(v)},
+            {FXA_OP_LOG, logl(v)},   {FXA_OP_LOG2, log2l(v)},      {FXA_OP_TANH, tanhl(v)}, {FXA_OP_ERF, erfl(v)},
+            {FXA_OP_SIN, sinl(v)},   {FXA_OP_COS, cosl(v)},        {FXA_OP_TAN, tanl(v)},
+            {FXA_OP_SIGMOID, 1 / (1 + expl(-v))}};
+        for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+            T_NEAR(eval_float1(rows[r].op, x[i]), (double)rows[r].want, 4 * 0x1p-53 * fabs((double)rows[r].want));
+    }
+}
+
+/* ---- Loads -------------------------------------------------------------------------------------------------------- */
+
+/* The value of t[index...] by a program whose indices are the coordinates b, h, q, k and k_len. */
+static double eval_load_at(const fxa_view *view, const int32_t *index) {
+    static const fxa_input axis[FXA_MAX_RANK] = {FXA_INPUT_B, FXA_INPUT_H, FXA_INPUT_Q, FXA_INPUT_K, FXA_INPUT_K_LEN};
+    fxa_builder *b = eval_builder();
+    fxa_value at[FXA_MAX_RANK];
+    double in[FXA_INPUT_COUNT] = {0}, got = NAN;
+    for (int i = 0; i < view->rank; i++) {
+        at[i] = fxa_builder_input(b, axis[i]);
+        in[axis[i]] = index[i];
+    }
+    int32_t t = fxa_builder_tensor(b, "t", view->dtype, view->rank);
+    fxa_program *p = eval_finish(b, fxa_builder_load(b, t, at, (size_t)view->rank));
+    fxa_error err;
+    T_OK(fxa_program_eval(p, in, NULL, view, &got, NULL, &err));
+    fxa_program_destroy(p);
+    return got;
+}
+
+static double eval_load1(const fxa_view *view, int32_t index) { return eval_load_at(view, &index); }
+
+TEST(loads_of_every_dtype) {
+    const double f64[] = {1.5, -2};
+    const float f32[] = {1.5f, -2};
+    const uint16_t f16[] = {0x3e00, 0xc000}, bf16[] = {0x3fc0, 0xc000};
+    const int64_t i64[] = {INT64_C(3000000000), INT64_C(-3000000000)};
+    const int32_t i32[] = {INT32_MAX, INT32_MIN};
+    const int16_t i16[] = {32767, -32768};
+    const int8_t i8[] = {127, -128};
+    const uint8_t u8[] = {0, 255}, b8[] = {0, 7};
+    const struct { fxa_dtype dtype; const void *data; double first, second; } rows[] = {
+        {FXA_F64, f64, 1.5, -2},           {FXA_F32, f32, 1.5, -2},
+        {FXA_F16, f16, 1.5, -2},           {FXA_BF16, bf16, 1.5, -2},
+        {FXA_I64, i64, INT32_MAX, INT32_MIN}, {FXA_I32, i32, INT32_MAX, INT32_MIN},
+        {FXA_I16, i16, 32767, -32768},     {FXA_I8, i8, 127, -128},
+        {FXA_U8, u8, 0, 255},              {FXA_B8, b8, 0, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        fxa_view view = {rows[i].data, rows[i].dtype, 1, {2}, {1}};
+        T_SAME(eval_load1(&view, 0), rows[i].first);
+        T_SAME(eval_load1(&view, 1), rows[i].second);
+        T_SAME(eval_load1(&view, -1), rows[i].second);
+        T_SAME(eval_load1(&view, -2), rows[i].first);
+        T_SAME(eval_load1(&view, 2), 0);
+        T_SAME(eval_load1(&view, -3), 0);
+        T_SAME(eval_load1(&view, INT32_MAX), 0);
+        T_SAME(eval_load1(&view, INT32_MIN), 0);
+    }
+}
+
+TEST(loads_of_every_rank) {
+    double data[2 * 3 * 2 * 3 * 2];
+    for (int i = 0; i < 72; i++) data[i] = i;
+    fxa_view view = {data, FXA_F64, 5, {2, 3, 2, 3, 2}, {36, 12, 6, 2, 1}};
+    for (int i = 0; i < 72; i++) {
+        int32_t at[5] = {i / 36, i / 12 % 3, i / 6 % 2, i / 2 % 3, i % 2}, back[5];
+        for (int d = 0; d < 5; d++) back[d] = at[d] - (int32_t)view.size[d];
+        T_SAME(eval_load_at(&view, at), i);
+        T_SAME(eval_load_at(&view, back), i);
+        at[i % 5] = (int32_t)view.size[i % 5];
+        T_SAME(eval_load_at(&view, at), 0);
+    }
+    const double want[] = {0, 36, 48, 54, 56};
+    const int32_t ones[] = {1, 1, 1, 1};
+    for (int rank = 0; rank < 5; rank++) {
+        view.rank = rank;
+        T_SAME(eval_load_at(&view, ones), want[rank]);
+    }
+}
+
+TEST(loads_by_strides) {
+    const float data[] = {0, 1, 2, 3, 4, 5};
+    fxa_view back = {data + 5, FXA_F32, 1, {6}, {-1}}, same = {data + 3, FXA_F32, 1, {1000}, {0}};
+    fxa_view transposed = {data, FXA_F32, 2, {3, 2}, {1, 3}};
+    for (int i = 0; i < 6; i++) T_SAME(eval_load1(&back, i), 5 - i);
+    T_SAME(eval_load1(&same, 999), 3);
+    T_SAME(eval_load1(&same, 1000), 0);
+    T_SAME(eval_load_at(&transposed, (int32_t[]){2, 1}), 5);
+    T_SAME(eval_load_at(&transposed, (int32_t[]){2, -2}), 2);
+}
+
+TEST(loads_of_empty_tensors_and_wild_strides_read_zero) {
+    fxa_view empty = {NULL, FXA_F32, 1, {0}, {1}}, half = {NULL, FXA_F32, 2, {5, 0}, {1, 1}};
+    T_SAME(eval_load1(&empty, 0), 0);
+    T_SAME(eval_load1(&empty, -1), 0);
+    T_SAME(eval_load_at(&half, (int32_t[]){1, 0}), 0);
+    const float one = 1;
+    fxa_view wild = {&one, FXA_F32, 2, {3, 3}, {INT64_MAX, INT64_MAX}};
+    T_SAME(eval_load_at(&wild, (int32_t[]){2, 0}), 0); /* an offset past 64 bits is outside */
+    T_SAME(eval_load_at(&wild, (int32_t[]){1, 1}), 0);
+    T_SAME(eval_load_at(&wild, (int32_t[]){0, 0}), 1);
+}
+
+/* the offset is 64 bits wide. */
+TEST(offsets_are_64_bit) {
+    fxa_view big = {NULL, FXA_F32, 2, {100000, 100000}, {100000, 1}};
+    int64_t at = 0;
+    T_CHECK(fxa__view_offset(&big, (int32_t[]){99999, 99999}, &at));
+    T_INT(at, INT64_C(9999999999));
+    T_CHECK(fxa__view_offset(&big, (int32_t[]){-1, -100000}, &at));
+    T_INT(at, INT64_C(9999900000));
+    T_CHECK(!fxa__view_offset(&big, (int32_t[]){0, 100000}, &at));
+}
+
+/* An index may itself be loaded. */
+TEST(loads_by_loaded_indices) {
+    const int64_t page[] = {2, INT64_C(1) << 40, -1};
+    const double value[] = {10, 20, 30};
+    fxa_view views[2] = {{page, FXA_I64, 1, {3}, {1}}, {value, FXA_F64, 1, {3}, {1}}};
+    fxa_builder *b = eval_builder();
+    fxa_value q = fxa_builder_input(b, FXA_INPUT_Q);
+    fxa_value at = fxa_builder_load(b, fxa_builder_tensor(b, "page", FXA_I64, 1), &q, 1);
+    fxa_program *p = eval_finish(b, fxa_builder_load(b, fxa_builder_tensor(b, "value", FXA_F64, 1), &at, 1));
+    const double want[] = {30, 0, 30};
+    for (int i = 0; i < 3; i++) {
+        double in[FXA_INPUT_COUNT] = {[FXA_INPUT_Q] = i}, got;
+        fxa_error err;
+        T_OK(fxa_program_eval(p, in, NULL, views, &got, NULL, &err));
+        T_SAME(got, want[i]);
+    }
+    fxa_program_destroy(p);
+}
+
+/* ---- The public call ---------------------------------------------------------------------------------------------- */
+
+TEST(inputs_reach_the_program) {
+    for (int i = 0; i < FXA_INPUT_DSCORE; i++) {
+        fxa_builder *b = eval_builder();
+        fxa_program *p = eval_finish(b, fxa_builder_input(b, (fxa_input)i));
+        double in[FXA_INPUT_COUNT] = {0.25, 1, 2, 3, 4, 5, 6, 0.75}, got;
+        fxa_error err;
+        int mask = 0;
+        T_OK(fxa_program_eval(p, in, NULL, NULL, &got, &mask, &err));
+        T_SAME(got, in[i]);
+        T_INT(mask, 1);
+        fxa_program_destroy(p);
+    }
+}
+
+TEST(backward_programs_give_dscore) {
+    fxa_builder *b = NULL;
+    fxa_program *p = NULL;
+    fxa_error err;
+    T_OK(fxa_builder_create(eval_context(), FXA_PROGRAM_BPROP, &b, &err));
+    fxa_builder_set_dscore(b, fxa_builder_op2(b, FXA_OP_MUL, fxa_builder_input(b, FXA_INPUT_DSCORE),
+                                              fxa_builder_input(b, FXA_INPUT_SCORE)));
+    T_OK(fxa_builder_finish(b, &p, &err));
+    double in[FXA_INPUT_COUNT] = {3, [FXA_INPUT_DSCORE] = 0.5}, got;
+    int mask = 0;
+    T_OK(fxa_program_eval(p, in, NULL, NULL, &got, &mask, &err));
+    T_SAME(got, 1.5);
+    T_INT(mask, 1);
+    fxa_builder_destroy(b);
+    fxa_program_destroy(p);
+}
+
+TEST(what_eval_refuses) {
+    fxa_builder *b = eval_builder();
+    fxa_value n = fxa_builder_param(b, "n", FXA_INT);
+    fxa_program *p = eval_finish(b, fxa_builder_load(b, fxa_builder_tensor(b, "bias", FXA_F32, 1), &n, 1));
+    float data[1] = {1};
+    double in[FXA_INPUT_COUNT] = {0}, n_value = 0, got = 77;
+    fxa_view view = {data, FXA_F32, 1, {1}, {1}}, bad = view;
+    fxa_error err;
+    T_STATUS(fxa_program_eval(NULL, in, &n_value, &view, &got, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_eval(p, NULL, &n_value, &view, &got, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_program_eval(p, in, NULL, &view, &got, NULL, &err), FXA_E_BINDING);
+    T_STATUS(fxa_program_eval(p, in, &n_value, NULL, &got, NULL, &err), FXA_E_BINDING);
+    T_STR(err.text, "the program has 1 params and 1 tensors, but their values are NULL");
+    in[FXA_INPUT_Q] = 0.5;
+    T_STATUS(fxa_program_eval(p, in, &n_value, &view, &got, NULL, &err), FXA_E_BINDING);
+    T_STR(err.text, "'q' is 0.5; a whole number of 32 bits is accepted");
+    in[FXA_INPUT_Q] = 2147483648.0;
+    T_STATUS(fxa_program_eval(p, in, &n_value, &view, &got, NULL, &err), FXA_E_BINDING);
+    in[FXA_INPUT_Q] = NAN;
+    T_STATUS(fxa_program_eval(p, in, &n_value, &view, &got, NULL, &err), FXA_E_BINDING);
+    in[FXA_INPUT_Q] = 0;
+    n_value = 1.5;
+    T_STATUS(fxa_program_eval(p, in, &n_value, &view, &got, NULL, &err), FXA_E_BINDING);
+    T_STR(err.text, "param 'n' is an int, got 1.5; a whole number of 32 bits is accepted");
+    n_value = 0;
+    bad.dtype = FXA_F64;
+    T_STATUS(fxa_program_eval(p, in, &n_value, &bad, &got, NULL, &err), FXA_E_BINDING);
+    T_STR(err.text, "tensor 'bias' is f32[1] in the program, got f64[1]");
+    bad = view;
+    bad.size[0] = -1;
+    T_STATUS(fxa_program_eval(p, in, &n_value, &bad, &got, NULL, &err), FXA_E_BINDING);
+    T_STR(err.text, "size 0 of tensor 'bias' is -1; 0 or more is accepted");
+    bad = view;
+    bad.data = NULL;
+    T_STATUS(fxa_program_eval(p, in, &n_value, &bad, &got, NULL, &err), FXA_E_BINDING);
+    T_STR(err.text, "tensor 'bias' has elements but no data");
+    T_SAME(got, 77); /* nothing was written */
+    T_OK(fxa_program_eval(p, in, &n_value, &view, &got, NULL, NULL));
+    T_SAME(got, 1);
+    T_OK(fxa_program_eval(p, in, &n_value, &view, NULL, NULL, &err));
+    fxa_program_destroy(p);
+}
+
+T_MAIN
