@@ -72,7 +72,7 @@ static fxa_program *gallery_parse(fxa_context *ctx, const char *name) {
 
 /* Values that mean something under the name; other params are 3 or 1.25. */
 static const struct { const char *name; double value; } gallery_values[] = {
-    {"lowest", -0.8}, {"highest", 0.75}, {"floor_at", 1.7}, {"half", 4}, {"heads", HQ}, {"sinks", 1},
+    {"lowest", -0.6}, {"highest", 0.65}, {"half", 4}, {"heads", HQ}, {"sinks", 1},
 };
 
 typedef struct run {
@@ -247,44 +247,51 @@ static int64_t target_draw(const target *t, t_rng *r) {
     return e;
 }
 
-static void target_check(run *x, const target *t, const char *program, t_rng *r, tally *sum) {
-    int wanted = t->elements < SAMPLES ? (int)t->elements : SAMPLES, done = 0;
+/* False: with these data nothing can be said, since no gradient reaches it or kinks are everywhere. */
+static bool target_check(run *x, const target *t, const char *program, t_rng *r, tally *sum) {
+    int wanted = t->elements < SAMPLES ? (int)t->elements : SAMPLES, most = t->elements == 1 ? 1 : 4 * SAMPLES, done = 0;
     size_t nonzero = 0;
     for (size_t i = 0; i < t->elements; i++) {
         nonzero += t->gradient[i] != 0;
         if (!isfinite(t->gradient[i])) T_FAIL("%s: d%s[%zu] is %g\n", program, t->name, i, t->gradient[i]);
     }
-    if (nonzero == 0) T_FAIL("%s: no gradient reaches %s\n", program, t->name);
-    for (int draws = 0; done < wanted && draws < 4 * SAMPLES; draws++) {
+    for (int draws = 0; done < wanted && draws < most; draws++) {
         bool smooth = target_compare(x, t, target_draw(t, r), program);
         done += smooth, sum->compared += smooth, sum->drawn++, sum->kinks += !smooth;
     }
-    if (done == 0) T_FAIL("%s: no element of %s away from kinks\n", program, t->name);
+    return done > 0 && nonzero > 0;
 }
 
-static void gallery_check_gradients(fxa_context *ctx, const fxa_program *p, const char *name, t_rng *r, tally *sum) {
-    T_REQUIRE(fxa_program_tensor_count(p) <= MAX_TENSORS && fxa_program_param_count(p) <= MAX_PARAMS);
-    run *x = run_start(ctx, p, r);
+static bool run_check(run *x, const fxa_program *p, const char *name, t_rng *r, tally *sum) {
     int before = t_failures;
     run_backward(x);
-    if (t_failures != before) {
-        T_FAIL("%s did not run\n", name);
-        run_end(x);
-        return;
-    }
+    if (t_failures != before) return false;
     target qkv[] = {{"Q", x->q, FXA_F64, x->dq, B * HQ * SQ * D},
                     {"K", x->k, FXA_F64, x->dk, B * HKV * SK * D},
                     {"V", x->v, FXA_F64, x->dv, B * HKV * SK * DV}};
-    for (int i = 0; i < 3; i++) target_check(x, &qkv[i], name, r, sum);
+    bool good = true;
+    for (int i = 0; i < 3; i++) good &= target_check(x, &qkv[i], name, r, sum);
     for (size_t i = 0; i < x->n_tensors; i++) {
         target t = {fxa_program_tensor(p, i).name, x->tensors[i], x->dtype[i], x->dtensors[i], x->elements[i]};
-        if (x->dtensors[i]) target_check(x, &t, name, r, sum);
+        if (x->dtensors[i]) good &= target_check(x, &t, name, r, sum);
     }
     for (size_t i = 0; i < x->n_params; i++) {
         target t = {fxa_program_param(p, i).name, &x->params[i], FXA_F64, &x->dparams[i], 1};
-        if (x->backward.param_grads >> i & 1) target_check(x, &t, name, r, sum);
+        if (x->backward.param_grads >> i & 1) good &= target_check(x, &t, name, r, sum);
     }
-    run_end(x);
+    return good;
+}
+
+/* Every target must have been compared with one set of data; a few sets are tried. */
+static void gallery_check_gradients(fxa_context *ctx, const fxa_program *p, const char *name, t_rng *r, tally *sum) {
+    T_REQUIRE(fxa_program_tensor_count(p) <= MAX_TENSORS && fxa_program_param_count(p) <= MAX_PARAMS);
+    bool good = false;
+    for (int attempt = 0; attempt < 4 && !good; attempt++) {
+        run *x = run_start(ctx, p, r);
+        good = run_check(x, p, name, r, sum);
+        run_end(x);
+    }
+    if (!good) T_FAIL("%s: did not run, or some gradient is always 0 or at a kink\n", name);
 }
 
 /* ---- Tests ------------------------------------------------------------------------------------------------------ */
