@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where rows lie and which coordinates programs see, for batches, padding, packed sequences, pages and maps.
+ */
+#include "problem_case.h"
+
+static fxa_error err;
+
+static fxa__problem *make(const fxa_problem *p) {
+    fxa__problem *made = NULL;
+    T_OK(fxa__problem_create(case_host(), p, &made, &err));
+    return made;
+}
+
+TEST(plain_batches) {
+    fxa_problem p = case_forward();
+    p.flags = FXA_WANT_LSE | FXA_PADDING;
+    p.k.layout = FXA_LAYOUT_SBHD;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    int32_t len_k[2] = {4, 0};
+    fxa__bind bind = {0};
+    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    for (int64_t b = 0; b < 2; b++) {
+        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        T_INT(seq.q_len, 5);
+        T_INT(seq.k_len, len_k[b]);
+        T_INT(seq.q_start, 0);
+        T_INT(seq.q_len_seen, 5);
+        T_INT(seq.k_len_seen, len_k[b]);
+        for (int64_t h = 0; h < 2; h++)
+            for (int64_t s = 0; s < 5; s++) {
+                T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, h, s), ((b * 4 + h) * 5 + s) * 8);
+                T_INT(fxa__row_offset(made, &seq, &made->p.lse, false, &bind, b, h, s), (b * 4 + h) * 5 + s);
+                T_INT(fxa__row_offset(made, &seq, &made->p.k, true, &bind, b, h, s), ((s * 2 + b) * 2 + h) * 8);
+            }
+    }
+    fxa__problem_release(made);
+}
+
+TEST(padding_of_queries) {
+    fxa_problem p = case_forward();
+    p.flags = FXA_PADDING;
+    p.q_len = 100;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    int32_t len_q[2] = {0, 3};
+    fxa__bind bind = {0};
+    bind.slot[FXA_SLOT_LEN_Q] = len_q;
+    fxa__seq seq = fxa__seq_get(made, &bind, 1);
+    T_INT(seq.q_len, 3);
+    T_INT(seq.k_len, 6);
+    T_INT(seq.q_len_seen, 100); /* a shard is told the length of the whole */
+    T_INT(seq.k_len_seen, 6);
+    fxa__problem_release(made);
+}
+
+TEST(packed_sequences) {
+    fxa_problem p = case_forward();
+    p.flags = FXA_VARLEN | FXA_WANT_LSE;
+    p.total_q = 9, p.total_k = 11;
+    p.q.layout = FXA_LAYOUT_BSHD;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    int32_t cu_q[3] = {1, 5, 9}, cu_k[3] = {0, 6, 6};
+    fxa__bind bind = {0};
+    bind.slot[FXA_SLOT_CU_Q] = cu_q;
+    bind.slot[FXA_SLOT_CU_K] = cu_k;
+    for (int64_t b = 0; b < 2; b++) {
+        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        T_INT(seq.q_len, 4);
+        T_INT(seq.k_len, b ? 0 : 6);
+        T_INT(seq.q_start, cu_q[b]);
+        T_INT(seq.k_start, cu_k[b]);
+        T_INT(seq.k_len_seen, b ? 0 : 6);
+        T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, 3, 2), ((cu_q[b] + 2) * 4 + 3) * 8);
+        T_INT(fxa__row_offset(made, &seq, &made->p.lse, false, &bind, b, 3, 2), 3 * 9 + cu_q[b] + 2);
+        T_INT(fxa__row_offset(made, &seq, &made->p.v, true, &bind, b, 1, 2), (1 * 11 + cu_k[b] + 2) * 3);
+    }
+    fxa__problem_release(made);
+}
+
+TEST(pages) {
+    fxa_problem p = case_backward();
+    p.flags |= FXA_PAGED;
+    p.page_size = 4, p.n_pages = 8;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    int32_t pages[2][2] = {{7, 0}, {3, 5}};
+    fxa__bind bind = {0};
+    bind.slot[FXA_SLOT_PAGES] = pages;
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t s = 0; s < 6; s++) {
+            fxa__seq seq = fxa__seq_get(made, &bind, b);
+            int64_t page = pages[b][s / 4];
+            T_INT(fxa__row_offset(made, &seq, &made->p.k, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);
+            T_INT(fxa__row_offset(made, &seq, &made->p.dv_grad, true, &bind, b, 1, s),
+                  ((page * 2 + 1) * 4 + s % 4) * 3);
+            if (s < 5) T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, 1, s), ((b * 4 + 1) * 5 + s) * 8);
+        }
+    fxa__problem_release(made);
+}
+
+TEST(maps) {
+    fxa_problem p = case_forward();
+    p.map_b.base = 10;
+    p.map_h.kind = FXA_MAP_TABLE;
+    p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 3;
+    p.map_q.segment[0] = (fxa_segment){0, 100, 1};
+    p.map_q.segment[1] = (fxa_segment){2, 50, -2};
+    p.map_q.segment[2] = (fxa_segment){4, 7, 0};
+    p.map_k.base = 3, p.map_k.step = 2, p.map_k.dynamic = 1;
+    fxa__problem *made = make(&p);
+    T_REQUIRE(made);
+    int32_t heads[4] = {9, -1, 5, INT32_MAX}, shift = 40;
+    fxa__bind bind = {0};
+    bind.slot[FXA_SLOT_MAP_H] = heads;
+    bind.slot[FXA_SLOT_DYN_K] = &shift;
+    const int32_t rows[5] = {100, 101, 50, 48, 7};
+    for (int64_t i = 0; i < 5; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_Q, i), rows[i]);
+    for (int64_t i = 0; i < 4; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_H, i), heads[i]);
+    for (int64_t i = 0; i < 2; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_B, i), 10 + i);
+    for (int64_t i = 0; i < 6; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_K, i), 43 + 2 * i);
+    shift = INT32_MAX; /* what is only known at run time wraps as program ints do */
+    T_INT(fxa__coord(made, &bind, FXA_INPUT_K, 0), INT32_MIN + 2);
+    fxa__problem_release(made);
+}
+
+T_MAIN
