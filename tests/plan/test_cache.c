@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan cache on its own, with builds that the test controls: order of eviction, limits, sharing of builds in flight,
- * parallel builds, failures. Keys here are a small number in the first bytes.
+ * The plan cache on its own, with builds that the test controls: order of eviction, limits, sharing of builds in
+ * flight, parallel builds, failures. Keys here are a small number in the first bytes.
  */
 #include "plan/plan.h"
 #include "support/fail_alloc.h"
@@ -214,7 +214,7 @@ TEST(agrees_with_a_plain_model) {
     rig_end(&r, built);
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------------------------------ */
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 typedef struct getter {
     pthread_t thread;

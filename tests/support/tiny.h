@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One small attention problem with data, for tests that are about plans and not about numbers: f64, GQA, a soft cap by a
- * param, a bias by a captured tensor, causal. The expected forward result is computed here by plain loops.
+ * One small attention problem with data, for tests that are about plans and not about numbers: f64, GQA, a soft cap by
+ * a param, a bias by a captured tensor, causal. The expected forward result is computed here by plain loops.
  */
 #ifndef FXA_TESTS_TINY_H
 #define FXA_TESTS_TINY_H

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plan bytes: the format as described in src/plan/blob.c, what a loaded plan is, golden files, other versions.
+ * test_blob_hostile.c has the damage. FXA_TEST_UPDATE=1 writes the golden files anew.
+ */
+#include "plan/plan.h"
+#include "support/plan_bytes.h"
+#include "support/tiny.h"
+#include "t.h"
+
+static fxa_context *blob_context(void) {
+    fxa_context *ctx = NULL;
+    return fxa_context_create(NULL, &ctx, NULL) == FXA_OK ? ctx : NULL;
+}
+
+/* ---- Good bytes -------------------------------------------------------------------------------------------------- */
+
+/* magic, format version, library and engine versions, device and key are where the format says. */
+TEST(the_layout_is_as_documented) {
+    fxa_context *ctx = blob_context();
+    T_REQUIRE(ctx);
+    for (int c = 0; c < BLOB_CASES; c++) {
+        static blob_bytes b, again;
+        static blob_parts p;
+        fxa_error err;
+        T_OK(blob_cases[c].make(ctx, &b, &err));
+        T_REQUIRE(blob_parts_read(&b, &p));
+        T_INT(p.format, 1);
+        T_STR(p.library, FXA_VERSION_STRING);
+        T_STR(p.engine, "ref");
+        T_STR(p.device, "host");
+        T_INT(p.n_sections, 1);
+        T_INT(p.id[0], 1);
+        fxa_plan *plan = NULL;
+        uint8_t key[16];
+        T_OK(fxa_plan_load(ctx, b.data, b.size, &plan, &err));
+        fxa_plan_key(plan, key);
+        T_CHECK(memcmp(key, p.key, 16) == 0);
+        fxa_plan_destroy(plan);
+        blob_parts_write(&p, &again);
+        T_INT(again.size, b.size);
+        T_CHECK(memcmp(again.data, b.data, b.size) == 0);
+    }
+    fxa_context_destroy(ctx);
+}
+
+TEST(save_is_two_calls) {
+    fxa_context *ctx = blob_context();
+    T_REQUIRE(ctx);
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    static blob_bytes b;
+    T_OK(blob_cases[BLOB_IDENTITY].make(ctx, &b, &err));
+    T_OK(fxa_plan_load(ctx, b.data, b.size, &plan, &err));
+    size_t needed = 0;
+    T_OK(fxa_plan_save(plan, NULL, 0, &needed, &err));
+    T_INT(needed, b.size);
+    uint8_t *room = malloc(needed);
+    T_STATUS(fxa_plan_save(plan, room, needed - 1, &needed, &err), FXA_E_ARGUMENT);
+    T_OK(fxa_plan_save(plan, room, needed, NULL, &err));
+    T_CHECK(memcmp(room, b.data, b.size) == 0);
+    T_STATUS(fxa_plan_save(plan, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
+    free(room);
+    fxa_plan_destroy(plan);
+    fxa_context_destroy(ctx);
+}
+
+/* A loaded plan is the saved one: same key, same bytes, same results to the bit, in another context. */
+TEST(a_loaded_plan_gives_the_same_results) {
+    fxa_context *ctx = blob_context(), *other = blob_context();
+    T_REQUIRE(ctx && other);
+    fxa_error err;
+    static tiny t, u;
+    T_OK(tiny_backward(ctx, &t, &err));
+    T_OK(tiny_backward(ctx, &u, &err));
+    fxa_plan *plan = NULL, *loaded = NULL;
+    T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
+    static blob_bytes b, again;
+    T_OK(fxa_plan_save(plan, b.data, BLOB_ROOM, &b.size, &err));
+    T_OK(fxa_plan_load(other, b.data, b.size, &loaded, &err));
+    memset(b.data, 0, BLOB_ROOM); /* the bytes were only borrowed */
+    fxa_context_destroy(other);
+    T_OK(fxa_plan_save(loaded, again.data, BLOB_ROOM, &again.size, &err));
+    T_OK(fxa_plan_save(plan, b.data, BLOB_ROOM, &b.size, &err));
+    T_INT(again.size, b.size);
+    T_CHECK(memcmp(again.data, b.data, b.size) == 0);
+    T_STR(fxa_plan_engine(loaded), fxa_plan_engine(plan));
+    T_INT(fxa_plan_workspace(loaded), fxa_plan_workspace(plan));
+    T_INT(fxa_plan_is_deterministic(loaded), fxa_plan_is_deterministic(plan));
+    T_OK(tiny_run(plan, &t.args, &err));
+    T_OK(tiny_run(loaded, &u.args, &err));
+    T_CHECK(memcmp(t.dq, u.dq, sizeof t.dq) == 0 && memcmp(t.dk, u.dk, sizeof t.dk) == 0);
+    T_CHECK(memcmp(t.dv, u.dv, sizeof t.dv) == 0 && memcmp(t.dslopes, u.dslopes, sizeof t.dslopes) == 0);
+    T_SAME(t.dcap, u.dcap);
+    T_CHECK(t.dcap != 0);
+    fxa_plan_destroy(plan);
+    fxa_plan_destroy(loaded);
+    tiny_end(&t);
+    tiny_end(&u);
+    fxa_context_destroy(ctx);
+}
+
+/* Loading goes through the cache and warms it. */
+TEST(loading_goes_through_the_cache) {
+    fxa_context *maker = blob_context(), *ctx = blob_context();
+    T_REQUIRE(maker && ctx);
+    fxa_error err;
+    static blob_bytes b;
+    static tiny t;
+    fxa_cache_stats s;
+    T_OK(blob_cases[BLOB_TINY_FORWARD].make(maker, &b, &err));
+    fxa_plan *plan = NULL;
+    for (int i = 0; i < 3; i++) {
+        T_OK(fxa_plan_load(ctx, b.data, b.size, &plan, &err));
+        fxa_plan_destroy(plan);
+    }
+    T_OK(tiny_forward(ctx, &t, &err));
+    t.problem.engine = "ref";
+    T_OK(fxa_attention(ctx, &t.problem, &t.args, &err));
+    T_NEAR(tiny_error(&t), 0, TINY_TOLERANCE);
+    fxa_cache_get_stats(ctx, &s);
+    T_INT(s.builds, 1);
+    T_INT(s.hits, 3);
+    tiny_end(&t);
+    fxa_context_destroy(ctx);
+    fxa_context_destroy(maker);
+}
+
+/* ---- Golden files ------------------------------------------------------------------------------------------------ */
+
+static void golden_write(const char *path, const blob_bytes *b) {
+    FILE *f = fopen(path, "w");
+    if (!f) {
+        T_FAIL("cannot write %s\n", path);
+        return;
+    }
+    for (size_t i = 0; i < b->size; i++) fprintf(f, "%02x%s", b->data[i], i % 40 == 39 || i + 1 == b->size ? "\n" : "");
+    fclose(f);
+}
+
+static bool golden_read(const char *path, blob_bytes *b) {
+    FILE *f = fopen(path, "r");
+    if (!f) return false;
+    unsigned x;
+    for (b->size = 0; b->size < BLOB_ROOM && fscanf(f, "%2x", &x) == 1; b->size++) b->data[b->size] = (uint8_t)x;
+    fclose(f);
+    return true;
+}
+
+/* The bytes of today's plans are those of the golden files, on every machine; and the golden files load. */
+TEST(golden_files) {
+    fxa_context *ctx = blob_context();
+    T_REQUIRE(ctx);
+    for (int c = 0; c < BLOB_CASES; c++) {
+        static blob_bytes b, golden;
+        char path[512];
+        fxa_error err;
+        fxa_plan *plan = NULL;
+        snprintf(path, sizeof path, "%s/tests/golden/plans/%s.hex", FXA_SOURCE_DIR, blob_cases[c].name);
+        T_OK(blob_cases[c].make(ctx, &b, &err));
+        if (getenv("FXA_TEST_UPDATE")) golden_write(path, &b);
+        if (!golden_read(path, &golden)) T_FAIL("cannot read %s\n", path);
+        if (golden.size != b.size || memcmp(golden.data, b.data, b.size) != 0)
+            T_FAIL("%s: %zu bytes that differ from the golden %zu\n", blob_cases[c].name, b.size, golden.size);
+        T_OK(fxa_plan_load(ctx, golden.data, golden.size, &plan, &err));
+        fxa_plan_destroy(plan);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Other versions ---------------------------------------------------------------------------------------------- */
+
+/* each mismatch is an error of its own, with both sides named. */
+TEST(other_versions_are_told_apart) {
+    fxa_context *ctx = blob_context();
+    T_REQUIRE(ctx);
+    static blob_bytes b;
+    static blob_parts good, p;
+    fxa_error err;
+    T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
+    T_REQUIRE(blob_parts_read(&b, &good));
+    T_OK(blob_parts_load(ctx, &good, &err));
+
+    p = good, p.format = 2;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
+    T_HAS(err.text, "format 2");
+    p = good, strcpy(p.library, "0.2.0");
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
+    T_HAS(err.text, "0.2.0");
+    T_HAS(err.text, FXA_VERSION_STRING);
+    p = good, strcpy(p.library, "0.1.77"); /* another patch release is no other format */
+    T_OK(blob_parts_load(ctx, &p, &err));
+    p = good, strcpy(p.engine, "abacus");
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
+    T_HAS(err.text, "abacus");
+    T_HAS(err.text, "ref");
+    p = good, strcpy(p.device, "sm_90");
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
+    T_HAS(err.text, "sm_90");
+    T_HAS(err.text, "host");
+    fxa_context_destroy(ctx);
+}
+
+/* Without code another engine version is compiled again, under the key of the engine that is here. */
+TEST(another_engine_version_is_rebuilt) {
+    fxa_context *ctx = blob_context();
+    T_REQUIRE(ctx);
+    static blob_bytes b;
+    static blob_parts p;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    uint8_t ours[16], key[16];
+    T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
+    T_REQUIRE(blob_parts_read(&b, &p));
+    memcpy(ours, p.key, 16);
+    p.engine_version += 5;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES); /* the key says the version it was made for */
+    T_HAS(err.text, "key");
+    fxa__reader r = {.data = p.section[0].data, .size = p.section[0].size};
+    fxa__problem *problem = NULL;
+    T_OK(fxa__problem_read(fxa__context_host(ctx), &r, &problem, &err));
+    fxa__plan_key_make(problem, "ref", p.engine_version, p.key);
+    fxa__problem_release(problem);
+    blob_parts_write(&p, &b);
+    T_OK(fxa_plan_load(ctx, b.data, b.size, &plan, &err));
+    fxa_plan_key(plan, key);
+    T_CHECK(memcmp(key, ours, 16) == 0);
+    fxa_plan_destroy(plan);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plan bytes from nobody knows where: all truncations, all single-bit flips, flips with every checksum and the key made
+ * to fit again, sections that lie, random damage. The answer is a status that blames the bytes, or a real plan.
+ */
+#include "plan/plan.h"
+#include "support/fail_alloc.h"
+#include "support/plan_bytes.h"
+#include "t.h"
+
+static fxa_context *hostile_context(void) {
+    fxa_context *ctx = NULL;
+    return fxa_context_create(NULL, &ctx, NULL) == FXA_OK ? ctx : NULL;
+}
+
+/* Sections that are missing, unknown, doubled, or lie where they should not. */
+TEST(sections_are_checked) {
+    fxa_context *ctx = hostile_context();
+    T_REQUIRE(ctx);
+    static blob_bytes b;
+    static blob_parts good, p;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
+    T_REQUIRE(blob_parts_read(&b, &good));
+
+    p = good, p.n_sections = 0;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+    p = good, p.id[0] = 9;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+    p = good, p.n_sections = 2, p.id[1] = 1, p.section[1] = p.section[0];
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+    p = good, p.n_sections = 2, p.id[1] = 2, p.section[1].size = 3; /* code for an engine that saves none */
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+    p = good, p.n_sections = 3, p.id[1] = 2, p.id[2] = 3;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+    p = good, p.section[0].size--;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+    p = good, p.section[0].size++;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+    p = good, p.section[0].size = 0;
+    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES);
+
+    /* Numbers of the table, in place: offset, size and the field that must be 0, each at its extremes. */
+    size_t table = b.size - good.section[0].size - 8 - 32;
+    static const uint64_t wild[] = {0, 1, 0x7fffffff, 0xffffffff, UINT64_MAX, UINT64_MAX - 7, (uint64_t)1 << 63};
+    for (size_t field = 0; field < 3; field++)
+        for (size_t i = 0; i < sizeof wild / sizeof *wild; i++) {
+            static blob_bytes bad;
+            bad = b;
+            static const size_t at[] = {4, 8, 16}, size[] = {4, 8, 8};
+            uint64_t value = field == 0 && (uint32_t)wild[i] == 0 ? 77 : wild[i];
+            for (size_t j = 0; j < size[field]; j++) bad.data[table + at[field] + j] = (uint8_t)(value >> (8 * j));
+            blob_reseal(&bad);
+            T_STATUS(fxa_plan_load(ctx, bad.data, bad.size, &plan, &err), FXA_E_BYTES);
+        }
+    fxa_context_destroy(ctx);
+}
+
+/* Every prefix is refused, and so is anything behind the end. Each is copied to its own block, so that a read past the
+ * end is seen by the address sanitizer. */
+TEST(every_truncation_is_refused) {
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    T_REQUIRE(ctx);
+    fxa_error err;
+    for (int c = 0; c < BLOB_CASES; c++) {
+        static blob_bytes b;
+        fxa_plan *plan = NULL;
+        T_OK(blob_cases[c].make(ctx, &b, &err));
+        for (size_t size = 0; size < b.size; size++) {
+            uint8_t *copy = malloc(size + 1);
+            memcpy(copy, b.data, size);
+            T_STATUS(fxa_plan_load(ctx, copy, size, &plan, &err), FXA_E_BYTES);
+            T_CHECK(!plan);
+            free(copy);
+        }
+        b.data[b.size] = 0;
+        T_STATUS(fxa_plan_load(ctx, b.data, b.size + 1, &plan, &err), FXA_E_BYTES);
+        T_HAS(err.text, "trailing");
+    }
+    fxa_context_destroy(ctx);
+    T_INT(memory.live_bytes, 0);
+}
+
+/* Every single-bit flip is seen. */
+TEST(every_bit_flip_is_refused) {
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    T_REQUIRE(ctx);
+    for (int c = 0; c < BLOB_CASES; c++) {
+        static blob_bytes b;
+        fxa_error err;
+        T_OK(blob_cases[c].make(ctx, &b, &err));
+        for (size_t bit = 0; bit < 8 * b.size; bit++) {
+            fxa_plan *plan = NULL;
+            b.data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            fxa_status status = fxa_plan_load(ctx, b.data, b.size, &plan, &err);
+            if ((status != FXA_E_BYTES && status != FXA_E_VERSION) || plan)
+                T_FAIL("%s, bit %zu: %s\n", blob_cases[c].name, bit, fxa_status_name(status));
+            b.data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+    }
+    fxa_context_destroy(ctx);
+    T_INT(memory.live_bytes, 0);
+}
+
+/* A bit of the problem flipped, checksums and key made to fit: what an attacker can do. Either an error that blames the
+ * bytes, or a plan whose bytes are exactly these. */
+static void forged_flip(fxa_context *ctx, blob_parts *p, size_t bit, const char *name) {
+    static blob_bytes b, again;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    fxa__problem *problem = NULL;
+    p->section[0].data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    fxa__reader r = {.data = p->section[0].data, .size = p->section[0].size};
+    if (fxa__problem_read(fxa__context_host(ctx), &r, &problem, &err) == FXA_OK)
+        fxa__plan_key_make(problem, p->engine, p->engine_version, p->key);
+    fxa__problem_release(problem);
+    blob_parts_write(p, &b);
+    fxa_status status = fxa_plan_load(ctx, b.data, b.size, &plan, &err);
+    if (status == FXA_OK) {
+        T_OK(fxa_plan_save(plan, again.data, BLOB_ROOM, &again.size, &err));
+        if (again.size != b.size || memcmp(again.data, b.data, b.size) != 0)
+            T_FAIL("%s, bit %zu: other bytes\n", name, bit);
+    } else if (status != FXA_E_BYTES && status != FXA_E_VERSION) {
+        T_FAIL("%s, bit %zu: %s: %s\n", name, bit, fxa_status_name(status), err.text);
+    }
+    fxa_plan_destroy(plan);
+    p->section[0].data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+}
+
+TEST(forged_flips_are_refused_or_real_plans) {
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&memory);
+    T_REQUIRE(ctx);
+    for (int c = 0; c < BLOB_CASES; c++) {
+        static blob_bytes b;
+        static blob_parts p;
+        fxa_error err;
+        T_OK(blob_cases[c].make(ctx, &b, &err));
+        T_REQUIRE(blob_parts_read(&b, &p));
+        for (size_t bit = 0; bit < 8 * p.section[0].size; bit++) forged_flip(ctx, &p, bit, blob_cases[c].name);
+    }
+    T_CHECK(memory.peak_bytes < 4 << 20); /* small bytes never ask for much memory */
+    fxa_context_destroy(ctx);
+    T_INT(memory.live_bytes, 0);
+    T_INT(memory.mistakes, 0);
+}
+
+/* Random damage: runs of bytes overwritten, cut out, repeated. */
+TEST(random_damage_is_refused) {
+    fxa_context *ctx = hostile_context();
+    T_REQUIRE(ctx);
+    t_rng rng = {t_seed()};
+    fxa_error err;
+    static blob_bytes good, bad;
+    T_OK(blob_cases[BLOB_RICH_BACKWARD].make(ctx, &good, &err));
+    for (int i = 0; i < t_scaled(3000); i++) {
+        fxa_plan *plan = NULL;
+        bad = good;
+        size_t at = (size_t)t_int(&rng, 0, (int64_t)good.size - 1);
+        size_t n = (size_t)t_int(&rng, 1, (int64_t)(good.size - at));
+        switch (t_int(&rng, 0, 2)) {
+        case 0:
+            for (size_t j = 0; j < n; j++) bad.data[at + j] = (uint8_t)t_next(&rng);
+            break;
+        case 1:
+            memmove(bad.data + at, bad.data + at + n, good.size - at - n);
+            bad.size -= n;
+            break;
+        default:
+            memcpy(bad.data + at + n, good.data + at, good.size - at);
+            bad.size += n;
+        }
+        if (bad.size == good.size && memcmp(bad.data, good.data, good.size) == 0) continue;
+        fxa_status status = fxa_plan_load(ctx, bad.data, bad.size, &plan, &err);
+        if (status != FXA_E_BYTES && status != FXA_E_VERSION) T_FAIL("round %d: %s\n", i, fxa_status_name(status));
+    }
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plan bytes for tests: a few saved plans, and the format of src/plan/blob.c taken apart and put together by a second
+ * implementation, written from its description alone.
+ */
+#ifndef FXA_TESTS_PLAN_BYTES_H
+#define FXA_TESTS_PLAN_BYTES_H
+
+#include "fxattn/fxattn.h"
+
+#include <stdbool.h>
+
+enum { BLOB_ROOM = 16384, BLOB_CASES = 4 };
+
+typedef struct blob_bytes {
+    uint8_t data[BLOB_ROOM];
+    size_t size;
+} blob_bytes;
+
+/* Saved plans of the reference engine. make returns a failure of the library, with its text. */
+typedef struct blob_case {
+    const char *name;
+    fxa_status (*make)(fxa_context *ctx, blob_bytes *out, fxa_error *err);
+} blob_case;
+extern const blob_case blob_cases[BLOB_CASES];
+enum { BLOB_IDENTITY, BLOB_TINY_FORWARD, BLOB_TINY_BACKWARD, BLOB_RICH_BACKWARD };
+
+typedef struct blob_parts {
+    uint32_t format;
+    uint8_t key[16];
+    char library[32], engine[32], device[32];
+    uint32_t engine_version;
+    uint32_t n_sections;
+    uint32_t id[4];
+    blob_bytes section[4];
+} blob_parts;
+
+bool blob_parts_read(const blob_bytes *b, blob_parts *p); /* false: something is not as described */
+void blob_parts_write(const blob_parts *p, blob_bytes *b); /* all sizes, offsets and checksums as they should be */
+void blob_reseal(blob_bytes *b);                           /* the header's checksum, after a change in place */
+
+/* Writes p and loads it; the plan, if any, is dropped again. */
+fxa_status blob_parts_load(fxa_context *ctx, const blob_parts *p, fxa_error *err);
+
+#endif
