@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tiles: how much of a problem's pairs the mask leaves to do, without a block mask in memory. Rectangles of tiles are
+ * classified as a whole and halved while they are mixed, so the cost follows the borders between classes. (R-92)
+ *
+ * A rectangle of local indices becomes boxes of coordinates through the maps: one box for an affine map, one for each
+ * segment that is touched. What is known only at run time stays unknown here: a table or a dynamic offset may give any
+ * coordinate; with PADDING or VARLEN q_len and k_len may be anything up to sq and sk (unless the problem fixes what the
+ * program reads), and a tile that the program leaves whole still counts as mixed, because the lengths may cut it.
+ */
+#include "tiles.h"
+
+#include "../base/num.h"
+
+/* ---- From local indices to coordinates ---------------------------------------------------------------------------------- */
+
+static bool tiles_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->dynamic; }
+
+/* base + step * i for i in first..last, into the box. The validator has made sure that it fits. */
+static void tiles_set_line(fxa_box *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
+    int64_t x = base + step * i.first, y = base + step * i.last;
+    box->lo[axis] = (int32_t)fxa__min_i64(x, y);
+    box->hi[axis] = (int32_t)fxa__max_i64(x, y);
+}
+
+/* Sets the axis to the coordinates of the first indices of *rest that one line of the map gives, and takes those from
+ * *rest. False: nothing is left. */
+static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice *rest, fxa_box *box) {
+    if (rest->first > rest->last) return false;
+    fxa__slice i = *rest;
+    int64_t base = map->base, step = map->step;
+    if (map->kind == FXA_MAP_SEGMENTS) {
+        uint32_t s = map->n_segments - 1;
+        while (map->segment[s].begin > i.first) s--;
+        if (s + 1 < map->n_segments) i.last = fxa__min_i64(i.last, map->segment[s + 1].begin - 1);
+        step = map->segment[s].step;
+        base = map->segment[s].base - step * map->segment[s].begin;
+    }
+    rest->first = i.last + 1;
+    if (tiles_is_open(map)) {
+        box->lo[axis] = INT32_MIN;
+        box->hi[axis] = INT32_MAX;
+        rest->first = rest->last + 1;
+    } else tiles_set_line(box, axis, base, step, i);
+    return true;
+}
+
+static void tiles_set_length(fxa_box *box, fxa_input axis, int64_t fixed, bool ragged, int64_t most) {
+    box->lo[axis] = (int32_t)(fixed > 0 ? fixed : ragged ? 0 : most);
+    box->hi[axis] = (int32_t)(fixed > 0 ? fixed : most);
+}
+
+fxa_tile fxa__tile_class(const fxa__problem *p, int64_t b, int64_t h, fxa__slice q, fxa__slice k, const double *params,
+                         const fxa_tensor_range *tensors) {
+    const fxa_problem *d = &p->p;
+    bool ragged = (d->flags & (FXA_PADDING | FXA_VARLEN)) != 0, first = true;
+    fxa_box box = {{0}, {0}};
+    fxa__slice one_b = {b, b}, one_h = {h, h};
+    fxa_tile all = FXA_TILE_MIXED;
+    tiles_next_line(&d->map_b, FXA_INPUT_B, &one_b, &box);
+    tiles_next_line(&d->map_h, FXA_INPUT_H, &one_h, &box);
+    tiles_set_length(&box, FXA_INPUT_Q_LEN, d->q_len, ragged, d->sq);
+    tiles_set_length(&box, FXA_INPUT_K_LEN, d->k_len, ragged, d->sk);
+    while (tiles_next_line(&d->map_q, FXA_INPUT_Q, &q, &box))
+        for (fxa__slice rest = k; tiles_next_line(&d->map_k, FXA_INPUT_K, &rest, &box); first = false) {
+            fxa_tile tile = fxa_program_classify(p->program, &box, params, tensors);
+            if (tile == FXA_TILE_MIXED || (!first && tile != all)) return FXA_TILE_MIXED;
+            all = tile;
+        }
+    return ragged && all == FXA_TILE_FULL ? FXA_TILE_MIXED : all;
+}
+
+/* ---- Counting ------------------------------------------------------------------------------------------------------------ */
+
+enum { TILES_DEPTH = 64 }; /* each axis is halved at most 31 times, and one half waits at each step */
+
+typedef struct tiles_rect { /* in tiles, inclusive */
+    fxa__slice q, k;
+} tiles_rect;
+
+typedef struct tiles_grid {
+    const fxa__problem *p;
+    int64_t b, h, tile_q, tile_k;
+    const double *params;
+    const fxa_tensor_range *tensors;
+} tiles_grid;
+
+static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
+    return (fxa__slice){tiles.first * tile, fxa__min_i64(size, (tiles.last + 1) * tile) - 1};
+}
+
+static fxa_tile tiles_class(const tiles_grid *g, const tiles_rect *r) {
+    fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->p.sq), k = tiles_indices(r->k, g->tile_k, g->p->p.sk);
+    return fxa__tile_class(g->p, g->b, g->h, q, k, g->params, g->tensors);
+}
+
+static int64_t tiles_length(fxa__slice s) { return s.last - s.first + 1; }
+
+/* Cuts the longer side; the second half is returned. */
+static tiles_rect tiles_cut(tiles_rect *r) {
+    tiles_rect other = *r;
+    bool by_q = tiles_length(r->q) >= tiles_length(r->k);
+    fxa__slice *low = by_q ? &r->q : &r->k, *high = by_q ? &other.q : &other.k;
+    low->last = low->first + tiles_length(*low) / 2 - 1;
+    high->first = low->last + 1;
+    return other;
+}
+
+/* `times`: how many tiles each tile of the grid stands for. */
+static void tiles_count_grid(const tiles_grid *g, tiles_rect all, uint64_t times, fxa_tile_counts *out) {
+    tiles_rect stack[TILES_DEPTH];
+    int n = 0;
+    stack[n++] = all;
+    while (n > 0) {
+        tiles_rect r = stack[--n];
+        uint64_t count = (uint64_t)tiles_length(r.q) * (uint64_t)tiles_length(r.k);
+        fxa_tile tile = tiles_class(g, &r);
+        if (tile == FXA_TILE_EMPTY) out->empty += count * times;
+        else if (tile == FXA_TILE_FULL) out->full += count * times;
+        else if (count == 1) out->mixed += times;
+        else {
+            tiles_rect other = tiles_cut(&r);
+            stack[n++] = other;
+            stack[n++] = r;
+        }
+    }
+}
+
+static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (size % tile != 0); }
+
+static void tiles_count_problem(const tiles_grid *g, fxa_tile_counts *out) {
+    int64_t nq = tiles_along(g->p->p.sq, g->tile_q), nk = tiles_along(g->p->p.sk, g->tile_k);
+    if (nq == 0 || nk == 0) return;
+    tiles_rect all = {{0, nq - 1}, {0, nk - 1}};
+    uint64_t times = 1;
+    fxa_facts facts;
+    fxa_program_facts(g->p->program, &facts);
+    if (!(facts.mask_depends >> FXA_INPUT_Q & 1u)) { /* every row of tiles is like the first */
+        times *= (uint64_t)nq;
+        all.q.last = 0;
+    }
+    if (!(facts.mask_depends >> FXA_INPUT_K & 1u)) {
+        times *= (uint64_t)nk;
+        all.k.last = 0;
+    }
+    tiles_count_grid(g, all, times, out);
+}
+
+fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h, int64_t tile_q,
+                           int64_t tile_k, const double *params, const fxa_tensor_range *tensors, fxa_tile_counts *out,
+                           fxa_error *err) {
+    if (ctx == NULL || problem == NULL || out == NULL)
+        return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", ctx == NULL ? "ctx" : problem == NULL ? "problem" : "out");
+    if (tile_q < 1 || tile_k < 1)
+        return fxa__fail(err, FXA_E_ARGUMENT, "tile_q is %lld and tile_k is %lld: accepted are 1 and more",
+                         (long long)tile_q, (long long)tile_k);
+    fxa__problem *p = NULL;
+    FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
+    fxa_status status = FXA_OK;
+    if (b < 0 || b >= p->p.b || h < 0 || h >= p->p.hq)
+        status = fxa__fail(err, FXA_E_ARGUMENT,
+                           "b is %lld and h is %lld: accepted are indices from 0, below %lld and %lld", (long long)b,
+                           (long long)h, (long long)p->p.b, (long long)p->p.hq);
+    else {
+        tiles_grid grid = {p, b, h, fxa__min_i64(tile_q, INT32_MAX), fxa__min_i64(tile_k, INT32_MAX), params, tensors};
+        fxa_tile_counts counts = {0, 0, 0};
+        tiles_count_problem(&grid, &counts);
+        *out = counts;
+        status = fxa__ok(err);
+    }
+    fxa__problem_release(p);
+    return status;
+}
