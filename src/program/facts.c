@@ -6,7 +6,8 @@
  * all pairs: whatever follows from the mask being true counts as a conjunct of it, however it is spelled (k <= q,
  * k < q + 1, !(q - k < 0), abs(q - k) <= 8 && ..., the same bound in both branches of an or).
  *
- * Program ints are read as whole numbers there: facts hold for coordinates and lengths from 0 to 2^30 - 1.
+ * Program ints are read as whole numbers there: facts hold for coordinates and lengths from 0 to 2^30 - 1 and for int
+ * tensors within -2^30 and 2^30.
  */
 #include "range.h"
 
@@ -151,8 +152,11 @@ static void facts_of_mask(const facts *f, int32_t mask) {
     fxa__range_small small;
     fxa__range r;
     fxa_box all = {{0}, {0}};
-    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) all.hi[i] = (1 << 30) - 1;
-    if (fxa__range_open(&r, &small, f->p, mask, &all, NULL, NULL)) {
+    fxa_tensor_range tensors[FXA_MAX_TENSORS];
+    const int32_t most = (1 << 30) - 1;
+    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) all.hi[i] = most;
+    for (int i = 0; i < f->p->n_tensors; i++) tensors[i] = (fxa_tensor_range){.known = 1, .lo = -most - 1, .hi = most};
+    if (fxa__range_open(&r, &small, f->p, mask, &all, NULL, tensors)) {
         for (int32_t i = fxa__range_of(&r, mask)->t.yes, first = i; i >= 0; i = r.bounds[i].next) {
             const fxa__bound *bound = &r.bounds[i];
             const fxa__row *form = &r.rows[bound->row];

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Facts by tables of spellings, what is no such fact, and dependences.
+ */
+#include "t.h"
+
+#include "program/program.h"
+#include "support/gen.h"
+
+static fxa_context *facts_ctx(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    return ctx;
+}
+
+static bool facts_get(fxa_context *ctx, const char *text, fxa_facts *out) {
+    fxa_program *p = NULL;
+    fxa_error err;
+    if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) {
+        T_FAIL("%s: %s\n", text, err.text);
+        return false;
+    }
+    fxa_program_facts(p, out);
+    fxa_program_destroy(p);
+    return true;
+}
+
+#define OPEN INT32_MAX
+#define PURE FXA_FACT_PURE_MASK
+#define CAUSAL FXA_FACT_CAUSAL
+#define BOTTOM FXA_FACT_CAUSAL_BOTTOM_RIGHT
+#define WINDOW FXA_FACT_WINDOW
+#define PADDING FXA_FACT_PADDING
+
+/* Only the mask is written, so PURE_MASK is set throughout. */
+static const struct {
+    const char *mask;
+    uint32_t flags;
+    int32_t left, right;
+} facts_masks[] = {
+    /* causal */
+    {"k <= q", CAUSAL, OPEN, 0},
+    {"q >= k", CAUSAL, OPEN, 0},
+    {"k < q + 1", CAUSAL, OPEN, 0},
+    {"k - 1 < q", CAUSAL, OPEN, 0},
+    {"q - k >= 0", CAUSAL, OPEN, 0},
+    {"0 <= q - k", CAUSAL, OPEN, 0},
+    {"k - q <= 0", CAUSAL, OPEN, 0},
+    {"k - q < 1", CAUSAL, OPEN, 0},
+    {"-1 < q - k", CAUSAL, OPEN, 0},
+    {"!(q < k)", CAUSAL, OPEN, 0},
+    {"!(k - q > 0)", CAUSAL, OPEN, 0},
+    {"2 * k <= 2 * q + 1", CAUSAL, OPEN, 0},
+    {"q + b >= k + b", CAUSAL, OPEN, 0},
+    {"-q <= -k", CAUSAL, OPEN, 0},
+    {"(q - k) // 4 >= 0", CAUSAL, OPEN, 0},
+    {"k <= q && b == 1", CAUSAL, OPEN, 0},
+    {"h == 2 && (b > 3 && !(k > q))", CAUSAL, OPEN, 0},
+    {"!(k > q || b == 7)", CAUSAL, OPEN, 0},
+    {"k <= q && h == 0 || k <= q && h > 3", CAUSAL, OPEN, 0},
+    {"where(h == 0, k <= q, k <= q && b == 1)", CAUSAL, OPEN, 0},
+    {"int(k <= q) == 1", CAUSAL, OPEN, 0},
+    /* not causal */
+    {"k <= q || b == 1", 0, OPEN, OPEN},
+    {"k <= 2 * q", 0, OPEN, OPEN},
+    {"k <= q + b", 0, OPEN, OPEN},
+    {"k // 2 <= q // 2", 0, OPEN, OPEN},
+    {"(k <= q) ^ (b == 1)", 0, OPEN, OPEN},
+    {"q <= k", WINDOW, 0, OPEN},
+    {"k < q", WINDOW, OPEN, -1},
+    {"q - k >= 1", WINDOW, OPEN, -1},
+    {"k <= q + 3", WINDOW, OPEN, 3},
+    /* windows */
+    {"q - k <= 10", WINDOW, 10, OPEN},
+    {"q - k < 11", WINDOW, 10, OPEN},
+    {"k >= q - 10", WINDOW, 10, OPEN},
+    {"k + 10 >= q", WINDOW, 10, OPEN},
+    {"k > q - 11", WINDOW, 10, OPEN},
+    {"k <= q && q - k < 1024", CAUSAL | WINDOW, 1023, 0},
+    {"q - k < 1024 && b == 0 && k <= q && q - k < 512", CAUSAL | WINDOW, 511, 0},
+    {"q - 10 <= k && k <= q + 5", WINDOW, 10, 5},
+    {"abs(q - k) <= 8", WINDOW, 8, 8},
+    {"abs(k - q) < 9", WINDOW, 8, 8},
+    {"abs(q - k) <= 8 && q >= k", CAUSAL | WINDOW, 8, 0},
+    {"q == k", CAUSAL | WINDOW, 0, 0},
+    {"q - k >= 2 && q - k <= 7", WINDOW, 7, -2},
+    {"(q - k) // 8 == 0", CAUSAL | WINDOW, 7, 0},
+    {"q - k == 3 || q - k == 5", WINDOW, 5, -3},
+    /* bottom right and padding */
+    {"k <= q + k_len - q_len", BOTTOM, OPEN, OPEN},
+    {"k <= q + (k_len - q_len)", BOTTOM, OPEN, OPEN},
+    {"q_len - q <= k_len - k", BOTTOM, OPEN, OPEN},
+    {"k - k_len < q - q_len + 1", BOTTOM, OPEN, OPEN},
+    {"k <= q + q_len - k_len", 0, OPEN, OPEN},
+    {"k < k_len", PADDING, OPEN, OPEN},
+    {"k_len > k", PADDING, OPEN, OPEN},
+    {"k + 1 <= k_len", PADDING, OPEN, OPEN},
+    {"k_len - k > 0 && k <= q", PADDING | CAUSAL, OPEN, 0},
+    {"q < q_len", 0, OPEN, OPEN},
+    {"k <= k_len", 0, OPEN, OPEN},
+    {"k < len[b]", PADDING, OPEN, OPEN},
+    {"len[b] - k >= 1", PADDING, OPEN, OPEN},
+    {"k < len[h]", 0, OPEN, OPEN},
+    {"k < len[b + 1]", 0, OPEN, OPEN},
+    {"k < wide[b, 0]", 0, OPEN, OPEN},
+    {"k >= len[b]", 0, OPEN, OPEN},
+    {"k < width", 0, OPEN, OPEN}, /* a param: known at run time only */
+    {"score > 0 && k <= q", CAUSAL, OPEN, 0},
+    {"false", 0, OPEN, OPEN},
+};
+
+TEST(masks) {
+    fxa_context *ctx = facts_ctx();
+    for (size_t i = 0; i < sizeof facts_masks / sizeof *facts_masks; i++) {
+        char text[512];
+        fxa_facts f;
+        snprintf(text, sizeof text, "tensor len : i32[1]\ntensor wide : i32[2]\nparam width : int\nmask = %s",
+                 facts_masks[i].mask);
+        if (!facts_get(ctx, text, &f)) continue;
+        if (f.flags != (facts_masks[i].flags | PURE) || f.window_left != facts_masks[i].left ||
+            f.window_right != facts_masks[i].right)
+            T_FAIL("%s: flags 0x%x, left %d, right %d, not 0x%x, %d, %d\n", facts_masks[i].mask, f.flags, f.window_left,
+                   f.window_right, facts_masks[i].flags | PURE, facts_masks[i].left, facts_masks[i].right);
+    }
+    fxa_context_destroy(ctx);
+}
+
+#define NO_MASK FXA_FACT_NO_MASK
+#define ADDITIVE FXA_FACT_ADDITIVE
+#define SOFTCAP FXA_FACT_SOFTCAP
+
+/* Only the score is written, so NO_MASK is set throughout. Params: cap 0, other 1. */
+static const struct {
+    const char *score;
+    uint32_t flags;
+    int32_t param;
+    double cap;
+} facts_scores[] = {
+    {"score", FXA_FACT_IDENTITY | PURE, -1, 0},
+    {"score + 1", ADDITIVE, -1, 0},
+    {"1 + score", ADDITIVE, -1, 0},
+    {"score - slopes[h] * (q - k)", ADDITIVE, -1, 0},
+    {"score + slopes[h] + other - k", ADDITIVE, -1, 0},
+    {"k * 0.5 + (other + score)", ADDITIVE, -1, 0},
+    {"1 - score", 0, -1, 0},
+    {"score + score", 0, -1, 0},
+    {"score * 2", 0, -1, 0},
+    {"score + tanh(score)", 0, -1, 0},
+    {"other", 0, -1, 0},
+    {"cap * tanh(score / cap)", SOFTCAP, 0, 0},
+    {"tanh(score / cap) * cap", SOFTCAP, 0, 0},
+    {"cap * tanh(score * (1 / cap))", SOFTCAP, 0, 0},
+    {"cap * tanh((score + slopes[h] * (q - k)) / cap)", SOFTCAP, 0, 0},
+    {"30 * tanh(score / 30)", SOFTCAP, -1, 30},
+    {"30 * tanh(score * (1 / 30))", SOFTCAP, -1, 30},
+    {"tanh((1 / 30) * score) * 30", SOFTCAP, -1, 30},
+    {"16 * tanh((score - q) / 16)", SOFTCAP, -1, 16},
+    {"tanh(score)", SOFTCAP, -1, 1},
+    {"30 * tanh(score / 20)", 0, -1, 0},
+    {"30 * tanh(score / cap)", 0, -1, 0},
+    {"cap * tanh(score / other)", 0, -1, 0},
+    {"cap * tanh(score * score / cap)", 0, -1, 0},
+    {"cap * tanh(score / cap) + 1", 0, -1, 0}, /* not outermost */
+    {"tanh(score * 0.5)", 0, -1, 0},
+};
+
+TEST(scores) {
+    fxa_context *ctx = facts_ctx();
+    for (size_t i = 0; i < sizeof facts_scores / sizeof *facts_scores; i++) {
+        char text[512];
+        fxa_facts f;
+        snprintf(text, sizeof text, "param cap : float\nparam other : float\ntensor slopes : f32[1]\nscore = %s",
+                 facts_scores[i].score);
+        if (!facts_get(ctx, text, &f)) continue;
+        if (f.flags != (facts_scores[i].flags | NO_MASK) || f.softcap_param != facts_scores[i].param ||
+            f.softcap != facts_scores[i].cap)
+            T_FAIL("%s: flags 0x%x, param %d, cap %g, not 0x%x, %d, %g\n", facts_scores[i].score, f.flags, f.softcap_param,
+                   f.softcap, facts_scores[i].flags | NO_MASK, facts_scores[i].param, facts_scores[i].cap);
+    }
+    fxa_context_destroy(ctx);
+}
+
+TEST(depends) {
+    fxa_context *ctx = facts_ctx();
+    fxa_facts f;
+    enum { S = 1 << FXA_INPUT_SCORE, B = 1 << FXA_INPUT_B, H = 1 << FXA_INPUT_H, Q = 1 << FXA_INPUT_Q, K = 1 << FXA_INPUT_K,
+           QL = 1 << FXA_INPUT_Q_LEN, KL = 1 << FXA_INPUT_K_LEN };
+    T_REQUIRE(facts_get(ctx, "", &f));
+    T_INT(f.score_depends, S);
+    T_INT(f.mask_depends, 0);
+    T_INT(f.flags, FXA_FACT_IDENTITY | PURE | NO_MASK);
+    T_REQUIRE(facts_get(ctx, "tensor t : f32[2]\nscore = score + t[h, q - k]\nmask = k < k_len - b && q < q_len", &f));
+    T_INT(f.score_depends, S | H | Q | K);
+    T_INT(f.mask_depends, B | Q | K | QL | KL);
+    T_REQUIRE(facts_get(ctx, "score = 0.5\nmask = score > 0.25 && q == 0", &f)); /* mask reads the new score: a constant */
+    T_INT(f.score_depends, 0);
+    T_INT(f.mask_depends, Q);
+    fxa_context_destroy(ctx);
+}
+
+/* What facts say of a mask holds at every pair: outside the bounds the mask is false. */
+TEST(random_masks) {
+    fxa_context *ctx = facts_ctx();
+    t_rng rng = {t_seed()};
+    int bounded = 0;
+    for (int i = 0; i < t_scaled(1500) && t_failures < 10; i++) {
+        uint8_t tape[64];
+        for (size_t j = 0; j < sizeof tape; j++) tape[j] = (uint8_t)t_next(&rng);
+        fxa_program *p = gen_program(ctx, tape, sizeof tape, GEN_AFFINE_MASK);
+        T_REQUIRE(p != NULL);
+        fxa_facts f;
+        fxa_program_facts(p, &f);
+        bounded += f.window_left != OPEN || f.window_right != OPEN;
+        for (int j = 0; j < 200; j++) {
+            double in[FXA_INPUT_COUNT] = {0}, value;
+            for (int k = FXA_INPUT_B; k <= FXA_INPUT_K_LEN; k++) in[k] = (double)t_int(&rng, 0, 60);
+            int mask = 0;
+            fxa_error err;
+            T_OK(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err));
+            double apart = in[FXA_INPUT_Q] - in[FXA_INPUT_K], lens = in[FXA_INPUT_K_LEN] - in[FXA_INPUT_Q_LEN];
+            if (!mask) continue;
+            T_CHECK(apart <= f.window_left && -apart <= f.window_right);
+            T_CHECK(!(f.flags & CAUSAL) || apart >= 0);
+            T_CHECK(!(f.flags & BOTTOM) || apart + lens >= 0);
+            T_CHECK(!(f.flags & PADDING) || in[FXA_INPUT_K] < in[FXA_INPUT_K_LEN]);
+        }
+        fxa_program_destroy(p);
+    }
+    T_CHECK(bounded > 10);
+    fxa_context_destroy(ctx);
+}
+
+/* More nodes than fit beside the stack: the same answers. */
+TEST(large) {
+    fxa_context *ctx = facts_ctx();
+    fxa_builder *b = NULL;
+    fxa_program *p = NULL;
+    fxa_error err;
+    T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+    fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
+    fxa_value mask = fxa_builder_op2(b, FXA_OP_LE, k, q), sum = fxa_builder_input(b, FXA_INPUT_SCORE);
+    for (int i = 0; i < 3000; i++) {
+        fxa_value t = fxa_builder_op2(b, FXA_OP_MUL, fxa_builder_input(b, FXA_INPUT_H), fxa_builder_int(b, i + 2));
+        sum = fxa_builder_op2(b, FXA_OP_ADD, sum, t);
+    }
+    fxa_builder_set_score(b, sum);
+    fxa_builder_set_mask(b, mask);
+    T_OK(fxa_builder_finish(b, &p, &err));
+    fxa_builder_destroy(b);
+    T_CHECK(fxa_program_node_count(p) > 4096);
+    fxa_facts f;
+    fxa_program_facts(p, &f);
+    T_INT(f.flags, ADDITIVE | CAUSAL);
+    T_INT(f.score_depends, 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_H);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
