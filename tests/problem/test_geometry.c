@@ -6,7 +6,7 @@
 
 static fxa_error err;
 
-static fxa__problem *make(const fxa_problem *p) {
+static fxa__problem *geometry_make(const fxa_problem *p) {
     fxa__problem *made = NULL;
     T_OK(fxa__problem_create(case_host(), p, &made, &err));
     return made;
@@ -16,7 +16,7 @@ TEST(plain_batches) {
     fxa_problem p = case_forward();
     p.flags = FXA_WANT_LSE | FXA_PADDING;
     p.k.layout = FXA_LAYOUT_SBHD;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_k[2] = {4, 0};
     fxa__bind bind = {0};
@@ -42,7 +42,7 @@ TEST(padding_of_queries) {
     fxa_problem p = case_forward();
     p.flags = FXA_PADDING;
     p.q_len = 100;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_q[2] = {0, 3};
     fxa__bind bind = {0};
@@ -60,7 +60,7 @@ TEST(packed_sequences) {
     p.flags = FXA_VARLEN | FXA_WANT_LSE;
     p.total_q = 9, p.total_k = 11;
     p.q.layout = FXA_LAYOUT_BSHD;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t cu_q[3] = {1, 5, 9}, cu_k[3] = {0, 6, 6};
     fxa__bind bind = {0};
@@ -84,7 +84,7 @@ TEST(pages) {
     fxa_problem p = case_backward();
     p.flags |= FXA_PAGED;
     p.page_size = 4, p.n_pages = 8;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t pages[2][2] = {{7, 0}, {3, 5}};
     fxa__bind bind = {0};
@@ -110,7 +110,7 @@ TEST(maps) {
     p.map_q.segment[1] = (fxa_segment){2, 50, -2};
     p.map_q.segment[2] = (fxa_segment){4, 7, 0};
     p.map_k.base = 3, p.map_k.step = 2, p.map_k.dynamic = 1;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t heads[4] = {9, -1, 5, INT32_MAX}, shift = 40;
     fxa__bind bind = {0};

@@ -14,7 +14,7 @@ static fxa_error err;
 static double scores[MERGE_KEYS], values[MERGE_KEYS][MERGE_D];
 
 /* One row of attention over keys from..to-1, in f64. */
-static double attend(int from, int to, double *o) {
+static double merge_attend(int from, int to, double *o) {
     double m = -INFINITY, sum = 0;
     for (int k = from; k < to; k++) m = fmax(m, scores[k]);
     for (int i = 0; i < MERGE_D; i++) o[i] = 0;
@@ -45,7 +45,8 @@ TEST(split_keys_join_again) {
             for (int i = 0; i < MERGE_D; i++) values[k][i] = t_real(&rng, -1, 1);
         }
         int split = (int)t_int(&rng, 0, MERGE_KEYS);
-        double lse_a = attend(0, split, o_a), lse_b = attend(split, MERGE_KEYS, o_b), lse = attend(0, MERGE_KEYS, want);
+        double lse_a = merge_attend(0, split, o_a), lse_b = merge_attend(split, MERGE_KEYS, o_b),
+               lse = merge_attend(0, MERGE_KEYS, want);
         fxa_merge_args a = merge_args(FXA_F64, FXA_F64);
         a.o_a_data = o_a, a.o_b_data = o_b, a.lse_a_data = &lse_a, a.lse_b_data = &lse_b;
         T_OK(fxa_merge(&a, &err));

@@ -18,7 +18,7 @@ static fxa_error err;
         fxa__problem_release(made);                                                                                    \
     } while (0)
 
-static fxa__problem *make(const fxa_problem *p) {
+static fxa__problem *problem_make(const fxa_problem *p) {
     fxa__problem *made = NULL;
     T_OK(fxa__problem_create(case_host(), p, &made, &err));
     return made;
@@ -36,7 +36,7 @@ TEST(defaults) {
     fxa_problem p = FXA_PROBLEM_INIT;
     p.b = 2, p.hq = 4, p.sq = 5, p.sk = 6, p.d = 8;
     p.engine = "ref";
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_INT(made->p.hkv, 4);
     T_INT(made->p.dv, 8);
@@ -62,7 +62,7 @@ TEST(dtypes_follow_q) {
     p.q.dtype = FXA_F64;
     p.dk.dtype = FXA_BF16;
     p.sink.dtype = FXA_F16;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_CHECK(made->f64);
     T_INT(made->p.v.dtype, FXA_F64);
@@ -87,7 +87,7 @@ TEST(layouts) {
     p.o = (fxa_operand){0, FXA_LAYOUT_STRIDED, {-60, 15, 3, -1}};
     p.lse.layout = FXA_LAYOUT_BSHD;
     p.max.layout = FXA_LAYOUT_SBHD;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     check_strides(&made->p.q, 160, 8, 32, 1);
     check_strides(&made->p.k, 16, 8, 32, 1);
@@ -106,7 +106,7 @@ TEST(packed_and_paged_layouts) {
     p.k.layout = FXA_LAYOUT_BSHD;
     p.v.layout = FXA_LAYOUT_SBHD;
     p.o = (fxa_operand){0, FXA_LAYOUT_STRIDED, {77, 3, 12, 1}};
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     check_strides(&made->p.q, 0, 72, 8, 1);
     check_strides(&made->p.k, 0, 8, 16, 1);
@@ -119,7 +119,7 @@ TEST(packed_and_paged_layouts) {
     p.flags |= FXA_PAGED;
     p.page_size = 4, p.n_pages = 7;
     p.v.layout = FXA_LAYOUT_BSHD;
-    made = make(&p);
+    made = problem_make(&p);
     T_REQUIRE(made);
     check_strides(&made->p.q, 160, 40, 8, 1);
     check_strides(&made->p.k, 64, 32, 8, 1);
@@ -137,7 +137,7 @@ TEST(captures_are_resolved_copies) {
     p.bprop = case_bprop();
     fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0};
     p.bprop_captures = &extra, p.n_bprop_captures = 1;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     memset(captures, 0xff, sizeof captures);
     const fxa_capture *c = made->p.captures;
@@ -269,7 +269,7 @@ TEST(expanded_and_reversed_inputs) {
     fxa_problem p = case_backward();
     p.dout = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, 0, 0, 0}}; /* */
     p.k = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, -48, -8, -1}};
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     check_strides(&made->p.dout, 0, 0, 0, 0);
     fxa__problem_release(made);
@@ -349,7 +349,7 @@ TEST(maps_reach_the_border) {
     p.map_k.base = INT32_MIN + 5, p.map_k.step = -1;
     p.map_h.kind = FXA_MAP_SEGMENTS, p.map_h.n_segments = 2, p.map_h.segment[1].begin = 1000;
     p.map_h.segment[1].base = INT64_MAX; /* begins past the last head: nothing is mapped by it */
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_INT(made->p.map_h.segment[0].step, 1);
     fxa__problem_release(made);
@@ -362,7 +362,7 @@ TEST(older_and_newer_callers) {
         unsigned char more[64];
     } newer;
     fxa_problem p = case_forward();
-    fxa__problem *made, *want = make(&p);
+    fxa__problem *made, *want = problem_make(&p);
     T_REQUIRE(want);
 
     memset(&newer, 0, sizeof newer);
@@ -400,7 +400,7 @@ TEST(zero_sizes) {
         if (i / 2 == 1) p.sq = 0;
         if (i / 2 == 2) p.sk = 0;
         if (i / 2 == 3) p.b = p.sq = p.sk = 0, p.flags |= FXA_PAGED, p.page_size = 16;
-        fxa__problem *made = make(&p);
+        fxa__problem *made = problem_make(&p);
         T_CHECK(made != NULL);
         fxa__problem_release(made);
     }
@@ -408,7 +408,7 @@ TEST(zero_sizes) {
     fxa_problem p = case_captured(captures, true);
     captures[0].size[0] = 0;
     captures[0].grad = 1;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_INT(made->p.captures[0].stride[0], 5);
     fxa__problem_release(made);
@@ -417,11 +417,11 @@ TEST(zero_sizes) {
 /* What a problem does not use is not looked at. */
 TEST(unused_fields_are_cleared) {
     fxa_problem p = case_forward();
-    fxa__problem *want = make(&p);
+    fxa__problem *want = problem_make(&p);
     p.dq.dtype = 99, p.dlse.layout = 99, p.lse.dtype = FXA_BF16;
     p.total_q = -5, p.n_pages = -5, p.page_size = 3, p.window_left = 7, p.dropout_p = -0.0;
     p.map_q.n_segments = 99, p.map_q.segment[3].base = 5;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made && want);
     T_CHECK(memcmp(made->key, want->key, 16) == 0);
     T_INT(made->p.lse.dtype, FXA_F32);
@@ -431,9 +431,9 @@ TEST(unused_fields_are_cleared) {
 
 TEST(backward_implies_lse) {
     fxa_problem p = case_backward();
-    fxa__problem *without = make(&p);
+    fxa__problem *without = problem_make(&p);
     p.flags |= FXA_WANT_LSE;
-    fxa__problem *with = make(&p);
+    fxa__problem *with = problem_make(&p);
     T_REQUIRE(with && without);
     T_CHECK(memcmp(with->key, without->key, 16) == 0);
     fxa__problem_release(with);
@@ -446,7 +446,7 @@ TEST(programs_are_owned) {
     fxa_problem p = case_captured(captures, true);
     fxa_program *mine = case_parse(FXA_PROGRAM_SCORE, CASE_TEXT);
     p.program = mine;
-    fxa__problem *made = make(&p);
+    fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     fxa_program_destroy(mine);
     T_INT(fxa_program_tensor_count(made->p.program), 3);

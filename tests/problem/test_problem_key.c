@@ -23,7 +23,7 @@ static keys keys_of(const fxa_problem *p) {
     return out;
 }
 
-static bool same(const uint8_t a[16], const uint8_t b[16]) {
+static bool keys_same(const uint8_t a[16], const uint8_t b[16]) {
     return memcmp(a, b, 16) == 0;
 }
 
@@ -58,8 +58,8 @@ static size_t n_seen;
 static void varied(const fxa_problem *p, int kind, const char *what) {
     keys k = keys_of(p);
     for (size_t i = 0; i < n_seen; i++)
-        if (same(k.key, seen[i].key)) T_FAIL("%s: the key is that of variant %zu\n", what, i);
-    if (n_seen && same(k.code_key, seen[0].code_key) != (kind == GEOMETRY)) T_FAIL("%s: wrong code key\n", what);
+        if (keys_same(k.key, seen[i].key)) T_FAIL("%s: the key is that of variant %zu\n", what, i);
+    if (n_seen && keys_same(k.code_key, seen[0].code_key) != (kind == GEOMETRY)) T_FAIL("%s: wrong code key\n", what);
     if (n_seen < sizeof seen / sizeof *seen) seen[n_seen++] = k;
 }
 
@@ -96,8 +96,8 @@ TEST(sizes_and_flags_reach_the_key) {
     VARIED(CODE, p.dropout_p = 0.25);
     VARIED(CODE, p.param_grads = 0);
     VARIED(CODE, p.bprop = NULL; p.n_bprop_captures = 0);
-    VARIED(CODE, p.pass = FXA_FORWARD; p.flags = FXA_CAUSAL; p.dropout_p = 0; p.bprop = NULL; p.n_bprop_captures = 0; p.param_grads = 0;
-           full_captures[0].grad = 0);
+    VARIED(CODE, p.pass = FXA_FORWARD; p.flags = FXA_CAUSAL; p.dropout_p = 0; p.bprop = NULL; p.n_bprop_captures = 0;
+           p.param_grads = 0; full_captures[0].grad = 0);
 }
 
 /* Each operand: another dtype is other code (rows have one dtype only), another stride is geometry. */
@@ -206,8 +206,8 @@ TEST(equal_content_has_equal_keys) {
     r.q = (fxa_operand){FXA_F32, FXA_LAYOUT_STRIDED, {160, 40, 8, 1}};
     r.map_q.step = 1;
     keys x = keys_of(&p), y = keys_of(&r);
-    T_CHECK(same(x.key, y.key) && same(x.code_key, y.code_key));
-    T_CHECK(!same(x.key, x.code_key));
+    T_CHECK(keys_same(x.key, y.key) && keys_same(x.code_key, y.code_key));
+    T_CHECK(!keys_same(x.key, x.code_key));
     fxa_program_destroy(program);
 }
 

@@ -10,7 +10,7 @@ static unsigned char arena[4096];
 static uint8_t marks[sizeof arena];
 
 /* Adds `bit` to every byte of every element; false when two elements share a byte. */
-static bool mark(const fxa__region *r, uint8_t bit) {
+static bool region_mark(const fxa__region *r, uint8_t bit) {
     int64_t at[FXA_MAX_RANK] = {0}, base = (const unsigned char *)r->data - arena;
     bool apart = true;
     if (fxa__region_is_empty(r)) return true;
@@ -28,7 +28,7 @@ static bool mark(const fxa__region *r, uint8_t bit) {
 }
 
 /* A region that lies in the arena, whatever its strides. */
-static bool random_region(t_rng *rng, fxa__region *r) {
+static bool region_random(t_rng *rng, fxa__region *r) {
     static const int64_t elements[] = {1, 2, 4, 8};
     int64_t lo, hi;
     *r = (fxa__region){NULL, elements[t_int(rng, 0, 3)], (int32_t)t_int(rng, 0, 4), {0}, {0}};
@@ -49,9 +49,9 @@ TEST(extent_and_nesting_match_brute_force) {
     for (int n = t_scaled(20000); n > 0; n--) {
         fxa__region r;
         int64_t lo, hi;
-        if (!random_region(&rng, &r)) continue;
+        if (!region_random(&rng, &r)) continue;
         memset(marks, 0, sizeof marks);
-        bool apart = mark(&r, 1);
+        bool apart = region_mark(&r, 1);
         if (fxa__region_is_nested(&r)) {
             nested++;
             T_CHECK(apart);
@@ -72,7 +72,7 @@ TEST(overlap_matches_brute_force) {
     int yes = 0, no_but_close = 0;
     for (int n = t_scaled(40000); n > 0; n--) {
         fxa__region a, b;
-        if (!random_region(&rng, &a) || !random_region(&rng, &b)) continue;
+        if (!region_random(&rng, &a) || !region_random(&rng, &b)) continue;
         if (t_int(&rng, 0, 1)) { /* slices of one buffer: equal strides, an offset inside */
             memcpy(b.stride, a.stride, sizeof b.stride);
             b.rank = a.rank;
@@ -83,8 +83,8 @@ TEST(overlap_matches_brute_force) {
             if (!fxa__region_addresses(&b, &first, &end) || first < lo || end > hi) continue;
         }
         memset(marks, 0, sizeof marks);
-        mark(&a, 1);
-        mark(&b, 2);
+        region_mark(&a, 1);
+        region_mark(&b, 2);
         bool want = false;
         for (size_t i = 0; i < sizeof marks; i++) want |= marks[i] == 3;
         int64_t a0, a1, b0, b1;

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arguments of a run: what is refused, with its text, and what a bind holds when nothing is. R-21, R-22: counts and
+ * slots are checked before anything runs, and a workspace of size 0 is legal.
+ */
+#include "problem_case.h"
+
+static fxa_error err;
+
+/* Room for every tensor of a case, far enough apart, and arguments that pass. */
+typedef struct bench {
+    fxa__problem *p;
+    fxa_args args;
+    _Alignas(64) float data[16][1024];
+    _Alignas(64) unsigned char workspace[4096];
+    int32_t ints[16][16];
+    double params[2], dparams[2], bprop_params[1];
+    const void *tensors[3], *bprop_tensors[1];
+    void *dtensors[3];
+} bench;
+
+static bench the;
+
+static void bench_open(const fxa_problem *p) {
+    memset(&the, 0, sizeof the);
+    T_OK(fxa__problem_create(case_host(), p, &the.p, &err));
+    the.args = (fxa_args)FXA_ARGS_INIT;
+    for (int i = 0; i < 3; i++) the.args.slot[i] = the.data[i];
+    the.args.slot[FXA_SLOT_O] = the.data[FXA_SLOT_O];
+    if (p->pass == FXA_BACKWARD) {
+        const fxa_slot more[] = {FXA_SLOT_LSE, FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+        for (int i = 0; i < 5; i++) the.args.slot[more[i]] = the.data[more[i]];
+    }
+    the.args.workspace = the.workspace;
+    the.args.workspace_size = sizeof the.workspace;
+    the.params[0] = 0.5, the.params[1] = 3;
+    for (int i = 0; i < 3; i++) the.tensors[i] = the.data[12 + i];
+    if (p->program) {
+        the.args.params = the.params, the.args.n_params = 2;
+        the.args.tensors = the.tensors, the.args.n_tensors = 3;
+    }
+}
+
+static void bench_close(void) {
+    fxa__problem_release(the.p);
+}
+
+static fxa_status bind_now(fxa__bind *bind) {
+    return fxa__bind_make(the.p, &the.args, 0, false, bind, &err);
+}
+
+static void bind_ok(void) {
+    fxa__bind bind;
+    T_OK(bind_now(&bind));
+}
+
+/* A refusal leaves the workspace alone. */
+#define BIND_REFUSED(base, status, words, change)                                                                      \
+    do {                                                                                                               \
+        fxa_problem p = base;                                                                                          \
+        fxa_args *a = &the.args;                                                                                       \
+        fxa__bind bind;                                                                                                \
+        bench_open(&p);                                                                                                \
+        bind_ok();                                                                                                     \
+        memset(the.workspace, 0xab, sizeof the.workspace);                                                             \
+        change;                                                                                                        \
+        (void)a;                                                                                                       \
+        T_STATUS(bind_now(&bind), status);                                                                             \
+        T_HAS(err.text, words);                                                                                        \
+        for (size_t i = 0; i < sizeof the.workspace; i++) T_CHECK(the.workspace[i] == 0xab);                           \
+        bench_close();                                                                                                 \
+    } while (0)
+
+static fxa_problem with_flags(fxa_problem p, uint32_t flags) {
+    p.flags |= flags;
+    return p;
+}
+
+TEST(a_plain_bind) {
+    fxa_problem p = case_forward();
+    fxa__bind bind;
+    bench_open(&p);
+    T_INT(fxa__bind_size(the.p), 0);
+    the.args.workspace = NULL; /* */
+    the.args.workspace_size = 0;
+    the.args.seed = 77;
+    the.args.stream = &p;
+    T_OK(bind_now(&bind));
+    T_SAME(bind.scale, 1 / sqrt(8.0));
+    T_CHECK(bind.slot[FXA_SLOT_V] == the.data[2] && bind.workspace == NULL && bind.tensors == NULL);
+    T_CHECK(bind.seed == 77 && bind.stream == &p && bind.dparams == NULL);
+    the.args.scale = -2;
+    T_OK(bind_now(&bind));
+    T_SAME(bind.scale, -2);
+    bench_close();
+}
+
+TEST(views_lie_in_the_workspace) {
+    fxa_capture captures[3];
+    fxa_problem p = case_captured(captures, true);
+    fxa__bind bind;
+    captures[0].grad = 1, captures[0].grad_dtype = FXA_F64;
+    captures[2].strided = 1, captures[2].stride[0] = -1;
+    p.param_grads = 1;
+    fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0};
+    p.bprop = case_bprop(), p.bprop_captures = &extra, p.n_bprop_captures = 1;
+    bench_open(&p);
+    size_t front = fxa__bind_size(the.p);
+    T_INT(front % FXA_WORKSPACE_ALIGN, 0);
+    T_CHECK(front >= 7 * sizeof(fxa_view));
+    the.tensors[2] = the.data[14] + 5;
+    the.dtensors[0] = the.data[7];
+    the.args.dtensors = the.dtensors, the.args.n_dtensors = 3;
+    the.args.dparams = the.dparams, the.args.n_dparams = 2;
+    the.bprop_tensors[0] = the.data[15];
+    the.args.bprop_tensors = the.bprop_tensors, the.args.n_bprop_tensors = 1;
+    the.args.bprop_params = the.bprop_params, the.args.n_bprop_params = 1;
+    the.args.workspace_size = front + 100;
+    T_OK(fxa__bind_make(the.p, &the.args, 100, false, &bind, &err));
+    T_CHECK((unsigned char *)bind.workspace == the.workspace + front);
+    T_INT(bind.workspace_size, 100);
+    T_CHECK(bind.tensors[0].data == the.data[12] && bind.tensors[2].data == the.tensors[2]);
+    T_INT(bind.tensors[0].dtype, FXA_F32);
+    T_INT(bind.tensors[0].rank, 2);
+    T_INT(bind.tensors[0].size[1], 5);
+    T_INT(bind.tensors[0].stride[0], 5);
+    T_INT(bind.tensors[1].dtype, FXA_I64);
+    T_INT(bind.tensors[2].stride[0], -1);
+    T_CHECK(bind.dtensors[0].data == the.data[7] && bind.dtensors[1].data == NULL);
+    T_INT(bind.dtensors[0].dtype, FXA_F64);
+    T_INT(bind.dtensors[0].stride[0], 5);
+    T_CHECK(bind.bprop_tensors[0].data == the.data[15] && bind.bprop_params == the.bprop_params);
+    T_CHECK(bind.params == the.params && bind.dparams == the.dparams);
+    the.args.workspace_size--;
+    T_STATUS(fxa__bind_make(the.p, &the.args, 100, false, &bind, &err), FXA_E_WORKSPACE);
+    T_HAS(err.text, "workspace_size is 803 bytes: 804 are needed");
+    bench_close();
+}
+
+TEST(refused_slots) {
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot Q is NULL; every run reads Q", a->slot[FXA_SLOT_Q] = NULL);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot O is NULL; forward writes O", a->slot[FXA_SLOT_O] = NULL);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot LSE is NULL; backward reads the LSE that forward wrote",
+                 a->slot[FXA_SLOT_LSE] = NULL);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DO is NULL; backward reads the gradient of O",
+                 a->slot[FXA_SLOT_DO] = NULL);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DQ is NULL; asked for by FXA_GRAD_Q",
+                 a->slot[FXA_SLOT_DQ] = NULL);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING,
+                 "slot LSE is set, and this problem does not write it: it lacks flag FXA_WANT_LSE",
+                 a->slot[FXA_SLOT_LSE] = the.data[4]);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DSINK is set, and this problem does not write it",
+                 a->slot[FXA_SLOT_DSINK] = the.data[4]);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 26 is set: this library knows slots 0 to 25",
+                 a->slot[FXA_SLOT_COUNT] = the.data[4]);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot K is 0x", a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "its elements need a multiple of 4 bytes",
+                 a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "scale is inf: accepted are finite numbers", a->scale = INFINITY);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "reserved is 1: accepted is 0", a->reserved = 1);
+}
+
+/* One set of arguments may serve forward and backward: inputs that are not read are ignored, and so are slots that only
+ * the other pass writes. */
+TEST(unused_slots_are_ignored) {
+    fxa_problem p = case_forward();
+    bench_open(&p);
+    const fxa_slot unused[] = {FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_SINK, FXA_SLOT_LEN_K, FXA_SLOT_PAGES, FXA_SLOT_MAP_Q};
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) the.args.slot[unused[i]] = (char *)the.data[3] + 1;
+    bind_ok();
+    bench_close();
+}
+
+TEST(refused_workspace) {
+    fxa_capture captures[3];
+    BIND_REFUSED(case_captured(captures, false), FXA_E_WORKSPACE, "workspace is NULL: 320 bytes are needed",
+                 a->workspace = NULL);
+    BIND_REFUSED(case_captured(captures, false), FXA_E_WORKSPACE, "workspace_size is 319 bytes: 320 are needed",
+                 a->workspace_size = 319);
+    BIND_REFUSED(case_captured(captures, false), FXA_E_WORKSPACE, "it needs a multiple of 64",
+                 (a->workspace = the.workspace + 32, a->workspace_size = 1024));
+    fxa_problem p = case_forward();
+    fxa__bind bind;
+    bench_open(&p);
+    T_STATUS(fxa__bind_make(the.p, &the.args, SIZE_MAX, false, &bind, &err), FXA_E_WORKSPACE);
+    bench_close();
+}
+
+TEST(refused_params_and_tensors) {
+    fxa_capture captures[3];
+    fxa_problem base = case_captured(captures, false);
+    BIND_REFUSED(base, FXA_E_BINDING, "n_params is 1: the program has 2 params", a->n_params = 1);
+    BIND_REFUSED(base, FXA_E_BINDING, "params is NULL: the program has 2 params", a->params = NULL);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "n_params is 1: the program has 0 params", a->n_params = 1);
+    BIND_REFUSED(base, FXA_E_BINDING, "params[1] (shift) is 2.5: an int param is a whole number of 32 bits",
+                 the.params[1] = 2.5);
+    BIND_REFUSED(base, FXA_E_BINDING, "params[1] (shift) is 2147483648", the.params[1] = 2147483648.0);
+    BIND_REFUSED(base, FXA_E_BINDING, "params[1] (shift) is nan", the.params[1] = fabs(NAN));
+    BIND_REFUSED(base, FXA_E_BINDING, "n_tensors is 2: the program has 3 tensors", a->n_tensors = 2);
+    BIND_REFUSED(base, FXA_E_BINDING, "tensors is NULL: the program has 3 tensors", a->tensors = NULL);
+    BIND_REFUSED(base, FXA_E_BINDING, "tensors ids is NULL; the program loads from it", the.tensors[1] = NULL);
+    BIND_REFUSED(base, FXA_E_BINDING, "its elements need a multiple of 8 bytes", the.tensors[1] = the.data[13] + 1);
+    fxa__bind bind;
+    bench_open(&base);
+    the.params[0] = NAN; /* floats may be anything */
+    the.params[1] = -2147483648.0;
+    T_OK(bind_now(&bind));
+    bench_close();
+}
+
+TEST(refused_gradients) {
+    fxa_capture captures[3];
+    fxa_problem base = case_captured(captures, true);
+    BIND_REFUSED(base, FXA_E_BINDING, "n_dtensors is 1: the program has 3 tensors",
+                 (a->dtensors = the.dtensors, a->n_dtensors = 1));
+    BIND_REFUSED(base, FXA_E_BINDING, "dtensors bias is set, and its capture does not ask for a gradient",
+                 (a->dtensors = the.dtensors, a->n_dtensors = 3, the.dtensors[0] = the.data[7]));
+    captures[0].grad = 1;
+    base.param_grads = 1;
+    bench_open(&base);
+    fxa__bind bind;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "n_dtensors is 0: the program has 3 tensors");
+    the.args.n_dtensors = 3;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "dtensors bias is NULL; its capture asks for the gradient");
+    the.args.dtensors = the.dtensors;
+    the.dtensors[0] = the.data[7];
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "n_dparams is 0: the program has 2 params");
+    the.args.n_dparams = 2;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "dparams is NULL; param_grads asks for gradients of params");
+    the.args.dparams = the.dparams;
+    T_OK(bind_now(&bind));
+    the.args.dparams = the.params;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "dparams is written and overlaps params in memory");
+    bench_close();
+}
+
+TEST(refused_overlap) {
+    fxa_capture captures[3];
+    fxa_problem base = case_captured(captures, false);
+    BIND_REFUSED(base, FXA_E_BINDING, "slot O is written and overlaps slot Q in memory",
+                 a->slot[FXA_SLOT_O] = the.data[0]);
+    BIND_REFUSED(base, FXA_E_BINDING, "slot O is written and overlaps slot V in memory",
+                 a->slot[FXA_SLOT_O] = the.data[2] + 71);
+    BIND_REFUSED(base, FXA_E_BINDING, "slot O is written and overlaps tensors bias in memory",
+                 the.tensors[0] = the.data[3] + 119);
+    BIND_REFUSED(base, FXA_E_BINDING, "workspace is written and overlaps slot Q in memory",
+                 a->slot[FXA_SLOT_Q] = the.workspace + 64);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DK is written and overlaps slot DV in memory",
+                 a->slot[FXA_SLOT_DV] = the.data[FXA_SLOT_DK]);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DQ is written and overlaps slot O in memory",
+                 a->slot[FXA_SLOT_DQ] = the.data[FXA_SLOT_O]);
+    fxa_problem p = case_forward();
+    bench_open(&p);
+    the.args.slot[FXA_SLOT_O] = the.data[2] + 72; /* V ends where O begins; inputs may be one */
+    the.args.slot[FXA_SLOT_K] = the.data[0];
+    bind_ok();
+    bench_close();
+}
+
+/* Gradients as slices of one packed buffer, [B,S,3,H,D], pass; one feature too far does not. */
+TEST(packed_qkv_gradients) {
+    fxa_problem p = case_backward();
+    p.hkv = 4, p.sk = p.sq, p.dv = p.d;
+    const fxa_operand slice = {0, FXA_LAYOUT_STRIDED, {5 * 96, 8, 96, 1}};
+    p.q = p.k = p.v = p.dq = p.dk = p.dv_grad = slice;
+    bench_open(&p);
+    for (int i = 0; i < 3; i++) {
+        the.args.slot[i] = the.data[0] + 32 * i;
+        the.args.slot[FXA_SLOT_DQ + i] = the.data[8] + 32 * i;
+    }
+    bind_ok();
+    the.args.slot[FXA_SLOT_DK] = the.data[8] + 31;
+    fxa__bind bind;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot DQ is written and overlaps slot DK in memory");
+    bench_close();
+}
+
+TEST(lengths) {
+    const fxa_problem padded = with_flags(case_forward(), FXA_PADDING);
+    fxa__bind bind;
+    bench_open(&padded);
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_HAS(err.text, "slots LEN_Q and LEN_K are NULL; FXA_PADDING reads int32 [B] lengths from one or both");
+    the.args.slot[FXA_SLOT_LEN_K] = the.ints[0];
+    the.ints[0][0] = 6;
+    bind_ok();
+    the.ints[0][1] = 7;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "LEN_K[1] is 7: accepted are 0 to 6");
+    T_OK(fxa__bind_make(the.p, &the.args, 0, true, &bind, &err)); /* device memory is not read */
+    the.ints[0][1] = 0;
+    the.args.slot[FXA_SLOT_LEN_Q] = the.ints[1];
+    the.ints[1][0] = -1;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "LEN_Q[0] is -1: accepted are 0 to 5");
+    bench_close();
+}
+
+TEST(offsets) {
+    fxa_problem p = with_flags(case_forward(), FXA_VARLEN);
+    fxa__bind bind;
+    p.total_q = 9, p.total_k = 11;
+    bench_open(&p);
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot CU_Q is NULL; FXA_VARLEN reads int32 [B+1] offsets");
+    int32_t *q = the.args.slot[FXA_SLOT_CU_Q] = the.ints[0], *k = the.args.slot[FXA_SLOT_CU_K] = the.ints[1];
+    static const struct {
+        int32_t q[3], k[3];
+        const char *want;
+    } cases[] = {
+        {{0, 4, 9}, {5, 5, 11}, NULL},
+        {{-1, 4, 9}, {0, 0, 0}, "CU_Q[0] is -1: accepted are 0 and more"},
+        {{0, 4, 3}, {0, 0, 0}, "CU_Q[2] is 3, less than 4 before it: offsets never decrease"},
+        {{0, 4, 10}, {0, 0, 0}, "CU_Q[1] to CU_Q[2] is a sequence of 6: the problem says 5 at most"},
+        {{1, 5, 10}, {0, 0, 0}, "CU_Q[2] is 10: the packed tensors have 9 positions"},
+        {{0, 0, 0}, {0, 6, 12}, "CU_K[2] is 12: the packed tensors have 11 positions"},
+        {{0, 0, 0}, {INT32_MAX, INT32_MIN, 0}, "CU_K[1] is -2147483648, less than 2147483647 before it"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memcpy(q, cases[i].q, sizeof cases[i].q);
+        memcpy(k, cases[i].k, sizeof cases[i].k);
+        T_STATUS(bind_now(&bind), cases[i].want ? FXA_E_BINDING : FXA_OK);
+        if (cases[i].want) T_HAS(err.text, cases[i].want);
+    }
+    bench_close();
+}
+
+TEST(page_numbers) {
+    fxa_problem p = with_flags(case_forward(), FXA_PAGED | FXA_PADDING);
+    fxa__bind bind;
+    p.page_size = 4, p.n_pages = 3;
+    bench_open(&p);
+    the.args.slot[FXA_SLOT_LEN_K] = the.ints[1];
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot PAGES is NULL; FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers");
+    int32_t *pages = the.args.slot[FXA_SLOT_PAGES] = the.ints[0];
+    pages[0] = 2, pages[1] = -99, pages[2] = 0, pages[3] = 3; /* -99 is not used: 4 keys fill one page */
+    the.ints[1][0] = 4, the.ints[1][1] = 4;
+    bind_ok();
+    the.ints[1][1] = 5;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "PAGES[1,1] is 3: accepted are 0 to 2");
+    the.ints[1][0] = 6;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "PAGES[0,1] is -99: accepted are 0 to 2");
+    bench_close();
+}
+
+TEST(maps_and_sinks_are_bound) {
+    fxa_problem p = with_flags(case_forward(), FXA_SINK);
+    fxa__bind bind;
+    p.map_q.kind = FXA_MAP_TABLE;
+    p.map_k.dynamic = 1;
+    bench_open(&p);
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot SINK is NULL; asked for by FXA_SINK");
+    the.args.slot[FXA_SLOT_SINK] = the.data[9];
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot MAP_Q is NULL; a FXA_MAP_TABLE map reads int32 coordinates from it");
+    the.args.slot[FXA_SLOT_MAP_Q] = the.ints[0];
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot DYN_K is NULL; a dynamic map reads one int32 from it");
+    the.args.slot[FXA_SLOT_DYN_K] = (char *)the.ints[1] + 1;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_HAS(err.text, "its elements need a multiple of 4 bytes");
+    the.args.slot[FXA_SLOT_DYN_K] = the.data[3] + 8;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot O is written and overlaps slot DYN_K in memory");
+    the.args.slot[FXA_SLOT_DYN_K] = the.ints[1];
+    bind_ok();
+    bench_close();
+}
+
+/* an empty tensor needs no pointer. */
+TEST(empty_tensors_need_no_pointer) {
+    fxa_problem p = case_backward();
+    fxa__bind bind;
+    p.sq = 0;
+    bench_open(&p);
+    const fxa_slot empty[] = {FXA_SLOT_Q, FXA_SLOT_O, FXA_SLOT_DO, FXA_SLOT_LSE, FXA_SLOT_DQ};
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) the.args.slot[empty[i]] = NULL;
+    bind_ok();
+    the.args.slot[FXA_SLOT_DK] = NULL; /* its gradient is zeroes, but it is there */
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    bench_close();
+    p = with_flags(case_forward(), FXA_PADDING);
+    p.b = 0;
+    bench_open(&p);
+    memset(the.args.slot, 0, sizeof the.args.slot);
+    bind_ok();
+    bench_close();
+}
+
+/* R-07 for arguments. */
+TEST(older_and_newer_arguments) {
+    struct {
+        fxa_args args;
+        unsigned char more[32];
+    } newer;
+    fxa_problem p = case_forward();
+    fxa__bind bind;
+    bench_open(&p);
+    memset(&newer, 0, sizeof newer);
+    newer.args = the.args;
+    newer.args.struct_size = sizeof newer;
+    T_OK(fxa__bind_make(the.p, &newer.args, 0, false, &bind, &err));
+    newer.more[0] = 1;
+    T_STATUS(fxa__bind_make(the.p, &newer.args, 0, false, &bind, &err), FXA_E_STRUCT);
+    fxa_args older;
+    memset(&older, 0xee, sizeof older);
+    memcpy(&older, &the.args, offsetof(fxa_args, params));
+    older.struct_size = offsetof(fxa_args, params);
+    T_OK(fxa__bind_make(the.p, &older, 0, false, &bind, &err));
+    T_CHECK(bind.stream == NULL && bind.seed == 0 && bind.params == NULL);
+    older.struct_size--;
+    T_STATUS(fxa__bind_make(the.p, &older, 0, false, &bind, &err), FXA_E_STRUCT);
+    T_STATUS(fxa__bind_make(the.p, NULL, 0, false, &bind, &err), FXA_E_ARGUMENT);
+    bench_close();
+}
+
+T_MAIN

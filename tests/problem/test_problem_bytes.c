@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bytes of problems: there and back, and what is not ours is refused (R-35).
+ */
+#include "problem_case.h"
+
+static fxa_error err;
+
+static fxa_capture rich_captures[3], rich_bprop[1];
+
+/* Every section of the format filled. */
+static fxa_problem rich(int variant) {
+    fxa_problem p = case_captured(rich_captures, variant & 1);
+    p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 2;
+    p.map_q.segment[1] = (fxa_segment){2, 20, -3};
+    p.map_k.kind = FXA_MAP_TABLE;
+    p.map_b.dynamic = 1;
+    p.q.layout = FXA_LAYOUT_BSHD;
+    p.q.dtype = FXA_BF16;
+    p.flags |= FXA_SINK | FXA_DROPOUT | FXA_WINDOW | FXA_CAUSAL | FXA_BOTTOM_RIGHT;
+    p.dropout_p = 0.1;
+    p.window_left = -7, p.window_right = 2;
+    p.k_len = 99;
+    if (variant & 1) {
+        memset(rich_bprop, 0, sizeof rich_bprop);
+        rich_bprop[0].size[0] = 5;
+        rich_captures[0].grad = 1;
+        p.bprop = case_bprop(), p.bprop_captures = rich_bprop, p.n_bprop_captures = 1;
+        p.param_grads = 1;
+        p.flags |= FXA_GRAD_SINK;
+    }
+    if (variant & 2) p.flags |= FXA_VARLEN, p.total_q = 8, p.total_k = 8;
+    if (variant & 4) p.program = NULL, p.n_captures = 0, p.param_grads = 0;
+    return p;
+}
+
+static fxa__writer write_rich(int variant, fxa__problem **made) {
+    fxa_problem p = rich(variant);
+    fxa__writer w = {case_host(), NULL, 0, 0, false};
+    T_OK(fxa__problem_create(case_host(), &p, made, &err));
+    if (*made) fxa__problem_write(*made, true, &w);
+    T_CHECK(!w.failed);
+    return w;
+}
+
+TEST(there_and_back) {
+    for (int variant = 0; variant < 8; variant++) {
+        fxa__problem *made = NULL, *again = NULL;
+        fxa__writer w = write_rich(variant, &made), w2 = {case_host(), NULL, 0, 0, false};
+        T_REQUIRE(made);
+        fxa__reader r = {w.data, w.size, 0, false};
+        T_OK(fxa__problem_read(case_host(), &r, &again, &err));
+        T_REQUIRE(again);
+        T_CHECK(fxa__reader_done(&r));
+        T_CHECK(memcmp(made->key, again->key, 16) == 0 && memcmp(made->code_key, again->code_key, 16) == 0);
+        fxa__problem_write(again, true, &w2);
+        T_CHECK(w.size == w2.size && memcmp(w.data, w2.data, w.size) == 0);
+        T_CHECK(memcmp(&made->p.map_q, &again->p.map_q, sizeof made->p.map_q) == 0);
+        T_CHECK(memcmp(&made->p.q, &again->p.q, sizeof made->p.q) == 0);
+        T_INT(again->p.window_left, -1);
+        fxa__problem_release(made);
+        fxa__problem_release(again);
+        fxa__writer_free(&w);
+        fxa__writer_free(&w2);
+    }
+}
+
+/* A problem in the middle of other bytes: what follows is left to the next reader. */
+TEST(reads_no_further_than_its_end) {
+    fxa__problem *made = NULL, *again = NULL;
+    fxa__writer w = {case_host(), NULL, 0, 0, false};
+    fxa_problem p = rich(1);
+    T_OK(fxa__problem_create(case_host(), &p, &made, &err));
+    T_REQUIRE(made);
+    fxa__write_u32(&w, 7);
+    fxa__problem_write(made, true, &w);
+    fxa__write_u32(&w, 8);
+    fxa__reader r = {w.data, w.size, 0, false};
+    T_INT(fxa__read_u32(&r), 7);
+    T_OK(fxa__problem_read(case_host(), &r, &again, &err));
+    T_INT(fxa__read_u32(&r), 8);
+    T_CHECK(fxa__reader_done(&r));
+    fxa__problem_release(made);
+    fxa__problem_release(again);
+    fxa__writer_free(&w);
+}
+
+TEST(truncations) {
+    for (int variant = 0; variant < 2; variant++) {
+        fxa__problem *made = NULL, *again;
+        fxa__writer w = write_rich(variant, &made);
+        T_REQUIRE(made);
+        for (size_t n = 0; n < w.size; n++) {
+            uint8_t *copy = malloc(n + 1); /* exact size: a read past the end is seen by the sanitizer */
+            T_REQUIRE(copy);
+            memcpy(copy, w.data, n);
+            fxa__reader r = {copy, n, 0, false};
+            T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
+            T_CHECK(again == NULL);
+            free(copy);
+        }
+        fxa__problem_release(made);
+        fxa__writer_free(&w);
+    }
+}
+
+/* A changed bit is refused, or is another problem with another key. */
+TEST(bit_flips) {
+    fxa__problem *made = NULL, *again;
+    fxa__writer w = write_rich(1, &made);
+    size_t refused = 0, other = 0;
+    T_REQUIRE(made);
+    for (size_t bit = 0; bit < 8 * w.size; bit++) {
+        w.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        fxa__reader r = {w.data, w.size, 0, false};
+        memset(&err, 0, sizeof err);
+        fxa_status status = fxa__problem_read(case_host(), &r, &again, &err);
+        if (status == FXA_OK) {
+            other++;
+            T_CHECK(memcmp(made->key, again->key, 16) != 0);
+        } else {
+            refused++;
+            T_CHECK(again == NULL && err.status == status && err.text[0]);
+            T_CHECK(status == FXA_E_BYTES || status == FXA_E_VERSION);
+        }
+        fxa__problem_release(again);
+        w.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    T_CHECK(refused > w.size && other > w.size / 4);
+    fxa__problem_release(made);
+    fxa__writer_free(&w);
+}
+
+TEST(other_formats) {
+    fxa__problem *made = NULL, *again;
+    fxa__writer w = write_rich(0, &made);
+    T_REQUIRE(made);
+    w.data[0] = 2;
+    fxa__reader r = {w.data, w.size, 0, false};
+    T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_VERSION);
+    T_STR(err.text, "problem bytes have format 2: this library reads 1");
+    w.data[0] = 1;
+    w.data[24] = 0x7f; /* hkv of a few hundred: a problem that is refused says why */
+    r = (fxa__reader){w.data, w.size, 0, false};
+    T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
+    T_HAS(err.text, "bytes of a problem that is refused: hq is");
+    fxa__writer_free(&w);
+
+    w = (fxa__writer){case_host(), NULL, 0, 0, false};
+    fxa__problem_write(made, false, &w); /* the bytes of code_key are no problem */
+    r = (fxa__reader){w.data, w.size, 0, false};
+    T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
+    fxa__writer_free(&w);
+    fxa__problem_release(made);
+}
+
+/* Bytes that mean the same problem in another form (here: an operand that is not used has a stride) are not ours. */
+TEST(one_problem_has_one_form) {
+    fxa_problem p = case_forward();
+    fxa__problem *made = NULL, *again;
+    fxa__writer w = {case_host(), NULL, 0, 0, false};
+    T_OK(fxa__problem_create(case_host(), &p, &made, &err));
+    T_REQUIRE(made);
+    fxa__problem_write(made, true, &w);
+    size_t operands = 20 + 4 * 8 + 8 * 8 + 2 * 8 + 8 + 8, dq = operands + 5 * 36;
+    T_INT(w.data[dq], FXA_F32);
+    w.data[dq + 4] = 1;
+    fxa__reader r = {w.data, w.size, 0, false};
+    T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
+    T_STR(err.text, "the bytes of a problem are not in canonical form");
+    fxa__problem_release(made);
+    fxa__writer_free(&w);
+}
+
+T_MAIN
