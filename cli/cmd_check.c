@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * check: engine against reference, derivative against finite differences, the user's backward against the derived one,
+ * determinism. Exit code 1 when one of them fails. */
+#include "check.h"
+#include "explain.h"
+
+static const char *const check_words[] = {"passed", "FAILED", "skipped"};
+
+void check_add(check_state *s, check_finding finding) {
+    if (s->n < CHECK_MAX_FINDINGS) s->findings[s->n++] = finding;
+    s->failed = s->failed || finding.verdict == CHECK_FAILED;
+}
+
+static void check_report_json(cli *c, const check_state *s, const char *missing) {
+    json j = json_begin(&c->out);
+    json_open(&j, NULL, '{');
+    json_bool(&j, "passed", !s->failed);
+    json_string(&j, "engine", s->engine);
+    problem_shape_json(&j, "shape", &s->job->problem);
+    json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
+    json_string(&j, "random", missing);
+    json_open(&j, "checks", '[');
+    for (size_t i = 0; i < s->n; i++) {
+        const check_finding *f = &s->findings[i];
+        json_open(&j, NULL, '{');
+        json_string(&j, "check", f->check);
+        json_string(&j, "what", f->what);
+        json_string(&j, "verdict", f->verdict == CHECK_FAILED ? "failed" : check_words[f->verdict]);
+        json_number(&j, "worst_error", f->error);
+        json_number(&j, "tolerance", f->tolerance);
+        json_string(&j, "where", f->where);
+        json_string(&j, "note", f->note);
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+}
+
+static void check_report(cli *c, const check_state *s, const char *missing) {
+    buf_printf(&c->out, "engine %s, %s, %s\n", s->engine, problem_shape_text(c, &s->job->problem),
+               fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
+    if (*missing) buf_printf(&c->out, "random values for: %s\n", missing);
+    for (size_t i = 0; i < s->n; i++) {
+        const check_finding *f = &s->findings[i];
+        buf_printf(&c->out, "%-7s  %-11s  %-10s", check_words[f->verdict], f->check, f->what);
+        if (f->tolerance > 0) buf_printf(&c->out, "  worst error %.2g (allowed %.2g)", f->error, f->tolerance);
+        if (*f->where) buf_printf(&c->out, " at %s", f->where);
+        if (*f->note) buf_printf(&c->out, "%s%s", f->tolerance > 0 ? "; " : "  ", f->note);
+        buf_text(&c->out, "\n");
+    }
+    buf_text(&c->out, s->failed ? "a check FAILED\n" : "all checks passed\n");
+}
+
+int cmd_check(cli *c) {
+    check_state *s = cli_alloc(c, sizeof *s);
+    cli_buf missing = {0};
+    s->findings = cli_alloc_array(c, CHECK_MAX_FINDINGS, sizeof *s->findings);
+    s->samples = 24;
+    int rc = job_make(c, true, &s->job);
+    if (rc == CLI_OK) rc = job_require_small(c, s->job);
+    if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
+    if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
+    if (rc != CLI_OK) return rc;
+    binding_describe_missing(&s->job->bind, s->job->program, &missing);
+    if (s->job->bprop) binding_describe_missing(&s->job->bprop_bind, s->job->bprop, &missing);
+    const char *missing_text = cli_format(c, "%s", missing.size ? missing.data : "");
+    buf_free(&missing);
+    job_fill(c, s->job, &s->random);
+    trial_data_make(c, &s->job->problem, &s->random, &s->data);
+    rc = job_whole_program(c, s->job, &s->whole);
+    if (rc == CLI_OK) rc = check_engine(c, s);
+    if (rc == CLI_OK) rc = check_pairs(c, s);
+    if (rc == CLI_OK) rc = check_derivative(c, s);
+    if (rc != CLI_OK) return rc;
+    if (c->json) check_report_json(c, s, missing_text);
+    else check_report(c, s, missing_text);
+    return s->failed ? CLI_CHECK_FAILED : CLI_OK;
+}

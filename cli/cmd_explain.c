@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * explain: every stage of the flow for a program and a shape, as text or as JSON. What is shown is the program that runs,
+ * ready masks included. First everything is found out (explain_gather), then it is written. */
+#include "explain.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Tensors without data take part with one element per axis, and the report says so. */
+static void explain_assume_sizes(cli_binding *b) {
+    for (size_t i = 0; i < b->n_tensors; i++)
+        for (int d = 0; !b->sized[i] && d < b->views[i].rank; d++) b->captures[i].size[d] = 1;
+}
+
+static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
+    const char *text = opt_get(c, OPT_TILE);
+    fxa_error err;
+    e->tile[0] = e->tile[1] = 128;
+    if (text && (read_int_list(text, e->tile, 2) != 2 || e->tile[0] < 1 || e->tile[1] < 1))
+        return cli_fail(c, CLI_BAD_INPUT, "--tile %.64s: two numbers from 1 are expected, as in 128,128", text);
+    int rc = opt_int(c, OPT_B, 0, job->problem.b > 0 ? job->problem.b - 1 : 0, &e->b);
+    if (rc == CLI_OK) rc = opt_int(c, OPT_H, 0, job->problem.hq > 0 ? job->problem.hq - 1 : 0, &e->h);
+    if (rc != CLI_OK) return rc;
+    e->has_tiles = job->problem.b > 0 && job->problem.hq > 0;
+    if (e->has_tiles && fxa_tiles_count(c->ctx, &job->problem, e->b, e->h, e->tile[0], e->tile[1], binding_params(&job->bind),
+                                        binding_ranges(c, &job->bind), &e->tiles, &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
+    return CLI_OK;
+}
+
+static int explain_engines(cli *c, cli_job *job, explanation *e) {
+    fxa_error err;
+    for (int pass = 0; pass < 2; pass++) {
+        fxa_problem p = pass ? job_backward(job) : job->problem;
+        size_t count = 0;
+        p.engine = NULL; /* every engine is asked */
+        if (fxa_support_query(c->ctx, &p, NULL, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+        e->support[pass] = cli_alloc_array(c, (int64_t)count, sizeof(fxa_support));
+        if (fxa_support_query(c->ctx, &p, e->support[pass], &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+        e->n_support[pass] = count;
+    }
+    return CLI_OK;
+}
+
+static int explain_gather(cli *c, cli_job *job, explanation *e) {
+    fxa_error err;
+    explain_assume_sizes(&job->bind);
+    explain_assume_sizes(&job->bprop_bind);
+    int rc = job_whole_program(c, job, &e->program);
+    if (rc != CLI_OK) return rc;
+    if (fxa_program_derivative(e->program, &e->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, "derivative");
+    cli_own_program(c, e->derivative);
+    fxa_program_facts(e->program, &e->facts);
+    e->canonical = program_text(c, e->program);
+    e->derivative_text = program_text(c, e->derivative);
+    e->bprop_text = job->bprop ? program_text(c, job->bprop) : NULL;
+    if (!e->canonical || !e->derivative_text || (job->bprop && !e->bprop_text)) return cli_exit_code(c->error.status);
+    rc = explain_tiles(c, job, e);
+    return rc == CLI_OK ? explain_engines(c, job, e) : rc;
+}
+
+int cmd_explain(cli *c) {
+    cli_job *job;
+    explanation *e = cli_alloc(c, sizeof *e);
+    int rc = job_make(c, false, &job);
+    if (rc == CLI_OK) rc = explain_gather(c, job, e);
+    if (rc != CLI_OK) return rc;
+    if (c->json) explain_json(c, job, e);
+    else explain_text(c, job, e);
+    return CLI_OK;
+}

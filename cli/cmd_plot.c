@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plot: samples mask and score function of the program that runs, classifies tiles, and has it drawn. */
+#include "json.h"
+#include "pairs.h"
+#include "plot.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int plot_level(const plot *p, double score) {
+    if (!(p->hi > p->lo) || isnan(score)) return PLOT_LEVELS / 2;
+    double x = (score - p->lo) / (p->hi - p->lo) * PLOT_LEVELS;
+    return x < 0 ? 0 : x >= PLOT_LEVELS ? PLOT_LEVELS - 1 : (int)x;
+}
+
+uint32_t plot_colour(int level) {
+    static const uint8_t anchors[5][3] = {{58, 60, 150}, {38, 120, 165}, {40, 160, 130}, {120, 190, 80}, {240, 200, 50}};
+    double x = 4.0 * level / (PLOT_LEVELS - 1);
+    int at = x >= 4 ? 3 : (int)x;
+    uint32_t colour = 0;
+    for (int i = 0; i < 3; i++) {
+        double v = anchors[at][i] + (x - at) * ((double)anchors[at + 1][i] - anchors[at][i]);
+        colour = colour << 8 | (uint32_t)(v + 0.5);
+    }
+    return colour;
+}
+
+static const char *plot_ordinal(cli *c, int64_t n) {
+    int64_t last = n % 10, teen = n / 10 % 10;
+    return cli_format(c, "%" PRId64 "%s", n, teen == 1 ? "th" : last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th");
+}
+
+/* What the picture leaves out, in words. */
+static const char *plot_sampling(cli *c, int64_t q_step, int64_t k_step, const char *rows, const char *columns) {
+    if (q_step == 1 && k_step == 1) return "";
+    if (q_step == k_step) return cli_format(c, "every %s %s and %s is drawn", plot_ordinal(c, q_step), rows, columns);
+    if (k_step == 1) return cli_format(c, "every %s %s is drawn", plot_ordinal(c, q_step), rows);
+    if (q_step == 1) return cli_format(c, "every %s %s is drawn", plot_ordinal(c, k_step), columns);
+    return cli_format(c, "every %s %s and every %s %s is drawn", plot_ordinal(c, q_step), rows, plot_ordinal(c, k_step), columns);
+}
+
+static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile) {
+    int64_t tiles = (size + tile - 1) / tile, most_tiles = most / 2;
+    a->size = size;
+    a->step = (size + most - 1) / most;
+    a->cells = (size + a->step - 1) / a->step;
+    a->tile = tile;
+    a->tile_step = (tiles + most_tiles - 1) / most_tiles;
+    a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
+}
+
+static int plot_sample(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
+    double in[FXA_INPUT_COUNT] = {0};
+    fxa_error err;
+    p->mask = cli_alloc_array(c, p->q.cells * p->k.cells, 1);
+    p->score = cli_alloc_array(c, p->q.cells * p->k.cells, sizeof(double));
+    p->lo = INFINITY;
+    p->hi = -INFINITY;
+    in[FXA_INPUT_SCORE] = p->at;
+    in[FXA_INPUT_B] = (double)p->b;
+    in[FXA_INPUT_H] = (double)p->h;
+    in[FXA_INPUT_Q_LEN] = (double)p->q.size;
+    in[FXA_INPUT_K_LEN] = (double)p->k.size;
+    for (int64_t i = 0; i < p->q.cells * p->k.cells; i++) {
+        int mask;
+        in[FXA_INPUT_Q] = (double)(i / p->k.cells * p->q.step);
+        in[FXA_INPUT_K] = (double)(i % p->k.cells * p->k.step);
+        if (fxa_program_eval(program, in, job->bind.params, job->bind.views, &p->score[i], &mask, &err) != FXA_OK)
+            return cli_fail_library(c, &err, NULL);
+        p->mask[i] = (uint8_t)(mask != 0);
+        p->attended += mask != 0;
+        if (!mask || !isfinite(p->score[i])) continue;
+        p->lo = fmin(p->lo, p->score[i]);
+        p->hi = fmax(p->hi, p->score[i]);
+    }
+    return CLI_OK;
+}
+
+static int plot_tiles(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
+    const fxa_tensor_range *ranges = binding_ranges(c, &job->bind);
+    const int64_t bh[2] = {p->b, p->h};
+    fxa_error err;
+    p->tile = cli_alloc_array(c, p->q.tiles * p->k.tiles, 1);
+    for (int64_t i = 0; i < p->q.tiles * p->k.tiles; i++) {
+        int64_t lo[2] = {i / p->k.tiles * p->q.tile_step * p->q.tile, i % p->k.tiles * p->k.tile_step * p->k.tile}, hi[2];
+        hi[0] = lo[0] + p->q.tile < p->q.size ? lo[0] + p->q.tile - 1 : p->q.size - 1;
+        hi[1] = lo[1] + p->k.tile < p->k.size ? lo[1] + p->k.tile - 1 : p->k.size - 1;
+        p->tile[i] = (uint8_t)pairs_classify(program, &job->problem, &job->bind, ranges, bh, lo, hi);
+    }
+    if (fxa_tiles_count(c->ctx, &job->problem, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges, &p->counts, &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
+    return CLI_OK;
+}
+
+/* A tile size that gives a picture worth looking at: a sixteenth of the shape, a power of two up to 128. */
+static int64_t plot_default_tile(int64_t size) {
+    int64_t tile = 1;
+    while (tile < 128 && tile * 16 < size) tile *= 2;
+    return tile;
+}
+
+static int plot_read_options(cli *c, const cli_job *job, plot *p) {
+    const fxa_problem *problem = &job->problem;
+    const char *text = opt_get(c, OPT_TILE);
+    int64_t tile[2] = {plot_default_tile(problem->sq), plot_default_tile(problem->sk)}, most = opt_has(c, OPT_SVG) ? 128 : 64;
+    p->at = 1;
+    if (problem->b < 1 || problem->hq < 1 || problem->sq < 1 || problem->sk < 1)
+        return cli_fail(c, CLI_BAD_INPUT, "--shape: there is nothing to draw; b, h, sq and sk must be at least 1");
+    if (text && (read_int_list(text, tile, 2) != 2 || tile[0] < 1 || tile[1] < 1))
+        return cli_fail(c, CLI_BAD_INPUT, "--tile %.64s: two numbers from 1 are expected, as in 128,128", text);
+    int rc = opt_int(c, OPT_B, 0, problem->b - 1, &p->b);
+    if (rc == CLI_OK) rc = opt_int(c, OPT_H, 0, problem->hq - 1, &p->h);
+    if (rc == CLI_OK) rc = opt_int(c, OPT_CELLS, 8, 512, &most);
+    if (rc == CLI_OK) rc = opt_double(c, OPT_AT, &p->at);
+    if (rc != CLI_OK) return rc;
+    plot_lay_axis(&p->q, problem->sq, most, tile[0]);
+    plot_lay_axis(&p->k, problem->sk, most, tile[1]);
+    return CLI_OK;
+}
+
+static void plot_words(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
+    fxa_facts facts;
+    cli_buf title = {0};
+    fxa_program_facts(program, &facts);
+    p->changes_score = !(facts.flags & (FXA_FACT_IDENTITY | FXA_FACT_PURE_MASK));
+    p->sampled = plot_sampling(c, p->q.step, p->k.step, "row", "column");
+    p->tiles_sampled = plot_sampling(c, p->q.tile_step, p->k.tile_step, "row of tiles", "column of tiles");
+    for (size_t i = 0; i < job->sources.n; i++) buf_printf(&title, "%s%s", i ? " + " : "", job->sources.list[i].prefix ? job->sources.list[i].shown : job->sources.list[i].name);
+    if (job->problem.flags & FXA_CAUSAL) buf_printf(&title, "%scausal", title.size ? " + " : "");
+    if (job->problem.flags & FXA_WINDOW)
+        buf_printf(&title, "%swindow %" PRId64 ",%" PRId64, title.size ? " + " : "", job->problem.window_left, job->problem.window_right);
+    p->title = cli_format(c, "%.80s", title.size ? title.data : "identity");
+    buf_free(&title);
+}
+
+static void plot_json(cli *c, const plot *p) {
+    static const char *const classes[] = {"empty", "mixed", "full"};
+    json j = json_begin(&c->out);
+    json_open(&j, NULL, '{');
+    json_int(&j, "b", p->b);
+    json_int(&j, "h", p->h);
+    json_number(&j, "at", p->at);
+    json_int(&j, "q_step", p->q.step);
+    json_int(&j, "k_step", p->k.step);
+    json_string(&j, "sampled", p->sampled);
+    json_open(&j, "mask", '[');
+    for (int64_t i = 0; i < p->q.cells; i++) {
+        char row[513] = {0};
+        for (int64_t k = 0; k < p->k.cells; k++) row[k] = p->mask[i * p->k.cells + k] ? '1' : '0';
+        json_string(&j, NULL, row);
+    }
+    json_close(&j, ']');
+    json_open(&j, "score", '[');
+    for (int64_t i = 0; i < p->q.cells; i++) {
+        json_open(&j, NULL, '[');
+        for (int64_t k = 0; k < p->k.cells; k++) json_number(&j, NULL, p->mask[i * p->k.cells + k] ? p->score[i * p->k.cells + k] : (double)NAN);
+        json_close(&j, ']');
+    }
+    json_close(&j, ']');
+    json_open(&j, "tiles", '{');
+    json_int(&j, "tile_q", p->q.tile);
+    json_int(&j, "tile_k", p->k.tile);
+    json_uint(&j, "empty", p->counts.empty);
+    json_uint(&j, "mixed", p->counts.mixed);
+    json_uint(&j, "full", p->counts.full);
+    json_int(&j, "q_step", p->q.tile_step);
+    json_int(&j, "k_step", p->k.tile_step);
+    json_open(&j, "classes", '[');
+    for (int64_t i = 0; i < p->q.tiles; i++) {
+        json_open(&j, NULL, '[');
+        for (int64_t k = 0; k < p->k.tiles; k++) json_string(&j, NULL, classes[p->tile[i * p->k.tiles + k]]);
+        json_close(&j, ']');
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+    if (opt_has(c, OPT_SVG)) json_string(&j, "svg", opt_get(c, OPT_SVG));
+    json_close(&j, '}');
+}
+
+static int plot_write_svg(cli *c, const plot *p, const char *path) {
+    cli_buf svg = {0};
+    int handle = cli_output_open(c, path);
+    if (handle < 0) return CLI_BAD_INPUT;
+    plot_svg(&svg, p);
+    int rc = cli_output_write(c, handle, svg.data, svg.size);
+    if (rc == CLI_OK && !c->json) buf_printf(&c->out, "%s: %zu bytes\n", path, svg.size);
+    buf_free(&svg);
+    return rc;
+}
+
+int cmd_plot(cli *c) {
+    cli_job *job;
+    cli_random random = {0};
+    fxa_program *program;
+    plot *p = cli_alloc(c, sizeof *p);
+    const char *svg = opt_get(c, OPT_SVG);
+    int rc = job_make(c, false, &job);
+    if (rc == CLI_OK) rc = job_require_small(c, job);
+    if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
+    if (rc == CLI_OK) rc = plot_read_options(c, job, p);
+    if (rc == CLI_OK) rc = job_whole_program(c, job, &program);
+    if (rc != CLI_OK) return rc;
+    job_fill(c, job, &random);
+    plot_words(c, job, program, p);
+    rc = plot_sample(c, job, program, p);
+    if (rc == CLI_OK) rc = plot_tiles(c, job, program, p);
+    if (rc == CLI_OK && svg) rc = plot_write_svg(c, p, svg);
+    if (rc != CLI_OK) return rc;
+    if (c->json) plot_json(c, p);
+    else if (!svg) plot_term(c, p, isatty(STDOUT_FILENO) && !getenv("NO_COLOR"));
+    return CLI_OK;
+}

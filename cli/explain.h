@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What explain has found out, and the two ways to write it down. */
+#ifndef FXA_CLI_EXPLAIN_H
+#define FXA_CLI_EXPLAIN_H
+
+#include "job.h"
+#include "json.h"
+
+typedef struct explanation {
+    fxa_program *program, *derivative; /* with ready masks */
+    const char *canonical, *derivative_text, *bprop_text;
+    fxa_facts facts;
+    int64_t b, h, tile[2];
+    bool has_tiles;
+    fxa_tile_counts tiles;
+    fxa_support *support[2]; /* by fxa_pass */
+    size_t n_support[2];
+} explanation;
+
+void explain_text(cli *c, const cli_job *job, const explanation *e);
+void explain_json(cli *c, const cli_job *job, const explanation *e);
+/* "b=1,h=2,..." of a problem; owned by c. */
+const char *problem_shape_text(cli *c, const fxa_problem *p);
+void problem_shape_json(json *j, const char *key, const fxa_problem *p);
+void program_hash_text(const fxa_program *program, char out[33]);
+/* Names of what a fact flag means; NULL for a flag that is none. */
+const char *fact_name(uint32_t flag);
+
+#endif

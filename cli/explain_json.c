@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * explain as JSON. */
+#include "explain.h"
+
+static void explain_json_program(json *j, const char *key, const char *text, const fxa_program *program) {
+    char hash[33];
+    program_hash_text(program, hash);
+    json_open(j, key, '{');
+    json_string(j, "text", text);
+    json_string(j, "hash", hash);
+    json_uint(j, "nodes", fxa_program_node_count(program));
+    json_close(j, '}');
+}
+
+static void explain_json_values(json *j, const fxa_program *program, const cli_binding *b) {
+    json_open(j, "params", '[');
+    for (size_t i = 0; i < b->n_params; i++) {
+        fxa_param_info p = fxa_program_param(program, i);
+        json_open(j, NULL, '{');
+        json_string(j, "name", p.name);
+        json_string(j, "type", p.type == FXA_INT ? "int" : "float");
+        if (b->has_param[i]) json_number(j, "value", b->params[i]);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_open(j, "tensors", '[');
+    for (size_t i = 0; i < b->n_tensors; i++) {
+        fxa_tensor_info t = fxa_program_tensor(program, i);
+        json_open(j, NULL, '{');
+        json_string(j, "name", t.name);
+        json_string(j, "dtype", fxa_dtype_name(t.dtype));
+        json_int(j, "rank", t.rank);
+        json_open(j, "sizes", '[');
+        for (int d = 0; d < t.rank; d++) json_int(j, NULL, b->captures[i].size[d]);
+        json_close(j, ']');
+        json_bool(j, "given", b->sized[i]);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void explain_json_depends(json *j, const char *key, uint32_t depends) {
+    static const char *const names[] = {"score", "b", "h", "q", "k", "q_len", "k_len"};
+    json_open(j, key, '[');
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (depends >> i & 1) json_string(j, NULL, names[i]);
+    json_close(j, ']');
+}
+
+static void explain_json_facts(json *j, const fxa_program *program, const fxa_facts *f) {
+    json_open(j, "facts", '{');
+    explain_json_depends(j, "score_depends", f->score_depends);
+    explain_json_depends(j, "mask_depends", f->mask_depends);
+    json_open(j, "flags", '[');
+    for (uint32_t flag = 1; fact_name(flag); flag <<= 1)
+        if (f->flags & flag) json_string(j, NULL, fact_name(flag));
+    json_close(j, ']');
+    if (f->flags & FXA_FACT_SOFTCAP) {
+        if (f->softcap_param >= 0) json_string(j, "softcap_param", fxa_program_param(program, (size_t)f->softcap_param).name);
+        else json_number(j, "softcap", f->softcap);
+    }
+    if (f->flags & FXA_FACT_WINDOW) {
+        if (f->window_left != INT32_MAX) json_int(j, "window_left", f->window_left);
+        if (f->window_right != INT32_MAX) json_int(j, "window_right", f->window_right);
+    }
+    json_close(j, '}');
+}
+
+void problem_shape_json(json *j, const char *key, const fxa_problem *p) {
+    json_open(j, key, '{');
+    json_int(j, "b", p->b);
+    json_int(j, "h", p->hq);
+    json_int(j, "hkv", p->hkv ? p->hkv : p->hq);
+    json_int(j, "sq", p->sq);
+    json_int(j, "sk", p->sk);
+    json_int(j, "d", p->d);
+    json_int(j, "dv", p->dv ? p->dv : p->d);
+    json_close(j, '}');
+}
+
+static void explain_json_engines(json *j, const explanation *e) {
+    static const char *const passes[] = {"forward", "backward"};
+    json_open(j, "engines", '[');
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < e->n_support[pass]; i++) {
+            const fxa_support *s = &e->support[pass][i];
+            json_open(j, NULL, '{');
+            json_string(j, "engine", s->engine);
+            json_string(j, "pass", passes[pass]);
+            json_bool(j, "supported", s->supported);
+            json_bool(j, "deterministic", s->deterministic);
+            json_uint(j, "workspace", s->workspace);
+            json_string(j, "reason", s->reason);
+            json_close(j, '}');
+        }
+    json_close(j, ']');
+}
+
+void explain_json(cli *c, const cli_job *job, const explanation *e) {
+    json j = json_begin(&c->out);
+    json_open(&j, NULL, '{');
+    json_open(&j, "program", '[');
+    for (size_t i = 0; i < job->sources.n; i++) {
+        json_open(&j, NULL, '{');
+        json_string(&j, "name", job->sources.list[i].name);
+        json_string(&j, "text", job->sources.list[i].shown);
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    explain_json_program(&j, "canonical", e->canonical, e->program);
+    explain_json_program(&j, "derivative", e->derivative_text, e->derivative);
+    explain_json_values(&j, job->program, &job->bind);
+    if (job->bprop) {
+        json_open(&j, "bprop", '{');
+        explain_json_program(&j, "canonical", e->bprop_text, job->bprop);
+        explain_json_values(&j, job->bprop, &job->bprop_bind);
+        json_close(&j, '}');
+    }
+    explain_json_facts(&j, e->program, &e->facts);
+    problem_shape_json(&j, "shape", &job->problem);
+    json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
+    if (e->has_tiles) {
+        json_open(&j, "tiles", '{');
+        json_int(&j, "b", e->b);
+        json_int(&j, "h", e->h);
+        json_int(&j, "tile_q", e->tile[0]);
+        json_int(&j, "tile_k", e->tile[1]);
+        json_uint(&j, "empty", e->tiles.empty);
+        json_uint(&j, "mixed", e->tiles.mixed);
+        json_uint(&j, "full", e->tiles.full);
+        json_close(&j, '}');
+    }
+    explain_json_engines(&j, e);
+    json_close(&j, '}');
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * explain as text. */
+#include "explain.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+
+static const char *const explain_inputs[] = {"score", "b", "h", "q", "k", "q_len", "k_len"};
+static const char *const explain_facts[] = {"identity", "pure mask", "no mask", "additive bias", "soft cap", "causal",
+                                            "causal bottom-right", "window", "padding"};
+
+const char *fact_name(uint32_t flag) {
+    for (size_t i = 0; i < sizeof explain_facts / sizeof explain_facts[0]; i++)
+        if (flag == 1u << i) return explain_facts[i];
+    return NULL;
+}
+
+const char *problem_shape_text(cli *c, const fxa_problem *p) {
+    return cli_format(c, "b=%" PRId64 ",h=%" PRId64 ",hkv=%" PRId64 ",sq=%" PRId64 ",sk=%" PRId64 ",d=%" PRId64 ",dv=%" PRId64,
+                      p->b, p->hq, p->hkv ? p->hkv : p->hq, p->sq, p->sk, p->d, p->dv ? p->dv : p->d);
+}
+
+void program_hash_text(const fxa_program *program, char out[33]) {
+    uint8_t hash[16];
+    fxa_program_hash(program, hash);
+    hex_text(hash, sizeof hash, out);
+}
+
+static void explain_program(cli_buf *out, const char *title, const char *text, const fxa_program *program) {
+    char hash[33];
+    program_hash_text(program, hash);
+    buf_printf(out, "\n%s   hash %s, %zu nodes\n", title, hash, fxa_program_node_count(program));
+    buf_indented(out, 2, *text ? text : "# nothing: the identity");
+}
+
+static void explain_sources(cli_buf *out, const cli_sources *s) {
+    if (s->n == 0) buf_text(out, "  # no text: the identity\n");
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->list[i].prefix) {
+            buf_printf(out, "  %s '", s->list[i].name);
+            buf_add(out, s->list[i].shown, s->list[i].shown_size);
+            buf_text(out, "'\n");
+        } else {
+            buf_printf(out, "  # %s\n", s->list[i].name);
+            buf_indented(out, 2, s->list[i].shown);
+        }
+    }
+}
+
+static void explain_values(cli *c, cli_buf *out, const fxa_program *program, const cli_binding *b) {
+    for (size_t i = 0; i < b->n_params; i++) {
+        fxa_param_info p = fxa_program_param(program, i);
+        buf_printf(out, "  param  %-16s %-8s ", p.name, p.type == FXA_INT ? "int" : "float");
+        if (b->has_param[i]) buf_printf(out, "%.17g\n", b->params[i]);
+        else buf_text(out, "not given\n");
+    }
+    for (size_t i = 0; i < b->n_tensors; i++) {
+        fxa_tensor_info t = fxa_program_tensor(program, i);
+        buf_printf(out, "  tensor %-16s %s[%d]%*s ", t.name, fxa_dtype_name(t.dtype), t.rank, (int)(5 - strlen(fxa_dtype_name(t.dtype))), "");
+        if (!b->sized[i]) buf_text(out, "not given (one element per axis is assumed)\n");
+        else buf_printf(out, "%s%s\n", sizes_text(c, b->captures[i].size, t.rank), b->data[i] ? "" : ", no data");
+    }
+    if (b->n_params + b->n_tensors == 0) buf_text(out, "  none\n");
+}
+
+static void explain_depends(cli_buf *out, const char *what, uint32_t depends) {
+    bool any = false;
+    buf_printf(out, "  %s depends on ", what);
+    for (unsigned i = 0; i < sizeof explain_inputs / sizeof explain_inputs[0]; i++) {
+        if (!(depends >> i & 1)) continue;
+        buf_printf(out, "%s%s", any ? ", " : "", explain_inputs[i]);
+        any = true;
+    }
+    buf_text(out, any ? "\n" : "nothing\n");
+}
+
+static void explain_facts_text(cli_buf *out, const fxa_program *program, const fxa_facts *f) {
+    explain_depends(out, "score", f->score_depends);
+    explain_depends(out, "mask ", f->mask_depends);
+    for (uint32_t flag = 1; fact_name(flag); flag <<= 1) {
+        if (!(f->flags & flag)) continue;
+        buf_printf(out, "  %s", fact_name(flag));
+        if (flag == FXA_FACT_SOFTCAP && f->softcap_param >= 0)
+            buf_printf(out, " (param %s)", fxa_program_param(program, (size_t)f->softcap_param).name);
+        else if (flag == FXA_FACT_SOFTCAP && f->softcap != 0) buf_printf(out, " (%.17g)", f->softcap);
+        if (flag == FXA_FACT_WINDOW && f->window_left != INT32_MAX) buf_printf(out, ", q - k <= %d", f->window_left);
+        if (flag == FXA_FACT_WINDOW && f->window_right != INT32_MAX) buf_printf(out, ", k - q <= %d", f->window_right);
+        buf_text(out, "\n");
+    }
+}
+
+static void explain_support(cli_buf *out, const explanation *e) {
+    static const char *const passes[] = {"forward", "backward"};
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < e->n_support[pass]; i++) {
+            const fxa_support *s = &e->support[pass][i];
+            buf_printf(out, "  %-8s  %-8s ", passes[pass], s->engine);
+            if (s->supported)
+                buf_printf(out, "yes, %sdeterministic, workspace %" PRIu64 " bytes\n", s->deterministic ? "" : "not ", s->workspace);
+            else buf_printf(out, "no: %s\n", s->reason);
+        }
+}
+
+void explain_text(cli *c, const cli_job *job, const explanation *e) {
+    cli_buf *out = &c->out;
+    buf_text(out, "program\n");
+    explain_sources(out, &job->sources);
+    explain_program(out, "canonical", e->canonical, e->program);
+    explain_program(out, "derivative", e->derivative_text, e->derivative);
+    if (job->bprop) explain_program(out, "backward of your own, used instead", e->bprop_text, job->bprop);
+    buf_text(out, "\nvalues\n");
+    explain_values(c, out, job->program, &job->bind);
+    if (job->bprop) {
+        buf_text(out, "values of the backward\n");
+        explain_values(c, out, job->bprop, &job->bprop_bind);
+    }
+    buf_text(out, "\nfacts\n");
+    explain_facts_text(out, e->program, &e->facts);
+    buf_printf(out, "\nproblem   %s, %s\n", problem_shape_text(c, &job->problem), fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
+    if (e->has_tiles)
+        buf_printf(out, "\ntiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %" PRIu64 " empty, %" PRIu64
+                        " mixed, %" PRIu64 " full\n", e->tile[0], e->tile[1], e->b, e->h, e->tiles.empty, e->tiles.mixed, e->tiles.full);
+    buf_text(out, "\nengines\n");
+    explain_support(out, e);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * --help and `help COMMAND`, written from the table opts.def. */
+#include "cli.h"
+#include "json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Breaks `text` at spaces so that lines end before column 100, later lines indented. */
+static void help_wrap(cli_buf *out, int indent, const char *text) {
+    int room = 100 - indent;
+    while ((int)strlen(text) > room) {
+        int n = room;
+        while (n > 0 && text[n] != ' ') n--;
+        if (n == 0) break;
+        buf_printf(out, "%.*s\n%*s", n, text, indent, "");
+        text += n + 1;
+    }
+    buf_printf(out, "%s\n", text);
+}
+
+void help_overview(cli *c) {
+    cli_buf *out = &c->out;
+    buf_text(out, "fxattn: fused attention with your own score function inside\n\nusage: fxattn COMMAND [OPTIONS]\n\n");
+    for (int i = 0; i < CMD_COUNT; i++) {
+        buf_printf(out, "  %-12s", cli_commands[i].name);
+        help_wrap(out, 14, cli_commands[i].about);
+    }
+    buf_text(out, "\n'fxattn help COMMAND' lists the options of a command. For example:\n\n"
+                  "  fxattn explain --score '20 * tanh(score / 20)' --causal --shape b=2,h=8,s=4096,d=64\n"
+                  "  fxattn run --q q.npy --k k.npy --v v.npy --mask 'k <= q' --out o.npy\n\n"
+                  "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 unsupported, 4 other failures.\n");
+}
+
+void help_command(cli *c, cli_command_id id) {
+    const cli_command_info *command = &cli_commands[id];
+    cli_buf *out = &c->out;
+    const char *group = "";
+    buf_printf(out, "fxattn %s: ", command->name);
+    help_wrap(out, 0, command->about);
+    buf_printf(out, "\nusage: fxattn %s%s%s [OPTIONS]\n", command->name, *command->operands ? " " : "", command->operands);
+    for (int i = 0; i < OPT_COUNT; i++) {
+        const cli_option_info *o = &cli_options[i];
+        char left[64];
+        if (!(o->commands & (1u << id))) continue;
+        if (strcmp(group, o->group) != 0) buf_printf(out, "\n%s\n", group = o->group);
+        int n = snprintf(left, sizeof left, "  --%s%s%s", o->name, *o->value ? " " : "", o->value);
+        buf_printf(out, "%-28s", left);
+        if (n > 27) buf_printf(out, "\n%28s", "");
+        help_wrap(out, 28, o->about);
+    }
+}
+
+static void help_json(cli *c, int only) {
+    json j = json_begin(&c->out);
+    json_open(&j, NULL, '{');
+    json_open(&j, "commands", '[');
+    for (int i = 0; i < CMD_COUNT; i++) {
+        if (only >= 0 && i != only) continue;
+        json_open(&j, NULL, '{');
+        json_string(&j, "name", cli_commands[i].name);
+        json_string(&j, "operands", cli_commands[i].operands);
+        json_string(&j, "about", cli_commands[i].about);
+        json_open(&j, "options", '[');
+        for (int k = 0; k < OPT_COUNT; k++) {
+            if (!(cli_options[k].commands & (1u << i))) continue;
+            json_open(&j, NULL, '{');
+            json_string(&j, "name", cli_options[k].name);
+            json_string(&j, "value", cli_options[k].value);
+            json_bool(&j, "repeats", cli_options[k].kind == CLI_MANY);
+            json_string(&j, "about", cli_options[k].about);
+            json_close(&j, '}');
+        }
+        json_close(&j, ']');
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+}
+
+int cmd_help(cli *c) {
+    const char *names[CMD_COUNT];
+    int id = -1;
+    for (int i = 0; i < CMD_COUNT; i++) {
+        names[i] = cli_commands[i].name;
+        if (c->n_operands && strcmp(c->operands[0], names[i]) == 0) id = i;
+    }
+    if (c->n_operands > 1) return cli_fail(c, CLI_BAD_INPUT, "'help' takes one command, not %zu", c->n_operands);
+    if (c->n_operands && id < 0) {
+        const char *near = cli_nearest(c->operands[0], names, CMD_COUNT);
+        return cli_fail(c, CLI_BAD_INPUT, "there is no command '%.64s'%s%s%s", c->operands[0],
+                        near ? "; did you mean '" : "; try 'fxattn help'", near ? near : "", near ? "'?" : "");
+    }
+    if (c->json) help_json(c, id);
+    else if (id >= 0) help_command(c, (cli_command_id)id);
+    else help_overview(c);
+    return CLI_OK;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Program, values and shape of the command line made into a problem. */
+#include "job.h"
+
+#include <string.h>
+
+static int job_read_engine(cli *c, fxa_problem *problem) {
+    const char *name = opt_get(c, OPT_ENGINE), *names[64];
+    size_t n = 0;
+    cli_buf list = {0};
+    if (!name) return CLI_OK;
+    for (; n < 64 && fxa_engine_name(n); n++) {
+        names[n] = fxa_engine_name(n);
+        if (strcmp(name, names[n]) == 0) problem->engine = names[n];
+        buf_printf(&list, "%s%s", n ? ", " : "", names[n]);
+    }
+    const char *near = cli_nearest(name, names, n);
+    int rc = problem->engine ? CLI_OK
+           : near ? cli_fail(c, CLI_BAD_INPUT, "there is no engine '%.64s'; did you mean '%s'?", name, near)
+                  : cli_fail(c, CLI_BAD_INPUT, "there is no engine '%.64s'; there are: %s", name, list.size ? list.data : "none");
+    buf_free(&list);
+    return rc;
+}
+
+/* Ready masks, sinks and dropout. */
+static int job_read_flags(cli *c, fxa_problem *problem) {
+    int64_t window[2];
+    const char *text = opt_get(c, OPT_WINDOW);
+    if (opt_has(c, OPT_CAUSAL)) problem->flags |= FXA_CAUSAL;
+    if (opt_has(c, OPT_BOTTOM_RIGHT)) problem->flags |= FXA_BOTTOM_RIGHT;
+    if (opt_has(c, OPT_SINK_ZERO)) problem->flags |= FXA_SINK_ZERO;
+    if (opt_has(c, OPT_BOTTOM_RIGHT) && !opt_has(c, OPT_CAUSAL) && !text)
+        return cli_fail(c, CLI_BAD_INPUT, "--bottom-right aligns --causal and --window; give one of them");
+    if (text) {
+        if (read_int_list(text, window, 2) != 2)
+            return cli_fail(c, CLI_BAD_INPUT, "--window %.64s: two numbers are expected, as in 128,0; -1 is open", text);
+        problem->flags |= FXA_WINDOW;
+        problem->window_left = window[0];
+        problem->window_right = window[1];
+    }
+    if (opt_has(c, OPT_DROPOUT)) problem->flags |= FXA_DROPOUT;
+    return opt_double(c, OPT_DROPOUT, &problem->dropout_p);
+}
+
+/* One of the two programs with its values. */
+static int job_make_one(cli *c, fxa_program_kind kind, cli_sources *s, cli_values *v, fxa_program **program, cli_binding *b) {
+    fxa_declaration declarations[FXA_MAX_PARAMS + FXA_MAX_TENSORS];
+    int rc = sources_collect(c, kind, s);
+    if (rc == CLI_OK) rc = values_collect(c, kind, v);
+    if (rc == CLI_OK && kind == FXA_PROGRAM_BPROP && s->n == 0) {
+        if (v->n_params || v->n_tensors) rc = cli_fail(c, CLI_BAD_INPUT, "--bprop-param and --bprop-tensor need --bprop or --dscore");
+        return rc;
+    }
+    size_t n = values_declare(v, declarations);
+    if (rc == CLI_OK) rc = sources_parse(c, s, kind, declarations, n, program);
+    return rc == CLI_OK ? values_bind(c, v, s, *program, b) : rc;
+}
+
+int job_make_program(cli *c, cli_job **out) {
+    cli_job *job = *out = cli_alloc(c, sizeof *job);
+    job->problem = (fxa_problem)FXA_PROBLEM_INIT;
+    int rc = job_make_one(c, FXA_PROGRAM_SCORE, &job->sources, &job->values, &job->program, &job->bind);
+    if (rc == CLI_OK) rc = job_make_one(c, FXA_PROGRAM_BPROP, &job->bprop_sources, &job->bprop_values, &job->bprop, &job->bprop_bind);
+    if (rc == CLI_OK) rc = job_read_flags(c, &job->problem);
+    if (rc == CLI_OK) rc = job_read_engine(c, &job->problem);
+    if (rc == CLI_OK) rc = shape_read(c, &job->shape);
+    if (rc != CLI_OK) return rc;
+    job->problem.program = job->program;
+    job->problem.captures = job->bind.captures;
+    job->problem.n_captures = job->bind.n_tensors;
+    return CLI_OK;
+}
+
+int job_make(cli *c, bool small, cli_job **out) {
+    int rc = job_make_program(c, out);
+    if (rc != CLI_OK) return rc;
+    cli_job *job = *out;
+    fxa_problem *p = &job->problem;
+    const char *dtype = opt_get(c, OPT_DTYPE);
+    const int64_t *v = job->shape.value;
+    shape_resolve(&job->shape, small);
+    p->b = v[SHAPE_B];
+    p->hq = v[SHAPE_H];
+    p->hkv = v[SHAPE_HKV];
+    p->sq = v[SHAPE_SQ];
+    p->sk = v[SHAPE_SK];
+    p->d = v[SHAPE_D];
+    p->dv = v[SHAPE_DV];
+    p->q.dtype = dtype ? (uint32_t)fxa_dtype_find(dtype) : (uint32_t)FXA_F32;
+    if (!dtype_is_float((fxa_dtype)p->q.dtype))
+        return cli_fail(c, CLI_BAD_INPUT, "--dtype %.20s: accepted are f64, f32, f16, bf16", dtype);
+    return CLI_OK;
+}
+
+int job_whole_program(cli *c, const cli_job *job, fxa_program **out) {
+    fxa_error err;
+    if (fxa_problem_program(c->ctx, &job->problem, out, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    cli_own_program(c, *out);
+    return CLI_OK;
+}
+
+const char *program_text(cli *c, const fxa_program *program) {
+    fxa_error err;
+    size_t needed = 0;
+    char *text = NULL;
+    fxa_status status = fxa_program_print(program, NULL, 0, &needed, &err);
+    if (status == FXA_OK) status = fxa_program_print(program, text = cli_alloc(c, needed + 1), needed + 1, &needed, &err);
+    if (status == FXA_OK) return text;
+    cli_fail_library(c, &err, NULL);
+    return NULL;
+}
+
+fxa_problem job_backward(cli_job *job) {
+    fxa_problem p = job->problem;
+    p.pass = FXA_BACKWARD;
+    p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    for (size_t i = 0; i < job->bind.n_tensors; i++) {
+        job->grad_captures[i] = job->bind.captures[i];
+        job->grad_captures[i].grad = dtype_is_float(job->bind.views[i].dtype);
+    }
+    for (size_t i = 0; i < job->bind.n_params; i++)
+        if (fxa_program_param(job->program, i).type == FXA_FLOAT) p.param_grads |= (uint64_t)1 << i;
+    p.captures = job->grad_captures;
+    p.bprop = job->bprop;
+    p.bprop_captures = job->bprop_bind.captures;
+    p.n_bprop_captures = job->bprop_bind.n_tensors;
+    return p;
+}
+
+void job_fill(cli *c, cli_job *job, cli_random *random) {
+    const fxa_problem *p = &job->problem;
+    int64_t side = 64; /* generous: every coordinate finds an element */
+    const int64_t sizes[] = {p->b, p->hq, p->sq, p->sk};
+    for (int i = 0; i < 4; i++) side = sizes[i] > side ? sizes[i] : side;
+    binding_fill(c, &job->bind, job->program, side, random);
+    if (job->bprop) binding_fill(c, &job->bprop_bind, job->bprop, side, random);
+}
+
+int job_require_small(cli *c, const cli_job *job) {
+    if (job->problem.sq > INT32_MAX || job->problem.sk > INT32_MAX)
+        return cli_fail(c, CLI_BAD_INPUT, "--shape: sq and sk are at most %d here", INT32_MAX);
+    return CLI_OK;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What most commands begin with: a program from the command line, its params and tensors, a shape, and the problem they
+ * make together.
+ */
+#ifndef FXA_CLI_JOB_H
+#define FXA_CLI_JOB_H
+
+#include "cli.h"
+#include "npy.h"
+
+/* ---- Program texts (sources.c) ---------------------------------------------------------------------------------------- */
+
+#define CLI_MAX_SOURCES 64
+
+typedef struct cli_source {
+    const char *name;  /* file, or "--score" */
+    const char *shown; /* what the user wrote */
+    size_t shown_size;
+    const char *text; /* what is parsed: `shown` with something around it for an option */
+    size_t size;
+    size_t prefix; /* bytes of text before shown */
+} cli_source;
+typedef struct cli_sources {
+    cli_source list[CLI_MAX_SOURCES];
+    size_t n;
+} cli_sources;
+
+/* All --program, --score, --mask (kind SCORE) or --bprop, --dscore (kind BPROP) in the order of the command line. */
+int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out);
+/* The program they make together; owned by c. */
+int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa_declaration *declarations, size_t n,
+                  fxa_program **out);
+/* Whether a name stands in one of the texts. */
+bool sources_mention(const cli_sources *s, const char *name);
+
+/* ---- Params and tensors (values.c) -------------------------------------------------------------------------------------- */
+
+typedef struct cli_param {
+    const char *name;
+    fxa_type type; /* 0: not said */
+    double value;
+} cli_param;
+typedef struct cli_tensor {
+    const char *name;
+    fxa_dtype dtype; /* 0: only sizes are known, and no dtype was said */
+    npy array;       /* data NULL: only sizes */
+} cli_tensor;
+typedef struct cli_values {
+    cli_param params[FXA_MAX_PARAMS];
+    size_t n_params;
+    cli_tensor tensors[FXA_MAX_TENSORS];
+    size_t n_tensors;
+} cli_values;
+
+int values_collect(cli *c, fxa_program_kind kind, cli_values *out);
+/* What texts may use without declaring it; at most FXA_MAX_PARAMS + FXA_MAX_TENSORS. */
+size_t values_declare(const cli_values *v, fxa_declaration *out);
+const cli_tensor *values_find_tensor(const cli_values *v, const char *name);
+
+/* Values in the order of a program. */
+typedef struct cli_binding {
+    size_t n_params, n_tensors;
+    double params[FXA_MAX_PARAMS];
+    bool has_param[FXA_MAX_PARAMS];
+    fxa_capture captures[FXA_MAX_TENSORS];
+    fxa_view views[FXA_MAX_TENSORS]; /* data NULL: none yet */
+    const void *data[FXA_MAX_TENSORS];
+    bool sized[FXA_MAX_TENSORS];
+} cli_binding;
+
+int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_program *program, cli_binding *out);
+/* An error unless every param has a value and every tensor data (sizes, when only_sizes). */
+int binding_require(cli *c, const cli_binding *b, const fxa_program *program, bool only_sizes, bool params);
+/* Gives what is missing: sizes of `side` along every axis, data and params at random. */
+void binding_fill(cli *c, cli_binding *b, const fxa_program *program, int64_t side, cli_random *random);
+/* "slopes: 64 random floats" lines for what binding_fill would give; empty when nothing is missing. */
+void binding_describe_missing(const cli_binding *b, const fxa_program *program, cli_buf *out);
+/* Value ranges of the int tensors that have data; NULL when the program has no tensors. */
+fxa_tensor_range *binding_ranges(cli *c, const cli_binding *b);
+/* The params when all are known, else NULL. */
+const double *binding_params(const cli_binding *b);
+
+/* ---- Job (job.c, shape_args.c) -------------------------------------------------------------------------------------------- */
+
+enum { SHAPE_B, SHAPE_H, SHAPE_HKV, SHAPE_S, SHAPE_SQ, SHAPE_SK, SHAPE_D, SHAPE_DV, SHAPE_COUNT };
+extern const char *const shape_keys[SHAPE_COUNT];
+typedef struct cli_shape {
+    int64_t value[SHAPE_COUNT];
+    bool given[SHAPE_COUNT];
+} cli_shape;
+int shape_read(cli *c, cli_shape *out);
+/* Fills in what is not given; defaults: b=1,h=1,s=128,d=64, or those of a check. */
+void shape_resolve(cli_shape *shape, bool small);
+
+typedef struct cli_job {
+    cli_sources sources, bprop_sources;
+    cli_values values, bprop_values;
+    fxa_program *program, *bprop; /* bprop NULL: derived */
+    cli_binding bind, bprop_bind;
+    cli_shape shape;
+    fxa_capture grad_captures[FXA_MAX_TENSORS]; /* of job_backward */
+    fxa_problem problem; /* points into this struct */
+} cli_job;
+
+/* Program, values, flags and engine; sizes are left to the caller. */
+int job_make_program(cli *c, cli_job **out);
+/* The same with the shape and dtype of the command line. */
+int job_make(cli *c, bool small, cli_job **out);
+/* The program that runs: ready masks appended. Owned by c. */
+int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
+const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */
+/* The problem of a backward pass that wants every gradient there is. */
+fxa_problem job_backward(cli_job *job);
+/* Gives values at random to what the command line left open, in both programs. */
+void job_fill(cli *c, cli_job *job, cli_random *random);
+/* sq, sk within what program ints hold, for commands that walk over pairs. */
+int job_require_small(cli *c, const cli_job *job);
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The JSON writer: one line, as machines like it. */
+#include "json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+json json_begin(cli_buf *out) {
+    json j = {out, 0, {false}};
+    return j;
+}
+
+/* Length of the UTF-8 sequence at s (shortest form, no surrogates), or 0. */
+static size_t json_utf8_length(const unsigned char *s) {
+    size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xC2 && s[0] < 0xE0 ? 2 : s[0] >= 0xE0 && s[0] < 0xF0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    if (s[0] == 0xE0 && n == 3 && s[1] < 0xA0) return 0;
+    if (s[0] == 0xED && n == 3 && s[1] > 0x9F) return 0;
+    if (s[0] == 0xF0 && n == 4 && s[1] < 0x90) return 0;
+    if (s[0] == 0xF4 && n == 4 && s[1] > 0x8F) return 0;
+    return n;
+}
+
+static void json_quote(cli_buf *out, const char *text) {
+    buf_text(out, "\"");
+    for (const unsigned char *s = (const unsigned char *)text; *s;) {
+        size_t n = json_utf8_length(s);
+        if (*s == '"' || *s == '\\') buf_printf(out, "\\%c", *s);
+        else if (*s == '\n') buf_text(out, "\\n");
+        else if (*s == '\t') buf_text(out, "\\t");
+        else if (*s < 0x20 || *s == 0x7F) buf_printf(out, "\\u%04x", *s);
+        else if (!n) buf_text(out, "\\ufffd");
+        else buf_add(out, s, n);
+        s += n ? n : 1;
+    }
+    buf_text(out, "\"");
+}
+
+static void json_lead(json *j, const char *key) {
+    if (j->some[j->depth]) buf_text(j->out, ", ");
+    j->some[j->depth] = true;
+    if (!key) return;
+    json_quote(j->out, key);
+    buf_text(j->out, ": ");
+}
+
+void json_open(json *j, const char *key, char bracket) {
+    json_lead(j, key);
+    buf_add(j->out, &bracket, 1);
+    j->some[++j->depth] = false;
+}
+
+void json_close(json *j, char bracket) {
+    buf_add(j->out, &bracket, 1);
+    if (--j->depth == 0) buf_text(j->out, "\n");
+}
+
+void json_string(json *j, const char *key, const char *text) {
+    json_lead(j, key);
+    json_quote(j->out, text);
+}
+
+void json_number(json *j, const char *key, double value) {
+    if (!isfinite(value)) {
+        json_null(j, key);
+        return;
+    }
+    json_lead(j, key);
+    buf_printf(j->out, "%.17g", value);
+}
+
+void json_int(json *j, const char *key, int64_t value) {
+    json_lead(j, key);
+    buf_printf(j->out, "%" PRId64, value);
+}
+
+void json_uint(json *j, const char *key, uint64_t value) {
+    json_lead(j, key);
+    buf_printf(j->out, "%" PRIu64, value);
+}
+
+void json_bool(json *j, const char *key, bool value) {
+    json_lead(j, key);
+    buf_text(j->out, value ? "true" : "false");
+}
+
+void json_null(json *j, const char *key) {
+    json_lead(j, key);
+    buf_text(j->out, "null");
+}

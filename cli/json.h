@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A JSON writer onto a growing text. Members of an object take a key, elements of an array take NULL. Numbers that JSON
+ * cannot hold (inf, nan) become null; bytes that are no UTF-8 become U+FFFD.
+ */
+#ifndef FXA_CLI_JSON_H
+#define FXA_CLI_JSON_H
+
+#include "cli.h"
+
+typedef struct json {
+    cli_buf *out;
+    int depth;
+    bool some[16]; /* something was written at this depth */
+} json;
+
+json json_begin(cli_buf *out);
+void json_open(json *j, const char *key, char bracket); /* '{' or '[' */
+void json_close(json *j, char bracket);                 /* '}' or ']' */
+void json_string(json *j, const char *key, const char *text);
+void json_number(json *j, const char *key, double value);
+void json_int(json *j, const char *key, int64_t value);
+void json_uint(json *j, const char *key, uint64_t value);
+void json_bool(json *j, const char *key, bool value);
+void json_null(json *j, const char *key);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxattn, the command: reads the command line, runs one command, prints its report, turns the outcome into an exit code. */
+#include "cli.h"
+#include "json.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static int main_dispatch(cli *c) {
+    switch (c->command) {
+    case CMD_EXPLAIN: return cmd_explain(c);
+    case CMD_RUN: return cmd_run(c);
+    case CMD_CHECK: return cmd_check(c);
+    case CMD_PLOT: return cmd_plot(c);
+    case CMD_BENCH: return cmd_bench(c);
+    case CMD_PLAN: return cmd_plan(c);
+    case CMD_ENGINES: return cmd_engines(c);
+    case CMD_VERSION: return cmd_version(c);
+    case CMD_COMPLETION: return cmd_completion(c);
+    default: return cmd_help(c);
+    }
+}
+
+static int main_run(cli *c, int argc, char **argv) {
+    fxa_error err;
+    int rc = cli_parse(c, argc, argv);
+    if (rc != CLI_OK) return rc;
+    if (opt_has(c, OPT_HELP)) {
+        help_command(c, c->command);
+        c->json = false;
+        return CLI_OK;
+    }
+    if (fxa_context_create(NULL, &c->ctx, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    return main_dispatch(c);
+}
+
+/* With --json a failure is an object too: standard output always holds exactly one. */
+static void main_report_failure(cli *c, int rc) {
+    c->out.size = 0;
+    if (!c->json) return;
+    json j = json_begin(&c->out);
+    json_open(&j, NULL, '{');
+    json_open(&j, "error", '{');
+    json_int(&j, "exit_code", rc);
+    json_string(&j, "status", fxa_status_name(c->error.status));
+    json_string(&j, "text", c->error.text);
+    if (c->error_name) json_string(&j, "name", c->error_name);
+    if (c->error.line > 0) {
+        json_int(&j, "line", c->error.line);
+        json_int(&j, "column", c->error.column);
+        json_int(&j, "length", c->error.length);
+    }
+    json_close(&j, '}');
+    json_close(&j, '}');
+}
+
+int main(int argc, char **argv) {
+    static cli c; /* large, and zero to begin with */
+    signal(SIGPIPE, SIG_IGN);
+    cli_outputs_guard();
+    int rc = main_run(&c, argc, argv);
+    progress_end();
+    if (rc == CLI_OK || rc == CLI_CHECK_FAILED) {
+        int committed = cli_outputs_commit(&c);
+        if (committed != CLI_OK) rc = committed;
+    }
+    cli_outputs_abandon();
+    if (rc > CLI_CHECK_FAILED) main_report_failure(&c, rc);
+    if (c.out.size && fwrite(c.out.data, 1, c.out.size, stdout) != c.out.size) rc = CLI_FAILURE;
+    if (fflush(stdout) != 0) rc = CLI_FAILURE;
+    if (rc == CLI_FAILURE && ferror(stdout)) fprintf(stderr, "fxattn: standard output: %s\n", strerror(errno));
+    cli_release(&c);
+    return rc;
+}

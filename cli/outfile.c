@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Output files that appear whole or not at all: written under a temporary name beside their place, renamed when all of
+ * them are complete, removed on any failure and on the usual signals. The list is static for the signal handler's sake. */
+#define _XOPEN_SOURCE 700 /* realpath */
+#include "cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OUTFILE_MAX 256
+
+typedef struct outfile {
+    char *path, *temporary; /* temporary NULL: written in place, as /dev/stdout is */
+    int fd;
+} outfile;
+
+static outfile outfile_list[OUTFILE_MAX];
+static volatile sig_atomic_t outfile_count;
+
+void cli_outputs_abandon(void) {
+    for (int i = 0; i < outfile_count; i++)
+        if (outfile_list[i].temporary) unlink(outfile_list[i].temporary);
+}
+
+static void outfile_on_signal(int number) {
+    cli_outputs_abandon();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+void cli_outputs_guard(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        struct sigaction action;
+        memset(&action, 0, sizeof action);
+        action.sa_handler = outfile_on_signal;
+        sigaction(numbers[i], &action, NULL);
+    }
+}
+
+/* Where the data really goes: links are followed, so that a link stays one. */
+static char *outfile_resolve(cli *c, const char *path) {
+    char *real = realpath(path, NULL), *copy = cli_format(c, "%s", real ? real : path);
+    free(real);
+    return copy;
+}
+
+int cli_output_open(cli *c, const char *path) {
+    struct stat st;
+    outfile f = {outfile_resolve(c, path), NULL, -1};
+    if (outfile_count == OUTFILE_MAX) return cli_fail(c, CLI_BAD_INPUT, "more than %d output files", OUTFILE_MAX), -1;
+    for (int i = 0; i < outfile_count; i++)
+        if (strcmp(outfile_list[i].path, f.path) == 0)
+            return cli_fail(c, CLI_BAD_INPUT, "%.300s is to be written twice; give each output its own file", path), -1;
+    bool exists = stat(f.path, &st) == 0;
+    if (exists && S_ISDIR(st.st_mode)) return cli_fail(c, CLI_BAD_INPUT, "%.300s is a directory, not a file to write", path), -1;
+    if (exists && !S_ISREG(st.st_mode)) f.fd = open(f.path, O_WRONLY);
+    else {
+        f.temporary = cli_format(c, "%s.%ld.tmp", f.path, (long)getpid());
+        f.fd = open(f.temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    }
+    if (f.fd < 0) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be written: %s", path, strerror(errno)), -1;
+    outfile_list[outfile_count] = f;
+    return outfile_count++;
+}
+
+int cli_output_write(cli *c, int handle, const void *data, size_t size) {
+    const char *at = data;
+    while (size) {
+        ssize_t n = write(outfile_list[handle].fd, at, size < (1u << 30) ? size : 1u << 30);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return cli_fail(c, CLI_FAILURE, "%.300s: writing failed: %s", outfile_list[handle].path, strerror(errno));
+        at += n;
+        size -= (size_t)n;
+    }
+    return CLI_OK;
+}
+
+int cli_outputs_commit(cli *c) {
+    for (int i = 0; i < outfile_count; i++) {
+        int fd = outfile_list[i].fd;
+        outfile_list[i].fd = -1;
+        if (fd >= 0 && close(fd) != 0)
+            return cli_fail(c, CLI_FAILURE, "%.300s: writing failed: %s", outfile_list[i].path, strerror(errno));
+    }
+    for (int i = 0; i < outfile_count; i++) {
+        outfile *f = &outfile_list[i];
+        if (f->temporary && rename(f->temporary, f->path) != 0)
+            return cli_fail(c, CLI_FAILURE, "%.300s cannot be written: %s", f->path, strerror(errno));
+        f->temporary = NULL;
+    }
+    outfile_count = 0;
+    return CLI_OK;
+}

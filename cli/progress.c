@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A line of progress, drawn by a thread of its own while the command computes, and wiped when it is over. */
+#include "cli.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_t thread;
+    const char *what;
+    uint64_t done, total;
+    double start;
+    bool running, stop;
+} progress_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+double cli_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Waits for the end or for `ms`; the lock is held. */
+static void progress_wait(long ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += ms * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&progress_state.wake, &progress_state.lock, &until);
+}
+
+static void *progress_main(void *unused) {
+    (void)unused;
+    bool drawn = false;
+    pthread_mutex_lock(&progress_state.lock);
+    while (!progress_state.stop) {
+        double seconds = cli_seconds() - progress_state.start;
+        if (seconds >= 1) {
+            fprintf(stderr, "\r\033[K%s ", progress_state.what);
+            if (progress_state.total) fprintf(stderr, "%.0f%% ", 100.0 * (double)progress_state.done / (double)progress_state.total);
+            fprintf(stderr, "%.0f s", seconds);
+            fflush(stderr);
+            drawn = true;
+        }
+        progress_wait(200);
+    }
+    if (drawn) fputs("\r\033[K", stderr);
+    pthread_mutex_unlock(&progress_state.lock);
+    return NULL;
+}
+
+void progress_begin(const char *what, uint64_t total) {
+    if (!isatty(STDERR_FILENO)) return;
+    progress_state.what = what;
+    progress_state.done = 0;
+    progress_state.total = total;
+    progress_state.stop = false;
+    progress_state.start = cli_seconds();
+    progress_state.running = pthread_create(&progress_state.thread, NULL, progress_main, NULL) == 0;
+}
+
+void progress_step(uint64_t done) {
+    if (!progress_state.running) return;
+    pthread_mutex_lock(&progress_state.lock);
+    progress_state.done = done;
+    pthread_mutex_unlock(&progress_state.lock);
+}
+
+void progress_end(void) {
+    if (!progress_state.running) return;
+    pthread_mutex_lock(&progress_state.lock);
+    progress_state.stop = true;
+    pthread_cond_signal(&progress_state.wake);
+    pthread_mutex_unlock(&progress_state.lock);
+    pthread_join(progress_state.thread, NULL);
+    progress_state.running = false;
+}

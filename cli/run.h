@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state of `run`: files read (run_inputs.c), problem and pointers made of them, files to write (run_outputs.c).
+ */
+#ifndef FXA_CLI_RUN_H
+#define FXA_CLI_RUN_H
+
+#include "job.h"
+
+enum { AXIS_BATCH, AXIS_HEAD, AXIS_POSITION, AXIS_FEATURE, AXIS_COUNT };
+
+typedef struct run_output {
+    const char *what; /* option, and the name for a tensor or param */
+    const char *path;
+    int handle;
+    fxa_dtype dtype;
+    int rank;
+    int64_t size[NPY_MAX_RANK];
+    void *data;
+} run_output;
+
+typedef struct run_state {
+    cli_job *job;
+    int axis[AXIS_COUNT]; /* where each axis lies in a file; -1: it is not there (packed: no batch) */
+    int rank;             /* of Q, K, V */
+    bool packed, paged, backward;
+    npy q, k, v, dout;
+    fxa_dtype row_dtype; /* of LSE */
+    fxa_problem forward_problem, backward_problem;
+    fxa_capture captures[FXA_MAX_TENSORS]; /* with gradients asked for */
+    fxa_args args;
+    void *dtensors[FXA_MAX_TENSORS];
+    double dparams[FXA_MAX_PARAMS];
+    run_output *outputs;
+    size_t n_outputs;
+} run_state;
+
+/* Everything that is read; fills forward_problem (sizes, operands, flags) and the input slots of args. */
+int run_read_inputs(cli *c, run_state *r);
+/* Allocates what is computed, completes both problems, lists the files asked for. */
+int run_prepare_outputs(cli *c, run_state *r);
+int run_write_outputs(cli *c, run_state *r);
+/* Sizes of one of Q K V O in the order of the file. */
+void run_file_sizes(const run_state *r, int64_t batch, int64_t head, int64_t position, int64_t feature, int64_t *size);
+/* How an array in the file's order lies in memory. */
+fxa_operand run_operand(const run_state *r, fxa_dtype dtype, const int64_t *stride);
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads the .npy files of `run` and checks them against one another, with their names in the messages: the library sees
+ * only sizes and strides that the files really have. */
+#include "run.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Order of the axes: --layout, and [T,H,D] (or [H,T,D]) for packed sequences. */
+static int run_read_layout(cli *c, run_state *r) {
+    static const char *const names[] = {"bhsd", "bshd", "sbhd"};
+    static const int whole[3][AXIS_COUNT] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 2, 0, 3}};
+    static const int packed[2][AXIS_COUNT] = {{-1, 0, 1, 2}, {-1, 1, 0, 2}};
+    const char *text = opt_get(c, OPT_LAYOUT);
+    int which = 0;
+    while (text && which < 3 && strcmp(text, names[which]) != 0) which++;
+    if (which == 3) return cli_fail(c, CLI_BAD_INPUT, "--layout %.20s: accepted are bhsd, bshd, sbhd", text);
+    r->packed = opt_has(c, OPT_CU_Q) || opt_has(c, OPT_CU_K);
+    r->paged = opt_has(c, OPT_PAGES);
+    r->rank = r->packed ? 3 : 4;
+    memcpy(r->axis, r->packed ? packed[!text || which > 0] : whole[which], sizeof r->axis);
+    return CLI_OK;
+}
+
+/* One of Q K V dO: a float array of the right rank; the first one read decides on the dtype. */
+static int run_read_operand(cli *c, const run_state *r, cli_option_id id, int rank, npy *out) {
+    const char *path = opt_get(c, id), *dtype = opt_get(c, OPT_DTYPE);
+    if (!path) return cli_fail(c, CLI_BAD_INPUT, "--%s FILE is missing", cli_options[id].name);
+    int rc = npy_read(c, path, out);
+    if (rc == CLI_OK && dtype && strcmp(dtype, "bf16") == 0) rc = npy_as_bf16(c, out);
+    if (rc != CLI_OK) return rc;
+    if (dtype && !dtype_is_float(fxa_dtype_find(dtype)))
+        return cli_fail(c, CLI_BAD_INPUT, "--dtype %.20s: accepted are f64, f32, f16, bf16", dtype);
+    if (!dtype_is_float(out->dtype) || (dtype && fxa_dtype_find(dtype) != out->dtype))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s", cli_options[id].name, path, npy_describe(c, out),
+                        dtype ? "--dtype says otherwise" : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
+    if (id != OPT_Q && out->dtype != r->q.dtype)
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s, Q is %s; they must be alike", cli_options[id].name, path,
+                        npy_describe(c, out), fxa_dtype_name(r->q.dtype));
+    if (out->rank != rank)
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected (%s)", cli_options[id].name, path,
+                        npy_describe(c, out), rank, rank == 3 ? "packed: T,H,D" : "see --layout");
+    return CLI_OK;
+}
+
+static int64_t run_size(const run_state *r, const npy *a, int axis) { return r->axis[axis] < 0 ? 1 : a->size[r->axis[axis]]; }
+
+void run_file_sizes(const run_state *r, int64_t batch, int64_t head, int64_t position, int64_t feature, int64_t *size) {
+    const int64_t value[AXIS_COUNT] = {batch, head, position, feature};
+    for (int i = 0; i < AXIS_COUNT; i++)
+        if (r->axis[i] >= 0) size[r->axis[i]] = value[i];
+}
+
+fxa_operand run_operand(const run_state *r, fxa_dtype dtype, const int64_t *stride) {
+    fxa_operand o = {(uint32_t)dtype, FXA_LAYOUT_STRIDED, {0}};
+    for (int i = 0; i < AXIS_COUNT; i++) o.stride[i] = r->axis[i] < 0 ? 0 : stride[r->axis[i]];
+    return o;
+}
+
+static int run_same(cli *c, const run_state *r, const npy *a, const npy *b, int axis, const char *what) {
+    int64_t x = run_size(r, a, axis), y = run_size(r, b, axis);
+    if (x == y) return CLI_OK;
+    return cli_fail(c, CLI_BAD_INPUT, "%.150s has %" PRId64 " %s, %.150s has %" PRId64 "; they must be alike", b->path, y, what, a->path, x);
+}
+
+static int run_read_qkv(cli *c, run_state *r) {
+    fxa_problem *p = &r->forward_problem;
+    int rc = run_read_operand(c, r, OPT_Q, r->rank, &r->q);
+    if (rc == CLI_OK) rc = run_read_operand(c, r, OPT_K, r->paged ? 4 : r->rank, &r->k);
+    if (rc == CLI_OK) rc = run_read_operand(c, r, OPT_V, r->paged ? 4 : r->rank, &r->v);
+    if (rc == CLI_OK && !r->paged) rc = run_same(c, r, &r->q, &r->k, AXIS_BATCH, "batch entries");
+    if (rc == CLI_OK) rc = run_same(c, r, &r->q, &r->k, AXIS_FEATURE, "features");
+    if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_BATCH, r->paged ? "pages" : "batch entries");
+    if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_HEAD, "heads");
+    if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_POSITION, "keys");
+    if (rc != CLI_OK) return rc;
+    p->b = run_size(r, &r->q, AXIS_BATCH);
+    p->hq = run_size(r, &r->q, AXIS_HEAD);
+    p->hkv = run_size(r, &r->k, AXIS_HEAD);
+    p->sq = run_size(r, &r->q, AXIS_POSITION);
+    p->sk = run_size(r, &r->k, AXIS_POSITION);
+    p->d = run_size(r, &r->q, AXIS_FEATURE);
+    p->dv = run_size(r, &r->v, AXIS_FEATURE);
+    p->q = run_operand(r, r->q.dtype, r->q.stride);
+    p->k = run_operand(r, r->k.dtype, r->k.stride);
+    p->v = run_operand(r, r->v.dtype, r->v.stride);
+    r->args.slot[FXA_SLOT_Q] = r->q.data;
+    r->args.slot[FXA_SLOT_K] = r->k.data;
+    r->args.slot[FXA_SLOT_V] = r->v.data;
+    return CLI_OK;
+}
+
+/* An int array of `rank` axes for a slot; the first axis must be `first` long unless that is negative. */
+static int run_read_ints(cli *c, cli_option_id id, int rank, int64_t first, npy *a, int32_t **out) {
+    int rc = npy_read(c, opt_get(c, id), a);
+    if (rc != CLI_OK) return rc;
+    if (a->rank != rank || (first >= 0 && a->size[0] != first))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected%s%s", cli_options[id].name, a->path, npy_describe(c, a),
+                        rank, first >= 0 ? ", the first as long as the batch, " : "", first >= 0 ? cli_format(c, "%" PRId64, first) : "");
+    return npy_as_int32(c, a, id, out);
+}
+
+static int64_t run_longest(const int32_t *offsets, int64_t n) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t length = (int64_t)offsets[i + 1] - offsets[i];
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
+/* Packed sequences: batch and longest lengths come from the offsets. */
+static int run_read_packed(cli *c, run_state *r) {
+    fxa_problem *p = &r->forward_problem;
+    int32_t *cu[2];
+    npy a[2];
+    if (!opt_has(c, OPT_CU_Q)) return cli_fail(c, CLI_BAD_INPUT, "--cu-k needs --cu-q");
+    int rc = run_read_ints(c, OPT_CU_Q, 1, -1, &a[0], &cu[0]);
+    cu[1] = cu[0];
+    a[1] = a[0];
+    if (rc == CLI_OK && opt_has(c, OPT_CU_K)) rc = run_read_ints(c, OPT_CU_K, 1, -1, &a[1], &cu[1]);
+    if (rc != CLI_OK) return rc;
+    if (a[0].size[0] < 1 || a[0].size[0] != a[1].size[0])
+        return cli_fail(c, CLI_BAD_INPUT, "--cu-q and --cu-k hold %" PRId64 " and %" PRId64 " offsets; both must hold one more than there are sequences",
+                        a[0].size[0], a[1].size[0]);
+    p->flags |= FXA_VARLEN;
+    p->total_q = p->sq;
+    p->total_k = p->sk;
+    p->b = a[0].size[0] - 1;
+    p->sq = run_longest(cu[0], p->b);
+    p->sk = run_longest(cu[1], p->b);
+    r->args.slot[FXA_SLOT_CU_Q] = cu[0];
+    r->args.slot[FXA_SLOT_CU_K] = cu[1];
+    return CLI_OK;
+}
+
+static int run_read_pages(cli *c, run_state *r) {
+    fxa_problem *p = &r->forward_problem;
+    int64_t page = p->sk, asked = p->sk;
+    int32_t *table;
+    npy a;
+    if (r->packed) return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-q do not go together; give lengths by --lens-k");
+    int rc = opt_int(c, OPT_PAGE_SIZE, 1, INT32_MAX, &asked);
+    if (rc == CLI_OK) rc = run_read_ints(c, OPT_PAGES, 2, p->b, &a, &table);
+    if (rc != CLI_OK) return rc;
+    if (asked != page || page < 1)
+        return cli_fail(c, CLI_BAD_INPUT, "--page-size %" PRId64 ", but the pages of %.200s hold %" PRId64 " keys", asked, r->k.path, page);
+    p->flags |= FXA_PAGED;
+    p->page_size = (uint32_t)page;
+    p->n_pages = run_size(r, &r->k, AXIS_BATCH);
+    p->sk = r->job->shape.given[SHAPE_SK] ? r->job->shape.value[SHAPE_SK] : a.size[1] * page;
+    if (p->sk > a.size[1] * page || p->sk <= (a.size[1] - 1) * page)
+        return cli_fail(c, CLI_BAD_INPUT, "--pages: %" PRId64 " pages of %" PRId64 " keys do not fit sk=%" PRId64, a.size[1], page, p->sk);
+    r->args.slot[FXA_SLOT_PAGES] = table;
+    return CLI_OK;
+}
+
+static int run_read_lengths(cli *c, run_state *r) {
+    static const struct { cli_option_id id; fxa_slot slot; } ends[] = {{OPT_LENS_Q, FXA_SLOT_LEN_Q}, {OPT_LENS_K, FXA_SLOT_LEN_K}};
+    for (int i = 0; i < 2; i++) {
+        int32_t *lengths;
+        npy a;
+        if (!opt_has(c, ends[i].id)) continue;
+        int rc = run_read_ints(c, ends[i].id, 1, r->forward_problem.b, &a, &lengths);
+        if (rc != CLI_OK) return rc;
+        r->forward_problem.flags |= FXA_PADDING;
+        r->args.slot[ends[i].slot] = lengths;
+    }
+    return CLI_OK;
+}
+
+static int run_read_sink(cli *c, run_state *r) {
+    fxa_problem *p = &r->forward_problem;
+    const char *path = opt_get(c, OPT_SINK), *dtype = opt_get(c, OPT_DTYPE);
+    npy a;
+    if (!path) return opt_has(c, OPT_DSINK) ? cli_fail(c, CLI_BAD_INPUT, "--dsink needs --sink") : CLI_OK;
+    int rc = npy_read(c, path, &a);
+    if (rc == CLI_OK && a.unsigned_bytes == 2 && dtype && strcmp(dtype, "bf16") == 0) rc = npy_as_bf16(c, &a);
+    if (rc != CLI_OK) return rc;
+    if (!dtype_is_float(a.dtype) || a.rank != 1 || a.size[0] != p->hq)
+        return cli_fail(c, CLI_BAD_INPUT, "--sink: %.200s holds %s; %" PRId64 " floats are expected, one per query head", path,
+                        npy_describe(c, &a), p->hq);
+    p->flags |= FXA_SINK;
+    p->sink.dtype = p->dsink.dtype = (uint32_t)a.dtype;
+    r->args.slot[FXA_SLOT_SINK] = a.data;
+    return CLI_OK;
+}
+
+/* Sizes given by --shape beside the files must say the same. */
+static int run_compare_shape(cli *c, const run_state *r) {
+    const fxa_problem *p = &r->forward_problem;
+    const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d, p->dv};
+    for (int i = 0; i < SHAPE_COUNT; i++)
+        if (i != SHAPE_S && r->job->shape.given[i] && r->job->shape.value[i] != real[i])
+            return cli_fail(c, CLI_BAD_INPUT, "--shape says %s=%" PRId64 ", the files say %" PRId64, shape_keys[i], r->job->shape.value[i], real[i]);
+    return CLI_OK;
+}
+
+int run_read_inputs(cli *c, run_state *r) {
+    r->forward_problem = r->job->problem;
+    r->args = (fxa_args)FXA_ARGS_INIT;
+    int rc = run_read_layout(c, r);
+    if (rc == CLI_OK) rc = run_read_qkv(c, r);
+    if (rc == CLI_OK && r->packed) rc = run_read_packed(c, r);
+    if (rc == CLI_OK && r->paged) rc = run_read_pages(c, r);
+    if (rc == CLI_OK) rc = run_read_lengths(c, r);
+    if (rc == CLI_OK) rc = run_read_sink(c, r);
+    if (rc == CLI_OK) rc = run_compare_shape(c, r);
+    if (rc == CLI_OK && opt_has(c, OPT_DOUT)) rc = run_read_operand(c, r, OPT_DOUT, r->rank, &r->dout);
+    if (rc == CLI_OK) rc = opt_double(c, OPT_SCALE, &r->args.scale);
+    if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &r->args.seed);
+    r->row_dtype = r->q.dtype == FXA_F64 ? FXA_F64 : FXA_F32;
+    return rc;
+}

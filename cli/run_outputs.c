@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What `run` computes: the arrays, their operands in the two problems, and the files they go to. */
+#include "run.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* One more file to write. */
+static void run_add_output(run_state *r, const char *what, const char *path, fxa_dtype dtype, int rank, const int64_t *size, void *data) {
+    run_output *o = &r->outputs[r->n_outputs++];
+    *o = (run_output){what, path, -1, dtype, rank, {0}, data};
+    memcpy(o->size, size, (size_t)rank * sizeof *size);
+}
+
+/* An array in the file's order, dense, and the operand that describes it. */
+static fxa_operand run_add_array(cli *c, run_state *r, cli_option_id id, const int64_t *size, int rank, fxa_slot slot) {
+    int64_t stride[AXIS_COUNT], step = 1;
+    for (int i = rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= size[i];
+    }
+    void *data = r->args.slot[slot] = cli_alloc_array(c, step, fxa_dtype_size(r->q.dtype));
+    if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), r->q.dtype, rank, size, data);
+    return run_operand(r, r->q.dtype, stride);
+}
+
+/* LSE, row maximum: [B,H,Sq], packed [H,T]. */
+static int run_row_sizes(const run_state *r, int64_t *size) {
+    const fxa_problem *p = &r->forward_problem;
+    int rank = 0;
+    if (!r->packed) size[rank++] = p->b;
+    size[rank++] = p->hq;
+    size[rank++] = r->packed ? p->total_q : p->sq;
+    return rank;
+}
+
+static void run_add_rows(cli *c, run_state *r, cli_option_id id, fxa_slot slot) {
+    int64_t size[3], count = 1;
+    int rank = run_row_sizes(r, size);
+    for (int i = 0; i < rank; i++) count *= size[i];
+    void *data = r->args.slot[slot] = cli_alloc_array(c, count, fxa_dtype_size(r->row_dtype));
+    if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), r->row_dtype, rank, size, data);
+}
+
+static int run_prepare_forward(cli *c, run_state *r) {
+    fxa_problem *p = &r->forward_problem;
+    int64_t size[AXIS_COUNT];
+    run_file_sizes(r, p->b, p->hq, r->packed ? p->total_q : p->sq, p->dv, size);
+    if (r->backward)
+        for (int i = 0; i < r->rank; i++)
+            if (r->dout.size[i] != size[i])
+                return cli_fail(c, CLI_BAD_INPUT, "--dout: %.200s holds %s; the output is %s", r->dout.path, npy_describe(c, &r->dout),
+                                sizes_text(c, size, r->rank));
+    p->o = run_add_array(c, r, OPT_OUT, size, r->rank, FXA_SLOT_O);
+    if (opt_has(c, OPT_LSE) || r->backward) {
+        p->flags |= FXA_WANT_LSE;
+        run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE);
+    }
+    if (opt_has(c, OPT_MAX)) {
+        p->flags |= FXA_WANT_MAX;
+        run_add_rows(c, r, OPT_MAX, FXA_SLOT_MAX_ROW);
+    }
+    return CLI_OK;
+}
+
+static int run_read_dlse(cli *c, run_state *r) {
+    int64_t size[3];
+    int rank = run_row_sizes(r, size);
+    npy a;
+    if (!opt_has(c, OPT_DLSE)) return CLI_OK;
+    int rc = npy_read(c, opt_get(c, OPT_DLSE), &a);
+    if (rc != CLI_OK) return rc;
+    if (!dtype_is_float(a.dtype) || a.rank != rank || memcmp(a.size, size, (size_t)rank * sizeof *size) != 0)
+        return cli_fail(c, CLI_BAD_INPUT, "--dlse: %.200s holds %s; floats of shape %s are expected", a.path, npy_describe(c, &a),
+                        sizes_text(c, size, rank));
+    r->backward_problem.flags |= FXA_GRAD_LSE;
+    r->args.slot[FXA_SLOT_DLSE] = npy_as_float(c, &a, r->row_dtype);
+    return CLI_OK;
+}
+
+/* --dtensor name=file: a gradient of the program's tensor, or zeroes when folding has removed the tensor. */
+static int run_add_dtensor(cli *c, run_state *r, const char *text) {
+    const char *path = strchr(text, '=');
+    if (!path) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.100s: NAME=FILE is expected", text);
+    const char *name = cli_format(c, "%.*s", (int)(path - text), text);
+    const cli_tensor *t = values_find_tensor(&r->job->values, name);
+    int32_t at = fxa_program_tensor_find(r->job->program, name);
+    if (!t) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s: there is no --tensor of that name", name);
+    if (!dtype_is_float(t->dtype)) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s: the tensor is %s; only floats have a gradient", name, fxa_dtype_name(t->dtype));
+    if (at >= 0 && r->captures[at].grad) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s is given twice", name);
+    void *data = cli_alloc_array(c, t->array.count, fxa_dtype_size(t->dtype));
+    if (at >= 0) {
+        r->captures[at].grad = 1;
+        r->dtensors[at] = data;
+    }
+    run_add_output(r, cli_format(c, "dtensor %s", name), path + 1, t->dtype, t->array.rank, t->array.size, data);
+    return CLI_OK;
+}
+
+static int run_add_dparam(cli *c, run_state *r, const char *text) {
+    const char *path = strchr(text, '=');
+    static double zero;
+    if (!path) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.100s: NAME=FILE is expected", text);
+    const char *name = cli_format(c, "%.*s", (int)(path - text), text);
+    int32_t at = fxa_program_param_find(r->job->program, name);
+    bool given = false;
+    for (size_t i = 0; i < r->job->values.n_params; i++) given = given || strcmp(r->job->values.params[i].name, name) == 0;
+    if (!given) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.63s: there is no --param of that name", name);
+    if (at >= 0 && fxa_program_param(r->job->program, (size_t)at).type != FXA_FLOAT)
+        return cli_fail(c, CLI_BAD_INPUT, "--dparam %.63s: the param is an int; only floats have a gradient", name);
+    if (at >= 0) r->backward_problem.param_grads |= (uint64_t)1 << at;
+    run_add_output(r, cli_format(c, "dparam %s", name), path + 1, FXA_F64, 0, r->outputs->size, at >= 0 ? &r->dparams[at] : &zero);
+    return CLI_OK;
+}
+
+static int run_prepare_backward(cli *c, run_state *r) {
+    fxa_problem *p = &r->backward_problem;
+    size_t at = 0, before = r->n_outputs;
+    const char *text;
+    int rc = run_read_dlse(c, r);
+    p->dout = run_operand(r, r->dout.dtype, r->dout.stride);
+    r->args.slot[FXA_SLOT_DO] = r->dout.data;
+    if (opt_has(c, OPT_DQ)) p->dq = run_add_array(c, r, OPT_DQ, r->q.size, r->q.rank, FXA_SLOT_DQ);
+    if (opt_has(c, OPT_DK)) p->dk = run_add_array(c, r, OPT_DK, r->k.size, r->k.rank, FXA_SLOT_DK);
+    if (opt_has(c, OPT_DV)) p->dv_grad = run_add_array(c, r, OPT_DV, r->v.size, r->v.rank, FXA_SLOT_DV);
+    if (opt_has(c, OPT_DQ)) p->flags |= FXA_GRAD_Q;
+    if (opt_has(c, OPT_DK)) p->flags |= FXA_GRAD_K;
+    if (opt_has(c, OPT_DV)) p->flags |= FXA_GRAD_V;
+    if (opt_has(c, OPT_DSINK)) {
+        fxa_dtype dtype = (fxa_dtype)p->dsink.dtype;
+        void *data = r->args.slot[FXA_SLOT_DSINK] = cli_alloc_array(c, p->hq, fxa_dtype_size(dtype));
+        p->flags |= FXA_GRAD_SINK;
+        run_add_output(r, "dsink", opt_get(c, OPT_DSINK), dtype, 1, &p->hq, data);
+    }
+    while (rc == CLI_OK && (text = opt_next(c, OPT_DTENSOR, &at))) rc = run_add_dtensor(c, r, text);
+    at = 0;
+    while (rc == CLI_OK && (text = opt_next(c, OPT_DPARAM, &at))) rc = run_add_dparam(c, r, text);
+    if (rc == CLI_OK && r->n_outputs == before)
+        rc = cli_fail(c, CLI_BAD_INPUT, "--dout asks for the backward pass, but no gradient (--dq --dk --dv --dsink --dtensor --dparam) is asked for");
+    return rc;
+}
+
+int run_prepare_outputs(cli *c, run_state *r) {
+    static const cli_option_id gradients[] = {OPT_DQ, OPT_DK, OPT_DV, OPT_DSINK, OPT_DTENSOR, OPT_DPARAM, OPT_DLSE};
+    for (size_t i = 0; !r->backward && i < sizeof gradients / sizeof gradients[0]; i++)
+        if (opt_has(c, gradients[i])) return cli_fail(c, CLI_BAD_INPUT, "--%s needs --dout", cli_options[gradients[i]].name);
+    r->outputs = cli_alloc_array(c, (int64_t)c->n_given + 8, sizeof *r->outputs);
+    int rc = run_prepare_forward(c, r);
+    if (rc != CLI_OK) return rc;
+    r->backward_problem = r->forward_problem;
+    r->backward_problem.pass = FXA_BACKWARD;
+    r->backward_problem.flags &= ~(uint32_t)(FXA_WANT_LSE | FXA_WANT_MAX);
+    memcpy(r->captures, r->job->bind.captures, sizeof r->captures);
+    r->backward_problem.captures = r->captures;
+    r->backward_problem.bprop = r->job->bprop;
+    r->backward_problem.bprop_captures = r->job->bprop_bind.captures;
+    r->backward_problem.n_bprop_captures = r->job->bprop_bind.n_tensors;
+    if (r->backward) rc = run_prepare_backward(c, r);
+    if (rc == CLI_OK && r->n_outputs == 0)
+        rc = cli_fail(c, CLI_BAD_INPUT, "nothing to write: give --out FILE, --lse FILE, --max FILE or --dout with gradients");
+    for (size_t i = 0; rc == CLI_OK && i < r->n_outputs; i++) {
+        r->outputs[i].handle = cli_output_open(c, r->outputs[i].path);
+        if (r->outputs[i].handle < 0) rc = CLI_BAD_INPUT;
+    }
+    return rc;
+}
+
+int run_write_outputs(cli *c, run_state *r) {
+    int rc = CLI_OK;
+    for (size_t i = 0; rc == CLI_OK && i < r->n_outputs; i++) {
+        const run_output *o = &r->outputs[i];
+        rc = npy_write(c, o->handle, o->dtype, o->rank, o->size, o->data);
+    }
+    return rc;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * --shape b=2,h=8,hkv=2,sq=70,sk=83,d=64,dv=64 */
+#include "job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *const shape_keys[SHAPE_COUNT] = {"b", "h", "hkv", "s", "sq", "sk", "d", "dv"};
+
+/* One "key=value" of `size` bytes. */
+static int shape_read_one(cli *c, const char *text, size_t size, cli_shape *out) {
+    char word[48], *value;
+    int key = 0;
+    if (size >= sizeof word) return cli_fail(c, CLI_BAD_INPUT, "--shape: '%.47s...' is too long for a size", text);
+    snprintf(word, sizeof word, "%.*s", (int)size, text);
+    value = strchr(word, '=');
+    if (!value) return cli_fail(c, CLI_BAD_INPUT, "--shape: '%s' is no size; key=number is expected, as in b=2,h=8,s=1024,d=64", word);
+    *value++ = 0;
+    while (key < SHAPE_COUNT && strcmp(word, shape_keys[key]) != 0) key++;
+    if (key == SHAPE_COUNT) return cli_fail(c, CLI_BAD_INPUT, "--shape: there is no '%s'; accepted are b h hkv s sq sk d dv", word);
+    if (out->given[key]) return cli_fail(c, CLI_BAD_INPUT, "--shape: %s is given twice", word);
+    if (!read_int(value, &out->value[key]) || out->value[key] < 0)
+        return cli_fail(c, CLI_BAD_INPUT, "--shape: %s=%s: a whole number from 0 is expected", word, value);
+    out->given[key] = true;
+    return CLI_OK;
+}
+
+int shape_read(cli *c, cli_shape *out) {
+    const char *text = opt_get(c, OPT_SHAPE);
+    while (text) {
+        size_t size = strcspn(text, ",");
+        int rc = shape_read_one(c, text, size, out);
+        if (rc != CLI_OK) return rc;
+        text = text[size] ? text + size + 1 : NULL;
+    }
+    for (int side = SHAPE_SQ; side <= SHAPE_SK; side++) {
+        if (!out->given[SHAPE_S] || out->given[side]) continue;
+        out->value[side] = out->value[SHAPE_S];
+        out->given[side] = true;
+    }
+    return CLI_OK;
+}
+
+void shape_resolve(cli_shape *shape, bool small) {
+    int64_t *v = shape->value;
+    const bool *given = shape->given;
+    if (!given[SHAPE_B]) v[SHAPE_B] = small ? 2 : 1;
+    if (!given[SHAPE_H]) v[SHAPE_H] = small ? 2 : 1;
+    if (!given[SHAPE_HKV]) v[SHAPE_HKV] = v[SHAPE_H];
+    if (!given[SHAPE_SQ]) v[SHAPE_SQ] = small ? 24 : 128;
+    if (!given[SHAPE_SK]) v[SHAPE_SK] = small ? 24 : 128;
+    if (!given[SHAPE_D]) v[SHAPE_D] = small ? 8 : 64;
+    if (!given[SHAPE_DV]) v[SHAPE_DV] = v[SHAPE_D];
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Program texts from files, standard input and expressions on the command line. An expression is wrapped into a statement
+ * before it is parsed; places in error messages are moved back, so that they point into what the user wrote. */
+#include "job.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SOURCES_MAX_FILE (64u << 20) /* far beyond FXA_MAX_TEXT, so that the library tells its own limit */
+
+static int sources_read_stream(cli *c, FILE *f, const char *name, cli_source *out) {
+    cli_buf b = {0};
+    char chunk[16384];
+    size_t n;
+    while (b.size <= SOURCES_MAX_FILE && (n = fread(chunk, 1, sizeof chunk, f)) > 0) buf_add(&b, chunk, n);
+    bool failed = ferror(f), large = b.size > SOURCES_MAX_FILE;
+    char *text = cli_alloc(c, b.size + 1);
+    if (b.size) memcpy(text, b.data, b.size);
+    *out = (cli_source){name, text, b.size, text, b.size, 0};
+    buf_free(&b);
+    if (failed) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", name, strerror(errno));
+    if (large) return cli_fail(c, CLI_BAD_INPUT, "%.300s is larger than a program may be (%u bytes)", name, FXA_MAX_TEXT);
+    return CLI_OK;
+}
+
+static int sources_read_file(cli *c, const char *path, cli_source *out) {
+    if (strcmp(path, "-") == 0) return sources_read_stream(c, stdin, "<stdin>", out);
+    FILE *f = fopen(path, "rb");
+    if (!f) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(errno));
+    int rc = sources_read_stream(c, f, path, out);
+    fclose(f);
+    return rc;
+}
+
+/* The line break keeps a comment at the end of the expression from taking in what follows. */
+static void sources_wrap(cli *c, const char *name, const char *before, const char *expr, const char *after, cli_source *out) {
+    char *text = cli_format(c, "%s%s\n%s", before, expr, after);
+    *out = (cli_source){name, expr, strlen(expr), text, strlen(text), strlen(before)};
+}
+
+int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
+    bool score = kind == FXA_PROGRAM_SCORE, stdin_read = false;
+    for (size_t i = 0; i < c->n_given; i++) {
+        const cli_given *g = &c->given[i];
+        cli_source *s = &out->list[out->n];
+        bool file = g->id == (score ? OPT_PROGRAM : OPT_BPROP);
+        if (!file && g->id != (score ? OPT_SCORE : OPT_DSCORE) && !(score && g->id == OPT_MASK)) continue;
+        if (out->n == CLI_MAX_SOURCES) return cli_fail(c, CLI_BAD_INPUT, "more than %d program texts", CLI_MAX_SOURCES);
+        if (file && strcmp(g->value, "-") == 0 && stdin_read)
+            return cli_fail(c, CLI_BAD_INPUT, "standard input (-) can be read only once");
+        stdin_read = stdin_read || (file && strcmp(g->value, "-") == 0);
+        if (g->id == OPT_SCORE) sources_wrap(c, "--score", "score = ", g->value, "", s);
+        else if (g->id == OPT_DSCORE) sources_wrap(c, "--dscore", "dscore = ", g->value, "", s);
+        else if (g->id == OPT_MASK) sources_wrap(c, "--mask", "mask = mask && (", g->value, ")\n", s);
+        else if (sources_read_file(c, g->value, s) != CLI_OK) return CLI_BAD_INPUT;
+        out->n++;
+    }
+    return CLI_OK;
+}
+
+/* Moves a place in the wrapped text to one in the expression; what lies outside goes to its nearest end. */
+static fxa_error sources_move_place(const cli_source *s, fxa_error err) {
+    int32_t lines = 1, last = 1;
+    for (size_t i = 0; i < s->shown_size; i++) {
+        last++;
+        if (s->shown[i] == '\n') {
+            lines++;
+            last = 1;
+        }
+    }
+    if (err.line == 1) err.column -= (int32_t)s->prefix;
+    if (err.line > lines) {
+        err.line = lines;
+        err.column = last;
+        err.length = 1;
+    }
+    if (err.column < 1) {
+        err.column = 1;
+        err.length = lines == 1 ? last - 1 : 1;
+    }
+    if (err.line == lines && err.column > last) err.column = last;
+    if (err.line == lines && err.column + err.length > last) err.length = last - err.column;
+    if (err.length < 1) err.length = 1;
+    return err;
+}
+
+int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa_declaration *declarations, size_t n,
+                  fxa_program **out) {
+    fxa_text texts[CLI_MAX_SOURCES];
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    fxa_error err;
+    for (size_t i = 0; i < s->n; i++) texts[i] = (fxa_text){s->list[i].name, s->list[i].text, s->list[i].size};
+    config.kind = (uint32_t)kind;
+    config.texts = texts;
+    config.n_texts = s->n;
+    config.declarations = declarations;
+    config.n_declarations = n;
+    if (fxa_program_parse_texts(c->ctx, &config, out, &err) == FXA_OK) {
+        cli_own_program(c, *out);
+        return CLI_OK;
+    }
+    if (err.line < 1 || err.part < 0 || (size_t)err.part >= s->n) return cli_fail_library(c, &err, NULL);
+    const cli_source *at = &s->list[err.part];
+    err = sources_move_place(at, err);
+    return cli_fail_place(c, &err, at->name, at->shown, at->shown_size);
+}
+
+static bool sources_is_word(char x) {
+    return x == '_' || (x >= '0' && x <= '9') || (x >= 'a' && x <= 'z') || (x >= 'A' && x <= 'Z');
+}
+
+bool sources_mention(const cli_sources *s, const char *name) {
+    size_t n = strlen(name);
+    for (size_t i = 0; i < s->n; i++) {
+        const char *text = s->list[i].shown;
+        size_t size = s->list[i].shown_size;
+        for (size_t k = 0; n && k + n <= size; k++)
+            if (memcmp(text + k, name, n) == 0 && (k == 0 || !sources_is_word(text[k - 1])) &&
+                (k + n == size || !sources_is_word(text[k + n])))
+                return true;
+    }
+    return false;
+}

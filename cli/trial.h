@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One problem with data of its own, ready to run forward and backward: what `check` compares and `bench` times. Arrays are
+ * dense [B,H,S,D]; random data is drawn once in f64 (trial_data) and rounded to the dtype of each trial.
+ */
+#ifndef FXA_CLI_TRIAL_H
+#define FXA_CLI_TRIAL_H
+
+#include "job.h"
+
+enum { DATA_Q, DATA_K, DATA_V, DATA_DO, DATA_DLSE, DATA_COUNT };
+
+typedef struct trial_data {
+    int64_t size[DATA_COUNT][4]; /* [B,H,S,D]; D is 1 for dLSE */
+    int64_t count[DATA_COUNT];
+    double *value[DATA_COUNT];
+} trial_data;
+
+void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_data *out);
+
+/* Something computed. */
+typedef struct trial_array {
+    const char *name; /* "O", "LSE", "dQ", "dslopes" */
+    bool backward;
+    fxa_dtype dtype;
+    int rank;
+    int64_t size[FXA_MAX_RANK], count;
+    void *data;
+} trial_array;
+
+#define TRIAL_MAX_ARRAYS (8 + FXA_MAX_TENSORS + FXA_MAX_PARAMS)
+
+typedef struct trial {
+    fxa_problem problem[2]; /* by fxa_pass */
+    fxa_plan *plan[2];      /* [FXA_BACKWARD] NULL: not wanted */
+    void *dtensors[FXA_MAX_TENSORS];
+    double dparams[FXA_MAX_PARAMS];
+    fxa_args args;
+    trial_array arrays[TRIAL_MAX_ARRAYS];
+    size_t n_arrays;
+} trial;
+
+/* Plans and memory for the job's problem in `dtype` on `engine` (NULL: automatic). with_bprop false leaves the user's
+ * backward out. All values of the job must be bound. */
+int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward, bool with_bprop,
+               trial **out);
+int trial_run(cli *c, trial *t, fxa_pass pass);
+
+#endif

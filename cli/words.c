@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Words of the command line as numbers, elements of every dtype as doubles, and random numbers. */
+#include "cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool read_double(const char *text, double *out) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || text[0] == ' ') return false;
+    *out = value;
+    return true;
+}
+
+bool read_int(const char *text, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || text[0] == ' ') return false;
+    *out = value;
+    return true;
+}
+
+bool read_uint(const char *text, uint64_t *out) {
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 0);
+    if (text[0] < '0' || text[0] > '9' || *end || errno) return false;
+    *out = value;
+    return true;
+}
+
+int opt_int(cli *c, cli_option_id id, int64_t lo, int64_t hi, int64_t *out) {
+    const char *text = opt_get(c, id);
+    int64_t value;
+    if (!text) return CLI_OK;
+    if (!read_int(text, &value) || value < lo || value > hi)
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a whole number from %" PRId64 " to %" PRId64 " is expected",
+                        cli_options[id].name, text, lo, hi);
+    *out = value;
+    return CLI_OK;
+}
+
+int opt_double(cli *c, cli_option_id id, double *out) {
+    const char *text = opt_get(c, id);
+    if (text && !read_double(text, out))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a number is expected", cli_options[id].name, text);
+    return CLI_OK;
+}
+
+int opt_uint(cli *c, cli_option_id id, uint64_t *out) {
+    const char *text = opt_get(c, id);
+    if (text && !read_uint(text, out))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a whole number from 0 to 2^64 - 1 is expected", cli_options[id].name, text);
+    return CLI_OK;
+}
+
+int read_int_list(const char *text, int64_t *out, int max) {
+    int n = 0;
+    if (!*text) return 0;
+    for (;;) {
+        char word[24];
+        size_t size = strcspn(text, ",");
+        if (n == max || size >= sizeof word) return -1;
+        snprintf(word, sizeof word, "%.*s", (int)size, text);
+        if (!read_int(word, &out[n++])) return -1;
+        if (!text[size]) return n;
+        text += size + 1;
+    }
+}
+
+void hex_text(const uint8_t *bytes, size_t n, char *out) {
+    for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+/* ---- Elements ------------------------------------------------------------------------------------------------------- */
+
+bool dtype_is_float(fxa_dtype dtype) {
+    return dtype == FXA_F64 || dtype == FXA_F32 || dtype == FXA_F16 || dtype == FXA_BF16;
+}
+
+static double words_from_half(uint16_t bits) {
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double value = exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
+                 : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return bits >> 15 ? -value : value;
+}
+
+/* Rounds straight from double, once, to nearest even. */
+static uint16_t words_to_half(double value) {
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    double a = fabs(value);
+    int exponent;
+    if (isnan(value)) return 0x7E00;
+    if (a >= 65520) return (uint16_t)(sign | 0x7C00);
+    frexp(a, &exponent);
+    if (exponent < -13) exponent = -13; /* subnormals share the last step */
+    double steps = nearbyint(ldexp(a, 11 - exponent));
+    int bits = (exponent + 13) * 1024 + (int)steps; /* a carry moves into the exponent by itself */
+    return (uint16_t)(sign | bits);
+}
+
+static uint16_t words_to_bf16(double value) {
+    int exponent;
+    uint32_t bits;
+    if (isnan(value)) return 0x7FC0;
+    frexp(value, &exponent);
+    if (exponent < -125) exponent = -125;
+    float f = (float)ldexp(nearbyint(ldexp(value, 8 - exponent)), exponent - 8); /* exact, or overflows to inf */
+    memcpy(&bits, &f, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+double element_get(fxa_dtype dtype, const void *data, int64_t i) {
+    uint16_t half = dtype == FXA_F16 || dtype == FXA_BF16 ? ((const uint16_t *)data)[i] : 0;
+    uint32_t wide = (uint32_t)half << 16;
+    float f;
+    memcpy(&f, &wide, sizeof f);
+    switch ((int)dtype) {
+    case FXA_F64: return ((const double *)data)[i];
+    case FXA_F32: return ((const float *)data)[i];
+    case FXA_F16: return words_from_half(half);
+    case FXA_BF16: return f;
+    case FXA_I64: return (double)((const int64_t *)data)[i];
+    case FXA_I32: return ((const int32_t *)data)[i];
+    case FXA_I16: return ((const int16_t *)data)[i];
+    case FXA_I8: return ((const int8_t *)data)[i];
+    default: return ((const uint8_t *)data)[i];
+    }
+}
+
+void element_set(fxa_dtype dtype, void *data, int64_t i, double value) {
+    switch ((int)dtype) {
+    case FXA_F64: ((double *)data)[i] = value; break;
+    case FXA_F32: ((float *)data)[i] = (float)value; break;
+    case FXA_F16: ((uint16_t *)data)[i] = words_to_half(value); break;
+    case FXA_BF16: ((uint16_t *)data)[i] = words_to_bf16(value); break;
+    case FXA_I64: ((int64_t *)data)[i] = (int64_t)value; break;
+    case FXA_I32: ((int32_t *)data)[i] = (int32_t)value; break;
+    case FXA_I16: ((int16_t *)data)[i] = (int16_t)value; break;
+    case FXA_I8: ((int8_t *)data)[i] = (int8_t)value; break;
+    default: ((uint8_t *)data)[i] = (uint8_t)value; break;
+    }
+}
+
+/* ---- Random numbers: splitmix64 --------------------------------------------------------------------------------------- */
+
+uint64_t random_bits(cli_random *r) {
+    uint64_t z = r->state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+double random_real(cli_random *r, double lo, double hi) {
+    return lo + (hi - lo) * ((double)(random_bits(r) >> 11) * 0x1p-53);
+}
