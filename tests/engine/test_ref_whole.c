@@ -6,6 +6,9 @@
 #include "support/attn_case.h"
 #include "t.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #define ENGINE "ref"
 
 /* A dense f64 problem [B,H,S,D] with all its arrays. */
@@ -416,6 +419,37 @@ TEST(very_negative_lse_has_right_gradients) { /* R-99: 64 keys, a mask, scores n
     whole_near("dQ", w.dq, dq, 15, 1e-10); /* exp(s - LSE) of magnitude 10000 has 12 digits left */
     whole_near("dK", w.dk, dk, 192, 1e-10);
     whole_end(&w);
+}
+
+TEST(offsets_beyond_32_bits) { /* two keys 2^31 + 3 elements apart, in a file that is a hole between them */
+    const int64_t apart = ((int64_t)1 << 31) + 3;
+    const size_t size = (size_t)(apart + 16) * sizeof(float);
+    FILE *file = tmpfile();
+    if (!file || ftruncate(fileno(file), (off_t)size) != 0) {
+        if (file) fclose(file);
+        T_SKIP("no room for a sparse file of 8 GiB");
+    }
+    float *far = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+    fclose(file);
+    if (far == MAP_FAILED) T_SKIP("8 GiB of addresses cannot be mapped");
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    float q[2] = {1, 0.5f}, v[4] = {1, 2, 3, 4}, o[2], near_o[2], near_k[4] = {0.25f, -1, 2, 0.75f};
+    fxa_problem p = FXA_PROBLEM_INIT;
+    fxa_args args = FXA_ARGS_INIT;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    p.b = p.hq = p.sq = 1, p.sk = p.d = 2, p.engine = ENGINE;
+    args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_V] = v;
+    args.slot[FXA_SLOT_K] = near_k, args.slot[FXA_SLOT_O] = near_o;
+    T_OK(fxa_attention(ctx, &p, &args, &err));
+    memcpy(far, near_k, 2 * sizeof(float));
+    memcpy(far + apart, near_k + 2, 2 * sizeof(float));
+    p.k.layout = FXA_LAYOUT_STRIDED, p.k.stride[2] = apart, p.k.stride[3] = 1;
+    args.slot[FXA_SLOT_K] = far, args.slot[FXA_SLOT_O] = o;
+    T_OK(fxa_attention(ctx, &p, &args, &err));
+    T_CHECK(memcmp(o, near_o, sizeof o) == 0);
+    munmap(far, size);
+    fxa_context_destroy(ctx);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */

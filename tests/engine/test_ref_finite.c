@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every gradient of the whole against finite differences: L = sum dO * O + sum dLSE * LSE moves along a random
+ * direction of one input at a time as the gradient says. Central differences in f64 with step h err by about h^2 times the third
+ * derivative, plus 1e-16 |L| / h: with h = 1e-5 both are about 1e-10 for the magnitudes drawn here; 1e-7 is allowed.
+ */
+#include "support/attn_case.h"
+#include "t.h"
+
+#define STEP 1e-5
+#define ALLOWED 1e-7
+
+static double finite_loss(attn_case *c) {
+    static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_LSE}, weights[] = {FXA_SLOT_DO, FXA_SLOT_DLSE};
+    double loss = 0;
+    int64_t at[4];
+    if (!attn_case_run(c, FXA_FORWARD)) return NAN;
+    for (int i = 0; i < (c->x.dlse ? 2 : 1); i++)
+        for (int64_t b = 0; b < c->x.b; b++)
+            for (int64_t s = 0; s < c->x.q_len[b] && attn_case_at(c, outputs[i], b, s, at); s++)
+                for (at[1] = 0; at[1] < c->x.hq; at[1]++)
+                    for (at[3] = 0; at[3] < c->t[outputs[i]].n[3]; at[3]++) {
+                        double value = attn_tensor_get(&c->t[outputs[i]], at);
+                        if (value > -INFINITY) loss += value * attn_tensor_get(&c->t[weights[i]], at);
+                    }
+    return loss;
+}
+
+/* Moves t along the direction that `seed` draws; returns the sum of grad * direction over the elements that exist. */
+static double finite_move(attn_tensor *t, const attn_tensor *grad, uint64_t seed, double step) {
+    double sum = 0;
+    int64_t at[4];
+    for (at[0] = 0; at[0] < t->n[0]; at[0]++)
+        for (at[1] = 0; at[1] < t->n[1]; at[1]++)
+            for (at[2] = 0; at[2] < t->n[2]; at[2]++)
+                for (at[3] = 0; at[3] < t->n[3]; at[3]++) {
+                    double direction = attn_real(&seed, -1, 1), x = attn_tensor_get(t, at);
+                    attn_tensor_set(t, at, x + step * direction);
+                    if (x == x) sum += attn_tensor_get(grad, at) * direction; /* NaN: no element of any sequence */
+                }
+    return sum;
+}
+
+static void finite_check(attn_case *c, const char *name, attn_tensor *t, const attn_tensor *grad, uint64_t seed) {
+    double want = finite_move(t, grad, seed, STEP), up = finite_loss(c);
+    finite_move(t, grad, seed, -2 * STEP);
+    double slope = (up - finite_loss(c)) / (2 * STEP);
+    finite_move(t, grad, seed, STEP);
+    if (fabs(slope - want) <= ALLOWED * fmax(1, fabs(want))) return;
+    char what[256];
+    attn_case_describe(c, what, sizeof what);
+    T_FAIL("%s: gradient says %.12g, differences %.12g\n    %s %s\n", name, want, slope, what, c->why);
+}
+
+static void finite_check_params(attn_case *c) {
+    for (int i = 0; i < c->twin->n_params && c->problem.param_grads; i++) {
+        double x = c->x.param[i], want = c->dparams[i];
+        c->x.param[i] = x + STEP;
+        double up = finite_loss(c);
+        c->x.param[i] = x - STEP;
+        double slope = (up - finite_loss(c)) / (2 * STEP);
+        c->x.param[i] = x;
+        if (!(fabs(slope - want) <= ALLOWED * fmax(1, fabs(want))))
+            T_FAIL("%s, param %d: gradient says %.12g, differences %.12g\n", c->twin->name, i, want, slope);
+    }
+}
+
+static void finite_cases(uint32_t features, bool free_choice, int n) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    uint64_t rng = t_seed() ^ features;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < n; i++) {
+        attn_case c;
+        uint32_t drawn = ATTN_PROGRAM | ATTN_SMOOTH | (free_choice ? features & (uint32_t)attn_next(&rng) : features);
+        bool ok = attn_case_draw(&c, ctx, "ref", drawn, &rng) && attn_case_run(&c, FXA_FORWARD);
+        ok = ok && attn_case_run(&c, FXA_BACKWARD);
+        if (!ok) T_FAIL("%s\n", c.why);
+        uint64_t seed = attn_next(&rng);
+        if (ok) {
+            finite_check(&c, "dQ", &c.t[FXA_SLOT_Q], &c.t[FXA_SLOT_DQ], seed);
+            finite_check(&c, "dK", &c.t[FXA_SLOT_K], &c.t[FXA_SLOT_DK], seed);
+            finite_check(&c, "dV", &c.t[FXA_SLOT_V], &c.t[FXA_SLOT_DV], seed);
+            if (c.problem.flags & FXA_SINK) finite_check(&c, "dsink", &c.t[FXA_SLOT_SINK], &c.t[FXA_SLOT_DSINK], seed);
+            for (int j = 0; j < c.twin->n_tensors; j++)
+                if (c.captures[j].grad) finite_check(&c, "dtensor", &c.capture[j], &c.dcapture[j], seed);
+            finite_check_params(&c);
+        }
+        attn_case_free(&c);
+        if (!ok) break;
+    }
+    fxa_context_destroy(ctx);
+}
+
+TEST(gradients_of_programs_params_and_tensors) { finite_cases(ATTN_DLSE, false, t_scaled(60)); }
+TEST(gradients_with_sinks_dropout_and_lse) { finite_cases(ATTN_SINK | ATTN_DROPOUT | ATTN_DLSE, false, t_scaled(60)); }
+TEST(gradients_with_everything) {
+    const uint32_t geometry = ATTN_GQA | ATTN_DIMS | ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_MAPS | ATTN_LENGTHS;
+    const uint32_t softmax = ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT | ATTN_READY | ATTN_DLSE;
+    finite_cases(geometry | softmax, true, t_scaled(250));
+}
+
+T_MAIN
