@@ -60,7 +60,7 @@ static fxa_program *gallery_parse(fxa_context *ctx, const char *name) {
     fxa_error err = {0};
     fxa_program *p = NULL;
     char *text = gallery_read(name), shown[1200];
-    if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) {
+    if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK || !p) {
         fxa_error_render(&err, name, text, SIZE_MAX, shown, sizeof shown);
         T_FAIL("%s\n", shown);
     }
@@ -249,7 +249,8 @@ static int64_t target_draw(const target *t, t_rng *r) {
 
 /* False: with these data nothing can be said, since no gradient reaches it or kinks are everywhere. */
 static bool target_check(run *x, const target *t, const char *program, t_rng *r, tally *sum) {
-    int wanted = t->elements < SAMPLES ? (int)t->elements : SAMPLES, most = t->elements == 1 ? 1 : 4 * SAMPLES, done = 0;
+    int wanted = t->elements < SAMPLES ? (int)t->elements : SAMPLES, done = 0;
+    int most = t->elements == 1 ? 1 : 4 * SAMPLES;
     size_t nonzero = 0;
     for (size_t i = 0; i < t->elements; i++) {
         nonzero += t->gradient[i] != 0;
