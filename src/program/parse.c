@@ -9,9 +9,10 @@
 #include <string.h>
 
 bool fxa__parse_next(fxa__parser *p) {
-    if (++p->steps > PARSE_MAX_STEPS) {
-        (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT, 
-                              "unrolling the loops takes more than %d steps, the most that is accepted",
+    if (p->at >= p->farthest) p->farthest = p->at + 1;
+    else if (++p->steps > PARSE_MAX_STEPS) {
+        (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT,
+                              "unrolling the loops reads more than %d tokens, the most that is accepted",
                               PARSE_MAX_STEPS);
         return false;
     }
@@ -117,10 +118,17 @@ static fxa_value parse_tensor(fxa__parser *p) {
 
 /* ---- Statements that have values --------------------------------------------------------------------------------- */
 
+/* The expression that ends a statement. What follows it is looked at first: a type error may come from it. */
+static fxa_value parse_last_expr(fxa__parser *p) {
+    fxa_value v = fxa__parse_expr(p);
+    if (v < 0 || fxa__parse_is(p, TOK_LINE) || fxa__parse_is(p, TOK_END)) return v;
+    return fxa__parse_fail_unexpected(p, "an operator or the end of the statement");
+}
+
 static fxa_value parse_let(fxa__parser *p) {
     size_t name = parse_given_name(p, "the name of the let", SYM_LET);
     if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_ASSIGN, "'=' and the value of the let")) return -1;
-    fxa_value v = fxa__parse_expr(p);
+    fxa_value v = parse_last_expr(p);
     if (v < 0) return -1;
     *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_LET, 0, 0, v};
     return 0;
@@ -143,7 +151,7 @@ static fxa_value parse_assign(fxa__parser *p) {
         return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign", text);
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'='")) return -1;
     size_t first = p->at;
-    fxa_value v = fxa__parse_expr(p);
+    fxa_value v = parse_last_expr(p);
     if (v < 0) return -1;
     fxa_type type = fxa__builder_type(p->b, v);
     if (kind == SYM_MASK && type != FXA_BOOL) return fxa__parse_fail_bool(p, first, p->at - 1, "mask", type);
@@ -174,7 +182,7 @@ static fxa_value parse_grad(fxa__parser *p) {
         return fxa__parse_fail_unexpected(p, "'[' and the indices");
     if (s.kind == SYM_TENSOR && !fxa__parse_index(p, name, s.rank, index)) return -1;
     if (!fxa__parse_expect(p, TOK_ADD_ASSIGN, "'+='")) return -1;
-    fxa_value v = fxa__parse_expr(p);
+    fxa_value v = parse_last_expr(p);
     if (v < 0) return -1;
     (void)fxa__parse_text(p, name, text);
     if (s.kind == SYM_PARAM) fxa__builder_grad_param(p->b, text, v);
@@ -213,7 +221,7 @@ static fxa_value parse_program(fxa__parser *p) {
         } else {
             if (parse_statement(p) < 0) return -1;
             if (!fxa__parse_is(p, TOK_LINE) && !fxa__parse_is(p, TOK_END))
-                return fxa__parse_fail_unexpected(p, "an operator or the end of the statement");
+                return fxa__parse_fail_unexpected(p, "the end of the statement");
         }
     }
     return 0;

@@ -12,8 +12,8 @@
 
 #include "lex.h"
 
-/* Tokens read, those of loop bodies once per round: nested loops can ask for endless work in few bytes. */
-#define PARSE_MAX_STEPS 4000000
+/* Tokens read again in later rounds of loops: a few bytes of nested loops can ask for endless work. */
+#define PARSE_MAX_STEPS 250000
 
 typedef enum fxa__symbol_kind {
     SYM_NONE,
@@ -46,7 +46,8 @@ typedef struct fxa__parser {
     fxa__symbol *symbols; /* by number of the name */
     size_t symbols_capacity;
     size_t at;            /* the token looked at */
-    size_t steps;
+    size_t farthest;      /* the first token not read yet */
+    size_t steps;         /* tokens before it that were read again */
     int nesting;
     fxa_value score, mask, dscore; /* current */
     fxa_error err;                 /* the first failure; status OK: none */
@@ -55,7 +56,7 @@ typedef struct fxa__parser {
 /* ---- Tokens ---- */
 static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
 static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }
-/* Goes past the token looked at (not past the end of a text). False: too much work. */
+/* Goes past the token looked at (not past the end of a text). False: too much work in loops. */
 bool fxa__parse_next(fxa__parser *p);
 /* Goes past a token of this kind, or fails with "expected <what>". */
 bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what);

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parser on what nobody should write: too deep, too long, too much work, garbage, no memory. Always an error, soon.
+ */
+#include "t.h"
+
+#include <time.h>
+
+static fxa_context *ctx;
+
+__attribute__((constructor)) static void plim_setup(void) {
+    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
+}
+__attribute__((destructor)) static void plim_teardown(void) { fxa_context_destroy(ctx); }
+
+static fxa_status plim_as(fxa_program_kind kind, const char *text, size_t size, fxa_program **out, fxa_error *err) {
+    fxa_text one = {NULL, text, size};
+    fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
+    c.kind = kind;
+    c.texts = &one;
+    c.n_texts = 1;
+    return fxa_program_parse_texts(ctx, &c, out, err);
+}
+
+/* `times` copies of middle between head and tail; the parse must end with this status at this column. */
+static void plim_repeated(const char *head, const char *middle, size_t times, const char *tail, fxa_status want,
+                           int column) {
+    size_t step = strlen(middle), start = strlen(head), size = start + step * times + strlen(tail);
+    char *text = malloc(size + 1);
+    fxa_error err;
+    fxa_program *p = NULL;
+    T_REQUIRE(text);
+    memcpy(text, head, start);
+    for (size_t i = 0; i < times; i++) memcpy(text + start + i * step, middle, step);
+    memcpy(text + start + times * step, tail, strlen(tail) + 1);
+    T_STATUS(plim_as(FXA_PROGRAM_SCORE, text, size, &p, &err), want);
+    if (want != FXA_OK) T_INT(err.column, column);
+    fxa_program_destroy(p);
+    free(text);
+}
+
+TEST(nesting_is_limited_not_the_stack) {
+    plim_repeated("score = ", "(", 200000, "1", FXA_E_LIMIT, 9 + 256);
+    plim_repeated("score = ", "-", 200000, "1", FXA_E_LIMIT, 9 + 255);
+    plim_repeated("mask = ", "!", 200000, "true", FXA_E_LIMIT, 8 + 255);
+    plim_repeated("score = ", "2**", 200000, "1", FXA_E_LIMIT, 9 + 3 * 255 + 1);
+    plim_repeated("score = ", "true?1:", 100000, "1", FXA_E_LIMIT, 9 + 7 * 255 + 5);
+    plim_repeated("score = ", "tanh(", 100000, "1", FXA_E_LIMIT, 9 + 5 * 256);
+    plim_repeated("tensor t : i32[1];score = ", "t[", 100000, "1", FXA_E_LIMIT, 27 + 2 * 256);
+    plim_repeated("mask = ", "any(i,1,", 100000, "1", FXA_E_LIMIT, 8 + 8 * 255 + 6);
+    plim_repeated("score = ", "(", 255, "1", FXA_E_PROGRAM, 9 + 254);
+    plim_repeated("score = ", "-", 255, "1", FXA_OK, 0);
+}
+
+TEST(text_is_limited) {
+    plim_repeated("#", " ", FXA_MAX_TEXT - 1, "", FXA_OK, 0);
+    plim_repeated("#", " ", FXA_MAX_TEXT, "", FXA_E_LIMIT, 1);
+    plim_repeated("#", " ", 2 * FXA_MAX_TEXT, "", FXA_E_LIMIT, 1);
+    fxa_text texts[2] = {{NULL, "#", 1}, {NULL, NULL, 0}};
+    fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
+    fxa_program *p = NULL;
+    fxa_error err;
+    char *big = calloc(1, FXA_MAX_TEXT);
+    T_REQUIRE(big);
+    memset(big, '\n', FXA_MAX_TEXT);
+    texts[1].data = big;
+    texts[1].size = FXA_MAX_TEXT;
+    c.texts = texts;
+    c.n_texts = 2;
+    T_STATUS(fxa_program_parse_texts(ctx, &c, &p, &err), FXA_E_LIMIT);
+    T_INT(err.part, 1);
+    texts[1].size--;
+    T_OK(fxa_program_parse_texts(ctx, &c, &p, &err));
+    fxa_program_destroy(p);
+    free(big);
+}
+
+static double plim_seconds(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Bounds far above what they take (0.1 s), far below what a quadratic parser would: 50000 lines squared are minutes. */
+TEST(long_texts_and_loops_end_soon) {
+    double start = plim_seconds();
+    plim_repeated("", "mask = mask && q >= k\n", 47000, "", FXA_OK, 0);
+    plim_repeated("", "let a = q + 1\n", 70000, "", FXA_OK, 0);
+    plim_repeated("", "score = score + 1\n", 58000, "", FXA_E_LIMIT, 15);
+    plim_repeated("mask = true", "&&true", 150000, "&& a", FXA_E_PROGRAM, 900015);
+    plim_repeated("score = ", "sum(i, 64, ", 4, "score))))", FXA_E_LIMIT, 53);
+    plim_repeated("mask = ", "any(i, 64, ", 60, "false))))", FXA_E_LIMIT, 668);
+    char *lets = malloc(FXA_MAX_TEXT);
+    size_t n = 0;
+    fxa_program *p = NULL;
+    fxa_error err;
+    T_REQUIRE(lets);
+    for (int i = 0; n + 100 < FXA_MAX_TEXT; i++) n += (size_t)snprintf(lets + n, 100, "let name%d = q\n", i);
+    n += (size_t)snprintf(lets + n, 100, "score = nmae1");
+    T_STATUS(plim_as(FXA_PROGRAM_SCORE, lets, n, &p, &err), FXA_E_PROGRAM);
+    T_HAS(err.text, "did you mean 'name1'?");
+    free(lets);
+    double took = plim_seconds() - start;
+    if (took > 20) T_FAIL("took %.1f s\n", took);
+}
+
+TEST(params_and_tensors_are_limited) {
+    char text[8192];
+    fxa_program *p = NULL;
+    fxa_error err;
+    for (int tensors = 0; tensors < 2; tensors++)
+        for (int count = 64; count <= 65; count++) {
+            size_t n = 0;
+            for (int i = 0; i < count; i++)
+                n += (size_t)snprintf(text + n, sizeof text - n, "%s x%d : %s\n", tensors ? "tensor" : "param", i,
+                                      tensors ? "i8[0]" : "int");
+            T_STATUS(plim_as(FXA_PROGRAM_SCORE, text, n, &p, &err), count == 64 ? FXA_OK : FXA_E_LIMIT);
+            if (count == 65) T_INT(err.line, 65);
+            fxa_program_destroy(p);
+        }
+}
+
+/* Any bytes at all: a program or an error with a place inside the text, never a crash. */
+TEST(garbage_gets_an_error_with_a_place) {
+    static const char *const pieces[] = {
+        "score", "mask", "=",  "(", ")", "[", "]",    "q",  "k",    "let ",   "x",       "1",      ".5",   "0x",
+        "+",     "-",    "**", "?", ":", ",", "\n",   ";",  "#",    "sum(",   "i",       "f32",    " ",    "&&",
+        "<",     "==",   "!",  "~", "t", "a", "\xff", "+=", "tanh", "where(", "tensor ", "param ", "true", "grad ",
+        "2147483648"};
+    t_rng rng = {t_seed()};
+    char text[256];
+    for (int round = t_scaled(60000); round > 0; round--) {
+        size_t n = 0;
+        fxa_error err = {0};
+        fxa_program *p = NULL;
+        bool raw = t_int(&rng, 0, 3) == 0;
+        while (n < 200 && t_int(&rng, 0, 30)) {
+            const char *piece = pieces[t_int(&rng, 0, (int64_t)(sizeof pieces / sizeof *pieces) - 1)];
+            if (raw) text[n++] = (char)t_int(&rng, 0, 255);
+            else n += (size_t)snprintf(text + n, sizeof text - n, "%s", piece);
+        }
+        fxa_status s = plim_as((fxa_program_kind)t_int(&rng, 0, 2), text, n, &p, &err);
+        if ((s == FXA_OK) != (p != NULL)) T_FAIL("status %d with program %p\n", (int)s, (void *)p);
+        if (s != FXA_OK && (err.line < 1 || err.column < 1 || err.length < 1 || err.column > (int32_t)n + 1))
+            T_FAIL("no place: %d:%d+%d %s\n", err.line, err.column, err.length, err.text);
+        fxa_program_destroy(p);
+    }
+}
+
+/* An allocation that fails, at every index: an error, nothing leaked (the hook counts), the next parse works. */
+typedef struct plim_heap {
+    int64_t fail_at, calls, live;
+} plim_heap;
+
+static void *plim_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
+    plim_heap *h = user;
+    (void)align;
+    if (new_size == 0) {
+        h->live -= (int64_t)old_size;
+        free(ptr);
+        return NULL;
+    }
+    if (h->calls++ == h->fail_at) return NULL;
+    void *p = aligned_alloc(64, (new_size + 63) / 64 * 64);
+    if (!p) return NULL;
+    if (ptr) {
+        memcpy(p, ptr, old_size < new_size ? old_size : new_size);
+        free(ptr);
+    }
+    h->live += (int64_t)new_size - (int64_t)old_size;
+    return p;
+}
+
+TEST(memory_failures_at_every_index) {
+    static const char text[] = "param c : float\ntensor t : f32[1]\nlet d = q - k\n"
+                               "score = c * tanh((score + t[h] * d) / c)\n"
+                               "mask = q >= k && any(i, 3, d == i)";
+    plim_heap heap = {-1, 0, 0};
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    fxa_context *own = NULL;
+    fxa_error err;
+    config.alloc = plim_alloc;
+    config.alloc_user = &heap;
+    T_OK(fxa_context_create(&config, &own, &err));
+    int64_t before = heap.live;
+    for (int64_t k = 0;; k++) {
+        fxa_program *p = NULL;
+        size_t n;
+        heap.calls = 0;
+        heap.fail_at = k;
+        fxa_status s = fxa_program_parse(own, text, SIZE_MAX, &p, &err);
+        if (s == FXA_OK) s = fxa_program_print(p, NULL, 0, &n, &err);
+        bool reached = heap.calls > k;
+        heap.fail_at = -1;
+        fxa_program_destroy(p);
+        T_INT(heap.live, before);
+        T_INT(s, reached ? FXA_E_MEMORY : FXA_OK);
+        if (!reached || k > 10000) break;
+    }
+    fxa_context_destroy(own);
+    T_INT(heap.live, 0);
+}
+
+T_MAIN
