@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Everything a run touches, as a list of regions by number, and the check that what it writes lies apart from the rest.
- * The list is made anew for each question, so that a run needs no memory for it. Slices that interleave in one buffer
- * (packed QKV and its gradients) are apart, and found to be so.
+ * Bounds of addresses settle nearly every pair; the others are looked at stride by stride, so that slices that
+ * interleave in one buffer (packed QKV and its gradients) are found to be apart.
  */
 #include "operand.h"
 
@@ -11,6 +11,10 @@ typedef struct touched {
     bool written;
     fxa__region region; /* no data: not touched */
 } touched;
+
+#define TOUCH_TABLES (FXA_SLOT_COUNT - FXA_SLOT_LEN_Q)
+#define TOUCH_OTHERS 4
+#define TOUCH_MAX    (FXA__OPERAND_COUNT + TOUCH_TABLES + TOUCH_OTHERS + 3 * FXA_MAX_TENSORS)
 
 typedef struct touch_list {
     const fxa_problem *p;
@@ -63,16 +67,15 @@ static void touch_other(const touch_list *l, size_t i, touched *out) {
 
 /* Number `i` of the list; false past its end. */
 static bool touch_get(const touch_list *l, size_t i, touched *out) {
-    const size_t tables = FXA_SLOT_COUNT - FXA_SLOT_LEN_Q, others = 4;
     const fxa_problem *p = l->p;
     const fxa_args *args = l->args;
     *out = (touched){"", "", false, {NULL, 1, 0, {0}, {0}}};
     if (i < FXA__OPERAND_COUNT) return touch_operand(p, args, i, out), true;
     i -= FXA__OPERAND_COUNT;
-    if (i < tables) return touch_table(p, args, i, out), true;
-    i -= tables;
-    if (i < others) return touch_other(l, i, out), true;
-    i -= others;
+    if (i < TOUCH_TABLES) return touch_table(p, args, i, out), true;
+    i -= TOUCH_TABLES;
+    if (i < TOUCH_OTHERS) return touch_other(l, i, out), true;
+    i -= TOUCH_OTHERS;
     if (i < p->n_captures) {
         touch_view(out, "tensors", p->program, i, fxa__capture_view(p->program, p->captures, i, args->tensors[i]),
                    false);
@@ -93,16 +96,29 @@ static bool touch_get(const touch_list *l, size_t i, touched *out) {
     return true;
 }
 
+static fxa_status touch_check_pair(const touch_list *list, size_t i, size_t j, fxa_error *err) {
+    touched a, b;
+    touch_get(list, i, &a);
+    touch_get(list, j, &b);
+    if (!fxa__region_overlaps(&a.region, &b.region)) return FXA_OK;
+    return fxa__fail(err, FXA_E_BINDING, "%s%s%s is written and overlaps %s%s%s in memory", a.kind, *a.name ? " " : "",
+                     a.name, b.kind, *b.name ? " " : "", b.name);
+}
+
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
     const touch_list list = {p, args, workspace_size};
-    touched a, b;
-    for (size_t i = 0; touch_get(&list, i, &a); i++) {
-        if (!a.written || !a.region.data) continue;
-        for (size_t j = 0; touch_get(&list, j, &b); j++) {
-            if (!b.region.data || j == i || (b.written && j < i)) continue; /* two outputs are compared once */
-            if (fxa__region_overlaps(&a.region, &b.region))
-                return fxa__fail(err, FXA_E_BINDING, "%s%s%s is written and overlaps %s%s%s in memory", a.kind,
-                                 *a.name ? " " : "", a.name, b.kind, *b.name ? " " : "", b.name);
+    int64_t first[TOUCH_MAX], end[TOUCH_MAX]; /* addresses; an empty range when nothing is touched */
+    bool written[TOUCH_MAX];
+    size_t n = 0;
+    for (touched t; n < TOUCH_MAX && touch_get(&list, n, &t); n++) {
+        written[n] = t.written;
+        if (!t.region.data || !fxa__region_addresses(&t.region, &first[n], &end[n])) first[n] = end[n] = 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!written[i] || first[i] == end[i]) continue;
+        for (size_t j = 0; j < n; j++) {
+            if (j == i || (written[j] && j < i)) continue; /* two outputs are compared once */
+            if (first[i] < end[j] && first[j] < end[i]) FXA_TRY(touch_check_pair(&list, i, j, err));
         }
     }
     return FXA_OK;
