@@ -414,7 +414,7 @@ typedef struct fxa_capture {
 /* Where local index i lies in the whole: the program (and dropout) sees the mapped value, memory is read by i. */
 typedef enum fxa_map_kind {
     FXA_MAP_AFFINE = 0,   /* base + step * i; with base 0, step 0 (all zeroes) it is the identity: step 0 means 1 */
-    FXA_MAP_SEGMENTS = 1, /* the last segment with begin <= i: base + step * (i - begin) */
+    FXA_MAP_SEGMENTS = 1, /* the last segment with begin <= i: base + step * (i - begin); step 0 means 1 here too */
     FXA_MAP_TABLE = 2,    /* table[i], int32, bound at run time (FXA_SLOT_MAP_x) */
     FXA_MAP_FORCE_INT32 = 0x7fffffff
 } fxa_map_kind;
@@ -442,7 +442,8 @@ enum { /* fxa_problem.flags */
                                   sq, sk are the longest lengths, total_q, total_k the packed ones; batch strides are
                                   not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D] */
     FXA_PAGED = 1 << 5,        /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean
-                                  the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)] */
+                                  the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)].
+                                  Not with VARLEN; lengths by PADDING */
     FXA_SINK_ZERO = 1 << 6,    /* softmax off by one: a key of score 0 and value 0 */
     FXA_SINK = 1 << 7,         /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
     FXA_DROPOUT = 1 << 8,      /* dropout of probabilities by dropout_p, seed at run time */

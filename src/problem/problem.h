@@ -13,7 +13,8 @@ typedef struct fxa__problem {
     fxa__host *host;
     size_t bytes;
     fxa_problem p; /* resolved: struct_size ours; hkv, dv, dtypes filled; every operand STRIDED with explicit strides
-                      (packed and paged as documented at the flags; rows use stride[0..2], sinks stride[1]); captures
+                      (packed and paged as documented at the flags; rows use stride[0..2], sinks stride[1]; axes and
+                      operands that the problem does not have: strides 0); fields it does not use cleared; captures
                       strided and grad_strided, pointing into this object; program and bprop retained here (program as
                       the user gave it, or NULL); maps with step never 0; engine NULL (it is the plan's) */
     fxa_program *program;    /* what runs: with ready masks appended; never NULL */

@@ -172,4 +172,68 @@ TEST(one_problem_has_one_form) {
     fxa__writer_free(&w);
 }
 
+/* Random problems, edges included: refused with a text, or resolved so that resolving again and reading back change
+ * nothing. */
+static int64_t random_edge(t_rng *rng, int64_t hi) {
+    static const int64_t edges[] = {-1, 0, 1, INT32_MAX, (int64_t)INT32_MAX + 1, INT64_MAX, INT64_MIN};
+    return t_int(rng, 0, 15) ? t_int(rng, 0, hi) : edges[t_int(rng, 0, 6)];
+}
+
+static void random_operand(t_rng *rng, fxa_operand *t) {
+    if (t_int(rng, 0, 30) == 0) t->dtype = (uint32_t)t_int(rng, 0, 5);
+    t->layout = (uint32_t)t_int(rng, 0, 3);
+    int64_t stride = 1;
+    for (int i = 3; i >= 0; i--) {
+        t->stride[i] = t_int(rng, 0, 40) ? stride : random_edge(rng, 3);
+        stride *= 8 + t_int(rng, 0, 2);
+    }
+}
+
+static fxa_problem random_problem(t_rng *rng) {
+    fxa_problem p = rich((int)t_int(rng, 0, 1));
+    fxa_operand *operands[] = {&p.q,  &p.k,       &p.v,   &p.o,   &p.dout, &p.dq,
+                               &p.dk, &p.dv_grad, &p.lse, &p.max, &p.dlse, &p.sink};
+    for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) random_operand(rng, operands[i]);
+    if (t_int(rng, 0, 3) == 0) p.flags ^= (uint32_t)1 << t_int(rng, 0, 23);
+    p.b = random_edge(rng, 3), p.sq = random_edge(rng, 8), p.sk = random_edge(rng, 8);
+    p.hkv = t_int(rng, 1, 2), p.hq = p.hkv * t_int(rng, 1, 3);
+    p.d = t_int(rng, 1, 8), p.dv = t_int(rng, 0, 8);
+    p.total_q = random_edge(rng, 8), p.total_k = random_edge(rng, 8);
+    p.page_size = (uint32_t)random_edge(rng, 4), p.n_pages = random_edge(rng, 4);
+    p.map_h.base = random_edge(rng, 10), p.map_h.step = random_edge(rng, 3);
+    p.map_q.segment[1].begin = random_edge(rng, 6);
+    p.k_len = random_edge(rng, 20), p.window_left = random_edge(rng, 4);
+    rich_captures[0].size[0] = random_edge(rng, 4);
+    return p;
+}
+
+TEST(resolving_is_idempotent) {
+    t_rng rng = {t_seed()};
+    int made_some = 0, refused_some = 0;
+    for (int n = t_scaled(4000); n > 0; n--) {
+        fxa_problem p = random_problem(&rng);
+        fxa__problem *made, *twice = NULL, *again = NULL;
+        fxa__writer w = {case_host(), NULL, 0, 0, false};
+        memset(&err, 0, sizeof err);
+        fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
+        if (status != FXA_OK) {
+            T_CHECK(status == FXA_E_PROBLEM && err.text[0] && made == NULL);
+            refused_some++;
+            continue;
+        }
+        made_some++;
+        T_OK(fxa__problem_create(case_host(), &made->p, &twice, &err));
+        T_CHECK(twice && memcmp(made->key, twice->key, 16) == 0);
+        fxa__problem_write(made, true, &w);
+        fxa__reader r = {w.data, w.size, 0, false};
+        T_OK(fxa__problem_read(case_host(), &r, &again, &err));
+        T_CHECK(again && memcmp(made->key, again->key, 16) == 0);
+        fxa__problem_release(made);
+        fxa__problem_release(twice);
+        fxa__problem_release(again);
+        fxa__writer_free(&w);
+    }
+    T_CHECK(made_some > t_scaled(200) && refused_some > t_scaled(200));
+}
+
 T_MAIN
