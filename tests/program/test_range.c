@@ -4,7 +4,7 @@
  */
 #include "t.h"
 
-#include "program/program.h"
+#include "program/range.h"
 #include "support/brute.h"
 #include "support/fail_alloc.h"
 #include "support/gen.h"
@@ -393,6 +393,275 @@ TEST(random_affine) {
     }
     printf("  decided %d of %d\n", decided, decidable);
     T_CHECK(decided >= decidable * 95 / 100);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Params and tensors --------------------------------------------------------------------------------------------------- */
+
+TEST(params) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_program *p = range_parse(ctx, "param w : int\nparam x : float\nmask = q - k < w && float(q) < x");
+    T_REQUIRE(p != NULL);
+    fxa_box box = brute_box(0, 0, 10, 19, 0, 9, 100, 100);
+    double full[2] = {20, 19.5}, empty[2] = {1, 1e9}, border[2] = {20, 19}, odd[2] = {20.5, 30}, none[2] = {20, NAN};
+    T_INT(fxa_program_classify(p, &box, full, NULL), FXA_TILE_FULL);
+    T_INT(fxa_program_classify(p, &box, empty, NULL), FXA_TILE_EMPTY);
+    T_INT(fxa_program_classify(p, &box, border, NULL), FXA_TILE_MIXED);
+    T_INT(fxa_program_classify(p, &box, odd, NULL), FXA_TILE_MIXED); /* no int: unknown */
+    T_INT(fxa_program_classify(p, &box, none, NULL), FXA_TILE_EMPTY); /* nothing is less than NaN */
+    T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_MIXED);
+    double close[2] = {20, 19 * (1 + 1e-7)}; /* one f32 step: left undecided */
+    T_INT(fxa_program_classify(p, &box, close, NULL), FXA_TILE_MIXED);
+    fxa_program_destroy(p);
+    p = range_parse(ctx, "param w : int\nmask = q + w - w == q && k - w < k - w + 1 || w == w + 1");
+    T_REQUIRE(p != NULL);
+    T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_MIXED); /* k - w + 1 may wrap */
+    fxa_program_destroy(p);
+    p = range_parse(ctx, "param w : int\nmask = q + w - k == w + q - k");
+    T_REQUIRE(p != NULL);
+    T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_FULL); /* unknown, but the same */
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
+static fxa_view range_view(const int32_t *data, int64_t n) {
+    return (fxa_view){.data = data, .dtype = FXA_I32, .rank = 1, .size = {n}, .stride = {1}};
+}
+
+TEST(scan) {
+    const int32_t up[] = {-3, -3, 0, 7}, mixed[] = {1, 9, 2};
+    fxa_view view = range_view(up, 4), other = range_view(mixed, 3), none = range_view(NULL, 0), back = range_view(up + 3, 4);
+    fxa_tensor_range r = fxa_tensor_scan(&view);
+    T_CHECK(r.known && r.nondecreasing && r.lo == -3 && r.hi == 7 && r.view == &view);
+    r = fxa_tensor_scan(&other);
+    T_CHECK(r.known && !r.nondecreasing && r.lo == 1 && r.hi == 9);
+    r = fxa_tensor_scan(&none);
+    T_CHECK(r.known && r.nondecreasing && r.lo == 0 && r.hi == 0); /* every load reads 0 */
+    back.stride[0] = -1;
+    r = fxa_tensor_scan(&back);
+    T_CHECK(r.known && !r.nondecreasing && r.lo == -3 && r.hi == 7);
+    const int64_t wide[] = {INT64_MIN, 5, INT64_MAX};
+    fxa_view big = {.data = wide, .dtype = FXA_I64, .rank = 1, .size = {3}, .stride = {1}};
+    r = fxa_tensor_scan(&big);
+    T_CHECK(r.known && r.nondecreasing && r.lo == INT32_MIN && r.hi == INT32_MAX);
+    const float real[] = {1, 2};
+    fxa_view floats = {.data = real, .dtype = FXA_F32, .rank = 1, .size = {2}, .stride = {1}};
+    r = fxa_tensor_scan(&floats);
+    T_CHECK(!r.known && !r.nondecreasing);
+    fxa_view square = {.data = up, .dtype = FXA_I32, .rank = 2, .size = {2, 2}, .stride = {2, 1}};
+    r = fxa_tensor_scan(&square);
+    T_CHECK(!r.known && !r.nondecreasing);
+    T_CHECK(!fxa_tensor_scan(NULL).known);
+}
+
+/* Documents: exact classes where the ids ascend, from two elements an axis. */
+TEST(documents) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    enum { N = 96, TILE = 8 };
+    int32_t doc[N];
+    for (int i = 0; i < N; i++) doc[i] = i / 20;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_program *p = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] == doc[k] && k <= q");
+    fxa_program *same = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q + 1 + 1] == doc[q + 2]");
+    T_REQUIRE(p != NULL && same != NULL);
+    fxa_view view = range_view(doc, N);
+    fxa_tensor_range known = fxa_tensor_scan(&view), range = {.known = 1, .lo = 1, .hi = 3};
+    for (int q = 0; q < N; q += TILE)
+        for (int k = 0; k < N; k += TILE) {
+            fxa_box box = brute_box(0, 0, q, q + TILE - 1, k, k + TILE - 1, N, N);
+            T_INT(fxa_program_classify(p, &box, NULL, &known), brute_class(p, &box, NULL, &view, range_scores, 1));
+            T_INT(fxa_program_classify(same, &box, NULL, NULL), FXA_TILE_FULL);
+        }
+    fxa_box box = brute_box(0, 0, 50, 60, 10, 20, N, N);
+    T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
+    fxa_program_destroy(p);
+    fxa_program_destroy(same);
+
+    /* A range without a view: an index may lie outside, and 0 joins. */
+    p = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] >= 1");
+    T_REQUIRE(p != NULL);
+    T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
+    range.view = &view; /* inside: it does not */
+    T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_FULL);
+    box.hi[FXA_INPUT_Q] = N;
+    T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
+    box.lo[FXA_INPUT_Q] = -N;
+    box.hi[FXA_INPUT_Q] = -1;
+    T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_FULL);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
+/* Everything a program can hold, over tensors with and without knowledge: never wrong. */
+enum { RANGE_SIDE = 5 };
+
+typedef struct range_data {
+    double params[FXA_MAX_PARAMS];
+    fxa_view views[FXA_MAX_TENSORS];
+    fxa_tensor_range known[FXA_MAX_TENSORS];
+    uint8_t bytes[FXA_MAX_TENSORS][RANGE_SIDE * RANGE_SIDE * RANGE_SIDE * RANGE_SIDE * RANGE_SIDE * 8];
+} range_data;
+
+static void range_fill(range_data *d, const fxa_program *p, t_rng *rng) {
+    for (size_t i = 0; i < fxa_program_param_count(p); i++) {
+        bool is_int = fxa_program_param(p, i).type == FXA_INT;
+        d->params[i] = is_int ? (double)t_int(rng, -9, 70) : t_real(rng, -4, 40);
+    }
+    for (size_t i = 0; i < fxa_program_tensor_count(p); i++) {
+        fxa_tensor_info t = fxa_program_tensor(p, i);
+        fxa_view *v = &d->views[i];
+        *v = (fxa_view){.data = d->bytes[i], .dtype = t.dtype, .rank = t.rank};
+        int64_t step = 1, sum = t_int(rng, -3, 3);
+        for (int j = 0; j < t.rank; j++) v->size[j] = t_int(rng, 0, 20) ? t_int(rng, 1, RANGE_SIDE) : 0, v->stride[j] = step, step *= RANGE_SIDE;
+        if (t.rank == 1 && t_int(rng, 0, 1)) v->size[0] = RANGE_SIDE * RANGE_SIDE;
+        bool sorted = t_int(rng, 0, 1) != 0;
+        for (int64_t j = 0; j < (t.rank == 1 ? RANGE_SIDE * RANGE_SIDE : step); j++) {
+            int64_t x = sum = sorted ? sum + (t_int(rng, 0, 2) == 0) : t_int(rng, -3, 9);
+            switch (t.dtype) {
+            case FXA_F64: ((double *)(void *)d->bytes[i])[j] = t_real(rng, -9, 9); break;
+            case FXA_F32: ((float *)(void *)d->bytes[i])[j] = (float)t_real(rng, -9, 9); break;
+            case FXA_F16:
+            case FXA_BF16: ((uint16_t *)(void *)d->bytes[i])[j] = (uint16_t)t_next(rng); break;
+            case FXA_I64: ((int64_t *)(void *)d->bytes[i])[j] = t_int(rng, 0, 9) ? x : x << 40; break;
+            case FXA_I32: ((int32_t *)(void *)d->bytes[i])[j] = (int32_t)x; break;
+            case FXA_I16: ((int16_t *)(void *)d->bytes[i])[j] = (int16_t)x; break;
+            case FXA_B8: d->bytes[i][j] = x > 0; break;
+            default: d->bytes[i][j] = (uint8_t)x; break;
+            }
+        }
+        d->known[i] = fxa_tensor_scan(v);
+        if (t_int(rng, 0, 2) == 0) d->known[i].view = NULL;
+        if (t_int(rng, 0, 5) == 0) d->known[i] = (fxa_tensor_range){.view = v};
+    }
+}
+
+TEST(random_everything) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    t_rng rng = {t_seed() + 3};
+    range_data *d = calloc(1, sizeof *d);
+    int decided = 0, decidable = 0;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < t_scaled(3000) && t_failures < 10; i++) {
+        uint8_t tape[160];
+        size_t n = (size_t)t_int(&rng, 16, (int64_t)sizeof tape);
+        for (size_t j = 0; j < n; j++) tape[j] = (uint8_t)t_next(&rng);
+        fxa_program *p = gen_program(ctx, tape, n, 0);
+        T_REQUIRE(p != NULL);
+        range_fill(d, p, &rng);
+        for (int j = 0; j < 3; j++) {
+            fxa_box box = range_random_box(&rng);
+            bool params = t_int(&rng, 0, 3) != 0, tensors = t_int(&rng, 0, 3) != 0;
+            fxa_tile got = fxa_program_classify(p, &box, params ? d->params : NULL, tensors ? d->known : NULL);
+            fxa_tile truth = brute_class(p, &box, d->params, d->views, range_scores, 3);
+            decided += got != FXA_TILE_MIXED;
+            decidable += truth != FXA_TILE_MIXED;
+            if (got != FXA_TILE_MIXED && got != truth) {
+                T_FAIL("%s, truly %s\n", range_name(got), range_name(truth));
+                range_show(p, &box);
+            }
+        }
+        fxa_program_destroy(p);
+    }
+    printf("  decided %d of %d\n", decided, decidable);
+    T_CHECK(decided > decidable / 2);
+    free(d);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Int ranges of single nodes ------------------------------------------------------------------------------------------- */
+
+TEST(int_range) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    t_rng rng = {t_seed() + 4};
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < t_scaled(1000) && t_failures < 10; i++) {
+        fxa_builder *b = NULL;
+        T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+        range_make m = {b, &rng};
+        fxa_program *p = range_finish(b, range_any_bool(&m, 2));
+        T_REQUIRE(p != NULL);
+        fxa_box box = range_random_box(&rng);
+        fxa__val *vals = malloc((size_t)p->n_nodes * sizeof *vals);
+        fxa__env env = {0};
+        for (int j = 0; j < 20; j++) {
+            for (int k = FXA_INPUT_B; k <= FXA_INPUT_K_LEN; k++) env.coord[k] = (int32_t)t_int(&rng, box.lo[k], box.hi[k]);
+            fxa__program_eval(p, &env, vals);
+            for (int32_t node = 0; node < p->n_nodes; node++) {
+                int64_t lo, hi;
+                bool known = fxa__program_int_range(p, node, &box, NULL, NULL, &lo, &hi);
+                T_CHECK(known == (p->nodes[node].type != FXA_FLOAT));
+                if (known && (vals[node].i < lo || vals[node].i > hi)) {
+                    T_FAIL("%d is not in %lld..%lld\n", vals[node].i, (long long)lo, (long long)hi);
+                    range_show(p, &box);
+                }
+            }
+        }
+        free(vals);
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Limits ----------------------------------------------------------------------------------------------------------------- */
+
+/* A hundred bounds on as many forms, and a program that does not fit on the stack: right, and MIXED without memory. */
+TEST(large) {
+    fail_alloc alloc = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&alloc);
+    T_REQUIRE(ctx != NULL);
+    for (int n = 1; n <= 400; n = n < 20 ? n + 1 : n * 2) {
+        fxa_builder *b = NULL;
+        fxa_program *p;
+        fxa_error err;
+        T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+        fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K), mask = fxa_builder_bool(b, 1);
+        for (int i = 1; i <= n; i++) { /* q * i - k * (i + 1) <= 0, true where q <= k; the last one is q > k */
+            fxa_value x = fxa_builder_op2(b, FXA_OP_MUL, q, fxa_builder_int(b, i));
+            x = fxa_builder_op2(b, FXA_OP_SUB, x, fxa_builder_op2(b, FXA_OP_MUL, k, fxa_builder_int(b, i + 1)));
+            mask = fxa_builder_op2(b, FXA_OP_AND, mask, fxa_builder_op2(b, FXA_OP_LE, x, fxa_builder_int(b, 0)));
+        }
+        mask = fxa_builder_op2(b, FXA_OP_AND, mask, fxa_builder_op2(b, FXA_OP_LT, k, q));
+        p = range_finish(b, mask);
+        T_REQUIRE(p != NULL);
+        fxa_box below = brute_box(0, 0, 10, 20, 30, 40, 50, 50), above = brute_box(0, 0, 41, 50, 30, 40, 50, 50);
+        size_t before = alloc.calls;
+        T_INT(fxa_program_classify(p, &below, NULL, NULL), FXA_TILE_EMPTY);
+        fxa_tile got = fxa_program_classify(p, &above, NULL, NULL), truth = brute_class(p, &above, NULL, NULL, range_scores, 1);
+        T_CHECK(got == FXA_TILE_MIXED || got == truth);
+        T_INT(alloc.calls != before, fxa_program_node_count(p) - 1 > FXA__SMALL_NODES); /* less the score */
+        if (alloc.calls != before) {
+            fail_alloc_arm(&alloc, 1, true);
+            T_INT(fxa_program_classify(p, &below, NULL, NULL), FXA_TILE_MIXED);
+            fail_alloc_arm(&alloc, 0, false);
+        }
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+    T_INT(alloc.blocks, 0);
+    T_INT(alloc.mistakes, 0);
+}
+
+TEST(odd_calls) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_program *p = range_parse(ctx, "mask = k <= q"), *d = NULL;
+    T_REQUIRE(p != NULL);
+    fxa_box box = brute_box(0, 0, 5, 4, 0, 9, 9, 9); /* no q at all */
+    T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_EMPTY);
+    T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);
+    T_INT(fxa_program_classify(p, NULL, NULL, NULL), FXA_TILE_MIXED);
+    fxa_box all = {{0, 0, 0, INT32_MIN, INT32_MIN, 0, 0, 0}, {0, 0, 0, INT32_MAX, INT32_MAX, 0, 0, 0}};
+    T_INT(fxa_program_classify(p, &all, NULL, NULL), FXA_TILE_MIXED);
+    T_OK(fxa_program_derivative(p, &d, &err));
+    T_INT(fxa_program_classify(d, &all, NULL, NULL), FXA_TILE_FULL); /* has no mask */
+    fxa_program_destroy(p);
+    fxa_program_destroy(d);
     fxa_context_destroy(ctx);
 }
 
