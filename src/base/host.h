@@ -22,8 +22,6 @@ typedef struct fxa__host {
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
 void fxa__host_release(fxa__host *host);
-/* The host of a context, borrowed: all that the layers below plan know of a context. Defined beside it, in plan. */
-fxa__host *fxa__context_host(fxa_context *ctx);
 
 /* Zeroed memory aligned to 16, NULL when there is none; size 0 gives NULL. Free needs the size, takes NULL. */
 void *fxa__alloc(fxa__host *host, size_t size);
