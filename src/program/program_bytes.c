@@ -152,6 +152,7 @@ static fxa_value pbytes_read_node(pbytes_in *in, uint32_t number) {
     uint32_t op = fxa__read_u8(in->r), type = fxa__read_u8(in->r), arity = fxa__op_info_get(op)->arity;
     fxa_value arg[FXA_MAX_RANK], value = -1;
     int32_t slot = 0;
+    if (in->r->failed) return -1;
     if (op == FXA_OP_LOAD) {
         slot = pbytes_read_slot(in, in->n_tensors);
         if (slot < 0) return -1;

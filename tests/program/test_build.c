@@ -4,8 +4,8 @@
  */
 #include "t.h"
 
-#include "fail_alloc.h"
-#include "op_meaning.h"
+#include "support/fail_alloc.h"
+#include "support/op_meaning.h"
 #include "program/program.h"
 
 static fxa_context *ctx;
@@ -50,7 +50,7 @@ static fxa_program *build_finish(fxa_builder *b) {
     return p;
 }
 
-/* ---- Types -------------------------------------------------------------------------------------------------------- */
+/* ---- Types ------------------------------------------------------------------------------------------------------- */
 
 /* All operations on all combinations of operand types: the result type, or a refusal. */
 TEST(result_types_of_every_operation) {
@@ -130,7 +130,7 @@ TEST(equal_expressions_are_one_value) {
     fxa_builder_destroy(b);
 }
 
-/* ---- Outputs ------------------------------------------------------------------------------------------------------ */
+/* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
 TEST(defaults_of_outputs) {
     fxa_program *p = build_finish(build_score());
@@ -216,12 +216,12 @@ TEST(found_names) {
     fxa_builder_destroy(b);
 }
 
-/* ---- Errors ------------------------------------------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
 #define BUILD_FAILS(kind, status, text, call)                                                                          \
     do {                                                                                                               \
         fxa_builder *b = build_of(kind);                                                                               \
-        fxa_value f = build_any(b, FXA_FLOAT), i = build_any(b, FXA_INT), c = build_any(b, FXA_BOOL);                   \
+        fxa_value f = build_any(b, FXA_FLOAT), i = build_any(b, FXA_INT), c = build_any(b, FXA_BOOL);                  \
         (void)f, (void)i, (void)c;                                                                                     \
         (void)(call);                                                                                                  \
         build_expect(b, status, text);                                                                                 \
@@ -233,7 +233,8 @@ TEST(texts_of_type_errors) {
     BUILD_TYPE_ERROR("'|' takes ints or bools, not bool and float", fxa_builder_op2(b, FXA_OP_OR, c, f));
     BUILD_TYPE_ERROR("'~' takes ints or bools, not float", fxa_builder_op1(b, FXA_OP_NOT, f));
     BUILD_TYPE_ERROR("'<<' takes ints, not int and float", fxa_builder_op2(b, FXA_OP_SHL, i, f));
-    BUILD_TYPE_ERROR("'where' needs a bool condition, not int (write x != 0)", fxa_builder_op3(b, FXA_OP_SELECT, i, f, f));
+    BUILD_TYPE_ERROR("'where' needs a bool condition, not int (write x != 0)",
+                     fxa_builder_op3(b, FXA_OP_SELECT, i, f, f));
     BUILD_TYPE_ERROR("'+' takes 2 operands, got 1", fxa_builder_op1(b, FXA_OP_ADD, f));
     BUILD_TYPE_ERROR("'tanh' takes 1 operand, got 2", fxa_builder_op2(b, FXA_OP_TANH, f, f));
     BUILD_TYPE_ERROR("'+' takes 2 operands, got 0", fxa_builder_op(b, FXA_OP_ADD, NULL, 2));
@@ -255,7 +256,8 @@ TEST(texts_of_load_errors) {
                      fxa_builder_load(b, fxa_builder_tensor(b, "cell", FXA_F32, 0), &i, 1));
     BUILD_TYPE_ERROR("index 1 of tensor 'bias' is a float; ints are accepted (write int(x))",
                      fxa_builder_load(b, fxa_builder_tensor(b, "bias", FXA_F32, 1), &f, 1));
-    BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "3 is not a tensor of this builder: it has 0", fxa_builder_load(b, 3, &i, 1));
+    BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "3 is not a tensor of this builder: it has 0",
+                fxa_builder_load(b, 3, &i, 1));
     fxa_builder *b = build_score();
     fxa_value c = build_any(b, FXA_BOOL);
     T_INT(fxa__builder_type(b, fxa_builder_load(b, fxa_builder_tensor(b, "t", FXA_U8, 1), &c, 1)), FXA_INT);
@@ -278,11 +280,14 @@ TEST(texts_of_declaration_errors) {
     BUILD_TYPE_ERROR("tensor 't' has rank -1; 0 to 5 are accepted", fxa_builder_tensor(b, "t", FXA_F32, -1));
     BUILD_TYPE_ERROR("tensor 't' has dtype 11, which is none (f64, f32, ... are)",
                      fxa_builder_tensor(b, "t", (fxa_dtype)11, 1));
-    BUILD_TYPE_ERROR("'score' is a word of the language and cannot name a param", fxa_builder_param(b, "score", FXA_INT));
-    BUILD_TYPE_ERROR("'tanh' is a word of the language and cannot name a tensor", fxa_builder_tensor(b, "tanh", FXA_F32, 1));
+    BUILD_TYPE_ERROR("'score' is a word of the language and cannot name a param",
+                     fxa_builder_param(b, "score", FXA_INT));
+    BUILD_TYPE_ERROR("'tanh' is a word of the language and cannot name a tensor",
+                     fxa_builder_tensor(b, "tanh", FXA_F32, 1));
     BUILD_TYPE_ERROR("'2x' cannot name a param: letters, digits and '_' can, no digit first",
                      fxa_builder_param(b, "2x", FXA_INT));
-    BUILD_TYPE_ERROR("'' cannot name a param: letters, digits and '_' can, no digit first", fxa_builder_param(b, "", FXA_INT));
+    BUILD_TYPE_ERROR("'' cannot name a param: letters, digits and '_' can, no digit first",
+                     fxa_builder_param(b, "", FXA_INT));
     BUILD_TYPE_ERROR("'a?b?" "?' cannot name a tensor: letters, digits and '_' can, no digit first",
                      fxa_builder_tensor(b, "a\nb\xc3\xa4", FXA_F32, 1));
     BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "the name of a param is NULL", fxa_builder_param(b, NULL, FXA_INT));
@@ -354,7 +359,7 @@ TEST(the_first_mistake_sticks) {
     build_expect(b, FXA_E_PROGRAM, "'~' takes ints or bools, not float");
 }
 
-/* ---- Limits and memory --------------------------------------------------------------------------------------------- */
+/* ---- Limits and memory ------------------------------------------------------------------------------------------- */
 
 TEST(limits_of_declarations) {
     char name[FXA_MAX_NAME + 2], text[200];

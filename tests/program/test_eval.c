@@ -5,12 +5,12 @@
  */
 #include "t.h"
 
-#include "op_meaning.h"
+#include "support/op_meaning.h"
 #include "program/program.h"
 
-static const double eval_floats[] = {0.0,  -0.0,     1.0,       -1.0, 0.5,   -0.5,   1.5,          2.5,           -2.5,
-                                     3.7,  -3.7,     INFINITY,  -INFINITY, NAN, 1e300, 5e-324, 2147483647.0, -2147483648.0,
-                                     2147483648.0, -2147483649.0, 1e10, 0.1};
+static const double eval_floats[] = {0.0,      -0.0,      1.0,  -1.0,         0.5,           -0.5,         1.5,
+                                     2.5,      -2.5,      3.7,  -3.7,         0.1,           1e10,         1e300,
+                                     INFINITY, -INFINITY, NAN,  2147483647.0, -2147483648.0, 2147483648.0, 5e-324};
 static const int32_t eval_ints[] = {0,  1,  -1, 2,  -2,        3,         -3,            7,     -7,
                                     31, 32, 33, -33, INT32_MAX, INT32_MIN, INT32_MIN + 1, 65536, 46341};
 enum { N_FLOATS = sizeof eval_floats / sizeof eval_floats[0], N_INTS = sizeof eval_ints / sizeof eval_ints[0] };
@@ -38,7 +38,7 @@ static fxa_program *eval_finish(fxa_builder *b, fxa_value x) {
     return p;
 }
 
-/* ---- Operations --------------------------------------------------------------------------------------------------- */
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 /* An operand as a param (so that nothing folds) or as a constant. Bools come from an int param. */
 static fxa_value eval_operand(fxa_builder *b, int position, fxa_type type, meaning x, bool constant) {
@@ -57,10 +57,8 @@ static meaning eval_special(fxa_type type, int i) {
                              : meaning_bool(i != 0);
 }
 
-/* The sign of a zero is not fixed where two zeroes tie, nor that of a remainder. */
-static bool eval_zero_free(fxa_op op) {
-    return op == FXA_OP_MIN || op == FXA_OP_MAX || op == FXA_OP_CLAMP || op == FXA_OP_MOD;
-}
+/* The sign of a zero is not fixed where two zeroes tie. */
+static bool eval_zero_free(fxa_op op) { return op == FXA_OP_MIN || op == FXA_OP_MAX || op == FXA_OP_CLAMP; }
 
 static void eval_expect(fxa_op op, const fxa_program *p, const double *params, meaning want, const char *how) {
     double in[FXA_INPUT_COUNT] = {0}, got = 99;
@@ -68,11 +66,10 @@ static void eval_expect(fxa_op op, const fxa_program *p, const double *params, m
     fxa_error err;
     T_OK(fxa_program_eval(p, in, params, NULL, &got, &mask, &err));
     bool good = meaning_same(meaning_float(got), meaning_float(meaning_number(want)), eval_zero_free(op));
-    if (op == FXA_OP_SIGMOID) good = good || fabs(got - want.f) <= 2 * 0x1p-53 * want.f + 5e-324; /* two divisions apart */
     if (want.type == FXA_BOOL && mask != (int)want.i) good = false;
     if (!good)
-        T_FAIL("%s %s of %g %g %g is %.17g, not %.17g\n", fxa__op_info_get(op)->id, how, params[0], params[1], params[2],
-               got, meaning_number(want));
+        T_FAIL("%s %s of %g %g %g is %.17g, not %.17g\n", fxa__op_info_get(op)->id, how, params[0], params[1],
+               params[2], got, meaning_number(want));
 }
 
 /* One operation on operands of given types, over all special values: as run on params and as folded. */
@@ -158,7 +155,8 @@ TEST(float_rules) {
     const double round[][2] = {{0.5, 0}, {1.5, 2}, {2.5, 2}, {-0.5, -0.0}, {-1.5, -2}, {0.49999999999999994, 0}};
     for (size_t i = 0; i < sizeof round / sizeof round[0]; i++)
         T_SAME(eval_float1(FXA_OP_ROUND, round[i][0]), round[i][1]);
-    const double toint[][2] = {{2.9, 2}, {-2.9, -2}, {NAN, 0}, {INFINITY, INT32_MAX}, {-INFINITY, INT32_MIN}, {3e9, INT32_MAX}};
+    const double toint[][2] = {{2.9, 2},        {-2.9, -2},            {NAN, 0},
+                               {3e9, INT32_MAX}, {INFINITY, INT32_MAX}, {-INFINITY, INT32_MIN}};
     for (size_t i = 0; i < sizeof toint / sizeof toint[0]; i++)
         T_INT(fxa__op_eval(FXA_OP_INT, FXA_INT, FXA_FLOAT, &(fxa__val){.f = toint[i][0]}).i, toint[i][1]);
     T_SAME(fxa__op_eval(FXA_OP_MIN, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = NAN}, {.f = 1}}).f, NAN);
@@ -185,7 +183,7 @@ TEST(functions_against_long_double) {
     }
 }
 
-/* ---- Loads -------------------------------------------------------------------------------------------------------- */
+/* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
 /* The value of t[index...] by a program whose indices are the coordinates b, h, q, k and k_len. */
 static double eval_load_at(const fxa_view *view, const int32_t *index) {
@@ -308,7 +306,7 @@ TEST(loads_by_loaded_indices) {
     fxa_program_destroy(p);
 }
 
-/* ---- The public call ---------------------------------------------------------------------------------------------- */
+/* ---- The public call --------------------------------------------------------------------------------------------- */
 
 TEST(inputs_reach_the_program) {
     for (int i = 0; i < FXA_INPUT_DSCORE; i++) {
