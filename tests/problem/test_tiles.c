@@ -60,7 +60,8 @@ static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t ti
         for (int64_t k = 0; k < problem->sk; k += tile_k) {
             fxa__slice rows = {q, q + tile_q < problem->sq ? q + tile_q - 1 : problem->sq - 1};
             fxa__slice keys = {k, k + tile_k < problem->sk ? k + tile_k - 1 : problem->sk - 1};
-            fxa_tile tile = fxa__tile_class(p, 1, 2, rows, keys, NULL, NULL), truth = tiles_by_pairs(p, 1, 2, rows, keys);
+            fxa_tile tile = fxa__tile_class(p, 1, 2, rows, keys, NULL, NULL),
+                     truth = tiles_by_pairs(p, 1, 2, rows, keys);
             if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
                 T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
             by_tile.empty += tile == FXA_TILE_EMPTY;
@@ -75,9 +76,21 @@ static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t ti
 
 TEST(exact_masks) {
     static const char *const masks[] = {
-        "k <= q", "k <= q && q - k < 16", "true", "false", "k < 20", "q >= 20 || k < 5", "q // 8 == k // 8",
-        "(q - k) % 4 == 0 && k <= q", "abs(q - k) <= 9", "b == 1 && h == 2 && k <= q", "h == 1", "k <= q + k_len - q_len",
-        "k < 7 || q // 16 == k // 16", "q % 8 == 3", "k <= q || k < 13",
+        "k <= q",
+        "k <= q && q - k < 16",
+        "true",
+        "false",
+        "k < 20",
+        "q >= 20 || k < 5",
+        "q // 8 == k // 8",
+        "(q - k) % 4 == 0 && k <= q",
+        "abs(q - k) <= 9",
+        "b == 1 && h == 2 && k <= q",
+        "h == 1",
+        "k <= q + k_len - q_len",
+        "k < 7 || q // 16 == k // 16",
+        "q % 8 == 3",
+        "k <= q || k < 13",
     };
     fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
@@ -246,7 +259,8 @@ TEST(documents) {
     fxa_error err;
     for (int q = 0; q < N; q += 32)
         for (int k = 0; k < N; k += 32) {
-            bool apart = doc[q + 31] < doc[k] || doc[k + 31] < doc[q], same = doc[q] == doc[k + 31] && doc[k] == doc[q + 31];
+            bool apart = doc[q + 31] < doc[k] || doc[k + 31] < doc[q],
+                 same = doc[q] == doc[k + 31] && doc[k] == doc[q + 31];
             want.empty += apart, want.full += same, want.mixed += !apart && !same;
         }
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 32, 32, NULL, &known, &c, &err));
@@ -268,7 +282,11 @@ TEST(random_programs) {
         T_REQUIRE(program != NULL);
         fxa_problem p = tiles_problem(program, t_int(&rng, 1, 40), t_int(&rng, 1, 40));
         if (t_int(&rng, 0, 1)) p.map_q.base = t_int(&rng, -50, 90);
-        if (t_int(&rng, 0, 3) == 0) p.map_k = (fxa_index_map){.kind = FXA_MAP_SEGMENTS, .n_segments = 2, .segment = {{0, t_int(&rng, 0, 60), 1}, {t_int(&rng, 1, 30), t_int(&rng, 0, 99), t_int(&rng, -1, 1)}}};
+        if (t_int(&rng, 0, 3) == 0)
+            p.map_k = (fxa_index_map){
+                .kind = FXA_MAP_SEGMENTS,
+                .n_segments = 2,
+                .segment = {{0, t_int(&rng, 0, 60), 1}, {t_int(&rng, 1, 30), t_int(&rng, 0, 99), t_int(&rng, -1, 1)}}};
         tiles_check(ctx, &p, t_int(&rng, 1, 9), t_int(&rng, 1, 9), false);
         fxa_program_destroy(program);
     }
