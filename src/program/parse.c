@@ -334,7 +334,8 @@ fxa_status fxa_program_parse_texts(fxa_context *ctx, const fxa_parse_config *con
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL");
     *out = NULL;
     if (!ctx || !config) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", ctx ? "config" : "ctx");
-    FXA_TRY(fxa__struct_read(&c, sizeof c, sizeof c, config, "fxa_parse_config", err));
+    size_t min_size = offsetof(fxa_parse_config, declarations); /* what an older caller has at least */
+    FXA_TRY(fxa__struct_read(&c, sizeof c, min_size, config, "fxa_parse_config", err));
     return fxa__program_parse(fxa__context_host(ctx), &c, out, err);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threading contract (R-20): one context, its programs and plans, used by many threads at once. Results are equal to
- * those of one thread, to the bit; counters add up; nothing leaks. Meant to be run under the thread sanitizer too.
+ * The threading contract (R-20): one context, its programs and plans, used by many threads at once. Results are equal
+ * to those of one thread, to the bit; counters add up; nothing leaks. Meant to be run under the thread sanitizer too.
  */
 #include "support/fail_alloc.h"
 #include "support/plan_bytes.h"
@@ -211,7 +211,7 @@ TEST(everything_at_once) {
     shared_end(&s);
 }
 
-/* ---- The last reference, from any thread -------------------------------------------------------------------------- */
+/* ---- The last reference, from any thread ------------------------------------------------------------------------- */
 
 static void *worker_drop(void *user) {
     worker *w = user;

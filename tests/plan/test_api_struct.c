@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sized structs (R-07): a caller compiled against an older header has a shorter struct, one against a newer header a
+ * longer one. Each struct is given in a block of exactly its size, so that the address sanitizer sees a read beyond.
+ */
+#include "support/tiny.h"
+#include "t.h"
+
+static fxa_context *struct_ctx;
+static float struct_q[8] = {1, 2, 3, 4, 5, 6, 7, 8}, struct_k[8] = {1, 0, 0, 1}, struct_v[8] = {1, 2, 3, 4};
+static float struct_o[8], struct_lse[4], struct_merge_o[2][8], struct_merge_lse[2][4];
+static const fxa_text struct_text = {"t", "score = 2.0 * score", SIZE_MAX};
+
+/* 2 heads, 2 queries, 2 keys, 2 features, no program. */
+static fxa_problem struct_problem(void) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.b = 1, p.hq = 2, p.hkv = 1, p.sq = 2, p.sk = 2, p.d = 2, p.dv = 2;
+    return p;
+}
+
+/* ---- One filled struct and one call of each kind ----------------------------------------------------------------- */
+
+static void fill_context(void *to) { *(fxa_context_config *)to = (fxa_context_config)FXA_CONTEXT_CONFIG_INIT; }
+static fxa_status call_context(const void *from, fxa_error *err) {
+    fxa_context *ctx = NULL;
+    fxa_status status = fxa_context_create(from, &ctx, err);
+    fxa_context_destroy(ctx);
+    return status;
+}
+
+static void fill_parse(void *to) {
+    fxa_parse_config *c = to;
+    *c = (fxa_parse_config)FXA_PARSE_CONFIG_INIT;
+    c->texts = &struct_text;
+    c->n_texts = 1;
+}
+static fxa_status call_parse(const void *from, fxa_error *err) {
+    fxa_program *program = NULL;
+    fxa_status status = fxa_program_parse_texts(struct_ctx, from, &program, err);
+    fxa_program_destroy(program);
+    return status;
+}
+
+static void fill_problem(void *to) { *(fxa_problem *)to = struct_problem(); }
+static fxa_status call_plan(const void *from, fxa_error *err) {
+    fxa_plan *plan = NULL;
+    fxa_status status = fxa_plan_create(struct_ctx, from, &plan, err);
+    fxa_plan_destroy(plan);
+    return status;
+}
+static fxa_status call_support(const void *from, fxa_error *err) {
+    size_t count = 0;
+    return fxa_support_query(struct_ctx, from, NULL, &count, err);
+}
+static fxa_status call_tiles(const void *from, fxa_error *err) {
+    fxa_tile_counts counts;
+    return fxa_tiles_count(struct_ctx, from, 0, 0, 16, 16, NULL, NULL, &counts, err);
+}
+static fxa_status call_problem_program(const void *from, fxa_error *err) {
+    fxa_program *program = NULL;
+    fxa_status status = fxa_problem_program(struct_ctx, from, &program, err);
+    fxa_program_destroy(program);
+    return status;
+}
+
+static void fill_args(void *to) {
+    fxa_args *a = to;
+    *a = (fxa_args)FXA_ARGS_INIT;
+    a->slot[FXA_SLOT_Q] = struct_q;
+    a->slot[FXA_SLOT_K] = struct_k;
+    a->slot[FXA_SLOT_V] = struct_v;
+    a->slot[FXA_SLOT_O] = struct_o;
+}
+static fxa_status call_attention(const void *from, fxa_error *err) {
+    fxa_problem p = struct_problem();
+    return fxa_attention(struct_ctx, &p, from, err);
+}
+
+static void fill_merge(void *to) {
+    fxa_merge_args *m = to;
+    *m = (fxa_merge_args)FXA_MERGE_ARGS_INIT;
+    m->b = 1, m->h = 2, m->s = 2, m->d = 2;
+    m->o_a.dtype = m->o_b.dtype = m->lse_a.dtype = m->lse_b.dtype = FXA_F32;
+    m->o_a_data = struct_merge_o[0], m->o_b_data = struct_merge_o[1];
+    m->lse_a_data = struct_merge_lse[0], m->lse_b_data = struct_merge_lse[1];
+}
+static fxa_status call_merge(const void *from, fxa_error *err) { return fxa_merge(from, err); }
+
+typedef struct struct_case {
+    const char *name;
+    size_t size, min; /* today's, and the shortest that is taken */
+    void (*fill)(void *to);
+    fxa_status (*call)(const void *from, fxa_error *err);
+} struct_case;
+
+static const struct_case struct_cases[] = {
+    {"fxa_context_config", sizeof(fxa_context_config), offsetof(fxa_context_config, alloc), fill_context, call_context},
+    {"fxa_parse_config", sizeof(fxa_parse_config), offsetof(fxa_parse_config, declarations), fill_parse, call_parse},
+    {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_plan},
+    {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_support},
+    {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_tiles},
+    {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_problem_program},
+    {"fxa_args", sizeof(fxa_args), offsetof(fxa_args, params), fill_args, call_attention},
+    {"fxa_merge_args", sizeof(fxa_merge_args), sizeof(fxa_merge_args), fill_merge, call_merge},
+};
+enum { N_STRUCTS = sizeof struct_cases / sizeof *struct_cases };
+
+/* The case's struct in a block of `size` bytes (what is beyond today's is zero), with that as its struct_size. */
+static void *struct_block(const struct_case *c, size_t size) {
+    static _Alignas(16) unsigned char whole[4096];
+    memset(whole, 0, sizeof whole);
+    c->fill(whole);
+    uint32_t said = (uint32_t)size;
+    memcpy(whole, &said, sizeof said);
+    void *block = malloc(size > sizeof said ? size : sizeof said);
+    memcpy(block, whole, size > sizeof said ? size : sizeof said);
+    return block;
+}
+
+static fxa_status struct_try(const struct_case *c, size_t size, size_t set_byte, fxa_error *err) {
+    unsigned char *block = struct_block(c, size);
+    if (set_byte) block[set_byte] = 1;
+    fxa_status status = c->call(block, err);
+    free(block);
+    return status;
+}
+
+/* ---- Older and newer --------------------------------------------------------------------------------------------- */
+
+TEST(todays_older_and_newer_callers_work) {
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &struct_ctx, &err));
+    for (int i = 0; i < N_STRUCTS; i++) {
+        const struct_case *c = &struct_cases[i];
+        T_OK(struct_try(c, c->size, 0, &err));
+        for (size_t size = c->min; size < c->size; size += 8) T_OK(struct_try(c, size, 0, &err));
+        T_OK(struct_try(c, c->size + 8, 0, &err)); /* newer, its new fields unused */
+        T_OK(struct_try(c, c->size + 256, 0, &err));
+    }
+    fxa_context_destroy(struct_ctx);
+}
+
+TEST(what_is_not_understood_is_refused) {
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &struct_ctx, &err));
+    for (int i = 0; i < N_STRUCTS; i++) {
+        const struct_case *c = &struct_cases[i];
+        size_t short_sizes[] = {0, 1, 4, c->min - 8, c->min - 1};
+        for (size_t j = 0; j < sizeof short_sizes / sizeof *short_sizes; j++) {
+            T_STATUS(struct_try(c, short_sizes[j], 0, &err), FXA_E_STRUCT);
+            T_HAS(err.text, c->name);
+        }
+        T_STATUS(struct_try(c, c->size + 8, c->size, &err), FXA_E_STRUCT); /* a new field that is used */
+        T_HAS(err.text, c->name);
+        T_HAS(err.text, "newer");
+        T_STATUS(struct_try(c, c->size + 256, c->size + 255, &err), FXA_E_STRUCT);
+    }
+    fxa_context_destroy(struct_ctx);
+}
+
+/* Fields that an older caller does not have are their defaults: the scale, the engine, the cache's limits. */
+TEST(missing_fields_are_defaults) {
+    fxa_error err;
+    float whole[8];
+    T_OK(fxa_context_create(NULL, &struct_ctx, &err));
+    const struct_case *args = &struct_cases[6];
+    T_OK(struct_try(args, args->size, 0, &err));
+    memcpy(whole, struct_o, sizeof whole);
+    memset(struct_o, 0, sizeof struct_o);
+    T_OK(struct_try(args, args->min, 0, &err));
+    T_CHECK(memcmp(whole, struct_o, sizeof whole) == 0);
+    T_CHECK(whole[0] != 0);
+
+    fxa_context *ctx = NULL;
+    fxa_cache_stats stats;
+    void *old = struct_block(&struct_cases[0], offsetof(fxa_context_config, cache_max_plans));
+    T_OK(fxa_context_create(old, &ctx, &err));
+    fxa_cache_get_stats(ctx, &stats);
+    T_INT(stats.max_plans, 256);
+    fxa_context_destroy(ctx);
+    free(old);
+    fxa_context_destroy(struct_ctx);
+}
+
+/* A plan is checked with the struct of the run's caller, too. */
+TEST(a_plan_runs_with_older_args) {
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &struct_ctx, &err));
+    fxa_problem p = struct_problem();
+    fxa_plan *plan = NULL;
+    p.flags = FXA_WANT_LSE;
+    T_OK(fxa_plan_create(struct_ctx, &p, &plan, &err));
+    fxa_args args = FXA_ARGS_INIT;
+    fill_args(&args);
+    args.slot[FXA_SLOT_LSE] = struct_lse;
+    T_OK(tiny_run(plan, &args, &err));
+    args.struct_size = offsetof(fxa_args, stream);
+    T_OK(tiny_run(plan, &args, &err));
+    args.struct_size = offsetof(fxa_args, scale);
+    T_STATUS(tiny_run(plan, &args, &err), FXA_E_STRUCT);
+    fxa_plan_destroy(plan);
+    fxa_context_destroy(struct_ctx);
+}
+
+/* Plain structs of the interface are what they were: sizes are part of the ABI. */
+TEST(sizes_are_pinned) {
+    T_INT(sizeof(fxa_error), 512);
+    T_INT(sizeof(fxa_support), 272);
+    T_INT(sizeof(fxa_cache_stats), 96);
+    T_INT(sizeof(fxa_operand), 40);
+    T_INT(FXA_SLOT_MAX, 64);
+}
+
+T_MAIN
