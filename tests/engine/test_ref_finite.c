@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every gradient of the whole against finite differences: L = sum dO * O + sum dLSE * LSE moves along a random
- * direction of one input at a time as the gradient says. Central differences in f64 with step h err by about h^2 times the third
- * derivative, plus 1e-16 |L| / h: with h = 1e-5 both are about 1e-10 for the magnitudes drawn here; 1e-7 is allowed.
+ * direction of one input at a time as the gradient says. Central differences in f64 with step h err by about h^2 times
+ * the third derivative, plus 1e-16 |L| / h: with h = 1e-5 both are about 1e-10 for the magnitudes drawn here; 1e-7 is
+ * allowed.
  */
 #include "support/attn_case.h"
 #include "t.h"

@@ -390,6 +390,42 @@ TEST(sink_of_a_nan_row_that_is_minus_inf_gets_no_gradient) {
     rules_end(&r);
 }
 
+/* ---- Joining with what is there ---------------------------------------------------------------------------------- */
+
+TEST(accumulating_into_rows_that_attend_to_nothing_makes_no_nan) {
+    rules r, fresh;
+    rules_start(&r);
+    rules_start(&fresh);
+    /* row 0: nothing was there; row 1: nothing comes; row 2: neither */
+    const double old_lse[ROWS] = {-INFINITY, 0.5, -INFINITY}, old_o[ROWS * WIDTH] = {NAN, INFINITY, 3, 4, NAN, NAN};
+    r.p.flags = FXA_ACC_OUT;
+    memcpy(r.o, old_o, sizeof old_o);
+    memcpy(r.lse, old_lse, sizeof old_lse);
+    rules_forward(&r, "mask = q == 0");
+    rules_forward(&fresh, "mask = q == 0");
+    T_CHECK(memcmp(r.o, fresh.o, WIDTH * sizeof(double)) == 0);
+    T_SAME(r.lse[0], fresh.lse[0]);
+    T_SAME(r.o[WIDTH], 3);
+    T_SAME(r.o[WIDTH + 1], 4);
+    T_SAME(r.lse[1], 0.5);
+    T_CHECK(rules_all_zero(r.o + 2 * WIDTH, WIDTH));
+    T_SAME(r.lse[2], -INFINITY);
+    rules_end(&r);
+    rules_end(&fresh);
+}
+
+TEST(accumulating_with_a_nan_lse_makes_nan_of_that_row) {
+    rules r;
+    rules_start(&r);
+    r.p.flags = FXA_ACC_OUT;
+    r.lse[1] = NAN;
+    rules_forward(&r, "");
+    T_CHECK(rules_all_finite(r.o, WIDTH) && rules_all_nan(r.o + WIDTH, WIDTH));
+    T_CHECK(rules_all_finite(r.o + 2 * WIDTH, WIDTH));
+    T_SAME(r.lse[1], NAN);
+    rules_end(&r);
+}
+
 /* ---- A user's backward program ----------------------------------------------------------------------------------- */
 
 TEST(bprop_replaces_the_derivative_by_score_only) { /* F-03 */
