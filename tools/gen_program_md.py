@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/program.md, the reference of the program language, from src/program/ops.def and the public header.
+
+    tools/gen_program_md.py            writes docs/program.md
+    tools/gen_program_md.py --check    only compares; exit status 1 when the page is out of date
+
+What the tables hold is read from the sources, so an operation added to ops.def is documented by running this again.
+"""
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PAGE = os.path.join(ROOT, "docs", "program.md")
+
+# How a derivative rule of ops.def passes the gradient g of the result r on to the operands.
+RULES = {
+    "ZERO": "none",
+    "ADD": "g to both",
+    "SUB": "g to x, -g to y",
+    "MUL": "g * y to x, g * x to y",
+    "DIV": "g / y to x, -(g / y) * r to y",
+    "MOD": "g to x, -g * (x // y) to y",
+    "NEG": "-g",
+    "ABS": "g where x > 0, -g where x < 0, 0 at 0",
+    "MIN": "g to the smaller; g / 2 to each at a tie",
+    "MAX": "g to the larger; g / 2 to each at a tie",
+    "CLAMP": "g to x where lo <= x <= hi, else to the bound that came out",
+    "POW": "g * y * x ** (y - 1) to x (0 where y = 0), g * r * log(x) to y (0 where x = 0 and y >= 0)",
+    "SQRT": "g / (2 * r)",
+    "RSQRT": "g * (-0.5 * r / x)",
+    "EXP": "g * r",
+    "EXP2": "g * r * log(2)",
+    "LOG": "g / x",
+    "LOG2": "g / (x * log(2))",
+    "TANH": "g * (1 - r * r)",
+    "SIGMOID": "g * r * (1 - r)",
+    "ERF": "g * (2 / sqrt(pi)) * exp(-x * x)",
+    "SIN": "g * cos(x)",
+    "COS": "g * -sin(x)",
+    "TAN": "g * (1 + r * r)",
+    "SELECT": "g to the operand that was taken",
+    "FLOAT": "g where x is a float already; ints and bools have none",
+}
+
+SIGNATURES = {
+    "ARITH": ("ints or floats", "the same"),
+    "REAL": ("floats", "float"),
+    "BITS": ("ints or bools", "the same"),
+    "SHIFT": ("ints", "int"),
+    "CMP": ("ints or floats", "bool"),
+    "CHOICE": ("bool, then two of any type", "their type"),
+    "TOF": ("any", "float"),
+    "TOI": ("any", "int"),
+}
+
+# Operators from loose to tight: spelling, how it groups, note.
+PRECEDENCE = [
+    ("c ? x : y", "right", "c is a bool"),
+    ("\\|\\|", "left", "bools"),
+    ("&&", "left", "bools"),
+    ("== != < <= > >=", "do not chain", "write `a < b && b < c`"),
+    ("\\|", "left", "ints or bools"),
+    ("^", "left", "ints or bools; of bools exclusive or"),
+    ("&", "left", "ints or bools"),
+    ("<< >>", "left", "ints"),
+    ("+ -", "left", ""),
+    ("* / // %", "left", "`/` always gives a float, `//` and `%` round down"),
+    ("- + ! ~ before a value", "right", "`!` on bools, `~` on ints and bools"),
+    ("**", "right", "`-2 ** 2` is -4; the exponent may have a sign: `2 ** -1`"),
+    ("t[i, j] f(x) ( )", "", ""),
+]
+
+# Shown in the page and tried out by tests/test_program_md.py: text, line, column, length, message.
+ERRORS = [
+    ("score = scroe + 1", 1, 9, 5, "unknown name 'scroe'; did you mean 'score'?"),
+    ("mask = q and k > 0", 1, 10, 3,
+     "expected an operator or the end of the statement, found 'and'; write && for 'and'"),
+    ("mask = q = k", 1, 10, 1, "expected an operator or the end of the statement, found '='; write == to compare"),
+    ("mask = 0 < q < k", 1, 14, 1, "comparisons do not chain; for a < b < c write a < b && b < c"),
+    ("mask = q && k > 0", 1, 8, 1, "'&&' needs a bool, this is an int; compare it, as in x != 0"),
+    ("score = score & 1", 1, 15, 1, "'&' takes ints or bools, not float and int"),
+    ("score = (score + 1", 1, 9, 1, "this '(' is never closed"),
+    ("tensor bias : f32[2]\nscore = score + bias[q]", 2, 17, 7,
+     "tensor 'bias' has rank 2, so it takes 2 indices; 1 given"),
+    ("tensor bias : f32[2]\nscore = bias", 2, 9, 4, "'bias' is a tensor of rank 2; read it as bias[i, j]"),
+    ("score = clamp(score, 1)", 1, 9, 15, "'clamp' takes 3 arguments; 2 given"),
+    ("score = sum(i, q, 1)", 1, 16, 1,
+     "the count of a loop is a constant int; no float, input, param or tensor can be in it"),
+    ("score = 1e999", 1, 9, 5, "this number is too large for a float; write inf"),
+    ("score = score @ 2", 1, 15, 1, "stray character '@'"),
+]
+
+
+def read(*path):
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as f:
+        return f.read()
+
+
+def fields(row):
+    """The arguments of one OP(...) row, split at the commas that are outside of brackets and strings."""
+    out, depth, start, quoted = [], 0, 0, False
+    for i, c in enumerate(row):
+        if c == '"':
+            quoted = not quoted
+        elif not quoted and c in "([":
+            depth += 1
+        elif not quoted and c in ")]":
+            depth -= 1
+        elif c == "," and depth == 0 and not quoted:
+            out.append(row[start:i].strip())
+            start = i + 1
+    return out + [row[start:].strip()]
+
+
+def operations():
+    ops = []
+    for row in re.findall(r"^OP\((.*)\)$", read("src", "program", "ops.def"), re.M):
+        code, ident, text, form, arity, sig, flags, _, _, _, rule, about = fields(row)
+        if rule not in RULES:
+            sys.exit("gen_program_md.py: derivative rule %s of %s has no text here" % (rule, ident))
+        ops.append({"code": int(code), "id": ident, "text": text.strip('"'), "form": form, "arity": int(arity),
+                    "sig": sig, "flags": flags, "rule": rule, "about": about.strip('"')})
+    if not ops:
+        sys.exit("gen_program_md.py: no operations found in ops.def")
+    return ops
+
+
+def limits():
+    found = re.findall(r"^#define FXA_(MAX_\w+) \(?(\d+)u?(?: << (\d+))?", read("include", "fxattn", "fxattn.h"), re.M)
+    return {name: int(value) << int(shift or 0) for name, value, shift in found}
+
+
+def dtypes():
+    header = read("include", "fxattn", "fxattn.h")
+    return re.findall(r'^    X\(\w+, \d+, "(\w+)", (\d), (FLOAT|INT|BOOL)\)', header, re.M)
+
+
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def spelling(op):
+    names = {"CLAMP": ["x", "lo", "hi"], "SELECT": ["c", "x", "y"]}.get(op["id"], ["x", "y"])
+    if op["form"] == "INFIX":
+        return "x %s y" % op["text"]
+    if op["form"] == "PREFIX":
+        return "%sx" % op["text"]
+    return "%s(%s)" % (op["text"], ", ".join(names[:op["arity"]]))
+
+
+def operation_rows(ops, chosen):
+    rows = ["| written | takes | gives | meaning |", "|---|---|---|---|"]
+    for op in ops:
+        if op["form"] != "SPECIAL" and chosen(op):
+            takes, gives = SIGNATURES[op["sig"]]
+            rows.append("| `%s` | %s | %s | %s |" % (cell(spelling(op)), takes, gives, cell(op["about"])))
+    return "\n".join(rows)
+
+
+def derivative_rows(ops):
+    rows = ["| operation | passes on, with g the gradient of its result r |", "|---|---|"]
+    for op in ops:
+        if op["form"] != "SPECIAL" and op["rule"] != "ZERO":
+            rows.append("| `%s` | %s |" % (cell(spelling(op)), RULES[op["rule"]]))
+    flat = ["`%s`" % spelling(op) for op in ops if op["form"] != "SPECIAL" and op["rule"] == "ZERO"]
+    return "\n".join(rows) + "\n\nNo gradient passes through: " + ", ".join(flat) + "."
+
+
+def precedence_rows():
+    rows = ["| operators, from loose to tight | group to the | |", "|---|---|---|"]
+    rows += ["| `%s` | %s | %s |" % row for row in PRECEDENCE]
+    return "\n".join(rows)
+
+
+def limit_rows(found):
+    what = [
+        ("MAX_TEXT", "bytes of text in one parse, all texts together"),
+        ("MAX_NESTING", "parentheses, calls, indices, prefixes, powers and conditionals inside one another"),
+        ("MAX_NODES", "distinct operations of a program"),
+        ("MAX_PARAMS", "params"),
+        ("MAX_TENSORS", "tensors"),
+        ("MAX_RANK", "indices of a tensor"),
+        ("MAX_NAME", "bytes of a name"),
+        ("MAX_LOOP", "the count of a loop"),
+    ]
+    rows = ["| at most | of | in C |", "|---|---|---|"]
+    rows += ["| %s | %s | `FXA_%s` |" % (found[name], text, name) for name, text in what]
+    return "\n".join(rows)
+
+
+def error_blocks():
+    blocks = []
+    for text, line, column, length, message in ERRORS:
+        shown = text.split("\n")[line - 1]
+        blocks.append("    program.fxa:%d:%d: error: %s\n      %s\n      %s%s" %
+                      (line, column, message, shown, " " * (column - 1), "^" * length))
+    return "\n\n".join(blocks)
+
+
+def dtype_rows():
+    rows = ["| storage | bytes | read as |", "|---|---|---|"]
+    rows += ["| `%s` | %s | %s |" % (name, size, kind.lower()) for name, size, kind in dtypes()]
+    return "\n".join(rows)
+
+
+TEMPLATE = """\
+<!-- Written by tools/gen_program_md.py from src/program/ops.def and the public header. Change those, not this. -->
+# The program language
+
+A score program says how the score of one pair (query q, key k) changes and whether the pair is attended at all:
+
+    param  softcap : float               # run-time scalar: changing it never recompiles
+    tensor slopes  : f32[1]              # captured tensor of rank 1: data is bound at run time
+    let    dist = q - k
+    score = softcap * tanh((score + slopes[h] * dist) / softcap)
+    mask  = q >= k && dist < 1024        # pairs where mask is false are not attended
+
+It is typed, has no side effects, and is the same for all pairs. Files end in `.fxa`. The C builder (`fxa_builder_*`)
+makes the same programs without text. examples/programs holds many more.
+
+## Statements
+
+One per line, or separated by `;`. `#` begins a comment. A newline inside `( )` or `[ ]`, or after an operator, does not
+end a statement. Statements run in order.
+
+| statement | meaning |
+|---|---|
+| `param NAME : float` or `int` | a scalar that each run gives |
+| `tensor NAME : DTYPE[RANK]` | a captured tensor of rank 0 to @MAX_RANK@; its data is bound at run time |
+| `let NAME = expr` | a name for a value; a later `let` of the same name replaces it from there on |
+| `score = expr` | the new score, a float (an int is converted); `score` starts as scale * q.k |
+| `mask = expr` | whether the pair is attended, a bool; `mask` starts as `true` |
+
+`score` and `mask` may be assigned as often as wanted, and stand for their current values in expressions: so programs
+compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or tensor may be declared again in the same way.
+The empty program is the identity.
+
+Two more kinds of program use the same language:
+
+| kind | reads | writes |
+|---|---|---|
+| score program | `score`, coordinates, params, tensors | `score =`, `mask =` |
+| backward program of a user (bprop) | the same and `dscore`, the gradient by the new score | `dscore =` |
+| derivative, made by the library | the same | `dscore =`, `grad PARAM += expr`, `grad TENSOR[i, j] += expr` |
+
+In the last two, `score` is the score as it came in, and `dscore` stands for its current value.
+
+## Values
+
+A value is a `float`, an `int` of 32 bits or a `bool`. How wide a float is belongs to the engine: f64 in the reference
+engine and for f64 problems, f32 otherwise. Constants and params are held in f64 and rounded once.
+
+| name | type | |
+|---|---|---|
+| `score` | float | the score, already scaled |
+| `b`, `h`, `q`, `k` | int | batch entry, query head, query position, key position |
+| `q_len`, `k_len` | int | lengths of the two sequences of this batch entry |
+| `dscore` | float | backward programs only |
+| `true`, `false` | bool | |
+| `inf`, `nan`, `pi` | float | |
+
+Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to 0xFFFFFFFF, as a bit
+pattern); `1.5`, `.5`, `5.` and `1e-3` are floats, read exactly rounded in every locale.
+
+### Conversions
+
+Up only, and by themselves: a bool beside an int becomes an int (0 or 1), an int or bool beside a float becomes a float.
+Arithmetic counts bools as ints, so `(q < 4) + (k < 4)` is an int. `float(x)` and `int(x)` are written out; `int` of a
+float goes towards zero, saturates, and gives 0 for NaN. Nothing becomes a bool by itself: write `x != 0`.
+
+### Tensors
+
+`t[i, j]` reads an element, `t[]` the one element of a tensor of rank 0. An index is any int expression, also a loaded
+one. A negative index counts from the end; an index still outside reads 0 (or false) and receives no gradient.
+
+@dtypes@
+
+## Operators
+
+@precedence@
+
+Bit operators bind tighter than comparisons, as in Python and unlike C: `q & 1 == 0` means `(q & 1) == 0`.
+
+## Operations
+
+Arithmetic:
+
+@arithmetic@
+
+`min` and `max` take two operands or more, from left to right. `pow(x, y)` is `x ** y`. `mulz` and `divz` are what
+derivatives are written with.
+
+Functions of floats:
+
+@functions@
+
+Bits and logic:
+
+@bits@
+
+Comparisons, choice and conversions:
+
+@choices@
+
+`c ? x : y` is `where(c, x, y)`; only the value of the one taken matters.
+
+### Loops
+
+`sum(i, n, expr)`, `any(i, n, cond)`, `all(i, n, cond)`: `expr` for i = 0, 1, ..., n - 1, added up from left to right,
+or joined with `||` or `&&`. The count n is a constant int expression of 0 to @MAX_LOOP@. `i` is a name of the loop's own:
+it may hide a let, and is gone after the loop. Loops nest, and inner counts may depend on outer names. They are unrolled
+when the program is built. With n = 0 they give 0 of the type of `expr`, `false`, and `true`. A sum of bools counts
+them.
+
+    mask = any(i, 4, blocks[q // 64, i] == k // 64)
+
+## What every engine must agree on
+
+- Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken modulo 32. An `i64`
+  element beyond 32 bits saturates when it is read.
+- `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` goes to even. `min`, `max` and
+  `clamp` with a NaN give NaN.
+- Comparisons with a NaN are false, but `!=`, which is true.
+- Where a program jumps (`int(log(x))` near a whole number) the width of floats may decide on which side a value falls.
+- Engines compute in f64 or f32 and may differ in the last places of what their libraries compute (exp, tanh, ...).
+
+What becomes of the new score and the mask (softmax, rows that attend to nothing, NaN) is in numerics.md.
+
+## Derivatives
+
+The library derives the backward pass by itself: by `score`, by every float param and by every load of a float tensor.
+The mask has no derivative.
+
+@derivatives@
+
+Zero wins: a gradient that is exactly 0 stays 0 through every operation, whatever infinity or NaN it meets (0 * inf is
+0 there). So a NaN in a branch not taken, or in a pair that the mask excludes, reaches no gradient.
+
+## Canonical form
+
+A program is folded (constants in f64), common subexpressions are joined, commutative operands are put in order, and
+what no output needs is dropped. White space, names of lets and the order of declarations leave no trace; names of
+params and tensors do, for data is bound by them. The 128-bit hash is taken of that form: equal programs have
+equal hashes in every process and on every machine. `fxa_program_print` gives the canonical text, with lets `t0`, `t1`,
+... for what is used more than once; parsing it gives a program of the same hash and the same text.
+
+## Limits
+
+@limits@
+
+Loops that unroll to endless work are refused as well. All of them give `FXA_E_LIMIT` with the place.
+
+## Errors
+
+Everything else gives `FXA_E_PROGRAM` with line, column and length (`fxa_error_render` draws the caret):
+
+@errors@
+
+## Grammar
+
+    program   = { statement ( newline | ";" ) } .
+    statement = [ "param" NAME ":" ( "float" | "int" )
+                | "tensor" NAME ":" DTYPE "[" INT "]"
+                | "let" NAME "=" expr
+                | ( "score" | "mask" | "dscore" ) "=" expr
+                | "grad" NAME [ "[" [ list ] "]" ] "+=" expr ] .
+    expr      = binary [ "?" expr ":" expr ] .
+    binary    = prefix { OPERATOR prefix } .                  (by the table above)
+    prefix    = { "-" | "+" | "!" | "~" } power .
+    power     = primary [ "**" prefix ] .
+    primary   = INT | FLOAT | NAME | NAME "[" [ list ] "]" | NAME "(" [ list ] ")" | "(" expr ")"
+              | ( "sum" | "any" | "all" ) "(" NAME "," expr "," expr ")" .
+    list      = expr { "," expr } .
+"""
+
+
+def page():
+    ops, found = operations(), limits()
+    arithmetic = lambda op: op["sig"] == "ARITH" or op["id"] in ("DIV", "POW", "MULZ", "DIVZ")
+    parts = {
+        "dtypes": dtype_rows(),
+        "precedence": precedence_rows(),
+        "arithmetic": operation_rows(ops, arithmetic),
+        "functions": operation_rows(ops, lambda op: op["sig"] == "REAL" and not arithmetic(op)),
+        "bits": operation_rows(ops, lambda op: op["sig"] in ("BITS", "SHIFT")),
+        "choices": operation_rows(ops, lambda op: op["sig"] in ("CMP", "CHOICE", "TOF", "TOI")),
+        "derivatives": derivative_rows(ops),
+        "limits": limit_rows(found),
+        "errors": error_blocks(),
+        "MAX_RANK": str(found["MAX_RANK"]),
+        "MAX_LOOP": str(found["MAX_LOOP"]),
+    }
+    return re.sub(r"@(\w+)@", lambda m: parts[m.group(1)], TEMPLATE)
+
+
+def main():
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        current = read("docs", "program.md") if os.path.exists(PAGE) else ""
+        if current != text:
+            sys.exit("docs/program.md is out of date: run tools/gen_program_md.py")
+        return
+    with open(PAGE, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+if __name__ == "__main__":
+    main()
