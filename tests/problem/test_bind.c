@@ -160,6 +160,16 @@ TEST(refused_slots) {
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "reserved is 1: accepted is 0", a->reserved = 1);
 }
 
+TEST(tensors_stay_in_the_address_space) {
+    fxa_problem p = case_forward();
+    fxa__bind bind;
+    p.q = (fxa_operand){0, FXA_LAYOUT_STRIDED, {-(INT64_C(1) << 58), 40, 8, 1}};
+    bench_open(&p);
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_HAS(err.text, "its tensor leaves the address space");
+    bench_close();
+}
+
 /* One set of arguments may serve forward and backward: inputs that are not read are ignored, and so are slots that only
  * the other pass writes. */
 TEST(unused_slots_are_ignored) {
@@ -200,6 +210,8 @@ TEST(refused_params_and_tensors) {
     BIND_REFUSED(base, FXA_E_BINDING, "tensors is NULL: the program has 3 tensors", a->tensors = NULL);
     BIND_REFUSED(base, FXA_E_BINDING, "tensors ids is NULL; the program loads from it", the.tensors[1] = NULL);
     BIND_REFUSED(base, FXA_E_BINDING, "its elements need a multiple of 8 bytes", the.tensors[1] = the.data[13] + 1);
+    BIND_REFUSED(base, FXA_E_BINDING, "doubles need a multiple of 8 bytes",
+                 a->params = (const double *)(const void *)((char *)the.dparams + 4));
     fxa__bind bind;
     bench_open(&base);
     the.params[0] = NAN; /* floats may be anything */
@@ -233,6 +245,9 @@ TEST(refused_gradients) {
     T_STR(err.text, "dparams is NULL; param_grads asks for gradients of params");
     the.args.dparams = the.dparams;
     T_OK(bind_now(&bind));
+    the.args.dparams = (double *)(void *)((char *)the.dparams + 4);
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_HAS(err.text, "doubles need a multiple of 8 bytes");
     the.args.dparams = the.params;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "dparams is written and overlaps params in memory");
