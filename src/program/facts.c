@@ -24,12 +24,14 @@ typedef struct facts {
 static void facts_depend(const fxa_program *p, uint8_t *depends) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
-        depends[i] = n->op == FXA_OP_INPUT ? (uint8_t)(1u << n->imm) : 0;
-        for (int j = 0; j < n->n_args; j++) depends[i] |= depends[n->arg[j]];
+        uint32_t bits = n->op == FXA_OP_INPUT ? 1u << n->imm : 0;
+        for (int j = 0; j < n->n_args; j++) bits |= depends[n->arg[j]];
+        depends[i] = (uint8_t)bits;
     }
 }
 
-/* ---- The score ------------------------------------------------------------------------------------------------------- */
+/* ---- The score
+ * ------------------------------------------------------------------------------------------------------- */
 
 static bool facts_is_score(const facts *f, int32_t node) {
     return f->p->nodes[node].op == FXA_OP_INPUT && f->p->nodes[node].imm == FXA_INPUT_SCORE;
@@ -83,19 +85,25 @@ static void facts_softcap(const facts *f, int32_t node) {
         if (tanh_node->op != FXA_OP_TANH || (!is_const && cap->op != FXA_OP_PARAM)) continue;
         if (!facts_is_divided(f, tanh_node->arg[0], n->arg[i], &x) || !facts_is_sum(f, x)) continue;
         f->out->flags |= FXA_FACT_SOFTCAP;
-        if (is_const) f->out->softcap = cap->f;
-        else f->out->softcap_param = cap->imm;
+        if (is_const)
+            f->out->softcap = cap->f;
+        else
+            f->out->softcap_param = cap->imm;
         return;
     }
 }
 
 static void facts_of_score(const facts *f, int32_t score) {
-    if (facts_is_score(f, score)) f->out->flags |= FXA_FACT_PURE_MASK;
-    else if (facts_is_sum(f, score)) f->out->flags |= FXA_FACT_ADDITIVE;
-    else facts_softcap(f, score);
+    if (facts_is_score(f, score))
+        f->out->flags |= FXA_FACT_PURE_MASK;
+    else if (facts_is_sum(f, score))
+        f->out->flags |= FXA_FACT_ADDITIVE;
+    else
+        facts_softcap(f, score);
 }
 
-/* ---- The mask -------------------------------------------------------------------------------------------------------- */
+/* ---- The mask
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* The coefs of a row by input, and the node of the one load it may hold as well (with factor load_coef). */
 typedef struct facts_row {
@@ -108,11 +116,13 @@ static bool facts_read_row(const fxa__range *r, const fxa__affine *form, facts_r
     *out = (facts_row){.load = -1};
     for (int i = 0; i < form->n; i++) {
         const fxa__atom *a = &r->atoms[form->atom[i]];
-        if (a->kind == FXA__ATOM_INPUT) out->coef[a->id] = form->coef[i];
+        if (a->kind == FXA__ATOM_INPUT)
+            out->coef[a->id] = form->coef[i];
         else if (a->kind == FXA__ATOM_NODE && r->p->nodes[a->id].op == FXA_OP_LOAD && out->load < 0) {
             out->load = a->id;
             out->load_coef = form->coef[i];
-        } else return false;
+        } else
+            return false;
     }
     return true;
 }
@@ -131,8 +141,9 @@ static bool facts_is_length(const fxa_program *p, int32_t load) {
     return index->op == FXA_OP_INPUT && index->imm == FXA_INPUT_B;
 }
 
-/* sign * row lies in lo..hi; a bound at the end of what the row can be at all is open. CAUSAL says exactly k <= q; other
- * bounds on q - k, tighter ones too (k < q is window_right -1), are WINDOW, and so is a left bound beside CAUSAL. */
+/* sign * row lies in lo..hi; a bound at the end of what the row can be at all is open. CAUSAL says exactly k <= q;
+ * other bounds on q - k, tighter ones too (k < q is window_right -1), are WINDOW, and so is a left bound beside CAUSAL.
+ */
 static void facts_of_bound(const fxa__range *r, const facts_row *row, int64_t sign, fxa__span x, fxa__span all,
                            fxa_facts *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;
@@ -174,6 +185,7 @@ static void facts_of_mask(const facts *f, int32_t mask) {
 }
 
 void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
+    if (out == NULL) return;
     *out = (fxa_facts){.softcap_param = -1, .window_left = INT32_MAX, .window_right = INT32_MAX};
     if (program == NULL || program->kind != FXA_PROGRAM_SCORE) return;
     int32_t score = fxa__program_output(program, FXA__OUT_SCORE), mask = fxa__program_output(program, FXA__OUT_MASK);
@@ -189,8 +201,10 @@ void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
     out->score_depends = depends[score];
     out->mask_depends = depends[mask];
     facts_of_score(&f, score);
-    if (program->nodes[mask].op == FXA_OP_CONST && program->nodes[mask].imm != 0) out->flags |= FXA_FACT_NO_MASK;
-    else facts_of_mask(&f, mask);
+    if (program->nodes[mask].op == FXA_OP_CONST && program->nodes[mask].imm != 0)
+        out->flags |= FXA_FACT_NO_MASK;
+    else
+        facts_of_mask(&f, mask);
     uint32_t identity = FXA_FACT_PURE_MASK | FXA_FACT_NO_MASK;
     if ((out->flags & identity) == identity) out->flags |= FXA_FACT_IDENTITY;
     if (depends != small) fxa__free(program->host, depends, n);
