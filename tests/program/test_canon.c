@@ -486,7 +486,7 @@ TEST(the_hash_is_content_only) {
 /* ---- Gradients --------------------------------------------------------------------------------------------------- */
 
 /* grad statements in an order that is decided by `turn`; the same program must come out. */
-static fxa_program *canon_grads(int turn) {
+static fxa_program *canon_grad_program(int turn) {
     fxa_builder *b = canon_builder(FXA_PROGRAM_DERIVATIVE);
     const char *const params[2] = {turn ? "w" : "a", turn ? "a" : "w"};
     for (int i = 0; i < 2; i++) (void)fxa_builder_param(b, params[i], FXA_FLOAT);
@@ -513,7 +513,7 @@ static fxa_program *canon_grads(int turn) {
 }
 
 TEST(gradients_are_summed_sorted_and_zeroes_dropped) {
-    fxa_program *p = canon_grads(0);
+    fxa_program *p = canon_grad_program(0);
     T_REQUIRE(p);
     T_INT(p->n_outputs, 5);
     const uint32_t kinds[5] = {FXA__OUT_DSCORE, FXA__OUT_DPARAM, FXA__OUT_DLOAD, FXA__OUT_DLOAD, FXA__OUT_DLOAD};
@@ -528,7 +528,7 @@ TEST(gradients_are_summed_sorted_and_zeroes_dropped) {
     }
     canon_check_form(p);
     for (int turn = 1; turn < 18; turn++) {
-        fxa_program *other = canon_grads(turn);
+        fxa_program *other = canon_grad_program(turn);
         T_CHECK(canon_equal(p, other));
         fxa_program_destroy(other);
     }

@@ -8,12 +8,15 @@
 #include "support/op_meaning.h"
 #include "program/program.h"
 
-static const double eval_floats[] = {0.0,      -0.0,      1.0,  -1.0,         0.5,           -0.5,         1.5,
-                                     2.5,      -2.5,      3.7,  -3.7,         0.1,           1e10,         1e300,
-                                     INFINITY, -INFINITY, NAN,  2147483647.0, -2147483648.0, 2147483648.0, 5e-324};
-static const int32_t eval_ints[] = {0,  1,  -1, 2,  -2,        3,         -3,            7,     -7,
-                                    31, 32, 33, -33, INT32_MAX, INT32_MIN, INT32_MIN + 1, 65536, 46341};
-enum { N_FLOATS = sizeof eval_floats / sizeof eval_floats[0], N_INTS = sizeof eval_ints / sizeof eval_ints[0] };
+static const double special_floats[] = {
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 0.1, 1e10, 1e300, 5e-324, INFINITY, -INFINITY, NAN,
+    2147483647.0, -2147483648.0, 2147483648.0};
+static const int32_t special_ints[] = {
+    0, 1, -1, 2, -2, 3, -3, 7, -7, 31, 32, 33, -33, INT32_MAX, INT32_MIN, INT32_MIN + 1, 65536, 46341};
+enum {
+    N_FLOATS = sizeof special_floats / sizeof special_floats[0],
+    N_INTS = sizeof special_ints / sizeof special_ints[0]
+};
 
 static fxa_context *eval_context(void) {
     static fxa_context *ctx;
@@ -52,8 +55,8 @@ static fxa_value eval_operand(fxa_builder *b, int position, fxa_type type, meani
 static int eval_count(fxa_type type) { return type == FXA_FLOAT ? N_FLOATS : type == FXA_INT ? N_INTS : 2; }
 
 static meaning eval_special(fxa_type type, int i) {
-    return type == FXA_FLOAT ? meaning_float(eval_floats[i])
-           : type == FXA_INT ? meaning_int(eval_ints[i])
+    return type == FXA_FLOAT ? meaning_float(special_floats[i])
+           : type == FXA_INT ? meaning_int(special_ints[i])
                              : meaning_bool(i != 0);
 }
 
