@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden hashes once more, from the written rules and Python's own BLAKE2s instead of the library.
 
-A node is hashed as: op, type (one byte each), its immediate, the hashes of its operands. A program as: a tag, kind, counts,
-declarations, number of outputs, and for each output its kind and the hash of its node. Numbers are 32-bit little-endian.
+A node is hashed as: op, type (one byte each), its immediate, the hashes of its operands. A program as: a tag, kind,
+counts, declarations, number of outputs, and for each output its kind and the hash of its node. Numbers are 32-bit
+little-endian.
 """
 import hashlib
 import os
