@@ -26,7 +26,7 @@ static void completion_bash(cli_buf *out) {
                   "    local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]} words= files=\n"
                   "    COMPREPLY=()\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
     completion_command_names(out);
-    buf_text(out, "\"\n    else\n        case $last in\n");
+    buf_text(out, "\"\n    else\n        case $last in\n        =) files=1 ;;\n");
     for (int i = 0; i < OPT_COUNT; i++) {
         const cli_option_info *o = &cli_options[i];
         if (o->kind == CLI_FLAG) continue;

@@ -37,8 +37,7 @@ void help_command(cli *c, cli_command_id id) {
     const cli_command_info *command = &cli_commands[id];
     cli_buf *out = &c->out;
     const char *group = "";
-    buf_printf(out, "fxattn %s: ", command->name);
-    help_wrap(out, 0, command->about);
+    help_wrap(out, 0, cli_format(c, "fxattn %s: %s", command->name, command->about));
     buf_printf(out, "\nusage: fxattn %s%s%s [OPTIONS]\n", command->name, *command->operands ? " " : "", command->operands);
     for (int i = 0; i < OPT_COUNT; i++) {
         const cli_option_info *o = &cli_options[i];

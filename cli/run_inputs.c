@@ -18,6 +18,8 @@ static int run_read_layout(cli *c, run_state *r) {
     if (which == 3) return cli_fail(c, CLI_BAD_INPUT, "--layout %.20s: accepted are bhsd, bshd, sbhd", text);
     r->packed = opt_has(c, OPT_CU_Q) || opt_has(c, OPT_CU_K);
     r->paged = opt_has(c, OPT_PAGES);
+    if (r->packed && !opt_has(c, OPT_CU_Q)) return cli_fail(c, CLI_BAD_INPUT, "--cu-k needs --cu-q");
+    if (r->packed && r->paged) return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-q do not go together; give lengths by --lens-k");
     r->rank = r->packed ? 3 : 4;
     memcpy(r->axis, r->packed ? packed[!text || which > 0] : whole[which], sizeof r->axis);
     return CLI_OK;
@@ -115,7 +117,6 @@ static int run_read_packed(cli *c, run_state *r) {
     fxa_problem *p = &r->forward_problem;
     int32_t *cu[2];
     npy a[2];
-    if (!opt_has(c, OPT_CU_Q)) return cli_fail(c, CLI_BAD_INPUT, "--cu-k needs --cu-q");
     int rc = run_read_ints(c, OPT_CU_Q, 1, -1, &a[0], &cu[0]);
     cu[1] = cu[0];
     a[1] = a[0];
@@ -140,7 +141,6 @@ static int run_read_pages(cli *c, run_state *r) {
     int64_t page = p->sk, asked = p->sk;
     int32_t *table;
     npy a;
-    if (r->packed) return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-q do not go together; give lengths by --lens-k");
     int rc = opt_int(c, OPT_PAGE_SIZE, 1, INT32_MAX, &asked);
     if (rc == CLI_OK) rc = run_read_ints(c, OPT_PAGES, 2, p->b, &a, &table);
     if (rc != CLI_OK) return rc;

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays for the tests of the command line, with nothing but the standard library: .npy in and out, and an attention
+computed the long way, forward and backward, to compare with."""
+import math
+import struct
+
+CODES = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u1": "B", "b1": "B", "u2": "H",
+         "u4": "I", "u8": "Q"}
+
+
+class Array:
+    """A shape and its elements in C order."""
+
+    def __init__(self, shape, values):
+        self.shape, self.values = tuple(shape), list(values)
+        assert len(self.values) == math.prod(self.shape)
+
+    def offset(self, index):
+        at = 0
+        for size, i in zip(self.shape, index):
+            at = at * size + i
+        return at
+
+    def __getitem__(self, index):
+        return self.values[self.offset(index)]
+
+    def add(self, index, x):
+        self.values[self.offset(index)] += x
+
+    def transposed(self, axes):
+        """Axis i of the result is axis axes[i] of this."""
+        shape = [self.shape[a] for a in axes]
+        out = []
+        for flat in range(len(self.values)):
+            index, rest = [0] * len(shape), flat
+            for d in reversed(range(len(shape))):
+                index[d], rest = rest % shape[d], rest // shape[d]
+            source = [0] * len(shape)
+            for d, a in enumerate(axes):
+                source[a] = index[d]
+            out.append(self[source])
+        return Array(shape, out)
+
+
+def zeros(shape):
+    return Array(shape, [0.0] * math.prod(shape))
+
+
+def random_array(random, shape):
+    return Array(shape, [random.uniform(-1.5, 1.5) for _ in range(math.prod(shape))])
+
+
+def header(descr, shape, fortran=False, version=1):
+    text = "{'descr': '%s', 'fortran_order': %s, 'shape': (%s), }" % (descr, fortran, "".join("%d," % s for s in shape))
+    size = 2 if version == 1 else 4
+    text += " " * (-(8 + size + len(text) + 1) % 64) + "\n"
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(size, "little") + text.encode()
+
+
+def to_bf16(x):
+    bits = struct.unpack("<I", struct.pack("<f", x))[0]
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def from_bf16(bits):
+    return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+
+
+def save(path, array, kind="f8", fortran=False, order="<", version=1):
+    values = array.values
+    if fortran:
+        values = array.transposed(tuple(reversed(range(len(array.shape))))).values
+    mark = "|" if kind[1] == "1" else order
+    with open(path, "wb") as f:
+        f.write(header(mark + kind, array.shape, fortran, version))
+        f.write(struct.pack((">" if order == ">" else "<") + CODES[kind] * len(values), *values))
+    return path
+
+
+def load(path):
+    """The dtype and the array in a .npy file of version 1.0 in C order, as the command writes them."""
+    with open(path, "rb") as f:
+        data = f.read()
+    assert data[:8] == b"\x93NUMPY\x01\x00"
+    size = int.from_bytes(data[8:10], "little")
+    assert (10 + size) % 64 == 0 and data[9 + size:10 + size] == b"\n"
+    fields = eval(data[10:10 + size].decode(), {"__builtins__": {}})
+    assert set(fields) == {"descr", "fortran_order", "shape"} and fields["fortran_order"] is False
+    kind = fields["descr"][1:]
+    count = math.prod(fields["shape"])
+    body = data[10 + size:]
+    values = struct.unpack("<" + CODES[kind] * count, body)
+    return kind, Array(fields["shape"], values)
+
+
+def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=None):
+    """[B,H,S,D] arrays. f(score, b, h, q, k) gives None where the pair is masked, or (new score, slope, gradients): slope
+    is d new / d score, gradients a list of (key, d new / d key). Returns a dict of arrays and a dict of the sums by key."""
+    B, H, Sq, D = q.shape
+    Hkv, Sk, Dv = k.shape[1], k.shape[2], v.shape[3]
+    scale = 1 / math.sqrt(D) if scale is None else scale
+    r = {"o": zeros((B, H, Sq, Dv)), "lse": zeros((B, H, Sq)), "max": zeros((B, H, Sq)), "dq": zeros(q.shape), "dk": zeros(k.shape),
+         "dv": zeros(v.shape), "dsink": zeros((H,))}
+    sums = {}
+    for b in range(B):
+        for h in range(H):
+            g = h * Hkv // H
+            for i in range(Sq):
+                pairs = []
+                for j in range(Sk if lens_k is None else lens_k[b]):
+                    raw = scale * sum(q[b, h, i, d] * k[b, g, j, d] for d in range(D))
+                    new = f(raw, b, h, i, j)
+                    if new is not None:
+                        pairs.append((j,) + tuple(new))
+                scores = [p[1] for p in pairs] + ([] if sink is None else [sink[h,]])
+                top = max(scores, default=-math.inf)
+                total = sum(math.exp(s - top) for s in scores)
+                lse = top + math.log(total) if scores else -math.inf
+                r["lse"].values[r["lse"].offset((b, h, i))] = lse
+                r["max"].values[r["max"].offset((b, h, i))] = max((p[1] for p in pairs), default=-math.inf)
+                for j, s, _, _ in pairs:
+                    for d in range(Dv):
+                        r["o"].add((b, h, i, d), math.exp(s - lse) * v[b, g, j, d])
+                if dout is None:
+                    continue
+                delta = sum(dout[b, h, i, d] * r["o"][b, h, i, d] for d in range(Dv)) - (dlse[b, h, i] if dlse and scores else 0)
+                if sink is not None:
+                    r["dsink"].add((h,), -math.exp(sink[h,] - lse) * delta)
+                for j, s, slope, gradients in pairs:
+                    p = math.exp(s - lse)
+                    ds = p * (sum(dout[b, h, i, d] * v[b, g, j, d] for d in range(Dv)) - delta)
+                    for d in range(Dv):
+                        r["dv"].add((b, g, j, d), p * dout[b, h, i, d])
+                    for d in range(D):
+                        r["dq"].add((b, h, i, d), ds * slope * scale * k[b, g, j, d])
+                        r["dk"].add((b, g, j, d), ds * slope * scale * q[b, h, i, d])
+                    for key, slope_of_key in gradients:
+                        sums[key] = sums.get(key, 0.0) + ds * slope_of_key
+    return r, sums
