@@ -291,7 +291,7 @@ def compare(rng, folder, name, shape, layout="bhsd", dtype=np.float64, options=N
     for n, x in dtensor.items():
         near("d" + n, np.load(path("d_" + n)), x)
     for n, x in dparam.items():
-        near("d" + n, np.load(path("d_" + n)).reshape(()), np.array(x))
+        near("d" + n, np.load(path("d_" + n)).reshape(1), np.array([x]))
 
 
 CASES = [(name, (2, 4, 2, 7, 9, 5, 3), {}) for name in PROGRAMS] + [

@@ -32,9 +32,12 @@ fxa_args attn_case_args(const attn_case *c, fxa_pass pass) {
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < FXA_SLOT_COUNT; i++) args.slot[i] = c->ints[i] ? (void *)c->ints[i] : (void *)c->t[i].origin;
     /* an output that the problem does not write must not be given */
-    static const struct { fxa_slot slot; uint32_t flag; } grads[] = {{FXA_SLOT_DQ, FXA_GRAD_Q}, {FXA_SLOT_DK, FXA_GRAD_K},
-                                                                    {FXA_SLOT_DV, FXA_GRAD_V},
-                                                                    {FXA_SLOT_DSINK, FXA_GRAD_SINK}};
+    static const struct { fxa_slot slot; uint32_t flag; } grads[] = {
+        {FXA_SLOT_DQ, FXA_GRAD_Q},
+        {FXA_SLOT_DK, FXA_GRAD_K},
+        {FXA_SLOT_DV, FXA_GRAD_V},
+        {FXA_SLOT_DSINK, FXA_GRAD_SINK},
+    };
     for (int i = 0; i < 4; i++)
         if (pass == FXA_FORWARD || !(c->backward_flags & grads[i].flag)) args.slot[grads[i].slot] = NULL;
     if (pass == FXA_BACKWARD) args.slot[FXA_SLOT_MAX_ROW] = NULL;

@@ -3,14 +3,14 @@
  * Backward, from O and LSE as forward left them (LSE may be that of a larger sequence; it is never computed again).
  * With s, s' the scaled and new score of a pair, r its dropout factor and z the score of the row's sink:
  *
- *     P    = exp(s' - LSE)
- *     D    = sum_d dO[d] O[d]
- *     dV  += P r dO
- *     dP   = r sum_d dO[d] V[d]
- *     dS'  = P (dP - D + dLSE)
- *     dS   = dS' through the program           ref_gradient.c; here captured tensors and params get their part
- *     dQ  += dS scale K,  dK += dS scale Q     over the group of query heads that share K
- *     dz  += exp(z - LSE) (-D + dLSE)
+ *     P     = exp(s' - LSE)
+ *     delta = sum_d dO[d] O[d]
+ *     dV   += P r dO
+ *     dP    = r sum_d dO[d] V[d]
+ *     dS'   = P (dP - delta + dLSE)
+ *     dS    = dS' through the program          ref_gradient.c; here captured tensors and params get their part
+ *     dQ   += dS scale K,  dK += dS scale Q    over the group of query heads that share K
+ *     dz   += exp(z - LSE) (dLSE - delta)
  *
  * Zero wins: a pair that is not attended, has P = 0 or dS' = 0, adds nothing further to anything, whatever NaN or inf
  * its operands hold. A row with LSE = -inf attended to nothing and has no gradient.
@@ -22,8 +22,8 @@
 
 #include <string.h>
 
-/* dlse_less_d: dLSE - D of the row. */
-static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_less_d) {
+/* dlse_less_delta: dLSE - delta of the row. */
+static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_less_delta) {
     int64_t d = r->p->p.d, dv = r->p->p.dv, row = fxa__ref_key_row(r, k);
     double score = fxa__ref_score(r, k);
     double probability = score == -INFINITY ? 0 : exp(score - lse);
@@ -34,7 +34,7 @@ static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_le
         fxa__ref_axpy(r->dv + row * dv, probability * dropout, r->dout, dv);
         dp = dropout * fxa__ref_dot(r->dout, r->v + k * dv, dv);
     }
-    double dnew = probability * (dp + dlse_less_d);
+    double dnew = probability * (dp + dlse_less_delta);
     if (dnew == 0) return;
 
     double ds = fxa__ref_through_program(r, dnew) * r->bind->scale;
@@ -52,10 +52,10 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
         fxa__ref_enter_row(r, h, q);
         fxa__ref_load(r, FXA_SLOT_O, h, q, r->o);
         fxa__ref_load(r, FXA_SLOT_DO, h, q, r->dout);
-        double dlse_less_d = dlse - fxa__ref_dot(r->dout, r->o, p->dv);
-        for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_less_d);
+        double dlse_less_delta = dlse - fxa__ref_dot(r->dout, r->o, p->dv);
+        for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_less_delta);
         double sink = fxa__ref_sink(r, h), sink_probability = sink == -INFINITY ? 0 : exp(sink - lse);
-        if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_d;
+        if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_delta;
     }
     if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACC_Q);
 }
