@@ -66,7 +66,7 @@ fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *forma
 }
 
 fxa_value fxa__builder_fail_memory(fxa_builder *b) {
-    if (b->err.status == FXA_OK) (void)fxa__fail_memory(&b->err, "the nodes of a program");
+    if (b->err.status == FXA_OK) (void)fxa__fail_memory(&b->err, "a program");
     return -1;
 }
 

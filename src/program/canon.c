@@ -47,7 +47,7 @@ static bool canon_output(canon *c, const fxa__output *output) {
     fxa_builder *b = c->b;
     if (output->value < 0) return false;
     if (!fxa__grow(b->host, &c->outputs, &c->outputs_capacity, c->n_outputs + 1, sizeof *c->outputs)) {
-        (void)fxa__fail_memory(&b->err, "the outputs of a program");
+        (void)fxa__builder_fail_memory(b);
         return false;
     }
     c->outputs[c->n_outputs++] = *output;
@@ -145,7 +145,7 @@ static bool canon_numbers(canon *c) {
     c->number = fxa__alloc_array(b->host, b->n_nodes, sizeof *c->number);
     c->stack = fxa__alloc_array(b->host, b->n_nodes, sizeof *c->stack);
     if (!c->number || !c->stack) {
-        (void)fxa__fail_memory(&b->err, "the order of a program");
+        (void)fxa__builder_fail_memory(b);
         return false;
     }
     for (size_t i = 0; i < b->n_nodes; i++) c->number[i] = -1;
@@ -190,7 +190,7 @@ static fxa_program *canon_program(const canon *c) {
     size_t bytes = tensors_at + b->n_tensors * sizeof(fxa__decl);
     fxa_program *p = fxa__alloc(b->host, bytes);
     if (!p) {
-        (void)fxa__fail_memory(&b->err, "a program");
+        (void)fxa__builder_fail_memory(b);
         return NULL;
     }
     char *base = (char *)p;
@@ -214,25 +214,29 @@ static fxa_program *canon_program(const canon *c) {
     return p;
 }
 
+/* All of it; NULL when b has failed. */
+static fxa_program *canon_make(fxa_builder *b) {
+    canon *c = fxa__alloc(b->host, sizeof *c);
+    fxa_program *p = NULL;
+    if (!c) {
+        (void)fxa__builder_fail_memory(b);
+        return NULL;
+    }
+    c->b = b;
+    canon_sort_slots(b->params, b->n_params, c->params, c->param_slot);
+    canon_sort_slots(b->tensors, b->n_tensors, c->tensors, c->tensor_slot);
+    if (canon_outputs(c) && canon_numbers(c)) p = canon_program(c);
+    fxa__free(b->host, c->outputs, c->outputs_capacity * sizeof *c->outputs);
+    fxa__free(b->host, c->number, b->n_nodes * sizeof *c->number);
+    fxa__free(b->host, c->stack, b->n_nodes * sizeof *c->stack);
+    fxa__free(b->host, c, sizeof *c);
+    return p;
+}
+
 fxa_status fxa_builder_finish(fxa_builder *b, fxa_program **out, fxa_error *err) {
     if (out) *out = NULL;
     if (!b || !out) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", b ? "the place of the program" : "the builder");
-    if (b->finished && b->err.status == FXA_OK)
-        (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "the builder was finished; create another one");
-    canon *c = b->err.status == FXA_OK ? fxa__alloc(b->host, sizeof *c) : NULL;
-    fxa_program *p = NULL;
-    if (c) {
-        c->b = b;
-        canon_sort_slots(b->params, b->n_params, c->params, c->param_slot);
-        canon_sort_slots(b->tensors, b->n_tensors, c->tensors, c->tensor_slot);
-        if (canon_outputs(c) && canon_numbers(c)) p = canon_program(c);
-        fxa__free(b->host, c->outputs, c->outputs_capacity * sizeof *c->outputs);
-        fxa__free(b->host, c->number, b->n_nodes * sizeof *c->number);
-        fxa__free(b->host, c->stack, b->n_nodes * sizeof *c->stack);
-        fxa__free(b->host, c, sizeof *c);
-    } else if (b->err.status == FXA_OK) {
-        (void)fxa__fail_memory(&b->err, "a program");
-    }
+    fxa_program *p = fxa__builder_ready(b) ? canon_make(b) : NULL;
     b->finished = true;
     if (!p) {
         if (err) *err = b->err;

@@ -328,11 +328,14 @@ TEST(texts_of_wrong_arguments) {
     T_STATUS(fxa_builder_finish(NULL, &p, &err), FXA_E_ARGUMENT);
     b = build_score();
     T_STATUS(fxa_builder_finish(b, NULL, &err), FXA_E_ARGUMENT);
-    T_OK(fxa_builder_finish(b, &p, &err));
-    fxa_program_destroy(p);
-    T_INT(fxa_builder_float(b, 1), -1);
-    T_STATUS(fxa_builder_finish(b, &p, &err), FXA_E_ARGUMENT);
-    T_STR(err.text, "the builder was finished; create another one");
+    for (int between = 0; between < 2; between++, b = build_score()) {
+        T_OK(fxa_builder_finish(b, &p, &err));
+        fxa_program_destroy(p);
+        if (between) T_INT(fxa_builder_float(b, 1), -1);
+        T_STATUS(fxa_builder_finish(b, &p, &err), FXA_E_ARGUMENT);
+        T_STR(err.text, "the builder was finished; create another one");
+        fxa_builder_destroy(b);
+    }
     fxa_builder_destroy(b);
     fxa_builder_destroy(NULL);
     T_INT(fxa_builder_float(NULL, 1), -1);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Canonical form and hash: what is folded and what must not be, what the hash does not see and what it must see, random
- * programs built in two ways, gradients that are added up, ready masks, and the golden hashes.
+ * programs built in two ways, gradients that are added up, ready masks, import.
  */
 #include "t.h"
 
+#include "support/fail_alloc.h"
 #include "support/op_meaning.h"
 #include "program/program.h"
 
@@ -589,6 +590,30 @@ TEST(ready_masks_compose) {
     fxa_program_destroy(made);
     fxa_program_destroy(twice);
     fxa_program_destroy(bprop);
+}
+
+TEST(ready_masks_out_of_memory) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *failing = fail_alloc_context(&f);
+    fxa_program *own = canon_variant(0);
+    T_REQUIRE(failing && own);
+    size_t before = f.live_bytes;
+    bool done = false;
+    for (size_t at = 1; !done && at < 100; at++) {
+        fxa_program *p = NULL;
+        fxa_error err = {0};
+        fail_alloc_arm(&f, at, at % 2);
+        fxa_status status = fxa__program_with_masks(fxa__context_host(failing), own, FXA_CAUSAL, 0, 0, &p, &err);
+        done = status == FXA_OK;
+        T_CHECK(done ? p != NULL : !p && status == FXA_E_MEMORY && strstr(err.text, "out of memory"));
+        fail_alloc_arm(&f, 0, false);
+        fxa_program_destroy(p);
+        T_INT(f.live_bytes, before);
+    }
+    T_CHECK(done);
+    T_INT(f.mistakes, 0);
+    fxa_program_destroy(own);
+    fxa_context_destroy(failing);
 }
 
 /* A program at the limit of nodes still takes its masks. */
