@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long it takes to classify all 128 x 128 tiles of a sequence of 1,048,576 tokens under a causal window. One line, or
- * JSON with --json.
+ * How long it takes to classify all 128 x 128 tiles of a sequence of 1,048,576 tokens under a causal window. One line,
+ * or JSON with --json.
  */
 #include "fxattn/fxattn.h"
 

@@ -12,7 +12,7 @@
 
 #include "../base/num.h"
 
-/* ---- From local indices to coordinates ---------------------------------------------------------------------------------- */
+/* ---- From local indices to coordinates --------------------------------------------------------------------------- */
 
 static bool tiles_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->dynamic; }
 
@@ -41,7 +41,8 @@ static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice
         box->lo[axis] = INT32_MIN;
         box->hi[axis] = INT32_MAX;
         rest->first = rest->last + 1;
-    } else tiles_set_line(box, axis, base, step, i);
+    } else
+        tiles_set_line(box, axis, base, step, i);
     return true;
 }
 
@@ -70,7 +71,7 @@ fxa_tile fxa__tile_class(const fxa__problem *p, int64_t b, int64_t h, fxa__slice
     return ragged && all == FXA_TILE_FULL ? FXA_TILE_MIXED : all;
 }
 
-/* ---- Counting ------------------------------------------------------------------------------------------------------------ */
+/* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
 enum { TILES_DEPTH = 64 }; /* each axis is halved at most 31 times, and one half waits at each step */
 
@@ -115,9 +116,12 @@ static void tiles_count_grid(const tiles_grid *g, tiles_rect all, uint64_t times
         tiles_rect r = stack[--n];
         uint64_t count = (uint64_t)tiles_length(r.q) * (uint64_t)tiles_length(r.k);
         fxa_tile tile = tiles_class(g, &r);
-        if (tile == FXA_TILE_EMPTY) out->empty += count * times;
-        else if (tile == FXA_TILE_FULL) out->full += count * times;
-        else if (count == 1) out->mixed += times;
+        if (tile == FXA_TILE_EMPTY)
+            out->empty += count * times;
+        else if (tile == FXA_TILE_FULL)
+            out->full += count * times;
+        else if (count == 1)
+            out->mixed += times;
         else {
             tiles_rect other = tiles_cut(&r);
             stack[n++] = other;
@@ -158,9 +162,9 @@ fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     fxa_status status = FXA_OK;
     if (b < 0 || b >= p->p.b || h < 0 || h >= p->p.hq)
-        status = fxa__fail(err, FXA_E_ARGUMENT,
-                           "b is %lld and h is %lld: accepted are indices from 0, below %lld and %lld", (long long)b,
-                           (long long)h, (long long)p->p.b, (long long)p->p.hq);
+        status =
+            fxa__fail(err, FXA_E_ARGUMENT, "b is %lld and h is %lld: accepted are indices from 0, below %lld and %lld",
+                      (long long)b, (long long)h, (long long)p->p.b, (long long)p->p.hq);
     else {
         tiles_grid grid = {p, b, h, fxa__min_i64(tile_q, INT32_MAX), fxa__min_i64(tile_k, INT32_MAX), params, tensors};
         fxa_tile_counts counts = {0, 0, 0};

@@ -30,8 +30,7 @@ static void facts_depend(const fxa_program *p, uint8_t *depends) {
     }
 }
 
-/* ---- The score
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- The score --------------------------------------------------------------------------------------------------- */
 
 static bool facts_is_score(const facts *f, int32_t node) {
     return f->p->nodes[node].op == FXA_OP_INPUT && f->p->nodes[node].imm == FXA_INPUT_SCORE;
@@ -102,8 +101,7 @@ static void facts_of_score(const facts *f, int32_t score) {
         facts_softcap(f, score);
 }
 
-/* ---- The mask
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- The mask ---------------------------------------------------------------------------------------------------- */
 
 /* The coefs of a row by input, and the node of the one load it may hold as well (with factor load_coef). */
 typedef struct facts_row {

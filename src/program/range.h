@@ -20,10 +20,10 @@
 
 #include "program.h"
 
-/* ---- Sets of whole numbers (range_set.c) ------------------------------------------------------------------------------ */
+/* ---- Sets of whole numbers (range_set.c) ------------------------------------------------------------------------- */
 
 #define FXA__SET_PIECES 4
-#define FXA__INF ((int64_t)1 << 61) /* no finite bound is as large */
+#define FXA__INF        ((int64_t)1 << 61) /* no finite bound is as large */
 
 typedef struct fxa__span {
     int64_t lo, hi;
@@ -46,7 +46,7 @@ static inline bool fxa__set_is_one(const fxa__set *s) { return s->n == 1 && s->a
 /* Rounded towards minus infinity; b > 0. */
 static inline int64_t fxa__floordiv64(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-/* ---- Forms and atoms (range_form.c) -------------------------------------------------------------------------------------- */
+/* ---- Forms and atoms (range_form.c) ------------------------------------------------------------------------------ */
 
 #define FXA__AFFINE_TERMS 6
 
@@ -84,12 +84,12 @@ typedef struct fxa__row { /* a form that bounds speak of: constant 0, coefs with
 } fxa__row;
 
 typedef struct fxa__int { /* an int node */
-    fxa__affine form;  /* has_form: the value is the form modulo 2^32 ... */
-    fxa__set set;    /* within 32 bits, never empty */
+    fxa__affine form;     /* has_form: the value is the form modulo 2^32 ... */
+    fxa__set set;         /* within 32 bits, never empty */
     uint32_t support;
     bool has_form;
-    bool exact;      /* ... and equal to it without wrapping */
-    bool dense;      /* every number of set is a value */
+    bool exact; /* ... and equal to it without wrapping */
+    bool dense; /* every number of set is a value */
 } fxa__int;
 
 typedef struct fxa__real { /* a float node, in any engine: see range_float.c */
@@ -98,7 +98,7 @@ typedef struct fxa__real { /* a float node, in any engine: see range_float.c */
     bool whole;            /* whole numbers, exact in f32: no rounding happens */
 } fxa__real;
 
-#define FXA__ANY (-1)   /* nothing is known */
+#define FXA__ANY   (-1) /* nothing is known */
 #define FXA__NEVER (-2) /* cannot be */
 typedef struct fxa__truth {
     int32_t yes, no; /* what follows when true, when false: first bound of a list, ANY or NEVER */
@@ -114,7 +114,7 @@ typedef union fxa__known { /* by the type of the node */
     fxa__truth t;
 } fxa__known;
 
-/* ---- One analysis (range.c) ------------------------------------------------------------------------------------------------ */
+/* ---- One analysis (range.c) -------------------------------------------------------------------------------------- */
 
 enum { FXA__SMALL_PROGRAM = 256, FXA__SMALL_NODES = 96, FXA__SMALL_ATOMS = 64, FXA__SMALL_BOUNDS = 160 };
 typedef struct fxa__range_small { /* room for usual programs, so that they allocate nothing */
@@ -149,7 +149,7 @@ static inline fxa__known *fxa__range_of(const fxa__range *r, int32_t node) { ret
 /* range_form.c. The functions that return bool give false when the result does not fit; out is then unspecified. */
 fxa__affine fxa__affine_const(int64_t c);
 bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, fxa__affine *out); /* a + times * b */
-bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo);  /* 0: exactly */
+bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo);      /* 0: exactly */
 bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense);
 uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f);
 /* f = factor * out + f's constant, out as rows are; factor may be negative, 0 when f is constant. */
@@ -172,8 +172,9 @@ void fxa__range_bool(fxa__range *r, int32_t node, fxa__truth *out);
 fxa__set fxa__range_load(fxa__range *r, int32_t node); /* int and bool tensors */
 
 fxa__int fxa__int_const(int64_t x);
-bool fxa__int_form(fxa__range *r, int32_t node, fxa__affine *out); /* exact form of an int node, itself an atom if need be */
-fxa__set fxa__int32_of_real(const fxa__real *x);                 /* int(x) */
+bool fxa__int_form(fxa__range *r, int32_t node,
+                   fxa__affine *out);            /* exact form of an int node, itself an atom if need be */
+fxa__set fxa__int32_of_real(const fxa__real *x); /* int(x) */
 /* a < b (strict) or a <= b of floats: 1 true, 0 false, -1 either. */
 int fxa__real_less(const fxa__real *a, const fxa__real *b, bool strict);
 int fxa__real_equal(const fxa__real *a, const fxa__real *b);

@@ -113,8 +113,10 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
         fxa__span x = values.at[i];
         int64_t lo = atom_mod64(x.lo, d), hi = atom_mod64(x.hi, d);
         if (x.hi - x.lo >= d - 1) lo = 0, hi = d - 1;
-        if (lo <= hi) fits &= fxa__set_add(&a.set, lo, hi);
-        else fits = fxa__set_add(&a.set, 0, hi) && fxa__set_add(&a.set, lo, d - 1) && fits;
+        if (lo <= hi)
+            fits &= fxa__set_add(&a.set, lo, hi);
+        else
+            fits = fxa__set_add(&a.set, 0, hi) && fxa__set_add(&a.set, lo, d - 1) && fits;
     }
     a.dense = (a.dense && fits) || atom_covers(r, rest, d);
     return fxa__affine_atom(r, &a, out);

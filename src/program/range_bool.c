@@ -12,7 +12,7 @@ static const fxa__truth truth_true = {FXA__ANY, FXA__NEVER};
 static const fxa__truth truth_false = {FXA__NEVER, FXA__ANY};
 static const fxa__truth truth_any = {FXA__ANY, FXA__ANY};
 
-/* ---- Lists of bounds --------------------------------------------------------------------------------------------------- */
+/* ---- Lists of bounds --------------------------------------------------------------------------------------------- */
 
 /* Without room the list stays as it is: less is known then, nothing false. */
 static int32_t truth_prepend(fxa__range *r, int32_t row, const fxa__set *set, int32_t list) {
@@ -84,7 +84,7 @@ static fxa__truth truth_select(fxa__range *r, fxa__truth c, fxa__truth a, fxa__t
     return out;
 }
 
-/* ---- Comparisons of ints ---------------------------------------------------------------------------------------------------- */
+/* ---- Comparisons of ints ----------------------------------------------------------------------------------------- */
 
 /* From the values of factor * x + c to those of x. */
 static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
@@ -105,8 +105,10 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
         int64_t lo = set->at[i].lo, hi = set->at[i].hi;
-        if (a->kind == FXA__ATOM_DIV) fxa__set_add(&out, lo * a->d, hi * a->d + a->d - 1);
-        else if (a->kind == FXA__ATOM_ABS) fxa__set_add(&out, lo, hi), fxa__set_add(&out, -hi, -lo);
+        if (a->kind == FXA__ATOM_DIV)
+            fxa__set_add(&out, lo * a->d, hi * a->d + a->d - 1);
+        else if (a->kind == FXA__ATOM_ABS)
+            fxa__set_add(&out, lo, hi), fxa__set_add(&out, -hi, -lo);
         else
             for (int64_t j = 0; j < blocks; j++) fxa__set_add(&out, lo + start + j * a->d, hi + start + j * a->d);
     }
@@ -117,7 +119,8 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
 static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
     fxa__set inner;
     bool dense;
-    if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE || !fxa__affine_range(r, &a->form, &inner, &dense)) return false;
+    if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE || !fxa__affine_range(r, &a->form, &inner, &dense))
+        return false;
     int64_t start = 0, blocks = 1;
     if (a->kind == FXA__ATOM_MOD || a->kind == FXA__ATOM_WRAP) {
         int64_t zero = a->kind == FXA__ATOM_WRAP ? INT32_MIN : 0;
@@ -163,7 +166,8 @@ static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y
         apart = fxa__affine_const(0);
         values = fxa__set_of(fxa__set_lo(s) - fxa__set_hi(t), fxa__set_hi(s) - fxa__set_lo(t));
     }
-    fxa__set yes = fxa__set_of(op == FXA_OP_EQ ? 0 : -FXA__INF, op == FXA_OP_LT ? -1 : 0), no = fxa__set_of(1, FXA__INF);
+    fxa__set yes = fxa__set_of(op == FXA_OP_EQ ? 0 : -FXA__INF, op == FXA_OP_LT ? -1 : 0),
+             no = fxa__set_of(1, FXA__INF);
     if (op == FXA_OP_EQ) fxa__set_add(&no, -FXA__INF, -1);
     if (op == FXA_OP_LT) fxa__set_add(&no, 0, 0);
     yes = fxa__set_meet(&yes, &values);
@@ -172,16 +176,19 @@ static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y
     return apart.n == 0 ? truth_any : truth_of_form(r, apart, yes, no);
 }
 
-/* ---- Nodes ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
 static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
 
 /* The bool behind an int that is one: int(bool), 0 or 1. */
 static bool truth_behind(const fxa__range *r, int32_t node, fxa__truth *out) {
     const fxa__node *n = &r->p->nodes[node];
-    if (n->op == FXA_OP_CONST && (n->imm == 0 || n->imm == 1)) *out = truth_of_known(n->imm);
-    else if (n->op == FXA_OP_INT && r->p->nodes[n->arg[0]].type == FXA_BOOL) *out = fxa__range_of(r, n->arg[0])->t;
-    else return false;
+    if (n->op == FXA_OP_CONST && (n->imm == 0 || n->imm == 1))
+        *out = truth_of_known(n->imm);
+    else if (n->op == FXA_OP_INT && r->p->nodes[n->arg[0]].type == FXA_BOOL)
+        *out = fxa__range_of(r, n->arg[0])->t;
+    else
+        return false;
     return true;
 }
 

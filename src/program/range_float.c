@@ -2,12 +2,12 @@
  *
  * Float nodes: an interval that holds the value in every engine. ref computes in f64, others in f32, some with fused or
  * approximate instructions; so after each operation the interval is widened by more than any of them is off:
- *   arithmetic                            2^-20 of the value and 2^-120    (f32 rounds to 2^-24; below 2^-126 is subnormal)
- *   exp log tanh sigmoid erf sqrt ...     2^-9 of the value and 2^-18      (the coarsest GPU instruction: 2^-11)
- * and what passes 2^126 may be infinite. A comparison is decided only when the widened intervals do not touch.
+ *   arithmetic                            2^-20 of the value and 2^-120    (f32 rounds to 2^-24; below 2^-126 is
+ * subnormal) exp log tanh sigmoid erf sqrt ...     2^-9 of the value and 2^-18      (the coarsest GPU instruction:
+ * 2^-11) and what passes 2^126 may be infinite. A comparison is decided only when the widened intervals do not touch.
  * Whole numbers up to 2^24 are exact in f32 and so are their sums, differences and products within that size: they
- * are not widened, and float(q) - float(k) < 64.0 is decided as exactly as the ints are. Loads of float tensors, the score and
- * functions not named here are any float, NaN included.
+ * are not widened, and float(q) - float(k) < 64.0 is decided as exactly as the ints are. Loads of float tensors, the
+ * score and functions not named here are any float, NaN included.
  */
 #include "range.h"
 
@@ -75,7 +75,8 @@ static fxa__real real_quotient(const fxa__real *a, const fxa__real *b) {
 }
 
 static fxa__real real_extreme(const fxa__real *a, const fxa__real *b, bool max) {
-    fxa__real out = {.lo = max ? fmax(a->lo, b->lo) : fmin(a->lo, b->lo), .hi = max ? fmax(a->hi, b->hi) : fmin(a->hi, b->hi)};
+    fxa__real out = {.lo = max ? fmax(a->lo, b->lo) : fmin(a->lo, b->lo),
+                     .hi = max ? fmax(a->hi, b->hi) : fmin(a->hi, b->hi)};
     out.nan = a->nan || b->nan;
     out.whole = a->whole && b->whole;
     return out;
@@ -189,7 +190,8 @@ void fxa__range_float(fxa__range *r, int32_t at, fxa__real *out) {
     if (node->op == FXA_OP_CLAMP) {
         fxa__real low = real_extreme(x[0], x[1], true);
         *out = real_extreme(&low, x[2], false);
-    } else *out = node->n_args == 1 ? real_op1(node->op, x[0]) : real_op2(node->op, x[0], x[1]);
+    } else
+        *out = node->n_args == 1 ? real_op1(node->op, x[0]) : real_op2(node->op, x[0], x[1]);
 }
 
 /* Comparisons with NaN are false. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Int nodes. Sums, differences and products by a constant keep their form modulo 2^32, whatever wraps on the way: what
- * cancels later cancels. The form is exact when its values lie in one stretch of 2^32 numbers. All other operations need
- * the exact value, so they take an operand that may wrap as an atom of its own.
+ * cancels later cancels. The form is exact when its values lie in one stretch of 2^32 numbers. All other operations
+ * need the exact value, so they take an operand that may wrap as an atom of its own.
  */
 #include "range.h"
 
@@ -11,7 +11,8 @@
 static const int64_t int_turn = (int64_t)1 << 32;
 
 fxa__int fxa__int_const(int64_t x) {
-    return (fxa__int){.form = fxa__affine_const(x), .set = fxa__set_of(x, x), .has_form = true, .exact = true, .dense = true};
+    return (fxa__int){
+        .form = fxa__affine_const(x), .set = fxa__set_of(x, x), .has_form = true, .exact = true, .dense = true};
 }
 
 static int64_t int_centre(int64_t x) { return fxa__wrap32(x); }
@@ -39,7 +40,8 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
         f.atom[f.n] = form->atom[i];
         f.coef[f.n++] = coef;
     }
-    *out = (fxa__int){.form = f, .set = fxa__set_of(INT32_MIN, INT32_MAX), .support = fxa__affine_support(r, &f), .has_form = true};
+    *out = (fxa__int){
+        .form = f, .set = fxa__set_of(INT32_MIN, INT32_MAX), .support = fxa__affine_support(r, &f), .has_form = true};
     fxa__set set;
     if (!fxa__affine_range(r, &f, &set, &out->dense)) {
         out->dense = false;
@@ -49,8 +51,10 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
     out->exact = turn == fxa__floordiv64(fxa__set_hi(&set) - INT32_MIN, int_turn);
     if (out->exact) out->form.c -= turn * int_turn;
     fxa__set wrapped;
-    if (int_wrap(&set, &wrapped)) out->set = wrapped;
-    else out->dense = false;
+    if (int_wrap(&set, &wrapped))
+        out->set = wrapped;
+    else
+        out->dense = false;
     if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
 }
 
@@ -59,18 +63,22 @@ static bool int_from_exact(fxa__range *r, const fxa__affine *f, const fxa__set *
     fxa__set set;
     bool dense;
     if (!fxa__affine_range(r, f, &set, &dense)) return false;
-    *out = (fxa__int){.form = *f, .support = fxa__affine_support(r, f), .has_form = true, .exact = true, .dense = dense};
+    *out =
+        (fxa__int){.form = *f, .support = fxa__affine_support(r, f), .has_form = true, .exact = true, .dense = dense};
     out->set = fxa__set_meet(&set, bound);
     if (fxa__set_is_one(&out->set)) *out = fxa__int_const(out->set.at[0].lo);
     return true;
 }
 
 /* Nothing but a set: the node becomes an atom, so that equal nodes still cancel. */
-static void int_from_set(fxa__range *r, int32_t node, const fxa__set *set, uint32_t support, bool dense, fxa__int *out) {
+static void int_from_set(fxa__range *r, int32_t node, const fxa__set *set, uint32_t support, bool dense,
+                         fxa__int *out) {
     fxa__atom a = {.kind = FXA__ATOM_NODE, .id = node, .set = *set, .support = support, .dense = dense};
     *out = (fxa__int){.set = *set, .support = support, .dense = dense};
-    if (fxa__set_is_one(set)) *out = fxa__int_const(set->at[0].lo);
-    else out->has_form = out->exact = fxa__affine_atom(r, &a, &out->form);
+    if (fxa__set_is_one(set))
+        *out = fxa__int_const(set->at[0].lo);
+    else
+        out->has_form = out->exact = fxa__affine_atom(r, &a, &out->form);
 }
 
 bool fxa__int_form(fxa__range *r, int32_t node, fxa__affine *out) {
@@ -101,7 +109,7 @@ static bool int_wrapping_form(fxa__range *r, int32_t node, fxa__affine *out) {
 
 static bool int_is_const(const fxa__int *x) { return fxa__set_is_one(&x->set); }
 
-/* ---- Operations ------------------------------------------------------------------------------------------------------------ */
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 static fxa__span int_span(const fxa__int *x) { return (fxa__span){fxa__set_lo(&x->set), fxa__set_hi(&x->set)}; }
 
@@ -198,8 +206,7 @@ static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
         return int_is_const(b) && int_and(r, x, c, out);
     case FXA_OP_MIN:
     case FXA_OP_MAX: return int_picked(r, int_pick(r, node->op, x, y), out);
-    case FXA_OP_CLAMP:
-        return int_picked(r, int_pick(r, FXA_OP_MIN, int_pick(r, FXA_OP_MAX, x, y), node->arg[2]), out);
+    case FXA_OP_CLAMP: return int_picked(r, int_pick(r, FXA_OP_MIN, int_pick(r, FXA_OP_MAX, x, y), node->arg[2]), out);
     case FXA_OP_ABS: return int_abs(r, x, out);
     default: return false;
     }
@@ -207,7 +214,8 @@ static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
 
 /* By the intervals of the operands alone. min and max of independent dense operands take every value between. */
 static void int_by_span(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
-    const fxa__int *a = &fxa__range_of(r, node->arg[0])->i, *b = node->n_args > 1 ? &fxa__range_of(r, node->arg[1])->i : a;
+    const fxa__int *a = &fxa__range_of(r, node->arg[0])->i,
+                   *b = node->n_args > 1 ? &fxa__range_of(r, node->arg[1])->i : a;
     uint32_t support = a->support | b->support;
     bool dense = (node->op == FXA_OP_MIN || node->op == FXA_OP_MAX) && a->dense && b->dense && a->set.n == 1 &&
                  b->set.n == 1 && (a->support & b->support) == 0;
@@ -217,7 +225,8 @@ static void int_by_span(fxa__range *r, int32_t at, const fxa__node *node, fxa__i
         set = fxa__span_op(FXA_OP_MAX, int_span(a), int_span(b));
         set = fxa__span_op(FXA_OP_MIN, set.at[0], int_span(c));
         support |= c->support;
-    } else set = fxa__span_op(node->op, int_span(a), int_span(b));
+    } else
+        set = fxa__span_op(node->op, int_span(a), int_span(b));
     int_from_set(r, at, &set, support, dense, out);
 }
 
@@ -233,15 +242,20 @@ static bool int_by_value(fxa__range *r, const fxa__node *node, fxa__int *out) {
     return true;
 }
 
-/* ---- Leaves, choices, casts ---------------------------------------------------------------------------------------------- */
+/* ---- Leaves, choices, casts -------------------------------------------------------------------------------------- */
 
 static void int_input(fxa__range *r, const fxa__node *node, fxa__int *out) {
     int64_t lo = r->box->lo[node->imm], hi = r->box->hi[node->imm];
-    fxa__atom a = {.kind = FXA__ATOM_INPUT, .id = node->imm, .set = fxa__set_of(lo, hi), .support = 1u << node->imm,
+    fxa__atom a = {.kind = FXA__ATOM_INPUT,
+                   .id = node->imm,
+                   .set = fxa__set_of(lo, hi),
+                   .support = 1u << node->imm,
                    .dense = true};
     *out = (fxa__int){.set = a.set, .support = a.support, .dense = true};
-    if (lo == hi) *out = fxa__int_const(lo);
-    else out->has_form = out->exact = fxa__affine_atom(r, &a, &out->form);
+    if (lo == hi)
+        *out = fxa__int_const(lo);
+    else
+        out->has_form = out->exact = fxa__affine_atom(r, &a, &out->form);
 }
 
 /* The first load seen of the same element: the same tensor at indices of the same form. */
@@ -297,8 +311,10 @@ void fxa__range_int(fxa__range *r, int32_t at, fxa__int *out) {
     case FXA_OP_INPUT: int_input(r, node, out); return;
     case FXA_OP_PARAM: {
         double x = r->params ? r->params[node->imm] : NAN;
-        if (x >= INT32_MIN && x <= INT32_MAX && x == floor(x)) *out = fxa__int_const((int64_t)x);
-        else int_from_set(r, at, &all, 0, false, out);
+        if (x >= INT32_MIN && x <= INT32_MAX && x == floor(x))
+            *out = fxa__int_const((int64_t)x);
+        else
+            int_from_set(r, at, &all, 0, false, out);
         return;
     }
     case FXA_OP_LOAD: int_load(r, at, node, out); return;

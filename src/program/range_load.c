@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Loads of int and bool tensors: what the caller said of the tensor, what its dtype allows, and, where elements may be
- * read, single elements and the two ends of a nondecreasing stretch (documents, lengths, offsets). An index that may lie
- * outside adds 0 to the values. fxa_tensor_scan looks at a tensor once to find all this out.
+ * read, single elements and the two ends of a nondecreasing stretch (documents, lengths, offsets). An index that may
+ * lie outside adds 0 to the values. fxa_tensor_scan looks at a tensor once to find all this out.
  */
 #include "range.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Can a form take a value in a set? A dense form takes every value of its own set. A form of two steps, such as
- * 2 * q - 3 * k, is decided by solving a * x + b * y = v in whole numbers; one that moves with a single coordinate, such
- * as (5 * q) % 64 or q // 8 - q % 8, by walking along it. Only where neither helps the answer is a cautious yes.
+ * 2 * q - 3 * k, is decided by solving a * x + b * y = v in whole numbers; one that moves with a single coordinate,
+ * such as (5 * q) % 64 or q // 8 - q % 8, by walking along it. Only where neither helps the answer is a cautious yes.
  */
 #include "range.h"
 
@@ -88,7 +88,8 @@ static bool row_walk(const fxa__range *r, const fxa__row *row, int32_t input, co
     if (n > ROW_MAX_ATOMS || to - from >= ROW_MAX_WALK) return true;
     for (int32_t i = 0; i < n; i++) {
         const fxa__atom *a = &r->atoms[i];
-        told[i] = a->kind == FXA__ATOM_INPUT ? a->id == input : a->kind != FXA__ATOM_NODE && row_form_told(&a->form, told);
+        told[i] =
+            a->kind == FXA__ATOM_INPUT ? a->id == input : a->kind != FXA__ATOM_NODE && row_form_told(&a->form, told);
     }
     if (!row_form_told(&row->form, told)) return true;
     for (int64_t x = from; x <= to; x++) {
@@ -112,7 +113,8 @@ bool fxa__row_meets(const fxa__range *r, int32_t at, const fxa__set *set) {
         exact = exact && a->dense && (seen & a->support) == 0;
         seen |= a->support;
     }
-    if (exact && (fxa__set_lo(&both) == fxa__set_lo(&row->set) || fxa__set_hi(&both) == fxa__set_hi(&row->set))) return true;
+    if (exact && (fxa__set_lo(&both) == fxa__set_lo(&row->set) || fxa__set_hi(&both) == fxa__set_hi(&row->set)))
+        return true;
     if (exact && row->form.n == 2) return row_two_steps(r, &row->form, &both);
     for (int32_t input = 0; input < FXA_INPUT_COUNT; input++)
         if (row->support == 1u << input) return row_walk(r, row, input, &both);

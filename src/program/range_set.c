@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Small sets of whole numbers as ascending intervals: the values of atoms and forms, and the sets of bounds. Where
- * pieces run out a gap is filled, so a result may be too large but never too small; that is the safe side for both uses.
+ * pieces run out a gap is filled, so a result may be too large but never too small; that is the safe side for both
+ * uses.
  */
 #include "range.h"
 
@@ -43,8 +44,10 @@ fxa__set fxa__set_meet(const fxa__set *a, const fxa__set *b) {
     fxa__set out = {0};
     for (int i = 0, j = 0; i < a->n && j < b->n;) {
         fxa__set_add(&out, fxa__max_i64(a->at[i].lo, b->at[j].lo), fxa__min_i64(a->at[i].hi, b->at[j].hi));
-        if (a->at[i].hi < b->at[j].hi) i++;
-        else j++;
+        if (a->at[i].hi < b->at[j].hi)
+            i++;
+        else
+            j++;
     }
     return out;
 }

@@ -26,11 +26,11 @@ static bool facts_get(fxa_context *ctx, const char *text, fxa_facts *out) {
     return true;
 }
 
-#define OPEN INT32_MAX
-#define PURE FXA_FACT_PURE_MASK
-#define CAUSAL FXA_FACT_CAUSAL
-#define BOTTOM FXA_FACT_CAUSAL_BOTTOM_RIGHT
-#define WINDOW FXA_FACT_WINDOW
+#define OPEN    INT32_MAX
+#define PURE    FXA_FACT_PURE_MASK
+#define CAUSAL  FXA_FACT_CAUSAL
+#define BOTTOM  FXA_FACT_CAUSAL_BOTTOM_RIGHT
+#define WINDOW  FXA_FACT_WINDOW
 #define PADDING FXA_FACT_PADDING
 
 /* Only the mask is written, so PURE_MASK is set throughout. */
@@ -126,9 +126,9 @@ TEST(masks) {
     fxa_context_destroy(ctx);
 }
 
-#define NO_MASK FXA_FACT_NO_MASK
+#define NO_MASK  FXA_FACT_NO_MASK
 #define ADDITIVE FXA_FACT_ADDITIVE
-#define SOFTCAP FXA_FACT_SOFTCAP
+#define SOFTCAP  FXA_FACT_SOFTCAP
 
 /* Only the score is written, so NO_MASK is set throughout. Params: cap 0, other 1. */
 static const struct {
@@ -175,8 +175,9 @@ TEST(scores) {
         if (!facts_get(ctx, text, &f)) continue;
         if (f.flags != (facts_scores[i].flags | NO_MASK) || f.softcap_param != facts_scores[i].param ||
             f.softcap != facts_scores[i].cap)
-            T_FAIL("%s: flags 0x%x, param %d, cap %g, not 0x%x, %d, %g\n", facts_scores[i].score, f.flags, f.softcap_param,
-                   f.softcap, facts_scores[i].flags | NO_MASK, facts_scores[i].param, facts_scores[i].cap);
+            T_FAIL("%s: flags 0x%x, param %d, cap %g, not 0x%x, %d, %g\n", facts_scores[i].score, f.flags,
+                   f.softcap_param, f.softcap, facts_scores[i].flags | NO_MASK, facts_scores[i].param,
+                   facts_scores[i].cap);
     }
     fxa_context_destroy(ctx);
 }
@@ -184,8 +185,15 @@ TEST(scores) {
 TEST(depends) {
     fxa_context *ctx = facts_ctx();
     fxa_facts f;
-    enum { S = 1 << FXA_INPUT_SCORE, B = 1 << FXA_INPUT_B, H = 1 << FXA_INPUT_H, Q = 1 << FXA_INPUT_Q, K = 1 << FXA_INPUT_K,
-           QL = 1 << FXA_INPUT_Q_LEN, KL = 1 << FXA_INPUT_K_LEN };
+    enum {
+        S = 1 << FXA_INPUT_SCORE,
+        B = 1 << FXA_INPUT_B,
+        H = 1 << FXA_INPUT_H,
+        Q = 1 << FXA_INPUT_Q,
+        K = 1 << FXA_INPUT_K,
+        QL = 1 << FXA_INPUT_Q_LEN,
+        KL = 1 << FXA_INPUT_K_LEN
+    };
     T_REQUIRE(facts_get(ctx, "", &f));
     T_INT(f.score_depends, S);
     T_INT(f.mask_depends, 0);
@@ -193,7 +201,8 @@ TEST(depends) {
     T_REQUIRE(facts_get(ctx, "tensor t : f32[2]\nscore = score + t[h, q - k]\nmask = k < k_len - b && q < q_len", &f));
     T_INT(f.score_depends, S | H | Q | K);
     T_INT(f.mask_depends, B | Q | K | QL | KL);
-    T_REQUIRE(facts_get(ctx, "score = 0.5\nmask = score > 0.25 && q == 0", &f)); /* mask reads the new score: a constant */
+    T_REQUIRE(
+        facts_get(ctx, "score = 0.5\nmask = score > 0.25 && q == 0", &f)); /* mask reads the new score: a constant */
     T_INT(f.score_depends, 0);
     T_INT(f.mask_depends, Q);
     fxa_context_destroy(ctx);

@@ -6,7 +6,11 @@
 
 #include "program/program.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+const double brute_scores[BRUTE_SCORES] = {0.25, -3e30, NAN};
 
 fxa_tile brute_class(const fxa_program *p, const fxa_box *box, const double *params, const fxa_view *tensors,
                      const double *scores, int n_scores) {
@@ -33,6 +37,20 @@ fxa_tile brute_class(const fxa_program *p, const fxa_box *box, const double *par
 }
 
 fxa_box brute_box(int32_t b, int32_t h, int64_t q0, int64_t q1, int64_t k0, int64_t k1, int32_t q_len, int32_t k_len) {
-    fxa_box box = {{0, b, h, (int32_t)q0, (int32_t)k0, q_len, k_len, 0}, {0, b, h, (int32_t)q1, (int32_t)k1, q_len, k_len, 0}};
+    fxa_box box = {{0, b, h, (int32_t)q0, (int32_t)k0, q_len, k_len, 0},
+                   {0, b, h, (int32_t)q1, (int32_t)k1, q_len, k_len, 0}};
     return box;
+}
+
+const char *brute_name(fxa_tile t) { return t == FXA_TILE_EMPTY ? "EMPTY" : t == FXA_TILE_FULL ? "FULL" : "MIXED"; }
+
+void brute_show(const fxa_program *p, const fxa_box *box) {
+    static char text[1 << 16];
+    size_t needed;
+    fxa_error err;
+    if (fxa_program_print(p, text, sizeof text, &needed, &err) != FXA_OK) text[0] = 0;
+    printf("%s    over", text);
+    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++)
+        printf(" %s %d..%d", fxa__input_name((uint32_t)i), (int)box->lo[i], (int)box->hi[i]);
+    printf("\n");
 }
