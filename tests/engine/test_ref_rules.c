@@ -16,6 +16,7 @@ typedef struct rules {
     fxa_args args;
     double q[ROWS * WIDTH], k[KEYS * WIDTH], v[KEYS * WIDTH], dout[ROWS * WIDTH], dlse[ROWS];
     double o[ROWS * WIDTH], lse[ROWS], max[ROWS], sink;
+    double own_t[KEYS], own_x; /* of a user's backward program */
     double dq[ROWS * WIDTH], dk[KEYS * WIDTH], dv[KEYS * WIDTH], dsink, t[KEYS], dt[KEYS], x, dx;
 } rules;
 
@@ -45,8 +46,8 @@ static void rules_pass(rules *r, fxa_pass pass, const char *text, const char *bp
     fxa_program *program = NULL, *bprop = NULL;
     fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
     fxa_text bprop_part = {"bprop", bprop_text, SIZE_MAX};
-    fxa_capture capture = {.size = {KEYS}, .grad = pass == FXA_BACKWARD};
-    const void *tensors[] = {r->t};
+    fxa_capture capture = {.size = {KEYS}, .grad = pass == FXA_BACKWARD}, own_capture = {.size = {KEYS}};
+    const void *tensors[] = {r->t}, *own_tensors[] = {r->own_t};
     void *dtensors[] = {r->dt};
     config.kind = FXA_PROGRAM_BPROP, config.texts = &bprop_part, config.n_texts = 1;
     T_OK(fxa_program_parse(r->ctx, text, SIZE_MAX, &program, &err));
@@ -56,6 +57,11 @@ static void rules_pass(rules *r, fxa_pass pass, const char *text, const char *bp
     p.pass = (uint32_t)pass, p.program = program, p.bprop = bprop;
     p.captures = &capture, p.n_captures = args.n_tensors = fxa_program_tensor_count(program);
     args.params = &r->x, args.n_params = fxa_program_param_count(program), args.tensors = tensors;
+    if (bprop) {
+        p.bprop_captures = &own_capture, p.n_bprop_captures = args.n_bprop_tensors = fxa_program_tensor_count(bprop);
+        args.bprop_params = &r->own_x, args.n_bprop_params = fxa_program_param_count(bprop);
+        args.bprop_tensors = own_tensors;
+    }
     args.slot[FXA_SLOT_SINK] = &r->sink;
     if (!(p.flags & FXA_SINK)) args.slot[FXA_SLOT_SINK] = NULL;
     if (pass == FXA_FORWARD) {
@@ -441,6 +447,24 @@ TEST(bprop_replaces_the_derivative_by_score_only) { /* F-03 */
     for (int i = 0; i < KEYS * WIDTH; i++) T_NEAR(own.dk[i], 2 * r.dk[i], 1e-14);
     T_CHECK(memcmp(own.dv, r.dv, sizeof r.dv) == 0 && memcmp(own.dt, r.dt, sizeof r.dt) == 0);
     T_SAME(own.dx, r.dx);
+    rules_end(&r);
+    rules_end(&own);
+}
+
+TEST(bprop_has_params_and_tensors_of_its_own) { /* F-01, under names that the program uses for others */
+    rules r, own;
+    const char *text = "param x : float\ntensor t : f64[1]\nscore = score + x * t[q]";
+    rules_start(&r);
+    rules_start(&own);
+    r.x = own.x = 0.5;
+    own.own_x = 3;
+    for (int k = 0; k < KEYS; k++) own.own_t[k] = k + 1;
+    rules_both(&r, text);
+    rules_forward(&own, text);
+    rules_pass(&own, FXA_BACKWARD, text, "param x : float\ntensor t : f64[1]\ndscore = dscore * x * t[k]");
+    for (int i = 0; i < KEYS * WIDTH; i++) T_NEAR(own.dk[i], r.dk[i] * 3 * (i / WIDTH + 1), 1e-14);
+    T_SAME(own.dx, r.dx);
+    T_CHECK(memcmp(own.dt, r.dt, sizeof r.dt) == 0);
     rules_end(&r);
     rules_end(&own);
 }
