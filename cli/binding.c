@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Brings the values of the command line into the order of a program: captures, views, params. A value for a name that the
- * program does not have is an error, unless its text does mention it (then it was folded away). */
+ * Brings the values of the command line into the order of a program: captures, views, params. A value for a name that
+ * the program does not have is an error, unless its text does mention it (then it was folded away). */
 #include "job.h"
 
 #include <inttypes.h>
@@ -14,13 +14,15 @@ static int binding_unknown(cli *c, const char *what, const char *name, const cha
     for (size_t i = 0; i < n && list.size < 200; i++) buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
     const char *near = cli_nearest(name, names, n);
     int rc = n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has none", what, name)
-           : near   ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", what, name, near)
-                    : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", what, name, list.data);
+             : near
+                 ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", what, name, near)
+                 : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", what, name, list.data);
     buf_free(&list);
     return rc;
 }
 
-static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s, const fxa_program *program, cli_binding *out) {
+static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s, const fxa_program *program,
+                              cli_binding *out) {
     const char *names[FXA_MAX_PARAMS];
     for (size_t i = 0; i < out->n_params; i++) names[i] = fxa_program_param(program, i).name;
     for (size_t i = 0; i < v->n_params; i++) {
@@ -30,7 +32,9 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
         if (at < 0) return binding_unknown(c, "param", p->name, names, out->n_params);
         bool whole = p->value == floor(p->value) && fabs(p->value) <= 0x1p31 && p->value < 0x1p31;
         if (fxa_program_param(program, (size_t)at).type == FXA_INT && !whole)
-            return cli_fail(c, CLI_BAD_INPUT, "--param %.63s=%.17g: the param is an int; a whole number of 32 bits is expected", p->name, p->value);
+            return cli_fail(c, CLI_BAD_INPUT,
+                            "--param %.63s=%.17g: the param is an int; a whole number of 32 bits is expected", p->name,
+                            p->value);
         out->params[at] = p->value;
         out->has_param[at] = true;
     }
@@ -40,8 +44,8 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
 static int binding_tensor_set(cli *c, const cli_tensor *t, fxa_tensor_info info, size_t at, cli_binding *out) {
     const npy *a = &t->array;
     if (a->rank != info.rank || (t->dtype && t->dtype != info.dtype))
-        return cli_fail(c, CLI_BAD_INPUT, "--tensor %.63s: the program says %s of rank %d, given is %s of rank %d", info.name,
-                        fxa_dtype_name(info.dtype), info.rank, fxa_dtype_name(t->dtype), a->rank);
+        return cli_fail(c, CLI_BAD_INPUT, "--tensor %.63s: the program says %s of rank %d, given is %s of rank %d",
+                        info.name, fxa_dtype_name(info.dtype), info.rank, fxa_dtype_name(t->dtype), a->rank);
     fxa_view *view = &out->views[at];
     *view = (fxa_view){a->data, info.dtype, info.rank, {0}, {0}};
     for (int d = 0; d < info.rank; d++) {
@@ -79,15 +83,16 @@ int binding_require(cli *c, const cli_binding *b, const fxa_program *program, bo
     const char *prefix = own ? "bprop-" : "";
     for (size_t i = 0; params && i < b->n_params; i++)
         if (!b->has_param[i])
-            return cli_fail(c, CLI_BAD_INPUT, "param '%s' has no value; give --%sparam %s=VALUE", fxa_program_param(program, i).name,
-                            prefix, fxa_program_param(program, i).name);
+            return cli_fail(c, CLI_BAD_INPUT, "param '%s' has no value; give --%sparam %s=VALUE",
+                            fxa_program_param(program, i).name, prefix, fxa_program_param(program, i).name);
     for (size_t i = 0; i < b->n_tensors; i++) {
         fxa_tensor_info t = fxa_program_tensor(program, i);
         if (only_sizes && !b->sized[i])
-            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no size; give --tensor-size %s=N,N or --tensor %s=FILE", t.name, t.name, t.name);
+            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no size; give --tensor-size %s=N,N or --tensor %s=FILE",
+                            t.name, t.name, t.name);
         if (!only_sizes && !b->data[i])
-            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no data; give --%stensor %s=FILE (%s of rank %d)", t.name, prefix,
-                            t.name, fxa_dtype_name(t.dtype), t.rank);
+            return cli_fail(c, CLI_BAD_INPUT, "tensor '%s' has no data; give --%stensor %s=FILE (%s of rank %d)",
+                            t.name, prefix, t.name, fxa_dtype_name(t.dtype), t.rank);
     }
     return CLI_OK;
 }
@@ -97,7 +102,8 @@ static void binding_random_data(cli *c, cli_binding *b, size_t i, int64_t count,
     fxa_dtype dtype = b->views[i].dtype;
     void *data = cli_alloc_array(c, count, fxa_dtype_size(dtype));
     for (int64_t k = 0; k < count; k++) {
-        double x = dtype_is_float(dtype) ? random_real(random, -1, 1) : (double)(random_bits(random) % (dtype == FXA_B8 ? 2 : 8));
+        double x = dtype_is_float(dtype) ? random_real(random, -1, 1)
+                                         : (double)(random_bits(random) % (dtype == FXA_B8 ? 2 : 8));
         element_set(dtype, data, k, x);
     }
     b->data[i] = b->views[i].data = data;
@@ -106,7 +112,8 @@ static void binding_random_data(cli *c, cli_binding *b, size_t i, int64_t count,
 void binding_fill(cli *c, cli_binding *b, const fxa_program *program, int64_t side, cli_random *random) {
     for (size_t i = 0; i < b->n_params; i++) {
         if (b->has_param[i]) continue;
-        b->params[i] = fxa_program_param(program, i).type == FXA_INT ? (double)(1 + random_bits(random) % 8) : random_real(random, 0.5, 1.5);
+        b->params[i] = fxa_program_param(program, i).type == FXA_INT ? (double)(1 + random_bits(random) % 8)
+                                                                     : random_real(random, 0.5, 1.5);
         b->has_param[i] = true;
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
@@ -127,8 +134,7 @@ void binding_describe_missing(const cli_binding *b, const fxa_program *program, 
     for (size_t i = 0; i < b->n_params; i++)
         if (!b->has_param[i]) buf_printf(out, "%sparam %s", out->size ? ", " : "", fxa_program_param(program, i).name);
     for (size_t i = 0; i < b->n_tensors; i++)
-        if (!b->data[i])
-            buf_printf(out, "%stensor %s", out->size ? ", " : "", fxa_program_tensor(program, i).name);
+        if (!b->data[i]) buf_printf(out, "%stensor %s", out->size ? ", " : "", fxa_program_tensor(program, i).name);
 }
 
 fxa_tensor_range *binding_ranges(cli *c, const cli_binding *b) {

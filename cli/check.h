@@ -32,9 +32,9 @@ typedef struct check_state {
 } check_state;
 
 void check_add(check_state *s, check_finding finding);
-int check_engine(cli *c, check_state *s);      /* against ref, and bit by bit against itself */
-int check_derivative(cli *c, check_state *s);  /* gradients of a whole run against finite differences */
-int check_pairs(cli *c, check_state *s);       /* d score of single pairs: finite differences, and the user's backward */
+int check_engine(cli *c, check_state *s);     /* against ref, and bit by bit against itself */
+int check_derivative(cli *c, check_state *s); /* gradients of a whole run against finite differences */
+int check_pairs(cli *c, check_state *s);      /* d score of single pairs: finite differences, and the user's backward */
 const char *check_place(cli *c, const trial_array *a, int64_t index); /* "b 0, h 1, row 3, feature 2" */
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients against central finite differences of L = sum(dO * O) + sum(dLSE * LSE), in f64 on the reference engine, at
- * sampled elements of Q, K, V, every float tensor and every float param. Float tensors are widened to f64 for it, so that
- * steps are exact. Two step sizes give one Richardson value of order h^4. */
+ * sampled elements of Q, K, V, every float tensor and every float param. Float tensors are widened to f64 for it, so
+ * that steps are exact. Two step sizes give one Richardson value of order h^4. */
 #include "check.h"
 
 #include <math.h>
@@ -30,7 +30,8 @@ static int diff_widen_program(cli *c, const fxa_program *program, fxa_program **
             buf_add(&wide, text, (size_t)(colon + 2 - text));
             buf_text(&wide, "f64[");
             buf_add(&wide, colon + 2 + cut, n - (size_t)(colon + 2 + (ptrdiff_t)cut - text));
-        } else buf_add(&wide, text, n);
+        } else
+            buf_add(&wide, text, n);
         text += n;
     }
     fxa_status status = fxa_program_parse(c->ctx, wide.data ? wide.data : "", wide.size, out, &err);
@@ -94,8 +95,8 @@ typedef struct diff_tally {
     int64_t at, compared, kinks, not_finite;
 } diff_tally;
 
-/* Steps shrink until the values agree. When they never do, it is a failure only if finite differences agree with themselves;
- * else the point lies at a kink or jump. */
+/* Steps shrink until the values agree. When they never do, it is a failure only if finite differences agree with
+ * themselves; else the point lies at a kink or jump. */
 static int diff_point(cli *c, diff_state *d, double *x, double gradient, int64_t index, diff_tally *tally) {
     double least = INFINITY, h = DIFF_STEP * fmax(1, fabs(*x));
     bool steady = false, finite = false;
@@ -109,8 +110,10 @@ static int diff_point(cli *c, diff_state *d, double *x, double gradient, int64_t
         steady = steady || fabs(fine - wide) <= DIFF_TOLERANCE * (1 + fabs(fine));
         if (error < least) least = error;
     }
-    if (!finite && !isfinite(gradient)) tally->not_finite++;
-    else if (!(least <= DIFF_TOLERANCE) && !steady && isfinite(gradient)) tally->kinks++;
+    if (!finite && !isfinite(gradient))
+        tally->not_finite++;
+    else if (!(least <= DIFF_TOLERANCE) && !steady && isfinite(gradient))
+        tally->kinks++;
     else {
         tally->compared++;
         if (least > tally->worst) {
@@ -131,10 +134,13 @@ static int diff_array(cli *c, check_state *s, diff_state *d, const char *what, d
         if (rc != CLI_OK) return rc;
         progress_step((uint64_t)i);
     }
-    const char *note = cli_format(c, "%lld points%s%s", (long long)tally.compared,
-                                  tally.kinks ? cli_format(c, ", %lld at kinks left out", (long long)tally.kinks) : "",
-                                  tally.not_finite ? cli_format(c, ", %lld not finite", (long long)tally.not_finite) : "");
-    check_verdict verdict = !tally.compared ? CHECK_SKIPPED : tally.worst <= DIFF_TOLERANCE ? CHECK_PASSED : CHECK_FAILED;
+    const char *note =
+        cli_format(c, "%lld points%s%s", (long long)tally.compared,
+                   tally.kinks ? cli_format(c, ", %lld at kinks left out", (long long)tally.kinks) : "",
+                   tally.not_finite ? cli_format(c, ", %lld not finite", (long long)tally.not_finite) : "");
+    check_verdict verdict = !tally.compared                 ? CHECK_SKIPPED
+                            : tally.worst <= DIFF_TOLERANCE ? CHECK_PASSED
+                                                            : CHECK_FAILED;
     check_add(s, (check_finding){"derivative", what, verdict, tally.worst, DIFF_TOLERANCE,
                                  tally.worst > 0 ? check_place(c, gradient, tally.at) : "", note});
     return CLI_OK;
@@ -145,7 +151,8 @@ static double *diff_input(trial *t, cli_job *job, const trial_array *a) {
     if (strcmp(a->name, "dQ") == 0) return t->args.slot[FXA_SLOT_Q];
     if (strcmp(a->name, "dK") == 0) return t->args.slot[FXA_SLOT_K];
     if (strcmp(a->name, "dV") == 0) return t->args.slot[FXA_SLOT_V];
-    int32_t tensor = fxa_program_tensor_find(job->program, a->name + 2), param = fxa_program_param_find(job->program, a->name + 2);
+    int32_t tensor = fxa_program_tensor_find(job->program, a->name + 2),
+            param = fxa_program_param_find(job->program, a->name + 2);
     return tensor >= 0 ? (double *)(uintptr_t)job->bind.data[tensor] : &job->bind.params[param];
 }
 
@@ -162,7 +169,8 @@ int check_derivative(cli *c, check_state *s) {
     for (size_t i = 0; rc == CLI_OK && i < d.t->n_arrays; i++) {
         const trial_array *a = &d.t->arrays[i];
         if (!a->backward || a->count == 0) continue;
-        progress_begin(cli_format(c, "finite differences of %s", a->name), (uint64_t)(a->count < s->samples ? a->count : s->samples));
+        progress_begin(cli_format(c, "finite differences of %s", a->name),
+                       (uint64_t)(a->count < s->samples ? a->count : s->samples));
         rc = diff_array(c, s, &d, a->name, diff_input(d.t, wide, a), a);
         progress_end();
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench: times one pass of the engine at hand on random data. Work is counted by the pairs that the mask leaves: a forward
- * multiplies-and-adds d + dv times per pair, a backward 3 d + 2 dv times. */
+ * bench: times one pass of the engine at hand on random data. Work is counted by the pairs that the mask leaves: a
+ * forward multiplies-and-adds d + dv times per pair, a backward 3 d + 2 dv times. */
 #include "explain.h"
 #include "pairs.h"
 #include "trial.h"
@@ -70,8 +70,9 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
         return;
     }
     buf_printf(&c->out, "%s %s, %s, %s\n", r->engine, pass, problem_shape_text(c, &job->problem), dtype);
-    buf_printf(&c->out, "best %.4g s, median %.4g s of %" PRId64 ", %.4g GFLOP/s over %" PRIu64 " pairs%s\n", r->best, r->median,
-               r->reps, r->gflops, r->pairs, r->exact ? "" : " (all of them: what the mask leaves was not counted)");
+    buf_printf(&c->out, "best %.4g s, median %.4g s of %" PRId64 ", %.4g GFLOP/s over %" PRIu64 " pairs%s\n", r->best,
+               r->median, r->reps, r->gflops, r->pairs,
+               r->exact ? "" : " (all of them: what the mask leaves was not counted)");
 }
 
 int cmd_bench(cli *c) {
@@ -89,10 +90,10 @@ int cmd_bench(cli *c) {
     if (rc == CLI_OK) rc = job_whole_program(c, job, &whole);
     if (rc != CLI_OK) return rc;
     job_fill(c, job, &random);
-    rc = pairs_count(c, job, whole, &r.pairs, &r.exact);
-    if (rc != CLI_OK) return rc;
     trial_data_make(c, &job->problem, &random, &data);
-    rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true, &t);
+    rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true,
+                    &t);
+    if (rc == CLI_OK) rc = pairs_count(c, job, whole, &r.pairs, &r.exact);
     if (rc == CLI_OK) rc = bench_time(c, t, &r);
     if (rc != CLI_OK) return rc;
     double d = (double)job->problem.d, dv = (double)job->problem.dv;

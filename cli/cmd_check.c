@@ -73,7 +73,9 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = check_pairs(c, s);
     if (rc == CLI_OK) rc = check_derivative(c, s);
     if (rc != CLI_OK) return rc;
-    if (c->json) check_report_json(c, s, missing_text);
-    else check_report(c, s, missing_text);
+    if (c->json)
+        check_report_json(c, s, missing_text);
+    else
+        check_report(c, s, missing_text);
     return s->failed ? CLI_CHECK_FAILED : CLI_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * explain: every stage of the flow for a program and a shape, as text or as JSON. What is shown is the program that runs,
- * ready masks included. First everything is found out (explain_gather), then it is written. */
+ * explain: every stage of the flow for a program and a shape, as text or as JSON. What is shown is the program that
+ * runs, ready masks included. First everything is found out (explain_gather), then it is written. */
 #include "explain.h"
 
 #include <inttypes.h>
@@ -23,8 +23,9 @@ static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_H, 0, job->problem.hq > 0 ? job->problem.hq - 1 : 0, &e->h);
     if (rc != CLI_OK) return rc;
     e->has_tiles = job->problem.b > 0 && job->problem.hq > 0;
-    if (e->has_tiles && fxa_tiles_count(c->ctx, &job->problem, e->b, e->h, e->tile[0], e->tile[1], binding_params(&job->bind),
-                                        binding_ranges(c, &job->bind), &e->tiles, &err) != FXA_OK)
+    if (e->has_tiles &&
+        fxa_tiles_count(c->ctx, &job->problem, e->b, e->h, e->tile[0], e->tile[1], binding_params(&job->bind),
+                        binding_ranges(c, &job->bind), &e->tiles, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     return CLI_OK;
 }
@@ -37,7 +38,8 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
         p.engine = NULL; /* every engine is asked */
         if (fxa_support_query(c->ctx, &p, NULL, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
         e->support[pass] = cli_alloc_array(c, (int64_t)count, sizeof(fxa_support));
-        if (fxa_support_query(c->ctx, &p, e->support[pass], &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+        if (fxa_support_query(c->ctx, &p, e->support[pass], &count, &err) != FXA_OK)
+            return cli_fail_library(c, &err, NULL);
         e->n_support[pass] = count;
     }
     return CLI_OK;
@@ -49,7 +51,8 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     explain_assume_sizes(&job->bprop_bind);
     int rc = job_whole_program(c, job, &e->program);
     if (rc != CLI_OK) return rc;
-    if (fxa_program_derivative(e->program, &e->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, "derivative");
+    if (fxa_program_derivative(e->program, &e->derivative, &err) != FXA_OK)
+        return cli_fail_library(c, &err, "derivative");
     cli_own_program(c, e->derivative);
     fxa_program_facts(e->program, &e->facts);
     e->canonical = program_text(c, e->program);
@@ -66,7 +69,9 @@ int cmd_explain(cli *c) {
     int rc = job_make(c, false, &job);
     if (rc == CLI_OK) rc = explain_gather(c, job, e);
     if (rc != CLI_OK) return rc;
-    if (c->json) explain_json(c, job, e);
-    else explain_text(c, job, e);
+    if (c->json)
+        explain_json(c, job, e);
+    else
+        explain_text(c, job, e);
     return CLI_OK;
 }

@@ -23,8 +23,10 @@ int cmd_engines(cli *c) {
         json_open(&j, "engines", '[');
     }
     for (size_t i = 0; fxa_engine_name(i); i++) {
-        if (c->json) json_string(&j, NULL, fxa_engine_name(i));
-        else buf_printf(&c->out, "%s\n", fxa_engine_name(i));
+        if (c->json)
+            json_string(&j, NULL, fxa_engine_name(i));
+        else
+            buf_printf(&c->out, "%s\n", fxa_engine_name(i));
     }
     if (c->json) {
         json_close(&j, ']');

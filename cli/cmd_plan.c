@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan save|show|load FILE: a compiled plan as bytes. show tells everything that is inside, load that it can be used here. */
+ * plan save|show|load FILE: a compiled plan as bytes. show tells everything that is inside, load that it can be used
+ * here. */
 #include "explain.h"
 
 #include <errno.h>
@@ -23,10 +24,14 @@ static int plan_read_file(cli *c, const char *path, fxa_plan **out, size_t *size
     fclose(f);
     *size = bytes.size;
     int rc = CLI_OK;
-    if (failed) rc = cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(reason));
-    else if (bytes.size >= PLAN_MAX_FILE) rc = cli_fail(c, CLI_BAD_INPUT, "%.300s is larger than a plan may be", path);
-    else if (fxa_plan_load(c->ctx, bytes.data ? bytes.data : "", bytes.size, out, &err) != FXA_OK) rc = cli_fail_library(c, &err, path);
-    else cli_own_plan(c, *out);
+    if (failed)
+        rc = cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(reason));
+    else if (bytes.size >= PLAN_MAX_FILE)
+        rc = cli_fail(c, CLI_BAD_INPUT, "%.300s is larger than a plan may be", path);
+    else if (fxa_plan_load(c->ctx, bytes.data ? bytes.data : "", bytes.size, out, &err) != FXA_OK)
+        rc = cli_fail_library(c, &err, path);
+    else
+        cli_own_plan(c, *out);
     buf_free(&bytes);
     return rc;
 }
@@ -63,14 +68,35 @@ static void plan_head(cli *c, const char *path, size_t size, const fxa_plan *pla
         json_close(&j, '}');
         return;
     }
-    buf_printf(&c->out, "%s: %zu bytes, key %s\nengine %s, %s, workspace %zu bytes, %sdeterministic\n%s, %s\n", path, size, text,
-               fxa_plan_engine(plan), p.pass ? "backward" : "forward", fxa_plan_workspace(plan), fxa_plan_is_deterministic(plan) ? "" : "not ",
-               problem_shape_text(c, &p), fxa_dtype_name((fxa_dtype)p.q.dtype));
+    buf_printf(&c->out, "%s: %zu bytes, key %s\nengine %s, %s, workspace %zu bytes, %sdeterministic\n%s, %s\n", path,
+               size, text, fxa_plan_engine(plan), p.pass ? "backward" : "forward", fxa_plan_workspace(plan),
+               fxa_plan_is_deterministic(plan) ? "" : "not ", problem_shape_text(c, &p),
+               fxa_dtype_name((fxa_dtype)p.q.dtype));
 }
 
-static const char *const plan_flags[] = {"causal", "window", "bottom-right", "padding", "packed", "paged", "sink-zero", "sink", "dropout",
-                                         "lse", "max", "dlse", "dq", "dk", "dv", "dsink", "accumulate-out", "accumulate-dq",
-                                         "accumulate-dk", "accumulate-dv", "accumulate-dsink", "accumulate-dtensors", "accumulate-dparams"};
+static const char *const plan_flags[] = {"causal",
+                                         "window",
+                                         "bottom-right",
+                                         "padding",
+                                         "packed",
+                                         "paged",
+                                         "sink-zero",
+                                         "sink",
+                                         "dropout",
+                                         "lse",
+                                         "max",
+                                         "dlse",
+                                         "dq",
+                                         "dk",
+                                         "dv",
+                                         "dsink",
+                                         "accumulate-out",
+                                         "accumulate-dq",
+                                         "accumulate-dk",
+                                         "accumulate-dv",
+                                         "accumulate-dsink",
+                                         "accumulate-dtensors",
+                                         "accumulate-dparams"};
 #define PLAN_N_FLAGS (sizeof plan_flags / sizeof plan_flags[0])
 
 /* Operands that a pass uses, in the order of the struct; rows have three axes, sinks one. */
@@ -85,16 +111,24 @@ typedef struct plan_operand {
 static void plan_list_operands(const fxa_problem *p, plan_operand *out) {
     bool bwd = p->pass == FXA_BACKWARD;
     uint32_t f = p->flags;
-    const plan_operand list[PLAN_N_OPERANDS] = {
-        {"Q", &p->q, 0, 4, true}, {"K", &p->k, 0, 4, true}, {"V", &p->v, 0, 4, true}, {"O", &p->o, 0, 4, true},
-        {"LSE", &p->lse, 0, 3, bwd || (f & FXA_WANT_LSE)}, {"max", &p->max, 0, 3, (f & FXA_WANT_MAX) != 0},
-        {"dO", &p->dout, 0, 4, bwd}, {"dLSE", &p->dlse, 0, 3, (f & FXA_GRAD_LSE) != 0}, {"dQ", &p->dq, 0, 4, (f & FXA_GRAD_Q) != 0},
-        {"dK", &p->dk, 0, 4, (f & FXA_GRAD_K) != 0}, {"dV", &p->dv_grad, 0, 4, (f & FXA_GRAD_V) != 0},
-        {"sink", &p->sink, 1, 1, (f & FXA_SINK) != 0}, {"dsink", &p->dsink, 1, 1, (f & FXA_GRAD_SINK) != 0}};
+    const plan_operand list[PLAN_N_OPERANDS] = {{"Q", &p->q, 0, 4, true},
+                                                {"K", &p->k, 0, 4, true},
+                                                {"V", &p->v, 0, 4, true},
+                                                {"O", &p->o, 0, 4, true},
+                                                {"LSE", &p->lse, 0, 3, bwd || (f & FXA_WANT_LSE)},
+                                                {"max", &p->max, 0, 3, (f & FXA_WANT_MAX) != 0},
+                                                {"dO", &p->dout, 0, 4, bwd},
+                                                {"dLSE", &p->dlse, 0, 3, (f & FXA_GRAD_LSE) != 0},
+                                                {"dQ", &p->dq, 0, 4, (f & FXA_GRAD_Q) != 0},
+                                                {"dK", &p->dk, 0, 4, (f & FXA_GRAD_K) != 0},
+                                                {"dV", &p->dv_grad, 0, 4, (f & FXA_GRAD_V) != 0},
+                                                {"sink", &p->sink, 1, 1, (f & FXA_SINK) != 0},
+                                                {"dsink", &p->dsink, 1, 1, (f & FXA_GRAD_SINK) != 0}};
     memcpy(out, list, sizeof list);
 }
 
-static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan *plan, const char *program, const char *bprop) {
+static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan *plan, const char *program,
+                           const char *bprop) {
     fxa_problem p;
     plan_operand operands[PLAN_N_OPERANDS];
     json j = json_begin(&c->out);
@@ -114,7 +148,8 @@ static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan
         json_open(&j, operands[i].name, '{');
         json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)operands[i].operand->dtype));
         json_open(&j, "strides", '[');
-        for (int d = 0; d < operands[i].count; d++) json_int(&j, NULL, operands[i].operand->stride[operands[i].first + d]);
+        for (int d = 0; d < operands[i].count; d++)
+            json_int(&j, NULL, operands[i].operand->stride[operands[i].first + d]);
         json_close(&j, ']');
         json_close(&j, '}');
     }
@@ -153,12 +188,13 @@ static void plan_show_text(cli *c, const fxa_plan *plan, const char *program, co
     buf_text(&c->out, "operands\n");
     for (int i = 0; i < PLAN_N_OPERANDS; i++)
         if (operands[i].used)
-            buf_printf(&c->out, "  %-6s %-5s strides %s\n", operands[i].name, fxa_dtype_name((fxa_dtype)operands[i].operand->dtype),
+            buf_printf(&c->out, "  %-6s %-5s strides %s\n", operands[i].name,
+                       fxa_dtype_name((fxa_dtype)operands[i].operand->dtype),
                        sizes_text(c, operands[i].operand->stride + operands[i].first, operands[i].count));
     for (size_t i = 0; i < p.n_captures; i++) {
         fxa_tensor_info t = fxa_program_tensor(p.program, i);
-        buf_printf(&c->out, "  tensor %s %s%s%s\n", t.name, fxa_dtype_name(t.dtype), sizes_text(c, p.captures[i].size, t.rank),
-                   p.captures[i].grad ? ", gradient" : "");
+        buf_printf(&c->out, "  tensor %s %s%s%s\n", t.name, fxa_dtype_name(t.dtype),
+                   sizes_text(c, p.captures[i].size, t.rank), p.captures[i].grad ? ", gradient" : "");
     }
 }
 
@@ -169,9 +205,11 @@ static int plan_show(cli *c, const char *path) {
     int rc = plan_read_file(c, path, &plan, &size);
     if (rc != CLI_OK) return rc;
     fxa_plan_problem(plan, &p);
-    const char *program = p.program ? program_text(c, p.program) : "", *bprop = p.bprop ? program_text(c, p.bprop) : NULL;
+    const char *program = p.program ? program_text(c, p.program) : "",
+               *bprop = p.bprop ? program_text(c, p.bprop) : NULL;
     if (!program || (p.bprop && !bprop)) return cli_exit_code(c->error.status);
-    if (c->json) plan_show_json(c, path, size, plan, program, bprop);
+    if (c->json)
+        plan_show_json(c, path, size, plan, program, bprop);
     else {
         plan_head(c, path, size, plan);
         plan_show_text(c, plan, program, bprop);
@@ -228,8 +266,8 @@ int cmd_plan(cli *c) {
     int which = 0;
     while (which < 3 && strcmp(action, actions[which]) != 0) which++;
     if (which == 3)
-        return cli_fail(c, CLI_BAD_INPUT, "'plan' is followed by save, show or load and a file%s%s%s", near ? "; did you mean '" : "",
-                        near ? near : "", near ? "'?" : "");
+        return cli_fail(c, CLI_BAD_INPUT, "'plan' is followed by save, show or load and a file%s%s%s",
+                        near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     if (c->n_operands != 2) return cli_fail(c, CLI_BAD_INPUT, "'plan %s' takes one file", action);
     return which == 0 ? plan_save(c, path) : which == 1 ? plan_show(c, path) : plan_load(c, path);
 }

@@ -18,7 +18,8 @@ int plot_level(const plot *p, double score) {
 }
 
 uint32_t plot_colour(int level) {
-    static const uint8_t anchors[5][3] = {{58, 60, 150}, {38, 120, 165}, {40, 160, 130}, {120, 190, 80}, {240, 200, 50}};
+    static const uint8_t anchors[5][3] = {
+        {58, 60, 150}, {38, 120, 165}, {40, 160, 130}, {120, 190, 80}, {240, 200, 50}};
     double x = 4.0 * level / (PLOT_LEVELS - 1);
     int at = x >= 4 ? 3 : (int)x;
     uint32_t colour = 0;
@@ -31,7 +32,12 @@ uint32_t plot_colour(int level) {
 
 static const char *plot_ordinal(cli *c, int64_t n) {
     int64_t last = n % 10, teen = n / 10 % 10;
-    return cli_format(c, "%" PRId64 "%s", n, teen == 1 ? "th" : last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th");
+    return cli_format(c, "%" PRId64 "%s", n,
+                      teen == 1   ? "th"
+                      : last == 1 ? "st"
+                      : last == 2 ? "nd"
+                      : last == 3 ? "rd"
+                                  : "th");
 }
 
 /* What the picture leaves out, in words. */
@@ -40,7 +46,8 @@ static const char *plot_sampling(cli *c, int64_t q_step, int64_t k_step, const c
     if (q_step == k_step) return cli_format(c, "every %s %s and %s is drawn", plot_ordinal(c, q_step), rows, columns);
     if (k_step == 1) return cli_format(c, "every %s %s is drawn", plot_ordinal(c, q_step), rows);
     if (q_step == 1) return cli_format(c, "every %s %s is drawn", plot_ordinal(c, k_step), columns);
-    return cli_format(c, "every %s %s and every %s %s is drawn", plot_ordinal(c, q_step), rows, plot_ordinal(c, k_step), columns);
+    return cli_format(c, "every %s %s and every %s %s is drawn", plot_ordinal(c, q_step), rows, plot_ordinal(c, k_step),
+                      columns);
 }
 
 static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile) {
@@ -86,12 +93,14 @@ static int plot_tiles(cli *c, const cli_job *job, const fxa_program *program, pl
     fxa_error err;
     p->tile = cli_alloc_array(c, p->q.tiles * p->k.tiles, 1);
     for (int64_t i = 0; i < p->q.tiles * p->k.tiles; i++) {
-        int64_t lo[2] = {i / p->k.tiles * p->q.tile_step * p->q.tile, i % p->k.tiles * p->k.tile_step * p->k.tile}, hi[2];
+        int64_t lo[2] = {i / p->k.tiles * p->q.tile_step * p->q.tile, i % p->k.tiles * p->k.tile_step * p->k.tile},
+                hi[2];
         hi[0] = lo[0] + p->q.tile < p->q.size ? lo[0] + p->q.tile - 1 : p->q.size - 1;
         hi[1] = lo[1] + p->k.tile < p->k.size ? lo[1] + p->k.tile - 1 : p->k.size - 1;
         p->tile[i] = (uint8_t)pairs_classify(program, &job->problem, &job->bind, ranges, bh, lo, hi);
     }
-    if (fxa_tiles_count(c->ctx, &job->problem, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges, &p->counts, &err) != FXA_OK)
+    if (fxa_tiles_count(c->ctx, &job->problem, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges,
+                        &p->counts, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     return CLI_OK;
 }
@@ -106,7 +115,8 @@ static int64_t plot_default_tile(int64_t size) {
 static int plot_read_options(cli *c, const cli_job *job, plot *p) {
     const fxa_problem *problem = &job->problem;
     const char *text = opt_get(c, OPT_TILE);
-    int64_t tile[2] = {plot_default_tile(problem->sq), plot_default_tile(problem->sk)}, most = opt_has(c, OPT_SVG) ? 128 : 64;
+    int64_t tile[2] = {plot_default_tile(problem->sq), plot_default_tile(problem->sk)},
+            most = opt_has(c, OPT_SVG) ? 128 : 64;
     p->at = 1;
     if (problem->b < 1 || problem->hq < 1 || problem->sq < 1 || problem->sk < 1)
         return cli_fail(c, CLI_BAD_INPUT, "--shape: there is nothing to draw; b, h, sq and sk must be at least 1");
@@ -129,10 +139,13 @@ static void plot_words(cli *c, const cli_job *job, const fxa_program *program, p
     p->changes_score = !(facts.flags & (FXA_FACT_IDENTITY | FXA_FACT_PURE_MASK));
     p->sampled = plot_sampling(c, p->q.step, p->k.step, "row", "column");
     p->tiles_sampled = plot_sampling(c, p->q.tile_step, p->k.tile_step, "row of tiles", "column of tiles");
-    for (size_t i = 0; i < job->sources.n; i++) buf_printf(&title, "%s%s", i ? " + " : "", job->sources.list[i].prefix ? job->sources.list[i].shown : job->sources.list[i].name);
+    for (size_t i = 0; i < job->sources.n; i++)
+        buf_printf(&title, "%s%s", i ? " + " : "",
+                   job->sources.list[i].prefix ? job->sources.list[i].shown : job->sources.list[i].name);
     if (job->problem.flags & FXA_CAUSAL) buf_printf(&title, "%scausal", title.size ? " + " : "");
     if (job->problem.flags & FXA_WINDOW)
-        buf_printf(&title, "%swindow %" PRId64 ",%" PRId64, title.size ? " + " : "", job->problem.window_left, job->problem.window_right);
+        buf_printf(&title, "%swindow %" PRId64 ",%" PRId64, title.size ? " + " : "", job->problem.window_left,
+                   job->problem.window_right);
     p->title = cli_format(c, "%.80s", title.size ? title.data : "identity");
     buf_free(&title);
 }
@@ -157,7 +170,8 @@ static void plot_json(cli *c, const plot *p) {
     json_open(&j, "score", '[');
     for (int64_t i = 0; i < p->q.cells; i++) {
         json_open(&j, NULL, '[');
-        for (int64_t k = 0; k < p->k.cells; k++) json_number(&j, NULL, p->mask[i * p->k.cells + k] ? p->score[i * p->k.cells + k] : (double)NAN);
+        for (int64_t k = 0; k < p->k.cells; k++)
+            json_number(&j, NULL, p->mask[i * p->k.cells + k] ? p->score[i * p->k.cells + k] : (double)NAN);
         json_close(&j, ']');
     }
     json_close(&j, ']');
@@ -210,7 +224,9 @@ int cmd_plot(cli *c) {
     if (rc == CLI_OK) rc = plot_tiles(c, job, program, p);
     if (rc == CLI_OK && svg) rc = plot_write_svg(c, p, svg);
     if (rc != CLI_OK) return rc;
-    if (c->json) plot_json(c, p);
-    else if (!svg) plot_term(c, p, isatty(STDOUT_FILENO) && !getenv("NO_COLOR"));
+    if (c->json)
+        plot_json(c, p);
+    else if (!svg)
+        plot_term(c, p, isatty(STDOUT_FILENO) && !getenv("NO_COLOR"));
     return CLI_OK;
 }

@@ -78,10 +78,11 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
 static void run_report(cli *c, const run_state *r, const run_pass *passes) {
     buf_printf(&c->out, "%s, %s\n", problem_shape_text(c, &r->forward_problem), fxa_dtype_name(r->q.dtype));
     for (int i = 0; i <= r->backward; i++)
-        buf_printf(&c->out, "%-8s  engine %s, workspace %zu bytes, %.3g s\n", passes[i].name, passes[i].engine, passes[i].workspace, passes[i].seconds);
+        buf_printf(&c->out, "%-8s  engine %s, workspace %zu bytes, %.3g s\n", passes[i].name, passes[i].engine,
+                   passes[i].workspace, passes[i].seconds);
     for (size_t i = 0; i < r->n_outputs; i++)
-        buf_printf(&c->out, "%-8s  %s  %s%s\n", r->outputs[i].what, r->outputs[i].path, fxa_dtype_name(r->outputs[i].dtype),
-                   sizes_text(c, r->outputs[i].size, r->outputs[i].rank));
+        buf_printf(&c->out, "%-8s  %s  %s%s\n", r->outputs[i].what, r->outputs[i].path,
+                   fxa_dtype_name(r->outputs[i].dtype), sizes_text(c, r->outputs[i].size, r->outputs[i].rank));
 }
 
 int cmd_run(cli *c) {
@@ -99,7 +100,9 @@ int cmd_run(cli *c) {
     if (rc == CLI_OK && r->backward) rc = run_one(c, r, &r->backward_problem, &passes[1]);
     if (rc == CLI_OK) rc = run_write_outputs(c, r);
     if (rc != CLI_OK) return rc;
-    if (c->json) run_report_json(c, r, passes);
-    else run_report(c, r, passes);
+    if (c->json)
+        run_report_json(c, r, passes);
+    else
+        run_report(c, r, passes);
     return CLI_OK;
 }

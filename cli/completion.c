@@ -9,7 +9,9 @@
 
 static const char *const completion_shells[] = {"bash", "zsh", "fish"};
 
-static bool completion_has(int option, int command) { return cli_options[option].commands & (1u << command); }
+static bool completion_has(int option, int command) {
+    return cli_options[option].commands & (1u << command);
+}
 
 /* The words of "a|b|c" with blanks between; nothing when there is no choice. */
 static void completion_words(cli_buf *out, const char *choices) {
@@ -31,8 +33,10 @@ static void completion_bash(cli_buf *out) {
         const cli_option_info *o = &cli_options[i];
         if (o->kind == CLI_FLAG) continue;
         buf_printf(out, "        --%s) ", o->name);
-        if (i == OPT_ENGINE) buf_text(out, "words=$(fxattn engines 2>/dev/null) ;;\n");
-        else if (strstr(o->value, "FILE")) buf_text(out, "files=1 ;;\n");
+        if (i == OPT_ENGINE)
+            buf_text(out, "words=$(fxattn engines 2>/dev/null) ;;\n");
+        else if (strstr(o->value, "FILE"))
+            buf_text(out, "files=1 ;;\n");
         else {
             buf_text(out, "words=\"");
             completion_words(out, o->value);
@@ -42,8 +46,10 @@ static void completion_bash(cli_buf *out) {
     buf_text(out, "        *) case ${COMP_WORDS[1]} in\n");
     for (int i = 0; i < CMD_COUNT; i++) {
         buf_printf(out, "            %s) words=\"", cli_commands[i].name);
-        if (i == CMD_HELP) completion_command_names(out);
-        else completion_words(out, cli_commands[i].operands);
+        if (i == CMD_HELP)
+            completion_command_names(out);
+        else
+            completion_words(out, cli_commands[i].operands);
         for (int k = 0; k < OPT_COUNT; k++)
             if (completion_has(k, i)) buf_printf(out, " --%s", cli_options[k].name);
         buf_printf(out, "\"%s ;;\n", strstr(cli_commands[i].operands, "FILE") ? " files=1" : "");
@@ -57,9 +63,12 @@ static void completion_bash(cli_buf *out) {
 /* Text inside single quotes, with what zsh and fish would read otherwise taken out of harm's way. */
 static void completion_quoted(cli_buf *out, const char *text, const char *escape) {
     for (; *text; text++) {
-        if (*text == '\'') buf_text(out, "'\\''");
-        else if (strchr(escape, *text)) buf_printf(out, "\\%c", *text);
-        else buf_add(out, text, 1);
+        if (*text == '\'')
+            buf_text(out, "'\\''");
+        else if (strchr(escape, *text))
+            buf_printf(out, "\\%c", *text);
+        else
+            buf_add(out, text, 1);
     }
 }
 
@@ -73,8 +82,10 @@ static void completion_zsh_option(cli_buf *out, int id) {
         buf_text(out, ":");
         completion_quoted(out, o->value, "[]:");
         buf_text(out, ":");
-        if (id == OPT_ENGINE) buf_text(out, "($(fxattn engines 2>/dev/null))");
-        else if (strstr(o->value, "FILE")) buf_text(out, "_files");
+        if (id == OPT_ENGINE)
+            buf_text(out, "($(fxattn engines 2>/dev/null))");
+        else if (strstr(o->value, "FILE"))
+            buf_text(out, "_files");
         else if (strchr(o->value, '|')) {
             buf_text(out, "(");
             completion_words(out, o->value);
@@ -117,7 +128,8 @@ static void completion_fish_option(cli_buf *out, int id) {
         if (completion_has(id, i)) buf_printf(out, " %s", cli_commands[i].name);
     buf_printf(out, "' -l %s", o->name);
     if (o->kind != CLI_FLAG) buf_text(out, strstr(o->value, "FILE") ? " -r -F" : " -x");
-    if (id == OPT_ENGINE) buf_text(out, " -a '(fxattn engines 2>/dev/null)'");
+    if (id == OPT_ENGINE)
+        buf_text(out, " -a '(fxattn engines 2>/dev/null)'");
     else if (strchr(o->value, '|')) {
         buf_text(out, " -a '");
         completion_words(out, o->value);
@@ -152,9 +164,12 @@ static void completion_fish(cli_buf *out) {
 int cmd_completion(cli *c) {
     const char *shell = c->n_operands == 1 ? c->operands[0] : "";
     cli_buf script = {0};
-    if (strcmp(shell, "bash") == 0) completion_bash(&script);
-    else if (strcmp(shell, "zsh") == 0) completion_zsh(&script);
-    else if (strcmp(shell, "fish") == 0) completion_fish(&script);
+    if (strcmp(shell, "bash") == 0)
+        completion_bash(&script);
+    else if (strcmp(shell, "zsh") == 0)
+        completion_zsh(&script);
+    else if (strcmp(shell, "fish") == 0)
+        completion_fish(&script);
     else {
         const char *near = cli_nearest(shell, completion_shells, 3);
         return cli_fail(c, CLI_BAD_INPUT, "'completion' takes the name of a shell: bash, zsh or fish%s%s%s",
@@ -166,7 +181,8 @@ int cmd_completion(cli *c) {
         json_string(&j, "shell", shell);
         json_string(&j, "script", script.data);
         json_close(&j, '}');
-    } else buf_add(&c->out, script.data, script.size);
+    } else
+        buf_add(&c->out, script.data, script.size);
     buf_free(&script);
     return CLI_OK;
 }

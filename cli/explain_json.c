@@ -57,8 +57,10 @@ static void explain_json_facts(json *j, const fxa_program *program, const fxa_fa
         if (f->flags & flag) json_string(j, NULL, fact_name(flag));
     json_close(j, ']');
     if (f->flags & FXA_FACT_SOFTCAP) {
-        if (f->softcap_param >= 0) json_string(j, "softcap_param", fxa_program_param(program, (size_t)f->softcap_param).name);
-        else json_number(j, "softcap", f->softcap);
+        if (f->softcap_param >= 0)
+            json_string(j, "softcap_param", fxa_program_param(program, (size_t)f->softcap_param).name);
+        else
+            json_number(j, "softcap", f->softcap);
     }
     if (f->flags & FXA_FACT_WINDOW) {
         if (f->window_left != INT32_MAX) json_int(j, "window_left", f->window_left);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const char *const explain_inputs[] = {"score", "b", "h", "q", "k", "q_len", "k_len"};
-static const char *const explain_facts[] = {"identity", "pure mask", "no mask", "additive bias", "soft cap", "causal",
-                                            "causal bottom-right", "window", "padding"};
+static const char *const explain_facts[] = {"identity", "pure mask",           "no mask", "additive bias", "soft cap",
+                                            "causal",   "causal bottom-right", "window",  "padding"};
 
 const char *fact_name(uint32_t flag) {
     for (size_t i = 0; i < sizeof explain_facts / sizeof explain_facts[0]; i++)
@@ -18,8 +18,9 @@ const char *fact_name(uint32_t flag) {
 }
 
 const char *problem_shape_text(cli *c, const fxa_problem *p) {
-    return cli_format(c, "b=%" PRId64 ",h=%" PRId64 ",hkv=%" PRId64 ",sq=%" PRId64 ",sk=%" PRId64 ",d=%" PRId64 ",dv=%" PRId64,
-                      p->b, p->hq, p->hkv ? p->hkv : p->hq, p->sq, p->sk, p->d, p->dv ? p->dv : p->d);
+    return cli_format(
+        c, "b=%" PRId64 ",h=%" PRId64 ",hkv=%" PRId64 ",sq=%" PRId64 ",sk=%" PRId64 ",d=%" PRId64 ",dv=%" PRId64, p->b,
+        p->hq, p->hkv ? p->hkv : p->hq, p->sq, p->sk, p->d, p->dv ? p->dv : p->d);
 }
 
 void program_hash_text(const fxa_program *program, char out[33]) {
@@ -53,14 +54,19 @@ static void explain_values(cli *c, cli_buf *out, const fxa_program *program, con
     for (size_t i = 0; i < b->n_params; i++) {
         fxa_param_info p = fxa_program_param(program, i);
         buf_printf(out, "  param  %-16s %-8s ", p.name, p.type == FXA_INT ? "int" : "float");
-        if (b->has_param[i]) buf_printf(out, "%.17g\n", b->params[i]);
-        else buf_text(out, "not given\n");
+        if (b->has_param[i])
+            buf_printf(out, "%.17g\n", b->params[i]);
+        else
+            buf_text(out, "not given\n");
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
         fxa_tensor_info t = fxa_program_tensor(program, i);
-        buf_printf(out, "  tensor %-16s %s[%d]%*s ", t.name, fxa_dtype_name(t.dtype), t.rank, (int)(5 - strlen(fxa_dtype_name(t.dtype))), "");
-        if (!b->sized[i]) buf_text(out, "not given (one element per axis is assumed)\n");
-        else buf_printf(out, "%s%s\n", sizes_text(c, b->captures[i].size, t.rank), b->data[i] ? "" : ", no data");
+        buf_printf(out, "  tensor %-16s %s[%d]%*s ", t.name, fxa_dtype_name(t.dtype), t.rank,
+                   (int)(5 - strlen(fxa_dtype_name(t.dtype))), "");
+        if (!b->sized[i])
+            buf_text(out, "not given (one element per axis is assumed)\n");
+        else
+            buf_printf(out, "%s%s\n", sizes_text(c, b->captures[i].size, t.rank), b->data[i] ? "" : ", no data");
     }
     if (b->n_params + b->n_tensors == 0) buf_text(out, "  none\n");
 }
@@ -84,7 +90,8 @@ static void explain_facts_text(cli_buf *out, const fxa_program *program, const f
         buf_printf(out, "  %s", fact_name(flag));
         if (flag == FXA_FACT_SOFTCAP && f->softcap_param >= 0)
             buf_printf(out, " (param %s)", fxa_program_param(program, (size_t)f->softcap_param).name);
-        else if (flag == FXA_FACT_SOFTCAP && f->softcap != 0) buf_printf(out, " (%.17g)", f->softcap);
+        else if (flag == FXA_FACT_SOFTCAP && f->softcap != 0)
+            buf_printf(out, " (%.17g)", f->softcap);
         if (flag == FXA_FACT_WINDOW && f->window_left != INT32_MAX) buf_printf(out, ", q - k <= %d", f->window_left);
         if (flag == FXA_FACT_WINDOW && f->window_right != INT32_MAX) buf_printf(out, ", k - q <= %d", f->window_right);
         buf_text(out, "\n");
@@ -98,8 +105,10 @@ static void explain_support(cli_buf *out, const explanation *e) {
             const fxa_support *s = &e->support[pass][i];
             buf_printf(out, "  %-8s  %-8s ", passes[pass], s->engine);
             if (s->supported)
-                buf_printf(out, "yes, %sdeterministic, workspace %" PRIu64 " bytes\n", s->deterministic ? "" : "not ", s->workspace);
-            else buf_printf(out, "no: %s\n", s->reason);
+                buf_printf(out, "yes, %sdeterministic, workspace %" PRIu64 " bytes\n", s->deterministic ? "" : "not ",
+                           s->workspace);
+            else
+                buf_printf(out, "no: %s\n", s->reason);
         }
 }
 
@@ -118,10 +127,13 @@ void explain_text(cli *c, const cli_job *job, const explanation *e) {
     }
     buf_text(out, "\nfacts\n");
     explain_facts_text(out, e->program, &e->facts);
-    buf_printf(out, "\nproblem   %s, %s\n", problem_shape_text(c, &job->problem), fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
+    buf_printf(out, "\nproblem   %s, %s\n", problem_shape_text(c, &job->problem),
+               fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
     if (e->has_tiles)
-        buf_printf(out, "\ntiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %" PRIu64 " empty, %" PRIu64
-                        " mixed, %" PRIu64 " full\n", e->tile[0], e->tile[1], e->b, e->h, e->tiles.empty, e->tiles.mixed, e->tiles.full);
+        buf_printf(out,
+                   "\ntiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %" PRIu64 " empty, %" PRIu64
+                   " mixed, %" PRIu64 " full\n",
+                   e->tile[0], e->tile[1], e->b, e->h, e->tiles.empty, e->tiles.mixed, e->tiles.full);
     buf_text(out, "\nengines\n");
     explain_support(out, e);
 }

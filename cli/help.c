@@ -38,7 +38,8 @@ void help_command(cli *c, cli_command_id id) {
     cli_buf *out = &c->out;
     const char *group = "";
     help_wrap(out, 0, cli_format(c, "fxattn %s: %s", command->name, command->about));
-    buf_printf(out, "\nusage: fxattn %s%s%s [OPTIONS]\n", command->name, *command->operands ? " " : "", command->operands);
+    buf_printf(out, "\nusage: fxattn %s%s%s [OPTIONS]\n", command->name, *command->operands ? " " : "",
+               command->operands);
     for (int i = 0; i < OPT_COUNT; i++) {
         const cli_option_info *o = &cli_options[i];
         char left[64];
@@ -91,8 +92,11 @@ int cmd_help(cli *c) {
         return cli_fail(c, CLI_BAD_INPUT, "there is no command '%.64s'%s%s%s", c->operands[0],
                         near ? "; did you mean '" : "; try 'fxattn help'", near ? near : "", near ? "'?" : "");
     }
-    if (c->json) help_json(c, id);
-    else if (id >= 0) help_command(c, (cli_command_id)id);
-    else help_overview(c);
+    if (c->json)
+        help_json(c, id);
+    else if (id >= 0)
+        help_command(c, (cli_command_id)id);
+    else
+        help_overview(c);
     return CLI_OK;
 }

@@ -17,8 +17,9 @@ static int job_read_engine(cli *c, fxa_problem *problem) {
     }
     const char *near = cli_nearest(name, names, n);
     int rc = problem->engine ? CLI_OK
-           : near ? cli_fail(c, CLI_BAD_INPUT, "there is no engine '%.64s'; did you mean '%s'?", name, near)
-                  : cli_fail(c, CLI_BAD_INPUT, "there is no engine '%.64s'; there are: %s", name, list.size ? list.data : "none");
+             : near          ? cli_fail(c, CLI_BAD_INPUT, "there is no engine '%.64s'; did you mean '%s'?", name, near)
+                             : cli_fail(c, CLI_BAD_INPUT, "there is no engine '%.64s'; there are: %s", name,
+                               list.size ? list.data : "none");
     buf_free(&list);
     return rc;
 }
@@ -34,7 +35,8 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
         return cli_fail(c, CLI_BAD_INPUT, "--bottom-right aligns --causal and --window; give one of them");
     if (text) {
         if (read_int_list(text, window, 2) != 2)
-            return cli_fail(c, CLI_BAD_INPUT, "--window %.64s: two numbers are expected, as in 128,0; -1 is open", text);
+            return cli_fail(c, CLI_BAD_INPUT, "--window %.64s: two numbers are expected, as in 128,0; -1 is open",
+                            text);
         problem->flags |= FXA_WINDOW;
         problem->window_left = window[0];
         problem->window_right = window[1];
@@ -44,12 +46,14 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
 }
 
 /* One of the two programs with its values. */
-static int job_make_one(cli *c, fxa_program_kind kind, cli_sources *s, cli_values *v, fxa_program **program, cli_binding *b) {
+static int job_make_one(cli *c, fxa_program_kind kind, cli_sources *s, cli_values *v, fxa_program **program,
+                        cli_binding *b) {
     fxa_declaration declarations[FXA_MAX_PARAMS + FXA_MAX_TENSORS];
     int rc = sources_collect(c, kind, s);
     if (rc == CLI_OK) rc = values_collect(c, kind, v);
     if (rc == CLI_OK && kind == FXA_PROGRAM_BPROP && s->n == 0) {
-        if (v->n_params || v->n_tensors) rc = cli_fail(c, CLI_BAD_INPUT, "--bprop-param and --bprop-tensor need --bprop or --dscore");
+        if (v->n_params || v->n_tensors)
+            rc = cli_fail(c, CLI_BAD_INPUT, "--bprop-param and --bprop-tensor need --bprop or --dscore");
         return rc;
     }
     size_t n = values_declare(v, declarations);
@@ -61,7 +65,8 @@ int job_make_program(cli *c, cli_job **out) {
     cli_job *job = *out = cli_alloc(c, sizeof *job);
     job->problem = (fxa_problem)FXA_PROBLEM_INIT;
     int rc = job_make_one(c, FXA_PROGRAM_SCORE, &job->sources, &job->values, &job->program, &job->bind);
-    if (rc == CLI_OK) rc = job_make_one(c, FXA_PROGRAM_BPROP, &job->bprop_sources, &job->bprop_values, &job->bprop, &job->bprop_bind);
+    if (rc == CLI_OK)
+        rc = job_make_one(c, FXA_PROGRAM_BPROP, &job->bprop_sources, &job->bprop_values, &job->bprop, &job->bprop_bind);
     if (rc == CLI_OK) rc = job_read_flags(c, &job->problem);
     if (rc == CLI_OK) rc = job_read_engine(c, &job->problem);
     if (rc == CLI_OK) rc = shape_read(c, &job->shape);
@@ -105,7 +110,8 @@ const char *program_text(cli *c, const fxa_program *program) {
     size_t needed = 0;
     char *text = NULL;
     fxa_status status = fxa_program_print(program, NULL, 0, &needed, &err);
-    if (status == FXA_OK) status = fxa_program_print(program, text = cli_alloc(c, needed + 1), needed + 1, &needed, &err);
+    if (status == FXA_OK)
+        status = fxa_program_print(program, text = cli_alloc(c, needed + 1), needed + 1, &needed, &err);
     if (status == FXA_OK) return text;
     cli_fail_library(c, &err, NULL);
     return NULL;

@@ -18,9 +18,9 @@ typedef struct npy_type {
 } npy_type;
 
 static const npy_type npy_types[] = {
-    {"f8", FXA_F64, 0}, {"f4", FXA_F32, 0}, {"f2", FXA_F16, 0}, {"i8", FXA_I64, 0}, {"i4", FXA_I32, 0},
-    {"i2", FXA_I16, 0}, {"i1", FXA_I8, 0},  {"u1", FXA_U8, 0},  {"b1", FXA_B8, 0},  {"u2", FXA_DTYPE_NONE, 2},
-    {"u4", FXA_DTYPE_NONE, 4}, {"u8", FXA_DTYPE_NONE, 8},
+    {"f8", FXA_F64, 0}, {"f4", FXA_F32, 0},        {"f2", FXA_F16, 0},        {"i8", FXA_I64, 0},
+    {"i4", FXA_I32, 0}, {"i2", FXA_I16, 0},        {"i1", FXA_I8, 0},         {"u1", FXA_U8, 0},
+    {"b1", FXA_B8, 0},  {"u2", FXA_DTYPE_NONE, 2}, {"u4", FXA_DTYPE_NONE, 4}, {"u8", FXA_DTYPE_NONE, 8},
 };
 
 static size_t npy_element_size(const npy *a) {
@@ -61,8 +61,11 @@ static int npy_resolve_type(cli *c, const char *path, const char *descr, npy *ou
         *swap = (descr[0] == '>' && little) || (descr[0] == '<' && !little);
         return CLI_OK;
     }
-    return npy_broken(c, path, cli_format(c, "elements of type '%.40s'; accepted are f2 f4 f8 i1 i2 i4 i8 u1 b1, and "
-                                             "u2 u4 u8 where ints or bf16 are expected", descr));
+    return npy_broken(c, path,
+                      cli_format(c,
+                                 "elements of type '%.40s'; accepted are f2 f4 f8 i1 i2 i4 i8 u1 b1, and "
+                                 "u2 u4 u8 where ints or bf16 are expected",
+                                 descr));
 }
 
 /* Sizes and strides; the number of bytes is kept within what an int64 holds. */
@@ -72,7 +75,8 @@ static int npy_lay_out(cli *c, const npy_header *h, npy *out) {
     for (int i = 0; i < h->rank; i++) {
         out->size[i] = h->shape[i];
         if (h->shape[i] && span > (INT64_MAX / 16) / h->shape[i])
-            return npy_broken(c, out->path, cli_format(c, "the shape %s is too large", sizes_text(c, h->shape, h->rank)));
+            return npy_broken(c, out->path,
+                              cli_format(c, "the shape %s is too large", sizes_text(c, h->shape, h->rank)));
         if (h->shape[i]) span *= h->shape[i];
         count = h->shape[i] ? count : 0;
     }
@@ -107,10 +111,13 @@ static int npy_read_data(cli *c, FILE *f, npy *out) {
     }
     free(data);
     if (have < want)
-        return npy_broken(c, out->path, cli_format(c, "the shape %s needs %zu bytes of data, %zu are there",
-                                                   sizes_text(c, out->size, out->rank), want, have));
-    if (end != EOF) return npy_broken(c, out->path, cli_format(c, "more than the %zu bytes of data of shape %s", want,
-                                                               sizes_text(c, out->size, out->rank)));
+        return npy_broken(c, out->path,
+                          cli_format(c, "the shape %s needs %zu bytes of data, %zu are there",
+                                     sizes_text(c, out->size, out->rank), want, have));
+    if (end != EOF)
+        return npy_broken(
+            c, out->path,
+            cli_format(c, "more than the %zu bytes of data of shape %s", want, sizes_text(c, out->size, out->rank)));
     return CLI_OK;
 }
 
@@ -149,7 +156,8 @@ int npy_read(cli *c, const char *path, npy *out) {
     return rc;
 }
 
-/* ---- Conversion ------------------------------------------------------------------------------------------------------- */
+/* ---- Conversion
+ * ------------------------------------------------------------------------------------------------------- */
 
 int npy_as_bf16(cli *c, npy *a) {
     if (a->unsigned_bytes != 2)
@@ -184,12 +192,14 @@ static int64_t npy_int_at(const npy *a, int64_t at) {
 int npy_as_int32(cli *c, const npy *a, cli_option_id option, int32_t **out) {
     const char *name = cli_options[option].name;
     if (dtype_is_float(a->dtype) || a->dtype == FXA_B8)
-        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; ints are expected", name, a->path, npy_describe(c, a));
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; ints are expected", name, a->path,
+                        npy_describe(c, a));
     *out = cli_alloc_array(c, a->count, sizeof(int32_t));
     for (int64_t i = 0; i < a->count; i++) {
         int64_t value = npy_int_at(a, npy_offset(a, i));
         if (value < INT32_MIN || value > INT32_MAX)
-            return cli_fail(c, CLI_BAD_INPUT, "--%s: element %" PRId64 " of %.200s does not fit 32 bits", name, i, a->path);
+            return cli_fail(c, CLI_BAD_INPUT, "--%s: element %" PRId64 " of %.200s does not fit 32 bits", name, i,
+                            a->path);
         (*out)[i] = (int32_t)value;
     }
     return CLI_OK;
@@ -201,16 +211,21 @@ void *npy_as_float(cli *c, const npy *a, fxa_dtype dtype) {
     return out;
 }
 
-/* ---- Writing ------------------------------------------------------------------------------------------------------------ */
+/* ---- Writing
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static const char *npy_descr(fxa_dtype dtype) {
     int one = 1;
     bool little = *(char *)&one == 1;
     switch ((int)dtype) {
-    case FXA_F64: return little ? "<f8" : ">f8";
-    case FXA_F32: return little ? "<f4" : ">f4";
-    case FXA_F16: return little ? "<f2" : ">f2";
-    default: return little ? "<u2" : ">u2";
+    case FXA_F64:
+        return little ? "<f8" : ">f8";
+    case FXA_F32:
+        return little ? "<f4" : ">f4";
+    case FXA_F16:
+        return little ? "<f2" : ">f2";
+    default:
+        return little ? "<u2" : ">u2";
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NumPy's .npy files, versions 1.0, 2.0 and 3.0. Reading trusts nothing: memory grows with the data that is really there,
- * not with what the header claims, and a file must end where its data ends.
+ * NumPy's .npy files, versions 1.0, 2.0 and 3.0. Reading trusts nothing: memory grows with the data that is really
+ * there, not with what the header claims, and a file must end where its data ends.
  */
 #ifndef FXA_CLI_NPY_H
 #define FXA_CLI_NPY_H
@@ -12,7 +12,7 @@
 
 typedef struct npy {
     const char *path;
-    fxa_dtype dtype;   /* FXA_DTYPE_NONE for the unsigned ones below */
+    fxa_dtype dtype;         /* FXA_DTYPE_NONE for the unsigned ones below */
     uint32_t unsigned_bytes; /* 2, 4 or 8 for uint16, uint32, uint64; else 0 */
     int32_t rank;
     int64_t size[NPY_MAX_RANK];

@@ -17,7 +17,9 @@ static bool cursor_fail(npy_cursor *s, const char *why) {
     return false;
 }
 
-static void cursor_blank(npy_cursor *s) { s->at += strspn(s->at, " \t\r\n"); }
+static void cursor_blank(npy_cursor *s) {
+    s->at += strspn(s->at, " \t\r\n");
+}
 
 static bool cursor_take(npy_cursor *s, char symbol) {
     cursor_blank(s);
@@ -32,7 +34,8 @@ static bool cursor_word(npy_cursor *s, char *out, size_t capacity) {
     char quote = *s->at;
     if (quote != '\'' && quote != '"') return cursor_fail(s, "the header is not a dict of names in quotes");
     const char *end = strchr(s->at + 1, quote);
-    if (!end || (size_t)(end - s->at) > capacity) return cursor_fail(s, "a word in the header is too long or has no end");
+    if (!end || (size_t)(end - s->at) > capacity)
+        return cursor_fail(s, "a word in the header is too long or has no end");
     snprintf(out, capacity, "%.*s", (int)(end - s->at - 1), s->at + 1);
     s->at = end + 1;
     return true;
@@ -47,7 +50,8 @@ static bool cursor_descr(npy_cursor *s, npy_header *out) {
 static bool cursor_order(npy_cursor *s, npy_header *out) {
     cursor_blank(s);
     out->fortran = strncmp(s->at, "True", 4) == 0;
-    if (!out->fortran && strncmp(s->at, "False", 5) != 0) return cursor_fail(s, "fortran_order is neither True nor False");
+    if (!out->fortran && strncmp(s->at, "False", 5) != 0)
+        return cursor_fail(s, "fortran_order is neither True nor False");
     s->at += out->fortran ? 4 : 5;
     return true;
 }
@@ -88,10 +92,12 @@ bool npy_header_read(const char *text, npy_header *out, char *why, size_t capaci
         unsigned which = 0;
         if (!cursor_word(&s, key, sizeof key)) return false;
         while (which < 3 && strcmp(key, keys[which]) != 0) which++;
-        if (which == 3 || (seen & 1u << which)) return cursor_fail(&s, "the header has a key that is unknown or given twice");
+        if (which == 3 || (seen & 1u << which))
+            return cursor_fail(&s, "the header has a key that is unknown or given twice");
         seen |= 1u << which;
         if (!cursor_take(&s, ':')) return cursor_fail(&s, "a key of the header has no value");
-        if (!(which == 0 ? cursor_descr(&s, out) : which == 1 ? cursor_order(&s, out) : cursor_shape(&s, out))) return false;
+        if (!(which == 0 ? cursor_descr(&s, out) : which == 1 ? cursor_order(&s, out) : cursor_shape(&s, out)))
+            return false;
         if (cursor_take(&s, ',')) continue;
         if (!cursor_take(&s, '}')) return cursor_fail(&s, "the header is not a dict");
         break;

@@ -45,7 +45,7 @@ static size_t opts_distance(const char *a, const char *b) {
 
 const char *cli_nearest(const char *word, const char *const *names, size_t n) {
     const char *best = NULL;
-    size_t least = strlen(word) / 3 + 2;
+    size_t least = strlen(word) / 3 + 1;
     for (size_t i = 0; i < n; i++) {
         size_t d = opts_distance(word, names[i]);
         if (d < least) {
@@ -76,7 +76,8 @@ static int opts_unknown(cli *c, const char *name, size_t size) {
     size_t n = 0;
     snprintf(word, sizeof word, "%.*s", (int)(size < sizeof word ? size : sizeof word - 1), name);
     for (int i = 0; i < OPT_COUNT; i++) {
-        if (cli_options[i].commands & (1u << c->command)) names[n++] = cli_options[i].name;
+        if (cli_options[i].commands & (1u << c->command))
+            names[n++] = cli_options[i].name;
         else if (strcmp(word, cli_options[i].name) == 0)
             return cli_fail(c, CLI_BAD_INPUT, "'%s' has no option --%s; see 'fxattn help %s'", command, word, command);
     }
@@ -96,9 +97,11 @@ static int opts_read_one(cli *c, int argc, char **argv, int *at) {
     if (id == OPT_COUNT) return opts_unknown(c, name, size);
     const cli_option_info *o = &cli_options[id];
     if (o->kind == CLI_FLAG && value) return cli_fail(c, CLI_BAD_INPUT, "--%s takes no value", o->name);
-    if (o->kind != CLI_FLAG && value) value++;
+    if (o->kind != CLI_FLAG && value)
+        value++;
     else if (o->kind != CLI_FLAG) {
-        if (*at + 1 >= argc) return cli_fail(c, CLI_BAD_INPUT, "--%s needs a value: --%s %s", o->name, o->name, o->value);
+        if (*at + 1 >= argc)
+            return cli_fail(c, CLI_BAD_INPUT, "--%s needs a value: --%s %s", o->name, o->name, o->value);
         value = argv[++*at];
     }
     if (o->kind == CLI_ONE && opt_has(c, (cli_option_id)id))
@@ -113,19 +116,26 @@ int cli_parse(cli *c, int argc, char **argv) {
     for (int i = 1; i < argc; i++) /* known early, so that mistakes on the way are told as JSON too */
         if (strcmp(argv[i], "--json") == 0) c->json = true;
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return CLI_OK;
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) c->command = CMD_VERSION;
-    else if (opts_find_command(c, argv[1]) != CLI_OK) return CLI_BAD_INPUT;
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
+        c->command = CMD_VERSION;
+    else if (opts_find_command(c, argv[1]) != CLI_OK)
+        return CLI_BAD_INPUT;
     for (int i = 2; i < argc; i++) {
         const char *word = argv[i];
         int rc = CLI_OK;
-        if (options && strcmp(word, "--") == 0) options = false;
-        else if (options && strcmp(word, "-h") == 0) c->given[c->n_given++] = (cli_given){OPT_HELP, ""};
-        else if (options && word[0] == '-' && word[1] == '-') rc = opts_read_one(c, argc, argv, &i);
+        if (options && strcmp(word, "--") == 0)
+            options = false;
+        else if (options && strcmp(word, "-h") == 0)
+            c->given[c->n_given++] = (cli_given){OPT_HELP, ""};
+        else if (options && word[0] == '-' && word[1] == '-')
+            rc = opts_read_one(c, argc, argv, &i);
         else if (options && word[0] == '-' && word[1])
             rc = cli_fail(c, CLI_BAD_INPUT, "there is no option %.64s; options begin with two dashes", word);
         else if (c->n_operands == CLI_MAX_OPERANDS || !cli_commands[c->command].operands[0])
-            rc = cli_fail(c, CLI_BAD_INPUT, "'%s' does not know what to do with '%.64s'", cli_commands[c->command].name, word);
-        else c->operands[c->n_operands++] = word;
+            rc = cli_fail(c, CLI_BAD_INPUT, "'%s' does not know what to do with '%.64s'", cli_commands[c->command].name,
+                          word);
+        else
+            c->operands[c->n_operands++] = word;
         if (rc != CLI_OK) return rc;
         if (c->n_given == CLI_MAX_GIVEN) return cli_fail(c, CLI_BAD_INPUT, "too many options (%d)", CLI_MAX_GIVEN);
     }
@@ -139,7 +149,9 @@ const char *opt_get(const cli *c, cli_option_id id) {
     return NULL;
 }
 
-bool opt_has(const cli *c, cli_option_id id) { return opt_get(c, id) != NULL; }
+bool opt_has(const cli *c, cli_option_id id) {
+    return opt_get(c, id) != NULL;
+}
 
 const char *opt_next(const cli *c, cli_option_id id, size_t *at) {
     while (*at < c->n_given) {

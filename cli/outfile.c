@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Output files that appear whole or not at all: written under a temporary name beside their place, renamed when all of
- * them are complete, removed on any failure and on the usual signals. The list is static for the signal handler's sake. */
+ * them are complete, removed on any failure and on the usual signals. The list is static for the signal handler's sake.
+ */
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "cli.h"
 
@@ -39,6 +40,7 @@ void cli_outputs_guard(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     for (int i = 0; i < 3; i++) {
         struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN) continue; /* nohup stays */
         memset(&action, 0, sizeof action);
         action.sa_handler = outfile_on_signal;
         sigaction(numbers[i], &action, NULL);
@@ -60,8 +62,10 @@ int cli_output_open(cli *c, const char *path) {
         if (strcmp(outfile_list[i].path, f.path) == 0)
             return cli_fail(c, CLI_BAD_INPUT, "%.300s is to be written twice; give each output its own file", path), -1;
     bool exists = stat(f.path, &st) == 0;
-    if (exists && S_ISDIR(st.st_mode)) return cli_fail(c, CLI_BAD_INPUT, "%.300s is a directory, not a file to write", path), -1;
-    if (exists && !S_ISREG(st.st_mode)) f.fd = open(f.path, O_WRONLY);
+    if (exists && S_ISDIR(st.st_mode))
+        return cli_fail(c, CLI_BAD_INPUT, "%.300s is a directory, not a file to write", path), -1;
+    if (exists && !S_ISREG(st.st_mode))
+        f.fd = open(f.path, O_WRONLY);
     else {
         f.temporary = cli_format(c, "%s.%ld.tmp", f.path, (long)getpid());
         f.fd = open(f.temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
@@ -76,7 +80,8 @@ int cli_output_write(cli *c, int handle, const void *data, size_t size) {
     while (size) {
         ssize_t n = write(outfile_list[handle].fd, at, size < (1u << 30) ? size : 1u << 30);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return cli_fail(c, CLI_FAILURE, "%.300s: writing failed: %s", outfile_list[handle].path, strerror(errno));
+        if (n <= 0)
+            return cli_fail(c, CLI_FAILURE, "%.300s: writing failed: %s", outfile_list[handle].path, strerror(errno));
         at += n;
         size -= (size_t)n;
     }

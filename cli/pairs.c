@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts the pairs that a mask leaves, exactly: boxes that are all true or all false count whole, others are split until
- * they are small and then looked at pair by pair. */
+ * Counts the pairs that a mask leaves, exactly: boxes that are all true or all false count whole, others are split
+ * until they are small and then looked at pair by pair. */
 #include "pairs.h"
 
 #include <string.h>
 
-#define PAIRS_LEAF 64          /* pairs looked at one by one */
+#define PAIRS_LEAF   64        /* pairs looked at one by one */
 #define PAIRS_BUDGET 200000000 /* single pairs, before the exact count is given up */
 
 typedef struct pairs_box {
@@ -41,10 +41,11 @@ static int pairs_look(cli *c, pairs_counter *n, int64_t b, int64_t h, const pair
     return CLI_OK;
 }
 
-fxa_tile pairs_classify(const fxa_program *program, const fxa_problem *p, const cli_binding *bind, const fxa_tensor_range *ranges,
-                        const int64_t *bh, const int64_t *lo, const int64_t *hi) {
+fxa_tile pairs_classify(const fxa_program *program, const fxa_problem *p, const cli_binding *bind,
+                        const fxa_tensor_range *ranges, const int64_t *bh, const int64_t *lo, const int64_t *hi) {
     fxa_box box;
-    const int64_t low[] = {0, bh[0], bh[1], lo[0], lo[1], p->sq, p->sk, 0}, high[] = {0, bh[0], bh[1], hi[0], hi[1], p->sq, p->sk, 0};
+    const int64_t low[] = {0, bh[0], bh[1], lo[0], lo[1], p->sq, p->sk, 0},
+                  high[] = {0, bh[0], bh[1], hi[0], hi[1], p->sq, p->sk, 0};
     for (int i = 0; i < FXA_INPUT_COUNT; i++) {
         box.lo[i] = (int32_t)low[i];
         box.hi[i] = (int32_t)high[i];
@@ -66,10 +67,13 @@ static int pairs_count_head(cli *c, pairs_counter *n, int64_t b, int64_t h) {
         fxa_tile tile = pairs_classify(n->program, n->problem, n->bind, n->ranges, bh, lo, hi);
         if (tile == FXA_TILE_FULL) n->count += (uint64_t)rows * (uint64_t)keys;
         if (tile != FXA_TILE_MIXED) continue;
-        if (rows * keys <= PAIRS_LEAF) rc = pairs_look(c, n, b, h, &box);
+        if (rows * keys <= PAIRS_LEAF)
+            rc = pairs_look(c, n, b, h, &box);
         else {
-            if (rows >= keys) half.q_lo = 1 + (box.q_hi = (int32_t)(box.q_lo + rows / 2 - 1));
-            else half.k_lo = 1 + (box.k_hi = (int32_t)(box.k_lo + keys / 2 - 1));
+            if (rows >= keys)
+                half.q_lo = 1 + (box.q_hi = (int32_t)(box.q_lo + rows / 2 - 1));
+            else
+                half.k_lo = 1 + (box.k_hi = (int32_t)(box.k_lo + keys / 2 - 1));
             stack[depth++] = half;
             stack[depth++] = box;
         }
@@ -83,7 +87,8 @@ int pairs_count(cli *c, const cli_job *job, const fxa_program *program, uint64_t
     fxa_facts facts;
     fxa_program_facts(program, &facts);
     uint64_t all = (uint64_t)p->sq * (uint64_t)p->sk * (uint64_t)p->b * (uint64_t)p->hq;
-    int64_t b_count = facts.mask_depends >> FXA_INPUT_B & 1 ? p->b : 1, h_count = facts.mask_depends >> FXA_INPUT_H & 1 ? p->hq : 1;
+    int64_t b_count = facts.mask_depends >> FXA_INPUT_B & 1 ? p->b : 1,
+            h_count = facts.mask_depends >> FXA_INPUT_H & 1 ? p->hq : 1;
     *exact = !(facts.mask_depends >> FXA_INPUT_SCORE & 1);
     *count = all;
     if (!*exact || all == 0) return CLI_OK;

@@ -21,7 +21,7 @@ typedef struct plot_axis {
 
 typedef struct plot {
     int64_t b, h;
-    double at;              /* the raw score */
+    double at; /* the raw score */
     plot_axis q, k;
     uint8_t *mask;          /* [q.cells, k.cells] */
     double *score;          /* the same; where mask is 0 it means nothing */

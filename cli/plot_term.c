@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The picture in a terminal: two rows of cells in one line of half blocks. With colour a cell shows its score; without, the
- * mask is drawn in blocks and the score function in shades beside the legend. */
+ * The picture in a terminal: two rows of cells in one line of half blocks. With colour a cell shows its score; without,
+ * the mask is drawn in blocks and the score function in shades beside the legend. */
 #include "plot.h"
 
 #include <inttypes.h>
@@ -23,7 +23,8 @@ static void term_pair(cli_buf *out, const plot *p, int64_t row, int64_t column, 
         term_colour(out, 38, p, top >= 0 ? top : bottom);
         if (top >= 0 && bottom >= 0) term_colour(out, 48, p, bottom);
         buf_printf(out, "%s\033[0m", block);
-    } else buf_text(out, block);
+    } else
+        buf_text(out, block);
 }
 
 static void term_rule(cli_buf *out, const char *left, const char *right, int64_t width) {
@@ -36,8 +37,10 @@ static void term_mask(cli_buf *out, const plot *p, bool colour) {
     buf_printf(out, "%10s k 0 to %" PRId64 "\n", "", p->k.size - 1);
     term_rule(out, "┌", "┐", p->k.cells);
     for (int64_t row = 0; row < p->q.cells; row += 2) {
-        if (row % 8 == 0) buf_printf(out, "%9" PRId64 " │", row * p->q.step);
-        else buf_printf(out, "%10s│", "");
+        if (row % 8 == 0)
+            buf_printf(out, "%9" PRId64 " │", row * p->q.step);
+        else
+            buf_printf(out, "%10s│", "");
         for (int64_t k = 0; k < p->k.cells; k++) term_pair(out, p, row, k, colour);
         buf_text(out, "│\n");
     }
@@ -63,21 +66,26 @@ static void term_score(cli_buf *out, const plot *p) {
 static void term_tiles(cli_buf *out, const plot *p, bool colour) {
     static const char *const marks[] = {"· ", "▒▒", "██"};
     static const char *const colours[] = {"\033[90m", "\033[33m", "\033[36m"};
-    buf_printf(out, "\n%10s tiles of %" PRId64 " x %" PRId64 "%s%s\n", "", p->q.tile, p->k.tile, *p->tiles_sampled ? ", " : "", p->tiles_sampled);
+    buf_printf(out, "\n%10s tiles of %" PRId64 " x %" PRId64 "%s%s\n", "", p->q.tile, p->k.tile,
+               *p->tiles_sampled ? ", " : "", p->tiles_sampled);
     for (int64_t q = 0; q < p->q.tiles; q++) {
         buf_printf(out, "%11s", "");
         for (int64_t k = 0; k < p->k.tiles; k++) {
             int class = p->tile[q * p->k.tiles + k];
-            if (colour) buf_printf(out, "%s%s\033[0m", colours[class], marks[class]);
-            else buf_text(out, marks[class]);
+            if (colour)
+                buf_printf(out, "%s%s\033[0m", colours[class], marks[class]);
+            else
+                buf_text(out, marks[class]);
         }
         buf_text(out, "\n");
     }
-    buf_printf(out, "%10s · %" PRIu64 " empty, ▒ %" PRIu64 " mixed, █ %" PRIu64 " full\n", "", p->counts.empty, p->counts.mixed, p->counts.full);
+    buf_printf(out, "%10s · %" PRIu64 " empty, ▒ %" PRIu64 " mixed, █ %" PRIu64 " full\n", "", p->counts.empty,
+               p->counts.mixed, p->counts.full);
 }
 
 static void term_legend(cli_buf *out, const plot *p, bool colour) {
-    buf_printf(out, "%10s %.4g%% of the cells attended", "", 100.0 * (double)p->attended / (double)(p->q.cells * p->k.cells));
+    buf_printf(out, "%10s %.4g%% of the cells attended", "",
+               100.0 * (double)p->attended / (double)(p->q.cells * p->k.cells));
     if (*p->sampled) buf_printf(out, "; %s", p->sampled);
     buf_text(out, "\n");
     if (!p->changes_score || p->lo > p->hi) return;

@@ -42,7 +42,8 @@ static void *progress_main(void *unused) {
         double seconds = cli_seconds() - progress_state.start;
         if (seconds >= 1) {
             fprintf(stderr, "\r\033[K%s ", progress_state.what);
-            if (progress_state.total) fprintf(stderr, "%.0f%% ", 100.0 * (double)progress_state.done / (double)progress_state.total);
+            if (progress_state.total)
+                fprintf(stderr, "%.0f%% ", 100.0 * (double)progress_state.done / (double)progress_state.total);
             fprintf(stderr, "%.0f s", seconds);
             fflush(stderr);
             drawn = true;

@@ -9,8 +9,11 @@
 
 int cli_exit_code(fxa_status status) {
     int family = (int)status / 100;
-    return status == FXA_OK ? CLI_OK : family == 1 && status != FXA_E_WORKSPACE ? CLI_BAD_INPUT
-         : family == 2 ? CLI_UNSUPPORTED : family == 3 ? CLI_BAD_INPUT : CLI_FAILURE;
+    return status == FXA_OK                           ? CLI_OK
+           : family == 1 && status != FXA_E_WORKSPACE ? CLI_BAD_INPUT
+           : family == 2                              ? CLI_UNSUPPORTED
+           : family == 3                              ? CLI_BAD_INPUT
+                                                      : CLI_FAILURE;
 }
 
 static int report_say(cli *c, int code) {
@@ -22,7 +25,9 @@ int cli_fail(cli *c, int code, const char *format, ...) {
     va_list args;
     va_start(args, format);
     memset(&c->error, 0, sizeof c->error);
-    c->error.status = code == CLI_BAD_INPUT ? FXA_E_ARGUMENT : code == CLI_UNSUPPORTED ? FXA_E_UNSUPPORTED : FXA_E_SYSTEM;
+    c->error.status = code == CLI_BAD_INPUT     ? FXA_E_ARGUMENT
+                      : code == CLI_UNSUPPORTED ? FXA_E_UNSUPPORTED
+                                                : FXA_E_SYSTEM;
     vsnprintf(c->error.text, sizeof c->error.text, format, args);
     va_end(args);
     c->error_name = NULL;

@@ -19,7 +19,8 @@ static int run_read_layout(cli *c, run_state *r) {
     r->packed = opt_has(c, OPT_CU_Q) || opt_has(c, OPT_CU_K);
     r->paged = opt_has(c, OPT_PAGES);
     if (r->packed && !opt_has(c, OPT_CU_Q)) return cli_fail(c, CLI_BAD_INPUT, "--cu-k needs --cu-q");
-    if (r->packed && r->paged) return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-q do not go together; give lengths by --lens-k");
+    if (r->packed && r->paged)
+        return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-q do not go together; give lengths by --lens-k");
     r->rank = r->packed ? 3 : 4;
     memcpy(r->axis, r->packed ? packed[!text || which > 0] : whole[which], sizeof r->axis);
     return CLI_OK;
@@ -38,15 +39,17 @@ static int run_read_operand(cli *c, const run_state *r, cli_option_id id, int ra
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s", cli_options[id].name, path, npy_describe(c, out),
                         dtype ? "--dtype says otherwise" : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
     if (id != OPT_Q && out->dtype != r->q.dtype)
-        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s, Q is %s; they must be alike", cli_options[id].name, path,
-                        npy_describe(c, out), fxa_dtype_name(r->q.dtype));
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s, Q is %s; they must be alike", cli_options[id].name,
+                        path, npy_describe(c, out), fxa_dtype_name(r->q.dtype));
     if (out->rank != rank)
-        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected (%s)", cli_options[id].name, path,
-                        npy_describe(c, out), rank, rank == 3 ? "packed: T,H,D" : "see --layout");
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected (%s)", cli_options[id].name,
+                        path, npy_describe(c, out), rank, rank == 3 ? "packed: T,H,D" : "see --layout");
     return CLI_OK;
 }
 
-static int64_t run_size(const run_state *r, const npy *a, int axis) { return r->axis[axis] < 0 ? 1 : a->size[r->axis[axis]]; }
+static int64_t run_size(const run_state *r, const npy *a, int axis) {
+    return r->axis[axis] < 0 ? 1 : a->size[r->axis[axis]];
+}
 
 void run_file_sizes(const run_state *r, int64_t batch, int64_t head, int64_t position, int64_t feature, int64_t *size) {
     const int64_t value[AXIS_COUNT] = {batch, head, position, feature};
@@ -63,7 +66,15 @@ fxa_operand run_operand(const run_state *r, fxa_dtype dtype, const int64_t *stri
 static int run_same(cli *c, const run_state *r, const npy *a, const npy *b, int axis, const char *what) {
     int64_t x = run_size(r, a, axis), y = run_size(r, b, axis);
     if (x == y) return CLI_OK;
-    return cli_fail(c, CLI_BAD_INPUT, "%.150s has %" PRId64 " %s, %.150s has %" PRId64 "; they must be alike", b->path, y, what, a->path, x);
+    return cli_fail(c, CLI_BAD_INPUT, "%.150s has %" PRId64 " %s, %.150s has %" PRId64 "; they must be alike", b->path,
+                    y, what, a->path, x);
+}
+
+/* A size of 0 would mean "default" to the library. */
+static int run_require_some(cli *c, const run_state *r, const npy *a) {
+    if (run_size(r, a, AXIS_HEAD) && run_size(r, a, AXIS_FEATURE)) return CLI_OK;
+    return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s: there must be at least one head and one feature", a->path,
+                    npy_describe(c, a));
 }
 
 static int run_read_qkv(cli *c, run_state *r) {
@@ -76,6 +87,8 @@ static int run_read_qkv(cli *c, run_state *r) {
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_BATCH, r->paged ? "pages" : "batch entries");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_HEAD, "heads");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_POSITION, "keys");
+    if (rc == CLI_OK) rc = run_require_some(c, r, &r->q);
+    if (rc == CLI_OK) rc = run_require_some(c, r, &r->v);
     if (rc != CLI_OK) return rc;
     p->b = run_size(r, &r->q, AXIS_BATCH);
     p->hq = run_size(r, &r->q, AXIS_HEAD);
@@ -98,8 +111,9 @@ static int run_read_ints(cli *c, cli_option_id id, int rank, int64_t first, npy 
     int rc = npy_read(c, opt_get(c, id), a);
     if (rc != CLI_OK) return rc;
     if (a->rank != rank || (first >= 0 && a->size[0] != first))
-        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected%s%s", cli_options[id].name, a->path, npy_describe(c, a),
-                        rank, first >= 0 ? ", the first as long as the batch, " : "", first >= 0 ? cli_format(c, "%" PRId64, first) : "");
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected%s%s", cli_options[id].name,
+                        a->path, npy_describe(c, a), rank, first >= 0 ? ", the first as long as the batch, " : "",
+                        first >= 0 ? cli_format(c, "%" PRId64, first) : "");
     return npy_as_int32(c, a, id, out);
 }
 
@@ -123,7 +137,9 @@ static int run_read_packed(cli *c, run_state *r) {
     if (rc == CLI_OK && opt_has(c, OPT_CU_K)) rc = run_read_ints(c, OPT_CU_K, 1, -1, &a[1], &cu[1]);
     if (rc != CLI_OK) return rc;
     if (a[0].size[0] < 1 || a[0].size[0] != a[1].size[0])
-        return cli_fail(c, CLI_BAD_INPUT, "--cu-q and --cu-k hold %" PRId64 " and %" PRId64 " offsets; both must hold one more than there are sequences",
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--cu-q and --cu-k hold %" PRId64 " and %" PRId64
+                        " offsets; both must hold one more than there are sequences",
                         a[0].size[0], a[1].size[0]);
     p->flags |= FXA_VARLEN;
     p->total_q = p->sq;
@@ -145,19 +161,24 @@ static int run_read_pages(cli *c, run_state *r) {
     if (rc == CLI_OK) rc = run_read_ints(c, OPT_PAGES, 2, p->b, &a, &table);
     if (rc != CLI_OK) return rc;
     if (asked != page || page < 1)
-        return cli_fail(c, CLI_BAD_INPUT, "--page-size %" PRId64 ", but the pages of %.200s hold %" PRId64 " keys", asked, r->k.path, page);
+        return cli_fail(c, CLI_BAD_INPUT, "--page-size %" PRId64 ", but the pages of %.200s hold %" PRId64 " keys",
+                        asked, r->k.path, page);
     p->flags |= FXA_PAGED;
     p->page_size = (uint32_t)page;
     p->n_pages = run_size(r, &r->k, AXIS_BATCH);
     p->sk = r->job->shape.given[SHAPE_SK] ? r->job->shape.value[SHAPE_SK] : a.size[1] * page;
     if (p->sk > a.size[1] * page || p->sk <= (a.size[1] - 1) * page)
-        return cli_fail(c, CLI_BAD_INPUT, "--pages: %" PRId64 " pages of %" PRId64 " keys do not fit sk=%" PRId64, a.size[1], page, p->sk);
+        return cli_fail(c, CLI_BAD_INPUT, "--pages: %" PRId64 " pages of %" PRId64 " keys do not fit sk=%" PRId64,
+                        a.size[1], page, p->sk);
     r->args.slot[FXA_SLOT_PAGES] = table;
     return CLI_OK;
 }
 
 static int run_read_lengths(cli *c, run_state *r) {
-    static const struct { cli_option_id id; fxa_slot slot; } ends[] = {{OPT_LENS_Q, FXA_SLOT_LEN_Q}, {OPT_LENS_K, FXA_SLOT_LEN_K}};
+    static const struct {
+        cli_option_id id;
+        fxa_slot slot;
+    } ends[] = {{OPT_LENS_Q, FXA_SLOT_LEN_Q}, {OPT_LENS_K, FXA_SLOT_LEN_K}};
     for (int i = 0; i < 2; i++) {
         int32_t *lengths;
         npy a;
@@ -179,7 +200,8 @@ static int run_read_sink(cli *c, run_state *r) {
     if (rc == CLI_OK && a.unsigned_bytes == 2 && dtype && strcmp(dtype, "bf16") == 0) rc = npy_as_bf16(c, &a);
     if (rc != CLI_OK) return rc;
     if (!dtype_is_float(a.dtype) || a.rank != 1 || a.size[0] != p->hq)
-        return cli_fail(c, CLI_BAD_INPUT, "--sink: %.200s holds %s; %" PRId64 " floats are expected, one per query head", path,
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--sink: %.200s holds %s; %" PRId64 " floats are expected, one per query head", path,
                         npy_describe(c, &a), p->hq);
     p->flags |= FXA_SINK;
     p->sink.dtype = p->dsink.dtype = (uint32_t)a.dtype;
@@ -193,7 +215,8 @@ static int run_compare_shape(cli *c, const run_state *r) {
     const int64_t real[SHAPE_COUNT] = {p->b, p->hq, p->hkv, p->sq, p->sq, p->sk, p->d, p->dv};
     for (int i = 0; i < SHAPE_COUNT; i++)
         if (i != SHAPE_S && r->job->shape.given[i] && r->job->shape.value[i] != real[i])
-            return cli_fail(c, CLI_BAD_INPUT, "--shape says %s=%" PRId64 ", the files say %" PRId64, shape_keys[i], r->job->shape.value[i], real[i]);
+            return cli_fail(c, CLI_BAD_INPUT, "--shape says %s=%" PRId64 ", the files say %" PRId64, shape_keys[i],
+                            r->job->shape.value[i], real[i]);
     return CLI_OK;
 }
 

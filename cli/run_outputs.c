@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* One more file to write. */
-static void run_add_output(run_state *r, const char *what, const char *path, fxa_dtype dtype, int rank, const int64_t *size, void *data) {
+static void run_add_output(run_state *r, const char *what, const char *path, fxa_dtype dtype, int rank,
+                           const int64_t *size, void *data) {
     run_output *o = &r->outputs[r->n_outputs++];
     *o = (run_output){what, path, -1, dtype, rank, {0}, data};
     memcpy(o->size, size, (size_t)rank * sizeof *size);
@@ -50,8 +51,8 @@ static int run_prepare_forward(cli *c, run_state *r) {
     if (r->backward)
         for (int i = 0; i < r->rank; i++)
             if (r->dout.size[i] != size[i])
-                return cli_fail(c, CLI_BAD_INPUT, "--dout: %.200s holds %s; the output is %s", r->dout.path, npy_describe(c, &r->dout),
-                                sizes_text(c, size, r->rank));
+                return cli_fail(c, CLI_BAD_INPUT, "--dout: %.200s holds %s; the output is %s", r->dout.path,
+                                npy_describe(c, &r->dout), sizes_text(c, size, r->rank));
     p->o = run_add_array(c, r, OPT_OUT, size, r->rank, FXA_SLOT_O);
     if (opt_has(c, OPT_LSE) || r->backward) {
         p->flags |= FXA_WANT_LSE;
@@ -72,8 +73,8 @@ static int run_read_dlse(cli *c, run_state *r) {
     int rc = npy_read(c, opt_get(c, OPT_DLSE), &a);
     if (rc != CLI_OK) return rc;
     if (!dtype_is_float(a.dtype) || a.rank != rank || memcmp(a.size, size, (size_t)rank * sizeof *size) != 0)
-        return cli_fail(c, CLI_BAD_INPUT, "--dlse: %.200s holds %s; floats of shape %s are expected", a.path, npy_describe(c, &a),
-                        sizes_text(c, size, rank));
+        return cli_fail(c, CLI_BAD_INPUT, "--dlse: %.200s holds %s; floats of shape %s are expected", a.path,
+                        npy_describe(c, &a), sizes_text(c, size, rank));
     r->backward_problem.flags |= FXA_GRAD_LSE;
     r->args.slot[FXA_SLOT_DLSE] = npy_as_float(c, &a, r->row_dtype);
     return CLI_OK;
@@ -87,7 +88,9 @@ static int run_add_dtensor(cli *c, run_state *r, const char *text) {
     const cli_tensor *t = values_find_tensor(&r->job->values, name);
     int32_t at = fxa_program_tensor_find(r->job->program, name);
     if (!t) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s: there is no --tensor of that name", name);
-    if (!dtype_is_float(t->dtype)) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s: the tensor is %s; only floats have a gradient", name, fxa_dtype_name(t->dtype));
+    if (!dtype_is_float(t->dtype))
+        return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s: the tensor is %s; only floats have a gradient", name,
+                        fxa_dtype_name(t->dtype));
     if (at >= 0 && r->captures[at].grad) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s is given twice", name);
     void *data = cli_alloc_array(c, t->array.count, fxa_dtype_size(t->dtype));
     if (at >= 0) {
@@ -105,12 +108,14 @@ static int run_add_dparam(cli *c, run_state *r, const char *text) {
     const char *name = cli_format(c, "%.*s", (int)(path - text), text);
     int32_t at = fxa_program_param_find(r->job->program, name);
     bool given = false;
-    for (size_t i = 0; i < r->job->values.n_params; i++) given = given || strcmp(r->job->values.params[i].name, name) == 0;
+    for (size_t i = 0; i < r->job->values.n_params; i++)
+        given = given || strcmp(r->job->values.params[i].name, name) == 0;
     if (!given) return cli_fail(c, CLI_BAD_INPUT, "--dparam %.63s: there is no --param of that name", name);
     if (at >= 0 && fxa_program_param(r->job->program, (size_t)at).type != FXA_FLOAT)
         return cli_fail(c, CLI_BAD_INPUT, "--dparam %.63s: the param is an int; only floats have a gradient", name);
     if (at >= 0) r->backward_problem.param_grads |= (uint64_t)1 << at;
-    run_add_output(r, cli_format(c, "dparam %s", name), path + 1, FXA_F64, 0, r->outputs->size, at >= 0 ? &r->dparams[at] : &zero);
+    run_add_output(r, cli_format(c, "dparam %s", name), path + 1, FXA_F64, 0, r->outputs->size,
+                   at >= 0 ? &r->dparams[at] : &zero);
     return CLI_OK;
 }
 
@@ -137,14 +142,17 @@ static int run_prepare_backward(cli *c, run_state *r) {
     at = 0;
     while (rc == CLI_OK && (text = opt_next(c, OPT_DPARAM, &at))) rc = run_add_dparam(c, r, text);
     if (rc == CLI_OK && r->n_outputs == before)
-        rc = cli_fail(c, CLI_BAD_INPUT, "--dout asks for the backward pass, but no gradient (--dq --dk --dv --dsink --dtensor --dparam) is asked for");
+        rc = cli_fail(c, CLI_BAD_INPUT,
+                      "--dout asks for the backward pass, but no gradient (--dq --dk --dv --dsink --dtensor --dparam) "
+                      "is asked for");
     return rc;
 }
 
 int run_prepare_outputs(cli *c, run_state *r) {
     static const cli_option_id gradients[] = {OPT_DQ, OPT_DK, OPT_DV, OPT_DSINK, OPT_DTENSOR, OPT_DPARAM, OPT_DLSE};
     for (size_t i = 0; !r->backward && i < sizeof gradients / sizeof gradients[0]; i++)
-        if (opt_has(c, gradients[i])) return cli_fail(c, CLI_BAD_INPUT, "--%s needs --dout", cli_options[gradients[i]].name);
+        if (opt_has(c, gradients[i]))
+            return cli_fail(c, CLI_BAD_INPUT, "--%s needs --dout", cli_options[gradients[i]].name);
     r->outputs = cli_alloc_array(c, (int64_t)c->n_given + 8, sizeof *r->outputs);
     int rc = run_prepare_forward(c, r);
     if (rc != CLI_OK) return rc;
@@ -158,7 +166,8 @@ int run_prepare_outputs(cli *c, run_state *r) {
     r->backward_problem.n_bprop_captures = r->job->bprop_bind.n_tensors;
     if (r->backward) rc = run_prepare_backward(c, r);
     if (rc == CLI_OK && r->n_outputs == 0)
-        rc = cli_fail(c, CLI_BAD_INPUT, "nothing to write: give --out FILE, --lse FILE, --max FILE or --dout with gradients");
+        rc = cli_fail(c, CLI_BAD_INPUT,
+                      "nothing to write: give --out FILE, --lse FILE, --max FILE or --dout with gradients");
     for (size_t i = 0; rc == CLI_OK && i < r->n_outputs; i++) {
         r->outputs[i].handle = cli_output_open(c, r->outputs[i].path);
         if (r->outputs[i].handle < 0) rc = CLI_BAD_INPUT;

@@ -15,13 +15,18 @@ static int shape_read_one(cli *c, const char *text, size_t size, cli_shape *out)
     if (size >= sizeof word) return cli_fail(c, CLI_BAD_INPUT, "--shape: '%.47s...' is too long for a size", text);
     snprintf(word, sizeof word, "%.*s", (int)size, text);
     value = strchr(word, '=');
-    if (!value) return cli_fail(c, CLI_BAD_INPUT, "--shape: '%s' is no size; key=number is expected, as in b=2,h=8,s=1024,d=64", word);
+    if (!value)
+        return cli_fail(c, CLI_BAD_INPUT, "--shape: '%s' is no size; key=number is expected, as in b=2,h=8,s=1024,d=64",
+                        word);
     *value++ = 0;
     while (key < SHAPE_COUNT && strcmp(word, shape_keys[key]) != 0) key++;
-    if (key == SHAPE_COUNT) return cli_fail(c, CLI_BAD_INPUT, "--shape: there is no '%s'; accepted are b h hkv s sq sk d dv", word);
+    if (key == SHAPE_COUNT)
+        return cli_fail(c, CLI_BAD_INPUT, "--shape: there is no '%s'; accepted are b h hkv s sq sk d dv", word);
     if (out->given[key]) return cli_fail(c, CLI_BAD_INPUT, "--shape: %s is given twice", word);
     if (!read_int(value, &out->value[key]) || out->value[key] < 0)
         return cli_fail(c, CLI_BAD_INPUT, "--shape: %s=%s: a whole number from 0 is expected", word, value);
+    if (out->value[key] == 0 && (key == SHAPE_HKV || key == SHAPE_DV))
+        return cli_fail(c, CLI_BAD_INPUT, "--shape: %s=0: at least 1 is expected", word);
     out->given[key] = true;
     return CLI_OK;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Program texts from files, standard input and expressions on the command line. An expression is wrapped into a statement
- * before it is parsed; places in error messages are moved back, so that they point into what the user wrote. */
+ * Program texts from files, standard input and expressions on the command line. An expression is wrapped into a
+ * statement before it is parsed; places in error messages are moved back, so that they point into what the user wrote.
+ */
 #include "job.h"
 
 #include <errno.h>
@@ -21,7 +22,8 @@ static int sources_read_stream(cli *c, FILE *f, const char *name, cli_source *ou
     *out = (cli_source){name, text, b.size, text, b.size, 0};
     buf_free(&b);
     if (failed) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", name, strerror(errno));
-    if (large) return cli_fail(c, CLI_BAD_INPUT, "%.300s is larger than a program may be (%u bytes)", name, FXA_MAX_TEXT);
+    if (large)
+        return cli_fail(c, CLI_BAD_INPUT, "%.300s is larger than a program may be (%u bytes)", name, FXA_MAX_TEXT);
     return CLI_OK;
 }
 
@@ -35,7 +37,8 @@ static int sources_read_file(cli *c, const char *path, cli_source *out) {
 }
 
 /* The line break keeps a comment at the end of the expression from taking in what follows. */
-static void sources_wrap(cli *c, const char *name, const char *before, const char *expr, const char *after, cli_source *out) {
+static void sources_wrap(cli *c, const char *name, const char *before, const char *expr, const char *after,
+                         cli_source *out) {
     char *text = cli_format(c, "%s%s\n%s", before, expr, after);
     *out = (cli_source){name, expr, strlen(expr), text, strlen(text), strlen(before)};
 }
@@ -51,10 +54,14 @@ int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
         if (file && strcmp(g->value, "-") == 0 && stdin_read)
             return cli_fail(c, CLI_BAD_INPUT, "standard input (-) can be read only once");
         stdin_read = stdin_read || (file && strcmp(g->value, "-") == 0);
-        if (g->id == OPT_SCORE) sources_wrap(c, "--score", "score = ", g->value, "", s);
-        else if (g->id == OPT_DSCORE) sources_wrap(c, "--dscore", "dscore = ", g->value, "", s);
-        else if (g->id == OPT_MASK) sources_wrap(c, "--mask", "mask = mask && (", g->value, ")\n", s);
-        else if (sources_read_file(c, g->value, s) != CLI_OK) return CLI_BAD_INPUT;
+        if (g->id == OPT_SCORE)
+            sources_wrap(c, "--score", "score = ", g->value, "", s);
+        else if (g->id == OPT_DSCORE)
+            sources_wrap(c, "--dscore", "dscore = ", g->value, "", s);
+        else if (g->id == OPT_MASK)
+            sources_wrap(c, "--mask", "mask = mask && (", g->value, ")\n", s);
+        else if (sources_read_file(c, g->value, s) != CLI_OK)
+            return CLI_BAD_INPUT;
         out->n++;
     }
     return CLI_OK;

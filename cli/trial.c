@@ -6,8 +6,11 @@
 #include <string.h>
 
 void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_data *out) {
-    const int64_t size[DATA_COUNT][4] = {{p->b, p->hq, p->sq, p->d}, {p->b, p->hkv, p->sk, p->d}, {p->b, p->hkv, p->sk, p->dv},
-                                         {p->b, p->hq, p->sq, p->dv}, {p->b, p->hq, p->sq, 1}};
+    const int64_t size[DATA_COUNT][4] = {{p->b, p->hq, p->sq, p->d},
+                                         {p->b, p->hkv, p->sk, p->d},
+                                         {p->b, p->hkv, p->sk, p->dv},
+                                         {p->b, p->hq, p->sq, p->dv},
+                                         {p->b, p->hq, p->sq, 1}};
     for (int i = 0; i < DATA_COUNT; i++) {
         int64_t count = 1;
         for (int d = 0; d < 4; d++)
@@ -25,7 +28,8 @@ static void *trial_round(cli *c, const trial_data *data, int which, fxa_dtype dt
     return out;
 }
 
-static void *trial_add(cli *c, trial *t, const char *name, bool backward, fxa_dtype dtype, int rank, const int64_t *size) {
+static void *trial_add(cli *c, trial *t, const char *name, bool backward, fxa_dtype dtype, int rank,
+                       const int64_t *size) {
     trial_array *a = &t->arrays[t->n_arrays++];
     *a = (trial_array){name, backward, dtype, rank, {0}, 1, NULL};
     for (int i = 0; i < rank; i++) {
@@ -39,12 +43,14 @@ static void trial_add_values(cli *c, trial *t, cli_job *job) {
     for (size_t i = 0; i < job->bind.n_tensors; i++) {
         fxa_tensor_info info = fxa_program_tensor(job->program, i);
         if (t->plan[FXA_BACKWARD] && job->grad_captures[i].grad)
-            t->dtensors[i] = trial_add(c, t, cli_format(c, "d %s", info.name), true, info.dtype, info.rank, job->bind.views[i].size);
+            t->dtensors[i] =
+                trial_add(c, t, cli_format(c, "d %s", info.name), true, info.dtype, info.rank, job->bind.views[i].size);
     }
     for (size_t i = 0; i < job->bind.n_params; i++) {
         if (!(t->problem[FXA_BACKWARD].param_grads >> i & 1)) continue;
         trial_array *a = &t->arrays[t->n_arrays++];
-        *a = (trial_array){cli_format(c, "d %s", fxa_program_param(job->program, i).name), true, FXA_F64, 0, {0}, 1, &t->dparams[i]};
+        *a = (trial_array){
+            cli_format(c, "d %s", fxa_program_param(job->program, i).name), true, FXA_F64, 0, {0}, 1, &t->dparams[i]};
     }
     t->args.params = job->bind.params;
     t->args.n_params = t->args.n_dparams = job->bind.n_params;
@@ -64,7 +70,8 @@ static void trial_add_arrays(cli *c, trial *t, cli_job *job, const trial_data *d
     static const fxa_slot gradients[] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     static const char *const names[] = {"dQ", "dK", "dV"};
     fxa_dtype row = dtype == FXA_F64 ? FXA_F64 : FXA_F32;
-    for (int i = 0; i < DATA_COUNT; i++) t->args.slot[inputs[i]] = trial_round(c, data, i, i == DATA_DLSE ? row : dtype);
+    for (int i = 0; i < DATA_COUNT; i++)
+        t->args.slot[inputs[i]] = trial_round(c, data, i, i == DATA_DLSE ? row : dtype);
     t->args.slot[FXA_SLOT_O] = trial_add(c, t, "O", false, dtype, 4, data->size[DATA_DO]);
     t->args.slot[FXA_SLOT_LSE] = trial_add(c, t, "LSE", false, row, 3, data->size[DATA_DLSE]);
     for (int i = 0; t->problem[FXA_BACKWARD].pass == FXA_BACKWARD && i < 3; i++)
@@ -76,7 +83,8 @@ static int trial_make_plans(cli *c, trial *t, bool backward) {
     size_t workspace = 0;
     fxa_error err;
     for (int pass = 0; pass <= backward; pass++) {
-        if (fxa_plan_create(c->ctx, &t->problem[pass], &t->plan[pass], &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+        if (fxa_plan_create(c->ctx, &t->problem[pass], &t->plan[pass], &err) != FXA_OK)
+            return cli_fail_library(c, &err, NULL);
         cli_own_plan(c, t->plan[pass]);
         size_t need = fxa_plan_workspace(t->plan[pass]);
         workspace = need > workspace ? need : workspace;
@@ -86,8 +94,8 @@ static int trial_make_plans(cli *c, trial *t, bool backward) {
     return CLI_OK;
 }
 
-int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward, bool with_bprop,
-               trial **out) {
+int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward,
+               bool with_bprop, trial **out) {
     trial *t = *out = cli_alloc(c, sizeof *t);
     t->args = (fxa_args)FXA_ARGS_INIT;
     int rc = opt_double(c, OPT_SCALE, &t->args.scale);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One problem with data of its own, ready to run forward and backward: what `check` compares and `bench` times. Arrays are
- * dense [B,H,S,D]; random data is drawn once in f64 (trial_data) and rounded to the dtype of each trial.
+ * One problem with data of its own, ready to run forward and backward: what `check` compares and `bench` times. Arrays
+ * are dense [B,H,S,D]; random data is drawn once in f64 (trial_data) and rounded to the dtype of each trial.
  */
 #ifndef FXA_CLI_TRIAL_H
 #define FXA_CLI_TRIAL_H
@@ -42,8 +42,8 @@ typedef struct trial {
 
 /* Plans and memory for the job's problem in `dtype` on `engine` (NULL: automatic). with_bprop false leaves the user's
  * backward out. All values of the job must be bound. */
-int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward, bool with_bprop,
-               trial **out);
+int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward,
+               bool with_bprop, trial **out);
 int trial_run(cli *c, trial *t, fxa_pass pass);
 
 #endif

@@ -11,7 +11,8 @@
 static int values_split(cli *c, cli_option_id id, const char *text, char **name, char **type, const char **value) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text)
-        return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: %s is expected", cli_options[id].name, text, cli_options[id].value);
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: %s is expected", cli_options[id].name, text,
+                        cli_options[id].value);
     *name = cli_format(c, "%.*s", (int)(equals - text), text);
     *value = equals + 1;
     *type = strchr(*name, ':');
@@ -26,9 +27,13 @@ static int values_add_param(cli *c, cli_option_id id, const char *text, cli_valu
     int rc = values_split(c, id, text, &name, &type, &value);
     if (rc != CLI_OK) return rc;
     p.name = name;
-    if (type && strcmp(type, "int") == 0) p.type = FXA_INT;
-    else if (type && strcmp(type, "float") == 0) p.type = FXA_FLOAT;
-    else if (type) return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: the type of a param is float or int", cli_options[id].name, text);
+    if (type && strcmp(type, "int") == 0)
+        p.type = FXA_INT;
+    else if (type && strcmp(type, "float") == 0)
+        p.type = FXA_FLOAT;
+    else if (type)
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: the type of a param is float or int", cli_options[id].name,
+                        text);
     if (!read_double(value, &p.value))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: '%.64s' is not a number", cli_options[id].name, text, value);
     for (size_t i = 0; i < out->n_params; i++)
@@ -51,23 +56,27 @@ static int values_add_tensor(cli *c, cli_option_id id, const char *text, cli_val
     if (out->n_tensors == FXA_MAX_TENSORS) return cli_fail(c, CLI_BAD_INPUT, "more than %d tensors", FXA_MAX_TENSORS);
     fxa_dtype dtype = type ? fxa_dtype_find(type) : FXA_DTYPE_NONE;
     if (type && !dtype)
-        return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: there is no dtype '%.20s'; there are f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool",
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--%s %.100s: there is no dtype '%.20s'; there are f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool",
                         cli_options[id].name, text, type);
     if (id == OPT_TENSOR_SIZE) {
         t->array.rank = read_int_list(value, t->array.size, FXA_MAX_RANK);
         for (int i = 0; i < t->array.rank; i++)
             if (t->array.size[i] < 0) t->array.rank = -1;
         if (t->array.rank < 0)
-            return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: at most %d sizes, NAME=N,N", cli_options[id].name, text, FXA_MAX_RANK);
+            return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: at most %d sizes, NAME=N,N", cli_options[id].name, text,
+                            FXA_MAX_RANK);
     } else {
         rc = npy_read(c, value, &t->array);
         if (rc == CLI_OK && dtype == FXA_BF16) rc = npy_as_bf16(c, &t->array);
         if (rc != CLI_OK) return rc;
         if (!t->array.dtype || (dtype && dtype != t->array.dtype))
             return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: the file holds %s; %s", cli_options[id].name, text,
-                            npy_describe(c, &t->array), dtype ? "that is another dtype" : "bf16 is given as NAME:bf16=FILE");
+                            npy_describe(c, &t->array),
+                            dtype ? "that is another dtype" : "bf16 is given as NAME:bf16=FILE");
         if (t->array.rank > FXA_MAX_RANK)
-            return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: %d axes; at most %d", cli_options[id].name, text, t->array.rank, FXA_MAX_RANK);
+            return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: %d axes; at most %d", cli_options[id].name, text,
+                            t->array.rank, FXA_MAX_RANK);
         dtype = t->array.dtype;
     }
     t->name = name;
@@ -92,10 +101,12 @@ int values_collect(cli *c, fxa_program_kind kind, cli_values *out) {
 size_t values_declare(const cli_values *v, fxa_declaration *out) {
     size_t n = 0;
     for (size_t i = 0; i < v->n_params; i++)
-        out[n++] = (fxa_declaration){v->params[i].name, v->params[i].type ? v->params[i].type : FXA_FLOAT, FXA_DTYPE_NONE, 0};
+        out[n++] =
+            (fxa_declaration){v->params[i].name, v->params[i].type ? v->params[i].type : FXA_FLOAT, FXA_DTYPE_NONE, 0};
     for (size_t i = 0; i < v->n_tensors; i++)
         if (v->tensors[i].dtype)
-            out[n++] = (fxa_declaration){v->tensors[i].name, (fxa_type)0, v->tensors[i].dtype, v->tensors[i].array.rank};
+            out[n++] =
+                (fxa_declaration){v->tensors[i].name, (fxa_type)0, v->tensors[i].dtype, v->tensors[i].array.rank};
     return n;
 }
 

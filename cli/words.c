@@ -49,7 +49,7 @@ int opt_int(cli *c, cli_option_id id, int64_t lo, int64_t hi, int64_t *out) {
 
 int opt_double(cli *c, cli_option_id id, double *out) {
     const char *text = opt_get(c, id);
-    if (text && !read_double(text, out))
+    if (text && (!read_double(text, out) || isnan(*out)))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a number is expected", cli_options[id].name, text);
     return CLI_OK;
 }
@@ -57,7 +57,8 @@ int opt_double(cli *c, cli_option_id id, double *out) {
 int opt_uint(cli *c, cli_option_id id, uint64_t *out) {
     const char *text = opt_get(c, id);
     if (text && !read_uint(text, out))
-        return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a whole number from 0 to 2^64 - 1 is expected", cli_options[id].name, text);
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a whole number from 0 to 2^64 - 1 is expected",
+                        cli_options[id].name, text);
     return CLI_OK;
 }
 
@@ -79,7 +80,8 @@ void hex_text(const uint8_t *bytes, size_t n, char *out) {
     for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* ---- Elements ------------------------------------------------------------------------------------------------------- */
+/* ---- Elements -------------------------------------------------------------------------------------------------------
+ */
 
 bool dtype_is_float(fxa_dtype dtype) {
     return dtype == FXA_F64 || dtype == FXA_F32 || dtype == FXA_F16 || dtype == FXA_BF16;
@@ -88,7 +90,8 @@ bool dtype_is_float(fxa_dtype dtype) {
 static double words_from_half(uint16_t bits) {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
     double value = exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
-                 : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+                   : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                                  : ldexp(fraction, -24);
     return bits >> 15 ? -value : value;
 }
 
@@ -123,33 +126,61 @@ double element_get(fxa_dtype dtype, const void *data, int64_t i) {
     float f;
     memcpy(&f, &wide, sizeof f);
     switch ((int)dtype) {
-    case FXA_F64: return ((const double *)data)[i];
-    case FXA_F32: return ((const float *)data)[i];
-    case FXA_F16: return words_from_half(half);
-    case FXA_BF16: return f;
-    case FXA_I64: return (double)((const int64_t *)data)[i];
-    case FXA_I32: return ((const int32_t *)data)[i];
-    case FXA_I16: return ((const int16_t *)data)[i];
-    case FXA_I8: return ((const int8_t *)data)[i];
-    default: return ((const uint8_t *)data)[i];
+    case FXA_F64:
+        return ((const double *)data)[i];
+    case FXA_F32:
+        return ((const float *)data)[i];
+    case FXA_F16:
+        return words_from_half(half);
+    case FXA_BF16:
+        return f;
+    case FXA_I64:
+        return (double)((const int64_t *)data)[i];
+    case FXA_I32:
+        return ((const int32_t *)data)[i];
+    case FXA_I16:
+        return ((const int16_t *)data)[i];
+    case FXA_I8:
+        return ((const int8_t *)data)[i];
+    default:
+        return ((const uint8_t *)data)[i];
     }
 }
 
 void element_set(fxa_dtype dtype, void *data, int64_t i, double value) {
     switch ((int)dtype) {
-    case FXA_F64: ((double *)data)[i] = value; break;
-    case FXA_F32: ((float *)data)[i] = (float)value; break;
-    case FXA_F16: ((uint16_t *)data)[i] = words_to_half(value); break;
-    case FXA_BF16: ((uint16_t *)data)[i] = words_to_bf16(value); break;
-    case FXA_I64: ((int64_t *)data)[i] = (int64_t)value; break;
-    case FXA_I32: ((int32_t *)data)[i] = (int32_t)value; break;
-    case FXA_I16: ((int16_t *)data)[i] = (int16_t)value; break;
-    case FXA_I8: ((int8_t *)data)[i] = (int8_t)value; break;
-    default: ((uint8_t *)data)[i] = (uint8_t)value; break;
+    case FXA_F64:
+        ((double *)data)[i] = value;
+        break;
+    case FXA_F32:
+        ((float *)data)[i] = (float)value;
+        break;
+    case FXA_F16:
+        ((uint16_t *)data)[i] = words_to_half(value);
+        break;
+    case FXA_BF16:
+        ((uint16_t *)data)[i] = words_to_bf16(value);
+        break;
+    case FXA_I64:
+        ((int64_t *)data)[i] = (int64_t)value;
+        break;
+    case FXA_I32:
+        ((int32_t *)data)[i] = (int32_t)value;
+        break;
+    case FXA_I16:
+        ((int16_t *)data)[i] = (int16_t)value;
+        break;
+    case FXA_I8:
+        ((int8_t *)data)[i] = (int8_t)value;
+        break;
+    default:
+        ((uint8_t *)data)[i] = (uint8_t)value;
+        break;
     }
 }
 
-/* ---- Random numbers: splitmix64 --------------------------------------------------------------------------------------- */
+/* ---- Random numbers: splitmix64
+ * --------------------------------------------------------------------------------------- */
 
 uint64_t random_bits(cli_random *r) {
     uint64_t z = r->state += 0x9E3779B97F4A7C15u;

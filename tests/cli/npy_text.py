@@ -1,11 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays for the tests of the command line, with nothing but the standard library: .npy in and out, and an attention
 computed the long way, forward and backward, to compare with."""
+
 import math
 import struct
 
-CODES = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u1": "B", "b1": "B", "u2": "H",
-         "u4": "I", "u8": "Q"}
+CODES = {
+    "f8": "d",
+    "f4": "f",
+    "f2": "e",
+    "i8": "q",
+    "i4": "i",
+    "i2": "h",
+    "i1": "b",
+    "u1": "B",
+    "b1": "B",
+    "u2": "H",
+    "u4": "I",
+    "u8": "Q",
+}
 
 
 class Array:
@@ -83,24 +96,32 @@ def load(path):
         data = f.read()
     assert data[:8] == b"\x93NUMPY\x01\x00"
     size = int.from_bytes(data[8:10], "little")
-    assert (10 + size) % 64 == 0 and data[9 + size:10 + size] == b"\n"
-    fields = eval(data[10:10 + size].decode(), {"__builtins__": {}})
+    assert (10 + size) % 64 == 0 and data[9 + size : 10 + size] == b"\n"
+    fields = eval(data[10 : 10 + size].decode(), {"__builtins__": {}})
     assert set(fields) == {"descr", "fortran_order", "shape"} and fields["fortran_order"] is False
     kind = fields["descr"][1:]
     count = math.prod(fields["shape"])
-    body = data[10 + size:]
+    body = data[10 + size :]
     values = struct.unpack("<" + CODES[kind] * count, body)
     return kind, Array(fields["shape"], values)
 
 
 def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=None):
     """[B,H,S,D] arrays. f(score, b, h, q, k) gives None where the pair is masked, or (new score, slope, gradients): slope
-    is d new / d score, gradients a list of (key, d new / d key). Returns a dict of arrays and a dict of the sums by key."""
+    is d new / d score, gradients a list of (key, d new / d key). Returns a dict of arrays and a dict of the sums by key.
+    """
     B, H, Sq, D = q.shape
     Hkv, Sk, Dv = k.shape[1], k.shape[2], v.shape[3]
     scale = 1 / math.sqrt(D) if scale is None else scale
-    r = {"o": zeros((B, H, Sq, Dv)), "lse": zeros((B, H, Sq)), "max": zeros((B, H, Sq)), "dq": zeros(q.shape), "dk": zeros(k.shape),
-         "dv": zeros(v.shape), "dsink": zeros((H,))}
+    r = {
+        "o": zeros((B, H, Sq, Dv)),
+        "lse": zeros((B, H, Sq)),
+        "max": zeros((B, H, Sq)),
+        "dq": zeros(q.shape),
+        "dk": zeros(k.shape),
+        "dv": zeros(v.shape),
+        "dsink": zeros((H,)),
+    }
     sums = {}
     for b in range(B):
         for h in range(H):
@@ -123,7 +144,9 @@ def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=No
                         r["o"].add((b, h, i, d), math.exp(s - lse) * v[b, g, j, d])
                 if dout is None:
                     continue
-                delta = sum(dout[b, h, i, d] * r["o"][b, h, i, d] for d in range(Dv)) - (dlse[b, h, i] if dlse and scores else 0)
+                delta = sum(dout[b, h, i, d] * r["o"][b, h, i, d] for d in range(Dv)) - (
+                    dlse[b, h, i] if dlse and scores else 0
+                )
                 if sink is not None:
                     r["dsink"].add((h,), -math.exp(sink[h,] - lse) * delta)
                 for j, s, slope, gradients in pairs:
