@@ -448,8 +448,10 @@ static fxa_program *canon_variant(int v) {
     fxa_value x = fxa_builder_load(b, t, at, v == 7 ? 2 : 1);
     x = fxa_builder_op2(b, v == 9 ? FXA_OP_DIV : FXA_OP_SUB, x, w);
     x = fxa_builder_op2(b, FXA_OP_MUL, x, fxa_builder_float(b, v == 10 ? 0.1 : nextafter(0.1, v == 11 ? 1 : 0)));
-    if (v == 12) (void)fxa_builder_param(b, "unused", FXA_FLOAT);
-    if (v == 13) (void)fxa_builder_tensor(b, "unused", FXA_F32, 1);
+    if (v == 12 || v == 16) (void)fxa_builder_param(b, "unused", v == 12 ? FXA_FLOAT : FXA_INT);
+    if (v == 13 || v == 17) (void)fxa_builder_tensor(b, "unused", v == 13 ? FXA_F32 : FXA_F16, 1);
+    if (v == 18) (void)fxa_builder_param(b, "idle", FXA_FLOAT);
+    if (v == 19) (void)fxa_builder_tensor(b, "idle", FXA_F32, 1);
     if (v == 1 || v == 2) fxa_builder_set_dscore(b, x);
     else fxa_builder_set_score(b, x);
     if (v == 14) fxa_builder_set_mask(b, fxa_builder_bool(b, 0));
@@ -459,7 +461,7 @@ static fxa_program *canon_variant(int v) {
 }
 
 TEST(the_hash_sees_all_content) {
-    enum { VARIANTS = 16 };
+    enum { VARIANTS = 20 };
     fxa_program *p[VARIANTS];
     for (int i = 0; i < VARIANTS; i++) {
         p[i] = canon_variant(i);
@@ -582,6 +584,11 @@ TEST(ready_masks_compose) {
     T_CHECK(canon_equal(causal, made)); /* a flag is the same program as the text */
     T_OK(fxa__program_with_masks(host, causal, FXA_CAUSAL, 0, 0, &twice, &err));
     T_CHECK(canon_equal(causal, twice));
+    fxa_program *identity = canon_finish(canon_builder(FXA_PROGRAM_SCORE)), *open = NULL;
+    T_OK(fxa__program_with_masks(host, NULL, FXA_WINDOW, INT32_MAX, -1, &open, &err));
+    T_CHECK(canon_equal(identity, open)); /* a bound that no difference reaches is none */
+    fxa_program_destroy(identity);
+    fxa_program_destroy(open);
     b = canon_builder(FXA_PROGRAM_BPROP);
     fxa_program *bprop = canon_finish(b);
     T_STATUS(fxa__program_with_masks(host, bprop, FXA_CAUSAL, 0, 0, &wrong, &err), FXA_E_PROBLEM);
