@@ -322,6 +322,7 @@ fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, f
 done:
     fxa_builder_destroy(p.b);
     fxa__free(host, p.symbols, p.symbols_capacity * sizeof *p.symbols);
+    fxa__free(host, p.pending, p.pending_capacity * sizeof *p.pending);
     fxa__lex_close(&p.lex);
     return status;
 }

@@ -39,6 +39,13 @@ typedef struct fxa__symbol {
     int32_t value;
 } fxa__symbol;
 
+/* A binary operator whose right operand is still being read. */
+typedef struct fxa__pending {
+    uint8_t prec, op;
+    fxa_value left;
+    size_t first, at; /* tokens: where the left operand begins, the operator */
+} fxa__pending;
+
 typedef struct fxa__parser {
     fxa__lexer lex;
     fxa_builder *b;
@@ -49,6 +56,8 @@ typedef struct fxa__parser {
     size_t farthest;      /* the first token not read yet */
     size_t steps;         /* tokens before it that were read again */
     int nesting;
+    fxa__pending *pending; /* of all expressions being read, the outer ones first */
+    size_t n_pending, pending_capacity;
     fxa_value score, mask, dscore; /* current */
     fxa_error err;                 /* the first failure; status OK: none */
 } fxa__parser;
@@ -91,6 +100,8 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
 /* Declares an offered name on its first use; others are left alone. */
 bool fxa__parse_adopt(fxa__parser *p, size_t name);
 fxa__symbol *fxa__parse_symbol(fxa__parser *p, size_t token);
+/* A name token as the two arguments of "%.*s": what recursive functions use, to keep their frames small. */
+#define PARSE_NAME(p, token) (int)(p)->lex.tokens[token].length, (p)->lex.text + (p)->lex.tokens[token].at
 /* Terminated copy of a name token. */
 const char *fxa__parse_text(const fxa__parser *p, size_t token, char out[FXA_MAX_NAME + 1]);
 

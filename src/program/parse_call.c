@@ -33,7 +33,6 @@ bool fxa__parse_adopt(fxa__parser *p, size_t name) {
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
 bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index[FXA_MAX_RANK]) {
-    char text[FXA_MAX_NAME + 1];
     size_t open = p->at;
     int32_t n = 0;
     if (!fxa__parse_next(p)) return false;
@@ -42,7 +41,8 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
         fxa_value v = fxa__parse_expr(p);
         if (v < 0) return false;
         if (fxa__builder_type(p->b, v) == FXA_FLOAT) {
-            (void)fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM, "an index is an int, this is a float: int(...)");
+            (void)fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
+                                  "an index is an int, this is a float; write int(...)");
             return false;
         }
         if (n < rank) index[n] = v;
@@ -52,18 +52,18 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
     }
     if (!fxa__parse_close(p, TOK_RBRACKET, open)) return false;
     if (n != rank)
-        (void)fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM, "tensor '%s' has rank %d, so it takes %d %s; %d given",
-                              fxa__parse_text(p, name, text), rank, rank, rank == 1 ? "index" : "indices", n);
+        (void)fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM,
+                              "tensor '%.*s' has rank %d, so it takes %d %s; %d given",
+                              PARSE_NAME(p, name), rank, rank, rank == 1 ? "index" : "indices", n);
     return n == rank;
 }
 
 static fxa_value call_load(fxa__parser *p, size_t name) {
-    char text[FXA_MAX_NAME + 1];
     fxa_value index[FXA_MAX_RANK];
     const fxa__symbol *s = fxa__parse_symbol(p, name);
     if (!fxa__parse_is(p, TOK_LBRACKET))
-        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is a tensor of rank %d; read it as %s[%.*s]",
-                               fxa__parse_text(p, name, text), s->rank, text, s->rank ? 3 * s->rank - 2 : 0,
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a tensor of rank %d; read it as %.*s[%.*s]",
+                               PARSE_NAME(p, name), s->rank, PARSE_NAME(p, name), s->rank ? 3 * s->rank - 2 : 0,
                                "i, j, k, l, m");
     if (!fxa__parse_index(p, name, s->rank, index)) return -1;
     fxa_value v = fxa_builder_load(p->b, s->value, index, s->rank);
@@ -73,7 +73,6 @@ static fxa_value call_load(fxa__parser *p, size_t name) {
 /* ---- Functions --------------------------------------------------------------------------------------------------- */
 
 static fxa_value call_function(fxa__parser *p, size_t name) {
-    char text[FXA_MAX_NAME + 1];
     size_t open = p->at, n = 0;
     fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
     size_t arity = fxa__op_info_get(op)->arity;
@@ -99,8 +98,8 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
     }
     if (!fxa__parse_close(p, TOK_RPAREN, open)) return -1;
     if (folds ? n < 2 : n != arity)
-        return fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM, "'%s' takes %zu argument%s%s; %zu given",
-                               fxa__parse_text(p, name, text), arity, arity == 1 ? "" : "s",
+        return fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM, "'%.*s' takes %zu argument%s%s; %zu given",
+                               PARSE_NAME(p, name), arity, arity == 1 ? "" : "s",
                                folds ? " or more" : "", n);
     return folds ? args[0] : fxa__parse_op(p, op, args, n, name, name);
 }
@@ -154,15 +153,14 @@ static fxa_value call_rounds(fxa__parser *p, size_t name, fxa__symbol *own, int3
 }
 
 static fxa_value call_loop(fxa__parser *p, size_t name) {
-    char text[FXA_MAX_NAME + 1];
     size_t open = p->at;
     if (!fxa__parse_next(p)) return -1;
     size_t own_token = p->at;
     if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, "the loop's own name, as in sum(i, 4, ...)");
     fxa__symbol *own = fxa__parse_symbol(p, own_token), before = *own;
     if (before.kind != SYM_NONE && before.kind < SYM_LET)
-        return fxa__parse_fail(p, own_token, own_token, FXA_E_PROGRAM, "'%s' is taken and cannot name a loop",
-                               fxa__parse_text(p, own_token, text));
+        return fxa__parse_fail(p, own_token, own_token, FXA_E_PROGRAM, "'%.*s' is taken and cannot name a loop",
+                               PARSE_NAME(p, own_token));
     if (!fxa__parse_next(p) || !fxa__parse_expect(p, TOK_COMMA, "',' and the count of the loop")) return -1;
     int32_t count = call_count(p);
     if (count < 0 || !fxa__parse_expect(p, TOK_COMMA, "',' and the body of the loop")) return -1;
@@ -216,28 +214,28 @@ static const char *call_kind(uint32_t kind) {
 }
 
 fxa_value fxa__parse_name(fxa__parser *p) {
-    char text[FXA_MAX_NAME + 1];
     size_t name = p->at;
     if (!fxa__parse_adopt(p, name)) return -1;
     fxa__symbol s = *fxa__parse_symbol(p, name);
-    (void)fxa__parse_text(p, name, text);
     if (s.kind == SYM_NONE) return fxa__parse_fail_unknown(p);
     if (s.kind == SYM_WORD)
-        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' begins a statement and has no value", text);
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' begins a statement and has no value",
+                               PARSE_NAME(p, name));
     if (!fxa__parse_next(p)) return -1;
     bool call = fxa__parse_is(p, TOK_LPAREN);
     if (s.kind == SYM_FUNCTION || s.kind == SYM_LOOP) {
         if (!call)
-            return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is a function; write %s(...)", text, text);
+            return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a function; write %.*s(...)",
+                                   PARSE_NAME(p, name), PARSE_NAME(p, name));
         return s.kind == SYM_LOOP ? call_loop(p, name) : call_function(p, name);
     }
     if (call)
-        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be called", text,
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is %s and cannot be called", PARSE_NAME(p, name),
                                call_kind(s.kind));
     if (s.kind == SYM_TENSOR) return call_load(p, name);
     if (fxa__parse_is(p, TOK_LBRACKET))
-        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s; only a tensor has elements", text,
-                               call_kind(s.kind));
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is %s; only a tensor has elements",
+                               PARSE_NAME(p, name), call_kind(s.kind));
     fxa_value v = call_plain(p, name, &s);
     return v < 0 && p->err.status == FXA_OK ? fxa__parse_fail_builder(p, name, name) : v;
 }

@@ -138,34 +138,53 @@ static fxa_value expr_prefix(fxa__parser *p) {
 
 /* ---- Binary operators and conditionals --------------------------------------------------------------------------- */
 
-/* Operators that bind at least as tightly as `prec`. Recursion here is bounded by the levels of precedence. */
-static fxa_value expr_operators(fxa__parser *p, int prec) {
-    size_t first = p->at;
-    fxa_value args[2];
-    if ((args[0] = expr_prefix(p)) < 0) return -1;
+/* The operation that was waiting for its right operand, which ends before the token looked at. */
+static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value right) {
+    uint32_t kind = p->lex.tokens[o->at].kind;
+    fxa_value args[2] = {o->left, right};
+    if (kind == TOK_AND_AND || kind == TOK_OR_OR) {
+        const char *who = kind == TOK_AND_AND ? "'&&'" : "'||'";
+        fxa_type x = fxa__builder_type(p->b, args[0]), y = fxa__builder_type(p->b, args[1]);
+        if (x != FXA_BOOL) return fxa__parse_fail_bool(p, o->first, o->at - 1, who, x);
+        if (y != FXA_BOOL) return fxa__parse_fail_bool(p, o->at + 1, p->at - 1, who, y);
+    }
+    if (o->prec == PREC_COMPARE && expr_binary_of(fxa__parse_token(p)->kind).prec == PREC_COMPARE)
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
+                               "comparisons do not chain; for a < b < c write a < b && b < c");
+    return fxa__parse_op(p, (fxa_op)o->op, args, 2, o->at, o->at);
+}
+
+static bool expr_push(fxa__parser *p, fxa__pending o) {
+    if (!fxa__grow(p->lex.host, &p->pending, &p->pending_capacity, p->n_pending + 1, sizeof *p->pending)) {
+        (void)fxa__parse_fail(p, p->at, p->at, FXA_E_MEMORY, "out of memory for the operators of an expression");
+        return false;
+    }
+    p->pending[p->n_pending++] = o;
+    return true;
+}
+
+/* Operands with binary operators between them. Operators wait on a stack of their own rather than on the machine's. */
+static fxa_value expr_operators(fxa__parser *p) {
+    size_t base = p->n_pending;
     for (;;) {
-        size_t here = p->at;
-        uint32_t kind = fxa__parse_token(p)->kind;
-        expr_binary op = expr_binary_of(kind);
-        if (op.prec == 0 || op.prec < prec) return args[0];
-        if (!fxa__parse_next(p) || (args[1] = expr_operators(p, op.prec + 1)) < 0) return -1;
-        if (kind == TOK_AND_AND || kind == TOK_OR_OR) {
-            const char *who = kind == TOK_AND_AND ? "'&&'" : "'||'";
-            fxa_type left = fxa__builder_type(p->b, args[0]), right = fxa__builder_type(p->b, args[1]);
-            if (left != FXA_BOOL) return fxa__parse_fail_bool(p, first, here - 1, who, left);
-            if (right != FXA_BOOL) return fxa__parse_fail_bool(p, here + 1, p->at - 1, who, right);
+        size_t first = p->at;
+        fxa_value v = expr_prefix(p);
+        expr_binary op = expr_binary_of(fxa__parse_token(p)->kind);
+        /* What binds as tightly as the operator that comes now has got its right operand. The end binds loosest. */
+        while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= op.prec) {
+            const fxa__pending *o = &p->pending[--p->n_pending];
+            first = o->first;
+            v = expr_complete(p, o, v);
         }
-        if (op.prec == PREC_COMPARE && expr_binary_of(fxa__parse_token(p)->kind).prec == PREC_COMPARE)
-            return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
-                                   "comparisons do not chain; for a < b < c write a < b && b < c");
-        if ((args[0] = fxa__parse_op(p, (fxa_op)op.op, args, 2, here, here)) < 0) return -1;
+        if (v < 0 || op.prec == 0) return v;
+        if (!expr_push(p, (fxa__pending){op.prec, op.op, v, first, p->at}) || !fxa__parse_next(p)) return -1;
     }
 }
 
 fxa_value fxa__parse_expr(fxa__parser *p) {
     size_t first = p->at;
     fxa_value args[3];
-    if (!fxa__parse_enter(p) || (args[0] = expr_operators(p, PREC_OR_OR)) < 0) return -1;
+    if (!fxa__parse_enter(p) || (args[0] = expr_operators(p)) < 0) return -1;
     if (fxa__parse_is(p, TOK_QUESTION)) {
         size_t here = p->at;
         fxa_type type = fxa__builder_type(p->b, args[0]);
