@@ -4,6 +4,7 @@
  */
 #include "t.h"
 
+#include <pthread.h>
 #include <time.h>
 
 static fxa_context *ctx;
@@ -50,6 +51,36 @@ TEST(nesting_is_limited_not_the_stack) {
     plim_repeated("mask = ", "any(i,1,", 100000, "1", FXA_E_LIMIT, 8 + 8 * 255 + 6);
     plim_repeated("score = ", "(", 255, "1", FXA_E_PROGRAM, 9 + 254);
     plim_repeated("score = ", "-", 255, "1", FXA_OK, 0);
+}
+
+/* The deepest text that is accepted, with every operator waiting at every level. */
+static void *plim_deepest(void *unused) {
+    static const char level[] = "true || true && 1 == 1 | 1 ^ 1 & 1 << 1 + 1 * int(";
+    static char text[254 * sizeof level + 512];
+    size_t n = (size_t)snprintf(text, sizeof text, "mask = ");
+    fxa_program *p = NULL;
+    fxa_error err;
+    (void)unused;
+    for (int i = 0; i < 254; i++) n += (size_t)snprintf(text + n, sizeof text - n, "%s", level);
+    n += (size_t)snprintf(text + n, sizeof text - n, "true");
+    for (int i = 0; i < 254; i++) text[n++] = ')';
+    T_OK(plim_as(FXA_PROGRAM_SCORE, text, n, &p, &err));
+    fxa_program_destroy(p);
+    return NULL;
+}
+
+TEST(the_deepest_text_needs_little_stack) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    size_t stack = 4u << 20;
+#else
+    size_t stack = 256u << 10;
+#endif
+    pthread_attr_t attributes;
+    pthread_t thread;
+    T_REQUIRE(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, stack) == 0);
+    T_REQUIRE(pthread_create(&thread, &attributes, plim_deepest, NULL) == 0);
+    T_INT(pthread_join(thread, NULL), 0);
+    (void)pthread_attr_destroy(&attributes);
 }
 
 TEST(text_is_limited) {

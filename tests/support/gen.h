@@ -7,8 +7,8 @@
  * Names have fixed types, so that programs of different tapes can be bound to the same data:
  *   params   p_gain, p_cap : float; p_left, p_step : int
  *   tensors  see gen_tensors
- * Without flags a program uses every operation, every type, conversions, tensors of all dtypes and ranks 0 to 5, special
- * constants (inf, nan, -0.0, INT_MIN), several loads of one tensor, and writes score, mask, both or none.
+ * Without flags a program uses every operation, every type, conversions, tensors of all dtypes and ranks 0 to 5,
+ * special constants (inf, nan, -0.0, INT_MIN), several loads of one tensor, and writes score, mask, both or none.
  */
 #ifndef FXA_TESTS_GEN_H
 #define FXA_TESTS_GEN_H
@@ -16,10 +16,10 @@
 #include "fxattn/fxattn.h"
 
 enum {
-    /* Score unchanged; the mask is made of and, or, not over comparisons of small affine int expressions of b h q k q_len
-     * k_len (with +, -, *, // and % by constants): what range analysis must decide exactly. No params, no tensors. */
+    /* Score unchanged; the mask is made of and, or, not over comparisons of small affine int expressions of b h q k
+     * q_len k_len (with +, -, *, // and % by constants): range analysis must decide it exactly. No params or tensors. */
     GEN_AFFINE_MASK = 1 << 0,
-    /* Score only, of operations that are smooth and finite on all of R, of magnitude that stays moderate: + - * neg tanh
+    /* Score only, of operations that are smooth and finite on all of R and keep to moderate sizes: + - * neg tanh
      * sigmoid sin cos erf exp(-x*x) x/(1+y*y) sqrt(1+x*x) log(1+x*x), float params and loads of float tensors. */
     GEN_SMOOTH = 1 << 1,
     GEN_NO_TENSORS = 1 << 2,
