@@ -194,6 +194,8 @@ static fxa_value parse_statement(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
     const char *wanted = p->config->kind == FXA_PROGRAM_SCORE ? "a statement: param, tensor, let, score = or mask ="
                                                               : "a statement: param, tensor, let or dscore =";
+    if (fxa__parse_token(p)->kind >= TOK_QUESTION)
+        return fxa__parse_fail_unexpected(p, "a statement; to go on from the line above, end that with the operator");
     if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, wanted);
     fxa__symbol s = *fxa__parse_symbol(p, p->at);
     (void)fxa__parse_text(p, p->at, text);

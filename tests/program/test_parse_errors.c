@@ -97,7 +97,8 @@ TEST(errors_of_statements) {
         {"dscore = 1", 1, 1, 6, "a score program cannot assign 'dscore'; it assigns score and mask"},
         {"grad x += 1", 1, 1, 4, "'grad' belongs to derivative programs only"},
         {"3 + 4", 1, 1, 1, "expected a statement: param, tensor, let, score = or mask =, found '3'"},
-        {"score = 1\n) ", 2, 1, 1, "expected a statement"},
+        {"score = 1\n) ", 2, 1, 1, "expected a statement: param"},
+        {"score = 1\n  + 2", 2, 3, 1, "to go on from the line above, end that with the operator, found '+'"},
         {"tanh(score)", 1, 1, 4, "expected a statement"},
     };
     perr_check(FXA_PROGRAM_SCORE, table, sizeof table / sizeof *table);
