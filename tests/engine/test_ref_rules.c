@@ -451,6 +451,22 @@ TEST(bprop_replaces_the_derivative_by_score_only) { /* F-03 */
     rules_end(&own);
 }
 
+TEST(bprop_leaves_the_gradient_of_params_alone) {
+    rules r, own;
+    const char *text = "param x : float\nscore = score * x";
+    rules_start(&r);
+    rules_start(&own);
+    r.x = own.x = 0.5;
+    rules_both(&r, text);
+    rules_forward(&own, text);
+    rules_pass(&own, FXA_BACKWARD, text, "dscore = 0.0");
+    T_CHECK(r.dx != 0);
+    T_SAME(own.dx, r.dx);
+    T_CHECK(rules_all_zero(own.dq, ROWS * WIDTH) && rules_all_zero(own.dk, KEYS * WIDTH));
+    rules_end(&r);
+    rules_end(&own);
+}
+
 TEST(bprop_has_params_and_tensors_of_its_own) { /* F-01, under names that the program uses for others */
     rules r, own;
     const char *text = "param x : float\ntensor t : f64[1]\nscore = score + x * t[q]";
