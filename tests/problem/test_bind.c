@@ -131,6 +131,14 @@ TEST(views_lie_in_the_workspace) {
     T_INT(bind.dtensors[0].stride[0], 5);
     T_CHECK(bind.bprop_tensors[0].data == the.data[15] && bind.bprop_params == the.bprop_params);
     T_CHECK(bind.params == the.params && bind.dparams == the.dparams);
+    the.bprop_tensors[0] = the.data[FXA_SLOT_DQ] + 2;
+    T_STATUS(fxa__bind_make(the.p, &the.args, 100, false, &bind, &err), FXA_E_BINDING);
+    T_STR(err.text, "slot DQ is written and overlaps bprop_tensors extra in memory");
+    the.bprop_tensors[0] = the.data[15];
+    the.dtensors[0] = the.bprop_params;
+    T_STATUS(fxa__bind_make(the.p, &the.args, 100, false, &bind, &err), FXA_E_BINDING);
+    T_STR(err.text, "dtensors bias is written and overlaps bprop_params in memory");
+    the.dtensors[0] = the.data[7];
     the.args.workspace_size--;
     T_STATUS(fxa__bind_make(the.p, &the.args, 100, false, &bind, &err), FXA_E_WORKSPACE);
     T_HAS(err.text, "workspace_size is 803 bytes: 804 are needed");
@@ -364,6 +372,15 @@ TEST(page_numbers) {
     the.ints[1][0] = 6;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "PAGES[0,1] is -99: accepted are 0 to 2");
+    the.ints[1][0] = 4, the.ints[1][1] = 4;
+    the.args.slot[FXA_SLOT_O] = the.data[1] + 3 * 2 * 4 * 8 - 1; /* the last feature of the last page */
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot O is written and overlaps slot K in memory");
+    the.args.slot[FXA_SLOT_O] = the.data[1] + 3 * 2 * 4 * 8;
+    bind_ok();
+    the.args.slot[FXA_SLOT_V] = NULL;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot V is NULL; every run reads V");
     bench_close();
 }
 

@@ -155,6 +155,23 @@ TEST(captures_are_resolved_copies) {
     fxa__problem_release(made);
 }
 
+TEST(captures_of_full_rank) {
+    fxa_program *program = case_parse(FXA_PROGRAM_SCORE, "tensor t : f32[5]\nscore = score + t[b, h, q, k, 0]");
+    fxa_capture c = {{2, 3, 4, 5, 6}, {0}, {0}, 0, 1, 0, 0};
+    fxa_problem p = case_backward();
+    p.program = program, p.captures = &c, p.n_captures = 1;
+    fxa__problem *made = problem_make(&p);
+    T_REQUIRE(made);
+    const int64_t dense[5] = {360, 120, 30, 6, 1};
+    for (int i = 0; i < 5; i++) {
+        T_INT(made->p.captures[0].stride[i], dense[i]);
+        T_INT(made->p.captures[0].grad_stride[i], dense[i]);
+    }
+    T_INT(made->p.captures[0].grad, 1);
+    fxa__problem_release(made);
+    fxa_program_destroy(program);
+}
+
 TEST(refused_flags) {
     REFUSED(case_forward(), "pass is 2: accepted are 0 (forward) and 1 (backward)", p.pass = 2);
     REFUSED(case_forward(), "flags holds 0x800000, which this library does not know: accepted bits are 0x7fffff",
@@ -513,7 +530,7 @@ TEST(out_of_memory_everywhere) {
         memset(&err, 0, sizeof err);
         fxa_status status = fxa__problem_create(host, &p, &made, &err);
         if (status == FXA_OK) {
-            T_CHECK(k > 5);
+            T_CHECK(k > 5 && made->program && made->derivative);
             fxa__problem_release(made);
             T_INT(f.live, before);
             break;

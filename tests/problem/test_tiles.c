@@ -60,8 +60,8 @@ static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t ti
         for (int64_t k = 0; k < problem->sk; k += tile_k) {
             fxa__slice rows = {q, q + tile_q < problem->sq ? q + tile_q - 1 : problem->sq - 1};
             fxa__slice keys = {k, k + tile_k < problem->sk ? k + tile_k - 1 : problem->sk - 1};
-            fxa_tile tile = fxa__tile_class(p, 1, 2, rows, keys, NULL, NULL),
-                     truth = tiles_by_pairs(p, 1, 2, rows, keys);
+            fxa__tile_grid grid = {p, 1, 2, tile_q, tile_k, NULL, NULL};
+            fxa_tile tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
             if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
                 T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
             by_tile.empty += tile == FXA_TILE_EMPTY;
