@@ -132,22 +132,34 @@ static int plot_read_options(cli *c, const cli_job *job, plot *p) {
     return CLI_OK;
 }
 
+/* What is drawn, in one line: "score = ...; mask = ...; file.fxa; causal". */
+static const char *plot_title(cli *c, const cli_job *job) {
+    cli_buf b = {0};
+    for (size_t i = 0; i < job->sources.n; i++) {
+        const cli_source *s = &job->sources.list[i];
+        if (s->prefix)
+            buf_printf(&b, "; %s = %s", s->name + 2, s->shown);
+        else
+            buf_printf(&b, "; %s", s->name);
+    }
+    if (job->problem.flags & FXA_CAUSAL) buf_text(&b, "; causal");
+    if (job->problem.flags & FXA_WINDOW)
+        buf_printf(&b, "; window %" PRId64 ",%" PRId64, job->problem.window_left, job->problem.window_right);
+    if (job->problem.flags & FXA_BOTTOM_RIGHT) buf_text(&b, ", bottom-right");
+    for (size_t i = 0; i < b.size; i++)
+        if ((unsigned char)b.data[i] < 32) b.data[i] = ' ';
+    const char *title = cli_format(c, "%.80s%s", b.size ? b.data + 2 : "identity", b.size > 82 ? "..." : "");
+    buf_free(&b);
+    return title;
+}
+
 static void plot_words(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
     fxa_facts facts;
-    cli_buf title = {0};
     fxa_program_facts(program, &facts);
     p->changes_score = !(facts.flags & (FXA_FACT_IDENTITY | FXA_FACT_PURE_MASK));
     p->sampled = plot_sampling(c, p->q.step, p->k.step, "row", "column");
     p->tiles_sampled = plot_sampling(c, p->q.tile_step, p->k.tile_step, "row of tiles", "column of tiles");
-    for (size_t i = 0; i < job->sources.n; i++)
-        buf_printf(&title, "%s%s", i ? " + " : "",
-                   job->sources.list[i].prefix ? job->sources.list[i].shown : job->sources.list[i].name);
-    if (job->problem.flags & FXA_CAUSAL) buf_printf(&title, "%scausal", title.size ? " + " : "");
-    if (job->problem.flags & FXA_WINDOW)
-        buf_printf(&title, "%swindow %" PRId64 ",%" PRId64, title.size ? " + " : "", job->problem.window_left,
-                   job->problem.window_right);
-    p->title = cli_format(c, "%.80s", title.size ? title.data : "identity");
-    buf_free(&title);
+    p->title = plot_title(c, job);
 }
 
 static void plot_json(cli *c, const plot *p) {

@@ -10,7 +10,7 @@
 
 #define SVG_SIDE 384.0
 #define SVG_LEFT 64.0
-#define SVG_TOP  72.0
+#define SVG_TOP  84.0
 #define SVG_GAP  72.0
 
 static void svg_escape(cli_buf *out, const char *text) {
