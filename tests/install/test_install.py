@@ -124,7 +124,7 @@ def main():
         by_pkg_config(prefix, work)
         for name in ("fxattn.1", "_fxattn", "fxattn.fish"):
             check(find(prefix, name), name)
-        check(run(find(prefix, "fxattn"), "version").strip(), "the installed command runs")
+        check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")
     print("%d passed, 0 failed" % passed)
     return 0
 
