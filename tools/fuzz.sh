@@ -11,6 +11,6 @@ for source in "$here"/fuzz/fuzz_*.c; do
     cmake --build "$build" -j2 --target "$name"
     mkdir -p "$build/corpus/$name"
     echo "== $name, $seconds s"
-    "$build/fuzz/$name" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
+    "$build/fuzz/$name" -max_total_time="$seconds" -timeout=5 -max_len=2048 -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="$build/" "$build/corpus/$name" "$here/fuzz/corpus/$name" 2>&1 | tail -n 12
 done
