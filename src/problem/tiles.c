@@ -3,6 +3,8 @@
  * Tiles: how much of a problem's pairs the mask leaves to do, without a block mask in memory. Rectangles of tiles are
  * classified as a whole and halved while they are mixed, so the cost follows the borders between classes. (R-92)
  *
+ * Where the mask does not see q or k, or only q - k, one tile stands for many, and not even that much is looked at.
+ *
  * A rectangle of local indices becomes boxes of coordinates through the maps: one box for an affine map, one for each
  * segment that is touched. What is known only at run time stays unknown here: a table or a dynamic offset may give any
  * coordinate; with PADDING or VARLEN q_len and k_len may be anything up to sq and sk (unless the problem fixes what the
@@ -51,48 +53,51 @@ static void tiles_set_length(fxa_box *box, fxa_input axis, int64_t fixed, bool r
     box->hi[axis] = (int32_t)(fixed > 0 ? fixed : most);
 }
 
-fxa_tile fxa__tile_class(const fxa__problem *p, int64_t b, int64_t h, fxa__slice q, fxa__slice k, const double *params,
-                         const fxa_tensor_range *tensors) {
-    const fxa_problem *d = &p->p;
-    bool ragged = (d->flags & (FXA_PADDING | FXA_VARLEN)) != 0, first = true;
+static bool tiles_are_ragged(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) != 0; }
+
+fxa_box fxa__tile_start(const fxa__tile_grid *g) {
+    const fxa_problem *p = &g->p->p;
     fxa_box box = {{0}, {0}};
-    fxa__slice one_b = {b, b}, one_h = {h, h};
+    fxa__slice b = {g->b, g->b}, h = {g->h, g->h};
+    tiles_next_line(&p->map_b, FXA_INPUT_B, &b, &box);
+    tiles_next_line(&p->map_h, FXA_INPUT_H, &h, &box);
+    tiles_set_length(&box, FXA_INPUT_Q_LEN, p->q_len, tiles_are_ragged(p), p->sq);
+    tiles_set_length(&box, FXA_INPUT_K_LEN, p->k_len, tiles_are_ragged(p), p->sk);
+    return box;
+}
+
+fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box) {
+    fxa_tile tile = fxa_program_classify(g->p->program, box, g->params, g->tensors);
+    return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->p) ? FXA_TILE_MIXED : tile;
+}
+
+fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
+    const fxa_problem *p = &g->p->p;
+    fxa_box box = fxa__tile_start(g);
     fxa_tile all = FXA_TILE_MIXED;
-    tiles_next_line(&d->map_b, FXA_INPUT_B, &one_b, &box);
-    tiles_next_line(&d->map_h, FXA_INPUT_H, &one_h, &box);
-    tiles_set_length(&box, FXA_INPUT_Q_LEN, d->q_len, ragged, d->sq);
-    tiles_set_length(&box, FXA_INPUT_K_LEN, d->k_len, ragged, d->sk);
-    while (tiles_next_line(&d->map_q, FXA_INPUT_Q, &q, &box))
-        for (fxa__slice rest = k; tiles_next_line(&d->map_k, FXA_INPUT_K, &rest, &box); first = false) {
-            fxa_tile tile = fxa_program_classify(p->program, &box, params, tensors);
+    bool first = true;
+    while (tiles_next_line(&p->map_q, FXA_INPUT_Q, &q, &box))
+        for (fxa__slice rest = k; tiles_next_line(&p->map_k, FXA_INPUT_K, &rest, &box); first = false) {
+            fxa_tile tile = fxa__tile_box(g, &box);
             if (tile == FXA_TILE_MIXED || (!first && tile != all)) return FXA_TILE_MIXED;
             all = tile;
         }
-    return ragged && all == FXA_TILE_FULL ? FXA_TILE_MIXED : all;
+    return all;
 }
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-enum { TILES_DEPTH = 64 }; /* each axis is halved at most 31 times, and one half waits at each step */
-
-typedef struct tiles_rect { /* in tiles, inclusive */
+typedef struct tiles_rect { /* in tiles */
     fxa__slice q, k;
 } tiles_rect;
-
-typedef struct tiles_grid {
-    const fxa__problem *p;
-    int64_t b, h, tile_q, tile_k;
-    const double *params;
-    const fxa_tensor_range *tensors;
-} tiles_grid;
 
 static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
     return (fxa__slice){tiles.first * tile, fxa__min_i64(size, (tiles.last + 1) * tile) - 1};
 }
 
-static fxa_tile tiles_class(const tiles_grid *g, const tiles_rect *r) {
+static fxa_tile tiles_class(const fxa__tile_grid *g, const tiles_rect *r) {
     fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->p.sq), k = tiles_indices(r->k, g->tile_k, g->p->p.sk);
-    return fxa__tile_class(g->p, g->b, g->h, q, k, g->params, g->tensors);
+    return fxa__tile_class(g, q, k);
 }
 
 static int64_t tiles_length(fxa__slice s) { return s.last - s.first + 1; }
@@ -108,8 +113,8 @@ static tiles_rect tiles_cut(tiles_rect *r) {
 }
 
 /* `times`: how many tiles each tile of the grid stands for. */
-static void tiles_count_grid(const tiles_grid *g, tiles_rect all, uint64_t times, fxa_tile_counts *out) {
-    tiles_rect stack[TILES_DEPTH];
+static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t times, fxa_tile_counts *out) {
+    tiles_rect stack[FXA__TILE_DEPTH];
     int n = 0;
     stack[n++] = all;
     while (n > 0) {
@@ -132,7 +137,15 @@ static void tiles_count_grid(const tiles_grid *g, tiles_rect all, uint64_t times
 
 static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (size % tile != 0); }
 
-static void tiles_count_problem(const tiles_grid *g, fxa_tile_counts *out) {
+/* The cut tiles at the ends: the last row of tiles, and the last column above it. */
+static void tiles_count_ends(const fxa__tile_grid *g, int64_t nq, int64_t nk, fxa_tile_counts *out) {
+    int64_t whole_q = g->p->p.sq / g->tile_q, whole_k = g->p->p.sk / g->tile_k;
+    tiles_rect row = {{whole_q, nq - 1}, {0, nk - 1}}, column = {{0, whole_q - 1}, {whole_k, nk - 1}};
+    if (whole_q < nq) tiles_count_grid(g, row, 1, out);
+    if (whole_k < nk && whole_q > 0) tiles_count_grid(g, column, 1, out);
+}
+
+static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
     int64_t nq = tiles_along(g->p->p.sq, g->tile_q), nk = tiles_along(g->p->p.sk, g->tile_k);
     if (nq == 0 || nk == 0) return;
     tiles_rect all = {{0, nq - 1}, {0, nk - 1}};
@@ -147,7 +160,10 @@ static void tiles_count_problem(const tiles_grid *g, fxa_tile_counts *out) {
         times *= (uint64_t)nk;
         all.k.last = 0;
     }
-    tiles_count_grid(g, all, times, out);
+    if (times == 1 && fxa__tiles_count_diagonals(g, out))
+        tiles_count_ends(g, nq, nk, out);
+    else
+        tiles_count_grid(g, all, times, out);
 }
 
 fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h, int64_t tile_q,
@@ -166,7 +182,8 @@ fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t
             fxa__fail(err, FXA_E_ARGUMENT, "b is %lld and h is %lld: accepted are indices from 0, below %lld and %lld",
                       (long long)b, (long long)h, (long long)p->p.b, (long long)p->p.hq);
     else {
-        tiles_grid grid = {p, b, h, fxa__min_i64(tile_q, INT32_MAX), fxa__min_i64(tile_k, INT32_MAX), params, tensors};
+        fxa__tile_grid grid = {p,      b,      h, fxa__min_i64(tile_q, INT32_MAX), fxa__min_i64(tile_k, INT32_MAX),
+                               params, tensors};
         fxa_tile_counts counts = {0, 0, 0};
         tiles_count_problem(&grid, &counts);
         *out = counts;

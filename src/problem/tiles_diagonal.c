@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks that see q and k only through q - k (causal, windows, dilated ones, whatever else they read of b, h, lengths
+ * and params): moving q and k by the same amount changes nothing. All tiles of a diagonal are then of one class, and a
+ * grid of n x n tiles is counted along its 2 n - 1 diagonals, which are halved as rectangles are.
+ */
+#include "tiles.h"
+
+#include "../base/num.h"
+#include "../program/range.h"
+
+/* ---- Does the mask move along the diagonal? ---------------------------------------------------------------------- */
+
+/* A node is q * by_q + k * by_k + something that does not move, modulo 2^32 as program ints are; or it is lost. */
+typedef struct diagonal_node {
+    uint32_t by_q, by_k;
+    bool lost;
+} diagonal_node;
+
+static bool diagonal_is_still(diagonal_node x) { return !x.lost && x.by_q + x.by_k == 0; }
+
+/* x * times + y * plus; lost when an operand is. */
+static diagonal_node diagonal_sum(diagonal_node x, uint32_t times, diagonal_node y, uint32_t plus) {
+    return (diagonal_node){x.by_q * times + y.by_q * plus, x.by_k * times + y.by_k * plus, x.lost || y.lost};
+}
+
+static bool diagonal_const(const fxa__range *r, int32_t node, uint32_t *value) {
+    const fxa__set *set = &fxa__range_of(r, node)->i.set;
+    *value = (uint32_t)fxa__set_lo(set);
+    return fxa__set_is_one(set);
+}
+
+static bool diagonal_is_exact(const fxa__range *r, int32_t node) {
+    const fxa__int *x = &fxa__range_of(r, node)->i;
+    return x->has_form && x->exact;
+}
+
+/* Operands that move by the same amount compare the same way; but for an order none of them may wrap. */
+static bool diagonal_compares(const fxa__range *r, const fxa__node *n, const diagonal_node *nodes) {
+    if (r->p->nodes[n->arg[0]].type != FXA_INT) return false;
+    bool exact = diagonal_is_exact(r, n->arg[0]) && diagonal_is_exact(r, n->arg[1]);
+    if ((n->op == FXA_OP_LT || n->op == FXA_OP_LE) && !exact) return false;
+    return n->op >= FXA_OP_EQ && n->op <= FXA_OP_LE &&
+           diagonal_is_still(diagonal_sum(nodes[n->arg[0]], 1, nodes[n->arg[1]], UINT32_MAX));
+}
+
+static diagonal_node diagonal_step(const fxa__range *r, const fxa__node *n, const diagonal_node *nodes) {
+    const diagonal_node none = {0, 0, false}, lost = {0, 0, true};
+    if (n->op == FXA_OP_INPUT) return (diagonal_node){n->imm == FXA_INPUT_Q, n->imm == FXA_INPUT_K, false};
+    bool still = true;
+    for (int i = 0; i < n->n_args; i++) still = still && diagonal_is_still(nodes[n->arg[i]]);
+    if (still) return none;
+    if (n->type == FXA_BOOL && n->n_args == 2) return diagonal_compares(r, n, nodes) ? none : lost;
+    if (n->type != FXA_INT) return lost;
+    diagonal_node x = nodes[n->arg[0]], y = n->n_args > 1 ? nodes[n->arg[1]] : none;
+    uint32_t c;
+    switch (n->op) {
+    case FXA_OP_ADD: return diagonal_sum(x, 1, y, 1);
+    case FXA_OP_SUB: return diagonal_sum(x, 1, y, UINT32_MAX);
+    case FXA_OP_NEG:
+    case FXA_OP_NOT: return diagonal_sum(x, UINT32_MAX, none, 0);
+    case FXA_OP_MUL:
+        if (diagonal_const(r, n->arg[0], &c)) return diagonal_sum(y, c, none, 0);
+        return diagonal_const(r, n->arg[1], &c) ? diagonal_sum(x, c, none, 0) : lost;
+    case FXA_OP_SHL: return diagonal_const(r, n->arg[1], &c) ? diagonal_sum(x, 1u << (c & 31u), none, 0) : lost;
+    default: return lost;
+    }
+}
+
+/* `box` holds every pair that is looked at. Without memory the answer is no: the slower way needs none. */
+static bool diagonal_program(const fxa__tile_grid *g, const fxa_box *box) {
+    const fxa_program *p = g->p->program;
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
+    size_t n = (size_t)mask + 1;
+    fxa__range_small small;
+    fxa__range r;
+    bool still = false;
+    diagonal_node *nodes = fxa__alloc_array(p->host, n, sizeof *nodes);
+    if (fxa__range_open(&r, &small, p, mask, box, g->params, g->tensors) && nodes != NULL) {
+        for (int32_t i = 0; i <= mask; i++)
+            if (r.at[i] >= 0) nodes[i] = diagonal_step(&r, &p->nodes[i], nodes);
+        still = diagonal_is_still(nodes[mask]);
+    }
+    fxa__range_close(&r);
+    fxa__free(p->host, nodes, n * sizeof *nodes);
+    return still;
+}
+
+static bool diagonal_map(const fxa_index_map *map) {
+    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->step == 1;
+}
+
+static bool diagonal_widen(fxa_box *box, fxa_input axis, int64_t lo, int64_t hi) {
+    box->lo[axis] = fxa__sat32(lo);
+    box->hi[axis] = fxa__sat32(hi);
+    return box->lo[axis] == lo && box->hi[axis] == hi;
+}
+
+/* q - k of the first row and key, and the offsets i - j of the whole tiles of the grid. */
+static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *offsets) {
+    const fxa_problem *d = &g->p->p;
+    int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, q = d->map_q.base, k = d->map_k.base;
+    if (g->tile_q != g->tile_k || nq == 0 || nk == 0 || !diagonal_map(&d->map_q) || !diagonal_map(&d->map_k))
+        return false;
+    *apart = q - k;
+    *offsets = (fxa__slice){1 - nk, nq - 1};
+    fxa_box box = fxa__tile_start(g); /* what the problem has, and what diagonal_class makes of it */
+    int64_t first = q - k + offsets->first * g->tile_q, last = q - k + nq * g->tile_q - 1;
+    return diagonal_widen(&box, FXA_INPUT_Q, fxa__min_i64(q, first), fxa__max_i64(q + d->sq - 1, last)) &&
+           diagonal_widen(&box, FXA_INPUT_K, fxa__min_i64(k, 0), fxa__max_i64(k + d->sk - 1, g->tile_k - 1)) &&
+           diagonal_program(g, &box);
+}
+
+/* ---- Counting ---------------------------------------------------------------------------------------------------- */
+
+/* Tiles (i, j) of nq x nk with i - j <= offset: a triangle less the two that stick out of the grid. */
+static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
+    if (offset < 1 - nk) return 0;
+    if (offset >= nq - 1) return (uint64_t)nq * (uint64_t)nk;
+    uint64_t n = (uint64_t)(offset + nk), past = (uint64_t)fxa__max_i64(0, offset + nk - nq),
+             above = (uint64_t)fxa__max_i64(0, offset);
+    return n * (n + 1) / 2 - past * (past + 1) / 2 - above * (above + 1) / 2;
+}
+
+/* Keys from 0, rows as far away as the offsets say: every other place on these diagonals is the same. */
+static fxa_tile diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slice offsets) {
+    fxa_box box = fxa__tile_start(g);
+    box.lo[FXA_INPUT_K] = 0;
+    box.hi[FXA_INPUT_K] = (int32_t)(g->tile_k - 1);
+    box.lo[FXA_INPUT_Q] = (int32_t)(apart + offsets.first * g->tile_q);
+    box.hi[FXA_INPUT_Q] = (int32_t)(apart + (offsets.last + 1) * g->tile_q - 1);
+    return fxa__tile_box(g, &box);
+}
+
+bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
+    fxa__slice stack[FXA__TILE_DEPTH], all;
+    int64_t apart, nq = g->p->p.sq / g->tile_q, nk = g->p->p.sk / g->tile_k;
+    int n = 0;
+    if (!diagonal_find(g, &apart, &all)) return false;
+    stack[n++] = all;
+    while (n > 0) {
+        fxa__slice s = stack[--n];
+        uint64_t count = diagonal_below(s.last, nq, nk) - diagonal_below(s.first - 1, nq, nk);
+        fxa_tile tile = diagonal_class(g, apart, s);
+        if (tile == FXA_TILE_EMPTY)
+            out->empty += count;
+        else if (tile == FXA_TILE_FULL)
+            out->full += count;
+        else if (s.first == s.last)
+            out->mixed += count;
+        else {
+            int64_t middle = s.first + (s.last - s.first) / 2;
+            stack[n++] = (fxa__slice){middle + 1, s.last};
+            stack[n++] = (fxa__slice){s.first, middle};
+        }
+    }
+    return true;
+}
