@@ -55,7 +55,7 @@ static void dual_slopes(const fxa__node *n, const fxa__val *vals, double v, doub
         break;
     case FXA_OP_POW: p[0] = b == 0 ? 0 : b * pow(a, b - 1), p[1] = a == 0 && b >= 0 ? 0 : v * log(a); break;
     case FXA_OP_SQRT: p[0] = 0.5 / sqrt(a); break;
-    case FXA_OP_RSQRT: p[0] = -0.5 / (a * sqrt(a)); break;
+    case FXA_OP_RSQRT: p[0] = -0.5 / sqrt(a) / a; break;
     case FXA_OP_EXP: p[0] = exp(a); break;
     case FXA_OP_EXP2: p[0] = log(2) * exp2(a); break;
     case FXA_OP_LOG: p[0] = 1 / a; break;
@@ -70,7 +70,7 @@ static void dual_slopes(const fxa__node *n, const fxa__val *vals, double v, doub
     default: break;
     }
     for (int i = 0; i < 3; i++) size[i] = fabs(p[i]);
-    if (n->op == FXA_OP_TANH || (n->op == FXA_OP_SIGMOID && a > 0)) size[0] = 1;
+    if (n->op == FXA_OP_TANH || (n->op == FXA_OP_SIGMOID && a > 0)) size[0] = p[0] == p[0] ? 1 : NAN;
 }
 
 static bool dual_is_seed(const fxa__node *n, const fxa__env *env, const fxa__val *vals, dual_seed seed) {
