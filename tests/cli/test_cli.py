@@ -6,6 +6,7 @@ attention computed here. Needs nothing but the standard library; the binary is f
 import json
 import math
 import os
+import pty
 import random
 import re
 import signal
@@ -1072,6 +1073,43 @@ class BrokenFiles(Cli):
             )
             self.assertIn(p.returncode, (0, BAD), p.stderr)
             self.assertNotIn(b"Sanitizer", p.stderr)
+
+
+class Terminal(Cli):
+    """What only a terminal gets to see: colour, and progress after a second."""
+
+    def on_terminal(self, args, stream, until=None, env=None):
+        """Output on a pseudo terminal, up to the end or to `until`."""
+        master, slave = pty.openpty()
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: slave}
+        environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+        p = subprocess.Popen([FXATTN, *args], **streams, env={**environment, **(env or {})})
+        os.close(slave)
+        seen = b""
+        while until is None or until not in seen:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            seen += part
+        p.terminate()
+        p.wait()
+        os.close(master)
+        return seen
+
+    def test_colour(self):
+        args = ["plot", "--score", "score * 0.5 ** (q - k)", "--causal", "--shape", "s=16"]
+        self.assertIn(b"\033[38;2;", self.on_terminal(args, "stdout"))
+        plain = self.on_terminal(args, "stdout", env={"NO_COLOR": "1"})
+        self.assertNotIn(b"\033", plain)
+        self.assertIn("\u2584".encode(), plain)
+
+    def test_progress(self):
+        long = ["bench", "--shape", "s=2048", "--reps", "1000"]
+        self.assertIn(b"bench", self.on_terminal(long, "stderr", until=b" s"))
+        self.assertEqual(self.on_terminal(["bench", "--shape", "s=8", "--reps", "1"], "stderr"), b"")
 
 
 class Unsupported(Cli):
