@@ -292,26 +292,19 @@ static fxa_status parse_open(fxa__parser *p, fxa__host *host, fxa_error *err) {
     FXA_TRY(fxa__lex_run(&p->lex, err));
     if (!fxa__grow(host, &p->symbols, &p->symbols_capacity, p->lex.n_names, sizeof *p->symbols))
         return fxa__fail_memory(err, "the names of a program");
-    FXA_TRY(fxa__builder_new(host, (fxa_program_kind)c->kind, &p->b, err));
-    if (c->kind == FXA_PROGRAM_DERIVATIVE) fxa__builder_set_limit(p->b, FXA__MAX_DERIVED_NODES);
-    p->score = fxa_builder_input(p->b, FXA_INPUT_SCORE);
-    if (c->kind == FXA_PROGRAM_SCORE) p->mask = fxa_builder_bool(p->b, 1);
-    else p->dscore = fxa_builder_input(p->b, FXA_INPUT_DSCORE);
-    return FXA_OK;
+    return fxa__builder_new(host, (fxa_program_kind)c->kind, &p->b, err);
 }
 
 static fxa_status parse_finish(fxa__parser *p, fxa_program **out, fxa_error *err) {
-    if (p->config->kind == FXA_PROGRAM_SCORE) {
-        fxa_builder_set_score(p->b, p->score);
-        fxa_builder_set_mask(p->b, p->mask);
-    } else {
-        fxa_builder_set_dscore(p->b, p->dscore);
-    }
+    bool forward = p->config->kind == FXA_PROGRAM_SCORE;
+    if (forward && p->score >= 0) fxa_builder_set_score(p->b, p->score);
+    if (forward && p->mask >= 0) fxa_builder_set_mask(p->b, p->mask);
+    if (!forward && p->dscore >= 0) fxa_builder_set_dscore(p->b, p->dscore);
     return fxa_builder_finish(p->b, out, err);
 }
 
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err) {
-    fxa__parser p = {.config = config, .lex = {.host = host}};
+    fxa__parser p = {.config = config, .lex = {.host = host}, .score = -1, .mask = -1, .dscore = -1};
     *out = NULL;
     fxa_status status = parse_open(&p, host, err);
     if (status != FXA_OK) goto done;

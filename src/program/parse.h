@@ -58,7 +58,7 @@ typedef struct fxa__parser {
     int nesting;
     fxa__pending *pending; /* of all expressions being read, the outer ones first */
     size_t n_pending, pending_capacity;
-    fxa_value score, mask, dscore; /* current */
+    fxa_value score, mask, dscore; /* current; -1: neither read nor assigned yet */
     fxa_error err;                 /* the first failure; status OK: none */
 } fxa__parser;
 

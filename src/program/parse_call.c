@@ -188,7 +188,10 @@ static fxa_value call_current(fxa__parser *p, size_t name, fxa__symbol_kind kind
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'mask' is of score programs, this writes dscore");
     if (kind == SYM_DSCORE && forward)
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'dscore' is of backward programs, this writes score");
-    return kind == SYM_SCORE ? p->score : kind == SYM_MASK ? p->mask : p->dscore;
+    fxa_value *current = kind == SYM_SCORE ? &p->score : kind == SYM_MASK ? &p->mask : &p->dscore;
+    if (*current < 0 && kind == SYM_MASK) *current = fxa_builder_bool(p->b, 1);
+    else if (*current < 0) *current = fxa_builder_input(p->b, kind == SYM_SCORE ? FXA_INPUT_SCORE : FXA_INPUT_DSCORE);
+    return *current;
 }
 
 static fxa_value call_plain(fxa__parser *p, size_t name, const fxa__symbol *s) {

@@ -5,6 +5,7 @@
  */
 #include "parse.h"
 #include "decimal.h"
+#include "../base/num.h"
 
 /* Binary operators, all left associative; higher binds tighter. ** is not here: it binds tighter than a prefix. */
 enum { PREC_OR_OR = 1, PREC_AND_AND, PREC_COMPARE, PREC_OR, PREC_XOR, PREC_AND, PREC_SHIFT, PREC_ADD, PREC_MUL };
@@ -59,33 +60,32 @@ static fxa_value expr_value(fxa__parser *p, size_t token, fxa_value v) {
     return v < 0 ? fxa__parse_fail_builder(p, token, token) : v;
 }
 
-static fxa_value expr_int(fxa__parser *p) {
+static fxa_value expr_int(fxa__parser *p, bool minus) {
     size_t here = p->at;
     bool hex;
     uint64_t x = fxa__lex_int(&p->lex, fxa__parse_token(p), &hex);
-    if (x > (hex ? UINT32_MAX : INT32_MAX))
+    if (x > (hex ? UINT32_MAX : minus ? 2147483648u : 2147483647u))
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
                                hex ? "this int has more than 32 bits; 0xFFFFFFFF is the largest"
                                    : "this int is larger than 2147483647; with a point (3000000000.0) it is a float");
     if (!fxa__parse_next(p)) return -1;
-    return expr_value(p, here, fxa_builder_int(p->b, x > INT32_MAX ? (int32_t)(x - UINT32_MAX - 1) : (int32_t)x));
+    return expr_value(p, here, fxa_builder_int(p->b, fxa__wrap32(minus ? -(int64_t)x : (int64_t)x)));
 }
 
-static fxa_value expr_float(fxa__parser *p) {
+static fxa_value expr_float(fxa__parser *p, bool minus) {
     size_t here = p->at;
     double x;
     if (!fxa__decimal_read(p->lex.text + fxa__parse_token(p)->at, fxa__parse_token(p)->length, &x))
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "this number is too large for a float; write inf");
     if (!fxa__parse_next(p)) return -1;
-    return expr_value(p, here, fxa_builder_float(p->b, x));
+    return expr_value(p, here, fxa_builder_float(p->b, minus ? -x : x));
 }
 
-/* 2147483648 fits only with its minus: -2147483648, when nothing binds the number tighter. */
-static bool expr_is_int_min(const fxa__parser *p) {
+/* A minus and a number that nothing binds tighter: one constant. So -2147483648 is an int, and what the printer writes
+ * for a constant makes no other. */
+static bool expr_is_negative(const fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
-    bool hex;
-    return t[0].kind == TOK_SUB && t[1].kind == TOK_INT && t[2].kind != TOK_POW &&
-           fxa__lex_int(&p->lex, &t[1], &hex) == 2147483648u && !hex;
+    return t[0].kind == TOK_SUB && (t[1].kind == TOK_INT || t[1].kind == TOK_FLOAT) && t[2].kind != TOK_POW;
 }
 
 /* ---- Operands and prefixes --------------------------------------------------------------------------------------- */
@@ -99,8 +99,8 @@ static fxa_value expr_parenthesis(fxa__parser *p) {
 
 static fxa_value expr_primary(fxa__parser *p) {
     switch (fxa__parse_token(p)->kind) {
-    case TOK_INT: return expr_int(p);
-    case TOK_FLOAT: return expr_float(p);
+    case TOK_INT: return expr_int(p, false);
+    case TOK_FLOAT: return expr_float(p, false);
     case TOK_NAME: return fxa__parse_name(p);
     case TOK_LPAREN: return expr_parenthesis(p);
     default: return fxa__parse_fail_unexpected(p, "a value");
@@ -123,8 +123,10 @@ static fxa_value expr_prefix(fxa__parser *p) {
     size_t here = p->at;
     uint32_t kind = fxa__parse_token(p)->kind;
     if (kind != TOK_SUB && kind != TOK_ADD && kind != TOK_BANG && kind != TOK_TILDE) return expr_power(p);
-    if (expr_is_int_min(p))
-        return fxa__parse_next(p) && fxa__parse_next(p) ? expr_value(p, here, fxa_builder_int(p->b, INT32_MIN)) : -1;
+    if (expr_is_negative(p)) {
+        if (!fxa__parse_next(p)) return -1;
+        return fxa__parse_is(p, TOK_INT) ? expr_int(p, true) : expr_float(p, true);
+    }
     if (!fxa__parse_enter(p) || !fxa__parse_next(p)) return -1;
     size_t first = p->at;
     fxa_value x = expr_prefix(p);

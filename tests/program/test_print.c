@@ -215,6 +215,27 @@ TEST(deep_programs_come_back) {
     fxa_context_destroy(ctx);
 }
 
+/* As large as a program can be: reading its text makes no node that it does not have. */
+TEST(the_largest_program_comes_back) {
+    fxa_context *ctx = NULL;
+    fxa_builder *b = NULL;
+    fxa_program *p = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+    fxa_value x = fxa_builder_input(b, FXA_INPUT_SCORE);
+    for (int i = 0; i < FXA_MAX_NODES / 2 - 1; i++)
+        x = fxa_builder_op2(b, FXA_OP_MUL, x, fxa_builder_float(b, -2.0 - i));
+    fxa_builder_set_score(b, x);
+    T_OK(fxa_builder_finish(b, &p, &err));
+    fxa_builder_destroy(b);
+    T_REQUIRE(p);
+    T_CHECK(fxa_program_node_count(p) >= FXA_MAX_NODES - 2);
+    print_round_trip(ctx, p);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
 TEST(two_calls) {
     fxa_context *ctx = NULL;
     fxa_error err;
