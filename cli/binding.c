@@ -130,13 +130,6 @@ void binding_fill(cli *c, cli_binding *b, const fxa_program *program, int64_t si
     }
 }
 
-void binding_describe_missing(const cli_binding *b, const fxa_program *program, cli_buf *out) {
-    for (size_t i = 0; i < b->n_params; i++)
-        if (!b->has_param[i]) buf_printf(out, "%sparam %s", out->size ? ", " : "", fxa_program_param(program, i).name);
-    for (size_t i = 0; i < b->n_tensors; i++)
-        if (!b->data[i]) buf_printf(out, "%stensor %s", out->size ? ", " : "", fxa_program_tensor(program, i).name);
-}
-
 fxa_tensor_range *binding_ranges(cli *c, const cli_binding *b) {
     if (!b->n_tensors) return NULL;
     fxa_tensor_range *ranges = cli_alloc_array(c, (int64_t)b->n_tensors, sizeof *ranges);

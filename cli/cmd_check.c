@@ -12,14 +12,14 @@ void check_add(check_state *s, check_finding finding) {
     s->failed = s->failed || finding.verdict == CHECK_FAILED;
 }
 
-static void check_report_json(cli *c, const check_state *s, const char *missing) {
+static void check_report_json(cli *c, const check_state *s, const char *random) {
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
     json_bool(&j, "passed", !s->failed);
     json_string(&j, "engine", s->engine);
     problem_shape_json(&j, "shape", &s->job->problem);
     json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
-    json_string(&j, "random", missing);
+    json_string(&j, "random", random);
     json_open(&j, "checks", '[');
     for (size_t i = 0; i < s->n; i++) {
         const check_finding *f = &s->findings[i];
@@ -37,10 +37,10 @@ static void check_report_json(cli *c, const check_state *s, const char *missing)
     json_close(&j, '}');
 }
 
-static void check_report(cli *c, const check_state *s, const char *missing) {
+static void check_report(cli *c, const check_state *s, const char *random) {
     buf_printf(&c->out, "engine %s, %s, %s\n", s->engine, problem_shape_text(c, &s->job->problem),
                fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
-    if (*missing) buf_printf(&c->out, "random values for: %s\n", missing);
+    if (*random) buf_printf(&c->out, "random values for: %s\n", random);
     for (size_t i = 0; i < s->n; i++) {
         const check_finding *f = &s->findings[i];
         buf_printf(&c->out, "%-7s  %-11s  %-10s", check_words[f->verdict], f->check, f->what);
@@ -54,7 +54,6 @@ static void check_report(cli *c, const check_state *s, const char *missing) {
 
 int cmd_check(cli *c) {
     check_state *s = cli_alloc(c, sizeof *s);
-    cli_buf missing = {0};
     s->findings = cli_alloc_array(c, CHECK_MAX_FINDINGS, sizeof *s->findings);
     s->samples = 24;
     int rc = job_make(c, true, &s->job);
@@ -62,11 +61,7 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
-    binding_describe_missing(&s->job->bind, s->job->program, &missing);
-    if (s->job->bprop) binding_describe_missing(&s->job->bprop_bind, s->job->bprop, &missing);
-    const char *missing_text = cli_format(c, "%s", missing.size ? missing.data : "");
-    buf_free(&missing);
-    job_fill(c, s->job, &s->random);
+    const char *random = job_fill(c, s->job, &s->random);
     trial_data_make(c, &s->job->problem, &s->random, &s->data);
     rc = job_whole_program(c, s->job, &s->whole);
     if (rc == CLI_OK) rc = check_engine(c, s);
@@ -74,8 +69,8 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = check_derivative(c, s);
     if (rc != CLI_OK) return rc;
     if (c->json)
-        check_report_json(c, s, missing_text);
+        check_report_json(c, s, random);
     else
-        check_report(c, s, missing_text);
+        check_report(c, s, random);
     return s->failed ? CLI_CHECK_FAILED : CLI_OK;
 }

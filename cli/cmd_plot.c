@@ -172,6 +172,7 @@ static void plot_json(cli *c, const plot *p) {
     json_int(&j, "q_step", p->q.step);
     json_int(&j, "k_step", p->k.step);
     json_string(&j, "sampled", p->sampled);
+    json_string(&j, "random", p->random);
     json_open(&j, "mask", '[');
     for (int64_t i = 0; i < p->q.cells; i++) {
         char row[513] = {0};
@@ -230,7 +231,7 @@ int cmd_plot(cli *c) {
     if (rc == CLI_OK) rc = plot_read_options(c, job, p);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &program);
     if (rc != CLI_OK) return rc;
-    job_fill(c, job, &random);
+    p->random = job_fill(c, job, &random);
     plot_words(c, job, program, p);
     rc = plot_sample(c, job, program, p);
     if (rc == CLI_OK) rc = plot_tiles(c, job, program, p);

@@ -134,13 +134,26 @@ fxa_problem job_backward(cli_job *job) {
     return p;
 }
 
-void job_fill(cli *c, cli_job *job, cli_random *random) {
+static void job_list_open(const cli_binding *b, const fxa_program *program, cli_buf *out) {
+    for (size_t i = 0; i < b->n_params; i++)
+        if (!b->has_param[i]) buf_printf(out, "%sparam %s", out->size ? ", " : "", fxa_program_param(program, i).name);
+    for (size_t i = 0; i < b->n_tensors; i++)
+        if (!b->data[i]) buf_printf(out, "%stensor %s", out->size ? ", " : "", fxa_program_tensor(program, i).name);
+}
+
+const char *job_fill(cli *c, cli_job *job, cli_random *random) {
     const fxa_problem *p = &job->problem;
     int64_t side = 64; /* generous: every coordinate finds an element */
     const int64_t sizes[] = {p->b, p->hq, p->sq, p->sk};
+    cli_buf open = {0};
     for (int i = 0; i < 4; i++) side = sizes[i] > side ? sizes[i] : side;
+    job_list_open(&job->bind, job->program, &open);
+    if (job->bprop) job_list_open(&job->bprop_bind, job->bprop, &open);
     binding_fill(c, &job->bind, job->program, side, random);
     if (job->bprop) binding_fill(c, &job->bprop_bind, job->bprop, side, random);
+    const char *text = cli_format(c, "%s", open.size ? open.data : "");
+    buf_free(&open);
+    return text;
 }
 
 int job_require_small(cli *c, const cli_job *job) {

@@ -76,8 +76,6 @@ int values_bind(cli *c, const cli_values *v, const cli_sources *s, const fxa_pro
 int binding_require(cli *c, const cli_binding *b, const fxa_program *program, bool only_sizes, bool params);
 /* Gives what is missing: sizes of `side` along every axis, data and params at random. */
 void binding_fill(cli *c, cli_binding *b, const fxa_program *program, int64_t side, cli_random *random);
-/* "slopes: 64 random floats" lines for what binding_fill would give; empty when nothing is missing. */
-void binding_describe_missing(const cli_binding *b, const fxa_program *program, cli_buf *out);
 /* Value ranges of the int tensors that have data; NULL when the program has no tensors. */
 fxa_tensor_range *binding_ranges(cli *c, const cli_binding *b);
 /* The params when all are known, else NULL. */
@@ -115,8 +113,9 @@ int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
 const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */
 /* The problem of a backward pass that wants every gradient there is. */
 fxa_problem job_backward(cli_job *job);
-/* Gives values at random to what the command line left open, in both programs. */
-void job_fill(cli *c, cli_job *job, cli_random *random);
+/* Gives values at random to what the command line left open, in both programs. Returns what that was, "tensor slopes,
+ * param w", or "". */
+const char *job_fill(cli *c, cli_job *job, cli_random *random);
 /* sq, sk within what program ints hold, for commands that walk over pairs. */
 int job_require_small(cli *c, const cli_job *job);
 

@@ -32,6 +32,7 @@ typedef struct plot {
     int64_t attended;       /* cells */
     const char *sampled;    /* "every 64th row and column is drawn", or "" */
     const char *tiles_sampled;
+    const char *random; /* values that were drawn at random, or "" */
     const char *title;
 } plot;
 

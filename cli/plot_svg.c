@@ -77,15 +77,16 @@ static void svg_head(cli_buf *out, const plot *p, double width, double height) {
         "svg{background:#fff}text{font:13px sans-serif;fill:#333}.t{font-size:16px;font-weight:bold}.s{fill:#777}\n"
         ".r{text-anchor:end}.c{text-anchor:middle}.b{fill:none;stroke:#999}.g{fill:#f2f2f2}\n"
         ".e{fill:#e3e3e3}.m{fill:#e8a33d}.f{fill:#2f86a6}\n"
-        "@media(prefers-color-scheme:dark){svg{background:#16181c}text{fill:#ddd}.s{fill:#999}.b{stroke:#666}.g{fill:#"
-        "22252b}.e{fill:#33373f}}\n"
+        "@media(prefers-color-scheme:dark){svg{background:#16181c}text{fill:#ddd}.s{fill:#999}.b{stroke:#666}\n"
+        ".g{fill:#22252b}.e{fill:#33373f}}\n"
         "</style>\n");
     buf_printf(out, "<text class=\"t\" x=\"%.0f\" y=\"28\">", SVG_LEFT);
     svg_escape(out, p->title);
     buf_printf(out,
                "</text>\n<text class=\"s\" x=\"%.0f\" y=\"48\">b %" PRId64 ", h %" PRId64 ", %" PRId64 " rows, %" PRId64
-               " keys%s%s</text>\n",
-               SVG_LEFT, p->b, p->h, p->q.size, p->k.size, *p->sampled ? "; " : "", p->sampled);
+               " keys%s%s%s%s</text>\n",
+               SVG_LEFT, p->b, p->h, p->q.size, p->k.size, *p->sampled ? "; " : "", p->sampled,
+               *p->random ? "; random values for: " : "", p->random);
 }
 
 /* Frame and axes of a panel at x; cells come scaled from their own units to w by h. */

@@ -470,6 +470,14 @@ class Plot(Cli):
         self.fails("plot", "--b", "1", says="--b 1")
         self.fails("plot", "--shape", "s=0", says="nothing to draw")
 
+    def test_random_values_are_said(self):
+        args = ["plot", "--mask", "t[k] > w", "--tensor-size", "t:i32=8", "--param", "w=2", "--shape", "s=8"]
+        self.assertIn("random values for: tensor t", self.run_cli(*args))
+        self.assertEqual(self.run_json(*args)["random"], "tensor t")
+        self.run_cli(*args, "--svg", self.path("p.svg"))
+        with open(self.path("p.svg")) as f:
+            self.assertIn("random values for: tensor t", f.read())
+
     def test_svg(self):
         file = self.path("p.svg")
         self.run_cli(
