@@ -225,6 +225,8 @@ TEST(refused_params_and_tensors) {
     the.params[0] = NAN; /* floats may be anything */
     the.params[1] = -2147483648.0;
     T_OK(bind_now(&bind));
+    the.params[1] = 2147483647;
+    T_OK(bind_now(&bind));
     bench_close();
 }
 
@@ -357,7 +359,7 @@ TEST(offsets) {
 TEST(page_numbers) {
     fxa_problem p = with_flags(case_forward(), FXA_PAGED | FXA_PADDING);
     fxa__bind bind;
-    p.page_size = 4, p.n_pages = 3;
+    p.page_size = 4, p.n_pages = 3, p.sk = 8; /* two pages each */
     bench_open(&p);
     the.args.slot[FXA_SLOT_LEN_K] = the.ints[1];
     T_STATUS(bind_now(&bind), FXA_E_BINDING);

@@ -41,7 +41,7 @@ TEST(plain_batches) {
 TEST(padding_of_queries) {
     fxa_problem p = case_forward();
     p.flags = FXA_PADDING;
-    p.q_len = 100;
+    p.q_len = 100, p.k_len = 200;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t len_q[2] = {0, 3};
@@ -51,7 +51,7 @@ TEST(padding_of_queries) {
     T_INT(seq.q_len, 3);
     T_INT(seq.k_len, 6);
     T_INT(seq.q_len_seen, 100); /* a shard is told the length of the whole */
-    T_INT(seq.k_len_seen, 6);
+    T_INT(seq.k_len_seen, 200);
     fxa__problem_release(made);
 }
 
@@ -83,14 +83,14 @@ TEST(packed_sequences) {
 TEST(pages) {
     fxa_problem p = case_backward();
     p.flags |= FXA_PAGED;
-    p.page_size = 4, p.n_pages = 8;
+    p.page_size = 4, p.n_pages = 8, p.sk = 8;
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     int32_t pages[2][2] = {{7, 0}, {3, 5}};
     fxa__bind bind = {0};
     bind.slot[FXA_SLOT_PAGES] = pages;
     for (int64_t b = 0; b < 2; b++)
-        for (int64_t s = 0; s < 6; s++) {
+        for (int64_t s = 0; s < 8; s++) {
             fxa__seq seq = fxa__seq_get(made, &bind, b);
             int64_t page = pages[b][s / 4];
             T_INT(fxa__row_offset(made, &seq, &made->p.k, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);

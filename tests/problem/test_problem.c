@@ -357,6 +357,9 @@ TEST(refused_maps) {
     REFUSED(case_forward(), "map_k.segment[1] maps 2 indices to -2147483648 + -1 * i: coordinates are 32 bit",
             (p.map_k.kind = FXA_MAP_SEGMENTS, p.map_k.n_segments = 2, p.map_k.segment[1].begin = 4,
              p.map_k.segment[1].base = INT32_MIN, p.map_k.segment[1].step = -1));
+    REFUSED(case_forward(), "map_q.segment[0] maps 2 indices to 2147483647 + 1 * i: coordinates are 32 bit",
+            (p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 2, p.map_q.segment[0].base = INT32_MAX,
+             p.map_q.segment[1].begin = 2));
 }
 
 /* The last coordinate of a map may be the largest there is. */
@@ -366,9 +369,15 @@ TEST(maps_reach_the_border) {
     p.map_k.base = INT32_MIN + 5, p.map_k.step = -1;
     p.map_h.kind = FXA_MAP_SEGMENTS, p.map_h.n_segments = 2, p.map_h.segment[1].begin = 1000;
     p.map_h.segment[1].base = INT64_MAX; /* begins past the last head: nothing is mapped by it */
+    p.map_h.segment[15].base = 3;        /* past n_segments: not read */
+    p.map_b.kind = FXA_MAP_SEGMENTS, p.map_b.n_segments = 3;
+    p.map_b.segment[0].base = INT32_MAX; /* one index long */
+    p.map_b.segment[1].begin = 1;
+    p.map_b.segment[2].begin = 2;
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_INT(made->p.map_h.segment[0].step, 1);
+    T_INT(made->p.map_h.segment[15].base, 0);
     fxa__problem_release(made);
 }
 
