@@ -5,14 +5,15 @@
  *
  * Never wrong: wrapping, division by 0, loads outside, NaN and float widths are all counted in. Exact (EMPTY and FULL
  * whenever they are true) for a comparison of affine ints, of their floor-divisions and remainders by constants and of
- * absolute values, where no int wraps and each coordinate stands on one side or in one affine form; for bounds on one
- * form joined by and, or, not, xor and select; and for other logic where one of its parts decides.
+ * absolute values, where no int wraps and either each coordinate stands in one place only or all is affine, or only one
+ * coordinate moves (over up to 256 values); an equation with uneven steps is exact when two coordinates move. Also for
+ * bounds on one form joined by and, or, not, xor and select, and for other logic where one of its parts decides.
  */
 #include "range.h"
 
 #include "../base/num.h"
 
-enum { RANGE_MAX_ATOMS = 4096 };
+enum { RANGE_MAX_ATOMS = 1024 }; /* tables are searched one by one */
 
 /* Positions of the nodes that `node` needs, in at[0..node]; returns how many. */
 static int32_t range_mark(const fxa_program *p, int32_t node, int32_t *at) {
@@ -86,13 +87,18 @@ bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *
 
 void fxa__range_close(fxa__range *r) { fxa__free(r->p->host, r->memory, r->memory_size); }
 
+static bool range_is_empty(const fxa_box *box) {
+    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++)
+        if (box->lo[i] > box->hi[i]) return true;
+    return false;
+}
+
 fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
                               const fxa_tensor_range *tensors) {
     if (program == NULL) return FXA_TILE_FULL;
     if (box == NULL) return FXA_TILE_MIXED;
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
-    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++)
-        if (box->lo[i] > box->hi[i]) return FXA_TILE_EMPTY; /* no pair at all */
+    if (range_is_empty(box)) return FXA_TILE_EMPTY; /* no pair at all */
     if (mask < 0) return FXA_TILE_FULL;
 
     fxa__range_small small;
@@ -110,8 +116,8 @@ bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *b
                             const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi) {
     fxa__range_small small;
     fxa__range r;
-    bool found = p->nodes[node].type != FXA_FLOAT && fxa__range_open(&r, &small, p, node, box, params, tensors);
-    if (!found) return false;
+    if (p->nodes[node].type == FXA_FLOAT || range_is_empty(box)) return false;
+    if (!fxa__range_open(&r, &small, p, node, box, params, tensors)) return false;
     const fxa__known *x = fxa__range_of(&r, node);
     if (p->nodes[node].type == FXA_INT) {
         *lo = fxa__set_lo(&x->i.set);

@@ -158,6 +158,8 @@ bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out); /* t
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f // d, d > 0 */
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out);
 bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);
+/* Fewer terms, where a quotient or remainder stands beside what it is of: q - q % 8 is 8 * (q // 8). */
+void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f); /* f is primitive; -1: no room */
 /* Can the row take a value in the set? The truth when the row is exact, else true when in doubt. */
 bool fxa__row_meets(const fxa__range *r, int32_t row, const fxa__set *set);

@@ -156,3 +156,25 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     }
     return fxa__affine_atom(r, &a, out);
 }
+
+/* f with its term i, m * (z // d) or m * (z % d), written as the other of the two: z = d * (z // d) + z % d. */
+static bool atom_other(fxa__range *r, const fxa__affine *f, int i, fxa__affine *out) {
+    const fxa__atom *a = &r->atoms[f->atom[i]];
+    fxa__affine term = {.n = 1, .atom = {f->atom[i]}, .coef = {1}}, other, z = a->form;
+    int64_t m = f->coef[i], d = a->d, step;
+    if (a->kind == FXA__ATOM_MOD) /* m * z - m * d * (z // d) */
+        return fxa__affine_div(r, &z, d, &other) && fxa__mul_i64(-m, d, &step) && fxa__affine_add(f, &term, -m, out) &&
+               fxa__affine_add(out, &z, m, out) && fxa__affine_add(out, &other, step, out);
+    return a->kind == FXA__ATOM_DIV && m % d == 0 && fxa__affine_mod(r, &z, d, &other) &&
+           fxa__affine_add(f, &term, -m, out) && fxa__affine_add(out, &z, m / d, out) &&
+           fxa__affine_add(out, &other, -(m / d), out);
+}
+
+void fxa__affine_tidy(fxa__range *r, fxa__affine *f) {
+    for (int i = 0; f->n > 1 && i < f->n; i++) {
+        fxa__affine other;
+        if (!atom_other(r, f, i, &other) || other.n >= f->n) continue;
+        *f = other;
+        i = -1;
+    }
+}

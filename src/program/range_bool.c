@@ -134,6 +134,37 @@ static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, 
     return true;
 }
 
+/* Where a quotient stands beside coordinates that it depends on: a + z // d in lo..hi says d * a + z in
+ * d * lo..d * hi + d - 1, which is affine. False: f is not such a form. */
+static bool truth_clear(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *no) {
+    int at = -1;
+    uint32_t others = 0;
+    for (int i = 0; i < f->n; i++) {
+        const fxa__atom *a = &r->atoms[f->atom[i]];
+        bool quotient = a->kind == FXA__ATOM_DIV && at < 0 && (f->coef[i] == 1 || f->coef[i] == -1);
+        if (quotient)
+            at = i;
+        else if (a->kind == FXA__ATOM_INPUT)
+            others |= a->support;
+        else
+            return false;
+    }
+    if (at < 0 || (others & r->atoms[f->atom[at]].support) == 0) return false;
+    const fxa__atom *a = &r->atoms[f->atom[at]];
+    fxa__affine term = {.n = 1, .atom = {f->atom[at]}, .coef = {1}}, zero = fxa__affine_const(0), rest, clear;
+    fxa__set values;
+    bool dense;
+    int64_t sign = f->coef[at];
+    if (!fxa__affine_add(&zero, f, sign, &rest) || !fxa__affine_add(&rest, &term, -1, &rest) ||
+        !fxa__affine_add(&a->form, &rest, a->d, &clear) || !fxa__affine_range(r, &clear, &values, &dense))
+        return false;
+    if (sign < 0) truth_unscale(yes, -1, 0), truth_unscale(no, -1, 0);
+    truth_enter_set(a, &values, 0, 1, yes);
+    truth_enter_set(a, &values, 0, 1, no);
+    *f = clear;
+    return true;
+}
+
 /* The bool that is true when f lies in yes, false when it lies in no; both within the values of f. */
 static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa__set no) {
     for (;;) {
@@ -143,8 +174,10 @@ static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa_
         truth_unscale(&yes, factor, f.c);
         truth_unscale(&no, factor, f.c);
         f = inner;
-        if (f.n != 1 || !truth_enter(r, &r->atoms[f.atom[0]], &yes, &no)) break;
-        f = r->atoms[f.atom[0]].form;
+        if (f.n == 1 && truth_enter(r, &r->atoms[f.atom[0]], &yes, &no))
+            f = r->atoms[f.atom[0]].form;
+        else if (f.n == 1 || !truth_clear(r, &f, &yes, &no))
+            break;
     }
     if (yes.n == 0 || no.n == 0) return yes.n == 0 ? truth_false : truth_true;
     int32_t row = fxa__affine_row(r, &f);
@@ -155,13 +188,20 @@ static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa_
     return out;
 }
 
-/* a - b compared with 0. */
-static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
-    fxa__affine a, b, apart;
-    fxa__set values;
+/* The difference of two ints and its values. */
+static bool truth_apart(fxa__range *r, int32_t x, int32_t y, fxa__affine *apart, fxa__set *values) {
+    fxa__affine a, b;
     bool dense;
-    if (!fxa__int_form(r, x, &a) || !fxa__int_form(r, y, &b) || !fxa__affine_add(&a, &b, -1, &apart) ||
-        !fxa__affine_range(r, &apart, &values, &dense)) {
+    if (!fxa__int_form(r, x, &a) || !fxa__int_form(r, y, &b) || !fxa__affine_add(&a, &b, -1, apart)) return false;
+    fxa__affine_tidy(r, apart);
+    return fxa__affine_range(r, apart, values, &dense);
+}
+
+/* x - y compared with 0. */
+static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
+    fxa__affine apart;
+    fxa__set values;
+    if (!truth_apart(r, x, y, &apart, &values)) {
         const fxa__set *s = &fxa__range_of(r, x)->i.set, *t = &fxa__range_of(r, y)->i.set;
         apart = fxa__affine_const(0);
         values = fxa__set_of(fxa__set_lo(s) - fxa__set_hi(t), fxa__set_hi(s) - fxa__set_lo(t));

@@ -21,8 +21,8 @@ static fxa__real real_any(void) { return (fxa__real){.lo = -INFINITY, .hi = INFI
 
 static fxa__real real_widen(fxa__real x, double part, double least) {
     if (x.lo > x.hi) return x;
-    x.lo -= fabs(x.lo) * part + least;
-    x.hi += fabs(x.hi) * part + least;
+    if (isfinite(x.lo)) x.lo -= fabs(x.lo) * part + least;
+    if (isfinite(x.hi)) x.hi += fabs(x.hi) * part + least;
     if (x.lo < -real_huge) x.lo = -INFINITY;
     if (x.hi > real_huge) x.hi = INFINITY;
     if (x.lo > real_huge) x.lo = real_huge;

@@ -40,6 +40,7 @@ static void int_from_wrapping(fxa__range *r, const fxa__affine *form, fxa__int *
         f.atom[f.n] = form->atom[i];
         f.coef[f.n++] = coef;
     }
+    fxa__affine_tidy(r, &f);
     *out = (fxa__int){
         .form = f, .set = fxa__set_of(INT32_MIN, INT32_MAX), .support = fxa__affine_support(r, &f), .has_form = true};
     fxa__set set;
