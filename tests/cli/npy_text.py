@@ -107,9 +107,8 @@ def load(path):
 
 
 def attention(q, k, v, f, dout=None, dlse=None, sink=None, scale=None, lens_k=None):
-    """[B,H,S,D] arrays. f(score, b, h, q, k) gives None where the pair is masked, or (new score, slope, gradients): slope
-    is d new / d score, gradients a list of (key, d new / d key). Returns a dict of arrays and a dict of the sums by key.
-    """
+    """[B,H,S,D] arrays. f(score, b, h, q, k) gives None where the pair is masked, or (new score, slope, gradients):
+    slope is d new / d score, gradients a list of (key, d new / d key). Returns arrays by name, and sums by key."""
     B, H, Sq, D = q.shape
     Hkv, Sk, Dv = k.shape[1], k.shape[2], v.shape[3]
     scale = 1 / math.sqrt(D) if scale is None else scale

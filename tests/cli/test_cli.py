@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as a user meets it: every command, every exit code, every kind of broken input, and results against an
-attention computed here. Needs nothing but the standard library; the binary is found by FXA_BUILD, sources by FXA_SOURCE.
-"""
+"""The command line as a user meets it: every command, every exit code, every kind of broken input, and results
+against an attention computed here. Needs only the standard library; FXA_BUILD has the binary, FXA_SOURCE the sources."""
 
 import json
 import math
@@ -286,7 +285,7 @@ class Programs(Cli):
         t = npy.save(self.path("t.npy"), npy.Array((3,), [1, 2, 3]), "f8")
         file = self.write("p.fxa", "tensor t : f32[1]\nscore = score + t[h]\n")
         self.fails("explain", "--program", file, "--tensor", "t=" + t, says=["f32", "f64"])
-        self.fails("explain", "--bprop-param", "w=1", says="--bprop")
+        self.fails("explain", "--bprop-param", "w=1", says="--bprop")  # R-30
         u = npy.save(self.path("u.npy"), npy.Array((3,), [1, 2, 3]), "u2")
         self.fails("explain", "--score", "score + u[h]", "--tensor", "u=" + u, says="bf16")
 
@@ -296,6 +295,8 @@ class Programs(Cli):
 
 
 class Explain(Cli):
+    """F-18, F-19, R-38: each engine's verdict, forward and backward apart, with the reason."""
+
     def test_text(self):
         out = self.run_cli(
             "explain",
@@ -539,6 +540,7 @@ class Plans(Cli):
         self.assertEqual(os.listdir(self.folder.name), ["p.fxa"])
 
     def test_hostile_bytes(self):
+        """R-35: damaged plan bytes are an error, never a plan."""
         good = self.path("good.plan")
         self.run_cli("plan", "save", good)
         with open(good, "rb") as f:
@@ -653,6 +655,7 @@ class Run(Cli):
         return npy.load(self.path(name + "_out.npy"))
 
     def test_forward_and_all_gradients(self):
+        """R-08, R-81: gradients nobody wrote by hand, of captured tensors and params too. R-32: GQA, D_qk != D_v."""
         self.data()
         want, sums = npy.attention(self.q, self.k, self.v, self.f, self.dout, self.dlse, scale=0.7)
         report = self.run_json(
@@ -689,6 +692,7 @@ class Run(Cli):
         self.assertEqual(report["shape"], {"b": 2, "h": 4, "hkv": 2, "sq": 5, "sk": 7, "d": 3, "dv": 2})
 
     def test_layouts_and_orders(self):
+        """R-54, R-71: real strides in, the asked layout out."""
         self.data()
         want, _ = npy.attention(self.q, self.k, self.v, self.f, self.dout)
         for layout, axes, fortran, order, version in [
@@ -877,6 +881,7 @@ class Run(Cli):
         self.assertNotEqual(run("1"), run("2"))
 
     def test_own_backward(self):
+        """F-01: a backward with params and tensors of its own."""
         self.data()
         args = self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8"), dout=(self.dout, "f8"))
         want, _ = npy.attention(self.q, self.k, self.v, lambda s, b, h, q, k: (2 * s, 6.0, []), self.dout)
@@ -919,7 +924,24 @@ class Run(Cli):
         self.assertEqual((kind, got.shape, set(got.values)), ("f4", (4, 6), {0.0}))
         self.assertEqual(self.result("w")[1].values, [0.0])
 
+    def test_empty_arrays(self):
+        """R-87: no rows is an empty result; no keys is a row of zeroes and an LSE of -inf."""
+        for sq, sk in ((0, 3), (2, 0)):
+            q, k = npy.Array((1, 1, sq, 2), [1.0] * 2 * sq), npy.Array((1, 1, sk, 2), [1.0] * 2 * sk)
+            self.run_cli(
+                "run",
+                *self.files(q=(q, "f4"), k=(k, "f4"), v=(k, "f4"), dout=(q, "f4")),
+                *self.outputs("out", "lse", "dk")
+            )
+            self.assertNear(self.result("out")[1], npy.zeros((1, 1, sq, 2)), 0)
+            self.assertEqual(self.result("lse")[1].values, [-math.inf] * sq)
+            self.assertNear(self.result("dk")[1], npy.zeros((1, 1, sk, 2)), 0)
+        none = npy.save(self.path("none.npy"), npy.Array((1, 1, 2, 0), []), "f4")
+        good = npy.save(self.path("good.npy"), npy.Array((1, 1, 2, 1), [1.0, 2.0]), "f4")
+        self.fails("run", "--q", good, "--k", good, "--v", none, *self.outputs("out"), says=["none.npy", "one feature"])
+
     def test_wrong_calls_leave_nothing(self):
+        """R-37, R-61, R-62: messages name the file, what it holds and what is expected."""
         self.data()
         args = self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8"))
         before = sorted(os.listdir(self.folder.name))
