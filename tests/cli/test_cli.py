@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line as a user meets it: every command, every exit code, every kind of broken input, and results
-against an attention computed here. Only the standard library is needed; FXA_BUILD has the binary, FXA_SOURCE sources."""
+against an attention computed here. Standard library only; FXA_BUILD has the binary, FXA_SOURCE the sources."""
 
 import json
 import math
