@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu engine: fused, vectorised, threaded attention, forward and backward. This header is the contract between its
+ * parts:
+ *
+ *   isa_*.c          one per instruction set: the bodies of kern_*.inc compiled for float and for double, as one table
+ *   kern_vec.inc     vectors of the set;  kern_math.inc exp, tanh, ...;  kern_gemm.inc;  kern_rows.inc;  kern_tape.inc
+ *   cpu_select.c     which set a machine runs, by its features and a table of rates per family, or as FXA_CPU forces it
+ *   tape*.c          a score program as a tape of row operations
+ *   cpu_tile.c       rows and keys of a work item: packing, coordinates, which columns the mask leaves
+ *   cpu_forward.c, cpu_decode.c, cpu_backward.c, cpu_grads.c   the passes
+ *   engine_cpu.c     the table of functions: query, compile, workspace, run
+ *
+ * `real` is float for f32, f16 and bf16 problems and double for f64 ones; everything between loading and storing is in
+ * it. Row buffers (scores, tape registers) are padded to FXA__CPU_PAD bytes, so kernels may work on whole vectors past n
+ * inside them; what lies there is garbage and never trusted. Nothing outside the caller's buffers is ever read.
+ *
+ * Results do not depend on the number of threads: work is cut by shape alone, and sums are taken in a fixed order.
+ */
+#ifndef FXA_ENGINE_CPU_CPU_H
+#define FXA_ENGINE_CPU_CPU_H
+
+#include "../engine.h"
+
+#define FXA__CPU_PAD 64 /* bytes: the widest vector */
+
+/* ---- Kernels of one instruction set and float width ---------------------------------------------------------------- */
+
+/* A row operation of the tape; see tape.h. Each operand is a row or one value, as the operation's variant says. */
+typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
+
+typedef struct fxa__cpu_kernels {
+    const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon" */
+    size_t real_size;  /* 4 or 8 */
+    int32_t mr, nr;    /* rows and columns of the matrix micro-kernel */
+    int32_t width;     /* lanes of a vector of real */
+
+    /* n elements between storage and real; strides in elements of the storage. store rounds to nearest even; `add` adds
+     * to what is there, in real. load returns false when an element is not finite. */
+    bool (*load)(void *real_row, const void *src, uint32_t dtype, int64_t stride, int64_t n);
+    void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, bool add);
+
+    /* x [n,ld] of real into panels for gemm's B, padded with zeroes: pack_t gives x^T, [ceil(n/nr)][d][nr] (columns are the
+     * rows of x); pack_n gives x, [ceil(d/nr)][n][nr]. */
+    void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+    void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+
+    /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
+     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart; n is rounded up to a multiple of nr and C has room for that;
+     * m is any (rows past m are not touched). */
+    void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
+                 void *c, int64_t ldc, const void *beta);
+
+    /* One row of n scores. row_max ignores NaN. row_exp: s = exp(s - m), returns the sum; exactly 0 at -inf, NaN stays
+     * NaN. row_grad: ds = p * (dp - delta), exactly 0 where p is 0. */
+    double (*row_max)(const void *s, int64_t n);
+    double (*row_exp)(void *s, int64_t n, double m);
+    void (*row_scale)(void *x, int64_t n, double factor);
+    void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
+    double (*row_dot)(const void *x, const void *y, int64_t n);
+
+    /* Decode: straight from storage, no packing. out[i] = sum_d q[d] * row i of x; out[d] += sum_i p[i] * row i of x
+     * (rows with p[i] = 0 are not read). Rows are `ld` elements apart, features dense. */
+    void (*dots)(void *out, const void *q, const void *x, uint32_t dtype, int64_t ld, int64_t n, int64_t d);
+    void (*sums)(void *out, const void *p, const void *x, uint32_t dtype, int64_t ld, int64_t n, int64_t d);
+
+    const fxa__tape_fn *tape; /* by tape opcode, see tape.h */
+} fxa__cpu_kernels;
+
+/* The best set of this machine for a float width (4 or 8), or the one FXA_CPU names; NULL with a reason when FXA_CPU names
+ * one that is unknown or not here. */
+const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, char *reason, size_t reason_size);
+/* For tests: set number i of this build for a width, NULL past the end; *usable tells whether this machine can run it. */
+const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
+
+/* Each isa_*.c exports one pair: [0] float, [1] double. */
+extern const fxa__cpu_kernels fxa__cpu_scalar[2];
+#if defined(__x86_64__)
+extern const fxa__cpu_kernels fxa__cpu_sse2[2], fxa__cpu_avx2[2], fxa__cpu_avx512[2];
+#elif defined(__aarch64__)
+extern const fxa__cpu_kernels fxa__cpu_neon[2];
+#endif
+
+#endif

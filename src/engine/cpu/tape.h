@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A score program (or its derivative, or a user's bprop) as a tape: what is the same for a whole batch entry is computed
+ * once for it, what depends on the row (h, q) once per row, what depends on the key once per block of keys, and only the
+ * rest costs something per score. The per-score part runs one row at a time: one tape operation after the other over
+ * the row's columns, registers of one row each, which stay in L1.
+ *
+ * Floats are `real`, ints are int32, bools int32 0 or 1, in rows padded to FXA__CPU_PAD bytes.
+ */
+#ifndef FXA_ENGINE_CPU_TAPE_H
+#define FXA_ENGINE_CPU_TAPE_H
+
+#include "cpu.h"
+
+typedef struct fxa__tape fxa__tape;
+
+enum {
+    FXA__TAPE_MASK = 1,  /* SCORE programs: also the mask: masked scores become -inf */
+    FXA__TAPE_GRADS = 2, /* DERIVATIVE programs: also the `grad` statements */
+    FXA__TAPE_NO_DSCORE = 4 /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
+};
+fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags, const fxa__cpu_kernels *kernels,
+                            fxa__tape **out, fxa_error *err);
+void fxa__tape_destroy(fxa__tape *tape);
+size_t fxa__tape_bytes(const fxa__tape *tape);      /* what it costs the cache */
+bool fxa__tape_is_identity(const fxa__tape *tape);  /* leaves scores as they are and masks nothing */
+
+/* Sums of gradients that a row adds to. tensor[i].sum NULL: not wanted; its view has dense strides. */
+typedef struct fxa__tape_sum {
+    fxa_view view;
+    double *sum;
+} fxa__tape_sum;
+
+/* One worker's state. Laid out in scratch memory that the caller gives; nothing is allocated. */
+typedef struct fxa__tape_run {
+    const fxa__tape *tape;
+    const double *params;
+    const fxa_view *tensors;
+    double *dparams;             /* FXA__TAPE_GRADS: one per param, added to; NULL: not wanted */
+    const fxa__tape_sum *sums;   /* FXA__TAPE_GRADS: one per tensor; NULL: none wanted */
+    void *scratch;               /* fxa__tape_scratch bytes, aligned to FXA__CPU_PAD */
+    int64_t max_rows, max_columns;
+    int64_t columns;
+} fxa__tape_run;
+
+/* Bytes of scratch for tiles of at most max_rows rows and blocks of max_columns keys; false: overflow. */
+bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes);
+
+void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len);
+void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q);
+void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k);
+/* Row `row` of those given to fxa__tape_rows, columns first..first+n of those given to fxa__tape_columns; score, dscore and
+ * out point at column `first` (alignment of real). SCORE: out gets the new scores (out may be score). DERIVATIVE and
+ * BPROP: out gets the gradient by the scaled score, exactly 0 where dscore is exactly 0 (out may be dscore), and grads are
+ * added to the sums. */
+void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
+                   void *out);
+
+#endif
