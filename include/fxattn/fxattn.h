@@ -625,7 +625,8 @@ FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
 FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
 FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
 FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]); /* content of the problem and engine */
-/* The problem as resolved: defaults filled in, strides explicit, pointers owned by the plan. */
+/* The problem as resolved: defaults filled in, strides explicit, pointers owned by the plan. out->struct_size says how
+ * much of it may be written (start from FXA_PROBLEM_INIT; 0: all). */
 FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
 
 /* Checks the arguments, then runs. Allocates nothing, takes no lock; many threads may run one plan, each with its own
@@ -666,7 +667,8 @@ typedef struct fxa_cache_stats {
     uint64_t max_plans, max_bytes;
 } fxa_cache_stats;
 FXA_API void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out);
-FXA_API void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes); /* evicts at once */
+/* Evicts at once; 0 keeps nothing. Plans that somebody holds live on. */
+FXA_API void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes);
 FXA_API void fxa_cache_clear(fxa_context *ctx);
 
 #ifdef __cplusplus
