@@ -216,6 +216,22 @@ TEST(documents) {
     box.hi[FXA_INPUT_Q] = -1;
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_FULL);
     fxa_program_destroy(p);
+
+    /* Ascending ids read at their two ends: outside adds 0, negative indices come from the end. */
+    p = range_parse(ctx, "tensor doc : i32[1]\nmask = doc[q] >= 4");
+    T_REQUIRE(p != NULL);
+    static const struct {
+        int32_t q0, q1;
+        fxa_tile want;
+    } ends[] = {{80, N - 1, FXA_TILE_FULL},       {80, N, FXA_TILE_MIXED},
+                {N, N + 9, FXA_TILE_EMPTY},       {-16, -1, FXA_TILE_FULL},
+                {-16, 0, FXA_TILE_MIXED},         {-N, -17, FXA_TILE_EMPTY},
+                {-N - 9, -N - 1, FXA_TILE_EMPTY}, {INT32_MIN, INT32_MAX, FXA_TILE_MIXED}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        box = brute_box(0, 0, ends[i].q0, ends[i].q1, 0, 0, N, N);
+        T_INT(fxa_program_classify(p, &box, NULL, &known), ends[i].want);
+    }
+    fxa_program_destroy(p);
     fxa_context_destroy(ctx);
 }
 
