@@ -5,6 +5,7 @@
 #include "t.h"
 
 #include "problem/tiles.h"
+#include "support/fail_alloc.h"
 #include "support/gen.h"
 
 static fxa_context *tiles_ctx(void) {
@@ -297,6 +298,44 @@ TEST(diagonals) {
     tiles_check(ctx, &p, 8, 8, false);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
+}
+
+/* Memory that runs out anywhere: the right counts or E_MEMORY, nothing written, nothing leaked. */
+TEST(out_of_memory) {
+    fail_alloc alloc = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&alloc);
+    T_REQUIRE(ctx != NULL);
+    fxa_program *program = tiles_parse(ctx, "mask = q - k < 40");
+    T_REQUIRE(program != NULL);
+    fxa_problem p = tiles_problem(program, 100, 100);
+    p.flags = FXA_CAUSAL;
+    fxa_error err;
+    fxa_tile_counts want, c;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &want, &err));
+    size_t blocks = alloc.blocks, failures;
+    int refused = 0;
+    for (size_t k = 1;; k++) {
+        for (int persistent = 0; persistent < 2; persistent++) {
+            c = (fxa_tile_counts){7, 7, 7};
+            fail_alloc_arm(&alloc, k, persistent != 0);
+            failures = alloc.failures;
+            fxa_status status = fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err);
+            failures = alloc.failures - failures;
+            fail_alloc_arm(&alloc, 0, false);
+            T_INT(alloc.blocks, blocks);
+            refused += status == FXA_E_MEMORY;
+            if (status == FXA_OK)
+                T_CHECK(c.empty == want.empty && c.mixed == want.mixed && c.full == want.full);
+            else
+                T_CHECK(status == FXA_E_MEMORY && err.status == status && c.empty == 7 && c.mixed == 7 && c.full == 7);
+        }
+        if (failures == 0) break;
+    }
+    T_CHECK(refused > 4);
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+    T_INT(alloc.blocks, 0);
+    T_INT(alloc.mistakes, 0);
 }
 
 /* Whole rectangles get the class that each of their tiles gets alone. */
