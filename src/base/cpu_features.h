@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the processor and the operating system let a program use. A feature is reported only when the system also saves
+ * the registers that it needs.
+ */
+#ifndef FXA_BASE_CPU_FEATURES_H
+#define FXA_BASE_CPU_FEATURES_H
+
+#include <stdint.h>
+
+enum {
+    FXA__CPU_SSE2 = 1u << 0,
+    FXA__CPU_AVX2 = 1u << 1,   /* with FMA and F16C */
+    FXA__CPU_AVX512 = 1u << 2, /* F, BW, DQ and VL */
+    FXA__CPU_NEON = 1u << 3
+};
+
+typedef enum fxa__cpu_vendor { FXA__CPU_OTHER, FXA__CPU_INTEL, FXA__CPU_AMD } fxa__cpu_vendor;
+
+typedef struct fxa__cpu_features {
+    uint32_t flags;
+    fxa__cpu_vendor vendor;
+    uint32_t family, model; /* x86: as the vendors count them, extensions added; 0 elsewhere */
+} fxa__cpu_features;
+
+fxa__cpu_features fxa__cpu_features_get(void);
+
+#endif

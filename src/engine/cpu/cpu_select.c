@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which instruction set a machine runs. By what it has and by a table of rates per processor family, never by a timing: the
+ * same machine must give the same bits every time. FXA_CPU names one by force.
+ */
+#include "cpu.h"
+
+#include "../../base/cpu_features.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every set of this build, narrow before wide. */
+static const struct select_set {
+    const fxa__cpu_kernels *kernels;
+    uint32_t needs;
+    const char *what;
+} select_sets[] = {
+    {fxa__cpu_scalar, 0, ""},
+#if defined(__x86_64__)
+    {fxa__cpu_sse2, FXA__CPU_SSE2, "SSE2"},
+    {fxa__cpu_avx2, FXA__CPU_AVX2, "AVX2, FMA and F16C"},
+    {fxa__cpu_avx512, FXA__CPU_AVX512, "AVX-512 F, BW, DQ and VL"},
+#elif defined(__aarch64__)
+    {fxa__cpu_neon, FXA__CPU_NEON, "NEON"},
+#endif
+};
+enum { SELECT_SETS = sizeof select_sets / sizeof select_sets[0] };
+
+/* f32 operations per cycle, scalar first, of families where the widest set is not simply the best. A set that is not faster
+ * than a narrower one but no slower either still wins: it needs fewer instructions. */
+static const struct select_rates {
+    fxa__cpu_vendor vendor;
+    uint32_t family, first_model, last_model;
+    double rate[4]; /* scalar, sse2, avx2, avx512 */
+} select_rates[] = {
+    {FXA__CPU_AMD, 25, 0x10, 0xaf, {2, 16, 32, 32}},   /* Zen 4 (and Zen 3, which has no AVX-512) */
+    {FXA__CPU_AMD, 26, 0x00, 0xff, {2, 16, 32, 64}},   /* Zen 5 */
+    {FXA__CPU_INTEL, 6, 0x55, 0x55, {2, 8, 32, 64}},   /* Skylake-SP, Cascade Lake, Cooper Lake */
+    {FXA__CPU_INTEL, 6, 0x7d, 0x8d, {2, 8, 32, 32}},   /* Ice Lake and Tiger Lake of laptops: one wide unit */
+};
+static const double select_default_rates[4] = {2, 8, 32, 64};
+
+static const double *select_rate_row(const fxa__cpu_features *f) {
+    for (size_t i = 0; i < sizeof select_rates / sizeof select_rates[0]; i++) {
+        const struct select_rates *r = &select_rates[i];
+        if (r->vendor == f->vendor && r->family == f->family && r->first_model <= f->model && f->model <= r->last_model)
+            return r->rate;
+    }
+    return select_default_rates;
+}
+
+static const fxa__cpu_kernels *select_best(const fxa__cpu_features *f, size_t width) {
+    const double *rate = select_rate_row(f);
+    size_t best = 0;
+    for (size_t i = 1; i < SELECT_SETS; i++)
+        if ((select_sets[i].needs & f->flags) == select_sets[i].needs && rate[i] >= rate[best]) best = i;
+    return &select_sets[best].kernels[width];
+}
+
+static const fxa__cpu_kernels *select_forced(const fxa__cpu_features *f, const char *name, size_t width, char *reason,
+                                             size_t reason_size) {
+    char names[64] = "";
+    for (size_t i = 0; i < SELECT_SETS; i++) {
+        const struct select_set *set = &select_sets[i];
+        if (strcmp(name, set->kernels[0].isa) == 0) {
+            if ((set->needs & f->flags) == set->needs) return &set->kernels[width];
+            (void)snprintf(reason, reason_size, "FXA_CPU=%s, but this machine lacks %s", name, set->what);
+            return NULL;
+        }
+        (void)snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", set->kernels[0].isa);
+    }
+    (void)snprintf(reason, reason_size, "FXA_CPU=%.32s is not a set of this build; it has %s", name, names);
+    return NULL;
+}
+
+const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, char *reason, size_t reason_size) {
+    fxa__cpu_features f = fxa__cpu_features_get();
+    size_t width = real_size == sizeof(double);
+    const char *name = getenv("FXA_CPU");
+    return name && *name ? select_forced(&f, name, width, reason, reason_size) : select_best(&f, width);
+}
+
+const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable) {
+    if (i >= SELECT_SETS) return NULL;
+    *usable = (select_sets[i].needs & fxa__cpu_features_get().flags) == select_sets[i].needs;
+    return &select_sets[i].kernels[real_size == sizeof(double)];
+}
