@@ -20,8 +20,7 @@
 
 enum { CLI_OK = 0, CLI_CHECK_FAILED = 1, CLI_BAD_INPUT = 2, CLI_UNSUPPORTED = 3, CLI_FAILURE = 4 };
 
-/* ---- Growing text (buf.c) -------------------------------------------------------------------------------------------
- */
+/* ---- Growing text (buf.c) -------------------------------------------------------------------------------------- */
 
 typedef struct cli_buf {
     char *data; /* terminated once anything was added */
@@ -34,8 +33,7 @@ void buf_printf(cli_buf *b, const char *format, ...) CLI_PRINTF(2, 3);
 void buf_indented(cli_buf *b, int columns, const char *text);
 void buf_free(cli_buf *b);
 
-/* ---- Options (opts.c, table in opts.def)
- * ------------------------------------------------------------------------------ */
+/* ---- Options (opts.c, table in opts.def) ----------------------------------------------------------------------- */
 
 typedef enum cli_command_id {
 #define CMD(id, name, operands, about) CMD_##id,
@@ -77,8 +75,7 @@ typedef struct cli_given {
 #define CLI_MAX_GIVEN    1024
 #define CLI_MAX_OPERANDS 8
 
-/* ---- The process
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- The process ----------------------------------------------------------------------------------------------- */
 
 typedef struct cli_owned cli_owned;
 typedef struct cli {
@@ -106,8 +103,7 @@ const char *opt_next(const cli *c, cli_option_id id, size_t *at);
 /* The nearest of n names (by the number of edits), or NULL when none is near. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
-/* ---- Failures (report.c)
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Failures (report.c) --------------------------------------------------------------------------------------- */
 
 /* Says "fxattn: text" on standard error and returns code. */
 int cli_fail(cli *c, int code, const char *format, ...) CLI_PRINTF(3, 4);
@@ -117,8 +113,7 @@ int cli_fail_library(cli *c, const fxa_error *err, const char *what);
 int cli_fail_place(cli *c, const fxa_error *err, const char *name, const char *source, size_t size);
 int cli_exit_code(fxa_status status);
 
-/* ---- Memory (own.c): never NULL; when memory is out the process ends with CLI_FAILURE and no temporary files
- * --------------- */
+/* ---- Memory (own.c): never NULL; when memory is out the process ends with CLI_FAILURE and no temporary files --- */
 
 void *cli_alloc(cli *c, size_t size); /* zeroed, aligned to 64 bytes */
 void *cli_alloc_array(cli *c, int64_t count, size_t size);
@@ -128,8 +123,7 @@ fxa_program *cli_own_program(cli *c, fxa_program *program);
 fxa_plan *cli_own_plan(cli *c, fxa_plan *plan);
 void cli_release(cli *c); /* everything */
 
-/* ---- Numbers and names (words.c)
- * ------------------------------------------------------------------------------------------ */
+/* ---- Numbers and names (words.c) ------------------------------------------------------------------------------- */
 
 bool read_double(const char *text, double *out);
 bool read_int(const char *text, int64_t *out);
@@ -152,8 +146,7 @@ typedef struct cli_random {
 uint64_t random_bits(cli_random *r);
 double random_real(cli_random *r, double lo, double hi);
 
-/* ---- Output files (outfile.c)
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Output files (outfile.c) ---------------------------------------------------------------------------------- */
 
 /* Opens a temporary file beside `path`; nothing appears at `path` before cli_outputs_commit. Returns a handle >= 0, or
  * -1 after a message. */
@@ -163,8 +156,7 @@ int cli_outputs_commit(cli *c); /* all of them, or a failure */
 void cli_outputs_abandon(void); /* removes what was not committed; safe in a signal handler */
 void cli_outputs_guard(void);   /* abandons also on SIGINT, SIGTERM, SIGHUP */
 
-/* ---- Progress (progress.c)
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Progress (progress.c) ------------------------------------------------------------------------------------- */
 
 /* Between begin and end a line on standard error tells how long it has taken (and how far it is, when total > 0): after
  * the first second, and only when standard error is a terminal. They do not nest. */
@@ -173,15 +165,14 @@ void progress_step(uint64_t done);
 void progress_end(void);
 double cli_seconds(void); /* a clock that only goes forward */
 
-/* ---- Commands
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Commands -------------------------------------------------------------------------------------------------- */
 
 int cmd_explain(cli *c);
 int cmd_run(cli *c);
 int cmd_check(cli *c);
 int cmd_plot(cli *c);
 int cmd_bench(cli *c);
+int cmd_sample(cli *c);
 int cmd_plan(cli *c);
 int cmd_engines(cli *c);
 int cmd_version(cli *c);

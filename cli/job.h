@@ -9,8 +9,7 @@
 #include "cli.h"
 #include "npy.h"
 
-/* ---- Program texts (sources.c)
- * ---------------------------------------------------------------------------------------- */
+/* ---- Program texts (sources.c) --------------------------------------------------------------------------------- */
 
 #define CLI_MAX_SOURCES 64
 
@@ -35,8 +34,7 @@ int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa
 /* Whether a name stands in one of the texts. */
 bool sources_mention(const cli_sources *s, const char *name);
 
-/* ---- Params and tensors (values.c)
- * -------------------------------------------------------------------------------------- */
+/* ---- Params and tensors (values.c) ----------------------------------------------------------------------------- */
 
 typedef struct cli_param {
     const char *name;
@@ -81,8 +79,7 @@ fxa_tensor_range *binding_ranges(cli *c, const cli_binding *b);
 /* The params when all are known, else NULL. */
 const double *binding_params(const cli_binding *b);
 
-/* ---- Job (job.c, shape_args.c)
- * -------------------------------------------------------------------------------------------- */
+/* ---- Job (job.c, shape_args.c) --------------------------------------------------------------------------------- */
 
 enum { SHAPE_B, SHAPE_H, SHAPE_HKV, SHAPE_S, SHAPE_SQ, SHAPE_SK, SHAPE_D, SHAPE_DV, SHAPE_COUNT };
 extern const char *const shape_keys[SHAPE_COUNT];

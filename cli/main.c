@@ -22,6 +22,8 @@ static int main_dispatch(cli *c) {
         return cmd_plot(c);
     case CMD_BENCH:
         return cmd_bench(c);
+    case CMD_SAMPLE:
+        return cmd_sample(c);
     case CMD_PLAN:
         return cmd_plan(c);
     case CMD_ENGINES:

@@ -179,8 +179,7 @@ void element_set(fxa_dtype dtype, void *data, int64_t i, double value) {
     }
 }
 
-/* ---- Random numbers: splitmix64
- * --------------------------------------------------------------------------------------- */
+/* ---- Random numbers: splitmix64 -------------------------------------------------------------------------------- */
 
 uint64_t random_bits(cli_random *r) {
     uint64_t z = r->state += 0x9E3779B97F4A7C15u;

@@ -52,7 +52,8 @@ int main(void) {
         fail(&err);
         goto done;
     }
-    for (int s = 0; s < S; s++) printf("row %d of head 0: %6.3f %6.3f %6.3f %6.3f\n", s, o[s * D], o[s * D + 1], o[s * D + 2], o[s * D + 3]);
+    for (int s = 0; s < S; s++)
+        printf("row %d of head 0: %6.3f %6.3f %6.3f %6.3f\n", s, o[s * D], o[s * D + 1], o[s * D + 2], o[s * D + 3]);
     code = 0;
 done:
     fxa_program_destroy(program);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan saved to bytes and loaded again, as a service does that starts often: the bytes hold the program, the problem and
- * what the engine compiled, and are checked before anything of them is believed.
+ * A plan saved to bytes and loaded again, as a service does that starts often: the bytes hold the program, the problem
+ * and what the engine compiled, and are checked before anything of them is believed.
  */
 #include "fxattn/fxattn.h"
 

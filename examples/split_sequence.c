@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Context parallelism in miniature: the keys of one sequence split in two, each half attended apart (on two machines, say),
- * and the partial results merged. Each half sees global key positions through a coordinate map, so the program, which
- * looks at q - k, needs no change.
+ * Context parallelism in miniature: the keys of one sequence split in two, each half attended apart (on two machines,
+ * say), and the partial results merged. Each half sees global key positions through a coordinate map, so the program,
+ * which looks at q - k, needs no change.
  */
 #include "fxattn/fxattn.h"
 

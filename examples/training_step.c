@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training with a score function of one's own: forward, backward, and the gradient of a captured tensor. A bias per head
- * and distance is learnt by plain gradient descent until attention copies the token three positions back. Nobody wrote
- * a backward function: it is derived from the program.
+ * Training with a score function of one's own: forward, backward, and the gradient of a captured tensor. A bias per
+ * head and distance is learnt by plain gradient descent until attention copies the token three positions back. Nobody
+ * wrote a backward function: it is derived from the program.
  */
 #include "fxattn/fxattn.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { B = 1, H = 2, S = 16, D = 8, STEPS = 200, N = B * H * S * D, ROWS = B *H *S };
+enum { B = 1, H = 2, S = 16, D = 8, STEPS = 200, N = B * H * S * D, ROWS = B * H * S };
 
 static const char *program_text = "tensor bias : f32[2]\n"
                                   "score = score + bias[h, q - k]\n"
@@ -42,7 +42,8 @@ int main(void) {
     double first = 0, last = 0;
     for (int i = 0; i < N; i++) v[i] = (float)(train_random(&state) >> 8) / (1 << 23) - 1;
 
-    if (fxa_context_create(NULL, &ctx, &err) || fxa_program_parse(ctx, program_text, SIZE_MAX, &program, &err)) goto failed;
+    if (fxa_context_create(NULL, &ctx, &err) || fxa_program_parse(ctx, program_text, SIZE_MAX, &program, &err))
+        goto failed;
     fxa_capture shape = {.size = {H, S}, .grad = 1};
     fxa_problem problem = FXA_PROBLEM_INIT;
     problem.program = program;

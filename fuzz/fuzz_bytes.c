@@ -25,8 +25,10 @@ static void bytes_as_plan(fxa_context *ctx, const uint8_t *data, size_t size) {
 static void bytes_as_program(fxa_context *ctx, const uint8_t *data, size_t size) {
     fxa_program *program = NULL;
     fxa_error err;
-    if (fxa_program_load(ctx, data, size, &program, &err) == FXA_OK) fuzz_check_program(ctx, program);
-    else FUZZ_CHECK(program == NULL && err.text[0]);
+    if (fxa_program_load(ctx, data, size, &program, &err) == FXA_OK)
+        fuzz_check_program(ctx, program);
+    else
+        FUZZ_CHECK(program == NULL && err.text[0]);
     fxa_program_destroy(program);
 }
 
@@ -50,9 +52,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fxa_context *ctx;
     fxa_error err;
     FUZZ_CHECK(fxa_context_create(NULL, &ctx, &err) == FXA_OK);
-    if (data[0] % 3 == 0) bytes_as_plan(ctx, data + 1, size - 1);
-    else if (data[0] % 3 == 1) bytes_as_program(ctx, data + 1, size - 1);
-    else bytes_as_problem(ctx, data + 1, size - 1);
+    if (data[0] % 3 == 0)
+        bytes_as_plan(ctx, data + 1, size - 1);
+    else if (data[0] % 3 == 1)
+        bytes_as_program(ctx, data + 1, size - 1);
+    else
+        bytes_as_problem(ctx, data + 1, size - 1);
     fxa_context_destroy(ctx);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as program text: an error with a place, or a program with all its properties. The first byte picks the kind.
+ * Any bytes as program text: an error with a place, or a program with all its properties. The first byte picks the
+ * kind.
  */
 #include "fuzz.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a fuzz target over files and folders given as arguments: the corpus as a test, and a crash file under a debugger.
+ * Runs a fuzz target over files and folders given as arguments: the corpus as a test, and a crash file under a
+ * debugger.
  */
 #include <dirent.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The test harness: TEST(name) { ... } registers itself, T_* macros check and show both values, T_MAIN runs them all (or
- * those whose name contains argv[1]) and closes with "N passed, N failed". One process per test file, under ctest.
+ * The test harness: TEST(name) { ... } registers itself, T_* macros check and show both values, T_MAIN runs them all
+ * (or those whose name contains argv[1]) and closes with "N passed, N failed". One process per test file, under ctest.
  * Random tests draw from t_seed(), printed on failure; FXA_TEST_SEED=n replays, FXA_TEST_SCALE=n multiplies iterations.
  */
 #ifndef FXA_TESTS_T_H
@@ -128,9 +128,9 @@ __attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
     int main(int argc, char **argv) {                                                                                  \
         int passed = 0, failed = 0;                                                                                    \
         for (int i = 0; i < t_count; i++) {                                                                            \
-            if (argc > 1 && !strstr(t_list[i].label, argv[1])) continue;                                                \
+            if (argc > 1 && !strstr(t_list[i].label, argv[1])) continue;                                               \
             int before = t_failures, skips = t_skips;                                                                  \
-            t_now = t_list[i].label;                                                                                    \
+            t_now = t_list[i].label;                                                                                   \
             t_list[i].fn();                                                                                            \
             if (t_failures != before) failed++;                                                                        \
             else if (t_skips == skips) passed++;                                                                       \

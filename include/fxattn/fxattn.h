@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-#define FXA_API __attribute__((visibility("default")))
+#define FXA_API     __attribute__((visibility("default")))
 #define FXA_CHECKED __attribute__((warn_unused_result))
 #else
 #define FXA_API
@@ -43,15 +43,15 @@
 extern "C" {
 #endif
 
-#define FXA_VERSION_MAJOR 0
-#define FXA_VERSION_MINOR 1
-#define FXA_VERSION_PATCH 0
+#define FXA_VERSION_MAJOR  0
+#define FXA_VERSION_MINOR  1
+#define FXA_VERSION_PATCH  0
 #define FXA_VERSION_STRING "0.1.0"
 
 /* The version of the library at run time, as FXA_VERSION_STRING is at compile time. */
 FXA_API const char *fxa_version(void);
 
-/* ---- Status and errors ------------------------------------------------------------------------------------------ */
+/* ---- Status and errors ----------------------------------------------------------------------------------------- */
 
 /* Values are pinned. 1xx: the caller's; 2xx: an honest no; 3xx: bytes; 4xx: resources; 5xx: engines. */
 #define FXA_STATUS_MAP(X)                                                                                              \
@@ -82,11 +82,11 @@ typedef enum fxa_status {
 /* What was wrong, what was given, what would be accepted. Plain data: copy it, keep it, no lifetime attached. */
 typedef struct fxa_error {
     fxa_status status;
-    int32_t part;      /* which text of a parse, from 0 */
-    int32_t line;      /* from 1; 0 when the error has no place in a text */
-    int32_t column;    /* in bytes, from 1 */
-    int32_t length;    /* how many bytes to underline, at least 1 */
-    char text[492];    /* always terminated */
+    int32_t part;   /* which text of a parse, from 0 */
+    int32_t line;   /* from 1; 0 when the error has no place in a text */
+    int32_t column; /* in bytes, from 1 */
+    int32_t length; /* how many bytes to underline, at least 1 */
+    char text[492]; /* always terminated */
 } fxa_error;
 
 /* The name ("FXA_E_PROGRAM") and the one-line meaning of a status; "unknown status" for a value that is none. */
@@ -99,7 +99,7 @@ FXA_API const char *fxa_status_text(fxa_status status);
 FXA_API size_t fxa_error_render(const fxa_error *err, const char *name, const char *source, size_t size, char *out,
                                 size_t capacity);
 
-/* ---- Context ---------------------------------------------------------------------------------------------------- */
+/* ---- Context --------------------------------------------------------------------------------------------------- */
 
 typedef struct fxa_context fxa_context;
 typedef struct fxa_program fxa_program;
@@ -109,13 +109,25 @@ typedef struct fxa_plan fxa_plan;
  * memory aligned to `align` (a power of two) or NULL, in which case `ptr` is untouched. Called from any thread. */
 typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
 
+/* A parallel loop of the caller's: calls task(arg, i) once for each i in 0..n-1, on any threads, in any order, also one
+ * after the other, and returns when all have returned. `user` is parallel_user. Called by fxa_plan_run in the thread
+ * that runs, so perhaps by several at the same time. */
+typedef void (*fxa_parallel_fn)(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg);
+
+#define FXA_MAX_THREADS 1024
+
 typedef struct fxa_context_config {
     uint32_t struct_size;
-    uint32_t reserved;         /* 0 */
-    fxa_alloc_fn alloc;        /* NULL: the C library's */
+    uint32_t reserved;  /* 0 */
+    fxa_alloc_fn alloc; /* NULL: the C library's */
     void *alloc_user;
-    uint64_t cache_max_plans;  /* 0: 256 */
-    uint64_t cache_max_bytes;  /* 0: 256 MiB */
+    uint64_t cache_max_plans; /* 0: 256 */
+    uint64_t cache_max_bytes; /* 0: 256 MiB */
+    uint32_t threads;         /* of one run, the caller's counted; 0: the environment's FXA_THREADS, or as many as there
+                                 are CPUs for this process; 1: the library starts none. Results do not depend on it */
+    uint32_t reserved2;       /* 0 */
+    fxa_parallel_fn parallel; /* given: the library starts no thread and splits a run by this, into at most `threads` */
+    void *parallel_user;
 } fxa_context_config;
 #define FXA_CONTEXT_CONFIG_INIT {FXA_FIELD(struct_size) sizeof(fxa_context_config)}
 
@@ -123,7 +135,7 @@ typedef struct fxa_context_config {
 FXA_API FXA_CHECKED fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err);
 FXA_API void fxa_context_destroy(fxa_context *ctx);
 
-/* ---- Values and storage types ----------------------------------------------------------------------------------- */
+/* ---- Values and storage types ---------------------------------------------------------------------------------- */
 
 typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE_INT32 = 0x7fffffff } fxa_type;
 
@@ -151,16 +163,16 @@ FXA_API const char *fxa_dtype_name(fxa_dtype dtype); /* "f32"; "none" for FXA_DT
 FXA_API size_t fxa_dtype_size(fxa_dtype dtype);      /* bytes; 0 for the same */
 FXA_API fxa_dtype fxa_dtype_find(const char *name);  /* FXA_DTYPE_NONE when there is none */
 
-/* ---- Score programs --------------------------------------------------------------------------------------------- */
+/* ---- Score programs -------------------------------------------------------------------------------------------- */
 
-#define FXA_MAX_RANK 5
-#define FXA_MAX_PARAMS 64
+#define FXA_MAX_RANK    5
+#define FXA_MAX_PARAMS  64
 #define FXA_MAX_TENSORS 64
-#define FXA_MAX_NAME 63          /* bytes of a param, tensor or let name */
-#define FXA_MAX_NODES 16384      /* distinct operations of a program that a user writes */
-#define FXA_MAX_TEXT (1u << 20)  /* bytes of all texts of one parse together */
-#define FXA_MAX_NESTING 256      /* parentheses, calls, conditionals inside one another */
-#define FXA_MAX_LOOP 64          /* the count of sum, any, all */
+#define FXA_MAX_NAME    63         /* bytes of a param, tensor or let name */
+#define FXA_MAX_NODES   16384      /* distinct operations of a program that a user writes */
+#define FXA_MAX_TEXT    (1u << 20) /* bytes of all texts of one parse together */
+#define FXA_MAX_NESTING 256        /* parentheses, calls, conditionals inside one another */
+#define FXA_MAX_LOOP    64         /* the count of sum, any, all */
 
 typedef enum fxa_program_kind {
     FXA_PROGRAM_SCORE = 0,      /* writes score and mask */
@@ -182,8 +194,8 @@ typedef enum fxa_input {
     FXA_INPUT_FORCE_INT32 = 0x7fffffff
 } fxa_input;
 
-/* Operations, with pinned codes: they are part of program bytes and hashes. docs/program.md describes each. An operation
- * means what its operand types say (ADD adds ints or floats); GT and GE become LT and LE when built. */
+/* Operations, with pinned codes: they are part of program bytes and hashes. docs/program.md describes each. An
+ * operation means what its operand types say (ADD adds ints or floats); GT and GE become LT and LE when built. */
 typedef enum fxa_op {
     FXA_OP_CONST = 1,
     FXA_OP_INPUT = 2,
@@ -297,7 +309,7 @@ typedef struct fxa_tensor_info {
 FXA_API size_t fxa_program_param_count(const fxa_program *program);
 FXA_API size_t fxa_program_tensor_count(const fxa_program *program);
 FXA_API fxa_param_info fxa_program_param(const fxa_program *program, size_t index);    /* zeroes past the end */
-FXA_API fxa_tensor_info fxa_program_tensor(const fxa_program *program, size_t index); /* zeroes past the end */
+FXA_API fxa_tensor_info fxa_program_tensor(const fxa_program *program, size_t index);  /* zeroes past the end */
 FXA_API int32_t fxa_program_param_find(const fxa_program *program, const char *name);  /* -1: none */
 FXA_API int32_t fxa_program_tensor_find(const fxa_program *program, const char *name); /* -1: none */
 
@@ -317,11 +329,11 @@ enum {
     FXA_FACT_PURE_MASK = 1 << 1, /* score unchanged */
     FXA_FACT_NO_MASK = 1 << 2,   /* mask true */
     FXA_FACT_ADDITIVE = 1 << 3,  /* score + something that does not read the score */
-    FXA_FACT_SOFTCAP = 1 << 4,   /* c * tanh(x / c), x = score or score + bias, outermost; softcap holds c if constant */
-    FXA_FACT_CAUSAL = 1 << 5,    /* a conjunct of the mask says k <= q */
+    FXA_FACT_SOFTCAP = 1 << 4, /* c * tanh(x / c), x = score or score + bias, outermost; softcap holds c if constant */
+    FXA_FACT_CAUSAL = 1 << 5,  /* a conjunct of the mask says k <= q */
     FXA_FACT_CAUSAL_BOTTOM_RIGHT = 1 << 6, /* ... says k <= q + (k_len - q_len) */
-    FXA_FACT_WINDOW = 1 << 7,    /* conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open) */
-    FXA_FACT_PADDING = 1 << 8    /* a conjunct says k < k_len, or k < t[b] for an int tensor t */
+    FXA_FACT_WINDOW = 1 << 7, /* conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open) */
+    FXA_FACT_PADDING = 1 << 8 /* a conjunct says k < k_len, or k < t[b] for an int tensor t */
 };
 typedef struct fxa_facts {
     uint32_t flags;
@@ -343,14 +355,14 @@ typedef struct fxa_view {
     int64_t stride[FXA_MAX_RANK];
 } fxa_view;
 
-/* The meaning of a program: one pair, in f64. params and tensors in the order of the program (counts are the program's).
- * For a SCORE program: *value gets the new score, *mask 0 or 1. For the other kinds *value gets dscore and *mask 1.
- * in[FXA_INPUT_SCORE] and [DSCORE] are read as they are, the other inputs must be whole numbers of 32 bits. */
+/* The meaning of a program: one pair, in f64. params and tensors in the order of the program (counts are the
+ * program's). For a SCORE program: *value gets the new score, *mask 0 or 1. For the other kinds *value gets dscore and
+ * *mask 1. in[FXA_INPUT_SCORE] and [DSCORE] are read as they are, the other inputs must be whole numbers of 32 bits. */
 FXA_API FXA_CHECKED fxa_status fxa_program_eval(const fxa_program *program, const double in[FXA_INPUT_COUNT],
-                                                const double *params, const fxa_view *tensors, double *value,
-                                                int *mask, fxa_error *err);
+                                                const double *params, const fxa_view *tensors, double *value, int *mask,
+                                                fxa_error *err);
 
-/* ---- Builder: the same programs, one call per operation ---------------------------------------------------------- */
+/* ---- Builder: the same programs, one call per operation -------------------------------------------------------- */
 
 typedef struct fxa_builder fxa_builder;
 typedef int32_t fxa_value; /* a value inside one builder; negative: an error has happened, see fxa_builder_finish */
@@ -380,12 +392,12 @@ FXA_API void fxa_builder_set_dscore(fxa_builder *b, fxa_value value); /* BPROP, 
 /* Makes the program; the builder is used up and only to be destroyed after it. */
 FXA_API FXA_CHECKED fxa_status fxa_builder_finish(fxa_builder *b, fxa_program **out, fxa_error *err);
 
-/* ---- Problems --------------------------------------------------------------------------------------------------- */
+/* ---- Problems -------------------------------------------------------------------------------------------------- */
 
 typedef enum fxa_pass { FXA_FORWARD = 0, FXA_BACKWARD = 1, FXA_PASS_FORCE_INT32 = 0x7fffffff } fxa_pass;
 
 typedef enum fxa_layout {
-    FXA_LAYOUT_BHSD = 0,   /* packed, batch outermost */
+    FXA_LAYOUT_BHSD = 0, /* packed, batch outermost */
     FXA_LAYOUT_BSHD = 1,
     FXA_LAYOUT_SBHD = 2,
     FXA_LAYOUT_STRIDED = 3, /* stride[] as given */
@@ -395,9 +407,9 @@ typedef enum fxa_layout {
 /* How one of Q K V O (and gradients) lies in memory: [B,H,S,D]; rows such as LSE: [B,H,S] (the same layouts less D).
  * Inputs may have zero strides (expanded) and negative ones; outputs must not overlap themselves. */
 typedef struct fxa_operand {
-    uint32_t dtype;     /* 0: the default said at each field */
-    uint32_t layout;    /* fxa_layout */
-    int64_t stride[4];  /* STRIDED only: batch, head, position, feature; in elements. Packed and paged: see flags */
+    uint32_t dtype;    /* 0: the default said at each field */
+    uint32_t layout;   /* fxa_layout */
+    int64_t stride[4]; /* STRIDED only: batch, head, position, feature; in elements. Packed and paged: see flags */
 } fxa_operand;
 
 /* A captured tensor: sizes and strides; dtype and rank are the program's. Data is bound at run time. */
@@ -406,8 +418,8 @@ typedef struct fxa_capture {
     int64_t stride[FXA_MAX_RANK];      /* in elements; used when strided is not 0, else dense row-major */
     int64_t grad_stride[FXA_MAX_RANK]; /* used when grad_strided is not 0 */
     uint32_t strided;
-    uint32_t grad;         /* backward: not 0 asks for the gradient of this (float) tensor */
-    uint32_t grad_dtype;   /* 0: the tensor's */
+    uint32_t grad;       /* backward: not 0 asks for the gradient of this (float) tensor */
+    uint32_t grad_dtype; /* 0: the tensor's */
     uint32_t grad_strided;
 } fxa_capture;
 
@@ -433,29 +445,30 @@ typedef struct fxa_index_map {
     fxa_segment segment[FXA_MAX_SEGMENTS];
 } fxa_index_map;
 
-enum { /* fxa_problem.flags */
-    FXA_CAUSAL = 1 << 0,       /* ready mask: k <= q */
-    FXA_WINDOW = 1 << 1,       /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
-    FXA_BOTTOM_RIGHT = 1 << 2, /* the two above align to the last row and key: q is replaced by q + k_len - q_len */
-    FXA_PADDING = 1 << 3,      /* ready mask: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run */
-    FXA_VARLEN = 1 << 4,       /* packed sequences: q, o, rows are [T,H,D]; FXA_SLOT_CU_Q, CU_K give B+1 offsets each.
-                                  sq, sk are the longest lengths, total_q, total_k the packed ones; batch strides are
-                                  not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D] */
-    FXA_PAGED = 1 << 5,        /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean
-                                  the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)].
-                                  Not with VARLEN; lengths by PADDING */
-    FXA_SINK_ZERO = 1 << 6,    /* softmax off by one: a key of score 0 and value 0 */
-    FXA_SINK = 1 << 7,         /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
-    FXA_DROPOUT = 1 << 8,      /* dropout of probabilities by dropout_p, seed at run time */
-    FXA_WANT_LSE = 1 << 9,     /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
-    FXA_WANT_MAX = 1 << 10,    /* forward: also FXA_SLOT_MAX, the row maximum of the new scores */
-    FXA_GRAD_LSE = 1 << 11,    /* backward: FXA_SLOT_DLSE is read */
-    FXA_GRAD_Q = 1 << 12,      /* backward: which gradients are wanted */
+/* fxa_problem.flags */
+enum {
+    FXA_CAUSAL = 1 << 0,        /* ready mask: k <= q */
+    FXA_WINDOW = 1 << 1,        /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
+    FXA_BOTTOM_RIGHT = 1 << 2,  /* the two above align to the last row and key: q is replaced by q + k_len - q_len */
+    FXA_PADDING = 1 << 3,       /* ready mask: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run */
+    FXA_VARLEN = 1 << 4,        /* packed sequences: q, o, rows are [T,H,D]; FXA_SLOT_CU_Q, CU_K give B+1 offsets
+                                   each. sq, sk are the longest lengths, total_q, total_k the packed ones; batch
+                                   strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D] */
+    FXA_PAGED = 1 << 5,         /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts
+                                   mean the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32
+                                   [B,ceil(sk/page_size)]. Not with VARLEN; lengths by PADDING */
+    FXA_SINK_ZERO = 1 << 6,     /* softmax off by one: a key of score 0 and value 0 */
+    FXA_SINK = 1 << 7,          /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
+    FXA_DROPOUT = 1 << 8,       /* dropout of probabilities by dropout_p, seed at run time */
+    FXA_WANT_LSE = 1 << 9,      /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
+    FXA_WANT_MAX = 1 << 10,     /* forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores */
+    FXA_GRAD_LSE = 1 << 11,     /* backward: FXA_SLOT_DLSE is read */
+    FXA_GRAD_Q = 1 << 12,       /* backward: which gradients are wanted */
     FXA_GRAD_K = 1 << 13,
     FXA_GRAD_V = 1 << 14,
     FXA_GRAD_SINK = 1 << 15,
-    FXA_ACC_OUT = 1 << 16,     /* forward: merge into the O and LSE already there (as fxa_merge does) */
-    FXA_ACC_Q = 1 << 17,       /* backward: add to what is there instead of overwriting it */
+    FXA_ACC_OUT = 1 << 16,      /* forward: merge into the O and LSE already there (as fxa_merge does) */
+    FXA_ACC_Q = 1 << 17,        /* backward: add to what is there instead of overwriting it */
     FXA_ACC_K = 1 << 18,
     FXA_ACC_V = 1 << 19,
     FXA_ACC_SINK = 1 << 20,
@@ -473,14 +486,14 @@ typedef struct fxa_problem {
     const fxa_program *program; /* NULL: the identity */
     const fxa_program *bprop;   /* backward: a BPROP program to use instead of the derived d/dscore; NULL: derived */
 
-    int64_t b, hq, hkv; /* hkv 0: hq. hq must be a multiple of hkv */
-    int64_t sq, sk;     /* zero is legal: empty outputs, or rows that attend to nothing */
-    int64_t d, dv;      /* dv 0: d. 1 to 512 */
+    int64_t b, hq, hkv;       /* hkv 0: hq. hq must be a multiple of hkv */
+    int64_t sq, sk;           /* zero is legal: empty outputs, or rows that attend to nothing */
+    int64_t d, dv;            /* dv 0: d. 1 to 512 */
     int64_t total_q, total_k; /* VARLEN */
     int64_t n_pages;          /* PAGED */
 
-    fxa_operand q, k, v; /* q.dtype 0: f32; k, v dtype 0: q's. All three must be equal */
-    fxa_operand o, dout; /* dtype 0: q's */
+    fxa_operand q, k, v;         /* q.dtype 0: f32; k, v dtype 0: q's. All three must be equal */
+    fxa_operand o, dout;         /* dtype 0: q's */
     fxa_operand dq, dk, dv_grad; /* dtype 0: that of q, k, v */
     fxa_operand lse, max, dlse;  /* [B,Hq,Sq]; dtype 0 (and nothing else): f64 when q is f64, else f32 */
     fxa_operand sink, dsink;     /* [Hq]: stride[1] when STRIDED, else dense. dtype 0: as lse; any float dtype */
@@ -521,16 +534,21 @@ FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_pro
 /* The engines of this build, by position; NULL past the end. */
 FXA_API const char *fxa_engine_name(size_t index);
 
-/* ---- Tiles: what the mask leaves to do --------------------------------------------------------------------------- */
+/* ---- Tiles: what the mask leaves to do ------------------------------------------------------------------------- */
 
-typedef enum fxa_tile { FXA_TILE_EMPTY = 0, FXA_TILE_MIXED = 1, FXA_TILE_FULL = 2, FXA_TILE_FORCE_INT32 = 0x7fffffff } fxa_tile;
+typedef enum fxa_tile {
+    FXA_TILE_EMPTY = 0,
+    FXA_TILE_MIXED = 1,
+    FXA_TILE_FULL = 2,
+    FXA_TILE_FORCE_INT32 = 0x7fffffff
+} fxa_tile;
 
 /* What may be assumed of a captured int tensor by its values. */
 typedef struct fxa_tensor_range {
     int32_t known;         /* not 0: every element lies in lo..hi */
     int32_t nondecreasing; /* not 0: rank 1 and never decreasing */
     int32_t lo, hi;
-    const fxa_view *view;  /* optional: elements may be read */
+    const fxa_view *view; /* optional: elements may be read */
 } fxa_tensor_range;
 
 /* For all pairs of the box (inclusive bounds of coordinate values): mask false everywhere (EMPTY), true everywhere
@@ -555,15 +573,15 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
                                                int64_t tile_q, int64_t tile_k, const double *params,
                                                const fxa_tensor_range *tensors, fxa_tile_counts *out, fxa_error *err);
 
-/* ---- Plans ------------------------------------------------------------------------------------------------------ */
+/* ---- Plans ----------------------------------------------------------------------------------------------------- */
 
 /* Where each pointer of a run goes. Values are pinned, at most FXA_SLOT_MAX ever. */
 typedef enum fxa_slot {
     FXA_SLOT_Q = 0,
     FXA_SLOT_K = 1,
     FXA_SLOT_V = 2,
-    FXA_SLOT_O = 3,    /* forward: written; backward: read */
-    FXA_SLOT_LSE = 4,  /* forward: written; backward: read (of the whole, for a shard) */
+    FXA_SLOT_O = 3,   /* forward: written; backward: read */
+    FXA_SLOT_LSE = 4, /* forward: written; backward: read (of the whole, for a shard) */
     FXA_SLOT_MAX_ROW = 5,
     FXA_SLOT_DO = 6,
     FXA_SLOT_DLSE = 7,
@@ -595,7 +613,7 @@ typedef struct fxa_args {
     uint32_t reserved;
     void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says */
     double scale;             /* of Q K^T; NAN: 1 / sqrt(d) */
-    const double *params;     /* one per param of program, in its order; an int param must be a whole number of 32 bits */
+    const double *params; /* one per param of program, in its order; an int param must be a whole number of 32 bits */
     size_t n_params;
     const void *const *tensors; /* one per tensor of program */
     size_t n_tensors;
@@ -613,7 +631,8 @@ typedef struct fxa_args {
     void *stream; /* GPU engines: the caller's CUstream; others ignore it */
 } fxa_args;
 #define FXA_WORKSPACE_ALIGN 64
-#define FXA_ARGS_INIT {FXA_FIELD(struct_size) sizeof(fxa_args), FXA_FIELD(reserved) 0, FXA_FIELD(slot) {0}, FXA_FIELD(scale) NAN}
+#define FXA_ARGS_INIT \
+    {FXA_FIELD(struct_size) sizeof(fxa_args), FXA_FIELD(reserved) 0, FXA_FIELD(slot) {0}, FXA_FIELD(scale) NAN}
 
 /* From the cache, or compiled. Fails with E_UNSUPPORTED and the reasons when no engine (or not the one named) can. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out,
@@ -622,6 +641,9 @@ FXA_API void fxa_plan_retain(fxa_plan *plan);
 FXA_API void fxa_plan_destroy(fxa_plan *plan);
 
 FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
+/* The engine's own words on how it runs the plan, for reports: "avx512, 2 threads"; "" when it has none. Lives as long
+ * as the plan. */
+FXA_API const char *fxa_plan_detail(const fxa_plan *plan);
 FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
 FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
 FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]); /* content of the problem and engine */
@@ -643,7 +665,7 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, si
 FXA_API FXA_CHECKED fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out,
                                              fxa_error *err);
 
-/* ---- Merging partial results -------------------------------------------------------------------------------------- */
+/* ---- Merging partial results ----------------------------------------------------------------------------------- */
 
 /* Joins (O_a, LSE_a) and (O_b, LSE_b), attention of the same queries over disjoint keys, into (O_a, LSE_a). [B,H,S,D]
  * and [B,H,S]. Rows that attend to nothing (LSE -inf) join without NaN. */
@@ -658,7 +680,7 @@ typedef struct fxa_merge_args {
 #define FXA_MERGE_ARGS_INIT {FXA_FIELD(struct_size) sizeof(fxa_merge_args)}
 FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
 
-/* ---- Plan cache --------------------------------------------------------------------------------------------------- */
+/* ---- Plan cache ------------------------------------------------------------------------------------------------ */
 
 typedef struct fxa_cache_stats {
     uint64_t hits, misses, builds, refusals, evictions, runs; /* since the context was created */

@@ -23,8 +23,8 @@ void fxa__write_u8(fxa__writer *w, uint8_t x);
 void fxa__write_u32(fxa__writer *w, uint32_t x);
 void fxa__write_u64(fxa__writer *w, uint64_t x);
 void fxa__write_i64(fxa__writer *w, int64_t x);
-void fxa__write_f64(fxa__writer *w, double x);                  /* its bits */
-void fxa__write_string(fxa__writer *w, const char *s);          /* u32 length and bytes; NULL is written as "" */
+void fxa__write_f64(fxa__writer *w, double x);         /* its bits */
+void fxa__write_string(fxa__writer *w, const char *s); /* u32 length and bytes; NULL is written as "" */
 void fxa__writer_free(fxa__writer *w);
 
 typedef struct fxa__reader {

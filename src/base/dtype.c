@@ -48,7 +48,7 @@ fxa_type fxa__dtype_type(uint32_t dtype) {
 
 bool fxa__dtype_is_float(uint32_t dtype) { return fxa__dtype_type(dtype) == FXA_FLOAT; }
 
-/* ---- 16-bit floats ------------------------------------------------------------------------------------------------------ */
+/* ---- 16-bit floats --------------------------------------------------------------------------------------------- */
 
 static double dtype_from_bits(uint64_t bits) {
     double x;
@@ -71,8 +71,8 @@ double fxa__bf16_to_f64(uint16_t bits) {
     return x;
 }
 
-/* Rounds |x| to `fraction` bits with exponents from `min_exponent` (of normal numbers) up, to nearest even, by adding and
- * taking away a power of two that puts the last kept bit at the unit of f64's own rounding. */
+/* Rounds |x| to `fraction` bits with exponents from `min_exponent` (of normal numbers) up, to nearest even, by adding
+ * and taking away a power of two that puts the last kept bit at the unit of f64's own rounding. */
 static double dtype_round(double magnitude, int fraction, int min_exponent) {
     int exponent;
     (void)frexp(magnitude, &exponent); /* magnitude = f * 2^exponent, 0.5 <= f < 1 */
@@ -105,7 +105,7 @@ uint16_t fxa__f64_to_bf16(double x) {
     return (uint16_t)(bits >> 16 | (signbit(x) ? 0x8000u : 0u));
 }
 
-/* ---- One element -------------------------------------------------------------------------------------------------------- */
+/* ---- One element ----------------------------------------------------------------------------------------------- */
 
 double fxa__load_f64(const void *data, uint32_t dtype, int64_t index) {
     switch (dtype) {

@@ -55,14 +55,15 @@ fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const voi
     uint32_t given;
     memcpy(&given, from, sizeof given);
     if (given < min_size)
-        return fxa__fail(err, FXA_E_STRUCT, "%s.struct_size is %u; this library takes %zu or more (start from the INIT macro)",
-                         name, given, min_size);
+        return fxa__fail(err, FXA_E_STRUCT,
+                         "%s.struct_size is %u; this library takes %zu or more (start from the INIT macro)", name,
+                         given, min_size);
     const unsigned char *bytes = from;
     for (size_t i = to_size; i < given; i++)
         if (bytes[i] != 0)
             return fxa__fail(err, FXA_E_STRUCT,
-                             "%s.struct_size is %u and byte %zu is set: a field newer than this library (%zu bytes)", name,
-                             given, i, to_size);
+                             "%s.struct_size is %u and byte %zu is set: a field newer than this library (%zu bytes)",
+                             name, given, i, to_size);
     memcpy(to, from, given < to_size ? given : to_size);
     uint32_t ours = (uint32_t)to_size;
     memcpy(to, &ours, sizeof ours);
@@ -72,13 +73,12 @@ fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const voi
 fxa_status fxa__bytes_out(const void *data, size_t size, void *out, size_t capacity, size_t *needed, fxa_error *err) {
     if (needed) *needed = size;
     if (!out) return needed ? fxa__ok(err) : fxa__fail(err, FXA_E_ARGUMENT, "both out and needed are NULL");
-    if (capacity < size)
-        return fxa__fail(err, FXA_E_ARGUMENT, "capacity is %zu bytes, %zu are needed", capacity, size);
+    if (capacity < size) return fxa__fail(err, FXA_E_ARGUMENT, "capacity is %zu bytes, %zu are needed", capacity, size);
     if (size) memcpy(out, data, size);
     return fxa__ok(err);
 }
 
-/* ---- Rendering ------------------------------------------------------------------------------------------------------- */
+/* ---- Rendering ------------------------------------------------------------------------------------------------- */
 
 /* An output of bounded capacity that still counts what did not fit. */
 typedef struct render_out {

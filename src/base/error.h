@@ -31,7 +31,8 @@ fxa_status fxa__ok(fxa_error *err);
 
 /* Reads a caller's sized struct into `to` (size to_size, already holding defaults): copies the smaller of the two
  * sizes. E_STRUCT when struct_size is below min_size or when bytes past to_size are not all zero. */
-fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const void *from, const char *name, fxa_error *err);
+fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const void *from, const char *name,
+                            fxa_error *err);
 
 /* Two-call output: copies `size` bytes to out if it is given; *needed (may be NULL) gets size. */
 fxa_status fxa__bytes_out(const void *data, size_t size, void *out, size_t capacity, size_t *needed, fxa_error *err);

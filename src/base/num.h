@@ -39,10 +39,12 @@ static inline int32_t fxa__floormod32(int32_t a, int32_t b) {
     int64_t r = (int64_t)a % b;
     return (int32_t)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r);
 }
-static inline int32_t fxa__shl32(int32_t a, int32_t n) { return fxa__wrap32((int64_t)((uint32_t)a << ((uint32_t)n & 31u))); }
+static inline int32_t fxa__shl32(int32_t a, int32_t n) {
+    return fxa__wrap32((int64_t)((uint32_t)a << ((uint32_t)n & 31u)));
+}
 static inline int32_t fxa__shr32(int32_t a, int32_t n) {
     uint32_t s = (uint32_t)n & 31u;
-    return a < 0 ? (int32_t)~(~(uint32_t)a >> s) : (int32_t)((uint32_t)a >> s);
+    return a < 0 ? (int32_t) ~(~(uint32_t)a >> s) : (int32_t)((uint32_t)a >> s);
 }
 /* int(x): towards zero, saturating, NaN gives 0. */
 static inline int32_t fxa__toint(double x) {

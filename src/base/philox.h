@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout's random numbers: Philox4x32-10 on the logical (b, h, q, k), so that every engine, every split of the work and
- * the backward pass drop the same pairs. Key: the 64-bit seed (low word first). Counter: (k >> 2, q, h, b), the mapped
- * coordinates as unsigned 32 bit; the pair takes word k & 3 of the result and is kept when it is >= the threshold.
+ * Dropout's random numbers: Philox4x32-10 on the logical (b, h, q, k), so that every engine, every split of the work
+ * and the backward pass drop the same pairs. Key: the 64-bit seed (low word first). Counter: (k >> 2, q, h, b), the
+ * mapped coordinates as unsigned 32 bit; the pair takes word k & 3 of the result and is kept when it is >= the
+ * threshold.
  */
 #ifndef FXA_BASE_PHILOX_H
 #define FXA_BASE_PHILOX_H

@@ -18,12 +18,19 @@
 /* The host of a context, borrowed (defined with the context, in src/plan). */
 fxa__host *fxa__context_host(fxa_context *ctx);
 
-/* ---- Operations: what ops.def says, as data ------------------------------------------------------------------------ */
+/* ---- Operations: what ops.def says, as data -------------------------------------------------------------------- */
 
 typedef enum fxa__form { FXA__INFIX, FXA__PREFIX, FXA__CALL, FXA__SPECIAL } fxa__form;
 typedef enum fxa__sig {
-    FXA__SIG_ARITH, FXA__SIG_REAL, FXA__SIG_BITS, FXA__SIG_SHIFT, FXA__SIG_CMP, FXA__SIG_CHOICE, FXA__SIG_TOF,
-    FXA__SIG_TOI, FXA__SIG_LEAF
+    FXA__SIG_ARITH,
+    FXA__SIG_REAL,
+    FXA__SIG_BITS,
+    FXA__SIG_SHIFT,
+    FXA__SIG_CMP,
+    FXA__SIG_CHOICE,
+    FXA__SIG_TOF,
+    FXA__SIG_TOI,
+    FXA__SIG_LEAF
 } fxa__sig;
 enum { FXA__OP_COMM = 1, FXA__OP_SURFACE = 2 };
 
@@ -38,21 +45,21 @@ const char *fxa__type_name(uint32_t type);         /* "float", "int", "bool" */
 const char *fxa__input_name(uint32_t input);       /* "score", "b", ... */
 fxa_type fxa__input_type(uint32_t input);
 
-/* ---- Nodes and programs --------------------------------------------------------------------------------------------- */
+/* ---- Nodes and programs ---------------------------------------------------------------------------------------- */
 
 typedef struct fxa__node {
-    uint8_t op;    /* fxa_op */
-    uint8_t type;  /* fxa_type of the value */
+    uint8_t op;   /* fxa_op */
+    uint8_t type; /* fxa_type of the value */
     uint8_t n_args;
     uint8_t unused;
-    int32_t imm;   /* INPUT: which; PARAM, LOAD: slot; CONST of int, bool: the value; else 0 */
+    int32_t imm; /* INPUT: which; PARAM, LOAD: slot; CONST of int, bool: the value; else 0 */
     int32_t arg[FXA_MAX_RANK];
     int32_t unused2;
-    double f;      /* CONST of float; else 0 */
-} fxa__node;       /* 40 bytes, no padding, unused parts zero */
+    double f; /* CONST of float; else 0 */
+} fxa__node;  /* 40 bytes, no padding, unused parts zero */
 
 typedef enum fxa__out_kind {
-    FXA__OUT_SCORE = 0,  /* SCORE programs have exactly: SCORE, MASK */
+    FXA__OUT_SCORE = 0, /* SCORE programs have exactly: SCORE, MASK */
     FXA__OUT_MASK = 1,
     FXA__OUT_DSCORE = 2, /* BPROP: exactly DSCORE; DERIVATIVE: DSCORE, then grads in order of (kind, slot, ...) */
     FXA__OUT_DPARAM = 3, /* grad param += value */
@@ -69,7 +76,7 @@ typedef struct fxa__output {
 
 typedef struct fxa__decl { /* of a param (dtype 0) or of a tensor */
     char name[FXA_MAX_NAME + 1];
-    uint8_t type;  /* of a param, or of the value a load gives */
+    uint8_t type; /* of a param, or of the value a load gives */
     uint8_t dtype;
     uint8_t rank;
 } fxa__decl;
@@ -87,21 +94,22 @@ struct fxa_program {
     uint8_t hash[16];
 };
 
-/* ---- Building (build.c: graph of hash-consed nodes; simplify.c: folding; canon.c: finish) --------------------------- */
+/* ---- Building (build.c: graph of hash-consed nodes; simplify.c: folding; canon.c: finish) ---------------------- */
 
 /* fxa_builder is used inside the library too: by the parser, by derive and for ready masks. */
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err);
 /* Derivatives may grow past FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
 void fxa__builder_set_limit(fxa_builder *b, size_t max_nodes);
-fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x);          /* 0 for an error value */
-bool fxa__builder_node(const fxa_builder *b, fxa_value x, fxa__node *out); /* the node behind a value (args are values) */
+fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x); /* 0 for an error value */
+bool fxa__builder_node(const fxa_builder *b, fxa_value x,
+                       fxa__node *out); /* the node behind a value (args are values) */
 bool fxa__builder_failed(const fxa_builder *b);
 /* Records the first failure with its text; the parser adds the place by itself. Returns -1. */
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
 const fxa_error *fxa__builder_error(const fxa_builder *b);
-/* Copies all nodes of a program (same host not needed): map[n_nodes] gets the value of each node. Declares its params and
- * tensors. subst: value to use for INPUT nodes by fxa_input, or NULL / -1 entries for none. */
+/* Copies all nodes of a program (same host not needed): map[n_nodes] gets the value of each node. Declares its params
+ * and tensors. subst: value to use for INPUT nodes by fxa_input, or NULL / -1 entries for none. */
 bool fxa__builder_import(fxa_builder *b, const fxa_program *p, const fxa_value *subst, fxa_value *map);
 /* `grad name += value`, DERIVATIVE only; equal targets are summed by finish. */
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
@@ -115,13 +123,13 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
 fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32_t flags, int64_t window_left,
                                    int64_t window_right, fxa_program **out, fxa_error *err);
 
-/* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------------- */
+/* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
 
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err);
 fxa_status fxa__program_write(const fxa_program *p, fxa__writer *w);
 fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err);
 
-/* ---- Evaluation in f64 (eval.c): the meaning ------------------------------------------------------------------------- */
+/* ---- Evaluation in f64 (eval.c): the meaning ------------------------------------------------------------------- */
 
 typedef union fxa__val {
     double f;
@@ -142,7 +150,7 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
 /* The element a load reads or a gradient goes to: offset in elements, or false when an index is outside. */
 bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offset);
 
-/* ---- Reading programs ------------------------------------------------------------------------------------------------- */
+/* ---- Reading programs ------------------------------------------------------------------------------------------ */
 
 /* Node of the first output of a kind, or -1. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);

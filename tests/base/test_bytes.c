@@ -49,7 +49,8 @@ TEST(a_reader_that_ran_out_stays_failed_and_gives_zeroes) {
 }
 
 TEST(strings_that_do_not_fit_or_hold_a_nul_fail) {
-    const uint8_t huge[4] = {255, 255, 255, 255}, fits[7] = {3, 0, 0, 0, 'a', 'b', 'c'}, nul[7] = {3, 0, 0, 0, 'a', 0, 'c'};
+    const uint8_t huge[4] = {255, 255, 255, 255}, fits[7] = {3, 0, 0, 0, 'a', 'b', 'c'},
+                  nul[7] = {3, 0, 0, 0, 'a', 0, 'c'};
     char out[4];
     fxa__reader r = {huge, 4, 0, false};
     fxa__read_string(&r, out, sizeof out);

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sample: random inputs of a shape as .npy files, so that `run` can be tried without any other tool. */
+#include "json.h"
+#include "trial.h"
+
+#include <string.h>
+
+static const struct {
+    cli_option_id option;
+    int data;
+} sample_files[] = {{OPT_Q, DATA_Q}, {OPT_K, DATA_K}, {OPT_V, DATA_V}, {OPT_DOUT, DATA_DO}, {OPT_DLSE, DATA_DLSE}};
+
+static int sample_write(cli *c, const char *path, const trial_data *data, int which, fxa_dtype dtype) {
+    bool rows = which == DATA_DLSE; /* [B,H,Sq], as wide as an LSE */
+    if (rows) dtype = dtype == FXA_F64 ? FXA_F64 : FXA_F32;
+    void *rounded = cli_alloc_array(c, data->count[which], fxa_dtype_size(dtype));
+    for (int64_t i = 0; i < data->count[which]; i++) element_set(dtype, rounded, i, data->value[which][i]);
+    int output = cli_output_open(c, path);
+    if (output < 0) return CLI_BAD_INPUT;
+    return npy_write(c, output, dtype, rows ? 3 : 4, data->size[which], rounded);
+}
+
+int cmd_sample(cli *c) {
+    cli_job *job;
+    trial_data data;
+    cli_random random = {0};
+    size_t written = 0, n = sizeof sample_files / sizeof sample_files[0];
+    int rc = job_make(c, false, &job);
+    if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
+    if (rc != CLI_OK) return rc;
+    trial_data_make(c, &job->problem, &random, &data);
+    json j = json_begin(&c->out);
+    if (c->json) json_open(&j, NULL, '{'), json_open(&j, "files", '[');
+    for (size_t i = 0; i < n; i++) {
+        const char *path = opt_get(c, sample_files[i].option);
+        if (!path) continue;
+        rc = sample_write(c, path, &data, sample_files[i].data, (fxa_dtype)job->problem.q.dtype);
+        if (rc != CLI_OK) return rc;
+        if (c->json)
+            json_string(&j, NULL, path);
+        else
+            buf_printf(&c->out, "%s  %s\n", sizes_text(c, data.size[sample_files[i].data], 4), path);
+        written++;
+    }
+    if (c->json) json_close(&j, ']'), json_close(&j, '}');
+    return written ? CLI_OK
+                   : cli_fail(c, CLI_BAD_INPUT, "nothing to write: name a file by --q, --k, --v, --dout or --dlse");
+}
