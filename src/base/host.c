@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory through the context's hook. The default hook stands on the C library; memory handed out by fxa__alloc is zeroed,
- * so structures start in a known state whatever the hook returns.
+ * Memory through the context's hook. The default hook stands on the C library; memory handed out by fxa__alloc is
+ * zeroed, so structures start in a known state whatever the hook returns.
  */
 #include "host.h"
 
@@ -36,6 +36,10 @@ fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa
     atomic_init(&host->runs, 0);
     host->alloc = alloc;
     host->user = user;
+    host->width = 1;
+    host->parallel = NULL;
+    host->parallel_user = NULL;
+    atomic_init(&host->pool, NULL);
     *out = host;
     return FXA_OK;
 }
@@ -47,7 +51,19 @@ fxa__host *fxa__host_retain(fxa__host *host) {
 
 void fxa__host_release(fxa__host *host) {
     if (!host || atomic_fetch_sub_explicit(&host->refs, 1, memory_order_acq_rel) != 1) return;
+    fxa__pool_destroy(atomic_load(&host->pool));
     host->alloc(host->user, host, sizeof *host, 0, HOST_ALIGN);
+}
+
+/* Two threads may both make one; the later one's goes, before anybody has used it. */
+fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err) {
+    *out = atomic_load(&host->pool);
+    if (*out) return FXA_OK;
+    fxa__pool *fresh = NULL;
+    FXA_TRY(fxa__pool_create(host, host->width, host->parallel, host->parallel_user, &fresh, err));
+    if (atomic_compare_exchange_strong(&host->pool, out, fresh)) *out = fresh;
+    else fxa__pool_destroy(fresh);
+    return FXA_OK;
 }
 
 void *fxa__alloc_aligned(fxa__host *host, size_t size, size_t align) {

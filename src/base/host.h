@@ -1,27 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The outside world of one context: its allocator hook and its run counter. Reference counted, because programs and
+ * The outside world of one context: its allocator hook, its threads and its run counter. Reference counted, because programs and
  * plans outlive the context they were made with; whoever owns memory of a host holds a reference to it.
  * All memory of the library comes through here, so tests can count it and make any allocation fail.
  */
 #ifndef FXA_BASE_HOST_H
 #define FXA_BASE_HOST_H
 
-#include "fxattn/fxattn.h"
+#include "pool.h"
 
 #include <stdatomic.h>
 
-typedef struct fxa__host {
+struct fxa__host {
     atomic_size_t refs;
     atomic_uint_least64_t runs; /* fxa_plan_run calls that were started; read by fxa_cache_get_stats */
     fxa_alloc_fn alloc;
     void *user;
-} fxa__host;
+    int32_t width; /* workers that a run may use, see pool.h; constant once anything has been made with the host */
+    fxa_parallel_fn parallel;
+    void *parallel_user;
+    _Atomic(fxa__pool *) pool; /* NULL until fxa__host_pool */
+};
 
-/* alloc NULL: the C library's. The host itself is the first allocation made through the hook. */
+/* alloc NULL: the C library's. The host itself is the first allocation made through the hook. One worker: no threads. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
-void fxa__host_release(fxa__host *host);
+void fxa__host_release(fxa__host *host); /* the last one joins the threads */
+
+/* The pool with host->width workers, made by the first call. It lives as long as the host. */
+fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err);
 
 /* Zeroed memory aligned to 16, NULL when there is none; size 0 gives NULL. Free needs the size, takes NULL. */
 void *fxa__alloc(fxa__host *host, size_t size);

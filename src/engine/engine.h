@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an engine is: a table of functions. Engines include base, program, problem and this file; never each other, never
- * plan. registry.c is the only file that names concrete engines.
+ * What an engine is: a table of functions. Engines include base, program, problem and this file; never each other,
+ * never plan. registry.c is the only file that names concrete engines.
  *
  * An engine that says "supported" must compile and run the problem; anything else is a bug in its query.
  */
@@ -15,6 +15,8 @@ typedef struct fxa__engine {
     uint32_t version;      /* changes when saved code or results change */
     bool dynamic_geometry; /* one compiled code serves every b, length, stride: see fxa__problem.code_key */
     bool device;           /* slots point to device memory */
+    bool threads;          /* runs get bind->pool, others NULL. It has p->host->width workers for a context's life:
+                              workspace may be sized by it, also when it is asked without code */
 
     /* Fills supported, deterministic, reason (workspace is set by the caller from `workspace`). Pure and cheap. */
     void (*query)(const fxa__problem *p, fxa_support *report);
@@ -24,11 +26,14 @@ typedef struct fxa__engine {
     /* Exact bytes for one run of p, without the bind's. False: it does not fit in size_t. A support query asks before
      * anything is compiled: code is NULL then, and the answer must be that of the code to come. */
     bool (*workspace)(const void *code, const fxa__problem *p, size_t *bytes);
-    /* No allocation, no lock. Arguments have been checked. */
+    /* No allocation, no lock but the pool's own. Arguments have been checked. */
     fxa_status (*run)(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+    /* What fxa_plan_detail says of code; lives as long as the code. NULL: nothing to say. */
+    const char *(*detail)(const void *code, const fxa__problem *p);
     /* The engine's section of plan bytes; both NULL: it has none and compiles again on load. */
     void (*save)(const void *code, fxa__writer *w);
-    fxa_status (*load)(fxa__host *host, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
+    fxa_status (*load)(fxa__host *host, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes,
+                       fxa_error *err);
 } fxa__engine;
 
 /* In order of preference; NULL past the end. */

@@ -5,12 +5,31 @@
  */
 #include "plan.h"
 
+#include <stdlib.h>
+
 #define CONTEXT_MAX_PLANS 256
 #define CONTEXT_MAX_BYTES ((uint64_t)256 << 20)
 
 const char *fxa_version(void) { return FXA_VERSION_STRING; }
 
 fxa__host *fxa__context_host(fxa_context *ctx) { return ctx->host; }
+
+/* Workers of a run: as the caller says, else the environment, else the machine. */
+static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) {
+    if (threads > FXA_MAX_THREADS)
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.threads is %u; accepted is 0 (automatic) to %d",
+                         (unsigned)threads, FXA_MAX_THREADS);
+    const char *text = threads ? NULL : getenv("FXA_THREADS");
+    *out = threads ? (int32_t)threads : fxa__cpu_count();
+    if (!text || !*text) return FXA_OK;
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*end || n < 1 || n > FXA_MAX_THREADS)
+        return fxa__fail(err, FXA_E_ARGUMENT, "the environment's FXA_THREADS is \"%.64s\"; accepted is 1 to %d", text,
+                         FXA_MAX_THREADS);
+    *out = (int32_t)n;
+    return FXA_OK;
+}
 
 fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err) {
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the context");
@@ -20,9 +39,16 @@ fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **ou
         FXA_TRY(fxa__struct_read(&c, sizeof c, offsetof(fxa_context_config, alloc), config, "fxa_context_config", err));
     if (c.reserved != 0)
         return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.reserved is %u; it must be 0", (unsigned)c.reserved);
+    if (c.reserved2 != 0)
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.reserved2 is %u; it must be 0", (unsigned)c.reserved2);
+    int32_t width = 1;
+    FXA_TRY(context_width(c.threads, &width, err));
 
     fxa__host *host = NULL;
     FXA_TRY(fxa__host_create(c.alloc, c.alloc_user, &host, err));
+    host->width = width;
+    host->parallel = c.parallel;
+    host->parallel_user = c.parallel_user;
     fxa_status status;
     fxa_context *ctx = fxa__alloc(host, sizeof *ctx);
     if (!ctx) {

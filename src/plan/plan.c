@@ -116,12 +116,15 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
     if (!code->engine->workspace(code->code, p, &engine_workspace) ||
         !fxa__add_size(engine_workspace, fxa__bind_size(p), &workspace))
         return fxa__fail(err, FXA_E_LIMIT, "the workspace of one run does not fit in a size_t");
+    fxa__pool *pool = NULL;
+    if (code->engine->threads) FXA_TRY(fxa__host_pool(host, &pool, err));
     fxa_plan *plan = fxa__alloc(host, sizeof *plan);
     if (!plan) return fxa__fail_memory(err, "a plan");
     atomic_init(&plan->refs, 1);
     plan->host = fxa__host_retain(host);
     plan->problem = fxa__problem_retain(p);
     plan->code = fxa__code_retain(code);
+    plan->pool = pool;
     plan->engine_workspace = engine_workspace;
     plan->workspace = workspace;
     plan->deterministic = deterministic;
@@ -159,7 +162,7 @@ void fxa__engine_list(char out[FXA__ENGINE_LIST]) {
 }
 
 /* The name that was asked for, NULL for automatic. problem has been checked; an older caller's struct may end before
- * `engine`. The environment is looked at here and nowhere else in the library. */
+ * `engine`. */
 static const char *plan_engine_wanted(const fxa_problem *problem, const char **source) {
     bool has_field = problem->struct_size >= offsetof(fxa_problem, engine) + sizeof problem->engine;
     *source = "problem.engine";
@@ -228,6 +231,11 @@ void fxa_plan_destroy(fxa_plan *plan) {
 
 const char *fxa_plan_engine(const fxa_plan *plan) { return plan ? plan->code->engine->name : NULL; }
 size_t fxa_plan_workspace(const fxa_plan *plan) { return plan ? plan->workspace : 0; }
+const char *fxa_plan_detail(const fxa_plan *plan) {
+    const fxa__engine *engine = plan ? plan->code->engine : NULL;
+    const char *text = engine && engine->detail ? engine->detail(plan->code->code, plan->problem) : NULL;
+    return text ? text : "";
+}
 int fxa_plan_is_deterministic(const fxa_plan *plan) { return plan ? plan->deterministic : 0; }
 
 void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {

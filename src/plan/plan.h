@@ -94,6 +94,7 @@ struct fxa_plan {
     fxa__host *host;
     fxa__problem *problem;
     fxa__code *code;
+    fxa__pool *pool;         /* the host's, for engines with threads; else NULL */
     size_t engine_workspace; /* without the bind's part */
     size_t workspace;        /* what fxa_plan_workspace says */
     bool deterministic;

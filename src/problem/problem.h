@@ -35,7 +35,7 @@ void fxa__problem_write(const fxa__problem *p, bool with_geometry, fxa__writer *
 /* Back, through fxa__problem_create: hostile bytes get a status. */
 fxa_status fxa__problem_read(fxa__host *host, fxa__reader *r, fxa__problem **out, fxa_error *err);
 
-/* ---- The pointers of one run (bind.c) ---------------------------------------------------------------------------------- */
+/* ---- The pointers of one run (bind.c) -------------------------------------------------------------------------- */
 
 typedef struct fxa__bind {
     void *slot[FXA_SLOT_MAX];
@@ -50,6 +50,7 @@ typedef struct fxa__bind {
     void *workspace; /* the engine's part */
     size_t workspace_size;
     void *stream;
+    fxa__pool *pool; /* set by the run, for engines with threads */
 } fxa__bind;
 
 /* Bytes in front of the workspace that the views of a bind need (a multiple of FXA_WORKSPACE_ALIGN). */
@@ -62,24 +63,24 @@ size_t fxa__bind_size(const fxa__problem *p);
 fxa_status fxa__bind_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool device,
                           fxa__bind *out, fxa_error *err);
 
-/* ---- Geometry shared by the engines that run on the host (geometry.c) ----------------------------------------------------- */
+/* ---- Geometry shared by the engines that run on the host (geometry.c) ------------------------------------------ */
 
 /* One batch entry: how long it is and where it starts. */
 typedef struct fxa__seq {
-    int64_t q_len, k_len;     /* rows and keys that exist */
-    int64_t q_start, k_start; /* VARLEN: offset of the first row in the packed tensors; else 0 */
+    int64_t q_len, k_len;           /* rows and keys that exist */
+    int64_t q_start, k_start;       /* VARLEN: offset of the first row in the packed tensors; else 0 */
     int32_t q_len_seen, k_len_seen; /* what the program reads as q_len, k_len */
 } fxa__seq;
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b);
 
 /* Offset in elements of feature 0 of (b, head, position) in operand `t`, position local to the sequence b. */
-int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key, const fxa__bind *bind,
-                        int64_t b, int64_t h, int64_t s);
+int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
+                        const fxa__bind *bind, int64_t b, int64_t h, int64_t s);
 
 /* Coordinate of local index i: axis is FXA_INPUT_B, _H, _Q or _K. Wraps to 32 bits as program ints do. */
 int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i);
 
-/* ---- Joining partial rows (merge.c): what fxa_merge and FXA_ACC_OUT do to one row ---------------------------------------- */
+/* ---- Joining partial rows (merge.c): what fxa_merge and FXA_ACC_OUT do to one row ------------------------------ */
 
 /* (o_a, *lse_a) becomes the join of itself and (o_b, lse_b), d features each. Of a side whose weight is exactly 0 no
  * feature is read; both -inf: zeroes and -inf; a NaN LSE makes the row NaN. */
