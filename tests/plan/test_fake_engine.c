@@ -13,6 +13,7 @@
 static atomic_int queries, compiles, loads, releases;
 static fxa_status compile_status;
 static uint32_t saved_mark = 0x600dc0de;
+static bool saved_too_much;
 
 /* "picky" refuses everything that is wide. */
 static void picky_query(const fxa__problem *p, fxa_support *report) {
@@ -62,6 +63,7 @@ static fxa_status fixed_run(const void *code, const fxa__problem *p, const fxa__
 static void fixed_save(const void *code, fxa__writer *w) {
     (void)code;
     fxa__write_u32(w, saved_mark);
+    if (saved_too_much) fxa__write_u8(w, 0);
 }
 static fxa_status fixed_load(fxa__host *host, const fxa__problem *p, fxa__reader *r, void **code, size_t *size,
                              fxa_error *err) {
@@ -103,6 +105,7 @@ static bool fake_rig_start(fake_rig *r) {
     queries = compiles = loads = releases = 0;
     compile_status = FXA_OK;
     saved_mark = 0x600dc0de;
+    saved_too_much = false;
     fake_registry[1] = &fixed;
     r->ctx = fail_alloc_context(&r->memory);
     return r->ctx && tiny_forward(r->ctx, &r->t, &err) == FXA_OK;
@@ -134,6 +137,7 @@ TEST(refusals_are_answers_and_remembered) {
         T_STR(reports[0].engine, "picky");
         T_INT(reports[0].supported, 0);
         T_STR(reports[0].reason, "d is 3, below 3 is accepted");
+        T_INT(reports[0].workspace, 0);
         T_INT(reports[1].supported, 1);
         T_INT(reports[1].workspace % FXA_WORKSPACE_ALIGN, 0);
     }
@@ -292,6 +296,29 @@ TEST(code_from_bytes_cannot_replace_compiled_code) {
     fxa_plan_destroy(plan);
     fxa_plan_destroy(forged);
     fake_rig_end(&r);
+}
+
+/* Damage in the code is seen before the engine sees it; code that the engine does not use up is no code of its. */
+TEST(damaged_code_is_refused) {
+    fake_rig r;
+    fxa_error err;
+    static uint8_t bytes[8192];
+    fxa_plan *plan = NULL;
+    T_REQUIRE(fake_rig_start(&r));
+    size_t size = fake_saved(&r, bytes, sizeof bytes);
+    fxa_cache_clear(r.ctx);
+    bytes[size - 1] ^= 1;
+    T_STATUS(fxa_plan_load(r.ctx, bytes, size, &plan, &err), FXA_E_BYTES);
+    T_HAS(err.text, "section 2");
+    T_INT(loads, 0);
+    saved_too_much = true;
+    size = fake_saved(&r, bytes, sizeof bytes);
+    T_STATUS(fxa_plan_load(r.ctx, bytes, size, &plan, &err), FXA_E_BYTES);
+    T_HAS(err.text, "4 of 5 bytes");
+    T_INT(loads, 1);
+    T_CHECK(!plan);
+    fake_rig_end(&r);
+    T_INT(releases, 3); /* two compiled, one loaded and given back */
 }
 
 /* code of another engine version is refused by name. */
