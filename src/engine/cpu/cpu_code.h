@@ -11,6 +11,15 @@
 #include "cpu.h"
 #include "tape.h"
 
+/* What the mask says of q - k whatever else it reads (cpu_band.c): it is false outside of
+ *     qa - k <= left[i]  and  k - qa <= right[i],  qa = q for i = 0 and q + k_len - q_len for i = 1,
+ * as long as coordinates and lengths are in 0..2^30 - 1. INT64_MAX: open. */
+typedef struct fxa__cpu_band {
+    int64_t left[2], right[2];
+    bool exact; /* and true inside */
+} fxa__cpu_band;
+bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out); /* false: out of memory */
+
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
@@ -19,6 +28,8 @@ typedef struct fxa__cpu_code {
     fxa__tape *derivative; /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
     fxa__tape *bprop;      /* backward: the user's own */
     fxa_facts facts;       /* of the composed program */
+    fxa__cpu_band band;    /* of its mask */
+    bool classify;         /* range analysis of the mask allocates nothing, so runs may ask it */
     int32_t width;         /* threads of the context's pool */
     char detail[64];       /* "avx512, 2 threads" */
 } fxa__cpu_code;
@@ -28,17 +39,31 @@ typedef struct fxa__cpu_group {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bind *bind;
+    const fxa_tensor_range *ranges; /* of the program's tensors, see fxa__cpu_scan; NULL: nothing known */
     int64_t b, hkv;
     fxa__seq seq;
     int64_t heads; /* query heads of the group */
     int64_t rows;  /* heads * seq.q_len */
 } fxa__cpu_group;
 
+/* Moves to (b, hkv); code, p, bind and ranges are set by the caller. */
 void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv);
+
+/* Looks once at the int tensors that range analysis of the mask can use: ranges has one entry per tensor. */
+void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind, fxa_tensor_range *ranges);
 
 /* Local head and position of stacked row r. */
 static inline int64_t fxa__cpu_row_head(const fxa__cpu_group *g, int64_t r) { return g->hkv * g->heads + r / g->seq.q_len; }
 static inline int64_t fxa__cpu_row_q(const fxa__cpu_group *g, int64_t r) { return r % g->seq.q_len; }
+
+/* Where one row of an operand lies: Q, O, DO, DQ, LSE, MAX_ROW, DLSE by stacked row, K, V, DK, DV by key. */
+typedef struct fxa__cpu_place {
+    char *data; /* feature 0 */
+    uint32_t dtype;
+    int64_t stride, n; /* of features, in elements; how many */
+} fxa__cpu_place;
+fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r);
+fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k);
 
 /* Rows first..first+n of a [.,.,.,D] operand (slot Q, O, DO) or keys of (K, V), as real [n,ld] times factor. False when an
  * element is not finite: then zeroes in the other factor must be skipped, not multiplied ("zero wins"). */

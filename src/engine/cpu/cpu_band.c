@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks that bound q - k: the conjuncts of a mask that compare forms in q, k and the lengths. Causal masks and windows
+ * are nothing else, whether they come from flags or from a text; their tiles then need no range analysis.
+ *
+ * Program ints wrap. A form counts only when none of its parts can leave 32 bits for coordinates and lengths in
+ * 0..2^30 - 1; whoever uses a band makes sure that they are.
+ */
+#include "cpu_code.h"
+
+#include "../../base/num.h"
+
+enum { BAND_DEPTH = 8 }; /* of a form; deeper ones are not looked at */
+#define BAND_MOST (((int64_t)1 << 30) - 1)
+
+typedef struct band_form { /* c + the sum of coef[i] * input i */
+    int64_t coef[FXA_INPUT_COUNT], c;
+} band_form;
+
+static bool band_fits(const band_form *f) {
+    int64_t lo = f->c, hi = f->c;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) {
+        if (f->coef[i] < -4 || f->coef[i] > 4) return false;
+        *(f->coef[i] < 0 ? &lo : &hi) += f->coef[i] * BAND_MOST;
+    }
+    return lo >= INT32_MIN && hi <= INT32_MAX;
+}
+
+static band_form band_sum(const band_form *a, const band_form *b, int64_t times) {
+    band_form sum = {{0}, a->c + times * b->c};
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) sum.coef[i] = a->coef[i] + times * b->coef[i];
+    return sum;
+}
+
+/* False: not such a form. Recursion ends at BAND_DEPTH. */
+static bool band_read(const fxa_program *p, int32_t node, int depth, band_form *out) {
+    const fxa__node *n = &p->nodes[node];
+    band_form a = {{0}, 0}, b = {{0}, 0};
+    if (depth > BAND_DEPTH || n->type != FXA_INT) return false;
+    for (int i = 0; i < n->n_args && i < 2; i++)
+        if (!band_read(p, n->arg[i], depth + 1, i == 0 ? &a : &b)) return false;
+    switch (n->op) {
+    case FXA_OP_CONST: a.c = n->imm; break;
+    case FXA_OP_INPUT: a.coef[n->imm] = 1; break;
+    case FXA_OP_ADD: a = band_sum(&a, &b, 1); break;
+    case FXA_OP_SUB: a = band_sum(&a, &b, -1); break;
+    case FXA_OP_NEG: a = band_sum(&b, &a, -1); break; /* b is 0 */
+    default: return false;
+    }
+    *out = a;
+    return band_fits(out);
+}
+
+/* Takes up the conjunct x <= y or x < y: y - x is sign * (qa - k) + c, not negative. */
+static bool band_compare(const fxa_program *p, const fxa__node *n, fxa__cpu_band *band) {
+    band_form x, y;
+    if (n->op != FXA_OP_LE && n->op != FXA_OP_LT) return false;
+    if (!band_read(p, n->arg[0], 0, &x) || !band_read(p, n->arg[1], 0, &y)) return false;
+    band_form f = band_sum(&y, &x, -1);
+    int64_t sign = f.coef[FXA_INPUT_Q], aligned = sign * f.coef[FXA_INPUT_K_LEN];
+    bool is_band = (sign == 1 || sign == -1) && f.coef[FXA_INPUT_K] == -sign && (aligned == 0 || aligned == 1) &&
+                   f.coef[FXA_INPUT_Q_LEN] == -f.coef[FXA_INPUT_K_LEN] && f.coef[FXA_INPUT_B] == 0 &&
+                   f.coef[FXA_INPUT_H] == 0;
+    if (!is_band) return false;
+    int64_t *bound = sign == 1 ? &band->right[aligned] : &band->left[aligned];
+    *bound = fxa__min_i64(*bound, f.c - (n->op == FXA_OP_LT));
+    return true;
+}
+
+bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out) {
+    int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
+    size_t size = (size_t)mask + 1;
+    *out = (fxa__cpu_band){{INT64_MAX, INT64_MAX}, {INT64_MAX, INT64_MAX}, true};
+    bool *conjunct = fxa__alloc(host, size);
+    if (!conjunct) return false;
+    conjunct[mask] = true;
+    for (int32_t i = mask; i >= 0; i--) {
+        const fxa__node *n = &program->nodes[i];
+        if (!conjunct[i]) continue;
+        if (n->op == FXA_OP_AND) conjunct[n->arg[0]] = conjunct[n->arg[1]] = true;
+        else if ((n->op != FXA_OP_CONST || n->imm == 0) && !band_compare(program, n, out)) out->exact = false;
+    }
+    fxa__free(host, conjunct, size);
+    return true;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows and keys of a work item: where they lie, what they hold as real numbers, which coordinates the program sees of
+ * them, and which columns the mask leaves. Everything that knows of layouts, dtypes, pages, packed sequences and maps is
+ * here; the passes see matrices of real.
+ */
+#include "cpu_code.h"
+
+#include "../../base/num.h"
+#include "../../program/range.h"
+
+void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
+    g->b = b;
+    g->hkv = hkv;
+    g->seq = fxa__seq_get(g->p, g->bind, b);
+    g->heads = g->p->p.hq / g->p->p.hkv;
+    g->rows = g->heads * g->seq.q_len;
+}
+
+/* ---- Rows in memory ---------------------------------------------------------------------------------------------- */
+
+/* How the rows of a slot lie, and how many features they have. */
+static const fxa_operand *tile_operand(const fxa_problem *p, fxa_slot slot, int64_t *d) {
+    *d = 1;
+    switch (slot) {
+    case FXA_SLOT_Q: *d = p->d; return &p->q;
+    case FXA_SLOT_K: *d = p->d; return &p->k;
+    case FXA_SLOT_V: *d = p->dv; return &p->v;
+    case FXA_SLOT_O: *d = p->dv; return &p->o;
+    case FXA_SLOT_DO: *d = p->dv; return &p->dout;
+    case FXA_SLOT_DQ: *d = p->d; return &p->dq;
+    case FXA_SLOT_DK: *d = p->d; return &p->dk;
+    case FXA_SLOT_DV: *d = p->dv; return &p->dv_grad;
+    case FXA_SLOT_LSE: return &p->lse;
+    case FXA_SLOT_DLSE: return &p->dlse;
+    default: return &p->max; /* FXA_SLOT_MAX_ROW */
+    }
+}
+
+static fxa__cpu_place tile_place(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
+    int64_t d;
+    const fxa_operand *t = tile_operand(&g->p->p, slot, &d);
+    int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bind, g->b, h, s);
+    char *data = (char *)g->bind->slot[slot] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    return (fxa__cpu_place){data, t->dtype, t->stride[3], d};
+}
+
+fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
+    return tile_place(g, slot, false, fxa__cpu_row_head(g, r), fxa__cpu_row_q(g, r));
+}
+
+fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k) {
+    return tile_place(g, slot, true, g->hkv, k);
+}
+
+bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
+                        int64_t ld) {
+    const fxa__cpu_kernels *kernels = g->code->kernels;
+    char *row = x;
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++, row += ld * (int64_t)kernels->real_size) {
+        fxa__cpu_place from = fxa__cpu_row_place(g, slot, first + i);
+        finite &= kernels->load(row, from.data, from.dtype, from.stride, from.n);
+        if (factor != 1) kernels->row_scale(row, from.n, factor);
+    }
+    return finite;
+}
+
+bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
+    const fxa__cpu_kernels *kernels = g->code->kernels;
+    char *row = x;
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++, row += ld * (int64_t)kernels->real_size) {
+        fxa__cpu_place from = fxa__cpu_key_place(g, slot, first + i);
+        finite &= kernels->load(row, from.data, from.dtype, from.stride, from.n);
+    }
+    return finite;
+}
+
+/* ---- Coordinates ------------------------------------------------------------------------------------------------- */
+
+void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
+    for (int64_t i = 0; i < n; i++) {
+        h[i] = fxa__coord(g->p, g->bind, FXA_INPUT_H, fxa__cpu_row_head(g, first + i));
+        q[i] = fxa__coord(g->p, g->bind, FXA_INPUT_Q, fxa__cpu_row_q(g, first + i));
+    }
+}
+
+void fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k) {
+    for (int64_t i = 0; i < n; i++) k[i] = fxa__coord(g->p, g->bind, FXA_INPUT_K, first + i);
+}
+
+/* Indices first..last of one axis (inclusive), and the coordinates of them: all in lo..hi. */
+typedef struct tile_range {
+    int64_t first, last, lo, hi;
+    bool line; /* coordinates are lo, lo + 1, ... in the order of the indices */
+} tile_range;
+
+static const fxa_index_map *tile_map(const fxa_problem *p, fxa_input axis) {
+    return axis == FXA_INPUT_H ? &p->map_h : axis == FXA_INPUT_Q ? &p->map_q : &p->map_k;
+}
+
+static tile_range tile_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t first, int64_t last) {
+    const fxa_index_map *map = tile_map(&g->p->p, axis);
+    tile_range r = {first, last, INT32_MAX, INT32_MIN, false};
+    if (map->kind != FXA_MAP_AFFINE) {
+        for (int64_t i = first; i <= last; i++) {
+            int32_t x = fxa__coord(g->p, g->bind, axis, i);
+            r.lo = fxa__min_i64(r.lo, x);
+            r.hi = fxa__max_i64(r.hi, x);
+        }
+        return r;
+    }
+    int64_t base = map->base + (map->dynamic ? *(const int32_t *)g->bind->slot[FXA_SLOT_DYN_B + axis - FXA_INPUT_B] : 0);
+    int64_t x = base + map->step * first, y = base + map->step * last;
+    r.lo = fxa__min_i64(x, y);
+    r.hi = fxa__max_i64(x, y);
+    r.line = map->step == 1;
+    if (r.lo < INT32_MIN || r.hi > INT32_MAX) r = (tile_range){first, last, INT32_MIN, INT32_MAX, false}; /* it wraps */
+    return r;
+}
+
+/* ---- What the mask leaves ---------------------------------------------------------------------------------------- */
+
+void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind, fxa_tensor_range *ranges) {
+    const fxa_program *program = p->program;
+    int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
+    for (int32_t t = 0; t < program->n_tensors; t++) ranges[t] = (fxa_tensor_range){.view = &bind->tensors[t]};
+    for (int32_t i = 0; i < mask && code->classify; i++) {
+        const fxa__node *n = &program->nodes[i];
+        if (n->op == FXA_OP_LOAD && n->type != FXA_FLOAT && !ranges[n->imm].known)
+            ranges[n->imm] = fxa_tensor_scan(&bind->tensors[n->imm]);
+    }
+}
+
+static bool tile_is_plain(int64_t lo, int64_t hi) { return lo >= 0 && hi < (int64_t)1 << 30; }
+
+/* Cuts *k to the columns that the band leaves to rows *q. True when the band says no more: it left the whole rectangle
+ * (or nothing of it), or the mask is the band. */
+static bool tile_cut(const fxa__cpu_group *g, const tile_range *q, tile_range *k, fxa_tile *tile) {
+    const fxa__cpu_band *band = &g->code->band;
+    int64_t shift[2] = {0, (int64_t)g->seq.k_len_seen - g->seq.q_len_seen}, base = k->lo - k->first;
+    bool whole = true;
+    if (!k->line || !tile_is_plain(k->lo, k->hi) || !tile_is_plain(q->lo, q->hi) ||
+        !tile_is_plain(g->seq.q_len_seen, g->seq.q_len_seen) || !tile_is_plain(g->seq.k_len_seen, g->seq.k_len_seen))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        int64_t lo = q->lo + shift[i], hi = q->hi + shift[i];
+        if (band->left[i] != INT64_MAX) {
+            whole = whole && k->lo >= hi - band->left[i];
+            k->first = fxa__max_i64(k->first, lo - band->left[i] - base);
+        }
+        if (band->right[i] != INT64_MAX) {
+            whole = whole && k->hi <= lo + band->right[i];
+            k->last = fxa__min_i64(k->last, hi + band->right[i] - base);
+        }
+    }
+    *tile = k->first > k->last ? FXA_TILE_EMPTY : whole ? FXA_TILE_FULL : FXA_TILE_MIXED;
+    k->lo = base + k->first;
+    k->hi = base + k->last;
+    return band->exact || *tile == FXA_TILE_EMPTY;
+}
+
+static void tile_set(fxa_box *box, fxa_input input, int64_t lo, int64_t hi) {
+    box->lo[input] = (int32_t)lo;
+    box->hi[input] = (int32_t)hi;
+}
+
+static fxa_tile tile_classify(const fxa__cpu_group *g, const tile_range *h, const tile_range *q, const tile_range *k) {
+    fxa_box box = {{0}, {0}};
+    int32_t b = fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b);
+    if (!g->code->classify) return FXA_TILE_MIXED;
+    tile_set(&box, FXA_INPUT_B, b, b);
+    tile_set(&box, FXA_INPUT_H, h->lo, h->hi);
+    tile_set(&box, FXA_INPUT_Q, q->lo, q->hi);
+    tile_set(&box, FXA_INPUT_K, k->lo, k->hi);
+    tile_set(&box, FXA_INPUT_Q_LEN, g->seq.q_len_seen, g->seq.q_len_seen);
+    tile_set(&box, FXA_INPUT_K_LEN, g->seq.k_len_seen, g->seq.k_len_seen);
+    return fxa_program_classify(g->p->program, &box, g->bind->params, g->ranges);
+}
+
+fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
+                          int64_t *end) {
+    fxa_tile tile = FXA_TILE_FULL;
+    *begin = 0;
+    *end = m;
+    if (n <= 0 || m <= 0) return FXA_TILE_EMPTY;
+    if (g->code->facts.flags & FXA_FACT_NO_MASK) return FXA_TILE_FULL;
+    int64_t last = first + n - 1, q_len = g->seq.q_len, head = first / q_len, head_last = last / q_len;
+    bool one_head = head == head_last;
+    tile_range q = tile_range_of(g, FXA_INPUT_Q, one_head ? first % q_len : 0, one_head ? last % q_len : q_len - 1);
+    tile_range k = tile_range_of(g, FXA_INPUT_K, key, key + m - 1);
+    if (!tile_cut(g, &q, &k, &tile)) {
+        int64_t h = g->hkv * g->heads;
+        tile_range heads = tile_range_of(g, FXA_INPUT_H, h + head, h + head_last);
+        tile = tile_classify(g, &heads, &q, &k);
+        if (tile == FXA_TILE_FULL && (k.first > key || k.last < key + m - 1)) tile = FXA_TILE_MIXED;
+    }
+    if (tile == FXA_TILE_EMPTY) return tile;
+    *begin = k.first - key;
+    *end = k.last + 1 - key;
+    return tile;
+}
