@@ -128,7 +128,7 @@ def operations():
 
 
 def limits():
-    found = re.findall(r"^#define FXA_(MAX_\w+) \(?(\d+)u?(?: << (\d+))?", read("include", "fxattn", "fxattn.h"), re.M)
+    found = re.findall(r"^#define FXA_(MAX_\w+) +\(?(\d+)u?(?: << (\d+))?", read("include", "fxattn", "fxattn.h"), re.M)
     return {name: int(value) << int(shift or 0) for name, value, shift in found}
 
 
