@@ -57,6 +57,49 @@ TEST(sections_are_checked) {
     fxa_context_destroy(ctx);
 }
 
+static void hostile_put(blob_bytes *b, size_t at, uint64_t value, size_t n) {
+    for (size_t i = 0; i < n; i++) b->data[at + i] = (uint8_t)(value >> (8 * i));
+}
+
+/* Room that nobody accounts for, in the header or behind the sections, hides nothing; a header of any size is safe. */
+TEST(there_is_no_room_to_hide) {
+    fxa_context *ctx = hostile_context();
+    T_REQUIRE(ctx);
+    static blob_bytes good, bad;
+    static blob_parts p;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    T_OK(blob_cases[BLOB_IDENTITY].make(ctx, &good, &err));
+    T_REQUIRE(blob_parts_read(&good, &p));
+    size_t header = good.size - p.section[0].size;
+
+    bad = good; /* eight bytes between the table and the checksum */
+    memmove(bad.data + header, bad.data + header - 8, good.size - header + 8);
+    bad.size += 8;
+    hostile_put(&bad, 12, header + 8, 4);
+    hostile_put(&bad, 16, bad.size, 8);
+    hostile_put(&bad, header - 8 - 24, header + 8, 8);
+    hostile_put(&bad, header - 8, 0, 8);
+    blob_reseal(&bad);
+    T_STATUS(fxa_plan_load(ctx, bad.data, bad.size, &plan, &err), FXA_E_BYTES);
+    T_HAS(err.text, "table");
+
+    bad = good; /* eight bytes behind the last section, known to the size of the whole */
+    hostile_put(&bad, bad.size, 0, 8);
+    bad.size += 8;
+    hostile_put(&bad, 16, bad.size, 8);
+    blob_reseal(&bad);
+    T_STATUS(fxa_plan_load(ctx, bad.data, bad.size, &plan, &err), FXA_E_BYTES);
+    T_HAS(err.text, "no section");
+
+    for (uint32_t size = 0; size < 64; size++) {
+        bad = good;
+        hostile_put(&bad, 12, size, 4);
+        T_STATUS(fxa_plan_load(ctx, bad.data, bad.size, &plan, &err), FXA_E_BYTES);
+    }
+    fxa_context_destroy(ctx);
+}
+
 /* Every prefix is refused, and so is anything behind the end. Each is copied to its own block, so that a read past the
  * end is seen by the address sanitizer. */
 TEST(every_truncation_is_refused) {
