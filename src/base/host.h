@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The outside world of one context: its allocator hook, its threads and its run counter. Reference counted, because programs and
- * plans outlive the context they were made with; whoever owns memory of a host holds a reference to it.
+ * The outside world of one context: its allocator hook, its threads and its run counter. Reference counted, because
+ * programs and plans outlive the context they were made with; whoever owns memory of a host holds a reference to it.
  * All memory of the library comes through here, so tests can count it and make any allocation fail.
  */
 #ifndef FXA_BASE_HOST_H
@@ -22,7 +22,7 @@ struct fxa__host {
     _Atomic(fxa__pool *) pool; /* NULL until fxa__host_pool */
 };
 
-/* alloc NULL: the C library's. The host itself is the first allocation made through the hook. One worker: no threads. */
+/* alloc NULL: the C library's. The host itself is the first allocation made through the hook. No threads. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);
 void fxa__host_release(fxa__host *host); /* the last one joins the threads */

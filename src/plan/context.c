@@ -40,7 +40,8 @@ fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **ou
     if (c.reserved != 0)
         return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.reserved is %u; it must be 0", (unsigned)c.reserved);
     if (c.reserved2 != 0)
-        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.reserved2 is %u; it must be 0", (unsigned)c.reserved2);
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_context_config.reserved2 is %u; it must be 0",
+                         (unsigned)c.reserved2);
     int32_t width = 1;
     FXA_TRY(context_width(c.threads, &width, err));
 

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The pool: every worker of every job runs exactly once, whoever calls, from wherever, with whatever threads there are.
- * Worker slots are plain ints, so the thread sanitizer sees it when two threads play one worker or a job ends too early.
+ * Worker slots are plain ints, so the thread sanitizer sees it when two play one worker or a job ends too early.
  */
-#include "base/flush.h"
 #include "base/host.h"
-#include "base/num.h"
 #include "t.h"
 
 #include <fenv.h>
@@ -43,7 +41,8 @@ typedef struct pool_marks {
 static void pool_mark(void *arg, int32_t worker) {
     pool_marks *m = arg;
     m->runs[worker]++;
-    for (volatile int64_t i = 0; i < m->work; i++) {}
+    for (volatile int64_t i = 0; i < m->work; i++) {
+    }
 }
 
 static void check_once(const pool_marks *m, int32_t width, int times) {
@@ -254,8 +253,10 @@ TEST(destroying_is_safe_at_any_moment_of_idleness) {
     for (int i = 0; i < t_scaled(100); i++) {
         fxa__host *host = pool_host_of(3, NULL, NULL);
         pool_marks m = {.work = 0};
-        if (i % 2) fxa__pool_run(pool_of(host), 3, pool_mark, &m);
-        else (void)pool_of(host);
+        if (i % 2)
+            fxa__pool_run(pool_of(host), 3, pool_mark, &m);
+        else
+            (void)pool_of(host);
         struct timespec t = {0, i % 5 * 40000};
         nanosleep(&t, NULL);
         fxa__host_release(host);
@@ -311,7 +312,7 @@ static void pool_flushes(void *arg, int32_t worker) {
     ((pool_marks *)arg)->runs[worker] = tiny * half == 0 && third / three == 0x1.5555555555555p-2;
 }
 
-/* Inside: flushed and to nearest even where the caller rounds up. Outside: the caller's, with its denormals and flags. */
+/* Inside: flushed, to nearest even where the caller rounds up. Outside: the caller's, with its denormals and flags. */
 TEST(denormals_are_flushed_inside_only) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
     T_SKIP("this machine's floating point state is not known");

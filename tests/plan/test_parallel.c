@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Threads as a caller sees them: how many a context has, when they are started, who runs a plan's parts, and what is
+ * refused. Shown with an engine made for it, whose output is the number of workers that took part; this program brings
+ * a registry of its own, so the library's is not linked.
+ */
+#include "plan/plan.h"
+#include "support/fail_alloc.h"
+#include "support/tiny.h"
+#include "t.h"
+
+#include <time.h>
+
+/* ---- Two engines: one with threads, one without ------------------------------------------------------------------ */
+
+static void gang_query(const fxa__problem *p, fxa_support *report) {
+    (void)p;
+    report->supported = report->deterministic = 1;
+}
+static fxa_status gang_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *size, fxa_error *err) {
+    (void)host, (void)p, (void)err;
+    *code = NULL;
+    *size = 0;
+    return FXA_OK;
+}
+static void gang_release(fxa__host *host, void *code) {
+    (void)host, (void)code;
+}
+
+/* Each worker has an int of its own. */
+static bool gang_workspace(const void *code, const fxa__problem *p, size_t *size) {
+    (void)code;
+    *size = (size_t)p->host->width * FXA_WORKSPACE_ALIGN;
+    return true;
+}
+static void gang_work(void *arg, int32_t worker) {
+    *(int *)((char *)arg + worker * FXA_WORKSPACE_ALIGN) += 1;
+}
+
+static fxa_status gang_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    (void)code, (void)p;
+    if (!bind->pool) return fxa__fail(err, FXA_E_INTERNAL, "no pool");
+    int32_t width = fxa__pool_width(bind->pool), sum = 0;
+    if (bind->workspace_size != (size_t)width * FXA_WORKSPACE_ALIGN) return fxa__fail(err, FXA_E_INTERNAL, "no room");
+    memset(bind->workspace, 0, bind->workspace_size);
+    fxa__pool_run(bind->pool, width, gang_work, bind->workspace);
+    for (int32_t w = 0; w < width; w++) sum += *(int *)((char *)bind->workspace + w * FXA_WORKSPACE_ALIGN);
+    *(double *)bind->slot[FXA_SLOT_O] = sum;
+    return FXA_OK;
+}
+static const char *gang_detail(const void *code, const fxa__problem *p) {
+    (void)code;
+    return p->p.d == 3 ? "by many hands" : NULL;
+}
+
+static fxa_status solo_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    (void)code, (void)p;
+    if (bind->pool) return fxa__fail(err, FXA_E_INTERNAL, "a pool");
+    *(double *)bind->slot[FXA_SLOT_O] = -1;
+    return FXA_OK;
+}
+
+static const fxa__engine gang = {.name = "gang",
+                                 .version = 1,
+                                 .dynamic_geometry = true,
+                                 .threads = true,
+                                 .query = gang_query,
+                                 .compile = gang_compile,
+                                 .release = gang_release,
+                                 .workspace = gang_workspace,
+                                 .run = gang_run,
+                                 .detail = gang_detail};
+static const fxa__engine solo = {.name = "solo",
+                                 .version = 1,
+                                 .dynamic_geometry = true,
+                                 .query = gang_query,
+                                 .compile = gang_compile,
+                                 .release = gang_release,
+                                 .workspace = gang_workspace,
+                                 .run = solo_run};
+static const fxa__engine *const gang_registry[] = {&gang, &solo};
+
+const fxa__engine *fxa__engine_at(size_t index) {
+    return index < 2 ? gang_registry[index] : NULL;
+}
+const fxa__engine *fxa__engine_find(const char *name) {
+    for (size_t i = 0; i < 2; i++)
+        if (strcmp(gang_registry[i]->name, name) == 0) return gang_registry[i];
+    return NULL;
+}
+const char *fxa_engine_name(size_t index) {
+    return index < 2 ? gang_registry[index]->name : NULL;
+}
+
+/* ---- Fixture ----------------------------------------------------------------------------------------------------- */
+
+static int threads_now(void) {
+    int n = 0;
+    char line[256];
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f)) (void)sscanf(line, "Threads: %d", &n);
+    if (f) fclose(f);
+    return n;
+}
+
+/* Makes a context with the config, runs the tiny problem on the gang there, and says how many workers it had. */
+static int gang_workers(const fxa_context_config *config) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    fxa_plan *plan = NULL;
+    tiny t;
+    T_OK(fxa_context_create(config, &ctx, &err));
+    if (!ctx) return -1;
+    T_OK(tiny_forward(ctx, &t, &err));
+    T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
+    T_STR(fxa_plan_engine(plan), "gang");
+    T_OK(tiny_run(plan, &t.args, &err));
+    double workers = t.o[0];
+    fxa_plan_destroy(plan);
+    tiny_end(&t);
+    fxa_context_destroy(ctx);
+    return (int)workers;
+}
+
+/* ---- How many ---------------------------------------------------------------------------------------------------- */
+
+TEST(a_context_has_the_threads_it_was_asked_for) {
+    static const uint32_t asked[] = {1, 2, 3, 7, 33};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+        config.threads = asked[i];
+        setenv("FXA_THREADS", "5", 1); /* only for those who leave it open */
+        T_INT(gang_workers(&config), asked[i]);
+    }
+    unsetenv("FXA_THREADS");
+}
+
+TEST(automatic_is_the_environment_or_the_machine) {
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    T_INT(gang_workers(NULL), fxa__cpu_count());
+    T_INT(gang_workers(&config), fxa__cpu_count());
+    T_CHECK(fxa__cpu_count() >= 1);
+    setenv("FXA_THREADS", "5", 1);
+    T_INT(gang_workers(NULL), 5);
+    T_INT(gang_workers(&config), 5);
+    config.struct_size = offsetof(fxa_context_config, threads); /* a caller from before there were threads */
+    config.threads = 99;
+    T_INT(gang_workers(&config), 5);
+    setenv("FXA_THREADS", "", 1);
+    T_INT(gang_workers(NULL), fxa__cpu_count());
+    unsetenv("FXA_THREADS");
+}
+
+TEST(what_is_no_number_of_threads_is_refused) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    config.threads = FXA_MAX_THREADS + 1;
+    T_STATUS(fxa_context_create(&config, &ctx, &err), FXA_E_ARGUMENT);
+    T_STR(err.text, "fxa_context_config.threads is 1025; accepted is 0 (automatic) to 1024");
+    static const char *const texts[] = {"0", "-1", "x", "2x", "1025", "99999999999999999999", " "};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        setenv("FXA_THREADS", texts[i], 1);
+        T_STATUS(fxa_context_create(NULL, &ctx, &err), FXA_E_ARGUMENT);
+        T_HAS(err.text, "FXA_THREADS");
+        T_HAS(err.text, texts[i]);
+        T_CHECK(!ctx);
+    }
+    unsetenv("FXA_THREADS");
+    config = (fxa_context_config)FXA_CONTEXT_CONFIG_INIT;
+    config.reserved2 = 1;
+    T_STATUS(fxa_context_create(&config, &ctx, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "reserved2");
+}
+
+/* ---- When -------------------------------------------------------------------------------------------------------- */
+
+/* Threads come with the first plan of an engine that can use them, and stay until nothing of the context is left. */
+TEST(threads_live_from_the_first_plan_to_the_last) {
+    fxa_error err;
+    fail_alloc memory = FAIL_ALLOC_INIT;
+    fxa_context *ctx = NULL;
+    fxa_plan *alone = NULL, *plan = NULL;
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    tiny t;
+    int before = threads_now();
+    if (before == 0) T_SKIP("this system does not tell how many threads there are");
+    config.threads = 3;
+    config.alloc = fail_alloc_fn;
+    config.alloc_user = &memory;
+    T_OK(fxa_context_create(&config, &ctx, &err));
+    T_OK(tiny_forward(ctx, &t, &err));
+    t.problem.engine = "solo";
+    T_OK(fxa_plan_create(ctx, &t.problem, &alone, &err));
+    T_OK(tiny_run(alone, &t.args, &err));
+    T_SAME(t.o[0], -1);
+    T_STR(fxa_plan_detail(alone), "");
+    T_INT(threads_now(), before);
+    t.problem.engine = "gang";
+    T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
+    T_INT(threads_now(), before + 2);
+    T_STR(fxa_plan_detail(plan), "by many hands");
+    T_STR(fxa_plan_detail(NULL), "");
+    fxa_plan_destroy(alone);
+    tiny_end(&t);
+    fxa_context_destroy(ctx);
+    T_OK(tiny_run(plan, &t.args, &err));
+    T_SAME(t.o[0], 3);
+    T_INT(threads_now(), before + 2);
+    fxa_plan_destroy(plan);
+    struct timespec moment = {0, 1000000}; /* joined, but the system may take a moment to say so */
+    for (int i = 0; i < 1000 && threads_now() != before; i++) nanosleep(&moment, NULL);
+    T_INT(threads_now(), before);
+    T_INT(memory.live_bytes, 0);
+    T_INT(memory.mistakes, 0);
+}
+
+/* A pool is memory like any other: a plan that gets none is refused, and nothing stays behind. */
+TEST(no_memory_for_the_pool) {
+    fxa_error err;
+    tiny t;
+    int failed = 0;
+    for (size_t at = 1; at <= 100; at++) {
+        fail_alloc memory = FAIL_ALLOC_INIT;
+        fxa_plan *plan = NULL;
+        fxa_context *ctx = fail_alloc_context(&memory);
+        T_REQUIRE(ctx);
+        T_OK(tiny_forward(ctx, &t, &err));
+        fail_alloc_arm(&memory, at, false);
+        fxa_status status = fxa_plan_create(ctx, &t.problem, &plan, &err);
+        T_CHECK((status == FXA_OK) == (plan != NULL));
+        if (status != FXA_OK) {
+            T_INT(status, FXA_E_MEMORY);
+            failed += strcmp(err.text, "out of memory while making threads") == 0;
+        }
+        fxa_plan_destroy(plan);
+        tiny_end(&t);
+        fxa_context_destroy(ctx);
+        T_INT(memory.live_bytes, 0);
+    }
+    T_INT(failed, 1);
+}
+
+/* ---- The caller's own loop --------------------------------------------------------------------------------------- */
+
+typedef struct own_loop {
+    int calls, tasks;
+} own_loop;
+
+static void own_parallel(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg) {
+    own_loop *loop = user;
+    loop->calls++;
+    for (int32_t i = n; i-- > 0; loop->tasks++) task(arg, i);
+}
+
+TEST(the_callers_loop_runs_the_plan) {
+    int before = threads_now();
+    own_loop loop = {0};
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    config.threads = 6;
+    config.parallel = own_parallel;
+    config.parallel_user = &loop;
+    T_INT(gang_workers(&config), 6);
+    T_INT(loop.calls, 1);
+    T_INT(loop.tasks, 6);
+    config.threads = 1;
+    T_INT(gang_workers(&config), 1);
+    T_INT(loop.calls, 1);
+    T_INT(threads_now(), before);
+}
+
+T_MAIN
