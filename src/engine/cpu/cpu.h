@@ -24,7 +24,7 @@
 
 #define FXA__CPU_PAD 64 /* bytes: the widest vector */
 
-/* ---- Kernels of one instruction set and float width ---------------------------------------------------------------- */
+/* ---- Kernels of one instruction set and float width ------------------------------------------------------------ */
 
 /* A row operation of the tape; see tape.h. Each operand is a row or one value, as the operation's variant says. */
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);

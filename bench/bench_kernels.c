@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu engine's kernels alone, for every instruction set this machine has: matrix products as a share of the machine's
+ * peak, a register-only loop of multiply-adds measured in the same run, and row functions in cycles per element. Best of
+ * several short runs each. bench_kernels [set] runs one set.
+ */
+#include "../src/engine/cpu/cpu.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+static double bench_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds of one call, best of several batches of about a millisecond. */
+#define BENCH_BEST(seconds, call)                                                                                      \
+    do {                                                                                                               \
+        int bench_n = 1;                                                                                               \
+        seconds = 1e9;                                                                                                 \
+        for (int bench_i = 0; bench_i < 24; bench_i++) {                                                               \
+            double bench_start = bench_clock();                                                                        \
+            for (int bench_j = 0; bench_j < bench_n; bench_j++) { call; }                                              \
+            double bench_time = bench_clock() - bench_start;                                                           \
+            if (bench_time < 1e-3) bench_n *= 2, bench_i -= bench_n > (1 << 24) ? 0 : 1;                               \
+            else if (bench_time / bench_n < seconds) seconds = bench_time / bench_n;                                   \
+        }                                                                                                              \
+    } while (0)
+
+/* ---- What the machine can do ------------------------------------------------------------------------------------ */
+
+enum { BENCH_PEAK_STEPS = 4096, BENCH_CHAINS = 12 };
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"), noinline)) static void bench_peak_256(float *out) {
+    __m256 sum[BENCH_CHAINS], x = _mm256_set1_ps(out[0]), y = _mm256_set1_ps(out[1]);
+#pragma GCC unroll 12
+    for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = _mm256_set1_ps((float)i);
+    for (int n = 0; n < BENCH_PEAK_STEPS; n++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = _mm256_fmadd_ps(x, y, sum[i]);
+    }
+#pragma GCC unroll 12
+    for (int i = 1; i < BENCH_CHAINS; i++) sum[0] = _mm256_add_ps(sum[0], sum[i]);
+    _mm256_storeu_ps(out, sum[0]);
+}
+__attribute__((target("avx512f"), noinline)) static void bench_peak_512(float *out) {
+    __m512 sum[BENCH_CHAINS], x = _mm512_set1_ps(out[0]), y = _mm512_set1_ps(out[1]);
+#pragma GCC unroll 12
+    for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = _mm512_set1_ps((float)i);
+    for (int n = 0; n < BENCH_PEAK_STEPS; n++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = _mm512_fmadd_ps(x, y, sum[i]);
+    }
+#pragma GCC unroll 12
+    for (int i = 1; i < BENCH_CHAINS; i++) sum[0] = _mm512_add_ps(sum[0], sum[i]);
+    _mm512_storeu_ps(out, sum[0]);
+}
+#elif defined(__aarch64__)
+__attribute__((noinline)) static void bench_peak_neon(float *out) {
+    float32x4_t sum[BENCH_CHAINS], x = vdupq_n_f32(out[0]), y = vdupq_n_f32(out[1]);
+#pragma GCC unroll 12
+    for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = vdupq_n_f32((float)i);
+    for (int n = 0; n < BENCH_PEAK_STEPS; n++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = vfmaq_f32(sum[i], x, y);
+    }
+#pragma GCC unroll 12
+    for (int i = 1; i < BENCH_CHAINS; i++) sum[0] = vaddq_f32(sum[0], sum[i]);
+    vst1q_f32(out, sum[0]);
+}
+#endif
+
+/* f32 GFLOP/s of multiply-adds of the width that a set uses; 0: not known for this set. */
+static double bench_peak(const char *isa) {
+    float out[16] = {1, 1e-9f};
+    double seconds = 0, lanes = 0;
+#if defined(__x86_64__)
+    if (strcmp(isa, "avx512") == 0) {
+        lanes = 16;
+        BENCH_BEST(seconds, bench_peak_512(out));
+    } else if (strcmp(isa, "avx2") == 0) {
+        lanes = 8;
+        BENCH_BEST(seconds, bench_peak_256(out));
+    }
+#elif defined(__aarch64__)
+    if (strcmp(isa, "neon") == 0) {
+        lanes = 4;
+        BENCH_BEST(seconds, bench_peak_neon(out));
+    }
+#endif
+    (void)isa;
+    return lanes > 0 ? 2 * lanes * BENCH_CHAINS * BENCH_PEAK_STEPS / seconds * 1e-9 : 0;
+}
+
+/* Cycles per second: a chain of additions takes one cycle each. */
+__attribute__((noinline)) static uint64_t bench_chain(uint64_t x) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 4096; i++) {
+        x += 7;
+        __asm__ volatile("" : "+r"(x));
+    }
+    return x;
+}
+static double bench_hertz(void) {
+    double seconds;
+    uint64_t x = 1;
+    BENCH_BEST(seconds, x = bench_chain(x));
+    return 4096 / seconds;
+}
+
+/* ---- Kernels ---------------------------------------------------------------------------------------------------- */
+
+enum { BENCH_REALS = 1 << 17 };
+typedef struct bench_data {
+    void *a, *b, *c;
+} bench_data;
+
+static void bench_fill(const fxa__cpu_kernels *k, void *p, double low, double high) {
+    uint64_t state = 1;
+    for (int i = 0; i < BENCH_REALS; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        double x = low + (high - low) * (double)(state >> 11) * 0x1p-53;
+        if (k->real_size == sizeof(float)) ((float *)p)[i] = (float)x;
+        else ((double *)p)[i] = x;
+    }
+}
+
+static void bench_gemm(const fxa__cpu_kernels *k, bench_data *data, double peak) {
+    static const int sizes[] = {64, 128, 256};
+    for (int i = 0; i < 3; i++) {
+        int64_t depth = sizes[i], m = 2 * k->mr, n = 256;
+        double seconds;
+        BENCH_BEST(seconds, k->gemm(m, n, depth, data->a, depth, 1, data->b, depth * k->nr, data->c, n, NULL));
+        double rate = 2.0 * (double)(m * n * depth) / seconds * 1e-9;
+        printf("  gemm %2" PRId64 " x %" PRId64 ", k %3" PRId64 "      %7.1f GFLOP/s", m, n, depth, rate);
+        if (peak > 0) printf("  %5.1f %% of peak", 100 * rate / peak);
+        printf("\n");
+    }
+}
+
+static void bench_line(const char *label, double seconds, double elements, double hertz) {
+    printf("  %-22s  %7.3f cycles per element\n", label, seconds * hertz / elements);
+}
+
+static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
+    enum { N = 256 };
+    double seconds, sink = 0;
+    bench_fill(k, data->a, -8, 0);
+    BENCH_BEST(seconds, sink += k->row_max(data->a, N));
+    bench_line("row_max 256", seconds, N, hertz);
+    BENCH_BEST(seconds, sink += k->row_exp(data->a, N, 2));
+    bench_line("row_exp 256", seconds, N, hertz);
+    BENCH_BEST(seconds, k->row_scale(data->a, N, 1));
+    bench_line("row_scale 256", seconds, N, hertz);
+    BENCH_BEST(seconds, k->row_grad(data->c, data->a, data->b, 0.5, N));
+    bench_line("row_grad 256", seconds, N, hertz);
+    BENCH_BEST(seconds, sink += k->row_dot(data->a, data->b, N));
+    bench_line("row_dot 256", seconds, N, hertz);
+    BENCH_BEST(seconds, k->pack_t(data->c, data->a, 64, 256, 64));
+    bench_line("pack_t 256 x 64", seconds, 256 * 64, hertz);
+    BENCH_BEST(seconds, k->pack_n(data->c, data->a, 64, 256, 64));
+    bench_line("pack_n 256 x 64", seconds, 256 * 64, hertz);
+    if (sink == 12345) printf("\n");
+}
+
+static void bench_storage(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
+    static const uint32_t dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
+    enum { N = 256, ROWS = 256, D = 128 };
+    for (int i = 0; i < 4; i++) {
+        double seconds;
+        char label[64];
+        if ((dtypes[i] == FXA_F64) != (k->real_size == 8)) continue;
+        const char *dtype = fxa_dtype_name((fxa_dtype)dtypes[i]);
+        bench_fill(k, data->a, -1, 1);
+        k->store(data->b, dtypes[i], 1, data->a, ROWS * D, false);
+        BENCH_BEST(seconds, (void)k->load(data->c, data->b, dtypes[i], 1, N));
+        (void)snprintf(label, sizeof label, "load 256 %s", dtype);
+        bench_line(label, seconds, N, hertz);
+        BENCH_BEST(seconds, k->store(data->c, dtypes[i], 1, data->a, N, false));
+        (void)snprintf(label, sizeof label, "store 256 %s", dtype);
+        bench_line(label, seconds, N, hertz);
+        BENCH_BEST(seconds, k->dots(data->c, data->a, data->b, dtypes[i], D, ROWS, D));
+        (void)snprintf(label, sizeof label, "dots 256 x 128 %s", dtype);
+        bench_line(label, seconds, ROWS * D, hertz);
+        BENCH_BEST(seconds, k->sums(data->c, data->a, data->b, dtypes[i], D, ROWS, D));
+        (void)snprintf(label, sizeof label, "sums 256 x 128 %s", dtype);
+        bench_line(label, seconds, ROWS * D, hertz);
+    }
+}
+
+int main(int argc, char **argv) {
+    bench_data data;
+    void **parts[] = {&data.a, &data.b, &data.c};
+    for (int i = 0; i < 3; i++)
+        if (posix_memalign(parts[i], 64, BENCH_REALS * sizeof(double)) != 0) return 1;
+    const fxa__cpu_kernels *k;
+    bool usable;
+    double hertz = bench_hertz();
+    printf("%.2f GHz\n", hertz * 1e-9);
+    for (size_t i = 0; (k = fxa__cpu_set(i, sizeof(float), &usable)) != NULL; i++) {
+        if (!usable || (argc > 1 && strcmp(argv[1], k->isa) != 0)) continue;
+        for (size_t size = sizeof(float); size <= sizeof(double); size += sizeof(float)) {
+            k = fxa__cpu_set(i, size, &usable);
+            double peak = bench_peak(k->isa) * sizeof(float) / (double)size;
+            printf("%s %s: %d x %d", k->isa, size == sizeof(float) ? "f32" : "f64", k->mr, k->nr);
+            if (peak > 0) printf(", peak %.1f GFLOP/s", peak);
+            printf("\n");
+            bench_fill(k, data.a, -1, 1);
+            bench_fill(k, data.b, -1, 1);
+            bench_gemm(k, &data, peak);
+            bench_rows(k, &data, hertz);
+            bench_storage(k, &data, hertz);
+        }
+    }
+    for (int i = 0; i < 3; i++) free(*parts[i]);
+    return 0;
+}
