@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tapes as objects: made from a program, asked, destroyed.
+ */
+#include "tape_code.h"
+
+/* Leaves scores as they are: the score is the input, and no conjunct of a mask was left. */
+static bool tape_find_identity(const fxa__tape_graph *g) {
+    if (g->n_roots != 1 || g->roots[0].kind != FXA__OUT_SCORE) return false;
+    const fxa__tape_node *n = &g->nodes[g->roots[0].node];
+    return n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
+}
+
+fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags, const fxa__cpu_kernels *kernels,
+                            fxa__tape **out, fxa_error *err) {
+    fxa__tape_graph g;
+    fxa__tape *tape = fxa__alloc(host, sizeof *tape);
+    bool made = fxa__tape_graph_make(&g, host, program, flags) && tape;
+    *out = NULL;
+    if (made) {
+        tape->host = fxa__host_retain(host);
+        tape->kernels = kernels;
+        tape->identity = tape_find_identity(&g);
+        fxa__tape_graph_count(&g);
+        if (kernels->real_size == sizeof(float)) fxa__tape_peephole(&g);
+        made = fxa__tape_lower(&g, tape);
+    }
+    fxa__tape_graph_free(&g);
+    if (made) {
+        *out = tape;
+        return fxa__ok(err);
+    }
+    if (tape && tape->host) fxa__tape_destroy(tape);
+    else fxa__free(host, tape, sizeof *tape);
+    return fxa__fail_memory(err, "a score program's tape");
+}
+
+void fxa__tape_destroy(fxa__tape *tape) {
+    if (!tape) return;
+    fxa__host *host = tape->host;
+    for (int i = 0; i < TAPE_LEVELS; i++) {
+        fxa__tape_level *l = &tape->level[i];
+        fxa__free(host, l->ins, l->ins_capacity * sizeof *l->ins);
+        fxa__free(host, l->places, l->places_capacity * sizeof *l->places);
+    }
+    fxa__free(host, tape->accesses, tape->accesses_capacity * sizeof *tape->accesses);
+    fxa__free(host, tape->ranges, tape->ranges_capacity * sizeof *tape->ranges);
+    fxa__free(host, tape->leaves, tape->leaves_capacity * sizeof *tape->leaves);
+    fxa__free(host, tape->tests, tape->tests_capacity * sizeof *tape->tests);
+    fxa__free(host, tape, sizeof *tape);
+    fxa__host_release(host);
+}
+
+size_t fxa__tape_bytes(const fxa__tape *tape) {
+    size_t bytes = sizeof *tape;
+    for (int i = 0; i < TAPE_LEVELS; i++)
+        bytes += tape->level[i].ins_capacity * sizeof(fxa__tape_ins) +
+                 tape->level[i].places_capacity * sizeof(fxa__tape_place);
+    bytes += tape->accesses_capacity * sizeof *tape->accesses + tape->ranges_capacity * sizeof *tape->ranges;
+    return bytes + tape->leaves_capacity * sizeof *tape->leaves + tape->tests_capacity * sizeof *tape->tests;
+}
+
+bool fxa__tape_is_identity(const fxa__tape *tape) { return tape->identity; }

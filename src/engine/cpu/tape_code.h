@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tape as it is stored, and the graph that it is made from.
+ *
+ *   tape.c           create, destroy, queries: program -> graph -> tape
+ *   tape_graph.c     the graph: levels of nodes, k plus something, roots
+ *   tape_peephole.c  several nodes as one operation
+ *   tape_lower.c     nodes of each level in order, with registers, as instructions
+ *   tape_run.c       the levels at run time
+ *   tape_access.c    elements of captured tensors: loads and sums
+ *
+ * The level of a value says what it depends on. ROW and COLUMN are bits, and the level of a result is the union of those
+ * of its operands: UNIFORM values are one per batch entry, ROW values one per row of a tile (kept in a row over the tile's
+ * rows), COLUMN values one per key of a block, FULL values one per pair. A value of a lower level is a row or one value to a
+ * higher one: a COLUMN value is a row to FULL operations, all others are one value.
+ */
+#ifndef FXA_ENGINE_CPU_TAPE_CODE_H
+#define FXA_ENGINE_CPU_TAPE_CODE_H
+
+#include "tape.h"
+#include "tape_ops.h"
+
+enum { TAPE_UNIFORM = 0, TAPE_ROW = 1, TAPE_COLUMN = 2, TAPE_FULL = 3, TAPE_LEVELS = 4 };
+/* Where a value lives: in a register of a level, or in a row of the caller's. */
+enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
+
+/* ---- The tape -------------------------------------------------------------------------------------------------------- */
+
+typedef struct fxa__tape_place {
+    uint8_t space;
+    uint8_t real; /* elements are reals, else ints */
+    int32_t reg;
+} fxa__tape_place;
+
+typedef struct fxa__tape_ins {
+    int32_t op;           /* fxa__tape_opcode */
+    int32_t dst, a, b, c; /* places of the level; 0 where there is none */
+    int32_t aux;          /* LOAD, SCATTER: access; RANGE: range; SUM: param */
+} fxa__tape_ins;
+
+/* An element of a tensor for each column. With an axis >= 0, index[axis] is one value, and the index along that axis is
+ * sign * k + that value, bounded by lo and hi where they are places; all other indices are one value too. Such elements lie
+ * evenly spaced when the keys do. */
+typedef struct fxa__tape_access {
+    int32_t tensor;
+    int32_t index[FXA_MAX_RANK]; /* places */
+    int32_t lo, hi;              /* places, -1: none */
+    uint8_t rank, type;
+    uint8_t rows;                /* bit i: index i is a row */
+    uint8_t value_row, guard;    /* SCATTER: the value is a row; pairs with dscore 0 must be left out by hand */
+    int8_t axis, sign;
+} fxa__tape_access;
+
+/* Columns where `sign * k + offset` is below (or at) the bound, or with `above` the bound below (or at) it. */
+typedef struct fxa__tape_range {
+    int32_t offset, bound; /* places of one int each */
+    int8_t sign;
+    uint8_t above, strict;
+} fxa__tape_range;
+
+/* A register that holds an input, a param or a constant. */
+typedef struct fxa__tape_leaf {
+    uint8_t op, type, level;
+    int32_t imm, reg;
+    double f;
+} fxa__tape_leaf;
+
+typedef struct fxa__tape_level {
+    fxa__tape_ins *ins;
+    fxa__tape_place *places;
+    size_t n_ins, n_places, ins_capacity, places_capacity;
+    int32_t n_regs;
+} fxa__tape_level;
+
+struct fxa__tape {
+    fxa__host *host;
+    const fxa__cpu_kernels *kernels;
+    bool identity, writes; /* writes: there is an out */
+    fxa__tape_level level[TAPE_LEVELS];
+    fxa__tape_access *accesses;
+    fxa__tape_range *ranges;
+    fxa__tape_leaf *leaves;
+    int32_t *tests; /* places of FULL: bools, one value each; a row where one is false is masked whole */
+    size_t n_accesses, n_ranges, n_leaves, n_tests;
+    size_t accesses_capacity, ranges_capacity, leaves_capacity, tests_capacity;
+};
+
+/* ---- The graph ------------------------------------------------------------------------------------------------------- */
+
+enum { TAPE_ARGS = FXA_MAX_RANK + 2, TAPE_PINNED = INT32_MAX };
+
+typedef struct fxa__tape_node {
+    uint8_t op; /* fxa_op, or one of tape_ops.h */
+    uint8_t type, level, n_args;
+    bool needed;
+    bool zero;        /* exactly 0 where dscore is */
+    int8_t sign;      /* 1, -1: the value is sign * k + offset, as wrapping ints; 0: it is not known to be */
+    int8_t axis;      /* LOAD: see fxa__tape_access; -1: none. Args are then the indices, and lo and hi when bounded */
+    int8_t axis_sign;
+    int32_t offset;   /* node of a lower level */
+    int32_t imm;
+    int32_t arg[TAPE_ARGS];
+    double f;
+    int32_t uses; /* by roots and needed nodes */
+    int32_t last; /* the last node of its own level that reads it; TAPE_PINNED: a later level or a root does */
+    int32_t reg;
+} fxa__tape_node;
+
+/* Something that a tape is run for. */
+typedef struct fxa__tape_root {
+    uint32_t kind;  /* fxa__out_kind; MASK: one conjunct */
+    int32_t slot;   /* DPARAM, DLOAD */
+    int32_t node;   /* DLOAD: the value; -1: none */
+    int32_t access; /* a node that is no value: DLOAD: a LOAD, for its indices; MASK: a WITHIN instead of `node`; else -1 */
+} fxa__tape_root;
+
+typedef struct fxa__tape_graph {
+    fxa__host *host;
+    const fxa_program *program;
+    fxa__tape_node *nodes;
+    fxa__tape_root *roots;
+    size_t n_nodes, n_roots, nodes_capacity, roots_capacity;
+    bool failed; /* out of memory */
+} fxa__tape_graph;
+
+bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program *program, uint32_t flags);
+void fxa__tape_graph_free(fxa__tape_graph *g);
+/* Appends a copy; -1 when memory ran out. */
+int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
+/* Which nodes the roots need, and how often each is used. */
+void fxa__tape_graph_count(fxa__tape_graph *g);
+/* One operand of a node at `level` is a row, not one value. */
+static inline bool fxa__tape_is_row(int level, int operand_level) {
+    return operand_level == level || (level == TAPE_FULL && operand_level == TAPE_COLUMN);
+}
+
+void fxa__tape_peephole(fxa__tape_graph *g);
+bool fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape);
+
+/* ---- Run ---------------------------------------------------------------------------------------------------------------- */
+
+/* The head of scratch; filled by fxa__tape_batch. */
+typedef struct fxa__tape_state {
+    char *base[TAPE_LEVELS];   /* registers */
+    size_t pitch[TAPE_LEVELS]; /* bytes from one to the next */
+    char *spare[3];            /* score, dscore, out for rows that are no whole number of steps */
+    void **at;                 /* places of the level that runs */
+    int32_t *k;                /* keys of the block */
+    int64_t step;              /* k[i] = k[0] + i * step, step > 0; 0: anything */
+} fxa__tape_state;
+
+/* The places of a row or level that runs. */
+typedef struct fxa__tape_at {
+    const fxa__tape_run *run;
+    const fxa__tape_state *state;
+    void *const *at;
+    int64_t first, n;
+} fxa__tape_at;
+
+void fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);
+void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
+/* out = -inf outside of the range. */
+void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out);
+
+#endif

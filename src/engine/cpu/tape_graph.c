@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a program to the graph that a tape is made of: the program's nodes with their levels, ints that are k plus
+ * something of a lower level, loads along such ints, and the roots. Nodes that this makes are appended; they are of a
+ * lower level than whatever uses them, so inside a level operands still come before users.
+ */
+#include "tape_code.h"
+
+#include "../../base/num.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { GRAPH_MAX_CONJUNCTS = 64 };
+
+int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node) {
+    fxa__tape_node copy = *node; /* may lie in the array that grows */
+    if (g->failed || g->n_nodes >= INT32_MAX - 1 ||
+        !fxa__grow(g->host, &g->nodes, &g->nodes_capacity, g->n_nodes + 1, sizeof *g->nodes)) {
+        g->failed = true;
+        return -1;
+    }
+    g->nodes[g->n_nodes] = copy;
+    return (int32_t)g->n_nodes++;
+}
+
+static void graph_add_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access) {
+    if (g->failed || !fxa__grow(g->host, &g->roots, &g->roots_capacity, g->n_roots + 1, sizeof *g->roots)) {
+        g->failed = true;
+        return;
+    }
+    g->roots[g->n_roots++] = (fxa__tape_root){.kind = kind, .slot = slot, .node = node, .access = access};
+}
+
+static int32_t graph_binary(fxa__tape_graph *g, uint32_t op, int32_t a, int32_t b) {
+    fxa__tape_node n = {.op = (uint8_t)op, .type = FXA_INT, .n_args = 2, .axis = -1, .arg = {a, b}};
+    if (g->failed) return -1;
+    n.level = g->nodes[a].level | g->nodes[b].level;
+    return fxa__tape_graph_add(g, &n);
+}
+
+static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
+    fxa__tape_node n = {.op = FXA_OP_CONST, .type = FXA_INT, .axis = -1, .imm = value};
+    return fxa__tape_graph_add(g, &n);
+}
+
+/* ---- Levels, k plus something ------------------------------------------------------------------------------------------ */
+
+static uint8_t graph_input_level(int32_t input) {
+    switch (input) {
+    case FXA_INPUT_SCORE:
+    case FXA_INPUT_DSCORE: return TAPE_FULL;
+    case FXA_INPUT_H:
+    case FXA_INPUT_Q: return TAPE_ROW;
+    case FXA_INPUT_K: return TAPE_COLUMN;
+    default: return TAPE_UNIFORM;
+    }
+}
+
+static bool graph_is_zero(const fxa__tape_node *n) { return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && n->f == 0; }
+
+/* Zero where dscore is: mulz and what cannot lose it. */
+static bool graph_keeps_zero(const fxa__tape_graph *g, const fxa__tape_node *n) {
+    const fxa__tape_node *x = g->nodes;
+    if (n->type != FXA_FLOAT) return false;
+    switch (n->op) {
+    case FXA_OP_CONST: return graph_is_zero(n);
+    case FXA_OP_INPUT: return n->imm == FXA_INPUT_DSCORE;
+    case FXA_OP_NEG:
+    case FXA_OP_ABS:
+    case FXA_OP_MULZ:
+    case FXA_OP_DIVZ: return x[n->arg[0]].zero;
+    case FXA_OP_ADD:
+    case FXA_OP_SUB: return x[n->arg[0]].zero && x[n->arg[1]].zero;
+    case FXA_OP_SELECT: return x[n->arg[1]].zero && x[n->arg[2]].zero;
+    default: return false;
+    }
+}
+
+/* An int is sign * k + offset when it is k itself, or one such plus, minus or taken from a value that k does not change. */
+static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
+    fxa__tape_node n = g->nodes[i];
+    int32_t zero = n.op == FXA_OP_INPUT && n.imm == FXA_INPUT_K ? graph_int(g, 0) : -1;
+    if (g->failed || n.type != FXA_INT) return;
+    if (zero >= 0) {
+        n.sign = 1;
+        n.offset = zero;
+    } else if (n.op == FXA_OP_NEG && g->nodes[n.arg[0]].sign) {
+        fxa__tape_node negated = {.op = FXA_OP_NEG, .type = FXA_INT, .n_args = 1, .axis = -1};
+        negated.arg[0] = g->nodes[n.arg[0]].offset;
+        negated.level = g->nodes[negated.arg[0]].level;
+        n.sign = (int8_t)-g->nodes[n.arg[0]].sign;
+        n.offset = fxa__tape_graph_add(g, &negated);
+    } else if (n.op == FXA_OP_ADD || n.op == FXA_OP_SUB) {
+        const fxa__tape_node a = g->nodes[n.arg[0]], b = g->nodes[n.arg[1]];
+        if (a.sign && !(b.level & TAPE_COLUMN)) {
+            n.sign = a.sign;
+            n.offset = graph_binary(g, n.op, a.offset, n.arg[1]);
+        } else if (b.sign && !(a.level & TAPE_COLUMN)) {
+            n.sign = n.op == FXA_OP_SUB ? (int8_t)-b.sign : b.sign;
+            n.offset = graph_binary(g, n.op, n.arg[0], b.offset);
+        }
+    }
+    if (!g->failed) g->nodes[i] = n;
+}
+
+/* Along an axis whose index is k plus something, perhaps bounded, while all others stay: the elements are evenly spaced. */
+static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
+    int axis = -1;
+    load->axis = -1;
+    for (int i = 0; i < load->n_args; i++) {
+        if (!(g->nodes[load->arg[i]].level & TAPE_COLUMN)) continue;
+        if (axis >= 0) return;
+        axis = i;
+    }
+    if (axis < 0) return;
+    const fxa__tape_node *index = &g->nodes[load->arg[axis]];
+    if (index->op == FXA_OP_CLAMP && g->nodes[index->arg[0]].sign && !(g->nodes[index->arg[1]].level & TAPE_COLUMN) &&
+        !(g->nodes[index->arg[2]].level & TAPE_COLUMN)) {
+        load->arg[load->n_args++] = index->arg[1];
+        load->arg[load->n_args++] = index->arg[2];
+        index = &g->nodes[index->arg[0]];
+    }
+    if (!index->sign) return;
+    load->axis = (int8_t)axis;
+    load->axis_sign = index->sign;
+    load->arg[axis] = index->offset;
+}
+
+/* ---- Import ---------------------------------------------------------------------------------------------------------------- */
+
+/* The node that stands for program node i: int() of an int or bool is what it is given. */
+static int32_t graph_same(const fxa_program *p, int32_t i) {
+    while (p->nodes[i].op == FXA_OP_INT && p->nodes[p->nodes[i].arg[0]].type != FXA_FLOAT) i = p->nodes[i].arg[0];
+    return i;
+}
+
+static void graph_import(fxa__tape_graph *g, int32_t i) {
+    const fxa__node *from = &g->program->nodes[i];
+    fxa__tape_node *n = &g->nodes[i];
+    *n = (fxa__tape_node){.op = from->op, .type = from->type, .n_args = from->n_args, .axis = -1, .imm = from->imm};
+    n->f = from->f;
+    if (n->op == FXA_OP_INPUT) n->level = graph_input_level(n->imm);
+    if (n->op == FXA_OP_NOT && n->type == FXA_BOOL) n->op = FXA__TAPE_NOT_BOOL;
+    for (int k = 0; k < n->n_args; k++) {
+        n->arg[k] = graph_same(g->program, from->arg[k]);
+        n->level |= g->nodes[n->arg[k]].level;
+    }
+    n->zero = graph_keeps_zero(g, n);
+    if (n->op == FXA_OP_LOAD) graph_find_axis(g, n);
+    else graph_find_affine(g, i);
+}
+
+/* ---- Roots ------------------------------------------------------------------------------------------------------------------- */
+
+/* A comparison of k plus something with a value that k does not change leaves a range of columns. */
+static bool graph_add_range(fxa__tape_graph *g, const fxa__tape_node *n) {
+    if (n->op != FXA_OP_LT && n->op != FXA_OP_LE) return false;
+    const fxa__tape_node *a = &g->nodes[n->arg[0]], *b = &g->nodes[n->arg[1]];
+    bool above = b->sign != 0;
+    const fxa__tape_node *line = above ? b : a, *bound = above ? a : b;
+    if (!line->sign || (bound->level & TAPE_COLUMN)) return false;
+    fxa__tape_node range = {.op = FXA__TAPE_WITHIN, .type = FXA_BOOL, .level = TAPE_FULL, .n_args = 2, .axis = -1};
+    range.arg[0] = line->offset;
+    range.arg[1] = n->arg[!above];
+    range.axis_sign = line->sign;
+    range.imm = (above ? 1 : 0) | (n->op == FXA_OP_LT ? 2 : 0);
+    graph_add_root(g, FXA__OUT_MASK, -1, -1, fxa__tape_graph_add(g, &range));
+    return true;
+}
+
+/* The mask as conjuncts, each a root; one that is constantly true is none. */
+static void graph_add_mask(fxa__tape_graph *g, int32_t mask) {
+    int32_t stack[GRAPH_MAX_CONJUNCTS], depth = 0;
+    stack[depth++] = mask;
+    while (depth > 0) {
+        int32_t i = stack[--depth];
+        fxa__tape_node n = g->nodes[i];
+        if (n.op == FXA_OP_AND && depth + 2 <= GRAPH_MAX_CONJUNCTS) {
+            stack[depth++] = n.arg[1];
+            stack[depth++] = n.arg[0];
+        } else if ((n.op != FXA_OP_CONST || n.imm == 0) && !graph_add_range(g, &n)) {
+            graph_add_root(g, FXA__OUT_MASK, -1, i, -1);
+        }
+    }
+}
+
+static void graph_add_grad(fxa__tape_graph *g, const fxa__output *out) {
+    if (out->kind == FXA__OUT_DPARAM) {
+        graph_add_root(g, out->kind, out->slot, graph_same(g->program, out->value), -1);
+        return;
+    }
+    fxa__tape_node target = {.op = FXA_OP_LOAD, .type = FXA_FLOAT, .imm = out->slot, .n_args = (uint8_t)out->n_index};
+    for (int i = 0; i < out->n_index; i++) {
+        target.arg[i] = graph_same(g->program, out->index[i]);
+        target.level |= g->nodes[target.arg[i]].level;
+    }
+    graph_find_axis(g, &target);
+    graph_add_root(g, out->kind, out->slot, graph_same(g->program, out->value), fxa__tape_graph_add(g, &target));
+}
+
+static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
+    for (int32_t i = 0; i < g->program->n_outputs && !g->failed; i++) {
+        const fxa__output *out = &g->program->outputs[i];
+        int32_t value = graph_same(g->program, out->value);
+        switch (out->kind) {
+        case FXA__OUT_SCORE: graph_add_root(g, out->kind, -1, value, -1); break;
+        case FXA__OUT_MASK:
+            if (flags & FXA__TAPE_MASK) graph_add_mask(g, value);
+            break;
+        case FXA__OUT_DSCORE:
+            if (!(flags & FXA__TAPE_NO_DSCORE)) graph_add_root(g, out->kind, -1, value, -1);
+            break;
+        default:
+            if (flags & (FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE)) graph_add_grad(g, out);
+        }
+    }
+}
+
+bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program *program, uint32_t flags) {
+    *g = (fxa__tape_graph){.host = host, .program = program};
+    size_t n = (size_t)program->n_nodes;
+    if (!fxa__grow(host, &g->nodes, &g->nodes_capacity, n, sizeof *g->nodes)) return false;
+    g->n_nodes = n;
+    for (int32_t i = 0; i < program->n_nodes && !g->failed; i++) graph_import(g, i);
+    graph_add_roots(g, flags);
+    return !g->failed;
+}
+
+void fxa__tape_graph_free(fxa__tape_graph *g) {
+    fxa__free(g->host, g->nodes, g->nodes_capacity * sizeof *g->nodes);
+    fxa__free(g->host, g->roots, g->roots_capacity * sizeof *g->roots);
+}
+
+/* ---- Uses ----------------------------------------------------------------------------------------------------------------------- */
+
+static void graph_need_args(fxa__tape_graph *g, const fxa__tape_node *n) {
+    for (int k = 0; k < n->n_args; k++) g->nodes[n->arg[k]].needed = true;
+}
+
+static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
+    for (size_t i = end; i-- > begin;)
+        if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
+}
+
+/* The program's nodes use appended ones, and those use nodes of the program below COLUMN, which use no appended ones. */
+static void graph_need(fxa__tape_graph *g) {
+    size_t appended = (size_t)g->program->n_nodes;
+    for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;
+    for (size_t i = 0; i < g->n_roots; i++) {
+        if (g->roots[i].node >= 0) g->nodes[g->roots[i].node].needed = true;
+        if (g->roots[i].access >= 0) graph_need_args(g, &g->nodes[g->roots[i].access]);
+    }
+    graph_need_between(g, 0, appended);
+    graph_need_between(g, appended, g->n_nodes);
+    graph_need_between(g, 0, appended);
+}
+
+static void graph_use_args(fxa__tape_graph *g, const fxa__tape_node *n) {
+    for (int k = 0; k < n->n_args; k++) g->nodes[n->arg[k]].uses++;
+}
+
+void fxa__tape_graph_count(fxa__tape_graph *g) {
+    graph_need(g);
+    for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].uses = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].needed) graph_use_args(g, &g->nodes[i]);
+    for (size_t i = 0; i < g->n_roots; i++) {
+        if (g->roots[i].node >= 0) g->nodes[g->roots[i].node].uses++;
+        if (g->roots[i].access >= 0) graph_use_args(g, &g->nodes[g->roots[i].access]);
+    }
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tape at run time: memory laid out in the caller's scratch, then one level after the other. Rows are worked on in whole
+ * steps; a caller's row that is none is copied to a spare row first, where a dscore past its end is 0, so that what lies there
+ * adds nothing to sums.
+ */
+#include "tape_code.h"
+
+#include "../../base/num.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Layout -------------------------------------------------------------------------------------------------------------- */
+
+static bool run_take(size_t *bytes, size_t count, size_t size, size_t *offset) {
+    size_t part;
+    if (!fxa__mul_size(count, size, &part) || !fxa__add_size(part, FXA__CPU_PAD - 1, &part)) return false;
+    *offset = *bytes;
+    return fxa__add_size(*bytes, part / FXA__CPU_PAD * FXA__CPU_PAD, bytes);
+}
+
+/* Bytes of a row of n elements, with room for a whole step after any element of it. */
+static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
+    if (n < 0 || n > INT64_MAX / 64) return false;
+    return fxa__mul_size((size_t)((n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP + 1) * FXA__TAPE_STEP, real_size, pitch);
+}
+
+/* The one layout: *bytes is what it takes, and with a base the pointers of s are set. */
+static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, char *base, fxa__tape_state *s,
+                       size_t *bytes) {
+    const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns};
+    size_t at[TAPE_LEVELS + 3], places = 0, offset_at, offset_k, head;
+    *bytes = 0;
+    if (!run_take(bytes, 1, sizeof *s, &head)) return false;
+    for (int i = 0; i < TAPE_LEVELS; i++) {
+        if (t->level[i].n_places > places) places = t->level[i].n_places;
+        if (!run_pitch(n[i], t->kernels->real_size, &s->pitch[i])) return false;
+        if (!run_take(bytes, (size_t)t->level[i].n_regs, s->pitch[i], &at[i])) return false;
+    }
+    for (int i = 0; i < 3; i++)
+        if (!run_take(bytes, 1, s->pitch[TAPE_FULL], &at[TAPE_LEVELS + i])) return false;
+    if (!run_take(bytes, places, sizeof(void *), &offset_at)) return false;
+    if (!run_take(bytes, (size_t)max_columns, sizeof(int32_t), &offset_k)) return false;
+    for (int i = 0; base && i < TAPE_LEVELS; i++) s->base[i] = base + at[i];
+    for (int i = 0; base && i < 3; i++) s->spare[i] = base + at[TAPE_LEVELS + i];
+    s->at = base ? (void **)(void *)(base + offset_at) : NULL;
+    s->k = base ? (int32_t *)(void *)(base + offset_k) : NULL;
+    return true;
+}
+
+bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes) {
+    fxa__tape_state s;
+    return run_layout(tape, max_rows, max_columns, NULL, &s, bytes);
+}
+
+/* ---- Instructions ---------------------------------------------------------------------------------------------------------- */
+
+static int64_t run_steps(int64_t n) { return (n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP; }
+
+static void run_sum(const fxa__tape_at *r, const fxa__tape_ins *ins) {
+    const fxa__tape_run *run = r->run;
+    int op = ins->c ? FXA__TAPE_SUM_FF : FXA__TAPE_SUM_Ff;
+    if (run->dparams) run->tape->kernels->tape[op](run_steps(r->n), &run->dparams[ins->aux], r->at[ins->b], r->at[ins->a], NULL);
+}
+
+static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
+    const fxa__tape *t = r->run->tape;
+    switch (ins->op) {
+    case FXA__TAPE_LOAD: fxa__tape_access_load(r, &t->accesses[ins->aux], r->at[ins->dst]); break;
+    case FXA__TAPE_RANGE: fxa__tape_apply_range(r, &t->ranges[ins->aux], r->at[ins->dst]); break;
+    case FXA__TAPE_SUM: run_sum(r, ins); break;
+    default: fxa__tape_access_add(r, &t->accesses[ins->aux], r->at[ins->a], r->at[ins->b]);
+    }
+}
+
+static void run_instructions(const fxa__tape_at *r, const fxa__tape_level *level) {
+    const fxa__tape_fn *table = r->run->tape->kernels->tape;
+    int64_t n = run_steps(r->n);
+    for (size_t i = 0; i < level->n_ins; i++) {
+        const fxa__tape_ins *ins = &level->ins[i];
+        if (ins->op < FXA__TAPE_OPS) table[ins->op](n, r->at[ins->dst], r->at[ins->a], r->at[ins->b], r->at[ins->c]);
+        else run_special(r, ins);
+    }
+}
+
+/* ---- Levels below FULL -------------------------------------------------------------------------------------------------------- */
+
+static void run_level(fxa__tape_run *run, int level, int64_t n) {
+    fxa__tape_state *s = run->scratch;
+    const fxa__tape_level *l = &run->tape->level[level];
+    for (size_t i = 0; i < l->n_places; i++) {
+        const fxa__tape_place *p = &l->places[i];
+        s->at[i] = s->base[p->space] + (size_t)p->reg * s->pitch[p->space];
+    }
+    fxa__tape_at r = {.run = run, .state = s, .at = s->at, .first = 0, .n = n};
+    run_instructions(&r, l);
+}
+
+static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
+    return s->base[leaf->level] + (size_t)leaf->reg * s->pitch[leaf->level];
+}
+
+/* A constant, param or coordinate of the batch entry, in every lane of its register. */
+static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *leaf, const int32_t *coord) {
+    void *reg = run_reg(run->scratch, leaf);
+    double f = leaf->op == FXA_OP_PARAM ? run->params[leaf->imm] : leaf->f;
+    int32_t i = leaf->op == FXA_OP_PARAM ? fxa__toint(f) : leaf->op == FXA_OP_INPUT ? coord[leaf->imm] : leaf->imm;
+    for (int k = 0; k < FXA__TAPE_STEP; k++) {
+        if (leaf->type != FXA_FLOAT) ((int32_t *)reg)[k] = i;
+        else if (run->tape->kernels->real_size == sizeof(float)) ((float *)reg)[k] = (float)f;
+        else ((double *)reg)[k] = f;
+    }
+}
+
+void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len) {
+    const fxa__tape *t = run->tape;
+    const int32_t coord[FXA_INPUT_COUNT] = {[FXA_INPUT_B] = b, [FXA_INPUT_Q_LEN] = q_len, [FXA_INPUT_K_LEN] = k_len};
+    size_t bytes;
+    run_layout(t, run->max_rows, run->max_columns, run->scratch, run->scratch, &bytes);
+    for (size_t i = 0; i < t->n_leaves; i++)
+        if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
+    run_level(run, TAPE_UNIFORM, 1);
+}
+
+void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q) {
+    const fxa__tape *t = run->tape;
+    for (size_t i = 0; i < t->n_leaves; i++)
+        if (t->leaves[i].level == TAPE_ROW)
+            memcpy(run_reg(run->scratch, &t->leaves[i]), t->leaves[i].imm == FXA_INPUT_H ? h : q, (size_t)n * sizeof *h);
+    run_level(run, TAPE_ROW, n);
+}
+
+/* The step of evenly spaced ascending keys, 0 for others. One key alone may have any. */
+static int64_t run_key_step(int64_t n, const int32_t *k) {
+    int64_t step = n > 1 ? (int64_t)k[1] - k[0] : 1;
+    for (int64_t i = 1; i < n; i++)
+        if ((int64_t)k[i] - k[i - 1] != step) return 0;
+    return step > 0 ? step : 0;
+}
+
+void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k) {
+    const fxa__tape *t = run->tape;
+    fxa__tape_state *s = run->scratch;
+    run->columns = n;
+    s->step = run_key_step(n, k);
+    if (n) memcpy(s->k, k, (size_t)n * sizeof *k);
+    for (size_t i = 0; i < t->n_leaves; i++)
+        if (t->leaves[i].level == TAPE_COLUMN && n) memcpy(run_reg(s, &t->leaves[i]), k, (size_t)n * sizeof *k);
+    run_level(run, TAPE_COLUMN, n);
+}
+
+/* ---- Rows of scores -------------------------------------------------------------------------------------------------------------- */
+
+static void run_fill(void *out, size_t real_size, int64_t n, double x) {
+    for (int64_t i = 0; i < n; i++) {
+        if (real_size == sizeof(float)) ((float *)out)[i] = (float)x;
+        else ((double *)out)[i] = x;
+    }
+}
+
+/* The caller's row, or its copy when it is no whole number of steps; zeroes after its end. */
+static void *run_caller_row(const fxa__tape_at *r, int which, const void *row) {
+    size_t size = r->run->tape->kernels->real_size, n = (size_t)r->n;
+    if (r->n % FXA__TAPE_STEP == 0) return (void *)(uintptr_t)row; /* only out is written */
+    char *spare = r->state->spare[which];
+    memcpy(spare, row, n * size);
+    memset(spare + n * size, 0, ((size_t)run_steps(r->n) - n) * size);
+    return spare;
+}
+
+static void *run_place(const fxa__tape_at *r, const fxa__tape_place *p, int64_t row, const void *score,
+                       const void *dscore, void *out) {
+    const fxa__tape_state *s = r->state;
+    size_t size = p->real ? r->run->tape->kernels->real_size : sizeof(int32_t);
+    switch (p->space) {
+    case TAPE_SCORE: return run_caller_row(r, 0, score);
+    case TAPE_DSCORE: return run_caller_row(r, 1, dscore);
+    case TAPE_OUT: return r->n % FXA__TAPE_STEP ? s->spare[2] : out;
+    case TAPE_ROW: return s->base[TAPE_ROW] + (size_t)p->reg * s->pitch[TAPE_ROW] + (size_t)row * size;
+    case TAPE_COLUMN: return s->base[TAPE_COLUMN] + (size_t)p->reg * s->pitch[TAPE_COLUMN] + (size_t)r->first * size;
+    default: return s->base[p->space] + (size_t)p->reg * s->pitch[p->space];
+    }
+}
+
+void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
+                   void *out) {
+    const fxa__tape *t = run->tape;
+    const fxa__tape_level *level = &t->level[TAPE_FULL];
+    fxa__tape_state *s = run->scratch;
+    fxa__tape_at r = {.run = run, .state = s, .at = s->at, .first = first, .n = n};
+    size_t size = t->kernels->real_size;
+    if (n <= 0) return;
+    for (size_t i = 0; i < level->n_places; i++) s->at[i] = run_place(&r, &level->places[i], row, score, dscore, out);
+    for (size_t i = 0; i < t->n_tests; i++) {
+        if (*(const int32_t *)s->at[t->tests[i]]) continue;
+        run_fill(out, size, n, -INFINITY);
+        return;
+    }
+    run_instructions(&r, level);
+    if (t->writes && n % FXA__TAPE_STEP) memcpy(out, s->spare[2], (size_t)n * size);
+}
