@@ -46,7 +46,12 @@ static int main_run(cli *c, int argc, char **argv) {
         c->json = false;
         return CLI_OK;
     }
-    if (fxa_context_create(NULL, &c->ctx, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    int64_t threads = 0;
+    rc = opt_int(c, OPT_THREADS, 1, FXA_MAX_THREADS, &threads);
+    if (rc != CLI_OK) return rc;
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    config.threads = (uint32_t)threads;
+    if (fxa_context_create(&config, &c->ctx, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     return main_dispatch(c);
 }
 

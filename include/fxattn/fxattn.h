@@ -134,6 +134,7 @@ typedef struct fxa_context_config {
 /* config may be NULL. Programs and plans outlive their context. */
 FXA_API FXA_CHECKED fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err);
 FXA_API void fxa_context_destroy(fxa_context *ctx);
+FXA_API int32_t fxa_context_threads(const fxa_context *ctx); /* of one run at most, as resolved */
 
 /* ---- Values and storage types ---------------------------------------------------------------------------------- */
 

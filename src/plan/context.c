@@ -83,6 +83,8 @@ void fxa_context_destroy(fxa_context *ctx) {
     fxa__host_release(host);
 }
 
+int32_t fxa_context_threads(const fxa_context *ctx) { return ctx ? ctx->host->width : 0; }
+
 void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
     if (!out) return;
     *out = (fxa_cache_stats){0};

@@ -163,6 +163,10 @@ class Front(Cli):
         self.fails("explain", "--dtype", "f8", says="bf16")
         self.fails("bench", "--pass", "up", says="fwd, bwd")
         self.fails("bench", "--reps", "0", says="from 1")
+        self.fails("bench", "--grads", "some", says="all, qkv")
+        self.fails("bench", "--threads", "0", says="from 1 to 1024")
+        self.fails("run", "--threads", "1025", says="from 1 to 1024")
+        self.fails("bench", env={"FXA_THREADS": "many"}, says="FXA_THREADS")
         self.fails("explain", "--dropout", "1.5", says="dropout")
 
     def test_shape_errors(self):
@@ -596,6 +600,31 @@ class Bench(Cli):
                 "bench", "--score", "score * w[h]", "--tensor-size", "w:f32=1", "--reps", "1", "--shape", "s=8"
             ),
         )
+
+    def test_stands_beside_the_machine(self):
+        short = ["bench", "--reps", "3", "--shape", "s=24,d=8"]
+        one = self.run_json(*short, "--threads", "1")
+        self.assertEqual(one["threads"], 1)
+        self.assertGreater(one["peak_gflops"], one["gflops"])
+        self.assertNotIn("gbytes_per_second", one)
+        self.assertEqual(one["isa"], one["detail"].split(",")[0])
+        self.assertEqual(self.run_json(*short, env={"FXA_THREADS": "3"})["threads"], 3)
+        self.assertEqual(self.run_json(*short, "--threads", "2", env={"FXA_THREADS": "3"})["threads"], 2)
+        scalar = self.run_json(*short, "--engine", "ref", "--threads", "1", env={"FXA_CPU": "scalar"})
+        self.assertLess(scalar["peak_gflops"], one["peak_gflops"])
+
+    def test_counts_bytes_of_decode(self):
+        r = self.run_json("bench", "--reps", "2", "--shape", "b=2,h=4,hkv=2,sq=3,sk=50,d=8,dv=4", "--dtype", "f64")
+        size = 8 * 2 * (4 * 3 * (8 + 4) + 2 * 50 * (8 + 4))
+        self.assertAlmostEqual(r["gbytes_per_second"] * r["seconds"], 1e-9 * size, delta=1e-12 * size)
+        self.assertGreater(r["copy_gbytes_per_second"], r["gbytes_per_second"])
+
+    def test_gradients_that_are_wanted(self):
+        back = ["bench", "--pass", "bwd", "--reps", "1", "--shape", "h=2,s=8,d=4", "--score", "score + g * w[h]",
+                "--tensor-size", "w:f32=2", "--param", "g=1"]  # fmt: skip
+        every = self.run_json(*back)
+        self.assertEqual(self.run_json(*back, "--grads", "all")["workspace"], every["workspace"])
+        self.assertLess(self.run_json(*back, "--grads", "qkv")["workspace"], every["workspace"])
 
 
 class Run(Cli):

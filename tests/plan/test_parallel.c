@@ -116,6 +116,7 @@ static int gang_workers(const fxa_context_config *config) {
     T_STR(fxa_plan_engine(plan), "gang");
     T_OK(tiny_run(plan, &t.args, &err));
     double workers = t.o[0];
+    T_INT(fxa_context_threads(ctx), workers);
     fxa_plan_destroy(plan);
     tiny_end(&t);
     fxa_context_destroy(ctx);
