@@ -19,16 +19,20 @@ static bool case_has(const attn_case *c, uint32_t feature) { return (c->features
 
 /* ---- Sizes, lengths, offsets, pages ------------------------------------------------------------------------------ */
 
-static void case_draw_sizes(attn_case *c, uint64_t *rng) {
+static attn_shape case_draw_shape(const attn_case *c, uint64_t *rng) {
+    attn_shape s = {.b = attn_int(rng, 1, 3), .hkv = attn_int(rng, 1, 3), .window = 4};
+    s.hq = s.hkv * (case_has(c, ATTN_GQA) ? attn_int(rng, 1, 3) : 1);
+    s.sq = attn_int(rng, 1, 7);
+    s.sk = attn_int(rng, 1, 9);
+    s.d = attn_int(rng, 1, 6);
+    s.dv = case_has(c, ATTN_DIMS) ? attn_int(rng, 1, 6) : s.d;
+    return s;
+}
+
+static void case_set_sizes(attn_case *c, const attn_shape *s) {
     oracle *x = &c->x;
     fxa_problem *p = &c->problem;
-    x->b = attn_int(rng, 1, 3);
-    x->hkv = attn_int(rng, 1, 3);
-    x->hq = x->hkv * (case_has(c, ATTN_GQA) ? attn_int(rng, 1, 3) : 1);
-    x->sq = attn_int(rng, 1, 7);
-    x->sk = attn_int(rng, 1, 9);
-    x->d = attn_int(rng, 1, 6);
-    x->dv = case_has(c, ATTN_DIMS) ? attn_int(rng, 1, 6) : x->d;
+    x->b = s->b, x->hq = s->hq, x->hkv = s->hkv, x->sq = s->sq, x->sk = s->sk, x->d = s->d, x->dv = s->dv;
     p->b = x->b, p->hq = x->hq, p->hkv = x->hkv, p->sq = x->sq, p->sk = x->sk, p->d = x->d, p->dv = x->dv;
 }
 
@@ -49,22 +53,22 @@ static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t
     *(keys ? &c->problem.total_k : &c->problem.total_q) = total;
 }
 
-static void case_draw_pages(attn_case *c, uint64_t *rng) {
+static void case_draw_pages(attn_case *c, const attn_shape *s, uint64_t *rng) {
     fxa_problem *p = &c->problem;
-    p->page_size = (uint32_t)attn_int(rng, 1, 4);
-    p->n_pages = attn_int(rng, 1, 8); /* few: pages are shared, also inside one sequence */
+    p->page_size = (uint32_t)(s->page_size ? s->page_size : attn_int(rng, 1, 4));
+    p->n_pages = s->n_pages ? s->n_pages : attn_int(rng, 1, 8); /* few: pages are shared, also inside one sequence */
     int64_t n = c->x.b * ((c->x.sk + p->page_size - 1) / p->page_size);
     c->ints[FXA_SLOT_PAGES] = case_own(c, n, sizeof(int32_t));
     for (int64_t i = 0; i < n; i++) c->ints[FXA_SLOT_PAGES][i] = (int32_t)attn_int(rng, 0, p->n_pages - 1);
 }
 
-static void case_draw_geometry(attn_case *c, uint64_t *rng) {
+static void case_draw_geometry(attn_case *c, const attn_shape *s, uint64_t *rng) {
     oracle *x = &c->x;
     int64_t *q_len = case_own(c, x->b, sizeof(int64_t)), *k_len = case_own(c, x->b, sizeof(int64_t));
     int32_t *seen_q = case_own(c, x->b, sizeof(int32_t)), *seen_k = case_own(c, x->b, sizeof(int32_t));
     case_draw_lengths(c, false, q_len, rng);
     case_draw_lengths(c, true, k_len, rng);
-    if (case_has(c, ATTN_PAGED)) case_draw_pages(c, rng);
+    if (case_has(c, ATTN_PAGED)) case_draw_pages(c, s, rng);
     if (case_has(c, ATTN_LENGTHS)) c->problem.q_len = attn_int(rng, 0, 20), c->problem.k_len = attn_int(rng, 0, 20);
     for (int64_t b = 0; b < x->b; b++) {
         seen_q[b] = (int32_t)(c->problem.q_len ? c->problem.q_len : q_len[b]);
@@ -212,7 +216,7 @@ static void case_draw_sinks(attn_case *c, uint64_t *rng) {
     c->problem.dsink = attn_tensor_operand(&c->t[FXA_SLOT_DSINK]);
 }
 
-static void case_draw_softmax(attn_case *c, uint64_t *rng) {
+static void case_draw_softmax(attn_case *c, int64_t window, uint64_t *rng) {
     oracle *x = &c->x;
     fxa_problem *p = &c->problem;
     case_draw_sinks(c, rng);
@@ -227,8 +231,8 @@ static void case_draw_softmax(attn_case *c, uint64_t *rng) {
         x->causal = attn_int(rng, 0, 1);
         x->window = attn_int(rng, 0, 1) || !x->causal;
         x->bottom_right = attn_int(rng, 0, 1);
-        p->window_left = x->left = attn_int(rng, -1, 4);
-        p->window_right = x->right = attn_int(rng, -1, 4);
+        p->window_left = x->left = attn_int(rng, -1, window);
+        p->window_right = x->right = attn_int(rng, -1, window);
         p->flags |= (x->causal ? FXA_CAUSAL : 0u) | (x->window ? FXA_WINDOW : 0u);
         p->flags |= x->bottom_right ? FXA_BOTTOM_RIGHT : 0u;
     }
@@ -319,20 +323,26 @@ static void case_draw_flags(attn_case *c, uint64_t *rng) {
     if (case_has(c, ATTN_ACC) && tensors && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_TENSORS;
 }
 
-bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features, uint64_t *rng) {
+bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features,
+                          const attn_shape *shape, uint64_t *rng) {
     memset(c, 0, sizeof *c);
     c->ctx = ctx, c->engine = engine, c->features = features;
     if (case_has(c, ATTN_VARLEN)) c->features &= ~(uint32_t)(ATTN_PADDING | ATTN_PAGED);
     if (case_has(c, ATTN_SINK)) c->features &= ~(uint32_t)ATTN_SINK_ZERO;
     c->problem = (fxa_problem)FXA_PROBLEM_INIT;
-    case_draw_sizes(c, rng);
-    case_draw_geometry(c, rng);
+    attn_shape s = shape ? *shape : case_draw_shape(c, rng);
+    case_set_sizes(c, &s);
+    case_draw_geometry(c, &s, rng);
     case_draw_maps(c, rng);
     case_draw_operands(c, rng);
-    case_draw_softmax(c, rng);
+    case_draw_softmax(c, s.window, rng);
     if (!case_draw_program(c, rng)) return false;
     case_draw_flags(c, rng);
     return true;
+}
+
+bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features, uint64_t *rng) {
+    return attn_case_draw_shape(c, ctx, engine, features, NULL, rng);
 }
 
 void attn_case_free(attn_case *c) {

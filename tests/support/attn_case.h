@@ -83,8 +83,17 @@ typedef struct attn_case {
     char why[400]; /* of the last failure */
 } attn_case;
 
+/* Sizes of a case where they are not to be drawn as small ones. */
+typedef struct attn_shape {
+    int64_t b, hq, hkv, sq, sk, d, dv;
+    int64_t page_size, n_pages;
+    int64_t window; /* the widest */
+} attn_shape;
+
 /* Draws a case for an engine; false (with why) when the library refuses to parse its program. */
 bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features, uint64_t *rng);
+bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features,
+                          const attn_shape *shape, uint64_t *rng);
 void attn_case_free(attn_case *c);
 /* One line on what was drawn. */
 void attn_case_describe(const attn_case *c, char *out, size_t capacity);

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Running error of programs; see program_error.h. Every rule is: what the operands' errors do to the exact result, plus
+ * the operation's own rounding in units. Functions are given 8 units (4 ulp), as the engines promise.
+ */
+#include "program_error.h"
+
+#include <math.h>
+
+#define FUNCTION_UNITS 8
+
+program_arithmetic program_arithmetic_of(bool f64) {
+    /* In f64 both sides round: two units. */
+    program_arithmetic wide = {0x1p-52, 0, 1e300, false}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true};
+    return f64 ? wide : narrow;
+}
+
+/* Slope times error, where an exact operand adds nothing however steep. */
+static double error_through(double slope, double e) { return e == 0 ? 0 : fabs(slope) * e; }
+
+/* Whether a value known to within e lies clearly on one side of `bound`. */
+static bool error_decided(double x, double bound, double e) { return e == 0 || x != x || fabs(x - bound) > e; }
+
+static bool error_whole_decided(double x, double step, double e) { /* no jump of floor(x - step) within e */
+    double y = x - step;
+    return e == 0 || fabs(y) == INFINITY || y != y || (floor(y - e) == floor(y + e) && y - e != floor(y - e));
+}
+
+/* One operand: what its error does to the result y. INFINITY where the domain ends within it. */
+static double error_function(uint32_t op, double x, double y, double e) {
+    switch (op) {
+    case FXA_OP_SQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
+    case FXA_OP_RSQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : y * e / (2 * (x - e));
+    case FXA_OP_LOG: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (x - e);
+    case FXA_OP_LOG2: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : 1.4427 * e / (x - e);
+    case FXA_OP_EXP: return e == 0 ? 0 : y * expm1(e);
+    case FXA_OP_EXP2: return e == 0 ? 0 : y * expm1(e * 0.6932);
+    case FXA_OP_TANH: return error_through(1 - y * y + e, e);
+    case FXA_OP_SIGMOID: return error_through(fmin(0.25, y * (1 - y) + e), e);
+    case FXA_OP_ERF: return error_through(1.1284 * exp(-x * x) + e, e);
+    case FXA_OP_SIN:
+    case FXA_OP_COS: return e;
+    case FXA_OP_TAN: return e * (1 + y * y) > 0.1 ? INFINITY : error_through(1.3 * (1 + y * y), e);
+    case FXA_OP_FLOOR: return error_whole_decided(x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_CEIL: return error_whole_decided(-x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_ROUND: return error_whole_decided(x, 0.5, e) ? 0 : INFINITY;
+    case FXA_OP_TRUNC: return error_whole_decided(fabs(x), 0, e) ? 0 : INFINITY;
+    default: return e; /* NEG, ABS, FLOAT */
+    }
+}
+
+static double error_divide(double a, double b, double y, double e_a, double e_b) {
+    if (e_a == 0 && e_b == 0) return 0;
+    if (fabs(b) <= 2 * e_b || (b == 0 && fabs(a) <= e_a)) return INFINITY;
+    return b == 0 || fabs(b) == INFINITY ? 0 : (e_a + error_through(y, e_b)) / (fabs(b) - e_b);
+}
+
+static double error_power(double a, double b, double y, double e_a, double e_b, double unit) {
+    if (a == 0 || b == 0 || fabs(a) == INFINITY || fabs(b) == INFINITY) return e_a == 0 && e_b == 0 ? 0 : INFINITY;
+    if (fabs(a) <= 2 * e_a || (a < 0 && e_b != 0)) return INFINITY;
+    double by_log = error_through(b / (fabs(a) - e_a), e_a) + error_through(log(fabs(a)), e_b);
+    return fabs(y) * expm1(by_log + 2 * unit * fabs(b * log2(fabs(a))));
+}
+
+/* Float results of two operands; the quotient decides where // and % jump. */
+static double error_binary(const program_arithmetic *m, uint32_t op, double a, double b, double y, double e_a,
+                           double e_b) {
+    double quotient = a / b, e_q = error_divide(a, b, quotient, e_a, e_b);
+    bool exact = e_a == 0 && e_b == 0 && fmod(a, b) == 0;
+    switch (op) {
+    case FXA_OP_MULZ:
+        if (a == 0 && e_a == 0) return 0;
+        /* fall through */
+    case FXA_OP_MUL: return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
+    case FXA_OP_DIVZ:
+        if (a == 0 && e_a == 0) return 0;
+        /* fall through */
+    case FXA_OP_DIV: return e_q;
+    case FXA_OP_FLOORDIV: return exact || error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient)) ? 0 : INFINITY;
+    case FXA_OP_MOD:
+        if (!exact && !error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient))) return INFINITY;
+        return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* as a - b * floor(a / b) */
+    case FXA_OP_POW: return error_power(a, b, y, e_a, e_b, m->unit);
+    case FXA_OP_MIN:
+    case FXA_OP_MAX: return fmax(e_a, e_b);
+    default: return e_a + e_b; /* ADD, SUB */
+    }
+}
+
+static double error_rounding(const program_arithmetic *m, uint32_t op, double y) {
+    double units = 1;
+    if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_SELECT || (op >= FXA_OP_MIN && op <= FXA_OP_CLAMP)) units = 0;
+    else if (op >= FXA_OP_FLOOR && op <= FXA_OP_TRUNC) units = 0;
+    else if (op == FXA_OP_POW || (op >= FXA_OP_SQRT && op <= FXA_OP_TAN)) units = FUNCTION_UNITS;
+    else if (op == FXA_OP_DIV || op == FXA_OP_DIVZ) units = 2; /* or a product with the reciprocal */
+    else if (op == FXA_OP_FLOAT) units = fabs(y) > 0x1p24 && m->narrow;
+    return y == 0 ? 0 : units * (m->unit * fabs(y) + (fabs(y) < 0x1p-100 ? m->tiny : 0));
+}
+
+/* A number from outside: constant, param, element of a tensor. */
+static double error_number(const program_arithmetic *m, double x) {
+    if (!m->narrow || x != x || fabs(x) == INFINITY || x == (double)(float)x) return 0;
+    return fabs(x) > m->largest ? INFINITY : m->unit * fabs(x) + (fabs(x) < 0x1p-100 ? m->tiny : 0);
+}
+
+static double error_bools(const fxa__node *n, const fxa__val *vals, const double *error, double worst) {
+    uint32_t op = n->op;
+    double e_a = error[n->arg[0]], e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
+    int32_t a = vals[n->arg[0]].i, b = n->n_args > 1 ? vals[n->arg[1]].i : 0;
+    if (n->type == FXA_BOOL && op == FXA_OP_AND && ((e_a == 0 && !a) || (e_b == 0 && !b))) return 0;
+    if (n->type == FXA_BOOL && op == FXA_OP_OR && ((e_a == 0 && a) || (e_b == 0 && b))) return 0;
+    return worst;
+}
+
+static double error_select(const fxa_program *p, const fxa__node *n, const fxa__val *vals, const double *error) {
+    int32_t x = n->arg[1], y = n->arg[2];
+    bool is_float = p->nodes[x].type == FXA_FLOAT;
+    if (error[n->arg[0]] == 0) return error[vals[n->arg[0]].i ? x : y];
+    bool same = is_float ? vals[x].f == vals[y].f : vals[x].i == vals[y].i;
+    return same ? fmax(error[x], error[y]) : INFINITY;
+}
+
+/* A node whose operands are floats and which is no select. */
+static double error_floats(const fxa_program *p, const program_arithmetic *m, int32_t at, const fxa__val *vals,
+                           const double *error) {
+    const fxa__node *n = &p->nodes[at];
+    double a = vals[n->arg[0]].f, e_a = error[n->arg[0]], y = vals[at].f, e;
+    double b = n->n_args > 1 ? vals[n->arg[1]].f : 0, e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
+    if (n->type == FXA_BOOL) return error_decided(a, b, e_a + e_b) || a != a || b != b ? 0 : INFINITY;
+    if (n->op == FXA_OP_INT) return error_whole_decided(fabs(a), 0, e_a) ? 0 : INFINITY;
+    if (n->op == FXA_OP_MULZ && a == 0 && e_a == 0) return 0;
+    if (e_a == INFINITY || e_b == INFINITY) return INFINITY;
+    if (n->op == FXA_OP_CLAMP) e = fmax(e_a, fmax(e_b, error[n->arg[2]]));
+    else if (n->n_args == 2) e = error_binary(m, n->op, a, b, y, e_a, e_b);
+    else e = error_function(n->op, a, y, e_a);
+    if (y != y || fabs(y) == INFINITY) return e == INFINITY ? INFINITY : 0;
+    e += error_rounding(m, n->op, y);
+    return e == e && fabs(y) + e < m->largest ? e : INFINITY;
+}
+
+static double error_node(const fxa_program *p, const program_arithmetic *m, int32_t at, const fxa__env *env,
+                         const fxa__val *vals, const double *error) {
+    const fxa__node *n = &p->nodes[at];
+    double worst = 0;
+    for (int i = 0; i < n->n_args; i++) worst = fmax(worst, error[n->arg[i]]);
+    switch (n->op) {
+    case FXA_OP_CONST:
+    case FXA_OP_PARAM: return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
+    case FXA_OP_INPUT: return 0; /* score and dscore: below */
+    case FXA_OP_LOAD:
+        if (worst == INFINITY) return INFINITY;
+        return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;
+    case FXA_OP_SELECT: return error_select(p, n, vals, error);
+    default: break;
+    }
+    if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);
+    if (n->type != FXA_FLOAT) return error_bools(n, vals, error, worst);
+    return worst == INFINITY ? INFINITY : error_rounding(m, n->op, vals[at].f); /* FLOAT of an int or bool */
+}
+
+void program_error(const fxa_program *p, const program_arithmetic *a, const fxa__env *env, double e_score,
+                   double e_dscore, const fxa__val *vals, double *error) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        error[i] = error_node(p, a, i, env, vals, error);
+        if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE) error[i] = e_score;
+        if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_DSCORE) error[i] = e_dscore;
+    }
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How far a program in narrow arithmetic may be from its meaning in f64: a running error analysis, to first order, node
+ * by node. A node whose value is decided by less than its operands' error (a comparison of floats that are nearly
+ * equal, a floor near a whole number, a division by nearly 0, an overflow of the narrow type) may be anything: its
+ * error is infinite. Such an error counts only where it arrives: not in a branch that is not taken.
+ */
+#ifndef FXA_TESTS_PROGRAM_ERROR_H
+#define FXA_TESTS_PROGRAM_ERROR_H
+
+#include "program/program.h"
+
+typedef struct program_arithmetic {
+    double unit;    /* relative error of one operation: 2^-24 in f32 */
+    double tiny;    /* results below it may become 0 */
+    double largest; /* results above it may become inf */
+    bool narrow;    /* constants and loads round to f32 */
+} program_arithmetic;
+
+program_arithmetic program_arithmetic_of(bool f64);
+
+/* error[i] of every node, from vals of fxa__program_eval with the same env; of ints and bools 0 or INFINITY. */
+void program_error(const fxa_program *p, const program_arithmetic *a, const fxa__env *env, double e_score,
+                   double e_dscore, const fxa__val *vals, double *error);
+
+#endif
