@@ -8,6 +8,7 @@
 #include <string.h>
 
 static const fxa__engine *const registry_engines[] = {
+    &fxa__engine_cpu,
     &fxa__engine_ref,
 };
 

@@ -66,10 +66,20 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
     return finite;
 }
 
+bool fxa__cpu_keys_are_real(const fxa__cpu_group *g, fxa_slot slot) {
+    int64_t d;
+    const fxa_operand *t = tile_operand(&g->p->p, slot, &d);
+    return t->dtype == (g->p->f64 ? FXA_F64 : FXA_F32) && t->stride[3] == 1 && !(g->p->p.flags & FXA_PAGED);
+}
+
 bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
     const fxa__cpu_kernels *kernels = g->code->kernels;
+    int64_t d;
+    const fxa_operand *t = tile_operand(&g->p->p, slot, &d);
     char *row = x;
     bool finite = true;
+    if (t->stride[3] == 1 && t->stride[2] == d && ld == d && !(g->p->p.flags & FXA_PAGED)) /* one long row */
+        return kernels->load(x, fxa__cpu_key_place(g, slot, first).data, t->dtype, 1, n * d);
     for (int64_t i = 0; i < n; i++, row += ld * (int64_t)kernels->real_size) {
         fxa__cpu_place from = fxa__cpu_key_place(g, slot, first + i);
         finite &= kernels->load(row, from.data, from.dtype, from.stride, from.n);

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One item by packed panels. The keys of the item go by in blocks; what the mask leaves of none of its rows is not even
+ * loaded. A block is packed once for all rows: K^T in panels of keys, V in panels of features. Then a few rows at a time
+ * go the whole way, Q K^T -> softmax -> P V, while their scores stay in the first-level cache:
+ *
+ *     t = Q K^T [rows, columns]    only the panels that the mask leaves of these rows
+ *     o = beta o + t V             the product summed apart first, so that errors do not grow with the length
+ */
+#include "cpu_forward.h"
+
+#include "../../base/num.h"
+
+#include <string.h>
+
+/* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real already. */
+static void attend_pack_k(fxa__cpu_item *it, int64_t key, int64_t n) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    const fxa_problem *p = &it->g.p->p;
+    if (fxa__cpu_keys_are_real(&it->g, FXA_SLOT_K)) {
+        kernels->pack_t(it->s.k_panels, fxa__cpu_key_place(&it->g, FXA_SLOT_K, key).data, p->k.stride[2], n, p->d);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += kernels->nr) { /* a panel at a time */
+        int64_t left = fxa__min_i64(kernels->nr, n - i);
+        fxa__cpu_load_keys(&it->g, FXA_SLOT_K, key + i, left, it->s.x, p->d);
+        kernels->pack_t(fxa__real_at(it, it->s.k_panels, i * p->d), it->s.x, p->d, left, p->d);
+    }
+}
+
+/* V of the block; false when it holds a number that is not finite. Then it is left as rows, not panels. */
+static bool attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
+    int64_t dv = it->g.p->p.dv, ldv = it->run->blocks.ldv;
+    if (!fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv)) return false;
+    it->kernels->pack_n(it->s.v_panels, it->s.x, ldv, n, dv);
+    return true;
+}
+
+/* o = beta o + t V where a number may be infinite or NaN: weights of 0 and outputs of weight 0 count for nothing. */
+static void attend_careful(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64_t column, int64_t n) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    const fxa__cpu_blocks *blocks = &it->run->blocks;
+    int64_t dv = it->g.p->p.dv;
+    uint32_t dtype = kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
+    for (int64_t i = 0; i < n_rows; i++) {
+        void *o = fxa__real_at(it, it->s.o, (row + i) * blocks->ldo);
+        double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
+        if (beta == 0) memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
+        else if (beta != 1) kernels->row_scale(o, dv, beta);
+        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, column * blocks->ldv), dtype,
+                      blocks->ldv, n, dv);
+    }
+}
+
+/* Rows row..row+n_rows of the item against columns begin..end of the block at key, which has n keys. */
+static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool masked, int64_t n, int64_t begin,
+                        int64_t end) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    const fxa__cpu_blocks *blocks = &it->run->blocks;
+    const fxa_problem *p = &it->g.p->p;
+    int64_t nr = kernels->nr, column = begin / nr * nr, columns = end - column;
+    kernels->gemm(n_rows, columns, p->d, fxa__real_at(it, it->s.q, row * blocks->ldq), blocks->ldq, 1,
+                  fxa__real_at(it, it->s.k_panels, column * p->d), nr * p->d, it->s.t, blocks->ldt, NULL);
+    fxa__cpu_softmax(it, masked, row, n_rows, column, columns);
+    if (it->dirty) attend_careful(it, row, n_rows, column, columns);
+    else
+        kernels->gemm(n_rows, p->dv, columns, it->s.t, blocks->ldt, 1, fxa__real_at(it, it->s.v_panels, column * nr),
+                      n * nr, fxa__real_at(it, it->s.o, row * blocks->ldo), blocks->ldo, it->s.beta);
+}
+
+static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
+    int64_t begin, end, step = it->run->blocks.rows;
+    fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
+    bool ready[2] = {false, false};
+    if (all == FXA_TILE_EMPTY) return;
+    attend_pack_k(it, key, n);
+    if (!attend_pack_v(it, key, n)) it->dirty = true;
+    for (int64_t row = 0; row < it->n; row += step) {
+        int64_t rows = fxa__min_i64(step, it->n - row);
+        fxa_tile tile = all;
+        if (all == FXA_TILE_MIXED) tile = fxa__cpu_columns(&it->g, it->first + row, rows, key, n, &begin, &end);
+        if (tile == FXA_TILE_EMPTY) continue;
+        bool masked = tile == FXA_TILE_MIXED;
+        if (!ready[masked]) fxa__cpu_softmax_keys(it, masked, key, n);
+        ready[masked] = true;
+        attend_rows(it, row, rows, masked, n, begin, end);
+    }
+}
+
+void fxa__cpu_attend(fxa__cpu_item *it) {
+    const fxa__cpu_blocks *blocks = &it->run->blocks;
+    fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, it->g.bind->scale, it->s.q, blocks->ldq);
+    for (int64_t key = it->key; key < it->key_end; key += blocks->keys)
+        attend_block(it, key, fxa__min_i64(blocks->keys, it->key_end - key));
+}

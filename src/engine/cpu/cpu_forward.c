@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward pass: how the work is cut, how the workspace is laid out, and the run. See cpu_forward.h.
+ *
+ * Block sizes keep three things where they belong: the scores of a few rows in the first-level cache, the packed keys and
+ * values of a block in the second, and the rows of a tile beside them.
+ */
+#include "cpu_forward.h"
+
+#include "../../base/num.h"
+
+#include <string.h>
+
+enum {
+    FORWARD_ROWS = 12,             /* about, of a row block */
+    FORWARD_PANEL_BYTES = 1 << 17, /* of K^T, and as many of V */
+    FORWARD_TILE_BYTES = 3 << 16,  /* of Q, and as many of the output */
+    FORWARD_MAX_KEYS = 256,
+    FORWARD_MAX_TILE = 384,
+    FORWARD_SMALL_FLOPS = 2000000, /* below: not worth waking a thread */
+    /* Items that a batch entry should have at least, and the keys that make a chunk worth its while. */
+    FORWARD_DECODE_ITEMS = 64,
+    FORWARD_DECODE_KEYS = 1024,
+    FORWARD_TILE_ITEMS = 8,
+    FORWARD_TILE_KEYS = 2048
+};
+
+/* ---- The cut ----------------------------------------------------------------------------------------------------- */
+
+static int64_t forward_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__max_i64(lo, fxa__min_i64(x, hi)); }
+
+static fxa__cpu_blocks forward_blocks(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+    int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(p->d, p->dv), lanes = FXA__CPU_PAD / size;
+    int64_t rows = forward_up(FORWARD_ROWS, kernels->mr), nr = kernels->nr;
+    fxa__cpu_blocks b = {.rows = rows};
+    b.keys = forward_clamp(FORWARD_PANEL_BYTES / (size * widest) / nr * nr, nr, FORWARD_MAX_KEYS);
+    b.tile_rows = forward_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);
+    b.ldq = forward_up(p->d, lanes);
+    b.ldo = forward_up(p->dv, fxa__max_i64(nr, lanes));
+    b.ldt = forward_up(b.keys, nr) + lanes; /* odd in cache lines */
+    b.ldv = p->dv;
+    return b;
+}
+
+static bool forward_decodes(const fxa_problem *p, int64_t rows) {
+    return rows <= FXA__CPU_FEW_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
+}
+
+/* Tiles of whole heads stacked, or, for long ones, inside each head, where masks leave less of a tile. */
+static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64_t q_len, fxa__cpu_cut *cut) {
+    bool per_head = 2 * q_len > blocks->tile_rows;
+    int64_t rows = per_head ? q_len : heads * q_len, tiles = (rows + blocks->tile_rows - 1) / blocks->tile_rows;
+    cut->tile_rows = tiles ? forward_up((rows + tiles - 1) / tiles, blocks->rows) : 0;
+    cut->per_head = per_head ? tiles : 0;
+    cut->tiles = per_head ? heads * tiles : tiles;
+}
+
+fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len) {
+    const fxa_problem *p = &run->p->p;
+    int64_t heads = p->hq / p->hkv, rows = heads * q_len;
+    fxa__cpu_cut cut = {.decode = forward_decodes(p, rows)};
+    if (cut.decode) cut.tiles = rows > 0, cut.tile_rows = rows;
+    else forward_cut_rows(&run->blocks, heads, q_len, &cut);
+    int64_t wanted = (cut.decode ? FORWARD_DECODE_ITEMS : FORWARD_TILE_ITEMS) / (p->hkv * fxa__max_i64(cut.tiles, 1));
+    int64_t least = cut.decode ? FORWARD_DECODE_KEYS : FORWARD_TILE_KEYS;
+    cut.chunks = forward_clamp(wanted, 1, fxa__max_i64(1, k_len / least));
+    cut.chunk_keys = forward_up((k_len + cut.chunks - 1) / cut.chunks, run->blocks.keys);
+    return cut;
+}
+
+/* Upper bounds over all lengths that a batch entry may have: of its items for one KV head, and of partial rows. */
+static void forward_bound(fxa__cpu_forward_run *run) {
+    const fxa_problem *p = &run->p->p;
+    int64_t rows = p->hq / p->hkv * p->sq, few = fxa__min_i64(rows, FXA__CPU_FEW_ROWS);
+    int64_t tiles = fxa__cpu_cut_make(run, p->sq, 0).tiles;
+    int64_t decode = forward_clamp(FORWARD_DECODE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_DECODE_KEYS));
+    int64_t tile = forward_clamp(FORWARD_TILE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_TILE_KEYS));
+    run->items = fxa__max_i64(fxa__max_i64(tiles, 1), fxa__max_i64(decode, FORWARD_TILE_ITEMS / p->hkv));
+    run->slots = decode > 1 && forward_decodes(p, few) ? decode * few : 0;
+    if (tile > 1 && rows > 0)
+        run->slots = fxa__max_i64(run->slots, fxa__min_i64(FORWARD_TILE_ITEMS / p->hkv * run->blocks.tile_rows,
+                                                           fxa__min_i64(rows, INT32_MAX) * tile));
+}
+
+/* ---- Workspace --------------------------------------------------------------------------------------------------- */
+
+typedef struct forward_carver {
+    char *base; /* NULL: only count */
+    size_t used;
+    bool ok;
+} forward_carver;
+
+static void *forward_carve(forward_carver *c, int64_t rows, int64_t columns, size_t element) {
+    int64_t n = 0;
+    size_t size = 0, end = 0;
+    c->ok = c->ok && fxa__mul_i64(rows, columns, &n) && fxa__mul_size((size_t)n, element, &size) &&
+            fxa__add_size(size, FXA__CPU_PAD - 1, &size) && fxa__add_size(c->used, size & ~(size_t)(FXA__CPU_PAD - 1), &end);
+    if (!c->ok) return NULL;
+    void *part = c->base ? c->base + c->used : NULL;
+    c->used = end;
+    return part;
+}
+
+/* One worker's scratch. */
+static void forward_carve_scratch(forward_carver *c, const fxa__cpu_forward_run *run, fxa__cpu_scratch *s) {
+    const fxa__cpu_kernels *kernels = run->code->kernels;
+    const fxa__cpu_blocks *b = &run->blocks;
+    const fxa_problem *p = &run->p->p;
+    size_t real = kernels->real_size;
+    int64_t keys = forward_up(b->keys, kernels->nr), rows = b->tile_rows;
+    s->q = forward_carve(c, rows, b->ldq, real);
+    s->o = forward_carve(c, rows, b->ldo, real);
+    s->k_panels = forward_carve(c, keys, p->d, real);
+    s->v_panels = forward_carve(c, b->keys, forward_up(p->dv, kernels->nr), real);
+    s->x = forward_carve(c, 1, fxa__max_i64(fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d),
+                                            FXA__CPU_FEW_ROWS * b->ldo), real);
+    s->t = forward_carve(c, FXA__CPU_MAX_ROWS, b->ldt, real);
+    s->beta = forward_carve(c, FXA__CPU_MAX_ROWS, 1, real);
+    s->m = forward_carve(c, rows, 1, sizeof(double));
+    s->l = forward_carve(c, rows, 1, sizeof(double));
+    s->nan = forward_carve(c, rows, 1, 1);
+    s->h = forward_carve(c, rows, 1, sizeof(int32_t));
+    s->qc = forward_carve(c, rows, 1, sizeof(int32_t));
+    s->kc = forward_carve(c, b->keys, 1, sizeof(int32_t));
+    s->row = forward_carve(c, p->dv, 1, sizeof(double));
+    s->old = forward_carve(c, p->dv, 1, sizeof(double));
+    const fxa__tape *tapes[2] = {run->code->score, run->code->masked};
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = 0;
+        if (tapes[i] && !fxa__tape_scratch(tapes[i], rows, b->keys, &bytes)) c->ok = false;
+        s->tape[i] = forward_carve(c, 1, (int64_t)bytes, 1);
+    }
+}
+
+/* Everything of a run that does not depend on its pointers; with a base also where its parts lie. */
+static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes) {
+    const fxa_problem *p = &run->p->p;
+    forward_carver own = {NULL, 0, true}, all = {base, 0, true};
+    fxa__cpu_scratch s;
+    int64_t groups = p->b * p->hkv, items = 0;
+    run->blocks = forward_blocks(run->code->kernels, p);
+    forward_bound(run);
+    forward_carve_scratch(&own, run, &s);
+    run->scratch_bytes = own.used;
+    double flops = 2.0 * (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk * (double)(p->d + p->dv);
+    if (!fxa__mul_i64(groups, run->items, &items)) return false;
+    run->workers = flops < FORWARD_SMALL_FLOPS ? 1 : (int32_t)forward_clamp(items, 1, run->code->width);
+    run->ranges = forward_carve(&all, run->p->program->n_tensors, 1, sizeof *run->ranges);
+    int64_t slots = 0;
+    if (!fxa__mul_i64(groups, run->slots, &slots)) return false;
+    run->partial = forward_carve(&all, slots, 1, sizeof *run->partial);
+    run->partial_o = forward_carve(&all, slots, run->blocks.ldo, run->code->kernels->real_size);
+    run->scratch = forward_carve(&all, run->workers, (int64_t)run->scratch_bytes, 1);
+    *bytes = all.used;
+    return own.ok && all.ok;
+}
+
+bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
+    fxa__cpu_forward_run run = {.code = code, .p = p};
+    return forward_layout(&run, NULL, bytes);
+}
+
+/* ---- The run ----------------------------------------------------------------------------------------------------- */
+
+static fxa__cpu_item forward_worker(const fxa__cpu_forward_run *run, int32_t worker) {
+    fxa__cpu_item it = {.run = run, .kernels = run->code->kernels};
+    forward_carver c = {run->scratch + (size_t)worker * run->scratch_bytes, 0, true};
+    it.g = (fxa__cpu_group){.code = run->code, .p = run->p, .bind = run->bind, .ranges = run->ranges};
+    forward_carve_scratch(&c, run, &it.s);
+    return it;
+}
+
+static void forward_enter(fxa__cpu_item *it, int64_t group) {
+    int64_t hkv = it->g.p->p.hkv;
+    fxa__cpu_group_enter(&it->g, group / hkv, group % hkv);
+    it->cut = fxa__cpu_cut_make(it->run, it->g.seq.q_len, it->g.seq.k_len);
+    it->b = fxa__coord(it->g.p, it->g.bind, FXA_INPUT_B, it->g.b);
+}
+
+/* Rows and keys of item i of the group; false when it has none. The last tiles come first: causal masks leave them the
+ * most work. */
+static bool forward_select(fxa__cpu_item *it, int64_t i) {
+    const fxa__cpu_cut *cut = &it->cut;
+    if (i >= cut->tiles * cut->chunks) return false;
+    int64_t tile = cut->tiles - 1 - i / cut->chunks, end = it->g.rows;
+    it->chunk = i % cut->chunks;
+    it->key = fxa__min_i64(it->chunk * cut->chunk_keys, it->g.seq.k_len);
+    it->key_end = fxa__min_i64(it->key + cut->chunk_keys, it->g.seq.k_len);
+    it->first = tile * cut->tile_rows;
+    if (cut->per_head) {
+        int64_t head = tile / cut->per_head * it->g.seq.q_len;
+        it->first = head + tile % cut->per_head * cut->tile_rows;
+        end = head + it->g.seq.q_len;
+    }
+    it->n = fxa__min_i64(cut->tile_rows, end - it->first);
+    return it->n > 0;
+}
+
+static void forward_clear(fxa__cpu_item *it) {
+    for (int64_t i = 0; i < it->n; i++) {
+        it->s.m[i] = -INFINITY;
+        it->s.l[i] = 0;
+        it->s.nan[i] = 0;
+    }
+    memset(it->s.o, 0, (size_t)(it->n * it->run->blocks.ldo) * it->kernels->real_size);
+    it->dirty = false;
+}
+
+static void forward_task(void *arg, int32_t worker) {
+    fxa__cpu_forward_run *run = arg;
+    fxa__cpu_item it = forward_worker(run, worker);
+    int64_t total = run->p->p.b * run->p->p.hkv * run->items;
+    for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
+        int64_t group = i / run->items, number = i % run->items;
+        forward_enter(&it, group);
+        if (number == 0 && !(run->p->p.flags & FXA_VARLEN)) fxa__cpu_output_absent(&it);
+        if (!forward_select(&it, number)) continue;
+        forward_clear(&it);
+        fxa__cpu_softmax_rows(&it);
+        if (it.cut.decode) fxa__cpu_decode(&it);
+        else fxa__cpu_attend(&it);
+        fxa__cpu_output(&it, group);
+    }
+}
+
+static void forward_join_task(void *arg, int32_t worker) {
+    fxa__cpu_forward_run *run = arg;
+    fxa__cpu_item it = forward_worker(run, worker);
+    int64_t total = run->p->p.b * run->p->p.hkv;
+    for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
+        forward_enter(&it, i);
+        if (it.cut.chunks > 1) fxa__cpu_join(&it, i);
+    }
+}
+
+void fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
+    fxa__cpu_forward_run run = {.code = code, .p = p, .bind = bind};
+    size_t bytes;
+    forward_layout(&run, bind->workspace, &bytes);
+    fxa__cpu_scan(code, p, bind, run.ranges);
+    atomic_init(&run.next, 0);
+    fxa__pool_run(bind->pool, run.workers, forward_task, &run);
+    if (run.slots == 0) return;
+    atomic_store(&run.next, 0);
+    fxa__pool_run(bind->pool, run.workers, forward_join_task, &run);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The end of a row. From its maximum m, its sum l and its unnormalised output o, and the score z of its sink:
+ *
+ *     M = max(m, z),  L = l exp(m - M) + exp(z - M),  O = o exp(m - M) / L,  LSE = M + log L
+ *
+ * M = -inf: O = 0 and LSE = -inf. A NaN or +inf among the scores and z: both are NaN. Rows whose keys were worked on in
+ * chunks are joined the same way first, in the order of the chunks.
+ */
+#include "cpu_forward.h"
+
+#include "../../base/dtype.h"
+#include "../../base/num.h"
+
+#include <string.h>
+
+/* What is known of a row besides its output. */
+typedef struct output_row {
+    double m, l; /* m NaN: a score was NaN */
+} output_row;
+
+static double output_sink(const fxa__cpu_item *it, int64_t h) {
+    const fxa_problem *p = &it->g.p->p;
+    if (p->flags & FXA_SINK) return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
+    return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
+}
+
+/* The factor of the output; *lse gets the row's. A factor of exactly 0 makes the output 0, whatever it holds. */
+static double output_factor(const output_row *row, double sink, double *lse) {
+    double top = fxa__fmax(row->m, sink);
+    *lse = top < INFINITY ? top : NAN;
+    if (*lse != *lse) return NAN;
+    if (*lse == -INFINITY) return 0;
+    double weight = exp(row->m - top), sum = row->l * weight + exp(sink - top);
+    *lse = top + log(sum);
+    return weight / sum;
+}
+
+static void output_store_one(const fxa__cpu_place *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
+
+/* FXA_ACC_OUT: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
+static void output_merge(const fxa__cpu_item *it, const fxa__cpu_place *to, const void *o, double factor, double *lse,
+                         const fxa__cpu_place *lse_to) {
+    double old_lse = fxa__load_f64(lse_to->data, lse_to->dtype, 0);
+    for (int64_t i = 0; i < to->n; i++) {
+        double x = factor == 0 ? 0 : fxa__real_get(o, it->kernels->real_size, i) * factor;
+        it->s.row[i] = factor != factor ? NAN : x;
+        it->s.old[i] = fxa__load_f64(to->data, to->dtype, i * to->stride);
+    }
+    fxa__merge_row(it->s.old, &old_lse, it->s.row, *lse, to->n);
+    for (int64_t i = 0; i < to->n; i++) fxa__store_f64(to->data, to->dtype, i * to->stride, it->s.old[i]);
+    *lse = old_lse;
+}
+
+static void output_fill(const fxa__cpu_item *it, void *o, int64_t n, double x) {
+    for (int64_t i = 0; i < n; i++) fxa__real_set(o, it->kernels->real_size, i, x);
+}
+
+/* Writes what is wanted of stacked row r; o is its unnormalised output and is used up. */
+static void output_store(fxa__cpu_item *it, int64_t r, void *o, double factor, double lse, double max) {
+    const fxa_problem *p = &it->g.p->p;
+    fxa__cpu_place to = fxa__cpu_row_place(&it->g, FXA_SLOT_O, r), lse_to = {0}, max_to;
+    if (p->flags & (FXA_WANT_LSE | FXA_ACC_OUT)) lse_to = fxa__cpu_row_place(&it->g, FXA_SLOT_LSE, r);
+    if (p->flags & FXA_ACC_OUT) output_merge(it, &to, o, factor, &lse, &lse_to);
+    else {
+        if (factor > 0) it->kernels->row_scale(o, to.n, factor);
+        else output_fill(it, o, to.n, factor); /* 0 or NaN */
+        it->kernels->store(to.data, to.dtype, to.stride, o, to.n, false);
+    }
+    if (lse_to.data) output_store_one(&lse_to, lse);
+    if (!(p->flags & FXA_WANT_MAX)) return;
+    max_to = fxa__cpu_row_place(&it->g, FXA_SLOT_MAX_ROW, r);
+    output_store_one(&max_to, max);
+}
+
+static void output_finish(fxa__cpu_item *it, int64_t r, const output_row *row, void *o) {
+    double lse, factor = output_factor(row, output_sink(it, fxa__cpu_row_head(&it->g, r)), &lse);
+    output_store(it, r, o, factor, lse, row->m);
+}
+
+/* ---- Chunks ------------------------------------------------------------------------------------------------------ */
+
+static int64_t output_slot(const fxa__cpu_item *it, int64_t group, int64_t chunk, int64_t r) {
+    return group * it->run->slots + chunk * it->g.rows + r;
+}
+
+static char *output_partial(const fxa__cpu_item *it, int64_t slot) {
+    return it->run->partial_o + slot * it->run->blocks.ldo * (int64_t)it->kernels->real_size;
+}
+
+void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
+    int64_t ldo = it->run->blocks.ldo;
+    for (int64_t i = 0; i < it->n; i++) {
+        output_row row = {it->s.nan[i] ? NAN : it->s.m[i], it->s.l[i]};
+        void *o = fxa__real_at(it, it->s.o, i * ldo);
+        if (it->cut.chunks == 1) {
+            output_finish(it, it->first + i, &row, o);
+            continue;
+        }
+        int64_t slot = output_slot(it, group, it->chunk, it->first + i);
+        it->run->partial[slot] = (fxa__cpu_partial){row.m, row.l};
+        memcpy(output_partial(it, slot), o, (size_t)ldo * it->kernels->real_size);
+    }
+}
+
+/* The chunks of stacked row r as one, its output in s.o. */
+static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
+    int64_t dv = it->g.p->p.dv;
+    output_row row = {-INFINITY, 0};
+    for (int64_t c = 0; c < it->cut.chunks; c++)
+        row.m = fxa__fmax(row.m, it->run->partial[output_slot(it, group, c, r)].m);
+    for (int64_t i = 0; i < dv; i++) it->s.row[i] = 0;
+    for (int64_t c = 0; c < it->cut.chunks && row.m > -INFINITY && row.m < INFINITY; c++) {
+        int64_t slot = output_slot(it, group, c, r);
+        double weight = exp(it->run->partial[slot].m - row.m);
+        const char *o = output_partial(it, slot);
+        if (weight == 0) continue;
+        row.l += weight * it->run->partial[slot].l;
+        for (int64_t i = 0; i < dv; i++) it->s.row[i] += weight * fxa__real_get(o, it->kernels->real_size, i);
+    }
+    for (int64_t i = 0; i < dv; i++) fxa__real_set(it->s.o, it->kernels->real_size, i, it->s.row[i]);
+    return row;
+}
+
+void fxa__cpu_join(fxa__cpu_item *it, int64_t group) {
+    for (int64_t r = 0; r < it->g.rows; r++) {
+        output_row row = output_join_row(it, group, r);
+        output_finish(it, r, &row, it->s.o);
+    }
+}
+
+/* ---- Rows that do not exist -------------------------------------------------------------------------------------- */
+
+void fxa__cpu_output_absent(fxa__cpu_item *it) {
+    fxa__cpu_item all = *it; /* the group as if it had all the rows that its tensors have room for */
+    all.g.seq.q_len = it->g.p->p.sq;
+    for (int64_t h = 0; h < it->g.heads; h++)
+        for (int64_t q = it->g.seq.q_len; q < all.g.seq.q_len; q++)
+            output_store(&all, h * all.g.seq.q_len + q, it->s.o, 0, -INFINITY, -INFINITY);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu engine's table. Its code is a choice of kernels and the tapes of the problem's programs; geometry is left to the
+ * run, so one code serves every length and stride.
+ */
+#include "cpu_code.h"
+
+#include "../../program/range.h"
+
+#include <stdio.h>
+
+static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
+    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), reason, reason_size);
+}
+
+static void cpu_query(const fxa__problem *p, fxa_support *report) {
+    report->deterministic = 1;
+    report->reason[0] = '\0';
+    if (p->p.pass == FXA_BACKWARD)
+        (void)snprintf(report->reason, sizeof report->reason, "the cpu engine has no backward pass yet");
+    else report->supported = cpu_kernels(p, report->reason, sizeof report->reason) != NULL;
+}
+
+static void cpu_release(fxa__host *host, void *code) {
+    fxa__cpu_code *c = code;
+    if (!c) return;
+    fxa__tape_destroy(c->score);
+    fxa__tape_destroy(c->masked);
+    fxa__tape_destroy(c->derivative);
+    fxa__tape_destroy(c->bprop);
+    fxa__free(host, c, sizeof *c);
+}
+
+/* A tape, or NULL when it would change nothing. */
+static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, uint32_t flags, fxa__tape **out,
+                           fxa_error *err) {
+    FXA_TRY(fxa__tape_create(c->host, program, flags, c->kernels, out, err));
+    if (!fxa__tape_is_identity(*out)) return FXA_OK;
+    fxa__tape_destroy(*out);
+    *out = NULL;
+    return FXA_OK;
+}
+
+/* Runs allocate nothing, and range analysis does for large masks: those are never asked. */
+static bool cpu_can_classify(const fxa_program *program) {
+    bool needed[FXA__SMALL_PROGRAM] = {false};
+    int32_t mask = fxa__program_output(program, FXA__OUT_MASK), count = 0;
+    if (mask >= FXA__SMALL_PROGRAM) return false;
+    needed[mask] = true;
+    for (int32_t i = mask; i >= 0; i--) {
+        count += needed[i];
+        for (int j = 0; needed[i] && j < program->nodes[i].n_args; j++) needed[program->nodes[i].arg[j]] = true;
+    }
+    return count <= FXA__SMALL_NODES;
+}
+
+static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
+    char reason[sizeof((fxa_support *)0)->reason] = "";
+    c->kernels = cpu_kernels(p, reason, sizeof reason);
+    if (!c->kernels) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
+    fxa_program_facts(p->program, &c->facts);
+    if (!fxa__cpu_band_find(c->host, p->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
+    c->classify = cpu_can_classify(p->program);
+    FXA_TRY(cpu_tape(c, p->program, 0, &c->score, err));
+    return cpu_tape(c, p->program, FXA__TAPE_MASK, &c->masked, err);
+}
+
+static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    *code = NULL;
+    fxa__cpu_code *c = fxa__alloc(host, sizeof *c);
+    if (!c) return fxa__fail_memory(err, "the code of the cpu engine");
+    c->host = host;
+    c->width = host->width;
+    fxa_status status = cpu_fill(c, p, err);
+    if (status != FXA_OK) {
+        cpu_release(host, c);
+        return status;
+    }
+    (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width, c->width == 1 ? "" : "s");
+    *bytes = sizeof *c;
+    const fxa__tape *tapes[] = {c->score, c->masked, c->derivative, c->bprop};
+    for (int i = 0; i < 4; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
+    *code = c;
+    return fxa__ok(err);
+}
+
+static bool cpu_size(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
+    return fxa__cpu_forward_workspace(code, p, bytes);
+}
+
+/* Without code, as a support query asks, it is made for the question: the tapes decide how much they need. */
+static bool cpu_workspace(const void *code, const fxa__problem *p, size_t *bytes) {
+    if (code) return cpu_size(code, p, bytes);
+    void *made = NULL;
+    size_t cost;
+    fxa_error err;
+    if (cpu_compile(p->host, p, &made, &cost, &err) != FXA_OK) return false;
+    bool fits = cpu_size(made, p, bytes);
+    cpu_release(p->host, made);
+    return fits;
+}
+
+static fxa_status cpu_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    fxa__cpu_forward(code, p, bind);
+    return fxa__ok(err);
+}
+
+static const char *cpu_detail(const void *code, const fxa__problem *p) {
+    (void)p;
+    return ((const fxa__cpu_code *)code)->detail;
+}
+
+const fxa__engine fxa__engine_cpu = {
+    .name = "cpu",
+    .version = 1,
+    .dynamic_geometry = true,
+    .device = false,
+    .threads = true,
+    .query = cpu_query,
+    .compile = cpu_compile,
+    .release = cpu_release,
+    .workspace = cpu_workspace,
+    .run = cpu_run,
+    .detail = cpu_detail,
+    .save = NULL,
+    .load = NULL,
+};
