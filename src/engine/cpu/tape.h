@@ -17,7 +17,8 @@ typedef struct fxa__tape fxa__tape;
 enum {
     FXA__TAPE_MASK = 1,  /* SCORE programs: also the mask: masked scores become -inf */
     FXA__TAPE_GRADS = 2, /* DERIVATIVE programs: also the `grad` statements */
-    FXA__TAPE_NO_DSCORE = 4 /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
+    FXA__TAPE_NO_DSCORE = 4, /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
+    FXA__TAPE_PLAIN = 8      /* one operation after the other, for tests: nothing is joined or rounded once for twice */
 };
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags, const fxa__cpu_kernels *kernels,
                             fxa__tape **out, fxa_error *err);

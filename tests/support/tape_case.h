@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tapes of the cpu engine on random data: a program, params and captured tensors (right before or after memory that may
+ * not be touched), a tile of rows and a block of keys; and the same evaluated pair by pair. The evaluator rounds every
+ * operation to the tape's real, as a tape without joined operations does, so results can be compared bit by bit; exp, tanh and
+ * their like are asked from the kernels, whose own tests bound them.
+ */
+#ifndef FXA_TESTS_TAPE_CASE_H
+#define FXA_TESTS_TAPE_CASE_H
+
+#include "engine/cpu/tape.h"
+
+#include <stdbool.h>
+
+enum { TAPE_CASE_ROWS = 5, TAPE_CASE_COLUMNS = 144 };
+
+/* Memory with pages around it that cannot be touched; the block lies at the end of its pages, or at their beginning. */
+typedef struct tape_memory {
+    unsigned char *pages;
+    size_t mapped;
+    void *data;
+} tape_memory;
+tape_memory tape_memory_make(size_t bytes, bool at_end);
+void tape_memory_free(tape_memory *m);
+
+typedef struct tape_case {
+    const fxa__cpu_kernels *kernels;
+    fxa_program *program; /* borrowed */
+    double params[FXA_MAX_PARAMS], dparams[FXA_MAX_PARAMS], want_dparams[FXA_MAX_PARAMS], sum_dparams[FXA_MAX_PARAMS];
+    fxa_view tensors[FXA_MAX_TENSORS];
+    tape_memory memory[FXA_MAX_TENSORS];
+    fxa__tape_sum sums[FXA_MAX_TENSORS];
+    double *want[FXA_MAX_TENSORS], *size[FXA_MAX_TENSORS]; /* what sums must be, and sums of absolute values */
+    int64_t rows, columns;
+    int32_t b, q_len, k_len, h[TAPE_CASE_ROWS], q[TAPE_CASE_ROWS], k[TAPE_CASE_COLUMNS];
+    double score[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS], dscore[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS]; /* rounded to real */
+    fxa__val *vals;
+    char why[300];
+} tape_case;
+
+/* Params, tensors, coordinates and scores for a program. wild: inf, NaN and huge numbers among scores and elements. */
+void tape_case_draw(tape_case *c, const fxa__cpu_kernels *kernels, fxa_program *program, bool wild, uint64_t *rng);
+void tape_case_free(tape_case *c);
+
+/* One pair by the evaluator: vals of all nodes. */
+void tape_case_eval(tape_case *c, int64_t row, int64_t column);
+
+/* The tape of the program with these flags (PLAIN is added), run in pieces of rows between guards, against the evaluator. False,
+ * with why, at the first difference. */
+bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rng);
+
+/* The opcode of an operation by its letters ("F", "FF_"); -1: none. */
+int tape_case_opcode(uint32_t op, char d, const char *letters);
+
+#endif
