@@ -16,9 +16,7 @@ static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, 
 static void cpu_query(const fxa__problem *p, fxa_support *report) {
     report->deterministic = 1;
     report->reason[0] = '\0';
-    if (p->p.pass == FXA_BACKWARD)
-        (void)snprintf(report->reason, sizeof report->reason, "the cpu engine has no backward pass yet");
-    else report->supported = cpu_kernels(p, report->reason, sizeof report->reason) != NULL;
+    report->supported = cpu_kernels(p, report->reason, sizeof report->reason) != NULL;
 }
 
 static void cpu_release(fxa__host *host, void *code) {
@@ -54,6 +52,15 @@ static bool cpu_can_classify(const fxa_program *program) {
     return count <= FXA__SMALL_NODES;
 }
 
+/* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative. */
+static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
+    bool sums = p->p.param_grads != 0;
+    for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->p.captures[t].grad;
+    uint32_t flags = (sums ? FXA__TAPE_GRADS : 0u) | (p->p.bprop ? FXA__TAPE_NO_DSCORE : 0u);
+    if (!p->p.bprop || sums) FXA_TRY(cpu_tape(c, p->derivative, flags, &c->derivative, err));
+    return p->p.bprop ? cpu_tape(c, p->p.bprop, 0, &c->bprop, err) : FXA_OK;
+}
+
 static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     char reason[sizeof((fxa_support *)0)->reason] = "";
     c->kernels = cpu_kernels(p, reason, sizeof reason);
@@ -62,7 +69,8 @@ static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *e
     if (!fxa__cpu_band_find(c->host, p->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
     c->classify = cpu_can_classify(p->program);
     FXA_TRY(cpu_tape(c, p->program, 0, &c->score, err));
-    return cpu_tape(c, p->program, FXA__TAPE_MASK, &c->masked, err);
+    FXA_TRY(cpu_tape(c, p->program, FXA__TAPE_MASK, &c->masked, err));
+    return p->p.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
 static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
@@ -85,7 +93,8 @@ static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **cod
 }
 
 static bool cpu_size(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
-    return fxa__cpu_forward_workspace(code, p, bytes);
+    return p->p.pass == FXA_FORWARD ? fxa__cpu_forward_workspace(code, p, bytes)
+                                    : fxa__cpu_backward_workspace(code, p, bytes);
 }
 
 /* Without code, as a support query asks, it is made for the question: the tapes decide how much they need. */
@@ -101,7 +110,8 @@ static bool cpu_workspace(const void *code, const fxa__problem *p, size_t *bytes
 }
 
 static fxa_status cpu_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    fxa__cpu_forward(code, p, bind);
+    if (p->p.pass == FXA_FORWARD) fxa__cpu_forward(code, p, bind);
+    else fxa__cpu_backward(code, p, bind);
     return fxa__ok(err);
 }
 

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward pass: the jobs of a run, one after the other, each over work items that workers take.
+ *
+ *   before   LSE and delta of every row; sums of captured tensors cleared
+ *   lanes    the units: dK and dV are stored by block, dQ at the end of a unit when the keys have one chunk
+ *   after    dQ of several chunks added up and stored, gradients of captured tensors and sinks
+ *
+ * See cpu_backward.h for units and lanes. Small problems use one worker.
+ */
+#include "cpu_backward.h"
+
+#include "../../base/dtype.h"
+#include "../../base/num.h"
+
+#include <string.h>
+
+#define BACK_SMALL 2e6 /* operations of a problem that one worker does alone */
+
+static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int64_t q) {
+    const fxa_operand *t = &w->job->p->p.dq;
+    int64_t at = fxa__row_offset(w->job->p, &w->g.seq, t, false, w->job->bind, w->g.b, h, q);
+    char *data = (char *)w->job->bind->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->p.d};
+}
+
+static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row, bool add) {
+    job->code->kernels->store(to.data, to.dtype, to.stride, row, to.n, add);
+}
+
+/* ---- dQ ------------------------------------------------------------------------------------------------------------- */
+
+/* Stores rows first..first+n of the group from their sums, which are scaled. */
+static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, int64_t n) {
+    const fxa__back *job = w->job;
+    for (int64_t r = first; r < first + n; r++) {
+        void *row = fxa__back_at(job, dq, r * job->cut.ld_d);
+        job->code->kernels->row_scale(row, job->p->p.d, job->bind->scale);
+        back_store(job, fxa__cpu_row_place(&w->g, FXA_SLOT_DQ, r), row, job->p->p.flags & FXA_ACC_Q);
+    }
+}
+
+/* Rows past the end of a padded sequence. */
+static void back_store_dq_absent(const fxa__back_worker *w) {
+    const fxa_problem *p = &w->job->p->p;
+    if (p->flags & (FXA_ACC_Q | FXA_VARLEN)) return;
+    memset(w->q, 0, (size_t)p->d * w->job->code->kernels->real_size);
+    for (int64_t h = w->g.hkv * w->g.heads; h < (w->g.hkv + 1) * w->g.heads; h++)
+        for (int64_t q = w->g.seq.q_len; q < p->sq; q++) back_store(w->job, back_absent_row(w, h, q), w->q, false);
+}
+
+static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
+    return fxa__back_at(job, job->dq_parts, (chunk * job->cut.groups + group) * job->cut.rows * job->cut.ld_d);
+}
+
+/* ---- dK, dV of a block ---------------------------------------------------------------------------------------------- */
+
+static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
+    const fxa__back *job = w->job;
+    int64_t size = job->p->p.page_size, per_batch = (job->p->p.sk + size - 1) / size;
+    const int32_t *pages = (const int32_t *)job->bind->slot[FXA_SLOT_PAGES] + w->g.b * per_batch;
+    for (int64_t i = 0; i < w->n_keys; i++) {
+        int64_t k = w->key + i, row = pages[k / size] * size + k % size;
+        job->code->kernels->store(fxa__back_at(job, pool, row * ld), fxa__back_real(job), 1,
+                                  (const char *)x + i * ld * (int64_t)job->code->kernels->real_size, d, true);
+    }
+}
+
+static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, int64_t ld, bool add) {
+    for (int64_t i = 0; i < w->n_keys; i++)
+        back_store(w->job, fxa__cpu_key_place(&w->g, slot, w->key + i), fxa__back_at(w->job, x, i * ld), add);
+}
+
+static void back_store_block(const fxa__back_worker *w) {
+    const fxa__back_cut *cut = &w->job->cut;
+    const fxa_problem *p = &w->job->p->p;
+    if (cut->pool) {
+        if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d);
+        if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->dv);
+        return;
+    }
+    if (cut->want_k) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, p->flags & FXA_ACC_K);
+    if (cut->want_v) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, p->flags & FXA_ACC_V);
+}
+
+static void back_clear_block(const fxa__back_worker *w, int64_t n) {
+    const fxa__back_cut *cut = &w->job->cut;
+    size_t size = w->job->code->kernels->real_size;
+    if (cut->want_k) memset(w->dk, 0, (size_t)(n * cut->ld_d) * size);
+    if (cut->want_v) memset(w->dv, 0, (size_t)(n * cut->ld_v) * size);
+}
+
+/* Keys begin..end past the end of a padded sequence. */
+static void back_store_absent(fxa__back_worker *w, int64_t begin, int64_t end) {
+    const fxa__back_cut *cut = &w->job->cut;
+    const fxa_problem *p = &w->job->p->p;
+    if (cut->pool || (p->flags & FXA_VARLEN)) return;
+    back_clear_block(w, 1);
+    w->n_keys = 1;
+    for (w->key = begin; w->key < end; w->key++) {
+        if (cut->want_k && !(p->flags & FXA_ACC_K)) back_store_keys(w, FXA_SLOT_DK, w->dk, cut->ld_d, false);
+        if (cut->want_v && !(p->flags & FXA_ACC_V)) back_store_keys(w, FXA_SLOT_DV, w->dv, cut->ld_v, false);
+    }
+}
+
+/* ---- Units ---------------------------------------------------------------------------------------------------------- */
+
+static void back_enter(fxa__back_worker *w, int64_t group) {
+    const fxa__back *job = w->job;
+    fxa__cpu_group_enter(&w->g, group / job->p->p.hkv, group % job->p->p.hkv);
+    w->lse = fxa__back_at(job, job->lse, group * job->cut.rows);
+    w->delta = fxa__back_at(job, job->delta, group * job->cut.rows);
+}
+
+/* A head of many rows has tiles of its own, of about the same height, so that masks cut them alike. */
+static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
+    int64_t rows = w->g.rows, tile = w->job->cut.tile, q_len = w->g.seq.q_len;
+    int64_t span = q_len >= tile ? q_len : rows;
+    if (q_len >= tile) {
+        int64_t tiles = (q_len + tile - 1) / tile, even = (q_len + tiles - 1) / tiles;
+        tile = fxa__min_i64(tile, (even + FXA__BACK_STRIP - 1) / FXA__BACK_STRIP * FXA__BACK_STRIP);
+    }
+    w->key = key;
+    w->n_keys = n;
+    w->loaded = false;
+    back_clear_block(w, n);
+    for (int64_t begin = 0; begin < rows; begin += span)
+        for (int64_t first = begin; first < begin + span; first += tile)
+            fxa__back_tile(w, first, fxa__min_i64(tile, begin + span - first));
+    back_store_block(w);
+}
+
+static void back_unit(fxa__back_worker *w, int64_t unit) {
+    const fxa__back *job = w->job;
+    const fxa__back_cut *cut = &job->cut;
+    int64_t group = unit % cut->groups, chunk = unit / cut->groups;
+    back_enter(w, group);
+    for (int i = 0; i < FXA__BACK_TAPES; i++)
+        if (w->tape[i].tape)
+            fxa__tape_batch(&w->tape[i], fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b), w->g.seq.q_len_seen,
+                            w->g.seq.k_len_seen);
+    if (cut->want_q) {
+        if (cut->chunks > 1) w->dq = back_dq_part(job, group, chunk);
+        memset(w->dq, 0, (size_t)(w->g.rows * cut->ld_d) * job->code->kernels->real_size);
+    }
+    int64_t begin = chunk * cut->chunk, last = fxa__min_i64(begin + cut->chunk, job->p->p.sk);
+    int64_t end = fxa__min_i64(last, w->g.seq.k_len);
+    for (int64_t key = begin; key < end; key += cut->block) back_block(w, key, fxa__min_i64(cut->block, end - key));
+    back_store_absent(w, fxa__max_i64(begin, end), last);
+    if (cut->want_q && cut->chunks == 1) {
+        back_store_dq(w, w->dq, 0, w->g.rows);
+        back_store_dq_absent(w);
+    }
+}
+
+/* ---- Lanes ---------------------------------------------------------------------------------------------------------- */
+
+static int64_t back_lane_of(const fxa__back *job, int64_t unit) {
+    const fxa__back_cut *cut = &job->cut;
+    int64_t hkv = job->p->p.hkv, group = unit % cut->groups, number = 0;
+    if (cut->lane_axes & FXA__BACK_CHUNK) number = unit / cut->groups;
+    if (cut->lane_axes & FXA__BACK_B) number = number * job->p->p.b + group / hkv;
+    if (cut->lane_axes & FXA__BACK_H) number = number * hkv + group % hkv;
+    return number % cut->lanes;
+}
+
+/* One gradient of a whole pool of pages, of one KV head. */
+static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot slot, int64_t hkv, void *pool, int64_t ld,
+                            int64_t d, bool add) {
+    int64_t size = job->p->p.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    for (int64_t row = 0; row < job->cut.pool_rows; row++) {
+        int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
+        fxa__cpu_place to = {(char *)job->bind->slot[slot] + at * bytes, t->dtype, t->stride[3], d};
+        back_store(job, to, fxa__back_at(job, pool, row * ld), add);
+    }
+}
+
+/* Pages may be shared between batch entries: one KV head after the other, its sums over all entries in their order. */
+static void back_lane_paged(fxa__back_worker *w, int64_t lane) {
+    const fxa__back *job = w->job;
+    const fxa__back_cut *cut = &job->cut;
+    const fxa_problem *p = &job->p->p;
+    size_t size = job->code->kernels->real_size;
+    for (int64_t hkv = lane; hkv < p->hkv; hkv += cut->lanes) {
+        if (cut->want_k) memset(w->dk_pool, 0, (size_t)(cut->pool_rows * cut->ld_d) * size);
+        if (cut->want_v) memset(w->dv_pool, 0, (size_t)(cut->pool_rows * cut->ld_v) * size);
+        for (int64_t unit = hkv; unit < cut->units; unit += p->hkv) back_unit(w, unit);
+        if (cut->want_k)
+            back_store_pool(job, &p->dk, FXA_SLOT_DK, hkv, w->dk_pool, cut->ld_d, p->d, p->flags & FXA_ACC_K);
+        if (cut->want_v)
+            back_store_pool(job, &p->dv_grad, FXA_SLOT_DV, hkv, w->dv_pool, cut->ld_v, p->dv, p->flags & FXA_ACC_V);
+    }
+}
+
+static void back_lane(fxa__back_worker *w, int64_t lane) {
+    const fxa__back *job = w->job;
+    const fxa__back_cut *cut = &job->cut;
+    if (cut->want_sums) {
+        fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE];
+        derivative->sums = job->sums + lane * job->p->program->n_tensors;
+        derivative->dparams = job->p->p.param_grads ? job->dparams + lane * job->p->program->n_params : NULL;
+    }
+    if (cut->pool) back_lane_paged(w, lane);
+    else if (cut->lanes == cut->units) back_unit(w, lane);
+    else
+        for (int64_t unit = 0; unit < cut->units; unit++)
+            if (back_lane_of(job, unit) == lane) back_unit(w, unit);
+}
+
+/* ---- Jobs ----------------------------------------------------------------------------------------------------------- */
+
+typedef void (*back_item_fn)(fxa__back_worker *w, int64_t item);
+
+typedef struct back_job {
+    const fxa__back *run;
+    back_item_fn fn;
+    int64_t items;
+    atomic_llong next;
+} back_job;
+
+static void back_work(void *arg, int32_t worker) {
+    back_job *job = arg;
+    for (;;) {
+        int64_t item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+        if (item >= job->items) return;
+        job->fn(&job->run->workers[worker], item);
+    }
+}
+
+static void back_do(const fxa__back *run, int32_t width, back_item_fn fn, int64_t items) {
+    back_job job = {.run = run, .fn = fn, .items = items};
+    if (items > 0) fxa__pool_run(run->bind->pool, (int32_t)fxa__min_i64(width, items), back_work, &job);
+}
+
+static int64_t back_group_tiles(const fxa__back *job) { return (job->cut.rows + job->cut.tile - 1) / job->cut.tile; }
+
+static void back_before(fxa__back_worker *w, int64_t item) {
+    const fxa__back *job = w->job;
+    int64_t tiles = back_group_tiles(job), rows = job->cut.groups * tiles;
+    if (item >= rows) {
+        fxa__back_sum_clear(job, item - rows);
+        return;
+    }
+    int64_t first = item % tiles * job->cut.tile;
+    back_enter(w, item / tiles);
+    if (first < w->g.rows) fxa__back_delta(w, first, fxa__min_i64(job->cut.tile, w->g.rows - first));
+}
+
+/* Adds up the chunks that have keys, in order, and stores a tile of rows. */
+static void back_join(fxa__back_worker *w, int64_t group, int64_t first) {
+    const fxa__back *job = w->job;
+    const fxa__back_cut *cut = &job->cut;
+    back_enter(w, group);
+    int64_t n = fxa__min_i64(cut->tile, w->g.rows - first);
+    void *sum = back_dq_part(job, group, 0);
+    for (int64_t chunk = 1; n > 0 && chunk < cut->chunks && chunk * cut->chunk < w->g.seq.k_len; chunk++)
+        job->code->kernels->store(fxa__back_at(job, sum, first * cut->ld_d), fxa__back_real(job), 1,
+                                  fxa__back_at(job, back_dq_part(job, group, chunk), first * cut->ld_d), n * cut->ld_d, true);
+    if (n > 0) back_store_dq(w, sum, first, n);
+    if (first == 0) back_store_dq_absent(w);
+}
+
+static int64_t back_join_items(const fxa__back *job) {
+    bool parts = job->cut.want_q && job->cut.chunks > 1;
+    return parts ? job->cut.groups * fxa__max_i64(1, back_group_tiles(job)) : 0;
+}
+
+static void back_after(fxa__back_worker *w, int64_t item) {
+    const fxa__back *job = w->job;
+    int64_t joins = back_join_items(job), pieces = fxa__back_sum_pieces(job), tiles = fxa__max_i64(1, back_group_tiles(job));
+    if (item < joins) back_join(w, item / tiles, item % tiles * job->cut.tile);
+    else if (item < joins + pieces) fxa__back_sum_store(job, item - joins);
+    else fxa__back_store_sink(job, item - joins - pieces);
+}
+
+bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
+    fxa__back run = {.code = code, .p = p, .cut = fxa__back_cut_make(code, p)};
+    return fxa__back_layout(&run, NULL, bytes);
+}
+
+void fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
+    fxa__back run = {.code = code, .p = p, .bind = bind, .cut = fxa__back_cut_make(code, p)};
+    const fxa__back_cut *cut = &run.cut;
+    const fxa_problem *in = &p->p;
+    size_t bytes;
+    if (!fxa__back_layout(&run, bind->workspace, &bytes)) return; /* the plan knows its size: it fits */
+    for (int64_t i = 0; i < fxa__max_i64(cut->tile, cut->block); i++)
+        fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
+    fxa__cpu_scan(code, p, bind, run.ranges);
+    for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
+    double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
+    int32_t width = pairs * 10 * (double)in->d < BACK_SMALL ? 1 : code->width;
+    back_do(&run, width, back_before, cut->groups * back_group_tiles(&run) + fxa__back_sum_pieces(&run));
+    back_do(&run, width, back_lane, cut->lanes);
+    back_do(&run, width, back_after,
+            back_join_items(&run) + fxa__back_sum_pieces(&run) + (in->flags & FXA_GRAD_SINK ? in->hq : 0));
+    fxa__back_store_params(&run);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward pass of the cpu engine, between its files:
+ *
+ *   cpu_backward_cut.c   how the work is cut, and the workspace
+ *   cpu_backward_tile.c  one block of keys against one tile of rows: five matrix products around the program
+ *   cpu_backward.c       units, their dQ, dK, dV, and the jobs of a run
+ *   cpu_grads.c          delta, sinks, and the sums of captured tensors and params
+ *
+ * A unit is one (b, KV head, chunk of the keys). It goes over its keys by blocks, and for each block over the stacked
+ * rows of the group by tiles: dK and dV of a block stay in cache until they are whole, dQ is added to once per block.
+ * Keys have several chunks only when there are few groups; then every chunk has a dQ of its own, and they are added up
+ * in order.
+ *
+ * Units that add to the same sums are in one lane, and a lane's units run one after the other: lanes are what workers
+ * take. How units are cut and which lane they are in depends on shapes alone, so results do not depend on the threads.
+ */
+#ifndef FXA_ENGINE_CPU_CPU_BACKWARD_H
+#define FXA_ENGINE_CPU_CPU_BACKWARD_H
+
+#include "cpu_code.h"
+
+/* ---- How the work is cut (by shapes, dtypes and instruction set) -------------------------------------------------- */
+
+enum { FXA__BACK_B = 1, FXA__BACK_H = 2, FXA__BACK_CHUNK = 4, FXA__BACK_ALL = 7 }; /* axes of a unit */
+
+typedef struct fxa__back_cut {
+    bool want_q, want_k, want_v, want_sums; /* of captured tensors or params */
+    bool want_ds;                           /* any of q, k, sums */
+    bool pool;       /* dK, dV are summed over the whole pool of pages first */
+    bool keep_score; /* the way back needs the scaled scores beside the probabilities */
+    int64_t groups;  /* b * hkv */
+    int64_t rows;    /* of a group, at most: heads * sq */
+    int64_t block;   /* keys */
+    int64_t tile;    /* rows; those of a strip keep their scores in the first-level cache */
+    int64_t strip;
+    int64_t chunks, chunk; /* of a group; keys of each, a multiple of block */
+    int64_t units;         /* chunks * groups: unit = (chunk * b + b) * hkv + hkv, those with the most rows first */
+    int64_t lanes;
+    uint32_t lane_axes; /* the lane of a unit is its number along these axes, modulo lanes */
+    uint64_t shared;    /* bit t: tensor t has one sum for all lanes, since lanes never meet in it */
+    int64_t ld_d, ld_v; /* D and Dv, padded to whole panels */
+    int64_t ld;         /* of a tile of scores; not a power of two, it is also read by columns */
+    int64_t pool_rows;
+} fxa__back_cut;
+
+/* ---- Workspace ---------------------------------------------------------------------------------------------------- */
+
+enum { FXA__BACK_SCORE, FXA__BACK_MASKED, FXA__BACK_DERIVATIVE, FXA__BACK_BPROP, FXA__BACK_TAPES };
+
+/* One worker: its place in the loops and its memory. Matrices are of real. */
+typedef struct fxa__back_worker {
+    const struct fxa__back *job;
+    fxa__cpu_group g;
+    void *k;                   /* [block,ld_d], as loaded (also V while it is packed: wide enough for both) */
+    void *k_t, *v_t, *k_n;     /* panels of K^T, V^T, K */
+    void *dk, *dv;             /* [block,ld_d], [block,ld_v] */
+    void *q, *dout;            /* [tile,ld_d], [tile,ld_v]; q scaled (also O while delta is made) */
+    void *q_n, *dout_n;        /* panels */
+    void *s, *p, *ds;          /* [tile,ld]; p is s unless scores are kept */
+    void *dq;                  /* [rows,ld_d]: the worker's own, or that of a chunk */
+    void *dk_pool, *dv_pool;   /* [pool_rows,ld_d], [pool_rows,ld_v] */
+    void *column;              /* [tile] */
+    const void *lse, *delta;   /* [rows]: of the group */
+    int32_t *h, *q_at, *k_at;  /* coordinates: [tile], [tile], [block] */
+    unsigned char *keep;       /* [block]: dropout */
+    fxa__tape_run tape[FXA__BACK_TAPES]; /* tape NULL: none */
+    int64_t key, n_keys;       /* the block */
+    bool loaded, k_finite;     /* of it: K and V are packed; K holds only numbers */
+} fxa__back_worker;
+
+/* One run. */
+typedef struct fxa__back {
+    const fxa__cpu_code *code;
+    const fxa__problem *p;
+    const fxa__bind *bind;
+    fxa__back_cut cut;
+    fxa_tensor_range *ranges;
+    void *ones;             /* [max(tile,block)] */
+    void *lse, *delta;      /* [groups,rows]; delta less dLSE */
+    void *dq_parts;         /* chunks > 1: [units,rows,ld_d] */
+    fxa__tape_sum *sums;    /* [lanes,n_tensors] */
+    double *dparams;        /* [lanes,n_params] */
+    fxa__back_worker *workers;
+} fxa__back;
+
+fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *p);
+/* Exact size of the workspace, and with a base every pointer of `job` and its workers. */
+bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes);
+
+static inline void *fxa__back_at(const fxa__back *job, void *x, int64_t i) {
+    return (char *)x + i * (int64_t)job->code->kernels->real_size;
+}
+static inline uint32_t fxa__back_real(const fxa__back *job) { return job->p->f64 ? FXA_F64 : FXA_F32; } /* the dtype */
+/* Element i of a row of real. */
+static inline double fxa__back_get(const fxa__back *job, const void *x, int64_t i) {
+    return job->p->f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+/* ---- cpu_backward_tile.c ------------------------------------------------------------------------------------------- */
+
+/* Adds what rows first..first+n (of the group) and the worker's block of keys give each other to dK, dV, dQ and sums. */
+void fxa__back_tile(fxa__back_worker *w, int64_t first, int64_t n);
+enum { FXA__BACK_TILE = 96, FXA__BACK_STRIP = 12 }; /* rows, at most */
+
+/* ---- cpu_grads.c: work items of the jobs before and after the lanes ------------------------------------------------ */
+
+/* LSE and delta of rows first..first+n of the worker's group. */
+void fxa__back_delta(fxa__back_worker *w, int64_t first, int64_t n);
+/* The sums of captured tensors, in pieces. */
+int64_t fxa__back_sum_pieces(const fxa__back *job);
+void fxa__back_sum_clear(const fxa__back *job, int64_t piece);
+void fxa__back_sum_store(const fxa__back *job, int64_t piece);
+void fxa__back_store_params(const fxa__back *job);
+void fxa__back_store_sink(const fxa__back *job, int64_t h);
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a backward run is cut into blocks, tiles, chunks, units and lanes, and the workspace that follows from it. Size
+ * and pointers come from one function, so they cannot disagree.
+ *
+ * The workspace grows with the sequence in these parts only: delta (one number per row); the dQ of a group, in real, for
+ * each worker, or for each chunk of each group when there are several (at most BACK_PARTS_BYTES); for pages, dK and dV of
+ * one KV head of the pool for each worker; and f64 sums of the captured tensors whose gradients are asked for.
+ */
+#include "cpu_backward.h"
+
+#include "../../base/num.h"
+
+#define BACK_PARTS_BYTES ((int64_t)512 << 20) /* of dQ in chunks */
+#define BACK_SUM_BYTES ((int64_t)64 << 20)    /* of sums that every lane has for itself */
+enum {
+    BACK_UNITS = 32,       /* keys get chunks while there are fewer units than this */
+    BACK_CHUNKS = 8,       /* at most */
+    BACK_LANES = 32,       /* at most, where lanes cost memory */
+    BACK_KEYS = 384,       /* of a block, at most */
+    BACK_BLOCK_BYTES = 98304, /* of one matrix [block,D]: some eight of them live in the second-level cache */
+};
+
+static int64_t cut_round(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then finds that it does not fit */
+    int64_t x;
+    return fxa__mul_i64(a, b, &x) ? x : INT64_MAX / 4;
+}
+
+/* ---- Blocks, tiles, chunks ---------------------------------------------------------------------------------------- */
+
+static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+    int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(p->d, p->dv);
+    int64_t step = nr % mr == 0 ? nr : nr * 3 % mr == 0 ? nr * 3 : nr * mr; /* their lcm, for every set there is */
+    int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
+    block = fxa__max_i64(step, fxa__min_i64(block, BACK_KEYS) / step * step);
+    c->block = fxa__min_i64(block, cut_round(fxa__max_i64(p->sk, 1), nr));
+    c->rows = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq);
+    c->strip = FXA__BACK_STRIP;
+    c->tile = fxa__max_i64(1, fxa__min_i64(FXA__BACK_TILE, c->rows));
+    c->ld_d = cut_round(p->d, nr);
+    c->ld_v = cut_round(p->dv, nr);
+    c->ld = c->block + 16;
+}
+
+static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+    int64_t blocks = (fxa__max_i64(p->sk, 1) + c->block - 1) / c->block;
+    c->groups = cut_mul(p->b, p->hkv);
+    c->chunks = 1;
+    if (c->groups > 0 && !c->pool) {
+        c->chunks = fxa__min_i64(BACK_CHUNKS, (BACK_UNITS + c->groups - 1) / c->groups);
+        c->chunks = fxa__max_i64(1, fxa__min_i64(c->chunks, blocks / 2));
+        int64_t part = cut_mul(cut_mul(c->rows, c->ld_d), c->groups * (int64_t)kernels->real_size);
+        while (c->want_q && c->chunks > 1 && c->chunks > BACK_PARTS_BYTES / fxa__max_i64(part, 1)) c->chunks--;
+    }
+    int64_t per_chunk = (blocks + c->chunks - 1) / c->chunks;
+    c->chunks = (blocks + per_chunk - 1) / per_chunk;
+    c->chunk = per_chunk * c->block;
+    c->units = cut_mul(c->chunks, c->groups);
+}
+
+/* ---- Lanes --------------------------------------------------------------------------------------------------------- */
+
+/* Different indices give different elements: coordinates count up from 0 or more, and never wrap. */
+static bool cut_map_is_plain(const fxa_index_map *map, int64_t n) {
+    int64_t last;
+    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base >= 0 && map->step > 0 &&
+           fxa__mul_i64(map->step, n, &last) && fxa__add_i64(last, map->base, &last) && last <= INT32_MAX;
+}
+
+/* Axes along which units never meet in tensor t: each of its loads has that very coordinate as an index. */
+static uint32_t cut_tensor_axes(const fxa__problem *p, int32_t t) {
+    const fxa_program *d = p->derivative;
+    uint32_t axes = (cut_map_is_plain(&p->p.map_b, p->p.b) ? FXA__BACK_B : 0u) |
+                    (cut_map_is_plain(&p->p.map_h, p->p.hq) ? FXA__BACK_H : 0u) |
+                    (cut_map_is_plain(&p->p.map_k, p->p.sk) ? FXA__BACK_CHUNK : 0u);
+    for (int32_t i = 0; i < d->n_outputs; i++) {
+        const fxa__output *out = &d->outputs[i];
+        uint32_t here = 0;
+        if (out->kind != FXA__OUT_DLOAD || out->slot != t) continue;
+        for (int32_t j = 0; j < out->n_index; j++) {
+            const fxa__node *n = &d->nodes[out->index[j]];
+            if (n->op != FXA_OP_INPUT) continue;
+            here |= n->imm == FXA_INPUT_B   ? FXA__BACK_B
+                    : n->imm == FXA_INPUT_H ? FXA__BACK_H
+                    : n->imm == FXA_INPUT_K ? FXA__BACK_CHUNK
+                                            : 0u;
+        }
+        axes &= here;
+    }
+    return axes;
+}
+
+static int64_t cut_tensor_bytes(const fxa__problem *p, int32_t t) {
+    int64_t n = sizeof(double);
+    for (int32_t i = 0; i < p->program->tensors[t].rank; i++) n = cut_mul(n, p->p.captures[t].size[i]);
+    return n;
+}
+
+static int64_t cut_lanes(const fxa__back_cut *c, const fxa_problem *p, uint32_t axes) {
+    return (axes & FXA__BACK_B ? p->b : 1) * (axes & FXA__BACK_H ? p->hkv : 1) * (axes & FXA__BACK_CHUNK ? c->chunks : 1);
+}
+
+/* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which units do
+ * not meet in it; if there are none, as many sums as memory allows. */
+static void cut_sums(fxa__back_cut *c, const fxa__problem *p) {
+    int64_t all = 0, small = 0;
+    uint32_t axes = c->lane_axes;
+    for (int32_t t = 0; t < p->program->n_tensors; t++) {
+        int64_t bytes = p->p.captures[t].grad ? cut_tensor_bytes(p, t) : 0;
+        all = fxa__min_i64(INT64_MAX / 4, all + bytes);
+        if (small + bytes <= BACK_SUM_BYTES / BACK_LANES) {
+            small += bytes;
+            continue;
+        }
+        c->shared |= UINT64_C(1) << t;
+        axes &= cut_tensor_axes(p, t);
+    }
+    if (c->shared && cut_lanes(c, &p->p, axes) == 1 && !c->pool) {
+        c->shared = 0;
+        c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, BACK_SUM_BYTES / fxa__max_i64(all, 1)));
+        c->lanes = fxa__max_i64(1, fxa__min_i64(c->lanes, c->units));
+        return;
+    }
+    c->lane_axes = axes;
+    c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, cut_lanes(c, &p->p, axes)));
+}
+
+fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *p) {
+    const fxa_problem *in = &p->p;
+    fxa__back_cut c = {.want_q = in->flags & FXA_GRAD_Q, .want_k = in->flags & FXA_GRAD_K, .want_v = in->flags & FXA_GRAD_V};
+    c.want_sums = in->param_grads != 0;
+    for (int32_t t = 0; t < p->program->n_tensors; t++) c.want_sums = c.want_sums || in->captures[t].grad;
+    c.want_ds = c.want_q || c.want_k || c.want_sums;
+    c.pool = (in->flags & FXA_PAGED) && (c.want_k || c.want_v);
+    c.pool_rows = c.pool ? cut_mul(in->n_pages, in->page_size) : 0;
+    c.keep_score = c.want_ds && (code->derivative || code->bprop);
+    cut_tiles(&c, code->kernels, in);
+    cut_chunks(&c, code->kernels, in);
+    c.lane_axes = c.pool ? FXA__BACK_H : FXA__BACK_ALL;
+    c.lanes = c.pool ? fxa__max_i64(1, in->hkv) : c.units;
+    if (c.want_sums) cut_sums(&c, p);
+    return c;
+}
+
+/* ---- Workspace ----------------------------------------------------------------------------------------------------- */
+
+typedef struct cut_carver {
+    unsigned char *base; /* NULL: only count */
+    size_t used;
+    bool ok;
+} cut_carver;
+
+static void *cut_carve(cut_carver *c, int64_t n, size_t element) {
+    size_t size, end;
+    void *part = c->base ? c->base + c->used : NULL;
+    if (!fxa__mul_size((size_t)n, element, &size) || !fxa__add_size(c->used, size, &end) ||
+        !fxa__add_size(end, FXA__CPU_PAD - 1, &end)) {
+        c->ok = false;
+        return NULL;
+    }
+    c->used = end / FXA__CPU_PAD * FXA__CPU_PAD;
+    return part;
+}
+
+/* [rows,columns] of real; NULL when not wanted. */
+static void *cut_carve_matrix(cut_carver *c, const fxa__back *job, bool wanted, int64_t rows, int64_t columns) {
+    int64_t n = 0;
+    if (!wanted) return NULL;
+    if (!fxa__mul_i64(rows, columns, &n)) c->ok = false;
+    return cut_carve(c, c->ok ? n : 0, job->code->kernels->real_size);
+}
+
+static void cut_carve_tape(cut_carver *c, const fxa__back *job, const fxa__tape *tape, fxa__tape_run *run) {
+    size_t bytes = 0;
+    if (!tape) return;
+    if (!fxa__tape_scratch(tape, job->cut.tile, job->cut.block, &bytes)) c->ok = false;
+    void *scratch = cut_carve(c, 1, bytes);
+    if (!c->base) return;
+    *run = (fxa__tape_run){.tape = tape,
+                           .params = job->bind->params,
+                           .tensors = job->bind->tensors,
+                           .scratch = scratch,
+                           .max_rows = job->cut.tile,
+                           .max_columns = job->cut.block};
+}
+
+static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_worker *w) {
+    const fxa__back_cut *cut = &job->cut;
+    int64_t wide = fxa__max_i64(cut->ld_d, cut->ld_v);
+    w->job = job;
+    w->k = cut_carve_matrix(c, job, true, cut->block, wide);
+    w->k_t = cut_carve_matrix(c, job, true, cut->block, job->p->p.d);
+    w->v_t = cut_carve_matrix(c, job, cut->want_ds, cut->block, job->p->p.dv);
+    w->k_n = cut_carve_matrix(c, job, cut->want_q, cut->block, cut->ld_d);
+    w->dk = cut_carve_matrix(c, job, cut->want_k, cut->block, cut->ld_d);
+    w->dv = cut_carve_matrix(c, job, cut->want_v, cut->block, cut->ld_v);
+    w->q = cut_carve_matrix(c, job, true, cut->tile, wide);
+    w->dout = cut_carve_matrix(c, job, true, cut->tile, cut->ld_v);
+    w->q_n = cut_carve_matrix(c, job, cut->want_k, cut->tile, cut->ld_d);
+    w->dout_n = cut_carve_matrix(c, job, cut->want_v, cut->tile, cut->ld_v);
+    w->s = cut_carve_matrix(c, job, true, cut->tile, cut->ld);
+    w->p = cut->keep_score ? cut_carve_matrix(c, job, true, cut->tile, cut->ld) : w->s;
+    w->ds = cut_carve_matrix(c, job, cut->want_ds, cut->tile, cut->ld);
+    w->dq = cut_carve_matrix(c, job, cut->want_q && cut->chunks == 1, cut->rows, cut->ld_d);
+    w->dk_pool = cut_carve_matrix(c, job, cut->pool && cut->want_k, cut->pool_rows, cut->ld_d);
+    w->dv_pool = cut_carve_matrix(c, job, cut->pool && cut->want_v, cut->pool_rows, cut->ld_v);
+    w->column = cut_carve_matrix(c, job, true, 1, cut->tile);
+    w->h = cut_carve(c, cut->tile, sizeof(int32_t));
+    w->q_at = cut_carve(c, cut->tile, sizeof(int32_t));
+    w->k_at = cut_carve(c, cut->block, sizeof(int32_t));
+    w->keep = cut_carve(c, cut->block, 1);
+    const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative, job->code->bprop};
+    for (int i = 0; i < FXA__BACK_TAPES; i++) cut_carve_tape(c, job, tapes[i], &w->tape[i]);
+    if (!c->base) return;
+    w->g = (fxa__cpu_group){.code = job->code, .p = job->p, .bind = job->bind, .ranges = job->ranges};
+    w->tape[FXA__BACK_BPROP].params = job->bind->bprop_params;
+    w->tape[FXA__BACK_BPROP].tensors = job->bind->bprop_tensors;
+}
+
+/* The sums of one lane; those of a shared tensor are carved with the first. */
+static void cut_carve_sums(cut_carver *c, const fxa__back *job, int64_t lane) {
+    const fxa_program *program = job->p->program;
+    for (int32_t t = 0; t < program->n_tensors; t++) {
+        const fxa_capture *capture = &job->p->p.captures[t];
+        bool shared = job->cut.shared >> t & 1;
+        fxa__tape_sum sum = {.view = {.rank = program->tensors[t].rank}};
+        int64_t n = 1;
+        for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
+            sum.view.size[i] = capture->size[i];
+            sum.view.stride[i] = n;
+            if (!fxa__mul_i64(n, capture->size[i], &n)) c->ok = false, n = 0;
+        }
+        if (capture->grad && (lane == 0 || !shared)) sum.sum = cut_carve(c, n, sizeof(double));
+        else if (capture->grad && c->base) sum.sum = job->sums[t].sum;
+        if (c->base) job->sums[lane * program->n_tensors + t] = sum;
+    }
+}
+
+bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
+    const fxa__back_cut *cut = &job->cut;
+    cut_carver c = {base, 0, true};
+    job->ranges = cut_carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
+    job->ones = cut_carve_matrix(&c, job, true, 1, fxa__max_i64(cut->tile, cut->block));
+    job->lse = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
+    job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
+    job->dq_parts = cut_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, cut_mul(cut->units, cut->rows), cut->ld_d);
+    int64_t lanes = cut->want_sums ? cut->lanes : 0;
+    job->sums = cut_carve(&c, lanes * job->p->program->n_tensors, sizeof(fxa__tape_sum));
+    job->dparams = cut_carve(&c, lanes * job->p->program->n_params, sizeof(double));
+    for (int64_t lane = 0; lane < lanes; lane++) cut_carve_sums(&c, job, lane);
+    job->workers = cut_carve(&c, job->code->width, sizeof(fxa__back_worker));
+    for (int32_t i = 0; i < job->code->width; i++) {
+        fxa__back_worker w = {.job = NULL};
+        cut_carve_worker(&c, job, &w);
+        if (base) job->workers[i] = w;
+    }
+    *bytes = c.used;
+    return c.ok;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One block of keys against one tile of rows. In matrices of real, Q scaled as it is loaded:
+ *
+ *     S  = Q K^T,  dP = dO V^T                        strip by strip, so that scores stay in the first-level cache
+ *     P  = exp(program(S) - LSE)                      exactly 0 where the pair is not attended
+ *     dS = P (r dP - delta) through the program       r: dropout
+ *     dV += (P r)^T dO,  dK += dS^T Q,  dQ += dS K    dQ is scaled when it is whole
+ *
+ * Where the mask cuts the tile each strip has its own columns, and the products over rows go by groups of columns with
+ * only the strips that have any of them. A product in which one factor is not finite skips the zeroes of the other:
+ * zero wins.
+ */
+#include "cpu_backward.h"
+
+#include "../../base/num.h"
+#include "../../base/philox.h"
+
+#include <string.h>
+
+enum { TILE_STRIPS = FXA__BACK_TILE / FXA__BACK_STRIP, TILE_GROUP = 48 /* columns */ };
+
+/* Some rows of the tile, and the columns that the mask leaves of them, from a whole panel on. */
+typedef struct back_strip {
+    int64_t row, rows, begin, end;
+    bool masked; /* not every pair is attended */
+} back_strip;
+
+typedef struct back_tile {
+    int64_t first, n; /* rows of the group */
+    int count;
+    back_strip strip[TILE_STRIPS];
+    bool cut; /* strips differ */
+    bool q_finite, dout_finite;
+} back_tile;
+
+/* ---- Rows of scores ------------------------------------------------------------------------------------------------ */
+
+/* A row whose LSE is NaN: so is every probability but those of pairs that are not attended. */
+static void tile_row_nan(const fxa__back *job, void *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (job->p->f64) ((double *)x)[i] = ((double *)x)[i] == -INFINITY ? 0 : NAN;
+        else ((float *)x)[i] = ((float *)x)[i] == -INFINITY ? 0 : NAN;
+}
+
+static void tile_row_drop(const fxa__back *job, void *x, const unsigned char *keep, int64_t n) {
+    double factor = 1 / (1 - job->p->p.dropout_p);
+    for (int64_t i = 0; i < n; i++)
+        if (job->p->f64) ((double *)x)[i] = keep[i] ? ((double *)x)[i] * factor : 0;
+        else ((float *)x)[i] = keep[i] ? ((float *)x)[i] * (float)factor : 0;
+}
+
+/* Which of n pairs dropout keeps; coordinates k & ~3 .. k | 3 share one call of Philox. */
+static void tile_row_keep(const fxa__back_worker *w, int64_t row, const int32_t *k, int64_t n) {
+    const fxa__back *job = w->job;
+    uint32_t threshold = fxa__dropout_threshold(job->p->p.dropout_p), word[4] = {0};
+    uint32_t b = (uint32_t)fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t counter[4] = {(uint32_t)k[i] >> 2, (uint32_t)w->q_at[row], (uint32_t)w->h[row], b};
+        if (i == 0 || (uint32_t)k[i - 1] >> 2 != counter[0]) fxa__philox(counter, job->bind->seed, word);
+        w->keep[i] = word[(uint32_t)k[i] & 3u] >= threshold;
+    }
+}
+
+/* ds, the gradient by new scores, becomes that by scaled scores; captured tensors and params get their part. */
+static void tile_row_through(fxa__back_worker *w, int64_t row, int64_t first, int64_t n, const void *s, void *ds) {
+    fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE], *bprop = &w->tape[FXA__BACK_BPROP];
+    if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds); /* beside a bprop it leaves ds alone */
+    if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
+}
+
+/* One row of a strip: scores in s become P r in p, dP in ds becomes dS. */
+static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *strip, int64_t row) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    int64_t at = row * job->cut.ld + strip->begin, n = strip->end - strip->begin;
+    void *s = fxa__back_at(job, w->s, at), *p = fxa__back_at(job, w->p, at);
+    void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
+    fxa__tape_run *program = &w->tape[strip->masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];
+    double lse = fxa__back_get(job, w->lse, t->first + row), delta = fxa__back_get(job, w->delta, t->first + row);
+    bool drops = job->p->p.flags & FXA_DROPOUT;
+    if (lse == -INFINITY) { /* it attended to nothing */
+        memset(p, 0, (size_t)n * kernels->real_size);
+        if (ds) memset(ds, 0, (size_t)n * kernels->real_size);
+        return;
+    }
+    if (program->tape) fxa__tape_row(program, row, strip->begin, n, s, NULL, p);
+    else if (p != s) memcpy(p, s, (size_t)n * kernels->real_size);
+    if (lse == lse) kernels->row_exp(p, n, lse);
+    else tile_row_nan(job, p, n);
+    if (drops) tile_row_keep(w, row, w->k_at + strip->begin, n);
+    if (ds) {
+        if (drops) tile_row_drop(job, ds, w->keep, n);
+        kernels->row_grad(ds, p, ds, delta, n);
+        if (job->cut.keep_score) tile_row_through(w, row, strip->begin, n, s, ds);
+    }
+    if (drops) tile_row_drop(job, p, w->keep, n);
+}
+
+/* ---- Strips -------------------------------------------------------------------------------------------------------- */
+
+/* False: the mask leaves nothing of the tile. */
+static bool tile_cut_strips(const fxa__back_worker *w, back_tile *t) {
+    const fxa__back *job = w->job;
+    int64_t begin, end, nr = job->code->kernels->nr;
+    fxa_tile all = fxa__cpu_columns(&w->g, t->first, t->n, w->key, w->n_keys, &begin, &end);
+    if (all == FXA_TILE_EMPTY) return false;
+    t->cut = all == FXA_TILE_MIXED;
+    t->count = 0;
+    for (int64_t row = 0; row < t->n; row += FXA__BACK_STRIP) {
+        back_strip *s = &t->strip[t->count++];
+        *s = (back_strip){row, fxa__min_i64(FXA__BACK_STRIP, t->n - row), 0, w->n_keys, false};
+        if (!t->cut) continue;
+        fxa_tile tile = fxa__cpu_columns(&w->g, t->first + row, s->rows, w->key, w->n_keys, &s->begin, &s->end);
+        if (tile == FXA_TILE_EMPTY) s->begin = s->end = 0;
+        s->begin = s->begin / nr * nr;
+        s->masked = tile == FXA_TILE_MIXED;
+    }
+    return true;
+}
+
+static void tile_strip_scores(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    const fxa__back_cut *cut = &job->cut;
+    int64_t d = job->p->p.d, dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
+    if (n == 0) return;
+    kernels->gemm(s->rows, n, d, fxa__back_at(job, w->q, s->row * cut->ld_d), cut->ld_d, 1,
+                  fxa__back_at(job, w->k_t, s->begin * d), d * kernels->nr, fxa__back_at(job, w->s, at), cut->ld, NULL);
+    if (cut->want_ds)
+        kernels->gemm(s->rows, n, dv, fxa__back_at(job, w->dout, s->row * cut->ld_v), cut->ld_v, 1,
+                      fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at),
+                      cut->ld, NULL);
+    for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, s, row);
+}
+
+/* P and dS are 0 in the columns that a strip does not have. */
+static void tile_strip_clear(const fxa__back_worker *w, const back_strip *s) {
+    const fxa__back *job = w->job;
+    size_t size = job->code->kernels->real_size;
+    void *const x[2] = {w->p, w->ds};
+    for (int64_t row = s->row; row < s->row + s->rows; row++)
+        for (int i = 0; i < (job->cut.want_ds ? 2 : 1); i++) {
+            memset(fxa__back_at(job, x[i], row * job->cut.ld), 0, (size_t)s->begin * size);
+            memset(fxa__back_at(job, x[i], row * job->cut.ld + s->end), 0, (size_t)(w->n_keys - s->end) * size);
+        }
+}
+
+/* ---- Products over rows: dV += (P r)^T dO, dK += dS^T Q ------------------------------------------------------------ */
+
+typedef struct back_product {
+    void *weight;       /* [tile,ld] */
+    void *x, *panels;   /* [tile,ld_x] */
+    int64_t ld_x, d;
+    void *out;          /* [block,ld_x] */
+    bool finite;
+} back_product;
+
+static void tile_product_careful(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    for (int64_t c = 0; c < w->n_keys; c++) {
+        for (int64_t r = 0; r < t->n; r++)
+            memcpy(fxa__back_at(job, w->column, r), fxa__back_at(job, x->weight, r * job->cut.ld + c), kernels->real_size);
+        kernels->sums(fxa__back_at(job, x->out, c * x->ld_x), w->column, x->x, fxa__back_real(job), x->ld_x, t->n, x->d);
+    }
+}
+
+/* Columns begin..end over rows first..last. */
+static void tile_product_part(const fxa__back_worker *w, const back_tile *t, const back_product *x, int64_t begin,
+                              int64_t end, int64_t first, int64_t last) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    kernels->gemm(end - begin, x->d, last - first, fxa__back_at(job, x->weight, first * job->cut.ld + begin), 1,
+                  job->cut.ld, fxa__back_at(job, x->panels, first * kernels->nr), t->n * kernels->nr,
+                  fxa__back_at(job, x->out, begin * x->ld_x), x->ld_x, job->ones);
+}
+
+static void tile_product(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
+    if (!x->finite) {
+        tile_product_careful(w, t, x);
+        return;
+    }
+    w->job->code->kernels->pack_n(x->panels, x->x, x->ld_x, t->n, x->d);
+    for (int64_t begin = 0, step = t->cut ? TILE_GROUP : w->n_keys; begin < w->n_keys; begin += step) {
+        int64_t end = fxa__min_i64(begin + step, w->n_keys), first = t->n, last = 0;
+        for (int i = 0; i < t->count; i++) {
+            const back_strip *s = &t->strip[i];
+            if (s->end <= begin || s->begin >= end) continue;
+            first = fxa__min_i64(first, s->row);
+            last = s->row + s->rows;
+        }
+        if (first < last) tile_product_part(w, t, x, begin, end, first, last);
+    }
+}
+
+/* ---- dQ += dS K ---------------------------------------------------------------------------------------------------- */
+
+static void tile_dq_careful(const fxa__back_worker *w, const back_tile *t) {
+    const fxa__back *job = w->job;
+    for (int64_t r = 0; r < t->n; r++)
+        job->code->kernels->sums(fxa__back_at(job, w->dq, (t->first + r) * job->cut.ld_d),
+                                 fxa__back_at(job, w->ds, r * job->cut.ld), w->k, fxa__back_real(job), job->cut.ld_d,
+                                 w->n_keys, job->p->p.d);
+}
+
+static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    const fxa__back_cut *cut = &job->cut;
+    if (!w->k_finite) {
+        tile_dq_careful(w, t);
+        return;
+    }
+    back_strip whole = {0, t->n, 0, w->n_keys, false};
+    for (int i = 0; i < (t->cut ? t->count : 1); i++) {
+        const back_strip *s = t->cut ? &t->strip[i] : &whole;
+        if (s->begin == s->end) continue;
+        kernels->gemm(s->rows, job->p->p.d, s->end - s->begin, fxa__back_at(job, w->ds, s->row * cut->ld + s->begin),
+                      cut->ld, 1, fxa__back_at(job, w->k_n, s->begin * kernels->nr), w->n_keys * kernels->nr,
+                      fxa__back_at(job, w->dq, (t->first + s->row) * cut->ld_d), cut->ld_d, job->ones);
+    }
+}
+
+/* ---- The tile ------------------------------------------------------------------------------------------------------ */
+
+/* K and V of the block, once some tile needs them. */
+static void tile_load_keys(fxa__back_worker *w) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    const fxa__back_cut *cut = &job->cut;
+    int64_t d = job->p->p.d, dv = job->p->p.dv;
+    if (cut->want_ds) {
+        (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_V, w->key, w->n_keys, w->k, cut->ld_v);
+        kernels->pack_t(w->v_t, w->k, cut->ld_v, w->n_keys, dv);
+    }
+    w->k_finite = fxa__cpu_load_keys(&w->g, FXA_SLOT_K, w->key, w->n_keys, w->k, cut->ld_d);
+    kernels->pack_t(w->k_t, w->k, cut->ld_d, w->n_keys, d);
+    if (cut->want_q) kernels->pack_n(w->k_n, w->k, cut->ld_d, w->n_keys, d);
+    fxa__cpu_key_coords(&w->g, w->key, w->n_keys, w->k_at);
+    for (int i = 0; i < FXA__BACK_TAPES; i++)
+        if (w->tape[i].tape) fxa__tape_columns(&w->tape[i], w->n_keys, w->k_at);
+    w->loaded = true;
+}
+
+static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
+    const fxa__back *job = w->job;
+    t->q_finite = fxa__cpu_load_rows(&w->g, FXA_SLOT_Q, t->first, t->n, job->bind->scale, w->q, job->cut.ld_d);
+    t->dout_finite = fxa__cpu_load_rows(&w->g, FXA_SLOT_DO, t->first, t->n, 1, w->dout, job->cut.ld_v);
+    bool tapes = job->p->p.flags & FXA_DROPOUT;
+    for (int i = 0; i < FXA__BACK_TAPES; i++) tapes = tapes || w->tape[i].tape;
+    if (tapes) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
+    for (int i = 0; i < FXA__BACK_TAPES; i++)
+        if (w->tape[i].tape) fxa__tape_rows(&w->tape[i], t->n, w->h, w->q_at);
+}
+
+void fxa__back_tile(fxa__back_worker *w, int64_t first, int64_t n) {
+    const fxa__back *job = w->job;
+    const fxa__back_cut *cut = &job->cut;
+    back_tile t = {.first = first, .n = n};
+    if (!tile_cut_strips(w, &t)) return;
+    if (!w->loaded) tile_load_keys(w);
+    tile_load_rows(w, &t);
+    for (int i = 0; i < t.count; i++) {
+        tile_strip_scores(w, &t, &t.strip[i]);
+        if (t.cut) tile_strip_clear(w, &t.strip[i]);
+    }
+    back_product dv = {w->p, w->dout, w->dout_n, cut->ld_v, job->p->p.dv, w->dv, t.dout_finite};
+    back_product dk = {w->ds, w->q, w->q_n, cut->ld_d, job->p->p.d, w->dk, t.q_finite};
+    if (cut->want_v) tile_product(w, &t, &dv);
+    if (cut->want_k) tile_product(w, &t, &dk);
+    if (cut->want_q) tile_dq(w, &t);
+}

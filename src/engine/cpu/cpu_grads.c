@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What backward does outside of the tiles: delta of every row before them, and after them the gradients of sinks, params
+ * and captured tensors. Those are summed in f64: by each lane for itself, or in one sum where lanes never meet; the sums
+ * of the lanes are added in the order of the lanes.
+ */
+#include "cpu_backward.h"
+
+#include "../../base/dtype.h"
+#include "../../base/num.h"
+
+enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item */
+
+/* ---- Rows ----------------------------------------------------------------------------------------------------------- */
+
+static double grads_row_value(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
+    fxa__cpu_place at = fxa__cpu_row_place(g, slot, r);
+    return fxa__load_f64(at.data, at.dtype, 0);
+}
+
+/* delta = sum_d dO[d] O[d] - dLSE. Of a row that attended to nothing only LSE is read. */
+void fxa__back_delta(fxa__back_worker *w, int64_t first, int64_t n) {
+    const fxa__back *job = w->job;
+    const fxa__back_cut *cut = &job->cut;
+    void *lse = fxa__back_at(job, job->lse, (w->g.b * job->p->p.hkv + w->g.hkv) * cut->rows);
+    void *delta = fxa__back_at(job, job->delta, (w->g.b * job->p->p.hkv + w->g.hkv) * cut->rows);
+    (void)fxa__cpu_load_rows(&w->g, FXA_SLOT_O, first, n, 1, w->q, cut->ld_v);
+    (void)fxa__cpu_load_rows(&w->g, FXA_SLOT_DO, first, n, 1, w->dout, cut->ld_v);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = i * cut->ld_v;
+        double sum = job->code->kernels->row_dot(fxa__back_at(job, w->dout, at), fxa__back_at(job, w->q, at), job->p->p.dv);
+        if (job->p->p.flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i);
+        fxa__store_f64(delta, fxa__back_real(job), first + i, sum);
+        fxa__store_f64(lse, fxa__back_real(job), first + i, grads_row_value(&w->g, FXA_SLOT_LSE, first + i));
+    }
+}
+
+/* dsink[h] += exp(z - LSE) (dLSE - delta) over the rows of head h in all batch entries. */
+void fxa__back_store_sink(const fxa__back *job, int64_t h) {
+    const fxa_problem *p = &job->p->p;
+    void *data = job->bind->slot[FXA_SLOT_DSINK];
+    int64_t heads = p->hq / p->hkv, at = h * p->dsink.stride[1];
+    double sink = fxa__load_f64(job->bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
+    double sum = p->flags & FXA_ACC_SINK ? fxa__load_f64(data, p->dsink.dtype, at) : 0;
+    for (int64_t b = 0; sink != -INFINITY && b < p->b; b++) {
+        int64_t q_len = fxa__seq_get(job->p, job->bind, b).q_len;
+        int64_t row = (b * p->hkv + h / heads) * job->cut.rows + h % heads * q_len;
+        for (int64_t r = row; r < row + q_len; r++) {
+            double lse = fxa__back_get(job, job->lse, r), probability = lse == -INFINITY ? 0 : exp(sink - lse);
+            if (probability != 0) sum -= probability * fxa__back_get(job, job->delta, r);
+        }
+    }
+    fxa__store_f64(data, p->dsink.dtype, at, sum);
+}
+
+/* ---- Captured tensors and params ------------------------------------------------------------------------------------ */
+
+static int64_t grads_elements(const fxa_view *view) {
+    int64_t n = 1;
+    for (int32_t i = 0; i < view->rank; i++) n *= view->size[i];
+    return n;
+}
+
+static int64_t grads_pieces(const fxa__tape_sum *sum) {
+    return sum->sum ? (grads_elements(&sum->view) + GRADS_PIECE - 1) / GRADS_PIECE : 0;
+}
+
+int64_t fxa__back_sum_pieces(const fxa__back *job) {
+    int64_t n = 0;
+    for (int32_t t = 0; job->cut.want_sums && t < job->p->program->n_tensors; t++) n += grads_pieces(&job->sums[t]);
+    return n;
+}
+
+/* The tensor of a piece, and its elements *begin to *end in dense order. */
+static int32_t grads_piece(const fxa__back *job, int64_t piece, int64_t *begin, int64_t *end) {
+    int32_t t = 0;
+    while (piece >= grads_pieces(&job->sums[t])) piece -= grads_pieces(&job->sums[t++]);
+    *begin = piece * GRADS_PIECE;
+    *end = fxa__min_i64(*begin + GRADS_PIECE, grads_elements(&job->sums[t].view));
+    return t;
+}
+
+/* How many sums a tensor has, one after the other by lane. */
+static int64_t grads_lanes(const fxa__back *job, int32_t t) { return job->cut.shared >> t & 1 ? 1 : job->cut.lanes; }
+
+static double *grads_sum(const fxa__back *job, int64_t lane, int32_t t) {
+    return job->sums[lane * job->p->program->n_tensors + t].sum;
+}
+
+void fxa__back_sum_clear(const fxa__back *job, int64_t piece) {
+    int64_t begin, end;
+    int32_t t = grads_piece(job, piece, &begin, &end);
+    for (int64_t lane = 0; lane < grads_lanes(job, t); lane++)
+        for (int64_t i = begin; i < end; i++) grads_sum(job, lane, t)[i] = 0;
+}
+
+/* Offset in `view` of the element that is number i of the same shape in dense row-major order. */
+static int64_t grads_offset(const fxa_view *view, int64_t i) {
+    int64_t offset = 0;
+    for (int32_t axis = view->rank - 1; axis >= 0; axis--) {
+        offset += i % view->size[axis] * view->stride[axis];
+        i /= view->size[axis];
+    }
+    return offset;
+}
+
+/* n sums to elements from `at` on, `stride` apart. */
+static void grads_store_run(void *data, uint32_t dtype, int64_t at, int64_t stride, const double *sum, int64_t n, bool add) {
+    if (dtype == FXA_F32 && stride == 1) {
+        float *x = (float *)data + at;
+        for (int64_t i = 0; i < n; i++) x[i] = (float)((add ? (double)x[i] : 0) + sum[i]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, at += stride)
+        fxa__store_f64(data, dtype, at, (add ? fxa__load_f64(data, dtype, at) : 0) + sum[i]);
+}
+
+void fxa__back_sum_store(const fxa__back *job, int64_t piece) {
+    int64_t begin, end;
+    int32_t t = grads_piece(job, piece, &begin, &end);
+    const fxa_view *to = &job->bind->dtensors[t];
+    double *sum = grads_sum(job, 0, t);
+    for (int64_t lane = 1; lane < grads_lanes(job, t); lane++)
+        for (int64_t i = begin; i < end; i++) sum[i] += grads_sum(job, lane, t)[i];
+    void *data = (void *)(uintptr_t)to->data; /* views are const; this one is an output */
+    int64_t last = to->rank > 0 ? to->size[to->rank - 1] : 1, stride = to->rank > 0 ? to->stride[to->rank - 1] : 1;
+    for (int64_t i = begin, n; i < end; i += n) { /* along the last axis */
+        n = fxa__min_i64(end - i, last - i % last);
+        grads_store_run(data, (uint32_t)to->dtype, grads_offset(to, i), stride, sum + i, n, job->p->p.flags & FXA_ACC_TENSORS);
+    }
+}
+
+void fxa__back_store_params(const fxa__back *job) {
+    const fxa_problem *p = &job->p->p;
+    int32_t n = job->p->program->n_params;
+    for (int32_t i = 0; i < n; i++) {
+        if (!(p->param_grads >> i & 1)) continue;
+        double sum = 0;
+        for (int64_t lane = 0; lane < job->cut.lanes; lane++) sum += job->dparams[lane * n + i];
+        job->bind->dparams[i] = (p->flags & FXA_ACC_PARAMS ? job->bind->dparams[i] : 0) + sum;
+    }
+}
