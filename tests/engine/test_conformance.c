@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every engine against the reference: each feature, and all of them in random company, with random programs, shapes,
+ * layouts and dtypes, forward and backward. What an engine refuses it must have said in its support report (R-39).
+ * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself.
+ */
+#include "support/conf_case.h"
+#include "t.h"
+
+static const char *conform_engine(size_t i) {
+    const char *only = getenv("FXA_TEST_ENGINE");
+    if (only && *only) return i == 0 ? only : NULL;
+    for (size_t j = 0, n = 0; fxa_engine_name(j); j++)
+        if (strcmp(fxa_engine_name(j), "ref") != 0 && n++ == i) return fxa_engine_name(j);
+    return NULL;
+}
+
+/* Lengths: mostly short, often at or beside the sizes that kernels and blocks come in. */
+static int64_t conform_length(uint64_t *rng, int64_t most) {
+    static const int64_t edges[] = {1, 4, 6, 8, 12, 16, 32, 48, 64, 96, 128, 192, 256, 384};
+    int64_t n = edges[attn_int(rng, 0, 13)] + attn_int(rng, -1, 1), r = attn_int(rng, 0, 9);
+    if (r < 4) n = attn_int(rng, 0, 24);
+    else if (r < 6) n = attn_int(rng, 0, 300);
+    return n < most ? n : attn_int(rng, most / 2, most);
+}
+
+static int64_t conform_width(uint64_t *rng) {
+    static const int64_t wide[] = {64, 128, 256, 512, 96, 80};
+    return attn_int(rng, 0, 9) ? attn_int(rng, 1, 70) : wide[attn_int(rng, 0, 5)];
+}
+
+/* At most `pairs` pairs of a row and a key in all: the reference looks at each several times. */
+static attn_shape conform_shape(uint32_t features, int64_t pairs, uint64_t *rng) {
+    attn_shape s = {.b = attn_int(rng, 1, 3), .hkv = attn_int(rng, 1, 3)};
+    s.hq = s.hkv * (features & ATTN_GQA ? attn_int(rng, 1, 4) : 1);
+    s.d = conform_width(rng);
+    s.dv = features & ATTN_DIMS ? conform_width(rng) : s.d;
+    int64_t first = conform_length(rng, 400), room = pairs / (s.b * s.hq * (first ? first : 1)) + 1;
+    int64_t second = conform_length(rng, room < 400 ? room : 400);
+    bool keys_first = attn_int(rng, 0, 2) > 0; /* many keys for few rows, more often */
+    s.sk = keys_first ? first : second, s.sq = keys_first ? second : first;
+    s.page_size = attn_int(rng, 0, 1) ? attn_int(rng, 1, 20) : 16;
+    s.n_pages = attn_int(rng, 1, s.b * (s.sk / s.page_size + 1) + 2);
+    s.window = attn_int(rng, 0, 1) ? 6 : s.sk;
+    return s;
+}
+
+/* ---- Random cases ------------------------------------------------------------------------------------------------ */
+
+typedef struct conform_plan {
+    uint32_t features;
+    bool free_choice; /* any subset of the features */
+    uint32_t sources; /* bit i: conf_source i */
+    int64_t pairs;
+    int n;
+    double unsure; /* the share of cases of which nothing can be said, at most */
+} conform_plan;
+
+static bool conform_case(fxa_context *ctx, const char *engine, const conform_plan *plan, conf_tally *tally,
+                         uint64_t *rng) {
+    static conf_case c;
+    char what[400];
+    const char *name;
+    uint64_t start = *rng;
+    conf_source source;
+    do source = (conf_source)attn_int(rng, CONF_IDENTITY, CONF_GALLERY);
+    while (!(plan->sources >> source & 1));
+    uint32_t features = plan->free_choice ? plan->features & (uint32_t)attn_next(rng) : plan->features;
+    fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", rng, &name);
+    fxa_program *bprop = plan->free_choice && attn_int(rng, 0, 15) == 0 ? conf_bprop(ctx, rng) : NULL;
+    if (!program) {
+        T_FAIL("no program (%s, 0x%" PRIx64 ")\n", name, start);
+        return false;
+    }
+    attn_shape shape = conform_shape(features, attn_int(rng, 0, 30) ? plan->pairs : 10 * plan->pairs, rng);
+    bool ok = conf_draw(&c, ctx, features, &shape, program, name, bprop, tally, rng);
+    ok = ok && conf_check_forward(&c, engine) && conf_check_backward(&c, engine);
+    if (!ok) {
+        conf_describe(&c, what, sizeof what);
+        T_FAIL("%s (0x%" PRIx64 "): %s\n    %s\n", engine, start, what, c.why);
+    }
+    conf_free(&c);
+    return ok;
+}
+
+static void conform_report(const char *engine, const conf_tally *tally) {
+    printf("  %s: %" PRId64 " runs, %" PRId64 " refused, %" PRId64 " unsure, %" PRId64 " elements; worst in parts of what is"
+           " allowed, element (root mean square):", engine, tally->cases, tally->refused, tally->unsure, tally->elements);
+    for (int d = FXA_F64; d <= FXA_BF16; d++)
+        if (tally->by_dtype[d]) printf(" %s %.2g (%.2g)", fxa_dtype_name((fxa_dtype)d), tally->element[d], tally->rms[d]);
+    printf("\n");
+}
+
+static void conform_cases(conform_plan plan) {
+    if (!conform_engine(0)) T_SKIP("this build has no engine beside the reference");
+    for (size_t e = 0; conform_engine(e); e++) {
+        fxa_error err;
+        fxa_context *ctx = NULL;
+        uint64_t rng = t_seed() ^ plan.features ^ ((uint64_t)plan.sources << 32);
+        conf_tally tally = {0};
+        T_OK(fxa_context_create(NULL, &ctx, &err));
+        for (int i = 0; i < plan.n; i++)
+            if (!conform_case(ctx, conform_engine(e), &plan, &tally, &rng)) break;
+        conform_report(conform_engine(e), &tally);
+        if ((double)tally.unsure > plan.unsure * (double)tally.cases + 1)
+            T_FAIL("nothing can be said of %" PRId64 " runs of %" PRId64 "\n", tally.unsure, tally.cases);
+        fxa_context_destroy(ctx);
+    }
+}
+
+/* ---- The comparison itself --------------------------------------------------------------------------------------- */
+
+/* One forward run of the reference, compared with itself after `change` has spoilt it. */
+static bool conform_spoilt(uint32_t features, void (*change)(conf_buffer *o)) {
+    static conf_case c;
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    uint64_t rng = t_seed();
+    conf_tally tally = {0};
+    const char *name;
+    const attn_shape shape = {.b = 1, .hq = 2, .hkv = 1, .sq = 17, .sk = 300, .d = 5, .dv = 5, .window = 3};
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    fxa_program *program = conf_program(ctx, CONF_IDENTITY, "", &rng, &name);
+    bool ok = conf_draw(&c, ctx, features, &shape, program, name, NULL, &tally, &rng);
+    conf_fill_outputs(&c, FXA_FORWARD);
+    ok = ok && conf_reference(&c, FXA_FORWARD) && conf_bound_forward(&c) && conf_run(&c, "ref", FXA_FORWARD);
+    if (!ok) T_FAIL("%s\n", c.why);
+    change(&c.slot[FXA_SLOT_O]);
+    ok = conf_compare(&c, FXA_FORWARD);
+    conf_free(&c);
+    fxa_context_destroy(ctx);
+    return ok;
+}
+
+static int64_t conform_first(const conf_buffer *t) {
+    const int64_t at[4] = {0};
+    return conf_place(t, at);
+}
+static void spoil_nothing(conf_buffer *o) { (void)o; }
+static void spoil_one(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o)] += 1e-13; }
+static void spoil_all(conf_buffer *o) { /* each within its own bound, but all of them nearly at it */
+    double *x = (double *)(void *)o->memory;
+    int64_t at[4] = {0};
+    do {
+        int64_t i = conf_place(o, at);
+        x[i] += 1.5 * o->error[i] + 42 * 0x1p-52 * (o->size[i] + fabs(x[i]));
+    } while (conf_next(o, at));
+}
+static void spoil_nan(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o)] = NAN; }
+static void spoil_row(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o) - 1] = 0; }
+
+TEST(comparison_finds_what_is_wrong) {
+    T_CHECK(conform_spoilt(0, spoil_nothing));
+    T_CHECK(!conform_spoilt(0, spoil_one));
+    T_CHECK(!conform_spoilt(0, spoil_nan));
+    T_CHECK(!conform_spoilt(0, spoil_row)); /* outside of the tensor */
+    T_CHECK(!conform_spoilt(0, spoil_all));
+}
+
+/* ---- Features ---------------------------------------------------------------------------------------------------- */
+
+#define FROM(source) (1u << (source))
+static const uint32_t tame = FROM(CONF_IDENTITY) | FROM(CONF_TWIN) | FROM(CONF_SMOOTH) | FROM(CONF_BOTH);
+static const uint32_t all_features = (1u << 17) - 1;
+
+TEST(plain_f64) { conform_cases((conform_plan){0, false, FROM(CONF_IDENTITY), 3000, t_scaled(40), 0}); }
+TEST(plain_any_dtype) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY), 3000, t_scaled(60), 0}); }
+TEST(grouped_heads_and_widths) { /* */
+    conform_cases((conform_plan){ATTN_GQA | ATTN_DIMS | ATTN_DTYPES, false, FROM(CONF_IDENTITY), 3000, t_scaled(60), 0});
+}
+TEST(twins) { conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_TWIN), 1500, t_scaled(120), 0.02}); }
+TEST(smooth_programs) { /* */
+    conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_SMOOTH), 1000, t_scaled(150), 0.02});
+}
+TEST(masks) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_MASK), 3000, t_scaled(150), 0}); }
+TEST(programs_with_masks) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_BOTH), 1500, t_scaled(100), 0.02}); }
+TEST(gallery_programs) { /* */
+    conform_cases((conform_plan){ATTN_DTYPES | ATTN_GQA, false, FROM(CONF_GALLERY), 1500, t_scaled(150), 0.05});
+}
+TEST(wild_programs) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_WILD), 600, t_scaled(200), 0.6}); }
+TEST(padding) { conform_cases((conform_plan){ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
+TEST(packed_sequences) { conform_cases((conform_plan){ATTN_VARLEN | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
+TEST(pages) { conform_cases((conform_plan){ATTN_PAGED | ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
+TEST(sinks) { conform_cases((conform_plan){ATTN_SINK | ATTN_READY | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
+TEST(zero_sink) { conform_cases((conform_plan){ATTN_SINK_ZERO | ATTN_DTYPES, false, tame, 1500, t_scaled(40), 0.02}); }
+TEST(dropout) { conform_cases((conform_plan){ATTN_DROPOUT | ATTN_MAPS | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
+TEST(coordinate_maps) { conform_cases((conform_plan){ATTN_MAPS | ATTN_LENGTHS, false, tame, 1500, t_scaled(60), 0.02}); }
+TEST(strides) { conform_cases((conform_plan){ATTN_STRIDES | ATTN_DTYPES, false, tame, 1500, t_scaled(100), 0.02}); } /* */
+TEST(accumulating) {
+    conform_cases((conform_plan){ATTN_ACC | ATTN_SINK | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(ready_masks) {
+    conform_cases((conform_plan){ATTN_READY | ATTN_LENGTHS | ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_TWIN), 3000,
+                                 t_scaled(100), 0.02});
+}
+TEST(some_gradients) {
+    conform_cases((conform_plan){ATTN_SOME_GRADS | ATTN_SINK | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(everything_together) {
+    conform_cases((conform_plan){all_features, true, tame | FROM(CONF_MASK) | FROM(CONF_GALLERY), 1500, t_scaled(700), 0.04});
+}
+
+T_MAIN

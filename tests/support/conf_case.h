@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Conformance: one problem with any program, run by an engine and by the reference engine, compared element by element
+ * within what the engine's arithmetic allows. Geometry, layouts and softmax features are those of an attn_case; the
+ * program, its params and captured tensors (any dtype, rank, stride) are drawn here.
+ *
+ *   conf_draw -> conf_check_forward -> conf_check_backward -> conf_free
+ *
+ * The reference runs with its gradients and O in f64, so what is compared with is not rounded to storage. How far an
+ * engine may be from it is derived by conf_bound.c, for each element, as docs/numerics.md says.
+ */
+#ifndef FXA_TESTS_CONF_CASE_H
+#define FXA_TESTS_CONF_CASE_H
+
+#include "attn_case.h"
+
+enum { CONF_TENSORS = 12, CONF_PARAMS = 8, CONF_SLOTS = FXA_SLOT_DSINK + 1 };
+
+/* A tensor of up to five axes, any strides. Arrays "by place" have one entry per element of `memory`. */
+typedef struct conf_buffer {
+    const char *name;
+    fxa_dtype dtype;
+    int rank;
+    int64_t n[FXA_MAX_RANK], stride[FXA_MAX_RANK];
+    unsigned char *memory, *origin; /* origin: element (0, ...) */
+    size_t bytes;
+    bool owned; /* memory is this buffer's */
+    /* of outputs */
+    unsigned char *before;       /* memory before a run */
+    fxa_dtype want_dtype;
+    unsigned char *want_memory;  /* as the reference writes it, the same strides in want_dtype */
+    unsigned char *want_before;
+    double *error;               /* by place: what the errors of scores and programs come to */
+    double *size;                /* by place: sum of the magnitudes that were added up */
+} conf_buffer;
+
+/* The worst of what was seen, in units of what is allowed, by dtype of Q. */
+typedef struct conf_tally {
+    int64_t cases, unsure, refused, elements;
+    double element[FXA_BF16 + 1], rms[FXA_BF16 + 1];
+    int64_t by_dtype[FXA_BF16 + 1];
+} conf_tally;
+
+typedef struct conf_case {
+    attn_case base;
+    fxa_program *program; /* owned */
+    fxa_program *bprop;   /* owned, or NULL */
+    const char *name;     /* of the program */
+    size_t n_params, n_tensors;
+    double params[CONF_PARAMS], dparams[CONF_PARAMS], old_dparams[CONF_PARAMS], want_dparams[CONF_PARAMS];
+    double error_dparams[CONF_PARAMS], size_dparams[CONF_PARAMS];
+    fxa_capture captures[CONF_TENSORS];
+    conf_buffer slot[CONF_SLOTS], tensor[CONF_TENSORS], dtensor[CONF_TENSORS];
+    double unit;     /* of the arithmetic */
+    bool unsure;     /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
+    bool refused;    /* the engine said that it does not support the problem; why has its reason */
+    conf_tally *tally;
+    char why[800];
+} conf_case;
+
+/* Takes the program (and bprop). False with why when the case is impossible. */
+bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_shape *shape, fxa_program *program,
+               const char *name, fxa_program *bprop, conf_tally *tally, uint64_t *rng);
+void conf_free(conf_case *c);
+void conf_describe(const conf_case *c, char *out, size_t capacity);
+
+/* Problem and arguments of a pass; the arrays they point to live in `x`. */
+typedef struct conf_call {
+    fxa_problem p;
+    fxa_args args;
+    fxa_capture captures[CONF_TENSORS];
+    const void *tensors[CONF_TENSORS];
+    void *dtensors[CONF_TENSORS];
+} conf_call;
+void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool reference, conf_call *x);
+
+/* Outputs of a pass, by position; NULL past the end. */
+conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i);
+/* Old content into the outputs of a pass: random elements, NaN between them. */
+void conf_fill_outputs(conf_case *c, fxa_pass pass);
+void conf_restore_outputs(conf_case *c, fxa_pass pass);
+/* Runs the reference into want; after forward its O and LSE are stored as the input of backward by conf_keep. */
+bool conf_reference(conf_case *c, fxa_pass pass);
+void conf_keep(conf_case *c);
+bool conf_run(conf_case *c, const char *engine, fxa_pass pass);
+bool conf_compare(conf_case *c, fxa_pass pass);
+
+/* error and size of every output, unsure (conf_bound.c). */
+bool conf_bound_forward(conf_case *c);
+bool conf_bound_backward(conf_case *c);
+
+/* All of it: true also when the engine refused, or nothing can be said. */
+bool conf_check_forward(conf_case *c, const char *engine);
+bool conf_check_backward(conf_case *c, const char *engine);
+
+int64_t conf_place(const conf_buffer *t, const int64_t *at); /* number of an element in memory */
+int64_t conf_places(const conf_buffer *t);
+/* Steps `at` through the elements; false after the last (then at is all 0 again). */
+bool conf_next(const conf_buffer *t, int64_t *at);
+
+/* ---- Programs (conf_program.c) ----------------------------------------------------------------------------------- */
+
+typedef enum conf_source {
+    CONF_IDENTITY,
+    CONF_TWIN,   /* of attn_oracle.h: small programs as people write them */
+    CONF_SMOOTH, /* random, smooth in all floats */
+    CONF_MASK,   /* random masks over coordinates */
+    CONF_BOTH,   /* the two together */
+    CONF_WILD,   /* random with every operation; often unsure */
+    CONF_GALLERY /* a file of `folder` */
+} conf_source;
+/* NULL when it cannot be made. The name is static, or that of the file in a static buffer. */
+fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name);
+/* A smooth backward program of a user's. */
+fxa_program *conf_bprop(fxa_context *ctx, uint64_t *rng);
+
+#endif

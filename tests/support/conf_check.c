@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Comparing an engine with the reference: every element of every output within its bound, every tensor in the root mean
+ * square, and every byte that is no element as it was. See conf_case.h; the bounds are those of docs/numerics.md.
+ */
+#include "conf_case.h"
+
+#include "base/dtype.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CONF_RMS_UNITS 33.5 /* 2e-6 in f32 */
+#define CONF_ELEMENT_UNITS 16
+#define CONF_SAFETY 2 /* of what was passed on to first order */
+
+/* Units that a sum of n terms may be off by: a random walk, taken twice; all the way for equal terms. */
+static double conf_sum_units(const conf_case *c) {
+    const oracle *x = &c->base.x;
+    double rows = (double)(x->sq * (x->hq / x->hkv) * (c->base.features & ATTN_PAGED ? x->b : 1));
+    double n = fmax((double)x->sk, rows);
+    for (int i = 0; i < CONF_SLOTS; i++)
+        if (c->base.t[i].style == ATTN_EXPANDED) return n;
+    return 2 * sqrt(n);
+}
+
+static double conf_half_ulp(fxa_dtype dtype, double x) {
+    static const double unit[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8}, least[] = {0, 0, 0x1p-126, 0x1p-25, 0x1p-126};
+    return fmax(unit[dtype] * fabs(x), least[dtype]);
+}
+
+/* 1 or less: what was got is the rounding of a value within the tolerance. */
+static double conf_ratio(fxa_dtype dtype, double got, double want, double tolerance) {
+    if (want != want || got != got) return want != want && got != got ? 0 : INFINITY;
+    if (got == want || got == attn_round(dtype, want)) return 0;
+    if (got < attn_round(dtype, want - tolerance) || got > attn_round(dtype, want + tolerance)) return INFINITY;
+    double beyond = fabs(got - want) - conf_half_ulp(dtype, want);
+    return beyond > 0 && tolerance > 0 ? fmin(1, beyond / tolerance) : 0;
+}
+
+static bool conf_fail_element(conf_case *c, const conf_buffer *t, int64_t place, double got, double want, double allowed) {
+    int64_t at[FXA_MAX_RANK] = {0};
+    do {
+        if (conf_place(t, at) == place) break;
+    } while (conf_next(t, at));
+    snprintf(c->why, sizeof c->why, "%s[%lld,%lld,%lld,%lld,%lld] is %.9g, not %.9g (off by %.3g, allowed %.3g; %s)",
+             t->name, (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3], (long long)at[4], got, want,
+             fabs(got - want), allowed, fxa_dtype_name(t->dtype));
+    return false;
+}
+
+static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
+    fxa_dtype main = c->slot[FXA_SLOT_Q].dtype;
+    size_t size = fxa_dtype_size(t->dtype), want_size = fxa_dtype_size(t->want_dtype);
+    double units = CONF_ELEMENT_UNITS + conf_sum_units(c), squares = 0, allowed_squares = 0;
+    double floor = main == FXA_F64 ? 0 : 1e-34; /* what underflowed in f32 */
+    int64_t n = conf_places(t), count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double got = fxa__load_f64(t->memory, t->dtype, i), want = fxa__load_f64(t->want_memory, t->want_dtype, i);
+        if (memcmp(t->want_memory + (size_t)i * want_size, t->want_before + (size_t)i * want_size, want_size) == 0) {
+            if (memcmp(t->memory + (size_t)i * size, t->before + (size_t)i * size, size) == 0) continue;
+            if (got == want) continue; /* 0 was added to -0 */
+            conf_fail_element(c, t, i, got, want, 0);
+            snprintf(c->why + strlen(c->why), sizeof c->why - strlen(c->why), ": not to be written");
+            return false;
+        }
+        /* what is there already is added, too */
+        double magnitude = t->size[i] > 0 ? t->size[i] + fabs(want) : 0;
+        double tolerance = CONF_SAFETY * t->error[i] + c->unit * units * magnitude + floor;
+        double ratio = conf_ratio(t->dtype, got, want, tolerance);
+        if (!(ratio <= 1)) return conf_fail_element(c, t, i, got, want, tolerance);
+        c->tally->element[main] = fmax(c->tally->element[main], ratio);
+        c->tally->elements++;
+        if (!(fabs(want) < INFINITY) || !(fabs(got) < INFINITY)) continue;
+        double allowed = t->error[i] + c->unit * CONF_RMS_UNITS * magnitude + conf_half_ulp(t->dtype, want) + floor;
+        squares += (got - want) * (got - want), allowed_squares += allowed * allowed, count++;
+    }
+    if (count == 0 || squares == 0) return true;
+    double ratio = sqrt(squares / allowed_squares);
+    /* the rounding to a narrower dtype would hide the engine's own error */
+    if (fxa_dtype_size(t->dtype) >= (main == FXA_F64 ? 8 : 4)) c->tally->rms[main] = fmax(c->tally->rms[main], ratio);
+    if (ratio <= 1) return true;
+    snprintf(c->why, sizeof c->why, "%s: off by %.3g in the root mean square, %.3g is allowed", t->name,
+             sqrt(squares / (double)count), sqrt(allowed_squares / (double)count));
+    return false;
+}
+
+static bool conf_compare_params(conf_case *c) {
+    double units = CONF_ELEMENT_UNITS + conf_sum_units(c);
+    for (size_t i = 0; i < c->n_params; i++) {
+        double got = c->dparams[i], want = c->want_dparams[i];
+        double size = c->size_dparams[i] > 0 ? c->size_dparams[i] + fabs(want) : 0;
+        double allowed = CONF_SAFETY * c->error_dparams[i] + c->unit * units * size;
+        if (conf_ratio(FXA_F64, got, want, allowed) <= 1) continue;
+        snprintf(c->why, sizeof c->why, "dparam %zu is %.17g, not %.17g (off by %.3g, allowed %.3g)", i, got, want,
+                 fabs(got - want), allowed);
+        return false;
+    }
+    return true;
+}
+
+bool conf_compare(conf_case *c, fxa_pass pass) {
+    conf_buffer *t;
+    for (int i = 0; (t = conf_output(c, pass, i)); i++)
+        if (!conf_compare_buffer(c, t)) return false;
+    return pass == FXA_FORWARD || conf_compare_params(c);
+}
+
+static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
+    conf_fill_outputs(c, pass);
+    if (!conf_reference(c, pass)) return false;
+    if (!(pass == FXA_FORWARD ? conf_bound_forward(c) : conf_bound_backward(c))) {
+        snprintf(c->why, sizeof c->why, "the bound cannot be computed");
+        return false;
+    }
+    if (!conf_run(c, engine, pass)) return false;
+    c->tally->cases++;
+    c->tally->by_dtype[c->slot[FXA_SLOT_Q].dtype]++;
+    c->tally->refused += c->refused, c->tally->unsure += !c->refused && c->unsure;
+    return c->refused || c->unsure || conf_compare(c, pass);
+}
+
+bool conf_check_forward(conf_case *c, const char *engine) {
+    bool ok = conf_check(c, engine, FXA_FORWARD);
+    conf_keep(c);
+    return ok;
+}
+
+bool conf_check_backward(conf_case *c, const char *engine) { return conf_check(c, engine, FXA_BACKWARD); }

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Programs for conformance: twins, generated ones, the gallery. See conf_case.h.
+ */
+#include "conf_case.h"
+#include "gen.h"
+#include "program/program.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static fxa_program *source_twin(fxa_context *ctx, uint64_t *rng, const char **name) {
+    const oracle_twin *twin = &oracle_twins[attn_int(rng, 0, oracle_twin_count - 1)];
+    const char *dtype = fxa_dtype_name((fxa_dtype)attn_int(rng, FXA_F64, FXA_BF16));
+    char text[512];
+    size_t n = 0;
+    for (const char *from = twin->text; *from && n + 8 < sizeof text; from++) { /* %s: a dtype, %%: a percent sign */
+        if (strncmp(from, "%s", 2) == 0) n += (size_t)snprintf(text + n, sizeof text - n, "%s", dtype);
+        else text[n++] = *from;
+        if (*from == '%') from++;
+    }
+    fxa_program *program = NULL;
+    *name = twin->name;
+    return fxa_program_parse(ctx, text, n, &program, NULL) == FXA_OK ? program : NULL;
+}
+
+static fxa_program *source_generate(fxa_context *ctx, unsigned flags, uint64_t *rng) {
+    uint8_t tape[160];
+    for (size_t i = 0; i < sizeof tape; i++) tape[i] = (uint8_t)attn_next(rng);
+    return gen_program(ctx, tape, (size_t)attn_int(rng, 8, sizeof tape), flags);
+}
+
+/* The value of an output of `from`, with everything that it needs, inside a builder. */
+static fxa_value source_import(fxa_builder *b, const fxa_program *from, fxa__out_kind kind) {
+    fxa_value *map = malloc((size_t)from->n_nodes * sizeof *map), value;
+    if (!map || !fxa__builder_import(b, from, NULL, map)) abort();
+    value = map[fxa__program_output(from, kind)];
+    free(map);
+    return value;
+}
+
+static fxa_program *source_both(fxa_context *ctx, uint64_t *rng) {
+    fxa_program *score = source_generate(ctx, GEN_SMOOTH, rng), *mask = source_generate(ctx, GEN_AFFINE_MASK, rng);
+    fxa_program *program = NULL;
+    fxa_builder *b = NULL;
+    if (score && mask && fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, NULL) == FXA_OK) {
+        fxa_builder_set_score(b, source_import(b, score, FXA__OUT_SCORE));
+        fxa_builder_set_mask(b, source_import(b, mask, FXA__OUT_MASK));
+        if (fxa_builder_finish(b, &program, NULL) != FXA_OK) program = NULL;
+        fxa_builder_destroy(b);
+    }
+    fxa_program_destroy(score);
+    fxa_program_destroy(mask);
+    return program;
+}
+
+static fxa_program *source_file(fxa_context *ctx, const char *folder, uint64_t *rng, const char **name) {
+    static char path[1024], text[1 << 16];
+    fxa_program *program = NULL;
+    int64_t count = 0, chosen;
+    for (int pass = 0; pass < 2; pass++) {
+        DIR *dir = opendir(folder);
+        if (!dir) return NULL;
+        chosen = pass ? attn_int(rng, 0, count - 1) : -1;
+        for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+            size_t n = strlen(e->d_name);
+            if (n < 4 || strcmp(e->d_name + n - 4, ".fxa") != 0) continue;
+            if (pass == 0) count++;
+            else if (chosen-- == 0) snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        }
+        closedir(dir);
+        if (count == 0) return NULL;
+    }
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    size_t n = fread(text, 1, sizeof text, f);
+    fclose(f);
+    *name = strrchr(path, '/') + 1;
+    return fxa_program_parse(ctx, text, n, &program, NULL) == FXA_OK ? program : NULL;
+}
+
+fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name) {
+    static const char *const names[] = {"identity", "twin", "smooth", "mask", "smooth and mask", "wild", "gallery"};
+    *name = names[source];
+    switch (source) {
+    case CONF_TWIN: return source_twin(ctx, rng, name);
+    case CONF_SMOOTH: return source_generate(ctx, GEN_SMOOTH, rng);
+    case CONF_MASK: return source_generate(ctx, GEN_AFFINE_MASK, rng);
+    case CONF_BOTH: return source_both(ctx, rng);
+    case CONF_WILD: return source_generate(ctx, GEN_NO_SPECIAL, rng);
+    case CONF_GALLERY: return source_file(ctx, folder, rng, name);
+    default: break;
+    }
+    fxa_program *program = NULL;
+    return fxa_program_parse(ctx, "", 0, &program, NULL) == FXA_OK ? program : NULL;
+}
+
+fxa_program *conf_bprop(fxa_context *ctx, uint64_t *rng) {
+    return source_generate(ctx, GEN_BPROP | GEN_SMOOTH | GEN_NO_TENSORS | GEN_NO_PARAMS, rng);
+}
