@@ -131,9 +131,11 @@ static void bound_row_scores(bound_work *w, int64_t b, int64_t h, int64_t q) {
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
-/* Relative error of exp(s' - m). */
+/* Relative error of exp(s' - m). Scores of which not even one digit is sure say nothing. */
 static double bound_exp(const bound_work *w, int64_t k, double m) {
-    return w->e_fresh[k] + w->arithmetic.unit * fabs(w->fresh[k] - m);
+    double error = w->e_fresh[k] + w->arithmetic.unit * fabs(w->fresh[k] - m);
+    if (error > 0.1 && w->fresh[k] - m > -80) w->c->unsure = true;
+    return expm1(fmin(error, 1));
 }
 
 /* LSE and the maximum of a row; returns the error that a change of all probabilities has in common. */

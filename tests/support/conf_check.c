@@ -58,7 +58,8 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
     int64_t n = conf_places(t), count = 0;
     for (int64_t i = 0; i < n; i++) {
         double got = fxa__load_f64(t->memory, t->dtype, i), want = fxa__load_f64(t->want_memory, t->want_dtype, i);
-        if (memcmp(t->want_memory + (size_t)i * want_size, t->want_before + (size_t)i * want_size, want_size) == 0) {
+        bool same = memcmp(t->want_memory + (size_t)i * want_size, t->want_before + (size_t)i * want_size, want_size) == 0;
+        if (same && t->size[i] == 0) {
             if (memcmp(t->memory + (size_t)i * size, t->before + (size_t)i * size, size) == 0) continue;
             if (got == want) continue; /* 0 was added to -0 */
             conf_fail_element(c, t, i, got, want, 0);
