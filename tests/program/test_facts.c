@@ -236,7 +236,7 @@ TEST(random_masks) {
         }
         fxa_program_destroy(p);
     }
-    T_CHECK(bounded > 10);
+    T_CHECK(bounded > t_scaled(10));
     fxa_context_destroy(ctx);
 }
 
