@@ -24,7 +24,8 @@ typedef struct fxa__engine {
     fxa_status (*compile)(fxa__host *host, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
     void (*release)(fxa__host *host, void *code);
     /* Exact bytes for one run of p, without the bind's. False: it does not fit in size_t. A support query asks before
-     * anything is compiled: code is NULL then, and the answer must be that of the code to come. */
+     * anything is compiled: code is NULL then, and the answer must be that of the code to come; false with 0 bytes:
+     * memory ran out before that was known. */
     bool (*workspace)(const void *code, const fxa__problem *p, size_t *bytes);
     /* No allocation, no lock but the pool's own. Arguments have been checked. */
     fxa_status (*run)(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);

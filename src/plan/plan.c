@@ -136,7 +136,7 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, const fxa__engine *engine, const fxa__reader *section,
                           fxa_plan **out, fxa_error *err) {
     fxa_support answer;
-    fxa__answers_get(&ctx->answers, engine, p, &answer);
+    FXA_TRY(fxa__answers_get(&ctx->answers, engine, p, &answer, err));
     if (!answer.supported) {
         char text[sizeof answer.reason + 64];
         snprintf(text, sizeof text, "engine %s cannot run this problem: %s", engine->name, answer.reason);
@@ -178,7 +178,7 @@ static fxa_status plan_engine_first(fxa_context *ctx, const fxa__problem *p, con
     size_t at = strlen(text);
     for (size_t i = 0; (*out = fxa__engine_at(i)) != NULL; i++) {
         fxa_support answer;
-        fxa__answers_get(&ctx->answers, *out, p, &answer);
+        FXA_TRY(fxa__answers_get(&ctx->answers, *out, p, &answer, err));
         if (answer.supported) return FXA_OK;
         if (at < sizeof err->text)
             at += (size_t)snprintf(text + at, sizeof text - at, "%s %s: %s", i ? ";" : ":", (*out)->name,

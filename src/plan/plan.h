@@ -77,8 +77,10 @@ typedef struct fxa__answers {
 fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *err);
 void fxa__answers_end(fxa__answers *answers);
 void fxa__answers_drop(fxa__answers *answers);
-/* What the engine says of p, refusals too: looked up, or asked and remembered (when there is memory for it). */
-void fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, const fxa__problem *p, fxa_support *out);
+/* What the engine says of p, refusals too: looked up, or asked and remembered (when there is memory for it). Fails only
+ * when there is none to ask. */
+fxa_status fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
+                            fxa_error *err);
 
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 

@@ -74,28 +74,33 @@ static void support_keep(fxa__answers *answers, const uint8_t key[16], const fxa
     fxa__free(answers->host, garbage, sizeof *entry);
 }
 
-/* Asks the engine. A workspace that does not fit in memory's address space is a reason to say no. */
-static void support_ask(const fxa__engine *engine, const fxa__problem *p, fxa_support *out) {
+/* Asks the engine. A workspace that does not fit in memory's address space is a reason to say no; memory that ran out
+ * while asking is none. */
+static fxa_status support_ask(const fxa__engine *engine, const fxa__problem *p, fxa_support *out, fxa_error *err) {
     memset(out, 0, sizeof *out);
     engine->query(p, out);
     out->engine = engine->name;
-    if (!out->supported) return;
-    size_t bytes = 0, total = 0;
+    if (!out->supported) return FXA_OK;
+    size_t bytes = SIZE_MAX, total = 0;
     if (engine->workspace(NULL, p, &bytes) && fxa__add_size(bytes, fxa__bind_size(p), &total)) {
         out->workspace = total;
-        return;
+        return FXA_OK;
     }
+    if (bytes == 0) return fxa__fail_memory(err, "the workspace size of a problem");
     out->supported = 0;
     snprintf(out->reason, sizeof out->reason, "the workspace of one run does not fit in %d bits of size",
              (int)(8 * sizeof(size_t)));
+    return FXA_OK;
 }
 
-void fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, const fxa__problem *p, fxa_support *out) {
+fxa_status fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
+                            fxa_error *err) {
     uint8_t key[16];
     fxa__plan_key_make(p, engine->name, engine->version, key);
-    if (support_find(answers, key, out)) return;
-    support_ask(engine, p, out);
+    if (support_find(answers, key, out)) return FXA_OK;
+    FXA_TRY(support_ask(engine, p, out, err));
     support_keep(answers, key, out);
+    return FXA_OK;
 }
 
 fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports, size_t *count,
@@ -107,10 +112,12 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
         return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0", *count);
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(ctx->host, problem, &p, err));
+    fxa_status status = FXA_OK;
     size_t n = 0;
     for (const fxa__engine *engine; (engine = fxa__engine_at(n)) != NULL; n++)
-        if (n < *count) fxa__answers_get(&ctx->answers, engine, p, &reports[n]);
-    *count = n;
+        if (n < *count && status == FXA_OK) status = fxa__answers_get(&ctx->answers, engine, p, &reports[n], err);
     fxa__problem_release(p);
+    if (status != FXA_OK) return status;
+    *count = n;
     return fxa__ok(err);
 }

@@ -87,7 +87,7 @@ TEST(many_shapes_leave_nothing_behind) {
     fxa_error err;
     fxa_context *ctx = fail_alloc_context(&memory);
     T_REQUIRE(ctx);
-    size_t start = memory.live_bytes;
+    size_t start = 0;
     fxa_cache_limit(ctx, 8, 1 << 20);
     for (int i = 0; i < 60; i++) {
         char text[64];
@@ -101,6 +101,9 @@ TEST(many_shapes_leave_nothing_behind) {
         T_OK(fxa_plan_create(ctx, &p, &plan, &err));
         fxa_plan_destroy(plan);
         fxa_program_destroy(program);
+        if (i > 0) continue;
+        fxa_cache_clear(ctx);
+        start = memory.live_bytes; /* with the threads, which the first plan starts and the context keeps */
     }
     fxa_cache_stats s;
     fxa_cache_get_stats(ctx, &s);

@@ -103,8 +103,10 @@ static bool cpu_workspace(const void *code, const fxa__problem *p, size_t *bytes
     void *made = NULL;
     size_t cost;
     fxa_error err;
+    *bytes = 0;
     if (cpu_compile(p->host, p, &made, &cost, &err) != FXA_OK) return false;
     bool fits = cpu_size(made, p, bytes);
+    if (!fits) *bytes = SIZE_MAX;
     cpu_release(p->host, made);
     return fits;
 }
