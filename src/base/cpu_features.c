@@ -25,7 +25,9 @@ static fxa__cpu_vendor features_vendor(uint32_t b, uint32_t c, uint32_t d) {
     return FXA__CPU_OTHER;
 }
 
-enum { FEATURES_YMM = 0x6, FEATURES_ZMM = 0xe6 }; /* XCR0: SSE and AVX; the same with masks and all of ZMM */
+/* XCR0: SSE and AVX; with masks and all of ZMM; shapes and data of tiles. Then bits of cpuid leaf 7. */
+enum { FEATURES_YMM = 0x6, FEATURES_ZMM = 0xe6, FEATURES_TILES = 0x60000 };
+enum { FEATURES_AMX = 1 << 24 | 1 << 22, FEATURES_BF16 = 1 << 5 }; /* tiles and their bf16, EDX of 0; EAX of 1 */
 
 fxa__cpu_features fxa__cpu_features_get(void) {
     fxa__cpu_features f = {.flags = FXA__CPU_SSE2};
@@ -44,7 +46,10 @@ fxa__cpu_features fxa__cpu_features_get(void) {
     if ((saved & FEATURES_YMM) != FEATURES_YMM) return f;
     f.flags |= FXA__CPU_AVX2;
     uint32_t wide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    if ((b & wide) == wide && (saved & FEATURES_ZMM) == FEATURES_ZMM) f.flags |= FXA__CPU_AVX512;
+    if ((b & wide) != wide || (saved & FEATURES_ZMM) != FEATURES_ZMM) return f;
+    f.flags |= FXA__CPU_AVX512;
+    if ((d & FEATURES_AMX) == FEATURES_AMX && (saved & FEATURES_TILES) == FEATURES_TILES) f.flags |= FXA__CPU_AMX_BF16;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & FEATURES_BF16)) f.flags |= FXA__CPU_AVX512_BF16;
     return f;
 }
 

@@ -12,7 +12,9 @@ enum {
     FXA__CPU_SSE2 = 1u << 0,
     FXA__CPU_AVX2 = 1u << 1,   /* with FMA and F16C */
     FXA__CPU_AVX512 = 1u << 2, /* F, BW, DQ and VL */
-    FXA__CPU_NEON = 1u << 3
+    FXA__CPU_NEON = 1u << 3,
+    FXA__CPU_AVX512_BF16 = 1u << 4,
+    FXA__CPU_AMX_BF16 = 1u << 5 /* a process must still ask for the tiles, see fxa__amx_permit */
 };
 
 typedef enum fxa__cpu_vendor { FXA__CPU_OTHER, FXA__CPU_INTEL, FXA__CPU_AMD } fxa__cpu_vendor;

@@ -4,6 +4,7 @@
  * parts:
  *
  *   isa_*.c          one per instruction set: the bodies of kern_*.inc compiled for float and for double, as one table
+ *   isa_avx512bf16.c, isa_amx.c   products of bf16 pairs (kern_bf16.h) for sets that are avx512 otherwise
  *   kern_vec.inc     vectors of the set;  kern_math.inc exp, tanh, ...;  kern_gemm.inc;  kern_rows.inc;  kern_tape.inc
  *   cpu_select.c     which set a machine runs, by its features and a table of rates per family, or as FXA_CPU forces it
  *   tape*.c          a score program as a tape of row operations
@@ -30,10 +31,12 @@
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
 
 typedef struct fxa__cpu_kernels {
-    const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon" */
+    const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
     size_t real_size;  /* 4 or 8 */
     int32_t mr, nr;    /* rows and columns of the matrix micro-kernel */
     int32_t width;     /* lanes of a vector of real */
+    int32_t panel_row; /* reals between rows of a panel */
+    bool rounds;       /* products round A and B to bf16; rows of a panel lie in pairs, so k begins at an even one */
 
     /* n elements between storage and real; strides in elements of the storage. store rounds to nearest even; `add` adds
      * to what is there, in real. load returns false when an element is not finite. */
@@ -51,6 +54,10 @@ typedef struct fxa__cpu_kernels {
     void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                  void *c, int64_t ldc, const void *beta);
 
+    /* Around all products of a worker; NULL: nothing to do. */
+    void (*enter)(void);
+    void (*leave)(void);
+
     /* One row of n scores. row_max ignores NaN. row_exp: s = exp(s - m), returns the sum; exactly 0 at -inf, NaN stays
      * NaN. row_grad: ds = p * (dp - delta), exactly 0 where p is 0. */
     double (*row_max)(const void *s, int64_t n);
@@ -67,16 +74,19 @@ typedef struct fxa__cpu_kernels {
     const fxa__tape_fn *tape; /* by tape opcode, see tape.h */
 } fxa__cpu_kernels;
 
-/* The best set of this machine for a float width (4 or 8), or the one FXA_CPU names; NULL with a reason when FXA_CPU names
- * one that is unknown or not here. */
-const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, char *reason, size_t reason_size);
+/* The best set of this machine for a float width (4 or 8) and the dtype that everything multiplied is stored in, or the one
+ * FXA_CPU names; NULL with a reason when FXA_CPU names one that is unknown or not here. bf16 may be multiplied as such. */
+const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, uint32_t dtype, char *reason, size_t reason_size);
 /* For tests: set number i of this build for a width, NULL past the end; *usable tells whether this machine can run it. */
 const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
+/* The same of the sets that round; their real is float. */
+const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);
 
-/* Each isa_*.c exports one pair: [0] float, [1] double. */
+/* Each isa_*.c exports one pair: [0] float, [1] double; those that round, float alone. */
 extern const fxa__cpu_kernels fxa__cpu_scalar[2];
 #if defined(__x86_64__)
 extern const fxa__cpu_kernels fxa__cpu_sse2[2], fxa__cpu_avx2[2], fxa__cpu_avx512[2];
+extern const fxa__cpu_kernels fxa__cpu_avx512bf16[1], fxa__cpu_amx[1];
 #elif defined(__aarch64__)
 extern const fxa__cpu_kernels fxa__cpu_neon[2];
 #endif

@@ -61,11 +61,15 @@ static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool mas
     int64_t nr = kernels->nr, column = begin / nr * nr, columns = end - column;
     kernels->gemm(n_rows, columns, p->d, fxa__real_at(it, it->s.q, row * blocks->ldq), blocks->ldq, 1,
                   fxa__real_at(it, it->s.k_panels, column * p->d), nr * p->d, it->s.t, blocks->ldt, NULL);
+    double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
+    for (int64_t i = 0; factor != 1 && i < n_rows; i++)
+        kernels->row_scale(fxa__real_at(it, it->s.t, i * blocks->ldt), columns, factor);
     fxa__cpu_softmax(it, masked, row, n_rows, column, columns);
     if (it->dirty) attend_careful(it, row, n_rows, column, columns);
     else
-        kernels->gemm(n_rows, p->dv, columns, it->s.t, blocks->ldt, 1, fxa__real_at(it, it->s.v_panels, column * nr),
-                      n * nr, fxa__real_at(it, it->s.o, row * blocks->ldo), blocks->ldo, it->s.beta);
+        kernels->gemm(n_rows, p->dv, columns, it->s.t, blocks->ldt, 1,
+                      fxa__real_at(it, it->s.v_panels, column * kernels->panel_row), n * nr,
+                      fxa__real_at(it, it->s.o, row * blocks->ldo), blocks->ldo, it->s.beta);
 }
 
 static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
@@ -89,7 +93,8 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
 
 void fxa__cpu_attend(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, it->g.bind->scale, it->s.q, blocks->ldq);
+    double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
+    fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     for (int64_t key = it->key; key < it->key_end; key += blocks->keys)
         attend_block(it, key, fxa__min_i64(blocks->keys, it->key_end - key));
 }

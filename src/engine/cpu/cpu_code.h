@@ -11,6 +11,8 @@
 #include "cpu.h"
 #include "tape.h"
 
+#include <math.h>
+
 /* What the mask says of q - k whatever else it reads (cpu_band.c): it is false outside of
  *     qa - k <= left[i]  and  k - qa <= right[i],  qa = q for i = 0 and q + k_len - q_len for i = 1,
  * as long as coordinates and lengths are in 0..2^30 - 1. INT64_MAX: open. */
@@ -33,6 +35,16 @@ typedef struct fxa__cpu_code {
     int32_t width;         /* threads of the context's pool */
     char detail[64];       /* "avx512, 2 threads" */
 } fxa__cpu_code;
+
+/* Factors of Q before its product with K and of the scores after it, which make the scale together. Where products round
+ * Q, only a scale that changes no digit of it, a power of two, comes before. */
+static inline double fxa__cpu_q_factor(const fxa__cpu_kernels *kernels, double scale) {
+    int exponent;
+    return !kernels->rounds || scale == 0 || fabs(frexp(scale, &exponent)) == 0.5 ? scale : 1;
+}
+static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, double scale) {
+    return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
+}
 
 /* One (b, KV head) of a run. */
 typedef struct fxa__cpu_group {

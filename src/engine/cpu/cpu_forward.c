@@ -211,6 +211,7 @@ static void forward_task(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_item it = forward_worker(run, worker);
     int64_t total = run->p->p.b * run->p->p.hkv * run->items;
+    if (it.kernels->enter) it.kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
         int64_t group = i / run->items, number = i % run->items;
         forward_enter(&it, group);
@@ -222,6 +223,7 @@ static void forward_task(void *arg, int32_t worker) {
         else fxa__cpu_attend(&it);
         fxa__cpu_output(&it, group);
     }
+    if (it.kernels->leave) it.kernels->leave();
 }
 
 static void forward_join_task(void *arg, int32_t worker) {

@@ -10,7 +10,9 @@
 #include <stdio.h>
 
 static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
-    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), reason, reason_size);
+    bool mixed = p->p.pass == FXA_BACKWARD && p->p.dout.dtype != p->p.q.dtype;
+    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), mixed ? (uint32_t)FXA_F32 : p->p.q.dtype, reason,
+                           reason_size);
 }
 
 static void cpu_query(const fxa__problem *p, fxa_support *report) {

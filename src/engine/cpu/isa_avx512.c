@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels for avx512: AVX-512 F, BW, DQ, VL.
+ * Kernels for avx512: AVX-512 F, BW, DQ, VL; and the tables of the two sets that are the same but for matrices.
  */
 #include "kern.h"
+#include "kern_bf16.h"
 
 #define KERN_AVX512 1
 #define VEC_BYTES 64
@@ -19,3 +20,27 @@ const fxa__cpu_kernels fxa__cpu_avx512[2] = {
     KERN_TABLE("avx512", _f32, sizeof(float), 16),
     KERN_TABLE("avx512", _f64, sizeof(double), 8),
 };
+
+const fxa__cpu_kernels fxa__cpu_avx512bf16[1] = {{
+    KERN_ROWS("avx512-bf16", _f32, sizeof(float), 16),
+    .mr = FXA__BF16_MR,
+    .nr = FXA__BF16_NR,
+    .panel_row = FXA__BF16_NR / 2,
+    .rounds = true,
+    .pack_t = fxa__bf16_pack_t,
+    .pack_n = fxa__bf16_pack_n,
+    .gemm = fxa__bf16_gemm,
+}};
+
+const fxa__cpu_kernels fxa__cpu_amx[1] = {{
+    KERN_ROWS("amx", _f32, sizeof(float), 16),
+    .mr = FXA__AMX_MR,
+    .nr = FXA__BF16_NR,
+    .panel_row = FXA__BF16_NR / 2,
+    .rounds = true,
+    .pack_t = fxa__bf16_pack_t,
+    .pack_n = fxa__bf16_pack_n,
+    .gemm = fxa__amx_gemm,
+    .enter = fxa__amx_enter,
+    .leave = fxa__amx_leave,
+}};
