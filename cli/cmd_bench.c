@@ -12,7 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BENCH_DECODE 16 /* rows up to which a forward is bound by memory, and told in bytes too */
+#define BENCH_LEAST   5
+#define BENCH_MOST    1000
+#define BENCH_SECONDS 0.5
+#define BENCH_DECODE  16 /* rows up to which a forward is bound by memory, and told in bytes too */
 
 typedef struct bench_result {
     fxa_pass pass;
@@ -21,7 +24,7 @@ typedef struct bench_result {
     size_t workspace;
     double best, median, gflops, peak_gflops;
     double gbytes, copy_gbytes; /* per second; decode only, else 0 */
-    int64_t reps;
+    int64_t reps;               /* 0: not said */
     uint64_t pairs;
     bool exact;
 } bench_result;
@@ -41,21 +44,28 @@ static int bench_read_words(cli *c, fxa_pass *pass) {
     return CLI_OK;
 }
 
+/* As many runs as were asked for, else at least BENCH_LEAST and as many as fit into BENCH_SECONDS. */
 static int bench_time(cli *c, trial *t, bench_result *out) {
-    double *seconds = cli_alloc_array(c, out->reps, sizeof *seconds);
+    int64_t most = out->reps ? out->reps : BENCH_MOST, n = 0;
+    double *seconds = cli_alloc_array(c, most, sizeof *seconds);
     int rc = trial_run(c, t, FXA_FORWARD); /* a backward reads O and LSE */
-    progress_begin("bench", (uint64_t)out->reps + 1);
-    for (int64_t i = -1; rc == CLI_OK && i < out->reps; i++) {
+    if (rc == CLI_OK) rc = trial_run(c, t, out->pass);
+    double begin = cli_seconds();
+    progress_begin("bench", (uint64_t)(out->reps ? out->reps : BENCH_LEAST));
+    while (rc == CLI_OK && n < most) {
+        if (!out->reps && n >= BENCH_LEAST && cli_seconds() - begin > BENCH_SECONDS) break;
         double start = cli_seconds();
         rc = trial_run(c, t, out->pass);
-        if (i >= 0) seconds[i] = cli_seconds() - start;
-        progress_step((uint64_t)(i + 2));
+        seconds[n++] = cli_seconds() - start;
+        if (out->reps || n <= BENCH_LEAST) progress_step((uint64_t)n);
     }
     progress_end();
-    qsort(seconds, (size_t)out->reps, sizeof *seconds, bench_order);
+    if (rc != CLI_OK) return rc;
+    qsort(seconds, (size_t)n, sizeof *seconds, bench_order);
     out->best = seconds[0];
-    out->median = out->reps % 2 ? seconds[out->reps / 2] : 0.5 * (seconds[out->reps / 2 - 1] + seconds[out->reps / 2]);
-    return rc;
+    out->median = 0.5 * (seconds[(n - 1) / 2] + seconds[n / 2]);
+    out->reps = n;
+    return CLI_OK;
 }
 
 /* Rates of the result, and of the machine before and after: the better of the two. */
@@ -114,7 +124,7 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
 
 int cmd_bench(cli *c) {
     cli_job *job;
-    bench_result r = {.reps = 5};
+    bench_result r = {.reps = 0};
     cli_random random = {0};
     trial_data data;
     trial *t;

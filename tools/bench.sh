@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs every benchmark of bench/ and the command's own: tools/bench.sh BUILD_FOLDER
+# Runs every benchmark of bench/: tools/bench.sh BUILD_FOLDER. PYTHON names an interpreter that may have PyTorch, BENCH
+# holds options for bench_attention.py (BENCH=--help tells which). Its figures also go to BUILD_FOLDER/bench.json.
 set -eu
 build=$1
-grep -m1 'model name' /proc/cpuinfo 2>/dev/null || true
 for program in "$build"/bench/bench_*; do
-    [ -x "$program" ] && [ -f "$program" ] && "$program"
+    if [ -x "$program" ] && [ -f "$program" ]; then "$program"; fi
 done
-"$build/fxattn" bench --shape b=1,h=2,s=256,d=64 --causal --pass fwd
-"$build/fxattn" bench --shape b=1,h=2,s=256,d=64 --causal --pass bwd
+exec "${PYTHON:-python3}" "$(dirname "$0")/../bench/bench_attention.py" --fxattn "$build/fxattn" \
+    --json "$build/bench.json" ${BENCH:-}

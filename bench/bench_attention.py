@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""Attention of the cpu engine beside its peers, measured in one run on one machine.
+
+For every case `fxattn bench` runs first, then, where PyTorch can be imported, scaled_dot_product_attention (forward and
+backward) and flex_attention (forward; it has no backward on a CPU) on data of the same shape, with the same number of
+threads. Rates count the pairs that the mask leaves, 4 D operations each forward and 10 D backward, for everybody alike;
+the percentage is of the f32 multiply-adds that the machine does in registers, measured by `fxattn bench` in the same
+moment. Best of several runs each.
+
+    bench_attention.py                                  a quick set, below two minutes
+    bench_attention.py --all                            everything: hours on a small machine
+    bench_attention.py --sizes 4096 --dims 128 --variants full,causal --passes fwd,bwd --dtypes f32,bf16 --threads 1
+"""
+import argparse
+import contextlib
+import json
+import os
+import platform
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DOCUMENTS = 8
+WINDOW = 512
+CAP = 30.0
+HEADS = 8
+
+SIZES = [512, 1024, 2048, 4096, 8192, 16384]
+DIMS = [64, 128, 256]
+VARIANTS = ["full", "causal", "window", "softcap", "alibi", "bias", "gathered", "documents"]
+PASSES = ["fwd", "bwd"]
+DTYPES = ["f32", "bf16"]
+DENSE_MOST = 8192  # a dense bias beyond is gigabytes
+DECODE_KEYS = [4096, 16384]
+DECODE_HEADS = (32, 8, 128)  # query heads, key heads, features
+
+
+def cpu_name():
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as f:
+        for line in f:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def cpu_count():
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+# ---- Cases ---------------------------------------------------------------------------------------------------------
+
+
+def case(variant, size, dim, direction="fwd", dtype="f32", threads=1):
+    return {"variant": variant, "size": size, "dim": dim, "pass": direction, "dtype": dtype, "threads": threads}
+
+
+def quick_cases():
+    every = cpu_count()
+    cases = [case(v, 2048, 64) for v in VARIANTS]
+    cases += [case("full", 2048, 128), case("full", 4096, 64), case("causal", 4096, 64)]
+    cases += [case(v, 2048, 64, "bwd") for v in ("full", "causal", "softcap")]
+    cases += [case(v, 2048, 64, p, "bf16") for p in PASSES for v in ("full", "causal")]
+    if every > 1:
+        cases += [case(v, 2048, 64, p, "f32", every) for p in PASSES for v in ("full", "causal")]
+    return cases + [case("decode", 16384, 128, "fwd", d, t) for d in DTYPES for t in sorted({1, every})]
+
+
+def chosen_cases(options):
+    cases = []
+    for threads in options.threads:
+        for dtype in options.dtypes:
+            for direction in options.passes:
+                for dim in options.dims:
+                    for size in options.sizes:
+                        for variant in options.variants:
+                            if variant != "decode" and not (variant == "bias" and size > DENSE_MOST):
+                                cases.append(case(variant, size, dim, direction, dtype, threads))
+            if "decode" in options.variants:
+                cases += [case("decode", keys, DECODE_HEADS[2], "fwd", dtype, threads) for keys in DECODE_KEYS]
+    return cases
+
+
+def document_ids(size):
+    return [i * DOCUMENTS // size for i in range(size)]
+
+
+def alibi_slopes():
+    return [2.0 ** -(8 * (h + 1) / HEADS) for h in range(HEADS)]
+
+
+# ---- fxattn --------------------------------------------------------------------------------------------------------
+
+
+class Ours:
+    def __init__(self, command, engine, folder):
+        self.command, self.engine, self.folder = command, engine, folder
+
+    def tensor(self, name, kind, values):
+        """The option that gives a captured vector: a .npy file of int32 (i) or f32 (f)."""
+        path = os.path.join(self.folder, name + ".npy")
+        head = "{'descr': '<%s4', 'fortran_order': False, 'shape': (%d,), }" % (kind, len(values))
+        head += " " * (-(len(head) + 11) % 64) + "\n"
+        with open(path, "wb") as f:
+            f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode())
+            f.write(struct.pack("<%d%s" % (len(values), kind), *values))
+        return ["--tensor", "%s=%s" % (name, path)]
+
+    def program(self, c):
+        size = c["size"]
+        return {
+            "full": lambda: [],
+            "causal": lambda: ["--causal"],
+            "window": lambda: ["--window", "%d,0" % WINDOW],
+            "softcap": lambda: ["--score", "%g * tanh(score / %g)" % (CAP, CAP)],
+            "alibi": lambda: ["--score", "score - slope[h] * (q - k)", "--causal",
+                              *self.tensor("slope", "f", alibi_slopes())],
+            "bias": lambda: ["--score", "score + bias[q, k]", "--tensor-size", "bias:f32=%d,%d" % (size, size)],
+            "gathered": lambda: ["--score", "score + table[h, q - k + k_len - 1]", "--tensor-size",
+                                 "table:f32=%d,%d" % (HEADS, 2 * size - 1)],
+            "documents": lambda: ["--mask", "doc[q] == doc[k]", *self.tensor("doc", "i", document_ids(size))],
+            "decode": lambda: [],
+        }[c["variant"]]()  # fmt: skip
+
+    def run(self, c):
+        shape = "b=1,h=%d,s=%d,d=%d" % (HEADS, c["size"], c["dim"])
+        if c["variant"] == "decode":
+            shape = "b=1,h=%d,hkv=%d,sq=1,sk=%d,d=%d" % (*DECODE_HEADS[:2], c["size"], c["dim"])
+        words = [self.command, "bench", "--json", "--shape", shape, "--dtype", c["dtype"], "--pass", c["pass"]]
+        words += ["--threads", str(c["threads"]), "--grads", "qkv", *self.program(c)]
+        words += ["--engine", self.engine] if self.engine else []
+        done = subprocess.run(words, capture_output=True, text=True)
+        answer = json.loads(done.stdout or "{}")
+        if done.returncode != 0:
+            return {"error": answer.get("error", {}).get("text", done.stderr.strip())}
+        return answer
+
+
+# ---- PyTorch -------------------------------------------------------------------------------------------------------
+
+
+class Torch:
+    def __init__(self, flex):
+        import torch
+        import torch.nn.functional
+
+        self.torch, self.sdpa = torch, torch.nn.functional.scaled_dot_product_attention
+        self.version = torch.__version__
+        self.flex = None
+        if flex:
+            with contextlib.suppress(ImportError):
+                from torch.nn.attention import flex_attention
+
+                self.flex = flex_attention
+
+    def best(self, function):
+        """As fxattn bench does it: the best of at least five runs and half a second, after two that are not timed."""
+        function(), function()
+        times, end = [], time.perf_counter() + 0.5
+        while len(times) < 5 or (time.perf_counter() < end and len(times) < 1000):
+            start = time.perf_counter()
+            function()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    def tensors(self, c):
+        torch = self.torch
+        torch.manual_seed(0)
+        torch.set_num_threads(c["threads"])
+        dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[c["dtype"]]
+        rows, heads, key_heads = c["size"], HEADS, HEADS
+        if c["variant"] == "decode":
+            rows, (heads, key_heads) = 1, DECODE_HEADS[:2]
+        grad = c["pass"] == "bwd"
+
+        def draw(h, s):
+            return (torch.rand(1, h, s, c["dim"]) * 3 - 1.5).to(dtype).requires_grad_(grad)
+
+        return draw(heads, rows), draw(key_heads, c["size"]), draw(key_heads, c["size"])
+
+    def run_sdpa(self, c):
+        """What it has an argument for: nothing, causal, a dense bias, grouped heads."""
+        torch = self.torch
+        if c["variant"] not in ("full", "causal", "bias", "decode"):
+            return None
+        q, k, v = self.tensors(c)
+        more = {"is_causal": True} if c["variant"] == "causal" else {}
+        if c["variant"] == "bias":
+            more = {"attn_mask": torch.rand(c["size"], c["size"]).to(q.dtype)}
+        if c["variant"] == "decode":
+            more = {"enable_gqa": True}
+        if c["pass"] == "fwd":
+            with torch.no_grad():
+                return self.best(lambda: self.sdpa(q, k, v, **more))
+        out = self.sdpa(q, k, v, **more)
+        dout = torch.rand_like(out)
+        return self.best(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+
+    def flex_mods(self, c):
+        """score_mod and mask_mod of a case; False: flex_attention is no peer there."""
+        torch, size = self.torch, c["size"]
+        slope, table = torch.tensor(alibi_slopes()), torch.rand(HEADS, 2 * size - 1)
+        document = torch.tensor(document_ids(size), dtype=torch.int32)
+        bias = torch.rand(size, size) if c["variant"] == "bias" else None
+        return {
+            "full": lambda: (None, None),
+            "causal": lambda: (None, lambda b, h, q, k: k <= q),
+            "window": lambda: (None, lambda b, h, q, k: (k <= q) & (q - k <= WINDOW)),
+            "softcap": lambda: (lambda s, b, h, q, k: CAP * torch.tanh(s / CAP), None),
+            "alibi": lambda: (lambda s, b, h, q, k: s - slope[h] * (q - k), lambda b, h, q, k: k <= q),
+            "bias": lambda: (lambda s, b, h, q, k: s + bias[q, k], None),
+            "gathered": lambda: (lambda s, b, h, q, k: s + table[h, q - k + size - 1], None),
+            "documents": lambda: (None, lambda b, h, q, k: document[q] == document[k]),
+        }.get(c["variant"], lambda: False)()
+
+    def run_flex(self, c):
+        if not self.flex or c["pass"] == "bwd":
+            return None
+        mods = self.flex_mods(c)
+        if not mods:
+            return None
+        torch = self.torch
+        q, k, v = self.tensors(c)
+        torch._dynamo.reset()
+        compiled = torch.compile(self.flex.flex_attention, dynamic=False)
+        more = {"score_mod": mods[0]} if mods[0] else {}
+        if mods[1]:
+            more["block_mask"] = self.flex.create_block_mask(mods[1], None, None, c["size"], c["size"], device="cpu")
+        with torch.no_grad():
+            return self.best(lambda: compiled(q, k, v, **more))
+
+
+# ---- Running and telling -------------------------------------------------------------------------------------------
+
+
+def measure(c, ours, peers):
+    """A copy of the case with ours and the peers' seconds, rates and ratios."""
+    row = dict(c, fxattn=ours.run(c))
+    mine = row["fxattn"].get("seconds")
+    for name, run in peers:
+        try:
+            taken = run(c)
+        except Exception as e:  # a peer that cannot must not end the run
+            row[name] = {"error": "%s: %s" % (type(e).__name__, str(e).split("\n")[0][:200])}
+            continue
+        if taken is None:
+            continue
+        row[name] = {"seconds": taken}
+        if mine:
+            row[name]["gflops"] = row["fxattn"]["gflops"] * mine / taken
+            row[name]["ratio"] = taken / mine
+    return row
+
+
+HEADER = "%-4s %-4s %-9s %6s %4s %3s | %8s %6s | %8s %6s | %8s %6s" % (
+    *("pass", "type", "variant", "S", "D", "thr", "fxattn", "% peak", "sdpa", "ratio", "flex", "ratio"),
+)
+
+
+def row_text(row):
+    ours = row["fxattn"]
+    text = "%-4s %-4s %-9s %6d %4d %3d |" % (
+        *(row["pass"], row["dtype"], row["variant"], row["size"], row["dim"], row["threads"]),
+    )
+    if "error" in ours:
+        return "%s %s" % (text, ours["error"])
+    if row["variant"] == "decode":
+        rate, most = ours["gbytes_per_second"], ours["copy_gbytes_per_second"]
+    else:
+        rate, most = ours["gflops"], ours["peak_gflops"]
+    text += " %8.1f %5.1f%%" % (rate, 100 * rate / most)
+    for name in ("sdpa", "flex"):
+        peer = row.get(name, {})
+        known = "ratio" in peer
+        text += " | %8.1f %5.2fx" % (rate / peer["ratio"], peer["ratio"]) if known else " | %15s" % ""
+    return text
+
+
+def words(text):
+    return [w for w in text.split(",") if w]
+
+
+def numbers(text):
+    return [int(w) for w in words(text)]
+
+
+def read_options():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--fxattn", default=os.path.join(ROOT, "build", "fxattn"), help="the command; default build/fxattn")
+    p.add_argument("--engine", default="", help="default: the one that fxattn takes")
+    p.add_argument("--all", action="store_true", help="every case there is")
+    p.add_argument("--sizes", type=numbers, help="of %s" % SIZES)
+    p.add_argument("--dims", type=numbers, help="of %s" % DIMS)
+    p.add_argument("--variants", type=words, help="of %s" % ",".join(VARIANTS + ["decode"]))
+    p.add_argument("--passes", type=words, help="of fwd,bwd")
+    p.add_argument("--dtypes", type=words, help="of f32,bf16")
+    p.add_argument("--threads", type=numbers, help="default 1 and all")
+    p.add_argument("--peers", type=words, default=["sdpa", "flex"], help="of sdpa,flex; none: ours alone")
+    p.add_argument("--json", help="file to write everything to")
+    options = p.parse_args()
+    lists = {"sizes": SIZES, "dims": DIMS, "variants": VARIANTS + ["decode"], "passes": PASSES, "dtypes": DTYPES}
+    lists["threads"] = sorted({1, cpu_count()})
+    options.quick = not options.all and all(getattr(options, name) is None for name in lists)
+    for name, everything in lists.items():
+        given = getattr(options, name)
+        setattr(options, name, everything if given is None else given)
+        if name not in ("sizes", "dims", "threads") and not set(given or []) <= set(everything):
+            p.error("--%s: accepted are %s" % (name, ",".join(everything)))
+    return options
+
+
+def find_peers(options):
+    wanted = [p for p in options.peers if p in ("sdpa", "flex")]
+    if not wanted:
+        return [], None
+    try:
+        torch = Torch("flex" in wanted)
+    except ImportError as e:
+        print("no peers: %s" % e)
+        return [], None
+    runs = {"sdpa": torch.run_sdpa, "flex": torch.run_flex}
+    return [(name, runs[name]) for name in wanted], torch.version
+
+
+def main():
+    options = read_options()
+    peers, version = find_peers(options)
+    cases = quick_cases() if options.quick else chosen_cases(options)
+    machine = {"cpu": cpu_name(), "cpus": cpu_count(), "torch": version, "heads": HEADS, "batch": 1}
+    print("%s, %d CPUs%s; B 1, H %d" % (machine["cpu"], machine["cpus"], version and ", torch " + version or "", HEADS))
+    print("GFLOP/s and % of f32 multiply-adds (decode: GB/s and % of a copy); ratio: the peer's time by ours")
+    print(HEADER)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Ours(options.fxattn, options.engine, folder)
+        for c in cases:
+            rows.append(measure(c, ours, peers))
+            print(row_text(rows[-1]), flush=True)
+    if options.json:
+        with open(options.json, "w") as f:
+            json.dump({"machine": machine, "cases": rows}, f, indent=1)
+            f.write("\n")
+    return int(any("error" in row["fxattn"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
