@@ -17,7 +17,6 @@
 
 /* Some compilers do not know that loading a tile reads memory: what was written must be there by then. */
 #define AMX_MEMORY __asm__ volatile("" ::: "memory")
-#define AMX_GEMM fxa__amx_gemm
 #define AMX_ZERO(t) _tile_zero(t)
 #define AMX_LOAD(t, p, bytes)                                                                                          \
     do {                                                                                                               \
@@ -31,6 +30,11 @@
     } while (0)
 #define AMX_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
 #include "kern_amx.inc"
+
+void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
+                   void *c, int64_t ldc, const void *beta) {
+    amx_gemm(m, n, k, a, rs, cs, b, panel, c, ldc, beta);
+}
 
 bool fxa__amx_permit(void) {
 #if defined(__linux__)

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sets that multiply in bf16: panels, products, special values, nothing touched outside, and which problems they are
+ * chosen for. The amx set runs twice: on the processor's tiles where it has them, and on a model of tiles in C.
+ */
+#include "base/dtype.h"
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/kern_bf16.h"
+#include "support/amx_model.h"
+#include "t.h"
+
+#if defined(__x86_64__)
+
+#define AMX_ZERO(t) amx_model_zero(t)
+#define AMX_LOAD(t, p, bytes) amx_model_load(t, p, bytes)
+#define AMX_STORE(t, p, bytes) amx_model_store(t, p, bytes)
+#define AMX_DOT(c, a, b) amx_model_dot(c, a, b)
+#include "engine/cpu/kern_amx.inc"
+
+/* Set i that this machine can run; past the real ones the amx set on the model of its tiles. */
+static bool k16_set(size_t i, fxa__cpu_kernels *out) {
+    bool usable, dots;
+    size_t n = 0;
+    for (const fxa__cpu_kernels *k; (k = fxa__cpu_set_bf16(n, &usable)) != NULL; n++)
+        if (n == i) {
+            *out = *k;
+            if (!usable) out->gemm = NULL;
+            return true;
+        }
+    (void)fxa__cpu_set_bf16(0, &dots);
+    *out = fxa__cpu_amx[0];
+    out->isa = "amx (model)";
+    out->gemm = dots ? amx_gemm : NULL;
+    out->enter = out->leave = NULL;
+    return i == n;
+}
+#define K16_EACH(k)                                                                                                    \
+    fxa__cpu_kernels k;                                                                                                \
+    for (size_t k##_i = 0; k16_set(k##_i, &k); k##_i++)                                                                \
+        if (!k.gemm) printf("  skipped %s: not on this machine\n", k.isa);                                             \
+        else
+
+static void k16_gemm(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const float *a, int64_t rs, int64_t cs,
+                     const void *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
+    if (k->enter) k->enter();
+    k->gemm(m, n, depth, a, rs, cs, b, panel, c, ldc, beta);
+    if (k->leave) k->leave();
+}
+
+/* As the processor rounds: subnormal floats are 0. */
+static uint16_t k16_bits(float x) {
+    return fxa__f64_to_bf16((double)amx_model_flush(x));
+}
+static double k16_round(float x) { return fxa__bf16_to_f64(k16_bits(x)); }
+
+enum { K16_FLOATS = 1 << 17, K16_CANARY = 0x7fc12345 };
+static float k16_a[K16_FLOATS], k16_x[K16_FLOATS], k16_c[K16_FLOATS], k16_old[K16_FLOATS];
+static uint32_t k16_panels[K16_FLOATS];
+
+static void k16_fill(float *x, int64_t n, t_rng *rng) {
+    for (int64_t i = 0; i < n; i++) x[i] = (float)t_real(rng, -2, 2);
+}
+static void k16_canaries(void *x) {
+    for (int64_t i = 0; i < K16_FLOATS; i++) ((uint32_t *)x)[i] = K16_CANARY;
+}
+
+/* ---- Panels ------------------------------------------------------------------------------------------------------ */
+
+/* Word (pair, column) of the whole matrix B [k,n], element (i, j) at x[i * rs + j * cs]. */
+static uint32_t k16_word(const float *x, int64_t rs, int64_t cs, int64_t k, int64_t n, int64_t pair, int64_t j) {
+    uint32_t low = j < n ? k16_bits(x[2 * pair * rs + j * cs]) : 0;
+    uint32_t high = j < n && 2 * pair + 1 < k ? k16_bits(x[(2 * pair + 1) * rs + j * cs]) : 0;
+    return high << 16 | low;
+}
+
+static void k16_check_panels(const fxa__cpu_kernels *kernels, const char *what, const float *x, int64_t rs, int64_t cs,
+                             int64_t k, int64_t n) {
+    int64_t nr = kernels->nr, count = (n + nr - 1) / nr, wrong = 0, outside = 0;
+    for (int64_t p = 0; p < count; p++)
+        for (int64_t i = 0; i < k * nr; i++) {
+            uint32_t word = k16_panels[p * k * nr + i];
+            if (i / nr < (k + 1) / 2) wrong += word != k16_word(x, rs, cs, k, n, i / nr, p * nr + i % nr);
+            else outside += word != K16_CANARY;
+        }
+    for (int64_t i = count * k * nr; i < K16_FLOATS; i++) outside += k16_panels[i] != K16_CANARY;
+    if (wrong || outside)
+        T_FAIL("%s %s, k %" PRId64 ", n %" PRId64 ": %" PRId64 " words wrong, %" PRId64 " written outside\n", kernels->isa,
+               what, k, n, wrong, outside);
+}
+
+TEST(panels_hold_pairs_and_zeroes) {
+    static const int64_t sizes[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 100, 129};
+    enum { N = sizeof sizes / sizeof sizes[0] };
+    t_rng rng = {t_seed()};
+    k16_fill(k16_x, K16_FLOATS, &rng);
+    k16_x[3] = NAN, k16_x[5] = INFINITY, k16_x[7] = 0x1p-130f, k16_x[9] = -0.0f, k16_x[11] = 1 + 0x1p-8f;
+    K16_EACH(k) {
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < N; j++) {
+                int64_t n = sizes[i], d = sizes[j], ld = d + (i + j) % 3;
+                k16_canaries(k16_panels);
+                k.pack_t(k16_panels, k16_x, ld, n, d);
+                k16_check_panels(&k, "pack_t", k16_x, 1, ld, d, n);
+                k16_canaries(k16_panels);
+                k.pack_n(k16_panels, k16_x, ld, n, d);
+                k16_check_panels(&k, "pack_n", k16_x, ld, 1, n, d);
+            }
+    }
+}
+
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
+
+typedef struct k16_case {
+    int64_t m, n, k, rs, cs, ldc, skip; /* skip: rows of the panels before k begins */
+    bool beta;
+} k16_case;
+
+static k16_case k16_draw(t_rng *rng, int64_t nr) {
+    static const int64_t rows[] = {1, 5, 11, 12, 13, 16, 17, 24, 31, 32, 33, 47, 48, 49, 60, 64, 96};
+    k16_case c = {.m = rows[t_int(rng, 0, 16)], .n = t_int(rng, 1, 140), .k = t_int(rng, 1, 70), .beta = t_int(rng, 0, 1)};
+    if (t_int(rng, 0, 9) == 0) c.k = t_int(rng, 120, 600);
+    if (t_int(rng, 0, 2) == 0) c.k = c.k / 32 * 32 + 32;
+    c.skip = t_int(rng, 0, 1) ? 2 * t_int(rng, 0, 20) : 0;
+    int64_t layout = t_int(rng, 0, 4);
+    c.rs = layout < 2 ? c.k + t_int(rng, 0, 5) : layout < 4 ? 1 : 2;
+    c.cs = layout < 2 ? 1 : layout < 4 ? c.m + t_int(rng, 0, 5) : 2 * c.m + 1;
+    c.ldc = (c.n + nr - 1) / nr * nr + t_int(rng, 0, 3);
+    return c;
+}
+
+/* Products of bf16 are exact in f32; each of the k + 2 additions may be off by a unit of a partial sum. */
+static void k16_check_product(const fxa__cpu_kernels *kernels, const k16_case *c, const float *beta) {
+    int64_t wide = (c->n + kernels->nr - 1) / kernels->nr * kernels->nr, outside = 0;
+    double worst = 0;
+    for (int64_t i = 0; i < c->m; i++)
+        for (int64_t j = 0; j < wide; j++) {
+            double sum = beta ? (double)beta[i] * (double)k16_old[i * c->ldc + j] : 0, size = fabs(sum);
+            for (int64_t l = 0; j < c->n && l < c->k; l++) {
+                double term = k16_round(k16_a[i * c->rs + l * c->cs]) * k16_round(k16_x[(c->skip + l) * c->n + j]);
+                sum += term, size += fabs(term);
+            }
+            double off = fabs((double)k16_c[i * c->ldc + j] - sum) / (0x1p-24 * (double)(c->k + 2) * size + 0x1p-140);
+            worst = off > worst || off != off ? off : worst;
+        }
+    for (int64_t i = 0; i < K16_FLOATS; i++)
+        if (i / c->ldc >= c->m || i % c->ldc >= wide) outside += memcmp(&k16_c[i], &k16_old[i], sizeof(float)) != 0;
+    if (!(worst <= 1) || outside)
+        T_FAIL("%s, m %" PRId64 ", n %" PRId64 ", k %" PRId64 " from %" PRId64 ", strides %" PRId64 " %" PRId64 "%s: off by %g"
+               " of what is allowed, %" PRId64 " written outside\n", kernels->isa, c->m, c->n, c->k, c->skip, c->rs, c->cs,
+               beta ? ", beta" : "", worst, outside);
+}
+
+TEST(products_are_those_of_rounded_factors) {
+    t_rng rng = {t_seed()};
+    float beta[128];
+    k16_fill(k16_a, K16_FLOATS, &rng);
+    k16_fill(k16_x, K16_FLOATS, &rng);
+    K16_EACH(k) {
+        for (int n = t_scaled(150); n > 0; n--) {
+            k16_case c = k16_draw(&rng, k.nr);
+            int64_t rows = c.skip + c.k + t_int(&rng, 0, 3);
+            for (int64_t i = 0; i < 128; i++) beta[i] = t_int(&rng, 0, 1) ? 1 : (float)t_real(&rng, 0, 1);
+            k16_canaries(k16_panels); /* a NaN wherever nothing was packed */
+            k.pack_n(k16_panels, k16_x, c.n, rows, c.n);
+            k16_canaries(k16_c);
+            for (int64_t i = 0; c.beta && i < c.m; i++) k16_fill(k16_c + i * c.ldc, (c.n + k.nr - 1) / k.nr * k.nr, &rng);
+            memcpy(k16_old, k16_c, sizeof k16_c);
+            k16_gemm(&k, c.m, c.n, c.k, k16_a, c.rs, c.cs, k16_panels + c.skip * k.panel_row, rows * k.nr, k16_c, c.ldc,
+                     c.beta ? beta : NULL);
+            k16_check_product(&k, &c, c.beta ? beta : NULL);
+        }
+    }
+}
+
+/* All m against all n at one k: remainders of every micro-kernel. */
+TEST(products_of_all_small_sizes) {
+    t_rng rng = {t_seed() + 1};
+    k16_fill(k16_a, K16_FLOATS, &rng);
+    k16_fill(k16_x, K16_FLOATS, &rng);
+    K16_EACH(k) {
+        for (int64_t m = 1; m <= 50; m++)
+            for (int64_t depth = 1; depth <= 36; depth += depth < 4 ? 1 : 8) {
+                k16_case c = {.m = m, .n = 33, .k = depth, .rs = m % 2 ? 1 : depth, .cs = m % 2 ? m : 1, .ldc = 64};
+                k16_canaries(k16_panels);
+                k.pack_n(k16_panels, k16_x, c.n, c.k, c.n);
+                k16_canaries(k16_c);
+                memcpy(k16_old, k16_c, sizeof k16_c);
+                k16_gemm(&k, c.m, c.n, c.k, k16_a, c.rs, c.cs, k16_panels, c.k * k.nr, k16_c, c.ldc, NULL);
+                k16_check_product(&k, &c, NULL);
+            }
+    }
+}
+
+TEST(special_values_reach_their_row_and_column) {
+    enum { M = 14, N = 40, K = 9, WIDE = 64 };
+    K16_EACH(k) {
+        for (int64_t i = 0; i < M * K; i++) k16_a[i] = 1;
+        for (int64_t i = 0; i < K * N; i++) k16_x[i] = 1;
+        k16_a[2 * K + 8] = NAN;
+        k16_a[5 * K + 3] = INFINITY;
+        k16_a[13 * K + 0] = 0x1p-127f; /* flushed */
+        k16_x[4 * N + 39] = -INFINITY;
+        k16_x[8 * N + 7] = 0x1p-133f;  /* bf16 has it, products do not */
+        k.pack_n(k16_panels, k16_x, N, K, N);
+        k16_gemm(&k, M, N, K, k16_a, K, 1, k16_panels, K * k.nr, k16_c, WIDE, NULL);
+        for (int64_t i = 0; i < M; i++)
+            for (int64_t j = 0; j < N; j++) {
+                double want = (i == 13 ? K - 1 : K) - (j == 7 ? 1 : 0);
+                if (i == 5) want = INFINITY;
+                if (j == 39) want = i == 5 ? NAN : -INFINITY;
+                if (i == 2) want = NAN;
+                T_SAME((double)k16_c[i * WIDE + j], want);
+            }
+        T_SAME((double)k16_c[N], 0); /* columns past n are those of zeroes */
+    }
+}
+
+TEST(nothing_to_sum_leaves_zero_or_beta) {
+    float beta[3] = {1, 0.5f, 0};
+    K16_EACH(k) {
+        for (int i = 0; i < 3 * 32; i++) k16_c[i] = 4;
+        k16_gemm(&k, 3, 32, 0, k16_a, 1, 1, k16_panels, 0, k16_c, 32, beta);
+        T_SAME((double)k16_c[31], 4);
+        T_SAME((double)k16_c[32], 2);
+        T_SAME((double)k16_c[64], 0);
+        k16_gemm(&k, 3, 32, 0, k16_a, 1, 1, k16_panels, 0, k16_c, 32, NULL);
+        T_SAME((double)k16_c[0], 0);
+        T_SAME((double)k16_c[95], 0);
+    }
+}
+
+/* ---- Choice ------------------------------------------------------------------------------------------------------ */
+
+static const char *k16_chosen(const char *forced, size_t real_size, uint32_t dtype) {
+    static char reason[200];
+    if (forced) (void)setenv("FXA_CPU", forced, 1);
+    else (void)unsetenv("FXA_CPU");
+    const fxa__cpu_kernels *k = fxa__cpu_select(real_size, dtype, reason, sizeof reason);
+    (void)unsetenv("FXA_CPU");
+    return k ? k->isa : reason;
+}
+
+TEST(sets_that_round_are_for_bf16_alone) {
+    bool usable;
+    for (size_t i = 0; fxa__cpu_set_bf16(i, &usable); i++) {
+        const char *name = fxa__cpu_set_bf16(i, &usable)->isa;
+        if (!usable) {
+            T_HAS(k16_chosen(name, sizeof(float), FXA_BF16), "lacks");
+            continue;
+        }
+        T_STR(k16_chosen(name, sizeof(float), FXA_BF16), name);
+        T_STR(k16_chosen(name, sizeof(float), FXA_F32), "avx512");
+        T_STR(k16_chosen(name, sizeof(float), FXA_F16), "avx512");
+        T_STR(k16_chosen(name, sizeof(double), FXA_F64), "avx512");
+        T_STR(k16_chosen("avx512", sizeof(float), FXA_BF16), "avx512");
+    }
+    T_STR(k16_chosen("scalar", sizeof(float), FXA_BF16), "scalar");
+    T_HAS(k16_chosen("avx1024", sizeof(float), FXA_BF16), "avx512-bf16, amx");
+    for (uint32_t dtype = FXA_F64; dtype <= FXA_BF16; dtype++) {
+        const char *first = k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype);
+        if (dtype != FXA_BF16) T_CHECK(strcmp(first, "amx") != 0 && strcmp(first, "avx512-bf16") != 0);
+        T_STR(k16_chosen(NULL, dtype == FXA_F64 ? 8 : 4, dtype), first); /* the same every time */
+    }
+    printf("  bf16 problems use %s\n", k16_chosen(NULL, sizeof(float), FXA_BF16));
+}
+
+#else
+TEST(sets_that_round) { T_SKIP("this processor has none"); }
+#endif
+
+T_MAIN
