@@ -185,7 +185,7 @@ static unsigned tape_case_level(const fxa_program *p, int32_t node, unsigned cha
 
 static double tape_case_float(const tape_case *c, const fxa__node *n, const fxa__val *x, fxa__val y, const unsigned char *level) {
     bool by_one = n->n_args == 2 && !fxa__tape_is_row(level[n - c->program->nodes], level[n->arg[1]]);
-    if (n->op == FXA_OP_DIV && by_one) return tape_case_kernel(c, n->op, "Ff", x[0].f, x[1].f);
+    if ((n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ) && by_one) return tape_case_kernel(c, n->op, "Ff", x[0].f, x[1].f);
     if (n->op == FXA_OP_FLOORDIV) return floor(tape_case_round(c, x[0].f / x[1].f));
     if (n->op == FXA_OP_RSQRT) return tape_case_round(c, 1 / tape_case_round(c, sqrt(x[0].f)));
     if (n->op == FXA_OP_POW) return tape_case_kernel(c, n->op, "FF", x[0].f, x[1].f);

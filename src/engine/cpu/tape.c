@@ -23,7 +23,7 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         tape->identity = tape_find_identity(&g);
         fxa__tape_graph_count(&g);
         if (kernels->real_size == sizeof(float) && !(flags & FXA__TAPE_PLAIN)) fxa__tape_peephole(&g);
-        made = fxa__tape_lower(&g, tape);
+        made = !g.failed && fxa__tape_lower(&g, tape);
     }
     fxa__tape_graph_free(&g);
     if (made) {

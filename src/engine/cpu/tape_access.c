@@ -15,9 +15,9 @@
 
 /* ---- Evenly spaced: pieces --------------------------------------------------------------------------------------------- */
 
-/* The index along the axis is x + i * dx in column i, held between lo and hi. */
+/* The index along the axis is x + i * dx in column i, held between lo and hi, plus shift. */
 typedef struct access_walk {
-    int64_t n, x, dx, lo, hi;
+    int64_t n, x, dx, lo, hi, shift;
     int64_t size, stride; /* of the axis */
     int64_t offset;       /* by the other axes */
 } access_walk;
@@ -46,6 +46,8 @@ static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, 
     if (access->lo >= 0) {
         w->hi = access_int(r, access->hi);
         w->lo = fxa__min_i64(access_int(r, access->lo), w->hi);
+        w->shift = access_int(r, access->shift);
+        if (w->lo + w->shift != fxa__sat32(w->lo + w->shift) || w->hi + w->shift != fxa__sat32(w->hi + w->shift)) return false;
     }
     for (int d = 0; d < access->rank; d++) {
         if (d == axis) continue;
@@ -59,12 +61,12 @@ static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, 
 
 /* The piece that begins at column i. */
 static access_piece access_next(const access_walk *w, int64_t i) {
-    int64_t x = w->x + i * w->dx, from = w->lo, to = w->hi, index = x;
-    bool held = x < w->lo || x > w->hi;
-    if (x < w->lo) {
-        from = INT64_MIN / 4, to = w->lo - 1, index = w->lo;
-    } else if (x > w->hi) {
-        from = w->hi + 1, to = INT64_MAX / 4, index = w->hi;
+    int64_t lo = w->lo + w->shift, hi = w->hi + w->shift, x = w->x + w->shift + i * w->dx, from = lo, to = hi, index = x;
+    bool held = x < lo || x > hi;
+    if (x < lo) {
+        from = INT64_MIN / 4, to = lo - 1, index = lo;
+    } else if (x > hi) {
+        from = hi + 1, to = INT64_MAX / 4, index = hi;
     } else if (x < -w->size) {
         to = fxa__min_i64(to, -w->size - 1);
     } else if (x < 0) {
@@ -82,34 +84,13 @@ static access_piece access_next(const access_walk *w, int64_t i) {
     return p;
 }
 
-/* ---- One by one -------------------------------------------------------------------------------------------------------------- */
-
-/* The element of column i; false: outside. */
-static bool access_element(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, int64_t i,
-                           int64_t *offset) {
-    int32_t index[FXA_MAX_RANK] = {0};
-    for (int d = 0; d < access->rank; d++) {
-        const int32_t *at = r->at[access->index[d]];
-        index[d] = access->rows >> d & 1 ? at[i] : *at;
-    }
-    if (access->axis >= 0) {
-        int32_t *x = &index[access->axis];
-        *x = fxa__wrap32(*x + (int64_t)access->sign * r->state->k[r->first + i]);
-        if (access->lo >= 0) {
-            *x = (int32_t)fxa__max_i64(*x, access_int(r, access->lo));
-            *x = (int32_t)fxa__min_i64(*x, access_int(r, access->hi));
-        }
-    }
-    return fxa__view_offset(view, index, offset);
-}
+/* ---- Loads ------------------------------------------------------------------------------------------------------------------- */
 
 static bool access_is_empty(const fxa_view *view) {
     for (int d = 0; d < view->rank; d++)
         if (view->size[d] <= 0) return true;
     return !view->data;
 }
-
-/* ---- Loads ------------------------------------------------------------------------------------------------------------------- */
 
 static void access_store(const fxa__tape_at *r, void *dst, int64_t i, double x) {
     if (r->run->tape->kernels->real_size == sizeof(float)) ((float *)dst)[i] = (float)x;
@@ -120,8 +101,14 @@ static void access_copy_floats(const fxa__tape_at *r, const fxa_view *view, cons
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
     char *to = (char *)dst + (size_t)p->begin * kernels->real_size;
     const char *from = (const char *)view->data + p->offset * (int64_t)fxa_dtype_size(view->dtype);
+    int64_t n = p->end - p->begin;
+    if (p->inside && p->stride == -1) { /* the row as it lies in memory, then backwards */
+        kernels->load(to, from - (n - 1) * (int64_t)fxa_dtype_size(view->dtype), view->dtype, 1, n);
+        kernels->tape[FXA__TAPE_REVERSE_F](n, to, NULL, NULL, NULL);
+        return;
+    }
     if (p->inside && p->stride) {
-        kernels->load(to, from, view->dtype, p->stride, p->end - p->begin);
+        kernels->load(to, from, view->dtype, p->stride, n);
         return;
     }
     double x = p->inside ? fxa__load_f64(view->data, view->dtype, p->offset) : 0;
@@ -133,44 +120,48 @@ static void access_copy_ints(const fxa_view *view, const access_piece *p, int32_
         dst[i] = p->inside ? fxa__load_i32(view->data, view->dtype, p->offset + (i - p->begin) * p->stride) : 0;
 }
 
-static void access_gather(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, void *dst) {
-    for (int64_t i = 0; i < r->n; i++) {
-        int64_t at;
-        bool inside = access_element(r, access, view, i, &at);
-        if (access->type == FXA_FLOAT) access_store(r, dst, i, inside ? fxa__load_f64(view->data, view->dtype, at) : 0);
-        else ((int32_t *)dst)[i] = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
+/* All columns are one piece that lies as a row of reals does. */
+static bool access_is_row(const fxa__tape_at *r, const fxa_view *view, const access_piece *p) {
+    fxa_dtype real = r->run->tape->kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
+    return p->begin == 0 && p->end == r->n && p->inside && p->stride == 1 && view->dtype == real &&
+           r->n % FXA__TAPE_STEP == 0;
+}
+
+static void *access_walk_load(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
+                              const access_walk *w, void *dst, bool may_alias) {
+    access_piece p = access_next(w, 0);
+    if (may_alias && access_is_row(r, view, &p))
+        return (char *)(uintptr_t)view->data + p.offset * (int64_t)r->run->tape->kernels->real_size;
+    for (;; p = access_next(w, p.end)) {
+        if (access->type == FXA_FLOAT) access_copy_floats(r, view, &p, dst);
+        else access_copy_ints(view, &p, dst);
+        if (p.end == r->n) return dst;
     }
 }
 
-void fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst) {
+void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias) {
     const fxa_view *view = &r->run->tensors[access->tensor];
     access_walk w;
-    bool outside;
-    size_t size = access->type == FXA_FLOAT ? r->run->tape->kernels->real_size : sizeof(int32_t);
-    if (access_is_empty(view)) {
-        memset(dst, 0, (size_t)r->n * size);
-    } else if (!access_begin(r, access, view, &w, &outside)) {
-        access_gather(r, access, view, dst);
-    } else if (outside) {
-        memset(dst, 0, (size_t)r->n * size);
-    } else {
-        for (access_piece p = {0}; p.end < r->n;) {
-            p = access_next(&w, p.end);
-            if (access->type == FXA_FLOAT) access_copy_floats(r, view, &p, dst);
-            else access_copy_ints(view, &p, dst);
-        }
+    bool outside = access_is_empty(view);
+    if (!outside && !access_begin(r, access, view, &w, &outside)) {
+        fxa__tape_gather(r, access, dst);
+        return dst;
     }
+    if (!outside) return access_walk_load(r, access, view, &w, dst, may_alias);
+    memset(dst, 0, (size_t)r->n * (access->type == FXA_FLOAT ? r->run->tape->kernels->real_size : sizeof(int32_t)));
+    return dst;
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------------------------------------------ */
 
-/* The value of column i, 0 where the pair's dscore is. */
-static double access_value(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore,
-                           int64_t i) {
-    int64_t at = access->value_row ? i : 0;
-    if (r->run->tape->kernels->real_size == sizeof(float))
-        return ((const float *)dscore)[i] == 0 ? 0 : (double)((const float *)value)[at];
-    return ((const double *)dscore)[i] == 0 ? 0 : ((const double *)value)[at];
+/* A piece of a row added to evenly spaced sums, or all of it to one. */
+static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
+                             const void *value, const void *dscore, double *sum) {
+    const fxa__cpu_kernels *kernels = r->run->tape->kernels;
+    size_t skip = (size_t)p->begin * kernels->real_size;
+    const char *x = (const char *)value + (access->value_row ? skip : 0), *d = (const char *)dscore + skip;
+    int op = access->value_row ? FXA__TAPE_SPREAD_FF : FXA__TAPE_SPREAD_Ff;
+    kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore) {
@@ -178,27 +169,30 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
     access_walk w;
     bool outside;
     if (!sums || !sums[access->tensor].sum) return;
-    const fxa_view *view = &sums[access->tensor].view;
-    double *sum = sums[access->tensor].sum;
-    if (!access_begin(r, access, view, &w, &outside)) {
-        int64_t at;
-        for (int64_t i = 0; i < r->n; i++) {
-            double x = access_value(r, access, value, dscore, i);
-            if (x != 0 && access_element(r, access, view, i, &at)) sum[at] += x;
-        }
+    if (!access_begin(r, access, &sums[access->tensor].view, &w, &outside)) {
+        fxa__tape_scatter(r, access, value, dscore);
         return;
     }
     for (access_piece p = {0}; !outside && p.end < r->n;) {
         p = access_next(&w, p.end);
-        for (int64_t i = p.begin; p.inside && i < p.end; i++)
-            sum[p.offset + (i - p.begin) * p.stride] += access_value(r, access, value, dscore, i);
+        if (p.inside) access_add_piece(r, access, &p, value, dscore, sums[access->tensor].sum);
     }
 }
 
 /* ---- Ranges of columns ------------------------------------------------------------------------------------------------------- */
 
+/* Whole steps, the last one over the one before it; what is shorter than a step one by one. */
 static void access_mask(const fxa__tape_at *r, void *out, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) access_store(r, out, i, -INFINITY);
+    const fxa__cpu_kernels *kernels = r->run->tape->kernels;
+    int64_t n = end - begin, size = (int64_t)kernels->real_size;
+    char *row = out;
+    float f = -INFINITY;
+    double d = -INFINITY;
+    const void *inf = size == sizeof f ? (const void *)&f : &d;
+    for (int64_t i = begin; n < FXA__TAPE_STEP && i < end; i++) access_store(r, out, i, -INFINITY);
+    if (n < FXA__TAPE_STEP) return;
+    kernels->tape[FXA__TAPE_FILL_F](n / FXA__TAPE_STEP * FXA__TAPE_STEP, row + begin * size, inf, NULL, NULL);
+    kernels->tape[FXA__TAPE_FILL_F](FXA__TAPE_STEP, row + (end - FXA__TAPE_STEP) * size, inf, NULL, NULL);
 }
 
 static bool access_within(const fxa__tape_range *range, int64_t x, int64_t bound) {

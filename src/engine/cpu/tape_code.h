@@ -7,7 +7,8 @@
  *   tape_peephole.c  several nodes as one operation
  *   tape_lower.c     nodes of each level in order, with registers, as instructions
  *   tape_run.c       the levels at run time
- *   tape_access.c    elements of captured tensors: loads and sums
+ *   tape_access.c    elements of captured tensors: loads and sums along k, ranges of columns
+ *   tape_gather.c    the same element by element
  *
  * The level of a value says what it depends on. ROW and COLUMN are bits, and the level of a result is the union of those
  * of its operands: UNIFORM values are one per batch entry, ROW values one per row of a tile (kept in a row over the tile's
@@ -27,8 +28,8 @@ enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
 /* ---- The tape -------------------------------------------------------------------------------------------------------- */
 
 typedef struct fxa__tape_place {
-    uint8_t space;
-    uint8_t real; /* elements are reals, else ints */
+    int32_t space;
+    int32_t real; /* 1: elements are reals, 0: ints */
     int32_t reg;
 } fxa__tape_place;
 
@@ -39,12 +40,12 @@ typedef struct fxa__tape_ins {
 } fxa__tape_ins;
 
 /* An element of a tensor for each column. With an axis >= 0, index[axis] is one value, and the index along that axis is
- * sign * k + that value, bounded by lo and hi where they are places; all other indices are one value too. Such elements lie
- * evenly spaced when the keys do. */
+ * sign * k + that value, or that clamped to lo..hi, plus shift; all other indices are one value too. Such elements lie evenly
+ * spaced when the keys do. */
 typedef struct fxa__tape_access {
     int32_t tensor;
     int32_t index[FXA_MAX_RANK]; /* places */
-    int32_t lo, hi;              /* places, -1: none */
+    int32_t lo, hi, shift;       /* places, lo -1: none */
     uint8_t rank, type;
     uint8_t rows;                /* bit i: index i is a row */
     uint8_t value_row, guard;    /* SCATTER: the value is a row; pairs with dscore 0 must be left out by hand */
@@ -87,15 +88,16 @@ struct fxa__tape {
 
 /* ---- The graph ------------------------------------------------------------------------------------------------------- */
 
-enum { TAPE_ARGS = FXA_MAX_RANK + 2, TAPE_PINNED = INT32_MAX };
+enum { TAPE_ARGS = FXA_MAX_RANK + 3, TAPE_PINNED = INT32_MAX };
 
 typedef struct fxa__tape_node {
     uint8_t op; /* fxa_op, or one of tape_ops.h */
     uint8_t type, level, n_args;
     bool needed;
+    bool is_out;      /* computed last, straight into out */
     bool zero;        /* exactly 0 where dscore is */
     int8_t sign;      /* 1, -1: the value is sign * k + offset, as wrapping ints; 0: it is not known to be */
-    int8_t axis;      /* LOAD: see fxa__tape_access; -1: none. Args are then the indices, and lo and hi when bounded */
+    int8_t axis;      /* LOAD: see fxa__tape_access; -1: none. Args are then the indices, and lo, hi, shift when bounded */
     int8_t axis_sign;
     int32_t offset;   /* node of a lower level */
     int32_t imm;
@@ -111,7 +113,8 @@ typedef struct fxa__tape_root {
     uint32_t kind;  /* fxa__out_kind; MASK: one conjunct */
     int32_t slot;   /* DPARAM, DLOAD */
     int32_t node;   /* DLOAD: the value; -1: none */
-    int32_t access; /* a node that is no value: DLOAD: a LOAD, for its indices; MASK: a WITHIN instead of `node`; else -1 */
+    int32_t access; /* a node that is no value: DLOAD: a LOAD, for its indices; MASK: a WITHIN or MASK_x
+                       instead of `node`; else -1 */
 } fxa__tape_root;
 
 typedef struct fxa__tape_graph {
@@ -120,6 +123,7 @@ typedef struct fxa__tape_graph {
     fxa__tape_node *nodes;
     fxa__tape_root *roots;
     size_t n_nodes, n_roots, nodes_capacity, roots_capacity;
+    int32_t one; /* the float 1, for tape_peephole.c */
     bool failed; /* out of memory */
 } fxa__tape_graph;
 
@@ -144,6 +148,7 @@ typedef struct fxa__tape_state {
     char *base[TAPE_LEVELS];   /* registers */
     size_t pitch[TAPE_LEVELS]; /* bytes from one to the next */
     char *spare[3];            /* score, dscore, out for rows that are no whole number of steps */
+    uintptr_t *fixed;          /* places of FULL: what is the same for all rows */
     void **at;                 /* places of the level that runs */
     int32_t *k;                /* keys of the block */
     int64_t step;              /* k[i] = k[0] + i * step, step > 0; 0: anything */
@@ -151,14 +156,19 @@ typedef struct fxa__tape_state {
 
 /* The places of a row or level that runs. */
 typedef struct fxa__tape_at {
+    int level;
     const fxa__tape_run *run;
     const fxa__tape_state *state;
-    void *const *at;
+    void **at;
     int64_t first, n;
 } fxa__tape_at;
 
-void fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);
+/* Elements into dst; returns where they are: dst, or with `may_alias` the tensor itself when it holds them as they must be. */
+void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias);
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
+/* The same for any indices; see tape_gather.c. */
+void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);
+void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
 /* out = -inf outside of the range. */
 void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out);
 

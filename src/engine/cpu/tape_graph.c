@@ -104,27 +104,65 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
     if (!g->failed) g->nodes[i] = n;
 }
 
+static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return g->nodes[node].level & TAPE_COLUMN; }
+
+/* An index as a line, bounds and a shift: clamp(line, lo, hi) + shift, each part but the line a node that k does not
+ * change. */
+typedef struct graph_index {
+    int32_t line, lo, hi, shift; /* shift -1: none */
+    bool bounded;
+} graph_index;
+
+/* Takes sums with values that k does not change off an index, into its shift. */
+static void graph_take_shift(fxa__tape_graph *g, graph_index *x) {
+    while (!g->failed && !g->nodes[x->line].sign) {
+        const fxa__tape_node n = g->nodes[x->line];
+        bool add = n.op == FXA_OP_ADD, left = add && !graph_is_row(g, n.arg[0]);
+        if ((!add && n.op != FXA_OP_SUB) || (!left && graph_is_row(g, n.arg[1]))) return;
+        int32_t by = n.arg[!left];
+        int32_t before = x->shift >= 0 ? x->shift : graph_int(g, 0);
+        x->shift = graph_binary(g, n.op, before, by);
+        x->line = n.arg[left];
+    }
+}
+
+/* Takes clamp, min or max with such values off it. */
+static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
+    const fxa__tape_node n = g->nodes[x->line];
+    if (n.op == FXA_OP_CLAMP && !graph_is_row(g, n.arg[1]) && !graph_is_row(g, n.arg[2])) {
+        *x = (graph_index){.line = n.arg[0], .lo = n.arg[1], .hi = n.arg[2], .shift = x->shift, .bounded = true};
+    } else if ((n.op == FXA_OP_MIN || n.op == FXA_OP_MAX) && graph_is_row(g, n.arg[0]) != graph_is_row(g, n.arg[1])) {
+        bool left = graph_is_row(g, n.arg[1]); /* the bound is the left one */
+        int32_t open = graph_int(g, n.op == FXA_OP_MIN ? INT32_MIN : INT32_MAX), bound = n.arg[!left];
+        x->line = n.arg[left];
+        x->lo = n.op == FXA_OP_MIN ? open : bound;
+        x->hi = n.op == FXA_OP_MIN ? bound : open;
+        x->bounded = true;
+    }
+}
+
 /* Along an axis whose index is k plus something, perhaps bounded, while all others stay: the elements are evenly spaced. */
 static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
-    int axis = -1;
+    int axis = -1, rank = load->n_args;
     load->axis = -1;
-    for (int i = 0; i < load->n_args; i++) {
-        if (!(g->nodes[load->arg[i]].level & TAPE_COLUMN)) continue;
+    for (int i = 0; i < rank; i++) {
+        if (!graph_is_row(g, load->arg[i])) continue;
         if (axis >= 0) return;
         axis = i;
     }
     if (axis < 0) return;
-    const fxa__tape_node *index = &g->nodes[load->arg[axis]];
-    if (index->op == FXA_OP_CLAMP && g->nodes[index->arg[0]].sign && !(g->nodes[index->arg[1]].level & TAPE_COLUMN) &&
-        !(g->nodes[index->arg[2]].level & TAPE_COLUMN)) {
-        load->arg[load->n_args++] = index->arg[1];
-        load->arg[load->n_args++] = index->arg[2];
-        index = &g->nodes[index->arg[0]];
-    }
-    if (!index->sign) return;
+    graph_index x = {.line = load->arg[axis], .shift = -1};
+    graph_take_shift(g, &x);
+    if (!g->failed && !g->nodes[x.line].sign) graph_take_bounds(g, &x);
+    if (g->failed || !g->nodes[x.line].sign) return;
     load->axis = (int8_t)axis;
-    load->axis_sign = index->sign;
-    load->arg[axis] = index->offset;
+    load->axis_sign = g->nodes[x.line].sign;
+    load->arg[axis] = g->nodes[x.line].offset;
+    if (!x.bounded) return;
+    load->arg[rank] = x.lo;
+    load->arg[rank + 1] = x.hi;
+    load->arg[rank + 2] = x.shift >= 0 ? x.shift : graph_int(g, 0);
+    load->n_args = (uint8_t)(rank + 3);
 }
 
 /* ---- Import ---------------------------------------------------------------------------------------------------------------- */
@@ -147,8 +185,13 @@ static void graph_import(fxa__tape_graph *g, int32_t i) {
         n->level |= g->nodes[n->arg[k]].level;
     }
     n->zero = graph_keeps_zero(g, n);
-    if (n->op == FXA_OP_LOAD) graph_find_axis(g, n);
-    else graph_find_affine(g, i);
+    if (n->op != FXA_OP_LOAD) {
+        graph_find_affine(g, i);
+        return;
+    }
+    fxa__tape_node load = *n;
+    graph_find_axis(g, &load);
+    if (!g->failed) g->nodes[i] = load;
 }
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------------------- */

@@ -48,7 +48,7 @@ static int32_t lower_add_place(lower_state *l, int space, bool real, int32_t reg
         l->failed = true;
         return 0;
     }
-    level->places[level->n_places] = (fxa__tape_place){.space = (uint8_t)space, .real = real, .reg = reg};
+    level->places[level->n_places] = (fxa__tape_place){.space = space, .real = real, .reg = reg};
     return (int32_t)level->n_places++;
 }
 
@@ -130,6 +130,7 @@ static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
     fxa__tape_access access = {.tensor = n->imm, .rank = (uint8_t)rank, .type = n->type, .axis = n->axis, .sign = n->axis_sign};
     access.lo = n->n_args > rank ? lower_place(l, n->arg[rank]) : -1;
     access.hi = n->n_args > rank ? lower_place(l, n->arg[rank + 1]) : -1;
+    access.shift = n->n_args > rank ? lower_place(l, n->arg[rank + 2]) : -1;
     for (int i = 0; i < rank; i++) {
         access.index[i] = lower_place(l, n->arg[i]);
         if (lower_is_row(l, n->arg[i])) access.rows |= (uint8_t)(1u << i);
@@ -178,11 +179,23 @@ static void lower_node(lower_state *l, int32_t i) {
     /* A result may take the place of an operand where elements are of one size, and no operand is spread before. */
     bool in_place = access < 0 && l->tape->kernels->real_size == sizeof(int32_t) && lower_opcode(l, n, false) >= 0;
     if (in_place) lower_release(l, i);
-    n->reg = lower_take_reg(l);
-    int32_t dst = lower_place(l, i);
+    if (!n->is_out) n->reg = lower_take_reg(l);
+    int32_t dst = n->is_out ? lower_external(l, TAPE_OUT) : lower_place(l, i);
     if (access >= 0) lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_LOAD, .dst = dst, .aux = access});
     else lower_operation(l, n, dst);
     if (!in_place) lower_release(l, i);
+}
+
+/* A result that nothing else reads is computed last and straight into out: the caller's rows, which out may be, have been
+ * read by all others then. */
+static void lower_find_out(fxa__tape_graph *g) {
+    for (size_t r = 0; r < g->n_roots; r++) {
+        const fxa__tape_root *root = &g->roots[r];
+        if (root->kind != FXA__OUT_SCORE && root->kind != FXA__OUT_DSCORE) continue;
+        fxa__tape_node *n = &g->nodes[root->node];
+        bool guard = root->kind == FXA__OUT_DSCORE && !n->zero;
+        n->is_out = n->level == TAPE_FULL && n->uses == 1 && !lower_is_leaf(n) && !guard;
+    }
 }
 
 static void lower_find_last(fxa__tape_graph *g) {
@@ -191,7 +204,7 @@ static void lower_find_last(fxa__tape_graph *g) {
         const fxa__tape_node *n = &g->nodes[i];
         for (int k = 0; n->needed && k < n->n_args; k++) {
             fxa__tape_node *x = &g->nodes[n->arg[k]];
-            if (x->level != n->level) x->last = TAPE_PINNED;
+            if (x->level != n->level || n->is_out) x->last = TAPE_PINNED;
             else if (x->last < (int32_t)i) x->last = (int32_t)i;
         }
     }
@@ -208,6 +221,11 @@ static void lower_find_last(fxa__tape_graph *g) {
 /* A row or one value into out; where it may not be 0 although dscore is, with a guard. */
 static void lower_write(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *n = &l->g->nodes[root->node];
+    l->tape->writes = true;
+    if (n->is_out) {
+        lower_node(l, root->node);
+        return;
+    }
     bool row = lower_is_row(l, root->node), guard = root->kind == FXA__OUT_DSCORE && !n->zero;
     fxa__tape_ins ins = {.dst = lower_external(l, TAPE_OUT), .a = lower_place(l, root->node)};
     ins.op = row ? FXA__TAPE_COPY_F : FXA__TAPE_FILL_F;
@@ -216,7 +234,6 @@ static void lower_write(lower_state *l, const fxa__tape_root *root) {
         ins.b = ins.a;
         ins.a = lower_external(l, TAPE_DSCORE);
     }
-    l->tape->writes = true;
     lower_add_ins(l, ins);
 }
 
@@ -239,9 +256,20 @@ static void lower_range(lower_state *l, const fxa__tape_node *n) {
     lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges++});
 }
 
+/* A comparison and its effect on out in one. */
+static void lower_compare(lower_state *l, const fxa__tape_node *n) {
+    char letters[4] = "__F";
+    int32_t out = lower_external(l, TAPE_OUT);
+    for (int k = 0; k < 2; k++) letters[k] = lower_letter(l, n->arg[k], false);
+    int32_t code = lower_find(n->op, 'F', letters);
+    lower_add_ins(l, (fxa__tape_ins){.op = code, .dst = out, .a = lower_place(l, n->arg[0]), .b = lower_place(l, n->arg[1]), .c = out});
+}
+
 static void lower_mask(lower_state *l, const fxa__tape_root *root) {
-    if (root->access >= 0) {
+    if (root->access >= 0 && l->g->nodes[root->access].op == FXA__TAPE_WITHIN) {
         lower_range(l, &l->g->nodes[root->access]);
+    } else if (root->access >= 0) {
+        lower_compare(l, &l->g->nodes[root->access]);
     } else if (!(l->g->nodes[root->node].level & TAPE_COLUMN)) {
         lower_test(l, root->node);
     } else {
@@ -284,7 +312,7 @@ static void lower_level(lower_state *l, int level) {
     for (size_t i = 0; i < l->g->n_nodes; i++) l->place_of[i] = -1;
     for (int s = 0; s < TAPE_SPACES; s++) l->external[s] = -1;
     for (size_t i = 0; i < l->g->n_nodes && !l->failed; i++)
-        if (l->g->nodes[i].needed && l->g->nodes[i].level == level) lower_node(l, (int32_t)i);
+        if (l->g->nodes[i].needed && l->g->nodes[i].level == level && !l->g->nodes[i].is_out) lower_node(l, (int32_t)i);
 }
 
 bool fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape) {
@@ -292,6 +320,7 @@ bool fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape) {
     fxa__tape_node inf = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = -INFINITY, .needed = true};
     l.minus_inf = fxa__tape_graph_add(g, &inf);
     if (g->failed) return false;
+    lower_find_out(g);
     lower_find_last(g);
     g->nodes[l.minus_inf].last = TAPE_PINNED;
     size_t n = g->n_nodes;

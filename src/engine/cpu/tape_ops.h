@@ -10,13 +10,22 @@ enum {
     FXA__TAPE_NOT_BOOL = 128,
     FXA__TAPE_FILL,     /* one value, everywhere */
     FXA__TAPE_COPY,     /* a row; nothing to do when it is there already */
+    FXA__TAPE_REVERSE,  /* a row backwards, in place; n is any */
     FXA__TAPE_FMA,      /* a * b + c */
     FXA__TAPE_FMS,      /* a * b - c */
     FXA__TAPE_FNMA,     /* c - a * b */
     FXA__TAPE_TANH_MUL, /* tanh(a * b) * c */
     FXA__TAPE_TANH_DIV, /* tanh(a / b) * c */
+    FXA__TAPE_SLOPE,    /* a == 0 ? 0 : a * (c - b * b) */
+    FXA__TAPE_FLOAT_ADD, /* float(a + b), of ints */
+    FXA__TAPE_FLOAT_SUB, /* float(a - b), of ints */
+    FXA__TAPE_MASK_EQ,  /* a == b ? c : -inf, of ints a, b */
+    FXA__TAPE_MASK_NE,
+    FXA__TAPE_MASK_LT,
+    FXA__TAPE_MASK_LE,
     FXA__TAPE_GUARD,    /* a == 0 ? 0 : b */
     FXA__TAPE_ADD_UP,   /* the sum of b where a is not 0 */
+    FXA__TAPE_ADD_EACH, /* each element of b where a is not 0, to a sum of its own */
     FXA__TAPE_WITHIN    /* of the graph: sign * k + a compared with b; see FXA__TAPE_RANGE */
 };
 

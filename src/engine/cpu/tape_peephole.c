@@ -34,32 +34,90 @@ static void peephole_fma(const fxa__tape_graph *g, fxa__tape_node *n) {
     else if (n->op == FXA_OP_SUB && b) peephole_join(g, n, FXA__TAPE_FNMA, b, n->arg[0]);
 }
 
-/* z * tanh(x * y), z * tanh(x / y), with y and z one value each */
-static void peephole_tanh(const fxa__tape_graph *g, fxa__tape_node *n) {
+/* tanh(x * y), tanh(x / y) with y one value, times one for the time being */
+static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *mul = peephole_inner(g, n, 0, FXA_OP_MUL), *div = peephole_inner(g, n, 0, FXA_OP_DIV);
+    const fxa__tape_node *inner = mul ? mul : div;
+    if (!inner) return;
+    bool swap = mul && peephole_is_one(g, n->level, mul->arg[0]);
+    if (!peephole_is_one(g, n->level, inner->arg[!swap])) return;
+    n->op = mul ? FXA__TAPE_TANH_MUL : FXA__TAPE_TANH_DIV;
+    n->n_args = 3;
+    n->arg[0] = inner->arg[swap];
+    n->arg[1] = inner->arg[!swap];
+    n->arg[2] = g->one;
+}
+
+/* z * (such a tanh), with z one value too */
+static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     for (int k = 0; k < 2; k++) {
-        const fxa__tape_node *tanh = peephole_inner(g, n, k, FXA_OP_TANH);
-        if (!tanh || !peephole_is_one(g, n->level, n->arg[!k])) continue;
-        const fxa__tape_node *mul = peephole_inner(g, tanh, 0, FXA_OP_MUL), *div = peephole_inner(g, tanh, 0, FXA_OP_DIV);
-        const fxa__tape_node *inner = mul ? mul : div;
-        if (!inner) continue;
-        bool swap = mul && peephole_is_one(g, n->level, mul->arg[0]);
-        if (!peephole_is_one(g, n->level, inner->arg[!swap])) continue;
+        const fxa__tape_node *mul = peephole_inner(g, n, k, FXA__TAPE_TANH_MUL);
+        const fxa__tape_node *tanh = mul ? mul : peephole_inner(g, n, k, FXA__TAPE_TANH_DIV);
         int32_t scale = n->arg[!k];
-        n->op = mul ? FXA__TAPE_TANH_MUL : FXA__TAPE_TANH_DIV;
+        if (!tanh || tanh->arg[2] != g->one || !peephole_is_one(g, n->level, scale)) continue;
+        n->op = tanh->op;
         n->n_args = 3;
-        n->arg[0] = inner->arg[swap];
-        n->arg[1] = inner->arg[!swap];
+        n->arg[0] = tanh->arg[0];
+        n->arg[1] = tanh->arg[1];
         n->arg[2] = scale;
         return;
     }
 }
 
-void fxa__tape_peephole(fxa__tape_graph *g) {
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        fxa__tape_node *n = &g->nodes[i];
-        if (!n->needed || n->type != FXA_FLOAT) continue;
-        if (n->op == FXA_OP_ADD || n->op == FXA_OP_SUB) peephole_fma(g, n);
-        else if (n->op == FXA_OP_MUL) peephole_tanh(g, n);
+/* mulz(x, c - y * y) with c one value: what slopes of tanh and sigmoid look like */
+static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *fnma = peephole_inner(g, n, 1, FXA__TAPE_FNMA);
+    if (!fnma || fnma->arg[0] != fnma->arg[1] || !peephole_is_one(g, n->level, fnma->arg[2])) return;
+    if (peephole_is_one(g, n->level, n->arg[0])) return;
+    n->op = FXA__TAPE_SLOPE;
+    n->n_args = 3;
+    n->arg[1] = fnma->arg[0];
+    n->arg[2] = fnma->arg[2];
+}
+
+/* float(a + b), float(a - b) of ints */
+static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *x = &g->nodes[n->arg[0]];
+    if (x->type != FXA_INT || x->level != n->level || x->uses != 1 || (x->op != FXA_OP_ADD && x->op != FXA_OP_SUB)) return;
+    n->op = x->op == FXA_OP_ADD ? FXA__TAPE_FLOAT_ADD : FXA__TAPE_FLOAT_SUB;
+    n->n_args = 2;
+    n->arg[0] = x->arg[0];
+    n->arg[1] = x->arg[1];
+}
+
+/* A conjunct that compares ints, applied to the scores at once. */
+static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
+    if (root->kind != FXA__OUT_MASK || root->node < 0) return;
+    fxa__tape_node n = g->nodes[root->node];
+    if (n.level != TAPE_FULL || n.uses != 1 || n.n_args != 2 || g->nodes[n.arg[0]].type == FXA_FLOAT) return;
+    switch (n.op) {
+    case FXA_OP_EQ: n.op = FXA__TAPE_MASK_EQ; break;
+    case FXA_OP_NE: n.op = FXA__TAPE_MASK_NE; break;
+    case FXA_OP_LT: n.op = FXA__TAPE_MASK_LT; break;
+    case FXA_OP_LE: n.op = FXA__TAPE_MASK_LE; break;
+    default: return;
     }
-    fxa__tape_graph_count(g);
+    root->node = -1;
+    root->access = fxa__tape_graph_add(g, &n);
+}
+
+static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
+    switch (n->op) {
+    case FXA_OP_ADD:
+    case FXA_OP_SUB: peephole_fma(g, n); break;
+    case FXA_OP_TANH: peephole_tanh(g, n); break;
+    case FXA_OP_MUL: peephole_scale_tanh(g, n); break;
+    case FXA_OP_MULZ: peephole_slope(g, n); break;
+    case FXA_OP_FLOAT: peephole_float(g, n); break;
+    default: break;
+    }
+}
+
+void fxa__tape_peephole(fxa__tape_graph *g) {
+    fxa__tape_node one = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = 1};
+    g->one = fxa__tape_graph_add(g, &one);
+    for (size_t i = 0; i < g->n_nodes && !g->failed; i++)
+        if (g->nodes[i].needed && g->nodes[i].type == FXA_FLOAT) peephole_node(g, &g->nodes[i]);
+    for (size_t i = 0; i < g->n_roots && !g->failed; i++) peephole_mask(g, &g->roots[i]);
+    if (!g->failed) fxa__tape_graph_count(g);
 }

@@ -30,7 +30,7 @@ static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
 static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, char *base, fxa__tape_state *s,
                        size_t *bytes) {
     const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns};
-    size_t at[TAPE_LEVELS + 3], places = 0, offset_at, offset_k, head;
+    size_t at[TAPE_LEVELS + 3], places = 0, offset_at, offset_fixed, offset_k, head;
     *bytes = 0;
     if (!run_take(bytes, 1, sizeof *s, &head)) return false;
     for (int i = 0; i < TAPE_LEVELS; i++) {
@@ -41,10 +41,12 @@ static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns
     for (int i = 0; i < 3; i++)
         if (!run_take(bytes, 1, s->pitch[TAPE_FULL], &at[TAPE_LEVELS + i])) return false;
     if (!run_take(bytes, places, sizeof(void *), &offset_at)) return false;
+    if (!run_take(bytes, t->level[TAPE_FULL].n_places, sizeof(uintptr_t), &offset_fixed)) return false;
     if (!run_take(bytes, (size_t)max_columns, sizeof(int32_t), &offset_k)) return false;
     for (int i = 0; base && i < TAPE_LEVELS; i++) s->base[i] = base + at[i];
     for (int i = 0; base && i < 3; i++) s->spare[i] = base + at[TAPE_LEVELS + i];
     s->at = base ? (void **)(void *)(base + offset_at) : NULL;
+    s->fixed = base ? (uintptr_t *)(void *)(base + offset_fixed) : NULL;
     s->k = base ? (int32_t *)(void *)(base + offset_k) : NULL;
     return true;
 }
@@ -64,10 +66,17 @@ static void run_sum(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     if (run->dparams) run->tape->kernels->tape[op](run_steps(r->n), &run->dparams[ins->aux], r->at[ins->b], r->at[ins->a], NULL);
 }
 
+/* The result of a FULL load is read by this row alone, so it may stay where it is. */
+static void run_load(const fxa__tape_at *r, const fxa__tape_ins *ins) {
+    const fxa__tape *t = r->run->tape;
+    bool may_alias = r->level == TAPE_FULL && t->level[TAPE_FULL].places[ins->dst].space == TAPE_FULL;
+    r->at[ins->dst] = fxa__tape_access_load(r, &t->accesses[ins->aux], r->at[ins->dst], may_alias);
+}
+
 static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape *t = r->run->tape;
     switch (ins->op) {
-    case FXA__TAPE_LOAD: fxa__tape_access_load(r, &t->accesses[ins->aux], r->at[ins->dst]); break;
+    case FXA__TAPE_LOAD: run_load(r, ins); break;
     case FXA__TAPE_RANGE: fxa__tape_apply_range(r, &t->ranges[ins->aux], r->at[ins->dst]); break;
     case FXA__TAPE_SUM: run_sum(r, ins); break;
     default: fxa__tape_access_add(r, &t->accesses[ins->aux], r->at[ins->a], r->at[ins->b]);
@@ -93,7 +102,7 @@ static void run_level(fxa__tape_run *run, int level, int64_t n) {
         const fxa__tape_place *p = &l->places[i];
         s->at[i] = s->base[p->space] + (size_t)p->reg * s->pitch[p->space];
     }
-    fxa__tape_at r = {.run = run, .state = s, .at = s->at, .first = 0, .n = n};
+    fxa__tape_at r = {.level = level, .run = run, .state = s, .at = s->at, .first = 0, .n = n};
     run_instructions(&r, l);
 }
 
@@ -117,7 +126,12 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
     const fxa__tape *t = run->tape;
     const int32_t coord[FXA_INPUT_COUNT] = {[FXA_INPUT_B] = b, [FXA_INPUT_Q_LEN] = q_len, [FXA_INPUT_K_LEN] = k_len};
     size_t bytes;
-    run_layout(t, run->max_rows, run->max_columns, run->scratch, run->scratch, &bytes);
+    fxa__tape_state *s = run->scratch;
+    run_layout(t, run->max_rows, run->max_columns, run->scratch, s, &bytes);
+    for (size_t i = 0; i < t->level[TAPE_FULL].n_places; i++) {
+        const fxa__tape_place *p = &t->level[TAPE_FULL].places[i];
+        s->fixed[i] = p->space < TAPE_LEVELS ? (uintptr_t)s->base[p->space] + (uintptr_t)p->reg * s->pitch[p->space] : 0;
+    }
     for (size_t i = 0; i < t->n_leaves; i++)
         if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
     run_level(run, TAPE_UNIFORM, 1);
@@ -159,44 +173,51 @@ static void run_fill(void *out, size_t real_size, int64_t n, double x) {
     }
 }
 
-/* The caller's row, or its copy when it is no whole number of steps; zeroes after its end. */
-static void *run_caller_row(const fxa__tape_at *r, int which, const void *row) {
+/* A caller's row that is no whole number of steps: its copy, with zeroes after its end. */
+static const void *run_copy_row(const fxa__tape_at *r, int which, const void *row) {
     size_t size = r->run->tape->kernels->real_size, n = (size_t)r->n;
-    if (r->n % FXA__TAPE_STEP == 0) return (void *)(uintptr_t)row; /* only out is written */
     char *spare = r->state->spare[which];
+    if (!row) return NULL;
     memcpy(spare, row, n * size);
     memset(spare + n * size, 0, ((size_t)run_steps(r->n) - n) * size);
     return spare;
 }
 
-static void *run_place(const fxa__tape_at *r, const fxa__tape_place *p, int64_t row, const void *score,
-                       const void *dscore, void *out) {
-    const fxa__tape_state *s = r->state;
-    size_t size = p->real ? r->run->tape->kernels->real_size : sizeof(int32_t);
-    switch (p->space) {
-    case TAPE_SCORE: return run_caller_row(r, 0, score);
-    case TAPE_DSCORE: return run_caller_row(r, 1, dscore);
-    case TAPE_OUT: return r->n % FXA__TAPE_STEP ? s->spare[2] : out;
-    case TAPE_ROW: return s->base[TAPE_ROW] + (size_t)p->reg * s->pitch[TAPE_ROW] + (size_t)row * size;
-    case TAPE_COLUMN: return s->base[TAPE_COLUMN] + (size_t)p->reg * s->pitch[TAPE_COLUMN] + (size_t)r->first * size;
-    default: return s->base[p->space] + (size_t)p->reg * s->pitch[p->space];
-    }
+/* Places of FULL: what rows and columns add to them, by space and element. */
+static void run_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
+    const fxa__tape_level *level = &r->run->tape->level[TAPE_FULL];
+    const fxa__tape_place *places = level->places;
+    const uintptr_t *fixed = r->state->fixed;
+    void **at = r->at;
+    size_t size = r->run->tape->kernels->real_size, n = level->n_places;
+    const uintptr_t shift[TAPE_SPACES][2] = {
+        [TAPE_ROW] = {(uintptr_t)row * sizeof(int32_t), (uintptr_t)row * size},
+        [TAPE_COLUMN] = {(uintptr_t)r->first * sizeof(int32_t), (uintptr_t)r->first * size},
+        [TAPE_SCORE] = {0, (uintptr_t)score},
+        [TAPE_DSCORE] = {0, (uintptr_t)dscore},
+        [TAPE_OUT] = {0, (uintptr_t)out},
+    };
+    for (size_t i = 0; i < n; i++) at[i] = (void *)(fixed[i] + shift[places[i].space][places[i].real]);
 }
 
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
                    void *out) {
     const fxa__tape *t = run->tape;
-    const fxa__tape_level *level = &t->level[TAPE_FULL];
     fxa__tape_state *s = run->scratch;
-    fxa__tape_at r = {.run = run, .state = s, .at = s->at, .first = first, .n = n};
+    fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = first, .n = n};
     size_t size = t->kernels->real_size;
+    bool whole = n % FXA__TAPE_STEP == 0;
     if (n <= 0) return;
-    for (size_t i = 0; i < level->n_places; i++) s->at[i] = run_place(&r, &level->places[i], row, score, dscore, out);
+    if (!whole) {
+        score = run_copy_row(&r, 0, score);
+        dscore = run_copy_row(&r, 1, dscore);
+    }
+    run_set_places(&r, row, score, dscore, whole ? out : s->spare[2]);
     for (size_t i = 0; i < t->n_tests; i++) {
         if (*(const int32_t *)s->at[t->tests[i]]) continue;
         run_fill(out, size, n, -INFINITY);
         return;
     }
-    run_instructions(&r, level);
-    if (t->writes && n % FXA__TAPE_STEP) memcpy(out, s->spare[2], (size_t)n * size);
+    run_instructions(&r, &t->level[TAPE_FULL]);
+    if (t->writes && !whole) memcpy(out, s->spare[2], (size_t)n * size);
 }
