@@ -30,10 +30,14 @@ static double bench_clock(void) {
         seconds = 1e9;                                                                                                 \
         for (int bench_i = 0; bench_i < 24; bench_i++) {                                                               \
             double bench_start = bench_clock();                                                                        \
-            for (int bench_j = 0; bench_j < bench_n; bench_j++) { call; }                                              \
+            for (int bench_j = 0; bench_j < bench_n; bench_j++) {                                                      \
+                call;                                                                                                  \
+            }                                                                                                          \
             double bench_time = bench_clock() - bench_start;                                                           \
-            if (bench_time < 1e-3) bench_n *= 2, bench_i -= bench_n > (1 << 24) ? 0 : 1;                               \
-            else if (bench_time / bench_n < seconds) seconds = bench_time / bench_n;                                   \
+            if (bench_time < 1e-3)                                                                                     \
+                bench_n *= 2, bench_i -= bench_n > (1 << 24) ? 0 : 1;                                                  \
+            else if (bench_time / bench_n < seconds)                                                                   \
+                seconds = bench_time / bench_n;                                                                        \
         }                                                                                                              \
     } while (0)
 
@@ -130,8 +134,10 @@ static void bench_fill(const fxa__cpu_kernels *k, void *p, double low, double hi
     for (int i = 0; i < BENCH_REALS; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         double x = low + (high - low) * (double)(state >> 11) * 0x1p-53;
-        if (k->real_size == sizeof(float)) ((float *)p)[i] = (float)x;
-        else ((double *)p)[i] = x;
+        if (k->real_size == sizeof(float))
+            ((float *)p)[i] = (float)x;
+        else
+            ((double *)p)[i] = x;
     }
 }
 

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu engine's functions of vectors, of every instruction set this machine has, against libm of a wider type. Errors are
+ * counted in ulps of the exact result and must stay below the table that docs/numerics.md repeats. In f32 the default run
+ * takes every 40009th of all 2^32 operands; FXA_TEST_SCALE=40009 takes all of them.
+ */
+#include "t.h"
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/tape_ops.h"
+
+#include <float.h>
+
+typedef double (*math_f64)(double);
+typedef long double (*math_long)(long double);
+
+static double math_sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+static double math_rsqrt(double x) {
+    return 1 / sqrt(x);
+}
+static long double math_sigmoid_long(long double x) {
+    return 1 / (1 + expl(-x));
+}
+static long double math_rsqrt_long(long double x) {
+    return 1 / sqrtl(x);
+}
+
+/* Largest errors allowed, in ulps, with hardware fma and without. */
+static const struct math_case {
+    const char *label;
+    int op;
+    math_f64 f64;
+    math_long wide;
+    double f32_ulps, f64_ulps;
+} math_cases[] = {
+    {"exp", FXA__TAPE_EXP_F, exp, expl, 1.5, 1.5},
+    {"exp2", FXA__TAPE_EXP2_F, exp2, exp2l, 1.5, 1.5},
+    {"log", FXA__TAPE_LOG_F, log, logl, 1.0, 1.0},
+    {"log2", FXA__TAPE_LOG2_F, log2, log2l, 2.0, 2.0},
+    {"tanh", FXA__TAPE_TANH_F, tanh, tanhl, 4.5, 3.0},
+    {"sigmoid", FXA__TAPE_SIGMOID_F, math_sigmoid, math_sigmoid_long, 3.0, 3.0},
+    {"erf", FXA__TAPE_ERF_F, erf, erfl, 5.0, 3.0},
+    {"sin", FXA__TAPE_SIN_F, sin, sinl, 0.51, 2.0},
+    {"cos", FXA__TAPE_COS_F, cos, cosl, 0.51, 2.0},
+    {"tan", FXA__TAPE_TAN_F, tan, tanl, 0.51, 4.0},
+    {"sqrt", FXA__TAPE_SQRT_F, sqrt, sqrtl, 0.5, 0.501},
+    {"rsqrt", FXA__TAPE_RSQRT_F, math_rsqrt, math_rsqrt_long, 1.5, 1.5},
+};
+enum { MATH_CASES = sizeof math_cases / sizeof math_cases[0], MATH_BLOCK = 1024 };
+
+static float math_float(uint32_t b) {
+    float x;
+    memcpy(&x, &b, sizeof x);
+    return x;
+}
+
+/* The distance between a result and the exact one, in ulps of the exact one in a type with `digits` digits and least normal
+ * number `least`. Where subnormal numbers may count as 0, anything up to 2 * least is right. */
+static double math_ulps(double got, long double want, int digits, double least) {
+    if (want != want) return got != got ? 0 : INFINITY;
+    if (got == (double)want) return 0;
+    long double largest = digits == FLT_MANT_DIG ? (long double)FLT_MAX : (long double)DBL_MAX;
+    if (fabsl(want) < 2 * (long double)least) return fabs(got) <= 2 * least ? 0 : INFINITY;
+    int exponent;
+    (void)frexpl(fabsl(want) > largest ? largest : want, &exponent);
+    long double unit = ldexpl(1, exponent - digits);
+    if (isinf(got)) return fabsl(want) > largest - unit && !signbit(got) == !signbit(want) ? 0 : INFINITY;
+    if (isinf(want)) return INFINITY;
+    return (double)(fabsl((long double)got - want) / unit);
+}
+
+/* ---- f32 -------------------------------------------------------------------------------------------------------- */
+
+typedef struct math_worst {
+    double ulps, x, got, want;
+} math_worst;
+
+static void math_note(math_worst *worst, double ulps, double x, double got, long double want) {
+    if (!(ulps > worst->ulps)) return;
+    *worst = (math_worst){ulps, x, got, (double)want};
+}
+
+static void math_scan_f32(const fxa__cpu_kernels *k, const struct math_case *c, uint64_t stride, math_worst *worst) {
+    static float x[MATH_BLOCK], y[MATH_BLOCK];
+    for (uint64_t b = 0; b < UINT64_C(1) << 32;) {
+        int n = 0;
+        for (; n < MATH_BLOCK && b < UINT64_C(1) << 32; b += stride) x[n++] = math_float((uint32_t)b);
+        k->tape[c->op](n, y, x, NULL, NULL);
+        for (int i = 0; i < n; i++) {
+            double want = c->f64(x[i]), ulps = math_ulps(y[i], want, FLT_MANT_DIG, FLT_MIN);
+            if (ulps > c->f32_ulps && fabsf(x[i]) < FLT_MIN)
+                ulps = math_ulps(y[i], c->f64(copysign(0, x[i])), FLT_MANT_DIG, FLT_MIN);
+            math_note(worst, ulps, x[i], y[i], want);
+        }
+    }
+}
+
+static uint64_t math_stride(void) {
+    int parts = t_scaled(1 << 10); /* scale 1 is 1024 parts of the default */
+    return parts >= (1 << 10) * 40009 ? 1 : (uint64_t)(40009.0 * (1 << 10) / parts);
+}
+
+static void math_check_f32(const fxa__cpu_kernels *k) {
+    for (int i = 0; i < MATH_CASES; i++) {
+        math_worst worst = {0};
+        math_scan_f32(k, &math_cases[i], math_stride(), &worst);
+        if (getenv("FXA_TEST_SHOW"))
+            printf("  %s f32 %-8s %.3f at %.9g\n", k->isa, math_cases[i].label, worst.ulps, worst.x);
+        if (worst.ulps > math_cases[i].f32_ulps)
+            T_FAIL("%s f32 %s(%.9g) is %.9g, not %.9g: %.2f ulps\n", k->isa, math_cases[i].label, worst.x, worst.got,
+                   worst.want, worst.ulps);
+    }
+}
+
+/* ---- f64 -------------------------------------------------------------------------------------------------------- */
+
+static const double math_special[] = {0.0,
+                                      -0.0,
+                                      1,
+                                      -1,
+                                      0.5,
+                                      -0.5,
+                                      INFINITY,
+                                      -INFINITY,
+                                      NAN,
+                                      DBL_MIN,
+                                      -DBL_MIN,
+                                      DBL_MAX,
+                                      -DBL_MAX,
+                                      1e-300,
+                                      -1e-300,
+                                      1e300,
+                                      -1e300,
+                                      708.4,
+                                      709.78,
+                                      709.79,
+                                      -708.3,
+                                      -745,
+                                      -746,
+                                      1024,
+                                      1023.9999,
+                                      -1022,
+                                      -1023,
+                                      1e-17,
+                                      -1e-17,
+                                      6,
+                                      5.9,
+                                      -6.1,
+                                      20,
+                                      -20,
+                                      3.141592653589793,
+                                      1.5707963267948966,
+                                      1048576,
+                                      -1048577,
+                                      1e10,
+                                      0x1p52,
+                                      -0x1p53,
+                                      0.7071067811865475,
+                                      0.7071067811865476,
+                                      1.4142135623730951,
+                                      0.9999999999999999,
+                                      1.0000000000000002};
+
+static double math_draw(t_rng *rng, int kind) {
+    switch (kind % 4) {
+    case 0:
+        return t_real(rng, -2, 2);
+    case 1:
+        return t_real(rng, -50, 50);
+    case 2:
+        return t_real(rng, -750, 750);
+    default:
+        return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -1000, 1000));
+    }
+}
+
+static void math_check_f64(const fxa__cpu_kernels *k) {
+    static double x[MATH_BLOCK], y[MATH_BLOCK];
+    enum { SPECIALS = sizeof math_special / sizeof math_special[0] };
+    for (int i = 0; i < MATH_CASES; i++) {
+        const struct math_case *c = &math_cases[i];
+        t_rng rng = {t_seed()};
+        math_worst worst = {0};
+        for (int round = 0; round < t_scaled(40); round++) {
+            for (int j = 0; j < MATH_BLOCK; j++)
+                x[j] = round == 0 && j < SPECIALS ? math_special[j] : math_draw(&rng, j);
+            k->tape[c->op](MATH_BLOCK, y, x, NULL, NULL);
+            for (int j = 0; j < MATH_BLOCK; j++) {
+                long double want = c->wide(x[j]);
+                double ulps = math_ulps(y[j], want, DBL_MANT_DIG, DBL_MIN);
+                math_note(&worst, ulps, x[j], y[j], want);
+            }
+        }
+        if (getenv("FXA_TEST_SHOW")) printf("  %s f64 %-8s %.3f at %.17g\n", k->isa, c->label, worst.ulps, worst.x);
+        if (worst.ulps > c->f64_ulps)
+            T_FAIL("%s f64 %s(%.17g) is %.17g, not %.17g: %.2f ulps\n", k->isa, c->label, worst.x, worst.got,
+                   worst.want, worst.ulps);
+    }
+}
+
+/* ---- Powers ------------------------------------------------------------------------------------------------------- */
+
+static void math_check_pow(const fxa__cpu_kernels *k) {
+    static const double special[] = {0.0,      -0.0,     1,         -1,       2,         -2,    3,    -3,
+                                     0.5,      -0.5,     1.5,       INFINITY, -INFINITY, NAN,   1e9,  -1e9,
+                                     16777215, 16777216, -16777215, 1e-30,    1e30,      0.999, 1.001};
+    enum { N = sizeof special / sizeof special[0], PAIRS = (N * N + 15) / 16 * 16 };
+    static float x[PAIRS + MATH_BLOCK], y[PAIRS + MATH_BLOCK], z[PAIRS + MATH_BLOCK];
+    t_rng rng = {t_seed()};
+    for (int round = 0; round < t_scaled(20); round++) {
+        for (int i = 0; i < PAIRS + MATH_BLOCK; i++) {
+            bool known = round == 0 && i < PAIRS;
+            x[i] = (float)(known ? special[i / N % N] : exp(t_real(&rng, -20, 20)));
+            y[i] = (float)(known ? special[i % N] : t_real(&rng, -6, 6));
+        }
+        k->tape[FXA__TAPE_POW_F_FF](PAIRS + MATH_BLOCK, z, x, y, NULL);
+        for (int i = 0; i < PAIRS + MATH_BLOCK; i++) {
+            double want = pow(x[i], y[i]), ulps = math_ulps(z[i], want, FLT_MANT_DIG, FLT_MIN);
+            if (ulps > 0.51) T_FAIL("%s pow(%.9g, %.9g) is %.9g, not %.9g\n", k->isa, x[i], y[i], z[i], want);
+            if (z[i] == 0 && want == 0 && !signbit(z[i]) != !signbit(want))
+                T_FAIL("%s pow(%g, %g): sign\n", k->isa, x[i], y[i]);
+        }
+    }
+}
+
+/* ---- One test for each set: what a machine lacks is skipped by name ------------------------------------------------- */
+
+static void math_each(const char *isa, size_t size, void (*check)(const fxa__cpu_kernels *k)) {
+    bool usable = false;
+    const fxa__cpu_kernels *k;
+    for (size_t i = 0; (k = fxa__cpu_set(i, size, &usable)) != NULL; i++) {
+        if (strcmp(k->isa, isa) != 0) continue;
+        if (usable)
+            check(k);
+        else
+            T_SKIP("this machine cannot run it");
+        return;
+    }
+    T_SKIP("not in this build");
+}
+
+#define MATH_TESTS(isa)                                                                                                \
+    TEST(math_f32_##isa) {                                                                                             \
+        math_each(#isa, sizeof(float), math_check_f32);                                                                \
+    }                                                                                                                  \
+    TEST(math_f64_##isa) {                                                                                             \
+        math_each(#isa, sizeof(double), math_check_f64);                                                               \
+    }                                                                                                                  \
+    TEST(math_pow_##isa) {                                                                                             \
+        math_each(#isa, sizeof(float), math_check_pow);                                                                \
+    }
+MATH_TESTS(scalar)
+MATH_TESTS(sse2)
+MATH_TESTS(avx2)
+MATH_TESTS(avx512)
+MATH_TESTS(neon)
+
+T_MAIN
