@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How far from the reference an engine may be, element by element; docs/numerics.md, "How close is close", has the
- * derivation. For each output element two numbers are gathered over all pairs that it is a sum of:
+ * derivation. For each output element these are gathered over all pairs that it is a sum of:
  *
  *   size    the magnitudes of the terms: what rounding in the sums, exp and products is relative to
  *   error   what the errors of the scores, of the program and of the dot products come to, passed on linearly
+ *   noise   for engines with 16-bit products: squares of the terms, whose P or dS is rounded by itself
  *
  * Nothing here is shared with the engines but the evaluator and the derivative: dense arrays, one pair at a time.
  */
@@ -120,6 +121,12 @@ static void bound_add(conf_buffer *t, int64_t place, double error, double size) 
     t->size[place] += size;
 }
 
+/* The same for a term of a product of P or dS. */
+static void bound_add_product(conf_buffer *t, int64_t place, double error, double size) {
+    bound_add(t, place, error, size);
+    t->noise[place] += size * size;
+}
+
 /* Rows of x by dense index, and the scores of row (b, h, q) with all keys. */
 static void bound_row_scores(bound_work *w, int64_t b, int64_t h, int64_t q) {
     const oracle *x = &w->c->base.x;
@@ -174,7 +181,7 @@ static void bound_row_forward(bound_work *w, int64_t b, int64_t h, int64_t q) {
     const oracle *x = &w->c->base.x;
     conf_buffer *o = &w->c->slot[FXA_SLOT_O];
     int64_t at[4], hkv = h / (x->hq / x->hkv);
-    double m, sum, *size = calloc((size_t)(2 * x->dv), sizeof(double)), *error = size + x->dv;
+    double m, sum, *size = calloc((size_t)(3 * x->dv), sizeof(double)), *error = size + x->dv, *noise = error + x->dv;
     if (!size) abort();
     attn_case_at(&w->c->base, FXA_SLOT_O, b, q, at);
     at[1] = h, at[3] = 0;
@@ -186,12 +193,14 @@ static void bound_row_forward(bound_work *w, int64_t b, int64_t h, int64_t q) {
         const double *v = x->v + ((b * x->hkv + hkv) * x->sk + k) * x->dv;
         for (int64_t i = 0; p != 0 && i < x->dv; i++) {
             size[i] += p * fabs(v[i]);
-            error[i] += (p * bound_exp(w, k, m) + w->arithmetic.tiny) * fabs(v[i]);
+            noise[i] += p * v[i] * p * v[i];
+            error[i] += (p * (bound_exp(w, k, m) + w->c->weight_unit) + w->arithmetic.tiny) * fabs(v[i]);
         }
     }
     for (at[3] = 0; at[3] < x->dv && m > -INFINITY; at[3]++) {
         int64_t place = conf_place(o, at);
         bound_add(o, place, error[at[3]] + size[at[3]] * shared, size[at[3]]);
+        o->noise[place] += noise[at[3]];
         if (w->c->base.problem.flags & FXA_ACC_OUT) bound_row_merge(w, place, place_lse);
     }
     free(size);
@@ -262,8 +271,8 @@ static void bound_pair_score_grads(bound_work *w, const bound_back *r, int64_t k
     at_q[1] = r->h, at_k[1] = r->hkv, at_q[3] = at_k[3] = 0;
     int64_t to_q = conf_place(dq, at_q), to_k = conf_place(dk, at_k);
     for (int64_t i = 0; i < x->d; i++) {
-        if (dq->error) bound_add(dq, to_q + i * dq->stride[3], e_ds * scale * fabs(key[i]), ds * scale * fabs(key[i]));
-        if (dk->error) bound_add(dk, to_k + i * dk->stride[3], e_ds * scale * fabs(row[i]), ds * scale * fabs(row[i]));
+        if (dq->error) bound_add_product(dq, to_q + i * dq->stride[3], e_ds * scale * fabs(key[i]), ds * scale * fabs(key[i]));
+        if (dk->error) bound_add_product(dk, to_k + i * dk->stride[3], e_ds * scale * fabs(row[i]), ds * scale * fabs(row[i]));
     }
 }
 
@@ -282,7 +291,8 @@ static void bound_pair_backward(bound_work *w, const bound_back *r, int64_t k) {
     attn_case_at(&c->base, FXA_SLOT_DV, r->b, k, at);
     at[1] = r->hkv, at[3] = 0;
     for (int64_t i = 0, to = conf_place(dv, at); dv->error && i < x->dv; i++, to += dv->stride[3])
-        bound_add(dv, to, (p * rate + w->arithmetic.tiny) * dropout * fabs(dout[i]), p * dropout * fabs(dout[i]));
+        bound_add(dv, to, (p * (rate + c->weight_unit) + w->arithmetic.tiny) * dropout * fabs(dout[i]),
+                  p * dropout * fabs(dout[i]));
 
     double size = p * (fabs(dp) + fabs(r->delta) + fabs(r->dlse)), e_ds, ds;
     double error = size * rate + p * (e_dp * dropout + r->e_delta + 4 * unit * (fabs(dp) + fabs(r->delta) + fabs(r->dlse)));
@@ -291,7 +301,7 @@ static void bound_pair_backward(bound_work *w, const bound_back *r, int64_t k) {
     ds = bound_through_program(w, w->derivative, k, size, error, &e_ds);
     if (c->bprop) ds = bound_through_program(w, c->bprop, k, size, error, &e_ds);
     if (e_ds == INFINITY) c->unsure = true;
-    else bound_pair_score_grads(w, r, k, ds, e_ds);
+    else bound_pair_score_grads(w, r, k, ds, e_ds + ds * c->weight_unit);
 }
 
 static void bound_row_backward(bound_work *w, int64_t b, int64_t h, int64_t q) {

@@ -6,6 +6,7 @@
 #include "conf_case.h"
 
 #include "base/dtype.h"
+#include "engine/cpu/cpu.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +14,8 @@
 
 #define CONF_RMS_UNITS 33.5 /* 2e-6 in f32 */
 #define CONF_ELEMENT_UNITS 16
-#define CONF_SAFETY 2 /* of what was passed on to first order */
+#define CONF_DEVIATIONS 7     /* of 16-bit products: once in 10^11 */
+#define CONF_SAFETY 2         /* of what was passed on to first order */
 
 /* Units that a sum of n terms may be off by: a random walk, taken twice; all the way for equal terms. */
 static double conf_sum_units(const conf_case *c) {
@@ -23,6 +25,12 @@ static double conf_sum_units(const conf_case *c) {
     for (int i = 0; i < CONF_SLOTS; i++)
         if (c->base.t[i].style == ATTN_EXPANDED) return n;
     return 2 * sqrt(n);
+}
+
+/* P and dS rounded to 16 bits, each by itself: uniform within product_unit of the term, so a third of its square is the
+ * variance; never more than all of them at once. */
+static double conf_product_error(const conf_case *c, const conf_buffer *t, int64_t place, double deviations) {
+    return c->product_unit * fmin(t->size[place], deviations * sqrt(t->noise[place] / 3));
 }
 
 static double conf_half_ulp(fxa_dtype dtype, double x) {
@@ -54,7 +62,7 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
     fxa_dtype main = c->slot[FXA_SLOT_Q].dtype;
     size_t size = fxa_dtype_size(t->dtype), want_size = fxa_dtype_size(t->want_dtype);
     double units = CONF_ELEMENT_UNITS + conf_sum_units(c), squares = 0, allowed_squares = 0;
-    double floor = main == FXA_F64 ? 0 : 1e-34; /* what underflowed in f32 */
+    double floor = main != FXA_F64 ? 1e-34 : t->dtype == FXA_F64 ? 0 : 0x1p-125; /* what underflowed in f32 */
     int64_t n = conf_places(t), count = 0;
     for (int64_t i = 0; i < n; i++) {
         double got = fxa__load_f64(t->memory, t->dtype, i), want = fxa__load_f64(t->want_memory, t->want_dtype, i);
@@ -69,12 +77,14 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
         /* what is there already is added, too */
         double magnitude = t->size[i] > 0 ? t->size[i] + fabs(want) : 0;
         double tolerance = CONF_SAFETY * t->error[i] + c->unit * units * magnitude + floor;
+        tolerance += conf_product_error(c, t, i, CONF_DEVIATIONS);
         double ratio = conf_ratio(t->dtype, got, want, tolerance);
         if (!(ratio <= 1)) return conf_fail_element(c, t, i, got, want, tolerance);
         c->tally->element[main] = fmax(c->tally->element[main], ratio);
         c->tally->elements++;
         if (!(fabs(want) < INFINITY) || !(fabs(got) < INFINITY)) continue;
         double allowed = t->error[i] + c->unit * CONF_RMS_UNITS * magnitude + conf_half_ulp(t->dtype, want) + floor;
+        allowed += conf_product_error(c, t, i, 2);
         squares += (got - want) * (got - want), allowed_squares += allowed * allowed, count++;
     }
     if (count == 0 || squares == 0) return true;
@@ -108,7 +118,16 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
     return pass == FXA_FORWARD || conf_compare_params(c);
 }
 
+/* The cpu engine multiplies in bf16 where all factors but P and dS are bf16 and the processor is faster so. */
+static double conf_weight_unit(const conf_case *c, const char *engine, fxa_pass pass) {
+    char reason[200];
+    const fxa__cpu_kernels *k = fxa__cpu_select(sizeof(float), FXA_BF16, reason, sizeof reason);
+    bool bf16 = c->slot[FXA_SLOT_Q].dtype == FXA_BF16 && (pass == FXA_FORWARD || c->slot[FXA_SLOT_DO].dtype == FXA_BF16);
+    return strcmp(engine, "cpu") == 0 && k && k->rounds && bf16 ? 0x1p-8 : 0;
+}
+
 static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
+    c->weight_unit = conf_weight_unit(c, engine, pass);
     conf_fill_outputs(c, pass);
     if (!conf_reference(c, pass)) return false;
     if (!(pass == FXA_FORWARD ? conf_bound_forward(c) : conf_bound_backward(c))) {
