@@ -89,7 +89,8 @@ int main(int argc, char **argv) {
     if (rc > CLI_CHECK_FAILED) main_report_failure(&c, rc);
     if (c.out.size && fwrite(c.out.data, 1, c.out.size, stdout) != c.out.size) rc = CLI_FAILURE;
     if (fflush(stdout) != 0) rc = CLI_FAILURE;
-    if (rc == CLI_FAILURE && ferror(stdout)) fprintf(stderr, "fxattn: standard output: %s\n", strerror(errno));
+    if (rc == CLI_FAILURE && ferror(stdout) && errno != EPIPE) /* a reader that leaves knows why: fxattn help | head */
+        fprintf(stderr, "fxattn: standard output: %s\n", strerror(errno));
     cli_release(&c);
     return rc;
 }

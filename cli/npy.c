@@ -35,8 +35,9 @@ static int npy_broken(cli *c, const char *path, const char *why) {
 static int npy_read_preamble(cli *c, FILE *f, const char *path, char **dict) {
     unsigned char head[12];
     size_t size_bytes, length = 0;
-    if (fread(head, 1, 8, f) != 8 || memcmp(head, "\x93NUMPY", 6) != 0)
-        return npy_broken(c, path, "it does not begin with the .npy magic");
+    bool begins = fread(head, 1, 8, f) == 8 && memcmp(head, "\x93NUMPY", 6) == 0;
+    if (ferror(f)) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(errno));
+    if (!begins) return npy_broken(c, path, "it does not begin with the .npy magic");
     if (head[6] < 1 || head[6] > 3 || head[7] != 0)
         return npy_broken(c, path, cli_format(c, "version %u.%u; 1.0, 2.0 and 3.0 are known", head[6], head[7]));
     size_bytes = head[6] == 1 ? 2 : 4;

@@ -47,9 +47,17 @@ void cli_outputs_guard(void) {
     }
 }
 
-/* Where the data really goes: links are followed, so that a link stays one. */
+/* Where the data really goes: links are followed, so that a link stays one. Of a file that is not there yet the folder
+ * is resolved, so that two spellings of one file are seen to be one. */
 static char *outfile_resolve(cli *c, const char *path) {
-    char *real = realpath(path, NULL), *copy = cli_format(c, "%s", real ? real : path);
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char *real = realpath(path, NULL), *copy = NULL;
+    if (real)
+        copy = cli_format(c, "%s", real);
+    else {
+        real = realpath(slash ? cli_format(c, "%.*s", (int)(base - path), path) : ".", NULL);
+        copy = real ? cli_format(c, "%s/%s", real, base) : cli_format(c, "%s", path);
+    }
     free(real);
     return copy;
 }
@@ -57,6 +65,8 @@ static char *outfile_resolve(cli *c, const char *path) {
 int cli_output_open(cli *c, const char *path) {
     struct stat st;
     outfile f = {outfile_resolve(c, path), NULL, -1};
+    if (strcmp(path, "-") == 0)
+        return cli_fail(c, CLI_BAD_INPUT, "- is no file to write; /dev/stdout is, and ./- is one of that name"), -1;
     if (outfile_count == OUTFILE_MAX) return cli_fail(c, CLI_BAD_INPUT, "more than %d output files", OUTFILE_MAX), -1;
     for (int i = 0; i < outfile_count; i++)
         if (strcmp(outfile_list[i].path, f.path) == 0)

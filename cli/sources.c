@@ -43,6 +43,30 @@ static void sources_wrap(cli *c, const char *name, const char *before, const cha
     *out = (cli_source){name, expr, strlen(expr), text, strlen(text), strlen(before)};
 }
 
+/* An expression inside parentheses of ours must not close them, nor be blank: the parser would not know whose they are.
+ */
+static int sources_check_inner(cli *c, const cli_source *s) {
+    fxa_error err = {FXA_E_PROGRAM, 0, 1, 0, 1, ""};
+    int depth = 0;
+    bool comment = false, blank = true;
+    for (size_t i = 0; i < s->shown_size; i++) {
+        char x = s->shown[i];
+        err.column++;
+        comment = x == '#' || (comment && x != '\n');
+        if (!comment && !strchr(" \t\r\n", x)) blank = false;
+        if (!comment) depth += (x == '(' || x == '[') - (x == ')' || x == ']');
+        if (depth < 0) {
+            snprintf(err.text, sizeof err.text, "this '%c' closes nothing", x);
+            return cli_fail_place(c, &err, s->name, s->shown, s->shown_size);
+        }
+        if (x == '\n') err.line++, err.column = 0;
+    }
+    if (!blank) return CLI_OK;
+    err.column++;
+    snprintf(err.text, sizeof err.text, "expected a value, found the end of the text");
+    return cli_fail_place(c, &err, s->name, s->shown, s->shown_size);
+}
+
 int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
     bool score = kind == FXA_PROGRAM_SCORE, stdin_read = false;
     for (size_t i = 0; i < c->n_given; i++) {
@@ -58,9 +82,10 @@ int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
             sources_wrap(c, "--score", "score = ", g->value, "", s);
         else if (g->id == OPT_DSCORE)
             sources_wrap(c, "--dscore", "dscore = ", g->value, "", s);
-        else if (g->id == OPT_MASK)
+        else if (g->id == OPT_MASK) {
             sources_wrap(c, "--mask", "mask = mask && (", g->value, ")\n", s);
-        else if (sources_read_file(c, g->value, s) != CLI_OK)
+            if (sources_check_inner(c, s) != CLI_OK) return CLI_BAD_INPUT;
+        } else if (sources_read_file(c, g->value, s) != CLI_OK)
             return CLI_BAD_INPUT;
         out->n++;
     }
@@ -108,7 +133,8 @@ int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa
         cli_own_program(c, *out);
         return CLI_OK;
     }
-    if (err.line < 1 || err.part < 0 || (size_t)err.part >= s->n) return cli_fail_library(c, &err, NULL);
+    if (err.line < 1 || err.part < 0 || (size_t)err.part >= s->n)
+        return cli_fail_library(c, &err, n ? "--param, --tensor" : NULL);
     const cli_source *at = &s->list[err.part];
     err = sources_move_place(at, err);
     return cli_fail_place(c, &err, at->name, at->shown, at->shown_size);
