@@ -76,7 +76,8 @@ static access_piece access_next(const access_walk *w, int64_t i) {
     } else {
         from = fxa__max_i64(from, w->size);
     }
-    int64_t columns = w->dx > 0 ? (to - x) / w->dx + 1 : (x - from) / -w->dx + 1;
+    int64_t reach = w->dx > 0 ? to - x : x - from, step = w->dx > 0 ? w->dx : -w->dx;
+    int64_t columns = (step == 1 ? reach : reach / step) + 1; /* divisions are slow, and rarely needed */
     if (index < 0) index += w->size;
     access_piece p = {.begin = i, .end = fxa__min_i64(w->n, i + columns), .inside = index >= 0 && index < w->size};
     if (p.inside) p.offset = w->offset + index * w->stride;
@@ -97,6 +98,21 @@ static void access_store(const fxa__tape_at *r, void *dst, int64_t i, double x) 
     else ((double *)dst)[i] = x;
 }
 
+/* One value in columns begin..end: whole steps, the last one over the one before it; what is shorter than a step one by
+ * one. */
+static void access_fill(const fxa__tape_at *r, void *row, int64_t begin, int64_t end, double x) {
+    const fxa__cpu_kernels *kernels = r->run->tape->kernels;
+    int64_t n = end - begin, size = (int64_t)kernels->real_size;
+    float f = (float)x;
+    const void *value = size == sizeof f ? (const void *)&f : &x;
+    if (n < FXA__TAPE_STEP) {
+        for (int64_t i = begin; i < end; i++) access_store(r, row, i, x);
+        return;
+    }
+    kernels->tape[FXA__TAPE_FILL_F](n / FXA__TAPE_STEP * FXA__TAPE_STEP, (char *)row + begin * size, value, NULL, NULL);
+    kernels->tape[FXA__TAPE_FILL_F](FXA__TAPE_STEP, (char *)row + (end - FXA__TAPE_STEP) * size, value, NULL, NULL);
+}
+
 static void access_copy_floats(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, void *dst) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
     char *to = (char *)dst + (size_t)p->begin * kernels->real_size;
@@ -111,8 +127,7 @@ static void access_copy_floats(const fxa__tape_at *r, const fxa_view *view, cons
         kernels->load(to, from, view->dtype, p->stride, n);
         return;
     }
-    double x = p->inside ? fxa__load_f64(view->data, view->dtype, p->offset) : 0;
-    for (int64_t i = p->begin; i < p->end; i++) access_store(r, dst, i, x);
+    access_fill(r, dst, p->begin, p->end, p->inside ? fxa__load_f64(view->data, view->dtype, p->offset) : 0);
 }
 
 static void access_copy_ints(const fxa_view *view, const access_piece *p, int32_t *dst) {
@@ -181,20 +196,6 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
 
 /* ---- Ranges of columns ------------------------------------------------------------------------------------------------------- */
 
-/* Whole steps, the last one over the one before it; what is shorter than a step one by one. */
-static void access_mask(const fxa__tape_at *r, void *out, int64_t begin, int64_t end) {
-    const fxa__cpu_kernels *kernels = r->run->tape->kernels;
-    int64_t n = end - begin, size = (int64_t)kernels->real_size;
-    char *row = out;
-    float f = -INFINITY;
-    double d = -INFINITY;
-    const void *inf = size == sizeof f ? (const void *)&f : &d;
-    for (int64_t i = begin; n < FXA__TAPE_STEP && i < end; i++) access_store(r, out, i, -INFINITY);
-    if (n < FXA__TAPE_STEP) return;
-    kernels->tape[FXA__TAPE_FILL_F](n / FXA__TAPE_STEP * FXA__TAPE_STEP, row + begin * size, inf, NULL, NULL);
-    kernels->tape[FXA__TAPE_FILL_F](FXA__TAPE_STEP, row + (end - FXA__TAPE_STEP) * size, inf, NULL, NULL);
-}
-
 static bool access_within(const fxa__tape_range *range, int64_t x, int64_t bound) {
     if (range->above) return range->strict ? bound < x : bound <= x;
     return range->strict ? x < bound : x <= bound;
@@ -214,13 +215,14 @@ void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, 
     bool first = access_within(range, x, bound), last = access_within(range, end, bound);
     if (first && last) return;
     if (!first && !last) {
-        access_mask(r, out, 0, r->n);
+        access_fill(r, out, 0, r->n, -INFINITY);
         return;
     }
     /* The last column on the first one's side, by the distance to the bound. */
     int64_t distance = dx > 0 ? bound - x : x - bound, step = s->step;
     bool at_bound = first ? !range->strict : range->strict; /* x == bound belongs to the first one's side */
-    int64_t columns = at_bound ? distance / step + 1 : (distance + step - 1) / step;
-    if (first) access_mask(r, out, columns, r->n);
-    else access_mask(r, out, 0, columns);
+    int64_t columns = at_bound ? distance + step : distance + step - 1;
+    if (step != 1) columns /= step; /* divisions are slow, and rarely needed */
+    if (first) access_fill(r, out, columns, r->n, -INFINITY);
+    else access_fill(r, out, 0, columns, -INFINITY);
 }

@@ -190,13 +190,15 @@ static void run_set_places(const fxa__tape_at *r, int64_t row, const void *score
     const uintptr_t *fixed = r->state->fixed;
     void **at = r->at;
     size_t size = r->run->tape->kernels->real_size, n = level->n_places;
-    const uintptr_t shift[TAPE_SPACES][2] = {
-        [TAPE_ROW] = {(uintptr_t)row * sizeof(int32_t), (uintptr_t)row * size},
-        [TAPE_COLUMN] = {(uintptr_t)r->first * sizeof(int32_t), (uintptr_t)r->first * size},
-        [TAPE_SCORE] = {0, (uintptr_t)score},
-        [TAPE_DSCORE] = {0, (uintptr_t)dscore},
-        [TAPE_OUT] = {0, (uintptr_t)out},
-    };
+    uintptr_t shift[TAPE_SPACES][2];
+    shift[TAPE_UNIFORM][0] = shift[TAPE_UNIFORM][1] = shift[TAPE_FULL][0] = shift[TAPE_FULL][1] = 0;
+    shift[TAPE_ROW][0] = (uintptr_t)row * sizeof(int32_t);
+    shift[TAPE_ROW][1] = (uintptr_t)row * size;
+    shift[TAPE_COLUMN][0] = (uintptr_t)r->first * sizeof(int32_t);
+    shift[TAPE_COLUMN][1] = (uintptr_t)r->first * size;
+    shift[TAPE_SCORE][1] = (uintptr_t)score;
+    shift[TAPE_DSCORE][1] = (uintptr_t)dscore;
+    shift[TAPE_OUT][1] = (uintptr_t)out;
     for (size_t i = 0; i < n; i++) at[i] = (void *)(fixed[i] + shift[places[i].space][places[i].real]);
 }
 
