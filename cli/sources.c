@@ -43,8 +43,7 @@ static void sources_wrap(cli *c, const char *name, const char *before, const cha
     *out = (cli_source){name, expr, strlen(expr), text, strlen(text), strlen(before)};
 }
 
-/* An expression inside parentheses of ours must not close them, nor be blank: the parser would not know whose they are.
- */
+/* An expression inside parentheses of ours must not close them, nor be blank: the parser cannot tell whose they are. */
 static int sources_check_inner(cli *c, const cli_source *s) {
     fxa_error err = {FXA_E_PROGRAM, 0, 1, 0, 1, ""};
     int depth = 0;
@@ -134,7 +133,7 @@ int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa
         return CLI_OK;
     }
     if (err.line < 1 || err.part < 0 || (size_t)err.part >= s->n)
-        return cli_fail_library(c, &err, n ? "--param, --tensor" : NULL);
+        return cli_fail_library(c, &err, err.status == FXA_E_ARGUMENT ? "--param, --tensor" : NULL);
     const cli_source *at = &s->list[err.part];
     err = sources_move_place(at, err);
     return cli_fail_place(c, &err, at->name, at->shown, at->shown_size);
