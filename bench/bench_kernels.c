@@ -69,6 +69,31 @@ __attribute__((target("avx512f"), noinline)) static void bench_peak_512(float *o
     for (int i = 1; i < BENCH_CHAINS; i++) sum[0] = _mm512_add_ps(sum[0], sum[i]);
     _mm512_storeu_ps(out, sum[0]);
 }
+__attribute__((target("avx512f,avx512bf16"), noinline)) static void bench_peak_pairs(float *out) {
+    __m512 sum[BENCH_CHAINS];
+    __m512bh x = (__m512bh)_mm512_set1_ps(out[0]), y = (__m512bh)_mm512_set1_ps(out[1]);
+#pragma GCC unroll 12
+    for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = _mm512_set1_ps((float)i);
+    for (int n = 0; n < BENCH_PEAK_STEPS; n++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < BENCH_CHAINS; i++) sum[i] = _mm512_dpbf16_ps(sum[i], x, y);
+    }
+#pragma GCC unroll 12
+    for (int i = 1; i < BENCH_CHAINS; i++) sum[0] = _mm512_add_ps(sum[0], sum[i]);
+    _mm512_storeu_ps(out, sum[0]);
+}
+__attribute__((target("amx-tile,amx-bf16"), noinline)) static void bench_peak_tiles(void) {
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (int n = 0; n < BENCH_PEAK_STEPS; n++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
 #elif defined(__aarch64__)
 __attribute__((noinline)) static void bench_peak_neon(float *out) {
     float32x4_t sum[BENCH_CHAINS], x = vdupq_n_f32(out[0]), y = vdupq_n_f32(out[1]);
@@ -84,7 +109,7 @@ __attribute__((noinline)) static void bench_peak_neon(float *out) {
 }
 #endif
 
-/* f32 GFLOP/s of multiply-adds of the width that a set uses; 0: not known for this set. */
+/* GFLOP/s of multiply-adds of the width that a set uses, in the type that it multiplies; 0: not known for this set. */
 static double bench_peak(const char *isa) {
     float out[16] = {1, 1e-9f};
     double seconds = 0, lanes = 0;
@@ -95,6 +120,12 @@ static double bench_peak(const char *isa) {
     } else if (strcmp(isa, "avx2") == 0) {
         lanes = 8;
         BENCH_BEST(seconds, bench_peak_256(out));
+    } else if (strcmp(isa, "avx512-bf16") == 0) {
+        lanes = 2 * 16;
+        BENCH_BEST(seconds, bench_peak_pairs(out));
+    } else if (strcmp(isa, "amx") == 0) {
+        lanes = 4.0 * 16 * 16 * 32 / BENCH_CHAINS;
+        BENCH_BEST(seconds, bench_peak_tiles());
     }
 #elif defined(__aarch64__)
     if (strcmp(isa, "neon") == 0) {
@@ -141,16 +172,41 @@ static void bench_fill(const fxa__cpu_kernels *k, void *p, double low, double hi
     }
 }
 
+static void bench_rate(const char *label, double seconds, int64_t m, int64_t n, int64_t depth, double peak) {
+    double rate = 2.0 * (double)(m * n * depth) / seconds * 1e-9;
+    printf("  %s %3" PRId64 " x %3" PRId64 ", k %3" PRId64 "  %7.1f GFLOP/s", label, m, n, depth, rate);
+    if (peak > 0) printf("  %5.1f %% of peak", 100 * rate / peak);
+    printf("\n");
+}
+
 static void bench_gemm(const fxa__cpu_kernels *k, bench_data *data, double peak) {
     static const int sizes[] = {64, 128, 256};
     for (int i = 0; i < 3; i++) {
         int64_t depth = sizes[i], m = 2 * k->mr, n = 256;
         double seconds;
         BENCH_BEST(seconds, k->gemm(m, n, depth, data->a, depth, 1, data->b, depth * k->nr, data->c, n, NULL));
-        double rate = 2.0 * (double)(m * n * depth) / seconds * 1e-9;
-        printf("  gemm %2" PRId64 " x %" PRId64 ", k %3" PRId64 "      %7.1f GFLOP/s", m, n, depth, rate);
-        if (peak > 0) printf("  %5.1f %% of peak", 100 * rate / peak);
-        printf("\n");
+        bench_rate("gemm  ", seconds, m, n, depth, peak);
+    }
+}
+
+/* The products as the engine asks for them: scores, outputs, and over rows with A transposed. */
+static void bench_products(const fxa__cpu_kernels *k, bench_data *data, double peak) {
+    static const int sizes[] = {64, 128, 256};
+    enum { LD = 400, ROWS = 384, KEYS = 256, DEEP = 96 };
+    float ones[ROWS];
+    double seconds;
+    for (int i = 0; i < ROWS; i++) ones[i] = 1;
+    k->pack_n(data->b, data->a, 256, KEYS, 256);
+    for (int i = 0; i < 3; i++) {
+        int64_t d = sizes[i];
+        for (int64_t m = k->mr; m <= ROWS; m += ROWS - k->mr) {
+            BENCH_BEST(seconds, k->gemm(m, KEYS, d, data->a, d + 16, 1, data->b, d * k->nr, data->c, KEYS, NULL));
+            bench_rate("Q K^T ", seconds, m, KEYS, d, peak);
+        }
+        BENCH_BEST(seconds, k->gemm(k->mr, d, KEYS, data->a, LD, 1, data->b, KEYS * k->nr, data->c, d, ones));
+        bench_rate("P V   ", seconds, k->mr, d, KEYS, peak);
+        BENCH_BEST(seconds, k->gemm(ROWS, d, DEEP, data->a, 1, LD, data->b, DEEP * k->nr, data->c, d, ones));
+        bench_rate("P^T dO", seconds, ROWS, d, DEEP, peak);
     }
 }
 
@@ -206,6 +262,20 @@ static void bench_storage(const fxa__cpu_kernels *k, bench_data *data, double he
     }
 }
 
+static void bench_set_bf16(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
+    double seconds;
+    if (k->enter) k->enter();
+    double peak = bench_peak(k->isa);
+    printf("%s: %d x %d, peak %.1f GFLOP/s\n", k->isa, k->mr, k->nr, peak);
+    bench_fill(k, data->a, -1, 1);
+    bench_products(k, data, peak);
+    if (k->leave) k->leave();
+    BENCH_BEST(seconds, k->pack_t(data->c, data->a, 64, 256, 64));
+    bench_line("pack_t 256 x 64", seconds, 256 * 64, hertz);
+    BENCH_BEST(seconds, k->pack_n(data->c, data->a, 64, 256, 64));
+    bench_line("pack_n 256 x 64", seconds, 256 * 64, hertz);
+}
+
 int main(int argc, char **argv) {
     bench_data data;
     void **parts[] = {&data.a, &data.b, &data.c};
@@ -230,6 +300,8 @@ int main(int argc, char **argv) {
             bench_storage(k, &data, hertz);
         }
     }
+    for (size_t i = 0; (k = fxa__cpu_set_bf16(i, &usable)) != NULL; i++)
+        if (usable && (argc < 2 || strcmp(argv[1], k->isa) == 0)) bench_set_bf16(k, &data, hertz);
     for (int i = 0; i < 3; i++) free(*parts[i]);
     return 0;
 }
