@@ -170,7 +170,7 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
 
 static void conf_buffer_free(conf_buffer *t) {
     if (t->owned) free(t->memory);
-    free(t->before), free(t->want_memory), free(t->want_before), free(t->error), free(t->size);
+    free(t->before), free(t->want_memory), free(t->want_before), free(t->error), free(t->size), free(t->noise);
 }
 
 void conf_free(conf_case *c) {
@@ -218,9 +218,11 @@ void conf_fill_outputs(conf_case *c, fxa_pass pass) {
             t->before = conf_alloc(t->bytes, 1);
             t->want_memory = conf_alloc((size_t)n, sizeof(double)), t->want_before = conf_alloc((size_t)n, sizeof(double));
             t->error = conf_alloc((size_t)n, sizeof(double)), t->size = conf_alloc((size_t)n, sizeof(double));
+            t->noise = conf_alloc((size_t)n, sizeof(double));
         }
         memset(t->error, 0, (size_t)n * sizeof(double));
         memset(t->size, 0, (size_t)n * sizeof(double));
+        memset(t->noise, 0, (size_t)n * sizeof(double));
         memcpy(t->before, t->memory, t->bytes);
         for (int64_t j = 0; j < n; j++)
             fxa__store_f64(t->want_before, t->want_dtype, j, fxa__load_f64(t->memory, t->dtype, j));
