@@ -98,9 +98,22 @@ def by_pkg_config(prefix, work):
     check_outputs(run(out + "_static"))
 
 
+def as_cxx(prefix, work):
+    """R-41: the header stands alone, in C++ too."""
+    if not shutil.which("c++"):
+        print("skipped: there is no C++ compiler")
+        return
+    include = os.path.dirname(os.path.dirname(find(prefix, "fxattn.h")))
+    flags = ["-std=c++11", "-Wall", "-Werror", "-fsyntax-only", "-I" + include]
+    run("c++", "-x", "c++", *flags, os.path.join(work, "main.c"))
+
+
 def check_library(prefix):
     shared = os.path.realpath(find(prefix, "libfxattn.so"))
-    check("libfxattn.so.0.1" in run("readelf", "-d", shared), "SONAME is libfxattn.so.0.1")
+    dynamic = run("readelf", "-d", shared)
+    check("libfxattn.so.0.1" in dynamic, "SONAME is libfxattn.so.0.1")
+    needed = re.findall(r"NEEDED.*\[(.*?)\]", dynamic)  # R-14: the C library and nothing else
+    check(all(re.match(r"(libc|libm|libpthread|libdl|ld-linux.*)\.", name) for name in needed), "needs %s" % needed)
     exported = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", shared).splitlines()
                 if " T " in line or " D " in line or " R " in line}
     header = open(find(prefix, "fxattn.h")).read()
@@ -122,6 +135,7 @@ def main():
         check_library(prefix)
         by_cmake(prefix, work)
         by_pkg_config(prefix, work)
+        as_cxx(prefix, work)
         for name in ("fxattn.1", "_fxattn", "fxattn.fish"):
             check(find(prefix, name), name)
         check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")
