@@ -12,7 +12,7 @@ import tempfile
 
 try:
     import numpy as np
-except ImportError:
+except ImportError:  # only what needs it is skipped, and says so
     print("skipped: numpy is not importable")
     sys.exit(77)
 

@@ -112,7 +112,7 @@ TEST(another_geometry_needs_no_build) {
     plan_rig_end(&r);
 }
 
-/* other data in a captured tensor, R-04: another value of a param: one plan, each call its own right result. */
+/* other data in a captured tensor, R-04, R-69: another value of a param: one plan, each call its own result. */
 TEST(data_and_params_are_run_time_values) {
     plan_rig r;
     fxa_error err;

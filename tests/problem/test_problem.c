@@ -552,6 +552,7 @@ TEST(out_of_memory_everywhere) {
     T_INT(f.live, 0);
 }
 
+/* slots are named constants of one place. */
 TEST(slot_names) {
     T_STR(fxa_slot_name(FXA_SLOT_Q), "Q");
     T_STR(fxa_slot_name(FXA_SLOT_MAX_ROW), "MAX_ROW");

@@ -64,6 +64,7 @@ static int parse_mask(const char *expr) {
     return mask;
 }
 
+/* F-02: a modifier that changes nothing. */
 TEST(the_empty_text_is_the_identity) {
     parse_same("", "score = score\nmask = true");
     parse_same("", "  # nothing\n\n;;\n\t# here");
