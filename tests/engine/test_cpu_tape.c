@@ -6,6 +6,7 @@
 #include "t.h"
 
 #include "support/attn_case.h"
+#include "support/fail_alloc.h"
 #include "support/gen.h"
 #include "support/tape_case.h"
 
@@ -32,9 +33,11 @@ static void tape_show(const fxa_program *p) {
     if (fxa_program_print(p, text, sizeof text, &needed, &err) == FXA_OK) printf("%s\n", text);
 }
 
-static bool tape_try(fxa_context *ctx, const fxa__cpu_kernels *kernels, fxa_program *p, uint32_t flags, bool wild, uint64_t *rng) {
+static bool tape_try_near(fxa_context *ctx, const fxa__cpu_kernels *kernels, fxa_program *p, uint32_t flags, bool wild,
+                          double tolerance, uint64_t *rng) {
     tape_case c;
     tape_case_draw(&c, kernels, p, wild, rng);
+    c.tolerance = tolerance;
     bool ok = tape_case_check(&c, fxa__context_host(ctx), flags, rng);
     if (!ok) {
         tape_show(p);
@@ -42,6 +45,11 @@ static bool tape_try(fxa_context *ctx, const fxa__cpu_kernels *kernels, fxa_prog
     }
     tape_case_free(&c);
     return ok;
+}
+
+static bool tape_try(fxa_context *ctx, const fxa__cpu_kernels *kernels, fxa_program *p, uint32_t flags, bool wild,
+                     uint64_t *rng) {
+    return tape_try_near(ctx, kernels, p, flags, wild, 0, rng);
 }
 
 /* Programs of every kind by the generator's flags, on every set. */
@@ -74,5 +82,139 @@ TEST(affine_masks_as_ranges_of_columns) { tape_random(GEN_AFFINE_MASK, false, fa
 TEST(backward_programs) { tape_random(GEN_BPROP, false, true, 80); }
 TEST(derivatives_of_smooth_programs_with_sums) { tape_random(GEN_SMOOTH, true, false, 80); }
 TEST(derivatives_of_any_program) { tape_random(GEN_NO_SPECIAL, true, true, 80); }
+
+/* ---- Texts ---------------------------------------------------------------------------------------------------------------- */
+
+/* One text on every set and width, a few draws each. */
+static void tape_text(fxa_context *ctx, const char *text, bool derive, double tolerance, int rounds, uint64_t *rng) {
+    fxa_program *p = NULL, *d = NULL;
+    fxa_error err;
+    bool ok = true;
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+    if (derive) T_OK(fxa_program_derivative(p, &d, &err));
+    uint32_t flags = !derive ? FXA__TAPE_MASK : tolerance > 0 ? 0 : FXA__TAPE_GRADS;
+    for (int round = 0; ok && round < t_scaled(rounds); round++)
+        for (int wide = 0; ok && wide < 2; wide++) {
+            const fxa__cpu_kernels *k;
+            for (size_t i = 0; ok && (k = tape_set(&i, wide ? 8 : 4));)
+                ok = tape_try_near(ctx, k, d ? d : p, flags, false, tolerance, rng);
+        }
+    fxa_program_destroy(d);
+    fxa_program_destroy(p);
+}
+
+/* Indices that run along an axis with k, forwards and backwards, bounded and shifted, and ones that only look so. */
+static const char *const tape_indices[] = {
+    "k", "-k", "q - k", "k - q + 3", "q + k", "clamp(q - k, -5, 7) + 5", "min(q - k, 9)", "max(k, 4) - 2", "5 - clamp(k, 0, 9)",
+    "clamp(k, 9, 2)", "max(q - k, 2147483640) + 20", "min(3, k - q) - 7 + h", "k // 2", "k * 2", "(k - q) % 7", "2147483647 + k",
+};
+
+TEST(loads_along_k_of_every_dtype) {
+    static const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_I8, FXA_U8, FXA_I16, FXA_I32, FXA_I64, FXA_B8};
+    fxa_context *ctx = tape_ctx();
+    uint64_t rng = t_seed();
+    for (size_t i = 0; i < sizeof tape_indices / sizeof *tape_indices; i++)
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            char text[200];
+            snprintf(text, sizeof text, "tensor t : %s[1]\nscore = score + t[%s]", fxa_dtype_name(dtypes[t]), tape_indices[i]);
+            tape_text(ctx, text, t < 4 && i % 2, 0, 1, &rng);
+        }
+    fxa_context_destroy(ctx);
+}
+
+TEST(loads_of_several_axes) {
+    static const char *const index[] = {"h, k", "k, h", "h, q, k", "q - k, b, h", "k, k", "h, q - k", "k, q", "h, clamp(k - q, -3, 3) + 3"};
+    static const int rank[] = {2, 2, 3, 3, 2, 2, 2, 2};
+    fxa_context *ctx = tape_ctx();
+    uint64_t rng = t_seed();
+    for (int i = 0; i < 8; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "tensor t : f32[%d]\nscore = score + t[%s]", rank[i], index[i]);
+        tape_text(ctx, text, false, 0, 4, &rng);
+        tape_text(ctx, text, true, 0, 4, &rng);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* With joined operations: at most 8 roundings of parts below 2048, or of the value's own size. */
+TEST(joined_operations) {
+    static const char *const texts[] = {
+        "param a : float\nparam c : float\nscore = score * a + c",
+        "param a : float\nparam c : float\nscore = a + c * score",
+        "param a : float\nparam c : float\nscore = a - score * c",
+        "param a : float\nscore = score * score - a",
+        "tensor t : f32[1]\nscore = t[k] - score * t[h]",
+        "tensor t : f32[1]\nscore = score - t[h] * (q % 64 - k % 64)",
+        "score = score + float(k % 64 + q % 64)",
+        "param c : float\nscore = c * tanh(score / c)",
+        "score = tanh(0.5 * score) * 3.0",
+        "score = tanh(score / 2.0)",
+        "tensor doc : i32[1]\nmask = doc[q] == doc[k]",
+        "mask = (q & 3) != (k & 3) && (q & 7) <= (k & 15) && (k & 3) < (q & 7) && (k ^ q) < (q & 511)",
+        "tensor t : f32[1]\nmask = t[k] < t[q] && k <= q && q - k < 100 && h != 2\nscore = score * 2.0",
+    };
+    fxa_context *ctx = tape_ctx();
+    uint64_t rng = t_seed();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        tape_text(ctx, texts[i], false, 0x1p-10, 6, &rng);
+        tape_text(ctx, texts[i], true, 0x1p-10, 6, &rng);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* ---- The object --------------------------------------------------------------------------------------------------------------- */
+
+TEST(identity_and_queries) {
+    fxa_context *ctx = tape_ctx();
+    fxa__host *host = fxa__context_host(ctx);
+    static const struct { const char *text; uint32_t flags; bool identity; } cases[] = {
+        {"score = score", FXA__TAPE_MASK, true}, {"mask = true", FXA__TAPE_MASK, true}, {"mask = k <= q", 0, true},
+        {"mask = k <= q", FXA__TAPE_MASK, false}, {"mask = false", FXA__TAPE_MASK, false}, {"score = score * 2.0", 0, false},
+    };
+    size_t s = 0, bytes = 0;
+    const fxa__cpu_kernels *k = tape_set(&s, 4);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_program *p = NULL;
+        fxa__tape *tape = NULL;
+        fxa_error err;
+        T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &p, &err));
+        T_OK(fxa__tape_create(host, p, cases[i].flags, k, &tape, &err));
+        T_REQUIRE(tape);
+        T_INT(fxa__tape_is_identity(tape), cases[i].identity);
+        T_CHECK(fxa__tape_bytes(tape) > 0);
+        T_CHECK(fxa__tape_scratch(tape, 16, 256, &bytes) && bytes % FXA__CPU_PAD == 0);
+        T_CHECK(!fxa__tape_scratch(tape, 16, INT64_MAX, &bytes) && !fxa__tape_scratch(tape, INT64_MAX / 8, 16, &bytes));
+        fxa__tape_destroy(tape);
+        fxa_program_destroy(p);
+    }
+    fxa__tape_destroy(NULL);
+    fxa_context_destroy(ctx);
+}
+
+TEST(out_of_memory_at_every_allocation) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&f);
+    fxa_program *p = NULL;
+    fxa_error err;
+    size_t s = 0;
+    const fxa__cpu_kernels *k = tape_set(&s, 4);
+    T_REQUIRE(ctx);
+    T_OK(fxa_program_parse(ctx, "tensor t : f32[2]\nparam c : float\nscore = c * tanh(score / c) + t[h, clamp(q - k, -3, 3)]\n"
+                                "mask = k <= q && k % 3 != 1 && h < 3", SIZE_MAX, &p, &err));
+    size_t live = f.live_bytes, at = 1;
+    for (bool done = false; !done && at < 1000; at++) {
+        fxa__tape *tape = NULL;
+        fail_alloc_arm(&f, at, false);
+        done = fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK, k, &tape, &err) == FXA_OK;
+        fail_alloc_arm(&f, 0, false);
+        if (!done) T_INT(err.status, FXA_E_MEMORY);
+        fxa__tape_destroy(tape);
+        T_INT(f.live_bytes, live);
+    }
+    T_CHECK(at > 5 && at < 1000);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+    T_INT(f.mistakes, 0);
+}
 
 T_MAIN

@@ -34,6 +34,7 @@ typedef struct tape_case {
     int64_t rows, columns;
     int32_t b, q_len, k_len, h[TAPE_CASE_ROWS], q[TAPE_CASE_ROWS], k[TAPE_CASE_COLUMNS];
     double score[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS], dscore[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS]; /* rounded to real */
+    double tolerance; /* 0: a plain tape, bit by bit; else one with joined operations, off by this much of (1 + |value|) */
     fxa__val *vals;
     char why[300];
 } tape_case;
@@ -45,8 +46,8 @@ void tape_case_free(tape_case *c);
 /* One pair by the evaluator: vals of all nodes. */
 void tape_case_eval(tape_case *c, int64_t row, int64_t column);
 
-/* The tape of the program with these flags (PLAIN is added), run in pieces of rows between guards, against the evaluator. False,
- * with why, at the first difference. */
+/* The tape of the program with these flags, run in pieces of rows between guards, against the evaluator. False, with why, at
+ * the first difference. */
 bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rng);
 
 /* The opcode of an operation by its letters ("F", "FF_"); -1: none. */
