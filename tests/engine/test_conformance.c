@@ -2,7 +2,8 @@
  *
  * Every engine against the reference: each feature, and all of them in random company, with random programs, shapes,
  * layouts and dtypes, forward and backward. What an engine refuses it must have said in its support report (R-39).
- * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself.
+ * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself; FXA_TEST_CASE=0x...
+ * replays the one case that a failure of a test names.
  */
 #include "support/conf_case.h"
 #include "t.h"
@@ -98,6 +99,8 @@ static void conform_cases(conform_plan plan) {
         fxa_context *ctx = NULL;
         uint64_t rng = t_seed() ^ plan.features ^ ((uint64_t)plan.sources << 32);
         conf_tally tally = {0};
+        const char *replay = getenv("FXA_TEST_CASE");
+        if (replay && *replay) rng = strtoull(replay, NULL, 0), plan.n = 1;
         T_OK(fxa_context_create(NULL, &ctx, &err));
         for (int i = 0; i < plan.n; i++)
             if (!conform_case(ctx, conform_engine(e), &plan, &tally, &rng)) break;

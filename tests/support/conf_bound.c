@@ -299,7 +299,10 @@ static void bound_pair_backward(bound_work *w, const bound_back *r, int64_t k) {
     if (size == 0) return;
     w->env.score = w->score[k];
     ds = bound_through_program(w, w->derivative, k, size, error, &e_ds);
-    if (c->bprop) ds = bound_through_program(w, c->bprop, k, size, error, &e_ds);
+    if (c->bprop) { /* it need not be linear in dscore */
+        ds = bound_through_program(w, c->bprop, k, size, error, &e_ds);
+        ds += bound_through_program(w, c->bprop, k, p * (dp - r->delta + r->dlse), error, &e_ds);
+    }
     if (e_ds == INFINITY) c->unsure = true;
     else bound_pair_score_grads(w, r, k, ds, e_ds + ds * c->weight_unit);
 }
