@@ -140,6 +140,22 @@ static fxa_value expr_prefix(fxa__parser *p) {
 
 /* ---- Binary operators and conditionals --------------------------------------------------------------------------- */
 
+/* A second comparison: most often a chain, or a bit operator that took what stands beside it, unlike in C. */
+static fxa_value expr_fail_chain(fxa__parser *p, const fxa__pending *o) {
+    int depth = 0;
+    for (size_t i = o->at + 1; i < p->at; i++) {
+        uint32_t kind = p->lex.tokens[i].kind;
+        depth += (kind == TOK_LPAREN || kind == TOK_LBRACKET) - (kind == TOK_RPAREN || kind == TOK_RBRACKET);
+        if (depth > 0 || (kind != TOK_OR && kind != TOK_XOR && kind != TOK_AND)) continue;
+        char c = kind == TOK_OR ? '|' : kind == TOK_XOR ? '^' : '&';
+        const char *instead = kind == TOK_OR ? "|| or " : kind == TOK_XOR ? "" : "&& or ";
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
+                               "'%c' binds tighter than comparisons; write %s(a < b) %c (c < d)", c, instead, c);
+    }
+    return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
+                           "comparisons do not chain; for a < b < c write a < b && b < c");
+}
+
 /* The operation that was waiting for its right operand, which ends before the token looked at. */
 static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value right) {
     uint32_t kind = p->lex.tokens[o->at].kind;
@@ -151,8 +167,7 @@ static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value 
         if (y != FXA_BOOL) return fxa__parse_fail_bool(p, o->at + 1, p->at - 1, who, y);
     }
     if (o->prec == PREC_COMPARE && expr_binary_of(fxa__parse_token(p)->kind).prec == PREC_COMPARE)
-        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
-                               "comparisons do not chain; for a < b < c write a < b && b < c");
+        return expr_fail_chain(p, o);
     return fxa__parse_op(p, (fxa_op)o->op, args, 2, o->at, o->at);
 }
 

@@ -17,7 +17,7 @@
 
 enum {
     /* Score unchanged; the mask is made of and, or, not over comparisons of small affine int expressions of b h q k
-     * q_len k_len (with +, -, *, // and % by constants): range analysis must decide it exactly. No params or tensors. */
+     * q_len k_len (with +, -, *, // and % by constants): range analysis decides it exactly. No params or tensors. */
     GEN_AFFINE_MASK = 1 << 0,
     /* Score only, of operations that are smooth and finite on all of R and keep to moderate sizes: + - * neg tanh
      * sigmoid sin cos erf exp(-x*x) x/(1+y*y) sqrt(1+x*x) log(1+x*x), float params and loads of float tensors. */
