@@ -35,7 +35,7 @@ bench: all           ## the benchmarks of bench/
 install: all         ## into PREFIX (default: the system's)
 	@cmake --install $(BUILD) $(if $(PREFIX),--prefix $(PREFIX))
 
-lint:                ## house rules, include directions, exported names; clang-format where present
+lint:                ## house rules, include directions, exported names
 	@python3 tools/lint.py
 
 clean:               ## remove what was built
