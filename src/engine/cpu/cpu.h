@@ -39,7 +39,7 @@ typedef struct fxa__cpu_kernels {
     bool rounds;       /* products round A and B to bf16; rows of a panel lie in pairs, so k begins at an even one */
 
     /* n elements between storage and real; strides in elements of the storage. store rounds to nearest even; `add` adds
-     * to what is there, in real. load returns false when an element is not finite. */
+     * to what is there, in real (in double where f64 is stored). load returns false when an element is not finite. */
     bool (*load)(void *real_row, const void *src, uint32_t dtype, int64_t stride, int64_t n);
     void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, bool add);
 

@@ -44,6 +44,7 @@
 #define v_bits KERN_NAME(v_bits)
 #define v_real KERN_NAME(v_real)
 #define v_bits_set KERN_NAME(v_bits_set)
+#define v_shift KERN_NAME(v_shift)
 #define v_fma KERN_NAME(v_fma)
 #define v_fnma KERN_NAME(v_fnma)
 #define v_upper KERN_NAME(v_upper)

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu engine's kernels, of every instruction set this machine has, against plain loops in double: random sizes with all
+ * remainders, strides, dtypes, NaN, infinities and subnormals. Every operand ends at a page that must not be touched, and
+ * what lies around a result must stay as it was. What a machine lacks is skipped by name.
+ */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include "t.h"
+#include "base/dtype.h"
+#include "engine/cpu/cpu.h"
+
+#include <float.h>
+#include <sys/mman.h>
+
+/* ---- Memory that ends at a forbidden page ------------------------------------------------------------------------ */
+
+typedef struct guard {
+    unsigned char *base, *data;
+    size_t room, size;
+} guard;
+
+enum { GUARD_PAGE = 4096, GUARD_FILL = 0xa5 };
+
+/* `size` bytes right before a page that cannot be touched; the bytes before them are known. */
+static guard guard_open(size_t size) {
+    guard g = {.size = size, .room = (size / GUARD_PAGE + 2) * GUARD_PAGE};
+    g.base = mmap(NULL, g.room + GUARD_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g.base == MAP_FAILED || mprotect(g.base + g.room, GUARD_PAGE, PROT_NONE) != 0) abort();
+    memset(g.base, GUARD_FILL, g.room);
+    g.data = g.base + g.room - size;
+    return g;
+}
+static void guard_close(guard *g) {
+    for (unsigned char *p = g->base; p < g->data; p++)
+        if (*p != GUARD_FILL) {
+            T_FAIL("byte %td before a result was written\n", p - g->data);
+            break;
+        }
+    (void)munmap(g->base, g->room + GUARD_PAGE);
+}
+
+/* ---- Reals of either width --------------------------------------------------------------------------------------- */
+
+static double real_at(const fxa__cpu_kernels *k, const void *x, int64_t i) {
+    return k->real_size == sizeof(float) ? (double)((const float *)x)[i] : ((const double *)x)[i];
+}
+static void real_put(const fxa__cpu_kernels *k, void *x, int64_t i, double value) {
+    if (k->real_size == sizeof(float))
+        ((float *)x)[i] = (float)value;
+    else
+        ((double *)x)[i] = value;
+}
+static double real_unit(const fxa__cpu_kernels *k) {
+    return k->real_size == sizeof(float) ? 0x1p-24 : 0x1p-53;
+}
+
+static guard reals_open(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
+    guard g = guard_open((size_t)n * k->real_size);
+    for (int64_t i = 0; i < n; i++) real_put(k, g.data, i, t_real(rng, -1, 1));
+    return g;
+}
+
+/* ---- Products ----------------------------------------------------------------------------------------------------- */
+
+static int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+/* One product of x [n,d] or its transpose, packed, with A as rows or columns, with or without beta. */
+static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
+    bool transposed = t_int(rng, 0, 1), by_columns = t_int(rng, 0, 1), scaled = t_int(rng, 0, 1);
+    int64_t m = t_int(rng, 1, 3 * k->mr + 1), n = t_int(rng, 1, 3 * k->nr), depth = t_int(rng, 0, 40);
+    int64_t x_rows = transposed ? n : depth, x_columns = transposed ? depth : n, ld = x_columns + t_int(rng, 0, 3);
+    int64_t wide = round_up(n, k->nr), ldc = wide + t_int(rng, 0, 3), lda = (by_columns ? m : depth) + t_int(rng, 0, 3);
+    guard x = reals_open(k, rng, x_rows ? (x_rows - 1) * ld + x_columns : 0), b = reals_open(k, rng, wide * depth);
+    int64_t a_size = by_columns ? (depth ? (depth - 1) * lda + m : 0) : (m - 1) * lda + depth;
+    guard a = reals_open(k, rng, a_size), beta = reals_open(k, rng, m), c = reals_open(k, rng, (m - 1) * ldc + wide);
+    guard old = guard_open(c.size);
+    memcpy(old.data, c.data, c.size);
+    int64_t rs = by_columns ? 1 : lda, cs = by_columns ? lda : 1;
+    (transposed ? k->pack_t : k->pack_n)(b.data, x.data, ld, x_rows, x_columns);
+    k->gemm(m, n, depth, a.data, rs, cs, b.data, depth * k->nr, c.data, ldc, scaled ? beta.data : NULL);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < (i + 1 < m ? ldc : wide); j++) {
+            double sum = 0, size = 0, before = real_at(k, old.data, i * ldc + j);
+            if (j >= wide) {
+                T_SAME(real_at(k, c.data, i * ldc + j), before);
+                continue;
+            }
+            for (int64_t l = 0; l < depth && j < n; l++) {
+                double p =
+                    real_at(k, a.data, i * rs + l * cs) * real_at(k, x.data, transposed ? j * ld + l : l * ld + j);
+                sum += p;
+                size += fabs(p);
+            }
+            double part = scaled ? real_at(k, beta.data, i) * before : 0;
+            T_NEAR(real_at(k, c.data, i * ldc + j), part + sum,
+                   ((double)depth + 2) * real_unit(k) * (size + fabs(part)));
+        }
+    guard *all[] = {&x, &b, &a, &beta, &c, &old};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) guard_close(all[i]);
+}
+
+static void check_products(const fxa__cpu_kernels *k) {
+    t_rng rng = {t_seed()};
+    for (int i = 0; i < t_scaled(150); i++) check_gemm(k, &rng);
+}
+
+/* Panels hold what they must, zeroes included, and nothing else is written. */
+static void check_panels(const fxa__cpu_kernels *k) {
+    t_rng rng = {t_seed()};
+    for (int round = 0; round < t_scaled(150); round++) {
+        int64_t n = t_int(&rng, 1, 2 * k->nr + 3), d = t_int(&rng, 1, 2 * k->nr + 3), ld = d + t_int(&rng, 0, 5);
+        guard x = reals_open(k, &rng, (n - 1) * ld + d),
+              t = guard_open((size_t)(round_up(n, k->nr) * d) * k->real_size);
+        guard p = guard_open((size_t)(round_up(d, k->nr) * n) * k->real_size);
+        k->pack_t(t.data, x.data, ld, n, d);
+        k->pack_n(p.data, x.data, ld, n, d);
+        for (int64_t i = 0; i < round_up(n, k->nr); i++)
+            for (int64_t j = 0; j < d; j++)
+                T_SAME(real_at(k, t.data, i / k->nr * d * k->nr + j * k->nr + i % k->nr),
+                       i < n ? real_at(k, x.data, i * ld + j) : 0);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < round_up(d, k->nr); j++)
+                T_SAME(real_at(k, p.data, j / k->nr * n * k->nr + i * k->nr + j % k->nr),
+                       j < d ? real_at(k, x.data, i * ld + j) : 0);
+        guard_close(&x);
+        guard_close(&t);
+        guard_close(&p);
+    }
+}
+
+/* ---- Rows --------------------------------------------------------------------------------------------------------- */
+
+static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
+    guard s = reals_open(k, rng, n), e = guard_open(s.size);
+    double top = -INFINITY, sum = 0, u = real_unit(k);
+    for (int64_t i = 0; i < n; i++) {
+        double x = t_int(rng, 0, 9) ? t_real(rng, -30, 5) : t_int(rng, 0, 2) ? -INFINITY : -1e30;
+        real_put(k, s.data, i, x);
+        top = fmax(top, real_at(k, s.data, i));
+    }
+    T_SAME(k->row_max(s.data, n), top);
+    memcpy(e.data, s.data, s.size);
+    if (top == -INFINITY) top = 0;
+    double got = k->row_exp(e.data, n, top);
+    for (int64_t i = 0; i < n; i++) {
+        double x = real_at(k, s.data, i), want = exp(x - top), y = real_at(k, e.data, i);
+        if (x < -1e20) T_SAME(y, 0.0);
+        /* The difference and its product with log2(e) round; the function itself is good to 3 units. */
+        else
+            T_NEAR(y, want, want * (2 * fabs(x - top) + 6) * u);
+        sum += y;
+    }
+    T_NEAR(got, sum, (double)n * u * sum);
+    guard_close(&s);
+    guard_close(&e);
+}
+
+static void check_other_rows(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
+    guard p = reals_open(k, rng, n), dp = reals_open(k, rng, n), ds = guard_open(p.size), x = guard_open(p.size);
+    double delta = 0.375, u = real_unit(k), sum = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (t_int(rng, 0, 3) == 0) real_put(k, p.data, i, 0);
+        double y = real_at(k, p.data, i) * real_at(k, dp.data, i);
+        sum += y;
+        size += fabs(y);
+    }
+    T_NEAR(k->row_dot(p.data, dp.data, n), sum, (double)n * u * size);
+    memcpy(x.data, p.data, p.size);
+    k->row_scale(x.data, n, 0.625);
+    for (int64_t i = 0; i < n; i++) T_NEAR(real_at(k, x.data, i), 0.625 * real_at(k, p.data, i), u);
+    if (n > 0) real_put(k, dp.data, 0, INFINITY), real_put(k, p.data, 0, 0);
+    if (n > 1) real_put(k, dp.data, 1, NAN), real_put(k, p.data, 1, 0.5);
+    k->row_grad(ds.data, p.data, dp.data, delta, n);
+    for (int64_t i = 0; i < n; i++) {
+        double w = real_at(k, p.data, i), want = w == 0 ? 0 : w * (real_at(k, dp.data, i) - delta);
+        T_NEAR(real_at(k, ds.data, i), want, 4 * u);
+    }
+    guard *all[] = {&p, &dp, &ds, &x};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) guard_close(all[i]);
+}
+
+static void check_rows(const fxa__cpu_kernels *k) {
+    t_rng rng = {t_seed()};
+    for (int64_t n = 0; n < 100; n++) {
+        check_softmax_row(k, &rng, n);
+        check_other_rows(k, &rng, n);
+    }
+}
+
+/* NaN anywhere: ignored by the largest, kept by exp, and no lane but its own. Overflow is infinite. */
+static void check_special_rows(const fxa__cpu_kernels *k) {
+    enum { N = 37 };
+    for (int64_t at = 0; at < N; at++) {
+        guard s = guard_open(N * k->real_size);
+        for (int64_t i = 0; i < N; i++) real_put(k, s.data, i, i == at ? NAN : -1);
+        if (k->real_size == sizeof(float)) ((uint32_t *)(void *)s.data)[at] = 0xff812345u; /* NaN with low bits set */
+        T_SAME(k->row_max(s.data, N), -1);
+        T_CHECK(isnan(k->row_exp(s.data, N, 0)));
+        for (int64_t i = 0; i < N; i++) {
+            if (i == at)
+                T_CHECK(isnan(real_at(k, s.data, i)));
+            else
+                T_NEAR(real_at(k, s.data, i), exp(-1), 4 * real_unit(k));
+            real_put(k, s.data, i, i == at ? INFINITY : i == (at + 1) % N ? 1e4 : -1e4);
+        }
+        T_SAME(k->row_max(s.data, N), INFINITY);
+        T_SAME(k->row_exp(s.data, N, 0), INFINITY);
+        for (int64_t i = 0; i < N; i++) T_SAME(real_at(k, s.data, i), i == at || i == (at + 1) % N ? INFINITY : 0.0);
+        guard_close(&s);
+    }
+    T_SAME(k->row_max(NULL, 0), -INFINITY);
+}
+
+/* ---- Storage ------------------------------------------------------------------------------------------------------ */
+
+static const uint32_t float_dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
+
+/* What a real becomes in storage: rounded once, from the real. */
+static double stored(uint32_t dtype, double x) {
+    uint64_t cell = 0;
+    fxa__store_f64(&cell, dtype, 0, x);
+    return fxa__load_f64(&cell, dtype, 0);
+}
+
+static double draw_any(t_rng *rng) {
+    switch (t_int(rng, 0, 11)) {
+    case 0:
+        return t_int(rng, 0, 1) ? 0.0 : -0.0;
+    case 1:
+        return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -30, -12)); /* subnormal f16 */
+    case 2:
+        return ldexp(t_real(rng, -1, 1), (int)t_int(rng, 12, 18)); /* overflows f16 */
+    case 3:
+        return ldexp((double)(2 * t_int(rng, -2048, 2047) + 1), (int)t_int(rng, -26, 3)); /* halfway in f16 */
+    case 4:
+        return ldexp((double)(2 * t_int(rng, -256, 255) + 1), (int)t_int(rng, -40, 40)); /* halfway in bf16 */
+    default:
+        return t_real(rng, -8, 8);
+    }
+}
+
+static void check_storage_once(const fxa__cpu_kernels *k, t_rng *rng, uint32_t dtype) {
+    int64_t n = t_int(rng, 0, 150), stride = t_int(rng, 0, 2) ? 1 : t_int(rng, 2, 5),
+            size = (int64_t)fxa_dtype_size((fxa_dtype)dtype);
+    guard x = reals_open(k, rng, n), y = guard_open(x.size);
+    guard cells = guard_open((size_t)(n ? ((n - 1) * stride + 1) * size : 0));
+    bool add = t_int(rng, 0, 1), finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        real_put(k, x.data, i, draw_any(rng));
+        fxa__store_f64(cells.data, dtype, i * stride, t_real(rng, -2, 2));
+    }
+    guard old = guard_open(cells.size);
+    memcpy(old.data, cells.data, cells.size);
+    k->store(cells.data, dtype, stride, x.data, n, add);
+    for (int64_t i = 0; i < n; i++) {
+        double value = real_at(k, x.data, i), before = fxa__load_f64(old.data, dtype, i * stride);
+        if (add && k->real_size == sizeof(float) && dtype != FXA_F64)
+            value = (double)((float)value + (float)before);
+        else if (add)
+            value += before;
+        T_SAME(fxa__load_f64(cells.data, dtype, i * stride), stored(dtype, value));
+        for (int64_t j = i * stride * size + size; j < (i + 1) * stride * size && i + 1 < n; j++)
+            if (cells.data[j] != old.data[j]) T_FAIL("%s: store wrote between its elements\n", k->isa);
+        finite = finite && isfinite(fxa__load_f64(cells.data, dtype, i * stride));
+    }
+    T_INT(k->load(y.data, cells.data, dtype, stride, n), finite);
+    for (int64_t i = 0; i < n; i++) {
+        double want = fxa__load_f64(cells.data, dtype, i * stride);
+        T_SAME(real_at(k, y.data, i), k->real_size == sizeof(float) ? (double)(float)want : want);
+    }
+    guard *all[] = {&x, &y, &cells, &old};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) guard_close(all[i]);
+}
+
+static void check_storage(const fxa__cpu_kernels *k) {
+    t_rng rng = {t_seed()};
+    for (int i = 0; i < t_scaled(200); i++)
+        for (int j = 0; j < 4; j++) check_storage_once(k, &rng, float_dtypes[j]);
+}
+
+/* Every f16 and bf16 there is, and back; a NaN or infinity anywhere is seen. */
+static void check_halves(const fxa__cpu_kernels *k) {
+    static uint16_t in[65536], out[65536];
+    static double reals[65536];
+    for (int j = 2; j < 4; j++) {
+        uint32_t dtype = float_dtypes[j];
+        for (int i = 0; i < 65536; i++) in[i] = (uint16_t)i;
+        T_CHECK(!k->load(reals, in, dtype, 1, 65536));
+        k->store(out, dtype, 1, reals, 65536, false);
+        for (int i = 0; i < 65536; i++) {
+            double want = fxa__load_f64(in, dtype, i);
+            T_SAME(real_at(k, reals, i), want);
+            if (want == want)
+                T_INT(out[i], in[i]);
+            else
+                T_CHECK(isnan(fxa__load_f64(out, dtype, i)));
+        }
+    }
+    for (int at = 0; at < 70; at++)
+        for (int j = 0; j < 4; j++) {
+            double cells[70] = {0};
+            fxa__store_f64(cells, float_dtypes[j], at, at % 2 ? NAN : -INFINITY);
+            T_CHECK(!k->load(reals, cells, float_dtypes[j], 1, 70));
+            T_CHECK(k->load(reals, cells, float_dtypes[j], 1, at));
+        }
+}
+
+/* ---- Decode ------------------------------------------------------------------------------------------------------- */
+
+static void check_decode_once(const fxa__cpu_kernels *k, t_rng *rng, uint32_t dtype) {
+    int64_t n = t_int(rng, 0, 70), d = t_int(rng, 1, 150), ld = d + t_int(rng, 0, 9), count = n ? (n - 1) * ld + d : 0;
+    guard x = guard_open((size_t)count * fxa_dtype_size((fxa_dtype)dtype)), q = reals_open(k, rng, d),
+          p = reals_open(k, rng, n);
+    guard out = reals_open(k, rng, n), sum = reals_open(k, rng, d), old = guard_open(sum.size);
+    memcpy(old.data, sum.data, sum.size);
+    for (int64_t i = 0; i < count; i++) fxa__store_f64(x.data, dtype, i, t_real(rng, -1, 1));
+    k->dots(out.data, q.data, x.data, dtype, ld, n, d);
+    double u = real_unit(k);
+    for (int64_t i = 0; i < n; i++) {
+        double want = 0;
+        for (int64_t j = 0; j < d; j++) want += real_at(k, q.data, j) * fxa__load_f64(x.data, dtype, i * ld + j);
+        T_NEAR(real_at(k, out.data, i), want, (double)d * (double)d * u);
+    }
+    for (int64_t i = 0; i < n; i++) /* rows of weight 0 are not read, so they may hold anything */
+        if (t_int(rng, 0, 2) == 0) {
+            real_put(k, p.data, i, 0);
+            for (int64_t j = 0; j < d; j++) fxa__store_f64(x.data, dtype, i * ld + j, NAN);
+        }
+    k->sums(sum.data, p.data, x.data, dtype, ld, n, d);
+    for (int64_t j = 0; j < d; j++) {
+        double want = real_at(k, old.data, j);
+        for (int64_t i = 0; i < n; i++)
+            if (real_at(k, p.data, i) != 0) want += real_at(k, p.data, i) * fxa__load_f64(x.data, dtype, i * ld + j);
+        T_NEAR(real_at(k, sum.data, j), want, (double)(n + 1) * (double)(n + 1) * u);
+    }
+    guard *all[] = {&x, &q, &p, &out, &sum, &old};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) guard_close(all[i]);
+}
+
+static void check_decode(const fxa__cpu_kernels *k) {
+    t_rng rng = {t_seed()};
+    for (int i = 0; i < t_scaled(60); i++)
+        for (int j = 0; j < 4; j++) check_decode_once(k, &rng, float_dtypes[j]);
+}
+
+/* ---- One test for each set ------------------------------------------------------------------------------------------ */
+
+static void kernels_each(const char *isa, size_t size) {
+    bool usable = false;
+    const fxa__cpu_kernels *k;
+    for (size_t i = 0; (k = fxa__cpu_set(i, size, &usable)) != NULL; i++) {
+        if (strcmp(k->isa, isa) != 0) continue;
+        if (!usable) T_SKIP("this machine cannot run it");
+        T_INT(k->real_size, size);
+        T_CHECK(k->nr % k->width == 0);
+        void (*checks[])(const fxa__cpu_kernels *) = {check_products, check_panels, check_rows,  check_special_rows,
+                                                      check_storage,  check_halves, check_decode};
+        for (size_t j = 0; j < sizeof checks / sizeof checks[0]; j++) checks[j](k);
+        return;
+    }
+    T_SKIP("not in this build");
+}
+
+#define KERNEL_TESTS(isa)                                                                                              \
+    TEST(kernels_f32_##isa) {                                                                                          \
+        kernels_each(#isa, sizeof(float));                                                                             \
+    }                                                                                                                  \
+    TEST(kernels_f64_##isa) {                                                                                          \
+        kernels_each(#isa, sizeof(double));                                                                            \
+    }
+KERNEL_TESTS(scalar)
+KERNEL_TESTS(sse2)
+KERNEL_TESTS(avx2)
+KERNEL_TESTS(avx512)
+KERNEL_TESTS(neon)
+
+/* FXA_CPU names a set; what it cannot mean is told. */
+TEST(select_by_name) {
+    char reason[256] = "";
+    bool usable;
+    const fxa__cpu_kernels *k;
+    for (size_t i = 0; (k = fxa__cpu_set(i, sizeof(double), &usable)) != NULL; i++) {
+        T_REQUIRE(setenv("FXA_CPU", k->isa, 1) == 0);
+        const fxa__cpu_kernels *got = fxa__cpu_select(sizeof(double), FXA_F64, reason, sizeof reason);
+        if (usable)
+            T_CHECK(got == k);
+        else
+            T_CHECK(got == NULL && strstr(reason, k->isa));
+    }
+    T_REQUIRE(setenv("FXA_CPU", "avx1024", 1) == 0);
+    T_CHECK(fxa__cpu_select(sizeof(float), FXA_F32, reason, sizeof reason) == NULL);
+    T_HAS(reason, "avx1024");
+    T_HAS(reason, "scalar");
+    T_REQUIRE(unsetenv("FXA_CPU") == 0);
+    k = fxa__cpu_select(sizeof(float), FXA_F32, reason, sizeof reason);
+    T_REQUIRE(k != NULL);
+    T_CHECK(strcmp(k->isa, "scalar") != 0);
+    T_CHECK(fxa__cpu_select(sizeof(float), FXA_F32, reason, sizeof reason) == k);
+}
+
+T_MAIN
