@@ -28,7 +28,7 @@ static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row,
     job->code->kernels->store(to.data, to.dtype, to.stride, row, to.n, add);
 }
 
-/* ---- dQ ------------------------------------------------------------------------------------------------------------- */
+/* ---- dQ --------------------------------------------------------------------------------------------------------- */
 
 /* Stores rows first..first+n of the group from their sums, which are scaled. */
 static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, int64_t n) {
@@ -53,7 +53,7 @@ static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
     return fxa__back_at(job, job->dq_parts, (chunk * job->cut.groups + group) * job->cut.rows * job->cut.ld_d);
 }
 
-/* ---- dK, dV of a block ---------------------------------------------------------------------------------------------- */
+/* ---- dK, dV of a block ------------------------------------------------------------------------------------------ */
 
 static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
     const fxa__back *job = w->job;
@@ -74,6 +74,8 @@ static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, i
 static void back_store_block(const fxa__back_worker *w) {
     const fxa__back_cut *cut = &w->job->cut;
     const fxa_problem *p = &w->job->p->p;
+    for (int64_t i = 0; cut->want_k && i < w->n_keys; i++)
+        w->job->code->kernels->row_scale(fxa__back_at(w->job, w->dk, i * cut->ld_d), p->d, w->job->bind->scale);
     if (cut->pool) {
         if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d);
         if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->dv);
@@ -103,30 +105,22 @@ static void back_store_absent(fxa__back_worker *w, int64_t begin, int64_t end) {
     }
 }
 
-/* ---- Units ---------------------------------------------------------------------------------------------------------- */
+/* ---- Units ------------------------------------------------------------------------------------------------------ */
 
 static void back_enter(fxa__back_worker *w, int64_t group) {
     const fxa__back *job = w->job;
     fxa__cpu_group_enter(&w->g, group / job->p->p.hkv, group % job->p->p.hkv);
     w->lse = fxa__back_at(job, job->lse, group * job->cut.rows);
     w->delta = fxa__back_at(job, job->delta, group * job->cut.rows);
+    w->finite = job->finite + group * job->cut.tiles;
 }
 
-/* A head of many rows has tiles of its own, of about the same height, so that masks cut them alike. */
 static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
-    int64_t rows = w->g.rows, tile = w->job->cut.tile, q_len = w->g.seq.q_len;
-    int64_t span = q_len >= tile ? q_len : rows;
-    if (q_len >= tile) {
-        int64_t tiles = (q_len + tile - 1) / tile, even = (q_len + tiles - 1) / tiles;
-        tile = fxa__min_i64(tile, (even + FXA__BACK_STRIP - 1) / FXA__BACK_STRIP * FXA__BACK_STRIP);
-    }
     w->key = key;
     w->n_keys = n;
     w->loaded = false;
     back_clear_block(w, n);
-    for (int64_t begin = 0; begin < rows; begin += span)
-        for (int64_t first = begin; first < begin + span; first += tile)
-            fxa__back_tile(w, first, fxa__min_i64(tile, begin + span - first));
+    for (int64_t tile = 0; tile < w->job->cut.tiles; tile++) fxa__back_tile(w, tile);
     back_store_block(w);
 }
 
@@ -153,7 +147,7 @@ static void back_unit(fxa__back_worker *w, int64_t unit) {
     }
 }
 
-/* ---- Lanes ---------------------------------------------------------------------------------------------------------- */
+/* ---- Lanes ------------------------------------------------------------------------------------------------------ */
 
 static int64_t back_lane_of(const fxa__back *job, int64_t unit) {
     const fxa__back_cut *cut = &job->cut;
@@ -165,8 +159,8 @@ static int64_t back_lane_of(const fxa__back *job, int64_t unit) {
 }
 
 /* One gradient of a whole pool of pages, of one KV head. */
-static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot slot, int64_t hkv, void *pool, int64_t ld,
-                            int64_t d, bool add) {
+static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot slot, int64_t hkv, void *pool,
+                            int64_t ld, int64_t d, bool add) {
     int64_t size = job->p->p.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     for (int64_t row = 0; row < job->cut.pool_rows; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
@@ -200,14 +194,16 @@ static void back_lane(fxa__back_worker *w, int64_t lane) {
         derivative->sums = job->sums + lane * job->p->program->n_tensors;
         derivative->dparams = job->p->p.param_grads ? job->dparams + lane * job->p->program->n_params : NULL;
     }
-    if (cut->pool) back_lane_paged(w, lane);
-    else if (cut->lanes == cut->units) back_unit(w, lane);
+    if (cut->pool)
+        back_lane_paged(w, lane);
+    else if (cut->lanes == cut->units)
+        back_unit(w, lane);
     else
         for (int64_t unit = 0; unit < cut->units; unit++)
             if (back_lane_of(job, unit) == lane) back_unit(w, unit);
 }
 
-/* ---- Jobs ----------------------------------------------------------------------------------------------------------- */
+/* ---- Jobs ------------------------------------------------------------------------------------------------------- */
 
 typedef void (*back_item_fn)(fxa__back_worker *w, int64_t item);
 
@@ -220,11 +216,11 @@ typedef struct back_job {
 
 static void back_work(void *arg, int32_t worker) {
     back_job *job = arg;
-    for (;;) {
-        int64_t item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
-        if (item >= job->items) return;
+    const fxa__cpu_kernels *kernels = job->run->code->kernels;
+    if (kernels->enter) kernels->enter();
+    for (int64_t item; (item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->items;)
         job->fn(&job->run->workers[worker], item);
-    }
+    if (kernels->leave) kernels->leave();
 }
 
 static void back_do(const fxa__back *run, int32_t width, back_item_fn fn, int64_t items) {
@@ -232,45 +228,46 @@ static void back_do(const fxa__back *run, int32_t width, back_item_fn fn, int64_
     if (items > 0) fxa__pool_run(run->bind->pool, (int32_t)fxa__min_i64(width, items), back_work, &job);
 }
 
-static int64_t back_group_tiles(const fxa__back *job) { return (job->cut.rows + job->cut.tile - 1) / job->cut.tile; }
-
 static void back_before(fxa__back_worker *w, int64_t item) {
     const fxa__back *job = w->job;
-    int64_t tiles = back_group_tiles(job), rows = job->cut.groups * tiles;
-    if (item >= rows) {
-        fxa__back_sum_clear(job, item - rows);
+    int64_t tiles = job->cut.groups * job->cut.tiles;
+    if (item >= tiles) {
+        fxa__back_sum_clear(job, item - tiles);
         return;
     }
-    int64_t first = item % tiles * job->cut.tile;
-    back_enter(w, item / tiles);
-    if (first < w->g.rows) fxa__back_delta(w, first, fxa__min_i64(job->cut.tile, w->g.rows - first));
+    back_enter(w, item / job->cut.tiles);
+    fxa__back_delta(w, item % job->cut.tiles);
 }
 
 /* Adds up the chunks that have keys, in order, and stores a tile of rows. */
-static void back_join(fxa__back_worker *w, int64_t group, int64_t first) {
+static void back_join(fxa__back_worker *w, int64_t group, int64_t tile) {
     const fxa__back *job = w->job;
     const fxa__back_cut *cut = &job->cut;
+    int64_t first, n;
     back_enter(w, group);
-    int64_t n = fxa__min_i64(cut->tile, w->g.rows - first);
+    if (tile == 0) back_store_dq_absent(w);
+    if (!fxa__back_tile_rows(w, tile, &first, &n)) return;
     void *sum = back_dq_part(job, group, 0);
-    for (int64_t chunk = 1; n > 0 && chunk < cut->chunks && chunk * cut->chunk < w->g.seq.k_len; chunk++)
+    for (int64_t chunk = 1; chunk < cut->chunks && chunk * cut->chunk < w->g.seq.k_len; chunk++)
         job->code->kernels->store(fxa__back_at(job, sum, first * cut->ld_d), fxa__back_real(job), 1,
-                                  fxa__back_at(job, back_dq_part(job, group, chunk), first * cut->ld_d), n * cut->ld_d, true);
-    if (n > 0) back_store_dq(w, sum, first, n);
-    if (first == 0) back_store_dq_absent(w);
+                                  fxa__back_at(job, back_dq_part(job, group, chunk), first * cut->ld_d), n * cut->ld_d,
+                                  true);
+    back_store_dq(w, sum, first, n);
 }
 
-static int64_t back_join_items(const fxa__back *job) {
-    bool parts = job->cut.want_q && job->cut.chunks > 1;
-    return parts ? job->cut.groups * fxa__max_i64(1, back_group_tiles(job)) : 0;
+static int64_t back_joins(const fxa__back *job) {
+    return job->cut.want_q && job->cut.chunks > 1 ? job->cut.groups * job->cut.tiles : 0;
 }
 
 static void back_after(fxa__back_worker *w, int64_t item) {
     const fxa__back *job = w->job;
-    int64_t joins = back_join_items(job), pieces = fxa__back_sum_pieces(job), tiles = fxa__max_i64(1, back_group_tiles(job));
-    if (item < joins) back_join(w, item / tiles, item % tiles * job->cut.tile);
-    else if (item < joins + pieces) fxa__back_sum_store(job, item - joins);
-    else fxa__back_store_sink(job, item - joins - pieces);
+    int64_t joins = back_joins(job), pieces = fxa__back_sum_pieces(job);
+    if (item < joins)
+        back_join(w, item / job->cut.tiles, item % job->cut.tiles);
+    else if (item < joins + pieces)
+        fxa__back_sum_store(job, item - joins);
+    else
+        fxa__back_store_sink(job, item - joins - pieces);
 }
 
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
@@ -290,9 +287,9 @@ void fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
     double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
     int32_t width = pairs * 10 * (double)in->d < BACK_SMALL ? 1 : code->width;
-    back_do(&run, width, back_before, cut->groups * back_group_tiles(&run) + fxa__back_sum_pieces(&run));
+    back_do(&run, width, back_before, cut->groups * cut->tiles + fxa__back_sum_pieces(&run));
     back_do(&run, width, back_lane, cut->lanes);
     back_do(&run, width, back_after,
-            back_join_items(&run) + fxa__back_sum_pieces(&run) + (in->flags & FXA_GRAD_SINK ? in->hq : 0));
+            back_joins(&run) + fxa__back_sum_pieces(&run) + (in->flags & FXA_GRAD_SINK ? in->hq : 0));
     fxa__back_store_params(&run);
 }

@@ -20,22 +20,22 @@
 
 #include "cpu_code.h"
 
-/* ---- How the work is cut (by shapes, dtypes and instruction set) -------------------------------------------------- */
+/* ---- How the work is cut (by shapes, dtypes and instruction set) ------------------------------------------------ */
 
 enum { FXA__BACK_B = 1, FXA__BACK_H = 2, FXA__BACK_CHUNK = 4, FXA__BACK_ALL = 7 }; /* axes of a unit */
 
 typedef struct fxa__back_cut {
     bool want_q, want_k, want_v, want_sums; /* of captured tensors or params */
     bool want_ds;                           /* any of q, k, sums */
-    bool pool;       /* dK, dV are summed over the whole pool of pages first */
-    bool keep_score; /* the way back needs the scaled scores beside the probabilities */
-    int64_t groups;  /* b * hkv */
-    int64_t rows;    /* of a group, at most: heads * sq */
-    int64_t block;   /* keys */
-    int64_t tile;    /* rows; those of a strip keep their scores in the first-level cache */
-    int64_t strip;
-    int64_t chunks, chunk; /* of a group; keys of each, a multiple of block */
-    int64_t units;         /* chunks * groups: unit = (chunk * b + b) * hkv + hkv, those with the most rows first */
+    bool pool;                              /* dK, dV are summed over the whole pool of pages first */
+    bool keep_score;                        /* the way back needs the scaled scores beside the probabilities */
+    int64_t groups;                         /* b * hkv */
+    int64_t rows;                           /* of a group, at most: heads * sq */
+    int64_t tiles;                          /* of a group, at most */
+    int64_t block;                          /* keys */
+    int64_t tile;                           /* rows, at most */
+    int64_t chunks, chunk;                  /* of a group; keys of each, a multiple of block */
+    int64_t units; /* chunks * groups: unit = (chunk * b + b) * hkv + hkv, those with the most rows first */
     int64_t lanes;
     uint32_t lane_axes; /* the lane of a unit is its number along these axes, modulo lanes */
     uint64_t shared;    /* bit t: tensor t has one sum for all lanes, since lanes never meet in it */
@@ -44,7 +44,7 @@ typedef struct fxa__back_cut {
     int64_t pool_rows;
 } fxa__back_cut;
 
-/* ---- Workspace ---------------------------------------------------------------------------------------------------- */
+/* ---- Workspace -------------------------------------------------------------------------------------------------- */
 
 enum { FXA__BACK_SCORE, FXA__BACK_MASKED, FXA__BACK_DERIVATIVE, FXA__BACK_BPROP, FXA__BACK_TAPES };
 
@@ -52,21 +52,22 @@ enum { FXA__BACK_SCORE, FXA__BACK_MASKED, FXA__BACK_DERIVATIVE, FXA__BACK_BPROP,
 typedef struct fxa__back_worker {
     const struct fxa__back *job;
     fxa__cpu_group g;
-    void *k;                   /* [block,ld_d], as loaded (also V while it is packed: wide enough for both) */
-    void *k_t, *v_t, *k_n;     /* panels of K^T, V^T, K */
-    void *dk, *dv;             /* [block,ld_d], [block,ld_v] */
-    void *q, *dout;            /* [tile,ld_d], [tile,ld_v]; q scaled (also O while delta is made) */
-    void *q_n, *dout_n;        /* panels */
-    void *s, *p, *ds;          /* [tile,ld]; p is s unless scores are kept */
-    void *dq;                  /* [rows,ld_d]: the worker's own, or that of a chunk */
-    void *dk_pool, *dv_pool;   /* [pool_rows,ld_d], [pool_rows,ld_v] */
-    void *column;              /* [tile] */
-    const void *lse, *delta;   /* [rows]: of the group */
-    int32_t *h, *q_at, *k_at;  /* coordinates: [tile], [tile], [block] */
-    unsigned char *keep;       /* [block]: dropout */
+    void *k;                  /* [block,ld_d], as loaded (also V while it is packed: wide enough for both) */
+    void *k_t, *v_t, *k_n;    /* panels of scaled K^T, of V^T, of K */
+    void *dk, *dv;            /* [block,ld_d], [block,ld_v] */
+    void *q, *dout;           /* [tile,ld_d], [tile,ld_v], where they are not real already (also O for delta) */
+    void *q_n, *dout_n;       /* panels */
+    void *s, *p, *ds;         /* [tile,ld]; p is s unless scores are kept */
+    void *dq;                 /* [rows,ld_d]: the worker's own, or that of a chunk */
+    void *dk_pool, *dv_pool;  /* [pool_rows,ld_d], [pool_rows,ld_v] */
+    void *column;             /* [tile] */
+    void *lse, *delta;        /* [rows]: of the group */
+    unsigned char *finite;    /* [tiles]: of the group */
+    int32_t *h, *q_at, *k_at; /* coordinates: [tile], [tile], [block] */
+    unsigned char *keep;      /* [block]: dropout */
     fxa__tape_run tape[FXA__BACK_TAPES]; /* tape NULL: none */
-    int64_t key, n_keys;       /* the block */
-    bool loaded, k_finite;     /* of it: K and V are packed; K holds only numbers */
+    int64_t key, n_keys;                 /* the block */
+    bool loaded, k_finite;               /* of it: K and V are packed; K holds only numbers */
 } fxa__back_worker;
 
 /* One run. */
@@ -76,11 +77,12 @@ typedef struct fxa__back {
     const fxa__bind *bind;
     fxa__back_cut cut;
     fxa_tensor_range *ranges;
-    void *ones;             /* [max(tile,block)] */
-    void *lse, *delta;      /* [groups,rows]; delta less dLSE */
-    void *dq_parts;         /* chunks > 1: [units,rows,ld_d] */
-    fxa__tape_sum *sums;    /* [lanes,n_tensors] */
-    double *dparams;        /* [lanes,n_params] */
+    void *ones;            /* [max(tile,block)] */
+    void *lse, *delta;     /* [groups,rows]; delta less dLSE */
+    unsigned char *finite; /* [groups,tiles]: FXA__BACK_Q_FINITE, FXA__BACK_DO_FINITE */
+    void *dq_parts;        /* chunks > 1: [units,rows,ld_d] */
+    fxa__tape_sum *sums;   /* [lanes,n_tensors] */
+    double *dparams;       /* [lanes,n_params] */
     fxa__back_worker *workers;
 } fxa__back;
 
@@ -91,22 +93,33 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes);
 static inline void *fxa__back_at(const fxa__back *job, void *x, int64_t i) {
     return (char *)x + i * (int64_t)job->code->kernels->real_size;
 }
-static inline uint32_t fxa__back_real(const fxa__back *job) { return job->p->f64 ? FXA_F64 : FXA_F32; } /* the dtype */
+static inline uint32_t fxa__back_real(const fxa__back *job) {
+    return job->p->f64 ? FXA_F64 : FXA_F32;
+} /* the dtype */
 /* Element i of a row of real. */
 static inline double fxa__back_get(const fxa__back *job, const void *x, int64_t i) {
     return job->p->f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-/* ---- cpu_backward_tile.c ------------------------------------------------------------------------------------------- */
+/* ---- cpu_backward_tile.c ---------------------------------------------------------------------------------------- */
 
-/* Adds what rows first..first+n (of the group) and the worker's block of keys give each other to dK, dV, dQ and sums. */
-void fxa__back_tile(fxa__back_worker *w, int64_t first, int64_t n);
-enum { FXA__BACK_TILE = 96, FXA__BACK_STRIP = 12 }; /* rows, at most */
+enum { FXA__BACK_TILE = 96, FXA__BACK_STRIP = 12 }; /* rows: of a tile at most; of a strip, */
+static inline int64_t fxa__back_strip(const fxa__cpu_kernels *kernels) { /* or what the micro-kernel has, if more */
+    return kernels->mr > FXA__BACK_STRIP ? kernels->mr : FXA__BACK_STRIP;
+}
+enum { FXA__BACK_Q_FINITE = 1, FXA__BACK_DO_FINITE = 2 };
 
-/* ---- cpu_grads.c: work items of the jobs before and after the lanes ------------------------------------------------ */
+/* Adds what tile number `tile` of the group and the worker's block of keys give each other to dK, dV, dQ and sums. */
+void fxa__back_tile(fxa__back_worker *w, int64_t tile);
+/* Rows *first..*first+*n of tile number `tile` of a group; false past the last. */
+bool fxa__back_tile_rows(const fxa__back_worker *w, int64_t tile, int64_t *first, int64_t *n);
+/* Those of Q, O or dO as a matrix of real: where they lie, if that is one, else loaded into `room`, *ld apart. */
+const void *fxa__back_rows(const fxa__back_worker *w, fxa_slot slot, int64_t first, int64_t n, void *room, int64_t *ld);
 
-/* LSE and delta of rows first..first+n of the worker's group. */
-void fxa__back_delta(fxa__back_worker *w, int64_t first, int64_t n);
+/* ---- cpu_grads.c: work items of the jobs before and after the lanes --------------------------------------------- */
+
+/* LSE and delta of the rows of a tile of the worker's group, and what of it is finite. */
+void fxa__back_delta(fxa__back_worker *w, int64_t tile);
 /* The sums of captured tensors, in pieces. */
 int64_t fxa__back_sum_pieces(const fxa__back *job);
 void fxa__back_sum_clear(const fxa__back *job, int64_t piece);

@@ -12,23 +12,25 @@
 #include "../../base/num.h"
 
 #define BACK_PARTS_BYTES ((int64_t)512 << 20) /* of dQ in chunks */
-#define BACK_SUM_BYTES ((int64_t)64 << 20)    /* of sums that every lane has for itself */
+#define BACK_SUM_BYTES   ((int64_t)64 << 20)  /* of sums that every lane has for itself */
 enum {
-    BACK_UNITS = 32,       /* keys get chunks while there are fewer units than this */
-    BACK_CHUNKS = 8,       /* at most */
-    BACK_LANES = 32,       /* at most, where lanes cost memory */
-    BACK_KEYS = 384,       /* of a block, at most */
+    BACK_UNITS = 32,          /* keys get chunks while there are fewer units than this */
+    BACK_CHUNKS = 8,          /* at most */
+    BACK_LANES = 32,          /* at most, where lanes cost memory */
+    BACK_KEYS = 384,          /* of a block, at most */
     BACK_BLOCK_BYTES = 98304, /* of one matrix [block,D]: some eight of them live in the second-level cache */
 };
 
-static int64_t cut_round(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+static int64_t cut_round(int64_t x, int64_t to) {
+    return (x + to - 1) / to * to;
+}
 
 static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then finds that it does not fit */
     int64_t x;
     return fxa__mul_i64(a, b, &x) ? x : INT64_MAX / 4;
 }
 
-/* ---- Blocks, tiles, chunks ---------------------------------------------------------------------------------------- */
+/* ---- Blocks, tiles, chunks -------------------------------------------------------------------------------------- */
 
 static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(p->d, p->dv);
@@ -37,8 +39,8 @@ static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const f
     block = fxa__max_i64(step, fxa__min_i64(block, BACK_KEYS) / step * step);
     c->block = fxa__min_i64(block, cut_round(fxa__max_i64(p->sk, 1), nr));
     c->rows = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq);
-    c->strip = FXA__BACK_STRIP;
     c->tile = fxa__max_i64(1, fxa__min_i64(FXA__BACK_TILE, c->rows));
+    c->tiles = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), (p->sq + c->tile - 1) / c->tile);
     c->ld_d = cut_round(p->d, nr);
     c->ld_v = cut_round(p->dv, nr);
     c->ld = c->block + 16;
@@ -60,7 +62,7 @@ static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const 
     c->units = cut_mul(c->chunks, c->groups);
 }
 
-/* ---- Lanes --------------------------------------------------------------------------------------------------------- */
+/* ---- Lanes ------------------------------------------------------------------------------------------------------ */
 
 /* Different indices give different elements: coordinates count up from 0 or more, and never wrap. */
 static bool cut_map_is_plain(const fxa_index_map *map, int64_t n) {
@@ -99,7 +101,8 @@ static int64_t cut_tensor_bytes(const fxa__problem *p, int32_t t) {
 }
 
 static int64_t cut_lanes(const fxa__back_cut *c, const fxa_problem *p, uint32_t axes) {
-    return (axes & FXA__BACK_B ? p->b : 1) * (axes & FXA__BACK_H ? p->hkv : 1) * (axes & FXA__BACK_CHUNK ? c->chunks : 1);
+    return (axes & FXA__BACK_B ? p->b : 1) * (axes & FXA__BACK_H ? p->hkv : 1) *
+           (axes & FXA__BACK_CHUNK ? c->chunks : 1);
 }
 
 /* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which units do
@@ -129,7 +132,8 @@ static void cut_sums(fxa__back_cut *c, const fxa__problem *p) {
 
 fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *p) {
     const fxa_problem *in = &p->p;
-    fxa__back_cut c = {.want_q = in->flags & FXA_GRAD_Q, .want_k = in->flags & FXA_GRAD_K, .want_v = in->flags & FXA_GRAD_V};
+    fxa__back_cut c = {
+        .want_q = in->flags & FXA_GRAD_Q, .want_k = in->flags & FXA_GRAD_K, .want_v = in->flags & FXA_GRAD_V};
     c.want_sums = in->param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) c.want_sums = c.want_sums || in->captures[t].grad;
     c.want_ds = c.want_q || c.want_k || c.want_sums;
@@ -144,7 +148,7 @@ fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *
     return c;
 }
 
-/* ---- Workspace ----------------------------------------------------------------------------------------------------- */
+/* ---- Workspace -------------------------------------------------------------------------------------------------- */
 
 typedef struct cut_carver {
     unsigned char *base; /* NULL: only count */
@@ -211,7 +215,8 @@ static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_work
     w->q_at = cut_carve(c, cut->tile, sizeof(int32_t));
     w->k_at = cut_carve(c, cut->block, sizeof(int32_t));
     w->keep = cut_carve(c, cut->block, 1);
-    const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative, job->code->bprop};
+    const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative,
+                                               job->code->bprop};
     for (int i = 0; i < FXA__BACK_TAPES; i++) cut_carve_tape(c, job, tapes[i], &w->tape[i]);
     if (!c->base) return;
     w->g = (fxa__cpu_group){.code = job->code, .p = job->p, .bind = job->bind, .ranges = job->ranges};
@@ -232,8 +237,10 @@ static void cut_carve_sums(cut_carver *c, const fxa__back *job, int64_t lane) {
             sum.view.stride[i] = n;
             if (!fxa__mul_i64(n, capture->size[i], &n)) c->ok = false, n = 0;
         }
-        if (capture->grad && (lane == 0 || !shared)) sum.sum = cut_carve(c, n, sizeof(double));
-        else if (capture->grad && c->base) sum.sum = job->sums[t].sum;
+        if (capture->grad && (lane == 0 || !shared))
+            sum.sum = cut_carve(c, n, sizeof(double));
+        else if (capture->grad && c->base)
+            sum.sum = job->sums[t].sum;
         if (c->base) job->sums[lane * program->n_tensors + t] = sum;
     }
 }
@@ -245,7 +252,9 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     job->ones = cut_carve_matrix(&c, job, true, 1, fxa__max_i64(cut->tile, cut->block));
     job->lse = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
     job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
-    job->dq_parts = cut_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, cut_mul(cut->units, cut->rows), cut->ld_d);
+    job->finite = cut_carve(&c, cut_mul(cut->groups, cut->tiles), 1);
+    job->dq_parts =
+        cut_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, cut_mul(cut->units, cut->rows), cut->ld_d);
     int64_t lanes = cut->want_sums ? cut->lanes : 0;
     job->sums = cut_carve(&c, lanes * job->p->program->n_tensors, sizeof(fxa__tape_sum));
     job->dparams = cut_carve(&c, lanes * job->p->program->n_params, sizeof(double));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One block of keys against one tile of rows. In matrices of real, Q scaled as it is loaded:
+ * One block of keys against one tile of rows, in matrices of real:
  *
- *     S  = Q K^T,  dP = dO V^T                        strip by strip, so that scores stay in the first-level cache
+ *     S  = Q (scale K)^T,  dP = dO V^T                strip by strip, so that scores stay in the first-level cache
  *     P  = exp(program(S) - LSE)                      exactly 0 where the pair is not attended
  *     dS = P (r dP - delta) through the program       r: dropout
- *     dV += (P r)^T dO,  dK += dS^T Q,  dQ += dS K    dQ is scaled when it is whole
+ *     dV += (P r)^T dO,  dK += dS^T Q,  dQ += dS K    dQ and dK are scaled when they are whole
  *
  * Where the mask cuts the tile each strip has its own columns, and the products over rows go by groups of columns with
  * only the strips that have any of them. A product in which one factor is not finite skips the zeroes of the other:
@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-enum { TILE_STRIPS = FXA__BACK_TILE / FXA__BACK_STRIP, TILE_GROUP = 48 /* columns */ };
+enum { TILE_STRIPS = FXA__BACK_TILE / FXA__BACK_STRIP, TILE_GROUP = 24 /* columns */ };
 
 /* Some rows of the tile, and the columns that the mask leaves of them, from a whole panel on. */
 typedef struct back_strip {
@@ -28,26 +28,32 @@ typedef struct back_strip {
 
 typedef struct back_tile {
     int64_t first, n; /* rows of the group */
+    const void *q, *dout;
+    int64_t ld_q, ld_dout;
     int count;
     back_strip strip[TILE_STRIPS];
     bool cut; /* strips differ */
-    bool q_finite, dout_finite;
+    unsigned finite;
 } back_tile;
 
-/* ---- Rows of scores ------------------------------------------------------------------------------------------------ */
+/* ---- Rows of scores --------------------------------------------------------------------------------------------- */
 
 /* A row whose LSE is NaN: so is every probability but those of pairs that are not attended. */
 static void tile_row_nan(const fxa__back *job, void *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        if (job->p->f64) ((double *)x)[i] = ((double *)x)[i] == -INFINITY ? 0 : NAN;
-        else ((float *)x)[i] = ((float *)x)[i] == -INFINITY ? 0 : NAN;
+        if (job->p->f64)
+            ((double *)x)[i] = ((double *)x)[i] == -INFINITY ? 0 : NAN;
+        else
+            ((float *)x)[i] = ((float *)x)[i] == -INFINITY ? 0 : NAN;
 }
 
 static void tile_row_drop(const fxa__back *job, void *x, const unsigned char *keep, int64_t n) {
     double factor = 1 / (1 - job->p->p.dropout_p);
     for (int64_t i = 0; i < n; i++)
-        if (job->p->f64) ((double *)x)[i] = keep[i] ? ((double *)x)[i] * factor : 0;
-        else ((float *)x)[i] = keep[i] ? ((float *)x)[i] * (float)factor : 0;
+        if (job->p->f64)
+            ((double *)x)[i] = keep[i] ? ((double *)x)[i] * factor : 0;
+        else
+            ((float *)x)[i] = keep[i] ? ((float *)x)[i] * (float)factor : 0;
 }
 
 /* Which of n pairs dropout keeps; coordinates k & ~3 .. k | 3 share one call of Philox. */
@@ -84,10 +90,14 @@ static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *
         if (ds) memset(ds, 0, (size_t)n * kernels->real_size);
         return;
     }
-    if (program->tape) fxa__tape_row(program, row, strip->begin, n, s, NULL, p);
-    else if (p != s) memcpy(p, s, (size_t)n * kernels->real_size);
-    if (lse == lse) kernels->row_exp(p, n, lse);
-    else tile_row_nan(job, p, n);
+    if (program->tape)
+        fxa__tape_row(program, row, strip->begin, n, s, NULL, p);
+    else if (p != s)
+        memcpy(p, s, (size_t)n * kernels->real_size);
+    if (lse == lse)
+        kernels->row_exp(p, n, lse);
+    else
+        tile_row_nan(job, p, n);
     if (drops) tile_row_keep(w, row, w->k_at + strip->begin, n);
     if (ds) {
         if (drops) tile_row_drop(job, ds, w->keep, n);
@@ -97,7 +107,7 @@ static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *
     if (drops) tile_row_drop(job, p, w->keep, n);
 }
 
-/* ---- Strips -------------------------------------------------------------------------------------------------------- */
+/* ---- Strips ----------------------------------------------------------------------------------------------------- */
 
 /* False: the mask leaves nothing of the tile. */
 static bool tile_cut_strips(const fxa__back_worker *w, back_tile *t) {
@@ -107,9 +117,9 @@ static bool tile_cut_strips(const fxa__back_worker *w, back_tile *t) {
     if (all == FXA_TILE_EMPTY) return false;
     t->cut = all == FXA_TILE_MIXED;
     t->count = 0;
-    for (int64_t row = 0; row < t->n; row += FXA__BACK_STRIP) {
+    for (int64_t row = 0, step = fxa__back_strip(job->code->kernels); row < t->n; row += step) {
         back_strip *s = &t->strip[t->count++];
-        *s = (back_strip){row, fxa__min_i64(FXA__BACK_STRIP, t->n - row), 0, w->n_keys, false};
+        *s = (back_strip){row, fxa__min_i64(step, t->n - row), 0, w->n_keys, false};
         if (!t->cut) continue;
         fxa_tile tile = fxa__cpu_columns(&w->g, t->first + row, s->rows, w->key, w->n_keys, &s->begin, &s->end);
         if (tile == FXA_TILE_EMPTY) s->begin = s->end = 0;
@@ -119,18 +129,25 @@ static bool tile_cut_strips(const fxa__back_worker *w, back_tile *t) {
     return true;
 }
 
+static const void *tile_at(const fxa__back *job, const void *x, int64_t i) {
+    return (const char *)x + i * (int64_t)job->code->kernels->real_size;
+}
+
 static void tile_strip_scores(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__back_cut *cut = &job->cut;
     int64_t d = job->p->p.d, dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
     if (n == 0) return;
-    kernels->gemm(s->rows, n, d, fxa__back_at(job, w->q, s->row * cut->ld_d), cut->ld_d, 1,
+    kernels->gemm(s->rows, n, d, tile_at(job, t->q, s->row * t->ld_q), t->ld_q, 1,
                   fxa__back_at(job, w->k_t, s->begin * d), d * kernels->nr, fxa__back_at(job, w->s, at), cut->ld, NULL);
     if (cut->want_ds)
-        kernels->gemm(s->rows, n, dv, fxa__back_at(job, w->dout, s->row * cut->ld_v), cut->ld_v, 1,
-                      fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at),
-                      cut->ld, NULL);
+        kernels->gemm(s->rows, n, dv, tile_at(job, t->dout, s->row * t->ld_dout), t->ld_dout, 1,
+                      fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at), cut->ld,
+                      NULL);
+    double factor = fxa__cpu_score_factor(kernels, job->bind->scale);
+    for (int64_t row = 0; factor != 1 && row < s->rows; row++)
+        kernels->row_scale(fxa__back_at(job, w->s, at + row * cut->ld), n, factor);
     for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, s, row);
 }
 
@@ -146,13 +163,15 @@ static void tile_strip_clear(const fxa__back_worker *w, const back_strip *s) {
         }
 }
 
-/* ---- Products over rows: dV += (P r)^T dO, dK += dS^T Q ------------------------------------------------------------ */
+/* ---- Products over rows: dV += (P r)^T dO, dK += dS^T Q --------------------------------------------------------- */
 
 typedef struct back_product {
-    void *weight;       /* [tile,ld] */
-    void *x, *panels;   /* [tile,ld_x] */
+    void *weight;  /* [tile,ld] */
+    const void *x; /* [tile,ld_x] */
     int64_t ld_x, d;
-    void *out;          /* [block,ld_x] */
+    void *panels; /* of x */
+    void *out;    /* [block,ld_out] */
+    int64_t ld_out;
     bool finite;
 } back_product;
 
@@ -161,8 +180,10 @@ static void tile_product_careful(const fxa__back_worker *w, const back_tile *t, 
     const fxa__cpu_kernels *kernels = job->code->kernels;
     for (int64_t c = 0; c < w->n_keys; c++) {
         for (int64_t r = 0; r < t->n; r++)
-            memcpy(fxa__back_at(job, w->column, r), fxa__back_at(job, x->weight, r * job->cut.ld + c), kernels->real_size);
-        kernels->sums(fxa__back_at(job, x->out, c * x->ld_x), w->column, x->x, fxa__back_real(job), x->ld_x, t->n, x->d);
+            memcpy(fxa__back_at(job, w->column, r), fxa__back_at(job, x->weight, r * job->cut.ld + c),
+                   kernels->real_size);
+        kernels->sums(fxa__back_at(job, x->out, c * x->ld_out), w->column, x->x, fxa__back_real(job), x->ld_x, t->n,
+                      x->d);
     }
 }
 
@@ -172,8 +193,8 @@ static void tile_product_part(const fxa__back_worker *w, const back_tile *t, con
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
     kernels->gemm(end - begin, x->d, last - first, fxa__back_at(job, x->weight, first * job->cut.ld + begin), 1,
-                  job->cut.ld, fxa__back_at(job, x->panels, first * kernels->nr), t->n * kernels->nr,
-                  fxa__back_at(job, x->out, begin * x->ld_x), x->ld_x, job->ones);
+                  job->cut.ld, fxa__back_at(job, x->panels, first * kernels->panel_row), t->n * kernels->nr,
+                  fxa__back_at(job, x->out, begin * x->ld_out), x->ld_out, job->ones);
 }
 
 static void tile_product(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
@@ -181,7 +202,6 @@ static void tile_product(const fxa__back_worker *w, const back_tile *t, const ba
         tile_product_careful(w, t, x);
         return;
     }
-    w->job->code->kernels->pack_n(x->panels, x->x, x->ld_x, t->n, x->d);
     for (int64_t begin = 0, step = t->cut ? TILE_GROUP : w->n_keys; begin < w->n_keys; begin += step) {
         int64_t end = fxa__min_i64(begin + step, w->n_keys), first = t->n, last = 0;
         for (int i = 0; i < t->count; i++) {
@@ -194,7 +214,7 @@ static void tile_product(const fxa__back_worker *w, const back_tile *t, const ba
     }
 }
 
-/* ---- dQ += dS K ---------------------------------------------------------------------------------------------------- */
+/* ---- dQ += dS K ------------------------------------------------------------------------------------------------- */
 
 static void tile_dq_careful(const fxa__back_worker *w, const back_tile *t) {
     const fxa__back *job = w->job;
@@ -217,12 +237,12 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
         const back_strip *s = t->cut ? &t->strip[i] : &whole;
         if (s->begin == s->end) continue;
         kernels->gemm(s->rows, job->p->p.d, s->end - s->begin, fxa__back_at(job, w->ds, s->row * cut->ld + s->begin),
-                      cut->ld, 1, fxa__back_at(job, w->k_n, s->begin * kernels->nr), w->n_keys * kernels->nr,
+                      cut->ld, 1, fxa__back_at(job, w->k_n, s->begin * kernels->panel_row), w->n_keys * kernels->nr,
                       fxa__back_at(job, w->dq, (t->first + s->row) * cut->ld_d), cut->ld_d, job->ones);
     }
 }
 
-/* ---- The tile ------------------------------------------------------------------------------------------------------ */
+/* ---- The tile --------------------------------------------------------------------------------------------------- */
 
 /* K and V of the block, once some tile needs them. */
 static void tile_load_keys(fxa__back_worker *w) {
@@ -235,38 +255,101 @@ static void tile_load_keys(fxa__back_worker *w) {
         kernels->pack_t(w->v_t, w->k, cut->ld_v, w->n_keys, dv);
     }
     w->k_finite = fxa__cpu_load_keys(&w->g, FXA_SLOT_K, w->key, w->n_keys, w->k, cut->ld_d);
-    kernels->pack_t(w->k_t, w->k, cut->ld_d, w->n_keys, d);
     if (cut->want_q) kernels->pack_n(w->k_n, w->k, cut->ld_d, w->n_keys, d);
+    double factor = fxa__cpu_q_factor(kernels, job->bind->scale);
+    for (int64_t i = 0; factor != 1 && i < w->n_keys; i++)
+        kernels->row_scale(fxa__back_at(job, w->k, i * cut->ld_d), d, factor);
+    kernels->pack_t(w->k_t, w->k, cut->ld_d, w->n_keys, d);
+    if (!w->k_finite) (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_K, w->key, w->n_keys, w->k, cut->ld_d);
     fxa__cpu_key_coords(&w->g, w->key, w->n_keys, w->k_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape) fxa__tape_columns(&w->tape[i], w->n_keys, w->k_at);
     w->loaded = true;
 }
 
+/* Whether n rows lie in memory as a matrix of real, *ld apart. */
+static bool tile_rows_are_real(const fxa__back_worker *w, fxa_slot slot, int64_t first, int64_t n, int64_t *ld) {
+    const fxa_problem *p = &w->job->p->p;
+    const fxa_operand *x = slot == FXA_SLOT_Q ? &p->q : slot == FXA_SLOT_O ? &p->o : &p->dout;
+    bool one_head = first / w->g.seq.q_len == (first + n - 1) / w->g.seq.q_len;
+    if (!one_head || x->dtype != fxa__back_real(w->job) || x->stride[3] != 1) return false;
+    *ld = x->stride[2];
+    return true;
+}
+
+const void *fxa__back_rows(const fxa__back_worker *w, fxa_slot slot, int64_t first, int64_t n, void *room,
+                           int64_t *ld) {
+    if (tile_rows_are_real(w, slot, first, n, ld)) return fxa__cpu_row_place(&w->g, slot, first).data;
+    (void)fxa__cpu_load_rows(&w->g, slot, first, n, 1, room, *ld);
+    return room;
+}
+
+static void tile_prefetch(const fxa__back *job, const void *x, int64_t rows, int64_t ld, int64_t d) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < d; j += FXA__CPU_PAD / (int64_t)sizeof(double)) /* at least once per line */
+            __builtin_prefetch(tile_at(job, x, i * ld + j), 0, 2);
+}
+
+/* Long sequences have left the cache since the last block: Q and dO of the next tile are called back in good time. */
+static void tile_prefetch_next(const fxa__back_worker *w, int64_t tile) {
+    static const fxa_slot slots[2] = {FXA_SLOT_Q, FXA_SLOT_DO};
+    int64_t first, n, ld, d[2] = {w->job->p->p.d, w->job->p->p.dv};
+    if (!fxa__back_tile_rows(w, tile + 1, &first, &n)) return;
+    for (int i = 0; i < 2; i++)
+        if (tile_rows_are_real(w, slots[i], first, n, &ld))
+            tile_prefetch(w->job, fxa__cpu_row_place(&w->g, slots[i], first).data, n, ld, d[i]);
+}
+
 static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     const fxa__back *job = w->job;
-    t->q_finite = fxa__cpu_load_rows(&w->g, FXA_SLOT_Q, t->first, t->n, job->bind->scale, w->q, job->cut.ld_d);
-    t->dout_finite = fxa__cpu_load_rows(&w->g, FXA_SLOT_DO, t->first, t->n, 1, w->dout, job->cut.ld_v);
-    bool tapes = job->p->p.flags & FXA_DROPOUT;
-    for (int i = 0; i < FXA__BACK_TAPES; i++) tapes = tapes || w->tape[i].tape;
-    if (tapes) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
+    const fxa_problem *p = &job->p->p;
+    t->ld_q = job->cut.ld_d;
+    t->ld_dout = job->cut.ld_v;
+    t->q = fxa__back_rows(w, FXA_SLOT_Q, t->first, t->n, w->q, &t->ld_q);
+    t->dout = fxa__back_rows(w, FXA_SLOT_DO, t->first, t->n, w->dout, &t->ld_dout);
+    if (job->cut.want_k) job->code->kernels->pack_n(w->q_n, t->q, t->ld_q, t->n, p->d);
+    if (job->cut.want_v) job->code->kernels->pack_n(w->dout_n, t->dout, t->ld_dout, t->n, p->dv);
+    bool coords = p->flags & FXA_DROPOUT;
+    for (int i = 0; i < FXA__BACK_TAPES; i++) coords = coords || w->tape[i].tape;
+    if (coords) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape) fxa__tape_rows(&w->tape[i], t->n, w->h, w->q_at);
 }
 
-void fxa__back_tile(fxa__back_worker *w, int64_t first, int64_t n) {
+/* A head of many rows has tiles of its own, of about the same height, so that masks cut them alike. */
+bool fxa__back_tile_rows(const fxa__back_worker *w, int64_t tile, int64_t *first, int64_t *n) {
+    int64_t height = w->job->cut.tile, q_len = w->g.seq.q_len;
+    if (w->g.rows == 0) return false;
+    if (q_len < height) {
+        *first = tile * height;
+        *n = fxa__min_i64(height, w->g.rows - *first);
+        return *first < w->g.rows;
+    }
+    int64_t tiles = (q_len + height - 1) / height, even = (q_len + tiles - 1) / tiles;
+    int64_t strip = fxa__back_strip(w->job->code->kernels);
+    height = fxa__min_i64(height, (even + strip - 1) / strip * strip);
+    tiles = (q_len + height - 1) / height;
+    *first = tile / tiles * q_len + tile % tiles * height;
+    *n = fxa__min_i64(height, q_len - tile % tiles * height);
+    return *first < w->g.rows;
+}
+
+void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     const fxa__back *job = w->job;
     const fxa__back_cut *cut = &job->cut;
-    back_tile t = {.first = first, .n = n};
-    if (!tile_cut_strips(w, &t)) return;
+    const fxa_problem *p = &job->p->p;
+    back_tile t = {.finite = w->finite[tile]};
+    if (!fxa__back_tile_rows(w, tile, &t.first, &t.n) || !tile_cut_strips(w, &t)) return;
     if (!w->loaded) tile_load_keys(w);
     tile_load_rows(w, &t);
+    if (cut->want_q) tile_prefetch(job, fxa__back_at(job, w->dq, t.first * cut->ld_d), t.n, cut->ld_d, cut->ld_d);
+    tile_prefetch_next(w, tile);
     for (int i = 0; i < t.count; i++) {
         tile_strip_scores(w, &t, &t.strip[i]);
         if (t.cut) tile_strip_clear(w, &t.strip[i]);
     }
-    back_product dv = {w->p, w->dout, w->dout_n, cut->ld_v, job->p->p.dv, w->dv, t.dout_finite};
-    back_product dk = {w->ds, w->q, w->q_n, cut->ld_d, job->p->p.d, w->dk, t.q_finite};
+    back_product dv = {w->p, t.dout, t.ld_dout, p->dv, w->dout_n, w->dv, cut->ld_v, t.finite & FXA__BACK_DO_FINITE};
+    back_product dk = {w->ds, t.q, t.ld_q, p->d, w->q_n, w->dk, cut->ld_d, t.finite & FXA__BACK_Q_FINITE};
     if (cut->want_v) tile_product(w, &t, &dv);
     if (cut->want_k) tile_product(w, &t, &dk);
     if (cut->want_q) tile_dq(w, &t);

@@ -11,28 +11,39 @@
 
 enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item */
 
-/* ---- Rows ----------------------------------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------------------------- */
 
 static double grads_row_value(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
     fxa__cpu_place at = fxa__cpu_row_place(g, slot, r);
     return fxa__load_f64(at.data, at.dtype, 0);
 }
 
-/* delta = sum_d dO[d] O[d] - dLSE. Of a row that attended to nothing only LSE is read. */
-void fxa__back_delta(fxa__back_worker *w, int64_t first, int64_t n) {
+/* True when all numbers of a row are finite; false also when their squares add up to infinity: that only costs time. */
+static bool grads_is_finite(const fxa__back *job, const void *row, int64_t n) {
+    double x = job->code->kernels->row_dot(row, row, n);
+    return x - x == 0;
+}
+
+/* delta = sum_d dO[d] O[d] - dLSE */
+void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
     const fxa__back *job = w->job;
-    const fxa__back_cut *cut = &job->cut;
-    void *lse = fxa__back_at(job, job->lse, (w->g.b * job->p->p.hkv + w->g.hkv) * cut->rows);
-    void *delta = fxa__back_at(job, job->delta, (w->g.b * job->p->p.hkv + w->g.hkv) * cut->rows);
-    (void)fxa__cpu_load_rows(&w->g, FXA_SLOT_O, first, n, 1, w->q, cut->ld_v);
-    (void)fxa__cpu_load_rows(&w->g, FXA_SLOT_DO, first, n, 1, w->dout, cut->ld_v);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = i * cut->ld_v;
-        double sum = job->code->kernels->row_dot(fxa__back_at(job, w->dout, at), fxa__back_at(job, w->q, at), job->p->p.dv);
-        if (job->p->p.flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i);
-        fxa__store_f64(delta, fxa__back_real(job), first + i, sum);
-        fxa__store_f64(lse, fxa__back_real(job), first + i, grads_row_value(&w->g, FXA_SLOT_LSE, first + i));
+    const fxa_problem *p = &job->p->p;
+    int64_t first, n, ld_o = job->cut.ld_v, ld_dout = job->cut.ld_v, ld_q = job->cut.ld_d;
+    int64_t size = (int64_t)job->code->kernels->real_size;
+    bool q_finite = true, dout_finite = true;
+    if (!fxa__back_tile_rows(w, tile, &first, &n)) return;
+    const char *o = fxa__back_rows(w, FXA_SLOT_O, first, n, w->q, &ld_o);
+    const char *dout = fxa__back_rows(w, FXA_SLOT_DO, first, n, w->dout, &ld_dout);
+    for (int64_t i = 0; i < n; i++, o += ld_o * size, dout += ld_dout * size) {
+        double sum = job->code->kernels->row_dot(dout, o, p->dv);
+        if (p->flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i);
+        fxa__store_f64(w->delta, fxa__back_real(job), first + i, sum);
+        fxa__store_f64(w->lse, fxa__back_real(job), first + i, grads_row_value(&w->g, FXA_SLOT_LSE, first + i));
+        dout_finite = dout_finite && grads_is_finite(job, dout, p->dv);
     }
+    const char *q = fxa__back_rows(w, FXA_SLOT_Q, first, n, w->q, &ld_q);
+    for (int64_t i = 0; i < n && q_finite; i++, q += ld_q * size) q_finite = grads_is_finite(job, q, p->d);
+    w->finite[tile] = (unsigned char)((q_finite ? FXA__BACK_Q_FINITE : 0) | (dout_finite ? FXA__BACK_DO_FINITE : 0));
 }
 
 /* dsink[h] += exp(z - LSE) (dLSE - delta) over the rows of head h in all batch entries. */
@@ -53,7 +64,7 @@ void fxa__back_store_sink(const fxa__back *job, int64_t h) {
     fxa__store_f64(data, p->dsink.dtype, at, sum);
 }
 
-/* ---- Captured tensors and params ------------------------------------------------------------------------------------ */
+/* ---- Captured tensors and params -------------------------------------------------------------------------------- */
 
 static int64_t grads_elements(const fxa_view *view) {
     int64_t n = 1;
@@ -81,7 +92,9 @@ static int32_t grads_piece(const fxa__back *job, int64_t piece, int64_t *begin, 
 }
 
 /* How many sums a tensor has, one after the other by lane. */
-static int64_t grads_lanes(const fxa__back *job, int32_t t) { return job->cut.shared >> t & 1 ? 1 : job->cut.lanes; }
+static int64_t grads_lanes(const fxa__back *job, int32_t t) {
+    return job->cut.shared >> t & 1 ? 1 : job->cut.lanes;
+}
 
 static double *grads_sum(const fxa__back *job, int64_t lane, int32_t t) {
     return job->sums[lane * job->p->program->n_tensors + t].sum;
@@ -105,7 +118,8 @@ static int64_t grads_offset(const fxa_view *view, int64_t i) {
 }
 
 /* n sums to elements from `at` on, `stride` apart. */
-static void grads_store_run(void *data, uint32_t dtype, int64_t at, int64_t stride, const double *sum, int64_t n, bool add) {
+static void grads_store_run(void *data, uint32_t dtype, int64_t at, int64_t stride, const double *sum, int64_t n,
+                            bool add) {
     if (dtype == FXA_F32 && stride == 1) {
         float *x = (float *)data + at;
         for (int64_t i = 0; i < n; i++) x[i] = (float)((add ? (double)x[i] : 0) + sum[i]);
@@ -126,7 +140,8 @@ void fxa__back_sum_store(const fxa__back *job, int64_t piece) {
     int64_t last = to->rank > 0 ? to->size[to->rank - 1] : 1, stride = to->rank > 0 ? to->stride[to->rank - 1] : 1;
     for (int64_t i = begin, n; i < end; i += n) { /* along the last axis */
         n = fxa__min_i64(end - i, last - i % last);
-        grads_store_run(data, (uint32_t)to->dtype, grads_offset(to, i), stride, sum + i, n, job->p->p.flags & FXA_ACC_TENSORS);
+        grads_store_run(data, (uint32_t)to->dtype, grads_offset(to, i), stride, sum + i, n,
+                        job->p->p.flags & FXA_ACC_TENSORS);
     }
 }
 
