@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What score programs cost per score when run as tapes, in place on rows that lie in L1, for every instruction set of this
- * machine; and which part that is of an attention row of head size 64 (256 operations per score) at the rate of FMA
- * measured in the same run. One line per case, or JSON with --json.
+ * What score programs cost per score when run as tapes, in place on rows that lie in L1, for every instruction set of
+ * this machine; and which part that is of an attention row of head size 64 (256 operations per score) at the rate of
+ * FMA measured in the same run. One line per case, or JSON with --json.
  */
 #include "../src/engine/cpu/tape.h"
 
@@ -63,7 +63,8 @@ static void bench_tape_fill(bench_tape_data *d) {
 }
 
 /* Nanoseconds per score, best of many; negative: failed. */
-static double bench_tape_run(const bench_tape_case *c, fxa_context *ctx, const fxa__cpu_kernels *kernels, bench_tape_data *d) {
+static double bench_tape_run(const bench_tape_case *c, fxa_context *ctx, const fxa__cpu_kernels *kernels,
+                             bench_tape_data *d) {
     fxa_program *program = NULL, *derived = NULL;
     fxa__tape *tape = NULL;
     fxa_error err;
@@ -136,8 +137,13 @@ int main(int argc, char **argv) {
         double rate = bench_tape_rate(k, d);
         for (size_t c = 0; c < sizeof bench_tape_cases / sizeof *bench_tape_cases; c++) {
             double ns = bench_tape_run(&bench_tape_cases[c], ctx, k, d), part = ns * rate / 256;
-            if (json) printf("{\"isa\": \"%s\", \"case\": \"%s\", \"ns_per_score\": %.4f, \"fma_gflops\": %.1f, \"part_of_d64\": %.4f}\n", k->isa, bench_tape_cases[c].name, ns, rate, part);
-            else printf("%-7s %-13s %7.4f ns per score, %5.1f %% of a row of head size 64 at %.0f GFLOP/s\n", k->isa, bench_tape_cases[c].name, ns, 100 * part, rate);
+            if (json)
+                printf("{\"isa\": \"%s\", \"case\": \"%s\", \"ns_per_score\": %.4f, \"fma_gflops\": %.1f, "
+                       "\"part_of_d64\": %.4f}\n",
+                       k->isa, bench_tape_cases[c].name, ns, rate, part);
+            else
+                printf("%-7s %-13s %7.4f ns per score, %5.1f %% of a row of head size 64 at %.0f GFLOP/s\n", k->isa,
+                       bench_tape_cases[c].name, ns, 100 * part, rate);
         }
     }
     fxa_context_destroy(ctx);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tapes of random programs, their derivatives and backward programs, on every instruction set of this machine, bit by bit
- * against an evaluator of one pair at a time.
+ * Tapes of random programs, their derivatives and backward programs, on every instruction set of this machine, bit by
+ * bit against an evaluator of one pair at a time.
  */
 #include "t.h"
 
@@ -65,7 +65,9 @@ static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) 
         T_REQUIRE(p);
         if (derive) T_OK(fxa_program_derivative(p, &d, &err));
         fxa_program *use = derive ? d : p;
-        uint32_t flags = !derive ? (round % 4 ? FXA__TAPE_MASK : 0) : round % 4 ? FXA__TAPE_GRADS : FXA__TAPE_NO_DSCORE;
+        uint32_t flags = FXA__TAPE_MASK;
+        if (derive) flags = FXA__TAPE_GRADS;
+        if (round % 4 == 0) flags = derive ? (uint32_t)FXA__TAPE_NO_DSCORE : 0u;
         for (int wide = 0; ok && wide < 2; wide++) {
             const fxa__cpu_kernels *k;
             for (size_t i = 0; ok && (k = tape_set(&i, wide ? 8 : 4));) ok = tape_try(ctx, k, use, flags, wild, &rng);
@@ -76,14 +78,26 @@ static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) 
     fxa_context_destroy(ctx);
 }
 
-TEST(any_program_as_its_pairs) { tape_random(0, false, true, 150); }
-TEST(any_program_without_special_constants) { tape_random(GEN_NO_SPECIAL, false, false, 100); }
-TEST(affine_masks_as_ranges_of_columns) { tape_random(GEN_AFFINE_MASK, false, false, 150); }
-TEST(backward_programs) { tape_random(GEN_BPROP, false, true, 80); }
-TEST(derivatives_of_smooth_programs_with_sums) { tape_random(GEN_SMOOTH, true, false, 80); }
-TEST(derivatives_of_any_program) { tape_random(GEN_NO_SPECIAL, true, true, 80); }
+TEST(any_program_as_its_pairs) {
+    tape_random(0, false, true, 150);
+}
+TEST(any_program_without_special_constants) {
+    tape_random(GEN_NO_SPECIAL, false, false, 100);
+}
+TEST(affine_masks_as_ranges_of_columns) {
+    tape_random(GEN_AFFINE_MASK, false, false, 150);
+}
+TEST(backward_programs) {
+    tape_random(GEN_BPROP, false, true, 80);
+}
+TEST(derivatives_of_smooth_programs_with_sums) {
+    tape_random(GEN_SMOOTH, true, false, 80);
+}
+TEST(derivatives_of_any_program) {
+    tape_random(GEN_NO_SPECIAL, true, true, 80);
+}
 
-/* ---- Texts ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Texts ------------------------------------------------------------------------------------------------------- */
 
 /* One text on every set and width, a few draws each. */
 static void tape_text(fxa_context *ctx, const char *text, bool derive, double tolerance, int rounds, uint64_t *rng) {
@@ -92,7 +106,9 @@ static void tape_text(fxa_context *ctx, const char *text, bool derive, double to
     bool ok = true;
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
     if (derive) T_OK(fxa_program_derivative(p, &d, &err));
-    uint32_t flags = !derive ? FXA__TAPE_MASK : tolerance > 0 ? 0 : FXA__TAPE_GRADS;
+    uint32_t flags = FXA__TAPE_MASK;
+    if (derive) flags = FXA__TAPE_GRADS;
+    if (derive && tolerance > 0) flags = 0;
     for (int round = 0; ok && round < t_scaled(rounds); round++)
         for (int wide = 0; ok && wide < 2; wide++) {
             const fxa__cpu_kernels *k;
@@ -105,25 +121,42 @@ static void tape_text(fxa_context *ctx, const char *text, bool derive, double to
 
 /* Indices that run along an axis with k, forwards and backwards, bounded and shifted, and ones that only look so. */
 static const char *const tape_indices[] = {
-    "k", "-k", "q - k", "k - q + 3", "q + k", "clamp(q - k, -5, 7) + 5", "min(q - k, 9)", "max(k, 4) - 2", "5 - clamp(k, 0, 9)",
-    "clamp(k, 9, 2)", "max(q - k, 2147483640) + 20", "min(3, k - q) - 7 + h", "k // 2", "k * 2", "(k - q) % 7", "2147483647 + k",
+    "k",
+    "-k",
+    "q - k",
+    "k - q + 3",
+    "q + k",
+    "clamp(q - k, -5, 7) + 5",
+    "min(q - k, 9)",
+    "max(k, 4) - 2",
+    "5 - clamp(k, 0, 9)",
+    "clamp(k, 9, 2)",
+    "max(q - k, 2147483640) + 20",
+    "min(3, k - q) - 7 + h",
+    "k // 2",
+    "k * 2",
+    "(k - q) % 7",
+    "2147483647 + k",
 };
 
 TEST(loads_along_k_of_every_dtype) {
-    static const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_I8, FXA_U8, FXA_I16, FXA_I32, FXA_I64, FXA_B8};
+    static const fxa_dtype dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_I8,
+                                       FXA_U8,  FXA_I16, FXA_I32, FXA_I64,  FXA_B8};
     fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
     for (size_t i = 0; i < sizeof tape_indices / sizeof *tape_indices; i++)
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
             char text[200];
-            snprintf(text, sizeof text, "tensor t : %s[1]\nscore = score + t[%s]", fxa_dtype_name(dtypes[t]), tape_indices[i]);
+            snprintf(text, sizeof text, "tensor t : %s[1]\nscore = score + t[%s]", fxa_dtype_name(dtypes[t]),
+                     tape_indices[i]);
             tape_text(ctx, text, t < 4 && i % 2, 0, 1, &rng);
         }
     fxa_context_destroy(ctx);
 }
 
 TEST(loads_of_several_axes) {
-    static const char *const index[] = {"h, k", "k, h", "h, q, k", "q - k, b, h", "k, k", "h, q - k", "k, q", "h, clamp(k - q, -3, 3) + 3"};
+    static const char *const index[] = {"h, k", "k, h",     "h, q, k", "q - k, b, h",
+                                        "k, k", "h, q - k", "k, q",    "h, clamp(k - q, -3, 3) + 3"};
     static const int rank[] = {2, 2, 3, 3, 2, 2, 2, 2};
     fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
@@ -146,6 +179,10 @@ TEST(joined_operations) {
         "tensor t : f32[1]\nscore = t[k] - score * t[h]",
         "tensor t : f32[1]\nscore = score - t[h] * (q % 64 - k % 64)",
         "score = score + float(k % 64 + q % 64)",
+        "tensor t : f32[1]\nscore = score - t[h] * (q - k)",
+        "tensor t : f32[1]\nscore = t[h] * float(k - q + 3) + 2.0 * score",
+        "tensor t : f32[1]\nscore = score + 0.5 * float(k + 1) + score * (score - 0.25 * (7 - k))",
+        "tensor t : f32[1]\nlet x = t[k] + 0.5 * float(k + 1)\nscore = score * x",
         "param c : float\nscore = c * tanh(score / c)",
         "score = tanh(0.5 * score) * 3.0",
         "score = tanh(score / 2.0)",
@@ -162,14 +199,22 @@ TEST(joined_operations) {
     fxa_context_destroy(ctx);
 }
 
-/* ---- The object --------------------------------------------------------------------------------------------------------------- */
+/* ---- The object -------------------------------------------------------------------------------------------------- */
 
 TEST(identity_and_queries) {
     fxa_context *ctx = tape_ctx();
     fxa__host *host = fxa__context_host(ctx);
-    static const struct { const char *text; uint32_t flags; bool identity; } cases[] = {
-        {"score = score", FXA__TAPE_MASK, true}, {"mask = true", FXA__TAPE_MASK, true}, {"mask = k <= q", 0, true},
-        {"mask = k <= q", FXA__TAPE_MASK, false}, {"mask = false", FXA__TAPE_MASK, false}, {"score = score * 2.0", 0, false},
+    static const struct {
+        const char *text;
+        uint32_t flags;
+        bool identity;
+    } cases[] = {
+        {"score = score", FXA__TAPE_MASK, true},
+        {"mask = true", FXA__TAPE_MASK, true},
+        {"mask = k <= q", 0, true},
+        {"mask = k <= q", FXA__TAPE_MASK, false},
+        {"mask = false", FXA__TAPE_MASK, false},
+        {"score = score * 2.0", 0, false},
     };
     size_t s = 0, bytes = 0;
     const fxa__cpu_kernels *k = tape_set(&s, 4);
@@ -199,8 +244,11 @@ TEST(out_of_memory_at_every_allocation) {
     size_t s = 0;
     const fxa__cpu_kernels *k = tape_set(&s, 4);
     T_REQUIRE(ctx);
-    T_OK(fxa_program_parse(ctx, "tensor t : f32[2]\nparam c : float\nscore = c * tanh(score / c) + t[h, clamp(q - k, -3, 3)]\n"
-                                "mask = k <= q && k % 3 != 1 && h < 3", SIZE_MAX, &p, &err));
+    T_OK(fxa_program_parse(
+        ctx,
+        "tensor t : f32[2]\nparam c : float\nscore = c * tanh(score / c) + t[h, clamp(q - k, -3, 3)]\n"
+        "mask = k <= q && k % 3 != 1 && h < 3",
+        SIZE_MAX, &p, &err));
     size_t live = f.live_bytes, at = 1;
     for (bool done = false; !done && at < 1000; at++) {
         fxa__tape *tape = NULL;

@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- Memory between guards -------------------------------------------------------------------------------------------- */
+/* ---- Memory between guards --------------------------------------------------------------------------------------- */
 
 tape_memory tape_memory_make(size_t bytes, bool at_end) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + page) / page * page;
@@ -36,9 +36,11 @@ void tape_memory_free(tape_memory *m) {
     m->pages = NULL;
 }
 
-/* ---- Data ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Data -------------------------------------------------------------------------------------------------------- */
 
-static double tape_case_round(const tape_case *c, double x) { return c->kernels->real_size == 4 ? (double)(float)x : x; }
+static double tape_case_round(const tape_case *c, double x) {
+    return c->kernels->real_size == 4 ? (double)(float)x : x;
+}
 
 static double tape_case_number(const tape_case *c, bool wild, uint64_t *rng) {
     static const double special[] = {INFINITY, -INFINITY, NAN, 0, -0.0, 1e30, -1e30, 1, 0x1p-130};
@@ -49,13 +51,26 @@ static double tape_case_number(const tape_case *c, bool wild, uint64_t *rng) {
 static void tape_case_store(void *data, fxa_dtype dtype, int64_t at, double x, uint64_t *rng) {
     int64_t i = attn_int(rng, 0, 7) ? attn_int(rng, -9, 9) : (int64_t)attn_next(rng);
     switch (dtype) {
-    case FXA_I8: ((int8_t *)data)[at] = (int8_t)i; break;
-    case FXA_U8: ((uint8_t *)data)[at] = (uint8_t)i; break;
-    case FXA_B8: ((uint8_t *)data)[at] = (uint8_t)(i & 1 ? i | 1 : 0); break;
-    case FXA_I16: ((int16_t *)data)[at] = (int16_t)i; break;
-    case FXA_I32: ((int32_t *)data)[at] = (int32_t)i; break;
-    case FXA_I64: ((int64_t *)data)[at] = i; break;
-    default: fxa__store_f64(data, dtype, at, x);
+    case FXA_I8:
+        ((int8_t *)data)[at] = (int8_t)i;
+        break;
+    case FXA_U8:
+        ((uint8_t *)data)[at] = (uint8_t)i;
+        break;
+    case FXA_B8:
+        ((uint8_t *)data)[at] = (uint8_t)(i & 1 ? i | 1 : 0);
+        break;
+    case FXA_I16:
+        ((int16_t *)data)[at] = (int16_t)i;
+        break;
+    case FXA_I32:
+        ((int32_t *)data)[at] = (int32_t)i;
+        break;
+    case FXA_I64:
+        ((int64_t *)data)[at] = i;
+        break;
+    default:
+        fxa__store_f64(data, dtype, at, x);
     }
 }
 
@@ -85,7 +100,8 @@ static void tape_case_draw_tensor(tape_case *c, int32_t i, bool wild, uint64_t *
     size_t element = fxa_dtype_size(view->dtype);
     int64_t count = high - low + 1, dense = 1;
     c->memory[i] = tape_memory_make((size_t)count * element, attn_next(rng) & 1);
-    for (int64_t k = 0; k < count; k++) tape_case_store(c->memory[i].data, view->dtype, k, tape_case_number(c, wild, rng), rng);
+    for (int64_t k = 0; k < count; k++)
+        tape_case_store(c->memory[i].data, view->dtype, k, tape_case_number(c, wild, rng), rng);
     view->data = (char *)c->memory[i].data - low * (int64_t)element;
     c->sums[i].view = *view;
     for (int d = decl->rank - 1; d >= 0; d--) {
@@ -114,12 +130,14 @@ void tape_case_draw(tape_case *c, const fxa__cpu_kernels *kernels, fxa_program *
     c->kernels = kernels;
     c->program = program;
     c->rows = attn_int(rng, 1, TAPE_CASE_ROWS);
-    c->columns = attn_int(rng, 0, 3) ? attn_int(rng, 1, TAPE_CASE_COLUMNS) : 16 * attn_int(rng, 1, TAPE_CASE_COLUMNS / 16);
+    c->columns =
+        attn_int(rng, 0, 3) ? attn_int(rng, 1, TAPE_CASE_COLUMNS) : 16 * attn_int(rng, 1, TAPE_CASE_COLUMNS / 16);
     c->b = (int32_t)attn_int(rng, 0, 3);
     c->q_len = (int32_t)attn_int(rng, 1, 200);
     c->k_len = (int32_t)attn_int(rng, 1, 200);
     for (int32_t i = 0; i < program->n_params; i++)
-        c->params[i] = program->params[i].type == FXA_FLOAT ? tape_case_number(c, wild, rng) : (double)attn_int(rng, -9, 9);
+        c->params[i] =
+            program->params[i].type == FXA_FLOAT ? tape_case_number(c, wild, rng) : (double)attn_int(rng, -9, 9);
     for (int32_t i = 0; i < program->n_tensors; i++) tape_case_draw_tensor(c, i, wild, rng);
     tape_case_draw_keys(c, rng);
     for (int64_t r = 0; r < c->rows; r++) {
@@ -144,7 +162,7 @@ void tape_case_free(tape_case *c) {
     free(c->vals);
 }
 
-/* ---- The evaluator --------------------------------------------------------------------------------------------------------- */
+/* ---- The evaluator ----------------------------------------------------------------------------------------------- */
 
 int tape_case_opcode(uint32_t op, char d, const char *letters) {
     for (int i = 0; i < FXA__TAPE_OPS; i++) {
@@ -166,8 +184,10 @@ static double tape_case_kernel(const tape_case *c, uint32_t op, const char *lett
         f64[0][i] = a, f64[1][i] = b;
         f32[0][i] = (float)a, f32[1][i] = (float)b;
     }
-    if (c->kernels->real_size == 8) fn(FXA__TAPE_STEP, f64[2], f64[0], f64[1], NULL);
-    else fn(FXA__TAPE_STEP, f32[2], f32[0], f32[1], NULL);
+    if (c->kernels->real_size == 8)
+        fn(FXA__TAPE_STEP, f64[2], f64[0], f64[1], NULL);
+    else
+        fn(FXA__TAPE_STEP, f32[2], f32[0], f32[1], NULL);
     return c->kernels->real_size == 8 ? f64[2][0] : (double)f32[2][0];
 }
 
@@ -183,9 +203,11 @@ static unsigned tape_case_level(const fxa_program *p, int32_t node, unsigned cha
     return x;
 }
 
-static double tape_case_float(const tape_case *c, const fxa__node *n, const fxa__val *x, fxa__val y, const unsigned char *level) {
+static double tape_case_float(const tape_case *c, const fxa__node *n, const fxa__val *x, fxa__val y,
+                              const unsigned char *level) {
     bool by_one = n->n_args == 2 && !fxa__tape_is_row(level[n - c->program->nodes], level[n->arg[1]]);
-    if ((n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ) && by_one) return tape_case_kernel(c, n->op, "Ff", x[0].f, x[1].f);
+    if ((n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ) && by_one)
+        return tape_case_kernel(c, n->op, "Ff", x[0].f, x[1].f);
     if (n->op == FXA_OP_FLOORDIV) return floor(tape_case_round(c, x[0].f / x[1].f));
     if (n->op == FXA_OP_RSQRT) return tape_case_round(c, 1 / tape_case_round(c, sqrt(x[0].f)));
     if (n->op == FXA_OP_POW) return tape_case_kernel(c, n->op, "FF", x[0].f, x[1].f);
@@ -213,14 +235,20 @@ void tape_case_eval(tape_case *c, int64_t row, int64_t column) {
             for (int k = 0; k < n->n_args; k++) index[k] = x[k].i;
             bool inside = fxa__view_offset(view, index, &at);
             c->vals[i].f = 0;
-            if (n->type != FXA_FLOAT) c->vals[i].i = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
-            else if (inside) c->vals[i].f = tape_case_round(c, fxa__load_f64(view->data, view->dtype, at));
+            if (n->type != FXA_FLOAT)
+                c->vals[i].i = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
+            else if (inside)
+                c->vals[i].f = tape_case_round(c, fxa__load_f64(view->data, view->dtype, at));
         } else if (n->n_args == 0) {
             fxa__val v = {.f = 0};
-            if (n->op == FXA_OP_INPUT && n->type == FXA_FLOAT) v.f = n->imm == FXA_INPUT_SCORE ? env.score : env.dscore;
-            else if (n->op == FXA_OP_INPUT) v.i = env.coord[n->imm];
-            else if (n->type == FXA_FLOAT) v.f = tape_case_round(c, n->op == FXA_OP_PARAM ? env.params[n->imm] : n->f);
-            else v.i = n->op == FXA_OP_PARAM ? fxa__toint(env.params[n->imm]) : n->imm;
+            if (n->op == FXA_OP_INPUT && n->type == FXA_FLOAT)
+                v.f = n->imm == FXA_INPUT_SCORE ? env.score : env.dscore;
+            else if (n->op == FXA_OP_INPUT)
+                v.i = env.coord[n->imm];
+            else if (n->type == FXA_FLOAT)
+                v.f = tape_case_round(c, n->op == FXA_OP_PARAM ? env.params[n->imm] : n->f);
+            else
+                v.i = n->op == FXA_OP_PARAM ? fxa__toint(env.params[n->imm]) : n->imm;
             c->vals[i] = v;
         } else {
             fxa__val y = fxa__op_eval(n->op, n->type, p->nodes[n->arg[n->op == FXA_OP_SELECT]].type, x);

@@ -2,8 +2,8 @@
  *
  * Tapes of the cpu engine on random data: a program, params and captured tensors (right before or after memory that may
  * not be touched), a tile of rows and a block of keys; and the same evaluated pair by pair. The evaluator rounds every
- * operation to the tape's real, as a tape without joined operations does, so results can be compared bit by bit; exp, tanh and
- * their like are asked from the kernels, whose own tests bound them.
+ * operation to the tape's real, as a tape without joined operations does, so results can be compared bit by bit; exp,
+ * tanh and their like are asked from the kernels, whose own tests bound them.
  */
 #ifndef FXA_TESTS_TAPE_CASE_H
 #define FXA_TESTS_TAPE_CASE_H
@@ -34,7 +34,8 @@ typedef struct tape_case {
     int64_t rows, columns;
     int32_t b, q_len, k_len, h[TAPE_CASE_ROWS], q[TAPE_CASE_ROWS], k[TAPE_CASE_COLUMNS];
     double score[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS], dscore[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS]; /* rounded to real */
-    double tolerance; /* 0: a plain tape, bit by bit; else one with joined operations, off by this much of (1 + |value|) */
+    double
+        tolerance; /* 0: a plain tape, bit by bit; else one with joined operations, off by this much of (1 + |value|) */
     fxa__val *vals;
     char why[300];
 } tape_case;
@@ -46,8 +47,8 @@ void tape_case_free(tape_case *c);
 /* One pair by the evaluator: vals of all nodes. */
 void tape_case_eval(tape_case *c, int64_t row, int64_t column);
 
-/* The tape of the program with these flags, run in pieces of rows between guards, against the evaluator. False, with why, at
- * the first difference. */
+/* The tape of the program with these flags, run in pieces of rows between guards, against the evaluator. False, with
+ * why, at the first difference. */
 bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rng);
 
 /* The opcode of an operation by its letters ("F", "FF_"); -1: none. */

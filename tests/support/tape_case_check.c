@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tape against the evaluator; see tape_case.h. The caller's rows and the scratch end right before memory that may not be
- * touched.
+ * A tape against the evaluator; see tape_case.h. The caller's rows and the scratch end right before memory that may not
+ * be touched.
  */
 #include "tape_case.h"
 
@@ -14,15 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 static double check_get(const tape_case *c, const void *row, int64_t i) {
     return c->kernels->real_size == 4 ? (double)((const float *)row)[i] : ((const double *)row)[i];
 }
 
 static void check_put(const tape_case *c, void *row, const double *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        if (c->kernels->real_size == 4) ((float *)row)[i] = (float)x[i];
-        else ((double *)row)[i] = x[i];
+        if (c->kernels->real_size == 4)
+            ((float *)row)[i] = (float)x[i];
+        else
+            ((double *)row)[i] = x[i];
     }
 }
 
@@ -76,10 +77,12 @@ static bool check_columns(tape_case *c, uint32_t flags, int64_t row, int64_t fir
 }
 
 /* Columns first..first+n of a row, in rows of exactly that size; out apart or in place. */
-static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_t row, int64_t first, int64_t n, bool apart) {
+static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_t row, int64_t first, int64_t n,
+                        bool apart) {
     size_t bytes = (size_t)n * c->kernels->real_size;
     bool is_score = c->program->kind == FXA_PROGRAM_SCORE;
-    tape_memory score = tape_memory_make(bytes, true), dscore = tape_memory_make(bytes, true), out = tape_memory_make(bytes, true);
+    tape_memory score = tape_memory_make(bytes, true), dscore = tape_memory_make(bytes, true),
+                out = tape_memory_make(bytes, true);
     check_put(c, score.data, &c->score[row][first], n);
     check_put(c, dscore.data, &c->dscore[row][first], n);
     void *to = apart ? out.data : is_score ? score.data : dscore.data;
@@ -108,13 +111,15 @@ static bool check_sum(tape_case *c, const char *what, double got, double want, d
 
 static bool check_sums(tape_case *c) {
     for (int32_t i = 0; i < c->program->n_params; i++)
-        if (!check_sum(c, c->program->params[i].name, c->dparams[i], c->want_dparams[i], c->sum_dparams[i])) return false;
+        if (!check_sum(c, c->program->params[i].name, c->dparams[i], c->want_dparams[i], c->sum_dparams[i]))
+            return false;
     for (int32_t t = 0; t < c->program->n_tensors; t++) {
         const fxa_view *view = &c->sums[t].view;
         int64_t n = c->sums[t].sum ? 1 : 0;
         for (int d = 0; d < view->rank; d++) n *= view->size[d];
         for (int64_t i = 0; i < n; i++)
-            if (!check_sum(c, c->program->tensors[t].name, c->sums[t].sum[i], c->want[t][i], c->size[t][i])) return false;
+            if (!check_sum(c, c->program->tensors[t].name, c->sums[t].sum[i], c->want[t][i], c->size[t][i]))
+                return false;
     }
     return true;
 }

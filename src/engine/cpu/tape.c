@@ -11,8 +11,8 @@ static bool tape_find_identity(const fxa__tape_graph *g) {
     return n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
 }
 
-fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags, const fxa__cpu_kernels *kernels,
-                            fxa__tape **out, fxa_error *err) {
+fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
+                            const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err) {
     fxa__tape_graph g;
     fxa__tape *tape = fxa__alloc(host, sizeof *tape);
     bool made = fxa__tape_graph_make(&g, host, program, flags) && tape;
@@ -30,8 +30,10 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         *out = tape;
         return fxa__ok(err);
     }
-    if (tape && tape->host) fxa__tape_destroy(tape);
-    else fxa__free(host, tape, sizeof *tape);
+    if (tape && tape->host)
+        fxa__tape_destroy(tape);
+    else
+        fxa__free(host, tape, sizeof *tape);
     return fxa__fail_memory(err, "a score program's tape");
 }
 
@@ -60,4 +62,6 @@ size_t fxa__tape_bytes(const fxa__tape *tape) {
     return bytes + tape->leaves_capacity * sizeof *tape->leaves + tape->tests_capacity * sizeof *tape->tests;
 }
 
-bool fxa__tape_is_identity(const fxa__tape *tape) { return tape->identity; }
+bool fxa__tape_is_identity(const fxa__tape *tape) {
+    return tape->identity;
+}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A score program (or its derivative, or a user's bprop) as a tape: what is the same for a whole batch entry is computed
- * once for it, what depends on the row (h, q) once per row, what depends on the key once per block of keys, and only the
- * rest costs something per score. The per-score part runs one row at a time: one tape operation after the other over
- * the row's columns, registers of one row each, which stay in L1.
+ * A score program (or its derivative, or a user's bprop) as a tape: what is the same for a whole batch entry is
+ * computed once for it, what depends on the row (h, q) once per row, what depends on the key once per block of keys,
+ * and only the rest costs something per score. The per-score part runs one row at a time: one tape operation after the
+ * other over the row's columns, registers of one row each, which stay in L1.
  *
  * Floats are `real`, ints are int32, bools int32 0 or 1, in rows padded to FXA__CPU_PAD bytes.
  */
@@ -20,8 +20,8 @@ enum {
     FXA__TAPE_NO_DSCORE = 4, /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
     FXA__TAPE_PLAIN = 8      /* one operation after the other, for tests: nothing is joined or rounded once for twice */
 };
-fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags, const fxa__cpu_kernels *kernels,
-                            fxa__tape **out, fxa_error *err);
+fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
+                            const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err);
 void fxa__tape_destroy(fxa__tape *tape);
 size_t fxa__tape_bytes(const fxa__tape *tape);      /* what it costs the cache */
 bool fxa__tape_is_identity(const fxa__tape *tape);  /* leaves scores as they are and masks nothing */
@@ -50,10 +50,10 @@ bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_colu
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len);
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q);
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k);
-/* Row `row` of those given to fxa__tape_rows, columns first..first+n of those given to fxa__tape_columns; score, dscore and
- * out point at column `first` (alignment of real). SCORE: out gets the new scores (out may be score). DERIVATIVE and
- * BPROP: out gets the gradient by the scaled score, exactly 0 where dscore is exactly 0 (out may be dscore), and grads are
- * added to the sums. */
+/* Row `row` of those given to fxa__tape_rows, columns first..first+n of those given to fxa__tape_columns; score, dscore
+ * and out point at column `first` (alignment of real). SCORE: out gets the new scores (out may be score). DERIVATIVE
+ * and BPROP: out gets the gradient by the scaled score, exactly 0 where dscore is exactly 0 (out may be dscore), and
+ * grads are added to the sums. */
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
                    void *out);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Elements of captured tensors, for the columns of a row: read into a register, or added to a gradient's sum. An index
- * that runs along one axis with the keys is cut into pieces inside of which elements are evenly spaced: where it counts from the
- * end, where it is inside, where it is outside, where a bound holds it. Everything else goes element by element. Nothing outside
- * a tensor is ever touched.
+ * that runs along one axis with the keys is cut into pieces inside of which elements are evenly spaced: where it counts
+ * from the end, where it is inside, where it is outside, where a bound holds it. Everything else goes element by
+ * element. Nothing outside a tensor is ever touched.
  */
 #include "tape_code.h"
 
@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Evenly spaced: pieces --------------------------------------------------------------------------------------------- */
+/* ---- Evenly spaced: pieces --------------------------------------------------------------------------------------- */
 
 /* The index along the axis is x + i * dx in column i, held between lo and hi, plus shift. */
 typedef struct access_walk {
@@ -28,17 +28,20 @@ typedef struct access_piece {
     bool inside;
 } access_piece;
 
-static int32_t access_int(const fxa__tape_at *r, int32_t place) { return *(const int32_t *)r->at[place]; }
+static int32_t access_int(const fxa__tape_at *r, int32_t place) {
+    return *(const int32_t *)r->at[place];
+}
 
-/* The walk along an access's axis; false when an index wraps around or keys are not evenly spaced. *outside: another axis'
- * index is, so that nothing is read. */
+/* The walk along an access's axis; false when an index wraps around or keys are not evenly spaced. *outside: another
+ * axis' index is, so that nothing is read. */
 static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, access_walk *w,
                          bool *outside) {
     const fxa__tape_state *s = r->state;
     *outside = false;
     if (access->axis < 0 || !s->step) return false;
     int axis = access->axis;
-    *w = (access_walk){.n = r->n, .lo = INT32_MIN, .hi = INT32_MAX, .size = view->size[axis], .stride = view->stride[axis]};
+    *w = (access_walk){
+        .n = r->n, .lo = INT32_MIN, .hi = INT32_MAX, .size = view->size[axis], .stride = view->stride[axis]};
     w->x = access_int(r, access->index[axis]) + (int64_t)access->sign * s->k[r->first];
     w->dx = access->sign * s->step;
     int64_t end = w->x + (r->n - 1) * w->dx;
@@ -47,21 +50,25 @@ static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, 
         w->hi = access_int(r, access->hi);
         w->lo = fxa__min_i64(access_int(r, access->lo), w->hi);
         w->shift = access_int(r, access->shift);
-        if (w->lo + w->shift != fxa__sat32(w->lo + w->shift) || w->hi + w->shift != fxa__sat32(w->hi + w->shift)) return false;
+        if (w->lo + w->shift != fxa__sat32(w->lo + w->shift) || w->hi + w->shift != fxa__sat32(w->hi + w->shift))
+            return false;
     }
     for (int d = 0; d < access->rank; d++) {
         if (d == axis) continue;
         int64_t i = access_int(r, access->index[d]);
         if (i < 0) i += view->size[d];
-        if (i < 0 || i >= view->size[d]) *outside = true;
-        else w->offset += i * view->stride[d];
+        if (i < 0 || i >= view->size[d])
+            *outside = true;
+        else
+            w->offset += i * view->stride[d];
     }
     return true;
 }
 
 /* The piece that begins at column i. */
 static access_piece access_next(const access_walk *w, int64_t i) {
-    int64_t lo = w->lo + w->shift, hi = w->hi + w->shift, x = w->x + w->shift + i * w->dx, from = lo, to = hi, index = x;
+    int64_t lo = w->lo + w->shift, hi = w->hi + w->shift, x = w->x + w->shift + i * w->dx, from = lo, to = hi,
+            index = x;
     bool held = x < lo || x > hi;
     if (x < lo) {
         from = INT64_MIN / 4, to = lo - 1, index = lo;
@@ -85,7 +92,7 @@ static access_piece access_next(const access_walk *w, int64_t i) {
     return p;
 }
 
-/* ---- Loads ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
 static bool access_is_empty(const fxa_view *view) {
     for (int d = 0; d < view->rank; d++)
@@ -94,8 +101,10 @@ static bool access_is_empty(const fxa_view *view) {
 }
 
 static void access_store(const fxa__tape_at *r, void *dst, int64_t i, double x) {
-    if (r->run->tape->kernels->real_size == sizeof(float)) ((float *)dst)[i] = (float)x;
-    else ((double *)dst)[i] = x;
+    if (r->run->tape->kernels->real_size == sizeof(float))
+        ((float *)dst)[i] = (float)x;
+    else
+        ((double *)dst)[i] = x;
 }
 
 /* One value in columns begin..end: whole steps, the last one over the one before it; what is shorter than a step one by
@@ -148,8 +157,10 @@ static void *access_walk_load(const fxa__tape_at *r, const fxa__tape_access *acc
     if (may_alias && access_is_row(r, view, &p))
         return (char *)(uintptr_t)view->data + p.offset * (int64_t)r->run->tape->kernels->real_size;
     for (;; p = access_next(w, p.end)) {
-        if (access->type == FXA_FLOAT) access_copy_floats(r, view, &p, dst);
-        else access_copy_ints(view, &p, dst);
+        if (access->type == FXA_FLOAT)
+            access_copy_floats(r, view, &p, dst);
+        else
+            access_copy_ints(view, &p, dst);
         if (p.end == r->n) return dst;
     }
 }
@@ -167,7 +178,7 @@ void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *acces
     return dst;
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
 /* A piece of a row added to evenly spaced sums, or all of it to one. */
 static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
@@ -179,7 +190,8 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
-void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore) {
+void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value,
+                          const void *dscore) {
     const fxa__tape_sum *sums = r->run->sums;
     access_walk w;
     bool outside;
@@ -194,7 +206,7 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
     }
 }
 
-/* ---- Ranges of columns ------------------------------------------------------------------------------------------------------- */
+/* ---- Ranges of columns ------------------------------------------------------------------------------------------- */
 
 static bool access_within(const fxa__tape_range *range, int64_t x, int64_t bound) {
     if (range->above) return range->strict ? bound < x : bound <= x;
@@ -208,7 +220,8 @@ void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, 
     int64_t x = offset + (int64_t)range->sign * k[0], dx = range->sign * s->step, end = x + (r->n - 1) * dx;
     if (!s->step || x != fxa__sat32(x) || end != fxa__sat32(end)) {
         for (int64_t i = 0; i < r->n; i++)
-            if (!access_within(range, fxa__wrap32(offset + (int64_t)range->sign * k[i]), bound)) access_store(r, out, i, -INFINITY);
+            if (!access_within(range, fxa__wrap32(offset + (int64_t)range->sign * k[i]), bound))
+                access_store(r, out, i, -INFINITY);
         return;
     }
     /* Towards the bound the first columns hold, away from it the last ones. */
@@ -223,6 +236,8 @@ void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, 
     bool at_bound = first ? !range->strict : range->strict; /* x == bound belongs to the first one's side */
     int64_t columns = at_bound ? distance + step : distance + step - 1;
     if (step != 1) columns /= step; /* divisions are slow, and rarely needed */
-    if (first) access_fill(r, out, columns, r->n, -INFINITY);
-    else access_fill(r, out, 0, columns, -INFINITY);
+    if (first)
+        access_fill(r, out, columns, r->n, -INFINITY);
+    else
+        access_fill(r, out, 0, columns, -INFINITY);
 }

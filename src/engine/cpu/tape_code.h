@@ -10,10 +10,10 @@
  *   tape_access.c    elements of captured tensors: loads and sums along k, ranges of columns
  *   tape_gather.c    the same element by element
  *
- * The level of a value says what it depends on. ROW and COLUMN are bits, and the level of a result is the union of those
- * of its operands: UNIFORM values are one per batch entry, ROW values one per row of a tile (kept in a row over the tile's
- * rows), COLUMN values one per key of a block, FULL values one per pair. A value of a lower level is a row or one value to a
- * higher one: a COLUMN value is a row to FULL operations, all others are one value.
+ * The level of a value says what it depends on. ROW and COLUMN are bits, and the level of a result is the union of
+ * those of its operands: UNIFORM values are one per batch entry, ROW values one per row of a tile (kept in a row over
+ * the tile's rows), COLUMN values one per key of a block, FULL values one per pair. A value of a lower level is a row
+ * or one value to a higher one: a COLUMN value is a row to FULL operations, all others are one value.
  */
 #ifndef FXA_ENGINE_CPU_TAPE_CODE_H
 #define FXA_ENGINE_CPU_TAPE_CODE_H
@@ -25,7 +25,7 @@ enum { TAPE_UNIFORM = 0, TAPE_ROW = 1, TAPE_COLUMN = 2, TAPE_FULL = 3, TAPE_LEVE
 /* Where a value lives: in a register of a level, or in a row of the caller's. */
 enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
 
-/* ---- The tape -------------------------------------------------------------------------------------------------------- */
+/* ---- The tape ---------------------------------------------------------------------------------------------------- */
 
 typedef struct fxa__tape_place {
     int32_t space;
@@ -40,15 +40,15 @@ typedef struct fxa__tape_ins {
 } fxa__tape_ins;
 
 /* An element of a tensor for each column. With an axis >= 0, index[axis] is one value, and the index along that axis is
- * sign * k + that value, or that clamped to lo..hi, plus shift; all other indices are one value too. Such elements lie evenly
- * spaced when the keys do. */
+ * sign * k + that value, or that clamped to lo..hi, plus shift; all other indices are one value too. Such elements lie
+ * evenly spaced when the keys do. */
 typedef struct fxa__tape_access {
     int32_t tensor;
     int32_t index[FXA_MAX_RANK]; /* places */
     int32_t lo, hi, shift;       /* places, lo -1: none */
     uint8_t rank, type;
     uint8_t rows;                /* bit i: index i is a row */
-    uint8_t value_row, guard;    /* SCATTER: the value is a row; pairs with dscore 0 must be left out by hand */
+    uint8_t value_row;           /* SCATTER: the value is a row */
     int8_t axis, sign;
 } fxa__tape_access;
 
@@ -86,7 +86,7 @@ struct fxa__tape {
     size_t accesses_capacity, ranges_capacity, leaves_capacity, tests_capacity;
 };
 
-/* ---- The graph ------------------------------------------------------------------------------------------------------- */
+/* ---- The graph --------------------------------------------------------------------------------------------------- */
 
 enum { TAPE_ARGS = FXA_MAX_RANK + 3, TAPE_PINNED = INT32_MAX };
 
@@ -94,12 +94,12 @@ typedef struct fxa__tape_node {
     uint8_t op; /* fxa_op, or one of tape_ops.h */
     uint8_t type, level, n_args;
     bool needed;
-    bool is_out;      /* computed last, straight into out */
-    bool zero;        /* exactly 0 where dscore is */
-    int8_t sign;      /* 1, -1: the value is sign * k + offset, as wrapping ints; 0: it is not known to be */
-    int8_t axis;      /* LOAD: see fxa__tape_access; -1: none. Args are then the indices, and lo, hi, shift when bounded */
+    bool is_out; /* computed last, straight into out */
+    bool zero;   /* exactly 0 where dscore is */
+    int8_t sign; /* 1, -1: the value is sign * k + offset, as wrapping ints; 0: it is not known to be */
+    int8_t axis; /* LOAD: see fxa__tape_access; -1: none. Args are then the indices, and lo, hi, shift when bounded */
     int8_t axis_sign;
-    int32_t offset;   /* node of a lower level */
+    int32_t offset; /* node of a lower level */
     int32_t imm;
     int32_t arg[TAPE_ARGS];
     double f;
@@ -123,6 +123,7 @@ typedef struct fxa__tape_graph {
     fxa__tape_node *nodes;
     fxa__tape_root *roots;
     size_t n_nodes, n_roots, nodes_capacity, roots_capacity;
+    int32_t key; /* the input k; -1: not read */
     int32_t one; /* the float 1, for tape_peephole.c */
     bool failed; /* out of memory */
 } fxa__tape_graph;
@@ -141,7 +142,7 @@ static inline bool fxa__tape_is_row(int level, int operand_level) {
 void fxa__tape_peephole(fxa__tape_graph *g);
 bool fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape);
 
-/* ---- Run ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Run --------------------------------------------------------------------------------------------------------- */
 
 /* The head of scratch; filled by fxa__tape_batch. */
 typedef struct fxa__tape_state {
@@ -163,7 +164,8 @@ typedef struct fxa__tape_at {
     int64_t first, n;
 } fxa__tape_at;
 
-/* Elements into dst; returns where they are: dst, or with `may_alias` the tensor itself when it holds them as they must be. */
+/* Elements into dst; returns where they are: dst, or with `may_alias` the tensor itself when it holds them as they must
+ * be. */
 void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias);
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
 /* The same for any indices; see tape_gather.c. */

@@ -11,7 +11,8 @@ enum { GATHER_COLUMNS = 64 };
 #define GATHER_OUTSIDE INT64_MIN
 
 /* The index of columns first..first+n along an axis, into `index`. */
-static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, int axis, int64_t first, int64_t n, int32_t *index) {
+static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, int axis, int64_t first, int64_t n,
+                         int32_t *index) {
     const int32_t *at = r->at[access->index[axis]];
     bool row = access->rows >> axis & 1;
     for (int64_t i = 0; i < n; i++) index[i] = row ? at[first + i] : *at;
@@ -69,15 +70,19 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
     for (int64_t first = 0; first < r->n; first += GATHER_COLUMNS) {
         int64_t n = fxa__min_i64(GATHER_COLUMNS, r->n - first);
         gather_offsets(r, access, view, first, n, offset);
-        if (access->type != FXA_FLOAT) gather_i32(view, offset, n, (int32_t *)dst + first);
-        else if (r->run->tape->kernels->real_size == sizeof(float)) gather_f32(view, offset, n, (float *)dst + first);
-        else gather_f64(view, offset, n, (double *)dst + first);
+        if (access->type != FXA_FLOAT)
+            gather_i32(view, offset, n, (int32_t *)dst + first);
+        else if (r->run->tape->kernels->real_size == sizeof(float))
+            gather_f32(view, offset, n, (float *)dst + first);
+        else
+            gather_f64(view, offset, n, (double *)dst + first);
     }
 }
 
 /* Element i of a row of reals. */
 static double gather_real(const fxa__tape_at *r, const void *row, int64_t i) {
-    return r->run->tape->kernels->real_size == sizeof(float) ? (double)((const float *)row)[i] : ((const double *)row)[i];
+    return r->run->tape->kernels->real_size == sizeof(float) ? (double)((const float *)row)[i]
+                                                             : ((const double *)row)[i];
 }
 
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore) {

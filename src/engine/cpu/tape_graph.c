@@ -44,45 +44,59 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
     return fxa__tape_graph_add(g, &n);
 }
 
-/* ---- Levels, k plus something ------------------------------------------------------------------------------------------ */
+/* ---- Levels, k plus something ------------------------------------------------------------------------------------ */
 
 static uint8_t graph_input_level(int32_t input) {
     switch (input) {
     case FXA_INPUT_SCORE:
-    case FXA_INPUT_DSCORE: return TAPE_FULL;
+    case FXA_INPUT_DSCORE:
+        return TAPE_FULL;
     case FXA_INPUT_H:
-    case FXA_INPUT_Q: return TAPE_ROW;
-    case FXA_INPUT_K: return TAPE_COLUMN;
-    default: return TAPE_UNIFORM;
+    case FXA_INPUT_Q:
+        return TAPE_ROW;
+    case FXA_INPUT_K:
+        return TAPE_COLUMN;
+    default:
+        return TAPE_UNIFORM;
     }
 }
 
-static bool graph_is_zero(const fxa__tape_node *n) { return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && n->f == 0; }
+static bool graph_is_zero(const fxa__tape_node *n) {
+    return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && n->f == 0;
+}
 
 /* Zero where dscore is: mulz and what cannot lose it. */
 static bool graph_keeps_zero(const fxa__tape_graph *g, const fxa__tape_node *n) {
     const fxa__tape_node *x = g->nodes;
     if (n->type != FXA_FLOAT) return false;
     switch (n->op) {
-    case FXA_OP_CONST: return graph_is_zero(n);
-    case FXA_OP_INPUT: return n->imm == FXA_INPUT_DSCORE;
+    case FXA_OP_CONST:
+        return graph_is_zero(n);
+    case FXA_OP_INPUT:
+        return n->imm == FXA_INPUT_DSCORE;
     case FXA_OP_NEG:
     case FXA_OP_ABS:
     case FXA_OP_MULZ:
-    case FXA_OP_DIVZ: return x[n->arg[0]].zero;
+    case FXA_OP_DIVZ:
+        return x[n->arg[0]].zero;
     case FXA_OP_ADD:
-    case FXA_OP_SUB: return x[n->arg[0]].zero && x[n->arg[1]].zero;
-    case FXA_OP_SELECT: return x[n->arg[1]].zero && x[n->arg[2]].zero;
-    default: return false;
+    case FXA_OP_SUB:
+        return x[n->arg[0]].zero && x[n->arg[1]].zero;
+    case FXA_OP_SELECT:
+        return x[n->arg[1]].zero && x[n->arg[2]].zero;
+    default:
+        return false;
     }
 }
 
-/* An int is sign * k + offset when it is k itself, or one such plus, minus or taken from a value that k does not change. */
+/* An int is sign * k + offset when it is k itself, or one such plus, minus or taken from a value that k does not
+ * change. */
 static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
     fxa__tape_node n = g->nodes[i];
     int32_t zero = n.op == FXA_OP_INPUT && n.imm == FXA_INPUT_K ? graph_int(g, 0) : -1;
     if (g->failed || n.type != FXA_INT) return;
     if (zero >= 0) {
+        g->key = i;
         n.sign = 1;
         n.offset = zero;
     } else if (n.op == FXA_OP_NEG && g->nodes[n.arg[0]].sign) {
@@ -104,7 +118,9 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
     if (!g->failed) g->nodes[i] = n;
 }
 
-static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return g->nodes[node].level & TAPE_COLUMN; }
+static bool graph_is_row(const fxa__tape_graph *g, int32_t node) {
+    return g->nodes[node].level & TAPE_COLUMN;
+}
 
 /* An index as a line, bounds and a shift: clamp(line, lo, hi) + shift, each part but the line a node that k does not
  * change. */
@@ -141,7 +157,8 @@ static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
     }
 }
 
-/* Along an axis whose index is k plus something, perhaps bounded, while all others stay: the elements are evenly spaced. */
+/* Along an axis whose index is k plus something, perhaps bounded, while all others stay: the elements are evenly
+ * spaced. */
 static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
     int axis = -1, rank = load->n_args;
     load->axis = -1;
@@ -165,7 +182,7 @@ static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
     load->n_args = (uint8_t)(rank + 3);
 }
 
-/* ---- Import ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Import ------------------------------------------------------------------------------------------------------ */
 
 /* The node that stands for program node i: int() of an int or bool is what it is given. */
 static int32_t graph_same(const fxa_program *p, int32_t i) {
@@ -194,7 +211,7 @@ static void graph_import(fxa__tape_graph *g, int32_t i) {
     if (!g->failed) g->nodes[i] = load;
 }
 
-/* ---- Roots ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
 /* A comparison of k plus something with a value that k does not change leaves a range of columns. */
 static bool graph_add_range(fxa__tape_graph *g, const fxa__tape_node *n) {
@@ -247,7 +264,9 @@ static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
         const fxa__output *out = &g->program->outputs[i];
         int32_t value = graph_same(g->program, out->value);
         switch (out->kind) {
-        case FXA__OUT_SCORE: graph_add_root(g, out->kind, -1, value, -1); break;
+        case FXA__OUT_SCORE:
+            graph_add_root(g, out->kind, -1, value, -1);
+            break;
         case FXA__OUT_MASK:
             if (flags & FXA__TAPE_MASK) graph_add_mask(g, value);
             break;
@@ -261,7 +280,7 @@ static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
 }
 
 bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program *program, uint32_t flags) {
-    *g = (fxa__tape_graph){.host = host, .program = program};
+    *g = (fxa__tape_graph){.host = host, .program = program, .key = -1};
     size_t n = (size_t)program->n_nodes;
     if (!fxa__grow(host, &g->nodes, &g->nodes_capacity, n, sizeof *g->nodes)) return false;
     g->n_nodes = n;
@@ -275,7 +294,7 @@ void fxa__tape_graph_free(fxa__tape_graph *g) {
     fxa__free(g->host, g->roots, g->roots_capacity * sizeof *g->roots);
 }
 
-/* ---- Uses ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- Uses -------------------------------------------------------------------------------------------------------- */
 
 static void graph_need_args(fxa__tape_graph *g, const fxa__tape_node *n) {
     for (int k = 0; k < n->n_args; k++) g->nodes[n->arg[k]].needed = true;
@@ -286,7 +305,8 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* The program's nodes use appended ones, and those use nodes of the program below COLUMN, which use no appended ones. */
+/* The program's nodes use appended ones, and those use nodes of the program below COLUMN, which use no appended ones.
+ * */
 static void graph_need(fxa__tape_graph *g) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the graph to instructions: the needed nodes of each level in order, each with a register of its level. A register
- * is free again after its value's last reader, unless a later level or a root reads it. Roots come last, and write to the
- * caller's row.
+ * From the graph to instructions: the needed nodes of each level in order, each with a register of its level. A
+ * register is free again after its value's last reader, unless a later level or a root reads it. Roots come last, and
+ * write to the caller's row.
  */
 #include "tape_code.h"
 
@@ -12,7 +12,7 @@
 
 const fxa__tape_info fxa__tape_infos[FXA__TAPE_OPS] = {
 #define TAPE(ID, op, d, a, b, c, expression) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
-#define TAPE_OWN(ID, op, d, a, b, c) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
+#define TAPE_OWN(ID, op, d, a, b, c)         {#ID, op, #d[0], #a[0], #b[0], #c[0]},
 #include "tape_ops.def"
 #undef TAPE
 #undef TAPE_OWN
@@ -21,16 +21,16 @@ const fxa__tape_info fxa__tape_infos[FXA__TAPE_OPS] = {
 typedef struct lower_state {
     fxa__tape_graph *g;
     fxa__tape *tape;
-    int level;         /* that is being lowered */
+    int level; /* that is being lowered */
     int32_t *free_regs;
     size_t n_free, free_capacity;
-    int32_t *place_of; /* by node: its place in this level, -1: none yet */
+    int32_t *place_of;             /* by node: its place in this level, -1: none yet */
     int32_t external[TAPE_SPACES]; /* the same for the caller's rows */
-    int32_t minus_inf; /* node */
+    int32_t minus_inf;             /* node */
     bool failed;
 } lower_state;
 
-/* ---- Registers and places ---------------------------------------------------------------------------------------------- */
+/* ---- Registers and places ---------------------------------------------------------------------------------------- */
 
 static int32_t lower_take_reg(lower_state *l) {
     if (l->n_free) return l->free_regs[--l->n_free];
@@ -38,8 +38,10 @@ static int32_t lower_take_reg(lower_state *l) {
 }
 
 static void lower_give_reg(lower_state *l, int32_t reg) {
-    if (!fxa__grow(l->g->host, &l->free_regs, &l->free_capacity, l->n_free + 1, sizeof *l->free_regs)) l->failed = true;
-    else l->free_regs[l->n_free++] = reg;
+    if (!fxa__grow(l->g->host, &l->free_regs, &l->free_capacity, l->n_free + 1, sizeof *l->free_regs))
+        l->failed = true;
+    else
+        l->free_regs[l->n_free++] = reg;
 }
 
 static int32_t lower_add_place(lower_state *l, int space, bool real, int32_t reg) {
@@ -67,11 +69,13 @@ static int32_t lower_place(lower_state *l, int32_t node) {
 
 static void lower_add_ins(lower_state *l, fxa__tape_ins ins) {
     fxa__tape_level *level = &l->tape->level[l->level];
-    if (!fxa__grow(l->g->host, &level->ins, &level->ins_capacity, level->n_ins + 1, sizeof *level->ins)) l->failed = true;
-    else level->ins[level->n_ins++] = ins;
+    if (!fxa__grow(l->g->host, &level->ins, &level->ins_capacity, level->n_ins + 1, sizeof *level->ins))
+        l->failed = true;
+    else
+        level->ins[level->n_ins++] = ins;
 }
 
-/* ---- Operations ------------------------------------------------------------------------------------------------------------ */
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 static bool lower_is_row(const lower_state *l, int32_t node) {
     return fxa__tape_is_row(l->level, l->g->nodes[node].level);
@@ -95,14 +99,15 @@ static int32_t lower_find(uint32_t op, char d, const char *letters) {
 static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     bool real = l->g->nodes[node].type == FXA_FLOAT;
     int32_t place = lower_add_place(l, l->level, real, reg);
-    lower_add_ins(l, (fxa__tape_ins){.op = real ? FXA__TAPE_FILL_F : FXA__TAPE_FILL_I, .dst = place, .a = lower_place(l, node)});
+    lower_add_ins(
+        l, (fxa__tape_ins){.op = real ? FXA__TAPE_FILL_F : FXA__TAPE_FILL_I, .dst = place, .a = lower_place(l, node)});
     return place;
 }
 
 /* The opcode of a node, with its operands as they are or all of them rows. */
 static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool spread) {
     char letters[4] = "___";
-    for (int k = 0; k < n->n_args; k++) letters[k] = lower_letter(l, n->arg[k], spread);
+    for (int k = 0; k < n->n_args && k < 3; k++) letters[k] = lower_letter(l, n->arg[k], spread);
     return lower_find(n->op, n->type == FXA_FLOAT ? 'F' : 'I', letters);
 }
 
@@ -110,7 +115,9 @@ static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst
     int32_t place[3] = {0}, spare[3], n_spare = 0, code = lower_opcode(l, n, false);
     bool spread = code < 0;
     if (spread) code = lower_opcode(l, n, true);
-    for (int k = 0; k < n->n_args; k++) {
+    if (n->n_args == 4) /* added to: comes into the result's place first, where it often is already */
+        lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_COPY_F, .dst = dst, .a = lower_place(l, n->arg[3])});
+    for (int k = 0; k < n->n_args && k < 3; k++) {
         if (spread && !lower_is_row(l, n->arg[k])) {
             spare[n_spare] = lower_take_reg(l);
             place[k] = lower_spread(l, n->arg[k], spare[n_spare++]);
@@ -122,12 +129,13 @@ static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst
     while (n_spare > 0) lower_give_reg(l, spare[--n_spare]);
 }
 
-/* ---- Tensors ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
     fxa__tape *t = l->tape;
     int rank = l->g->program->tensors[n->imm].rank;
-    fxa__tape_access access = {.tensor = n->imm, .rank = (uint8_t)rank, .type = n->type, .axis = n->axis, .sign = n->axis_sign};
+    fxa__tape_access access = {
+        .tensor = n->imm, .rank = (uint8_t)rank, .type = n->type, .axis = n->axis, .sign = n->axis_sign};
     access.lo = n->n_args > rank ? lower_place(l, n->arg[rank]) : -1;
     access.hi = n->n_args > rank ? lower_place(l, n->arg[rank + 1]) : -1;
     access.shift = n->n_args > rank ? lower_place(l, n->arg[rank + 2]) : -1;
@@ -143,7 +151,7 @@ static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
     return (int32_t)t->n_accesses++;
 }
 
-/* ---- Nodes of a level ------------------------------------------------------------------------------------------------------- */
+/* ---- Nodes of a level -------------------------------------------------------------------------------------------- */
 
 static bool lower_is_leaf(const fxa__tape_node *n) {
     return n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT;
@@ -154,8 +162,10 @@ static void lower_leaf(lower_state *l, fxa__tape_node *n) {
     if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* the caller's */
     n->reg = l->tape->level[l->level].n_regs++; /* never one that a value had before: leaves are written first */
     fxa__tape_leaf leaf = {.op = n->op, .type = n->type, .level = n->level, .imm = n->imm, .reg = n->reg, .f = n->f};
-    if (!fxa__grow(l->g->host, &t->leaves, &t->leaves_capacity, t->n_leaves + 1, sizeof leaf)) l->failed = true;
-    else t->leaves[t->n_leaves++] = leaf;
+    if (!fxa__grow(l->g->host, &t->leaves, &t->leaves_capacity, t->n_leaves + 1, sizeof leaf))
+        l->failed = true;
+    else
+        t->leaves[t->n_leaves++] = leaf;
 }
 
 /* Registers whose last reader is node i. */
@@ -181,13 +191,15 @@ static void lower_node(lower_state *l, int32_t i) {
     if (in_place) lower_release(l, i);
     if (!n->is_out) n->reg = lower_take_reg(l);
     int32_t dst = n->is_out ? lower_external(l, TAPE_OUT) : lower_place(l, i);
-    if (access >= 0) lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_LOAD, .dst = dst, .aux = access});
-    else lower_operation(l, n, dst);
+    if (access >= 0)
+        lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_LOAD, .dst = dst, .aux = access});
+    else
+        lower_operation(l, n, dst);
     if (!in_place) lower_release(l, i);
 }
 
-/* A result that nothing else reads is computed last and straight into out: the caller's rows, which out may be, have been
- * read by all others then. */
+/* A result that nothing else reads is computed last and straight into out: the caller's rows, which out may be, have
+ * been read by all others then. */
 static void lower_find_out(fxa__tape_graph *g) {
     for (size_t r = 0; r < g->n_roots; r++) {
         const fxa__tape_root *root = &g->roots[r];
@@ -204,8 +216,10 @@ static void lower_find_last(fxa__tape_graph *g) {
         const fxa__tape_node *n = &g->nodes[i];
         for (int k = 0; n->needed && k < n->n_args; k++) {
             fxa__tape_node *x = &g->nodes[n->arg[k]];
-            if (x->level != n->level || n->is_out) x->last = TAPE_PINNED;
-            else if (x->last < (int32_t)i) x->last = (int32_t)i;
+            if (x->level != n->level || n->is_out)
+                x->last = TAPE_PINNED;
+            else if (x->last < (int32_t)i)
+                x->last = (int32_t)i;
         }
     }
     for (size_t r = 0; r < g->n_roots; r++) {
@@ -216,7 +230,7 @@ static void lower_find_last(fxa__tape_graph *g) {
     }
 }
 
-/* ---- Roots ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
 /* A row or one value into out; where it may not be 0 although dscore is, with a guard. */
 static void lower_write(lower_state *l, const fxa__tape_root *root) {
@@ -239,13 +253,16 @@ static void lower_write(lower_state *l, const fxa__tape_root *root) {
 
 static void lower_test(lower_state *l, int32_t node) {
     fxa__tape *t = l->tape;
-    if (!fxa__grow(l->g->host, &t->tests, &t->tests_capacity, t->n_tests + 1, sizeof *t->tests)) l->failed = true;
-    else t->tests[t->n_tests++] = lower_place(l, node);
+    if (!fxa__grow(l->g->host, &t->tests, &t->tests_capacity, t->n_tests + 1, sizeof *t->tests))
+        l->failed = true;
+    else
+        t->tests[t->n_tests++] = lower_place(l, node);
 }
 
 static void lower_range(lower_state *l, const fxa__tape_node *n) {
     fxa__tape *t = l->tape;
-    fxa__tape_range range = {.offset = lower_place(l, n->arg[0]), .bound = lower_place(l, n->arg[1]), .sign = n->axis_sign};
+    fxa__tape_range range = {
+        .offset = lower_place(l, n->arg[0]), .bound = lower_place(l, n->arg[1]), .sign = n->axis_sign};
     range.above = (uint8_t)(n->imm & 1);
     range.strict = (uint8_t)(n->imm >> 1 & 1);
     if (!fxa__grow(l->g->host, &t->ranges, &t->ranges_capacity, t->n_ranges + 1, sizeof range)) {
@@ -253,7 +270,8 @@ static void lower_range(lower_state *l, const fxa__tape_node *n) {
         return;
     }
     t->ranges[t->n_ranges] = range;
-    lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges++});
+    lower_add_ins(
+        l, (fxa__tape_ins){.op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges++});
 }
 
 /* A comparison and its effect on out in one. */
@@ -262,7 +280,9 @@ static void lower_compare(lower_state *l, const fxa__tape_node *n) {
     int32_t out = lower_external(l, TAPE_OUT);
     for (int k = 0; k < 2; k++) letters[k] = lower_letter(l, n->arg[k], false);
     int32_t code = lower_find(n->op, 'F', letters);
-    lower_add_ins(l, (fxa__tape_ins){.op = code, .dst = out, .a = lower_place(l, n->arg[0]), .b = lower_place(l, n->arg[1]), .c = out});
+    lower_add_ins(
+        l, (fxa__tape_ins){
+               .op = code, .dst = out, .a = lower_place(l, n->arg[0]), .b = lower_place(l, n->arg[1]), .c = out});
 }
 
 static void lower_mask(lower_state *l, const fxa__tape_root *root) {
@@ -274,12 +294,14 @@ static void lower_mask(lower_state *l, const fxa__tape_root *root) {
         lower_test(l, root->node);
     } else {
         int32_t out = lower_external(l, TAPE_OUT), inf = lower_place(l, l->minus_inf);
-        lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_SELECT_F_IFf, .dst = out, .a = lower_place(l, root->node), .b = out, .c = inf});
+        lower_add_ins(
+            l, (fxa__tape_ins){
+                   .op = FXA__TAPE_SELECT_F_IFf, .dst = out, .a = lower_place(l, root->node), .b = out, .c = inf});
     }
 }
 
 static void lower_grad(lower_state *l, const fxa__tape_root *root) {
-    bool row = lower_is_row(l, root->node), guard = !l->g->nodes[root->node].zero;
+    bool row = lower_is_row(l, root->node);
     fxa__tape_ins ins = {.op = FXA__TAPE_SUM, .a = lower_place(l, root->node), .aux = root->slot};
     ins.b = lower_external(l, TAPE_DSCORE);
     ins.c = row;
@@ -288,7 +310,6 @@ static void lower_grad(lower_state *l, const fxa__tape_root *root) {
         ins.aux = lower_add_access(l, &l->g->nodes[root->access]);
         if (l->failed) return;
         l->tape->accesses[ins.aux].value_row = row;
-        l->tape->accesses[ins.aux].guard = guard;
     }
     lower_add_ins(l, ins);
 }
@@ -304,7 +325,7 @@ static void lower_roots(lower_state *l) {
         if (g->roots[i].kind == FXA__OUT_MASK) lower_mask(l, &g->roots[i]);
 }
 
-/* ---- All levels ------------------------------------------------------------------------------------------------------------------- */
+/* ---- All levels -------------------------------------------------------------------------------------------------- */
 
 static void lower_level(lower_state *l, int level) {
     l->level = level;

@@ -19,6 +19,8 @@ enum {
     FXA__TAPE_SLOPE,    /* a == 0 ? 0 : a * (c - b * b) */
     FXA__TAPE_FLOAT_ADD, /* float(a + b), of ints */
     FXA__TAPE_FLOAT_SUB, /* float(a - b), of ints */
+    FXA__TAPE_LINE_UP,   /* the result's row + b * float(c + a), of ints a, c; the graph has that row as fourth */
+    FXA__TAPE_LINE_DOWN, /* the same with c - a */
     FXA__TAPE_MASK_EQ,  /* a == b ? c : -inf, of ints a, b */
     FXA__TAPE_MASK_NE,
     FXA__TAPE_MASK_LT,

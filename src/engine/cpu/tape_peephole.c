@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several nodes as one operation, for float tapes: a value that only one operation uses need not be stored. Products that
- * are added to round once instead of twice. What is left without users is dropped by the next count.
+ * Several nodes as one operation, for float tapes: a value that only one operation uses need not be stored. Products
+ * that are added to round once instead of twice. What is left without users is dropped by the next count.
  */
 #include "tape_code.h"
 
@@ -16,7 +16,8 @@ static bool peephole_is_one(const fxa__tape_graph *g, int level, int32_t node) {
 }
 
 /* a * b joined with c as one operation; the first factor is a row. */
-static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t op, const fxa__tape_node *product, int32_t c) {
+static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t op, const fxa__tape_node *product,
+                          int32_t c) {
     bool swap = peephole_is_one(g, n->level, product->arg[0]);
     n->op = (uint8_t)op;
     n->n_args = 3;
@@ -28,10 +29,14 @@ static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t 
 /* x * y + c, x * y - c, c - x * y */
 static void peephole_fma(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *a = peephole_inner(g, n, 0, FXA_OP_MUL), *b = peephole_inner(g, n, 1, FXA_OP_MUL);
-    if (n->op == FXA_OP_ADD && a) peephole_join(g, n, FXA__TAPE_FMA, a, n->arg[1]);
-    else if (n->op == FXA_OP_ADD && b) peephole_join(g, n, FXA__TAPE_FMA, b, n->arg[0]);
-    else if (n->op == FXA_OP_SUB && a) peephole_join(g, n, FXA__TAPE_FMS, a, n->arg[1]);
-    else if (n->op == FXA_OP_SUB && b) peephole_join(g, n, FXA__TAPE_FNMA, b, n->arg[0]);
+    if (n->op == FXA_OP_ADD && a)
+        peephole_join(g, n, FXA__TAPE_FMA, a, n->arg[1]);
+    else if (n->op == FXA_OP_ADD && b)
+        peephole_join(g, n, FXA__TAPE_FMA, b, n->arg[0]);
+    else if (n->op == FXA_OP_SUB && a)
+        peephole_join(g, n, FXA__TAPE_FMS, a, n->arg[1]);
+    else if (n->op == FXA_OP_SUB && b)
+        peephole_join(g, n, FXA__TAPE_FNMA, b, n->arg[0]);
 }
 
 /* tanh(x * y), tanh(x / y) with y one value, times one for the time being */
@@ -75,14 +80,39 @@ static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = fnma->arg[2];
 }
 
-/* float(a + b), float(a - b) of ints */
+/* float(a + b), float(a - b) of ints; where the sum is k plus something, of just these two */
 static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *x = &g->nodes[n->arg[0]];
-    if (x->type != FXA_INT || x->level != n->level || x->uses != 1 || (x->op != FXA_OP_ADD && x->op != FXA_OP_SUB)) return;
-    n->op = x->op == FXA_OP_ADD ? FXA__TAPE_FLOAT_ADD : FXA__TAPE_FLOAT_SUB;
+    bool down = x->sign ? x->sign < 0 : x->op == FXA_OP_SUB;
+    if (x->op != FXA_OP_ADD && x->op != FXA_OP_SUB) return;
+    if (x->type != FXA_INT || x->level != n->level || (!x->sign && x->uses != 1)) return;
+    n->op = down ? FXA__TAPE_FLOAT_SUB : FXA__TAPE_FLOAT_ADD;
     n->n_args = 2;
-    n->arg[0] = x->arg[0];
-    n->arg[1] = x->arg[1];
+    n->arg[0] = x->sign ? x->offset : x->arg[0];
+    n->arg[1] = x->sign ? g->key : x->arg[1];
+}
+
+/* z + y * float(k plus something), z - y * ..., with y one value and z a row */
+static void peephole_line(fxa__tape_graph *g, int32_t i) {
+    const fxa__tape_node *n = &g->nodes[i];
+    bool minus = n->op == FXA__TAPE_FNMA;
+    if (n->op != FXA__TAPE_FMA && !minus) return;
+    const fxa__tape_node *up = peephole_inner(g, n, 0, FXA__TAPE_FLOAT_ADD),
+                         *down = peephole_inner(g, n, 0, FXA__TAPE_FLOAT_SUB);
+    const fxa__tape_node *line = up ? up : down;
+    if (!line || line->arg[1] != g->key || !peephole_is_one(g, n->level, line->arg[0])) return;
+    if (!peephole_is_one(g, n->level, n->arg[1]) || peephole_is_one(g, n->level, n->arg[2])) return;
+    int32_t args[4] = {g->key, n->arg[1], line->arg[0], n->arg[2]};
+    uint8_t op = up ? FXA__TAPE_LINE_UP : FXA__TAPE_LINE_DOWN;
+    if (minus) {
+        fxa__tape_node negated = {.op = FXA_OP_NEG, .type = FXA_FLOAT, .n_args = 1, .axis = -1, .arg = {args[1]}};
+        negated.level = g->nodes[args[1]].level;
+        args[1] = fxa__tape_graph_add(g, &negated);
+    }
+    if (g->failed) return;
+    g->nodes[i].op = op;
+    g->nodes[i].n_args = 4;
+    for (int k = 0; k < 4; k++) g->nodes[i].arg[k] = args[k];
 }
 
 /* A conjunct that compares ints, applied to the scores at once. */
@@ -91,11 +121,20 @@ static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
     fxa__tape_node n = g->nodes[root->node];
     if (n.level != TAPE_FULL || n.uses != 1 || n.n_args != 2 || g->nodes[n.arg[0]].type == FXA_FLOAT) return;
     switch (n.op) {
-    case FXA_OP_EQ: n.op = FXA__TAPE_MASK_EQ; break;
-    case FXA_OP_NE: n.op = FXA__TAPE_MASK_NE; break;
-    case FXA_OP_LT: n.op = FXA__TAPE_MASK_LT; break;
-    case FXA_OP_LE: n.op = FXA__TAPE_MASK_LE; break;
-    default: return;
+    case FXA_OP_EQ:
+        n.op = FXA__TAPE_MASK_EQ;
+        break;
+    case FXA_OP_NE:
+        n.op = FXA__TAPE_MASK_NE;
+        break;
+    case FXA_OP_LT:
+        n.op = FXA__TAPE_MASK_LT;
+        break;
+    case FXA_OP_LE:
+        n.op = FXA__TAPE_MASK_LE;
+        break;
+    default:
+        return;
     }
     root->node = -1;
     root->access = fxa__tape_graph_add(g, &n);
@@ -104,20 +143,34 @@ static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
 static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     switch (n->op) {
     case FXA_OP_ADD:
-    case FXA_OP_SUB: peephole_fma(g, n); break;
-    case FXA_OP_TANH: peephole_tanh(g, n); break;
-    case FXA_OP_MUL: peephole_scale_tanh(g, n); break;
-    case FXA_OP_MULZ: peephole_slope(g, n); break;
-    case FXA_OP_FLOAT: peephole_float(g, n); break;
-    default: break;
+    case FXA_OP_SUB:
+        peephole_fma(g, n);
+        break;
+    case FXA_OP_TANH:
+        peephole_tanh(g, n);
+        break;
+    case FXA_OP_MUL:
+        peephole_scale_tanh(g, n);
+        break;
+    case FXA_OP_MULZ:
+        peephole_slope(g, n);
+        break;
+    case FXA_OP_FLOAT:
+        peephole_float(g, n);
+        break;
+    default:
+        break;
     }
 }
 
 void fxa__tape_peephole(fxa__tape_graph *g) {
     fxa__tape_node one = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = 1};
     g->one = fxa__tape_graph_add(g, &one);
-    for (size_t i = 0; i < g->n_nodes && !g->failed; i++)
-        if (g->nodes[i].needed && g->nodes[i].type == FXA_FLOAT) peephole_node(g, &g->nodes[i]);
+    for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
+        if (!g->nodes[i].needed || g->nodes[i].type != FXA_FLOAT) continue;
+        peephole_node(g, &g->nodes[i]);
+        peephole_line(g, i);
+    }
     for (size_t i = 0; i < g->n_roots && !g->failed; i++) peephole_mask(g, &g->roots[i]);
     if (!g->failed) fxa__tape_graph_count(g);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tape at run time: memory laid out in the caller's scratch, then one level after the other. Rows are worked on in whole
- * steps; a caller's row that is none is copied to a spare row first, where a dscore past its end is 0, so that what lies there
- * adds nothing to sums.
+ * A tape at run time: memory laid out in the caller's scratch, then one level after the other. Rows are worked on in
+ * whole steps; a caller's row that is none is copied to a spare row first, where a dscore past its end is 0, so that
+ * what lies there adds nothing to sums.
  */
 #include "tape_code.h"
 
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Layout -------------------------------------------------------------------------------------------------------------- */
+/* ---- Layout ------------------------------------------------------------------------------------------------------ */
 
 static bool run_take(size_t *bytes, size_t count, size_t size, size_t *offset) {
     size_t part;
@@ -56,14 +56,17 @@ bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_colu
     return run_layout(tape, max_rows, max_columns, NULL, &s, bytes);
 }
 
-/* ---- Instructions ---------------------------------------------------------------------------------------------------------- */
+/* ---- Instructions ------------------------------------------------------------------------------------------------ */
 
-static int64_t run_steps(int64_t n) { return (n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP; }
+static int64_t run_steps(int64_t n) {
+    return (n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
+}
 
 static void run_sum(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape_run *run = r->run;
     int op = ins->c ? FXA__TAPE_SUM_FF : FXA__TAPE_SUM_Ff;
-    if (run->dparams) run->tape->kernels->tape[op](run_steps(r->n), &run->dparams[ins->aux], r->at[ins->b], r->at[ins->a], NULL);
+    if (run->dparams)
+        run->tape->kernels->tape[op](run_steps(r->n), &run->dparams[ins->aux], r->at[ins->b], r->at[ins->a], NULL);
 }
 
 /* The result of a FULL load is read by this row alone, so it may stay where it is. */
@@ -76,10 +79,17 @@ static void run_load(const fxa__tape_at *r, const fxa__tape_ins *ins) {
 static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape *t = r->run->tape;
     switch (ins->op) {
-    case FXA__TAPE_LOAD: run_load(r, ins); break;
-    case FXA__TAPE_RANGE: fxa__tape_apply_range(r, &t->ranges[ins->aux], r->at[ins->dst]); break;
-    case FXA__TAPE_SUM: run_sum(r, ins); break;
-    default: fxa__tape_access_add(r, &t->accesses[ins->aux], r->at[ins->a], r->at[ins->b]);
+    case FXA__TAPE_LOAD:
+        run_load(r, ins);
+        break;
+    case FXA__TAPE_RANGE:
+        fxa__tape_apply_range(r, &t->ranges[ins->aux], r->at[ins->dst]);
+        break;
+    case FXA__TAPE_SUM:
+        run_sum(r, ins);
+        break;
+    default:
+        fxa__tape_access_add(r, &t->accesses[ins->aux], r->at[ins->a], r->at[ins->b]);
     }
 }
 
@@ -88,12 +98,14 @@ static void run_instructions(const fxa__tape_at *r, const fxa__tape_level *level
     int64_t n = run_steps(r->n);
     for (size_t i = 0; i < level->n_ins; i++) {
         const fxa__tape_ins *ins = &level->ins[i];
-        if (ins->op < FXA__TAPE_OPS) table[ins->op](n, r->at[ins->dst], r->at[ins->a], r->at[ins->b], r->at[ins->c]);
-        else run_special(r, ins);
+        if (ins->op < FXA__TAPE_OPS)
+            table[ins->op](n, r->at[ins->dst], r->at[ins->a], r->at[ins->b], r->at[ins->c]);
+        else
+            run_special(r, ins);
     }
 }
 
-/* ---- Levels below FULL -------------------------------------------------------------------------------------------------------- */
+/* ---- Levels below FULL ------------------------------------------------------------------------------------------- */
 
 static void run_level(fxa__tape_run *run, int level, int64_t n) {
     fxa__tape_state *s = run->scratch;
@@ -116,9 +128,12 @@ static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *lea
     double f = leaf->op == FXA_OP_PARAM ? run->params[leaf->imm] : leaf->f;
     int32_t i = leaf->op == FXA_OP_PARAM ? fxa__toint(f) : leaf->op == FXA_OP_INPUT ? coord[leaf->imm] : leaf->imm;
     for (int k = 0; k < FXA__TAPE_STEP; k++) {
-        if (leaf->type != FXA_FLOAT) ((int32_t *)reg)[k] = i;
-        else if (run->tape->kernels->real_size == sizeof(float)) ((float *)reg)[k] = (float)f;
-        else ((double *)reg)[k] = f;
+        if (leaf->type != FXA_FLOAT)
+            ((int32_t *)reg)[k] = i;
+        else if (run->tape->kernels->real_size == sizeof(float))
+            ((float *)reg)[k] = (float)f;
+        else
+            ((double *)reg)[k] = f;
     }
 }
 
@@ -130,7 +145,8 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
     run_layout(t, run->max_rows, run->max_columns, run->scratch, s, &bytes);
     for (size_t i = 0; i < t->level[TAPE_FULL].n_places; i++) {
         const fxa__tape_place *p = &t->level[TAPE_FULL].places[i];
-        s->fixed[i] = p->space < TAPE_LEVELS ? (uintptr_t)s->base[p->space] + (uintptr_t)p->reg * s->pitch[p->space] : 0;
+        s->fixed[i] =
+            p->space < TAPE_LEVELS ? (uintptr_t)s->base[p->space] + (uintptr_t)p->reg * s->pitch[p->space] : 0;
     }
     for (size_t i = 0; i < t->n_leaves; i++)
         if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
@@ -141,7 +157,8 @@ void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32
     const fxa__tape *t = run->tape;
     for (size_t i = 0; i < t->n_leaves; i++)
         if (t->leaves[i].level == TAPE_ROW)
-            memcpy(run_reg(run->scratch, &t->leaves[i]), t->leaves[i].imm == FXA_INPUT_H ? h : q, (size_t)n * sizeof *h);
+            memcpy(run_reg(run->scratch, &t->leaves[i]), t->leaves[i].imm == FXA_INPUT_H ? h : q,
+                   (size_t)n * sizeof *h);
     run_level(run, TAPE_ROW, n);
 }
 
@@ -164,12 +181,14 @@ void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k) {
     run_level(run, TAPE_COLUMN, n);
 }
 
-/* ---- Rows of scores -------------------------------------------------------------------------------------------------------------- */
+/* ---- Rows of scores ---------------------------------------------------------------------------------------------- */
 
 static void run_fill(void *out, size_t real_size, int64_t n, double x) {
     for (int64_t i = 0; i < n; i++) {
-        if (real_size == sizeof(float)) ((float *)out)[i] = (float)x;
-        else ((double *)out)[i] = x;
+        if (real_size == sizeof(float))
+            ((float *)out)[i] = (float)x;
+        else
+            ((double *)out)[i] = x;
     }
 }
 
