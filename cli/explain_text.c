@@ -33,7 +33,8 @@ static void explain_program(cli_buf *out, const char *title, const char *text, c
     char hash[33];
     program_hash_text(program, hash);
     buf_printf(out, "\n%s   hash %s, %zu nodes\n", title, hash, fxa_program_node_count(program));
-    buf_indented(out, 2, *text ? text : "# nothing: the identity");
+    if (*text) buf_indented(out, 2, text);
+    if (!strchr(text, '=')) buf_indented(out, 2, "# nothing changes: the identity"); /* declarations at the most */
 }
 
 static void explain_sources(cli_buf *out, const cli_sources *s) {

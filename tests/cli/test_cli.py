@@ -340,6 +340,11 @@ class Explain(Cli):
         ]:
             self.assertIn(part, out)
 
+    def test_what_changes_nothing_is_said(self):
+        self.assertEqual(self.run_cli("explain", "--score", "score").count("# nothing changes: the identity"), 2)
+        out = self.run_cli("explain", "--score", "score - n * k", "--param", "n:int=2")
+        self.assertIn("param n : int\n  # nothing changes: the identity\n", out.split("derivative")[1])
+
     def test_json(self):
         e = self.run_json(
             "explain",
