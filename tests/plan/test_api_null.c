@@ -220,6 +220,8 @@ TEST(plans) {
     NULL_STATUS(fxa_merge(NULL, &err));
 
     T_CHECK(!fxa_plan_engine(NULL));
+    T_STR(fxa_plan_detail(NULL), "");
+    T_INT(fxa_context_threads(NULL), 0);
     T_INT(fxa_plan_workspace(NULL), 0);
     T_INT(fxa_plan_is_deterministic(NULL), 0);
     uint8_t key[16], zero[16] = {0};
