@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- A problem of dense f32 or f64 tensors [B,H,S,D] with random data --------------------------------------------- */
+/* ---- A problem of dense f32 or f64 tensors [B,H,S,D] with random data ------------------------------------------ */
 
 typedef struct fwd {
     fxa_problem p;
@@ -21,16 +21,24 @@ typedef struct fwd {
     void *o[2], *lse[2], *max[2]; /* of two runs */
 } fwd;
 
-static size_t fwd_real(const fwd *f) { return f->p.q.dtype == FXA_F64 ? sizeof(double) : sizeof(float); }
-static int64_t fwd_rows(const fwd *f) { return f->p.b * f->p.hq * f->p.sq; }
-static int64_t fwd_keys(const fwd *f) { return f->p.b * (f->p.hkv ? f->p.hkv : f->p.hq) * f->p.sk; }
+static size_t fwd_real(const fwd *f) {
+    return f->p.q.dtype == FXA_F64 ? sizeof(double) : sizeof(float);
+}
+static int64_t fwd_rows(const fwd *f) {
+    return f->p.b * f->p.hq * f->p.sq;
+}
+static int64_t fwd_keys(const fwd *f) {
+    return f->p.b * (f->p.hkv ? f->p.hkv : f->p.hq) * f->p.sk;
+}
 
 static double fwd_get(const fwd *f, const void *x, int64_t i) {
     return f->p.q.dtype == FXA_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 static void fwd_set(const fwd *f, void *x, int64_t i, double value) {
-    if (f->p.q.dtype == FXA_F64) ((double *)x)[i] = value;
-    else ((float *)x)[i] = (float)value;
+    if (f->p.q.dtype == FXA_F64)
+        ((double *)x)[i] = value;
+    else
+        ((float *)x)[i] = (float)value;
 }
 
 static void *fwd_random(const fwd *f, int64_t n, t_rng *rng) {
@@ -172,10 +180,18 @@ static void fwd_each_set(void (*fn)(const char *isa)) {
     unsetenv("FXA_CPU");
 }
 
-static void fwd_sets_f32(const char *isa) { fwd_against_ref(FXA_F32, isa); }
-static void fwd_sets_f64(const char *isa) { fwd_against_ref(FXA_F64, isa); }
-TEST(every_set_agrees_with_the_reference_in_f32) { fwd_each_set(fwd_sets_f32); }
-TEST(every_set_agrees_with_the_reference_in_f64) { fwd_each_set(fwd_sets_f64); }
+static void fwd_sets_f32(const char *isa) {
+    fwd_against_ref(FXA_F32, isa);
+}
+static void fwd_sets_f64(const char *isa) {
+    fwd_against_ref(FXA_F64, isa);
+}
+TEST(every_set_agrees_with_the_reference_in_f32) {
+    fwd_each_set(fwd_sets_f32);
+}
+TEST(every_set_agrees_with_the_reference_in_f64) {
+    fwd_each_set(fwd_sets_f64);
+}
 
 TEST(a_set_that_is_none_is_refused_by_name) {
     fxa_context *ctx = NULL;
@@ -291,8 +307,8 @@ TEST(nan_and_infinity_stay_where_they_belong) {
     for (int64_t sq = 6; sq <= 126; sq += 120) {
         fwd f = fwd_make("mask = k != 17 && (k != 18 || q % 4 == 1)", 1, 2, 2, sq, 300, 8, 0);
         fwd_fill(&f, 4);
-        fwd_set(&f, f.q, 3 * 8 + 2, NAN);       /* row 3 */
-        fwd_set(&f, f.k, 17 * 8 + 1, NAN);      /* a key that no row attends to */
+        fwd_set(&f, f.q, 3 * 8 + 2, NAN);  /* row 3 */
+        fwd_set(&f, f.k, 17 * 8 + 1, NAN); /* a key that no row attends to */
         fwd_set(&f, f.v, 17 * 8 + 1, INFINITY);
         fwd_set(&f, f.v, 18 * 8 + 4, INFINITY); /* one that some rows do */
         fwd_special(&f, "NaN in Q, masked keys");
@@ -334,8 +350,12 @@ static void fwd_run_guarded(fxa_dtype dtype, int64_t sq, int64_t sk, int64_t d, 
     T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_plan_create(ctx, &f.p, &plan, &err));
     size_t workspace = fxa_plan_workspace(plan), rows = (size_t)(2 * sq) * row;
-    fwd_guarded g[7] = {fwd_guard(nq * e, at_end, e), fwd_guard(nk * e, at_end, e), fwd_guard(nk * e, at_end, e),
-                        fwd_guard(nq * e, at_end, e), fwd_guard(rows, at_end, row), fwd_guard(rows, at_end, row),
+    fwd_guarded g[7] = {fwd_guard(nq * e, at_end, e),
+                        fwd_guard(nk * e, at_end, e),
+                        fwd_guard(nk * e, at_end, e),
+                        fwd_guard(nq * e, at_end, e),
+                        fwd_guard(rows, at_end, row),
+                        fwd_guard(rows, at_end, row),
                         fwd_guard(workspace, at_end, FXA_WORKSPACE_ALIGN)};
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < 6; i++) args.slot[FXA_SLOT_Q + i] = g[i].data;
@@ -354,6 +374,8 @@ static void fwd_guards(const char *isa) {
             for (int at_end = 0; at_end < 2; at_end++)
                 fwd_run_guarded((fxa_dtype)dtype, shape[i][0], shape[i][1], shape[i][2], at_end);
 }
-TEST(nothing_outside_the_buffers_is_touched) { fwd_each_set(fwd_guards); }
+TEST(nothing_outside_the_buffers_is_touched) {
+    fwd_each_set(fwd_guards);
+}
 
 T_MAIN

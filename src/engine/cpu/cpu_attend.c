@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One item by packed panels. The keys of the item go by in blocks; what the mask leaves of none of its rows is not even
- * loaded. A block is packed once for all rows: K^T in panels of keys, V in panels of features. Then a few rows at a time
- * go the whole way, Q K^T -> softmax -> P V, while their scores stay in the first-level cache:
+ * loaded. A block is packed once for all rows: K^T in panels of keys, V in panels of features. Then a few rows at a
+ * time go the whole way, Q K^T -> softmax -> P V, while their scores stay in the first-level cache:
  *
  *     t = Q K^T [rows, columns]    only the panels that the mask leaves of these rows
  *     o = beta o + t V             the product summed apart first, so that errors do not grow with the length
@@ -28,12 +28,18 @@ static void attend_pack_k(fxa__cpu_item *it, int64_t key, int64_t n) {
     }
 }
 
-/* V of the block; false when it holds a number that is not finite. Then it is left as rows, not panels. */
-static bool attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
-    int64_t dv = it->g.p->p.dv, ldv = it->run->blocks.ldv;
-    if (!fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv)) return false;
-    it->kernels->pack_n(it->s.v_panels, it->s.x, ldv, n, dv);
-    return true;
+/* V of the block. Infinities and NaN make the item dirty: it is then left as rows, not panels. Rows of real are packed
+ * straight from storage without a look at them: the outputs will tell. */
+static void attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
+    const fxa_problem *p = &it->g.p->p;
+    int64_t ldv = it->run->blocks.ldv;
+    if (!it->dirty && fxa__cpu_keys_are_real(&it->g, FXA_SLOT_V)) {
+        const void *v = fxa__cpu_key_place(&it->g, FXA_SLOT_V, key).data;
+        it->kernels->pack_n(it->s.v_panels, v, p->v.stride[2], n, p->dv);
+    } else if (!fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv))
+        it->dirty = true;
+    else if (!it->dirty)
+        it->kernels->pack_n(it->s.v_panels, it->s.x, ldv, n, p->dv);
 }
 
 /* o = beta o + t V where a number may be infinite or NaN: weights of 0 and outputs of weight 0 count for nothing. */
@@ -45,10 +51,12 @@ static void attend_careful(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64
     for (int64_t i = 0; i < n_rows; i++) {
         void *o = fxa__real_at(it, it->s.o, (row + i) * blocks->ldo);
         double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
-        if (beta == 0) memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
-        else if (beta != 1) kernels->row_scale(o, dv, beta);
-        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, column * blocks->ldv), dtype,
-                      blocks->ldv, n, dv);
+        if (beta == 0)
+            memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
+        else if (beta != 1)
+            kernels->row_scale(o, dv, beta);
+        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, column * blocks->ldv),
+                      dtype, blocks->ldv, n, dv);
     }
 }
 
@@ -65,7 +73,8 @@ static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool mas
     for (int64_t i = 0; factor != 1 && i < n_rows; i++)
         kernels->row_scale(fxa__real_at(it, it->s.t, i * blocks->ldt), columns, factor);
     fxa__cpu_softmax(it, masked, row, n_rows, column, columns);
-    if (it->dirty) attend_careful(it, row, n_rows, column, columns);
+    if (it->dirty)
+        attend_careful(it, row, n_rows, column, columns);
     else
         kernels->gemm(n_rows, p->dv, columns, it->s.t, blocks->ldt, 1,
                       fxa__real_at(it, it->s.v_panels, column * kernels->panel_row), n * nr,
@@ -78,23 +87,49 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
     bool ready[2] = {false, false};
     if (all == FXA_TILE_EMPTY) return;
     attend_pack_k(it, key, n);
-    if (!attend_pack_v(it, key, n)) it->dirty = true;
+    attend_pack_v(it, key, n);
     for (int64_t row = 0; row < it->n; row += step) {
         int64_t rows = fxa__min_i64(step, it->n - row);
         fxa_tile tile = all;
         if (all == FXA_TILE_MIXED) tile = fxa__cpu_columns(&it->g, it->first + row, rows, key, n, &begin, &end);
         if (tile == FXA_TILE_EMPTY) continue;
         bool masked = tile == FXA_TILE_MIXED;
-        if (!ready[masked]) fxa__cpu_softmax_keys(it, masked, key, n);
-        ready[masked] = true;
+        it->whole_begin = it->whole_end = 0;
+        if (masked) fxa__cpu_whole_columns(&it->g, it->first + row, rows, key, n, &it->whole_begin, &it->whole_end);
+        for (int i = 0; i < 2; i++) { /* rows with whole columns use both tapes */
+            bool used = i == masked || it->whole_begin < it->whole_end;
+            if (used && !ready[i]) fxa__cpu_softmax_keys(it, i, key, n);
+            ready[i] = ready[i] || used;
+        }
         attend_rows(it, row, rows, masked, n, begin, end);
     }
+}
+
+static void attend_keys(fxa__cpu_item *it) {
+    int64_t step = it->run->blocks.keys;
+    for (int64_t key = it->key; key < it->key_end; key += step)
+        attend_block(it, key, fxa__min_i64(step, it->key_end - key));
+}
+
+/* False when a row whose scores are in order has an output that is not finite: V is to blame. */
+static bool attend_is_finite(const fxa__cpu_item *it) {
+    int64_t ldo = it->run->blocks.ldo;
+    uint32_t dtype = it->kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
+    for (int64_t i = 0; i < it->n; i++) {
+        bool in_order = !it->s.nan[i] && it->s.m[i] < INFINITY;
+        if (in_order && !it->kernels->load(it->s.x, fxa__real_at(it, it->s.o, i * ldo), dtype, 1, it->g.p->p.dv))
+            return false;
+    }
+    return true;
 }
 
 void fxa__cpu_attend(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
-    for (int64_t key = it->key; key < it->key_end; key += blocks->keys)
-        attend_block(it, key, fxa__min_i64(blocks->keys, it->key_end - key));
+    attend_keys(it);
+    if (it->dirty || attend_is_finite(it)) return;
+    fxa__cpu_item_clear(it);
+    it->dirty = true;
+    attend_keys(it);
 }

@@ -40,12 +40,23 @@ static bool band_read(const fxa_program *p, int32_t node, int depth, band_form *
     for (int i = 0; i < n->n_args && i < 2; i++)
         if (!band_read(p, n->arg[i], depth + 1, i == 0 ? &a : &b)) return false;
     switch (n->op) {
-    case FXA_OP_CONST: a.c = n->imm; break;
-    case FXA_OP_INPUT: a.coef[n->imm] = 1; break;
-    case FXA_OP_ADD: a = band_sum(&a, &b, 1); break;
-    case FXA_OP_SUB: a = band_sum(&a, &b, -1); break;
-    case FXA_OP_NEG: a = band_sum(&b, &a, -1); break; /* b is 0 */
-    default: return false;
+    case FXA_OP_CONST:
+        a.c = n->imm;
+        break;
+    case FXA_OP_INPUT:
+        a.coef[n->imm] = 1;
+        break;
+    case FXA_OP_ADD:
+        a = band_sum(&a, &b, 1);
+        break;
+    case FXA_OP_SUB:
+        a = band_sum(&a, &b, -1);
+        break;
+    case FXA_OP_NEG:
+        a = band_sum(&b, &a, -1);
+        break; /* b is 0 */
+    default:
+        return false;
     }
     *out = a;
     return band_fits(out);
@@ -77,8 +88,10 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
     for (int32_t i = mask; i >= 0; i--) {
         const fxa__node *n = &program->nodes[i];
         if (!conjunct[i]) continue;
-        if (n->op == FXA_OP_AND) conjunct[n->arg[0]] = conjunct[n->arg[1]] = true;
-        else if ((n->op != FXA_OP_CONST || n->imm == 0) && !band_compare(program, n, out)) out->exact = false;
+        if (n->op == FXA_OP_AND)
+            conjunct[n->arg[0]] = conjunct[n->arg[1]] = true;
+        else if ((n->op != FXA_OP_CONST || n->imm == 0) && !band_compare(program, n, out))
+            out->exact = false;
     }
     fxa__free(host, conjunct, size);
     return true;

@@ -25,7 +25,7 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
-    fxa__tape *score;      /* the program without its mask: for tiles where the mask is true everywhere; NULL: identity */
+    fxa__tape *score;      /* the program without its mask, for where that is true; NULL: identity */
     fxa__tape *masked;     /* the program with its mask; NULL: identity and no mask */
     fxa__tape *derivative; /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
     fxa__tape *bprop;      /* backward: the user's own */
@@ -36,8 +36,8 @@ typedef struct fxa__cpu_code {
     char detail[64];       /* "avx512, 2 threads" */
 } fxa__cpu_code;
 
-/* Factors of Q before its product with K and of the scores after it, which make the scale together. Where products round
- * Q, only a scale that changes no digit of it, a power of two, comes before. */
+/* Factors of Q before its product with K and of the scores after it, which make the scale together. Where products
+ * round Q, only a scale that changes no digit of it, a power of two, comes before. */
 static inline double fxa__cpu_q_factor(const fxa__cpu_kernels *kernels, double scale) {
     int exponent;
     return !kernels->rounds || scale == 0 || fabs(frexp(scale, &exponent)) == 0.5 ? scale : 1;
@@ -65,7 +65,9 @@ void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv);
 void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind, fxa_tensor_range *ranges);
 
 /* Local head and position of stacked row r. */
-static inline int64_t fxa__cpu_row_head(const fxa__cpu_group *g, int64_t r) { return g->hkv * g->heads + r / g->seq.q_len; }
+static inline int64_t fxa__cpu_row_head(const fxa__cpu_group *g, int64_t r) {
+    return g->hkv * g->heads + r / g->seq.q_len;
+}
 static inline int64_t fxa__cpu_row_q(const fxa__cpu_group *g, int64_t r) { return r % g->seq.q_len; }
 
 /* Where one row of an operand lies: Q, O, DO, DQ, LSE, MAX_ROW, DLSE by stacked row, K, V, DK, DV by key. */
@@ -80,19 +82,25 @@ fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_
 /* Keys of a slot are rows of real, features dense, stride[2] elements apart: no loading needed. */
 bool fxa__cpu_keys_are_real(const fxa__cpu_group *g, fxa_slot slot);
 
-/* Rows first..first+n of a [.,.,.,D] operand (slot Q, O, DO) or keys of (K, V), as real [n,ld] times factor. False when an
- * element is not finite: then zeroes in the other factor must be skipped, not multiplied ("zero wins"). */
-bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x, int64_t ld);
+/* Rows first..first+n of a [.,.,.,D] operand (slot Q, O, DO) or keys of (K, V), as real [n,ld] times factor. False when
+ * an element is not finite: then zeroes in the other factor must be skipped, not multiplied ("zero wins"). */
+bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
+                        int64_t ld);
 bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
 /* Coordinates that programs see. */
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
 void fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k);
 
-/* What the mask leaves of rows first..first+n and keys key..key+m: its class, and the columns begin..end (relative to key)
- * outside of which no pair is attended. Cheap when the mask bounds q - k by constants, by range analysis otherwise. */
+/* What the mask leaves of rows first..first+n and keys key..key+m: its class, and the columns begin..end (relative to
+ * key) outside of which no pair is attended. Cheap when the mask bounds q - k by constants, by range analysis otherwise. */
 fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                           int64_t *end);
+
+/* Of the same rows and keys: columns begin..end that every row attends to, as far as that is known for nothing: the
+ * mask need not be asked there. */
+void fxa__cpu_whole_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
+                            int64_t *end);
 
 /* The passes. Workspace: exact bytes for one run, all workers together; false on overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One item of very few rows (decoding: one position, all query heads of a KV head). Each key is used by those rows only,
- * so packing would cost as much as the work: scores and outputs come straight from storage, whatever its dtype, a few
- * keys at a time, so that they are still in the first-level cache for the next row. Many chunks of keys share the work.
+ * One item of very few rows (decoding: one position, all query heads of a KV head). Each key is used by those rows
+ * only, so packing would cost as much as the work: scores and outputs come straight from storage, whatever its dtype, a
+ * few keys at a time, so that they are still in the first-level cache for the next row. Chunks of keys share the work.
  */
 #include "cpu_forward.h"
 

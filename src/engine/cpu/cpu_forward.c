@@ -2,8 +2,8 @@
  *
  * The forward pass: how the work is cut, how the workspace is laid out, and the run. See cpu_forward.h.
  *
- * Block sizes keep three things where they belong: the scores of a few rows in the first-level cache, the packed keys and
- * values of a block in the second, and the rows of a tile beside them.
+ * Block sizes keep things where they belong: the scores of a few rows in the first-level cache, the packed keys and
+ * values of a block in the second. The rows of a tile only pass by, so they may be many: a block is packed for them all.
  */
 #include "cpu_forward.h"
 
@@ -14,9 +14,9 @@
 enum {
     FORWARD_ROWS = 12,             /* about, of a row block */
     FORWARD_PANEL_BYTES = 1 << 17, /* of K^T, and as many of V */
-    FORWARD_TILE_BYTES = 3 << 16,  /* of Q, and as many of the output */
+    FORWARD_TILE_BYTES = 3 << 17,  /* of Q, and as many of the output */
     FORWARD_MAX_KEYS = 256,
-    FORWARD_MAX_TILE = 384,
+    FORWARD_MAX_TILE = 768,
     FORWARD_SMALL_FLOPS = 2000000, /* below: not worth waking a thread */
     /* Items that a batch entry should have at least, and the keys that make a chunk worth its while. */
     FORWARD_DECODE_ITEMS = 64,
@@ -27,8 +27,12 @@ enum {
 
 /* ---- The cut ----------------------------------------------------------------------------------------------------- */
 
-static int64_t forward_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__max_i64(lo, fxa__min_i64(x, hi)); }
+static int64_t forward_up(int64_t x, int64_t to) {
+    return (x + to - 1) / to * to;
+}
+static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) {
+    return fxa__max_i64(lo, fxa__min_i64(x, hi));
+}
 
 static fxa__cpu_blocks forward_blocks(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(p->d, p->dv), lanes = FXA__CPU_PAD / size;
@@ -60,8 +64,10 @@ fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, i
     const fxa_problem *p = &run->p->p;
     int64_t heads = p->hq / p->hkv, rows = heads * q_len;
     fxa__cpu_cut cut = {.decode = forward_decodes(p, rows)};
-    if (cut.decode) cut.tiles = rows > 0, cut.tile_rows = rows;
-    else forward_cut_rows(&run->blocks, heads, q_len, &cut);
+    if (cut.decode)
+        cut.tiles = rows > 0, cut.tile_rows = rows;
+    else
+        forward_cut_rows(&run->blocks, heads, q_len, &cut);
     int64_t wanted = (cut.decode ? FORWARD_DECODE_ITEMS : FORWARD_TILE_ITEMS) / (p->hkv * fxa__max_i64(cut.tiles, 1));
     int64_t least = cut.decode ? FORWARD_DECODE_KEYS : FORWARD_TILE_KEYS;
     cut.chunks = forward_clamp(wanted, 1, fxa__max_i64(1, k_len / least));
@@ -95,7 +101,8 @@ static void *forward_carve(forward_carver *c, int64_t rows, int64_t columns, siz
     int64_t n = 0;
     size_t size = 0, end = 0;
     c->ok = c->ok && fxa__mul_i64(rows, columns, &n) && fxa__mul_size((size_t)n, element, &size) &&
-            fxa__add_size(size, FXA__CPU_PAD - 1, &size) && fxa__add_size(c->used, size & ~(size_t)(FXA__CPU_PAD - 1), &end);
+            fxa__add_size(size, FXA__CPU_PAD - 1, &size) &&
+            fxa__add_size(c->used, size & ~(size_t)(FXA__CPU_PAD - 1), &end);
     if (!c->ok) return NULL;
     void *part = c->base ? c->base + c->used : NULL;
     c->used = end;
@@ -113,8 +120,8 @@ static void forward_carve_scratch(forward_carver *c, const fxa__cpu_forward_run 
     s->o = forward_carve(c, rows, b->ldo, real);
     s->k_panels = forward_carve(c, keys, p->d, real);
     s->v_panels = forward_carve(c, b->keys, forward_up(p->dv, kernels->nr), real);
-    s->x = forward_carve(c, 1, fxa__max_i64(fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d),
-                                            FXA__CPU_FEW_ROWS * b->ldo), real);
+    s->x = forward_carve(
+        c, 1, fxa__max_i64(fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), FXA__CPU_FEW_ROWS * b->ldo), real);
     s->t = forward_carve(c, FXA__CPU_MAX_ROWS, b->ldt, real);
     s->beta = forward_carve(c, FXA__CPU_MAX_ROWS, 1, real);
     s->m = forward_carve(c, rows, 1, sizeof(double));
@@ -197,7 +204,7 @@ static bool forward_select(fxa__cpu_item *it, int64_t i) {
     return it->n > 0;
 }
 
-static void forward_clear(fxa__cpu_item *it) {
+void fxa__cpu_item_clear(fxa__cpu_item *it) {
     for (int64_t i = 0; i < it->n; i++) {
         it->s.m[i] = -INFINITY;
         it->s.l[i] = 0;
@@ -217,10 +224,12 @@ static void forward_task(void *arg, int32_t worker) {
         forward_enter(&it, group);
         if (number == 0 && !(run->p->p.flags & FXA_VARLEN)) fxa__cpu_output_absent(&it);
         if (!forward_select(&it, number)) continue;
-        forward_clear(&it);
+        fxa__cpu_item_clear(&it);
         fxa__cpu_softmax_rows(&it);
-        if (it.cut.decode) fxa__cpu_decode(&it);
-        else fxa__cpu_attend(&it);
+        if (it.cut.decode)
+            fxa__cpu_decode(&it);
+        else
+            fxa__cpu_attend(&it);
         fxa__cpu_output(&it, group);
     }
     if (it.kernels->leave) it.kernels->leave();

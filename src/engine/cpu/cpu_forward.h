@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The forward pass, inside. Rows of a (b, KV head) are cut into tiles, and the keys into chunks where there are too few
- * tiles to go around; a work item is one tile and one chunk. It keeps, for each row, the running maximum m of its scores,
- * the sum l of exp(s - m), and the unnormalised output:
+ * tiles to go around; a work item is one tile and one chunk. It keeps, for each row, the running maximum m of its
+ * scores, the sum l of exp(s - m), and the unnormalised output:
  *
  *   cpu_forward.c   the cut into items, workspace, the run
- *   cpu_attend.c    an item by packed panels: Q K^T, softmax, P V for a few rows at a time, all in the first-level cache
+ *   cpu_attend.c    an item by packed panels: Q K^T, softmax, P V for a few rows at a time
  *   cpu_decode.c    an item of very few rows: straight from storage
  *   cpu_softmax.c   scores to weights: program, maximum, exp, sums, dropout
  *   cpu_output.c    a row's end: sink, 1 / l, LSE, merging, storing; joining the chunks of a row
@@ -23,16 +23,17 @@
 
 /* Sizes of blocks; functions of the problem and the kernels alone. */
 typedef struct fxa__cpu_blocks {
-    int64_t tile_rows;   /* at most, of an item */
-    int64_t rows;        /* that go through scores, softmax and P V together */
-    int64_t keys;        /* of a block: packed once for all rows of a tile */
+    int64_t tile_rows;          /* at most, of an item */
+    int64_t rows;               /* that go through scores, softmax and P V together */
+    int64_t keys;               /* of a block: packed once for all rows of a tile */
     int64_t ldq, ldo, ldt, ldv; /* in reals: of Q rows, of outputs, of scores, of V rows */
 } fxa__cpu_blocks;
 
 /* How one (b, KV head) is cut. */
 typedef struct fxa__cpu_cut {
-    int64_t tiles, tile_rows; /* tiles of that many rows; per head (tiles of the heads one after the other) or stacked */
-    int64_t per_head;         /* tiles of one head; 0: stacked */
+    int64_t tiles,
+        tile_rows;    /* tiles of that many rows; per head (tiles of the heads one after the other) or stacked */
+    int64_t per_head; /* tiles of one head; 0: stacked */
     int64_t chunks, chunk_keys;
     bool decode;
 } fxa__cpu_cut;
@@ -44,16 +45,16 @@ typedef struct fxa__cpu_partial {
 
 /* One worker's memory, all parts aligned to FXA__CPU_PAD. */
 typedef struct fxa__cpu_scratch {
-    void *q, *o;           /* [tile_rows,ldq], [tile_rows,ldo] */
+    void *q, *o; /* [tile_rows,ldq], [tile_rows,ldo] */
     void *k_panels, *v_panels;
-    void *x;               /* [keys,ldv] or [nr,d]: rows as loaded; decoding: [ldo] */
-    void *t;               /* [rows,ldt]: scores, then weights */
-    void *beta;            /* [FXA__CPU_MAX_ROWS]: what the outputs so far are multiplied with */
-    double *m, *l;         /* [tile_rows] */
-    uint8_t *nan;          /* [tile_rows]: a score was NaN */
-    int32_t *h, *qc, *kc;  /* coordinates of rows and keys */
-    double *row, *old;     /* [dv] */
-    void *tape[2];         /* of the program without and with its mask */
+    void *x;              /* [keys,ldv] or [nr,d]: rows as loaded; decoding: [ldo] */
+    void *t;              /* [rows,ldt]: scores, then weights */
+    void *beta;           /* [FXA__CPU_MAX_ROWS]: what the outputs so far are multiplied with */
+    double *m, *l;        /* [tile_rows] */
+    uint8_t *nan;         /* [tile_rows]: a score was NaN */
+    int32_t *h, *qc, *kc; /* coordinates of rows and keys */
+    double *row, *old;    /* [dv] */
+    void *tape[2];        /* of the program without and with its mask */
 } fxa__cpu_scratch;
 
 typedef struct fxa__cpu_forward_run {
@@ -62,10 +63,10 @@ typedef struct fxa__cpu_forward_run {
     const fxa__bind *bind;
     fxa__cpu_blocks blocks;
     int32_t workers;
-    int64_t items;         /* of a (b, KV head), at most */
-    int64_t slots;         /* partial rows of a (b, KV head), at most */
+    int64_t items; /* of a (b, KV head), at most */
+    int64_t slots; /* partial rows of a (b, KV head), at most */
     size_t scratch_bytes;
-    char *scratch;         /* workers * scratch_bytes */
+    char *scratch; /* workers * scratch_bytes */
     fxa_tensor_range *ranges;
     fxa__cpu_partial *partial; /* [B,Hkv,slots] */
     char *partial_o;           /* [B,Hkv,slots,ldo] */
@@ -83,25 +84,27 @@ typedef struct fxa__cpu_item {
     int64_t first, n;      /* rows of the group */
     int64_t key, key_end;  /* keys */
     int64_t chunk;
-    int32_t b;             /* coordinate */
-    bool dirty;            /* an output may hold a number that is not finite */
+    int32_t b;                      /* coordinate */
+    int64_t whole_begin, whole_end; /* of a block that needs the mask: columns that do not; none when they are equal */
+    bool dirty;                     /* an output may hold a number that is not finite */
 } fxa__cpu_item;
 
+void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet */
 fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
 
 /* cpu_softmax.c. Readies the item's tapes for its rows; for a block of keys, `masked` or not. */
 void fxa__cpu_softmax_rows(fxa__cpu_item *it);
 void fxa__cpu_softmax_keys(fxa__cpu_item *it, bool masked, int64_t key, int64_t n);
-/* Scores t [n_rows,ldt] of rows row.. of the item and columns column..column+n of the block become weights; m, l and beta
- * follow. */
+/* Scores t [n_rows,ldt] of rows row.. of the item and columns column..column+n of the block become weights; m, l and
+ * beta follow. */
 void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t n);
 
 /* The two ways to do an item: m, l, nan and o of its rows over its keys. */
 void fxa__cpu_attend(fxa__cpu_item *it);
 void fxa__cpu_decode(fxa__cpu_item *it);
 
-/* cpu_output.c. Stores the item's rows, or leaves them as partials; joins the partials of a (b, KV head); writes the rows
- * past the end of a padded sequence. */
+/* cpu_output.c. Stores the item's rows, or leaves them as partials; joins the partials of a (b, KV head); writes the
+ * rows past the end of a padded sequence. */
 void fxa__cpu_output(fxa__cpu_item *it, int64_t group);
 void fxa__cpu_join(fxa__cpu_item *it, int64_t group);
 void fxa__cpu_output_absent(fxa__cpu_item *it);
@@ -111,8 +114,10 @@ static inline double fxa__real_get(const void *x, size_t real_size, int64_t i) {
     return real_size == sizeof(float) ? (double)((const float *)x)[i] : ((const double *)x)[i];
 }
 static inline void fxa__real_set(void *x, size_t real_size, int64_t i, double value) {
-    if (real_size == sizeof(float)) ((float *)x)[i] = (float)value;
-    else ((double *)x)[i] = value;
+    if (real_size == sizeof(float))
+        ((float *)x)[i] = (float)value;
+    else
+        ((double *)x)[i] = value;
 }
 static inline void *fxa__real_at(const fxa__cpu_item *it, void *x, int64_t i) {
     return (char *)x + i * (int64_t)it->kernels->real_size;

@@ -21,7 +21,8 @@ typedef struct output_row {
 
 static double output_sink(const fxa__cpu_item *it, int64_t h) {
     const fxa_problem *p = &it->g.p->p;
-    if (p->flags & FXA_SINK) return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
+    if (p->flags & FXA_SINK)
+        return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
@@ -36,7 +37,9 @@ static double output_factor(const output_row *row, double sink, double *lse) {
     return weight / sum;
 }
 
-static void output_store_one(const fxa__cpu_place *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
+static void output_store_one(const fxa__cpu_place *to, double x) {
+    fxa__store_f64(to->data, to->dtype, 0, x);
+}
 
 /* FXA_ACC_OUT: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
 static void output_merge(const fxa__cpu_item *it, const fxa__cpu_place *to, const void *o, double factor, double *lse,
@@ -61,10 +64,13 @@ static void output_store(fxa__cpu_item *it, int64_t r, void *o, double factor, d
     const fxa_problem *p = &it->g.p->p;
     fxa__cpu_place to = fxa__cpu_row_place(&it->g, FXA_SLOT_O, r), lse_to = {0}, max_to;
     if (p->flags & (FXA_WANT_LSE | FXA_ACC_OUT)) lse_to = fxa__cpu_row_place(&it->g, FXA_SLOT_LSE, r);
-    if (p->flags & FXA_ACC_OUT) output_merge(it, &to, o, factor, &lse, &lse_to);
+    if (p->flags & FXA_ACC_OUT)
+        output_merge(it, &to, o, factor, &lse, &lse_to);
     else {
-        if (factor > 0) it->kernels->row_scale(o, to.n, factor);
-        else output_fill(it, o, to.n, factor); /* 0 or NaN */
+        if (factor > 0)
+            it->kernels->row_scale(o, to.n, factor);
+        else
+            output_fill(it, o, to.n, factor); /* 0 or NaN */
         it->kernels->store(to.data, to.dtype, to.stride, o, to.n, false);
     }
     if (lse_to.data) output_store_one(&lse_to, lse);

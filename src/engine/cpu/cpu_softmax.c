@@ -18,7 +18,9 @@ static const fxa__tape *softmax_tape(const fxa__cpu_code *code, bool masked) {
     return masked ? code->masked : code->score;
 }
 
-static bool softmax_drops(const fxa__cpu_item *it) { return (it->g.p->p.flags & FXA_DROPOUT) != 0; }
+static bool softmax_drops(const fxa__cpu_item *it) {
+    return (it->g.p->p.flags & FXA_DROPOUT) != 0;
+}
 
 void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
     const fxa__cpu_group *g = &it->g;
@@ -50,9 +52,20 @@ static bool softmax_has_nan(const fxa__cpu_item *it, const void *t, int64_t n) {
     return false;
 }
 
-/* The program, and the maximum of what it gives. */
+/* The program on columns from..to of the block; t is the row's column `column`. */
+static void softmax_program(fxa__cpu_item *it, bool masked, int64_t row, void *t, int64_t column, int64_t from,
+                            int64_t to) {
+    void *at = fxa__real_at(it, t, from - column);
+    if (it->tape[masked].tape && from < to) fxa__tape_row(&it->tape[masked], row, from, to - from, at, NULL, at);
+}
+
+/* The program, with its mask only where that is needed, and the maximum of what it gives. */
 static double softmax_scores(fxa__cpu_item *it, bool masked, int64_t row, void *t, int64_t column, int64_t n) {
-    if (it->tape[masked].tape) fxa__tape_row(&it->tape[masked], row, column, n, t, NULL, t);
+    int64_t end = column + n, whole = it->whole_end > it->whole_begin;
+    int64_t from = masked ? whole ? it->whole_begin : end : column, to = masked ? whole ? it->whole_end : end : end;
+    softmax_program(it, true, row, t, column, column, from);
+    softmax_program(it, false, row, t, column, from, to);
+    softmax_program(it, true, row, t, column, to, end);
     double max = it->kernels->row_max(t, n);
     if (max == INFINITY && softmax_has_nan(it, t, n)) it->s.nan[row] = 1;
     return max;
@@ -69,8 +82,7 @@ static void softmax_drop(const fxa__cpu_item *it, int64_t row, void *t, const in
             fxa__philox(counter, it->g.bind->seed, word);
         }
         bool kept = word[(uint32_t)k[i] & 3u] >= threshold;
-        fxa__real_set(t, it->kernels->real_size, i,
-                      kept ? fxa__real_get(t, it->kernels->real_size, i) * keep : 0);
+        fxa__real_set(t, it->kernels->real_size, i, kept ? fxa__real_get(t, it->kernels->real_size, i) * keep : 0);
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows and keys of a work item: where they lie, what they hold as real numbers, which coordinates the program sees of
- * them, and which columns the mask leaves. Everything that knows of layouts, dtypes, pages, packed sequences and maps is
- * here; the passes see matrices of real.
+ * them, and which columns the mask leaves. All that knows of layouts, dtypes, pages, packed sequences and maps is here;
+ * the passes see matrices of real.
  */
 #include "cpu_code.h"
 
@@ -121,7 +121,8 @@ static tile_range tile_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t
         }
         return r;
     }
-    int64_t base = map->base + (map->dynamic ? *(const int32_t *)g->bind->slot[FXA_SLOT_DYN_B + axis - FXA_INPUT_B] : 0);
+    const int32_t *dynamic = g->bind->slot[FXA_SLOT_DYN_B + axis - FXA_INPUT_B];
+    int64_t base = map->base + (map->dynamic ? *dynamic : 0);
     int64_t x = base + map->step * first, y = base + map->step * last;
     r.lo = fxa__min_i64(x, y);
     r.hi = fxa__max_i64(x, y);
@@ -145,30 +146,39 @@ void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__problem *p, const fxa__
 
 static bool tile_is_plain(int64_t lo, int64_t hi) { return lo >= 0 && hi < (int64_t)1 << 30; }
 
-/* Cuts *k to the columns that the band leaves to rows *q. True when the band says no more: it left the whole rectangle
- * (or nothing of it), or the mask is the band. */
-static bool tile_cut(const fxa__cpu_group *g, const tile_range *q, tile_range *k, fxa_tile *tile) {
+/* Whether the band may be used: keys one by one, and all numbers in the range that it is true for. */
+static bool tile_has_band(const fxa__cpu_group *g, const tile_range *q, const tile_range *k) {
+    return k->line && tile_is_plain(k->lo, k->hi) && tile_is_plain(q->lo, q->hi) &&
+           tile_is_plain(g->seq.q_len_seen, g->seq.q_len_seen) && tile_is_plain(g->seq.k_len_seen, g->seq.k_len_seen);
+}
+
+/* The key coordinates that the band leaves to some row of *q, or to every row. */
+static void tile_band(const fxa__cpu_group *g, const tile_range *q, bool every, int64_t *lo, int64_t *hi) {
     const fxa__cpu_band *band = &g->code->band;
-    int64_t shift[2] = {0, (int64_t)g->seq.k_len_seen - g->seq.q_len_seen}, base = k->lo - k->first;
-    bool whole = true;
-    if (!k->line || !tile_is_plain(k->lo, k->hi) || !tile_is_plain(q->lo, q->hi) ||
-        !tile_is_plain(g->seq.q_len_seen, g->seq.q_len_seen) || !tile_is_plain(g->seq.k_len_seen, g->seq.k_len_seen))
-        return false;
+    int64_t shift[2] = {0, (int64_t)g->seq.k_len_seen - g->seq.q_len_seen};
+    *lo = INT64_MIN;
+    *hi = INT64_MAX;
     for (int i = 0; i < 2; i++) {
-        int64_t lo = q->lo + shift[i], hi = q->hi + shift[i];
-        if (band->left[i] != INT64_MAX) {
-            whole = whole && k->lo >= hi - band->left[i];
-            k->first = fxa__max_i64(k->first, lo - band->left[i] - base);
-        }
-        if (band->right[i] != INT64_MAX) {
-            whole = whole && k->hi <= lo + band->right[i];
-            k->last = fxa__min_i64(k->last, hi + band->right[i] - base);
-        }
+        int64_t first = q->lo + shift[i], last = q->hi + shift[i];
+        if (band->left[i] != INT64_MAX) *lo = fxa__max_i64(*lo, (every ? last : first) - band->left[i]);
+        if (band->right[i] != INT64_MAX) *hi = fxa__min_i64(*hi, (every ? first : last) + band->right[i]);
     }
-    *tile = k->first > k->last ? FXA_TILE_EMPTY : whole ? FXA_TILE_FULL : FXA_TILE_MIXED;
-    k->lo = base + k->first;
-    k->hi = base + k->last;
-    return band->exact || *tile == FXA_TILE_EMPTY;
+}
+
+/* Cuts *k to the columns that the band leaves to rows *q. True when that is all there is to say: nothing is left, or
+ * the mask is the band. */
+static bool tile_cut(const fxa__cpu_group *g, const tile_range *q, tile_range *k, fxa_tile *tile) {
+    int64_t lo, hi, base = k->lo - k->first;
+    if (!tile_has_band(g, q, k)) return false;
+    tile_band(g, q, true, &lo, &hi);
+    bool whole = k->lo >= lo && k->hi <= hi;
+    tile_band(g, q, false, &lo, &hi);
+    k->lo = fxa__max_i64(k->lo, lo);
+    k->hi = fxa__min_i64(k->hi, hi);
+    k->first = k->lo - base;
+    k->last = k->hi - base;
+    *tile = k->lo > k->hi ? FXA_TILE_EMPTY : whole ? FXA_TILE_FULL : FXA_TILE_MIXED;
+    return g->code->band.exact || *tile == FXA_TILE_EMPTY;
 }
 
 static void tile_set(fxa_box *box, fxa_input input, int64_t lo, int64_t hi) {
@@ -189,6 +199,12 @@ static fxa_tile tile_classify(const fxa__cpu_group *g, const tile_range *h, cons
     return fxa_program_classify(g->p->program, &box, g->bind->params, g->ranges);
 }
 
+static tile_range tile_rows(const fxa__cpu_group *g, int64_t first, int64_t n) {
+    int64_t q_len = g->seq.q_len, last = first + n - 1;
+    bool one_head = first / q_len == last / q_len;
+    return tile_range_of(g, FXA_INPUT_Q, one_head ? first % q_len : 0, one_head ? last % q_len : q_len - 1);
+}
+
 fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                           int64_t *end) {
     fxa_tile tile = FXA_TILE_FULL;
@@ -196,13 +212,10 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
     *end = m;
     if (n <= 0 || m <= 0) return FXA_TILE_EMPTY;
     if (g->code->facts.flags & FXA_FACT_NO_MASK) return FXA_TILE_FULL;
-    int64_t last = first + n - 1, q_len = g->seq.q_len, head = first / q_len, head_last = last / q_len;
-    bool one_head = head == head_last;
-    tile_range q = tile_range_of(g, FXA_INPUT_Q, one_head ? first % q_len : 0, one_head ? last % q_len : q_len - 1);
-    tile_range k = tile_range_of(g, FXA_INPUT_K, key, key + m - 1);
+    tile_range q = tile_rows(g, first, n), k = tile_range_of(g, FXA_INPUT_K, key, key + m - 1);
     if (!tile_cut(g, &q, &k, &tile)) {
-        int64_t h = g->hkv * g->heads;
-        tile_range heads = tile_range_of(g, FXA_INPUT_H, h + head, h + head_last);
+        int64_t h = g->hkv * g->heads, q_len = g->seq.q_len;
+        tile_range heads = tile_range_of(g, FXA_INPUT_H, h + first / q_len, h + (first + n - 1) / q_len);
         tile = tile_classify(g, &heads, &q, &k);
         if (tile == FXA_TILE_FULL && (k.first > key || k.last < key + m - 1)) tile = FXA_TILE_MIXED;
     }
@@ -210,4 +223,18 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
     *begin = k.first - key;
     *end = k.last + 1 - key;
     return tile;
+}
+
+void fxa__cpu_whole_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
+                            int64_t *end) {
+    tile_range q = tile_rows(g, first, n), k = tile_range_of(g, FXA_INPUT_K, key, key + m - 1);
+    int64_t lo, hi;
+    *begin = *end = 0;
+    if (!g->code->band.exact || !tile_has_band(g, &q, &k)) return;
+    tile_band(g, &q, true, &lo, &hi);
+    lo = fxa__max_i64(lo, k.lo);
+    hi = fxa__min_i64(hi, k.hi);
+    if (lo > hi) return;
+    *begin = lo - k.lo;
+    *end = hi + 1 - k.lo;
 }
