@@ -108,6 +108,39 @@ TEST(panels_hold_pairs_and_zeroes) {
     }
 }
 
+TEST(panels_straight_from_storage_are_the_same) {
+    static uint16_t stored[130 * 140];
+    t_rng rng = {t_seed()};
+    for (int i = 0; i < 130 * 140; i++) {
+        stored[i] = fxa__f64_to_bf16(t_real(&rng, -2, 2));
+        k16_x[i] = (float)fxa__bf16_to_f64(stored[i]);
+    }
+    K16_EACH(k) {
+        for (int n = t_scaled(200); n > 0; n--) {
+            int64_t rows = t_int(&rng, 1, 130), d = t_int(&rng, 1, 135), ld = d + t_int(&rng, 0, 5);
+            k16_canaries(k16_panels);
+            k.pack_t_stored(k16_panels, stored, ld, rows, d);
+            k16_check_panels(&k, "pack_t_stored", k16_x, 1, ld, d, rows);
+            k16_canaries(k16_panels);
+            T_CHECK(k.pack_n_stored(k16_panels, stored, ld, rows, d));
+            k16_check_panels(&k, "pack_n_stored", k16_x, ld, 1, rows, d);
+            int64_t at = t_int(&rng, 0, rows - 1) * ld + t_int(&rng, 0, d - 1);
+            uint16_t kept = stored[at];
+            stored[at] = (uint16_t)(0x7f80 + t_int(&rng, 0, 1) * 0x8000 + t_int(&rng, 0, 1) * t_int(&rng, 1, 127));
+            T_CHECK(!k.pack_n_stored(k16_panels, stored, ld, rows, d)); /* inf or NaN */
+            stored[at] = 0xff7f;                                        /* the largest number */
+            T_CHECK(k.pack_n_stored(k16_panels, stored, ld, rows, d));
+            stored[at] = kept;
+            if (ld > d) { /* what lies between rows does not count */
+                kept = stored[d];
+                stored[d] = 0x7fc0;
+                T_CHECK(k.pack_n_stored(k16_panels, stored, ld, rows, d));
+                stored[d] = kept;
+            }
+        }
+    }
+}
+
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 typedef struct k16_case {

@@ -48,6 +48,10 @@ typedef struct fxa__cpu_kernels {
     void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
+    /* Sets that round: the same straight from rows of bf16 in storage. pack_n_stored: false when an element is not finite. */
+    void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+    bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+
     /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
      * i * rs + j * cs; B in panels of nr columns, `panel` reals apart; n is rounded up to a multiple of nr and C has room for that;
      * m is any (rows past m are not touched). */

@@ -13,12 +13,14 @@
 
 #include <string.h>
 
-/* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real already. */
+/* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real, or of bf16 if that is wanted. */
 static void attend_pack_k(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa_problem *p = &it->g.p->p;
-    if (fxa__cpu_keys_are_real(&it->g, FXA_SLOT_K)) {
-        kernels->pack_t(it->s.k_panels, fxa__cpu_key_place(&it->g, FXA_SLOT_K, key).data, p->k.stride[2], n, p->d);
+    bool stored = kernels->pack_t_stored && fxa__cpu_keys_are(&it->g, FXA_SLOT_K, FXA_BF16);
+    if (stored || fxa__cpu_keys_are(&it->g, FXA_SLOT_K, it->g.p->f64 ? FXA_F64 : FXA_F32)) {
+        const void *rows = fxa__cpu_key_place(&it->g, FXA_SLOT_K, key).data;
+        (stored ? kernels->pack_t_stored : kernels->pack_t)(it->s.k_panels, rows, p->k.stride[2], n, p->d);
         return;
     }
     for (int64_t i = 0; i < n; i += kernels->nr) { /* a panel at a time */
@@ -31,15 +33,19 @@ static void attend_pack_k(fxa__cpu_item *it, int64_t key, int64_t n) {
 /* V of the block. Infinities and NaN make the item dirty: it is then left as rows, not panels. Rows of real are packed
  * straight from storage without a look at them: the outputs will tell. */
 static void attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
+    const fxa__cpu_kernels *kernels = it->kernels;
     const fxa_problem *p = &it->g.p->p;
     int64_t ldv = it->run->blocks.ldv;
-    if (!it->dirty && fxa__cpu_keys_are_real(&it->g, FXA_SLOT_V)) {
-        const void *v = fxa__cpu_key_place(&it->g, FXA_SLOT_V, key).data;
-        it->kernels->pack_n(it->s.v_panels, v, p->v.stride[2], n, p->dv);
-    } else if (!fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv))
-        it->dirty = true;
-    else if (!it->dirty)
-        it->kernels->pack_n(it->s.v_panels, it->s.x, ldv, n, p->dv);
+    const void *v = fxa__cpu_key_place(&it->g, FXA_SLOT_V, key).data;
+    if (!it->dirty && fxa__cpu_keys_are(&it->g, FXA_SLOT_V, it->g.p->f64 ? FXA_F64 : FXA_F32)) {
+        kernels->pack_n(it->s.v_panels, v, p->v.stride[2], n, p->dv);
+        return;
+    }
+    if (!it->dirty && kernels->pack_n_stored && fxa__cpu_keys_are(&it->g, FXA_SLOT_V, FXA_BF16) &&
+        kernels->pack_n_stored(it->s.v_panels, v, p->v.stride[2], n, p->dv))
+        return;
+    if (!fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv)) it->dirty = true;
+    if (!it->dirty) kernels->pack_n(it->s.v_panels, it->s.x, ldv, n, p->dv);
 }
 
 /* o = beta o + t V where a number may be infinite or NaN: weights of 0 and outputs of weight 0 count for nothing. */

@@ -79,8 +79,8 @@ typedef struct fxa__cpu_place {
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k);
 
-/* Keys of a slot are rows of real, features dense, stride[2] elements apart: no loading needed. */
-bool fxa__cpu_keys_are_real(const fxa__cpu_group *g, fxa_slot slot);
+/* Keys of a slot are rows of `dtype`, features dense, stride[2] elements apart: what packs that needs no loading. */
+bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype);
 
 /* Rows first..first+n of a [.,.,.,D] operand (slot Q, O, DO) or keys of (K, V), as real [n,ld] times factor. False when
  * an element is not finite: then zeroes in the other factor must be skipped, not multiplied ("zero wins"). */

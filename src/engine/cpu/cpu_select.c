@@ -120,7 +120,7 @@ const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable) {
 }
 
 const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable) {
-    if (i >= SELECT_SETS - SELECT_PLAIN) return NULL;
+    if (i + SELECT_PLAIN >= SELECT_SETS) return NULL;
     fxa__cpu_features f = fxa__cpu_features_get();
     *usable = select_has(&f, SELECT_PLAIN + i);
     return &select_sets[SELECT_PLAIN + i].kernels[0];

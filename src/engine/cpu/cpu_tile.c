@@ -66,10 +66,10 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
     return finite;
 }
 
-bool fxa__cpu_keys_are_real(const fxa__cpu_group *g, fxa_slot slot) {
+bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
     int64_t d;
     const fxa_operand *t = tile_operand(&g->p->p, slot, &d);
-    return t->dtype == (g->p->f64 ? FXA_F64 : FXA_F32) && t->stride[3] == 1 && !(g->p->p.flags & FXA_PAGED);
+    return t->dtype == dtype && t->stride[3] == 1 && !(g->p->p.flags & FXA_PAGED);
 }
 
 bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {

@@ -29,6 +29,8 @@ const fxa__cpu_kernels fxa__cpu_avx512bf16[1] = {{
     .rounds = true,
     .pack_t = fxa__bf16_pack_t,
     .pack_n = fxa__bf16_pack_n,
+    .pack_t_stored = fxa__bf16_pack_t_stored,
+    .pack_n_stored = fxa__bf16_pack_n_stored,
     .gemm = fxa__bf16_gemm,
 }};
 
@@ -40,6 +42,8 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .rounds = true,
     .pack_t = fxa__bf16_pack_t,
     .pack_n = fxa__bf16_pack_n,
+    .pack_t_stored = fxa__bf16_pack_t_stored,
+    .pack_n_stored = fxa__bf16_pack_n_stored,
     .gemm = fxa__amx_gemm,
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,

@@ -68,12 +68,20 @@ BF16_INLINE void bf16_transpose(__m512i x[16]) {
 
 /* ---- Panels of B ------------------------------------------------------------------------------------------------------ */
 
+/* 32 numbers of a row, of which n are there, as 16 pairs: rounded, or as they are stored. */
+BF16_INLINE __m512i bf16_row(const void *x, int64_t at, int64_t n, const bool stored) {
+    if (!stored) return bf16_pairs((const float *)x + at, n);
+    const uint16_t *from = (const uint16_t *)x + at;
+    return n >= 32 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1u), from);
+}
+
 /* A panel half: 16 rows of x (those from `rows` on are 0), which become columns. */
-static void bf16_pack_columns(uint32_t *out, const float *x, int64_t ld, int64_t rows, int64_t d) {
+BF16_INLINE void bf16_pack_half(uint32_t *out, const void *x, int64_t at, int64_t ld, int64_t rows, int64_t d,
+                                const bool stored) {
     for (int64_t j = 0; j < d; j += 32) {
         __m512i y[16];
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) y[i] = i < rows ? bf16_pairs(x + i * ld + j, d - j) : _mm512_setzero_si512();
+        for (int i = 0; i < 16; i++) y[i] = i < rows ? bf16_row(x, at + i * ld + j, d - j, stored) : _mm512_setzero_si512();
         bf16_transpose(y);
         int64_t pairs = (d - j + 1) / 2;
 #pragma GCC unroll 16
@@ -82,31 +90,51 @@ static void bf16_pack_columns(uint32_t *out, const float *x, int64_t ld, int64_t
     }
 }
 
+BF16_INLINE void bf16_pack_t(uint32_t *panels, const void *x, int64_t ld, int64_t n, int64_t d, const bool stored) {
+    for (int64_t p = 0; p < n; p += BF16_NR)
+        for (int64_t half = 0; half < 2; half++)
+            bf16_pack_half(panels + p * d + 16 * half, x, (p + 16 * half) * ld, ld, n - p - 16 * half, d, stored);
+}
+
 void fxa__bf16_pack_t(void *panels, const void *x, int64_t ld, int64_t n, int64_t d) {
-    for (int64_t p = 0; p < n; p += BF16_NR) {
-        uint32_t *out = (uint32_t *)panels + p * d;
-        const float *rows = (const float *)x + p * ld;
-        bf16_pack_columns(out, rows, ld, n - p, d);
-        if (n - p > 16) bf16_pack_columns(out + 16, rows + 16 * ld, ld, n - p - 16, d);
-        else bf16_pack_columns(out + 16, rows, ld, 0, d);
-    }
+    bf16_pack_t(panels, x, ld, n, d, false);
+}
+void fxa__bf16_pack_t_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d) {
+    bf16_pack_t(panels, x, ld, n, d, true);
 }
 
 void fxa__bf16_pack_n(void *panels, const void *x, int64_t ld, int64_t n, int64_t d) {
-    for (int64_t p = 0; p < d; p += 16) {
-        uint32_t *out = (uint32_t *)panels + p / BF16_NR * BF16_NR * n + p % BF16_NR;
+    for (int64_t p = 0; p < d; p += BF16_NR) {
+        uint32_t *out = (uint32_t *)panels + p * n;
         const float *rows = (const float *)x + p;
-        __mmask16 columns = bf16_first(d - p);
+        __mmask16 low = bf16_first(d - p), high = bf16_first(d - p - 16);
         for (int64_t i = 0; i < n; i += 2, out += BF16_NR, rows += 2 * ld) {
-            __m512 even = _mm512_maskz_loadu_ps(columns, rows);
-            __m512 odd = i + 1 < n ? _mm512_maskz_loadu_ps(columns, rows + ld) : _mm512_setzero_ps();
-            _mm512_storeu_si512(out, bf16_zip(even, odd));
+            __mmask16 odd = i + 1 < n ? 0xffff : 0;
+            __m512 x0 = _mm512_maskz_loadu_ps(low, rows), y0 = _mm512_maskz_loadu_ps(low & odd, rows + ld);
+            __m512 x1 = _mm512_maskz_loadu_ps(high, rows + 16), y1 = _mm512_maskz_loadu_ps(high & odd, rows + ld + 16);
+            _mm512_storeu_si512(out, bf16_zip(x0, y0));
+            _mm512_storeu_si512(out + 16, bf16_zip(x1, y1));
         }
     }
-    if ((d - 1) % BF16_NR < 16) { /* the second half of the last panel */
-        uint32_t *out = (uint32_t *)panels + (d - 1) / BF16_NR * BF16_NR * n + 16;
-        for (int64_t i = 0; i < n; i += 2, out += BF16_NR) _mm512_storeu_si512(out, _mm512_setzero_si512());
+}
+
+bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d) {
+    const __m512i size = _mm512_set1_epi16(0x7fff), order = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10,
+        41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0), next = _mm512_set1_epi16(16);
+    __m512i largest = _mm512_setzero_si512();
+    for (int64_t p = 0; p < d; p += BF16_NR) {
+        uint32_t *out = (uint32_t *)panels + p * n;
+        const uint16_t *rows = (const uint16_t *)x + p;
+        __mmask32 columns = d - p >= 32 ? ~(__mmask32)0 : (__mmask32)((1u << (d - p)) - 1u);
+        for (int64_t i = 0; i < n; i += 2, out += BF16_NR, rows += 2 * ld) {
+            __m512i even = _mm512_maskz_loadu_epi16(columns, rows);
+            __m512i odd = _mm512_maskz_loadu_epi16(i + 1 < n ? columns : 0, rows + ld);
+            largest = _mm512_max_epu16(largest, _mm512_max_epu16(_mm512_and_si512(even, size), _mm512_and_si512(odd, size)));
+            _mm512_storeu_si512(out, _mm512_permutex2var_epi16(even, order, odd));
+            _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi16(even, _mm512_add_epi16(order, next), odd));
+        }
     }
+    return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7f80)) == 0;
 }
 
 /* ---- Blocks of A -------------------------------------------------------------------------------------------------------- */

@@ -26,6 +26,8 @@
 /* As the functions of fxa__cpu_kernels. */
 void fxa__bf16_pack_t(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 void fxa__bf16_pack_n(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+void fxa__bf16_pack_t_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                     void *c, int64_t ldc, const void *beta);
 void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
