@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every gradient of the whole against finite differences: L = sum dO * O + sum dLSE * LSE moves along a random
+ * Every gradient of the whole against finite differences, in f64, for every engine (R-97): L = sum dO * O + sum dLSE * LSE moves along a random
  * direction of one input at a time as the gradient says. Central differences in f64 with step h err by about h^2 times
  * the third derivative, plus 1e-16 |L| / h: with h = 1e-5 both are about 1e-10 for the magnitudes drawn here; 1e-7 is
  * allowed.
@@ -66,7 +66,7 @@ static void finite_check_params(attn_case *c) {
     }
 }
 
-static void finite_cases(uint32_t features, bool free_choice, int n) {
+static void finite_engine(const char *engine, uint32_t features, bool free_choice, const attn_shape *shape, int n) {
     fxa_error err;
     fxa_context *ctx = NULL;
     uint64_t rng = t_seed() ^ features;
@@ -74,9 +74,9 @@ static void finite_cases(uint32_t features, bool free_choice, int n) {
     for (int i = 0; i < n; i++) {
         attn_case c;
         uint32_t drawn = ATTN_PROGRAM | ATTN_SMOOTH | (free_choice ? features & (uint32_t)attn_next(&rng) : features);
-        bool ok = attn_case_draw(&c, ctx, "ref", drawn, &rng) && attn_case_run(&c, FXA_FORWARD);
+        bool ok = attn_case_draw_shape(&c, ctx, engine, drawn, shape, &rng) && attn_case_run(&c, FXA_FORWARD);
         ok = ok && attn_case_run(&c, FXA_BACKWARD);
-        if (!ok) T_FAIL("%s\n", c.why);
+        if (!ok) T_FAIL("%s: %s\n", engine, c.why);
         uint64_t seed = attn_next(&rng);
         if (ok) {
             finite_check(&c, "dQ", &c.t[FXA_SLOT_Q], &c.t[FXA_SLOT_DQ], seed);
@@ -93,12 +93,20 @@ static void finite_cases(uint32_t features, bool free_choice, int n) {
     fxa_context_destroy(ctx);
 }
 
-TEST(gradients_of_programs_params_and_tensors) { finite_cases(ATTN_DLSE, false, t_scaled(60)); }
-TEST(gradients_with_sinks_dropout_and_lse) { finite_cases(ATTN_SINK | ATTN_DROPOUT | ATTN_DLSE, false, t_scaled(60)); }
+static void finite_cases(uint32_t features, bool free_choice, const attn_shape *shape, int n) {
+    for (size_t e = 0; fxa_engine_name(e); e++) finite_engine(fxa_engine_name(e), features, free_choice, shape, n);
+}
+
+TEST(gradients_of_programs_params_and_tensors) { finite_cases(ATTN_DLSE, false, NULL, t_scaled(60)); }
+TEST(gradients_with_sinks_dropout_and_lse) { finite_cases(ATTN_SINK | ATTN_DROPOUT | ATTN_DLSE, false, NULL, t_scaled(60)); }
 TEST(gradients_with_everything) {
     const uint32_t geometry = ATTN_GQA | ATTN_DIMS | ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_MAPS | ATTN_LENGTHS;
     const uint32_t softmax = ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT | ATTN_READY | ATTN_DLSE;
-    finite_cases(geometry | softmax, true, t_scaled(250));
+    finite_cases(geometry | softmax, true, NULL, t_scaled(250));
+}
+TEST(gradients_of_many_rows_and_keys) { /* more than one block of an engine's */
+    const attn_shape shape = {.b = 1, .hq = 2, .hkv = 1, .sq = 37, .sk = 70, .d = 19, .dv = 9, .window = 20};
+    finite_cases(ATTN_GQA | ATTN_DIMS | ATTN_DLSE | ATTN_READY | ATTN_SINK, true, &shape, t_scaled(25));
 }
 
 T_MAIN
