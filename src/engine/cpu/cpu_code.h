@@ -93,7 +93,8 @@ void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
 void fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k);
 
 /* What the mask leaves of rows first..first+n and keys key..key+m: its class, and the columns begin..end (relative to
- * key) outside of which no pair is attended. Cheap when the mask bounds q - k by constants, by range analysis otherwise. */
+ * key) outside of which no pair is attended. Cheap when the mask bounds q - k by constants, else by range
+ * analysis. */
 fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                           int64_t *end);
 

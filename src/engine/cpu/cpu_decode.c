@@ -10,24 +10,38 @@
 
 #include <string.h>
 
-enum { DECODE_KEYS = 64 }; /* read for all rows before the next ones */
+enum { DECODE_KEYS = 32 }; /* read for all rows before the next ones */
 
-/* Keys from key on, at most n, that lie evenly in memory: a page ends a run. */
-static int64_t decode_run(const fxa_problem *p, int64_t key, int64_t n) {
-    int64_t run = fxa__min_i64(n, DECODE_KEYS);
-    return p->flags & FXA_PAGED ? fxa__min_i64(run, p->page_size - key % p->page_size) : run;
+/* Keys that are worked on together: they lie evenly. */
+typedef struct decode_keys {
+    const void *data;
+    uint32_t dtype;
+    int64_t ld, n;
+} decode_keys;
+
+/* Keys from key on, at most n; a page ends a run. Several rows share one conversion to real, in `room`. */
+static decode_keys decode_take(const fxa__cpu_item *it, fxa_slot slot, void *room, int64_t key, int64_t n) {
+    const fxa_problem *p = &it->g.p->p;
+    uint32_t real = it->g.p->f64 ? FXA_F64 : FXA_F32;
+    int64_t run = fxa__min_i64(n, fxa__min_i64(DECODE_KEYS, it->run->blocks.keys));
+    if (p->flags & FXA_PAGED) run = fxa__min_i64(run, p->page_size - key % p->page_size);
+    fxa__cpu_place at = fxa__cpu_key_place(&it->g, slot, key);
+    decode_keys keys = {at.data, at.dtype, slot == FXA_SLOT_K ? p->k.stride[2] : p->v.stride[2], run};
+    if (it->n == 1 || at.dtype == real) return keys;
+    fxa__cpu_load_keys(&it->g, slot, key, run, room, at.n);
+    return (decode_keys){room, real, at.n, run};
 }
 
 /* t [rows,ldt] = Q K^T for n keys. */
 static void decode_scores(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     const fxa_problem *p = &it->g.p->p;
-    for (int64_t i = 0, run; i < n; i += run) {
-        run = decode_run(p, key + i, n - i);
-        fxa__cpu_place k = fxa__cpu_key_place(&it->g, FXA_SLOT_K, key + i);
+    decode_keys k;
+    for (int64_t i = 0; i < n; i += k.n) {
+        k = decode_take(it, FXA_SLOT_K, it->s.k_panels, key + i, n - i);
         for (int64_t row = 0; row < it->n; row++)
             it->kernels->dots(fxa__real_at(it, it->s.t, row * blocks->ldt + i),
-                              fxa__real_at(it, it->s.q, row * blocks->ldq), k.data, k.dtype, p->k.stride[2], run, p->d);
+                              fxa__real_at(it, it->s.q, row * blocks->ldq), k.data, k.dtype, k.ld, k.n, p->d);
     }
 }
 
@@ -37,13 +51,12 @@ static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa_problem *p = &it->g.p->p;
     size_t real_size = it->kernels->real_size;
     memset(it->s.x, 0, (size_t)(it->n * blocks->ldo) * real_size);
-    for (int64_t i = 0, run; i < n; i += run) {
-        run = decode_run(p, key + i, n - i);
-        fxa__cpu_place v = fxa__cpu_key_place(&it->g, FXA_SLOT_V, key + i);
+    decode_keys v;
+    for (int64_t i = 0; i < n; i += v.n) {
+        v = decode_take(it, FXA_SLOT_V, it->s.v_panels, key + i, n - i);
         for (int64_t row = 0; row < it->n; row++)
             it->kernels->sums(fxa__real_at(it, it->s.x, row * blocks->ldo),
-                              fxa__real_at(it, it->s.t, row * blocks->ldt + i), v.data, v.dtype, p->v.stride[2], run,
-                              p->dv);
+                              fxa__real_at(it, it->s.t, row * blocks->ldt + i), v.data, v.dtype, v.ld, v.n, p->dv);
     }
     for (int64_t row = 0; row < it->n; row++) {
         void *o = fxa__real_at(it, it->s.o, row * blocks->ldo), *sum = fxa__real_at(it, it->s.x, row * blocks->ldo);

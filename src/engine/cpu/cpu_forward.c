@@ -3,7 +3,7 @@
  * The forward pass: how the work is cut, how the workspace is laid out, and the run. See cpu_forward.h.
  *
  * Block sizes keep things where they belong: the scores of a few rows in the first-level cache, the packed keys and
- * values of a block in the second. The rows of a tile only pass by, so they may be many: a block is packed for them all.
+ * values of a block in the second. The rows of a tile only pass by, so they may be many.
  */
 #include "cpu_forward.h"
 
