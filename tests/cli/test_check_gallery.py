@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn check for every program of the gallery on every engine but the reference: in f32, and in one other dtype each
+in turn. Without such an engine the test is skipped. Standard library only; FXA_BUILD has the binary, FXA_SOURCE the
+sources."""
+
+import concurrent.futures
+import glob
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+FXATTN = os.path.join(os.environ.get("FXA_BUILD", os.path.join(SOURCE, "build")), "fxattn")
+PROGRAMS = sorted(glob.glob(os.path.join(SOURCE, "examples", "programs", "*.fxa")))
+OTHERS = ("f64", "f16", "bf16")
+
+
+def engines():
+    names = subprocess.run([FXATTN, "engines"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return [line.split()[0] for line in names.splitlines() if line.strip() and line.split()[0] != "ref"]
+
+
+def check(engine, program, dtype):
+    """What is wrong, or None."""
+    p = subprocess.run(
+        [FXATTN, "check", "--program", program, "--engine", engine, "--dtype", dtype, "--samples", "4", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    where = "%s, %s, %s" % (engine, os.path.basename(program), dtype)
+    if p.returncode not in (0, 1):
+        return "%s: exit code %d: %s%s" % (where, p.returncode, p.stdout[-500:], p.stderr[-500:])
+    checks = json.loads(p.stdout)["checks"]
+    failed = [c for c in checks if c["verdict"] == "failed"]
+    compared = [c for c in checks if c["check"] == "engine" and c["verdict"] == "passed"]
+    if failed or p.returncode:
+        return "%s: %s" % (where, failed)
+    if len(compared) < 5:  # O, LSE, dQ, dK, dV at least
+        return "%s: only %s compared with the reference" % (where, [c["what"] for c in compared])
+    return None
+
+
+class Gallery(unittest.TestCase):
+    def test_every_program_passes_its_checks(self):
+        self.assertGreaterEqual(len(PROGRAMS), 30)
+        jobs = []
+        for engine in engines():
+            for i, program in enumerate(PROGRAMS):
+                jobs += [(engine, program, "f32"), (engine, program, OTHERS[i % len(OTHERS)])]
+        with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            wrong = [w for w in pool.map(lambda job: check(*job), jobs) if w]
+        self.assertEqual(wrong, [])
+
+
+if __name__ == "__main__":
+    if not engines():
+        print("skipped: this build has no engine beside the reference")
+        sys.exit(77)
+    unittest.main()
