@@ -26,7 +26,8 @@ static long double math_rsqrt_long(long double x) {
     return 1 / sqrtl(x);
 }
 
-/* Largest errors allowed, in ulps, with hardware fma and without. */
+/* Largest errors allowed, in ulps, with hardware fma and without. f32 tanh and erf are a * p / q below 1, where a rounding is
+ * worth an ulp: about 1.5 each for p and q, one for the product, half for the quotient, and the fit, 0.4; rounded up. */
 static const struct math_case {
     const char *label;
     int op;
@@ -38,9 +39,9 @@ static const struct math_case {
     {"exp2", FXA__TAPE_EXP2_F, exp2, exp2l, 1.5, 1.5},
     {"log", FXA__TAPE_LOG_F, log, logl, 1.0, 1.0},
     {"log2", FXA__TAPE_LOG2_F, log2, log2l, 2.0, 2.0},
-    {"tanh", FXA__TAPE_TANH_F, tanh, tanhl, 4.5, 3.0},
+    {"tanh", FXA__TAPE_TANH_F, tanh, tanhl, 6.0, 3.0},
     {"sigmoid", FXA__TAPE_SIGMOID_F, math_sigmoid, math_sigmoid_long, 3.0, 3.0},
-    {"erf", FXA__TAPE_ERF_F, erf, erfl, 5.0, 3.0},
+    {"erf", FXA__TAPE_ERF_F, erf, erfl, 6.0, 3.0},
     {"sin", FXA__TAPE_SIN_F, sin, sinl, 0.51, 2.0},
     {"cos", FXA__TAPE_COS_F, cos, cosl, 0.51, 2.0},
     {"tan", FXA__TAPE_TAN_F, tan, tanl, 0.51, 4.0},
