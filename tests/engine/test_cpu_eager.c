@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16 products are no worse than attention as it is written by hand in bf16 ("eager"), where P and dS are stored as bf16
- * between two matrix products: the root mean square error of every result against f64 is at most that of such a
- * computation, which rounds P, dS and the results and is in f64 otherwise, times 1.1. Real ones round more: scores and dP.
+ * bf16 products are no worse than attention as it is written by hand in bf16 ("eager"), where P and dS are stored as
+ * bf16 between two matrix products: the root mean square error of every result against f64 is at most that of such a
+ * computation, which rounds P, dS and the results and is in f64 otherwise, times 1.1. Real ones round more: scores and
+ * dP.
  */
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
@@ -19,7 +20,8 @@ typedef struct eager_case {
     double *x[4];    /* the same as f64 */
 } eager_case;
 
-/* Results in f64, or with P, dS and results rounded to bf16. O is always that of its own computation; delta comes from it. */
+/* Results in f64, or with P, dS and results rounded to bf16. O is always that of its own computation; delta comes from
+ * it. */
 typedef struct eager_result {
     double *x[EAGER_RESULTS];
     double *lse;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sets that multiply in bf16: panels, products, special values, nothing touched outside, and which problems they are
- * chosen for. The amx set runs twice: on the processor's tiles where it has them, and on a model of tiles in C.
+ * The sets that multiply in bf16: panels, products, special values, nothing touched outside, and which problems they
+ * are chosen for. The amx set runs twice: on the processor's tiles where it has them, and on a model of tiles in C.
  */
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
@@ -40,8 +40,8 @@ static bool k16_set(size_t i, fxa__cpu_kernels *out) {
         if (!k.gemm) printf("  skipped %s: not on this machine\n", k.isa);                                             \
         else
 
-static void k16_gemm(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const float *a, int64_t rs, int64_t cs,
-                     const void *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
+static void k16_gemm(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const float *a, int64_t rs,
+                     int64_t cs, const void *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
     if (k->enter) k->enter();
     k->gemm(m, n, depth, a, rs, cs, b, panel, c, ldc, beta);
     if (k->leave) k->leave();
@@ -84,8 +84,8 @@ static void k16_check_panels(const fxa__cpu_kernels *kernels, const char *what, 
         }
     for (int64_t i = count * k * nr; i < K16_FLOATS; i++) outside += k16_panels[i] != K16_CANARY;
     if (wrong || outside)
-        T_FAIL("%s %s, k %" PRId64 ", n %" PRId64 ": %" PRId64 " words wrong, %" PRId64 " written outside\n", kernels->isa,
-               what, k, n, wrong, outside);
+        T_FAIL("%s %s, k %" PRId64 ", n %" PRId64 ": %" PRId64 " words wrong, %" PRId64 " written outside\n",
+               kernels->isa, what, k, n, wrong, outside);
 }
 
 TEST(panels_hold_pairs_and_zeroes) {
@@ -150,7 +150,8 @@ typedef struct k16_case {
 
 static k16_case k16_draw(t_rng *rng, int64_t nr) {
     static const int64_t rows[] = {1, 5, 11, 12, 13, 16, 17, 24, 31, 32, 33, 47, 48, 49, 60, 64, 96};
-    k16_case c = {.m = rows[t_int(rng, 0, 16)], .n = t_int(rng, 1, 140), .k = t_int(rng, 1, 70), .beta = t_int(rng, 0, 1)};
+    k16_case c = {.m = rows[t_int(rng, 0, 16)], .n = t_int(rng, 1, 140), .k = t_int(rng, 1, 70)};
+    c.beta = t_int(rng, 0, 1);
     if (t_int(rng, 0, 9) == 0) c.k = t_int(rng, 120, 600);
     if (t_int(rng, 0, 2) == 0) c.k = c.k / 32 * 32 + 32;
     c.skip = t_int(rng, 0, 1) ? 2 * t_int(rng, 0, 20) : 0;
@@ -178,9 +179,9 @@ static void k16_check_product(const fxa__cpu_kernels *kernels, const k16_case *c
     for (int64_t i = 0; i < K16_FLOATS; i++)
         if (i / c->ldc >= c->m || i % c->ldc >= wide) outside += memcmp(&k16_c[i], &k16_old[i], sizeof(float)) != 0;
     if (!(worst <= 1) || outside)
-        T_FAIL("%s, m %" PRId64 ", n %" PRId64 ", k %" PRId64 " from %" PRId64 ", strides %" PRId64 " %" PRId64 "%s: off by %g"
-               " of what is allowed, %" PRId64 " written outside\n", kernels->isa, c->m, c->n, c->k, c->skip, c->rs, c->cs,
-               beta ? ", beta" : "", worst, outside);
+        T_FAIL("%s, m %" PRId64 ", n %" PRId64 ", k %" PRId64 " from %" PRId64 ", strides %" PRId64 " %" PRId64 "%s:"
+               " off by %g of what is allowed, %" PRId64 " written outside\n", kernels->isa, c->m, c->n, c->k, c->skip,
+               c->rs, c->cs, beta ? ", beta" : "", worst, outside);
 }
 
 TEST(products_are_those_of_rounded_factors) {
@@ -196,7 +197,8 @@ TEST(products_are_those_of_rounded_factors) {
             k16_canaries(k16_panels); /* a NaN wherever nothing was packed */
             k.pack_n(k16_panels, k16_x, c.n, rows, c.n);
             k16_canaries(k16_c);
-            for (int64_t i = 0; c.beta && i < c.m; i++) k16_fill(k16_c + i * c.ldc, (c.n + k.nr - 1) / k.nr * k.nr, &rng);
+            int64_t wide = (c.n + k.nr - 1) / k.nr * k.nr;
+            for (int64_t i = 0; c.beta && i < c.m; i++) k16_fill(k16_c + i * c.ldc, wide, &rng);
             memcpy(k16_old, k16_c, sizeof k16_c);
             k16_gemm(&k, c.m, c.n, c.k, k16_a, c.rs, c.cs, k16_panels + c.skip * k.panel_row, rows * k.nr, k16_c, c.ldc,
                      c.beta ? beta : NULL);

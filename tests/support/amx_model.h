@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tiles of AMX in plain C, as far as bf16 products go: eight tiles of 16 rows of 64 bytes, and TDPBF16PS. Lets the body
- * of the amx set run, and be checked, where the processor has no tiles.
+ * The tiles of AMX in plain C, as far as bf16 products go: eight tiles of 16 rows of 64 bytes, and TDPBF16PS. Lets the
+ * body of the amx set run, and be checked, where the processor has no tiles.
  */
 #ifndef FXA_TESTS_AMX_MODEL_H
 #define FXA_TESTS_AMX_MODEL_H

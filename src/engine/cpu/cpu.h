@@ -13,8 +13,8 @@
  *   engine_cpu.c     the table of functions: query, compile, workspace, run
  *
  * `real` is float for f32, f16 and bf16 problems and double for f64 ones; everything between loading and storing is in
- * it. Row buffers (scores, tape registers) are padded to FXA__CPU_PAD bytes, so kernels may work on whole vectors past n
- * inside them; what lies there is garbage and never trusted. Nothing outside the caller's buffers is ever read.
+ * it. Row buffers (scores, tape registers) are padded to FXA__CPU_PAD bytes, so kernels may work on whole vectors past
+ * n inside them; what lies there is garbage and never trusted. Nothing outside the caller's buffers is ever read.
  *
  * Results do not depend on the number of threads: work is cut by shape alone, and sums are taken in a fixed order.
  */
@@ -43,18 +43,19 @@ typedef struct fxa__cpu_kernels {
     bool (*load)(void *real_row, const void *src, uint32_t dtype, int64_t stride, int64_t n);
     void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, bool add);
 
-    /* x [n,ld] of real into panels for gemm's B, padded with zeroes: pack_t gives x^T, [ceil(n/nr)][d][nr] (columns are the
-     * rows of x); pack_n gives x, [ceil(d/nr)][n][nr]. */
+    /* x [n,ld] of real into panels for gemm's B, padded with zeroes: pack_t gives x^T, [ceil(n/nr)][d][nr] (columns are
+     * the rows of x); pack_n gives x, [ceil(d/nr)][n][nr]. */
     void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
-    /* Sets that round: the same straight from rows of bf16 in storage. pack_n_stored: false when an element is not finite. */
+    /* Sets that round: the same straight from rows of bf16 in storage. pack_n_stored: false when an element is not
+     * finite. */
     void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
     bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
     /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
-     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart; n is rounded up to a multiple of nr and C has room for that;
-     * m is any (rows past m are not touched). */
+     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart; n is rounded up to a multiple of nr and C has
+     * room for that; m is any (rows past m are not touched). */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                  void *c, int64_t ldc, const void *beta);
 
@@ -78,10 +79,12 @@ typedef struct fxa__cpu_kernels {
     const fxa__tape_fn *tape; /* by tape opcode, see tape.h */
 } fxa__cpu_kernels;
 
-/* The best set of this machine for a float width (4 or 8) and the dtype that everything multiplied is stored in, or the one
- * FXA_CPU names; NULL with a reason when FXA_CPU names one that is unknown or not here. bf16 may be multiplied as such. */
+/* The best set of this machine for a float width (4 or 8) and the dtype that everything multiplied is stored in, or the
+ * one FXA_CPU names; NULL with a reason when FXA_CPU names one that is unknown or not here. bf16 may be multiplied as
+ * such. */
 const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, uint32_t dtype, char *reason, size_t reason_size);
-/* For tests: set number i of this build for a width, NULL past the end; *usable tells whether this machine can run it. */
+/* For tests: set number i of this build for a width, NULL past the end; *usable tells whether this machine can run
+ * it. */
 const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
 /* The same of the sets that round; their real is float. */
 const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);

@@ -13,7 +13,8 @@
 
 #include <string.h>
 
-/* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real, or of bf16 if that is wanted. */
+/* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real, or of bf16 if that is
+ * wanted. */
 static void attend_pack_k(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa_problem *p = &it->g.p->p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which instruction set a machine runs. By what it has and by a table of rates per processor family, never by a timing: the
- * same machine must give the same bits every time. FXA_CPU names one by force.
+ * Which instruction set a machine runs. By what it has and by a table of rates per processor family, never by a timing:
+ * the same machine must give the same bits every time. FXA_CPU names one by force.
  */
 #include "cpu.h"
 
@@ -44,9 +44,9 @@ static bool select_has(const fxa__cpu_features *f, size_t i) {
     return true;
 }
 
-/* Operations per cycle, in the order of the sets, where the widest is not simply the best: of f32, and of bf16 for the last
- * two, whose 0 means: not known to be faster. A set that is not faster than a narrower one but no slower either still
- * wins: it needs fewer instructions. */
+/* Operations per cycle, in the order of the sets, where the widest is not simply the best: of f32, and of bf16 for the
+ * last two, whose 0 means: not known to be faster. A set that is not faster than a narrower one but no slower either
+ * still wins: it needs fewer instructions. */
 static const struct select_rates {
     fxa__cpu_vendor vendor;
     uint32_t family, first_model, last_model;
@@ -56,7 +56,7 @@ static const struct select_rates {
     {FXA__CPU_AMD, 26, 0x00, 0xff, {2, 16, 32, 64, 128, 0}},   /* Zen 5 */
     {FXA__CPU_INTEL, 6, 0x55, 0x55, {2, 8, 32, 64, 0, 0}},     /* Skylake-SP, Cascade Lake, Cooper Lake */
     {FXA__CPU_INTEL, 6, 0x7d, 0x8d, {2, 8, 32, 32, 0, 0}},     /* Ice Lake and Tiger Lake of laptops: one wide unit */
-    {FXA__CPU_INTEL, 6, 0x8f, 0x8f, {2, 8, 32, 64, 32, 1024}}, /* Sapphire Rapids: dot products at half the rate of f32 */
+    {FXA__CPU_INTEL, 6, 0x8f, 0x8f, {2, 8, 32, 64, 32, 1024}}, /* Sapphire Rapids: dots half as fast as f32 */
     {FXA__CPU_INTEL, 6, 0xad, 0xae, {2, 8, 32, 64, 32, 1024}}, /* Granite Rapids */
     {FXA__CPU_INTEL, 6, 0xcf, 0xcf, {2, 8, 32, 64, 32, 1024}}, /* Emerald Rapids */
 };

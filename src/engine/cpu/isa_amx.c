@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products by AMX tiles, and the tiles' state: a process asks the operating system once for their registers, and each thread
- * sets their shapes before its products and gives them back after the last, so that nothing of them is saved when it
- * sleeps.
+ * Products by AMX tiles, and the tiles' state: a process asks the operating system once for their registers, and each
+ * thread sets their shapes before its products and gives them back after the last, so that nothing of them is saved
+ * when it sleeps.
  */
 #define _DEFAULT_SOURCE 1 /* syscall */
 

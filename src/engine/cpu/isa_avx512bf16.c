@@ -3,8 +3,9 @@
  * Packing and products by AVX512_BF16: vdpbf16ps adds the two products of a pair to an f32 sum in each of 16 lanes. The
  * micro-kernel is that of kern_gemm.inc, 12 x 32, with pairs in place of floats. See kern_bf16.h.
  *
- * A is rounded into a buffer on the stack first: a row-major A as [12][pairs], so that rounding is all there is to do; an A
- * whose rows are adjacent as [pairs][48], for the same reason. Longer sums go by pieces of k, which are added to C.
+ * A is rounded into a buffer on the stack first: a row-major A as [12][pairs], so that rounding is all there is to do;
+ * an A whose rows are adjacent as [pairs][48], for the same reason. Longer sums go by pieces of k, which are added to
+ * C.
  */
 #include "kern_bf16.h"
 
@@ -21,7 +22,7 @@ enum {
 };
 #define BF16_INLINE static inline __attribute__((always_inline))
 
-BF16_INLINE __mmask16 bf16_first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1u); }
+BF16_INLINE __mmask16 bf16_first(int64_t n) { return (__mmask16)(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1); }
 
 /* 32 numbers in a row as 16 pairs. */
 BF16_INLINE __m512i bf16_pairs(const float *x, int64_t n) {
@@ -33,8 +34,8 @@ BF16_INLINE __m512i bf16_pairs(const float *x, int64_t n) {
 
 /* Lane i of both as pair i. */
 BF16_INLINE __m512i bf16_zip(__m512 even, __m512 odd) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                           5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                           21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
@@ -56,7 +57,8 @@ BF16_INLINE void bf16_transpose(__m512i x[16]) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         __m512i a = _mm512_shuffle_i32x4(x[j], x[4 + j], 0x88), b = _mm512_shuffle_i32x4(x[j], x[4 + j], 0xdd);
-        __m512i c = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0x88), d = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0xdd);
+        __m512i c = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0x88);
+        __m512i d = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0xdd);
         y[j] = _mm512_shuffle_i32x4(a, c, 0x88);
         y[8 + j] = _mm512_shuffle_i32x4(a, c, 0xdd);
         y[4 + j] = _mm512_shuffle_i32x4(b, d, 0x88);
@@ -66,7 +68,7 @@ BF16_INLINE void bf16_transpose(__m512i x[16]) {
     for (int i = 0; i < 16; i++) x[i] = y[i];
 }
 
-/* ---- Panels of B ------------------------------------------------------------------------------------------------------ */
+/* ---- Panels of B ------------------------------------------------------------------------------------------------- */
 
 /* 32 numbers of a row, of which n are there, as 16 pairs: rounded, or as they are stored. */
 BF16_INLINE __m512i bf16_row(const void *x, int64_t at, int64_t n, const bool stored) {
@@ -81,7 +83,8 @@ BF16_INLINE void bf16_pack_half(uint32_t *out, const void *x, int64_t at, int64_
     for (int64_t j = 0; j < d; j += 32) {
         __m512i y[16];
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) y[i] = i < rows ? bf16_row(x, at + i * ld + j, d - j, stored) : _mm512_setzero_si512();
+        for (int i = 0; i < 16; i++)
+            y[i] = i < rows ? bf16_row(x, at + i * ld + j, d - j, stored) : _mm512_setzero_si512();
         bf16_transpose(y);
         int64_t pairs = (d - j + 1) / 2;
 #pragma GCC unroll 16
@@ -119,8 +122,9 @@ void fxa__bf16_pack_n(void *panels, const void *x, int64_t ld, int64_t n, int64_
 }
 
 bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d) {
-    const __m512i size = _mm512_set1_epi16(0x7fff), order = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10,
-        41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0), next = _mm512_set1_epi16(16);
+    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
+                                         5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16)), size = _mm512_set1_epi16(0x7fff);
     __m512i largest = _mm512_setzero_si512();
     for (int64_t p = 0; p < d; p += BF16_NR) {
         uint32_t *out = (uint32_t *)panels + p * n;
@@ -129,15 +133,16 @@ bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n,
         for (int64_t i = 0; i < n; i += 2, out += BF16_NR, rows += 2 * ld) {
             __m512i even = _mm512_maskz_loadu_epi16(columns, rows);
             __m512i odd = _mm512_maskz_loadu_epi16(i + 1 < n ? columns : 0, rows + ld);
-            largest = _mm512_max_epu16(largest, _mm512_max_epu16(_mm512_and_si512(even, size), _mm512_and_si512(odd, size)));
-            _mm512_storeu_si512(out, _mm512_permutex2var_epi16(even, order, odd));
-            _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi16(even, _mm512_add_epi16(order, next), odd));
+            largest = _mm512_max_epu16(largest, _mm512_and_si512(even, size));
+            largest = _mm512_max_epu16(largest, _mm512_and_si512(odd, size));
+            _mm512_storeu_si512(out, _mm512_permutex2var_epi16(even, low, odd));
+            _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi16(even, high, odd));
         }
     }
     return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7f80)) == 0;
 }
 
-/* ---- Blocks of A -------------------------------------------------------------------------------------------------------- */
+/* ---- Blocks of A ------------------------------------------------------------------------------------------------- */
 
 /* A column of up to 16 rows of A. */
 BF16_INLINE __m512 bf16_column(const float *a, int64_t rs, int64_t rows) {
@@ -147,14 +152,16 @@ BF16_INLINE __m512 bf16_column(const float *a, int64_t rs, int64_t rows) {
     return _mm512_loadu_ps(lanes);
 }
 
-BF16_INLINE void bf16_round_16(uint32_t *out, int64_t step, int64_t rows, int64_t k, const float *a, int64_t rs, int64_t cs) {
+BF16_INLINE void bf16_round_16(uint32_t *out, int64_t step, int64_t rows, int64_t k, const float *a, int64_t rs,
+                               int64_t cs) {
     for (; k > 1; k -= 2, a += 2 * cs, out += step)
         _mm512_storeu_si512(out, bf16_zip(bf16_column(a, rs, rows), bf16_column(a + cs, rs, rows)));
     if (k > 0) _mm512_storeu_si512(out, bf16_zip(bf16_column(a, rs, rows), _mm512_setzero_ps()));
 }
 
 /* [pairs][step], 16 rows at a time. */
-static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs, int64_t cs) {
+static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
+                               int64_t cs) {
     for (; m > 0; m -= 16, a += 16 * rs, out += 16) {
         if (rs == 1 && m >= 16) bf16_round_16(out, step, 16, k, a, 1, cs);
         else bf16_round_16(out, step, m, k, a, rs, cs);
@@ -162,15 +169,16 @@ static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k
 }
 
 /* As bf16_round_columns and a transposition. */
-static void bf16_transpose_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs, int64_t cs) {
+static void bf16_transpose_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
+                                int64_t cs) {
     for (int64_t i = 0; i < m; i += 16) {
+        int64_t rows = m - i < 16 ? m - i : 16;
         for (int64_t j = 0; j < k; j += 32) {
             __m512i y[16];
             for (int64_t l = 0; l < 16; l++) y[l] = _mm512_setzero_si512();
-            bf16_round_columns((uint32_t *)y, 16, m - i < 16 ? m - i : 16, k - j < 32 ? k - j : 32, a + i * rs + j * cs, rs,
-                               cs);
+            bf16_round_columns((uint32_t *)y, 16, rows, k - j < 32 ? k - j : 32, a + i * rs + j * cs, rs, cs);
             bf16_transpose(y);
-            for (int64_t l = 0; l < 16 && i + l < m; l++) _mm512_storeu_si512(out + (i + l) * step + j / 2, y[l]);
+            for (int64_t l = 0; l < rows; l++) _mm512_storeu_si512(out + (i + l) * step + j / 2, y[l]);
         }
     }
 }
@@ -184,7 +192,7 @@ void fxa__bf16_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const flo
         for (int64_t j = 0; j < k; j += 32) _mm512_storeu_si512(out + j / 2, bf16_pairs(a + j, k - j));
 }
 
-/* ---- The product ---------------------------------------------------------------------------------------------------------- */
+/* ---- The product ------------------------------------------------------------------------------------------------- */
 
 /* Word (row i, pair k) of A at i * row + k * pair; both are constants, so that one register addresses all rows. */
 BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pair, int64_t pairs, const uint32_t *a,
@@ -225,7 +233,8 @@ typedef void (*bf16_kernel)(int64_t, const uint32_t *, const uint32_t *, float *
 BF16_EACH(BF16_KERNEL)
 #define BF16_ROWS_NAME(rows) bf16_rows_##rows,
 #define BF16_COLUMNS_NAME(rows) bf16_columns_##rows,
-static const bf16_kernel bf16_by_rows[] = {BF16_EACH(BF16_ROWS_NAME)}, bf16_by_columns[] = {BF16_EACH(BF16_COLUMNS_NAME)};
+static const bf16_kernel bf16_by_rows[] = {BF16_EACH(BF16_ROWS_NAME)};
+static const bf16_kernel bf16_by_columns[] = {BF16_EACH(BF16_COLUMNS_NAME)};
 
 /* Rounded rows of A against all panels. row: words between the rows of A. */
 static void bf16_panels(const bf16_kernel *kernels, int64_t row, int64_t m, int64_t n, int64_t k, const uint32_t *a,
@@ -241,8 +250,8 @@ static void bf16_panels(const bf16_kernel *kernels, int64_t row, int64_t m, int6
 static const float bf16_ones[BF16_ROWS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                            1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
-                    void *c, int64_t ldc, const void *beta) {
+void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
+                    int64_t panel, void *c, int64_t ldc, const void *beta) {
     _Alignas(64) uint32_t x[BF16_MR * BF16_STEP];
     _Static_assert(sizeof x >= BF16_ROWS * BF16_ROWS_K / 2 * sizeof *x, "either layout fits");
     bool by_rows = cs == 1;
@@ -255,8 +264,9 @@ void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, 
             count = k - j < piece ? k - j : piece;
             if (by_rows) fxa__bf16_rows(x, BF16_STEP, rows, count, from, rs, 1);
             else bf16_round_columns(x, BF16_ROWS, rows, count, from, rs, cs);
-            bf16_panels(by_rows ? bf16_by_rows : bf16_by_columns, by_rows ? BF16_STEP : 1, rows, n, count, x,
-                        (const uint32_t *)b + j / 2 * BF16_NR, panel, (float *)c + i * ldc, ldc, j ? bf16_ones : factor);
+            const uint32_t *panels = (const uint32_t *)b + j / 2 * BF16_NR;
+            bf16_panels(by_rows ? bf16_by_rows : bf16_by_columns, by_rows ? BF16_STEP : 1, rows, n, count, x, panels,
+                        panel, (float *)c + i * ldc, ldc, j ? bf16_ones : factor);
             if (count == 0) break; /* k = 0: only beta */
         }
     }

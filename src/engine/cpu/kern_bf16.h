@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of bf16 pairs, for the sets "avx512-bf16" and "amx": real is float as in "avx512", whose loading, rows and tapes
- * they use; only packing and products are theirs (isa_avx512.c has the tables).
+ * Products of bf16 pairs, for the sets "avx512-bf16" and "amx": real is float as in "avx512", whose loading, rows and
+ * tapes they use; only packing and products are theirs (isa_avx512.c has the tables).
  *
- * A pair holds rows 2k and 2k + 1 of a column of B, or columns 2k and 2k + 1 of a row of A, as bf16 in one 32-bit word, the
- * even one below; an odd end is filled with zero. Panels of B are [ceil(k/2)][FXA__BF16_NR] words, in the memory of float
- * panels, of which they use the first half. A is rounded by the product itself, block by block.
+ * A pair holds rows 2k and 2k + 1 of a column of B, or columns 2k and 2k + 1 of a row of A, as bf16 in one 32-bit word,
+ * the even one below; an odd end is filled with zero. Panels of B are [ceil(k/2)][FXA__BF16_NR] words, in the memory of
+ * float panels, of which they use the first half. A is rounded by the product itself, block by block.
  *
- * Rounding is to nearest even; subnormal floats count as zero, in and out, whatever the mode of the thread. A product of
- * two bf16 numbers is exact in f32; sums are f32, the two products of a pair first rounded apart or not as the processor
- * does it.
+ * Rounding is to nearest even; subnormal floats count as zero, in and out, whatever the mode of the thread. A product
+ * of two bf16 numbers is exact in f32; sums are f32, the two products of a pair first rounded apart or not as the
+ * processor does it.
  */
 #ifndef FXA_ENGINE_CPU_KERN_BF16_H
 #define FXA_ENGINE_CPU_KERN_BF16_H
@@ -28,8 +28,8 @@ void fxa__bf16_pack_t(void *panels, const void *x, int64_t ld, int64_t n, int64_
 void fxa__bf16_pack_n(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 void fxa__bf16_pack_t_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
-void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
-                    void *c, int64_t ldc, const void *beta);
+void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
+                    int64_t panel, void *c, int64_t ldc, const void *beta);
 void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                    void *c, int64_t ldc, const void *beta);
 
