@@ -26,8 +26,8 @@ static long double math_rsqrt_long(long double x) {
     return 1 / sqrtl(x);
 }
 
-/* Largest errors allowed, in ulps, with hardware fma and without. f32 tanh and erf are a * p / q below 1, where a rounding is
- * worth an ulp: about 1.5 each for p and q, one for the product, half for the quotient, and the fit, 0.4; rounded up. */
+/* Largest errors allowed, in ulps, with hardware fma and without. Chosen above what was measured, not derived; closest to
+ * their bounds are f32 tanh (5.26 of 6) and erf (5.82 of 6), both without fma, on every 266th operand. */
 static const struct math_case {
     const char *label;
     int op;
