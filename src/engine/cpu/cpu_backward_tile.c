@@ -284,22 +284,6 @@ const void *fxa__back_rows(const fxa__back_worker *w, fxa_slot slot, int64_t fir
     return room;
 }
 
-static void tile_prefetch(const fxa__back *job, const void *x, int64_t rows, int64_t ld, int64_t d) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < d; j += FXA__CPU_PAD / (int64_t)sizeof(double)) /* at least once per line */
-            __builtin_prefetch(tile_at(job, x, i * ld + j), 0, 2);
-}
-
-/* Long sequences have left the cache since the last block: Q and dO of the next tile are called back in good time. */
-static void tile_prefetch_next(const fxa__back_worker *w, int64_t tile) {
-    static const fxa_slot slots[2] = {FXA_SLOT_Q, FXA_SLOT_DO};
-    int64_t first, n, ld, d[2] = {w->job->p->p.d, w->job->p->p.dv};
-    if (!fxa__back_tile_rows(w, tile + 1, &first, &n)) return;
-    for (int i = 0; i < 2; i++)
-        if (tile_rows_are_real(w, slots[i], first, n, &ld))
-            tile_prefetch(w->job, fxa__cpu_row_place(&w->g, slots[i], first).data, n, ld, d[i]);
-}
-
 static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     const fxa__back *job = w->job;
     const fxa_problem *p = &job->p->p;
@@ -342,8 +326,6 @@ void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     if (!fxa__back_tile_rows(w, tile, &t.first, &t.n) || !tile_cut_strips(w, &t)) return;
     if (!w->loaded) tile_load_keys(w);
     tile_load_rows(w, &t);
-    if (cut->want_q) tile_prefetch(job, fxa__back_at(job, w->dq, t.first * cut->ld_d), t.n, cut->ld_d, cut->ld_d);
-    tile_prefetch_next(w, tile);
     for (int i = 0; i < t.count; i++) {
         tile_strip_scores(w, &t, &t.strip[i]);
         if (t.cut) tile_strip_clear(w, &t.strip[i]);
