@@ -32,11 +32,16 @@
 #define FXA_CHECKED
 #endif
 
-/* In the INIT macros: names the field in C, and only keeps the order in C++ before 20. */
+/* The _INIT macros: a struct of zeroes that knows its size. */
 #ifdef __cplusplus
-#define FXA_FIELD(name)
+template <class Struct> inline Struct fxa_sized() {
+    Struct s = Struct();
+    s.struct_size = static_cast<uint32_t>(sizeof(Struct));
+    return s;
+}
+#define FXA_SIZED(type) fxa_sized<type>()
 #else
-#define FXA_FIELD(name) .name =
+#define FXA_SIZED(type) {.struct_size = sizeof(type)}
 #endif
 
 #ifdef __cplusplus
@@ -129,7 +134,7 @@ typedef struct fxa_context_config {
     fxa_parallel_fn parallel; /* given: the library starts no thread and splits a run by this, into at most `threads` */
     void *parallel_user;
 } fxa_context_config;
-#define FXA_CONTEXT_CONFIG_INIT {FXA_FIELD(struct_size) sizeof(fxa_context_config)}
+#define FXA_CONTEXT_CONFIG_INIT FXA_SIZED(fxa_context_config)
 
 /* config may be NULL. Programs and plans outlive their context. */
 FXA_API FXA_CHECKED fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err);
@@ -274,7 +279,7 @@ typedef struct fxa_parse_config {
     const fxa_declaration *declarations;
     size_t n_declarations;
 } fxa_parse_config;
-#define FXA_PARSE_CONFIG_INIT {FXA_FIELD(struct_size) sizeof(fxa_parse_config)}
+#define FXA_PARSE_CONFIG_INIT FXA_SIZED(fxa_parse_config)
 
 /* Parses one score program. The empty text is the identity. Errors carry line, column and length. */
 FXA_API FXA_CHECKED fxa_status fxa_program_parse(fxa_context *ctx, const char *text, size_t size, fxa_program **out,
@@ -336,6 +341,7 @@ enum {
     FXA_FACT_WINDOW = 1 << 7, /* conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open) */
     FXA_FACT_PADDING = 1 << 8 /* a conjunct says k < k_len, or k < t[b] for an int tensor t */
 };
+/* Facts about the mask hold for coordinates and lengths from 0 to 2^30 - 1, where no int of a sane mask wraps. */
 typedef struct fxa_facts {
     uint32_t flags;
     uint32_t score_depends; /* inputs the new score depends on; 1 << FXA_INPUT_SCORE nearly always */
@@ -513,7 +519,7 @@ typedef struct fxa_problem {
 
     const char *engine; /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
 } fxa_problem;
-#define FXA_PROBLEM_INIT {FXA_FIELD(struct_size) sizeof(fxa_problem)}
+#define FXA_PROBLEM_INIT FXA_SIZED(fxa_problem)
 
 /* The program that a problem runs: its own with the ready masks of its flags appended. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
@@ -632,8 +638,16 @@ typedef struct fxa_args {
     void *stream; /* GPU engines: the caller's CUstream; others ignore it */
 } fxa_args;
 #define FXA_WORKSPACE_ALIGN 64
-#define FXA_ARGS_INIT \
-    {FXA_FIELD(struct_size) sizeof(fxa_args), FXA_FIELD(reserved) 0, FXA_FIELD(slot) {0}, FXA_FIELD(scale) NAN}
+#ifdef __cplusplus
+inline fxa_args fxa_args_init() {
+    fxa_args args = fxa_sized<fxa_args>();
+    args.scale = NAN;
+    return args;
+}
+#define FXA_ARGS_INIT fxa_args_init()
+#else
+#define FXA_ARGS_INIT {.struct_size = sizeof(fxa_args), .scale = NAN}
+#endif
 
 /* From the cache, or compiled. Fails with E_UNSUPPORTED and the reasons when no engine (or not the one named) can. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out,
@@ -652,7 +666,8 @@ FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]); /* content of 
  * much of it may be written (start from FXA_PROBLEM_INIT; 0: all). */
 FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
 
-/* Checks the arguments, then runs. Allocates nothing, takes no lock; many threads may run one plan, each with its own
+/* Checks the arguments, then runs. Allocates nothing and waits for no other run (waking the context's threads is the
+ * only lock it takes, and it does not block on that); many threads may run one plan, each with its own
  * workspace. On an error outputs are untouched. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
@@ -678,7 +693,7 @@ typedef struct fxa_merge_args {
     void *o_a_data, *lse_a_data;
     const void *o_b_data, *lse_b_data;
 } fxa_merge_args;
-#define FXA_MERGE_ARGS_INIT {FXA_FIELD(struct_size) sizeof(fxa_merge_args)}
+#define FXA_MERGE_ARGS_INIT FXA_SIZED(fxa_merge_args)
 FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);
 
 /* ---- Plan cache ------------------------------------------------------------------------------------------------ */
