@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's kernels alone, for every instruction set this machine has: matrix products as a share of the machine's
- * peak, a register-only loop of multiply-adds measured in the same run, and row functions in cycles per element. Best of
- * several short runs each. bench_kernels [set] runs one set.
+ * The cpu engine's kernels alone, for every instruction set this machine has: matrix products as a share of the
+ * machine's peak, a register-only loop of multiply-adds measured in the same run, and row functions in cycles per
+ * element. Best of several short runs each. bench_kernels [set] runs one set.
  */
 #include "../src/engine/cpu/cpu.h"
 
@@ -41,7 +41,7 @@ static double bench_clock(void) {
         }                                                                                                              \
     } while (0)
 
-/* ---- What the machine can do ------------------------------------------------------------------------------------ */
+/* ---- What the machine can do ----------------------------------------------------------------------------------- */
 
 enum { BENCH_PEAK_STEPS = 4096, BENCH_CHAINS = 12 };
 #if defined(__x86_64__)
@@ -153,7 +153,7 @@ static double bench_hertz(void) {
     return 4096 / seconds;
 }
 
-/* ---- Kernels ---------------------------------------------------------------------------------------------------- */
+/* ---- Kernels --------------------------------------------------------------------------------------------------- */
 
 enum { BENCH_REALS = 1 << 17 };
 typedef struct bench_data {

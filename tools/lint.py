@@ -119,7 +119,7 @@ def check_exports():
     out = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True)
     exported = {line.split()[-1].split("@")[0] for line in out.stdout.splitlines() if " T " in line}
     header = open(os.path.join(ROOT, "include", "fxattn", "fxattn.h")).read()
-    declared = set(re.findall(r"FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header))
+    declared = set(re.findall(r"^FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header, re.M))
     for name in sorted(exported - declared):
         findings.append("exported but not in the header: " + name)
     for name in sorted(declared - exported):

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's kernels, of every instruction set this machine has, against plain loops in double: random sizes with all
- * remainders, strides, dtypes, NaN, infinities and subnormals. Every operand ends at a page that must not be touched, and
- * what lies around a result must stay as it was. What a machine lacks is skipped by name.
+ * The cpu engine's kernels, of every instruction set this machine has, against plain loops in double: random sizes
+ * with all remainders, strides, dtypes, NaN, infinities and subnormals. Every operand ends at a page that must not be
+ * touched, and what lies around a result must stay as it was. What a machine lacks is skipped by name.
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "t.h"
@@ -12,7 +12,7 @@
 #include <float.h>
 #include <sys/mman.h>
 
-/* ---- Memory that ends at a forbidden page ------------------------------------------------------------------------ */
+/* ---- Memory that ends at a forbidden page ---------------------------------------------------------------------- */
 
 typedef struct guard {
     unsigned char *base, *data;
@@ -39,7 +39,7 @@ static void guard_close(guard *g) {
     (void)munmap(g->base, g->room + GUARD_PAGE);
 }
 
-/* ---- Reals of either width --------------------------------------------------------------------------------------- */
+/* ---- Reals of either width ------------------------------------------------------------------------------------- */
 
 static double real_at(const fxa__cpu_kernels *k, const void *x, int64_t i) {
     return k->real_size == sizeof(float) ? (double)((const float *)x)[i] : ((const double *)x)[i];
@@ -60,7 +60,7 @@ static guard reals_open(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     return g;
 }
 
-/* ---- Products ----------------------------------------------------------------------------------------------------- */
+/* ---- Products -------------------------------------------------------------------------------------------------- */
 
 static int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
@@ -130,7 +130,7 @@ static void check_panels(const fxa__cpu_kernels *k) {
     }
 }
 
-/* ---- Rows --------------------------------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
 static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     guard s = reals_open(k, rng, n), e = guard_open(s.size);
@@ -213,7 +213,7 @@ static void check_special_rows(const fxa__cpu_kernels *k) {
     T_SAME(k->row_max(NULL, 0), -INFINITY);
 }
 
-/* ---- Storage ------------------------------------------------------------------------------------------------------ */
+/* ---- Storage --------------------------------------------------------------------------------------------------- */
 
 static const uint32_t float_dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
 
@@ -307,7 +307,7 @@ static void check_halves(const fxa__cpu_kernels *k) {
         }
 }
 
-/* ---- Decode ------------------------------------------------------------------------------------------------------- */
+/* ---- Decode ---------------------------------------------------------------------------------------------------- */
 
 static void check_decode_once(const fxa__cpu_kernels *k, t_rng *rng, uint32_t dtype) {
     int64_t n = t_int(rng, 0, 70), d = t_int(rng, 1, 150), ld = d + t_int(rng, 0, 9), count = n ? (n - 1) * ld + d : 0;
@@ -345,7 +345,7 @@ static void check_decode(const fxa__cpu_kernels *k) {
         for (int j = 0; j < 4; j++) check_decode_once(k, &rng, float_dtypes[j]);
 }
 
-/* ---- One test for each set ------------------------------------------------------------------------------------------ */
+/* ---- One test for each set ------------------------------------------------------------------------------------- */
 
 static void kernels_each(const char *isa, size_t size) {
     bool usable = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's functions of vectors, of every instruction set this machine has, against libm of a wider type. Errors are
- * counted in ulps of the exact result and must stay below the table that docs/numerics.md repeats. In f32 the default run
- * takes every 40009th of all 2^32 operands; FXA_TEST_SCALE=40009 takes all of them.
+ * The cpu engine's functions of vectors, of every instruction set this machine has, against libm of a wider type.
+ * Errors are counted in ulps of the exact result and must stay below the table that docs/numerics.md repeats. In f32
+ * the default run takes every 40009th of all 2^32 operands; FXA_TEST_SCALE=40009 takes all of them.
  */
 #include "t.h"
 #include "engine/cpu/cpu.h"
@@ -26,8 +26,8 @@ static long double math_rsqrt_long(long double x) {
     return 1 / sqrtl(x);
 }
 
-/* Largest errors allowed, in ulps, with hardware fma and without. Chosen above what was measured, not derived; closest to
- * their bounds are f32 tanh (5.26 of 6) and erf (5.82 of 6), both without fma, on every 266th operand. */
+/* Largest errors allowed, in ulps, with hardware fma and without. Chosen above what was measured, not derived;
+ * closest to their bounds are f32 tanh (5.26 of 6) and erf (5.82 of 6), both without fma, on every 266th operand. */
 static const struct math_case {
     const char *label;
     int op;
@@ -56,8 +56,8 @@ static float math_float(uint32_t b) {
     return x;
 }
 
-/* The distance between a result and the exact one, in ulps of the exact one in a type with `digits` digits and least normal
- * number `least`. Where subnormal numbers may count as 0, anything up to 2 * least is right. */
+/* The distance between a result and the exact one, in ulps of the exact one in a type with `digits` digits and least
+ * normal number `least`. Where subnormal numbers may count as 0, anything up to 2 * least is right. */
 static double math_ulps(double got, long double want, int digits, double least) {
     if (want != want) return got != got ? 0 : INFINITY;
     if (got == (double)want) return 0;
@@ -71,7 +71,7 @@ static double math_ulps(double got, long double want, int digits, double least) 
     return (double)(fabsl((long double)got - want) / unit);
 }
 
-/* ---- f32 -------------------------------------------------------------------------------------------------------- */
+/* ---- f32 ------------------------------------------------------------------------------------------------------- */
 
 typedef struct math_worst {
     double ulps, x, got, want;
@@ -114,7 +114,7 @@ static void math_check_f32(const fxa__cpu_kernels *k) {
     }
 }
 
-/* ---- f64 -------------------------------------------------------------------------------------------------------- */
+/* ---- f64 ------------------------------------------------------------------------------------------------------- */
 
 static const double math_special[] = {0.0,
                                       -0.0,
@@ -200,7 +200,7 @@ static void math_check_f64(const fxa__cpu_kernels *k) {
     }
 }
 
-/* ---- Powers ------------------------------------------------------------------------------------------------------- */
+/* ---- Powers ---------------------------------------------------------------------------------------------------- */
 
 static void math_check_pow(const fxa__cpu_kernels *k) {
     static const double special[] = {0.0,      -0.0,     1,         -1,       2,         -2,    3,    -3,
@@ -225,7 +225,7 @@ static void math_check_pow(const fxa__cpu_kernels *k) {
     }
 }
 
-/* ---- One test for each set: what a machine lacks is skipped by name ------------------------------------------------- */
+/* ---- One test for each set: what a machine lacks is skipped by name -------------------------------------------- */
 
 static void math_each(const char *isa, size_t size, void (*check)(const fxa__cpu_kernels *k)) {
     bool usable = false;

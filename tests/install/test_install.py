@@ -117,7 +117,7 @@ def check_library(prefix):
     exported = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", shared).splitlines()
                 if " T " in line or " D " in line or " R " in line}
     header = open(find(prefix, "fxattn.h")).read()
-    declared = set(re.findall(r"FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header))
+    declared = set(re.findall(r"^FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header, re.M))
     check(exported == declared, "exports and header differ: %s" % sorted(exported ^ declared))
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's table. Its code is a choice of kernels and the tapes of the problem's programs; geometry is left to the
- * run, so one code serves every length and stride.
+ * The cpu engine's table. Its code is a choice of kernels and the tapes of the problem's programs; geometry is left
+ * to the run, so one code serves every length and stride.
  */
 #include "cpu_code.h"
 
@@ -86,7 +86,8 @@ static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **cod
         cpu_release(host, c);
         return status;
     }
-    (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width, c->width == 1 ? "" : "s");
+    (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width,
+                   c->width == 1 ? "" : "s");
     *bytes = sizeof *c;
     const fxa__tape *tapes[] = {c->score, c->masked, c->derivative, c->bprop};
     for (int i = 0; i < 4; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
