@@ -2,10 +2,11 @@
  *
  * Every engine against the reference: each feature, and all of them in random company, with random programs, shapes,
  * layouts and dtypes, forward and backward. What an engine refuses it must have said in its support report (R-39).
- * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself; FXA_TEST_CASE=0x...
- * replays the one case that a failure of a test names.
+ * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself;
+ * FXA_TEST_CASE=0x... replays the one case that a failure of a test names.
  */
 #include "support/conf_case.h"
+#include "support/isa.h"
 #include "t.h"
 
 static const char *conform_engine(size_t i) {
@@ -20,8 +21,10 @@ static const char *conform_engine(size_t i) {
 static int64_t conform_length(uint64_t *rng, int64_t most) {
     static const int64_t edges[] = {1, 4, 6, 8, 12, 16, 32, 48, 64, 96, 128, 192, 256, 384};
     int64_t n = edges[attn_int(rng, 0, 13)] + attn_int(rng, -1, 1), r = attn_int(rng, 0, 9);
-    if (r < 4) n = attn_int(rng, 0, 24);
-    else if (r < 6) n = attn_int(rng, 0, 300);
+    if (r < 4)
+        n = attn_int(rng, 0, 24);
+    else if (r < 6)
+        n = attn_int(rng, 0, 300);
     return n < most ? n : attn_int(rng, most / 2, most);
 }
 
@@ -85,10 +88,13 @@ static bool conform_case(fxa_context *ctx, const char *engine, const conform_pla
 }
 
 static void conform_report(const char *engine, const conf_tally *tally) {
-    printf("  %s: %" PRId64 " runs, %" PRId64 " refused, %" PRId64 " unsure, %" PRId64 " elements; worst in parts of what is"
-           " allowed, element (root mean square):", engine, tally->cases, tally->refused, tally->unsure, tally->elements);
+    printf("  %s: %" PRId64 " runs, %" PRId64 " refused, %" PRId64 " unsure, %" PRId64
+           " elements; worst in parts of what is"
+           " allowed, element (root mean square):",
+           engine, tally->cases, tally->refused, tally->unsure, tally->elements);
     for (int d = FXA_F64; d <= FXA_BF16; d++)
-        if (tally->by_dtype[d]) printf(" %s %.2g (%.2g)", fxa_dtype_name((fxa_dtype)d), tally->element[d], tally->rms[d]);
+        if (tally->by_dtype[d])
+            printf(" %s %.2g (%.2g)", fxa_dtype_name((fxa_dtype)d), tally->element[d], tally->rms[d]);
     printf("\n");
 }
 
@@ -139,8 +145,12 @@ static int64_t conform_first(const conf_buffer *t) {
     const int64_t at[4] = {0};
     return conf_place(t, at);
 }
-static void spoil_nothing(conf_buffer *o) { (void)o; }
-static void spoil_one(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o)] += 1e-13; }
+static void spoil_nothing(conf_buffer *o) {
+    (void)o;
+}
+static void spoil_one(conf_buffer *o) {
+    ((double *)(void *)o->memory)[conform_first(o)] += 1e-13;
+}
 static void spoil_all(conf_buffer *o) { /* each within its own bound, but all of them nearly at it */
     double *x = (double *)(void *)o->memory;
     int64_t at[4] = {0};
@@ -149,8 +159,12 @@ static void spoil_all(conf_buffer *o) { /* each within its own bound, but all of
         x[i] += 1.5 * o->error[i] + 42 * 0x1p-52 * (o->size[i] + fabs(x[i]));
     } while (conf_next(o, at));
 }
-static void spoil_nan(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o)] = NAN; }
-static void spoil_row(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o) - 1] = 0; }
+static void spoil_nan(conf_buffer *o) {
+    ((double *)(void *)o->memory)[conform_first(o)] = NAN;
+}
+static void spoil_row(conf_buffer *o) {
+    ((double *)(void *)o->memory)[conform_first(o) - 1] = 0;
+}
 
 TEST(comparison_finds_what_is_wrong) {
     T_CHECK(conform_spoilt(0, spoil_nothing));
@@ -166,42 +180,84 @@ TEST(comparison_finds_what_is_wrong) {
 static const uint32_t tame = FROM(CONF_IDENTITY) | FROM(CONF_TWIN) | FROM(CONF_SMOOTH) | FROM(CONF_BOTH);
 static const uint32_t all_features = (1u << 17) - 1;
 
-TEST(plain_f64) { conform_cases((conform_plan){0, false, FROM(CONF_IDENTITY), 3000, t_scaled(40), 0}); }
-TEST(plain_any_dtype) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY), 3000, t_scaled(60), 0}); }
-TEST(grouped_heads_and_widths) { /* */
-    conform_cases((conform_plan){ATTN_GQA | ATTN_DIMS | ATTN_DTYPES, false, FROM(CONF_IDENTITY), 3000, t_scaled(60), 0});
+TEST(plain_f64) {
+    conform_cases((conform_plan){0, false, FROM(CONF_IDENTITY), 3000, t_scaled(40), 0});
 }
-TEST(twins) { conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_TWIN), 1500, t_scaled(120), 0.02}); }
+TEST(plain_any_dtype) {
+    conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY), 3000, t_scaled(60), 0});
+}
+TEST(grouped_heads_and_widths) { /* */
+    conform_cases(
+        (conform_plan){ATTN_GQA | ATTN_DIMS | ATTN_DTYPES, false, FROM(CONF_IDENTITY), 3000, t_scaled(60), 0});
+}
+TEST(twins) {
+    conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_TWIN), 1500, t_scaled(120), 0.02});
+}
 TEST(smooth_programs) { /* */
     conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_SMOOTH), 1000, t_scaled(150), 0.02});
 }
-TEST(masks) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_MASK), 3000, t_scaled(150), 0}); }
-TEST(programs_with_masks) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_BOTH), 1500, t_scaled(100), 0.02}); }
+TEST(masks) {
+    conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_MASK), 3000, t_scaled(150), 0});
+}
+TEST(programs_with_masks) {
+    conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_BOTH), 1500, t_scaled(100), 0.02});
+}
 /* Some take the logarithm of nearly 0, where only wider arithmetic could tell. */
 TEST(gallery_programs) { /* */
     conform_cases((conform_plan){ATTN_DTYPES | ATTN_GQA, false, FROM(CONF_GALLERY), 1500, t_scaled(150), 0.12});
 }
-TEST(wild_programs) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_WILD), 600, t_scaled(200), 0.6}); }
-TEST(padding) { conform_cases((conform_plan){ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
-TEST(packed_sequences) { conform_cases((conform_plan){ATTN_VARLEN | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
-TEST(pages) { conform_cases((conform_plan){ATTN_PAGED | ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
-TEST(sinks) { conform_cases((conform_plan){ATTN_SINK | ATTN_READY | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
-TEST(zero_sink) { conform_cases((conform_plan){ATTN_SINK_ZERO | ATTN_DTYPES, false, tame, 1500, t_scaled(40), 0.02}); }
-TEST(dropout) { conform_cases((conform_plan){ATTN_DROPOUT | ATTN_MAPS | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02}); }
-TEST(coordinate_maps) { conform_cases((conform_plan){ATTN_MAPS | ATTN_LENGTHS, false, tame, 1500, t_scaled(60), 0.02}); }
-TEST(strides) { conform_cases((conform_plan){ATTN_STRIDES | ATTN_DTYPES, false, tame, 1500, t_scaled(100), 0.02}); } /* */
+TEST(wild_programs) {
+    conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_WILD), 600, t_scaled(200), 0.6});
+}
+TEST(padding) {
+    conform_cases((conform_plan){ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(packed_sequences) {
+    conform_cases((conform_plan){ATTN_VARLEN | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(pages) {
+    conform_cases((conform_plan){ATTN_PAGED | ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(sinks) {
+    conform_cases((conform_plan){ATTN_SINK | ATTN_READY | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(zero_sink) {
+    conform_cases((conform_plan){ATTN_SINK_ZERO | ATTN_DTYPES, false, tame, 1500, t_scaled(40), 0.02});
+}
+TEST(dropout) {
+    conform_cases((conform_plan){ATTN_DROPOUT | ATTN_MAPS | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(coordinate_maps) {
+    conform_cases((conform_plan){ATTN_MAPS | ATTN_LENGTHS, false, tame, 1500, t_scaled(60), 0.02});
+}
+TEST(strides) {
+    conform_cases((conform_plan){ATTN_STRIDES | ATTN_DTYPES, false, tame, 1500, t_scaled(100), 0.02});
+} /* */
 TEST(accumulating) {
     conform_cases((conform_plan){ATTN_ACC | ATTN_SINK | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
 }
 TEST(ready_masks) {
-    conform_cases((conform_plan){ATTN_READY | ATTN_LENGTHS | ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_TWIN), 3000,
-                                 t_scaled(100), 0.02});
+    conform_cases((conform_plan){ATTN_READY | ATTN_LENGTHS | ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_TWIN),
+                                 3000, t_scaled(100), 0.02});
 }
 TEST(some_gradients) {
     conform_cases((conform_plan){ATTN_SOME_GRADS | ATTN_SINK | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02});
 }
 TEST(everything_together) {
-    conform_cases((conform_plan){all_features, true, tame | FROM(CONF_MASK) | FROM(CONF_GALLERY), 1500, t_scaled(700), 0.04});
+    conform_cases(
+        (conform_plan){all_features, true, tame | FROM(CONF_MASK) | FROM(CONF_GALLERY), 1500, t_scaled(700), 0.04});
+}
+
+/* ---- Instruction sets -------------------------------------------------------------------------------------------- */
+
+static void conform_isa(const char *isa) {
+    printf("  FXA_CPU=%s\n", isa);
+    conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_MASK), 1500, t_scaled(40), 0});
+    conform_cases((conform_plan){all_features, true, tame | FROM(CONF_GALLERY), 1000, t_scaled(60), 0.04});
+}
+
+TEST(every_instruction_set) {
+    isa_each(conform_isa);
 }
 
 T_MAIN

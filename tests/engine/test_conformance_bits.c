@@ -129,8 +129,8 @@ static attn_shape bits_shape(int i, uint64_t *rng) {
 }
 
 TEST(any_number_of_threads_gives_the_same_bits) {
-    const uint32_t features = ATTN_GQA | ATTN_DIMS | ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK | ATTN_DROPOUT |
-                              ATTN_DTYPES | ATTN_STRIDES | ATTN_ACC | ATTN_READY | ATTN_DLSE;
+    const uint32_t features = ATTN_GQA | ATTN_DIMS | ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK |
+                              ATTN_DROPOUT | ATTN_DTYPES | ATTN_STRIDES | ATTN_ACC | ATTN_READY | ATTN_DLSE;
     static const conf_source sources[] = {CONF_TWIN, CONF_BOTH, CONF_GALLERY, CONF_IDENTITY};
     static const uint32_t threads[] = {2, 3, 7};
     for (size_t e = 0; bits_engine(e); e++) {
@@ -191,7 +191,8 @@ TEST(a_batch_entry_does_not_depend_on_the_others) { /* R-95 */
             static conf_case c;
             attn_shape s = {.b = 3, .hkv = 2, .sq = attn_int(&rng, 1, 70), .sk = attn_int(&rng, 1, 90), .window = 8};
             s.hq = s.hkv * attn_int(&rng, 1, 3), s.d = attn_int(&rng, 1, 70), s.dv = attn_int(&rng, 1, 70);
-            T_REQUIRE(bits_draw(&c, ctx, features & (uint32_t)attn_next(&rng), n % 2 ? CONF_TWIN : CONF_BOTH, &s, &rng));
+            T_REQUIRE(
+                bits_draw(&c, ctx, features & (uint32_t)attn_next(&rng), n % 2 ? CONF_TWIN : CONF_BOTH, &s, &rng));
             for (size_t i = 0; i < c.n_tensors; i++) c.captures[i].grad = 0; /* sums over the batch */
             c.base.problem.param_grads = 0;
             for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {

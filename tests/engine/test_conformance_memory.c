@@ -65,7 +65,8 @@ static void memory_cases(const char *engine, uint32_t features, conf_source sour
         s.hq = s.hkv * attn_int(&rng, 1, 3), s.sk = edges[attn_int(&rng, 0, 12)], s.sq = edges[attn_int(&rng, 0, 9)];
         s.d = attn_int(&rng, 1, 70), s.dv = attn_int(&rng, 1, 70), s.n_pages = attn_int(&rng, 1, 20), s.window = 20;
         fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", &rng, &name);
-        T_REQUIRE(program && conf_draw(&c, ctx, features & (uint32_t)attn_next(&rng), &s, program, name, NULL, &tally, &rng));
+        T_REQUIRE(program &&
+                  conf_draw(&c, ctx, features & (uint32_t)attn_next(&rng), &s, program, name, NULL, &tally, &rng));
         memory_pass(&c, engine, FXA_FORWARD);
         memory_pass(&c, engine, FXA_BACKWARD); /* from the O and LSE that forward left */
         conf_free(&c);
@@ -77,7 +78,8 @@ static void memory_engines(conf_source source, int n) {
     const char *only = getenv("FXA_TEST_ENGINE");
     for (size_t e = 0; fxa_engine_name(e); e++)
         if (!only || !*only || strcmp(only, fxa_engine_name(e)) == 0)
-            memory_cases(fxa_engine_name(e), (1u << 17) - 1, source, strcmp(fxa_engine_name(e), "ref") ? n : n / 10 + 1);
+            memory_cases(fxa_engine_name(e), (1u << 17) - 1, source,
+                         strcmp(fxa_engine_name(e), "ref") ? n : n / 10 + 1);
 }
 
 /* A child touches byte `at` of K, before the guarded case has been run, and must not live. */
@@ -88,8 +90,10 @@ static bool memory_child_dies(conf_guard *g, int64_t at, bool write_it) {
     pid_t child = fork();
     if (child == 0) {
         if (!freopen("/dev/null", "w", stderr)) _exit(1);
-        if (write_it) *byte = 1;
-        else (void)*byte;
+        if (write_it)
+            *byte = 1;
+        else
+            (void)*byte;
         _exit(0);
     }
     return child > 0 && waitpid(child, &status, 0) == child && status != 0;
@@ -121,10 +125,20 @@ TEST(guard_pages_catch_a_read_outside_and_a_write_to_an_input) {
     fxa_context_destroy(ctx);
 }
 
-TEST(plain_between_guard_pages) { memory_engines(CONF_IDENTITY, t_scaled(150)); }
-TEST(twins_between_guard_pages) { memory_engines(CONF_TWIN, t_scaled(150)); }
-TEST(programs_and_masks_between_guard_pages) { memory_engines(CONF_BOTH, t_scaled(100)); }
-TEST(wild_programs_between_guard_pages) { memory_engines(CONF_WILD, t_scaled(100)); }
-TEST(gallery_between_guard_pages) { memory_engines(CONF_GALLERY, t_scaled(100)); }
+TEST(plain_between_guard_pages) {
+    memory_engines(CONF_IDENTITY, t_scaled(150));
+}
+TEST(twins_between_guard_pages) {
+    memory_engines(CONF_TWIN, t_scaled(150));
+}
+TEST(programs_and_masks_between_guard_pages) {
+    memory_engines(CONF_BOTH, t_scaled(100));
+}
+TEST(wild_programs_between_guard_pages) {
+    memory_engines(CONF_WILD, t_scaled(100));
+}
+TEST(gallery_between_guard_pages) {
+    memory_engines(CONF_GALLERY, t_scaled(100));
+}
 
 T_MAIN

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every gradient of the whole against finite differences, in f64, for every engine (R-97): L = sum dO * O + sum dLSE * LSE moves along a random
- * direction of one input at a time as the gradient says. Central differences in f64 with step h err by about h^2 times
- * the third derivative, plus 1e-16 |L| / h: with h = 1e-5 both are about 1e-10 for the magnitudes drawn here; 1e-7 is
- * allowed.
+ * Every gradient of the whole against finite differences, in f64, for every engine (R-97): L = sum dO * O +
+ * sum dLSE * LSE moves along a random direction of one input at a time as the gradient says. Central differences in f64
+ * with step h err by about h^2 times the third derivative, plus 1e-16 |L| / h: with h = 1e-5 both are about 1e-10 for
+ * the magnitudes drawn here; 1e-7 is allowed.
  */
 #include "support/attn_case.h"
 #include "t.h"
 
-#define STEP 1e-5
+#define STEP    1e-5
 #define ALLOWED 1e-7
 
 static double finite_loss(attn_case *c) {
@@ -97,8 +97,12 @@ static void finite_cases(uint32_t features, bool free_choice, const attn_shape *
     for (size_t e = 0; fxa_engine_name(e); e++) finite_engine(fxa_engine_name(e), features, free_choice, shape, n);
 }
 
-TEST(gradients_of_programs_params_and_tensors) { finite_cases(ATTN_DLSE, false, NULL, t_scaled(60)); }
-TEST(gradients_with_sinks_dropout_and_lse) { finite_cases(ATTN_SINK | ATTN_DROPOUT | ATTN_DLSE, false, NULL, t_scaled(60)); }
+TEST(gradients_of_programs_params_and_tensors) {
+    finite_cases(ATTN_DLSE, false, NULL, t_scaled(60));
+}
+TEST(gradients_with_sinks_dropout_and_lse) {
+    finite_cases(ATTN_SINK | ATTN_DROPOUT | ATTN_DLSE, false, NULL, t_scaled(60));
+}
 TEST(gradients_with_everything) {
     const uint32_t geometry = ATTN_GQA | ATTN_DIMS | ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_MAPS | ATTN_LENGTHS;
     const uint32_t softmax = ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT | ATTN_READY | ATTN_DLSE;

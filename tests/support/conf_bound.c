@@ -27,7 +27,8 @@ typedef struct bound_work {
     fxa__val *vals;
     double *errors;
     fxa__env env;
-    bool equal_terms; /* expanded operands: equal terms round the same way, and errors add up instead of averaging out */
+    bool
+        equal_terms; /* expanded operands: equal terms round the same way, and errors add up instead of averaging out */
     /* one row */
     double *score, *e_score, *fresh, *e_fresh; /* [Sk]: scaled scores, new scores, their errors */
 } bound_work;
@@ -146,10 +147,11 @@ static double bound_exp(const bound_work *w, int64_t k, double m) {
 }
 
 /* LSE and the maximum of a row; returns the error that a change of all probabilities has in common. */
-static double bound_row_softmax(bound_work *w, int64_t b, int64_t h, int64_t place_lse, int64_t place_max, double *m_out,
-                                double *sum_out) {
+static double bound_row_softmax(bound_work *w, int64_t b, int64_t h, int64_t place_lse, int64_t place_max,
+                                double *m_out, double *sum_out) {
     const oracle *x = &w->c->base.x;
-    double z = x->sink ? x->sink_score[h] : -INFINITY, max = -INFINITY, upper = -INFINITY, e_max = 0, sum = 0, shared = 0;
+    double z = x->sink ? x->sink_score[h] : -INFINITY, max = -INFINITY, upper = -INFINITY, e_max = 0, sum = 0,
+           shared = 0;
     for (int64_t k = 0; k < x->k_len[b]; k++) {
         if (w->fresh[k] > max) max = w->fresh[k], e_max = w->e_fresh[k];
         upper = fmax(upper, w->fresh[k] + w->e_fresh[k]);
@@ -173,7 +175,7 @@ static double bound_row_softmax(bound_work *w, int64_t b, int64_t h, int64_t pla
 static void bound_row_merge(bound_work *w, int64_t place, int64_t place_lse) {
     conf_buffer *o = &w->c->slot[FXA_SLOT_O], *lse = &w->c->slot[FXA_SLOT_LSE];
     double unit = w->arithmetic.unit, e_lse = lse->error[place_lse] + unit * (lse->size[place_lse] + 4);
-    bound_add(o, place, e_lse * (2 + o->size[place]), 2); /* the old elements are within -2..2, */
+    bound_add(o, place, e_lse * (2 + o->size[place]), 2);   /* the old elements are within -2..2, */
     if (lse->size[place_lse] < 4) lse->size[place_lse] = 4; /* and so are the old LSE */
 }
 
@@ -194,7 +196,7 @@ static void bound_row_forward(bound_work *w, int64_t b, int64_t h, int64_t q) {
         for (int64_t i = 0; p != 0 && i < x->dv; i++) {
             size[i] += p * fabs(v[i]);
             noise[i] += p * v[i] * p * v[i];
-            error[i] += (p * (bound_exp(w, k, m) + w->c->weight_unit) + w->arithmetic.tiny) * fabs(v[i]);
+            error[i] += (p * bound_exp(w, k, m) + w->arithmetic.tiny) * fabs(v[i]);
         }
     }
     for (at[3] = 0; at[3] < x->dv && m > -INFINITY; at[3]++) {
@@ -271,8 +273,10 @@ static void bound_pair_score_grads(bound_work *w, const bound_back *r, int64_t k
     at_q[1] = r->h, at_k[1] = r->hkv, at_q[3] = at_k[3] = 0;
     int64_t to_q = conf_place(dq, at_q), to_k = conf_place(dk, at_k);
     for (int64_t i = 0; i < x->d; i++) {
-        if (dq->error) bound_add_product(dq, to_q + i * dq->stride[3], e_ds * scale * fabs(key[i]), ds * scale * fabs(key[i]));
-        if (dk->error) bound_add_product(dk, to_k + i * dk->stride[3], e_ds * scale * fabs(row[i]), ds * scale * fabs(row[i]));
+        if (dq->error)
+            bound_add_product(dq, to_q + i * dq->stride[3], e_ds * scale * fabs(key[i]), ds * scale * fabs(key[i]));
+        if (dk->error)
+            bound_add_product(dk, to_k + i * dk->stride[3], e_ds * scale * fabs(row[i]), ds * scale * fabs(row[i]));
     }
 }
 
@@ -291,11 +295,12 @@ static void bound_pair_backward(bound_work *w, const bound_back *r, int64_t k) {
     attn_case_at(&c->base, FXA_SLOT_DV, r->b, k, at);
     at[1] = r->hkv, at[3] = 0;
     for (int64_t i = 0, to = conf_place(dv, at); dv->error && i < x->dv; i++, to += dv->stride[3])
-        bound_add(dv, to, (p * (rate + c->weight_unit) + w->arithmetic.tiny) * dropout * fabs(dout[i]),
-                  p * dropout * fabs(dout[i]));
+        bound_add_product(dv, to, (p * rate + w->arithmetic.tiny) * dropout * fabs(dout[i]),
+                          p * dropout * fabs(dout[i]));
 
     double size = p * (fabs(dp) + fabs(r->delta) + fabs(r->dlse)), e_ds, ds;
-    double error = size * rate + p * (e_dp * dropout + r->e_delta + 4 * unit * (fabs(dp) + fabs(r->delta) + fabs(r->dlse)));
+    double error =
+        size * rate + p * (e_dp * dropout + r->e_delta + 4 * unit * (fabs(dp) + fabs(r->delta) + fabs(r->dlse)));
     if (size == 0) return;
     w->env.score = w->score[k];
     ds = bound_through_program(w, w->derivative, k, size, error, &e_ds);
@@ -303,8 +308,10 @@ static void bound_pair_backward(bound_work *w, const bound_back *r, int64_t k) {
         ds = bound_through_program(w, c->bprop, k, size, error, &e_ds);
         ds += bound_through_program(w, c->bprop, k, p * (dp - r->delta + r->dlse), error, &e_ds);
     }
-    if (e_ds == INFINITY) c->unsure = true;
-    else bound_pair_score_grads(w, r, k, ds, e_ds + ds * c->weight_unit);
+    if (e_ds == INFINITY)
+        c->unsure = true;
+    else
+        bound_pair_score_grads(w, r, k, ds, e_ds);
 }
 
 static void bound_row_backward(bound_work *w, int64_t b, int64_t h, int64_t q) {

@@ -18,7 +18,9 @@ static void *conf_alloc(size_t n, size_t element) {
     return memory;
 }
 
-int64_t conf_places(const conf_buffer *t) { return (int64_t)(t->bytes / fxa_dtype_size(t->dtype)); }
+int64_t conf_places(const conf_buffer *t) {
+    return (int64_t)(t->bytes / fxa_dtype_size(t->dtype));
+}
 
 int64_t conf_place(const conf_buffer *t, const int64_t *at) {
     int64_t place = (t->origin - t->memory) / (int64_t)fxa_dtype_size(t->dtype);
@@ -69,13 +71,24 @@ static void conf_make_buffer(conf_buffer *t, bool plain, bool input, uint64_t *r
 static void conf_store(conf_buffer *t, int64_t place, double x) {
     int64_t at = place;
     switch (t->dtype) {
-    case FXA_I64: ((int64_t *)(void *)t->memory)[at] = (int64_t)x; break;
-    case FXA_I32: ((int32_t *)(void *)t->memory)[at] = (int32_t)x; break;
-    case FXA_I16: ((int16_t *)(void *)t->memory)[at] = (int16_t)x; break;
-    case FXA_I8: ((int8_t *)(void *)t->memory)[at] = (int8_t)x; break;
+    case FXA_I64:
+        ((int64_t *)(void *)t->memory)[at] = (int64_t)x;
+        break;
+    case FXA_I32:
+        ((int32_t *)(void *)t->memory)[at] = (int32_t)x;
+        break;
+    case FXA_I16:
+        ((int16_t *)(void *)t->memory)[at] = (int16_t)x;
+        break;
+    case FXA_I8:
+        ((int8_t *)(void *)t->memory)[at] = (int8_t)x;
+        break;
     case FXA_U8:
-    case FXA_B8: t->memory[at] = (uint8_t)x; break;
-    default: fxa__store_f64(t->memory, t->dtype, at, x);
+    case FXA_B8:
+        t->memory[at] = (uint8_t)x;
+        break;
+    default:
+        fxa__store_f64(t->memory, t->dtype, at, x);
     }
 }
 
@@ -86,8 +99,10 @@ static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
     int64_t n = 0;
     do {
         double x = attn_real(rng, -1, 1);
-        if (t->dtype == FXA_B8) x = attn_int(rng, 0, 9) < 7;
-        else if (!fxa__dtype_is_float(t->dtype)) x = step && t->rank == 1 ? (double)(n / (8 * step)) : (double)attn_int(rng, 0, wide);
+        if (t->dtype == FXA_B8)
+            x = attn_int(rng, 0, 9) < 7;
+        else if (!fxa__dtype_is_float(t->dtype))
+            x = step && t->rank == 1 ? (double)(n / (8 * step)) : (double)attn_int(rng, 0, wide);
         conf_store(t, conf_place(t, at), x);
         n++;
     } while (conf_next(t, at));
@@ -130,7 +145,7 @@ static void conf_draw_params(conf_case *c, bool some, uint64_t *rng) {
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
-static const char *const conf_slot_names[CONF_SLOTS] = {"Q",  "K",  "V",  "O",  "LSE",  "MAX",  "dO",
+static const char *const conf_slot_names[CONF_SLOTS] = {"Q",    "K",  "V",  "O",  "LSE",  "MAX",  "dO",
                                                         "dLSE", "dQ", "dK", "dV", "sink", "dsink"};
 
 static void conf_take_slots(conf_case *c) {
@@ -183,17 +198,23 @@ void conf_free(conf_case *c) {
 
 void conf_describe(const conf_case *c, char *out, size_t capacity) {
     const oracle *x = &c->base.x;
-    snprintf(out, capacity, "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x",
-             c->name, (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk,
-             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->slot[FXA_SLOT_Q].dtype), c->base.features,
-             c->base.problem.flags, c->base.backward_flags);
+    snprintf(out, capacity,
+             "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x", c->name,
+             (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk, (long long)x->d,
+             (long long)x->dv, fxa_dtype_name(c->slot[FXA_SLOT_Q].dtype), c->base.features, c->base.problem.flags,
+             c->base.backward_flags);
 }
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
 conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
-    static const struct { fxa_slot slot; uint32_t flag; } grads[] = {
-        {FXA_SLOT_DQ, FXA_GRAD_Q}, {FXA_SLOT_DK, FXA_GRAD_K}, {FXA_SLOT_DV, FXA_GRAD_V}, {FXA_SLOT_DSINK, FXA_GRAD_SINK}};
+    static const struct {
+        fxa_slot slot;
+        uint32_t flag;
+    } grads[] = {{FXA_SLOT_DQ, FXA_GRAD_Q},
+                 {FXA_SLOT_DK, FXA_GRAD_K},
+                 {FXA_SLOT_DV, FXA_GRAD_V},
+                 {FXA_SLOT_DSINK, FXA_GRAD_SINK}};
     static const fxa_slot forward[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_MAX_ROW};
     if (pass == FXA_FORWARD) return i < 3 ? &c->slot[forward[i]] : NULL;
     for (int j = 0; j < 4; j++)
@@ -216,7 +237,8 @@ void conf_fill_outputs(conf_case *c, fxa_pass pass) {
         t->want_dtype = row ? t->dtype : FXA_F64;
         if (!t->before) {
             t->before = conf_alloc(t->bytes, 1);
-            t->want_memory = conf_alloc((size_t)n, sizeof(double)), t->want_before = conf_alloc((size_t)n, sizeof(double));
+            t->want_memory = conf_alloc((size_t)n, sizeof(double)),
+            t->want_before = conf_alloc((size_t)n, sizeof(double));
             t->error = conf_alloc((size_t)n, sizeof(double)), t->size = conf_alloc((size_t)n, sizeof(double));
             t->noise = conf_alloc((size_t)n, sizeof(double));
         }
@@ -254,8 +276,11 @@ void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool refere
         x->tensors[i] = c->tensor[i].origin;
         x->dtensors[i] = x->captures[i].grad ? c->dtensor[i].origin : NULL;
     }
-    fxa_operand *const wide[CONF_SLOTS] = {[FXA_SLOT_O] = &x->p.o, [FXA_SLOT_DQ] = &x->p.dq, [FXA_SLOT_DK] = &x->p.dk,
-                                           [FXA_SLOT_DV] = &x->p.dv_grad, [FXA_SLOT_DSINK] = &x->p.dsink};
+    fxa_operand *const wide[CONF_SLOTS] = {[FXA_SLOT_O] = &x->p.o,
+                                           [FXA_SLOT_DQ] = &x->p.dq,
+                                           [FXA_SLOT_DK] = &x->p.dk,
+                                           [FXA_SLOT_DV] = &x->p.dv_grad,
+                                           [FXA_SLOT_DSINK] = &x->p.dsink};
     conf_buffer *t;
     for (int i = 0; reference && (t = conf_output(c, pass, i)); i++) {
         int64_t size = (int64_t)fxa_dtype_size(t->dtype), to = (int64_t)fxa_dtype_size(t->want_dtype);
@@ -317,6 +342,9 @@ bool conf_run(conf_case *c, const char *engine, fxa_pass pass) {
     }
     if (status == FXA_OK && said && said->supported) return true;
     snprintf(c->why, sizeof c->why, "%s: the query says %s, the run %s: %.300s", pass ? "backward" : "forward",
-             !said ? "nothing" : said->supported ? "yes" : said->reason, fxa_status_name(status), err.text);
+             !said             ? "nothing"
+             : said->supported ? "yes"
+                               : said->reason,
+             fxa_status_name(status), err.text);
     return false;
 }

@@ -26,13 +26,13 @@ typedef struct conf_buffer {
     size_t bytes;
     bool owned; /* memory is this buffer's */
     /* of outputs */
-    unsigned char *before;       /* memory before a run */
+    unsigned char *before; /* memory before a run */
     fxa_dtype want_dtype;
-    unsigned char *want_memory;  /* as the reference writes it, the same strides in want_dtype */
+    unsigned char *want_memory; /* as the reference writes it, the same strides in want_dtype */
     unsigned char *want_before;
-    double *error;               /* by place: what the errors of scores and programs come to */
-    double *size;                /* by place: sum of the magnitudes that were added up */
-    double *noise;               /* by place: sum of squares of what rounds to 16 bits before it is added up */
+    double *error; /* by place: what the errors of scores and programs come to */
+    double *size;  /* by place: sum of the magnitudes that were added up */
+    double *noise; /* by place: sum of squares of what rounds to 16 bits before it is added up */
 } conf_buffer;
 
 /* The worst of what was seen, in units of what is allowed, by dtype of Q. */
@@ -52,11 +52,10 @@ typedef struct conf_case {
     double error_dparams[CONF_PARAMS], size_dparams[CONF_PARAMS];
     fxa_capture captures[CONF_TENSORS];
     conf_buffer slot[CONF_SLOTS], tensor[CONF_TENSORS], dtensor[CONF_TENSORS];
-    double unit;     /* of the arithmetic */
-    double product_unit; /* of P and dS as they are multiplied: not 0 when the engine says that it uses 16-bit products */
-    double weight_unit; /* to which the engine rounds P and dS before it multiplies them; 0: to nothing coarser */
-    bool unsure;     /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
-    bool refused;    /* the engine said that it does not support the problem; why has its reason */
+    double unit;         /* of the arithmetic */
+    double product_unit; /* of P and dS as they are multiplied: not 0 when the plan says that it multiplies bf16 */
+    bool unsure;         /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
+    bool refused;        /* the engine said that it does not support the problem; why has its reason */
     conf_tally *tally;
     char why[800];
 } conf_case;

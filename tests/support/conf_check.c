@@ -6,31 +6,35 @@
 #include "conf_case.h"
 
 #include "base/dtype.h"
-#include "engine/cpu/cpu.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define CONF_RMS_UNITS 33.5 /* 2e-6 in f32 */
+#define CONF_RMS_UNITS     33.5 /* 2e-6 in f32 */
 #define CONF_ELEMENT_UNITS 16
-#define CONF_DEVIATIONS 7     /* of 16-bit products: once in 10^11 */
-#define CONF_SAFETY 2         /* of what was passed on to first order */
+#define CONF_DEVIATIONS    7 /* of 16-bit products: once in 10^11 */
+#define CONF_SAFETY        2 /* of what was passed on to first order */
+
+static bool conf_has_equal_terms(const conf_case *c) {
+    for (int i = 0; i < CONF_SLOTS; i++)
+        if (c->base.t[i].style == ATTN_EXPANDED) return true;
+    return false;
+}
 
 /* Units that a sum of n terms may be off by: a random walk, taken twice; all the way for equal terms. */
 static double conf_sum_units(const conf_case *c) {
     const oracle *x = &c->base.x;
     double rows = (double)(x->sq * (x->hq / x->hkv) * (c->base.features & ATTN_PAGED ? x->b : 1));
     double n = fmax((double)x->sk, rows);
-    for (int i = 0; i < CONF_SLOTS; i++)
-        if (c->base.t[i].style == ATTN_EXPANDED) return n;
-    return 2 * sqrt(n);
+    return conf_has_equal_terms(c) ? n : 2 * sqrt(n);
 }
 
 /* P and dS rounded to 16 bits, each by itself: uniform within product_unit of the term, so a third of its square is the
  * variance; never more than all of them at once. */
 static double conf_product_error(const conf_case *c, const conf_buffer *t, int64_t place, double deviations) {
-    return c->product_unit * fmin(t->size[place], deviations * sqrt(t->noise[place] / 3));
+    double all = t->size[place], some = deviations * sqrt(t->noise[place] / 3);
+    return c->product_unit * (conf_has_equal_terms(c) ? all : fmin(all, some));
 }
 
 static double conf_half_ulp(fxa_dtype dtype, double x) {
@@ -47,14 +51,15 @@ static double conf_ratio(fxa_dtype dtype, double got, double want, double tolera
     return beyond > 0 && tolerance > 0 ? fmin(1, beyond / tolerance) : 0;
 }
 
-static bool conf_fail_element(conf_case *c, const conf_buffer *t, int64_t place, double got, double want, double allowed) {
+static bool conf_fail_element(conf_case *c, const conf_buffer *t, int64_t place, double got, double want,
+                              double allowed) {
     int64_t at[FXA_MAX_RANK] = {0};
     do {
         if (conf_place(t, at) == place) break;
     } while (conf_next(t, at));
     snprintf(c->why, sizeof c->why, "%s[%lld,%lld,%lld,%lld,%lld] is %.9g, not %.9g (off by %.3g, allowed %.3g; %s)",
-             t->name, (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3], (long long)at[4], got, want,
-             fabs(got - want), allowed, fxa_dtype_name(t->dtype));
+             t->name, (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3], (long long)at[4], got,
+             want, fabs(got - want), allowed, fxa_dtype_name(t->dtype));
     return false;
 }
 
@@ -62,11 +67,12 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
     fxa_dtype main = c->slot[FXA_SLOT_Q].dtype;
     size_t size = fxa_dtype_size(t->dtype), want_size = fxa_dtype_size(t->want_dtype);
     double units = CONF_ELEMENT_UNITS + conf_sum_units(c), squares = 0, allowed_squares = 0;
-    double floor = main != FXA_F64 ? 1e-34 : t->dtype == FXA_F64 ? 0 : 0x1p-125; /* what underflowed in f32 */
+    double floor = main != FXA_F64 ? 1e-34 : t->dtype == FXA_F64 ? 1e-304 : 0x1p-125; /* what underflowed */
     int64_t n = conf_places(t), count = 0;
     for (int64_t i = 0; i < n; i++) {
         double got = fxa__load_f64(t->memory, t->dtype, i), want = fxa__load_f64(t->want_memory, t->want_dtype, i);
-        bool same = memcmp(t->want_memory + (size_t)i * want_size, t->want_before + (size_t)i * want_size, want_size) == 0;
+        bool same =
+            memcmp(t->want_memory + (size_t)i * want_size, t->want_before + (size_t)i * want_size, want_size) == 0;
         if (same && t->size[i] == 0) {
             if (memcmp(t->memory + (size_t)i * size, t->before + (size_t)i * size, size) == 0) continue;
             if (got == want) continue; /* 0 was added to -0 */
@@ -118,17 +124,20 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
     return pass == FXA_FORWARD || conf_compare_params(c);
 }
 
-/* The cpu engine multiplies in bf16 where all factors but P and dS are bf16 and the processor is faster so. */
-static double conf_weight_unit(const conf_case *c, const char *engine, fxa_pass pass) {
-    char reason[200];
-    const fxa__cpu_kernels *k = fxa__cpu_select(sizeof(float), FXA_BF16, reason, sizeof reason);
-    bool bf16 = c->slot[FXA_SLOT_Q].dtype == FXA_BF16 && (pass == FXA_FORWARD || c->slot[FXA_SLOT_DO].dtype == FXA_BF16);
-    return strcmp(engine, "cpu") == 0 && k && k->rounds && bf16 ? 0x1p-8 : 0;
+/* Engines tell in a plan's detail whether they multiply bf16 as such. */
+static double conf_find_product_unit(conf_case *c, const char *engine, fxa_pass pass) {
+    conf_call x;
+    fxa_plan *plan = NULL;
+    conf_call_make(c, engine, pass, false, &x);
+    if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return 0;
+    bool rounds = strstr(fxa_plan_detail(plan), "bf16") || strstr(fxa_plan_detail(plan), "amx");
+    fxa_plan_destroy(plan);
+    return rounds ? 0x1p-8 : 0;
 }
 
 static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
-    c->weight_unit = conf_weight_unit(c, engine, pass);
     conf_fill_outputs(c, pass);
+    c->product_unit = conf_find_product_unit(c, engine, pass);
     if (!conf_reference(c, pass)) return false;
     if (!(pass == FXA_FORWARD ? conf_bound_forward(c) : conf_bound_backward(c))) {
         snprintf(c->why, sizeof c->why, "the bound cannot be computed");
@@ -147,4 +156,6 @@ bool conf_check_forward(conf_case *c, const char *engine) {
     return ok;
 }
 
-bool conf_check_backward(conf_case *c, const char *engine) { return conf_check(c, engine, FXA_BACKWARD); }
+bool conf_check_backward(conf_case *c, const char *engine) {
+    return conf_check(c, engine, FXA_BACKWARD);
+}

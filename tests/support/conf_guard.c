@@ -97,7 +97,8 @@ bool conf_guard_make(conf_guard *g, conf_case *c, const char *engine, fxa_pass p
         if (!guard_move_ints(g, &slot[i], count[i - FXA_SLOT_LEN_Q])) return false;
     g->workspace = guard_alloc(g, workspace, FXA_WORKSPACE_ALIGN);
     if (!g->workspace) return false;
-    g->workspace_size = workspace, g->slack = at_end ? (FXA_WORKSPACE_ALIGN - workspace % FXA_WORKSPACE_ALIGN) % FXA_WORKSPACE_ALIGN : 0;
+    g->workspace_size = workspace,
+    g->slack = at_end ? (FXA_WORKSPACE_ALIGN - workspace % FXA_WORKSPACE_ALIGN) % FXA_WORKSPACE_ALIGN : 0;
     g->call.args.workspace = g->workspace, g->call.args.workspace_size = workspace;
     return true;
 }
@@ -113,10 +114,11 @@ bool conf_guard_same(conf_guard *g, conf_case *original, fxa_pass pass) {
         int64_t at[FXA_MAX_RANK] = {0}, lo, hi, size = (int64_t)fxa_dtype_size(t->dtype);
         if (!guard_extent(t, &lo, &hi)) continue;
         do {
-            if (memcmp(t->memory + conf_place(t, at) * size, want->memory + conf_place(want, at) * size, (size_t)size) == 0)
+            if (memcmp(t->memory + conf_place(t, at) * size, want->memory + conf_place(want, at) * size,
+                       (size_t)size) == 0)
                 continue;
-            snprintf(original->why, sizeof original->why, "%s[%lld,%lld,%lld,%lld] is another one between guard pages", t->name,
-                     (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3]);
+            snprintf(original->why, sizeof original->why, "%s[%lld,%lld,%lld,%lld] is another one between guard pages",
+                     t->name, (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3]);
             return false;
         } while (conf_next(t, at));
     }

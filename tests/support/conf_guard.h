@@ -14,7 +14,10 @@ typedef struct conf_guard {
     conf_case c; /* shares everything with the original but memory */
     conf_call call;
     bool at_end; /* the page is behind each buffer; else before it */
-    struct { void *base; size_t size; } map[GUARD_MAPS];
+    struct {
+        void *base;
+        size_t size;
+    } map[GUARD_MAPS];
     int n_maps;
     unsigned char *workspace;
     size_t workspace_size, slack; /* slack: bytes up to the page that alignment leaves */

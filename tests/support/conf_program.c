@@ -17,8 +17,10 @@ static fxa_program *source_twin(fxa_context *ctx, uint64_t *rng, const char **na
     char text[512];
     size_t n = 0;
     for (const char *from = twin->text; *from && n + 8 < sizeof text; from++) { /* %s: a dtype, %%: a percent sign */
-        if (strncmp(from, "%s", 2) == 0) n += (size_t)snprintf(text + n, sizeof text - n, "%s", dtype);
-        else text[n++] = *from;
+        if (strncmp(from, "%s", 2) == 0)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s", dtype);
+        else
+            text[n++] = *from;
         if (*from == '%') from++;
     }
     fxa_program *program = NULL;
@@ -67,8 +69,10 @@ static fxa_program *source_file(fxa_context *ctx, const char *folder, uint64_t *
         for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
             size_t n = strlen(e->d_name);
             if (n < 4 || strcmp(e->d_name + n - 4, ".fxa") != 0) continue;
-            if (pass == 0) count++;
-            else if (chosen-- == 0) snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+            if (pass == 0)
+                count++;
+            else if (chosen-- == 0)
+                snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         }
         closedir(dir);
         if (count == 0) return NULL;
@@ -85,13 +89,20 @@ fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *fold
     static const char *const names[] = {"identity", "twin", "smooth", "mask", "smooth and mask", "wild", "gallery"};
     *name = names[source];
     switch (source) {
-    case CONF_TWIN: return source_twin(ctx, rng, name);
-    case CONF_SMOOTH: return source_generate(ctx, GEN_SMOOTH, rng);
-    case CONF_MASK: return source_generate(ctx, GEN_AFFINE_MASK, rng);
-    case CONF_BOTH: return source_both(ctx, rng);
-    case CONF_WILD: return source_generate(ctx, GEN_NO_SPECIAL, rng);
-    case CONF_GALLERY: return source_file(ctx, folder, rng, name);
-    default: break;
+    case CONF_TWIN:
+        return source_twin(ctx, rng, name);
+    case CONF_SMOOTH:
+        return source_generate(ctx, GEN_SMOOTH, rng);
+    case CONF_MASK:
+        return source_generate(ctx, GEN_AFFINE_MASK, rng);
+    case CONF_BOTH:
+        return source_both(ctx, rng);
+    case CONF_WILD:
+        return source_generate(ctx, GEN_NO_SPECIAL, rng);
+    case CONF_GALLERY:
+        return source_file(ctx, folder, rng, name);
+    default:
+        break;
     }
     fxa_program *program = NULL;
     return fxa_program_parse(ctx, "", 0, &program, NULL) == FXA_OK ? program : NULL;

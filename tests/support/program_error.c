@@ -11,15 +11,19 @@
 
 program_arithmetic program_arithmetic_of(bool f64) {
     /* In f64 both sides round: two units. */
-    program_arithmetic wide = {0x1p-52, 0, 1e300, false}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true};
+    program_arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true};
     return f64 ? wide : narrow;
 }
 
 /* Slope times error, where an exact operand adds nothing however steep. */
-static double error_through(double slope, double e) { return e == 0 ? 0 : fabs(slope) * e; }
+static double error_through(double slope, double e) {
+    return e == 0 ? 0 : fabs(slope) * e;
+}
 
 /* Whether a value known to within e lies clearly on one side of `bound`. */
-static bool error_decided(double x, double bound, double e) { return e == 0 || x != x || fabs(x - bound) > e; }
+static bool error_decided(double x, double bound, double e) {
+    return e == 0 || x != x || fabs(x - bound) > e;
+}
 
 static bool error_whole_decided(double x, double step, double e) { /* no jump of floor(x - step) within e */
     double y = x - step;
@@ -29,23 +33,39 @@ static bool error_whole_decided(double x, double step, double e) { /* no jump of
 /* One operand: what its error does to the result y. INFINITY where the domain ends within it. */
 static double error_function(uint32_t op, double x, double y, double e) {
     switch (op) {
-    case FXA_OP_SQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
-    case FXA_OP_RSQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : y * e / (2 * (x - e));
-    case FXA_OP_LOG: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (x - e);
-    case FXA_OP_LOG2: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : 1.4427 * e / (x - e);
-    case FXA_OP_EXP: return e == 0 ? 0 : y * expm1(e);
-    case FXA_OP_EXP2: return e == 0 ? 0 : y * expm1(e * 0.6932);
-    case FXA_OP_TANH: return error_through(1 - y * y + e, e);
-    case FXA_OP_SIGMOID: return error_through(fmin(0.25, y * (1 - y) + e), e);
-    case FXA_OP_ERF: return error_through(1.1284 * exp(-x * x) + e, e);
+    case FXA_OP_SQRT:
+        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
+    case FXA_OP_RSQRT:
+        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : y * e / (2 * (x - e));
+    case FXA_OP_LOG:
+        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (x - e);
+    case FXA_OP_LOG2:
+        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : 1.4427 * e / (x - e);
+    case FXA_OP_EXP:
+        return e == 0 ? 0 : y * expm1(e);
+    case FXA_OP_EXP2:
+        return e == 0 ? 0 : y * expm1(e * 0.6932);
+    case FXA_OP_TANH:
+        return error_through(1 - y * y + e, e);
+    case FXA_OP_SIGMOID:
+        return error_through(fmin(0.25, y * (1 - y) + e), e);
+    case FXA_OP_ERF:
+        return error_through(1.1284 * exp(-x * x) + e, e);
     case FXA_OP_SIN:
-    case FXA_OP_COS: return e;
-    case FXA_OP_TAN: return e * (1 + y * y) > 0.1 ? INFINITY : error_through(1.3 * (1 + y * y), e);
-    case FXA_OP_FLOOR: return error_whole_decided(x, 0, e) ? 0 : INFINITY;
-    case FXA_OP_CEIL: return error_whole_decided(-x, 0, e) ? 0 : INFINITY;
-    case FXA_OP_ROUND: return error_whole_decided(x, 0.5, e) ? 0 : INFINITY;
-    case FXA_OP_TRUNC: return error_whole_decided(fabs(x), 0, e) ? 0 : INFINITY;
-    default: return e; /* NEG, ABS, FLOAT */
+    case FXA_OP_COS:
+        return e;
+    case FXA_OP_TAN:
+        return e * (1 + y * y) > 0.1 ? INFINITY : error_through(1.3 * (1 + y * y), e);
+    case FXA_OP_FLOOR:
+        return error_whole_decided(x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_CEIL:
+        return error_whole_decided(-x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_ROUND:
+        return error_whole_decided(x, 0.5, e) ? 0 : INFINITY;
+    case FXA_OP_TRUNC:
+        return error_whole_decided(fabs(x), 0, e) ? 0 : INFINITY;
+    default:
+        return e; /* NEG, ABS, FLOAT */
     }
 }
 
@@ -71,29 +91,40 @@ static double error_binary(const program_arithmetic *m, uint32_t op, double a, d
     case FXA_OP_MULZ:
         if (a == 0 && e_a == 0) return 0;
         /* fall through */
-    case FXA_OP_MUL: return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
+    case FXA_OP_MUL:
+        return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
     case FXA_OP_DIVZ:
         if (a == 0 && e_a == 0) return 0;
         /* fall through */
-    case FXA_OP_DIV: return e_q;
-    case FXA_OP_FLOORDIV: return exact || error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient)) ? 0 : INFINITY;
+    case FXA_OP_DIV:
+        return e_q;
+    case FXA_OP_FLOORDIV:
+        return exact || error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient)) ? 0 : INFINITY;
     case FXA_OP_MOD:
         if (!exact && !error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient))) return INFINITY;
         return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* as a - b * floor(a / b) */
-    case FXA_OP_POW: return error_power(a, b, y, e_a, e_b, m->unit);
+    case FXA_OP_POW:
+        return error_power(a, b, y, e_a, e_b, m->unit);
     case FXA_OP_MIN:
-    case FXA_OP_MAX: return fmax(e_a, e_b);
-    default: return e_a + e_b; /* ADD, SUB */
+    case FXA_OP_MAX:
+        return fmax(e_a, e_b);
+    default:
+        return e_a + e_b; /* ADD, SUB */
     }
 }
 
 static double error_rounding(const program_arithmetic *m, uint32_t op, double y) {
     double units = 1;
-    if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_SELECT || (op >= FXA_OP_MIN && op <= FXA_OP_CLAMP)) units = 0;
-    else if (op >= FXA_OP_FLOOR && op <= FXA_OP_TRUNC) units = 0;
-    else if (op == FXA_OP_POW || (op >= FXA_OP_SQRT && op <= FXA_OP_TAN)) units = FUNCTION_UNITS;
-    else if (op == FXA_OP_DIV || op == FXA_OP_DIVZ) units = 2; /* or a product with the reciprocal */
-    else if (op == FXA_OP_FLOAT) units = fabs(y) > 0x1p24 && m->narrow;
+    if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_SELECT || (op >= FXA_OP_MIN && op <= FXA_OP_CLAMP))
+        units = 0;
+    else if (op >= FXA_OP_FLOOR && op <= FXA_OP_TRUNC)
+        units = 0;
+    else if (op == FXA_OP_POW || (op >= FXA_OP_SQRT && op <= FXA_OP_TAN))
+        units = FUNCTION_UNITS;
+    else if (op == FXA_OP_DIV || op == FXA_OP_DIVZ)
+        units = 2; /* or a product with the reciprocal */
+    else if (op == FXA_OP_FLOAT)
+        units = fabs(y) > 0x1p24 && m->narrow;
     return y == 0 ? 0 : units * (m->unit * fabs(y) + (fabs(y) < 0x1p-100 ? m->tiny : 0));
 }
 
@@ -130,9 +161,12 @@ static double error_floats(const fxa_program *p, const program_arithmetic *m, in
     if (n->op == FXA_OP_INT) return error_whole_decided(fabs(a), 0, e_a) ? 0 : INFINITY;
     if (n->op == FXA_OP_MULZ && a == 0 && e_a == 0) return 0;
     if (e_a == INFINITY || e_b == INFINITY) return INFINITY;
-    if (n->op == FXA_OP_CLAMP) e = fmax(e_a, fmax(e_b, error[n->arg[2]]));
-    else if (n->n_args == 2) e = error_binary(m, n->op, a, b, y, e_a, e_b);
-    else e = error_function(n->op, a, y, e_a);
+    if (n->op == FXA_OP_CLAMP)
+        e = fmax(e_a, fmax(e_b, error[n->arg[2]]));
+    else if (n->n_args == 2)
+        e = error_binary(m, n->op, a, b, y, e_a, e_b);
+    else
+        e = error_function(n->op, a, y, e_a);
     if (y != y || fabs(y) == INFINITY) return e == INFINITY ? INFINITY : 0;
     e += error_rounding(m, n->op, y);
     return e == e && fabs(y) + e < m->largest ? e : INFINITY;
@@ -145,13 +179,17 @@ static double error_node(const fxa_program *p, const program_arithmetic *m, int3
     for (int i = 0; i < n->n_args; i++) worst = fmax(worst, error[n->arg[i]]);
     switch (n->op) {
     case FXA_OP_CONST:
-    case FXA_OP_PARAM: return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
-    case FXA_OP_INPUT: return 0; /* score and dscore: below */
+    case FXA_OP_PARAM:
+        return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
+    case FXA_OP_INPUT:
+        return 0; /* score and dscore: below */
     case FXA_OP_LOAD:
         if (worst == INFINITY) return INFINITY;
         return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;
-    case FXA_OP_SELECT: return error_select(p, n, vals, error);
-    default: break;
+    case FXA_OP_SELECT:
+        return error_select(p, n, vals, error);
+    default:
+        break;
     }
     if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);
     if (n->type != FXA_FLOAT) return error_bools(n, vals, error, worst);

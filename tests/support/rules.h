@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules that every engine keeps, in every float dtype, for few rows and for many (engines work differently on them).
+ * Rules that every engine keeps, with every instruction set, in every float dtype, for few rows and for many (engines
+ * work differently on them).
  * RULE(name) { ... } is a test that runs for each of these. Values are kept as doubles and stored in the dtype for the
  * call alone, so rules are written once; those that are drawn are values of the dtype.
  */
@@ -9,6 +10,7 @@
 
 #include "attn_case.h"
 #include "base/dtype.h"
+#include "isa.h"
 #include "t.h"
 
 enum { WIDTH = 2, RULES_MOST = 128 };
@@ -21,7 +23,8 @@ typedef struct rules {
     fxa_context *ctx;
     fxa_problem p;
     fxa_args args;
-    double q[RULES_MOST * WIDTH], k[RULES_MOST * WIDTH], v[RULES_MOST * WIDTH], dout[RULES_MOST * WIDTH], dlse[RULES_MOST];
+    double q[RULES_MOST * WIDTH], k[RULES_MOST * WIDTH], v[RULES_MOST * WIDTH], dout[RULES_MOST * WIDTH],
+        dlse[RULES_MOST];
     double o[RULES_MOST * WIDTH], lse[RULES_MOST], max[RULES_MOST], sink;
     double own_t[RULES_MOST], own_x; /* of a user's backward program */
     double dq[RULES_MOST * WIDTH], dk[RULES_MOST * WIDTH], dv[RULES_MOST * WIDTH], dsink;
@@ -29,38 +32,60 @@ typedef struct rules {
     unsigned char store[FXA_SLOT_DSINK + 1][RULES_MOST * WIDTH * sizeof(double)];
 } rules;
 
-static void rules_each(void (*rule)(void)) {
+static void (*rules_rule)(void);
+static const char *rules_name;
+
+/* The rule for one engine, `how` telling more of it. */
+static void rules_each_size(const char *how) {
     static const int sizes[][2] = {{3, 4}, {40, 70}};
-    const char *name = t_now, *only = getenv("FXA_TEST_ENGINE");
-    char label[256];
-    t_now = label;
-    for (size_t e = 0; (rules_engine = fxa_engine_name(e)); e++)
-        for (int d = FXA_F64; d <= FXA_BF16; d++)
-            for (int i = 0; i < 2; i++) {
-                if (only && *only && strcmp(only, rules_engine) != 0) continue;
-                rules_dtype = (fxa_dtype)d, rows = sizes[i][0], keys = sizes[i][1];
-                snprintf(label, sizeof label, "%s (%s, %s, %d rows)", name, rules_engine, fxa_dtype_name(rules_dtype), rows);
-                rule();
-            }
-    t_now = name;
+    static char label[256];
+    for (int d = FXA_F64; d <= FXA_BF16; d++)
+        for (int i = 0; i < 2; i++) {
+            rules_dtype = (fxa_dtype)d, rows = sizes[i][0], keys = sizes[i][1];
+            snprintf(label, sizeof label, "%s (%s%s%s, %s, %d rows)", rules_name, rules_engine, *how ? " " : "", how,
+                     fxa_dtype_name(rules_dtype), rows);
+            t_now = label;
+            rules_rule();
+        }
+    t_now = rules_name;
+}
+
+/* For every engine, the cpu engine with each instruction set of the machine. */
+static void rules_each(void (*rule)(void)) {
+    const char *only = getenv("FXA_TEST_ENGINE");
+    rules_rule = rule, rules_name = t_now;
+    for (size_t e = 0; (rules_engine = fxa_engine_name(e)); e++) {
+        if (only && *only && strcmp(only, rules_engine) != 0) continue;
+        if (strcmp(rules_engine, "cpu") == 0)
+            isa_each(rules_each_size);
+        else
+            rules_each_size("");
+    }
 }
 #define RULE(name)                                                                                                     \
     static void rule_##name(void);                                                                                     \
-    TEST(name) { rules_each(rule_##name); }                                                                            \
+    TEST(name) {                                                                                                       \
+        rules_each(rule_##name);                                                                                       \
+    }                                                                                                                  \
     static void rule_##name(void)
 
 /* ---- Storage ----------------------------------------------------------------------------------------------------- */
 
-static fxa_dtype rules_row_dtype(void) { return rules_dtype == FXA_F64 ? FXA_F64 : FXA_F32; }
+static fxa_dtype rules_row_dtype(void) {
+    return rules_dtype == FXA_F64 ? FXA_F64 : FXA_F32;
+}
 static fxa_dtype rules_slot_dtype(fxa_slot slot) {
     bool row = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE || slot >= FXA_SLOT_SINK;
     return row ? rules_row_dtype() : rules_dtype;
 }
 /* What a row of LSE, maximum, ... would hold. */
-__attribute__((unused)) static double rules_row_value(double x) { return attn_round(rules_row_dtype(), x); }
+__attribute__((unused)) static double rules_row_value(double x) {
+    return attn_round(rules_row_dtype(), x);
+}
 
 static double *rules_slot(rules *r, fxa_slot slot) {
-    double *const of[] = {r->q, r->k, r->v, r->o, r->lse, r->max, r->dout, r->dlse, r->dq, r->dk, r->dv, &r->sink, &r->dsink};
+    double *const of[] = {r->q,    r->k,  r->v,  r->o,  r->lse,   r->max,   r->dout,
+                          r->dlse, r->dq, r->dk, r->dv, &r->sink, &r->dsink};
     return of[slot];
 }
 static int rules_slot_count(fxa_slot slot) {
@@ -93,7 +118,9 @@ static void rules_start(rules *r) {
     r->args = (fxa_args)FXA_ARGS_INIT;
 }
 
-static void rules_end(rules *r) { fxa_context_destroy(r->ctx); }
+static void rules_end(rules *r) {
+    fxa_context_destroy(r->ctx);
+}
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
@@ -153,7 +180,9 @@ static void rules_pass(rules *r, fxa_pass pass, const char *text, const char *bp
     fxa_program_destroy(bprop);
 }
 
-static void rules_forward(rules *r, const char *text) { rules_pass(r, FXA_FORWARD, text, NULL); }
+static void rules_forward(rules *r, const char *text) {
+    rules_pass(r, FXA_FORWARD, text, NULL);
+}
 static void rules_both(rules *r, const char *text) {
     rules_pass(r, FXA_FORWARD, text, NULL);
     rules_pass(r, FXA_BACKWARD, text, NULL);
