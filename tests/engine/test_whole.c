@@ -9,7 +9,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ENGINE "ref"
+static const char *whole_engine; /* each test runs for every engine */
+
+#define WHOLE(name)                                                                                                    \
+    static void whole_##name(void);                                                                                    \
+    TEST(name) {                                                                                                       \
+        for (size_t e = 0; (whole_engine = fxa_engine_name(e)); e++) whole_##name();                                   \
+    }                                                                                                                  \
+    static void whole_##name(void)
 
 /* A dense f64 problem [B,H,S,D] with all its arrays. */
 typedef struct whole {
@@ -39,7 +46,7 @@ static void whole_start(whole *w, int64_t b, int64_t hq, int64_t hkv, int64_t sq
     w->p = (fxa_problem)FXA_PROBLEM_INIT;
     w->p.b = b, w->p.hq = hq, w->p.hkv = hkv, w->p.sq = sq, w->p.sk = sk, w->p.d = d, w->p.dv = dv;
     w->p.q.dtype = FXA_F64;
-    w->p.engine = ENGINE;
+    w->p.engine = whole_engine;
     w->n_q = b * hq * sq * d, w->n_k = b * hkv * sk * d, w->n_v = b * hkv * sk * dv, w->n_o = b * hq * sq * dv;
     w->n_row = b * hq * sq;
     double **const parts[] = {&w->q, &w->k, &w->v, &w->dout, &w->dlse, &w->o, &w->lse, &w->dq, &w->dk, &w->dv};
@@ -107,7 +114,7 @@ static void whole_near(const char *name, const double *got, const double *want, 
 
 /* ---- Probabilities ----------------------------------------------------------------------------------------------- */
 
-TEST(probabilities_sum_to_one) {
+WHOLE(probabilities_sum_to_one) {
     whole w;
     whole_start(&w, 2, 4, 2, 9, 13, 5, 3);
     for (int64_t i = 0; i < w.n_v; i++) w.v[i] = 1;
@@ -119,7 +126,7 @@ TEST(probabilities_sum_to_one) {
     whole_end(&w);
 }
 
-TEST(score_shift_moves_lse_and_nothing_else) {
+WHOLE(score_shift_moves_lse_and_nothing_else) {
     whole w;
     whole_start(&w, 1, 2, 1, 7, 11, 4, 4);
     whole_run(&w, FXA_FORWARD, true);
@@ -133,7 +140,7 @@ TEST(score_shift_moves_lse_and_nothing_else) {
     whole_end(&w);
 }
 
-TEST(dropout_keeps_its_share_and_the_mean) {
+WHOLE(dropout_keeps_its_share_and_the_mean) {
     whole w;
     const double p = 0.3;
     whole_start(&w, 2, 4, 4, 64, 128, 1, 1);
@@ -195,7 +202,7 @@ static void whole_merge(const whole *w, double *o_a, double *lse_a, const double
     T_OK(fxa_merge(&m, &err));
 }
 
-TEST(keys_split_in_two_and_merged_are_the_whole) {
+WHOLE(keys_split_in_two_and_merged_are_the_whole) {
     for (int64_t at = 0; at <= 11; at += 11 / 2) {
         whole w;
         whole_start(&w, 2, 4, 2, 7, 11, 3, 2);
@@ -216,7 +223,7 @@ TEST(keys_split_in_two_and_merged_are_the_whole) {
     }
 }
 
-TEST(gradients_of_four_shards_with_the_global_lse_are_those_of_the_whole) {
+WHOLE(gradients_of_four_shards_with_the_global_lse_are_those_of_the_whole) {
     whole w, s;
     whole_start(&w, 2, 4, 2, 7, 11, 3, 2);
     whole_start(&s, 2, 4, 2, 7, 11, 3, 2);
@@ -241,7 +248,7 @@ TEST(gradients_of_four_shards_with_the_global_lse_are_those_of_the_whole) {
     whole_end(&s);
 }
 
-TEST(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i holds chunks i and 3 - i of 4 */
+WHOLE(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i holds chunks i and 3 - i of 4 */
     enum { CHUNK = 3, S = 4 * CHUNK, D = 3 };
     whole w;
     whole_start(&w, 1, 1, 1, S, S, D, D);
@@ -271,7 +278,7 @@ TEST(queries_split_in_balanced_segments_are_the_rows_of_the_whole) { /* shard i 
 
 /* ---- Layout and neighbours --------------------------------------------------------------------------------------- */
 
-TEST(a_row_does_not_depend_on_what_else_is_in_the_batch) { /* R-95, bit by bit */
+WHOLE(a_row_does_not_depend_on_what_else_is_in_the_batch) { /* R-95, bit by bit */
     enum { B = 3, N = 5 * 4, M = 9 * 4 };
     whole all, one;
     whole_start(&all, B, 1, 1, 5, 9, 4, 4);
@@ -297,7 +304,7 @@ TEST(a_row_does_not_depend_on_what_else_is_in_the_batch) { /* R-95, bit by bit *
     whole_end(&all);
 }
 
-TEST(expanded_gradient_of_the_output_works) { /* out.sum().backward() gives one element, strides 0 */
+WHOLE(expanded_gradient_of_the_output_works) { /* out.sum().backward() gives one element, strides 0 */
     whole dense, expanded;
     double one = 1;
     fxa_error err;
@@ -320,7 +327,7 @@ TEST(expanded_gradient_of_the_output_works) { /* R-77: out.sum().backward() give
     whole_end(&expanded);
 }
 
-TEST(keys_read_backwards_by_negative_strides_and_steps) {
+WHOLE(keys_read_backwards_by_negative_strides_and_steps) {
     enum { SK = 9, D = 4 };
     whole w;
     fxa_error err;
@@ -375,7 +382,7 @@ static void whole_against_oracle(int64_t b, int64_t hq, int64_t hkv, int64_t sq,
     whole_end(&want);
 }
 
-TEST(odd_shapes_run) { /* */
+WHOLE(odd_shapes_run) { /* */
     static const int64_t shapes[][7] = {
         {1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 5, 512, 512}, {2, 7, 1, 3, 5, 3, 1}, {1, 6, 2, 1, 129, 15, 17},
         {1, 9, 3, 17, 1, 1, 512}, {3, 5, 5, 2, 3, 511, 13}, {1, 1, 1, 65, 67, 2, 2}, {1, 12, 4, 1, 1, 80, 96},
@@ -386,7 +393,7 @@ TEST(odd_shapes_run) { /* R-96 */
     }
 }
 
-TEST(empty_problems_run) { /* */
+WHOLE(empty_problems_run) { /* */
     static const int64_t shapes[][3] = {{0, 3, 4}, {2, 0, 4}, {2, 3, 0}, {0, 0, 0}}; /* b, sq, sk */
     for (int i = 0; i < 4; i++) {
         whole w;
@@ -404,7 +411,7 @@ TEST(empty_problems_run) { /* R-87 */
     }
 }
 
-TEST(very_negative_lse_has_right_gradients) { /* 64 keys, a mask, scores near -10000 */
+WHOLE(very_negative_lse_has_right_gradients) { /* 64 keys, a mask, scores near -10000 */
     whole w;
     whole_start(&w, 1, 1, 1, 5, 64, 3, 3);
     whole_run(&w, FXA_FORWARD, true);
@@ -421,7 +428,7 @@ TEST(very_negative_lse_has_right_gradients) { /* R-99: 64 keys, a mask, scores n
     whole_end(&w);
 }
 
-TEST(offsets_beyond_32_bits) { /* two keys 2^31 + 3 elements apart, in a file that is a hole between them */
+WHOLE(offsets_beyond_32_bits) { /* two keys 2^31 + 3 elements apart, in a file that is a hole between them */
     const int64_t apart = ((int64_t)1 << 31) + 3;
     const size_t size = (size_t)(apart + 16) * sizeof(float);
     FILE *file = tmpfile();
@@ -438,7 +445,7 @@ TEST(offsets_beyond_32_bits) { /* R-98: two keys 2^31 + 3 elements apart, in a f
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    p.b = p.hq = p.sq = 1, p.sk = p.d = 2, p.engine = ENGINE;
+    p.b = p.hq = p.sq = 1, p.sk = p.d = 2, p.engine = whole_engine;
     args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_V] = v;
     args.slot[FXA_SLOT_K] = near_k, args.slot[FXA_SLOT_O] = near_o;
     T_OK(fxa_attention(ctx, &p, &args, &err));
@@ -497,7 +504,7 @@ static void whole_in_exact_workspace(fxa_pass pass) {
     for (unsigned char *c = memory; c < memory + size + 3 * align; c++)
         if ((c < start || c >= start + size) && *c != 0xff) T_FAIL("byte %td, outside the workspace\n", c - start);
     T_INT(fxa_plan_is_deterministic(plan), 1);
-    T_STR(fxa_plan_engine(plan), ENGINE);
+    T_STR(fxa_plan_engine(plan), whole_engine);
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);
     free(memory);
@@ -505,7 +512,7 @@ static void whole_in_exact_workspace(fxa_pass pass) {
     whole_end(&w);
 }
 
-TEST(forward_runs_in_exactly_its_workspace_and_allocates_nothing) { whole_in_exact_workspace(FXA_FORWARD); }
-TEST(backward_runs_in_exactly_its_workspace_and_allocates_nothing) { whole_in_exact_workspace(FXA_BACKWARD); }
+WHOLE(forward_runs_in_exactly_its_workspace_and_allocates_nothing) { whole_in_exact_workspace(FXA_FORWARD); }
+WHOLE(backward_runs_in_exactly_its_workspace_and_allocates_nothing) { whole_in_exact_workspace(FXA_BACKWARD); }
 
 T_MAIN
