@@ -60,9 +60,9 @@ static const char dense_text[] = "tensor bias : f32[3]\nscore = score + bias[h, 
 static const char mixed_text[] = "tensor bias : f32[1]\nscore = score + bias[(7 * q + 3 * k + h) % 300000]";
 static const char hole_text[] = "mask = q >= k && k % 5 != 3";
 
-/* Around blocks of 384 or fewer keys, tiles of 96 rows, strips of 12, panels of 4 to 32 columns. */
+/* Around blocks of 384 or fewer keys, tiles of 192 rows, strips of 12, panels of 4 to 32 columns. */
 static const back_spec shapes[] = {
-    {.b = 1, .hq = 2, .hkv = 1, .sq = 97, .sk = 385, .d = 16, .dv = 16},
+    {.b = 1, .hq = 2, .hkv = 1, .sq = 193, .sk = 385, .d = 16, .dv = 16},
     {.b = 2, .hq = 3, .hkv = 3, .sq = 13, .sk = 31, .d = 33, .dv = 7},
     {.b = 1, .hq = 4, .hkv = 2, .sq = 50, .sk = 129, .d = 64, .dv = 40, .text = cap_text, .tensor = {4}},
     {.b = 1, .hq = 1, .hkv = 1, .sq = 200, .sk = 1600, .d = 8, .dv = 8, .text = cap_text, .tensor = {1}}, /* chunks */

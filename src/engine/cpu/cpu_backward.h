@@ -103,7 +103,7 @@ static inline double fxa__back_get(const fxa__back *job, const void *x, int64_t 
 
 /* ---- cpu_backward_tile.c ---------------------------------------------------------------------------------------- */
 
-enum { FXA__BACK_TILE = 96, FXA__BACK_STRIP = 12 }; /* rows: of a tile at most; of a strip, */
+enum { FXA__BACK_TILE = 192, FXA__BACK_STRIP = 12 }; /* rows: of a tile at most; of a strip, */
 static inline int64_t fxa__back_strip(const fxa__cpu_kernels *kernels) { /* or what the micro-kernel has, if more */
     return kernels->mr > FXA__BACK_STRIP ? kernels->mr : FXA__BACK_STRIP;
 }
