@@ -121,7 +121,7 @@ TEST(large_captured_tensors) { /* R-08 */
     fxa_context_destroy(ctx);
 }
 
-/* ---- What is not finite ---------------------------------------------------------------------------------------------- */
+/* ---- What is not finite ---------------------------------------------------------------------------------------- */
 
 /* Causal, so key 299 is seen by row 299 alone, key 298 by two rows: what is masked reaches nothing. */
 static void spoil_last_key(back_case *x) {

@@ -3,9 +3,10 @@
  * How a backward run is cut into blocks, tiles, chunks, units and lanes, and the workspace that follows from it. Size
  * and pointers come from one function, so they cannot disagree.
  *
- * The workspace grows with the sequence in these parts only: delta (one number per row); the dQ of a group, in real, for
- * each worker, or for each chunk of each group when there are several (at most BACK_PARTS_BYTES); for pages, dK and dV of
- * one KV head of the pool for each worker; and f64 sums of the captured tensors whose gradients are asked for.
+ * The workspace grows with the sequence in these parts only: delta (one number per row); the dQ of a group, in real,
+ * for each worker, or for each chunk of each group when there are several (at most BACK_PARTS_BYTES); for pages, dK
+ * and dV of one KV head of the pool for each worker; and f64 sums of the captured tensors whose gradients are asked
+ * for.
  */
 #include "cpu_backward.h"
 
@@ -30,7 +31,7 @@ static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then fin
     return fxa__mul_i64(a, b, &x) ? x : INT64_MAX / 4;
 }
 
-/* ---- Blocks, tiles, chunks -------------------------------------------------------------------------------------- */
+/* ---- Blocks, tiles, chunks ------------------------------------------------------------------------------------- */
 
 static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(p->d, p->dv);
@@ -62,7 +63,7 @@ static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const 
     c->units = cut_mul(c->chunks, c->groups);
 }
 
-/* ---- Lanes ------------------------------------------------------------------------------------------------------ */
+/* ---- Lanes ----------------------------------------------------------------------------------------------------- */
 
 /* Different indices give different elements: coordinates count up from 0 or more, and never wrap. */
 static bool cut_map_is_plain(const fxa_index_map *map, int64_t n) {
@@ -105,8 +106,8 @@ static int64_t cut_lanes(const fxa__back_cut *c, const fxa_problem *p, uint32_t 
            (axes & FXA__BACK_CHUNK ? c->chunks : 1);
 }
 
-/* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which units do
- * not meet in it; if there are none, as many sums as memory allows. */
+/* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which
+ * units do not meet in it; if there are none, as many sums as memory allows. */
 static void cut_sums(fxa__back_cut *c, const fxa__problem *p) {
     int64_t all = 0, small = 0;
     uint32_t axes = c->lane_axes;
@@ -148,7 +149,7 @@ fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *
     return c;
 }
 
-/* ---- Workspace -------------------------------------------------------------------------------------------------- */
+/* ---- Workspace ------------------------------------------------------------------------------------------------- */
 
 typedef struct cut_carver {
     unsigned char *base; /* NULL: only count */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What backward does outside of the tiles: delta of every row before them, and after them the gradients of sinks, params
- * and captured tensors. Those are summed in f64: by each lane for itself, or in one sum where lanes never meet; the sums
- * of the lanes are added in the order of the lanes.
+ * What backward does outside of the tiles: delta of every row before them, and after them the gradients of sinks,
+ * params and captured tensors. Those are summed in f64: by each lane for itself, or in one sum where lanes never
+ * meet; the sums of the lanes are added in the order of the lanes.
  */
 #include "cpu_backward.h"
 
@@ -11,7 +11,7 @@
 
 enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item */
 
-/* ---- Rows ------------------------------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
 static double grads_row_value(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
     fxa__cpu_place at = fxa__cpu_row_place(g, slot, r);
@@ -64,7 +64,7 @@ void fxa__back_store_sink(const fxa__back *job, int64_t h) {
     fxa__store_f64(data, p->dsink.dtype, at, sum);
 }
 
-/* ---- Captured tensors and params -------------------------------------------------------------------------------- */
+/* ---- Captured tensors and params ------------------------------------------------------------------------------- */
 
 static int64_t grads_elements(const fxa_view *view) {
     int64_t n = 1;
