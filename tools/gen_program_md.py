@@ -342,8 +342,10 @@ Zero wins: a gradient that is exactly 0 stays 0 through every operation, whateve
 
 A program is folded (constants in f64), common subexpressions are joined, commutative operands are put in order, and
 what no output needs is dropped. White space, names of lets and the order of declarations leave no trace; names of
-params and tensors do, for data is bound by them. The 128-bit hash is taken of that form: equal programs have
-equal hashes in every process and on every machine. `fxa_program_print` gives the canonical text, with lets `t0`, `t1`,
+params and tensors do, for data is bound by them, and so do declarations that nothing uses: they are part of what a
+caller binds. Functions that C libraries round differently (exp, log, tanh, sin, ... and powers that are not exact) are
+not folded, since the hash must be the same everywhere; engines compute them once per run. The 128-bit hash is taken of
+that form: equal programs have equal hashes in every process and on every machine. `fxa_program_print` gives the canonical text, with lets `t0`, `t1`,
 ... for what is used more than once; parsing it gives a program of the same hash and the same text.
 
 ## Limits
