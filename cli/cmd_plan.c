@@ -39,7 +39,7 @@ static int plan_read_file(cli *c, const char *path, fxa_plan **out, size_t *size
 static void plan_head_json(json *j, const char *path, size_t size, const fxa_plan *plan) {
     uint8_t key[16];
     char text[33];
-    fxa_problem p;
+    fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan_key(plan, key);
     fxa_plan_problem(plan, &p);
     hex_text(key, 16, text);
@@ -57,7 +57,7 @@ static void plan_head_json(json *j, const char *path, size_t size, const fxa_pla
 static void plan_head(cli *c, const char *path, size_t size, const fxa_plan *plan) {
     uint8_t key[16];
     char text[33];
-    fxa_problem p;
+    fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan_key(plan, key);
     fxa_plan_problem(plan, &p);
     hex_text(key, 16, text);
@@ -129,7 +129,7 @@ static void plan_list_operands(const fxa_problem *p, plan_operand *out) {
 
 static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan *plan, const char *program,
                            const char *bprop) {
-    fxa_problem p;
+    fxa_problem p = FXA_PROBLEM_INIT;
     plan_operand operands[PLAN_N_OPERANDS];
     json j = json_begin(&c->out);
     fxa_plan_problem(plan, &p);
@@ -171,7 +171,7 @@ static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan
 }
 
 static void plan_show_text(cli *c, const fxa_plan *plan, const char *program, const char *bprop) {
-    fxa_problem p;
+    fxa_problem p = FXA_PROBLEM_INIT;
     plan_operand operands[PLAN_N_OPERANDS];
     fxa_plan_problem(plan, &p);
     plan_list_operands(&p, operands);
@@ -201,7 +201,7 @@ static void plan_show_text(cli *c, const fxa_plan *plan, const char *program, co
 static int plan_show(cli *c, const char *path) {
     fxa_plan *plan;
     size_t size;
-    fxa_problem p;
+    fxa_problem p = FXA_PROBLEM_INIT;
     int rc = plan_read_file(c, path, &plan, &size);
     if (rc != CLI_OK) return rc;
     fxa_plan_problem(plan, &p);
