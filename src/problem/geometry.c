@@ -7,6 +7,23 @@
 
 #include "../base/num.h"
 
+const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d) {
+    *d = 1;
+    switch (slot) {
+    case FXA_SLOT_Q: *d = p->d; return &p->q;
+    case FXA_SLOT_K: *d = p->d; return &p->k;
+    case FXA_SLOT_V: *d = p->dv; return &p->v;
+    case FXA_SLOT_O: *d = p->dv; return &p->o;
+    case FXA_SLOT_DO: *d = p->dv; return &p->dout;
+    case FXA_SLOT_DQ: *d = p->d; return &p->dq;
+    case FXA_SLOT_DK: *d = p->d; return &p->dk;
+    case FXA_SLOT_DV: *d = p->dv; return &p->dv_grad;
+    case FXA_SLOT_LSE: return &p->lse;
+    case FXA_SLOT_DLSE: return &p->dlse;
+    default: return &p->max; /* FXA_SLOT_MAX_ROW */
+    }
+}
+
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     const fxa_problem *in = &p->p;
     fxa__seq seq = {in->sq, in->sk, 0, 0, 0, 0};

@@ -73,6 +73,9 @@ typedef struct fxa__seq {
 } fxa__seq;
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b);
 
+/* How the rows of a slot lie (Q K V O, gradients, LSE, row maximum), and how many features they have. */
+const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t *d);
+
 /* Offset in elements of feature 0 of (b, head, position) in operand `t`, position local to the sequence b. */
 int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
                         const fxa__bind *bind, int64_t b, int64_t h, int64_t s);

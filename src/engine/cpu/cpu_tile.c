@@ -19,27 +19,9 @@ void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
 
 /* ---- Rows in memory ---------------------------------------------------------------------------------------------- */
 
-/* How the rows of a slot lie, and how many features they have. */
-static const fxa_operand *tile_operand(const fxa_problem *p, fxa_slot slot, int64_t *d) {
-    *d = 1;
-    switch (slot) {
-    case FXA_SLOT_Q: *d = p->d; return &p->q;
-    case FXA_SLOT_K: *d = p->d; return &p->k;
-    case FXA_SLOT_V: *d = p->dv; return &p->v;
-    case FXA_SLOT_O: *d = p->dv; return &p->o;
-    case FXA_SLOT_DO: *d = p->dv; return &p->dout;
-    case FXA_SLOT_DQ: *d = p->d; return &p->dq;
-    case FXA_SLOT_DK: *d = p->d; return &p->dk;
-    case FXA_SLOT_DV: *d = p->dv; return &p->dv_grad;
-    case FXA_SLOT_LSE: return &p->lse;
-    case FXA_SLOT_DLSE: return &p->dlse;
-    default: return &p->max; /* FXA_SLOT_MAX_ROW */
-    }
-}
-
 static fxa__cpu_place tile_place(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
     int64_t d;
-    const fxa_operand *t = tile_operand(&g->p->p, slot, &d);
+    const fxa_operand *t = fxa__row_operand(&g->p->p, slot, &d);
     int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bind, g->b, h, s);
     char *data = (char *)g->bind->slot[slot] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     return (fxa__cpu_place){data, t->dtype, t->stride[3], d};
@@ -68,14 +50,14 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
 
 bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
     int64_t d;
-    const fxa_operand *t = tile_operand(&g->p->p, slot, &d);
+    const fxa_operand *t = fxa__row_operand(&g->p->p, slot, &d);
     return t->dtype == dtype && t->stride[3] == 1 && !(g->p->p.flags & FXA_PAGED);
 }
 
 bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
     const fxa__cpu_kernels *kernels = g->code->kernels;
     int64_t d;
-    const fxa_operand *t = tile_operand(&g->p->p, slot, &d);
+    const fxa_operand *t = fxa__row_operand(&g->p->p, slot, &d);
     char *row = x;
     bool finite = true;
     if (t->stride[3] == 1 && t->stride[2] == d && ld == d && !(g->p->p.flags & FXA_PAGED)) /* one long row */

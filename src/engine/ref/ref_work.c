@@ -94,38 +94,20 @@ int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
     return pages[r->b * pages_per_batch + k / size] * size + k % size;
 }
 
-/* How the rows of a slot lie, and how many features they have. */
-static const fxa_operand *ref_operand(const fxa_problem *p, fxa_slot slot, int64_t *d) {
-    *d = 1;
-    switch (slot) {
-    case FXA_SLOT_Q: *d = p->d; return &p->q;
-    case FXA_SLOT_K: *d = p->d; return &p->k;
-    case FXA_SLOT_V: *d = p->dv; return &p->v;
-    case FXA_SLOT_O: *d = p->dv; return &p->o;
-    case FXA_SLOT_DO: *d = p->dv; return &p->dout;
-    case FXA_SLOT_DQ: *d = p->d; return &p->dq;
-    case FXA_SLOT_DK: *d = p->d; return &p->dk;
-    case FXA_SLOT_DV: *d = p->dv; return &p->dv_grad;
-    case FXA_SLOT_LSE: return &p->lse;
-    case FXA_SLOT_DLSE: return &p->dlse;
-    default: return &p->max; /* FXA_SLOT_MAX_ROW */
-    }
-}
-
 static bool ref_is_key(fxa_slot slot) {
     return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
 }
 
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out) {
     int64_t d;
-    const fxa_operand *t = ref_operand(&r->p->p, slot, &d);
+    const fxa_operand *t = fxa__row_operand(&r->p->p, slot, &d);
     int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
     for (int64_t i = 0; i < d; i++) out[i] = fxa__load_f64(r->bind->slot[slot], t->dtype, at + i * t->stride[3]);
 }
 
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add) {
     int64_t d;
-    const fxa_operand *t = ref_operand(&r->p->p, slot, &d);
+    const fxa_operand *t = fxa__row_operand(&r->p->p, slot, &d);
     int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
     void *data = r->bind->slot[slot];
     for (int64_t i = 0; i < d; i++, at += t->stride[3])
