@@ -53,8 +53,9 @@ static void explain_json_facts(json *j, const fxa_program *program, const fxa_fa
     explain_json_depends(j, "score_depends", f->score_depends);
     explain_json_depends(j, "mask_depends", f->mask_depends);
     json_open(j, "flags", '[');
-    for (uint32_t flag = 1; fact_name(flag); flag <<= 1)
-        if (f->flags & flag) json_string(j, NULL, fact_name(flag));
+    const char *name;
+    for (uint32_t flag = 1; (name = fact_name(flag)) != NULL; flag <<= 1)
+        if (f->flags & flag) json_string(j, NULL, name);
     json_close(j, ']');
     if (f->flags & FXA_FACT_SOFTCAP) {
         if (f->softcap_param >= 0)

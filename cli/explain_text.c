@@ -86,9 +86,10 @@ static void explain_depends(cli_buf *out, const char *what, uint32_t depends) {
 static void explain_facts_text(cli_buf *out, const fxa_program *program, const fxa_facts *f) {
     explain_depends(out, "score", f->score_depends);
     explain_depends(out, "mask ", f->mask_depends);
-    for (uint32_t flag = 1; fact_name(flag); flag <<= 1) {
+    const char *name;
+    for (uint32_t flag = 1; (name = fact_name(flag)) != NULL; flag <<= 1) {
         if (!(f->flags & flag)) continue;
-        buf_printf(out, "  %s", fact_name(flag));
+        buf_printf(out, "  %s", name);
         if (flag == FXA_FACT_SOFTCAP && f->softcap_param >= 0)
             buf_printf(out, " (param %s)", fxa_program_param(program, (size_t)f->softcap_param).name);
         else if (flag == FXA_FACT_SOFTCAP && f->softcap != 0)
