@@ -34,6 +34,7 @@ typedef struct fxa__cpu_kernels {
     const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
     size_t real_size;  /* 4 or 8 */
     int32_t mr, nr;    /* rows and columns of the matrix micro-kernel */
+    int32_t nr_step;   /* columns inside a panel at which a product may begin: nr, or half of it */
     int32_t width;     /* lanes of a vector of real */
     int32_t panel_row; /* reals between rows of a panel */
     bool rounds;       /* products round A and B to bf16; rows of a panel lie in pairs, so k begins at an even one */
@@ -54,8 +55,8 @@ typedef struct fxa__cpu_kernels {
     bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
     /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
-     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart; n is rounded up to a multiple of nr and C has
-     * room for that; m is any (rows past m are not touched). */
+     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart; n may be rounded up to a multiple of nr and C has
+     * room for that; m is any (rows past m are not touched). B may begin inside a panel if n ends there (nr_step). */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                  void *c, int64_t ldc, const void *beta);
 

@@ -13,6 +13,14 @@
 
 #include <string.h>
 
+enum { ATTEND_SPAN = 8 }; /* blocks of rows */
+
+/* A packed block of keys. */
+typedef struct attend_keys {
+    int64_t key, n;
+    bool band; /* what rows attend to is a band, see fxa__cpu_band_columns */
+} attend_keys;
+
 /* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real, or of bf16 if that is
  * wanted. */
 static void attend_pack_k(fxa__cpu_item *it, int64_t key, int64_t n) {
@@ -67,55 +75,85 @@ static void attend_careful(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64
     }
 }
 
-/* Rows row..row+n_rows of the item against columns begin..end of the block at key, which has n keys. */
+/* t = Q K^T for columns column..end of the block; what lies before a whole panel is a product of its own. */
+static void attend_scores(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64_t column, int64_t end) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    const fxa__cpu_blocks *blocks = &it->run->blocks;
+    const fxa_problem *p = &it->g.p->p;
+    const void *q = fxa__real_at(it, it->s.q, row * blocks->ldq);
+    for (int64_t nr = kernels->nr, at = column, inside, to; at < end; at = to) {
+        inside = at % nr;
+        to = inside ? fxa__min_i64(end, at - inside + nr) : end;
+        kernels->gemm(n_rows, to - at, p->d, q, blocks->ldq, 1,
+                      fxa__real_at(it, it->s.k_panels, (at - inside) * p->d + inside), nr * p->d,
+                      fxa__real_at(it, it->s.t, at - column), blocks->ldt, NULL);
+    }
+    double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
+    for (int64_t i = 0; factor != 1 && i < n_rows; i++)
+        kernels->row_scale(fxa__real_at(it, it->s.t, i * blocks->ldt), end - column, factor);
+}
+
+/* Rows row..row+n_rows of the item against columns begin..end of the block, which has n keys. */
 static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool masked, int64_t n, int64_t begin,
                         int64_t end) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    const fxa_problem *p = &it->g.p->p;
-    int64_t nr = kernels->nr, column = begin / nr * nr, columns = end - column;
-    kernels->gemm(n_rows, columns, p->d, fxa__real_at(it, it->s.q, row * blocks->ldq), blocks->ldq, 1,
-                  fxa__real_at(it, it->s.k_panels, column * p->d), nr * p->d, it->s.t, blocks->ldt, NULL);
-    double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
-    for (int64_t i = 0; factor != 1 && i < n_rows; i++)
-        kernels->row_scale(fxa__real_at(it, it->s.t, i * blocks->ldt), columns, factor);
-    fxa__cpu_softmax(it, masked, row, n_rows, column, columns);
-    if (it->dirty)
-        attend_careful(it, row, n_rows, column, columns);
-    else
-        kernels->gemm(n_rows, p->dv, columns, it->s.t, blocks->ldt, 1,
-                      fxa__real_at(it, it->s.v_panels, column * kernels->panel_row), n * nr,
-                      fxa__real_at(it, it->s.o, row * blocks->ldo), blocks->ldo, it->s.beta);
+    int64_t column = begin / kernels->nr_step * kernels->nr_step;
+    attend_scores(it, row, n_rows, column, end);
+    fxa__cpu_softmax(it, masked, row, n_rows, column, end - column);
+    if (it->dirty) {
+        attend_careful(it, row, n_rows, column, end - column);
+        return;
+    }
+    int64_t from = kernels->rounds ? column : begin; /* weights before `begin` are 0 */
+    kernels->gemm(n_rows, it->g.p->p.dv, end - from, fxa__real_at(it, it->s.t, from - column), blocks->ldt, 1,
+                  fxa__real_at(it, it->s.v_panels, from * kernels->panel_row), n * kernels->nr,
+                  fxa__real_at(it, it->s.o, row * blocks->ldo), blocks->ldo, it->s.beta);
 }
 
-static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
-    int64_t begin, end, step = it->run->blocks.rows;
-    fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
-    bool ready[2] = {false, false};
-    if (all == FXA_TILE_EMPTY) return;
-    attend_pack_k(it, key, n);
-    attend_pack_v(it, key, n);
-    for (int64_t row = 0; row < it->n; row += step) {
-        int64_t rows = fxa__min_i64(step, it->n - row);
-        fxa_tile tile = all;
-        if (all == FXA_TILE_MIXED) tile = fxa__cpu_columns(&it->g, it->first + row, rows, key, n, &begin, &end);
+/* Rows first..first+n of the item against a packed block; `part` is what the mask leaves of them. ready: which tapes
+ * know the block. */
+static void attend_span(fxa__cpu_item *it, const attend_keys *keys, int64_t first, int64_t n, fxa_tile part,
+                        bool ready[2]) {
+    for (int64_t row = first, rows; row < first + n; row += rows) {
+        int64_t begin = 0, end = keys->n;
+        fxa_tile tile = part;
+        rows = fxa__min_i64(it->run->blocks.rows, first + n - row);
+        if (part == FXA_TILE_MIXED)
+            tile = fxa__cpu_columns(&it->g, it->first + row, rows, keys->key, keys->n, &begin, &end);
         if (tile == FXA_TILE_EMPTY) continue;
-        bool masked = tile == FXA_TILE_MIXED;
-        it->whole_begin = it->whole_end = 0;
-        if (masked) fxa__cpu_whole_columns(&it->g, it->first + row, rows, key, n, &it->whole_begin, &it->whole_end);
-        for (int i = 0; i < 2; i++) { /* rows with whole columns use both tapes */
-            bool used = i == masked || it->whole_begin < it->whole_end;
-            if (used && !ready[i]) fxa__cpu_softmax_keys(it, i, key, n);
-            ready[i] = ready[i] || used;
-        }
-        attend_rows(it, row, rows, masked, n, begin, end);
+        bool masked = tile == FXA_TILE_MIXED && !keys->band;
+        it->banded = tile == FXA_TILE_MIXED && keys->band;
+        if (!ready[masked]) fxa__cpu_softmax_keys(it, masked, keys->key, keys->n);
+        ready[masked] = true;
+        attend_rows(it, row, rows, masked, keys->n, begin, end);
     }
 }
 
-static void attend_keys(fxa__cpu_item *it) {
-    int64_t step = it->run->blocks.keys;
-    for (int64_t key = it->key; key < it->key_end; key += step)
-        attend_block(it, key, fxa__min_i64(step, it->key_end - key));
+/* Keys key..key+n. Masks are asked about many rows before they are asked about few, which costs as much. */
+static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
+    int64_t begin, end, span = ATTEND_SPAN * it->run->blocks.rows;
+    fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
+    bool ready[2] = {false, false};
+    if (all == FXA_TILE_EMPTY) return;
+    attend_keys keys = {key + begin, end - begin, false};
+    keys.band = fxa__cpu_band_columns(&it->g, it->first, it->n, keys.key, keys.n, &it->band_begin, &it->band_end);
+    attend_pack_k(it, keys.key, keys.n);
+    attend_pack_v(it, keys.key, keys.n);
+    for (int64_t row = 0, rows; row < it->n; row += rows) {
+        fxa_tile part = all;
+        rows = all == FXA_TILE_MIXED && !keys.band ? fxa__min_i64(span, it->n - row) : it->n;
+        if (rows < it->n) part = fxa__cpu_columns(&it->g, it->first + row, rows, keys.key, keys.n, &begin, &end);
+        if (part != FXA_TILE_EMPTY) attend_span(it, &keys, row, rows, part, ready);
+    }
+}
+
+static void attend_all(fxa__cpu_item *it) {
+    int64_t step = it->run->blocks.keys, begin, end;
+    if (fxa__cpu_columns(&it->g, it->first, it->n, it->key, it->key_end - it->key, &begin, &end) == FXA_TILE_EMPTY)
+        return;
+    for (int64_t key = it->key + begin, last = it->key + end; key < last; key += step)
+        attend_block(it, key, fxa__min_i64(step, last - key));
 }
 
 /* False when a row whose scores are in order has an output that is not finite: V is to blame. */
@@ -134,9 +172,9 @@ void fxa__cpu_attend(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
-    attend_keys(it);
+    attend_all(it);
     if (it->dirty || attend_is_finite(it)) return;
     fxa__cpu_item_clear(it);
     it->dirty = true;
-    attend_keys(it);
+    attend_all(it);
 }

@@ -12,13 +12,14 @@
  * zero wins.
  */
 #include "cpu_backward.h"
+#include "tape_ops.h"
 
 #include "../../base/num.h"
 #include "../../base/philox.h"
 
 #include <string.h>
 
-enum { TILE_STRIPS = FXA__BACK_TILE / FXA__BACK_STRIP, TILE_GROUP = 24, TILE_STEP = 16 /* columns */ };
+enum { TILE_STRIPS = FXA__BACK_TILE / FXA__BACK_STRIP, TILE_GROUP = 24 /* columns */ };
 
 /* Some rows of the tile, and the columns that the mask leaves of them, from a whole panel on. */
 typedef struct back_strip {
@@ -91,7 +92,7 @@ static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *
         return;
     }
     if (program->tape) { /* it works best on whole steps; past the strip's end it finds only masked pairs */
-        int64_t steps = (n + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
+        int64_t steps = (n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
         fxa__tape_row(program, row, strip->begin, fxa__min_i64(steps, w->n_keys - strip->begin), s, NULL, p);
     } else if (p != s) {
         memcpy(p, s, (size_t)n * kernels->real_size);

@@ -98,10 +98,10 @@ void fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
 fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                           int64_t *end);
 
-/* Of the same rows and keys: columns begin..end that every row attends to, as far as that is known for nothing: the
- * mask need not be asked there. */
-void fxa__cpu_whole_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
-                            int64_t *end);
+/* Where the mask is nothing but a band: a row of these whose coordinate is q attends to columns q + *begin up to, not
+ * including, q + *end of these keys, and to no others; both may lie outside of 0..m. False: the mask must be asked. */
+bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
+                           int64_t *end);
 
 /* The passes. Workspace: exact bytes for one run, all workers together; false on overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes);

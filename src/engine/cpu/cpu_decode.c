@@ -70,7 +70,7 @@ static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
 
 void fxa__cpu_decode(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    it->whole_begin = it->whole_end = 0; /* a worker may have come from an item by panels */
+    it->banded = false; /* a worker may have come from an item by panels */
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, it->g.bind->scale, it->s.q, blocks->ldq);
     for (int64_t key = it->key; key < it->key_end; key += blocks->keys) {
         int64_t n = fxa__min_i64(blocks->keys, it->key_end - key), begin, end;

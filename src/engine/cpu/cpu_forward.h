@@ -85,7 +85,8 @@ typedef struct fxa__cpu_item {
     int64_t key, key_end;  /* keys */
     int64_t chunk;
     int32_t b;                      /* coordinate */
-    int64_t whole_begin, whole_end; /* of a block that needs the mask: columns that do not; none when they are equal */
+    bool banded; /* rows attend to columns q + band_begin up to q + band_end of the block; no tape needs to ask */
+    int64_t band_begin, band_end;
     bool dirty;                     /* an output may hold a number that is not finite */
 } fxa__cpu_item;
 

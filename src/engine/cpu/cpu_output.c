@@ -26,14 +26,19 @@ static double output_sink(const fxa__cpu_item *it, int64_t h) {
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
-/* The factor of the output; *lse gets the row's. A factor of exactly 0 makes the output 0, whatever it holds. */
-static double output_factor(const output_row *row, double sink, double *lse) {
+/* The factor of the output; *lse gets the row's if it is wanted. A factor of exactly 0 makes the output 0, whatever it
+ * holds. */
+static double output_factor(const output_row *row, double sink, bool want_lse, double *lse) {
     double top = fxa__fmax(row->m, sink);
     *lse = top < INFINITY ? top : NAN;
     if (*lse != *lse) return NAN;
     if (*lse == -INFINITY) return 0;
-    double weight = exp(row->m - top), sum = row->l * weight + exp(sink - top);
-    *lse = top + log(sum);
+    double weight = 1, sum = row->l;
+    if (sink > -INFINITY) {
+        weight = exp(row->m - top);
+        sum = row->l * weight + exp(sink - top);
+    }
+    if (want_lse) *lse = top + log(sum);
     return weight / sum;
 }
 
@@ -80,7 +85,8 @@ static void output_store(fxa__cpu_item *it, int64_t r, void *o, double factor, d
 }
 
 static void output_finish(fxa__cpu_item *it, int64_t r, const output_row *row, void *o) {
-    double lse, factor = output_factor(row, output_sink(it, fxa__cpu_row_head(&it->g, r)), &lse);
+    bool want_lse = it->g.p->p.flags & (FXA_WANT_LSE | FXA_ACC_OUT);
+    double lse, factor = output_factor(row, output_sink(it, fxa__cpu_row_head(&it->g, r)), want_lse, &lse);
     output_store(it, r, o, factor, lse, row->m);
 }
 

@@ -11,8 +11,12 @@
  * The maximum ignores NaN; the weight of such a score is NaN, and so are l and the output of its row.
  */
 #include "cpu_forward.h"
+#include "tape_ops.h"
 
+#include "../../base/num.h"
 #include "../../base/philox.h"
+
+#include <string.h>
 
 static const fxa__tape *softmax_tape(const fxa__cpu_code *code, bool masked) {
     return masked ? code->masked : code->score;
@@ -52,29 +56,49 @@ static bool softmax_has_nan(const fxa__cpu_item *it, const void *t, int64_t n) {
     return false;
 }
 
-/* The program on columns from..to of the block; t is the row's column `column`. */
-static void softmax_program(fxa__cpu_item *it, bool masked, int64_t row, void *t, int64_t column, int64_t from,
-                            int64_t to) {
-    void *at = fxa__real_at(it, t, from - column);
-    if (it->tape[masked].tape && from < to) fxa__tape_row(&it->tape[masked], row, from, to - from, at, NULL, at);
+/* Columns of a block, counted from its first; where they lie among the scores of a row. */
+typedef struct softmax_part {
+    void *t;
+    int64_t from, n;
+} softmax_part;
+
+/* Of columns column..column+n, those that the row attends to as far as that is known. */
+static softmax_part softmax_part_of(const fxa__cpu_item *it, int64_t row, void *t, int64_t column, int64_t n) {
+    softmax_part part = {t, column, n};
+    if (!it->banded) return part;
+    int64_t q = it->s.qc[row], end = column + n;
+    int64_t from = fxa__min_i64(fxa__max_i64(q + it->band_begin, column), end);
+    int64_t to = fxa__min_i64(fxa__max_i64(q + it->band_end, from), end);
+    return (softmax_part){fxa__real_at(it, t, from - column), from, to - from};
 }
 
-/* The program, with its mask only where that is needed, and the maximum of what it gives. */
-static double softmax_scores(fxa__cpu_item *it, bool masked, int64_t row, void *t, int64_t column, int64_t n) {
-    int64_t end = column + n, whole = it->whole_end > it->whole_begin;
-    int64_t from = masked ? whole ? it->whole_begin : end : column, to = masked ? whole ? it->whole_end : end : end;
-    softmax_program(it, true, row, t, column, column, from);
-    softmax_program(it, false, row, t, column, from, to);
-    softmax_program(it, true, row, t, column, to, end);
-    double max = it->kernels->row_max(t, n);
-    if (max == INFINITY && softmax_has_nan(it, t, n)) it->s.nan[row] = 1;
+/* The program, and the maximum of what it gives. It works best on whole steps: what it finds past the part is not
+ * used. */
+static double softmax_scores(fxa__cpu_item *it, bool masked, int64_t row, const softmax_part *x) {
+    fxa__tape_run *run = &it->tape[masked];
+    if (x->n == 0) return -INFINITY;
+    if (run->tape) {
+        int64_t steps = (x->n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
+        fxa__tape_row(run, row, x->from, fxa__min_i64(steps, run->columns - x->from), x->t, NULL, x->t);
+    }
+    double max = it->kernels->row_max(x->t, x->n);
+    if (max == INFINITY && softmax_has_nan(it, x->t, x->n)) it->s.nan[row] = 1;
     return max;
+}
+
+/* Columns column..column+n around the part get weight 0. */
+static void softmax_clear(const fxa__cpu_item *it, void *t, int64_t column, int64_t n, const softmax_part *x) {
+    int64_t before = x->from - column, after = n - before - x->n;
+    size_t size = it->kernels->real_size;
+    if (before > 0) memset(t, 0, (size_t)before * size);
+    if (after > 0) memset(fxa__real_at(it, x->t, x->n), 0, (size_t)after * size);
 }
 
 /* Coordinates k & ~3 .. k | 3 share one call of Philox. */
 static void softmax_drop(const fxa__cpu_item *it, int64_t row, void *t, const int32_t *k, int64_t n) {
     double p = it->g.p->p.dropout_p, keep = 1 / (1 - p);
     uint32_t threshold = fxa__dropout_threshold(p), word[4];
+    if (n == 0) return;
     uint32_t counter[4] = {~((uint32_t)k[0] >> 2), (uint32_t)it->s.qc[row], (uint32_t)it->s.h[row], (uint32_t)it->b};
     for (int64_t i = 0; i < n; i++) {
         if (counter[0] != (uint32_t)k[i] >> 2) {
@@ -89,10 +113,12 @@ static void softmax_drop(const fxa__cpu_item *it, int64_t row, void *t, const in
 void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t n) {
     const fxa__cpu_kernels *kernels = it->kernels;
     double *m = it->s.m + row, *l = it->s.l + row, top[FXA__CPU_MAX_ROWS], reference[FXA__CPU_MAX_ROWS];
+    softmax_part part[FXA__CPU_MAX_ROWS];
     int64_t ldt = it->run->blocks.ldt;
     bool moved = false;
     for (int64_t i = 0; i < n_rows; i++) {
-        top[i] = softmax_scores(it, masked, row + i, fxa__real_at(it, it->s.t, i * ldt), column, n);
+        part[i] = softmax_part_of(it, row + i, fxa__real_at(it, it->s.t, i * ldt), column, n);
+        top[i] = softmax_scores(it, masked, row + i, &part[i]);
         double max = top[i] > m[i] ? top[i] : m[i];
         reference[i] = max == -INFINITY ? 0 : max;
         fxa__real_set(it->s.beta, kernels->real_size, i, m[i] - reference[i]);
@@ -101,11 +127,11 @@ void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_row
     }
     if (moved) kernels->row_exp(it->s.beta, n_rows, 0);
     for (int64_t i = 0; i < n_rows; i++) {
-        void *t = fxa__real_at(it, it->s.t, i * ldt);
-        double sum = kernels->row_exp(t, n, reference[i]);
+        double sum = kernels->row_exp(part[i].t, part[i].n, reference[i]);
+        softmax_clear(it, fxa__real_at(it, it->s.t, i * ldt), column, n, &part[i]);
         if (!moved) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
         l[i] = l[i] * fxa__real_get(it->s.beta, kernels->real_size, i) + sum;
         if (sum != sum && top[i] < INFINITY) it->s.nan[row + i] = 1;
-        if (softmax_drops(it)) softmax_drop(it, row + i, t, it->s.kc + column, n);
+        if (softmax_drops(it)) softmax_drop(it, row + i, part[i].t, it->s.kc + part[i].from, part[i].n);
     }
 }

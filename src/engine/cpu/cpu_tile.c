@@ -207,16 +207,15 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
     return tile;
 }
 
-void fxa__cpu_whole_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
-                            int64_t *end) {
-    tile_range q = tile_rows(g, first, n), k = tile_range_of(g, FXA_INPUT_K, key, key + m - 1);
+bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
+                           int64_t *end) {
+    const int64_t far = (int64_t)1 << 40; /* past every coordinate, and sums of a few do not overflow */
+    if (!g->code->band.exact || n <= 0 || m <= 0) return false;
+    tile_range q = tile_rows(g, first, n), k = tile_range_of(g, FXA_INPUT_K, key, key + m - 1), origin = {.lo = 0};
     int64_t lo, hi;
-    *begin = *end = 0;
-    if (!g->code->band.exact || !tile_has_band(g, &q, &k)) return;
-    tile_band(g, &q, true, &lo, &hi);
-    lo = fxa__max_i64(lo, k.lo);
-    hi = fxa__min_i64(hi, k.hi);
-    if (lo > hi) return;
-    *begin = lo - k.lo;
-    *end = hi + 1 - k.lo;
+    if (!tile_has_band(g, &q, &k)) return false;
+    tile_band(g, &origin, false, &lo, &hi);
+    *begin = fxa__max_i64(lo, -far) - k.lo;
+    *end = fxa__min_i64(hi, far) + 1 - k.lo;
+    return true;
 }

@@ -101,8 +101,8 @@
 #define KERN_TABLE(isa_name, suffix, size, lanes)                                                                      \
     {                                                                                                                  \
         KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \
-        .panel_row = GEMM_VECS * (lanes), .pack_t = kern_pack_t##suffix, .pack_n = kern_pack_n##suffix,                \
-        .gemm = kern_gemm##suffix                                                                                      \
+        .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes), .panel_row = GEMM_VECS * (lanes),                       \
+        .pack_t = kern_pack_t##suffix, .pack_n = kern_pack_n##suffix, .gemm = kern_gemm##suffix                        \
     }
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
