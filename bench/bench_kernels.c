@@ -224,8 +224,12 @@ static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz
     BENCH_BEST(seconds, for (int64_t i = 0; i < ROWS * row; i += row) call);                                           \
     bench_line(label, seconds, ROWS *N, hertz)
     bench_fill(k, data->a, -8, 0);
-    BENCH_ROWS("row_max 256", sink += k->row_max(a + i, N));
-    BENCH_ROWS("row_exp 256", sink += k->row_exp(a + i, N, 2));
+    fxa__cpu_part part[ROWS];
+    for (int i = 0; i < ROWS; i++) part[i] = (fxa__cpu_part){a + i * row, N, 2};
+    BENCH_BEST(seconds, k->rows_exp(part, ROWS));
+    bench_line("rows_exp 256", seconds, ROWS *N, hertz);
+    BENCH_BEST(seconds, k->rows_max(part, ROWS));
+    bench_line("rows_max 256", seconds, ROWS *N, hertz);
     BENCH_ROWS("row_scale 256", k->row_scale(a + i, N, 1));
     BENCH_ROWS("row_grad 256", k->row_grad(c + i, a + i, b + i, 0.5, N));
     BENCH_ROWS("row_dot 256", sink += k->row_dot(a + i, b + i, N));

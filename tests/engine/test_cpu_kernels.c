@@ -66,7 +66,7 @@ static int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* One product of x [n,d] or its transpose, packed, with A as rows or columns, with or without beta; now and then it
+/* One product of x [n,d] or its transpose, packed or as it lies, with A as rows or columns, with or without beta; now and then it
  * begins inside the first panel, at column `skip`, and ends there. What fills C up to a whole panel may be left
  * alone. */
 static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
@@ -74,6 +74,8 @@ static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t skip = k->nr_step < k->nr && t_int(rng, 0, 3) == 0 ? k->nr_step : 0;
     int64_t m = t_int(rng, 1, 3 * k->mr + 1), depth = t_int(rng, 0, 40);
     int64_t n = t_int(rng, skip + 1, skip ? k->nr : 3 * k->nr);
+    bool as_it_lies = k->gemm_rows && !transposed && !skip && t_int(rng, 0, 2) == 0;
+    if (as_it_lies) n = round_up(n, k->nr);
     int64_t x_rows = transposed ? n : depth, x_columns = transposed ? depth : n, ld = x_columns + t_int(rng, 0, 3);
     int64_t wide = round_up(n, k->nr), ldc = wide + t_int(rng, 0, 3), lda = (by_columns ? m : depth) + t_int(rng, 0, 3);
     guard x = reals_open(k, rng, x_rows ? (x_rows - 1) * ld + x_columns : 0), b = reals_open(k, rng, wide * depth);
@@ -84,8 +86,11 @@ static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t rs = by_columns ? 1 : lda, cs = by_columns ? lda : 1;
     (transposed ? k->pack_t : k->pack_n)(b.data, x.data, ld, x_rows, x_columns);
     size_t skipped = (size_t)skip * k->real_size;
-    k->gemm(m, n - skip, depth, a.data, rs, cs, (char *)b.data + (depth ? skipped : 0), depth * k->nr,
-            (char *)c.data + skipped, ldc, scaled ? beta.data : NULL);
+    if (as_it_lies)
+        k->gemm_rows(m, n, depth, a.data, rs, cs, x.data, ld, c.data, ldc, scaled ? beta.data : NULL);
+    else
+        k->gemm(m, n - skip, depth, a.data, rs, cs, (char *)b.data + (depth ? skipped : 0), depth * k->nr,
+                (char *)c.data + skipped, ldc, scaled ? beta.data : NULL);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < (i + 1 < m ? ldc : wide); j++) {
             double sum = 0, size = 0, before = real_at(k, old.data, i * ldc + j);
@@ -136,6 +141,17 @@ static void check_panels(const fxa__cpu_kernels *k) {
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
+static double row_max(const fxa__cpu_kernels *k, void *s, int64_t n) {
+    fxa__cpu_part part = {s, n, 0};
+    k->rows_max(&part, 1);
+    return part.x;
+}
+static double row_exp(const fxa__cpu_kernels *k, void *s, int64_t n, double m) {
+    fxa__cpu_part part = {s, n, m};
+    k->rows_exp(&part, 1);
+    return part.x;
+}
+
 static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     guard s = reals_open(k, rng, n), e = guard_open(s.size);
     double top = -INFINITY, sum = 0, u = real_unit(k);
@@ -144,10 +160,10 @@ static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) 
         real_put(k, s.data, i, x);
         top = fmax(top, real_at(k, s.data, i));
     }
-    T_SAME(k->row_max(s.data, n), top);
+    T_SAME(row_max(k, s.data, n), top);
     memcpy(e.data, s.data, s.size);
     if (top == -INFINITY) top = 0;
-    double got = k->row_exp(e.data, n, top);
+    double got = row_exp(k, e.data, n, top);
     for (int64_t i = 0; i < n; i++) {
         double x = real_at(k, s.data, i), want = exp(x - top), y = real_at(k, e.data, i);
         if (x < -1e20) T_SAME(y, 0.0);
@@ -200,8 +216,8 @@ static void check_special_rows(const fxa__cpu_kernels *k) {
         guard s = guard_open(N * k->real_size);
         for (int64_t i = 0; i < N; i++) real_put(k, s.data, i, i == at ? NAN : -1);
         if (k->real_size == sizeof(float)) ((uint32_t *)(void *)s.data)[at] = 0xff812345u; /* NaN with low bits set */
-        T_SAME(k->row_max(s.data, N), -1);
-        T_CHECK(isnan(k->row_exp(s.data, N, 0)));
+        T_SAME(row_max(k, s.data, N), -1);
+        T_CHECK(isnan(row_exp(k, s.data, N, 0)));
         for (int64_t i = 0; i < N; i++) {
             if (i == at)
                 T_CHECK(isnan(real_at(k, s.data, i)));
@@ -209,12 +225,12 @@ static void check_special_rows(const fxa__cpu_kernels *k) {
                 T_NEAR(real_at(k, s.data, i), exp(-1), 4 * real_unit(k));
             real_put(k, s.data, i, i == at ? INFINITY : i == (at + 1) % N ? 1e4 : -1e4);
         }
-        T_SAME(k->row_max(s.data, N), INFINITY);
-        T_SAME(k->row_exp(s.data, N, 0), INFINITY);
+        T_SAME(row_max(k, s.data, N), INFINITY);
+        T_SAME(row_exp(k, s.data, N, 0), INFINITY);
         for (int64_t i = 0; i < N; i++) T_SAME(real_at(k, s.data, i), i == at || i == (at + 1) % N ? INFINITY : 0.0);
         guard_close(&s);
     }
-    T_SAME(k->row_max(NULL, 0), -INFINITY);
+    T_SAME(row_max(k, NULL, 0), -INFINITY);
 }
 
 /* ---- Storage --------------------------------------------------------------------------------------------------- */

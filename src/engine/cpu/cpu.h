@@ -30,6 +30,13 @@
 /* A row operation of the tape; see tape.h. Each operand is a row or one value, as the operation's variant says. */
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
 
+/* Some scores of a row, and a number of theirs. */
+typedef struct fxa__cpu_part {
+    void *s;
+    int64_t n;
+    double x;
+} fxa__cpu_part;
+
 typedef struct fxa__cpu_kernels {
     const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
     size_t real_size;  /* 4 or 8 */
@@ -55,19 +62,24 @@ typedef struct fxa__cpu_kernels {
     bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 
     /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
-     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart; n may be rounded up to a multiple of nr and C has
-     * room for that; m is any (rows past m are not touched). B may begin inside a panel if n ends there (nr_step). */
+     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart, or inside one (nr_step) if n ends in it; n may
+     * be rounded up to a multiple of nr and C has room for that; m is any (rows past m are not touched). */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                  void *c, int64_t ldc, const void *beta);
+
+    /* The same with B as its rows lie, ldb apart; n is a multiple of nr. NULL in sets that round. */
+    void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
+                      int64_t ldb, void *c, int64_t ldc, const void *beta);
 
     /* Around all products of a worker; NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);
 
-    /* One row of n scores. row_max ignores NaN. row_exp: s = exp(s - m), returns the sum; exactly 0 at -inf, NaN stays
-     * NaN. row_grad: ds = p * (dp - delta), exactly 0 where p is 0. */
-    double (*row_max)(const void *s, int64_t n);
-    double (*row_exp)(void *s, int64_t n, double m);
+    /* Rows of scores, several in one call: rows_max sets x to the maximum, which ignores NaN; rows_exp makes them
+     * exp(s - x), exactly 0 at -inf, NaN stays NaN, and x their sum. */
+    void (*rows_max)(fxa__cpu_part *part, int64_t rows);
+    void (*rows_exp)(fxa__cpu_part *part, int64_t rows);
+    /* One row of n. row_grad: ds = p * (dp - delta), exactly 0 where p is 0. */
     void (*row_scale)(void *x, int64_t n, double factor);
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
     double (*row_dot)(const void *x, const void *y, int64_t n);

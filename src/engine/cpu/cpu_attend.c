@@ -46,6 +46,8 @@ static void attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa_problem *p = &it->g.p->p;
     int64_t ldv = it->run->blocks.ldv;
     const void *v = fxa__cpu_key_place(&it->g, FXA_SLOT_V, key).data;
+    it->v_rows = !it->dirty && fxa__cpu_keys_are_panels(&it->g, FXA_SLOT_V, key) ? v : NULL;
+    if (it->v_rows) return;
     if (!it->dirty && fxa__cpu_keys_are(&it->g, FXA_SLOT_V, it->g.p->f64 ? FXA_F64 : FXA_F32)) {
         kernels->pack_n(it->s.v_panels, v, p->v.stride[2], n, p->dv);
         return;
@@ -105,10 +107,17 @@ static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool mas
         attend_careful(it, row, n_rows, column, end - column);
         return;
     }
-    int64_t from = kernels->rounds ? column : begin; /* weights before `begin` are 0 */
-    kernels->gemm(n_rows, it->g.p->p.dv, end - from, fxa__real_at(it, it->s.t, from - column), blocks->ldt, 1,
-                  fxa__real_at(it, it->s.v_panels, from * kernels->panel_row), n * kernels->nr,
-                  fxa__real_at(it, it->s.o, row * blocks->ldo), blocks->ldo, it->s.beta);
+    int64_t from = kernels->rounds ? column : begin, dv = it->g.p->p.dv; /* weights before `begin` are 0 */
+    const void *t = fxa__real_at(it, it->s.t, from - column);
+    void *o = fxa__real_at(it, it->s.o, row * blocks->ldo);
+    if (it->v_rows)
+        kernels->gemm_rows(n_rows, dv, end - from, t, blocks->ldt, 1,
+                           (const char *)it->v_rows + from * dv * (int64_t)kernels->real_size, dv, o, blocks->ldo,
+                           it->s.beta);
+    else
+        kernels->gemm(n_rows, dv, end - from, t, blocks->ldt, 1,
+                      fxa__real_at(it, it->s.v_panels, from * kernels->panel_row), n * kernels->nr, o, blocks->ldo,
+                      it->s.beta);
 }
 
 /* Rows first..first+n of the item against a packed block; `part` is what the mask leaves of them. ready: which tapes
@@ -158,12 +167,16 @@ static void attend_all(fxa__cpu_item *it) {
 
 /* False when a row whose scores are in order has an output that is not finite: V is to blame. */
 static bool attend_is_finite(const fxa__cpu_item *it) {
-    int64_t ldo = it->run->blocks.ldo;
+    int64_t ldo = it->run->blocks.ldo, dv = it->g.p->p.dv;
     uint32_t dtype = it->kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
-    for (int64_t i = 0; i < it->n; i++) {
-        bool in_order = !it->s.nan[i] && it->s.m[i] < INFINITY;
-        if (in_order && !it->kernels->load(it->s.x, fxa__real_at(it, it->s.o, i * ldo), dtype, 1, it->g.p->p.dv))
-            return false;
+    for (int64_t i = 0, count; i < it->n; i += count) { /* rows together, as many as s.x has room for */
+        count = fxa__min_i64(it->n - i, fxa__max_i64(1, it->run->blocks.keys * it->run->blocks.ldv / ldo));
+        if (it->kernels->load(it->s.x, fxa__real_at(it, it->s.o, i * ldo), dtype, 1, (count - 1) * ldo + dv)) continue;
+        for (int64_t row = i; row < i + count; row++) {
+            bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
+            if (in_order && !it->kernels->load(it->s.x, fxa__real_at(it, it->s.o, row * ldo), dtype, 1, dv))
+                return false;
+        }
     }
     return true;
 }

@@ -21,7 +21,7 @@ static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int6
     const fxa_operand *t = &w->job->p->p.dq;
     int64_t at = fxa__row_offset(w->job->p, &w->g.seq, t, false, w->job->bind, w->g.b, h, q);
     char *data = (char *)w->job->bind->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
-    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->p.d};
+    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->p.d, 0, 1};
 }
 
 static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row, bool add) {
@@ -33,10 +33,12 @@ static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row,
 /* Stores rows first..first+n of the group from their sums, which are scaled. */
 static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, int64_t n) {
     const fxa__back *job = w->job;
+    fxa__cpu_place to = {.count = 0};
     for (int64_t r = first; r < first + n; r++) {
         void *row = fxa__back_at(job, dq, r * job->cut.ld_d);
+        fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
         job->code->kernels->row_scale(row, job->p->p.d, job->bind->scale);
-        back_store(job, fxa__cpu_row_place(&w->g, FXA_SLOT_DQ, r), row, job->p->p.flags & FXA_ACC_Q);
+        back_store(job, to, row, job->p->p.flags & FXA_ACC_Q);
     }
 }
 
@@ -164,7 +166,7 @@ static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot
     int64_t size = job->p->p.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     for (int64_t row = 0; row < job->cut.pool_rows; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
-        fxa__cpu_place to = {(char *)job->bind->slot[slot] + at * bytes, t->dtype, t->stride[3], d};
+        fxa__cpu_place to = {(char *)job->bind->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
         back_store(job, to, fxa__back_at(job, pool, row * ld), add);
     }
 }

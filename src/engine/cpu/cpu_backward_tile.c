@@ -97,8 +97,9 @@ static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *
     } else if (p != s) {
         memcpy(p, s, (size_t)n * kernels->real_size);
     }
+    fxa__cpu_part part = {p, n, lse};
     if (lse == lse)
-        kernels->row_exp(p, n, lse);
+        kernels->rows_exp(&part, 1);
     else
         tile_row_nan(job, p, n);
     if (drops) tile_row_keep(w, row, w->k_at + strip->begin, n);

@@ -74,13 +74,23 @@ static inline int64_t fxa__cpu_row_q(const fxa__cpu_group *g, int64_t r) { retur
 typedef struct fxa__cpu_place {
     char *data; /* feature 0 */
     uint32_t dtype;
-    int64_t stride, n; /* of features, in elements; how many */
+    int64_t stride, n;   /* of features, in elements; how many */
+    int64_t next, count; /* bytes to the next row; so many rows, with this one, lie like that */
 } fxa__cpu_place;
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k);
+/* Moves *at to row r, from r - 1 or, when at->count is 0, from anywhere. */
+static inline void fxa__cpu_row_next(const fxa__cpu_group *g, fxa_slot slot, int64_t r, fxa__cpu_place *at) {
+    if (at->count-- > 1)
+        at->data += at->next;
+    else
+        *at = fxa__cpu_row_place(g, slot, r);
+}
 
 /* Keys of a slot are rows of `dtype`, features dense, stride[2] elements apart: what packs that needs no loading. */
 bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype);
+/* Keys from `key` on are a dense matrix of real whose rows are whole panels of aligned vectors: gemm_rows takes it. */
+bool fxa__cpu_keys_are_panels(const fxa__cpu_group *g, fxa_slot slot, int64_t key);
 
 /* Rows first..first+n of a [.,.,.,D] operand (slot Q, O, DO) or keys of (K, V), as real [n,ld] times factor. False when
  * an element is not finite: then zeroes in the other factor must be skipped, not multiplied ("zero wins"). */

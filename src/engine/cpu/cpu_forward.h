@@ -85,6 +85,7 @@ typedef struct fxa__cpu_item {
     int64_t key, key_end;  /* keys */
     int64_t chunk;
     int32_t b;                      /* coordinate */
+    const void *v_rows; /* V of the block, if it is multiplied as it lies; NULL: in v_panels */
     bool banded; /* rows attend to columns q + band_begin up to q + band_end of the block; no tape needs to ask */
     int64_t band_begin, band_end;
     bool dirty;                     /* an output may hold a number that is not finite */

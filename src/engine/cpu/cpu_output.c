@@ -19,10 +19,12 @@ typedef struct output_row {
     double m, l; /* m NaN: a score was NaN */
 } output_row;
 
-static double output_sink(const fxa__cpu_item *it, int64_t h) {
+/* Of stacked row r. */
+static double output_sink(const fxa__cpu_item *it, int64_t r) {
     const fxa_problem *p = &it->g.p->p;
     if (p->flags & FXA_SINK)
-        return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
+        return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINK], p->sink.dtype,
+                             fxa__cpu_row_head(&it->g, r) * p->sink.stride[1]);
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }
 
@@ -64,30 +66,38 @@ static void output_fill(const fxa__cpu_item *it, void *o, int64_t n, double x) {
     for (int64_t i = 0; i < n; i++) fxa__real_set(o, it->kernels->real_size, i, x);
 }
 
-/* Writes what is wanted of stacked row r; o is its unnormalised output and is used up. */
-static void output_store(fxa__cpu_item *it, int64_t r, void *o, double factor, double lse, double max) {
-    const fxa_problem *p = &it->g.p->p;
-    fxa__cpu_place to = fxa__cpu_row_place(&it->g, FXA_SLOT_O, r), lse_to = {0}, max_to;
-    if (p->flags & (FXA_WANT_LSE | FXA_ACC_OUT)) lse_to = fxa__cpu_row_place(&it->g, FXA_SLOT_LSE, r);
-    if (p->flags & FXA_ACC_OUT)
-        output_merge(it, &to, o, factor, &lse, &lse_to);
-    else {
-        if (factor > 0)
-            it->kernels->row_scale(o, to.n, factor);
-        else
-            output_fill(it, o, to.n, factor); /* 0 or NaN */
-        it->kernels->store(to.data, to.dtype, to.stride, o, to.n, false);
-    }
-    if (lse_to.data) output_store_one(&lse_to, lse);
-    if (!(p->flags & FXA_WANT_MAX)) return;
-    max_to = fxa__cpu_row_place(&it->g, FXA_SLOT_MAX_ROW, r);
-    output_store_one(&max_to, max);
+/* Where what is wanted of a row goes. */
+typedef struct output_to {
+    fxa__cpu_place o, lse, max; /* data NULL: not wanted */
+} output_to;
+
+/* Moves on to stacked row r, from r - 1 or from {0}. */
+static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
+    uint32_t flags = it->g.p->p.flags;
+    fxa__cpu_row_next(&it->g, FXA_SLOT_O, r, &to->o);
+    if (flags & (FXA_WANT_LSE | FXA_ACC_OUT)) fxa__cpu_row_next(&it->g, FXA_SLOT_LSE, r, &to->lse);
+    if (flags & FXA_WANT_MAX) fxa__cpu_row_next(&it->g, FXA_SLOT_MAX_ROW, r, &to->max);
 }
 
-static void output_finish(fxa__cpu_item *it, int64_t r, const output_row *row, void *o) {
-    bool want_lse = it->g.p->p.flags & (FXA_WANT_LSE | FXA_ACC_OUT);
-    double lse, factor = output_factor(row, output_sink(it, fxa__cpu_row_head(&it->g, r)), want_lse, &lse);
-    output_store(it, r, o, factor, lse, row->m);
+/* o is the row's unnormalised output and is used up. */
+static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double factor, double lse, double max) {
+    if (it->g.p->p.flags & FXA_ACC_OUT)
+        output_merge(it, &to->o, o, factor, &lse, &to->lse);
+    else {
+        if (factor > 0)
+            it->kernels->row_scale(o, to->o.n, factor);
+        else
+            output_fill(it, o, to->o.n, factor); /* 0 or NaN */
+        it->kernels->store(to->o.data, to->o.dtype, to->o.stride, o, to->o.n, false);
+    }
+    if (to->lse.data) output_store_one(&to->lse, lse);
+    if (to->max.data) output_store_one(&to->max, max);
+}
+
+static void output_finish(fxa__cpu_item *it, int64_t r, const output_to *to, const output_row *row, void *o) {
+    double lse, sink = output_sink(it, r);
+    double factor = output_factor(row, sink, to->lse.data != NULL, &lse);
+    output_store(it, to, o, factor, lse, row->m);
 }
 
 /* ---- Chunks ------------------------------------------------------------------------------------------------------ */
@@ -102,11 +112,13 @@ static char *output_partial(const fxa__cpu_item *it, int64_t slot) {
 
 void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
     int64_t ldo = it->run->blocks.ldo;
+    output_to to = {.o = {.data = NULL}};
     for (int64_t i = 0; i < it->n; i++) {
         output_row row = {it->s.nan[i] ? NAN : it->s.m[i], it->s.l[i]};
         void *o = fxa__real_at(it, it->s.o, i * ldo);
         if (it->cut.chunks == 1) {
-            output_finish(it, it->first + i, &row, o);
+            output_move(it, &to, it->first + i);
+            output_finish(it, it->first + i, &to, &row, o);
             continue;
         }
         int64_t slot = output_slot(it, group, it->chunk, it->first + i);
@@ -135,9 +147,11 @@ static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
 }
 
 void fxa__cpu_join(fxa__cpu_item *it, int64_t group) {
+    output_to to = {.o = {.data = NULL}};
     for (int64_t r = 0; r < it->g.rows; r++) {
         output_row row = output_join_row(it, group, r);
-        output_finish(it, r, &row, it->s.o);
+        output_move(it, &to, r);
+        output_finish(it, r, &to, &row, it->s.o);
     }
 }
 
@@ -147,6 +161,9 @@ void fxa__cpu_output_absent(fxa__cpu_item *it) {
     fxa__cpu_item all = *it; /* the group as if it had all the rows that its tensors have room for */
     all.g.seq.q_len = it->g.p->p.sq;
     for (int64_t h = 0; h < it->g.heads; h++)
-        for (int64_t q = it->g.seq.q_len; q < all.g.seq.q_len; q++)
-            output_store(&all, h * all.g.seq.q_len + q, it->s.o, 0, -INFINITY, -INFINITY);
+        for (int64_t q = it->g.seq.q_len; q < all.g.seq.q_len; q++) {
+            output_to to = {.o = {.data = NULL}};
+            output_move(&all, &to, h * all.g.seq.q_len + q);
+            output_store(&all, &to, it->s.o, 0, -INFINITY, -INFINITY);
+        }
 }

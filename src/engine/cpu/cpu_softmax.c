@@ -56,42 +56,31 @@ static bool softmax_has_nan(const fxa__cpu_item *it, const void *t, int64_t n) {
     return false;
 }
 
-/* Columns of a block, counted from its first; where they lie among the scores of a row. */
-typedef struct softmax_part {
-    void *t;
-    int64_t from, n;
-} softmax_part;
-
-/* Of columns column..column+n, those that the row attends to as far as that is known. */
-static softmax_part softmax_part_of(const fxa__cpu_item *it, int64_t row, void *t, int64_t column, int64_t n) {
-    softmax_part part = {t, column, n};
-    if (!it->banded) return part;
-    int64_t q = it->s.qc[row], end = column + n;
-    int64_t from = fxa__min_i64(fxa__max_i64(q + it->band_begin, column), end);
-    int64_t to = fxa__min_i64(fxa__max_i64(q + it->band_end, from), end);
-    return (softmax_part){fxa__real_at(it, t, from - column), from, to - from};
-}
-
-/* The program, and the maximum of what it gives. It works best on whole steps: what it finds past the part is not
- * used. */
-static double softmax_scores(fxa__cpu_item *it, bool masked, int64_t row, const softmax_part *x) {
-    fxa__tape_run *run = &it->tape[masked];
-    if (x->n == 0) return -INFINITY;
-    if (run->tape) {
-        int64_t steps = (x->n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
-        fxa__tape_row(run, row, x->from, fxa__min_i64(steps, run->columns - x->from), x->t, NULL, x->t);
+/* Of columns column..column+n of the row whose scores are t, those that it attends to as far as that is known; *from is
+ * the first of them. */
+static fxa__cpu_part softmax_part(const fxa__cpu_item *it, int64_t row, void *t, int64_t column, int64_t n,
+                                  int64_t *from) {
+    int64_t q = it->s.qc[row], end = column + n, to = end;
+    *from = column;
+    if (it->banded) {
+        *from = fxa__min_i64(fxa__max_i64(q + it->band_begin, column), end);
+        to = fxa__min_i64(fxa__max_i64(q + it->band_end, *from), end);
     }
-    double max = it->kernels->row_max(x->t, x->n);
-    if (max == INFINITY && softmax_has_nan(it, x->t, x->n)) it->s.nan[row] = 1;
-    return max;
+    return (fxa__cpu_part){fxa__real_at(it, t, *from - column), to - *from, 0};
 }
 
-/* Columns column..column+n around the part get weight 0. */
-static void softmax_clear(const fxa__cpu_item *it, void *t, int64_t column, int64_t n, const softmax_part *x) {
-    int64_t before = x->from - column, after = n - before - x->n;
-    size_t size = it->kernels->real_size;
-    if (before > 0) memset(t, 0, (size_t)before * size);
-    if (after > 0) memset(fxa__real_at(it, x->t, x->n), 0, (size_t)after * size);
+/* The program. It works best on whole steps: what it finds past the part is not used. */
+static void softmax_program(fxa__tape_run *run, int64_t row, int64_t from, const fxa__cpu_part *x) {
+    int64_t steps = (x->n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
+    fxa__tape_row(run, row, from, fxa__min_i64(steps, run->columns - from), x->s, NULL, x->s);
+}
+
+/* The n columns of t outside of the part get weight 0. */
+static void softmax_clear(const fxa__cpu_item *it, void *t, int64_t n, const fxa__cpu_part *x) {
+    size_t size = it->kernels->real_size, before = (size_t)((char *)x->s - (char *)t);
+    size_t after = (size_t)(n - x->n) * size - before;
+    if (before > 0) memset(t, 0, before);
+    if (after > 0) memset(fxa__real_at(it, x->s, x->n), 0, after);
 }
 
 /* Coordinates k & ~3 .. k | 3 share one call of Philox. */
@@ -110,28 +99,42 @@ static void softmax_drop(const fxa__cpu_item *it, int64_t row, void *t, const in
     }
 }
 
-void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t n) {
-    const fxa__cpu_kernels *kernels = it->kernels;
-    double *m = it->s.m + row, *l = it->s.l + row, top[FXA__CPU_MAX_ROWS], reference[FXA__CPU_MAX_ROWS];
-    softmax_part part[FXA__CPU_MAX_ROWS];
-    int64_t ldt = it->run->blocks.ldt;
+/* From the maxima of the parts, which go to top: m and beta move on, and the parts get their references. */
+static void softmax_move(fxa__cpu_item *it, int64_t row, int64_t n_rows, fxa__cpu_part *part, double *top) {
+    size_t real_size = it->kernels->real_size;
     bool moved = false;
     for (int64_t i = 0; i < n_rows; i++) {
-        part[i] = softmax_part_of(it, row + i, fxa__real_at(it, it->s.t, i * ldt), column, n);
-        top[i] = softmax_scores(it, masked, row + i, &part[i]);
-        double max = top[i] > m[i] ? top[i] : m[i];
-        reference[i] = max == -INFINITY ? 0 : max;
-        fxa__real_set(it->s.beta, kernels->real_size, i, m[i] - reference[i]);
-        moved = moved || m[i] != max;
-        m[i] = max;
+        double *m = &it->s.m[row + i], max = part[i].x > *m ? part[i].x : *m;
+        top[i] = part[i].x;
+        if (top[i] == INFINITY && softmax_has_nan(it, part[i].s, part[i].n)) it->s.nan[row + i] = 1;
+        part[i].x = max == -INFINITY ? 0 : max;
+        fxa__real_set(it->s.beta, real_size, i, *m - part[i].x);
+        moved = moved || *m != max;
+        *m = max;
     }
-    if (moved) kernels->row_exp(it->s.beta, n_rows, 0);
+    fxa__cpu_part beta = {it->s.beta, n_rows, 0};
+    if (moved)
+        it->kernels->rows_exp(&beta, 1);
+    else
+        for (int64_t i = 0; i < n_rows; i++) fxa__real_set(it->s.beta, real_size, i, 1);
+}
+
+void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t n) {
+    fxa__cpu_part part[FXA__CPU_MAX_ROWS];
+    double top[FXA__CPU_MAX_ROWS];
+    int64_t ldt = it->run->blocks.ldt, from[FXA__CPU_MAX_ROWS];
     for (int64_t i = 0; i < n_rows; i++) {
-        double sum = kernels->row_exp(part[i].t, part[i].n, reference[i]);
-        softmax_clear(it, fxa__real_at(it, it->s.t, i * ldt), column, n, &part[i]);
-        if (!moved) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
-        l[i] = l[i] * fxa__real_get(it->s.beta, kernels->real_size, i) + sum;
-        if (sum != sum && top[i] < INFINITY) it->s.nan[row + i] = 1;
-        if (softmax_drops(it)) softmax_drop(it, row + i, part[i].t, it->s.kc + part[i].from, part[i].n);
+        part[i] = softmax_part(it, row + i, fxa__real_at(it, it->s.t, i * ldt), column, n, &from[i]);
+        if (it->tape[masked].tape && part[i].n > 0) softmax_program(&it->tape[masked], row + i, from[i], &part[i]);
+    }
+    it->kernels->rows_max(part, n_rows);
+    softmax_move(it, row, n_rows, part, top);
+    it->kernels->rows_exp(part, n_rows);
+    for (int64_t i = 0; i < n_rows; i++) {
+        double *l = &it->s.l[row + i];
+        *l = *l * fxa__real_get(it->s.beta, it->kernels->real_size, i) + part[i].x;
+        if (part[i].x != part[i].x && top[i] < INFINITY) it->s.nan[row + i] = 1;
+        if (part[i].n < n) softmax_clear(it, fxa__real_at(it, it->s.t, i * ldt), n, &part[i]);
+        if (softmax_drops(it)) softmax_drop(it, row + i, part[i].s, it->s.kc + from[i], part[i].n);
     }
 }

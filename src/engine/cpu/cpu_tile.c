@@ -20,11 +20,13 @@ void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
 /* ---- Rows in memory ---------------------------------------------------------------------------------------------- */
 
 static fxa__cpu_place tile_place(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t h, int64_t s) {
-    int64_t d;
+    int64_t d, left = (is_key ? g->seq.k_len : g->seq.q_len) - s, page = g->p->p.page_size;
     const fxa_operand *t = fxa__row_operand(&g->p->p, slot, &d);
     int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bind, g->b, h, s);
-    char *data = (char *)g->bind->slot[slot] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
-    return (fxa__cpu_place){data, t->dtype, t->stride[3], d};
+    int64_t size = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    if (is_key && (g->p->p.flags & FXA_PAGED)) left = fxa__min_i64(left, page - s % page);
+    return (fxa__cpu_place){(char *)g->bind->slot[slot] + at * size, t->dtype, t->stride[3], d,
+                            t->stride[2] * size, fxa__max_i64(left, 1)};
 }
 
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
@@ -35,17 +37,42 @@ fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_
     return tile_place(g, slot, true, g->hkv, k);
 }
 
+/* n rows from `at` on, which lie evenly; dense ones are one long row. */
+static bool tile_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_place at, int64_t n, void *x, int64_t ld) {
+    char *row = x;
+    bool finite = true;
+    if (at.stride == 1 && ld == at.n && at.next == at.n * (int64_t)fxa_dtype_size((fxa_dtype)at.dtype))
+        return kernels->load(x, at.data, at.dtype, 1, n * at.n);
+    for (int64_t i = 0; i < n; i++, row += ld * (int64_t)kernels->real_size, at.data += at.next)
+        finite &= kernels->load(row, at.data, at.dtype, at.stride, at.n);
+    return finite;
+}
+
+static bool tile_load(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
+                      int64_t ld) {
+    int64_t size = (int64_t)g->code->kernels->real_size;
+    bool finite = true;
+    for (int64_t i = 0, count; i < n; i += count) {
+        fxa__cpu_place at = is_key ? fxa__cpu_key_place(g, slot, first + i) : fxa__cpu_row_place(g, slot, first + i);
+        count = fxa__min_i64(at.count, n - i);
+        finite &= tile_load_even(g->code->kernels, at, count, (char *)x + i * ld * size, ld);
+    }
+    return finite;
+}
+
 bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
                         int64_t ld) {
     const fxa__cpu_kernels *kernels = g->code->kernels;
-    char *row = x;
-    bool finite = true;
-    for (int64_t i = 0; i < n; i++, row += ld * (int64_t)kernels->real_size) {
-        fxa__cpu_place from = fxa__cpu_row_place(g, slot, first + i);
-        finite &= kernels->load(row, from.data, from.dtype, from.stride, from.n);
-        if (factor != 1) kernels->row_scale(row, from.n, factor);
-    }
+    bool finite = tile_load(g, slot, false, first, n, x, ld);
+    int64_t d;
+    (void)fxa__row_operand(&g->p->p, slot, &d);
+    for (int64_t i = 0; factor != 1 && i < (d == ld ? 1 : n); i++)
+        kernels->row_scale((char *)x + i * ld * (int64_t)kernels->real_size, d == ld ? n * d : d, factor);
     return finite;
+}
+
+bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
+    return tile_load(g, slot, true, first, n, x, ld);
 }
 
 bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
@@ -54,27 +81,23 @@ bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
     return t->dtype == dtype && t->stride[3] == 1 && !(g->p->p.flags & FXA_PAGED);
 }
 
-bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
+bool fxa__cpu_keys_are_panels(const fxa__cpu_group *g, fxa_slot slot, int64_t key) {
     const fxa__cpu_kernels *kernels = g->code->kernels;
-    int64_t d;
-    const fxa_operand *t = fxa__row_operand(&g->p->p, slot, &d);
-    char *row = x;
-    bool finite = true;
-    if (t->stride[3] == 1 && t->stride[2] == d && ld == d && !(g->p->p.flags & FXA_PAGED)) /* one long row */
-        return kernels->load(x, fxa__cpu_key_place(g, slot, first).data, t->dtype, 1, n * d);
-    for (int64_t i = 0; i < n; i++, row += ld * (int64_t)kernels->real_size) {
-        fxa__cpu_place from = fxa__cpu_key_place(g, slot, first + i);
-        finite &= kernels->load(row, from.data, from.dtype, from.stride, from.n);
-    }
-    return finite;
+    fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
+    size_t vector = (size_t)kernels->width * kernels->real_size;
+    return kernels->gemm_rows && at.n % kernels->nr == 0 && (uintptr_t)at.data % vector == 0 &&
+           at.next == at.n * (int64_t)kernels->real_size &&
+           fxa__cpu_keys_are(g, slot, g->p->f64 ? FXA_F64 : FXA_F32);
 }
 
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
-    for (int64_t i = 0; i < n; i++) {
-        h[i] = fxa__coord(g->p, g->bind, FXA_INPUT_H, fxa__cpu_row_head(g, first + i));
-        q[i] = fxa__coord(g->p, g->bind, FXA_INPUT_Q, fxa__cpu_row_q(g, first + i));
+    int64_t head = n > 0 ? fxa__cpu_row_head(g, first) : 0, at = n > 0 ? fxa__cpu_row_q(g, first) : 0;
+    for (int64_t i = 0; i < n; i++, at++) {
+        if (at == g->seq.q_len) head++, at = 0;
+        h[i] = i > 0 && at > 0 ? h[i - 1] : fxa__coord(g->p, g->bind, FXA_INPUT_H, head);
+        q[i] = fxa__coord(g->p, g->bind, FXA_INPUT_Q, at);
     }
 }
 
