@@ -66,9 +66,9 @@ static int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* One product of x [n,d] or its transpose, packed or as it lies, with A as rows or columns, with or without beta; now and then it
- * begins inside the first panel, at column `skip`, and ends there. What fills C up to a whole panel may be left
- * alone. */
+/* One product of x [n,d] or its transpose, packed or as it lies, with A as rows or columns, with or without beta; now
+ * and then it begins inside the first panel, at column `skip`, and ends there. What fills C up to a whole panel may be
+ * left alone. */
 static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     bool transposed = t_int(rng, 0, 1), by_columns = t_int(rng, 0, 1), scaled = t_int(rng, 0, 1);
     int64_t skip = k->nr_step < k->nr && t_int(rng, 0, 3) == 0 ? k->nr_step : 0;

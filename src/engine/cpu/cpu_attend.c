@@ -18,7 +18,9 @@ enum { ATTEND_SPAN = 8 }; /* blocks of rows */
 /* A packed block of keys. */
 typedef struct attend_keys {
     int64_t key, n;
-    bool band; /* what rows attend to is a band, see fxa__cpu_band_columns */
+    int64_t begin, end; /* columns that the rows of a span attend to, from a whole panel on */
+    bool band;          /* what rows attend to is a band, see fxa__cpu_band_columns */
+    bool ready[2];      /* the tape without and with its mask knows the block */
 } attend_keys;
 
 /* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real, or of bf16 if that is
@@ -101,6 +103,8 @@ static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool mas
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     int64_t column = begin / kernels->nr_step * kernels->nr_step;
+    for (int64_t i = 0; it->tape[masked].tape && i < n_rows; i++) /* it arrives while scores are computed */
+        fxa__tape_prefetch(&it->tape[masked], row + i, column, end - column);
     attend_scores(it, row, n_rows, column, end);
     fxa__cpu_softmax(it, masked, row, n_rows, column, end - column);
     if (it->dirty) {
@@ -120,22 +124,20 @@ static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool mas
                       it->s.beta);
 }
 
-/* Rows first..first+n of the item against a packed block; `part` is what the mask leaves of them. ready: which tapes
- * know the block. */
-static void attend_span(fxa__cpu_item *it, const attend_keys *keys, int64_t first, int64_t n, fxa_tile part,
-                        bool ready[2]) {
+/* Rows first..first+n of the item against a packed block; `part` is what the mask leaves of them. */
+static void attend_span(fxa__cpu_item *it, attend_keys *keys, int64_t first, int64_t n, fxa_tile part) {
     for (int64_t row = first, rows; row < first + n; row += rows) {
-        int64_t begin = 0, end = keys->n;
+        int64_t begin = 0, end = keys->end - keys->begin;
         fxa_tile tile = part;
         rows = fxa__min_i64(it->run->blocks.rows, first + n - row);
         if (part == FXA_TILE_MIXED)
-            tile = fxa__cpu_columns(&it->g, it->first + row, rows, keys->key, keys->n, &begin, &end);
+            tile = fxa__cpu_columns(&it->g, it->first + row, rows, keys->key + keys->begin, end, &begin, &end);
         if (tile == FXA_TILE_EMPTY) continue;
         bool masked = tile == FXA_TILE_MIXED && !keys->band;
         it->banded = tile == FXA_TILE_MIXED && keys->band;
-        if (!ready[masked]) fxa__cpu_softmax_keys(it, masked, keys->key, keys->n);
-        ready[masked] = true;
-        attend_rows(it, row, rows, masked, keys->n, begin, end);
+        if (!keys->ready[masked]) fxa__cpu_softmax_keys(it, masked, keys->key, keys->n);
+        keys->ready[masked] = true;
+        attend_rows(it, row, rows, masked, keys->n, keys->begin + begin, keys->begin + end);
     }
 }
 
@@ -143,17 +145,22 @@ static void attend_span(fxa__cpu_item *it, const attend_keys *keys, int64_t firs
 static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
     int64_t begin, end, span = ATTEND_SPAN * it->run->blocks.rows;
     fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
-    bool ready[2] = {false, false};
     if (all == FXA_TILE_EMPTY) return;
-    attend_keys keys = {key + begin, end - begin, false};
+    attend_keys keys = {.key = key + begin, .n = end - begin, .end = end - begin};
     keys.band = fxa__cpu_band_columns(&it->g, it->first, it->n, keys.key, keys.n, &it->band_begin, &it->band_end);
     attend_pack_k(it, keys.key, keys.n);
     attend_pack_v(it, keys.key, keys.n);
+    if (all == FXA_TILE_FULL || keys.band) {
+        attend_span(it, &keys, 0, it->n, all);
+        return;
+    }
     for (int64_t row = 0, rows; row < it->n; row += rows) {
-        fxa_tile part = all;
-        rows = all == FXA_TILE_MIXED && !keys.band ? fxa__min_i64(span, it->n - row) : it->n;
-        if (rows < it->n) part = fxa__cpu_columns(&it->g, it->first + row, rows, keys.key, keys.n, &begin, &end);
-        if (part != FXA_TILE_EMPTY) attend_span(it, &keys, row, rows, part, ready);
+        int64_t first = it->first + row;
+        rows = fxa__min_i64(span, it->n - row);
+        fxa_tile part = fxa__cpu_columns(&it->g, first, rows, keys.key, keys.n, &keys.begin, &keys.end);
+        if (part == FXA_TILE_MIXED) fxa__cpu_columns_trim(&it->g, first, rows, keys.key, &keys.begin, &keys.end);
+        keys.begin = keys.begin / it->kernels->nr * it->kernels->nr; /* products do not begin anywhere */
+        if (part != FXA_TILE_EMPTY) attend_span(it, &keys, row, rows, part);
     }
 }
 

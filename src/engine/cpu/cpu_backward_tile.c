@@ -33,7 +33,9 @@ typedef struct back_tile {
     int64_t ld_q, ld_dout;
     int count;
     back_strip strip[TILE_STRIPS];
-    bool cut; /* strips differ */
+    bool cut;    /* strips differ */
+    bool banded; /* rows attend to columns q + band_begin up to q + band_end; no tape needs to ask */
+    int64_t band_begin, band_end;
     unsigned finite;
 } back_tile;
 
@@ -76,59 +78,93 @@ static void tile_row_through(fxa__back_worker *w, int64_t row, int64_t first, in
     if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
 }
 
-/* One row of a strip: scores in s become P r in p, dP in ds becomes dS. */
-static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *strip, int64_t row) {
+/* Columns begin..end of a row: scores in s become P r in p, dP in ds becomes dS. Tapes work best on whole steps: what lies
+ * in ds past the end is 0 for them, what they find there is not used. */
+static void tile_row_part(fxa__back_worker *w, const back_tile *t, bool masked, int64_t row, int64_t begin,
+                          int64_t end) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
-    int64_t at = row * job->cut.ld + strip->begin, n = strip->end - strip->begin;
+    int64_t at = row * job->cut.ld + begin, n = end - begin;
+    int64_t steps = fxa__min_i64((n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP, w->n_keys - begin);
     void *s = fxa__back_at(job, w->s, at), *p = fxa__back_at(job, w->p, at);
     void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
-    fxa__tape_run *program = &w->tape[strip->masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];
+    fxa__tape_run *program = &w->tape[masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];
     double lse = fxa__back_get(job, w->lse, t->first + row), delta = fxa__back_get(job, w->delta, t->first + row);
     bool drops = job->p->p.flags & FXA_DROPOUT;
-    if (lse == -INFINITY) { /* it attended to nothing */
-        memset(p, 0, (size_t)n * kernels->real_size);
-        if (ds) memset(ds, 0, (size_t)n * kernels->real_size);
-        return;
-    }
-    if (program->tape) { /* it works best on whole steps; past the strip's end it finds only masked pairs */
-        int64_t steps = (n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
-        fxa__tape_row(program, row, strip->begin, fxa__min_i64(steps, w->n_keys - strip->begin), s, NULL, p);
-    } else if (p != s) {
+    if (program->tape)
+        fxa__tape_row(program, row, begin, steps, s, NULL, p);
+    else if (p != s)
         memcpy(p, s, (size_t)n * kernels->real_size);
-    }
     fxa__cpu_part part = {p, n, lse};
     if (lse == lse)
         kernels->rows_exp(&part, 1);
     else
         tile_row_nan(job, p, n);
-    if (drops) tile_row_keep(w, row, w->k_at + strip->begin, n);
+    if (drops) tile_row_keep(w, row, w->k_at + begin, n);
     if (ds) {
         if (drops) tile_row_drop(job, ds, w->keep, n);
         kernels->row_grad(ds, p, ds, delta, n);
-        if (job->cut.keep_score) tile_row_through(w, row, strip->begin, n, s, ds);
+        if (job->cut.keep_score) {
+            memset(fxa__back_at(job, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
+            tile_row_through(w, row, begin, steps, s, ds);
+        }
     }
     if (drops) tile_row_drop(job, p, w->keep, n);
 }
 
+/* P and dS of columns begin..end of a row are 0. */
+static void tile_row_clear(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
+    const fxa__back *job = w->job;
+    size_t bytes = (size_t)(end - begin) * job->code->kernels->real_size;
+    if (begin >= end) return;
+    memset(fxa__back_at(job, w->p, row * job->cut.ld + begin), 0, bytes);
+    if (job->cut.want_ds) memset(fxa__back_at(job, w->ds, row * job->cut.ld + begin), 0, bytes);
+}
+
+/* One row: the columns of its strip, or those that the band leaves it. All others are 0 where strips differ. */
+static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *strip, int64_t row) {
+    bool banded = strip->masked && t->banded;
+    int64_t begin = strip->begin, end = strip->end;
+    if (banded) {
+        begin = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_begin, begin), end);
+        end = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_end, begin), end);
+    }
+    if (fxa__back_get(w->job, w->lse, t->first + row) == -INFINITY) end = begin; /* it attended to nothing */
+    if (begin < end) tile_row_part(w, t, strip->masked && !banded, row, begin, end);
+    if (begin == end || t->cut) {
+        tile_row_clear(w, row, 0, begin);
+        tile_row_clear(w, row, end, w->n_keys);
+    }
+}
+
 /* ---- Strips ----------------------------------------------------------------------------------------------------- */
+
+/* What the mask leaves of a strip. */
+static void tile_cut_strip(const fxa__back_worker *w, const back_tile *t, back_strip *s, int64_t begin, int64_t end) {
+    int64_t nr = w->job->code->kernels->nr, first = t->first + s->row, key = w->key + begin;
+    fxa_tile tile = fxa__cpu_columns(&w->g, first, s->rows, key, end - begin, &s->begin, &s->end);
+    if (tile == FXA_TILE_MIXED) fxa__cpu_columns_trim(&w->g, first, s->rows, key, &s->begin, &s->end);
+    s->masked = tile == FXA_TILE_MIXED;
+    s->begin = tile == FXA_TILE_EMPTY ? 0 : (begin + s->begin) / nr * nr;
+    s->end = tile == FXA_TILE_EMPTY ? 0 : begin + s->end;
+}
 
 /* False: the mask leaves nothing of the tile. */
 static bool tile_cut_strips(const fxa__back_worker *w, back_tile *t) {
     const fxa__back *job = w->job;
-    int64_t begin, end, nr = job->code->kernels->nr;
+    int64_t begin, end;
     fxa_tile all = fxa__cpu_columns(&w->g, t->first, t->n, w->key, w->n_keys, &begin, &end);
     if (all == FXA_TILE_EMPTY) return false;
     t->cut = all == FXA_TILE_MIXED;
+    t->banded =
+        t->cut && fxa__cpu_band_columns(&w->g, t->first, t->n, w->key, w->n_keys, &t->band_begin, &t->band_end);
+    if (t->cut) fxa__cpu_columns_trim(&w->g, t->first, t->n, w->key, &begin, &end);
+    begin = begin / job->code->kernels->nr * job->code->kernels->nr; /* strips begin at whole panels */
     t->count = 0;
     for (int64_t row = 0, step = fxa__back_strip(job->code->kernels); row < t->n; row += step) {
         back_strip *s = &t->strip[t->count++];
         *s = (back_strip){row, fxa__min_i64(step, t->n - row), 0, w->n_keys, false};
-        if (!t->cut) continue;
-        fxa_tile tile = fxa__cpu_columns(&w->g, t->first + row, s->rows, w->key, w->n_keys, &s->begin, &s->end);
-        if (tile == FXA_TILE_EMPTY) s->begin = s->end = 0;
-        s->begin = s->begin / nr * nr;
-        s->masked = tile == FXA_TILE_MIXED;
+        if (t->cut) tile_cut_strip(w, t, s, begin, end);
     }
     return true;
 }
@@ -137,12 +173,12 @@ static const void *tile_at(const fxa__back *job, const void *x, int64_t i) {
     return (const char *)x + i * (int64_t)job->code->kernels->real_size;
 }
 
-static void tile_strip_scores(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+/* s = Q K^T, ds = dO V^T for the columns of a strip. */
+static void tile_strip_products(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__back_cut *cut = &job->cut;
     int64_t d = job->p->p.d, dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
-    if (n == 0) return;
     kernels->gemm(s->rows, n, d, tile_at(job, t->q, s->row * t->ld_q), t->ld_q, 1,
                   fxa__back_at(job, w->k_t, s->begin * d), d * kernels->nr, fxa__back_at(job, w->s, at), cut->ld, NULL);
     if (cut->want_ds)
@@ -152,19 +188,6 @@ static void tile_strip_scores(fxa__back_worker *w, const back_tile *t, const bac
     double factor = fxa__cpu_score_factor(kernels, job->bind->scale);
     for (int64_t row = 0; factor != 1 && row < s->rows; row++)
         kernels->row_scale(fxa__back_at(job, w->s, at + row * cut->ld), n, factor);
-    for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, s, row);
-}
-
-/* P and dS are 0 in the columns that a strip does not have. */
-static void tile_strip_clear(const fxa__back_worker *w, const back_strip *s) {
-    const fxa__back *job = w->job;
-    size_t size = job->code->kernels->real_size;
-    void *const x[2] = {w->p, w->ds};
-    for (int64_t row = s->row; row < s->row + s->rows; row++)
-        for (int i = 0; i < (job->cut.want_ds ? 2 : 1); i++) {
-            memset(fxa__back_at(job, x[i], row * job->cut.ld), 0, (size_t)s->begin * size);
-            memset(fxa__back_at(job, x[i], row * job->cut.ld + s->end), 0, (size_t)(w->n_keys - s->end) * size);
-        }
 }
 
 /* ---- Products over rows: dV += (P r)^T dO, dK += dS^T Q --------------------------------------------------------- */
@@ -297,7 +320,7 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     t->dout = fxa__back_rows(w, FXA_SLOT_DO, t->first, t->n, w->dout, &t->ld_dout);
     if (job->cut.want_k) job->code->kernels->pack_n(w->q_n, t->q, t->ld_q, t->n, p->d);
     if (job->cut.want_v) job->code->kernels->pack_n(w->dout_n, t->dout, t->ld_dout, t->n, p->dv);
-    bool coords = p->flags & FXA_DROPOUT;
+    bool coords = t->banded || (p->flags & FXA_DROPOUT);
     for (int i = 0; i < FXA__BACK_TAPES; i++) coords = coords || w->tape[i].tape;
     if (coords) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
@@ -331,8 +354,9 @@ void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     if (!w->loaded) tile_load_keys(w);
     tile_load_rows(w, &t);
     for (int i = 0; i < t.count; i++) {
-        tile_strip_scores(w, &t, &t.strip[i]);
-        if (t.cut) tile_strip_clear(w, &t.strip[i]);
+        const back_strip *s = &t.strip[i];
+        if (s->begin < s->end) tile_strip_products(w, &t, s);
+        for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, &t, s, row);
     }
     back_product dv = {w->p, t.dout, t.ld_dout, p->dv, w->dout_n, w->dv, cut->ld_v, t.finite & FXA__BACK_DO_FINITE};
     back_product dk = {w->ds, t.q, t.ld_q, p->d, w->q_n, w->dk, cut->ld_d, t.finite & FXA__BACK_Q_FINITE};

@@ -108,6 +108,11 @@ void fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
 fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                           int64_t *end);
 
+/* Of a mixed tile: leaves out columns at both ends that range analysis, asked about fewer and fewer of them, finds that
+ * no row attends to. Worth it for many rows. */
+void fxa__cpu_columns_trim(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t *begin,
+                           int64_t *end);
+
 /* Where the mask is nothing but a band: a row of these whose coordinate is q attends to columns q + *begin up to, not
  * including, q + *end of these keys, and to no others; both may lie outside of 0..m. False: the mask must be asked. */
 bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,

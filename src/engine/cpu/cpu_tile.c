@@ -230,6 +230,24 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
     return tile;
 }
 
+void fxa__cpu_columns_trim(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t *begin,
+                           int64_t *end) {
+    int64_t h = g->hkv * g->heads, q_len = g->seq.q_len, step = g->code->kernels->nr;
+    if (!g->code->classify || g->code->band.exact || n <= 0) return;
+    tile_range q = tile_rows(g, first, n);
+    tile_range heads = tile_range_of(g, FXA_INPUT_H, h + first / q_len, h + (first + n - 1) / q_len);
+    for (int64_t last = *end; last - *begin > step;) { /* the first attended column is before `last` */
+        int64_t middle = *begin + (last - *begin + 1) / 2;
+        tile_range k = tile_range_of(g, FXA_INPUT_K, key + *begin, key + middle - 1);
+        *(tile_classify(g, &heads, &q, &k) == FXA_TILE_EMPTY ? begin : &last) = middle;
+    }
+    for (int64_t from = *begin; *end - from > step;) { /* the last one is not before `from` */
+        int64_t middle = from + (*end - from) / 2;
+        tile_range k = tile_range_of(g, FXA_INPUT_K, key + middle, key + *end - 1);
+        *(tile_classify(g, &heads, &q, &k) == FXA_TILE_EMPTY ? end : &from) = middle;
+    }
+}
+
 bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end) {
     const int64_t far = (int64_t)1 << 40; /* past every coordinate, and sums of a few do not overflow */

@@ -50,6 +50,8 @@ bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_colu
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len);
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q);
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k);
+/* Sends for what fxa__tape_row will read of large tensors for this row and these columns. */
+void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n);
 /* Row `row` of those given to fxa__tape_rows, columns first..first+n of those given to fxa__tape_columns; score, dscore
  * and out point at column `first` (alignment of real). SCORE: out gets the new scores (out may be score). DERIVATIVE
  * and BPROP: out gets the gradient by the scaled score, exactly 0 where dscore is exactly 0 (out may be dscore), and

@@ -178,6 +178,19 @@ void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *acces
     return dst;
 }
 
+void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *access) {
+    const fxa_view *view = &r->run->tensors[access->tensor];
+    access_walk w;
+    bool outside = access_is_empty(view);
+    if (outside || !access_begin(r, access, view, &w, &outside) || outside) return;
+    access_piece p = access_next(&w, 0);
+    if (!p.inside || (p.stride != 1 && p.stride != -1)) return;
+    int64_t last = p.offset + (p.end - p.begin - 1) * p.stride, size = (int64_t)fxa_dtype_size(view->dtype), line = 64;
+    const char *at = (const char *)view->data + fxa__min_i64(p.offset, last) * size;
+    const char *end = (const char *)view->data + (fxa__max_i64(p.offset, last) + 1) * size;
+    for (; at < end; at += line) __builtin_prefetch(at, 0, 2);
+}
+
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
 /* A piece of a row added to evenly spaced sums, or all of it to one. */

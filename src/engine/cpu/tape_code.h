@@ -153,6 +153,7 @@ typedef struct fxa__tape_state {
     void **at;                 /* places of the level that runs */
     int32_t *k;                /* keys of the block */
     int64_t step;              /* k[i] = k[0] + i * step, step > 0; 0: anything */
+    bool far;                  /* rows read from a tensor that no near cache holds */
 } fxa__tape_state;
 
 /* The places of a row or level that runs. */
@@ -167,6 +168,8 @@ typedef struct fxa__tape_at {
 /* Elements into dst; returns where they are: dst, or with `may_alias` the tensor itself when it holds them as they must
  * be. */
 void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias);
+/* Sends for the elements, where they lie one after the other. */
+void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *access);
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
 /* The same for any indices; see tape_gather.c. */
 void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);

@@ -137,6 +137,20 @@ static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *lea
     }
 }
 
+enum { RUN_NEAR = 1 << 18 }; /* bytes of a tensor that are soon in the second-level cache */
+
+static bool run_is_far(const fxa__tape_run *run) {
+    const fxa__tape_level *full = &run->tape->level[TAPE_FULL];
+    for (size_t i = 0; i < full->n_ins; i++) {
+        if (full->ins[i].op != FXA__TAPE_LOAD) continue;
+        const fxa_view *view = &run->tensors[run->tape->accesses[full->ins[i].aux].tensor];
+        int64_t bytes = (int64_t)fxa_dtype_size(view->dtype);
+        for (int32_t d = 0; d < view->rank && bytes <= RUN_NEAR; d++) bytes *= fxa__min_i64(view->size[d], RUN_NEAR);
+        if (bytes > RUN_NEAR) return true;
+    }
+    return false;
+}
+
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len) {
     const fxa__tape *t = run->tape;
     const int32_t coord[FXA_INPUT_COUNT] = {[FXA_INPUT_B] = b, [FXA_INPUT_Q_LEN] = q_len, [FXA_INPUT_K_LEN] = k_len};
@@ -150,6 +164,7 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
     }
     for (size_t i = 0; i < t->n_leaves; i++)
         if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
+    s->far = run_is_far(run);
     run_level(run, TAPE_UNIFORM, 1);
 }
 
@@ -219,6 +234,17 @@ static void run_set_places(const fxa__tape_at *r, int64_t row, const void *score
     shift[TAPE_DSCORE][1] = (uintptr_t)dscore;
     shift[TAPE_OUT][1] = (uintptr_t)out;
     for (size_t i = 0; i < n; i++) at[i] = (void *)(fixed[i] + shift[places[i].space][places[i].real]);
+}
+
+void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n) {
+    const fxa__tape_level *full = &run->tape->level[TAPE_FULL];
+    fxa__tape_state *s = run->scratch;
+    if (!s->far || n <= 0) return;
+    fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = first, .n = n};
+    run_set_places(&r, row, NULL, NULL, NULL);
+    for (size_t i = 0; i < full->n_ins; i++)
+        if (full->ins[i].op == FXA__TAPE_LOAD)
+            fxa__tape_access_prefetch(&r, &run->tape->accesses[full->ins[i].aux]);
 }
 
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
