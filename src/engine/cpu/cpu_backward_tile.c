@@ -78,8 +78,8 @@ static void tile_row_through(fxa__back_worker *w, int64_t row, int64_t first, in
     if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
 }
 
-/* Columns begin..end of a row: scores in s become P r in p, dP in ds becomes dS. Tapes work best on whole steps: what lies
- * in ds past the end is 0 for them, what they find there is not used. */
+/* Columns begin..end of a row: scores in s become P r in p, dP in ds becomes dS. Tapes work best on whole steps: what
+ * lies in ds past the end is 0 for them, what they find there is not used. */
 static void tile_row_part(fxa__back_worker *w, const back_tile *t, bool masked, int64_t row, int64_t begin,
                           int64_t end) {
     const fxa__back *job = w->job;
@@ -173,9 +173,12 @@ static const void *tile_at(const fxa__back *job, const void *x, int64_t i) {
     return (const char *)x + i * (int64_t)job->code->kernels->real_size;
 }
 
-/* s = Q K^T, ds = dO V^T for the columns of a strip. */
+/* s = Q K^T, ds = dO V^T for the columns of a strip; what its program reads arrives meanwhile. */
 static void tile_strip_products(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
     const fxa__back *job = w->job;
+    fxa__tape_run *program = &w->tape[s->masked && !t->banded ? FXA__BACK_MASKED : FXA__BACK_SCORE];
+    for (int64_t row = s->row; program->tape && row < s->row + s->rows; row++)
+        fxa__tape_prefetch(program, row, s->begin, s->end - s->begin);
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__back_cut *cut = &job->cut;
     int64_t d = job->p->p.d, dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
