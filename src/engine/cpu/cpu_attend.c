@@ -1,17 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One item by packed panels. The keys of the item go by in blocks; what the mask leaves of none of its rows is not even
- * loaded. A block is packed once for all rows: K^T in panels of keys, V in panels of features. Then a few rows at a
- * time go the whole way, Q K^T -> softmax -> P V, while their scores stay in the first-level cache:
+ * loaded. A block is packed once for all rows: K^T in panels of keys, V in panels of features. Then the rows go the
+ * whole way a block at a time, while their scores stay in cache:
  *
  *     t = Q K^T [rows, columns]    only the panels that the mask leaves of these rows
+ *     t = softmax                  a group of a few rows at a time, each with the columns that the mask leaves of it
  *     o = beta o + t V             the product summed apart first, so that errors do not grow with the length
+ *
+ * Sets that round want blocks of several groups, and have their Q rounded once for all keys, their weights as soon as
+ * they are there. The weights of a group are 0 in columns of the block that it does not have.
  */
 #include "cpu_forward.h"
 
 #include "../../base/num.h"
 
 #include <string.h>
+
+enum { ATTEND_GROUPS = FXA__CPU_MAX_BLOCK / FXA__CPU_MAX_ROWS, ATTEND_PAIRS = 16 /* words of pairs, rounded up to */ };
+
+/* Rows row..row+n of the item, and what the mask leaves of them: columns column..end of the block of keys, from a whole
+ * panel on (none when they are equal), and those of them that do not need it. */
+typedef struct attend_group {
+    int64_t row, n, column, end, whole_begin, whole_end;
+    bool masked;
+} attend_group;
+
+/* Rows that share their products, and the columns that some of them has. */
+typedef struct attend_part {
+    int64_t row, n, column, end;
+    int count;
+    attend_group group[ATTEND_GROUPS];
+} attend_part;
 
 /* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real, or of bf16 if that is
  * wanted. */
@@ -50,66 +70,139 @@ static void attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
 }
 
 /* o = beta o + t V where a number may be infinite or NaN: weights of 0 and outputs of weight 0 count for nothing. */
-static void attend_careful(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64_t column, int64_t n) {
+static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     int64_t dv = it->g.p->p.dv;
     uint32_t dtype = kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
-    for (int64_t i = 0; i < n_rows; i++) {
-        void *o = fxa__real_at(it, it->s.o, (row + i) * blocks->ldo);
+    for (int64_t i = 0; i < g->n; i++) {
+        void *o = fxa__real_at(it, it->s.o, (g->row + i) * blocks->ldo);
         double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
         if (beta == 0)
             memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
         else if (beta != 1)
             kernels->row_scale(o, dv, beta);
-        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, column * blocks->ldv),
-                      dtype, blocks->ldv, n, dv);
+        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, g->column * blocks->ldv),
+                      dtype, blocks->ldv, g->end - g->column, dv);
     }
 }
 
-/* Rows row..row+n_rows of the item against columns begin..end of the block at key, which has n keys. */
-static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool masked, int64_t n, int64_t begin,
-                        int64_t end) {
+/* The weights of a group as pairs, in their place, and zeroes in the other columns of the part. */
+static void attend_round(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
+    int64_t ldt = it->run->blocks.ldt, step = 2 * ATTEND_PAIRS, n = g->end - g->column;
+    int64_t before = (g->column - part->column) / 2, after = before + (n + step - 1) / step * ATTEND_PAIRS;
+    int64_t words = (part->end - part->column + step - 1) / step * ATTEND_PAIRS;
+    uint32_t *pairs = (uint32_t *)it->s.scores + (g->row - part->row) * ldt;
+    if (n > 0) it->kernels->round(pairs + before, ldt, g->n, n, it->s.t, ldt, 1);
+    for (int64_t i = 0; i < g->n; i++, pairs += ldt) {
+        memset(pairs, 0, (size_t)before * sizeof *pairs);
+        memset(pairs + after, 0, (size_t)(words - after) * sizeof *pairs);
+    }
+}
+
+/* Scores of a group become weights. */
+static void attend_softmax(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    int64_t ldt = it->run->blocks.ldt, at = g->row - part->row, n = g->end - g->column;
+    it->s.t = fxa__real_at(it, it->s.scores, at * ldt + g->column - part->column);
+    it->s.beta = fxa__real_at(it, it->s.betas, at);
+    it->whole_begin = g->whole_begin;
+    it->whole_end = g->whole_end;
+    if (n == 0) {
+        for (int64_t i = 0; i < g->n; i++) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
+    } else {
+        double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
+        for (int64_t i = 0; factor != 1 && i < g->n; i++)
+            kernels->row_scale(fxa__real_at(it, it->s.t, i * ldt), n, factor);
+        fxa__cpu_softmax(it, g->masked, g->row, g->n, g->column, n);
+        if (it->dirty) attend_careful(it, g);
+    }
+    if (kernels->rounds && !it->dirty) attend_round(it, part, g);
+}
+
+/* t = Q K^T */
+static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    const fxa_problem *p = &it->g.p->p;
-    int64_t nr = kernels->nr, column = begin / nr * nr, columns = end - column;
-    kernels->gemm(n_rows, columns, p->d, fxa__real_at(it, it->s.q, row * blocks->ldq), blocks->ldq, 1,
-                  fxa__real_at(it, it->s.k_panels, column * p->d), nr * p->d, it->s.t, blocks->ldt, NULL);
-    double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
-    for (int64_t i = 0; factor != 1 && i < n_rows; i++)
-        kernels->row_scale(fxa__real_at(it, it->s.t, i * blocks->ldt), columns, factor);
-    fxa__cpu_softmax(it, masked, row, n_rows, column, columns);
-    if (it->dirty)
-        attend_careful(it, row, n_rows, column, columns);
+    int64_t d = it->g.p->p.d, n = part->end - part->column, ld = kernels->rounds ? blocks->ld_pairs : blocks->ldq;
+    const void *q = fxa__real_at(it, it->s.q, part->row * ld);
+    const void *k = fxa__real_at(it, it->s.k_panels, part->column * d);
+    if (kernels->rounds)
+        kernels->gemm_pairs(part->n, n, d, q, ld, k, kernels->nr * d, it->s.scores, blocks->ldt, NULL);
     else
-        kernels->gemm(n_rows, p->dv, columns, it->s.t, blocks->ldt, 1,
-                      fxa__real_at(it, it->s.v_panels, column * kernels->panel_row), n * nr,
-                      fxa__real_at(it, it->s.o, row * blocks->ldo), blocks->ldo, it->s.beta);
+        kernels->gemm(part->n, n, d, q, ld, 1, k, kernels->nr * d, it->s.scores, blocks->ldt, NULL);
+}
+
+/* o = beta o + t V over a block of n keys. Rows of pairs are filled up with zeroes, so there k may be rounded up. */
+static void attend_output(fxa__cpu_item *it, const attend_part *part, int64_t n) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    const fxa__cpu_blocks *blocks = &it->run->blocks;
+    int64_t dv = it->g.p->p.dv, k = part->end - part->column;
+    const void *v = fxa__real_at(it, it->s.v_panels, part->column * kernels->panel_row);
+    void *o = fxa__real_at(it, it->s.o, part->row * blocks->ldo);
+    if (kernels->rounds) {
+        k = fxa__min_i64((k + kernels->depth - 1) / kernels->depth * kernels->depth, n - part->column);
+        kernels->gemm_pairs(part->n, dv, k, it->s.scores, blocks->ldt, v, n * kernels->nr, o, blocks->ldo, it->s.betas);
+    } else {
+        kernels->gemm(part->n, dv, k, it->s.scores, blocks->ldt, 1, v, n * kernels->nr, o, blocks->ldo, it->s.betas);
+    }
+}
+
+/* Groups of rows row..row+n of the item against the block at key, which has n_keys. False: the mask leaves nothing. */
+static bool attend_cut(const fxa__cpu_item *it, attend_part *part, int64_t row, int64_t n, fxa_tile all, int64_t key,
+                       int64_t n_keys) {
+    int64_t nr = it->kernels->nr;
+    *part = (attend_part){.row = row, .n = n, .column = n_keys};
+    for (int64_t i = 0; i < n; i += FXA__CPU_MAX_ROWS) {
+        attend_group *g = &part->group[part->count++];
+        *g = (attend_group){.row = row + i, .n = fxa__min_i64(FXA__CPU_MAX_ROWS, n - i), .end = n_keys};
+        fxa_tile tile = all;
+        int64_t first = it->first + g->row;
+        if (all == FXA_TILE_MIXED) tile = fxa__cpu_columns(&it->g, first, g->n, key, n_keys, &g->column, &g->end);
+        g->masked = tile == FXA_TILE_MIXED;
+        if (g->masked) fxa__cpu_whole_columns(&it->g, first, g->n, key, n_keys, &g->whole_begin, &g->whole_end);
+        g->column = g->column / nr * nr;
+        if (tile == FXA_TILE_EMPTY) {
+            g->column = g->end = 0;
+            continue;
+        }
+        part->column = fxa__min_i64(part->column, g->column);
+        part->end = fxa__max_i64(part->end, g->end);
+    }
+    for (int i = 0; i < part->count; i++) /* so that an empty one lies inside */
+        if (part->group[i].column == part->group[i].end) part->group[i].column = part->group[i].end = part->column;
+    return part->column < part->end;
+}
+
+/* Both tapes' views of the block, where rows use them: those with whole columns use both. */
+static void attend_ready(fxa__cpu_item *it, const attend_part *part, int64_t key, int64_t n, bool ready[2]) {
+    for (int i = 0; i < part->count; i++) {
+        const attend_group *g = &part->group[i];
+        for (int masked = 0; masked < 2 && g->column < g->end; masked++) {
+            if (ready[masked] || (masked != g->masked && g->whole_begin == g->whole_end)) continue;
+            fxa__cpu_softmax_keys(it, masked, key, n);
+            ready[masked] = true;
+        }
+    }
 }
 
 static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
     int64_t begin, end, step = it->run->blocks.rows;
     fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
     bool ready[2] = {false, false};
+    attend_part part;
     if (all == FXA_TILE_EMPTY) return;
     attend_pack_k(it, key, n);
     attend_pack_v(it, key, n);
     for (int64_t row = 0; row < it->n; row += step) {
-        int64_t rows = fxa__min_i64(step, it->n - row);
-        fxa_tile tile = all;
-        if (all == FXA_TILE_MIXED) tile = fxa__cpu_columns(&it->g, it->first + row, rows, key, n, &begin, &end);
-        if (tile == FXA_TILE_EMPTY) continue;
-        bool masked = tile == FXA_TILE_MIXED;
-        it->whole_begin = it->whole_end = 0;
-        if (masked) fxa__cpu_whole_columns(&it->g, it->first + row, rows, key, n, &it->whole_begin, &it->whole_end);
-        for (int i = 0; i < 2; i++) { /* rows with whole columns use both tapes */
-            bool used = i == masked || it->whole_begin < it->whole_end;
-            if (used && !ready[i]) fxa__cpu_softmax_keys(it, i, key, n);
-            ready[i] = ready[i] || used;
-        }
-        attend_rows(it, row, rows, masked, n, begin, end);
+        if (!attend_cut(it, &part, row, fxa__min_i64(step, it->n - row), all, key, n)) continue;
+        attend_ready(it, &part, key, n, ready);
+        attend_scores(it, &part);
+        for (int i = 0; i < part.count; i++) attend_softmax(it, &part, &part.group[i]);
+        if (!it->dirty) attend_output(it, &part, n);
     }
+    it->s.t = it->s.scores;
+    it->s.beta = it->s.betas;
 }
 
 static void attend_keys(fxa__cpu_item *it) {
@@ -130,10 +223,24 @@ static bool attend_is_finite(const fxa__cpu_item *it) {
     return true;
 }
 
-void fxa__cpu_attend(fxa__cpu_item *it) {
+/* Q of the item, scaled where that is exact; by way of a panel's worth of rows where it becomes pairs. */
+static void attend_load_q(fxa__cpu_item *it) {
+    const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
-    fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
+    int64_t d = it->g.p->p.d, step = kernels->rounds ? kernels->nr : it->n;
+    double factor = fxa__cpu_q_factor(kernels, it->g.bind->scale);
+    for (int64_t row = 0; row < it->n; row += step) {
+        int64_t n = fxa__min_i64(step, it->n - row);
+        void *x = kernels->rounds ? it->s.x : it->s.q;
+        fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first + row, n, factor, x, kernels->rounds ? d : blocks->ldq);
+        if (!kernels->rounds) return;
+        uint32_t *pairs = (uint32_t *)it->s.q + row * blocks->ld_pairs;
+        kernels->round(pairs, blocks->ld_pairs, n, d, x, d, 1);
+    }
+}
+
+void fxa__cpu_attend(fxa__cpu_item *it) {
+    attend_load_q(it);
     attend_keys(it);
     if (it->dirty || attend_is_finite(it)) return;
     fxa__cpu_item_clear(it);
