@@ -266,6 +266,25 @@ TEST(rounding_and_product_may_be_apart) {
     }
 }
 
+TEST(transposes_are_added_inside_alone) {
+    t_rng rng = {t_seed() + 3};
+    k16_fill(k16_x, K16_FLOATS, &rng);
+    K16_EACH(k) {
+        for (int n = k.add_transposed ? t_scaled(100) : 0; n > 0; n--) {
+            int64_t rows = t_int(&rng, 1, 140), columns = t_int(&rng, 1, 140), wrong = 0;
+            int64_t ld = columns + t_int(&rng, 0, 20), ld_out = rows + t_int(&rng, 0, 20);
+            k16_fill(k16_c, K16_FLOATS, &rng);
+            memcpy(k16_old, k16_c, sizeof k16_c);
+            k.add_transposed(k16_c, ld_out, k16_x, ld, rows, columns);
+            for (int64_t i = 0; i < K16_FLOATS; i++) {
+                bool inside = i / ld_out < columns && i % ld_out < rows;
+                wrong += k16_c[i] != k16_old[i] + (inside ? k16_x[i % ld_out * ld + i / ld_out] : 0);
+            }
+            if (wrong) T_FAIL("%s, %" PRId64 " x %" PRId64 ": %" PRId64 " wrong\n", k.isa, rows, columns, wrong);
+        }
+    }
+}
+
 /* All m against all n at one k: remainders of every micro-kernel. */
 TEST(products_of_all_small_sizes) {
     t_rng rng = {t_seed() + 1};

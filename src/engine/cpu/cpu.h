@@ -63,11 +63,15 @@ typedef struct fxa__cpu_kernels {
 
     /* Sets that round: gemm in two steps, so that A is rounded once for several products. round gives m x k of A as
      * rows of pairs, `step` words apart, each filled with zeroes to a multiple of 16 words; a row-major A may begin
-     * where the rows of pairs do. gemm_pairs takes such rows; of the last one's up to a multiple of mr it may read
-     * garbage. */
+     * where the rows of pairs do. gemm_pairs takes such rows; past k, up to a multiple of 16 words, there may also be
+     * other numbers, and past m, up to a multiple of mr, anything that can be read. */
     void (*round)(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
     void (*gemm_pairs)(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
                        void *c, int64_t ldc, const void *beta);
+
+    /* out [n,m] += x^T of x [m,n], of real. NULL but for sets that make panels of B faster than rows of a transposed A:
+     * products go by their transposes there. */
+    void (*add_transposed)(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n);
 
     /* Around all products of a worker; NULL: nothing to do. */
     void (*enter)(void);

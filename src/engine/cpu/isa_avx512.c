@@ -52,6 +52,7 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .pack_n_stored = fxa__bf16_pack_n_stored,
     .gemm = fxa__amx_gemm,
     .round = fxa__bf16_round,
+    .add_transposed = fxa__bf16_add_transposed,
     .gemm_pairs = fxa__amx_gemm_pairs,
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,

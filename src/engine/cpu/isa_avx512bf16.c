@@ -68,6 +68,23 @@ BF16_INLINE void bf16_transpose(__m512i x[16]) {
     for (int i = 0; i < 16; i++) x[i] = y[i];
 }
 
+void fxa__bf16_add_transposed(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n) {
+    for (int64_t i = 0; i < m; i += 16)
+        for (int64_t j = 0; j < n; j += 16) {
+            const float *from = (const float *)x + i * ld + j;
+            float *to = (float *)out + j * ld_out + i;
+            __mmask16 rows = bf16_first(m - i), columns = bf16_first(n - j);
+            __m512i y[16];
+            for (int64_t l = 0; l < 16; l++)
+                y[l] = _mm512_maskz_loadu_epi32(i + l < m ? columns : 0, i + l < m ? from + l * ld : from);
+            bf16_transpose(y);
+            for (int64_t l = 0; l < 16 && j + l < n; l++) {
+                __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(rows, to + l * ld_out), _mm512_castsi512_ps(y[l]));
+                _mm512_mask_storeu_ps(to + l * ld_out, rows, sum);
+            }
+        }
+}
+
 /* ---- Panels of B ------------------------------------------------------------------------------------------------- */
 
 /* 32 numbers of a row, of which n are there, as 16 pairs: rounded, or as they are stored. */

@@ -36,6 +36,7 @@ void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, i
 void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
 void fxa__bf16_gemm_pairs(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
                           void *c, int64_t ldc, const void *beta);
+void fxa__bf16_add_transposed(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n);
 void fxa__amx_gemm_pairs(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
                          void *c, int64_t ldc, const void *beta);
 
