@@ -135,31 +135,34 @@ static const void *tile_at(const fxa__back *job, const void *x, int64_t i) {
     return (const char *)x + i * (int64_t)job->code->kernels->real_size;
 }
 
-/* Strips that share their products: sets that round want more rows than one has. */
-static int tile_together(const fxa__cpu_kernels *kernels) {
-    int64_t strip = fxa__back_strip(kernels);
-    return kernels->rows > strip ? (int)(kernels->rows / strip) : 1;
+/* Strip number i and those after it that share its products, as one, with the columns that any of them has: sets that
+ * round want more rows than a strip. Returns the number of the next. */
+static int tile_together(const fxa__back_worker *w, const back_tile *t, int i, back_strip *all) {
+    const fxa__cpu_kernels *kernels = w->job->code->kernels;
+    *all = t->strip[i++];
+    for (; i < t->count && all->rows + t->strip[i].rows <= kernels->rows; i++) {
+        const back_strip *s = &t->strip[i];
+        bool none = all->begin == all->end;
+        all->rows += s->rows;
+        if (s->begin == s->end) continue;
+        all->begin = none ? s->begin : fxa__min_i64(all->begin, s->begin);
+        all->end = none ? s->end : fxa__max_i64(all->end, s->end);
+    }
+    return i;
 }
 
-/* S and dP of some strips, in the columns that any of them has. */
-static void tile_scores(const fxa__back_worker *w, const back_tile *t, const back_strip *s, int count) {
+/* S and dP. */
+static void tile_scores(const fxa__back_worker *w, const back_tile *t, const back_strip *s) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__back_cut *cut = &job->cut;
-    int64_t d = job->p->p.d, dv = job->p->p.dv, begin = w->n_keys, end = 0;
-    int64_t rows = s[count - 1].row + s[count - 1].rows - s->row;
-    for (int i = 0; i < count; i++) {
-        if (s[i].begin == s[i].end) continue;
-        begin = fxa__min_i64(begin, s[i].begin);
-        end = fxa__max_i64(end, s[i].end);
-    }
-    if (begin >= end) return;
-    int64_t n = end - begin, at = s->row * cut->ld + begin;
-    kernels->gemm(rows, n, d, tile_at(job, t->q, s->row * t->ld_q), t->ld_q, 1, fxa__back_at(job, w->k_t, begin * d),
-                  d * kernels->nr, fxa__back_at(job, w->s, at), cut->ld, NULL);
+    int64_t d = job->p->p.d, dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
+    if (n == 0) return;
+    kernels->gemm(s->rows, n, d, tile_at(job, t->q, s->row * t->ld_q), t->ld_q, 1,
+                  fxa__back_at(job, w->k_t, s->begin * d), d * kernels->nr, fxa__back_at(job, w->s, at), cut->ld, NULL);
     if (cut->want_ds)
-        kernels->gemm(rows, n, dv, tile_at(job, t->dout, s->row * t->ld_dout), t->ld_dout, 1,
-                      fxa__back_at(job, w->v_t, begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at), cut->ld,
+        kernels->gemm(s->rows, n, dv, tile_at(job, t->dout, s->row * t->ld_dout), t->ld_dout, 1,
+                      fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at), cut->ld,
                       NULL);
 }
 
@@ -274,13 +277,13 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
         tile_dq_careful(w, t);
         return;
     }
-    back_strip whole = {0, t->n, 0, w->n_keys, false};
-    for (int i = 0; i < (t->cut ? t->count : 1); i++) {
-        const back_strip *s = t->cut ? &t->strip[i] : &whole;
-        if (s->begin == s->end) continue;
-        kernels->gemm(s->rows, job->p->p.d, s->end - s->begin, fxa__back_at(job, w->ds, s->row * cut->ld + s->begin),
-                      cut->ld, 1, fxa__back_at(job, w->k_n, s->begin * kernels->panel_row), w->n_keys * kernels->nr,
-                      fxa__back_at(job, w->dq, (t->first + s->row) * cut->ld_d), cut->ld_d, job->ones);
+    back_strip s = {0, t->n, 0, w->n_keys, false};
+    for (int i = 0; i < (t->cut ? t->count : 1);) {
+        i = t->cut ? tile_together(w, t, i, &s) : 1;
+        if (s.begin == s.end) continue;
+        kernels->gemm(s.rows, job->p->p.d, s.end - s.begin, fxa__back_at(job, w->ds, s.row * cut->ld + s.begin),
+                      cut->ld, 1, fxa__back_at(job, w->k_n, s.begin * kernels->panel_row), w->n_keys * kernels->nr,
+                      fxa__back_at(job, w->dq, (t->first + s.row) * cut->ld_d), cut->ld_d, job->ones);
     }
 }
 
@@ -377,10 +380,14 @@ void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     if (!fxa__back_tile_rows(w, tile, &t.first, &t.n) || !tile_cut_strips(w, &t)) return;
     if (!w->loaded) tile_load_keys(w);
     tile_load_rows(w, &t);
-    for (int i = 0, together = tile_together(job->code->kernels); i < t.count; i++) {
-        if (i % together == 0) tile_scores(w, &t, &t.strip[i], together < t.count - i ? together : t.count - i);
-        tile_strip_rows(w, &t, &t.strip[i]);
-        if (t.cut) tile_strip_clear(w, &t.strip[i]);
+    for (int i = 0, next; i < t.count; i = next) {
+        back_strip all;
+        next = tile_together(w, &t, i, &all);
+        tile_scores(w, &t, &all);
+        for (int j = i; j < next; j++) {
+            tile_strip_rows(w, &t, &t.strip[j]);
+            if (t.cut) tile_strip_clear(w, &t.strip[j]);
+        }
     }
     bool dout_finite = t.finite & FXA__BACK_DO_FINITE, q_finite = t.finite & FXA__BACK_Q_FINITE;
     back_product dv = {w->p, t.dout, t.ld_dout, p->dv, w->dout_n, w->dv, w->dv_t, cut->ld_v, dout_finite};
