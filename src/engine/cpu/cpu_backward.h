@@ -12,6 +12,9 @@
  * Keys have several chunks only when there are few groups; then every chunk has a dQ of its own, and they are added up
  * in order.
  *
+ * Where the kernels have add_transposed, dK^T and dV^T of a block are what products add to, and dK and dV get them when
+ * the block is done with; "by transposes" below.
+ *
  * Units that add to the same sums are in one lane, and a lane's units run one after the other: lanes are what workers
  * take. How units are cut and which lane they are in depends on shapes alone, so results do not depend on the threads.
  */

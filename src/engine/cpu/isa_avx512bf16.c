@@ -3,9 +3,9 @@
  * Packing and products by AVX512_BF16: vdpbf16ps adds the two products of a pair to an f32 sum in each of 16 lanes. The
  * micro-kernel is that of kern_gemm.inc, 12 x 32, with pairs in place of floats. See kern_bf16.h.
  *
- * A is rounded into a buffer on the stack first: a row-major A as [12][pairs], so that rounding is all there is to do;
- * an A whose rows are adjacent as [pairs][48], for the same reason. Longer sums go by pieces of k, which are added to
- * C.
+ * A comes as rows of pairs, or is rounded into a buffer on the stack first: a row-major A as [12][pairs], so that
+ * rounding is all there is to do; an A whose rows are adjacent as [pairs][48], for the same reason. Longer sums go by
+ * pieces of k, which are added to C.
  */
 #include "kern_bf16.h"
 
@@ -217,22 +217,19 @@ void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void
  * addresses; where `row` is a constant one register is enough. */
 BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pair, int64_t pairs, const uint32_t *a,
                             const uint32_t *b, float *c, int64_t ldc, const float *beta) {
-    const uint32_t *third[BF16_MR / 3];
+    const uint32_t *a3 = a + 3 * row, *a6 = a + 6 * row, *a9 = a + 9 * row;
     __m512 sum[BF16_MR][2];
-#pragma GCC unroll 4
-    for (int i = 0; i < BF16_MR / 3; i++) third[i] = a + 3 * i * row;
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-    for (; pairs > 0; pairs--, b += BF16_NR) {
+    for (; pairs > 0; pairs--, b += BF16_NR, a += pair, a3 += pair, a6 += pair, a9 += pair) {
         __m512bh y0 = (__m512bh)_mm512_loadu_si512(b), y1 = (__m512bh)_mm512_loadu_si512(b + 16);
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
-            __m512bh x = (__m512bh)_mm512_set1_epi32((int)third[i / 3][i % 3 * row]);
+            const uint32_t *near = i < 3 ? a : i < 6 ? a3 : i < 9 ? a6 : a9;
+            __m512bh x = (__m512bh)_mm512_set1_epi32((int)near[i % 3 * row]);
             sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, y0);
             sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, y1);
         }
-#pragma GCC unroll 4
-        for (int i = 0; i < BF16_MR / 3; i++) third[i] += pair;
     }
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++, c += ldc)
