@@ -189,6 +189,22 @@ static void bench_gemm(const fxa__cpu_kernels *k, bench_data *data, double peak)
     }
 }
 
+/* Rows of pairs, by their number: scores and outputs; and dO^T P, with the making of its panel. */
+static void bench_pairs(const fxa__cpu_kernels *k, bench_data *data, int64_t d, const float *ones, double peak) {
+    enum { KEYS = 256, LD = 272, DEEP = 192, COLUMNS = 32 };
+    double seconds;
+    for (int64_t m = k->mr; m <= 8 * k->mr; m *= 2) {
+        BENCH_BEST(seconds,
+                   k->gemm_pairs(m, KEYS, d, data->a, d / 2, data->b, d * k->nr, data->c, LD, NULL));
+        bench_rate("pairs: Q K^T ", seconds, m, KEYS, d, peak);
+        BENCH_BEST(seconds, k->gemm_pairs(m, d, KEYS, data->a, LD, data->b, KEYS * k->nr, data->c, d, ones));
+        bench_rate("pairs: P V   ", seconds, m, d, KEYS, peak);
+    }
+    BENCH_BEST(seconds, k->pack_n(data->b, data->c, LD, DEEP, COLUMNS);
+               k->gemm_pairs(d, COLUMNS, DEEP, data->a, DEEP / 2, data->b, 0, data->c, LD, ones));
+    bench_rate("pairs: dO^T P", seconds, d, COLUMNS, DEEP, peak);
+}
+
 /* The products as the engine asks for them: scores, outputs, and over rows with A transposed. */
 static void bench_products(const fxa__cpu_kernels *k, bench_data *data, double peak) {
     static const int sizes[] = {64, 128, 256};
@@ -207,6 +223,7 @@ static void bench_products(const fxa__cpu_kernels *k, bench_data *data, double p
         bench_rate("P V   ", seconds, k->mr, d, KEYS, peak);
         BENCH_BEST(seconds, k->gemm(ROWS, d, DEEP, data->a, 1, LD, data->b, DEEP * k->nr, data->c, d, ones));
         bench_rate("P^T dO", seconds, ROWS, d, DEEP, peak);
+        bench_pairs(k, data, d, ones, peak);
     }
 }
 

@@ -31,6 +31,7 @@ static bool k16_set(size_t i, fxa__cpu_kernels *out) {
     *out = fxa__cpu_amx[0];
     out->isa = "amx (model)";
     out->gemm = dots ? amx_gemm : NULL;
+    out->gemm_pairs = amx_gemm_pairs;
     out->enter = out->leave = NULL;
     return i == n;
 }
@@ -47,6 +48,13 @@ static void k16_gemm(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t de
     if (k->leave) k->leave();
 }
 
+static void k16_gemm_pairs(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const uint32_t *a,
+                           int64_t step, const void *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
+    if (k->enter) k->enter();
+    k->gemm_pairs(m, n, depth, a, step, b, panel, c, ldc, beta);
+    if (k->leave) k->leave();
+}
+
 /* As the processor rounds: subnormal floats are 0. */
 static uint16_t k16_bits(float x) {
     return fxa__f64_to_bf16((double)amx_model_flush(x));
@@ -55,7 +63,7 @@ static double k16_round(float x) { return fxa__bf16_to_f64(k16_bits(x)); }
 
 enum { K16_FLOATS = 1 << 17, K16_CANARY = 0x7fc12345 };
 static float k16_a[K16_FLOATS], k16_x[K16_FLOATS], k16_c[K16_FLOATS], k16_old[K16_FLOATS];
-static uint32_t k16_panels[K16_FLOATS];
+static uint32_t k16_panels[K16_FLOATS], k16_pairs[K16_FLOATS];
 
 static void k16_fill(float *x, int64_t n, t_rng *rng) {
     for (int64_t i = 0; i < n; i++) x[i] = (float)t_real(rng, -2, 2);
@@ -203,6 +211,76 @@ TEST(products_are_those_of_rounded_factors) {
             k16_gemm(&k, c.m, c.n, c.k, k16_a, c.rs, c.cs, k16_panels + c.skip * k.panel_row, rows * k.nr, k16_c, c.ldc,
                      c.beta ? beta : NULL);
             k16_check_product(&k, &c, c.beta ? beta : NULL);
+        }
+    }
+}
+
+/* Rows of pairs as panels have them, and zeroes up to whole vectors; a row-major A may be rounded in place. */
+static void k16_check_pairs(const fxa__cpu_kernels *k, const k16_case *c, int64_t step, int64_t shift) {
+    int64_t filled = (c->k + 31) / 32 * 16, wrong = 0, outside = 0;
+    for (int64_t i = 0; i < c->m; i++)
+        for (int64_t j = 0; j < filled; j++) {
+            const float *x = k16_a + i * c->rs + 2 * j * c->cs;
+            uint32_t low = 2 * j < c->k ? k16_bits(x[0]) : 0, high = 2 * j + 1 < c->k ? k16_bits(x[c->cs]) : 0;
+            wrong += k16_pairs[i * step + j] != (high << 16 | low);
+        }
+    for (int64_t i = 0; shift < 0 && i < K16_FLOATS; i++)
+        if (i / step >= c->m || i % step >= filled) outside += k16_pairs[i] != K16_CANARY;
+    if (wrong || outside)
+        T_FAIL("%s, m %" PRId64 ", k %" PRId64 ", strides %" PRId64 " %" PRId64 ", step %" PRId64 ", in place %" PRId64
+               ": %" PRId64 " words wrong, %" PRId64 " written outside\n", k->isa, c->m, c->k, c->rs, c->cs, step,
+               shift, wrong, outside);
+}
+
+TEST(rounding_and_product_may_be_apart) {
+    t_rng rng = {t_seed() + 2};
+    float beta[128];
+    k16_fill(k16_a, K16_FLOATS, &rng);
+    k16_fill(k16_x, K16_FLOATS, &rng);
+    K16_EACH(k) {
+        for (int n = t_scaled(150); n > 0; n--) {
+            k16_case c = k16_draw(&rng, k.nr);
+            int64_t rows = c.skip + c.k + t_int(&rng, 0, 3), wide = (c.n + k.nr - 1) / k.nr * k.nr;
+            int64_t step = (c.k + 31) / 32 * 16 + 16 * t_int(&rng, 0, 3), shift = -1;
+            const void *from = k16_a;
+            k16_canaries(k16_pairs);
+            if (c.cs == 1 && t_int(&rng, 0, 1)) { /* in place, some words into the row */
+                shift = 16 * t_int(&rng, 0, 2);
+                step = (c.k + 31) / 32 * 32 + shift;
+                for (int64_t i = 0; i < c.m; i++)
+                    memcpy(k16_pairs + i * step + shift, k16_a + i * c.rs, (size_t)c.k * sizeof(float));
+                from = k16_pairs + shift;
+            }
+            k.round(k16_pairs, step, c.m, c.k, from, shift < 0 ? c.rs : step, c.cs);
+            k16_check_pairs(&k, &c, step, shift);
+            for (int64_t i = 0; i < 128; i++) beta[i] = t_int(&rng, 0, 1) ? 1 : (float)t_real(&rng, 0, 1);
+            k16_canaries(k16_panels);
+            k.pack_n(k16_panels, k16_x, c.n, rows, c.n);
+            k16_canaries(k16_c);
+            for (int64_t i = 0; c.beta && i < c.m; i++) k16_fill(k16_c + i * c.ldc, wide, &rng);
+            memcpy(k16_old, k16_c, sizeof k16_c);
+            k16_gemm_pairs(&k, c.m, c.n, c.k, k16_pairs, step, k16_panels + c.skip * k.panel_row, rows * k.nr, k16_c,
+                           c.ldc, c.beta ? beta : NULL);
+            k16_check_product(&k, &c, c.beta ? beta : NULL);
+        }
+    }
+}
+
+TEST(transposes_are_added_inside_alone) {
+    t_rng rng = {t_seed() + 3};
+    k16_fill(k16_x, K16_FLOATS, &rng);
+    K16_EACH(k) {
+        for (int n = k.add_transposed ? t_scaled(100) : 0; n > 0; n--) {
+            int64_t rows = t_int(&rng, 1, 140), columns = t_int(&rng, 1, 140), wrong = 0;
+            int64_t ld = columns + t_int(&rng, 0, 20), ld_out = rows + t_int(&rng, 0, 20);
+            k16_fill(k16_c, K16_FLOATS, &rng);
+            memcpy(k16_old, k16_c, sizeof k16_c);
+            k.add_transposed(k16_c, ld_out, k16_x, ld, rows, columns);
+            for (int64_t i = 0; i < K16_FLOATS; i++) {
+                bool inside = i / ld_out < columns && i % ld_out < rows;
+                wrong += k16_c[i] != k16_old[i] + (inside ? k16_x[i % ld_out * ld + i / ld_out] : 0);
+            }
+            if (wrong) T_FAIL("%s, %" PRId64 " x %" PRId64 ": %" PRId64 " wrong\n", k.isa, rows, columns, wrong);
         }
     }
 }

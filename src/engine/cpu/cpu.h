@@ -42,6 +42,8 @@ typedef struct fxa__cpu_kernels {
     size_t real_size;  /* 4 or 8 */
     int32_t mr, nr;    /* rows and columns of the matrix micro-kernel */
     int32_t nr_step;   /* columns inside a panel at which a product may begin: nr, or half of it */
+    int32_t rows;      /* sets that round: that a product should have for each time it goes over B; a multiple of mr */
+    int32_t depth;     /* sets that round: rows of B that a product takes at once, and is fastest on a multiple of */
     int32_t width;     /* lanes of a vector of real */
     int32_t panel_row; /* reals between rows of a panel */
     bool rounds;       /* products round A and B to bf16; rows of a panel lie in pairs, so k begins at an even one */
@@ -70,6 +72,18 @@ typedef struct fxa__cpu_kernels {
     /* The same with B as its rows lie, ldb apart; n is a multiple of nr. NULL in sets that round. */
     void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
                       int64_t ldb, void *c, int64_t ldc, const void *beta);
+
+    /* Sets that round: gemm in two steps, so that A is rounded once for several products. round gives m x k of A as
+     * rows of pairs, `step` words apart, each filled with zeroes to a multiple of 16 words; a row-major A may begin
+     * where the rows of pairs do. gemm_pairs takes such rows; past k, up to a multiple of 16 words, there may also be
+     * other numbers, and past m, up to a multiple of mr, anything that can be read. */
+    void (*round)(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
+    void (*gemm_pairs)(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
+                       void *c, int64_t ldc, const void *beta);
+
+    /* out [n,m] += x^T of x [m,n], of real. NULL but for sets that make panels of B faster than rows of a transposed A:
+     * products go by their transposes there. */
+    void (*add_transposed)(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n);
 
     /* Around all products of a worker; NULL: nothing to do. */
     void (*enter)(void);

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One item by packed panels. The keys of the item go by in blocks; what the mask leaves of none of its rows is not even
- * loaded. A block is packed once for all rows: K^T in panels of keys, V in panels of features. Then a few rows at a
- * time go the whole way, Q K^T -> softmax -> P V, while their scores stay in the first-level cache:
+ * loaded. A block is packed once for all rows: K^T in panels of keys, V in panels of features. Then the rows go the
+ * whole way a block at a time, while their scores stay in cache:
  *
  *     t = Q K^T [rows, columns]    only the panels that the mask leaves of these rows
+ *     t = softmax                  a group of a few rows at a time, each with the columns that the mask leaves of it
  *     o = beta o + t V             the product summed apart first, so that errors do not grow with the length
+ *
+ * Sets that round want blocks of several groups, and have their Q rounded once for all keys, their weights as soon as
+ * they are there. The weights of a group are 0 in columns of the block that it does not have.
  */
 #include "cpu_forward.h"
 
@@ -13,7 +17,11 @@
 
 #include <string.h>
 
-enum { ATTEND_SPAN = 8 }; /* blocks of rows */
+enum {
+    ATTEND_GROUPS = FXA__CPU_MAX_BLOCK / FXA__CPU_MAX_ROWS,
+    ATTEND_PAIRS = 16, /* words of pairs, rounded up to */
+    ATTEND_SPAN = 96   /* rows that masks are asked about together */
+};
 
 /* A packed block of keys. */
 typedef struct attend_keys {
@@ -22,6 +30,20 @@ typedef struct attend_keys {
     bool band;          /* what rows attend to is a band, see fxa__cpu_band_columns */
     bool ready[2];      /* the tape without and with its mask knows the block */
 } attend_keys;
+
+/* Rows row..row+n of the item, and what the mask leaves of them: columns begin..end of the block, of which scores are
+ * made from `column` on, where a product can begin. None when column is end. */
+typedef struct attend_group {
+    int64_t row, n, column, begin, end;
+    bool masked, banded;
+} attend_group;
+
+/* Rows that share their products, and the columns that some of them has. */
+typedef struct attend_part {
+    int64_t row, n, column, begin, end;
+    int count;
+    attend_group group[ATTEND_GROUPS];
+} attend_part;
 
 /* Keys key..key+n as panels of x^T; straight from storage where that is a matrix of real, or of bf16 if that is
  * wanted. */
@@ -62,88 +84,158 @@ static void attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
 }
 
 /* o = beta o + t V where a number may be infinite or NaN: weights of 0 and outputs of weight 0 count for nothing. */
-static void attend_careful(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64_t column, int64_t n) {
+static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     int64_t dv = it->g.p->p.dv;
     uint32_t dtype = kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
-    for (int64_t i = 0; i < n_rows; i++) {
-        void *o = fxa__real_at(it, it->s.o, (row + i) * blocks->ldo);
+    for (int64_t i = 0; i < g->n; i++) {
+        void *o = fxa__real_at(it, it->s.o, (g->row + i) * blocks->ldo);
         double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
         if (beta == 0)
             memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
         else if (beta != 1)
             kernels->row_scale(o, dv, beta);
-        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, column * blocks->ldv),
-                      dtype, blocks->ldv, n, dv);
+        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, g->column * blocks->ldv),
+                      dtype, blocks->ldv, g->end - g->column, dv);
     }
 }
 
-/* t = Q K^T for columns column..end of the block; what lies before a whole panel is a product of its own. */
-static void attend_scores(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64_t column, int64_t end) {
+/* The weights of a group as pairs, in their place, and zeroes in the other columns of the part. */
+static void attend_round(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
+    int64_t ldt = it->run->blocks.ldt, step = 2 * ATTEND_PAIRS, n = g->end - g->column;
+    int64_t before = (g->column - part->column) / 2, after = before + (n + step - 1) / step * ATTEND_PAIRS;
+    int64_t words = (part->end - part->column + step - 1) / step * ATTEND_PAIRS;
+    uint32_t *pairs = (uint32_t *)it->s.scores + (g->row - part->row) * ldt;
+    if (n > 0) it->kernels->round(pairs + before, ldt, g->n, n, it->s.t, ldt, 1);
+    for (int64_t i = 0; i < g->n; i++, pairs += ldt) {
+        memset(pairs, 0, (size_t)before * sizeof *pairs);
+        memset(pairs + after, 0, (size_t)(words - after) * sizeof *pairs);
+    }
+}
+
+/* Scores of a group become weights. */
+static void attend_softmax(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    int64_t ldt = it->run->blocks.ldt, at = g->row - part->row, n = g->end - g->column;
+    it->s.t = fxa__real_at(it, it->s.scores, at * ldt + g->column - part->column);
+    it->s.beta = fxa__real_at(it, it->s.betas, at);
+    it->banded = g->banded;
+    if (n == 0) {
+        for (int64_t i = 0; i < g->n; i++) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
+    } else {
+        double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
+        for (int64_t i = 0; factor != 1 && i < g->n; i++)
+            kernels->row_scale(fxa__real_at(it, it->s.t, i * ldt), n, factor);
+        fxa__cpu_softmax(it, g->masked, g->row, g->n, g->column, n);
+        if (it->dirty) attend_careful(it, g);
+    }
+    if (kernels->rounds && !it->dirty) attend_round(it, part, g);
+}
+
+/* t = Q K^T; what lies before a whole panel is a product of its own. */
+static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    const fxa_problem *p = &it->g.p->p;
-    const void *q = fxa__real_at(it, it->s.q, row * blocks->ldq);
-    for (int64_t nr = kernels->nr, at = column, inside, to; at < end; at = to) {
+    int64_t d = it->g.p->p.d, nr = kernels->nr, ld = kernels->rounds ? blocks->ld_pairs : blocks->ldq;
+    const void *q = fxa__real_at(it, it->s.q, part->row * ld);
+    for (int64_t at = part->column, inside, to; at < part->end; at = to) {
         inside = at % nr;
-        to = inside ? fxa__min_i64(end, at - inside + nr) : end;
-        kernels->gemm(n_rows, to - at, p->d, q, blocks->ldq, 1,
-                      fxa__real_at(it, it->s.k_panels, (at - inside) * p->d + inside), nr * p->d,
-                      fxa__real_at(it, it->s.t, at - column), blocks->ldt, NULL);
+        to = inside ? fxa__min_i64(part->end, at - inside + nr) : part->end;
+        const void *k = fxa__real_at(it, it->s.k_panels, (at - inside) * d + inside);
+        void *t = fxa__real_at(it, it->s.scores, at - part->column);
+        if (kernels->rounds)
+            kernels->gemm_pairs(part->n, to - at, d, q, ld, k, nr * d, t, blocks->ldt, NULL);
+        else
+            kernels->gemm(part->n, to - at, d, q, ld, 1, k, nr * d, t, blocks->ldt, NULL);
     }
-    double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
-    for (int64_t i = 0; factor != 1 && i < n_rows; i++)
-        kernels->row_scale(fxa__real_at(it, it->s.t, i * blocks->ldt), end - column, factor);
 }
 
-/* Rows row..row+n_rows of the item against columns begin..end of the block, which has n keys. */
-static void attend_rows(fxa__cpu_item *it, int64_t row, int64_t n_rows, bool masked, int64_t n, int64_t begin,
-                        int64_t end) {
+/* o = beta o + t V over a block of n keys; weights before part->begin are 0. Rows of pairs are filled up with zeroes, so
+ * there k may be rounded up. */
+static void attend_output(fxa__cpu_item *it, const attend_part *part, int64_t n) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    int64_t column = begin / kernels->nr_step * kernels->nr_step;
-    for (int64_t i = 0; it->tape[masked].tape && i < n_rows; i++) /* it arrives while scores are computed */
-        fxa__tape_prefetch(&it->tape[masked], row + i, column, end - column);
-    attend_scores(it, row, n_rows, column, end);
-    fxa__cpu_softmax(it, masked, row, n_rows, column, end - column);
-    if (it->dirty) {
-        attend_careful(it, row, n_rows, column, end - column);
-        return;
+    int64_t dv = it->g.p->p.dv, from = kernels->rounds ? part->column : part->begin, k = part->end - from;
+    const void *t = fxa__real_at(it, it->s.scores, from - part->column);
+    const void *v = fxa__real_at(it, it->s.v_panels, from * kernels->panel_row);
+    void *o = fxa__real_at(it, it->s.o, part->row * blocks->ldo);
+    if (kernels->rounds) {
+        k = fxa__min_i64((k + kernels->depth - 1) / kernels->depth * kernels->depth, n - from);
+        kernels->gemm_pairs(part->n, dv, k, t, blocks->ldt, v, n * kernels->nr, o, blocks->ldo, it->s.betas);
+    } else if (it->v_rows) {
+        v = (const char *)it->v_rows + from * dv * (int64_t)kernels->real_size;
+        kernels->gemm_rows(part->n, dv, k, t, blocks->ldt, 1, v, dv, o, blocks->ldo, it->s.betas);
+    } else {
+        kernels->gemm(part->n, dv, k, t, blocks->ldt, 1, v, n * kernels->nr, o, blocks->ldo, it->s.betas);
     }
-    int64_t from = kernels->rounds ? column : begin, dv = it->g.p->p.dv; /* weights before `begin` are 0 */
-    const void *t = fxa__real_at(it, it->s.t, from - column);
-    void *o = fxa__real_at(it, it->s.o, row * blocks->ldo);
-    if (it->v_rows)
-        kernels->gemm_rows(n_rows, dv, end - from, t, blocks->ldt, 1,
-                           (const char *)it->v_rows + from * dv * (int64_t)kernels->real_size, dv, o, blocks->ldo,
-                           it->s.beta);
-    else
-        kernels->gemm(n_rows, dv, end - from, t, blocks->ldt, 1,
-                      fxa__real_at(it, it->s.v_panels, from * kernels->panel_row), n * kernels->nr, o, blocks->ldo,
-                      it->s.beta);
 }
 
-/* Rows first..first+n of the item against a packed block; `part` is what the mask leaves of them. */
-static void attend_span(fxa__cpu_item *it, attend_keys *keys, int64_t first, int64_t n, fxa_tile part) {
-    for (int64_t row = first, rows; row < first + n; row += rows) {
-        int64_t begin = 0, end = keys->end - keys->begin;
-        fxa_tile tile = part;
-        rows = fxa__min_i64(it->run->blocks.rows, first + n - row);
-        if (part == FXA_TILE_MIXED)
-            tile = fxa__cpu_columns(&it->g, it->first + row, rows, keys->key + keys->begin, end, &begin, &end);
-        if (tile == FXA_TILE_EMPTY) continue;
-        bool masked = tile == FXA_TILE_MIXED && !keys->band;
-        it->banded = tile == FXA_TILE_MIXED && keys->band;
-        if (!keys->ready[masked]) fxa__cpu_softmax_keys(it, masked, keys->key, keys->n);
-        keys->ready[masked] = true;
-        attend_rows(it, row, rows, masked, keys->n, keys->begin + begin, keys->begin + end);
+/* A group of `n` rows, of which the mask leaves `tile` or less. */
+static attend_group attend_group_cut(const fxa__cpu_item *it, const attend_keys *keys, int64_t row, int64_t n,
+                                     fxa_tile tile) {
+    int64_t begin = 0, end = keys->end - keys->begin, step = it->kernels->nr_step;
+    if (tile == FXA_TILE_MIXED)
+        tile = fxa__cpu_columns(&it->g, it->first + row, n, keys->key + keys->begin, end, &begin, &end);
+    if (tile == FXA_TILE_EMPTY) return (attend_group){.row = row, .n = n};
+    begin += keys->begin;
+    return (attend_group){.row = row,
+                          .n = n,
+                          .column = begin / step * step,
+                          .begin = begin,
+                          .end = end + keys->begin,
+                          .masked = tile == FXA_TILE_MIXED && !keys->band,
+                          .banded = tile == FXA_TILE_MIXED && keys->band};
+}
+
+/* Groups of rows row..row+n of the item, of which the mask leaves `tile` or less. False: nothing. */
+static bool attend_cut(const fxa__cpu_item *it, const attend_keys *keys, attend_part *part, int64_t row, int64_t n,
+                       fxa_tile tile) {
+    *part = (attend_part){.row = row, .n = n, .column = keys->n, .begin = keys->n};
+    for (int64_t i = 0; i < n; i += FXA__CPU_MAX_ROWS) {
+        attend_group *g = &part->group[part->count++];
+        *g = attend_group_cut(it, keys, row + i, fxa__min_i64(FXA__CPU_MAX_ROWS, n - i), tile);
+        if (g->column == g->end) continue;
+        part->column = fxa__min_i64(part->column, g->column);
+        part->begin = fxa__min_i64(part->begin, g->begin);
+        part->end = fxa__max_i64(part->end, g->end);
     }
+    for (int i = 0; i < part->count; i++) /* so that an empty one lies inside */
+        if (part->group[i].column == part->group[i].end) part->group[i].column = part->group[i].end = part->column;
+    return part->column < part->end;
+}
+
+/* The tapes' views of the block, where groups use them; what they will read arrives while scores are computed. */
+static void attend_ready(fxa__cpu_item *it, attend_keys *keys, const attend_part *part) {
+    for (int i = 0; i < part->count; i++) {
+        const attend_group *g = &part->group[i];
+        fxa__tape_run *tape = &it->tape[g->masked];
+        if (g->column == g->end) continue;
+        if (!keys->ready[g->masked]) fxa__cpu_softmax_keys(it, g->masked, keys->key, keys->n);
+        keys->ready[g->masked] = true;
+        for (int64_t row = g->row; tape->tape && row < g->row + g->n; row++)
+            fxa__tape_prefetch(tape, row, g->column, g->end - g->column);
+    }
+}
+
+/* Rows first..first+n of the item against a packed block; `tile` is what the mask leaves of them. */
+static void attend_span(fxa__cpu_item *it, attend_keys *keys, int64_t first, int64_t n, fxa_tile tile) {
+    attend_part part;
+    for (int64_t row = first, rows; row < first + n; row += rows) {
+        rows = fxa__min_i64(it->run->blocks.rows, first + n - row);
+        if (!attend_cut(it, keys, &part, row, rows, tile)) continue;
+        attend_ready(it, keys, &part);
+        attend_scores(it, &part);
+        for (int i = 0; i < part.count; i++) attend_softmax(it, &part, &part.group[i]);
+        if (!it->dirty) attend_output(it, &part, keys->n);
+    }
+    it->s.t = it->s.scores;
+    it->s.beta = it->s.betas;
 }
 
 /* Keys key..key+n. Masks are asked about many rows before they are asked about few, which costs as much. */
 static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
-    int64_t begin, end, span = ATTEND_SPAN * it->run->blocks.rows;
+    int64_t begin, end, step = it->run->blocks.rows, span = (ATTEND_SPAN + step - 1) / step * step;
     fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
     if (all == FXA_TILE_EMPTY) return;
     attend_keys keys = {.key = key + begin, .n = end - begin, .end = end - begin};
@@ -157,10 +249,10 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
     for (int64_t row = 0, rows; row < it->n; row += rows) {
         int64_t first = it->first + row;
         rows = fxa__min_i64(span, it->n - row);
-        fxa_tile part = fxa__cpu_columns(&it->g, first, rows, keys.key, keys.n, &keys.begin, &keys.end);
-        if (part == FXA_TILE_MIXED) fxa__cpu_columns_trim(&it->g, first, rows, keys.key, &keys.begin, &keys.end);
+        fxa_tile tile = fxa__cpu_columns(&it->g, first, rows, keys.key, keys.n, &keys.begin, &keys.end);
+        if (tile == FXA_TILE_MIXED) fxa__cpu_columns_trim(&it->g, first, rows, keys.key, &keys.begin, &keys.end);
         keys.begin = keys.begin / it->kernels->nr * it->kernels->nr; /* products do not begin anywhere */
-        if (part != FXA_TILE_EMPTY) attend_span(it, &keys, row, rows, part);
+        if (tile != FXA_TILE_EMPTY) attend_span(it, &keys, row, rows, tile);
     }
 }
 
@@ -188,10 +280,24 @@ static bool attend_is_finite(const fxa__cpu_item *it) {
     return true;
 }
 
-void fxa__cpu_attend(fxa__cpu_item *it) {
+/* Q of the item, scaled where that is exact; by way of a panel's worth of rows where it becomes pairs. */
+static void attend_load_q(fxa__cpu_item *it) {
+    const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
-    fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
+    int64_t d = it->g.p->p.d, step = kernels->rounds ? kernels->nr : it->n;
+    double factor = fxa__cpu_q_factor(kernels, it->g.bind->scale);
+    for (int64_t row = 0; row < it->n; row += step) {
+        int64_t n = fxa__min_i64(step, it->n - row);
+        void *x = kernels->rounds ? it->s.x : it->s.q;
+        fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first + row, n, factor, x, kernels->rounds ? d : blocks->ldq);
+        if (!kernels->rounds) return;
+        uint32_t *pairs = (uint32_t *)it->s.q + row * blocks->ld_pairs;
+        kernels->round(pairs, blocks->ld_pairs, n, d, x, d, 1);
+    }
+}
+
+void fxa__cpu_attend(fxa__cpu_item *it) {
+    attend_load_q(it);
     attend_all(it);
     if (it->dirty || attend_is_finite(it)) return;
     fxa__cpu_item_clear(it);

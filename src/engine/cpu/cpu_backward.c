@@ -75,9 +75,12 @@ static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, i
 
 static void back_store_block(const fxa__back_worker *w) {
     const fxa__back_cut *cut = &w->job->cut;
+    const fxa__cpu_kernels *kernels = w->job->code->kernels;
     const fxa_problem *p = &w->job->p->p;
+    if (w->dk_t) kernels->add_transposed(w->dk, cut->ld_d, w->dk_t, cut->ld, p->d, w->n_keys);
+    if (w->dv_t) kernels->add_transposed(w->dv, cut->ld_v, w->dv_t, cut->ld, p->dv, w->n_keys);
     for (int64_t i = 0; cut->want_k && i < w->n_keys; i++)
-        w->job->code->kernels->row_scale(fxa__back_at(w->job, w->dk, i * cut->ld_d), p->d, w->job->bind->scale);
+        kernels->row_scale(fxa__back_at(w->job, w->dk, i * cut->ld_d), p->d, w->job->bind->scale);
     if (cut->pool) {
         if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d);
         if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->dv);
@@ -92,6 +95,8 @@ static void back_clear_block(const fxa__back_worker *w, int64_t n) {
     size_t size = w->job->code->kernels->real_size;
     if (cut->want_k) memset(w->dk, 0, (size_t)(n * cut->ld_d) * size);
     if (cut->want_v) memset(w->dv, 0, (size_t)(n * cut->ld_v) * size);
+    if (w->dk_t) memset(w->dk_t, 0, (size_t)(w->job->p->p.d * cut->ld) * size);
+    if (w->dv_t) memset(w->dv_t, 0, (size_t)(w->job->p->p.dv * cut->ld) * size);
 }
 
 /* Keys begin..end past the end of a padded sequence. */
@@ -283,7 +288,7 @@ void fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     const fxa_problem *in = &p->p;
     size_t bytes;
     if (!fxa__back_layout(&run, bind->workspace, &bytes)) return; /* the plan knows its size: it fits */
-    for (int64_t i = 0; i < fxa__max_i64(cut->tile, cut->block); i++)
+    for (int64_t i = 0; i < cut->ones; i++)
         fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
     fxa__cpu_scan(code, p, bind, run.ranges);
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;

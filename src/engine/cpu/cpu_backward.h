@@ -12,6 +12,9 @@
  * Keys have several chunks only when there are few groups; then every chunk has a dQ of its own, and they are added up
  * in order.
  *
+ * Where the kernels have add_transposed, dK^T and dV^T of a block are what products add to, and dK and dV get them when
+ * the block is done with; "by transposes" below.
+ *
  * Units that add to the same sums are in one lane, and a lane's units run one after the other: lanes are what workers
  * take. How units are cut and which lane they are in depends on shapes alone, so results do not depend on the threads.
  */
@@ -41,6 +44,8 @@ typedef struct fxa__back_cut {
     uint64_t shared;    /* bit t: tensor t has one sum for all lanes, since lanes never meet in it */
     int64_t ld_d, ld_v; /* D and Dv, padded to whole panels */
     int64_t ld;         /* of a tile of scores; not a power of two, it is also read by columns */
+    int64_t ones;       /* the most rows of a product */
+    int64_t ld_pairs;   /* by transposes: of a row of a tile's Q^T and dO^T, in words */
     int64_t pool_rows;
 } fxa__back_cut;
 
@@ -56,7 +61,9 @@ typedef struct fxa__back_worker {
     void *k_t, *v_t, *k_n;    /* panels of scaled K^T, of V^T, of K */
     void *dk, *dv;            /* [block,ld_d], [block,ld_v] */
     void *q, *dout;           /* [tile,ld_d], [tile,ld_v], where they are not real already (also O for delta) */
-    void *q_n, *dout_n;       /* panels */
+    void *q_n, *dout_n;       /* panels; by transposes: Q^T and dO^T as rows of pairs, [D,ld_pairs], [Dv,ld_pairs] */
+    void *dk_t, *dv_t;        /* by transposes: sums of products, [D,ld], [Dv,ld], that dk and dv get at the end */
+    void *panel;              /* by transposes: [tile / 2,nr] words, some columns of P or dS */
     void *s, *p, *ds;         /* [tile,ld]; p is s unless scores are kept */
     void *dq;                 /* [rows,ld_d]: the worker's own, or that of a chunk */
     void *dk_pool, *dv_pool;  /* [pool_rows,ld_d], [pool_rows,ld_v] */
@@ -77,7 +84,7 @@ typedef struct fxa__back {
     const fxa__bind *bind;
     fxa__back_cut cut;
     fxa_tensor_range *ranges;
-    void *ones;            /* [max(tile,block)] */
+    void *ones;            /* [cut.ones] */
     void *lse, *delta;     /* [groups,rows]; delta less dLSE */
     unsigned char *finite; /* [groups,tiles]: FXA__BACK_Q_FINITE, FXA__BACK_DO_FINITE */
     void *dq_parts;        /* chunks > 1: [units,rows,ld_d] */

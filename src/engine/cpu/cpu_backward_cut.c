@@ -22,6 +22,8 @@ enum {
     BACK_BLOCK_BYTES = 196608, /* of one matrix [block,D]: D of 128 gets 384 keys in f32 */
 };
 
+enum { CUT_PAIRS = 16 }; /* words of pairs, and rows of them, that products may read at once */
+
 static int64_t cut_round(int64_t x, int64_t to) {
     return (x + to - 1) / to * to;
 }
@@ -45,6 +47,8 @@ static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const f
     c->ld_d = cut_round(p->d, nr);
     c->ld_v = cut_round(p->dv, nr);
     c->ld = c->block + 16;
+    c->ones = fxa__max_i64(wide, fxa__max_i64(c->tile, c->block));
+    c->ld_pairs = cut_round(c->tile, 2 * CUT_PAIRS) / 2;
 }
 
 static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
@@ -191,6 +195,22 @@ static void cut_carve_tape(cut_carver *c, const fxa__back *job, const fxa__tape 
                            .max_columns = job->cut.block};
 }
 
+/* What the products over rows, dK and dV, need. */
+static void cut_carve_products(cut_carver *c, const fxa__back *job, fxa__back_worker *w) {
+    const fxa__back_cut *cut = &job->cut;
+    const fxa_problem *p = &job->p->p;
+    if (!job->code->kernels->add_transposed) {
+        w->q_n = cut_carve_matrix(c, job, cut->want_k, cut->tile, cut->ld_d);
+        w->dout_n = cut_carve_matrix(c, job, cut->want_v, cut->tile, cut->ld_v);
+        return;
+    }
+    w->q_n = cut_carve_matrix(c, job, cut->want_k, cut_round(p->d, CUT_PAIRS), cut->ld_pairs);
+    w->dout_n = cut_carve_matrix(c, job, cut->want_v, cut_round(p->dv, CUT_PAIRS), cut->ld_pairs);
+    w->dk_t = cut_carve_matrix(c, job, cut->want_k, p->d, cut->ld);
+    w->dv_t = cut_carve_matrix(c, job, cut->want_v, p->dv, cut->ld);
+    w->panel = cut_carve_matrix(c, job, true, cut_round(cut->tile, 2 * CUT_PAIRS) / 2, job->code->kernels->nr);
+}
+
 static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_worker *w) {
     const fxa__back_cut *cut = &job->cut;
     int64_t wide = fxa__max_i64(cut->ld_d, cut->ld_v);
@@ -203,8 +223,7 @@ static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_work
     w->dv = cut_carve_matrix(c, job, cut->want_v, cut->block, cut->ld_v);
     w->q = cut_carve_matrix(c, job, true, cut->tile, wide);
     w->dout = cut_carve_matrix(c, job, true, cut->tile, cut->ld_v);
-    w->q_n = cut_carve_matrix(c, job, cut->want_k, cut->tile, cut->ld_d);
-    w->dout_n = cut_carve_matrix(c, job, cut->want_v, cut->tile, cut->ld_v);
+    cut_carve_products(c, job, w);
     w->s = cut_carve_matrix(c, job, true, cut->tile, cut->ld);
     w->p = cut->keep_score ? cut_carve_matrix(c, job, true, cut->tile, cut->ld) : w->s;
     w->ds = cut_carve_matrix(c, job, cut->want_ds, cut->tile, cut->ld);
@@ -250,7 +269,7 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     const fxa__back_cut *cut = &job->cut;
     cut_carver c = {base, 0, true};
     job->ranges = cut_carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
-    job->ones = cut_carve_matrix(&c, job, true, 1, fxa__max_i64(cut->tile, cut->block));
+    job->ones = cut_carve_matrix(&c, job, true, 1, cut->ones);
     job->lse = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
     job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
     job->finite = cut_carve(&c, cut_mul(cut->groups, cut->tiles), 1);

@@ -2,7 +2,7 @@
  *
  * One block of keys against one tile of rows, in matrices of real:
  *
- *     S  = Q (scale K)^T,  dP = dO V^T                strip by strip, so that scores stay in the first-level cache
+ *     S  = Q (scale K)^T,  dP = dO V^T                by a few strips, so that scores stay in cache
  *     P  = exp(program(S) - LSE)                      exactly 0 where the pair is not attended
  *     dS = P (r dP - delta) through the program       r: dropout
  *     dV += (P r)^T dO,  dK += dS^T Q,  dQ += dS K    dQ and dK are scaled when they are whole
@@ -173,8 +173,24 @@ static const void *tile_at(const fxa__back *job, const void *x, int64_t i) {
     return (const char *)x + i * (int64_t)job->code->kernels->real_size;
 }
 
-/* s = Q K^T, ds = dO V^T for the columns of a strip; what its program reads arrives meanwhile. */
-static void tile_strip_products(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+/* Strip number i and those after it that share its products, as one, with the columns that any of them has: sets that
+ * round want more rows than a strip. Returns the number of the next. */
+static int tile_together(const fxa__back_worker *w, const back_tile *t, int i, back_strip *all) {
+    const fxa__cpu_kernels *kernels = w->job->code->kernels;
+    *all = t->strip[i++];
+    for (; i < t->count && all->rows + t->strip[i].rows <= kernels->rows; i++) {
+        const back_strip *s = &t->strip[i];
+        bool none = all->begin == all->end;
+        all->rows += s->rows;
+        if (s->begin == s->end) continue;
+        all->begin = none ? s->begin : fxa__min_i64(all->begin, s->begin);
+        all->end = none ? s->end : fxa__max_i64(all->end, s->end);
+    }
+    return i;
+}
+
+/* s = Q K^T, ds = dO V^T for the columns of some strips; what the program reads arrives meanwhile. */
+static void tile_scores(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
     const fxa__back *job = w->job;
     fxa__tape_run *program = &w->tape[s->masked && !t->banded ? FXA__BACK_MASKED : FXA__BACK_SCORE];
     for (int64_t row = s->row; program->tape && row < s->row + s->rows; row++)
@@ -188,9 +204,17 @@ static void tile_strip_products(fxa__back_worker *w, const back_tile *t, const b
         kernels->gemm(s->rows, n, dv, tile_at(job, t->dout, s->row * t->ld_dout), t->ld_dout, 1,
                       fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at), cut->ld,
                       NULL);
+}
+
+/* Scores and dP of a strip become P and dS. */
+static void tile_strip_rows(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    int64_t n = s->end - s->begin, at = s->row * job->cut.ld + s->begin;
     double factor = fxa__cpu_score_factor(kernels, job->bind->scale);
-    for (int64_t row = 0; factor != 1 && row < s->rows; row++)
-        kernels->row_scale(fxa__back_at(job, w->s, at + row * cut->ld), n, factor);
+    for (int64_t row = 0; factor != 1 && n > 0 && row < s->rows; row++)
+        kernels->row_scale(fxa__back_at(job, w->s, at + row * job->cut.ld), n, factor);
+    for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, s, row);
 }
 
 /* ---- Products over rows: dV += (P r)^T dO, dK += dS^T Q --------------------------------------------------------- */
@@ -199,8 +223,8 @@ typedef struct back_product {
     void *weight;  /* [tile,ld] */
     const void *x; /* [tile,ld_x] */
     int64_t ld_x, d;
-    void *panels; /* of x */
-    void *out;    /* [block,ld_out] */
+    void *panels;      /* of x; by transposes: pairs of x^T */
+    void *out, *out_t; /* [block,ld_out]; by transposes: [d,ld] */
     int64_t ld_out;
     bool finite;
 } back_product;
@@ -227,12 +251,31 @@ static void tile_product_part(const fxa__back_worker *w, const back_tile *t, con
                   fxa__back_at(job, x->out, begin * x->ld_out), x->ld_out, job->ones);
 }
 
+/* The same by transposes, out^T += x^T weight, for sets that make a panel of the weights faster than rows of their
+ * transpose. Rows are taken by as many as a product does at once; past the last they are 0. */
+static void tile_product_pairs(const fxa__back_worker *w, const back_tile *t, const back_product *x, int64_t begin,
+                               int64_t end, int64_t first, int64_t last) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    int64_t depth = kernels->depth, nr = kernels->nr;
+    first = first / depth * depth;
+    last = fxa__min_i64(t->n, (last + depth - 1) / depth * depth);
+    int64_t pairs = (last - first + 1) / 2, k = (last - first + depth - 1) / depth * depth;
+    kernels->pack_n(w->panel, fxa__back_at(job, x->weight, first * job->cut.ld + begin), job->cut.ld, last - first,
+                    end - begin);
+    memset((uint32_t *)w->panel + pairs * nr, 0, (size_t)((k / 2 - pairs) * nr) * sizeof(uint32_t));
+    kernels->gemm_pairs(x->d, end - begin, k, (const uint32_t *)x->panels + first / 2, job->cut.ld_pairs, w->panel, 0,
+                        fxa__back_at(job, x->out_t, begin), job->cut.ld, job->ones);
+}
+
 static void tile_product(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
+    bool transposed = w->job->code->kernels->add_transposed != NULL;
     if (!x->finite) {
         tile_product_careful(w, t, x);
         return;
     }
-    for (int64_t begin = 0, step = t->cut ? TILE_GROUP : w->n_keys; begin < w->n_keys; begin += step) {
+    int64_t step = transposed ? w->job->code->kernels->nr : t->cut ? TILE_GROUP : w->n_keys;
+    for (int64_t begin = 0; begin < w->n_keys; begin += step) {
         int64_t end = fxa__min_i64(begin + step, w->n_keys), first = t->n, last = 0;
         for (int i = 0; i < t->count; i++) {
             const back_strip *s = &t->strip[i];
@@ -240,7 +283,7 @@ static void tile_product(const fxa__back_worker *w, const back_tile *t, const ba
             first = fxa__min_i64(first, s->row);
             last = s->row + s->rows;
         }
-        if (first < last) tile_product_part(w, t, x, begin, end, first, last);
+        if (first < last) (transposed ? tile_product_pairs : tile_product_part)(w, t, x, begin, end, first, last);
     }
 }
 
@@ -262,13 +305,13 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
         tile_dq_careful(w, t);
         return;
     }
-    back_strip whole = {0, t->n, 0, w->n_keys, false};
-    for (int i = 0; i < (t->cut ? t->count : 1); i++) {
-        const back_strip *s = t->cut ? &t->strip[i] : &whole;
-        if (s->begin == s->end) continue;
-        kernels->gemm(s->rows, job->p->p.d, s->end - s->begin, fxa__back_at(job, w->ds, s->row * cut->ld + s->begin),
-                      cut->ld, 1, fxa__back_at(job, w->k_n, s->begin * kernels->panel_row), w->n_keys * kernels->nr,
-                      fxa__back_at(job, w->dq, (t->first + s->row) * cut->ld_d), cut->ld_d, job->ones);
+    back_strip s = {0, t->n, 0, w->n_keys, false};
+    for (int i = 0; i < (t->cut ? t->count : 1);) {
+        i = t->cut ? tile_together(w, t, i, &s) : 1;
+        if (s.begin == s.end) continue;
+        kernels->gemm(s.rows, job->p->p.d, s.end - s.begin, fxa__back_at(job, w->ds, s.row * cut->ld + s.begin),
+                      cut->ld, 1, fxa__back_at(job, w->k_n, s.begin * kernels->panel_row), w->n_keys * kernels->nr,
+                      fxa__back_at(job, w->dq, (t->first + s.row) * cut->ld_d), cut->ld_d, job->ones);
     }
 }
 
@@ -314,6 +357,15 @@ const void *fxa__back_rows(const fxa__back_worker *w, fxa_slot slot, int64_t fir
     return room;
 }
 
+/* Rows of x for products over rows. */
+static void tile_pack_rows(const fxa__back *job, void *to, const void *x, int64_t ld, int64_t n, int64_t d) {
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    if (kernels->add_transposed)
+        kernels->round(to, job->cut.ld_pairs, d, n, x, 1, ld);
+    else
+        kernels->pack_n(to, x, ld, n, d);
+}
+
 static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     const fxa__back *job = w->job;
     const fxa_problem *p = &job->p->p;
@@ -321,8 +373,8 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     t->ld_dout = job->cut.ld_v;
     t->q = fxa__back_rows(w, FXA_SLOT_Q, t->first, t->n, w->q, &t->ld_q);
     t->dout = fxa__back_rows(w, FXA_SLOT_DO, t->first, t->n, w->dout, &t->ld_dout);
-    if (job->cut.want_k) job->code->kernels->pack_n(w->q_n, t->q, t->ld_q, t->n, p->d);
-    if (job->cut.want_v) job->code->kernels->pack_n(w->dout_n, t->dout, t->ld_dout, t->n, p->dv);
+    if (job->cut.want_k) tile_pack_rows(job, w->q_n, t->q, t->ld_q, t->n, p->d);
+    if (job->cut.want_v) tile_pack_rows(job, w->dout_n, t->dout, t->ld_dout, t->n, p->dv);
     bool coords = t->banded || (p->flags & FXA_DROPOUT);
     for (int i = 0; i < FXA__BACK_TAPES; i++) coords = coords || w->tape[i].tape;
     if (coords) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
@@ -356,13 +408,15 @@ void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     if (!fxa__back_tile_rows(w, tile, &t.first, &t.n) || !tile_cut_strips(w, &t)) return;
     if (!w->loaded) tile_load_keys(w);
     tile_load_rows(w, &t);
-    for (int i = 0; i < t.count; i++) {
-        const back_strip *s = &t.strip[i];
-        if (s->begin < s->end) tile_strip_products(w, &t, s);
-        for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, &t, s, row);
+    for (int i = 0, next; i < t.count; i = next) {
+        back_strip all;
+        next = tile_together(w, &t, i, &all);
+        if (all.begin < all.end) tile_scores(w, &t, &all);
+        for (int j = i; j < next; j++) tile_strip_rows(w, &t, &t.strip[j]);
     }
-    back_product dv = {w->p, t.dout, t.ld_dout, p->dv, w->dout_n, w->dv, cut->ld_v, t.finite & FXA__BACK_DO_FINITE};
-    back_product dk = {w->ds, t.q, t.ld_q, p->d, w->q_n, w->dk, cut->ld_d, t.finite & FXA__BACK_Q_FINITE};
+    bool dout_finite = t.finite & FXA__BACK_DO_FINITE, q_finite = t.finite & FXA__BACK_Q_FINITE;
+    back_product dv = {w->p, t.dout, t.ld_dout, p->dv, w->dout_n, w->dv, w->dv_t, cut->ld_v, dout_finite};
+    back_product dk = {w->ds, t.q, t.ld_q, p->d, w->q_n, w->dk, w->dk_t, cut->ld_d, q_finite};
     if (cut->want_v) tile_product(w, &t, &dv);
     if (cut->want_k) tile_product(w, &t, &dk);
     if (cut->want_q) tile_dq(w, &t);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    FORWARD_ROWS = 12,             /* about, of a row block */
+    FORWARD_ROWS = 12,             /* about, of a row block, where the set does not say */
     FORWARD_PANEL_BYTES = 1 << 17, /* of K^T, and as many of V */
     FORWARD_TILE_BYTES = 3 << 17,  /* of Q, and as many of the output */
     FORWARD_MAX_KEYS = 256,
@@ -36,7 +36,7 @@ static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) {
 
 static fxa__cpu_blocks forward_blocks(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(p->d, p->dv), lanes = FXA__CPU_PAD / size;
-    int64_t rows = forward_up(FORWARD_ROWS, kernels->mr), nr = kernels->nr;
+    int64_t rows = kernels->rows ? kernels->rows : forward_up(FORWARD_ROWS, kernels->mr), nr = kernels->nr;
     fxa__cpu_blocks b = {.rows = rows};
     b.keys = forward_clamp(FORWARD_PANEL_BYTES / (size * widest) / nr * nr, nr, FORWARD_MAX_KEYS);
     b.tile_rows = forward_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);
@@ -44,6 +44,7 @@ static fxa__cpu_blocks forward_blocks(const fxa__cpu_kernels *kernels, const fxa
     b.ldo = forward_up(p->dv, fxa__max_i64(nr, lanes));
     b.ldt = forward_up(b.keys, nr) + lanes; /* odd in cache lines */
     b.ldv = p->dv;
+    b.ld_pairs = forward_up(p->d, 2 * lanes) / 2;
     return b;
 }
 
@@ -122,8 +123,8 @@ static void forward_carve_scratch(forward_carver *c, const fxa__cpu_forward_run 
     s->v_panels = forward_carve(c, b->keys, forward_up(p->dv, kernels->nr), real);
     s->x = forward_carve(
         c, 1, fxa__max_i64(fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), FXA__CPU_FEW_ROWS * b->ldo), real);
-    s->t = forward_carve(c, FXA__CPU_MAX_ROWS, b->ldt, real);
-    s->beta = forward_carve(c, FXA__CPU_MAX_ROWS, 1, real);
+    s->t = s->scores = forward_carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), b->ldt, real);
+    s->beta = s->betas = forward_carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), 1, real);
     s->m = forward_carve(c, rows, 1, sizeof(double));
     s->l = forward_carve(c, rows, 1, sizeof(double));
     s->nan = forward_carve(c, rows, 1, 1);

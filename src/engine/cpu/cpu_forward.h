@@ -19,14 +19,16 @@
 #include "cpu_code.h"
 
 #define FXA__CPU_FEW_ROWS 16 /* stacked rows that count as decoding */
-#define FXA__CPU_MAX_ROWS 16 /* that go through the softmax together */
+#define FXA__CPU_MAX_ROWS 16 /* that go through the softmax together: a group */
+#define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
 
 /* Sizes of blocks; functions of the problem and the kernels alone. */
 typedef struct fxa__cpu_blocks {
     int64_t tile_rows;          /* at most, of an item */
-    int64_t rows;               /* that go through scores, softmax and P V together */
+    int64_t rows;               /* that go through Q K^T and P V together */
     int64_t keys;               /* of a block: packed once for all rows of a tile */
     int64_t ldq, ldo, ldt, ldv; /* in reals: of Q rows, of outputs, of scores, of V rows */
+    int64_t ld_pairs;           /* sets that round: of Q rows as pairs, which take the place of the others, in words */
 } fxa__cpu_blocks;
 
 /* How one (b, KV head) is cut. */
@@ -48,8 +50,9 @@ typedef struct fxa__cpu_scratch {
     void *q, *o; /* [tile_rows,ldq], [tile_rows,ldo] */
     void *k_panels, *v_panels; /* decoding: rows of K and V */
     void *x;              /* [keys,ldv] or [nr,d]: rows as loaded; decoding: [ldo] */
-    void *t;              /* [rows,ldt]: scores, then weights */
-    void *beta;           /* [FXA__CPU_MAX_ROWS]: what the outputs so far are multiplied with */
+    void *scores;         /* [rows,ldt]: scores, then weights; of sets that round, then pairs of them */
+    void *betas;          /* [rows]: what the outputs so far are multiplied with */
+    void *t, *beta;       /* of the group in hand: inside scores and betas */
     double *m, *l;        /* [tile_rows] */
     uint8_t *nan;         /* [tile_rows]: a score was NaN */
     int32_t *h, *qc, *kc; /* coordinates of rows and keys */

@@ -24,6 +24,8 @@ const fxa__cpu_kernels fxa__cpu_avx512[2] = {
 const fxa__cpu_kernels fxa__cpu_avx512bf16[1] = {{
     KERN_ROWS("avx512-bf16", _f32, sizeof(float), 16),
     .mr = FXA__BF16_MR,
+    .rows = FXA__BF16_MR,
+    .depth = 2,
     .nr = FXA__BF16_NR,
     .nr_step = FXA__BF16_NR,
     .panel_row = FXA__BF16_NR / 2,
@@ -33,11 +35,15 @@ const fxa__cpu_kernels fxa__cpu_avx512bf16[1] = {{
     .pack_t_stored = fxa__bf16_pack_t_stored,
     .pack_n_stored = fxa__bf16_pack_n_stored,
     .gemm = fxa__bf16_gemm,
+    .round = fxa__bf16_round,
+    .gemm_pairs = fxa__bf16_gemm_pairs,
 }};
 
 const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     KERN_ROWS("amx", _f32, sizeof(float), 16),
     .mr = FXA__AMX_MR,
+    .rows = 2 * FXA__AMX_MR,
+    .depth = 2 * FXA__AMX_WORDS,
     .nr = FXA__BF16_NR,
     .nr_step = FXA__BF16_NR,
     .panel_row = FXA__BF16_NR / 2,
@@ -47,6 +53,9 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .pack_t_stored = fxa__bf16_pack_t_stored,
     .pack_n_stored = fxa__bf16_pack_n_stored,
     .gemm = fxa__amx_gemm,
+    .round = fxa__bf16_round,
+    .add_transposed = fxa__bf16_add_transposed,
+    .gemm_pairs = fxa__amx_gemm_pairs,
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,
 }};

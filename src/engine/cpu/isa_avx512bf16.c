@@ -3,9 +3,9 @@
  * Packing and products by AVX512_BF16: vdpbf16ps adds the two products of a pair to an f32 sum in each of 16 lanes. The
  * micro-kernel is that of kern_gemm.inc, 12 x 32, with pairs in place of floats. See kern_bf16.h.
  *
- * A is rounded into a buffer on the stack first: a row-major A as [12][pairs], so that rounding is all there is to do;
- * an A whose rows are adjacent as [pairs][48], for the same reason. Longer sums go by pieces of k, which are added to
- * C.
+ * A comes as rows of pairs, or is rounded into a buffer on the stack first: a row-major A as [12][pairs], so that
+ * rounding is all there is to do; an A whose rows are adjacent as [pairs][48], for the same reason. Longer sums go by
+ * pieces of k, which are added to C.
  */
 #include "kern_bf16.h"
 
@@ -66,6 +66,23 @@ BF16_INLINE void bf16_transpose(__m512i x[16]) {
     }
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) x[i] = y[i];
+}
+
+void fxa__bf16_add_transposed(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n) {
+    for (int64_t i = 0; i < m; i += 16)
+        for (int64_t j = 0; j < n; j += 16) {
+            const float *from = (const float *)x + i * ld + j;
+            float *to = (float *)out + j * ld_out + i;
+            __mmask16 rows = bf16_first(m - i), columns = bf16_first(n - j);
+            __m512i y[16];
+            for (int64_t l = 0; l < 16; l++)
+                y[l] = _mm512_maskz_loadu_epi32(i + l < m ? columns : 0, i + l < m ? from + l * ld : from);
+            bf16_transpose(y);
+            for (int64_t l = 0; l < 16 && j + l < n; l++) {
+                __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(rows, to + l * ld_out), _mm512_castsi512_ps(y[l]));
+                _mm512_mask_storeu_ps(to + l * ld_out, rows, sum);
+            }
+        }
 }
 
 /* ---- Panels of B ------------------------------------------------------------------------------------------------- */
@@ -183,7 +200,9 @@ static void bf16_transpose_rows(uint32_t *out, int64_t step, int64_t m, int64_t 
     }
 }
 
-void fxa__bf16_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs, int64_t cs) {
+void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void *x, int64_t rs, int64_t cs) {
+    uint32_t *out = pairs;
+    const float *a = x;
     if (cs != 1) {
         bf16_transpose_rows(out, step, m, k, a, rs, cs);
         return;
@@ -194,17 +213,20 @@ void fxa__bf16_rows(uint32_t *out, int64_t step, int64_t m, int64_t k, const flo
 
 /* ---- The product ------------------------------------------------------------------------------------------------- */
 
-/* Word (row i, pair k) of A at i * row + k * pair; both are constants, so that one register addresses all rows. */
+/* Word (row i, pair k) of A at i * row + k * pair. Rows are reached from every third one, so that few registers hold
+ * addresses; where `row` is a constant one register is enough. */
 BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pair, int64_t pairs, const uint32_t *a,
                             const uint32_t *b, float *c, int64_t ldc, const float *beta) {
+    const uint32_t *a3 = a + 3 * row, *a6 = a + 6 * row, *a9 = a + 9 * row;
     __m512 sum[BF16_MR][2];
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-    for (; pairs > 0; pairs--, a += pair, b += BF16_NR) {
+    for (; pairs > 0; pairs--, b += BF16_NR, a += pair, a3 += pair, a6 += pair, a9 += pair) {
         __m512bh y0 = (__m512bh)_mm512_loadu_si512(b), y1 = (__m512bh)_mm512_loadu_si512(b + 16);
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
-            __m512bh x = (__m512bh)_mm512_set1_epi32((int)a[i * row]);
+            const uint32_t *near = i < 3 ? a : i < 6 ? a3 : i < 9 ? a6 : a9;
+            __m512bh x = (__m512bh)_mm512_set1_epi32((int)near[i % 3 * row]);
             sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, y0);
             sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, y1);
         }
@@ -219,14 +241,17 @@ BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pai
         }
 }
 
-typedef void (*bf16_kernel)(int64_t, const uint32_t *, const uint32_t *, float *, int64_t, const float *);
+typedef void (*bf16_kernel)(int64_t, const uint32_t *, int64_t, const uint32_t *, float *, int64_t, const float *);
 #define BF16_KERNEL(rows)                                                                                              \
-    static __attribute__((noinline)) void bf16_rows_##rows(int64_t pairs, const uint32_t *a, const uint32_t *b,        \
-                                                           float *c, int64_t ldc, const float *beta) {                 \
-        bf16_block(rows, BF16_STEP, 1, pairs, a, b, c, ldc, beta);                                                     \
+    static __attribute__((noinline)) void bf16_rows_##rows(int64_t pairs, const uint32_t *a, int64_t row,              \
+                                                           const uint32_t *b, float *c, int64_t ldc,                   \
+                                                           const float *beta) {                                        \
+        bf16_block(rows, row, 1, pairs, a, b, c, ldc, beta);                                                           \
     }                                                                                                                  \
-    static __attribute__((noinline)) void bf16_columns_##rows(int64_t pairs, const uint32_t *a, const uint32_t *b,     \
-                                                              float *c, int64_t ldc, const float *beta) {              \
+    static __attribute__((noinline)) void bf16_columns_##rows(int64_t pairs, const uint32_t *a, int64_t row,           \
+                                                              const uint32_t *b, float *c, int64_t ldc,                \
+                                                              const float *beta) {                                     \
+        (void)row;                                                                                                     \
         bf16_block(rows, 1, BF16_ROWS, pairs, a, b, c, ldc, beta);                                                     \
     }
 #define BF16_EACH(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
@@ -236,15 +261,21 @@ BF16_EACH(BF16_KERNEL)
 static const bf16_kernel bf16_by_rows[] = {BF16_EACH(BF16_ROWS_NAME)};
 static const bf16_kernel bf16_by_columns[] = {BF16_EACH(BF16_COLUMNS_NAME)};
 
-/* Rounded rows of A against all panels. row: words between the rows of A. */
+/* Rounded rows of A, `row` words apart, against all panels, one after the other: each stays in the first-level cache
+ * for all rows. */
 static void bf16_panels(const bf16_kernel *kernels, int64_t row, int64_t m, int64_t n, int64_t k, const uint32_t *a,
                         const uint32_t *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
     int64_t blocks = (m + BF16_MR - 1) / BF16_MR;
     for (int64_t j = 0; j < n; j += BF16_NR, b += panel)
         for (int64_t i = 0, left = blocks, rows; left > 0; left--, i += rows) {
             rows = (m - i + left - 1) / left;
-            kernels[rows - 1]((k + 1) / 2, a + i * row, b, c + i * ldc + j, ldc, beta ? beta + i : NULL);
+            kernels[rows - 1]((k + 1) / 2, a + i * row, row, b, c + i * ldc + j, ldc, beta ? beta + i : NULL);
         }
+}
+
+void fxa__bf16_gemm_pairs(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
+                          void *c, int64_t ldc, const void *beta) {
+    bf16_panels(bf16_by_rows, step, m, n, k, a, b, panel, c, ldc, beta);
 }
 
 static const float bf16_ones[BF16_ROWS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
@@ -262,7 +293,7 @@ void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, 
         for (int64_t j = 0, count; j == 0 || j < k; j += count) {
             const float *from = (const float *)a + i * rs + j * cs, *factor = beta ? (const float *)beta + i : NULL;
             count = k - j < piece ? k - j : piece;
-            if (by_rows) fxa__bf16_rows(x, BF16_STEP, rows, count, from, rs, 1);
+            if (by_rows) fxa__bf16_round(x, BF16_STEP, rows, count, from, rs, 1);
             else bf16_round_columns(x, BF16_ROWS, rows, count, from, rs, cs);
             const uint32_t *panels = (const uint32_t *)b + j / 2 * BF16_NR;
             bf16_panels(by_rows ? bf16_by_rows : bf16_by_columns, by_rows ? BF16_STEP : 1, rows, n, count, x, panels,
