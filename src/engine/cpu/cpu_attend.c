@@ -62,8 +62,9 @@ static void attend_careful(fxa__cpu_item *it, int64_t row, int64_t n_rows, int64
             memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
         else if (beta != 1)
             kernels->row_scale(o, dv, beta);
-        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, column * blocks->ldv),
-                      dtype, blocks->ldv, n, dv);
+        fxa__cpu_stored v = {.data = fxa__real_at(it, it->s.x, column * blocks->ldv), .dtype = dtype,
+                             .ld = blocks->ldv, .n = n, .d = dv};
+        kernels->sums(o, blocks->ldo, fxa__real_at(it, it->s.t, i * blocks->ldt), blocks->ldt, 1, &v);
     }
 }
 

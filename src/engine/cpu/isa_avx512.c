@@ -32,6 +32,7 @@ const fxa__cpu_kernels fxa__cpu_avx512bf16[1] = {{
     .pack_t_stored = fxa__bf16_pack_t_stored,
     .pack_n_stored = fxa__bf16_pack_n_stored,
     .gemm = fxa__bf16_gemm,
+    .dots = fxa__bf16_dots,
 }};
 
 const fxa__cpu_kernels fxa__cpu_amx[1] = {{
@@ -45,6 +46,7 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .pack_t_stored = fxa__bf16_pack_t_stored,
     .pack_n_stored = fxa__bf16_pack_n_stored,
     .gemm = fxa__amx_gemm,
+    .dots = kern_dots_f32, /* where there are tiles, pairs are no faster than floats */
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,
 }};

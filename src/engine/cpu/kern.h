@@ -102,13 +102,13 @@
     {                                                                                                                  \
         KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \
         .panel_row = GEMM_VECS * (lanes), .pack_t = kern_pack_t##suffix, .pack_n = kern_pack_n##suffix,                \
-        .gemm = kern_gemm##suffix                                                                                      \
+        .gemm = kern_gemm##suffix, .dots = kern_dots##suffix                                                           \
     }
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
     .isa = isa_name, .real_size = (size), .width = (lanes), .load = kern_load##suffix, .store = kern_store##suffix,    \
     .row_max = kern_row_max##suffix, .row_exp = kern_row_exp##suffix, .row_scale = kern_row_scale##suffix,             \
-    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .dots = kern_dots##suffix,                     \
-    .sums = kern_sums##suffix, .tape = tape_functions##suffix
+    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .sums = kern_sums##suffix,                     \
+    .tape = tape_functions##suffix
 
 #endif
