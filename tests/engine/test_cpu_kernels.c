@@ -317,13 +317,13 @@ typedef struct decode_case {
 } decode_case;
 
 static decode_case decode_open(const fxa__cpu_kernels *k, t_rng *rng, uint32_t dtype) {
-    decode_case c = {.rows = t_int(rng, 1, 11), .x = {.dtype = dtype}};
+    decode_case c = {.rows = t_int(rng, 0, 11), .x = {.dtype = dtype}};
     c.x.n = t_int(rng, 0, 140), c.x.d = t_int(rng, 1, 150);
     if (t_int(rng, 0, 9) == 0) c.x.d = t_int(rng, 1, 512);
     c.x.ld = c.x.d + t_int(rng, 0, 9);
     c.ldq = c.x.d + t_int(rng, 0, 3), c.ldo = c.x.d + t_int(rng, 0, 3);
     c.ldp = c.x.n + t_int(rng, 0, 3), c.ldt = c.x.n + t_int(rng, 0, 3);
-    int64_t count = c.x.n ? (c.x.n - 1) * c.x.ld + c.x.d : 0, last = c.rows - 1;
+    int64_t count = c.x.n ? (c.x.n - 1) * c.x.ld + c.x.d : 0, last = c.rows ? c.rows - 1 : 0;
     c.stored = guard_open((size_t)count * fxa_dtype_size((fxa_dtype)dtype));
     for (int64_t i = 0; i < count; i++) fxa__store_f64(c.stored.data, dtype, i, t_real(rng, -1, 1));
     c.x.data = c.stored.data;

@@ -274,7 +274,7 @@ TEST(dots_of_all_small_sizes) {
     for (int i = 0; i < K16_FLOATS; i++) k16_a[i] = (float)k16_round((float)t_real(&rng, -2, 2));
     K16_EACH(k) {
         for (int n = t_scaled(300); n > 0; n--) {
-            int64_t rows = t_int(&rng, 1, 9), d = t_int(&rng, 1, 140), ldq = d + t_int(&rng, 0, 3), outside = 0;
+            int64_t rows = t_int(&rng, 0, 9), d = t_int(&rng, 1, 140), ldq = d + t_int(&rng, 0, 3), outside = 0;
             fxa__cpu_stored x = {.data = stored, .dtype = FXA_BF16, .n = t_int(&rng, 0, 80), .d = d};
             x.ld = d + t_int(&rng, 0, 9);
             if (t_int(&rng, 0, 1)) x.next = stored, x.next_step = t_int(&rng, 0, 1) ? 2 * d : 1000;

@@ -11,30 +11,20 @@
 
 #include <string.h>
 
-enum {
-    DECODE_ROWS = 4,  /* that the kernels take at a time; more come back to the same keys, */
-    DECODE_KEYS = 32, /* which are then so few that they are in the first-level cache */
-};
-
-/* How many keys from key on, at most n, lie evenly: a page ends them. */
-static int64_t decode_run(const fxa__cpu_item *it, int64_t key, int64_t n) {
-    const fxa_problem *p = &it->g.p->p;
-    return p->flags & FXA_PAGED ? fxa__min_i64(n, p->page_size - key % p->page_size) : n;
-}
-
-/* Keys from key on, at most n, and at most as many as should be worked on together. */
+/* Keys from key on, at most n, that lie evenly: a page ends them. */
 static fxa__cpu_stored decode_take(const fxa__cpu_item *it, fxa_slot slot, int64_t key, int64_t n) {
     const fxa_problem *p = &it->g.p->p;
     fxa__cpu_place at = fxa__cpu_key_place(&it->g, slot, key);
     int64_t ld = slot == FXA_SLOT_K ? p->k.stride[2] : p->v.stride[2];
-    if (it->n > DECODE_ROWS) n = fxa__min_i64(n, DECODE_KEYS);
-    return (fxa__cpu_stored){.data = at.data, .dtype = at.dtype, .ld = ld, .n = decode_run(it, key, n), .d = at.n};
+    if (p->flags & FXA_PAGED) n = fxa__min_i64(n, p->page_size - key % p->page_size);
+    return (fxa__cpu_stored){.data = at.data, .dtype = at.dtype, .ld = ld, .n = n, .d = at.n};
 }
 
 /* Lets x fetch keys of a slot from key on, if there are as many. */
 static void decode_fetch(const fxa__cpu_item *it, fxa__cpu_stored *x, fxa_slot slot, int64_t key) {
-    if (key + x->n > it->key_end || decode_run(it, key, x->n) < x->n) return;
+    if (key + x->n > it->key_end) return;
     fxa__cpu_stored next = decode_take(it, slot, key, x->n);
+    if (next.n < x->n) return;
     x->next = next.data;
     x->next_step = next.ld * (int64_t)fxa_dtype_size((fxa_dtype)next.dtype);
 }

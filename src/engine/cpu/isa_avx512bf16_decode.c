@@ -71,28 +71,31 @@ DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int6
     for (int r = 0; r < rows; r++) memcpy(out + r * ldo, lanes + r * keys, (size_t)n * sizeof(float));
 }
 
+/* next: what this group fetches, a row of it for every `parts` keys. */
 DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const float *q, int64_t ldq,
-                                const fxa__cpu_stored *x) {
+                                const fxa__cpu_stored *x, uintptr_t next, int64_t step, int64_t parts) {
     _Alignas(64) uint32_t pairs[4 * DOTS16_WORDS];
     const int keys = DOTS16_SUMS / rows;
-    int64_t step = x->next ? x->next_step : x->ld * 2, i = 0;
-    dots16_keys k = {x->data, x->ld, x->d, (uintptr_t)(x->next ? x->next : x->data), step, 64};
+    int64_t i = 0, turn = 0;
+    dots16_keys k = {x->data, x->ld, x->d, next, step, 64};
     if (step == x->d * 2) k.by_key = 64, k.by_line = keys * 64; /* dense: in order */
     fxa__bf16_rows(pairs, DOTS16_WORDS, rows, x->d, q, ldq, 1);
-    for (; i + keys <= x->n; i += keys, k.x += keys * k.ld, k.next += (uintptr_t)(keys * step))
+    for (; i + keys <= x->n; i += keys, k.x += keys * k.ld) {
         dots16_block(rows, keys, out + i, ldo, keys, pairs, &k);
-    if (i == x->n) return;
+        if (++turn == parts) turn = 0, k.next += (uintptr_t)(keys * step);
+    }
     k.ld = 0; /* one key in all places */
     for (; i < x->n; i++, k.x += x->ld) dots16_block(rows, keys, out + i, ldo, 1, pairs, &k);
 }
 
 void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x) {
-    fxa__cpu_stored keys = *x;
+    int64_t parts = rows ? rows / 4 + rows % 4 / 2 + rows % 2 : 1, step = x->next ? x->next_step : x->ld * 2;
+    uintptr_t next = (uintptr_t)(x->next ? x->next : x->data), part = (uintptr_t)(x->n / parts * step);
     float *to = out;
     const float *from = q;
-    for (; rows >= 4; rows -= 4, to += 4 * ldo, from += 4 * ldq, keys.next = NULL)
-        dots16_group(4, to, ldo, from, ldq, &keys);
-    for (; rows >= 2; rows -= 2, to += 2 * ldo, from += 2 * ldq, keys.next = NULL)
-        dots16_group(2, to, ldo, from, ldq, &keys);
-    if (rows) dots16_group(1, to, ldo, from, ldq, &keys);
+    for (; rows >= 4; rows -= 4, to += 4 * ldo, from += 4 * ldq, next += part)
+        dots16_group(4, to, ldo, from, ldq, x, next, step, parts);
+    for (; rows >= 2; rows -= 2, to += 2 * ldo, from += 2 * ldq, next += part)
+        dots16_group(2, to, ldo, from, ldq, x, next, step, parts);
+    if (rows) dots16_group(1, to, ldo, from, ldq, x, next, step, parts);
 }
