@@ -258,6 +258,21 @@ static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz
     if (sink == 12345) printf("\n");
 }
 
+/* `rows` rows against 256 keys of 128 features; cycles per stored element, whatever the rows. */
+static void bench_decode(const fxa__cpu_kernels *k, bench_data *data, uint32_t dtype, int64_t rows, double hertz) {
+    enum { KEYS = 256, D = 128 };
+    fxa__cpu_stored x = {.data = data->b, .dtype = dtype, .ld = D, .n = KEYS, .d = D};
+    const char *name = fxa_dtype_name((fxa_dtype)dtype);
+    double seconds;
+    char label[64];
+    BENCH_BEST(seconds, k->dots(data->c, KEYS, data->a, D, rows, &x));
+    (void)snprintf(label, sizeof label, "dots %d rows %s", (int)rows, name);
+    bench_line(label, seconds, KEYS * D, hertz);
+    BENCH_BEST(seconds, k->sums(data->c, D, data->a, KEYS, rows, &x));
+    (void)snprintf(label, sizeof label, "sums %d rows %s", (int)rows, name);
+    bench_line(label, seconds, KEYS * D, hertz);
+}
+
 static void bench_storage(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
     static const uint32_t dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
     enum { N = 256, ROWS = 256, D = 128 };
@@ -274,12 +289,7 @@ static void bench_storage(const fxa__cpu_kernels *k, bench_data *data, double he
         BENCH_BEST(seconds, k->store(data->c, dtypes[i], 1, data->a, N, false));
         (void)snprintf(label, sizeof label, "store 256 %s", dtype);
         bench_line(label, seconds, N, hertz);
-        BENCH_BEST(seconds, k->dots(data->c, data->a, data->b, dtypes[i], D, ROWS, D));
-        (void)snprintf(label, sizeof label, "dots 256 x 128 %s", dtype);
-        bench_line(label, seconds, ROWS * D, hertz);
-        BENCH_BEST(seconds, k->sums(data->c, data->a, data->b, dtypes[i], D, ROWS, D));
-        (void)snprintf(label, sizeof label, "sums 256 x 128 %s", dtype);
-        bench_line(label, seconds, ROWS * D, hertz);
+        for (int64_t rows = 1; rows <= 4; rows += 3) bench_decode(k, data, dtypes[i], rows, hertz);
     }
 }
 
@@ -295,6 +305,8 @@ static void bench_set_bf16(const fxa__cpu_kernels *k, bench_data *data, double h
     bench_line("pack_t 256 x 64", seconds, 256 * 64, hertz);
     BENCH_BEST(seconds, k->pack_n(data->c, data->a, 64, 256, 64));
     bench_line("pack_n 256 x 64", seconds, 256 * 64, hertz);
+    k->store(data->b, FXA_BF16, 1, data->a, 256 * 128, false);
+    for (int64_t rows = 1; rows <= 4; rows += 3) bench_decode(k, data, FXA_BF16, rows, hertz);
 }
 
 int main(int argc, char **argv) {

@@ -342,6 +342,45 @@ TEST(nothing_to_sum_leaves_zero_or_beta) {
     }
 }
 
+/* ---- Decode ------------------------------------------------------------------------------------------------------ */
+
+/* Queries and keys of bf16: as products, and the same for every row and key alone as together. */
+TEST(dots_of_all_small_sizes) {
+    static uint16_t stored[80 * 150];
+    t_rng rng = {t_seed() + 2};
+    for (int i = 0; i < 80 * 150; i++) stored[i] = fxa__f64_to_bf16(t_real(&rng, -2, 2));
+    for (int i = 0; i < K16_FLOATS; i++) k16_a[i] = (float)k16_round((float)t_real(&rng, -2, 2));
+    K16_EACH(k) {
+        for (int n = t_scaled(300); n > 0; n--) {
+            int64_t rows = t_int(&rng, 0, 9), d = t_int(&rng, 1, 140), ldq = d + t_int(&rng, 0, 3), outside = 0;
+            fxa__cpu_stored x = {.data = stored, .dtype = FXA_BF16, .n = t_int(&rng, 0, 80), .d = d};
+            x.ld = d + t_int(&rng, 0, 9);
+            if (t_int(&rng, 0, 1)) x.next = stored, x.next_step = t_int(&rng, 0, 1) ? 2 * d : 1000;
+            int64_t ldo = x.n + t_int(&rng, 0, 3);
+            k16_canaries(k16_c);
+            memcpy(k16_old, k16_c, sizeof k16_c);
+            k.dots(k16_c, ldo, k16_a, ldq, rows, &x);
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t i = 0; i < x.n; i++) {
+                    double sum = 0, size = 0;
+                    float alone = 0;
+                    fxa__cpu_stored one = {.data = stored + i * x.ld, .dtype = FXA_BF16, .ld = x.ld, .n = 1, .d = d};
+                    for (int64_t j = 0; j < d; j++) {
+                        double term = (double)k16_a[r * ldq + j] * fxa__bf16_to_f64(stored[i * x.ld + j]);
+                        sum += term, size += fabs(term);
+                    }
+                    k.dots(&alone, 1, k16_a + r * ldq, ldq, 1, &one);
+                    T_NEAR((double)k16_c[r * ldo + i], sum, 0x1p-24 * (double)(d + 2) * size);
+                    T_SAME((double)k16_c[r * ldo + i], (double)alone);
+                }
+            for (int64_t i = 0; i < K16_FLOATS; i++)
+                if (i >= rows * ldo || i % (ldo ? ldo : 1) >= x.n)
+                    outside += memcmp(&k16_c[i], &k16_old[i], sizeof(float)) != 0;
+            T_INT(outside, 0);
+        }
+    }
+}
+
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
 
 static const char *k16_chosen(const char *forced, size_t real_size, uint32_t dtype) {

@@ -4,8 +4,9 @@
  * parts:
  *
  *   isa_*.c          one per instruction set: the bodies of kern_*.inc compiled for float and for double, as one table
- *   isa_avx512bf16.c, isa_amx.c   products of bf16 pairs (kern_bf16.h) for sets that are avx512 otherwise
- *   kern_vec.inc     vectors of the set;  kern_math.inc exp, tanh, ...;  kern_gemm.inc;  kern_rows.inc;  kern_tape.inc
+ *   isa_avx512bf16*.c, isa_amx.c   products of bf16 pairs (kern_bf16.h) for sets that are avx512 otherwise
+ *   kern_vec.inc     vectors of the set;  kern_math.inc exp, tanh, ...;  kern_gemm.inc;  kern_rows.inc;
+ *   kern_tape.inc;  kern_storage.inc between storage and real;  kern_decode.inc products straight from storage
  *   cpu_select.c     which set a machine runs, by its features and a table of rates per family, or as FXA_CPU forces it
  *   tape*.c          a score program as a tape of row operations
  *   cpu_tile.c       rows and keys of a work item: packing, coordinates, which columns the mask leaves
@@ -36,6 +37,15 @@ typedef struct fxa__cpu_part {
     int64_t n;
     double x;
 } fxa__cpu_part;
+
+/* Rows in storage, features dense. */
+typedef struct fxa__cpu_stored {
+    const void *data;
+    uint32_t dtype;   /* that of real; f16 and bf16 where that is float */
+    int64_t ld, n, d; /* elements between rows; how many; features, at most 512 */
+    const void *next; /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
+    int64_t next_step; /* bytes from one of those to the other */
+} fxa__cpu_stored;
 
 typedef struct fxa__cpu_kernels {
     const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
@@ -98,10 +108,11 @@ typedef struct fxa__cpu_kernels {
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
     double (*row_dot)(const void *x, const void *y, int64_t n);
 
-    /* Decode: straight from storage, no packing. out[i] = sum_d q[d] * row i of x; out[d] += sum_i p[i] * row i of x
-     * (rows with p[i] = 0 are not read). Rows are `ld` elements apart, features dense. */
-    void (*dots)(void *out, const void *q, const void *x, uint32_t dtype, int64_t ld, int64_t n, int64_t d);
-    void (*sums)(void *out, const void *p, const void *x, uint32_t dtype, int64_t ld, int64_t n, int64_t d);
+    /* Decode: straight from storage, no packing; `rows` rows of real at once, ldq, ldp and ldo reals apart.
+     * out[r][i] = sum_d q[r][d] * x[i][d]; out[r][d] += sum_i p[r][i] * x[i][d], where x[i] is not looked at for
+     * p[r][i] = 0. What a row gets does not depend on the other rows. dots of sets that round: q and x are bf16. */
+    void (*dots)(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x);
+    void (*sums)(void *out, int64_t ldo, const void *p, int64_t ldp, int64_t rows, const fxa__cpu_stored *x);
 
     const fxa__tape_fn *tape; /* by tape opcode, see tape.h */
 } fxa__cpu_kernels;

@@ -96,8 +96,12 @@ static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
             memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
         else if (beta != 1)
             kernels->row_scale(o, dv, beta);
-        kernels->sums(o, fxa__real_at(it, it->s.t, i * blocks->ldt), fxa__real_at(it, it->s.x, g->column * blocks->ldv),
-                      dtype, blocks->ldv, g->end - g->column, dv);
+        fxa__cpu_stored v = {.data = fxa__real_at(it, it->s.x, g->column * blocks->ldv),
+                             .dtype = dtype,
+                             .ld = blocks->ldv,
+                             .n = g->end - g->column,
+                             .d = dv};
+        kernels->sums(o, blocks->ldo, fxa__real_at(it, it->s.t, i * blocks->ldt), blocks->ldt, 1, &v);
     }
 }
 
@@ -151,8 +155,8 @@ static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
     }
 }
 
-/* o = beta o + t V over a block of n keys; weights before part->begin are 0. Rows of pairs are filled up with zeroes, so
- * there k may be rounded up. */
+/* o = beta o + t V over a block of n keys; weights before part->begin are 0. Rows of pairs are filled up with zeroes,
+ * so there k may be rounded up. */
 static void attend_output(fxa__cpu_item *it, const attend_part *part, int64_t n) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;

@@ -232,12 +232,12 @@ typedef struct back_product {
 static void tile_product_careful(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
+    fxa__cpu_stored rows = {.data = x->x, .dtype = fxa__back_real(job), .ld = x->ld_x, .n = t->n, .d = x->d};
     for (int64_t c = 0; c < w->n_keys; c++) {
         for (int64_t r = 0; r < t->n; r++)
             memcpy(fxa__back_at(job, w->column, r), fxa__back_at(job, x->weight, r * job->cut.ld + c),
                    kernels->real_size);
-        kernels->sums(fxa__back_at(job, x->out, c * x->ld_out), w->column, x->x, fxa__back_real(job), x->ld_x, t->n,
-                      x->d);
+        kernels->sums(fxa__back_at(job, x->out, c * x->ld_out), x->ld_out, w->column, 0, 1, &rows);
     }
 }
 
@@ -291,10 +291,9 @@ static void tile_product(const fxa__back_worker *w, const back_tile *t, const ba
 
 static void tile_dq_careful(const fxa__back_worker *w, const back_tile *t) {
     const fxa__back *job = w->job;
-    for (int64_t r = 0; r < t->n; r++)
-        job->code->kernels->sums(fxa__back_at(job, w->dq, (t->first + r) * job->cut.ld_d),
-                                 fxa__back_at(job, w->ds, r * job->cut.ld), w->k, fxa__back_real(job), job->cut.ld_d,
-                                 w->n_keys, job->p->p.d);
+    int64_t ld_d = job->cut.ld_d;
+    fxa__cpu_stored k = {.data = w->k, .dtype = fxa__back_real(job), .ld = ld_d, .n = w->n_keys, .d = job->p->p.d};
+    job->code->kernels->sums(fxa__back_at(job, w->dq, t->first * ld_d), ld_d, w->ds, job->cut.ld, t->n, &k);
 }
 
 static void tile_dq(const fxa__back_worker *w, const back_tile *t) {

@@ -121,8 +121,7 @@ static void forward_carve_scratch(forward_carver *c, const fxa__cpu_forward_run 
     s->o = forward_carve(c, rows, b->ldo, real);
     s->k_panels = forward_carve(c, keys, p->d, real);
     s->v_panels = forward_carve(c, b->keys, forward_up(p->dv, kernels->nr), real);
-    s->x = forward_carve(
-        c, 1, fxa__max_i64(fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), FXA__CPU_FEW_ROWS * b->ldo), real);
+    s->x = forward_carve(c, 1, fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), real);
     s->t = s->scores = forward_carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), b->ldt, real);
     s->beta = s->betas = forward_carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), 1, real);
     s->m = forward_carve(c, rows, 1, sizeof(double));

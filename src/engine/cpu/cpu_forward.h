@@ -48,8 +48,8 @@ typedef struct fxa__cpu_partial {
 /* One worker's memory, all parts aligned to FXA__CPU_PAD. */
 typedef struct fxa__cpu_scratch {
     void *q, *o; /* [tile_rows,ldq], [tile_rows,ldo] */
-    void *k_panels, *v_panels; /* decoding: rows of K and V */
-    void *x;              /* [keys,ldv] or [nr,d]: rows as loaded; decoding: [ldo] */
+    void *k_panels, *v_panels;
+    void *x;              /* [keys,ldv] or [nr,d]: rows as loaded */
     void *scores;         /* [rows,ldt]: scores, then weights; of sets that round, then pairs of them */
     void *betas;          /* [rows]: what the outputs so far are multiplied with */
     void *t, *beta;       /* of the group in hand: inside scores and betas */

@@ -37,6 +37,7 @@ const fxa__cpu_kernels fxa__cpu_avx512bf16[1] = {{
     .gemm = fxa__bf16_gemm,
     .round = fxa__bf16_round,
     .gemm_pairs = fxa__bf16_gemm_pairs,
+    .dots = fxa__bf16_dots,
 }};
 
 const fxa__cpu_kernels fxa__cpu_amx[1] = {{
@@ -56,6 +57,7 @@ const fxa__cpu_kernels fxa__cpu_amx[1] = {{
     .round = fxa__bf16_round,
     .add_transposed = fxa__bf16_add_transposed,
     .gemm_pairs = fxa__amx_gemm_pairs,
+    .dots = kern_dots_f32, /* where there are tiles, pairs are no faster than floats */
     .enter = fxa__amx_enter,
     .leave = fxa__amx_leave,
 }};

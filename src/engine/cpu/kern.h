@@ -103,13 +103,13 @@
         KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \
         .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes), .panel_row = GEMM_VECS * (lanes),                       \
         .pack_t = kern_pack_t##suffix, .pack_n = kern_pack_n##suffix, .gemm = kern_gemm##suffix,                       \
-        .gemm_rows = kern_gemm_rows##suffix                                                                            \
+        .gemm_rows = kern_gemm_rows##suffix, .dots = kern_dots##suffix                                                 \
     }
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
     .isa = isa_name, .real_size = (size), .width = (lanes), .load = kern_load##suffix, .store = kern_store##suffix,    \
     .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix, .row_scale = kern_row_scale##suffix,         \
-    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .dots = kern_dots##suffix,                     \
-    .sums = kern_sums##suffix, .tape = tape_functions##suffix
+    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .sums = kern_sums##suffix,                     \
+    .tape = tape_functions##suffix
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Products of bf16 pairs, for the sets "avx512-bf16" and "amx": real is float as in "avx512", whose loading, rows and
- * tapes they use; only packing and products are theirs (isa_avx512.c has the tables).
+ * tapes they use; only packing, products and decode's scores are theirs (isa_avx512.c has the tables).
  *
  * A pair holds rows 2k and 2k + 1 of a column of B, or columns 2k and 2k + 1 of a row of A, as bf16 in one 32-bit word,
  * the even one below; an odd end is filled with zero. Panels of B are [ceil(k/2)][FXA__BF16_NR] words, in the memory of
@@ -14,8 +14,7 @@
 #ifndef FXA_ENGINE_CPU_KERN_BF16_H
 #define FXA_ENGINE_CPU_KERN_BF16_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "cpu.h"
 
 #if defined(__x86_64__)
 
@@ -31,6 +30,8 @@ void fxa__bf16_pack_t_stored(void *panels, const void *x, int64_t ld, int64_t n,
 bool fxa__bf16_pack_n_stored(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
 void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
                     int64_t panel, void *c, int64_t ldc, const void *beta);
+/* q holds numbers of bf16, and x is stored so. */
+void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x);
 void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
                    void *c, int64_t ldc, const void *beta);
 void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
