@@ -13,9 +13,9 @@
 
 enum {
     FORWARD_ROWS = 12,             /* about, of a row block, where the set does not say */
-    FORWARD_PANEL_BYTES = 1 << 17, /* of K^T, and as many of V */
+    FORWARD_PANEL_BYTES = 1 << 18, /* of K^T, and as many of V */
     FORWARD_TILE_BYTES = 3 << 17,  /* of Q, and as many of the output */
-    FORWARD_MAX_KEYS = 256,
+    FORWARD_MAX_KEYS = 512,
     FORWARD_MAX_TILE = 768,
     FORWARD_SMALL_FLOPS = 2000000, /* below: not worth waking a thread */
     /* Items that a batch entry should have at least, and the keys that make a chunk worth its while. */
@@ -34,11 +34,20 @@ static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) {
     return fxa__max_i64(lo, fxa__min_i64(x, hi));
 }
 
-static fxa__cpu_blocks forward_blocks(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+/* Masks that are no band leave less of smaller blocks; sets that round take so many rows at once that scores of longer
+ * blocks would fill the cache. */
+static int64_t forward_keys(const fxa__cpu_code *code, int64_t widest) {
+    int64_t shorter = code->kernels->rounds || !code->band.exact ? 2 : 1, nr = code->kernels->nr;
+    int64_t bytes = (int64_t)code->kernels->real_size * widest * shorter;
+    return forward_clamp(FORWARD_PANEL_BYTES / bytes / nr * nr, nr, FORWARD_MAX_KEYS / shorter);
+}
+
+static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_problem *p) {
+    const fxa__cpu_kernels *kernels = code->kernels;
     int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(p->d, p->dv), lanes = FXA__CPU_PAD / size;
     int64_t rows = kernels->rows ? kernels->rows : forward_up(FORWARD_ROWS, kernels->mr), nr = kernels->nr;
     fxa__cpu_blocks b = {.rows = rows};
-    b.keys = forward_clamp(FORWARD_PANEL_BYTES / (size * widest) / nr * nr, nr, FORWARD_MAX_KEYS);
+    b.keys = forward_keys(code, widest);
     b.tile_rows = forward_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);
     b.ldq = forward_up(p->d, lanes);
     b.ldo = forward_up(p->dv, fxa__max_i64(nr, lanes));
@@ -146,7 +155,7 @@ static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes)
     forward_carver own = {NULL, 0, true}, all = {base, 0, true};
     fxa__cpu_scratch s;
     int64_t groups = p->b * p->hkv, items = 0;
-    run->blocks = forward_blocks(run->code->kernels, p);
+    run->blocks = forward_blocks(run->code, p);
     forward_bound(run);
     forward_carve_scratch(&own, run, &s);
     run->scratch_bytes = own.used;
