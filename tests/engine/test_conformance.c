@@ -81,8 +81,10 @@ static bool conform_case(fxa_context *ctx, const char *engine, const conform_pla
     bool ok = conf_draw(&c, ctx, features, &shape, program, name, bprop, tally, rng);
     ok = ok && conf_check_forward(&c, engine) && conf_check_backward(&c, engine);
     if (!ok) {
+        char text[4000] = "";
         conf_describe(&c, what, sizeof what);
-        T_FAIL("%s (0x%" PRIx64 "): %s\n    %s\n", engine, start, what, c.why);
+        if (fxa_program_print(program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
+        T_FAIL("%s (0x%" PRIx64 "): %s\n    %s\n%s", engine, start, what, c.why, text);
     }
     conf_free(&c);
     return ok;
@@ -227,10 +229,12 @@ TEST(sinks) {
     conform_cases((conform_plan){ATTN_SINK | ATTN_READY | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});
 }
 TEST(zero_sink) {
-    conform_cases((conform_plan){ATTN_SINK_ZERO | ATTN_DTYPES, false, tame, 1500, t_scaled(40), 0.02, NULL});
+    static const uint64_t found[] = {0x931856bd15fc225a /* 191 equal scores, which the reference added up badly */, 0};
+    conform_cases((conform_plan){ATTN_SINK_ZERO | ATTN_DTYPES, false, tame, 1500, t_scaled(40), 0.02, found});
 }
 TEST(dropout) {
-    conform_cases((conform_plan){ATTN_DROPOUT | ATTN_MAPS | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});
+    static const uint64_t found[] = {0x7b68aabd8be9bb6e /* O has subnormal elements, which backward reads as 0 */, 0};
+    conform_cases((conform_plan){ATTN_DROPOUT | ATTN_MAPS | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, found});
 }
 TEST(coordinate_maps) {
     conform_cases((conform_plan){ATTN_MAPS | ATTN_LENGTHS, false, tame, 1500, t_scaled(60), 0.02, NULL});

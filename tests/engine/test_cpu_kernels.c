@@ -166,7 +166,7 @@ static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) 
     double got = row_exp(k, e.data, n, top);
     for (int64_t i = 0; i < n; i++) {
         double x = real_at(k, s.data, i), want = exp(x - top), y = real_at(k, e.data, i);
-        if (x < -1e20) T_SAME(y, 0.0);
+        if (x - top < -1e20) T_SAME(y, 0.0);
         /* The difference and its product with log2(e) round; the function itself is good to 3 units. */
         else
             T_NEAR(y, want, want * (2 * fabs(x - top) + 6) * u);

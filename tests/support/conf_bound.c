@@ -14,6 +14,7 @@
 
 #include "base/philox.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -328,6 +329,8 @@ static void bound_row_backward(bound_work *w, int64_t b, int64_t h, int64_t q) {
     for (; at[3] < x->dv; at[3]++) o[at[3]] = attn_tensor_get(&c->base.t[FXA_SLOT_O], at);
     if (x->dlse) r.dlse = x->dlse[r.row];
     r.delta = bound_dot(w, x->dout + r.row * x->dv, o, x->dv, &r.e_delta);
+    for (int64_t i = 0; i < x->dv; i++) /* subnormal elements of O may count as 0 */
+        r.e_delta += fabs(x->dout[r.row * x->dv + i]) * FLT_MIN;
     free(o);
     bound_row_scores(w, b, h, q);
     for (int64_t k = 0; k < x->k_len[b] && !c->unsure; k++) bound_pair_backward(w, &r, k);

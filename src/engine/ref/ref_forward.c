@@ -24,11 +24,16 @@ static double ref_row_scores(fxa__ref *r) {
     return max;
 }
 
-/* l, from m and the sink's score z. */
+/* l, from m and the sink's score z. What each addition loses is added up too: equal scores would round the same way
+ * every time, and a million of them would lose six digits. */
 static double ref_row_sum(const fxa__ref *r, double m, double z) {
-    double l = exp(z - m);
-    for (int64_t k = 0; k < r->seq.k_len; k++) l += exp(r->s[k] - m);
-    return l;
+    double l = exp(z - m), lost = 0;
+    for (int64_t k = 0; k < r->seq.k_len; k++) {
+        double p = exp(r->s[k] - m), sum = l + p;
+        lost += l >= p ? (l - sum) + p : (p - sum) + l;
+        l = sum;
+    }
+    return l + lost;
 }
 
 /* O of a row that attends to something. */
