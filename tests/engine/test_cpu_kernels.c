@@ -8,36 +8,9 @@
 #include "t.h"
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
+#include "support/guard.h"
 
 #include <float.h>
-#include <sys/mman.h>
-
-/* ---- Memory that ends at a forbidden page ---------------------------------------------------------------------- */
-
-typedef struct guard {
-    unsigned char *base, *data;
-    size_t room, size;
-} guard;
-
-enum { GUARD_PAGE = 4096, GUARD_FILL = 0xa5 };
-
-/* `size` bytes right before a page that cannot be touched; the bytes before them are known. */
-static guard guard_open(size_t size) {
-    guard g = {.size = size, .room = (size / GUARD_PAGE + 2) * GUARD_PAGE};
-    g.base = mmap(NULL, g.room + GUARD_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (g.base == MAP_FAILED || mprotect(g.base + g.room, GUARD_PAGE, PROT_NONE) != 0) abort();
-    memset(g.base, GUARD_FILL, g.room);
-    g.data = g.base + g.room - size;
-    return g;
-}
-static void guard_close(guard *g) {
-    for (unsigned char *p = g->base; p < g->data; p++)
-        if (*p != GUARD_FILL) {
-            T_FAIL("byte %td before a result was written\n", p - g->data);
-            break;
-        }
-    (void)munmap(g->base, g->room + GUARD_PAGE);
-}
 
 /* ---- Reals of either width ------------------------------------------------------------------------------------- */
 

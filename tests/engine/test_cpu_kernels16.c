@@ -3,10 +3,12 @@
  * The sets that multiply in bf16: panels, products, special values, nothing touched outside, and which problems they
  * are chosen for. The amx set runs twice: on the processor's tiles where it has them, and on a model of tiles in C.
  */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/kern_bf16.h"
 #include "support/amx_model.h"
+#include "support/guard.h"
 #include "t.h"
 
 #if defined(__x86_64__)
@@ -353,8 +355,11 @@ TEST(dots_of_all_small_sizes) {
     K16_EACH(k) {
         for (int n = t_scaled(300); n > 0; n--) {
             int64_t rows = t_int(&rng, 0, 9), d = t_int(&rng, 1, 140), ldq = d + t_int(&rng, 0, 3), outside = 0;
-            fxa__cpu_stored x = {.data = stored, .dtype = FXA_BF16, .n = t_int(&rng, 0, 80), .d = d};
+            fxa__cpu_stored x = {.dtype = FXA_BF16, .n = t_int(&rng, 0, 80), .d = d};
             x.ld = d + t_int(&rng, 0, 9);
+            guard keys = guard_open((size_t)(x.n ? (x.n - 1) * x.ld + d : 0) * sizeof *stored);
+            memcpy(keys.data, stored, keys.size);
+            x.data = keys.data;
             if (t_int(&rng, 0, 1)) x.next = stored, x.next_step = t_int(&rng, 0, 1) ? 2 * d : 1000;
             int64_t ldo = x.n + t_int(&rng, 0, 3);
             k16_canaries(k16_c);
@@ -364,7 +369,8 @@ TEST(dots_of_all_small_sizes) {
                 for (int64_t i = 0; i < x.n; i++) {
                     double sum = 0, size = 0;
                     float alone = 0;
-                    fxa__cpu_stored one = {.data = stored + i * x.ld, .dtype = FXA_BF16, .ld = x.ld, .n = 1, .d = d};
+                    fxa__cpu_stored one = {
+                        .data = keys.data + i * x.ld * 2, .dtype = FXA_BF16, .ld = x.ld, .n = 1, .d = d};
                     for (int64_t j = 0; j < d; j++) {
                         double term = (double)k16_a[r * ldq + j] * fxa__bf16_to_f64(stored[i * x.ld + j]);
                         sum += term, size += fabs(term);
@@ -377,6 +383,7 @@ TEST(dots_of_all_small_sizes) {
                 if (i >= rows * ldo || i % (ldo ? ldo : 1) >= x.n)
                     outside += memcmp(&k16_c[i], &k16_old[i], sizeof(float)) != 0;
             T_INT(outside, 0);
+            guard_close(&keys);
         }
     }
 }

@@ -4,6 +4,7 @@
  *
  *   cpu_backward_cut.c   how the work is cut, and the workspace
  *   cpu_backward_tile.c  one block of keys against one tile of rows: five matrix products around the program
+ *   cpu_backward_rows.c  one row of their scores: the program, there and back
  *   cpu_backward.c       units, their dQ, dK, dV, and the jobs of a run
  *   cpu_grads.c          delta, sinks, and the sums of captured tensors and params
  *
@@ -122,6 +123,14 @@ void fxa__back_tile(fxa__back_worker *w, int64_t tile);
 bool fxa__back_tile_rows(const fxa__back_worker *w, int64_t tile, int64_t *first, int64_t *n);
 /* Those of Q, O or dO as a matrix of real: where they lie, if that is one, else loaded into `room`, *ld apart. */
 const void *fxa__back_rows(const fxa__back_worker *w, fxa_slot slot, int64_t first, int64_t n, void *room, int64_t *ld);
+
+/* ---- cpu_backward_rows.c ---------------------------------------------------------------------------------------- */
+
+/* Row `row` of the tile that begins at row `first` of the group, columns begin..end of the block: scores in s become
+ * P r in p, dP in ds becomes dS. masked: the program with its mask. Columns up to a whole step may be overwritten. */
+void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked, int64_t begin, int64_t end);
+/* P and dS of columns begin..end of a row are 0. */
+void fxa__back_row_clear(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end);
 
 /* ---- cpu_grads.c: work items of the jobs before and after the lanes --------------------------------------------- */
 

@@ -12,10 +12,8 @@
  * zero wins.
  */
 #include "cpu_backward.h"
-#include "tape_ops.h"
 
 #include "../../base/num.h"
-#include "../../base/philox.h"
 
 #include <string.h>
 
@@ -38,104 +36,6 @@ typedef struct back_tile {
     int64_t band_begin, band_end;
     unsigned finite;
 } back_tile;
-
-/* ---- Rows of scores --------------------------------------------------------------------------------------------- */
-
-/* A row whose LSE is NaN: so is every probability but those of pairs that are not attended. */
-static void tile_row_nan(const fxa__back *job, void *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        if (job->p->f64)
-            ((double *)x)[i] = ((double *)x)[i] == -INFINITY ? 0 : NAN;
-        else
-            ((float *)x)[i] = ((float *)x)[i] == -INFINITY ? 0 : NAN;
-}
-
-static void tile_row_drop(const fxa__back *job, void *x, const unsigned char *keep, int64_t n) {
-    double factor = 1 / (1 - job->p->p.dropout_p);
-    for (int64_t i = 0; i < n; i++)
-        if (job->p->f64)
-            ((double *)x)[i] = keep[i] ? ((double *)x)[i] * factor : 0;
-        else
-            ((float *)x)[i] = keep[i] ? ((float *)x)[i] * (float)factor : 0;
-}
-
-/* Which of n pairs dropout keeps; coordinates k & ~3 .. k | 3 share one call of Philox. */
-static void tile_row_keep(const fxa__back_worker *w, int64_t row, const int32_t *k, int64_t n) {
-    const fxa__back *job = w->job;
-    uint32_t threshold = fxa__dropout_threshold(job->p->p.dropout_p), word[4] = {0};
-    uint32_t b = (uint32_t)fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b);
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t counter[4] = {(uint32_t)k[i] >> 2, (uint32_t)w->q_at[row], (uint32_t)w->h[row], b};
-        if (i == 0 || (uint32_t)k[i - 1] >> 2 != counter[0]) fxa__philox(counter, job->bind->seed, word);
-        w->keep[i] = word[(uint32_t)k[i] & 3u] >= threshold;
-    }
-}
-
-/* ds, the gradient by new scores, becomes that by scaled scores; captured tensors and params get their part. */
-static void tile_row_through(fxa__back_worker *w, int64_t row, int64_t first, int64_t n, const void *s, void *ds) {
-    fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE], *bprop = &w->tape[FXA__BACK_BPROP];
-    if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds); /* beside a bprop it leaves ds alone */
-    if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
-}
-
-/* Columns begin..end of a row: scores in s become P r in p, dP in ds becomes dS. Tapes work best on whole steps: what
- * lies in ds past the end is 0 for them, what they find there is not used. */
-static void tile_row_part(fxa__back_worker *w, const back_tile *t, bool masked, int64_t row, int64_t begin,
-                          int64_t end) {
-    const fxa__back *job = w->job;
-    const fxa__cpu_kernels *kernels = job->code->kernels;
-    int64_t at = row * job->cut.ld + begin, n = end - begin;
-    int64_t steps = fxa__min_i64((n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP, w->n_keys - begin);
-    void *s = fxa__back_at(job, w->s, at), *p = fxa__back_at(job, w->p, at);
-    void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
-    fxa__tape_run *program = &w->tape[masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];
-    double lse = fxa__back_get(job, w->lse, t->first + row), delta = fxa__back_get(job, w->delta, t->first + row);
-    bool drops = job->p->p.flags & FXA_DROPOUT;
-    if (program->tape)
-        fxa__tape_row(program, row, begin, steps, s, NULL, p);
-    else if (p != s)
-        memcpy(p, s, (size_t)n * kernels->real_size);
-    fxa__cpu_part part = {p, n, lse};
-    if (lse == lse)
-        kernels->rows_exp(&part, 1);
-    else
-        tile_row_nan(job, p, n);
-    if (drops) tile_row_keep(w, row, w->k_at + begin, n);
-    if (ds) {
-        if (drops) tile_row_drop(job, ds, w->keep, n);
-        kernels->row_grad(ds, p, ds, delta, n);
-        if (job->cut.keep_score) {
-            memset(fxa__back_at(job, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
-            tile_row_through(w, row, begin, steps, s, ds);
-        }
-    }
-    if (drops) tile_row_drop(job, p, w->keep, n);
-}
-
-/* P and dS of columns begin..end of a row are 0. */
-static void tile_row_clear(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
-    const fxa__back *job = w->job;
-    size_t bytes = (size_t)(end - begin) * job->code->kernels->real_size;
-    if (begin >= end) return;
-    memset(fxa__back_at(job, w->p, row * job->cut.ld + begin), 0, bytes);
-    if (job->cut.want_ds) memset(fxa__back_at(job, w->ds, row * job->cut.ld + begin), 0, bytes);
-}
-
-/* One row: the columns of its strip, or those that the band leaves it. All others are 0 where strips differ. */
-static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *strip, int64_t row) {
-    bool banded = strip->masked && t->banded;
-    int64_t begin = strip->begin, end = strip->end;
-    if (banded) {
-        begin = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_begin, begin), end);
-        end = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_end, begin), end);
-    }
-    if (fxa__back_get(w->job, w->lse, t->first + row) == -INFINITY) end = begin; /* it attended to nothing */
-    if (begin < end) tile_row_part(w, t, strip->masked && !banded, row, begin, end);
-    if (begin == end || t->cut) {
-        tile_row_clear(w, row, 0, begin);
-        tile_row_clear(w, row, end, w->n_keys);
-    }
-}
 
 /* ---- Strips ----------------------------------------------------------------------------------------------------- */
 
@@ -204,6 +104,22 @@ static void tile_scores(fxa__back_worker *w, const back_tile *t, const back_stri
         kernels->gemm(s->rows, n, dv, tile_at(job, t->dout, s->row * t->ld_dout), t->ld_dout, 1,
                       fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at), cut->ld,
                       NULL);
+}
+
+/* One row: the columns of its strip, or those that the band leaves it. All others are 0 where strips differ. */
+static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *strip, int64_t row) {
+    bool banded = strip->masked && t->banded;
+    int64_t begin = strip->begin, end = strip->end;
+    if (banded) {
+        begin = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_begin, begin), end);
+        end = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_end, begin), end);
+    }
+    if (fxa__back_get(w->job, w->lse, t->first + row) == -INFINITY) end = begin; /* it attended to nothing */
+    if (begin < end) fxa__back_row(w, t->first, row, strip->masked && !banded, begin, end);
+    if (begin == end || t->cut) {
+        fxa__back_row_clear(w, row, 0, begin);
+        fxa__back_row_clear(w, row, end, w->n_keys);
+    }
 }
 
 /* Scores and dP of a strip become P and dS. */

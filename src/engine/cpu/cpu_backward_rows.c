@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One row of a tile of scores in backward: the program, probabilities, dropout, and the gradient's way back through the
+ * program. cpu_backward_tile.c has the products before and after.
+ */
+#include "cpu_backward.h"
+#include "tape_ops.h"
+
+#include "../../base/num.h"
+#include "../../base/philox.h"
+
+#include <string.h>
+
+/* A row whose LSE is NaN: so is every probability but those of pairs that are not attended. */
+static void back_row_nan(const fxa__back *job, void *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (job->p->f64)
+            ((double *)x)[i] = ((double *)x)[i] == -INFINITY ? 0 : NAN;
+        else
+            ((float *)x)[i] = ((float *)x)[i] == -INFINITY ? 0 : NAN;
+}
+
+static void back_row_drop(const fxa__back *job, void *x, const unsigned char *keep, int64_t n) {
+    double factor = 1 / (1 - job->p->p.dropout_p);
+    for (int64_t i = 0; i < n; i++)
+        if (job->p->f64)
+            ((double *)x)[i] = keep[i] ? ((double *)x)[i] * factor : 0;
+        else
+            ((float *)x)[i] = keep[i] ? ((float *)x)[i] * (float)factor : 0;
+}
+
+/* Which of n pairs dropout keeps; coordinates k & ~3 .. k | 3 share one call of Philox. */
+static void back_row_keep(const fxa__back_worker *w, int64_t row, const int32_t *k, int64_t n) {
+    const fxa__back *job = w->job;
+    uint32_t threshold = fxa__dropout_threshold(job->p->p.dropout_p), word[4] = {0};
+    uint32_t b = (uint32_t)fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t counter[4] = {(uint32_t)k[i] >> 2, (uint32_t)w->q_at[row], (uint32_t)w->h[row], b};
+        if (i == 0 || (uint32_t)k[i - 1] >> 2 != counter[0]) fxa__philox(counter, job->bind->seed, word);
+        w->keep[i] = word[(uint32_t)k[i] & 3u] >= threshold;
+    }
+}
+
+/* ds, the gradient by new scores, becomes that by scaled scores; captured tensors and params get their part. */
+static void back_row_through(fxa__back_worker *w, int64_t row, int64_t first, int64_t n, const void *s, void *ds) {
+    fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE], *bprop = &w->tape[FXA__BACK_BPROP];
+    if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds); /* beside a bprop it leaves ds alone */
+    if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
+}
+
+/* Tapes work best on whole steps: what lies in ds past the end is 0 for them, what they find there is not used. */
+void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked, int64_t begin, int64_t end) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    int64_t at = row * job->cut.ld + begin, n = end - begin;
+    int64_t steps = fxa__min_i64((n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP, w->n_keys - begin);
+    void *s = fxa__back_at(job, w->s, at), *p = fxa__back_at(job, w->p, at);
+    void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
+    fxa__tape_run *program = &w->tape[masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];
+    double lse = fxa__back_get(job, w->lse, first + row), delta = fxa__back_get(job, w->delta, first + row);
+    bool drops = job->p->p.flags & FXA_DROPOUT;
+    if (program->tape)
+        fxa__tape_row(program, row, begin, steps, s, NULL, p);
+    else if (p != s)
+        memcpy(p, s, (size_t)n * kernels->real_size);
+    fxa__cpu_part part = {p, n, lse};
+    if (lse == lse)
+        kernels->rows_exp(&part, 1);
+    else
+        back_row_nan(job, p, n);
+    if (drops) back_row_keep(w, row, w->k_at + begin, n);
+    if (ds) {
+        if (drops) back_row_drop(job, ds, w->keep, n);
+        kernels->row_grad(ds, p, ds, delta, n);
+        if (job->cut.keep_score) {
+            memset(fxa__back_at(job, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
+            back_row_through(w, row, begin, steps, s, ds);
+        }
+    }
+    if (drops) back_row_drop(job, p, w->keep, n);
+}
+
+void fxa__back_row_clear(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
+    const fxa__back *job = w->job;
+    size_t bytes = (size_t)(end - begin) * job->code->kernels->real_size;
+    if (begin >= end) return;
+    memset(fxa__back_at(job, w->p, row * job->cut.ld + begin), 0, bytes);
+    if (job->cut.want_ds) memset(fxa__back_at(job, w->ds, row * job->cut.ld + begin), 0, bytes);
+}
