@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Running error of programs; see program_error.h. Every rule is: what the operands' errors do to the exact result, plus
- * the operation's own rounding in units. Functions are given 8 units (4 ulp), as the engines promise.
+ * the operation's own rounding in units. Functions are given 12 units (6 ulp), the most that docs/numerics.md allows
+ * one.
  */
 #include "program_error.h"
 
 #include <math.h>
 
-#define FUNCTION_UNITS 8
+#define FUNCTION_UNITS 12
 
 program_arithmetic program_arithmetic_of(bool f64) {
     /* In f64 both sides round: two units. */
