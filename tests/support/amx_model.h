@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-static uint32_t amx_model_tile[8][16][16];
+static _Thread_local uint32_t amx_model_tile[8][16][16];
 
 static inline float amx_model_float(uint32_t bits) {
     float x;
