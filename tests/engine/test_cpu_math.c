@@ -32,8 +32,8 @@ static long double math_rsqrt_long(long double x) {
 }
 
 /* Largest errors allowed, in ulps, with hardware fma and without. Chosen above what was measured, not derived; closest
- * to their bounds are f32 tanh (5.22 of 6) and erf (5.89 of 6) over all operands with fma, and 5.26 and 5.82 without, on
- * every 266th operand. */
+ * to their bounds are f32 tanh (5.22 of 6) and erf (5.89 of 6) over all operands with fma, and 5.26 and 5.82 without,
+ * on every 266th operand. */
 static const struct math_case {
     const char *label;
     int op;
