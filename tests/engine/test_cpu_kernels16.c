@@ -13,10 +13,7 @@
 
 #if defined(__x86_64__)
 
-#define AMX_ZERO(t) amx_model_zero(t)
-#define AMX_LOAD(t, p, bytes) amx_model_load(t, p, bytes)
-#define AMX_STORE(t, p, bytes) amx_model_store(t, p, bytes)
-#define AMX_DOT(c, a, b) amx_model_dot(c, a, b)
+#define AMX_FUNCTION(name) static void amx_##name
 #include "engine/cpu/kern_amx.inc"
 
 /* Set i that this machine can run; past the real ones the amx set on the model of its tiles. */

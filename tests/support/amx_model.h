@@ -44,4 +44,10 @@ static inline void amx_model_dot(int c, int a, int b) {
         }
 }
 
+/* For kern_amx.inc. */
+#define AMX_ZERO(t) amx_model_zero(t)
+#define AMX_LOAD(t, p, bytes) amx_model_load(t, p, bytes)
+#define AMX_STORE(t, p, bytes) amx_model_store(t, p, bytes)
+#define AMX_DOT(c, a, b) amx_model_dot(c, a, b)
+
 #endif

@@ -29,16 +29,8 @@
         AMX_MEMORY;                                                                                                    \
     } while (0)
 #define AMX_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
+#define AMX_FUNCTION(name) void fxa__amx_##name
 #include "kern_amx.inc"
-
-void fxa__amx_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
-                   void *c, int64_t ldc, const void *beta) {
-    amx_gemm(m, n, k, a, rs, cs, b, panel, c, ldc, beta);
-}
-void fxa__amx_gemm_pairs(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
-                         void *c, int64_t ldc, const void *beta) {
-    amx_gemm_pairs(m, n, k, a, step, b, panel, c, ldc, beta);
-}
 
 bool fxa__amx_permit(void) {
 #if defined(__linux__)
