@@ -13,6 +13,7 @@
 typedef struct fxa__engine {
     const char *name;
     uint32_t version;      /* changes when saved code or results change */
+    const char *variable;  /* of the environment: who sets it asks for this engine; NULL: none */
     bool dynamic_geometry; /* one compiled code serves every b, length, stride: see fxa__problem.code_key */
     bool device;           /* slots point to device memory */
     bool threads;          /* runs get bind->pool, others NULL. It has p->host->width workers for a context's life:

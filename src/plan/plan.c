@@ -161,6 +161,11 @@ void fxa__engine_list(char out[FXA__ENGINE_LIST]) {
         at += (size_t)snprintf(out + at, FXA__ENGINE_LIST - at, "%s%s", i ? ", " : "", fxa__engine_at(i)->name);
 }
 
+static bool plan_is_set(const char *variable) {
+    const char *text = variable ? getenv(variable) : NULL;
+    return text && *text;
+}
+
 /* The name that was asked for, NULL for automatic. problem has been checked; an older caller's struct may end before
  * `engine`. */
 static const char *plan_engine_wanted(const fxa_problem *problem, const char **source) {
@@ -168,8 +173,10 @@ static const char *plan_engine_wanted(const fxa_problem *problem, const char **s
     *source = "problem.engine";
     if (has_field && problem->engine) return problem->engine;
     *source = "the environment's FXA_ENGINE";
-    const char *name = getenv("FXA_ENGINE");
-    return name && *name ? name : NULL;
+    if (plan_is_set("FXA_ENGINE")) return getenv("FXA_ENGINE");
+    for (size_t i = 0; fxa__engine_at(i); i++)
+        if (plan_is_set(fxa__engine_at(i)->variable)) return fxa__engine_at(i)->name;
+    return NULL;
 }
 
 /* The first engine that can; refused with the reason of each when none can. */

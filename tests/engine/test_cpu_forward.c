@@ -206,6 +206,10 @@ TEST(a_set_that_is_none_is_refused_by_name) {
     T_STR(reports[0].engine, "cpu");
     T_INT(reports[0].supported, 0);
     T_HAS(reports[0].reason, "FXA_CPU=mmx");
+    fxa_plan *plan = NULL; /* no other engine takes over in silence */
+    f.p.engine = NULL;
+    T_STATUS(fxa_plan_create(ctx, &f.p, &plan, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "FXA_CPU=mmx");
     fxa_context_destroy(ctx);
     unsetenv("FXA_CPU");
 }
