@@ -71,39 +71,30 @@ double fxa__bf16_to_f64(uint16_t bits) {
     return x;
 }
 
-/* Rounds |x| to `fraction` bits with exponents from `min_exponent` (of normal numbers) up, to nearest even, by adding
- * and taking away a power of two that puts the last kept bit at the unit of f64's own rounding. */
-static double dtype_round(double magnitude, int fraction, int min_exponent) {
-    int exponent;
-    (void)frexp(magnitude, &exponent); /* magnitude = f * 2^exponent, 0.5 <= f < 1 */
-    int last = exponent - 1 < min_exponent ? min_exponent - fraction : exponent - 1 - fraction;
-    double unit = ldexp(1.0, last);
-    return nearbyint(magnitude / unit) * unit; /* both exact: unit is a power of two and nothing leaves f64's range */
-}
-
-uint16_t fxa__f64_to_f16(double x) {
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
-    if (x != x) return (uint16_t)(sign | 0x7e00);
-    double m = fabs(x);
-    if (m >= 65520.0) return (uint16_t)(sign | 0x7c00); /* halfway between the largest f16 and 2^16 rounds up */
-    if (m == 0) return sign;
-    m = dtype_round(m, 10, -14);
-    if (m < 0x1p-14) return (uint16_t)(sign | (uint16_t)(m * 0x1p24));
-    int exponent;
-    double f = frexp(m, &exponent);
-    return (uint16_t)(sign | ((uint32_t)(exponent - 1 + 15) << 10) | ((uint32_t)(f * 2048) & 1023u));
-}
-
-uint16_t fxa__f64_to_bf16(double x) {
-    if (x != x) return (uint16_t)(signbit(x) ? 0xffc0 : 0x7fc0);
-    double m = fabs(x);
-    uint32_t bits = 0x7f800000u;
-    if (m < 0x1.ffp127) { /* halfway between the largest bf16 and 2^128 */
-        float narrow = m == 0 ? 0.0f : (float)dtype_round(m, 7, -126);
-        memcpy(&bits, &narrow, sizeof bits);
+/* To a float of 16 bits, `fraction` of them after the point: the bits of x with another bias, cut where its last bit
+ * is, to nearest even. A carry out of the fraction is what it should be, the next exponent. In ints, so that it makes
+ * no difference whether the processor flushes subnormal numbers. */
+static uint16_t dtype_narrow(double x, int fraction, int bias) {
+    const uint64_t one = (uint64_t)1 << 52, infinity = ((1u << (15 - fraction)) - 1) << fraction;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint16_t sign = (uint16_t)(bits >> 48 & 0x8000);
+    bits &= INT64_MAX;
+    if (x != x) return (uint16_t)(sign | infinity | 1u << (fraction - 1));
+    int exponent = (int)(bits >> 52) - 1023 + bias, drop = 52 - fraction;
+    if (exponent > 0) {
+        bits -= (uint64_t)(1023 - bias) << 52;
+    } else { /* subnormal: more is cut */
+        drop += 1 - exponent;
+        if (drop > 53) return sign;
+        bits = (bits & (one - 1)) | one;
     }
-    return (uint16_t)(bits >> 16 | (signbit(x) ? 0x8000u : 0u));
+    bits = (bits + ((uint64_t)1 << (drop - 1)) - 1 + (bits >> drop & 1)) >> drop;
+    return (uint16_t)(sign | (bits < infinity ? bits : infinity));
 }
+
+uint16_t fxa__f64_to_f16(double x) { return dtype_narrow(x, 10, 15); }
+uint16_t fxa__f64_to_bf16(double x) { return dtype_narrow(x, 7, 127); }
 
 /* ---- One element ----------------------------------------------------------------------------------------------- */
 
