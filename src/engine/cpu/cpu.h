@@ -28,6 +28,8 @@
 
 /* ---- Kernels of one instruction set and float width ------------------------------------------------------------ */
 
+#define FXA__TAPE_OUTSIDE (INT64_MIN / 64)
+
 /* A row operation of the tape; see tape.h. Each operand is a row or one value, as the operation's variant says. */
 typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b, const void *c);
 
@@ -62,6 +64,12 @@ typedef struct fxa__cpu_kernels {
      * to what is there, in real (in double where f64 is stored). load returns false when an element is not finite. */
     bool (*load)(void *real_row, const void *src, uint32_t dtype, int64_t stride, int64_t n);
     void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, bool add);
+
+    /* n elements of an int or bool dtype, as fxa__load_i32 gives them. */
+    void (*load_ints)(int32_t *out, const void *src, uint32_t dtype, int64_t stride, int64_t n);
+    /* n offsets: what the index of each along an axis of a captured tensor makes of it, or adds to it; below 0 an index
+     * counts from the end. That is FXA__TAPE_OUTSIDE where it is outside, see tape_gather.c. */
+    void (*offsets)(int64_t *offset, bool add, const int32_t *index, int64_t size, int64_t stride, int64_t n);
 
     /* x [n,ld] of real into panels for gemm's B, padded with zeroes: pack_t gives x^T, [ceil(n/nr)][d][nr] (columns are
      * the rows of x); pack_n gives x, [ceil(d/nr)][n][nr]. */

@@ -108,6 +108,7 @@
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
     .isa = isa_name, .real_size = (size), .width = (lanes), .load = kern_load##suffix, .store = kern_store##suffix,    \
+    .load_ints = kern_load_ints##suffix, .offsets = kern_offsets##suffix,                                              \
     .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix, .row_scale = kern_row_scale##suffix,         \
     .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .sums = kern_sums##suffix,                     \
     .tape = tape_functions##suffix

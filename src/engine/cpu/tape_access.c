@@ -53,15 +53,8 @@ static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, 
         if (w->lo + w->shift != fxa__sat32(w->lo + w->shift) || w->hi + w->shift != fxa__sat32(w->hi + w->shift))
             return false;
     }
-    for (int d = 0; d < access->rank; d++) {
-        if (d == axis) continue;
-        int64_t i = access_int(r, access->index[d]);
-        if (i < 0) i += view->size[d];
-        if (i < 0 || i >= view->size[d])
-            *outside = true;
-        else
-            w->offset += i * view->stride[d];
-    }
+    w->offset = fxa__tape_gather_base(r, access, view);
+    *outside = w->offset == FXA__TAPE_OUTSIDE;
     return true;
 }
 
@@ -139,28 +132,34 @@ static void access_copy_floats(const fxa__tape_at *r, const fxa_view *view, cons
     access_fill(r, dst, p->begin, p->end, p->inside ? fxa__load_f64(view->data, view->dtype, p->offset) : 0);
 }
 
-static void access_copy_ints(const fxa_view *view, const access_piece *p, int32_t *dst) {
-    for (int64_t i = p->begin; i < p->end; i++)
-        dst[i] = p->inside ? fxa__load_i32(view->data, view->dtype, p->offset + (i - p->begin) * p->stride) : 0;
+static void access_copy_ints(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, int32_t *dst) {
+    const char *from = (const char *)view->data + p->offset * (int64_t)fxa_dtype_size(view->dtype);
+    if (p->inside && p->stride) {
+        r->run->tape->kernels->load_ints(dst + p->begin, from, view->dtype, p->stride, p->end - p->begin);
+        return;
+    }
+    int32_t x = p->inside ? fxa__load_i32(view->data, view->dtype, p->offset) : 0;
+    for (int64_t i = p->begin; i < p->end; i++) dst[i] = x;
 }
 
-/* All columns are one piece that lies as a row of reals does. */
-static bool access_is_row(const fxa__tape_at *r, const fxa_view *view, const access_piece *p) {
+/* All columns are one piece that lies as a row of registers does. */
+static bool access_is_row(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
+                          const access_piece *p) {
     fxa_dtype real = r->run->tape->kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
-    return p->begin == 0 && p->end == r->n && p->inside && p->stride == 1 && view->dtype == real &&
-           r->n % FXA__TAPE_STEP == 0;
+    return p->begin == 0 && p->end == r->n && p->inside && p->stride == 1 && r->n % FXA__TAPE_STEP == 0 &&
+           view->dtype == (access->type == FXA_FLOAT ? real : FXA_I32);
 }
 
 static void *access_walk_load(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
                               const access_walk *w, void *dst, bool may_alias) {
     access_piece p = access_next(w, 0);
-    if (may_alias && access_is_row(r, view, &p))
-        return (char *)(uintptr_t)view->data + p.offset * (int64_t)r->run->tape->kernels->real_size;
+    if (may_alias && access_is_row(r, access, view, &p))
+        return (char *)(uintptr_t)view->data + p.offset * (int64_t)fxa_dtype_size(view->dtype);
     for (;; p = access_next(w, p.end)) {
         if (access->type == FXA_FLOAT)
             access_copy_floats(r, view, &p, dst);
         else
-            access_copy_ints(view, &p, dst);
+            access_copy_ints(r, view, &p, dst);
         if (p.end == r->n) return dst;
     }
 }
@@ -193,9 +192,9 @@ void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *ac
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* A piece of a row added to evenly spaced sums, or all of it to one. */
-static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
-                             const void *value, const void *dscore, double *sum) {
+/* Columns begin..end of a row added to evenly spaced sums. */
+static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
+                              const void *value, const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
     size_t skip = (size_t)p->begin * kernels->real_size;
     const char *x = (const char *)value + (access->value_row ? skip : 0), *d = (const char *)dscore + skip;
@@ -203,19 +202,40 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
+/* The same, where a stride of 0 makes it one sum: whole steps of it at once. */
+static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, access_piece p, const void *value,
+                             const void *dscore, double *sum) {
+    const fxa__cpu_kernels *kernels = r->run->tape->kernels;
+    int64_t steps = (p.end - p.begin) / FXA__TAPE_STEP * FXA__TAPE_STEP;
+    size_t skip = (size_t)p.begin * kernels->real_size;
+    if (p.stride == 0 && access->value_row && steps > 0) {
+        kernels->tape[FXA__TAPE_SUM_FF](steps, sum + p.offset, (const char *)dscore + skip, (const char *)value + skip,
+                                        NULL);
+        p.begin += steps;
+    }
+    access_add_spread(r, access, &p, value, dscore, sum);
+}
+
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value,
                           const void *dscore) {
     const fxa__tape_sum *sums = r->run->sums;
     access_walk w;
-    bool outside;
+    bool outside, one = access->axis < 0 && !access->rows;
     if (!sums || !sums[access->tensor].sum) return;
+    double *sum = sums[access->tensor].sum;
+    if (one) { /* element for the whole row */
+        int64_t offset = fxa__tape_gather_base(r, access, &sums[access->tensor].view);
+        access_piece all = {.end = r->n, .offset = offset};
+        if (offset != FXA__TAPE_OUTSIDE) access_add_piece(r, access, all, value, dscore, sum);
+        return;
+    }
     if (!access_begin(r, access, &sums[access->tensor].view, &w, &outside)) {
         fxa__tape_scatter(r, access, value, dscore);
         return;
     }
     for (access_piece p = {0}; !outside && p.end < r->n;) {
         p = access_next(&w, p.end);
-        if (p.inside) access_add_piece(r, access, &p, value, dscore, sums[access->tensor].sum);
+        if (p.inside) access_add_piece(r, access, p, value, dscore, sum);
     }
 }
 

@@ -171,6 +171,8 @@ void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *acces
 /* Sends for the elements, where they lie one after the other. */
 void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *access);
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
+/* What the axes with one index for all columns add to offsets; FXA__TAPE_OUTSIDE when one is outside. */
+int64_t fxa__tape_gather_base(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view);
 /* The same for any indices; see tape_gather.c. */
 void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
