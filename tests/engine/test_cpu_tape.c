@@ -191,6 +191,8 @@ TEST(joined_operations) {
         "param a : float\nparam c : float\nscore = a + c * score",
         "param a : float\nparam c : float\nscore = a - score * c",
         "param a : float\nscore = score * score - a",
+        "param a : float\nscore = score ** 2 - a",
+        "tensor t : f32[1]\nscore = score - 0.25 * (t[k] - t[q]) ** 2",
         "tensor t : f32[1]\nscore = t[k] - score * t[h]",
         "tensor t : f32[1]\nscore = score - t[h] * (q % 64 - k % 64)",
         "score = score + float(k % 64 + q % 64)",

@@ -39,6 +39,14 @@ static void peephole_fma(const fxa__tape_graph *g, fxa__tape_node *n) {
         peephole_join(g, n, FXA__TAPE_FNMA, b, n->arg[0]);
 }
 
+/* x ** 2 is a product, of one rounding and a fraction of the time. */
+static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
+    const fxa__tape_node *y = &g->nodes[n->arg[1]];
+    if (y->op != FXA_OP_CONST || y->f != 2) return;
+    n->op = FXA_OP_MUL;
+    n->arg[1] = n->arg[0];
+}
+
 /* tanh(x * y), tanh(x / y) with y one value, times one for the time being */
 static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *mul = peephole_inner(g, n, 0, FXA_OP_MUL), *div = peephole_inner(g, n, 0, FXA_OP_DIV);
@@ -145,6 +153,9 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     case FXA_OP_ADD:
     case FXA_OP_SUB:
         peephole_fma(g, n);
+        break;
+    case FXA_OP_POW:
+        peephole_square(g, n);
         break;
     case FXA_OP_TANH:
         peephole_tanh(g, n);
