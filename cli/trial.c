@@ -73,8 +73,9 @@ static void trial_add_arrays(cli *c, trial *t, cli_job *job, const trial_data *d
     for (int i = 0; i < DATA_COUNT; i++)
         t->args.slot[inputs[i]] = trial_round(c, data, i, i == DATA_DLSE ? row : dtype);
     t->args.slot[FXA_SLOT_O] = trial_add(c, t, "O", false, dtype, 4, data->size[DATA_DO]);
-    t->args.slot[FXA_SLOT_LSE] = trial_add(c, t, "LSE", false, row, 3, data->size[DATA_DLSE]);
-    for (int i = 0; t->problem[FXA_BACKWARD].pass == FXA_BACKWARD && i < 3; i++)
+    bool backward = t->plan[FXA_BACKWARD] != NULL;
+    if (backward) t->args.slot[FXA_SLOT_LSE] = trial_add(c, t, "LSE", false, row, 3, data->size[DATA_DLSE]);
+    for (int i = 0; backward && i < 3; i++)
         t->args.slot[gradients[i]] = trial_add(c, t, names[i], true, dtype, 4, data->size[i]);
     trial_add_values(c, t, job);
 }
@@ -104,8 +105,8 @@ int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, co
     t->problem[FXA_FORWARD] = job->problem;
     t->problem[FXA_FORWARD].engine = engine;
     t->problem[FXA_FORWARD].q.dtype = (uint32_t)dtype;
-    t->problem[FXA_FORWARD].flags |= FXA_WANT_LSE;
     if (backward) {
+        t->problem[FXA_FORWARD].flags |= FXA_WANT_LSE;
         fxa_problem *p = &t->problem[FXA_BACKWARD];
         *p = job_backward(job);
         p->engine = engine;

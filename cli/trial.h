@@ -40,8 +40,8 @@ typedef struct trial {
     size_t n_arrays;
 } trial;
 
-/* Plans and memory for the job's problem in `dtype` on `engine` (NULL: automatic). with_bprop false leaves the user's
- * backward out. All values of the job must be bound. */
+/* Plans and memory for the job's problem in `dtype` on `engine` (NULL: automatic). A forward without a backward gives O
+ * alone. with_bprop false leaves the user's backward out. All values of the job must be bound. */
 int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, const char *engine, bool backward,
                bool with_bprop, trial **out);
 int trial_run(cli *c, trial *t, fxa_pass pass);

@@ -268,18 +268,16 @@ static void attend_all(fxa__cpu_item *it) {
         attend_block(it, key, fxa__min_i64(step, last - key));
 }
 
-/* False when a row whose scores are in order has an output that is not finite: V is to blame. */
+/* False when a row whose scores are in order has an output that is not finite: V is to blame. Squares tell, of all rows
+ * first; where they add up to infinity, or are none, the rows are looked at. */
 static bool attend_is_finite(const fxa__cpu_item *it) {
+    const fxa__cpu_kernels *kernels = it->kernels;
     int64_t ldo = it->run->blocks.ldo, dv = it->g.p->p.dv;
-    uint32_t dtype = it->kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
-    for (int64_t i = 0, count; i < it->n; i += count) { /* rows together, as many as s.x has room for */
-        count = fxa__min_i64(it->n - i, fxa__max_i64(1, it->run->blocks.keys * it->run->blocks.ldv / ldo));
-        if (it->kernels->load(it->s.x, fxa__real_at(it, it->s.o, i * ldo), dtype, 1, (count - 1) * ldo + dv)) continue;
-        for (int64_t row = i; row < i + count; row++) {
-            bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
-            if (in_order && !it->kernels->load(it->s.x, fxa__real_at(it, it->s.o, row * ldo), dtype, 1, dv))
-                return false;
-        }
+    uint32_t dtype = kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
+    double squares = kernels->row_dot(it->s.o, it->s.o, (it->n - 1) * ldo + dv);
+    for (int64_t row = 0; squares - squares != 0 && row < it->n; row++) {
+        bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
+        if (in_order && !kernels->load(it->s.x, fxa__real_at(it, it->s.o, row * ldo), dtype, 1, dv)) return false;
     }
     return true;
 }
