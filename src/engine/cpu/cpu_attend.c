@@ -26,13 +26,13 @@ enum {
 /* A packed block of keys. */
 typedef struct attend_keys {
     int64_t key, n;
-    int64_t begin, end; /* columns that the rows of a span attend to, from a whole panel on */
+    int64_t begin, end; /* columns that the rows of a span attend to */
     bool band;          /* what rows attend to is a band, see fxa__cpu_band_columns */
     bool ready[2];      /* the tape without and with its mask knows the block */
 } attend_keys;
 
-/* Rows row..row+n of the item, and what the mask leaves of them: columns begin..end of the block, of which scores are
- * made from `column` on, where a product can begin. None when column is end. */
+/* Rows row..row+n of the item, and what the mask leaves of them: columns begin..end of the block. Scores are made from
+ * `column` on, where a product can begin; before `begin` they do not count. None when column is end. */
 typedef struct attend_group {
     int64_t row, n, column, begin, end;
     bool masked, banded;
@@ -131,7 +131,7 @@ static void attend_softmax(fxa__cpu_item *it, const attend_part *part, const att
         double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
         for (int64_t i = 0; factor != 1 && i < g->n; i++)
             kernels->row_scale(fxa__real_at(it, it->s.t, i * ldt), n, factor);
-        fxa__cpu_softmax(it, g->masked, g->row, g->n, g->column, n);
+        fxa__cpu_softmax(it, g->masked, g->row, g->n, g->column, g->begin, g->end);
         if (it->dirty) attend_careful(it, g);
     }
     if (kernels->rounds && !it->dirty) attend_round(it, part, g);
@@ -255,7 +255,6 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
         rows = fxa__min_i64(span, it->n - row);
         fxa_tile tile = fxa__cpu_columns(&it->g, first, rows, keys.key, keys.n, &keys.begin, &keys.end);
         if (tile == FXA_TILE_MIXED) fxa__cpu_columns_trim(&it->g, first, rows, keys.key, &keys.begin, &keys.end);
-        keys.begin = keys.begin / it->kernels->nr * it->kernels->nr; /* products do not begin anywhere */
         if (tile != FXA_TILE_EMPTY) attend_span(it, &keys, row, rows, tile);
     }
 }

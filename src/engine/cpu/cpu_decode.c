@@ -73,7 +73,7 @@ void fxa__cpu_decode(fxa__cpu_item *it) {
         bool masked = tile == FXA_TILE_MIXED;
         fxa__cpu_softmax_keys(it, masked, key + begin, end - begin);
         decode_scores(it, key + begin, end - begin);
-        fxa__cpu_softmax(it, masked, 0, it->n, 0, end - begin);
+        fxa__cpu_softmax(it, masked, 0, it->n, 0, 0, end - begin);
         decode_outputs(it, key + begin, end - begin);
     }
 }

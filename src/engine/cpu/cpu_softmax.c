@@ -56,14 +56,14 @@ static bool softmax_has_nan(const fxa__cpu_item *it, const void *t, int64_t n) {
     return false;
 }
 
-/* Of columns column..column+n of the row whose scores are t, those that it attends to as far as that is known; *from is
- * the first of them. */
-static fxa__cpu_part softmax_part(const fxa__cpu_item *it, int64_t row, void *t, int64_t column, int64_t n,
-                                  int64_t *from) {
-    int64_t q = it->s.qc[row], end = column + n, to = end;
-    *from = column;
+/* Of the columns of a row whose scores are t, those that it attends to as far as that is known; *from is the first of
+ * them. */
+static fxa__cpu_part softmax_part(const fxa__cpu_item *it, int64_t row, void *t, int64_t column, int64_t begin,
+                                  int64_t end, int64_t *from) {
+    int64_t q = it->s.qc[row], to = end;
+    *from = begin;
     if (it->banded) {
-        *from = fxa__min_i64(fxa__max_i64(q + it->band_begin, column), end);
+        *from = fxa__min_i64(fxa__max_i64(q + it->band_begin, begin), end);
         to = fxa__min_i64(fxa__max_i64(q + it->band_end, *from), end);
     }
     return (fxa__cpu_part){fxa__real_at(it, t, *from - column), to - *from, 0};
@@ -119,12 +119,13 @@ static void softmax_move(fxa__cpu_item *it, int64_t row, int64_t n_rows, fxa__cp
         for (int64_t i = 0; i < n_rows; i++) fxa__real_set(it->s.beta, real_size, i, 1);
 }
 
-void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t n) {
+void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t begin,
+                      int64_t end) {
     fxa__cpu_part part[FXA__CPU_MAX_ROWS];
     double top[FXA__CPU_MAX_ROWS];
-    int64_t ldt = it->run->blocks.ldt, from[FXA__CPU_MAX_ROWS];
+    int64_t ldt = it->run->blocks.ldt, n = end - column, from[FXA__CPU_MAX_ROWS];
     for (int64_t i = 0; i < n_rows; i++) {
-        part[i] = softmax_part(it, row + i, fxa__real_at(it, it->s.t, i * ldt), column, n, &from[i]);
+        part[i] = softmax_part(it, row + i, fxa__real_at(it, it->s.t, i * ldt), column, begin, end, &from[i]);
         if (it->tape[masked].tape && part[i].n > 0) softmax_program(&it->tape[masked], row + i, from[i], &part[i]);
     }
     it->kernels->rows_max(part, n_rows);
