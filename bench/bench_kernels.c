@@ -231,6 +231,22 @@ static void bench_line(const char *label, double seconds, double elements, doubl
     printf("  %-22s  %7.3f cycles per element\n", label, seconds * hertz / elements);
 }
 
+/* Dropout of a row: decisions about consecutive keys and about others, and what follows from them. */
+static void bench_drop(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
+    enum { N = 256 };
+    int32_t keys[N], keep[N + FXA__CPU_KEEP_ROOM];
+    fxa__cpu_drop row = {.seed = 1, .threshold = 1u << 28};
+    double seconds;
+    for (int i = 0; i < N; i++) keys[i] = i;
+    BENCH_BEST(seconds, row.q++; (void)k->row_keep(keep, &row, keys, N, true));
+    bench_line("row_keep 256", seconds, N, hertz);
+    for (int i = 0; i < N; i++) keys[i] = 4 * i;
+    BENCH_BEST(seconds, row.q++; (void)k->row_keep(keep, &row, keys, N, false));
+    bench_line("row_keep 256, stride 4", seconds, N, hertz);
+    BENCH_BEST(seconds, k->row_drop(data->a, keep, 1, N));
+    bench_line("row_drop 256", seconds, N, hertz);
+}
+
 /* Twelve rows of 256, as a block of scores: what one call leaves open the next may fill. */
 static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz) {
     enum { N = 256, ROWS = 12 };
@@ -330,6 +346,7 @@ int main(int argc, char **argv) {
             bench_fill(k, data.b, -1, 1);
             bench_gemm(k, &data, peak);
             bench_rows(k, &data, hertz);
+            bench_drop(k, &data, hertz);
             bench_storage(k, &data, hertz);
         }
     }

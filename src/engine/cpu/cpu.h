@@ -6,7 +6,8 @@
  *   isa_*.c          one per instruction set: the bodies of kern_*.inc compiled for float and for double, as one table
  *   isa_avx512bf16*.c, isa_amx.c   products of bf16 pairs (kern_bf16.h) for sets that are avx512 otherwise
  *   kern_vec.inc     vectors of the set;  kern_math.inc exp, tanh, ...;  kern_gemm.inc;  kern_rows.inc;
- *   kern_tape.inc;  kern_storage.inc between storage and real;  kern_decode.inc products straight from storage
+ *   kern_tape.inc;  kern_storage.inc between storage and real;  kern_decode.inc products straight from storage;
+ *   kern_drop.inc dropout's decisions
  *   cpu_select.c     which set a machine runs, by its features and a table of rates per family, or as FXA_CPU forces it
  *   tape*.c          a score program as a tape of row operations
  *   cpu_tile.c       rows and keys of a work item: packing, coordinates, which columns the mask leaves
@@ -48,6 +49,15 @@ typedef struct fxa__cpu_stored {
     const void *next; /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
     int64_t next_step; /* bytes from one of those to the other */
 } fxa__cpu_stored;
+
+/* What dropout decides the pairs of a row by, beside their key: see base/philox.h. */
+typedef struct fxa__cpu_drop {
+    uint64_t seed;
+    uint32_t threshold;
+    int32_t b, h, q; /* coordinates */
+} fxa__cpu_drop;
+
+enum { FXA__CPU_KEEP_ROOM = 66 }; /* 3 before a whole counter, 63 past the last in steps of 64 */
 
 typedef struct fxa__cpu_kernels {
     const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
@@ -115,6 +125,11 @@ typedef struct fxa__cpu_kernels {
     void (*row_scale)(void *x, int64_t n, double factor);
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
     double (*row_dot)(const void *x, const void *y, int64_t n);
+    /* Dropout. row_keep decides about the pairs of a row with n keys of coordinates k, `run` when each is the one
+     * before plus 1, modulo 2^32: -1 is kept, 0 dropped. The result is where in `keep`, which has room for n +
+     * FXA__CPU_KEEP_ROOM, the decisions lie. row_drop: x times factor where kept, else 0 whatever x is. */
+    const int32_t *(*row_keep)(int32_t *keep, const fxa__cpu_drop *row, const int32_t *k, int64_t n, bool run);
+    void (*row_drop)(void *x, const int32_t *keep, double factor, int64_t n);
 
     /* Decode: straight from storage, no packing; `rows` rows of real at once, ldq, ldp and ldo reals apart.
      * out[r][i] = sum_d q[r][d] * x[i][d]; out[r][d] += sum_i p[r][i] * x[i][d], where x[i] is not looked at for

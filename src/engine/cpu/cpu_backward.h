@@ -72,10 +72,11 @@ typedef struct fxa__back_worker {
     void *lse, *delta;        /* [rows]: of the group */
     unsigned char *finite;    /* [tiles]: of the group */
     int32_t *h, *q_at, *k_at; /* coordinates: [tile], [tile], [block] */
-    unsigned char *keep;      /* [block]: dropout */
+    int32_t *keep;            /* [block + FXA__CPU_KEEP_ROOM]: dropout, of a row */
     fxa__tape_run tape[FXA__BACK_TAPES]; /* tape NULL: none */
     int64_t key, n_keys;                 /* the block */
     bool loaded, k_finite;               /* of it: K and V are packed; K holds only numbers */
+    bool keys_run;                       /* its coordinates are consecutive */
 } fxa__back_worker;
 
 /* One run. */

@@ -234,7 +234,7 @@ static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_work
     w->h = cut_carve(c, cut->tile, sizeof(int32_t));
     w->q_at = cut_carve(c, cut->tile, sizeof(int32_t));
     w->k_at = cut_carve(c, cut->block, sizeof(int32_t));
-    w->keep = cut_carve(c, cut->block, 1);
+    w->keep = cut_carve(c, cut->block + FXA__CPU_KEEP_ROOM, sizeof(int32_t));
     const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative,
                                                job->code->bprop};
     for (int i = 0; i < FXA__BACK_TAPES; i++) cut_carve_tape(c, job, tapes[i], &w->tape[i]);

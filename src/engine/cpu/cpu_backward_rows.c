@@ -20,25 +20,15 @@ static void back_row_nan(const fxa__back *job, void *x, int64_t n) {
             ((float *)x)[i] = ((float *)x)[i] == -INFINITY ? 0 : NAN;
 }
 
-static void back_row_drop(const fxa__back *job, void *x, const unsigned char *keep, int64_t n) {
-    double factor = 1 / (1 - job->p->p.dropout_p);
-    for (int64_t i = 0; i < n; i++)
-        if (job->p->f64)
-            ((double *)x)[i] = keep[i] ? ((double *)x)[i] * factor : 0;
-        else
-            ((float *)x)[i] = keep[i] ? ((float *)x)[i] * (float)factor : 0;
-}
-
-/* Which of n pairs dropout keeps; coordinates k & ~3 .. k | 3 share one call of Philox. */
-static void back_row_keep(const fxa__back_worker *w, int64_t row, const int32_t *k, int64_t n) {
+/* Which of columns begin..end dropout keeps. */
+static const int32_t *back_row_keep(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
     const fxa__back *job = w->job;
-    uint32_t threshold = fxa__dropout_threshold(job->p->p.dropout_p), word[4] = {0};
-    uint32_t b = (uint32_t)fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b);
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t counter[4] = {(uint32_t)k[i] >> 2, (uint32_t)w->q_at[row], (uint32_t)w->h[row], b};
-        if (i == 0 || (uint32_t)k[i - 1] >> 2 != counter[0]) fxa__philox(counter, job->bind->seed, word);
-        w->keep[i] = word[(uint32_t)k[i] & 3u] >= threshold;
-    }
+    fxa__cpu_drop drop = {.seed = job->bind->seed,
+                          .threshold = fxa__dropout_threshold(job->p->p.dropout_p),
+                          .b = fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b),
+                          .h = w->h[row],
+                          .q = w->q_at[row]};
+    return job->code->kernels->row_keep(w->keep, &drop, w->k_at + begin, end - begin, w->keys_run);
 }
 
 /* ds, the gradient by new scores, becomes that by scaled scores; captured tensors and params get their part. */
@@ -58,7 +48,8 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
     void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
     fxa__tape_run *program = &w->tape[masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];
     double lse = fxa__back_get(job, w->lse, first + row), delta = fxa__back_get(job, w->delta, first + row);
-    bool drops = job->p->p.flags & FXA_DROPOUT;
+    double factor = 1 / (1 - job->p->p.dropout_p);
+    const int32_t *keep = NULL;
     if (program->tape)
         fxa__tape_row(program, row, begin, steps, s, NULL, p);
     else if (p != s)
@@ -68,16 +59,16 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
         kernels->rows_exp(&part, 1);
     else
         back_row_nan(job, p, n);
-    if (drops) back_row_keep(w, row, w->k_at + begin, n);
+    if (job->p->p.flags & FXA_DROPOUT) keep = back_row_keep(w, row, begin, end);
     if (ds) {
-        if (drops) back_row_drop(job, ds, w->keep, n);
+        if (keep) kernels->row_drop(ds, keep, factor, n);
         kernels->row_grad(ds, p, ds, delta, n);
         if (job->cut.keep_score) {
             memset(fxa__back_at(job, ds, n), 0, (size_t)(steps - n) * kernels->real_size);
             back_row_through(w, row, begin, steps, s, ds);
         }
     }
-    if (drops) back_row_drop(job, p, w->keep, n);
+    if (keep) kernels->row_drop(p, keep, factor, n);
 }
 
 void fxa__back_row_clear(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {

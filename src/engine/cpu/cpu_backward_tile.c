@@ -249,7 +249,7 @@ static void tile_load_keys(fxa__back_worker *w) {
         kernels->row_scale(fxa__back_at(job, w->k, i * cut->ld_d), d, factor);
     kernels->pack_t(w->k_t, w->k, cut->ld_d, w->n_keys, d);
     if (!w->k_finite) (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_K, w->key, w->n_keys, w->k, cut->ld_d);
-    fxa__cpu_key_coords(&w->g, w->key, w->n_keys, w->k_at);
+    w->keys_run = fxa__cpu_key_coords(&w->g, w->key, w->n_keys, w->k_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape) fxa__tape_columns(&w->tape[i], w->n_keys, w->k_at);
     w->loaded = true;

@@ -98,9 +98,9 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
                         int64_t ld);
 bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
-/* Coordinates that programs see. */
+/* Coordinates that programs see. Of keys: true when each is the one before plus 1, modulo 2^32. */
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
-void fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k);
+bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k);
 
 /* What the mask leaves of rows first..first+n and keys key..key+m: its class, and the columns begin..end (relative to
  * key) outside of which no pair is attended. Cheap when the mask bounds q - k by constants, else by range

@@ -139,6 +139,7 @@ static void forward_carve_scratch(forward_carver *c, const fxa__cpu_forward_run 
     s->h = forward_carve(c, rows, 1, sizeof(int32_t));
     s->qc = forward_carve(c, rows, 1, sizeof(int32_t));
     s->kc = forward_carve(c, b->keys, 1, sizeof(int32_t));
+    s->keep = forward_carve(c, b->keys + FXA__CPU_KEEP_ROOM, 1, sizeof(int32_t));
     s->row = forward_carve(c, p->dv, 1, sizeof(double));
     s->old = forward_carve(c, p->dv, 1, sizeof(double));
     const fxa__tape *tapes[2] = {run->code->score, run->code->masked};

@@ -56,6 +56,7 @@ typedef struct fxa__cpu_scratch {
     double *m, *l;        /* [tile_rows] */
     uint8_t *nan;         /* [tile_rows]: a score was NaN */
     int32_t *h, *qc, *kc; /* coordinates of rows and keys */
+    int32_t *keep;        /* [keys + FXA__CPU_KEEP_ROOM]: dropout, of a row */
     double *row, *old;    /* [dv] */
     void *tape[2];        /* of the program without and with its mask */
 } fxa__cpu_scratch;
@@ -88,6 +89,7 @@ typedef struct fxa__cpu_item {
     int64_t key, key_end;  /* keys */
     int64_t chunk;
     int32_t b;                      /* coordinate */
+    bool keys_run;                  /* coordinates of the block's keys are consecutive; known where there is dropout */
     const void *v_rows; /* V of the block, if it is multiplied as it lies; NULL: in v_panels */
     bool banded; /* rows attend to columns q + band_begin up to q + band_end of the block; no tape needs to ask */
     int64_t band_begin, band_end;

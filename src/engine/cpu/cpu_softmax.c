@@ -44,7 +44,7 @@ void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
 }
 
 void fxa__cpu_softmax_keys(fxa__cpu_item *it, bool masked, int64_t key, int64_t n) {
-    if (it->tape[masked].tape || softmax_drops(it)) fxa__cpu_key_coords(&it->g, key, n, it->s.kc);
+    if (it->tape[masked].tape || softmax_drops(it)) it->keys_run = fxa__cpu_key_coords(&it->g, key, n, it->s.kc);
     if (it->tape[masked].tape) fxa__tape_columns(&it->tape[masked], n, it->s.kc);
 }
 
@@ -83,20 +83,15 @@ static void softmax_clear(const fxa__cpu_item *it, void *t, int64_t n, const fxa
     if (after > 0) memset(fxa__real_at(it, x->s, x->n), 0, after);
 }
 
-/* Coordinates k & ~3 .. k | 3 share one call of Philox. */
-static void softmax_drop(const fxa__cpu_item *it, int64_t row, void *t, const int32_t *k, int64_t n) {
-    double p = it->g.p->p.dropout_p, keep = 1 / (1 - p);
-    uint32_t threshold = fxa__dropout_threshold(p), word[4];
-    if (n == 0) return;
-    uint32_t counter[4] = {~((uint32_t)k[0] >> 2), (uint32_t)it->s.qc[row], (uint32_t)it->s.h[row], (uint32_t)it->b};
-    for (int64_t i = 0; i < n; i++) {
-        if (counter[0] != (uint32_t)k[i] >> 2) {
-            counter[0] = (uint32_t)k[i] >> 2;
-            fxa__philox(counter, it->g.bind->seed, word);
-        }
-        bool kept = word[(uint32_t)k[i] & 3u] >= threshold;
-        fxa__real_set(t, it->kernels->real_size, i, kept ? fxa__real_get(t, it->kernels->real_size, i) * keep : 0);
-    }
+static void softmax_drop(const fxa__cpu_item *it, int64_t row, const fxa__cpu_part *x, int64_t from) {
+    double p = it->g.p->p.dropout_p;
+    fxa__cpu_drop drop = {.seed = it->g.bind->seed,
+                          .threshold = fxa__dropout_threshold(p),
+                          .b = it->b,
+                          .h = it->s.h[row],
+                          .q = it->s.qc[row]};
+    const int32_t *keep = it->kernels->row_keep(it->s.keep, &drop, it->s.kc + from, x->n, it->keys_run);
+    it->kernels->row_drop(x->s, keep, 1 / (1 - p), x->n);
 }
 
 /* From the maxima of the parts, which go to top: m and beta move on, and the parts get their references. */
@@ -136,6 +131,6 @@ void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_row
         *l = *l * fxa__real_get(it->s.beta, it->kernels->real_size, i) + part[i].x;
         if (part[i].x != part[i].x && top[i] < INFINITY) it->s.nan[row + i] = 1;
         if (part[i].n < n) softmax_clear(it, fxa__real_at(it, it->s.t, i * ldt), n, &part[i]);
-        if (softmax_drops(it)) softmax_drop(it, row + i, part[i].s, it->s.kc + from[i], part[i].n);
+        if (softmax_drops(it)) softmax_drop(it, row + i, &part[i], from[i]);
     }
 }

@@ -101,8 +101,13 @@ void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
     }
 }
 
-void fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k) {
-    for (int64_t i = 0; i < n; i++) k[i] = fxa__coord(g->p, g->bind, FXA_INPUT_K, first + i);
+bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k) {
+    bool run = true;
+    for (int64_t i = 0; i < n; i++) {
+        k[i] = fxa__coord(g->p, g->bind, FXA_INPUT_K, first + i);
+        run = run && (i == 0 || (uint32_t)k[i] == (uint32_t)k[i - 1] + 1u);
+    }
+    return run;
 }
 
 /* Indices first..last of one axis (inclusive), and the coordinates of them: all in lo..hi. */

@@ -15,6 +15,7 @@
 #include "cpu.h"
 #include "../../base/dtype.h"
 #include "../../base/num.h"
+#include "../../base/philox.h"
 
 #include <math.h>
 #include <string.h>
@@ -110,7 +111,7 @@
     .isa = isa_name, .real_size = (size), .width = (lanes), .load = kern_load##suffix, .store = kern_store##suffix,    \
     .load_ints = kern_load_ints##suffix, .offsets = kern_offsets##suffix,                                              \
     .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix, .row_scale = kern_row_scale##suffix,         \
-    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .sums = kern_sums##suffix,                     \
-    .tape = tape_functions##suffix
+    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .row_keep = kern_row_keep,                     \
+    .row_drop = kern_row_drop##suffix, .sums = kern_sums##suffix, .tape = tape_functions##suffix
 
 #endif
