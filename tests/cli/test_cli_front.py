@@ -45,8 +45,10 @@ class Front(Cli):
         )
 
     def test_every_option_is_in_help_man_and_completion(self):
+        """R-09 for the command line: score program, backward program and the tensors of each among them."""
         commands, options = self.table()
         self.assertGreater(len(options), 40)
+        self.assertLessEqual({"program", "bprop", "tensor", "bprop-tensor"}, set(options))
         described = {o["name"] for c in self.run_json("help")["commands"] for o in c["options"]}
         self.assertEqual(described, set(options))
         with open(os.path.join(SOURCE, "man", "fxattn.1")) as f:
