@@ -21,6 +21,7 @@ class Page(unittest.TestCase):
             self.assertEqual(f.read(), gen.page(), "run tools/gen_program_md.py")
 
     def test_names_every_operation(self):
+        """R-15: documentation comes with the operation."""
         page = gen.page()
         rows = len(re.findall(r"^OP\(", gen.read("src", "program", "ops.def"), re.M))
         operations = gen.operations()

@@ -630,7 +630,7 @@ typedef struct fxa_args {
     size_t n_dparams;
     const double *bprop_params; /* of bprop */
     size_t n_bprop_params;
-    const void *const *bprop_tensors;
+    const void *const *bprop_tensors; /* one per tensor of bprop */
     size_t n_bprop_tensors;
     uint64_t seed;   /* dropout */
     void *workspace; /* fxa_plan_workspace bytes, aligned to FXA_WORKSPACE_ALIGN; NULL when that is 0 */

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """fxattn check for every program of the gallery on every engine but the reference: in f32, and in one other dtype each
-in turn. Without such an engine the test is skipped. Standard library only; FXA_BUILD has the binary, FXA_SOURCE the
-sources."""
+in turn. Without such an engine the test is skipped."""
 
 import concurrent.futures
 import glob
@@ -11,8 +10,9 @@ import subprocess
 import sys
 import unittest
 
-SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-FXATTN = os.path.join(os.environ.get("FXA_BUILD", os.path.join(SOURCE, "build")), "fxattn")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli_case import FXATTN, SOURCE
+
 PROGRAMS = sorted(glob.glob(os.path.join(SOURCE, "examples", "programs", "*.fxa")))
 OTHERS = ("f64", "f16", "bf16")
 

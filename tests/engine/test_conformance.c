@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every engine against the reference: each feature, and all of them in random company, with random programs, shapes,
- * layouts and dtypes, forward and backward. What an engine refuses it must have said in its support report (R-39).
+ * layouts and dtypes, forward and backward. One runner and one reference for all of them (R-34). What an engine refuses
+ * it must have said in its support report (R-39).
  * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself;
  * FXA_TEST_CASE=0x... replays the one case that a failure of a test names.
  */

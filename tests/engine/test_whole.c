@@ -503,7 +503,7 @@ static void whole_in_exact_workspace(fxa_pass pass) {
     T_CHECK(memcmp(out, want, out_size) == 0);
     for (unsigned char *c = memory; c < memory + size + 3 * align; c++)
         if ((c < start || c >= start + size) && *c != 0xff) T_FAIL("byte %td, outside the workspace\n", c - start);
-    T_INT(fxa_plan_is_deterministic(plan), 1);
+    T_INT(fxa_plan_is_deterministic(plan), 1); /* backward too */
     T_STR(fxa_plan_engine(plan), whole_engine);
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);

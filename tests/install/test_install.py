@@ -98,14 +98,22 @@ def by_pkg_config(prefix, work):
     check_outputs(run(out + "_static"))
 
 
-def as_cxx(prefix, work):
-    """R-41: the header stands alone, in C++ too."""
+def without_warnings(prefix, work):
+    """R-41: the header stands alone, in C++ too. R-15: it adds no warning to callers who want none."""
+    include = os.path.dirname(os.path.dirname(find(prefix, "fxattn.h")))
+    flags = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-fsyntax-only", "-I" + include]
+    source = os.path.join(work, "main.c")
+    run(os.environ.get("CC", "cc"), "-std=c11", "-Wstrict-prototypes", *flags, source)
     if not shutil.which("c++"):
         print("skipped: there is no C++ compiler")
         return
-    include = os.path.dirname(os.path.dirname(find(prefix, "fxattn.h")))
-    flags = ["-std=c++11", "-Wall", "-Werror", "-fsyntax-only", "-I" + include]
-    run("c++", "-x", "c++", *flags, os.path.join(work, "main.c"))
+    run("c++", "-std=c++11", "-x", "c++", *flags, source)
+
+
+def check_documented(header):
+    """R-09 for C: score program, backward program and the tensors of each, described and bound, say what they are."""
+    for field in ("program", "bprop", "captures", "bprop_captures", "tensors", "bprop_tensors"):
+        check(re.search(r"(?m)^ +const [^;\n]*\*%s; +/\* \w" % field, header), "no word about " + field)
 
 
 def check_library(prefix):
@@ -117,6 +125,7 @@ def check_library(prefix):
     exported = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", shared).splitlines()
                 if " T " in line or " D " in line or " R " in line}
     header = open(find(prefix, "fxattn.h")).read()
+    check_documented(header)
     declared = set(re.findall(r"^FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header, re.M))
     check(exported == declared, "exports and header differ: %s" % sorted(exported ^ declared))
 
@@ -135,7 +144,7 @@ def main():
         check_library(prefix)
         by_cmake(prefix, work)
         by_pkg_config(prefix, work)
-        as_cxx(prefix, work)
+        without_warnings(prefix, work)
         for name in ("fxattn.1", "_fxattn", "fxattn.fish"):
             check(find(prefix, name), name)
         check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")

@@ -148,14 +148,20 @@ TEST(refusals_are_answers_and_remembered) {
     fake_rig_end(&r);
 }
 
-/* The first engine of the registry that can. */
+/* The first engine of the registry that can. R-51: that it is not the first of all is seen in the plan, and why in a
+ * report. */
 TEST(the_first_that_can_is_chosen) {
     fake_rig r;
     fxa_error err;
     T_REQUIRE(fake_rig_start(&r));
     fxa_plan *plan = NULL;
+    fxa_support report;
+    size_t count = 1;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     T_STR(fxa_plan_engine(plan), "fixed");
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_STR(report.engine, "picky");
+    T_STR(report.reason, "d is 3, below 3 is accepted");
     T_INT(fxa_plan_is_deterministic(plan), 0);
     fxa_plan_destroy(plan);
     r.t.problem.d = 2;
@@ -163,6 +169,38 @@ TEST(the_first_that_can_is_chosen) {
     T_STR(fxa_plan_engine(plan), "picky");
     fxa_plan_destroy(plan);
     T_INT(fake_stats(&r).refusals, 0);
+    fake_rig_end(&r);
+}
+
+/* "reader" takes no program that loads a tensor. */
+static void reader_query(const fxa__problem *p, fxa_support *report) {
+    atomic_fetch_add(&queries, 1);
+    report->supported = p->program->n_tensors == 0;
+    if (report->supported) return;
+    snprintf(report->reason, sizeof report->reason, "the program loads %s", fxa_program_tensor(p->program, 0).name);
+}
+
+/* a probe is asked with the program itself: another program at the same shapes is another question. */
+TEST(the_answer_may_depend_on_the_program) {
+    fake_rig r;
+    fxa_error err;
+    T_REQUIRE(fake_rig_start(&r));
+    static fxa__engine reader;
+    reader = fixed;
+    reader.query = reader_query;
+    fake_registry[1] = &reader;
+    fxa_problem plain = r.t.problem;
+    plain.program = NULL, plain.captures = NULL, plain.n_captures = 0;
+    for (int i = 0; i < 3; i++) {
+        fxa_support reports[2];
+        size_t count = 2;
+        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        T_INT(reports[1].supported, 0);
+        T_STR(reports[1].reason, "the program loads slopes");
+        T_OK(fxa_support_query(r.ctx, &plain, reports, &count, &err));
+        T_INT(reports[1].supported, 1);
+    }
+    T_INT(queries, 4); /* two engines, two programs */
     fake_rig_end(&r);
 }
 

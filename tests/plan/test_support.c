@@ -89,7 +89,8 @@ TEST(count_is_respected) {
     support_rig_end(&r);
 }
 
-/* A problem that contradicts itself is an error, not an answer; nothing is written. */
+/* A problem that contradicts itself is an error, not an answer; nothing is written. R-50: so are dtypes that do not
+ * match, with both in the text; what is asked next is answered. */
 TEST(an_invalid_problem_is_an_error) {
     support_rig r;
     fxa_error err;
@@ -98,9 +99,43 @@ TEST(an_invalid_problem_is_an_error) {
     size_t count = 1;
     r.t.problem.hkv = 3;
     T_STATUS(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err), FXA_E_PROBLEM);
+    r.t.problem.hkv = TINY_HKV;
+    r.t.problem.k.dtype = FXA_F16;
+    T_STATUS(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err), FXA_E_PROBLEM);
+    T_STR(err.text, "q, k, v have dtypes f64, f16, f64: all three must be equal");
     T_STR(report.engine, "untouched");
     T_INT(count, 1);
     T_INT(support_stats(&r).queries, 0);
+    r.t.problem.k.dtype = FXA_F64;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
+    T_INT(report.supported, 1);
+    support_rig_end(&r);
+}
+
+/* R-86: who must have determinism, or has no more than so much workspace, chooses by the reports and names the engine:
+ * its plan has what its report said, forward and backward. */
+TEST(a_plan_keeps_what_its_report_promised) {
+    support_rig r;
+    fxa_error err;
+    T_REQUIRE(support_rig_start(&r));
+    for (int backward = 0; backward < 2; backward++) {
+        fxa_support reports[16];
+        size_t count = 16;
+        r.t.problem.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
+        r.t.problem.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
+        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        for (size_t i = 0; i < count; i++) {
+            fxa_plan *plan = NULL;
+            if (!reports[i].supported) continue;
+            r.t.problem.engine = reports[i].engine;
+            T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+            T_STR(fxa_plan_engine(plan), reports[i].engine);
+            T_INT(fxa_plan_is_deterministic(plan), reports[i].deterministic);
+            T_INT(fxa_plan_workspace(plan), reports[i].workspace);
+            fxa_plan_destroy(plan);
+        }
+        r.t.problem.engine = NULL;
+    }
     support_rig_end(&r);
 }
 

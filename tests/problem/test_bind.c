@@ -148,6 +148,7 @@ TEST(views_lie_in_the_workspace) {
 TEST(refused_slots) {
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot Q is NULL; every run reads Q", a->slot[FXA_SLOT_Q] = NULL);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot O is NULL; forward writes O", a->slot[FXA_SLOT_O] = NULL);
+    /* after a forward that kept none */
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot LSE is NULL; backward reads the LSE that forward wrote",
                  a->slot[FXA_SLOT_LSE] = NULL);
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DO is NULL; backward reads the gradient of O",

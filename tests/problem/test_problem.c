@@ -244,7 +244,7 @@ TEST(refused_sizes) {
             (p.flags = FXA_DROPOUT, p.dropout_p = fabs(NAN)));
 }
 
-TEST(refused_dtypes) {
+TEST(refused_dtypes) { /* an answer that names them */
     REFUSED(case_forward(), "q.dtype is 6 (i32): accepted are f64, f32, f16, bf16", p.q.dtype = FXA_I32);
     REFUSED(case_forward(), "o.dtype is 77 (none): accepted are f64, f32, f16, bf16", p.o.dtype = 77);
     REFUSED(case_forward(), "q, k, v have dtypes f16, f16, bf16: all three must be equal",

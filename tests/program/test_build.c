@@ -132,6 +132,7 @@ TEST(equal_expressions_are_one_value) {
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
+/* a modifier that sets nothing is the identity. */
 TEST(defaults_of_outputs) {
     fxa_program *p = build_finish(build_score());
     T_REQUIRE(p);
@@ -228,6 +229,7 @@ TEST(found_names) {
     } while (0)
 #define BUILD_TYPE_ERROR(text, call) BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_PROGRAM, text, call)
 
+/* a wrong type, here and a wrong shape, below, are errors of the build. */
 TEST(texts_of_type_errors) {
     BUILD_TYPE_ERROR("'&' takes ints or bools, not float and int", fxa_builder_op2(b, FXA_OP_AND, f, i));
     BUILD_TYPE_ERROR("'|' takes ints or bools, not bool and float", fxa_builder_op2(b, FXA_OP_OR, c, f));

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn check, plot, plan and bench."""
+
+import os
+import sys
+import unittest
+import xml.dom.minidom
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli_case import Cli
+
+
+class Check(Cli):
+    def test_passes(self):
+        r = self.run_json(
+            "check",
+            "--score",
+            "c * tanh((score + s[h] * (q - k)) / c)",
+            "--param",
+            "c=1.5",
+            "--tensor-size",
+            "s:f32=2",
+            "--causal",
+            "--samples",
+            "4",
+            "--shape",
+            "s=9,d=4",
+        )
+        self.assertTrue(r["passed"])
+        self.assertEqual({c["check"] for c in r["checks"]}, {"engine", "derivative", "determinism"})
+        self.assertLessEqual(
+            {"d score", "dQ", "dK", "dV", "d s", "d c"}, {c["what"] for c in r["checks"] if c["check"] == "derivative"}
+        )
+        self.assertTrue(all(c["verdict"] == "passed" for c in r["checks"] if c["check"] != "engine"), r["checks"])
+        self.assertIn("tensor s", r["random"])
+
+    def test_wrong_backward_fails(self):
+        args = [
+            "check",
+            "--score",
+            "where(q == 3 && k == 2, 3 * score, score)",
+            "--dscore",
+            "dscore",
+            "--samples",
+            "40",
+            "--shape",
+            "b=1,h=1,s=4,d=2",
+        ]
+        r = self.run_json(*args, code=1)
+        bad = [c for c in r["checks"] if c["verdict"] == "failed"]
+        self.assertEqual([c["check"] for c in bad], ["bprop"])
+        self.assertIn("b 0, h 0, q 3, k 2", bad[0]["where"])
+        self.assertIn("FAILED", self.run_cli(*args, code=1))
+
+    def test_right_backward_passes(self):
+        r = self.run_json(
+            "check",
+            "--score",
+            "score * score",
+            "--dscore",
+            "2 * g * score * dscore",
+            "--bprop-param",
+            "g=1",
+            "--samples",
+            "2",
+            "--shape",
+            "s=4,d=2",
+        )
+        self.assertIn("bprop", {c["check"] for c in r["checks"]})
+
+    def test_kinks_jumps_dropout_and_empty_rows(self):
+        self.run_cli(
+            "check",
+            "--score",
+            "max(score, w) + abs(score)",
+            "--mask",
+            "q > 2",
+            "--param",
+            "w=0.1",
+            "--samples",
+            "3",
+            "--shape",
+            "s=6,d=3",
+            "--dropout",
+            "0.3",
+            "--sink-zero",
+        )
+        self.run_cli("check", "--score", "floor(score * 4)", "--samples", "2", "--shape", "s=4,d=2", "--dtype", "bf16")
+        self.run_cli("check", "--shape", "b=1,s=0", "--samples", "2")
+
+
+class Plot(Cli):
+    def test_terminal(self):
+        out = self.run_cli("plot", "--causal", "--shape", "s=16")
+        rows = [line.split("│")[1] for line in out.splitlines() if "│" in line]
+        self.assertEqual(rows, [("█" * 2 * i + "█▄").ljust(16) for i in range(8)])
+        self.assertNotIn("\033", out)
+        self.assertNotIn("every", out)
+
+    def test_sampling_is_said(self):
+        out = self.run_cli(
+            "plot", "--score", "score - 0.01 * (q - k)", "--causal", "--shape", "sq=4096,sk=128", "--at", "2"
+        )
+        self.assertIn("every 64th row and every 2nd column is drawn", out)
+        self.assertIn("raw score of 2", out)
+        self.assertIn("every 64th row and column is drawn", self.run_cli("plot", "--causal", "--shape", "s=4096"))
+
+    def test_json(self):
+        p = self.run_json(
+            "plot", "--mask", "k == q + b + 2 * h", "--shape", "b=2,h=2,s=8", "--b", "1", "--h", "1", "--tile", "4,4"
+        )
+        self.assertEqual(p["mask"], ["".join("1" if k == q + 3 else "0" for k in range(8)) for q in range(8)])
+        self.assertEqual(p["tiles"]["classes"], [["mixed", "mixed"], ["empty", "mixed"]])
+        self.assertEqual([p["score"][0][3], p["score"][0][0]], [1, None])
+        self.fails("plot", "--b", "1", says="--b 1")
+        self.fails("plot", "--shape", "s=0", says="nothing to draw")
+
+    def test_random_values_are_said(self):
+        args = ["plot", "--mask", "t[k] > w", "--tensor-size", "t:i32=8", "--param", "w=2", "--shape", "s=8"]
+        self.assertIn("random values for: tensor t", self.run_cli(*args))
+        self.assertEqual(self.run_json(*args)["random"], "tensor t")
+        self.run_cli(*args, "--svg", self.path("p.svg"))
+        with open(self.path("p.svg")) as f:
+            self.assertIn("random values for: tensor t", f.read())
+
+    def test_svg(self):
+        file = self.path("p.svg")
+        self.run_cli(
+            "plot",
+            "--score",
+            "score * (1 - 0.01 * (q - k)) + 1 < 9 ? score : 0.5 * score",
+            "--mask",
+            "q >= k",
+            "--svg",
+            file,
+            "--shape",
+            "s=1000",
+        )
+        document = xml.dom.minidom.parse(file)
+        self.assertEqual(document.documentElement.tagName, "svg")
+        with open(file) as f:
+            text = f.read()
+        self.assertIn("every 8th row and column is drawn", text)
+        self.assertLess(len(text), 100000)
+        self.assertEqual(os.listdir(self.folder.name), ["p.svg"])
+        self.run_cli("plot", "--mask", "k < 3 && \n q >= 0", "--svg", file)
+        xml.dom.minidom.parse(file)
+        self.fails("plot", "--svg", self.path("no/such/folder.svg"), says="cannot be written")
+
+
+class Plans(Cli):
+    def test_save_show_load(self):
+        file = self.path("a.plan")
+        args = [
+            "--score",
+            "score * s[h]",
+            "--tensor-size",
+            "s:f32=8",
+            "--causal",
+            "--shape",
+            "b=2,h=8,hkv=2,s=100",
+            "--pass",
+            "bwd",
+            "--dtype",
+            "bf16",
+        ]
+        saved = self.run_json("plan", "save", file, *args)
+        self.assertEqual(saved["bytes"], os.path.getsize(file))
+        shown = self.run_json("plan", "show", file)
+        self.assertEqual(shown["key"], saved["key"])
+        self.assertEqual((shown["pass"], shown["dtype"], shown["engine"]), ("backward", "bf16", saved["engine"]))
+        self.assertIn("causal", shown["flags"])
+        self.assertIn("score = score * s[h]", shown["program"])
+        self.assertEqual(shown["tensors"], [{"name": "s", "dtype": "f32", "sizes": [8], "gradient": True}])
+        self.assertEqual(shown["operands"]["Q"], {"dtype": "bf16", "strides": [51200, 6400, 64, 1]})
+        self.assertEqual(self.run_json("plan", "load", file)["workspace"], saved["workspace"])
+        for text in (self.run_cli("plan", "show", file), self.run_cli("plan", "load", file)):
+            self.assertIn(saved["key"], text)
+        self.fails("plan", "save", self.path("b.plan"), "--score", "score * s[h]", "--tensor", "s", says="NAME=FILE")
+
+    def test_missing_sizes(self):
+        program = self.write("p.fxa", "tensor s : f32[1]\nscore = score * s[h]\n")
+        self.fails("plan", "save", self.path("x.plan"), "--program", program, says="--tensor-size s=")
+        self.assertEqual(os.listdir(self.folder.name), ["p.fxa"])
+
+    def test_hostile_bytes(self):
+        """R-35: damaged plan bytes are an error, never a plan."""
+        good = self.path("good.plan")
+        self.run_cli("plan", "save", good)
+        with open(good, "rb") as f:
+            data = f.read()
+        cases = [
+            b"",
+            b"\0",
+            b"x" * 100,
+            bytes(self.random.randrange(256) for _ in range(4096)),
+            data[:-1],
+            data + b"\0",
+            data[:40],
+        ]
+        for i in range(6):
+            flipped = bytearray(data)
+            flipped[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+            cases.append(bytes(flipped))
+        for n, case in enumerate(cases):
+            file = self.write("bad%d.plan" % n, case)
+            self.fails("plan", "show" if n % 2 else "load", file, says="bad%d.plan" % n)
+        self.fails("plan", "show", self.path("nowhere"), says="cannot be read")
+        self.fails("plan", "show", says="one file")
+        self.fails("plan", says="save, show or load")
+
+
+class Bench(Cli):
+    def test_counts_pairs(self):
+        r = self.run_json("bench", "--causal", "--shape", "b=2,h=2,s=40,d=8", "--reps", "2")
+        self.assertEqual((r["pairs"], r["pairs_exact"]), (4 * 40 * 41 // 2, True))
+        self.assertLessEqual(r["seconds"], r["median_seconds"])
+        self.assertAlmostEqual(r["gflops"], r["pairs"] * 2 * 16 / r["seconds"] * 1e-9, delta=1e-6 * r["gflops"])
+        r = self.run_json(
+            "bench",
+            "--mask",
+            "(q * 7 + k * 3 + h) % 5 != 0",
+            "--shape",
+            "h=2,sq=13,sk=11,d=4",
+            "--reps",
+            "1",
+            "--pass",
+            "bwd",
+        )
+        self.assertEqual(
+            r["pairs"], sum((q * 7 + k * 3 + h) % 5 != 0 for h in range(2) for q in range(13) for k in range(11))
+        )
+        self.assertEqual(r["pass"], "backward")
+        self.assertFalse(
+            self.run_json("bench", "--mask", "score > 0", "--reps", "1", "--shape", "s=8,d=4")["pairs_exact"]
+        )
+        self.assertIn(
+            "GFLOP/s",
+            self.run_cli(
+                "bench", "--score", "score * w[h]", "--tensor-size", "w:f32=1", "--reps", "1", "--shape", "s=8"
+            ),
+        )
+
+    def test_stands_beside_the_machine(self):
+        short = ["bench", "--reps", "3", "--shape", "s=24,d=8"]
+        one = self.run_json(*short, "--threads", "1")
+        self.assertEqual(one["threads"], 1)
+        self.assertGreater(one["peak_gflops"], one["gflops"])
+        self.assertNotIn("gbytes_per_second", one)
+        self.assertEqual(one["isa"], one["detail"].split(",")[0])
+        self.assertEqual(self.run_json(*short, env={"FXA_THREADS": "3"})["threads"], 3)
+        self.assertEqual(self.run_json(*short, "--threads", "2", env={"FXA_THREADS": "3"})["threads"], 2)
+        scalar = self.run_json(*short, "--engine", "ref", "--threads", "1", env={"FXA_CPU": "scalar"})
+        self.assertLess(scalar["peak_gflops"], one["peak_gflops"])
+
+    def test_counts_bytes_of_decode(self):
+        r = self.run_json("bench", "--reps", "2", "--shape", "b=2,h=4,hkv=2,sq=3,sk=50,d=8,dv=4", "--dtype", "f64")
+        size = 8 * 2 * (4 * 3 * (8 + 4) + 2 * 50 * (8 + 4))
+        self.assertAlmostEqual(r["gbytes_per_second"] * r["seconds"], 1e-9 * size, delta=1e-12 * size)
+        self.assertGreater(r["copy_gbytes_per_second"], r["gbytes_per_second"])
+
+    def test_gradients_that_are_wanted(self):
+        back = ["bench", "--pass", "bwd", "--reps", "1", "--shape", "h=2,s=8,d=4", "--score", "score + g * w[h]",
+                "--tensor-size", "w:f32=2", "--param", "g=1"]  # fmt: skip
+        every = self.run_json(*back)
+        self.assertEqual(self.run_json(*back, "--grads", "all")["workspace"], every["workspace"])
+        self.assertLess(self.run_json(*back, "--grads", "qkv")["workspace"], every["workspace"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line before it computes anything: commands, options, help, completion, streams, terminals, exit codes."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli_case import FXATTN, OTHER, SOURCE, UNSUPPORTED, Cli
+
+
+class Front(Cli):
+    """Commands, options, help, completion, man page."""
+
+    def test_version(self):
+        self.assertRegex(self.run_cli("version"), r"^fxattn \d+\.\d+\.\d+\n$")
+        self.assertEqual(self.run_cli("--version"), self.run_cli("version"))
+        self.assertEqual("fxattn %s\n" % self.run_json("version")["version"], self.run_cli("version"))
+
+    def test_engines(self):
+        self.assertIn("ref", self.run_cli("engines").split())
+        self.assertIn("ref", self.run_json("engines")["engines"])
+
+    def test_help(self):
+        overview = self.run_cli("help")
+        self.assertEqual(overview, self.run_cli())
+        self.assertEqual(overview, self.run_cli("--help"))
+        for command in self.run_json("help")["commands"]:
+            self.assertIn(command["name"], overview)
+            text = self.run_cli("help", command["name"])
+            self.assertEqual(text, self.run_cli(command["name"], "--help"))
+            self.assertTrue(all(len(line) <= 100 for line in text.splitlines()))
+            for option in command["options"]:
+                self.assertIn("  --%s" % option["name"], text)
+
+    def table(self):
+        """Names in opts.def, read without the program."""
+        with open(os.path.join(SOURCE, "cli", "opts.def")) as f:
+            text = f.read()
+        return re.findall(r'^CMD\(\w+,\s*"([^"]+)"', text, re.M), re.findall(
+            r'^OPT\(\w+,\s*"[^"]+",\s*"([^"]+)"', text, re.M
+        )
+
+    def test_every_option_is_in_help_man_and_completion(self):
+        """R-09 for the command line: score program, backward program and the tensors of each among them."""
+        commands, options = self.table()
+        self.assertGreater(len(options), 40)
+        self.assertLessEqual({"program", "bprop", "tensor", "bprop-tensor"}, set(options))
+        described = {o["name"] for c in self.run_json("help")["commands"] for o in c["options"]}
+        self.assertEqual(described, set(options))
+        with open(os.path.join(SOURCE, "man", "fxattn.1")) as f:
+            man = f.read()
+        scripts = {shell: self.run_cli("completion", shell) for shell in ("bash", "zsh", "fish")}
+        for option in options:
+            self.assertRegex(man, r"(?m)^\.It Fl Fl %s\b" % re.escape(option))
+            self.assertRegex(scripts["bash"], r" --%s[ \")]" % re.escape(option))
+            self.assertIn("--%s[" % option, scripts["zsh"])
+            self.assertIn("-l %s " % option, scripts["fish"])
+        for command in commands:
+            self.assertRegex(man, r"(?m)^\.It Ic %s\b" % command)
+            for script in scripts.values():
+                self.assertIn(command, script)
+
+    def test_bash_completion_works(self):
+        script = self.write("complete.bash", self.run_cli("completion", "bash"))
+
+        def complete(*words):
+            code = 'source "%s"; COMP_WORDS=(%s); COMP_CWORD=%d; _fxattn; echo "${COMPREPLY[*]}"' % (
+                script,
+                " ".join("'%s'" % w for w in words),
+                len(words) - 1,
+            )
+            p = subprocess.run(["bash", "-c", code], capture_output=True, cwd=self.folder.name)
+            self.assertEqual(p.stderr, b"")
+            return p.stdout.decode().split()
+
+        self.assertEqual(complete("fxattn", "exp"), ["explain"])
+        self.assertEqual(complete("fxattn", "run", "--layout", "b"), ["bhsd", "bshd"])
+        self.assertEqual(complete("fxattn", "run", "--lens"), ["--lens-q", "--lens-k"])
+        self.assertEqual(complete("fxattn", "plan", "s"), ["save", "show"])
+        self.assertIn("complete.bash", complete("fxattn", "run", "--q", "comp"))
+
+    def test_wrong_words(self):
+        self.fails("explian", says="did you mean 'explain'?")
+        self.fails("frobnicate", says="fxattn help")
+        self.fails("run", "--laiout", "bhsd", says="did you mean --layout?")
+        self.fails("explain", "--dq", "x", says="'explain' has no option --dq")
+        self.fails("run", "-q", "x", says="two dashes")
+        self.fails("explain", "extra", says="extra")
+        self.fails("explain", "--causal=1", says="takes no value")
+        self.fails("explain", "--shape", says="needs a value")
+        self.fails("explain", "--shape", "b=1", "--shape", "b=2", says="given twice")
+        self.fails("completion", "bsh", says="did you mean 'bash'?")
+        self.fails("help", "polt", says="did you mean 'plot'?")
+        self.fails("plan", "shwo", "x", says="did you mean 'show'?")
+        self.fails("explain", "--engine", "rfe", says="did you mean 'ref'?")
+        self.fails("explain", "--engine", "rfe", "--json")
+        self.fails("explain", "--window", "3", says="two numbers")
+        self.fails("explain", "--bottom-right", says="--causal")
+        self.fails("explain", "--tile", "0,4", says="from 1")
+        self.fails("explain", "--dtype", "f8", says="bf16")
+        self.fails("bench", "--pass", "up", says="fwd, bwd")
+        self.fails("bench", "--reps", "0", says="from 1")
+        self.fails("bench", "--grads", "some", says="all, qkv")
+        self.fails("bench", "--threads", "0", says="from 1 to 1024")
+        self.fails("run", "--threads", "1025", says="from 1 to 1024")
+        self.fails("bench", env={"FXA_THREADS": "many"}, says="FXA_THREADS")
+        self.fails("explain", "--dropout", "1.5", says="dropout")
+
+    def test_shape_errors(self):
+        self.fails("explain", "--shape", "b=1,w=2", says=["no 'w'", "b h hkv s sq sk d dv"])
+        self.fails("explain", "--shape", "b=x", says="b=x")
+        self.fails("explain", "--shape", "b", says="key=number")
+        self.fails("explain", "--shape", "b=-1", says="b=-1")
+        self.fails("explain", "--shape", "b=1,b=2", says="given twice")
+        self.fails("explain", "--shape", "d=99999", says="99999")
+        self.fails("explain", "--shape", "h=3,hkv=2")
+        self.fails("explain", "--shape", "b=99999999999999999999", says="b=")
+        self.fails("bench", "--shape", "dv=0", says="dv=0")
+        self.fails("explain", "--shape", "b=4611686018427387904,s=4611686018427387904")
+
+    def test_full_device(self):
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([FXATTN, "help"], stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(p.returncode, OTHER)
+        self.assertIn(b"standard output", p.stderr)
+
+    def test_reader_that_leaves(self):
+        """As in fxattn help | head: no complaint."""
+        read, write = os.pipe()
+        os.close(read)
+        p = subprocess.run([FXATTN, "help"], stdout=write, stderr=subprocess.PIPE)
+        os.close(write)
+        self.assertEqual((p.returncode, p.stderr), (OTHER, b""))
+
+
+class Terminal(Cli):
+    """What only a terminal gets to see: colour, and progress after a second."""
+
+    def on_terminal(self, args, stream, until=None, env=None):
+        """Output on a pseudo terminal, up to the end or to `until`."""
+        master, slave = pty.openpty()
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: slave}
+        environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+        p = subprocess.Popen([FXATTN, *args], **streams, env={**environment, **(env or {})})
+        os.close(slave)
+        seen = b""
+        while until is None or until not in seen:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            seen += part
+        p.terminate()
+        p.wait()
+        os.close(master)
+        return seen
+
+    def test_colour(self):
+        args = ["plot", "--score", "score * 0.5 ** (q - k)", "--causal", "--shape", "s=16"]
+        self.assertIn(b"\033[38;2;", self.on_terminal(args, "stdout"))
+        plain = self.on_terminal(args, "stdout", env={"NO_COLOR": "1"})
+        self.assertNotIn(b"\033", plain)
+        self.assertIn("\u2584".encode(), plain)
+
+    def test_progress(self):
+        long = ["bench", "--shape", "s=2048", "--reps", "1000"]
+        self.assertIn(b"bench", self.on_terminal(long, "stderr", until=b" s"))
+        self.assertEqual(self.on_terminal(["bench", "--shape", "s=8", "--reps", "1"], "stderr"), b"")
+
+
+class Unsupported(Cli):
+    def test_exit_code(self):
+        """An engine that says no is exit code 3 with its reason; an engine that is not there is bad input."""
+        for x in self.run_json("explain", "--dtype", "f64", "--shape", "d=7")["engines"]:
+            if not x["supported"]:
+                self.fails(
+                    "bench",
+                    "--dtype",
+                    "f64",
+                    "--shape",
+                    "d=7",
+                    "--engine",
+                    x["engine"],
+                    "--pass",
+                    x["pass"][:3].replace("for", "fwd").replace("bac", "bwd"),
+                    code=UNSUPPORTED,
+                    says=x["reason"],
+                )
+        self.fails("bench", "--shape", "s=8", env={"FXA_ENGINE": "nosuchengine"}, says="nosuchengine")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table "What is supported" of README.md is what the engines answer (R-79): for each row some problems, forward and
+ * backward, of which an engine must support all to get a yes. FXA_TEST_UPDATE=1 writes it anew.
+ */
+#include "t.h"
+
+#define TABLE_README FXA_SOURCE_DIR "/README.md"
+
+/* ---- Problems ---------------------------------------------------------------------------------------------------- */
+
+/* The problem of a row, with what it points to. */
+typedef struct table_case {
+    fxa_context *ctx;
+    fxa_problem p;
+    fxa_program *program, *bprop;
+    fxa_capture captures[1];
+    bool backward;
+} table_case;
+
+static void table_program(table_case *c, const char *text) {
+    fxa_error err;
+    T_OK(fxa_program_parse(c->ctx, text, SIZE_MAX, &c->program, &err));
+    c->p.program = c->program;
+    c->p.captures = c->captures, c->p.n_captures = fxa_program_tensor_count(c->program);
+}
+
+/* Each changes the plain problem into the i-th of its row; false past the last. */
+
+static bool table_gradients(table_case *c, int i) {
+    table_program(c, "param g : float\ntensor t : f32[1]\nscore = g * score + t[h]");
+    c->captures[0] = (fxa_capture){.size = {4}, .grad = c->backward};
+    c->p.param_grads = c->backward;
+    return i < 1;
+}
+static bool table_storage(table_case *c, int i) {
+    c->p.q.dtype = (uint32_t)(FXA_F64 + i);
+    return i < 4;
+}
+static bool table_captured(table_case *c, int i) {
+    static const char *const loads[] = {"t[]", "t[h]", "t[h, q]", "t[b, h, q]", "t[b, h, q, k]", "t[0, b, h, q, k]"};
+    char text[100];
+    if (i >= 60) return false;
+    fxa_dtype dtype = (fxa_dtype)(FXA_F64 + i / 6);
+    snprintf(text, sizeof text, "tensor t : %s[%d]\nscore = score + %s", fxa_dtype_name(dtype), i % 6, loads[i % 6]);
+    table_program(c, text);
+    c->captures[0] = (fxa_capture){.size = {2, 2, 2, 2, 2}, .grad = c->backward && dtype <= FXA_BF16};
+    for (int axis = i % 6; axis < FXA_MAX_RANK; axis++) c->captures[0].size[axis] = 0;
+    return true;
+}
+static bool table_layouts(table_case *c, int i) {
+    fxa_operand *const all[] = {&c->p.q, &c->p.k, &c->p.v, &c->p.o, &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv_grad};
+    for (int t = 0; t < 8; t++) *all[t] = (fxa_operand){FXA_F32, (uint32_t)i, {7, 100003, 1009 + t, 101}};
+    return i <= FXA_LAYOUT_STRIDED;
+}
+static bool table_shapes(table_case *c, int i) {
+    static const int64_t shapes[][6] = {{7, 1, 1, 1000, 1, 512}, {6, 2, 129, 3, 512, 1}, {9, 3, 5, 5, 80, 96}};
+    if (i >= 3) return false;
+    const int64_t *s = shapes[i];
+    c->p.hq = s[0], c->p.hkv = s[1], c->p.sq = s[2], c->p.sk = s[3], c->p.d = s[4], c->p.dv = s[5];
+    return true;
+}
+static bool table_lengths(table_case *c, int i) {
+    static const uint32_t flags[] = {FXA_PADDING, FXA_VARLEN, FXA_PAGED, FXA_PAGED | FXA_PADDING};
+    if (i >= 4) return false;
+    c->p.flags |= flags[i];
+    if (flags[i] & FXA_VARLEN) c->p.total_q = c->p.total_k = 10;
+    if (flags[i] & FXA_PAGED) c->p.page_size = 4, c->p.n_pages = 9;
+    return true;
+}
+static bool table_masks(table_case *c, int i) {
+    static const uint32_t flags[] = {FXA_CAUSAL, FXA_CAUSAL | FXA_BOTTOM_RIGHT, FXA_WINDOW, 0};
+    if (i >= 4) return false;
+    c->p.flags |= flags[i];
+    if (flags[i] & FXA_WINDOW) c->p.window_left = 3, c->p.window_right = -1;
+    if (!flags[i]) table_program(c, "mask = (q * 3 + k) % 5 != b + h");
+    return true;
+}
+static bool table_sinks(table_case *c, int i) {
+    c->p.flags |= i == 0 ? FXA_SINK_ZERO : c->backward ? FXA_SINK | FXA_GRAD_SINK : FXA_SINK;
+    return i < 2;
+}
+static bool table_dropout(table_case *c, int i) {
+    c->p.flags |= FXA_DROPOUT;
+    c->p.dropout_p = 0.25;
+    return i < 1;
+}
+static bool table_rows(table_case *c, int i) {
+    c->p.flags |= c->backward ? FXA_GRAD_LSE : FXA_WANT_LSE | FXA_WANT_MAX;
+    return i < 1;
+}
+static bool table_maps(table_case *c, int i) {
+    fxa_index_map *const maps[] = {&c->p.map_b, &c->p.map_h, &c->p.map_q, &c->p.map_k};
+    const fxa_index_map kinds[] = {{.base = 3, .step = 2},
+                                   {.kind = FXA_MAP_SEGMENTS, .n_segments = 2, .segment = {{0, 5, 1}, {2, 9, 1}}},
+                                   {.kind = FXA_MAP_TABLE},
+                                   {.dynamic = 1}};
+    if (i >= 16) return false;
+    *maps[i % 4] = kinds[i / 4];
+    return true;
+}
+static bool table_bprop(table_case *c, int i) {
+    fxa_error err;
+    fxa_text text = {NULL, "dscore = 2.0 * dscore", SIZE_MAX};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
+    if (!c->backward || i >= 1) return false;
+    T_OK(fxa_program_parse_texts(c->ctx, &config, &c->bprop, &err));
+    c->p.bprop = c->bprop;
+    return true;
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+
+/* Notes follow the verdict: of the cpu engine, of the reference. */
+static const struct table_row {
+    const char *label;
+    bool (*change)(table_case *c, int i);
+    const char *cpu, *ref;
+} table_list[] = {
+    {"forward, backward, gradients of captured tensors and params", table_gradients, "", ""},
+    {"storage f64, f32, f16, bf16", table_storage, ": f64 in f64, f32 and f16 in f32, bf16 in f32 or bf16 products",
+     ", all arithmetic in f64"},
+    {"captured tensors of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool, rank 0 to 5", table_captured, "", ""},
+    {"any strides of any tensor, BHSD, BSHD, SBHD", table_layouts, "", ""},
+    {"GQA and MQA of any ratio, D_qk != D_v, D from 1 to 512, any lengths", table_shapes, "", ""},
+    {"per-batch lengths, packed variable length, paged KV", table_lengths, "", ""},
+    {"causal, bottom-right, window, and any mask a program says", table_masks, ", empty tiles are skipped", ""},
+    {"zero sink, learned sink and its gradient", table_sinks, "", ""},
+    {"dropout by counter, the same in every split of the work", table_dropout, "", ""},
+    {"LSE and row-max outputs, gradient of LSE", table_rows, "", ""},
+    {"coordinate maps and `fxa_merge`: context parallelism", table_maps, "", ""},
+    {"user-written backward program", table_bprop, "", ""},
+};
+enum { TABLE_ROWS = sizeof table_list / sizeof table_list[0], TABLE_ENGINES = 8 };
+
+typedef struct table_votes {
+    int asked, supported[TABLE_ENGINES], deterministic[TABLE_ENGINES];
+} table_votes;
+
+/* Asks all engines about the i-th problem of a row; false past the last. */
+static bool table_ask(const struct table_row *row, bool backward, int i, table_votes *votes) {
+    fxa_error err;
+    fxa_support reports[TABLE_ENGINES] = {{0}};
+    size_t count = TABLE_ENGINES;
+    table_case c = {.p = FXA_PROBLEM_INIT, .backward = backward};
+    T_OK(fxa_context_create(NULL, &c.ctx, &err));
+    c.p.b = 2, c.p.hq = 4, c.p.hkv = 2, c.p.sq = c.p.sk = 6, c.p.d = 8;
+    c.p.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
+    c.p.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
+    bool there = row->change(&c, i);
+    if (there) {
+        T_OK(fxa_support_query(c.ctx, &c.p, reports, &count, &err));
+        votes->asked++;
+        for (size_t e = 0; e < count && e < TABLE_ENGINES; e++) {
+            votes->supported[e] += reports[e].supported;
+            votes->deterministic[e] += reports[e].deterministic;
+        }
+    }
+    fxa_program_destroy(c.program);
+    fxa_program_destroy(c.bprop);
+    fxa_context_destroy(c.ctx);
+    return there;
+}
+
+static const char *table_verdict(int yes, int asked) {
+    return yes == asked ? "yes" : yes ? "some" : "no";
+}
+
+static const char *table_note(const struct table_row *row, const char *engine) {
+    return strcmp(engine, "cpu") == 0 ? row->cpu : strcmp(engine, "ref") == 0 ? row->ref : "";
+}
+
+/* The whole table as it must be. */
+static void table_make(char *out, size_t room) {
+    table_votes all = {0};
+    size_t n = (size_t)snprintf(out, room, "| |"), e;
+    for (e = 0; fxa_engine_name(e); e++) n += (size_t)snprintf(out + n, room - n, " %s |", fxa_engine_name(e));
+    n += (size_t)snprintf(out + n, room - n, "\n|---|");
+    for (e = 0; fxa_engine_name(e); e++) n += (size_t)snprintf(out + n, room - n, "---|");
+    for (int r = 0; r < TABLE_ROWS; r++) {
+        table_votes votes = {0};
+        for (int backward = 0; backward < 2; backward++)
+            for (int i = 0; table_ask(&table_list[r], backward, i, &votes); i++) {
+            }
+        n += (size_t)snprintf(out + n, room - n, "\n| %s |", table_list[r].label);
+        for (e = 0; fxa_engine_name(e); e++) {
+            n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(votes.supported[e], votes.asked),
+                                  table_note(&table_list[r], fxa_engine_name(e)));
+            all.deterministic[e] += votes.deterministic[e];
+        }
+        all.asked += votes.asked;
+    }
+    n += (size_t)snprintf(out + n, room - n, "\n| the same bits in every run, for any number of threads |");
+    for (e = 0; fxa_engine_name(e); e++)
+        n += (size_t)snprintf(out + n, room - n, " %s |", table_verdict(all.deterministic[e], all.asked));
+    snprintf(out + n, room - n, "\n\n");
+}
+
+TEST(readme_has_the_table) {
+    static char readme[1 << 16], table[1 << 13];
+    FILE *f = fopen(TABLE_README, "rb");
+    T_REQUIRE(f);
+    size_t length = fread(readme, 1, sizeof readme - 1, f);
+    fclose(f);
+    T_REQUIRE(length < sizeof readme - 1); /* all of it */
+    char *begin = strstr(readme, "## What is supported\n\n");
+    T_REQUIRE(begin);
+    begin += strlen("## What is supported\n\n");
+    char *end = strstr(begin, "\n\n");
+    T_REQUIRE(end);
+    end += 2;
+    table_make(table, sizeof table);
+    size_t size = (size_t)(end - begin);
+    if (strlen(table) == size && memcmp(table, begin, size) == 0) return;
+    if (!getenv("FXA_TEST_UPDATE"))
+        T_FAIL("README.md does not say (FXA_TEST_UPDATE=1 makes it):\n%s", table);
+    else if ((f = fopen(TABLE_README, "wb"))) {
+        fprintf(f, "%.*s%s%s", (int)(begin - readme), readme, table, end);
+        fclose(f);
+    }
+}
+
+T_MAIN
