@@ -11,8 +11,8 @@ static const struct {
 } function_table[FXA_OP_COUNT] = {
     [FXA_OP_EXP] = {1.5, 1.5},  [FXA_OP_EXP2] = {1.5, 1.5},   [FXA_OP_LOG] = {1.0, 1.0},
     [FXA_OP_LOG2] = {2.0, 2.0}, [FXA_OP_TANH] = {6.0, 3.0},   [FXA_OP_SIGMOID] = {3.0, 3.0},
-    [FXA_OP_ERF] = {7.0, 3.0},  [FXA_OP_SIN] = {0.51, 2.0},   [FXA_OP_COS] = {0.51, 2.0},
-    [FXA_OP_TAN] = {0.51, 4.0}, [FXA_OP_SQRT] = {0.5, 0.501}, [FXA_OP_RSQRT] = {1.5, 1.5},
+    [FXA_OP_ERF] = {7.0, 3.0},  [FXA_OP_SIN] = {2.0, 2.0},    [FXA_OP_COS] = {2.0, 2.0},
+    [FXA_OP_TAN] = {4.0, 4.0},  [FXA_OP_SQRT] = {0.5, 0.501}, [FXA_OP_RSQRT] = {1.5, 1.5},
     [FXA_OP_POW] = {0.51, 1.0},
 };
 

@@ -102,8 +102,8 @@ fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, i
 /* cpu_softmax.c. Readies the item's tapes for its rows; for a block of keys, `masked` or not. */
 void fxa__cpu_softmax_rows(fxa__cpu_item *it);
 void fxa__cpu_softmax_keys(fxa__cpu_item *it, bool masked, int64_t key, int64_t n);
-/* Scores t [n_rows,ldt] of rows row.. of the item and columns column..end of the block become weights, 0 before `begin`;
- * m, l and beta follow. */
+/* Scores t [n_rows,ldt] of rows row.. of the item and columns column..end of the block become weights, 0 before
+ * `begin`; m, l and beta follow. */
 void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t begin,
                       int64_t end);
 
