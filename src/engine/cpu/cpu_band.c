@@ -78,21 +78,45 @@ static bool band_compare(const fxa_program *p, const fxa__node *n, fxa__cpu_band
     return true;
 }
 
+/* Of a node: it changes with row or key; it hangs on elements of matrices, or on captured floats, that do; it is a
+ * conjunct of the mask. */
+enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_CONJUNCT = 4 };
+
+static uint8_t band_mark(const fxa__node *n, const uint8_t *marks) {
+    bool varies = n->op == FXA_OP_INPUT && (n->imm == FXA_INPUT_Q || n->imm == FXA_INPUT_K);
+    bool either = n->type == FXA_BOOL && (n->op == FXA_OP_AND || n->op == FXA_OP_OR); /* one operand may decide */
+    int dark = either ? -1 : 0;
+    for (int i = 0; i < n->n_args; i++) {
+        varies = varies || (marks[n->arg[i]] & BAND_VARIES);
+        dark += (marks[n->arg[i]] & BAND_DARK) != 0;
+    }
+    if (n->op == FXA_OP_LOAD) dark = varies && (n->n_args != 1 || n->type == FXA_FLOAT);
+    return (uint8_t)((varies ? BAND_VARIES : 0) | (dark > 0 ? BAND_DARK : 0));
+}
+
+static void band_conjuncts(const fxa_program *program, int32_t mask, uint8_t *marks, fxa__cpu_band *out) {
+    marks[mask] |= BAND_CONJUNCT;
+    for (int32_t i = mask; i >= 0; i--) {
+        const fxa__node *n = &program->nodes[i];
+        if (!(marks[i] & BAND_CONJUNCT)) continue;
+        if (n->op == FXA_OP_AND) {
+            marks[n->arg[0]] |= BAND_CONJUNCT;
+            marks[n->arg[1]] |= BAND_CONJUNCT;
+        } else if ((n->op != FXA_OP_CONST || n->imm == 0) && !band_compare(program, n, out)) {
+            out->exact = false;
+            out->dark = out->dark && (marks[i] & BAND_DARK);
+        }
+    }
+}
+
 bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out) {
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
     size_t size = (size_t)mask + 1;
-    *out = (fxa__cpu_band){{INT64_MAX, INT64_MAX}, {INT64_MAX, INT64_MAX}, true};
-    bool *conjunct = fxa__alloc(host, size);
-    if (!conjunct) return false;
-    conjunct[mask] = true;
-    for (int32_t i = mask; i >= 0; i--) {
-        const fxa__node *n = &program->nodes[i];
-        if (!conjunct[i]) continue;
-        if (n->op == FXA_OP_AND)
-            conjunct[n->arg[0]] = conjunct[n->arg[1]] = true;
-        else if ((n->op != FXA_OP_CONST || n->imm == 0) && !band_compare(program, n, out))
-            out->exact = false;
-    }
-    fxa__free(host, conjunct, size);
+    *out = (fxa__cpu_band){{INT64_MAX, INT64_MAX}, {INT64_MAX, INT64_MAX}, .exact = true, .dark = true};
+    uint8_t *marks = fxa__alloc(host, size);
+    if (!marks) return false;
+    for (int32_t i = 0; i <= mask; i++) marks[i] = band_mark(&program->nodes[i], marks);
+    band_conjuncts(program, mask, marks, out);
+    fxa__free(host, marks, size);
     return true;
 }

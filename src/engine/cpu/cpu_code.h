@@ -19,6 +19,7 @@
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
     bool exact; /* and true inside */
+    bool dark;  /* range analysis can say nothing of what else it reads, whatever the tile */
 } fxa__cpu_band;
 bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out); /* false: out of memory */
 
@@ -31,7 +32,7 @@ typedef struct fxa__cpu_code {
     fxa__tape *bprop;      /* backward: the user's own */
     fxa_facts facts;       /* of the composed program */
     fxa__cpu_band band;    /* of its mask */
-    bool classify;         /* range analysis of the mask allocates nothing, so runs may ask it */
+    bool classify;         /* range analysis of the mask is worth asking, and allocates nothing */
     int32_t width;         /* threads of the context's pool */
     char detail[64];       /* "avx512, 2 threads" */
 } fxa__cpu_code;

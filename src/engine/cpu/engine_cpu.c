@@ -69,7 +69,7 @@ static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *e
     if (!c->kernels) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
     fxa_program_facts(p->program, &c->facts);
     if (!fxa__cpu_band_find(c->host, p->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
-    c->classify = cpu_can_classify(p->program);
+    c->classify = !c->band.dark && cpu_can_classify(p->program);
     FXA_TRY(cpu_tape(c, p->program, 0, &c->score, err));
     FXA_TRY(cpu_tape(c, p->program, FXA__TAPE_MASK, &c->masked, err));
     return p->p.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the cpu engine reads off a mask before it runs: bounds of q - k, whether they are all of it, and whether range
+ * analysis is worth asking about the rest. Results never depend on the answers but for the bounds; time does.
+ */
+#include "t.h"
+#include "engine/cpu/cpu_code.h"
+#include "program/program.h"
+
+#define OPEN INT64_MAX
+
+static const struct band_case {
+    const char *mask;
+    int64_t left, right; /* of q - k */
+    bool exact, dark;
+} band_cases[] = {
+    {"k <= q", OPEN, 0, true, true},
+    {"q - k < 8 && k <= q + 2", 7, 2, true, true},
+    {"k + 3 < q", OPEN, -4, true, true},
+    {"k <= q || k < 4", OPEN, OPEN, false, false},
+    {"keep[q, k]", OPEN, OPEN, false, true},
+    {"keep[q, k] && k <= q", OPEN, 0, false, true},
+    {"keep[q, k] || k <= q", OPEN, OPEN, false, false},
+    {"!keep[q, k] && number[b, q] < 3", OPEN, OPEN, false, true},
+    {"keep[q, k] && doc[q] == doc[k]", OPEN, OPEN, false, false},
+    {"doc[q] == doc[k] && k <= q", OPEN, 0, false, false},
+    {"number[b, h] > k", OPEN, OPEN, false, false},
+    {"weight[k] > 0.5 && k <= q", OPEN, 0, false, true},
+    {"weight[h] > 0.5", OPEN, OPEN, false, false},
+    {"q % 2 == k % 2 || number[q, k] == 1", OPEN, OPEN, false, false},
+    {"2 * k <= q", OPEN, OPEN, false, false},
+};
+
+TEST(bounds_of_masks) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof band_cases / sizeof *band_cases; i++) {
+        const struct band_case *c = &band_cases[i];
+        char text[256];
+        fxa_program *p = NULL;
+        fxa__cpu_band band;
+        snprintf(
+            text, sizeof text,
+            "tensor keep : bool[2]\ntensor number : i32[2]\ntensor doc : i32[1]\ntensor weight : f32[1]\nmask = %s",
+            c->mask);
+        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+        T_REQUIRE(fxa__cpu_band_find(fxa__context_host(ctx), p, &band));
+        if (band.left[0] != c->left || band.right[0] != c->right || band.exact != c->exact || band.dark != c->dark)
+            T_FAIL("%s: left %jd, right %jd, exact %d, dark %d\n", c->mask, (intmax_t)band.left[0],
+                   (intmax_t)band.right[0], band.exact, band.dark);
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
