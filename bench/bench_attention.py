@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import platform
+import random
 import struct
 import subprocess
 import sys
@@ -30,10 +31,13 @@ HEADS = 8
 
 SIZES = [512, 1024, 2048, 4096, 8192, 16384]
 DIMS = [64, 128, 256]
-VARIANTS = ["full", "causal", "window", "softcap", "alibi", "bias", "gathered", "documents"]
+VARIANTS = ["full", "causal", "window", "softcap", "alibi", "bias", "gathered", "bucketed", "documents", "mask", "dropout"]
 PASSES = ["fwd", "bwd"]
 DTYPES = ["f32", "bf16"]
-DENSE_MOST = 8192  # a dense bias beyond is gigabytes
+DENSE = ("bias", "bucketed", "mask")  # have a captured tensor [S,S]
+DENSE_MOST = 8192  # beyond it is gigabytes
+BUCKETS = 32
+DROPOUT = 0.1
 DECODE_KEYS = [4096, 16384]
 DECODE_HEADS = (32, 8, 128)  # query heads, key heads, features
 
@@ -79,7 +83,7 @@ def chosen_cases(options):
                 for dim in options.dims:
                     for size in options.sizes:
                         for variant in options.variants:
-                            if variant != "decode" and not (variant == "bias" and size > DENSE_MOST):
+                            if variant != "decode" and not (variant in DENSE and size > DENSE_MOST):
                                 cases.append(case(variant, size, dim, direction, dtype, threads))
             if "decode" in options.variants:
                 cases += [case("decode", keys, DECODE_HEADS[2], "fwd", dtype, threads) for keys in DECODE_KEYS]
@@ -88,6 +92,11 @@ def chosen_cases(options):
 
 def document_ids(size):
     return [i * DOCUMENTS // size for i in range(size)]
+
+
+def mask_bytes(size):
+    """A mask that leaves seven of eight pairs, as chance has it."""
+    return random.Random(0).randbytes(size * size).translate(bytes(b >= 32 for b in range(256)))
 
 
 def alibi_slopes():
@@ -101,15 +110,19 @@ class Ours:
     def __init__(self, command, engine, folder):
         self.command, self.engine, self.folder = command, engine, folder
 
-    def tensor(self, name, kind, values):
-        """The option that gives a captured vector: a .npy file of int32 (i) or f32 (f)."""
+    def tensor(self, name, kind, shape, data):
+        """The option that gives a captured tensor: a .npy file."""
         path = os.path.join(self.folder, name + ".npy")
-        head = "{'descr': '<%s4', 'fortran_order': False, 'shape': (%d,), }" % (kind, len(values))
+        head = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }" % (kind, shape)
         head += " " * (-(len(head) + 11) % 64) + "\n"
         with open(path, "wb") as f:
-            f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode())
-            f.write(struct.pack("<%d%s" % (len(values), kind), *values))
+            f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + data)
         return ["--tensor", "%s=%s" % (name, path)]
+
+    def vector(self, name, kind, values):
+        """The same of a vector of int32 (i) or f32 (f)."""
+        data = struct.pack("<%d%s" % (len(values), kind), *values)
+        return self.tensor(name, "<%s4" % kind, "(%d,)" % len(values), data)
 
     def program(self, c):
         size = c["size"]
@@ -119,11 +132,17 @@ class Ours:
             "window": lambda: ["--window", "%d,0" % WINDOW],
             "softcap": lambda: ["--score", "%g * tanh(score / %g)" % (CAP, CAP)],
             "alibi": lambda: ["--score", "score - slope[h] * (q - k)", "--causal",
-                              *self.tensor("slope", "f", alibi_slopes())],
+                              *self.vector("slope", "f", alibi_slopes())],
             "bias": lambda: ["--score", "score + bias[q, k]", "--tensor-size", "bias:f32=%d,%d" % (size, size)],
             "gathered": lambda: ["--score", "score + table[h, q - k + k_len - 1]", "--tensor-size",
                                  "table:f32=%d,%d" % (HEADS, 2 * size - 1)],
-            "documents": lambda: ["--mask", "doc[q] == doc[k]", *self.tensor("doc", "i", document_ids(size))],
+            "documents": lambda: ["--mask", "doc[q] == doc[k]", *self.vector("doc", "i", document_ids(size))],
+            "bucketed": lambda: ["--score", "score + table[bucket[q, k], h]",
+                                 "--tensor-size", "bucket:i32=%d,%d" % (size, size),
+                                 "--tensor-size", "table:f32=%d,%d" % (BUCKETS, HEADS)],
+            "mask": lambda: ["--mask", "keep[q, k]",
+                             *self.tensor("keep", "|b1", "(%d, %d)" % (size, size), mask_bytes(size))],
+            "dropout": lambda: ["--dropout", "%g" % DROPOUT],
             "decode": lambda: [],
         }[c["variant"]]()  # fmt: skip
 
@@ -183,17 +202,23 @@ class Torch:
 
         return draw(heads, rows), draw(key_heads, c["size"]), draw(key_heads, c["size"])
 
+    def keep(self, size):
+        return self.torch.frombuffer(bytearray(mask_bytes(size)), dtype=self.torch.bool).reshape(size, size)
+
     def run_sdpa(self, c):
-        """What it has an argument for: nothing, causal, a dense bias, grouped heads."""
-        torch = self.torch
-        if c["variant"] not in ("full", "causal", "bias", "decode"):
-            return None
+        """What it has an argument for: nothing, causal, a dense bias or mask, dropout, grouped heads."""
+        torch, size = self.torch, c["size"]
         q, k, v = self.tensors(c)
-        more = {"is_causal": True} if c["variant"] == "causal" else {}
-        if c["variant"] == "bias":
-            more = {"attn_mask": torch.rand(c["size"], c["size"]).to(q.dtype)}
-        if c["variant"] == "decode":
-            more = {"enable_gqa": True}
+        more = {
+            "full": lambda: {},
+            "causal": lambda: {"is_causal": True},
+            "bias": lambda: {"attn_mask": torch.rand(size, size).to(q.dtype)},
+            "mask": lambda: {"attn_mask": self.keep(size)},
+            "dropout": lambda: {"dropout_p": DROPOUT},
+            "decode": lambda: {"enable_gqa": True},
+        }.get(c["variant"], lambda: None)()
+        if more is None:
+            return None
         if c["pass"] == "fwd":
             with torch.no_grad():
                 return self.best(lambda: self.sdpa(q, k, v, **more))
@@ -207,6 +232,9 @@ class Torch:
         slope, table = torch.tensor(alibi_slopes()), torch.rand(HEADS, 2 * size - 1)
         document = torch.tensor(document_ids(size), dtype=torch.int32)
         bias = torch.rand(size, size) if c["variant"] == "bias" else None
+        keep = self.keep(size) if c["variant"] == "mask" else None
+        bucket = torch.randint(BUCKETS, (size, size)) if c["variant"] == "bucketed" else None
+        buckets = torch.rand(BUCKETS, HEADS)
         return {
             "full": lambda: (None, None),
             "causal": lambda: (None, lambda b, h, q, k: k <= q),
@@ -215,7 +243,9 @@ class Torch:
             "alibi": lambda: (lambda s, b, h, q, k: s - slope[h] * (q - k), lambda b, h, q, k: k <= q),
             "bias": lambda: (lambda s, b, h, q, k: s + bias[q, k], None),
             "gathered": lambda: (lambda s, b, h, q, k: s + table[h, q - k + size - 1], None),
+            "bucketed": lambda: (lambda s, b, h, q, k: s + buckets[bucket[q, k], h], None),
             "documents": lambda: (None, lambda b, h, q, k: document[q] == document[k]),
+            "mask": lambda: (None, lambda b, h, q, k: keep[q, k]),
         }.get(c["variant"], lambda: False)()
 
     def run_flex(self, c):
