@@ -33,12 +33,12 @@ static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row,
 /* Stores rows first..first+n of the group from their sums, which are scaled. */
 static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, int64_t n) {
     const fxa__back *job = w->job;
+    int64_t ld = job->cut.ld_d;
     fxa__cpu_place to = {.count = 0};
+    job->code->kernels->row_scale(fxa__back_at(job, dq, first * ld), n * ld, job->bind->scale);
     for (int64_t r = first; r < first + n; r++) {
-        void *row = fxa__back_at(job, dq, r * job->cut.ld_d);
         fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
-        job->code->kernels->row_scale(row, job->p->p.d, job->bind->scale);
-        back_store(job, to, row, job->p->p.flags & FXA_ACC_Q);
+        back_store(job, to, fxa__back_at(job, dq, r * ld), job->p->p.flags & FXA_ACC_Q);
     }
 }
 
@@ -69,8 +69,11 @@ static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, con
 }
 
 static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, int64_t ld, bool add) {
-    for (int64_t i = 0; i < w->n_keys; i++)
-        back_store(w->job, fxa__cpu_key_place(&w->g, slot, w->key + i), fxa__back_at(w->job, x, i * ld), add);
+    fxa__cpu_place to = {.count = 0};
+    for (int64_t i = 0; i < w->n_keys; i++) {
+        fxa__cpu_key_next(&w->g, slot, w->key + i, &to);
+        back_store(w->job, to, fxa__back_at(w->job, x, i * ld), add);
+    }
 }
 
 static void back_store_block(const fxa__back_worker *w) {
@@ -79,8 +82,7 @@ static void back_store_block(const fxa__back_worker *w) {
     const fxa_problem *p = &w->job->p->p;
     if (w->dk_t) kernels->add_transposed(w->dk, cut->ld_d, w->dk_t, cut->ld, p->d, w->n_keys);
     if (w->dv_t) kernels->add_transposed(w->dv, cut->ld_v, w->dv_t, cut->ld, p->dv, w->n_keys);
-    for (int64_t i = 0; cut->want_k && i < w->n_keys; i++)
-        kernels->row_scale(fxa__back_at(w->job, w->dk, i * cut->ld_d), p->d, w->job->bind->scale);
+    if (cut->want_k) kernels->row_scale(w->dk, w->n_keys * cut->ld_d, w->job->bind->scale);
     if (cut->pool) {
         if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d);
         if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->dv);

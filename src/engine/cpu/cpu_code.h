@@ -80,12 +80,18 @@ typedef struct fxa__cpu_place {
 } fxa__cpu_place;
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k);
-/* Moves *at to row r, from r - 1 or, when at->count is 0, from anywhere. */
+/* Moves *at to row r or key k, from the one before or, when at->count is 0, from anywhere. */
 static inline void fxa__cpu_row_next(const fxa__cpu_group *g, fxa_slot slot, int64_t r, fxa__cpu_place *at) {
     if (at->count-- > 1)
         at->data += at->next;
     else
         *at = fxa__cpu_row_place(g, slot, r);
+}
+static inline void fxa__cpu_key_next(const fxa__cpu_group *g, fxa_slot slot, int64_t k, fxa__cpu_place *at) {
+    if (at->count-- > 1)
+        at->data += at->next;
+    else
+        *at = fxa__cpu_key_place(g, slot, k);
 }
 
 /* Keys of a slot are rows of `dtype`, features dense, stride[2] elements apart: what packs that needs no loading. */

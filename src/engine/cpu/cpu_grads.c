@@ -13,9 +13,10 @@ enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item */
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
-static double grads_row_value(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
-    fxa__cpu_place at = fxa__cpu_row_place(g, slot, r);
-    return fxa__load_f64(at.data, at.dtype, 0);
+/* Of row r, which follows the one that *at is at. */
+static double grads_row_value(const fxa__cpu_group *g, fxa_slot slot, int64_t r, fxa__cpu_place *at) {
+    fxa__cpu_row_next(g, slot, r, at);
+    return fxa__load_f64(at->data, at->dtype, 0);
 }
 
 /* True when all numbers of a row are finite; false also when their squares add up to infinity: that only costs time. */
@@ -31,14 +32,15 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
     int64_t first, n, ld_o = job->cut.ld_v, ld_dout = job->cut.ld_v, ld_q = job->cut.ld_d;
     int64_t size = (int64_t)job->code->kernels->real_size;
     bool q_finite = true, dout_finite = true;
+    fxa__cpu_place lse = {.count = 0}, dlse = {.count = 0};
     if (!fxa__back_tile_rows(w, tile, &first, &n)) return;
     const char *o = fxa__back_rows(w, FXA_SLOT_O, first, n, w->q, &ld_o);
     const char *dout = fxa__back_rows(w, FXA_SLOT_DO, first, n, w->dout, &ld_dout);
     for (int64_t i = 0; i < n; i++, o += ld_o * size, dout += ld_dout * size) {
         double sum = job->code->kernels->row_dot(dout, o, p->dv);
-        if (p->flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i);
+        if (p->flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i, &dlse);
         fxa__store_f64(w->delta, fxa__back_real(job), first + i, sum);
-        fxa__store_f64(w->lse, fxa__back_real(job), first + i, grads_row_value(&w->g, FXA_SLOT_LSE, first + i));
+        fxa__store_f64(w->lse, fxa__back_real(job), first + i, grads_row_value(&w->g, FXA_SLOT_LSE, first + i, &lse));
         dout_finite = dout_finite && grads_is_finite(job, dout, p->dv);
     }
     const char *q = fxa__back_rows(w, FXA_SLOT_Q, first, n, w->q, &ld_q);
