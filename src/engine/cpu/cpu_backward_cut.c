@@ -235,11 +235,13 @@ static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_work
     w->q_at = cut_carve(c, cut->tile, sizeof(int32_t));
     w->k_at = cut_carve(c, cut->block, sizeof(int32_t));
     w->keep = cut_carve(c, cut->block + FXA__CPU_KEEP_ROOM, sizeof(int32_t));
+    fxa__cpu_seen *seen = cut_carve(c, fxa__cpu_seen_count(job->code, job->p), sizeof *seen);
     const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative,
                                                job->code->bprop};
     for (int i = 0; i < FXA__BACK_TAPES; i++) cut_carve_tape(c, job, tapes[i], &w->tape[i]);
     if (!c->base) return;
     w->g = (fxa__cpu_group){.code = job->code, .p = job->p, .bind = job->bind, .ranges = job->ranges};
+    fxa__cpu_seen_clear(&w->g, seen);
     w->tape[FXA__BACK_BPROP].params = job->bind->bprop_params;
     w->tape[FXA__BACK_BPROP].tensors = job->bind->bprop_tensors;
 }

@@ -33,6 +33,7 @@ typedef struct fxa__cpu_code {
     fxa_facts facts;       /* of the composed program */
     fxa__cpu_band band;    /* of its mask */
     bool classify;         /* range analysis of the mask is worth asking, and allocates nothing */
+    uint32_t reads;        /* bit i: the mask reads input i */
     int32_t width;         /* threads of the context's pool */
     char detail[64];       /* "avx512, 2 threads" */
 } fxa__cpu_code;
@@ -47,12 +48,20 @@ static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, doub
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
 }
 
+/* What range analysis said of a box. Other heads, and other entries of a batch, mostly ask the same. */
+typedef struct fxa__cpu_seen {
+    fxa_box box;
+    uint32_t tile; /* UINT32_MAX: nothing yet */
+} fxa__cpu_seen;
+
 /* One (b, KV head) of a run. */
 typedef struct fxa__cpu_group {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bind *bind;
     const fxa_tensor_range *ranges; /* of the program's tensors, see fxa__cpu_scan; NULL: nothing known */
+    fxa__cpu_seen *seen;            /* the worker's own, by hash; */
+    int64_t n_seen;                 /* a power of 2, or 0 */
     int64_t b, hkv;
     fxa__seq seq;
     int64_t heads; /* query heads of the group */
@@ -61,6 +70,10 @@ typedef struct fxa__cpu_group {
 
 /* Moves to (b, hkv); code, p, bind and ranges are set by the caller. */
 void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv);
+
+/* How many answers of range analysis a worker should keep, and the beginning. */
+int64_t fxa__cpu_seen_count(const fxa__cpu_code *code, const fxa__problem *p);
+void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen);
 
 /* Looks once at the int tensors that range analysis of the mask can use: ranges has one entry per tensor. */
 void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind, fxa_tensor_range *ranges);

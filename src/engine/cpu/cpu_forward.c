@@ -143,6 +143,7 @@ static void forward_carve_scratch(forward_carver *c, const fxa__cpu_forward_run 
     s->keep = forward_carve(c, b->keys + FXA__CPU_KEEP_ROOM, 1, sizeof(int32_t));
     s->row = forward_carve(c, p->dv, 1, sizeof(double));
     s->old = forward_carve(c, p->dv, 1, sizeof(double));
+    s->seen = forward_carve(c, fxa__cpu_seen_count(run->code, run->p), 1, sizeof *s->seen);
     const fxa__tape *tapes[2] = {run->code->score, run->code->masked};
     for (int i = 0; i < 2; i++) {
         size_t bytes = 0;
@@ -186,6 +187,7 @@ static fxa__cpu_item forward_worker(const fxa__cpu_forward_run *run, int32_t wor
     forward_carver c = {run->scratch + (size_t)worker * run->scratch_bytes, 0, true};
     it.g = (fxa__cpu_group){.code = run->code, .p = run->p, .bind = run->bind, .ranges = run->ranges};
     forward_carve_scratch(&c, run, &it.s);
+    fxa__cpu_seen_clear(&it.g, it.s.seen);
     return it;
 }
 

@@ -57,6 +57,7 @@ typedef struct fxa__cpu_scratch {
     uint8_t *nan;         /* [tile_rows]: a score was NaN */
     int32_t *h, *qc, *kc; /* coordinates of rows and keys */
     int32_t *keep;        /* [keys + FXA__CPU_KEEP_ROOM]: dropout, of a row */
+    fxa__cpu_seen *seen; /* fxa__cpu_seen_count of them */
     double *row, *old;    /* [dv] */
     void *tape[2];        /* of the program without and with its mask */
 } fxa__cpu_scratch;

@@ -9,6 +9,8 @@
 #include "../../base/num.h"
 #include "../../program/range.h"
 
+#include <string.h>
+
 void fxa__cpu_group_enter(fxa__cpu_group *g, int64_t b, int64_t hkv) {
     g->b = b;
     g->hkv = hkv;
@@ -191,22 +193,52 @@ static bool tile_cut(const fxa__cpu_group *g, const tile_range *q, tile_range *k
     return g->code->band.exact || *tile == FXA_TILE_EMPTY;
 }
 
-static void tile_set(fxa_box *box, fxa_input input, int64_t lo, int64_t hi) {
+static void tile_set(const fxa__cpu_group *g, fxa_box *box, fxa_input input, int64_t lo, int64_t hi) {
+    if (!(g->code->reads >> input & 1)) return;
     box->lo[input] = (int32_t)lo;
     box->hi[input] = (int32_t)hi;
+}
+
+int64_t fxa__cpu_seen_count(const fxa__cpu_code *code, const fxa__problem *p) {
+    const double per_question = 2048; /* pairs, about */
+    double questions = (double)p->p.sq * (double)p->p.sk / per_question;
+    int64_t n = 16;
+    if (!code->classify || code->band.exact || p->p.b * p->p.hq <= 1) return 0;
+    while (n < 1024 && (double)n < questions) n *= 2;
+    return n;
+}
+
+void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen) {
+    g->seen = seen;
+    g->n_seen = fxa__cpu_seen_count(g->code, g->p);
+    for (int64_t i = 0; i < g->n_seen; i++) seen[i].tile = UINT32_MAX;
+}
+
+/* Asks, or remembers. Inputs that the mask does not read are 0 in the box. */
+static fxa_tile tile_ask(const fxa__cpu_group *g, const fxa_box *box) {
+    uint32_t hash = 0;
+    if (!g->n_seen) return fxa_program_classify(g->p->program, box, g->bind->params, g->ranges);
+    for (int i = 0; i < FXA_INPUT_COUNT; i++)
+        hash = ((hash ^ (uint32_t)box->lo[i]) * 0x85ebca6bu ^ (uint32_t)box->hi[i]) * 0xc2b2ae35u;
+    fxa__cpu_seen *seen = &g->seen[(hash ^ hash >> 16) & (uint32_t)(g->n_seen - 1)];
+    if (seen->tile == UINT32_MAX || memcmp(&seen->box, box, sizeof *box) != 0) {
+        seen->box = *box;
+        seen->tile = (uint32_t)fxa_program_classify(g->p->program, box, g->bind->params, g->ranges);
+    }
+    return (fxa_tile)seen->tile;
 }
 
 static fxa_tile tile_classify(const fxa__cpu_group *g, const tile_range *h, const tile_range *q, const tile_range *k) {
     fxa_box box = {{0}, {0}};
     int32_t b = fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b);
     if (!g->code->classify) return FXA_TILE_MIXED;
-    tile_set(&box, FXA_INPUT_B, b, b);
-    tile_set(&box, FXA_INPUT_H, h->lo, h->hi);
-    tile_set(&box, FXA_INPUT_Q, q->lo, q->hi);
-    tile_set(&box, FXA_INPUT_K, k->lo, k->hi);
-    tile_set(&box, FXA_INPUT_Q_LEN, g->seq.q_len_seen, g->seq.q_len_seen);
-    tile_set(&box, FXA_INPUT_K_LEN, g->seq.k_len_seen, g->seq.k_len_seen);
-    return fxa_program_classify(g->p->program, &box, g->bind->params, g->ranges);
+    tile_set(g, &box, FXA_INPUT_B, b, b);
+    tile_set(g, &box, FXA_INPUT_H, h->lo, h->hi);
+    tile_set(g, &box, FXA_INPUT_Q, q->lo, q->hi);
+    tile_set(g, &box, FXA_INPUT_K, k->lo, k->hi);
+    tile_set(g, &box, FXA_INPUT_Q_LEN, g->seq.q_len_seen, g->seq.q_len_seen);
+    tile_set(g, &box, FXA_INPUT_K_LEN, g->seq.k_len_seen, g->seq.k_len_seen);
+    return tile_ask(g, &box);
 }
 
 static tile_range tile_rows(const fxa__cpu_group *g, int64_t first, int64_t n) {

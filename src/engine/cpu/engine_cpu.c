@@ -41,14 +41,15 @@ static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, u
     return FXA_OK;
 }
 
-/* Runs allocate nothing, and range analysis does for large masks: those are never asked. */
-static bool cpu_can_classify(const fxa_program *program) {
+/* Runs allocate nothing, and range analysis does for large masks: those are never asked. *reads gets the inputs. */
+static bool cpu_can_classify(const fxa_program *program, uint32_t *reads) {
     bool needed[FXA__SMALL_PROGRAM] = {false};
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK), count = 0;
     if (mask >= FXA__SMALL_PROGRAM) return false;
     needed[mask] = true;
     for (int32_t i = mask; i >= 0; i--) {
         count += needed[i];
+        if (needed[i] && program->nodes[i].op == FXA_OP_INPUT) *reads |= 1u << program->nodes[i].imm;
         for (int j = 0; needed[i] && j < program->nodes[i].n_args; j++) needed[program->nodes[i].arg[j]] = true;
     }
     return count <= FXA__SMALL_NODES;
@@ -69,7 +70,7 @@ static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *e
     if (!c->kernels) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
     fxa_program_facts(p->program, &c->facts);
     if (!fxa__cpu_band_find(c->host, p->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
-    c->classify = !c->band.dark && cpu_can_classify(p->program);
+    c->classify = !c->band.dark && cpu_can_classify(p->program, &c->reads);
     FXA_TRY(cpu_tape(c, p->program, 0, &c->score, err));
     FXA_TRY(cpu_tape(c, p->program, FXA__TAPE_MASK, &c->masked, err));
     return p->p.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
