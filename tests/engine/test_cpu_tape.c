@@ -224,29 +224,36 @@ TEST(identity_and_queries) {
     static const struct {
         const char *text;
         uint32_t flags;
-        bool identity;
+        bool derive, identity;
     } cases[] = {
-        {"score = score", FXA__TAPE_MASK, true},
-        {"mask = true", FXA__TAPE_MASK, true},
-        {"mask = k <= q", 0, true},
-        {"mask = k <= q", FXA__TAPE_MASK, false},
-        {"mask = false", FXA__TAPE_MASK, false},
-        {"score = score * 2.0", 0, false},
+        {"score = score", FXA__TAPE_MASK, false, true},
+        {"mask = true", FXA__TAPE_MASK, false, true},
+        {"mask = k <= q", 0, false, true},
+        {"mask = k <= q", FXA__TAPE_MASK, false, false},
+        {"mask = false", FXA__TAPE_MASK, false, false},
+        {"score = score * 2.0", 0, false, false},
+        {"mask = k <= q", FXA__TAPE_GRADS, true, true},
+        {"param a : float\nscore = score + a", 0, true, true},
+        {"param a : float\nscore = score + a", FXA__TAPE_GRADS, true, false},
+        {"param a : float\nscore = score + a", FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE, true, false},
+        {"score = score * 2.0", FXA__TAPE_GRADS, true, false},
     };
     size_t s = 0, bytes = 0;
     const fxa__cpu_kernels *k = tape_set(&s, 4);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fxa_program *p = NULL;
+        fxa_program *p = NULL, *d = NULL;
         fxa__tape *tape = NULL;
         fxa_error err;
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &p, &err));
-        T_OK(fxa__tape_create(host, p, cases[i].flags, k, &tape, &err));
+        if (cases[i].derive) T_OK(fxa_program_derivative(p, &d, &err));
+        T_OK(fxa__tape_create(host, d ? d : p, cases[i].flags, k, &tape, &err));
         T_REQUIRE(tape);
         T_INT(fxa__tape_is_identity(tape), cases[i].identity);
         T_CHECK(fxa__tape_bytes(tape) > 0);
         T_CHECK(fxa__tape_scratch(tape, 16, 256, &bytes) && bytes % FXA__CPU_PAD == 0);
         T_CHECK(!fxa__tape_scratch(tape, 16, INT64_MAX, &bytes) && !fxa__tape_scratch(tape, INT64_MAX / 8, 16, &bytes));
         fxa__tape_destroy(tape);
+        fxa_program_destroy(d);
         fxa_program_destroy(p);
     }
     fxa__tape_destroy(NULL);

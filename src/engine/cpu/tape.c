@@ -4,11 +4,14 @@
  */
 #include "tape_code.h"
 
-/* Leaves scores as they are: the score is the input, and no conjunct of a mask was left. */
+/* Leaves scores, or their gradient, as they are: that is the input, no conjunct of a mask was left, and nothing is
+ * summed. */
 static bool tape_find_identity(const fxa__tape_graph *g) {
-    if (g->n_roots != 1 || g->roots[0].kind != FXA__OUT_SCORE) return false;
+    bool score = g->n_roots == 1 && g->roots[0].kind == FXA__OUT_SCORE;
+    bool gradient = g->n_roots == 1 && g->roots[0].kind == FXA__OUT_DSCORE;
+    if (!score && !gradient) return false;
     const fxa__tape_node *n = &g->nodes[g->roots[0].node];
-    return n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
+    return n->op == FXA_OP_INPUT && n->imm == (score ? FXA_INPUT_SCORE : FXA_INPUT_DSCORE);
 }
 
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,

@@ -24,7 +24,7 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
                             const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err);
 void fxa__tape_destroy(fxa__tape *tape);
 size_t fxa__tape_bytes(const fxa__tape *tape);      /* what it costs the cache */
-bool fxa__tape_is_identity(const fxa__tape *tape);  /* leaves scores as they are and masks nothing */
+bool fxa__tape_is_identity(const fxa__tape *tape);  /* leaves scores or gradients as they are, masks and sums nothing */
 
 /* Sums of gradients that a row adds to. tensor[i].sum NULL: not wanted; its view has dense strides. */
 typedef struct fxa__tape_sum {
