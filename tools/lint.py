@@ -38,7 +38,7 @@ def layer_of(path):
 
 
 def check_includes():
-    for path in sources("src", ".c", ".h", ".def"):
+    for path in sources("src", ".c", ".h", ".inc", ".def"):
         layer = layer_of(path)
         for number, line in enumerate(open(path), 1):
             match = re.match(r'\s*#include "([^"]+)"', line)
@@ -68,7 +68,7 @@ def check_includes():
 def check_names():
     files, statics = {}, {}
     for folder in ("src", "cli", "tests", "fuzz", "bench", "examples", "include"):
-        for path in sources(folder, ".c", ".h"):
+        for path in sources(folder, ".c", ".h", ".inc"):
             name = os.path.basename(path)
             if name in files:
                 say(path, 1, "file name also at " + files[name])
@@ -86,7 +86,7 @@ def check_names():
 
 def check_text():
     for folder in ("src", "include", "cli", "tests", "fuzz", "bench", "examples"):
-        for path in sources(folder, ".c", ".h", ".def"):
+        for path in sources(folder, ".c", ".h", ".inc", ".def"):
             lines = open(path, errors="replace").read().split("\n")
             if not path.endswith(".def") and not lines[0].startswith("/* SPDX-License-Identifier: Apache-2.0"):
                 say(path, 1, "does not open with the SPDX line")

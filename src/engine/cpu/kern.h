@@ -67,7 +67,6 @@
 #define v_first KERN_NAME(v_first)
 #define v_sum KERN_NAME(v_sum)
 #define v_largest KERN_NAME(v_largest)
-#define v_gather KERN_NAME(v_gather)
 #define v_lanes KERN_NAME(v_lanes)
 #define v_unlanes KERN_NAME(v_unlanes)
 #define m_and KERN_NAME(m_and)
