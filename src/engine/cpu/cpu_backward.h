@@ -43,6 +43,7 @@ typedef struct fxa__back_cut {
     int64_t lanes;
     uint32_t lane_axes; /* the lane of a unit is its number along these axes, modulo lanes */
     uint64_t shared;    /* bit t: tensor t has one sum for all lanes, since lanes never meet in it */
+    uint64_t once;      /* bit t: none, since no two pairs meet in it; see fxa__tape_sum */
     int64_t ld_d, ld_v; /* D and Dv, padded to whole panels */
     int64_t ld;         /* of a tile of scores; not a power of two, it is also read by columns */
     int64_t ones;       /* the most rows of a product */

@@ -6,7 +6,7 @@
  * The workspace grows with the sequence in these parts only: delta (one number per row); the dQ of a group, in real,
  * for each worker, or for each chunk of each group when there are several (at most BACK_PARTS_BYTES); for pages, dK
  * and dV of one KV head of the pool for each worker; and f64 sums of the captured tensors whose gradients are asked
- * for.
+ * for, but for those in which each pair has an element for itself.
  */
 #include "cpu_backward.h"
 
@@ -99,6 +99,30 @@ static uint32_t cut_tensor_axes(const fxa__problem *p, int32_t t) {
     return axes;
 }
 
+/* Whether each pair has an element of tensor t for itself: one load, of b, h, q and k. */
+static bool cut_tensor_once(const fxa__problem *p, int32_t t) {
+    const fxa_program *d = p->derivative;
+    const fxa_problem *in = &p->p;
+    uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u) |
+                      (in->sq > 1 ? 1u << FXA_INPUT_Q : 0u) | 1u << FXA_INPUT_K;
+    uint32_t found = 0;
+    int loads = 0;
+    if (!cut_map_is_plain(&in->map_b, in->b) || !cut_map_is_plain(&in->map_h, in->hq) ||
+        !cut_map_is_plain(&in->map_q, in->sq) || !cut_map_is_plain(&in->map_k, in->sk))
+        return false;
+    for (int32_t i = 0; i < d->n_outputs; i++) {
+        const fxa__output *out = &d->outputs[i];
+        if (out->kind != FXA__OUT_DLOAD || out->slot != t) continue;
+        loads++;
+        for (int32_t j = 0; j < out->n_index; j++) {
+            const fxa__node *n = &d->nodes[out->index[j]];
+            if (n->op != FXA_OP_INPUT || found >> n->imm & 1) return false;
+            found |= 1u << n->imm;
+        }
+    }
+    return loads == 1 && (found & wanted) == wanted;
+}
+
 static int64_t cut_tensor_bytes(const fxa__problem *p, int32_t t) {
     int64_t n = sizeof(double);
     for (int32_t i = 0; i < p->program->tensors[t].rank; i++) n = cut_mul(n, p->p.captures[t].size[i]);
@@ -116,6 +140,10 @@ static void cut_sums(fxa__back_cut *c, const fxa__problem *p) {
     int64_t all = 0, small = 0;
     uint32_t axes = c->lane_axes;
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
+        if (p->p.captures[t].grad && cut_tensor_once(p, t)) {
+            c->once |= UINT64_C(1) << t;
+            continue;
+        }
         int64_t bytes = p->p.captures[t].grad ? cut_tensor_bytes(p, t) : 0;
         all = fxa__min_i64(INT64_MAX / 4, all + bytes);
         if (small + bytes <= BACK_SUM_BYTES / BACK_LANES) {
@@ -259,7 +287,9 @@ static void cut_carve_sums(cut_carver *c, const fxa__back *job, int64_t lane) {
             sum.view.stride[i] = n;
             if (!fxa__mul_i64(n, capture->size[i], &n)) c->ok = false, n = 0;
         }
-        if (capture->grad && (lane == 0 || !shared))
+        if (job->cut.once >> t & 1)
+            sum = (fxa__tape_sum){.view = c->base ? job->bind->dtensors[t] : sum.view, .once = true};
+        else if (capture->grad && (lane == 0 || !shared))
             sum.sum = cut_carve(c, n, sizeof(double));
         else if (capture->grad && c->base)
             sum.sum = job->sums[t].sum;

@@ -2,12 +2,15 @@
  *
  * What backward does outside of the tiles: delta of every row before them, and after them the gradients of sinks,
  * params and captured tensors. Those are summed in f64: by each lane for itself, or in one sum where lanes never
- * meet; the sums of the lanes are added in the order of the lanes.
+ * meet; the sums of the lanes are added in the order of the lanes. Where each pair has an element for itself there is
+ * nothing to sum: the gradient is cleared, and the tiles add to it.
  */
 #include "cpu_backward.h"
 
 #include "../../base/dtype.h"
 #include "../../base/num.h"
+
+#include <string.h>
 
 enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item */
 
@@ -75,7 +78,7 @@ static int64_t grads_elements(const fxa_view *view) {
 }
 
 static int64_t grads_pieces(const fxa__tape_sum *sum) {
-    return sum->sum ? (grads_elements(&sum->view) + GRADS_PIECE - 1) / GRADS_PIECE : 0;
+    return sum->sum || sum->once ? (grads_elements(&sum->view) + GRADS_PIECE - 1) / GRADS_PIECE : 0;
 }
 
 int64_t fxa__back_sum_pieces(const fxa__back *job) {
@@ -102,21 +105,41 @@ static double *grads_sum(const fxa__back *job, int64_t lane, int32_t t) {
     return job->sums[lane * job->p->program->n_tensors + t].sum;
 }
 
+/* Of elements i..end, in dense row-major order, of a shape, how many from i on lie along the last axis of the view; *at
+ * gets the offset of the first. */
+static int64_t grads_run(const fxa_view *view, int64_t i, int64_t end, int64_t *at) {
+    int64_t last = view->rank > 0 ? view->size[view->rank - 1] : 1, n = fxa__min_i64(end - i, last - i % last);
+    *at = 0;
+    for (int32_t axis = view->rank - 1; axis >= 0; axis--) {
+        *at += i % view->size[axis] * view->stride[axis];
+        i /= view->size[axis];
+    }
+    return n;
+}
+
+static int64_t grads_stride(const fxa_view *view) {
+    return view->rank > 0 ? view->stride[view->rank - 1] : 1;
+}
+
+static void grads_clear_view(const fxa_view *view, int64_t begin, int64_t end) {
+    char *data = (char *)(uintptr_t)view->data; /* views are const; this one is an output */
+    int64_t size = (int64_t)fxa_dtype_size(view->dtype), stride = grads_stride(view), at;
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = grads_run(view, i, end, &at);
+        for (int64_t j = 0; j < (stride == 1 ? 1 : n); j++)
+            memset(data + (at + j * stride) * size, 0, (size_t)((stride == 1 ? n : 1) * size));
+    }
+}
+
 void fxa__back_sum_clear(const fxa__back *job, int64_t piece) {
     int64_t begin, end;
     int32_t t = grads_piece(job, piece, &begin, &end);
+    if (job->cut.once >> t & 1) {
+        if (!(job->p->p.flags & FXA_ACC_TENSORS)) grads_clear_view(&job->sums[t].view, begin, end);
+        return;
+    }
     for (int64_t lane = 0; lane < grads_lanes(job, t); lane++)
         for (int64_t i = begin; i < end; i++) grads_sum(job, lane, t)[i] = 0;
-}
-
-/* Offset in `view` of the element that is number i of the same shape in dense row-major order. */
-static int64_t grads_offset(const fxa_view *view, int64_t i) {
-    int64_t offset = 0;
-    for (int32_t axis = view->rank - 1; axis >= 0; axis--) {
-        offset += i % view->size[axis] * view->stride[axis];
-        i /= view->size[axis];
-    }
-    return offset;
 }
 
 /* n sums to elements from `at` on, `stride` apart. */
@@ -132,17 +155,16 @@ static void grads_store_run(void *data, uint32_t dtype, int64_t at, int64_t stri
 }
 
 void fxa__back_sum_store(const fxa__back *job, int64_t piece) {
-    int64_t begin, end;
+    int64_t begin, end, at;
     int32_t t = grads_piece(job, piece, &begin, &end);
     const fxa_view *to = &job->bind->dtensors[t];
     double *sum = grads_sum(job, 0, t);
+    if (job->cut.once >> t & 1) return; /* it is there already */
     for (int64_t lane = 1; lane < grads_lanes(job, t); lane++)
         for (int64_t i = begin; i < end; i++) sum[i] += grads_sum(job, lane, t)[i];
-    void *data = (void *)(uintptr_t)to->data; /* views are const; this one is an output */
-    int64_t last = to->rank > 0 ? to->size[to->rank - 1] : 1, stride = to->rank > 0 ? to->stride[to->rank - 1] : 1;
-    for (int64_t i = begin, n; i < end; i += n) { /* along the last axis */
-        n = fxa__min_i64(end - i, last - i % last);
-        grads_store_run(data, (uint32_t)to->dtype, grads_offset(to, i), stride, sum + i, n,
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = grads_run(to, i, end, &at);
+        grads_store_run((void *)(uintptr_t)to->data, (uint32_t)to->dtype, at, grads_stride(to), sum + i, n,
                         job->p->p.flags & FXA_ACC_TENSORS);
     }
 }

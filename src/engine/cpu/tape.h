@@ -26,10 +26,12 @@ void fxa__tape_destroy(fxa__tape *tape);
 size_t fxa__tape_bytes(const fxa__tape *tape);      /* what it costs the cache */
 bool fxa__tape_is_identity(const fxa__tape *tape);  /* leaves scores or gradients as they are, masks and sums nothing */
 
-/* Sums of gradients that a row adds to. tensor[i].sum NULL: not wanted; its view has dense strides. */
+/* Sums of gradients that a row adds to. sum NULL: not wanted; else its view has dense strides. once: no element gets more
+ * than one number, and of each row they lie evenly; they are added to the view's own elements, and sum is NULL. */
 typedef struct fxa__tape_sum {
     fxa_view view;
     double *sum;
+    bool once;
 } fxa__tape_sum;
 
 /* One worker's state. Laid out in scratch memory that the caller gives; nothing is allocated. */

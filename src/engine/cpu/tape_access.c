@@ -216,26 +216,50 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     access_add_spread(r, access, &p, value, dscore, sum);
 }
 
+/* n numbers of a row, 0 where dscore is, to evenly spaced elements of whatever dtype. */
+static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, const void *value,
+                              bool row, const void *dscore) {
+    enum { PIECE = 64 };
+    const fxa__cpu_kernels *kernels = r->run->tape->kernels;
+    char *to = (char *)(uintptr_t)view->data + p->offset * (int64_t)fxa_dtype_size(view->dtype);
+    union {
+        float f[PIECE];
+        double d[PIECE];
+    } room;
+    for (int64_t i = p->begin, n; i < p->end; i += n) {
+        n = fxa__min_i64(PIECE, p->end - i);
+        for (int64_t j = 0; j < n; j++) {
+            int64_t at = row ? i + j : 0;
+            if (kernels->real_size == sizeof(float))
+                room.f[j] = ((const float *)dscore)[i + j] != 0 ? ((const float *)value)[at] : 0;
+            else
+                room.d[j] = ((const double *)dscore)[i + j] != 0 ? ((const double *)value)[at] : 0;
+        }
+        kernels->store(to, view->dtype, p->stride, &room, n, true);
+        to += n * p->stride * (int64_t)fxa_dtype_size(view->dtype);
+    }
+}
+
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value,
                           const void *dscore) {
-    const fxa__tape_sum *sums = r->run->sums;
+    const fxa__tape_sum *sum = r->run->sums ? &r->run->sums[access->tensor] : NULL;
     access_walk w;
-    bool outside, one = access->axis < 0 && !access->rows;
-    if (!sums || !sums[access->tensor].sum) return;
-    double *sum = sums[access->tensor].sum;
-    if (one) { /* element for the whole row */
-        int64_t offset = fxa__tape_gather_base(r, access, &sums[access->tensor].view);
+    bool outside;
+    if (!sum || (!sum->sum && !sum->once)) return;
+    if (access->axis < 0 && !access->rows) { /* one element for the whole row */
+        int64_t offset = fxa__tape_gather_base(r, access, &sum->view);
         access_piece all = {.end = r->n, .offset = offset};
-        if (offset != FXA__TAPE_OUTSIDE) access_add_piece(r, access, all, value, dscore, sum);
+        if (offset != FXA__TAPE_OUTSIDE) access_add_piece(r, access, all, value, dscore, sum->sum);
         return;
     }
-    if (!access_begin(r, access, &sums[access->tensor].view, &w, &outside)) {
+    if (!access_begin(r, access, &sum->view, &w, &outside)) {
         fxa__tape_scatter(r, access, value, dscore);
         return;
     }
     for (access_piece p = {0}; !outside && p.end < r->n;) {
         p = access_next(&w, p.end);
-        if (p.inside) access_add_piece(r, access, p, value, dscore, sum);
+        if (p.inside && sum->once) access_add_stored(r, &sum->view, &p, value, access->value_row, dscore);
+        if (p.inside && !sum->once) access_add_piece(r, access, p, value, dscore, sum->sum);
     }
 }
 
