@@ -24,10 +24,10 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
                             const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err);
 void fxa__tape_destroy(fxa__tape *tape);
 size_t fxa__tape_bytes(const fxa__tape *tape);      /* what it costs the cache */
-bool fxa__tape_is_identity(const fxa__tape *tape);  /* leaves scores or gradients as they are, masks and sums nothing */
+bool fxa__tape_is_identity(const fxa__tape *tape);  /* scores or gradients stay as they are, nothing masked or summed */
 
-/* Sums of gradients that a row adds to. sum NULL: not wanted; else its view has dense strides. once: no element gets more
- * than one number, and of each row they lie evenly; they are added to the view's own elements, and sum is NULL. */
+/* Sums of gradients that a row adds to. sum NULL: not wanted; else its view has dense strides. once: no element gets
+ * more than one number, and of each row they lie evenly; they are added to the view's own elements, and sum is NULL. */
 typedef struct fxa__tape_sum {
     fxa_view view;
     double *sum;
