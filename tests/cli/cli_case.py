@@ -104,7 +104,8 @@ class RunCase(Cli):
             args += ["--" + name.replace("_", "-"), npy.save(self.path(name + ".npy"), array, kind)]
         return args
 
-    def program(self, kind="f8"):
+    def program(self, kind="f8", bias=None, doc="i8"):
+        """SCORE and MASK with their values; bias: the value of --tensor instead of the array in `kind`."""
         return [
             "--score",
             self.SCORE,
@@ -113,9 +114,9 @@ class RunCase(Cli):
             "--param",
             "cap=1.25",
             "--tensor",
-            "bias=" + npy.save(self.path("bias.npy"), self.bias, kind),
+            bias or "bias=" + npy.save(self.path("bias.npy"), self.bias, kind),
             "--tensor",
-            "doc=" + npy.save(self.path("doc.npy"), self.doc, "i8"),
+            "doc=" + npy.save(self.path("doc.npy"), self.doc, doc),
         ]
 
     def outputs(self, *names):

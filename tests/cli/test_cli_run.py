@@ -66,22 +66,13 @@ class Run(RunCase):
                     "--" + name,
                     npy.save(self.path(name + ".npy"), array.transposed(axes), "f8", fortran, order, version),
                 ]
-            self.bias_file = npy.save(self.path("b.npy"), self.bias, "f8", fortran, order, version)
+            bias = npy.save(self.path("b.npy"), self.bias, "f8", fortran, order, version)
             self.run_cli(
                 "run",
                 *args,
                 "--layout",
                 layout,
-                "--score",
-                self.SCORE,
-                "--mask",
-                self.MASK,
-                "--param",
-                "cap=1.25",
-                "--tensor",
-                "bias=" + self.bias_file,
-                "--tensor",
-                "doc=" + npy.save(self.path("doc.npy"), self.doc, "u1"),
+                *self.program(bias="bias=" + bias, doc="u1"),
                 *self.outputs("out", "dq", "dk", "dv")
             )
             for name, key in (("out", "o"), ("dq", "dq"), ("dk", "dk"), ("dv", "dv")):
@@ -109,16 +100,7 @@ class Run(RunCase):
                 "run",
                 *self.files(q=(q, name), k=(k, name), v=(v, name)),
                 *more,
-                "--score",
-                self.SCORE,
-                "--mask",
-                self.MASK,
-                "--param",
-                "cap=1.25",
-                "--tensor",
-                typed + npy.save(self.path("bias.npy"), bias, name),
-                "--tensor",
-                "doc=" + npy.save(self.path("doc.npy"), self.doc, "i1"),
+                *self.program(bias=typed + npy.save(self.path("bias.npy"), bias, name), doc="i1"),
                 *self.outputs("out", "lse")
             )
             got_kind, got = self.result("out")

@@ -1,87 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a problem costs before and beside its run, for every engine: the time of a first plan, from a program and from
- * bytes, and the workspace of long sequences.
+ * What a problem costs beside its run, for every engine: the workspace of long sequences. What its plan costs is
+ * measured by bench/bench_plan.c.
  */
 #include "support/conf_case.h"
 #include "t.h"
-
-#include <time.h>
-
-/* ---- Time -------------------------------------------------------------------------------------------------------- */
-
-static double cost_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* The i-th modifier, which no plan has seen; backward, with every gradient there is. */
-static fxa_program *cost_modifier(fxa_context *ctx, int i, fxa_capture *capture, fxa_problem *p) {
-    fxa_error err;
-    fxa_program *program = NULL;
-    char text[200];
-    snprintf(text, sizeof text,
-             "param cap : float\ntensor bias : f32[2]\n"
-             "score = cap * tanh((score + %d * bias[h, q - k]) / cap)\nmask = q >= k && q - k < 300",
-             i + 2);
-    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    *capture = (fxa_capture){.size = {8, 4096}, .grad = 1};
-    *p = (fxa_problem)FXA_PROBLEM_INIT;
-    p->pass = FXA_BACKWARD, p->flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V, p->param_grads = 1;
-    p->program = program, p->captures = capture, p->n_captures = 1;
-    p->b = 2, p->hq = 8, p->hkv = 2, p->sq = p->sk = 4096, p->d = 64;
-    return program;
-}
-
-/* Seconds of the i-th plan: [0] made of a text, [1] loaded from bytes into a context that knows nothing. */
-static void cost_plan(fxa_context *ctx, const char *engine, int i, double seconds[2]) {
-    static unsigned char bytes[1 << 16];
-    fxa_error err;
-    fxa_capture capture;
-    fxa_problem p;
-    fxa_context *other = NULL;
-    fxa_plan *plan = NULL, *loaded = NULL;
-    size_t size = 0;
-    double start = cost_now();
-    fxa_program *program = cost_modifier(ctx, i, &capture, &p);
-    p.engine = engine;
-    T_OK(fxa_plan_create(ctx, &p, &plan, &err));
-    seconds[0] = cost_now() - start;
-    T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &size, &err));
-    T_OK(fxa_context_create(NULL, &other, &err));
-    start = cost_now();
-    T_OK(fxa_plan_load(other, bytes, size, &loaded, &err));
-    seconds[1] = cost_now() - start;
-    fxa_plan_destroy(loaded);
-    fxa_plan_destroy(plan);
-    fxa_program_destroy(program);
-    fxa_context_destroy(other);
-}
-
-/* milliseconds. Of several first plans the fastest counts, since others may be using the machine. */
-TEST(a_first_plan_takes_milliseconds) {
-    enum { PLANS = 20 };
-    for (size_t e = 0; fxa_engine_name(e); e++) {
-        fxa_error err;
-        fxa_context *ctx = NULL;
-        fxa_cache_stats stats;
-        double best[2] = {INFINITY, INFINITY}, seconds[2];
-        T_OK(fxa_context_create(NULL, &ctx, &err));
-        for (int i = 0; i < PLANS; i++) {
-            cost_plan(ctx, fxa_engine_name(e), i, seconds);
-            for (int k = 0; k < 2; k++) best[k] = fmin(best[k], seconds[k]);
-        }
-        fxa_cache_get_stats(ctx, &stats);
-        T_INT(stats.builds, PLANS); /* each was a first one */
-        printf("  %s: %.3g ms for a new program, %.3g from bytes\n", fxa_engine_name(e), 1e3 * best[0], 1e3 * best[1]);
-        T_CHECK(best[0] < 0.01);
-        T_CHECK(best[1] < 0.01);
-        fxa_context_destroy(ctx);
-    }
-}
-
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* Asks every engine for the workspace of s rows and keys. */
 static size_t cost_reports(fxa_context *ctx, const fxa_program *program, fxa_pass pass, int64_t s,

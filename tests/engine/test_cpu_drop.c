@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "engine/cpu/cpu.h"
 #include "support/guard.h"
+#include "support/set_tests.h"
 
 /* Coordinates of interest: about 0, where counters begin again, and at both ends of the range; else any. */
 static int32_t draw_coordinate(t_rng *rng) {
@@ -98,30 +99,8 @@ static void check_set(const fxa__cpu_kernels *kernels) {
         }
 }
 
-static void drop_each(const char *isa, size_t size) {
-    bool usable = false;
-    const fxa__cpu_kernels *kernels;
-    for (size_t i = 0; (kernels = fxa__cpu_set(i, size, &usable)) != NULL; i++) {
-        if (strcmp(kernels->isa, isa) != 0) continue;
-        if (!usable) T_SKIP("this machine cannot run it");
-        check_set(kernels);
-        return;
-    }
-    T_SKIP("not in this build");
-}
-
-#define DROP_TESTS(isa)                                                                                                \
-    TEST(drop_f32_##isa) {                                                                                             \
-        drop_each(#isa, sizeof(float));                                                                                \
-    }                                                                                                                  \
-    TEST(drop_f64_##isa) {                                                                                             \
-        drop_each(#isa, sizeof(double));                                                                               \
-    }
-DROP_TESTS(scalar)
-DROP_TESTS(sse2)
-DROP_TESTS(avx2)
-DROP_TESTS(avx512)
-DROP_TESTS(neon)
+SET_TESTS(drop_f32, sizeof(float), check_set)
+SET_TESTS(drop_f64, sizeof(double), check_set)
 
 /* As many are dropped as should be, and neighbours have nothing to do with each other. */
 TEST(a_tenth_is_dropped) {

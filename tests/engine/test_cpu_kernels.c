@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
 #include "support/guard.h"
+#include "support/set_tests.h"
 
 #include <float.h>
 
@@ -410,34 +411,14 @@ static void check_decode(const fxa__cpu_kernels *k) {
 
 /* ---- One test for each set ------------------------------------------------------------------------------------- */
 
-static void kernels_each(const char *isa, size_t size) {
-    bool usable = false;
-    const fxa__cpu_kernels *k;
-    for (size_t i = 0; (k = fxa__cpu_set(i, size, &usable)) != NULL; i++) {
-        if (strcmp(k->isa, isa) != 0) continue;
-        if (!usable) T_SKIP("this machine cannot run it");
-        T_INT(k->real_size, size);
-        T_CHECK(k->nr % k->width == 0);
-        void (*checks[])(const fxa__cpu_kernels *) = {check_products, check_panels, check_rows,  check_special_rows,
-                                                      check_storage,  check_halves, check_decode};
-        for (size_t j = 0; j < sizeof checks / sizeof checks[0]; j++) checks[j](k);
-        return;
-    }
-    T_SKIP("not in this build");
+static void check_kernels(const fxa__cpu_kernels *k) {
+    T_CHECK(k->nr % k->width == 0);
+    void (*checks[])(const fxa__cpu_kernels *) = {check_products, check_panels, check_rows,  check_special_rows,
+                                                  check_storage,  check_halves, check_decode};
+    for (size_t j = 0; j < sizeof checks / sizeof checks[0]; j++) checks[j](k);
 }
-
-#define KERNEL_TESTS(isa)                                                                                              \
-    TEST(kernels_f32_##isa) {                                                                                          \
-        kernels_each(#isa, sizeof(float));                                                                             \
-    }                                                                                                                  \
-    TEST(kernels_f64_##isa) {                                                                                          \
-        kernels_each(#isa, sizeof(double));                                                                            \
-    }
-KERNEL_TESTS(scalar)
-KERNEL_TESTS(sse2)
-KERNEL_TESTS(avx2)
-KERNEL_TESTS(avx512)
-KERNEL_TESTS(neon)
+SET_TESTS(kernels_f32, sizeof(float), check_kernels)
+SET_TESTS(kernels_f64, sizeof(double), check_kernels)
 
 /* FXA_CPU names a set; what it cannot mean is told. */
 TEST(select_by_name) {

@@ -10,6 +10,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/tape_ops.h"
 #include "support/function_ulps.h"
+#include "support/set_tests.h"
 
 #include <float.h>
 #include <pthread.h>
@@ -290,34 +291,8 @@ static void math_check_pow(const fxa__cpu_kernels *k) {
 
 /* ---- One test for each set: what a machine lacks is skipped by name -------------------------------------------- */
 
-static void math_each(const char *isa, size_t size, void (*check)(const fxa__cpu_kernels *k)) {
-    bool usable = false;
-    const fxa__cpu_kernels *k;
-    for (size_t i = 0; (k = fxa__cpu_set(i, size, &usable)) != NULL; i++) {
-        if (strcmp(k->isa, isa) != 0) continue;
-        if (usable)
-            check(k);
-        else
-            T_SKIP("this machine cannot run it");
-        return;
-    }
-    T_SKIP("not in this build");
-}
-
-#define MATH_TESTS(isa)                                                                                                \
-    TEST(math_f32_##isa) {                                                                                             \
-        math_each(#isa, sizeof(float), math_check_f32);                                                                \
-    }                                                                                                                  \
-    TEST(math_f64_##isa) {                                                                                             \
-        math_each(#isa, sizeof(double), math_check_f64);                                                               \
-    }                                                                                                                  \
-    TEST(math_pow_##isa) {                                                                                             \
-        math_each(#isa, sizeof(float), math_check_pow);                                                                \
-    }
-MATH_TESTS(scalar)
-MATH_TESTS(sse2)
-MATH_TESTS(avx2)
-MATH_TESTS(avx512)
-MATH_TESTS(neon)
+SET_TESTS(math_f32, sizeof(float), math_check_f32)
+SET_TESTS(math_f64, sizeof(double), math_check_f64)
+SET_TESTS(math_pow, sizeof(float), math_check_pow)
 
 T_MAIN

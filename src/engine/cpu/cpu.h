@@ -29,6 +29,7 @@
 
 /* ---- Kernels of one instruction set and float width ------------------------------------------------------------ */
 
+/* What an index outside of its axis adds to an offset: so far below that sums of as many as there are axes tell it. */
 #define FXA__TAPE_OUTSIDE (INT64_MIN / 64)
 
 /* A row operation of the tape; see tape.h. Each operand is a row or one value, as the operation's variant says. */

@@ -93,18 +93,19 @@ typedef struct fxa__cpu_place {
 } fxa__cpu_place;
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k);
+/* One further, if that lies like this one. */
+static inline bool fxa__cpu_place_step(fxa__cpu_place *at) {
+    if (at->count <= 1) return false;
+    at->count--;
+    at->data += at->next;
+    return true;
+}
 /* Moves *at to row r or key k, from the one before or, when at->count is 0, from anywhere. */
 static inline void fxa__cpu_row_next(const fxa__cpu_group *g, fxa_slot slot, int64_t r, fxa__cpu_place *at) {
-    if (at->count-- > 1)
-        at->data += at->next;
-    else
-        *at = fxa__cpu_row_place(g, slot, r);
+    if (!fxa__cpu_place_step(at)) *at = fxa__cpu_row_place(g, slot, r);
 }
 static inline void fxa__cpu_key_next(const fxa__cpu_group *g, fxa_slot slot, int64_t k, fxa__cpu_place *at) {
-    if (at->count-- > 1)
-        at->data += at->next;
-    else
-        *at = fxa__cpu_key_place(g, slot, k);
+    if (!fxa__cpu_place_step(at)) *at = fxa__cpu_key_place(g, slot, k);
 }
 
 /* Keys of a slot are rows of `dtype`, features dense, stride[2] elements apart: what packs that needs no loading. */

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests of kernels, one for each instruction set: SET_TESTS(name, size, check) makes name_scalar, name_sse2 and so on,
+ * which call check with the set's kernels for reals of that size. What a build or a machine lacks is skipped by name.
+ */
+#ifndef FXA_TESTS_SET_TESTS_H
+#define FXA_TESTS_SET_TESTS_H
+
+#include "engine/cpu/cpu.h"
+#include "t.h"
+
+static void set_test(const char *isa, size_t size, void (*check)(const fxa__cpu_kernels *k)) {
+    bool usable = false;
+    const fxa__cpu_kernels *k;
+    for (size_t i = 0; (k = fxa__cpu_set(i, size, &usable)) != NULL; i++) {
+        if (strcmp(k->isa, isa) != 0) continue;
+        if (!usable) T_SKIP("this machine cannot run it");
+        check(k);
+        return;
+    }
+    T_SKIP("not in this build");
+}
+
+#define SET_TEST(name, isa, size, check)                                                                               \
+    TEST(name##_##isa) {                                                                                               \
+        set_test(#isa, size, check);                                                                                   \
+    }
+#define SET_TESTS(name, size, check)                                                                                   \
+    SET_TEST(name, scalar, size, check)                                                                                \
+    SET_TEST(name, sse2, size, check)                                                                                  \
+    SET_TEST(name, avx2, size, check)                                                                                  \
+    SET_TEST(name, avx512, size, check)                                                                                \
+    SET_TEST(name, neon, size, check)
+
+#endif
