@@ -32,6 +32,13 @@
 #define FXA_CHECKED
 #endif
 
+/* Structs that a caller fills begin with struct_size, set by their _INIT macro, and are only ever appended to. A
+ * shorter one is an older caller's: what it lacks has its default. Of a longer one, a newer caller's, no byte past what
+ * this library knows is read; a field that an older library must not ignore comes with a flag (or a value of a field
+ * that is reserved here), and those it refuses. More than FXA_MAX_STRUCT bytes are a struct that was never filled:
+ * E_STRUCT. */
+#define FXA_MAX_STRUCT 16384u
+
 /* The _INIT macros: a struct of zeroes that knows its size. */
 #ifdef __cplusplus
 template <class Struct> inline Struct fxa_sized() {
@@ -448,7 +455,7 @@ typedef struct fxa_index_map {
     uint32_t dynamic; /* not 0: an int32 read at run time from FXA_SLOT_DYN_x is added */
     int64_t base, step;
     uint32_t n_segments;
-    uint32_t reserved;
+    uint32_t reserved; /* 0 */
     fxa_segment segment[FXA_MAX_SEGMENTS];
 } fxa_index_map;
 
@@ -617,7 +624,7 @@ FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a
 
 typedef struct fxa_args {
     uint32_t struct_size;
-    uint32_t reserved;
+    uint32_t reserved;        /* 0 */
     void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says */
     double scale;             /* of Q K^T; NAN: 1 / sqrt(d) */
     const double *params; /* one per param of program, in its order; an int param must be a whole number of 32 bits */
@@ -687,7 +694,7 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes
  * and [B,H,S]. Rows that attend to nothing (LSE -inf) join without NaN. */
 typedef struct fxa_merge_args {
     uint32_t struct_size;
-    uint32_t reserved;
+    uint32_t reserved; /* 0 */
     int64_t b, h, s, d;
     fxa_operand o_a, o_b, lse_a, lse_b; /* dtypes must be given (lse: f32 or f64) */
     void *o_a_data, *lse_a_data;

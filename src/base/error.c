@@ -58,12 +58,15 @@ fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const voi
         return fxa__fail(err, FXA_E_STRUCT,
                          "%s.struct_size is %u; this library takes %zu or more (start from the INIT macro)", name,
                          given, min_size);
-    const unsigned char *bytes = from;
-    for (size_t i = to_size; i < given; i++)
-        if (bytes[i] != 0)
-            return fxa__fail(err, FXA_E_STRUCT,
-                             "%s.struct_size is %u and byte %zu is set: a field newer than this library (%zu bytes)",
-                             name, given, i, to_size);
+    if (given > FXA_MAX_STRUCT)
+        return fxa__fail(err, FXA_E_STRUCT,
+                         "%s.struct_size is %u; this library knows %zu bytes and takes at most %u from a newer caller "
+                         "(start from the INIT macro)",
+                         name, given, to_size, FXA_MAX_STRUCT);
+    if (given % sizeof(void *)) /* a part of a field is no field: half a pointer must not be followed */
+        return fxa__fail(err, FXA_E_STRUCT,
+                         "%s.struct_size is %u; in every version it is a multiple of %zu (start from the INIT macro)",
+                         name, given, sizeof(void *));
     memcpy(to, from, given < to_size ? given : to_size);
     uint32_t ours = (uint32_t)to_size;
     memcpy(to, &ours, sizeof ours);

@@ -29,8 +29,9 @@ fxa_status fxa__ok(fxa_error *err);
         if (fxa__try != FXA_OK) return fxa__try;                                                                       \
     } while (0)
 
-/* Reads a caller's sized struct into `to` (size to_size, already holding defaults): copies the smaller of the two
- * sizes. E_STRUCT when struct_size is below min_size or when bytes past to_size are not all zero. */
+/* Reads a caller's sized struct into `to` (size to_size, already holding defaults): copies the smaller of the two sizes
+ * and looks at nothing past it. E_STRUCT when struct_size is below min_size, above FXA_MAX_STRUCT, or ends inside
+ * a field. */
 fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const void *from, const char *name,
                             fxa_error *err);
 

@@ -100,9 +100,11 @@ static fxa_status touch_check_pair(const touch_list *list, size_t i, size_t j, f
     touched a, b;
     touch_get(list, i, &a);
     touch_get(list, j, &b);
-    if (!fxa__region_overlaps(&a.region, &b.region)) return FXA_OK;
-    return fxa__fail(err, FXA_E_BINDING, "%s%s%s is written and overlaps %s%s%s in memory", a.kind, *a.name ? " " : "",
-                     a.name, b.kind, *b.name ? " " : "", b.name);
+    fxa__overlap overlap = fxa__region_overlap(&a.region, &b.region);
+    if (overlap == FXA__APART) return FXA_OK;
+    return fxa__fail(err, FXA_E_BINDING, "%s%s%s is written and %s %s%s%s in memory%s", a.kind, *a.name ? " " : "",
+                     a.name, overlap == FXA__TANGLED ? "may overlap" : "overlaps", b.kind, *b.name ? " " : "", b.name,
+                     fxa__overlap_note(overlap));
 }
 
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
@@ -112,7 +114,10 @@ fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, s
     size_t n = 0;
     for (touched t; n < TOUCH_MAX && touch_get(&list, n, &t); n++) {
         written[n] = t.written;
-        if (!t.region.data || !fxa__region_addresses(&t.region, &first[n], &end[n])) first[n] = end[n] = 0;
+        first[n] = end[n] = 0;
+        if (t.region.data && !fxa__region_addresses(&t.region, &first[n], &end[n]))
+            return fxa__fail(err, FXA_E_BINDING, "%s%s%s is %p: it leaves the address space", t.kind,
+                             *t.name ? " " : "", t.name, t.region.data);
     }
     for (size_t i = 0; i < n; i++) {
         if (!written[i] || first[i] == end[i]) continue;

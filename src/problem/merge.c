@@ -68,9 +68,12 @@ static fxa_status merge_check(fxa_merge_args *a, fxa_error *err) {
             return fxa__fail(err, FXA_E_PROBLEM, "%c is %lld: accepted are 0 and more", "bhsd"[i], (long long)size[i]);
     for (int i = 0; i < 4; i++) FXA_TRY(merge_check_side(&side[i], size, &region[i], err));
     for (int i = 0; i < 2; i++)
-        for (int j = i + 1; j < 4; j++)
-            if (fxa__region_overlaps(&region[i], &region[j]))
-                return fxa__fail(err, FXA_E_BINDING, "%s and %s overlap in memory", side[i].name, side[j].name);
+        for (int j = i + 1; j < 4; j++) {
+            fxa__overlap overlap = fxa__region_overlap(&region[i], &region[j]);
+            if (overlap != FXA__APART)
+                return fxa__fail(err, FXA_E_BINDING, "%s and %s %soverlap in memory%s", side[i].name, side[j].name,
+                                 overlap == FXA__TANGLED ? "may " : "", fxa__overlap_note(overlap));
+        }
     return FXA_OK;
 }
 
@@ -102,6 +105,7 @@ fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
     fxa_merge_args a;
     memset(&a, 0, sizeof a);
     FXA_TRY(fxa__struct_read(&a, sizeof a, sizeof a, args, "fxa_merge_args", err));
+    if (a.reserved) return fxa__fail(err, FXA_E_ARGUMENT, "fxa_merge_args.reserved is %u: accepted is 0", a.reserved);
     FXA_TRY(merge_check(&a, err));
     for (int64_t b = 0; b < a.b; b++)
         for (int64_t h = 0; h < a.h; h++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory as problems describe it: the thirteen operands of fxa_problem as a table (operand.c), and strided regions with
- * the three questions asked of them (region.c): how far does one reach, does it overlap itself, do two overlap.
+ * the three questions asked of them (region.c, region_overlap.c): how far does one reach, does it overlap itself, do
+ * two overlap.
  * Internal to src/problem.
  */
 #ifndef FXA_PROBLEM_OPERAND_H
@@ -27,9 +28,13 @@ bool fxa__region_extent(const fxa__region *r, int64_t *lo, int64_t *hi);
 bool fxa__region_is_nested(const fxa__region *r);
 /* The same bounds as addresses; false when they leave the address space. */
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end);
-/* True only when some byte belongs to both (exact, but for stride sets too tangled to search: those count as apart).
- * Both regions have addresses. */
-bool fxa__region_overlaps(const fxa__region *a, const fxa__region *b);
+
+/* Does some byte belong to both? Both regions have addresses. TANGLED: the strides fit together in too many ways for
+ * the search (region_overlap.c), so that it is not known; whoever writes must take it for an overlap. */
+typedef enum fxa__overlap { FXA__APART, FXA__OVERLAPPING, FXA__TANGLED } fxa__overlap;
+fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b);
+/* What a message adds for a TANGLED pair; "" else. */
+const char *fxa__overlap_note(fxa__overlap overlap);
 /* "sizes [2,8], strides [8,1]" */
 #define FXA__REGION_TEXT 256
 void fxa__region_text(const fxa__region *r, char out[FXA__REGION_TEXT]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Strided regions of memory; see operand.h. Everything is checked 64-bit arithmetic; nothing is dereferenced.
+ * One strided region of memory; see operand.h. region_overlap.c compares two. Everything is checked 64-bit arithmetic;
+ * nothing is dereferenced.
  */
 #include "operand.h"
 
@@ -51,78 +52,11 @@ bool fxa__region_is_nested(const fxa__region *r) {
 }
 
 bool fxa__region_addresses(const fxa__region *r, int64_t *first, int64_t *end) {
-    const int64_t limit = INT64_MAX / 2; /* sums and differences of two addresses stay in 64 bits */
+    const int64_t limit = INT64_MAX / 4; /* sums and differences of three addresses stay in 64 bits */
     int64_t lo, hi;
     uintptr_t at = (uintptr_t)r->data;
     if (!fxa__region_extent(r, &lo, &hi) || at > (uintptr_t)limit) return false;
     return fxa__add_i64((int64_t)at, lo, first) && fxa__add_i64((int64_t)at, hi, end) && *first >= 0 && *end <= limit;
-}
-
-/* ---- Do two regions overlap? ----------------------------------------------------------------------------------------
- * They do when first_a + sum i*s = first_b + sum j*t for some indices: when sum c*s = first_b - first_a has a solution
- * with each c in its range, where axes of one stride (in bytes, made positive) are joined: c = i - j. Digits c are
- * tried from the longest stride down, only those from which the rest is still in reach: one or two per axis when
- * strides nest. */
-
-#define OVERLAP_AXES  (2 * FXA_MAX_RANK + 1)
-#define OVERLAP_STEPS 4096
-
-typedef struct overlap_axis {
-    int64_t stride, lo, hi; /* digits lo..hi */
-} overlap_axis;
-
-typedef struct overlap_search {
-    int n, steps;
-    overlap_axis axis[OVERLAP_AXES];                    /* longest stride first */
-    int64_t lo[OVERLAP_AXES + 1], hi[OVERLAP_AXES + 1]; /* what axes from i on can reach */
-} overlap_search;
-
-/* Adds digits 0..count-1 of a (sign 1) or of b (sign -1) to the axis of that stride, keeping the order. */
-static void overlap_add(overlap_search *s, int64_t step, int64_t element, int64_t count, int sign) {
-    int at = 0;
-    if (step == 0 || count <= 1) return;
-    int64_t stride = (step < 0 ? -step : step) * element;
-    while (at < s->n && s->axis[at].stride > stride) at++;
-    if (at == s->n || s->axis[at].stride != stride) {
-        for (int i = s->n++; i > at; i--) s->axis[i] = s->axis[i - 1];
-        s->axis[at] = (overlap_axis){stride, 0, 0};
-    }
-    if (sign > 0)
-        s->axis[at].hi += count - 1;
-    else
-        s->axis[at].lo -= count - 1;
-}
-
-static int64_t overlap_floordiv(int64_t a, int64_t positive) {
-    return a / positive - (a % positive < 0);
-}
-
-static bool overlap_find(overlap_search *s, int at, int64_t rest) {
-    if (at == s->n) return rest == 0;
-    const overlap_axis *x = &s->axis[at];
-    int64_t from = fxa__max_i64(x->lo, -overlap_floordiv(s->hi[at + 1] - rest, x->stride));
-    int64_t to = fxa__min_i64(x->hi, overlap_floordiv(rest - s->lo[at + 1], x->stride));
-    for (int64_t c = from; c <= to && s->steps > 0; c++) {
-        s->steps--;
-        if (overlap_find(s, at + 1, rest - c * x->stride)) return true; /* as deep as there are axes: 11 */
-    }
-    return false;
-}
-
-bool fxa__region_overlaps(const fxa__region *a, const fxa__region *b) {
-    int64_t a_first, a_end, b_first, b_end;
-    if (!fxa__region_addresses(a, &a_first, &a_end) || !fxa__region_addresses(b, &b_first, &b_end)) return false;
-    if (a_first >= b_end || b_first >= a_end || a_first == a_end || b_first == b_end) return false;
-    overlap_search s = {0, OVERLAP_STEPS, {{0, 0, 0}}, {0}, {0}};
-    for (int32_t i = 0; i < a->rank; i++) overlap_add(&s, a->stride[i], a->element, a->size[i], 1);
-    for (int32_t i = 0; i < b->rank; i++) overlap_add(&s, b->stride[i], b->element, b->size[i], -1);
-    overlap_add(&s, 1, 1, a->element, 1);
-    overlap_add(&s, 1, 1, b->element, -1);
-    for (int i = s.n - 1; i >= 0; i--) {
-        s.lo[i] = s.lo[i + 1] + s.axis[i].lo * s.axis[i].stride;
-        s.hi[i] = s.hi[i + 1] + s.axis[i].hi * s.axis[i].stride;
-    }
-    return overlap_find(&s, 0, b_first - a_first);
 }
 
 void fxa__region_text(const fxa__region *r, char out[FXA__REGION_TEXT]) {

@@ -160,7 +160,22 @@ TEST(merge_refusals) {
     MERGE_REFUSED(FXA_E_BINDING, "lse_a and lse_b overlap in memory", a.lse_b_data = la);
     MERGE_REFUSED(FXA_E_BINDING, "o_a_data is",
                   (a.s = 2, a.o_a = (fxa_operand){FXA_F32, FXA_LAYOUT_STRIDED, {0, 0, -(INT64_C(1) << 55), 1}}));
+    MERGE_REFUSED(FXA_E_ARGUMENT, "fxa_merge_args.reserved is 1: accepted is 0", a.reserved = 1);
     T_STATUS(fxa_merge(NULL, &err), FXA_E_ARGUMENT);
+}
+
+/* Strides that fit together in millions of ways: what cannot be shown to lie apart is refused. Nothing is touched. */
+TEST(merge_refuses_what_it_cannot_tell) {
+    fxa_merge_args a = merge_args(FXA_F32, FXA_F32);
+    float lse[2];
+    a.b = 121, a.h = 103, a.s = 169, a.d = 74;
+    a.o_a = (fxa_operand){FXA_F32, FXA_LAYOUT_STRIDED, {3462461184, 4202016, 4144, 8}};
+    a.o_b = (fxa_operand){FXA_F32, FXA_LAYOUT_STRIDED, {9980791099, 10782056248, 12553594139, 4934013447}};
+    a.o_a_data = (void *)(uintptr_t)(1 << 24);
+    a.o_b_data = (char *)a.o_a_data + 750681725716;
+    a.lse_a_data = &lse[0], a.lse_b_data = &lse[1];
+    T_STATUS(fxa_merge(&a, &err), FXA_E_BINDING);
+    T_HAS(err.text, "o_a and o_b may overlap in memory: their strides interleave in too many ways to tell");
 }
 
 T_MAIN

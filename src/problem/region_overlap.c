@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Do two strided regions share a byte? They do when first_a + sum i*s + x = first_b + sum j*t + y for some indices i, j
+ * and bytes x, y of an element: when sum c*s = first_b - first_a has a solution with each c in its range, where axes of
+ * one stride (in bytes, made positive) are joined: c = i - j, and the bytes x - y are an axis as well.
+ *
+ * The search takes the axes from the longest stride down and tries only those c from which the rest can still be
+ * reached: it lies within what the shorter strides add up to, and is a multiple of their greatest common divisor. Where
+ * shorter strides reach every such multiple (dense axes do) there is nothing left to try, and what was tried in vain is
+ * remembered for a while: different digits of long strides often leave the same rest. So strides that nest, or that two
+ * slices of one buffer share, take a handful of steps whatever their sizes. Strides that do neither may take as many
+ * steps as there are elements; after a bounded number the answer is that it is not known.
+ */
+#include "operand.h"
+
+#include "../base/num.h"
+
+#define OVERLAP_AXES  (2 * FXA_MAX_RANK + 1)
+#define OVERLAP_STEPS 16384
+#define OVERLAP_MEMO  64 /* a power of two */
+
+typedef struct overlap_axis {
+    int64_t stride, lo, hi; /* digits lo..hi */
+    int64_t step, inverse;  /* digits that keep the rest a multiple of the shorter strides' divisor: one in `step` */
+} overlap_axis;
+
+/* What axes from i on can add up to; [n] is nothing at all. */
+typedef struct overlap_reach {
+    int64_t lo, hi, divisor; /* multiples of divisor (0: only 0) from lo to hi ... */
+    bool all;                /* ... and every one of them */
+} overlap_reach;
+
+typedef struct overlap_memo {
+    int64_t rest;
+    int from; /* axes from - 1 and on do not add up to rest; 0: nothing is remembered here */
+} overlap_memo;
+
+typedef struct overlap_search {
+    int n, steps;
+    overlap_axis axis[OVERLAP_AXES]; /* longest stride first */
+    overlap_reach reach[OVERLAP_AXES + 1];
+    overlap_memo memo[OVERLAP_MEMO];
+} overlap_search;
+
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+
+static int64_t overlap_gcd(int64_t a, int64_t b) {
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static int64_t overlap_floordiv(int64_t a, int64_t positive) {
+    return a / positive - (a % positive < 0);
+}
+
+static int64_t overlap_mod(int64_t a, int64_t positive) {
+    int64_t rest = a % positive;
+    return rest < 0 ? rest + positive : rest;
+}
+
+/* a * b modulo m, all below 2^62: no product is wider than its factors. */
+static int64_t overlap_mulmod(int64_t a, int64_t b, int64_t m) {
+    int64_t sum = 0;
+    if (fxa__mul_i64(a, b, &sum)) return sum % m;
+    for (sum = 0; b != 0; b >>= 1) {
+        if (b & 1) sum = (sum + a) % m;
+        a = 2 * a % m;
+    }
+    return sum;
+}
+
+/* The x with a * x = 1 modulo m, for a and m without a common divisor. */
+static int64_t overlap_inverse(int64_t a, int64_t m) {
+    int64_t r = m, next_r = a % m, x = 0, next_x = 1;
+    while (next_r != 0) {
+        int64_t q = r / next_r, older_r = r, older_x = x;
+        r = next_r;
+        x = next_x;
+        next_r = older_r - q * r;
+        next_x = older_x - q * x; /* stays below m in size */
+    }
+    return m == 1 ? 0 : overlap_mod(x, m);
+}
+
+/* ---- Axes -------------------------------------------------------------------------------------------------------- */
+
+/* Adds digits lo..hi to the axis of that stride, keeping the order. */
+static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t hi) {
+    int at = 0;
+    while (at < s->n && s->axis[at].stride > stride) at++;
+    if (at == s->n || s->axis[at].stride != stride) {
+        for (int i = s->n++; i > at; i--) s->axis[i] = s->axis[i - 1];
+        s->axis[at] = (overlap_axis){stride, 0, 0, 1, 0};
+    }
+    s->axis[at].lo += lo;
+    s->axis[at].hi += hi;
+}
+
+/* Indices of a count with their sign, of b against it: from the first byte of each, all strides are positive. */
+static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_b) {
+    for (int32_t i = 0; i < r->rank; i++) {
+        int64_t most = r->size[i] - 1, stride = (r->stride[i] < 0 ? -r->stride[i] : r->stride[i]) * r->element;
+        if (stride != 0 && most > 0) overlap_add(s, stride, is_b ? -most : 0, is_b ? 0 : most);
+    }
+}
+
+/* The bytes of elements: the rest must be some byte -(b - 1)..a - 1 off a multiple of the strides' divisor, so only
+ * bytes of one remainder count, and they are digits of an axis of that divisor. *rest becomes a multiple of it. False:
+ * there is no such byte. */
+static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
+    int64_t divisor = 0;
+    for (int i = 0; i < s->n; i++) divisor = overlap_gcd(s->axis[i].stride, divisor);
+    int64_t off = overlap_mod(*rest, divisor);
+    int64_t lo = -overlap_floordiv(b - 1 + off, divisor), hi = overlap_floordiv(a - 1 - off, divisor);
+    *rest -= off;
+    if (lo > hi) return false;
+    overlap_add(s, divisor, lo, hi);
+    return true;
+}
+
+/* An axis whose stride is k times another's, of k digits or more, is only more digits of that one. */
+static bool overlap_join(overlap_search *s) {
+    for (int i = 0; i < s->n; i++)
+        for (int j = i + 1; j < s->n; j++) {
+            overlap_axis *x = &s->axis[i], *y = &s->axis[j];
+            int64_t times = x->stride / y->stride;
+            if (x->stride % y->stride || y->hi - y->lo + 1 < times) continue;
+            y->lo += x->lo * times;
+            y->hi += x->hi * times;
+            s->n--;
+            for (int k = i; k < s->n; k++) s->axis[k] = s->axis[k + 1];
+            return true;
+        }
+    return false;
+}
+
+static void overlap_set_reach(overlap_search *s) {
+    s->reach[s->n] = (overlap_reach){0, 0, 0, true};
+    for (int i = s->n - 1; i >= 0; i--) {
+        overlap_axis *x = &s->axis[i];
+        const overlap_reach *inner = &s->reach[i + 1];
+        overlap_reach *r = &s->reach[i];
+        r->lo = inner->lo + x->lo * x->stride;
+        r->hi = inner->hi + x->hi * x->stride;
+        r->divisor = overlap_gcd(x->stride, inner->divisor);
+        if (inner->divisor == 0) { /* one axis alone: each of its multiples */
+            r->all = true;
+            continue;
+        }
+        r->all = inner->all && r->divisor == inner->divisor && x->stride - inner->divisor <= inner->hi - inner->lo;
+        x->step = inner->divisor / r->divisor;
+        x->inverse = overlap_inverse(x->stride / r->divisor, x->step);
+    }
+}
+
+/* ---- Search ------------------------------------------------------------------------------------------------------ */
+
+static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
+    uint64_t mixed = ((uint64_t)rest * OVERLAP_AXES + (uint64_t)at) * UINT64_C(0x9E3779B97F4A7C15);
+    return &s->memo[mixed >> 32 & (OVERLAP_MEMO - 1)];
+}
+
+static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
+    const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
+    if (rest < r->lo || rest > r->hi || rest % r->divisor) return FXA__APART;
+    if (r->all) return FXA__OVERLAPPING; /* so is the last axis: there is one more */
+    overlap_memo *memo = overlap_memo_of(s, at, rest);
+    if (memo->from == at + 1 && memo->rest == rest) return FXA__APART;
+    const overlap_axis *x = &s->axis[at];
+    int64_t from = fxa__max_i64(x->lo, -overlap_floordiv(inner->hi - rest, x->stride));
+    int64_t to = fxa__min_i64(x->hi, overlap_floordiv(rest - inner->lo, x->stride));
+    int64_t first = overlap_mulmod(overlap_mod(rest / r->divisor, x->step), x->inverse, x->step);
+    from += overlap_mod(first - overlap_mod(from, x->step), x->step);
+    for (int64_t c = from; c <= to; c += x->step) {
+        if (s->steps-- <= 0) return FXA__TANGLED;
+        fxa__overlap found = overlap_find(s, at + 1, rest - c * x->stride); /* as deep as there are axes: 11 */
+        if (found != FXA__APART) return found;
+    }
+    *memo = (overlap_memo){rest, at + 1};
+    return FXA__APART;
+}
+
+fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b) {
+    int64_t a_first, a_end, b_first, b_end;
+    if (!fxa__region_addresses(a, &a_first, &a_end) || !fxa__region_addresses(b, &b_first, &b_end))
+        return FXA__TANGLED;
+    if (a_first >= b_end || b_first >= a_end || a_first == a_end || b_first == b_end) return FXA__APART;
+    overlap_search s = {.steps = OVERLAP_STEPS};
+    int64_t rest = b_first - a_first;
+    overlap_add_region(&s, a, false);
+    overlap_add_region(&s, b, true);
+    if (s.n == 0) return FXA__OVERLAPPING; /* two elements whose bytes meet */
+    if (!overlap_add_bytes(&s, a->element, b->element, &rest)) return FXA__APART;
+    while (overlap_join(&s)) {}
+    overlap_set_reach(&s);
+    return overlap_find(&s, 0, rest);
+}
+
+const char *fxa__overlap_note(fxa__overlap overlap) {
+    return overlap != FXA__TANGLED ? ""
+                                   : ": their strides interleave in too many ways to tell; give them memory that does "
+                                     "not interleave, or strides that nest";
+}
