@@ -68,9 +68,10 @@ static bool conform_case(fxa_context *ctx, const char *engine, const conform_pla
     char what[400];
     const char *name;
     uint64_t start = *rng;
-    conf_source source;
-    do source = (conf_source)attn_int(rng, CONF_IDENTITY, CONF_GALLERY);
-    while (!(plan->sources >> source & 1));
+    conf_source source = CONF_SPARSE;
+    if (plan->sources != 1u << CONF_SPARSE)
+        do source = (conf_source)attn_int(rng, CONF_IDENTITY, CONF_GALLERY);
+        while (!(plan->sources >> source & 1));
     uint32_t features = plan->free_choice ? plan->features & (uint32_t)attn_next(rng) : plan->features;
     fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", rng, &name);
     fxa_program *bprop = plan->free_choice && attn_int(rng, 0, 15) == 0 ? conf_bprop(ctx, rng) : NULL;
@@ -217,6 +218,10 @@ TEST(gallery_programs) { /* R-32, R-90 */
 TEST(wild_programs) {
     conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_WILD), 600, t_scaled(200), 0.6, NULL});
 }
+TEST(sparse_masks) {
+    conform_cases((conform_plan){ATTN_DTYPES | ATTN_GQA, false, FROM(CONF_SPARSE), 4000, t_scaled(300), 0.02, NULL});
+    conform_cases((conform_plan){all_features, true, FROM(CONF_SPARSE), 1500, t_scaled(200), 0.04, NULL});
+}
 TEST(padding) {
     conform_cases((conform_plan){ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});
 }
@@ -267,6 +272,7 @@ static void conform_isa(const char *isa) {
     conform_cases(
         (conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_MASK), 1500, t_scaled(40), 0, NULL});
     conform_cases((conform_plan){all_features, true, tame | FROM(CONF_GALLERY), 1000, t_scaled(60), 0.04, NULL});
+    conform_cases((conform_plan){all_features, true, FROM(CONF_SPARSE), 2000, t_scaled(60), 0.04, NULL});
 }
 
 TEST(every_instruction_set) {

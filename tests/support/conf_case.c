@@ -92,7 +92,7 @@ static void conf_store(conf_buffer *t, int64_t place, double x) {
     }
 }
 
-/* Ints: small, or never decreasing (documents, lengths); floats in -1..1. */
+/* Ints: small, or never decreasing (documents, lengths); bools mostly true, or mostly false; floats in -1..1. */
 static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
     int64_t at[FXA_MAX_RANK] = {0}, step = attn_int(rng, 0, 2), wide = attn_int(rng, 1, 12);
     if (conf_is_empty(t)) return;
@@ -100,7 +100,7 @@ static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
     do {
         double x = attn_real(rng, -1, 1);
         if (t->dtype == FXA_B8)
-            x = attn_int(rng, 0, 9) < 7;
+            x = attn_int(rng, 0, 9) < (wide <= 4 ? wide : 7);
         else if (!fxa__dtype_is_float(t->dtype))
             x = step && t->rank == 1 ? (double)(n / (8 * step)) : (double)attn_int(rng, 0, wide);
         conf_store(t, conf_place(t, at), x);

@@ -85,8 +85,35 @@ static fxa_program *source_file(fxa_context *ctx, const char *folder, uint64_t *
     return fxa_program_parse(ctx, text, n, &program, NULL) == FXA_OK ? program : NULL;
 }
 
+/* Masks that leave little, or leave holes, for engines to skip: by tables of every kind, by the score itself. */
+static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
+    static const char *const text[] = {
+        "tensor blk : bool[3]\nmask = blk[h, q // 8, k // 8]",
+        "tensor blk : i8[2]\nmask = blk[q // 16, k // 16] > 2 && k <= q",
+        "tensor keep : bool[2]\nmask = keep[q, k]",
+        "tensor keep : u8[3]\nmask = keep[b, q // 4, k] > 3",
+        "tensor blk : bool[4]\nmask = blk[b, h, q // 32, k // 32] || q == k",
+        "tensor tin : i32[1]\ntensor tout : i32[1]\nmask = tin[k] <= tin[q] && tin[q] < tout[k]",
+        "score = k <= q ? score : -inf",
+        "tensor doc : i32[1]\nscore = doc[q] == doc[k] ? (k <= q ? score * 1.5 : -inf) : -inf",
+        "tensor bias : f32[1]\nscore = q < k ? -inf : score + bias[q - k]",
+        "tensor w : f64[1]\ntensor keep : bool[2]\nmask = keep[q // 2, k // 2]\n"
+        "score = k % 5 == 2 ? -inf : score * w[h]",
+        "mask = (k // 40) % 3 != 1 || q % 7 == 0",
+        "tensor r : bool[2]\nmask = abs(q - k) < 6 || q < 3 || k < 3 || r[q // 4, k // 4]",
+        "tensor w : f32[2]\nmask = w[q // 8, k // 8] > 0.5",
+        "tensor w : f16[1]\nmask = w[k] + 0.5 < w[q] && k < k_len - q % 3",
+        "tensor doc : i16[2]\nmask = doc[b, q] == doc[b, k]\nscore = 3.0 * tanh(score / 3.0)",
+        "mask = (q * k) % 7 == 3 || k_len - k < q_len - q",
+    };
+    fxa_program *program = NULL;
+    const char *chosen = text[attn_int(rng, 0, (int64_t)(sizeof text / sizeof *text) - 1)];
+    return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
+}
+
 fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name) {
-    static const char *const names[] = {"identity", "twin", "smooth", "mask", "smooth and mask", "wild", "gallery"};
+    static const char *const names[] = {"identity", "twin", "smooth", "mask", "smooth and mask", "wild", "gallery",
+                                        "sparse"};
     *name = names[source];
     switch (source) {
     case CONF_TWIN:
@@ -101,6 +128,8 @@ fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *fold
         return source_generate(ctx, GEN_NO_SPECIAL, rng);
     case CONF_GALLERY:
         return source_file(ctx, folder, rng, name);
+    case CONF_SPARSE:
+        return source_sparse(ctx, rng);
     default:
         break;
     }

@@ -292,7 +292,7 @@ void fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     if (!fxa__back_layout(&run, bind->workspace, &bytes)) return; /* the plan knows its size: it fits */
     for (int64_t i = 0; i < cut->ones; i++)
         fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
-    fxa__cpu_scan(code, p, bind, run.ranges);
+    fxa__cpu_scan(code, bind, run.ranges);
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
     double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
     int32_t width = pairs * 10 * (double)in->d < BACK_SMALL ? 1 : code->width;

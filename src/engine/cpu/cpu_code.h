@@ -26,6 +26,7 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
+    fxa_program *program;  /* what runs: the problem's, its masks lifted out of its score (fxa__program_lift_masks) */
     fxa__tape *score;      /* the program without its mask, for where that is true; NULL: identity */
     fxa__tape *masked;     /* the program with its mask; NULL: identity and no mask */
     fxa__tape *derivative; /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
@@ -76,7 +77,7 @@ int64_t fxa__cpu_seen_count(const fxa__cpu_code *code, const fxa__problem *p);
 void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen);
 
 /* Looks once at the int tensors that range analysis of the mask can use: ranges has one entry per tensor. */
-void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind, fxa_tensor_range *ranges);
+void fxa__cpu_scan(const fxa__cpu_code *code, const fxa__bind *bind, fxa_tensor_range *ranges);
 
 /* Local head and position of stacked row r. */
 static inline int64_t fxa__cpu_row_head(const fxa__cpu_group *g, int64_t r) {

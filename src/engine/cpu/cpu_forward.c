@@ -262,7 +262,7 @@ void fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fx
     fxa__cpu_forward_run run = {.code = code, .p = p, .bind = bind};
     size_t bytes;
     forward_layout(&run, bind->workspace, &bytes);
-    fxa__cpu_scan(code, p, bind, run.ranges);
+    fxa__cpu_scan(code, bind, run.ranges);
     atomic_init(&run.next, 0);
     fxa__pool_run(bind->pool, run.workers, forward_task, &run);
     if (run.slots == 0) return;

@@ -28,6 +28,7 @@ static void cpu_release(fxa__host *host, void *code) {
     fxa__tape_destroy(c->masked);
     fxa__tape_destroy(c->derivative);
     fxa__tape_destroy(c->bprop);
+    fxa_program_destroy(c->program);
     fxa__free(host, c, sizeof *c);
 }
 
@@ -55,12 +56,22 @@ static bool cpu_can_classify(const fxa_program *program, uint32_t *reads) {
     return count <= FXA__SMALL_NODES;
 }
 
+/* The derivative of what runs: where masks were lifted out of the score, it need not ask for them again. */
+static fxa_status cpu_derivative(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
+    fxa_program *derivative = NULL;
+    if (c->program == p->program) return cpu_tape(c, p->derivative, flags, &c->derivative, err);
+    FXA_TRY(fxa_program_derivative(c->program, &derivative, err));
+    fxa_status status = cpu_tape(c, derivative, flags, &c->derivative, err);
+    fxa_program_destroy(derivative);
+    return status;
+}
+
 /* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     bool sums = p->p.param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->p.captures[t].grad;
     uint32_t flags = (sums ? FXA__TAPE_GRADS : 0u) | (p->p.bprop ? FXA__TAPE_NO_DSCORE : 0u);
-    if (!p->p.bprop || sums) FXA_TRY(cpu_tape(c, p->derivative, flags, &c->derivative, err));
+    if (!p->p.bprop || sums) FXA_TRY(cpu_derivative(c, p, flags, err));
     return p->p.bprop ? cpu_tape(c, p->p.bprop, 0, &c->bprop, err) : FXA_OK;
 }
 
@@ -68,11 +79,12 @@ static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *e
     char reason[sizeof((fxa_support *)0)->reason] = "";
     c->kernels = cpu_kernels(p, reason, sizeof reason);
     if (!c->kernels) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
-    fxa_program_facts(p->program, &c->facts);
-    if (!fxa__cpu_band_find(c->host, p->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
-    c->classify = !c->band.dark && cpu_can_classify(p->program, &c->reads);
-    FXA_TRY(cpu_tape(c, p->program, 0, &c->score, err));
-    FXA_TRY(cpu_tape(c, p->program, FXA__TAPE_MASK, &c->masked, err));
+    FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
+    fxa_program_facts(c->program, &c->facts);
+    if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
+    c->classify = !c->band.dark && cpu_can_classify(c->program, &c->reads);
+    FXA_TRY(cpu_tape(c, c->program, 0, &c->score, err));
+    FXA_TRY(cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err));
     return p->p.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
@@ -89,7 +101,7 @@ static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **cod
     }
     (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width,
                    c->width == 1 ? "" : "s");
-    *bytes = sizeof *c;
+    *bytes = sizeof *c + c->program->bytes;
     const fxa__tape *tapes[] = {c->score, c->masked, c->derivative, c->bprop};
     for (int i = 0; i < 4; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
     *code = c;
@@ -129,7 +141,7 @@ static const char *cpu_detail(const void *code, const fxa__problem *p) {
 const fxa__engine fxa__engine_cpu = {
     .name = "cpu",
     .variable = "FXA_CPU",
-    .version = 2,
+    .version = 3,
     .dynamic_geometry = true,
     .device = false,
     .threads = true,

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks that a score says by itself: `score = c ? x : -inf`, with c free of the score, gives every pair the weight that
+ * `score = x` under `mask = c` does, and so its gradients. Engines that skip what a mask rules out ask for the second
+ * form; hash, text and meaning of a program stay what they are.
+ *
+ * Selects are taken off from the outside, one inside the other, and either branch may be the infinite one.
+ */
+#include "program.h"
+
+#include <math.h>
+
+/* Which nodes hang on the score. */
+static void lift_mark(const fxa_program *p, uint8_t *reads) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        reads[i] = n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
+        for (int j = 0; j < n->n_args; j++) reads[i] |= reads[n->arg[j]];
+    }
+}
+
+static bool lift_is_minus_inf(const fxa_program *p, int32_t node) {
+    const fxa__node *n = &p->nodes[node];
+    return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && n->f == -INFINITY;
+}
+
+/* The branch of a select that is not -inf when the other is and its condition is free of the score; 0: no such
+ * select. */
+static int lift_branch(const fxa_program *p, int32_t node, const uint8_t *reads) {
+    const fxa__node *n = &p->nodes[node];
+    if (n->op != FXA_OP_SELECT || n->type != FXA_FLOAT || reads[n->arg[0]]) return 0;
+    return lift_is_minus_inf(p, n->arg[2]) ? 1 : lift_is_minus_inf(p, n->arg[1]) ? 2 : 0;
+}
+
+/* Builds the second form; map has a value for every node of p. */
+static void lift_build(fxa_builder *b, const fxa_program *p, const uint8_t *reads, fxa_value *map) {
+    int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
+    fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
+    if (!fxa__builder_import(b, p, NULL, map)) return;
+    fxa_value mask = map[fxa__program_output(p, FXA__OUT_MASK)];
+    for (int branch; (branch = lift_branch(p, score, reads)) != 0; score = p->nodes[score].arg[branch]) {
+        fxa_value c = map[p->nodes[score].arg[0]];
+        if (branch == 2) c = fxa_builder_op1(b, FXA_OP_NOT, c);
+        mask = fxa_builder_op2(b, FXA_OP_AND, mask, c);
+    }
+    fxa_builder_set_score(b, map[score]);
+    fxa_builder_set_mask(b, mask);
+}
+
+fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
+    int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
+    size_t n = (size_t)p->n_nodes;
+    fxa_builder *b = NULL;
+    fxa_value *map = NULL;
+    uint8_t *reads = fxa__alloc_array(host, n, sizeof *reads);
+    fxa_status status = reads ? FXA_OK : fxa__fail_memory(err, "the mask of a program");
+    *out = NULL;
+    if (status != FXA_OK) goto done;
+    lift_mark(p, reads);
+    if (!lift_branch(p, score, reads)) {
+        fxa_program_retain(p);
+        *out = p;
+        goto done;
+    }
+    map = fxa__alloc_array(host, n, sizeof *map);
+    status = map ? fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err) : fxa__fail_memory(err, "the mask of a program");
+    if (status != FXA_OK) goto done;
+    lift_build(b, p, reads, map);
+    status = fxa_builder_finish(b, out, err);
+done:
+    fxa_builder_destroy(b);
+    fxa__free(host, map, n * sizeof *map);
+    fxa__free(host, reads, n * sizeof *reads);
+    return status;
+}
