@@ -158,15 +158,6 @@ static void back_unit(fxa__back_worker *w, int64_t unit) {
 
 /* ---- Lanes ------------------------------------------------------------------------------------------------------ */
 
-static int64_t back_lane_of(const fxa__back *job, int64_t unit) {
-    const fxa__back_cut *cut = &job->cut;
-    int64_t hkv = job->p->p.hkv, group = unit % cut->groups, number = 0;
-    if (cut->lane_axes & FXA__BACK_CHUNK) number = unit / cut->groups;
-    if (cut->lane_axes & FXA__BACK_B) number = number * job->p->p.b + group / hkv;
-    if (cut->lane_axes & FXA__BACK_H) number = number * hkv + group % hkv;
-    return number % cut->lanes;
-}
-
 /* One gradient of a whole pool of pages, of one KV head. */
 static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot slot, int64_t hkv, void *pool,
                             int64_t ld, int64_t d, bool add) {
@@ -209,7 +200,7 @@ static void back_lane(fxa__back_worker *w, int64_t lane) {
         back_unit(w, lane);
     else
         for (int64_t unit = 0; unit < cut->units; unit++)
-            if (back_lane_of(job, unit) == lane) back_unit(w, unit);
+            if (fxa__back_lane_of(cut, &job->p->p, unit) == lane) back_unit(w, unit);
 }
 
 /* ---- Jobs ------------------------------------------------------------------------------------------------------- */

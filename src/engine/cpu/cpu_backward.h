@@ -97,6 +97,8 @@ typedef struct fxa__back {
 } fxa__back;
 
 fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *p);
+/* The lane that does a unit. */
+int64_t fxa__back_lane_of(const fxa__back_cut *cut, const fxa_problem *p, int64_t unit);
 /* Exact size of the workspace, and with a base every pointer of `job` and its workers. */
 bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes);
 

@@ -76,25 +76,36 @@ static bool cut_map_is_plain(const fxa_index_map *map, int64_t n) {
            fxa__mul_i64(map->step, n, &last) && fxa__add_i64(last, map->base, &last) && last <= INT32_MAX;
 }
 
-/* Axes along which units never meet in tensor t: each of its loads has that very coordinate as an index. */
+/* Bit j: index j of a load is the input itself. */
+static uint32_t cut_places(const fxa_program *d, const fxa__output *load, fxa_input input) {
+    uint32_t places = 0;
+    for (int32_t j = 0; j < load->n_index; j++) {
+        const fxa__node *n = &d->nodes[load->index[j]];
+        if (n->op == FXA_OP_INPUT && n->imm == (int32_t)input) places |= 1u << j;
+    }
+    return places;
+}
+
+/* Axes along which units never meet in tensor t: a place among its indices has that very coordinate in all loads. In
+ * t[q,k] + t[k,q] the load of one unit meets the other load of another. */
 static uint32_t cut_tensor_axes(const fxa__problem *p, int32_t t) {
     const fxa_program *d = p->derivative;
-    uint32_t axes = (cut_map_is_plain(&p->p.map_b, p->p.b) ? FXA__BACK_B : 0u) |
-                    (cut_map_is_plain(&p->p.map_h, p->p.hq) ? FXA__BACK_H : 0u) |
-                    (cut_map_is_plain(&p->p.map_k, p->p.sk) ? FXA__BACK_CHUNK : 0u);
-    for (int32_t i = 0; i < d->n_outputs; i++) {
-        const fxa__output *out = &d->outputs[i];
-        uint32_t here = 0;
-        if (out->kind != FXA__OUT_DLOAD || out->slot != t) continue;
-        for (int32_t j = 0; j < out->n_index; j++) {
-            const fxa__node *n = &d->nodes[out->index[j]];
-            if (n->op != FXA_OP_INPUT) continue;
-            here |= n->imm == FXA_INPUT_B   ? FXA__BACK_B
-                    : n->imm == FXA_INPUT_H ? FXA__BACK_H
-                    : n->imm == FXA_INPUT_K ? FXA__BACK_CHUNK
-                                            : 0u;
+    const fxa_problem *in = &p->p;
+    const struct {
+        fxa_input input;
+        uint32_t axis;
+        bool plain;
+    } each[] = {{FXA_INPUT_B, FXA__BACK_B, cut_map_is_plain(&in->map_b, in->b)},
+                {FXA_INPUT_H, FXA__BACK_H, cut_map_is_plain(&in->map_h, in->hq)},
+                {FXA_INPUT_K, FXA__BACK_CHUNK, cut_map_is_plain(&in->map_k, in->sk)}};
+    uint32_t axes = 0;
+    for (size_t e = 0; e < sizeof each / sizeof each[0]; e++) {
+        uint32_t places = UINT32_MAX; /* that have it in all loads */
+        for (int32_t i = 0; i < d->n_outputs; i++) {
+            const fxa__output *out = &d->outputs[i];
+            if (out->kind == FXA__OUT_DLOAD && out->slot == t) places &= cut_places(d, out, each[e].input);
         }
-        axes &= here;
+        if (each[e].plain && places) axes |= each[e].axis;
     }
     return axes;
 }
@@ -179,6 +190,14 @@ fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *
     c.lanes = c.pool ? fxa__max_i64(1, in->hkv) : c.units;
     if (c.want_sums) cut_sums(&c, p);
     return c;
+}
+
+int64_t fxa__back_lane_of(const fxa__back_cut *cut, const fxa_problem *p, int64_t unit) {
+    int64_t group = unit % cut->groups, number = 0;
+    if (cut->lane_axes & FXA__BACK_CHUNK) number = unit / cut->groups;
+    if (cut->lane_axes & FXA__BACK_B) number = number * p->b + group / p->hkv;
+    if (cut->lane_axes & FXA__BACK_H) number = number * p->hkv + group % p->hkv;
+    return number % cut->lanes;
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lanes of the backward pass never meet in a sum that they share. Random programs load one tensor at several places
+ * with permuted, shifted, reversed and folded coordinates, under coordinate maps of every kind, at sizes that take each
+ * path of the cut: one sum for all lanes, one for each, none; lanes by batch entry, head and chunk; pages.
+ *
+ * First by counting: every pair's elements are computed here, and no two lanes may touch one of a shared sum, no two
+ * pairs one of a gradient that is written without a sum. Then by running: the same bits with any number of threads.
+ * The thread sanitizer sees a lane's mistake in the second even where the bits do not show it.
+ */
+#include "engine/cpu/cpu_backward.h"
+#include "support/back_case.h"
+#include "t.h"
+
+/* ---- Programs ---------------------------------------------------------------------------------------------------- */
+
+enum { LANES_B, LANES_H, LANES_Q, LANES_K, LANES_COORDS }; /* inputs, in the order of fxa_input */
+enum { LANES_PLAIN, LANES_PLUS, LANES_BACK, LANES_HALF, LANES_DISTANCE, LANES_ZERO, LANES_FORMS };
+enum { LANES_LOADS = 3, LANES_RANK = 4 };
+
+/* An index: a coordinate, or something made of it. */
+typedef struct lanes_index {
+    int form, coord;
+} lanes_index;
+
+typedef struct lanes_program {
+    int rank, loads;
+    lanes_index index[LANES_LOADS][LANES_RANK];
+    char text[512];
+} lanes_program;
+
+static const char lanes_name[LANES_COORDS] = "bhqk";
+
+static int32_t lanes_value(lanes_index x, const int32_t *at) {
+    int32_t c = at[x.coord];
+    switch (x.form) {
+    case LANES_PLAIN: return c;
+    case LANES_PLUS: return c + 1;
+    case LANES_BACK: return -1 - c;
+    case LANES_HALF: return c >= 0 ? c / 2 : -((1 - c) / 2); /* // rounds down */
+    case LANES_DISTANCE: return at[LANES_Q] - at[LANES_K];
+    default: return 0;
+    }
+}
+
+static void lanes_write_index(char *text, size_t room, lanes_index x) {
+    char c = lanes_name[x.coord];
+    switch (x.form) {
+    case LANES_PLAIN: (void)snprintf(text, room, "%c", c); break;
+    case LANES_PLUS: (void)snprintf(text, room, "%c + 1", c); break;
+    case LANES_BACK: (void)snprintf(text, room, "-1 - %c", c); break;
+    case LANES_HALF: (void)snprintf(text, room, "%c // 2", c); break;
+    case LANES_DISTANCE: (void)snprintf(text, room, "q - k"); break;
+    default: (void)snprintf(text, room, "0"); break;
+    }
+}
+
+static void lanes_write(lanes_program *p) {
+    size_t room = sizeof p->text;
+    int n = snprintf(p->text, room, "tensor t : f32[%d]\nscore = score", p->rank);
+    for (int i = 0; i < p->loads; i++)
+        for (int j = 0; j < p->rank; j++) {
+            char index[16];
+            lanes_write_index(index, sizeof index, p->index[i][j]);
+            n += snprintf(p->text + n, room - (size_t)n, "%s%s%s", j ? ", " : " + 0.1 * t[", index,
+                          j + 1 == p->rank ? "]" : "");
+        }
+}
+
+/* Mostly coordinates as they are: the first load draws them, the others often permute them. */
+static lanes_program lanes_draw(t_rng *rng) {
+    lanes_program p = {.rank = (int)t_int(rng, 1, LANES_RANK), .loads = (int)t_int(rng, 1, LANES_LOADS)};
+    int order[LANES_COORDS] = {LANES_B, LANES_H, LANES_Q, LANES_K};
+    for (int i = 0; i < p.loads; i++) {
+        bool permuted = i == 0 || t_int(rng, 0, 3) > 0;
+        for (int j = LANES_COORDS - 1; permuted && j > 0; j--) {
+            int with = (int)t_int(rng, 0, j), kept = order[j];
+            order[j] = order[with], order[with] = kept;
+        }
+        for (int j = 0; j < p.rank; j++)
+            p.index[i][j] = (lanes_index){t_int(rng, 0, 9) < 8 ? LANES_PLAIN : (int)t_int(rng, 0, LANES_FORMS - 1),
+                                          order[j]};
+    }
+    lanes_write(&p);
+    return p;
+}
+
+/* ---- Shapes and maps --------------------------------------------------------------------------------------------- */
+
+/* D of 512 makes blocks short, so that few keys are several chunks. Tensors are large enough for one sum (over 2^18
+ * elements), or small. */
+static back_spec lanes_shape(t_rng *rng, const lanes_program *program) {
+    static const int64_t sizes[LANES_RANK][LANES_RANK] = {{300000}, {520, 520}, {270, 200, 5}, {200, 190, 3, 3}};
+    back_spec s = {.b = t_int(rng, 1, 3), .hkv = t_int(rng, 1, 3), .sq = t_int(rng, 1, 5), .d = 512, .dv = 8};
+    bool large = t_int(rng, 0, 3) > 0;
+    int rank = program->rank, turn = (int)t_int(rng, 0, rank - 1);
+    s.dtype = FXA_F64;
+    s.hq = s.hkv * t_int(rng, 1, 2);
+    s.sk = t_int(rng, 0, 2) ? t_int(rng, 192, 260) : t_int(rng, 1, 40);
+    if (t_int(rng, 0, 5) == 0) s.page_size = 16;
+    for (int i = 0; i < rank; i++) {
+        int64_t size = sizes[rank - 1][(i + turn) % rank];
+        s.tensor[i] = large ? size + t_int(rng, 0, 3) : t_int(rng, 1, size < 20 ? size : 20);
+    }
+    s.text = program->text;
+    return s;
+}
+
+/* One of the ways in which coordinates may follow from indices; some send two indices to one coordinate, or below 0. */
+static fxa_index_map lanes_map(t_rng *rng, int64_t n) {
+    fxa_index_map map = {.kind = FXA_MAP_AFFINE};
+    switch (t_int(rng, 0, 9)) {
+    case 0: map.base = t_int(rng, 0, 3), map.step = 2; break;
+    case 1: map.base = -t_int(rng, 1, 3); map.step = 1; break;
+    case 2: map.base = n - 1, map.step = -1; break;
+    case 3:
+        map.kind = FXA_MAP_SEGMENTS, map.n_segments = 2;
+        map.segment[1] = (fxa_segment){(n + 1) / 2, 0, 1}; /* the second half lies over the first */
+        if (n < 2) map.n_segments = 1;
+        break;
+    default: break; /* identity */
+    }
+    return map;
+}
+
+static void lanes_set_maps(fxa_problem *p, t_rng *rng) {
+    p->map_b = lanes_map(rng, p->b);
+    p->map_h = lanes_map(rng, p->hq);
+    p->map_q = lanes_map(rng, p->sq);
+    p->map_k = lanes_map(rng, p->sk);
+}
+
+/* ---- By counting ------------------------------------------------------------------------------------------------- */
+
+typedef struct lanes_paths {
+    int shared, once, own, chunks, pool, by[FXA__BACK_ALL + 1];
+} lanes_paths;
+
+typedef struct lanes_count {
+    const lanes_program *program;
+    const fxa__problem *p;
+    fxa__back_cut cut;
+    uint8_t *seen; /* by element: 1 + the lane that touched it */
+    int meetings;
+} lanes_count;
+
+static int64_t lanes_element(const lanes_count *c, const lanes_index *index, const int32_t *at) {
+    int64_t element = 0;
+    for (int j = 0; j < c->program->rank; j++) {
+        int64_t size = c->p->p.captures[0].size[j], x = lanes_value(index[j], at);
+        if (x < 0) x += size;
+        if (x < 0 || x >= size) return -1;
+        element = element * size + x;
+    }
+    return element;
+}
+
+/* Equal loads are one load. */
+static bool lanes_is_first(const lanes_program *p, int load) {
+    for (int i = 0; i < load; i++)
+        if (memcmp(p->index[i], p->index[load], sizeof p->index[i]) == 0) return false;
+    return true;
+}
+
+/* What a pair does to its elements. */
+static void lanes_touch(lanes_count *c, int64_t lane, const int32_t *at) {
+    for (int i = 0; i < c->program->loads; i++) {
+        if (!lanes_is_first(c->program, i)) continue;
+        int64_t element = lanes_element(c, c->program->index[i], at);
+        if (element < 0) continue;
+        if (c->seen[element] && ((c->cut.once & 1) || c->seen[element] != lane + 1)) c->meetings++;
+        c->seen[element] = (uint8_t)(lane + 1);
+    }
+}
+
+static void lanes_touch_unit(lanes_count *c, int64_t unit) {
+    const fxa_problem *p = &c->p->p;
+    const fxa__back_cut *cut = &c->cut;
+    fxa__bind bind = {.scale = 1};
+    int64_t group = unit % cut->groups, chunk = unit / cut->groups, heads = p->hq / p->hkv;
+    int64_t lane = fxa__back_lane_of(cut, p, unit), b = group / p->hkv, hkv = group % p->hkv;
+    for (int64_t h = hkv * heads; h < (hkv + 1) * heads; h++)
+        for (int64_t q = 0; q < p->sq; q++)
+            for (int64_t k = chunk * cut->chunk; k < (chunk + 1) * cut->chunk && k < p->sk; k++) {
+                int32_t at[LANES_COORDS] = {
+                    fxa__coord(c->p, &bind, FXA_INPUT_B, b), fxa__coord(c->p, &bind, FXA_INPUT_H, h),
+                    fxa__coord(c->p, &bind, FXA_INPUT_Q, q), fxa__coord(c->p, &bind, FXA_INPUT_K, k)};
+                lanes_touch(c, lane, at);
+            }
+}
+
+static void lanes_note(lanes_paths *paths, const fxa__back_cut *cut, const fxa_problem *p) {
+    int64_t many = cut->lanes > 1;
+    if (cut->once & 1) paths->once++;
+    else if (cut->shared & 1) paths->shared += many != 0;
+    else paths->own += many != 0;
+    paths->chunks += cut->chunks > 1;
+    paths->pool += cut->pool;
+    uint32_t axes = (p->b > 1 ? FXA__BACK_B : 0u) | (p->hkv > 1 ? FXA__BACK_H : 0u) |
+                    (cut->chunks > 1 ? FXA__BACK_CHUNK : 0u);
+    if (many && (cut->shared & 1)) paths->by[cut->lane_axes & axes]++;
+}
+
+/* The shape as a problem, without data: the cut asks for none. */
+static fxa_problem lanes_problem(const back_spec *s, fxa_program *program, fxa_capture *capture) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.b = s->b, p.hq = s->hq, p.hkv = s->hkv, p.sq = s->sq, p.sk = s->sk, p.d = s->d, p.dv = s->dv;
+    p.q.dtype = (uint32_t)s->dtype;
+    p.page_size = s->page_size, p.n_pages = s->page_size ? 20 : 0;
+    p.pass = FXA_BACKWARD;
+    p.flags = FXA_GRAD_Q | FXA_GRAD_K | (s->page_size ? FXA_PAGED : 0u);
+    memcpy(capture->size, s->tensor, sizeof s->tensor);
+    capture->grad = 1;
+    p.program = program, p.captures = capture, p.n_captures = 1;
+    return p;
+}
+
+static int lanes_count_meetings(const lanes_program *program, const fxa__problem *p, lanes_paths *paths) {
+    bool usable;
+    fxa__cpu_code code = {.kernels = fxa__cpu_set(0, sizeof(double), &usable), .width = 2};
+    lanes_count c = {.program = program, .p = p, .cut = fxa__back_cut_make(&code, p)};
+    int64_t n = 1;
+    for (int i = 0; i < program->rank; i++) n *= p->p.captures[0].size[i];
+    lanes_note(paths, &c.cut, &p->p);
+    c.seen = calloc((size_t)n, 1);
+    if (!c.seen) abort();
+    for (int64_t unit = 0; ((c.cut.once | c.cut.shared) & 1) && unit < c.cut.units; unit++) lanes_touch_unit(&c, unit);
+    free(c.seen);
+    return c.meetings;
+}
+
+static void lanes_count_case(fxa_context *ctx, t_rng *rng, lanes_paths *paths) {
+    lanes_program program = lanes_draw(rng);
+    back_spec s = lanes_shape(rng, &program);
+    fxa_error err;
+    fxa_program *parsed = NULL;
+    fxa_capture capture = {.grad = 0};
+    fxa__problem *p = NULL;
+    T_OK(fxa_program_parse(ctx, s.text, SIZE_MAX, &parsed, &err));
+    fxa_problem problem = lanes_problem(&s, parsed, &capture);
+    lanes_set_maps(&problem, rng);
+    T_OK(fxa__problem_create(fxa__context_host(ctx), &problem, &p, &err));
+    int meetings = p ? lanes_count_meetings(&program, p, paths) : 0;
+    if (meetings) T_FAIL("%d meetings:\n%s\n", meetings, s.text);
+    fxa__problem_release(p);
+    fxa_program_destroy(parsed);
+}
+
+TEST(lanes_never_meet) {
+    lanes_paths paths = {0};
+    t_rng rng = {t_seed()};
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < 800; i++) lanes_count_case(ctx, &rng, &paths);
+    fxa_context_destroy(ctx);
+    T_CHECK(paths.shared > 20 && paths.once > 5 && paths.own > 20 && paths.chunks > 50 && paths.pool > 5);
+    T_CHECK(paths.by[FXA__BACK_B] > 2 && paths.by[FXA__BACK_H] > 2 && paths.by[FXA__BACK_CHUNK] > 2);
+}
+
+/* ---- By running -------------------------------------------------------------------------------------------------- */
+
+/* Backward with that many threads in a context of its own: the bits of kept[], or these if there are none. */
+static void lanes_run(const back_spec *s, uint64_t seed, uint32_t threads, unsigned char *kept[BACK_OUTS]) {
+    fxa_error err = {0};
+    fxa_context *ctx = NULL;
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    unsigned char *now[BACK_OUTS];
+    t_rng rng = {seed};
+    config.threads = threads;
+    T_OK(fxa_context_create(&config, &ctx, &err));
+    back_case *x = back_make(ctx, s, seed, &err);
+    T_REQUIRE(x != NULL);
+    if (seed % 3 == 0) lanes_set_maps(&x->p, &rng);
+    T_OK(back_run(ctx, x, "cpu", FXA_FORWARD, &err));
+    for (int run = 0; run < (threads > 1 ? 2 : 1); run++) {
+        T_OK(back_run(ctx, x, "cpu", FXA_BACKWARD, &err));
+        back_keep(x, now);
+        for (int i = 0; i < BACK_OUTS; i++) {
+            if (back_wrote(x, i) && kept[i] && memcmp(kept[i], now[i], x->out[i].bytes) != 0)
+                T_FAIL("output %d has other bits with %u threads, run %d:\n%s\n", i, threads, run, s->text);
+            if (!kept[i]) kept[i] = now[i], now[i] = NULL;
+        }
+        back_drop(now);
+    }
+    back_free(x);
+    fxa_context_destroy(ctx);
+}
+
+static void lanes_compare(const back_spec *s, uint64_t seed) {
+    unsigned char *kept[BACK_OUTS] = {NULL};
+    lanes_run(s, seed, 1, kept);
+    lanes_run(s, seed, 2, kept);
+    lanes_run(s, seed, 5, kept);
+    back_drop(kept);
+}
+
+/* The loads that once met; lanes by chunk, by head, by batch entry. */
+TEST(permuted_loads_give_the_same_bits) {
+    static const struct {
+        const char *loads;
+        int64_t tensor[FXA_MAX_RANK];
+    } cases[] = {
+        {"t[q, k] + t[k, q]", {520, 520}},
+        {"t[h, k] + t[k, h]", {520, 520}},
+        {"t[b, h, k] + t[h, b, k]", {16, 80, 210}},
+        {"t[b, h, q] + t[b, q, h]", {4, 260, 260}},
+        {"t[b, h, q, k] + t[b, h, k, q]", {3, 4, 200, 200}},
+        {"t[k, q] * t[k, k] + t[k, q + 1]", {520, 520}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[128];
+        back_spec s = {.b = 2, .hq = 4, .hkv = 2, .sq = 16, .sk = 200, .d = 512, .dv = 8, .dtype = FXA_F64};
+        int rank = 0;
+        while (rank < FXA_MAX_RANK && cases[i].tensor[rank]) rank++;
+        (void)snprintf(text, sizeof text, "tensor t : f32[%d]\nscore = score + %s", rank, cases[i].loads);
+        memcpy(s.tensor, cases[i].tensor, sizeof s.tensor);
+        s.text = text;
+        lanes_compare(&s, 1);
+    }
+}
+
+TEST(random_loads_give_the_same_bits) {
+    t_rng rng = {t_seed() + 1};
+    for (int i = 0; i < 4 + t_scaled(30); i++) {
+        lanes_program program = lanes_draw(&rng);
+        back_spec s = lanes_shape(&rng, &program);
+        s.sq *= 3;
+        lanes_compare(&s, t_next(&rng));
+    }
+}
+
+T_MAIN
