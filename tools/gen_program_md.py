@@ -261,6 +261,11 @@ engine and for f64 problems, f32 otherwise. Constants and params are held in f64
 | `true`, `false` | bool | |
 | `inf`, `nan`, `pi` | float | |
 
+q and k count from 0, in each sequence of a batch; index maps say otherwise for parts of a whole. When rows come later
+than keys (decoding, chunks of a prompt), `FXA_POSITIONS` gives each batch entry the q of its first row, and
+`FXA_BOTTOM_RIGHT` without a ready mask makes the last row's q that of the last key, q + k_len - q_len: the same text then
+serves every step. numerics.md has the rule. Sums that leave 32 bits wrap, as all ints do.
+
 Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to 0xFFFFFFFF, as a bit
 pattern); `1.5`, `.5`, `5.` and `1e-3` are floats, read exactly rounded in every locale.
 

@@ -463,7 +463,8 @@ typedef struct fxa_index_map {
 enum {
     FXA_CAUSAL = 1 << 0,        /* ready mask: k <= q */
     FXA_WINDOW = 1 << 1,        /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
-    FXA_BOTTOM_RIGHT = 1 << 2,  /* the two above align to the last row and key: q is replaced by q + k_len - q_len */
+    FXA_BOTTOM_RIGHT = 1 << 2,  /* the two above align to the last row and key: q is replaced by q + k_len - q_len. With
+                                   neither of them the program's own q is, and dropout's: decoding without positions */
     FXA_PADDING = 1 << 3,       /* ready mask: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run */
     FXA_VARLEN = 1 << 4,        /* packed sequences: q, o, rows are [T,H,D]; FXA_SLOT_CU_Q, CU_K give B+1 offsets
                                    each. sq, sk are the longest lengths, total_q, total_k the packed ones; batch
@@ -487,8 +488,14 @@ enum {
     FXA_ACC_V = 1 << 19,
     FXA_ACC_SINK = 1 << 20,
     FXA_ACC_TENSORS = 1 << 21,
-    FXA_ACC_PARAMS = 1 << 22
+    FXA_ACC_PARAMS = 1 << 22,
+    FXA_POSITIONS = 1 << 23 /* where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program,
+                               ready masks and dropout. Not with BOTTOM_RIGHT, which says the same */
 };
+
+/* The q of row i of batch entry b, from 0 in its own sequence: map_q(i) + DYN_Q + POS_Q[b] or, aligned by BOTTOM_RIGHT
+ * alone, map_q(i) + DYN_Q + k_len - q_len, lengths as the program reads them. So one program serves a whole pass, the
+ * first chunk of a sequence and every later step: a row has the same q, and the same dropout, in all of them. */
 
 /* Start from FXA_PROBLEM_INIT; fields are only ever appended. All zeroes means: none, default, off. */
 typedef struct fxa_problem {
@@ -617,7 +624,8 @@ typedef enum fxa_slot {
     FXA_SLOT_DYN_H = 23,
     FXA_SLOT_DYN_Q = 24,
     FXA_SLOT_DYN_K = 25,
-    FXA_SLOT_COUNT = 26,
+    FXA_SLOT_POS_Q = 26, /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */
+    FXA_SLOT_COUNT = 27,
     FXA_SLOT_MAX = 64
 } fxa_slot;
 FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a value that is none */

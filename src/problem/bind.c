@@ -58,6 +58,7 @@ static fxa_status bind_check_operands(const fxa_problem *p, void *const *slot, f
 static const char *bind_table_why(fxa_slot slot) {
     if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return "FXA_VARLEN reads int32 [B+1] offsets";
     if (slot == FXA_SLOT_PAGES) return "FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers";
+    if (slot == FXA_SLOT_POS_Q) return "FXA_POSITIONS reads int32 [B] positions";
     if (slot >= FXA_SLOT_DYN_B) return "a dynamic map reads one int32 from it";
     return "a FXA_MAP_TABLE map reads int32 coordinates from it";
 }

@@ -24,9 +24,34 @@ const fxa_operand *fxa__row_operand(const fxa_problem *p, fxa_slot slot, int64_t
     }
 }
 
+/* BOTTOM_RIGHT has no ready mask to align, so the rows themselves are. */
+static bool rows_are_aligned(const fxa_problem *p) {
+    return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
+}
+
+/* The shortest and longest that a length of a sequence may be as the program reads it. Of rows at least 1: a sequence
+ * without any has no coordinates. */
+static void seen_range(const fxa_problem *p, bool is_key, int64_t *lo, int64_t *hi) {
+    int64_t fixed = is_key ? p->k_len : p->q_len, most = is_key ? p->sk : p->sq;
+    bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
+    *lo = fixed ? fixed : ragged ? !is_key : most;
+    *hi = fixed ? fixed : most;
+}
+
+void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
+    int64_t q_lo, q_hi, k_lo, k_hi;
+    *lo = *hi = 0;
+    if (p->flags & FXA_POSITIONS) *lo = INT32_MIN, *hi = INT32_MAX;
+    if (!rows_are_aligned(p)) return;
+    seen_range(p, false, &q_lo, &q_hi);
+    seen_range(p, true, &k_lo, &k_hi);
+    *lo = k_lo - q_hi;
+    *hi = k_hi - q_lo;
+}
+
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     const fxa_problem *in = &p->p;
-    fxa__seq seq = {in->sq, in->sk, 0, 0, 0, 0};
+    fxa__seq seq = {in->sq, in->sk, 0, 0, 0, 0, 0};
     if (in->flags & FXA_VARLEN) {
         const int32_t *cu_q = bind->slot[FXA_SLOT_CU_Q], *cu_k = bind->slot[FXA_SLOT_CU_K];
         seq.q_start = cu_q[b];
@@ -40,6 +65,8 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     }
     seq.q_len_seen = (int32_t)(in->q_len ? in->q_len : seq.q_len);
     seq.k_len_seen = (int32_t)(in->k_len ? in->k_len : seq.k_len);
+    if (in->flags & FXA_POSITIONS) seq.q_shift = ((const int32_t *)bind->slot[FXA_SLOT_POS_Q])[b];
+    if (rows_are_aligned(in)) seq.q_shift = (int64_t)seq.k_len_seen - seq.q_len_seen;
     return seq;
 }
 
@@ -64,7 +91,8 @@ static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
     return s->base + s->step * (i - s->begin);
 }
 
-int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
+/* Before it wraps. */
+static int64_t coord_wide(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
     const fxa_index_map *maps[4] = {&p->p.map_b, &p->p.map_h, &p->p.map_q, &p->p.map_k};
     int at = (int)axis - FXA_INPUT_B;
     const fxa_index_map *map = maps[at];
@@ -72,5 +100,13 @@ int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis,
                 : map->kind == FXA_MAP_SEGMENTS ? coord_segment(map, i)
                                                 : map->base + map->step * i;
     if (map->dynamic) x += *(const int32_t *)bind->slot[FXA_SLOT_DYN_B + at];
-    return fxa__wrap32(x);
+    return x;
+}
+
+int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
+    return fxa__wrap32(coord_wide(p, bind, axis, i));
+}
+
+int32_t fxa__row_coord(const fxa__problem *p, const fxa__bind *bind, const fxa__seq *seq, int64_t i) {
+    return fxa__wrap32(coord_wide(p, bind, FXA_INPUT_Q, i) + seq->q_shift);
 }

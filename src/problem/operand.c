@@ -108,7 +108,7 @@ const char *fxa_slot_name(fxa_slot slot) {
     static const char *const names[FXA_SLOT_COUNT] = {"Q",     "K",     "V",     "O",     "LSE",   "MAX_ROW", "DO",
                                                       "DLSE",  "DQ",    "DK",    "DV",    "SINK",  "DSINK",   "LEN_Q",
                                                       "LEN_K", "CU_Q",  "CU_K",  "PAGES", "MAP_B", "MAP_H",   "MAP_Q",
-                                                      "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K"};
+                                                      "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K", "POS_Q"};
     return (uint32_t)slot < FXA_SLOT_COUNT ? names[slot] : NULL;
 }
 
@@ -118,6 +118,7 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     if (slot == FXA_SLOT_LEN_Q || slot == FXA_SLOT_LEN_K) return p->flags & FXA_PADDING ? p->b : -1;
     if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * ((p->sk + p->page_size - 1) / p->page_size) : -1;
+    if (slot == FXA_SLOT_POS_Q) return p->flags & FXA_POSITIONS ? p->b : -1;
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {
         int axis = (int)slot - FXA_SLOT_MAP_B;
         return map[axis]->kind == FXA_MAP_TABLE ? n[axis] : -1;

@@ -46,7 +46,6 @@ typedef struct check_flag {
 } check_flag;
 
 static const check_flag check_flags_table[] = {
-    {FXA_BOTTOM_RIGHT, FXA_CAUSAL | FXA_WINDOW, -1, "FXA_BOTTOM_RIGHT", "FXA_CAUSAL or FXA_WINDOW"},
     {FXA_WANT_MAX, 0, FXA_FORWARD, "FXA_WANT_MAX", NULL},
     {FXA_ACC_OUT, FXA_WANT_LSE, FXA_FORWARD, "FXA_ACC_OUT", "FXA_WANT_LSE"},
     {FXA_GRAD_LSE, 0, FXA_BACKWARD, "FXA_GRAD_LSE", NULL},
@@ -62,7 +61,7 @@ static const check_flag check_flags_table[] = {
     {FXA_ACC_PARAMS, 0, FXA_BACKWARD, "FXA_ACC_PARAMS", NULL},
 };
 
-#define CHECK_ALL_FLAGS ((uint32_t)FXA_ACC_PARAMS * 2u - 1u)
+#define CHECK_ALL_FLAGS ((uint32_t)FXA_POSITIONS * 2u - 1u)
 
 static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
     uint32_t flags = p->flags;
@@ -84,6 +83,10 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
     if ((flags & FXA_SINK) && (flags & FXA_SINK_ZERO))
         return fxa__fail(err, FXA_E_PROBLEM,
                          "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most");
+    if ((flags & FXA_POSITIONS) && (flags & FXA_BOTTOM_RIGHT))
+        return fxa__fail(
+            err, FXA_E_PROBLEM,
+            "flags FXA_POSITIONS and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys");
     if ((flags & FXA_PADDING) && (flags & FXA_VARLEN))
         return fxa__fail(
             err, FXA_E_PROBLEM,

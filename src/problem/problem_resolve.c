@@ -127,6 +127,32 @@ static fxa_status resolve_map(const char *name, fxa_index_map *map, int64_t n, f
     return FXA_OK;
 }
 
+/* The coordinates that a map gives to n indices, first to last, as far as they are known. */
+static void resolve_map_range(const fxa_index_map *map, int64_t n, int64_t *lo, int64_t *hi) {
+    *lo = INT64_MAX, *hi = INT64_MIN;
+    if (map->kind == FXA_MAP_TABLE || n <= 0) return;
+    for (uint32_t i = 0; i < (map->n_segments ? map->n_segments : 1); i++) {
+        fxa_segment s = map->n_segments ? map->segment[i] : (fxa_segment){0, map->base, map->step};
+        int64_t end = i + 1 < map->n_segments ? fxa__min_i64(n, map->segment[i + 1].begin) : n;
+        if (end <= s.begin) continue;
+        int64_t last = s.base + s.step * (end - s.begin - 1);
+        *lo = fxa__min_i64(*lo, fxa__min_i64(s.base, last));
+        *hi = fxa__max_i64(*hi, fxa__max_i64(s.base, last));
+    }
+}
+
+/* Rows that are aligned to the last key must still have coordinates. Positions are the run's, and wrap there. */
+static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
+    int64_t lo, hi, shift_lo, shift_hi;
+    if (p->flags & FXA_POSITIONS) return FXA_OK;
+    resolve_map_range(&p->map_q, p->sq, &lo, &hi);
+    fxa__q_shift_range(p, &shift_lo, &shift_hi);
+    if (lo > hi || (lo + shift_lo >= INT32_MIN && hi + shift_hi <= INT32_MAX)) return FXA_OK;
+    return fxa__fail(err, FXA_E_PROBLEM,
+                     "FXA_BOTTOM_RIGHT moves rows %lld..%lld by k_len - q_len, %lld to %lld: coordinates are 32 bit",
+                     (long long)lo, (long long)hi, (long long)shift_lo, (long long)shift_hi);
+}
+
 fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_capture *bprop_captures, fxa_error *err) {
     FXA_TRY(resolve_operands(p, err));
     for (size_t i = 0; i < p->n_captures; i++)
@@ -136,5 +162,6 @@ fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_captu
     FXA_TRY(resolve_map("map_b", &p->map_b, p->b, err));
     FXA_TRY(resolve_map("map_h", &p->map_h, p->hq, err));
     FXA_TRY(resolve_map("map_q", &p->map_q, p->sq, err));
-    return resolve_map("map_k", &p->map_k, p->sk, err);
+    FXA_TRY(resolve_map("map_k", &p->map_k, p->sk, err));
+    return resolve_alignment(p, err);
 }

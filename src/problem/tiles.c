@@ -6,15 +6,27 @@
  * Where the mask does not see q or k, or only q - k, one tile stands for many, and not even that much is looked at.
  *
  * A rectangle of local indices becomes boxes of coordinates through the maps: one box for an affine map, one for each
- * segment that is touched. What is known only at run time stays unknown here: a table or a dynamic offset may give any
- * coordinate; with PADDING or VARLEN q_len and k_len may be anything up to sq and sk (unless the problem fixes what the
- * program reads), and a tile that the program leaves whole still counts as mixed, because the lengths may cut it.
+ * segment that is touched. What is known only at run time stays unknown here: a table, a dynamic offset or positions
+ * may give any coordinate; with PADDING or VARLEN q_len and k_len may be anything up to sq and sk (unless the problem
+ * fixes what the program reads), rows that align to the last key lie as those say, and a tile that the program leaves
+ * whole still counts as mixed, because the lengths may cut it.
  */
 #include "tiles.h"
 
 #include "../base/num.h"
 
 /* ---- From local indices to coordinates --------------------------------------------------------------------------- */
+
+/* Rows are moved by what POSITIONS or an alignment adds to q. */
+static void tiles_shift_rows(const fxa_problem *p, fxa_box *box) {
+    int64_t lo, hi;
+    fxa__q_shift_range(p, &lo, &hi);
+    lo += box->lo[FXA_INPUT_Q];
+    hi += box->hi[FXA_INPUT_Q];
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else it may wrap to anything */
+    box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
+    box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
+}
 
 static bool tiles_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->dynamic; }
 
@@ -76,12 +88,14 @@ fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     fxa_box box = fxa__tile_start(g);
     fxa_tile all = FXA_TILE_MIXED;
     bool first = true;
-    while (tiles_next_line(&p->map_q, FXA_INPUT_Q, &q, &box))
+    while (tiles_next_line(&p->map_q, FXA_INPUT_Q, &q, &box)) {
+        tiles_shift_rows(p, &box);
         for (fxa__slice rest = k; tiles_next_line(&p->map_k, FXA_INPUT_K, &rest, &box); first = false) {
             fxa_tile tile = fxa__tile_box(g, &box);
             if (tile == FXA_TILE_MIXED || (!first && tile != all)) return FXA_TILE_MIXED;
             all = tile;
         }
+    }
     return all;
 }
 

@@ -99,9 +99,12 @@ static bool diagonal_widen(fxa_box *box, fxa_input axis, int64_t lo, int64_t hi)
 /* q - k of the first row and key, and the offsets i - j of the whole tiles of the grid. */
 static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *offsets) {
     const fxa_problem *d = &g->p->p;
-    int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, q = d->map_q.base, k = d->map_k.base;
-    if (g->tile_q != g->tile_k || nq == 0 || nk == 0 || !diagonal_map(&d->map_q) || !diagonal_map(&d->map_k))
+    int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, k = d->map_k.base, shift, most;
+    fxa__q_shift_range(d, &shift, &most);
+    if (g->tile_q != g->tile_k || nq == 0 || nk == 0 || !diagonal_map(&d->map_q) || !diagonal_map(&d->map_k) ||
+        shift != most)
         return false;
+    int64_t q = d->map_q.base + shift;
     *apart = q - k;
     *offsets = (fxa__slice){1 - nk, nq - 1};
     fxa_box box = fxa__tile_start(g); /* what the problem has, and what diagonal_class makes of it */

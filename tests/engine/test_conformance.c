@@ -187,7 +187,7 @@ TEST(comparison_finds_what_is_wrong) {
 
 #define FROM(source) (1u << (source))
 static const uint32_t tame = FROM(CONF_IDENTITY) | FROM(CONF_TWIN) | FROM(CONF_SMOOTH) | FROM(CONF_BOTH);
-static const uint32_t all_features = (1u << 17) - 1;
+static const uint32_t all_features = ATTN_ALL;
 
 TEST(plain_f64) {
     conform_cases((conform_plan){0, false, FROM(CONF_IDENTITY), 3000, t_scaled(40), 0, NULL});
@@ -255,6 +255,15 @@ TEST(ready_masks) {
     conform_cases((conform_plan){ATTN_READY | ATTN_LENGTHS | ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_TWIN),
                                  3000, t_scaled(100), 0.02, NULL});
 }
+TEST(positions_of_rows) {
+    conform_cases((conform_plan){ATTN_ROWS | ATTN_PADDING | ATTN_DTYPES, false, tame | FROM(CONF_MASK), 1500,
+                                 t_scaled(100), 0.02, NULL});
+}
+TEST(positions_with_everything_that_decides_q) {
+    conform_cases((conform_plan){ATTN_ROWS | ATTN_READY | ATTN_MAPS | ATTN_VARLEN | ATTN_PADDING | ATTN_LENGTHS |
+                                     ATTN_DROPOUT | ATTN_DTYPES,
+                                 true, tame | FROM(CONF_MASK) | FROM(CONF_GALLERY), 1500, t_scaled(150), 0.06, NULL});
+}
 TEST(some_gradients) {
     conform_cases(
         (conform_plan){ATTN_SOME_GRADS | ATTN_SINK | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});
@@ -271,7 +280,8 @@ static void conform_isa(const char *isa) {
     printf("  FXA_CPU=%s\n", isa);
     conform_cases(
         (conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY) | FROM(CONF_MASK), 1500, t_scaled(40), 0, NULL});
-    conform_cases((conform_plan){all_features, true, tame | FROM(CONF_GALLERY), 1000, t_scaled(60), 0.04, NULL});
+    /* so few cases that what is unsure of them may be twice its share */
+    conform_cases((conform_plan){all_features, true, tame | FROM(CONF_GALLERY), 1000, t_scaled(60), 0.08, NULL});
     conform_cases((conform_plan){all_features, true, FROM(CONF_SPARSE), 2000, t_scaled(60), 0.04, NULL});
 }
 

@@ -78,7 +78,7 @@ static void memory_engines(conf_source source, int n) {
     const char *only = getenv("FXA_TEST_ENGINE");
     for (size_t e = 0; fxa_engine_name(e); e++)
         if (!only || !*only || strcmp(only, fxa_engine_name(e)) == 0)
-            memory_cases(fxa_engine_name(e), (1u << 17) - 1, source,
+            memory_cases(fxa_engine_name(e), ATTN_ALL, source,
                          strcmp(fxa_engine_name(e), "ref") ? n : n / 10 + 1);
 }
 

@@ -49,8 +49,13 @@ TEST(accumulating) { random_cases(ATTN_ACC | ATTN_PROGRAM | ATTN_SINK | ATTN_DTY
 TEST(accumulating_padded_and_paged) { random_cases(ATTN_ACC | ATTN_PADDING | ATTN_PAGED, false, t_scaled(60)); }
 TEST(ready_masks) { random_cases(ATTN_READY | ATTN_LENGTHS, false, t_scaled(100)); }
 TEST(ready_masks_with_programs) { random_cases(ATTN_READY | ATTN_PROGRAM | ATTN_PADDING, false, t_scaled(100)); }
+TEST(positions_of_rows) { random_cases(ATTN_ROWS | ATTN_PROGRAM, false, t_scaled(200)); }
+TEST(positions_with_everything_that_decides_q) {
+    random_cases(ATTN_ROWS | ATTN_MAPS | ATTN_PADDING | ATTN_READY | ATTN_LENGTHS | ATTN_DROPOUT | ATTN_PROGRAM, true,
+                 t_scaled(300));
+}
 TEST(gradient_of_lse) { random_cases(ATTN_DLSE | ATTN_PROGRAM, false, t_scaled(60)); }
 TEST(only_some_gradients) { random_cases(ATTN_SOME_GRADS | ATTN_SINK | ATTN_ACC | ATTN_PROGRAM, false, t_scaled(60)); }
-TEST(everything_together) { random_cases((1u << 17) - 1, true, t_scaled(1500)); } /* */
+TEST(everything_together) { random_cases(ATTN_ALL, true, t_scaled(1500)); } /* */
 
 T_MAIN

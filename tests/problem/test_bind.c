@@ -160,7 +160,7 @@ TEST(refused_slots) {
                  a->slot[FXA_SLOT_LSE] = the.data[4]);
     BIND_REFUSED(case_backward(), FXA_E_BINDING, "slot DSINK is set, and this problem does not write it",
                  a->slot[FXA_SLOT_DSINK] = the.data[4]);
-    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 26 is set: this library knows slots 0 to 25",
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot 27 is set: this library knows slots 0 to 26",
                  a->slot[FXA_SLOT_COUNT] = the.data[4]);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "slot K is 0x", a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "its elements need a multiple of 4 bytes",
@@ -408,6 +408,24 @@ TEST(maps_and_sinks_are_bound) {
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "slot O is written and overlaps slot DYN_K in memory");
     the.args.slot[FXA_SLOT_DYN_K] = the.ints[1];
+    bind_ok();
+    bench_close();
+}
+
+TEST(positions_are_bound) {
+    fxa_problem p = with_flags(case_forward(), FXA_POSITIONS);
+    fxa__bind bind;
+    bench_open(&p);
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot POS_Q is NULL; FXA_POSITIONS reads int32 [B] positions");
+    the.args.slot[FXA_SLOT_POS_Q] = (char *)the.ints[0] + 2;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_HAS(err.text, "its elements need a multiple of 4 bytes");
+    the.args.slot[FXA_SLOT_POS_Q] = the.data[FXA_SLOT_O] + 4;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "slot O is written and overlaps slot POS_Q in memory");
+    the.args.slot[FXA_SLOT_POS_Q] = the.ints[0];
+    the.ints[0][0] = INT32_MIN, the.ints[0][1] = INT32_MAX; /* any value is one */
     bind_ok();
     bench_close();
 }

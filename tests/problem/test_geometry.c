@@ -117,12 +117,77 @@ TEST(maps) {
     bind.slot[FXA_SLOT_MAP_H] = heads;
     bind.slot[FXA_SLOT_DYN_K] = &shift;
     const int32_t rows[5] = {100, 101, 50, 48, 7};
-    for (int64_t i = 0; i < 5; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_Q, i), rows[i]);
+    fxa__seq seq = fxa__seq_get(made, &bind, 1);
+    for (int64_t i = 0; i < 5; i++) T_INT(fxa__row_coord(made, &bind, &seq, i), rows[i]);
     for (int64_t i = 0; i < 4; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_H, i), heads[i]);
     for (int64_t i = 0; i < 2; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_B, i), 10 + i);
     for (int64_t i = 0; i < 6; i++) T_INT(fxa__coord(made, &bind, FXA_INPUT_K, i), 43 + 2 * i);
     shift = INT32_MAX; /* what is only known at run time wraps as program ints do */
     T_INT(fxa__coord(made, &bind, FXA_INPUT_K, 0), INT32_MIN + 2);
+    fxa__problem_release(made);
+}
+
+/* The q of row i of batch entry b. */
+static int32_t geometry_q(const fxa__problem *p, const fxa__bind *bind, int64_t b, int64_t i) {
+    fxa__seq seq = fxa__seq_get(p, bind, b);
+    return fxa__row_coord(p, bind, &seq, i);
+}
+
+TEST(positions_are_added_to_the_map) {
+    fxa_problem p = case_forward();
+    int32_t dynamic = 1000, positions[2] = {70, -9};
+    fxa__bind bind = {0};
+    p.flags = FXA_POSITIONS | FXA_CAUSAL;
+    p.map_q.base = 3, p.map_q.step = 2, p.map_q.dynamic = 1;
+    fxa__problem *made = geometry_make(&p);
+    T_REQUIRE(made);
+    bind.slot[FXA_SLOT_POS_Q] = positions;
+    bind.slot[FXA_SLOT_DYN_Q] = &dynamic;
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bind, b, i), 1003 + 2 * i + positions[b]);
+    positions[0] = INT32_MAX; /* what is only known at run time wraps as program ints do */
+    T_INT(geometry_q(made, &bind, 0, 0), INT32_MIN + 1002);
+    fxa__problem_release(made);
+}
+
+/* The last row is where the last key is, by the lengths that the program reads. */
+TEST(rows_align_to_the_last_key) {
+    fxa_problem p = case_forward();
+    int32_t len_q[2] = {1, 4}, len_k[2] = {6, 2};
+    fxa__bind bind = {0};
+    int64_t lo, hi;
+    p.flags = FXA_BOTTOM_RIGHT;
+    fxa__problem *made = geometry_make(&p);
+    T_REQUIRE(made);
+    for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bind, 1, i), i + 1);
+    fxa__q_shift_range(&made->p, &lo, &hi);
+    T_CHECK(lo == 1 && hi == 1);
+    fxa__problem_release(made);
+
+    p.flags = FXA_BOTTOM_RIGHT | FXA_PADDING;
+    made = geometry_make(&p);
+    T_REQUIRE(made);
+    bind.slot[FXA_SLOT_LEN_Q] = len_q;
+    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t i = 0; i < len_q[b]; i++) T_INT(geometry_q(made, &bind, b, i), i + len_k[b] - len_q[b]);
+    fxa__q_shift_range(&made->p, &lo, &hi);
+    T_CHECK(lo == -5 && hi == 5);
+    fxa__problem_release(made);
+
+    p.k_len = 100, p.q_len = 1; /* one row against a part of 100 keys */
+    made = geometry_make(&p);
+    T_REQUIRE(made);
+    T_INT(geometry_q(made, &bind, 0, 0), 99);
+    fxa__problem_release(made);
+
+    p.k_len = p.q_len = 0;
+    p.flags |= FXA_CAUSAL; /* then only the ready mask aligns */
+    made = geometry_make(&p);
+    T_REQUIRE(made);
+    T_INT(geometry_q(made, &bind, 0, 0), 0);
+    fxa__q_shift_range(&made->p, &lo, &hi);
+    T_CHECK(lo == 0 && hi == 0);
     fxa__problem_release(made);
 }
 

@@ -174,9 +174,19 @@ TEST(captures_of_full_rank) {
 
 TEST(refused_flags) {
     REFUSED(case_forward(), "pass is 2: accepted are 0 (forward) and 1 (backward)", p.pass = 2);
-    REFUSED(case_forward(), "flags holds 0x800000, which this library does not know: accepted bits are 0x7fffff",
-            p.flags = 1u << 23);
-    REFUSED(case_forward(), "flag FXA_BOTTOM_RIGHT needs FXA_CAUSAL or FXA_WINDOW", p.flags = FXA_BOTTOM_RIGHT);
+    REFUSED(case_forward(), "flags holds 0x1000000, which this library does not know: accepted bits are 0xffffff",
+            p.flags = 1u << 24);
+    REFUSED(case_forward(),
+            "flags FXA_POSITIONS and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys",
+            p.flags = FXA_POSITIONS | FXA_BOTTOM_RIGHT);
+    REFUSED(case_forward(), "FXA_BOTTOM_RIGHT moves rows 2147483640..2147483644 by k_len - q_len, 4 to 4: "
+            "coordinates are 32 bit", p.flags = FXA_BOTTOM_RIGHT; p.map_q.base = INT32_MAX - 7; p.sk = 9);
+    REFUSED(case_forward(), "FXA_BOTTOM_RIGHT moves rows -2147483648..-2147483644 by k_len - q_len, -5 to 8: "
+            "coordinates are 32 bit", p.flags = FXA_BOTTOM_RIGHT | FXA_PADDING; p.map_q.base = INT32_MIN; p.sk = 9);
+    REFUSED(case_forward(), "FXA_BOTTOM_RIGHT moves rows 0..2147483647 by k_len - q_len, 1 to 1: "
+            "coordinates are 32 bit",
+            p.flags = FXA_BOTTOM_RIGHT; p.q_len = 5; p.k_len = 6; p.map_q.kind = FXA_MAP_SEGMENTS;
+            p.map_q.n_segments = 2; p.map_q.segment[1].begin = 1; p.map_q.segment[1].base = INT32_MAX - 3);
     REFUSED(case_forward(), "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most",
             p.flags = FXA_SINK | FXA_SINK_ZERO);
     REFUSED(case_forward(),

@@ -33,13 +33,15 @@ static fxa_problem tiles_problem(const fxa_program *program, int64_t sq, int64_t
 static fxa_tile tiles_by_pairs(const fxa__problem *p, int64_t b, int64_t h, fxa__slice q, fxa__slice k) {
     bool seen[2] = {false, false};
     fxa_error err;
+    fxa__bind bind = {0};
+    fxa__seq seq = fxa__seq_get(p, &bind, b);
     for (int64_t i = q.first; i <= q.last; i++)
         for (int64_t j = k.first; j <= k.last; j++) {
             double in[FXA_INPUT_COUNT] = {0}, value;
             int mask = 0;
             in[FXA_INPUT_B] = fxa__coord(p, NULL, FXA_INPUT_B, b);
             in[FXA_INPUT_H] = fxa__coord(p, NULL, FXA_INPUT_H, h);
-            in[FXA_INPUT_Q] = fxa__coord(p, NULL, FXA_INPUT_Q, i);
+            in[FXA_INPUT_Q] = fxa__row_coord(p, &bind, &seq, i);
             in[FXA_INPUT_K] = fxa__coord(p, NULL, FXA_INPUT_K, j);
             in[FXA_INPUT_Q_LEN] = (double)(p->p.q_len ? p->p.q_len : p->p.sq);
             in[FXA_INPUT_K_LEN] = (double)(p->p.k_len ? p->p.k_len : p->p.sk);
@@ -160,6 +162,31 @@ TEST(maps) {
     p.map_b.base = 0;
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
     T_INT(c.empty, 25); /* whatever q is, b is not 3 */
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+}
+
+TEST(moved_rows) {
+    fxa_context *ctx = tiles_ctx();
+    fxa_program *program = tiles_parse(ctx, "mask = k <= q && q - k < 30");
+    T_REQUIRE(program != NULL);
+    fxa_tile_counts c;
+    fxa_error err;
+    fxa_problem p = tiles_problem(program, 40, 72);
+    p.flags = FXA_BOTTOM_RIGHT;
+    tiles_check(ctx, &p, 8, 8, true); /* along diagonals */
+    tiles_check(ctx, &p, 16, 5, true);
+    p.sq = 1;
+    tiles_check(ctx, &p, 1, 8, true);
+    p.sq = 40, p.q_len = 72, p.k_len = 50;
+    tiles_check(ctx, &p, 8, 8, true); /* some rows lie before the first key */
+    p.q_len = p.k_len = 0, p.flags |= FXA_PADDING;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
+    T_CHECK(c.full == 0 && c.mixed > 0);
+    p = tiles_problem(program, 40, 40);
+    p.flags = FXA_POSITIONS;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err));
+    T_INT(c.mixed, 25); /* q may be anything */
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }

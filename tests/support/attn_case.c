@@ -115,6 +115,23 @@ static void case_draw_maps(attn_case *c, uint64_t *rng) {
     x->at_k = case_draw_map(c, &c->problem.map_k, 3, x->sk, rng);
 }
 
+/* Positions of the rows, or an alignment, which a ready mask would have for itself. Now and then far away: coordinates
+ * wrap. */
+static void case_draw_rows(attn_case *c, uint64_t *rng) {
+    oracle *x = &c->x;
+    bool aligned = !(c->problem.flags & (FXA_CAUSAL | FXA_WINDOW)) && attn_int(rng, 0, 1);
+    int32_t *shift = case_own(c, x->b, sizeof(int32_t));
+    for (int64_t b = 0; b < x->b; b++) {
+        int64_t far = attn_int(rng, 0, 63) ? attn_int(rng, -6, x->sk + 6) : attn_int(rng, INT32_MIN, INT32_MAX);
+        shift[b] = aligned ? x->seen_k[b] - x->seen_q[b] : (int32_t)far;
+    }
+    c->problem.flags &= ~(uint32_t)FXA_BOTTOM_RIGHT;
+    c->problem.flags |= aligned ? FXA_BOTTOM_RIGHT : FXA_POSITIONS;
+    x->bottom_right = false;
+    if (!aligned) c->ints[FXA_SLOT_POS_Q] = shift;
+    x->shift_q = shift;
+}
+
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
 bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64_t at[4]) {
@@ -336,6 +353,7 @@ bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, ui
     case_draw_maps(c, rng);
     case_draw_operands(c, rng);
     case_draw_softmax(c, s.window, rng);
+    if (case_has(c, ATTN_ROWS)) case_draw_rows(c, rng);
     if (!case_draw_program(c, rng)) return false;
     case_draw_flags(c, rng);
     return true;

@@ -59,8 +59,10 @@ enum { /* what a case may draw; without a bit that feature is plain */
     ATTN_LENGTHS = 1 << 14, /* problem.q_len, k_len */
     ATTN_PROGRAM = 1 << 15,
     ATTN_SOME_GRADS = 1 << 16, /* not every gradient */
-    ATTN_SMOOTH = 1 << 17      /* only twins without kinks */
+    ATTN_SMOOTH = 1 << 17,     /* only twins without kinks */
+    ATTN_ROWS = 1 << 18        /* q of each batch entry is moved: positions, or aligned to the last key */
 };
+#define ATTN_ALL (((1u << 19) - 1) & ~(uint32_t)ATTN_SMOOTH)
 
 typedef struct attn_case {
     fxa_context *ctx;

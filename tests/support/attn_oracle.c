@@ -20,6 +20,10 @@ void oracle_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     memcpy(out, x, sizeof x);
 }
 
+int32_t oracle_row_at(const oracle *x, int64_t b, int64_t q) {
+    return (int32_t)((uint32_t)x->at_q[q] + (x->shift_q ? (uint32_t)x->shift_q[b] : 0u));
+}
+
 /* Work on one (b, h): matrices [Sq,Sk]. */
 typedef struct oracle_head {
     oracle *x;
@@ -33,7 +37,8 @@ static double oracle_dropout_factor(const oracle_head *w, int64_t q, int64_t k) 
     const oracle *x = w->x;
     if (!x->dropout) return 1;
     uint32_t at_k = (uint32_t)x->at_k[k], key[2] = {(uint32_t)x->seed, (uint32_t)(x->seed >> 32)}, word[4];
-    uint32_t counter[4] = {at_k / 4, (uint32_t)x->at_q[q], (uint32_t)x->at_h[w->h], (uint32_t)x->at_b[w->b]};
+    uint32_t counter[4] = {at_k / 4, (uint32_t)oracle_row_at(x, w->b, q), (uint32_t)x->at_h[w->h],
+                           (uint32_t)x->at_b[w->b]};
     oracle_philox(counter, key, word);
     double below = floor(ldexp(x->dropout_p, 32));
     return (double)word[at_k % 4] < below ? 0 : 1 / (1 - x->dropout_p);
@@ -52,8 +57,8 @@ static void oracle_pair_fill(const oracle_head *w, int64_t q, int64_t k) {
     const oracle *x = w->x;
     const double *row = x->q + ((w->b * x->hq + w->h) * x->sq + q) * x->d;
     const double *key = x->k + ((w->b * x->hkv + w->hkv) * x->sk + k) * x->d;
-    oracle_pair at = {0, x->at_b[w->b], x->at_h[w->h], x->at_q[q], x->at_k[k], x->seen_q[w->b], x->seen_k[w->b],
-                      x->param, x->tensor};
+    oracle_pair at = {0, x->at_b[w->b], x->at_h[w->h], oracle_row_at(x, w->b, q), x->at_k[k], x->seen_q[w->b],
+                      x->seen_k[w->b], x->param, x->tensor};
     for (int64_t i = 0; i < x->d; i++) at.score += row[i] * key[i];
     at.score *= x->scale;
     oracle_value *value = &w->value[q * w->keys + k];

@@ -58,7 +58,8 @@ typedef struct oracle {
     int64_t b, hq, hkv, sq, sk, d, dv;
     const int64_t *q_len, *k_len;      /* [B], rows and keys that exist */
     const int32_t *seen_q, *seen_k;    /* [B], what score functions see of them */
-    const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates of local indices */
+    const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates of local indices; to those of rows comes */
+    const int32_t *shift_q;            /* [B], or NULL */
     oracle_fn fn;
     double param[ORACLE_PARAMS];
     oracle_tensor tensor[ORACLE_TENSORS];
@@ -77,6 +78,9 @@ typedef struct oracle {
     double dparam[ORACLE_PARAMS];
     double *dtensor[ORACLE_TENSORS];
 } oracle;
+
+/* The q of local row q of batch entry b. */
+int32_t oracle_row_at(const oracle *x, int64_t b, int64_t q);
 
 void oracle_forward(oracle *x);
 void oracle_backward(oracle *x);

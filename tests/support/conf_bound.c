@@ -87,7 +87,7 @@ static double bound_dot(const bound_work *w, const double *x, const double *y, i
 static void bound_enter_row(bound_work *w, int64_t b, int64_t h, int64_t q) {
     const oracle *x = &w->c->base.x;
     int32_t *at = w->env.coord;
-    at[FXA_INPUT_B] = x->at_b[b], at[FXA_INPUT_H] = x->at_h[h], at[FXA_INPUT_Q] = x->at_q[q];
+    at[FXA_INPUT_B] = x->at_b[b], at[FXA_INPUT_H] = x->at_h[h], at[FXA_INPUT_Q] = oracle_row_at(x, b, q);
     at[FXA_INPUT_Q_LEN] = x->seen_q[b], at[FXA_INPUT_K_LEN] = x->seen_k[b];
 }
 

@@ -110,6 +110,13 @@ static uint32_t cut_tensor_axes(const fxa__problem *p, int32_t t) {
     return axes;
 }
 
+/* Rows may lie anywhere among the coordinates, also below 0, where an index counts from the end. */
+static bool cut_moves_rows(const fxa_problem *p) {
+    int64_t lo, hi;
+    fxa__q_shift_range(p, &lo, &hi);
+    return lo != 0 || hi != 0;
+}
+
 /* Whether each pair has an element of tensor t for itself: one load, of b, h, q and k. */
 static bool cut_tensor_once(const fxa__problem *p, int32_t t) {
     const fxa_program *d = p->derivative;
@@ -119,7 +126,7 @@ static bool cut_tensor_once(const fxa__problem *p, int32_t t) {
     uint32_t found = 0;
     int loads = 0;
     if (!cut_map_is_plain(&in->map_b, in->b) || !cut_map_is_plain(&in->map_h, in->hq) ||
-        !cut_map_is_plain(&in->map_q, in->sq) || !cut_map_is_plain(&in->map_k, in->sk))
+        !cut_map_is_plain(&in->map_q, in->sq) || !cut_map_is_plain(&in->map_k, in->sk) || cut_moves_rows(in))
         return false;
     for (int32_t i = 0; i < d->n_outputs; i++) {
         const fxa__output *out = &d->outputs[i];

@@ -99,7 +99,7 @@ void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
     for (int64_t i = 0; i < n; i++, at++) {
         if (at == g->seq.q_len) head++, at = 0;
         h[i] = i > 0 && at > 0 ? h[i - 1] : fxa__coord(g->p, g->bind, FXA_INPUT_H, head);
-        q[i] = fxa__coord(g->p, g->bind, FXA_INPUT_Q, at);
+        q[i] = fxa__row_coord(g->p, g->bind, &g->seq, at);
     }
 }
 
@@ -127,14 +127,15 @@ static tile_range tile_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t
     tile_range r = {first, last, INT32_MAX, INT32_MIN, false};
     if (map->kind != FXA_MAP_AFFINE) {
         for (int64_t i = first; i <= last; i++) {
-            int32_t x = fxa__coord(g->p, g->bind, axis, i);
+            int32_t x = axis == FXA_INPUT_Q ? fxa__row_coord(g->p, g->bind, &g->seq, i)
+                                            : fxa__coord(g->p, g->bind, axis, i);
             r.lo = fxa__min_i64(r.lo, x);
             r.hi = fxa__max_i64(r.hi, x);
         }
         return r;
     }
     const int32_t *dynamic = g->bind->slot[FXA_SLOT_DYN_B + axis - FXA_INPUT_B];
-    int64_t base = map->base + (map->dynamic ? *dynamic : 0);
+    int64_t base = map->base + (map->dynamic ? *dynamic : 0) + (axis == FXA_INPUT_Q ? g->seq.q_shift : 0);
     int64_t x = base + map->step * first, y = base + map->step * last;
     r.lo = fxa__min_i64(x, y);
     r.hi = fxa__max_i64(x, y);

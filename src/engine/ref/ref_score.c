@@ -26,7 +26,7 @@ void fxa__ref_enter_head(fxa__ref *r, int64_t h) {
 }
 
 void fxa__ref_enter_row(fxa__ref *r, int64_t h, int64_t q) {
-    r->env.coord[FXA_INPUT_Q] = fxa__coord(r->p, r->bind, FXA_INPUT_Q, q);
+    r->env.coord[FXA_INPUT_Q] = fxa__row_coord(r->p, r->bind, &r->seq, q);
     fxa__ref_load(r, FXA_SLOT_Q, h, q, r->q);
 }
 
