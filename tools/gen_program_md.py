@@ -55,23 +55,6 @@ SIGNATURES = {
     "TOI": ("any", "int"),
 }
 
-# Operators from loose to tight: spelling, how it groups, note.
-PRECEDENCE = [
-    ("c ? x : y", "right", "c is a bool"),
-    ("\\|\\|", "left", "bools"),
-    ("&&", "left", "bools"),
-    ("== != < <= > >=", "do not chain", "write `a < b && b < c`"),
-    ("\\|", "left", "ints or bools"),
-    ("^", "left", "ints or bools; of bools exclusive or"),
-    ("&", "left", "ints or bools"),
-    ("<< >>", "left", "ints"),
-    ("+ -", "left", ""),
-    ("* / // %", "left", "`/` always gives a float, `//` and `%` round down"),
-    ("- + ! ~ before a value", "right", "`!` on bools, `~` on ints and bools"),
-    ("**", "right", "`-2 ** 2` is -4; the exponent may have a sign: `2 ** -1`"),
-    ("t[i, j] f(x) ( )", "", ""),
-]
-
 # Shown in the page and tried out by tests/test_program_md.py: text, line, column, length, message.
 ERRORS = [
     ("score = scroe + 1", 1, 9, 5, "unknown name 'scroe'; did you mean 'score'?"),
@@ -117,11 +100,12 @@ def fields(row):
 def operations():
     ops = []
     for row in re.findall(r"^OP\((.*)\)$", read("src", "program", "ops.def"), re.M):
-        code, ident, text, form, arity, sig, flags, _, _, _, rule, about = fields(row)
+        code, ident, text, form, prec, arity, sig, flags, exact, _, _, _, rule, about = fields(row)
         if rule not in RULES:
             sys.exit("gen_program_md.py: derivative rule %s of %s has no text here" % (rule, ident))
-        ops.append({"code": int(code), "id": ident, "text": text.strip('"'), "form": form, "arity": int(arity),
-                    "sig": sig, "flags": flags, "rule": rule, "about": about.strip('"')})
+        ops.append({"code": int(code), "id": ident, "text": text.strip('"'), "form": form, "prec": prec,
+                    "arity": int(arity), "sig": sig, "flags": flags, "exact": exact, "rule": rule,
+                    "about": about.strip('"')})
     if not ops:
         sys.exit("gen_program_md.py: no operations found in ops.def")
     return ops
@@ -168,9 +152,21 @@ def derivative_rows(ops):
     return "\n".join(rows) + "\n\nNo gradient passes through: " + ", ".join(flat) + "."
 
 
-def precedence_rows():
-    rows = ["| operators, from loose to tight | group to the | |", "|---|---|---|"]
-    rows += ["| `%s` | %s | %s |" % row for row in PRECEDENCE]
+def precedence_rows(ops):
+    """A row for each PREC of ops.def with the spellings that have it; the three forms that are no operation are here."""
+    table = read("src", "program", "ops.def")
+    spellings = [(op["prec"], op["text"]) for op in ops if op["form"] in ("INFIX", "PREFIX")]
+    spellings += [(prec, text) for text, form, prec in re.findall(r'^ALSO\(\w+, +"(.*?)", +(\w+), +(\w+),', table, re.M)
+                  if form != "CALL"]
+    rows = ["| operators, from loose to tight | group to the | |", "|---|---|---|",
+            "| `c ? x : y` | right | c is a bool |"]
+    for ident, groups, note in re.findall(r'^PREC\((\w+), +"(.*?)", +"(.*?)"\)$', table, re.M):
+        texts = [text for prec, text in spellings if prec == ident]
+        if ident == "PREFIX":
+            texts = texts + ["+ before a value"]
+        if ident == "ATOM":
+            texts = ["t[i, j] f(x) ( )"]
+        rows.append("| `%s` | %s | %s |" % (cell(" ".join(texts)), groups, note))
     return "\n".join(rows)
 
 
@@ -388,7 +384,7 @@ def page():
     arithmetic = lambda op: op["sig"] == "ARITH" or op["id"] in ("DIV", "POW", "MULZ", "DIVZ")
     parts = {
         "dtypes": dtype_rows(),
-        "precedence": precedence_rows(),
+        "precedence": precedence_rows(ops),
         "arithmetic": operation_rows(ops, arithmetic),
         "functions": operation_rows(ops, lambda op: op["sig"] == "REAL" and not arithmetic(op)),
         "bits": operation_rows(ops, lambda op: op["sig"] in ("BITS", "SHIFT")),

@@ -40,7 +40,7 @@ static bool diagonal_compares(const fxa__range *r, const fxa__node *n, const dia
     if (r->p->nodes[n->arg[0]].type != FXA_INT) return false;
     bool exact = diagonal_is_exact(r, n->arg[0]) && diagonal_is_exact(r, n->arg[1]);
     if ((n->op == FXA_OP_LT || n->op == FXA_OP_LE) && !exact) return false;
-    return n->op >= FXA_OP_EQ && n->op <= FXA_OP_LE &&
+    return fxa__op_info_get(n->op)->sig == FXA__SIG_CMP &&
            diagonal_is_still(diagonal_sum(nodes[n->arg[0]], 1, nodes[n->arg[1]], UINT32_MAX));
 }
 

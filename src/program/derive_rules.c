@@ -174,10 +174,9 @@ static void derive_rule_SELECT(derive_step *s) {
 }
 
 static void (*const derive_rules[FXA_OP_COUNT])(derive_step *) = {
-#define OP(code, id, spelling, form, arity, signature, flags, in_f64, in_i32, as_bool, rule, about)                    \
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
     [code] = derive_rule_##rule,
 #include "ops.def"
-#undef OP
 };
 
 void fxa__derive_rule(uint32_t op, fxa__derive_step *s) { derive_rules[op](s); }

@@ -12,30 +12,27 @@
 
 static double eval_floats(uint32_t op, double a, double b, double c) {
     switch (op) {
-#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
     case code: return (double)(f64);
 #include "ops.def"
-#undef OP
     default: return 0;
     }
 }
 
 static int32_t eval_ints(uint32_t op, int32_t a, int32_t b, int32_t c) {
     switch (op) {
-#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
     case code: return (int32_t)(i32);
 #include "ops.def"
-#undef OP
     default: return 0;
     }
 }
 
 static int32_t eval_bools(uint32_t op, int32_t a, int32_t b, int32_t c) {
     switch (op) {
-#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
     case code: return (int32_t)(b1);
 #include "ops.def"
-#undef OP
     default: return 0;
     }
 }

@@ -228,25 +228,27 @@ static bool lex_stray(fxa__lexer *lex, size_t at) {
     return lex_bad(lex, at, n, FXA_E_PROGRAM, "stray character %s%s", shown, lex_advice(lex->text + at));
 }
 
-/* Longest first: the first that fits is the token. */
+/* The longest that fits is the token; of two rows with one spelling the first. */
 static bool lex_operator(fxa__lexer *lex, size_t at) {
     static const struct {
-        char text[3];
+        const char *text;
         uint8_t kind;
     } table[] = {
-        {"**", TOK_POW},    {"//", TOK_FLOORDIV}, {"<<", TOK_SHL},     {">>", TOK_SHR},      {"<=", TOK_LE},
-        {">=", TOK_GE},     {"==", TOK_EQ},       {"!=", TOK_NE},      {"&&", TOK_AND_AND},  {"||", TOK_OR_OR},
-        {"+=", TOK_ADD_ASSIGN}, {"(", TOK_LPAREN}, {")", TOK_RPAREN},  {"[", TOK_LBRACKET},  {"]", TOK_RBRACKET},
-        {",", TOK_COMMA},   {"=", TOK_ASSIGN},    {"+", TOK_ADD},      {"-", TOK_SUB},       {"*", TOK_MUL},
-        {"/", TOK_DIV},     {"%", TOK_MOD},       {"<", TOK_LT},       {">", TOK_GT},        {"&", TOK_AND},
-        {"|", TOK_OR},      {"^", TOK_XOR},       {"~", TOK_TILDE},    {"!", TOK_BANG},      {"?", TOK_QUESTION},
-        {":", TOK_COLON},   {";", TOK_LINE},
+        {"(", TOK_LPAREN}, {")", TOK_RPAREN}, {"[", TOK_LBRACKET}, {"]", TOK_RBRACKET}, {",", TOK_COMMA},
+        {"?", TOK_QUESTION}, {":", TOK_COLON}, {";", TOK_LINE}, {"=", TOK_ASSIGN}, {"+=", TOK_ADD_ASSIGN},
+#define OP(code, ID, text, form, ...) TOK_OF_##form({text, TOK_##ID})
+#define ALSO(ID, text, form, ...) TOK_OF_##form({text, TOK_##ID})
+#include "ops.def"
     };
-    const char *t = lex->text + at; /* a newline follows the last byte, so t[1] can be read */
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (t[0] == table[i].text[0] && (!table[i].text[1] || t[1] == table[i].text[1]))
-            return lex_push(lex, table[i].kind, at, table[i].text[1] ? 2 : 1);
-    return lex_stray(lex, at);
+    const char *t = lex->text + at; /* a newline follows the last byte, so no spelling goes on past the text */
+    size_t length = 0, kind = 0;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        size_t n = strlen(table[i].text);
+        if (n <= length || strncmp(t, table[i].text, n) != 0) continue;
+        length = n;
+        kind = table[i].kind;
+    }
+    return length ? lex_push(lex, (fxa__token_kind)kind, at, length) : lex_stray(lex, at);
 }
 
 /* A newline ends a statement outside of brackets and not after an operator. */

@@ -11,6 +11,12 @@
 
 #include "program.h"
 
+/* What a row of ops.def adds to an enum or table of tokens: operators have tokens, the rest are names. */
+#define TOK_OF_INFIX(...) __VA_ARGS__,
+#define TOK_OF_PREFIX(...) __VA_ARGS__,
+#define TOK_OF_CALL(...)
+#define TOK_OF_SPECIAL(...)
+
 typedef enum fxa__token_kind {
     TOK_END, /* of one text */
     TOK_LINE, /* the end of a statement: a newline that counts, or ; */
@@ -19,8 +25,11 @@ typedef enum fxa__token_kind {
     TOK_RPAREN, TOK_RBRACKET,
     /* After any of these a newline does not count. */
     TOK_LPAREN, TOK_LBRACKET, TOK_COMMA, TOK_QUESTION, TOK_COLON, TOK_ASSIGN, TOK_ADD_ASSIGN,
-    TOK_OR_OR, TOK_AND_AND, TOK_EQ, TOK_NE, TOK_LT, TOK_LE, TOK_GT, TOK_GE, TOK_OR, TOK_XOR, TOK_AND, TOK_SHL, TOK_SHR,
-    TOK_ADD, TOK_SUB, TOK_MUL, TOK_DIV, TOK_FLOORDIV, TOK_MOD, TOK_POW, TOK_BANG, TOK_TILDE
+    /* Operators: TOK_ADD and so on. What is spelled as an earlier row is that row's token: '-' is always TOK_SUB. */
+#define OP(code, ID, text, form, ...) TOK_OF_##form(TOK_##ID)
+#define ALSO(ID, text, form, ...) TOK_OF_##form(TOK_##ID)
+#include "ops.def"
+    TOK_COUNT
 } fxa__token_kind;
 
 typedef struct fxa__token {

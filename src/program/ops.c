@@ -1,30 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of operations as data, and the words of the language: names of types and inputs, and which names a program
- * may not give to its own things. Everything about an operation comes from ops.def; here it is only laid out by code.
+ * The table of operations as data, names of types and inputs, and which names a program may not give to its own things.
+ * Everything about operations and words comes from ops.def; here it is only laid out by code.
  */
 #include "program.h"
 
 #include <string.h>
 
-#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
+#define OP(code, ID, ...)                                                                                              \
     _Static_assert((code) == FXA_OP_##ID, "ops.def and the public header give " #ID " different codes");
 #include "ops.def"
-#undef OP
 
 #define OP_FLAG_0 0
 #define OP_FLAG_COMM FXA__OP_COMM
 #define OP_FLAG_SURFACE FXA__OP_SURFACE
 
 static const fxa__op_info op_table[FXA_OP_COUNT] = {
-#define OP(code, ID, text, form, arity, sig, flags, f64, i32, b1, rule, about)                                         \
-    [code] = {#ID, text, about, FXA__##form, arity, FXA__SIG_##sig, OP_FLAG_##flags},
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
+    [code] = {#ID, text, about, FXA__##form, FXA__PREC_##prec, arity, FXA__SIG_##sig, OP_FLAG_##flags,                 \
+              FXA__EXACT_##exact},
 #include "ops.def"
-#undef OP
 };
 
 const fxa__op_info *fxa__op_info_get(uint32_t op) {
     return &op_table[op < FXA_OP_COUNT ? op : 0];
+}
+
+fxa__spelling fxa__op_spelling(uint32_t op, bool bools) {
+    static const struct {
+        uint8_t op, form;
+        fxa__spelling spelling;
+    } also[] = {
+#define ALSO(ID, text, form, prec, op) {FXA_OP_##op, FXA__##form, {text, FXA__PREC_##prec}},
+#include "ops.def"
+    };
+    const fxa__op_info *info = fxa__op_info_get(op);
+    for (size_t i = 0; bools && i < sizeof also / sizeof *also; i++)
+        if (also[i].op == op && also[i].form == info->form) return also[i].spelling;
+    return (fxa__spelling){info->text, info->prec};
 }
 
 const char *fxa__type_name(uint32_t type) {
@@ -47,8 +60,11 @@ fxa_type fxa__input_type(uint32_t input) {
 }
 
 bool fxa__name_reserved(const char *name) {
-    static const char *const words[] = {"mask", "param", "tensor", "let", "grad", "true", "false", "inf",
-                                        "pi",   "nan",   "sum",    "any", "all",  "pow"};
+    static const char *const words[] = {
+#define WORD(text, kind, value) text,
+#define ALSO(ID, text, form, prec, op) text,
+#include "ops.def"
+    };
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcmp(name, words[i]) == 0) return true;
     for (size_t i = 0; i < FXA_INPUT_COUNT; i++)

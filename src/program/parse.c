@@ -241,14 +241,15 @@ static bool parse_define(fxa__parser *p, const char *text, uint32_t kind, int32_
 
 static bool parse_words(fxa__parser *p) {
     static const struct {
-        char text[8];
+        const char *text;
         uint8_t kind, value;
     } words[] = {
-        {"mask", SYM_MASK, 0},        {"param", SYM_WORD, 'p'},      {"tensor", SYM_WORD, 't'},
-        {"let", SYM_WORD, 'l'},       {"grad", SYM_WORD, 'g'},       {"true", SYM_CONSTANT, 't'},
-        {"false", SYM_CONSTANT, 'f'}, {"inf", SYM_CONSTANT, 'i'},    {"nan", SYM_CONSTANT, 'n'},
-        {"pi", SYM_CONSTANT, 'p'},    {"sum", SYM_LOOP, FXA_OP_ADD}, {"any", SYM_LOOP, FXA_OP_OR},
-        {"all", SYM_LOOP, FXA_OP_AND}, {"pow", SYM_FUNCTION, FXA_OP_POW},
+#define SYM_OF_INFIX(...)
+#define SYM_OF_PREFIX(...)
+#define SYM_OF_CALL(...) __VA_ARGS__,
+#define WORD(text, kind, value) {text, SYM_##kind, value},
+#define ALSO(ID, text, form, prec, op) SYM_OF_##form({text, SYM_FUNCTION, FXA_OP_##op})
+#include "ops.def"
     };
     bool good = true;
     for (int32_t i = 0; i < FXA_INPUT_COUNT; i++) {

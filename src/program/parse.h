@@ -39,9 +39,16 @@ typedef struct fxa__symbol {
     int32_t value;
 } fxa__symbol;
 
+/* What a token is as an operator. */
+typedef struct fxa__operator {
+    const char *text;
+    uint8_t form, prec, op; /* prec FXA__PREC_ANY: it is none */
+    bool bools;              /* takes bools only */
+} fxa__operator;
+
 /* A binary operator whose right operand is still being read. */
 typedef struct fxa__pending {
-    uint8_t prec, op;
+    uint8_t prec;
     fxa_value left;
     size_t first, at; /* tokens: where the left operand begins, the operator */
 } fxa__pending;
@@ -87,6 +94,7 @@ fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const 
 
 /* ---- Expressions (parse_expr.c) ---- */
 fxa_value fxa__parse_expr(fxa__parser *p);
+const fxa__operator *fxa__parse_operator(uint32_t token);
 /* One operation; its failure is placed at tokens first to last. */
 fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t n, size_t first, size_t last);
 /* One level deeper; false: too deep. */

@@ -7,35 +7,24 @@
 #include "decimal.h"
 #include "../base/num.h"
 
-/* Binary operators, all left associative; higher binds tighter. ** is not here: it binds tighter than a prefix. */
-enum { PREC_OR_OR = 1, PREC_AND_AND, PREC_COMPARE, PREC_OR, PREC_XOR, PREC_AND, PREC_SHIFT, PREC_ADD, PREC_MUL };
-typedef struct expr_binary {
-    uint8_t prec, op;
-} expr_binary;
+#include <stdio.h>
 
-static expr_binary expr_binary_of(uint32_t token) {
-    switch (token) {
-    case TOK_OR_OR: return (expr_binary){PREC_OR_OR, FXA_OP_OR};
-    case TOK_AND_AND: return (expr_binary){PREC_AND_AND, FXA_OP_AND};
-    case TOK_EQ: return (expr_binary){PREC_COMPARE, FXA_OP_EQ};
-    case TOK_NE: return (expr_binary){PREC_COMPARE, FXA_OP_NE};
-    case TOK_LT: return (expr_binary){PREC_COMPARE, FXA_OP_LT};
-    case TOK_LE: return (expr_binary){PREC_COMPARE, FXA_OP_LE};
-    case TOK_GT: return (expr_binary){PREC_COMPARE, FXA_OP_GT};
-    case TOK_GE: return (expr_binary){PREC_COMPARE, FXA_OP_GE};
-    case TOK_OR: return (expr_binary){PREC_OR, FXA_OP_OR};
-    case TOK_XOR: return (expr_binary){PREC_XOR, FXA_OP_XOR};
-    case TOK_AND: return (expr_binary){PREC_AND, FXA_OP_AND};
-    case TOK_SHL: return (expr_binary){PREC_SHIFT, FXA_OP_SHL};
-    case TOK_SHR: return (expr_binary){PREC_SHIFT, FXA_OP_SHR};
-    case TOK_ADD: return (expr_binary){PREC_ADD, FXA_OP_ADD};
-    case TOK_SUB: return (expr_binary){PREC_ADD, FXA_OP_SUB};
-    case TOK_MUL: return (expr_binary){PREC_MUL, FXA_OP_MUL};
-    case TOK_DIV: return (expr_binary){PREC_MUL, FXA_OP_DIV};
-    case TOK_FLOORDIV: return (expr_binary){PREC_MUL, FXA_OP_FLOORDIV};
-    case TOK_MOD: return (expr_binary){PREC_MUL, FXA_OP_MOD};
-    default: return (expr_binary){0, 0};
-    }
+const fxa__operator *fxa__parse_operator(uint32_t token) {
+    static const fxa__operator operators[TOK_COUNT] = {
+#define OP(code, ID, text, form, prec, ...)                                                                            \
+    TOK_OF_##form([TOK_##ID] = {text, FXA__##form, FXA__PREC_##prec, FXA_OP_##ID, false})
+#define ALSO(ID, text, form, prec, op)                                                                                 \
+    TOK_OF_##form([TOK_##ID] = {text, FXA__##form, FXA__PREC_##prec, FXA_OP_##op, true})
+#include "ops.def"
+    };
+    return &operators[token];
+}
+
+/* How tightly a token binds as a binary operator, all of which group to the left; PREC_ANY: it is none. ** is none of
+ * them: it binds tighter than a prefix. */
+static uint8_t expr_binary(uint32_t token) {
+    const fxa__operator *o = fxa__parse_operator(token);
+    return o->form == FXA__INFIX && o->prec < FXA__PREC_PREFIX ? o->prec : FXA__PREC_ANY;
 }
 
 bool fxa__parse_enter(fxa__parser *p) {
@@ -107,6 +96,12 @@ static fxa_value expr_primary(fxa__parser *p) {
     }
 }
 
+static fxa_value expr_fail_bool(fxa__parser *p, const fxa__operator *o, size_t first, size_t last, fxa_type given) {
+    char who[8];
+    (void)snprintf(who, sizeof who, "'%s'", o->text);
+    return fxa__parse_fail_bool(p, first, last, who, given);
+}
+
 static fxa_value expr_prefix(fxa__parser *p);
 
 /* x ** y: to the right, and its exponent may have a prefix. */
@@ -122,7 +117,8 @@ static fxa_value expr_power(fxa__parser *p) {
 static fxa_value expr_prefix(fxa__parser *p) {
     size_t here = p->at;
     uint32_t kind = fxa__parse_token(p)->kind;
-    if (kind != TOK_SUB && kind != TOK_ADD && kind != TOK_BANG && kind != TOK_TILDE) return expr_power(p);
+    const fxa__operator *prefix = fxa__parse_operator(kind == TOK_SUB ? TOK_NEG : kind);
+    if (prefix->form != FXA__PREFIX && kind != TOK_ADD) return expr_power(p);
     if (expr_is_negative(p)) {
         if (!fxa__parse_next(p)) return -1;
         return fxa__parse_is(p, TOK_INT) ? expr_int(p, true) : expr_float(p, true);
@@ -133,9 +129,9 @@ static fxa_value expr_prefix(fxa__parser *p) {
     if (x < 0) return -1;
     fxa__parse_leave(p);
     fxa_type type = fxa__builder_type(p->b, x);
-    if (kind == TOK_BANG && type != FXA_BOOL) return fxa__parse_fail_bool(p, first, p->at - 1, "'!'", type);
+    if (prefix->bools && type != FXA_BOOL) return expr_fail_bool(p, prefix, first, p->at - 1, type);
     if (kind == TOK_ADD) return type == FXA_BOOL ? fxa__parse_op(p, FXA_OP_INT, &x, 1, here, here) : x;
-    return fxa__parse_op(p, kind == TOK_SUB ? FXA_OP_NEG : FXA_OP_NOT, &x, 1, here, here);
+    return fxa__parse_op(p, (fxa_op)prefix->op, &x, 1, here, here);
 }
 
 /* ---- Binary operators and conditionals --------------------------------------------------------------------------- */
@@ -158,17 +154,16 @@ static fxa_value expr_fail_chain(fxa__parser *p, const fxa__pending *o) {
 
 /* The operation that was waiting for its right operand, which ends before the token looked at. */
 static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value right) {
-    uint32_t kind = p->lex.tokens[o->at].kind;
+    const fxa__operator *operator = fxa__parse_operator(p->lex.tokens[o->at].kind);
     fxa_value args[2] = {o->left, right};
-    if (kind == TOK_AND_AND || kind == TOK_OR_OR) {
-        const char *who = kind == TOK_AND_AND ? "'&&'" : "'||'";
+    if (operator->bools) {
         fxa_type x = fxa__builder_type(p->b, args[0]), y = fxa__builder_type(p->b, args[1]);
-        if (x != FXA_BOOL) return fxa__parse_fail_bool(p, o->first, o->at - 1, who, x);
-        if (y != FXA_BOOL) return fxa__parse_fail_bool(p, o->at + 1, p->at - 1, who, y);
+        if (x != FXA_BOOL) return expr_fail_bool(p, operator, o->first, o->at - 1, x);
+        if (y != FXA_BOOL) return expr_fail_bool(p, operator, o->at + 1, p->at - 1, y);
     }
-    if (o->prec == PREC_COMPARE && expr_binary_of(fxa__parse_token(p)->kind).prec == PREC_COMPARE)
+    if (o->prec == FXA__PREC_COMPARE && expr_binary(fxa__parse_token(p)->kind) == FXA__PREC_COMPARE)
         return expr_fail_chain(p, o);
-    return fxa__parse_op(p, (fxa_op)o->op, args, 2, o->at, o->at);
+    return fxa__parse_op(p, (fxa_op)operator->op, args, 2, o->at, o->at);
 }
 
 static bool expr_push(fxa__parser *p, fxa__pending o) {
@@ -186,15 +181,15 @@ static fxa_value expr_operators(fxa__parser *p) {
     for (;;) {
         size_t first = p->at;
         fxa_value v = expr_prefix(p);
-        expr_binary op = expr_binary_of(fxa__parse_token(p)->kind);
+        uint8_t prec = expr_binary(fxa__parse_token(p)->kind);
         /* What binds as tightly as the operator that comes now has got its right operand. The end binds loosest. */
-        while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= op.prec) {
+        while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= prec) {
             const fxa__pending *o = &p->pending[--p->n_pending];
             first = o->first;
             v = expr_complete(p, o, v);
         }
-        if (v < 0 || op.prec == 0) return v;
-        if (!expr_push(p, (fxa__pending){op.prec, op.op, v, first, p->at}) || !fxa__parse_next(p)) return -1;
+        if (v < 0 || prec == FXA__PREC_ANY) return v;
+        if (!expr_push(p, (fxa__pending){prec, v, first, p->at}) || !fxa__parse_next(p)) return -1;
     }
 }
 

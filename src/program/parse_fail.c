@@ -54,7 +54,7 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
         {"else", "write c ? a : b, or where(c, a, b)"},
     };
     if (t->kind == TOK_ASSIGN) return "write == to compare";
-    if (t->kind == TOK_BANG || t->kind == TOK_TILDE) return "it goes before its operand";
+    if (fxa__parse_operator(t->kind)->form == FXA__PREFIX) return "it goes before its operand";
     if (t->kind != TOK_NAME) return NULL;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strlen(words[i].word) == t->length && memcmp(p->lex.text + t->at, words[i].word, t->length) == 0)

@@ -16,12 +16,6 @@
 
 enum { PRINT_MAX_DEPTH = 24 };
 
-/* As in parse_expr.c; a tighter operator has the higher number. */
-enum {
-    BIND_ANY, BIND_OR_OR, BIND_AND_AND, BIND_COMPARE, BIND_OR, BIND_XOR, BIND_AND, BIND_SHIFT, BIND_ADD, BIND_MUL,
-    BIND_PREFIX, BIND_POW, BIND_ATOM
-};
-
 typedef struct print_mark {
     uint32_t uses;
     int32_t let;   /* number of its let; -1: written in place */
@@ -196,39 +190,16 @@ static const char *print_operands(const print_state *s, const fxa__node *x, int3
     case FXA__SIG_CHOICE: print_drop_casts(s, arg, 1, x->n_args, type, true); break;
     default: break;
     }
-    if (x->type == FXA_BOOL && x->op == FXA_OP_AND) return "&&";
-    if (x->type == FXA_BOOL && x->op == FXA_OP_OR) return "||";
-    if (x->type == FXA_BOOL && x->op == FXA_OP_NOT) return "!";
-    if (swapped && x->op == FXA_OP_LT) return ">";
-    if (swapped && x->op == FXA_OP_LE) return ">=";
-    return info->text;
+    if (swapped && x->op == FXA_OP_LT) return fxa__op_info_get(FXA_OP_GT)->text;
+    if (swapped && x->op == FXA_OP_LE) return fxa__op_info_get(FXA_OP_GE)->text;
+    return fxa__op_spelling(x->op, x->type == FXA_BOOL).text;
 }
 
 /* ---- Expressions ------------------------------------------------------------------------------------------------- */
 
 static int print_binding(const fxa__node *x) {
-    switch (x->op) {
-    case FXA_OP_CONST: return print_is_negative(x) ? BIND_PREFIX : BIND_ATOM;
-    case FXA_OP_OR: return x->type == FXA_BOOL ? BIND_OR_OR : BIND_OR;
-    case FXA_OP_AND: return x->type == FXA_BOOL ? BIND_AND_AND : BIND_AND;
-    case FXA_OP_EQ:
-    case FXA_OP_NE:
-    case FXA_OP_LT:
-    case FXA_OP_LE: return BIND_COMPARE;
-    case FXA_OP_XOR: return BIND_XOR;
-    case FXA_OP_SHL:
-    case FXA_OP_SHR: return BIND_SHIFT;
-    case FXA_OP_ADD:
-    case FXA_OP_SUB: return BIND_ADD;
-    case FXA_OP_MUL:
-    case FXA_OP_DIV:
-    case FXA_OP_FLOORDIV:
-    case FXA_OP_MOD: return BIND_MUL;
-    case FXA_OP_NEG:
-    case FXA_OP_NOT: return BIND_PREFIX;
-    case FXA_OP_POW: return BIND_POW;
-    default: return BIND_ATOM;
-    }
+    if (print_is_negative(x)) return FXA__PREC_PREFIX;
+    return fxa__op_spelling(x->op, x->type == FXA_BOOL).prec;
 }
 
 static void print_value(print_state *s, int32_t n, int least);
@@ -236,7 +207,7 @@ static void print_value(print_state *s, int32_t n, int least);
 static void print_list(print_state *s, const int32_t *value, int n) {
     for (int i = 0; i < n; i++) {
         if (i) print_text(s, ", ");
-        print_value(s, value[i], BIND_ANY);
+        print_value(s, value[i], FXA__PREC_ANY);
     }
 }
 
@@ -244,9 +215,9 @@ static void print_list(print_state *s, const int32_t *value, int n) {
 static void print_infix(print_state *s, const fxa__node *x, const char *text, const int32_t *arg) {
     int own = print_binding(x), left = own, right = own + 1;
     if (x->op == FXA_OP_POW) {
-        left = BIND_ATOM;
-        right = BIND_PREFIX;
-    } else if (own == BIND_COMPARE) {
+        left = FXA__PREC_ATOM;
+        right = FXA__PREC_PREFIX;
+    } else if (own == FXA__PREC_COMPARE) {
         left = own + 1;
     }
     print_value(s, arg[0], left);
@@ -277,7 +248,7 @@ static void print_node(print_state *s, int32_t n) {
     case FXA__INFIX: print_infix(s, x, text, arg); return;
     case FXA__PREFIX:
         print_text(s, text);
-        print_value(s, arg[0], BIND_PREFIX);
+        print_value(s, arg[0], FXA__PREC_PREFIX);
         return;
     default:
         print_text(s, text);
@@ -345,7 +316,7 @@ static void print_output(print_state *s, const fxa__output *o) {
         print_text(s, "]");
     }
     if (o->kind >= FXA__OUT_DPARAM) print_text(s, " += ");
-    print_value(s, o->value, BIND_ANY);
+    print_value(s, o->value, FXA__PREC_ANY);
     print_text(s, "\n");
 }
 

@@ -32,15 +32,27 @@ typedef enum fxa__sig {
     FXA__SIG_TOI,
     FXA__SIG_LEAF
 } fxa__sig;
+typedef enum fxa__exact { FXA__EXACT_ALWAYS, FXA__EXACT_NEVER, FXA__EXACT_POWERS } fxa__exact;
+typedef enum fxa__prec { /* the tighter, the higher */
+    FXA__PREC_ANY,
+#define PREC(ID, groups, note) FXA__PREC_##ID,
+#include "ops.def"
+} fxa__prec;
 enum { FXA__OP_COMM = 1, FXA__OP_SURFACE = 2 };
 
 typedef struct fxa__op_info {
     const char *id;    /* "ADD"; NULL for a code that is no operation */
     const char *text;  /* "+" */
     const char *about; /* one sentence */
-    uint8_t form, arity, sig, flags;
+    uint8_t form, prec, arity, sig, flags, exact;
 } fxa__op_info;
+typedef struct fxa__spelling {
+    const char *text;
+    uint8_t prec;
+} fxa__spelling;
 const fxa__op_info *fxa__op_info_get(uint32_t op); /* never NULL: an empty row for a code that is none */
+/* How an operation is written between or before its operands; of bools it may have a spelling of its own ("&&"). */
+fxa__spelling fxa__op_spelling(uint32_t op, bool bools);
 const char *fxa__type_name(uint32_t type);         /* "float", "int", "bool" */
 const char *fxa__input_name(uint32_t input);       /* "score", "b", ... */
 fxa_type fxa__input_type(uint32_t input);

@@ -35,7 +35,7 @@ static void pbytes_write_node(const fxa__node *n, fxa__writer *w) {
     fxa__write_u8(w, n->op);
     fxa__write_u8(w, n->type);
     if (n->op == FXA_OP_CONST && n->type == FXA_FLOAT) fxa__write_f64(w, n->f);
-    else if (n->op <= FXA_OP_LOAD) fxa__write_u32(w, (uint32_t)n->imm);
+    else if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) fxa__write_u32(w, (uint32_t)n->imm);
     for (int i = 0; i < n->n_args; i++) fxa__write_u32(w, (uint32_t)n->arg[i]);
 }
 

@@ -71,13 +71,16 @@ static bool simplify_pow_exact(double x, double y) {
     return fabs(power) <= 0x1p53;
 }
 
-/* IEEE 754 decides these to the last bit. The others are left to the engine: one unit in the last place between two C
- * libraries would be two hashes for one program. */
+/* What is not exact is left to the engine. */
 static bool simplify_foldable(const fxa_builder *b, const fxa__node *n) {
     for (int i = 0; i < n->n_args; i++)
         if (simplify_arg(b, n, i)->op != FXA_OP_CONST) return false;
-    if (n->op == FXA_OP_POW) return simplify_pow_exact(simplify_arg(b, n, 0)->f, simplify_arg(b, n, 1)->f);
-    return n->op < FXA_OP_EXP || n->op > FXA_OP_TAN;
+    switch ((fxa__exact)fxa__op_info_get(n->op)->exact) {
+    case FXA__EXACT_ALWAYS: return true;
+    case FXA__EXACT_POWERS: return simplify_pow_exact(simplify_arg(b, n, 0)->f, simplify_arg(b, n, 1)->f);
+    case FXA__EXACT_NEVER: break;
+    }
+    return false;
 }
 
 static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {

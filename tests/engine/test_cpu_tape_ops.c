@@ -52,7 +52,7 @@ static double ops_round(bool wide, double x) {
 
 /* Values that have no one right answer here: NaN stands for "not checked". */
 static bool ops_is_function(int op) {
-    return op == FXA_OP_POW || (op >= FXA_OP_EXP && op <= FXA_OP_TAN);
+    return fxa__op_info_get((uint32_t)op)->exact != FXA__EXACT_ALWAYS;
 }
 
 static double ops_program_meaning(const fxa__tape_info *t, bool wide, const double *x) {

@@ -211,7 +211,7 @@ static double tape_case_float(const tape_case *c, const fxa__node *n, const fxa_
     if (n->op == FXA_OP_FLOORDIV) return floor(tape_case_round(c, x[0].f / x[1].f));
     if (n->op == FXA_OP_RSQRT) return tape_case_round(c, 1 / tape_case_round(c, sqrt(x[0].f)));
     if (n->op == FXA_OP_POW) return tape_case_kernel(c, n->op, "FF", x[0].f, x[1].f);
-    if (n->op >= FXA_OP_EXP && n->op <= FXA_OP_TAN) return tape_case_kernel(c, n->op, "F", x[0].f, 0);
+    if (fxa__op_info_get(n->op)->exact == FXA__EXACT_NEVER) return tape_case_kernel(c, n->op, "F", x[0].f, 0);
     return tape_case_round(c, y.f);
 }
 

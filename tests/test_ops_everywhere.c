@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Walks ops.def against everything that must know an operation: lexer, parser, builder, printer, folding, derivative,
+ * range analysis, tapes of the cpu engine, and the tests' own generator, second meanings and error bounds. A row that
+ * was added and forgotten somewhere fails here by name. (The reference page: test_program_md.py; golden programs:
+ * test_golden_hash.c.)
+ */
+#include "t.h"
+
+#include "engine/cpu/tape.h"
+#include "engine/cpu/tape_ops.h"
+#include "program/derive.h"
+#include "program/program.h"
+#include "support/brute.h"
+#include "support/function_ulps.h"
+#include "support/gen.h"
+#include "support/op_meaning.h"
+#include "support/tape_case.h"
+
+/* An operation with types of its operands that it takes. */
+typedef struct walk_step {
+    fxa_op op;
+    const fxa__op_info *info;
+    fxa_type type[3], result;
+    char label[80];
+} walk_step;
+
+/* Operands as text, by type and place. Bools compare floats, which nothing turns into another comparison. */
+typedef const char *walk_operands[4][3];
+static const walk_operands walk_params = {[FXA_FLOAT] = {"f0", "f1", "f2"},
+                                          [FXA_INT] = {"i0", "i1", "i2"},
+                                          [FXA_BOOL] = {"(f0 > 0.0)", "(f1 > 0.0)", "(f2 > 0.0)"}};
+static const walk_operands walk_pairs = {[FXA_FLOAT] = {"(score * 0.5)", "(score + 1.25)", "(f2 - score)"},
+                                         [FXA_INT] = {"(q - k)", "(k - 3)", "(q + i2)"},
+                                         [FXA_BOOL] = {"(q > k)", "(k > 2)", "(q != i2)"}};
+static const walk_operands walk_coordinates = {[FXA_FLOAT] = {"(0.5 * q - 1.25)", "(0.25 * k + 0.5)", "(q - 0.5 * k)"},
+                                               [FXA_INT] = {"(q - 3)", "(5 - k)", "(q + k)"},
+                                               [FXA_BOOL] = {"(q > k)", "(k > 2)", "(q % 2 == 0)"}};
+static const char walk_declarations[] = "param f0 : float\nparam f1 : float\nparam f2 : float\n"
+                                        "param i0 : int\nparam i1 : int\nparam i2 : int\n";
+
+static fxa_context *walk_ctx(void) {
+    fxa_context *ctx = NULL;
+    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
+    return ctx;
+}
+
+/* Every operation with every combination of types that its second meaning takes. */
+static void walk_each(fxa_context *ctx, void (*visit)(fxa_context *ctx, const walk_step *s)) {
+    for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
+        walk_step s = {.op = (fxa_op)op, .info = fxa__op_info_get(op)};
+        bool any = false;
+        if (!s.info->id || s.info->sig == FXA__SIG_LEAF) continue;
+        for (int code = 0; code < 27; code++) {
+            int rest = code;
+            meaning x[3];
+            for (int i = 0; i < 3; i++, rest /= 3) {
+                s.type[i] = (fxa_type)(1 + rest % 3);
+                x[i] = s.type[i] == FXA_FLOAT ? meaning_float(0.5)
+                       : s.type[i] == FXA_INT ? meaning_int(2)
+                                              : meaning_bool(1);
+            }
+            bool repeats = (s.info->arity < 2 && code >= 3) || (s.info->arity < 3 && code >= 9);
+            if (repeats || (s.result = meaning_op(s.op, x).type) == 0) continue;
+            any = true;
+            snprintf(s.label, sizeof s.label, "%s of %s, %s, %s", s.info->id, fxa__type_name(s.type[0]),
+                     s.info->arity > 1 ? fxa__type_name(s.type[1]) : "-",
+                     s.info->arity > 2 ? fxa__type_name(s.type[2]) : "-");
+            visit(ctx, &s);
+        }
+        if (!any) T_FAIL("%s has no meaning in tests/support/op_meaning.c\n", s.info->id);
+    }
+}
+
+/* The operation on these operands, as its form says. */
+static void walk_write(char *out, size_t size, const walk_step *s, fxa__form form, const char *text,
+                       const walk_operands operands) {
+    const char *x = operands[s->type[0]][0], *y = operands[s->type[1]][1], *z = operands[s->type[2]][2];
+    if (form == FXA__INFIX)
+        snprintf(out, size, "%s %s %s", x, text, y);
+    else if (form == FXA__PREFIX)
+        snprintf(out, size, "%s%s", text, x);
+    else
+        snprintf(out, size, "%s(%s%s%s%s%s)", text, x, s->info->arity > 1 ? ", " : "", s->info->arity > 1 ? y : "",
+                 s->info->arity > 2 ? ", " : "", s->info->arity > 2 ? z : "");
+}
+
+/* A program whose output is the expression: nothing but a cast of its own type folds away. */
+static fxa_program *walk_parse(fxa_context *ctx, const walk_step *s, const char *expression) {
+    char text[600];
+    fxa_program *p = NULL;
+    fxa_error err;
+    snprintf(text, sizeof text, "%s%s = %s%s", walk_declarations, s->result == FXA_FLOAT ? "score" : "mask", expression,
+             s->result == FXA_INT ? " <= i2" : "");
+    if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) T_FAIL("%s: %s: %s\n", s->label, text, err.text);
+    return p;
+}
+
+static fxa_program *walk_program(fxa_context *ctx, const walk_step *s, const walk_operands operands) {
+    char expression[200];
+    walk_write(expression, sizeof expression, s, (fxa__form)s->info->form, s->info->text, operands);
+    return walk_parse(ctx, s, expression);
+}
+
+static bool walk_equal(const fxa_program *a, const fxa_program *b) {
+    uint8_t x[16], y[16];
+    fxa_program_hash(a, x);
+    fxa_program_hash(b, y);
+    return memcmp(x, y, sizeof x) == 0;
+}
+
+/* ---- Text, builder, printer -------------------------------------------------------------------------------------- */
+
+static fxa_value walk_build_operand(fxa_builder *b, fxa_type type, int place) {
+    char name[3] = {type == FXA_INT ? 'i' : 'f', (char)('0' + place), 0};
+    fxa_value v = fxa_builder_param(b, name, type == FXA_INT ? FXA_INT : FXA_FLOAT);
+    return type == FXA_BOOL ? fxa_builder_op2(b, FXA_OP_GT, v, fxa_builder_float(b, 0)) : v;
+}
+
+/* The same as walk_program, by builder calls. */
+static fxa_program *walk_build(fxa_context *ctx, const walk_step *s) {
+    fxa_builder *b = NULL;
+    fxa_program *p = NULL;
+    fxa_value x[3];
+    fxa_error err;
+    T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+    for (int i = 0; i < 3; i++) {
+        (void)walk_build_operand(b, FXA_FLOAT, i); /* all of the declarations */
+        (void)walk_build_operand(b, FXA_INT, i);
+        x[i] = walk_build_operand(b, s->type[i], i);
+    }
+    fxa_value v = fxa_builder_op(b, s->op, x, s->info->arity);
+    if (s->result == FXA_INT) v = fxa_builder_op2(b, FXA_OP_LE, v, walk_build_operand(b, FXA_INT, 2));
+    if (s->result == FXA_FLOAT)
+        fxa_builder_set_score(b, v);
+    else
+        fxa_builder_set_mask(b, v);
+    if (fxa_builder_finish(b, &p, &err) != FXA_OK) T_FAIL("%s: %s\n", s->label, err.text);
+    fxa_builder_destroy(b);
+    return p;
+}
+
+static bool walk_has(const fxa_program *p, uint32_t op) {
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].op == op) return true;
+    return false;
+}
+
+static void walk_visit_text(fxa_context *ctx, const walk_step *s) {
+    char text[2048];
+    fxa_error err;
+    fxa_program *parsed = walk_program(ctx, s, walk_params), *built = walk_build(ctx, s), *again = NULL;
+    bool surface = s->info->flags & FXA__OP_SURFACE;
+    bool own_cast =
+        s->info->sig == FXA__SIG_TOF ? s->type[0] == FXA_FLOAT : s->info->sig == FXA__SIG_TOI && s->type[0] == FXA_INT;
+    if (!parsed || !built) goto done;
+    if (!walk_equal(parsed, built)) T_FAIL("%s: text and builder differ\n", s->label);
+    if (walk_has(parsed, s->op) != !(surface || own_cast))
+        T_FAIL("%s: not in the program, or should not be\n", s->label);
+    T_OK(fxa_program_print(parsed, text, sizeof text, NULL, &err));
+    /* A cast may be left out, a comparison turned around. */
+    bool as_written = s->info->sig != FXA__SIG_TOF && s->info->sig != FXA__SIG_TOI && s->info->sig != FXA__SIG_CMP;
+    if (as_written && !strstr(text, fxa__op_spelling(s->op, s->result == FXA_BOOL).text))
+        T_FAIL("%s: printed without its spelling: %s\n", s->label, text);
+    if (fxa_program_parse(ctx, text, SIZE_MAX, &again, &err) != FXA_OK)
+        T_FAIL("%s: %s: %s\n", s->label, text, err.text);
+    else if (!walk_equal(parsed, again))
+        T_FAIL("%s: not the same after print and parse: %s\n", s->label, text);
+done:
+    fxa_program_destroy(parsed);
+    fxa_program_destroy(built);
+    fxa_program_destroy(again);
+}
+
+TEST(text_builder_and_printer_agree) {
+    fxa_context *ctx = walk_ctx();
+    walk_each(ctx, walk_visit_text);
+    fxa_context_destroy(ctx);
+}
+
+TEST(second_spellings_mean_the_same) {
+    static const struct {
+        fxa_op op;
+        const char *text;
+        fxa__form form;
+    } also[] = {
+#define ALSO(ID, text, form, prec, op) {FXA_OP_##op, text, FXA__##form},
+#include "program/ops.def"
+    };
+    fxa_context *ctx = walk_ctx();
+    for (size_t i = 0; i < sizeof also / sizeof *also; i++) {
+        const fxa__op_info *info = fxa__op_info_get(also[i].op);
+        fxa_type type = also[i].form == FXA__CALL ? FXA_FLOAT : FXA_BOOL;
+        walk_step s = {also[i].op, info, {type, type, type}, type, ""};
+        char expression[200];
+        snprintf(s.label, sizeof s.label, "'%s'", also[i].text);
+        walk_write(expression, sizeof expression, &s, also[i].form, also[i].text, walk_params);
+        fxa_program *plain = walk_program(ctx, &s, walk_params), *second = walk_parse(ctx, &s, expression);
+        if (plain && second && !walk_equal(plain, second)) T_FAIL("%s is not %s\n", expression, info->id);
+        fxa_program_destroy(plain);
+        fxa_program_destroy(second);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Precedence -------------------------------------------------------------------------------------------------- */
+
+/* Once more by hand, loose to tight. All group to the left but **; comparisons not at all. */
+static const char *const walk_levels[] = {"||",    "&&",  "== != < <= > >=", "|", "^", "&",
+                                          "<< >>", "+ -", "* / // %",        "**"};
+enum { WALK_LEVELS = sizeof walk_levels / sizeof *walk_levels, WALK_COMPARE = 2 };
+
+static int walk_level(const char *text) {
+    for (int i = 0; i < WALK_LEVELS; i++)
+        for (const char *at = walk_levels[i]; *at; at += strcspn(at, " "), at += strspn(at, " "))
+            if (strcspn(at, " ") == strlen(text) && strncmp(at, text, strlen(text)) == 0) return i;
+    return -1;
+}
+
+/* Parsed with operands that most operators take; NULL where types do not fit or comparisons chain. */
+static fxa_program *walk_try(fxa_context *ctx, const char *format, const char *first, const char *second, bool bools) {
+    char expression[100], text[200];
+    fxa_program *p = NULL;
+    const char *x = bools ? "(q == 1)" : "q";
+    snprintf(expression, sizeof expression, format, x, first, bools ? "(k > 1)" : "k", second, bools ? "(h < 1)" : "h");
+    snprintf(text, sizeof text, "score = float(%s)", expression);
+    return fxa_program_parse(ctx, text, SIZE_MAX, &p, NULL) == FXA_OK ? p : NULL;
+}
+
+static void walk_two_operators(fxa_context *ctx, const char *first, const char *second) {
+    int a = walk_level(first), b = walk_level(second);
+    bool left = a > b || (a == b && a != WALK_LEVELS - 1);
+    if (a < 0 || b < 0) {
+        T_FAIL("'%s' or '%s' has no place in this test\n", first, second);
+        return;
+    }
+    for (int bools = 0; bools < 2; bools++) {
+        fxa_program *plain = walk_try(ctx, "%s %s %s %s %s", first, second, bools);
+        fxa_program *grouped = walk_try(ctx, left ? "(%s %s %s) %s %s" : "%s %s (%s %s %s)", first, second, bools);
+        bool chain = a == WALK_COMPARE && b == WALK_COMPARE;
+        if (chain ? plain != NULL : !plain != !grouped || (plain && !walk_equal(plain, grouped)))
+            T_FAIL("x %s y %s z is not grouped as it should be\n", first, second);
+        fxa_program_destroy(plain);
+        fxa_program_destroy(grouped);
+    }
+}
+
+TEST(operators_bind_as_tightly_as_written_here) {
+    const char *texts[64];
+    int n = 0;
+#define WALK_INFIX(text) texts[n++] = text;
+#define WALK_PREFIX(text)
+#define WALK_CALL(text)
+#define WALK_SPECIAL(text)
+#define OP(code, ID, text, form, ...) WALK_##form(text)
+#define ALSO(ID, text, form, ...)     WALK_##form(text)
+#include "program/ops.def"
+    fxa_context *ctx = walk_ctx();
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) walk_two_operators(ctx, texts[i], texts[j]);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Folding ----------------------------------------------------------------------------------------------------- */
+
+/* What IEEE 754 or the integers decide, whoever wrote the library. */
+static bool walk_is_exact_call(const char *name, size_t length) {
+    static const char *const exact[] = {"floor",      "ceil",        "trunc",           "nearbyint",
+                                        "fabs",       "sqrt",        "fxa__fmodf",      "fxa__fmin",
+                                        "fxa__fmax",  "fxa__fclamp", "fxa__toint",      "fxa__wrap32",
+                                        "fxa__shl32", "fxa__shr32",  "fxa__floordiv32", "fxa__floormod32"};
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
+        if (strlen(exact[i]) == length && strncmp(exact[i], name, length) == 0) return true;
+    return false;
+}
+
+/* Whether every function that an expression of ops.def calls is exact. */
+static bool walk_is_exact(const char *expression) {
+    for (const char *at = expression; *at;) {
+        size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
+        if (length && at[length] == '(' && !walk_is_exact_call(at, length)) return false;
+        at += length ? length : 1;
+    }
+    return true;
+}
+
+TEST(only_what_is_exact_is_folded) {
+    static const struct {
+        const char *id, *f64, *i32, *b1;
+        fxa__exact exact;
+        bool leaf;
+    } rows[] = {
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
+    {#ID, #f64, #i32, #b1, FXA__EXACT_##exact, FXA__SIG_##sig == FXA__SIG_LEAF},
+#include "program/ops.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].leaf) continue;
+        bool exact = walk_is_exact(rows[i].f64) && walk_is_exact(rows[i].i32) && walk_is_exact(rows[i].b1);
+        if (exact != (rows[i].exact == FXA__EXACT_ALWAYS))
+            T_FAIL("%s: column exact against %s\n", rows[i].id, rows[i].f64);
+    }
+}
+
+/* Constants of every type: one node where the table says so, else the operation stays. */
+static void walk_visit_folding(fxa_context *ctx, const walk_step *s) {
+    static const walk_operands constants = {
+        [FXA_FLOAT] = {"0.3", "0.7", "0.9"}, [FXA_INT] = {"3", "7", "9"}, [FXA_BOOL] = {"true", "false", "true"}};
+    fxa_program *p = walk_program(ctx, s, constants);
+    bool whole = s->type[0] != FXA_FLOAT && s->type[1] != FXA_FLOAT;
+    bool folds = s->info->exact == FXA__EXACT_ALWAYS || (s->info->exact == FXA__EXACT_POWERS && whole);
+    if (p && walk_has(p, s->op) == folds) T_FAIL("%s: folded, or not, against the table\n", s->label);
+    fxa_program_destroy(p);
+}
+
+TEST(constants_fold_where_the_table_says_exact) {
+    fxa_context *ctx = walk_ctx();
+    walk_each(ctx, walk_visit_folding);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Derivative -------------------------------------------------------------------------------------------------- */
+
+static double walk_float(const walk_step *s, const double *x) {
+    fxa__val v[3];
+    for (int i = 0; i < 3; i++) v[i].f = x[i];
+    if (s->op == FXA_OP_SELECT) v[0].i = 1;
+    return fxa__op_eval(s->op, FXA_FLOAT, FXA_FLOAT, v).f;
+}
+
+/* A gradient passes exactly where a small step of some operand makes a small change. */
+static void walk_visit_slope(fxa_context *ctx, const walk_step *s) {
+    (void)ctx;
+    bool floats = s->result == FXA_FLOAT, moves = false;
+    for (int i = 0; i < s->info->arity; i++) floats = floats && (s->type[i] == FXA_FLOAT || s->op == FXA_OP_SELECT);
+    if (!floats) return;
+    for (int i = 0; i < s->info->arity; i++) {
+        double x[3] = {0.7, 1.3, 2.1}, y[3] = {0.7, 1.3, 2.1};
+        y[i] += 1e-6;
+        double slope = (walk_float(s, y) - walk_float(s, x)) / 1e-6;
+        moves = moves || (fabs(slope) > 1e-3 && fabs(slope) < 1e3);
+    }
+    if (moves != fxa__derive_passes(s->op))
+        T_FAIL("%s: the derivative rule says otherwise than its values\n", s->label);
+}
+
+TEST(derivative_rules_pass_where_values_move) {
+    walk_each(NULL, walk_visit_slope);
+}
+
+/* ---- Range analysis ---------------------------------------------------------------------------------------------- */
+
+/* The operation of coordinates, compared with values that it takes: no box may be called what it is not. */
+static void walk_visit_range(fxa_context *ctx, const walk_step *s) {
+    static const double bounds[] = {-3, -1, -0.5, 0, 0.25, 1, 2, 6};
+    int n = s->result == FXA_BOOL ? 1 : (int)(sizeof bounds / sizeof *bounds);
+    for (int i = 0; i < n; i++) {
+        char inner[200], text[300];
+        fxa_program *p = NULL;
+        fxa_error err;
+        walk_write(inner, sizeof inner, s, (fxa__form)s->info->form, s->info->text, walk_coordinates);
+        if (s->result == FXA_BOOL)
+            snprintf(text, sizeof text, "mask = %s", inner);
+        else
+            snprintf(text, sizeof text, "mask = (%s) <= %g", inner, bounds[i]);
+        if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) {
+            T_FAIL("%s: %s: %s\n", s->label, text, err.text);
+            return;
+        }
+        for (int box_number = 0; box_number < 9; box_number++) {
+            int64_t q = box_number % 3 * 4, k = box_number / 3 * 4;
+            fxa_box box = brute_box(0, 0, q, q + 3, k, k + 3, 12, 12);
+            fxa_tile got = fxa_program_classify(p, &box, NULL, NULL),
+                     is = brute_class(p, &box, NULL, NULL, brute_scores, 1);
+            if (got != FXA_TILE_MIXED && got != is)
+                T_FAIL("%s at q %d k %d is %s, not %s\n", text, (int)q, (int)k, brute_name(is), brute_name(got));
+        }
+        fxa_program_destroy(p);
+    }
+}
+
+TEST(range_analysis_is_sound_for_each) {
+    fxa_context *ctx = walk_ctx();
+    walk_each(ctx, walk_visit_range);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Tapes of the cpu engine ------------------------------------------------------------------------------------- */
+
+/* Every node of the program must have a row operation, or the engine could not run it. */
+static bool walk_is_lowered(const fxa_program *p, const walk_step *s) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        char letters[4] = "___";
+        if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) continue;
+        for (int k = 0; k < n->n_args; k++) letters[k] = p->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
+        bool no_work = n->op == FXA_OP_INT && letters[0] == 'I'; /* a bool is an int there */
+        uint32_t op = n->op == FXA_OP_NOT && n->type == FXA_BOOL ? (uint32_t)FXA__TAPE_NOT_BOOL : n->op;
+        if (no_work || tape_case_opcode(op, n->type == FXA_FLOAT ? 'F' : 'I', letters) >= 0) continue;
+        T_FAIL("%s: no row in src/engine/cpu/tape_ops.def for operands %s\n", s->label, letters);
+        return false;
+    }
+    return true;
+}
+
+static void walk_visit_tape(fxa_context *ctx, const walk_step *s) {
+    uint64_t rng = t_seed() + s->op;
+    for (int style = 0; style < 2; style++) {
+        fxa_program *p = walk_program(ctx, s, style ? walk_pairs : walk_params);
+        bool usable, good = p && walk_is_lowered(p, s);
+        for (size_t i = 0; good && i < 32; i++) {
+            const fxa__cpu_kernels *k = fxa__cpu_set(i / 2, i % 2 ? 8 : 4, &usable);
+            tape_case c;
+            if (!k || !usable) continue;
+            tape_case_draw(&c, k, p, false, &rng);
+            c.tolerance = 0;
+            good = tape_case_check(&c, fxa__context_host(ctx), FXA__TAPE_MASK, &rng);
+            if (!good) T_FAIL("%s on %s: %s\n", s->label, k->isa, c.why);
+            tape_case_free(&c);
+        }
+        fxa_program_destroy(p);
+    }
+}
+
+TEST(tapes_run_each) {
+    fxa_context *ctx = walk_ctx();
+    walk_each(ctx, walk_visit_tape);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- What the tests themselves know ------------------------------------------------------------------------------ */
+
+static bool walk_made[FXA_OP_COUNT][4]; /* by the type that decides the meaning */
+
+static fxa_type walk_decisive(const walk_step *s) {
+    fxa_type widest = FXA_BOOL;
+    for (int i = s->op == FXA_OP_SELECT; i < s->info->arity; i++)
+        if (s->type[i] < widest) widest = s->type[i];
+    if (s->info->sig == FXA__SIG_REAL) return FXA_FLOAT;
+    bool counts = s->info->sig == FXA__SIG_ARITH || s->info->sig == FXA__SIG_CMP || s->info->sig == FXA__SIG_SHIFT;
+    return counts && widest == FXA_BOOL ? FXA_INT : widest;
+}
+
+static void walk_visit_made(fxa_context *ctx, const walk_step *s) {
+    (void)ctx;
+    fxa_type type = walk_decisive(s);
+    if ((s->info->flags & FXA__OP_SURFACE) || (s->result == type && (s->op == FXA_OP_FLOAT || s->op == FXA_OP_INT)))
+        return;
+    if (!walk_made[s->op][type]) T_FAIL("%s: tests/support/gen.c never makes it\n", s->label);
+}
+
+TEST(the_generator_makes_each) {
+    fxa_context *ctx = walk_ctx();
+    t_rng rng = {t_seed()};
+    for (int round = 0; round < 4000; round++) { /* not scaled: what is asked is there at least once */
+        uint8_t tape[160];
+        for (size_t i = 0; i < sizeof tape; i++) tape[i] = (uint8_t)t_next(&rng);
+        fxa_program *p = gen_program(ctx, tape, sizeof tape, 0);
+        T_REQUIRE(p);
+        for (int32_t i = 0; i < p->n_nodes; i++) {
+            const fxa__node *n = &p->nodes[i];
+            if (fxa__op_info_get(n->op)->sig != FXA__SIG_LEAF)
+                walk_made[n->op][p->nodes[n->arg[n->op == FXA_OP_SELECT]].type] = true;
+        }
+        fxa_program_destroy(p);
+    }
+    walk_each(ctx, walk_visit_made);
+    fxa_context_destroy(ctx);
+}
+
+TEST(error_bounds_know_each_function) {
+    for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
+        const fxa__op_info *info = fxa__op_info_get(op);
+        if (!info->id || info->sig == FXA__SIG_LEAF || info->exact == FXA__EXACT_ALWAYS) continue;
+        if (!(function_ulps(op, false) > 0) || !(function_ulps(op, true) > 0))
+            T_FAIL("%s has no bound in tests/support/function_ulps.c\n", info->id);
+    }
+}
+
+T_MAIN
