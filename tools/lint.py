@@ -19,6 +19,19 @@ LAYERS = {
 }
 FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")
 ALLOWED = {"src/base/host.c": {"realloc", "free"}}
+# Public functions that do no floating point arithmetic: all others open with FXA__FLOAT_SCOPE (base/float_state.h).
+FLOAT_FREE = set("""
+    fxa_version fxa_status_name fxa_status_text fxa_error_render fxa_dtype_name fxa_dtype_size fxa_dtype_find
+    fxa_slot_name fxa_engine_name
+    fxa_context_create fxa_context_destroy fxa_context_threads fxa_cache_get_stats fxa_cache_limit fxa_cache_clear
+    fxa_program_retain fxa_program_destroy fxa_program_hash fxa_program_get_kind fxa_program_node_count
+    fxa_program_param_count fxa_program_tensor_count fxa_program_param fxa_program_tensor fxa_program_param_find
+    fxa_program_tensor_find fxa_program_save fxa_tensor_scan
+    fxa_builder_create fxa_builder_destroy fxa_builder_float fxa_builder_int fxa_builder_bool fxa_builder_input
+    fxa_builder_param fxa_builder_tensor fxa_builder_op1 fxa_builder_op2 fxa_builder_op3
+    fxa_plan_retain fxa_plan_destroy fxa_plan_engine fxa_plan_detail fxa_plan_workspace fxa_plan_is_deterministic
+    fxa_plan_key fxa_plan_problem
+""".split())
 
 
 def say(path, line, text):
@@ -112,6 +125,17 @@ def check_forbidden():
                 say(path, text[: match.start()].count("\n") + 1, "the library never calls %s" % match.group(1))
 
 
+def check_float_state():
+    header = open(os.path.join(ROOT, "include", "fxattn", "fxattn.h")).read()
+    declared = set(re.findall(r"^FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header, re.M))
+    for path in sources("src", ".c"):
+        text = open(path).read()
+        for match in re.finditer(r"^\w[\w \*]*?\b(fxa_[a-z0-9_]+)\([^;{]*\{\s*(\w+)", text, re.M):
+            if match.group(1) in declared - FLOAT_FREE and match.group(2) != "FXA__FLOAT_SCOPE":
+                say(path, text[: match.start()].count("\n") + 1,
+                    "%s does not open with FXA__FLOAT_SCOPE" % match.group(1))
+
+
 def check_exports():
     library = os.path.join(ROOT, "build", "libfxattn.so")
     if not os.path.exists(library):
@@ -127,7 +151,7 @@ def check_exports():
 
 
 def main():
-    for check in (check_includes, check_names, check_text, check_forbidden, check_exports):
+    for check in (check_includes, check_names, check_text, check_forbidden, check_float_state, check_exports):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0

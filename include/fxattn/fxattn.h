@@ -15,7 +15,8 @@
  * - Programs and plans are immutable and may be shared between threads; a context locks itself; a builder belongs to
  *   one thread at a time.
  * - Everything passed in is borrowed for the duration of the call and copied when it is kept.
- * - The library never prints, exits, aborts, or touches global or thread-local state.
+ * - The library never prints, exits, aborts, or touches global or thread-local state. The caller's floating point state
+ *   (rounding, denormals, traps) changes no result and is as before when a call returns (docs/ownership.md).
  */
 #ifndef FXATTN_FXATTN_H
 #define FXATTN_FXATTN_H
@@ -118,7 +119,8 @@ typedef struct fxa_program fxa_program;
 typedef struct fxa_plan fxa_plan;
 
 /* One function for all memory. ptr NULL, old_size 0: allocate; new_size 0: free (returns NULL); else resize. Returns
- * memory aligned to `align` (a power of two) or NULL, in which case `ptr` is untouched. Called from any thread. */
+ * memory aligned to `align` (a power of two) or NULL, in which case `ptr` is untouched. Called from any thread, in the
+ * default floating point state, which it leaves so. */
 typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
 
 /* A parallel loop of the caller's: calls task(arg, i) once for each i in 0..n-1, on any threads, in any order, also one

@@ -13,7 +13,7 @@
 #include "pool.h"
 
 #include "error.h"
-#include "flush.h"
+#include "float_state.h"
 #include "host.h"
 #include "sync.h"
 
@@ -73,7 +73,7 @@ static bool pool_is_done(fxa__pool *pool) {
 
 static void pool_pause(void) {
 #if defined(__x86_64__)
-    _mm_pause();
+    __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
@@ -132,9 +132,9 @@ static void pool_caller_wake(fxa__pool *pool) {
 /* ---- Workers --------------------------------------------------------------------------------------------------- */
 
 static void pool_call(fxa__task_fn fn, void *arg, int32_t worker) {
-    uint64_t before = fxa__flush_begin();
+    fxa__float_state before = fxa__float_enter(FXA__FLOAT_FLUSH);
     fn(arg, worker);
-    fxa__flush_end(before);
+    fxa__float_leave(&before);
 }
 
 /* Plays workers as long as there are tickets. */

@@ -32,6 +32,7 @@
  * engine version is no obstacle there: the plan is compiled again and gets the key of the engine that is here.
  */
 #include "../base/blake2s.h"
+#include "../base/float_state.h"
 #include "../base/num.h"
 #include "plan.h"
 
@@ -102,6 +103,7 @@ static void blob_close_section(blob_header *h, uint32_t id, size_t offset, const
 }
 
 fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
     const fxa__engine *engine = plan->code->engine;
     blob_header h = {0};
@@ -248,6 +250,7 @@ static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const 
 }
 
 fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the plan");
     *out = NULL;
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");

@@ -6,6 +6,7 @@
 #include "plan.h"
 
 #include "../base/blake2s.h"
+#include "../base/float_state.h"
 #include "../base/num.h"
 
 #include <stdio.h>
@@ -210,6 +211,7 @@ static fxa_status plan_engine_choose(fxa_context *ctx, const fxa_problem *proble
 /* ---- Public ------------------------------------------------------------------------------------------------------ */
 
 fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the plan");
     *out = NULL;
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");

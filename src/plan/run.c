@@ -3,9 +3,11 @@
  * Running: bind the pointers, call the engine. fxa_plan_run allocates nothing and takes no lock; fxa_attention is what
  * wraps a plan from the cache and a workspace around it.
  */
+#include "../base/float_state.h"
 #include "plan.h"
 
 fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
     if (!args) return fxa__fail(err, FXA_E_ARGUMENT, "args is NULL");
     const fxa__code *code = plan->code;
@@ -29,6 +31,7 @@ static fxa_status run_with_workspace(const fxa_plan *plan, fxa_args *args, fxa_e
 }
 
 fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!args) return fxa__fail(err, FXA_E_ARGUMENT, "args is NULL");
     fxa_args own = FXA_ARGS_INIT;
     FXA_TRY(fxa__struct_read(&own, sizeof own, FXA__ARGS_MIN, args, "fxa_args", err));

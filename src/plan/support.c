@@ -5,6 +5,7 @@
  * with their reason like any other answer. An answer costs one call of a pure function, so two threads may both ask an
  * engine the same thing at the same time; the first to come back is remembered.
  */
+#include "../base/float_state.h"
 #include "../base/num.h"
 #include "plan.h"
 
@@ -105,6 +106,7 @@ fxa_status fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, co
 
 fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports, size_t *count,
                              fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
     if (!problem) return fxa__fail(err, FXA_E_ARGUMENT, "problem is NULL");
     if (!count) return fxa__fail(err, FXA_E_ARGUMENT, "count is NULL; it says how many reports there is room for");

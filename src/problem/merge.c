@@ -9,6 +9,7 @@
 #include "operand.h"
 
 #include "../base/dtype.h"
+#include "../base/float_state.h"
 #include "../base/num.h"
 
 #include <string.h>
@@ -102,6 +103,7 @@ static void merge_one(const fxa_merge_args *a, int64_t b, int64_t h, int64_t s) 
 }
 
 fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     fxa_merge_args a;
     memset(&a, 0, sizeof a);
     FXA_TRY(fxa__struct_read(&a, sizeof a, sizeof a, args, "fxa_merge_args", err));

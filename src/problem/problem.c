@@ -7,6 +7,7 @@
 #include "operand.h"
 
 #include "../base/blake2s.h"
+#include "../base/float_state.h"
 #include "../base/num.h"
 
 #include <string.h>
@@ -100,6 +101,7 @@ void fxa__problem_release(fxa__problem *p) {
 }
 
 fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     fxa__problem *p;
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL");
     *out = NULL;

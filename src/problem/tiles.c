@@ -13,6 +13,7 @@
  */
 #include "tiles.h"
 
+#include "../base/float_state.h"
 #include "../base/num.h"
 
 /* ---- From local indices to coordinates --------------------------------------------------------------------------- */
@@ -79,7 +80,7 @@ fxa_box fxa__tile_start(const fxa__tile_grid *g) {
 }
 
 fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box) {
-    fxa_tile tile = fxa_program_classify(g->p->program, box, g->params, g->tensors);
+    fxa_tile tile = fxa__program_classify(g->p->program, box, g->params, g->tensors);
     return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->p) ? FXA_TILE_MIXED : tile;
 }
 
@@ -183,6 +184,7 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
 fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h, int64_t tile_q,
                            int64_t tile_k, const double *params, const fxa_tensor_range *tensors, fxa_tile_counts *out,
                            fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (ctx == NULL || problem == NULL || out == NULL)
         return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", ctx == NULL ? "ctx" : problem == NULL ? "problem" : "out");
     if (tile_q < 1 || tile_k < 1)

@@ -8,6 +8,8 @@
  */
 #include "build.h"
 
+#include "../base/float_state.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -147,8 +149,11 @@ fxa_value fxa__builder_constant(fxa_builder *b, fxa_type type, int32_t value) {
 fxa_value fxa_builder_float(fxa_builder *b, double value) {
     if (!fxa__builder_ready(b)) return -1;
     fxa__node node = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .f = value};
-    const uint64_t nan_bits = UINT64_C(0x7ff8000000000000); /* one NaN for all, or equal programs would differ */
-    if (value != value) memcpy(&node.f, &nan_bits, sizeof node.f);
+    const uint64_t inf_bits = UINT64_C(0x7ff0000000000000), nan_bits = UINT64_C(0x7ff8000000000000);
+    uint64_t bits;
+    memcpy(&bits, &node.f, sizeof bits); /* no arithmetic: the caller's state may trap a comparison */
+    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* one NaN for all, or equal programs would differ */
+    memcpy(&node.f, &bits, sizeof bits);
     return fxa__builder_intern(b, &node);
 }
 
@@ -174,6 +179,7 @@ fxa_value fxa_builder_input(fxa_builder *b, fxa_input input) {
 /* ---- Loads and outputs ------------------------------------------------------------------------------------------- */
 
 fxa_value fxa_builder_load(fxa_builder *b, int32_t tensor, const fxa_value *index, size_t n_index) {
+    FXA__FLOAT_SCOPE;
     if (!fxa__builder_ready(b)) return -1;
     if (tensor < 0 || (size_t)tensor >= b->n_tensors)
         return fxa__builder_fail(b, FXA_E_ARGUMENT, "%d is not a tensor of this builder: it has %zu", (int)tensor,
@@ -198,14 +204,17 @@ static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_t
 }
 
 void fxa_builder_set_score(fxa_builder *b, fxa_value value) {
+    FXA__FLOAT_SCOPE;
     if (fxa__builder_ready(b)) b->score = build_output(b, "score", b->kind == FXA_PROGRAM_SCORE, FXA_FLOAT, value);
 }
 
 void fxa_builder_set_mask(fxa_builder *b, fxa_value value) {
+    FXA__FLOAT_SCOPE;
     if (fxa__builder_ready(b)) b->mask = build_output(b, "mask", b->kind == FXA_PROGRAM_SCORE, FXA_BOOL, value);
 }
 
 void fxa_builder_set_dscore(fxa_builder *b, fxa_value value) {
+    FXA__FLOAT_SCOPE;
     if (fxa__builder_ready(b)) b->dscore = build_output(b, "dscore", b->kind != FXA_PROGRAM_SCORE, FXA_FLOAT, value);
 }
 

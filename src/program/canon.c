@@ -10,6 +10,8 @@
  */
 #include "build.h"
 
+#include "../base/float_state.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,6 +236,7 @@ static fxa_program *canon_make(fxa_builder *b) {
 }
 
 fxa_status fxa_builder_finish(fxa_builder *b, fxa_program **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (out) *out = NULL;
     if (!b || !out) return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL", b ? "the place of the program" : "the builder");
     fxa_program *p = fxa__builder_ready(b) ? canon_make(b) : NULL;

@@ -5,6 +5,8 @@
  */
 #include "build.h"
 
+#include "../base/float_state.h"
+
 _Static_assert(FXA_FLOAT < FXA_INT && FXA_INT < FXA_BOOL, "the wider type has the smaller number");
 
 /* The widest of the types of x[n] and `least`. */
@@ -67,6 +69,7 @@ static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_val
 }
 
 fxa_value fxa_builder_op(fxa_builder *b, fxa_op op, const fxa_value *args, size_t n_args) {
+    FXA__FLOAT_SCOPE;
     if (!b || fxa__builder_failed(b)) return -1;
     const fxa__op_info *info = fxa__op_info_get(op);
     if (!info->id || info->sig == FXA__SIG_LEAF)

@@ -12,6 +12,8 @@
  */
 #include "derive.h"
 
+#include "../base/float_state.h"
+
 typedef struct derive_state {
     const fxa_program *p;
     fxa_builder *b;
@@ -80,6 +82,7 @@ static void derive_sweep(derive_state *d) {
 }
 
 fxa_status fxa_program_derivative(const fxa_program *program, fxa_program **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (out) *out = NULL;
     if (!program || !out)
         return fxa__fail(err, FXA_E_ARGUMENT, "fxa_program_derivative: %s is NULL", program ? "out" : "program");

@@ -6,6 +6,7 @@
 #include "program.h"
 
 #include "../base/dtype.h"
+#include "../base/float_state.h"
 #include "../base/num.h"
 
 #define NA 0
@@ -155,6 +156,7 @@ static fxa_status eval_bind(const fxa_program *p, const double *in, const double
 
 fxa_status fxa_program_eval(const fxa_program *program, const double in[FXA_INPUT_COUNT], const double *params,
                             const fxa_view *tensors, double *value, int *mask, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "the %s NULL", program ? "inputs are" : "program is");
     fxa__env env;
     FXA_TRY(eval_bind(program, in, params, tensors, &env, err));

@@ -11,6 +11,8 @@
  */
 #include "range.h"
 
+#include "../base/float_state.h"
+
 #include <math.h>
 
 enum { FACTS_SMALL = 4096 };
@@ -183,6 +185,7 @@ static void facts_of_mask(const facts *f, int32_t mask) {
 }
 
 void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
+    FXA__FLOAT_SCOPE;
     if (out == NULL) return;
     *out = (fxa_facts){.softcap_param = -1, .window_left = INT32_MAX, .window_right = INT32_MAX};
     if (program == NULL || program->kind != FXA_PROGRAM_SCORE) return;

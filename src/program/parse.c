@@ -5,6 +5,8 @@
  */
 #include "parse.h"
 
+#include "../base/float_state.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -327,6 +329,7 @@ done:
 
 fxa_status fxa_program_parse_texts(fxa_context *ctx, const fxa_parse_config *config, fxa_program **out,
                                    fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL");
     *out = NULL;
@@ -337,6 +340,7 @@ fxa_status fxa_program_parse_texts(fxa_context *ctx, const fxa_parse_config *con
 }
 
 fxa_status fxa_program_parse(fxa_context *ctx, const char *text, size_t size, fxa_program **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     fxa_text one = {NULL, text, size};
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     c.texts = &one;

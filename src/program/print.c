@@ -10,6 +10,8 @@
 #include "decimal.h"
 #include "program.h"
 
+#include "../base/float_state.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -345,6 +347,7 @@ static void print_program(print_state *s) {
 }
 
 fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capacity, size_t *needed, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (!program || (!out && !needed))
         return fxa__fail(err, FXA_E_ARGUMENT, program ? "both out and needed are NULL" : "program is NULL");
     print_state s = {.w = {.host = program->host}, .p = program};

@@ -24,6 +24,8 @@
  */
 #include "program.h"
 
+#include "../base/float_state.h"
+
 #include <string.h>
 
 static const char pbytes_magic[4] = {'F', 'X', 'A', 'P'};
@@ -276,6 +278,7 @@ fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out,
 }
 
 fxa_status fxa_program_load(fxa_context *ctx, const void *bytes, size_t size, fxa_program **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     if (out) *out = NULL;
     if (!ctx || !bytes || !out)
         return fxa__fail(err, FXA_E_ARGUMENT, "%s NULL",

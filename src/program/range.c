@@ -11,6 +11,7 @@
  */
 #include "range.h"
 
+#include "../base/float_state.h"
 #include "../base/num.h"
 
 enum { RANGE_MAX_ATOMS = 1024 }; /* tables are searched one by one */
@@ -93,8 +94,8 @@ static bool range_is_empty(const fxa_box *box) {
     return false;
 }
 
-fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
-                              const fxa_tensor_range *tensors) {
+fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, const double *params,
+                               const fxa_tensor_range *tensors) {
     if (program == NULL) return FXA_TILE_FULL;
     if (box == NULL) return FXA_TILE_MIXED;
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
@@ -110,6 +111,12 @@ fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, co
     }
     fxa__range_close(&r);
     return tile;
+}
+
+fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
+                              const fxa_tensor_range *tensors) {
+    FXA__FLOAT_SCOPE;
+    return fxa__program_classify(program, box, params, tensors);
 }
 
 bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *box, const double *params,

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The floating point state: how the processor rounds, whether it flushes denormals, what it traps. Results must not
+ * depend on what the caller has set, so every public call that does arithmetic opens with FXA__FLOAT_SCOPE (lint.py
+ * knows which need none), and everything behind it runs in the default state: rounding to nearest, denormals kept,
+ * nothing trapped. Kernels run in FXA__FLOAT_FLUSH (pool.c): the same with denormals flushed, which cost hundreds of
+ * cycles on some machines.
+ *
+ * What enter finds, leave puts back, the exception flags too: a caller that looks at them sees only its own. Nearly
+ * every caller has the default state and all the flags that arithmetic sets; then both only look, a few cycles each.
+ */
+#ifndef FXA_BASE_FLOAT_STATE_H
+#define FXA_BASE_FLOAT_STATE_H
+
+#include <stdint.h>
+
+#if defined(__x86_64__)
+
+/* MXCSR is for all arithmetic of ours; the x87 unit for what the C library does with it (strtod and printf ask it how
+ * to round, fmod of some versions computes there). */
+#define FXA__FLOAT_DEFAULT 0x1f80u /* all exceptions masked, round to nearest */
+#define FXA__FLOAT_FLUSH   0x9fc0u /* and FTZ, DAZ */
+#define FXA__FLOAT_FLAGS   0x3fu
+#define FXA__FLOAT_X87     0x37fu /* all exceptions masked, round to nearest, 64 bits of precision */
+
+typedef struct fxa__float_state {
+    uint32_t mxcsr;
+    uint16_t control, status; /* of x87 */
+    uint32_t x87[7];          /* the whole of it, when control is not the default */
+} fxa__float_state;
+
+static inline fxa__float_state fxa__float_enter(uint32_t wanted) {
+    fxa__float_state s = {0, 0, 0, {0}};
+    __asm__ volatile("stmxcsr %0\n\tfnstcw %1\n\tfnstsw %2" : "=m"(s.mxcsr), "=m"(s.control), "=m"(s.status)::"memory");
+    if ((s.mxcsr & ~FXA__FLOAT_FLAGS) != wanted) {
+        uint32_t now = wanted | (s.mxcsr & FXA__FLOAT_FLAGS);
+        __asm__ volatile("ldmxcsr %0" : : "m"(now) : "memory");
+    }
+    if (s.control != FXA__FLOAT_X87) { /* none of these waits for, and so raises, an exception of the caller's */
+        uint16_t now = FXA__FLOAT_X87;
+        __asm__ volatile("fnstenv %0\n\tfnclex\n\tfldcw %1" : "=m"(s.x87) : "m"(now) : "memory");
+    }
+    return s;
+}
+
+static inline void fxa__float_leave(const fxa__float_state *s) {
+    uint32_t mxcsr, x87[7];
+    uint16_t status;
+    __asm__ volatile("stmxcsr %0\n\tfnstsw %1" : "=m"(mxcsr), "=m"(status)::"memory");
+    if (mxcsr != s->mxcsr) __asm__ volatile("ldmxcsr %0" : : "m"(s->mxcsr) : "memory");
+    if (s->control != FXA__FLOAT_X87)
+        __asm__ volatile("fldenv %0" : : "m"(s->x87) : "memory");
+    else if ((status ^ s->status) & FXA__FLOAT_FLAGS) {
+        __asm__ volatile("fnstenv %0" : "=m"(x87)::"memory");
+        x87[1] = (x87[1] & ~FXA__FLOAT_FLAGS) | (s->status & FXA__FLOAT_FLAGS);
+        __asm__ volatile("fldenv %0" : : "m"(x87) : "memory");
+    }
+}
+
+#elif defined(__aarch64__)
+
+#define FXA__FLOAT_DEFAULT ((uint64_t)0)
+#define FXA__FLOAT_FLUSH   ((uint64_t)1 << 24) /* FZ */
+
+typedef struct fxa__float_state {
+    uint64_t control, status;
+} fxa__float_state;
+
+static inline fxa__float_state fxa__float_enter(uint64_t wanted) {
+    fxa__float_state s;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(s.control), "=r"(s.status)::"memory");
+    if (s.control != wanted) __asm__ volatile("msr fpcr, %0" : : "r"(wanted) : "memory");
+    return s;
+}
+
+static inline void fxa__float_leave(const fxa__float_state *s) {
+    uint64_t control, status;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control), "=r"(status)::"memory");
+    if (status != s->status) __asm__ volatile("msr fpsr, %0" : : "r"(s->status) : "memory");
+    if (control != s->control) __asm__ volatile("msr fpcr, %0" : : "r"(s->control) : "memory");
+}
+
+#else /* what C has; it knows of no flushing */
+
+#include <fenv.h>
+
+#define FXA__FLOAT_DEFAULT 0
+#define FXA__FLOAT_FLUSH   0
+
+typedef struct fxa__float_state {
+    fenv_t env;
+} fxa__float_state;
+
+static inline fxa__float_state fxa__float_enter(int wanted) {
+    fxa__float_state s;
+    (void)wanted;
+    (void)fegetenv(&s.env);
+    (void)fesetenv(FE_DFL_ENV);
+    return s;
+}
+
+static inline void fxa__float_leave(const fxa__float_state *s) { (void)fesetenv(&s->env); }
+
+#endif
+
+/* The first line of a function: from here to wherever it returns, the default state. A double that the caller passed
+ * by value must not be computed with in the same function: the compiler may do that before. */
+#define FXA__FLOAT_SCOPE                                                                                               \
+    __attribute__((cleanup(fxa__float_leave), unused)) const fxa__float_state fxa__float_caller =                      \
+        fxa__float_enter(FXA__FLOAT_DEFAULT)
+
+#endif
