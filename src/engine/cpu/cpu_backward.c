@@ -82,7 +82,8 @@ static void back_store_block(const fxa__back_worker *w) {
     const fxa_problem *p = &w->job->p->p;
     if (w->dk_t) kernels->add_transposed(w->dk, cut->ld_d, w->dk_t, cut->ld, p->d, w->n_keys);
     if (w->dv_t) kernels->add_transposed(w->dv, cut->ld_v, w->dv_t, cut->ld, p->dv, w->n_keys);
-    if (cut->want_k) kernels->row_scale(w->dk, w->n_keys * cut->ld_d, w->job->bind->scale);
+    double factor = fxa__cpu_score_factor(w->job->code->scores, w->job->bind->scale); /* Q had the rest of the scale */
+    if (cut->want_k && factor != 1) kernels->row_scale(w->dk, w->n_keys * cut->ld_d, factor);
     if (cut->pool) {
         if (cut->want_k) back_add_page(w, w->dk_pool, cut->ld_d, w->dk, p->d);
         if (cut->want_v) back_add_page(w, w->dv_pool, cut->ld_v, w->dv, p->dv);
@@ -122,6 +123,7 @@ static void back_enter(fxa__back_worker *w, int64_t group) {
     w->lse = fxa__back_at(job, job->lse, group * job->cut.rows);
     w->delta = fxa__back_at(job, job->delta, group * job->cut.rows);
     w->finite = job->finite + group * job->cut.tiles;
+    w->few = fxa__cpu_is_few(&job->p->p, w->g.rows);
 }
 
 static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
@@ -216,7 +218,7 @@ typedef struct back_job {
 
 static void back_work(void *arg, int32_t worker) {
     back_job *job = arg;
-    const fxa__cpu_kernels *kernels = job->run->code->kernels;
+    const fxa__cpu_kernels *kernels = job->run->code->scores; /* if some must be entered, these */
     if (kernels->enter) kernels->enter();
     for (int64_t item; (item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->items;)
         job->fn(&job->run->workers[worker], item);

@@ -60,9 +60,9 @@ typedef struct fxa__back_worker {
     const struct fxa__back *job;
     fxa__cpu_group g;
     void *k;                  /* [block,ld_d], as loaded (also V while it is packed: wide enough for both) */
-    void *k_t, *v_t, *k_n;    /* panels of scaled K^T, of V^T, of K */
+    void *k_t, *v_t, *k_n;    /* panels of K^T (not where rows are few), of V^T, of K */
     void *dk, *dv;            /* [block,ld_d], [block,ld_v] */
-    void *q, *dout;           /* [tile,ld_d], [tile,ld_v], where they are not real already (also O for delta) */
+    void *q, *dout;           /* [tile,ld_d], [tile,ld_v]: scaled Q; dO if it is not real already (also O for delta) */
     void *q_n, *dout_n;       /* panels; by transposes: Q^T and dO^T as rows of pairs, [D,ld_pairs], [Dv,ld_pairs] */
     void *dk_t, *dv_t;        /* by transposes: sums of products, [D,ld], [Dv,ld], that dk and dv get at the end */
     void *panel;              /* by transposes: [tile / 2,nr] words, some columns of P or dS */
@@ -75,6 +75,7 @@ typedef struct fxa__back_worker {
     int32_t *h, *q_at, *k_at; /* coordinates: [tile], [tile], [block] */
     int32_t *keep;            /* [block + FXA__CPU_KEEP_ROOM]: dropout, of a row */
     fxa__tape_run tape[FXA__BACK_TAPES]; /* tape NULL: none */
+    bool few;                            /* rows of the group: fxa__cpu_is_few */
     int64_t key, n_keys;                 /* the block */
     bool loaded, k_finite;               /* of it: K and V are packed; K holds only numbers */
     bool keys_run;                       /* its coordinates are consecutive */

@@ -2,10 +2,13 @@
  *
  * One block of keys against one tile of rows, in matrices of real:
  *
- *     S  = Q (scale K)^T,  dP = dO V^T                by a few strips, so that scores stay in cache
+ *     S  = (scale Q) K^T,  dP = dO V^T                by a few strips, so that scores stay in cache
  *     P  = exp(program(S) - LSE)                      exactly 0 where the pair is not attended
  *     dS = P (r dP - delta) through the program       r: dropout
- *     dV += (P r)^T dO,  dK += dS^T Q,  dQ += dS K    dQ and dK are scaled when they are whole
+ *     dV += (P r)^T dO,  dK += dS^T (scale Q),  dQ += dS K    dQ is scaled when it is whole
+ *
+ * S has the very bits of forward's scores: the same kernels multiply the same numbers, straight from storage where
+ * forward does. Where products round, a scale that is no power of two comes after them, for S and for dK.
  *
  * Where the mask cuts the tile each strip has its own columns, and the products over rows go by groups of columns with
  * only the strips that have any of them. A product in which one factor is not finite skips the zeroes of the other:
@@ -89,7 +92,25 @@ static int tile_together(const fxa__back_worker *w, const back_tile *t, int i, b
     return i;
 }
 
-/* s = Q K^T, ds = dO V^T for the columns of some strips; what the program reads arrives meanwhile. */
+/* s = Q K^T for the columns of some strips. */
+static void tile_scores_s(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+    const fxa__back *job = w->job;
+    const fxa__cpu_kernels *kernels = job->code->scores;
+    int64_t ld = job->cut.ld, d = job->p->p.d, at = s->row * ld + s->begin;
+    const void *q = tile_at(job, t->q, s->row * t->ld_q);
+    fxa__cpu_stored k;
+    if (!w->few) {
+        kernels->gemm(s->rows, s->end - s->begin, d, q, t->ld_q, 1, fxa__back_at(job, w->k_t, s->begin * d),
+                      d * kernels->nr, fxa__back_at(job, w->s, at), ld, NULL);
+        return;
+    }
+    for (int64_t i = s->begin; i < s->end; i += k.n, at += k.n) {
+        k = fxa__cpu_take_keys(&w->g, FXA_SLOT_K, w->key + i, s->end - i);
+        kernels->dots(fxa__back_at(job, w->s, at), ld, q, t->ld_q, s->rows, &k);
+    }
+}
+
+/* The same, and ds = dO V^T; what the program reads arrives meanwhile. */
 static void tile_scores(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
     const fxa__back *job = w->job;
     fxa__tape_run *program = &w->tape[s->masked && !t->banded ? FXA__BACK_MASKED : FXA__BACK_SCORE];
@@ -97,9 +118,8 @@ static void tile_scores(fxa__back_worker *w, const back_tile *t, const back_stri
         fxa__tape_prefetch(program, row, s->begin, s->end - s->begin);
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__back_cut *cut = &job->cut;
-    int64_t d = job->p->p.d, dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
-    kernels->gemm(s->rows, n, d, tile_at(job, t->q, s->row * t->ld_q), t->ld_q, 1,
-                  fxa__back_at(job, w->k_t, s->begin * d), d * kernels->nr, fxa__back_at(job, w->s, at), cut->ld, NULL);
+    int64_t dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
+    tile_scores_s(w, t, s);
     if (cut->want_ds)
         kernels->gemm(s->rows, n, dv, tile_at(job, t->dout, s->row * t->ld_dout), t->ld_dout, 1,
                       fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at), cut->ld,
@@ -127,7 +147,7 @@ static void tile_strip_rows(fxa__back_worker *w, const back_tile *t, const back_
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
     int64_t n = s->end - s->begin, at = s->row * job->cut.ld + s->begin;
-    double factor = fxa__cpu_score_factor(kernels, job->bind->scale);
+    double factor = fxa__cpu_score_factor(job->code->scores, job->bind->scale);
     for (int64_t row = 0; factor != 1 && n > 0 && row < s->rows; row++)
         kernels->row_scale(fxa__back_at(job, w->s, at + row * job->cut.ld), n, factor);
     for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, s, row);
@@ -244,11 +264,7 @@ static void tile_load_keys(fxa__back_worker *w) {
     }
     w->k_finite = fxa__cpu_load_keys(&w->g, FXA_SLOT_K, w->key, w->n_keys, w->k, cut->ld_d);
     if (cut->want_q) kernels->pack_n(w->k_n, w->k, cut->ld_d, w->n_keys, d);
-    double factor = fxa__cpu_q_factor(kernels, job->bind->scale);
-    for (int64_t i = 0; factor != 1 && i < w->n_keys; i++)
-        kernels->row_scale(fxa__back_at(job, w->k, i * cut->ld_d), d, factor);
-    kernels->pack_t(w->k_t, w->k, cut->ld_d, w->n_keys, d);
-    if (!w->k_finite) (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_K, w->key, w->n_keys, w->k, cut->ld_d);
+    if (!w->few) job->code->scores->pack_t(w->k_t, w->k, cut->ld_d, w->n_keys, d);
     w->keys_run = fxa__cpu_key_coords(&w->g, w->key, w->n_keys, w->k_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape) fxa__tape_columns(&w->tape[i], w->n_keys, w->k_at);
@@ -286,7 +302,12 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     const fxa_problem *p = &job->p->p;
     t->ld_q = job->cut.ld_d;
     t->ld_dout = job->cut.ld_v;
-    t->q = fxa__back_rows(w, FXA_SLOT_Q, t->first, t->n, w->q, &t->ld_q);
+    t->q = w->q;
+    double factor = fxa__cpu_q_factor(job->code->scores, job->bind->scale);
+    if (factor == 1)
+        t->q = fxa__back_rows(w, FXA_SLOT_Q, t->first, t->n, w->q, &t->ld_q);
+    else
+        (void)fxa__cpu_load_rows(&w->g, FXA_SLOT_Q, t->first, t->n, factor, w->q, t->ld_q);
     t->dout = fxa__back_rows(w, FXA_SLOT_DO, t->first, t->n, w->dout, &t->ld_dout);
     if (job->cut.want_k) tile_pack_rows(job, w->q_n, t->q, t->ld_q, t->n, p->d);
     if (job->cut.want_v) tile_pack_rows(job, w->dout_n, t->dout, t->ld_dout, t->n, p->dv);

@@ -26,6 +26,8 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
 typedef struct fxa__cpu_code {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
+    const fxa__cpu_kernels *scores; /* those whose products are scores: forward's, in backward too; their nr is that of
+                                       `kernels` */
     fxa_program *program;  /* what runs: the problem's, its masks lifted out of its score (fxa__program_lift_masks) */
     fxa__tape *score;      /* the program without its mask, for where that is true; NULL: identity */
     fxa__tape *masked;     /* the program with its mask; NULL: identity and no mask */
@@ -47,6 +49,12 @@ static inline double fxa__cpu_q_factor(const fxa__cpu_kernels *kernels, double s
 }
 static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, double scale) {
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
+}
+
+/* Stacked rows so few that forward multiplies them straight from storage; backward does for their scores. */
+#define FXA__CPU_FEW_ROWS 16
+static inline bool fxa__cpu_is_few(const fxa_problem *p, int64_t rows) {
+    return rows <= FXA__CPU_FEW_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
 }
 
 /* What range analysis said of a box. Other heads, and other entries of a batch, mostly ask the same. */
@@ -109,6 +117,8 @@ static inline void fxa__cpu_key_next(const fxa__cpu_group *g, fxa_slot slot, int
     if (!fxa__cpu_place_step(at)) *at = fxa__cpu_key_place(g, slot, k);
 }
 
+/* Keys from `key` on, at most n, that lie evenly; their features are dense. */
+fxa__cpu_stored fxa__cpu_take_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t key, int64_t n);
 /* Keys of a slot are rows of `dtype`, features dense, stride[2] elements apart: what packs that needs no loading. */
 bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype);
 /* Keys from `key` on are a dense matrix of real whose rows are whole panels of aligned vectors: gemm_rows takes it. */

@@ -11,13 +11,6 @@
 
 #include <string.h>
 
-/* Keys from key on, at most n, that lie evenly. */
-static fxa__cpu_stored decode_take(const fxa__cpu_item *it, fxa_slot slot, int64_t key, int64_t n) {
-    fxa__cpu_place at = fxa__cpu_key_place(&it->g, slot, key);
-    int64_t ld = at.next / (int64_t)fxa_dtype_size((fxa_dtype)at.dtype);
-    return (fxa__cpu_stored){.data = at.data, .dtype = at.dtype, .ld = ld, .n = fxa__min_i64(n, at.count), .d = at.n};
-}
-
 /* Lets x fetch keys of a slot from key on, if there are as many. */
 static void decode_fetch(const fxa__cpu_item *it, fxa__cpu_stored *x, fxa_slot slot, int64_t key) {
     if (key + x->n > it->key_end) return;
@@ -32,7 +25,7 @@ static void decode_scores(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     fxa__cpu_stored k;
     for (int64_t i = 0; i < n; i += k.n) {
-        k = decode_take(it, FXA_SLOT_K, key + i, n - i);
+        k = fxa__cpu_take_keys(&it->g, FXA_SLOT_K, key + i, n - i);
         decode_fetch(it, &k, FXA_SLOT_V, key + i);
         it->kernels->dots(fxa__real_at(it, it->s.t, i), blocks->ldt, it->s.q, blocks->ldq, it->n, &k);
     }
@@ -55,7 +48,7 @@ static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
     }
     fxa__cpu_stored v;
     for (int64_t i = 0; i < n; i += v.n) {
-        v = decode_take(it, FXA_SLOT_V, key + i, n - i);
+        v = fxa__cpu_take_keys(&it->g, FXA_SLOT_V, key + i, n - i);
         decode_fetch(it, &v, FXA_SLOT_K, key + n + i);
         kernels->sums(it->s.o, blocks->ldo, fxa__real_at(it, it->s.t, i), blocks->ldt, it->n, &v);
     }

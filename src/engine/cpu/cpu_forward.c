@@ -58,10 +58,6 @@ static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_probl
     return b;
 }
 
-static bool forward_decodes(const fxa_problem *p, int64_t rows) {
-    return rows <= FXA__CPU_FEW_ROWS && p->k.stride[3] == 1 && p->v.stride[3] == 1;
-}
-
 /* Tiles of whole heads stacked, or, for long ones, inside each head, where masks leave less of a tile. */
 static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64_t q_len, fxa__cpu_cut *cut) {
     bool per_head = 2 * q_len > blocks->tile_rows;
@@ -74,7 +70,7 @@ static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64
 fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len) {
     const fxa_problem *p = &run->p->p;
     int64_t heads = p->hq / p->hkv, rows = heads * q_len;
-    fxa__cpu_cut cut = {.decode = forward_decodes(p, rows)};
+    fxa__cpu_cut cut = {.decode = fxa__cpu_is_few(p, rows)};
     if (cut.decode)
         cut.tiles = rows > 0, cut.tile_rows = rows;
     else
@@ -94,7 +90,7 @@ static void forward_bound(fxa__cpu_forward_run *run) {
     int64_t decode = forward_clamp(FORWARD_DECODE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_DECODE_KEYS));
     int64_t tile = forward_clamp(FORWARD_TILE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_TILE_KEYS));
     run->items = fxa__max_i64(fxa__max_i64(tiles, 1), fxa__max_i64(decode, FORWARD_TILE_ITEMS / p->hkv));
-    run->slots = decode > 1 && forward_decodes(p, few) ? decode * few : 0;
+    run->slots = decode > 1 && fxa__cpu_is_few(p, few) ? decode * few : 0;
     if (tile > 1 && rows > 0)
         run->slots = fxa__max_i64(run->slots, fxa__min_i64(FORWARD_TILE_ITEMS / p->hkv * run->blocks.tile_rows,
                                                            fxa__min_i64(rows, INT32_MAX) * tile));

@@ -18,7 +18,6 @@
 
 #include "cpu_code.h"
 
-#define FXA__CPU_FEW_ROWS 16 /* stacked rows that count as decoding */
 #define FXA__CPU_MAX_ROWS 16 /* that go through the softmax together: a group */
 #define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
 

@@ -10,6 +10,7 @@
 #include "../../base/dtype.h"
 #include "../../base/num.h"
 
+#include <float.h>
 #include <string.h>
 
 enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item */
@@ -22,10 +23,11 @@ static double grads_row_value(const fxa__cpu_group *g, fxa_slot slot, int64_t r,
     return fxa__load_f64(at->data, at->dtype, 0);
 }
 
-/* True when all numbers of a row are finite; false also when their squares add up to infinity: that only costs time. */
-static bool grads_is_finite(const fxa__back *job, const void *row, int64_t n) {
-    double x = job->code->kernels->row_dot(row, row, n);
-    return x - x == 0;
+/* True when all numbers of a row, times a factor, are finite; false also when their squares add up to infinity: that
+ * only costs time. */
+static bool grads_is_finite(const fxa__back *job, const void *row, int64_t n, double factor) {
+    double x = job->code->kernels->row_dot(row, row, n) * factor * factor;
+    return fabs(x) <= (job->p->f64 ? DBL_MAX : FLT_MAX);
 }
 
 /* delta = sum_d dO[d] O[d] - dLSE */
@@ -44,10 +46,11 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
         if (p->flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i, &dlse);
         fxa__store_f64(w->delta, fxa__back_real(job), first + i, sum);
         fxa__store_f64(w->lse, fxa__back_real(job), first + i, grads_row_value(&w->g, FXA_SLOT_LSE, first + i, &lse));
-        dout_finite = dout_finite && grads_is_finite(job, dout, p->dv);
+        dout_finite = dout_finite && grads_is_finite(job, dout, p->dv, 1);
     }
     const char *q = fxa__back_rows(w, FXA_SLOT_Q, first, n, w->q, &ld_q);
-    for (int64_t i = 0; i < n && q_finite; i++, q += ld_q * size) q_finite = grads_is_finite(job, q, p->d);
+    double factor = fxa__cpu_q_factor(job->code->scores, job->bind->scale);
+    for (int64_t i = 0; i < n && q_finite; i++, q += ld_q * size) q_finite = grads_is_finite(job, q, p->d, factor);
     w->finite[tile] = (unsigned char)((q_finite ? FXA__BACK_Q_FINITE : 0) | (dout_finite ? FXA__BACK_DO_FINITE : 0));
 }
 

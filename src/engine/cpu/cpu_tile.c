@@ -39,6 +39,12 @@ fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_
     return tile_place(g, slot, true, g->hkv, k);
 }
 
+fxa__cpu_stored fxa__cpu_take_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t key, int64_t n) {
+    fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
+    int64_t ld = at.next / (int64_t)fxa_dtype_size((fxa_dtype)at.dtype);
+    return (fxa__cpu_stored){.data = at.data, .dtype = at.dtype, .ld = ld, .n = fxa__min_i64(n, at.count), .d = at.n};
+}
+
 /* n rows from `at` on, which lie evenly; dense ones are one long row. */
 static bool tile_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_place at, int64_t n, void *x, int64_t ld) {
     char *row = x;

@@ -9,10 +9,15 @@
 
 #include <stdio.h>
 
+/* What a forward pass over the same tensors runs. */
+static const fxa__cpu_kernels *cpu_forward_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
+    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), p->p.q.dtype, reason, reason_size);
+}
+
 static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
-    bool mixed = p->p.pass == FXA_BACKWARD && p->p.dout.dtype != p->p.q.dtype;
-    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), mixed ? (uint32_t)FXA_F32 : p->p.q.dtype, reason,
-                           reason_size);
+    bool mixed = p->p.pass == FXA_BACKWARD && p->p.dout.dtype != p->p.q.dtype && !p->f64;
+    return mixed ? fxa__cpu_select(sizeof(float), FXA_F32, reason, reason_size)
+                 : cpu_forward_kernels(p, reason, reason_size);
 }
 
 static void cpu_query(const fxa__problem *p, fxa_support *report) {
@@ -78,7 +83,8 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
 static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     char reason[sizeof((fxa_support *)0)->reason] = "";
     c->kernels = cpu_kernels(p, reason, sizeof reason);
-    if (!c->kernels) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
+    c->scores = cpu_forward_kernels(p, reason, sizeof reason);
+    if (!c->kernels || !c->scores) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
     FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
     fxa_program_facts(c->program, &c->facts);
     if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");

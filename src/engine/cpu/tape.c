@@ -24,7 +24,7 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         tape->host = fxa__host_retain(host);
         tape->kernels = kernels;
         tape->identity = tape_find_identity(&g);
-        fxa__tape_graph_count(&g);
+        fxa__tape_graph_count(&g, true);
         if (kernels->real_size == sizeof(float) && !(flags & FXA__TAPE_PLAIN)) fxa__tape_peephole(&g);
         made = !g.failed && fxa__tape_lower(&g, tape);
     }

@@ -132,8 +132,8 @@ bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program
 void fxa__tape_graph_free(fxa__tape_graph *g);
 /* Appends a copy; -1 when memory ran out. */
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
-/* Which nodes the roots need, and how often each is used. */
-void fxa__tape_graph_count(fxa__tape_graph *g);
+/* Which nodes the roots need, those of the mask only if that is asked for, and how often each is used. */
+void fxa__tape_graph_count(fxa__tape_graph *g, bool mask);
 /* One operand of a node at `level` is a row, not one value. */
 static inline bool fxa__tape_is_row(int level, int operand_level) {
     return operand_level == level || (level == TAPE_FULL && operand_level == TAPE_COLUMN);

@@ -307,10 +307,11 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
 
 /* The program's nodes use appended ones, and those use nodes of the program below COLUMN, which use no appended ones.
  * */
-static void graph_need(fxa__tape_graph *g) {
+static void graph_need(fxa__tape_graph *g, bool mask) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;
     for (size_t i = 0; i < g->n_roots; i++) {
+        if (g->roots[i].kind == FXA__OUT_MASK && !mask) continue;
         if (g->roots[i].node >= 0) g->nodes[g->roots[i].node].needed = true;
         if (g->roots[i].access >= 0) graph_need_args(g, &g->nodes[g->roots[i].access]);
     }
@@ -323,12 +324,13 @@ static void graph_use_args(fxa__tape_graph *g, const fxa__tape_node *n) {
     for (int k = 0; k < n->n_args; k++) g->nodes[n->arg[k]].uses++;
 }
 
-void fxa__tape_graph_count(fxa__tape_graph *g) {
-    graph_need(g);
+void fxa__tape_graph_count(fxa__tape_graph *g, bool mask) {
+    graph_need(g, mask);
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].uses = 0;
     for (size_t i = 0; i < g->n_nodes; i++)
         if (g->nodes[i].needed) graph_use_args(g, &g->nodes[i]);
     for (size_t i = 0; i < g->n_roots; i++) {
+        if (g->roots[i].kind == FXA__OUT_MASK && !mask) continue;
         if (g->roots[i].node >= 0) g->nodes[g->roots[i].node].uses++;
         if (g->roots[i].access >= 0) graph_use_args(g, &g->nodes[g->roots[i].access]);
     }

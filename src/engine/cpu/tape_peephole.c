@@ -2,6 +2,9 @@
  *
  * Several nodes as one operation, for float tapes: a value that only one operation uses need not be stored. Products
  * that are added to round once instead of twice. What is left without users is dropped by the next count.
+ *
+ * What is joined does not depend on the mask: scores have the same bits from the tape with it and from the one without,
+ * so that it does not matter which of the two ran over a pair in forward and which in backward.
  */
 #include "tape_code.h"
 
@@ -177,11 +180,13 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
 void fxa__tape_peephole(fxa__tape_graph *g) {
     fxa__tape_node one = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = 1};
     g->one = fxa__tape_graph_add(g, &one);
+    fxa__tape_graph_count(g, false);
     for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
         if (!g->nodes[i].needed || g->nodes[i].type != FXA_FLOAT) continue;
         peephole_node(g, &g->nodes[i]);
         peephole_line(g, i);
     }
+    if (!g->failed) fxa__tape_graph_count(g, true);
     for (size_t i = 0; i < g->n_roots && !g->failed; i++) peephole_mask(g, &g->roots[i]);
-    if (!g->failed) fxa__tape_graph_count(g);
+    if (!g->failed) fxa__tape_graph_count(g, true);
 }
