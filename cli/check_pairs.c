@@ -1,38 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * d score of single pairs, by fxa_program_eval: the derived derivative against finite differences of the program, and
- * the user's backward against the derived one, over sampled (b, h, q, k) and scores where the mask is true. */
+ * d score of single pairs: the derived derivative against finite differences of the program, in f64, and the user's
+ * backward against the derived one, over sampled (b, h, q, k) and scores where the mask is true. The user's backward
+ * must agree as far as f32 arithmetic can tell (constants of a backward written by hand have no more digits). */
 #include "check.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-#define PAIRS_STEP       0x1p-9
-#define PAIRS_TOLERANCE  1e-7
+#define PAIRS_STEP       0x1p-4
 #define PAIRS_PER_SAMPLE 64
+#define PAIRS_SAFETY     2 /* of what an analysis to first order says */
 
-typedef struct pairs_worst {
-    double error;
-    int64_t compared, kinks;
-    double at[FXA_INPUT_COUNT];
-} pairs_worst;
+typedef struct pairs_point {
+    check_state *s;
+    double in[FXA_INPUT_COUNT];
+    double value, error; /* of the program there, in f64 */
+} pairs_point;
 
-static void pairs_note(pairs_worst *w, double got, double want, const double *in) {
-    double error = got == want || (isnan(got) && isnan(want)) ? 0 : fabs(got - want) / (1 + fabs(want));
-    if (isnan(error)) error = INFINITY;
-    w->compared++;
-    if (error > w->error) {
-        w->error = error;
-        memcpy(w->at, in, sizeof w->at);
-    }
-}
-
-static const char *pairs_place(cli *c, const pairs_worst *w) {
-    const double *at = w->at;
-    if (!(w->error > 0)) return "";
-    return cli_format(c, "b %.0f, h %.0f, q %.0f, k %.0f, score %.6g", at[FXA_INPUT_B], at[FXA_INPUT_H],
-                      at[FXA_INPUT_Q], at[FXA_INPUT_K], at[FXA_INPUT_SCORE]);
+/* The first result of a program: new score or d score. */
+static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, const double *in, fxa_dtype arithmetic,
+                      fxa_term out[2]) {
+    fxa_error err;
+    size_t count = 2;
+    if (fxa_program_terms(program, in, NULL, arithmetic, b->params, b->views, out, &count, &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
+    return CLI_OK;
 }
 
 static void pairs_draw(check_state *s, double *in) {
@@ -48,71 +42,94 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_DSCORE] = random_real(r, 0.5, 1.5);
 }
 
-/* The program's value at `score`, everything else as in `in`. */
-static int pairs_score(cli *c, check_state *s, const double *in, double score, double *value, int *mask) {
-    double moved[FXA_INPUT_COUNT];
-    fxa_error err;
-    memcpy(moved, in, sizeof moved);
-    moved[FXA_INPUT_SCORE] = score;
-    if (fxa_program_eval(s->whole, moved, s->job->bind.params, s->job->bind.views, value, mask, &err) != FXA_OK)
-        return cli_fail_library(c, &err, NULL);
+/* Steps of the score; rises are multiplied by dscore, as the derivative is. */
+static int pairs_step(cli *c, void *user, double h, slope_step *out) {
+    pairs_point *p = user;
+    double in[FXA_INPUT_COUNT], x = p->in[FXA_INPUT_SCORE], dscore = p->in[FXA_INPUT_DSCORE];
+    volatile double hi = x + h, lo = x - h;
+    fxa_term up[2], down[2];
+    memcpy(in, p->in, sizeof in);
+    in[FXA_INPUT_SCORE] = hi;
+    int rc = pairs_term(c, p->s->whole, &p->s->wide->bind, in, FXA_F64, up);
+    in[FXA_INPUT_SCORE] = lo;
+    if (rc == CLI_OK) rc = pairs_term(c, p->s->whole, &p->s->wide->bind, in, FXA_F64, down);
+    if (rc != CLI_OK) return rc;
+    double noise = p->error + fmax(up[0].error, down[0].error);
+    *out = (slope_step){hi - x, x - lo, dscore * (up[0].value - p->value), dscore * (p->value - down[0].value),
+                        dscore * noise};
     return CLI_OK;
 }
 
-static int pairs_difference(cli *c, check_state *s, const double *in, double derived, pairs_worst *w) {
-    double v[4], x = in[FXA_INPUT_SCORE], h = PAIRS_STEP;
-    static const double steps[4] = {1, -1, 2, -2};
-    for (int i = 0; i < 4; i++) {
-        int mask, rc = pairs_score(c, s, in, x + steps[i] * h, &v[i], &mask);
+/* The user's d score and the derived one, in the widest arithmetic that tells them. */
+static int pairs_compare_bprop(cli *c, const pairs_point *p, slope_result *out) {
+    static const fxa_dtype arithmetic[] = {FXA_F32, FXA_F64};
+    fxa_term derived[2], users[2];
+    double allowed = INFINITY;
+    for (int i = 0; i < 2 && !(allowed < INFINITY); i++) {
+        int rc = pairs_term(c, p->s->derivative, &p->s->wide->bind, p->in, arithmetic[i], derived);
+        if (rc == CLI_OK) rc = pairs_term(c, p->s->job->bprop, &p->s->job->bprop_bind, p->in, arithmetic[i], users);
         if (rc != CLI_OK) return rc;
+        allowed = PAIRS_SAFETY * (derived[0].error + users[0].error);
     }
-    double fine = (v[0] - v[1]) / (2 * h), wide = (v[2] - v[3]) / (4 * h);
-    if (!(fabs(fine - wide) <= 1e-3 * (1 + fabs(fine))))
-        w->kinks++;
-    else
-        pairs_note(w, derived, in[FXA_INPUT_DSCORE] * (4 * fine - wide) / 3, in);
+    double error = fabs(users[0].value - derived[0].value);
+    *out = (slope_result){SLOPE_AGREES, error, allowed};
+    if (!isfinite(derived[0].value))
+        out->verdict = SLOPE_NOT_FINITE;
+    else if (!(allowed < INFINITY))
+        out->verdict = SLOPE_UNKNOWN;
+    else if (!(error <= allowed))
+        out->verdict = SLOPE_DIFFERS;
     return CLI_OK;
 }
 
-static int pairs_one(cli *c, check_state *s, const fxa_program *derivative, pairs_worst *differences,
-                     pairs_worst *bprop) {
-    const cli_binding *b = &s->job->bind, *own = &s->job->bprop_bind;
-    double in[FXA_INPUT_COUNT], value, derived, users;
-    fxa_error err;
-    int mask, ignored;
-    pairs_draw(s, in);
-    int rc = pairs_score(c, s, in, in[FXA_INPUT_SCORE], &value, &mask);
-    if (rc != CLI_OK || !mask) return rc;
-    if (fxa_program_eval(derivative, in, b->params, b->views, &derived, &ignored, &err) != FXA_OK)
-        return cli_fail_library(c, &err, NULL);
-    rc = pairs_difference(c, s, in, derived, differences);
-    if (rc != CLI_OK || !s->job->bprop) return rc;
-    if (fxa_program_eval(s->job->bprop, in, own->params, own->views, &users, &ignored, &err) != FXA_OK)
-        return cli_fail_library(c, &err, NULL);
-    pairs_note(bprop, users, derived, in);
-    return CLI_OK;
+typedef struct pairs_sum {
+    slope_tally tally;
+    double at[FXA_INPUT_COUNT]; /* of the worst */
+} pairs_sum;
+
+static void pairs_count_result(pairs_sum *sum, const slope_result *r, const double *in) {
+    if (slope_count(&sum->tally, r, 0)) memcpy(sum->at, in, sizeof sum->at);
 }
 
-static void pairs_report(cli *c, check_state *s, const char *check, const pairs_worst *w, const char *what) {
-    check_verdict verdict = !w->compared ? CHECK_SKIPPED : w->error <= PAIRS_TOLERANCE ? CHECK_PASSED : CHECK_FAILED;
-    const char *note = cli_format(c, "%" PRId64 " pairs%s", w->compared,
-                                  w->kinks ? cli_format(c, ", %" PRId64 " at kinks left out", w->kinks) : "");
-    check_add(s, (check_finding){check, what, verdict, w->error, PAIRS_TOLERANCE, pairs_place(c, w), note});
+static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *bprop) {
+    pairs_point p = {.s = s};
+    fxa_term score[2], derived[2];
+    slope_result r;
+    pairs_draw(s, p.in);
+    int rc = pairs_term(c, s->whole, &s->wide->bind, p.in, FXA_F64, score);
+    if (rc != CLI_OK || score[1].value == 0) return rc;
+    p.value = score[0].value;
+    p.error = score[0].error;
+    rc = pairs_term(c, s->derivative, &s->wide->bind, p.in, FXA_F64, derived);
+    if (rc == CLI_OK)
+        rc = slope_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value, PAIRS_SAFETY * derived[0].error, &r);
+    if (rc != CLI_OK) return rc;
+    pairs_count_result(differences, &r, p.in);
+    if (!s->job->bprop) return CLI_OK;
+    rc = pairs_compare_bprop(c, &p, &r);
+    if (rc == CLI_OK) pairs_count_result(bprop, &r, p.in);
+    return rc;
+}
+
+static void pairs_report(cli *c, check_state *s, const char *check, const pairs_sum *sum) {
+    const double *at = sum->at;
+    const char *place = "";
+    if (sum->tally.error > 0)
+        place = cli_format(c, "b %.0f, h %.0f, q %.0f, k %.0f, score %.6g", at[FXA_INPUT_B], at[FXA_INPUT_H],
+                           at[FXA_INPUT_Q], at[FXA_INPUT_K], at[FXA_INPUT_SCORE]);
+    check_add(s, (check_finding){check, "d score", slope_verdict_of(&sum->tally), sum->tally.error,
+                                 sum->tally.tolerance, place, slope_note(c, &sum->tally, "pairs")});
 }
 
 int check_pairs(cli *c, check_state *s) {
-    pairs_worst differences = {0}, bprop = {0};
+    pairs_sum differences = {0}, bprop = {0};
     const fxa_problem *p = &s->job->problem;
-    fxa_program *derivative;
-    fxa_error err;
     int rc = CLI_OK;
-    if (fxa_program_derivative(s->whole, &derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
-    cli_own_program(c, derivative);
     bool some = p->b > 0 && p->hq > 0 && p->sq > 0 && p->sk > 0;
     for (int64_t i = 0; some && rc == CLI_OK && i < s->samples * PAIRS_PER_SAMPLE; i++)
-        rc = pairs_one(c, s, derivative, &differences, &bprop);
+        rc = pairs_one(c, s, &differences, &bprop);
     if (rc != CLI_OK) return rc;
-    pairs_report(c, s, "derivative", &differences, "d score");
-    if (s->job->bprop) pairs_report(c, s, "bprop", &bprop, "d score");
+    pairs_report(c, s, "derivative", &differences);
+    if (s->job->bprop) pairs_report(c, s, "bprop", &bprop);
     return CLI_OK;
 }

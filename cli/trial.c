@@ -22,6 +22,10 @@ void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_dat
     }
 }
 
+fxa_dtype trial_row_dtype(fxa_dtype dtype) {
+    return dtype == FXA_F64 ? FXA_F64 : FXA_F32;
+}
+
 static void *trial_round(cli *c, const trial_data *data, int which, fxa_dtype dtype) {
     void *out = cli_alloc_array(c, data->count[which], fxa_dtype_size(dtype));
     for (int64_t i = 0; i < data->count[which]; i++) element_set(dtype, out, i, data->value[which][i]);
@@ -69,7 +73,7 @@ static void trial_add_arrays(cli *c, trial *t, cli_job *job, const trial_data *d
     static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO, FXA_SLOT_DLSE};
     static const fxa_slot gradients[] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     static const char *const names[] = {"dQ", "dK", "dV"};
-    fxa_dtype row = dtype == FXA_F64 ? FXA_F64 : FXA_F32;
+    fxa_dtype row = trial_row_dtype(dtype);
     for (int i = 0; i < DATA_COUNT; i++)
         t->args.slot[inputs[i]] = trial_round(c, data, i, i == DATA_DLSE ? row : dtype);
     t->args.slot[FXA_SLOT_O] = trial_add(c, t, "O", false, dtype, 4, data->size[DATA_DO]);

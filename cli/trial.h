@@ -18,6 +18,8 @@ typedef struct trial_data {
 
 void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_data *out);
 
+fxa_dtype trial_row_dtype(fxa_dtype dtype); /* of LSE and dLSE, by that of Q */
+
 /* Something computed. */
 typedef struct trial_array {
     const char *name; /* "O", "LSE", "dQ", "dslopes" */

@@ -378,6 +378,31 @@ FXA_API FXA_CHECKED fxa_status fxa_program_eval(const fxa_program *program, cons
                                                 const double *params, const fxa_view *tensors, double *value, int *mask,
                                                 fxa_error *err);
 
+/* One result of a program at one pair, and how far an engine may be from it. */
+typedef enum fxa_term_kind {
+    FXA_TERM_SCORE = 0,  /* SCORE programs have two: SCORE, MASK */
+    FXA_TERM_MASK = 1,   /* 0 or 1 */
+    FXA_TERM_DSCORE = 2, /* the first of a BPROP or DERIVATIVE program; the latter has more: */
+    FXA_TERM_DPARAM = 3, /* what the pair adds to the gradient of a param, */
+    FXA_TERM_DTENSOR = 4, /* and to that of an element of a tensor */
+    FXA_TERM_FORCE_INT32 = 0x7fffffff
+} fxa_term_kind;
+typedef struct fxa_term {
+    uint32_t kind;
+    int32_t slot;   /* DPARAM: which param; DTENSOR: which tensor */
+    int64_t offset; /* DTENSOR: of the element, in elements from the data of its view; -1: outside, adds nothing */
+    double value;
+    double error; /* INFINITY: rounding decides (floats compared that are nearly equal, an overflow) */
+} fxa_term;
+
+/* fxa_program_eval with every result, each with a bound of the error of `arithmetic` (FXA_F32 or FXA_F64): a running
+ * error analysis to first order, as docs/numerics.md has it. error[] are those of in[SCORE] and in[DSCORE] (the others
+ * are not read); NULL: exact. Fills at most *count terms and sets *count to how many there are; terms may be NULL. */
+FXA_API FXA_CHECKED fxa_status fxa_program_terms(const fxa_program *program, const double in[FXA_INPUT_COUNT],
+                                                 const double error[FXA_INPUT_COUNT], fxa_dtype arithmetic,
+                                                 const double *params, const fxa_view *tensors, fxa_term *terms,
+                                                 size_t *count, fxa_error *err);
+
 /* ---- Builder: the same programs, one call per operation -------------------------------------------------------- */
 
 typedef struct fxa_builder fxa_builder;

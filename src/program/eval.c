@@ -131,9 +131,8 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
     return FXA_OK;
 }
 
-/* Fills env from the caller's numbers; E_BINDING names the one that is wrong. */
-static fxa_status eval_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
-                            fxa__env *env, fxa_error *err) {
+fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
+                         fxa__env *env, fxa_error *err) {
     if ((p->n_params && !params) || (p->n_tensors && !tensors))
         return fxa__fail(err, FXA_E_BINDING, "the program has %d params and %d tensors, but their values are NULL",
                          (int)p->n_params, (int)p->n_tensors);
@@ -159,7 +158,7 @@ fxa_status fxa_program_eval(const fxa_program *program, const double in[FXA_INPU
     FXA__FLOAT_SCOPE;
     if (!program || !in) return fxa__fail(err, FXA_E_ARGUMENT, "the %s NULL", program ? "inputs are" : "program is");
     fxa__env env;
-    FXA_TRY(eval_bind(program, in, params, tensors, &env, err));
+    FXA_TRY(fxa__env_bind(program, in, params, tensors, &env, err));
     size_t n = (size_t)program->n_nodes;
     fxa__val *vals = fxa__alloc_array(program->host, n, sizeof *vals);
     if (!vals) return fxa__fail_memory(err, "the values of a program");

@@ -158,6 +158,9 @@ typedef struct fxa__env {
     const fxa_view *tensors;
 } fxa__env;
 
+/* Fills env from a caller's numbers (those of fxa_program_eval); E_BINDING names the one that is wrong. */
+fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
+                         fxa__env *env, fxa_error *err);
 /* Fills vals[n_nodes]. Never reads outside the views. */
 void fxa__program_eval(const fxa_program *p, const fxa__env *env, fxa__val *vals);
 /* One operation on given operands, as eval and folding do it. `type` is the type of the operands that decide. */

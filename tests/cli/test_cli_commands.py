@@ -27,7 +27,7 @@ class Check(Cli):
             "s=9,d=4",
         )
         self.assertTrue(r["passed"])
-        self.assertEqual({c["check"] for c in r["checks"]}, {"engine", "derivative", "determinism"})
+        self.assertEqual({c["check"] for c in r["checks"]}, {"rows", "engine", "derivative", "determinism"})
         self.assertLessEqual(
             {"d score", "dQ", "dK", "dV", "d s", "d c"}, {c["what"] for c in r["checks"] if c["check"] == "derivative"}
         )

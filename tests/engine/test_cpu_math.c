@@ -9,7 +9,7 @@
 #include "t.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/tape_ops.h"
-#include "support/function_ulps.h"
+#include "program/function_ulps.h"
 #include "support/set_tests.h"
 
 #include <float.h>
@@ -150,7 +150,7 @@ static math_worst math_scan_f32(const fxa__cpu_kernels *k, const struct math_cas
     enum { MOST = 64 };
     math_scan s = {.k = k, .c = c, .stride = stride, .lock = PTHREAD_MUTEX_INITIALIZER};
     static const float found[MATH_BLOCK] = {-6.8192625f, 3.14943671f};
-    s.allowed = function_ulps(c->op, false);
+    s.allowed = fxa__function_ulps(c->op, false);
     math_scan_block(&s, 2, found, &s.worst);
     pthread_t thread[MOST];
     long cpus = stride < 64 ? sysconf(_SC_NPROCESSORS_ONLN) : 1, started = 0;
@@ -171,7 +171,7 @@ static void math_check_f32(const fxa__cpu_kernels *k) {
         math_worst worst = math_scan_f32(k, &math_cases[i], math_stride());
         if (getenv("FXA_TEST_SHOW"))
             printf("  %s f32 %-8s %.3f at %.9g\n", k->isa, math_cases[i].label, worst.ulps, worst.x);
-        if (worst.ulps > function_ulps(math_cases[i].op, false))
+        if (worst.ulps > fxa__function_ulps(math_cases[i].op, false))
             T_FAIL("%s f32 %s(%.9g) is %.9g, not %.9g: %.2f ulps\n", k->isa, math_cases[i].label, worst.x, worst.got,
                    worst.want, worst.ulps);
     }
@@ -257,7 +257,7 @@ static void math_check_f64(const fxa__cpu_kernels *k) {
             }
         }
         if (getenv("FXA_TEST_SHOW")) printf("  %s f64 %-8s %.3f at %.17g\n", k->isa, c->label, worst.ulps, worst.x);
-        if (worst.ulps > function_ulps(c->op, true))
+        if (worst.ulps > fxa__function_ulps(c->op, true))
             T_FAIL("%s f64 %s(%.17g) is %.17g, not %.17g: %.2f ulps\n", k->isa, c->label, worst.x, worst.got,
                    worst.want, worst.ulps);
     }
@@ -281,7 +281,7 @@ static void math_check_pow(const fxa__cpu_kernels *k) {
         k->tape[FXA__TAPE_POW_F_FF](PAIRS + MATH_BLOCK, z, x, y, NULL);
         for (int i = 0; i < PAIRS + MATH_BLOCK; i++) {
             double want = pow(x[i], y[i]), ulps = math_ulps(z[i], want, FLT_MANT_DIG, FLT_MIN);
-            if (ulps > function_ulps(FXA_OP_POW, false))
+            if (ulps > fxa__function_ulps(FXA_OP_POW, false))
                 T_FAIL("%s pow(%.9g, %.9g) is %.9g, not %.9g\n", k->isa, x[i], y[i], z[i], want);
             if (z[i] == 0 && want == 0 && !signbit(z[i]) != !signbit(want))
                 T_FAIL("%s pow(%g, %g): sign\n", k->isa, x[i], y[i]);

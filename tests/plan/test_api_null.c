@@ -122,6 +122,13 @@ TEST(program_queries) {
     T_STATUS(fxa_program_eval(program, in, NULL, &view, &value, &mask, &err), FXA_E_BINDING);
     T_STATUS(fxa_program_eval(program, in, &a, NULL, &value, &mask, &err), FXA_E_BINDING);
     T_OK(fxa_program_eval(program, in, &a, &view, NULL, NULL, &err)); /* both are optional */
+    fxa_term term;
+    size_t count = 1;
+    NULL_BOTH(fxa_program_terms, NULL, in, NULL, FXA_F64, &a, &view, &term, &count);
+    NULL_BOTH(fxa_program_terms, program, NULL, NULL, FXA_F64, &a, &view, &term, &count);
+    NULL_BOTH(fxa_program_terms, program, in, NULL, FXA_F64, &a, &view, &term, NULL);
+    NULL_BOTH(fxa_program_terms, program, in, NULL, FXA_F64, &a, &view, NULL, &count);
+    T_STATUS(fxa_program_terms(program, in, NULL, FXA_F64, NULL, &view, &term, &count, &err), FXA_E_BINDING);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }

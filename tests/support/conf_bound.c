@@ -10,9 +10,9 @@
  * Nothing here is shared with the engines but the evaluator and the derivative: dense arrays, one pair at a time.
  */
 #include "conf_case.h"
-#include "program_error.h"
 
 #include "base/philox.h"
+#include "program/eval_error.h"
 
 #include <float.h>
 #include <math.h>
@@ -22,7 +22,7 @@
 
 typedef struct bound_work {
     conf_case *c;
-    program_arithmetic arithmetic;
+    fxa__arithmetic arithmetic;
     fxa_program *program, *derivative;
     fxa_view views[CONF_TENSORS];
     fxa__val *vals;
@@ -40,7 +40,7 @@ static bool bound_start(bound_work *w, conf_case *c, fxa_pass pass) {
     conf_call x;
     memset(w, 0, sizeof *w);
     w->c = c;
-    w->arithmetic = program_arithmetic_of(c->slot[FXA_SLOT_Q].dtype == FXA_F64);
+    w->arithmetic = fxa__arithmetic_of(c->slot[FXA_SLOT_Q].dtype == FXA_F64);
     c->unit = w->arithmetic.unit;
     conf_call_make(c, "ref", pass, false, &x);
     if (fxa_problem_program(c->base.ctx, &x.p, &w->program, NULL) != FXA_OK) return false;
@@ -102,7 +102,7 @@ static void bound_pair(bound_work *w, const double *row, const double *key, int6
     w->env.coord[FXA_INPUT_K] = x->at_k[k];
     w->env.score = w->score[k];
     fxa__program_eval(p, &w->env, w->vals);
-    program_error(p, &w->arithmetic, &w->env, w->e_score[k], 0, w->vals, w->errors);
+    fxa__program_error(p, &w->arithmetic, &w->env, w->e_score[k], 0, w->vals, w->errors);
     bool attended = w->vals[mask].i != 0;
     w->fresh[k] = attended ? w->vals[score].f : -INFINITY;
     w->e_fresh[k] = attended ? w->errors[score] : 0;
@@ -238,7 +238,7 @@ static double bound_through_program(bound_work *w, const fxa_program *p, int64_t
     conf_case *c = w->c;
     w->env.dscore = dscore;
     fxa__program_eval(p, &w->env, w->vals);
-    program_error(p, &w->arithmetic, &w->env, w->e_score[k], e_dscore, w->vals, w->errors);
+    fxa__program_error(p, &w->arithmetic, &w->env, w->e_score[k], e_dscore, w->vals, w->errors);
     for (int32_t i = 0; i < p->n_outputs; i++) {
         const fxa__output *out = &p->outputs[i];
         double value = fabs(w->vals[out->value].f), e = w->errors[out->value];

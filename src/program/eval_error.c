@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running error of programs; see program_error.h. Every rule is: what the operands' errors do to the exact result, plus
+ * Running error of programs; see eval_error.h. Every rule is: what the operands' errors do to the exact result, plus
  * the operation's own rounding in units. Functions are given what function_ulps.h lets them err by.
  */
-#include "program_error.h"
+#include "eval_error.h"
 
 #include "function_ulps.h"
 
@@ -11,9 +11,9 @@
 
 #define REFERENCE_ULPS 2 /* of libm in f64, and of sigmoid and rsqrt made of it: by glibc's manual tanh has the most */
 
-program_arithmetic program_arithmetic_of(bool f64) {
+fxa__arithmetic fxa__arithmetic_of(bool f64) {
     /* In f64 both sides round: two units. */
-    program_arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true};
+    fxa__arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true};
     return f64 ? wide : narrow;
 }
 
@@ -78,6 +78,8 @@ static double error_divide(double a, double b, double y, double e_a, double e_b)
 }
 
 static double error_power(double a, double b, double y, double e_a, double e_b) {
+    if (e_b == 0 && b > 0 && b < INFINITY && fabs(a) <= 2 * e_a) /* a base that may be 0, or of either sign */
+        return b == floor(b) || a >= e_a ? pow(fabs(a) + e_a, b) + fabs(y) : INFINITY;
     if (a == 0 || b == 0 || fabs(a) == INFINITY || fabs(b) == INFINITY) return e_a == 0 && e_b == 0 ? 0 : INFINITY;
     if (fabs(a) <= 2 * e_a || (a < 0 && e_b != 0)) return INFINITY;
     double by_log = error_through(b / (fabs(a) - e_a), e_a) + error_through(log(fabs(a)), e_b);
@@ -85,7 +87,7 @@ static double error_power(double a, double b, double y, double e_a, double e_b) 
 }
 
 /* Float results of two operands; the quotient decides where // and % jump. */
-static double error_binary(const program_arithmetic *m, uint32_t op, double a, double b, double y, double e_a,
+static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, double b, double y, double e_a,
                            double e_b) {
     double quotient = a / b, e_q = error_divide(a, b, quotient, e_a, e_b);
     bool exact = e_a == 0 && e_b == 0 && fmod(a, b) == 0;
@@ -109,6 +111,7 @@ static double error_binary(const program_arithmetic *m, uint32_t op, double a, d
         return error_power(a, b, y, e_a, e_b);
     case FXA_OP_MIN:
     case FXA_OP_MAX:
+        if (error_decided(a, b, e_a + e_b) && a == a && b == b) return y == a ? e_a : e_b;
         return fmax(e_a, e_b);
     default:
         return e_a + e_b; /* ADD, SUB */
@@ -116,14 +119,14 @@ static double error_binary(const program_arithmetic *m, uint32_t op, double a, d
 }
 
 /* An ulp is at most two units in f32. In f64 it is one, and the reference errs too. */
-static double error_function_units(const program_arithmetic *m, uint32_t op) {
-    return m->narrow ? 2 * function_ulps(op, false) : function_ulps(op, true) + REFERENCE_ULPS;
+static double error_function_units(const fxa__arithmetic *m, uint32_t op) {
+    return m->narrow ? 2 * fxa__function_ulps(op, false) : fxa__function_ulps(op, true) + REFERENCE_ULPS;
 }
 
-static double error_rounding(const program_arithmetic *m, uint32_t op, double y) {
+static double error_rounding(const fxa__arithmetic *m, uint32_t op, double y) {
     double units = 1, tiny = fabs(y) < 0x1p-100 ? m->tiny : 0;
     if (y == 0) return 0;
-    if (function_ulps(op, false) > 0) return error_function_units(m, op) * m->unit * fabs(y) + 2 * tiny;
+    if (fxa__function_ulps(op, false) > 0) return error_function_units(m, op) * m->unit * fabs(y) + 2 * tiny;
     if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_SELECT || (op >= FXA_OP_MIN && op <= FXA_OP_CLAMP))
         units = 0;
     else if (op >= FXA_OP_FLOOR && op <= FXA_OP_TRUNC)
@@ -136,7 +139,7 @@ static double error_rounding(const program_arithmetic *m, uint32_t op, double y)
 }
 
 /* A number from outside: constant, param, element of a tensor. */
-static double error_number(const program_arithmetic *m, double x) {
+static double error_number(const fxa__arithmetic *m, double x) {
     if (!m->narrow || x != x || fabs(x) == INFINITY || x == (double)(float)x) return 0;
     return fabs(x) > m->largest ? INFINITY : m->unit * fabs(x) + (fabs(x) < 0x1p-100 ? m->tiny : 0);
 }
@@ -158,8 +161,15 @@ static double error_select(const fxa_program *p, const fxa__node *n, const fxa__
     return same ? fmax(error[x], error[y]) : INFINITY;
 }
 
+/* Outside of its bounds, and surely so, a value counts no more. */
+static double error_clamp(double x, double e_x, double lo, double e_lo, double hi, double e_hi) {
+    if (lo <= hi && x - e_x > hi + e_hi) return e_hi;
+    if (lo <= hi && x + e_x < lo - e_lo) return e_lo;
+    return fmax(e_x, fmax(e_lo, e_hi));
+}
+
 /* A node whose operands are floats and which is no select. */
-static double error_floats(const fxa_program *p, const program_arithmetic *m, int32_t at, const fxa__val *vals,
+static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__val *vals,
                            const double *error) {
     const fxa__node *n = &p->nodes[at];
     double a = vals[n->arg[0]].f, e_a = error[n->arg[0]], y = vals[at].f, e;
@@ -169,7 +179,7 @@ static double error_floats(const fxa_program *p, const program_arithmetic *m, in
     if (n->op == FXA_OP_MULZ && a == 0 && e_a == 0) return 0;
     if (e_a == INFINITY || e_b == INFINITY) return INFINITY;
     if (n->op == FXA_OP_CLAMP)
-        e = fmax(e_a, fmax(e_b, error[n->arg[2]]));
+        e = error_clamp(a, e_a, b, e_b, vals[n->arg[2]].f, error[n->arg[2]]);
     else if (n->n_args == 2)
         e = error_binary(m, n->op, a, b, y, e_a, e_b);
     else
@@ -179,7 +189,7 @@ static double error_floats(const fxa_program *p, const program_arithmetic *m, in
     return e == e && fabs(y) + e < m->largest ? e : INFINITY;
 }
 
-static double error_node(const fxa_program *p, const program_arithmetic *m, int32_t at, const fxa__env *env,
+static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t at, const fxa__env *env,
                          const fxa__val *vals, const double *error) {
     const fxa__node *n = &p->nodes[at];
     double worst = 0;
@@ -203,8 +213,8 @@ static double error_node(const fxa_program *p, const program_arithmetic *m, int3
     return worst == INFINITY ? INFINITY : error_rounding(m, n->op, vals[at].f); /* FLOAT of an int or bool */
 }
 
-void program_error(const fxa_program *p, const program_arithmetic *a, const fxa__env *env, double e_score,
-                   double e_dscore, const fxa__val *vals, double *error) {
+void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,
+                        double e_dscore, const fxa__val *vals, double *error) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         error[i] = error_node(p, a, i, env, vals, error);

@@ -5,22 +5,22 @@
  * equal, a floor near a whole number, a division by nearly 0, an overflow of the narrow type) may be anything: its
  * error is infinite. Such an error counts only where it arrives: not in a branch that is not taken.
  */
-#ifndef FXA_TESTS_PROGRAM_ERROR_H
-#define FXA_TESTS_PROGRAM_ERROR_H
+#ifndef FXA_PROGRAM_EVAL_ERROR_H
+#define FXA_PROGRAM_EVAL_ERROR_H
 
-#include "program/program.h"
+#include "program.h"
 
-typedef struct program_arithmetic {
+typedef struct fxa__arithmetic {
     double unit;    /* relative error of one operation: 2^-24 in f32 */
     double tiny;    /* results below it may become 0 */
     double largest; /* results above it may become inf */
     bool narrow;    /* constants and loads round to f32 */
-} program_arithmetic;
+} fxa__arithmetic;
 
-program_arithmetic program_arithmetic_of(bool f64);
+fxa__arithmetic fxa__arithmetic_of(bool f64);
 
 /* error[i] of every node, from vals of fxa__program_eval with the same env; of ints and bools 0 or INFINITY. */
-void program_error(const fxa_program *p, const program_arithmetic *a, const fxa__env *env, double e_score,
+void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,
                    double e_dscore, const fxa__val *vals, double *error);
 
 #endif

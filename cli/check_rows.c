@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the reference says of the program at all: when every row is NaN, or none attends to a key, all the other checks
+ * compare nothing with nothing. */
+#include "check_bound.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const char *rows_culprit(cli *c, const check_culprit *x) {
+    if (!x->found) return "";
+    return cli_format(c, "; the new score is %s at b %.0f, h %.0f, q %.0f, k %.0f, score %.6g",
+                      isnan(x->value) ? "NaN" : "inf", x->in[FXA_INPUT_B], x->in[FXA_INPUT_H], x->in[FXA_INPUT_Q],
+                      x->in[FXA_INPUT_K], x->in[FXA_INPUT_SCORE]);
+}
+
+void check_rows(cli *c, check_state *s) {
+    const double *lse = s->lse;
+    int64_t rows = s->ref->arrays[BOUND_LSE].count, nan = 0, empty = 0;
+    check_finding f = {"rows", "O", CHECK_PASSED, 0, 0, "", ""};
+    for (int64_t i = 0; i < rows; i++) {
+        nan += isnan(lse[i]);
+        empty += lse[i] == -INFINITY;
+    }
+    const char *why = rows_culprit(c, &s->culprit);
+    if (rows && nan == rows) {
+        f.verdict = CHECK_FAILED;
+        f.note = cli_format(c, "O is NaN in all %" PRId64 " rows%s", rows, why);
+    } else if (rows && empty == rows) {
+        f.verdict = CHECK_FAILED;
+        f.note =
+            cli_format(c, "no row attends to a key: O is 0 in all %" PRId64 " rows and nothing was compared", rows);
+    } else if (nan) {
+        f.verdict = CHECK_WARNED;
+        f.note = cli_format(c, "O is NaN in %" PRId64 " of %" PRId64 " rows%s", nan, rows, why);
+    } else
+        f.note = cli_format(c, "%" PRId64 " rows%s", rows,
+                            empty ? cli_format(c, ", %" PRId64 " attend to nothing", empty) : "");
+    s->findings[0] = f; /* it explains the others */
+    s->failed = s->failed || f.verdict == CHECK_FAILED;
+    s->warned = s->warned || f.verdict == CHECK_WARNED;
+}

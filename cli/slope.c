@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Is a claimed derivative the slope of a function? Central differences with halving steps, extrapolated to step 0 by
+ * Ridders' tableau in h^2, which tells its own error; rounding is bounded by the caller. What is allowed is that error,
+ * never a chosen tolerance.
+ *
+ * By rule and not by tolerance: where the slopes to both sides do not come together as steps shrink, the point lies at
+ * a kink or jump and is counted as such. A claim is refuted only if the finest steps refute it too: a coarse step may
+ * look converged on something that it does not resolve. */
+#include "check.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+
+#define SLOPE_LEVELS 28   /* halvings of the step */
+#define SLOPE_ORDER  4    /* columns: what lies between two kinks is forgotten after so many levels */
+#define SLOPE_SAFETY 8    /* on the tableau's own estimate of its error */
+#define SLOPE_SHARP  1e-6 /* relative error at which an estimate may speak */
+#define SLOPE_NOISE  4    /* rounding of the finest difference in an extrapolated one: weights of up to 2, two sides */
+
+typedef struct slope_search {
+    double row[SLOPE_ORDER + 1]; /* the last one of the tableau */
+    int rows;
+    double value, error, noise; /* the estimate of this level; the part of its error that is rounding */
+    double gap;                 /* between the slopes to both sides */
+    bool kink;
+} slope_search;
+
+/* The tableau's next row, and the best estimate in it. */
+static void slope_extend(slope_search *s, double central) {
+    double row[SLOPE_ORDER + 1] = {central}, factor = 1;
+    s->value = central;
+    s->error = INFINITY;
+    for (int m = 1; m <= SLOPE_ORDER && m <= s->rows; m++) {
+        factor *= 4;
+        row[m] = (factor * row[m - 1] - s->row[m - 1]) / (factor - 1);
+        double apart = fmax(fabs(row[m] - row[m - 1]), fabs(row[m] - s->row[m - 1]));
+        if (s->rows < 2 || SLOPE_SAFETY * apart + s->noise >= s->error) continue;
+        s->value = row[m];
+        s->error = SLOPE_SAFETY * apart + s->noise;
+    }
+    for (int m = 0; m <= SLOPE_ORDER; m++) s->row[m] = row[m];
+    s->rows++;
+}
+
+/* The two sides: at a smooth point their distance halves with the step. */
+static void slope_watch_sides(slope_search *s, const slope_step *step) {
+    double gap = fabs(step->rise_up / step->up - step->rise_down / step->down);
+    s->kink = s->rows > 0 && gap > s->noise && gap > 0.75 * s->gap;
+    s->gap = gap;
+}
+
+/* One level: false when the function is not finite around here. */
+static bool slope_look(slope_search *s, const slope_step *step) {
+    double central = (step->rise_up + step->rise_down) / (step->up + step->down);
+    double noise = step->noise + 4 * DBL_EPSILON * (fabs(step->rise_up) + fabs(step->rise_down));
+    s->noise = SLOPE_NOISE * noise / fmin(step->up, step->down);
+    if (!isfinite(central) || !isfinite(s->noise)) {
+        *s = (slope_search){0};
+        return false;
+    }
+    slope_watch_sides(s, step);
+    slope_extend(s, central);
+    return true;
+}
+
+int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, slope_result *out) {
+    slope_search s = {0};
+    int refuted = 0, quiet = 0; /* levels that refuted the claim, levels since the last of them */
+    bool finite = false;
+    *out = (slope_result){SLOPE_UNKNOWN, 0, 0};
+    if (claimed_error == INFINITY) return CLI_OK; /* rounding decides what the derivative is */
+    for (int level = 0; level < SLOPE_LEVELS; level++, h /= 2) {
+        slope_step step;
+        int rc = f(c, user, h, &step);
+        if (rc != CLI_OK) return rc;
+        if (!slope_look(&s, &step)) continue;
+        finite = true;
+        double off = fabs(s.value - claimed), allowed = s.error + claimed_error;
+        if (refuted && s.noise + claimed_error >= out->error) break; /* finer steps drown in rounding */
+        quiet++;
+        if (!(s.error <= SLOPE_SHARP * fmax(fabs(s.value), fabs(claimed)) || s.error <= 2 * s.noise)) continue;
+        bool agrees = off <= allowed;
+        *out = (slope_result){agrees ? SLOPE_AGREES : SLOPE_UNKNOWN, off, allowed};
+        if (agrees) return CLI_OK;
+        refuted++;
+        quiet = 0;
+    }
+    if (!finite)
+        out->verdict = SLOPE_NOT_FINITE;
+    else if (s.kink)
+        out->verdict = SLOPE_KINK;
+    else if (refuted >= 2 && quiet <= 2)
+        out->verdict = SLOPE_DIFFERS;
+    return CLI_OK;
+}
+
+/* ---- Counting ---------------------------------------------------------------------------------------------------- */
+
+bool slope_count(slope_tally *t, const slope_result *r, int64_t index) {
+    t->kinks += r->verdict == SLOPE_KINK;
+    t->not_finite += r->verdict == SLOPE_NOT_FINITE;
+    t->unknown += r->verdict == SLOPE_UNKNOWN;
+    if (r->verdict != SLOPE_AGREES && r->verdict != SLOPE_DIFFERS) return false;
+    t->compared++;
+    t->failed = t->failed || r->verdict == SLOPE_DIFFERS;
+    double error = isnan(r->error) ? INFINITY : r->error;
+    if (error == 0 || (t->tolerance > 0 && error / r->tolerance <= t->error / t->tolerance)) return false;
+    t->error = error;
+    t->tolerance = r->tolerance;
+    t->at = index;
+    return true;
+}
+
+const char *slope_note(cli *c, const slope_tally *t, const char *unit) {
+    const struct {
+        int64_t count;
+        const char *text;
+    } left_out[] = {{t->kinks, "at kinks"}, {t->not_finite, "not finite"}, {t->unknown, "too steep to tell"}};
+    cli_buf b = {0};
+    buf_printf(&b, "%" PRId64 " %s", t->compared, unit);
+    for (int i = 0; i < 3; i++)
+        if (left_out[i].count) buf_printf(&b, ", %" PRId64 " %s left out", left_out[i].count, left_out[i].text);
+    const char *text = cli_format(c, "%s", b.data);
+    buf_free(&b);
+    return text;
+}
+
+check_verdict slope_verdict_of(const slope_tally *t) {
+    return t->failed ? CHECK_FAILED : t->compared ? CHECK_PASSED : CHECK_SKIPPED;
+}

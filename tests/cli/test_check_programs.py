@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn check on one-liners: right ones of every steepness and shape pass on every engine and dtype, wrong backwards
+and programs that give nothing but NaN fail."""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli_case import FXATTN, Cli
+
+RIGHT = """
+score
+score * 0.5
+score * 1000
+score * 10000
+score * 1e-6
+score * 1e-30
+-score
+score + 80000
+score - 5000
+score + 1e6
+(score + 1000) - 1000
+0 * score
+3.25
+score * score
+score ** 2
+score ** 3
+20 * score ** 3
+(4 * score) ** 2
+(score - 3) ** 4
+score * score * score - score
+abs(score)
+abs(score) ** 0.5
+abs(score) ** 1.5
+abs(score) ** -0.5
+sqrt(abs(score) + 1)
+sqrt(abs(score))
+rsqrt(1 + score * score)
+1 / score
+1 / (1 + abs(score))
+1 / (1e-3 + score * score)
+exp(score)
+exp(score * 3)
+exp2(score * 4)
+2 ** score
+exp(-score * score)
+1e-3 * exp(8 * score)
+exp(score) - exp(-score)
+score * exp(score)
+log(abs(score))
+30 * log(abs(score))
+log(1 + score * score)
+log2(1 + exp(score))
+log(sigmoid(score))
+tanh(score)
+tanh(50 * score)
+tanh(1000 * score)
+2 * tanh(score / 2)
+50 * tanh(score / 50)
+sigmoid(score)
+sigmoid(100 * score)
+score * sigmoid(1.702 * score)
+score / (1 + exp(-score))
+erf(score)
+erf(20 * score)
+0.5 * score * (1 + erf(score / sqrt(2)))
+sin(score)
+sin(100 * score)
+cos(30 * score) * score
+tan(score)
+tan(score / 4)
+max(score, 0)
+max(score, 0) ** 2
+max(score, 0) ** 3
+max(score, 0.1 * score)
+max(score, -score)
+min(score, 1)
+clamp(score, -1, 1)
+clamp(100 * score, -1, 1)
+max(min(3 * score, 2), -2) + 0.1 * score
+floor(score * 4)
+ceil(score) + score
+round(score * 8) / 8
+trunc(score * 3) * 0.5
+score % 1
+(score * 1e6) % 1
+score // 0.25
+score > 0 ? score : exp(score) - 1
+score > 0 ? score : 0.01 * score
+score > 0.3 ? 1 : -1
+where(abs(score) < 0.5, score * score, abs(score) - 0.25)
+score - 0.1 * abs(q - k)
+score * (1 + h) - 0.5 * float(q - k) ** 2
+score + sin(0.3 * q) * cos(0.3 * k)
+k <= q ? score : -inf
+""".strip().split("\n")
+
+# A program, its backward, and the backward with a term missing (or another slip of the pen).
+BACKWARDS = [
+    ("score * score", "2 * score * dscore", "score * dscore"),
+    ("score * 1e-9", "1e-9 * dscore", "dscore * 1e-10"),
+    ("exp(score * 3)", "3 * exp(score * 3) * dscore", "exp(score * 3) * dscore"),
+    ("exp(3 * score) + score", "(3 * exp(3 * score) + 1) * dscore", "3 * exp(3 * score) * dscore"),
+    ("tanh(50 * score)", "50 * (1 - tanh(50 * score) ** 2) * dscore", "50 * (1 - tanh(50 * score)) * dscore"),
+    ("2 * tanh(score / 2)", "(1 - tanh(score / 2) ** 2) * dscore", "(1 - tanh(score / 2)) * dscore"),
+    ("log(abs(score))", "dscore / score", "dscore / abs(score)"),
+    ("1 / (1 + abs(score))", "-sign * dscore / (1 + abs(score)) ** 2", "-dscore / (1 + abs(score)) ** 2"),
+    ("score * sigmoid(score)", "(sigmoid(score) + score * sigmoid(score) * (1 - sigmoid(score))) * dscore",
+     "sigmoid(score) * dscore"),
+    ("max(score, 0) ** 2", "2 * max(score, 0) * dscore", "2 * score * dscore"),
+    ("0.5 * score * (1 + tanh(0.79788456 * (score + 0.044715 * score ** 3)))", None, "dscore"),
+    ("1000 * score - 0.5 * float(q - k)", "1000 * dscore", "999.9 * dscore"),
+]  # fmt: skip
+
+# Programs that say nothing: every row is NaN, or none attends to a key.
+NOTHING = {
+    "nan": "NaN in all", "inf": "NaN in all", "score / 0 * 0": "NaN in all", "0 / (score * 0)": "NaN in all",
+    "score + inf": "NaN in all", "score * inf": "NaN in all", "log(-1 - score * score)": "NaN in all",
+    "sqrt(-1 - abs(score))": "NaN in all", "exp(1000 + score)": "NaN in all", "score - inf + inf": "NaN in all",
+    "log(score)": "NaN in all", "1 / 0.0": "NaN in all", "pow(-1 - abs(score), 0.5)": "NaN in all",
+    "-inf": "no row attends", "log(0 * score)": "no row attends",
+}  # fmt: skip
+
+
+def check(score, *more, dtype="f32", engine="cpu"):
+    args = [FXATTN, "check", "--score", score, "--dtype", dtype, "--engine", engine, "--json", *more]
+    p = subprocess.run(args, capture_output=True, text=True, timeout=300)
+    return p.returncode, json.loads(p.stdout)["checks"] if p.returncode in (0, 1) else p.stderr
+
+
+def engines():
+    names = subprocess.run([FXATTN, "engines"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return [line.split()[0] for line in names.splitlines() if line.strip()]
+
+
+def together(function, jobs):
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(lambda job: function(*job), jobs))
+
+
+class Programs(Cli):
+    def test_right_ones_pass(self):
+        self.assertGreaterEqual(len(RIGHT), 60)
+        jobs = [(x, e, d) for x in RIGHT for e in engines() for d in ("f64", "f32", "f16", "bf16")]
+
+        def wrong(score, engine, dtype):
+            code, checks = check(score, "--samples", "3", "--shape", "b=1,h=2,s=10,d=4", dtype=dtype, engine=engine)
+            bad = checks if code > 1 else [c for c in checks if c["verdict"] == "failed"]
+            return (score, engine, dtype, bad) if code or bad else None
+
+        self.assertEqual([w for w in together(wrong, jobs) if w], [])
+
+    def test_most_is_compared(self):
+        """What rounding decides may be left out, but not more than that."""
+        smooth = [x for x in RIGHT if "%" not in x]
+
+        def left_out(score):
+            checks = check(score, "--samples", "3")[1]
+            return [(score, c) for c in checks if c["check"] == "engine" and "left out" in c["note"]
+                    or c["verdict"] == "skipped"]  # fmt: skip
+
+        few = [x for x in together(left_out, [(s,) for s in smooth]) if x]
+        self.assertLessEqual(len(few), len(smooth) // 10, few)
+
+    def test_right_backwards_pass_and_wrong_ones_fail(self):
+        jobs = []
+        for score, right, wrong in BACKWARDS:
+            if right:
+                right = right.replace("sign", "(score > 0 ? 1 : -1)")
+                jobs += [(score, right, 0), (score, "1.01 * (%s)" % right, 1), (score, "-(%s)" % right, 1)]
+            jobs.append((score, wrong, 1))
+        self.assertGreaterEqual(sum(j[2] for j in jobs), 30)
+
+        def verdict(score, dscore, want):
+            code, checks = check(score, "--dscore", dscore, "--samples", "3", "--shape", "b=1,h=2,s=10,d=4")
+            failed = [c["check"] for c in checks if c["verdict"] == "failed"]
+            return None if code == want and failed == ["bprop"] * want else (score, dscore, code, checks)
+
+        self.assertEqual([v for v in together(verdict, jobs) if v], [])
+
+    def test_programs_that_say_nothing_fail(self):
+        def verdict(score, says, dtype):
+            code, checks = check(score, "--samples", "2", dtype=dtype)
+            rows = checks[0]
+            ok = code == 1 and rows["check"] == "rows" and rows["verdict"] == "failed" and says in rows["note"]
+            return None if ok else (score, dtype, code, checks)
+
+        jobs = [(x, says, d) for x, says in NOTHING.items() for d in ("f32", "f64")]
+        self.assertEqual([v for v in together(verdict, jobs) if v], [])
+        text = self.run_cli("check", "--score", "nan", code=1)
+        self.assertIn("O is NaN in all 96 rows; the new score is NaN at b 0, h 0, q 0, k 0", text)
+        self.assertIn("a check FAILED", text)
+        self.assertIn("no row attends to a key", self.run_cli("check", "--mask", "k > 100", code=1))
+
+    def test_some_rows_of_nan_are_a_warning(self):
+        args = ["check", "--score", "where(q == 3, log(score - 9), score)", "--samples", "2"]
+        self.assertIn("O is NaN in 4 of 96 rows", self.run_cli(*args))
+        self.assertEqual(self.run_json(*args)["checks"][0]["verdict"], "warning")
+
+
+if __name__ == "__main__":
+    unittest.main()
