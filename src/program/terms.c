@@ -3,6 +3,7 @@
  * fxa_program_terms: all results of a program at one pair, each with how far an engine may be from it. What `fxattn
  * check` compares engines and derivatives by; the analysis is that of eval_error.c.
  */
+#include "../base/float_state.h"
 #include "eval_error.h"
 
 #include <math.h>
@@ -44,6 +45,7 @@ static fxa_status terms_check(const fxa_program *program, const double *in, fxa_
 fxa_status fxa_program_terms(const fxa_program *program, const double in[FXA_INPUT_COUNT],
                              const double error[FXA_INPUT_COUNT], fxa_dtype arithmetic, const double *params,
                              const fxa_view *tensors, fxa_term *terms, size_t *count, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
     fxa__env env;
     FXA_TRY(terms_check(program, in, arithmetic, terms, count, err));
     FXA_TRY(fxa__env_bind(program, in, params, tensors, &env, err));
