@@ -18,7 +18,7 @@ LAYERS = {
     "plan": {"base", "program", "problem", "engine", "plan"},
 }
 FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")
-ALLOWED = {"src/base/host.c": {"realloc", "free"}}
+ALLOWED = {"src/base/host.c": {"realloc", "free"}, "src/base/invariant.c": {"abort"}}
 # Public functions that do no floating point arithmetic: all others open with FXA__FLOAT_SCOPE (base/float_state.h).
 FLOAT_FREE = set("""
     fxa_version fxa_status_name fxa_status_text fxa_error_render fxa_dtype_name fxa_dtype_size fxa_dtype_find
@@ -148,6 +148,10 @@ def check_exports():
         findings.append("exported but not in the header: " + name)
     for name in sorted(declared - exported):
         findings.append("in the header but not exported: " + name)
+    asserts = re.search(r"^FXA_ASSERT:BOOL=ON$", open(os.path.join(ROOT, "build", "CMakeCache.txt")).read(), re.M)
+    out = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True)
+    if not asserts and re.search(r" (abort|__assert_fail)\b", out.stdout):
+        findings.append("the library can abort: asserts are in a build without FXA_ASSERT")
 
 
 def main():

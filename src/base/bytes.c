@@ -4,6 +4,7 @@
  */
 #include "bytes.h"
 
+#include "invariant.h"
 #include "num.h"
 
 #include <string.h>
@@ -49,6 +50,7 @@ void fxa__writer_free(fxa__writer *w) {
 }
 
 const uint8_t *fxa__read_bytes(fxa__reader *r, size_t size) {
+    FXA__ASSERT(r->at <= r->size);
     if (r->failed || size > r->size - r->at) {
         r->failed = true;
         return NULL;

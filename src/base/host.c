@@ -6,6 +6,7 @@
 #include "host.h"
 
 #include "error.h"
+#include "invariant.h"
 #include "num.h"
 
 #include <stdlib.h>
@@ -45,12 +46,16 @@ fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa
 }
 
 fxa__host *fxa__host_retain(fxa__host *host) {
-    atomic_fetch_add_explicit(&host->refs, 1, memory_order_relaxed);
+    size_t before = atomic_fetch_add_explicit(&host->refs, 1, memory_order_relaxed);
+    FXA__ASSERT(before > 0);
     return host;
 }
 
 void fxa__host_release(fxa__host *host) {
-    if (!host || atomic_fetch_sub_explicit(&host->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!host) return;
+    size_t before = atomic_fetch_sub_explicit(&host->refs, 1, memory_order_acq_rel);
+    FXA__ASSERT(before > 0);
+    if (before != 1) return;
     fxa__pool_destroy(atomic_load(&host->pool));
     host->alloc(host->user, host, sizeof *host, 0, HOST_ALIGN);
 }

@@ -19,6 +19,10 @@ static inline bool fxa__mul_size(size_t a, size_t b, size_t *out) { return !__bu
 static inline int64_t fxa__min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t fxa__max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* x / by and x itself rounded up, x to a multiple; by and to are positive, x is not negative. */
+static inline int64_t fxa__div_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+static inline int64_t fxa__round_up(int64_t x, int64_t to) { return fxa__div_up(x, to) * to; }
+
 /* The low 32 bits, as two's complement. */
 static inline int32_t fxa__wrap32(int64_t x) {
     uint32_t u = (uint32_t)((uint64_t)x & 0xffffffffu);

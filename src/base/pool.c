@@ -15,6 +15,7 @@
 #include "error.h"
 #include "float_state.h"
 #include "host.h"
+#include "invariant.h"
 #include "sync.h"
 
 #include <sched.h>
@@ -175,6 +176,7 @@ static void pool_run_alone(int32_t width, fxa__task_fn fn, void *arg) {
 }
 
 void fxa__pool_run(fxa__pool *pool, int32_t width, fxa__task_fn fn, void *arg) {
+    FXA__ASSERT(0 <= width && width <= pool->width); /* worker numbers own memory */
     if (width > 1 && pool->parallel) {
         pool_task task = {fn, arg};
         pool->parallel(pool->parallel_user, width, pool_task_run, &task);
@@ -219,6 +221,7 @@ static void pool_threads_start(fxa__pool *pool) {
 fxa_status fxa__pool_create(fxa__host *host, int32_t width, fxa_parallel_fn parallel, void *parallel_user,
                             fxa__pool **out, fxa_error *err) {
     *out = NULL;
+    FXA__ASSERT(1 <= width && width <= FXA_MAX_THREADS);
     fxa__pool *pool = fxa__alloc_aligned(host, pool_size(width), _Alignof(fxa__pool));
     if (!pool) return fxa__fail_memory(err, "threads");
     pool->host = host;

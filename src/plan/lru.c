@@ -4,6 +4,8 @@
  */
 #include "lru.h"
 
+#include "../base/invariant.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -29,6 +31,7 @@ fxa__lru_node *fxa__lru_find(const fxa__lru *lru, const uint8_t key[16]) {
 
 void fxa__lru_insert(fxa__lru *lru, fxa__lru_node *node) {
     fxa__lru_node **bucket = &lru->bucket[lru_bucket(node->key)];
+    FXA__ASSERT(!fxa__lru_find(lru, node->key));
     node->newer = node->older = NULL;
     node->chain = *bucket;
     *bucket = node;
@@ -44,7 +47,10 @@ void fxa__lru_touch(fxa__lru *lru, fxa__lru_node *node) {
 
 void fxa__lru_remove(fxa__lru *lru, fxa__lru_node *node) {
     fxa__lru_node **at = &lru->bucket[lru_bucket(node->key)];
-    while (*at != node) at = &(*at)->chain;
+    while (*at != node) {
+        FXA__ASSERT(*at); /* it is in the table */
+        at = &(*at)->chain;
+    }
     *at = node->chain;
     node->chain = NULL;
     lru_unlink(lru, node);

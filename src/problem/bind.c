@@ -16,8 +16,7 @@ static size_t bind_views(const fxa__problem *p) {
 }
 
 size_t fxa__bind_size(const fxa__problem *p) {
-    size_t bytes = bind_views(p) * sizeof(fxa_view);
-    return (bytes + FXA_WORKSPACE_ALIGN - 1) / FXA_WORKSPACE_ALIGN * FXA_WORKSPACE_ALIGN;
+    return (size_t)fxa__round_up((int64_t)(bind_views(p) * sizeof(fxa_view)), FXA_WORKSPACE_ALIGN);
 }
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */

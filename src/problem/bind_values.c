@@ -37,9 +37,9 @@ static fxa_status values_check_offsets(const char *name, const int32_t *cu, int6
 /* Only pages that hold keys of a sequence are looked at: the rest of the table may hold anything. */
 static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fxa_error *err) {
     const int32_t *pages = slot[FXA_SLOT_PAGES], *len_k = p->flags & FXA_PADDING ? slot[FXA_SLOT_LEN_K] : NULL;
-    int64_t page_size = p->page_size, per_batch = (p->sk + page_size - 1) / page_size;
+    int64_t page_size = p->page_size, per_batch = fxa__div_up(p->sk, page_size);
     for (int64_t b = 0; b < p->b; b++) {
-        int64_t used = ((len_k ? len_k[b] : p->sk) + page_size - 1) / page_size;
+        int64_t used = fxa__div_up(len_k ? len_k[b] : p->sk, page_size);
         for (int64_t i = 0; i < used; i++) {
             int32_t page = pages[b * per_batch + i];
             if (page < 0 || page >= p->n_pages)

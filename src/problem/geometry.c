@@ -77,7 +77,7 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
     if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* batch strides are 0 then */
     if (is_key && (in->flags & FXA_PAGED)) {
         const int32_t *pages = bind->slot[FXA_SLOT_PAGES];
-        int64_t page_size = in->page_size, per_batch = (in->sk + page_size - 1) / page_size;
+        int64_t page_size = in->page_size, per_batch = fxa__div_up(in->sk, page_size);
         outer = pages[b * per_batch + s / page_size];
         position = s % page_size;
     }

@@ -117,7 +117,7 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
     if (slot == FXA_SLOT_LEN_Q || slot == FXA_SLOT_LEN_K) return p->flags & FXA_PADDING ? p->b : -1;
     if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
-    if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * ((p->sk + p->page_size - 1) / p->page_size) : -1;
+    if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * fxa__div_up(p->sk, p->page_size) : -1;
     if (slot == FXA_SLOT_POS_Q) return p->flags & FXA_POSITIONS ? p->b : -1;
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {
         int axis = (int)slot - FXA_SLOT_MAP_B;

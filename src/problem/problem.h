@@ -8,6 +8,8 @@
 
 #include "../program/program.h"
 
+#define FXA__MAX_D 512 /* features of a row, at most: engines have room for so many on their stacks */
+
 typedef struct fxa__problem {
     atomic_size_t refs;
     fxa__host *host;

@@ -9,6 +9,7 @@
 #include "build.h"
 
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -125,6 +126,7 @@ static bool build_reserve(fxa_builder *b) {
 }
 
 fxa_value fxa__builder_intern(fxa_builder *b, const fxa__node *node) {
+    for (int i = 0; i < node->n_args; i++) FXA__ASSERT(0 <= node->arg[i] && (size_t)node->arg[i] < b->n_nodes);
     if (!build_reserve(b)) return fxa__builder_fail_memory(b);
     fxa__digest digest;
     fxa__digest_node(b, node, &digest);

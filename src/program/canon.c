@@ -11,6 +11,8 @@
 #include "build.h"
 
 #include "../base/float_state.h"
+#include "../base/invariant.h"
+#include "../base/num.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -166,7 +168,10 @@ static void canon_copy_nodes(const canon *c, fxa__node *nodes) {
         fxa__node n = c->b->nodes[i];
         if (n.op == FXA_OP_PARAM) n.imm = c->param_slot[n.imm];
         if (n.op == FXA_OP_LOAD) n.imm = c->tensor_slot[n.imm];
-        for (int k = 0; k < n.n_args; k++) n.arg[k] = c->number[n.arg[k]];
+        for (int k = 0; k < n.n_args; k++) {
+            n.arg[k] = c->number[n.arg[k]];
+            FXA__ASSERT(0 <= n.arg[k] && n.arg[k] < c->number[i]); /* operands come first: everybody relies on it */
+        }
         nodes[c->number[i]] = n;
     }
 }
@@ -185,7 +190,7 @@ static void canon_copy_outputs(const canon *c, fxa__output *outputs) {
 /* Struct, nodes, outputs, params, tensors: in this order no array is misaligned. */
 static fxa_program *canon_program(const canon *c) {
     fxa_builder *b = c->b;
-    size_t n = (size_t)c->n_numbered, head = (sizeof(fxa_program) + 15) / 16 * 16;
+    size_t n = (size_t)c->n_numbered, head = (size_t)fxa__round_up(sizeof(fxa_program), 16);
     size_t nodes_at = head, outputs_at = nodes_at + n * sizeof(fxa__node);
     size_t params_at = outputs_at + c->n_outputs * sizeof(fxa__output);
     size_t tensors_at = params_at + b->n_params * sizeof(fxa__decl);

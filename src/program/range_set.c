@@ -6,7 +6,16 @@
  */
 #include "range.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
+
+/* As range.h says: what reads sets goes by it. */
+static bool set_is_ordered(const fxa__set *s) {
+    bool ordered = s->n >= 0 && s->n <= FXA__SET_PIECES;
+    for (int i = 0; ordered && i < s->n; i++)
+        ordered = s->at[i].lo <= s->at[i].hi && (i == 0 || s->at[i - 1].hi + 1 < s->at[i].lo);
+    return ordered;
+}
 
 fxa__set fxa__set_of(int64_t lo, int64_t hi) {
     fxa__set s = {0};
@@ -37,6 +46,7 @@ bool fxa__set_add(fxa__set *s, int64_t lo, int64_t hi) {
     }
     s->n = n;
     for (int j = 0; j < n; j++) s->at[j] = all[j];
+    FXA__ASSERT(set_is_ordered(s));
     return fits;
 }
 

@@ -24,8 +24,11 @@
 #define FXA_ENGINE_CPU_CPU_H
 
 #include "../engine.h"
+#include "../../base/carve.h"
 
 #define FXA__CPU_PAD 64 /* bytes: the widest vector */
+_Static_assert(FXA__CARVE_ALIGN % FXA__CPU_PAD == 0 && FXA_WORKSPACE_ALIGN % FXA__CARVE_ALIGN == 0,
+               "parts of a workspace begin at whole vectors");
 
 /* ---- Kernels of one instruction set and float width ------------------------------------------------------------ */
 
@@ -46,7 +49,7 @@ typedef struct fxa__cpu_part {
 typedef struct fxa__cpu_stored {
     const void *data;
     uint32_t dtype;   /* that of real; f16 and bf16 where that is float */
-    int64_t ld, n, d; /* elements between rows; how many; features, at most 512 */
+    int64_t ld, n, d; /* elements between rows; how many; features, at most FXA__MAX_D */
     const void *next; /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
     int64_t next_step; /* bytes from one of those to the other */
 } fxa__cpu_stored;
@@ -63,6 +66,7 @@ enum { FXA__CPU_KEEP_ROOM = 66 }; /* 3 before a whole counter, 63 past the last 
 typedef struct fxa__cpu_kernels {
     const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
     size_t real_size;  /* 4 or 8 */
+    uint32_t real_dtype; /* FXA_F32 or FXA_F64 */
     int32_t mr, nr;    /* rows and columns of the matrix micro-kernel */
     int32_t nr_step;   /* columns inside a panel at which a product may begin: nr, or half of it */
     int32_t rows;      /* sets that round: that a product should have for each time it goes over B; a multiple of mr */

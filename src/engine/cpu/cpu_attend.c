@@ -13,6 +13,7 @@
  */
 #include "cpu_forward.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 #include <string.h>
@@ -51,7 +52,7 @@ static void attend_pack_k(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa_problem *p = &it->g.p->p;
     bool stored = kernels->pack_t_stored && fxa__cpu_keys_are(&it->g, FXA_SLOT_K, FXA_BF16);
-    if (stored || fxa__cpu_keys_are(&it->g, FXA_SLOT_K, it->g.p->f64 ? FXA_F64 : FXA_F32)) {
+    if (stored || fxa__cpu_keys_are(&it->g, FXA_SLOT_K, kernels->real_dtype)) {
         const void *rows = fxa__cpu_key_place(&it->g, FXA_SLOT_K, key).data;
         (stored ? kernels->pack_t_stored : kernels->pack_t)(it->s.k_panels, rows, p->k.stride[2], n, p->d);
         return;
@@ -72,7 +73,7 @@ static void attend_pack_v(fxa__cpu_item *it, int64_t key, int64_t n) {
     const void *v = fxa__cpu_key_place(&it->g, FXA_SLOT_V, key).data;
     it->v_rows = !it->dirty && fxa__cpu_keys_are_panels(&it->g, FXA_SLOT_V, key) ? v : NULL;
     if (it->v_rows) return;
-    if (!it->dirty && fxa__cpu_keys_are(&it->g, FXA_SLOT_V, it->g.p->f64 ? FXA_F64 : FXA_F32)) {
+    if (!it->dirty && fxa__cpu_keys_are(&it->g, FXA_SLOT_V, kernels->real_dtype)) {
         kernels->pack_n(it->s.v_panels, v, p->v.stride[2], n, p->dv);
         return;
     }
@@ -88,7 +89,6 @@ static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     int64_t dv = it->g.p->p.dv;
-    uint32_t dtype = kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
     for (int64_t i = 0; i < g->n; i++) {
         void *o = fxa__real_at(it, it->s.o, (g->row + i) * blocks->ldo);
         double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
@@ -97,7 +97,7 @@ static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
         else if (beta != 1)
             kernels->row_scale(o, dv, beta);
         fxa__cpu_stored v = {.data = fxa__real_at(it, it->s.x, g->column * blocks->ldv),
-                             .dtype = dtype,
+                             .dtype = kernels->real_dtype,
                              .ld = blocks->ldv,
                              .n = g->end - g->column,
                              .d = dv};
@@ -108,8 +108,8 @@ static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
 /* The weights of a group as pairs, in their place, and zeroes in the other columns of the part. */
 static void attend_round(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
     int64_t ldt = it->run->blocks.ldt, step = 2 * ATTEND_PAIRS, n = g->end - g->column;
-    int64_t before = (g->column - part->column) / 2, after = before + (n + step - 1) / step * ATTEND_PAIRS;
-    int64_t words = (part->end - part->column + step - 1) / step * ATTEND_PAIRS;
+    int64_t before = (g->column - part->column) / 2, after = before + fxa__div_up(n, step) * ATTEND_PAIRS;
+    int64_t words = fxa__div_up(part->end - part->column, step) * ATTEND_PAIRS;
     uint32_t *pairs = (uint32_t *)it->s.scores + (g->row - part->row) * ldt;
     if (n > 0) it->kernels->round(pairs + before, ldt, g->n, n, it->s.t, ldt, 1);
     for (int64_t i = 0; i < g->n; i++, pairs += ldt) {
@@ -165,7 +165,7 @@ static void attend_output(fxa__cpu_item *it, const attend_part *part, int64_t n)
     const void *v = fxa__real_at(it, it->s.v_panels, from * kernels->panel_row);
     void *o = fxa__real_at(it, it->s.o, part->row * blocks->ldo);
     if (kernels->rounds) {
-        k = fxa__min_i64((k + kernels->depth - 1) / kernels->depth * kernels->depth, n - from);
+        k = fxa__min_i64(fxa__round_up(k, kernels->depth), n - from);
         kernels->gemm_pairs(part->n, dv, k, t, blocks->ldt, v, n * kernels->nr, o, blocks->ldo, it->s.betas);
     } else if (it->v_rows) {
         v = (const char *)it->v_rows + from * dv * (int64_t)kernels->real_size;
@@ -195,6 +195,7 @@ static attend_group attend_group_cut(const fxa__cpu_item *it, const attend_keys 
 /* Groups of rows row..row+n of the item, of which the mask leaves `tile` or less. False: nothing. */
 static bool attend_cut(const fxa__cpu_item *it, const attend_keys *keys, attend_part *part, int64_t row, int64_t n,
                        fxa_tile tile) {
+    FXA__ASSERT(n <= FXA__CPU_MAX_BLOCK);
     *part = (attend_part){.row = row, .n = n, .column = keys->n, .begin = keys->n};
     for (int64_t i = 0; i < n; i += FXA__CPU_MAX_ROWS) {
         attend_group *g = &part->group[part->count++];
@@ -239,7 +240,7 @@ static void attend_span(fxa__cpu_item *it, attend_keys *keys, int64_t first, int
 
 /* Keys key..key+n. Masks are asked about many rows before they are asked about few, which costs as much. */
 static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
-    int64_t begin, end, step = it->run->blocks.rows, span = (ATTEND_SPAN + step - 1) / step * step;
+    int64_t begin, end, step = it->run->blocks.rows, span = fxa__round_up(ATTEND_SPAN, step);
     fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
     if (all == FXA_TILE_EMPTY) return;
     attend_keys keys = {.key = key + begin, .n = end - begin, .end = end - begin};
@@ -272,11 +273,10 @@ static void attend_all(fxa__cpu_item *it) {
 static bool attend_is_finite(const fxa__cpu_item *it) {
     const fxa__cpu_kernels *kernels = it->kernels;
     int64_t ldo = it->run->blocks.ldo, dv = it->g.p->p.dv;
-    uint32_t dtype = kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
     double squares = kernels->row_dot(it->s.o, it->s.o, (it->n - 1) * ldo + dv);
     for (int64_t row = 0; squares - squares != 0 && row < it->n; row++) {
         bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
-        if (in_order && !kernels->load(it->s.x, fxa__real_at(it, it->s.o, row * ldo), dtype, 1, dv)) return false;
+        if (in_order && !kernels->load(it->s.x, fxa__real_at(it, it->s.o, row * ldo), kernels->real_dtype, 1, dv)) return false;
     }
     return true;
 }

@@ -59,7 +59,7 @@ static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
 
 static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
     const fxa__back *job = w->job;
-    int64_t size = job->p->p.page_size, per_batch = (job->p->p.sk + size - 1) / size;
+    int64_t size = job->p->p.page_size, per_batch = fxa__div_up(job->p->p.sk, size);
     const int32_t *pages = (const int32_t *)job->bind->slot[FXA_SLOT_PAGES] + w->g.b * per_batch;
     for (int64_t i = 0; i < w->n_keys; i++) {
         int64_t k = w->key + i, row = pages[k / size] * size + k % size;
@@ -277,12 +277,12 @@ bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *
     return fxa__back_layout(&run, NULL, bytes);
 }
 
-void fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
+bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
     fxa__back run = {.code = code, .p = p, .bind = bind, .cut = fxa__back_cut_make(code, p)};
     const fxa__back_cut *cut = &run.cut;
     const fxa_problem *in = &p->p;
     size_t bytes;
-    if (!fxa__back_layout(&run, bind->workspace, &bytes)) return; /* the plan knows its size: it fits */
+    if (!fxa__back_layout(&run, bind->workspace, &bytes) || bytes > bind->workspace_size) return false;
     for (int64_t i = 0; i < cut->ones; i++)
         fxa__store_f64(run.ones, fxa__back_real(&run), i, 1);
     fxa__cpu_scan(code, bind, run.ranges);
@@ -294,4 +294,5 @@ void fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     back_do(&run, width, back_after,
             back_joins(&run) + fxa__back_sum_pieces(&run) + (in->flags & FXA_GRAD_SINK ? in->hq : 0));
     fxa__back_store_params(&run);
+    return true;
 }

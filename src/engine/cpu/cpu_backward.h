@@ -106,9 +106,7 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes);
 static inline void *fxa__back_at(const fxa__back *job, void *x, int64_t i) {
     return (char *)x + i * (int64_t)job->code->kernels->real_size;
 }
-static inline uint32_t fxa__back_real(const fxa__back *job) {
-    return job->p->f64 ? FXA_F64 : FXA_F32;
-} /* the dtype */
+static inline uint32_t fxa__back_real(const fxa__back *job) { return job->code->kernels->real_dtype; }
 /* Element i of a row of real. */
 static inline double fxa__back_get(const fxa__back *job, const void *x, int64_t i) {
     return job->p->f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];

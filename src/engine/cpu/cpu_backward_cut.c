@@ -10,7 +10,7 @@
  */
 #include "cpu_backward.h"
 
-#include "../../base/num.h"
+#include "../../base/carve.h"
 
 #define BACK_PARTS_BYTES ((int64_t)512 << 20) /* of dQ in chunks */
 #define BACK_SUM_BYTES   ((int64_t)64 << 20)  /* of sums that every lane has for itself */
@@ -24,10 +24,6 @@ enum {
 
 enum { CUT_PAIRS = 16 }; /* words of pairs, and rows of them, that products may read at once */
 
-static int64_t cut_round(int64_t x, int64_t to) {
-    return (x + to - 1) / to * to;
-}
-
 static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then finds that it does not fit */
     int64_t x;
     return fxa__mul_i64(a, b, &x) ? x : INT64_MAX / 4;
@@ -40,29 +36,29 @@ static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const f
     int64_t step = nr % mr == 0 ? nr : nr * 3 % mr == 0 ? nr * 3 : nr * mr; /* their lcm, for every set there is */
     int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
     block = fxa__max_i64(step, fxa__min_i64(block, BACK_KEYS) / step * step);
-    c->block = fxa__min_i64(block, cut_round(fxa__max_i64(p->sk, 1), nr));
+    c->block = fxa__min_i64(block, fxa__round_up(fxa__max_i64(p->sk, 1), nr));
     c->rows = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq);
     c->tile = fxa__max_i64(1, fxa__min_i64(FXA__BACK_TILE, c->rows));
-    c->tiles = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), (p->sq + c->tile - 1) / c->tile);
-    c->ld_d = cut_round(p->d, nr);
-    c->ld_v = cut_round(p->dv, nr);
+    c->tiles = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), fxa__div_up(p->sq, c->tile));
+    c->ld_d = fxa__round_up(p->d, nr);
+    c->ld_v = fxa__round_up(p->dv, nr);
     c->ld = c->block + 16;
     c->ones = fxa__max_i64(wide, fxa__max_i64(c->tile, c->block));
-    c->ld_pairs = cut_round(c->tile, 2 * CUT_PAIRS) / 2;
+    c->ld_pairs = fxa__round_up(c->tile, 2 * CUT_PAIRS) / 2;
 }
 
 static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
-    int64_t blocks = (fxa__max_i64(p->sk, 1) + c->block - 1) / c->block;
+    int64_t blocks = fxa__div_up(fxa__max_i64(p->sk, 1), c->block);
     c->groups = cut_mul(p->b, p->hkv);
     c->chunks = 1;
     if (c->groups > 0 && !c->pool) {
-        c->chunks = fxa__min_i64(BACK_CHUNKS, (BACK_UNITS + c->groups - 1) / c->groups);
+        c->chunks = fxa__min_i64(BACK_CHUNKS, fxa__div_up(BACK_UNITS, c->groups));
         c->chunks = fxa__max_i64(1, fxa__min_i64(c->chunks, blocks / 2));
         int64_t part = cut_mul(cut_mul(c->rows, c->ld_d), c->groups * (int64_t)kernels->real_size);
         while (c->want_q && c->chunks > 1 && c->chunks > BACK_PARTS_BYTES / fxa__max_i64(part, 1)) c->chunks--;
     }
-    int64_t per_chunk = (blocks + c->chunks - 1) / c->chunks;
-    c->chunks = (blocks + per_chunk - 1) / per_chunk;
+    int64_t per_chunk = fxa__div_up(blocks, c->chunks);
+    c->chunks = fxa__div_up(blocks, per_chunk);
     c->chunk = per_chunk * c->block;
     c->units = cut_mul(c->chunks, c->groups);
 }
@@ -209,37 +205,16 @@ int64_t fxa__back_lane_of(const fxa__back_cut *cut, const fxa_problem *p, int64_
 
 /* ---- Workspace ------------------------------------------------------------------------------------------------- */
 
-typedef struct cut_carver {
-    unsigned char *base; /* NULL: only count */
-    size_t used;
-    bool ok;
-} cut_carver;
-
-static void *cut_carve(cut_carver *c, int64_t n, size_t element) {
-    size_t size, end;
-    void *part = c->base ? c->base + c->used : NULL;
-    if (!fxa__mul_size((size_t)n, element, &size) || !fxa__add_size(c->used, size, &end) ||
-        !fxa__add_size(end, FXA__CPU_PAD - 1, &end)) {
-        c->ok = false;
-        return NULL;
-    }
-    c->used = end / FXA__CPU_PAD * FXA__CPU_PAD;
-    return part;
-}
-
 /* [rows,columns] of real; NULL when not wanted. */
-static void *cut_carve_matrix(cut_carver *c, const fxa__back *job, bool wanted, int64_t rows, int64_t columns) {
-    int64_t n = 0;
-    if (!wanted) return NULL;
-    if (!fxa__mul_i64(rows, columns, &n)) c->ok = false;
-    return cut_carve(c, c->ok ? n : 0, job->code->kernels->real_size);
+static void *cut_carve_matrix(fxa__carver *c, const fxa__back *job, bool wanted, int64_t rows, int64_t columns) {
+    return wanted ? fxa__carve_matrix(c, rows, columns, job->code->kernels->real_size) : NULL;
 }
 
-static void cut_carve_tape(cut_carver *c, const fxa__back *job, const fxa__tape *tape, fxa__tape_run *run) {
+static void cut_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__tape *tape, fxa__tape_run *run) {
     size_t bytes = 0;
     if (!tape) return;
-    if (!fxa__tape_scratch(tape, job->cut.tile, job->cut.block, &bytes)) c->ok = false;
-    void *scratch = cut_carve(c, 1, bytes);
+    if (!fxa__tape_scratch(tape, job->cut.tile, job->cut.block, &bytes)) c->failed = true;
+    void *scratch = fxa__carve(c, 1, bytes);
     if (!c->base) return;
     *run = (fxa__tape_run){.tape = tape,
                            .params = job->bind->params,
@@ -250,7 +225,7 @@ static void cut_carve_tape(cut_carver *c, const fxa__back *job, const fxa__tape 
 }
 
 /* What the products over rows, dK and dV, need. */
-static void cut_carve_products(cut_carver *c, const fxa__back *job, fxa__back_worker *w) {
+static void cut_carve_products(fxa__carver *c, const fxa__back *job, fxa__back_worker *w) {
     const fxa__back_cut *cut = &job->cut;
     const fxa_problem *p = &job->p->p;
     if (!job->code->kernels->add_transposed) {
@@ -258,14 +233,14 @@ static void cut_carve_products(cut_carver *c, const fxa__back *job, fxa__back_wo
         w->dout_n = cut_carve_matrix(c, job, cut->want_v, cut->tile, cut->ld_v);
         return;
     }
-    w->q_n = cut_carve_matrix(c, job, cut->want_k, cut_round(p->d, CUT_PAIRS), cut->ld_pairs);
-    w->dout_n = cut_carve_matrix(c, job, cut->want_v, cut_round(p->dv, CUT_PAIRS), cut->ld_pairs);
+    w->q_n = cut_carve_matrix(c, job, cut->want_k, fxa__round_up(p->d, CUT_PAIRS), cut->ld_pairs);
+    w->dout_n = cut_carve_matrix(c, job, cut->want_v, fxa__round_up(p->dv, CUT_PAIRS), cut->ld_pairs);
     w->dk_t = cut_carve_matrix(c, job, cut->want_k, p->d, cut->ld);
     w->dv_t = cut_carve_matrix(c, job, cut->want_v, p->dv, cut->ld);
-    w->panel = cut_carve_matrix(c, job, true, cut_round(cut->tile, 2 * CUT_PAIRS) / 2, job->code->kernels->nr);
+    w->panel = cut_carve_matrix(c, job, true, fxa__round_up(cut->tile, 2 * CUT_PAIRS) / 2, job->code->kernels->nr);
 }
 
-static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_worker *w) {
+static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_worker *w) {
     const fxa__back_cut *cut = &job->cut;
     int64_t wide = fxa__max_i64(cut->ld_d, cut->ld_v);
     w->job = job;
@@ -285,11 +260,11 @@ static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_work
     w->dk_pool = cut_carve_matrix(c, job, cut->pool && cut->want_k, cut->pool_rows, cut->ld_d);
     w->dv_pool = cut_carve_matrix(c, job, cut->pool && cut->want_v, cut->pool_rows, cut->ld_v);
     w->column = cut_carve_matrix(c, job, true, 1, cut->tile);
-    w->h = cut_carve(c, cut->tile, sizeof(int32_t));
-    w->q_at = cut_carve(c, cut->tile, sizeof(int32_t));
-    w->k_at = cut_carve(c, cut->block, sizeof(int32_t));
-    w->keep = cut_carve(c, cut->block + FXA__CPU_KEEP_ROOM, sizeof(int32_t));
-    fxa__cpu_seen *seen = cut_carve(c, fxa__cpu_seen_count(job->code, job->p), sizeof *seen);
+    w->h = fxa__carve(c, cut->tile, sizeof(int32_t));
+    w->q_at = fxa__carve(c, cut->tile, sizeof(int32_t));
+    w->k_at = fxa__carve(c, cut->block, sizeof(int32_t));
+    w->keep = fxa__carve(c, cut->block + FXA__CPU_KEEP_ROOM, sizeof(int32_t));
+    fxa__cpu_seen *seen = fxa__carve(c, fxa__cpu_seen_count(job->code, job->p), sizeof *seen);
     const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative,
                                                job->code->bprop};
     for (int i = 0; i < FXA__BACK_TAPES; i++) cut_carve_tape(c, job, tapes[i], &w->tape[i]);
@@ -301,7 +276,7 @@ static void cut_carve_worker(cut_carver *c, const fxa__back *job, fxa__back_work
 }
 
 /* The sums of one lane; those of a shared tensor are carved with the first. */
-static void cut_carve_sums(cut_carver *c, const fxa__back *job, int64_t lane) {
+static void cut_carve_sums(fxa__carver *c, const fxa__back *job, int64_t lane) {
     const fxa_program *program = job->p->program;
     for (int32_t t = 0; t < program->n_tensors; t++) {
         const fxa_capture *capture = &job->p->p.captures[t];
@@ -311,12 +286,12 @@ static void cut_carve_sums(cut_carver *c, const fxa__back *job, int64_t lane) {
         for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
             sum.view.size[i] = capture->size[i];
             sum.view.stride[i] = n;
-            if (!fxa__mul_i64(n, capture->size[i], &n)) c->ok = false, n = 0;
+            if (!fxa__mul_i64(n, capture->size[i], &n)) c->failed = true, n = 0;
         }
         if (job->cut.once >> t & 1)
             sum = (fxa__tape_sum){.view = c->base ? job->bind->dtensors[t] : sum.view, .once = true};
         else if (capture->grad && (lane == 0 || !shared))
-            sum.sum = cut_carve(c, n, sizeof(double));
+            sum.sum = fxa__carve(c, n, sizeof(double));
         else if (capture->grad && c->base)
             sum.sum = job->sums[t].sum;
         if (c->base) job->sums[lane * program->n_tensors + t] = sum;
@@ -325,24 +300,24 @@ static void cut_carve_sums(cut_carver *c, const fxa__back *job, int64_t lane) {
 
 bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     const fxa__back_cut *cut = &job->cut;
-    cut_carver c = {base, 0, true};
-    job->ranges = cut_carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
+    fxa__carver c = fxa__carver_make(base);
+    job->ranges = fxa__carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
     job->ones = cut_carve_matrix(&c, job, true, 1, cut->ones);
     job->lse = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
     job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
-    job->finite = cut_carve(&c, cut_mul(cut->groups, cut->tiles), 1);
+    job->finite = fxa__carve(&c, cut_mul(cut->groups, cut->tiles), 1);
     job->dq_parts =
         cut_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, cut_mul(cut->units, cut->rows), cut->ld_d);
     int64_t lanes = cut->want_sums ? cut->lanes : 0;
-    job->sums = cut_carve(&c, lanes * job->p->program->n_tensors, sizeof(fxa__tape_sum));
-    job->dparams = cut_carve(&c, lanes * job->p->program->n_params, sizeof(double));
+    job->sums = fxa__carve(&c, lanes * job->p->program->n_tensors, sizeof(fxa__tape_sum));
+    job->dparams = fxa__carve(&c, lanes * job->p->program->n_params, sizeof(double));
     for (int64_t lane = 0; lane < lanes; lane++) cut_carve_sums(&c, job, lane);
-    job->workers = cut_carve(&c, job->code->width, sizeof(fxa__back_worker));
+    job->workers = fxa__carve(&c, job->code->width, sizeof(fxa__back_worker));
     for (int32_t i = 0; i < job->code->width; i++) {
         fxa__back_worker w = {.job = NULL};
         cut_carve_worker(&c, job, &w);
         if (base) job->workers[i] = w;
     }
     *bytes = c.used;
-    return c.ok;
+    return !c.failed;
 }

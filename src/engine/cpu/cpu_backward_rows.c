@@ -43,7 +43,7 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
     int64_t at = row * job->cut.ld + begin, n = end - begin;
-    int64_t steps = fxa__min_i64((n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP, w->n_keys - begin);
+    int64_t steps = fxa__min_i64(fxa__round_up(n, FXA__TAPE_STEP), w->n_keys - begin);
     void *s = fxa__back_at(job, w->s, at), *p = fxa__back_at(job, w->p, at);
     void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
     fxa__tape_run *program = &w->tape[masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];

@@ -16,6 +16,7 @@
  */
 #include "cpu_backward.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 #include <string.h>
@@ -65,6 +66,7 @@ static bool tile_cut_strips(const fxa__back_worker *w, back_tile *t) {
     begin = begin / job->code->kernels->nr * job->code->kernels->nr; /* strips begin at whole panels */
     t->count = 0;
     for (int64_t row = 0, step = fxa__back_strip(job->code->kernels); row < t->n; row += step) {
+        FXA__ASSERT(t->count < TILE_STRIPS);
         back_strip *s = &t->strip[t->count++];
         *s = (back_strip){row, fxa__min_i64(step, t->n - row), 0, w->n_keys, false};
         if (t->cut) tile_cut_strip(w, t, s, begin, end);
@@ -195,8 +197,8 @@ static void tile_product_pairs(const fxa__back_worker *w, const back_tile *t, co
     const fxa__cpu_kernels *kernels = job->code->kernels;
     int64_t depth = kernels->depth, nr = kernels->nr;
     first = first / depth * depth;
-    last = fxa__min_i64(t->n, (last + depth - 1) / depth * depth);
-    int64_t pairs = (last - first + 1) / 2, k = (last - first + depth - 1) / depth * depth;
+    last = fxa__min_i64(t->n, fxa__round_up(last, depth));
+    int64_t pairs = fxa__div_up(last - first, 2), k = fxa__round_up(last - first, depth);
     kernels->pack_n(w->panel, fxa__back_at(job, x->weight, first * job->cut.ld + begin), job->cut.ld, last - first,
                     end - begin);
     memset((uint32_t *)w->panel + pairs * nr, 0, (size_t)((k / 2 - pairs) * nr) * sizeof(uint32_t));
@@ -327,10 +329,10 @@ bool fxa__back_tile_rows(const fxa__back_worker *w, int64_t tile, int64_t *first
         *n = fxa__min_i64(height, w->g.rows - *first);
         return *first < w->g.rows;
     }
-    int64_t tiles = (q_len + height - 1) / height, even = (q_len + tiles - 1) / tiles;
+    int64_t tiles = fxa__div_up(q_len, height), even = fxa__div_up(q_len, tiles);
     int64_t strip = fxa__back_strip(w->job->code->kernels);
-    height = fxa__min_i64(height, (even + strip - 1) / strip * strip);
-    tiles = (q_len + height - 1) / height;
+    height = fxa__min_i64(height, fxa__round_up(even, strip));
+    tiles = fxa__div_up(q_len, height);
     *first = tile / tiles * q_len + tile % tiles * height;
     *n = fxa__min_i64(height, q_len - tile % tiles * height);
     return *first < w->g.rows;

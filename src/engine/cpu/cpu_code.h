@@ -97,8 +97,9 @@ static inline int64_t fxa__cpu_row_q(const fxa__cpu_group *g, int64_t r) { retur
 typedef struct fxa__cpu_place {
     char *data; /* feature 0 */
     uint32_t dtype;
-    int64_t stride, n;   /* of features, in elements; how many */
-    int64_t next, count; /* bytes to the next row; so many rows, with this one, lie like that */
+    int64_t stride, n; /* elements from one feature to the next; features */
+    int64_t next;      /* bytes from this row to the one after it */
+    int64_t count;     /* rows, from this one on, that are each `next` bytes after the one before; at least 1 */
 } fxa__cpu_place;
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_place fxa__cpu_key_place(const fxa__cpu_group *g, fxa_slot slot, int64_t k);
@@ -150,10 +151,11 @@ void fxa__cpu_columns_trim(const fxa__cpu_group *g, int64_t first, int64_t n, in
 bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end);
 
-/* The passes. Workspace: exact bytes for one run, all workers together; false on overflow. */
+/* The passes; false, and nothing done: the bind's workspace does not hold the run, which its plan sees to. Workspace:
+ * exact bytes for one run, all workers together; false on overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes);
-void fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
+bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes);
-void fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
+bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind);
 
 #endif

@@ -7,6 +7,7 @@
  */
 #include "cpu_forward.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 #include <string.h>
@@ -57,6 +58,7 @@ static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
 void fxa__cpu_decode(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
+    FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->p.d <= FXA__MAX_D && it->g.p->p.dv <= FXA__MAX_D);
     it->banded = false; /* a worker may have come from an item by panels */
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     for (int64_t key = it->key; key < it->key_end; key += blocks->keys) {

@@ -7,7 +7,7 @@
  */
 #include "cpu_forward.h"
 
-#include "../../base/num.h"
+#include "../../base/carve.h"
 
 #include <string.h>
 
@@ -27,9 +27,6 @@ enum {
 
 /* ---- The cut ----------------------------------------------------------------------------------------------------- */
 
-static int64_t forward_up(int64_t x, int64_t to) {
-    return (x + to - 1) / to * to;
-}
 static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) {
     return fxa__max_i64(lo, fxa__min_i64(x, hi));
 }
@@ -46,23 +43,23 @@ static int64_t forward_keys(const fxa__cpu_code *code, int64_t widest) {
 static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_problem *p) {
     const fxa__cpu_kernels *kernels = code->kernels;
     int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(p->d, p->dv), lanes = FXA__CPU_PAD / size;
-    int64_t rows = kernels->rows ? kernels->rows : forward_up(FORWARD_ROWS, kernels->mr), nr = kernels->nr;
+    int64_t rows = kernels->rows ? kernels->rows : fxa__round_up(FORWARD_ROWS, kernels->mr), nr = kernels->nr;
     fxa__cpu_blocks b = {.rows = rows};
     b.keys = forward_keys(code, widest);
     b.tile_rows = forward_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);
-    b.ldq = forward_up(p->d, lanes);
-    b.ldo = forward_up(p->dv, fxa__max_i64(nr, lanes));
-    b.ldt = forward_up(b.keys, nr) + lanes; /* odd in cache lines */
+    b.ldq = fxa__round_up(p->d, lanes);
+    b.ldo = fxa__round_up(p->dv, fxa__max_i64(nr, lanes));
+    b.ldt = fxa__round_up(b.keys, nr) + lanes; /* odd in cache lines */
     b.ldv = p->dv;
-    b.ld_pairs = forward_up(p->d, 2 * lanes) / 2;
+    b.ld_pairs = fxa__round_up(p->d, 2 * lanes) / 2;
     return b;
 }
 
 /* Tiles of whole heads stacked, or, for long ones, inside each head, where masks leave less of a tile. */
 static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64_t q_len, fxa__cpu_cut *cut) {
     bool per_head = 2 * q_len > blocks->tile_rows;
-    int64_t rows = per_head ? q_len : heads * q_len, tiles = (rows + blocks->tile_rows - 1) / blocks->tile_rows;
-    cut->tile_rows = tiles ? forward_up((rows + tiles - 1) / tiles, blocks->rows) : 0;
+    int64_t rows = per_head ? q_len : heads * q_len, tiles = fxa__div_up(rows, blocks->tile_rows);
+    cut->tile_rows = tiles ? fxa__round_up(fxa__div_up(rows, tiles), blocks->rows) : 0;
     cut->per_head = per_head ? tiles : 0;
     cut->tiles = per_head ? heads * tiles : tiles;
 }
@@ -78,7 +75,7 @@ fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, i
     int64_t wanted = (cut.decode ? FORWARD_DECODE_ITEMS : FORWARD_TILE_ITEMS) / (p->hkv * fxa__max_i64(cut.tiles, 1));
     int64_t least = cut.decode ? FORWARD_DECODE_KEYS : FORWARD_TILE_KEYS;
     cut.chunks = forward_clamp(wanted, 1, fxa__max_i64(1, k_len / least));
-    cut.chunk_keys = forward_up((k_len + cut.chunks - 1) / cut.chunks, run->blocks.keys);
+    cut.chunk_keys = fxa__round_up(fxa__div_up(k_len, cut.chunks), run->blocks.keys);
     return cut;
 }
 
@@ -98,60 +95,42 @@ static void forward_bound(fxa__cpu_forward_run *run) {
 
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
 
-typedef struct forward_carver {
-    char *base; /* NULL: only count */
-    size_t used;
-    bool ok;
-} forward_carver;
-
-static void *forward_carve(forward_carver *c, int64_t rows, int64_t columns, size_t element) {
-    int64_t n = 0;
-    size_t size = 0, end = 0;
-    c->ok = c->ok && fxa__mul_i64(rows, columns, &n) && fxa__mul_size((size_t)n, element, &size) &&
-            fxa__add_size(size, FXA__CPU_PAD - 1, &size) &&
-            fxa__add_size(c->used, size & ~(size_t)(FXA__CPU_PAD - 1), &end);
-    if (!c->ok) return NULL;
-    void *part = c->base ? c->base + c->used : NULL;
-    c->used = end;
-    return part;
-}
-
 /* One worker's scratch. */
-static void forward_carve_scratch(forward_carver *c, const fxa__cpu_forward_run *run, fxa__cpu_scratch *s) {
+static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *run, fxa__cpu_scratch *s) {
     const fxa__cpu_kernels *kernels = run->code->kernels;
     const fxa__cpu_blocks *b = &run->blocks;
     const fxa_problem *p = &run->p->p;
     size_t real = kernels->real_size;
-    int64_t keys = forward_up(b->keys, kernels->nr), rows = b->tile_rows;
-    s->q = forward_carve(c, rows, b->ldq, real);
-    s->o = forward_carve(c, rows, b->ldo, real);
-    s->k_panels = forward_carve(c, keys, p->d, real);
-    s->v_panels = forward_carve(c, b->keys, forward_up(p->dv, kernels->nr), real);
-    s->x = forward_carve(c, 1, fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), real);
-    s->t = s->scores = forward_carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), b->ldt, real);
-    s->beta = s->betas = forward_carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), 1, real);
-    s->m = forward_carve(c, rows, 1, sizeof(double));
-    s->l = forward_carve(c, rows, 1, sizeof(double));
-    s->nan = forward_carve(c, rows, 1, 1);
-    s->h = forward_carve(c, rows, 1, sizeof(int32_t));
-    s->qc = forward_carve(c, rows, 1, sizeof(int32_t));
-    s->kc = forward_carve(c, b->keys, 1, sizeof(int32_t));
-    s->keep = forward_carve(c, b->keys + FXA__CPU_KEEP_ROOM, 1, sizeof(int32_t));
-    s->row = forward_carve(c, p->dv, 1, sizeof(double));
-    s->old = forward_carve(c, p->dv, 1, sizeof(double));
-    s->seen = forward_carve(c, fxa__cpu_seen_count(run->code, run->p), 1, sizeof *s->seen);
+    int64_t keys = fxa__round_up(b->keys, kernels->nr), rows = b->tile_rows;
+    s->q = fxa__carve_matrix(c, rows, b->ldq, real);
+    s->o = fxa__carve_matrix(c, rows, b->ldo, real);
+    s->k_panels = fxa__carve_matrix(c, keys, p->d, real);
+    s->v_panels = fxa__carve_matrix(c, b->keys, fxa__round_up(p->dv, kernels->nr), real);
+    s->x = fxa__carve(c, fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), real);
+    s->t = s->scores = fxa__carve_matrix(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), b->ldt, real);
+    s->beta = s->betas = fxa__carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), real);
+    s->m = fxa__carve(c, rows, sizeof(double));
+    s->l = fxa__carve(c, rows, sizeof(double));
+    s->nan = fxa__carve(c, rows, 1);
+    s->h = fxa__carve(c, rows, sizeof(int32_t));
+    s->qc = fxa__carve(c, rows, sizeof(int32_t));
+    s->kc = fxa__carve(c, b->keys, sizeof(int32_t));
+    s->keep = fxa__carve(c, b->keys + FXA__CPU_KEEP_ROOM, sizeof(int32_t));
+    s->row = fxa__carve(c, p->dv, sizeof(double));
+    s->old = fxa__carve(c, p->dv, sizeof(double));
+    s->seen = fxa__carve(c, fxa__cpu_seen_count(run->code, run->p), sizeof *s->seen);
     const fxa__tape *tapes[2] = {run->code->score, run->code->masked};
     for (int i = 0; i < 2; i++) {
         size_t bytes = 0;
-        if (tapes[i] && !fxa__tape_scratch(tapes[i], rows, b->keys, &bytes)) c->ok = false;
-        s->tape[i] = forward_carve(c, 1, (int64_t)bytes, 1);
+        if (tapes[i] && !fxa__tape_scratch(tapes[i], rows, b->keys, &bytes)) c->failed = true;
+        s->tape[i] = fxa__carve(c, 1, bytes);
     }
 }
 
 /* Everything of a run that does not depend on its pointers; with a base also where its parts lie. */
 static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes) {
     const fxa_problem *p = &run->p->p;
-    forward_carver own = {NULL, 0, true}, all = {base, 0, true};
+    fxa__carver own = fxa__carver_make(NULL), all = fxa__carver_make(base);
     fxa__cpu_scratch s;
     int64_t groups = p->b * p->hkv, items = 0;
     run->blocks = forward_blocks(run->code, p);
@@ -161,14 +140,14 @@ static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes)
     double flops = 2.0 * (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk * (double)(p->d + p->dv);
     if (!fxa__mul_i64(groups, run->items, &items)) return false;
     run->workers = flops < FORWARD_SMALL_FLOPS ? 1 : (int32_t)forward_clamp(items, 1, run->code->width);
-    run->ranges = forward_carve(&all, run->p->program->n_tensors, 1, sizeof *run->ranges);
+    run->ranges = fxa__carve(&all, run->p->program->n_tensors, sizeof *run->ranges);
     int64_t slots = 0;
     if (!fxa__mul_i64(groups, run->slots, &slots)) return false;
-    run->partial = forward_carve(&all, slots, 1, sizeof *run->partial);
-    run->partial_o = forward_carve(&all, slots, run->blocks.ldo, run->code->kernels->real_size);
-    run->scratch = forward_carve(&all, run->workers, (int64_t)run->scratch_bytes, 1);
+    run->partial = fxa__carve(&all, slots, sizeof *run->partial);
+    run->partial_o = fxa__carve_matrix(&all, slots, run->blocks.ldo, run->code->kernels->real_size);
+    run->scratch = fxa__carve(&all, run->workers, run->scratch_bytes);
     *bytes = all.used;
-    return own.ok && all.ok;
+    return !own.failed && !all.failed;
 }
 
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
@@ -180,7 +159,7 @@ bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p
 
 static fxa__cpu_item forward_worker(const fxa__cpu_forward_run *run, int32_t worker) {
     fxa__cpu_item it = {.run = run, .kernels = run->code->kernels};
-    forward_carver c = {run->scratch + (size_t)worker * run->scratch_bytes, 0, true};
+    fxa__carver c = fxa__carver_make(run->scratch + (size_t)worker * run->scratch_bytes);
     it.g = (fxa__cpu_group){.code = run->code, .p = run->p, .bind = run->bind, .ranges = run->ranges};
     forward_carve_scratch(&c, run, &it.s);
     fxa__cpu_seen_clear(&it.g, it.s.seen);
@@ -254,14 +233,15 @@ static void forward_join_task(void *arg, int32_t worker) {
     }
 }
 
-void fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
+bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
     fxa__cpu_forward_run run = {.code = code, .p = p, .bind = bind};
     size_t bytes;
-    forward_layout(&run, bind->workspace, &bytes);
+    if (!forward_layout(&run, bind->workspace, &bytes) || bytes > bind->workspace_size) return false;
     fxa__cpu_scan(code, bind, run.ranges);
     atomic_init(&run.next, 0);
     fxa__pool_run(bind->pool, run.workers, forward_task, &run);
-    if (run.slots == 0) return;
+    if (run.slots == 0) return true;
     atomic_store(&run.next, 0);
     fxa__pool_run(bind->pool, run.workers, forward_join_task, &run);
+    return true;
 }

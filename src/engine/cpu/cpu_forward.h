@@ -20,6 +20,8 @@
 
 #define FXA__CPU_MAX_ROWS 16 /* that go through the softmax together: a group */
 #define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
+_Static_assert(FXA__CPU_FEW_ROWS <= FXA__CPU_MAX_ROWS, "decoding gives all its rows to the softmax at once");
+_Static_assert(FXA__CPU_MAX_BLOCK % FXA__CPU_MAX_ROWS == 0, "a block has whole groups");
 
 /* Sizes of blocks; functions of the problem and the kernels alone. */
 typedef struct fxa__cpu_blocks {

@@ -81,7 +81,7 @@ static int64_t grads_elements(const fxa_view *view) {
 }
 
 static int64_t grads_pieces(const fxa__tape_sum *sum) {
-    return sum->sum || sum->once ? (grads_elements(&sum->view) + GRADS_PIECE - 1) / GRADS_PIECE : 0;
+    return sum->sum || sum->once ? fxa__div_up(grads_elements(&sum->view), GRADS_PIECE) : 0;
 }
 
 int64_t fxa__back_sum_pieces(const fxa__back *job) {

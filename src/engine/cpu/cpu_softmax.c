@@ -13,6 +13,7 @@
 #include "cpu_forward.h"
 #include "tape_ops.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 #include "../../base/philox.h"
 
@@ -71,7 +72,7 @@ static fxa__cpu_part softmax_part(const fxa__cpu_item *it, int64_t row, void *t,
 
 /* The program. It works best on whole steps: what it finds past the part is not used. */
 static void softmax_program(fxa__tape_run *run, int64_t row, int64_t from, const fxa__cpu_part *x) {
-    int64_t steps = (x->n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
+    int64_t steps = fxa__round_up(x->n, FXA__TAPE_STEP);
     fxa__tape_row(run, row, from, fxa__min_i64(steps, run->columns - from), x->s, NULL, x->s);
 }
 
@@ -119,6 +120,8 @@ void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_row
     fxa__cpu_part part[FXA__CPU_MAX_ROWS];
     double top[FXA__CPU_MAX_ROWS];
     int64_t ldt = it->run->blocks.ldt, n = end - column, from[FXA__CPU_MAX_ROWS];
+    FXA__ASSERT(n_rows <= FXA__CPU_MAX_ROWS && row + n_rows <= it->n);
+    FXA__ASSERT(0 <= column && column <= begin && begin <= end && end <= it->run->blocks.keys);
     for (int64_t i = 0; i < n_rows; i++) {
         part[i] = softmax_part(it, row + i, fxa__real_at(it, it->s.t, i * ldt), column, begin, end, &from[i]);
         if (it->tape[masked].tape && part[i].n > 0) softmax_program(&it->tape[masked], row + i, from[i], &part[i]);

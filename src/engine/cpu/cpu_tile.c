@@ -6,6 +6,7 @@
  */
 #include "cpu_code.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 #include "../../program/range.h"
 
@@ -95,7 +96,7 @@ bool fxa__cpu_keys_are_panels(const fxa__cpu_group *g, fxa_slot slot, int64_t ke
     size_t vector = (size_t)kernels->width * kernels->real_size;
     return kernels->gemm_rows && at.n % kernels->nr == 0 && (uintptr_t)at.data % vector == 0 &&
            at.next == at.n * (int64_t)kernels->real_size &&
-           fxa__cpu_keys_are(g, slot, g->p->f64 ? FXA_F64 : FXA_F32);
+           fxa__cpu_keys_are(g, slot, kernels->real_dtype);
 }
 
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
@@ -218,6 +219,7 @@ int64_t fxa__cpu_seen_count(const fxa__cpu_code *code, const fxa__problem *p) {
 void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen) {
     g->seen = seen;
     g->n_seen = fxa__cpu_seen_count(g->code, g->p);
+    FXA__ASSERT((g->n_seen & (g->n_seen - 1)) == 0); /* hashes are cut to it by their low bits */
     for (int64_t i = 0; i < g->n_seen; i++) seen[i].tile = UINT32_MAX;
 }
 

@@ -3,8 +3,9 @@
  * The cpu engine's table. Its code is a choice of kernels and the tapes of the problem's programs; geometry is left
  * to the run, so one code serves every length and stride.
  */
-#include "cpu_code.h"
+#include "cpu_forward.h"
 
+#include "../../base/invariant.h"
 #include "../../program/range.h"
 
 #include <stdio.h>
@@ -20,10 +21,25 @@ static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, 
                  : cpu_forward_kernels(p, reason, reason_size);
 }
 
+/* Whether tapes can do the programs of the problem; if not, the reason names the operation. */
+static bool cpu_can_lower(const fxa__problem *p, char *reason, size_t reason_size) {
+    const fxa_program *programs[] = {p->program, p->derivative, p->p.bprop};
+    for (int i = 0; i < 3; i++) {
+        const fxa__node *n = programs[i] ? fxa__tape_missing(programs[i]) : NULL;
+        if (!n) continue;
+        const fxa__op_info *op = fxa__op_info_get(n->op);
+        (void)snprintf(reason, reason_size, "operation %s (code %d, giving %s) has no code in the cpu engine",
+                       op->id ? op->id : "unknown", n->op, fxa__type_name(n->type));
+        return false;
+    }
+    return true;
+}
+
 static void cpu_query(const fxa__problem *p, fxa_support *report) {
     report->deterministic = 1;
     report->reason[0] = '\0';
-    report->supported = cpu_kernels(p, report->reason, sizeof report->reason) != NULL;
+    report->supported = cpu_kernels(p, report->reason, sizeof report->reason) &&
+                        cpu_can_lower(p, report->reason, sizeof report->reason);
 }
 
 static void cpu_release(fxa__host *host, void *code) {
@@ -80,11 +96,20 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
     return p->p.bprop ? cpu_tape(c, p->p.bprop, 0, &c->bprop, err) : FXA_OK;
 }
 
+/* What arrays on stacks are sized by. */
+static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+    return p->d <= FXA__MAX_D && p->dv <= FXA__MAX_D && kernels->rows <= FXA__CPU_MAX_BLOCK &&
+           kernels->mr <= FXA__CPU_MAX_BLOCK;
+}
+
 static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     char reason[sizeof((fxa_support *)0)->reason] = "";
     c->kernels = cpu_kernels(p, reason, sizeof reason);
     c->scores = cpu_forward_kernels(p, reason, sizeof reason);
     if (!c->kernels || !c->scores) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
+    if (!FXA__HOLDS(cpu_fits(c->kernels, &p->p) && cpu_fits(c->scores, &p->p)))
+        return fxa__fail(err, FXA_E_INTERNAL, "d %lld, dv %lld or the kernels of %s pass the room of the cpu engine",
+                         (long long)p->p.d, (long long)p->p.dv, c->kernels->isa);
     FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
     fxa_program_facts(c->program, &c->facts);
     if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
@@ -134,8 +159,10 @@ static bool cpu_workspace(const void *code, const fxa__problem *p, size_t *bytes
 }
 
 static fxa_status cpu_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    if (p->p.pass == FXA_FORWARD) fxa__cpu_forward(code, p, bind);
-    else fxa__cpu_backward(code, p, bind);
+    bool fits = (p->p.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bind);
+    if (!FXA__HOLDS(fits))
+        return fxa__fail(err, FXA_E_INTERNAL, "the %zu bytes of workspace are not what a run of the cpu engine needs",
+                         bind->workspace_size);
     return fxa__ok(err);
 }
 

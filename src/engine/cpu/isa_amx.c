@@ -8,6 +8,8 @@
 
 #include "kern_bf16.h"
 
+#include "../../base/num.h"
+
 #include <immintrin.h>
 #include <string.h>
 #if defined(__linux__)

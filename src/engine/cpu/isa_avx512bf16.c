@@ -9,6 +9,8 @@
  */
 #include "kern_bf16.h"
 
+#include "../../base/num.h"
+
 #include <immintrin.h>
 #include <string.h>
 
@@ -103,7 +105,7 @@ BF16_INLINE void bf16_pack_half(uint32_t *out, const void *x, int64_t at, int64_
         for (int i = 0; i < 16; i++)
             y[i] = i < rows ? bf16_row(x, at + i * ld + j, d - j, stored) : _mm512_setzero_si512();
         bf16_transpose(y);
-        int64_t pairs = (d - j + 1) / 2;
+        int64_t pairs = fxa__div_up(d - j, 2);
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++)
             if (i < pairs) _mm512_storeu_si512(out + (j / 2 + i) * BF16_NR, y[i]);
@@ -265,11 +267,11 @@ static const bf16_kernel bf16_by_columns[] = {BF16_EACH(BF16_COLUMNS_NAME)};
  * for all rows. */
 static void bf16_panels(const bf16_kernel *kernels, int64_t row, int64_t m, int64_t n, int64_t k, const uint32_t *a,
                         const uint32_t *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
-    int64_t blocks = (m + BF16_MR - 1) / BF16_MR;
+    int64_t blocks = fxa__div_up(m, BF16_MR);
     for (int64_t j = 0; j < n; j += BF16_NR, b += panel)
         for (int64_t i = 0, left = blocks, rows; left > 0; left--, i += rows) {
-            rows = (m - i + left - 1) / left;
-            kernels[rows - 1]((k + 1) / 2, a + i * row, row, b, c + i * ldc + j, ldc, beta ? beta + i : NULL);
+            rows = fxa__div_up(m - i, left);
+            kernels[rows - 1](fxa__div_up(k, 2), a + i * row, row, b, c + i * ldc + j, ldc, beta ? beta + i : NULL);
         }
 }
 
@@ -287,9 +289,9 @@ void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, 
     _Static_assert(sizeof x >= BF16_ROWS * BF16_ROWS_K / 2 * sizeof *x, "either layout fits");
     bool by_rows = cs == 1;
     int64_t group = by_rows ? BF16_MR : BF16_ROWS, piece = by_rows ? BF16_K : BF16_ROWS_K;
-    int64_t groups = (m + group - 1) / group;
+    int64_t groups = fxa__div_up(m, group);
     for (int64_t i = 0, rows; groups > 0; groups--, i += rows) {
-        rows = (m - i + groups - 1) / groups;
+        rows = fxa__div_up(m - i, groups);
         for (int64_t j = 0, count; j == 0 || j < k; j += count) {
             const float *from = (const float *)a + i * rs + j * cs, *factor = beta ? (const float *)beta + i : NULL;
             count = k - j < piece ? k - j : piece;

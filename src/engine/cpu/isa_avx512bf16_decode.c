@@ -6,10 +6,12 @@
  */
 #include "kern_bf16.h"
 
+#include "../../base/invariant.h"
+
 #include <immintrin.h>
 #include <string.h>
 
-enum { DOTS16_SUMS = 16, DOTS16_WORDS = 256 /* of a query, at most */ };
+enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA__MAX_D / 2 /* of a query, at most */ };
 #define DOTS16_INLINE static inline __attribute__((always_inline))
 
 /* Keys of a group's block, and where fetching goes on: bytes from key to key and from line to line. */
@@ -91,6 +93,7 @@ DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const f
 void fxa__bf16_dots(void *out, int64_t ldo, const void *q, int64_t ldq, int64_t rows, const fxa__cpu_stored *x) {
     int64_t parts = rows ? rows / 4 + rows % 4 / 2 + rows % 2 : 1, step = x->next ? x->next_step : x->ld * 2;
     uintptr_t next = (uintptr_t)(x->next ? x->next : x->data), part = (uintptr_t)(x->n / parts * step);
+    FXA__ASSERT(x->d <= 2 * DOTS16_WORDS);
     float *to = out;
     const float *from = q;
     for (; rows >= 4; rows -= 4, to += 4 * ldo, from += 4 * ldq, next += part)

@@ -14,6 +14,7 @@
 
 #include "cpu.h"
 #include "../../base/dtype.h"
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 #include "../../base/philox.h"
 
@@ -107,7 +108,8 @@
     }
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
-    .isa = isa_name, .real_size = (size), .width = (lanes), .load = kern_load##suffix, .store = kern_store##suffix,    \
+    .isa = isa_name, .real_size = (size), .real_dtype = (size) == sizeof(float) ? FXA_F32 : FXA_F64, .width = (lanes), \
+    .load = kern_load##suffix, .store = kern_store##suffix,                                                            \
     .load_ints = kern_load_ints##suffix, .offsets = kern_offsets##suffix,                                              \
     .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix, .row_scale = kern_row_scale##suffix,         \
     .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .row_keep = kern_row_keep,                     \

@@ -4,6 +4,8 @@
  */
 #include "tape_code.h"
 
+#include "../../base/invariant.h"
+
 /* Leaves scores, or their gradient, as they are: that is the input, no conjunct of a mask was left, and nothing is
  * summed. */
 static bool tape_find_identity(const fxa__tape_graph *g) {
@@ -17,19 +19,23 @@ static bool tape_find_identity(const fxa__tape_graph *g) {
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
                             const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err) {
     fxa__tape_graph g;
-    fxa__tape *tape = fxa__alloc(host, sizeof *tape);
-    bool made = fxa__tape_graph_make(&g, host, program, flags) && tape;
+    fxa_status status = FXA_OK;
     *out = NULL;
-    if (made) {
+    if (!FXA__HOLDS(!fxa__tape_missing(program)))
+        return fxa__fail(err, FXA_E_INTERNAL, "a program got past the cpu engine's query with an operation it lacks");
+    fxa__tape *tape = fxa__alloc(host, sizeof *tape);
+    if (!fxa__tape_graph_make(&g, host, program, flags) || !tape) {
+        status = fxa__fail_memory(err, "a score program's tape");
+    } else {
         tape->host = fxa__host_retain(host);
         tape->kernels = kernels;
         tape->identity = tape_find_identity(&g);
         fxa__tape_graph_count(&g, true);
         if (kernels->real_size == sizeof(float) && !(flags & FXA__TAPE_PLAIN)) fxa__tape_peephole(&g);
-        made = !g.failed && fxa__tape_lower(&g, tape);
+        status = g.failed ? fxa__fail_memory(err, "a score program's tape") : fxa__tape_lower(&g, tape, err);
     }
     fxa__tape_graph_free(&g);
-    if (made) {
+    if (status == FXA_OK) {
         *out = tape;
         return fxa__ok(err);
     }
@@ -37,7 +43,7 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         fxa__tape_destroy(tape);
     else
         fxa__free(host, tape, sizeof *tape);
-    return fxa__fail_memory(err, "a score program's tape");
+    return status;
 }
 
 void fxa__tape_destroy(fxa__tape *tape) {

@@ -145,7 +145,7 @@ static void access_copy_ints(const fxa__tape_at *r, const fxa_view *view, const 
 /* All columns are one piece that lies as a row of registers does. */
 static bool access_is_row(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
                           const access_piece *p) {
-    fxa_dtype real = r->run->tape->kernels->real_size == sizeof(float) ? FXA_F32 : FXA_F64;
+    fxa_dtype real = (fxa_dtype)r->run->tape->kernels->real_dtype;
     return p->begin == 0 && p->end == r->n && p->inside && p->stride == 1 && r->n % FXA__TAPE_STEP == 0 &&
            view->dtype == (access->type == FXA_FLOAT ? real : FXA_I32);
 }

@@ -134,13 +134,21 @@ void fxa__tape_graph_free(fxa__tape_graph *g);
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
 /* Which nodes the roots need, those of the mask only if that is asked for, and how often each is used. */
 void fxa__tape_graph_count(fxa__tape_graph *g, bool mask);
+/* What a node of a program is to tapes: its operation, but for those that mean something else of bools. */
+static inline uint8_t fxa__tape_op_of(const fxa__node *n) {
+    return n->op == FXA_OP_NOT && n->type == FXA_BOOL ? FXA__TAPE_NOT_BOOL : n->op;
+}
+/* It stands for its operand: ints and bools are the same to tapes. */
+static inline bool fxa__tape_is_through(const fxa_program *p, const fxa__node *n) {
+    return n->op == FXA_OP_INT && p->nodes[n->arg[0]].type != FXA_FLOAT;
+}
 /* One operand of a node at `level` is a row, not one value. */
 static inline bool fxa__tape_is_row(int level, int operand_level) {
     return operand_level == level || (level == TAPE_FULL && operand_level == TAPE_COLUMN);
 }
 
 void fxa__tape_peephole(fxa__tape_graph *g);
-bool fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape);
+fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err);
 
 /* ---- Run --------------------------------------------------------------------------------------------------------- */
 

@@ -101,7 +101,7 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
         memset(dst, 0, (size_t)r->n * to_size);
         return;
     }
-    bool as_stored = view->dtype == (!real ? FXA_I32 : to_size == sizeof(float) ? FXA_F32 : FXA_F64);
+    bool as_stored = view->dtype == (real ? (fxa_dtype)kernels->real_dtype : FXA_I32);
     for (int64_t first = 0; first < r->n; first += GATHER_COLUMNS) {
         int64_t n = fxa__min_i64(GATHER_COLUMNS, r->n - first);
         char *to = (char *)dst + (size_t)first * to_size;

@@ -6,6 +6,7 @@
  */
 #include "tape_code.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 #include <math.h>
@@ -186,18 +187,18 @@ static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
 
 /* The node that stands for program node i: int() of an int or bool is what it is given. */
 static int32_t graph_same(const fxa_program *p, int32_t i) {
-    while (p->nodes[i].op == FXA_OP_INT && p->nodes[p->nodes[i].arg[0]].type != FXA_FLOAT) i = p->nodes[i].arg[0];
+    while (fxa__tape_is_through(p, &p->nodes[i])) i = p->nodes[i].arg[0];
     return i;
 }
 
 static void graph_import(fxa__tape_graph *g, int32_t i) {
     const fxa__node *from = &g->program->nodes[i];
     fxa__tape_node *n = &g->nodes[i];
-    *n = (fxa__tape_node){.op = from->op, .type = from->type, .n_args = from->n_args, .axis = -1, .imm = from->imm};
+    *n = (fxa__tape_node){.op = fxa__tape_op_of(from), .type = from->type, .n_args = from->n_args, .axis = -1, .imm = from->imm};
     n->f = from->f;
     if (n->op == FXA_OP_INPUT) n->level = graph_input_level(n->imm);
-    if (n->op == FXA_OP_NOT && n->type == FXA_BOOL) n->op = FXA__TAPE_NOT_BOOL;
     for (int k = 0; k < n->n_args; k++) {
+        FXA__ASSERT(from->arg[k] < i);
         n->arg[k] = graph_same(g->program, from->arg[k]);
         n->level |= g->nodes[n->arg[k]].level;
     }
@@ -305,8 +306,8 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* The program's nodes use appended ones, and those use nodes of the program below COLUMN, which use no appended ones.
- * */
+/* Three times over, since the program's nodes use appended ones, those use nodes of the program whose level is below
+ * COLUMN, and these use none that were appended. */
 static void graph_need(fxa__tape_graph *g, bool mask) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

@@ -6,6 +6,7 @@
  */
 #include "tape_code.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 #include <math.h>
@@ -27,7 +28,8 @@ typedef struct lower_state {
     int32_t *place_of;             /* by node: its place in this level, -1: none yet */
     int32_t external[TAPE_SPACES]; /* the same for the caller's rows */
     int32_t minus_inf;             /* node */
-    bool failed;
+    bool failed; /* out of memory */
+    bool no_code; /* an operation has none: a bug here, since fxa__tape_missing found none */
 } lower_state;
 
 /* ---- Registers and places ---------------------------------------------------------------------------------------- */
@@ -95,6 +97,20 @@ static int32_t lower_find(uint32_t op, char d, const char *letters) {
     return -1;
 }
 
+/* With all operands as rows there is always a code, or there is none for some operands. */
+const fxa__node *fxa__tape_missing(const fxa_program *program) {
+    for (int32_t i = 0; i < program->n_nodes; i++) {
+        const fxa__node *n = &program->nodes[i];
+        char letters[4] = "___";
+        bool leaf = n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT || n->op == FXA_OP_LOAD;
+        if (leaf || fxa__tape_is_through(program, n)) continue;
+        for (int k = 0; k < n->n_args && k < 3; k++)
+            letters[k] = program->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
+        if (lower_find(fxa__tape_op_of(n), n->type == FXA_FLOAT ? 'F' : 'I', letters) < 0) return n;
+    }
+    return NULL;
+}
+
 /* One value as a row of its own, for operations that have no variant with it. */
 static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     bool real = l->g->nodes[node].type == FXA_FLOAT;
@@ -115,6 +131,7 @@ static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst
     int32_t place[3] = {0}, spare[3], n_spare = 0, code = lower_opcode(l, n, false);
     bool spread = code < 0;
     if (spread) code = lower_opcode(l, n, true);
+    l->no_code = l->no_code || !FXA__HOLDS(code >= 0);
     if (n->n_args == 4) /* added to: comes into the result's place first, where it often is already */
         lower_add_ins(l, (fxa__tape_ins){.op = FXA__TAPE_COPY_F, .dst = dst, .a = lower_place(l, n->arg[3])});
     for (int k = 0; k < n->n_args && k < 3; k++) {
@@ -280,6 +297,7 @@ static void lower_compare(lower_state *l, const fxa__tape_node *n) {
     int32_t out = lower_external(l, TAPE_OUT);
     for (int k = 0; k < 2; k++) letters[k] = lower_letter(l, n->arg[k], false);
     int32_t code = lower_find(n->op, 'F', letters);
+    l->no_code = l->no_code || !FXA__HOLDS(code >= 0);
     lower_add_ins(
         l, (fxa__tape_ins){
                .op = code, .dst = out, .a = lower_place(l, n->arg[0]), .b = lower_place(l, n->arg[1]), .c = out});
@@ -336,11 +354,11 @@ static void lower_level(lower_state *l, int level) {
         if (l->g->nodes[i].needed && l->g->nodes[i].level == level && !l->g->nodes[i].is_out) lower_node(l, (int32_t)i);
 }
 
-bool fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape) {
+fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err) {
     lower_state l = {.g = g, .tape = tape};
     fxa__tape_node inf = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = -INFINITY, .needed = true};
     l.minus_inf = fxa__tape_graph_add(g, &inf);
-    if (g->failed) return false;
+    if (g->failed) return fxa__fail_memory(err, "a score program's tape");
     lower_find_out(g);
     lower_find_last(g);
     g->nodes[l.minus_inf].last = TAPE_PINNED;
@@ -351,5 +369,6 @@ bool fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape) {
     if (!l.failed) lower_roots(&l);
     fxa__free(g->host, l.place_of, n * sizeof *l.place_of);
     fxa__free(g->host, l.free_regs, l.free_capacity * sizeof *l.free_regs);
-    return !l.failed;
+    if (l.no_code) return fxa__fail(err, FXA_E_INTERNAL, "an operation of a tape has no code");
+    return l.failed ? fxa__fail_memory(err, "a score program's tape") : FXA_OK;
 }

@@ -5,6 +5,8 @@
 #ifndef FXA_ENGINE_CPU_TAPE_OPS_H
 #define FXA_ENGINE_CPU_TAPE_OPS_H
 
+#include "fxattn/fxattn.h"
+
 /* What operations mean that programs do not have; beyond the codes of ops.def. */
 enum {
     FXA__TAPE_NOT_BOOL = 128,
@@ -30,6 +32,8 @@ enum {
     FXA__TAPE_ADD_EACH, /* each element of b where a is not 0, to a sum of its own */
     FXA__TAPE_WITHIN    /* of the graph: sign * k + a compared with b; see FXA__TAPE_RANGE */
 };
+_Static_assert((int)FXA_OP_COUNT <= (int)FXA__TAPE_NOT_BOOL, "codes of programs and of tapes do not meet");
+_Static_assert(FXA__TAPE_WITHIN <= UINT8_MAX, "fxa__tape_node.op holds every code");
 
 typedef enum fxa__tape_opcode {
 #define TAPE(ID, op, d, a, b, c, expression) FXA__TAPE_##ID,

@@ -6,49 +6,40 @@
  */
 #include "tape_code.h"
 
-#include "../../base/num.h"
+#include "../../base/carve.h"
+#include "../../base/invariant.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
 
-static bool run_take(size_t *bytes, size_t count, size_t size, size_t *offset) {
-    size_t part;
-    if (!fxa__mul_size(count, size, &part) || !fxa__add_size(part, FXA__CPU_PAD - 1, &part)) return false;
-    *offset = *bytes;
-    return fxa__add_size(*bytes, part / FXA__CPU_PAD * FXA__CPU_PAD, bytes);
-}
+static int64_t run_steps(int64_t n) { return fxa__round_up(n, FXA__TAPE_STEP); }
 
 /* Bytes of a row of n elements, with room for a whole step after any element of it. */
 static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
     if (n < 0 || n > INT64_MAX / 64) return false;
-    return fxa__mul_size((size_t)((n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP + 1) * FXA__TAPE_STEP, real_size, pitch);
+    return fxa__mul_size((size_t)(run_steps(n) + FXA__TAPE_STEP), real_size, pitch);
 }
 
 /* The one layout: *bytes is what it takes, and with a base the pointers of s are set. */
-static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, char *base, fxa__tape_state *s,
+static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, void *base, fxa__tape_state *s,
                        size_t *bytes) {
     const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns};
-    size_t at[TAPE_LEVELS + 3], places = 0, offset_at, offset_fixed, offset_k, head;
-    *bytes = 0;
-    if (!run_take(bytes, 1, sizeof *s, &head)) return false;
+    fxa__carver c = fxa__carver_make(base);
+    size_t places = 0;
+    (void)fxa__carve(&c, 1, sizeof *s); /* what the pointers are in */
     for (int i = 0; i < TAPE_LEVELS; i++) {
         if (t->level[i].n_places > places) places = t->level[i].n_places;
         if (!run_pitch(n[i], t->kernels->real_size, &s->pitch[i])) return false;
-        if (!run_take(bytes, (size_t)t->level[i].n_regs, s->pitch[i], &at[i])) return false;
+        s->base[i] = fxa__carve(&c, t->level[i].n_regs, s->pitch[i]);
     }
-    for (int i = 0; i < 3; i++)
-        if (!run_take(bytes, 1, s->pitch[TAPE_FULL], &at[TAPE_LEVELS + i])) return false;
-    if (!run_take(bytes, places, sizeof(void *), &offset_at)) return false;
-    if (!run_take(bytes, t->level[TAPE_FULL].n_places, sizeof(uintptr_t), &offset_fixed)) return false;
-    if (!run_take(bytes, (size_t)max_columns, sizeof(int32_t), &offset_k)) return false;
-    for (int i = 0; base && i < TAPE_LEVELS; i++) s->base[i] = base + at[i];
-    for (int i = 0; base && i < 3; i++) s->spare[i] = base + at[TAPE_LEVELS + i];
-    s->at = base ? (void **)(void *)(base + offset_at) : NULL;
-    s->fixed = base ? (uintptr_t *)(void *)(base + offset_fixed) : NULL;
-    s->k = base ? (int32_t *)(void *)(base + offset_k) : NULL;
-    return true;
+    for (int i = 0; i < 3; i++) s->spare[i] = fxa__carve(&c, 1, s->pitch[TAPE_FULL]);
+    s->at = fxa__carve(&c, (int64_t)places, sizeof(void *));
+    s->fixed = fxa__carve(&c, (int64_t)t->level[TAPE_FULL].n_places, sizeof(uintptr_t));
+    s->k = fxa__carve(&c, max_columns, sizeof(int32_t));
+    *bytes = c.used;
+    return !c.failed;
 }
 
 bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes) {
@@ -57,10 +48,6 @@ bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_colu
 }
 
 /* ---- Instructions ------------------------------------------------------------------------------------------------ */
-
-static int64_t run_steps(int64_t n) {
-    return (n + FXA__TAPE_STEP - 1) / FXA__TAPE_STEP * FXA__TAPE_STEP;
-}
 
 static void run_sum(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape_run *run = r->run;
@@ -170,6 +157,7 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
 
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q) {
     const fxa__tape *t = run->tape;
+    FXA__ASSERT(0 <= n && n <= run->max_rows);
     for (size_t i = 0; i < t->n_leaves; i++)
         if (t->leaves[i].level == TAPE_ROW)
             memcpy(run_reg(run->scratch, &t->leaves[i]), t->leaves[i].imm == FXA_INPUT_H ? h : q,
@@ -188,6 +176,7 @@ static int64_t run_key_step(int64_t n, const int32_t *k) {
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k) {
     const fxa__tape *t = run->tape;
     fxa__tape_state *s = run->scratch;
+    FXA__ASSERT(0 <= n && n <= run->max_columns);
     run->columns = n;
     s->step = run_key_step(n, k);
     if (n) memcpy(s->k, k, (size_t)n * sizeof *k);
@@ -255,6 +244,7 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
     size_t size = t->kernels->real_size;
     bool whole = n % FXA__TAPE_STEP == 0;
     if (n <= 0) return;
+    FXA__ASSERT(0 <= row && row < run->max_rows && 0 <= first && first + n <= run->columns);
     if (!whole) {
         score = run_copy_row(&r, 0, score);
         dscore = run_copy_row(&r, 1, dscore);

@@ -5,31 +5,11 @@
  */
 #include "ref.h"
 
+#include "../../base/carve.h"
 #include "../../base/dtype.h"
-#include "../../base/num.h"
 
-typedef struct ref_carver {
-    unsigned char *base; /* NULL: only count */
-    size_t used;
-    bool ok;
-} ref_carver;
-
-/* The next n elements; every element size here is a multiple of 8, so all parts stay aligned. */
-static void *ref_carve(ref_carver *c, int64_t n, size_t element) {
-    size_t size, end;
-    if (!fxa__mul_size((size_t)n, element, &size) || !fxa__add_size(c->used, size, &end)) {
-        c->ok = false;
-        return NULL;
-    }
-    void *part = c->base ? c->base + c->used : NULL;
-    c->used = end;
-    return part;
-}
-
-static double *ref_carve_matrix(ref_carver *c, int64_t rows, int64_t columns) {
-    int64_t n = 0;
-    if (!fxa__mul_i64(rows, columns, &n)) c->ok = false;
-    return ref_carve(c, c->ok ? n : 0, sizeof(double));
+static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
+    return fxa__carve_matrix(c, rows, columns, sizeof(double));
 }
 
 static int64_t ref_largest_program(const fxa__problem *p) {
@@ -40,7 +20,7 @@ static int64_t ref_largest_program(const fxa__problem *p) {
 }
 
 /* Sums in f64 for each captured tensor whose gradient is asked for, dense whatever the gradient's own strides. */
-static void ref_carve_sums(ref_carver *c, const fxa__problem *p, fxa__ref_sum *sums) {
+static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *sums) {
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
         const fxa_capture *capture = &p->p.captures[t];
         fxa__ref_sum sum = {.view = {.rank = p->program->tensors[t].rank}};
@@ -48,7 +28,7 @@ static void ref_carve_sums(ref_carver *c, const fxa__problem *p, fxa__ref_sum *s
         for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
             sum.view.size[i] = capture->size[i];
             sum.view.stride[i] = n;
-            if (!fxa__mul_i64(n, capture->size[i], &n)) c->ok = false, n = 0;
+            if (!fxa__mul_i64(n, capture->size[i], &n)) c->failed = true, n = 0;
         }
         if (capture->grad) sum.sum = ref_carve_matrix(c, n, 1);
         if (sums) sums[t] = sum;
@@ -56,8 +36,8 @@ static void ref_carve_sums(ref_carver *c, const fxa__problem *p, fxa__ref_sum *s
 }
 
 bool fxa__ref_layout(const fxa__problem *p, void *base, fxa__ref *r, size_t *bytes) {
-    ref_carver c = {base, 0, true};
-    r->vals = ref_carve(&c, ref_largest_program(p), sizeof(fxa__val));
+    fxa__carver c = fxa__carver_make(base);
+    r->vals = fxa__carve(&c, ref_largest_program(p), sizeof(fxa__val));
     r->k = ref_carve_matrix(&c, p->p.sk, p->p.d);
     r->v = ref_carve_matrix(&c, p->p.sk, p->p.dv);
     r->q = ref_carve_matrix(&c, 1, p->p.d);
@@ -73,11 +53,11 @@ bool fxa__ref_layout(const fxa__problem *p, void *base, fxa__ref *r, size_t *byt
         r->dv = ref_carve_matrix(&c, rows, p->p.dv);
         r->dsink = ref_carve_matrix(&c, 1, p->p.hq);
         r->dparams = ref_carve_matrix(&c, 1, p->program->n_params);
-        r->dtensor = ref_carve(&c, p->program->n_tensors, sizeof(fxa__ref_sum));
+        r->dtensor = fxa__carve(&c, p->program->n_tensors, sizeof(fxa__ref_sum));
         ref_carve_sums(&c, p, r->dtensor);
     }
     *bytes = c.used;
-    return c.ok;
+    return !c.failed;
 }
 
 int64_t fxa__ref_key_rows(const fxa__problem *p) {
@@ -89,7 +69,7 @@ int64_t fxa__ref_key_rows(const fxa__problem *p) {
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
     const fxa_problem *p = &r->p->p;
     if (!(p->flags & FXA_PAGED)) return k;
-    int64_t size = p->page_size, pages_per_batch = (p->sk + size - 1) / size;
+    int64_t size = p->page_size, pages_per_batch = fxa__div_up(p->sk, size);
     const int32_t *pages = r->bind->slot[FXA_SLOT_PAGES];
     return pages[r->b * pages_per_batch + k / size] * size + k % size;
 }
