@@ -276,7 +276,8 @@ static bool attend_is_finite(const fxa__cpu_item *it) {
     double squares = kernels->row_dot(it->s.o, it->s.o, (it->n - 1) * ldo + dv);
     for (int64_t row = 0; squares - squares != 0 && row < it->n; row++) {
         bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;
-        if (in_order && !kernels->load(it->s.x, fxa__real_at(it, it->s.o, row * ldo), kernels->real_dtype, 1, dv)) return false;
+        const void *o = fxa__real_at(it, it->s.o, row * ldo);
+        if (in_order && !kernels->load(it->s.x, o, kernels->real_dtype, 1, dv)) return false;
     }
     return true;
 }

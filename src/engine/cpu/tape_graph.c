@@ -194,7 +194,8 @@ static int32_t graph_same(const fxa_program *p, int32_t i) {
 static void graph_import(fxa__tape_graph *g, int32_t i) {
     const fxa__node *from = &g->program->nodes[i];
     fxa__tape_node *n = &g->nodes[i];
-    *n = (fxa__tape_node){.op = fxa__tape_op_of(from), .type = from->type, .n_args = from->n_args, .axis = -1, .imm = from->imm};
+    *n = (fxa__tape_node){.op = fxa__tape_op_of(from), .type = from->type, .n_args = from->n_args, .axis = -1};
+    n->imm = from->imm;
     n->f = from->f;
     if (n->op == FXA_OP_INPUT) n->level = graph_input_level(n->imm);
     for (int k = 0; k < n->n_args; k++) {
