@@ -194,6 +194,7 @@ static void plot_json(cli *c, const plot *p) {
     json_uint(&j, "empty", p->counts.empty);
     json_uint(&j, "mixed", p->counts.mixed);
     json_uint(&j, "full", p->counts.full);
+    json_uint(&j, "unknown", p->counts.unknown);
     json_int(&j, "q_step", p->q.tile_step);
     json_int(&j, "k_step", p->k.tile_step);
     json_open(&j, "classes", '[');

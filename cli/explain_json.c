@@ -132,6 +132,7 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
         json_uint(&j, "empty", e->tiles.empty);
         json_uint(&j, "mixed", e->tiles.mixed);
         json_uint(&j, "full", e->tiles.full);
+        json_uint(&j, "unknown", e->tiles.unknown);
         json_close(&j, '}');
     }
     explain_json_engines(&j, e);

@@ -133,9 +133,13 @@ void explain_text(cli *c, const cli_job *job, const explanation *e) {
                fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
     if (e->has_tiles)
         buf_printf(out,
-                   "\ntiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %" PRIu64 " empty, %" PRIu64
-                   " mixed, %" PRIu64 " full\n",
-                   e->tile[0], e->tile[1], e->b, e->h, e->tiles.empty, e->tiles.mixed, e->tiles.full);
+                   "\ntiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %s%" PRIu64
+                   " empty, %" PRIu64 " mixed, %" PRIu64 " full\n",
+                   e->tile[0], e->tile[1], e->b, e->h, e->tiles.unknown ? "at least " : "", e->tiles.empty,
+                   e->tiles.mixed, e->tiles.full);
+    if (e->has_tiles && e->tiles.unknown)
+        buf_printf(out, "          %" PRIu64 " not looked at: so much of the mask is mixed that counting was ended\n",
+                   e->tiles.unknown);
     buf_text(out, "\nengines\n");
     explain_support(out, e);
 }

@@ -130,8 +130,9 @@ static void svg_tile_legend(cli_buf *out, const plot *p, double x, double y) {
     for (int i = 0; i < 3; i++)
         buf_printf(out,
                    "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"12\"/><text x=\"%.1f\" "
-                   "y=\"%.1f\">%s: %" PRIu64 "</text>\n",
-                   classes[i], x, y + 18 * i, x + 20, y + 18 * i + 11, names[i], counts[i]);
+                   "y=\"%.1f\">%s: %s%" PRIu64 "</text>\n",
+                   classes[i], x, y + 18 * i, x + 20, y + 18 * i + 11, names[i],
+                   p->counts.unknown ? "at least " : "", counts[i]);
     if (*p->tiles_sampled)
         buf_printf(out, "<text class=\"s\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + 120, y + 11, p->tiles_sampled);
 }

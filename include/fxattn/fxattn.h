@@ -613,10 +613,12 @@ FXA_API fxa_tensor_range fxa_tensor_scan(const fxa_view *view);
 
 typedef struct fxa_tile_counts {
     uint64_t empty, mixed, full;
+    uint64_t unknown; /* not looked at; when this is not 0, the other three are "at least" */
 } fxa_tile_counts;
 
 /* Counts the tiles of tile_q x tile_k pairs of one (b, h), local indices, of a problem; edge tiles count as whole ones.
- * Cost follows the border between classes, not the number of tiles; memory is constant. */
+ * Cost follows the border between classes, not the number of tiles, and is bounded: when a mask leaves too much mixed,
+ * counting ends after a second or a few, always at the same tile, and the rest is `unknown`. Memory is constant. */
 FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h,
                                                int64_t tile_q, int64_t tile_k, const double *params,
                                                const fxa_tensor_range *tensors, fxa_tile_counts *out, fxa_error *err);

@@ -18,6 +18,7 @@ typedef struct fxa__tile_grid {
     int64_t b, h, tile_q, tile_k;
     const double *params;
     const fxa_tensor_range *tensors;
+    int64_t *left; /* how many more boxes may be looked at; what would be one more is MIXED. NULL: any number */
 } fxa__tile_grid;
 
 /* The class of all pairs q x k of local indices. Lengths and maps that only a run knows are taken as unknown: see
@@ -31,8 +32,8 @@ fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box);
 /* Halving keeps one half waiting at each step: at most 31 of each axis. */
 #define FXA__TILE_DEPTH 64
 
-/* Counts the whole tiles of the grid (not the cut ones at its ends) along diagonals. False: the mask is not one that
- * allows it, and nothing was counted. (tiles_diagonal.c) */
+/* Counts the whole tiles of the grid (not the cut ones at its ends) along diagonals; g->left is given. False: the mask
+ * is not one that allows it, and nothing was counted. (tiles_diagonal.c) */
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out);
 
 #endif

@@ -145,7 +145,9 @@ bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
         fxa__slice s = stack[--n];
         uint64_t count = diagonal_below(s.last, nq, nk) - diagonal_below(s.first - 1, nq, nk);
         fxa_tile tile = diagonal_class(g, apart, s);
-        if (tile == FXA_TILE_EMPTY)
+        if (*g->left < 0)
+            out->unknown += count;
+        else if (tile == FXA_TILE_EMPTY)
             out->empty += count;
         else if (tile == FXA_TILE_FULL)
             out->full += count;

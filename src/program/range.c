@@ -14,7 +14,9 @@
 #include "../base/float_state.h"
 #include "../base/num.h"
 
-enum { RANGE_MAX_ATOMS = 1024 }; /* tables are searched one by one */
+#include <string.h>
+
+enum { RANGE_MAX_ATOMS = 1024, RANGE_WORK = 256 }; /* steps of work for each node; most need none at all */
 
 /* Positions of the nodes that `node` needs, in at[0..node]; returns how many. */
 static int32_t range_mark(const fxa_program *p, int32_t node, int32_t *at) {
@@ -74,6 +76,9 @@ bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *
                      const double *params, const fxa_tensor_range *tensors) {
     *r = (fxa__range){.p = p, .box = box, .params = params, .tensors = tensors};
     if (!range_make_room(r, small, node)) return false;
+    memset(r->atom_bucket, -1, sizeof r->atom_bucket);
+    memset(r->row_bucket, -1, sizeof r->row_bucket);
+    r->work = RANGE_WORK * ((int64_t)node + 64);
     for (int32_t i = 0; i <= node; i++) {
         if (r->at[i] < 0) continue;
         fxa__known *out = fxa__range_of(r, i);

@@ -13,7 +13,8 @@
  * empty set is FXA__NEVER: the bool is decided. And, or, not, xor and select work on the lists, so that bounds on the
  * same form meet wherever in the expression they stand.
  *
- * All functions are sound whatever runs out: a missing atom, form or bound only makes the answer less precise.
+ * All functions are sound whatever runs out: a missing atom, form, bound or step of work only makes the answer less
+ * precise. So the time of an analysis is bounded by the number of nodes.
  */
 #ifndef FXA_PROGRAM_RANGE_H
 #define FXA_PROGRAM_RANGE_H
@@ -72,6 +73,7 @@ typedef struct fxa__atom {
     int64_t d;
     int32_t id;
     uint32_t support; /* bit i: depends on fxa_input i (only inputs that are not single values in the box) */
+    int32_t next;     /* of its bucket */
     uint8_t kind;
     bool dense;
 } fxa__atom;
@@ -80,6 +82,7 @@ typedef struct fxa__row { /* a form that bounds speak of: constant 0, coefs with
     fxa__affine form;
     fxa__set set;
     uint32_t support;
+    int32_t next; /* of its bucket */
     bool dense;
 } fxa__row;
 
@@ -125,6 +128,8 @@ typedef struct fxa__range_small { /* room for usual programs, so that they alloc
     fxa__bound bounds[FXA__SMALL_BOUNDS];
 } fxa__range_small;
 
+enum { FXA__RANGE_BUCKETS = 128 }; /* a power of two: atoms and rows are found by hash */
+
 typedef struct fxa__range {
     const fxa_program *p;
     const fxa_box *box;
@@ -136,6 +141,8 @@ typedef struct fxa__range {
     fxa__row *rows;
     fxa__bound *bounds;
     int32_t n_atoms, n_rows, n_bounds, max_atoms, max_rows, max_bounds;
+    int32_t atom_bucket[FXA__RANGE_BUCKETS], row_bucket[FXA__RANGE_BUCKETS]; /* the last one of each, or -1 */
+    int64_t work; /* steps left for what may take long: lists of bounds, walks along rows; so many for each node */
     void *memory; /* NULL: all in a fxa__range_small */
     size_t memory_size;
 } fxa__range;
@@ -155,6 +162,8 @@ uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f);
 /* f = factor * out + f's constant, out as rows are; factor may be negative, 0 when f is constant. */
 int64_t fxa__affine_primitive(const fxa__affine *f, fxa__affine *out);
 bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out); /* the atom, found or added, as a form */
+/* The first load seen of the element that load `node` gives: the same tensor at indices of the same form. */
+int32_t fxa__affine_load(const fxa__range *r, int32_t node);
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f // d, d > 0 */
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out);
 bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);
@@ -162,7 +171,7 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f); /* f is primitive; -1: no room */
 /* Can the row take a value in the set? The truth when the row is exact, else true when in doubt. */
-bool fxa__row_meets(const fxa__range *r, int32_t row, const fxa__set *set);
+bool fxa__row_meets(fxa__range *r, int32_t row, const fxa__set *set);
 
 /* range_span.c: the set of an int operation on operands of these intervals. */
 fxa__set fxa__span_op(uint32_t op, fxa__span a, fxa__span b);

@@ -21,14 +21,15 @@ static int32_t truth_prepend(fxa__range *r, int32_t row, const fxa__set *set, in
     return r->n_bounds++;
 }
 
-static const fxa__bound *truth_find(const fxa__range *r, int32_t list, int32_t row) {
-    for (; list >= 0; list = r->bounds[list].next)
+/* NULL also when the work of this analysis is used up: less is known then, too. */
+static const fxa__bound *truth_find(fxa__range *r, int32_t list, int32_t row) {
+    for (; list >= 0 && r->work-- > 0; list = r->bounds[list].next)
         if (r->bounds[list].row == row) return &r->bounds[list];
     return NULL;
 }
 
-static bool truth_shorter(const fxa__range *r, int32_t a, int32_t b) {
-    while (a >= 0 && b >= 0) a = r->bounds[a].next, b = r->bounds[b].next;
+static bool truth_shorter(fxa__range *r, int32_t a, int32_t b) {
+    while (a >= 0 && b >= 0 && r->work-- > 0) a = r->bounds[a].next, b = r->bounds[b].next;
     return a < 0;
 }
 
@@ -40,7 +41,7 @@ static int32_t truth_both(fxa__range *r, int32_t a, int32_t b) {
         a = b, b = t;
     }
     int32_t out = b;
-    for (int32_t i = a; i >= 0; i = r->bounds[i].next) {
+    for (int32_t i = a; i >= 0 && r->work > 0; i = r->bounds[i].next) {
         fxa__bound x = r->bounds[i];
         const fxa__bound *y = truth_find(r, b, x.row);
         if (truth_find(r, a, x.row) != &r->bounds[i] || (y != NULL && fxa__set_has(&x.set, &y->set))) continue;
@@ -60,7 +61,7 @@ static int32_t truth_either(fxa__range *r, int32_t a, int32_t b) {
         a = b, b = t;
     }
     int32_t out = FXA__ANY;
-    for (int32_t i = a; i >= 0; i = r->bounds[i].next) {
+    for (int32_t i = a; i >= 0 && r->work > 0; i = r->bounds[i].next) {
         int32_t row = r->bounds[i].row;
         const fxa__bound *y = truth_find(r, b, row);
         if (y == NULL || truth_find(r, a, row) != &r->bounds[i]) continue;

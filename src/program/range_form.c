@@ -119,26 +119,88 @@ bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set,
     return true;
 }
 
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t form_mix(uint32_t hash, int64_t x) {
+    uint64_t y = (hash ^ (uint64_t)x) * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint32_t)(y >> 32);
+}
+
+/* Equal for forms that are the same but for turns of 2^32 in the constant. */
+static uint32_t form_hash(uint32_t hash, const fxa__affine *f) {
+    hash = form_mix(hash, (int64_t)((uint64_t)f->c & UINT32_MAX));
+    for (int i = 0; i < f->n; i++) hash = form_mix(form_mix(hash, f->atom[i]), f->coef[i]);
+    return hash;
+}
+
+/* False: some index has no form, and the load is like no other. */
+static bool form_load_hash(const fxa__range *r, const fxa__node *load, uint32_t *hash) {
+    *hash = form_mix(FXA_OP_LOAD, load->imm);
+    for (int i = 0; i < load->n_args; i++) {
+        const fxa__int *x = &fxa__range_of(r, load->arg[i])->i;
+        if (!x->has_form) return false;
+        *hash = form_hash(*hash, &x->form);
+    }
+    return true;
+}
+
+/* Atoms of loads lie where fxa__affine_load looks for them. */
+static int32_t *form_atom_bucket(fxa__range *r, const fxa__atom *a) {
+    const fxa__node *node = a->kind == FXA__ATOM_NODE ? &r->p->nodes[a->id] : NULL;
+    uint32_t hash;
+    if (node == NULL || node->op != FXA_OP_LOAD || !form_load_hash(r, node, &hash))
+        hash = form_hash(form_mix(form_mix(a->kind, a->id), a->d), &a->form);
+    return &r->atom_bucket[hash % FXA__RANGE_BUCKETS];
+}
+
+static bool form_load_same(const fxa__range *r, const fxa__node *a, const fxa__node *b) {
+    if (b->op != FXA_OP_LOAD || b->imm != a->imm) return false;
+    for (int i = 0; i < a->n_args; i++) {
+        const fxa__int *x = &fxa__range_of(r, a->arg[i])->i, *y = &fxa__range_of(r, b->arg[i])->i;
+        if (!y->has_form || !fxa__affine_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
+    }
+    return true;
+}
+
+int32_t fxa__affine_load(const fxa__range *r, int32_t node) {
+    const fxa__node *load = &r->p->nodes[node];
+    uint32_t hash;
+    if (!form_load_hash(r, load, &hash)) return node;
+    for (int32_t i = r->atom_bucket[hash % FXA__RANGE_BUCKETS]; i >= 0; i = r->atoms[i].next) {
+        const fxa__atom *a = &r->atoms[i];
+        if (a->kind == FXA__ATOM_NODE && form_load_same(r, load, &r->p->nodes[a->id])) return a->id;
+    }
+    return node;
+}
+
 static bool form_atom_same(const fxa__atom *a, const fxa__atom *b) {
     return a->kind == b->kind && a->id == b->id && a->d == b->d && fxa__affine_same(&a->form, &b->form, 0);
 }
 
 bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out) {
-    int32_t i = 0;
-    while (i < r->n_atoms && !form_atom_same(&r->atoms[i], a)) i++;
-    if (i == r->max_atoms) return false;
-    if (i == r->n_atoms) r->atoms[r->n_atoms++] = *a;
+    int32_t *bucket = form_atom_bucket(r, a), i = *bucket;
+    while (i >= 0 && !form_atom_same(&r->atoms[i], a)) i = r->atoms[i].next;
+    if (i < 0) {
+        if (r->n_atoms == r->max_atoms) return false;
+        i = r->n_atoms++;
+        r->atoms[i] = *a;
+        r->atoms[i].next = *bucket;
+        *bucket = i;
+    }
     *out = (fxa__affine){.n = 1, .atom = {i}, .coef = {1}};
     return true;
 }
 
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f) {
-    for (int32_t i = 0; i < r->n_rows; i++)
+    int32_t *bucket = &r->row_bucket[form_hash(0, f) % FXA__RANGE_BUCKETS];
+    for (int32_t i = *bucket; i >= 0; i = r->rows[i].next)
         if (fxa__affine_same(&r->rows[i].form, f, 0)) return i;
     if (r->n_rows == r->max_rows) return -1;
     fxa__row *row = &r->rows[r->n_rows];
     row->form = *f;
     row->support = fxa__affine_support(r, f);
     if (!fxa__affine_range(r, f, &row->set, &row->dense)) return -1;
+    row->next = *bucket;
+    *bucket = r->n_rows;
     return r->n_rows++;
 }

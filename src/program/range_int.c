@@ -259,27 +259,11 @@ static void int_input(fxa__range *r, const fxa__node *node, fxa__int *out) {
         out->has_form = out->exact = fxa__affine_atom(r, &a, &out->form);
 }
 
-/* The first load seen of the same element: the same tensor at indices of the same form. */
-static int32_t int_same_load(const fxa__range *r, int32_t at) {
-    const fxa__node *node = &r->p->nodes[at];
-    for (int32_t i = 0; i < r->n_atoms; i++) {
-        if (r->atoms[i].kind != FXA__ATOM_NODE) continue;
-        const fxa__node *other = &r->p->nodes[r->atoms[i].id];
-        bool same = other->op == FXA_OP_LOAD && other->imm == node->imm;
-        for (int j = 0; same && j < node->n_args; j++) {
-            const fxa__int *x = &fxa__range_of(r, node->arg[j])->i, *y = &fxa__range_of(r, other->arg[j])->i;
-            same = x->has_form && y->has_form && fxa__affine_same(&x->form, &y->form, (uint64_t)int_turn);
-        }
-        if (same) return r->atoms[i].id;
-    }
-    return at;
-}
-
 static void int_load(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
     uint32_t support = 0;
     for (int i = 0; i < node->n_args; i++) support |= fxa__range_of(r, node->arg[i])->i.support;
     fxa__set set = fxa__range_load(r, at);
-    int_from_set(r, int_same_load(r, at), &set, support, false, out);
+    int_from_set(r, fxa__affine_load(r, at), &set, support, false, out);
 }
 
 static void int_select(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {

@@ -9,6 +9,7 @@
 #include "../base/num.h"
 
 enum { ROW_MAX_VALUES = 64, ROW_MAX_WALK = 256, ROW_MAX_ATOMS = 64 };
+enum { ROW_SOLVE_WORK = 16 }; /* one equation, in steps of work */
 
 /* The inverse of a modulo m > 1, coprime, both below 2^31. */
 static int64_t row_inverse(int64_t a, int64_t m) {
@@ -42,13 +43,13 @@ static bool row_small(const fxa__atom *a, int64_t coef) {
     return -limit < coef && coef < limit && -2 * limit < fxa__set_lo(&a->set) && fxa__set_hi(&a->set) < 2 * limit;
 }
 
-static bool row_two_steps(const fxa__range *r, const fxa__affine *f, const fxa__set *set) {
+static bool row_two_steps(fxa__range *r, const fxa__affine *f, const fxa__set *set) {
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
     if (!row_small(x, f->coef[0]) || !row_small(y, f->coef[1])) return true;
-    int64_t left = ROW_MAX_VALUES;
+    int64_t left = ROW_MAX_VALUES, cost = (int64_t)x->set.n * y->set.n * ROW_SOLVE_WORK;
     for (int p = 0; p < set->n; p++)
         for (int64_t v = set->at[p].lo; v <= set->at[p].hi; v++) {
-            if (left-- == 0) return true;
+            if (left-- == 0 || (r->work -= cost) <= 0) return true;
             for (int i = 0; i < x->set.n; i++)
                 for (int j = 0; j < y->set.n; j++)
                     if (row_solve(f->coef[0], x->set.at[i], f->coef[1], y->set.at[j], v)) return true;
@@ -81,11 +82,11 @@ static bool row_form_told(const fxa__affine *f, const bool *told) {
 }
 
 /* Tries every value of the one coordinate that the row moves with. */
-static bool row_walk(const fxa__range *r, const fxa__row *row, int32_t input, const fxa__set *set) {
+static bool row_walk(fxa__range *r, const fxa__row *row, int32_t input, const fxa__set *set) {
     int64_t atoms[ROW_MAX_ATOMS] = {0}, from = r->box->lo[input], to = r->box->hi[input];
     bool told[ROW_MAX_ATOMS] = {false};
     int32_t n = row->form.atom[row->form.n - 1] + 1;
-    if (n > ROW_MAX_ATOMS || to - from >= ROW_MAX_WALK) return true;
+    if (n > ROW_MAX_ATOMS || to - from >= ROW_MAX_WALK || (r->work -= n * (to - from)) <= 0) return true;
     for (int32_t i = 0; i < n; i++) {
         const fxa__atom *a = &r->atoms[i];
         told[i] =
@@ -102,7 +103,7 @@ static bool row_walk(const fxa__range *r, const fxa__row *row, int32_t input, co
     return false;
 }
 
-bool fxa__row_meets(const fxa__range *r, int32_t at, const fxa__set *set) {
+bool fxa__row_meets(fxa__range *r, int32_t at, const fxa__set *set) {
     const fxa__row *row = &r->rows[at];
     fxa__set both = fxa__set_meet(&row->set, set);
     if (both.n == 0 || row->dense) return both.n != 0;

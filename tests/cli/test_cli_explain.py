@@ -177,7 +177,8 @@ class Explain(Cli):
         )
         self.assertRegex(e["canonical"]["hash"], "^[0-9a-f]{32}$")
         self.assertEqual(e["facts"]["score_depends"], ["score", "h", "q", "k"])
-        self.assertEqual(e["tiles"], {"b": 0, "h": 0, "tile_q": 64, "tile_k": 64, "empty": 28, "mixed": 8, "full": 28})
+        self.assertEqual(e["tiles"], {"b": 0, "h": 0, "tile_q": 64, "tile_k": 64, "empty": 28, "mixed": 8, "full": 28,
+                                      "unknown": 0})
         self.assertEqual(
             {(x["engine"], x["pass"]) for x in e["engines"] if x["engine"] == "ref"},
             {("ref", "forward"), ("ref", "backward")},

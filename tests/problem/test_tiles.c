@@ -54,7 +54,7 @@ static fxa_tile tiles_by_pairs(const fxa__problem *p, int64_t b, int64_t h, fxa_
 /* Counts as the library does, tile by tile, and pair by pair. exact: the last two must agree. */
 static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t tile_q, int64_t tile_k, bool exact) {
     fxa_error err;
-    fxa_tile_counts got, by_tile = {0, 0, 0};
+    fxa_tile_counts got, by_tile = {0};
     fxa__problem *p = NULL;
     T_OK(fxa_tiles_count(ctx, problem, 1, 2, tile_q, tile_k, NULL, NULL, &got, &err));
     T_OK(fxa__problem_create(fxa__context_host(ctx), problem, &p, &err));
@@ -63,7 +63,7 @@ static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t ti
         for (int64_t k = 0; k < problem->sk; k += tile_k) {
             fxa__slice rows = {q, q + tile_q < problem->sq ? q + tile_q - 1 : problem->sq - 1};
             fxa__slice keys = {k, k + tile_k < problem->sk ? k + tile_k - 1 : problem->sk - 1};
-            fxa__tile_grid grid = {p, 1, 2, tile_q, tile_k, NULL, NULL};
+            fxa__tile_grid grid = {p, 1, 2, tile_q, tile_k, NULL, NULL, NULL};
             fxa_tile tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
             if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
                 T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
@@ -283,7 +283,7 @@ TEST(documents) {
     fxa_problem p = tiles_problem(program, N, N);
     p.captures = &capture;
     p.n_captures = 1;
-    fxa_tile_counts c, want = {0, 0, 0};
+    fxa_tile_counts c, want = {0};
     fxa_error err;
     for (int q = 0; q < N; q += 32)
         for (int k = 0; k < N; k += 32) {
@@ -343,7 +343,7 @@ TEST(out_of_memory) {
     int refused = 0;
     for (size_t k = 1;; k++) {
         for (int persistent = 0; persistent < 2; persistent++) {
-            c = (fxa_tile_counts){7, 7, 7};
+            c = (fxa_tile_counts){7, 7, 7, 7};
             fail_alloc_arm(&alloc, k, persistent != 0);
             failures = alloc.failures;
             fxa_status status = fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err);
@@ -363,6 +363,41 @@ TEST(out_of_memory) {
     fxa_context_destroy(ctx);
     T_INT(alloc.blocks, 0);
     T_INT(alloc.mistakes, 0);
+}
+
+/* Masks whose border is everywhere: counting ends, at the same place each time, and says what it has not looked at. */
+TEST(work_is_bounded) {
+    static const struct {
+        const char *text;
+        int64_t size, tile;
+    } cases[] = {
+        {"mask = (q * k) % 7 == 3", 1 << 20, 128},               /* 2^26 tiles, each of them mixed */
+        {"mask = (q - k) % 7 == 3", 1 << 30, 1},                 /* 2^31 diagonals */
+        {"mask = (q * k) % 7 == 3 && k <= q", INT32_MAX, 1},     /* 2^62 tiles */
+        {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},         /* all rows alike: 2^31 tiles of the first */
+    };
+    fxa_context *ctx = tiles_ctx();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_program *program = tiles_parse(ctx, cases[i].text);
+        T_REQUIRE(program != NULL);
+        fxa_problem p = tiles_problem(program, cases[i].size, cases[i].size);
+        fxa_tile_counts c = {0};
+        fxa_error err;
+        T_OK(fxa_tiles_count(ctx, &p, 0, 0, cases[i].tile, cases[i].tile, NULL, NULL, &c, &err));
+        uint64_t side = (uint64_t)((cases[i].size + cases[i].tile - 1) / cases[i].tile);
+        T_CHECK(c.empty + c.mixed + c.full + c.unknown == side * side);
+        if (c.unknown == 0 || c.unknown == side * side)
+            T_FAIL("%s: %" PRIu64 " of %" PRIu64 " tiles unknown\n", cases[i].text, c.unknown, side * side);
+        fxa_program_destroy(program);
+    }
+    fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
+    fxa_problem p = tiles_problem(program, 4096, 4096);
+    fxa_tile_counts c = {0};
+    fxa_error err;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* what fits is counted to its end */
+    T_CHECK(c.unknown == 0 && c.empty + c.mixed + c.full == 64 * 64);
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
 }
 
 /* Whole rectangles get the class that each of their tiles gets alone. */

@@ -8,6 +8,8 @@
 #include "support/brute.h"
 #include "support/fail_alloc.h"
 
+#include <stdarg.h>
+
 static fxa_program *range_parse(fxa_context *ctx, const char *text) {
     fxa_program *p = NULL;
     fxa_error err;
@@ -276,6 +278,84 @@ TEST(large) {
     fxa_context_destroy(ctx);
     T_INT(alloc.blocks, 0);
     T_INT(alloc.mistakes, 0);
+}
+
+/* ---- Programs made to take long ---------------------------------------------------------------------------------- */
+
+static char hostile_text[1 << 19];
+
+static void hostile_add(const char *format, ...) {
+    size_t used = strlen(hostile_text);
+    va_list list;
+    va_start(list, format);
+    int n = vsnprintf(hostile_text + used, sizeof hostile_text - used, format, list);
+    va_end(list);
+    if (n < 0 || (size_t)n >= sizeof hostile_text - used) abort();
+}
+
+static void hostile_loads(int n) { /* each load may be of an element that another has loaded */
+    hostile_add("tensor t: i32[1]\nlet x0 = t[q]\n");
+    for (int i = 0; i < n; i++) hostile_add("let x%d = t[x%d + %d]\n", i + 1, i, i);
+    hostile_add("mask = x%d == k\n", n);
+}
+static void hostile_lists(int n) { /* two long lists of bounds meet again and again */
+    for (int side = 0; side < 2; side++) {
+        hostile_add("let side%d = true", side);
+        for (int i = 0; i < n; i++) hostile_add(" && k < q * %d + %d", i + 2, i + side);
+        hostile_add("\n");
+    }
+    hostile_add("let z0 = true\nlet x = float(k) * 0.37 * float(q)\n");
+    for (int i = 0; i < 3 * n; i++)
+        hostile_add("let z%d = z%d && ((side0 && x > %d.5) && (side1 && x < %d.25))\n", i + 1, i, i, i);
+    hostile_add("mask = z%d\n", 3 * n);
+}
+static void hostile_walks(int n) { /* each comparison is decided by walking along q */
+    hostile_add("let a0 = q // 3 - q %% 5\nmask = true");
+    for (int i = 0; i < 3 * n; i++) hostile_add(" && (q * %d) %% 61 - (q * 7) %% 53 != %d", i % 20 + 2, i + 1);
+    hostile_add("\n");
+}
+static void hostile_steps(int n) { /* each by solving equations in two unknowns */
+    hostile_add("mask = true");
+    for (int i = 0; i < 4 * n; i++) hostile_add(" && q * %d - k * %d != %d", 1000 + i, 1001 + i, i + 1);
+    hostile_add("\n");
+}
+
+/* The work of an analysis is bounded by its nodes, and what is given up makes nothing wrong. */
+TEST(work_is_bounded_by_nodes) {
+    static void (*const makers[])(int) = {hostile_loads, hostile_lists, hostile_walks, hostile_steps};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        hostile_text[0] = 0;
+        makers[i](400);
+        fxa_program *p = range_parse(ctx, hostile_text);
+        T_REQUIRE(p != NULL);
+        for (int32_t at = 0; at < 1024; at += 200) {
+            fxa_box box = {{0}, {0}};
+            box.lo[FXA_INPUT_Q] = at, box.hi[FXA_INPUT_Q] = at + 199;
+            box.lo[FXA_INPUT_K] = at / 2, box.hi[FXA_INPUT_K] = at / 2 + 99;
+            static fxa__range_small small;
+            fxa__range r;
+            int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
+            T_CHECK(fxa__range_open(&r, &small, p, mask, &box, NULL, NULL));
+            T_CHECK(r.work > -100000); /* what one step may take more than is left: a walk */
+            fxa__range_close(&r);
+            fxa_tile tile = fxa_program_classify(p, &box, NULL, NULL);
+            int32_t data = 0;
+            const fxa_view view = {&data, FXA_I32, 1, {1}, {1}};
+            for (int n = 0; n < 8; n++) { /* corners and between */
+                double in[FXA_INPUT_COUNT] = {0}, value;
+                int kept;
+                in[FXA_INPUT_Q] = n & 1 ? box.hi[FXA_INPUT_Q] : box.lo[FXA_INPUT_Q] + 13 * (n & 4);
+                in[FXA_INPUT_K] = n & 2 ? box.hi[FXA_INPUT_K] : box.lo[FXA_INPUT_K] + 7 * (n & 4);
+                T_OK(fxa_program_eval(p, in, NULL, &view, &value, &kept, &err));
+                T_CHECK(tile != (kept ? FXA_TILE_EMPTY : FXA_TILE_FULL));
+            }
+        }
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
 }
 
 TEST(odd_calls) {
