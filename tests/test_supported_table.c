@@ -37,6 +37,15 @@ static bool table_storage(table_case *c, int i) {
     c->p.q.dtype = (uint32_t)(FXA_F64 + i);
     return i < 4;
 }
+static bool table_mixed(table_case *c, int i) { /* each of Q, K, V its own, dO, dQ.. another */
+    if (i >= 27) return false;
+    c->p.q.dtype = (uint32_t)(FXA_F32 + i % 3);
+    c->p.k.dtype = (uint32_t)(FXA_F32 + i / 3 % 3);
+    c->p.v.dtype = (uint32_t)(FXA_F32 + i / 9);
+    c->p.o.dtype = c->p.dk.dtype = (uint32_t)(FXA_F64 + i % 4);
+    c->p.dout.dtype = c->p.dq.dtype = (uint32_t)(FXA_F64 + i / 4 % 4);
+    return true;
+}
 static bool table_captured(table_case *c, int i) {
     static const char *const loads[] = {"t[]", "t[h]", "t[h, q]", "t[b, h, q]", "t[b, h, q, k]", "t[0, b, h, q, k]"};
     char text[100];
@@ -61,11 +70,20 @@ static bool table_shapes(table_case *c, int i) {
     return true;
 }
 static bool table_lengths(table_case *c, int i) {
-    static const uint32_t flags[] = {FXA_PADDING, FXA_VARLEN, FXA_PAGED, FXA_PAGED | FXA_PADDING};
-    if (i >= 4) return false;
+    static const uint32_t flags[] = {FXA_PADDING, FXA_VARLEN, FXA_PAGED, FXA_PAGED | FXA_PADDING,
+                                     FXA_VARLEN | FXA_PADDING};
+    if (i >= 5) return false;
     c->p.flags |= flags[i];
     if (flags[i] & FXA_VARLEN) c->p.total_q = c->p.total_k = 10;
     if (flags[i] & FXA_PAGED) c->p.page_size = 4, c->p.n_pages = 9;
+    return true;
+}
+static bool table_chunks(table_case *c, int i) {
+    static const uint32_t flags[] = {0, FXA_PADDING, FXA_PADDING | FXA_POSITIONS, FXA_PADDING | FXA_BOTTOM_RIGHT};
+    if (i >= 4) return false;
+    c->p.flags |= flags[i] | FXA_VARLEN | FXA_PAGED;
+    c->p.total_q = 10, c->p.page_size = 4, c->p.n_pages = 9;
+    table_program(c, "score = score - 0.1 * (q - k)\nmask = k <= q");
     return true;
 }
 static bool table_masks(table_case *c, int i) {
@@ -121,10 +139,12 @@ static const struct table_row {
     {"forward, backward, gradients of captured tensors and params", table_gradients, "", ""},
     {"storage f64, f32, f16, bf16", table_storage, ": f64 in f64, f32 and f16 in f32, bf16 in f32 or bf16 products",
      ", all arithmetic in f64"},
+    {"Q, K, V, O and gradients each f32, f16 or bf16", table_mixed, ", products in f32", ", all arithmetic in f64"},
     {"captured tensors of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool, rank 0 to 5", table_captured, "", ""},
     {"any strides of any tensor, BHSD, BSHD, SBHD", table_layouts, "", ""},
     {"GQA and MQA of any ratio, D_qk != D_v, D from 1 to 512, any lengths", table_shapes, "", ""},
-    {"per-batch lengths, packed variable length, paged KV", table_lengths, "", ""},
+    {"per-batch lengths, packed variable length (with gaps), paged KV", table_lengths, "", ""},
+    {"packed rows over pages, positions per batch entry: chunked prefill and decode in one call", table_chunks, "", ""},
     {"causal, bottom-right, window, and any mask a program says", table_masks, ", empty tiles are skipped", ""},
     {"zero sink, learned sink and its gradient", table_sinks, "", ""},
     {"dropout by counter, the same in every split of the work", table_dropout, "", ""},

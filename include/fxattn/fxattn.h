@@ -492,13 +492,16 @@ enum {
     FXA_WINDOW = 1 << 1,        /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
     FXA_BOTTOM_RIGHT = 1 << 2,  /* the two above align to the last row and key: q is replaced by q + k_len - q_len. With
                                    neither of them the program's own q is, and dropout's: decoding without positions */
-    FXA_PADDING = 1 << 3,       /* ready mask: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run */
+    FXA_PADDING = 1 << 3,       /* ready mask: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run.
+                                   With VARLEN: how many rows or keys of its room a sequence has; gaps are nobody's */
     FXA_VARLEN = 1 << 4,        /* packed sequences: q, o, rows are [T,H,D]; FXA_SLOT_CU_Q, CU_K give B+1 offsets
                                    each. sq, sk are the longest lengths, total_q, total_k the packed ones; batch
-                                   strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D] */
+                                   strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D].
+                                   With PAGED only rows are packed, and CU_K, total_k are not used */
     FXA_PAGED = 1 << 5,         /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts
                                    mean the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32
-                                   [B,ceil(sk/page_size)]. Not with VARLEN; lengths by PADDING */
+                                   [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks of prompts and
+                                   decoding steps in one call */
     FXA_SINK_ZERO = 1 << 6,     /* softmax off by one: a key of score 0 and value 0 */
     FXA_SINK = 1 << 7,          /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
     FXA_DROPOUT = 1 << 8,       /* dropout of probabilities by dropout_p, seed at run time */
@@ -540,7 +543,8 @@ typedef struct fxa_problem {
     int64_t total_q, total_k; /* VARLEN */
     int64_t n_pages;          /* PAGED */
 
-    fxa_operand q, k, v;         /* q.dtype 0: f32; k, v dtype 0: q's. All three must be equal */
+    fxa_operand q, k, v;         /* q.dtype 0: f32; k, v dtype 0: q's. f64 all three (arithmetic is in f64 then), or any
+                                    of f32, f16, bf16 each (in f32) */
     fxa_operand o, dout;         /* dtype 0: q's */
     fxa_operand dq, dk, dv_grad; /* dtype 0: that of q, k, v */
     fxa_operand lse, max, dlse;  /* [B,Hq,Sq]; dtype 0 (and nothing else): f64 when q is f64, else f32 */
@@ -640,7 +644,7 @@ typedef enum fxa_slot {
     FXA_SLOT_DV = 10,
     FXA_SLOT_SINK = 11,
     FXA_SLOT_DSINK = 12,
-    FXA_SLOT_LEN_Q = 13, /* int32 [B] */
+    FXA_SLOT_LEN_Q = 13, /* int32 [B], 0 to sq (sk), and with CU_Q (CU_K) no more than there is between two offsets */
     FXA_SLOT_LEN_K = 14,
     FXA_SLOT_CU_Q = 15, /* int32 [B+1] */
     FXA_SLOT_CU_K = 16,

@@ -15,15 +15,20 @@ static fxa_status values_check_lengths(const char *name, const int32_t *len, int
     return FXA_OK;
 }
 
-static fxa_status values_check_offsets(const char *name, const int32_t *cu, int64_t b, int64_t most, int64_t total,
-                                       fxa_error *err) {
+/* With lengths a sequence may have more room than rows: then those are what counts, and must fit. */
+static fxa_status values_check_offsets(const char *name, const int32_t *cu, const char *len_name, const int32_t *length,
+                                       int64_t b, int64_t most, int64_t total, fxa_error *err) {
     if (cu[0] < 0) return fxa__fail(err, FXA_E_BINDING, "%s[0] is %d: accepted are 0 and more", name, cu[0]);
     for (int64_t i = 0; i < b; i++) {
         int64_t len = (int64_t)cu[i + 1] - cu[i];
         if (len < 0)
             return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d, less than %d before it: offsets never decrease", name,
                              (long long)i + 1, cu[i + 1], cu[i]);
-        if (len > most)
+        if (length && length[i] > len)
+            return fxa__fail(err, FXA_E_BINDING, "%s[%lld] is %d: from %s[%lld] to %s[%lld] there are %lld places",
+                             len_name, (long long)i, length[i], name, (long long)i, name, (long long)i + 1,
+                             (long long)len);
+        if (!length && len > most)
             return fxa__fail(err, FXA_E_BINDING,
                              "%s[%lld] to %s[%lld] is a sequence of %lld: the problem says %lld at most", name,
                              (long long)i, name, (long long)i + 1, (long long)len, (long long)most);
@@ -51,13 +56,13 @@ static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fx
 }
 
 fxa_status fxa__bind_check_values(const fxa_problem *p, void *const *slot, fxa_error *err) {
-    if (p->flags & FXA_PADDING) {
-        FXA_TRY(values_check_lengths("LEN_Q", slot[FXA_SLOT_LEN_Q], p->b, p->sq, err));
-        FXA_TRY(values_check_lengths("LEN_K", slot[FXA_SLOT_LEN_K], p->b, p->sk, err));
-    }
-    if (p->flags & FXA_VARLEN) {
-        FXA_TRY(values_check_offsets("CU_Q", slot[FXA_SLOT_CU_Q], p->b, p->sq, p->total_q, err));
-        FXA_TRY(values_check_offsets("CU_K", slot[FXA_SLOT_CU_K], p->b, p->sk, p->total_k, err));
-    }
+    bool lengths = p->flags & FXA_PADDING;
+    const int32_t *len_q = lengths ? slot[FXA_SLOT_LEN_Q] : NULL, *len_k = lengths ? slot[FXA_SLOT_LEN_K] : NULL;
+    FXA_TRY(values_check_lengths("LEN_Q", len_q, p->b, p->sq, err));
+    FXA_TRY(values_check_lengths("LEN_K", len_k, p->b, p->sk, err));
+    if (fxa__slot_length(p, FXA_SLOT_CU_Q) >= 0)
+        FXA_TRY(values_check_offsets("CU_Q", slot[FXA_SLOT_CU_Q], "LEN_Q", len_q, p->b, p->sq, p->total_q, err));
+    if (fxa__slot_length(p, FXA_SLOT_CU_K) >= 0)
+        FXA_TRY(values_check_offsets("CU_K", slot[FXA_SLOT_CU_K], "LEN_K", len_k, p->b, p->sk, p->total_k, err));
     return p->flags & FXA_PAGED ? values_check_pages(p, slot, err) : FXA_OK;
 }

@@ -53,12 +53,16 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     const fxa_problem *in = &p->p;
     fxa__seq seq = {in->sq, in->sk, 0, 0, 0, 0, 0};
     if (in->flags & FXA_VARLEN) {
-        const int32_t *cu_q = bind->slot[FXA_SLOT_CU_Q], *cu_k = bind->slot[FXA_SLOT_CU_K];
+        const int32_t *cu_q = bind->slot[FXA_SLOT_CU_Q];
         seq.q_start = cu_q[b];
-        seq.k_start = cu_k[b];
         seq.q_len = cu_q[b + 1] - seq.q_start;
+    }
+    if ((in->flags & FXA_VARLEN) && !(in->flags & FXA_PAGED)) {
+        const int32_t *cu_k = bind->slot[FXA_SLOT_CU_K];
+        seq.k_start = cu_k[b];
         seq.k_len = cu_k[b + 1] - seq.k_start;
-    } else if (in->flags & FXA_PADDING) {
+    }
+    if (in->flags & FXA_PADDING) {
         const int32_t *len_q = bind->slot[FXA_SLOT_LEN_Q], *len_k = bind->slot[FXA_SLOT_LEN_K];
         if (len_q) seq.q_len = len_q[b];
         if (len_k) seq.k_len = len_k[b];
@@ -74,7 +78,7 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
                         const fxa__bind *bind, int64_t b, int64_t h, int64_t s) {
     const fxa_problem *in = &p->p;
     int64_t outer = b, position = s;
-    if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* batch strides are 0 then */
+    if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* packed: batch strides are 0 */
     if (is_key && (in->flags & FXA_PAGED)) {
         const int32_t *pages = bind->slot[FXA_SLOT_PAGES];
         int64_t page_size = in->page_size, per_batch = fxa__div_up(in->sk, page_size);

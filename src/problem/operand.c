@@ -57,7 +57,7 @@ uint32_t fxa__operand_sizes(const fxa_problem *p, uint32_t shape, int64_t size[4
     size[3] = shape == FXA__SHAPE_Q || shape == FXA__SHAPE_K ? p->d : p->dv;
     if (shape == FXA__SHAPE_SINK) size[0] = size[2] = 1;
     if (shape == FXA__SHAPE_SINK || shape == FXA__SHAPE_ROW) size[3] = 1;
-    return shape == FXA__SHAPE_SINK ? 2u : (shape == FXA__SHAPE_ROW ? 6u : 14u) | !packed;
+    return shape == FXA__SHAPE_SINK ? 2u : (shape == FXA__SHAPE_ROW ? 6u : 14u) | (!packed || paged);
 }
 
 fxa__region fxa__operand_region(const fxa_operand *t, const int64_t size[4], const void *data) {
@@ -116,7 +116,8 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     const fxa_index_map *map[4] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
     const int64_t n[4] = {p->b, p->hq, p->sq, p->sk};
     if (slot == FXA_SLOT_LEN_Q || slot == FXA_SLOT_LEN_K) return p->flags & FXA_PADDING ? p->b : -1;
-    if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
+    if (slot == FXA_SLOT_CU_Q) return p->flags & FXA_VARLEN ? p->b + 1 : -1;
+    if (slot == FXA_SLOT_CU_K) return (p->flags & (FXA_VARLEN | FXA_PAGED)) == FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * fxa__div_up(p->sk, p->page_size) : -1;
     if (slot == FXA_SLOT_POS_Q) return p->flags & FXA_POSITIONS ? p->b : -1;
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {

@@ -20,7 +20,11 @@ static void default_dtypes(fxa_problem *p) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         fxa_operand *t = fxa__operand_field(p, info);
         if (fxa__operand_role(p, info) == FXA__UNUSED) *t = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0}};
-        if (!t->dtype) t->dtype = info->shape == FXA__SHAPE_ROW || info->shape == FXA__SHAPE_SINK ? row : q;
+        if (!t->dtype)
+            t->dtype = info->shape == FXA__SHAPE_ROW || info->shape == FXA__SHAPE_SINK ? row
+                       : info->slot == FXA_SLOT_DK                                     ? p->k.dtype
+                       : info->slot == FXA_SLOT_DV                                     ? p->v.dtype
+                                                                                       : q;
     }
 }
 
@@ -28,7 +32,8 @@ void fxa__problem_default(fxa_problem *p) {
     if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_WANT_LSE; /* it is read there in any case */
     if (p->hkv == 0) p->hkv = p->hq;
     if (p->dv == 0) p->dv = p->d;
-    if (!(p->flags & FXA_VARLEN)) p->total_q = p->total_k = 0;
+    if (!(p->flags & FXA_VARLEN)) p->total_q = 0;
+    if ((p->flags & (FXA_VARLEN | FXA_PAGED)) != FXA_VARLEN) p->total_k = 0;
     if (!(p->flags & FXA_PAGED)) p->page_size = 0, p->n_pages = 0;
     if (!(p->flags & FXA_WINDOW)) p->window_left = p->window_right = 0;
     if (p->window_left < 0) p->window_left = -1;
@@ -87,14 +92,6 @@ static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
         return fxa__fail(
             err, FXA_E_PROBLEM,
             "flags FXA_POSITIONS and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys");
-    if ((flags & FXA_PADDING) && (flags & FXA_VARLEN))
-        return fxa__fail(
-            err, FXA_E_PROBLEM,
-            "flags FXA_PADDING and FXA_VARLEN are both set: packed sequences have their lengths from CU_Q, CU_K");
-    if ((flags & FXA_PAGED) && (flags & FXA_VARLEN))
-        return fxa__fail(err, FXA_E_PROBLEM,
-                         "flags FXA_PAGED and FXA_VARLEN are both set: keys lie in pages or packed, not both; "
-                         "use FXA_PAGED with FXA_PADDING for lengths");
     return FXA_OK;
 }
 
@@ -160,8 +157,11 @@ static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
                              fxa_dtype_name((fxa_dtype)dtype), fxa_dtype_name((fxa_dtype)p->q.dtype),
                              fxa_dtype_name((fxa_dtype)row));
     }
-    if (p->k.dtype != p->q.dtype || p->v.dtype != p->q.dtype)
-        return fxa__fail(err, FXA_E_PROBLEM, "q, k, v have dtypes %s, %s, %s: all three must be equal",
+    int wide = (p->q.dtype == FXA_F64) + (p->k.dtype == FXA_F64) + (p->v.dtype == FXA_F64);
+    if (wide != 0 && wide != 3)
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "q, k, v have dtypes %s, %s, %s: arithmetic is in f64 when all three are f64, and in f32 when "
+                         "none is",
                          fxa_dtype_name((fxa_dtype)p->q.dtype), fxa_dtype_name((fxa_dtype)p->k.dtype),
                          fxa_dtype_name((fxa_dtype)p->v.dtype));
     return FXA_OK;

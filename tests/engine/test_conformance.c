@@ -264,6 +264,19 @@ TEST(positions_with_everything_that_decides_q) {
                                      ATTN_DROPOUT | ATTN_DTYPES,
                                  true, tame | FROM(CONF_MASK) | FROM(CONF_GALLERY), 1500, t_scaled(150), 0.06, NULL});
 }
+TEST(packed_with_gaps) {
+    conform_cases((conform_plan){ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_DTYPES, false, tame, 1500,
+                                 t_scaled(60), 0.02, NULL});
+}
+TEST(chunked_prefill) {
+    conform_cases((conform_plan){ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PADDING | ATTN_ROWS | ATTN_GQA |
+                                     ATTN_DTYPES | ATTN_MIXED,
+                                 false, tame | FROM(CONF_MASK), 1500, t_scaled(150), 0.02, NULL});
+}
+TEST(mixed_dtypes) {
+    conform_cases((conform_plan){ATTN_MIXED | ATTN_DTYPES | ATTN_GQA | ATTN_STRIDES | ATTN_PAGED, true, tame, 1500,
+                                 t_scaled(150), 0.02, NULL});
+}
 TEST(some_gradients) {
     conform_cases(
         (conform_plan){ATTN_SOME_GRADS | ATTN_SINK | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});

@@ -54,6 +54,15 @@ TEST(positions_with_everything_that_decides_q) {
     random_cases(ATTN_ROWS | ATTN_MAPS | ATTN_PADDING | ATTN_READY | ATTN_LENGTHS | ATTN_DROPOUT | ATTN_PROGRAM, true,
                  t_scaled(300));
 }
+TEST(packed_with_gaps) { random_cases(ATTN_VARLEN | ATTN_CHUNKED | ATTN_PADDING | ATTN_PROGRAM, false, t_scaled(100)); }
+TEST(packed_rows_against_pages) {
+    random_cases(ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PROGRAM | ATTN_STRIDES, false, t_scaled(100));
+}
+TEST(chunked_prefill) {
+    random_cases(ATTN_VARLEN | ATTN_CHUNKED | ATTN_PAGED | ATTN_PADDING | ATTN_ROWS | ATTN_PROGRAM | ATTN_ACC, false,
+                 t_scaled(200));
+}
+TEST(mixed_dtypes) { random_cases(ATTN_MIXED | ATTN_DTYPES | ATTN_STRIDES | ATTN_PROGRAM, false, t_scaled(100)); }
 TEST(gradient_of_lse) { random_cases(ATTN_DLSE | ATTN_PROGRAM, false, t_scaled(60)); }
 TEST(only_some_gradients) { random_cases(ATTN_SOME_GRADS | ATTN_SINK | ATTN_ACC | ATTN_PROGRAM, false, t_scaled(60)); }
 TEST(everything_together) { random_cases(ATTN_ALL, true, t_scaled(1500)); } /* */

@@ -387,6 +387,47 @@ TEST(page_numbers) {
     bench_close();
 }
 
+TEST(packed_with_gaps_are_bound) {
+    fxa_problem p = with_flags(case_forward(), FXA_VARLEN | FXA_PADDING);
+    fxa__bind bind;
+    p.total_q = 12, p.total_k = 11;
+    bench_open(&p);
+    int32_t *q = the.args.slot[FXA_SLOT_CU_Q] = the.ints[0], *k = the.args.slot[FXA_SLOT_CU_K] = the.ints[1];
+    int32_t *len = the.args.slot[FXA_SLOT_LEN_Q] = the.ints[2];
+    q[1] = 9, q[2] = 12, k[1] = 6, k[2] = 11; /* room for 9 rows, of which 5 may be there */
+    len[0] = 5, len[1] = 3;
+    bind_ok();
+    len[1] = 4;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "LEN_Q[1] is 4: from CU_Q[1] to CU_Q[2] there are 3 places");
+    len[1] = 0, len[0] = 6;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "LEN_Q[0] is 6: accepted are 0 to 5");
+    len[0] = 0, q[2] = 13;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "CU_Q[2] is 13: the packed tensors have 12 positions");
+    q[2] = 12, k[1] = 7, k[2] = 7; /* keys have no lengths: their room is */
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "CU_K[0] to CU_K[1] is a sequence of 7: the problem says 6 at most");
+    bench_close();
+}
+
+TEST(packed_rows_against_pages_are_bound) {
+    fxa_problem p = with_flags(case_forward(), FXA_VARLEN | FXA_PAGED | FXA_PADDING);
+    fxa__bind bind;
+    p.total_q = 9, p.page_size = 4, p.n_pages = 3;
+    bench_open(&p);
+    int32_t *pages = the.args.slot[FXA_SLOT_PAGES] = the.ints[0];
+    the.args.slot[FXA_SLOT_CU_Q] = the.ints[1];
+    int32_t *len = the.args.slot[FXA_SLOT_LEN_K] = the.ints[2];
+    len[0] = 6, len[1] = 4, pages[3] = 77; /* CU_K is not needed, and the last page not reached */
+    bind_ok();
+    len[1] = 5;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    T_STR(err.text, "PAGES[1,1] is 77: accepted are 0 to 2");
+    bench_close();
+}
+
 TEST(maps_and_sinks_are_bound) {
     fxa_problem p = with_flags(case_forward(), FXA_SINK);
     fxa__bind bind;

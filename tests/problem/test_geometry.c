@@ -101,6 +101,60 @@ TEST(pages) {
     fxa__problem_release(made);
 }
 
+/* Offsets say where a sequence begins, lengths how much of its room it has. */
+TEST(packed_with_gaps) {
+    fxa_problem p = case_forward();
+    p.flags = FXA_VARLEN | FXA_PADDING;
+    p.total_q = 20, p.total_k = 30;
+    fxa__problem *made = geometry_make(&p);
+    T_REQUIRE(made);
+    int32_t cu_q[3] = {1, 9, 20}, cu_k[3] = {0, 6, 29}, len_q[2] = {5, 0}, len_k[2] = {2, 6};
+    fxa__bind bind = {0};
+    bind.slot[FXA_SLOT_CU_Q] = cu_q;
+    bind.slot[FXA_SLOT_CU_K] = cu_k;
+    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    T_INT(fxa__seq_get(made, &bind, 0).q_len, 8); /* without lengths the room is the length */
+    bind.slot[FXA_SLOT_LEN_Q] = len_q;
+    for (int64_t b = 0; b < 2; b++) {
+        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        T_INT(seq.q_len, len_q[b]);
+        T_INT(seq.k_len, len_k[b]);
+        T_INT(seq.q_len_seen, len_q[b]);
+        T_INT(seq.k_len_seen, len_k[b]);
+        T_INT(seq.q_start, cu_q[b]);
+        T_INT(fxa__row_offset(made, &seq, &made->p.k, true, &bind, b, 1, 2), (1 * 30 + cu_k[b] + 2) * 8);
+    }
+    fxa__problem_release(made);
+}
+
+/* Rows packed, keys in pages: CU_K is not looked at, lengths of keys are LEN_K or all of sk. */
+TEST(packed_rows_against_pages) {
+    fxa_problem p = case_backward();
+    p.flags |= FXA_VARLEN | FXA_PAGED | FXA_PADDING;
+    p.total_q = 9, p.page_size = 4, p.n_pages = 8, p.sk = 8;
+    fxa__problem *made = geometry_make(&p);
+    T_REQUIRE(made);
+    int32_t pages[2][2] = {{7, 0}, {3, 5}}, cu_q[3] = {0, 1, 5}, len_k[2] = {8, 3};
+    fxa__bind bind = {0};
+    bind.slot[FXA_SLOT_PAGES] = pages;
+    bind.slot[FXA_SLOT_CU_Q] = cu_q;
+    bind.slot[FXA_SLOT_LEN_K] = len_k;
+    for (int64_t b = 0; b < 2; b++) {
+        fxa__seq seq = fxa__seq_get(made, &bind, b);
+        T_INT(seq.q_len, b ? 4 : 1);
+        T_INT(seq.k_len, len_k[b]);
+        T_INT(seq.k_start, 0);
+        for (int64_t s = 0; s < seq.q_len; s++)
+            T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, 1, s), (1 * 9 + cu_q[b] + s) * 8);
+        for (int64_t s = 0; s < 8; s++)
+            T_INT(fxa__row_offset(made, &seq, &made->p.dk, true, &bind, b, 1, s),
+                  ((pages[b][s / 4] * 2 + 1) * 4 + s % 4) * 8);
+    }
+    bind.slot[FXA_SLOT_LEN_K] = NULL;
+    T_INT(fxa__seq_get(made, &bind, 1).k_len, 8);
+    fxa__problem_release(made);
+}
+
 TEST(maps) {
     fxa_problem p = case_forward();
     p.map_b.base = 10;

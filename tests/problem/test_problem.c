@@ -189,13 +189,6 @@ TEST(refused_flags) {
             p.map_q.n_segments = 2; p.map_q.segment[1].begin = 1; p.map_q.segment[1].base = INT32_MAX - 3);
     REFUSED(case_forward(), "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most",
             p.flags = FXA_SINK | FXA_SINK_ZERO);
-    REFUSED(case_forward(),
-            "flags FXA_PADDING and FXA_VARLEN are both set: packed sequences have their lengths from CU_Q, CU_K",
-            p.flags = FXA_PADDING | FXA_VARLEN);
-    REFUSED(case_forward(),
-            "flags FXA_PAGED and FXA_VARLEN are both set: keys lie in pages or packed, not both; "
-            "use FXA_PAGED with FXA_PADDING for lengths",
-            p.flags = FXA_PAGED | FXA_VARLEN);
     REFUSED(case_forward(), "flag FXA_ACC_OUT needs FXA_WANT_LSE", p.flags = FXA_ACC_OUT);
     REFUSED(case_backward(), "flag FXA_WANT_MAX belongs to forward, and pass is backward", p.flags |= FXA_WANT_MAX);
     REFUSED(case_backward(), "flag FXA_ACC_OUT belongs to forward, and pass is backward", p.flags |= FXA_ACC_OUT);
@@ -257,8 +250,10 @@ TEST(refused_sizes) {
 TEST(refused_dtypes) { /* an answer that names them */
     REFUSED(case_forward(), "q.dtype is 6 (i32): accepted are f64, f32, f16, bf16", p.q.dtype = FXA_I32);
     REFUSED(case_forward(), "o.dtype is 77 (none): accepted are f64, f32, f16, bf16", p.o.dtype = 77);
-    REFUSED(case_forward(), "q, k, v have dtypes f16, f16, bf16: all three must be equal",
-            (p.q.dtype = FXA_F16, p.v.dtype = FXA_BF16));
+#define WIDE "arithmetic is in f64 when all three are f64, and in f32 when none is"
+    REFUSED(case_forward(), "q, k, v have dtypes f16, f16, f64: " WIDE, (p.q.dtype = FXA_F16, p.v.dtype = FXA_F64));
+    REFUSED(case_forward(), "q, k, v have dtypes f64, bf16, f64: " WIDE, (p.q.dtype = FXA_F64, p.k.dtype = FXA_BF16));
+    REFUSED(case_backward(), "q, k, v have dtypes f32, f64, f64: " WIDE, (p.k.dtype = FXA_F64, p.v.dtype = FXA_F64));
     REFUSED(case_forward(), "lse.dtype is f64 and q.dtype is f32: accepted is f32",
             (p.flags = FXA_WANT_LSE, p.lse.dtype = FXA_F64));
     REFUSED(case_backward(), "dlse.dtype is f32 and q.dtype is f64: accepted is f64",

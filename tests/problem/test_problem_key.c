@@ -112,7 +112,7 @@ TEST(operands_reach_the_key) {
         {"dq", offsetof(fxa_problem, dq), false},       {"dk", offsetof(fxa_problem, dk), false},
         {"dv", offsetof(fxa_problem, dv_grad), false},  {"sink", offsetof(fxa_problem, sink), false},
         {"dsink", offsetof(fxa_problem, dsink), false}, {"q", offsetof(fxa_problem, q), true},
-        {"k", offsetof(fxa_problem, k), true},          {"v", offsetof(fxa_problem, v), true},
+        {"k", offsetof(fxa_problem, k), false},         {"v", offsetof(fxa_problem, v), false},
         {"lse", offsetof(fxa_problem, lse), true},      {"dlse", offsetof(fxa_problem, dlse), true},
     };
     n_seen = 0;
@@ -172,6 +172,21 @@ TEST(packed_totals_reach_the_key) {
     varied(&p, GEOMETRY, "total_q");
     p.total_k = 13;
     varied(&p, GEOMETRY, "total_k");
+    p.flags |= FXA_PADDING;
+    varied(&p, CODE, "gaps");
+    p.flags |= FXA_PAGED, p.page_size = 4, p.n_pages = 3;
+    varied(&p, CODE, "pages");
+}
+
+/* What is not used reaches no key: packed rows against pages have no packed keys. */
+TEST(packed_keys_of_pages_do_not_reach_the_key) {
+    fxa_problem p = case_forward();
+    p.flags = FXA_VARLEN | FXA_PAGED;
+    p.total_q = 10, p.page_size = 4, p.n_pages = 3;
+    keys first = keys_of(&p);
+    p.total_k = 77;
+    keys second = keys_of(&p);
+    T_CHECK(keys_same(first.key, second.key));
 }
 
 /* another program at the same address, or under the same names, is another key. */

@@ -42,11 +42,13 @@ static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t
     fxa_slot cu = keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, len = keys ? FXA_SLOT_LEN_K : FXA_SLOT_LEN_Q;
     bool padded = case_has(c, ATTN_PADDING) && (keys || attn_int(rng, 0, 1));
     if (padded) c->ints[len] = case_own(c, c->x.b, sizeof(int32_t));
-    if (case_has(c, ATTN_VARLEN)) c->ints[cu] = case_own(c, c->x.b + 1, sizeof(int32_t));
+    if (case_has(c, ATTN_VARLEN) && !(keys && case_has(c, ATTN_PAGED)))
+        c->ints[cu] = case_own(c, c->x.b + 1, sizeof(int32_t));
     for (int64_t b = 0; b < c->x.b; b++) {
         length[b] = c->ints[len] || c->ints[cu] ? attn_int(rng, 0, longest) : longest;
         if (c->ints[len]) c->ints[len][b] = (int32_t)length[b];
-        if (c->ints[cu]) c->ints[cu][b + 1] = c->ints[cu][b] + (int32_t)length[b];
+        int64_t gap = c->ints[len] && c->ints[cu] ? attn_int(rng, 0, 1) * attn_int(rng, 0, longest) : 0;
+        if (c->ints[cu]) c->ints[cu][b + 1] = c->ints[cu][b] + (int32_t)(length[b] + gap);
     }
     if (!c->ints[cu]) return;
     int64_t total = c->ints[cu][c->x.b] + attn_int(rng, 0, 2); /* rows after the last sequence are nobody's */
@@ -167,8 +169,8 @@ static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool
     bool wide = slot == FXA_SLOT_V || slot == FXA_SLOT_DV || slot == FXA_SLOT_O || slot == FXA_SLOT_DO;
     int64_t n[4] = {x->b, keys ? x->hkv : x->hq, keys ? x->sk : x->sq, row ? 1 : wide ? x->dv : x->d};
     c->dense[slot] = case_own(c, n[0] * n[1] * n[2] * n[3], sizeof(double));
-    if (case_has(c, ATTN_VARLEN)) n[0] = 1, n[2] = keys ? p->total_k : p->total_q;
-    else if (keys && case_has(c, ATTN_PAGED)) n[0] = p->n_pages, n[2] = p->page_size;
+    if (keys && case_has(c, ATTN_PAGED)) n[0] = p->n_pages, n[2] = p->page_size;
+    else if (case_has(c, ATTN_VARLEN)) n[0] = 1, n[2] = keys ? p->total_k : p->total_q;
     c->t[slot] = attn_tensor_make(n, dtype, case_draw_style(c, input, rng), rng);
 }
 
@@ -196,6 +198,8 @@ static void case_draw_operands(attn_case *c, uint64_t *rng) {
     static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO, FXA_SLOT_DLSE};
     for (int i = 0; i < 5; i++) {
         fxa_dtype dtype = inputs[i] == FXA_SLOT_DLSE ? row : inputs[i] == FXA_SLOT_DO ? case_draw_float(c, rng) : main;
+        bool apart = (i == 1 || i == 2) && main != FXA_F64 && case_has(c, ATTN_MIXED);
+        if (apart) dtype = (fxa_dtype)attn_int(rng, FXA_F32, FXA_BF16);
         case_make_operand(c, inputs[i], dtype, true, rng);
         case_fill_operand(c, inputs[i], rng);
     }
@@ -344,7 +348,7 @@ bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, ui
                           const attn_shape *shape, uint64_t *rng) {
     memset(c, 0, sizeof *c);
     c->ctx = ctx, c->engine = engine, c->features = features;
-    if (case_has(c, ATTN_VARLEN)) c->features &= ~(uint32_t)(ATTN_PADDING | ATTN_PAGED);
+    if (case_has(c, ATTN_VARLEN) && !case_has(c, ATTN_CHUNKED)) c->features &= ~(uint32_t)(ATTN_PADDING | ATTN_PAGED);
     if (case_has(c, ATTN_SINK)) c->features &= ~(uint32_t)ATTN_SINK_ZERO;
     c->problem = (fxa_problem)FXA_PROBLEM_INIT;
     attn_shape s = shape ? *shape : case_draw_shape(c, rng);

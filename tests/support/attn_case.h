@@ -60,9 +60,11 @@ enum { /* what a case may draw; without a bit that feature is plain */
     ATTN_PROGRAM = 1 << 15,
     ATTN_SOME_GRADS = 1 << 16, /* not every gradient */
     ATTN_SMOOTH = 1 << 17,     /* only twins without kinks */
-    ATTN_ROWS = 1 << 18        /* q of each batch entry is moved: positions, or aligned to the last key */
+    ATTN_ROWS = 1 << 18,       /* q of each batch entry is moved: positions, or aligned to the last key */
+    ATTN_CHUNKED = 1 << 19,    /* VARLEN keeps PADDING, which makes gaps, and PAGED; without it those two are dropped */
+    ATTN_MIXED = 1 << 20       /* with DTYPES: each of Q, K, V has its own, unless one is f64 */
 };
-#define ATTN_ALL (((1u << 19) - 1) & ~(uint32_t)ATTN_SMOOTH)
+#define ATTN_ALL (((1u << 21) - 1) & ~(uint32_t)ATTN_SMOOTH)
 
 typedef struct attn_case {
     fxa_context *ctx;

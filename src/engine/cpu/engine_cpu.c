@@ -10,9 +10,11 @@
 
 #include <stdio.h>
 
-/* What a forward pass over the same tensors runs. */
+/* What a forward pass over the same tensors runs. Only where all that is multiplied is bf16 may products be of bf16. */
 static const fxa__cpu_kernels *cpu_forward_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
-    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), p->p.q.dtype, reason, reason_size);
+    bool mixed = p->p.k.dtype != p->p.q.dtype || p->p.v.dtype != p->p.q.dtype;
+    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), mixed ? (uint32_t)FXA_F32 : p->p.q.dtype, reason,
+                           reason_size);
 }
 
 static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
