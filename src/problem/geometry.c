@@ -38,15 +38,20 @@ static void seen_range(const fxa_problem *p, bool is_key, int64_t *lo, int64_t *
     *hi = fixed ? fixed : most;
 }
 
-void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
+void fxa__align_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
     int64_t q_lo, q_hi, k_lo, k_hi;
     *lo = *hi = 0;
-    if (p->flags & FXA_POSITIONS) *lo = INT32_MIN, *hi = INT32_MAX;
-    if (!rows_are_aligned(p)) return;
+    if (!(p->flags & FXA_BOTTOM_RIGHT)) return;
     seen_range(p, false, &q_lo, &q_hi);
     seen_range(p, true, &k_lo, &k_hi);
     *lo = k_lo - q_hi;
     *hi = k_hi - q_lo;
+}
+
+void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
+    *lo = *hi = 0;
+    if (p->flags & FXA_POSITIONS) *lo = INT32_MIN, *hi = INT32_MAX;
+    if (rows_are_aligned(p)) fxa__align_range(p, lo, hi);
 }
 
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {

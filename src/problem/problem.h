@@ -76,6 +76,8 @@ typedef struct fxa__seq {
 } fxa__seq;
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b);
 
+/* What k_len - q_len may be, before a run; 0..0 without BOTTOM_RIGHT. */
+void fxa__align_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 /* All that q_shift may be, before a run: 0..0 where nothing is added, all of 32 bits where only the run knows. */
 void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi);
 

@@ -141,16 +141,37 @@ static void resolve_map_range(const fxa_index_map *map, int64_t n, int64_t *lo, 
     }
 }
 
-/* Rows that are aligned to the last key must still have coordinates. Positions are the run's, and wrap there. */
+static bool resolve_is_identity(const fxa_index_map *map) {
+    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base == 0 && map->step == 1;
+}
+
+static bool resolve_is_bounded(const fxa_problem *p) {
+    return (p->flags & FXA_WINDOW) && ((p->window_left >= 0 && p->window_left < INT32_MAX) ||
+                                       (p->window_right >= 0 && p->window_right < INT32_MAX));
+}
+
+/* Rows that are aligned to the last key must still have coordinates, and so must the distances that a window bounds:
+ * program ints wrap, and a mask that wraps lets through what it should not. Rows and keys counted from 0 in sequences
+ * of their own lengths never come near. Positions, tables and dynamic offsets are the run's, and wrap there. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
-    int64_t lo, hi, shift_lo, shift_hi;
-    if (p->flags & FXA_POSITIONS) return FXA_OK;
+    int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
+    bool own = resolve_is_identity(&p->map_q) && resolve_is_identity(&p->map_k) && !p->q_len && !p->k_len;
+    if (own || (p->flags & FXA_POSITIONS)) return FXA_OK;
     resolve_map_range(&p->map_q, p->sq, &lo, &hi);
-    fxa__q_shift_range(p, &shift_lo, &shift_hi);
-    if (lo > hi || (lo + shift_lo >= INT32_MIN && hi + shift_hi <= INT32_MAX)) return FXA_OK;
+    resolve_map_range(&p->map_k, p->sk, &key_lo, &key_hi);
+    fxa__align_range(p, &shift_lo, &shift_hi);
+    if (lo > hi) return FXA_OK;
+    if (lo + shift_lo < INT32_MIN || hi + shift_hi > INT32_MAX)
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "FXA_BOTTOM_RIGHT moves rows %lld..%lld by k_len - q_len, %lld to %lld: "
+                         "coordinates are 32 bit",
+                         (long long)lo, (long long)hi, (long long)shift_lo, (long long)shift_hi);
+    lo += shift_lo, hi += shift_hi;
+    if (!resolve_is_bounded(p) || key_lo > key_hi || (lo - key_hi >= -INT32_MAX && hi - key_lo <= INT32_MAX))
+        return FXA_OK;
     return fxa__fail(err, FXA_E_PROBLEM,
-                     "FXA_BOTTOM_RIGHT moves rows %lld..%lld by k_len - q_len, %lld to %lld: coordinates are 32 bit",
-                     (long long)lo, (long long)hi, (long long)shift_lo, (long long)shift_hi);
+                     "FXA_WINDOW bounds q - k of rows %lld..%lld and keys %lld..%lld: their distances are 32 bit",
+                     (long long)lo, (long long)hi, (long long)key_lo, (long long)key_hi);
 }
 
 fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_capture *bprop_captures, fxa_error *err) {

@@ -172,6 +172,68 @@ TEST(captures_of_full_rank) {
     fxa_program_destroy(program);
 }
 
+/* A value near one end of 32 bits, or near 0. */
+static int64_t end_random(t_rng *rng) {
+    static const int64_t ends[] = {0, INT32_MAX, INT32_MIN, 1 << 30, -(1 << 30)};
+    return ends[t_int(rng, 0, 4)] + t_int(rng, -6, 6);
+}
+
+static bool end_keeps(const fxa_problem *p, int64_t q, int64_t k) { /* the ready masks, in numbers that do not wrap */
+    if (p->flags & FXA_BOTTOM_RIGHT) q += (p->k_len ? p->k_len : p->sk) - (p->q_len ? p->q_len : p->sq);
+    if ((p->flags & FXA_CAUSAL) && k > q) return false;
+    if (!(p->flags & FXA_WINDOW)) return true;
+    return (p->window_left < 0 || q - k <= p->window_left) && (p->window_right < 0 || k - q <= p->window_right);
+}
+
+/* Ready masks at the ends of the coordinates: a problem that is taken has no mask that wraps. */
+TEST(ready_masks_do_not_wrap) {
+    t_rng rng = {t_seed()};
+    int taken = 0, refused = 0;
+    for (int n = t_scaled(20000); n > 0; n--) {
+        fxa_problem p = case_forward();
+        fxa__problem *made = NULL;
+        p.flags = (uint32_t)t_int(&rng, 1, 3) | (t_int(&rng, 0, 1) ? (uint32_t)FXA_BOTTOM_RIGHT : 0);
+        p.window_left = t_int(&rng, -1, 1) * t_int(&rng, 0, INT32_MAX);
+        p.window_right = t_int(&rng, -1, 1) * t_int(&rng, 0, 9);
+        p.map_q.base = end_random(&rng), p.map_k.base = end_random(&rng);
+        p.map_q.step = t_int(&rng, -1, 2);
+        if (t_int(&rng, 0, 1)) p.q_len = t_int(&rng, 0, 1) ? t_int(&rng, 1, 9) : INT32_MAX - t_int(&rng, 0, 9);
+        if (t_int(&rng, 0, 1)) p.k_len = t_int(&rng, 0, 1) ? t_int(&rng, 1, 9) : INT32_MAX - t_int(&rng, 0, 9);
+        fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
+        T_CHECK(status == FXA_OK || (status == FXA_E_PROBLEM && strstr(err.text, "32 bit")));
+        refused += status != FXA_OK && strstr(err.text, "FXA_") != NULL;
+        taken += status == FXA_OK;
+        if (!made) continue;
+        double in[FXA_INPUT_COUNT] = {0}, value;
+        in[FXA_INPUT_Q_LEN] = (double)(p.q_len ? p.q_len : p.sq);
+        in[FXA_INPUT_K_LEN] = (double)(p.k_len ? p.k_len : p.sk);
+        for (int64_t i = 0; i < p.sq * p.sk; i++) {
+            int64_t q = made->p.map_q.base + made->p.map_q.step * (i / p.sk), k = made->p.map_k.base + i % p.sk;
+            int kept = -1;
+            in[FXA_INPUT_Q] = (double)q, in[FXA_INPUT_K] = (double)k;
+            T_OK(fxa_program_eval(made->program, in, NULL, NULL, &value, &kept, &err));
+            T_INT(kept, end_keeps(&p, q, k));
+        }
+        fxa__problem_release(made);
+    }
+    T_CHECK(taken > t_scaled(2000) && refused > t_scaled(1000));
+}
+
+/* Sequences of their own lengths, as long as they can be, are all taken. */
+TEST(longest_sequences_are_aligned) {
+    static const uint32_t flags[] = {0, FXA_PADDING, FXA_VARLEN};
+    for (size_t i = 0; i < 3; i++)
+        for (int j = 0; j < 4; j++) {
+            fxa_problem p = case_forward();
+            p.b = 0, p.flags = FXA_BOTTOM_RIGHT | FXA_CAUSAL | FXA_WINDOW | flags[i];
+            p.window_left = 7, p.window_right = 3;
+            p.sq = j & 1 ? INT32_MAX : 1, p.sk = j & 2 ? INT32_MAX : 1;
+            fxa__problem *made = problem_make(&p);
+            T_CHECK(made != NULL);
+            fxa__problem_release(made);
+        }
+}
+
 TEST(refused_flags) {
     REFUSED(case_forward(), "pass is 2: accepted are 0 (forward) and 1 (backward)", p.pass = 2);
     REFUSED(case_forward(), "flags holds 0x1000000, which this library does not know: accepted bits are 0xffffff",
