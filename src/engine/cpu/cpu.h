@@ -10,7 +10,8 @@
  *   kern_drop.inc dropout's decisions
  *   cpu_select.c     which set a machine runs, by its features and a table of rates per family, or as FXA_CPU forces it
  *   tape*.c          a score program as a tape of row operations
- *   cpu_tile.c       rows and keys of a work item: packing, coordinates, which columns the mask leaves
+ *   cpu_tile.c       rows and keys of a work item: where they lie, coordinates, what range analysis says of them
+ *   cpu_cut.c, cpu_bits.c   what the mask leaves of a tile and a block, as strips, for both passes
  *   cpu_forward.c, cpu_decode.c, cpu_backward.c, cpu_grads.c   the passes
  *   engine_cpu.c     the table of functions: query, compile, workspace, run
  *
@@ -130,6 +131,10 @@ typedef struct fxa__cpu_kernels {
     void (*row_scale)(void *x, int64_t n, double factor);
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
     double (*row_dot)(const void *x, const void *y, int64_t n);
+    /* Masks as bits, 64 to a word. row_signs sets bits 0..n of words that are 0 where x is not negative; row_mask makes
+     * x -inf where bit first + i is not set; first is a multiple of 16. */
+    void (*row_signs)(uint64_t *words, const void *x, int64_t n);
+    void (*row_mask)(void *x, const uint64_t *words, int64_t first, int64_t n);
     /* Dropout. row_keep decides about the pairs of a row with n keys of coordinates k, `run` when each is the one
      * before plus 1, modulo 2^32: -1 is kept, 0 dropped. The result is where in `keep`, which has room for n +
      * FXA__CPU_KEEP_ROOM, the decisions lie. row_drop: x times factor where kept, else 0 whatever x is. */

@@ -20,23 +20,14 @@
 
 enum {
     ATTEND_GROUPS = FXA__CPU_MAX_BLOCK / FXA__CPU_MAX_ROWS,
-    ATTEND_PAIRS = 16, /* words of pairs, rounded up to */
-    ATTEND_SPAN = 96   /* rows that masks are asked about together */
+    ATTEND_PAIRS = 16 /* words of pairs, rounded up to */
 };
 
-/* A packed block of keys. */
-typedef struct attend_keys {
-    int64_t key, n;
-    int64_t begin, end; /* columns that the rows of a span attend to */
-    bool band;          /* what rows attend to is a band, see fxa__cpu_band_columns */
-    bool ready[2];      /* the tape without and with its mask knows the block */
-} attend_keys;
-
-/* Rows row..row+n of the item, and what the mask leaves of them: columns begin..end of the block. Scores are made from
- * `column` on, where a product can begin; before `begin` they do not count. None when column is end. */
+/* A strip that goes through the softmax together. Scores are made from `column` on, where a product can begin; before
+ * the strip's begin they do not count. None when column is its end. */
 typedef struct attend_group {
-    int64_t row, n, column, begin, end;
-    bool masked, banded;
+    fxa__cpu_strip strip;
+    int64_t column;
 } attend_group;
 
 /* Rows that share their products, and the columns that some of them has. */
@@ -89,8 +80,8 @@ static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     int64_t dv = it->g.p->p.dv;
-    for (int64_t i = 0; i < g->n; i++) {
-        void *o = fxa__real_at(it, it->s.o, (g->row + i) * blocks->ldo);
+    for (int64_t i = 0; i < g->strip.rows; i++) {
+        void *o = fxa__real_at(it, it->s.o, (g->strip.row + i) * blocks->ldo);
         double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
         if (beta == 0)
             memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
@@ -99,7 +90,7 @@ static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
         fxa__cpu_stored v = {.data = fxa__real_at(it, it->s.x, g->column * blocks->ldv),
                              .dtype = kernels->real_dtype,
                              .ld = blocks->ldv,
-                             .n = g->end - g->column,
+                             .n = g->strip.end - g->column,
                              .d = dv};
         kernels->sums(o, blocks->ldo, fxa__real_at(it, it->s.t, i * blocks->ldt), blocks->ldt, 1, &v);
     }
@@ -107,12 +98,12 @@ static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
 
 /* The weights of a group as pairs, in their place, and zeroes in the other columns of the part. */
 static void attend_round(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
-    int64_t ldt = it->run->blocks.ldt, step = 2 * ATTEND_PAIRS, n = g->end - g->column;
+    int64_t ldt = it->run->blocks.ldt, step = 2 * ATTEND_PAIRS, n = g->strip.end - g->column;
     int64_t before = (g->column - part->column) / 2, after = before + fxa__div_up(n, step) * ATTEND_PAIRS;
     int64_t words = fxa__div_up(part->end - part->column, step) * ATTEND_PAIRS;
-    uint32_t *pairs = (uint32_t *)it->s.scores + (g->row - part->row) * ldt;
-    if (n > 0) it->kernels->round(pairs + before, ldt, g->n, n, it->s.t, ldt, 1);
-    for (int64_t i = 0; i < g->n; i++, pairs += ldt) {
+    uint32_t *pairs = (uint32_t *)it->s.scores + (g->strip.row - part->row) * ldt;
+    if (n > 0) it->kernels->round(pairs + before, ldt, g->strip.rows, n, it->s.t, ldt, 1);
+    for (int64_t i = 0; i < g->strip.rows; i++, pairs += ldt) {
         memset(pairs, 0, (size_t)before * sizeof *pairs);
         memset(pairs + after, 0, (size_t)(words - after) * sizeof *pairs);
     }
@@ -121,17 +112,16 @@ static void attend_round(fxa__cpu_item *it, const attend_part *part, const atten
 /* Scores of a group become weights. */
 static void attend_softmax(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
     const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t ldt = it->run->blocks.ldt, at = g->row - part->row, n = g->end - g->column;
+    int64_t ldt = it->run->blocks.ldt, at = g->strip.row - part->row, n = g->strip.end - g->column;
     it->s.t = fxa__real_at(it, it->s.scores, at * ldt + g->column - part->column);
     it->s.beta = fxa__real_at(it, it->s.betas, at);
-    it->banded = g->banded;
     if (n == 0) {
-        for (int64_t i = 0; i < g->n; i++) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
+        for (int64_t i = 0; i < g->strip.rows; i++) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
     } else {
         double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
-        for (int64_t i = 0; factor != 1 && i < g->n; i++)
+        for (int64_t i = 0; factor != 1 && i < g->strip.rows; i++)
             kernels->row_scale(fxa__real_at(it, it->s.t, i * ldt), n, factor);
-        fxa__cpu_softmax(it, g->masked, g->row, g->n, g->column, g->begin, g->end);
+        fxa__cpu_softmax(it, &g->strip, g->column);
         if (it->dirty) attend_careful(it, g);
     }
     if (kernels->rounds && !it->dirty) attend_round(it, part, g);
@@ -175,95 +165,71 @@ static void attend_output(fxa__cpu_item *it, const attend_part *part, int64_t n)
     }
 }
 
-/* A group of `n` rows, of which the mask leaves `tile` or less. */
-static attend_group attend_group_cut(const fxa__cpu_item *it, const attend_keys *keys, int64_t row, int64_t n,
-                                     fxa_tile tile) {
-    int64_t begin = 0, end = keys->end - keys->begin, step = it->kernels->nr_step;
-    if (tile == FXA_TILE_MIXED)
-        tile = fxa__cpu_columns(&it->g, it->first + row, n, keys->key + keys->begin, end, &begin, &end);
-    if (tile == FXA_TILE_EMPTY) return (attend_group){.row = row, .n = n};
-    begin += keys->begin;
-    return (attend_group){.row = row,
-                          .n = n,
-                          .column = begin / step * step,
-                          .begin = begin,
-                          .end = end + keys->begin,
-                          .masked = tile == FXA_TILE_MIXED && !keys->band,
-                          .banded = tile == FXA_TILE_MIXED && keys->band};
-}
-
-/* Groups of rows row..row+n of the item, of which the mask leaves `tile` or less. False: nothing. */
-static bool attend_cut(const fxa__cpu_item *it, const attend_keys *keys, attend_part *part, int64_t row, int64_t n,
-                       fxa_tile tile) {
-    FXA__ASSERT(n <= FXA__CPU_MAX_BLOCK);
-    *part = (attend_part){.row = row, .n = n, .column = keys->n, .begin = keys->n};
-    for (int64_t i = 0; i < n; i += FXA__CPU_MAX_ROWS) {
+/* Groups of a strip, each with what is left of it. */
+static void attend_cut(const fxa__cpu_item *it, const fxa__cpu_strip *strip, attend_part *part) {
+    int64_t step = it->kernels->nr_step, keys = it->cut.keys;
+    FXA__ASSERT(strip->rows <= FXA__CPU_MAX_BLOCK);
+    *part = (attend_part){.row = strip->row, .n = strip->rows, .column = keys, .begin = keys};
+    for (int64_t i = 0; i < strip->rows; i += FXA__CPU_MAX_ROWS) {
         attend_group *g = &part->group[part->count++];
-        *g = attend_group_cut(it, keys, row + i, fxa__min_i64(FXA__CPU_MAX_ROWS, n - i), tile);
-        if (g->column == g->end) continue;
+        int64_t n = fxa__min_i64(FXA__CPU_MAX_ROWS, strip->rows - i);
+        g->strip = n == strip->rows ? *strip
+                                    : fxa__cpu_cut_within(&it->cut, strip->row + i, n, strip->begin, strip->end);
+        if (g->strip.begin == g->strip.end) continue;
+        g->column = g->strip.begin / step * step;
         part->column = fxa__min_i64(part->column, g->column);
-        part->begin = fxa__min_i64(part->begin, g->begin);
-        part->end = fxa__max_i64(part->end, g->end);
+        part->begin = fxa__min_i64(part->begin, g->strip.begin);
+        part->end = fxa__max_i64(part->end, g->strip.end);
     }
-    for (int i = 0; i < part->count; i++) /* so that an empty one lies inside */
-        if (part->group[i].column == part->group[i].end) part->group[i].column = part->group[i].end = part->column;
-    return part->column < part->end;
+    for (int i = 0; i < part->count; i++) { /* so that an empty one lies inside */
+        attend_group *g = &part->group[i];
+        if (g->strip.begin == g->strip.end) g->column = g->strip.begin = g->strip.end = part->column;
+    }
 }
 
 /* The tapes' views of the block, where groups use them; what they will read arrives while scores are computed. */
-static void attend_ready(fxa__cpu_item *it, attend_keys *keys, const attend_part *part) {
+static void attend_ready(fxa__cpu_item *it, bool ready[2], const attend_part *part) {
     for (int i = 0; i < part->count; i++) {
-        const attend_group *g = &part->group[i];
-        fxa__tape_run *tape = &it->tape[g->masked];
-        if (g->column == g->end) continue;
-        if (!keys->ready[g->masked]) fxa__cpu_softmax_keys(it, g->masked, keys->key, keys->n);
-        keys->ready[g->masked] = true;
-        for (int64_t row = g->row; tape->tape && row < g->row + g->n; row++)
-            fxa__tape_prefetch(tape, row, g->column, g->end - g->column);
+        const fxa__cpu_strip *s = &part->group[i].strip;
+        fxa__tape_run *tape = fxa__cpu_softmax_tape(it, s);
+        bool *known = &ready[tape != it->tape];
+        if (s->begin == s->end) continue;
+        if (!*known) fxa__cpu_softmax_keys(it, tape);
+        *known = true;
+        for (int64_t row = s->row; tape->tape && row < s->row + s->rows; row++)
+            fxa__tape_prefetch(tape, row, s->begin, s->end - s->begin);
     }
 }
 
-/* Rows first..first+n of the item against a packed block; `tile` is what the mask leaves of them. */
-static void attend_span(fxa__cpu_item *it, attend_keys *keys, int64_t first, int64_t n, fxa_tile tile) {
+static void attend_strip(fxa__cpu_item *it, bool ready[2], const fxa__cpu_strip *strip) {
     attend_part part;
-    for (int64_t row = first, rows; row < first + n; row += rows) {
-        rows = fxa__min_i64(it->run->blocks.rows, first + n - row);
-        if (!attend_cut(it, keys, &part, row, rows, tile)) continue;
-        attend_ready(it, keys, &part);
-        attend_scores(it, &part);
-        for (int i = 0; i < part.count; i++) attend_softmax(it, &part, &part.group[i]);
-        if (!it->dirty) attend_output(it, &part, keys->n);
+    attend_cut(it, strip, &part);
+    if (part.column >= part.end) return;
+    attend_ready(it, ready, &part);
+    attend_scores(it, &part);
+    for (int i = 0; i < part.count; i++) attend_softmax(it, &part, &part.group[i]);
+    if (!it->dirty) attend_output(it, &part, it->cut.keys);
+}
+
+/* Keys key..key+n. */
+static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
+    bool ready[2] = {false, false}; /* the tape without and with its mask knows the block */
+    fxa__cpu_strip strip;
+    if (!fxa__cpu_cut_block(&it->cut, key, n)) return;
+    attend_pack_k(it, it->cut.key, it->cut.keys);
+    attend_pack_v(it, it->cut.key, it->cut.keys);
+    for (int64_t row = 0, rows; row < it->n; row += rows) {
+        rows = fxa__cpu_cut_rows(&it->cut, row, fxa__min_i64(it->run->blocks.rows, it->n - row));
+        for (int64_t at = 0; fxa__cpu_cut_next(&it->cut, row, rows, &at, &strip);) attend_strip(it, ready, &strip);
     }
     it->s.t = it->s.scores;
     it->s.beta = it->s.betas;
 }
 
-/* Keys key..key+n. Masks are asked about many rows before they are asked about few, which costs as much. */
-static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
-    int64_t begin, end, step = it->run->blocks.rows, span = fxa__round_up(ATTEND_SPAN, step);
-    fxa_tile all = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
-    if (all == FXA_TILE_EMPTY) return;
-    attend_keys keys = {.key = key + begin, .n = end - begin, .end = end - begin};
-    keys.band = fxa__cpu_band_columns(&it->g, it->first, it->n, keys.key, keys.n, &it->band_begin, &it->band_end);
-    attend_pack_k(it, keys.key, keys.n);
-    attend_pack_v(it, keys.key, keys.n);
-    if (all == FXA_TILE_FULL || keys.band) {
-        attend_span(it, &keys, 0, it->n, all);
-        return;
-    }
-    for (int64_t row = 0, rows; row < it->n; row += rows) {
-        int64_t first = it->first + row;
-        rows = fxa__min_i64(span, it->n - row);
-        fxa_tile tile = fxa__cpu_columns(&it->g, first, rows, keys.key, keys.n, &keys.begin, &keys.end);
-        if (tile == FXA_TILE_MIXED) fxa__cpu_columns_trim(&it->g, first, rows, keys.key, &keys.begin, &keys.end);
-        if (tile != FXA_TILE_EMPTY) attend_span(it, &keys, row, rows, tile);
-    }
-}
-
 static void attend_all(fxa__cpu_item *it) {
     int64_t step = it->run->blocks.keys, begin, end;
-    if (fxa__cpu_columns(&it->g, it->first, it->n, it->key, it->key_end - it->key, &begin, &end) == FXA_TILE_EMPTY)
-        return;
+    fxa_tile tile = fxa__cpu_columns(&it->g, it->first, it->n, it->key, it->key_end - it->key, &begin, &end);
+    if (tile == FXA_TILE_EMPTY) return;
     for (int64_t key = it->key + begin, last = it->key + end; key < last; key += step)
         attend_block(it, key, fxa__min_i64(step, last - key));
 }

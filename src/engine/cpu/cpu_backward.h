@@ -22,7 +22,7 @@
 #ifndef FXA_ENGINE_CPU_CPU_BACKWARD_H
 #define FXA_ENGINE_CPU_CPU_BACKWARD_H
 
-#include "cpu_code.h"
+#include "cpu_cut.h"
 
 /* ---- How the work is cut (by shapes, dtypes and instruction set) ------------------------------------------------ */
 
@@ -75,6 +75,8 @@ typedef struct fxa__back_worker {
     int32_t *h, *q_at, *k_at; /* coordinates: [tile], [tile], [block] */
     int32_t *keep;            /* [block + FXA__CPU_KEEP_ROOM]: dropout, of a row */
     fxa__tape_run tape[FXA__BACK_TAPES]; /* tape NULL: none */
+    fxa__cpu_cut cut;                    /* what the mask leaves of a tile and the block */
+    fxa__cpu_strip *strips;              /* of them */
     bool few;                            /* rows of the group: fxa__cpu_is_few */
     int64_t key, n_keys;                 /* the block */
     bool loaded, k_finite;               /* of it: K and V are packed; K holds only numbers */
@@ -88,6 +90,7 @@ typedef struct fxa__back {
     const fxa__bind *bind;
     fxa__back_cut cut;
     fxa_tensor_range *ranges;
+    fxa__cpu_kept kept;    /* bits of masks */
     void *ones;            /* [cut.ones] */
     void *lse, *delta;     /* [groups,rows]; delta less dLSE */
     unsigned char *finite; /* [groups,tiles]: FXA__BACK_Q_FINITE, FXA__BACK_DO_FINITE */

@@ -265,6 +265,8 @@ static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_wor
     w->k_at = fxa__carve(c, cut->block, sizeof(int32_t));
     w->keep = fxa__carve(c, cut->block + FXA__CPU_KEEP_ROOM, sizeof(int32_t));
     fxa__cpu_seen *seen = fxa__carve(c, fxa__cpu_seen_count(job->code, job->p), sizeof *seen);
+    fxa__cpu_cut_carve(c, job->code, cut->tile, cut->block, &w->cut);
+    w->strips = fxa__carve(c, fxa__cpu_cut_strips(job->code, cut->tile, cut->block), sizeof *w->strips);
     const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative,
                                                job->code->bprop};
     for (int i = 0; i < FXA__BACK_TAPES; i++) cut_carve_tape(c, job, tapes[i], &w->tape[i]);
@@ -302,6 +304,7 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     const fxa__back_cut *cut = &job->cut;
     fxa__carver c = fxa__carver_make(base);
     job->ranges = fxa__carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
+    fxa__cpu_kept_carve(&c, job->code, job->p, cut->tile, cut->block, &job->kept);
     job->ones = cut_carve_matrix(&c, job, true, 1, cut->ones);
     job->lse = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
     job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
@@ -316,7 +319,10 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     for (int32_t i = 0; i < job->code->width; i++) {
         fxa__back_worker w = {.job = NULL};
         cut_carve_worker(&c, job, &w);
-        if (base) job->workers[i] = w;
+        if (!base) continue;
+        fxa__back_worker *own = &job->workers[i];
+        *own = w;
+        fxa__cpu_cut_start(&own->cut, &own->g, &job->kept, cut->tile, cut->block);
     }
     *bytes = c.used;
     return !c.failed;

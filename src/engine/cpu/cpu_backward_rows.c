@@ -46,7 +46,8 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
     int64_t steps = fxa__min_i64(fxa__round_up(n, FXA__TAPE_STEP), w->n_keys - begin);
     void *s = fxa__back_at(job, w->s, at), *p = fxa__back_at(job, w->p, at);
     void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
-    fxa__tape_run *program = &w->tape[masked ? FXA__BACK_MASKED : FXA__BACK_SCORE];
+    const uint64_t *bits = masked ? fxa__cpu_cut_bits(&w->cut, row) : NULL;
+    fxa__tape_run *program = &w->tape[masked && !bits ? FXA__BACK_MASKED : FXA__BACK_SCORE];
     double lse = fxa__back_get(job, w->lse, first + row), delta = fxa__back_get(job, w->delta, first + row);
     double factor = 1 / (1 - job->p->p.dropout_p);
     const int32_t *keep = NULL;
@@ -54,6 +55,7 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
         fxa__tape_row(program, row, begin, steps, s, NULL, p);
     else if (p != s)
         memcpy(p, s, (size_t)n * kernels->real_size);
+    if (bits) kernels->row_mask(p, bits, begin - (w->cut.key - w->key), n);
     fxa__cpu_part part = {p, n, lse};
     if (lse == lse)
         kernels->rows_exp(&part, 1);

@@ -21,81 +21,50 @@
 
 #include <string.h>
 
-enum { TILE_STRIPS = FXA__BACK_TILE / FXA__BACK_STRIP, TILE_GROUP = 24 /* columns */ };
-
-/* Some rows of the tile, and the columns that the mask leaves of them, from a whole panel on. */
-typedef struct back_strip {
-    int64_t row, rows, begin, end;
-    bool masked; /* not every pair is attended */
-} back_strip;
+enum { TILE_GROUP = 24 }; /* columns that a product over rows takes at once, where strips differ */
 
 typedef struct back_tile {
-    int64_t first, n; /* rows of the group */
+    int64_t number, first, n; /* rows of the group */
     const void *q, *dout;
     int64_t ld_q, ld_dout;
-    int count;
-    back_strip strip[TILE_STRIPS];
-    bool cut;    /* strips differ */
-    bool banded; /* rows attend to columns q + band_begin up to q + band_end; no tape needs to ask */
-    int64_t band_begin, band_end;
+    int64_t count; /* of w->strips, in the order of rows, then columns; they begin at whole panels */
+    bool cut;      /* strips differ */
+    bool clear;    /* P and dS are 0 wherever no strip is; else only in groups of columns that a strip has some of */
+    int64_t group; /* columns that a product over rows takes at once */
     unsigned finite;
 } back_tile;
 
 /* ---- Strips ----------------------------------------------------------------------------------------------------- */
 
-/* What the mask leaves of a strip. */
-static void tile_cut_strip(const fxa__back_worker *w, const back_tile *t, back_strip *s, int64_t begin, int64_t end) {
-    int64_t nr = w->job->code->kernels->nr, first = t->first + s->row, key = w->key + begin;
-    fxa_tile tile = fxa__cpu_columns(&w->g, first, s->rows, key, end - begin, &s->begin, &s->end);
-    if (tile == FXA_TILE_MIXED) fxa__cpu_columns_trim(&w->g, first, s->rows, key, &s->begin, &s->end);
-    s->masked = tile == FXA_TILE_MIXED;
-    s->begin = tile == FXA_TILE_EMPTY ? 0 : (begin + s->begin) / nr * nr;
-    s->end = tile == FXA_TILE_EMPTY ? 0 : begin + s->end;
-}
-
 /* False: the mask leaves nothing of the tile. */
-static bool tile_cut_strips(const fxa__back_worker *w, back_tile *t) {
-    const fxa__back *job = w->job;
-    int64_t begin, end;
-    fxa_tile all = fxa__cpu_columns(&w->g, t->first, t->n, w->key, w->n_keys, &begin, &end);
-    if (all == FXA_TILE_EMPTY) return false;
-    t->cut = all == FXA_TILE_MIXED;
-    t->banded =
-        t->cut && fxa__cpu_band_columns(&w->g, t->first, t->n, w->key, w->n_keys, &t->band_begin, &t->band_end);
-    if (t->cut) fxa__cpu_columns_trim(&w->g, t->first, t->n, w->key, &begin, &end);
-    begin = begin / job->code->kernels->nr * job->code->kernels->nr; /* strips begin at whole panels */
+static bool tile_cut_strips(fxa__back_worker *w, back_tile *t) {
+    const fxa__cpu_kernels *kernels = w->job->code->kernels;
+    fxa__cpu_cut *cut = &w->cut;
+    int64_t most = fxa__max_i64(fxa__back_strip(kernels), kernels->rows), nr = kernels->nr;
+    if (cut->mask.tape) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
+    fxa__cpu_cut_tile(cut, t->number, t->first, t->n, w->h, w->q_at);
+    if (!fxa__cpu_cut_block(cut, w->key, w->n_keys)) return false;
+    t->cut = cut->tile == FXA_TILE_MIXED;
     t->count = 0;
-    for (int64_t row = 0, step = fxa__back_strip(job->code->kernels); row < t->n; row += step) {
-        FXA__ASSERT(t->count < TILE_STRIPS);
-        back_strip *s = &t->strip[t->count++];
-        *s = (back_strip){row, fxa__min_i64(step, t->n - row), 0, w->n_keys, false};
-        if (t->cut) tile_cut_strip(w, t, s, begin, end);
+    for (int64_t row = 0, rows; row < t->n; row += rows) {
+        fxa__cpu_strip *s = &w->strips[t->count];
+        rows = fxa__cpu_cut_rows(cut, row, fxa__min_i64(most, t->n - row));
+        for (int64_t at = 0; fxa__cpu_cut_next(cut, row, rows, &at, s); t->count++, s++) {
+            int64_t begin = s->begin + cut->key - w->key;
+            s->end += cut->key - w->key;
+            s->begin = begin / nr * nr;
+            if (s->begin < begin) *(cut->banded ? &s->banded : &s->masked) = true;
+        }
     }
-    return true;
+    return t->count > 0;
 }
 
 static const void *tile_at(const fxa__back *job, const void *x, int64_t i) {
     return (const char *)x + i * (int64_t)job->code->kernels->real_size;
 }
 
-/* Strip number i and those after it that share its products, as one, with the columns that any of them has: sets that
- * round want more rows than a strip. Returns the number of the next. */
-static int tile_together(const fxa__back_worker *w, const back_tile *t, int i, back_strip *all) {
-    const fxa__cpu_kernels *kernels = w->job->code->kernels;
-    *all = t->strip[i++];
-    for (; i < t->count && all->rows + t->strip[i].rows <= kernels->rows; i++) {
-        const back_strip *s = &t->strip[i];
-        bool none = all->begin == all->end;
-        all->rows += s->rows;
-        if (s->begin == s->end) continue;
-        all->begin = none ? s->begin : fxa__min_i64(all->begin, s->begin);
-        all->end = none ? s->end : fxa__max_i64(all->end, s->end);
-    }
-    return i;
-}
-
-/* s = Q K^T for the columns of some strips. */
-static void tile_scores_s(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+/* s = Q K^T for the columns of a strip. */
+static void tile_scores_s(fxa__back_worker *w, const back_tile *t, const fxa__cpu_strip *s) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->scores;
     int64_t ld = job->cut.ld, d = job->p->p.d, at = s->row * ld + s->begin;
@@ -113,9 +82,9 @@ static void tile_scores_s(fxa__back_worker *w, const back_tile *t, const back_st
 }
 
 /* The same, and ds = dO V^T; what the program reads arrives meanwhile. */
-static void tile_scores(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+static void tile_scores(fxa__back_worker *w, const back_tile *t, const fxa__cpu_strip *s) {
     const fxa__back *job = w->job;
-    fxa__tape_run *program = &w->tape[s->masked && !t->banded ? FXA__BACK_MASKED : FXA__BACK_SCORE];
+    fxa__tape_run *program = &w->tape[s->masked && !w->cut.bits ? FXA__BACK_MASKED : FXA__BACK_SCORE];
     for (int64_t row = s->row; program->tape && row < s->row + s->rows; row++)
         fxa__tape_prefetch(program, row, s->begin, s->end - s->begin);
     const fxa__cpu_kernels *kernels = job->code->kernels;
@@ -128,31 +97,45 @@ static void tile_scores(fxa__back_worker *w, const back_tile *t, const back_stri
                       NULL);
 }
 
-/* One row: the columns of its strip, or those that the band leaves it. All others are 0 where strips differ. */
-static void tile_row(fxa__back_worker *w, const back_tile *t, const back_strip *strip, int64_t row) {
-    bool banded = strip->masked && t->banded;
-    int64_t begin = strip->begin, end = strip->end;
-    if (banded) {
-        begin = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_begin, begin), end);
-        end = fxa__min_i64(fxa__max_i64(w->q_at[row] + t->band_end, begin), end);
+/* Zeroes beside columns begin..end of a row of strip number i: what products may read there, and what made them wrote
+ * past the end. Strips further on come later. */
+static void tile_row_clear(const fxa__back_worker *w, const back_tile *t, int64_t i, int64_t row, int64_t begin,
+                           int64_t end) {
+    const fxa__cpu_strip *s = &w->strips[i];
+    int64_t from = s->begin, to = w->n_keys;
+    if (!t->clear) {
+        from = from / t->group * t->group;
+        to = fxa__min_i64(to, fxa__round_up(s->end, t->group));
+        if (i > 0 && s[-1].row == s->row) from = fxa__max_i64(from, s[-1].end);
+    }
+    fxa__back_row_clear(w, row, from, begin);
+    fxa__back_row_clear(w, row, end, to);
+}
+
+/* One row of strip number i: its columns, or those that the band leaves it. */
+static void tile_row(fxa__back_worker *w, const back_tile *t, int64_t i, int64_t row) {
+    const fxa__cpu_strip *s = &w->strips[i];
+    int64_t begin = s->begin, end = s->end;
+    if (s->banded) {
+        int64_t q = w->q_at[row] + w->cut.key - w->key;
+        begin = fxa__min_i64(fxa__max_i64(q + w->cut.band_begin, begin), end);
+        end = fxa__min_i64(fxa__max_i64(q + w->cut.band_end, begin), end);
     }
     if (fxa__back_get(w->job, w->lse, t->first + row) == -INFINITY) end = begin; /* it attended to nothing */
-    if (begin < end) fxa__back_row(w, t->first, row, strip->masked && !banded, begin, end);
-    if (begin == end || t->cut) {
-        fxa__back_row_clear(w, row, 0, begin);
-        fxa__back_row_clear(w, row, end, w->n_keys);
-    }
+    if (begin < end) fxa__back_row(w, t->first, row, s->masked, begin, end);
+    if (begin == end || t->cut) tile_row_clear(w, t, i, row, begin, end);
 }
 
 /* Scores and dP of a strip become P and dS. */
-static void tile_strip_rows(fxa__back_worker *w, const back_tile *t, const back_strip *s) {
+static void tile_strip_rows(fxa__back_worker *w, const back_tile *t, int64_t i) {
     const fxa__back *job = w->job;
+    const fxa__cpu_strip *s = &w->strips[i];
     const fxa__cpu_kernels *kernels = job->code->kernels;
     int64_t n = s->end - s->begin, at = s->row * job->cut.ld + s->begin;
     double factor = fxa__cpu_score_factor(job->code->scores, job->bind->scale);
     for (int64_t row = 0; factor != 1 && n > 0 && row < s->rows; row++)
         kernels->row_scale(fxa__back_at(job, w->s, at + row * job->cut.ld), n, factor);
-    for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, s, row);
+    for (int64_t row = s->row; row < s->row + s->rows; row++) tile_row(w, t, i, row);
 }
 
 /* ---- Products over rows: dV += (P r)^T dO, dK += dS^T Q --------------------------------------------------------- */
@@ -206,23 +189,28 @@ static void tile_product_pairs(const fxa__back_worker *w, const back_tile *t, co
                         fxa__back_at(job, x->out_t, begin), job->cut.ld, job->ones);
 }
 
-static void tile_product(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
+/* Columns begin..end over the rows of the strips that have any of them; by transposes, also over those between. */
+static void tile_product_group(const fxa__back_worker *w, const back_tile *t, const back_product *x, int64_t begin,
+                               int64_t end) {
     bool transposed = w->job->code->kernels->add_transposed != NULL;
+    int64_t first = 0, last = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        const fxa__cpu_strip *s = &w->strips[i];
+        if (s->end <= begin || s->begin >= end) continue;
+        if (s->row > last && !transposed && first < last) tile_product_part(w, t, x, begin, end, first, last);
+        if (s->row > last && (!transposed || first == last)) first = s->row;
+        last = s->row + s->rows;
+    }
+    if (first < last) (transposed ? tile_product_pairs : tile_product_part)(w, t, x, begin, end, first, last);
+}
+
+static void tile_product(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
     if (!x->finite) {
         tile_product_careful(w, t, x);
         return;
     }
-    int64_t step = transposed ? w->job->code->kernels->nr : t->cut ? TILE_GROUP : w->n_keys;
-    for (int64_t begin = 0; begin < w->n_keys; begin += step) {
-        int64_t end = fxa__min_i64(begin + step, w->n_keys), first = t->n, last = 0;
-        for (int i = 0; i < t->count; i++) {
-            const back_strip *s = &t->strip[i];
-            if (s->end <= begin || s->begin >= end) continue;
-            first = fxa__min_i64(first, s->row);
-            last = s->row + s->rows;
-        }
-        if (first < last) (transposed ? tile_product_pairs : tile_product_part)(w, t, x, begin, end, first, last);
-    }
+    for (int64_t begin = 0; begin < w->n_keys; begin += t->group)
+        tile_product_group(w, t, x, begin, fxa__min_i64(begin + t->group, w->n_keys));
 }
 
 /* ---- dQ += dS K ------------------------------------------------------------------------------------------------- */
@@ -242,13 +230,12 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
         tile_dq_careful(w, t);
         return;
     }
-    back_strip s = {0, t->n, 0, w->n_keys, false};
-    for (int i = 0; i < (t->cut ? t->count : 1);) {
-        i = t->cut ? tile_together(w, t, i, &s) : 1;
-        if (s.begin == s.end) continue;
-        kernels->gemm(s.rows, job->p->p.d, s.end - s.begin, fxa__back_at(job, w->ds, s.row * cut->ld + s.begin),
-                      cut->ld, 1, fxa__back_at(job, w->k_n, s.begin * kernels->panel_row), w->n_keys * kernels->nr,
-                      fxa__back_at(job, w->dq, (t->first + s.row) * cut->ld_d), cut->ld_d, job->ones);
+    fxa__cpu_strip all = {.rows = t->n, .end = w->n_keys};
+    for (int64_t i = 0; i < (t->cut ? t->count : 1); i++) {
+        const fxa__cpu_strip *s = t->cut ? &w->strips[i] : &all;
+        kernels->gemm(s->rows, job->p->p.d, s->end - s->begin, fxa__back_at(job, w->ds, s->row * cut->ld + s->begin),
+                      cut->ld, 1, fxa__back_at(job, w->k_n, s->begin * kernels->panel_row), w->n_keys * kernels->nr,
+                      fxa__back_at(job, w->dq, (t->first + s->row) * cut->ld_d), cut->ld_d, job->ones);
     }
 }
 
@@ -313,11 +300,19 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     t->dout = fxa__back_rows(w, FXA_SLOT_DO, t->first, t->n, w->dout, &t->ld_dout);
     if (job->cut.want_k) tile_pack_rows(job, w->q_n, t->q, t->ld_q, t->n, p->d);
     if (job->cut.want_v) tile_pack_rows(job, w->dout_n, t->dout, t->ld_dout, t->n, p->dv);
-    bool coords = t->banded || (p->flags & FXA_DROPOUT);
+    bool coords = w->cut.banded || (p->flags & FXA_DROPOUT);
     for (int i = 0; i < FXA__BACK_TAPES; i++) coords = coords || w->tape[i].tape;
-    if (coords) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
+    if (coords && !w->cut.mask.tape) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape) fxa__tape_rows(&w->tape[i], t->n, w->h, w->q_at);
+}
+
+/* Tiles of a head, and the height of each. */
+static int64_t tile_per_head(const fxa__back_worker *w, int64_t *height) {
+    int64_t most = w->job->cut.tile, q_len = w->g.seq.q_len, tiles = fxa__div_up(q_len, most);
+    int64_t even = fxa__round_up(fxa__div_up(q_len, tiles), fxa__back_strip(w->job->code->kernels));
+    *height = fxa__min_i64(most, even);
+    return fxa__div_up(q_len, *height);
 }
 
 /* A head of many rows has tiles of its own, of about the same height, so that masks cut them alike. */
@@ -329,13 +324,15 @@ bool fxa__back_tile_rows(const fxa__back_worker *w, int64_t tile, int64_t *first
         *n = fxa__min_i64(height, w->g.rows - *first);
         return *first < w->g.rows;
     }
-    int64_t tiles = fxa__div_up(q_len, height), even = fxa__div_up(q_len, tiles);
-    int64_t strip = fxa__back_strip(w->job->code->kernels);
-    height = fxa__min_i64(height, fxa__round_up(even, strip));
-    tiles = fxa__div_up(q_len, height);
+    int64_t tiles = tile_per_head(w, &height);
     *first = tile / tiles * q_len + tile % tiles * height;
     *n = fxa__min_i64(height, q_len - tile % tiles * height);
     return *first < w->g.rows;
+}
+
+/* The number of a tile among those of its head, or of the stacked rows. */
+static int64_t tile_number(const fxa__back_worker *w, int64_t tile) {
+    return w->g.seq.q_len < w->job->cut.tile ? tile : tile % tile_per_head(w, &(int64_t){0});
 }
 
 void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
@@ -343,16 +340,19 @@ void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     const fxa__back_cut *cut = &job->cut;
     const fxa_problem *p = &job->p->p;
     back_tile t = {.finite = w->finite[tile]};
+    t.number = tile_number(w, tile);
     if (!fxa__back_tile_rows(w, tile, &t.first, &t.n) || !tile_cut_strips(w, &t)) return;
+    bool dout_finite = t.finite & FXA__BACK_DO_FINITE, q_finite = t.finite & FXA__BACK_Q_FINITE;
+    bool transposed = job->code->kernels->add_transposed != NULL;
+    t.group = transposed ? job->code->kernels->nr : t.cut ? TILE_GROUP : w->n_keys;
     if (!w->loaded) tile_load_keys(w);
     tile_load_rows(w, &t);
-    for (int i = 0, next; i < t.count; i = next) {
-        back_strip all;
-        next = tile_together(w, &t, i, &all);
-        if (all.begin < all.end) tile_scores(w, &t, &all);
-        for (int j = i; j < next; j++) tile_strip_rows(w, &t, &t.strip[j]);
+    t.clear = t.cut && (transposed || !dout_finite || !q_finite || !w->k_finite);
+    for (int64_t row = 0; t.clear && row < t.n; row++) fxa__back_row_clear(w, row, 0, w->n_keys);
+    for (int64_t i = 0; i < t.count; i++) {
+        tile_scores(w, &t, &w->strips[i]);
+        tile_strip_rows(w, &t, i);
     }
-    bool dout_finite = t.finite & FXA__BACK_DO_FINITE, q_finite = t.finite & FXA__BACK_Q_FINITE;
     back_product dv = {w->p, t.dout, t.ld_dout, p->dv, w->dout_n, w->dv, w->dv_t, cut->ld_v, dout_finite};
     back_product dk = {w->ds, t.q, t.ld_q, p->d, w->q_n, w->dk, w->dk_t, cut->ld_d, q_finite};
     if (cut->want_v) tile_product(w, &t, &dv);

@@ -79,8 +79,8 @@ static bool band_compare(const fxa_program *p, const fxa__node *n, fxa__cpu_band
 }
 
 /* Of a node: it changes with row or key; it hangs on elements of matrices, or on captured floats, that do; it is a
- * conjunct of the mask. */
-enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_CONJUNCT = 4 };
+ * conjunct of the mask; the mask needs it. */
+enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_CONJUNCT = 4, BAND_NEEDED = 8 };
 
 static uint8_t band_mark(const fxa__node *n, const uint8_t *marks) {
     bool varies = n->op == FXA_OP_INPUT && (n->imm == FXA_INPUT_Q || n->imm == FXA_INPUT_K);
@@ -109,6 +109,18 @@ static void band_conjuncts(const fxa_program *program, int32_t mask, uint8_t *ma
     }
 }
 
+/* What the mask is made of. */
+static void band_needed(const fxa_program *program, int32_t mask, uint8_t *marks, fxa__cpu_band *out) {
+    marks[mask] |= BAND_NEEDED;
+    for (int32_t i = mask; i >= 0; i--) {
+        const fxa__node *n = &program->nodes[i];
+        if (!(marks[i] & BAND_NEEDED)) continue;
+        out->nodes++;
+        if (n->op == FXA_OP_INPUT) out->reads |= 1u << n->imm;
+        for (int j = 0; j < n->n_args; j++) marks[n->arg[j]] |= BAND_NEEDED;
+    }
+}
+
 bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out) {
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
     size_t size = (size_t)mask + 1;
@@ -117,6 +129,7 @@ bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_ba
     if (!marks) return false;
     for (int32_t i = 0; i <= mask; i++) marks[i] = band_mark(&program->nodes[i], marks);
     band_conjuncts(program, mask, marks, out);
+    band_needed(program, mask, marks, out);
     fxa__free(host, marks, size);
     return true;
 }

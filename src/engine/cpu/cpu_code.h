@@ -20,6 +20,8 @@ typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
     bool exact; /* and true inside */
     bool dark;  /* range analysis can say nothing of what else it reads, whatever the tile */
+    uint32_t reads; /* bit i: the mask reads input i */
+    int32_t nodes;  /* of the program that it is made of */
 } fxa__cpu_band;
 bool fxa__cpu_band_find(fxa__host *host, const fxa_program *program, fxa__cpu_band *out); /* false: out of memory */
 
@@ -30,13 +32,13 @@ typedef struct fxa__cpu_code {
                                        `kernels` */
     fxa_program *program;  /* what runs: the problem's, its masks lifted out of its score (fxa__program_lift_masks) */
     fxa__tape *score;      /* the program without its mask, for where that is true; NULL: identity */
-    fxa__tape *masked;     /* the program with its mask; NULL: identity and no mask */
+    fxa__tape *masked;     /* the program with its mask, where that reads the score; else NULL */
+    fxa__tape *mask;       /* the mask alone, where there is one that does not read the score; else NULL */
     fxa__tape *derivative; /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
     fxa__tape *bprop;      /* backward: the user's own */
     fxa_facts facts;       /* of the composed program */
     fxa__cpu_band band;    /* of its mask */
     bool classify;         /* range analysis of the mask is worth asking, and allocates nothing */
-    uint32_t reads;        /* bit i: the mask reads input i */
     int32_t width;         /* threads of the context's pool */
     char detail[64];       /* "avx512, 2 threads" */
 } fxa__cpu_code;
@@ -140,11 +142,6 @@ bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int3
  * analysis. */
 fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                           int64_t *end);
-
-/* Of a mixed tile: leaves out columns at both ends that range analysis, asked about fewer and fewer of them, finds that
- * no row attends to. Worth it for many rows. */
-void fxa__cpu_columns_trim(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t *begin,
-                           int64_t *end);
 
 /* Where the mask is nothing but a band: a row of these whose coordinate is q attends to columns q + *begin up to, not
  * including, q + *end of these keys, and to no others; both may lie outside of 0..m. False: the mask must be asked. */

@@ -59,16 +59,19 @@ void fxa__cpu_decode(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
     FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->p.d <= FXA__MAX_D && it->g.p->p.dv <= FXA__MAX_D);
-    it->banded = false; /* a worker may have come from an item by panels */
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     for (int64_t key = it->key; key < it->key_end; key += blocks->keys) {
-        int64_t n = fxa__min_i64(blocks->keys, it->key_end - key), begin, end;
-        fxa_tile tile = fxa__cpu_columns(&it->g, it->first, it->n, key, n, &begin, &end);
-        if (tile == FXA_TILE_EMPTY) continue;
-        bool masked = tile == FXA_TILE_MIXED;
-        fxa__cpu_softmax_keys(it, masked, key + begin, end - begin);
-        decode_scores(it, key + begin, end - begin);
-        fxa__cpu_softmax(it, masked, 0, it->n, 0, 0, end - begin);
-        decode_outputs(it, key + begin, end - begin);
+        const fxa__tape_run *ready = NULL;
+        fxa__cpu_strip strip;
+        if (!fxa__cpu_cut_block(&it->cut, key, fxa__min_i64(blocks->keys, it->key_end - key))) continue;
+        for (int64_t at = 0; fxa__cpu_cut_next(&it->cut, 0, it->n, &at, &strip);) {
+            fxa__tape_run *tape = fxa__cpu_softmax_tape(it, &strip);
+            int64_t first = it->cut.key + strip.begin, n = strip.end - strip.begin;
+            if (tape != ready) fxa__cpu_softmax_keys(it, tape);
+            ready = tape;
+            decode_scores(it, first, n);
+            fxa__cpu_softmax(it, &strip, strip.begin);
+            decode_outputs(it, first, n);
+        }
     }
 }

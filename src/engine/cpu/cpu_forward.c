@@ -56,7 +56,7 @@ static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_probl
 }
 
 /* Tiles of whole heads stacked, or, for long ones, inside each head, where masks leave less of a tile. */
-static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64_t q_len, fxa__cpu_cut *cut) {
+static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64_t q_len, fxa__cpu_shares *cut) {
     bool per_head = 2 * q_len > blocks->tile_rows;
     int64_t rows = per_head ? q_len : heads * q_len, tiles = fxa__div_up(rows, blocks->tile_rows);
     cut->tile_rows = tiles ? fxa__round_up(fxa__div_up(rows, tiles), blocks->rows) : 0;
@@ -64,10 +64,10 @@ static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64
     cut->tiles = per_head ? heads * tiles : tiles;
 }
 
-fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len) {
+fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len) {
     const fxa_problem *p = &run->p->p;
     int64_t heads = p->hq / p->hkv, rows = heads * q_len;
-    fxa__cpu_cut cut = {.decode = fxa__cpu_is_few(p, rows)};
+    fxa__cpu_shares cut = {.decode = fxa__cpu_is_few(p, rows)};
     if (cut.decode)
         cut.tiles = rows > 0, cut.tile_rows = rows;
     else
@@ -83,7 +83,7 @@ fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, i
 static void forward_bound(fxa__cpu_forward_run *run) {
     const fxa_problem *p = &run->p->p;
     int64_t rows = p->hq / p->hkv * p->sq, few = fxa__min_i64(rows, FXA__CPU_FEW_ROWS);
-    int64_t tiles = fxa__cpu_cut_make(run, p->sq, 0).tiles;
+    int64_t tiles = fxa__cpu_shares_make(run, p->sq, 0).tiles;
     int64_t decode = forward_clamp(FORWARD_DECODE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_DECODE_KEYS));
     int64_t tile = forward_clamp(FORWARD_TILE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_TILE_KEYS));
     run->items = fxa__max_i64(fxa__max_i64(tiles, 1), fxa__max_i64(decode, FORWARD_TILE_ITEMS / p->hkv));
@@ -96,7 +96,8 @@ static void forward_bound(fxa__cpu_forward_run *run) {
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
 
 /* One worker's scratch. */
-static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *run, fxa__cpu_scratch *s) {
+static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *run, fxa__cpu_scratch *s,
+                                  fxa__cpu_cut *cut) {
     const fxa__cpu_kernels *kernels = run->code->kernels;
     const fxa__cpu_blocks *b = &run->blocks;
     const fxa_problem *p = &run->p->p;
@@ -119,6 +120,7 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
     s->row = fxa__carve(c, p->dv, sizeof(double));
     s->old = fxa__carve(c, p->dv, sizeof(double));
     s->seen = fxa__carve(c, fxa__cpu_seen_count(run->code, run->p), sizeof *s->seen);
+    fxa__cpu_cut_carve(c, run->code, rows, b->keys, cut);
     const fxa__tape *tapes[2] = {run->code->score, run->code->masked};
     for (int i = 0; i < 2; i++) {
         size_t bytes = 0;
@@ -132,10 +134,11 @@ static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes)
     const fxa_problem *p = &run->p->p;
     fxa__carver own = fxa__carver_make(NULL), all = fxa__carver_make(base);
     fxa__cpu_scratch s;
+    fxa__cpu_cut cut;
     int64_t groups = p->b * p->hkv, items = 0;
     run->blocks = forward_blocks(run->code, p);
     forward_bound(run);
-    forward_carve_scratch(&own, run, &s);
+    forward_carve_scratch(&own, run, &s, &cut);
     run->scratch_bytes = own.used;
     double flops = 2.0 * (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk * (double)(p->d + p->dv);
     if (!fxa__mul_i64(groups, run->items, &items)) return false;
@@ -143,6 +146,7 @@ static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes)
     run->ranges = fxa__carve(&all, run->p->program->n_tensors, sizeof *run->ranges);
     int64_t slots = 0;
     if (!fxa__mul_i64(groups, run->slots, &slots)) return false;
+    fxa__cpu_kept_carve(&all, run->code, run->p, run->blocks.tile_rows, run->blocks.keys, &run->kept);
     run->partial = fxa__carve(&all, slots, sizeof *run->partial);
     run->partial_o = fxa__carve_matrix(&all, slots, run->blocks.ldo, run->code->kernels->real_size);
     run->scratch = fxa__carve(&all, run->workers, run->scratch_bytes);
@@ -161,7 +165,7 @@ static fxa__cpu_item forward_worker(const fxa__cpu_forward_run *run, int32_t wor
     fxa__cpu_item it = {.run = run, .kernels = run->code->kernels};
     fxa__carver c = fxa__carver_make(run->scratch + (size_t)worker * run->scratch_bytes);
     it.g = (fxa__cpu_group){.code = run->code, .p = run->p, .bind = run->bind, .ranges = run->ranges};
-    forward_carve_scratch(&c, run, &it.s);
+    forward_carve_scratch(&c, run, &it.s, &it.cut);
     fxa__cpu_seen_clear(&it.g, it.s.seen);
     return it;
 }
@@ -169,16 +173,17 @@ static fxa__cpu_item forward_worker(const fxa__cpu_forward_run *run, int32_t wor
 static void forward_enter(fxa__cpu_item *it, int64_t group) {
     int64_t hkv = it->g.p->p.hkv;
     fxa__cpu_group_enter(&it->g, group / hkv, group % hkv);
-    it->cut = fxa__cpu_cut_make(it->run, it->g.seq.q_len, it->g.seq.k_len);
+    it->shares = fxa__cpu_shares_make(it->run, it->g.seq.q_len, it->g.seq.k_len);
     it->b = fxa__coord(it->g.p, it->g.bind, FXA_INPUT_B, it->g.b);
 }
 
 /* Rows and keys of item i of the group; false when it has none. The last tiles come first: causal masks leave them the
  * most work. */
 static bool forward_select(fxa__cpu_item *it, int64_t i) {
-    const fxa__cpu_cut *cut = &it->cut;
+    const fxa__cpu_shares *cut = &it->shares;
     if (i >= cut->tiles * cut->chunks) return false;
     int64_t tile = cut->tiles - 1 - i / cut->chunks, end = it->g.rows;
+    it->tile = cut->per_head ? tile % cut->per_head : tile;
     it->chunk = i % cut->chunks;
     it->key = fxa__min_i64(it->chunk * cut->chunk_keys, it->g.seq.k_len);
     it->key_end = fxa__min_i64(it->key + cut->chunk_keys, it->g.seq.k_len);
@@ -205,6 +210,7 @@ void fxa__cpu_item_clear(fxa__cpu_item *it) {
 static void forward_task(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_item it = forward_worker(run, worker);
+    fxa__cpu_cut_start(&it.cut, &it.g, &run->kept, run->blocks.tile_rows, run->blocks.keys);
     int64_t total = run->p->p.b * run->p->p.hkv * run->items;
     if (it.kernels->enter) it.kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
@@ -214,7 +220,8 @@ static void forward_task(void *arg, int32_t worker) {
         if (!forward_select(&it, number)) continue;
         fxa__cpu_item_clear(&it);
         fxa__cpu_softmax_rows(&it);
-        if (it.cut.decode)
+        fxa__cpu_cut_tile(&it.cut, it.tile, it.first, it.n, it.s.h, it.s.qc);
+        if (it.shares.decode)
             fxa__cpu_decode(&it);
         else
             fxa__cpu_attend(&it);
@@ -229,7 +236,7 @@ static void forward_join_task(void *arg, int32_t worker) {
     int64_t total = run->p->p.b * run->p->p.hkv;
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
         forward_enter(&it, i);
-        if (it.cut.chunks > 1) fxa__cpu_join(&it, i);
+        if (it.shares.chunks > 1) fxa__cpu_join(&it, i);
     }
 }
 

@@ -16,7 +16,7 @@
 #ifndef FXA_ENGINE_CPU_CPU_FORWARD_H
 #define FXA_ENGINE_CPU_CPU_FORWARD_H
 
-#include "cpu_code.h"
+#include "cpu_cut.h"
 
 #define FXA__CPU_MAX_ROWS 16 /* that go through the softmax together: a group */
 #define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
@@ -33,13 +33,13 @@ typedef struct fxa__cpu_blocks {
 } fxa__cpu_blocks;
 
 /* How one (b, KV head) is cut. */
-typedef struct fxa__cpu_cut {
+typedef struct fxa__cpu_shares {
     int64_t tiles,
         tile_rows;    /* tiles of that many rows; per head (tiles of the heads one after the other) or stacked */
     int64_t per_head; /* tiles of one head; 0: stacked */
     int64_t chunks, chunk_keys;
     bool decode;
-} fxa__cpu_cut;
+} fxa__cpu_shares;
 
 /* What a chunk leaves of a row when there are several. */
 typedef struct fxa__cpu_partial {
@@ -74,6 +74,7 @@ typedef struct fxa__cpu_forward_run {
     size_t scratch_bytes;
     char *scratch; /* workers * scratch_bytes */
     fxa_tensor_range *ranges;
+    fxa__cpu_kept kept; /* bits of masks */
     fxa__cpu_partial *partial; /* [B,Hkv,slots] */
     char *partial_o;           /* [B,Hkv,slots,ldo] */
     _Atomic int64_t next;      /* item */
@@ -84,30 +85,29 @@ typedef struct fxa__cpu_item {
     const fxa__cpu_forward_run *run;
     const fxa__cpu_kernels *kernels;
     fxa__cpu_group g;
-    fxa__cpu_cut cut;
+    fxa__cpu_shares shares;
     fxa__cpu_scratch s;
+    fxa__cpu_cut cut;
     fxa__tape_run tape[2]; /* as scratch.tape; tape NULL: identity */
     int64_t first, n;      /* rows of the group */
     int64_t key, key_end;  /* keys */
-    int64_t chunk;
+    int64_t tile, chunk;   /* tile: of its head, or of the stacked rows */
     int32_t b;                      /* coordinate */
     bool keys_run;                  /* coordinates of the block's keys are consecutive; known where there is dropout */
     const void *v_rows; /* V of the block, if it is multiplied as it lies; NULL: in v_panels */
-    bool banded; /* rows attend to columns q + band_begin up to q + band_end of the block; no tape needs to ask */
-    int64_t band_begin, band_end;
     bool dirty;                     /* an output may hold a number that is not finite */
 } fxa__cpu_item;
 
 void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet */
-fxa__cpu_cut fxa__cpu_cut_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
+fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
 
-/* cpu_softmax.c. Readies the item's tapes for its rows; for a block of keys, `masked` or not. */
+/* cpu_softmax.c. Readies the item's tapes for its rows; the tape that a strip uses for the cut's block. */
 void fxa__cpu_softmax_rows(fxa__cpu_item *it);
-void fxa__cpu_softmax_keys(fxa__cpu_item *it, bool masked, int64_t key, int64_t n);
-/* Scores t [n_rows,ldt] of rows row.. of the item and columns column..end of the block become weights, 0 before
- * `begin`; m, l and beta follow. */
-void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t begin,
-                      int64_t end);
+fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_item *it, const fxa__cpu_strip *strip);
+void fxa__cpu_softmax_keys(fxa__cpu_item *it, fxa__tape_run *tape);
+/* Scores t [rows,ldt] of a strip, from `column` of the block on, become weights, 0 before its begin; m, l and beta
+ * follow. */
+void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t column);
 
 /* The two ways to do an item: m, l, nan and o of its rows over its keys. */
 void fxa__cpu_attend(fxa__cpu_item *it);

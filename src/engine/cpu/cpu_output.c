@@ -116,7 +116,7 @@ void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
     for (int64_t i = 0; i < it->n; i++) {
         output_row row = {it->s.nan[i] ? NAN : it->s.m[i], it->s.l[i]};
         void *o = fxa__real_at(it, it->s.o, i * ldo);
-        if (it->cut.chunks == 1) {
+        if (it->shares.chunks == 1) {
             output_move(it, &to, it->first + i);
             output_finish(it, it->first + i, &to, &row, o);
             continue;
@@ -131,10 +131,10 @@ void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
 static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
     int64_t dv = it->g.p->p.dv;
     output_row row = {-INFINITY, 0};
-    for (int64_t c = 0; c < it->cut.chunks; c++)
+    for (int64_t c = 0; c < it->shares.chunks; c++)
         row.m = fxa__fmax(row.m, it->run->partial[output_slot(it, group, c, r)].m);
     for (int64_t i = 0; i < dv; i++) it->s.row[i] = 0;
-    for (int64_t c = 0; c < it->cut.chunks && row.m > -INFINITY && row.m < INFINITY; c++) {
+    for (int64_t c = 0; c < it->shares.chunks && row.m > -INFINITY && row.m < INFINITY; c++) {
         int64_t slot = output_slot(it, group, c, r);
         double weight = exp(it->run->partial[slot].m - row.m);
         const char *o = output_partial(it, slot);

@@ -44,9 +44,14 @@ void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
     }
 }
 
-void fxa__cpu_softmax_keys(fxa__cpu_item *it, bool masked, int64_t key, int64_t n) {
-    if (it->tape[masked].tape || softmax_drops(it)) it->keys_run = fxa__cpu_key_coords(&it->g, key, n, it->s.kc);
-    if (it->tape[masked].tape) fxa__tape_columns(&it->tape[masked], n, it->s.kc);
+fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_item *it, const fxa__cpu_strip *strip) {
+    return &it->tape[strip->masked && !it->cut.bits];
+}
+
+void fxa__cpu_softmax_keys(fxa__cpu_item *it, fxa__tape_run *tape) {
+    int64_t n = it->cut.keys;
+    if (tape->tape || softmax_drops(it)) it->keys_run = fxa__cpu_key_coords(&it->g, it->cut.key, n, it->s.kc);
+    if (tape->tape) fxa__tape_columns(tape, n, it->s.kc);
 }
 
 static bool softmax_has_nan(const fxa__cpu_item *it, const void *t, int64_t n) {
@@ -59,13 +64,13 @@ static bool softmax_has_nan(const fxa__cpu_item *it, const void *t, int64_t n) {
 
 /* Of the columns of a row whose scores are t, those that it attends to as far as that is known; *from is the first of
  * them. */
-static fxa__cpu_part softmax_part(const fxa__cpu_item *it, int64_t row, void *t, int64_t column, int64_t begin,
-                                  int64_t end, int64_t *from) {
-    int64_t q = it->s.qc[row], to = end;
-    *from = begin;
-    if (it->banded) {
-        *from = fxa__min_i64(fxa__max_i64(q + it->band_begin, begin), end);
-        to = fxa__min_i64(fxa__max_i64(q + it->band_end, *from), end);
+static fxa__cpu_part softmax_part(const fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t row, void *t,
+                                  int64_t column, int64_t *from) {
+    int64_t q = it->s.qc[row], to = strip->end;
+    *from = strip->begin;
+    if (strip->banded) {
+        *from = fxa__min_i64(fxa__max_i64(q + it->cut.band_begin, strip->begin), strip->end);
+        to = fxa__min_i64(fxa__max_i64(q + it->cut.band_end, *from), strip->end);
     }
     return (fxa__cpu_part){fxa__real_at(it, t, *from - column), to - *from, 0};
 }
@@ -115,21 +120,30 @@ static void softmax_move(fxa__cpu_item *it, int64_t row, int64_t n_rows, fxa__cp
         for (int64_t i = 0; i < n_rows; i++) fxa__real_set(it->s.beta, real_size, i, 1);
 }
 
-void fxa__cpu_softmax(fxa__cpu_item *it, bool masked, int64_t row, int64_t n_rows, int64_t column, int64_t begin,
-                      int64_t end) {
+/* Scores of the parts become new scores, -inf where the pair is not attended. */
+static void softmax_scores(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t column, fxa__cpu_part *part,
+                           int64_t *from) {
+    int64_t ldt = it->run->blocks.ldt;
+    fxa__tape_run *tape = fxa__cpu_softmax_tape(it, strip);
+    for (int64_t i = 0; i < strip->rows; i++) {
+        int64_t row = strip->row + i;
+        part[i] = softmax_part(it, strip, row, fxa__real_at(it, it->s.t, i * ldt), column, &from[i]);
+        if (tape->tape && part[i].n > 0) softmax_program(tape, row, from[i], &part[i]);
+        if (strip->masked && it->cut.bits)
+            it->kernels->row_mask(part[i].s, fxa__cpu_cut_bits(&it->cut, row), from[i], part[i].n);
+    }
+}
+
+void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t column) {
     fxa__cpu_part part[FXA__CPU_MAX_ROWS];
     double top[FXA__CPU_MAX_ROWS];
-    int64_t ldt = it->run->blocks.ldt, n = end - column, from[FXA__CPU_MAX_ROWS];
-    FXA__ASSERT(n_rows <= FXA__CPU_MAX_ROWS && row + n_rows <= it->n);
-    FXA__ASSERT(0 <= column && column <= begin && begin <= end && end <= it->run->blocks.keys);
-    for (int64_t i = 0; i < n_rows; i++) {
-        part[i] = softmax_part(it, row + i, fxa__real_at(it, it->s.t, i * ldt), column, begin, end, &from[i]);
-        if (it->tape[masked].tape && part[i].n > 0) softmax_program(&it->tape[masked], row + i, from[i], &part[i]);
-    }
-    it->kernels->rows_max(part, n_rows);
-    softmax_move(it, row, n_rows, part, top);
-    it->kernels->rows_exp(part, n_rows);
-    for (int64_t i = 0; i < n_rows; i++) {
+    int64_t ldt = it->run->blocks.ldt, n = strip->end - column, row = strip->row, from[FXA__CPU_MAX_ROWS];
+    FXA__ASSERT(strip->rows <= FXA__CPU_MAX_ROWS);
+    softmax_scores(it, strip, column, part, from);
+    it->kernels->rows_max(part, strip->rows);
+    softmax_move(it, row, strip->rows, part, top);
+    it->kernels->rows_exp(part, strip->rows);
+    for (int64_t i = 0; i < strip->rows; i++) {
         double *l = &it->s.l[row + i];
         *l = *l * fxa__real_get(it->s.beta, it->kernels->real_size, i) + part[i].x;
         if (part[i].x != part[i].x && top[i] < INFINITY) it->s.nan[row + i] = 1;

@@ -202,7 +202,7 @@ static bool tile_cut(const fxa__cpu_group *g, const tile_range *q, tile_range *k
 }
 
 static void tile_set(const fxa__cpu_group *g, fxa_box *box, fxa_input input, int64_t lo, int64_t hi) {
-    if (!(g->code->reads >> input & 1)) return;
+    if (!(g->code->band.reads >> input & 1)) return;
     box->lo[input] = (int32_t)lo;
     box->hi[input] = (int32_t)hi;
 }
@@ -274,24 +274,6 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
     *begin = k.first - key;
     *end = k.last + 1 - key;
     return tile;
-}
-
-void fxa__cpu_columns_trim(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t *begin,
-                           int64_t *end) {
-    int64_t h = g->hkv * g->heads, q_len = g->seq.q_len, step = g->code->kernels->nr;
-    if (!g->code->classify || g->code->band.exact || n <= 0) return;
-    tile_range q = tile_rows(g, first, n);
-    tile_range heads = tile_range_of(g, FXA_INPUT_H, h + first / q_len, h + (first + n - 1) / q_len);
-    for (int64_t last = *end; last - *begin > step;) { /* the first attended column is before `last` */
-        int64_t middle = *begin + (last - *begin + 1) / 2;
-        tile_range k = tile_range_of(g, FXA_INPUT_K, key + *begin, key + middle - 1);
-        *(tile_classify(g, &heads, &q, &k) == FXA_TILE_EMPTY ? begin : &last) = middle;
-    }
-    for (int64_t from = *begin; *end - from > step;) { /* the last one is not before `from` */
-        int64_t middle = from + (*end - from) / 2;
-        tile_range k = tile_range_of(g, FXA_INPUT_K, key + middle, key + *end - 1);
-        *(tile_classify(g, &heads, &q, &k) == FXA_TILE_EMPTY ? end : &from) = middle;
-    }
 }
 
 bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,

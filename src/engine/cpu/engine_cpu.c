@@ -49,6 +49,7 @@ static void cpu_release(fxa__host *host, void *code) {
     if (!c) return;
     fxa__tape_destroy(c->score);
     fxa__tape_destroy(c->masked);
+    fxa__tape_destroy(c->mask);
     fxa__tape_destroy(c->derivative);
     fxa__tape_destroy(c->bprop);
     fxa_program_destroy(c->program);
@@ -65,18 +66,17 @@ static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, u
     return FXA_OK;
 }
 
-/* Runs allocate nothing, and range analysis does for large masks: those are never asked. *reads gets the inputs. */
-static bool cpu_can_classify(const fxa_program *program, uint32_t *reads) {
-    bool needed[FXA__SMALL_PROGRAM] = {false};
-    int32_t mask = fxa__program_output(program, FXA__OUT_MASK), count = 0;
-    if (mask >= FXA__SMALL_PROGRAM) return false;
-    needed[mask] = true;
-    for (int32_t i = mask; i >= 0; i--) {
-        count += needed[i];
-        if (needed[i] && program->nodes[i].op == FXA_OP_INPUT) *reads |= 1u << program->nodes[i].imm;
-        for (int j = 0; needed[i] && j < program->nodes[i].n_args; j++) needed[program->nodes[i].arg[j]] = true;
-    }
-    return count <= FXA__SMALL_NODES;
+/* Runs allocate nothing, and range analysis does for large masks: those are never asked. */
+static bool cpu_can_classify(const fxa__cpu_code *c) {
+    return !c->band.dark && fxa__program_output(c->program, FXA__OUT_MASK) < FXA__SMALL_PROGRAM &&
+           c->band.nodes <= FXA__SMALL_NODES;
+}
+
+/* A mask is run before there are scores, or with them if it reads them. */
+static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
+    if (c->facts.flags & FXA_FACT_NO_MASK) return FXA_OK;
+    if (c->band.reads >> FXA_INPUT_SCORE & 1) return cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err);
+    return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
 
 /* The derivative of what runs: where masks were lifted out of the score, it need not ask for them again. */
@@ -115,9 +115,9 @@ static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *e
     FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
     fxa_program_facts(c->program, &c->facts);
     if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
-    c->classify = !c->band.dark && cpu_can_classify(c->program, &c->reads);
+    c->classify = cpu_can_classify(c);
     FXA_TRY(cpu_tape(c, c->program, 0, &c->score, err));
-    FXA_TRY(cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err));
+    FXA_TRY(cpu_mask(c, err));
     return p->p.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
@@ -135,8 +135,8 @@ static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **cod
     (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width,
                    c->width == 1 ? "" : "s");
     *bytes = sizeof *c + c->program->bytes;
-    const fxa__tape *tapes[] = {c->score, c->masked, c->derivative, c->bprop};
-    for (int i = 0; i < 4; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
+    const fxa__tape *tapes[] = {c->score, c->masked, c->mask, c->derivative, c->bprop};
+    for (int i = 0; i < 5; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
     *code = c;
     return fxa__ok(err);
 }

@@ -74,6 +74,8 @@
 #define m_or KERN_NAME(m_or)
 #define m_not KERN_NAME(m_not)
 #define m_any KERN_NAME(m_any)
+#define m_word KERN_NAME(m_word)
+#define m_from_word KERN_NAME(m_from_word)
 #define m_from_i KERN_NAME(m_from_i)
 #define i_from_m KERN_NAME(i_from_m)
 #define i_load KERN_NAME(i_load)
@@ -113,6 +115,7 @@
     .load_ints = kern_load_ints##suffix, .offsets = kern_offsets##suffix,                                              \
     .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix, .row_scale = kern_row_scale##suffix,         \
     .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .row_keep = kern_row_keep,                     \
+    .row_signs = kern_row_signs##suffix, .row_mask = kern_row_mask##suffix,                                            \
     .row_drop = kern_row_drop##suffix, .sums = kern_sums##suffix, .tape = tape_functions##suffix
 
 #endif

@@ -29,10 +29,13 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
     } else {
         tape->host = fxa__host_retain(host);
         tape->kernels = kernels;
+        tape->alone = flags & FXA__TAPE_MASK_ALONE;
         tape->identity = tape_find_identity(&g);
         fxa__tape_graph_count(&g, true);
         if (kernels->real_size == sizeof(float) && !(flags & FXA__TAPE_PLAIN)) fxa__tape_peephole(&g);
         status = g.failed ? fxa__fail_memory(err, "a score program's tape") : fxa__tape_lower(&g, tape, err);
+        if (status == FXA_OK && tape->alone && !fxa__tape_mask_watch(tape))
+            status = fxa__fail_memory(err, "a score program\'s tape");
     }
     fxa__tape_graph_free(&g);
     if (status == FXA_OK) {
@@ -58,6 +61,7 @@ void fxa__tape_destroy(fxa__tape *tape) {
     fxa__free(host, tape->ranges, tape->ranges_capacity * sizeof *tape->ranges);
     fxa__free(host, tape->leaves, tape->leaves_capacity * sizeof *tape->leaves);
     fxa__free(host, tape->tests, tape->tests_capacity * sizeof *tape->tests);
+    fxa__free(host, tape->watched, tape->watched_capacity * sizeof *tape->watched);
     fxa__free(host, tape, sizeof *tape);
     fxa__host_release(host);
 }
@@ -68,7 +72,8 @@ size_t fxa__tape_bytes(const fxa__tape *tape) {
         bytes += tape->level[i].ins_capacity * sizeof(fxa__tape_ins) +
                  tape->level[i].places_capacity * sizeof(fxa__tape_place);
     bytes += tape->accesses_capacity * sizeof *tape->accesses + tape->ranges_capacity * sizeof *tape->ranges;
-    return bytes + tape->leaves_capacity * sizeof *tape->leaves + tape->tests_capacity * sizeof *tape->tests;
+    bytes += tape->leaves_capacity * sizeof *tape->leaves + tape->tests_capacity * sizeof *tape->tests;
+    return bytes + tape->watched_capacity * sizeof *tape->watched;
 }
 
 bool fxa__tape_is_identity(const fxa__tape *tape) {

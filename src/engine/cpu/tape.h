@@ -18,6 +18,7 @@ enum {
     FXA__TAPE_MASK = 1,  /* SCORE programs: also the mask: masked scores become -inf */
     FXA__TAPE_GRADS = 2, /* DERIVATIVE programs: also the `grad` statements */
     FXA__TAPE_NO_DSCORE = 4, /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
+    FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: nothing but the mask, for fxa__tape_mask */
     FXA__TAPE_PLAIN = 8      /* one operation after the other, for tests: nothing is joined or rounded once for twice */
 };
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
@@ -56,6 +57,9 @@ void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k);
 /* Sends for what fxa__tape_row will read of large tensors for this row and these columns. */
 void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n);
+/* FXA__TAPE_MASK_ALONE: rows row..row+n of those given, `words` words each: bit c of a row is set where it attends to
+ * column c of those given; those past the last column are 0. */
+void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words);
 /* Row `row` of those given to fxa__tape_rows, columns first..first+n of those given to fxa__tape_columns; score, dscore
  * and out point at column `first` (alignment of real). SCORE: out gets the new scores (out may be score). DERIVATIVE
  * and BPROP: out gets the gradient by the scaled score, exactly 0 where dscore is exactly 0 (out may be dscore), and

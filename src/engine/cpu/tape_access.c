@@ -270,31 +270,36 @@ static bool access_within(const fxa__tape_range *range, int64_t x, int64_t bound
     return range->strict ? x < bound : x <= bound;
 }
 
-void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out) {
+bool fxa__tape_range_columns(const fxa__tape_at *r, const fxa__tape_range *range, int64_t *begin, int64_t *end) {
     const fxa__tape_state *s = r->state;
     int64_t offset = access_int(r, range->offset), bound = access_int(r, range->bound);
-    const int32_t *k = s->k + r->first;
-    int64_t x = offset + (int64_t)range->sign * k[0], dx = range->sign * s->step, end = x + (r->n - 1) * dx;
-    if (!s->step || x != fxa__sat32(x) || end != fxa__sat32(end)) {
-        for (int64_t i = 0; i < r->n; i++)
-            if (!access_within(range, fxa__wrap32(offset + (int64_t)range->sign * k[i]), bound))
-                access_store(r, out, i, -INFINITY);
-        return;
-    }
+    int64_t x = offset + (int64_t)range->sign * s->k[r->first], dx = range->sign * s->step, y = x + (r->n - 1) * dx;
+    if (!s->step || x != fxa__sat32(x) || y != fxa__sat32(y)) return false;
     /* Towards the bound the first columns hold, away from it the last ones. */
-    bool first = access_within(range, x, bound), last = access_within(range, end, bound);
-    if (first && last) return;
-    if (!first && !last) {
-        access_fill(r, out, 0, r->n, -INFINITY);
-        return;
-    }
+    bool first = access_within(range, x, bound), last = access_within(range, y, bound);
+    *begin = 0;
+    *end = first ? r->n : 0;
+    if (first == last) return true;
     /* The last column on the first one's side, by the distance to the bound. */
     int64_t distance = dx > 0 ? bound - x : x - bound, step = s->step;
     bool at_bound = first ? !range->strict : range->strict; /* x == bound belongs to the first one's side */
     int64_t columns = at_bound ? distance + step : distance + step - 1;
     if (step != 1) columns /= step; /* divisions are slow, and rarely needed */
-    if (first)
-        access_fill(r, out, columns, r->n, -INFINITY);
-    else
-        access_fill(r, out, 0, columns, -INFINITY);
+    *begin = first ? 0 : columns;
+    *end = first ? columns : r->n;
+    return true;
+}
+
+void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out) {
+    int64_t begin, end;
+    if (fxa__tape_range_columns(r, range, &begin, &end)) {
+        access_fill(r, out, 0, begin, -INFINITY);
+        access_fill(r, out, end, r->n, -INFINITY);
+        return;
+    }
+    int64_t offset = access_int(r, range->offset), bound = access_int(r, range->bound);
+    const int32_t *k = r->state->k + r->first;
+    for (int64_t i = 0; i < r->n; i++)
+        if (!access_within(range, fxa__wrap32(offset + (int64_t)range->sign * k[i]), bound))
+            access_store(r, out, i, -INFINITY);
 }

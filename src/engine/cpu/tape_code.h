@@ -9,6 +9,7 @@
  *   tape_run.c       the levels at run time
  *   tape_access.c    elements of captured tensors: loads and sums along k, ranges of columns
  *   tape_gather.c    the same element by element
+ *   tape_mask.c      a mask alone, as bits
  *
  * The level of a value says what it depends on. ROW and COLUMN are bits, and the level of a result is the union of
  * those of its operands: UNIFORM values are one per batch entry, ROW values one per row of a tile (kept in a row over
@@ -77,13 +78,15 @@ struct fxa__tape {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
     bool identity, writes; /* writes: there is an out */
+    bool alone;            /* FXA__TAPE_MASK_ALONE: ranges are no instructions */
     fxa__tape_level level[TAPE_LEVELS];
     fxa__tape_access *accesses;
     fxa__tape_range *ranges;
     fxa__tape_leaf *leaves;
     int32_t *tests; /* places of FULL: bools, one value each; a row where one is false is masked whole */
-    size_t n_accesses, n_ranges, n_leaves, n_tests;
-    size_t accesses_capacity, ranges_capacity, leaves_capacity, tests_capacity;
+    int32_t *watched; /* alone: places of FULL that rows are told apart by */
+    size_t n_accesses, n_ranges, n_leaves, n_tests, n_watched;
+    size_t accesses_capacity, ranges_capacity, leaves_capacity, tests_capacity, watched_capacity;
 };
 
 /* ---- The graph --------------------------------------------------------------------------------------------------- */
@@ -184,6 +187,12 @@ int64_t fxa__tape_gather_base(const fxa__tape_at *r, const fxa__tape_access *acc
 /* The same for any indices; see tape_gather.c. */
 void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, void *dst);
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
+/* Places of FULL for a row. */
+void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out);
+/* False: out of memory. */
+bool fxa__tape_mask_watch(fxa__tape *tape);
+/* The columns begin..end that are in the range; false: they need not be one stretch. */
+bool fxa__tape_range_columns(const fxa__tape_at *r, const fxa__tape_range *range, int64_t *begin, int64_t *end);
 /* out = -inf outside of the range. */
 void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out);
 

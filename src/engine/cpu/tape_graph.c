@@ -45,6 +45,11 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
     return fxa__tape_graph_add(g, &n);
 }
 
+static int32_t graph_zero(fxa__tape_graph *g) {
+    fxa__tape_node n = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1};
+    return fxa__tape_graph_add(g, &n);
+}
+
 /* ---- Levels, k plus something ------------------------------------------------------------------------------------ */
 
 static uint8_t graph_input_level(int32_t input) {
@@ -267,10 +272,11 @@ static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
         int32_t value = graph_same(g->program, out->value);
         switch (out->kind) {
         case FXA__OUT_SCORE:
+            if (flags & FXA__TAPE_MASK_ALONE) value = graph_zero(g);
             graph_add_root(g, out->kind, -1, value, -1);
             break;
         case FXA__OUT_MASK:
-            if (flags & FXA__TAPE_MASK) graph_add_mask(g, value);
+            if (flags & (FXA__TAPE_MASK | FXA__TAPE_MASK_ALONE)) graph_add_mask(g, value);
             break;
         case FXA__OUT_DSCORE:
             if (!(flags & FXA__TAPE_NO_DSCORE)) graph_add_root(g, out->kind, -1, value, -1);

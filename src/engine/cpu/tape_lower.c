@@ -286,9 +286,11 @@ static void lower_range(lower_state *l, const fxa__tape_node *n) {
         l->failed = true;
         return;
     }
-    t->ranges[t->n_ranges] = range;
+    t->ranges[t->n_ranges++] = range;
+    if (t->alone) return;
     lower_add_ins(
-        l, (fxa__tape_ins){.op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges++});
+        l, (fxa__tape_ins){
+               .op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges - 1});
 }
 
 /* A comparison and its effect on out in one. */

@@ -206,8 +206,8 @@ static const void *run_copy_row(const fxa__tape_at *r, int which, const void *ro
     return spare;
 }
 
-/* Places of FULL: what rows and columns add to them, by space and element. */
-static void run_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
+/* What rows and columns add to them, by space and element. */
+void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out) {
     const fxa__tape_level *level = &r->run->tape->level[TAPE_FULL];
     const fxa__tape_place *places = level->places;
     const uintptr_t *fixed = r->state->fixed;
@@ -230,7 +230,7 @@ void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t 
     fxa__tape_state *s = run->scratch;
     if (!s->far || n <= 0) return;
     fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = first, .n = n};
-    run_set_places(&r, row, NULL, NULL, NULL);
+    fxa__tape_set_places(&r, row, NULL, NULL, NULL);
     for (size_t i = 0; i < full->n_ins; i++)
         if (full->ins[i].op == FXA__TAPE_LOAD)
             fxa__tape_access_prefetch(&r, &run->tape->accesses[full->ins[i].aux]);
@@ -249,7 +249,7 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
         score = run_copy_row(&r, 0, score);
         dscore = run_copy_row(&r, 1, dscore);
     }
-    run_set_places(&r, row, score, dscore, whole ? out : s->spare[2]);
+    fxa__tape_set_places(&r, row, score, dscore, whole ? out : s->spare[2]);
     for (size_t i = 0; i < t->n_tests; i++) {
         if (*(const int32_t *)s->at[t->tests[i]]) continue;
         run_fill(out, size, n, -INFINITY);

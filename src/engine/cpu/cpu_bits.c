@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks as bits, before the products: rows that range analysis can say nothing of are run through the mask's tape.
+ * Bits that other heads or batch entries will ask for are kept where all workers find them. See cpu_cut.h.
+ */
+#include "cpu_bits.h"
+
+#include "../../base/num.h"
+
+#include <string.h>
+
+enum {
+    BITS_SPAN = 96,              /* rows that range analysis is asked about together, before they are run */
+    BITS_KEPT_BYTES = 16 << 20   /* of all slots: a mask of 8,192 x 8,192 pairs and what sums it up */
+};
+
+/* ---- Layout ------------------------------------------------------------------------------------------------------ */
+
+int64_t fxa__cpu_bits_granule(const fxa__cpu_code *code) {
+    return fxa__max_i64(16, code->kernels->nr_step);
+}
+
+static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bits *bits) {
+    bits->pairs = fxa__carve_matrix(c, rows, words, sizeof *bits->pairs);
+    bits->any = fxa__carve(c, rows, sizeof *bits->any);
+    bits->all = fxa__carve(c, rows, sizeof *bits->all);
+}
+
+void fxa__cpu_cut_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys, fxa__cpu_cut *cut) {
+    size_t bytes = 0;
+    *cut = (fxa__cpu_cut){.granule = fxa__cpu_bits_granule(code), .words = fxa__div_up(keys, 64)};
+    if (!code->mask) return;
+    if (!fxa__tape_scratch(code->mask, rows, keys, &bytes)) c->failed = true;
+    bits_carve(c, rows, cut->words, &cut->own);
+    cut->k = fxa__carve(c, keys, sizeof *cut->k);
+    cut->mask.scratch = fxa__carve(c, 1, bytes);
+}
+
+/* Whether the mask is the same for several heads or batch entries. */
+static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
+    bool by_b = code->band.reads >> FXA_INPUT_B & 1, by_h = code->band.reads >> FXA_INPUT_H & 1;
+    return code->mask && !by_h && (p->hq > 1 || (!by_b && p->b > 1));
+}
+
+void fxa__cpu_kept_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__problem *p, int64_t rows, int64_t keys,
+                         fxa__cpu_kept *kept) {
+    const fxa_problem *in = &p->p;
+    int64_t words = fxa__div_up(keys, 64), batch = code->band.reads >> FXA_INPUT_B & 1 ? in->b : 1;
+    int64_t bytes = rows * (words + 2) * (int64_t)sizeof(uint64_t), most = BITS_KEPT_BYTES / fxa__max_i64(bytes, 1);
+    *kept = (fxa__cpu_kept){.tiles = fxa__div_up(in->sq, fxa__max_i64(rows, 1)) + 1, .block_keys = keys};
+    kept->blocks = fxa__div_up(in->sk, fxa__max_i64(keys, 1)) + 1;
+    if (!bits_repeat(code, in)) return;
+    kept->count = fxa__min_i64(most, kept->tiles);
+    kept->count = kept->count > most / kept->blocks ? most : kept->count * kept->blocks;
+    kept->count = kept->count > most / batch ? most : kept->count * batch;
+    kept->slots = fxa__carve(c, kept->count, sizeof *kept->slots);
+    for (int64_t i = 0; i < kept->count; i++) {
+        fxa__cpu_bits bits;
+        bits_carve(c, rows, words, &bits);
+        if (!kept->slots) continue;
+        kept->slots[i].bits = bits;
+        atomic_init(&kept->slots[i].state, 0);
+    }
+}
+
+/* ---- Filling ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t bits_low(int64_t n) { /* the first n, 0 <= n <= 64 */
+    return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
+}
+
+static void bits_fill(uint64_t *row, int64_t words, int64_t n) { /* n of them are set */
+    for (int64_t i = 0; i < words; i++) row[i] = bits_low(fxa__max_i64(0, fxa__min_i64(n - 64 * i, 64)));
+}
+
+/* What a row of n columns has of each granule. A granule divides a word. */
+static void bits_sum_up(const uint64_t *row, int64_t n, int64_t granule, uint64_t *any, uint64_t *all) {
+    *any = *all = 0;
+    for (int64_t at = 0, i = 0; at < n; at += granule, i++) {
+        uint64_t whole = bits_low(fxa__min_i64(granule, n - at)), here = row[at / 64] >> (at % 64) & whole;
+        *any |= (uint64_t)(here != 0) << i;
+        *all |= (uint64_t)(here == whole) << i;
+    }
+}
+
+/* The tape's views of the tile and of the block. */
+static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
+    const fxa__cpu_group *g = c->g;
+    if (!c->ready) {
+        fxa__tape_batch(&c->mask, fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen);
+        fxa__tape_rows(&c->mask, c->n, c->h, c->q);
+    }
+    if (!*block_ready) {
+        (void)fxa__cpu_key_coords(g, c->key, c->keys, c->k);
+        fxa__tape_columns(&c->mask, c->keys, c->k);
+    }
+    c->ready = *block_ready = true;
+}
+
+static void bits_compute(fxa__cpu_cut *c, const fxa__cpu_bits *to) {
+    bool ready = false;
+    for (int64_t row = 0, rows, begin, end; row < c->n; row += rows) {
+        uint64_t *pairs = to->pairs + row * c->words;
+        rows = fxa__min_i64(BITS_SPAN, c->n - row);
+        fxa_tile tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key, c->keys, &begin, &end);
+        if (tile == FXA_TILE_MIXED) {
+            bits_ready(c, &ready);
+            fxa__tape_mask(&c->mask, row, rows, pairs, c->words);
+        }
+        for (int64_t i = row; i < row + rows; i++, pairs += c->words) {
+            if (tile != FXA_TILE_MIXED) bits_fill(pairs, c->words, tile == FXA_TILE_FULL ? c->keys : 0);
+            bool again = i > row && memcmp(pairs, pairs - c->words, (size_t)c->words * sizeof *pairs) == 0;
+            if (again)
+                to->any[i] = to->any[i - 1], to->all[i] = to->all[i - 1];
+            else
+                bits_sum_up(pairs, c->keys, c->granule, &to->any[i], &to->all[i]);
+        }
+    }
+}
+
+/* ---- Keeping ----------------------------------------------------------------------------------------------------- */
+
+static bool bits_same(const fxa__cpu_bits_of *a, const fxa__cpu_bits_of *b) {
+    return a->first == b->first && a->n == b->n && a->q_len == b->q_len && a->key == b->key && a->keys == b->keys &&
+           a->b == b->b && a->q == b->q && a->q_len_seen == b->q_len_seen && a->k_len_seen == b->k_len_seen;
+}
+
+static fxa__cpu_bits_of bits_of(const fxa__cpu_cut *c) {
+    const fxa__cpu_group *g = c->g;
+    bool by_b = g->code->band.reads >> FXA_INPUT_B & 1;
+    return (fxa__cpu_bits_of){.first = c->first % g->seq.q_len,
+                              .n = c->n,
+                              .q_len = g->seq.q_len,
+                              .key = c->key,
+                              .keys = c->keys,
+                              .b = by_b ? fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b) : 0,
+                              .q = c->q[0],
+                              .q_len_seen = g->seq.q_len_seen,
+                              .k_len_seen = g->seq.k_len_seen};
+}
+
+static fxa__cpu_slot *bits_slot(const fxa__cpu_cut *c) {
+    const fxa__cpu_kept *kept = c->kept;
+    int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / kept->block_keys;
+    if (c->number >= kept->tiles || block >= kept->blocks || b >= kept->count) return NULL;
+    int64_t at = (b * kept->tiles + c->number) * kept->blocks + block;
+    return at < kept->count ? &kept->slots[at] : NULL;
+}
+
+const fxa__cpu_bits *fxa__cpu_bits_get(fxa__cpu_cut *c) {
+    fxa__cpu_slot *slot = bits_slot(c);
+    fxa__cpu_bits_of of = bits_of(c);
+    int32_t state = slot ? atomic_load_explicit(&slot->state, memory_order_acquire) : 1;
+    if (state == 2 && bits_same(&slot->of, &of)) return &slot->bits;
+    if (state == 0 && atomic_compare_exchange_strong(&slot->state, &state, 1)) {
+        slot->of = of;
+        bits_compute(c, &slot->bits);
+        atomic_store_explicit(&slot->state, 2, memory_order_release);
+        return &slot->bits;
+    }
+    bits_compute(c, &c->own);
+    return &c->own;
+}
