@@ -28,7 +28,8 @@ int cli_fail(cli *c, int code, const char *format, ...) {
     c->error.status = code == CLI_BAD_INPUT     ? FXA_E_ARGUMENT
                       : code == CLI_UNSUPPORTED ? FXA_E_UNSUPPORTED
                                                 : FXA_E_SYSTEM;
-    vsnprintf(c->error.text, sizeof c->error.text, format, args);
+    if (vsnprintf(c->error.text, sizeof c->error.text, format, args) >= (int)sizeof c->error.text)
+        memcpy(c->error.text + sizeof c->error.text - 4, "...", 4);
     va_end(args);
     c->error_name = NULL;
     return report_say(c, code);

@@ -5,7 +5,6 @@
  */
 #include "error.h"
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,15 +27,20 @@ const char *fxa_status_text(fxa_status status) {
     }
 }
 
-fxa_status fxa__fail(fxa_error *err, fxa_status status, const char *format, ...) {
+fxa_status fxa__vfail(fxa_error *err, fxa_status status, const char *format, va_list list) {
     if (!err) return status;
     memset(err, 0, sizeof *err);
     err->status = status;
+    int n = vsnprintf(err->text, sizeof err->text, format, list);
+    if (n >= (int)sizeof err->text) memcpy(err->text + sizeof err->text - 4, "...", 4);
+    return status;
+}
+
+fxa_status fxa__fail(fxa_error *err, fxa_status status, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    int n = vsnprintf(err->text, sizeof err->text, format, list);
+    (void)fxa__vfail(err, status, format, list);
     va_end(list);
-    if (n >= (int)sizeof err->text) memcpy(err->text + sizeof err->text - 4, "...", 4);
     return status;
 }
 

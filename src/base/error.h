@@ -7,6 +7,8 @@
 
 #include "fxattn/fxattn.h"
 
+#include <stdarg.h>
+
 #if defined(__GNUC__)
 #define FXA__PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
@@ -15,6 +17,8 @@
 
 /* Sets status and text, clears the place; returns status. err may be NULL. Text that does not fit ends in "...". */
 fxa_status fxa__fail(fxa_error *err, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
+/* The same for functions that take "..." themselves. */
+fxa_status fxa__vfail(fxa_error *err, fxa_status status, const char *format, va_list list) FXA__PRINTF(3, 0);
 
 /* "out of memory" with what was being made. */
 fxa_status fxa__fail_memory(fxa_error *err, const char *what);

@@ -22,6 +22,14 @@ struct fxa__host {
     _Atomic(fxa__pool *) pool; /* NULL until fxa__host_pool */
 };
 
+/* What an fxa_context begins with; the rest of it belongs to src/plan. Stages below want nothing of it but the host. */
+typedef struct fxa__context_head {
+    fxa__host *host;
+} fxa__context_head;
+static inline fxa__host *fxa__context_host(const fxa_context *ctx) {
+    return ((const fxa__context_head *)(const void *)ctx)->host;
+}
+
 /* alloc NULL: the C library's. The host itself is the first allocation made through the hook. No threads. */
 fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa_error *err);
 fxa__host *fxa__host_retain(fxa__host *host);

@@ -263,7 +263,7 @@ fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_p
     FXA_TRY(blob_read_fields(bytes, &h, err));
     FXA_TRY(blob_check_origin(&h, &engine, err));
     FXA_TRY(blob_check_sections(bytes, size, &h, err));
-    FXA_TRY(blob_read_problem(ctx->host, bytes, &h, &p, err));
+    FXA_TRY(blob_read_problem(fxa__context_host(ctx), bytes, &h, &p, err));
     const blob_section *s = &h.section[1];
     fxa__reader code = {.data = (const uint8_t *)bytes + (h.n_sections > 1 ? s->offset : 0), .size = (size_t)s->size};
     fxa_status status = fxa__plan_make(ctx, p, engine, h.n_sections > 1 ? &code : NULL, out, err);

@@ -12,8 +12,6 @@
 
 const char *fxa_version(void) { return FXA_VERSION_STRING; }
 
-fxa__host *fxa__context_host(fxa_context *ctx) { return ctx->host; }
-
 /* Workers of a run: as the caller says, else the environment, else the machine. */
 static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) {
     if (threads > FXA_MAX_THREADS)
@@ -56,7 +54,7 @@ fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **ou
         status = fxa__fail_memory(err, "a context");
         goto fail_host;
     }
-    ctx->host = host;
+    ctx->head.host = host;
     status = fxa__cache_init(&ctx->cache, host, c.cache_max_plans ? c.cache_max_plans : CONTEXT_MAX_PLANS,
                              c.cache_max_bytes ? c.cache_max_bytes : CONTEXT_MAX_BYTES, err);
     if (status != FXA_OK) goto fail_context;
@@ -76,14 +74,14 @@ fail_host:
 
 void fxa_context_destroy(fxa_context *ctx) {
     if (!ctx) return;
-    fxa__host *host = ctx->host;
+    fxa__host *host = fxa__context_host(ctx);
     fxa__answers_end(&ctx->answers);
     fxa__cache_end(&ctx->cache);
     fxa__free(host, ctx, sizeof *ctx);
     fxa__host_release(host);
 }
 
-int32_t fxa_context_threads(const fxa_context *ctx) { return ctx ? ctx->host->width : 0; }
+int32_t fxa_context_threads(const fxa_context *ctx) { return ctx ? fxa__context_host(ctx)->width : 0; }
 
 void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
     if (!out) return;
@@ -95,7 +93,7 @@ void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
     out->query_hits = ctx->answers.hits;
     fxa__lock_give(&ctx->answers.lock);
     out->refusals = atomic_load_explicit(&ctx->refusals, memory_order_relaxed);
-    out->runs = atomic_load_explicit(&ctx->host->runs, memory_order_relaxed);
+    out->runs = atomic_load_explicit(&fxa__context_host(ctx)->runs, memory_order_relaxed);
 }
 
 void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes) {

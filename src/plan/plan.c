@@ -143,12 +143,12 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, const fxa__engine *
         snprintf(text, sizeof text, "engine %s cannot run this problem: %s", engine->name, answer.reason);
         return plan_refuse(ctx, err, text);
     }
-    plan_build build = {ctx->host, engine, p, section};
+    plan_build build = {fxa__context_host(ctx), engine, p, section};
     uint8_t key[16];
     plan_code_key(p, engine, section, key);
     fxa__code *code = NULL;
     FXA_TRY(fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, err));
-    fxa_status status = plan_create_of(ctx->host, p, code, answer.deterministic != 0, out, err);
+    fxa_status status = plan_create_of(fxa__context_host(ctx), p, code, answer.deterministic != 0, out, err);
     fxa__code_release(code);
     return status;
 }
@@ -217,7 +217,7 @@ fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_pla
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
     if (!problem) return fxa__fail(err, FXA_E_ARGUMENT, "problem is NULL");
     fxa__problem *p = NULL;
-    FXA_TRY(fxa__problem_create(ctx->host, problem, &p, err));
+    FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     const fxa__engine *engine = NULL;
     fxa_status status = plan_engine_choose(ctx, problem, p, &engine, err);
     if (status == FXA_OK) status = fxa__plan_make(ctx, p, engine, NULL, out, err);

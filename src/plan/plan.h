@@ -20,6 +20,8 @@
 #include "../engine/engine.h"
 #include "lru.h"
 
+#include <stddef.h>
+
 /* ---- Code: what an engine compiled ------------------------------------------------------------------------------- */
 
 typedef struct fxa__code {
@@ -85,11 +87,12 @@ fxa_status fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, co
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 
 struct fxa_context {
-    fxa__host *host;
+    fxa__context_head head; /* first: see base/host.h */
     fxa__cache cache;
     fxa__answers answers;
     atomic_uint_least64_t refusals; /* plans that no engine that was asked could make */
 };
+_Static_assert(offsetof(fxa_context, head) == 0, "fxa__context_host reads the head at the address of the context");
 
 struct fxa_plan {
     atomic_size_t refs;

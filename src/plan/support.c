@@ -113,7 +113,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     if (!reports && *count > 0)
         return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0", *count);
     fxa__problem *p = NULL;
-    FXA_TRY(fxa__problem_create(ctx->host, problem, &p, err));
+    FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     fxa_status status = FXA_OK;
     size_t n = 0;
     for (const fxa__engine *engine; (engine = fxa__engine_at(n)) != NULL; n++)

@@ -11,8 +11,6 @@
 #include "../base/float_state.h"
 #include "../base/invariant.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- Life and failure -------------------------------------------------------------------------------------------- */
@@ -59,12 +57,10 @@ const fxa_error *fxa__builder_error(const fxa_builder *b) { return &b->err; }
 
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) {
     if (b->err.status != FXA_OK) return -1;
-    char text[sizeof b->err.text];
     va_list list;
     va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
+    (void)fxa__vfail(&b->err, status, format, list);
     va_end(list);
-    (void)fxa__fail(&b->err, status, "%s", text);
     return -1;
 }
 

@@ -6,7 +6,6 @@
 #include "lex.h"
 #include "decimal.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -115,12 +114,10 @@ static bool lex_push(fxa__lexer *lex, fxa__token_kind kind, size_t at, size_t le
 static bool lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...)
     FXA__PRINTF(5, 6);
 static bool lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...) {
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    (void)fxa__fail(&lex->bad, status, "%s", text);
+    va_list list;
+    va_start(list, format);
+    (void)fxa__vfail(&lex->bad, status, format, list);
+    va_end(list);
     fxa__lex_place(lex, at, at + length, &lex->bad);
     return lex_push(lex, TOK_BAD, at, length);
 }

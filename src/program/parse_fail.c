@@ -5,34 +5,27 @@
  */
 #include "parse.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static fxa_value fail_at(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *text) {
+fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...) {
     const fxa__token *from = &p->lex.tokens[first], *to = &p->lex.tokens[last];
     if (p->err.status != FXA_OK) return -1;
     if (from->kind == TOK_BAD) { /* its own message says more */
         p->err = p->lex.bad;
         return -1;
     }
-    (void)fxa__fail(&p->err, status, "%s", text);
+    va_list list;
+    va_start(list, format);
+    (void)fxa__vfail(&p->err, status, format, list);
+    va_end(list);
     fxa__lex_place(&p->lex, from->at, (size_t)to->at + to->length, &p->err);
     return -1;
 }
 
-fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...) {
-    char text[sizeof p->err.text];
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return fail_at(p, first, last, status, text);
-}
-
 fxa_value fxa__parse_fail_builder(fxa__parser *p, size_t first, size_t last) {
     const fxa_error *e = fxa__builder_error(p->b);
-    return fail_at(p, first, last, e->status, e->text);
+    return fxa__parse_fail(p, first, last, e->status, "%s", e->text);
 }
 
 fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *who, fxa_type given) {

@@ -15,9 +15,6 @@
 
 #include <stdbool.h>
 
-/* The host of a context, borrowed (defined with the context, in src/plan). */
-fxa__host *fxa__context_host(fxa_context *ctx);
-
 /* ---- Operations: what ops.def says, as data -------------------------------------------------------------------- */
 
 typedef enum fxa__form { FXA__INFIX, FXA__PREFIX, FXA__CALL, FXA__SPECIAL } fxa__form;

@@ -445,4 +445,22 @@ TEST(out_of_memory_at_every_allocation) {
     T_INT(f.live_bytes, 0);
 }
 
+TEST(a_failure_that_does_not_fit_says_so) {
+    fxa_context *own = NULL;
+    fxa_builder *b = NULL;
+    fxa_error err;
+    char name[900];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    T_OK(fxa_context_create(NULL, &own, &err));
+    T_OK(fxa_builder_create(own, FXA_PROGRAM_DERIVATIVE, &b, &err));
+    fxa__builder_grad_param(b, name, fxa_builder_float(b, 1));
+    const fxa_error *said = fxa__builder_error(b);
+    T_INT(said->status, FXA_E_PROGRAM);
+    T_INT(strlen(said->text), sizeof said->text - 1);
+    T_STR(said->text + sizeof said->text - 4, "...");
+    fxa_builder_destroy(b);
+    fxa_context_destroy(own);
+}
+
 T_MAIN
