@@ -80,8 +80,7 @@ void hex_text(const uint8_t *bytes, size_t n, char *out) {
     for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* ---- Elements -------------------------------------------------------------------------------------------------------
- */
+/* ---- Elements ---------------------------------------------------------------------------------------------------- */
 
 bool dtype_is_float(fxa_dtype dtype) {
     return dtype == FXA_F64 || dtype == FXA_F32 || dtype == FXA_F16 || dtype == FXA_BF16;

@@ -2,12 +2,14 @@
  *
  * Float nodes: an interval that holds the value in every engine. ref computes in f64, others in f32, some with fused or
  * approximate instructions; so after each operation the interval is widened by more than any of them is off:
- *   arithmetic                            2^-20 of the value and 2^-120    (f32 rounds to 2^-24; below 2^-126 is
- * subnormal) exp log tanh sigmoid erf sqrt ...     2^-9 of the value and 2^-18      (the coarsest GPU instruction:
- * 2^-11) and what passes 2^126 may be infinite. A comparison is decided only when the widened intervals do not touch.
- * Whole numbers up to 2^24 are exact in f32 and so are their sums, differences and products within that size: they
- * are not widened, and float(q) - float(k) < 64.0 is decided as exactly as the ints are. Loads of float tensors, the
- * score and functions not named here are any float, NaN included.
+ *
+ *   arithmetic          by 2^-20 of the value and 2^-120    f32 rounds to 2^-24; below 2^-126 it is subnormal
+ *   exp, log, sqrt ...  by 2^-9 of the value and 2^-18      the coarsest GPU instruction is off by 2^-11
+ *
+ * What passes 2^126 may be infinite. A comparison is decided only when the widened intervals do not touch. Whole
+ * numbers up to 2^24 are exact in f32, and so are their sums, differences and products within that size: they are not
+ * widened, and float(q) - float(k) < 64.0 is decided as exactly as the ints are. Loads of float tensors, the score, and
+ * functions that real_op1 and real_op2 do not name are any float, NaN included.
  */
 #include "range.h"
 

@@ -21,7 +21,7 @@ static void back_compare(const back_case *x, unsigned char *want[BACK_OUTS], dou
         fxa_dtype t = back_dtype(x, i);
         double off = 0, size = 0, allowed = tolerance * (i == BACK_PARAM ? 10 : 1);
         if (i == BACK_TENSOR) allowed = fmax(tolerance, 0x1p-24); /* it is f32 */
-        int64_t n = (int64_t)(x->out[i].bytes / fxa_dtype_size(t)), odd = 0;
+        int64_t n = (int64_t)(x->out[i].size / fxa_dtype_size(t)), odd = 0;
         for (int64_t j = 0; back_wrote(x, i) && j < n; j++) {
             double a = back_get(t, x->out[i].data, j), b = back_get(t, want[i], j);
             if (isfinite(a) && isfinite(b))

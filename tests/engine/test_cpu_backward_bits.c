@@ -38,7 +38,7 @@ static void bits_run(const back_spec *s, uint32_t threads, int runs, unsigned ch
         T_OK(back_run(ctx, x, "cpu", FXA_BACKWARD, &err));
         back_keep(x, now);
         for (int i = 0; i < BACK_OUTS; i++) {
-            if (back_wrote(x, i) && kept[i] && memcmp(kept[i], now[i], x->out[i].bytes) != 0)
+            if (back_wrote(x, i) && kept[i] && memcmp(kept[i], now[i], x->out[i].size) != 0)
                 T_FAIL("%s, %u threads, run %d: output %d has other bits\n", what, threads, run, i);
             if (!kept[i]) kept[i] = now[i], now[i] = NULL;
         }
@@ -101,11 +101,11 @@ static double grad_difference(fxa_context *ctx, back_case *x, fxa_dtype t, void 
 /* Values are multiples of 2^-10, so that steps are exact in f32 too. */
 static void grad_round(back_case *x) {
     for (int i = 0; i < BACK_DLSE + 1; i++)
-        for (int64_t j = 0; j < (int64_t)(x->in[i].bytes / sizeof(double)); j++) {
+        for (int64_t j = 0; j < (int64_t)(x->in[i].size / sizeof(double)); j++) {
             double *v = (double *)(void *)x->in[i].data + j;
             *v = floor(*v * 1024) / 1024;
         }
-    for (int64_t j = 0; j < (int64_t)(x->tensor.bytes / sizeof(float)); j++) {
+    for (int64_t j = 0; j < (int64_t)(x->tensor.size / sizeof(float)); j++) {
         float *v = (float *)(void *)x->tensor.data + j;
         *v = floorf(*v * 1024) / 1024;
     }
@@ -127,7 +127,7 @@ static void check_gradients(const back_spec *s, int samples) {
         if (!back_wrote(x, out)) continue;
         fxa_dtype t = out == BACK_TENSOR ? FXA_F32 : FXA_F64;
         void *data = out < 3 ? x->in[input[out]].data : out == BACK_TENSOR ? x->tensor.data : (void *)&x->param;
-        int64_t i = t_int(&rng, 0, (int64_t)(x->out[out].bytes / fxa_dtype_size(t)) - 1);
+        int64_t i = t_int(&rng, 0, (int64_t)(x->out[out].size / fxa_dtype_size(t)) - 1);
         double got = back_get(back_dtype(x, out), x->out[out].data, i), want = grad_difference(ctx, x, t, data, i);
         T_NEAR(got, want, 1e-9 + (t == FXA_F32 ? 0x1p-24 * fabs(got) : 0));
     }

@@ -3,7 +3,6 @@
  * What kernels do for captured tensors, of every instruction set this machine has: ints of every dtype, and offsets of
  * elements, against one element at a time. Operands end at a page that must not be touched.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "t.h"
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"

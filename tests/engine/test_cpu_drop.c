@@ -4,7 +4,6 @@
  * pair by pair, for consecutive keys from any coordinate on and for all others, and what is dropped is 0 whatever it
  * was. Every operand ends at a page that must not be touched. What a machine lacks is skipped by name.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "t.h"
 #include "base/philox.h"
 #include "engine/cpu/cpu.h"

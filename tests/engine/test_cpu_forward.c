@@ -4,13 +4,10 @@
  * the same bits for any number of threads, any run and any batch around, special rows, and not one byte read or written
  * outside of the given buffers. Features and dtypes in all combinations are the conformance test's.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "t.h"
 
 #include "engine/cpu/cpu.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
+#include "support/guard.h"
 
 /* ---- A problem of dense f32 or f64 tensors [B,H,S,D] with random data ------------------------------------------ */
 
@@ -348,24 +345,6 @@ TEST(nan_and_infinity_stay_where_they_belong) {
 
 /* ---- Nothing outside of the buffers ----------------------------------------------------------------------------- */
 
-/* n bytes that end (or begin) at a page that must not be touched. */
-typedef struct fwd_guarded {
-    char *map, *data;
-    size_t size;
-} fwd_guarded;
-
-static fwd_guarded fwd_guard(size_t n, bool at_end, size_t align) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (n + page - 1) / page * page;
-    fwd_guarded g = {.size = body + 2 * page};
-    g.map = mmap(NULL, g.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (g.map == MAP_FAILED) abort();
-    mprotect(g.map, page, PROT_NONE);
-    mprotect(g.map + page + body, page, PROT_NONE);
-    g.data = g.map + page + (at_end ? (body - n) / align * align : 0);
-    memset(g.map + page, 0, body);
-    return g;
-}
-
 /* Runs a plan with every buffer, the workspace too, against a forbidden page; odd sizes, all dtypes. A wrong access
  * ends the test with a signal. */
 static void fwd_run_guarded(fxa_dtype dtype, int64_t sq, int64_t sk, int64_t d, bool at_end) {
@@ -378,18 +357,19 @@ static void fwd_run_guarded(fxa_dtype dtype, int64_t sq, int64_t sk, int64_t d, 
     T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_plan_create(ctx, &f.p, &plan, &err));
     size_t workspace = fxa_plan_workspace(plan), rows = (size_t)(2 * sq) * row;
-    fwd_guarded g[7] = {fwd_guard(nq * e, at_end, e),
-                        fwd_guard(nk * e, at_end, e),
-                        fwd_guard(nk * e, at_end, e),
-                        fwd_guard(nq * e, at_end, e),
-                        fwd_guard(rows, at_end, row),
-                        fwd_guard(rows, at_end, row),
-                        fwd_guard(workspace, at_end, FXA_WORKSPACE_ALIGN)};
+    guard g[7] = {guard_make(nq * e, e, at_end),
+                        guard_make(nk * e, e, at_end),
+                        guard_make(nk * e, e, at_end),
+                        guard_make(nq * e, e, at_end),
+                        guard_make(rows, row, at_end),
+                        guard_make(rows, row, at_end),
+                        guard_make(workspace, FXA_WORKSPACE_ALIGN, at_end)};
     fxa_args args = FXA_ARGS_INIT;
+    for (int i = 0; i < 3; i++) memset(g[i].data, 0, g[i].size);
     for (int i = 0; i < 6; i++) args.slot[FXA_SLOT_Q + i] = g[i].data;
     args.workspace = g[6].data, args.workspace_size = workspace;
     T_OK(fxa_plan_run(plan, &args, &err));
-    for (int i = 0; i < 7; i++) munmap(g[i].map, g[i].size);
+    for (int i = 0; i < 7; i++) guard_close(&g[i]);
     fxa_plan_destroy(plan);
     fxa_context_destroy(ctx);
 }

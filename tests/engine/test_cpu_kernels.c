@@ -4,7 +4,6 @@
  * with all remainders, strides, dtypes, NaN, infinities and subnormals. Every operand ends at a page that must not be
  * touched, and what lies around a result must stay as it was. What a machine lacks is skipped by name.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "t.h"
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"

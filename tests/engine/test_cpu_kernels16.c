@@ -3,7 +3,6 @@
  * The sets that multiply in bf16: panels, products, special values, nothing touched outside, and which problems they
  * are chosen for. The amx set runs twice: on the processor's tiles where it has them, and on a model of tiles in C.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/kern_bf16.h"

@@ -277,7 +277,7 @@ static void lanes_run(const back_spec *s, uint64_t seed, uint32_t threads, unsig
         T_OK(back_run(ctx, x, "cpu", FXA_BACKWARD, &err));
         back_keep(x, now);
         for (int i = 0; i < BACK_OUTS; i++) {
-            if (back_wrote(x, i) && kept[i] && memcmp(kept[i], now[i], x->out[i].bytes) != 0)
+            if (back_wrote(x, i) && kept[i] && memcmp(kept[i], now[i], x->out[i].size) != 0)
                 T_FAIL("output %d has other bits with %u threads, run %d:\n%s\n", i, threads, run, s->text);
             if (!kept[i]) kept[i] = now[i], now[i] = NULL;
         }

@@ -3,9 +3,6 @@
  * Sized structs (R-07): a caller compiled against an older header has a shorter struct, one against a newer header a
  * longer one. Each struct is given in memory that ends where it ends, or where today's ends: not a byte beyond is read.
  */
-#ifndef _DEFAULT_SOURCE
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
-#endif
 #include "support/guard.h"
 #include "support/tiny.h"
 #include "t.h"

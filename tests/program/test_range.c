@@ -17,8 +17,7 @@ static fxa_program *range_parse(fxa_context *ctx, const char *text) {
     return p;
 }
 
-/* ---- Cases by hand ------------------------------------------------------------------------------------------------
- */
+/* ---- Cases by hand ----------------------------------------------------------------------------------------------- */
 
 typedef struct range_case {
     const char *mask;

@@ -2,39 +2,17 @@
  *
  * See back_case.h.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* MAP_ANONYMOUS */
-#endif
 #include "back_case.h"
 #include "attn_case.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 static const fxa_slot back_out_slots[] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
 static const fxa_slot back_in_slots[] = {FXA_SLOT_Q, FXA_SLOT_K,   FXA_SLOT_V,   FXA_SLOT_DO,
                                          FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_DLSE}; /* in the order of BACK_Q, ... */
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
-
-static back_memory back_memory_make(size_t bytes, size_t align, bool front) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (bytes + align + page - 1) / page * page;
-    back_memory m = {NULL, NULL, room + 2 * page, bytes};
-    void *map = mmap(NULL, m.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) abort();
-    m.map = map;
-    if (mprotect(m.map + page, room, PROT_READ | PROT_WRITE)) abort();
-    m.data = front ? m.map + page : m.map + page + (room - bytes) / align * align;
-    memset(m.data, 0xff, bytes);
-    return m;
-}
-
-static void back_memory_free(back_memory *m) {
-    if (m->map) munmap(m->map, m->map_bytes);
-    memset(m, 0, sizeof *m);
-}
+/* ---- Elements ---------------------------------------------------------------------------------------------------- */
 
 double back_get(fxa_dtype t, const void *x, int64_t i) {
     return t == FXA_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
@@ -65,8 +43,8 @@ static void back_sizes(back_case *x) {
 static void back_make_tensor(back_case *x, uint64_t *rng) {
     int64_t n = 1;
     for (int i = 0; i < FXA_MAX_RANK && x->s.tensor[i]; i++) n *= x->s.tensor[i];
-    x->tensor = back_memory_make((size_t)n * sizeof(float), sizeof(float), x->s.front);
-    x->out[BACK_TENSOR] = back_memory_make((size_t)n * sizeof(float), sizeof(float), x->s.front);
+    x->tensor = guard_make((size_t)n * sizeof(float), sizeof(float), !x->s.front);
+    x->out[BACK_TENSOR] = guard_make((size_t)n * sizeof(float), sizeof(float), !x->s.front);
     memcpy(x->capture.size, x->s.tensor, sizeof x->s.tensor);
     x->capture.grad = 1;
     for (int64_t i = 0; i < n; i++) back_set(FXA_F32, x->tensor.data, i, attn_real(rng, -1, 1));
@@ -79,13 +57,13 @@ static void back_make_slots(back_case *x, uint64_t *rng) {
     back_sizes(x);
     for (int i = 0; i < BACK_INS; i++) {
         int64_t n = x->n[back_in_slots[i]];
-        x->in[i] = back_memory_make((size_t)n * element, element, x->s.front);
+        x->in[i] = guard_make((size_t)n * element, element, !x->s.front);
         for (int64_t j = 0; j < n; j++) back_set(x->s.dtype, x->in[i].data, j, attn_real(rng, -1, 1));
     }
     for (int i = 0; i < 3; i++)
-        x->out[i] = back_memory_make((size_t)x->n[back_out_slots[i]] * element, element, x->s.front);
-    x->out[BACK_PARAM] = back_memory_make(sizeof(double), sizeof(double), x->s.front);
-    x->pages = back_memory_make((size_t)x->n[FXA_SLOT_PAGES] * sizeof(int32_t), sizeof(int32_t), x->s.front);
+        x->out[i] = guard_make((size_t)x->n[back_out_slots[i]] * element, element, !x->s.front);
+    x->out[BACK_PARAM] = guard_make(sizeof(double), sizeof(double), !x->s.front);
+    x->pages = guard_make((size_t)x->n[FXA_SLOT_PAGES] * sizeof(int32_t), sizeof(int32_t), !x->s.front);
     for (int64_t i = 0; i < x->n[FXA_SLOT_PAGES]; i++)
         ((int32_t *)(void *)x->pages.data)[i] = (int32_t)attn_int(rng, 0, x->p.n_pages - 1);
     if (x->s.tensor[0]) back_make_tensor(x, rng);
@@ -115,21 +93,21 @@ back_case *back_make(fxa_context *ctx, const back_spec *s, uint64_t seed, fxa_er
 void back_free(back_case *x) {
     if (!x) return;
     fxa_program_destroy(x->program);
-    for (int i = 0; i < BACK_INS; i++) back_memory_free(&x->in[i]);
-    for (int i = 0; i < BACK_OUTS; i++) back_memory_free(&x->out[i]);
-    back_memory_free(&x->tensor);
-    back_memory_free(&x->pages);
-    back_memory_free(&x->workspace);
+    for (int i = 0; i < BACK_INS; i++) guard_close(&x->in[i]);
+    for (int i = 0; i < BACK_OUTS; i++) guard_close(&x->out[i]);
+    guard_close(&x->tensor);
+    guard_close(&x->pages);
+    guard_close(&x->workspace);
     free(x);
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
 static fxa_status back_run_plan(back_case *x, const fxa_plan *plan, fxa_args *args, fxa_error *err) {
-    back_memory_free(&x->workspace);
-    x->workspace = back_memory_make(fxa_plan_workspace(plan), FXA_WORKSPACE_ALIGN, x->s.front);
+    guard_close(&x->workspace);
+    x->workspace = guard_make(fxa_plan_workspace(plan), FXA_WORKSPACE_ALIGN, !x->s.front);
     args->workspace = x->workspace.data;
-    args->workspace_size = x->workspace.bytes;
+    args->workspace_size = x->workspace.size;
     return fxa_plan_run(plan, args, err);
 }
 
@@ -179,11 +157,11 @@ bool back_wrote(const back_case *x, int out) {
 void back_keep(const back_case *x, unsigned char *kept[BACK_OUTS]) {
     for (int i = 0; i < BACK_OUTS; i++) {
         kept[i] = NULL;
-        if (!x->out[i].map) continue;
-        kept[i] = malloc(x->out[i].bytes + 1);
+        if (!x->out[i].data) continue;
+        kept[i] = malloc(x->out[i].size + 1);
         if (!kept[i]) abort();
-        memcpy(kept[i], x->out[i].data, x->out[i].bytes);
-        memset(x->out[i].data, 0xff, x->out[i].bytes);
+        memcpy(kept[i], x->out[i].data, x->out[i].size);
+        memset(x->out[i].data, 0xff, x->out[i].size);
     }
 }
 

@@ -7,13 +7,9 @@
 #define FXA_TESTS_BACK_CASE_H
 
 #include "fxattn/fxattn.h"
+#include "guard.h"
 
 #include <stdbool.h>
-
-typedef struct back_memory {
-    unsigned char *map, *data;
-    size_t map_bytes, bytes;
-} back_memory;
 
 typedef struct back_spec {
     int64_t b, hq, hkv, sq, sk, d, dv;
@@ -36,7 +32,7 @@ typedef struct back_case {
     fxa_program *program;
     fxa_problem p;
     fxa_capture capture;
-    back_memory in[BACK_INS], out[BACK_OUTS], tensor, pages, workspace;
+    guard in[BACK_INS], out[BACK_OUTS], tensor, pages, workspace;
     int64_t n[FXA_SLOT_COUNT]; /* elements by slot */
     double param;
 } back_case;

@@ -2,29 +2,17 @@
  *
  * Cases between guard pages; see conf_guard.h.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "conf_guard.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-/* `size` bytes that touch the guard page, given back as the address of the first. NULL: none. */
-static unsigned char *guard_alloc(conf_guard *g, size_t size, size_t align) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (size + align + page - 1) / page * page;
-    unsigned char *base = mmap(NULL, room + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED || g->n_maps == GUARD_MAPS) return NULL;
-    g->map[g->n_maps].base = base, g->map[g->n_maps++].size = room + 2 * page;
-    if (mprotect(base + page, room, PROT_READ | PROT_WRITE) != 0) return NULL;
-    memset(base + page, 0xff, room);
-    return base + page + (g->at_end ? (room - size) / align * align : 0);
-}
-
-static void guard_lock(conf_guard *g) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    unsigned char *base = g->map[g->n_maps - 1].base;
-    (void)mprotect(base + page, g->map[g->n_maps - 1].size - 2 * page, PROT_READ);
+/* The next buffer: `size` bytes that touch a page. */
+static guard *guard_next(conf_guard *g, size_t size, size_t align) {
+    if (g->count == CONF_GUARDS) abort();
+    g->memory[g->count] = guard_make(size, align, g->at_end);
+    return &g->memory[g->count++];
 }
 
 /* First and last place of the elements relative to the origin; false: there are none. */
@@ -39,26 +27,22 @@ static bool guard_extent(const conf_buffer *t, int64_t *lo, int64_t *hi) {
 }
 
 /* Moves a buffer; `from`: the bytes it starts with, laid out as its memory. */
-static bool guard_move(conf_guard *g, conf_buffer *t, const unsigned char *from, bool lock) {
+static void guard_move(conf_guard *g, conf_buffer *t, const unsigned char *from, bool lock) {
     int64_t lo, hi, size = (int64_t)fxa_dtype_size(t->dtype);
     bool some = guard_extent(t, &lo, &hi);
     size_t bytes = some ? (size_t)((hi - lo + 1) * size) : 0;
-    unsigned char *to = guard_alloc(g, bytes, (size_t)size);
-    if (!to) return false;
-    if (some) memcpy(to, from + (t->origin - t->memory) + lo * size, bytes);
-    if (lock) guard_lock(g);
-    t->memory = to, t->origin = to - lo * size, t->bytes = bytes;
-    return true;
+    guard *to = guard_next(g, bytes, (size_t)size);
+    if (some) memcpy(to->data, from + (t->origin - t->memory) + lo * size, bytes);
+    if (lock) guard_lock(to);
+    t->memory = to->data, t->origin = to->data - lo * size, t->bytes = bytes;
 }
 
-static bool guard_move_ints(conf_guard *g, void **slot, int64_t n) {
-    if (!*slot) return true;
-    unsigned char *to = guard_alloc(g, (size_t)n * sizeof(int32_t), sizeof(int32_t));
-    if (!to) return false;
-    memcpy(to, *slot, (size_t)n * sizeof(int32_t));
-    guard_lock(g);
-    *slot = to;
-    return true;
+static void guard_move_ints(conf_guard *g, void **slot, int64_t n) {
+    if (!*slot) return;
+    guard *to = guard_next(g, (size_t)n * sizeof(int32_t), sizeof(int32_t));
+    memcpy(to->data, *slot, to->size);
+    guard_lock(to);
+    *slot = to->data;
 }
 
 static bool guard_is_output(conf_case *c, fxa_pass pass, const conf_buffer *t) {
@@ -68,44 +52,38 @@ static bool guard_is_output(conf_case *c, fxa_pass pass, const conf_buffer *t) {
     return false;
 }
 
-static bool guard_move_all(conf_guard *g, fxa_pass pass) {
+static void guard_move_all(conf_guard *g, fxa_pass pass) {
     conf_case *c = &g->c;
     for (int i = 0; i < CONF_SLOTS; i++) {
         conf_buffer *t = &c->slot[i];
         bool out = guard_is_output(c, pass, t);
-        if (t->memory && !guard_move(g, t, out ? t->before : t->memory, !out)) return false;
+        if (t->memory) guard_move(g, t, out ? t->before : t->memory, !out);
     }
     for (size_t i = 0; i < c->n_tensors; i++) {
         conf_buffer *t = &c->tensor[i], *dt = &c->dtensor[i];
-        if (!guard_move(g, t, t->memory, true)) return false;
-        if (!guard_move(g, dt, guard_is_output(c, pass, dt) ? dt->before : dt->memory, false)) return false;
+        guard_move(g, t, t->memory, true);
+        guard_move(g, dt, guard_is_output(c, pass, dt) ? dt->before : dt->memory, false);
     }
-    return true;
 }
 
-bool conf_guard_make(conf_guard *g, conf_case *c, const char *engine, fxa_pass pass, bool at_end, size_t workspace) {
+void conf_guard_make(conf_guard *g, conf_case *c, const char *engine, fxa_pass pass, bool at_end, size_t workspace) {
     const oracle *x = &c->base.x;
     const fxa_problem *p = &c->base.problem;
     memset(g, 0, sizeof *g);
     g->c = *c, g->at_end = at_end;
-    if (!guard_move_all(g, pass)) return false;
+    guard_move_all(g, pass);
     conf_call_make(&g->c, engine, pass, false, &g->call);
     void **slot = g->call.args.slot;
     int64_t pages = p->page_size ? x->b * ((x->sk + p->page_size - 1) / p->page_size) : 0;
     const int64_t count[] = {x->b, x->b, x->b + 1, x->b + 1, pages, x->b, x->hq, x->sq, x->sk, 1, 1, 1, 1, x->b};
     for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++)
-        if (!guard_move_ints(g, &slot[i], count[i - FXA_SLOT_LEN_Q])) return false;
-    g->workspace = guard_alloc(g, workspace, FXA_WORKSPACE_ALIGN);
-    if (!g->workspace) return false;
-    g->workspace_size = workspace,
-    g->slack = at_end ? (FXA_WORKSPACE_ALIGN - workspace % FXA_WORKSPACE_ALIGN) % FXA_WORKSPACE_ALIGN : 0;
-    g->call.args.workspace = g->workspace, g->call.args.workspace_size = workspace;
-    return true;
+        guard_move_ints(g, &slot[i], count[i - FXA_SLOT_LEN_Q]);
+    g->call.args.workspace = guard_next(g, workspace, FXA_WORKSPACE_ALIGN)->data;
+    g->call.args.workspace_size = workspace;
 }
 
 void conf_guard_free(conf_guard *g) {
-    for (int i = 0; i < g->n_maps; i++) (void)munmap(g->map[i].base, g->map[i].size);
-    g->n_maps = 0;
+    while (g->count > 0) guard_close(&g->memory[--g->count]);
 }
 
 bool conf_guard_same(conf_guard *g, conf_case *original, fxa_pass pass) {
@@ -122,10 +100,12 @@ bool conf_guard_same(conf_guard *g, conf_case *original, fxa_pass pass) {
             return false;
         } while (conf_next(t, at));
     }
-    for (size_t i = 0; i < g->slack; i++)
-        if (g->workspace[g->workspace_size + i] != 0xff) {
-            snprintf(original->why, sizeof original->why, "byte %zu behind the workspace was written", i);
-            return false;
-        }
+    for (int i = 0; i < g->count; i++) {
+        ptrdiff_t stray;
+        if (!guard_stray(&g->memory[i], &stray)) continue;
+        snprintf(original->why, sizeof original->why, "byte %td of a buffer of %zu was written", stray,
+                 g->memory[i].size);
+        return false;
+    }
     return true;
 }

@@ -1,40 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that ends at a page which cannot be touched: a read or write past its end is a fault at once. The includer
- * defines _DEFAULT_SOURCE first.
+ * Memory between two pages that cannot be touched: a read or write past that end of it which touches a page is a fault
+ * at once. What alignment leaves up to the pages is filled, and checked in the end.
  */
 #ifndef FXA_TESTS_GUARD_H
 #define FXA_TESTS_GUARD_H
 
-#include "t.h"
+#include <stdbool.h>
+#include <stddef.h>
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+enum { GUARD_FILL = 0xff }; /* NaN in every float type */
 
 typedef struct guard {
-    unsigned char *base, *data;
-    size_t room, size;
+    unsigned char *data; /* `size` bytes, filled at first; NULL: there is none */
+    size_t size;
+    unsigned char *map; /* from the first page to the end of the last */
+    size_t mapped;
 } guard;
 
-enum { GUARD_PAGE = 4096, GUARD_FILL = 0xa5 };
-
-/* `size` bytes right before a page that cannot be touched; the bytes before them are known. */
-static inline guard guard_open(size_t size) {
-    guard g = {.size = size, .room = (size / GUARD_PAGE + 2) * GUARD_PAGE};
-    g.base = mmap(NULL, g.room + GUARD_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (g.base == MAP_FAILED || mprotect(g.base + g.room, GUARD_PAGE, PROT_NONE) != 0) abort();
-    memset(g.base, GUARD_FILL, g.room);
-    g.data = g.base + g.room - size;
-    return g;
-}
-static inline void guard_close(guard *g) {
-    for (unsigned char *p = g->base; p < g->data; p++)
-        if (*p != GUARD_FILL) {
-            T_FAIL("byte %td before a result was written\n", p - g->data);
-            break;
-        }
-    (void)munmap(g->base, g->room + GUARD_PAGE);
-}
+/* `size` bytes that end at the page behind them (up to the alignment), or begin at the page before them. */
+guard guard_make(size_t size, size_t align, bool at_end);
+/* The usual case: ends at the page, to the byte. */
+guard guard_open(size_t size);
+/* From now on it can only be read. */
+void guard_lock(const guard *g);
+/* The first byte around the data that was written, relative to it; false: none was. */
+bool guard_stray(const guard *g, ptrdiff_t *at);
+/* Stops the process if a byte around the data was written. */
+void guard_close(guard *g);
 
 #endif

@@ -2,7 +2,6 @@
  *
  * Data for tapes, and the evaluator; see tape_case.h.
  */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "tape_case.h"
 
 #include "attn_case.h"
@@ -15,26 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-/* ---- Memory between guards --------------------------------------------------------------------------------------- */
-
-tape_memory tape_memory_make(size_t bytes, bool at_end) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + page) / page * page;
-    tape_memory m = {.mapped = inside + 2 * page};
-    m.pages = mmap(NULL, m.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (m.pages == MAP_FAILED) abort();
-    memset(m.pages, 0xff, m.mapped); /* NaN in every float type */
-    if (mprotect(m.pages, page, PROT_NONE) || mprotect(m.pages + page + inside, page, PROT_NONE)) abort();
-    m.data = m.pages + page + (at_end ? inside - bytes : 0);
-    return m;
-}
-
-void tape_memory_free(tape_memory *m) {
-    if (m->pages) munmap(m->pages, m->mapped);
-    m->pages = NULL;
-}
 
 /* ---- Data -------------------------------------------------------------------------------------------------------- */
 
@@ -99,7 +78,7 @@ static void tape_case_draw_tensor(tape_case *c, int32_t i, bool wild, uint64_t *
     tape_case_shape(view, &low, &high, rng);
     size_t element = fxa_dtype_size(view->dtype);
     int64_t count = high - low + 1, dense = 1;
-    c->memory[i] = tape_memory_make((size_t)count * element, attn_next(rng) & 1);
+    c->memory[i] = guard_make((size_t)count * element, 1, attn_next(rng) & 1);
     for (int64_t k = 0; k < count; k++)
         tape_case_store(c->memory[i].data, view->dtype, k, tape_case_number(c, wild, rng), rng);
     view->data = (char *)c->memory[i].data - low * (int64_t)element;
@@ -154,7 +133,7 @@ void tape_case_draw(tape_case *c, const fxa__cpu_kernels *kernels, fxa_program *
 
 void tape_case_free(tape_case *c) {
     for (int32_t i = 0; i < c->program->n_tensors; i++) {
-        tape_memory_free(&c->memory[i]);
+        guard_close(&c->memory[i]);
         free(c->sums[i].sum);
         free(c->want[i]);
         free(c->size[i]);

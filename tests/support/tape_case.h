@@ -9,33 +9,25 @@
 #define FXA_TESTS_TAPE_CASE_H
 
 #include "engine/cpu/tape.h"
+#include "guard.h"
 
 #include <stdbool.h>
 
 enum { TAPE_CASE_ROWS = 5, TAPE_CASE_COLUMNS = 144 };
-
-/* Memory with pages around it that cannot be touched; the block lies at the end of its pages, or at their beginning. */
-typedef struct tape_memory {
-    unsigned char *pages;
-    size_t mapped;
-    void *data;
-} tape_memory;
-tape_memory tape_memory_make(size_t bytes, bool at_end);
-void tape_memory_free(tape_memory *m);
 
 typedef struct tape_case {
     const fxa__cpu_kernels *kernels;
     fxa_program *program; /* borrowed */
     double params[FXA_MAX_PARAMS], dparams[FXA_MAX_PARAMS], want_dparams[FXA_MAX_PARAMS], sum_dparams[FXA_MAX_PARAMS];
     fxa_view tensors[FXA_MAX_TENSORS];
-    tape_memory memory[FXA_MAX_TENSORS];
+    guard memory[FXA_MAX_TENSORS];
     fxa__tape_sum sums[FXA_MAX_TENSORS];
     double *want[FXA_MAX_TENSORS], *size[FXA_MAX_TENSORS]; /* what sums must be, and sums of absolute values */
     int64_t rows, columns;
     int32_t b, q_len, k_len, h[TAPE_CASE_ROWS], q[TAPE_CASE_ROWS], k[TAPE_CASE_COLUMNS];
     double score[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS], dscore[TAPE_CASE_ROWS][TAPE_CASE_COLUMNS]; /* rounded to real */
-    double
-        tolerance; /* 0: a plain tape, bit by bit; else one with joined operations, off by this much of (1 + |value|) */
+    /* 0: a plain tape, bit by bit; else one with joined operations, off by this much of (1 + |value|) */
+    double tolerance;
     fxa__val *vals;
     char why[300];
 } tape_case;

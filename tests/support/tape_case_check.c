@@ -81,8 +81,8 @@ static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_
                         bool apart) {
     size_t bytes = (size_t)n * c->kernels->real_size;
     bool is_score = c->program->kind == FXA_PROGRAM_SCORE;
-    tape_memory score = tape_memory_make(bytes, true), dscore = tape_memory_make(bytes, true),
-                out = tape_memory_make(bytes, true);
+    guard score = guard_open(bytes), dscore = guard_open(bytes),
+                out = guard_open(bytes);
     check_put(c, score.data, &c->score[row][first], n);
     check_put(c, dscore.data, &c->dscore[row][first], n);
     void *to = apart ? out.data : is_score ? score.data : dscore.data;
@@ -93,9 +93,9 @@ static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_
             snprintf(c->why, sizeof c->why, "an input was written to");
             ok = false;
         }
-    tape_memory_free(&score);
-    tape_memory_free(&dscore);
-    tape_memory_free(&out);
+    guard_close(&score);
+    guard_close(&dscore);
+    guard_close(&out);
     return ok;
 }
 
@@ -134,7 +134,7 @@ bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rn
         return false;
     }
     bool ok = fxa__tape_scratch(tape, c->rows, c->columns, &bytes);
-    tape_memory scratch = tape_memory_make(bytes, true);
+    guard scratch = guard_open(bytes);
     fxa__tape_run run = {.tape = tape, .params = c->params, .tensors = c->tensors, .scratch = scratch.data};
     run.dparams = c->dparams, run.sums = c->sums, run.max_rows = c->rows, run.max_columns = c->columns;
     fxa__tape_batch(&run, c->b, c->q_len, c->k_len);
@@ -147,7 +147,7 @@ bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rn
         }
     }
     if (ok && (flags & (FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE))) ok = check_sums(c);
-    tape_memory_free(&scratch);
+    guard_close(&scratch);
     fxa__tape_destroy(tape);
     return ok;
 }

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory between forbidden pages; see guard.h.
+ */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include "guard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static size_t guard_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+guard guard_make(size_t size, size_t align, bool at_end) {
+    size_t page = guard_page(), room = (size + align + page - 1) / page * page;
+    guard g = {.size = size, .mapped = room + 2 * page};
+    g.map = mmap(NULL, g.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g.map == MAP_FAILED) abort();
+    if (mprotect(g.map, page, PROT_NONE) || mprotect(g.map + page + room, page, PROT_NONE)) abort();
+    memset(g.map + page, GUARD_FILL, room);
+    g.data = g.map + page + (at_end ? (room - size) / align * align : 0);
+    return g;
+}
+
+guard guard_open(size_t size) { return guard_make(size, 1, true); }
+
+void guard_lock(const guard *g) {
+    size_t page = guard_page();
+    if (mprotect(g->map + page, g->mapped - 2 * page, PROT_READ)) abort();
+}
+
+bool guard_stray(const guard *g, ptrdiff_t *at) {
+    size_t page = guard_page();
+    const unsigned char *end = g->map + g->mapped - page;
+    for (const unsigned char *p = g->map + page; p < end; p++) {
+        if (p == g->data) p += g->size;
+        if (p == end || *p == GUARD_FILL) continue;
+        *at = p - g->data;
+        return true;
+    }
+    return false;
+}
+
+void guard_close(guard *g) {
+    ptrdiff_t at;
+    if (!g->data) return;
+    if (guard_stray(g, &at)) {
+        fprintf(stderr, "byte %td of a buffer of %zu was written\n", at, g->size);
+        abort();
+    }
+    (void)munmap(g->map, g->mapped);
+    memset(g, 0, sizeof *g);
+}
