@@ -13,6 +13,7 @@
 #ifndef FXA_CLI_CHECK_H
 #define FXA_CLI_CHECK_H
 
+#include "indices.h"
 #include "trial.h"
 
 typedef enum check_verdict { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED, CHECK_WARNED } check_verdict;
@@ -50,6 +51,7 @@ typedef struct check_state {
     trial_data data;                 /* rounded to the job's dtype */
     trial *ref;                      /* of wide, in f64, with the user's backward; forward and backward were run */
     double *lse;                     /* of the reference, as forward gave it */
+    indices outside;
     check_culprit culprit;
     cli_random random;
     int64_t samples;
@@ -61,7 +63,8 @@ typedef struct check_state {
 
 void check_add(check_state *s, check_finding finding);
 int check_prepare(cli *c, check_state *s);
-void check_rows(cli *c, check_state *s); /* last, and fills the first finding */
+void check_rows(cli *c, check_state *s);   /* last, and fills the first finding */
+int check_indices(cli *c, check_state *s); /* those outside their tensors are a warning */
 int check_engine(cli *c, check_state *s);
 int check_derivative(cli *c, check_state *s);
 int check_pairs(cli *c, check_state *s);

@@ -40,3 +40,12 @@ void check_rows(cli *c, check_state *s) {
     s->failed = s->failed || f.verdict == CHECK_FAILED;
     s->warned = s->warned || f.verdict == CHECK_WARNED;
 }
+
+int check_indices(cli *c, check_state *s) {
+    const fxa_problem p = s->job->bprop ? s->ref->problem[FXA_BACKWARD] : s->ref->problem[FXA_FORWARD];
+    int rc = indices_find(c, &p, &s->ref->args, &s->outside);
+    for (size_t i = 0; rc == CLI_OK && i < s->outside.n; i++)
+        check_add(s, (check_finding){"indices", "outside", CHECK_WARNED, 0, 0, "",
+                                     indices_text(c, s->wide, &s->outside.list[i])});
+    return rc;
+}

@@ -74,6 +74,7 @@ typedef struct cli_given {
 
 #define CLI_MAX_GIVEN    1024
 #define CLI_MAX_OPERANDS 8
+#define CLI_MAX_WARNINGS 64
 
 /* ---- The process ----------------------------------------------------------------------------------------------- */
 
@@ -88,6 +89,8 @@ typedef struct cli {
     fxa_context *ctx;
     cli_buf out;
     cli_owned *owned;
+    const char *warnings[CLI_MAX_WARNINGS]; /* for --json */
+    size_t n_warnings;
     fxa_error error;        /* the last failure, for --json */
     const char *error_name; /* file or option it belongs to */
 } cli;
@@ -112,6 +115,8 @@ int cli_fail_library(cli *c, const fxa_error *err, const char *what);
 /* The same with the place in a text: name:line:column, the line, a caret. */
 int cli_fail_place(cli *c, const fxa_error *err, const char *name, const char *source, size_t size);
 int cli_exit_code(fxa_status status);
+/* Says "fxattn: warning: text" on standard error. */
+void cli_warn(cli *c, const char *format, ...) CLI_PRINTF(2, 3);
 
 /* ---- Memory (own.c): never NULL; when memory is out the process ends with CLI_FAILURE and no temporary files --- */
 
@@ -125,7 +130,9 @@ void cli_release(cli *c); /* everything */
 
 /* ---- Numbers and names (words.c) ------------------------------------------------------------------------------- */
 
+/* *out is infinite for a number beyond the range of f64, and for "inf". */
 bool read_double(const char *text, double *out);
+bool word_is_infinite(const char *text); /* "inf" and its spellings, with a sign or without */
 bool read_int(const char *text, int64_t *out);
 bool read_uint(const char *text, uint64_t *out);
 /* An option that holds one number, in a range; keeps *out when it is not given. */
@@ -151,6 +158,8 @@ double random_real(cli_random *r, double lo, double hi);
 /* Opens a temporary file beside `path`; nothing appears at `path` before cli_outputs_commit. Returns a handle >= 0, or
  * -1 after a message. */
 int cli_output_open(cli *c, const char *path);
+/* A file that is read is not one to write: opening it as an output is an error from here on. */
+void cli_input_note(cli *c, const char *path, int fd);
 int cli_output_write(cli *c, int handle, const void *data, size_t size);
 int cli_outputs_commit(cli *c); /* all of them, or a failure */
 void cli_outputs_abandon(void); /* removes what was not committed; safe in a signal handler */

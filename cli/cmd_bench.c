@@ -4,6 +4,7 @@
  * counted by the pairs that the mask leaves: a forward multiplies-and-adds d + dv times per pair (with d = dv that is
  * 4 d operations), a backward 3 d + 2 dv times (10 d). */
 #include "explain.h"
+#include "invent.h"
 #include "machine.h"
 #include "pairs.h"
 #include "trial.h"
@@ -105,6 +106,7 @@ static void bench_report_json(cli *c, const cli_job *job, const bench_result *r)
         json_number(&j, "copy_gbytes_per_second", r->copy_gbytes);
     }
     json_uint(&j, "workspace", r->workspace);
+    invent_json(&j, job);
     json_close(&j, '}');
 }
 
@@ -112,6 +114,7 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
     buf_printf(&c->out, "%s %s, %s, %s%s%s\n", r->engine, r->pass ? "backward" : "forward",
                problem_shape_text(c, &job->problem), fxa_dtype_name((fxa_dtype)job->problem.q.dtype),
                *r->detail ? ", " : "", r->detail);
+    if (job->n_invented) buf_printf(&c->out, "invented: %s\n", invent_text(c, job));
     buf_printf(&c->out, "best %.4g s, median %.4g s of %" PRId64 ", %.4g GFLOP/s over %" PRIu64 " pairs%s\n", r->best,
                r->median, r->reps, r->gflops, r->pairs,
                r->exact ? "" : " (all of them: what the mask leaves was not counted)");
@@ -136,7 +139,7 @@ int cmd_bench(cli *c) {
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &whole);
     if (rc != CLI_OK) return rc;
-    job_fill(c, job, &random);
+    invent_fill(c, job, &random);
     trial_data_make(c, &job->problem, &random, &data);
     rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true,
                     &t);

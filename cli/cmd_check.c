@@ -4,6 +4,7 @@
  * determinism. Exit code 1 when one of them fails. */
 #include "check.h"
 #include "explain.h"
+#include "invent.h"
 
 static const char *const check_words[] = {"passed", "FAILED", "skipped", "warning"};
 
@@ -21,6 +22,7 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
     problem_shape_json(&j, "shape", &s->job->problem);
     json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
     json_string(&j, "random", random);
+    invent_json(&j, s->job);
     json_open(&j, "checks", '[');
     for (size_t i = 0; i < s->n; i++) {
         const check_finding *f = &s->findings[i];
@@ -35,13 +37,15 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
         json_close(&j, '}');
     }
     json_close(&j, ']');
+    indices_json(&j, s->job, &s->outside);
     json_close(&j, '}');
 }
 
-static void check_report(cli *c, const check_state *s, const char *random) {
+static void check_report(cli *c, const check_state *s) {
     buf_printf(&c->out, "engine %s, %s, %s\n", s->engine, problem_shape_text(c, &s->job->problem),
                fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
-    if (*random) buf_printf(&c->out, "random values for: %s\n", random);
+    if (s->job->n_invented) buf_printf(&c->out, "invented: %s\n", invent_text(c, s->job));
+    buf_text(&c->out, "Q, K, V, dO, dLSE at random, -1.5 to 1.5\n");
     for (size_t i = 0; i < s->n; i++) {
         const check_finding *f = &s->findings[i];
         buf_printf(&c->out, "%-7s  %-11s  %-10s", check_words[f->verdict], f->check, f->what);
@@ -51,8 +55,8 @@ static void check_report(cli *c, const check_state *s, const char *random) {
         buf_text(&c->out, "\n");
     }
     buf_text(&c->out, s->failed   ? "a check FAILED\n"
-                     : s->warned ? "all checks passed, with a warning\n"
-                                 : "all checks passed\n");
+                      : s->warned ? "all checks passed, with a warning\n"
+                                  : "all checks passed\n");
 }
 
 int cmd_check(cli *c) {
@@ -65,9 +69,10 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
-    const char *random = job_fill(c, s->job, &s->random);
+    const char *random = invent_fill(c, s->job, &s->random);
     trial_data_make(c, &s->job->problem, &s->random, &s->data);
     rc = check_prepare(c, s);
+    if (rc == CLI_OK) rc = check_indices(c, s);
     if (rc == CLI_OK) rc = check_engine(c, s);
     if (rc == CLI_OK) rc = check_pairs(c, s);
     if (rc == CLI_OK) rc = check_derivative(c, s);
@@ -76,6 +81,6 @@ int cmd_check(cli *c) {
     if (c->json)
         check_report_json(c, s, random);
     else
-        check_report(c, s, random);
+        check_report(c, s);
     return s->failed ? CLI_CHECK_FAILED : CLI_OK;
 }

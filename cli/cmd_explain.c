@@ -30,6 +30,19 @@ static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
+/* Indices outside their tensors, when every value is there. The score counts as 0: there are no Q and K. */
+static int explain_indices(cli *c, const cli_job *job, explanation *e) {
+    fxa_args args = FXA_ARGS_INIT;
+    e->knows_values = binding_params(&job->bind) != NULL;
+    for (size_t i = 0; i < job->bind.n_tensors; i++) e->knows_values = e->knows_values && job->bind.data[i];
+    if (!e->knows_values || !job->bind.n_tensors) return CLI_OK;
+    args.params = job->bind.params;
+    args.n_params = job->bind.n_params;
+    args.tensors = job->bind.data;
+    args.n_tensors = job->bind.n_tensors;
+    return indices_find(c, &job->problem, &args, &e->outside);
+}
+
 static int explain_engines(cli *c, cli_job *job, explanation *e) {
     fxa_error err;
     for (int pass = 0; pass < 2; pass++) {
@@ -60,6 +73,7 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     e->bprop_text = job->bprop ? program_text(c, job->bprop) : NULL;
     if (!e->canonical || !e->derivative_text || (job->bprop && !e->bprop_text)) return cli_exit_code(c->error.status);
     rc = explain_tiles(c, job, e);
+    if (rc == CLI_OK) rc = explain_indices(c, job, e);
     return rc == CLI_OK ? explain_engines(c, job, e) : rc;
 }
 

@@ -96,7 +96,9 @@ static const char *const plan_flags[] = {"causal",
                                          "accumulate-dv",
                                          "accumulate-dsink",
                                          "accumulate-dtensors",
-                                         "accumulate-dparams"};
+                                         "accumulate-dparams",
+                                         "positions",
+                                         "strict-index"};
 #define PLAN_N_FLAGS (sizeof plan_flags / sizeof plan_flags[0])
 
 /* Operands that a pass uses, in the order of the struct; rows have three axes, sinks one. */

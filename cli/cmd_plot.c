@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plot: samples mask and score function of the program that runs, classifies tiles, and has it drawn. */
+#include "invent.h"
 #include "json.h"
 #include "pairs.h"
 #include "plot.h"
@@ -162,7 +163,7 @@ static void plot_words(cli *c, const cli_job *job, const fxa_program *program, p
     p->title = plot_title(c, job);
 }
 
-static void plot_json(cli *c, const plot *p) {
+static void plot_json(cli *c, const cli_job *job, const plot *p) {
     static const char *const classes[] = {"empty", "mixed", "full"};
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
@@ -173,6 +174,7 @@ static void plot_json(cli *c, const plot *p) {
     json_int(&j, "k_step", p->k.step);
     json_string(&j, "sampled", p->sampled);
     json_string(&j, "random", p->random);
+    invent_json(&j, job);
     json_open(&j, "mask", '[');
     for (int64_t i = 0; i < p->q.cells; i++) {
         char row[513] = {0};
@@ -232,14 +234,15 @@ int cmd_plot(cli *c) {
     if (rc == CLI_OK) rc = plot_read_options(c, job, p);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &program);
     if (rc != CLI_OK) return rc;
-    p->random = job_fill(c, job, &random);
+    p->random = invent_fill(c, job, &random);
+    p->invented = invent_text(c, job);
     plot_words(c, job, program, p);
     rc = plot_sample(c, job, program, p);
     if (rc == CLI_OK) rc = plot_tiles(c, job, program, p);
     if (rc == CLI_OK && svg) rc = plot_write_svg(c, p, svg);
     if (rc != CLI_OK) return rc;
     if (c->json)
-        plot_json(c, p);
+        plot_json(c, job, p);
     else if (!svg)
         plot_term(c, p, isatty(STDOUT_FILENO) && !getenv("NO_COLOR"));
     return CLI_OK;

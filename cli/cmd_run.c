@@ -46,6 +46,15 @@ static void run_bind_values(run_state *r) {
     a->n_bprop_tensors = job->bprop_bind.n_tensors;
 }
 
+/* Indices outside their tensors, of both programs when there is a backward. */
+static int run_look_at_indices(cli *c, run_state *r) {
+    int rc = indices_find(c, r->backward ? &r->backward_problem : &r->forward_problem, &r->args, &r->outside);
+    bool strict = r->forward_problem.flags & FXA_STRICT_INDEX; /* then the run itself says it */
+    for (size_t i = 0; rc == CLI_OK && !strict && i < r->outside.n; i++)
+        cli_warn(c, "%s", indices_text(c, r->job, &r->outside.list[i]));
+    return rc;
+}
+
 static void run_report_json(cli *c, const run_state *r, const run_pass *passes) {
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
@@ -72,6 +81,8 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
         json_close(&j, '}');
     }
     json_close(&j, ']');
+    indices_json(&j, r->job, &r->outside);
+    json_warnings(&j, c);
     json_close(&j, '}');
 }
 
@@ -96,13 +107,17 @@ int cmd_run(cli *c) {
     if (rc == CLI_OK) rc = run_prepare_outputs(c, r);
     if (rc != CLI_OK) return rc;
     run_bind_values(r);
-    rc = run_one(c, r, &r->forward_problem, &passes[0]);
+    values_warn(c, r->job->program, &r->job->bind, r->q.dtype == FXA_F64);
+    if (r->job->bprop) values_warn(c, r->job->bprop, &r->job->bprop_bind, r->q.dtype == FXA_F64);
+    rc = run_look_at_indices(c, r);
+    if (rc == CLI_OK) rc = run_one(c, r, &r->forward_problem, &passes[0]);
     if (rc == CLI_OK && r->backward) rc = run_one(c, r, &r->backward_problem, &passes[1]);
     if (rc == CLI_OK) rc = run_write_outputs(c, r);
     if (rc != CLI_OK) return rc;
+    rc = run_warn_outputs(c, r);
     if (c->json)
         run_report_json(c, r, passes);
     else
         run_report(c, r, passes);
-    return CLI_OK;
+    return rc;
 }

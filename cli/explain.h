@@ -4,6 +4,7 @@
 #ifndef FXA_CLI_EXPLAIN_H
 #define FXA_CLI_EXPLAIN_H
 
+#include "indices.h"
 #include "job.h"
 #include "json.h"
 
@@ -14,6 +15,8 @@ typedef struct explanation {
     int64_t b, h, tile[2];
     bool has_tiles;
     fxa_tile_counts tiles;
+    bool knows_values; /* params and tensors are all there, so that indices can be looked at */
+    indices outside;
     fxa_support *support[2]; /* by fxa_pass */
     size_t n_support[2];
 } explanation;

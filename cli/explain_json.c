@@ -135,6 +135,10 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
         json_uint(&j, "unknown", e->tiles.unknown);
         json_close(&j, '}');
     }
+    if (e->knows_values)
+        indices_json(&j, job, &e->outside);
+    else
+        json_null(&j, "indices_outside");
     explain_json_engines(&j, e);
     json_close(&j, '}');
 }

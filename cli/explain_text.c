@@ -140,6 +140,10 @@ void explain_text(cli *c, const cli_job *job, const explanation *e) {
     if (e->has_tiles && e->tiles.unknown)
         buf_printf(out, "          %" PRIu64 " not looked at: so much of the mask is mixed that counting was ended\n",
                    e->tiles.unknown);
+    if (job->bind.n_tensors) buf_text(out, "\nindices\n");
+    if (job->bind.n_tensors && e->outside.n == 0)
+        buf_text(out, e->knows_values ? "  all inside their tensors\n" : "  not looked at: values are missing\n");
+    for (size_t i = 0; i < e->outside.n; i++) buf_printf(out, "  %s\n", indices_text(c, job, &e->outside.list[i]));
     buf_text(out, "\nengines\n");
     explain_support(out, e);
 }

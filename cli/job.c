@@ -31,6 +31,7 @@ static int job_read_flags(cli *c, fxa_problem *problem) {
     if (opt_has(c, OPT_CAUSAL)) problem->flags |= FXA_CAUSAL;
     if (opt_has(c, OPT_BOTTOM_RIGHT)) problem->flags |= FXA_BOTTOM_RIGHT;
     if (opt_has(c, OPT_SINK_ZERO)) problem->flags |= FXA_SINK_ZERO;
+    if (opt_has(c, OPT_STRICT)) problem->flags |= FXA_STRICT_INDEX;
     if (opt_has(c, OPT_BOTTOM_RIGHT) && !opt_has(c, OPT_CAUSAL) && !text)
         return cli_fail(c, CLI_BAD_INPUT, "--bottom-right aligns --causal and --window; give one of them");
     if (text) {
@@ -132,28 +133,6 @@ fxa_problem job_backward(cli_job *job) {
     p.bprop_captures = job->bprop_bind.captures;
     p.n_bprop_captures = job->bprop_bind.n_tensors;
     return p;
-}
-
-static void job_list_open(const cli_binding *b, const fxa_program *program, cli_buf *out) {
-    for (size_t i = 0; i < b->n_params; i++)
-        if (!b->has_param[i]) buf_printf(out, "%sparam %s", out->size ? ", " : "", fxa_program_param(program, i).name);
-    for (size_t i = 0; i < b->n_tensors; i++)
-        if (!b->data[i]) buf_printf(out, "%stensor %s", out->size ? ", " : "", fxa_program_tensor(program, i).name);
-}
-
-const char *job_fill(cli *c, cli_job *job, cli_random *random) {
-    const fxa_problem *p = &job->problem;
-    int64_t side = 64; /* generous: every coordinate finds an element */
-    const int64_t sizes[] = {p->b, p->hq, p->sq, p->sk};
-    cli_buf open = {0};
-    for (int i = 0; i < 4; i++) side = sizes[i] > side ? sizes[i] : side;
-    job_list_open(&job->bind, job->program, &open);
-    if (job->bprop) job_list_open(&job->bprop_bind, job->bprop, &open);
-    binding_fill(c, &job->bind, job->program, side, random);
-    if (job->bprop) binding_fill(c, &job->bprop_bind, job->bprop, side, random);
-    const char *text = cli_format(c, "%s", open.size ? open.data : "");
-    buf_free(&open);
-    return text;
 }
 
 int job_require_small(cli *c, const cli_job *job) {

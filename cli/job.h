@@ -58,6 +58,10 @@ int values_collect(cli *c, fxa_program_kind kind, cli_values *out);
 size_t values_declare(const cli_values *v, fxa_declaration *out);
 const cli_tensor *values_find_tensor(const cli_values *v, const char *name);
 
+/* Warns of what will surprise in given values; f64: arithmetic is in f64. */
+struct cli_binding;
+void values_warn(cli *c, const fxa_program *program, const struct cli_binding *b, bool f64);
+
 /* Values in the order of a program. */
 typedef struct cli_binding {
     size_t n_params, n_tensors;
@@ -91,6 +95,15 @@ int shape_read(cli *c, cli_shape *out);
 /* Fills in what is not given; defaults: b=1,h=1,s=128,d=64, or those of a check. */
 void shape_resolve(cli_shape *shape, bool small);
 
+/* Something that the command line does not say and a command made up (invent.h). */
+typedef struct invention {
+    const char *kind, *name; /* "param", "tensor", "size" */
+    double value;            /* of a param or size */
+    fxa_view view;           /* of a tensor; dtype 0 otherwise */
+    bool sized;              /* its sizes were given */
+} invention;
+#define INVENT_MAX (2 * (FXA_MAX_PARAMS + FXA_MAX_TENSORS) + SHAPE_COUNT)
+
 typedef struct cli_job {
     cli_sources sources, bprop_sources;
     cli_values values, bprop_values;
@@ -98,7 +111,9 @@ typedef struct cli_job {
     cli_binding bind, bprop_bind;
     cli_shape shape;
     fxa_capture grad_captures[FXA_MAX_TENSORS]; /* of job_backward */
-    fxa_problem problem;                        /* points into this struct */
+    invention invented[INVENT_MAX];
+    size_t n_invented;
+    fxa_problem problem; /* points into this struct */
 } cli_job;
 
 /* Program, values, flags and engine; sizes are left to the caller. */
@@ -110,9 +125,6 @@ int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
 const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */
 /* The problem of a backward pass that wants every gradient there is. */
 fxa_problem job_backward(cli_job *job);
-/* Gives values at random to what the command line left open, in both programs. Returns what that was, "tensor slopes,
- * param w", or "". */
-const char *job_fill(cli *c, cli_job *job, cli_random *random);
 /* sq, sk within what program ints hold, for commands that walk over pairs. */
 int job_require_small(cli *c, const cli_job *job);
 

@@ -101,3 +101,9 @@ void json_null(json *j, const char *key) {
     json_lead(j, key);
     buf_text(j->out, "null");
 }
+
+void json_warnings(json *j, const cli *c) {
+    json_open(j, "warnings", '[');
+    for (size_t i = 0; i < c->n_warnings; i++) json_string(j, NULL, c->warnings[i]);
+    json_close(j, ']');
+}

@@ -14,6 +14,8 @@ typedef struct json {
     bool some[16]; /* something was written at this depth */
 } json;
 
+/* The member "warnings": what cli_warn said. */
+void json_warnings(json *j, const cli *c);
 json json_begin(cli_buf *out);
 void json_open(json *j, const char *key, char bracket); /* '{' or '[' */
 void json_close(json *j, char bracket);                 /* '}' or ']' */

@@ -150,6 +150,7 @@ static int npy_read_stream(cli *c, FILE *f, npy *out) {
 int npy_read(cli *c, const char *path, npy *out) {
     *out = (npy){.path = path};
     FILE *f = fopen(path, "rb");
+    if (f) cli_input_note(c, path, fileno(f));
     if (!f) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(errno));
     int rc = npy_read_stream(c, f, out);
     if (rc == CLI_OK && ferror(f)) rc = cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(errno));

@@ -15,7 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define OUTFILE_MAX 256
+#define OUTFILE_MAX   256
+#define OUTFILE_LINKS 40 /* followed one after another, as systems do */
 
 typedef struct outfile {
     char *path, *temporary; /* temporary NULL: written in place, as /dev/stdout is */
@@ -24,6 +25,22 @@ typedef struct outfile {
 
 static outfile outfile_list[OUTFILE_MAX];
 static volatile sig_atomic_t outfile_count;
+
+typedef struct outfile_input {
+    struct outfile_input *next;
+    const char *path;
+    dev_t device;
+    ino_t number;
+} outfile_input;
+static outfile_input *outfile_inputs; /* regular files that were read */
+
+void cli_input_note(cli *c, const char *path, int fd) {
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return;
+    outfile_input *input = cli_alloc(c, sizeof *input);
+    *input = (outfile_input){outfile_inputs, path, st.st_dev, st.st_ino};
+    outfile_inputs = input;
+}
 
 void cli_outputs_abandon(void) {
     for (int i = 0; i < outfile_count; i++)
@@ -47,10 +64,25 @@ void cli_outputs_guard(void) {
     }
 }
 
+/* Where a link that leads to no file leads, so that the file appears there and the link stays one. */
+static const char *outfile_follow(cli *c, const char *path) {
+    struct stat st;
+    for (int i = 0; i < OUTFILE_LINKS && lstat(path, &st) == 0 && S_ISLNK(st.st_mode); i++) {
+        char target[4096];
+        ssize_t n = readlink(path, target, sizeof target - 1);
+        const char *slash = strrchr(path, '/');
+        if (n < 0) break;
+        target[n] = 0;
+        path = target[0] == '/' || !slash ? cli_format(c, "%s", target)
+                                          : cli_format(c, "%.*s%s", (int)(slash + 1 - path), path, target);
+    }
+    return path;
+}
+
 /* Where the data really goes: links are followed, so that a link stays one. Of a file that is not there yet the folder
  * is resolved, so that two spellings of one file are seen to be one. */
-static char *outfile_resolve(cli *c, const char *path) {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+static char *outfile_resolve(cli *c, const char *given) {
+    const char *path = outfile_follow(c, given), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     char *real = realpath(path, NULL), *copy = NULL;
     if (real)
         copy = cli_format(c, "%s", real);
@@ -71,9 +103,16 @@ int cli_output_open(cli *c, const char *path) {
     for (int i = 0; i < outfile_count; i++)
         if (strcmp(outfile_list[i].path, f.path) == 0)
             return cli_fail(c, CLI_BAD_INPUT, "%.300s is to be written twice; give each output its own file", path), -1;
+    if (lstat(f.path, &st) == 0 && S_ISLNK(st.st_mode))
+        return cli_fail(c, CLI_BAD_INPUT, "%.300s is a link that leads in a circle", path), -1;
     bool exists = stat(f.path, &st) == 0;
     if (exists && S_ISDIR(st.st_mode))
         return cli_fail(c, CLI_BAD_INPUT, "%.300s is a directory, not a file to write", path), -1;
+    for (const outfile_input *in = outfile_inputs; exists && in; in = in->next)
+        if (in->device == st.st_dev && in->number == st.st_ino)
+            return cli_fail(c, CLI_BAD_INPUT, "%.200s is to be written, but it is an input (%.200s): give another file",
+                            path, in->path),
+                   -1;
     if (exists && !S_ISREG(st.st_mode))
         f.fd = open(f.path, O_WRONLY);
     else {

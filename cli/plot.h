@@ -32,7 +32,8 @@ typedef struct plot {
     int64_t attended;       /* cells */
     const char *sampled;    /* "every 64th row and column is drawn", or "" */
     const char *tiles_sampled;
-    const char *random; /* values that were drawn at random, or "" */
+    const char *random;   /* names of values that were drawn at random, or "" */
+    const char *invented; /* all that was made up, or "" */
     const char *title;
 } plot;
 

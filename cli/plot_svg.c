@@ -86,7 +86,7 @@ static void svg_head(cli_buf *out, const plot *p, double width, double height) {
                "</text>\n<text class=\"s\" x=\"%.0f\" y=\"48\">b %" PRId64 ", h %" PRId64 ", %" PRId64 " rows, %" PRId64
                " keys%s%s%s%s</text>\n",
                SVG_LEFT, p->b, p->h, p->q.size, p->k.size, *p->sampled ? "; " : "", p->sampled,
-               *p->random ? "; random values for: " : "", p->random);
+               *p->invented ? "; invented: " : "", p->invented);
 }
 
 /* Frame and axes of a panel at x; cells come scaled from their own units to w by h. */

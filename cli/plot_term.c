@@ -88,7 +88,7 @@ static void term_legend(cli_buf *out, const plot *p, bool colour) {
                100.0 * (double)p->attended / (double)(p->q.cells * p->k.cells));
     if (*p->sampled) buf_printf(out, "; %s", p->sampled);
     buf_text(out, "\n");
-    if (*p->random) buf_printf(out, "%10s random values for: %s\n", "", p->random);
+    if (*p->invented) buf_printf(out, "%10s invented: %s\n", "", p->invented);
     if (!p->changes_score || p->lo > p->hi) return;
     buf_printf(out, "%10s new score of a raw score of %.6g: %.6g ", "", p->at, p->lo);
     for (int i = 0; colour && i < PLOT_LEVELS; i++) {

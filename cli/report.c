@@ -35,6 +35,16 @@ int cli_fail(cli *c, int code, const char *format, ...) {
     return report_say(c, code);
 }
 
+void cli_warn(cli *c, const char *format, ...) {
+    char text[sizeof c->error.text];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fprintf(stderr, "fxattn: warning: %s\n", text);
+    if (c->n_warnings < CLI_MAX_WARNINGS) c->warnings[c->n_warnings++] = cli_format(c, "%s", text);
+}
+
 int cli_fail_library(cli *c, const fxa_error *err, const char *what) {
     c->error = *err;
     c->error_name = what;

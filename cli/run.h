@@ -5,7 +5,7 @@
 #ifndef FXA_CLI_RUN_H
 #define FXA_CLI_RUN_H
 
-#include "job.h"
+#include "indices.h"
 
 enum { AXIS_BATCH, AXIS_HEAD, AXIS_POSITION, AXIS_FEATURE, AXIS_COUNT };
 
@@ -31,6 +31,7 @@ typedef struct run_state {
     fxa_args args;
     void *dtensors[FXA_MAX_TENSORS];
     double dparams[FXA_MAX_PARAMS];
+    indices outside;
     run_output *outputs;
     size_t n_outputs;
 } run_state;
@@ -40,6 +41,8 @@ int run_read_inputs(cli *c, run_state *r);
 /* Allocates what is computed, completes both problems, lists the files asked for. */
 int run_prepare_outputs(cli *c, run_state *r);
 int run_write_outputs(cli *c, run_state *r);
+/* Warns of NaN in what was computed. CLI_CHECK_FAILED when an output holds nothing else. */
+int run_warn_outputs(cli *c, const run_state *r);
 /* Sizes of one of Q K V O in the order of the file. */
 void run_file_sizes(const run_state *r, int64_t batch, int64_t head, int64_t position, int64_t feature, int64_t *size);
 /* How an array in the file's order lies in memory. */

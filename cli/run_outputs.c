@@ -4,6 +4,7 @@
 #include "run.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* One more file to write. */
@@ -180,6 +181,30 @@ int run_write_outputs(cli *c, run_state *r) {
     for (size_t i = 0; rc == CLI_OK && i < r->n_outputs; i++) {
         const run_output *o = &r->outputs[i];
         rc = npy_write(c, o->handle, o->dtype, o->rank, o->size, o->data);
+    }
+    return rc;
+}
+
+/* Elements that are 0, or -inf in LSE, belong to rows that attend to nothing: they say nothing either. */
+int run_warn_outputs(cli *c, const run_state *r) {
+    int rc = CLI_OK;
+    for (size_t i = 0; i < r->n_outputs; i++) {
+        const run_output *o = &r->outputs[i];
+        int64_t count = 1, nan = 0, said = 0;
+        for (int d = 0; d < o->rank; d++) count *= o->size[d];
+        for (int64_t k = 0; k < count; k++) {
+            double x = element_get(o->dtype, o->data, k);
+            nan += isnan(x);
+            said += !isnan(x) && x != 0 && x != -INFINITY;
+        }
+        if (!nan) continue;
+        if (said)
+            cli_warn(c, "%s is NaN in %" PRId64 " of %" PRId64 " elements", o->what, nan, count);
+        else
+            cli_warn(c,
+                     "%s is NaN everywhere (%" PRId64 " elements): the program gives NaN or inf, or the inputs hold it",
+                     o->what, count);
+        if (!said) rc = CLI_CHECK_FAILED;
     }
     return rc;
 }

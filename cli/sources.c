@@ -30,6 +30,7 @@ static int sources_read_stream(cli *c, FILE *f, const char *name, cli_source *ou
 static int sources_read_file(cli *c, const char *path, cli_source *out) {
     if (strcmp(path, "-") == 0) return sources_read_stream(c, stdin, "<stdin>", out);
     FILE *f = fopen(path, "rb");
+    if (f) cli_input_note(c, path, fileno(f));
     if (!f) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(errno));
     int rc = sources_read_stream(c, f, path, out);
     fclose(f);

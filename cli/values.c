@@ -3,6 +3,8 @@
  * Params and captured tensors as the command line gives them: name[:type]=value, name[:dtype]=file.npy. */
 #include "job.h"
 
+#include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +38,9 @@ static int values_add_param(cli *c, cli_option_id id, const char *text, cli_valu
                         text);
     if (!read_double(value, &p.value))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: '%.64s' is not a number", cli_options[id].name, text, value);
+    if (isinf(p.value) && !word_is_infinite(value))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: '%.64s' is beyond the range of f64; write inf if it is meant",
+                        cli_options[id].name, text, value);
     for (size_t i = 0; i < out->n_params; i++)
         if (strcmp(out->params[i].name, name) == 0)
             return cli_fail(c, CLI_BAD_INPUT, "--%s: %.63s is given twice", cli_options[id].name, name);
@@ -108,6 +113,39 @@ size_t values_declare(const cli_values *v, fxa_declaration *out) {
             out[n++] =
                 (fxa_declaration){v->tensors[i].name, (fxa_type)0, v->tensors[i].dtype, v->tensors[i].array.rank};
     return n;
+}
+
+/* What will surprise in a float tensor: NaN and +inf; and what only f64 arithmetic can hold. -inf is a common mask. */
+static void values_warn_tensor(cli *c, const char *name, const fxa_view *v, bool f64) {
+    int64_t count = 1, bad = 0, large = 0;
+    for (int d = 0; d < v->rank; d++) count *= v->size[d];
+    for (int64_t i = 0; v->data && dtype_is_float(v->dtype) && i < count; i++) {
+        int64_t rest = i, at = 0;
+        for (int d = v->rank - 1; d >= 0; d--) {
+            at += rest % v->size[d] * v->stride[d];
+            rest /= v->size[d];
+        }
+        double x = element_get(v->dtype, v->data, at);
+        bad += isnan(x) || x == INFINITY;
+        large += !f64 && isfinite(x) && fabs(x) > FLT_MAX;
+    }
+    if (bad) cli_warn(c, "tensor %s holds %" PRId64 " of %" PRId64 " elements that are NaN or inf", name, bad, count);
+    if (large)
+        cli_warn(c,
+                 "tensor %s holds %" PRId64 " of %" PRId64
+                 " elements beyond the range of f32, which count as inf: Q is not f64",
+                 name, large, count);
+}
+
+void values_warn(cli *c, const fxa_program *program, const cli_binding *b, bool f64) {
+    for (size_t i = 0; i < b->n_params; i++) {
+        const char *name = fxa_program_param(program, i).name;
+        if (isnan(b->params[i])) cli_warn(c, "param %s is NaN", name);
+        if (!f64 && isfinite(b->params[i]) && fabs(b->params[i]) > FLT_MAX)
+            cli_warn(c, "param %s is %g, beyond the range of f32, and counts as inf: Q is not f64", name, b->params[i]);
+    }
+    for (size_t i = 0; i < b->n_tensors; i++)
+        values_warn_tensor(c, fxa_program_tensor(program, i).name, &b->views[i], f64);
 }
 
 const cli_tensor *values_find_tensor(const cli_values *v, const char *name) {

@@ -18,6 +18,11 @@ bool read_double(const char *text, double *out) {
     return true;
 }
 
+bool word_is_infinite(const char *text) {
+    if (*text == '+' || *text == '-') text++;
+    return (*text | 32) == 'i';
+}
+
 bool read_int(const char *text, int64_t *out) {
     char *end;
     errno = 0;
@@ -51,6 +56,8 @@ int opt_double(cli *c, cli_option_id id, double *out) {
     const char *text = opt_get(c, id);
     if (text && (!read_double(text, out) || isnan(*out)))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a number is expected", cli_options[id].name, text);
+    if (text && isinf(*out) && !word_is_infinite(text))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: beyond the range of f64", cli_options[id].name, text);
     return CLI_OK;
 }
 

@@ -117,6 +117,12 @@ static bool table_maps(table_case *c, int i) {
     *maps[i % 4] = kinds[i / 4];
     return true;
 }
+static bool table_strict(table_case *c, int i) {
+    table_program(c, "tensor t : f32[1]\nscore = score + t[h]");
+    c->captures[0] = (fxa_capture){.size = {4}};
+    c->p.flags |= FXA_STRICT_INDEX;
+    return i < 1;
+}
 static bool table_bprop(table_case *c, int i) {
     fxa_error err;
     fxa_text text = {NULL, "dscore = 2.0 * dscore", SIZE_MAX};
@@ -151,6 +157,7 @@ static const struct table_row {
     {"LSE and row-max outputs, gradient of LSE", table_rows, "", ""},
     {"coordinate maps and `fxa_merge`: context parallelism", table_maps, "", ""},
     {"user-written backward program", table_bprop, "", ""},
+    {"an index outside its tensor is an error, on request", table_strict, "", ""},
 };
 enum { TABLE_ROWS = sizeof table_list / sizeof table_list[0], TABLE_ENGINES = 8 };
 

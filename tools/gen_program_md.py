@@ -276,6 +276,12 @@ float goes towards zero, saturates, and gives 0 for NaN. Nothing becomes a bool 
 `t[i, j]` reads an element, `t[]` the one element of a tensor of rank 0. An index is any int expression, also a loaded
 one. A negative index counts from the end; an index still outside reads 0 (or false) and receives no gradient.
 
+That 0 can hide a mistake (a table given transposed, a window one too short). `fxa_index_query` counts such indices by tensor
+and axis (`fxattn run`, `check` and `explain` say what it finds), and a problem with `FXA_STRICT_INDEX` refuses to run with one.
+Both count a load where the result needs it: in the mask at every pair that exists, in the score where the mask is true, in the
+branch that a `select` takes, and not beside an operand that decides an `&&` or `||` by itself, on whichever side it stands. So
+`k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. Of a backward program of the user's it is the attended pairs.
+
 @dtypes@
 
 ## Operators

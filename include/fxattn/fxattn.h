@@ -519,8 +519,12 @@ enum {
     FXA_ACC_SINK = 1 << 20,
     FXA_ACC_TENSORS = 1 << 21,
     FXA_ACC_PARAMS = 1 << 22,
-    FXA_POSITIONS = 1 << 23 /* where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program,
-                               ready masks and dropout. Not with BOTTOM_RIGHT, which says the same */
+    FXA_POSITIONS = 1 << 23, /* where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program,
+                                ready masks and dropout. Not with BOTTOM_RIGHT, which says the same */
+    FXA_STRICT_INDEX = 1 << 24 /* a run in which an index leaves its captured tensor is an error (E_BINDING with tensor,
+                                  axis, index, size and pair) and writes nothing; without it such a load reads 0. Which
+                                  loads count: docs/program.md. Looked at before the run, on the host: cheap where
+                                  ranges prove it, else as long as evaluating the pairs one by one. Host engines only */
 };
 
 /* The q of row i of batch entry b, from 0 in its own sequence: map_q(i) + DYN_Q + POS_Q[b] or, aligned by BOTTOM_RIGHT
@@ -722,6 +726,25 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args
 /* The easy way: plan from the cache, workspace allocated for the call (args' own is ignored). */
 FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                              fxa_error *err);
+
+/* Indices outside one axis of a captured tensor: how often, and where first. */
+typedef struct fxa_index_report {
+    int32_t tensor; /* of program, or of bprop */
+    int32_t bprop;  /* not 0: of bprop */
+    int32_t axis;
+    int32_t exact;  /* not 0: all pairs were accounted for; else `pairs` is an estimate from a random sample */
+    int64_t size;   /* of the axis */
+    int32_t lo, hi; /* the smallest and the largest index seen that is outside */
+    uint64_t pairs; /* pairs whose result needs such a load */
+    uint64_t of;    /* pairs that there are */
+    int64_t b, h, q, k; /* one of them, local indices */
+} fxa_index_report;
+
+/* Which indices leave their tensors in a run of the problem: what FXA_STRICT_INDEX refuses. Of args the tables, params
+ * and tensors must be there; without Q or K the score counts as 0. Fills at most *count reports, by tensor and axis,
+ * and sets *count to how many there are. Up to about 4 million pairs are evaluated, then samples are. */
+FXA_API FXA_CHECKED fxa_status fxa_index_query(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
+                                               fxa_index_report *reports, size_t *count, fxa_error *err);
 
 /* Bytes of a plan (docs/plan-bytes.md), and back; hostile bytes get E_BYTES or E_VERSION. Two-call save. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed,

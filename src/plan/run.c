@@ -4,6 +4,7 @@
  * wraps a plan from the cache and a workspace around it.
  */
 #include "../base/float_state.h"
+#include "../problem/index_check.h"
 #include "plan.h"
 
 fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
@@ -13,6 +14,7 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     const fxa__code *code = plan->code;
     fxa__bind bind;
     FXA_TRY(fxa__bind_make(plan->problem, args, plan->engine_workspace, code->engine->device, &bind, err));
+    if (bind.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bind, bind.index_memory, err));
     bind.pool = plan->pool;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
     FXA_TRY(code->engine->run(code->code, plan->problem, &bind, err));

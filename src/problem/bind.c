@@ -4,6 +4,7 @@
  * laid out as an fxa__bind, whose views of captured tensors lie in front of the engine's workspace, so that a run
  * allocates nothing. Overlap and the values of lengths and pages are looked at by bind_overlap.c and bind_values.c.
  */
+#include "index_check.h"
 #include "operand.h"
 
 #include "../base/num.h"
@@ -16,7 +17,8 @@ static size_t bind_views(const fxa__problem *p) {
 }
 
 size_t fxa__bind_size(const fxa__problem *p) {
-    return (size_t)fxa__round_up((int64_t)(bind_views(p) * sizeof(fxa_view)), FXA_WORKSPACE_ALIGN);
+    size_t bytes = bind_views(p) * sizeof(fxa_view) + (p->p.flags & FXA_STRICT_INDEX ? fxa__index_size(p) : 0);
+    return (size_t)fxa__round_up((int64_t)bytes, FXA_WORKSPACE_ALIGN);
 }
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
@@ -221,7 +223,29 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
     FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
     if (!device) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
     bind_fill(p, &a, a.workspace, out);
+    if (p->flags & FXA_STRICT_INDEX) out->index_memory = (fxa_view *)a.workspace + bind_views(problem);
     out->workspace = engine_workspace ? (char *)a.workspace + front : NULL;
     out->workspace_size = engine_workspace;
     return fxa__ok(err);
+}
+
+/* Of a forward pass: bprop's values are looked at in backward only. */
+fxa_status fxa__bind_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views, fxa__bind *out,
+                                 fxa_error *err) {
+    const fxa_problem *p = &problem->p;
+    fxa_args a = FXA_ARGS_INIT;
+    memset(out, 0, sizeof *out);
+    FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
+    FXA_TRY(bind_check_tables(p, a.slot, err));
+    FXA_TRY(bind_check_params("params", p->program, a.params, a.n_params, err));
+    FXA_TRY(bind_check_tensors("tensors", p->program, p->captures, p->n_captures, a.tensors, a.n_tensors, err));
+    if (p->bprop) {
+        FXA_TRY(bind_check_params("bprop_params", p->bprop, a.bprop_params, a.n_bprop_params, err));
+        FXA_TRY(bind_check_tensors("bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures, a.bprop_tensors,
+                                   a.n_bprop_tensors, err));
+    }
+    FXA_TRY(fxa__bind_check_values(p, a.slot, err));
+    a.n_dtensors = 0;
+    bind_fill(p, &a, views, out);
+    return FXA_OK;
 }

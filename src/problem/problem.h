@@ -52,6 +52,7 @@ typedef struct fxa__bind {
     void *workspace; /* the engine's part */
     size_t workspace_size;
     void *stream;
+    void *index_memory; /* STRICT_INDEX: of fxa__index_size */
     fxa__pool *pool; /* set by the run, for engines with threads */
 } fxa__bind;
 
@@ -64,6 +65,11 @@ size_t fxa__bind_size(const fxa__problem *p);
  * are read and checked, unless `device` is true. Writes nothing but the workspace. */
 fxa_status fxa__bind_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool device,
                           fxa__bind *out, fxa_error *err);
+
+/* What a program reads, without the operands: tables, params and tensors are checked and laid out in views[], of which
+ * there is room for twice the captures and those of bprop. Slots of operands are as they are given, also NULL. */
+fxa_status fxa__bind_make_inputs(const fxa__problem *p, const fxa_args *args, fxa_view *views, fxa__bind *out,
+                                 fxa_error *err);
 
 /* ---- Geometry shared by the engines that run on the host (geometry.c) ------------------------------------------ */
 

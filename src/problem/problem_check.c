@@ -66,7 +66,7 @@ static const check_flag check_flags_table[] = {
     {FXA_ACC_PARAMS, 0, FXA_BACKWARD, "FXA_ACC_PARAMS", NULL},
 };
 
-#define CHECK_ALL_FLAGS ((uint32_t)FXA_POSITIONS * 2u - 1u)
+#define CHECK_ALL_FLAGS ((uint32_t)FXA_STRICT_INDEX * 2u - 1u)
 
 static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
     uint32_t flags = p->flags;

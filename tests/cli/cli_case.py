@@ -34,15 +34,20 @@ class Cli(unittest.TestCase):
             f.write(data if isinstance(data, bytes) else data.encode())
         return self.path(name)
 
-    def run_cli(self, *args, code=0, stdin=b"", env=None):
-        """Runs fxattn, checks the exit code and that messages and results stay on their own streams."""
+    def run_cli(self, *args, code=0, stdin=b"", env=None, warns=()):
+        """Runs fxattn, checks the exit code and that messages and results stay on their own streams. warns: a text for
+        each warning that must be on standard error, and nothing else."""
         p = subprocess.run(
             [FXATTN, *args], input=stdin, capture_output=True, env={**os.environ, **(env or {})}, timeout=60
         )
         out, err = p.stdout.decode(), p.stderr.decode(errors="replace")
         self.assertEqual(p.returncode, code, "%s\n%s%s" % (args, out[-2000:], err[-2000:]))
         if code <= 1:
-            self.assertEqual(err, "", args)
+            lines = err.splitlines()
+            self.assertEqual(len(lines), len(warns), "%s\n%s" % (args, err))
+            for line, text in zip(lines, warns):
+                self.assertTrue(line.startswith("fxattn: warning: "), line)
+                self.assertIn(text, line)
         else:
             self.assertNotEqual(err, "", args)
             self.assertNotIn("Sanitizer", err, args)

@@ -117,11 +117,11 @@ class Plot(Cli):
 
     def test_random_values_are_said(self):
         args = ["plot", "--mask", "t[k] > w", "--tensor-size", "t:i32=8", "--param", "w=2", "--shape", "s=8"]
-        self.assertIn("random values for: tensor t", self.run_cli(*args))
+        self.assertIn("invented: tensor t, i32[8], at random, 0 to 7", self.run_cli(*args))
         self.assertEqual(self.run_json(*args)["random"], "tensor t")
         self.run_cli(*args, "--svg", self.path("p.svg"))
         with open(self.path("p.svg")) as f:
-            self.assertIn("random values for: tensor t", f.read())
+            self.assertIn("invented: tensor t, i32[8], at random, 0 to 7", f.read())
 
     def test_svg(self):
         file = self.path("p.svg")

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a command made up, and telling it. */
+#ifndef FXA_CLI_INVENT_H
+#define FXA_CLI_INVENT_H
+
+#include "job.h"
+#include "json.h"
+
+/* Gives values at random to what the command line left open, in both programs, and notes them and the sizes that
+ * --shape does not say. Returns the names, "tensor slopes, param w", or "". */
+const char *invent_fill(cli *c, cli_job *job, cli_random *random);
+/* Notes what `now` has and `before` had not. */
+void invent_note_binding(cli_job *job, const cli_binding *before, const cli_binding *now, const fxa_program *program);
+/* "param w = 0.7; tensor slopes, f32[64] and its size, values at random, -1 to 1; size b = 1", or "". */
+const char *invent_text(cli *c, const cli_job *job);
+void invent_json(json *j, const cli_job *job); /* a member "invented" */
+
+#endif

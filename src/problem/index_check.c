@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The walk of index_check.h. Loads whose indices range analysis proves for all pairs are out at once; for the others,
+ * boxes of pairs are halved until they are proven or small, and small ones are evaluated pair by pair.
+ *
+ * A load counts where the result needs it: the mask always, the score where the mask is true, of a select the condition
+ * and the branch taken, of an && (or ||) that one operand decides without a miss nothing more than that operand.
+ */
+#include "index_check.h"
+
+#include "../base/dtype.h"
+#include "../base/num.h"
+
+#include <string.h>
+
+enum { INDEX_LEAF = 64, INDEX_DEPTH = 128 };
+
+enum { INDEX_NEEDED = 1, INDEX_TOUCHED = 2 }; /* of a node at a pair: the result needs it; a miss reaches it */
+
+typedef struct index_box {
+    int64_t q_lo, q_hi, k_lo, k_hi; /* local, inclusive */
+} index_box;
+
+typedef struct index_work {
+    const fxa__problem *p;
+    const fxa__bind *bind;
+    fxa__index_walk *walk;
+    const fxa_program *program; /* the one whose loads are looked at: the score program, or bprop */
+    bool bprop;
+    fxa__env env, own;                                                      /* of the score program, of bprop */
+    fxa_tensor_range ranges[FXA_MAX_TENSORS], mask_ranges[FXA_MAX_TENSORS]; /* of program's tensors, of the mask's */
+    fxa__val *vals;
+    int32_t *loads; /* nodes that are not proven to be inside */
+    int32_t n_loads;
+    uint8_t *state;
+    bool by_score;   /* what is needed depends on the score */
+    bool mask_loads; /* the mask needs some of them */
+    fxa__seq seq;
+    int64_t b, h;
+    uint64_t weight, looked_at;
+    bool stopped;
+} index_work;
+
+static int32_t index_nodes(const fxa__problem *p) {
+    int32_t own = p->p.bprop ? p->p.bprop->n_nodes : 0;
+    return own > p->program->n_nodes ? own : p->program->n_nodes;
+}
+
+size_t fxa__index_size(const fxa__problem *p) {
+    size_t bytes = (size_t)index_nodes(p) * (sizeof(fxa__val) + sizeof(int32_t) + 1);
+    return (bytes + 7) / 8 * 8;
+}
+
+/* ---- One pair ---------------------------------------------------------------------------------------------------- */
+
+/* The first axis at which a load leaves its tensor, or -1. */
+static int index_miss_axis(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
+    for (int d = 0; d < n->n_args; d++) {
+        int64_t i = vals[n->arg[d]].i;
+        if (i < -view->size[d] || i >= view->size[d]) return d;
+    }
+    return -1;
+}
+
+/* What decides an && or || alone, without a miss; -1: nothing does. */
+static int32_t index_decider(const index_work *w, const fxa__node *n) {
+    if (n->type != FXA_BOOL || (n->op != FXA_OP_AND && n->op != FXA_OP_OR)) return -1;
+    for (int i = 0; i < 2; i++)
+        if (w->vals[n->arg[i]].i == (n->op == FXA_OP_OR) && !(w->state[n->arg[i]] & INDEX_TOUCHED)) return n->arg[i];
+    return -1;
+}
+
+static bool index_uses(const index_work *w, const fxa__node *n, int arg) {
+    if (n->op == FXA_OP_SELECT) return arg == 0 || arg == (w->vals[n->arg[0]].i ? 1 : 2);
+    int32_t decider = index_decider(w, n);
+    return decider < 0 || n->arg[arg] == decider;
+}
+
+static void index_touch(index_work *w, const fxa__env *env) {
+    for (int32_t i = 0; i < w->program->n_nodes; i++) {
+        const fxa__node *n = &w->program->nodes[i];
+        w->state[i] = 0;
+        if (n->op == FXA_OP_LOAD && index_miss_axis(&env->tensors[n->imm], n, w->vals) >= 0)
+            w->state[i] = INDEX_TOUCHED;
+        for (int a = 0; a < n->n_args; a++)
+            if (index_uses(w, n, a)) w->state[i] |= w->state[n->arg[a]] & INDEX_TOUCHED;
+    }
+}
+
+static void index_tell(index_work *w, const fxa__env *env, int32_t node, int64_t q, int64_t k) {
+    const fxa__node *n = &w->program->nodes[node];
+    const fxa_view *view = &env->tensors[n->imm];
+    for (int d = 0; d < n->n_args && !w->stopped; d++) {
+        int32_t i = w->vals[n->arg[d]].i;
+        if (i >= -view->size[d] && i < view->size[d]) continue;
+        fxa__miss miss = {w->bprop, n->imm, d, i, view->size[d], w->b, w->h, q, k, w->weight};
+        w->stopped = !w->walk->found(w->walk->user, &miss);
+    }
+}
+
+/* From the results down to what they need; then the loads among it. */
+static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k) {
+    const fxa_program *p = w->program;
+    for (int32_t o = 0; o < p->n_outputs; o++) {
+        bool needed = p->outputs[o].kind != FXA__OUT_SCORE || w->vals[fxa__program_output(p, FXA__OUT_MASK)].i;
+        if (needed) w->state[p->outputs[o].value] |= INDEX_NEEDED;
+    }
+    for (int32_t i = p->n_nodes - 1; i >= 0 && !w->stopped; i--) {
+        const fxa__node *n = &p->nodes[i];
+        if (!(w->state[i] & INDEX_NEEDED)) continue;
+        for (int a = 0; a < n->n_args; a++)
+            if (index_uses(w, n, a)) w->state[n->arg[a]] |= INDEX_NEEDED;
+        if (n->op == FXA_OP_LOAD) index_tell(w, env, i, q, k);
+    }
+}
+
+static double index_score(const index_work *w, int64_t q, int64_t k) {
+    const fxa_problem *p = &w->p->p;
+    const void *rows = w->bind->slot[FXA_SLOT_Q], *keys = w->bind->slot[FXA_SLOT_K];
+    double sum = 0;
+    if (!rows || !keys) return 0;
+    int64_t x = fxa__row_offset(w->p, &w->seq, &p->q, false, w->bind, w->b, w->h, q);
+    int64_t y = fxa__row_offset(w->p, &w->seq, &p->k, true, w->bind, w->b, w->h / (p->hq / p->hkv), k);
+    for (int64_t i = 0; i < p->d; i++)
+        sum += fxa__load_f64(rows, (fxa_dtype)p->q.dtype, x + i * p->q.stride[3]) *
+               fxa__load_f64(keys, (fxa_dtype)p->k.dtype, y + i * p->k.stride[3]);
+    return sum * w->bind->scale;
+}
+
+static void index_pair(index_work *w, int64_t q, int64_t k) {
+    int32_t *at = w->env.coord;
+    at[FXA_INPUT_Q] = fxa__row_coord(w->p, w->bind, &w->seq, q);
+    at[FXA_INPUT_K] = fxa__coord(w->p, w->bind, FXA_INPUT_K, k);
+    w->env.score = w->by_score ? index_score(w, q, k) : 0;
+    if (w->bprop) { /* it is asked about attended pairs only */
+        fxa__program_eval(w->p->program, &w->env, w->vals);
+        if (!w->vals[fxa__program_output(w->p->program, FXA__OUT_MASK)].i) return;
+        memcpy(w->own.coord, at, sizeof w->own.coord);
+        w->own.score = w->env.score;
+        w->own.dscore = 1;
+    }
+    const fxa__env *env = w->bprop ? &w->own : &w->env;
+    fxa__program_eval(w->program, env, w->vals);
+    index_touch(w, env);
+    index_need(w, env, q, k);
+}
+
+/* ---- Boxes ------------------------------------------------------------------------------------------------------- */
+
+static void index_cover(fxa_box *box, fxa_input axis, int32_t x, bool first) {
+    if (first || x < box->lo[axis]) box->lo[axis] = x;
+    if (first || x > box->hi[axis]) box->hi[axis] = x;
+}
+
+/* The coordinates of a box, whatever the maps are. */
+static fxa_box index_coords(const index_work *w, const index_box *x) {
+    fxa_box box = {{0}, {0}};
+    index_cover(&box, FXA_INPUT_B, w->env.coord[FXA_INPUT_B], true);
+    index_cover(&box, FXA_INPUT_H, w->env.coord[FXA_INPUT_H], true);
+    index_cover(&box, FXA_INPUT_Q_LEN, w->seq.q_len_seen, true);
+    index_cover(&box, FXA_INPUT_K_LEN, w->seq.k_len_seen, true);
+    for (int64_t q = x->q_lo; q <= x->q_hi; q++)
+        index_cover(&box, FXA_INPUT_Q, fxa__row_coord(w->p, w->bind, &w->seq, q), q == x->q_lo);
+    for (int64_t k = x->k_lo; k <= x->k_hi; k++)
+        index_cover(&box, FXA_INPUT_K, fxa__coord(w->p, w->bind, FXA_INPUT_K, k), k == x->k_lo);
+    return box;
+}
+
+static bool index_is_inside(const index_work *w, const fxa__env *env, int32_t node, const fxa_box *box) {
+    const fxa__node *n = &w->program->nodes[node];
+    const fxa_view *view = &env->tensors[n->imm];
+    for (int d = 0; d < n->n_args; d++) {
+        int64_t lo, hi;
+        if (!fxa__program_int_range(w->program, n->arg[d], box, env->params, w->ranges, &lo, &hi)) return false;
+        if (lo < -view->size[d] || hi >= view->size[d]) return false;
+    }
+    return true;
+}
+
+static bool index_box_is_inside(const index_work *w, const index_box *x) {
+    fxa_box box = index_coords(w, x);
+    if (!w->mask_loads && fxa__program_classify(w->p->program, &box, w->env.params, w->mask_ranges) == FXA_TILE_EMPTY)
+        return true;
+    for (int32_t i = 0; i < w->n_loads; i++)
+        if (!index_is_inside(w, w->bprop ? &w->own : &w->env, w->loads[i], &box)) return false;
+    return true;
+}
+
+static void index_look(index_work *w, const index_box *x) {
+    for (int64_t q = x->q_lo; q <= x->q_hi && !w->stopped; q++)
+        for (int64_t k = x->k_lo; k <= x->k_hi && !w->stopped; k++) {
+            if (w->looked_at++ == w->walk->budget) w->stopped = w->walk->gave_up = true;
+            if (!w->stopped) index_pair(w, q, k);
+        }
+}
+
+/* One (b, h): a stack of boxes, the longer side halved. */
+static void index_head(index_work *w) {
+    index_box stack[INDEX_DEPTH];
+    size_t depth = 0;
+    if (w->seq.q_len <= 0 || w->seq.k_len <= 0) return;
+    stack[depth++] = (index_box){0, w->seq.q_len - 1, 0, w->seq.k_len - 1};
+    while (depth && !w->stopped) {
+        index_box x = stack[--depth], half = x;
+        int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
+        if (index_box_is_inside(w, &x)) continue;
+        if ((rows == 1 || keys <= INDEX_LEAF) && rows * keys <= INDEX_LEAF) {
+            index_look(w, &x);
+            continue;
+        }
+        if (rows >= keys)
+            half.q_lo = 1 + (x.q_hi = x.q_lo + rows / 2 - 1);
+        else
+            half.k_lo = 1 + (x.k_hi = x.k_lo + keys / 2 - 1);
+        stack[depth++] = half;
+        stack[depth++] = x;
+    }
+}
+
+static void index_enter(index_work *w, int64_t b, int64_t h) {
+    w->b = b;
+    w->h = h;
+    w->seq = fxa__seq_get(w->p, w->bind, b);
+    w->env.coord[FXA_INPUT_B] = fxa__coord(w->p, w->bind, FXA_INPUT_B, b);
+    w->env.coord[FXA_INPUT_H] = fxa__coord(w->p, w->bind, FXA_INPUT_H, h);
+    w->env.coord[FXA_INPUT_Q_LEN] = w->seq.q_len_seen;
+    w->env.coord[FXA_INPUT_K_LEN] = w->seq.k_len_seen;
+}
+
+/* Fair: a draw of a row or key that its sequence does not have is thrown away. */
+static void index_sample(index_work *w) {
+    const fxa_problem *p = &w->p->p;
+    uint64_t state = 0x9E3779B97F4A7C15u, done = 0;
+    if (p->sq == 0 || p->sk == 0) return;
+    for (uint64_t i = 0; done < w->walk->samples && i < 64 * w->walk->samples && !w->stopped; i++) {
+        int64_t at[4];
+        const int64_t size[4] = {p->b, p->hq, p->sq, p->sk};
+        for (int d = 0; d < 4; d++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            at[d] = (int64_t)((state >> 33) % (uint64_t)size[d]);
+        }
+        index_enter(w, at[0], at[1]);
+        if (at[2] >= w->seq.q_len || at[3] >= w->seq.k_len) continue;
+        index_pair(w, at[2], at[3]);
+        done++;
+    }
+}
+
+/* ---- Programs ---------------------------------------------------------------------------------------------------- */
+
+/* Inputs that any node reads: those of the program as a whole, which is what its loads may depend on. */
+static uint32_t index_reads(const fxa_program *p) {
+    uint32_t reads = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].op == FXA_OP_INPUT) reads |= 1u << p->nodes[i].imm;
+    return reads;
+}
+
+static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        from[i] = n->op == FXA_OP_LOAD && n->n_args;
+        for (int a = 0; a < n->n_args; a++) from[i] |= from[n->arg[a]];
+    }
+    return from[fxa__program_output(p, FXA__OUT_MASK)];
+}
+
+/* Whether an int or a bool is made of floats that come from the score: only then can it decide what is needed. */
+static bool index_reads_score(const fxa_program *p, uint8_t *from) {
+    bool decides = false;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        from[i] = n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
+        for (int a = 0; a < n->n_args; a++) from[i] |= from[n->arg[a]];
+        decides = decides || (from[i] && n->type != FXA_FLOAT);
+    }
+    return decides;
+}
+
+static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
+    const fxa_problem *p = &w->p->p;
+    uint32_t reads = index_reads(w->p->program) | index_reads(program);
+    bool by_b = p->flags & (FXA_PADDING | FXA_VARLEN | FXA_POSITIONS) || reads >> FXA_INPUT_B & 1, by_h;
+    w->program = program;
+    w->bprop = bprop;
+    w->by_score = index_reads_score(w->p->program, w->state) || index_reads_score(program, w->state);
+    w->mask_loads = !bprop && index_mask_loads(program, w->state);
+    w->n_loads = 0;
+    for (int32_t i = 0; i < program->n_tensors; i++) w->ranges[i] = fxa_tensor_scan(&views[i]);
+    for (int32_t i = 0; i < program->n_nodes; i++)
+        if (program->nodes[i].op == FXA_OP_LOAD && program->nodes[i].n_args) w->loads[w->n_loads++] = i;
+    if (!w->n_loads || p->b == 0) return;
+    w->weight = 1;
+    if (w->walk->samples) {
+        index_sample(w);
+        return;
+    }
+    by_b = by_b || w->by_score;
+    by_h = w->by_score || reads >> FXA_INPUT_H & 1;
+    w->weight = (uint64_t)(by_b ? 1 : p->b) * (uint64_t)(by_h ? 1 : p->hq);
+    for (int64_t b = 0; b < (by_b ? p->b : 1); b++)
+        for (int64_t h = 0; h < (by_h ? p->hq : 1) && !w->stopped; h++) {
+            index_enter(w, b, h);
+            index_head(w);
+        }
+}
+
+void fxa__index_walk_all(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa__index_walk *walk) {
+    size_t n = (size_t)index_nodes(p);
+    index_work w = {.p = p, .bind = bind, .walk = walk, .vals = memory};
+    w.loads = (int32_t *)(void *)(w.vals + n);
+    w.state = (uint8_t *)(w.loads + n);
+    w.env.params = bind->params;
+    w.env.tensors = bind->tensors;
+    w.own.params = bind->bprop_params;
+    w.own.tensors = bind->bprop_tensors;
+    walk->gave_up = false;
+    for (int32_t i = 0; i < p->program->n_tensors; i++) w.mask_ranges[i] = fxa_tensor_scan(&bind->tensors[i]);
+    index_program(&w, p->program, false, bind->tensors);
+    if (!w.stopped && p->p.bprop) index_program(&w, p->p.bprop, true, bind->bprop_tensors);
+}
+
+/* ---- Refusing ---------------------------------------------------------------------------------------------------- */
+
+static bool index_keep_first(void *user, const fxa__miss *miss) {
+    *(fxa__miss *)user = *miss;
+    return false;
+}
+
+fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa_error *err) {
+    fxa__miss m = {.tensor = -1};
+    fxa__index_walk walk = {index_keep_first, &m, UINT64_MAX, 0, false};
+    fxa__index_walk_all(p, bind, memory, &walk);
+    if (m.tensor < 0) return FXA_OK;
+    const fxa_program *program = m.bprop ? p->p.bprop : p->program;
+    return fxa__fail(err, FXA_E_BINDING,
+                     "index %d is outside axis %d of tensor '%s', which has %lld elements there, at b %lld, h %lld, "
+                     "q %lld, k %lld; accepted are %lld to %lld (FXA_STRICT_INDEX)",
+                     (int)m.index, (int)m.axis, fxa_program_tensor(program, (size_t)m.tensor).name, (long long)m.size,
+                     (long long)m.b, (long long)m.h, (long long)m.q, (long long)m.k, (long long)-m.size,
+                     (long long)m.size - 1);
+}

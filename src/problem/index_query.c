@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxa_index_query: the misses of index_check.h, counted by tensor and axis. When there are too many pairs to evaluate
+ * them all, the count is estimated from pairs drawn at random, the same ones every time.
+ */
+#include "../base/float_state.h"
+#include "../base/num.h"
+#include "index_check.h"
+
+#include <string.h>
+
+enum { QUERY_BUDGET = 1 << 22, QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
+
+typedef struct query_row {
+    fxa_index_report report;
+    bool seen;
+    int64_t last[4]; /* the pair that was counted last: a pair counts once */
+} query_row;
+
+static bool query_count(void *user, const fxa__miss *m) {
+    query_row *x = &((query_row *)user)[(m->bprop * FXA_MAX_TENSORS + m->tensor) * FXA_MAX_RANK + m->axis];
+    fxa_index_report *r = &x->report;
+    const int64_t pair[4] = {m->b, m->h, m->q, m->k};
+    if (!x->seen)
+        *r = (fxa_index_report){.tensor = m->tensor,
+                                .bprop = m->bprop,
+                                .axis = m->axis,
+                                .exact = 1,
+                                .size = m->size,
+                                .lo = m->index,
+                                .hi = m->index,
+                                .b = m->b,
+                                .h = m->h,
+                                .q = m->q,
+                                .k = m->k};
+    r->lo = m->index < r->lo ? m->index : r->lo;
+    r->hi = m->index > r->hi ? m->index : r->hi;
+    if (!x->seen || memcmp(x->last, pair, sizeof pair) != 0) r->pairs += m->weight;
+    memcpy(x->last, pair, sizeof pair);
+    x->seen = true;
+    return true;
+}
+
+/* Pairs that exist. */
+static uint64_t query_pairs(const fxa__problem *p, const fxa__bind *bind) {
+    uint64_t pairs = 0;
+    for (int64_t b = 0; b < p->p.b; b++) {
+        fxa__seq seq = fxa__seq_get(p, bind, b);
+        if (seq.q_len > 0 && seq.k_len > 0) pairs += (uint64_t)seq.q_len * (uint64_t)seq.k_len * (uint64_t)p->p.hq;
+    }
+    return pairs;
+}
+
+/* What was found before giving up stays found, and is the least that there is; how often it is, samples say. */
+static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows, uint64_t all) {
+    fxa__index_walk walk = {query_count, rows, UINT64_MAX, QUERY_SAMPLES, false};
+    uint64_t least[QUERY_ROWS];
+    for (int i = 0; i < QUERY_ROWS; i++) {
+        least[i] = rows[i].report.pairs;
+        rows[i].report.pairs = 0;
+    }
+    fxa__index_walk_all(p, bind, memory, &walk);
+    for (int i = 0; i < QUERY_ROWS; i++) {
+        uint64_t estimate = (uint64_t)((double)rows[i].report.pairs / QUERY_SAMPLES * (double)all);
+        rows[i].report.pairs = estimate > least[i] ? estimate : least[i];
+        rows[i].report.exact = 0;
+    }
+}
+
+static void query_walk(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows,
+                       fxa_index_report *reports, size_t *count) {
+    fxa__index_walk walk = {query_count, rows, QUERY_BUDGET, 0, false};
+    uint64_t all = query_pairs(p, bind);
+    size_t n = 0;
+    fxa__index_walk_all(p, bind, memory, &walk);
+    if (walk.gave_up) query_estimate(p, bind, memory, rows, all);
+    for (int i = 0; i < QUERY_ROWS; i++) {
+        if (!rows[i].seen) continue;
+        rows[i].report.of = all;
+        if (n++ < *count) reports[n - 1] = rows[i].report;
+    }
+    *count = n;
+}
+
+static fxa_status query_run(fxa__host *host, const fxa__problem *p, const fxa_args *args, fxa_index_report *reports,
+                            size_t *count, fxa_error *err) {
+    size_t n_views = 2 * p->p.n_captures + p->p.n_bprop_captures, views_size = n_views * sizeof(fxa_view);
+    size_t rows_size = QUERY_ROWS * sizeof(query_row), size = rows_size + views_size + fxa__index_size(p);
+    char *memory = fxa__alloc(host, size);
+    fxa__bind bind;
+    if (!memory) return fxa__fail_memory(err, "a look at the indices of a program");
+    memset(memory, 0, rows_size);
+    fxa_view *views = (fxa_view *)(void *)(memory + rows_size);
+    fxa_status status = fxa__bind_make_inputs(p, args, views, &bind, err);
+    if (status == FXA_OK) query_walk(p, &bind, views + n_views, (query_row *)(void *)memory, reports, count);
+    fxa__free(host, memory, size);
+    return status;
+}
+
+fxa_status fxa_index_query(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
+                           fxa_index_report *reports, size_t *count, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
+    if (!ctx || !problem || !args || !count)
+        return fxa__fail(err, FXA_E_ARGUMENT, "%s is NULL",
+                         !ctx       ? "ctx"
+                         : !problem ? "problem"
+                         : !args    ? "args"
+                                    : "count");
+    if (!reports && *count)
+        return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0", *count);
+    fxa__problem *p = NULL;
+    FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
+    fxa_status status = query_run(fxa__context_host(ctx), p, args, reports, count, err);
+    fxa__problem_release(p);
+    return status == FXA_OK ? fxa__ok(err) : status;
+}
