@@ -24,7 +24,8 @@ typedef struct fxa__problem {
     bool f64;                /* q is f64: arithmetic and programs are in f64 */
     uint8_t key[16];         /* content of everything but the engine's name */
     uint8_t code_key[16];    /* the same without what an engine with dynamic geometry may leave to the run: b, sq, sk,
-                                total_q, total_k, n_pages, strides and capture sizes, map bases, q_len, k_len */
+                                total_q, total_k, n_pages, strides and capture sizes, map bases, q_len, k_len; and
+                                without the flag STRICT_INDEX */
 } fxa__problem;
 
 fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa__problem **out, fxa_error *err);

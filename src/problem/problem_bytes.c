@@ -73,7 +73,7 @@ void fxa__problem_write(const fxa__problem *problem, bool with_geometry, fxa__wr
     fxa__write_u32(w, PROBLEM_FORMAT);
     fxa__write_u32(w, with_geometry);
     fxa__write_u32(w, p->pass);
-    fxa__write_u32(w, p->flags);
+    fxa__write_u32(w, with_geometry ? p->flags : p->flags & ~(uint32_t)FXA_STRICT_INDEX); /* no engine reads it */
     fxa__write_u32(w, p->page_size);
     write_list(w, (const int64_t[]){p->hq, p->hkv, p->d, p->dv}, 4);
     if (with_geometry)

@@ -77,6 +77,7 @@ TEST(sizes_and_flags_reach_the_key) {
     VARIED(CODE, p.flags |= FXA_CAUSAL);
     VARIED(CODE, p.flags |= FXA_BOTTOM_RIGHT);
     VARIED(CODE, p.flags |= FXA_POSITIONS);
+    VARIED(GEOMETRY, p.flags |= FXA_STRICT_INDEX);
     VARIED(CODE, p.flags |= FXA_ACC_Q);
     VARIED(CODE, p.flags |= FXA_ACC_TENSORS);
     VARIED(CODE, p.flags &= ~(uint32_t)FXA_PADDING);
