@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define POOL_SPIN_NS 80000 /* how long to look before sleeping: longer than what lies between two parts of one pass */
+#define POOL_STACK ((size_t)1 << 20) /* eight times what a run needs (test_stack.c): sanitizers need more */
 #define POOL_NEXT 0x10000u /* tickets: the next worker above, the width below */
 
 struct fxa__pool {
@@ -205,16 +206,27 @@ static size_t pool_size(int32_t width) {
     return sizeof(fxa__pool) + (size_t)(width - 1) * sizeof(pthread_t); /* width is at most FXA_MAX_THREADS */
 }
 
+/* A thread with POOL_STACK bytes of stack: the system's default may be a few dozen KB, or many MB that count against a
+ * limit. Where that much is refused (thread-local storage of the program counts too), the default is tried. */
+static bool pool_thread_start(fxa__pool *pool, pthread_t *out) {
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr) == 0) {
+        bool started = pthread_attr_setstacksize(&attr, POOL_STACK) == 0 &&
+                       pthread_create(out, &attr, pool_thread, pool) == 0;
+        pthread_attr_destroy(&attr);
+        if (started) return true;
+    }
+    return pthread_create(out, NULL, pool_thread, pool) == 0;
+}
+
 /* As many of width - 1 as the system gives; the jobs' workers are not fewer for it. Signals are the program's own
  * threads' business. */
 static void pool_threads_start(fxa__pool *pool) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool->n_threads < pool->width - 1) {
-        if (pthread_create(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0) break;
+    while (pool->n_threads < pool->width - 1 && pool_thread_start(pool, &pool->threads[pool->n_threads]))
         pool->n_threads++;
-    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
