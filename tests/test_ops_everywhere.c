@@ -10,9 +10,9 @@
 #include "engine/cpu/tape.h"
 #include "engine/cpu/tape_ops.h"
 #include "program/derive.h"
+#include "program/function_ulps.h"
 #include "program/program.h"
 #include "support/brute.h"
-#include "support/function_ulps.h"
 #include "support/gen.h"
 #include "support/op_meaning.h"
 #include "support/tape_case.h"
@@ -472,8 +472,8 @@ TEST(error_bounds_know_each_function) {
     for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
         const fxa__op_info *info = fxa__op_info_get(op);
         if (!info->id || info->sig == FXA__SIG_LEAF || info->exact == FXA__EXACT_ALWAYS) continue;
-        if (!(function_ulps(op, false) > 0) || !(function_ulps(op, true) > 0))
-            T_FAIL("%s has no bound in tests/support/function_ulps.c\n", info->id);
+        if (!(fxa__function_ulps(op, false) > 0) || !(fxa__function_ulps(op, true) > 0))
+            T_FAIL("%s has no bound in src/program/function_ulps.c\n", info->id);
     }
 }
 
