@@ -112,7 +112,7 @@ int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q) {
     const double *row = w->q + ((b * p->hq + h) * p->sq + q) * p->d, *keys = w->k + (b * p->hkv + hkv) * p->sk * p->d;
     w->in[FXA_INPUT_B] = (double)b;
     w->in[FXA_INPUT_H] = (double)h;
-    w->in[FXA_INPUT_Q] = (double)q;
+    w->in[FXA_INPUT_Q] = (double)(q + problem_row_shift(p));
     for (int64_t k = 0; k < p->sk; k++) {
         double e;
         w->score[k] = w->scale * bound_dot(w, row, keys + k * p->d, p->d, &e);

@@ -35,7 +35,7 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_SCORE] = random_real(r, -3, 3);
     in[FXA_INPUT_B] = (double)(random_bits(r) % (uint64_t)p->b);
     in[FXA_INPUT_H] = (double)(random_bits(r) % (uint64_t)p->hq);
-    in[FXA_INPUT_Q] = (double)(random_bits(r) % (uint64_t)p->sq);
+    in[FXA_INPUT_Q] = (double)(random_bits(r) % (uint64_t)p->sq) + (double)problem_row_shift(p);
     in[FXA_INPUT_K] = (double)(random_bits(r) % (uint64_t)p->sk);
     in[FXA_INPUT_Q_LEN] = (double)p->sq;
     in[FXA_INPUT_K_LEN] = (double)p->sk;

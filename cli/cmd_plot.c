@@ -75,7 +75,7 @@ static int plot_sample(cli *c, const cli_job *job, const fxa_program *program, p
     in[FXA_INPUT_K_LEN] = (double)p->k.size;
     for (int64_t i = 0; i < p->q.cells * p->k.cells; i++) {
         int mask;
-        in[FXA_INPUT_Q] = (double)(i / p->k.cells * p->q.step);
+        in[FXA_INPUT_Q] = (double)(i / p->k.cells * p->q.step + problem_row_shift(&job->problem));
         in[FXA_INPUT_K] = (double)(i % p->k.cells * p->k.step);
         if (fxa_program_eval(program, in, job->bind.params, job->bind.views, &p->score[i], &mask, &err) != FXA_OK)
             return cli_fail_library(c, &err, NULL);
@@ -146,7 +146,7 @@ static const char *plot_title(cli *c, const cli_job *job) {
     if (job->problem.flags & FXA_CAUSAL) buf_text(&b, "; causal");
     if (job->problem.flags & FXA_WINDOW)
         buf_printf(&b, "; window %" PRId64 ",%" PRId64, job->problem.window_left, job->problem.window_right);
-    if (job->problem.flags & FXA_BOTTOM_RIGHT) buf_text(&b, ", bottom-right");
+    if (job->problem.flags & FXA_BOTTOM_RIGHT) buf_text(&b, b.size ? ", bottom-right" : "; bottom-right");
     for (size_t i = 0; i < b.size; i++)
         if ((unsigned char)b.data[i] < 32) b.data[i] = ' ';
     const char *title = cli_format(c, "%.80s%s", b.size ? b.data + 2 : "identity", b.size > 82 ? "..." : "");

@@ -122,6 +122,7 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
     }
     explain_json_facts(&j, e->program, &e->facts);
     problem_shape_json(&j, "shape", &job->problem);
+    json_int(&j, "first_q", problem_row_shift(&job->problem));
     json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
     if (e->has_tiles) {
         json_open(&j, "tiles", '{');

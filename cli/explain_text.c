@@ -131,6 +131,9 @@ void explain_text(cli *c, const cli_job *job, const explanation *e) {
     explain_facts_text(out, e->program, &e->facts);
     buf_printf(out, "\nproblem   %s, %s\n", problem_shape_text(c, &job->problem),
                fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
+    if (problem_row_shift(&job->problem))
+        buf_printf(out, "          rows align to the last key: row 0 has q = %" PRId64 "\n",
+                   problem_row_shift(&job->problem));
     if (e->has_tiles)
         buf_printf(out,
                    "\ntiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %s%" PRIu64

@@ -28,17 +28,16 @@ static int job_read_engine(cli *c, fxa_problem *problem) {
 static int job_read_flags(cli *c, fxa_problem *problem) {
     int64_t window[2];
     const char *text = opt_get(c, OPT_WINDOW);
-    if (opt_has(c, OPT_CAUSAL)) problem->flags |= FXA_CAUSAL;
-    if (opt_has(c, OPT_BOTTOM_RIGHT)) problem->flags |= FXA_BOTTOM_RIGHT;
+    bool decode = opt_has(c, OPT_DECODE); /* then ready masks are part of the text: see sources_collect */
+    if (opt_has(c, OPT_CAUSAL) && !decode) problem->flags |= FXA_CAUSAL;
+    if (opt_has(c, OPT_BOTTOM_RIGHT) || decode) problem->flags |= FXA_BOTTOM_RIGHT;
     if (opt_has(c, OPT_SINK_ZERO)) problem->flags |= FXA_SINK_ZERO;
     if (opt_has(c, OPT_STRICT)) problem->flags |= FXA_STRICT_INDEX;
-    if (opt_has(c, OPT_BOTTOM_RIGHT) && !opt_has(c, OPT_CAUSAL) && !text)
-        return cli_fail(c, CLI_BAD_INPUT, "--bottom-right aligns --causal and --window; give one of them");
     if (text) {
         if (read_int_list(text, window, 2) != 2)
             return cli_fail(c, CLI_BAD_INPUT, "--window %.64s: two numbers are expected, as in 128,0; -1 is open",
                             text);
-        problem->flags |= FXA_WINDOW;
+        if (!decode) problem->flags |= FXA_WINDOW;
         problem->window_left = window[0];
         problem->window_right = window[1];
     }
@@ -133,6 +132,11 @@ fxa_problem job_backward(cli_job *job) {
     p.bprop_captures = job->bprop_bind.captures;
     p.n_bprop_captures = job->bprop_bind.n_tensors;
     return p;
+}
+
+int64_t problem_row_shift(const fxa_problem *p) {
+    bool aligned = (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
+    return aligned ? p->sk - p->sq : 0;
 }
 
 int job_require_small(cli *c, const cli_job *job) {

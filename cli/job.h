@@ -125,6 +125,9 @@ int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
 const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */
 /* The problem of a backward pass that wants every gradient there is. */
 fxa_problem job_backward(cli_job *job);
+/* What is added to q when rows align to the last key (--decode, --bottom-right without a ready mask), lengths as they
+ * are in the shape. */
+int64_t problem_row_shift(const fxa_problem *p);
 /* sq, sk within what program ints hold, for commands that walk over pairs. */
 int job_require_small(cli *c, const cli_job *job);
 

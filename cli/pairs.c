@@ -31,7 +31,7 @@ static int pairs_look(cli *c, pairs_counter *n, int64_t b, int64_t h, const pair
     for (int64_t q = box->q_lo; q <= box->q_hi; q++)
         for (int64_t k = box->k_lo; k <= box->k_hi; k++) {
             int mask;
-            in[FXA_INPUT_Q] = (double)q;
+            in[FXA_INPUT_Q] = (double)(q + problem_row_shift(n->problem));
             in[FXA_INPUT_K] = (double)k;
             if (fxa_program_eval(n->program, in, n->bind->params, n->bind->views, &value, &mask, &err) != FXA_OK)
                 return cli_fail_library(c, &err, NULL);
@@ -44,8 +44,8 @@ static int pairs_look(cli *c, pairs_counter *n, int64_t b, int64_t h, const pair
 fxa_tile pairs_classify(const fxa_program *program, const fxa_problem *p, const cli_binding *bind,
                         const fxa_tensor_range *ranges, const int64_t *bh, const int64_t *lo, const int64_t *hi) {
     fxa_box box;
-    const int64_t low[] = {0, bh[0], bh[1], lo[0], lo[1], p->sq, p->sk, 0},
-                  high[] = {0, bh[0], bh[1], hi[0], hi[1], p->sq, p->sk, 0};
+    const int64_t shift = problem_row_shift(p), low[] = {0, bh[0], bh[1], lo[0] + shift, lo[1], p->sq, p->sk, 0},
+                  high[] = {0, bh[0], bh[1], hi[0] + shift, hi[1], p->sq, p->sk, 0};
     for (int i = 0; i < FXA_INPUT_COUNT; i++) {
         box.lo[i] = (int32_t)low[i];
         box.hi[i] = (int32_t)high[i];

@@ -21,8 +21,8 @@ typedef struct run_output {
 
 typedef struct run_state {
     cli_job *job;
-    int axis[AXIS_COUNT]; /* where each axis lies in a file; -1: it is not there (packed: no batch) */
-    int rank;             /* of Q, K, V */
+    int axis[2][AXIS_COUNT]; /* where each axis of rows, and of keys, is in a file; -1: not there (packed: no batch) */
+    int rank[2];             /* of Q and O; of K and V */
     bool packed, paged, backward;
     npy q, k, v, dout;
     fxa_dtype row_dtype; /* of LSE */
@@ -43,9 +43,9 @@ int run_prepare_outputs(cli *c, run_state *r);
 int run_write_outputs(cli *c, run_state *r);
 /* Warns of NaN in what was computed. CLI_CHECK_FAILED when an output holds nothing else. */
 int run_warn_outputs(cli *c, const run_state *r);
-/* Sizes of one of Q K V O in the order of the file. */
+/* Sizes of Q or O in the order of the file. */
 void run_file_sizes(const run_state *r, int64_t batch, int64_t head, int64_t position, int64_t feature, int64_t *size);
-/* How an array in the file's order lies in memory. */
-fxa_operand run_operand(const run_state *r, fxa_dtype dtype, const int64_t *stride);
+/* How an array in the file's order, of rows or of keys, lies in memory. */
+fxa_operand run_operand(const run_state *r, bool keys, fxa_dtype dtype, const int64_t *stride);
 
 #endif

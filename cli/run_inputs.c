@@ -19,28 +19,32 @@ static int run_read_layout(cli *c, run_state *r) {
     r->packed = opt_has(c, OPT_CU_Q) || opt_has(c, OPT_CU_K);
     r->paged = opt_has(c, OPT_PAGES);
     if (r->packed && !opt_has(c, OPT_CU_Q)) return cli_fail(c, CLI_BAD_INPUT, "--cu-k needs --cu-q");
-    if (r->packed && r->paged)
-        return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-q do not go together; give lengths by --lens-k");
-    r->rank = r->packed ? 3 : 4;
-    memcpy(r->axis, r->packed ? packed[!text || which > 0] : whole[which], sizeof r->axis);
+    if (r->paged && opt_has(c, OPT_CU_K))
+        return cli_fail(c, CLI_BAD_INPUT, "--pages and --cu-k do not go together; give lengths by --lens-k");
+    for (int keys = 0; keys < 2; keys++) {
+        bool flat = r->packed && !(keys && r->paged);
+        r->rank[keys] = flat ? 3 : 4;
+        memcpy(r->axis[keys], flat ? packed[!text || which > 0] : whole[which], sizeof r->axis[keys]);
+    }
     return CLI_OK;
 }
 
-/* One of Q K V dO: a float array of the right rank; the first one read decides on the dtype. */
-static int run_read_operand(cli *c, const run_state *r, cli_option_id id, int rank, npy *out) {
-    const char *path = opt_get(c, id), *dtype = opt_get(c, OPT_DTYPE);
+/* One of Q K V dO: a float array of the right rank. Each may have its own dtype; what options say of it must hold. */
+static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
+    bool own = (id == OPT_K || id == OPT_V) && opt_has(c, OPT_KV_DTYPE);
+    cli_option_id says = own ? OPT_KV_DTYPE : OPT_DTYPE;
+    const char *path = opt_get(c, id), *dtype = opt_get(c, says);
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--%s FILE is missing", cli_options[id].name);
     int rc = npy_read(c, path, out);
     if (rc == CLI_OK && dtype && strcmp(dtype, "bf16") == 0) rc = npy_as_bf16(c, out);
     if (rc != CLI_OK) return rc;
     if (dtype && !dtype_is_float(fxa_dtype_find(dtype)))
-        return cli_fail(c, CLI_BAD_INPUT, "--dtype %.20s: accepted are f64, f32, f16, bf16", dtype);
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.20s: accepted are f64, f32, f16, bf16", cli_options[says].name,
+                        dtype);
     if (!dtype_is_float(out->dtype) || (dtype && fxa_dtype_find(dtype) != out->dtype))
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s", cli_options[id].name, path, npy_describe(c, out),
-                        dtype ? "--dtype says otherwise" : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
-    if (id != OPT_Q && out->dtype != r->q.dtype)
-        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s, Q is %s; they must be alike", cli_options[id].name,
-                        path, npy_describe(c, out), fxa_dtype_name(r->q.dtype));
+                        dtype ? cli_format(c, "--%s says otherwise", cli_options[says].name)
+                              : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
     if (out->rank != rank)
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected (%s)", cli_options[id].name,
                         path, npy_describe(c, out), rank, rank == 3 ? "packed: T,H,D" : "see --layout");
@@ -48,18 +52,19 @@ static int run_read_operand(cli *c, const run_state *r, cli_option_id id, int ra
 }
 
 static int64_t run_size(const run_state *r, const npy *a, int axis) {
-    return r->axis[axis] < 0 ? 1 : a->size[r->axis[axis]];
+    const int *at = r->axis[a == &r->k || a == &r->v];
+    return at[axis] < 0 ? 1 : a->size[at[axis]];
 }
 
 void run_file_sizes(const run_state *r, int64_t batch, int64_t head, int64_t position, int64_t feature, int64_t *size) {
     const int64_t value[AXIS_COUNT] = {batch, head, position, feature};
     for (int i = 0; i < AXIS_COUNT; i++)
-        if (r->axis[i] >= 0) size[r->axis[i]] = value[i];
+        if (r->axis[0][i] >= 0) size[r->axis[0][i]] = value[i];
 }
 
-fxa_operand run_operand(const run_state *r, fxa_dtype dtype, const int64_t *stride) {
+fxa_operand run_operand(const run_state *r, bool keys, fxa_dtype dtype, const int64_t *stride) {
     fxa_operand o = {(uint32_t)dtype, FXA_LAYOUT_STRIDED, {0}};
-    for (int i = 0; i < AXIS_COUNT; i++) o.stride[i] = r->axis[i] < 0 ? 0 : stride[r->axis[i]];
+    for (int i = 0; i < AXIS_COUNT; i++) o.stride[i] = r->axis[keys][i] < 0 ? 0 : stride[r->axis[keys][i]];
     return o;
 }
 
@@ -79,9 +84,9 @@ static int run_require_some(cli *c, const run_state *r, const npy *a) {
 
 static int run_read_qkv(cli *c, run_state *r) {
     fxa_problem *p = &r->forward_problem;
-    int rc = run_read_operand(c, r, OPT_Q, r->rank, &r->q);
-    if (rc == CLI_OK) rc = run_read_operand(c, r, OPT_K, r->paged ? 4 : r->rank, &r->k);
-    if (rc == CLI_OK) rc = run_read_operand(c, r, OPT_V, r->paged ? 4 : r->rank, &r->v);
+    int rc = run_read_operand(c, OPT_Q, r->rank[0], &r->q);
+    if (rc == CLI_OK) rc = run_read_operand(c, OPT_K, r->rank[1], &r->k);
+    if (rc == CLI_OK) rc = run_read_operand(c, OPT_V, r->rank[1], &r->v);
     if (rc == CLI_OK && !r->paged) rc = run_same(c, r, &r->q, &r->k, AXIS_BATCH, "batch entries");
     if (rc == CLI_OK) rc = run_same(c, r, &r->q, &r->k, AXIS_FEATURE, "features");
     if (rc == CLI_OK) rc = run_same(c, r, &r->k, &r->v, AXIS_BATCH, r->paged ? "pages" : "batch entries");
@@ -97,9 +102,9 @@ static int run_read_qkv(cli *c, run_state *r) {
     p->sk = run_size(r, &r->k, AXIS_POSITION);
     p->d = run_size(r, &r->q, AXIS_FEATURE);
     p->dv = run_size(r, &r->v, AXIS_FEATURE);
-    p->q = run_operand(r, r->q.dtype, r->q.stride);
-    p->k = run_operand(r, r->k.dtype, r->k.stride);
-    p->v = run_operand(r, r->v.dtype, r->v.stride);
+    p->q = run_operand(r, false, r->q.dtype, r->q.stride);
+    p->k = run_operand(r, true, r->k.dtype, r->k.stride);
+    p->v = run_operand(r, true, r->v.dtype, r->v.stride);
     r->args.slot[FXA_SLOT_Q] = r->q.data;
     r->args.slot[FXA_SLOT_K] = r->k.data;
     r->args.slot[FXA_SLOT_V] = r->v.data;
@@ -143,11 +148,12 @@ static int run_read_packed(cli *c, run_state *r) {
                         a[0].size[0], a[1].size[0]);
     p->flags |= FXA_VARLEN;
     p->total_q = p->sq;
-    p->total_k = p->sk;
     p->b = a[0].size[0] - 1;
     p->sq = run_longest(cu[0], p->b);
-    p->sk = run_longest(cu[1], p->b);
     r->args.slot[FXA_SLOT_CU_Q] = cu[0];
+    if (r->paged) return CLI_OK;
+    p->total_k = p->sk;
+    p->sk = run_longest(cu[1], p->b);
     r->args.slot[FXA_SLOT_CU_K] = cu[1];
     return CLI_OK;
 }
@@ -174,6 +180,30 @@ static int run_read_pages(cli *c, run_state *r) {
     return CLI_OK;
 }
 
+/* With lengths, the longest sequence is the longest of those, whatever room it has. */
+static int64_t run_longest_length(const int32_t *lengths, int64_t n) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < n; i++) longest = lengths[i] > longest ? lengths[i] : longest;
+    return longest;
+}
+
+static int run_read_positions(cli *c, run_state *r) {
+    int32_t *positions;
+    npy a;
+    const char *other = opt_has(c, OPT_DECODE) ? "decode" : opt_has(c, OPT_BOTTOM_RIGHT) ? "bottom-right" : NULL;
+    if (opt_has(c, OPT_DECODE) && r->forward_problem.sq > 1)
+        return cli_fail(c, CLI_BAD_INPUT, "--decode: %.200s has %" PRId64 " rows, and a step has one; several align by "
+                        "--bottom-right", r->q.path, r->forward_problem.sq);
+    if (!opt_has(c, OPT_POSITIONS)) return CLI_OK;
+    if (other)
+        return cli_fail(c, CLI_BAD_INPUT, "--positions and --%s both say where the rows lie; give one of them", other);
+    int rc = run_read_ints(c, OPT_POSITIONS, 1, r->forward_problem.b, &a, &positions);
+    if (rc != CLI_OK) return rc;
+    r->forward_problem.flags |= FXA_POSITIONS;
+    r->args.slot[FXA_SLOT_POS_Q] = positions;
+    return CLI_OK;
+}
+
 static int run_read_lengths(cli *c, run_state *r) {
     static const struct {
         cli_option_id id;
@@ -187,6 +217,8 @@ static int run_read_lengths(cli *c, run_state *r) {
         if (rc != CLI_OK) return rc;
         r->forward_problem.flags |= FXA_PADDING;
         r->args.slot[ends[i].slot] = lengths;
+        if (!r->packed || (i == 1 && r->paged)) continue;
+        *(i ? &r->forward_problem.sk : &r->forward_problem.sq) = run_longest_length(lengths, r->forward_problem.b);
     }
     return CLI_OK;
 }
@@ -228,9 +260,10 @@ int run_read_inputs(cli *c, run_state *r) {
     if (rc == CLI_OK && r->packed) rc = run_read_packed(c, r);
     if (rc == CLI_OK && r->paged) rc = run_read_pages(c, r);
     if (rc == CLI_OK) rc = run_read_lengths(c, r);
+    if (rc == CLI_OK) rc = run_read_positions(c, r);
     if (rc == CLI_OK) rc = run_read_sink(c, r);
     if (rc == CLI_OK) rc = run_compare_shape(c, r);
-    if (rc == CLI_OK && opt_has(c, OPT_DOUT)) rc = run_read_operand(c, r, OPT_DOUT, r->rank, &r->dout);
+    if (rc == CLI_OK && opt_has(c, OPT_DOUT)) rc = run_read_operand(c, OPT_DOUT, r->rank[0], &r->dout);
     if (rc == CLI_OK) rc = opt_double(c, OPT_SCALE, &r->args.scale);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &r->args.seed);
     r->row_dtype = r->q.dtype == FXA_F64 ? FXA_F64 : FXA_F32;

@@ -16,15 +16,18 @@ static void run_add_output(run_state *r, const char *what, const char *path, fxa
 }
 
 /* An array in the file's order, dense, and the operand that describes it. */
-static fxa_operand run_add_array(cli *c, run_state *r, cli_option_id id, const int64_t *size, int rank, fxa_slot slot) {
+static fxa_operand run_add_array(cli *c, run_state *r, cli_option_id id, fxa_dtype dtype, const int64_t *size,
+                                 fxa_slot slot) {
+    bool keys = slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
+    int rank = r->rank[keys];
     int64_t stride[AXIS_COUNT], step = 1;
     for (int i = rank - 1; i >= 0; i--) {
         stride[i] = step;
         step *= size[i];
     }
-    void *data = r->args.slot[slot] = cli_alloc_array(c, step, fxa_dtype_size(r->q.dtype));
-    if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), r->q.dtype, rank, size, data);
-    return run_operand(r, r->q.dtype, stride);
+    void *data = r->args.slot[slot] = cli_alloc_array(c, step, fxa_dtype_size(dtype));
+    if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), dtype, rank, size, data);
+    return run_operand(r, keys, dtype, stride);
 }
 
 /* LSE, row maximum: [B,H,Sq], packed [H,T]. */
@@ -50,11 +53,11 @@ static int run_prepare_forward(cli *c, run_state *r) {
     int64_t size[AXIS_COUNT];
     run_file_sizes(r, p->b, p->hq, r->packed ? p->total_q : p->sq, p->dv, size);
     if (r->backward)
-        for (int i = 0; i < r->rank; i++)
+        for (int i = 0; i < r->rank[0]; i++)
             if (r->dout.size[i] != size[i])
                 return cli_fail(c, CLI_BAD_INPUT, "--dout: %.200s holds %s; the output is %s", r->dout.path,
-                                npy_describe(c, &r->dout), sizes_text(c, size, r->rank));
-    p->o = run_add_array(c, r, OPT_OUT, size, r->rank, FXA_SLOT_O);
+                                npy_describe(c, &r->dout), sizes_text(c, size, r->rank[0]));
+    p->o = run_add_array(c, r, OPT_OUT, r->q.dtype, size, FXA_SLOT_O);
     if (opt_has(c, OPT_LSE) || r->backward) {
         p->flags |= FXA_WANT_LSE;
         run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE);
@@ -125,11 +128,11 @@ static int run_prepare_backward(cli *c, run_state *r) {
     size_t at = 0, before = r->n_outputs;
     const char *text;
     int rc = run_read_dlse(c, r);
-    p->dout = run_operand(r, r->dout.dtype, r->dout.stride);
+    p->dout = run_operand(r, false, r->dout.dtype, r->dout.stride);
     r->args.slot[FXA_SLOT_DO] = r->dout.data;
-    if (opt_has(c, OPT_DQ)) p->dq = run_add_array(c, r, OPT_DQ, r->q.size, r->q.rank, FXA_SLOT_DQ);
-    if (opt_has(c, OPT_DK)) p->dk = run_add_array(c, r, OPT_DK, r->k.size, r->k.rank, FXA_SLOT_DK);
-    if (opt_has(c, OPT_DV)) p->dv_grad = run_add_array(c, r, OPT_DV, r->v.size, r->v.rank, FXA_SLOT_DV);
+    if (opt_has(c, OPT_DQ)) p->dq = run_add_array(c, r, OPT_DQ, r->q.dtype, r->q.size, FXA_SLOT_DQ);
+    if (opt_has(c, OPT_DK)) p->dk = run_add_array(c, r, OPT_DK, r->k.dtype, r->k.size, FXA_SLOT_DK);
+    if (opt_has(c, OPT_DV)) p->dv_grad = run_add_array(c, r, OPT_DV, r->v.dtype, r->v.size, FXA_SLOT_DV);
     if (opt_has(c, OPT_DQ)) p->flags |= FXA_GRAD_Q;
     if (opt_has(c, OPT_DK)) p->flags |= FXA_GRAD_K;
     if (opt_has(c, OPT_DV)) p->flags |= FXA_GRAD_V;

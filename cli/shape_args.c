@@ -3,6 +3,7 @@
  * --shape b=2,h=8,hkv=2,sq=70,sk=83,d=64,dv=64 */
 #include "job.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,6 +40,11 @@ int shape_read(cli *c, cli_shape *out) {
         if (rc != CLI_OK) return rc;
         text = text[size] ? text + size + 1 : NULL;
     }
+    bool decode = opt_has(c, OPT_DECODE);
+    if (decode && out->given[SHAPE_SQ] && out->value[SHAPE_SQ] != 1)
+        return cli_fail(c, CLI_BAD_INPUT, "--shape: sq=%" PRId64 ", and --decode has one row; several align by "
+                        "--bottom-right", out->value[SHAPE_SQ]);
+    if (decode) out->value[SHAPE_SQ] = 1, out->given[SHAPE_SQ] = true;
     for (int side = SHAPE_SQ; side <= SHAPE_SK; side++) {
         if (!out->given[SHAPE_S] || out->given[side]) continue;
         out->value[side] = out->value[SHAPE_S];

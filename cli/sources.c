@@ -6,6 +6,7 @@
 #include "job.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,6 +68,23 @@ static int sources_check_inner(cli *c, const cli_source *s) {
     return cli_fail_place(c, &err, s->name, s->shown, s->shown_size);
 }
 
+/* Ready masks of a decoding step, as the library would append them: a flag would align the mask alone, and here the q
+ * of everything is that of the last key. A --window that is none is told by whoever reads it for the problem. */
+static int sources_add_ready(cli *c, cli_sources *out) {
+    const char *window = opt_get(c, OPT_WINDOW);
+    int64_t side[2];
+    if (!opt_has(c, OPT_DECODE)) return CLI_OK;
+    if (out->n + 2 > CLI_MAX_SOURCES)
+        return cli_fail(c, CLI_BAD_INPUT, "more than %d program texts", CLI_MAX_SOURCES - 2);
+    if (opt_has(c, OPT_CAUSAL)) sources_wrap(c, "--causal", "mask = mask && (", "k <= q", ")\n", &out->list[out->n++]);
+    if (!window || read_int_list(window, side, 2) != 2) return CLI_OK;
+    const char *left = side[0] < 0 ? "true" : cli_format(c, "q - k <= %" PRId64, side[0]);
+    const char *right = side[1] < 0 ? "true" : cli_format(c, "k - q <= %" PRId64, side[1]);
+    sources_wrap(c, "--window", "mask = mask && (", cli_format(c, "%s && %s", left, right), ")\n",
+                 &out->list[out->n++]);
+    return CLI_OK;
+}
+
 int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
     bool score = kind == FXA_PROGRAM_SCORE, stdin_read = false;
     for (size_t i = 0; i < c->n_given; i++) {
@@ -89,7 +107,7 @@ int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
             return CLI_BAD_INPUT;
         out->n++;
     }
-    return CLI_OK;
+    return score ? sources_add_ready(c, out) : CLI_OK;
 }
 
 /* Moves a place in the wrapped text to one in the expression; what lies outside goes to its nearest end. */

@@ -99,7 +99,7 @@ class Front(Cli):
         self.fails("explain", "--engine", "rfe", says="did you mean 'ref'?")
         self.fails("explain", "--engine", "rfe", "--json")
         self.fails("explain", "--window", "3", says="two numbers")
-        self.fails("explain", "--bottom-right", says="--causal")
+        self.fails("explain", "--decode", "--shape", "sq=2", says="--decode has one row")
         self.fails("explain", "--tile", "0,4", says="from 1")
         self.fails("explain", "--dtype", "f8", says="bf16")
         self.fails("bench", "--pass", "up", says="fwd, bwd")

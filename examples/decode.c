@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Serving: two prompts of different lengths are read in one call, then tokens are decoded one by one, with keys and
+ * values kept in a cache. The program looks at q - k and is the same in every call; each call says where its rows lie
+ * (FXA_POSITIONS) and how many keys each sequence has by then (FXA_PADDING). What comes out are the rows of one pass
+ * over everything, dropout included.
+ */
+#include "fxattn/fxattn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { B = 2, H = 2, S = 16, D = 4, STEPS = 4, ROWS = B * H * S * D };
+
+static float q[ROWS], k[ROWS], v[ROWS], whole[ROWS], served[ROWS];
+static float cache_k[ROWS], cache_v[ROWS]; /* keys so far, [B,H,S,D] */
+
+static const char *const text = "score = score - 0.25 * (q - k)\nmask = k <= q\n";
+
+/* Rows of each sequence from position[b] on, length[b] - position[b] of them at most n, against length[b] keys. Q and O
+ * are [B,H,n,D]; keys come from k_data, v_data with room for S each. */
+static fxa_status attend(fxa_context *ctx, const fxa_program *program, int n, int32_t *position, int32_t *length,
+                         float *q_data, float *k_data, float *v_data, float *o_data, fxa_error *err) {
+    fxa_problem problem = FXA_PROBLEM_INIT;
+    fxa_args args = FXA_ARGS_INIT;
+    int32_t rows[B];
+    for (int b = 0; b < B; b++) rows[b] = length[b] - position[b];
+    problem.program = program;
+    problem.flags = FXA_POSITIONS | FXA_PADDING | FXA_DROPOUT;
+    problem.dropout_p = 0.1;
+    problem.b = B, problem.hq = H, problem.sq = n, problem.sk = S, problem.d = D;
+    args.seed = 7;
+    args.slot[FXA_SLOT_Q] = q_data, args.slot[FXA_SLOT_K] = k_data, args.slot[FXA_SLOT_V] = v_data;
+    args.slot[FXA_SLOT_O] = o_data;
+    args.slot[FXA_SLOT_POS_Q] = position, args.slot[FXA_SLOT_LEN_Q] = rows, args.slot[FXA_SLOT_LEN_K] = length;
+    return fxa_attention(ctx, &problem, &args, err);
+}
+
+/* Element (b, h, s, 0) of a [B,H,n,D] array. */
+static float *row(float *x, int n, int b, int h, int s) { return x + ((b * H + h) * n + s) * D; }
+
+/* Rows position[b]..length[b] of the sequences: their keys go to the cache, then they attend to all of it. */
+static fxa_status serve(fxa_context *ctx, const fxa_program *program, int n, int32_t *position, int32_t *length,
+                        fxa_error *err) {
+    static float q_now[ROWS], o_now[ROWS];
+    const size_t size = D * sizeof(float);
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++)
+            for (int32_t s = position[b]; s < length[b]; s++) {
+                memcpy(row(cache_k, S, b, h, s), row(k, S, b, h, s), size);
+                memcpy(row(cache_v, S, b, h, s), row(v, S, b, h, s), size);
+                memcpy(row(q_now, n, b, h, s - position[b]), row(q, S, b, h, s), size);
+            }
+    fxa_status status = attend(ctx, program, n, position, length, q_now, cache_k, cache_v, o_now, err);
+    for (int b = 0; status == FXA_OK && b < B; b++)
+        for (int h = 0; h < H; h++)
+            for (int32_t s = position[b]; s < length[b]; s++)
+                memcpy(row(served, S, b, h, s), row(o_now, n, b, h, s - position[b]), size);
+    return status;
+}
+
+int main(void) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    fxa_program *program = NULL;
+    int32_t position[B] = {0, 0}, length[B] = {S - STEPS, S - STEPS - 5}, all[B];
+    int code = 1;
+    for (int i = 0; i < ROWS; i++) {
+        q[i] = (float)sin(i);
+        k[i] = (float)cos(3 * i);
+        v[i] = (float)sin(7 * i);
+    }
+    if (fxa_context_create(NULL, &ctx, &err) || fxa_program_parse(ctx, text, SIZE_MAX, &program, &err)) goto failed;
+
+    for (int b = 0; b < B; b++) all[b] = length[b] + STEPS;
+    if (attend(ctx, program, S, position, all, q, k, v, whole, &err)) goto failed; /* one pass over everything */
+
+    if (serve(ctx, program, S, position, length, &err)) goto failed; /* both prompts */
+    for (int step = 0; step < STEPS; step++) {
+        for (int b = 0; b < B; b++) position[b] = length[b]++;
+        if (serve(ctx, program, 1, position, length, &err)) goto failed;
+    }
+
+    double worst = 0;
+    for (int i = 0; i < ROWS; i++) worst = fmax(worst, fabs((double)served[i] - (double)whole[i]));
+    printf("prompts and %d steps against one pass: largest difference %.1e\n", STEPS, worst);
+    code = !(worst < 1e-6);
+    goto done;
+failed:
+    fprintf(stderr, "%s: %s\n", fxa_status_name(err.status), err.text);
+done:
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+    return code;
+}
