@@ -77,6 +77,18 @@ static fxa_status call_attention(const void *from, fxa_error *err) {
     return fxa_attention(struct_ctx, &p, from, err);
 }
 
+static fxa_status call_index_problem(const void *from, fxa_error *err) {
+    fxa_args a;
+    size_t count = 0;
+    fill_args(&a);
+    return fxa_index_query(struct_ctx, from, &a, NULL, &count, err);
+}
+static fxa_status call_index_args(const void *from, fxa_error *err) {
+    fxa_problem p = struct_problem();
+    size_t count = 0;
+    return fxa_index_query(struct_ctx, &p, from, NULL, &count, err);
+}
+
 static void fill_merge(void *to) {
     fxa_merge_args *m = to;
     *m = (fxa_merge_args)FXA_MERGE_ARGS_INIT;
@@ -103,6 +115,8 @@ static const struct_case struct_cases[] = {
     {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_problem_program},
     {"fxa_args", sizeof(fxa_args), offsetof(fxa_args, params), fill_args, call_attention},
     {"fxa_merge_args", sizeof(fxa_merge_args), sizeof(fxa_merge_args), fill_merge, call_merge},
+    {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_index_problem},
+    {"fxa_args", sizeof(fxa_args), offsetof(fxa_args, params), fill_args, call_index_args},
 };
 enum { N_STRUCTS = sizeof struct_cases / sizeof *struct_cases };
 

@@ -350,6 +350,30 @@ static void call_plan(record *r) {
     fxa_plan_destroy(plan);
 }
 
+/* An index that is computed with floats, and leaves its tensor. */
+static void call_index(record *r) {
+    const void *tensors[1] = {state_t};
+    fxa_capture capture = {.size = {2}};
+    fxa_problem p = run_problem(NULL, &capture, false);
+    fxa_args a = FXA_ARGS_INIT;
+    fxa_program *program = NULL;
+    fxa_index_report reports[4];
+    size_t count = 4;
+    fxa_error err = {.text = ""};
+    memset(reports, 0, sizeof reports);
+    record_status(r,
+                  fxa_program_parse(state_ctx, "tensor t: f32[1]\nscore = score + t[int(exp(score) / 0.3 * float(q))]",
+                                    SIZE_MAX, &program, &err),
+                  &err);
+    p.program = program;
+    for (int i = 0; i < 2; i++) a.slot[FXA_SLOT_Q + i] = run_start.in[i];
+    a.tensors = tensors, a.n_tensors = 1;
+    record_status(r, fxa_index_query(state_ctx, &p, &a, reports, &count, &err), &err);
+    record_bytes(r, &count, sizeof count);
+    record_bytes(r, reports, sizeof reports);
+    fxa_program_destroy(program);
+}
+
 /* A loop of the caller's, whose own threads are in any state. */
 static void state_parallel(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg) {
     void (*set)(void) = *(void (**)(void))user;
@@ -371,7 +395,7 @@ static const struct {
 } calls[] = {
     {"parse", call_parse}, {"builder", call_build}, {"program", call_program}, {"eval", call_eval},
     {"tiles", call_tiles}, {"merge", call_merge},   {"plan", call_plan},       {"ref", call_ref},
-    {"cpu", call_cpu},     {"threads", call_cpu_threads},
+    {"cpu", call_cpu},     {"threads", call_cpu_threads}, {"index", call_index},
 };
 
 /* ---- Tests ------------------------------------------------------------------------------------------------------- */

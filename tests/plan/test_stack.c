@@ -91,6 +91,7 @@ static void stack_run_pass(const fxa_program *program, const char *engine, uint3
     p.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
     p.flags = FXA_DROPOUT | (backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE);
     p.dropout_p = 0.25, p.param_grads = backward;
+    if (sq == 1) p.flags |= FXA_STRICT_INDEX;
     T_OK(fxa_plan_create(stack_ctx, &p, &r.plan, &err));
     T_REQUIRE(r.plan != NULL);
     stack_bind(&r, backward);
