@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A consumer warpgroup of the Hopper backward kernel: 64 keys, their dK and dV in registers, and half of dQ.
+ */
+#ifndef FXA_CUDA_BACKWARD_CONSUMER_CUH
+#define FXA_CUDA_BACKWARD_CONSUMER_CUH
+
+#include "backward_layout.cuh"
+
+namespace {
+
+struct Consumer {
+    const FxaMaps &maps;
+    const FxaArgs &a;
+    Shared sh;
+    Place at;
+    Program program;
+    int group, warp, lane, h;
+    bool leader;
+    u32 step;
+    float unit;
+    float dk[FXA_D / 2], dv[FXA_D / 2];
+
+    FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, const Place &at_, int group_)
+        : maps(maps_), a(a_), sh(sh_), at(at_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
+          leader((threadIdx.x & 127) == 0), step(0), unit(Program::unit(a_))
+    {
+#pragma unroll
+        for (int i = 0; i < FXA_D / 2; i++) dk[i] = dv[i] = 0.f;
+    }
+
+    FXA_INLINE int first_key() const { return group * 64 + warp * 16 + (lane >> 2); } /* in the tile */
+
+    /* x[64 keys x 64 queries] = keys' rows (K or V) times queries' rows (Q or dO) */
+    FXA_INLINE void issue_scores(float (&x)[BQ / 2], u32 keys, u32 queries) const
+    {
+        const u64 rows = k_major(keys + group * 64 * 128), columns = k_major(queries);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < FXA_D / 16; k++) wgmma<0>(x, rows + k_step<BK>(k), columns + k_step<BQ>(k), k > 0);
+        wgmma_commit();
+    }
+
+    /* sum[64 keys x D] += weights^T, from registers, times queries' rows (dO or Q) */
+    FXA_INLINE void issue_sums(float (&sum)[FXA_D / 2], u32 (&weights)[BQ / 4], u32 queries) const
+    {
+        const u64 columns = n_major<BQ>(queries);
+        settle(weights);
+        settle(sum);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BQ / 16; k++) wgmma<1>(sum, weights, k, columns + n_step(k));
+        wgmma_commit();
+    }
+
+    /* Where lane l of a transposed 16 x 16 access of queries 16 j.. and this warp's keys begins, in a [q][k] tile. */
+    FXA_INLINE u32 transposed(u32 tile, int j) const
+    {
+        const int q = j * 16 + ((lane >> 4) << 3) + (lane & 7), chunk = warp * 2 + ((lane >> 3) & 1);
+        return swizzled<BQ>(tile + group * BQ * 128, q, chunk);
+    }
+
+    FXA_INLINE void load_dense(u32 (&words)[BQ / 4]) const
+    {
+#pragma unroll
+        for (int j = 0; j < BQ / 16; j++) {
+            u32 r[4];
+            load_matrix_transposed(transposed(sh.dense(step), j), r);
+#pragma unroll
+            for (int x = 0; x < 4; x++) words[4 * j + x] = r[x];
+        }
+    }
+
+    /* Entry 2 * (query / 8 - r + 1) + query % 2 belongs to key half r. */
+    FXA_INLINE void load_diagonal(float (&entries)[BQ / 4 + 2], int q0, int k0) const
+    {
+        const FxaDiagonal &d = a.diagonal;
+        const float *row = d.data + at.b * d.b + h * d.h + d.zero + q0 - k0;
+#pragma unroll
+        for (int i = 0; i < BQ / 4 + 2; i++) entries[i] = __ldg(row + 8 * (i >> 1) - 8 + (i & 1));
+    }
+
+    /* S to P in 16 bits for dV; s itself becomes P times the slope. */
+    template <bool MASKED>
+    FXA_INLINE void probabilities(float (&s)[BQ / 2], u32 (&p)[BQ / 4], int m, const u32 (&dense)[BQ / 4],
+                                  const float (&strip)[BQ / 4 + 2])
+    {
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
+        const u32 lse = sh.lse(step) + (lane & 3) * 8;
+        int k_word[2] = {};
+        if (WORDS) {
+            k_word[0] = load_shared(sh.k_words() + first_key() * 4);
+            k_word[1] = load_shared(sh.k_words() + first_key() * 4 + 32);
+        }
+        const int queries[2] = {k0 < at.k_len ? at.q_len - q0 : 0, k0 + 8 < at.k_len ? at.q_len - q0 : 0};
+#pragma unroll
+        for (int j = 0; j < BQ / 8; j++) {
+            const Float2 l = load_shared_float2(lse + j * 32);
+            float weight[2][2];
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                const int c = j * 8 + x;
+                const int q_word = WORDS ? load_shared(sh.q_words(step) + (lane & 3) * 8 + c * 4) : 0;
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const int i = j * 4 + r * 2 + x;
+                    const u32 word = dense[j * 2 + r];
+                    const Pair pair = {q0 + c, k0 + 8 * r, c, 8 * r, strip[2 * (j - r + 1) + x],
+                                       x ? unpack_high(word) : unpack_low(word), q_word, k_word[r]};
+                    float slope;
+                    const float value = score_value(program, a, s[i], pair, slope);
+                    float w = exp2_fast(__fmaf_rn(value, unit, -(x ? l.y : l.x)));
+                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w = 0.f;
+                    weight[r][x] = w;
+                    s[i] = PROG_SLOPE ? w * slope : w;
+                }
+            }
+            p[j * 2] = pack16(weight[0][0], weight[0][1]);
+            p[j * 2 + 1] = pack16(weight[1][0], weight[1][1]);
+        }
+    }
+
+    /* dS = P slope (dP - delta), in 16 bits. */
+    FXA_INLINE void score_gradients(const float (&s)[BQ / 2], const float (&dp)[BQ / 2], u32 (&ds)[BQ / 4]) const
+    {
+        const u32 delta = sh.delta(step) + (lane & 3) * 8;
+#pragma unroll
+        for (int j = 0; j < BQ / 8; j++) {
+            const Float2 d = load_shared_float2(delta + j * 32);
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = j * 4 + r * 2;
+                ds[j * 2 + r] = pack16(s[i] * (dp[i] - d.x), s[i + 1] * (dp[i + 1] - d.y));
+            }
+        }
+    }
+
+    FXA_INLINE void stage_ds(const u32 (&ds)[BQ / 4]) const
+    {
+        if (PROG_GRAD_DIAGONAL) sh.ds_ring().wait_empty(step);
+#pragma unroll
+        for (int j = 0; j < BQ / 16; j++)
+            store_matrix_transposed(transposed(sh.ds(step), j), ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
+    }
+
+    /* After both warpgroups have staged dS: to those that read it beside dQ. */
+    FXA_INLINE void publish_ds(int m) const
+    {
+        async_fence();
+        named_sync(BAR_DS, 256);
+        if (PROG_GRAD_DIAGONAL && threadIdx.x == 128) barrier_arrive(sh.ds_ring().full(step));
+#if PROG_GRAD_DENSE
+        if (leader) {
+            tma_store(&maps.grad_dense, sh.ds(step) + group * BQ * 128, at.n * BK + group * 64, m * BQ, h, at.b);
+            bulk_commit();
+            bulk_wait_read<1>(); /* the other buffer may be written once the next barrier is passed */
+        }
+#endif
+    }
+
+    /* This warpgroup's share of dQ = dS K. */
+    FXA_INLINE void issue_dq(float (&dq)[DQ_COLUMNS / 2]) const
+    {
+        const u64 rows = k_major(sh.ds(step) + (BQ == 128 ? group * 64 * 128 : 0));
+        const u32 half = FXA_D > 64 ? group * BK * 128 : group * DQ_COLUMNS * 2;
+        const u64 columns = n_major<BK>(sh.k() + (BQ == 128 ? 0 : half));
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BK / 16; k++) wgmma<1>(dq, rows + k_step<BQ>(k), columns + n_step(k), k > 0);
+        wgmma_commit();
+    }
+
+    FXA_INLINE void hand_over_dq(const float (&dq)[DQ_COLUMNS / 2]) const
+    {
+        named_sync(BAR_DQ_EMPTY + group, 160);
+#pragma unroll
+        for (int i = 0; i < DQ_COLUMNS / 8; i++)
+            store_shared_float4(sh.dq(group) + (i * 128 + (threadIdx.x & 127)) * 16, dq[4 * i], dq[4 * i + 1],
+                                dq[4 * i + 2], dq[4 * i + 3]);
+        async_fence();
+        named_arrive(BAR_DQ_FULL + group, 160);
+    }
+
+    template <bool MASKED> FXA_INLINE void visit()
+    {
+        float s[BQ / 2], dp[BQ / 2], strip[BQ / 4 + 2] = {};
+        u32 p[BQ / 4], ds[BQ / 4], dense[BQ / 4] = {};
+        sh.q_ring().wait_full(step);
+        const int m = load_shared(sh.number(step));
+        issue_scores(s, sh.k(), sh.q(step));
+        sh.o_ring().wait_full(step);
+        issue_scores(dp, sh.v(), sh.grad_o(step));
+        const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
+        if (PROG_DENSE) load_dense(dense);
+        if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
+        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        wgmma_wait<1>();
+        settle(s);
+        probabilities<MASKED>(s, p, m, dense, strip);
+        wgmma_wait<0>();
+        settle(dp);
+        score_gradients(s, dp, ds);
+        if (WITH_DS) stage_ds(ds);
+        issue_sums(dv, p, sh.grad_o(step));
+        if (WITH_DS) publish_ds(m);
+        finish_visit(p, ds);
+        step++;
+    }
+
+    /* The products that follow dV: dQ and dK, and what they set free. */
+    FXA_INLINE void finish_visit(u32 (&p)[BQ / 4], u32 (&ds)[BQ / 4])
+    {
+#if FXA_SEPARATE_DQ
+        issue_sums(dk, ds, sh.q(step));
+        wgmma_wait<1>();
+        settle(dv);
+        settle(p);
+        if (leader) barrier_arrive(sh.o_ring().empty(step));
+        if (PROG_GRAD_DENSE) named_sync(BAR_DENSE + group, 128);
+#else
+        float dq[DQ_COLUMNS / 2];
+        issue_dq(dq);
+        wgmma_wait<1>();
+        settle(dv);
+        settle(p);
+        if (leader) barrier_arrive(sh.o_ring().empty(step));
+        issue_sums(dk, ds, sh.q(step));
+        wgmma_wait<1>();
+        settle(dq);
+        hand_over_dq(dq);
+#endif
+        wgmma_wait<0>();
+        settle(dk);
+        settle(ds);
+        if (leader) barrier_arrive(sh.q_ring().empty(step));
+    }
+
+    /* dK and dV through the buffers of K and V, each warp its own 16 rows. */
+    FXA_INLINE void store_gradients() const
+    {
+        const u32 rows = (group * 64 + warp * 16) * 128;
+        named_sync(BAR_END, 256);
+#pragma unroll
+        for (int i = 0; i < FXA_D / 16; i++) {
+            const u32 chunk = swizzled<BK>(rows, lane & 15, i * 2 + (lane >> 4));
+            const float *x = dv + i * 8, *y = dk + i * 8, scale = a.scale;
+            store_matrix(sh.v() + chunk, pack16(x[0], x[1]), pack16(x[2], x[3]), pack16(x[4], x[5]),
+                         pack16(x[6], x[7]));
+            store_matrix(sh.k() + chunk, pack16(y[0] * scale, y[1] * scale), pack16(y[2] * scale, y[3] * scale),
+                         pack16(y[4] * scale, y[5] * scale), pack16(y[6] * scale, y[7] * scale));
+        }
+        async_fence();
+        __syncwarp();
+        if (elected()) {
+            const int s = at.n * BK + group * 64 + warp * 16;
+#pragma unroll
+            for (int c = 0; c < FXA_D; c += 64) {
+                tma_store(&maps.grad_v, sh.v() + rows + c * BK * 2, c, s, at.kv_h, at.b);
+                tma_store(&maps.grad_k, sh.k() + rows + c * BK * 2, c, s, at.kv_h, at.b);
+            }
+            bulk_commit();
+            bulk_wait();
+        }
+    }
+
+    FXA_INLINE void run()
+    {
+        if (WITH_DQ && warp == 0) named_arrive(BAR_DQ_EMPTY + group, 160);
+        barrier_wait(sh.kv_full(), 0);
+        for (int g = 0; g < a.group; g++) {
+            h = at.first_head(a) + g;
+            const ListRow row = at.row(a, h);
+            program.head(a, at.b, h, at.q_len, at.k_len);
+            int j = 0;
+#pragma unroll 1
+            for (; j < row.partial; j++) visit<true>();
+#pragma unroll 1
+            for (; j < row.total; j++) visit<false>();
+        }
+        store_gradients();
+    }
+};
+
+} // namespace
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The warps beside the consumers of the Hopper backward kernel: copies, dQ on its way out, sums along diagonals.
+ */
+#ifndef FXA_CUDA_BACKWARD_HELPERS_CUH
+#define FXA_CUDA_BACKWARD_HELPERS_CUH
+
+#include "backward_layout.cuh"
+
+namespace {
+
+/* ---- Warp 0: copies --------------------------------------------------------------------------------------------- */
+
+FXA_INLINE void load_keys(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
+{
+    barrier_expect(sh.kv_full(), 2 * K_BYTES + KWORD_BYTES);
+#if PROG_VECTOR
+    bulk_load(sh.k_words(), a.k_vector.data + at.b * a.k_vector.b + at.first_head(a) * a.k_vector.h + at.n * BK,
+              KWORD_BYTES, sh.kv_full());
+#endif
+    tma_load_tile<BK, FXA_D>(sh.k(), &maps.k, sh.kv_full(), at.n * BK, at.kv_h, at.b, CACHE_KEEP);
+    tma_load_tile<BK, FXA_D>(sh.v(), &maps.v, sh.kv_full(), at.n * BK, at.kv_h, at.b, CACHE_KEEP);
+}
+
+FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at, int h, int m,
+                           u32 step)
+{
+    const long long row = at.padded_row(a, h) + m * BQ;
+    u32 full = sh.q_ring().full(step);
+    sh.q_ring().wait_empty(step);
+    store_shared(sh.number(step), m);
+    barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + QWORD_BYTES);
+    tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, m * BQ, h, at.b, CACHE_KEEP);
+    bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
+#if PROG_VECTOR
+    bulk_load(sh.q_words(step), a.q_vector.data + at.b * a.q_vector.b + h * a.q_vector.h + m * BQ, QWORD_BYTES, full);
+#endif
+#if PROG_DENSE
+    for (int c = 0; c < BK; c += 64)
+        tma_load(sh.dense(step) + c * BQ * 2, &maps.dense, full, at.n * BK + c, m * BQ, a.dense.h ? h : 0,
+                 a.dense.b ? at.b : 0, CACHE_FIRST_OUT);
+#endif
+    full = sh.o_ring().full(step);
+    sh.o_ring().wait_empty(step);
+    barrier_expect(full, Q_BYTES + BQ * 4);
+    tma_load_tile<BQ, FXA_D>(sh.grad_o(step), &maps.grad_o, full, m * BQ, h, at.b, CACHE_KEEP);
+    bulk_load(sh.delta(step), a.delta + row, BQ * 4, full);
+}
+
+FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
+{
+    u32 step = 0;
+    load_keys(maps, a, sh, at);
+    for (int g = 0; g < a.group; g++) {
+        const int h = at.first_head(a) + g;
+        const ListRow row = at.row(a, h);
+        int ahead = row.first;
+        for (int j = 0; j < row.total; j++, step++) {
+            const int m = ahead;
+            if (j + 1 < row.total) ahead = row.tile(j + 1);
+            load_block(maps, a, sh, at, h, m, step);
+        }
+    }
+}
+
+/* ---- Warp 1: dQ ------------------------------------------------------------------------------------------------- */
+
+FXA_INLINE void send_dq(const FxaArgs &a, const Shared &sh, const Place &at)
+{
+    for (int g = 0; g < a.group; g++) {
+        const int h = at.first_head(a) + g;
+        const ListRow row = at.row(a, h);
+        for (int j = 0; j < row.total; j++) {
+            float *to = a.grad_q_sum + (at.padded_row(a, h) + (long long)row.tile(j) * BQ) * FXA_D;
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                named_sync(BAR_DQ_FULL + x, 160);
+                if (elected()) {
+                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_BYTES);
+                    bulk_commit();
+                }
+            }
+            if (elected()) bulk_wait_read<0>();
+            __syncwarp();
+            named_arrive(BAR_DQ_EMPTY, 160);
+            named_arrive(BAR_DQ_EMPTY + 1, 160);
+        }
+    }
+    if (elected()) bulk_wait();
+}
+
+/* ---- Warps 2 and 3: sums of dS along diagonals ------------------------------------------------------------------ */
+
+/*
+ * dS lies in shared memory as [64 q][128 k]. Lane u of 0..63 (two warps) reads the 32-bit word (i - u + 63) & 63, two
+ * keys, of rows 2i and 2i + 1 for i = 0..31: its four elements lie on the diagonals D - 1, D, D, D + 1 with D = 2 (u -
+ * 63) while i <= u (set `near`), else D + 128 (set `far`). On to the next block of queries every D moves by 64, so the
+ * warp with u = 0..31 is done with `near` and goes on with its `far` as `near` of u + 32, and the other warp's `near`
+ * belongs to u - 32: the warps only change places.
+ */
+struct Diagonals {
+    float below, on, above;
+};
+
+FXA_INLINE void add_diagonals(float *row, const FxaDiagonalGrad &g, int at, const Diagonals &d)
+{
+    if ((unsigned)(at - 1) < (unsigned)g.size) atomicAdd(row + at - 1, d.below);
+    if ((unsigned)at < (unsigned)g.size) atomicAdd(row + at, d.on);
+    if ((unsigned)(at + 1) < (unsigned)g.size) atomicAdd(row + at + 1, d.above);
+}
+
+FXA_INLINE void sum_block(u32 ds, int u, Diagonals &near, Diagonals &far)
+{
+#pragma unroll 4
+    for (int i = 0; i < 32; i++) {
+        const u32 word = (u32)(i - u + 63) & 63;
+        const u32 at = ds + (word >> 5) * (BQ * 128) + i * 256 + ((((word >> 2) ^ (2 * i)) & 7) << 4) + (word & 3) * 4;
+        const u32 even = (u32)load_shared(at), odd = (u32)load_shared((at ^ 16) + 128);
+        const float on = unpack_low(even) + unpack_high(odd), below = unpack_high(even), above = unpack_low(odd);
+        if (i <= u) {
+            near.on += on;
+            near.below += below;
+            near.above += above;
+        } else {
+            far.on += on;
+            far.below += below;
+            far.above += above;
+        }
+    }
+}
+
+FXA_INLINE void sum_diagonals(const FxaArgs &a, const Shared &sh, const Place &at, int warp, int lane)
+{
+    const FxaDiagonalGrad &g = a.grad_diagonal;
+    u32 step = 0;
+    bool first = warp == 2;
+    for (int i = 0; i < a.group; i++) {
+        const int h = at.first_head(a) + i;
+        const ListRow row = at.row(a, h);
+        float *out = g.data + at.b * g.b + h * g.h + at.n * g.n;
+        Diagonals near = {}, far = {};
+        for (int j = 0; j < row.total; j++, step++) {
+            const int m = row.tile(j), u = lane + (first ? 0 : 32);
+            sh.ds_ring().wait_full(step);
+            sum_block(sh.ds(step), u, near, far);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(sh.ds_ring().empty(step));
+            const int d = m * BQ - at.n * BK + 2 * (u - 63) + g.zero + at.n * g.zero_step;
+            const bool runs_on = j + 1 < row.total && row.tile(j + 1) == m + 1;
+            if (first) {
+                add_diagonals(out, g, d, near);
+                if (!runs_on) add_diagonals(out, g, d + 128, far);
+                near = runs_on ? far : Diagonals{};
+                far = Diagonals{};
+            } else if (!runs_on) {
+                add_diagonals(out, g, d, near);
+                near = Diagonals{};
+            }
+            if (runs_on) first = !first;
+        }
+    }
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A consumer warpgroup of the Hopper forward kernel: 64 query rows, scores, online softmax, output. It computes S of
+ * tile j + 1 while its product P V of tile j runs, so that tensor cores work during the softmax.
+ */
+#ifndef FXA_CUDA_FORWARD_CONSUMER_CUH
+#define FXA_CUDA_FORWARD_CONSUMER_CUH
+
+#include "forward_layout.cuh"
+
+namespace {
+
+struct Consumer {
+    const FxaMaps &maps;
+    const FxaArgs &a;
+    Shared sh;
+    Program program;
+    int group, warp, lane;
+    bool leader; /* the thread that gives stages back for its warpgroup */
+    u32 step, turn, stored; /* stored: turn whose Q buffer the last store of O still reads */
+    bool storing;
+    int q0, h, b, q_len, k_len; /* q0: this thread's first row */
+    u64 q_operand;
+    float unit, row_max[2], row_sum[2], fade[2]; /* fade: by what O shrinks when the maximum grows */
+    float o[FXA_DV / 2];
+    u32 p[BN / 4];
+
+    FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, int group_)
+        : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
+          leader((threadIdx.x & 127) == 0), step(0), turn(0), stored(0), storing(false), unit(Program::unit(a_))
+    {
+    }
+
+    FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
+
+    FXA_INLINE void issue_s(float (&s)[BN / 2]) const
+    {
+        const u64 k_operand = k_major(sh.k(step));
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < FXA_D / 16; k++) wgmma<0>(s, q_operand + k_step<BM>(k), k_operand + k_step<BN>(k), k > 0);
+        wgmma_commit();
+    }
+
+    FXA_INLINE void issue_o(u32 v_step)
+    {
+        const u64 v_operand = n_major<BN>(sh.v(v_step));
+        settle(p);
+        settle(o);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BN / 16; k++) wgmma<1>(o, p, k, v_operand + n_step(k));
+        wgmma_commit();
+    }
+
+    /* What the program reads per pair from shared memory: words of the dense tile, entries of the strip. */
+    FXA_INLINE void load_dense(u32 (&words)[BN / 4]) const
+    {
+        const u32 at = sh.dense(step) + row_in_tile() * 128 + (lane & 3) * 4;
+#pragma unroll
+        for (int i = 0; i < BN / 4; i++)
+            words[i] = (u32)load_shared(at + (i >> 4) * BM * 128 + (i & 1) * 1024 +
+                                        ((((i >> 1) & 7) ^ (lane >> 2)) << 4));
+    }
+
+    /* Entry 2 * (column / 8 - r + 1) + column % 2 belongs to row half r: equal distances are loaded once. */
+    FXA_INLINE void load_strip(float (&entries)[BN / 4 + 2]) const
+    {
+        const u32 at = sh.strip(step) + (BN - 1 + row_in_tile() - (lane & 3) * 2) * 4;
+#pragma unroll
+        for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
+    }
+
+    template <bool MASKED, bool NEAR> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
+    {
+        const int k0 = n * BN + (lane & 3) * 2;
+        u32 dense[BN / 4] = {};
+        float strip[BN / 4 + 2] = {};
+        int q_word[2] = {};
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        if (PROG_DENSE) load_dense(dense);
+        if (PROG_DIAGONAL) load_strip(strip);
+        if (WORDS) {
+            q_word[0] = load_shared(sh.q_words(turn) + row_in_tile() * 4);
+            q_word[1] = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
+        }
+        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        const int keys = k_len - k0;
+#pragma unroll
+        for (int j = 0; j < BN / 4; j++) {
+            const int c = (j >> 1) * 8 + (j & 1);
+            const int k_word = WORDS ? load_shared(sh.k_words(step) + (lane & 3) * 8 + c * 4) : 0;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = (j >> 1) * 4 + r * 2 + (j & 1);
+                const u32 word = dense[(j >> 1) * 2 + r];
+                const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
+                                   (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
+                s[i] = score_value<NEAR>(program, a, s[i], pair);
+                if (MASKED && !(c < keys && score_mask(program, a, pair))) s[i] = NEG_INF;
+            }
+        }
+    }
+
+    /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish(). */
+    template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n)
+    {
+        if (all_near(a, s))
+            score_pairs<MASKED, true>(s, n);
+        else
+            score_pairs<MASKED, false>(s, n);
+    }
+
+    /* New row maxima. True when O must shrink by fade: only when a maximum grew by more than LAZY, in any row. */
+    template <bool FIRST> FXA_INLINE bool raise_max(const float (&s)[BN / 2])
+    {
+        float top[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float x = FIRST ? s[r * 2] : row_max[r];
+#pragma unroll
+            for (int i = 0; i < BN / 4; i++) x = fmaxf(x, s[(i >> 1) * 4 + r * 2 + (i & 1)]);
+            top[r] = quad_max(x);
+        }
+        if (FIRST) {
+            row_max[0] = top[0];
+            row_max[1] = top[1];
+            return false;
+        }
+        if (!__any_sync(~0u, (top[0] - row_max[0]) * unit > LAZY || (top[1] - row_max[1]) * unit > LAZY)) return false;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            fade[r] = exp2_fast((row_max[r] - finite_or_zero(top[r])) * unit);
+            row_sum[r] *= fade[r];
+            row_max[r] = top[r];
+        }
+        return true;
+    }
+
+    /* ZERO: row_max is 0. */
+    template <bool FIRST, bool ZERO> FXA_INLINE void exponentiate(float (&s)[BN / 2])
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float shift = ZERO ? 0.f : finite_or_zero(row_max[r]) * unit;
+            float sum = FIRST ? 0.f : row_sum[r];
+#pragma unroll
+            for (int i = 0; i < BN / 4; i++) {
+                const int x = (i >> 1) * 4 + r * 2 + (i & 1);
+                const float y = ZERO ? s[x] * unit : s[x] * unit - shift;
+                s[x] = EMULATE && ZERO && (i & 1) ? exp2_by_fma(y) : exp2_fast(y);
+                sum += s[x];
+            }
+            row_sum[r] = sum;
+        }
+    }
+
+    FXA_INLINE void pack(const float (&s)[BN / 2])
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 4; i++) p[i] = pack16(s[2 * i], s[2 * i + 1]);
+    }
+
+    FXA_INLINE void give_back_dense() const
+    {
+#if PROG_DENSE
+        __syncwarp();
+        if (lane == 0) barrier_arrive(sh.dense_ring().empty(step));
+#endif
+    }
+
+    /* The Q buffer of a finished tile goes back once its store has read it. */
+    FXA_INLINE void give_back_q()
+    {
+        if (!storing) return;
+        if (lane == 0) {
+            bulk_wait_read<0>();
+            barrier_arrive(sh.q_ring().empty(stored));
+        }
+        storing = false;
+    }
+
+    /* Tile 0 of the list: always masked. */
+    FXA_INLINE void first_step(bool safe)
+    {
+        float s[BN / 2];
+        sh.k_ring().wait_full(step);
+        const int n = load_shared(sh.number(step));
+        issue_s(s);
+        give_back_q();
+        if (PROG_DENSE) sh.dense_ring().wait_full(step);
+#pragma unroll
+        for (int i = 0; i < FXA_DV / 2; i++) o[i] = 0.f;
+        wgmma_wait<0>();
+        settle(s);
+        if (leader) barrier_arrive(sh.k_ring().empty(step));
+        score<true>(s, n);
+        give_back_dense();
+        raise_max<true>(s);
+        if (BOUNDED && !safe) row_max[0] = row_max[1] = 0.f;
+        exponentiate<true, false>(s);
+        pack(s);
+    }
+
+    /* S of the next tile beside P V of this one, then the softmax of the next one under P V. */
+    template <bool MASKED, bool FROZEN> FXA_INLINE void next_step()
+    {
+        float s[BN / 2];
+        const u32 v_step = step++;
+        sh.k_ring().wait_full(step);
+        const int n = MASKED || PROG_VALUE ? load_shared(sh.number(step)) : 0;
+        if (TAKE_TURNS) named_sync(1 + group, 256);
+        issue_s(s);
+        sh.v_ring().wait_full(v_step);
+        issue_o(v_step);
+        if (TAKE_TURNS) named_arrive(1 + (group + 1 == GROUPS ? 0 : group + 1), 256);
+        if (PROG_DENSE) sh.dense_ring().wait_full(step);
+        wgmma_wait<1>();
+        settle(s);
+        if (leader) barrier_arrive(sh.k_ring().empty(step));
+        score<MASKED>(s, n);
+        give_back_dense();
+        const bool shrink = FROZEN ? false : raise_max<false>(s);
+        exponentiate<false, FROZEN && BOUNDED>(s);
+        wgmma_wait<0>();
+        settle(o);
+        settle(p);
+        if (leader) barrier_arrive(sh.v_ring().empty(v_step));
+        pack(s);
+        if (shrink) {
+#pragma unroll
+            for (int i = 0; i < FXA_DV / 2; i++) o[i] *= fade[(i >> 1) & 1];
+        }
+    }
+
+    FXA_INLINE void last_product()
+    {
+        sh.v_ring().wait_full(step);
+        issue_o(step);
+        wgmma_wait<0>();
+        settle(o);
+        settle(p);
+        if (leader) barrier_arrive(sh.v_ring().empty(step));
+        step++;
+    }
+
+    /* Flags the tile when a row of this warp left the range in which the frozen maximum is harmless. */
+    FXA_INLINE bool flag_redo(int tile, const float (&sum)[2]) const
+    {
+        bool bad = false;
+#pragma unroll
+        for (int r = 0; r < 2; r++) bad |= q0 + 8 * r < q_len && !(sum[r] < SUM_LIMIT && sum[r] >= SUM_FLOOR);
+        if ((tile & SAFE) || !__any_sync(~0u, bad)) return false;
+        if (lane == 0) {
+            *(volatile int *)(a.redo + tile) = (int)blockIdx.x + 1;
+            store_shared(sh.flag(), 1);
+        }
+        return true;
+    }
+
+    /* Normalises O, writes LSE, stages O in the Q buffer and stores it, each warp its own 16 rows. */
+    FXA_INLINE void finish(int tile, int m)
+    {
+        const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
+        const bool bad = flag_redo(tile, sum);
+        float inverse[2];
+        bool some[2]; /* the row exists and attends to something */
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int q = q0 + 8 * r;
+            some[r] = q < q_len && sum[r] != 0.f;
+            inverse[r] = __fdividef(1.f, sum[r]);
+            if ((lane & 3) == 0 && q < a.q_len)
+                a.lse[b * a.lse_b + h * a.lse_h + q] =
+                    some[r] ? (finite_or_zero(row_max[r]) * unit + log2_fast(sum[r])) * LN2 : NEG_INF;
+        }
+        const u32 rows = sh.q(turn) + (group * 64 + warp * 16) * 128;
+#pragma unroll
+        for (int i = 0; i < FXA_DV / 16; i++) {
+            u32 y[4]; /* rows r and r + 8 of columns 0..7, then of columns 8..15 */
+#pragma unroll
+            for (int x = 0; x < 4; x++) {
+                const float *pair = o + i * 8 + x * 2;
+                y[x] = some[x & 1] ? pack16(pair[0] * inverse[x & 1], pair[1] * inverse[x & 1]) : 0;
+            }
+            store_matrix(swizzled<BM>(rows, lane & 15, i * 2 + (lane >> 4)), y[0], y[1], y[2], y[3]);
+        }
+        async_fence();
+        __syncwarp();
+        if (lane == 0) {
+#pragma unroll
+            for (int c = 0; c < FXA_DV; c += 64)
+                tma_store(&maps.o, rows + c * BM * 2, c, m * BM + group * 64 + warp * 16, h, b);
+            bulk_commit();
+            if (bad) bulk_wait(); /* the tile is stored again later: this store must land first */
+        }
+        storing = true;
+        stored = turn;
+    }
+
+    /* The safe visit of a bounded program masks every tile: full ones lose nothing by it, and one instance of the step
+     * less is compiled. How the loops are written matters: joined by conditions, they made the compiler keep `step` in
+     * ordinary registers, and the inner loop grew by a fifth in moves of descriptors (R2UR in its SASS). */
+    FXA_INLINE void walk(int partial, int total, bool safe)
+    {
+        int j = 1;
+        first_step(safe);
+        if (BOUNDED && !safe) {
+#pragma unroll 1
+            for (; j < partial; j++) next_step<true, true>();
+#pragma unroll 1
+            for (; j < total; j++) next_step<false, true>();
+            return;
+        }
+        const int masked = BOUNDED ? total : partial;
+#pragma unroll 1
+        for (; j < masked; j++) next_step<true, false>();
+        if (BOUNDED) return;
+        const int frozen = safe ? total : min(j + 1, total);
+#pragma unroll 1
+        for (; j < frozen; j++) next_step<false, false>();
+#pragma unroll 1
+        for (; j < total; j++) next_step<false, true>();
+    }
+
+    FXA_INLINE void run()
+    {
+        if (TAKE_TURNS && group == 0) named_arrive(1, 256);
+        for (;; turn++) {
+            const Ring<Q_BUFFERS> ring = sh.q_ring();
+            const bool there = __all_sync(~0u, barrier_test(ring.full(turn), (turn / Q_BUFFERS) & 1));
+            if (Q_BUFFERS == 1 || !there) give_back_q();
+            ring.wait_full(turn);
+            const u32 slot = sh.slot(turn);
+            const int tile = load_shared(slot), m = load_shared(slot + 12);
+            if (tile < 0) break;
+            h = load_shared(slot + 16);
+            b = load_shared(slot + 20);
+            q_len = load_shared(slot + 24);
+            k_len = load_shared(slot + 28);
+            q0 = m * BM + row_in_tile();
+            q_operand = k_major(sh.q(turn) + group * 64 * 128);
+            program.head(a, b, h, q_len, k_len);
+            walk(load_shared(slot + 4), load_shared(slot + 8), tile & SAFE);
+            last_product();
+            finish(tile, m);
+        }
+    }
+};
+
+} // namespace
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The producer of the Hopper forward kernel: one lane that walks the lists of query tiles and copies Q, K, V and what
+ * the program reads beside them. It only ever waits for empty buffers.
+ */
+#ifndef FXA_CUDA_FORWARD_PRODUCER_CUH
+#define FXA_CUDA_FORWARD_PRODUCER_CUH
+
+#include "forward_layout.cuh"
+#include "schedule.cuh"
+
+namespace {
+
+struct Producer {
+    const FxaMaps &maps;
+    const FxaArgs &a;
+    Shared sh;
+    u32 step, turn;
+
+    FXA_INLINE void load_q(const Work &w, int safe, int partial, int total) const
+    {
+        const u32 slot = sh.slot(turn), full = sh.q_ring().full(turn);
+        sh.q_ring().wait_empty(turn);
+        store_shared(slot, w.tile | safe);
+        store_shared(slot + 4, partial);
+        store_shared(slot + 8, total);
+        store_shared(slot + 12, w.m);
+        store_shared(slot + 16, w.h);
+        store_shared(slot + 20, w.b);
+        store_shared(slot + 24, w.q_len);
+        store_shared(slot + 28, w.k_len);
+        barrier_expect(full, Q_BYTES + QWORD_BYTES);
+#if PROG_VECTOR
+        const FxaVector &v = a.q_vector;
+        bulk_load(sh.q_words(turn), v.data + w.b * v.b + w.h * v.h + w.m * BM, QWORD_BYTES, full);
+#endif
+        tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, w.m * BM, w.h, w.b, CACHE_FIRST_OUT);
+    }
+
+    FXA_INLINE void load_k(const Work &w, int n) const
+    {
+        const u32 full = sh.k_ring().full(step);
+        sh.k_ring().wait_empty(step);
+        store_shared(sh.number(step), n);
+        barrier_expect(full, K_BYTES + STRIP_BYTES + KWORD_BYTES);
+        tma_load_tile<BN, FXA_D>(sh.k(step), &maps.k, full, n * BN, w.kv_h, w.b, CACHE_KEEP);
+#if PROG_DIAGONAL
+        const FxaDiagonal &d = a.diagonal;
+        const int first = w.m * BM - n * BN + d.zero - (BN - 1); /* a multiple of 4 */
+        bulk_load(sh.strip(step), d.data + w.b * d.b + w.h * d.h + first, STRIP_BYTES, full);
+#endif
+#if PROG_VECTOR
+        const FxaVector &v = a.k_vector;
+        bulk_load(sh.k_words(step), v.data + w.b * v.b + w.h * v.h + n * BN, KWORD_BYTES, full);
+#endif
+    }
+
+    FXA_INLINE void load_dense(const Work &w, int n) const
+    {
+        const u32 full = sh.dense_ring().full(step);
+        sh.dense_ring().wait_empty(step);
+        barrier_expect(full, DENSE_BYTES);
+#pragma unroll
+        for (int c = 0; c < BN; c += 64)
+            tma_load(sh.dense(step) + c * BM * 2, &maps.dense, full, n * BN + c, w.m * BM, a.dense.h ? w.h : 0,
+                     a.dense.b ? w.b : 0, CACHE_FIRST_OUT);
+    }
+
+    FXA_INLINE void load_v(const Work &w, int n) const
+    {
+        sh.v_ring().wait_empty(step);
+        barrier_expect(sh.v_ring().full(step), V_BYTES);
+        tma_load_tile<BN, FXA_DV>(sh.v(step), &maps.v, sh.v_ring().full(step), n * BN, w.kv_h, w.b, CACHE_KEEP);
+    }
+
+    /* All copies of one query tile; returns the next one. Its number is asked for with the first copies and its list
+     * row is read before the wait for the last V, so that neither latency is seen. */
+    FXA_INLINE Work visit(const Work &w, int safe)
+    {
+        const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
+        int ahead = w.row.total ? w.row.first : 0; /* nothing is attended: one tile, which the mask empties */
+        int next = a.tiles;
+        Work following;
+        for (int j = 0; j < total; j++, step++) {
+            const int n = ahead;
+            if (j + 1 < total) ahead = w.row.tile(j + 1);
+            load_k(w, n);
+            if (j == 0) load_q(w, safe, partial, total);
+            if (j == 0 && !safe) next = next_tile(a);
+#if PROG_DENSE
+            load_dense(w, n);
+#endif
+            if (j > 0 && j + 1 == total) following.plan<BM, BN>(a, next);
+            load_v(w, n);
+        }
+        if (total == 1) following.plan<BM, BN>(a, next);
+        turn++;
+        return following;
+    }
+
+    /* The next flagged tile of this CTA from `from` on, once the consumers are done with all tiles; or a.tiles. */
+    FXA_INLINE int find_redo(int from) const
+    {
+        for (u32 i = turn > Q_BUFFERS ? turn - Q_BUFFERS : 0; i < turn; i++) sh.q_ring().wait_consumed(i);
+        if (!load_shared(sh.flag())) return a.tiles;
+        while (from < a.tiles && *(volatile int *)(a.redo + from) != (int)blockIdx.x + 1) from++;
+        if (from < a.tiles) a.redo[from] = 0;
+        return from;
+    }
+
+    FXA_INLINE void run()
+    {
+        Work w;
+        w.plan<BM, BN>(a, blockIdx.x);
+        while (w.tile < a.tiles) w = visit(w, 0);
+        for (int tile = find_redo(0); tile < a.tiles; tile = find_redo(tile + 1)) {
+            w.plan<BM, BN>(a, tile);
+            visit(w, SAFE);
+        }
+        sh.q_ring().wait_empty(turn);
+        store_shared(sh.slot(turn), -1);
+        barrier_arrive(sh.q_ring().full(turn));
+    }
+};
+
+} // namespace
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forward for sm_80 and newer: mma.sync and cp.async. A CTA owns 128 query rows of one head, a warp 16 or 32 of them; K
+ * and V have one buffer each, and each is loaded while the other is worked on. Online softmax with the maximum always
+ * updated. Launch: grid (query tiles, heads, batch).
+ */
+#include "ampere.cuh"
+#include "score.cuh"
+
+namespace {
+
+constexpr int BM = 128, BN = 64;
+constexpr int BLOCKS = 2; /* of 16 rows, of a warp: two halve the traffic of shared memory */
+constexpr int WARPS = BM / (16 * BLOCKS), THREADS = 32 * WARPS;
+constexpr int Q_BYTES = BM * FXA_D * 2, K_BYTES = BN * FXA_D * 2, BYTES = Q_BYTES + 2 * K_BYTES + 1024;
+static_assert(FXA_D == FXA_DV, "one head dimension");
+
+struct Tile {
+    const FxaArgs &a;
+    u32 q_tile, k_tile, v_tile;
+    int m, h, b, kv_h, thread, warp, lane, q_len, k_len;
+    Program program;
+    PairLoads loads;
+    float unit, row_max[BLOCKS][2], row_sum[BLOCKS][2], o[BLOCKS][FXA_D / 8][4];
+
+    FXA_INLINE Tile(const FxaArgs &a_, u32 base)
+        : a(a_), q_tile(base), k_tile(base + Q_BYTES), v_tile(base + Q_BYTES + K_BYTES),
+          m(a_.reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x), h(blockIdx.y), b(blockIdx.z), kv_h(h / a_.group),
+          thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31), q_len(q_length(a_, b)),
+          k_len(k_length(a_, b)), loads(a_, b, h, q_len, k_len), unit(Program::unit(a_))
+    {
+        program.head(a, b, h, q_len, k_len);
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            row_max[i][0] = row_max[i][1] = NEG_INF;
+            row_sum[i][0] = row_sum[i][1] = 0.f;
+#pragma unroll
+            for (int j = 0; j < FXA_D / 8; j++) o[i][j][0] = o[i][j][1] = o[i][j][2] = o[i][j][3] = 0.f;
+        }
+    }
+
+    FXA_INLINE int first_row(int block) const { return m * BM + (warp * BLOCKS + block) * 16 + (lane >> 2); }
+
+    FXA_INLINE void copy_keys(u32 to, const FxaView &from, int n) const
+    {
+        copy_tile<BN, THREADS>(to, rows_of(from, b, kv_h, (long long)n * BN), from.s, k_len - n * BN, thread);
+    }
+
+    FXA_INLINE void products(float (&s)[BLOCKS][BN / 8][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++) s[i][j][0] = s[i][j][1] = s[i][j][2] = s[i][j][3] = 0.f;
+#pragma unroll
+        for (int k = 0; k < FXA_D / 16; k++) {
+            u32 rows[BLOCKS][4];
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) operand_a<BM>(rows[i], q_tile, (warp * BLOCKS + i) * 16, k, lane);
+#pragma unroll
+            for (int j = 0; j < BN / 16; j++) {
+                u32 r[4];
+                operand_b<BN>(r, k_tile, j * 16, k, lane);
+#pragma unroll
+                for (int i = 0; i < BLOCKS; i++) {
+                    mma(s[i][2 * j], rows[i], r[0], r[1]);
+                    mma(s[i][2 * j + 1], rows[i], r[2], r[3]);
+                }
+            }
+        }
+    }
+
+    template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 8][4], int block, int n)
+    {
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        const int q0 = first_row(block), k0 = n * BN + (lane & 3) * 2;
+        const int q_word[2] = {WORDS ? __ldg(loads.q_words + q0) : 0, WORDS ? __ldg(loads.q_words + q0 + 8) : 0};
+        const int keys[2] = {q0 < q_len ? k_len - k0 : 0, q0 + 8 < q_len ? k_len - k0 : 0};
+        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int x = 0; x < 4; x++) {
+                const int c = j * 8 + (x & 1), r = x >> 1;
+                const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c,
+                                   PROG_DIAGONAL ? __ldg(loads.diagonal + q0 - k0 + 8 * r - c) : 0.f,
+                                   PROG_DENSE ? loads.dense_at(a, q0 + 8 * r, k0 + c) : 0.f, q_word[r],
+                                   WORDS ? __ldg(loads.k_words + k0 + c) : 0};
+                s[j][x] = score_value<false>(program, a, s[j][x], pair);
+                if (MASKED && !(c < keys[r] && score_mask(program, a, pair))) s[j][x] = NEG_INF;
+            }
+    }
+
+    /* Scores to probabilities in 16 bits; O shrinks with a growing maximum. */
+    FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float top = row_max[block][r];
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++) top = fmaxf(top, fmaxf(s[j][r * 2], s[j][r * 2 + 1]));
+            top = quad_max(top);
+            const float shift = finite_or_zero(top) * unit;
+            const float fade = exp2_fast(row_max[block][r] * unit - shift);
+            float sum = row_sum[block][r] * fade;
+            row_max[block][r] = top;
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++) {
+                const float x = exp2_fast(s[j][r * 2] * unit - shift), y = exp2_fast(s[j][r * 2 + 1] * unit - shift);
+                sum += x + y;
+                p[j][r] = pack16(x, y);
+            }
+            row_sum[block][r] = sum;
+#pragma unroll
+            for (int j = 0; j < FXA_D / 8; j++) {
+                o[block][j][r * 2] *= fade;
+                o[block][j][r * 2 + 1] *= fade;
+            }
+        }
+    }
+
+    FXA_INLINE void add_values(const u32 (&p)[BLOCKS][BN / 8][2])
+    {
+#pragma unroll
+        for (int k = 0; k < BN / 16; k++)
+#pragma unroll
+            for (int j = 0; j < FXA_D / 16; j++) {
+                u32 r[4];
+                operand_b_transposed<BN>(r, v_tile, k, j * 2, lane);
+#pragma unroll
+                for (int i = 0; i < BLOCKS; i++) {
+                    const u32 rows[4] = {p[i][2 * k][0], p[i][2 * k][1], p[i][2 * k + 1][0], p[i][2 * k + 1][1]};
+                    mma(o[i][2 * j], rows, r[0], r[1]);
+                    mma(o[i][2 * j + 1], rows, r[2], r[3]);
+                }
+            }
+    }
+
+    template <bool MASKED> FXA_INLINE void visit(int n, int next)
+    {
+        float s[BLOCKS][BN / 8][4];
+        u32 p[BLOCKS][BN / 8][2];
+        copy_wait<0>();
+        __syncthreads();
+        copy_keys(v_tile, a.v, n);
+        copy_commit();
+        products(s);
+        __syncthreads();
+        if (next >= 0) copy_keys(k_tile, a.k, next);
+        copy_commit();
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            score<MASKED>(s[i], i, n);
+            softmax(s[i], p[i], i);
+        }
+        copy_wait<1>();
+        __syncthreads();
+        add_values(p);
+    }
+
+    FXA_INLINE void store() const
+    {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float sum = quad_sum(row_sum[i][r]), inverse = sum == 0.f ? 0.f : 1.f / sum;
+                const int q = first_row(i) + 8 * r;
+                if (q >= a.q_len) continue;
+                if ((lane & 3) == 0)
+                    a.lse[b * a.lse_b + h * a.lse_h + q] =
+                        sum == 0.f ? NEG_INF : (finite_or_zero(row_max[i][r]) * unit + log2_fast(sum)) * LN2;
+                u32 *to = (u32 *)rows_of(a.o, b, h, q);
+#pragma unroll
+                for (int j = 0; j < FXA_D / 8; j++)
+                    to[j * 4 + (lane & 3)] = pack16(o[i][j][r * 2] * inverse, o[i][j][r * 2 + 1] * inverse);
+            }
+    }
+
+    FXA_INLINE void run()
+    {
+        const ListRow row(a, b, h, m, (k_len + BN - 1) / BN, (m + 1) * BM > q_len, k_len % BN != 0);
+        int n = row.first, j = 0;
+        copy_tile<BM, THREADS>(q_tile, rows_of(a.q, b, h, (long long)m * BM), a.q.s, q_len - m * BM, thread);
+        if (row.total) copy_keys(k_tile, a.k, n);
+        copy_commit();
+#pragma unroll 1
+        for (; j < row.total; j++) {
+            const int next = j + 1 < row.total ? row.tile(j + 1) : -1;
+            if (j < row.partial)
+                visit<true>(n, next);
+            else
+                visit<false>(n, next);
+            n = next;
+        }
+        copy_wait<0>();
+        store();
+    }
+};
+
+} // namespace
+
+extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, BYTES, BM, BN, 0, 0};
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_constant__ FxaArgs a)
+{
+    extern __shared__ __align__(1024) u8 memory[];
+    Tile(a, (shared_address(memory) + 1023) & ~1023u).run();
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the host gives the kernels: one block of arguments for all of them, one block of tensor maps for the kernels
+ * that copy by TMA, and what a module tells the host about its own shape. The file is plain C as well as CUDA, so that
+ * the engine fills the same structs that the kernels read. docs/cuda-kernels.md is the contract in words.
+ *
+ * Lengths, strides, head counts, scale, window sizes, params and captured tensors are here and so never cause a new
+ * compilation. Head dimension, storage type and the score program are compiled in.
+ */
+#ifndef FXA_CUDA_KERNEL_ARGS_CUH
+#define FXA_CUDA_KERNEL_ARGS_CUH
+
+#define FXA_CUDA_TENSORS 8 /* captured tensors of a program */
+#define FXA_CUDA_SCALARS 16 /* params of each type */
+#define FXA_CUDA_RANK 5
+
+/* A tensor [b, h, s, d] in memory; strides in elements, d contiguous. */
+struct FxaView {
+    void *data;
+    long long b, h, s;
+};
+
+/* A captured tensor as the program's loads see it. */
+struct FxaCapture {
+    const void *data;
+    long long stride[FXA_CUDA_RANK]; /* elements */
+    int size[FXA_CUDA_RANK];
+    int rank;
+};
+
+/*
+ * Which tiles a kernel visits. Row r = b * b_rows + h * h_rows + tile has `pitch` ints at items: the numbers of the
+ * tiles that need the mask first, then those that are whole, each part ascending; counts holds {partial, total} of the
+ * row. A tile that reaches past the last query or key counts as partial. items = 0 means that every tile is visited;
+ * the kernel then finds the ragged ones itself. b_rows = 0 and h_rows = 0 share rows between entries and heads.
+ * The forward and dQ kernels have one row per query tile, the backward kernels one per key tile.
+ */
+struct FxaTileList {
+    const int *items;
+    const int *counts;
+    long long pitch, b_rows, h_rows;
+};
+
+/*
+ * f(b, h, q - k) as a row of floats: entry `zero` + q - k. Rows are 16-byte aligned, zero % 4 == 3, and a row holds
+ * round(k_len, 128) entries before `zero` and round(q_len, 192) + 256 after it, so that the strip of every tile exists.
+ */
+struct FxaDiagonal {
+    const float *data;
+    long long b, h; /* elements */
+    int zero;
+};
+
+/*
+ * Sums of the score's gradient along diagonals. Key tile n adds into data[b*b + h*h + n*n + zero + n*zero_step + (q-k)]
+ * where that index (without the strides) lies in 0..size-1. With n = 0 all tiles share a row and add atomically; with a
+ * row per key tile (zero_step = 128) the sums are bit-stable and fxa_diagonal_reduce adds the rows in order.
+ */
+struct FxaDiagonalGrad {
+    float *data;
+    long long b, h, n;
+    int zero, zero_step, size;
+};
+
+/* A 32-bit word per position (document ids, per-key biases), padded to round(length, 128) + 128 words per row, and the
+ * {smallest, largest} int of every 64 positions, as fxa_vector_prepare writes them. */
+struct FxaVector {
+    const int *data;
+    const int *ranges;
+    long long b, h;               /* of data */
+    long long ranges_b, ranges_h; /* of ranges, in pairs */
+};
+
+struct FxaArgs {
+    struct FxaView q, k, v, o, grad_o, grad_q, grad_k, grad_v;
+    float *lse; /* natural logarithm */
+    const float *grad_lse; /* or 0; strides as lse */
+    long long lse_b, lse_h;
+    float *lse2, *delta, *grad_q_sum; /* backward workspace, rows of q_pad per (b, h) */
+    unsigned *next_tile; /* zero before the first launch, left zero by every launch */
+    int *redo; /* per query tile of the launch; the same */
+    const int *q_lens, *k_lens; /* per batch entry, or 0 */
+    struct FxaTileList list;
+    struct FxaDiagonal diagonal;
+    struct FxaDiagonalGrad grad_diagonal;
+    struct FxaVector q_vector, k_vector;
+    struct FxaView dense, grad_dense; /* [b, h, q, k], k contiguous; stride 0 of b or h: shared. grad_dense is whole */
+    struct FxaCapture tensor[FXA_CUDA_TENSORS];
+    float f[FXA_CUDA_SCALARS];
+    int i[FXA_CUDA_SCALARS];
+    int batch, heads, kv_heads, group; /* group = heads / kv_heads */
+    int q_len, k_len, q_pad; /* q_pad: q_len rounded up to 128 */
+    int q_tiles, tiles; /* of one (b, h), of the launch: q_tiles * heads * batch */
+    int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
+    int splits; /* decode */
+    float scale, scale_log2; /* scale_log2 = scale * log2(e) */
+    float *partial, *partial_ml; /* decode workspace */
+};
+
+/* The tensor map that cuTensorMapEncodeTiled writes. */
+struct
+#ifdef __cplusplus
+    alignas(128)
+#endif
+    FxaMap {
+    unsigned long long opaque[16];
+};
+
+/* Maps of 4-dimensional tensors {d, s, h, b} with boxes of 64 columns, 128-byte swizzle, zero fill. Rows of a box: see
+ * FxaShape. The dense ones are {k, q, h, b}. */
+struct FxaMaps {
+    struct FxaMap q, k, v, o, grad_o, grad_q, grad_k, grad_v, dense, grad_dense;
+};
+
+/* Every module has one as a constant named as its kernel with _shape behind. */
+struct FxaShape {
+    int threads;
+    int shared_bytes; /* dynamic */
+    int q_rows, k_rows; /* of a tile; boxes of loads have these rows */
+    int store_rows; /* rows of the boxes of stores, 0: no TMA store */
+    int persistent; /* 1: the grid is min(tiles, multiprocessors); 0: as docs/cuda-kernels.md says */
+};
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the score program meets the kernels. program.cuh is the only generated text: switches and one struct Program.
+ * Every kernel calls the same functions of it, forward and backward, whichever way round its accumulators lie.
+ *
+ * Switches, 0 unless defined:
+ *   PROG_VALUE          value() changes the score; else the new score is the scaled one
+ *   PROG_SLOPE          the slope is not always 1
+ *   PROG_MASK           mask() is not always true
+ *   PROG_BOUNDED        |value() * unit()| stays small (soft cap), so that the forward needs no running maximum
+ *   PROG_NEAR           value_near() gives the same bits as value(), for less, while |s| < near()
+ *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
+ *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
+ *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
+ *   PROG_GRAD_DIAGONAL  the gradient of the diagonal row is wanted; PROG_GRAD_DENSE: that of the dense tensor. Both
+ *                       need d value / d tensor = 1, so they exclude PROG_SLOPE.
+ *
+ * struct Program, which inherits what it does not need from ProgramBase:
+ *   static float unit(a)               > 0; the new score times log2(e) is value() * unit(). So a factor that all
+ *                                      scores have in common (the scale, the cap) costs nothing per pair.
+ *   void head(a, b, h, q_len, k_len)   what depends on batch entry and head alone, kept in members
+ *   void tile(a, q, k)                 what depends on the tile: q and k are this thread's first query and key
+ *   float value(a, s, pair)            s is the product Q.K, not yet scaled
+ *   float value(a, s, pair, slope)     the same bits, and slope = d new score / d scaled score; for PROG_SLOPE
+ *   float value_near(a, s, pair), static float near(a)   for PROG_NEAR: the forward takes it where all pairs of a warp
+ *                                      in a tile are near (tanh near 0 is a polynomial)
+ *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial
+ *   static float diagonal(a, b, h, d)  d = q - k
+ *   static int tile_class(a, b, h, q0, q1, k0, k1)   TILE_EMPTY, TILE_PARTIAL or TILE_FULL for pairs in q0..q1 x k0..k1
+ */
+#ifndef FXA_CUDA_SCORE_CUH
+#define FXA_CUDA_SCORE_CUH
+
+#include "device.cuh"
+
+/*
+ * One pair. q = the thread's first query + q_off, and k likewise; the offsets are constants once loops are unrolled, so
+ * whatever is affine in q and k costs one addition of a constant, or nothing, when tile() has kept its base.
+ */
+struct Pair {
+    int q, k, q_off, k_off;
+    float diagonal, dense;
+    int q_word, k_word;
+};
+
+enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
+
+/* {smallest, largest} word of a vector over positions first..last, by blocks of 64: what tile_class() reads. */
+FXA_INLINE Int2 vector_range(const FxaVector &v, int b, int h, int first, int last)
+{
+    const Int2 *r = (const Int2 *)v.ranges + b * v.ranges_b + h * v.ranges_h;
+    Int2 all = r[first >> 6];
+    for (int i = (first >> 6) + 1; i <= last >> 6; i++) {
+        all.x = min(all.x, r[i].x);
+        all.y = max(all.y, r[i].y);
+    }
+    return all;
+}
+
+/*
+ * tanh of score programs: the hardware's (relative error 2^-11) with FXA_FAST_MATH, else within 4 ulps: an odd
+ * polynomial near 0, 1 - 2 / (1 + exp(2 |x|)) beyond. The branch is real (volatile): with both sides computed, the
+ * backward runs out of registers. Where a whole tile is near, score_tanh_near gives the same bits without it.
+ */
+constexpr float TANH_NEAR = 0.6f;
+
+FXA_INLINE float score_tanh_near(float x)
+{
+    const float z = x * x;
+    float p = __fmaf_rn(0.015612896531820297f, z, -0.05221197009086609f);
+    p = __fmaf_rn(p, z, 0.13313119113445282f);
+    p = __fmaf_rn(p, z, -0.33332598209381104f);
+    return __fmaf_rn(x * z, p, x);
+}
+
+FXA_INLINE float score_tanh(float x)
+{
+    float y;
+#if FXA_FAST_MATH
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    if (fabsf(x) < TANH_NEAR) return score_tanh_near(x);
+    asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(exp2_fast(fabsf(x) * (2.f * LOG2E)) + 1.f));
+    return copysignf(__fmaf_rn(-2.f, y, 1.f), x);
+#endif
+}
+
+/* What a program need not say. */
+struct ProgramBase {
+    static FXA_INLINE float unit(const FxaArgs &a) { return a.scale_log2; }
+    static FXA_INLINE int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }
+    FXA_INLINE void head(const FxaArgs &, int, int, int, int) {}
+    FXA_INLINE void tile(const FxaArgs &, int, int) {}
+};
+
+#include "program.cuh"
+
+#ifndef PROG_VALUE
+#define PROG_VALUE 0
+#endif
+#ifndef PROG_SLOPE
+#define PROG_SLOPE 0
+#endif
+#ifndef PROG_MASK
+#define PROG_MASK 0
+#endif
+#ifndef PROG_NEAR
+#define PROG_NEAR 0
+#endif
+#ifndef PROG_BOUNDED
+#define PROG_BOUNDED 0
+#endif
+#ifndef PROG_DIAGONAL
+#define PROG_DIAGONAL 0
+#endif
+#ifndef PROG_DENSE
+#define PROG_DENSE 0
+#endif
+#ifndef PROG_VECTOR
+#define PROG_VECTOR 0
+#endif
+#ifndef PROG_GRAD_DIAGONAL
+#define PROG_GRAD_DIAGONAL 0
+#endif
+#ifndef PROG_GRAD_DENSE
+#define PROG_GRAD_DENSE 0
+#endif
+
+static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");
+
+/* The new score: the same operations in the same order in every kernel, so that the backward sees the bits
+ * of the forward. */
+template <bool NEAR> FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair)
+{
+#if PROG_NEAR
+    if (NEAR) return program.value_near(a, s, pair);
+#endif
+#if PROG_VALUE
+    return program.value(a, s, pair);
+#else
+    return s;
+#endif
+}
+
+FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, const Pair &pair, float &slope)
+{
+#if PROG_SLOPE
+    return program.value(a, s, pair, slope);
+#else
+    slope = 1.f;
+    return score_value<false>(program, a, s, pair);
+#endif
+}
+
+/* Whether all products of a warp are near. */
+template <int n> FXA_INLINE bool all_near(const FxaArgs &a, const float (&s)[n])
+{
+#if PROG_NEAR
+    float most = 0.f;
+#pragma unroll
+    for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(s[i]));
+    return __all_sync(~0u, most < Program::near(a));
+#else
+    return false;
+#endif
+}
+
+FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair &pair)
+{
+#if PROG_MASK
+    return program.mask(a, pair);
+#else
+    return true;
+#endif
+}
+
+/* Running row statistics of the online softmax: scores are in units of unit(). */
+FXA_INLINE float finite_or_zero(float m)
+{
+    return m == NEG_INF ? 0.f : m;
+}
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which tiles are visited, decided on the device: for masks that read captured tensors or run-time lengths, so that no
+ * block mask is ever built or stored by the caller.
+ *
+ * fxa_vector_prepare copies an int per position into padded rows and notes smallest and largest of every 64 positions.
+ * Launch: grid (pitch / 512 rounded up, heads, batch), one warp per 64 positions.
+ *
+ * fxa_tile_lists asks the program's tile_class() about every tile and writes the rows of an FxaTileList. Launch: grid
+ * (rows / 8 rounded up, heads or 1, batch or 1), one warp per row: 1 where the mask does not depend on h, on b.
+ */
+#include "score.cuh"
+
+namespace {
+
+constexpr int WARPS = 8;
+
+/* Tiles of q_rows x k_rows. by_key: rows of the list are key tiles. */
+struct Cut {
+    int q_rows, k_rows, rows, columns, by_key;
+};
+
+FXA_INLINE int class_of(const FxaArgs &a, const Cut &cut, int b, int h, int row, int column)
+{
+    const int q_len = q_length(a, b), k_len = k_length(a, b);
+    const int q0 = (cut.by_key ? column : row) * cut.q_rows, k0 = (cut.by_key ? row : column) * cut.k_rows;
+    if (column >= cut.columns || q0 >= q_len || k0 >= k_len) return TILE_EMPTY;
+    const int q1 = min(q0 + cut.q_rows, q_len) - 1, k1 = min(k0 + cut.k_rows, k_len) - 1;
+    const int found = Program::tile_class(a, b, h, q0, q1, k0, k1);
+    const bool ragged = q0 + cut.q_rows > q_len || k0 + cut.k_rows > k_len;
+    return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    fxa_vector_prepare(const int *from, long long from_b, long long from_h, long long from_s, int *to, Int2 *ranges,
+                       long long pitch, int length)
+{
+    const int block = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
+    const long long row = (long long)b * gridDim.y + h;
+    if (block * 64 >= pitch) return;
+    int least = 0x7fffffff, most = -0x7fffffff - 1;
+    for (int i = block * 64 + lane; i < block * 64 + 64; i += 32) {
+        const int x = i < length ? from[b * from_b + h * from_h + i * from_s] : 0;
+        if (i < length) {
+            least = min(least, x);
+            most = max(most, x);
+        }
+        to[row * pitch + i] = x;
+    }
+    least = __reduce_min_sync(~0u, least);
+    most = __reduce_max_sync(~0u, most);
+    if (lane == 0) ranges[row * (pitch / 64) + block] = Int2{least, most};
+}
+
+/* Two passes over a row: the first counts the partial tiles, the second knows where the whole ones begin. */
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    fxa_tile_lists(const __grid_constant__ FxaArgs a, Cut cut, int *items, int *counts, long long pitch)
+{
+    const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
+    if (row >= cut.rows) return;
+    const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
+    const u32 before = (1u << lane) - 1;
+    int partial = 0, full = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        int next_partial = 0, next_full = partial;
+        for (int column = lane; column - lane < cut.columns; column += 32) {
+            const int found = class_of(a, cut, b, h, row, column);
+            const u32 some = __ballot_sync(~0u, found == TILE_PARTIAL), all = __ballot_sync(~0u, found == TILE_FULL);
+            if (pass && found == TILE_PARTIAL) items[place * pitch + next_partial + __popc(some & before)] = column;
+            if (pass && found == TILE_FULL) items[place * pitch + next_full + __popc(all & before)] = column;
+            next_partial += __popc(some);
+            next_full += __popc(all);
+        }
+        partial = next_partial;
+        full = next_full;
+    }
+    if (lane == 0) *(Int2 *)(counts + 2 * place) = Int2{partial, full};
+}
