@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the CUDA kernels by NVRTC, without a GPU and without headers of the toolkit: source files and the program
+are given by name. Reads registers, spills and warnings off the compiler's log."""
+import ctypes
+import glob
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SOURCE = os.path.join(ROOT, "src", "engine", "cuda")
+
+
+def find_nvrtc():
+    """The library, or None: FXA_NVRTC, the loader's path, a wheel of this Python, the toolkit."""
+    names = [os.environ.get("FXA_NVRTC", ""), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
+    for base in sys.path:
+        names += sorted(glob.glob(os.path.join(base, "nvidia", "*", "lib", "libnvrtc.so.*")))
+    names += sorted(glob.glob("/usr/local/cuda*/lib64/libnvrtc.so.*"))
+    for name in names:
+        try:
+            if name:
+                return ctypes.CDLL(name)
+        except OSError:
+            pass
+    return None
+
+
+class Built:
+    """One cubin and what the compiler said."""
+
+    def __init__(self, cubin, log, text=""):
+        self.cubin, self.log = cubin, log
+        self.registers = [int(x) for x in re.findall(r"Used (\d+) registers", log)]
+        self.spill = sum(int(x) for x in re.findall(r"(\d+) bytes spill stores", log))
+        self.serialised = re.findall(r"\(C75\d\d\)[^\n]*", log)
+        self.error = text
+
+
+def headers(program):
+    out = {"program.cuh": program}
+    for path in glob.glob(os.path.join(SOURCE, "*.cuh")):
+        out[os.path.basename(path)] = open(path).read()
+    return out
+
+
+def build(nvrtc, kernel, arch, program, defines):
+    """Compiles <kernel>.cu, of the engine or of this folder, for arch (90a, 80, ...) with the program's text."""
+    path = os.path.join(SOURCE, kernel + ".cu")
+    if not os.path.exists(path):
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), kernel + ".cu")
+    source = open(path).read()
+    named = headers(program)
+    count = len(named)
+    texts = (ctypes.c_char_p * count)(*[t.encode() for t in named.values()])
+    names = (ctypes.c_char_p * count)(*[n.encode() for n in named])
+    handle = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(handle), source.encode(), (kernel + ".cu").encode(), count, texts, names)
+    options = ["--gpu-architecture=sm_" + arch, "--std=c++17", "--ptxas-options=-v", "-default-device", "-lineinfo"]
+    options += ["-D%s=%d" % item for item in defines.items()]
+    array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
+    status = nvrtc.nvrtcCompileProgram(handle, len(options), array)
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(handle, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value + 1)
+    nvrtc.nvrtcGetProgramLog(handle, log)
+    text = log.value.decode(errors="replace")
+    cubin = b""
+    if status == 0:
+        nvrtc.nvrtcGetCUBINSize(handle, ctypes.byref(size))
+        data = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetCUBIN(handle, data)
+        cubin = data.raw
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(handle))
+    return Built(cubin, text, "" if status == 0 else text)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks and times the CUDA kernels on a GPU: python3 run_gpu.py [group ...] [--limit S] [--only TEXT],
+with the groups of cases.py; check when none is named.
+
+The parent compiles what the tests need, on all cores, and runs them in a child that is replaced when a kernel hangs or
+faults, so that one bad kernel costs seconds. FXA_GPU_WRAP is put before the child's command line (compute-sanitizer),
+FXA_GPU_PATIENCE multiplies the seconds that a kernel may take. Without NVRTC, torch or a GPU it says so and exits
+with 77."""
+import concurrent.futures
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import kernels
+import programs
+from cases import GROUPS
+
+
+def compile_one(job):
+    folder, arch, spec, file = job
+    path = os.path.join(folder, spec.key(file) + ".cubin")
+    start = time.time()
+    built = kernels.build(kernels.find_nvrtc(), file, arch, programs.PROGRAMS[spec.program], spec.defines(file))
+    took = time.time() - start
+    if built.error:
+        return took, "BAD  %s %s does not compile: %s" % (file, spec.label(), built.error[:800])
+    with open(path, "wb") as out:
+        out.write(built.cubin)
+    if built.spill or built.serialised:
+        return took, "NOTE %s %s D%d f16=%d: spills %d bytes %s" % (file, spec.program, spec.D, spec.f16, built.spill,
+                                                                    built.serialised[:1])
+    return took, None
+
+
+def compile_all(folder, arch, specs):
+    jobs = {}
+    for spec in specs:
+        for file in spec.files():
+            jobs.setdefault(spec.key(file), (folder, arch, spec, file))
+    start = time.time()
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(compile_one, jobs.values()))
+    for _, said in results:
+        if said:
+            print(said, flush=True)
+    slowest = sorted(zip([took for took, _ in results], ["%s %s" % (j[3], j[2].program) for j in jobs.values()]))[-3:]
+    names = ", ".join("%s %.1f s" % (n, t) for t, n in slowest)
+    print("%d modules compiled in %.1f s; slowest %s" % (len(jobs), time.time() - start, names), flush=True)
+
+
+class Tests:
+    """Runs in the child, where torch is."""
+
+    def __init__(self, folder):
+        import torch
+
+        import driver
+        import problem
+        self.torch, self.driver, self.problem, self.folder = torch, driver, problem, folder
+        torch.manual_seed(int(time.time()))
+        self.modules = {}
+
+    def load(self, spec):
+        out = {}
+        for file in spec.files():
+            key = spec.key(file)
+            if key not in self.modules:
+                with open(os.path.join(self.folder, key + ".cubin"), "rb") as data:
+                    self.modules[key] = self.driver.load_module(data.read())
+            out[file] = self.modules[key]
+        return out
+
+    def make(self, spec):
+        dtype = self.torch.float16 if spec.f16 else self.torch.bfloat16
+        pr = self.problem.Problem(spec.program, D=spec.D, dtype=dtype, **spec.shape)
+        modules = self.load(spec)
+        if spec.family == "decode":
+            return pr, modules, self.problem.Decode(pr, modules, spec.splits)
+        return pr, modules, self.problem.Forward(pr, modules, "forward_" + spec.family)
+
+    def units(self, spec):
+        """Bounds of relative L2 errors: P, O and the gradients are rounded to storage once each, dS too; fast tanh
+        is off by 2^-11 of its value, the fast exponential by less than storage."""
+        u = 2.0 ** (-11 if spec.f16 else -9)
+        loose = 2.0 ** -9 if spec.fast and "softcap" in spec.program else 0
+        return 3 * u + loose, 5 * u + 2 * loose, (2e-2 if loose else 5e-4)
+
+    def heads(self, pr, all_of_them):
+        if all_of_them:
+            return [(b, h) for b in range(pr.B) for h in range(pr.H)]
+        g = pr.H // pr.Hkv
+        return [(b, kv * g + i) for b, kv in {(0, 0), (pr.B - 1, pr.Hkv - 1)} for i in range(g)]
+
+    def judge_forward(self, spec, pr, fw, refs):
+        worst, worst_lse = 0.0, 0.0
+        for (b, h), c in refs.items():
+            n = c.q_len
+            worst = max(worst, self.problem.error(fw.o[b, h, :n], c.o), key=lambda x: math.inf if x != x else x)
+            ours, inf = fw.lse[b, h, :n].double(), self.torch.isinf(c.lse)
+            if not self.torch.equal(ours[inf], c.lse[inf]) or not self.torch.isfinite(ours[~inf]).all():
+                worst_lse = math.nan
+            elif (~inf).any():
+                off = (ours - c.lse)[~inf].abs() / (1 + c.lse[~inf].abs() * 2 ** -10)  # f32 holds 2^-23 of a score
+                worst_lse = max(worst_lse, float(off.max()))
+            rest, rest_lse = fw.o[b, h, n:], fw.lse[b, h, n:]
+            if rest.numel() and not ((rest == 0).all() and (rest_lse == -math.inf).all()):
+                worst = math.nan
+        o, _, lse = self.units(spec)
+        return worst <= o and worst_lse <= lse, "O %.1e lse %.1e" % (worst, worst_lse)
+
+    def judge_backward(self, spec, pr, bw, refs):
+        errors, kv = {"q": 0.0}, {}
+        worse = lambda name, x: errors.__setitem__(name, x if x != x else max(errors.get(name, 0.0), x))
+        for (b, h), c in refs.items():
+            worse("q", self.problem.error(bw.grad_q[b, h, :c.q_len], c.grad_q, c.noise_q))
+            if bw.grad_q[b, h, c.q_len:].numel() and not (bw.grad_q[b, h, c.q_len:] == 0).all():
+                worse("q", math.nan)
+            at = (b, h * pr.Hkv // pr.H)
+            k, v, noise = kv.get(at, (0, 0, 0))
+            kv[at] = (k + c.grad_k, v + c.grad_v, noise + c.noise_k)
+            if bw.grad_dense is not None:
+                worse("dense", self.problem.error(bw.grad_dense[b, h, :c.q_len, :c.k_len], c.grad_new))
+        for (b, h), (k, v, noise) in kv.items():
+            n = k.shape[0]
+            worse("k", self.problem.error(bw.grad_k[b, h, :n], k, noise))
+            worse("v", self.problem.error(bw.grad_v[b, h, :n], v))
+            absent = self.torch.cat((bw.grad_k[b, h, n:], bw.grad_v[b, h, n:]))
+            if absent.numel() and not (absent == 0).all():
+                worse("k", math.nan)
+        if bw.grad_rows is not None and len(refs) == pr.B * pr.H:
+            rows = self.torch.zeros_like(bw.grad_rows, dtype=self.torch.float64)
+            for (b, h), c in refs.items():
+                rows[h].index_add_(0, (c.q - c.k + pr.Sk - 1).reshape(-1), c.grad_new.reshape(-1))
+            worse("rows", self.problem.error(bw.grad_rows, rows))
+        bound = self.units(spec)[1]
+        return all(x <= bound for x in errors.values()), " ".join("d%s %.1e" % i for i in errors.items())
+
+    def check(self, spec):
+        pr, modules, fw = self.make(spec)
+        fw.run()
+        self.driver.sync()
+        refs = {at: pr.reference(*at) for at in self.heads(pr, True)}
+        good, said = self.judge_forward(spec, pr, fw, refs)
+        again = fw.o.clone()
+        fw.o.fill_(math.nan)
+        fw.run()
+        self.driver.sync()
+        if not self.torch.equal(again, fw.o):
+            good, said = False, said + " second run differs"
+        if int(fw.counter) or int(fw.redo.abs().max()):
+            good, said = False, said + " counters not left at zero"
+        if spec.backward and good:
+            o, lse = self.torch.zeros_like(fw.o), self.torch.zeros_like(fw.lse)
+            for (b, h), c in refs.items():
+                o[b, h, :c.q_len], lse[b, h, :c.q_len] = c.o.to(o.dtype), c.lse.float()
+            bw = self.problem.Backward(pr, modules, o, lse, "backward_" + spec.family,
+                                       separate="dq_sm90" if spec.separate else None)
+            bw.run()
+            self.driver.sync()
+            fine, more = self.judge_backward(spec, pr, bw, refs)
+            good, said = fine, said + " " + more
+            if spec.separate:
+                first = [t.clone() for t in (bw.grad_q, bw.grad_k, bw.grad_v)]
+                bw.run()
+                self.driver.sync()
+                if not all(map(self.torch.equal, first, (bw.grad_q, bw.grad_k, bw.grad_v))):
+                    good, said = False, said + " not bit-stable"
+        return good, said
+
+    def redo(self, spec):
+        """The frozen maximum given up: scores grow so far along the keys that tiles are computed again."""
+        pr, _, fw = self.make(spec)
+        fw.run()
+        self.driver.sync()
+        refs = {at: pr.reference(*at) for at in self.heads(pr, True)}
+        good, said = self.judge_forward(spec, pr, fw, refs)
+        slow = self.driver.milliseconds(fw.run, 5, 10, 0)
+        spec.shape = dict(spec.shape, ramp=0.0)
+        _, _, plain = self.make(spec)
+        return good, said + " time %.2f of the unramped" % (slow / self.driver.milliseconds(plain.run, 5, 10, 0))
+
+    def tanh(self, spec):
+        """Largest error of score_tanh in ulps, over all floats from 2^-40 to 32 and their negatives."""
+        kernel = self.driver.Kernel(self.load(spec)["functions"], "fxa_try_tanh", False)
+        worst, C = 0.0, self.driver.C
+        for sign in (0, 1 << 31):
+            for first in range(0x2B800000, 0x42000000, 1 << 26):
+                bits = self.torch.arange(first, first + (1 << 26), device="cuda", dtype=self.torch.int64) | sign
+                x = bits.to(self.torch.int32).view(self.torch.float32)
+                y = self.torch.empty_like(x)
+                args = [self.driver.p(y.data_ptr()), C.c_uint(first | sign), self.driver.ll(1 << 26)]
+                kernel.call((1024, 1, 1), args, 256)()
+                self.driver.sync()
+                exact = self.torch.tanh(x.double())
+                ulp = self.torch.exp2(self.torch.floor(self.torch.log2(exact.abs())) - 23)
+                error = ((y.double() - exact).abs() / ulp).max()
+                worst = max(worst, float(error))
+        return worst <= 4, "tanh within %.2f ulp" % worst
+
+    def bench(self, spec):
+        pr, modules, fw = self.make(spec)
+        fw.run()
+        self.driver.sync()
+        refs = {at: pr.reference(*at) for at in self.heads(pr, False)[:2 * pr.H // pr.Hkv]}
+        good, said = self.judge_forward(spec, pr, fw, refs)
+        counts = [c.attended for c in refs.values()]
+        pairs = sum(counts) / len(counts) * pr.B * pr.H
+        ms = self.driver.milliseconds(fw.run)
+        said += " | fwd %.3f ms %.0f TFLOP/s" % (ms, 4 * pr.D * pairs / ms / 1e9)
+        if spec.family == "decode":
+            said += " %.0f GB/s" % (4 * pr.k.numel() / ms / 1e6)
+        if spec.backward:
+            bw = self.problem.Backward(pr, modules, fw.o, fw.lse, "backward_" + spec.family,
+                                       separate="dq_sm90" if spec.separate else None)
+            bw.run()
+            self.driver.sync()
+            fine, more = self.judge_backward(spec, pr, bw, refs)
+            ms = self.driver.milliseconds(bw.run)
+            main = self.driver.milliseconds(bw.main, 20, 40, 0)
+            good, said = good and fine, said + " bwd %.3f ms %.0f TFLOP/s (main %.3f) %s" % (
+                ms, 10 * pr.D * pairs / ms / 1e9, main, more)
+        if pr.ids is not None:
+            us = self.driver.milliseconds(lambda: (pr.prepasses[0](), fw.list_call()), 10, 20, 0) * 1e3
+            said += " pre-pass %.1f us" % us
+        return good, said
+
+    def stress(self, spec):
+        """Many launches with a cold cache: no hang, and a forward that never changes."""
+        pr, modules, fw = self.make(spec)
+        fw.run()
+        bw = self.problem.Backward(pr, modules, fw.o, fw.lse, "backward_" + spec.family)
+        keep, flush, differs = fw.o.clone(), self.torch.empty(64 << 20, dtype=self.torch.uint8, device="cuda"), 0
+        for i in range(300):
+            flush.zero_()
+            fw.run()
+            bw.run()
+            if i % 50 == 49:
+                self.driver.sync(20)
+                differs += not self.torch.equal(keep, fw.o)
+        return not differs, "300 launches"
+
+
+def child(folder, specs, start):
+    tests, bad = Tests(folder), 0
+    for i in range(start, len(specs)):
+        with open(os.path.join(folder, "at"), "w") as out:
+            out.write(str(i))
+        spec = specs[i]
+        try:
+            good, said = getattr(tests, spec.what)(spec)
+        except Exception as e:  # the rest must still run
+            good, said = False, "%s: %s" % (type(e).__name__, str(e)[:300])
+            if "CUDA" in said or "driver error" in said:
+                print("BAD  %s %s" % (spec.label(), said), flush=True)
+                os._exit(7)
+        bad += not good
+        print("%s %s | %s" % ("ok  " if good else "BAD ", spec.label(), said), flush=True)
+        tests.torch.cuda.empty_cache()
+    with open(os.path.join(folder, "bad"), "a") as out:
+        out.write("%d\n" % bad)
+
+
+def skip(why):
+    print("skipped: " + why)
+    return 77
+
+
+def main():
+    words = sys.argv[1:]
+    only = words[words.index("--only") + 1] if "--only" in words else ""
+    limit = float(words[words.index("--limit") + 1]) if "--limit" in words else 1e9
+    groups = [w for w in words if w in GROUPS] or ["check"]
+    specs = [s for g in groups for s in GROUPS[g]() if only in s.label()]
+    if "--child" in words:
+        at = words.index("--child")
+        return child(words[at + 1], specs, int(words[at + 2]))
+    if not kernels.find_nvrtc():
+        return skip("NVRTC was not found (FXA_NVRTC names it)")
+    probe = subprocess.run([sys.executable, "-c", "import torch; print('%d%d' % torch.cuda.get_device_capability())"],
+                           capture_output=True, text=True)
+    if probe.returncode:
+        return skip("torch with a GPU was not found")
+    arch = probe.stdout.strip()
+    with tempfile.TemporaryDirectory() as folder:
+        compile_all(folder, arch + "a" if arch == "90" else arch, specs)
+        at, end, failed = 0, time.time() + limit, 0
+        while at < len(specs) and time.time() < end:
+            command = os.environ.get("FXA_GPU_WRAP", "").split() + [sys.executable, "-u", os.path.abspath(__file__)]
+            command += words + ["--child", folder, str(at)]
+            try:
+                code = subprocess.run(command, timeout=max(1, end - time.time())).returncode
+            except subprocess.TimeoutExpired:
+                print("BAD  out of time")
+                return 1
+            if code == 0:
+                break
+            at = int(open(os.path.join(folder, "at")).read()) + 1
+            print("BAD  the child ended with %d in test %d" % (code, at - 1), flush=True)
+            failed += 1
+        bad = failed + sum(int(x) for x in open(os.path.join(folder, "bad"))) if os.path.exists(
+            os.path.join(folder, "bad")) else failed
+        print("%d tests, %d bad" % (len(specs), bad), flush=True)
+        return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
