@@ -181,6 +181,8 @@ void fxa__range_int(fxa__range *r, int32_t node, fxa__int *out);
 void fxa__range_float(fxa__range *r, int32_t node, fxa__real *out);
 void fxa__range_bool(fxa__range *r, int32_t node, fxa__truth *out);
 fxa__set fxa__range_load(fxa__range *r, int32_t node); /* int and bool tensors */
+/* Float tensors: the elements in f64, and whether all engines see exactly those; false: nothing is known. */
+bool fxa__range_load_real(fxa__range *r, int32_t node, fxa__real *out, bool *exact);
 
 fxa__int fxa__int_const(int64_t x);
 bool fxa__int_form(fxa__range *r, int32_t node,

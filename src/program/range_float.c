@@ -8,8 +8,9 @@
  *
  * What passes 2^126 may be infinite. A comparison is decided only when the widened intervals do not touch. Whole
  * numbers up to 2^24 are exact in f32, and so are their sums, differences and products within that size: they are not
- * widened, and float(q) - float(k) < 64.0 is decided as exactly as the ints are. Loads of float tensors, the score, and
- * functions that real_op1 and real_op2 do not name are any float, NaN included.
+ * widened, and float(q) - float(k) < 64.0 is decided as exactly as the ints are. Of loads the elements count
+ * where they are few (range_load.c); other loads, the score, and functions that real_op1 and real_op2 do not name are
+ * any float, NaN included.
  */
 #include "range.h"
 
@@ -127,6 +128,13 @@ static fxa__real real_cast(const fxa__range *r, int32_t arg) {
     return out.whole ? out : real_rounded(out);
 }
 
+/* Elements that all engines see as they are, or nearly. */
+static void real_load(fxa__range *r, int32_t at, fxa__real *out) {
+    fxa__real x;
+    bool exact;
+    if (fxa__range_load_real(r, at, &x, &exact)) *out = exact || x.lo > x.hi ? x : real_rounded(x);
+}
+
 static fxa__real real_select(const fxa__range *r, const fxa__node *node) {
     fxa__truth c = fxa__range_of(r, node->arg[0])->t;
     const fxa__real *a = &fxa__range_of(r, node->arg[1])->f, *b = &fxa__range_of(r, node->arg[2])->f;
@@ -179,8 +187,8 @@ void fxa__range_float(fxa__range *r, int32_t at, fxa__real *out) {
     case FXA_OP_PARAM:
         if (r->params) *out = real_const(r->params[node->imm]);
         return;
-    case FXA_OP_INPUT:
-    case FXA_OP_LOAD: return;
+    case FXA_OP_INPUT: return;
+    case FXA_OP_LOAD: real_load(r, at, out); return;
     case FXA_OP_FLOAT: *out = real_cast(r, node->arg[0]); return;
     case FXA_OP_SELECT: *out = real_select(r, node); return;
     default: break;

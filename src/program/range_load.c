@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads of int and bool tensors: what the caller said of the tensor, what its dtype allows, and, where elements may be
- * read, single elements and the two ends of a nondecreasing stretch (documents, lengths, offsets). An index that may
- * lie outside adds 0 to the values. fxa_tensor_scan looks at a tensor once to find all this out.
+ * Loads: what the caller said of the tensor, what its dtype allows, and, where elements may be read, the two ends of a
+ * nondecreasing stretch (documents, lengths, offsets), or every element that the indices can reach while those are few:
+ * tables of blocks, trees, documents in any order. An index that may lie outside adds 0 to the values. Of floats
+ * nothing is known but such elements. fxa_tensor_scan looks at an int tensor once to find out its range and order.
  */
 #include "range.h"
 
 #include "../base/dtype.h"
 #include "../base/num.h"
+
+#include <math.h>
 
 static fxa__set load_dtype_set(uint32_t dtype) {
     switch (dtype) {
@@ -46,18 +49,63 @@ static fxa__set load_sorted(const fxa_view *view, int64_t lo, int64_t hi) {
     return set;
 }
 
-/* All indices have one value: the element itself. */
-static bool load_element(const fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__set *out) {
-    int32_t index[FXA_MAX_RANK] = {0};
-    int64_t offset;
+/* The elements that the indices of a load can reach, one after the other. */
+typedef struct load_walk {
+    const fxa_view *view;
+    int64_t lo[FXA_MAX_RANK], hi[FXA_MAX_RANK], at[FXA_MAX_RANK]; /* indices as programs give them */
+    bool more;
+} load_walk;
+
+enum { LOAD_FEW = 1024 }; /* elements of a load that are looked at: those of a tile's keys */
+
+/* False: they are too many for the work that is left, which they are taken from. */
+static bool load_walk_begin(fxa__range *r, const fxa__node *node, const fxa_view *view, load_walk *w) {
+    int64_t count = 1;
+    *w = (load_walk){.view = view, .more = true};
     for (int i = 0; i < node->n_args; i++) {
         const fxa__set *s = &fxa__range_of(r, node->arg[i])->i.set;
-        if (!fxa__set_is_one(s)) return false;
-        index[i] = (int32_t)fxa__set_lo(s);
+        w->lo[i] = w->at[i] = fxa__set_lo(s);
+        w->hi[i] = fxa__set_hi(s);
+        if (w->hi[i] - w->lo[i] >= LOAD_FEW) return false;
+        count *= w->hi[i] - w->lo[i] + 1;
+        if (count > LOAD_FEW || count > r->work) return false;
     }
-    int32_t x = fxa__view_offset(view, index, &offset) ? fxa__load_i32(view->data, view->dtype, offset) : 0;
-    *out = fxa__set_of(x, x);
+    if (count > 1) r->work -= count;
     return true;
+}
+
+/* The place of the next element, or *inside false; moves on. */
+static int64_t load_walk_next(load_walk *w, bool *inside) {
+    int32_t index[FXA_MAX_RANK] = {0};
+    int64_t offset = 0;
+    for (int i = 0; i < w->view->rank; i++) index[i] = (int32_t)w->at[i];
+    *inside = fxa__view_offset(w->view, index, &offset);
+    int i = w->view->rank - 1;
+    for (; i >= 0 && ++w->at[i] > w->hi[i]; i--) w->at[i] = w->lo[i];
+    w->more = i >= 0;
+    return offset;
+}
+
+static bool load_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__set *out) {
+    load_walk w;
+    int32_t before = 0;
+    if (!load_walk_begin(r, node, view, &w)) return false;
+    out->n = 0;
+    while (w.more) {
+        bool inside;
+        int64_t at = load_walk_next(&w, &inside);
+        int32_t x = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
+        if (out->n == 0 || x != before) fxa__set_add(out, x, x);
+        before = x;
+    }
+    return true;
+}
+
+/* The indices are no single values: sorted stretches need no walk. */
+static bool load_moves(const fxa__range *r, const fxa__node *node) {
+    for (int i = 0; i < node->n_args; i++)
+        if (!fxa__set_is_one(&fxa__range_of(r, node->arg[i])->i.set)) return true;
+    return false;
 }
 
 static bool load_inside(const fxa__range *r, const fxa__node *node, const fxa_view *view) {
@@ -75,17 +123,40 @@ fxa__set fxa__range_load(fxa__range *r, int32_t at) {
     if (r->tensors == NULL) return set;
     const fxa_tensor_range *known = &r->tensors[node->imm];
     bool usable = load_view_usable(known->view, tensor);
-    if (usable && load_element(r, node, known->view, &set)) return set;
-    if (usable && known->nondecreasing && tensor->rank == 1) {
+    if (usable && known->nondecreasing && tensor->rank == 1 && load_moves(r, node)) {
         const fxa__set *index = &fxa__range_of(r, node->arg[0])->i.set;
         return load_sorted(known->view, fxa__set_lo(index), fxa__set_hi(index));
     }
+    if (usable && load_elements(r, node, known->view, &set)) return set;
     if (known->known && known->lo <= known->hi) {
         fxa__set given = fxa__set_of(known->lo, known->hi);
         set = fxa__set_meet(&set, &given);
     }
     if (set.n == 0 || !usable || !load_inside(r, node, known->view)) fxa__set_add(&set, 0, 0);
     return set;
+}
+
+/* Engines load f64 as f32, and numbers below the normal ones as 0: what may change so is not exact. */
+static bool load_is_exact(uint32_t dtype, double x) { return dtype != FXA_F64 && (x == 0 || fabs(x) >= 0x1p-126); }
+
+bool fxa__range_load_real(fxa__range *r, int32_t at, fxa__real *out, bool *exact) {
+    const fxa__node *node = &r->p->nodes[at];
+    const fxa_view *view = r->tensors ? r->tensors[node->imm].view : NULL;
+    load_walk w;
+    if (!load_view_usable(view, &r->p->tensors[node->imm]) || !load_walk_begin(r, node, view, &w)) return false;
+    *out = (fxa__real){.lo = INFINITY, .hi = -INFINITY, .whole = true};
+    *exact = true;
+    while (w.more) {
+        bool inside;
+        int64_t offset = load_walk_next(&w, &inside);
+        double x = inside ? fxa__load_f64(view->data, view->dtype, offset) : 0;
+        if (x != x) out->nan = true;
+        if (x < out->lo) out->lo = x;
+        if (x > out->hi) out->hi = x;
+        out->whole = out->whole && x == floor(x) && fabs(x) <= 0x1p24;
+        *exact = *exact && load_is_exact(view->dtype, x);
+    }
+    return true;
 }
 
 fxa_tensor_range fxa_tensor_scan(const fxa_view *view) {

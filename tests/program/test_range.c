@@ -213,8 +213,10 @@ TEST(documents) {
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_FULL);
     box.hi[FXA_INPUT_Q] = N;
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
-    box.lo[FXA_INPUT_Q] = -N;
+    box.lo[FXA_INPUT_Q] = -N; /* few elements are looked at, whatever the caller said: some are 0 */
     box.hi[FXA_INPUT_Q] = -1;
+    T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_MIXED);
+    box.lo[FXA_INPUT_Q] = -N + 20;
     T_INT(fxa_program_classify(p, &box, NULL, &range), FXA_TILE_FULL);
     fxa_program_destroy(p);
 
