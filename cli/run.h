@@ -25,7 +25,7 @@ typedef struct run_state {
     int rank[2];             /* of Q and O; of K and V */
     bool packed, paged, backward;
     npy q, k, v, dout;
-    fxa_dtype row_dtype; /* of LSE */
+    fxa_dtype row_dtype; /* of the row maximum and dLSE; LSE is f64 */
     fxa_problem forward_problem, backward_problem;
     fxa_capture captures[FXA_MAX_TENSORS]; /* with gradients asked for */
     fxa_args args;

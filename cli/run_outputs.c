@@ -40,12 +40,12 @@ static int run_row_sizes(const run_state *r, int64_t *size) {
     return rank;
 }
 
-static void run_add_rows(cli *c, run_state *r, cli_option_id id, fxa_slot slot) {
+static void run_add_rows(cli *c, run_state *r, cli_option_id id, fxa_slot slot, fxa_dtype dtype) {
     int64_t size[3], count = 1;
     int rank = run_row_sizes(r, size);
     for (int i = 0; i < rank; i++) count *= size[i];
-    void *data = r->args.slot[slot] = cli_alloc_array(c, count, fxa_dtype_size(r->row_dtype));
-    if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), r->row_dtype, rank, size, data);
+    void *data = r->args.slot[slot] = cli_alloc_array(c, count, fxa_dtype_size(dtype));
+    if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), dtype, rank, size, data);
 }
 
 static int run_prepare_forward(cli *c, run_state *r) {
@@ -60,11 +60,12 @@ static int run_prepare_forward(cli *c, run_state *r) {
     p->o = run_add_array(c, r, OPT_OUT, r->q.dtype, size, FXA_SLOT_O);
     if (opt_has(c, OPT_LSE) || r->backward) {
         p->flags |= FXA_WANT_LSE;
-        run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE);
+        p->lse.dtype = FXA_F64; /* which backward reads: nothing of it is lost between the passes */
+        run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE, FXA_F64);
     }
     if (opt_has(c, OPT_MAX)) {
         p->flags |= FXA_WANT_MAX;
-        run_add_rows(c, r, OPT_MAX, FXA_SLOT_MAX_ROW);
+        run_add_rows(c, r, OPT_MAX, FXA_SLOT_MAX_ROW, r->row_dtype);
     }
     return CLI_OK;
 }

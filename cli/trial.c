@@ -78,7 +78,7 @@ static void trial_add_arrays(cli *c, trial *t, cli_job *job, const trial_data *d
         t->args.slot[inputs[i]] = trial_round(c, data, i, i == DATA_DLSE ? row : dtype);
     t->args.slot[FXA_SLOT_O] = trial_add(c, t, "O", false, dtype, 4, data->size[DATA_DO]);
     bool backward = t->plan[FXA_BACKWARD] != NULL;
-    if (backward) t->args.slot[FXA_SLOT_LSE] = trial_add(c, t, "LSE", false, row, 3, data->size[DATA_DLSE]);
+    if (backward) t->args.slot[FXA_SLOT_LSE] = trial_add(c, t, "LSE", false, FXA_F64, 3, data->size[DATA_DLSE]);
     for (int i = 0; backward && i < 3; i++)
         t->args.slot[gradients[i]] = trial_add(c, t, names[i], true, dtype, 4, data->size[i]);
     trial_add_values(c, t, job);
@@ -111,10 +111,12 @@ int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, co
     t->problem[FXA_FORWARD].q.dtype = (uint32_t)dtype;
     if (backward) {
         t->problem[FXA_FORWARD].flags |= FXA_WANT_LSE;
+        t->problem[FXA_FORWARD].lse.dtype = FXA_F64; /* nothing of it is lost between the passes */
         fxa_problem *p = &t->problem[FXA_BACKWARD];
         *p = job_backward(job);
         p->engine = engine;
         p->q.dtype = (uint32_t)dtype;
+        p->lse.dtype = FXA_F64;
         p->flags |= FXA_GRAD_LSE;
         const char *grads = opt_get(c, OPT_GRADS);
         if (grads && strcmp(grads, "qkv") == 0) {

@@ -551,7 +551,7 @@ typedef struct fxa_problem {
                                     of f32, f16, bf16 each (in f32) */
     fxa_operand o, dout;         /* dtype 0: q's */
     fxa_operand dq, dk, dv_grad; /* dtype 0: that of q, k, v */
-    fxa_operand lse, max, dlse;  /* [B,Hq,Sq]; dtype 0 (and nothing else): f64 when q is f64, else f32 */
+    fxa_operand lse, max, dlse;  /* [B,Hq,Sq]; dtype 0 (nothing else, but lse may be f64): f64 when q is, else f32 */
     fxa_operand sink, dsink;     /* [Hq]: stride[1] when STRIDED, else dense. dtype 0: as lse; any float dtype */
 
     const fxa_capture *captures; /* one per tensor of program, in its order */
@@ -639,7 +639,8 @@ typedef enum fxa_slot {
     FXA_SLOT_K = 1,
     FXA_SLOT_V = 2,
     FXA_SLOT_O = 3,   /* forward: written; backward: read */
-    FXA_SLOT_LSE = 4, /* forward: written; backward: read (of the whole, for a shard) */
+    FXA_SLOT_LSE = 4, /* forward: written; backward: read (of the whole, for a shard). In f64 nothing of it is lost
+                         between the passes, which gradients of steep programs need: docs/numerics.md */
     FXA_SLOT_MAX_ROW = 5,
     FXA_SLOT_DO = 6,
     FXA_SLOT_DLSE = 7,

@@ -8,6 +8,8 @@
 
 #include "../program/program.h"
 
+#include <math.h>
+
 #define FXA__MAX_D 512 /* features of a row, at most: engines have room for so many on their stacks */
 
 typedef struct fxa__problem {
@@ -99,6 +101,13 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
  * 32 bits as program ints do. */
 int32_t fxa__coord(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i);
 int32_t fxa__row_coord(const fxa__problem *p, const fxa__bind *bind, const fxa__seq *seq, int64_t i);
+
+/* What backward takes for the probability of a new score or a sink. An LSE that was rounded may lie below the largest
+ * score; a probability is at most 1 all the same. NaN stays NaN. */
+static inline double fxa__probability(double score, double lse) {
+    double x = score - lse;
+    return x > 0 ? 1 : exp(x);
+}
 
 /* ---- Joining partial rows (merge.c): what fxa_merge and FXA_ACC_OUT do to one row ------------------------------ */
 

@@ -107,7 +107,7 @@ class Run(RunCase):
             self.assertEqual(got_kind, name)
             self.assertNear(npy.Array(got.shape, [back(x) for x in got.values]), want["o"], 4 * epsilon)
             got_kind, got = self.result("lse")
-            self.assertEqual(got_kind, "f4")
+            self.assertEqual(got_kind, "f8")
             self.assertNear(got, want["lse"], 8 * 2**-24)
 
     def test_sinks_lengths_and_rows_without_keys(self):

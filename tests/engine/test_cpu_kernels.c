@@ -150,6 +150,42 @@ static void check_softmax_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) 
     guard_close(&e);
 }
 
+/* The reference has more digits than real: next to it nothing of them is lost. */
+static void check_probability_row(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
+    guard s = reals_open(k, rng, n), p = guard_open(s.size);
+    double lse = t_int(rng, 0, 1) ? t_real(rng, -9, 9) : t_real(rng, -1e6, 1e6), u = real_unit(k);
+    for (int64_t i = 0; i < n; i++) real_put(k, s.data, i, t_int(rng, 0, 9) ? lse - t_real(rng, -1, 30) : -INFINITY);
+    memcpy(p.data, s.data, s.size);
+    k->row_probability(p.data, n, lse);
+    for (int64_t i = 0; i < n; i++) {
+        double x = real_at(k, s.data, i) - lse, want = x > 0 ? 1 : exp(x);
+        T_NEAR(real_at(k, p.data, i), want, want * (3 * fabs(x) + 6) * u);
+        T_CHECK(x < 0 || real_at(k, p.data, i) == 1);
+        real_put(k, s.data, i, i % 2 ? NAN : 1e30);
+    }
+    k->row_probability(s.data, n, lse);
+    for (int64_t i = 0; i < n; i++) T_SAME(real_at(k, s.data, i), i % 2 ? NAN : 1.0);
+    guard_close(&s);
+    guard_close(&p);
+}
+
+/* The sums of gemm, to the bit. */
+static void check_rows_dot(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
+    int64_t m = t_int(rng, 1, 40), ld = n + t_int(rng, 0, 3), nr = k->nr, panels = (m + nr - 1) / nr * nr;
+    guard x = reals_open(k, rng, m * ld), y = reals_open(k, rng, m * ld), out = guard_open((size_t)m * k->real_size);
+    char *panel = calloc((size_t)(panels * (n + 1)) + FXA__CPU_PAD, k->real_size);
+    char *c = calloc((size_t)(m * panels) + FXA__CPU_PAD, k->real_size);
+    if (!panel || !c) abort();
+    k->rows_dot(out.data, x.data, ld, y.data, ld, m, n);
+    k->pack_t(panel, y.data, ld, m, n);
+    k->gemm(m, m, n, x.data, ld, 1, panel, n * nr, c, panels, NULL);
+    for (int64_t i = 0; i < m; i++) T_SAME(real_at(k, out.data, i), real_at(k, c, i * panels + i));
+    free(panel);
+    free(c);
+    guard *all[] = {&x, &y, &out};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) guard_close(all[i]);
+}
+
 static void check_other_rows(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     guard p = reals_open(k, rng, n), dp = reals_open(k, rng, n), ds = guard_open(p.size), x = guard_open(p.size);
     double delta = 0.375, u = real_unit(k), sum = 0, size = 0;
@@ -179,6 +215,8 @@ static void check_rows(const fxa__cpu_kernels *k) {
     for (int64_t n = 0; n < 100; n++) {
         check_softmax_row(k, &rng, n);
         check_other_rows(k, &rng, n);
+        check_probability_row(k, &rng, n);
+        if (n > 0) check_rows_dot(k, &rng, n);
     }
 }
 

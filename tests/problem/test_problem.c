@@ -316,8 +316,12 @@ TEST(refused_dtypes) { /* R-50, R-61: an answer that names them */
     REFUSED(case_forward(), "q, k, v have dtypes f16, f16, f64: " WIDE, (p.q.dtype = FXA_F16, p.v.dtype = FXA_F64));
     REFUSED(case_forward(), "q, k, v have dtypes f64, bf16, f64: " WIDE, (p.q.dtype = FXA_F64, p.k.dtype = FXA_BF16));
     REFUSED(case_backward(), "q, k, v have dtypes f32, f64, f64: " WIDE, (p.k.dtype = FXA_F64, p.v.dtype = FXA_F64));
-    REFUSED(case_forward(), "lse.dtype is f64 and q.dtype is f32: accepted is f32",
-            (p.flags = FXA_WANT_LSE, p.lse.dtype = FXA_F64));
+    REFUSED(case_forward(), "lse.dtype is bf16 and q.dtype is f32: accepted is f32 or f64",
+            (p.flags = FXA_WANT_LSE, p.lse.dtype = FXA_BF16));
+    REFUSED(case_forward(), "lse.dtype is f32 and q.dtype is f64: accepted is f64",
+            (p.flags = FXA_WANT_LSE, p.q.dtype = FXA_F64, p.lse.dtype = FXA_F32));
+    REFUSED(case_forward(), "max.dtype is f64 and q.dtype is f32: accepted is f32",
+            (p.flags = FXA_WANT_MAX, p.max.dtype = FXA_F64));
     REFUSED(case_backward(), "dlse.dtype is f32 and q.dtype is f64: accepted is f64",
             (p.flags |= FXA_GRAD_LSE, p.q.dtype = FXA_F64, p.dlse.dtype = FXA_F32));
     REFUSED(case_forward(), "sink.dtype is 9 (u8): accepted are f64, f32, f16, bf16",

@@ -205,7 +205,7 @@ static void case_draw_operands(attn_case *c, uint64_t *rng) {
     }
     static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     for (int i = 0; i < 4; i++) case_make_operand(c, outputs[i], case_draw_float(c, rng), false, rng);
-    case_make_operand(c, FXA_SLOT_LSE, row, false, rng);
+    case_make_operand(c, FXA_SLOT_LSE, attn_int(rng, 0, 2) ? row : FXA_F64, false, rng);
     case_make_operand(c, FXA_SLOT_MAX_ROW, row, false, rng);
     fxa_operand *const to[] = {&p->q,    &p->k,    &p->v,  &p->o,  &p->lse,    &p->max,
                                &p->dout, &p->dlse, &p->dq, &p->dk, &p->dv_grad}; /* in the order of their slots */

@@ -112,7 +112,7 @@ static void oracle_probabilities(const oracle_head *w, const double *lse) {
     for (int64_t q = 0; q < w->rows; q++)
         for (int64_t k = 0; k < w->keys; k++) {
             double s = w->score[q * w->keys + k];
-            w->p[q * w->keys + k] = s == -INFINITY || lse[q] == -INFINITY ? 0 : exp(s - lse[q]);
+            w->p[q * w->keys + k] = s == -INFINITY || lse[q] == -INFINITY ? 0 : exp(s > lse[q] ? 0 : s - lse[q]);
         }
 }
 
@@ -171,7 +171,8 @@ static void oracle_row_back(const oracle_head *w, int64_t q) {
         double dnew = p == 0 ? 0 : p * (dp + through_row);
         if (dnew != 0) oracle_pair_back(w, q, k, dnew);
     }
-    if (x->sink && x->lse[row] != -INFINITY) x->dsink[w->h] += exp(x->sink_score[w->h] - x->lse[row]) * through_row;
+    double sink = x->sink ? x->sink_score[w->h] - x->lse[row] : -INFINITY;
+    if (x->sink && x->lse[row] != -INFINITY) x->dsink[w->h] += exp(sink > 0 ? 0 : sink) * through_row;
 }
 
 void oracle_backward(oracle *x) {

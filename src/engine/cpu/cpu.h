@@ -127,10 +127,15 @@ typedef struct fxa__cpu_kernels {
      * exp(s - x), exactly 0 at -inf, NaN stays NaN, and x their sum. */
     void (*rows_max)(fxa__cpu_part *part, int64_t rows);
     void (*rows_exp)(fxa__cpu_part *part, int64_t rows);
-    /* One row of n. row_grad: ds = p * (dp - delta), exactly 0 where p is 0. */
+    /* One row of n. row_probability: exp(s - lse), at most 1, where lse keeps the digits that real has no room for:
+     * what is lost is a rounding of the difference. Exactly 0 at -inf, NaN stays NaN; lse is not NaN. row_grad: ds =
+     * p * (dp - delta), exactly 0 where p is 0. */
+    void (*row_probability)(void *s, int64_t n, double lse);
     void (*row_scale)(void *x, int64_t n, double factor);
     void (*row_grad)(void *ds, const void *p, const void *dp, double delta, int64_t n);
     double (*row_dot)(const void *x, const void *y, int64_t n);
+    /* out[i] = row i of x times row i of y, m rows of n: the very sums that gemm makes, but for sets that round. */
+    void (*rows_dot)(void *out, const void *x, int64_t ldx, const void *y, int64_t ldy, int64_t m, int64_t n);
     /* Masks as bits, 64 to a word. row_signs sets bits 0..n of words that are 0 where x is not negative; row_mask makes
      * x -inf where bit first + i is not set; first is a multiple of 16. */
     void (*row_signs)(uint64_t *words, const void *x, int64_t n);

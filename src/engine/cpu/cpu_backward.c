@@ -120,7 +120,7 @@ static void back_store_absent(fxa__back_worker *w, int64_t begin, int64_t end) {
 static void back_enter(fxa__back_worker *w, int64_t group) {
     const fxa__back *job = w->job;
     fxa__cpu_group_enter(&w->g, group / job->p->p.hkv, group % job->p->p.hkv);
-    w->lse = fxa__back_at(job, job->lse, group * job->cut.rows);
+    w->lse = job->lse + group * job->cut.rows;
     w->delta = fxa__back_at(job, job->delta, group * job->cut.rows);
     w->finite = job->finite + group * job->cut.tiles;
     w->few = fxa__cpu_is_few(&job->p->p, w->g.rows);

@@ -70,7 +70,8 @@ typedef struct fxa__back_worker {
     void *dq;                 /* [rows,ld_d]: the worker's own, or that of a chunk */
     void *dk_pool, *dv_pool;  /* [pool_rows,ld_d], [pool_rows,ld_v] */
     void *column;             /* [tile] */
-    void *lse, *delta;        /* [rows]: of the group */
+    double *lse;              /* [rows]: of the group */
+    void *delta;              /* [rows] */
     unsigned char *finite;    /* [tiles]: of the group */
     int32_t *h, *q_at, *k_at; /* coordinates: [tile], [tile], [block] */
     int32_t *keep;            /* [block + FXA__CPU_KEEP_ROOM]: dropout, of a row */
@@ -92,7 +93,8 @@ typedef struct fxa__back {
     fxa_tensor_range *ranges;
     fxa__cpu_kept kept;    /* bits of masks */
     void *ones;            /* [cut.ones] */
-    void *lse, *delta;     /* [groups,rows]; delta less dLSE */
+    double *lse;           /* [groups,rows] */
+    void *delta;           /* [groups,rows]: less dLSE */
     unsigned char *finite; /* [groups,tiles]: FXA__BACK_Q_FINITE, FXA__BACK_DO_FINITE */
     void *dq_parts;        /* chunks > 1: [units,rows,ld_d] */
     fxa__tape_sum *sums;   /* [lanes,n_tensors] */

@@ -3,9 +3,9 @@
  * How a backward run is cut into blocks, tiles, chunks, units and lanes, and the workspace that follows from it. Size
  * and pointers come from one function, so they cannot disagree.
  *
- * The workspace grows with the sequence in these parts only: delta (one number per row); the dQ of a group, in real,
- * for each worker, or for each chunk of each group when there are several (at most BACK_PARTS_BYTES); for pages, dK
- * and dV of one KV head of the pool for each worker; and f64 sums of the captured tensors whose gradients are asked
+ * The workspace grows with the sequence in these parts only: LSE and delta (two numbers per row); the dQ of a group, in
+ * real, for each worker, or for each chunk of each group when there are several (at most BACK_PARTS_BYTES); for pages,
+ * dK and dV of one KV head of the pool for each worker; and f64 sums of the captured tensors whose gradients are asked
  * for, but for those in which each pair has an element for itself.
  */
 #include "cpu_backward.h"
@@ -306,7 +306,7 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     job->ranges = fxa__carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
     fxa__cpu_kept_carve(&c, job->code, job->p, cut->tile, cut->block, &job->kept);
     job->ones = cut_carve_matrix(&c, job, true, 1, cut->ones);
-    job->lse = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
+    job->lse = fxa__carve_matrix(&c, cut->groups, cut->rows, sizeof(double));
     job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
     job->finite = fxa__carve(&c, cut_mul(cut->groups, cut->tiles), 1);
     job->dq_parts =

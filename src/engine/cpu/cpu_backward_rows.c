@@ -48,7 +48,7 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
     void *ds = job->cut.want_ds ? fxa__back_at(job, w->ds, at) : NULL;
     const uint64_t *bits = masked ? fxa__cpu_cut_bits(&w->cut, row) : NULL;
     fxa__tape_run *program = &w->tape[masked && !bits ? FXA__BACK_MASKED : FXA__BACK_SCORE];
-    double lse = fxa__back_get(job, w->lse, first + row), delta = fxa__back_get(job, w->delta, first + row);
+    double lse = w->lse[first + row], delta = fxa__back_get(job, w->delta, first + row);
     double factor = 1 / (1 - job->p->p.dropout_p);
     const int32_t *keep = NULL;
     if (program->tape)
@@ -56,9 +56,8 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
     else if (p != s)
         memcpy(p, s, (size_t)n * kernels->real_size);
     if (bits) kernels->row_mask(p, bits, begin - (w->cut.key - w->key), n);
-    fxa__cpu_part part = {p, n, lse};
     if (lse == lse)
-        kernels->rows_exp(&part, 1);
+        kernels->row_probability(p, n, lse);
     else
         back_row_nan(job, p, n);
     if (job->p->p.flags & FXA_DROPOUT) keep = back_row_keep(w, row, begin, end);

@@ -3,7 +3,7 @@
  * One block of keys against one tile of rows, in matrices of real:
  *
  *     S  = (scale Q) K^T,  dP = dO V^T                by a few strips, so that scores stay in cache
- *     P  = exp(program(S) - LSE)                      exactly 0 where the pair is not attended
+ *     P  = exp(program(S) - LSE)                      exactly 0 where the pair is not attended, at most 1
  *     dS = P (r dP - delta) through the program       r: dropout
  *     dV += (P r)^T dO,  dK += dS^T (scale Q),  dQ += dS K    dQ is scaled when it is whole
  *
@@ -121,7 +121,7 @@ static void tile_row(fxa__back_worker *w, const back_tile *t, int64_t i, int64_t
         begin = fxa__min_i64(fxa__max_i64(q + w->cut.band_begin, begin), end);
         end = fxa__min_i64(fxa__max_i64(q + w->cut.band_end, begin), end);
     }
-    if (fxa__back_get(w->job, w->lse, t->first + row) == -INFINITY) end = begin; /* it attended to nothing */
+    if (w->lse[t->first + row] == -INFINITY) end = begin; /* it attended to nothing */
     if (begin < end) fxa__back_row(w, t->first, row, s->masked, begin, end);
     if (begin == end || t->cut) tile_row_clear(w, t, i, row, begin, end);
 }

@@ -30,7 +30,8 @@ static bool grads_is_finite(const fxa__back *job, const void *row, int64_t n, do
     return fabs(x) <= (job->p->f64 ? DBL_MAX : FLT_MAX);
 }
 
-/* delta = sum_d dO[d] O[d] - dLSE */
+/* delta = sum_d dO[d] O[d] - dLSE. The sum is made as those of dP are: where one key has all of a row's weight, O is
+ * its V, and dP - delta is exactly 0, however steep the program is there. */
 void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
     const fxa__back *job = w->job;
     const fxa_problem *p = &job->p->p;
@@ -41,11 +42,12 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
     if (!fxa__back_tile_rows(w, tile, &first, &n)) return;
     const char *o = fxa__back_rows(w, FXA_SLOT_O, first, n, w->q, &ld_o);
     const char *dout = fxa__back_rows(w, FXA_SLOT_DO, first, n, w->dout, &ld_dout);
-    for (int64_t i = 0; i < n; i++, o += ld_o * size, dout += ld_dout * size) {
-        double sum = job->code->kernels->row_dot(dout, o, p->dv);
+    job->code->kernels->rows_dot(fxa__back_at(job, w->delta, first), dout, ld_dout, o, ld_o, n, p->dv);
+    for (int64_t i = 0; i < n; i++, dout += ld_dout * size) {
+        double sum = fxa__back_get(job, w->delta, first + i);
         if (p->flags & FXA_GRAD_LSE) sum -= grads_row_value(&w->g, FXA_SLOT_DLSE, first + i, &dlse);
         fxa__store_f64(w->delta, fxa__back_real(job), first + i, sum);
-        fxa__store_f64(w->lse, fxa__back_real(job), first + i, grads_row_value(&w->g, FXA_SLOT_LSE, first + i, &lse));
+        w->lse[first + i] = grads_row_value(&w->g, FXA_SLOT_LSE, first + i, &lse);
         dout_finite = dout_finite && grads_is_finite(job, dout, p->dv, 1);
     }
     const char *q = fxa__back_rows(w, FXA_SLOT_Q, first, n, w->q, &ld_q);
@@ -65,7 +67,7 @@ void fxa__back_store_sink(const fxa__back *job, int64_t h) {
         int64_t q_len = fxa__seq_get(job->p, job->bind, b).q_len;
         int64_t row = (b * p->hkv + h / heads) * job->cut.rows + h % heads * q_len;
         for (int64_t r = row; r < row + q_len; r++) {
-            double lse = fxa__back_get(job, job->lse, r), probability = lse == -INFINITY ? 0 : exp(sink - lse);
+            double lse = job->lse[r], probability = lse == -INFINITY ? 0 : fxa__probability(sink, lse);
             if (probability != 0) sum -= probability * fxa__back_get(job, job->delta, r);
         }
     }

@@ -113,8 +113,10 @@
     .isa = isa_name, .real_size = (size), .real_dtype = (size) == sizeof(float) ? FXA_F32 : FXA_F64, .width = (lanes), \
     .load = kern_load##suffix, .store = kern_store##suffix,                                                            \
     .load_ints = kern_load_ints##suffix, .offsets = kern_offsets##suffix,                                              \
-    .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix, .row_scale = kern_row_scale##suffix,         \
-    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .row_keep = kern_row_keep,                     \
+    .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix,                                              \
+    .row_probability = kern_row_probability##suffix, .row_scale = kern_row_scale##suffix,                              \
+    .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .rows_dot = kern_rows_dot##suffix,             \
+    .row_keep = kern_row_keep,                                                                                         \
     .row_signs = kern_row_signs##suffix, .row_mask = kern_row_mask##suffix,                                            \
     .row_drop = kern_row_drop##suffix, .sums = kern_sums##suffix, .tape = tape_functions##suffix
 

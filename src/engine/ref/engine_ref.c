@@ -41,7 +41,7 @@ static fxa_status ref_run(const void *code, const fxa__problem *p, const fxa__bi
 
 const fxa__engine fxa__engine_ref = {
     .name = "ref",
-    .version = 2,
+    .version = 3,
     .dynamic_geometry = true,
     .device = false,
     .query = ref_query,

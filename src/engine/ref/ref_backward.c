@@ -3,7 +3,7 @@
  * Backward, from O and LSE as forward left them (LSE may be that of a larger sequence; it is never computed again).
  * With s, s' the scaled and new score of a pair, r its dropout factor and z the score of the row's sink:
  *
- *     P     = exp(s' - LSE)
+ *     P     = exp(s' - LSE), at most 1
  *     delta = sum_d dO[d] O[d]
  *     dV   += P r dO
  *     dP    = r sum_d dO[d] V[d]
@@ -26,7 +26,7 @@
 static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_less_delta) {
     int64_t d = r->p->p.d, dv = r->p->p.dv, row = fxa__ref_key_row(r, k);
     double score = fxa__ref_score(r, k);
-    double probability = score == -INFINITY ? 0 : exp(score - lse);
+    double probability = score == -INFINITY ? 0 : fxa__probability(score, lse);
     if (probability == 0) return;
 
     double dropout = fxa__ref_dropout(r), dp = 0;
@@ -54,7 +54,7 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
         fxa__ref_load(r, FXA_SLOT_DO, h, q, r->dout);
         double dlse_less_delta = dlse - fxa__ref_dot(r->dout, r->o, p->dv);
         for (int64_t k = 0; k < r->seq.k_len; k++) ref_pair_backward(r, k, lse, dlse_less_delta);
-        double sink = fxa__ref_sink(r, h), sink_probability = sink == -INFINITY ? 0 : exp(sink - lse);
+        double sink = fxa__ref_sink(r, h), sink_probability = sink == -INFINITY ? 0 : fxa__probability(sink, lse);
         if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_delta;
     }
     if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACC_Q);
