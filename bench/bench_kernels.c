@@ -184,7 +184,7 @@ static void bench_gemm(const fxa__cpu_kernels *k, bench_data *data, double peak)
     for (int i = 0; i < 3; i++) {
         int64_t depth = sizes[i], m = 2 * k->mr, n = 256;
         double seconds;
-        BENCH_BEST(seconds, k->gemm(m, n, depth, data->a, depth, 1, data->b, depth * k->nr, data->c, n, NULL));
+        BENCH_BEST(seconds, k->micro.gemm(m, n, depth, data->a, depth, 1, data->b, depth * k->nr, data->c, n, NULL));
         bench_rate("gemm  ", seconds, m, n, depth, peak);
     }
 }
@@ -195,13 +195,13 @@ static void bench_pairs(const fxa__cpu_kernels *k, bench_data *data, int64_t d, 
     double seconds;
     for (int64_t m = k->mr; m <= 8 * k->mr; m *= 2) {
         BENCH_BEST(seconds,
-                   k->gemm_pairs(m, KEYS, d, data->a, d / 2, data->b, d * k->nr, data->c, LD, NULL));
+                   k->micro.gemm_pairs(m, KEYS, d, data->a, d / 2, data->b, d * k->nr, data->c, LD, NULL));
         bench_rate("pairs: Q K^T ", seconds, m, KEYS, d, peak);
-        BENCH_BEST(seconds, k->gemm_pairs(m, d, KEYS, data->a, LD, data->b, KEYS * k->nr, data->c, d, ones));
+        BENCH_BEST(seconds, k->micro.gemm_pairs(m, d, KEYS, data->a, LD, data->b, KEYS * k->nr, data->c, d, ones));
         bench_rate("pairs: P V   ", seconds, m, d, KEYS, peak);
     }
-    BENCH_BEST(seconds, k->pack_n(data->b, data->c, LD, DEEP, COLUMNS);
-               k->gemm_pairs(d, COLUMNS, DEEP, data->a, DEEP / 2, data->b, 0, data->c, LD, ones));
+    BENCH_BEST(seconds, k->micro.pack_n(data->b, data->c, LD, DEEP, COLUMNS);
+               k->micro.gemm_pairs(d, COLUMNS, DEEP, data->a, DEEP / 2, data->b, 0, data->c, LD, ones));
     bench_rate("pairs: dO^T P", seconds, d, COLUMNS, DEEP, peak);
 }
 
@@ -212,16 +212,16 @@ static void bench_products(const fxa__cpu_kernels *k, bench_data *data, double p
     float ones[ROWS];
     double seconds;
     for (int i = 0; i < ROWS; i++) ones[i] = 1;
-    k->pack_n(data->b, data->a, 256, KEYS, 256);
+    k->micro.pack_n(data->b, data->a, 256, KEYS, 256);
     for (int i = 0; i < 3; i++) {
         int64_t d = sizes[i];
         for (int64_t m = k->mr; m <= ROWS; m += ROWS - k->mr) {
-            BENCH_BEST(seconds, k->gemm(m, KEYS, d, data->a, d + 16, 1, data->b, d * k->nr, data->c, KEYS, NULL));
+            BENCH_BEST(seconds, k->micro.gemm(m, KEYS, d, data->a, d + 16, 1, data->b, d * k->nr, data->c, KEYS, NULL));
             bench_rate("Q K^T ", seconds, m, KEYS, d, peak);
         }
-        BENCH_BEST(seconds, k->gemm(k->mr, d, KEYS, data->a, LD, 1, data->b, KEYS * k->nr, data->c, d, ones));
+        BENCH_BEST(seconds, k->micro.gemm(k->mr, d, KEYS, data->a, LD, 1, data->b, KEYS * k->nr, data->c, d, ones));
         bench_rate("P V   ", seconds, k->mr, d, KEYS, peak);
-        BENCH_BEST(seconds, k->gemm(ROWS, d, DEEP, data->a, 1, LD, data->b, DEEP * k->nr, data->c, d, ones));
+        BENCH_BEST(seconds, k->micro.gemm(ROWS, d, DEEP, data->a, 1, LD, data->b, DEEP * k->nr, data->c, d, ones));
         bench_rate("P^T dO", seconds, ROWS, d, DEEP, peak);
         bench_pairs(k, data, d, ones, peak);
     }
@@ -267,9 +267,9 @@ static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz
     BENCH_ROWS("row_grad 256", k->row_grad(c + i, a + i, b + i, 0.5, N));
     BENCH_ROWS("row_dot 256", sink += k->row_dot(a + i, b + i, N));
 #undef BENCH_ROWS
-    BENCH_BEST(seconds, k->pack_t(data->c, data->a, 64, 256, 64));
+    BENCH_BEST(seconds, k->micro.pack_t(data->c, data->a, 64, 256, 64));
     bench_line("pack_t 256 x 64", seconds, 256 * 64, hertz);
-    BENCH_BEST(seconds, k->pack_n(data->c, data->a, 64, 256, 64));
+    BENCH_BEST(seconds, k->micro.pack_n(data->c, data->a, 64, 256, 64));
     bench_line("pack_n 256 x 64", seconds, 256 * 64, hertz);
     if (sink == 12345) printf("\n");
 }
@@ -317,9 +317,9 @@ static void bench_set_bf16(const fxa__cpu_kernels *k, bench_data *data, double h
     bench_fill(k, data->a, -1, 1);
     bench_products(k, data, peak);
     if (k->leave) k->leave();
-    BENCH_BEST(seconds, k->pack_t(data->c, data->a, 64, 256, 64));
+    BENCH_BEST(seconds, k->micro.pack_t(data->c, data->a, 64, 256, 64));
     bench_line("pack_t 256 x 64", seconds, 256 * 64, hertz);
-    BENCH_BEST(seconds, k->pack_n(data->c, data->a, 64, 256, 64));
+    BENCH_BEST(seconds, k->micro.pack_n(data->c, data->a, 64, 256, 64));
     bench_line("pack_n 256 x 64", seconds, 256 * 64, hertz);
     k->store(data->b, FXA_BF16, 1, data->a, 256 * 128, false);
     for (int64_t rows = 1; rows <= 4; rows += 3) bench_decode(k, data, FXA_BF16, rows, hertz);

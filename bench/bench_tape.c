@@ -115,7 +115,7 @@ static double bench_tape_rate(const fxa__cpu_kernels *kernels, bench_tape_data *
     for (int round = 0; round < 300; round++) {
         double start = bench_tape_now();
         for (int i = 0; i < 20; i++)
-            kernels->gemm(m, n, depth, d->floats, 1, m, d->floats + 2048, depth * n, d->floats + 8192, n, NULL);
+            kernels->micro.gemm(m, n, depth, d->floats, 1, m, d->floats + 2048, depth * n, d->floats + 8192, n, NULL);
         double rate = 20.0 * 2 * (double)(m * n * depth) * 1e-9 / (bench_tape_now() - start);
         if (rate > best) best = rate;
     }

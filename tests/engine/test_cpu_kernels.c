@@ -47,7 +47,7 @@ static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t skip = k->nr_step < k->nr && t_int(rng, 0, 3) == 0 ? k->nr_step : 0;
     int64_t m = t_int(rng, 1, 3 * k->mr + 1), depth = t_int(rng, 0, 40);
     int64_t n = t_int(rng, skip + 1, skip ? k->nr : 3 * k->nr);
-    bool as_it_lies = k->gemm_rows && !transposed && !skip && t_int(rng, 0, 2) == 0;
+    bool as_it_lies = k->micro.gemm_rows && !transposed && !skip && t_int(rng, 0, 2) == 0;
     if (as_it_lies) n = round_up(n, k->nr);
     int64_t x_rows = transposed ? n : depth, x_columns = transposed ? depth : n, ld = x_columns + t_int(rng, 0, 3);
     int64_t wide = round_up(n, k->nr), ldc = wide + t_int(rng, 0, 3), lda = (by_columns ? m : depth) + t_int(rng, 0, 3);
@@ -57,12 +57,12 @@ static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
     guard old = guard_open(c.size);
     memcpy(old.data, c.data, c.size);
     int64_t rs = by_columns ? 1 : lda, cs = by_columns ? lda : 1;
-    (transposed ? k->pack_t : k->pack_n)(b.data, x.data, ld, x_rows, x_columns);
+    (transposed ? k->micro.pack_t : k->micro.pack_n)(b.data, x.data, ld, x_rows, x_columns);
     size_t skipped = (size_t)skip * k->real_size;
     if (as_it_lies)
-        k->gemm_rows(m, n, depth, a.data, rs, cs, x.data, ld, c.data, ldc, scaled ? beta.data : NULL);
+        k->micro.gemm_rows(m, n, depth, a.data, rs, cs, x.data, ld, c.data, ldc, scaled ? beta.data : NULL);
     else
-        k->gemm(m, n - skip, depth, a.data, rs, cs, (char *)b.data + (depth ? skipped : 0), depth * k->nr,
+        k->micro.gemm(m, n - skip, depth, a.data, rs, cs, (char *)b.data + (depth ? skipped : 0), depth * k->nr,
                 (char *)c.data + skipped, ldc, scaled ? beta.data : NULL);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < (i + 1 < m ? ldc : wide); j++) {
@@ -96,8 +96,8 @@ static void check_panels(const fxa__cpu_kernels *k) {
         guard x = reals_open(k, &rng, (n - 1) * ld + d),
               t = guard_open((size_t)(round_up(n, k->nr) * d) * k->real_size);
         guard p = guard_open((size_t)(round_up(d, k->nr) * n) * k->real_size);
-        k->pack_t(t.data, x.data, ld, n, d);
-        k->pack_n(p.data, x.data, ld, n, d);
+        k->micro.pack_t(t.data, x.data, ld, n, d);
+        k->micro.pack_n(p.data, x.data, ld, n, d);
         for (int64_t i = 0; i < round_up(n, k->nr); i++)
             for (int64_t j = 0; j < d; j++)
                 T_SAME(real_at(k, t.data, i / k->nr * d * k->nr + j * k->nr + i % k->nr),

@@ -22,34 +22,34 @@ static bool k16_set(size_t i, fxa__cpu_kernels *out) {
     for (const fxa__cpu_kernels *k; (k = fxa__cpu_set_bf16(n, &usable)) != NULL; n++)
         if (n == i) {
             *out = *k;
-            if (!usable) out->gemm = NULL;
+            if (!usable) out->micro.gemm = NULL;
             return true;
         }
     (void)fxa__cpu_set_bf16(0, &dots);
     *out = fxa__cpu_amx[0];
     out->isa = "amx (model)";
-    out->gemm = dots ? amx_gemm : NULL;
-    out->gemm_pairs = amx_gemm_pairs;
+    out->micro.gemm = dots ? amx_gemm : NULL;
+    out->micro.gemm_pairs = amx_gemm_pairs;
     out->enter = out->leave = NULL;
     return i == n;
 }
 #define K16_EACH(k)                                                                                                    \
     fxa__cpu_kernels k;                                                                                                \
     for (size_t k##_i = 0; k16_set(k##_i, &k); k##_i++)                                                                \
-        if (!k.gemm) printf("  skipped %s: not on this machine\n", k.isa);                                             \
+        if (!k.micro.gemm) printf("  skipped %s: not on this machine\n", k.isa);                                       \
         else
 
 static void k16_gemm(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const float *a, int64_t rs,
                      int64_t cs, const void *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
     if (k->enter) k->enter();
-    k->gemm(m, n, depth, a, rs, cs, b, panel, c, ldc, beta);
+    k->micro.gemm(m, n, depth, a, rs, cs, b, panel, c, ldc, beta);
     if (k->leave) k->leave();
 }
 
 static void k16_gemm_pairs(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const uint32_t *a,
                            int64_t step, const void *b, int64_t panel, float *c, int64_t ldc, const float *beta) {
     if (k->enter) k->enter();
-    k->gemm_pairs(m, n, depth, a, step, b, panel, c, ldc, beta);
+    k->micro.gemm_pairs(m, n, depth, a, step, b, panel, c, ldc, beta);
     if (k->leave) k->leave();
 }
 
@@ -105,10 +105,10 @@ TEST(panels_hold_pairs_and_zeroes) {
             for (int j = 0; j < N; j++) {
                 int64_t n = sizes[i], d = sizes[j], ld = d + (i + j) % 3;
                 k16_canaries(k16_panels);
-                k.pack_t(k16_panels, k16_x, ld, n, d);
+                k.micro.pack_t(k16_panels, k16_x, ld, n, d);
                 k16_check_panels(&k, "pack_t", k16_x, 1, ld, d, n);
                 k16_canaries(k16_panels);
-                k.pack_n(k16_panels, k16_x, ld, n, d);
+                k.micro.pack_n(k16_panels, k16_x, ld, n, d);
                 k16_check_panels(&k, "pack_n", k16_x, ld, 1, n, d);
             }
     }
@@ -125,22 +125,22 @@ TEST(panels_straight_from_storage_are_the_same) {
         for (int n = t_scaled(200); n > 0; n--) {
             int64_t rows = t_int(&rng, 1, 130), d = t_int(&rng, 1, 135), ld = d + t_int(&rng, 0, 5);
             k16_canaries(k16_panels);
-            k.pack_t_stored(k16_panels, stored, ld, rows, d);
+            k.micro.pack_t_stored(k16_panels, stored, ld, rows, d);
             k16_check_panels(&k, "pack_t_stored", k16_x, 1, ld, d, rows);
             k16_canaries(k16_panels);
-            T_CHECK(k.pack_n_stored(k16_panels, stored, ld, rows, d));
+            T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
             k16_check_panels(&k, "pack_n_stored", k16_x, ld, 1, rows, d);
             int64_t at = t_int(&rng, 0, rows - 1) * ld + t_int(&rng, 0, d - 1);
             uint16_t kept = stored[at];
             stored[at] = (uint16_t)(0x7f80 + t_int(&rng, 0, 1) * 0x8000 + t_int(&rng, 0, 1) * t_int(&rng, 1, 127));
-            T_CHECK(!k.pack_n_stored(k16_panels, stored, ld, rows, d)); /* inf or NaN */
+            T_CHECK(!k.micro.pack_n_stored(k16_panels, stored, ld, rows, d)); /* inf or NaN */
             stored[at] = 0xff7f;                                        /* the largest number */
-            T_CHECK(k.pack_n_stored(k16_panels, stored, ld, rows, d));
+            T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
             stored[at] = kept;
             if (ld > d) { /* what lies between rows does not count */
                 kept = stored[d];
                 stored[d] = 0x7fc0;
-                T_CHECK(k.pack_n_stored(k16_panels, stored, ld, rows, d));
+                T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
                 stored[d] = kept;
             }
         }
@@ -201,13 +201,13 @@ TEST(products_are_those_of_rounded_factors) {
             int64_t rows = c.skip + c.k + t_int(&rng, 0, 3);
             for (int64_t i = 0; i < 128; i++) beta[i] = t_int(&rng, 0, 1) ? 1 : (float)t_real(&rng, 0, 1);
             k16_canaries(k16_panels); /* a NaN wherever nothing was packed */
-            k.pack_n(k16_panels, k16_x, c.n, rows, c.n);
+            k.micro.pack_n(k16_panels, k16_x, c.n, rows, c.n);
             k16_canaries(k16_c);
             int64_t wide = (c.n + k.nr - 1) / k.nr * k.nr;
             for (int64_t i = 0; c.beta && i < c.m; i++) k16_fill(k16_c + i * c.ldc, wide, &rng);
             memcpy(k16_old, k16_c, sizeof k16_c);
-            k16_gemm(&k, c.m, c.n, c.k, k16_a, c.rs, c.cs, k16_panels + c.skip * k.panel_row, rows * k.nr, k16_c, c.ldc,
-                     c.beta ? beta : NULL);
+            const uint32_t *b = k16_panels + c.skip * k.micro.panel_row;
+            k16_gemm(&k, c.m, c.n, c.k, k16_a, c.rs, c.cs, b, rows * k.nr, k16_c, c.ldc, c.beta ? beta : NULL);
             k16_check_product(&k, &c, c.beta ? beta : NULL);
         }
     }
@@ -249,16 +249,16 @@ TEST(rounding_and_product_may_be_apart) {
                     memcpy(k16_pairs + i * step + shift, k16_a + i * c.rs, (size_t)c.k * sizeof(float));
                 from = k16_pairs + shift;
             }
-            k.round(k16_pairs, step, c.m, c.k, from, shift < 0 ? c.rs : step, c.cs);
+            k.micro.round(k16_pairs, step, c.m, c.k, from, shift < 0 ? c.rs : step, c.cs);
             k16_check_pairs(&k, &c, step, shift);
             for (int64_t i = 0; i < 128; i++) beta[i] = t_int(&rng, 0, 1) ? 1 : (float)t_real(&rng, 0, 1);
             k16_canaries(k16_panels);
-            k.pack_n(k16_panels, k16_x, c.n, rows, c.n);
+            k.micro.pack_n(k16_panels, k16_x, c.n, rows, c.n);
             k16_canaries(k16_c);
             for (int64_t i = 0; c.beta && i < c.m; i++) k16_fill(k16_c + i * c.ldc, wide, &rng);
             memcpy(k16_old, k16_c, sizeof k16_c);
-            k16_gemm_pairs(&k, c.m, c.n, c.k, k16_pairs, step, k16_panels + c.skip * k.panel_row, rows * k.nr, k16_c,
-                           c.ldc, c.beta ? beta : NULL);
+            const uint32_t *b = k16_panels + c.skip * k.micro.panel_row;
+            k16_gemm_pairs(&k, c.m, c.n, c.k, k16_pairs, step, b, rows * k.nr, k16_c, c.ldc, c.beta ? beta : NULL);
             k16_check_product(&k, &c, c.beta ? beta : NULL);
         }
     }
@@ -268,12 +268,12 @@ TEST(transposes_are_added_inside_alone) {
     t_rng rng = {t_seed() + 3};
     k16_fill(k16_x, K16_FLOATS, &rng);
     K16_EACH(k) {
-        for (int n = k.add_transposed ? t_scaled(100) : 0; n > 0; n--) {
+        for (int n = k.micro.add_transposed ? t_scaled(100) : 0; n > 0; n--) {
             int64_t rows = t_int(&rng, 1, 140), columns = t_int(&rng, 1, 140), wrong = 0;
             int64_t ld = columns + t_int(&rng, 0, 20), ld_out = rows + t_int(&rng, 0, 20);
             k16_fill(k16_c, K16_FLOATS, &rng);
             memcpy(k16_old, k16_c, sizeof k16_c);
-            k.add_transposed(k16_c, ld_out, k16_x, ld, rows, columns);
+            k.micro.add_transposed(k16_c, ld_out, k16_x, ld, rows, columns);
             for (int64_t i = 0; i < K16_FLOATS; i++) {
                 bool inside = i / ld_out < columns && i % ld_out < rows;
                 wrong += k16_c[i] != k16_old[i] + (inside ? k16_x[i % ld_out * ld + i / ld_out] : 0);
@@ -293,7 +293,7 @@ TEST(products_of_all_small_sizes) {
             for (int64_t depth = 1; depth <= 36; depth += depth < 4 ? 1 : 8) {
                 k16_case c = {.m = m, .n = 33, .k = depth, .rs = m % 2 ? 1 : depth, .cs = m % 2 ? m : 1, .ldc = 64};
                 k16_canaries(k16_panels);
-                k.pack_n(k16_panels, k16_x, c.n, c.k, c.n);
+                k.micro.pack_n(k16_panels, k16_x, c.n, c.k, c.n);
                 k16_canaries(k16_c);
                 memcpy(k16_old, k16_c, sizeof k16_c);
                 k16_gemm(&k, c.m, c.n, c.k, k16_a, c.rs, c.cs, k16_panels, c.k * k.nr, k16_c, c.ldc, NULL);
@@ -312,7 +312,7 @@ TEST(special_values_reach_their_row_and_column) {
         k16_a[13 * K + 0] = 0x1p-127f; /* flushed */
         k16_x[4 * N + 39] = -INFINITY;
         k16_x[8 * N + 7] = 0x1p-133f;  /* bf16 has it, products do not */
-        k.pack_n(k16_panels, k16_x, N, K, N);
+        k.micro.pack_n(k16_panels, k16_x, N, K, N);
         k16_gemm(&k, M, N, K, k16_a, K, 1, k16_panels, K * k.nr, k16_c, WIDE, NULL);
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < N; j++) {

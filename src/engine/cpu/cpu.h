@@ -12,6 +12,7 @@
  *   tape*.c          a score program as a tape of row operations
  *   cpu_tile.c       rows and keys of a work item: where they lie, coordinates, what range analysis says of them
  *   cpu_cut.c, cpu_bits.c   what the mask leaves of a tile and a block, as strips, for both passes
+ *   cpu_product*.c   products, and how their operands are packed
  *   cpu_forward.c, cpu_decode.c, cpu_backward.c, cpu_grads.c   the passes
  *   engine_cpu.c     the table of functions: query, compile, workspace, run
  *
@@ -64,17 +65,55 @@ typedef struct fxa__cpu_drop {
 
 enum { FXA__CPU_KEEP_ROOM = 66 }; /* 3 before a whole counter, 63 past the last in steps of 64 */
 
+/* What products are made of. Only the format of the set looks in here; what another has is NULL. */
+typedef struct fxa__cpu_micro {
+    int32_t panel_row; /* reals between rows of a panel */
+    int32_t depth;     /* pairs: rows of B that a product takes at once, and is fastest on a multiple of */
+
+    /* x [n,ld] of real into panels for gemm's B, padded with zeroes: pack_t gives x^T, [ceil(n/nr)][d][nr] (columns are
+     * the rows of x); pack_n gives x, [ceil(d/nr)][n][nr]. */
+    void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+    void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+
+    /* Pairs: the same straight from rows of bf16 in storage. pack_n_stored: false when an element is not
+     * finite. */
+    void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+    bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
+
+    /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
+     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart, or inside one (nr_step) if n ends in it; n may
+     * be rounded up to a multiple of nr and C has room for that; m is any (rows past m are not touched). */
+    void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
+                 void *c, int64_t ldc, const void *beta);
+
+    /* The same with B as its rows lie, ldb apart; n is a multiple of nr. Reals alone. */
+    void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
+                      int64_t ldb, void *c, int64_t ldc, const void *beta);
+
+    /* Pairs: gemm in two steps, so that A is rounded once for several products. round gives m x k of A as
+     * rows of pairs, `step` words apart, each filled with zeroes to a multiple of 16 words; a row-major A may begin
+     * where the rows of pairs do. gemm_pairs takes such rows; past k, up to a multiple of 16 words, there may also be
+     * other numbers, and past m, up to a multiple of mr, anything that can be read. */
+    void (*round)(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
+    void (*gemm_pairs)(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
+                       void *c, int64_t ldc, const void *beta);
+
+    /* Products by their transposes: out [n,m] += x^T of x [m,n], of real. */
+    void (*add_transposed)(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n);
+} fxa__cpu_micro;
+typedef struct fxa__cpu_format fxa__cpu_format;
+
 typedef struct fxa__cpu_kernels {
     const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
     size_t real_size;  /* 4 or 8 */
     uint32_t real_dtype; /* FXA_F32 or FXA_F64 */
-    int32_t mr, nr;    /* rows and columns of the matrix micro-kernel */
-    int32_t nr_step;   /* columns inside a panel at which a product may begin: nr, or half of it */
-    int32_t rows;      /* sets that round: that a product should have for each time it goes over B; a multiple of mr */
-    int32_t depth;     /* sets that round: rows of B that a product takes at once, and is fastest on a multiple of */
     int32_t width;     /* lanes of a vector of real */
-    int32_t panel_row; /* reals between rows of a panel */
-    bool rounds;       /* products round A and B to bf16; rows of a panel lie in pairs, so k begins at an even one */
+    int32_t mr, nr;    /* rows and columns of C that the matrix micro-kernel makes at once */
+    int32_t nr_step;   /* products may begin at columns of B that are multiples of this: nr, or half of it */
+    int32_t rows;      /* a product is fastest on this many rows, a multiple of mr, or more; 0: on mr */
+    bool rounds;       /* products round A and B to bf16; see fxa__cpu_q_factor */
+    const fxa__cpu_format *format; /* how operands of products are packed: cpu_product.h */
+    fxa__cpu_micro micro;
 
     /* n elements between storage and real; strides in elements of the storage. store rounds to nearest even; `add` adds
      * to what is there, in real (in double where f64 is stored). load returns false when an element is not finite. */
@@ -86,38 +125,6 @@ typedef struct fxa__cpu_kernels {
     /* n offsets: what the index of each along an axis of a captured tensor makes of it, or adds to it; below 0 an index
      * counts from the end. That is FXA__TAPE_OUTSIDE where it is outside, see tape_gather.c. */
     void (*offsets)(int64_t *offset, bool add, const int32_t *index, int64_t size, int64_t stride, int64_t n);
-
-    /* x [n,ld] of real into panels for gemm's B, padded with zeroes: pack_t gives x^T, [ceil(n/nr)][d][nr] (columns are
-     * the rows of x); pack_n gives x, [ceil(d/nr)][n][nr]. */
-    void (*pack_t)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
-    void (*pack_n)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
-
-    /* Sets that round: the same straight from rows of bf16 in storage. pack_n_stored: false when an element is not
-     * finite. */
-    void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
-    bool (*pack_n_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
-
-    /* C[m,n] = A B, or beta_i C + A B with beta (one per row; the product is summed apart first). A element (i, j) at
-     * i * rs + j * cs; B in panels of nr columns, `panel` reals apart, or inside one (nr_step) if n ends in it; n may
-     * be rounded up to a multiple of nr and C has room for that; m is any (rows past m are not touched). */
-    void (*gemm)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, int64_t panel,
-                 void *c, int64_t ldc, const void *beta);
-
-    /* The same with B as its rows lie, ldb apart; n is a multiple of nr. NULL in sets that round. */
-    void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
-                      int64_t ldb, void *c, int64_t ldc, const void *beta);
-
-    /* Sets that round: gemm in two steps, so that A is rounded once for several products. round gives m x k of A as
-     * rows of pairs, `step` words apart, each filled with zeroes to a multiple of 16 words; a row-major A may begin
-     * where the rows of pairs do. gemm_pairs takes such rows; past k, up to a multiple of 16 words, there may also be
-     * other numbers, and past m, up to a multiple of mr, anything that can be read. */
-    void (*round)(void *pairs, int64_t step, int64_t m, int64_t k, const void *a, int64_t rs, int64_t cs);
-    void (*gemm_pairs)(int64_t m, int64_t n, int64_t k, const void *a, int64_t step, const void *b, int64_t panel,
-                       void *c, int64_t ldc, const void *beta);
-
-    /* out [n,m] += x^T of x [m,n], of real. NULL but for sets that make panels of B faster than rows of a transposed A:
-     * products go by their transposes there. */
-    void (*add_transposed)(void *out, int64_t ld_out, const void *x, int64_t ld, int64_t m, int64_t n);
 
     /* Around all products of a worker; NULL: nothing to do. */
     void (*enter)(void);
@@ -164,6 +171,8 @@ const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, uint32_t dtype, char *
 const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
 /* The same of the sets that round; their real is float. */
 const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);
+
+extern const fxa__cpu_format fxa__cpu_format_real, fxa__cpu_format_pairs, fxa__cpu_format_transposed;
 
 /* Each isa_*.c exports one pair: [0] float, [1] double; those that round, float alone. */
 extern const fxa__cpu_kernels fxa__cpu_scalar[2];

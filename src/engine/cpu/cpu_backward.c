@@ -80,8 +80,8 @@ static void back_store_block(const fxa__back_worker *w) {
     const fxa__back_cut *cut = &w->job->cut;
     const fxa__cpu_kernels *kernels = w->job->code->kernels;
     const fxa_problem *p = &w->job->p->p;
-    if (w->dk_t) kernels->add_transposed(w->dk, cut->ld_d, w->dk_t, cut->ld, p->d, w->n_keys);
-    if (w->dv_t) kernels->add_transposed(w->dv, cut->ld_v, w->dv_t, cut->ld, p->dv, w->n_keys);
+    if (cut->want_k) kernels->format->over_end(kernels, &w->over_k, w->n_keys);
+    if (cut->want_v) kernels->format->over_end(kernels, &w->over_v, w->n_keys);
     double factor = fxa__cpu_score_factor(w->job->code->scores, w->job->bind->scale); /* Q had the rest of the scale */
     if (cut->want_k && factor != 1) kernels->row_scale(w->dk, w->n_keys * cut->ld_d, factor);
     if (cut->pool) {
@@ -95,11 +95,12 @@ static void back_store_block(const fxa__back_worker *w) {
 
 static void back_clear_block(const fxa__back_worker *w, int64_t n) {
     const fxa__back_cut *cut = &w->job->cut;
-    size_t size = w->job->code->kernels->real_size;
+    const fxa__cpu_kernels *kernels = w->job->code->kernels;
+    size_t size = kernels->real_size;
     if (cut->want_k) memset(w->dk, 0, (size_t)(n * cut->ld_d) * size);
     if (cut->want_v) memset(w->dv, 0, (size_t)(n * cut->ld_v) * size);
-    if (w->dk_t) memset(w->dk_t, 0, (size_t)(w->job->p->p.d * cut->ld) * size);
-    if (w->dv_t) memset(w->dv_t, 0, (size_t)(w->job->p->p.dv * cut->ld) * size);
+    if (cut->want_k) kernels->format->over_clear(kernels, &w->over_k);
+    if (cut->want_v) kernels->format->over_clear(kernels, &w->over_v);
 }
 
 /* Keys begin..end past the end of a padded sequence. */

@@ -13,9 +13,6 @@
  * Keys have several chunks only when there are few groups; then every chunk has a dQ of its own, and they are added up
  * in order.
  *
- * Where the kernels have add_transposed, dK^T and dV^T of a block are what products add to, and dK and dV get them when
- * the block is done with; "by transposes" below.
- *
  * Units that add to the same sums are in one lane, and a lane's units run one after the other: lanes are what workers
  * take. How units are cut and which lane they are in depends on shapes alone, so results do not depend on the threads.
  */
@@ -23,6 +20,7 @@
 #define FXA_ENGINE_CPU_CPU_BACKWARD_H
 
 #include "cpu_cut.h"
+#include "cpu_product.h"
 
 /* ---- How the work is cut (by shapes, dtypes and instruction set) ------------------------------------------------ */
 
@@ -47,7 +45,6 @@ typedef struct fxa__back_cut {
     int64_t ld_d, ld_v; /* D and Dv, padded to whole panels */
     int64_t ld;         /* of a tile of scores; not a power of two, it is also read by columns */
     int64_t ones;       /* the most rows of a product */
-    int64_t ld_pairs;   /* by transposes: of a row of a tile's Q^T and dO^T, in words */
     int64_t pool_rows;
 } fxa__back_cut;
 
@@ -60,12 +57,10 @@ typedef struct fxa__back_worker {
     const struct fxa__back *job;
     fxa__cpu_group g;
     void *k;                  /* [block,ld_d], as loaded (also V while it is packed: wide enough for both) */
-    void *k_t, *v_t, *k_n;    /* panels of K^T (not where rows are few), of V^T, of K */
+    fxa__cpu_b k_t, v_t, k_n; /* K^T (not where rows are few), V^T, K */
     void *dk, *dv;            /* [block,ld_d], [block,ld_v] */
     void *q, *dout;           /* [tile,ld_d], [tile,ld_v]: scaled Q; dO if it is not real already (also O for delta) */
-    void *q_n, *dout_n;       /* panels; by transposes: Q^T and dO^T as rows of pairs, [D,ld_pairs], [Dv,ld_pairs] */
-    void *dk_t, *dv_t;        /* by transposes: sums of products, [D,ld], [Dv,ld], that dk and dv get at the end */
-    void *panel;              /* by transposes: [tile / 2,nr] words, some columns of P or dS */
+    fxa__cpu_over over_k, over_v; /* dS^T Q into dk, P^T dO into dv */
     void *s, *p, *ds;         /* [tile,ld]; p is s unless scores are kept */
     void *dq;                 /* [rows,ld_d]: the worker's own, or that of a chunk */
     void *dk_pool, *dv_pool;  /* [pool_rows,ld_d], [pool_rows,ld_v] */

@@ -22,8 +22,6 @@ enum {
     BACK_BLOCK_BYTES = 196608, /* of one matrix [block,D]: D of 128 gets 384 keys in f32 */
 };
 
-enum { CUT_PAIRS = 16 }; /* words of pairs, and rows of them, that products may read at once */
-
 static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then finds that it does not fit */
     int64_t x;
     return fxa__mul_i64(a, b, &x) ? x : INT64_MAX / 4;
@@ -44,7 +42,6 @@ static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const f
     c->ld_v = fxa__round_up(p->dv, nr);
     c->ld = c->block + 16;
     c->ones = fxa__max_i64(wide, fxa__max_i64(c->tile, c->block));
-    c->ld_pairs = fxa__round_up(c->tile, 2 * CUT_PAIRS) / 2;
 }
 
 static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
@@ -224,20 +221,23 @@ static void cut_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__tape
                            .max_columns = job->cut.block};
 }
 
-/* What the products over rows, dK and dV, need. */
-static void cut_carve_products(fxa__carver *c, const fxa__back *job, fxa__back_worker *w) {
-    const fxa__back_cut *cut = &job->cut;
-    const fxa_problem *p = &job->p->p;
-    if (!job->code->kernels->add_transposed) {
-        w->q_n = cut_carve_matrix(c, job, cut->want_k, cut->tile, cut->ld_d);
-        w->dout_n = cut_carve_matrix(c, job, cut->want_v, cut->tile, cut->ld_v);
-        return;
-    }
-    w->q_n = cut_carve_matrix(c, job, cut->want_k, fxa__round_up(p->d, CUT_PAIRS), cut->ld_pairs);
-    w->dout_n = cut_carve_matrix(c, job, cut->want_v, fxa__round_up(p->dv, CUT_PAIRS), cut->ld_pairs);
-    w->dk_t = cut_carve_matrix(c, job, cut->want_k, p->d, cut->ld);
-    w->dv_t = cut_carve_matrix(c, job, cut->want_v, p->dv, cut->ld);
-    w->panel = cut_carve_matrix(c, job, true, fxa__round_up(cut->tile, 2 * CUT_PAIRS) / 2, job->code->kernels->nr);
+/* A packed [k,n]. */
+static void cut_carve_b(fxa__carver *c, const fxa__cpu_kernels *kernels, bool wanted, int64_t k, int64_t n,
+                        fxa__cpu_b *b) {
+    if (wanted) b->panels = fxa__carve(c, kernels->format->b_size(kernels, k, n), kernels->real_size);
+}
+
+/* The product over rows whose sum is out [block,ld_out], of d features. */
+static void cut_carve_over(fxa__carver *c, const fxa__back *job, bool wanted, int64_t d, void *out, int64_t ld_out,
+                           fxa__cpu_over *o) {
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    const fxa__cpu_format *format = kernels->format;
+    if (!wanted) return;
+    *o = (fxa__cpu_over){.most = job->cut.tile, .d = d, .columns = job->cut.block, .out = out, .ld_out = ld_out};
+    o->x = fxa__carve(c, format->over_x_size(kernels, o->most, d), kernels->real_size);
+    o->sums = fxa__carve(c, format->over_sums_size(kernels, o->columns, d), kernels->real_size);
+    o->room = fxa__carve(c, format->over_room_size(kernels, o->most), kernels->real_size);
+    o->ones = job->ones;
 }
 
 static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_worker *w) {
@@ -245,14 +245,15 @@ static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_wor
     int64_t wide = fxa__max_i64(cut->ld_d, cut->ld_v);
     w->job = job;
     w->k = cut_carve_matrix(c, job, true, cut->block, wide);
-    w->k_t = cut_carve_matrix(c, job, true, cut->block, job->p->p.d);
-    w->v_t = cut_carve_matrix(c, job, cut->want_ds, cut->block, job->p->p.dv);
-    w->k_n = cut_carve_matrix(c, job, cut->want_q, cut->block, cut->ld_d);
+    cut_carve_b(c, job->code->scores, true, job->p->p.d, cut->block, &w->k_t);
+    cut_carve_b(c, job->code->kernels, cut->want_ds, job->p->p.dv, cut->block, &w->v_t);
+    cut_carve_b(c, job->code->kernels, cut->want_q, cut->block, job->p->p.d, &w->k_n);
     w->dk = cut_carve_matrix(c, job, cut->want_k, cut->block, cut->ld_d);
     w->dv = cut_carve_matrix(c, job, cut->want_v, cut->block, cut->ld_v);
     w->q = cut_carve_matrix(c, job, true, cut->tile, wide);
     w->dout = cut_carve_matrix(c, job, true, cut->tile, cut->ld_v);
-    cut_carve_products(c, job, w);
+    cut_carve_over(c, job, cut->want_k, job->p->p.d, w->dk, cut->ld_d, &w->over_k);
+    cut_carve_over(c, job, cut->want_v, job->p->p.dv, w->dv, cut->ld_v, &w->over_v);
     w->s = cut_carve_matrix(c, job, true, cut->tile, cut->ld);
     w->p = cut->keep_score ? cut_carve_matrix(c, job, true, cut->tile, cut->ld) : w->s;
     w->ds = cut_carve_matrix(c, job, cut->want_ds, cut->tile, cut->ld);

@@ -21,7 +21,6 @@
 
 #include <string.h>
 
-enum { TILE_GROUP = 24 }; /* columns that a product over rows takes at once, where strips differ */
 
 typedef struct back_tile {
     int64_t number, first, n; /* rows of the group */
@@ -31,6 +30,7 @@ typedef struct back_tile {
     bool cut;      /* strips differ */
     bool clear;    /* P and dS are 0 wherever no strip is; else only in groups of columns that a strip has some of */
     int64_t group; /* columns that a product over rows takes at once */
+    bool whole;    /* and it takes several rows at once, also such that no strip has */
     unsigned finite;
 } back_tile;
 
@@ -67,12 +67,16 @@ static const void *tile_at(const fxa__back *job, const void *x, int64_t i) {
 static void tile_scores_s(fxa__back_worker *w, const back_tile *t, const fxa__cpu_strip *s) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->scores;
-    int64_t ld = job->cut.ld, d = job->p->p.d, at = s->row * ld + s->begin;
+    int64_t ld = job->cut.ld, at = s->row * ld + s->begin;
     const void *q = tile_at(job, t->q, s->row * t->ld_q);
     fxa__cpu_stored k;
     if (!w->few) {
-        kernels->gemm(s->rows, s->end - s->begin, d, q, t->ld_q, 1, fxa__back_at(job, w->k_t, s->begin * d),
-                      d * kernels->nr, fxa__back_at(job, w->s, at), ld, NULL);
+        fxa__cpu_product x = {.rows = s->rows, .a = q, .lda = t->ld_q, .b = &w->k_t, .k_end = job->p->p.d};
+        x.begin = s->begin;
+        x.end = s->end;
+        x.c = fxa__back_at(job, w->s, at);
+        x.ldc = ld;
+        kernels->format->product_rows(kernels, &x);
         return;
     }
     for (int64_t i = s->begin; i < s->end; i += k.n, at += k.n) {
@@ -89,12 +93,15 @@ static void tile_scores(fxa__back_worker *w, const back_tile *t, const fxa__cpu_
         fxa__tape_prefetch(program, row, s->begin, s->end - s->begin);
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__back_cut *cut = &job->cut;
-    int64_t dv = job->p->p.dv, n = s->end - s->begin, at = s->row * cut->ld + s->begin;
     tile_scores_s(w, t, s);
-    if (cut->want_ds)
-        kernels->gemm(s->rows, n, dv, tile_at(job, t->dout, s->row * t->ld_dout), t->ld_dout, 1,
-                      fxa__back_at(job, w->v_t, s->begin * dv), dv * kernels->nr, fxa__back_at(job, w->ds, at), cut->ld,
-                      NULL);
+    if (!cut->want_ds) return;
+    fxa__cpu_product x = {.rows = s->rows, .lda = t->ld_dout, .b = &w->v_t, .k_end = job->p->p.dv};
+    x.a = tile_at(job, t->dout, s->row * t->ld_dout);
+    x.begin = s->begin;
+    x.end = s->end;
+    x.c = fxa__back_at(job, w->ds, s->row * cut->ld + s->begin);
+    x.ldc = cut->ld;
+    kernels->format->product_rows(kernels, &x);
 }
 
 /* Zeroes beside columns begin..end of a row of strip number i: what products may read there, and what made them wrote
@@ -143,65 +150,38 @@ static void tile_strip_rows(fxa__back_worker *w, const back_tile *t, int64_t i) 
 typedef struct back_product {
     void *weight;  /* [tile,ld] */
     const void *x; /* [tile,ld_x] */
-    int64_t ld_x, d;
-    void *panels;      /* of x; by transposes: pairs of x^T */
-    void *out, *out_t; /* [block,ld_out]; by transposes: [d,ld] */
-    int64_t ld_out;
+    int64_t ld_x;
+    const fxa__cpu_over *over; /* of x, packed */
     bool finite;
 } back_product;
 
 static void tile_product_careful(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
-    fxa__cpu_stored rows = {.data = x->x, .dtype = fxa__back_real(job), .ld = x->ld_x, .n = t->n, .d = x->d};
+    fxa__cpu_stored rows = {.data = x->x, .dtype = fxa__back_real(job), .ld = x->ld_x, .n = t->n, .d = x->over->d};
     for (int64_t c = 0; c < w->n_keys; c++) {
         for (int64_t r = 0; r < t->n; r++)
             memcpy(fxa__back_at(job, w->column, r), fxa__back_at(job, x->weight, r * job->cut.ld + c),
                    kernels->real_size);
-        kernels->sums(fxa__back_at(job, x->out, c * x->ld_out), x->ld_out, w->column, 0, 1, &rows);
+        kernels->sums(fxa__back_at(job, x->over->out, c * x->over->ld_out), x->over->ld_out, w->column, 0, 1, &rows);
     }
 }
 
-/* Columns begin..end over rows first..last. */
-static void tile_product_part(const fxa__back_worker *w, const back_tile *t, const back_product *x, int64_t begin,
-                              int64_t end, int64_t first, int64_t last) {
-    const fxa__back *job = w->job;
-    const fxa__cpu_kernels *kernels = job->code->kernels;
-    kernels->gemm(end - begin, x->d, last - first, fxa__back_at(job, x->weight, first * job->cut.ld + begin), 1,
-                  job->cut.ld, fxa__back_at(job, x->panels, first * kernels->panel_row), t->n * kernels->nr,
-                  fxa__back_at(job, x->out, begin * x->ld_out), x->ld_out, job->ones);
-}
-
-/* The same by transposes, out^T += x^T weight, for sets that make a panel of the weights faster than rows of their
- * transpose. Rows are taken by as many as a product does at once; past the last they are 0. */
-static void tile_product_pairs(const fxa__back_worker *w, const back_tile *t, const back_product *x, int64_t begin,
-                               int64_t end, int64_t first, int64_t last) {
-    const fxa__back *job = w->job;
-    const fxa__cpu_kernels *kernels = job->code->kernels;
-    int64_t depth = kernels->depth, nr = kernels->nr;
-    first = first / depth * depth;
-    last = fxa__min_i64(t->n, fxa__round_up(last, depth));
-    int64_t pairs = fxa__div_up(last - first, 2), k = fxa__round_up(last - first, depth);
-    kernels->pack_n(w->panel, fxa__back_at(job, x->weight, first * job->cut.ld + begin), job->cut.ld, last - first,
-                    end - begin);
-    memset((uint32_t *)w->panel + pairs * nr, 0, (size_t)((k / 2 - pairs) * nr) * sizeof(uint32_t));
-    kernels->gemm_pairs(x->d, end - begin, k, (const uint32_t *)x->panels + first / 2, job->cut.ld_pairs, w->panel, 0,
-                        fxa__back_at(job, x->out_t, begin), job->cut.ld, job->ones);
-}
-
-/* Columns begin..end over the rows of the strips that have any of them; by transposes, also over those between. */
+/* Columns begin..end over the rows of the strips that have any of them; where rows are taken by many at once, also over
+ * those between. */
 static void tile_product_group(const fxa__back_worker *w, const back_tile *t, const back_product *x, int64_t begin,
                                int64_t end) {
-    bool transposed = w->job->code->kernels->add_transposed != NULL;
-    int64_t first = 0, last = 0;
+    const fxa__cpu_kernels *kernels = w->job->code->kernels;
+    int64_t first = 0, last = 0, ld = w->job->cut.ld;
     for (int64_t i = 0; i < t->count; i++) {
         const fxa__cpu_strip *s = &w->strips[i];
         if (s->end <= begin || s->begin >= end) continue;
-        if (s->row > last && !transposed && first < last) tile_product_part(w, t, x, begin, end, first, last);
-        if (s->row > last && (!transposed || first == last)) first = s->row;
+        bool apart = s->row > last && (!t->whole || first == last);
+        if (apart && first < last) kernels->format->over_add(kernels, x->over, x->weight, ld, begin, end, first, last);
+        if (apart) first = s->row;
         last = s->row + s->rows;
     }
-    if (first < last) (transposed ? tile_product_pairs : tile_product_part)(w, t, x, begin, end, first, last);
+    if (first < last) kernels->format->over_add(kernels, x->over, x->weight, ld, begin, end, first, last);
 }
 
 static void tile_product(const fxa__back_worker *w, const back_tile *t, const back_product *x) {
@@ -233,9 +213,13 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
     fxa__cpu_strip all = {.rows = t->n, .end = w->n_keys};
     for (int64_t i = 0; i < (t->cut ? t->count : 1); i++) {
         const fxa__cpu_strip *s = t->cut ? &w->strips[i] : &all;
-        kernels->gemm(s->rows, job->p->p.d, s->end - s->begin, fxa__back_at(job, w->ds, s->row * cut->ld + s->begin),
-                      cut->ld, 1, fxa__back_at(job, w->k_n, s->begin * kernels->panel_row), w->n_keys * kernels->nr,
-                      fxa__back_at(job, w->dq, (t->first + s->row) * cut->ld_d), cut->ld_d, job->ones);
+        fxa__cpu_product x = {.rows = s->rows, .lda = cut->ld, .b = &w->k_n, .end = job->p->p.d, .beta = job->ones};
+        x.a = fxa__back_at(job, w->ds, s->row * cut->ld + s->begin);
+        x.a_first = x.k_begin = s->begin;
+        x.k_end = s->end;
+        x.c = fxa__back_at(job, w->dq, (t->first + s->row) * cut->ld_d);
+        x.ldc = cut->ld_d;
+        kernels->format->product_rows(kernels, &x);
     }
 }
 
@@ -244,16 +228,16 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
 /* K and V of the block, once some tile needs them. */
 static void tile_load_keys(fxa__back_worker *w) {
     const fxa__back *job = w->job;
-    const fxa__cpu_kernels *kernels = job->code->kernels;
+    const fxa__cpu_kernels *kernels = job->code->kernels, *scores = job->code->scores;
     const fxa__back_cut *cut = &job->cut;
     int64_t d = job->p->p.d, dv = job->p->p.dv;
     if (cut->want_ds) {
         (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_V, w->key, w->n_keys, w->k, cut->ld_v);
-        kernels->pack_t(w->v_t, w->k, cut->ld_v, w->n_keys, dv);
+        kernels->format->b_pack_t(kernels, &w->v_t, w->k, cut->ld_v, w->n_keys, dv);
     }
     w->k_finite = fxa__cpu_load_keys(&w->g, FXA_SLOT_K, w->key, w->n_keys, w->k, cut->ld_d);
-    if (cut->want_q) kernels->pack_n(w->k_n, w->k, cut->ld_d, w->n_keys, d);
-    if (!w->few) job->code->scores->pack_t(w->k_t, w->k, cut->ld_d, w->n_keys, d);
+    if (cut->want_q) kernels->format->b_pack(kernels, &w->k_n, w->k, cut->ld_d, w->n_keys, d);
+    if (!w->few) scores->format->b_pack_t(scores, &w->k_t, w->k, cut->ld_d, w->n_keys, d);
     w->keys_run = fxa__cpu_key_coords(&w->g, w->key, w->n_keys, w->k_at);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape) fxa__tape_columns(&w->tape[i], w->n_keys, w->k_at);
@@ -277,15 +261,6 @@ const void *fxa__back_rows(const fxa__back_worker *w, fxa_slot slot, int64_t fir
     return room;
 }
 
-/* Rows of x for products over rows. */
-static void tile_pack_rows(const fxa__back *job, void *to, const void *x, int64_t ld, int64_t n, int64_t d) {
-    const fxa__cpu_kernels *kernels = job->code->kernels;
-    if (kernels->add_transposed)
-        kernels->round(to, job->cut.ld_pairs, d, n, x, 1, ld);
-    else
-        kernels->pack_n(to, x, ld, n, d);
-}
-
 static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     const fxa__back *job = w->job;
     const fxa_problem *p = &job->p->p;
@@ -298,8 +273,9 @@ static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     else
         (void)fxa__cpu_load_rows(&w->g, FXA_SLOT_Q, t->first, t->n, factor, w->q, t->ld_q);
     t->dout = fxa__back_rows(w, FXA_SLOT_DO, t->first, t->n, w->dout, &t->ld_dout);
-    if (job->cut.want_k) tile_pack_rows(job, w->q_n, t->q, t->ld_q, t->n, p->d);
-    if (job->cut.want_v) tile_pack_rows(job, w->dout_n, t->dout, t->ld_dout, t->n, p->dv);
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    if (job->cut.want_k) kernels->format->over_pack(kernels, &w->over_k, t->q, t->ld_q, t->n);
+    if (job->cut.want_v) kernels->format->over_pack(kernels, &w->over_v, t->dout, t->ld_dout, t->n);
     bool coords = w->cut.banded || (p->flags & FXA_DROPOUT);
     for (int i = 0; i < FXA__BACK_TAPES; i++) coords = coords || w->tape[i].tape;
     if (coords && !w->cut.mask.tape) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
@@ -338,23 +314,23 @@ static int64_t tile_number(const fxa__back_worker *w, int64_t tile) {
 void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     const fxa__back *job = w->job;
     const fxa__back_cut *cut = &job->cut;
-    const fxa_problem *p = &job->p->p;
     back_tile t = {.finite = w->finite[tile]};
     t.number = tile_number(w, tile);
     if (!fxa__back_tile_rows(w, tile, &t.first, &t.n) || !tile_cut_strips(w, &t)) return;
     bool dout_finite = t.finite & FXA__BACK_DO_FINITE, q_finite = t.finite & FXA__BACK_Q_FINITE;
-    bool transposed = job->code->kernels->add_transposed != NULL;
-    t.group = transposed ? job->code->kernels->nr : t.cut ? TILE_GROUP : w->n_keys;
+    const fxa__cpu_kernels *kernels = job->code->kernels;
+    t.whole = kernels->format->over_depth(kernels) > 1;
+    t.group = kernels->format->over_step(kernels, t.cut, w->n_keys);
     if (!w->loaded) tile_load_keys(w);
     tile_load_rows(w, &t);
-    t.clear = t.cut && (transposed || !dout_finite || !q_finite || !w->k_finite);
+    t.clear = t.cut && (t.whole || !dout_finite || !q_finite || !w->k_finite);
     for (int64_t row = 0; t.clear && row < t.n; row++) fxa__back_row_clear(w, row, 0, w->n_keys);
     for (int64_t i = 0; i < t.count; i++) {
         tile_scores(w, &t, &w->strips[i]);
         tile_strip_rows(w, &t, i);
     }
-    back_product dv = {w->p, t.dout, t.ld_dout, p->dv, w->dout_n, w->dv, w->dv_t, cut->ld_v, dout_finite};
-    back_product dk = {w->ds, t.q, t.ld_q, p->d, w->q_n, w->dk, w->dk_t, cut->ld_d, q_finite};
+    back_product dv = {w->p, t.dout, t.ld_dout, &w->over_v, dout_finite};
+    back_product dk = {w->ds, t.q, t.ld_q, &w->over_k, q_finite};
     if (cut->want_v) tile_product(w, &t, &dv);
     if (cut->want_k) tile_product(w, &t, &dk);
     if (cut->want_q) tile_dq(w, &t);

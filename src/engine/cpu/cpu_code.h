@@ -124,8 +124,6 @@ static inline void fxa__cpu_key_next(const fxa__cpu_group *g, fxa_slot slot, int
 fxa__cpu_stored fxa__cpu_take_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t key, int64_t n);
 /* Keys of a slot are rows of `dtype`, features dense, stride[2] elements apart: what packs that needs no loading. */
 bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype);
-/* Keys from `key` on are a dense matrix of real whose rows are whole panels of aligned vectors: gemm_rows takes it. */
-bool fxa__cpu_keys_are_panels(const fxa__cpu_group *g, fxa_slot slot, int64_t key);
 
 /* Rows first..first+n of a [.,.,.,D] operand (slot Q, O, DO) or keys of (K, V), as real [n,ld] times factor. False when
  * an element is not finite: then zeroes in the other factor must be skipped, not multiplied ("zero wins"). */

@@ -8,6 +8,7 @@
 #include "cpu_forward.h"
 
 #include "../../base/carve.h"
+#include "../../base/invariant.h"
 
 #include <string.h>
 
@@ -51,7 +52,8 @@ static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_probl
     b.ldo = fxa__round_up(p->dv, fxa__max_i64(nr, lanes));
     b.ldt = fxa__round_up(b.keys, nr) + lanes; /* odd in cache lines */
     b.ldv = p->dv;
-    b.ld_pairs = fxa__round_up(p->d, 2 * lanes) / 2;
+    b.lda = kernels->format->a_ld(kernels, p->d);
+    FXA__ASSERT(b.lda <= b.ldq);
     return b;
 }
 
@@ -102,11 +104,11 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
     const fxa__cpu_blocks *b = &run->blocks;
     const fxa_problem *p = &run->p->p;
     size_t real = kernels->real_size;
-    int64_t keys = fxa__round_up(b->keys, kernels->nr), rows = b->tile_rows;
+    int64_t rows = b->tile_rows;
     s->q = fxa__carve_matrix(c, rows, b->ldq, real);
     s->o = fxa__carve_matrix(c, rows, b->ldo, real);
-    s->k_panels = fxa__carve_matrix(c, keys, p->d, real);
-    s->v_panels = fxa__carve_matrix(c, b->keys, fxa__round_up(p->dv, kernels->nr), real);
+    s->k.panels = fxa__carve(c, kernels->format->b_size(kernels, p->d, b->keys), real);
+    s->v.panels = fxa__carve(c, kernels->format->b_size(kernels, b->keys, p->dv), real);
     s->x = fxa__carve(c, fxa__max_i64(b->keys * b->ldv, kernels->nr * p->d), real);
     s->t = s->scores = fxa__carve_matrix(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), b->ldt, real);
     s->beta = s->betas = fxa__carve(c, fxa__max_i64(b->rows, FXA__CPU_MAX_ROWS), real);

@@ -17,6 +17,7 @@
 #define FXA_ENGINE_CPU_CPU_FORWARD_H
 
 #include "cpu_cut.h"
+#include "cpu_product.h"
 
 #define FXA__CPU_MAX_ROWS 16 /* that go through the softmax together: a group */
 #define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
@@ -29,7 +30,7 @@ typedef struct fxa__cpu_blocks {
     int64_t rows;               /* that go through Q K^T and P V together */
     int64_t keys;               /* of a block: packed once for all rows of a tile */
     int64_t ldq, ldo, ldt, ldv; /* in reals: of Q rows, of outputs, of scores, of V rows */
-    int64_t ld_pairs;           /* sets that round: of Q rows as pairs, which take the place of the others, in words */
+    int64_t lda;                /* of rows of Q packed, which take the place of the others; not more than ldq */
 } fxa__cpu_blocks;
 
 /* How one (b, KV head) is cut. */
@@ -49,9 +50,9 @@ typedef struct fxa__cpu_partial {
 /* One worker's memory, all parts aligned to FXA__CPU_PAD. */
 typedef struct fxa__cpu_scratch {
     void *q, *o; /* [tile_rows,ldq], [tile_rows,ldo] */
-    void *k_panels, *v_panels;
+    fxa__cpu_b k, v;      /* K^T and V of a block */
     void *x;              /* [keys,ldv] or [nr,d]: rows as loaded */
-    void *scores;         /* [rows,ldt]: scores, then weights; of sets that round, then pairs of them */
+    void *scores;         /* [rows,ldt]: scores, then weights, then these packed */
     void *betas;          /* [rows]: what the outputs so far are multiplied with */
     void *t, *beta;       /* of the group in hand: inside scores and betas */
     double *m, *l;        /* [tile_rows] */
@@ -94,7 +95,6 @@ typedef struct fxa__cpu_item {
     int64_t tile, chunk;   /* tile: of its head, or of the stacked rows */
     int32_t b;                      /* coordinate */
     bool keys_run;                  /* coordinates of the block's keys are consecutive; known where there is dropout */
-    const void *v_rows; /* V of the block, if it is multiplied as it lies; NULL: in v_panels */
     bool dirty;                     /* an output may hold a number that is not finite */
 } fxa__cpu_item;
 

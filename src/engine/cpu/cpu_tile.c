@@ -90,15 +90,6 @@ bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
     return t->dtype == dtype && t->stride[3] == 1 && !(g->p->p.flags & FXA_PAGED);
 }
 
-bool fxa__cpu_keys_are_panels(const fxa__cpu_group *g, fxa_slot slot, int64_t key) {
-    const fxa__cpu_kernels *kernels = g->code->kernels;
-    fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
-    size_t vector = (size_t)kernels->width * kernels->real_size;
-    return kernels->gemm_rows && at.n % kernels->nr == 0 && (uintptr_t)at.data % vector == 0 &&
-           at.next == at.n * (int64_t)kernels->real_size &&
-           fxa__cpu_keys_are(g, slot, kernels->real_dtype);
-}
-
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {

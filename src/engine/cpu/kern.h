@@ -104,9 +104,10 @@
 #define KERN_TABLE(isa_name, suffix, size, lanes)                                                                      \
     {                                                                                                                  \
         KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \
-        .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes), .panel_row = GEMM_VECS * (lanes),                       \
-        .pack_t = kern_pack_t##suffix, .pack_n = kern_pack_n##suffix, .gemm = kern_gemm##suffix,                       \
-        .gemm_rows = kern_gemm_rows##suffix, .dots = kern_dots##suffix                                                 \
+        .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes), .dots = kern_dots##suffix,                              \
+        .format = &fxa__cpu_format_real,                                                                               \
+        .micro = {.panel_row = GEMM_VECS * (lanes), .pack_t = kern_pack_t##suffix, .pack_n = kern_pack_n##suffix,      \
+                  .gemm = kern_gemm##suffix, .gemm_rows = kern_gemm_rows##suffix}                                      \
     }
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
