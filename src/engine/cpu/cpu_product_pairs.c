@@ -93,10 +93,12 @@ static int64_t transposed_x_size(const fxa__cpu_kernels *kernels, int64_t most, 
     (void)kernels;
     return fxa__round_up(d, PAIRS_WORDS) * pairs_words(most);
 }
-static int64_t transposed_ld(int64_t columns) { return columns + 16; } /* odd in cache lines */
+/* Of sums: products write whole panels; odd in cache lines. */
+static int64_t transposed_ld(const fxa__cpu_kernels *kernels, int64_t columns) {
+    return fxa__round_up(columns, kernels->nr) + PAIRS_WORDS;
+}
 static int64_t transposed_sums_size(const fxa__cpu_kernels *kernels, int64_t columns, int64_t d) {
-    (void)kernels;
-    return d * transposed_ld(columns);
+    return d * transposed_ld(kernels, columns);
 }
 static int64_t transposed_room_size(const fxa__cpu_kernels *kernels, int64_t most) {
     return pairs_words(most) * kernels->nr;
@@ -128,11 +130,11 @@ static void transposed_add(const fxa__cpu_kernels *kernels, const fxa__cpu_over 
     kernels->micro.pack_n(o->room, (const float *)w + first * ldw + begin, ldw, last - first, end - begin);
     memset((uint32_t *)o->room + pairs * nr, 0, (size_t)((k / 2 - pairs) * nr) * sizeof(uint32_t));
     kernels->micro.gemm_pairs(o->d, end - begin, k, (const uint32_t *)o->x + first / 2, pairs_words(o->most), o->room,
-                              0, (float *)o->sums + begin, transposed_ld(o->columns), o->ones);
+                              0, (float *)o->sums + begin, transposed_ld(kernels, o->columns), o->ones);
 }
 
 static void transposed_end(const fxa__cpu_kernels *kernels, const fxa__cpu_over *o, int64_t columns) {
-    kernels->micro.add_transposed(o->out, o->ld_out, o->sums, transposed_ld(o->columns), o->d, columns);
+    kernels->micro.add_transposed(o->out, o->ld_out, o->sums, transposed_ld(kernels, o->columns), o->d, columns);
 }
 
 #define PAIRS_FORMAT                                                                                                   \
