@@ -48,7 +48,7 @@ static void each_set(void (*check)(const fxa__cpu_kernels *k, t_rng *rng)) {
         }
 }
 
-/* C is as it was but for [rows,n], where it is beta times that plus sums of A B; the rest of a panel may be anything. */
+/* C is as it was but for [rows,n], beta times that plus sums of A B; the rest of a panel may be anything. */
 typedef struct expected {
     const void *a, *b, *beta; /* A(i, j) at i * rs_a + j * cs_a, B(j, l) at j * rs_b + l * cs_b */
     int64_t rs_a, cs_a, rs_b, cs_b, rows, n, k, ldc;
