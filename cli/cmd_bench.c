@@ -139,7 +139,7 @@ int cmd_bench(cli *c) {
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &whole);
     if (rc != CLI_OK) return rc;
-    invent_fill(c, job, &random);
+    invent_fill(c, job, &random, false);
     trial_data_make(c, &job->problem, &random, &data);
     rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true,
                     &t);

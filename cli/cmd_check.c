@@ -69,7 +69,7 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
-    const char *random = invent_fill(c, s->job, &s->random);
+    const char *random = invent_fill(c, s->job, &s->random, false);
     trial_data_make(c, &s->job->problem, &s->random, &s->data);
     rc = check_prepare(c, s);
     if (rc == CLI_OK) rc = check_indices(c, s);

@@ -41,14 +41,25 @@ static const char *plot_ordinal(cli *c, int64_t n) {
                                   : "th");
 }
 
-/* What the picture leaves out, in words. */
-static const char *plot_sampling(cli *c, int64_t q_step, int64_t k_step, const char *rows, const char *columns) {
+/* Which tiles are drawn, in words. */
+static const char *plot_tiles_sampling(cli *c, int64_t q_step, int64_t k_step) {
     if (q_step == 1 && k_step == 1) return "";
-    if (q_step == k_step) return cli_format(c, "every %s %s and %s is drawn", plot_ordinal(c, q_step), rows, columns);
-    if (k_step == 1) return cli_format(c, "every %s %s is drawn", plot_ordinal(c, q_step), rows);
-    if (q_step == 1) return cli_format(c, "every %s %s is drawn", plot_ordinal(c, k_step), columns);
-    return cli_format(c, "every %s %s and every %s %s is drawn", plot_ordinal(c, q_step), rows, plot_ordinal(c, k_step),
-                      columns);
+    if (k_step == 1) return cli_format(c, "every %s row is drawn", plot_ordinal(c, q_step));
+    if (q_step == 1) return cli_format(c, "every %s column is drawn", plot_ordinal(c, k_step));
+    if (q_step == k_step) return cli_format(c, "every %s row and column is drawn", plot_ordinal(c, q_step));
+    return cli_format(c, "every %s row and every %s column is drawn", plot_ordinal(c, q_step), plot_ordinal(c, k_step));
+}
+
+/* What a cell stands for, in words. */
+static const char *plot_cells_sampling(cli *c, const plot *p) {
+    if (p->q.step == 1 && p->k.step == 1) return "";
+    const char *size = cli_format(c, "a cell is %" PRId64 " x %" PRId64 " pairs", p->q.step, p->k.step);
+    return p->exact ? size : cli_format(c, "%s, %" PRId64 " of them drawn at random", size, p->samples);
+}
+
+const char *plot_share_text(cli *c, const plot *p, plot_fate fate) {
+    bool exact = p->exact || (p->mask_exact && fate == PLOT_MASKED);
+    return cli_format(c, "%s%.4g%%", exact ? "" : "about ", 100 * p->share[fate]);
 }
 
 static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile) {
@@ -59,33 +70,6 @@ static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
     a->tile = tile;
     a->tile_step = (tiles + most_tiles - 1) / most_tiles;
     a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
-}
-
-static int plot_sample(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
-    double in[FXA_INPUT_COUNT] = {0};
-    fxa_error err;
-    p->mask = cli_alloc_array(c, p->q.cells * p->k.cells, 1);
-    p->score = cli_alloc_array(c, p->q.cells * p->k.cells, sizeof(double));
-    p->lo = INFINITY;
-    p->hi = -INFINITY;
-    in[FXA_INPUT_SCORE] = p->at;
-    in[FXA_INPUT_B] = (double)p->b;
-    in[FXA_INPUT_H] = (double)p->h;
-    in[FXA_INPUT_Q_LEN] = (double)p->q.size;
-    in[FXA_INPUT_K_LEN] = (double)p->k.size;
-    for (int64_t i = 0; i < p->q.cells * p->k.cells; i++) {
-        int mask;
-        in[FXA_INPUT_Q] = (double)(i / p->k.cells * p->q.step + problem_row_shift(&job->problem));
-        in[FXA_INPUT_K] = (double)(i % p->k.cells * p->k.step);
-        if (fxa_program_eval(program, in, job->bind.params, job->bind.views, &p->score[i], &mask, &err) != FXA_OK)
-            return cli_fail_library(c, &err, NULL);
-        p->mask[i] = (uint8_t)(mask != 0);
-        p->attended += mask != 0;
-        if (!mask || !isfinite(p->score[i])) continue;
-        p->lo = fmin(p->lo, p->score[i]);
-        p->hi = fmax(p->hi, p->score[i]);
-    }
-    return CLI_OK;
 }
 
 static int plot_tiles(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
@@ -158,9 +142,64 @@ static void plot_words(cli *c, const cli_job *job, const fxa_program *program, p
     fxa_facts facts;
     fxa_program_facts(program, &facts);
     p->changes_score = !(facts.flags & (FXA_FACT_IDENTITY | FXA_FACT_PURE_MASK));
-    p->sampled = plot_sampling(c, p->q.step, p->k.step, "row", "column");
-    p->tiles_sampled = plot_sampling(c, p->q.tile_step, p->k.tile_step, "row of tiles", "column of tiles");
+    p->sampled = plot_cells_sampling(c, p);
+    p->tiles_sampled = plot_tiles_sampling(c, p->q.tile_step, p->k.tile_step);
     p->title = plot_title(c, job);
+}
+
+static void plot_json_shares(json *j, const plot *p) {
+    static const char *const names[] = {"masked", "minus_inf", "nan", "attended"};
+    json_bool(j, "exact", p->exact);
+    json_bool(j, "masked_exact", p->mask_exact);
+    json_open(j, "share", '{');
+    for (int f = 0; f < PLOT_FATES; f++) json_number(j, names[f], p->share[f]);
+    json_close(j, '}');
+}
+
+/* Rows of the mask as text (1: attended, 0: not, +: in part), of shares and of mean scores. */
+static void plot_json_cells(json *j, const plot *p) {
+    json_open(j, "mask", '[');
+    for (int64_t i = 0; i < p->q.cells; i++) {
+        char row[513] = {0};
+        for (int64_t k = 0; k < p->k.cells; k++) {
+            double open = 1 - p->cell[i * p->k.cells + k].share[PLOT_MASKED];
+            row[k] = open == 0 ? '0' : open == 1 ? '1' : '+';
+        }
+        json_string(j, NULL, row);
+    }
+    json_close(j, ']');
+    for (int what = 0; what < 2; what++) {
+        json_open(j, what ? "score" : "attended", '[');
+        for (int64_t i = 0; i < p->q.cells; i++) {
+            json_open(j, NULL, '[');
+            for (int64_t k = 0; k < p->k.cells; k++) {
+                const plot_cell *cell = &p->cell[i * p->k.cells + k];
+                json_number(j, NULL, what ? cell->score : (double)cell->share[PLOT_ATTENDED]);
+            }
+            json_close(j, ']');
+        }
+        json_close(j, ']');
+    }
+}
+
+static void plot_json_curves(json *j, const plot *p) {
+    json_open(j, "curves", '[');
+    for (int i = 0; i < p->curves; i++) {
+        const plot_curve *curve = &p->curve[i];
+        json_open(j, NULL, '{');
+        json_int(j, "q", curve->q);
+        json_int(j, "k", curve->k);
+        json_number(j, "from", -p->reach);
+        json_number(j, "to", p->reach);
+        json_open(j, "score", '[');
+        for (int x = 0; x < PLOT_POINTS; x++) json_number(j, NULL, curve->value[x]);
+        json_close(j, ']');
+        json_open(j, "slope", '[');
+        for (int x = 0; x < PLOT_POINTS; x++) json_number(j, NULL, curve->slope[x]);
+        json_close(j, ']');
+        json_close(j, '}');
+    }
+    json_close(j, ']');
 }
 
 static void plot_json(cli *c, const cli_job *job, const plot *p) {
@@ -175,21 +214,9 @@ static void plot_json(cli *c, const cli_job *job, const plot *p) {
     json_string(&j, "sampled", p->sampled);
     json_string(&j, "random", p->random);
     invent_json(&j, job);
-    json_open(&j, "mask", '[');
-    for (int64_t i = 0; i < p->q.cells; i++) {
-        char row[513] = {0};
-        for (int64_t k = 0; k < p->k.cells; k++) row[k] = p->mask[i * p->k.cells + k] ? '1' : '0';
-        json_string(&j, NULL, row);
-    }
-    json_close(&j, ']');
-    json_open(&j, "score", '[');
-    for (int64_t i = 0; i < p->q.cells; i++) {
-        json_open(&j, NULL, '[');
-        for (int64_t k = 0; k < p->k.cells; k++)
-            json_number(&j, NULL, p->mask[i * p->k.cells + k] ? p->score[i * p->k.cells + k] : (double)NAN);
-        json_close(&j, ']');
-    }
-    json_close(&j, ']');
+    plot_json_shares(&j, p);
+    plot_json_cells(&j, p);
+    plot_json_curves(&j, p);
     json_open(&j, "tiles", '{');
     json_int(&j, "tile_q", p->q.tile);
     json_int(&j, "tile_k", p->k.tile);
@@ -215,7 +242,7 @@ static int plot_write_svg(cli *c, const plot *p, const char *path) {
     cli_buf svg = {0};
     int handle = cli_output_open(c, path);
     if (handle < 0) return CLI_BAD_INPUT;
-    plot_svg(&svg, p);
+    plot_svg(c, &svg, p);
     int rc = cli_output_write(c, handle, svg.data, svg.size);
     if (rc == CLI_OK && !c->json) buf_printf(&c->out, "%s: %zu bytes\n", path, svg.size);
     buf_free(&svg);
@@ -234,10 +261,11 @@ int cmd_plot(cli *c) {
     if (rc == CLI_OK) rc = plot_read_options(c, job, p);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &program);
     if (rc != CLI_OK) return rc;
-    p->random = invent_fill(c, job, &random);
+    p->random = invent_fill(c, job, &random, true);
     p->invented = invent_text(c, job);
+    rc = plot_sample(c, job, program, random.state, p);
+    if (rc == CLI_OK) rc = plot_make_curves(c, job, program, p);
     plot_words(c, job, program, p);
-    rc = plot_sample(c, job, program, p);
     if (rc == CLI_OK) rc = plot_tiles(c, job, program, p);
     if (rc == CLI_OK && svg) rc = plot_write_svg(c, p, svg);
     if (rc != CLI_OK) return rc;

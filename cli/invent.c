@@ -10,16 +10,19 @@ static void invent_add(cli_job *job, invention x) {
     if (job->n_invented < INVENT_MAX) job->invented[job->n_invented++] = x;
 }
 
-static void invent_note_sizes(cli_job *job) {
+/* A picture has no features. */
+static void invent_note_sizes(cli_job *job, bool picture) {
     const int64_t *v = job->shape.value;
     for (int i = 0; i < SHAPE_COUNT; i++) {
         bool follows = (i == SHAPE_HKV && v[i] == v[SHAPE_H]) || (i == SHAPE_DV && v[i] == v[SHAPE_D]);
+        follows = follows || (picture && (i == SHAPE_D || i == SHAPE_DV));
         if (!job->shape.given[i] && i != SHAPE_S && !follows)
             invent_add(job, (invention){.kind = "size", .name = shape_keys[i], .value = (double)v[i]});
     }
 }
 
-void invent_note_binding(cli_job *job, const cli_binding *before, const cli_binding *now, const fxa_program *program) {
+static void invent_note_binding(cli_job *job, const cli_binding *before, const cli_binding *now,
+                                const fxa_program *program, bool picture) {
     for (size_t i = 0; i < now->n_params; i++)
         if (!before->has_param[i])
             invent_add(
@@ -27,11 +30,36 @@ void invent_note_binding(cli_job *job, const cli_binding *before, const cli_bind
     for (size_t i = 0; i < now->n_tensors; i++) {
         invention x = {.kind = "tensor", .name = fxa_program_tensor(program, i).name, .view = now->views[i]};
         x.sized = before->sized[i];
+        x.ids = picture && x.view.rank == 1 && !dtype_is_float(x.view.dtype) && x.view.dtype != FXA_B8;
         if (!before->data[i]) invent_add(job, x);
     }
 }
 
-const char *invent_fill(cli *c, cli_job *job, cli_random *random) {
+/* Params of a picture. A cap of 2 bends scores of usual size; an int is more often a length than anything else. */
+static void invent_picture(cli *c, cli_job *job) {
+    const fxa_problem *p = &job->problem;
+    cli_binding *b = &job->bind;
+    fxa_facts facts;
+    fxa_program_facts(job->program, &facts);
+    for (size_t i = 0; i < b->n_params; i++) {
+        if (b->has_param[i]) continue;
+        bool whole = fxa_program_param(job->program, i).type == FXA_INT;
+        b->params[i] = whole ? (double)(p->sk > 4 ? p->sk / 4 : 1) : facts.softcap_param == (int32_t)i ? 2 : 1;
+        b->has_param[i] = true;
+    }
+    for (size_t i = 0; i < b->n_tensors; i++) {
+        fxa_view *v = &b->views[i];
+        bool ids = v->rank == 1 && !dtype_is_float(v->dtype) && v->dtype != FXA_B8;
+        if (b->data[i] || !ids) continue;
+        if (!b->sized[i]) v->size[0] = b->captures[i].size[0] = p->sq > p->sk ? p->sq : p->sk;
+        v->stride[0] = 1;
+        void *data = cli_alloc_array(c, v->size[0], fxa_dtype_size(v->dtype));
+        for (int64_t k = 0; k < v->size[0]; k++) element_set(v->dtype, data, k, (double)(k * 4 / v->size[0]));
+        b->data[i] = v->data = data;
+    }
+}
+
+const char *invent_fill(cli *c, cli_job *job, cli_random *random, bool picture) {
     const fxa_problem *p = &job->problem;
     int64_t side = 64; /* generous: every coordinate finds an element */
     const int64_t sizes[] = {p->b, p->hq, p->sq, p->sk};
@@ -40,20 +68,25 @@ const char *invent_fill(cli *c, cli_job *job, cli_random *random) {
     for (int i = 0; i < 4; i++) side = sizes[i] > side ? sizes[i] : side;
     before[0] = job->bind;
     before[1] = job->bprop_bind;
+    if (picture) invent_picture(c, job);
     binding_fill(c, &job->bind, job->program, side, random);
     if (job->bprop) binding_fill(c, &job->bprop_bind, job->bprop, side, random);
-    invent_note_binding(job, &before[0], &job->bind, job->program);
-    if (job->bprop) invent_note_binding(job, &before[1], &job->bprop_bind, job->bprop);
+    invent_note_binding(job, &before[0], &job->bind, job->program, picture);
+    if (job->bprop) invent_note_binding(job, &before[1], &job->bprop_bind, job->bprop, false);
     for (size_t i = 0; i < job->n_invented; i++)
         buf_printf(&names, "%s%s %s", i ? ", " : "", job->invented[i].kind, job->invented[i].name);
-    invent_note_sizes(job);
+    invent_note_sizes(job, picture);
     const char *text = cli_format(c, "%s", names.size ? names.data : "");
     buf_free(&names);
     return text;
 }
 
-static const char *invent_values_text(fxa_dtype dtype) {
-    return dtype_is_float(dtype) ? "-1 to 1" : dtype == FXA_B8 ? "false or true" : "0 to 7";
+static const char *invent_values_text(const invention *x) {
+    fxa_dtype dtype = x->view.dtype;
+    return x->ids                  ? "0 to 3 in four equal parts"
+           : dtype_is_float(dtype) ? "-1 to 1"
+           : dtype == FXA_B8       ? "false or true"
+                                   : "0 to 7";
 }
 
 const char *invent_text(cli *c, const cli_job *job) {
@@ -62,9 +95,9 @@ const char *invent_text(cli *c, const cli_job *job) {
         const invention *x = &job->invented[i];
         buf_text(&b, i ? "; " : "");
         if (x->view.dtype)
-            buf_printf(&b, "tensor %s, %s%s%s at random, %s", x->name, fxa_dtype_name(x->view.dtype),
+            buf_printf(&b, "tensor %s, %s%s%s %s%s", x->name, fxa_dtype_name(x->view.dtype),
                        sizes_text(c, x->view.size, x->view.rank), x->sized ? "," : " and its size, values",
-                       invent_values_text(x->view.dtype));
+                       x->ids ? "" : "at random, ", invent_values_text(x));
         else
             buf_printf(&b, "%s %s = %.6g", x->kind, x->name, x->value);
     }
@@ -86,7 +119,7 @@ void invent_json(json *j, const cli_job *job) {
             for (int d = 0; d < x->view.rank; d++) json_int(j, NULL, x->view.size[d]);
             json_close(j, ']');
             json_bool(j, "sizes_given", x->sized);
-            json_string(j, "values", invent_values_text(x->view.dtype));
+            json_string(j, "values", invent_values_text(x));
         } else
             json_number(j, "value", x->value);
         json_close(j, '}');

@@ -8,10 +8,9 @@
 #include "json.h"
 
 /* Gives values at random to what the command line left open, in both programs, and notes them and the sizes that
- * --shape does not say. Returns the names, "tensor slopes, param w", or "". */
-const char *invent_fill(cli *c, cli_job *job, cli_random *random);
-/* Notes what `now` has and `before` had not. */
-void invent_note_binding(cli_job *job, const cli_binding *before, const cli_binding *now, const fxa_program *program);
+ * --shape does not say. For a picture values are chosen that show something: a cap that bends, a quarter of the length
+ * for ints, documents of equal length for int tensors of rank 1. Returns the names, "tensor slopes, param w", or "". */
+const char *invent_fill(cli *c, cli_job *job, cli_random *random, bool picture);
 /* "param w = 0.7; tensor slopes, f32[64] and its size, values at random, -1 to 1; size b = 1", or "". */
 const char *invent_text(cli *c, const cli_job *job);
 void invent_json(json *j, const cli_job *job); /* a member "invented" */

@@ -101,6 +101,7 @@ typedef struct invention {
     double value;            /* of a param or size */
     fxa_view view;           /* of a tensor; dtype 0 otherwise */
     bool sized;              /* its sizes were given */
+    bool ids;                /* its values ascend, as those of documents do */
 } invention;
 #define INVENT_MAX (2 * (FXA_MAX_PARAMS + FXA_MAX_TENSORS) + SHAPE_COUNT)
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define PAIRS_LEAF   64        /* pairs looked at one by one */
-#define PAIRS_BUDGET 200000000 /* single pairs, before the exact count is given up */
+#define PAIRS_BUDGET (1 << 23) /* single pairs, before the exact count is given up: a few seconds */
 
 typedef struct pairs_box {
     int32_t q_lo, q_hi, k_lo, k_hi; /* inclusive */
@@ -97,5 +97,20 @@ int pairs_count(cli *c, const cli_job *job, const fxa_program *program, uint64_t
         for (int64_t h = 0; rc == CLI_OK && h < h_count; h++) rc = pairs_count_head(c, &n, b, h);
     *exact = n.looked_at < PAIRS_BUDGET;
     if (*exact) *count = n.count * (uint64_t)(p->b / b_count) * (uint64_t)(p->hq / h_count);
+    return rc;
+}
+
+int pairs_count_one(cli *c, const cli_job *job, const fxa_program *program, int64_t b, int64_t h, uint64_t *count,
+                    bool *exact) {
+    const fxa_problem *p = &job->problem;
+    pairs_counter n = {program, &job->bind, binding_ranges(c, &job->bind), p, 0, 0};
+    fxa_facts facts;
+    fxa_program_facts(program, &facts);
+    *count = (uint64_t)p->sq * (uint64_t)p->sk;
+    *exact = !(facts.mask_depends >> FXA_INPUT_SCORE & 1);
+    if (!*exact) return CLI_OK;
+    int rc = pairs_count_head(c, &n, b, h);
+    *exact = n.looked_at < PAIRS_BUDGET;
+    if (*exact) *count = n.count;
     return rc;
 }

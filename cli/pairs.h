@@ -9,6 +9,9 @@
 /* Pairs of all batch entries and heads that the mask leaves. *exact is false, and *count all pairs, when the mask
  * depends on the score or the exact count would take too long. */
 int pairs_count(cli *c, const cli_job *job, const fxa_program *program, uint64_t *count, bool *exact);
+/* The same for one batch entry and head. */
+int pairs_count_one(cli *c, const cli_job *job, const fxa_program *program, int64_t b, int64_t h, uint64_t *count,
+                    bool *exact);
 /* Class of rows lo[0]..hi[0] by keys lo[1]..hi[1] (inclusive) of bh = {b, h}. */
 fxa_tile pairs_classify(const fxa_program *program, const fxa_problem *p, const cli_binding *bind,
                         const fxa_tensor_range *ranges, const int64_t *bh, const int64_t *lo, const int64_t *hi);

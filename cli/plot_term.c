@@ -1,30 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The picture in a terminal: two rows of cells in one line of half blocks. With colour a cell shows its score; without,
- * the mask is drawn in blocks and the score function in shades beside the legend. */
+ * The picture in a terminal: two rows of cells in one line. Cells that are whole are half blocks, cells that are
+ * attended in part are shades; with colour they show their score, without it the score has a picture of its own. */
 #include "plot.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <string.h>
 
-static int64_t term_cell(const plot *p, int64_t row, int64_t column) { /* its index, or -1 where nothing is attended */
-    int64_t i = row * p->k.cells + column;
-    return row < p->q.cells && p->mask[i] ? i : -1;
+#define TERM_CURVE_ROWS    12
+#define TERM_CURVE_COLUMNS 64
+
+static const plot_cell *term_cell(const plot *p, int64_t row, int64_t column) { /* NULL below the last row */
+    return row < p->q.cells ? &p->cell[row * p->k.cells + column] : NULL;
 }
 
-static void term_colour(cli_buf *out, int plane, const plot *p, int64_t cell) {
-    uint32_t rgb = plot_colour(p->changes_score ? plot_level(p, p->score[cell]) : PLOT_LEVELS / 2);
+static uint32_t term_rgb(const plot *p, const plot_cell *cell) {
+    plot_fate fate = plot_cell_fate(cell);
+    if (fate != PLOT_ATTENDED) return plot_fate_colour[fate];
+    return plot_colour(p->changes_score ? plot_level(p, cell->score) : PLOT_LEVELS / 2);
+}
+
+static void term_colour(cli_buf *out, int plane, uint32_t rgb) {
     buf_printf(out, "\033[%d;2;%u;%u;%um", plane, rgb >> 16, rgb >> 8 & 255, rgb & 255);
 }
 
+/* ' ' masked, # attended, + in part, - minus inf, ! not a number. */
+static char term_mark(const plot_cell *cell) {
+    plot_fate fate = cell ? plot_cell_fate(cell) : PLOT_MASKED;
+    if (fate == PLOT_ATTENDED) return cell->share[PLOT_ATTENDED] == 1 ? '#' : '+';
+    return fate == PLOT_MASKED ? ' ' : fate == PLOT_MINUS_INF ? '-' : '!';
+}
+
+static const char *term_shade(const plot_cell *top, const plot_cell *bottom) {
+    double share = top->share[PLOT_ATTENDED];
+    if (bottom) share = (share + bottom->share[PLOT_ATTENDED]) / 2;
+    return share < 1.0 / 3 ? "░" : share < 2.0 / 3 ? "▒" : "▓";
+}
+
 static void term_pair(cli_buf *out, const plot *p, int64_t row, int64_t column, bool colour) {
-    int64_t top = term_cell(p, row, column), bottom = term_cell(p, row + 1, column);
-    const char *block = top >= 0 && bottom >= 0 ? (colour ? "▀" : "█") : top >= 0 ? "▀" : bottom >= 0 ? "▄" : " ";
-    if (colour && (top >= 0 || bottom >= 0)) {
-        term_colour(out, 38, p, top >= 0 ? top : bottom);
-        if (top >= 0 && bottom >= 0) term_colour(out, 48, p, bottom);
-        buf_printf(out, "%s\033[0m", block);
-    } else
-        buf_text(out, block);
+    const plot_cell *top = term_cell(p, row, column), *bottom = term_cell(p, row + 1, column);
+    char a = term_mark(top), b = term_mark(bottom);
+    bool has_a = a != ' ', has_b = b != ' ';
+    const char *text = "";
+    if (!has_a && !has_b)
+        text = " ";
+    else if (!colour && (a == '!' || b == '!'))
+        text = "!";
+    else if (a == '+' || b == '+')
+        text = term_shade(top, bottom);
+    else if (!colour && (a == '-' || b == '-') && a != '#' && b != '#')
+        text = "-";
+    else if (!colour)
+        text = a == '#' && b == '#' ? "█" : a == '#' ? "▀" : "▄";
+    else
+        text = has_a ? "▀" : "▄";
+    if (!colour || (!has_a && !has_b)) {
+        buf_text(out, text);
+        return;
+    }
+    term_colour(out, 38, term_rgb(p, has_a ? top : bottom));
+    if (has_a && has_b && strcmp(text, "▀") == 0) term_colour(out, 48, term_rgb(p, bottom));
+    buf_printf(out, "%s\033[0m", text);
 }
 
 static void term_rule(cli_buf *out, const char *left, const char *right, int64_t width) {
@@ -47,7 +84,7 @@ static void term_mask(cli_buf *out, const plot *p, bool colour) {
     term_rule(out, "└", "┘", p->k.cells);
 }
 
-/* Shades, one line for two rows, for terminals without colour. */
+/* Shades of the mean score, one line for two rows, for terminals without colour. */
 static void term_score(cli_buf *out, const plot *p) {
     static const char *const shades[] = {"·", "░", "▒", "▓", "█"};
     buf_printf(out, "%10s new score of a raw score of %.6g\n", "", p->at);
@@ -55,12 +92,44 @@ static void term_score(cli_buf *out, const plot *p) {
     for (int64_t row = 0; row < p->q.cells; row += 2) {
         buf_printf(out, "%10s│", "");
         for (int64_t k = 0; k < p->k.cells; k++) {
-            int64_t cell = term_cell(p, row, k);
-            buf_text(out, cell < 0 ? " " : shades[plot_level(p, p->score[cell]) * 5 / PLOT_LEVELS]);
+            const plot_cell *cell = term_cell(p, row, k);
+            plot_fate fate = plot_cell_fate(cell);
+            buf_text(out, fate == PLOT_ATTENDED       ? shades[plot_level(p, cell->score) * 5 / PLOT_LEVELS]
+                          : fate == PLOT_NOT_A_NUMBER ? "!"
+                          : fate == PLOT_MINUS_INF    ? "-"
+                                                      : " ");
         }
         buf_text(out, "│\n");
     }
     term_rule(out, "└", "┘", p->k.cells);
+}
+
+/* One curve; dots are the raw score itself. */
+static void term_curve(cli_buf *out, const plot *p) {
+    char canvas[TERM_CURVE_ROWS][TERM_CURVE_COLUMNS + 1];
+    double lo = p->curve_lo, hi = p->curve_hi > p->curve_lo ? p->curve_hi : p->curve_lo + 1;
+    memset(canvas, ' ', sizeof canvas);
+    for (int what = 0; what < 2; what++)
+        for (int x = 0; x < TERM_CURVE_COLUMNS; x++) {
+            int at = x * (PLOT_POINTS - 1) / (TERM_CURVE_COLUMNS - 1);
+            double y = what ? p->curve[0].value[at] : p->reach * (2.0 * at / (PLOT_POINTS - 1) - 1);
+            double row = (hi - y) / (hi - lo) * (TERM_CURVE_ROWS - 1);
+            if (row >= -0.5 && row <= TERM_CURVE_ROWS - 0.5) canvas[(int)floor(row + 0.5)][x] = what ? 'o' : '.';
+        }
+    buf_printf(out, "\n%10s new score (●) over raw score (·)", "");
+    if (p->curve_by_pair) buf_printf(out, " at q %" PRId64 ", k %" PRId64, p->curve[0].q, p->curve[0].k);
+    buf_text(out, "\n");
+    for (int row = 0; row < TERM_CURVE_ROWS; row++) {
+        if (row == 0 || row == TERM_CURVE_ROWS - 1)
+            buf_printf(out, "%9.3g │", row ? lo : hi);
+        else
+            buf_printf(out, "%10s│", "");
+        for (int x = 0; x < TERM_CURVE_COLUMNS; x++)
+            buf_text(out, canvas[row][x] == 'o' ? "●" : canvas[row][x] == '.' ? "·" : " ");
+        buf_text(out, "\n");
+    }
+    term_rule(out, "└", "", TERM_CURVE_COLUMNS);
+    buf_printf(out, "%10s %-*.4g%.4g\n", "", TERM_CURVE_COLUMNS - 4, -p->reach, p->reach);
 }
 
 static void term_tiles(cli_buf *out, const plot *p, bool colour) {
@@ -83,17 +152,20 @@ static void term_tiles(cli_buf *out, const plot *p, bool colour) {
                p->counts.unknown ? "at least " : "", p->counts.empty, p->counts.mixed, p->counts.full);
 }
 
-static void term_legend(cli_buf *out, const plot *p, bool colour) {
-    buf_printf(out, "%10s %.4g%% of the cells attended", "",
-               100.0 * (double)p->attended / (double)(p->q.cells * p->k.cells));
+static void term_legend(cli *c, const plot *p, bool colour) {
+    cli_buf *out = &c->out;
+    static const char *const words[] = {"masked", "-inf by the score (-)", "NaN or inf, so the row is NaN (!)"};
+    buf_printf(out, "%10s %s of the pairs attended", "", plot_share_text(c, p, PLOT_ATTENDED));
+    for (int f = 0; f < PLOT_ATTENDED; f++)
+        if (p->share[f] > 0) buf_printf(out, ", %s %s", plot_share_text(c, p, (plot_fate)f), words[f]);
     if (*p->sampled) buf_printf(out, "; %s", p->sampled);
     buf_text(out, "\n");
     if (*p->invented) buf_printf(out, "%10s invented: %s\n", "", p->invented);
     if (!p->changes_score || p->lo > p->hi) return;
     buf_printf(out, "%10s new score of a raw score of %.6g: %.6g ", "", p->at, p->lo);
     for (int i = 0; colour && i < PLOT_LEVELS; i++) {
-        uint32_t rgb = plot_colour(i);
-        buf_printf(out, "\033[38;2;%u;%u;%um█\033[0m", rgb >> 16, rgb >> 8 & 255, rgb & 255);
+        term_colour(out, 38, plot_colour(i));
+        buf_text(out, "█\033[0m");
     }
     buf_printf(out, "%s%.6g\n", colour ? " " : "· ░ ▒ ▓ █ ", p->hi);
 }
@@ -102,7 +174,8 @@ void plot_term(cli *c, const plot *p, bool colour) {
     cli_buf *out = &c->out;
     buf_printf(out, "%10s %s, b %" PRId64 ", h %" PRId64 "\n", "", p->title, p->b, p->h);
     term_mask(out, p, colour);
-    if (p->changes_score && !colour) term_score(out, p);
-    term_legend(out, p, colour);
+    if (p->changes_score && !colour && p->hi > p->lo) term_score(out, p);
+    term_legend(c, p, colour);
+    if (p->curves) term_curve(out, p);
     term_tiles(out, p, colour);
 }

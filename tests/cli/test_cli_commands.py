@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """fxattn check, plot, plan and bench."""
 
+import math
 import os
 import sys
 import unittest
@@ -95,15 +96,79 @@ class Plot(Cli):
         rows = [line.split("│")[1] for line in out.splitlines() if "│" in line]
         self.assertEqual(rows, [("█" * 2 * i + "█▄").ljust(16) for i in range(8)])
         self.assertNotIn("\033", out)
-        self.assertNotIn("every", out)
+        self.assertNotIn("a cell is", out)
 
-    def test_sampling_is_said(self):
+    def test_cells_are_said(self):
         out = self.run_cli(
             "plot", "--score", "score - 0.01 * (q - k)", "--causal", "--shape", "sq=4096,sk=128", "--at", "2"
         )
-        self.assertIn("every 64th row and every 2nd column is drawn", out)
+        self.assertIn("a cell is 64 x 2 pairs", out)
+        self.assertNotIn("at random", out)
         self.assertIn("raw score of 2", out)
-        self.assertIn("every 64th row and column is drawn", self.run_cli("plot", "--causal", "--shape", "s=4096"))
+        out = self.run_cli("plot", "--causal", "--shape", "s=4096")
+        self.assertIn("a cell is 64 x 64 pairs, 32 of them drawn at random", out)
+        self.assertIn("49.99% masked", out)  # 4095 / 8192: what range analysis counts is exact
+
+    def test_shares_are_exact(self):
+        for mask, shape, want in [
+            ("k % 2 == 1", "s=128", 0.5),
+            ("k % 3 == 1", "sq=100,sk=99", 1 / 3),
+            ("(q * 7 + k * 3) % 5 != 0", "sq=70,sk=90", 0.8),
+            ("q == 77 && k == 201", "s=300", 1 / 90000),
+        ]:
+            for extra in ([], ["--cells", "8"]):
+                p = self.run_json("plot", "--mask", mask, "--shape", shape, *extra)
+                self.assertTrue(p["exact"])
+                self.assertAlmostEqual(p["share"]["attended"], want, delta=1e-12)
+        p = self.run_json("plot", "--mask", "k % 2 == 1", "--shape", "s=128")
+        self.assertEqual(p["mask"], ["+" * 64] * 64)
+        self.assertEqual({x for row in p["attended"] for x in row}, {0.5})
+        text = self.run_cli("plot", "--mask", "k % 2 == 1", "--shape", "s=128")
+        self.assertIn("50% of the pairs attended, 50% masked", text)
+        self.assertIn("▒" * 64, text)
+        want = sum((q * k) % 7 == 3 for q in range(7) for k in range(7)) / 49
+        for shape, counted, delta in (("s=2048", True, 1e-3), ("s=8192", False, 1e-2)):
+            p = self.run_json("plot", "--mask", "(q * k) % 7 == 3", "--shape", shape)
+            self.assertEqual((p["exact"], p["masked_exact"]), (False, counted))
+            self.assertAlmostEqual(1 - p["share"]["masked"], want, delta=delta)
+
+    def test_minus_inf_and_nan_are_no_scores(self):
+        p = self.run_json("plot", "--score", "q == 2 ? nan : k <= q ? score : -inf", "--shape", "s=8")
+        self.assertEqual([p["share"][x] * 64 for x in ("attended", "minus_inf", "nan", "masked")], [33, 23, 8, 0])
+        out = self.run_cli("plot", "--score", "q == 2 ? nan : k <= q ? score : -inf", "--shape", "s=8")
+        self.assertIn("!!!!!!!!", out)
+        self.assertIn("35.94% -inf by the score (-), 12.5% NaN or inf", out)
+        file = self.path("p.svg")
+        self.run_cli("plot", "--score", "q == 2 ? nan : k <= q ? score : -inf", "--shape", "s=8", "--svg", file)
+        with open(file) as f:
+            text = f.read()
+        for part in ("#d7263d", "#b59fcb", "-inf by the score: 35.94%", "NaN or inf: the row is NaN: 12.5%"):
+            self.assertIn(part, text)
+        self.run_cli("plot", "--score", "k <= q ? score : -inf", "--shape", "s=8", "--svg", file)
+        with open(file) as f:
+            self.assertNotIn("#d7263d", f.read())
+        self.assertEqual(self.run_json("plot", "--score", "inf", "--shape", "s=8")["share"]["nan"], 1)
+
+    def test_curves(self):
+        cap = self.run_json("plot", "--score", "2 * tanh(score / 2)", "--shape", "s=8")["curves"]
+        self.assertEqual(len(cap), 1)
+        for x, y, dy in zip(range(161), cap[0]["score"], cap[0]["slope"]):
+            t = math.tanh((-6 + 12 * x / 160) / 2)
+            self.assertAlmostEqual(y, 2 * t, delta=1e-12)
+            self.assertAlmostEqual(dy, 1 - t * t, delta=1e-12)
+        for plain in ("score", "score - 0.1 * (q - k)", "k <= q ? score : -inf"):
+            self.assertEqual(self.run_json("plot", "--score", plain, "--shape", "s=8")["curves"], [])
+        self.assertEqual(len(self.run_json("plot", "--score", "score * (1 + q - k)", "--shape", "s=8")["curves"]), 3)
+        self.assertIn("new score (●) over raw score (·)", self.run_cli("plot", "--score", "score ** 3", "--shape", "s=8"))
+
+    def test_values_that_show_something(self):
+        program = self.write("p.fxa", "param cap : float\nparam w : int\ntensor doc : i32[1]\n"
+                             "score = cap * tanh(score / cap)\nmask = q - k < w && doc[q] == doc[k]\n")  # fmt: skip
+        p = self.run_json("plot", "--program", program, "--shape", "s=64")
+        found = {x["name"]: x for x in p["invented"]}
+        self.assertEqual((found["cap"]["value"], found["w"]["value"]), (2, 16))
+        self.assertEqual(found["doc"]["values"], "0 to 3 in four equal parts")
+        self.assertTrue(0 < p["share"]["attended"] < 1)
 
     def test_json(self):
         p = self.run_json(
@@ -117,11 +182,11 @@ class Plot(Cli):
 
     def test_random_values_are_said(self):
         args = ["plot", "--mask", "t[k] > w", "--tensor-size", "t:i32=8", "--param", "w=2", "--shape", "s=8"]
-        self.assertIn("invented: tensor t, i32[8], at random, 0 to 7", self.run_cli(*args))
+        self.assertIn("invented: tensor t, i32[8], 0 to 3 in four equal parts", self.run_cli(*args))
         self.assertEqual(self.run_json(*args)["random"], "tensor t")
         self.run_cli(*args, "--svg", self.path("p.svg"))
         with open(self.path("p.svg")) as f:
-            self.assertIn("invented: tensor t, i32[8], at random, 0 to 7", f.read())
+            self.assertIn("invented: tensor t, i32[8], 0 to 3 in four equal parts", f.read())
 
     def test_svg(self):
         file = self.path("p.svg")
@@ -140,7 +205,7 @@ class Plot(Cli):
         self.assertEqual(document.documentElement.tagName, "svg")
         with open(file) as f:
             text = f.read()
-        self.assertIn("every 8th row and column is drawn", text)
+        self.assertIn("a cell is 8 x 8 pairs", text)
         self.assertLess(len(text), 100000)
         self.assertEqual(os.listdir(self.folder.name), ["p.svg"])
         self.run_cli("plot", "--mask", "k < 3 && \n q >= 0", "--svg", file)

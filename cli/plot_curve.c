@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The new score over the raw one, and its slope, for programs that bend it: soft caps, powers, temperatures. One curve
+ * when only the score matters, else those of an attended pair near the diagonal, one half way and one far from it. */
+#include "plot.h"
+
+#include <math.h>
+
+#define CURVE_REACH 6.0
+#define CURVE_WALK  1024
+
+/* A soft cap is seen where it bends: up to three times the cap. */
+static double curve_reach(const cli_job *job, const fxa_facts *facts) {
+    double cap = facts->softcap_param >= 0 ? job->bind.params[facts->softcap_param] : facts->softcap;
+    bool capped = facts->flags & FXA_FACT_SOFTCAP && isfinite(cap) && cap != 0;
+    return capped ? fmax(3 * fabs(cap), 1e-3) : CURVE_REACH;
+}
+
+static int curve_fill(cli *c, const cli_job *job, const fxa_program *program, const fxa_program *derivative, plot *p,
+                      plot_curve *curve, bool *attended) {
+    double in[FXA_INPUT_COUNT] = {0,
+                                  (double)p->b,
+                                  (double)p->h,
+                                  (double)(curve->q + problem_row_shift(&job->problem)),
+                                  (double)curve->k,
+                                  (double)p->q.size,
+                                  (double)p->k.size,
+                                  1};
+    fxa_error err;
+    *attended = false;
+    for (int i = 0; i < PLOT_POINTS; i++) {
+        int mask, ignored;
+        in[FXA_INPUT_SCORE] = p->reach * (2.0 * i / (PLOT_POINTS - 1) - 1);
+        if (fxa_program_eval(program, in, job->bind.params, job->bind.views, &curve->value[i], &mask, &err) != FXA_OK ||
+            fxa_program_eval(derivative, in, job->bind.params, job->bind.views, &curve->slope[i], &ignored, &err) !=
+                FXA_OK)
+            return cli_fail_library(c, &err, NULL);
+        if (!mask || !isfinite(curve->value[i])) {
+            curve->value[i] = curve->slope[i] = (double)NAN;
+            continue;
+        }
+        *attended = true;
+        p->curve_lo = fmin(p->curve_lo, curve->value[i]);
+        p->curve_hi = fmax(p->curve_hi, curve->value[i]);
+    }
+    return CLI_OK;
+}
+
+/* The attended pair of a row nearest below a key: some of what a mask leaves out is walked over. */
+static int curve_find_key(cli *c, const cli_job *job, const fxa_program *program, const plot *p, int64_t q,
+                          int64_t *k) {
+    double in[FXA_INPUT_COUNT] = {
+        p->at, (double)p->b,      (double)p->h,      (double)(q + problem_row_shift(&job->problem)),
+        0,     (double)p->q.size, (double)p->k.size, 0};
+    for (int64_t at = *k; at >= 0 && at > *k - CURVE_WALK; at--) {
+        double value;
+        int mask;
+        fxa_error err;
+        in[FXA_INPUT_K] = (double)at;
+        if (fxa_program_eval(program, in, job->bind.params, job->bind.views, &value, &mask, &err) != FXA_OK)
+            return cli_fail_library(c, &err, NULL);
+        if (!mask || !isfinite(value)) continue;
+        *k = at;
+        break;
+    }
+    return CLI_OK;
+}
+
+static bool curve_is_same(const plot_curve *a, const plot_curve *b) {
+    for (int i = 0; i < PLOT_POINTS; i++)
+        if (a->value[i] != b->value[i] && !(isnan(a->value[i]) && isnan(b->value[i]))) return false;
+    return true;
+}
+
+/* Slope 1 wherever there is a value: something was added, as the picture of the pairs shows already. */
+static bool curve_is_straight(const plot_curve *a) {
+    for (int i = 0; i < PLOT_POINTS; i++)
+        if (!isnan(a->value[i]) && a->slope[i] != 1) return false;
+    return true;
+}
+
+int plot_make_curves(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
+    fxa_facts facts;
+    fxa_program *derivative;
+    fxa_error err;
+    fxa_program_facts(program, &facts);
+    uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
+    bool bends = facts.score_depends >> FXA_INPUT_SCORE & 1 &&
+                 !(facts.flags & (FXA_FACT_PURE_MASK | FXA_FACT_ADDITIVE | FXA_FACT_IDENTITY));
+    int64_t last_q = p->q.size - 1, last_k = p->k.size - 1;
+    int64_t at[PLOT_CURVES][2] = {{last_q, last_q < last_k ? last_q : last_k}, {last_q, last_k / 2}, {last_q, 0}};
+    if (!bends) return CLI_OK;
+    if (fxa_program_derivative(program, &derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    cli_own_program(c, derivative);
+    p->reach = curve_reach(job, &facts);
+    p->curve_lo = INFINITY;
+    p->curve_hi = -INFINITY;
+    for (int i = 0; i < PLOT_CURVES; i++) {
+        plot_curve *curve = &p->curve[p->curves];
+        bool attended;
+        curve->q = at[i][0];
+        curve->k = at[i][1];
+        int rc = curve_find_key(c, job, program, p, curve->q, &curve->k);
+        if (rc == CLI_OK) rc = curve_fill(c, job, program, derivative, p, curve, &attended);
+        if (rc != CLI_OK) return rc;
+        p->curves += attended && !(p->curves && curve_is_same(curve, curve - 1));
+        if (attended && !(facts.score_depends & pair)) break; /* the others are the same */
+    }
+    p->curve_by_pair = facts.score_depends & pair;
+    bends = false;
+    for (int i = 0; i < p->curves; i++) bends = bends || !curve_is_straight(&p->curve[i]);
+    if (!bends) p->curves = 0;
+    return CLI_OK;
+}
