@@ -68,8 +68,8 @@ static bool conform_case(fxa_context *ctx, const char *engine, const conform_pla
     char what[400];
     const char *name;
     uint64_t start = *rng;
-    conf_source source = CONF_SPARSE;
-    if (plan->sources != 1u << CONF_SPARSE)
+    conf_source source = plan->sources >> CONF_STEEP & 1 ? CONF_STEEP : CONF_SPARSE; /* which come alone */
+    if (!(plan->sources >> CONF_SPARSE))
         do source = (conf_source)attn_int(rng, CONF_IDENTITY, CONF_GALLERY);
         while (!(plan->sources >> source & 1));
     uint32_t features = plan->free_choice ? plan->features & (uint32_t)attn_next(rng) : plan->features;
@@ -222,6 +222,11 @@ TEST(sparse_masks) {
     conform_cases((conform_plan){ATTN_DTYPES | ATTN_GQA, false, FROM(CONF_SPARSE), 4000, t_scaled(300), 0.02, NULL});
     conform_cases((conform_plan){all_features, true, FROM(CONF_SPARSE), 1500, t_scaled(200), 0.04, NULL});
 }
+/* Near a pole no digit of a score is sure. */
+TEST(steep_programs) {
+    conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_STEEP), 600, t_scaled(200), 0.2, NULL});
+    conform_cases((conform_plan){all_features, true, FROM(CONF_STEEP), 300, t_scaled(200), 0.1, NULL});
+}
 TEST(padding) {
     conform_cases((conform_plan){ATTN_PADDING | ATTN_DTYPES, false, tame, 1500, t_scaled(60), 0.02, NULL});
 }
@@ -296,6 +301,7 @@ static void conform_isa(const char *isa) {
     /* so few cases that what is unsure of them may be twice its share */
     conform_cases((conform_plan){all_features, true, tame | FROM(CONF_GALLERY), 1000, t_scaled(60), 0.08, NULL});
     conform_cases((conform_plan){all_features, true, FROM(CONF_SPARSE), 2000, t_scaled(60), 0.04, NULL});
+    conform_cases((conform_plan){all_features, true, FROM(CONF_STEEP), 600, t_scaled(60), 0.2, NULL});
 }
 
 TEST(every_instruction_set) {

@@ -98,6 +98,7 @@ static back_spec lanes_shape(t_rng *rng, const lanes_program *program) {
     s.hq = s.hkv * t_int(rng, 1, 2);
     s.sk = t_int(rng, 0, 2) ? t_int(rng, 192, 260) : t_int(rng, 1, 40);
     if (t_int(rng, 0, 5) == 0) s.page_size = 16;
+    if (t_int(rng, 0, 5) == 0) s.flags = FXA_BOTTOM_RIGHT; /* rows that begin anywhere, also below 0 */
     for (int i = 0; i < rank; i++) {
         int64_t size = sizes[rank - 1][(i + turn) % rank];
         s.tensor[i] = large ? size + t_int(rng, 0, 3) : t_int(rng, 1, size < 20 ? size : 20);
@@ -179,12 +180,13 @@ static void lanes_touch_unit(lanes_count *c, int64_t unit) {
     fxa__bind bind = {.scale = 1};
     int64_t group = unit % cut->groups, chunk = unit / cut->groups, heads = p->hq / p->hkv;
     int64_t lane = fxa__back_lane_of(cut, p, unit), b = group / p->hkv, hkv = group % p->hkv;
+    fxa__seq seq = fxa__seq_get(c->p, &bind, b);
     for (int64_t h = hkv * heads; h < (hkv + 1) * heads; h++)
         for (int64_t q = 0; q < p->sq; q++)
             for (int64_t k = chunk * cut->chunk; k < (chunk + 1) * cut->chunk && k < p->sk; k++) {
                 int32_t at[LANES_COORDS] = {
                     fxa__coord(c->p, &bind, FXA_INPUT_B, b), fxa__coord(c->p, &bind, FXA_INPUT_H, h),
-                    fxa__coord(c->p, &bind, FXA_INPUT_Q, q), fxa__coord(c->p, &bind, FXA_INPUT_K, k)};
+                    fxa__row_coord(c->p, &bind, &seq, q), fxa__coord(c->p, &bind, FXA_INPUT_K, k)};
                 lanes_touch(c, lane, at);
             }
 }
@@ -208,7 +210,7 @@ static fxa_problem lanes_problem(const back_spec *s, fxa_program *program, fxa_c
     p.q.dtype = (uint32_t)s->dtype;
     p.page_size = s->page_size, p.n_pages = s->page_size ? 20 : 0;
     p.pass = FXA_BACKWARD;
-    p.flags = FXA_GRAD_Q | FXA_GRAD_K | (s->page_size ? FXA_PAGED : 0u);
+    p.flags = s->flags | FXA_GRAD_Q | FXA_GRAD_K | (s->page_size ? FXA_PAGED : 0u);
     memcpy(capture->size, s->tensor, sizeof s->tensor);
     capture->grad = 1;
     p.program = program, p.captures = capture, p.n_captures = 1;

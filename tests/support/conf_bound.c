@@ -299,9 +299,9 @@ static void bound_pair_backward(bound_work *w, const bound_back *r, int64_t k) {
         bound_add_product(dv, to, (p * rate + w->arithmetic.tiny) * dropout * fabs(dout[i]),
                           p * dropout * fabs(dout[i]));
 
-    double size = p * (fabs(dp) + fabs(r->delta) + fabs(r->dlse)), e_ds, ds;
-    double error =
-        size * rate + p * (e_dp * dropout + r->e_delta + 4 * unit * (fabs(dp) + fabs(r->delta) + fabs(r->dlse)));
+    double sum = fabs(dp) + fabs(r->delta) + fabs(r->dlse), size = p * sum, e_ds, ds;
+    double error = size * rate + p * (e_dp * dropout + r->e_delta + 4 * unit * sum);
+    error += w->arithmetic.tiny * (sum + 1); /* P and dS' may be flushed, and a steep program makes much of them */
     if (size == 0) return;
     w->env.score = w->score[k];
     ds = bound_through_program(w, w->derivative, k, size, error, &e_ds);

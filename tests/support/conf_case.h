@@ -110,7 +110,8 @@ typedef enum conf_source {
     CONF_BOTH,   /* the two together */
     CONF_WILD,   /* random with every operation; often unsure */
     CONF_GALLERY, /* a file of `folder` */
-    CONF_SPARSE   /* masks that leave little or leave holes */
+    CONF_SPARSE,  /* masks that leave little or leave holes */
+    CONF_STEEP    /* where a last digit of a score is another probability */
 } conf_source;
 /* NULL when it cannot be made. The name is static, or that of the file in a static buffer. */
 fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name);

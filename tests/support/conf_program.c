@@ -111,9 +111,30 @@ static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
     return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
 }
 
+/* Large scores, large slopes, poles. */
+static fxa_program *source_steep(fxa_context *ctx, uint64_t *rng) {
+    static const char *const text[] = {
+        "score = 1.0 / score",
+        "score = exp(3.0 * score)",
+        "score = 1000.0 * score",
+        "score = 20.0 * score ** 3.0",
+        "score = (4.0 * score) ** 2.0",
+        "score = 30.0 * log(abs(score))",
+        "score = tan(score)",
+        "score = score - 5000.0",
+        "score = score + 80000.0",
+        "tensor w : f32[1]\nscore = 300.0 * w[h] * score\nmask = k <= q + 3",
+        "tensor w : f32[2]\nscore = score + 4000.0 * w[q, k] * w[k, q]",
+        "tensor w : f64[1]\nscore = exp(2.0 * score + w[k]) - 70.0 * float(abs(q - k))",
+    };
+    fxa_program *program = NULL;
+    const char *chosen = text[attn_int(rng, 0, (int64_t)(sizeof text / sizeof *text) - 1)];
+    return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
+}
+
 fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name) {
     static const char *const names[] = {"identity", "twin", "smooth", "mask", "smooth and mask", "wild", "gallery",
-                                        "sparse"};
+                                        "sparse",   "steep"};
     *name = names[source];
     switch (source) {
     case CONF_TWIN:
@@ -130,6 +151,8 @@ fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *fold
         return source_file(ctx, folder, rng, name);
     case CONF_SPARSE:
         return source_sparse(ctx, rng);
+    case CONF_STEEP:
+        return source_steep(ctx, rng);
     default:
         break;
     }
