@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST  = ctest --output-on-failure -j$(JOBS)
 
-.PHONY: all demo test asan tsan fuzz bench install lint clean help
+.PHONY: all demo test asan tsan coverage fuzz bench install lint clean help
 all: $(BUILD)/Makefile
 	@cmake --build $(BUILD) -j$(JOBS)
 
@@ -26,6 +26,14 @@ tsan:                ## every test under ThreadSanitizer
 	@cmake --build $(BUILD)-tsan -j$(JOBS)
 	@cd $(BUILD)-tsan && FXA_TEST_SCALE=0.1 $(CTEST)
 
+coverage:            ## lines and branches that the tests reach, by folder, into docs/reliability.md (needs gcovr)
+	@command -v gcovr >/dev/null || { echo "skipped: gcovr was not found"; exit 1; }
+	@cmake -S . -B $(BUILD)-coverage -DFXA_COVERAGE=ON >/dev/null
+	@cmake --build $(BUILD)-coverage -j$(JOBS)
+	@find $(BUILD)-coverage -name '*.gcda' -delete
+	@cd $(BUILD)-coverage && $(CTEST)
+	@python3 tools/reliability.py --coverage $(BUILD)-coverage
+
 fuzz:                ## libFuzzer on program text, builder tapes and plan bytes, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)
 
@@ -39,7 +47,7 @@ lint:                ## house rules, include directions, exported names
 	@python3 tools/lint.py
 
 clean:               ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz
 
 help:                ## this list
 	@echo "make: build the library and the command"

@@ -3,11 +3,16 @@
 """Runs the long campaigns and writes what they reached into docs/reliability.md; nothing there is written by hand.
 
     tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--tests BUILD]
+    tools/reliability.py --coverage BUILD
 
---fuzz    seconds per fuzz target (0: leave out), with clang, ASan and UBSan
---scale   iterations of the random tests, as a multiple of the default run"""
+--fuzz      seconds per fuzz target (0: leave out), with clang, ASan and UBSan
+--scale     iterations of the random tests, as a multiple of the default run
+--coverage  writes the coverage section only: what the tests of that build (make coverage) have reached, by gcovr
+
+Each of the two leaves the other's section as it is."""
 import argparse
 import datetime
+import json
 import os
 import platform
 import re
@@ -16,6 +21,8 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "reliability.md")
+COVERAGE = "## Coverage"
+FOLDERS = ("base", "program", "problem", "plan", "engine", "engine/ref", "engine/cpu")
 
 
 def run(command, **env):
@@ -63,12 +70,60 @@ def fuzz_campaign(seconds):
     return code, rows
 
 
+def read_sections():
+    """The page as (campaigns, coverage), each with its heading; empty where there is none."""
+    if not os.path.exists(PAGE):
+        return "", ""
+    with open(PAGE) as file:
+        campaigns, mark, coverage = file.read().partition(COVERAGE)
+    return campaigns, mark + coverage
+
+
+def write_sections(campaigns, coverage):
+    with open(PAGE, "w") as file:
+        file.write("\n\n".join(part.strip() for part in (campaigns, coverage) if part.strip()) + "\n")
+
+
+def percent(covered, total):
+    """Rounded down, so that 100 means all of it."""
+    return "%.1f %%" % (covered * 1000 // total / 10) if total else "-"
+
+
+def coverage_rows(build):
+    code, out = run(["gcovr", "--root", ROOT, "--object-directory", build, "--filter", os.path.join(ROOT, "src", ""),
+                     "--exclude-unreachable-branches", "--json-summary"])
+    if code != 0:
+        sys.exit("reliability.py: gcovr failed:\n" + out)
+    summary = json.loads(out[out.index("{"):])
+    sums = {folder: [0, 0, 0, 0] for folder in FOLDERS}
+    for entry in summary["files"]:
+        folder = os.path.dirname(entry["filename"])[len("src/"):]
+        for i, key in enumerate(("line_covered", "line_total", "branch_covered", "branch_total")):
+            sums[folder][i] += entry[key]
+    return ["| src/%s | %s of %d | %s of %d |" % (folder, percent(*sums[folder][:2]), sums[folder][1],
+                                                  percent(*sums[folder][2:]), sums[folder][3]) for folder in FOLDERS]
+
+
+def coverage_section(build):
+    commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
+    return "\n".join([COVERAGE, "", "Written by `make coverage` on %s, commit %s: every test at its default size, without "
+                      "asserts. Kernels (isa_*.c, kern_*.inc) are not counted." % (datetime.date.today().isoformat(), commit), "", "Machine: %s." % machine(), "",
+                      "| folder | lines | branches |", "|---|---|---|"] + coverage_rows(build))
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--fuzz", type=int, default=600)
     options.add_argument("--scale", type=float, default=20)
     options.add_argument("--tests", default="build")
+    options.add_argument("--coverage", metavar="BUILD")
     given = options.parse_args()
+    campaigns, coverage = read_sections()
+    if given.coverage:
+        coverage = coverage_section(given.coverage)
+        write_sections(campaigns, coverage)
+        print(coverage)
+        return 0
     commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
     code, passed, failed, skipped, programs = test_campaign(given.tests, given.scale)
     text = ["# Reliability", "",
@@ -85,8 +140,7 @@ def main():
             text.append("| %s, ASan and UBSan | %s | %s |" % (name, size, "none" if count else "yes"))
     text += ["", "Lines: %d of library, %d of command, %d of tests and fuzz targets." %
              (lines_of("src", "include"), lines_of("cli"), lines_of("tests", "fuzz")), ""]
-    with open(PAGE, "w") as file:
-        file.write("\n".join(text))
+    write_sections("\n".join(text), coverage)
     print("\n".join(text))
     return code != 0
 
