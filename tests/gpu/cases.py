@@ -56,7 +56,7 @@ def check_specs(family="sm90"):
                 if name == "documents":
                     shape = dict(shape, Sk=shape["Sq"], docs=-7)
                 out.append(Spec("check", name, D, family=family, **shape))
-        for name in ("causal", "softcap_causal", "relative", "dense_grad"):
+        for name in ("causal", "softcap_causal", "relative", "dense_grad", "key_bias_causal"):
             out.append(Spec("check", name, D, f16=1, family=family, B=2, H=4, Hkv=1, Sq=700, Sk=904))
         out += [Spec("check", n, D, fast=0, family=family, B=1, H=2, Sq=700, Sk=904, gain=g)
                 for n, g in (("softcap", 1.0), ("softcap_causal", 8.0))]  # near 0 and on both sides of its end
@@ -72,7 +72,7 @@ def separate_specs():
     out = []
     for D in (128, 64):
         for name in ("plain", "causal", "window", "documents", "softcap_causal", "alibi_causal", "relative",
-                     "dense_grad"):
+                     "dense_grad", "key_bias_causal"):
             for shape in ODD[::2]:
                 shape = dict(shape, window=300)
                 if name == "documents":
@@ -89,7 +89,7 @@ LONG = dict(B=1, H=16, Sq=16384)
 def bench_specs():
     rows = [Spec("bench", name, **FIRST) for name in
             ("plain", "causal", "softcap", "softcap_causal", "alibi_causal", "window", "documents", "relative",
-             "relative_causal", "dense", "dense_grad", "dense_causal", "head_table")]
+             "relative_causal", "dense", "dense_grad", "dense_causal", "key_bias", "head_table")]
     rows += [Spec("bench", "softcap", fast=0, **FIRST), Spec("bench", "causal", f16=1, **FIRST),
              Spec("bench", "causal", B=4, H=32, Hkv=8, Sq=4096)]
     rows += [Spec("bench", name, **LONG) for name in ("plain", "causal", "window", "documents", "softcap")]
@@ -119,7 +119,8 @@ def redo_specs():
 def decode_specs():
     out = []
     for D in (128, 64):
-        for i, name in enumerate(("plain", "causal", "softcap", "alibi_causal", "window", "relative_causal", "dense")):
+        for i, name in enumerate(("plain", "causal", "softcap", "alibi_causal", "window", "relative_causal", "dense",
+                                  "key_bias_causal")):
             out += [Spec("check", name, D, family="decode", backward=False, splits=s, B=2, H=16, Hkv=2, Sq=q, Sk=k,
                          window=300, f16=i % 2) for s, q, k in ((1, 1, 776), (5, 2, 4096), (9, 7, 2000), (40, 1, 1024))]
     few = dict(family="decode", backward=False)

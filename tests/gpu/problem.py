@@ -57,6 +57,8 @@ class Problem:
             self.tensor = torch.exp2(-8.0 * torch.arange(1, self.H + 1, device=DEV) / self.H)
         if self.kind == "relative":
             self.tensor = torch.randn(self.H, self.Sq + self.Sk - 1, device=DEV)
+        if self.kind == "key":
+            self.tensor = torch.randn(self.H, self.Sk, device=DEV)
         if self.kind == "head_table":
             self.tensor = torch.randn(self.H, 64, device=DEV)
         if self.kind == "dense":
@@ -98,17 +100,11 @@ class Problem:
         self.prepasses = []
         self.keep = getattr(self, "keep", [])
         if self.ids is not None:
-            pitch = up(self.Sk, 128) + 128
-            self.words = torch.empty(self.B, pitch, dtype=torch.int32, device=DEV)
-            self.ranges = torch.empty(self.B, pitch // 64, 2, dtype=torch.int32, device=DEV)
-            kernel = Kernel(modules["tile_lists"], "fxa_vector_prepare", False)
-            self.prepasses.append(kernel.call(
-                (up(pitch, 512) // 512, 1, self.B),
-                [p(self.ids.data_ptr()), ll(self.Sk), ll(0), ll(1), p(self.words.data_ptr()), p(self.ranges.data_ptr()),
-                 ll(pitch), i32(self.Sk)], 256))
-            self.keep += [self.words, self.ranges]
-            for v in (a.q_vector, a.k_vector):
-                v.data, v.ranges, v.b, v.ranges_b = self.words.data_ptr(), self.ranges.data_ptr(), pitch, pitch // 64
+            self.vector(modules, a.q_vector, self.ids[:, None])
+            self.vector(modules, a.k_vector, self.ids[:, None])
+        if self.kind == "key":
+            self.vector(modules, a.q_vector, torch.zeros(1, 1, self.Sq, dtype=torch.int32, device=DEV))
+            self.vector(modules, a.k_vector, self.tensor.view(torch.int32)[None])
         if self.kind == "relative":
             zero = up(self.Sk, 128) + 127
             pitch = up(zero + up(self.Sq, 192) + 256, 4)
@@ -120,6 +116,21 @@ class Problem:
             a.diagonal.data, a.diagonal.h, a.diagonal.zero = self.rows.data_ptr(), pitch, zero
         for call in self.prepasses:
             call()
+
+    def vector(self, modules, to, words):
+        """words [b or 1, h or 1, length] into padded rows."""
+        B, H, length = words.shape
+        pitch = up(length, 128) + 128
+        data = torch.empty(B, H, pitch, dtype=torch.int32, device=DEV)
+        ranges = torch.empty(B, H, pitch // 64, 2, dtype=torch.int32, device=DEV)
+        self.keep += [words, data, ranges]
+        self.prepasses.append(Kernel(modules["tile_lists"], "fxa_vector_prepare", False).call(
+            (up(pitch, 512) // 512, H, B),
+            [p(words.data_ptr()), ll(words.stride(0)), ll(words.stride(1)), ll(1), p(data.data_ptr()),
+             p(ranges.data_ptr()), ll(pitch), i32(length)], 256))
+        to.data, to.ranges = data.data_ptr(), ranges.data_ptr()
+        to.b, to.ranges_b = (H * pitch, H * pitch // 64) if B > 1 else (0, 0)
+        to.h, to.ranges_h = (pitch, pitch // 64) if H > 1 else (0, 0)
 
     def lists(self, modules, a, q_rows, k_rows, by_key):
         """Writes a tile list by the device and points a at it; none for programs without a mask."""

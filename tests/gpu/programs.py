@@ -76,6 +76,14 @@ HEAD_TABLE = """
     }
     int table_head;
 """
+# A bias per head and key, f32, as words that travel with K.
+KEY_BIAS = """
+    static FXA_INLINE float unit(const FxaArgs &a) { return LOG2E; }
+    FXA_INLINE float value(const FxaArgs &a, float s, const Pair &p) const
+    {
+        return __fmaf_rn(s, a.scale, __int_as_float(p.k_word));
+    }
+"""
 RELATIVE = """
     static FXA_INLINE float unit(const FxaArgs &a) { return LOG2E; }
     FXA_INLINE float value(const FxaArgs &a, float s, const Pair &p) const { return __fmaf_rn(s, a.scale, p.diagonal); }
@@ -155,6 +163,8 @@ PROGRAMS = {
     "dense_grad": program(DENSE, value=1, dense=1, grad_dense=1),
     "dense_causal": program(DENSE, causal=True, value=1, dense=1, grad_dense=1),
     "per_head": program("", own_mask=PER_HEAD_MASK, own_class=PER_HEAD_CLASS, head="wide = 64 * (h + 1);"),
+    "key_bias": program(KEY_BIAS, value=1, vector=2),
+    "key_bias_causal": program(KEY_BIAS, causal=True, value=1, vector=2),
     "head_table": program(HEAD_TABLE, head="table_head = h;", value=1),
 }
 
@@ -187,5 +197,7 @@ REFERENCE = {
     "dense_grad": (lambda s, c: s + c.dense[:c.q_len, :c.k_len], None),
     "dense_causal": (lambda s, c: s + c.dense[:c.q_len, :c.k_len], _causal),
     "per_head": (lambda s, c: s, lambda c: (c.q - c.k).abs() < 64 * (c.h + 1)),
+    "key_bias": (lambda s, c: s + c.tensor[c.h][:c.k_len], None),
+    "key_bias_causal": (lambda s, c: s + c.tensor[c.h][:c.k_len], _causal),
     "head_table": (lambda s, c: s + c.tensor[c.h][c.k % 64], None),
 }

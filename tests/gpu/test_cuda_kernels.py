@@ -15,8 +15,8 @@ ANY = ("forward_sm80", "backward_sm80", "backward_ends", "tile_lists", "diagonal
 OTHERS = ("80", "89", "100", "120")
 
 # Bytes of spills that are known, by kernel, program ("" for all) and head dimension.
-BUDGET = [("backward_sm90", "", 64, 8), ("backward_sm90", "", 128, 32), ("dq_sm90", "", 128, 64),
-          ("forward_sm90", "softcap", 64, 120), ("forward_sm90", "head_table", 64, 120), ("forward_sm80", "", 128, 160),
+BUDGET = [("backward_sm90", "", 64, 16), ("backward_sm90", "", 128, 40), ("dq_sm90", "", 128, 64),
+          ("forward_sm90", "softcap", 64, 120), ("forward_sm90", "head_table", 64, 120), ("forward_sm80", "", 128, 224),
           ("backward_sm80", "", 128, 136), ("decode_sm90", "", 128, 208), ("decode_sm90", "", 64, 24)]
 
 

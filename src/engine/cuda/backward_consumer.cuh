@@ -90,8 +90,8 @@ struct Consumer {
         const u32 lse = sh.lse(step) + (lane & 3) * 8;
         int k_word[2] = {};
         if (WORDS) {
-            k_word[0] = load_shared(sh.k_words() + first_key() * 4);
-            k_word[1] = load_shared(sh.k_words() + first_key() * 4 + 32);
+            k_word[0] = load_shared(sh.k_words(step) + first_key() * 4);
+            k_word[1] = load_shared(sh.k_words(step) + first_key() * 4 + 32);
         }
         const int queries[2] = {k0 < at.k_len ? at.q_len - q0 : 0, k0 + 8 < at.k_len ? at.q_len - q0 : 0};
 #pragma unroll

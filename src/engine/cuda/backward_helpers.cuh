@@ -11,13 +11,9 @@ namespace {
 
 /* ---- Warp 0: copies --------------------------------------------------------------------------------------------- */
 
-FXA_INLINE void load_keys(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
+FXA_INLINE void load_keys(const FxaMaps &maps, const Shared &sh, const Place &at)
 {
-    barrier_expect(sh.kv_full(), 2 * K_BYTES + KWORD_BYTES);
-#if PROG_VECTOR
-    bulk_load(sh.k_words(), a.k_vector.data + at.b * a.k_vector.b + at.first_head(a) * a.k_vector.h + at.n * BK,
-              KWORD_BYTES, sh.kv_full());
-#endif
+    barrier_expect(sh.kv_full(), 2 * K_BYTES);
     tma_load_tile<BK, FXA_D>(sh.k(), &maps.k, sh.kv_full(), at.n * BK, at.kv_h, at.b, CACHE_KEEP);
     tma_load_tile<BK, FXA_D>(sh.v(), &maps.v, sh.kv_full(), at.n * BK, at.kv_h, at.b, CACHE_KEEP);
 }
@@ -29,11 +25,13 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
     u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
     store_shared(sh.number(step), m);
-    barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + QWORD_BYTES);
+    barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + QWORD_BYTES + KWORD_BYTES);
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, m * BQ, h, at.b, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
-#if PROG_VECTOR
-    bulk_load(sh.q_words(step), a.q_vector.data + at.b * a.q_vector.b + h * a.q_vector.h + m * BQ, QWORD_BYTES, full);
+#if PROG_VECTOR /* keys' words come with every block, because they may differ between the heads of a group */
+    const FxaVector &v = a.q_vector, &w = a.k_vector;
+    bulk_load(sh.q_words(step), v.data + at.b * v.b + h * v.h + m * BQ, QWORD_BYTES, full);
+    bulk_load(sh.k_words(step), w.data + at.b * w.b + h * w.h + at.n * BK, KWORD_BYTES, full);
 #endif
 #if PROG_DENSE
     for (int c = 0; c < BK; c += 64)
@@ -50,7 +48,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
 FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
 {
     u32 step = 0;
-    load_keys(maps, a, sh, at);
+    load_keys(maps, sh, at);
     for (int g = 0; g < a.group; g++) {
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);

@@ -40,7 +40,7 @@ struct Shared {
     static constexpr int DS_AT = DO_AT + STAGES * Q_BYTES, DQ_AT = DS_AT + (WITH_DS ? STAGES * DS_BYTES : 0);
     static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? 2 * DQ_BYTES : 0), LSE_AT = DENSE_AT + STAGES * DENSE_BYTES;
     static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, QWORD_AT = DELTA_AT + STAGES * BQ * 4;
-    static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + KWORD_BYTES;
+    static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + STAGES * KWORD_BYTES;
     static constexpr int RINGS_AT = KV_BAR_AT + 16, NUMBERS_AT = RINGS_AT + 3 * Ring<STAGES>::bytes;
     static constexpr int BYTES = NUMBERS_AT + 4 * STAGES + 8 + 1024;
 
@@ -54,7 +54,7 @@ struct Shared {
     FXA_INLINE u32 lse(u32 step) const { return base + LSE_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 delta(u32 step) const { return base + DELTA_AT + (step % STAGES) * BQ * 4; }
     FXA_INLINE u32 q_words(u32 step) const { return base + QWORD_AT + (step % STAGES) * QWORD_BYTES; }
-    FXA_INLINE u32 k_words() const { return base + KWORD_AT; }
+    FXA_INLINE u32 k_words(u32 step) const { return base + KWORD_AT + (step % STAGES) * KWORD_BYTES; }
     FXA_INLINE u32 kv_full() const { return base + KV_BAR_AT; }
     FXA_INLINE Ring<STAGES> q_ring() const { return {base + RINGS_AT}; }
     FXA_INLINE Ring<STAGES> o_ring() const { return {q_ring().at + Ring<STAGES>::bytes}; }
