@@ -13,6 +13,11 @@ static const char cap_text[] =
 static const char dense_text[] = "tensor bias : f32[3]\nscore = score + bias[h, q, k]\nmask = k <= q + 300";
 static const char table_text[] = "tensor bias : f32[1]\nscore = score + bias[abs(q - k)]";
 
+/* Masks that heads and batch entries share, those that differ by either, and one that the score holds. */
+static const char blocks_text[] = "tensor t : f32[2]\nmask = t[q // 16, k // 16] > 0.25";
+static const char batches_text[] = "tensor t : f32[3]\nmask = t[b, q // 8, k // 24] > 0.5 && k <= q + 200";
+static const char heads_text[] = "tensor t : f32[3]\nscore = t[h, q // 8, k // 8] > 0.5 ? 0.5 * score : -inf";
+
 /* Keys in chunks; many groups; sums shared by lanes, of each lane, of pages. */
 static const back_spec cases[] = {
     {.b = 1, .hq = 2, .hkv = 1, .sq = 150, .sk = 1700, .d = 8, .dv = 8, .text = cap_text, .tensor = {2}},
@@ -20,6 +25,9 @@ static const back_spec cases[] = {
     {.b = 1, .hq = 2, .hkv = 2, .sq = 150, .sk = 900, .d = 8, .dv = 8, .text = dense_text, .tensor = {2, 150, 900}},
     {.b = 4, .hq = 4, .hkv = 2, .sq = 30, .sk = 100, .d = 32, .dv = 32, .page_size = 16, .dropout_p = 0.2},
     {.b = 1, .hq = 3, .hkv = 3, .sq = 500, .sk = 500, .d = 32, .dv = 32, .flags = FXA_CAUSAL},
+    {.b = 3, .hq = 4, .hkv = 2, .sq = 300, .sk = 700, .d = 16, .dv = 16, .text = blocks_text, .tensor = {20, 50}},
+    {.b = 3, .hq = 4, .hkv = 4, .sq = 200, .sk = 500, .d = 16, .dv = 8, .text = batches_text, .tensor = {3, 25, 22}},
+    {.b = 2, .hq = 4, .hkv = 2, .sq = 250, .sk = 300, .d = 16, .dv = 16, .text = heads_text, .tensor = {4, 32, 40}},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

@@ -458,6 +458,37 @@ SET_TESTS(kernels_f32, sizeof(float), check_kernels)
 SET_TESTS(kernels_f64, sizeof(double), check_kernels)
 
 /* FXA_CPU names a set; what it cannot mean is told. */
+/* ---- Masks as bits ----------------------------------------------------------------------------------------------- */
+
+/* Signs of a row to bits, and bits back to a row, at every length and place; nothing past n is touched. */
+static void bits_check(const fxa__cpu_kernels *k) {
+    enum { N = 150, FIRST = 64 };
+    t_rng rng = {t_seed()};
+    for (int64_t n = 0; n <= N; n++) {
+        double x[N + 1], y[N + 1];
+        unsigned char row[(N + 1) * sizeof(double)];
+        uint64_t words[(FIRST + N) / 64 + 1] = {0};
+        for (int64_t i = 0; i <= N; i++) {
+            x[i] = t_int(&rng, 0, 1) ? -INFINITY : 0;
+            fxa__store_f64(row, k->real_dtype, i, x[i]);
+        }
+        k->row_signs(words, row, n);
+        for (int64_t i = 0; i < (int64_t)sizeof words * 8; i++)
+            T_CHECK((words[i / 64] >> (i % 64) & 1) == (i < n && x[i] == 0));
+        for (int64_t first = 0; first <= FIRST; first += 16) {
+            for (size_t i = 0; i < sizeof words / sizeof *words; i++) words[i] = t_next(&rng);
+            for (int64_t i = 0; i <= N; i++) fxa__store_f64(row, k->real_dtype, i, y[i] = (double)i + 1);
+            k->row_mask(row, words, first, n);
+            for (int64_t i = 0; i <= N; i++) {
+                bool kept = i >= n || (words[(first + i) / 64] >> ((first + i) % 64) & 1);
+                T_CHECK(fxa__load_f64(row, k->real_dtype, i) == (kept ? y[i] : -INFINITY));
+            }
+        }
+    }
+}
+SET_TESTS(bits_f32, 4, bits_check)
+SET_TESTS(bits_f64, 8, bits_check)
+
 TEST(select_by_name) {
     char reason[256] = "";
     bool usable;
