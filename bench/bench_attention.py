@@ -7,6 +7,10 @@ threads. Rates count the pairs that the mask leaves, 4 D operations each forward
 the percentage is of the f32 multiply-adds that the machine does in registers, measured by `fxattn bench` in the same
 moment. Best of several runs each.
 
+Of sparse masks it also says what they leave: the time by that of `full`, measured right before, and the share of tiles
+of 12 rows x 16 keys in which some pair is attended, counted here from the mask itself. That is the least that an engine
+which works by such tiles can do; the bound column is the first by the second.
+
     bench_attention.py                                  a quick set, below two minutes
     bench_attention.py --all                            everything: hours on a small machine
     bench_attention.py --sizes 4096 --dims 128 --variants full,causal --passes fwd,bwd --dtypes f32,bf16 --threads 1
@@ -32,6 +36,10 @@ HEADS = 8
 SIZES = [512, 1024, 2048, 4096, 8192, 16384]
 DIMS = [64, 128, 256]
 VARIANTS = ["full", "causal", "window", "softcap", "alibi", "bias", "gathered", "bucketed", "documents", "mask", "dropout"]
+SPARSE = ["blocks64", "blocks256", "bigbird", "tree", "unsorted", "select"]  # masks that leave little, or leave holes
+VARIANTS += SPARSE
+SPARSE_SIZE = 4096
+TILE = (12, 16)  # rows and keys
 PASSES = ["fwd", "bwd"]
 DTYPES = ["f32", "bf16"]
 DENSE = ("bias", "bucketed", "mask")  # have a captured tensor [S,S]
@@ -66,7 +74,9 @@ def quick_cases():
     """flex_attention compiles for seconds in each case, so it is a peer in some of them only."""
     every = cpu_count()
     both = ("full", "causal")
-    cases = [case(v, 2048, 64) for v in VARIANTS] + [case(v, 2048, 64, "fwd", "bf16") for v in both]
+    cases = [case(v, 2048, 64) for v in VARIANTS if v not in SPARSE]
+    cases += [case(v, 2048, 64, "fwd", "bf16") for v in both]
+    cases += [case(v, SPARSE_SIZE, 64) for v in SPARSE]
     more = [case("full", 2048, 128), case("full", 4096, 64)]
     more += [case(v, 2048, 64, "bwd") for v in (*both, "softcap")] + [case(v, 2048, 64, "bwd", "bf16") for v in both]
     if every > 1:
@@ -97,6 +107,82 @@ def document_ids(size):
 def mask_bytes(size):
     """A mask that leaves seven of eight pairs, as chance has it."""
     return random.Random(0).randbytes(size * size).translate(bytes(b >= 32 for b in range(256)))
+
+
+def block_table(size, block, density):
+    """Which blocks of a head attend to which: [HEADS, size / block, size / block] bytes."""
+    n, rng = size // block, random.Random(block)
+    return n, bytes(rng.random() < density for _ in range(HEADS * n * n))
+
+
+def unsorted_ids(size):
+    """Documents of 64 positions, their numbers in no order."""
+    ids = list(range(size // 64))
+    random.Random(1).shuffle(ids)
+    return [ids[i // 64] for i in range(size)]
+
+
+def euler_tour(size):
+    """A random tree by its tour: node i is entered at time i and left at the time given here."""
+    rng, left, path = random.Random(2), [size] * size, []
+    for i in range(size):
+        while len(path) > 1 and rng.random() < 0.48:
+            left[path.pop()] = i
+        path.append(i)
+    return left
+
+
+def sparse_tables(c):
+    """The tables of a sparse case, by name: (dtype, shape, bytes)."""
+    size, variant = c["size"], c["variant"]
+    if variant in ("blocks64", "blocks256"):
+        block, density = (64, 0.12) if variant == "blocks64" else (256, 0.15)
+        n, data = block_table(size, block, density)
+        return {"blk": ("|b1", (HEADS, n, n), data)}
+    if variant == "bigbird":
+        n, data = block_table(size, 64, 0.05)
+        return {"blk": ("|b1", (HEADS, n, n), data)}
+    if variant == "tree":
+        ints = struct.pack("<%di" % size, *euler_tour(size))
+        return {"left": ("<i4", (size,), ints)}
+    if variant == "unsorted":
+        return {"doc": ("<i4", (size,), struct.pack("<%di" % size, *unsorted_ids(size)))}
+    return {}
+
+
+SPARSE_TEXT = {
+    "blocks64": "blk[h, q // 64, k // 64]",
+    "blocks256": "blk[h, q // 256, k // 256]",
+    "bigbird": "abs(q - k) < 128 || q < 64 || k < 64 || blk[h, q // 64, k // 64]",
+    "tree": "k <= q && q < left[k]",
+    "unsorted": "doc[q] == doc[k]",
+}
+
+
+def sparse_share(c):
+    """Tiles in which some pair is attended, by all tiles; with NumPy, from the mask as it is written."""
+    import numpy
+
+    size, variant = c["size"], c["variant"]
+    q, k = numpy.arange(size)[:, None], numpy.arange(size)[None, :]
+    table = {n: numpy.frombuffer(d, t).reshape(s) for n, (t, s, d) in sparse_tables(c).items()}
+    tiles = 0
+    for h in range(HEADS):
+        block = 256 if variant == "blocks256" else 64
+        mask = k <= q
+        if "blk" in table:
+            mask = numpy.repeat(numpy.repeat(table["blk"][h].astype(bool), block, 0), block, 1)
+        if variant == "bigbird":
+            mask = mask | (abs(q - k) < 128) | (q < 64) | (k < 64)
+        if variant == "tree":
+            mask = mask & (q < table["left"][None, :])
+        if variant == "unsorted":
+            mask = table["doc"][:, None] == table["doc"][None, :]
+        rows = -(-size // TILE[0])
+        padded = numpy.zeros((rows * TILE[0], size), bool)
+        padded[:size] = mask
+        tiles += padded.reshape(rows, TILE[0], size // TILE[1], TILE[1]).any((1, 3)).mean()
+    return tiles / HEADS
 
 
 def alibi_slopes():
@@ -143,8 +229,15 @@ class Ours:
             "mask": lambda: ["--mask", "keep[q, k]",
                              *self.tensor("keep", "|b1", "(%d, %d)" % (size, size), mask_bytes(size))],
             "dropout": lambda: ["--dropout", "%g" % DROPOUT],
+            "select": lambda: ["--score", "k <= q ? score : -inf"],
             "decode": lambda: [],
-        }[c["variant"]]()  # fmt: skip
+        }.get(c["variant"], lambda: self.sparse(c))()  # fmt: skip
+
+    def sparse(self, c):
+        words = ["--mask", SPARSE_TEXT[c["variant"]]]
+        for name, (kind, shape, data) in sparse_tables(c).items():
+            words += self.tensor(name, kind, "(%s,)" % ", ".join(map(str, shape)), data)
+        return words
 
     def run(self, c):
         shape = "b=1,h=%d,s=%d,d=%d" % (HEADS, c["size"], c["dim"])
@@ -246,7 +339,23 @@ class Torch:
             "bucketed": lambda: (lambda s, b, h, q, k: s + buckets[bucket[q, k], h], None),
             "documents": lambda: (None, lambda b, h, q, k: document[q] == document[k]),
             "mask": lambda: (None, lambda b, h, q, k: keep[q, k]),
+            **self.flex_sparse(c),
         }.get(c["variant"], lambda: False)()
+
+    def flex_sparse(self, c):
+        torch, kinds = self.torch, {"|b1": self.torch.bool, "<i4": self.torch.int32}
+        table = {n: torch.frombuffer(bytearray(d), dtype=kinds[t]).reshape(s)
+                 for n, (t, s, d) in sparse_tables(c).items()}  # fmt: skip
+        blk, left, doc = table.get("blk"), table.get("left"), table.get("doc")
+        near = lambda q, k: ((q - k).abs() < 128) | (q < 64) | (k < 64)  # noqa: E731
+        return {
+            "blocks64": lambda: (None, lambda b, h, q, k: blk[h, q // 64, k // 64]),
+            "blocks256": lambda: (None, lambda b, h, q, k: blk[h, q // 256, k // 256]),
+            "bigbird": lambda: (None, lambda b, h, q, k: near(q, k) | blk[h, q // 64, k // 64]),
+            "tree": lambda: (None, lambda b, h, q, k: (k <= q) & (q < left[k])),
+            "unsorted": lambda: (None, lambda b, h, q, k: doc[q] == doc[k]),
+            "select": lambda: (lambda s, b, h, q, k: torch.where(k <= q, s, -float("inf")), None),
+        }
 
     def run_flex(self, c):
         if not self.flex or c["pass"] == "bwd":
@@ -260,7 +369,8 @@ class Torch:
         compiled = torch.compile(self.flex.flex_attention, dynamic=False)
         more = {"score_mod": mods[0]} if mods[0] else {}
         if mods[1]:
-            more["block_mask"] = self.flex.create_block_mask(mods[1], None, None, c["size"], c["size"], device="cpu")
+            heads = HEADS if c["variant"] in ("blocks64", "blocks256", "bigbird") else None
+            more["block_mask"] = self.flex.create_block_mask(mods[1], None, heads, c["size"], c["size"], device="cpu")
         with torch.no_grad():
             return self.best(lambda: compiled(q, k, v, **more))
 
@@ -270,8 +380,11 @@ class Torch:
 
 def measure(c, ours, peers):
     """A copy of the case with ours and the peers' seconds, rates and ratios."""
+    dense = ours.run(dict(c, variant="full")).get("seconds") if c["variant"] in SPARSE else None
     row = dict(c, fxattn=ours.run(c))
     mine = row["fxattn"].get("seconds")
+    if dense and mine:
+        row["of_full"], row["share"] = mine / dense, sparse_share(c)
     for name, run in peers:
         if name not in c["peers"]:
             continue
@@ -310,6 +423,8 @@ def row_text(row):
         peer = row.get(name, {})
         known = "ratio" in peer
         text += " | %8.1f %5.2fx" % (rate / peer["ratio"], peer["ratio"]) if known else " | %15s" % ""
+    if "of_full" in row:
+        text += " | %.3f of full, %.3f of tiles: %.2f" % (row["of_full"], row["share"], row["of_full"] / row["share"])
     return text
 
 
