@@ -177,8 +177,8 @@ static void check_rows_dot(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     char *c = calloc((size_t)(m * panels) + FXA__CPU_PAD, k->real_size);
     if (!panel || !c) abort();
     k->rows_dot(out.data, x.data, ld, y.data, ld, m, n);
-    k->pack_t(panel, y.data, ld, m, n);
-    k->gemm(m, m, n, x.data, ld, 1, panel, n * nr, c, panels, NULL);
+    k->micro.pack_t(panel, y.data, ld, m, n);
+    k->micro.gemm(m, m, n, x.data, ld, 1, panel, n * nr, c, panels, NULL);
     for (int64_t i = 0; i < m; i++) T_SAME(real_at(k, out.data, i), real_at(k, c, i * panels + i));
     free(panel);
     free(c);
