@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { INDEX_LEAF = 64, INDEX_DEPTH = 128 };
+enum { INDEX_LEAF = 64, INDEX_DEPTH = 128, INDEX_RANGE_COST = 8 }; /* range analysis of a node, in evaluations */
 
 enum { INDEX_NEEDED = 1, INDEX_TOUCHED = 2 }; /* of a node at a pair: the result needs it; a miss reaches it */
 
@@ -186,10 +186,16 @@ static bool index_box_is_inside(const index_work *w, const index_box *x) {
     return true;
 }
 
+/* Looks at all nodes so many times. */
+static void index_spend(index_work *w, uint64_t times) {
+    w->looked_at += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
+    if (w->looked_at >= w->walk->budget) w->stopped = w->walk->gave_up = true;
+}
+
 static void index_look(index_work *w, const index_box *x) {
     for (int64_t q = x->q_lo; q <= x->q_hi && !w->stopped; q++)
         for (int64_t k = x->k_lo; k <= x->k_hi && !w->stopped; k++) {
-            if (w->looked_at++ == w->walk->budget) w->stopped = w->walk->gave_up = true;
+            index_spend(w, 1);
             if (!w->stopped) index_pair(w, q, k);
         }
 }
@@ -203,6 +209,7 @@ static void index_head(index_work *w) {
     while (depth && !w->stopped) {
         index_box x = stack[--depth], half = x;
         int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
+        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* an analysis for each load, at most */
         if (index_box_is_inside(w, &x)) continue;
         if ((rows == 1 || keys <= INDEX_LEAF) && rows * keys <= INDEX_LEAF) {
             index_look(w, &x);

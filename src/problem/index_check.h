@@ -23,7 +23,7 @@ typedef bool (*fxa__miss_fn)(void *user, const fxa__miss *miss);
 typedef struct fxa__index_walk {
     fxa__miss_fn found;
     void *user;
-    uint64_t budget;  /* pairs to look at one by one, or UINT64_MAX */
+    uint64_t budget;  /* nodes to look at, over all pairs and boxes, or UINT64_MAX */
     uint64_t samples; /* not 0: so many pairs drawn at random instead of all */
     bool gave_up;     /* set: the budget ended it */
 } fxa__index_walk;

@@ -9,7 +9,9 @@
 
 #include <string.h>
 
-enum { QUERY_BUDGET = 1 << 22, QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
+/* Evaluations of nodes: half a second or so. 4 million pairs of a program of 8 nodes and its like. */
+#define QUERY_BUDGET ((uint64_t)1 << 26)
+enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
 typedef struct query_row {
     fxa_index_report report;
@@ -53,7 +55,9 @@ static uint64_t query_pairs(const fxa__problem *p, const fxa__bind *bind) {
 
 /* What was found before giving up stays found, and is the least that there is; how often it is, samples say. */
 static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows, uint64_t all) {
-    fxa__index_walk walk = {query_count, rows, UINT64_MAX, QUERY_SAMPLES, false};
+    uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;
+    uint64_t samples = most < QUERY_SAMPLES ? most : QUERY_SAMPLES;
+    fxa__index_walk walk = {query_count, rows, UINT64_MAX, samples, false};
     uint64_t least[QUERY_ROWS];
     for (int i = 0; i < QUERY_ROWS; i++) {
         least[i] = rows[i].report.pairs;
@@ -61,7 +65,7 @@ static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *m
     }
     fxa__index_walk_all(p, bind, memory, &walk);
     for (int i = 0; i < QUERY_ROWS; i++) {
-        uint64_t estimate = (uint64_t)((double)rows[i].report.pairs / QUERY_SAMPLES * (double)all);
+        uint64_t estimate = (uint64_t)((double)rows[i].report.pairs / (double)samples * (double)all);
         rows[i].report.pairs = estimate > least[i] ? estimate : least[i];
         rows[i].report.exact = 0;
     }

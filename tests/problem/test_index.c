@@ -223,6 +223,22 @@ TEST(many_pairs_are_sampled) {
     index_end(&c);
 }
 
+/* What a look costs grows with the program, and what is looked at shrinks with it. */
+TEST(long_programs_are_sampled_sooner) {
+    static char text[1 << 15];
+    index_case c;
+    int n = snprintf(text, sizeof text, "tensor t : f32[1]\nlet x0 = t[q]\n");
+    for (int i = 0; i < 500; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = t[int(x%d) + %d]\n", i + 1, i, i);
+    snprintf(text + n, sizeof text - (size_t)n, "score = score + x500 * float(k)\n");
+    index_start(&c, text, 8, 0);
+    c.args.slot[FXA_SLOT_Q] = NULL;
+    c.p.sq = c.p.sk = 512;
+    index_ask(&c);
+    T_CHECK(c.count == 1 && !c.reports[0].exact && c.reports[0].pairs > 0 && c.reports[0].pairs <= c.reports[0].of);
+    index_end(&c);
+}
+
 TEST(what_is_refused_and_what_is_free) {
     index_case c;
     fxa_error err;
