@@ -54,6 +54,39 @@ TEST(render_survives_long_lines_control_bytes_and_wild_places) {
     T_CHECK(fxa_error_render(&err, "t", "", 0, out, sizeof out) > 0);
 }
 
+/* The rendering of one place of a source, exactly. */
+static void render_is(int32_t line, int32_t column, const char *source, const char *want) {
+    fxa_error err = {FXA_E_PROGRAM, 0, line, column, 1, "x"};
+    char out[1000];
+    T_INT(fxa_error_render(&err, "t", source, SIZE_MAX, out, sizeof out), strlen(want));
+    T_STR(out, want);
+}
+
+TEST(the_caret_stands_below_its_character) {
+    render_is(1, 5, "\t\xc3\xa4 = q", "t:1:5: error: x\n  \t\xc3\xa4 = q\n  \t  ^"); /* a tab, two bytes of one */
+    render_is(1, 3, "a\x7f\x1f", "t:1:3: error: x\n  a??\n    ^");
+    render_is(1, 1, "\r\nq", "t:1:1: error: x\n  \n  ^");
+    render_is(2, 1, "q\n", "t:2:1: error: x\n  \n  ^"); /* the line that a last newline begins */
+    render_is(1, 0, "q", "t:1:0: error: x\n  q\n  ^");
+    render_is(0, 1, "q", "t: error: x"); /* no place at all */
+    char line[201], want[300];
+    memset(line, 'y', sizeof line - 1);
+    line[sizeof line - 1] = 0;
+    snprintf(want, sizeof want, "t:1:3: error: x\n  %.160s\n    ^", line);
+    render_is(1, 3, line, want); /* cut on the right alone */
+}
+
+TEST(no_error_renders_as_nothing) {
+    char out[4] = "zzz";
+    T_INT(fxa_error_render(NULL, "t", "q", SIZE_MAX, out, sizeof out), 0);
+    T_STR(out, "");
+    fxa_error err = {FXA_E_PROGRAM, 0, 0, 0, 0, "x"};
+    char text[20];
+    T_INT(fxa_error_render(&err, NULL, NULL, 0, text, sizeof text), 8);
+    T_STR(text, "error: x");
+    T_STR(fxa_status_text((fxa_status)99), "unknown status");
+}
+
 typedef struct sized {
     uint32_t struct_size;
     int32_t a, b;
@@ -94,6 +127,9 @@ TEST(two_call_output) {
     T_OK(fxa__bytes_out("abc", 3, out, 3, NULL, &err));
     T_STR(out, "abc");
     T_STATUS(fxa__bytes_out("abc", 3, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
+    T_OK(fxa__bytes_out(NULL, 0, out, 0, &needed, &err)); /* nothing needs no room */
+    T_INT(needed, 0);
+    T_STR(out, "abc");
 }
 
 T_MAIN
