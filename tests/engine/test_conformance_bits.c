@@ -130,7 +130,8 @@ static attn_shape bits_shape(int i, uint64_t *rng) {
 
 TEST(any_number_of_threads_gives_the_same_bits) {
     const uint32_t features = ATTN_GQA | ATTN_DIMS | ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK |
-                              ATTN_DROPOUT | ATTN_DTYPES | ATTN_STRIDES | ATTN_ACC | ATTN_READY | ATTN_DLSE;
+                              ATTN_DROPOUT | ATTN_DTYPES | ATTN_STRIDES | ATTN_ACC | ATTN_READY | ATTN_DLSE |
+                              ATTN_ROWS | ATTN_CHUNKED | ATTN_MIXED;
     static const conf_source sources[] = {CONF_TWIN, CONF_BOTH, CONF_GALLERY, CONF_IDENTITY, CONF_SPARSE};
     static const uint32_t threads[] = {2, 3, 7};
     for (size_t e = 0; bits_engine(e); e++) {
