@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-#define BACK_SMALL 2e6 /* operations of a problem that one worker does alone */
+#define BACK_SMALL 2e6 /* operations of a problem that one worker does alone; as FORWARD_SMALL_FLOPS */
 
 static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int64_t q) {
     const fxa_operand *t = &w->job->p->p.dq;

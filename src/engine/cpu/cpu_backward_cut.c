@@ -12,14 +12,18 @@
 
 #include "../../base/carve.h"
 
+/* Bounds of memory and of what waits for a thread are guesses, not tuned: as much memory as a problem of that size has
+ * anyway, as many units and lanes as large machines have threads. */
 #define BACK_PARTS_BYTES ((int64_t)512 << 20) /* of dQ in chunks */
 #define BACK_SUM_BYTES   ((int64_t)64 << 20)  /* of sums that every lane has for itself */
 enum {
-    BACK_UNITS = 32,          /* keys get chunks while there are fewer units than this */
-    BACK_CHUNKS = 8,          /* at most */
-    BACK_LANES = 32,          /* at most, where lanes cost memory */
-    BACK_KEYS = 384,          /* of a block, at most */
-    BACK_BLOCK_BYTES = 196608, /* of one matrix [block,D]: D of 128 gets 384 keys in f32 */
+    BACK_UNITS = 32, /* keys get chunks while there are fewer units than this */
+    BACK_CHUNKS = 8, /* at most. Zen 3, H 1, S 4096, D 64: 4 chunks cost one thread nothing that could be seen */
+    BACK_LANES = 32, /* at most, where lanes cost memory */
+    /* Keys of a block, at most, and bytes of one matrix [block,D]: D of 128 gets 384 keys in f32. The prototype had 192
+     * keys, on Zen 3; twice that was chosen by a measurement of which no figures were kept. */
+    BACK_KEYS = 384,
+    BACK_BLOCK_BYTES = 196608,
 };
 
 static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then finds that it does not fit */

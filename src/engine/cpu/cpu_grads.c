@@ -13,7 +13,7 @@
 #include <float.h>
 #include <string.h>
 
-enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item */
+enum { GRADS_PIECE = 16384 }; /* elements of a sum that are one work item: 128 KiB of f64; an untuned guess */
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 

