@@ -135,4 +135,26 @@ TEST(grow_keeps_content_and_zeroes_the_rest) {
     fxa__host_release(host);
 }
 
+/* The hook of a host that was given none: also what an aligned block must do when it grows or shrinks. */
+TEST(the_allocator_of_the_c_library_keeps_alignment_and_content) {
+    fxa__host *host;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    unsigned char *p = host->alloc(host->user, NULL, 0, 100, 256);
+    T_REQUIRE(p);
+    T_INT((uintptr_t)p % 256, 0);
+    memset(p, 7, 100);
+    p = host->alloc(host->user, p, 100, 5000, 256);
+    T_REQUIRE(p);
+    T_INT((uintptr_t)p % 256, 0);
+    T_CHECK(p[0] == 7 && p[99] == 7);
+    p = host->alloc(host->user, p, 5000, 10, 256);
+    T_REQUIRE(p);
+    T_CHECK(p[0] == 7 && p[9] == 7);
+    T_CHECK(!host->alloc(host->user, p, 10, 0, 256));
+    T_CHECK(!fxa__alloc(host, 0));
+    fxa__host_release(NULL);
+    fxa__host_release(host);
+}
+
 T_MAIN

@@ -73,6 +73,18 @@ TEST(names_and_sizes) {
     T_INT(fxa_dtype_find(NULL), FXA_DTYPE_NONE);
     T_INT(fxa_dtype_size((fxa_dtype)0), 0);
     T_INT(fxa__dtype_type(FXA_B8), FXA_BOOL);
+    T_INT(fxa__dtype_type(FXA_I16), FXA_INT);
+    T_INT(fxa__dtype_type(FXA_BF16), FXA_FLOAT);
+    T_INT(fxa__dtype_type(11), 0);
+}
+
+TEST(an_element_of_another_kind_reads_0_and_is_not_written) {
+    int32_t ints[2] = {7, 8};
+    float floats[2] = {7, 8};
+    T_SAME(fxa__load_f64(ints, FXA_I32, 1), 0);
+    T_INT(fxa__load_i32(floats, FXA_F32, 1), 0);
+    fxa__store_f64(ints, FXA_I32, 1, 3.0);
+    T_INT(ints[1], 8);
 }
 
 TEST(program_ints_wrap_and_round_down) {
