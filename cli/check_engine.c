@@ -82,7 +82,7 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
             continue;
         }
         compared++;
-        if (ratio > worst || (ratio > 0 && !worst)) {
+        if (ratio > worst) {
             worst = ratio;
             at = i;
             error = fabs(g - w);

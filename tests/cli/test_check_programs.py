@@ -45,6 +45,7 @@ rsqrt(1 + score * score)
 1 / (1e-3 + score * score)
 exp(score)
 exp(score * 3)
+exp(200 * score)
 exp2(score * 4)
 2 ** score
 exp(-score * score)
