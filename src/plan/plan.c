@@ -257,7 +257,7 @@ void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
  * overrun. A problem made of the result has the same key. */
 void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out) {
     if (!plan || !out) return;
-    fxa_problem p = plan->problem->p;
+    fxa_problem p = plan->problem->in;
     p.engine = plan->code->engine->name;
     if (out->struct_size != 0 && out->struct_size < sizeof p) p.struct_size = out->struct_size;
     memcpy(out, &p, p.struct_size);

@@ -81,7 +81,7 @@ static fxa_status support_ask(const fxa__engine *engine, const fxa__problem *p, 
     memset(out, 0, sizeof *out);
     engine->query(p, out);
     out->engine = engine->name;
-    if (out->supported && engine->device && (p->p.flags & FXA_STRICT_INDEX)) {
+    if (out->supported && engine->device && (p->in.flags & FXA_STRICT_INDEX)) {
         out->supported = 0;
         snprintf(out->reason, sizeof out->reason,
                  "flag FXA_STRICT_INDEX looks at captured tensors on the host, and %s reads them on a device",

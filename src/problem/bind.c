@@ -5,7 +5,7 @@
  * allocates nothing. Overlap and the values of lengths and pages are looked at by bind_overlap.c and bind_values.c.
  */
 #include "index_check.h"
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/num.h"
 
@@ -13,11 +13,11 @@
 
 /* Views of tensors, of their gradients (backward), and of bprop's tensors, in this order. */
 static size_t bind_views(const fxa__problem *p) {
-    return p->p.n_captures * (p->p.pass == FXA_BACKWARD ? 2 : 1) + p->p.n_bprop_captures;
+    return p->in.n_captures * (p->in.pass == FXA_BACKWARD ? 2 : 1) + p->in.n_bprop_captures;
 }
 
 size_t fxa__bind_size(const fxa__problem *p) {
-    size_t bytes = bind_views(p) * sizeof(fxa_view) + (p->p.flags & FXA_STRICT_INDEX ? fxa__index_size(p) : 0);
+    size_t bytes = bind_views(p) * sizeof(fxa_view) + (p->in.flags & FXA_STRICT_INDEX ? fxa__index_size(p) : 0);
     return (size_t)fxa__round_up((int64_t)bytes, FXA_WORKSPACE_ALIGN);
 }
 
@@ -213,7 +213,7 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, fxa_view *view
 /* The workspace is written last, when nothing can fail any more: on an error no byte of the caller's has changed. */
 fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, size_t engine_workspace, bool device,
                           fxa__bind *out, fxa_error *err) {
-    const fxa_problem *p = &problem->p;
+    const fxa_problem *p = &problem->in;
     size_t front = fxa__bind_size(problem), needed;
     fxa_args a = FXA_ARGS_INIT;
     memset(out, 0, sizeof *out);
@@ -232,7 +232,7 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
 /* Of a forward pass: bprop's values are looked at in backward only. */
 fxa_status fxa__bind_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views, fxa__bind *out,
                                  fxa_error *err) {
-    const fxa_problem *p = &problem->p;
+    const fxa_problem *p = &problem->in;
     fxa_args a = FXA_ARGS_INIT;
     memset(out, 0, sizeof *out);
     FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));

@@ -4,7 +4,7 @@
  * Bounds of addresses settle nearly every pair; the others are looked at stride by stride, so that slices that
  * interleave in one buffer (packed QKV and its gradients) are found to be apart.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 typedef struct touched {
     const char *kind, *name; /* "slot" "DQ", "dtensors" "bias", ... */

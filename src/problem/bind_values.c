@@ -3,7 +3,7 @@
  * The values of lengths, offsets and page numbers, which decide what an engine touches: read from host memory and
  * checked before anything runs, each refusal naming the index.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/num.h"
 

@@ -55,7 +55,7 @@ void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
 }
 
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
-    const fxa_problem *in = &p->p;
+    const fxa_problem *in = &p->in;
     fxa__seq seq = {in->sq, in->sk, 0, 0, 0, 0, 0};
     if (in->flags & FXA_VARLEN) {
         const int32_t *cu_q = bind->slot[FXA_SLOT_CU_Q];
@@ -81,7 +81,7 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
 
 int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_operand *t, bool is_key,
                         const fxa__bind *bind, int64_t b, int64_t h, int64_t s) {
-    const fxa_problem *in = &p->p;
+    const fxa_problem *in = &p->in;
     int64_t outer = b, position = s;
     if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* packed: batch strides are 0 */
     if (is_key && (in->flags & FXA_PAGED)) {
@@ -102,7 +102,7 @@ static int64_t coord_segment(const fxa_index_map *map, int64_t i) {
 
 /* Before it wraps. */
 static int64_t coord_wide(const fxa__problem *p, const fxa__bind *bind, fxa_input axis, int64_t i) {
-    const fxa_index_map *maps[4] = {&p->p.map_b, &p->p.map_h, &p->p.map_q, &p->p.map_k};
+    const fxa_index_map *maps[4] = {&p->in.map_b, &p->in.map_h, &p->in.map_q, &p->in.map_k};
     int at = (int)axis - FXA_INPUT_B;
     const fxa_index_map *map = maps[at];
     int64_t x = map->kind == FXA_MAP_TABLE      ? ((const int32_t *)bind->slot[FXA_SLOT_MAP_B + at])[i]

@@ -42,7 +42,7 @@ typedef struct index_work {
 } index_work;
 
 static int32_t index_nodes(const fxa__problem *p) {
-    int32_t own = p->p.bprop ? p->p.bprop->n_nodes : 0;
+    int32_t own = p->in.bprop ? p->in.bprop->n_nodes : 0;
     return own > p->program->n_nodes ? own : p->program->n_nodes;
 }
 
@@ -115,7 +115,7 @@ static void index_need(index_work *w, const fxa__env *env, int64_t q, int64_t k)
 }
 
 static double index_score(const index_work *w, int64_t q, int64_t k) {
-    const fxa_problem *p = &w->p->p;
+    const fxa_problem *p = &w->p->in;
     const void *rows = w->bind->slot[FXA_SLOT_Q], *keys = w->bind->slot[FXA_SLOT_K];
     double sum = 0;
     if (!rows || !keys) return 0;
@@ -236,7 +236,7 @@ static void index_enter(index_work *w, int64_t b, int64_t h) {
 
 /* Fair: a draw of a row or key that its sequence does not have is thrown away. */
 static void index_sample(index_work *w) {
-    const fxa_problem *p = &w->p->p;
+    const fxa_problem *p = &w->p->in;
     uint64_t state = 0x9E3779B97F4A7C15u, done = 0;
     if (p->sq == 0 || p->sk == 0) return;
     for (uint64_t i = 0; done < w->walk->samples && i < 64 * w->walk->samples && !w->stopped; i++) {
@@ -285,7 +285,7 @@ static bool index_reads_score(const fxa_program *p, uint8_t *from) {
 }
 
 static void index_program(index_work *w, const fxa_program *program, bool bprop, const fxa_view *views) {
-    const fxa_problem *p = &w->p->p;
+    const fxa_problem *p = &w->p->in;
     uint32_t reads = index_reads(w->p->program) | index_reads(program);
     bool by_b = p->flags & (FXA_PADDING | FXA_VARLEN | FXA_POSITIONS) || reads >> FXA_INPUT_B & 1, by_h;
     w->program = program;
@@ -324,7 +324,7 @@ void fxa__index_walk_all(const fxa__problem *p, const fxa__bind *bind, void *mem
     walk->gave_up = false;
     for (int32_t i = 0; i < p->program->n_tensors; i++) w.mask_ranges[i] = fxa_tensor_scan(&bind->tensors[i]);
     index_program(&w, p->program, false, bind->tensors);
-    if (!w.stopped && p->p.bprop) index_program(&w, p->p.bprop, true, bind->bprop_tensors);
+    if (!w.stopped && p->in.bprop) index_program(&w, p->in.bprop, true, bind->bprop_tensors);
 }
 
 /* ---- Refusing ---------------------------------------------------------------------------------------------------- */
@@ -339,7 +339,7 @@ fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bind *bind, void 
     fxa__index_walk walk = {index_keep_first, &m, UINT64_MAX, 0, false};
     fxa__index_walk_all(p, bind, memory, &walk);
     if (m.tensor < 0) return FXA_OK;
-    const fxa_program *program = m.bprop ? p->p.bprop : p->program;
+    const fxa_program *program = m.bprop ? p->in.bprop : p->program;
     return fxa__fail(err, FXA_E_BINDING,
                      "index %d is outside axis %d of tensor '%s', which has %lld elements there, at b %lld, h %lld, "
                      "q %lld, k %lld; accepted are %lld to %lld (FXA_STRICT_INDEX)",

@@ -46,9 +46,9 @@ static bool query_count(void *user, const fxa__miss *m) {
 /* Pairs that exist. */
 static uint64_t query_pairs(const fxa__problem *p, const fxa__bind *bind) {
     uint64_t pairs = 0;
-    for (int64_t b = 0; b < p->p.b; b++) {
+    for (int64_t b = 0; b < p->in.b; b++) {
         fxa__seq seq = fxa__seq_get(p, bind, b);
-        if (seq.q_len > 0 && seq.k_len > 0) pairs += (uint64_t)seq.q_len * (uint64_t)seq.k_len * (uint64_t)p->p.hq;
+        if (seq.q_len > 0 && seq.k_len > 0) pairs += (uint64_t)seq.q_len * (uint64_t)seq.k_len * (uint64_t)p->in.hq;
     }
     return pairs;
 }
@@ -88,7 +88,7 @@ static void query_walk(const fxa__problem *p, const fxa__bind *bind, void *memor
 
 static fxa_status query_run(fxa__host *host, const fxa__problem *p, const fxa_args *args, fxa_index_report *reports,
                             size_t *count, fxa_error *err) {
-    size_t n_views = 2 * p->p.n_captures + p->p.n_bprop_captures, views_size = n_views * sizeof(fxa_view);
+    size_t n_views = 2 * p->in.n_captures + p->in.n_bprop_captures, views_size = n_views * sizeof(fxa_view);
     size_t rows_size = QUERY_ROWS * sizeof(query_row), size = rows_size + views_size + fxa__index_size(p);
     char *memory = fxa__alloc(host, size);
     fxa__bind bind;

@@ -6,7 +6,7 @@
  *
  * A side of weight 0 is not read, so the other comes through bit for bit and an empty row never makes NaN.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/dtype.h"
 #include "../base/float_state.h"

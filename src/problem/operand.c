@@ -3,7 +3,7 @@
  * The operands of a problem as a table: which field, which slot, which shape, and when it is read or written. The
  * validator, the binder and the byte format walk this table, so that an operand is described once. Also slot names.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/num.h"
 

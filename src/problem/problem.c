@@ -4,7 +4,7 @@
  * ready masks, and its derivative for backward) and the two keys. After fxa__problem_create it never changes, so
  * threads share it freely. One allocation holds the object and the copies of the captures.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -31,12 +31,12 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     atomic_init(&p->refs, 1);
     p->host = fxa__host_retain(host);
     p->bytes = bytes;
-    p->p = *from;
-    p->p.engine = NULL;
-    p->p.program = problem_keep_program(from->program);
-    p->p.bprop = problem_keep_program(from->bprop);
-    p->p.captures = n ? captures : NULL;
-    p->p.bprop_captures = n_bprop ? captures + n : NULL;
+    p->in = *from;
+    p->in.engine = NULL;
+    p->in.program = problem_keep_program(from->program);
+    p->in.bprop = problem_keep_program(from->bprop);
+    p->in.captures = n ? captures : NULL;
+    p->in.bprop_captures = n_bprop ? captures + n : NULL;
     if (n) memcpy(captures, from->captures, n * sizeof *captures);
     if (n_bprop) memcpy(captures + n, from->bprop_captures, n_bprop * sizeof *captures);
     p->f64 = from->q.dtype == FXA_F64;
@@ -46,7 +46,7 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
 
 /* The programs that engines lower. Slots of params and tensors are the user's, so their number must not change. */
 static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
-    const fxa_problem *in = &p->p;
+    const fxa_problem *in = &p->in;
     FXA_TRY(
         fxa__program_with_masks(p->host, in->program, in->flags, in->window_left, in->window_right, &p->program, err));
     size_t params = in->program ? fxa_program_param_count(in->program) : 0;
@@ -73,7 +73,7 @@ fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa_
     FXA_TRY(fxa__problem_check(&in, err));
     FXA_TRY(problem_copy(host, &in, &p, err));
     fxa_capture *captures = (fxa_capture *)(void *)(p + 1);
-    fxa_status status = fxa__problem_resolve(&p->p, captures, captures + p->p.n_captures, err);
+    fxa_status status = fxa__problem_resolve(&p->in, captures, captures + p->in.n_captures, err);
     if (status == FXA_OK) status = problem_compose(p, err);
     if (status == FXA_OK) status = problem_hash(p, true, p->key, err);
     if (status == FXA_OK) status = problem_hash(p, false, p->code_key, err);
@@ -92,8 +92,8 @@ fxa__problem *fxa__problem_retain(fxa__problem *p) {
 void fxa__problem_release(fxa__problem *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     fxa__host *host = p->host;
-    fxa_program_destroy((fxa_program *)(uintptr_t)p->p.program);
-    fxa_program_destroy((fxa_program *)(uintptr_t)p->p.bprop);
+    fxa_program_destroy((fxa_program *)(uintptr_t)p->in.program);
+    fxa_program_destroy((fxa_program *)(uintptr_t)p->in.bprop);
     fxa_program_destroy(p->program);
     fxa_program_destroy(p->derivative);
     fxa__free(host, p, p->bytes);

@@ -16,7 +16,7 @@ typedef struct fxa__problem {
     atomic_size_t refs;
     fxa__host *host;
     size_t bytes;
-    fxa_problem p; /* resolved: struct_size ours; hkv, dv, dtypes filled; every operand STRIDED with explicit strides
+    fxa_problem in; /* resolved: struct_size ours; hkv, dv, dtypes filled; every operand STRIDED with explicit strides
                       (packed and paged as documented at the flags; rows use stride[0..2], sinks stride[1]; axes and
                       operands that the problem does not have: strides 0); fields it does not use cleared; captures
                       strided and grad_strided, pointing into this object; program and bprop retained here (program as

@@ -23,7 +23,7 @@
  * Reading trusts nothing: the fields go through fxa__problem_create like a caller's, and the result must have exactly
  * the bytes it was read from, so that one problem has one form.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/blake2s.h"
 
@@ -69,7 +69,7 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
 }
 
 void fxa__problem_write(const fxa__problem *problem, bool with_geometry, fxa__writer *w) {
-    const fxa_problem *p = &problem->p;
+    const fxa_problem *p = &problem->in;
     fxa__write_u32(w, PROBLEM_FORMAT);
     fxa__write_u32(w, with_geometry);
     fxa__write_u32(w, p->pass);

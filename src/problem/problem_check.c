@@ -4,7 +4,7 @@
  * what is accepted. What a problem does not use is cleared first, so that it neither fails nor reaches the key; what
  * asks for something that would not happen is refused.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/dtype.h"
 #include "../base/num.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One strided region of memory; see operand.h. region_overlap.c compares two. Everything is checked 64-bit arithmetic;
+ * One strided region of memory; see problem_private.h. region_overlap.c compares two. Everything is checked 64-bit
+ * arithmetic;
  * nothing is dereferenced.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/num.h"
 

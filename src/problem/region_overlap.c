@@ -11,7 +11,7 @@
  * slices of one buffer share, take a handful of steps whatever their sizes. Strides that do neither may take as many
  * steps as there are elements; after a bounded number the answer is that it is not known.
  */
-#include "operand.h"
+#include "problem_private.h"
 
 #include "../base/num.h"
 

@@ -69,7 +69,7 @@ static void tiles_set_length(fxa_box *box, fxa_input axis, int64_t fixed, bool r
 static bool tiles_are_ragged(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) != 0; }
 
 fxa_box fxa__tile_start(const fxa__tile_grid *g) {
-    const fxa_problem *p = &g->p->p;
+    const fxa_problem *p = &g->p->in;
     fxa_box box = {{0}, {0}};
     fxa__slice b = {g->b, g->b}, h = {g->h, g->h};
     tiles_next_line(&p->map_b, FXA_INPUT_B, &b, &box);
@@ -82,11 +82,11 @@ fxa_box fxa__tile_start(const fxa__tile_grid *g) {
 fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box) {
     if (g->left && (*g->left)-- <= 0) return FXA_TILE_MIXED;
     fxa_tile tile = fxa__program_classify(g->p->program, box, g->params, g->tensors);
-    return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->p) ? FXA_TILE_MIXED : tile;
+    return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->in) ? FXA_TILE_MIXED : tile;
 }
 
 fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
-    const fxa_problem *p = &g->p->p;
+    const fxa_problem *p = &g->p->in;
     fxa_box box = fxa__tile_start(g);
     fxa_tile all = FXA_TILE_MIXED;
     bool first = true;
@@ -116,7 +116,7 @@ static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
 }
 
 static fxa_tile tiles_class(const fxa__tile_grid *g, const tiles_rect *r) {
-    fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->p.sq), k = tiles_indices(r->k, g->tile_k, g->p->p.sk);
+    fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->in.sq), k = tiles_indices(r->k, g->tile_k, g->p->in.sk);
     return fxa__tile_class(g, q, k);
 }
 
@@ -161,14 +161,14 @@ static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (s
 
 /* The cut tiles at the ends: the last row of tiles, and the last column above it. */
 static void tiles_count_ends(const fxa__tile_grid *g, int64_t nq, int64_t nk, fxa_tile_counts *out) {
-    int64_t whole_q = g->p->p.sq / g->tile_q, whole_k = g->p->p.sk / g->tile_k;
+    int64_t whole_q = g->p->in.sq / g->tile_q, whole_k = g->p->in.sk / g->tile_k;
     tiles_rect row = {{whole_q, nq - 1}, {0, nk - 1}}, column = {{0, whole_q - 1}, {whole_k, nk - 1}};
     if (whole_q < nq) tiles_count_grid(g, row, 1, out);
     if (whole_k < nk && whole_q > 0) tiles_count_grid(g, column, 1, out);
 }
 
 static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
-    int64_t nq = tiles_along(g->p->p.sq, g->tile_q), nk = tiles_along(g->p->p.sk, g->tile_k);
+    int64_t nq = tiles_along(g->p->in.sq, g->tile_q), nk = tiles_along(g->p->in.sk, g->tile_k);
     if (nq == 0 || nk == 0) return;
     tiles_rect all = {{0, nq - 1}, {0, nk - 1}};
     uint64_t times = 1;
@@ -200,10 +200,10 @@ fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     fxa_status status = FXA_OK;
-    if (b < 0 || b >= p->p.b || h < 0 || h >= p->p.hq)
+    if (b < 0 || b >= p->in.b || h < 0 || h >= p->in.hq)
         status =
             fxa__fail(err, FXA_E_ARGUMENT, "b is %lld and h is %lld: accepted are indices from 0, below %lld and %lld",
-                      (long long)b, (long long)h, (long long)p->p.b, (long long)p->p.hq);
+                      (long long)b, (long long)h, (long long)p->in.b, (long long)p->in.hq);
     else {
         int64_t left = TILES_WORK / (int64_t)(fxa_program_node_count(p->program) + 1);
         fxa__tile_grid grid = {.p = p, .b = b, .h = h, .params = params, .tensors = tensors, .left = &left};

@@ -98,7 +98,7 @@ static bool diagonal_widen(fxa_box *box, fxa_input axis, int64_t lo, int64_t hi)
 
 /* q - k of the first row and key, and the offsets i - j of the whole tiles of the grid. */
 static bool diagonal_find(const fxa__tile_grid *g, int64_t *apart, fxa__slice *offsets) {
-    const fxa_problem *d = &g->p->p;
+    const fxa_problem *d = &g->p->in;
     int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, k = d->map_k.base, shift, most;
     fxa__q_shift_range(d, &shift, &most);
     if (g->tile_q != g->tile_k || nq == 0 || nk == 0 || !diagonal_map(&d->map_q) || !diagonal_map(&d->map_k) ||
@@ -137,7 +137,7 @@ static fxa_tile diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slic
 
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
     fxa__slice stack[FXA__TILE_DEPTH], all;
-    int64_t apart, nq = g->p->p.sq / g->tile_q, nk = g->p->p.sk / g->tile_k;
+    int64_t apart, nq = g->p->in.sq / g->tile_q, nk = g->p->in.sk / g->tile_k;
     int n = 0;
     if (!diagonal_find(g, &apart, &all)) return false;
     stack[n++] = all;

@@ -140,7 +140,7 @@ typedef struct lanes_paths {
 typedef struct lanes_count {
     const lanes_program *program;
     const fxa__problem *p;
-    fxa__back_cut cut;
+    fxa__back_shares cut;
     uint8_t *seen; /* by element: 1 + the lane that touched it */
     int meetings;
 } lanes_count;
@@ -148,7 +148,7 @@ typedef struct lanes_count {
 static int64_t lanes_element(const lanes_count *c, const lanes_index *index, const int32_t *at) {
     int64_t element = 0;
     for (int j = 0; j < c->program->rank; j++) {
-        int64_t size = c->p->p.captures[0].size[j], x = lanes_value(index[j], at);
+        int64_t size = c->p->in.captures[0].size[j], x = lanes_value(index[j], at);
         if (x < 0) x += size;
         if (x < 0 || x >= size) return -1;
         element = element * size + x;
@@ -174,12 +174,12 @@ static void lanes_touch(lanes_count *c, int64_t lane, const int32_t *at) {
     }
 }
 
-static void lanes_touch_unit(lanes_count *c, int64_t unit) {
-    const fxa_problem *p = &c->p->p;
-    const fxa__back_cut *cut = &c->cut;
+static void lanes_touch_item(lanes_count *c, int64_t item) {
+    const fxa_problem *p = &c->p->in;
+    const fxa__back_shares *cut = &c->cut;
     fxa__bind bind = {.scale = 1};
-    int64_t group = unit % cut->groups, chunk = unit / cut->groups, heads = p->hq / p->hkv;
-    int64_t lane = fxa__back_lane_of(cut, p, unit), b = group / p->hkv, hkv = group % p->hkv;
+    int64_t group = item % cut->groups, chunk = item / cut->groups, heads = p->hq / p->hkv;
+    int64_t lane = fxa__back_lane_of(cut, p, item), b = group / p->hkv, hkv = group % p->hkv;
     fxa__seq seq = fxa__seq_get(c->p, &bind, b);
     for (int64_t h = hkv * heads; h < (hkv + 1) * heads; h++)
         for (int64_t q = 0; q < p->sq; q++)
@@ -191,7 +191,7 @@ static void lanes_touch_unit(lanes_count *c, int64_t unit) {
             }
 }
 
-static void lanes_note(lanes_paths *paths, const fxa__back_cut *cut, const fxa_problem *p) {
+static void lanes_note(lanes_paths *paths, const fxa__back_shares *cut, const fxa_problem *p) {
     int64_t many = cut->lanes > 1;
     if (cut->once & 1) paths->once++;
     else if (cut->shared & 1) paths->shared += many != 0;
@@ -220,13 +220,13 @@ static fxa_problem lanes_problem(const back_spec *s, fxa_program *program, fxa_c
 static int lanes_count_meetings(const lanes_program *program, const fxa__problem *p, lanes_paths *paths) {
     bool usable;
     fxa__cpu_code code = {.kernels = fxa__cpu_set(0, sizeof(double), &usable), .width = 2};
-    lanes_count c = {.program = program, .p = p, .cut = fxa__back_cut_make(&code, p)};
+    lanes_count c = {.program = program, .p = p, .cut = fxa__back_shares_make(&code, p)};
     int64_t n = 1;
-    for (int i = 0; i < program->rank; i++) n *= p->p.captures[0].size[i];
-    lanes_note(paths, &c.cut, &p->p);
+    for (int i = 0; i < program->rank; i++) n *= p->in.captures[0].size[i];
+    lanes_note(paths, &c.cut, &p->in);
     c.seen = calloc((size_t)n, 1);
     if (!c.seen) abort();
-    for (int64_t unit = 0; ((c.cut.once | c.cut.shared) & 1) && unit < c.cut.units; unit++) lanes_touch_unit(&c, unit);
+    for (int64_t item = 0; ((c.cut.once | c.cut.shared) & 1) && item < c.cut.items; item++) lanes_touch_item(&c, item);
     free(c.seen);
     return c.meetings;
 }

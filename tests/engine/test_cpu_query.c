@@ -76,8 +76,8 @@ TEST(an_operation_without_code_is_refused_by_name) {
     check_program(forward, forward->program, 2);
     check_program(backward, backward->derivative, 1);
     check_program(backward, backward->derivative, 2);
-    check_program(own, own->p.bprop, 1);
-    check_program(own, own->p.bprop, 2);
+    check_program(own, own->in.bprop, 1);
+    check_program(own, own->in.bprop, 2);
     fxa__problem_release(forward);
     fxa__problem_release(backward);
     fxa__problem_release(own);

@@ -18,15 +18,15 @@ static bool saved_too_much;
 /* "picky" refuses everything that is wide. */
 static void picky_query(const fxa__problem *p, fxa_support *report) {
     atomic_fetch_add(&queries, 1);
-    report->supported = p->p.d < 3;
+    report->supported = p->in.d < 3;
     if (report->supported) return;
-    snprintf(report->reason, sizeof report->reason, "d is %d, below 3 is accepted", (int)p->p.d);
+    snprintf(report->reason, sizeof report->reason, "d is %d, below 3 is accepted", (int)p->in.d);
 }
 
 /* "fixed" compiles for one geometry; its code is a number that it checks when it runs. */
 static void fixed_query(const fxa__problem *p, fxa_support *report) {
     atomic_fetch_add(&queries, 1);
-    report->supported = p->p.pass == FXA_FORWARD;
+    report->supported = p->in.pass == FXA_FORWARD;
     if (!report->supported) snprintf(report->reason, sizeof report->reason, "only forward");
 }
 static fxa_status fixed_make(fxa__host *host, uint32_t mark, void **code, size_t *size, fxa_error *err) {
@@ -50,7 +50,7 @@ static void fixed_release(fxa__host *host, void *code) {
 static bool fixed_workspace(const void *code, const fxa__problem *p, size_t *size) {
     (void)code;
     *size = 64;
-    return p->p.b < 1000;
+    return p->in.b < 1000;
 }
 static fxa_status fixed_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     (void)p;

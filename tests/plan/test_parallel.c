@@ -50,7 +50,7 @@ static fxa_status gang_run(const void *code, const fxa__problem *p, const fxa__b
 }
 static const char *gang_detail(const void *code, const fxa__problem *p) {
     (void)code;
-    return p->p.d == 3 ? "by many hands" : NULL;
+    return p->in.d == 3 ? "by many hands" : NULL;
 }
 
 static fxa_status solo_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {

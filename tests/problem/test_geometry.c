@@ -30,9 +30,9 @@ TEST(plain_batches) {
         T_INT(seq.k_len_seen, len_k[b]);
         for (int64_t h = 0; h < 2; h++)
             for (int64_t s = 0; s < 5; s++) {
-                T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, h, s), ((b * 4 + h) * 5 + s) * 8);
-                T_INT(fxa__row_offset(made, &seq, &made->p.lse, false, &bind, b, h, s), (b * 4 + h) * 5 + s);
-                T_INT(fxa__row_offset(made, &seq, &made->p.k, true, &bind, b, h, s), ((s * 2 + b) * 2 + h) * 8);
+                T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, h, s), ((b * 4 + h) * 5 + s) * 8);
+                T_INT(fxa__row_offset(made, &seq, &made->in.lse, false, &bind, b, h, s), (b * 4 + h) * 5 + s);
+                T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, h, s), ((s * 2 + b) * 2 + h) * 8);
             }
     }
     fxa__problem_release(made);
@@ -73,9 +73,9 @@ TEST(packed_sequences) {
         T_INT(seq.q_start, cu_q[b]);
         T_INT(seq.k_start, cu_k[b]);
         T_INT(seq.k_len_seen, b ? 0 : 6);
-        T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, 3, 2), ((cu_q[b] + 2) * 4 + 3) * 8);
-        T_INT(fxa__row_offset(made, &seq, &made->p.lse, false, &bind, b, 3, 2), 3 * 9 + cu_q[b] + 2);
-        T_INT(fxa__row_offset(made, &seq, &made->p.v, true, &bind, b, 1, 2), (1 * 11 + cu_k[b] + 2) * 3);
+        T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 3, 2), ((cu_q[b] + 2) * 4 + 3) * 8);
+        T_INT(fxa__row_offset(made, &seq, &made->in.lse, false, &bind, b, 3, 2), 3 * 9 + cu_q[b] + 2);
+        T_INT(fxa__row_offset(made, &seq, &made->in.v, true, &bind, b, 1, 2), (1 * 11 + cu_k[b] + 2) * 3);
     }
     fxa__problem_release(made);
 }
@@ -93,10 +93,11 @@ TEST(pages) {
         for (int64_t s = 0; s < 8; s++) {
             fxa__seq seq = fxa__seq_get(made, &bind, b);
             int64_t page = pages[b][s / 4];
-            T_INT(fxa__row_offset(made, &seq, &made->p.k, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);
-            T_INT(fxa__row_offset(made, &seq, &made->p.dv_grad, true, &bind, b, 1, s),
+            T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);
+            T_INT(fxa__row_offset(made, &seq, &made->in.dv_grad, true, &bind, b, 1, s),
                   ((page * 2 + 1) * 4 + s % 4) * 3);
-            if (s < 5) T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, 1, s), ((b * 4 + 1) * 5 + s) * 8);
+            if (s < 5) T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 1, s),
+                    ((b * 4 + 1) * 5 + s) * 8);
         }
     fxa__problem_release(made);
 }
@@ -122,7 +123,7 @@ TEST(packed_with_gaps) {
         T_INT(seq.q_len_seen, len_q[b]);
         T_INT(seq.k_len_seen, len_k[b]);
         T_INT(seq.q_start, cu_q[b]);
-        T_INT(fxa__row_offset(made, &seq, &made->p.k, true, &bind, b, 1, 2), (1 * 30 + cu_k[b] + 2) * 8);
+        T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, 1, 2), (1 * 30 + cu_k[b] + 2) * 8);
     }
     fxa__problem_release(made);
 }
@@ -145,9 +146,9 @@ TEST(packed_rows_against_pages) {
         T_INT(seq.k_len, len_k[b]);
         T_INT(seq.k_start, 0);
         for (int64_t s = 0; s < seq.q_len; s++)
-            T_INT(fxa__row_offset(made, &seq, &made->p.q, false, &bind, b, 1, s), (1 * 9 + cu_q[b] + s) * 8);
+            T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 1, s), (1 * 9 + cu_q[b] + s) * 8);
         for (int64_t s = 0; s < 8; s++)
-            T_INT(fxa__row_offset(made, &seq, &made->p.dk, true, &bind, b, 1, s),
+            T_INT(fxa__row_offset(made, &seq, &made->in.dk, true, &bind, b, 1, s),
                   ((pages[b][s / 4] * 2 + 1) * 4 + s % 4) * 8);
     }
     bind.slot[FXA_SLOT_LEN_K] = NULL;
@@ -214,7 +215,7 @@ TEST(rows_align_to_the_last_key) {
     fxa__problem *made = geometry_make(&p);
     T_REQUIRE(made);
     for (int64_t i = 0; i < 5; i++) T_INT(geometry_q(made, &bind, 1, i), i + 1);
-    fxa__q_shift_range(&made->p, &lo, &hi);
+    fxa__q_shift_range(&made->in, &lo, &hi);
     T_CHECK(lo == 1 && hi == 1);
     fxa__problem_release(made);
 
@@ -225,7 +226,7 @@ TEST(rows_align_to_the_last_key) {
     bind.slot[FXA_SLOT_LEN_K] = len_k;
     for (int64_t b = 0; b < 2; b++)
         for (int64_t i = 0; i < len_q[b]; i++) T_INT(geometry_q(made, &bind, b, i), i + len_k[b] - len_q[b]);
-    fxa__q_shift_range(&made->p, &lo, &hi);
+    fxa__q_shift_range(&made->in, &lo, &hi);
     T_CHECK(lo == -5 && hi == 5);
     fxa__problem_release(made);
 
@@ -240,7 +241,7 @@ TEST(rows_align_to_the_last_key) {
     made = geometry_make(&p);
     T_REQUIRE(made);
     T_INT(geometry_q(made, &bind, 0, 0), 0);
-    fxa__q_shift_range(&made->p, &lo, &hi);
+    fxa__q_shift_range(&made->in, &lo, &hi);
     T_CHECK(lo == 0 && hi == 0);
     fxa__problem_release(made);
 }

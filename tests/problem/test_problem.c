@@ -38,21 +38,21 @@ TEST(defaults) {
     p.engine = "ref";
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
-    T_INT(made->p.hkv, 4);
-    T_INT(made->p.dv, 8);
-    T_INT(made->p.q.dtype, FXA_F32);
-    T_INT(made->p.o.dtype, FXA_F32);
-    T_INT(made->p.lse.dtype, FXA_F32);
-    T_INT(made->p.struct_size, sizeof(fxa_problem));
-    T_INT(made->p.map_q.step, 1);
-    T_INT(made->p.map_b.base, 0);
-    T_CHECK(made->p.engine == NULL && made->p.program == NULL && !made->f64 && made->derivative == NULL);
+    T_INT(made->in.hkv, 4);
+    T_INT(made->in.dv, 8);
+    T_INT(made->in.q.dtype, FXA_F32);
+    T_INT(made->in.o.dtype, FXA_F32);
+    T_INT(made->in.lse.dtype, FXA_F32);
+    T_INT(made->in.struct_size, sizeof(fxa_problem));
+    T_INT(made->in.map_q.step, 1);
+    T_INT(made->in.map_b.base, 0);
+    T_CHECK(made->in.engine == NULL && made->in.program == NULL && !made->f64 && made->derivative == NULL);
     T_REQUIRE(made->program != NULL);
     T_INT(fxa_program_get_kind(made->program), FXA_PROGRAM_SCORE);
-    check_strides(&made->p.q, 160, 40, 8, 1);
-    check_strides(&made->p.k, 192, 48, 8, 1);
-    check_strides(&made->p.o, 160, 40, 8, 1);
-    check_strides(&made->p.dq, 0, 0, 0, 0);
+    check_strides(&made->in.q, 160, 40, 8, 1);
+    check_strides(&made->in.k, 192, 48, 8, 1);
+    check_strides(&made->in.o, 160, 40, 8, 1);
+    check_strides(&made->in.dq, 0, 0, 0, 0);
     fxa__problem_release(made);
 }
 
@@ -65,14 +65,14 @@ TEST(dtypes_follow_q) {
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     T_CHECK(made->f64);
-    T_INT(made->p.v.dtype, FXA_F64);
-    T_INT(made->p.dout.dtype, FXA_F64);
-    T_INT(made->p.dq.dtype, FXA_F64);
-    T_INT(made->p.dk.dtype, FXA_BF16);
-    T_INT(made->p.lse.dtype, FXA_F64);
-    T_INT(made->p.dlse.dtype, FXA_F64);
-    T_INT(made->p.sink.dtype, FXA_F16);
-    T_INT(made->p.dsink.dtype, FXA_F64);
+    T_INT(made->in.v.dtype, FXA_F64);
+    T_INT(made->in.dout.dtype, FXA_F64);
+    T_INT(made->in.dq.dtype, FXA_F64);
+    T_INT(made->in.dk.dtype, FXA_BF16);
+    T_INT(made->in.lse.dtype, FXA_F64);
+    T_INT(made->in.dlse.dtype, FXA_F64);
+    T_INT(made->in.sink.dtype, FXA_F16);
+    T_INT(made->in.dsink.dtype, FXA_F64);
     T_REQUIRE(made->derivative != NULL);
     T_INT(fxa_program_get_kind(made->derivative), FXA_PROGRAM_DERIVATIVE);
     fxa__problem_release(made);
@@ -89,13 +89,13 @@ TEST(layouts) {
     p.max.layout = FXA_LAYOUT_SBHD;
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
-    check_strides(&made->p.q, 160, 8, 32, 1);
-    check_strides(&made->p.k, 16, 8, 32, 1);
-    check_strides(&made->p.v, 36, 18, 3, 1);
-    check_strides(&made->p.o, -60, 15, 3, -1);
-    check_strides(&made->p.lse, 20, 1, 4, 0);
-    check_strides(&made->p.max, 4, 1, 8, 0);
-    check_strides(&made->p.sink, 0, 1, 0, 0);
+    check_strides(&made->in.q, 160, 8, 32, 1);
+    check_strides(&made->in.k, 16, 8, 32, 1);
+    check_strides(&made->in.v, 36, 18, 3, 1);
+    check_strides(&made->in.o, -60, 15, 3, -1);
+    check_strides(&made->in.lse, 20, 1, 4, 0);
+    check_strides(&made->in.max, 4, 1, 8, 0);
+    check_strides(&made->in.sink, 0, 1, 0, 0);
     fxa__problem_release(made);
 }
 
@@ -108,11 +108,11 @@ TEST(packed_and_paged_layouts) {
     p.o = (fxa_operand){0, FXA_LAYOUT_STRIDED, {77, 3, 12, 1}};
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
-    check_strides(&made->p.q, 0, 72, 8, 1);
-    check_strides(&made->p.k, 0, 8, 16, 1);
-    check_strides(&made->p.v, 0, 3, 6, 1);
-    check_strides(&made->p.o, 0, 3, 12, 1);
-    check_strides(&made->p.lse, 0, 9, 1, 0);
+    check_strides(&made->in.q, 0, 72, 8, 1);
+    check_strides(&made->in.k, 0, 8, 16, 1);
+    check_strides(&made->in.v, 0, 3, 6, 1);
+    check_strides(&made->in.o, 0, 3, 12, 1);
+    check_strides(&made->in.lse, 0, 9, 1, 0);
     fxa__problem_release(made);
 
     p = case_backward();
@@ -121,10 +121,10 @@ TEST(packed_and_paged_layouts) {
     p.v.layout = FXA_LAYOUT_BSHD;
     made = problem_make(&p);
     T_REQUIRE(made);
-    check_strides(&made->p.q, 160, 40, 8, 1);
-    check_strides(&made->p.k, 64, 32, 8, 1);
-    check_strides(&made->p.v, 24, 3, 6, 1);
-    check_strides(&made->p.dv_grad, 24, 12, 3, 1);
+    check_strides(&made->in.q, 160, 40, 8, 1);
+    check_strides(&made->in.k, 64, 32, 8, 1);
+    check_strides(&made->in.v, 24, 3, 6, 1);
+    check_strides(&made->in.dv_grad, 24, 12, 3, 1);
     fxa__problem_release(made);
 }
 
@@ -140,7 +140,7 @@ TEST(captures_are_resolved_copies) {
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     memset(captures, 0xff, sizeof captures);
-    const fxa_capture *c = made->p.captures;
+    const fxa_capture *c = made->in.captures;
     T_INT(c[0].stride[0], 5);
     T_INT(c[0].stride[1], 1);
     T_INT(c[0].grad, 1);
@@ -150,8 +150,8 @@ TEST(captures_are_resolved_copies) {
     T_INT(c[1].stride[3], 0);
     T_INT(c[1].grad_dtype, 0);
     T_INT(c[2].strided, 1);
-    T_INT(made->p.bprop_captures[0].stride[0], 1);
-    T_CHECK(made->p.program == case_score() && made->p.bprop == case_bprop());
+    T_INT(made->in.bprop_captures[0].stride[0], 1);
+    T_CHECK(made->in.program == case_score() && made->in.bprop == case_bprop());
     fxa__problem_release(made);
 }
 
@@ -164,10 +164,10 @@ TEST(captures_of_full_rank) {
     T_REQUIRE(made);
     const int64_t dense[5] = {360, 120, 30, 6, 1};
     for (int i = 0; i < 5; i++) {
-        T_INT(made->p.captures[0].stride[i], dense[i]);
-        T_INT(made->p.captures[0].grad_stride[i], dense[i]);
+        T_INT(made->in.captures[0].stride[i], dense[i]);
+        T_INT(made->in.captures[0].grad_stride[i], dense[i]);
     }
-    T_INT(made->p.captures[0].grad, 1);
+    T_INT(made->in.captures[0].grad, 1);
     fxa__problem_release(made);
     fxa_program_destroy(program);
 }
@@ -208,7 +208,7 @@ TEST(ready_masks_do_not_wrap) {
         in[FXA_INPUT_Q_LEN] = (double)(p.q_len ? p.q_len : p.sq);
         in[FXA_INPUT_K_LEN] = (double)(p.k_len ? p.k_len : p.sk);
         for (int64_t i = 0; i < p.sq * p.sk; i++) {
-            int64_t q = made->p.map_q.base + made->p.map_q.step * (i / p.sk), k = made->p.map_k.base + i % p.sk;
+            int64_t q = made->in.map_q.base + made->in.map_q.step * (i / p.sk), k = made->in.map_k.base + i % p.sk;
             int kept = -1;
             in[FXA_INPUT_Q] = (double)q, in[FXA_INPUT_K] = (double)k;
             T_OK(fxa_program_eval(made->program, in, NULL, NULL, &value, &kept, &err));
@@ -359,7 +359,7 @@ TEST(expanded_and_reversed_inputs) {
     p.k = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, -48, -8, -1}};
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
-    check_strides(&made->p.dout, 0, 0, 0, 0);
+    check_strides(&made->in.dout, 0, 0, 0, 0);
     fxa__problem_release(made);
 }
 
@@ -447,8 +447,8 @@ TEST(maps_reach_the_border) {
     p.map_b.segment[2].begin = 2;
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
-    T_INT(made->p.map_h.segment[0].step, 1);
-    T_INT(made->p.map_h.segment[15].base, 0);
+    T_INT(made->in.map_h.segment[0].step, 1);
+    T_INT(made->in.map_h.segment[15].base, 0);
     fxa__problem_release(made);
 }
 
@@ -511,7 +511,7 @@ TEST(zero_sizes) {
     captures[0].grad = 1;
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
-    T_INT(made->p.captures[0].stride[0], 5);
+    T_INT(made->in.captures[0].stride[0], 5);
     fxa__problem_release(made);
 }
 
@@ -525,7 +525,7 @@ TEST(unused_fields_are_cleared) {
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made && want);
     T_CHECK(memcmp(made->key, want->key, 16) == 0);
-    T_INT(made->p.lse.dtype, FXA_F32);
+    T_INT(made->in.lse.dtype, FXA_F32);
     fxa__problem_release(made);
     fxa__problem_release(want);
 }
@@ -550,7 +550,7 @@ TEST(programs_are_owned) {
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
     fxa_program_destroy(mine);
-    T_INT(fxa_program_tensor_count(made->p.program), 3);
+    T_INT(fxa_program_tensor_count(made->in.program), 3);
     T_INT(fxa_program_tensor_count(made->program), 3);
     T_INT(fxa_program_param_count(made->derivative), 2);
     T_CHECK(fxa__problem_retain(made) == made);

@@ -55,9 +55,9 @@ TEST(there_and_back) {
         T_CHECK(memcmp(made->key, again->key, 16) == 0 && memcmp(made->code_key, again->code_key, 16) == 0);
         fxa__problem_write(again, true, &w2);
         T_CHECK(w.size == w2.size && memcmp(w.data, w2.data, w.size) == 0);
-        T_CHECK(memcmp(&made->p.map_q, &again->p.map_q, sizeof made->p.map_q) == 0);
-        T_CHECK(memcmp(&made->p.q, &again->p.q, sizeof made->p.q) == 0);
-        T_INT(again->p.window_left, -1);
+        T_CHECK(memcmp(&made->in.map_q, &again->in.map_q, sizeof made->in.map_q) == 0);
+        T_CHECK(memcmp(&made->in.q, &again->in.q, sizeof made->in.q) == 0);
+        T_INT(again->in.window_left, -1);
         fxa__problem_release(made);
         fxa__problem_release(again);
         fxa__writer_free(&w);
@@ -224,7 +224,7 @@ TEST(resolving_is_idempotent) {
             continue;
         }
         made_some++;
-        T_OK(fxa__problem_create(case_host(), &made->p, &twice, &err));
+        T_OK(fxa__problem_create(case_host(), &made->in, &twice, &err));
         T_CHECK(twice && memcmp(made->key, twice->key, 16) == 0);
         fxa__problem_write(made, true, &w);
         fxa__reader r = {w.data, w.size, 0, false};

@@ -4,7 +4,7 @@
  */
 #include "problem_case.h"
 
-#include "problem/operand.h"
+#include "problem/problem_private.h"
 
 static unsigned char arena[4096];
 static uint8_t marks[sizeof arena];

@@ -43,8 +43,8 @@ static fxa_tile tiles_by_pairs(const fxa__problem *p, int64_t b, int64_t h, fxa_
             in[FXA_INPUT_H] = fxa__coord(p, NULL, FXA_INPUT_H, h);
             in[FXA_INPUT_Q] = fxa__row_coord(p, &bind, &seq, i);
             in[FXA_INPUT_K] = fxa__coord(p, NULL, FXA_INPUT_K, j);
-            in[FXA_INPUT_Q_LEN] = (double)(p->p.q_len ? p->p.q_len : p->p.sq);
-            in[FXA_INPUT_K_LEN] = (double)(p->p.k_len ? p->p.k_len : p->p.sk);
+            in[FXA_INPUT_Q_LEN] = (double)(p->in.q_len ? p->in.q_len : p->in.sq);
+            in[FXA_INPUT_K_LEN] = (double)(p->in.k_len ? p->in.k_len : p->in.sk);
             T_OK(fxa_program_eval(p->program, in, NULL, NULL, &value, &mask, &err));
             seen[mask] = true;
         }

@@ -10,7 +10,8 @@
  *   kern_drop.inc dropout's decisions
  *   cpu_select.c     which set a machine runs, by its features and a table of rates per family, or as FXA_CPU forces it
  *   tape*.c          a score program as a tape of row operations
- *   cpu_tile.c       rows and keys of a work item: where they lie, coordinates, what range analysis says of them
+ *   cpu_place.c      rows and keys in memory, and their coordinates
+ *   cpu_ask.c, cpu_band.c   what bands and range analysis say of a mask
  *   cpu_cut.c, cpu_bits.c   what the mask leaves of a tile and a block, as strips, for both passes
  *   cpu_product*.c   products, and how their operands are packed
  *   cpu_forward.c, cpu_decode.c, cpu_backward.c, cpu_grads.c   the passes
@@ -19,6 +20,16 @@
  * `real` is float for f32, f16 and bf16 problems and double for f64 ones; everything between loading and storing is in
  * it. Row buffers (scores, tape registers) are padded to FXA__CPU_PAD bytes, so kernels may work on whole vectors past
  * n inside them; what lies there is garbage and never trusted. Nothing outside the caller's buffers is ever read.
+ *
+ * The words of both passes:
+ *   group    one (b, KV head), with the rows of its query heads stacked
+ *   item     what a worker takes: forward a tile and a chunk, backward a group and a chunk
+ *   lane     items of backward that add to the same sums, and so run one after the other
+ *   tile     rows of a group that go together
+ *   chunk    keys of an item
+ *   block    keys of a chunk that are packed at once
+ *   strip    a few rows of a tile and a run of columns of a block that share their products: cpu_cut.h
+ *   row, column   of a tile, of a block
  *
  * Results do not depend on the number of threads: work is cut by shape alone, and sums are taken in a fixed order.
  */

@@ -49,7 +49,7 @@ static void attend_pack(fxa__cpu_item *it, int64_t key, int64_t n) {
 static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    int64_t dv = it->g.p->p.dv;
+    int64_t dv = it->g.p->in.dv;
     for (int64_t i = 0; i < g->strip.rows; i++) {
         void *o = fxa__real_at(it, it->s.o, (g->strip.row + i) * blocks->ldo);
         double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
@@ -102,7 +102,7 @@ static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
 /* o = beta o + t V; weights before part->begin are 0. */
 static void attend_output(fxa__cpu_item *it, const attend_part *part) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->p.dv, .beta = it->s.betas};
+    fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->in.dv, .beta = it->s.betas};
     x.a = it->s.scores;
     x.lda = blocks->ldt;
     x.a_first = part->column;
@@ -185,7 +185,7 @@ static void attend_all(fxa__cpu_item *it) {
  * first; where they add up to infinity, or are none, the rows are looked at. */
 static bool attend_is_finite(const fxa__cpu_item *it) {
     const fxa__cpu_kernels *kernels = it->kernels;
-    int64_t ldo = it->run->blocks.ldo, dv = it->g.p->p.dv;
+    int64_t ldo = it->run->blocks.ldo, dv = it->g.p->in.dv;
     double squares = kernels->row_dot(it->s.o, it->s.o, (it->n - 1) * ldo + dv);
     for (int64_t row = 0; squares - squares != 0 && row < it->n; row++) {
         bool in_order = !it->s.nan[row] && it->s.m[row] < INFINITY;

@@ -3,10 +3,10 @@
  * The backward pass: the jobs of a run, one after the other, each over work items that workers take.
  *
  *   before   LSE and delta of every row; sums of captured tensors cleared
- *   lanes    the units: dK and dV are stored by block, dQ at the end of a unit when the keys have one chunk
+ *   lanes    the items: dK and dV are stored by block, dQ at the end of an item when the keys have one chunk
  *   after    dQ of several chunks added up and stored, gradients of captured tensors and sinks
  *
- * See cpu_backward.h for units and lanes. Small problems use one worker.
+ * See cpu_backward.h for items and lanes. Small problems use one worker.
  */
 #include "cpu_backward.h"
 
@@ -18,10 +18,10 @@
 #define BACK_SMALL 2e6 /* operations of a problem that one worker does alone; as FORWARD_SMALL_FLOPS */
 
 static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int64_t q) {
-    const fxa_operand *t = &w->job->p->p.dq;
+    const fxa_operand *t = &w->job->p->in.dq;
     int64_t at = fxa__row_offset(w->job->p, &w->g.seq, t, false, w->job->bind, w->g.b, h, q);
     char *data = (char *)w->job->bind->slot[FXA_SLOT_DQ] + at * (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
-    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->p.d, 0, 1};
+    return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->in.d, 0, 1};
 }
 
 static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row, bool add) {
@@ -38,13 +38,13 @@ static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, in
     job->code->kernels->row_scale(fxa__back_at(job, dq, first * ld), n * ld, job->bind->scale);
     for (int64_t r = first; r < first + n; r++) {
         fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
-        back_store(job, to, fxa__back_at(job, dq, r * ld), job->p->p.flags & FXA_ACC_Q);
+        back_store(job, to, fxa__back_at(job, dq, r * ld), job->p->in.flags & FXA_ACC_Q);
     }
 }
 
 /* Rows past the end of a padded sequence. */
 static void back_store_dq_absent(const fxa__back_worker *w) {
-    const fxa_problem *p = &w->job->p->p;
+    const fxa_problem *p = &w->job->p->in;
     if (p->flags & (FXA_ACC_Q | FXA_VARLEN)) return;
     memset(w->q, 0, (size_t)p->d * w->job->code->kernels->real_size);
     for (int64_t h = w->g.hkv * w->g.heads; h < (w->g.hkv + 1) * w->g.heads; h++)
@@ -59,7 +59,7 @@ static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
 
 static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
     const fxa__back *job = w->job;
-    int64_t size = job->p->p.page_size, per_batch = fxa__div_up(job->p->p.sk, size);
+    int64_t size = job->p->in.page_size, per_batch = fxa__div_up(job->p->in.sk, size);
     const int32_t *pages = (const int32_t *)job->bind->slot[FXA_SLOT_PAGES] + w->g.b * per_batch;
     for (int64_t i = 0; i < w->n_keys; i++) {
         int64_t k = w->key + i, row = pages[k / size] * size + k % size;
@@ -77,9 +77,9 @@ static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, i
 }
 
 static void back_store_block(const fxa__back_worker *w) {
-    const fxa__back_cut *cut = &w->job->cut;
+    const fxa__back_shares *cut = &w->job->cut;
     const fxa__cpu_kernels *kernels = w->job->code->kernels;
-    const fxa_problem *p = &w->job->p->p;
+    const fxa_problem *p = &w->job->p->in;
     if (cut->want_k) kernels->format->over_end(kernels, &w->over_k, w->n_keys);
     if (cut->want_v) kernels->format->over_end(kernels, &w->over_v, w->n_keys);
     double factor = fxa__cpu_score_factor(w->job->code->scores, w->job->bind->scale); /* Q had the rest of the scale */
@@ -94,7 +94,7 @@ static void back_store_block(const fxa__back_worker *w) {
 }
 
 static void back_clear_block(const fxa__back_worker *w, int64_t n) {
-    const fxa__back_cut *cut = &w->job->cut;
+    const fxa__back_shares *cut = &w->job->cut;
     const fxa__cpu_kernels *kernels = w->job->code->kernels;
     size_t size = kernels->real_size;
     if (cut->want_k) memset(w->dk, 0, (size_t)(n * cut->ld_d) * size);
@@ -105,8 +105,8 @@ static void back_clear_block(const fxa__back_worker *w, int64_t n) {
 
 /* Keys begin..end past the end of a padded sequence. */
 static void back_store_absent(fxa__back_worker *w, int64_t begin, int64_t end) {
-    const fxa__back_cut *cut = &w->job->cut;
-    const fxa_problem *p = &w->job->p->p;
+    const fxa__back_shares *cut = &w->job->cut;
+    const fxa_problem *p = &w->job->p->in;
     if (cut->pool || (p->flags & FXA_VARLEN)) return;
     back_clear_block(w, 1);
     w->n_keys = 1;
@@ -116,15 +116,15 @@ static void back_store_absent(fxa__back_worker *w, int64_t begin, int64_t end) {
     }
 }
 
-/* ---- Units ------------------------------------------------------------------------------------------------------ */
+/* ---- Items ------------------------------------------------------------------------------------------------------ */
 
 static void back_enter(fxa__back_worker *w, int64_t group) {
     const fxa__back *job = w->job;
-    fxa__cpu_group_enter(&w->g, group / job->p->p.hkv, group % job->p->p.hkv);
+    fxa__cpu_group_enter(&w->g, group / job->p->in.hkv, group % job->p->in.hkv);
     w->lse = job->lse + group * job->cut.rows;
     w->delta = fxa__back_at(job, job->delta, group * job->cut.rows);
     w->finite = job->finite + group * job->cut.tiles;
-    w->few = fxa__cpu_is_few(&job->p->p, w->g.rows);
+    w->few = fxa__cpu_is_few(&job->p->in, w->g.rows);
 }
 
 static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
@@ -136,10 +136,10 @@ static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
     back_store_block(w);
 }
 
-static void back_unit(fxa__back_worker *w, int64_t unit) {
+static void back_item(fxa__back_worker *w, int64_t item) {
     const fxa__back *job = w->job;
-    const fxa__back_cut *cut = &job->cut;
-    int64_t group = unit % cut->groups, chunk = unit / cut->groups;
+    const fxa__back_shares *cut = &job->cut;
+    int64_t group = item % cut->groups, chunk = item / cut->groups;
     back_enter(w, group);
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape)
@@ -149,7 +149,7 @@ static void back_unit(fxa__back_worker *w, int64_t unit) {
         if (cut->chunks > 1) w->dq = back_dq_part(job, group, chunk);
         memset(w->dq, 0, (size_t)(w->g.rows * cut->ld_d) * job->code->kernels->real_size);
     }
-    int64_t begin = chunk * cut->chunk, last = fxa__min_i64(begin + cut->chunk, job->p->p.sk);
+    int64_t begin = chunk * cut->chunk, last = fxa__min_i64(begin + cut->chunk, job->p->in.sk);
     int64_t end = fxa__min_i64(last, w->g.seq.k_len);
     for (int64_t key = begin; key < end; key += cut->block) back_block(w, key, fxa__min_i64(cut->block, end - key));
     back_store_absent(w, fxa__max_i64(begin, end), last);
@@ -164,7 +164,7 @@ static void back_unit(fxa__back_worker *w, int64_t unit) {
 /* One gradient of a whole pool of pages, of one KV head. */
 static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot slot, int64_t hkv, void *pool,
                             int64_t ld, int64_t d, bool add) {
-    int64_t size = job->p->p.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
+    int64_t size = job->p->in.page_size, bytes = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     for (int64_t row = 0; row < job->cut.pool_rows; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
         fxa__cpu_place to = {(char *)job->bind->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
@@ -175,13 +175,13 @@ static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot
 /* Pages may be shared between batch entries: one KV head after the other, its sums over all entries in their order. */
 static void back_lane_paged(fxa__back_worker *w, int64_t lane) {
     const fxa__back *job = w->job;
-    const fxa__back_cut *cut = &job->cut;
-    const fxa_problem *p = &job->p->p;
+    const fxa__back_shares *cut = &job->cut;
+    const fxa_problem *p = &job->p->in;
     size_t size = job->code->kernels->real_size;
     for (int64_t hkv = lane; hkv < p->hkv; hkv += cut->lanes) {
         if (cut->want_k) memset(w->dk_pool, 0, (size_t)(cut->pool_rows * cut->ld_d) * size);
         if (cut->want_v) memset(w->dv_pool, 0, (size_t)(cut->pool_rows * cut->ld_v) * size);
-        for (int64_t unit = hkv; unit < cut->units; unit += p->hkv) back_unit(w, unit);
+        for (int64_t item = hkv; item < cut->items; item += p->hkv) back_item(w, item);
         if (cut->want_k)
             back_store_pool(job, &p->dk, FXA_SLOT_DK, hkv, w->dk_pool, cut->ld_d, p->d, p->flags & FXA_ACC_K);
         if (cut->want_v)
@@ -191,19 +191,19 @@ static void back_lane_paged(fxa__back_worker *w, int64_t lane) {
 
 static void back_lane(fxa__back_worker *w, int64_t lane) {
     const fxa__back *job = w->job;
-    const fxa__back_cut *cut = &job->cut;
+    const fxa__back_shares *cut = &job->cut;
     if (cut->want_sums) {
         fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE];
         derivative->sums = job->sums + lane * job->p->program->n_tensors;
-        derivative->dparams = job->p->p.param_grads ? job->dparams + lane * job->p->program->n_params : NULL;
+        derivative->dparams = job->p->in.param_grads ? job->dparams + lane * job->p->program->n_params : NULL;
     }
     if (cut->pool)
         back_lane_paged(w, lane);
-    else if (cut->lanes == cut->units)
-        back_unit(w, lane);
+    else if (cut->lanes == cut->items)
+        back_item(w, lane);
     else
-        for (int64_t unit = 0; unit < cut->units; unit++)
-            if (fxa__back_lane_of(cut, &job->p->p, unit) == lane) back_unit(w, unit);
+        for (int64_t item = 0; item < cut->items; item++)
+            if (fxa__back_lane_of(cut, &job->p->in, item) == lane) back_item(w, item);
 }
 
 /* ---- Jobs ------------------------------------------------------------------------------------------------------- */
@@ -245,7 +245,7 @@ static void back_before(fxa__back_worker *w, int64_t item) {
 /* Adds up the chunks that have keys, in order, and stores a tile of rows. */
 static void back_join(fxa__back_worker *w, int64_t group, int64_t tile) {
     const fxa__back *job = w->job;
-    const fxa__back_cut *cut = &job->cut;
+    const fxa__back_shares *cut = &job->cut;
     int64_t first, n;
     back_enter(w, group);
     if (tile == 0) back_store_dq_absent(w);
@@ -274,14 +274,14 @@ static void back_after(fxa__back_worker *w, int64_t item) {
 }
 
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
-    fxa__back run = {.code = code, .p = p, .cut = fxa__back_cut_make(code, p)};
+    fxa__back run = {.code = code, .p = p, .cut = fxa__back_shares_make(code, p)};
     return fxa__back_layout(&run, NULL, bytes);
 }
 
 bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bind *bind) {
-    fxa__back run = {.code = code, .p = p, .bind = bind, .cut = fxa__back_cut_make(code, p)};
-    const fxa__back_cut *cut = &run.cut;
-    const fxa_problem *in = &p->p;
+    fxa__back run = {.code = code, .p = p, .bind = bind, .cut = fxa__back_shares_make(code, p)};
+    const fxa__back_shares *cut = &run.cut;
+    const fxa_problem *in = &p->in;
     size_t bytes;
     if (!fxa__back_layout(&run, bind->workspace, &bytes) || bytes > bind->workspace_size) return false;
     for (int64_t i = 0; i < cut->ones; i++)

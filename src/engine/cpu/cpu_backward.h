@@ -5,16 +5,16 @@
  *   cpu_backward_cut.c   how the work is cut, and the workspace
  *   cpu_backward_tile.c  one block of keys against one tile of rows: five matrix products around the program
  *   cpu_backward_rows.c  one row of their scores: the program, there and back
- *   cpu_backward.c       units, their dQ, dK, dV, and the jobs of a run
+ *   cpu_backward.c       items, their dQ, dK, dV, and the jobs of a run
  *   cpu_grads.c          delta, sinks, and the sums of captured tensors and params
  *
- * A unit is one (b, KV head, chunk of the keys). It goes over its keys by blocks, and for each block over the stacked
+ * An item is one (b, KV head, chunk of the keys). It goes over its keys by blocks, and for each block over the stacked
  * rows of the group by tiles: dK and dV of a block stay in cache until they are whole, dQ is added to once per block.
  * Keys have several chunks only when there are few groups; then every chunk has a dQ of its own, and they are added up
  * in order.
  *
- * Units that add to the same sums are in one lane, and a lane's units run one after the other: lanes are what workers
- * take. How units are cut and which lane they are in depends on shapes alone, so results do not depend on the threads.
+ * Items that add to the same sums are in one lane, and a lane's items run one after the other: lanes are what workers
+ * take. How items are cut and which lane they are in depends on shapes alone, so results do not depend on the threads.
  */
 #ifndef FXA_ENGINE_CPU_CPU_BACKWARD_H
 #define FXA_ENGINE_CPU_CPU_BACKWARD_H
@@ -24,9 +24,9 @@
 
 /* ---- How the work is cut (by shapes, dtypes and instruction set) ------------------------------------------------ */
 
-enum { FXA__BACK_B = 1, FXA__BACK_H = 2, FXA__BACK_CHUNK = 4, FXA__BACK_ALL = 7 }; /* axes of a unit */
+enum { FXA__BACK_B = 1, FXA__BACK_H = 2, FXA__BACK_CHUNK = 4, FXA__BACK_ALL = 7 }; /* axes of an item */
 
-typedef struct fxa__back_cut {
+typedef struct fxa__back_shares {
     bool want_q, want_k, want_v, want_sums; /* of captured tensors or params */
     bool want_ds;                           /* any of q, k, sums */
     bool pool;                              /* dK, dV are summed over the whole pool of pages first */
@@ -37,16 +37,16 @@ typedef struct fxa__back_cut {
     int64_t block;                          /* keys */
     int64_t tile;                           /* rows, at most */
     int64_t chunks, chunk;                  /* of a group; keys of each, a multiple of block */
-    int64_t units; /* chunks * groups: unit = (chunk * b + b) * hkv + hkv, those with the most rows first */
+    int64_t items; /* chunks * groups: item = (chunk * b + b) * hkv + hkv, those with the most rows first */
     int64_t lanes;
-    uint32_t lane_axes; /* the lane of a unit is its number along these axes, modulo lanes */
+    uint32_t lane_axes; /* the lane of an item is its number along these axes, modulo lanes */
     uint64_t shared;    /* bit t: tensor t has one sum for all lanes, since lanes never meet in it */
     uint64_t once;      /* bit t: none, since no two pairs meet in it; see fxa__tape_sum */
     int64_t ld_d, ld_v; /* D and Dv, padded to whole panels */
     int64_t ld;         /* of a tile of scores; not a power of two, it is also read by columns */
     int64_t ones;       /* the most rows of a product */
     int64_t pool_rows;
-} fxa__back_cut;
+} fxa__back_shares;
 
 /* ---- Workspace -------------------------------------------------------------------------------------------------- */
 
@@ -84,22 +84,22 @@ typedef struct fxa__back {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bind *bind;
-    fxa__back_cut cut;
+    fxa__back_shares cut;
     fxa_tensor_range *ranges;
     fxa__cpu_kept kept;    /* bits of masks */
     void *ones;            /* [cut.ones] */
     double *lse;           /* [groups,rows] */
     void *delta;           /* [groups,rows]: less dLSE */
     unsigned char *finite; /* [groups,tiles]: FXA__BACK_Q_FINITE, FXA__BACK_DO_FINITE */
-    void *dq_parts;        /* chunks > 1: [units,rows,ld_d] */
+    void *dq_parts;        /* chunks > 1: [items,rows,ld_d] */
     fxa__tape_sum *sums;   /* [lanes,n_tensors] */
     double *dparams;       /* [lanes,n_params] */
     fxa__back_worker *workers;
 } fxa__back;
 
-fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *p);
-/* The lane that does a unit. */
-int64_t fxa__back_lane_of(const fxa__back_cut *cut, const fxa_problem *p, int64_t unit);
+fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__problem *p);
+/* The lane that does an item. */
+int64_t fxa__back_lane_of(const fxa__back_shares *cut, const fxa_problem *p, int64_t item);
 /* Exact size of the workspace, and with a base every pointer of `job` and its workers. */
 bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes);
 

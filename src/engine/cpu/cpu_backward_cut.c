@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a backward run is cut into blocks, tiles, chunks, units and lanes, and the workspace that follows from it. Size
+ * How a backward run is cut into blocks, tiles, chunks, items and lanes, and the workspace that follows from it. Size
  * and pointers come from one function, so they cannot disagree.
  *
  * The workspace grows with the sequence in these parts only: LSE and delta (two numbers per row); the dQ of a group, in
@@ -17,7 +17,7 @@
 #define BACK_PARTS_BYTES ((int64_t)512 << 20) /* of dQ in chunks */
 #define BACK_SUM_BYTES   ((int64_t)64 << 20)  /* of sums that every lane has for itself */
 enum {
-    BACK_UNITS = 32, /* keys get chunks while there are fewer units than this */
+    BACK_ITEMS = 32, /* keys get chunks while there are fewer items than this */
     BACK_CHUNKS = 8, /* at most. Zen 3, H 1, S 4096, D 64: 4 chunks cost one thread nothing that could be seen */
     BACK_LANES = 32, /* at most, where lanes cost memory */
     /* Keys of a block, at most, and bytes of one matrix [block,D]: D of 128 gets 384 keys in f32. The prototype had 192
@@ -33,7 +33,7 @@ static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then fin
 
 /* ---- Blocks, tiles, chunks ------------------------------------------------------------------------------------- */
 
-static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+static void cut_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(p->d, p->dv);
     int64_t step = nr % mr == 0 ? nr : nr * 3 % mr == 0 ? nr * 3 : nr * mr; /* their lcm, for every set there is */
     int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
@@ -48,12 +48,12 @@ static void cut_tiles(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const f
     c->ones = fxa__max_i64(wide, fxa__max_i64(c->tile, c->block));
 }
 
-static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+static void cut_chunks(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t blocks = fxa__div_up(fxa__max_i64(p->sk, 1), c->block);
     c->groups = cut_mul(p->b, p->hkv);
     c->chunks = 1;
     if (c->groups > 0 && !c->pool) {
-        c->chunks = fxa__min_i64(BACK_CHUNKS, fxa__div_up(BACK_UNITS, c->groups));
+        c->chunks = fxa__min_i64(BACK_CHUNKS, fxa__div_up(BACK_ITEMS, c->groups));
         c->chunks = fxa__max_i64(1, fxa__min_i64(c->chunks, blocks / 2));
         int64_t part = cut_mul(cut_mul(c->rows, c->ld_d), c->groups * (int64_t)kernels->real_size);
         while (c->want_q && c->chunks > 1 && c->chunks > BACK_PARTS_BYTES / fxa__max_i64(part, 1)) c->chunks--;
@@ -61,7 +61,7 @@ static void cut_chunks(fxa__back_cut *c, const fxa__cpu_kernels *kernels, const 
     int64_t per_chunk = fxa__div_up(blocks, c->chunks);
     c->chunks = fxa__div_up(blocks, per_chunk);
     c->chunk = per_chunk * c->block;
-    c->units = cut_mul(c->chunks, c->groups);
+    c->items = cut_mul(c->chunks, c->groups);
 }
 
 /* ---- Lanes ----------------------------------------------------------------------------------------------------- */
@@ -83,11 +83,11 @@ static uint32_t cut_places(const fxa_program *d, const fxa__output *load, fxa_in
     return places;
 }
 
-/* Axes along which units never meet in tensor t: a place among its indices has that very coordinate in all loads. In
- * t[q,k] + t[k,q] the load of one unit meets the other load of another. */
+/* Axes along which items never meet in tensor t: a place among its indices has that very coordinate in all loads. In
+ * t[q,k] + t[k,q] the load of one item meets the other load of another. */
 static uint32_t cut_tensor_axes(const fxa__problem *p, int32_t t) {
     const fxa_program *d = p->derivative;
-    const fxa_problem *in = &p->p;
+    const fxa_problem *in = &p->in;
     const struct {
         fxa_input input;
         uint32_t axis;
@@ -117,7 +117,7 @@ static bool cut_moves_rows(const fxa_problem *p) {
 /* Whether each pair has an element of tensor t for itself: one load, of b, h, q and k. */
 static bool cut_tensor_once(const fxa__problem *p, int32_t t) {
     const fxa_program *d = p->derivative;
-    const fxa_problem *in = &p->p;
+    const fxa_problem *in = &p->in;
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u) |
                       (in->sq > 1 ? 1u << FXA_INPUT_Q : 0u) | 1u << FXA_INPUT_K;
     uint32_t found = 0;
@@ -140,26 +140,26 @@ static bool cut_tensor_once(const fxa__problem *p, int32_t t) {
 
 static int64_t cut_tensor_bytes(const fxa__problem *p, int32_t t) {
     int64_t n = sizeof(double);
-    for (int32_t i = 0; i < p->program->tensors[t].rank; i++) n = cut_mul(n, p->p.captures[t].size[i]);
+    for (int32_t i = 0; i < p->program->tensors[t].rank; i++) n = cut_mul(n, p->in.captures[t].size[i]);
     return n;
 }
 
-static int64_t cut_lanes(const fxa__back_cut *c, const fxa_problem *p, uint32_t axes) {
+static int64_t cut_lanes(const fxa__back_shares *c, const fxa_problem *p, uint32_t axes) {
     return (axes & FXA__BACK_B ? p->b : 1) * (axes & FXA__BACK_H ? p->hkv : 1) *
            (axes & FXA__BACK_CHUNK ? c->chunks : 1);
 }
 
 /* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which
- * units do not meet in it; if there are none, as many sums as memory allows. */
-static void cut_sums(fxa__back_cut *c, const fxa__problem *p) {
+ * items do not meet in it; if there are none, as many sums as memory allows. */
+static void cut_sums(fxa__back_shares *c, const fxa__problem *p) {
     int64_t all = 0, small = 0;
     uint32_t axes = c->lane_axes;
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
-        if (p->p.captures[t].grad && cut_tensor_once(p, t)) {
+        if (p->in.captures[t].grad && cut_tensor_once(p, t)) {
             c->once |= UINT64_C(1) << t;
             continue;
         }
-        int64_t bytes = p->p.captures[t].grad ? cut_tensor_bytes(p, t) : 0;
+        int64_t bytes = p->in.captures[t].grad ? cut_tensor_bytes(p, t) : 0;
         all = fxa__min_i64(INT64_MAX / 4, all + bytes);
         if (small + bytes <= BACK_SUM_BYTES / BACK_LANES) {
             small += bytes;
@@ -168,19 +168,19 @@ static void cut_sums(fxa__back_cut *c, const fxa__problem *p) {
         c->shared |= UINT64_C(1) << t;
         axes &= cut_tensor_axes(p, t);
     }
-    if (c->shared && cut_lanes(c, &p->p, axes) == 1 && !c->pool) {
+    if (c->shared && cut_lanes(c, &p->in, axes) == 1 && !c->pool) {
         c->shared = 0;
         c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, BACK_SUM_BYTES / fxa__max_i64(all, 1)));
-        c->lanes = fxa__max_i64(1, fxa__min_i64(c->lanes, c->units));
+        c->lanes = fxa__max_i64(1, fxa__min_i64(c->lanes, c->items));
         return;
     }
     c->lane_axes = axes;
-    c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, cut_lanes(c, &p->p, axes)));
+    c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, cut_lanes(c, &p->in, axes)));
 }
 
-fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *p) {
-    const fxa_problem *in = &p->p;
-    fxa__back_cut c = {
+fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__problem *p) {
+    const fxa_problem *in = &p->in;
+    fxa__back_shares c = {
         .want_q = in->flags & FXA_GRAD_Q, .want_k = in->flags & FXA_GRAD_K, .want_v = in->flags & FXA_GRAD_V};
     c.want_sums = in->param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) c.want_sums = c.want_sums || in->captures[t].grad;
@@ -191,14 +191,14 @@ fxa__back_cut fxa__back_cut_make(const fxa__cpu_code *code, const fxa__problem *
     cut_tiles(&c, code->kernels, in);
     cut_chunks(&c, code->kernels, in);
     c.lane_axes = c.pool ? FXA__BACK_H : FXA__BACK_ALL;
-    c.lanes = c.pool ? fxa__max_i64(1, in->hkv) : c.units;
+    c.lanes = c.pool ? fxa__max_i64(1, in->hkv) : c.items;
     if (c.want_sums) cut_sums(&c, p);
     return c;
 }
 
-int64_t fxa__back_lane_of(const fxa__back_cut *cut, const fxa_problem *p, int64_t unit) {
-    int64_t group = unit % cut->groups, number = 0;
-    if (cut->lane_axes & FXA__BACK_CHUNK) number = unit / cut->groups;
+int64_t fxa__back_lane_of(const fxa__back_shares *cut, const fxa_problem *p, int64_t item) {
+    int64_t group = item % cut->groups, number = 0;
+    if (cut->lane_axes & FXA__BACK_CHUNK) number = item / cut->groups;
     if (cut->lane_axes & FXA__BACK_B) number = number * p->b + group / p->hkv;
     if (cut->lane_axes & FXA__BACK_H) number = number * p->hkv + group % p->hkv;
     return number % cut->lanes;
@@ -245,19 +245,19 @@ static void cut_carve_over(fxa__carver *c, const fxa__back *job, bool wanted, in
 }
 
 static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_worker *w) {
-    const fxa__back_cut *cut = &job->cut;
+    const fxa__back_shares *cut = &job->cut;
     int64_t wide = fxa__max_i64(cut->ld_d, cut->ld_v);
     w->job = job;
     w->k = cut_carve_matrix(c, job, true, cut->block, wide);
-    cut_carve_b(c, job->code->scores, true, job->p->p.d, cut->block, &w->k_t);
-    cut_carve_b(c, job->code->kernels, cut->want_ds, job->p->p.dv, cut->block, &w->v_t);
-    cut_carve_b(c, job->code->kernels, cut->want_q, cut->block, job->p->p.d, &w->k_n);
+    cut_carve_b(c, job->code->scores, true, job->p->in.d, cut->block, &w->k_t);
+    cut_carve_b(c, job->code->kernels, cut->want_ds, job->p->in.dv, cut->block, &w->v_t);
+    cut_carve_b(c, job->code->kernels, cut->want_q, cut->block, job->p->in.d, &w->k_n);
     w->dk = cut_carve_matrix(c, job, cut->want_k, cut->block, cut->ld_d);
     w->dv = cut_carve_matrix(c, job, cut->want_v, cut->block, cut->ld_v);
     w->q = cut_carve_matrix(c, job, true, cut->tile, wide);
     w->dout = cut_carve_matrix(c, job, true, cut->tile, cut->ld_v);
-    cut_carve_over(c, job, cut->want_k, job->p->p.d, w->dk, cut->ld_d, &w->over_k);
-    cut_carve_over(c, job, cut->want_v, job->p->p.dv, w->dv, cut->ld_v, &w->over_v);
+    cut_carve_over(c, job, cut->want_k, job->p->in.d, w->dk, cut->ld_d, &w->over_k);
+    cut_carve_over(c, job, cut->want_v, job->p->in.dv, w->dv, cut->ld_v, &w->over_v);
     w->s = cut_carve_matrix(c, job, true, cut->tile, cut->ld);
     w->p = cut->keep_score ? cut_carve_matrix(c, job, true, cut->tile, cut->ld) : w->s;
     w->ds = cut_carve_matrix(c, job, cut->want_ds, cut->tile, cut->ld);
@@ -286,7 +286,7 @@ static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_wor
 static void cut_carve_sums(fxa__carver *c, const fxa__back *job, int64_t lane) {
     const fxa_program *program = job->p->program;
     for (int32_t t = 0; t < program->n_tensors; t++) {
-        const fxa_capture *capture = &job->p->p.captures[t];
+        const fxa_capture *capture = &job->p->in.captures[t];
         bool shared = job->cut.shared >> t & 1;
         fxa__tape_sum sum = {.view = {.rank = program->tensors[t].rank}};
         int64_t n = 1;
@@ -306,7 +306,7 @@ static void cut_carve_sums(fxa__carver *c, const fxa__back *job, int64_t lane) {
 }
 
 bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
-    const fxa__back_cut *cut = &job->cut;
+    const fxa__back_shares *cut = &job->cut;
     fxa__carver c = fxa__carver_make(base);
     job->ranges = fxa__carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
     fxa__cpu_kept_carve(&c, job->code, job->p, cut->tile, cut->block, &job->kept);
@@ -315,7 +315,7 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
     job->finite = fxa__carve(&c, cut_mul(cut->groups, cut->tiles), 1);
     job->dq_parts =
-        cut_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, cut_mul(cut->units, cut->rows), cut->ld_d);
+        cut_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, cut_mul(cut->items, cut->rows), cut->ld_d);
     int64_t lanes = cut->want_sums ? cut->lanes : 0;
     job->sums = fxa__carve(&c, lanes * job->p->program->n_tensors, sizeof(fxa__tape_sum));
     job->dparams = fxa__carve(&c, lanes * job->p->program->n_params, sizeof(double));

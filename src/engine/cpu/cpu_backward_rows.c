@@ -24,7 +24,7 @@ static void back_row_nan(const fxa__back *job, void *x, int64_t n) {
 static const int32_t *back_row_keep(const fxa__back_worker *w, int64_t row, int64_t begin, int64_t end) {
     const fxa__back *job = w->job;
     fxa__cpu_drop drop = {.seed = job->bind->seed,
-                          .threshold = fxa__dropout_threshold(job->p->p.dropout_p),
+                          .threshold = fxa__dropout_threshold(job->p->in.dropout_p),
                           .b = fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b),
                           .h = w->h[row],
                           .q = w->q_at[row]};
@@ -49,7 +49,7 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
     const uint64_t *bits = masked ? fxa__cpu_cut_bits(&w->cut, row) : NULL;
     fxa__tape_run *program = &w->tape[masked && !bits ? FXA__BACK_MASKED : FXA__BACK_SCORE];
     double lse = w->lse[first + row], delta = fxa__back_get(job, w->delta, first + row);
-    double factor = 1 / (1 - job->p->p.dropout_p);
+    double factor = 1 / (1 - job->p->in.dropout_p);
     const int32_t *keep = NULL;
     if (program->tape)
         fxa__tape_row(program, row, begin, steps, s, NULL, p);
@@ -60,7 +60,7 @@ void fxa__back_row(fxa__back_worker *w, int64_t first, int64_t row, bool masked,
         kernels->row_probability(p, n, lse);
     else
         back_row_nan(job, p, n);
-    if (job->p->p.flags & FXA_DROPOUT) keep = back_row_keep(w, row, begin, end);
+    if (job->p->in.flags & FXA_DROPOUT) keep = back_row_keep(w, row, begin, end);
     if (ds) {
         if (keep) kernels->row_drop(ds, keep, factor, n);
         kernels->row_grad(ds, p, ds, delta, n);

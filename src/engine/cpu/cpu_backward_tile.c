@@ -71,7 +71,7 @@ static void tile_scores_s(fxa__back_worker *w, const back_tile *t, const fxa__cp
     const void *q = tile_at(job, t->q, s->row * t->ld_q);
     fxa__cpu_stored k;
     if (!w->few) {
-        fxa__cpu_product x = {.rows = s->rows, .a = q, .lda = t->ld_q, .b = &w->k_t, .k_end = job->p->p.d};
+        fxa__cpu_product x = {.rows = s->rows, .a = q, .lda = t->ld_q, .b = &w->k_t, .k_end = job->p->in.d};
         x.begin = s->begin;
         x.end = s->end;
         x.c = fxa__back_at(job, w->s, at);
@@ -92,10 +92,10 @@ static void tile_scores(fxa__back_worker *w, const back_tile *t, const fxa__cpu_
     for (int64_t row = s->row; program->tape && row < s->row + s->rows; row++)
         fxa__tape_prefetch(program, row, s->begin, s->end - s->begin);
     const fxa__cpu_kernels *kernels = job->code->kernels;
-    const fxa__back_cut *cut = &job->cut;
+    const fxa__back_shares *cut = &job->cut;
     tile_scores_s(w, t, s);
     if (!cut->want_ds) return;
-    fxa__cpu_product x = {.rows = s->rows, .lda = t->ld_dout, .b = &w->v_t, .k_end = job->p->p.dv};
+    fxa__cpu_product x = {.rows = s->rows, .lda = t->ld_dout, .b = &w->v_t, .k_end = job->p->in.dv};
     x.a = tile_at(job, t->dout, s->row * t->ld_dout);
     x.begin = s->begin;
     x.end = s->end;
@@ -198,14 +198,14 @@ static void tile_product(const fxa__back_worker *w, const back_tile *t, const ba
 static void tile_dq_careful(const fxa__back_worker *w, const back_tile *t) {
     const fxa__back *job = w->job;
     int64_t ld_d = job->cut.ld_d;
-    fxa__cpu_stored k = {.data = w->k, .dtype = fxa__back_real(job), .ld = ld_d, .n = w->n_keys, .d = job->p->p.d};
+    fxa__cpu_stored k = {.data = w->k, .dtype = fxa__back_real(job), .ld = ld_d, .n = w->n_keys, .d = job->p->in.d};
     job->code->kernels->sums(fxa__back_at(job, w->dq, t->first * ld_d), ld_d, w->ds, job->cut.ld, t->n, &k);
 }
 
 static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels;
-    const fxa__back_cut *cut = &job->cut;
+    const fxa__back_shares *cut = &job->cut;
     if (!w->k_finite) {
         tile_dq_careful(w, t);
         return;
@@ -213,7 +213,7 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
     fxa__cpu_strip all = {.rows = t->n, .end = w->n_keys};
     for (int64_t i = 0; i < (t->cut ? t->count : 1); i++) {
         const fxa__cpu_strip *s = t->cut ? &w->strips[i] : &all;
-        fxa__cpu_product x = {.rows = s->rows, .lda = cut->ld, .b = &w->k_n, .end = job->p->p.d, .beta = job->ones};
+        fxa__cpu_product x = {.rows = s->rows, .lda = cut->ld, .b = &w->k_n, .end = job->p->in.d, .beta = job->ones};
         x.a = fxa__back_at(job, w->ds, s->row * cut->ld + s->begin);
         x.a_first = x.k_begin = s->begin;
         x.k_end = s->end;
@@ -229,8 +229,8 @@ static void tile_dq(const fxa__back_worker *w, const back_tile *t) {
 static void tile_load_keys(fxa__back_worker *w) {
     const fxa__back *job = w->job;
     const fxa__cpu_kernels *kernels = job->code->kernels, *scores = job->code->scores;
-    const fxa__back_cut *cut = &job->cut;
-    int64_t d = job->p->p.d, dv = job->p->p.dv;
+    const fxa__back_shares *cut = &job->cut;
+    int64_t d = job->p->in.d, dv = job->p->in.dv;
     if (cut->want_ds) {
         (void)fxa__cpu_load_keys(&w->g, FXA_SLOT_V, w->key, w->n_keys, w->k, cut->ld_v);
         kernels->format->b_pack_t(kernels, &w->v_t, w->k, cut->ld_v, w->n_keys, dv);
@@ -246,7 +246,7 @@ static void tile_load_keys(fxa__back_worker *w) {
 
 /* Whether n rows lie in memory as a matrix of real, *ld apart. */
 static bool tile_rows_are_real(const fxa__back_worker *w, fxa_slot slot, int64_t first, int64_t n, int64_t *ld) {
-    const fxa_problem *p = &w->job->p->p;
+    const fxa_problem *p = &w->job->p->in;
     const fxa_operand *x = slot == FXA_SLOT_Q ? &p->q : slot == FXA_SLOT_O ? &p->o : &p->dout;
     bool one_head = first / w->g.seq.q_len == (first + n - 1) / w->g.seq.q_len;
     if (!one_head || x->dtype != fxa__back_real(w->job) || x->stride[3] != 1) return false;
@@ -263,7 +263,7 @@ const void *fxa__back_rows(const fxa__back_worker *w, fxa_slot slot, int64_t fir
 
 static void tile_load_rows(fxa__back_worker *w, back_tile *t) {
     const fxa__back *job = w->job;
-    const fxa_problem *p = &job->p->p;
+    const fxa_problem *p = &job->p->in;
     t->ld_q = job->cut.ld_d;
     t->ld_dout = job->cut.ld_v;
     t->q = w->q;
@@ -313,7 +313,7 @@ static int64_t tile_number(const fxa__back_worker *w, int64_t tile) {
 
 void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     const fxa__back *job = w->job;
-    const fxa__back_cut *cut = &job->cut;
+    const fxa__back_shares *cut = &job->cut;
     back_tile t = {.finite = w->finite[tile]};
     t.number = tile_number(w, tile);
     if (!fxa__back_tile_rows(w, tile, &t.first, &t.n) || !tile_cut_strips(w, &t)) return;

@@ -76,7 +76,7 @@ static void forward_cut_rows(const fxa__cpu_blocks *blocks, int64_t heads, int64
 }
 
 fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len) {
-    const fxa_problem *p = &run->p->p;
+    const fxa_problem *p = &run->p->in;
     int64_t heads = p->hq / p->hkv, rows = heads * q_len;
     fxa__cpu_shares cut = {.decode = fxa__cpu_is_few(p, rows)};
     if (cut.decode)
@@ -92,7 +92,7 @@ fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_
 
 /* Upper bounds over all lengths that a batch entry may have: of its items for one KV head, and of partial rows. */
 static void forward_bound(fxa__cpu_forward_run *run) {
-    const fxa_problem *p = &run->p->p;
+    const fxa_problem *p = &run->p->in;
     int64_t rows = p->hq / p->hkv * p->sq, few = fxa__min_i64(rows, FXA__CPU_FEW_ROWS);
     int64_t tiles = fxa__cpu_shares_make(run, p->sq, 0).tiles;
     int64_t decode = forward_clamp(FORWARD_DECODE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_DECODE_KEYS));
@@ -111,7 +111,7 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
                                   fxa__cpu_cut *cut) {
     const fxa__cpu_kernels *kernels = run->code->kernels;
     const fxa__cpu_blocks *b = &run->blocks;
-    const fxa_problem *p = &run->p->p;
+    const fxa_problem *p = &run->p->in;
     size_t real = kernels->real_size;
     int64_t rows = b->tile_rows;
     s->q = fxa__carve_matrix(c, rows, b->ldq, real);
@@ -142,7 +142,7 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
 
 /* Everything of a run that does not depend on its pointers; with a base also where its parts lie. */
 static bool forward_layout(fxa__cpu_forward_run *run, void *base, size_t *bytes) {
-    const fxa_problem *p = &run->p->p;
+    const fxa_problem *p = &run->p->in;
     fxa__carver own = fxa__carver_make(NULL), all = fxa__carver_make(base);
     fxa__cpu_scratch s;
     fxa__cpu_cut cut;
@@ -182,7 +182,7 @@ static fxa__cpu_item forward_worker(const fxa__cpu_forward_run *run, int32_t wor
 }
 
 static void forward_enter(fxa__cpu_item *it, int64_t group) {
-    int64_t hkv = it->g.p->p.hkv;
+    int64_t hkv = it->g.p->in.hkv;
     fxa__cpu_group_enter(&it->g, group / hkv, group % hkv);
     it->shares = fxa__cpu_shares_make(it->run, it->g.seq.q_len, it->g.seq.k_len);
     it->b = fxa__coord(it->g.p, it->g.bind, FXA_INPUT_B, it->g.b);
@@ -222,12 +222,12 @@ static void forward_task(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_item it = forward_worker(run, worker);
     fxa__cpu_cut_start(&it.cut, &it.g, &run->kept, run->blocks.tile_rows, run->blocks.keys);
-    int64_t total = run->p->p.b * run->p->p.hkv * run->items;
+    int64_t total = run->p->in.b * run->p->in.hkv * run->items;
     if (it.kernels->enter) it.kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
         int64_t group = i / run->items, number = i % run->items;
         forward_enter(&it, group);
-        if (number == 0 && !(run->p->p.flags & FXA_VARLEN)) fxa__cpu_output_absent(&it);
+        if (number == 0 && !(run->p->in.flags & FXA_VARLEN)) fxa__cpu_output_absent(&it);
         if (!forward_select(&it, number)) continue;
         fxa__cpu_item_clear(&it);
         fxa__cpu_softmax_rows(&it);
@@ -244,7 +244,7 @@ static void forward_task(void *arg, int32_t worker) {
 static void forward_join_task(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_item it = forward_worker(run, worker);
-    int64_t total = run->p->p.b * run->p->p.hkv;
+    int64_t total = run->p->in.b * run->p->in.hkv;
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < total;) {
         forward_enter(&it, i);
         if (it.shares.chunks > 1) fxa__cpu_join(&it, i);

@@ -34,7 +34,7 @@ static bool grads_is_finite(const fxa__back *job, const void *row, int64_t n, do
  * its V, and dP - delta is exactly 0, however steep the program is there. */
 void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
     const fxa__back *job = w->job;
-    const fxa_problem *p = &job->p->p;
+    const fxa_problem *p = &job->p->in;
     int64_t first, n, ld_o = job->cut.ld_v, ld_dout = job->cut.ld_v, ld_q = job->cut.ld_d;
     int64_t size = (int64_t)job->code->kernels->real_size;
     bool q_finite = true, dout_finite = true;
@@ -58,7 +58,7 @@ void fxa__back_delta(fxa__back_worker *w, int64_t tile) {
 
 /* dsink[h] += exp(z - LSE) (dLSE - delta) over the rows of head h in all batch entries. */
 void fxa__back_store_sink(const fxa__back *job, int64_t h) {
-    const fxa_problem *p = &job->p->p;
+    const fxa_problem *p = &job->p->in;
     void *data = job->bind->slot[FXA_SLOT_DSINK];
     int64_t heads = p->hq / p->hkv, at = h * p->dsink.stride[1];
     double sink = fxa__load_f64(job->bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
@@ -140,7 +140,7 @@ void fxa__back_sum_clear(const fxa__back *job, int64_t piece) {
     int64_t begin, end;
     int32_t t = grads_piece(job, piece, &begin, &end);
     if (job->cut.once >> t & 1) {
-        if (!(job->p->p.flags & FXA_ACC_TENSORS)) grads_clear_view(&job->sums[t].view, begin, end);
+        if (!(job->p->in.flags & FXA_ACC_TENSORS)) grads_clear_view(&job->sums[t].view, begin, end);
         return;
     }
     for (int64_t lane = 0; lane < grads_lanes(job, t); lane++)
@@ -170,12 +170,12 @@ void fxa__back_sum_store(const fxa__back *job, int64_t piece) {
     for (int64_t i = begin, n; i < end; i += n) {
         n = grads_run(to, i, end, &at);
         grads_store_run((void *)(uintptr_t)to->data, (uint32_t)to->dtype, at, grads_stride(to), sum + i, n,
-                        job->p->p.flags & FXA_ACC_TENSORS);
+                        job->p->in.flags & FXA_ACC_TENSORS);
     }
 }
 
 void fxa__back_store_params(const fxa__back *job) {
-    const fxa_problem *p = &job->p->p;
+    const fxa_problem *p = &job->p->in;
     int32_t n = job->p->program->n_params;
     for (int32_t i = 0; i < n; i++) {
         if (!(p->param_grads >> i & 1)) continue;

@@ -21,7 +21,7 @@ typedef struct output_row {
 
 /* Of stacked row r. */
 static double output_sink(const fxa__cpu_item *it, int64_t r) {
-    const fxa_problem *p = &it->g.p->p;
+    const fxa_problem *p = &it->g.p->in;
     if (p->flags & FXA_SINK)
         return fxa__load_f64(it->g.bind->slot[FXA_SLOT_SINK], p->sink.dtype,
                              fxa__cpu_row_head(&it->g, r) * p->sink.stride[1]);
@@ -73,7 +73,7 @@ typedef struct output_to {
 
 /* Moves on to stacked row r, from r - 1 or from {0}. */
 static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
-    uint32_t flags = it->g.p->p.flags;
+    uint32_t flags = it->g.p->in.flags;
     fxa__cpu_row_next(&it->g, FXA_SLOT_O, r, &to->o);
     if (flags & (FXA_WANT_LSE | FXA_ACC_OUT)) fxa__cpu_row_next(&it->g, FXA_SLOT_LSE, r, &to->lse);
     if (flags & FXA_WANT_MAX) fxa__cpu_row_next(&it->g, FXA_SLOT_MAX_ROW, r, &to->max);
@@ -81,7 +81,7 @@ static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
 
 /* o is the row's unnormalised output and is used up. */
 static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double factor, double lse, double max) {
-    if (it->g.p->p.flags & FXA_ACC_OUT)
+    if (it->g.p->in.flags & FXA_ACC_OUT)
         output_merge(it, &to->o, o, factor, &lse, &to->lse);
     else {
         if (factor > 0)
@@ -129,7 +129,7 @@ void fxa__cpu_output(fxa__cpu_item *it, int64_t group) {
 
 /* The chunks of stacked row r as one, its output in s.o. */
 static output_row output_join_row(fxa__cpu_item *it, int64_t group, int64_t r) {
-    int64_t dv = it->g.p->p.dv;
+    int64_t dv = it->g.p->in.dv;
     output_row row = {-INFINITY, 0};
     for (int64_t c = 0; c < it->shares.chunks; c++)
         row.m = fxa__fmax(row.m, it->run->partial[output_slot(it, group, c, r)].m);
@@ -159,7 +159,7 @@ void fxa__cpu_join(fxa__cpu_item *it, int64_t group) {
 
 void fxa__cpu_output_absent(fxa__cpu_item *it) {
     fxa__cpu_item all = *it; /* the group as if it had all the rows that its tensors have room for */
-    all.g.seq.q_len = it->g.p->p.sq;
+    all.g.seq.q_len = it->g.p->in.sq;
     for (int64_t h = 0; h < it->g.heads; h++)
         for (int64_t q = it->g.seq.q_len; q < all.g.seq.q_len; q++) {
             output_to to = {.o = {.data = NULL}};

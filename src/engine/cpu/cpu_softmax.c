@@ -24,7 +24,7 @@ static const fxa__tape *softmax_tape(const fxa__cpu_code *code, bool masked) {
 }
 
 static bool softmax_drops(const fxa__cpu_item *it) {
-    return (it->g.p->p.flags & FXA_DROPOUT) != 0;
+    return (it->g.p->in.flags & FXA_DROPOUT) != 0;
 }
 
 void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
@@ -90,7 +90,7 @@ static void softmax_clear(const fxa__cpu_item *it, void *t, int64_t n, const fxa
 }
 
 static void softmax_drop(const fxa__cpu_item *it, int64_t row, const fxa__cpu_part *x, int64_t from) {
-    double p = it->g.p->p.dropout_p;
+    double p = it->g.p->in.dropout_p;
     fxa__cpu_drop drop = {.seed = it->g.bind->seed,
                           .threshold = fxa__dropout_threshold(p),
                           .b = it->b,

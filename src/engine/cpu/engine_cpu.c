@@ -12,20 +12,20 @@
 
 /* What a forward pass over the same tensors runs. Only where all that is multiplied is bf16 may products be of bf16. */
 static const fxa__cpu_kernels *cpu_forward_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
-    bool mixed = p->p.k.dtype != p->p.q.dtype || p->p.v.dtype != p->p.q.dtype;
-    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), mixed ? (uint32_t)FXA_F32 : p->p.q.dtype, reason,
+    bool mixed = p->in.k.dtype != p->in.q.dtype || p->in.v.dtype != p->in.q.dtype;
+    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), mixed ? (uint32_t)FXA_F32 : p->in.q.dtype, reason,
                            reason_size);
 }
 
 static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
-    bool mixed = p->p.pass == FXA_BACKWARD && p->p.dout.dtype != p->p.q.dtype && !p->f64;
+    bool mixed = p->in.pass == FXA_BACKWARD && p->in.dout.dtype != p->in.q.dtype && !p->f64;
     return mixed ? fxa__cpu_select(sizeof(float), FXA_F32, reason, reason_size)
                  : cpu_forward_kernels(p, reason, reason_size);
 }
 
 /* Whether tapes can do the programs of the problem; if not, the reason names the operation. */
 static bool cpu_can_lower(const fxa__problem *p, char *reason, size_t reason_size) {
-    const fxa_program *programs[] = {p->program, p->derivative, p->p.bprop};
+    const fxa_program *programs[] = {p->program, p->derivative, p->in.bprop};
     for (int i = 0; i < 3; i++) {
         const fxa__node *n = programs[i] ? fxa__tape_missing(programs[i]) : NULL;
         if (!n) continue;
@@ -91,11 +91,11 @@ static fxa_status cpu_derivative(fxa__cpu_code *c, const fxa__problem *p, uint32
 
 /* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
-    bool sums = p->p.param_grads != 0;
-    for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->p.captures[t].grad;
-    uint32_t flags = (sums ? FXA__TAPE_GRADS : 0u) | (p->p.bprop ? FXA__TAPE_NO_DSCORE : 0u);
-    if (!p->p.bprop || sums) FXA_TRY(cpu_derivative(c, p, flags, err));
-    return p->p.bprop ? cpu_tape(c, p->p.bprop, 0, &c->bprop, err) : FXA_OK;
+    bool sums = p->in.param_grads != 0;
+    for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
+    uint32_t flags = (sums ? FXA__TAPE_GRADS : 0u) | (p->in.bprop ? FXA__TAPE_NO_DSCORE : 0u);
+    if (!p->in.bprop || sums) FXA_TRY(cpu_derivative(c, p, flags, err));
+    return p->in.bprop ? cpu_tape(c, p->in.bprop, 0, &c->bprop, err) : FXA_OK;
 }
 
 /* What arrays on stacks are sized by. */
@@ -109,16 +109,16 @@ static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *e
     c->kernels = cpu_kernels(p, reason, sizeof reason);
     c->scores = cpu_forward_kernels(p, reason, sizeof reason);
     if (!c->kernels || !c->scores) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
-    if (!FXA__HOLDS(cpu_fits(c->kernels, &p->p) && cpu_fits(c->scores, &p->p)))
+    if (!FXA__HOLDS(cpu_fits(c->kernels, &p->in) && cpu_fits(c->scores, &p->in)))
         return fxa__fail(err, FXA_E_INTERNAL, "d %lld, dv %lld or the kernels of %s pass the room of the cpu engine",
-                         (long long)p->p.d, (long long)p->p.dv, c->kernels->isa);
+                         (long long)p->in.d, (long long)p->in.dv, c->kernels->isa);
     FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
     fxa_program_facts(c->program, &c->facts);
     if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
     c->classify = cpu_can_classify(c);
     FXA_TRY(cpu_tape(c, c->program, 0, &c->score, err));
     FXA_TRY(cpu_mask(c, err));
-    return p->p.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
+    return p->in.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
 static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
@@ -142,7 +142,7 @@ static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **cod
 }
 
 static bool cpu_size(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
-    return p->p.pass == FXA_FORWARD ? fxa__cpu_forward_workspace(code, p, bytes)
+    return p->in.pass == FXA_FORWARD ? fxa__cpu_forward_workspace(code, p, bytes)
                                     : fxa__cpu_backward_workspace(code, p, bytes);
 }
 
@@ -161,7 +161,7 @@ static bool cpu_workspace(const void *code, const fxa__problem *p, size_t *bytes
 }
 
 static fxa_status cpu_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    bool fits = (p->p.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bind);
+    bool fits = (p->in.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bind);
     if (!FXA__HOLDS(fits))
         return fxa__fail(err, FXA_E_INTERNAL, "the %zu bytes of workspace are not what a run of the cpu engine needs",
                          bind->workspace_size);

@@ -24,7 +24,7 @@
 
 /* dlse_less_delta: dLSE - delta of the row. */
 static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_less_delta) {
-    int64_t d = r->p->p.d, dv = r->p->p.dv, row = fxa__ref_key_row(r, k);
+    int64_t d = r->p->in.d, dv = r->p->in.dv, row = fxa__ref_key_row(r, k);
     double score = fxa__ref_score(r, k);
     double probability = score == -INFINITY ? 0 : fxa__probability(score, lse);
     if (probability == 0) return;
@@ -43,7 +43,7 @@ static void ref_pair_backward(fxa__ref *r, int64_t k, double lse, double dlse_le
 }
 
 static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     double lse, dlse = 0;
     fxa__ref_load(r, FXA_SLOT_LSE, h, q, &lse);
     if (p->flags & FXA_GRAD_LSE) fxa__ref_load(r, FXA_SLOT_DLSE, h, q, &dlse);
@@ -62,12 +62,12 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
 
 /* dQ of a row past the end of a padded sequence. */
 static void ref_row_zero(fxa__ref *r, int64_t h, int64_t q) {
-    memset(r->dq, 0, (size_t)r->p->p.d * sizeof(double));
+    memset(r->dq, 0, (size_t)r->p->in.d * sizeof(double));
     fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, false);
 }
 
 static void ref_head_backward(fxa__ref *r, int64_t h) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     bool clear_rest = (p->flags & FXA_GRAD_Q) && !(p->flags & (FXA_ACC_Q | FXA_VARLEN));
     fxa__ref_enter_head(r, h);
     for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_backward(r, h, q);
@@ -77,14 +77,14 @@ static void ref_head_backward(fxa__ref *r, int64_t h) {
 static void ref_clear_keys(fxa__ref *r) {
     size_t rows = (size_t)fxa__ref_key_rows(r->p);
     if (rows == 0) return;
-    memset(r->dk, 0, rows * (size_t)r->p->p.d * sizeof(double));
-    memset(r->dv, 0, rows * (size_t)r->p->p.dv * sizeof(double));
+    memset(r->dk, 0, rows * (size_t)r->p->in.d * sizeof(double));
+    memset(r->dv, 0, rows * (size_t)r->p->in.dv * sizeof(double));
 }
 
 /* dK and dV of batch entry r->b. Keys past the end of a padded sequence have sums of zero; packed rows outside every
  * sequence are nobody's. */
 static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     int64_t end_k = p->flags & (FXA_ACC_K | FXA_VARLEN) ? r->seq.k_len : p->sk;
     int64_t end_v = p->flags & (FXA_ACC_V | FXA_VARLEN) ? r->seq.k_len : p->sk;
     for (int64_t k = 0; (p->flags & FXA_GRAD_K) && k < end_k; k++)
@@ -96,8 +96,8 @@ static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
 /* One gradient of a whole pool of pages, of one KV head: [n_pages,page_size,d] of sums. */
 static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, void *data, int64_t hkv, const double *sum,
                            int64_t d, bool add) {
-    int64_t size = r->p->p.page_size;
-    for (int64_t row = 0; row < r->p->p.n_pages * size; row++) {
+    int64_t size = r->p->in.page_size;
+    for (int64_t row = 0; row < r->p->in.n_pages * size; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
         for (int64_t i = 0; i < d; i++, at += t->stride[3]) {
             double x = sum[row * d + i];
@@ -107,7 +107,7 @@ static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, void *data, 
 }
 
 static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     void *const *slot = r->bind->slot;
     if (p->flags & FXA_GRAD_K)
         ref_store_pool(r, &p->dk, slot[FXA_SLOT_DK], hkv, r->dk, p->d, p->flags & FXA_ACC_K);
@@ -116,7 +116,7 @@ static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
 }
 
 static void ref_store_sinks(const fxa__ref *r) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     void *data = r->bind->slot[FXA_SLOT_DSINK];
     if (!(p->flags & FXA_GRAD_SINK)) return;
     for (int64_t h = 0; h < p->hq; h++) {
@@ -127,7 +127,7 @@ static void ref_store_sinks(const fxa__ref *r) {
 }
 
 void fxa__ref_backward(fxa__ref *r) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     int64_t group = p->hq / p->hkv;
     bool paged = p->flags & FXA_PAGED;
     memset(r->dsink, 0, (size_t)p->hq * sizeof(double));

@@ -38,7 +38,7 @@ static double ref_row_sum(const fxa__ref *r, double m, double z) {
 
 /* O of a row that attends to something. */
 static void ref_row_output(fxa__ref *r, double m, double l) {
-    int64_t dv = r->p->p.dv;
+    int64_t dv = r->p->in.dv;
     for (int64_t k = 0; k < r->seq.k_len; k++) {
         r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
         double probability = exp(r->s[k] - m) / l;
@@ -48,7 +48,7 @@ static void ref_row_output(fxa__ref *r, double m, double l) {
 
 /* Writes what is wanted of a finished row, r->o. */
 static void ref_row_store(fxa__ref *r, int64_t h, int64_t q, double lse, double max) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     const double *o = r->o;
     if (p->flags & FXA_ACC_OUT) {
         double lse_old;
@@ -67,7 +67,7 @@ static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
     fxa__ref_enter_row(r, h, q);
     double max = ref_row_scores(r), sink = fxa__ref_sink(r, h), m = fxa__fmax(max, sink);
     double lse = m < INFINITY ? m : NAN;
-    for (int64_t i = 0; i < r->p->p.dv; i++) r->o[i] = lse == lse ? 0 : NAN;
+    for (int64_t i = 0; i < r->p->in.dv; i++) r->o[i] = lse == lse ? 0 : NAN;
     if (lse > -INFINITY) {
         double l = ref_row_sum(r, m, sink);
         lse = m + log(l);
@@ -78,12 +78,12 @@ static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
 
 /* A row past the end of a padded sequence. */
 static void ref_row_absent(fxa__ref *r, int64_t h, int64_t q) {
-    for (int64_t i = 0; i < r->p->p.dv; i++) r->o[i] = 0;
+    for (int64_t i = 0; i < r->p->in.dv; i++) r->o[i] = 0;
     ref_row_store(r, h, q, -INFINITY, -INFINITY);
 }
 
 void fxa__ref_forward(fxa__ref *r) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     int64_t group = p->hq / p->hkv;
     for (int64_t b = 0; b < p->b; b++) {
         fxa__ref_enter_batch(r, b);

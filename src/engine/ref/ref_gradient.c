@@ -13,7 +13,7 @@
 static bool ref_wants_sums(const fxa__ref *r) {
     for (int32_t t = 0; t < r->p->program->n_tensors; t++)
         if (r->dtensor[t].sum) return true;
-    return r->p->p.param_grads != 0;
+    return r->p->in.param_grads != 0;
 }
 
 /* `grad tensor[index] += value`; an index outside the tensor read 0 and receives nothing. */
@@ -39,7 +39,7 @@ static double ref_derivative(fxa__ref *r) {
 }
 
 static double ref_bprop(fxa__ref *r) {
-    const fxa_program *bprop = r->p->p.bprop;
+    const fxa_program *bprop = r->p->in.bprop;
     fxa__env env = r->env;
     env.params = r->bind->bprop_params;
     env.tensors = r->bind->bprop_tensors;
@@ -49,7 +49,7 @@ static double ref_bprop(fxa__ref *r) {
 
 double fxa__ref_through_program(fxa__ref *r, double dnew) {
     r->env.dscore = dnew;
-    if (!r->p->p.bprop) return ref_derivative(r);
+    if (!r->p->in.bprop) return ref_derivative(r);
     if (ref_wants_sums(r)) ref_derivative(r);
     return ref_bprop(r);
 }
@@ -87,7 +87,7 @@ static void ref_store_tensor(const fxa__ref_sum *from, const fxa_view *to, void 
 }
 
 void fxa__ref_store_sums(const fxa__ref *r) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     for (int32_t t = 0; t < r->p->program->n_tensors; t++) {
         const fxa_view *to = &r->bind->dtensors[t];
         void *data = (void *)(uintptr_t)to->data; /* views are const; this one is an output */

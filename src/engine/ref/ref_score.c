@@ -33,15 +33,15 @@ void fxa__ref_enter_row(fxa__ref *r, int64_t h, int64_t q) {
 double fxa__ref_score(fxa__ref *r, int64_t k) {
     const fxa_program *program = r->p->program;
     r->env.coord[FXA_INPUT_K] = fxa__coord(r->p, r->bind, FXA_INPUT_K, k);
-    r->env.score = r->bind->scale * fxa__ref_dot(r->q, r->k + k * r->p->p.d, r->p->p.d);
+    r->env.score = r->bind->scale * fxa__ref_dot(r->q, r->k + k * r->p->in.d, r->p->in.d);
     fxa__program_eval(program, &r->env, r->vals);
     bool attended = r->vals[fxa__program_output(program, FXA__OUT_MASK)].i != 0;
     return attended ? r->vals[fxa__program_output(program, FXA__OUT_SCORE)].f : -INFINITY;
 }
 
 double fxa__ref_dropout(const fxa__ref *r) {
-    if (!(r->p->p.flags & FXA_DROPOUT)) return 1;
-    double p = r->p->p.dropout_p;
+    if (!(r->p->in.flags & FXA_DROPOUT)) return 1;
+    double p = r->p->in.dropout_p;
     const int32_t *at = r->env.coord;
     bool keep = fxa__dropout_keep(r->bind->seed, fxa__dropout_threshold(p), at[FXA_INPUT_B], at[FXA_INPUT_H],
                                   at[FXA_INPUT_Q], at[FXA_INPUT_K]);
@@ -49,7 +49,7 @@ double fxa__ref_dropout(const fxa__ref *r) {
 }
 
 double fxa__ref_sink(const fxa__ref *r, int64_t h) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     if (p->flags & FXA_SINK) return fxa__load_f64(r->bind->slot[FXA_SLOT_SINK], p->sink.dtype, h * p->sink.stride[1]);
     return p->flags & FXA_SINK_ZERO ? 0 : -INFINITY;
 }

@@ -15,14 +15,14 @@ static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
 static int64_t ref_largest_program(const fxa__problem *p) {
     int64_t n = p->program->n_nodes;
     if (p->derivative) n = fxa__max_i64(n, p->derivative->n_nodes);
-    if (p->p.bprop) n = fxa__max_i64(n, p->p.bprop->n_nodes);
+    if (p->in.bprop) n = fxa__max_i64(n, p->in.bprop->n_nodes);
     return n;
 }
 
 /* Sums in f64 for each captured tensor whose gradient is asked for, dense whatever the gradient's own strides. */
 static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *sums) {
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
-        const fxa_capture *capture = &p->p.captures[t];
+        const fxa_capture *capture = &p->in.captures[t];
         fxa__ref_sum sum = {.view = {.rank = p->program->tensors[t].rank}};
         int64_t n = 1;
         for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
@@ -38,20 +38,20 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
 bool fxa__ref_layout(const fxa__problem *p, void *base, fxa__ref *r, size_t *bytes) {
     fxa__carver c = fxa__carver_make(base);
     r->vals = fxa__carve(&c, ref_largest_program(p), sizeof(fxa__val));
-    r->k = ref_carve_matrix(&c, p->p.sk, p->p.d);
-    r->v = ref_carve_matrix(&c, p->p.sk, p->p.dv);
-    r->q = ref_carve_matrix(&c, 1, p->p.d);
-    r->o = ref_carve_matrix(&c, 1, p->p.dv);
-    if (p->p.pass == FXA_FORWARD) {
-        r->s = ref_carve_matrix(&c, 1, p->p.sk);
-        r->o_old = ref_carve_matrix(&c, 1, p->p.dv);
+    r->k = ref_carve_matrix(&c, p->in.sk, p->in.d);
+    r->v = ref_carve_matrix(&c, p->in.sk, p->in.dv);
+    r->q = ref_carve_matrix(&c, 1, p->in.d);
+    r->o = ref_carve_matrix(&c, 1, p->in.dv);
+    if (p->in.pass == FXA_FORWARD) {
+        r->s = ref_carve_matrix(&c, 1, p->in.sk);
+        r->o_old = ref_carve_matrix(&c, 1, p->in.dv);
     } else {
         int64_t rows = fxa__ref_key_rows(p);
-        r->dout = ref_carve_matrix(&c, 1, p->p.dv);
-        r->dq = ref_carve_matrix(&c, 1, p->p.d);
-        r->dk = ref_carve_matrix(&c, rows, p->p.d);
-        r->dv = ref_carve_matrix(&c, rows, p->p.dv);
-        r->dsink = ref_carve_matrix(&c, 1, p->p.hq);
+        r->dout = ref_carve_matrix(&c, 1, p->in.dv);
+        r->dq = ref_carve_matrix(&c, 1, p->in.d);
+        r->dk = ref_carve_matrix(&c, rows, p->in.d);
+        r->dv = ref_carve_matrix(&c, rows, p->in.dv);
+        r->dsink = ref_carve_matrix(&c, 1, p->in.hq);
         r->dparams = ref_carve_matrix(&c, 1, p->program->n_params);
         r->dtensor = fxa__carve(&c, p->program->n_tensors, sizeof(fxa__ref_sum));
         ref_carve_sums(&c, p, r->dtensor);
@@ -61,13 +61,13 @@ bool fxa__ref_layout(const fxa__problem *p, void *base, fxa__ref *r, size_t *byt
 }
 
 int64_t fxa__ref_key_rows(const fxa__problem *p) {
-    if (!(p->p.flags & FXA_PAGED)) return p->p.sk;
+    if (!(p->in.flags & FXA_PAGED)) return p->in.sk;
     int64_t rows;
-    return fxa__mul_i64(p->p.n_pages, p->p.page_size, &rows) ? rows : INT64_MAX;
+    return fxa__mul_i64(p->in.n_pages, p->in.page_size, &rows) ? rows : INT64_MAX;
 }
 
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {
-    const fxa_problem *p = &r->p->p;
+    const fxa_problem *p = &r->p->in;
     if (!(p->flags & FXA_PAGED)) return k;
     int64_t size = p->page_size, pages_per_batch = fxa__div_up(p->sk, size);
     const int32_t *pages = r->bind->slot[FXA_SLOT_PAGES];
@@ -80,14 +80,14 @@ static bool ref_is_key(fxa_slot slot) {
 
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out) {
     int64_t d;
-    const fxa_operand *t = fxa__row_operand(&r->p->p, slot, &d);
+    const fxa_operand *t = fxa__row_operand(&r->p->in, slot, &d);
     int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
     for (int64_t i = 0; i < d; i++) out[i] = fxa__load_f64(r->bind->slot[slot], t->dtype, at + i * t->stride[3]);
 }
 
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add) {
     int64_t d;
-    const fxa_operand *t = fxa__row_operand(&r->p->p, slot, &d);
+    const fxa_operand *t = fxa__row_operand(&r->p->in, slot, &d);
     int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
     void *data = r->bind->slot[slot];
     for (int64_t i = 0; i < d; i++, at += t->stride[3])
@@ -104,7 +104,7 @@ void fxa__ref_enter_batch(fxa__ref *r, int64_t b) {
 
 void fxa__ref_load_keys(fxa__ref *r, int64_t hkv) {
     for (int64_t k = 0; k < r->seq.k_len; k++) {
-        fxa__ref_load(r, FXA_SLOT_K, hkv, k, r->k + k * r->p->p.d);
-        fxa__ref_load(r, FXA_SLOT_V, hkv, k, r->v + k * r->p->p.dv);
+        fxa__ref_load(r, FXA_SLOT_K, hkv, k, r->k + k * r->p->in.d);
+        fxa__ref_load(r, FXA_SLOT_V, hkv, k, r->v + k * r->p->in.dv);
     }
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory as problems describe it: the thirteen operands of fxa_problem as a table (operand.c), and strided regions with
- * the three questions asked of them (region.c, region_overlap.c): how far does one reach, does it overlap itself, do
- * two overlap.
- * Internal to src/problem.
+ * What the files of src/problem share. Memory as problems describe it: the thirteen operands of fxa_problem as a table
+ * (operand.c), and strided regions with the questions asked of them (region.c, region_overlap.c): how far does one
+ * reach, does it overlap itself, do two overlap. And the parts of fxa__problem_create and fxa__bind_make.
  */
-#ifndef FXA_PROBLEM_OPERAND_H
-#define FXA_PROBLEM_OPERAND_H
+#ifndef FXA_PROBLEM_PROBLEM_PRIVATE_H
+#define FXA_PROBLEM_PROBLEM_PRIVATE_H
 
 #include "problem.h"
 
