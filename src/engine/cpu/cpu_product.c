@@ -72,8 +72,7 @@ int64_t fxa__cpu_panels_over_room_size(const fxa__cpu_kernels *kernels, int64_t 
     return 0;
 }
 int64_t fxa__cpu_panels_over_depth(const fxa__cpu_kernels *kernels) {
-    (void)kernels;
-    return 1;
+    return kernels->nr / kernels->micro.panel_row; /* 1, or the two of a pair */
 }
 int64_t fxa__cpu_panels_over_step(const fxa__cpu_kernels *kernels, bool differ, int64_t columns) {
     (void)kernels;
@@ -93,6 +92,7 @@ void fxa__cpu_panels_over_pack(const fxa__cpu_kernels *kernels, fxa__cpu_over *o
 
 void fxa__cpu_panels_over_add(const fxa__cpu_kernels *kernels, const fxa__cpu_over *o, const void *w, int64_t ldw,
                               int64_t begin, int64_t end, int64_t first, int64_t last) {
+    first -= first % fxa__cpu_panels_over_depth(kernels);
     int64_t row = first * kernels->micro.panel_row;
     FXA__ASSERT(0 <= first && row % kernels->nr == 0 && last <= o->rows && end <= o->columns);
     kernels->micro.gemm(end - begin, o->d, last - first, fxa__cpu_at(kernels, w, first * ldw + begin), 1, ldw,
