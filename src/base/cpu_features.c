@@ -8,13 +8,6 @@
 #include <cpuid.h>
 #include <string.h>
 
-/* Which register sets the operating system saves (XCR0). Only where cpuid tells that the instruction exists. */
-static uint64_t features_saved(void) {
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
-}
-
 static fxa__cpu_vendor features_vendor(uint32_t b, uint32_t c, uint32_t d) {
     char name[12];
     memcpy(name, &b, 4);
@@ -29,28 +22,40 @@ static fxa__cpu_vendor features_vendor(uint32_t b, uint32_t c, uint32_t d) {
 enum { FEATURES_YMM = 0x6, FEATURES_ZMM = 0xe6, FEATURES_TILES = 0x60000 };
 enum { FEATURES_AMX = 1 << 24 | 1 << 22, FEATURES_BF16 = 1 << 5 }; /* tiles and their bf16, EDX of 0; EAX of 1 */
 
-fxa__cpu_features fxa__cpu_features_get(void) {
+fxa__cpu_features fxa__cpu_features_of(const fxa__cpu_answers *m) {
     fxa__cpu_features f = {.flags = FXA__CPU_SSE2};
-    uint32_t a, b, c, d;
-    if (!__get_cpuid(0, &a, &b, &c, &d)) return f;
-    f.vendor = features_vendor(b, c, d);
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return f;
-    f.family = a >> 8 & 15;
-    f.model = a >> 4 & 15;
-    if (f.family == 6 || f.family == 15) f.model += (a >> 16 & 15) << 4;
-    if (f.family == 15) f.family += a >> 20 & 255;
+    f.vendor = features_vendor(m->leaf0.b, m->leaf0.c, m->leaf0.d);
+    f.family = m->leaf1.a >> 8 & 15;
+    f.model = m->leaf1.a >> 4 & 15;
+    if (f.family == 6 || f.family == 15) f.model += (m->leaf1.a >> 16 & 15) << 4;
+    if (f.family == 15) f.family += m->leaf1.a >> 20 & 255;
 
     uint32_t basic = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
-    if ((c & basic) != basic || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return f;
-    uint64_t saved = features_saved();
-    if ((saved & FEATURES_YMM) != FEATURES_YMM) return f;
+    if ((m->leaf1.c & basic) != basic || !(m->leaf7.b & bit_AVX2)) return f;
+    if ((m->saved & FEATURES_YMM) != FEATURES_YMM) return f;
     f.flags |= FXA__CPU_AVX2;
     uint32_t wide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    if ((b & wide) != wide || (saved & FEATURES_ZMM) != FEATURES_ZMM) return f;
+    if ((m->leaf7.b & wide) != wide || (m->saved & FEATURES_ZMM) != FEATURES_ZMM) return f;
     f.flags |= FXA__CPU_AVX512;
-    if ((d & FEATURES_AMX) == FEATURES_AMX && (saved & FEATURES_TILES) == FEATURES_TILES) f.flags |= FXA__CPU_AMX_BF16;
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & FEATURES_BF16)) f.flags |= FXA__CPU_AVX512_BF16;
+    if ((m->leaf7.d & FEATURES_AMX) == FEATURES_AMX && (m->saved & FEATURES_TILES) == FEATURES_TILES)
+        f.flags |= FXA__CPU_AMX_BF16;
+    if (m->leaf7_1.a & FEATURES_BF16) f.flags |= FXA__CPU_AVX512_BF16;
     return f;
+}
+
+/* A leaf that the processor does not have leaves its zeros; xgetbv exists only where cpuid tells so. */
+fxa__cpu_features fxa__cpu_features_get(void) {
+    fxa__cpu_answers m = {.saved = 0};
+    __get_cpuid(0, &m.leaf0.a, &m.leaf0.b, &m.leaf0.c, &m.leaf0.d);
+    __get_cpuid(1, &m.leaf1.a, &m.leaf1.b, &m.leaf1.c, &m.leaf1.d);
+    __get_cpuid_count(7, 0, &m.leaf7.a, &m.leaf7.b, &m.leaf7.c, &m.leaf7.d);
+    __get_cpuid_count(7, 1, &m.leaf7_1.a, &m.leaf7_1.b, &m.leaf7_1.c, &m.leaf7_1.d);
+    if (m.leaf1.c & bit_OSXSAVE) {
+        uint32_t low, high;
+        __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        m.saved = (uint64_t)high << 32 | low;
+    }
+    return fxa__cpu_features_of(&m);
 }
 
 #elif defined(__aarch64__)

@@ -27,4 +27,19 @@ typedef struct fxa__cpu_features {
 
 fxa__cpu_features fxa__cpu_features_get(void);
 
+#if defined(__x86_64__)
+/* What a machine answers to cpuid (zeros where it has no such leaf) and to xgetbv, apart from what that means: so the
+ * tests can ask for machines that they do not run on. */
+typedef struct fxa__cpuid_leaf {
+    uint32_t a, b, c, d;
+} fxa__cpuid_leaf;
+
+typedef struct fxa__cpu_answers {
+    fxa__cpuid_leaf leaf0, leaf1, leaf7, leaf7_1;
+    uint64_t saved; /* XCR0: register sets that the system saves; 0 without xgetbv */
+} fxa__cpu_answers;
+
+fxa__cpu_features fxa__cpu_features_of(const fxa__cpu_answers *machine);
+#endif
+
 #endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A system that refuses locks, thread attributes, threads, or an answer to how many CPUs there are. The linker puts the
+ * __wrap_ functions below before the C library's (tests/CMakeLists.txt); each refuses the calls that it is told to.
+ * A context either comes with all that it needs or not at all, with a text and nothing left behind; a pool has all its
+ * workers whatever threads it got.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* cpu_set_t */
+#endif
+#include "base/host.h"
+#include "base/pool.h"
+#include "support/fail_alloc.h"
+#include "t.h"
+
+#if FXA_TEST_WRAPS
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+/* Calls of one function: how many came, and which are refused (counted from 1; 0: none). */
+typedef struct refusal {
+    int calls, from, to;
+} refusal;
+
+static refusal mutexes, conds, attrs, stacks, threads, affinities;
+static long cpus_online; /* what sysconf answers; 0: what the system says */
+
+static bool refused(refusal *r) {
+    r->calls++;
+    return r->calls >= r->from && r->calls <= r->to;
+}
+
+static void refuse_nothing(void) {
+    mutexes = conds = attrs = stacks = threads = affinities = (refusal){0};
+    cpus_online = 0;
+}
+
+int __real_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr);
+int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr);
+int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr) {
+    return refused(&mutexes) ? EAGAIN : __real_pthread_mutex_init(mutex, attr);
+}
+
+int __real_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr);
+int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr);
+int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr) {
+    return refused(&conds) ? ENOMEM : __real_pthread_cond_init(cond, attr);
+}
+
+int __real_pthread_attr_init(pthread_attr_t *attr);
+int __wrap_pthread_attr_init(pthread_attr_t *attr);
+int __wrap_pthread_attr_init(pthread_attr_t *attr) {
+    return refused(&attrs) ? ENOMEM : __real_pthread_attr_init(attr);
+}
+
+int __real_pthread_attr_setstacksize(pthread_attr_t *attr, size_t size);
+int __wrap_pthread_attr_setstacksize(pthread_attr_t *attr, size_t size);
+int __wrap_pthread_attr_setstacksize(pthread_attr_t *attr, size_t size) {
+    return refused(&stacks) ? EINVAL : __real_pthread_attr_setstacksize(attr, size);
+}
+
+int __real_pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*fn)(void *), void *arg) {
+    return refused(&threads) ? EAGAIN : __real_pthread_create(out, attr, fn, arg);
+}
+
+int __real_sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set);
+int __wrap_sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set);
+int __wrap_sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) {
+    if (!refused(&affinities)) return __real_sched_getaffinity(pid, size, set);
+    memset(set, 0, size);
+    return affinities.calls % 2 ? -1 : 0; /* every second time an answer without a CPU */
+}
+
+long __real_sysconf(int name);
+long __wrap_sysconf(int name);
+long __wrap_sysconf(int name) {
+    return name == _SC_NPROCESSORS_ONLN && cpus_online ? cpus_online : __real_sysconf(name);
+}
+
+/* ---- Locks ----------------------------------------------------------------------------------------------------- */
+
+/* The n-th lock of a kind is refused, for each n until a context comes. Returns how many it took. */
+static int check_refused_locks(refusal *kind, const char *text) {
+    for (int n = 1; n < 50; n++) {
+        fail_alloc memory = FAIL_ALLOC_INIT;
+        fxa_context_config config = {.struct_size = sizeof config, .alloc = fail_alloc_fn, .alloc_user = &memory};
+        config.threads = 3;
+        fxa_context *ctx = NULL;
+        fxa_error err = {0};
+        refuse_nothing();
+        kind->from = kind->to = n;
+        fxa_status status = fxa_context_create(&config, &ctx, &err);
+        bool came = status == FXA_OK;
+        T_CHECK(came == (ctx != NULL));
+        if (!came) {
+            T_INT(status, FXA_E_SYSTEM);
+            T_HAS(err.text, text);
+        }
+        fxa_context_destroy(ctx);
+        T_INT(memory.blocks, 0);
+        T_INT(memory.mistakes, 0);
+        if (came) return n - 1;
+    }
+    T_FAIL("no context came");
+    return 0;
+}
+
+TEST(a_context_without_its_locks) {
+    T_CHECK(check_refused_locks(&mutexes, "the system refused a mutex (error") >= 2);
+    T_CHECK(check_refused_locks(&conds, "the system refused a condition variable (error") >= 2);
+}
+
+TEST(a_pool_without_its_locks) {
+    refusal *kinds[] = {&mutexes, &conds};
+    for (int kind = 0; kind < 2; kind++)
+        for (int n = 1; n <= 3; n++) {
+            fail_alloc memory = FAIL_ALLOC_INIT;
+            fxa__host *host = NULL;
+            fxa__pool *pool = NULL;
+            fxa_error err = {0};
+            refuse_nothing();
+            T_OK(fxa__host_create(fail_alloc_fn, &memory, &host, &err));
+            host->width = 3;
+            kinds[kind]->from = kinds[kind]->to = n;
+            T_INT(fxa__host_pool(host, &pool, &err), n <= 2 ? FXA_E_SYSTEM : FXA_OK);
+            T_CHECK((pool != NULL) == (n == 3));
+            T_INT(memory.blocks, n <= 2 ? 1 : 2);
+            if (n <= 2) { /* another try gets one */
+                T_HAS(err.text, "the system refused");
+                T_OK(fxa__host_pool(host, &pool, &err));
+            }
+            fxa__host_release(host);
+            T_INT(memory.blocks, 0);
+        }
+    refuse_nothing();
+}
+
+/* ---- Threads --------------------------------------------------------------------------------------------------- */
+
+enum { REFUSE_WIDTH = 4 };
+
+static void refuse_mark(void *arg, int32_t worker) { ((int *)arg)[worker]++; }
+
+/* All workers of a job run once, with whatever threads came; n_created: calls of pthread_create. */
+static void check_pool(int n_created) {
+    fxa__host *host = NULL;
+    fxa__pool *pool = NULL;
+    fxa_error err = {0};
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    host->width = REFUSE_WIDTH;
+    T_OK(fxa__host_pool(host, &pool, &err));
+    T_INT(threads.calls, n_created);
+    int runs[REFUSE_WIDTH] = {0};
+    for (int i = 0; i < 20; i++) fxa__pool_run(pool, REFUSE_WIDTH, refuse_mark, runs);
+    for (int w = 0; w < REFUSE_WIDTH; w++) T_INT(runs[w], 20);
+    fxa__host_release(host);
+    refuse_nothing();
+}
+
+TEST(threads_without_a_stack_of_their_size_get_the_systems) {
+    attrs = (refusal){.from = 1, .to = 2};
+    check_pool(3);
+    stacks = (refusal){.from = 2, .to = 3};
+    check_pool(3);
+    threads = (refusal){.from = 1, .to = 1}; /* that size is too much: again without it */
+    check_pool(4);
+}
+
+TEST(fewer_threads_than_workers) {
+    threads = (refusal){.from = 1, .to = 100};
+    check_pool(2); /* none */
+    threads = (refusal){.from = 2, .to = 3};
+    check_pool(3); /* one */
+    attrs = (refusal){.from = 1, .to = 100};
+    threads = (refusal){.from = 3, .to = 100};
+    check_pool(3); /* two */
+}
+
+/* ---- CPUs ------------------------------------------------------------------------------------------------------ */
+
+TEST(the_number_of_cpus_without_an_affinity) {
+    static const struct { long online; int32_t count; } cases[] = {{-1, 1}, {1, 1}, {7, 7}, {1024, 1024}, {9999, 1024}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refuse_nothing();
+        affinities.from = 1;
+        affinities.to = 100;
+        cpus_online = cases[i].online;
+        T_INT(fxa__cpu_count(), cases[i].count); /* refused */
+        T_INT(fxa__cpu_count(), cases[i].count); /* an empty set */
+        T_INT(affinities.calls, 2);
+    }
+    refuse_nothing();
+    T_CHECK(fxa__cpu_count() >= 1);
+}
+
+#else
+
+TEST(a_system_that_refuses) {
+    T_SKIP("this linker puts nothing in front of the C library's functions");
+}
+
+#endif
+
+T_MAIN
