@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Error bounds of programs, operation by operation: a score moved anywhere within its error changes the result by no
+ * more than the bound says, and where no bound can be given (a jump, the end of a domain) it is infinite. The other way
+ * round, bounds away from such places are finite, so that an analysis that gives up everywhere fails too.
+ */
+#include "t.h"
+
+#include "program/program.h"
+
+static const double move_to[] = {-1, -0.6, -0.01, 0.3, 0.99, 1};
+static const double scores[] = {0.0, -0.0, 1e-3, -1e-3, 0.5, -0.5, 0.7, 1.0, -1.0, 1.4, 1.5, 2.0, 2.5, -2.5, 3.3,
+                                1e-30, 1e30, 40.0, -40.0, INFINITY, -INFINITY, NAN};
+static const double errors[] = {0, 1e-12, 1e-6, 1e-3, 0.05, 0.3};
+enum { N_MOVES = 6, N_SCORES = sizeof scores / sizeof *scores, N_ERRORS = 6 };
+
+static const float table32[4] = {1, 2.5f, -3, 0.1f};
+static const double table64[4] = {1, 2.5, -3, 0.1};
+static const int32_t table_int[4] = {3, 1, 2, 0};
+static const fxa_view views[3] = {{table_int, FXA_I32, 1, {4}, {1}}, /* by name, as programs order them */
+                                  {table32, FXA_F32, 1, {4}, {1}},
+                                  {table64, FXA_F64, 1, {4}, {1}}};
+#define BOUND_TABLES "tensor n : i32[1]\ntensor t : f32[1]\ntensor u : f64[1]\nparam c : float\nparam m : int\n"
+
+static fxa_program *bound_parse(const char *expression) {
+    static fxa_context *ctx;
+    if (!ctx && fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
+    char text[512];
+    snprintf(text, sizeof text, BOUND_TABLES "score = %s", expression);
+    fxa_program *p = NULL;
+    fxa_error err;
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+    return p;
+}
+
+static double bound_value(const fxa_program *p, double score) {
+    double in[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = score, [FXA_INPUT_Q] = 3, [FXA_INPUT_K] = 16777219};
+    double params[2] = {0.1, 2}, value = 0;
+    fxa_error err;
+    T_OK(fxa_program_eval(p, in, params, views, &value, NULL, &err));
+    return value;
+}
+
+static double bound_of(const fxa_program *p, double score, double e, fxa_dtype arithmetic) {
+    double in[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = score, [FXA_INPUT_Q] = 3, [FXA_INPUT_K] = 16777219};
+    double params[2] = {0.1, 2}, off[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = e};
+    fxa_term terms[2] = {{.error = NAN}};
+    size_t count = 2;
+    fxa_error err;
+    T_OK(fxa_program_terms(p, in, off, arithmetic, params, views, terms, &count, &err));
+    T_CHECK(terms[0].kind == FXA_TERM_SCORE && terms[0].error >= 0);
+    return terms[0].error;
+}
+
+/* The bounds are of first order: what they leave out is e times them, with a factor for how steep the programs are. */
+static bool bound_holds(double before, double after, double bound, double e) {
+    if (bound == INFINITY || before == after || (before != before && after != after)) return true;
+    return fabs(after - before) <= bound * (1 + 8 * e) + 1e-14 * fabs(before);
+}
+
+/* score + by, but no further than e when the sum is rounded. */
+static double bound_moved(double score, double by, double e) {
+    double moved = score + by;
+    while (fabs(moved - score) > e) moved = nextafter(moved, score);
+    return moved;
+}
+
+static void check_bounds(const char *expression, fxa_dtype arithmetic) {
+    fxa_program *p = bound_parse(expression);
+    int finite = 0;
+    for (int i = 0; i < N_SCORES; i++)
+        for (int j = 0; j < N_ERRORS; j++) {
+            double e = errors[j], bound = bound_of(p, scores[i], e, arithmetic), before = bound_value(p, scores[i]);
+            finite += bound < INFINITY;
+            for (int k = 0; k < N_MOVES; k++) {
+                double after = bound_value(p, bound_moved(scores[i], move_to[k] * e, e));
+                if (!bound_holds(before, after, bound, e))
+                    T_FAIL("%s, %s: score %g, error %g: %.17g comes to %.17g, the bound is %g\n", expression,
+                           fxa_dtype_name(arithmetic), scores[i], e, before, after, bound);
+            }
+        }
+    if (finite < N_SCORES / 2) T_FAIL("%s, %s: only %d bounds\n", expression, fxa_dtype_name(arithmetic), finite);
+    fxa_program_destroy(p);
+}
+
+static const char *const bounded[] = {
+    "score + 1", "1 - score", "-score", "abs(score)", "score * (score + 1)", "score * c", "score * 1e-20 * 1e-20",
+    "score / 3", "1 / score", "score / (score - 2)", "(score - 1) / (score - 1.4)", "(score + 5) / 0", "score / inf",
+    "1 / (score * inf)", "score // 0.7", "score % 0.7", "score // 0.5", "score % 0.5", "3 // (score + 0.1)",
+    "5 % (score + 0.1)", "7.5 % 2.5 + score", "score ** 2", "score ** 3", "score ** 0.5", "score ** -1.5",
+    "score ** 0", "1.5 ** score", "score ** (score + 1)", "(score - 0.7) ** 0.5", "inf ** score", "score ** inf",
+    "0 ** score", "(-1.5) ** score", "(-2) ** floor(score)", "min(score, 1)", "max(score, 2 * score)",
+    "max(nan, score)", "min(score, nan)", "max(-score, score)", "mulz(score - 1, exp(score))", "mulz(score, inf)",
+    "mulz(q - 3, score)", "mulz(q - 3, 1 / score)", "divz(score - 1, score)", "divz(q - 3, score)", "divz(score, 2)",
+    "clamp(score, -1, 1)", "clamp(score, 1, -1)", "clamp(0.5, score, score + 1)", "clamp(score, score * 2, 3)",
+    "sqrt(score)", "rsqrt(score)", "log(score)", "log2(score)", "exp(score)", "exp2(score)", "tanh(score)",
+    "sigmoid(score)", "erf(score)", "sin(score)", "cos(score)", "tan(score)", "floor(score)", "ceil(score)",
+    "round(score)", "trunc(score)", "float(int(score))", "float(int(score) + q)", "score < 1 ? 2.0 : 3.0",
+    "score < 1 ? score : 2 * score - 1", "score <= nan ? 1.0 : score", "(score < 1 ? q : q + m) * 0.5",
+    "(score < 1 ? q : q + m - 2) * 0.5", "q == 3 && score < 1 ? 2.0 : 3.0", "q == 4 && score < 1 ? 2.0 : 3.0",
+    "score < 1 && q == 4 ? 2.0 : 3.0", "q == 3 || score < 1 ? 2.0 : 3.0", "score < 1 || q == 3 ? 2.0 : 3.0",
+    "q == 4 || score < 1 ? 2.0 : 3.0", "score < 1 || q == 4 ? 2.0 : 3.0", "score < 1 || score < 2 ? 2.0 : 3.0",
+    "!(score < 1) ? 2.0 : 3.0", "(score < 1) ^ (q == 3) ? 2.0 : 3.0", "(score < 1) == (score > 0) ? 2.0 : 3.0",
+    "(int(score) & 1) * 0.5", "(int(score) | 1) * 0.5", "t[int(score)]", "u[int(score)] * score",
+    "n[int(score)] * 0.5", "t[q] * score", "u[3] + score", "n[1] + score", "float(k) + score", "float(q) + score",
+    "m * score", "q == 3 ? score : 1 / score", "q == 4 ? score : 1 / score", "score * 1e-40", "score + 1e-320",
+    "score + 1e39 * 1e-39", "exp(score * 1e-3) * 1e-35",
+};
+
+TEST(bounds_hold_for_f64) {
+    for (size_t i = 0; i < sizeof bounded / sizeof *bounded; i++) check_bounds(bounded[i], FXA_F64);
+}
+
+TEST(bounds_hold_for_f32) {
+    for (size_t i = 0; i < sizeof bounded / sizeof *bounded; i++) check_bounds(bounded[i], FXA_F32);
+}
+
+/* f64 has these numbers, f32 has not. */
+TEST(numbers_beyond_f32_have_no_bounds_there) {
+    static const char *const large[] = {"score + 1e39", "score * 1e300", "score * score * 1e300"};
+    for (int i = 0; i < 3; i++) {
+        check_bounds(large[i], FXA_F64);
+        fxa_program *p = bound_parse(large[i]);
+        for (int j = 0; j < N_SCORES; j++) T_CHECK(bound_of(p, scores[j], 0, FXA_F32) == INFINITY);
+        fxa_program_destroy(p);
+    }
+}
+
+/* With an error of 1e-3: near a jump or the end of a domain there is no bound, a little further away there is one. */
+TEST(bounds_end_where_a_result_is_not_decided) {
+    static const struct { const char *expression; double near, clear; } cases[] = {
+        {"sqrt(score)", 0.001, 0.003}, {"sqrt(score)", -0.0005, -0.01}, {"rsqrt(score)", 0.002, 0.003},
+        {"log(score)", 0.001, 0.003}, {"log2(score)", -0.001, -0.0011}, {"tan(score)", 1.5706, 0.5},
+        {"floor(score)", 0.9995, 0.9985}, {"floor(score)", 1.001, 1.0011}, {"ceil(score)", 2.0005, 2.002},
+        {"round(score)", 1.4995, 1.498}, {"trunc(score)", -1.0005, -1.002}, {"float(int(score))", 2.9995, 2.5},
+        {"1 / score", 0.002, 0.003}, {"1 / score", 0.0, INFINITY},
+        {"score // 0.5", 0.5, 0.6}, {"score % 0.5", 1.0005, 1.1}, {"score ** 0.5", 0.0005, 0.1},
+        {"score ** score", 0.0, 0.1}, {"score ** (score + 2)", -0.5, 0.5},
+        {"score < 1 ? 2.0 : 3.0", 1.0005, 1.002}, {"score == 1 ? 2.0 : 3.0", 0.9995, 0.99},
+        {"(score < 1 ? q : k) * 0.5", 1.0005, 1.002}, {"score < 1 && q == 3 ? 2.0 : 3.0", 0.9995, 0.99},
+        {"score < 1 || q == 4 ? 2.0 : 3.0", 1.0, 1.1}, {"t[int(score)]", 0.9995, 1.5},
+        {"mulz(floor(score), 2)", 1.0, 0.5}, {"min(floor(score), 2)", 1.0, 0.5}, {"2 * floor(score)", 1.0, 0.5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_program *p = bound_parse(cases[i].expression);
+        double near = bound_of(p, cases[i].near, 1e-3, FXA_F64), clear = bound_of(p, cases[i].clear, 1e-3, FXA_F64);
+        if (near != INFINITY || clear == INFINITY)
+            T_FAIL("%s: at %g a bound of %g, at %g of %g\n", cases[i].expression, cases[i].near, near,
+                   cases[i].clear, clear);
+        fxa_program_destroy(p);
+    }
+}
+
+/* A gradient has two inputs with an error: the product of two. */
+TEST(bounds_of_gradients_count_both_errors) {
+    fxa_program *p = bound_parse("score * score"), *d = NULL;
+    fxa_error err;
+    T_OK(fxa_program_derivative(p, &d, &err));
+    double in[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = 3, [FXA_INPUT_DSCORE] = 5}, params[2] = {0.1, 2};
+    for (int both = 0; both < 4; both++) {
+        double off[FXA_INPUT_COUNT] = {0}, e = both & 1 ? 0.25 : 0, f = both & 2 ? 0.5 : 0;
+        off[FXA_INPUT_SCORE] = e;
+        off[FXA_INPUT_DSCORE] = f;
+        fxa_term terms[4];
+        size_t count = 4;
+        T_OK(fxa_program_terms(d, in, off, FXA_F64, params, views, terms, &count, &err));
+        T_CHECK(terms[0].kind == FXA_TERM_DSCORE && terms[0].value == 30);
+        T_NEAR(terms[0].error, 2 * ((3 + e) * (5 + f) - 15), 1e-12);
+    }
+    fxa_program_destroy(d);
+    fxa_program_destroy(p);
+}
+
+T_MAIN
