@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The amx set of the cpu engine on a model of its tiles: linked into a test before the library, this takes the place of
- * isa_amx.c, and says that the processor has AMX where it has all else that the set needs. Conformance then covers the
- * set on machines without tiles.
+ * isa_amx.c. It also says that the processor has AVX512_BF16, which is model_bf16.c, and AMX where it has all else that
+ * the sets need: tests then cover both on any machine with AVX-512. On others the whole test is skipped, with 77.
  */
+#include <stdio.h>
+#include <stdlib.h>
+
+static void model_skip(void) {
+    printf("skipped: the models of AVX512_BF16 and AMX need a machine with AVX-512 F, BW, DQ and VL\n");
+    exit(77);
+}
+
 #if defined(__x86_64__)
 
 /* What the processor really has, under another name. */
@@ -21,7 +29,7 @@
 fxa__cpu_features fxa__cpu_features_get(void); /* the header's guard kept the name away */
 fxa__cpu_features fxa__cpu_features_get(void) {
     fxa__cpu_features f = model_features_get();
-    if (f.flags & FXA__CPU_AVX512_BF16) f.flags |= FXA__CPU_AMX_BF16;
+    if (f.flags & FXA__CPU_AVX512) f.flags |= FXA__CPU_AVX512_BF16 | FXA__CPU_AMX_BF16;
     return f;
 }
 
@@ -31,4 +39,12 @@ bool fxa__amx_permit(void) {
 void fxa__amx_enter(void) {}
 void fxa__amx_leave(void) {}
 
+__attribute__((constructor)) static void model_start(void) {
+    if (!(model_features_get().flags & FXA__CPU_AVX512)) model_skip();
+}
+
+#else
+__attribute__((constructor)) static void model_start(void) {
+    model_skip();
+}
 #endif

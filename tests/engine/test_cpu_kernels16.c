@@ -1,37 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The sets that multiply in bf16: panels, products, special values, nothing touched outside, and which problems they
- * are chosen for. The amx set runs twice: on the processor's tiles where it has them, and on a model of tiles in C.
+ * are chosen for. Runs twice: on the processor's own instructions where it has them, and linked with a model of them.
  */
 #include "base/dtype.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/kern_bf16.h"
-#include "support/amx_model.h"
 #include "support/guard.h"
 #include "t.h"
 
 #if defined(__x86_64__)
 
-#define AMX_FUNCTION(name) static void amx_##name
-#include "engine/cpu/kern_amx.inc"
-
-/* Set i that this machine can run; past the real ones the amx set on the model of its tiles. */
+/* Set i; without products where this machine cannot run it. */
 static bool k16_set(size_t i, fxa__cpu_kernels *out) {
-    bool usable, dots;
-    size_t n = 0;
-    for (const fxa__cpu_kernels *k; (k = fxa__cpu_set_bf16(n, &usable)) != NULL; n++)
-        if (n == i) {
-            *out = *k;
-            if (!usable) out->micro.gemm = NULL;
-            return true;
-        }
-    (void)fxa__cpu_set_bf16(0, &dots);
-    *out = fxa__cpu_amx[0];
-    out->isa = "amx (model)";
-    out->micro.gemm = dots ? amx_gemm : NULL;
-    out->micro.gemm_pairs = amx_gemm_pairs;
-    out->enter = out->leave = NULL;
-    return i == n;
+    bool usable;
+    const fxa__cpu_kernels *k = fxa__cpu_set_bf16(i, &usable);
+    if (!k) return false;
+    *out = *k;
+    if (!usable) out->micro.gemm = NULL;
+    return true;
 }
 #define K16_EACH(k)                                                                                                    \
     fxa__cpu_kernels k;                                                                                                \
@@ -55,7 +42,7 @@ static void k16_gemm_pairs(const fxa__cpu_kernels *k, int64_t m, int64_t n, int6
 
 /* As the processor rounds: subnormal floats are 0. */
 static uint16_t k16_bits(float x) {
-    return fxa__f64_to_bf16((double)amx_model_flush(x));
+    return fxa__f64_to_bf16(fabsf(x) < 0x1p-126f ? copysign(0, (double)x) : (double)x);
 }
 static double k16_round(float x) { return fxa__bf16_to_f64(k16_bits(x)); }
 
