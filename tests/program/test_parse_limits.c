@@ -139,6 +139,28 @@ TEST(long_texts_and_loops_end_soon) {
     if (took > PLIM_SECONDS) T_FAIL("took %.1f s\n", took);
 }
 
+/* The most tokens that loops may read, reached at each token of a body that has every kind of them: rounds of the loop
+ * in front move that place on, token by token. */
+TEST(the_last_token_of_unrolled_loops_may_be_any) {
+    static const char body[] = "min((-i) ** -2, t[i, 0], 2.5, sum(j, 1 + 1, j)) + (i < 1 ? 1 : !(i == 2) ? pi : q)";
+    char text[512];
+    bool hit[sizeof text] = {false};
+    int places = 0;
+    for (int rounds = 1; rounds <= t_scaled(60); rounds++) {
+        fxa_program *p = NULL;
+        fxa_error err;
+        size_t n = (size_t)snprintf(text, sizeof text,
+                                    "tensor t : f32[2]\nscore = sum(z, %d, 0) + sum(x, 64, sum(y, 2, sum(i, 64, %s)))",
+                                    rounds, body);
+        T_STATUS(plim_as(FXA_PROGRAM_SCORE, text, n, &p, &err), FXA_E_LIMIT);
+        T_HAS(err.text, "unrolling the loops reads more than 250000 tokens");
+        T_CHECK(p == NULL && err.line == 2 && err.column > 0 && (size_t)err.column < n);
+        places += !hit[err.column];
+        hit[err.column] = true;
+    }
+    T_CHECK(places > t_scaled(60) / 2);
+}
+
 TEST(params_and_tensors_are_limited) {
     char text[8192];
     fxa_program *p = NULL;
