@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Range analysis where its forms end: factors whose products leave 64 bits, sums of more terms than a form has, atoms
+ * and bounds beyond their tables. What is given up there may make an answer "not known", never wrong. Every combination
+ * of the parts below is compared with brute force.
+ */
+#include "t.h"
+
+#include "support/brute.h"
+
+static const char *const inner[] = {
+    "q * 2147483647", "q * 2147483647 * 2147483647", "(q * -2147483648 - 1) * 2147483647 * 2147483647",
+    "q * 65537 * 65537 * 65537 * 65537 + k", "(q // 3) * 2147483647 * 2147483647 + 5",
+    "(q % 5 - k) * 1073741825 * 1073741825 * 3",
+    "abs(q - k) * 2147483647 * 2147483647", "q // 2 + q // 3 + q // 5 + q // 7 + k // 2 + k // 3 + k // 5 + k // 7",
+    "q // 2 - k // 3 + (q + k) % 5 + (q - k) % 7 + abs(q - k) + k + h",
+    "((q + 2147483647) // 2 + 2147483647) // 3 * 2147483647",
+    "(-2147483648 - q) * 2147483647", "(q // 2147483647) * 2147483647 + q % 2147483647",
+};
+static const char *const outer[] = {
+    "(%s)", "(%s) %% 7", "(%s) %% -8", "(%s) // 7", "(%s) // -64", "abs(%s)", "(%s) & 7", "(%s) & -8", "(%s) >> 3",
+    "((%s) << 5) - 1", "-(%s)", "min(%s, 9)", "max(%s, k)", "abs((%s) // 2147483647 * 2147483647)",
+    "((%s) %% 2147483647 + q) // 2", "(((%s) // 2) %% 3 * 2147483647 + k) // 3", "(q < k ? %s : 2147483647)",
+};
+static const char *const ends[] = {
+    "%s == 3", "%s < k", "%s != q * 2147483647", "%s <= (q - k) * 2147483647 * 2147483647", "(%s) * 3 >= -2147483648",
+};
+enum { N_INNER = 12, N_OUTER = 17, N_ENDS = 5 };
+
+static const struct { int32_t q0, q1, k0, k1; } limit_boxes[] = {
+    {0, 7, 0, 7}, {60, 64, 0, 5}, {3, 3, 4, 4}, {2147483640, 2147483647, 0, 3},
+    {-2147483647 - 1, -2147483642, 2147483645, 2147483647}, {715827882, 715827884, -9, -5},
+};
+enum { N_BOXES = 6 };
+
+/* Returns how many boxes were decided. */
+static int check_limits(fxa_context *ctx, const char *mask) {
+    char text[1024];
+    fxa_program *p = NULL;
+    fxa_error err;
+    int decided = 0;
+    snprintf(text, sizeof text, "mask = %s", mask);
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+    for (int i = 0; i < N_BOXES && p; i++) {
+        fxa_box box = brute_box(1, 2, limit_boxes[i].q0, limit_boxes[i].q1, limit_boxes[i].k0, limit_boxes[i].k1, 9, 9);
+        fxa_tile got = fxa_program_classify(p, &box, NULL, NULL);
+        fxa_tile truth = brute_class(p, &box, NULL, NULL, brute_scores, 1);
+        decided += got != FXA_TILE_MIXED;
+        if (got == FXA_TILE_MIXED || got == truth) continue;
+        T_FAIL("%s: %s, truly %s\n", mask, brute_name(got), brute_name(truth));
+        brute_show(p, &box);
+    }
+    fxa_program_destroy(p);
+    return decided;
+}
+
+TEST(forms_that_do_not_fit_are_never_wrong) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    char y[512], mask[768];
+    int decided = 0;
+    for (int n = 0; n < N_INNER * N_OUTER * N_ENDS; n++) {
+        snprintf(y, sizeof y, outer[n / N_INNER % N_OUTER], inner[n % N_INNER]);
+        snprintf(mask, sizeof mask, ends[n / N_INNER / N_OUTER], y);
+        decided += check_limits(ctx, mask);
+    }
+    T_CHECK(decided > N_INNER * N_OUTER * N_ENDS); /* at least the single pair of each */
+    fxa_context_destroy(ctx);
+}
+
+/* More quotients and bounds than any table of the analysis has room for at first. */
+TEST(tables_that_are_full_are_never_wrong) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    char mask[3][1000];
+    size_t n[3] = {0};
+    for (int i = 0; i < 36; i++) {
+        const char *join[3] = {i ? "||" : "", i ? "&&" : "", i ? "^" : ""};
+        n[0] += (size_t)snprintf(mask[0] + n[0], 1000 - n[0], "%sq//%d+k%%%d==%d", join[0], i + 2, i + 3, i);
+        n[1] += (size_t)snprintf(mask[1] + n[1], 1000 - n[1], "%s(q-k)%%%d!=%d+k//%d", join[1], i + 2, i, i + 3);
+        n[2] += (size_t)snprintf(mask[2] + n[2], 1000 - n[2], "%s(q-k<%d-k*%d+q)", join[2], i, i + 2);
+        for (int kind = 0; kind < 3 && i % 4 == 3; kind++) (void)check_limits(ctx, mask[kind]);
+    }
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
