@@ -4,7 +4,8 @@
  * layouts and dtypes, forward and backward. One runner and one reference for all of them (R-34). What an engine refuses
  * it must have said in its support report (R-39).
  * How close is close: docs/numerics.md. FXA_TEST_ENGINE names one engine to test, also "ref" itself;
- * FXA_TEST_CASE=0x... replays the one case that a failure of a test names.
+ * FXA_TEST_CASE=0x... replays the one case that a failure of a test names; FXA_TEST_DTYPE=bf16 gives all cases a Q of
+ * that dtype.
  */
 #include "support/conf_case.h"
 #include "support/isa.h"
@@ -176,6 +177,7 @@ static void spoil_row(conf_buffer *o) {
 }
 
 TEST(comparison_finds_what_is_wrong) {
+    if (getenv("FXA_TEST_DTYPE")) T_SKIP("it spoils f64, and FXA_TEST_DTYPE is set");
     T_CHECK(conform_spoilt(0, spoil_nothing));
     T_CHECK(!conform_spoilt(0, spoil_one));
     T_CHECK(!conform_spoilt(0, spoil_nan));
@@ -304,8 +306,16 @@ static void conform_isa(const char *isa) {
     conform_cases((conform_plan){all_features, true, FROM(CONF_STEEP), 600, t_scaled(60), 0.2, NULL});
 }
 
+/* The last sets are for bf16; to others they are avx512. */
+static void conform_isa_dtype(const char *isa) {
+    bool rounds = strcmp(isa, "avx512-bf16") == 0 || strcmp(isa, "amx") == 0;
+    if (rounds) (void)setenv("FXA_TEST_DTYPE", "bf16", 1);
+    conform_isa(isa);
+    if (rounds) (void)unsetenv("FXA_TEST_DTYPE");
+}
+
 TEST(every_instruction_set) {
-    isa_each(conform_isa);
+    isa_each(conform_isa_dtype);
 }
 
 T_MAIN

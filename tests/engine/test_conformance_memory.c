@@ -115,7 +115,7 @@ TEST(guard_pages_catch_a_read_outside_and_a_write_to_an_input) {
     for (int at_end = 0; at_end < 2; at_end++) {
         conf_guard_make(&g, &c, "ref", FXA_FORWARD, at_end, 100);
         int64_t size = (int64_t)g.c.slot[FXA_SLOT_K].bytes;
-        T_INT(size, 5 * 3 * 8);
+        T_INT(size, 5 * 3 * (int64_t)fxa_dtype_size(c.slot[FXA_SLOT_K].dtype));
         T_CHECK(!memory_child_dies(&g, 0, false) && !memory_child_dies(&g, size - 1, false));
         T_CHECK(memory_child_dies(&g, at_end ? size : -1, false));
         T_CHECK(memory_child_dies(&g, 0, true));

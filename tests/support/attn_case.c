@@ -151,8 +151,17 @@ bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64
     return true;
 }
 
+/* What FXA_TEST_DTYPE names; `other` where it is not set. */
+static fxa_dtype case_named_dtype(fxa_dtype other) {
+    const char *name = getenv("FXA_TEST_DTYPE");
+    if (!name || !*name) return other;
+    for (int d = FXA_F64; d <= FXA_BF16; d++)
+        if (strcmp(name, fxa_dtype_name((fxa_dtype)d)) == 0) return (fxa_dtype)d;
+    abort();
+}
+
 static fxa_dtype case_draw_float(const attn_case *c, uint64_t *rng) {
-    return case_has(c, ATTN_DTYPES) ? (fxa_dtype)attn_int(rng, FXA_F64, FXA_BF16) : FXA_F64;
+    return case_has(c, ATTN_DTYPES) ? (fxa_dtype)attn_int(rng, FXA_F64, FXA_BF16) : case_named_dtype(FXA_F64);
 }
 
 static attn_style case_draw_style(const attn_case *c, bool input, uint64_t *rng) {
@@ -194,7 +203,7 @@ static void case_fill_operand(attn_case *c, fxa_slot slot, uint64_t *rng) {
 static void case_draw_operands(attn_case *c, uint64_t *rng) {
     oracle *x = &c->x;
     fxa_problem *p = &c->problem;
-    fxa_dtype main = case_draw_float(c, rng), row = main == FXA_F64 ? FXA_F64 : FXA_F32;
+    fxa_dtype main = case_named_dtype(case_draw_float(c, rng)), row = main == FXA_F64 ? FXA_F64 : FXA_F32;
     static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO, FXA_SLOT_DLSE};
     for (int i = 0; i < 5; i++) {
         fxa_dtype dtype = inputs[i] == FXA_SLOT_DLSE ? row : inputs[i] == FXA_SLOT_DO ? case_draw_float(c, rng) : main;
