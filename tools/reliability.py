@@ -22,6 +22,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "reliability.md")
 COVERAGE = "## Coverage"
+REASONS = os.path.join(ROOT, "tools", "coverage_left.txt")
 FOLDERS = ("base", "program", "problem", "plan", "engine", "engine/ref", "engine/cpu")
 
 
@@ -89,26 +90,90 @@ def percent(covered, total):
     return "%.1f %%" % (covered * 1000 // total / 10) if total else "-"
 
 
-def coverage_rows(build):
+def coverage_lines(build):
+    """What gcovr counts, by file: [(line number, times run, [times per branch])]."""
     code, out = run(["gcovr", "--root", ROOT, "--object-directory", build, "--filter", os.path.join(ROOT, "src", ""),
-                     "--exclude-unreachable-branches", "--json-summary"])
+                     "--exclude-unreachable-branches", "--json"])
     if code != 0:
         sys.exit("reliability.py: gcovr failed:\n" + out)
-    summary = json.loads(out[out.index("{"):])
-    sums = {folder: [0, 0, 0, 0] for folder in FOLDERS}
-    for entry in summary["files"]:
-        folder = os.path.dirname(entry["filename"])[len("src/"):]
-        for i, key in enumerate(("line_covered", "line_total", "branch_covered", "branch_total")):
-            sums[folder][i] += entry[key]
-    return ["| src/%s | %s of %d | %s of %d |" % (folder, percent(*sums[folder][:2]), sums[folder][1],
-                                                  percent(*sums[folder][2:]), sums[folder][3]) for folder in FOLDERS]
+    report = json.loads(out[out.index("{"):])
+    return {entry["file"]: [(line["line_number"], line["count"], [branch["count"] for branch in line["branches"]])
+                            for line in entry["lines"] if not line.get("gcovr/noncode")]
+            for entry in report["files"]}
+
+
+def read_reasons():
+    """tools/coverage_left.txt as [(reason, file, text)]; see there."""
+    reasons, reason, fresh = [], "", True
+    with open(REASONS) as file:
+        for line in file:
+            entry = re.match(r"  (src/\S+): (.*)", line)
+            if line.startswith("#") or not line.strip():
+                fresh = True
+            elif entry:
+                reasons.append((reason, entry.group(1), entry.group(2).strip()))
+            else:
+                reason, fresh = (line.strip() if fresh else reason + " " + line.strip()), False
+    return reasons
+
+
+def coverage_left(files):
+    """Branches that no test takes, as [(file, line number, branches, text, reason or "")], and entries that fit none."""
+    left, reasons = [], read_reasons()
+    used = set()
+    for name in sorted(files):
+        with open(os.path.join(ROOT, name)) as file:
+            source = file.read().splitlines()
+        for number, _, branches in files[name]:
+            text = source[number - 1].strip()
+            missing = sum(1 for count in branches if count == 0)
+            fits = [i for i, (_, path, part) in enumerate(reasons) if path == name and part in text]
+            if missing:
+                used.update(fits)
+                left.append((name, number, missing, text, reasons[fits[0]][0] if fits else ""))
+    return left, [entry for i, entry in enumerate(reasons) if i not in used]
+
+
+def coverage_rows(files, left):
+    sums = {folder: [0] * 6 for folder in FOLDERS}
+    for name, lines in files.items():
+        row = sums[os.path.dirname(name)[len("src/"):]]
+        row[0] += sum(1 for _, count, _ in lines if count)
+        row[1] += len(lines)
+        row[2] += sum(1 for _, _, branches in lines for count in branches if count)
+        row[3] += sum(len(branches) for _, _, branches in lines)
+    for name, _, missing, _, reason in left:
+        sums[os.path.dirname(name)[len("src/"):]][4 if reason else 5] += missing
+    return ["| src/%s | %s of %d | %s of %d | %s | %d | %d |" % (
+        folder, percent(*row[:2]), row[1], percent(*row[2:4]), row[3], percent(row[2], row[3] - row[4]), row[4], row[5])
+        for folder, row in ((folder, sums[folder]) for folder in FOLDERS)]
+
+
+def left_section(left):
+    """Branches left, with their reasons first; the others are for somebody to take or to give a reason."""
+    text = []
+    for reason in sorted({entry[4] for entry in left}, key=lambda reason: (not reason, reason)):
+        entries = [entry for entry in left if entry[4] == reason]
+        text += ["", "**%s** (%d branches)" % (reason or "No test takes these yet.", sum(entry[2] for entry in entries)),
+                 ""]
+        text += ["- %s:%d (%d): `%s`" % (name, number, missing, line) for name, number, missing, line, _ in entries]
+    return text
 
 
 def coverage_section(build):
     commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
-    return "\n".join([COVERAGE, "", "Written by `make coverage` on %s, commit %s: every test at its default size, without "
-                      "asserts. Kernels (isa_*.c, kern_*.inc) are not counted." % (datetime.date.today().isoformat(), commit), "", "Machine: %s." % machine(), "",
-                      "| folder | lines | branches |", "|---|---|---|"] + coverage_rows(build))
+    files = coverage_lines(build)
+    left, unused = coverage_left(files)
+    for reason, name, part in unused:
+        print("reliability.py: tools/coverage_left.txt has an entry that fits nothing: %s: %s" % (name, part),
+              file=sys.stderr)
+    about = ("Written by `make coverage` on %s, commit %s: every test at its default size, without asserts. Kernels "
+             "(isa_*.c, kern_*.inc) are not counted. A branch is one way out of one condition, each side of && and || "
+             "counted. Reasons come from tools/coverage_left.txt." % (datetime.date.today().isoformat(), commit))
+    return "\n".join([COVERAGE, "", about, "", "Machine: %s." % machine(), "",
+                      "| folder | lines | branches | branches, those with a reason left out | left with a reason | left without |",
+                      "|---|---|---|---|---|---|"] + coverage_rows(files, left) +
+                     ["", "### Branches that no test takes"] + left_section(left))
 
 
 def main():
