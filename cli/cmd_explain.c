@@ -43,6 +43,26 @@ static int explain_indices(cli *c, const cli_job *job, explanation *e) {
     return indices_find(c, &job->problem, &args, &e->outside);
 }
 
+/* How the engine's own tiles of the same (b, h) are left. */
+static int explain_own_tiles(cli *c, const cli_job *job, const explanation *e, const fxa_support *s,
+                             fxa_tile_counts *out) {
+    fxa_error err;
+    if (!e->has_tiles || !s->supported || s->tile_q < 1 || s->tile_k < 1) return CLI_OK;
+    if (fxa_tiles_count(c->ctx, &job->problem, e->b, e->h, s->tile_q, s->tile_k, binding_params(&job->bind),
+                        binding_ranges(c, &job->bind), out, &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
+    return CLI_OK;
+}
+
+/* Tiles that were not looked at may be left, and mixed ones may be empty where values are missing. */
+explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
+    const fxa_tile_counts *t = &e->tiles_of[pass][engine];
+    bool open = t->mixed > 0 && !e->knows_values;
+    return (explain_share){.left = t->mixed + t->full,
+                           .all = t->empty + t->mixed + t->full + t->unknown,
+                           .bound = t->unknown ? (open ? "not known" : "at least") : open ? "at most" : "exact"};
+}
+
 static int explain_engines(cli *c, cli_job *job, explanation *e) {
     fxa_error err;
     for (int pass = 0; pass < 2; pass++) {
@@ -54,6 +74,11 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
         if (fxa_support_query(c->ctx, &p, e->support[pass], &count, &err) != FXA_OK)
             return cli_fail_library(c, &err, NULL);
         e->n_support[pass] = count;
+        e->tiles_of[pass] = cli_alloc_array(c, (int64_t)count, sizeof(fxa_tile_counts));
+        for (size_t i = 0; i < count; i++) {
+            int rc = explain_own_tiles(c, job, e, &e->support[pass][i], &e->tiles_of[pass][i]);
+            if (rc != CLI_OK) return rc;
+        }
     }
     return CLI_OK;
 }

@@ -82,6 +82,27 @@ void problem_shape_json(json *j, const char *key, const fxa_problem *p) {
     json_close(j, '}');
 }
 
+/* null: the engine's masks save no work, or there is nothing to count. */
+static void explain_json_own(json *j, const explanation *e, int pass, size_t engine) {
+    const fxa_support *s = &e->support[pass][engine];
+    const fxa_tile_counts *t = &e->tiles_of[pass][engine];
+    explain_share share = explain_share_of(e, pass, engine);
+    if (share.all == 0) {
+        json_null(j, "tiles");
+        return;
+    }
+    json_open(j, "tiles", '{');
+    json_int(j, "tile_q", s->tile_q);
+    json_int(j, "tile_k", s->tile_k);
+    json_uint(j, "empty", t->empty);
+    json_uint(j, "mixed", t->mixed);
+    json_uint(j, "full", t->full);
+    json_uint(j, "unknown", t->unknown);
+    json_number(j, "work_left", (double)share.left / (double)share.all);
+    json_string(j, "work_left_is", share.bound);
+    json_close(j, '}');
+}
+
 static void explain_json_engines(json *j, const explanation *e) {
     static const char *const passes[] = {"forward", "backward"};
     json_open(j, "engines", '[');
@@ -95,6 +116,7 @@ static void explain_json_engines(json *j, const explanation *e) {
             json_bool(j, "deterministic", s->deterministic);
             json_uint(j, "workspace", s->workspace);
             json_string(j, "reason", s->reason);
+            explain_json_own(j, e, pass, i);
             json_close(j, '}');
         }
     json_close(j, ']');

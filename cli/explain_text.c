@@ -100,6 +100,24 @@ static void explain_facts_text(cli_buf *out, const fxa_program *program, const f
     }
 }
 
+static void explain_own(cli_buf *out, const explanation *e, int pass, size_t engine) {
+    const fxa_support *s = &e->support[pass][engine];
+    const fxa_tile_counts *t = &e->tiles_of[pass][engine];
+    explain_share share = explain_share_of(e, pass, engine);
+    bool exact = strcmp(share.bound, "exact") == 0;
+    if (share.all == 0) return;
+    buf_printf(out, "                     works by strips of %d rows x %d keys: ", (int)s->tile_q, (int)s->tile_k);
+    if (strcmp(share.bound, "not known") == 0)
+        buf_text(out, "what is left of the work of a dense pass is not known");
+    else
+        buf_printf(out, "%s%s%.3g %% of the work of a dense pass is left", exact ? "" : share.bound, exact ? "" : " ",
+                   100 * (double)share.left / (double)share.all);
+    buf_printf(out, " (b %" PRId64 ", h %" PRId64 ": %" PRIu64 " empty, %" PRIu64 " mixed, %" PRIu64 " full", e->b,
+               e->h, t->empty, t->mixed, t->full);
+    if (t->unknown) buf_printf(out, ", %" PRIu64 " not looked at", t->unknown);
+    buf_text(out, ")\n");
+}
+
 static void explain_support(cli_buf *out, const explanation *e) {
     static const char *const passes[] = {"forward", "backward"};
     for (int pass = 0; pass < 2; pass++)
@@ -111,6 +129,7 @@ static void explain_support(cli_buf *out, const explanation *e) {
                            s->workspace);
             else
                 buf_printf(out, "no: %s\n", s->reason);
+            explain_own(out, e, pass, i);
         }
 }
 

@@ -580,7 +580,9 @@ typedef struct fxa_support {
     int32_t supported;
     int32_t deterministic;
     uint64_t workspace;
-    char reason[248]; /* why not, with names and values; empty when supported */
+    char reason[240]; /* why not, with names and values; empty when supported */
+    int32_t tile_q, tile_k; /* rows and keys of the pieces of work that are left out when the mask leaves nothing of
+                               them; 0: masks save no work. (Taken from the room of reason: sizes are as they were) */
 } fxa_support;
 
 /* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. */
@@ -625,6 +627,9 @@ typedef struct fxa_tile_counts {
 } fxa_tile_counts;
 
 /* Counts the tiles of tile_q x tile_k pairs of one (b, h), local indices, of a problem; edge tiles count as whole ones.
+ * A score that is -inf by a condition free of the score is masked by it. A tile that range analysis leaves mixed, of
+ * 1,024 pairs at most, is looked at pair by pair when params and the views of all tensors are given, and lengths and
+ * coordinates are not left to the run.
  * Cost follows the border between classes, not the number of tiles, and is bounded: when a mask leaves too much mixed,
  * counting ends after a second or a few, always at the same tile, and the rest is `unknown`. Memory is constant. */
 FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h,

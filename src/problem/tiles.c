@@ -3,6 +3,9 @@
  * Tiles: how much of a problem's pairs the mask leaves to do, without a block mask in memory. Rectangles of tiles are
  * classified as a whole and halved while they are mixed, so the cost follows the borders between classes. (R-92)
  *
+ * Masks that a score says by itself (lift_mask.c) count as masks. Small tiles that range analysis cannot decide, as of
+ * tables without blocks, are looked at pair by pair (tiles_look.c).
+ *
  * Where the mask does not see q or k, or only q - k, one tile stands for many, and not even that much is looked at.
  *
  * A rectangle of local indices becomes boxes of coordinates through the maps: one box for an affine map, one for each
@@ -29,8 +32,6 @@ static void tiles_shift_rows(const fxa_problem *p, fxa_box *box) {
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
 }
 
-static bool tiles_is_open(const fxa_index_map *map) { return map->kind == FXA_MAP_TABLE || map->dynamic; }
-
 /* base + step * i for i in first..last, into the box. The validator has made sure that it fits. */
 static void tiles_set_line(fxa_box *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
     int64_t x = base + step * i.first, y = base + step * i.last;
@@ -52,7 +53,7 @@ static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice
         base = map->segment[s].base - step * map->segment[s].begin;
     }
     rest->first = i.last + 1;
-    if (tiles_is_open(map)) {
+    if (fxa__map_is_open(map)) {
         box->lo[axis] = INT32_MIN;
         box->hi[axis] = INT32_MAX;
         rest->first = rest->last + 1;
@@ -80,8 +81,8 @@ fxa_box fxa__tile_start(const fxa__tile_grid *g) {
 }
 
 fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box) {
-    if (g->left && (*g->left)-- <= 0) return FXA_TILE_MIXED;
-    fxa_tile tile = fxa__program_classify(g->p->program, box, g->params, g->tensors);
+    if (g->left && (*g->left -= FXA__TILE_BOX_COST) < 0) return FXA_TILE_MIXED;
+    fxa_tile tile = fxa__program_classify(g->program, box, g->params, g->tensors);
     return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->in) ? FXA_TILE_MIXED : tile;
 }
 
@@ -101,8 +102,9 @@ fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     return all;
 }
 
-/* Nodes that one count may look at, each time that the class of a rectangle is asked for: a second or a few of them. A
- * mask of 20 nodes is followed along 400,000 rectangles, some ten times the border of documents in 2^20 rows. */
+/* Nodes that one count may look at, each time that the class of a rectangle is asked for, or of as many pairs as cost
+ * the same: a second or a few of them. A mask of 20 nodes is followed along 400,000 rectangles, some ten times the
+ * border of documents in 2^20 rows. */
 #define TILES_WORK ((int64_t)1 << 23)
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
@@ -115,12 +117,14 @@ static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
     return (fxa__slice){tiles.first * tile, fxa__min_i64(size, (tiles.last + 1) * tile) - 1};
 }
 
+static int64_t tiles_length(fxa__slice s) { return s.last - s.first + 1; }
+
 static fxa_tile tiles_class(const fxa__tile_grid *g, const tiles_rect *r) {
     fxa__slice q = tiles_indices(r->q, g->tile_q, g->p->in.sq), k = tiles_indices(r->k, g->tile_k, g->p->in.sk);
-    return fxa__tile_class(g, q, k);
+    fxa_tile tile = fxa__tile_class(g, q, k);
+    bool single = tiles_length(r->q) == 1 && tiles_length(r->k) == 1;
+    return tile == FXA_TILE_MIXED && single ? fxa__tile_look_at(g, q, k) : tile;
 }
-
-static int64_t tiles_length(fxa__slice s) { return s.last - s.first + 1; }
 
 /* Cuts the longer side; the second half is returned. */
 static tiles_rect tiles_cut(tiles_rect *r) {
@@ -173,7 +177,7 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
     tiles_rect all = {{0, nq - 1}, {0, nk - 1}};
     uint64_t times = 1;
     fxa_facts facts;
-    fxa_program_facts(g->p->program, &facts);
+    fxa_program_facts(g->program, &facts);
     if (!(facts.mask_depends >> FXA_INPUT_Q & 1u)) { /* every row of tiles is like the first */
         times *= (uint64_t)nq;
         all.q.last = 0;
@@ -186,6 +190,26 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
         tiles_count_ends(g, nq, nk, out);
     else
         tiles_count_grid(g, all, times, out);
+}
+
+/* b, h and the tiles are in order. */
+static fxa_status tiles_count_lifted(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err) {
+    fxa_program *program = NULL;
+    fxa__tile_look look = {.vals = NULL};
+    FXA_TRY(fxa__program_lift_masks(g->p->host, g->p->program, &program, err));
+    g->program = program;
+    g->look = &look;
+    fxa_status status = fxa__tile_look_open(g, &look, err);
+    if (status == FXA_OK) {
+        int64_t left = TILES_WORK / (int64_t)(fxa_program_node_count(program) + 1) * FXA__TILE_BOX_COST;
+        fxa_tile_counts counts = {0, 0, 0, 0};
+        g->left = &left;
+        tiles_count_problem(g, &counts);
+        *out = counts;
+    }
+    fxa__tile_look_close(g, &look);
+    fxa_program_destroy(program);
+    return status == FXA_OK ? fxa__ok(err) : status;
 }
 
 fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h, int64_t tile_q,
@@ -205,14 +229,10 @@ fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t
             fxa__fail(err, FXA_E_ARGUMENT, "b is %lld and h is %lld: accepted are indices from 0, below %lld and %lld",
                       (long long)b, (long long)h, (long long)p->in.b, (long long)p->in.hq);
     else {
-        int64_t left = TILES_WORK / (int64_t)(fxa_program_node_count(p->program) + 1);
-        fxa__tile_grid grid = {.p = p, .b = b, .h = h, .params = params, .tensors = tensors, .left = &left};
+        fxa__tile_grid grid = {.p = p, .b = b, .h = h, .params = params, .tensors = tensors};
         grid.tile_q = fxa__min_i64(tile_q, INT32_MAX);
         grid.tile_k = fxa__min_i64(tile_k, INT32_MAX);
-        fxa_tile_counts counts = {0, 0, 0, 0};
-        tiles_count_problem(&grid, &counts);
-        *out = counts;
-        status = fxa__ok(err);
+        status = tiles_count_lifted(&grid, out, err);
     }
     fxa__problem_release(p);
     return status;

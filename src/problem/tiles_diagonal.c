@@ -69,7 +69,7 @@ static diagonal_node diagonal_step(const fxa__range *r, const fxa__node *n, cons
 
 /* `box` holds every pair that is looked at. Without memory the answer is no: the slower way needs none. */
 static bool diagonal_program(const fxa__tile_grid *g, const fxa_box *box) {
-    const fxa_program *p = g->p->program;
+    const fxa_program *p = g->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
     size_t n = (size_t)mask + 1;
     fxa__range_small small;
@@ -135,6 +135,12 @@ static fxa_tile diagonal_class(const fxa__tile_grid *g, int64_t apart, fxa__slic
     return fxa__tile_box(g, &box);
 }
 
+/* The same of a single diagonal, by the pairs of its first tile where ranges do not tell. */
+static fxa_tile diagonal_look(const fxa__tile_grid *g, int64_t offset) {
+    int64_t q = fxa__max_i64(offset, 0) * g->tile_q, k = fxa__max_i64(-offset, 0) * g->tile_k;
+    return fxa__tile_look_at(g, (fxa__slice){q, q + g->tile_q - 1}, (fxa__slice){k, k + g->tile_k - 1});
+}
+
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
     fxa__slice stack[FXA__TILE_DEPTH], all;
     int64_t apart, nq = g->p->in.sq / g->tile_q, nk = g->p->in.sk / g->tile_k;
@@ -145,6 +151,7 @@ bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out) {
         fxa__slice s = stack[--n];
         uint64_t count = diagonal_below(s.last, nq, nk) - diagonal_below(s.first - 1, nq, nk);
         fxa_tile tile = diagonal_class(g, apart, s);
+        if (tile == FXA_TILE_MIXED && s.first == s.last) tile = diagonal_look(g, s.first);
         if (*g->left < 0)
             out->unknown += count;
         else if (tile == FXA_TILE_EMPTY)

@@ -199,6 +199,53 @@ class Explain(Cli):
         e = self.run_json("explain", "--mask", "doc[q] == doc[k]", "--tensor", "doc=" + doc, "--shape", "s=512")
         self.assertEqual((e["tiles"]["empty"], e["tiles"]["mixed"], e["tiles"]["full"]), (12, 0, 4))
 
+    def own_tiles(self, *args):
+        e = self.run_json("explain", *args)
+        own = {(x["engine"], x["pass"]): x["tiles"] for x in e["engines"]}
+        self.assertIsNone(own["ref", "forward"])
+        return own
+
+    def test_share_of_work(self):
+        # the engine's own tiles; a mask that the score says is one that is said
+        shape = ("--shape", "h=2,s=1024,d=64")
+        said = self.own_tiles("--causal", *shape)
+        self.assertEqual(said, self.own_tiles("--score", "k <= q ? score : -inf", *shape))
+        for which in ("forward", "backward"):
+            t = said["cpu", which]
+            rows, keys = t["tile_q"], t["tile_k"]
+            left = sum(min(1024, q + rows) > k for q in range(0, 1024, rows) for k in range(0, 1024, keys))
+            self.assertEqual(t["mixed"] + t["full"], left)
+            self.assertEqual(t["work_left_is"], "exact")
+            self.assertAlmostEqual(t["work_left"], left / (-(-1024 // rows) * -(-1024 // keys)))
+        t = said["cpu", "forward"]
+        out = self.run_cli("explain", "--causal", *shape)
+        self.assertIn(
+            f"works by strips of {t['tile_q']} rows x {t['tile_k']} keys: {100 * t['work_left']:.3g} % of the work of a "
+            f"dense pass is left (b 0, h 0: {t['empty']} empty, {t['mixed']} mixed, {t['full']} full)\n", out)
+
+    def test_share_of_work_by_data(self):
+        keep = [int((q // 96 * 7 + k // 96) % 5 == 0 and (q + k) % 3 == 0) for q in range(480) for k in range(480)]
+        data = npy.save(self.path("keep.npy"), npy.Array((480, 480), keep), "b1")
+        mask = ("--mask", "keep[479 - q, k]", "--shape", "s=480")
+        t = self.own_tiles(*mask, "--tensor", "keep=" + data)["cpu", "forward"]
+        rows, keys, left = t["tile_q"], t["tile_k"], 0
+        for q in range(0, 480, rows):
+            for k in range(0, 480, keys):
+                left += any(
+                    keep[(479 - i) * 480 + j] for i in range(q, min(480, q + rows)) for j in range(k, min(480, k + keys))
+                )
+        self.assertEqual((t["mixed"] + t["full"], t["full"], t["work_left_is"]), (left, 0, "exact"))
+        self.assertGreater(t["empty"], 0)
+        t = self.own_tiles(*mask, "--tensor-size", "keep:bool=480,480")["cpu", "forward"]
+        self.assertEqual((t["work_left"], t["work_left_is"]), (1, "at most"))
+
+    def test_share_of_work_has_a_bound(self):
+        t = self.own_tiles("--mask", "(q * k) % 7 == 3", "--shape", "s=65536")["cpu", "forward"]
+        self.assertEqual(t["work_left_is"], "at least")
+        self.assertGreater(t["unknown"], 0)
+        out = self.run_cli("explain", "--mask", "(q * k) % 7 == 3", "--shape", "s=65536")
+        self.assertRegex(out, "keys: at least [0-9.e-]+ % of the work .* not looked at\\)")
+
     def test_own_backward(self):
         e = self.run_json("explain", "--score", "round(score)", "--dscore", "dscore * g", "--bprop-param", "g=2")
         self.assertEqual(e["bprop"]["params"], [{"name": "g", "type": "float", "value": 2}])

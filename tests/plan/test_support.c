@@ -68,6 +68,26 @@ TEST(the_reference_engine_runs_everything) {
     support_rig_end(&r);
 }
 
+/* Engines that skip say by which pieces; the reference does everything. */
+TEST(tiles_are_told) {
+    support_rig r;
+    fxa_error err;
+    T_REQUIRE(support_rig_start(&r));
+    for (int backward = 0; backward < 2; backward++) {
+        fxa_support reports[16];
+        size_t count = 16;
+        r.t.problem.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
+        r.t.problem.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
+        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        for (size_t i = 0; i < count; i++) {
+            bool skips = reports[i].supported && strcmp(reports[i].engine, "ref") != 0;
+            T_CHECK(skips ? reports[i].tile_q > 0 && reports[i].tile_k > 0
+                          : reports[i].tile_q == 0 && reports[i].tile_k == 0);
+        }
+    }
+    support_rig_end(&r);
+}
+
 /* At most *count reports are written, *count becomes the number of engines. */
 TEST(count_is_respected) {
     support_rig r;

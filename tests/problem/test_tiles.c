@@ -63,10 +63,11 @@ static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t ti
         for (int64_t k = 0; k < problem->sk; k += tile_k) {
             fxa__slice rows = {q, q + tile_q < problem->sq ? q + tile_q - 1 : problem->sq - 1};
             fxa__slice keys = {k, k + tile_k < problem->sk ? k + tile_k - 1 : problem->sk - 1};
-            fxa__tile_grid grid = {p, 1, 2, tile_q, tile_k, NULL, NULL, NULL};
+            fxa__tile_grid grid = {.p = p, .program = p->program, .b = 1, .h = 2, .tile_q = tile_q, .tile_k = tile_k};
             fxa_tile tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
             if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
                 T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
+            if (tile_q * tile_k <= FXA__TILE_LOOK) tile = truth; /* a count looks at the pairs */
             by_tile.empty += tile == FXA_TILE_EMPTY;
             by_tile.mixed += tile == FXA_TILE_MIXED;
             by_tile.full += tile == FXA_TILE_FULL;
@@ -295,6 +296,66 @@ TEST(documents) {
     T_CHECK(c.empty == want.empty && c.mixed == want.mixed && c.full == want.full && want.full > 0 && want.mixed > 0);
     T_OK(fxa_tiles_count(ctx, &p, 0, 0, 32, 32, NULL, NULL, &c, &err));
     T_INT(c.mixed, N / 32 * (N / 32)); /* nothing known of the tensor */
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+}
+
+/* A mask that the score says counts as one that is said. */
+TEST(masks_in_the_score) {
+    static const char *const texts[] = {"mask = k <= q && k % 3 != 0", "score = k <= q && k % 3 != 0 ? score : -inf",
+                                        "score = k > q || k % 3 == 0 ? -inf : score",
+                                        "score = k % 3 != 0 ? score : -inf\nmask = k <= q"};
+    fxa_context *ctx = tiles_ctx();
+    fxa_error err;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        fxa_program *program = tiles_parse(ctx, texts[i]);
+        T_REQUIRE(program != NULL);
+        fxa_problem p = tiles_problem(program, 60, 60);
+        fxa_tile_counts c = {0};
+        T_OK(fxa_tiles_count(ctx, &p, 0, 0, 12, 16, NULL, NULL, &c, &err));
+        T_CHECK(c.empty == 7 && c.mixed == 13 && c.full == 0 && c.unknown == 0);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* Tables of bits that no range says anything of: small tiles are looked at, when the data is there and all that the run
+ * decides is known; large ones, and those without data, stay mixed. */
+TEST(tables_are_looked_at) {
+    enum { N = 64 };
+    static uint8_t keep[N * N];
+    for (int q = 0; q < N; q++)
+        for (int k = 0; k < N; k++) keep[q * N + k] = (q * 5 + k * 3) % 64 == 0;
+    fxa_context *ctx = tiles_ctx();
+    fxa_program *program = tiles_parse(ctx, "tensor keep : bool[2]\nparam n : int\nmask = keep[q * n % 64, k]");
+    T_REQUIRE(program != NULL);
+    fxa_view view = {.data = keep, .dtype = FXA_B8, .rank = 2, .size = {N, N}, .stride = {N, 1}};
+    fxa_tensor_range known = fxa_tensor_scan(&view);
+    fxa_capture capture = {.size = {N, N}};
+    fxa_problem p = tiles_problem(program, N, N);
+    p.captures = &capture;
+    p.n_captures = 1;
+    double n = 7, wrong = NAN;
+    fxa_tile_counts c, want = {0};
+    fxa_error err;
+    for (int q = 0; q < N; q += 4)
+        for (int k = 0; k < N; k += 4) {
+            int set = 0;
+            for (int i = 0; i < 16; i++) set += keep[(q + i / 4) * 7 % 64 * N + k + i % 4];
+            want.empty += set == 0, want.full += set == 16, want.mixed += set > 0 && set < 16;
+        }
+    T_CHECK(want.empty > 0 && want.mixed > 0);
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &n, &known, &c, &err));
+    T_CHECK(c.empty == want.empty && c.mixed == want.mixed && c.full == want.full && c.unknown == 0);
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &n, NULL, &c, &err));
+    T_INT(c.mixed, N / 4 * (N / 4));
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, NULL, &known, &c, &err));
+    T_INT(c.empty + c.full, 0);
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &wrong, &known, &c, &err)); /* no int: nothing is evaluated */
+    T_INT(c.empty + c.full, 0);
+    p.flags = FXA_PADDING;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 4, 4, &n, &known, &c, &err));
+    T_INT(c.full, 0);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }

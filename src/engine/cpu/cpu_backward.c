@@ -9,6 +9,7 @@
  * See cpu_backward.h for items and lanes. Small problems use one worker.
  */
 #include "cpu_backward.h"
+#include "cpu_bits.h"
 
 #include "../../base/dtype.h"
 #include "../../base/num.h"
@@ -271,6 +272,11 @@ static void back_after(fxa__back_worker *w, int64_t item) {
         fxa__back_sum_store(job, item - joins);
     else
         fxa__back_store_sink(job, item - joins - pieces);
+}
+
+void fxa__cpu_backward_least(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys) {
+    *rows = (int32_t)fxa__back_strip_most(kernels);
+    *keys = (int32_t)fxa__max_i64(fxa__cpu_bits_granule(kernels), kernels->nr); /* strips begin at whole panels */
 }
 
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {

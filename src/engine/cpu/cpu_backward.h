@@ -121,6 +121,10 @@ enum { FXA__BACK_TILE = 192, FXA__BACK_STRIP = 12 };
 static inline int64_t fxa__back_strip(const fxa__cpu_kernels *kernels) {
     return kernels->mr > FXA__BACK_STRIP ? kernels->mr : FXA__BACK_STRIP;
 }
+/* And its rows at most: sets whose products want many have them at once. */
+static inline int64_t fxa__back_strip_most(const fxa__cpu_kernels *kernels) {
+    return kernels->rows > fxa__back_strip(kernels) ? kernels->rows : fxa__back_strip(kernels);
+}
 enum { FXA__BACK_Q_FINITE = 1, FXA__BACK_DO_FINITE = 2 };
 
 /* Adds what tile number `tile` of the group and the worker's block of keys give each other to dK, dV, dQ and sums. */

@@ -40,7 +40,7 @@ typedef struct back_tile {
 static bool tile_cut_strips(fxa__back_worker *w, back_tile *t) {
     const fxa__cpu_kernels *kernels = w->job->code->kernels;
     fxa__cpu_cut *cut = &w->cut;
-    int64_t most = fxa__max_i64(fxa__back_strip(kernels), kernels->rows), nr = kernels->nr;
+    int64_t most = fxa__back_strip_most(kernels), nr = kernels->nr;
     if (cut->mask.tape) fxa__cpu_row_coords(&w->g, t->first, t->n, w->h, w->q_at);
     fxa__cpu_cut_tile(cut, t->number, t->first, t->n, w->h, w->q_at);
     if (!fxa__cpu_cut_block(cut, w->key, w->n_keys)) return false;

@@ -16,8 +16,8 @@ enum {
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
 
-int64_t fxa__cpu_bits_granule(const fxa__cpu_code *code) {
-    return fxa__max_i64(16, code->kernels->nr_step);
+int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) {
+    return fxa__max_i64(16, kernels->nr_step);
 }
 
 static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bits *bits) {
@@ -28,7 +28,7 @@ static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bit
 
 void fxa__cpu_cut_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys, fxa__cpu_cut *cut) {
     size_t bytes = 0;
-    *cut = (fxa__cpu_cut){.granule = fxa__cpu_bits_granule(code), .words = fxa__div_up(keys, 64)};
+    *cut = (fxa__cpu_cut){.granule = fxa__cpu_bits_granule(code->kernels), .words = fxa__div_up(keys, 64)};
     if (!code->mask) return;
     if (!fxa__tape_scratch(code->mask, rows, keys, &bytes)) c->failed = true;
     bits_carve(c, rows, cut->words, &cut->own);

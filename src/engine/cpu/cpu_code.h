@@ -146,6 +146,11 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
 bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end);
 
+/* Rows and keys of the strips that a pass leaves out where its mask is false, in the main: bits may cut rows closer,
+ * and a short gap between two strips is not worth leaving out (cpu_cut.c). */
+void fxa__cpu_forward_least(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows, int32_t *keys);
+void fxa__cpu_backward_least(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys);
+
 /* The passes; false, and nothing done: the bind's workspace does not hold the run, which its plan sees to. Workspace:
  * exact bytes for one run, all workers together; false on overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes);

@@ -25,7 +25,7 @@ void fxa__cpu_cut_start(fxa__cpu_cut *c, const fxa__cpu_group *g, const fxa__cpu
 }
 
 int64_t fxa__cpu_cut_strips(const fxa__cpu_code *code, int64_t rows, int64_t keys) {
-    return code->mask ? rows * (keys / (fxa__cpu_bits_granule(code) + CUT_GAP) + 1) : rows;
+    return code->mask ? rows * (keys / (fxa__cpu_bits_granule(code->kernels) + CUT_GAP) + 1) : rows;
 }
 
 void fxa__cpu_cut_tile(fxa__cpu_cut *c, int64_t number, int64_t first, int64_t n, const int32_t *h, const int32_t *q) {

@@ -5,6 +5,7 @@
  * Block sizes keep things where they belong: the scores of a few rows in the first-level cache, the packed keys and
  * values of a block in the second. The rows of a tile only pass by, so they may be many.
  */
+#include "cpu_bits.h"
 #include "cpu_forward.h"
 
 #include "../../base/carve.h"
@@ -50,10 +51,21 @@ static int64_t forward_keys(const fxa__cpu_code *code, int64_t widest) {
     return forward_clamp(FORWARD_PANEL_BYTES / bytes / nr * nr, nr, FORWARD_MAX_KEYS / shorter);
 }
 
+/* Of a block, and so of a strip. */
+static int64_t forward_rows(const fxa__cpu_kernels *kernels) {
+    return kernels->rows ? kernels->rows : fxa__round_up(FORWARD_ROWS, kernels->mr);
+}
+
+void fxa__cpu_forward_least(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows, int32_t *keys) {
+    bool few = fxa__cpu_is_few(p, p->hq / fxa__max_i64(p->hkv, 1) * p->sq);
+    *rows = (int32_t)(few ? fxa__max_i64(p->sq, 1) : forward_rows(kernels));
+    *keys = (int32_t)fxa__cpu_bits_granule(kernels);
+}
+
 static fxa__cpu_blocks forward_blocks(const fxa__cpu_code *code, const fxa_problem *p) {
     const fxa__cpu_kernels *kernels = code->kernels;
     int64_t size = (int64_t)kernels->real_size, widest = fxa__max_i64(p->d, p->dv), lanes = FXA__CPU_PAD / size;
-    int64_t rows = kernels->rows ? kernels->rows : fxa__round_up(FORWARD_ROWS, kernels->mr), nr = kernels->nr;
+    int64_t rows = forward_rows(kernels), nr = kernels->nr;
     fxa__cpu_blocks b = {.rows = rows};
     b.keys = forward_keys(code, widest);
     b.tile_rows = forward_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);

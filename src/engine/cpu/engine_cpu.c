@@ -40,8 +40,13 @@ static bool cpu_can_lower(const fxa__problem *p, char *reason, size_t reason_siz
 static void cpu_query(const fxa__problem *p, fxa_support *report) {
     report->deterministic = 1;
     report->reason[0] = '\0';
-    report->supported = cpu_kernels(p, report->reason, sizeof report->reason) &&
-                        cpu_can_lower(p, report->reason, sizeof report->reason);
+    const fxa__cpu_kernels *kernels = cpu_kernels(p, report->reason, sizeof report->reason);
+    report->supported = kernels && cpu_can_lower(p, report->reason, sizeof report->reason);
+    if (!report->supported) return;
+    if (p->in.pass == FXA_FORWARD)
+        fxa__cpu_forward_least(kernels, &p->in, &report->tile_q, &report->tile_k);
+    else
+        fxa__cpu_backward_least(kernels, &report->tile_q, &report->tile_k);
 }
 
 static void cpu_release(fxa__host *host, void *code) {

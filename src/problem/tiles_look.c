@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pairs of a tile, one by one: for tiles.c, where range analysis calls a small tile mixed that may not be. Pairs
+ * can be known when the mask does not read the score, all params and tensors are there, and nothing of lengths,
+ * positions and coordinates is left to the run.
+ */
+#include "tiles.h"
+
+/* Whether coordinates are known before a run, and the mask is made of nothing else. */
+static bool look_is_fixed(const fxa__tile_grid *g) {
+    const fxa_problem *p = &g->p->in;
+    fxa_facts facts;
+    fxa_program_facts(g->program, &facts);
+    return !(p->flags & (FXA_PADDING | FXA_VARLEN | FXA_POSITIONS)) && !fxa__map_is_open(&p->map_b) &&
+           !fxa__map_is_open(&p->map_h) && !fxa__map_is_open(&p->map_q) && !fxa__map_is_open(&p->map_k) &&
+           !(facts.mask_depends >> FXA_INPUT_SCORE & 1u);
+}
+
+/* Everything of the pairs but q and k. False: values are missing, or not such as the program takes. */
+static bool look_bind(const fxa__tile_grid *g, fxa__tile_look *look) {
+    static const fxa__bind none;
+    const double in[FXA_INPUT_COUNT] = {0};
+    fxa_error err;
+    for (int32_t i = 0; i < g->program->n_tensors; i++) {
+        if (!g->tensors || !g->tensors[i].view) return false;
+        look->views[i] = *g->tensors[i].view;
+    }
+    if (fxa__env_bind(g->program, in, g->params, look->views, &look->env, &err) != FXA_OK) return false;
+    look->seq = fxa__seq_get(g->p, &none, g->b);
+    look->env.coord[FXA_INPUT_B] = fxa__coord(g->p, &none, FXA_INPUT_B, g->b);
+    look->env.coord[FXA_INPUT_H] = fxa__coord(g->p, &none, FXA_INPUT_H, g->h);
+    look->env.coord[FXA_INPUT_Q_LEN] = look->seq.q_len_seen;
+    look->env.coord[FXA_INPUT_K_LEN] = look->seq.k_len_seen;
+    return true;
+}
+
+fxa_status fxa__tile_look_open(const fxa__tile_grid *g, fxa__tile_look *look, fxa_error *err) {
+    fxa__host *host = g->p->host;
+    size_t nodes = (size_t)g->program->n_nodes, tensors = (size_t)g->program->n_tensors;
+    *look = (fxa__tile_look){.vals = NULL};
+    if (g->tile_q > FXA__TILE_LOOK / g->tile_k || !look_is_fixed(g)) return FXA_OK;
+    look->vals = fxa__alloc_array(host, nodes, sizeof *look->vals);
+    if (tensors) look->views = fxa__alloc_array(host, tensors, sizeof *look->views);
+    if (!look->vals || (tensors && !look->views)) return fxa__fail_memory(err, "the pairs of a tile");
+    if (!look_bind(g, look)) fxa__tile_look_close(g, look);
+    return FXA_OK;
+}
+
+void fxa__tile_look_close(const fxa__tile_grid *g, fxa__tile_look *look) {
+    fxa__free(g->p->host, look->vals, (size_t)g->program->n_nodes * sizeof *look->vals);
+    fxa__free(g->p->host, look->views, (size_t)g->program->n_tensors * sizeof *look->views);
+    look->vals = NULL;
+    look->views = NULL;
+}
+
+/* The last row first: most masks leave more of the past, so that a pair of either kind is found soon. */
+fxa_tile fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
+    static const fxa__bind none;
+    fxa__tile_look *look = g->look;
+    int32_t mask = fxa__program_output(g->program, FXA__OUT_MASK);
+    bool seen[2] = {false, false};
+    if (!look->vals) return FXA_TILE_MIXED;
+    for (int64_t i = q.last; i >= q.first; i--) {
+        look->env.coord[FXA_INPUT_Q] = fxa__row_coord(g->p, &none, &look->seq, i);
+        for (int64_t j = k.first; j <= k.last; j++) {
+            if (--*g->left < 0) return FXA_TILE_MIXED;
+            look->env.coord[FXA_INPUT_K] = fxa__coord(g->p, &none, FXA_INPUT_K, j);
+            fxa__program_eval(g->program, &look->env, look->vals);
+            seen[look->vals[mask].i != 0] = true;
+            if (seen[0] && seen[1]) return FXA_TILE_MIXED;
+        }
+    }
+    return seen[1] ? FXA_TILE_FULL : FXA_TILE_EMPTY;
+}
