@@ -13,7 +13,8 @@
 static atomic_int queries, compiles, loads, releases;
 static fxa_status compile_status;
 static uint32_t saved_mark = 0x600dc0de;
-static bool saved_too_much;
+static bool saved_too_much, saved_nothing;
+static size_t compiled_bytes, workspace_bytes, workspace_bytes_of_code;
 
 /* "picky" refuses everything that is wide. */
 static void picky_query(const fxa__problem *p, fxa_support *report) {
@@ -34,7 +35,7 @@ static fxa_status fixed_make(fxa__host *host, uint32_t mark, void **code, size_t
     if (!made) return fxa__fail_memory(err, "fixed code");
     *made = mark;
     *code = made;
-    *size = 1000;
+    *size = compiled_bytes;
     return FXA_OK;
 }
 static fxa_status fixed_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *size, fxa_error *err) {
@@ -48,8 +49,7 @@ static void fixed_release(fxa__host *host, void *code) {
     fxa__free(host, code, sizeof(uint32_t));
 }
 static bool fixed_workspace(const void *code, const fxa__problem *p, size_t *size) {
-    (void)code;
-    *size = 64;
+    *size = code ? workspace_bytes_of_code : workspace_bytes;
     return p->in.b < 1000;
 }
 static fxa_status fixed_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
@@ -62,6 +62,7 @@ static fxa_status fixed_run(const void *code, const fxa__problem *p, const fxa__
 }
 static void fixed_save(const void *code, fxa__writer *w) {
     (void)code;
+    if (saved_nothing) return;
     fxa__write_u32(w, saved_mark);
     if (saved_too_much) fxa__write_u8(w, 0);
 }
@@ -105,7 +106,9 @@ static bool fake_rig_start(fake_rig *r) {
     queries = compiles = loads = releases = 0;
     compile_status = FXA_OK;
     saved_mark = 0x600dc0de;
-    saved_too_much = false;
+    saved_too_much = saved_nothing = false;
+    compiled_bytes = 1000;
+    workspace_bytes = workspace_bytes_of_code = 64;
     fake_registry[1] = &fixed;
     r->ctx = fail_alloc_context(&r->memory);
     return r->ctx && tiny_forward(r->ctx, &r->t, &err) == FXA_OK;
@@ -243,6 +246,52 @@ TEST(a_workspace_too_large_is_a_refusal) {
     fake_rig_end(&r);
 }
 
+/* With what binding needs, 64 bits are not enough: a no where it is seen before there is code, else an error. */
+TEST(a_workspace_that_fits_alone_but_not_with_the_bind) {
+    fake_rig r;
+    fxa_error err;
+    T_REQUIRE(fake_rig_start(&r));
+    fxa_support reports[2];
+    size_t count = 2;
+    fxa_plan *plan = NULL;
+    workspace_bytes = SIZE_MAX;
+    r.t.problem.flags |= FXA_STRICT_INDEX; /* binding needs memory */
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_INT(reports[1].supported, 0);
+    T_HAS(reports[1].reason, "does not fit");
+    fxa_cache_clear(r.ctx);
+    workspace_bytes = 64;
+    workspace_bytes_of_code = SIZE_MAX;
+    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_LIMIT);
+    T_HAS(err.text, "does not fit");
+    T_CHECK(!plan);
+    workspace_bytes_of_code = 64;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_plan_destroy(plan);
+    fake_rig_end(&r);
+}
+
+/* Memory of a device is nothing that the host can look at. */
+TEST(indices_are_not_checked_on_a_device) {
+    fake_rig r;
+    fxa_error err;
+    T_REQUIRE(fake_rig_start(&r));
+    static fxa__engine device;
+    device = fixed;
+    device.device = true;
+    fake_registry[1] = &device;
+    fxa_support reports[2];
+    size_t count = 2;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_INT(reports[1].supported, 1);
+    r.t.problem.flags |= FXA_STRICT_INDEX;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_INT(reports[1].supported, 0);
+    T_HAS(reports[1].reason, "FXA_STRICT_INDEX");
+    T_HAS(reports[1].reason, "fixed reads them on a device");
+    fake_rig_end(&r);
+}
+
 /* ---- Building ---------------------------------------------------------------------------------------------------- */
 
 /* with fixed geometry another batch is exactly one build, which can be made ahead. */
@@ -357,6 +406,71 @@ TEST(damaged_code_is_refused) {
     T_CHECK(!plan);
     fake_rig_end(&r);
     T_INT(releases, 3); /* two compiled, one loaded and given back */
+}
+
+/* A load that fails has the engine's own text, and nothing is kept. */
+TEST(code_that_the_engine_cannot_load) {
+    fake_rig r;
+    fxa_error err;
+    static uint8_t bytes[8192];
+    fxa_plan *plan = NULL;
+    T_REQUIRE(fake_rig_start(&r));
+    saved_nothing = true; /* a section of no bytes */
+    size_t size = fake_saved(&r, bytes, sizeof bytes);
+    fxa_cache_clear(r.ctx);
+    T_STATUS(fxa_plan_load(r.ctx, bytes, size, &plan, &err), FXA_E_BYTES);
+    T_STR(err.text, "code of fixed is cut off");
+    T_INT(loads, 1);
+    T_INT(fxa_plan_load(r.ctx, bytes, size, &plan, NULL), FXA_E_BYTES); /* nobody to tell */
+    T_INT(loads, 2);
+    T_CHECK(!plan);
+    T_INT(fake_stats(&r).plans, 0);
+    fake_rig_end(&r);
+}
+
+/* Bytes of an engine that has changed without a new version: with code or without, host or device. */
+TEST(bytes_that_are_not_of_this_kind_of_engine) {
+    fake_rig r;
+    fxa_error err;
+    static uint8_t bytes[2][8192];
+    size_t size[2];
+    fxa_plan *plan = NULL;
+    T_REQUIRE(fake_rig_start(&r));
+    static fxa__engine plain, device;
+    plain = device = fixed;
+    plain.save = NULL;
+    plain.load = NULL;
+    device.device = true;
+    size[0] = fake_saved(&r, bytes[0], sizeof bytes[0]);
+    fake_registry[1] = &plain;
+    fxa_cache_clear(r.ctx);
+    size[1] = fake_saved(&r, bytes[1], sizeof bytes[1]);
+    T_STATUS(fxa_plan_load(r.ctx, bytes[0], size[0], &plan, &err), FXA_E_BYTES);
+    T_STR(err.text, "a plan with a code section; engine fixed version 3 saves plans without one");
+    fake_registry[1] = &fixed;
+    T_STATUS(fxa_plan_load(r.ctx, bytes[1], size[1], &plan, &err), FXA_E_BYTES);
+    T_STR(err.text, "a plan without a code section; engine fixed version 3 saves plans with one");
+    fake_registry[1] = &device;
+    T_STATUS(fxa_plan_load(r.ctx, bytes[0], size[0], &plan, &err), FXA_E_VERSION);
+    T_STR(err.text, "a plan for device \"host\"; engine fixed here is for \"device\"");
+    T_CHECK(!plan);
+    fake_rig_end(&r);
+}
+
+/* Code whose size is beyond all counting is used, and does not stay in the cache. */
+TEST(code_of_any_size_runs) {
+    fake_rig r;
+    fxa_error err;
+    T_REQUIRE(fake_rig_start(&r));
+    compiled_bytes = SIZE_MAX;
+    fxa_plan *plan = NULL;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_OK(tiny_run(plan, &r.t.args, &err));
+    T_SAME(r.t.o[0], 42);
+    fxa_plan_destroy(plan);
+    T_INT(fake_stats(&r).plans, 0);
+    T_INT(fake_stats(&r).bytes, 0);
+    fake_rig_end(&r);
 }
 
 /* code of another engine version is refused by name. */
