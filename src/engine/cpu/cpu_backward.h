@@ -2,7 +2,7 @@
  *
  * The backward pass of the cpu engine, between its files:
  *
- *   cpu_backward_cut.c   how the work is cut, and the workspace
+ *   cpu_backward_shares.c how the work is cut, and the workspace
  *   cpu_backward_tile.c  one block of keys against one tile of rows: five matrix products around the program
  *   cpu_backward_rows.c  one row of their scores: the program, there and back
  *   cpu_backward.c       items, their dQ, dK, dV, and the jobs of a run

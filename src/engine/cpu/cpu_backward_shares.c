@@ -26,55 +26,55 @@ enum {
     BACK_BLOCK_BYTES = 196608,
 };
 
-static int64_t cut_mul(int64_t a, int64_t b) { /* saturates; the layout then finds that it does not fit */
+static int64_t shares_mul(int64_t a, int64_t b) { /* saturates; the layout then finds that it does not fit */
     int64_t x;
     return fxa__mul_i64(a, b, &x) ? x : INT64_MAX / 4;
 }
 
 /* ---- Blocks, tiles, chunks ------------------------------------------------------------------------------------- */
 
-static void cut_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+static void shares_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(p->d, p->dv);
     int64_t step = nr % mr == 0 ? nr : nr * 3 % mr == 0 ? nr * 3 : nr * mr; /* their lcm, for every set there is */
     int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
     block = fxa__max_i64(step, fxa__min_i64(block, BACK_KEYS) / step * step);
     c->block = fxa__min_i64(block, fxa__round_up(fxa__max_i64(p->sk, 1), nr));
-    c->rows = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq);
+    c->rows = shares_mul(p->hq / fxa__max_i64(p->hkv, 1), p->sq);
     c->tile = fxa__max_i64(1, fxa__min_i64(FXA__BACK_TILE, c->rows));
-    c->tiles = cut_mul(p->hq / fxa__max_i64(p->hkv, 1), fxa__div_up(p->sq, c->tile));
+    c->tiles = shares_mul(p->hq / fxa__max_i64(p->hkv, 1), fxa__div_up(p->sq, c->tile));
     c->ld_d = fxa__round_up(p->d, nr);
     c->ld_v = fxa__round_up(p->dv, nr);
     c->ld = c->block + 16;
     c->ones = fxa__max_i64(wide, fxa__max_i64(c->tile, c->block));
 }
 
-static void cut_chunks(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
+static void shares_chunks(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t blocks = fxa__div_up(fxa__max_i64(p->sk, 1), c->block);
-    c->groups = cut_mul(p->b, p->hkv);
+    c->groups = shares_mul(p->b, p->hkv);
     c->chunks = 1;
     if (c->groups > 0 && !c->pool) {
         c->chunks = fxa__min_i64(BACK_CHUNKS, fxa__div_up(BACK_ITEMS, c->groups));
         c->chunks = fxa__max_i64(1, fxa__min_i64(c->chunks, blocks / 2));
-        int64_t part = cut_mul(cut_mul(c->rows, c->ld_d), c->groups * (int64_t)kernels->real_size);
+        int64_t part = shares_mul(shares_mul(c->rows, c->ld_d), c->groups * (int64_t)kernels->real_size);
         while (c->want_q && c->chunks > 1 && c->chunks > BACK_PARTS_BYTES / fxa__max_i64(part, 1)) c->chunks--;
     }
     int64_t per_chunk = fxa__div_up(blocks, c->chunks);
     c->chunks = fxa__div_up(blocks, per_chunk);
     c->chunk = per_chunk * c->block;
-    c->items = cut_mul(c->chunks, c->groups);
+    c->items = shares_mul(c->chunks, c->groups);
 }
 
 /* ---- Lanes ----------------------------------------------------------------------------------------------------- */
 
 /* Different indices give different elements: coordinates count up from 0 or more, and never wrap. */
-static bool cut_map_is_plain(const fxa_index_map *map, int64_t n) {
+static bool shares_map_is_plain(const fxa_index_map *map, int64_t n) {
     int64_t last;
     return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base >= 0 && map->step > 0 &&
            fxa__mul_i64(map->step, n, &last) && fxa__add_i64(last, map->base, &last) && last <= INT32_MAX;
 }
 
 /* Bit j: index j of a load is the input itself. */
-static uint32_t cut_places(const fxa_program *d, const fxa__output *load, fxa_input input) {
+static uint32_t shares_places(const fxa_program *d, const fxa__output *load, fxa_input input) {
     uint32_t places = 0;
     for (int32_t j = 0; j < load->n_index; j++) {
         const fxa__node *n = &d->nodes[load->index[j]];
@@ -85,22 +85,22 @@ static uint32_t cut_places(const fxa_program *d, const fxa__output *load, fxa_in
 
 /* Axes along which items never meet in tensor t: a place among its indices has that very coordinate in all loads. In
  * t[q,k] + t[k,q] the load of one item meets the other load of another. */
-static uint32_t cut_tensor_axes(const fxa__problem *p, int32_t t) {
+static uint32_t shares_tensor_axes(const fxa__problem *p, int32_t t) {
     const fxa_program *d = p->derivative;
     const fxa_problem *in = &p->in;
     const struct {
         fxa_input input;
         uint32_t axis;
         bool plain;
-    } each[] = {{FXA_INPUT_B, FXA__BACK_B, cut_map_is_plain(&in->map_b, in->b)},
-                {FXA_INPUT_H, FXA__BACK_H, cut_map_is_plain(&in->map_h, in->hq)},
-                {FXA_INPUT_K, FXA__BACK_CHUNK, cut_map_is_plain(&in->map_k, in->sk)}};
+    } each[] = {{FXA_INPUT_B, FXA__BACK_B, shares_map_is_plain(&in->map_b, in->b)},
+                {FXA_INPUT_H, FXA__BACK_H, shares_map_is_plain(&in->map_h, in->hq)},
+                {FXA_INPUT_K, FXA__BACK_CHUNK, shares_map_is_plain(&in->map_k, in->sk)}};
     uint32_t axes = 0;
     for (size_t e = 0; e < sizeof each / sizeof each[0]; e++) {
         uint32_t places = UINT32_MAX; /* that have it in all loads */
         for (int32_t i = 0; i < d->n_outputs; i++) {
             const fxa__output *out = &d->outputs[i];
-            if (out->kind == FXA__OUT_DLOAD && out->slot == t) places &= cut_places(d, out, each[e].input);
+            if (out->kind == FXA__OUT_DLOAD && out->slot == t) places &= shares_places(d, out, each[e].input);
         }
         if (each[e].plain && places) axes |= each[e].axis;
     }
@@ -108,22 +108,22 @@ static uint32_t cut_tensor_axes(const fxa__problem *p, int32_t t) {
 }
 
 /* Rows may lie anywhere among the coordinates, also below 0, where an index counts from the end. */
-static bool cut_moves_rows(const fxa_problem *p) {
+static bool shares_moves_rows(const fxa_problem *p) {
     int64_t lo, hi;
     fxa__q_shift_range(p, &lo, &hi);
     return lo != 0 || hi != 0;
 }
 
 /* Whether each pair has an element of tensor t for itself: one load, of b, h, q and k. */
-static bool cut_tensor_once(const fxa__problem *p, int32_t t) {
+static bool shares_tensor_once(const fxa__problem *p, int32_t t) {
     const fxa_program *d = p->derivative;
     const fxa_problem *in = &p->in;
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u) |
                       (in->sq > 1 ? 1u << FXA_INPUT_Q : 0u) | 1u << FXA_INPUT_K;
     uint32_t found = 0;
     int loads = 0;
-    if (!cut_map_is_plain(&in->map_b, in->b) || !cut_map_is_plain(&in->map_h, in->hq) ||
-        !cut_map_is_plain(&in->map_q, in->sq) || !cut_map_is_plain(&in->map_k, in->sk) || cut_moves_rows(in))
+    if (!shares_map_is_plain(&in->map_b, in->b) || !shares_map_is_plain(&in->map_h, in->hq) ||
+        !shares_map_is_plain(&in->map_q, in->sq) || !shares_map_is_plain(&in->map_k, in->sk) || shares_moves_rows(in))
         return false;
     for (int32_t i = 0; i < d->n_outputs; i++) {
         const fxa__output *out = &d->outputs[i];
@@ -138,44 +138,44 @@ static bool cut_tensor_once(const fxa__problem *p, int32_t t) {
     return loads == 1 && (found & wanted) == wanted;
 }
 
-static int64_t cut_tensor_bytes(const fxa__problem *p, int32_t t) {
+static int64_t shares_tensor_bytes(const fxa__problem *p, int32_t t) {
     int64_t n = sizeof(double);
-    for (int32_t i = 0; i < p->program->tensors[t].rank; i++) n = cut_mul(n, p->in.captures[t].size[i]);
+    for (int32_t i = 0; i < p->program->tensors[t].rank; i++) n = shares_mul(n, p->in.captures[t].size[i]);
     return n;
 }
 
-static int64_t cut_lanes(const fxa__back_shares *c, const fxa_problem *p, uint32_t axes) {
+static int64_t shares_lanes(const fxa__back_shares *c, const fxa_problem *p, uint32_t axes) {
     return (axes & FXA__BACK_B ? p->b : 1) * (axes & FXA__BACK_H ? p->hkv : 1) *
            (axes & FXA__BACK_CHUNK ? c->chunks : 1);
 }
 
 /* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which
  * items do not meet in it; if there are none, as many sums as memory allows. */
-static void cut_sums(fxa__back_shares *c, const fxa__problem *p) {
+static void shares_sums(fxa__back_shares *c, const fxa__problem *p) {
     int64_t all = 0, small = 0;
     uint32_t axes = c->lane_axes;
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
-        if (p->in.captures[t].grad && cut_tensor_once(p, t)) {
+        if (p->in.captures[t].grad && shares_tensor_once(p, t)) {
             c->once |= UINT64_C(1) << t;
             continue;
         }
-        int64_t bytes = p->in.captures[t].grad ? cut_tensor_bytes(p, t) : 0;
+        int64_t bytes = p->in.captures[t].grad ? shares_tensor_bytes(p, t) : 0;
         all = fxa__min_i64(INT64_MAX / 4, all + bytes);
         if (small + bytes <= BACK_SUM_BYTES / BACK_LANES) {
             small += bytes;
             continue;
         }
         c->shared |= UINT64_C(1) << t;
-        axes &= cut_tensor_axes(p, t);
+        axes &= shares_tensor_axes(p, t);
     }
-    if (c->shared && cut_lanes(c, &p->in, axes) == 1 && !c->pool) {
+    if (c->shared && shares_lanes(c, &p->in, axes) == 1 && !c->pool) {
         c->shared = 0;
         c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, BACK_SUM_BYTES / fxa__max_i64(all, 1)));
         c->lanes = fxa__max_i64(1, fxa__min_i64(c->lanes, c->items));
         return;
     }
     c->lane_axes = axes;
-    c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, cut_lanes(c, &p->in, axes)));
+    c->lanes = fxa__max_i64(1, fxa__min_i64(BACK_LANES, shares_lanes(c, &p->in, axes)));
 }
 
 fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__problem *p) {
@@ -186,13 +186,13 @@ fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__pro
     for (int32_t t = 0; t < p->program->n_tensors; t++) c.want_sums = c.want_sums || in->captures[t].grad;
     c.want_ds = c.want_q || c.want_k || c.want_sums;
     c.pool = (in->flags & FXA_PAGED) && (c.want_k || c.want_v);
-    c.pool_rows = c.pool ? cut_mul(in->n_pages, in->page_size) : 0;
+    c.pool_rows = c.pool ? shares_mul(in->n_pages, in->page_size) : 0;
     c.keep_score = c.want_ds && (code->derivative || code->bprop);
-    cut_tiles(&c, code->kernels, in);
-    cut_chunks(&c, code->kernels, in);
+    shares_tiles(&c, code->kernels, in);
+    shares_chunks(&c, code->kernels, in);
     c.lane_axes = c.pool ? FXA__BACK_H : FXA__BACK_ALL;
     c.lanes = c.pool ? fxa__max_i64(1, in->hkv) : c.items;
-    if (c.want_sums) cut_sums(&c, p);
+    if (c.want_sums) shares_sums(&c, p);
     return c;
 }
 
@@ -207,11 +207,11 @@ int64_t fxa__back_lane_of(const fxa__back_shares *cut, const fxa_problem *p, int
 /* ---- Workspace ------------------------------------------------------------------------------------------------- */
 
 /* [rows,columns] of real; NULL when not wanted. */
-static void *cut_carve_matrix(fxa__carver *c, const fxa__back *job, bool wanted, int64_t rows, int64_t columns) {
+static void *shares_carve_matrix(fxa__carver *c, const fxa__back *job, bool wanted, int64_t rows, int64_t columns) {
     return wanted ? fxa__carve_matrix(c, rows, columns, job->code->kernels->real_size) : NULL;
 }
 
-static void cut_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__tape *tape, fxa__tape_run *run) {
+static void shares_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__tape *tape, fxa__tape_run *run) {
     size_t bytes = 0;
     if (!tape) return;
     if (!fxa__tape_scratch(tape, job->cut.tile, job->cut.block, &bytes)) c->failed = true;
@@ -226,13 +226,13 @@ static void cut_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__tape
 }
 
 /* A packed [k,n]. */
-static void cut_carve_b(fxa__carver *c, const fxa__cpu_kernels *kernels, bool wanted, int64_t k, int64_t n,
+static void shares_carve_b(fxa__carver *c, const fxa__cpu_kernels *kernels, bool wanted, int64_t k, int64_t n,
                         fxa__cpu_b *b) {
     if (wanted) b->panels = fxa__carve(c, kernels->format->b_size(kernels, k, n), kernels->real_size);
 }
 
 /* The product over rows whose sum is out [block,ld_out], of d features. */
-static void cut_carve_over(fxa__carver *c, const fxa__back *job, bool wanted, int64_t d, void *out, int64_t ld_out,
+static void shares_carve_over(fxa__carver *c, const fxa__back *job, bool wanted, int64_t d, void *out, int64_t ld_out,
                            fxa__cpu_over *o) {
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__cpu_format *format = kernels->format;
@@ -244,27 +244,27 @@ static void cut_carve_over(fxa__carver *c, const fxa__back *job, bool wanted, in
     o->ones = job->ones;
 }
 
-static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_worker *w) {
+static void shares_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_worker *w) {
     const fxa__back_shares *cut = &job->cut;
     int64_t wide = fxa__max_i64(cut->ld_d, cut->ld_v);
     w->job = job;
-    w->k = cut_carve_matrix(c, job, true, cut->block, wide);
-    cut_carve_b(c, job->code->scores, true, job->p->in.d, cut->block, &w->k_t);
-    cut_carve_b(c, job->code->kernels, cut->want_ds, job->p->in.dv, cut->block, &w->v_t);
-    cut_carve_b(c, job->code->kernels, cut->want_q, cut->block, job->p->in.d, &w->k_n);
-    w->dk = cut_carve_matrix(c, job, cut->want_k, cut->block, cut->ld_d);
-    w->dv = cut_carve_matrix(c, job, cut->want_v, cut->block, cut->ld_v);
-    w->q = cut_carve_matrix(c, job, true, cut->tile, wide);
-    w->dout = cut_carve_matrix(c, job, true, cut->tile, cut->ld_v);
-    cut_carve_over(c, job, cut->want_k, job->p->in.d, w->dk, cut->ld_d, &w->over_k);
-    cut_carve_over(c, job, cut->want_v, job->p->in.dv, w->dv, cut->ld_v, &w->over_v);
-    w->s = cut_carve_matrix(c, job, true, cut->tile, cut->ld);
-    w->p = cut->keep_score ? cut_carve_matrix(c, job, true, cut->tile, cut->ld) : w->s;
-    w->ds = cut_carve_matrix(c, job, cut->want_ds, cut->tile, cut->ld);
-    w->dq = cut_carve_matrix(c, job, cut->want_q && cut->chunks == 1, cut->rows, cut->ld_d);
-    w->dk_pool = cut_carve_matrix(c, job, cut->pool && cut->want_k, cut->pool_rows, cut->ld_d);
-    w->dv_pool = cut_carve_matrix(c, job, cut->pool && cut->want_v, cut->pool_rows, cut->ld_v);
-    w->column = cut_carve_matrix(c, job, true, 1, cut->tile);
+    w->k = shares_carve_matrix(c, job, true, cut->block, wide);
+    shares_carve_b(c, job->code->scores, true, job->p->in.d, cut->block, &w->k_t);
+    shares_carve_b(c, job->code->kernels, cut->want_ds, job->p->in.dv, cut->block, &w->v_t);
+    shares_carve_b(c, job->code->kernels, cut->want_q, cut->block, job->p->in.d, &w->k_n);
+    w->dk = shares_carve_matrix(c, job, cut->want_k, cut->block, cut->ld_d);
+    w->dv = shares_carve_matrix(c, job, cut->want_v, cut->block, cut->ld_v);
+    w->q = shares_carve_matrix(c, job, true, cut->tile, wide);
+    w->dout = shares_carve_matrix(c, job, true, cut->tile, cut->ld_v);
+    shares_carve_over(c, job, cut->want_k, job->p->in.d, w->dk, cut->ld_d, &w->over_k);
+    shares_carve_over(c, job, cut->want_v, job->p->in.dv, w->dv, cut->ld_v, &w->over_v);
+    w->s = shares_carve_matrix(c, job, true, cut->tile, cut->ld);
+    w->p = cut->keep_score ? shares_carve_matrix(c, job, true, cut->tile, cut->ld) : w->s;
+    w->ds = shares_carve_matrix(c, job, cut->want_ds, cut->tile, cut->ld);
+    w->dq = shares_carve_matrix(c, job, cut->want_q && cut->chunks == 1, cut->rows, cut->ld_d);
+    w->dk_pool = shares_carve_matrix(c, job, cut->pool && cut->want_k, cut->pool_rows, cut->ld_d);
+    w->dv_pool = shares_carve_matrix(c, job, cut->pool && cut->want_v, cut->pool_rows, cut->ld_v);
+    w->column = shares_carve_matrix(c, job, true, 1, cut->tile);
     w->h = fxa__carve(c, cut->tile, sizeof(int32_t));
     w->q_at = fxa__carve(c, cut->tile, sizeof(int32_t));
     w->k_at = fxa__carve(c, cut->block, sizeof(int32_t));
@@ -274,7 +274,7 @@ static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_wor
     w->strips = fxa__carve(c, fxa__cpu_cut_strips(job->code, cut->tile, cut->block), sizeof *w->strips);
     const fxa__tape *tapes[FXA__BACK_TAPES] = {job->code->score, job->code->masked, job->code->derivative,
                                                job->code->bprop};
-    for (int i = 0; i < FXA__BACK_TAPES; i++) cut_carve_tape(c, job, tapes[i], &w->tape[i]);
+    for (int i = 0; i < FXA__BACK_TAPES; i++) shares_carve_tape(c, job, tapes[i], &w->tape[i]);
     if (!c->base) return;
     w->g = (fxa__cpu_group){.code = job->code, .p = job->p, .bind = job->bind, .ranges = job->ranges};
     fxa__cpu_seen_clear(&w->g, seen);
@@ -283,7 +283,7 @@ static void cut_carve_worker(fxa__carver *c, const fxa__back *job, fxa__back_wor
 }
 
 /* The sums of one lane; those of a shared tensor are carved with the first. */
-static void cut_carve_sums(fxa__carver *c, const fxa__back *job, int64_t lane) {
+static void shares_carve_sums(fxa__carver *c, const fxa__back *job, int64_t lane) {
     const fxa_program *program = job->p->program;
     for (int32_t t = 0; t < program->n_tensors; t++) {
         const fxa_capture *capture = &job->p->in.captures[t];
@@ -310,20 +310,20 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     fxa__carver c = fxa__carver_make(base);
     job->ranges = fxa__carve(&c, job->p->program->n_tensors, sizeof(fxa_tensor_range));
     fxa__cpu_kept_carve(&c, job->code, job->p, cut->tile, cut->block, &job->kept);
-    job->ones = cut_carve_matrix(&c, job, true, 1, cut->ones);
+    job->ones = shares_carve_matrix(&c, job, true, 1, cut->ones);
     job->lse = fxa__carve_matrix(&c, cut->groups, cut->rows, sizeof(double));
-    job->delta = cut_carve_matrix(&c, job, true, cut->groups, cut->rows);
-    job->finite = fxa__carve(&c, cut_mul(cut->groups, cut->tiles), 1);
+    job->delta = shares_carve_matrix(&c, job, true, cut->groups, cut->rows);
+    job->finite = fxa__carve(&c, shares_mul(cut->groups, cut->tiles), 1);
     job->dq_parts =
-        cut_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, cut_mul(cut->items, cut->rows), cut->ld_d);
+        shares_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, shares_mul(cut->items, cut->rows), cut->ld_d);
     int64_t lanes = cut->want_sums ? cut->lanes : 0;
     job->sums = fxa__carve(&c, lanes * job->p->program->n_tensors, sizeof(fxa__tape_sum));
     job->dparams = fxa__carve(&c, lanes * job->p->program->n_params, sizeof(double));
-    for (int64_t lane = 0; lane < lanes; lane++) cut_carve_sums(&c, job, lane);
+    for (int64_t lane = 0; lane < lanes; lane++) shares_carve_sums(&c, job, lane);
     job->workers = fxa__carve(&c, job->code->width, sizeof(fxa__back_worker));
     for (int32_t i = 0; i < job->code->width; i++) {
         fxa__back_worker w = {.job = NULL};
-        cut_carve_worker(&c, job, &w);
+        shares_carve_worker(&c, job, &w);
         if (!base) continue;
         fxa__back_worker *own = &job->workers[i];
         *own = w;
