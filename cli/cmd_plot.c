@@ -72,17 +72,33 @@ static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile
     a->tiles = (tiles + a->tile_step - 1) / a->tile_step;
 }
 
-static int plot_tiles(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
+/* The tile whose first row and key are given, as the counts have it: it is the only one of a shard. */
+static int plot_tile_class(cli *c, const cli_job *job, const fxa_tensor_range *ranges, const plot *p, int64_t q,
+                           int64_t k, uint8_t *out) {
+    fxa_problem shard = job->problem;
+    fxa_tile_counts one;
+    fxa_error err;
+    shard.q_len = shard.sq;
+    shard.k_len = shard.sk;
+    shard.map_q.base += q;
+    shard.map_k.base += k;
+    shard.sq = p->q.tile < p->q.size - q ? p->q.tile : p->q.size - q;
+    shard.sk = p->k.tile < p->k.size - k ? p->k.tile : p->k.size - k;
+    if (fxa_tiles_count(c->ctx, &shard, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges, &one,
+                        &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
+    *out = (uint8_t)(one.empty ? FXA_TILE_EMPTY : one.full ? FXA_TILE_FULL : FXA_TILE_MIXED);
+    return CLI_OK;
+}
+
+static int plot_tiles(cli *c, const cli_job *job, plot *p) {
     const fxa_tensor_range *ranges = binding_ranges(c, &job->bind);
-    const int64_t bh[2] = {p->b, p->h};
     fxa_error err;
     p->tile = cli_alloc_array(c, p->q.tiles * p->k.tiles, 1);
     for (int64_t i = 0; i < p->q.tiles * p->k.tiles; i++) {
-        int64_t lo[2] = {i / p->k.tiles * p->q.tile_step * p->q.tile, i % p->k.tiles * p->k.tile_step * p->k.tile},
-                hi[2];
-        hi[0] = lo[0] + p->q.tile < p->q.size ? lo[0] + p->q.tile - 1 : p->q.size - 1;
-        hi[1] = lo[1] + p->k.tile < p->k.size ? lo[1] + p->k.tile - 1 : p->k.size - 1;
-        p->tile[i] = (uint8_t)pairs_classify(program, &job->problem, &job->bind, ranges, bh, lo, hi);
+        int64_t q = i / p->k.tiles * p->q.tile_step * p->q.tile, k = i % p->k.tiles * p->k.tile_step * p->k.tile;
+        int rc = plot_tile_class(c, job, ranges, p, q, k, &p->tile[i]);
+        if (rc != CLI_OK) return rc;
     }
     if (fxa_tiles_count(c->ctx, &job->problem, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges,
                         &p->counts, &err) != FXA_OK)
@@ -266,7 +282,7 @@ int cmd_plot(cli *c) {
     rc = plot_sample(c, job, program, random.state, p);
     if (rc == CLI_OK) rc = plot_make_curves(c, job, program, p);
     plot_words(c, job, program, p);
-    if (rc == CLI_OK) rc = plot_tiles(c, job, program, p);
+    if (rc == CLI_OK) rc = plot_tiles(c, job, p);
     if (rc == CLI_OK && svg) rc = plot_write_svg(c, p, svg);
     if (rc != CLI_OK) return rc;
     if (c->json)

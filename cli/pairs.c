@@ -41,8 +41,10 @@ static int pairs_look(cli *c, pairs_counter *n, int64_t b, int64_t h, const pair
     return CLI_OK;
 }
 
-fxa_tile pairs_classify(const fxa_program *program, const fxa_problem *p, const cli_binding *bind,
-                        const fxa_tensor_range *ranges, const int64_t *bh, const int64_t *lo, const int64_t *hi) {
+/* Class of rows lo[0]..hi[0] by keys lo[1]..hi[1] (inclusive) of bh = {b, h}. */
+static fxa_tile pairs_classify(const fxa_program *program, const fxa_problem *p, const cli_binding *bind,
+                               const fxa_tensor_range *ranges, const int64_t *bh, const int64_t *lo,
+                               const int64_t *hi) {
     fxa_box box;
     const int64_t shift = problem_row_shift(p), low[] = {0, bh[0], bh[1], lo[0] + shift, lo[1], p->sq, p->sk, 0},
                   high[] = {0, bh[0], bh[1], hi[0] + shift, hi[1], p->sq, p->sk, 0};

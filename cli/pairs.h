@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a mask leaves to do, by pairs and by boxes. */
+ * What a mask leaves to do, counted by pairs. */
 #ifndef FXA_CLI_PAIRS_H
 #define FXA_CLI_PAIRS_H
 
@@ -12,8 +12,5 @@ int pairs_count(cli *c, const cli_job *job, const fxa_program *program, uint64_t
 /* The same for one batch entry and head. */
 int pairs_count_one(cli *c, const cli_job *job, const fxa_program *program, int64_t b, int64_t h, uint64_t *count,
                     bool *exact);
-/* Class of rows lo[0]..hi[0] by keys lo[1]..hi[1] (inclusive) of bh = {b, h}. */
-fxa_tile pairs_classify(const fxa_program *program, const fxa_problem *p, const cli_binding *bind,
-                        const fxa_tensor_range *ranges, const int64_t *bh, const int64_t *lo, const int64_t *hi);
 
 #endif

@@ -91,6 +91,18 @@ class Check(Cli):
 
 
 class Plot(Cli):
+    def test_tiles_drawn_are_those_counted(self):
+        for mask in (
+            ("--score", "k <= q ? score : -inf"),
+            ("--mask", "(q * k) % 7 == 3"),
+            ("--causal", "--bottom-right"),
+            ("--mask", "q >= q_len // 2 || k >= k_len // 2", "--bottom-right"),
+        ):
+            t = self.run_json("plot", *mask, "--shape", "sq=41,sk=64")["tiles"]
+            drawn = [x for row in t["classes"] for x in row]
+            for name in ("empty", "mixed", "full"):
+                self.assertEqual(drawn.count(name), t[name], (mask, name))
+
     def test_terminal(self):
         out = self.run_cli("plot", "--causal", "--shape", "s=16")
         rows = [line.split("│")[1] for line in out.splitlines() if "│" in line]
