@@ -4,15 +4,17 @@
  * and bytes x, y of an element: when sum c*s = first_b - first_a has a solution with each c in its range, where axes of
  * one stride (in bytes, made positive) are joined: c = i - j, and the bytes x - y are an axis as well.
  *
+ * The axis of bytes has the greatest common divisor of all strides for its own, so that every sum is a multiple of it.
  * The search takes the axes from the longest stride down and tries only those c from which the rest can still be
- * reached: it lies within what the shorter strides add up to, and is a multiple of their greatest common divisor. Where
- * shorter strides reach every such multiple (dense axes do) there is nothing left to try, and what was tried in vain is
- * remembered for a while: different digits of long strides often leave the same rest. So strides that nest, or that two
- * slices of one buffer share, take a handful of steps whatever their sizes. Strides that do neither may take as many
- * steps as there are elements; after a bounded number the answer is that it is not known.
+ * reached: it lies within what the shorter strides add up to. Where shorter strides reach every such multiple (dense
+ * axes do) there is nothing left to try, and what was tried in vain is remembered for a while: different digits of long
+ * strides often leave the same rest. So strides that nest, or that two slices of one buffer share, take a handful of
+ * steps whatever their sizes. Strides that do neither may take as many steps as there are elements; after a bounded
+ * number the answer is that it is not known.
  */
 #include "problem_private.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #define OVERLAP_AXES  (2 * FXA_MAX_RANK + 1)
@@ -21,13 +23,12 @@
 
 typedef struct overlap_axis {
     int64_t stride, lo, hi; /* digits lo..hi */
-    int64_t step, inverse;  /* digits that keep the rest a multiple of the shorter strides' divisor: one in `step` */
 } overlap_axis;
 
 /* What axes from i on can add up to; [n] is nothing at all. */
 typedef struct overlap_reach {
-    int64_t lo, hi, divisor; /* multiples of divisor (0: only 0) from lo to hi ... */
-    bool all;                /* ... and every one of them */
+    int64_t lo, hi; /* multiples of the last axis' stride from lo to hi ... */
+    bool all;       /* ... and every one of them */
 } overlap_reach;
 
 typedef struct overlap_memo {
@@ -62,30 +63,6 @@ static int64_t overlap_mod(int64_t a, int64_t positive) {
     return rest < 0 ? rest + positive : rest;
 }
 
-/* a * b modulo m, all below 2^62: no product is wider than its factors. */
-static int64_t overlap_mulmod(int64_t a, int64_t b, int64_t m) {
-    int64_t sum = 0;
-    if (fxa__mul_i64(a, b, &sum)) return sum % m;
-    for (sum = 0; b != 0; b >>= 1) {
-        if (b & 1) sum = (sum + a) % m;
-        a = 2 * a % m;
-    }
-    return sum;
-}
-
-/* The x with a * x = 1 modulo m, for a and m without a common divisor. */
-static int64_t overlap_inverse(int64_t a, int64_t m) {
-    int64_t r = m, next_r = a % m, x = 0, next_x = 1;
-    while (next_r != 0) {
-        int64_t q = r / next_r, older_r = r, older_x = x;
-        r = next_r;
-        x = next_x;
-        next_r = older_r - q * r;
-        next_x = older_x - q * x; /* stays below m in size */
-    }
-    return m == 1 ? 0 : overlap_mod(x, m);
-}
-
 /* ---- Axes -------------------------------------------------------------------------------------------------------- */
 
 /* Adds digits lo..hi to the axis of that stride, keeping the order. */
@@ -94,7 +71,7 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
     while (at < s->n && s->axis[at].stride > stride) at++;
     if (at == s->n || s->axis[at].stride != stride) {
         for (int i = s->n++; i > at; i--) s->axis[i] = s->axis[i - 1];
-        s->axis[at] = (overlap_axis){stride, 0, 0, 1, 0};
+        s->axis[at] = (overlap_axis){stride, 0, 0};
     }
     s->axis[at].lo += lo;
     s->axis[at].hi += hi;
@@ -138,22 +115,17 @@ static bool overlap_join(overlap_search *s) {
     return false;
 }
 
+/* The last axis is that of the bytes, whose stride divides all others: no sum of axes is anything but a multiple. */
 static void overlap_set_reach(overlap_search *s) {
-    s->reach[s->n] = (overlap_reach){0, 0, 0, true};
+    int64_t divisor = s->axis[s->n - 1].stride;
+    s->reach[s->n] = (overlap_reach){0, 0, true};
     for (int i = s->n - 1; i >= 0; i--) {
-        overlap_axis *x = &s->axis[i];
+        const overlap_axis *x = &s->axis[i];
         const overlap_reach *inner = &s->reach[i + 1];
-        overlap_reach *r = &s->reach[i];
-        r->lo = inner->lo + x->lo * x->stride;
-        r->hi = inner->hi + x->hi * x->stride;
-        r->divisor = overlap_gcd(x->stride, inner->divisor);
-        if (inner->divisor == 0) { /* one axis alone: each of its multiples */
-            r->all = true;
-            continue;
-        }
-        r->all = inner->all && r->divisor == inner->divisor && x->stride - inner->divisor <= inner->hi - inner->lo;
-        x->step = inner->divisor / r->divisor;
-        x->inverse = overlap_inverse(x->stride / r->divisor, x->step);
+        FXA__ASSERT(x->stride % divisor == 0);
+        s->reach[i].lo = inner->lo + x->lo * x->stride;
+        s->reach[i].hi = inner->hi + x->hi * x->stride;
+        s->reach[i].all = inner->all && x->stride - divisor <= inner->hi - inner->lo;
     }
 }
 
@@ -166,16 +138,14 @@ static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
 
 static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
-    if (rest < r->lo || rest > r->hi || rest % r->divisor) return FXA__APART;
+    if (rest < r->lo || rest > r->hi) return FXA__APART;
     if (r->all) return FXA__OVERLAPPING; /* so is the last axis: there is one more */
     overlap_memo *memo = overlap_memo_of(s, at, rest);
     if (memo->from == at + 1 && memo->rest == rest) return FXA__APART;
     const overlap_axis *x = &s->axis[at];
     int64_t from = fxa__max_i64(x->lo, -overlap_floordiv(inner->hi - rest, x->stride));
     int64_t to = fxa__min_i64(x->hi, overlap_floordiv(rest - inner->lo, x->stride));
-    int64_t first = overlap_mulmod(overlap_mod(rest / r->divisor, x->step), x->inverse, x->step);
-    from += overlap_mod(first - overlap_mod(from, x->step), x->step);
-    for (int64_t c = from; c <= to; c += x->step) {
+    for (int64_t c = from; c <= to; c++) {
         if (s->steps-- <= 0) return FXA__TANGLED;
         fxa__overlap found = overlap_find(s, at + 1, rest - c * x->stride); /* as deep as there are axes: 11 */
         if (found != FXA__APART) return found;
