@@ -25,7 +25,7 @@ typedef struct refusal {
     int calls, from, to;
 } refusal;
 
-static refusal mutexes, conds, attrs, stacks, threads, affinities;
+static refusal mutexes, conds, attrs, stacks, threads, affinities, aligned;
 static long cpus_online; /* what sysconf answers; 0: what the system says */
 
 static bool refused(refusal *r) {
@@ -34,7 +34,7 @@ static bool refused(refusal *r) {
 }
 
 static void refuse_nothing(void) {
-    mutexes = conds = attrs = stacks = threads = affinities = (refusal){0};
+    mutexes = conds = attrs = stacks = threads = affinities = aligned = (refusal){0};
     cpus_online = 0;
 }
 
@@ -74,6 +74,12 @@ int __wrap_sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) {
     if (!refused(&affinities)) return __real_sched_getaffinity(pid, size, set);
     memset(set, 0, size);
     return affinities.calls % 2 ? -1 : 0; /* every second time an answer without a CPU */
+}
+
+int __real_posix_memalign(void **out, size_t align, size_t size);
+int __wrap_posix_memalign(void **out, size_t align, size_t size);
+int __wrap_posix_memalign(void **out, size_t align, size_t size) {
+    return refused(&aligned) ? ENOMEM : __real_posix_memalign(out, align, size);
 }
 
 long __real_sysconf(int name);
@@ -179,6 +185,23 @@ TEST(fewer_threads_than_workers) {
     attrs = (refusal){.from = 1, .to = 100};
     threads = (refusal){.from = 3, .to = 100};
     check_pool(3); /* two */
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+TEST(memory_that_the_c_library_does_not_align) {
+    fxa__host *host = NULL;
+    fxa_error err = {0};
+    refuse_nothing();
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    aligned.from = aligned.to = 1;
+    T_CHECK(fxa__alloc_aligned(host, 100, 64) == NULL);
+    void *memory = fxa__alloc_aligned(host, 100, 64);
+    T_CHECK(memory != NULL && (uintptr_t)memory % 64 == 0);
+    T_INT(aligned.calls, 2);
+    fxa__free_aligned(host, memory, 100, 64);
+    fxa__host_release(host);
+    refuse_nothing();
 }
 
 /* ---- CPUs ------------------------------------------------------------------------------------------------------ */
