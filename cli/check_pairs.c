@@ -29,10 +29,18 @@ static int pairs_term(cli *c, const fxa_program *program, const cli_binding *b, 
     return CLI_OK;
 }
 
+/* Scores as attention has them, and of every fourth pair one far out, up to 64: a clamp or a branch beyond the usual
+ * ones must not hide a backward that forgets it. */
+static double pairs_draw_score(cli_random *r) {
+    if (random_bits(r) % 4 != 0) return random_real(r, -3, 3);
+    double size = exp2(random_real(r, 1.5, 6));
+    return random_bits(r) % 2 ? size : -size;
+}
+
 static void pairs_draw(check_state *s, double *in) {
     const fxa_problem *p = &s->job->problem;
     cli_random *r = &s->random;
-    in[FXA_INPUT_SCORE] = random_real(r, -3, 3);
+    in[FXA_INPUT_SCORE] = pairs_draw_score(r);
     in[FXA_INPUT_B] = (double)(random_bits(r) % (uint64_t)p->b);
     in[FXA_INPUT_H] = (double)(random_bits(r) % (uint64_t)p->hq);
     in[FXA_INPUT_Q] = (double)(random_bits(r) % (uint64_t)p->sq) + (double)problem_row_shift(p);

@@ -259,8 +259,8 @@ engine and for f64 problems, f32 otherwise. Constants and params are held in f64
 
 q and k count from 0, in each sequence of a batch; index maps say otherwise for parts of a whole. When rows come later
 than keys (decoding, chunks of a prompt), `FXA_POSITIONS` gives each batch entry the q of its first row, and
-`FXA_BOTTOM_RIGHT` without a ready mask makes the last row's q that of the last key, q + k_len - q_len: the same text then
-serves every step. numerics.md has the rule. Sums that leave 32 bits wrap, as all ints do.
+`FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW` makes the last row's q that of the last key, q + k_len - q_len: the
+same text then serves every step. numerics.md has the rule. Sums that leave 32 bits wrap, as all ints do.
 
 Numbers: `12` and `0x1F` are ints (decimal up to 2147483647, also -2147483648; hexadecimal up to 0xFFFFFFFF, as a bit
 pattern); `1.5`, `.5`, `5.` and `1e-3` are floats, read exactly rounded in every locale.
@@ -280,7 +280,7 @@ That 0 can hide a mistake (a table given transposed, a window one too short). `f
 and axis (`fxattn run`, `check` and `explain` say what it finds), and a problem with `FXA_STRICT_INDEX` refuses to run with one.
 Both count a load where the result needs it: in the mask at every pair that exists, in the score where the mask is true, in the
 branch that a `select` takes, and not beside an operand that decides an `&&` or `||` by itself, on whichever side it stands. So
-`k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. Of a backward program of the user's it is the attended pairs.
+`k < n && t[k] > 0` and `d < n ? t[d] : 0` are fine. In a user's backward program loads count at attended pairs.
 
 @dtypes@
 

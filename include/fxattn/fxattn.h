@@ -125,7 +125,8 @@ typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new
 
 /* A parallel loop of the caller's: calls task(arg, i) once for each i in 0..n-1, on any threads, in any order, also one
  * after the other, and returns when all have returned. `user` is parallel_user. Called by fxa_plan_run in the thread
- * that runs, so perhaps by several at the same time. */
+ * that runs, so perhaps by several at the same time, in the default floating point state. Its threads need 128 KB of
+ * stack for a task, and may have any floating point state. */
 typedef void (*fxa_parallel_fn)(void *user, int32_t n, void (*task)(void *arg, int32_t i), void *arg);
 
 #define FXA_MAX_THREADS 1024
@@ -492,9 +493,9 @@ enum {
     FXA_WINDOW = 1 << 1,        /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
     FXA_BOTTOM_RIGHT = 1 << 2,  /* the two above align to the last row and key: q is replaced by q + k_len - q_len. With
                                    neither of them the program's own q is, and dropout's: decoding without positions */
-    FXA_PADDING = 1 << 3,       /* ready mask: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run.
+    FXA_PADDING = 1 << 3,       /* per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run.
                                    With VARLEN: how many rows or keys of its room a sequence has; gaps are nobody's */
-    FXA_VARLEN = 1 << 4,        /* packed sequences: q, o, rows are [T,H,D]; FXA_SLOT_CU_Q, CU_K give B+1 offsets
+    FXA_VARLEN = 1 << 4,        /* packed sequences of T rows in all; FXA_SLOT_CU_Q, CU_K give B+1 offsets
                                    each. sq, sk are the longest lengths, total_q, total_k the packed ones; batch
                                    strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D].
                                    With PAGED only rows are packed, and CU_K, total_k are not used */
