@@ -71,7 +71,7 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
                            double product) {
     const trial_array *want = &s->ref->arrays[array];
     double worst = 0, error = 0, allowed = 0;
-    int64_t at = 0, unsure = 0, compared = 0;
+    int64_t at = 0, unsure = 0, lost = 0, compared = 0;
     const char *note = "";
     for (int64_t i = 0; i < want->count; i++) {
         double g = element_get(got->dtype, got->data, i), w = element_get(want->dtype, want->data, i);
@@ -79,6 +79,7 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
         double ratio = engine_ratio(got->dtype, g, w, tolerance);
         if (ratio > 1 && (bound_is_unsure(bound, array, i) || !(tolerance < INFINITY))) {
             unsure++;
+            lost += !isfinite(g) && isfinite(w);
             continue;
         }
         compared++;
@@ -94,7 +95,11 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
         note =
             cli_format(c, "%s%s%" PRId64 " of %" PRId64 " elements left out: rounding decides a jump, or %s overflows",
                        note, *note ? "; " : "", unsure, want->count, fxa_dtype_name(bound->arithmetic));
-    check_verdict verdict = worst > 1 ? CHECK_FAILED : compared || !want->count ? CHECK_PASSED : CHECK_SKIPPED;
+    if (lost) note = cli_format(c, "%s; %" PRId64 " of them are NaN or inf where f64 has numbers", note, lost);
+    check_verdict verdict = worst > 1 || (lost && lost == want->count) ? CHECK_FAILED
+                            : lost                                    ? CHECK_WARNED
+                            : compared || !want->count                ? CHECK_PASSED
+                                                                      : CHECK_SKIPPED;
     check_add(s, (check_finding){"engine", want->name, verdict, error, allowed,
                                  worst > 0 ? check_place(c, want, at) : "", note});
 }

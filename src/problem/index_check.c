@@ -166,30 +166,34 @@ static fxa_box index_coords(const index_work *w, const index_box *x) {
     return box;
 }
 
-static bool index_is_inside(const index_work *w, const fxa__env *env, int32_t node, const fxa_box *box) {
+/* Looks at all nodes so many times. */
+static void index_spend(index_work *w, uint64_t times) {
+    w->looked_at += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
+    if (w->looked_at >= w->walk->budget) w->stopped = w->walk->gave_up = true;
+}
+
+static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, const fxa_box *box) {
     const fxa__node *n = &w->program->nodes[node];
     const fxa_view *view = &env->tensors[n->imm];
     for (int d = 0; d < n->n_args; d++) {
         int64_t lo, hi;
-        if (!fxa__program_int_range(w->program, n->arg[d], box, env->params, w->ranges, &lo, &hi)) return false;
+        if (!fxa__program_int_range(w->program, n->arg[d], box, env->params, w->ranges, &lo, &hi, &w->looked_at))
+            return false;
         if (lo < -view->size[d] || hi >= view->size[d]) return false;
     }
     return true;
 }
 
-static bool index_box_is_inside(const index_work *w, const index_box *x) {
+/* False as well when the budget ends on the way. */
+static bool index_box_is_inside(index_work *w, const index_box *x) {
     fxa_box box = index_coords(w, x);
     if (!w->mask_loads && fxa__program_classify(w->p->program, &box, w->env.params, w->mask_ranges) == FXA_TILE_EMPTY)
         return true;
-    for (int32_t i = 0; i < w->n_loads; i++)
-        if (!index_is_inside(w, w->bprop ? &w->own : &w->env, w->loads[i], &box)) return false;
+    for (int32_t i = 0; i < w->n_loads; i++) {
+        index_spend(w, 0);
+        if (w->stopped || !index_is_inside(w, w->bprop ? &w->own : &w->env, w->loads[i], &box)) return false;
+    }
     return true;
-}
-
-/* Looks at all nodes so many times. */
-static void index_spend(index_work *w, uint64_t times) {
-    w->looked_at += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
-    if (w->looked_at >= w->walk->budget) w->stopped = w->walk->gave_up = true;
 }
 
 static void index_look(index_work *w, const index_box *x) {
@@ -210,7 +214,7 @@ static void index_head(index_work *w) {
         index_box x = stack[--depth], half = x;
         int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
         index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* an analysis for each load, at most */
-        if (index_box_is_inside(w, &x)) continue;
+        if (w->stopped || index_box_is_inside(w, &x)) continue;
         if ((rows == 1 || keys <= INDEX_LEAF) && rows * keys <= INDEX_LEAF) {
             index_look(w, &x);
             continue;

@@ -72,13 +72,16 @@ static bool range_make_room(fxa__range *r, fxa__range_small *small, int32_t node
     return range_use_memory(r, node, needed);
 }
 
+/* Steps that an analysis up to a node may take beyond a look at each. */
+static int64_t range_work(int32_t node) { return RANGE_WORK * ((int64_t)node + 64); }
+
 bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *p, int32_t node, const fxa_box *box,
                      const double *params, const fxa_tensor_range *tensors) {
     *r = (fxa__range){.p = p, .box = box, .params = params, .tensors = tensors};
     if (!range_make_room(r, small, node)) return false;
     memset(r->atom_bucket, -1, sizeof r->atom_bucket);
     memset(r->row_bucket, -1, sizeof r->row_bucket);
-    r->work = RANGE_WORK * ((int64_t)node + 64);
+    r->work = range_work(node);
     for (int32_t i = 0; i <= node; i++) {
         if (r->at[i] < 0) continue;
         fxa__known *out = fxa__range_of(r, i);
@@ -125,7 +128,7 @@ fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, co
 }
 
 bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *box, const double *params,
-                            const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi) {
+                            const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi, uint64_t *steps) {
     fxa__range_small small;
     fxa__range r;
     if (p->nodes[node].type == FXA_FLOAT || range_is_empty(box)) return false;
@@ -138,6 +141,7 @@ bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *b
         *lo = x->t.no == FXA__NEVER;
         *hi = x->t.yes != FXA__NEVER;
     }
+    *steps += (uint64_t)(range_work(node) - r.work);
     fxa__range_close(&r);
     return true;
 }

@@ -197,6 +197,19 @@ class Programs(Cli):
         self.assertIn("a check FAILED", text)
         self.assertIn("no row attends to a key", self.run_cli("check", "--mask", "k > 100", code=1))
 
+    def test_what_a_dtype_cannot_hold(self):
+        """f64 has numbers where f32 has none: nothing was compared, so nothing passed."""
+        text = self.run_cli("check", "--score", "1e300 * score", "--samples", "2", code=1)
+        self.assertIn("768 of them are NaN or inf where f64 has numbers", text)
+        self.assertIn("with a warning", self.run_cli("check", "--score", "exp(100 * score)", "--samples", "2"))
+        self.run_cli("check", "--score", "1e300 * score", "--samples", "2", "--dtype", "f64")
+
+    def test_backwards_are_tried_far_out(self):
+        for score in ("clamp(score, -20, 20)", "score > 3 ? score * score : score"):
+            text = self.run_cli("check", "--score", score, "--dscore", "dscore", "--samples", "3", code=1)
+            self.assertIn("FAILED   bprop", text)
+        self.assertIn("allowed 0)", self.run_cli("check", "--score", "score", "--dscore", "-dscore", code=1))
+
     def test_some_rows_of_nan_are_a_warning(self):
         args = ["check", "--score", "where(q == 3, log(score - 9), score)", "--samples", "2"]
         self.assertIn("O is NaN in 4 of 96 rows", self.run_cli(*args))

@@ -239,6 +239,26 @@ TEST(long_programs_are_sampled_sooner) {
     index_end(&c);
 }
 
+/* A chain of loads of one table: an analysis for each reads the elements of all before it, which the budget counts. */
+TEST(chains_of_loads_are_bounded) {
+    enum { CHAIN = 1200, CHAIN_TABLE = 300 };
+    static char text[1 << 16];
+    static int32_t table[CHAIN_TABLE];
+    index_case c;
+    int n = snprintf(text, sizeof text, "tensor j : i32[1]\nlet x0 = k\n");
+    for (int i = 0; i < CHAIN; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = j[x%d]\n", i + 1, i);
+    snprintf(text + n, sizeof text - (size_t)n, "mask = x%d > 5\n", (int)CHAIN);
+    for (int i = 0; i < CHAIN_TABLE; i++) table[i] = (i * 7 + 3) % CHAIN_TABLE;
+    index_start(&c, text, CHAIN_TABLE, 0);
+    c.tensors[0] = table;
+    c.p.sq = c.p.sk = 100;
+    c.args.slot[FXA_SLOT_Q] = NULL;
+    index_ask(&c); /* took minutes */
+    T_CHECK(c.count == 0);
+    index_end(&c);
+}
+
 TEST(what_is_refused_and_what_is_free) {
     index_case c;
     fxa_error err;

@@ -384,7 +384,8 @@ TEST(int_range) {
             fxa__program_eval(p, &env, vals);
             for (int32_t node = 0; node < p->n_nodes; node++) {
                 int64_t lo, hi;
-                bool known = fxa__program_int_range(p, node, &box, NULL, NULL, &lo, &hi);
+                uint64_t steps = 0;
+                bool known = fxa__program_int_range(p, node, &box, NULL, NULL, &lo, &hi, &steps);
                 T_CHECK(known == (p->nodes[node].type != FXA_FLOAT));
                 if (known && (vals[node].i < lo || vals[node].i > hi)) {
                     T_FAIL("%d is not in %lld..%lld\n", vals[node].i, (long long)lo, (long long)hi);
