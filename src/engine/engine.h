@@ -8,7 +8,7 @@
 #ifndef FXA_ENGINE_ENGINE_H
 #define FXA_ENGINE_ENGINE_H
 
-#include "../problem/problem.h"
+#include "../problem/bind.h"
 
 typedef struct fxa__engine {
     const char *name;

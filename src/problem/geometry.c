@@ -3,7 +3,7 @@
  * Where rows and keys lie and which coordinates the program sees: the geometry that engines on the host share. Operands
  * are resolved and arguments were checked by the bind, so nothing here can fail.
  */
-#include "problem.h"
+#include "geometry.h"
 
 #include "../base/num.h"
 

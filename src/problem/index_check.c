@@ -7,6 +7,7 @@
  * and the branch taken, of an && (or ||) that one operand decides without a miss nothing more than that operand.
  */
 #include "index_check.h"
+#include "geometry.h"
 
 #include "../base/dtype.h"
 #include "../base/num.h"

@@ -6,7 +6,7 @@
 #ifndef FXA_PROBLEM_INDEX_CHECK_H
 #define FXA_PROBLEM_INDEX_CHECK_H
 
-#include "problem.h"
+#include "bind.h"
 
 /* One index of one load at one pair (local b, h, q, k). */
 typedef struct fxa__miss {

@@ -5,6 +5,7 @@
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
+#include "geometry.h"
 #include "index_check.h"
 
 #include <string.h>

@@ -6,6 +6,7 @@
  *
  * A side of weight 0 is not read, so the other comes through bit for bit and an empty row never makes NaN.
  */
+#include "merge.h"
 #include "problem_private.h"
 
 #include "../base/dtype.h"

@@ -7,7 +7,7 @@
 #ifndef FXA_PROBLEM_PROBLEM_PRIVATE_H
 #define FXA_PROBLEM_PROBLEM_PRIVATE_H
 
-#include "problem.h"
+#include "bind.h"
 
 /* ---- Regions ----------------------------------------------------------------------------------------------------- */
 

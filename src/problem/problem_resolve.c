@@ -3,6 +3,7 @@
  * From layouts to strides: every operand and capture of a checked problem gets explicit strides, every map its plain
  * form, and what cannot be laid out in memory or counted in 32-bit coordinates is refused by name.
  */
+#include "geometry.h"
 #include "problem_private.h"
 
 #include "../base/num.h"

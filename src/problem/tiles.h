@@ -5,7 +5,7 @@
 #ifndef FXA_PROBLEM_TILES_H
 #define FXA_PROBLEM_TILES_H
 
-#include "problem.h"
+#include "geometry.h"
 
 /* One axis of a rectangle of pairs: local indices (or tiles) first..last, inclusive. */
 typedef struct fxa__slice {

@@ -5,7 +5,7 @@
 #ifndef FXA_TESTS_PROBLEM_CASE_H
 #define FXA_TESTS_PROBLEM_CASE_H
 
-#include "problem/problem.h"
+#include "problem/bind.h"
 
 #include "t.h"
 

@@ -4,6 +4,8 @@
  */
 #include "problem_case.h"
 
+#include "problem/geometry.h"
+
 static fxa_error err;
 
 static fxa__problem *geometry_make(const fxa_problem *p) {

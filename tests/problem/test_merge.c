@@ -5,6 +5,7 @@
 #include "problem_case.h"
 
 #include "base/dtype.h"
+#include "problem/merge.h"
 
 static fxa_error err;
 

@@ -11,6 +11,8 @@
 #include "cpu.h"
 #include "tape.h"
 
+#include "../../problem/geometry.h"
+
 #include <math.h>
 
 /* What the mask says of q - k whatever else it reads (cpu_band.c): it is false outside of

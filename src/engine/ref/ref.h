@@ -17,6 +17,7 @@
 #define FXA_ENGINE_REF_REF_H
 
 #include "../engine.h"
+#include "../../problem/geometry.h"
 
 /* The sum of one captured tensor's gradient, dense. */
 typedef struct fxa__ref_sum {

@@ -19,6 +19,7 @@
 
 #include "../../base/dtype.h"
 #include "../../base/num.h"
+#include "../../problem/merge.h"
 
 #include <string.h>
 

@@ -13,6 +13,7 @@
 #include "ref.h"
 
 #include "../../base/num.h"
+#include "../../problem/merge.h"
 
 /* Fills r->s and returns its maximum: -inf when no key is attended, NaN when a score is. */
 static double ref_row_scores(fxa__ref *r) {

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pointers of one run, checked against its problem once: what engines read and write through.
+ */
+#ifndef FXA_PROBLEM_BIND_H
+#define FXA_PROBLEM_BIND_H
+
+#include "problem.h"
+
+typedef struct fxa__bind {
+    void *slot[FXA_SLOT_MAX];
+    double scale;
+    const double *params;
+    const fxa_view *tensors;  /* with data */
+    const fxa_view *dtensors; /* data NULL where no gradient is wanted */
+    double *dparams;
+    const double *bprop_params;
+    const fxa_view *bprop_tensors;
+    uint64_t seed;
+    void *workspace; /* the engine's part */
+    size_t workspace_size;
+    void *stream;
+    void *index_memory; /* STRICT_INDEX: of fxa__index_size */
+    fxa__pool *pool; /* set by the run, for engines with threads */
+} fxa__bind;
+
+/* Bytes in front of the workspace that the views of a bind need (a multiple of FXA_WORKSPACE_ALIGN). */
+size_t fxa__bind_size(const fxa__problem *p);
+/* The smallest fxa_args a caller may have, an older one: it reaches the scale, enough for a run without program. */
+#define FXA__ARGS_MIN offsetof(fxa_args, params)
+/* Checks args against the problem (presence, alignment, overlap, counts, int params, workspace of bind_size +
+ * engine_workspace bytes) and lays out views in the workspace. Host memory: also lengths, offsets and page numbers
+ * are read and checked, unless `device` is true. Writes nothing but the workspace. */
+fxa_status fxa__bind_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool device,
+                          fxa__bind *out, fxa_error *err);
+
+/* What a program reads, without the operands: tables, params and tensors are checked and laid out in views[], of which
+ * there is room for twice the captures and those of bprop. Slots of operands are as they are given, also NULL. */
+fxa_status fxa__bind_make_inputs(const fxa__problem *p, const fxa_args *args, fxa_view *views, fxa__bind *out,
+                                 fxa_error *err);
+
+#endif
