@@ -45,7 +45,8 @@ static void check_report(cli *c, const check_state *s) {
     buf_printf(&c->out, "engine %s, %s, %s\n", s->engine, problem_shape_text(c, &s->job->problem),
                fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
     if (s->job->n_invented) buf_printf(&c->out, "invented: %s\n", invent_text(c, s->job));
-    buf_text(&c->out, "Q, K, V, dO, dLSE at random, -1.5 to 1.5; scores of single pairs -3 to 3, every fourth up to 64 either way\n");
+    buf_text(&c->out, "Q, K, V, dO, dLSE at random, -1.5 to 1.5; scores of single pairs -3 to 3, every fourth up to 64 "
+                      "either way\n");
     for (size_t i = 0; i < s->n; i++) {
         const check_finding *f = &s->findings[i];
         buf_printf(&c->out, "%-7s  %-11s  %-10s", check_words[f->verdict], f->check, f->what);

@@ -96,7 +96,9 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
     }
     if (written && !fxa__region_is_nested(&r)) {
         fxa__region_text(&r, text);
-        return fxa__fail(err, FXA_E_PROBLEM, "%s overlaps itself: %s; an output needs a place for each element, shown by strides that nest",
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "%s overlaps itself: %s; an output needs a place for each element, shown by strides that "
+                         "nest",
                          name, text);
     }
     return FXA_OK;

@@ -51,8 +51,8 @@ static fxa_status resolve_strides(const char *owner, fxa_tensor_info t, const ch
     if (written && !fxa__region_is_nested(&r)) {
         fxa__region_text(&r, text);
         return fxa__fail(err, FXA_E_PROBLEM,
-                         "%stensor %s of %s overlaps itself: %s; an output needs a place for each element, shown by strides "
-                         "that nest",
+                         "%stensor %s of %s overlaps itself: %s; an output needs a place for each element, shown by "
+                         "strides that nest",
                          what, t.name, owner, text);
     }
     return FXA_OK;

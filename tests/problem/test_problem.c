@@ -331,10 +331,12 @@ TEST(refused_dtypes) { /* R-50, R-61: an answer that names them */
 TEST(refused_layouts) {
     REFUSED(case_forward(), "k.layout is 4: accepted are 0 to 3 (BHSD, BSHD, SBHD, STRIDED)", p.k.layout = 4);
     REFUSED(case_forward(),
-            "o overlaps itself: sizes [2,4,5,3], strides [60,15,2,1]; an output needs a place for each element",
+            "o overlaps itself: sizes [2,4,5,3], strides [60,15,2,1]; an output needs a place for each element, "
+            "shown by strides that nest",
             p.o = ((fxa_operand){0, FXA_LAYOUT_STRIDED, {60, 15, 2, 1}}));
     REFUSED(case_backward(),
-            "dk overlaps itself: sizes [2,2,6,8], strides [96,0,8,1]; an output needs a place for each element",
+            "dk overlaps itself: sizes [2,2,6,8], strides [96,0,8,1]; an output needs a place for each element, "
+            "shown by strides that nest",
             p.dk = ((fxa_operand){0, FXA_LAYOUT_STRIDED, {96, 0, 8, 1}}));
     REFUSED(case_forward(),
             "q is too large: sizes [2,4,5,8], strides [9223372036854775807,40,8,1] do not fit in 64 bits",
@@ -402,7 +404,7 @@ TEST(refused_captures) {
     REFUSED(
         case_captured(captures, true),
         "the gradient of tensor bias of program overlaps itself: sizes [4,5], strides [4,1]; an output needs a place "
-        "for each element",
+        "for each element, shown by strides that nest",
         (captures[0].grad = captures[0].grad_strided = 1, captures[0].grad_stride[0] = 4,
          captures[0].grad_stride[1] = 1));
     REFUSED(case_captured(captures, true),
