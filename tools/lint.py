@@ -3,6 +3,7 @@
 library must not contain, options that are documented everywhere. Prints each finding as file:line: text."""
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -18,6 +19,8 @@ LAYERS = {
     "plan": {"base", "program", "problem", "engine", "plan"},
 }
 FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")
+FORMATTED = ("src", "include", "cli", "tests", "fuzz", "bench", "examples")
+FORMAT_VERSION = 14  # others lay out some expressions otherwise
 ALLOWED = {"src/base/host.c": {"realloc", "free"}, "src/base/invariant.c": {"abort"}}
 # Public functions that do no floating point arithmetic: all others open with FXA__FLOAT_SCOPE (base/float_state.h).
 FLOAT_FREE = set("""
@@ -154,8 +157,25 @@ def check_exports():
         findings.append("the library can abort: asserts are in a build without FXA_ASSERT")
 
 
+def check_format():
+    """The layout of C by .clang-format. Versions differ in details, so only the one that the files are kept by counts."""
+    program = next((p for p in ("clang-format-%d" % FORMAT_VERSION, "clang-format") if shutil.which(p)), None)
+    if not program:
+        print("lint: skipped: clang-format was not found")
+        return
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    if "version %d." % FORMAT_VERSION not in version:
+        print("lint: skipped: clang-format %d was not found, only %s" % (FORMAT_VERSION, version.strip()))
+        return
+    paths = [path for folder in FORMATTED for path in sources(folder, ".c", ".h", ".inc")]
+    out = subprocess.run([program, "--dry-run"] + paths, capture_output=True, text=True, cwd=ROOT)
+    found = re.findall(r"^(.*?):(\d+):\d+: warning: code should be clang-formatted", out.stderr, re.M)
+    for path, line in dict.fromkeys(found):
+        say(path, int(line), "not as clang-format writes it; run: %s -i %s" % (program, os.path.relpath(path, ROOT)))
+
+
 def main():
-    for check in (check_includes, check_names, check_text, check_forbidden, check_float_state, check_exports):
+    for check in (check_includes, check_names, check_text, check_forbidden, check_float_state, check_exports, check_format):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0

@@ -49,16 +49,20 @@ template <class Struct> inline Struct fxa_sized() {
 }
 #define FXA_SIZED(type) fxa_sized<type>()
 #else
+/* clang-format off */
 #define FXA_SIZED(type) {.struct_size = sizeof(type)}
+/* clang-format on */
 #endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* clang-format off */
 #define FXA_VERSION_MAJOR  0
 #define FXA_VERSION_MINOR  1
 #define FXA_VERSION_PATCH  0
+/* clang-format on */
 #define FXA_VERSION_STRING "0.1.0"
 
 /* The version of the library at run time, as FXA_VERSION_STRING is at compile time. */
@@ -85,12 +89,14 @@ FXA_API const char *fxa_version(void);
     X(E_ENGINE, 500, "an engine failed while running")                                                                 \
     X(E_INTERNAL, 501, "a bug in fxattn: please report it")
 
+/* clang-format off */
 typedef enum fxa_status {
 #define FXA_STATUS_ENUM(name, value, text) FXA_##name = value,
     FXA_STATUS_MAP(FXA_STATUS_ENUM)
 #undef FXA_STATUS_ENUM
     FXA_STATUS_FORCE_INT32 = 0x7fffffff
 } fxa_status;
+/* clang-format on */
 
 /* What was wrong, what was given, what would be accepted. Plain data: copy it, keep it, no lifetime attached. */
 typedef struct fxa_error {
@@ -167,6 +173,7 @@ typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE
     X(U8, 9, "u8", 1, INT)                                                                                             \
     X(B8, 10, "bool", 1, BOOL)
 
+/* clang-format off */
 typedef enum fxa_dtype {
     FXA_DTYPE_NONE = 0,
 #define FXA_DTYPE_ENUM(name, value, text, size, type) FXA_##name = value,
@@ -174,6 +181,7 @@ typedef enum fxa_dtype {
 #undef FXA_DTYPE_ENUM
     FXA_DTYPE_FORCE_INT32 = 0x7fffffff
 } fxa_dtype;
+/* clang-format on */
 
 FXA_API const char *fxa_dtype_name(fxa_dtype dtype); /* "f32"; "none" for FXA_DTYPE_NONE and unknown values */
 FXA_API size_t fxa_dtype_size(fxa_dtype dtype);      /* bytes; 0 for the same */
@@ -181,6 +189,7 @@ FXA_API fxa_dtype fxa_dtype_find(const char *name);  /* FXA_DTYPE_NONE when ther
 
 /* ---- Score programs -------------------------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define FXA_MAX_RANK    5
 #define FXA_MAX_PARAMS  64
 #define FXA_MAX_TENSORS 64
@@ -189,6 +198,7 @@ FXA_API fxa_dtype fxa_dtype_find(const char *name);  /* FXA_DTYPE_NONE when ther
 #define FXA_MAX_TEXT    (1u << 20) /* bytes of all texts of one parse together */
 #define FXA_MAX_NESTING 256        /* parentheses, calls, conditionals inside one another */
 #define FXA_MAX_LOOP    64         /* the count of sum, any, all */
+/* clang-format on */
 
 typedef enum fxa_program_kind {
     FXA_PROGRAM_SCORE = 0,      /* writes score and mask */
@@ -705,7 +715,9 @@ inline fxa_args fxa_args_init() {
 }
 #define FXA_ARGS_INIT fxa_args_init()
 #else
+/* clang-format off */
 #define FXA_ARGS_INIT {.struct_size = sizeof(fxa_args), .scale = NAN}
+/* clang-format on */
 #endif
 
 /* From the cache, or compiled. Fails with E_UNSUPPORTED and the reasons when no engine (or not the one named) can. */

@@ -11,6 +11,9 @@
 
 #define NA 0
 
+/* Kept from clang-format, which joins the last line of such a macro with the #include below it. */
+/* clang-format off */
+
 static double eval_floats(uint32_t op, double a, double b, double c) {
     switch (op) {
 #define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
@@ -37,6 +40,7 @@ static int32_t eval_bools(uint32_t op, int32_t a, int32_t b, int32_t c) {
     default: return 0;
     }
 }
+/* clang-format on */
 
 #undef NA
 

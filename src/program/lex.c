@@ -199,12 +199,14 @@ static const char *lex_advice(const char *text) {
     static const struct {
         const char *bytes, *advice;
     } known[] = {
+        /* clang-format off */
         {"\xe2\x88\x92", "; write '-'"},  {"\xe2\x89\xa4", "; write '<='"}, {"\xe2\x89\xa5", "; write '>='"},
         {"\xe2\x89\xa0", "; write '!='"}, {"\xc3\x97", "; write '*'"},      {"\xc2\xb7", "; write '*'"},
         {"\xcf\x80", "; write 'pi'"},     {"\xe2\x88\x9e", "; write 'inf'"}, {"\xc2\xa0", "; write a plain space"},
         {"\"", "; the language has no strings"}, {"'", "; the language has no strings"},
         {"\\", "; a statement goes on over lines inside ( ) or after an operator"},
         {"{", "; group with ( )"}, {"}", "; group with ( )"}, {".", "; a number needs a digit beside its point"},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strncmp(text, known[i].bytes, strlen(known[i].bytes)) == 0) return known[i].advice;

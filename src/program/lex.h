@@ -21,6 +21,7 @@ typedef enum fxa__token_kind {
     TOK_END, /* of one text */
     TOK_LINE, /* the end of a statement: a newline that counts, or ; */
     TOK_BAD,
+    /* clang-format off */
     TOK_NAME, TOK_INT, TOK_FLOAT,
     TOK_RPAREN, TOK_RBRACKET,
     /* After any of these a newline does not count. */
@@ -29,6 +30,7 @@ typedef enum fxa__token_kind {
 #define OP(code, ID, text, form, ...) TOK_OF_##form(TOK_##ID)
 #define ALSO(ID, text, form, ...) TOK_OF_##form(TOK_##ID)
 #include "ops.def"
+    /* clang-format on */
     TOK_COUNT
 } fxa__token_kind;
 

@@ -79,6 +79,7 @@ TEST(precedence_and_associativity) {
         const char *expr;
         double value;
     } table[] = {
+        /* clang-format off */
         {"2 + 3 * 4", 14}, {"(2 + 3) * 4", 20}, {"10 - 4 - 3", 3}, {"64 / 4 / 2", 8}, {"7 // 2 * 2", 6},
         {"-2 ** 2", -4}, {"(-2) ** 2", 4}, {"2 ** -1", 0.5}, {"2 ** 3 ** 2", 512}, {"-2 ** -2", -0.25},
         {"2 * 3 ** 2", 18}, {"- - 3", 3}, {"+5 - +2", 3}, {"-7 // 2", -4}, {"-7 % 3", 2}, {"7 % -3", -2},
@@ -94,6 +95,7 @@ TEST(precedence_and_associativity) {
         {"max(1, 2.5, q)", 7}, {"clamp(q, 1, 5)", 5}, {"where(q > k, 10, 20)", 10}, {"int(2.9) + int(-2.9)", 0},
         {"float(true) + 1", 2}, {"abs(k - q)", 4}, {"round(2.5) + round(3.5)", 6}, {"true + true", 2}, {"+true", 1},
         {"mulz(0, inf)", 0}, {"divz(0, 0)", 0}, {"-score ** 2", -0.5625}, {"2147483647 + 1", -2147483648.0},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         double got = parse_score(table[i].expr);
