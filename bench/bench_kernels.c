@@ -194,8 +194,7 @@ static void bench_pairs(const fxa__cpu_kernels *k, bench_data *data, int64_t d, 
     enum { KEYS = 256, LD = 272, DEEP = 192, COLUMNS = 32 };
     double seconds;
     for (int64_t m = k->mr; m <= 8 * k->mr; m *= 2) {
-        BENCH_BEST(seconds,
-                   k->micro.gemm_pairs(m, KEYS, d, data->a, d / 2, data->b, d * k->nr, data->c, LD, NULL));
+        BENCH_BEST(seconds, k->micro.gemm_pairs(m, KEYS, d, data->a, d / 2, data->b, d * k->nr, data->c, LD, NULL));
         bench_rate("pairs: Q K^T ", seconds, m, KEYS, d, peak);
         BENCH_BEST(seconds, k->micro.gemm_pairs(m, d, KEYS, data->a, LD, data->b, KEYS * k->nr, data->c, d, ones));
         bench_rate("pairs: P V   ", seconds, m, d, KEYS, peak);
@@ -260,9 +259,9 @@ static void bench_rows(const fxa__cpu_kernels *k, bench_data *data, double hertz
     fxa__cpu_part part[ROWS];
     for (int i = 0; i < ROWS; i++) part[i] = (fxa__cpu_part){a + i * row, N, 2};
     BENCH_BEST(seconds, k->rows_exp(part, ROWS));
-    bench_line("rows_exp 256", seconds, ROWS *N, hertz);
+    bench_line("rows_exp 256", seconds, ROWS * N, hertz);
     BENCH_BEST(seconds, k->rows_max(part, ROWS));
-    bench_line("rows_max 256", seconds, ROWS *N, hertz);
+    bench_line("rows_max 256", seconds, ROWS * N, hertz);
     BENCH_ROWS("row_scale 256", k->row_scale(a + i, N, 1));
     BENCH_ROWS("row_grad 256", k->row_grad(c + i, a + i, b + i, 0.5, N));
     BENCH_ROWS("row_dot 256", sink += k->row_dot(a + i, b + i, N));

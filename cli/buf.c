@@ -27,9 +27,7 @@ void buf_add(cli_buf *b, const void *data, size_t size) {
     b->data[b->size] = 0;
 }
 
-void buf_text(cli_buf *b, const char *text) {
-    buf_add(b, text, strlen(text));
-}
+void buf_text(cli_buf *b, const char *text) { buf_add(b, text, strlen(text)); }
 
 void buf_printf(cli_buf *b, const char *format, ...) {
     va_list args;

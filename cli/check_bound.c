@@ -16,9 +16,9 @@
 #include <math.h>
 #include <string.h>
 
-#define BOUND_UNITS   16
-#define BOUND_SAFETY  2  /* of what was passed on to first order */
-#define BOUND_SIGMAS  7  /* of roundings to 16 bits */
+#define BOUND_UNITS 16
+#define BOUND_SAFETY 2   /* of what was passed on to first order */
+#define BOUND_SIGMAS 7   /* of roundings to 16 bits */
 #define BOUND_NOMINAL 64 /* units, where nothing can be said: agreement is noticed, disagreement not held against it */
 
 double bound_allowed(const check_bound *b, size_t array, int64_t index, double product) {

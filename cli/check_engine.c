@@ -97,9 +97,9 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
                        note, *note ? "; " : "", unsure, want->count, fxa_dtype_name(bound->arithmetic));
     if (lost) note = cli_format(c, "%s; %" PRId64 " of them are NaN or inf where f64 has numbers", note, lost);
     check_verdict verdict = worst > 1 || (lost && lost == want->count) ? CHECK_FAILED
-                            : lost                                    ? CHECK_WARNED
-                            : compared || !want->count                ? CHECK_PASSED
-                                                                      : CHECK_SKIPPED;
+                            : lost                                     ? CHECK_WARNED
+                            : compared || !want->count                 ? CHECK_PASSED
+                                                                       : CHECK_SKIPPED;
     check_add(s, (check_finding){"engine", want->name, verdict, error, allowed,
                                  worst > 0 ? check_place(c, want, at) : "", note});
 }

@@ -9,9 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-#define PAIRS_STEP       0x1p-4
+#define PAIRS_STEP 0x1p-4
 #define PAIRS_PER_SAMPLE 64
-#define PAIRS_SAFETY     2 /* of what an analysis to first order says */
+#define PAIRS_SAFETY 2 /* of what an analysis to first order says */
 
 typedef struct pairs_point {
     check_state *s;

@@ -72,7 +72,7 @@ typedef struct cli_given {
     const char *value; /* NULL for a flag */
 } cli_given;
 
-#define CLI_MAX_GIVEN    1024
+#define CLI_MAX_GIVEN 1024
 #define CLI_MAX_OPERANDS 8
 #define CLI_MAX_WARNINGS 64
 

@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BENCH_LEAST   5
-#define BENCH_MOST    1000
+#define BENCH_LEAST 5
+#define BENCH_MOST 1000
 #define BENCH_SECONDS 0.5
-#define BENCH_DECODE  16 /* rows up to which a forward is bound by memory, and told in bytes too */
+#define BENCH_DECODE 16 /* rows up to which a forward is bound by memory, and told in bytes too */
 
 typedef struct bench_result {
     fxa_pass pass;

@@ -60,7 +60,9 @@ explain_share explain_share_of(const explanation *e, int pass, size_t engine) {
     bool open = t->mixed > 0 && !e->knows_values;
     return (explain_share){.left = t->mixed + t->full,
                            .all = t->empty + t->mixed + t->full + t->unknown,
-                           .bound = t->unknown ? (open ? "not known" : "at least") : open ? "at most" : "exact"};
+                           .bound = t->unknown ? (open ? "not known" : "at least")
+                                    : open     ? "at most"
+                                               : "exact"};
 }
 
 static int explain_engines(cli *c, cli_job *job, explanation *e) {

@@ -9,9 +9,7 @@
 
 static const char *const completion_shells[] = {"bash", "zsh", "fish"};
 
-static bool completion_has(int option, int command) {
-    return cli_options[option].commands & (1u << command);
-}
+static bool completion_has(int option, int command) { return cli_options[option].commands & (1u << command); }
 
 /* The words of "a|b|c" with blanks between; nothing when there is no choice. */
 static void completion_words(cli_buf *out, const char *choices) {

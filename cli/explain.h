@@ -17,15 +17,15 @@ typedef struct explanation {
     fxa_tile_counts tiles;
     bool knows_values; /* params and tensors are all there, so that indices can be looked at */
     indices outside;
-    fxa_support *support[2];   /* by fxa_pass */
+    fxa_support *support[2];      /* by fxa_pass */
     fxa_tile_counts *tiles_of[2]; /* the same engines' own tiles; none: 0 everywhere */
     size_t n_support[2];
 } explanation;
 
 /* What an engine's own tiles leave of the work of a dense pass. */
 typedef struct explain_share {
-    uint64_t left, all;  /* tiles; all 0: nothing to say */
-    const char *bound;   /* "exact", "at least", "at most" or "not known" */
+    uint64_t left, all; /* tiles; all 0: nothing to say */
+    const char *bound;  /* "exact", "at least", "at most" or "not known" */
 } explain_share;
 explain_share explain_share_of(const explanation *e, int pass, size_t engine);
 

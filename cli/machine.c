@@ -13,10 +13,10 @@
 #include <arm_neon.h>
 #endif
 
-#define MACHINE_CHAINS  12
-#define MACHINE_STEPS   20000                /* of a slice: a tenth of a millisecond */
-#define MACHINE_COPY    ((int64_t)128 << 20) /* bytes that all threads together copy in a slice */
-#define MACHINE_SECONDS 0.03                 /* of measuring, each time */
+#define MACHINE_CHAINS 12
+#define MACHINE_STEPS 20000               /* of a slice: a tenth of a millisecond */
+#define MACHINE_COPY ((int64_t)128 << 20) /* bytes that all threads together copy in a slice */
+#define MACHINE_SECONDS 0.03              /* of measuring, each time */
 #define MACHINE_COPYING 0.15
 
 /* ---- Multiply-adds, one function per instruction set: the number of operations of a slice ---------------------- */
@@ -50,7 +50,7 @@ MACHINE_LOOP(machine_sse2, , __m128, 4, _mm_set1_ps, STEP_PS)
 MACHINE_LOOP(machine_avx2, __attribute__((target("avx2,fma"))), __m256, 8, _mm256_set1_ps, _mm256_fmadd_ps)
 MACHINE_LOOP(machine_avx512, __attribute__((target("avx512f"))), __m512, 16, _mm512_set1_ps, _mm512_fmadd_ps)
 #else
-#define SET_ONE(value)    (value)
+#define SET_ONE(value) (value)
 #define STEP_ONE(a, x, y) ((a) * (x) + (y))
 MACHINE_LOOP(machine_scalar, , float, 1, SET_ONE, STEP_ONE)
 #endif

@@ -12,28 +12,17 @@
 
 static int main_dispatch(cli *c) {
     switch (c->command) {
-    case CMD_EXPLAIN:
-        return cmd_explain(c);
-    case CMD_RUN:
-        return cmd_run(c);
-    case CMD_CHECK:
-        return cmd_check(c);
-    case CMD_PLOT:
-        return cmd_plot(c);
-    case CMD_BENCH:
-        return cmd_bench(c);
-    case CMD_SAMPLE:
-        return cmd_sample(c);
-    case CMD_PLAN:
-        return cmd_plan(c);
-    case CMD_ENGINES:
-        return cmd_engines(c);
-    case CMD_VERSION:
-        return cmd_version(c);
-    case CMD_COMPLETION:
-        return cmd_completion(c);
-    default:
-        return cmd_help(c);
+    case CMD_EXPLAIN: return cmd_explain(c);
+    case CMD_RUN: return cmd_run(c);
+    case CMD_CHECK: return cmd_check(c);
+    case CMD_PLOT: return cmd_plot(c);
+    case CMD_BENCH: return cmd_bench(c);
+    case CMD_SAMPLE: return cmd_sample(c);
+    case CMD_PLAN: return cmd_plan(c);
+    case CMD_ENGINES: return cmd_engines(c);
+    case CMD_VERSION: return cmd_version(c);
+    case CMD_COMPLETION: return cmd_completion(c);
+    default: return cmd_help(c);
     }
 }
 

@@ -218,14 +218,10 @@ static const char *npy_descr(fxa_dtype dtype) {
     int one = 1;
     bool little = *(char *)&one == 1;
     switch ((int)dtype) {
-    case FXA_F64:
-        return little ? "<f8" : ">f8";
-    case FXA_F32:
-        return little ? "<f4" : ">f4";
-    case FXA_F16:
-        return little ? "<f2" : ">f2";
-    default:
-        return little ? "<u2" : ">u2";
+    case FXA_F64: return little ? "<f8" : ">f8";
+    case FXA_F32: return little ? "<f4" : ">f4";
+    case FXA_F16: return little ? "<f2" : ">f2";
+    default: return little ? "<u2" : ">u2";
     }
 }
 

@@ -17,9 +17,7 @@ static bool cursor_fail(npy_cursor *s, const char *why) {
     return false;
 }
 
-static void cursor_blank(npy_cursor *s) {
-    s->at += strspn(s->at, " \t\r\n");
-}
+static void cursor_blank(npy_cursor *s) { s->at += strspn(s->at, " \t\r\n"); }
 
 static bool cursor_take(npy_cursor *s, char symbol) {
     cursor_blank(s);

@@ -149,9 +149,7 @@ const char *opt_get(const cli *c, cli_option_id id) {
     return NULL;
 }
 
-bool opt_has(const cli *c, cli_option_id id) {
-    return opt_get(c, id) != NULL;
-}
+bool opt_has(const cli *c, cli_option_id id) { return opt_get(c, id) != NULL; }
 
 const char *opt_next(const cli *c, cli_option_id id, size_t *at) {
     while (*at < c->n_given) {

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define OUTFILE_MAX   256
+#define OUTFILE_MAX 256
 #define OUTFILE_LINKS 40 /* followed one after another, as systems do */
 
 typedef struct outfile {

@@ -27,12 +27,8 @@ static void own_add(cli *c, void *object, void (*destroy)(void *)) {
     c->owned = o;
 }
 
-static void own_program_destroy(void *object) {
-    fxa_program_destroy(object);
-}
-static void own_plan_destroy(void *object) {
-    fxa_plan_destroy(object);
-}
+static void own_program_destroy(void *object) { fxa_program_destroy(object); }
+static void own_plan_destroy(void *object) { fxa_plan_destroy(object); }
 
 void *cli_alloc(cli *c, size_t size) {
     if (size > SIZE_MAX - 64) cli_out_of_memory();

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define PAIRS_LEAF   64        /* pairs looked at one by one */
+#define PAIRS_LEAF 64          /* pairs looked at one by one */
 #define PAIRS_BUDGET (1 << 23) /* single pairs, before the exact count is given up: a few seconds */
 
 typedef struct pairs_box {

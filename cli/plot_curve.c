@@ -7,7 +7,7 @@
 #include <math.h>
 
 #define CURVE_REACH 6.0
-#define CURVE_WALK  1024
+#define CURVE_WALK 1024
 
 /* A soft cap is seen where it bends: up to three times the cap. */
 static double curve_reach(const cli_job *job, const fxa_facts *facts) {

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#define PLOT_BUDGET  (1 << 21)
+#define PLOT_BUDGET (1 << 21)
 #define PLOT_SAMPLES 32 /* pairs of a cell */
 
 const uint32_t plot_fate_colour[PLOT_FATES] = {0, 0xb59fcb, 0xd7263d, 0};

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SVG_SIDE  384.0
-#define SVG_LEFT  64.0
-#define SVG_TOP   104.0
-#define SVG_GAP   76.0
+#define SVG_SIDE 384.0
+#define SVG_LEFT 64.0
+#define SVG_TOP 104.0
+#define SVG_GAP 76.0
 #define SVG_STEPS 8 /* of opacity, by the share of a cell's pairs */
 
 static void svg_escape(cli_buf *out, const char *text) {
@@ -96,8 +96,7 @@ static double svg_lines(cli_buf *out, const char *text, double y, size_t most) {
     while (*text) {
         size_t n = strlen(text), cut;
         if (n > most) {
-            for (cut = most; cut > most / 2 && text[cut] != ' '; cut--) {
-            }
+            for (cut = most; cut > most / 2 && text[cut] != ' '; cut--) {}
             n = cut > most / 2 ? cut : most;
         }
         char line[256];

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#define TERM_CURVE_ROWS    12
+#define TERM_CURVE_ROWS 12
 #define TERM_CURVE_COLUMNS 64
 
 static const plot_cell *term_cell(const plot *p, int64_t row, int64_t column) { /* NULL below the last row */

@@ -192,8 +192,10 @@ static int run_read_positions(cli *c, run_state *r) {
     npy a;
     const char *other = opt_has(c, OPT_DECODE) ? "decode" : opt_has(c, OPT_BOTTOM_RIGHT) ? "bottom-right" : NULL;
     if (opt_has(c, OPT_DECODE) && r->forward_problem.sq > 1)
-        return cli_fail(c, CLI_BAD_INPUT, "--decode: %.200s has %" PRId64 " rows, and a step has one; several align by "
-                        "--bottom-right", r->q.path, r->forward_problem.sq);
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--decode: %.200s has %" PRId64 " rows, and a step has one; several align by "
+                        "--bottom-right",
+                        r->q.path, r->forward_problem.sq);
     if (!opt_has(c, OPT_POSITIONS)) return CLI_OK;
     if (other)
         return cli_fail(c, CLI_BAD_INPUT, "--positions and --%s both say where the rows lie; give one of them", other);

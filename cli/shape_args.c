@@ -42,8 +42,10 @@ int shape_read(cli *c, cli_shape *out) {
     }
     bool decode = opt_has(c, OPT_DECODE);
     if (decode && out->given[SHAPE_SQ] && out->value[SHAPE_SQ] != 1)
-        return cli_fail(c, CLI_BAD_INPUT, "--shape: sq=%" PRId64 ", and --decode has one row; several align by "
-                        "--bottom-right", out->value[SHAPE_SQ]);
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--shape: sq=%" PRId64 ", and --decode has one row; several align by "
+                        "--bottom-right",
+                        out->value[SHAPE_SQ]);
     if (decode) out->value[SHAPE_SQ] = 1, out->given[SHAPE_SQ] = true;
     for (int side = SHAPE_SQ; side <= SHAPE_SK; side++) {
         if (!out->given[SHAPE_S] || out->given[side]) continue;

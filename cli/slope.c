@@ -13,11 +13,11 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define SLOPE_LEVELS 28   /* halvings of the step */
-#define SLOPE_ORDER  4    /* columns: what lies between two kinks is forgotten after so many levels */
-#define SLOPE_SAFETY 8    /* on the tableau's own estimate of its error */
-#define SLOPE_SHARP  1e-6 /* relative error at which an estimate may speak */
-#define SLOPE_NOISE  4    /* rounding of the finest difference in an extrapolated one: weights of up to 2, two sides */
+#define SLOPE_LEVELS 28  /* halvings of the step */
+#define SLOPE_ORDER 4    /* columns: what lies between two kinks is forgotten after so many levels */
+#define SLOPE_SAFETY 8   /* on the tableau's own estimate of its error */
+#define SLOPE_SHARP 1e-6 /* relative error at which an estimate may speak */
+#define SLOPE_NOISE 4    /* rounding of the finest difference in an extrapolated one: weights of up to 2, two sides */
 
 typedef struct slope_search {
     double row[SLOPE_ORDER + 1]; /* the last one of the tableau */

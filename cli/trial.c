@@ -22,9 +22,7 @@ void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_dat
     }
 }
 
-fxa_dtype trial_row_dtype(fxa_dtype dtype) {
-    return dtype == FXA_F64 ? FXA_F64 : FXA_F32;
-}
+fxa_dtype trial_row_dtype(fxa_dtype dtype) { return dtype == FXA_F64 ? FXA_F64 : FXA_F32; }
 
 static void *trial_round(cli *c, const trial_data *data, int which, fxa_dtype dtype) {
     void *out = cli_alloc_array(c, data->count[which], fxa_dtype_size(dtype));

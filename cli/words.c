@@ -132,56 +132,29 @@ double element_get(fxa_dtype dtype, const void *data, int64_t i) {
     float f;
     memcpy(&f, &wide, sizeof f);
     switch ((int)dtype) {
-    case FXA_F64:
-        return ((const double *)data)[i];
-    case FXA_F32:
-        return ((const float *)data)[i];
-    case FXA_F16:
-        return words_from_half(half);
-    case FXA_BF16:
-        return f;
-    case FXA_I64:
-        return (double)((const int64_t *)data)[i];
-    case FXA_I32:
-        return ((const int32_t *)data)[i];
-    case FXA_I16:
-        return ((const int16_t *)data)[i];
-    case FXA_I8:
-        return ((const int8_t *)data)[i];
-    default:
-        return ((const uint8_t *)data)[i];
+    case FXA_F64: return ((const double *)data)[i];
+    case FXA_F32: return ((const float *)data)[i];
+    case FXA_F16: return words_from_half(half);
+    case FXA_BF16: return f;
+    case FXA_I64: return (double)((const int64_t *)data)[i];
+    case FXA_I32: return ((const int32_t *)data)[i];
+    case FXA_I16: return ((const int16_t *)data)[i];
+    case FXA_I8: return ((const int8_t *)data)[i];
+    default: return ((const uint8_t *)data)[i];
     }
 }
 
 void element_set(fxa_dtype dtype, void *data, int64_t i, double value) {
     switch ((int)dtype) {
-    case FXA_F64:
-        ((double *)data)[i] = value;
-        break;
-    case FXA_F32:
-        ((float *)data)[i] = (float)value;
-        break;
-    case FXA_F16:
-        ((uint16_t *)data)[i] = words_to_half(value);
-        break;
-    case FXA_BF16:
-        ((uint16_t *)data)[i] = words_to_bf16(value);
-        break;
-    case FXA_I64:
-        ((int64_t *)data)[i] = (int64_t)value;
-        break;
-    case FXA_I32:
-        ((int32_t *)data)[i] = (int32_t)value;
-        break;
-    case FXA_I16:
-        ((int16_t *)data)[i] = (int16_t)value;
-        break;
-    case FXA_I8:
-        ((int8_t *)data)[i] = (int8_t)value;
-        break;
-    default:
-        ((uint8_t *)data)[i] = (uint8_t)value;
-        break;
+    case FXA_F64: ((double *)data)[i] = value; break;
+    case FXA_F32: ((float *)data)[i] = (float)value; break;
+    case FXA_F16: ((uint16_t *)data)[i] = words_to_half(value); break;
+    case FXA_BF16: ((uint16_t *)data)[i] = words_to_bf16(value); break;
+    case FXA_I64: ((int64_t *)data)[i] = (int64_t)value; break;
+    case FXA_I32: ((int32_t *)data)[i] = (int32_t)value; break;
+    case FXA_I16: ((int16_t *)data)[i] = (int16_t)value; break;
+    case FXA_I8: ((int8_t *)data)[i] = (int8_t)value; break;
+    default: ((uint8_t *)data)[i] = (uint8_t)value; break;
     }
 }
 

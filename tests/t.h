@@ -17,7 +17,10 @@
 #include <string.h>
 
 typedef void (*t_fn)(void);
-static struct { const char *label; t_fn fn; } t_list[512];
+static struct {
+    const char *label;
+    t_fn fn;
+} t_list[512];
 static int t_count, t_failures, t_skips;
 static const char *t_now = "";
 
@@ -41,7 +44,9 @@ __attribute__((unused)) static int t_scaled(int iterations) {
 }
 
 /* splitmix64: small, seedable, the same everywhere. */
-typedef struct t_rng { uint64_t state; } t_rng;
+typedef struct t_rng {
+    uint64_t state;
+} t_rng;
 __attribute__((unused)) static uint64_t t_next(t_rng *r) {
     uint64_t z = (r->state += 0x9E3779B97F4A7C15u);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -115,7 +120,8 @@ __attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
         fxa_status t_s = (call);                                                                                       \
         if (t_s != (want))                                                                                             \
             T_FAIL("%s: %s (%s), not %s\n", #call, fxa_status_name(t_s), err.text, fxa_status_name(want));             \
-        else if (t_s != FXA_OK && (err.status != t_s || !err.text[0])) T_FAIL("%s: error not filled\n", #call);        \
+        else if (t_s != FXA_OK && (err.status != t_s || !err.text[0]))                                                 \
+            T_FAIL("%s: error not filled\n", #call);                                                                   \
     } while (0)
 #define T_SKIP(why)                                                                                                    \
     do {                                                                                                               \
@@ -132,8 +138,10 @@ __attribute__((unused)) static double t_real(t_rng *r, double lo, double hi) {
             int before = t_failures, skips = t_skips;                                                                  \
             t_now = t_list[i].label;                                                                                   \
             t_list[i].fn();                                                                                            \
-            if (t_failures != before) failed++;                                                                        \
-            else if (t_skips == skips) passed++;                                                                       \
+            if (t_failures != before)                                                                                  \
+                failed++;                                                                                              \
+            else if (t_skips == skips)                                                                                 \
+                passed++;                                                                                              \
             printf("%s %s\n", t_failures != before ? "FAIL" : t_skips != skips ? "skip" : "ok  ", t_now);              \
         }                                                                                                              \
         printf("%d passed, %d failed, %d skipped\n", passed, failed, t_skips);                                         \

@@ -71,7 +71,10 @@ static fxa_program *gallery_parse(fxa_context *ctx, const char *name) {
 /* ---- One run of one program ------------------------------------------------------------------------------------- */
 
 /* Values that mean something under the name; other params are 3 or 1.25. */
-static const struct { const char *name; double value; } gallery_values[] = {
+static const struct {
+    const char *name;
+    double value;
+} gallery_values[] = {
     {"lowest", -0.6}, {"highest", 0.65}, {"half", 4}, {"heads", HQ}, {"sinks", 1},
 };
 

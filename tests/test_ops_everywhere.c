@@ -253,7 +253,7 @@ TEST(operators_bind_as_tightly_as_written_here) {
 #define WALK_CALL(text)
 #define WALK_SPECIAL(text)
 #define OP(code, ID, text, form, ...) WALK_##form(text)
-#define ALSO(ID, text, form, ...)     WALK_##form(text)
+#define ALSO(ID, text, form, ...) WALK_##form(text)
 #include "program/ops.def"
     fxa_context *ctx = walk_ctx();
     for (int i = 0; i < n; i++)
@@ -344,9 +344,7 @@ static void walk_visit_slope(fxa_context *ctx, const walk_step *s) {
         T_FAIL("%s: the derivative rule says otherwise than its values\n", s->label);
 }
 
-TEST(derivative_rules_pass_where_values_move) {
-    walk_each(NULL, walk_visit_slope);
-}
+TEST(derivative_rules_pass_where_values_move) { walk_each(NULL, walk_visit_slope); }
 
 /* ---- Range analysis ---------------------------------------------------------------------------------------------- */
 

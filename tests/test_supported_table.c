@@ -190,9 +190,7 @@ static bool table_ask(const struct table_row *row, bool backward, int i, table_v
     return there;
 }
 
-static const char *table_verdict(int yes, int asked) {
-    return yes == asked ? "yes" : yes ? "some" : "no";
-}
+static const char *table_verdict(int yes, int asked) { return yes == asked ? "yes" : yes ? "some" : "no"; }
 
 static const char *table_note(const struct table_row *row, const char *engine) {
     return strcmp(engine, "cpu") == 0 ? row->cpu : strcmp(engine, "ref") == 0 ? row->ref : "";
@@ -208,8 +206,7 @@ static void table_make(char *out, size_t room) {
     for (int r = 0; r < TABLE_ROWS; r++) {
         table_votes votes = {0};
         for (int backward = 0; backward < 2; backward++)
-            for (int i = 0; table_ask(&table_list[r], backward, i, &votes); i++) {
-            }
+            for (int i = 0; table_ask(&table_list[r], backward, i, &votes); i++) {}
         n += (size_t)snprintf(out + n, room - n, "\n| %s |", table_list[r].label);
         for (e = 0; fxa_engine_name(e); e++) {
             n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(votes.supported[e], votes.asked),

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-#define FXA_API     __attribute__((visibility("default")))
+#define FXA_API __attribute__((visibility("default")))
 #define FXA_CHECKED __attribute__((warn_unused_result))
 #else
 #define FXA_API
@@ -391,10 +391,10 @@ FXA_API FXA_CHECKED fxa_status fxa_program_eval(const fxa_program *program, cons
 
 /* One result of a program at one pair, and how far an engine may be from it. */
 typedef enum fxa_term_kind {
-    FXA_TERM_SCORE = 0,  /* SCORE programs have two: SCORE, MASK */
-    FXA_TERM_MASK = 1,   /* 0 or 1 */
-    FXA_TERM_DSCORE = 2, /* the first of a BPROP or DERIVATIVE program; the latter has more: */
-    FXA_TERM_DPARAM = 3, /* what the pair adds to the gradient of a param, */
+    FXA_TERM_SCORE = 0,   /* SCORE programs have two: SCORE, MASK */
+    FXA_TERM_MASK = 1,    /* 0 or 1 */
+    FXA_TERM_DSCORE = 2,  /* the first of a BPROP or DERIVATIVE program; the latter has more: */
+    FXA_TERM_DPARAM = 3,  /* what the pair adds to the gradient of a param, */
     FXA_TERM_DTENSOR = 4, /* and to that of an element of a tensor */
     FXA_TERM_FORCE_INT32 = 0x7fffffff
 } fxa_term_kind;
@@ -499,32 +499,32 @@ typedef struct fxa_index_map {
 
 /* fxa_problem.flags */
 enum {
-    FXA_CAUSAL = 1 << 0,        /* ready mask: k <= q */
-    FXA_WINDOW = 1 << 1,        /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
-    FXA_BOTTOM_RIGHT = 1 << 2,  /* the two above align to the last row and key: q is replaced by q + k_len - q_len. With
+    FXA_CAUSAL = 1 << 0,       /* ready mask: k <= q */
+    FXA_WINDOW = 1 << 1,       /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
+    FXA_BOTTOM_RIGHT = 1 << 2, /* the two above align to the last row and key: q is replaced by q + k_len - q_len. With
                                    neither of them the program's own q is, and dropout's: decoding without positions */
-    FXA_PADDING = 1 << 3,       /* per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run.
+    FXA_PADDING = 1 << 3,      /* per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run.
                                    With VARLEN: how many rows or keys of its room a sequence has; gaps are nobody's */
-    FXA_VARLEN = 1 << 4,        /* packed sequences of T rows in all; FXA_SLOT_CU_Q, CU_K give B+1 offsets
+    FXA_VARLEN = 1 << 4,       /* packed sequences of T rows in all; FXA_SLOT_CU_Q, CU_K give B+1 offsets
                                    each. sq, sk are the longest lengths, total_q, total_k the packed ones; batch
                                    strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D].
                                    With PAGED only rows are packed, and CU_K, total_k are not used */
-    FXA_PAGED = 1 << 5,         /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts
+    FXA_PAGED = 1 << 5,        /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts
                                    mean the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32
                                    [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks of prompts and
                                    decoding steps in one call */
-    FXA_SINK_ZERO = 1 << 6,     /* softmax off by one: a key of score 0 and value 0 */
-    FXA_SINK = 1 << 7,          /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
-    FXA_DROPOUT = 1 << 8,       /* dropout of probabilities by dropout_p, seed at run time */
-    FXA_WANT_LSE = 1 << 9,      /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
-    FXA_WANT_MAX = 1 << 10,     /* forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores */
-    FXA_GRAD_LSE = 1 << 11,     /* backward: FXA_SLOT_DLSE is read */
-    FXA_GRAD_Q = 1 << 12,       /* backward: which gradients are wanted */
+    FXA_SINK_ZERO = 1 << 6,    /* softmax off by one: a key of score 0 and value 0 */
+    FXA_SINK = 1 << 7,         /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
+    FXA_DROPOUT = 1 << 8,      /* dropout of probabilities by dropout_p, seed at run time */
+    FXA_WANT_LSE = 1 << 9,     /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
+    FXA_WANT_MAX = 1 << 10,    /* forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores */
+    FXA_GRAD_LSE = 1 << 11,    /* backward: FXA_SLOT_DLSE is read */
+    FXA_GRAD_Q = 1 << 12,      /* backward: which gradients are wanted */
     FXA_GRAD_K = 1 << 13,
     FXA_GRAD_V = 1 << 14,
     FXA_GRAD_SINK = 1 << 15,
-    FXA_ACC_OUT = 1 << 16,      /* forward: merge into the O and LSE already there (as fxa_merge does) */
-    FXA_ACC_Q = 1 << 17,        /* backward: add to what is there instead of overwriting it */
+    FXA_ACC_OUT = 1 << 16, /* forward: merge into the O and LSE already there (as fxa_merge does) */
+    FXA_ACC_Q = 1 << 17,   /* backward: add to what is there instead of overwriting it */
     FXA_ACC_K = 1 << 18,
     FXA_ACC_V = 1 << 19,
     FXA_ACC_SINK = 1 << 20,
@@ -591,7 +591,7 @@ typedef struct fxa_support {
     int32_t supported;
     int32_t deterministic;
     uint64_t workspace;
-    char reason[240]; /* why not, with names and values; empty when supported */
+    char reason[240];       /* why not, with names and values; empty when supported */
     int32_t tile_q, tile_k; /* rows and keys of the pieces of work that are left out when the mask leaves nothing of
                                them; 0: masks save no work. (Taken from the room of reason: sizes are as they were) */
 } fxa_support;
@@ -751,11 +751,11 @@ typedef struct fxa_index_report {
     int32_t tensor; /* of program, or of bprop */
     int32_t bprop;  /* not 0: of bprop */
     int32_t axis;
-    int32_t exact;  /* not 0: all pairs were accounted for; else `pairs` is an estimate from a random sample */
-    int64_t size;   /* of the axis */
-    int32_t lo, hi; /* the smallest and the largest index seen that is outside */
-    uint64_t pairs; /* pairs whose result needs such a load */
-    uint64_t of;    /* pairs that there are */
+    int32_t exact;      /* not 0: all pairs were accounted for; else `pairs` is an estimate from a random sample */
+    int64_t size;       /* of the axis */
+    int32_t lo, hi;     /* the smallest and the largest index seen that is outside */
+    uint64_t pairs;     /* pairs whose result needs such a load */
+    uint64_t of;        /* pairs that there are */
     int64_t b, h, q, k; /* one of them, local indices */
 } fxa_index_report;
 

@@ -60,14 +60,10 @@ fxa__cpu_features fxa__cpu_features_get(void) {
 
 #elif defined(__aarch64__)
 
-fxa__cpu_features fxa__cpu_features_get(void) {
-    return (fxa__cpu_features){.flags = FXA__CPU_NEON};
-}
+fxa__cpu_features fxa__cpu_features_get(void) { return (fxa__cpu_features){.flags = FXA__CPU_NEON}; }
 
 #else
 
-fxa__cpu_features fxa__cpu_features_get(void) {
-    return (fxa__cpu_features){0};
-}
+fxa__cpu_features fxa__cpu_features_get(void) { return (fxa__cpu_features){0}; }
 
 #endif

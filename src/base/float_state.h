@@ -19,9 +19,9 @@
 /* MXCSR is for all arithmetic of ours; the x87 unit for what the C library does with it (strtod and printf ask it how
  * to round, fmod of some versions computes there). */
 #define FXA__FLOAT_DEFAULT 0x1f80u /* all exceptions masked, round to nearest */
-#define FXA__FLOAT_FLUSH   0x9fc0u /* and FTZ, DAZ */
-#define FXA__FLOAT_FLAGS   0x3fu
-#define FXA__FLOAT_X87     0x37fu /* all exceptions masked, round to nearest, 64 bits of precision */
+#define FXA__FLOAT_FLUSH 0x9fc0u   /* and FTZ, DAZ */
+#define FXA__FLOAT_FLAGS 0x3fu
+#define FXA__FLOAT_X87 0x37fu /* all exceptions masked, round to nearest, 64 bits of precision */
 
 typedef struct fxa__float_state {
     uint32_t mxcsr;
@@ -60,7 +60,7 @@ static inline void fxa__float_leave(const fxa__float_state *s) {
 #elif defined(__aarch64__)
 
 #define FXA__FLOAT_DEFAULT ((uint64_t)0)
-#define FXA__FLOAT_FLUSH   ((uint64_t)1 << 24) /* FZ */
+#define FXA__FLOAT_FLUSH ((uint64_t)1 << 24) /* FZ */
 
 typedef struct fxa__float_state {
     uint64_t control, status;
@@ -85,7 +85,7 @@ static inline void fxa__float_leave(const fxa__float_state *s) {
 #include <fenv.h>
 
 #define FXA__FLOAT_DEFAULT 0
-#define FXA__FLOAT_FLUSH   0
+#define FXA__FLOAT_FLUSH 0
 
 typedef struct fxa__float_state {
     fenv_t env;

@@ -66,8 +66,10 @@ fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err) {
     if (*out) return FXA_OK;
     fxa__pool *fresh = NULL;
     FXA_TRY(fxa__pool_create(host, host->width, host->parallel, host->parallel_user, &fresh, err));
-    if (atomic_compare_exchange_strong(&host->pool, out, fresh)) *out = fresh;
-    else fxa__pool_destroy(fresh);
+    if (atomic_compare_exchange_strong(&host->pool, out, fresh))
+        *out = fresh;
+    else
+        fxa__pool_destroy(fresh);
     return FXA_OK;
 }
 

@@ -26,7 +26,7 @@
 
 #define POOL_SPIN_NS 80000 /* how long to look before sleeping: longer than what lies between two parts of one pass */
 #define POOL_STACK ((size_t)1 << 20) /* eight times what a run needs (test_stack.c): sanitizers need more */
-#define POOL_NEXT 0x10000u /* tickets: the next worker above, the width below */
+#define POOL_NEXT 0x10000u           /* tickets: the next worker above, the width below */
 
 struct fxa__pool {
     fxa__host *host; /* borrowed: it owns the pool */
@@ -211,8 +211,8 @@ static size_t pool_size(int32_t width) {
 static bool pool_thread_start(fxa__pool *pool, pthread_t *out) {
     pthread_attr_t attr;
     if (pthread_attr_init(&attr) == 0) {
-        bool started = pthread_attr_setstacksize(&attr, POOL_STACK) == 0 &&
-                       pthread_create(out, &attr, pool_thread, pool) == 0;
+        bool started =
+            pthread_attr_setstacksize(&attr, POOL_STACK) == 0 && pthread_create(out, &attr, pool_thread, pool) == 0;
         pthread_attr_destroy(&attr);
         if (started) return true;
     }

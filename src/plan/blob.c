@@ -149,8 +149,7 @@ static fxa_status blob_check_frame(const uint8_t *data, size_t size, blob_header
     fxa__reader r = {.data = data, .size = size, .at = sizeof blob_magic + 4};
     h->size = fxa__read_u32(&r);
     uint64_t total = fxa__read_u64(&r);
-    if (r.failed || total > size)
-        return fxa__fail(err, FXA_E_BYTES, "a saved plan cut off after %zu bytes", size);
+    if (r.failed || total > size) return fxa__fail(err, FXA_E_BYTES, "a saved plan cut off after %zu bytes", size);
     if (total < size)
         return fxa__fail(err, FXA_E_BYTES, "%zu bytes, of which the saved plan is only the first %llu: trailing bytes",
                          size, (unsigned long long)total);

@@ -16,10 +16,10 @@ typedef enum cache_state { CACHE_BUILDING, CACHE_READY, CACHE_FAILED } cache_sta
 typedef struct cache_entry {
     fxa__lru_node node; /* first: a node is its entry */
     cache_state state;
-    size_t users;       /* builder and waiters */
+    size_t users; /* builder and waiters */
     bool in_table;
-    fxa__code *code;    /* READY: the entry's reference */
-    fxa_error error;    /* FAILED */
+    fxa__code *code; /* READY: the entry's reference */
+    fxa_error error; /* FAILED */
     struct cache_entry *next_free;
 } cache_entry;
 

@@ -16,8 +16,8 @@
 
 typedef struct fxa__lru_node {
     uint8_t key[16];
-    struct fxa__lru_node *chain;          /* next of the bucket */
-    struct fxa__lru_node *newer, *older;  /* NULL at the ends, and while not in the order */
+    struct fxa__lru_node *chain;         /* next of the bucket */
+    struct fxa__lru_node *newer, *older; /* NULL at the ends, and while not in the order */
 } fxa__lru_node;
 
 typedef struct fxa__lru {

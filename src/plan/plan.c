@@ -189,8 +189,8 @@ static fxa_status plan_engine_first(fxa_context *ctx, const fxa__problem *p, con
         FXA_TRY(fxa__answers_get(&ctx->answers, *out, p, &answer, err));
         if (answer.supported) return FXA_OK;
         if (at < sizeof err->text)
-            at += (size_t)snprintf(text + at, sizeof text - at, "%s %s: %s", i ? ";" : ":", (*out)->name,
-                                   answer.reason);
+            at +=
+                (size_t)snprintf(text + at, sizeof text - at, "%s %s: %s", i ? ";" : ":", (*out)->name, answer.reason);
     }
     return plan_refuse(ctx, err, text);
 }
@@ -249,8 +249,10 @@ int fxa_plan_is_deterministic(const fxa_plan *plan) { return plan ? plan->determ
 
 void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {
     if (!key) return;
-    if (plan) memcpy(key, plan->key, 16);
-    else memset(key, 0, 16);
+    if (plan)
+        memcpy(key, plan->key, 16);
+    else
+        memset(key, 0, 16);
 }
 
 /* Writes as much as the caller's struct_size says it knows (0: all of it), so that an older caller's struct is not

@@ -21,7 +21,7 @@ typedef struct fxa__bind {
     size_t workspace_size;
     void *stream;
     void *index_memory; /* STRICT_INDEX: of fxa__index_size */
-    fxa__pool *pool; /* set by the run, for engines with threads */
+    fxa__pool *pool;    /* set by the run, for engines with threads */
 } fxa__bind;
 
 /* Bytes in front of the workspace that the views of a bind need (a multiple of FXA_WORKSPACE_ALIGN). */

@@ -14,7 +14,7 @@ typedef struct touched {
 
 #define TOUCH_TABLES (FXA_SLOT_COUNT - FXA_SLOT_LEN_Q)
 #define TOUCH_OTHERS 4
-#define TOUCH_MAX    (FXA__OPERAND_COUNT + TOUCH_TABLES + TOUCH_OTHERS + 3 * FXA_MAX_TENSORS)
+#define TOUCH_MAX (FXA__OPERAND_COUNT + TOUCH_TABLES + TOUCH_OTHERS + 3 * FXA_MAX_TENSORS)
 
 typedef struct touch_list {
     const fxa_problem *p;

@@ -31,9 +31,7 @@ static const fxa__operand_info operand_table[FXA__OPERAND_COUNT] = {
     OPERAND(dsink, DSINK, SINK, UNUSED, 0, WRITTEN, FXA_GRAD_SINK, "FXA_GRAD_SINK", NULL),
 };
 
-const fxa__operand_info *fxa__operand_info_get(size_t index) {
-    return &operand_table[index];
-}
+const fxa__operand_info *fxa__operand_info_get(size_t index) { return &operand_table[index]; }
 
 fxa__role fxa__operand_role(const fxa_problem *p, const fxa__operand_info *info) {
     uint32_t flag = info->flag[p->pass == FXA_BACKWARD];

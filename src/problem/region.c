@@ -10,9 +10,7 @@
 
 #include <stdio.h>
 
-static uint64_t region_abs(int64_t x) {
-    return x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
-}
+static uint64_t region_abs(int64_t x) { return x < 0 ? 0 - (uint64_t)x : (uint64_t)x; }
 
 bool fxa__region_is_empty(const fxa__region *r) {
     for (int32_t i = 0; i < r->rank; i++)

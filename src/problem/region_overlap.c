@@ -17,9 +17,9 @@
 #include "../base/invariant.h"
 #include "../base/num.h"
 
-#define OVERLAP_AXES  (2 * FXA_MAX_RANK + 1)
+#define OVERLAP_AXES (2 * FXA_MAX_RANK + 1)
 #define OVERLAP_STEPS 16384
-#define OVERLAP_MEMO  64 /* a power of two */
+#define OVERLAP_MEMO 64 /* a power of two */
 
 typedef struct overlap_axis {
     int64_t stride, lo, hi; /* digits lo..hi */
@@ -54,9 +54,7 @@ static int64_t overlap_gcd(int64_t a, int64_t b) {
     return a;
 }
 
-static int64_t overlap_floordiv(int64_t a, int64_t positive) {
-    return a / positive - (a % positive < 0);
-}
+static int64_t overlap_floordiv(int64_t a, int64_t positive) { return a / positive - (a % positive < 0); }
 
 static int64_t overlap_mod(int64_t a, int64_t positive) {
     int64_t rest = a % positive;
@@ -156,8 +154,7 @@ static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
 
 fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b) {
     int64_t a_first, a_end, b_first, b_end;
-    if (!fxa__region_addresses(a, &a_first, &a_end) || !fxa__region_addresses(b, &b_first, &b_end))
-        return FXA__TANGLED;
+    if (!fxa__region_addresses(a, &a_first, &a_end) || !fxa__region_addresses(b, &b_first, &b_end)) return FXA__TANGLED;
     if (a_first >= b_end || b_first >= a_end || a_first == a_end || b_first == b_end) return FXA__APART;
     overlap_search s = {.steps = OVERLAP_STEPS};
     int64_t rest = b_first - a_first;

@@ -36,7 +36,7 @@ typedef struct fxa__tile_grid {
     int64_t b, h, tile_q, tile_k;
     const double *params;
     const fxa_tensor_range *tensors;
-    int64_t *left; /* what is below 0 is not done: the tile is MIXED. NULL: no bound */
+    int64_t *left;        /* what is below 0 is not done: the tile is MIXED. NULL: no bound */
     fxa__tile_look *look; /* of a count, else NULL */
 } fxa__tile_grid;
 

@@ -149,7 +149,7 @@ fxa_value fxa_builder_float(fxa_builder *b, double value) {
     fxa__node node = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .f = value};
     const uint64_t inf_bits = UINT64_C(0x7ff0000000000000), nan_bits = UINT64_C(0x7ff8000000000000);
     uint64_t bits;
-    memcpy(&bits, &node.f, sizeof bits); /* no arithmetic: the caller's state may trap a comparison */
+    memcpy(&bits, &node.f, sizeof bits);                /* no arithmetic: the caller's state may trap a comparison */
     if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* one NaN for all, or equal programs would differ */
     memcpy(&node.f, &bits, sizeof bits);
     return fxa__builder_intern(b, &node);
@@ -237,7 +237,8 @@ static void build_grad_add(fxa_builder *b, fxa__output grad, fxa_value value) {
     if (grad.value < 0) return;
     if (!fxa__grow(b->host, &b->grads, &b->grads_capacity, b->n_grads + 1, sizeof *b->grads))
         (void)fxa__builder_fail_memory(b);
-    else b->grads[b->n_grads++] = grad;
+    else
+        b->grads[b->n_grads++] = grad;
 }
 
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value) {

@@ -24,8 +24,8 @@ typedef struct canon {
     size_t n_outputs, outputs_capacity;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];       /* by name */
     int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS]; /* builder slot -> program slot */
-    int32_t *number; /* builder value -> node, -1: not needed */
-    int32_t *stack;  /* of values under way */
+    int32_t *number;                                                  /* builder value -> node, -1: not needed */
+    int32_t *stack;                                                   /* of values under way */
     int32_t n_numbered;
 } canon;
 
@@ -106,7 +106,8 @@ static bool canon_grads(canon *c) {
     for (size_t i = 0, next; i < b->n_grads; i = next) {
         fxa__output sum = b->grads[i];
         for (next = i + 1; next < b->n_grads && canon_target_order(c, &sum, &b->grads[next]) == 0; next++) {
-            if (canon_is_zero(b, sum.value)) sum.value = b->grads[next].value;
+            if (canon_is_zero(b, sum.value))
+                sum.value = b->grads[next].value;
             else if (!canon_is_zero(b, b->grads[next].value))
                 sum.value = fxa_builder_op2(b, FXA_OP_ADD, sum.value, b->grads[next].value);
             if (sum.value < 0) return false;
@@ -139,8 +140,10 @@ static void canon_number(canon *c, fxa_value x) {
         const fxa__node *n = &c->b->nodes[c->stack[depth - 1]];
         int i = 0;
         while (i < n->n_args && c->number[n->arg[i]] >= 0) i++;
-        if (i < n->n_args) c->stack[depth++] = n->arg[i];
-        else c->number[c->stack[--depth]] = c->n_numbered++;
+        if (i < n->n_args)
+            c->stack[depth++] = n->arg[i];
+        else
+            c->number[c->stack[--depth]] = c->n_numbered++;
     }
 }
 

@@ -19,7 +19,8 @@ bool fxa__decimal_read(const char *text, size_t n, double *out) {
     long exponent = 0, behind = 0;
     bool point = false;
     for (; at < n && (decimal_digit(text[at]) || text[at] == '.'); at++) {
-        if (text[at] == '.') point = true;
+        if (text[at] == '.')
+            point = true;
         else {
             copy[used++] = text[at];
             behind += point;

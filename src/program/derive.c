@@ -76,8 +76,10 @@ static void derive_sweep(derive_state *d) {
     if (d->wanted[score]) d->adjoint[score] = fxa_builder_input(d->b, FXA_INPUT_DSCORE);
     for (int32_t i = score; i >= 0; i--) {
         if (d->adjoint[i] < 0) continue;
-        if (derive_is_leaf(&d->p->nodes[i])) derive_emit(d, i);
-        else derive_node(d, i);
+        if (derive_is_leaf(&d->p->nodes[i]))
+            derive_emit(d, i);
+        else
+            derive_node(d, i);
     }
 }
 

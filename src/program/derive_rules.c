@@ -92,11 +92,11 @@ static void derive_rule_MAX(derive_step *s) { derive_pick(s, 1); }
 static void derive_rule_CLAMP(derive_step *s) {
     fxa_value x = s->arg[0], lo = s->arg[1], hi = s->arg[2];
     if (s->wanted[0])
-        s->out[0] = derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LE, lo, x),
-                                            derive_bin(s, FXA_OP_LE, x, hi)));
+        s->out[0] =
+            derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LE, lo, x), derive_bin(s, FXA_OP_LE, x, hi)));
     if (s->wanted[1])
-        s->out[1] = derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LT, x, lo),
-                                            derive_bin(s, FXA_OP_LE, lo, hi)));
+        s->out[1] =
+            derive_if(s, derive_bin(s, FXA_OP_AND, derive_bin(s, FXA_OP_LT, x, lo), derive_bin(s, FXA_OP_LE, lo, hi)));
     if (s->wanted[2]) s->out[2] = derive_if(s, derive_bin(s, FXA_OP_LT, hi, derive_bin(s, FXA_OP_MAX, x, lo)));
 }
 
@@ -174,8 +174,7 @@ static void derive_rule_SELECT(derive_step *s) {
 }
 
 static void (*const derive_rules[FXA_OP_COUNT])(derive_step *) = {
-#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
-    [code] = derive_rule_##rule,
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about) [code] = derive_rule_##rule,
 #include "ops.def"
 };
 

@@ -51,13 +51,17 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
     if (type == FXA_FLOAT) {
         /* The condition of a select is a bool whatever it chooses between. Ints and bools come through f64 unharmed. */
         double r = eval_floats(op, op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
-        if (result_type == FXA_FLOAT) y.f = r;
-        else y.i = (int32_t)r;
+        if (result_type == FXA_FLOAT)
+            y.f = r;
+        else
+            y.i = (int32_t)r;
         return y;
     }
     int32_t r = type == FXA_INT ? eval_ints(op, a.i, b.i, c.i) : eval_bools(op, a.i, b.i, c.i);
-    if (result_type == FXA_FLOAT) y.f = r;
-    else y.i = r;
+    if (result_type == FXA_FLOAT)
+        y.f = r;
+    else
+        y.i = r;
     return y;
 }
 
@@ -78,24 +82,31 @@ static fxa__val eval_load(const fxa_view *view, const fxa__node *n, const fxa__v
     int64_t at;
     for (int i = 0; i < n->n_args; i++) index[i] = vals[n->arg[i]].i;
     bool inside = view->data && fxa__view_offset(view, index, &at);
-    if (n->type == FXA_FLOAT) y.f = inside ? fxa__load_f64(view->data, view->dtype, at) : 0;
-    else y.i = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
+    if (n->type == FXA_FLOAT)
+        y.f = inside ? fxa__load_f64(view->data, view->dtype, at) : 0;
+    else
+        y.i = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
     return y;
 }
 
 static fxa__val eval_input(const fxa__env *env, int32_t input) {
     fxa__val y = {.f = 0};
-    if (input == FXA_INPUT_SCORE) y.f = env->score;
-    else if (input == FXA_INPUT_DSCORE) y.f = env->dscore;
-    else y.i = env->coord[input];
+    if (input == FXA_INPUT_SCORE)
+        y.f = env->score;
+    else if (input == FXA_INPUT_DSCORE)
+        y.f = env->dscore;
+    else
+        y.i = env->coord[input];
     return y;
 }
 
 /* A constant or a param: an f64, or the int in it. */
 static fxa__val eval_number(uint32_t type, double f, int32_t i) {
     fxa__val y = {.f = 0};
-    if (type == FXA_FLOAT) y.f = f;
-    else y.i = i;
+    if (type == FXA_FLOAT)
+        y.f = f;
+    else
+        y.i = i;
     return y;
 }
 

@@ -18,14 +18,10 @@ fxa__arithmetic fxa__arithmetic_of(bool f64) {
 }
 
 /* Slope times error, where an exact operand adds nothing however steep. */
-static double error_through(double slope, double e) {
-    return e == 0 ? 0 : fabs(slope) * e;
-}
+static double error_through(double slope, double e) { return e == 0 ? 0 : fabs(slope) * e; }
 
 /* Whether a value known to within e lies clearly on one side of `bound`. */
-static bool error_decided(double x, double bound, double e) {
-    return e == 0 || x != x || fabs(x - bound) > e;
-}
+static bool error_decided(double x, double bound, double e) { return e == 0 || x != x || fabs(x - bound) > e; }
 
 static bool error_whole_decided(double x, double step, double e) { /* no jump of floor(x - step) within e */
     double y = x - step;
@@ -35,39 +31,23 @@ static bool error_whole_decided(double x, double step, double e) { /* no jump of
 /* One operand: what its error does to the result y. INFINITY where the domain ends within it. */
 static double error_function(uint32_t op, double x, double y, double e) {
     switch (op) {
-    case FXA_OP_SQRT:
-        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
-    case FXA_OP_RSQRT:
-        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : y * e / (2 * (x - e));
-    case FXA_OP_LOG:
-        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (x - e);
-    case FXA_OP_LOG2:
-        return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : 1.4427 * e / (x - e);
-    case FXA_OP_EXP:
-        return e == 0 ? 0 : y * expm1(e);
-    case FXA_OP_EXP2:
-        return e == 0 ? 0 : y * expm1(e * 0.6932);
-    case FXA_OP_TANH:
-        return error_through(1 - y * y + e, e);
-    case FXA_OP_SIGMOID:
-        return error_through(fmin(0.25, y * (1 - y) + e), e);
-    case FXA_OP_ERF:
-        return error_through(1.1284 * exp(-x * x) + e, e);
+    case FXA_OP_SQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
+    case FXA_OP_RSQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : y * e / (2 * (x - e));
+    case FXA_OP_LOG: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (x - e);
+    case FXA_OP_LOG2: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : 1.4427 * e / (x - e);
+    case FXA_OP_EXP: return e == 0 ? 0 : y * expm1(e);
+    case FXA_OP_EXP2: return e == 0 ? 0 : y * expm1(e * 0.6932);
+    case FXA_OP_TANH: return error_through(1 - y * y + e, e);
+    case FXA_OP_SIGMOID: return error_through(fmin(0.25, y * (1 - y) + e), e);
+    case FXA_OP_ERF: return error_through(1.1284 * exp(-x * x) + e, e);
     case FXA_OP_SIN:
-    case FXA_OP_COS:
-        return e;
-    case FXA_OP_TAN:
-        return e * (1 + y * y) > 0.1 ? INFINITY : error_through(1.3 * (1 + y * y), e);
-    case FXA_OP_FLOOR:
-        return error_whole_decided(x, 0, e) ? 0 : INFINITY;
-    case FXA_OP_CEIL:
-        return error_whole_decided(-x, 0, e) ? 0 : INFINITY;
-    case FXA_OP_ROUND:
-        return error_whole_decided(x, 0.5, e) ? 0 : INFINITY;
-    case FXA_OP_TRUNC:
-        return error_whole_decided(fabs(x), 0, e) ? 0 : INFINITY;
-    default:
-        return e; /* NEG, ABS, FLOAT */
+    case FXA_OP_COS: return e;
+    case FXA_OP_TAN: return e * (1 + y * y) > 0.1 ? INFINITY : error_through(1.3 * (1 + y * y), e);
+    case FXA_OP_FLOOR: return error_whole_decided(x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_CEIL: return error_whole_decided(-x, 0, e) ? 0 : INFINITY;
+    case FXA_OP_ROUND: return error_whole_decided(x, 0.5, e) ? 0 : INFINITY;
+    case FXA_OP_TRUNC: return error_whole_decided(fabs(x), 0, e) ? 0 : INFINITY;
+    default: return e; /* NEG, ABS, FLOAT */
     }
 }
 
@@ -95,26 +75,22 @@ static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, doub
     case FXA_OP_MULZ:
         if (a == 0 && e_a == 0) return 0;
         /* fall through */
-    case FXA_OP_MUL:
-        return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
+    case FXA_OP_MUL: return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
     case FXA_OP_DIVZ:
         if (a == 0 && e_a == 0) return 0;
         /* fall through */
-    case FXA_OP_DIV:
-        return e_q;
+    case FXA_OP_DIV: return e_q;
     case FXA_OP_FLOORDIV:
         return exact || error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient)) ? 0 : INFINITY;
     case FXA_OP_MOD:
         if (!exact && !error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient))) return INFINITY;
         return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* as a - b * floor(a / b) */
-    case FXA_OP_POW:
-        return error_power(a, b, y, e_a, e_b);
+    case FXA_OP_POW: return error_power(a, b, y, e_a, e_b);
     case FXA_OP_MIN:
     case FXA_OP_MAX:
         if (error_decided(a, b, e_a + e_b) && a == a && b == b) return y == a ? e_a : e_b;
         return fmax(e_a, e_b);
-    default:
-        return e_a + e_b; /* ADD, SUB */
+    default: return e_a + e_b; /* ADD, SUB */
     }
 }
 
@@ -196,17 +172,13 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     for (int i = 0; i < n->n_args; i++) worst = fmax(worst, error[n->arg[i]]);
     switch (n->op) {
     case FXA_OP_CONST:
-    case FXA_OP_PARAM:
-        return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
-    case FXA_OP_INPUT:
-        return 0; /* score and dscore: below */
+    case FXA_OP_PARAM: return n->type == FXA_FLOAT ? error_number(m, vals[at].f) : 0;
+    case FXA_OP_INPUT: return 0; /* score and dscore: below */
     case FXA_OP_LOAD:
         if (worst == INFINITY) return INFINITY;
         return n->type == FXA_FLOAT && env->tensors[n->imm].dtype == FXA_F64 ? error_number(m, vals[at].f) : 0;
-    case FXA_OP_SELECT:
-        return error_select(p, n, vals, error);
-    default:
-        break;
+    case FXA_OP_SELECT: return error_select(p, n, vals, error);
+    default: break;
     }
     if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);
     if (n->type != FXA_FLOAT) return error_bools(n, vals, error, worst);

@@ -21,6 +21,6 @@ fxa__arithmetic fxa__arithmetic_of(bool f64);
 
 /* error[i] of every node, from vals of fxa__program_eval with the same env; of ints and bools 0 or INFINITY. */
 void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,
-                   double e_dscore, const fxa__val *vals, double *error);
+                        double e_dscore, const fxa__val *vals, double *error);
 
 #endif

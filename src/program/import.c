@@ -12,8 +12,7 @@ static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__no
     switch (n->op) {
     case FXA_OP_CONST:
         return n->type == FXA_FLOAT ? fxa_builder_float(b, n->f) : fxa__builder_constant(b, (fxa_type)n->type, n->imm);
-    case FXA_OP_INPUT:
-        return subst && subst[n->imm] >= 0 ? subst[n->imm] : fxa_builder_input(b, (fxa_input)n->imm);
+    case FXA_OP_INPUT: return subst && subst[n->imm] >= 0 ? subst[n->imm] : fxa_builder_input(b, (fxa_input)n->imm);
     case FXA_OP_PARAM: return fxa_builder_param(b, p->params[n->imm].name, (fxa_type)n->type);
     case FXA_OP_LOAD: return fxa_builder_load(b, tensor[n->imm], arg, n->n_args);
     default: return fxa_builder_op(b, (fxa_op)n->op, arg, n->n_args);

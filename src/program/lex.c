@@ -220,7 +220,8 @@ static bool lex_stray(fxa__lexer *lex, size_t at) {
     /* A UTF-8 character is shown and underlined whole. */
     if (c >= 0xc0)
         while (n < 4 && ((uint8_t)lex->text[at + n] & 0xc0) == 0x80) n++;
-    if (c > ' ' && c <= '~') (void)snprintf(shown, sizeof shown, "'%c'", c);
+    if (c > ' ' && c <= '~')
+        (void)snprintf(shown, sizeof shown, "'%c'", c);
     else
         for (size_t i = 0; i < n; i++)
             used += (size_t)snprintf(shown + used, sizeof shown - used, "\\x%02x", (uint8_t)lex->text[at + i]);
@@ -233,8 +234,8 @@ static bool lex_operator(fxa__lexer *lex, size_t at) {
         const char *text;
         uint8_t kind;
     } table[] = {
-        {"(", TOK_LPAREN}, {")", TOK_RPAREN}, {"[", TOK_LBRACKET}, {"]", TOK_RBRACKET}, {",", TOK_COMMA},
-        {"?", TOK_QUESTION}, {":", TOK_COLON}, {";", TOK_LINE}, {"=", TOK_ASSIGN}, {"+=", TOK_ADD_ASSIGN},
+        {"(", TOK_LPAREN},   {")", TOK_RPAREN}, {"[", TOK_LBRACKET}, {"]", TOK_RBRACKET}, {",", TOK_COMMA},
+        {"?", TOK_QUESTION}, {":", TOK_COLON},  {";", TOK_LINE},     {"=", TOK_ASSIGN},   {"+=", TOK_ADD_ASSIGN},
 #define OP(code, ID, text, form, ...) TOK_OF_##form({text, TOK_##ID})
 #define ALSO(ID, text, form, ...) TOK_OF_##form({text, TOK_##ID})
 #include "ops.def"
@@ -265,12 +266,18 @@ static bool lex_part(fxa__lexer *lex, size_t at, size_t end) {
         char c = lex->text[at];
         bool done = true;
         size_t before = lex->n_tokens;
-        if (c == '\n') done = lex_newline(lex, at, first, depth);
-        else if (c == '#') at = (size_t)((char *)memchr(lex->text + at, '\n', end - at) - lex->text);
-        else if (c == ' ' || c == '\t' || (c == '\r' && lex->text[at + 1] == '\n')) at++;
-        else if (lex_is_digit(c) || (c == '.' && lex_is_digit(lex->text[at + 1]))) done = lex_number(lex, at);
-        else if (lex_is_word(c)) done = lex_word(lex, at);
-        else done = lex_operator(lex, at);
+        if (c == '\n')
+            done = lex_newline(lex, at, first, depth);
+        else if (c == '#')
+            at = (size_t)((char *)memchr(lex->text + at, '\n', end - at) - lex->text);
+        else if (c == ' ' || c == '\t' || (c == '\r' && lex->text[at + 1] == '\n'))
+            at++;
+        else if (lex_is_digit(c) || (c == '.' && lex_is_digit(lex->text[at + 1])))
+            done = lex_number(lex, at);
+        else if (lex_is_word(c))
+            done = lex_word(lex, at);
+        else
+            done = lex_operator(lex, at);
         if (!done) return false;
         if (lex->n_tokens == before) {
             at += c == '\n';
@@ -278,8 +285,10 @@ static bool lex_part(fxa__lexer *lex, size_t at, size_t end) {
         }
         const fxa__token *last = &lex->tokens[before];
         if (last->kind == TOK_BAD) return true;
-        if (last->kind == TOK_LPAREN || last->kind == TOK_LBRACKET) depth++;
-        else if ((last->kind == TOK_RPAREN || last->kind == TOK_RBRACKET) && depth > 0) depth--;
+        if (last->kind == TOK_LPAREN || last->kind == TOK_LBRACKET)
+            depth++;
+        else if ((last->kind == TOK_RPAREN || last->kind == TOK_RBRACKET) && depth > 0)
+            depth--;
         at += last->length;
     }
     return lex_push(lex, TOK_END, end - 1, 1);

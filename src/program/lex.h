@@ -18,7 +18,7 @@
 #define TOK_OF_SPECIAL(...)
 
 typedef enum fxa__token_kind {
-    TOK_END, /* of one text */
+    TOK_END,  /* of one text */
     TOK_LINE, /* the end of a statement: a newline that counts, or ; */
     TOK_BAD,
     /* clang-format off */

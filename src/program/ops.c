@@ -17,14 +17,12 @@
 
 static const fxa__op_info op_table[FXA_OP_COUNT] = {
 #define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
-    [code] = {#ID, text, about, FXA__##form, FXA__PREC_##prec, arity, FXA__SIG_##sig, OP_FLAG_##flags,                 \
-              FXA__EXACT_##exact},
+    [code] = {#ID,   text,           about,           FXA__##form,       FXA__PREC_##prec,                             \
+              arity, FXA__SIG_##sig, OP_FLAG_##flags, FXA__EXACT_##exact},
 #include "ops.def"
 };
 
-const fxa__op_info *fxa__op_info_get(uint32_t op) {
-    return &op_table[op < FXA_OP_COUNT ? op : 0];
-}
+const fxa__op_info *fxa__op_info_get(uint32_t op) { return &op_table[op < FXA_OP_COUNT ? op : 0]; }
 
 fxa__spelling fxa__op_spelling(uint32_t op, bool bools) {
     static const struct {
@@ -51,9 +49,7 @@ const char *fxa__type_name(uint32_t type) {
 
 static const char *const op_inputs[FXA_INPUT_COUNT] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore"};
 
-const char *fxa__input_name(uint32_t input) {
-    return input < FXA_INPUT_COUNT ? op_inputs[input] : "none";
-}
+const char *fxa__input_name(uint32_t input) { return input < FXA_INPUT_COUNT ? op_inputs[input] : "none"; }
 
 fxa_type fxa__input_type(uint32_t input) {
     return input == FXA_INPUT_SCORE || input == FXA_INPUT_DSCORE ? FXA_FLOAT : FXA_INT;

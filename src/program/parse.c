@@ -11,7 +11,8 @@
 #include <string.h>
 
 bool fxa__parse_next(fxa__parser *p) {
-    if (p->at >= p->farthest) p->farthest = p->at + 1;
+    if (p->at >= p->farthest)
+        p->farthest = p->at + 1;
     else if (++p->steps > PARSE_MAX_STEPS) {
         (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT,
                               "unrolling the loops reads more than %d tokens, the most that is accepted",
@@ -60,11 +61,15 @@ static size_t parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kin
     }
     uint32_t is = fxa__parse_symbol(p, name)->kind;
     if (is != SYM_NONE && is != SYM_OFFER && is != kind) {
-        const char *already = is == SYM_LET ? "a let already" : is == SYM_PARAM ? "a param already"
-                            : is == SYM_TENSOR ? "a tensor already" : "a word of the language";
+        const char *already = is == SYM_LET      ? "a let already"
+                              : is == SYM_PARAM  ? "a param already"
+                              : is == SYM_TENSOR ? "a tensor already"
+                                                 : "a word of the language";
         (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be %s",
                               fxa__parse_text(p, name, text), already,
-                              kind == SYM_LET ? "a let" : kind == SYM_PARAM ? "a param" : "a tensor");
+                              kind == SYM_LET     ? "a let"
+                              : kind == SYM_PARAM ? "a param"
+                                                  : "a tensor");
         return SIZE_MAX;
     }
     return fxa__parse_next(p) ? name : SIZE_MAX;
@@ -187,8 +192,10 @@ static fxa_value parse_grad(fxa__parser *p) {
     fxa_value v = parse_last_expr(p);
     if (v < 0) return -1;
     (void)fxa__parse_text(p, name, text);
-    if (s.kind == SYM_PARAM) fxa__builder_grad_param(p->b, text, v);
-    else fxa__builder_grad_load(p->b, text, index, s.rank, v);
+    if (s.kind == SYM_PARAM)
+        fxa__builder_grad_param(p->b, text, v);
+    else
+        fxa__builder_grad_load(p->b, text, index, s.rank, v);
     return fxa__builder_failed(p->b) ? fxa__parse_fail_builder(p, name, name) : 0;
 }
 
@@ -219,7 +226,8 @@ static fxa_value parse_statement(fxa__parser *p) {
 
 static fxa_value parse_program(fxa__parser *p) {
     while (p->at < p->lex.n_tokens) {
-        if (fxa__parse_is(p, TOK_END)) p->at++;
+        if (fxa__parse_is(p, TOK_END))
+            p->at++;
         else if (fxa__parse_is(p, TOK_LINE)) {
             if (!fxa__parse_next(p)) return -1;
         } else {

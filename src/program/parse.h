@@ -17,8 +17,8 @@
 
 typedef enum fxa__symbol_kind {
     SYM_NONE,
-    SYM_WORD,     /* param, tensor, let, grad */
-    SYM_SCORE,    /* score, mask, dscore: their current values are in the parser */
+    SYM_WORD,  /* param, tensor, let, grad */
+    SYM_SCORE, /* score, mask, dscore: their current values are in the parser */
     SYM_MASK,
     SYM_DSCORE,
     SYM_INPUT,    /* value: fxa_input */
@@ -43,7 +43,7 @@ typedef struct fxa__symbol {
 typedef struct fxa__operator {
     const char *text;
     uint8_t form, prec, op; /* prec FXA__PREC_ANY: it is none */
-    bool bools;              /* takes bools only */
+    bool bools;             /* takes bools only */
 } fxa__operator;
 
 /* A binary operator whose right operand is still being read. */
@@ -59,9 +59,9 @@ typedef struct fxa__parser {
     const fxa_parse_config *config;
     fxa__symbol *symbols; /* by number of the name */
     size_t symbols_capacity;
-    size_t at;            /* the token looked at */
-    size_t farthest;      /* the first token not read yet */
-    size_t steps;         /* tokens before it that were read again */
+    size_t at;       /* the token looked at */
+    size_t farthest; /* the first token not read yet */
+    size_t steps;    /* tokens before it that were read again */
     int nesting;
     fxa__pending *pending; /* of all expressions being read, the outer ones first */
     size_t n_pending, pending_capacity;

@@ -53,8 +53,8 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
     if (!fxa__parse_close(p, TOK_RBRACKET, open)) return false;
     if (n != rank)
         (void)fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM,
-                              "tensor '%.*s' has rank %d, so it takes %d %s; %d given",
-                              PARSE_NAME(p, name), rank, rank, rank == 1 ? "index" : "indices", n);
+                              "tensor '%.*s' has rank %d, so it takes %d %s; %d given", PARSE_NAME(p, name), rank, rank,
+                              rank == 1 ? "index" : "indices", n);
     return n == rank;
 }
 
@@ -99,8 +99,7 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
     if (!fxa__parse_close(p, TOK_RPAREN, open)) return -1;
     if (folds ? n < 2 : n != arity)
         return fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM, "'%.*s' takes %zu argument%s%s; %zu given",
-                               PARSE_NAME(p, name), arity, arity == 1 ? "" : "s",
-                               folds ? " or more" : "", n);
+                               PARSE_NAME(p, name), arity, arity == 1 ? "" : "s", folds ? " or more" : "", n);
     return folds ? args[0] : fxa__parse_op(p, op, args, n, name, name);
 }
 
@@ -189,8 +188,10 @@ static fxa_value call_current(fxa__parser *p, size_t name, fxa__symbol_kind kind
     if (kind == SYM_DSCORE && forward)
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'dscore' is of backward programs, this writes score");
     fxa_value *current = kind == SYM_SCORE ? &p->score : kind == SYM_MASK ? &p->mask : &p->dscore;
-    if (*current < 0 && kind == SYM_MASK) *current = fxa_builder_bool(p->b, 1);
-    else if (*current < 0) *current = fxa_builder_input(p->b, kind == SYM_SCORE ? FXA_INPUT_SCORE : FXA_INPUT_DSCORE);
+    if (*current < 0 && kind == SYM_MASK)
+        *current = fxa_builder_bool(p->b, 1);
+    else if (*current < 0)
+        *current = fxa_builder_input(p->b, kind == SYM_SCORE ? FXA_INPUT_SCORE : FXA_INPUT_DSCORE);
     return *current;
 }
 

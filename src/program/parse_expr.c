@@ -154,7 +154,7 @@ static fxa_value expr_fail_chain(fxa__parser *p, const fxa__pending *o) {
 
 /* The operation that was waiting for its right operand, which ends before the token looked at. */
 static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value right) {
-    const fxa__operator *operator = fxa__parse_operator(p->lex.tokens[o->at].kind);
+    const fxa__operator *operator= fxa__parse_operator(p->lex.tokens[o->at].kind);
     fxa_value args[2] = {o->left, right};
     if (operator->bools) {
         fxa_type x = fxa__builder_type(p->b, args[0]), y = fxa__builder_type(p->b, args[1]);
@@ -163,7 +163,7 @@ static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value 
     }
     if (o->prec == FXA__PREC_COMPARE && expr_binary(fxa__parse_token(p)->kind) == FXA__PREC_COMPARE)
         return expr_fail_chain(p, o);
-    return fxa__parse_op(p, (fxa_op)operator->op, args, 2, o->at, o->at);
+    return fxa__parse_op(p, (fxa_op) operator->op, args, 2, o->at, o->at);
 }
 
 static bool expr_push(fxa__parser *p, fxa__pending o) {

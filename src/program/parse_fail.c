@@ -58,9 +58,12 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
 static void fail_describe(const fxa__parser *p, const fxa__token *t, char *out, size_t size) {
     const char *text = p->lex.text + t->at;
     int n = t->length > 40 ? 40 : (int)t->length;
-    if (t->kind == TOK_END) (void)snprintf(out, size, "the end of the text");
-    else if (t->kind == TOK_LINE) (void)snprintf(out, size, "the end of the %s", *text == ';' ? "statement" : "line");
-    else (void)snprintf(out, size, "'%.*s'%s", n, text, t->length > 40 ? "..." : "");
+    if (t->kind == TOK_END)
+        (void)snprintf(out, size, "the end of the text");
+    else if (t->kind == TOK_LINE)
+        (void)snprintf(out, size, "the end of the %s", *text == ';' ? "statement" : "line");
+    else
+        (void)snprintf(out, size, "'%.*s'%s", n, text, t->length > 40 ? "..." : "");
 }
 
 fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted) {
@@ -99,11 +102,11 @@ static size_t fail_distance(const fxa__name *a, const fxa__name *b, size_t limit
 /* Names of other systems for things we have. */
 static const char *fail_alias(const fxa__name *n) {
     static const char *const table[][2] = {
-        {"q_idx", "q"},     {"kv_idx", "k"},      {"k_idx", "k"},     {"kv", "k"},           {"batch", "b"},
-        {"head", "h"},      {"seq_q", "q_len"},   {"seq_k", "k_len"}, {"kv_len", "k_len"},   {"ln", "log"},
-        {"fabs", "abs"},    {"select", "where"},  {"fmin", "min"},    {"fmax", "max"},       {"minimum", "min"},
-        {"maximum", "max"}, {"True", "true"},     {"False", "false"}, {"power", "pow"},      {"clip", "clamp"},
-        {"infinity", "inf"},  {"logistic", "sigmoid"},
+        {"q_idx", "q"},      {"kv_idx", "k"},         {"k_idx", "k"},     {"kv", "k"},         {"batch", "b"},
+        {"head", "h"},       {"seq_q", "q_len"},      {"seq_k", "k_len"}, {"kv_len", "k_len"}, {"ln", "log"},
+        {"fabs", "abs"},     {"select", "where"},     {"fmin", "min"},    {"fmax", "max"},     {"minimum", "min"},
+        {"maximum", "max"},  {"True", "true"},        {"False", "false"}, {"power", "pow"},    {"clip", "clamp"},
+        {"infinity", "inf"}, {"logistic", "sigmoid"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strlen(table[i][0]) == n->length && memcmp(table[i][0], n->text, n->length) == 0) return table[i][1];

@@ -29,7 +29,7 @@ typedef struct print_state {
     fxa__writer w;
     const fxa_program *p;
     print_mark *mark; /* by node */
-    char prefix[33]; /* of the names of lets */
+    char prefix[33];  /* of the names of lets */
 } print_state;
 
 static void print_text(print_state *s, const char *text) { fxa__write_bytes(&s->w, text, strlen(text)); }
@@ -107,12 +107,15 @@ static void print_choose_prefix(print_state *s) {
 
 static void print_constant(print_state *s, const fxa__node *x) {
     char text[FXA__DECIMAL_WRITE];
-    if (x->type == FXA_BOOL) print_text(s, x->imm ? "true" : "false");
+    if (x->type == FXA_BOOL)
+        print_text(s, x->imm ? "true" : "false");
     else if (x->type == FXA_INT) {
         (void)snprintf(text, sizeof text, "%d", x->imm);
         print_text(s, text);
-    } else if (isnan(x->f)) print_text(s, "nan");
-    else if (isinf(x->f)) print_text(s, x->f < 0 ? "-inf" : "inf");
+    } else if (isnan(x->f))
+        print_text(s, "nan");
+    else if (isinf(x->f))
+        print_text(s, x->f < 0 ? "-inf" : "inf");
     else {
         fxa__decimal_write(x->f, text);
         print_text(s, text);

@@ -31,7 +31,7 @@ typedef enum fxa__sig {
 } fxa__sig;
 typedef enum fxa__exact { FXA__EXACT_ALWAYS, FXA__EXACT_NEVER, FXA__EXACT_POWERS } fxa__exact;
 typedef enum fxa__prec { /* the tighter, the higher */
-    FXA__PREC_ANY,
+                         FXA__PREC_ANY,
 #define PREC(ID, groups, note) FXA__PREC_##ID,
 #include "ops.def"
 } fxa__prec;
@@ -50,8 +50,8 @@ typedef struct fxa__spelling {
 const fxa__op_info *fxa__op_info_get(uint32_t op); /* never NULL: an empty row for a code that is none */
 /* How an operation is written between or before its operands; of bools it may have a spelling of its own ("&&"). */
 fxa__spelling fxa__op_spelling(uint32_t op, bool bools);
-const char *fxa__type_name(uint32_t type);         /* "float", "int", "bool" */
-const char *fxa__input_name(uint32_t input);       /* "score", "b", ... */
+const char *fxa__type_name(uint32_t type);   /* "float", "int", "bool" */
+const char *fxa__input_name(uint32_t input); /* "score", "b", ... */
 fxa_type fxa__input_type(uint32_t input);
 
 /* ---- Nodes and programs ---------------------------------------------------------------------------------------- */

@@ -36,8 +36,10 @@ static const char pbytes_magic[4] = {'F', 'X', 'A', 'P'};
 static void pbytes_write_node(const fxa__node *n, fxa__writer *w) {
     fxa__write_u8(w, n->op);
     fxa__write_u8(w, n->type);
-    if (n->op == FXA_OP_CONST && n->type == FXA_FLOAT) fxa__write_f64(w, n->f);
-    else if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) fxa__write_u32(w, (uint32_t)n->imm);
+    if (n->op == FXA_OP_CONST && n->type == FXA_FLOAT)
+        fxa__write_f64(w, n->f);
+    else if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF)
+        fxa__write_u32(w, (uint32_t)n->imm);
     for (int i = 0; i < n->n_args; i++) fxa__write_u32(w, (uint32_t)n->arg[i]);
 }
 
@@ -247,8 +249,10 @@ static fxa_status pbytes_read_body(pbytes_in *in, size_t start, fxa_program **ou
     if (status == FXA_E_MEMORY) return fxa__fail_memory(err, "a program from bytes");
     if (status != FXA_OK) return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: %s", inner.text);
     status = pbytes_compare(in->host, p, in->r, start, err);
-    if (status == FXA_OK) *out = p;
-    else fxa_program_destroy(p);
+    if (status == FXA_OK)
+        *out = p;
+    else
+        fxa_program_destroy(p);
     return status;
 }
 
@@ -282,7 +286,9 @@ fxa_status fxa_program_load(fxa_context *ctx, const void *bytes, size_t size, fx
     if (out) *out = NULL;
     if (!ctx || !bytes || !out)
         return fxa__fail(err, FXA_E_ARGUMENT, "%s NULL",
-                         !ctx ? "the context is" : bytes ? "the place of the program is" : "the bytes are");
+                         !ctx    ? "the context is"
+                         : bytes ? "the place of the program is"
+                                 : "the bytes are");
     fxa__reader r = {.data = bytes, .size = size};
     fxa_program *p = NULL;
     fxa_status status = fxa__program_read(fxa__context_host(ctx), &r, &p, err);

@@ -36,10 +36,14 @@ void fxa__digest_node(const fxa_builder *b, const fxa__node *node, fxa__digest *
     fxa__blake2s_start(&s, sizeof out->byte);
     uint8_t head[2] = {node->op, node->type};
     fxa__blake2s_add(&s, head, sizeof head);
-    if (node->op == FXA_OP_PARAM) digest_decl(&s, &b->params[node->imm]);
-    else if (node->op == FXA_OP_LOAD) digest_decl(&s, &b->tensors[node->imm]);
-    else if (node->op == FXA_OP_CONST && node->type == FXA_FLOAT) digest_f64(&s, node->f);
-    else if (node->op == FXA_OP_CONST || node->op == FXA_OP_INPUT) digest_u32(&s, (uint32_t)node->imm);
+    if (node->op == FXA_OP_PARAM)
+        digest_decl(&s, &b->params[node->imm]);
+    else if (node->op == FXA_OP_LOAD)
+        digest_decl(&s, &b->tensors[node->imm]);
+    else if (node->op == FXA_OP_CONST && node->type == FXA_FLOAT)
+        digest_f64(&s, node->f);
+    else if (node->op == FXA_OP_CONST || node->op == FXA_OP_INPUT)
+        digest_u32(&s, (uint32_t)node->imm);
     for (int i = 0; i < node->n_args; i++) fxa__blake2s_add(&s, b->digests[node->arg[i]].byte, sizeof out->byte);
     fxa__blake2s_end(&s, out->byte);
 }

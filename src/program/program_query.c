@@ -19,8 +19,10 @@ void fxa_program_destroy(fxa_program *program) {
 
 void fxa_program_hash(const fxa_program *program, uint8_t hash[16]) {
     if (!hash) return;
-    if (program) memcpy(hash, program->hash, sizeof program->hash);
-    else memset(hash, 0, sizeof program->hash);
+    if (program)
+        memcpy(hash, program->hash, sizeof program->hash);
+    else
+        memset(hash, 0, sizeof program->hash);
 }
 
 fxa_program_kind fxa_program_get_kind(const fxa_program *program) {

@@ -24,7 +24,7 @@
 /* ---- Sets of whole numbers (range_set.c) ------------------------------------------------------------------------- */
 
 #define FXA__SET_PIECES 4
-#define FXA__INF        ((int64_t)1 << 61) /* no finite bound is as large */
+#define FXA__INF ((int64_t)1 << 61) /* no finite bound is as large */
 
 typedef struct fxa__span {
     int64_t lo, hi;
@@ -101,7 +101,7 @@ typedef struct fxa__real { /* a float node, in any engine: see range_float.c */
     bool whole;            /* whole numbers, exact in f32: no rounding happens */
 } fxa__real;
 
-#define FXA__ANY   (-1) /* nothing is known */
+#define FXA__ANY (-1)   /* nothing is known */
 #define FXA__NEVER (-2) /* cannot be */
 typedef struct fxa__truth {
     int32_t yes, no; /* what follows when true, when false: first bound of a list, ANY or NEVER */

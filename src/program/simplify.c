@@ -87,8 +87,10 @@ static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {
     fxa__val x[3];
     for (int i = 0; i < n->n_args; i++) {
         const fxa__node *arg = simplify_arg(b, n, i);
-        if (arg->type == FXA_FLOAT) x[i].f = arg->f;
-        else x[i].i = arg->imm;
+        if (arg->type == FXA_FLOAT)
+            x[i].f = arg->f;
+        else
+            x[i].i = arg->imm;
     }
     fxa__val y = fxa__op_eval(n->op, n->type, simplify_arg(b, n, n->op == FXA_OP_SELECT)->type, x);
     return n->type == FXA_FLOAT ? fxa_builder_float(b, y.f) : fxa__builder_constant(b, (fxa_type)n->type, y.i);

@@ -74,7 +74,10 @@ TEST(every_bit_counts) {
 }
 
 TEST(registers_that_the_system_does_not_save) {
-    static const struct { uint64_t bit; uint32_t expected; } cases[] = {
+    static const struct {
+        uint64_t bit;
+        uint32_t expected;
+    } cases[] = {
         {XCR0_SSE, FXA__CPU_SSE2},
         {XCR0_AVX, FXA__CPU_SSE2},
         {XCR0_MASKS, UP_TO_AVX2},
@@ -92,7 +95,11 @@ TEST(registers_that_the_system_does_not_save) {
 
 /* Leaf 1's EAX of processors, and the family and model that their vendors print. */
 TEST(family_and_model) {
-    static const struct { uint32_t name[3], signature; fxa__cpu_vendor vendor; uint32_t family, model; } cases[] = {
+    static const struct {
+        uint32_t name[3], signature;
+        fxa__cpu_vendor vendor;
+        uint32_t family, model;
+    } cases[] = {
         {{0x756e6547, 0x6c65746e, 0x49656e69}, 0x00050654, FXA__CPU_INTEL, 6, 0x55}, /* Skylake-SP */
         {{0x756e6547, 0x6c65746e, 0x49656e69}, 0x000306c3, FXA__CPU_INTEL, 6, 0x3c}, /* Haswell */
         {{0x756e6547, 0x6c65746e, 0x49656e69}, 0x00000f4a, FXA__CPU_INTEL, 15, 4},   /* Pentium 4 */

@@ -54,8 +54,10 @@ TEST(a_broken_invariant_stops_the_process) {
         void (*fn)(void);
         const char *says;
     } cases[] = {
-        {break_own, "test_invariant.c:"}, {break_own, "broken invariant: 1 + 1 == 3"},
-        {break_memory, "2 < 1"},          {break_pool, "pool.c:"},
+        {break_own, "test_invariant.c:"},
+        {break_own, "broken invariant: 1 + 1 == 3"},
+        {break_memory, "2 < 1"},
+        {break_pool, "pool.c:"},
     };
     char text[4096];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -41,8 +41,7 @@ typedef struct pool_marks {
 static void pool_mark(void *arg, int32_t worker) {
     pool_marks *m = arg;
     m->runs[worker]++;
-    for (volatile int64_t i = 0; i < m->work; i++) {
-    }
+    for (volatile int64_t i = 0; i < m->work; i++) {}
 }
 
 static void check_once(const pool_marks *m, int32_t width, int times) {

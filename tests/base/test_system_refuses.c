@@ -52,9 +52,7 @@ int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *att
 
 int __real_pthread_attr_init(pthread_attr_t *attr);
 int __wrap_pthread_attr_init(pthread_attr_t *attr);
-int __wrap_pthread_attr_init(pthread_attr_t *attr) {
-    return refused(&attrs) ? ENOMEM : __real_pthread_attr_init(attr);
-}
+int __wrap_pthread_attr_init(pthread_attr_t *attr) { return refused(&attrs) ? ENOMEM : __real_pthread_attr_init(attr); }
 
 int __real_pthread_attr_setstacksize(pthread_attr_t *attr, size_t size);
 int __wrap_pthread_attr_setstacksize(pthread_attr_t *attr, size_t size);
@@ -207,7 +205,10 @@ TEST(memory_that_the_c_library_does_not_align) {
 /* ---- CPUs ------------------------------------------------------------------------------------------------------ */
 
 TEST(the_number_of_cpus_without_an_affinity) {
-    static const struct { long online; int32_t count; } cases[] = {{-1, 1}, {1, 1}, {7, 7}, {1024, 1024}, {9999, 1024}};
+    static const struct {
+        long online;
+        int32_t count;
+    } cases[] = {{-1, 1}, {1, 1}, {7, 7}, {1024, 1024}, {9999, 1024}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         refuse_nothing();
         affinities.from = 1;
@@ -223,9 +224,7 @@ TEST(the_number_of_cpus_without_an_affinity) {
 
 #else
 
-TEST(a_system_that_refuses) {
-    T_SKIP("this linker puts nothing in front of the C library's functions");
-}
+TEST(a_system_that_refuses) { T_SKIP("this linker puts nothing in front of the C library's functions"); }
 
 #endif
 

@@ -33,9 +33,7 @@ fxa__cpu_features fxa__cpu_features_get(void) {
     return f;
 }
 
-bool fxa__amx_permit(void) {
-    return true;
-}
+bool fxa__amx_permit(void) { return true; }
 void fxa__amx_enter(void) {}
 void fxa__amx_leave(void) {}
 
@@ -44,7 +42,5 @@ __attribute__((constructor)) static void model_start(void) {
 }
 
 #else
-__attribute__((constructor)) static void model_start(void) {
-    model_skip();
-}
+__attribute__((constructor)) static void model_start(void) { model_skip(); }
 #endif

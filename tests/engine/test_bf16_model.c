@@ -90,9 +90,7 @@ static void twin_scalar(twin_vectors *v) {
     }
 }
 
-static bool twin_same(uint32_t x, uint32_t y) {
-    return x == y || (isnan(twin_float(x)) && isnan(twin_float(y)));
-}
+static bool twin_same(uint32_t x, uint32_t y) { return x == y || (isnan(twin_float(x)) && isnan(twin_float(y))); }
 
 static void twin_compare(void (*other)(twin_vectors *v), const char *what) {
     t_rng rng = {t_seed()};

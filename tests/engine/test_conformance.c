@@ -59,7 +59,7 @@ typedef struct conform_plan {
     uint32_t sources; /* bit i: conf_source i */
     int64_t pairs;
     int n;
-    double unsure; /* the share of cases of which nothing can be said, at most */
+    double unsure;         /* the share of cases of which nothing can be said, at most */
     const uint64_t *found; /* cases that once failed, to be run first; ends with 0 */
 } conform_plan;
 
@@ -70,8 +70,8 @@ static bool conform_case(fxa_context *ctx, const char *engine, const conform_pla
     const char *name;
     uint64_t start = *rng;
     conf_source source = plan->sources >> CONF_STEEP & 1 ? CONF_STEEP : CONF_SPARSE; /* which come alone */
-    if (!(plan->sources >> CONF_SPARSE))
-        do source = (conf_source)attn_int(rng, CONF_IDENTITY, CONF_GALLERY);
+    if (!(plan->sources >> CONF_SPARSE)) do
+            source = (conf_source)attn_int(rng, CONF_IDENTITY, CONF_GALLERY);
         while (!(plan->sources >> source & 1));
     uint32_t features = plan->free_choice ? plan->features & (uint32_t)attn_next(rng) : plan->features;
     fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", rng, &name);
@@ -155,12 +155,8 @@ static int64_t conform_first(const conf_buffer *t) {
     const int64_t at[4] = {0};
     return conf_place(t, at);
 }
-static void spoil_nothing(conf_buffer *o) {
-    (void)o;
-}
-static void spoil_one(conf_buffer *o) {
-    ((double *)(void *)o->memory)[conform_first(o)] += 1e-13;
-}
+static void spoil_nothing(conf_buffer *o) { (void)o; }
+static void spoil_one(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o)] += 1e-13; }
 static void spoil_all(conf_buffer *o) { /* each within its own bound, but all of them nearly at it */
     double *x = (double *)(void *)o->memory;
     int64_t at[4] = {0};
@@ -169,12 +165,8 @@ static void spoil_all(conf_buffer *o) { /* each within its own bound, but all of
         x[i] += 1.5 * o->error[i] + 42 * 0x1p-52 * (o->size[i] + fabs(x[i]));
     } while (conf_next(o, at));
 }
-static void spoil_nan(conf_buffer *o) {
-    ((double *)(void *)o->memory)[conform_first(o)] = NAN;
-}
-static void spoil_row(conf_buffer *o) {
-    ((double *)(void *)o->memory)[conform_first(o) - 1] = 0;
-}
+static void spoil_nan(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o)] = NAN; }
+static void spoil_row(conf_buffer *o) { ((double *)(void *)o->memory)[conform_first(o) - 1] = 0; }
 
 TEST(comparison_finds_what_is_wrong) {
     if (getenv("FXA_TEST_DTYPE")) T_SKIP("it spoils f64, and FXA_TEST_DTYPE is set");
@@ -191,9 +183,7 @@ TEST(comparison_finds_what_is_wrong) {
 static const uint32_t tame = FROM(CONF_IDENTITY) | FROM(CONF_TWIN) | FROM(CONF_SMOOTH) | FROM(CONF_BOTH);
 static const uint32_t all_features = ATTN_ALL;
 
-TEST(plain_f64) {
-    conform_cases((conform_plan){0, false, FROM(CONF_IDENTITY), 3000, t_scaled(40), 0, NULL});
-}
+TEST(plain_f64) { conform_cases((conform_plan){0, false, FROM(CONF_IDENTITY), 3000, t_scaled(40), 0, NULL}); }
 TEST(plain_any_dtype) {
     conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_IDENTITY), 3000, t_scaled(60), 0, NULL});
 }
@@ -207,9 +197,7 @@ TEST(twins) {
 TEST(smooth_programs) { /* */
     conform_cases((conform_plan){ATTN_DTYPES | ATTN_DLSE, false, FROM(CONF_SMOOTH), 1000, t_scaled(150), 0.02, NULL});
 }
-TEST(masks) {
-    conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_MASK), 3000, t_scaled(150), 0, NULL});
-}
+TEST(masks) { conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_MASK), 3000, t_scaled(150), 0, NULL}); }
 TEST(programs_with_masks) {
     conform_cases((conform_plan){ATTN_DTYPES, false, FROM(CONF_BOTH), 1500, t_scaled(100), 0.02, NULL});
 }
@@ -314,8 +302,6 @@ static void conform_isa_dtype(const char *isa) {
     if (rounds) (void)unsetenv("FXA_TEST_DTYPE");
 }
 
-TEST(every_instruction_set) {
-    isa_each(conform_isa_dtype);
-}
+TEST(every_instruction_set) { isa_each(conform_isa_dtype); }
 
 T_MAIN

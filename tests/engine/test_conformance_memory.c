@@ -78,8 +78,7 @@ static void memory_engines(conf_source source, int n) {
     const char *only = getenv("FXA_TEST_ENGINE");
     for (size_t e = 0; fxa_engine_name(e); e++)
         if (!only || !*only || strcmp(only, fxa_engine_name(e)) == 0)
-            memory_cases(fxa_engine_name(e), ATTN_ALL, source,
-                         strcmp(fxa_engine_name(e), "ref") ? n : n / 10 + 1);
+            memory_cases(fxa_engine_name(e), ATTN_ALL, source, strcmp(fxa_engine_name(e), "ref") ? n : n / 10 + 1);
 }
 
 /* A child touches byte `at` of K, before the guarded case has been run, and must not live. */
@@ -125,20 +124,10 @@ TEST(guard_pages_catch_a_read_outside_and_a_write_to_an_input) {
     fxa_context_destroy(ctx);
 }
 
-TEST(plain_between_guard_pages) {
-    memory_engines(CONF_IDENTITY, t_scaled(150));
-}
-TEST(twins_between_guard_pages) {
-    memory_engines(CONF_TWIN, t_scaled(150));
-}
-TEST(programs_and_masks_between_guard_pages) {
-    memory_engines(CONF_BOTH, t_scaled(100));
-}
-TEST(wild_programs_between_guard_pages) {
-    memory_engines(CONF_WILD, t_scaled(100));
-}
-TEST(gallery_between_guard_pages) {
-    memory_engines(CONF_GALLERY, t_scaled(100));
-}
+TEST(plain_between_guard_pages) { memory_engines(CONF_IDENTITY, t_scaled(150)); }
+TEST(twins_between_guard_pages) { memory_engines(CONF_TWIN, t_scaled(150)); }
+TEST(programs_and_masks_between_guard_pages) { memory_engines(CONF_BOTH, t_scaled(100)); }
+TEST(wild_programs_between_guard_pages) { memory_engines(CONF_WILD, t_scaled(100)); }
+TEST(gallery_between_guard_pages) { memory_engines(CONF_GALLERY, t_scaled(100)); }
 
 T_MAIN

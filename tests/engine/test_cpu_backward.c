@@ -159,14 +159,8 @@ static void check_spoilt(spoil_fn spoil, const char *what) {
     }
     fxa_context_destroy(ctx);
 }
-TEST(not_finite_in_keys_reaches_only_what_attends_them) {
-    check_spoilt(spoil_last_key, "keys");
-}
-TEST(not_finite_in_rows_stays_with_what_they_attend) {
-    check_spoilt(spoil_rows, "rows");
-}
-TEST(rows_that_attended_to_nothing_are_not_read) {
-    check_spoilt(spoil_absent, "absent");
-}
+TEST(not_finite_in_keys_reaches_only_what_attends_them) { check_spoilt(spoil_last_key, "keys"); }
+TEST(not_finite_in_rows_stays_with_what_they_attend) { check_spoilt(spoil_rows, "rows"); }
+TEST(rows_that_attended_to_nothing_are_not_read) { check_spoilt(spoil_absent, "absent"); }
 
 T_MAIN

@@ -33,9 +33,7 @@ static void captured_ints(const fxa__cpu_kernels *k, t_rng *rng) {
     guard_close(&x);
     guard_close(&out);
 }
-TEST(ints_of_every_dtype) {
-    captured_each(captured_ints);
-}
+TEST(ints_of_every_dtype) { captured_each(captured_ints); }
 
 static void captured_offsets(const fxa__cpu_kernels *k, t_rng *rng) {
     int64_t n = t_int(rng, 0, 70), size = t_int(rng, 0, 3) ? t_int(rng, 0, 40) : (int64_t)1 << t_int(rng, 31, 40);
@@ -59,8 +57,6 @@ static void captured_offsets(const fxa__cpu_kernels *k, t_rng *rng) {
     guard_close(&offset);
     guard_close(&old);
 }
-TEST(offsets_along_an_axis) {
-    captured_each(captured_offsets);
-}
+TEST(offsets_along_an_axis) { captured_each(captured_offsets); }
 
 T_MAIN

@@ -18,15 +18,9 @@ typedef struct fwd {
     void *o[2], *lse[2], *max[2]; /* of two runs */
 } fwd;
 
-static size_t fwd_real(const fwd *f) {
-    return f->p.q.dtype == FXA_F64 ? sizeof(double) : sizeof(float);
-}
-static int64_t fwd_rows(const fwd *f) {
-    return f->p.b * f->p.hq * f->p.sq;
-}
-static int64_t fwd_keys(const fwd *f) {
-    return f->p.b * (f->p.hkv ? f->p.hkv : f->p.hq) * f->p.sk;
-}
+static size_t fwd_real(const fwd *f) { return f->p.q.dtype == FXA_F64 ? sizeof(double) : sizeof(float); }
+static int64_t fwd_rows(const fwd *f) { return f->p.b * f->p.hq * f->p.sq; }
+static int64_t fwd_keys(const fwd *f) { return f->p.b * (f->p.hkv ? f->p.hkv : f->p.hq) * f->p.sk; }
 
 static double fwd_get(const fwd *f, const void *x, int64_t i) {
     return f->p.q.dtype == FXA_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
@@ -178,18 +172,10 @@ static void fwd_each_set(void (*fn)(const char *isa)) {
     unsetenv("FXA_CPU");
 }
 
-static void fwd_sets_f32(const char *isa) {
-    fwd_against_ref(FXA_F32, isa);
-}
-static void fwd_sets_f64(const char *isa) {
-    fwd_against_ref(FXA_F64, isa);
-}
-TEST(every_set_agrees_with_the_reference_in_f32) {
-    fwd_each_set(fwd_sets_f32);
-}
-TEST(every_set_agrees_with_the_reference_in_f64) {
-    fwd_each_set(fwd_sets_f64);
-}
+static void fwd_sets_f32(const char *isa) { fwd_against_ref(FXA_F32, isa); }
+static void fwd_sets_f64(const char *isa) { fwd_against_ref(FXA_F64, isa); }
+TEST(every_set_agrees_with_the_reference_in_f32) { fwd_each_set(fwd_sets_f32); }
+TEST(every_set_agrees_with_the_reference_in_f64) { fwd_each_set(fwd_sets_f64); }
 
 TEST(a_set_that_is_none_is_refused_by_name) {
     fxa_context *ctx = NULL;
@@ -358,12 +344,12 @@ static void fwd_run_guarded(fxa_dtype dtype, int64_t sq, int64_t sk, int64_t d, 
     T_OK(fxa_plan_create(ctx, &f.p, &plan, &err));
     size_t workspace = fxa_plan_workspace(plan), rows = (size_t)(2 * sq) * row;
     guard g[7] = {guard_make(nq * e, e, at_end),
-                        guard_make(nk * e, e, at_end),
-                        guard_make(nk * e, e, at_end),
-                        guard_make(nq * e, e, at_end),
-                        guard_make(rows, row, at_end),
-                        guard_make(rows, row, at_end),
-                        guard_make(workspace, FXA_WORKSPACE_ALIGN, at_end)};
+                  guard_make(nk * e, e, at_end),
+                  guard_make(nk * e, e, at_end),
+                  guard_make(nq * e, e, at_end),
+                  guard_make(rows, row, at_end),
+                  guard_make(rows, row, at_end),
+                  guard_make(workspace, FXA_WORKSPACE_ALIGN, at_end)};
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < 3; i++) memset(g[i].data, 0, g[i].size);
     for (int i = 0; i < 6; i++) args.slot[FXA_SLOT_Q + i] = g[i].data;
@@ -382,8 +368,6 @@ static void fwd_guards(const char *isa) {
             for (int at_end = 0; at_end < 2; at_end++)
                 fwd_run_guarded((fxa_dtype)dtype, shape[i][0], shape[i][1], shape[i][2], at_end);
 }
-TEST(nothing_outside_the_buffers_is_touched) {
-    fwd_each_set(fwd_guards);
-}
+TEST(nothing_outside_the_buffers_is_touched) { fwd_each_set(fwd_guards); }
 
 T_MAIN

@@ -23,9 +23,7 @@ static void real_put(const fxa__cpu_kernels *k, void *x, int64_t i, double value
     else
         ((double *)x)[i] = value;
 }
-static double real_unit(const fxa__cpu_kernels *k) {
-    return k->real_size == sizeof(float) ? 0x1p-24 : 0x1p-53;
-}
+static double real_unit(const fxa__cpu_kernels *k) { return k->real_size == sizeof(float) ? 0x1p-24 : 0x1p-53; }
 
 static guard reals_open(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
     guard g = guard_open((size_t)n * k->real_size);
@@ -35,9 +33,7 @@ static guard reals_open(const fxa__cpu_kernels *k, t_rng *rng, int64_t n) {
 
 /* ---- Products -------------------------------------------------------------------------------------------------- */
 
-static int64_t round_up(int64_t n, int64_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
+static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* One product of x [n,d] or its transpose, packed or as it lies, with A as rows or columns, with or without beta; now
  * and then it begins inside the first panel, at column `skip`, and ends there. What fills C up to a whole panel may be
@@ -63,7 +59,7 @@ static void check_gemm(const fxa__cpu_kernels *k, t_rng *rng) {
         k->micro.gemm_rows(m, n, depth, a.data, rs, cs, x.data, ld, c.data, ldc, scaled ? beta.data : NULL);
     else
         k->micro.gemm(m, n - skip, depth, a.data, rs, cs, (char *)b.data + (depth ? skipped : 0), depth * k->nr,
-                (char *)c.data + skipped, ldc, scaled ? beta.data : NULL);
+                      (char *)c.data + skipped, ldc, scaled ? beta.data : NULL);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < (i + 1 < m ? ldc : wide); j++) {
             double sum = 0, size = 0, before = real_at(k, old.data, i * ldc + j);
@@ -257,18 +253,12 @@ static double stored(uint32_t dtype, double x) {
 
 static double draw_any(t_rng *rng) {
     switch (t_int(rng, 0, 11)) {
-    case 0:
-        return t_int(rng, 0, 1) ? 0.0 : -0.0;
-    case 1:
-        return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -30, -12)); /* subnormal f16 */
-    case 2:
-        return ldexp(t_real(rng, -1, 1), (int)t_int(rng, 12, 18)); /* overflows f16 */
-    case 3:
-        return ldexp((double)(2 * t_int(rng, -2048, 2047) + 1), (int)t_int(rng, -26, 3)); /* halfway in f16 */
-    case 4:
-        return ldexp((double)(2 * t_int(rng, -256, 255) + 1), (int)t_int(rng, -40, 40)); /* halfway in bf16 */
-    default:
-        return t_real(rng, -8, 8);
+    case 0: return t_int(rng, 0, 1) ? 0.0 : -0.0;
+    case 1: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -30, -12));                      /* subnormal f16 */
+    case 2: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, 12, 18));                        /* overflows f16 */
+    case 3: return ldexp((double)(2 * t_int(rng, -2048, 2047) + 1), (int)t_int(rng, -26, 3)); /* halfway in f16 */
+    case 4: return ldexp((double)(2 * t_int(rng, -256, 255) + 1), (int)t_int(rng, -40, 40));  /* halfway in bf16 */
+    default: return t_real(rng, -8, 8);
     }
 }
 

@@ -23,7 +23,8 @@ static bool k16_set(size_t i, fxa__cpu_kernels *out) {
 #define K16_EACH(k)                                                                                                    \
     fxa__cpu_kernels k;                                                                                                \
     for (size_t k##_i = 0; k16_set(k##_i, &k); k##_i++)                                                                \
-        if (!k.micro.gemm) printf("  skipped %s: not on this machine\n", k.isa);                                       \
+        if (!k.micro.gemm)                                                                                             \
+            printf("  skipped %s: not on this machine\n", k.isa);                                                      \
         else
 
 static void k16_gemm(const fxa__cpu_kernels *k, int64_t m, int64_t n, int64_t depth, const float *a, int64_t rs,
@@ -72,8 +73,10 @@ static void k16_check_panels(const fxa__cpu_kernels *kernels, const char *what, 
     for (int64_t p = 0; p < count; p++)
         for (int64_t i = 0; i < k * nr; i++) {
             uint32_t word = k16_panels[p * k * nr + i];
-            if (i / nr < (k + 1) / 2) wrong += word != k16_word(x, rs, cs, k, n, i / nr, p * nr + i % nr);
-            else outside += word != K16_CANARY;
+            if (i / nr < (k + 1) / 2)
+                wrong += word != k16_word(x, rs, cs, k, n, i / nr, p * nr + i % nr);
+            else
+                outside += word != K16_CANARY;
         }
     for (int64_t i = count * k * nr; i < K16_FLOATS; i++) outside += k16_panels[i] != K16_CANARY;
     if (wrong || outside)
@@ -121,7 +124,7 @@ TEST(panels_straight_from_storage_are_the_same) {
             uint16_t kept = stored[at];
             stored[at] = (uint16_t)(0x7f80 + t_int(&rng, 0, 1) * 0x8000 + t_int(&rng, 0, 1) * t_int(&rng, 1, 127));
             T_CHECK(!k.micro.pack_n_stored(k16_panels, stored, ld, rows, d)); /* inf or NaN */
-            stored[at] = 0xff7f;                                        /* the largest number */
+            stored[at] = 0xff7f;                                              /* the largest number */
             T_CHECK(k.micro.pack_n_stored(k16_panels, stored, ld, rows, d));
             stored[at] = kept;
             if (ld > d) { /* what lies between rows does not count */
@@ -173,8 +176,8 @@ static void k16_check_product(const fxa__cpu_kernels *kernels, const k16_case *c
         if (i / c->ldc >= c->m || i % c->ldc >= wide) outside += memcmp(&k16_c[i], &k16_old[i], sizeof(float)) != 0;
     if (!(worst <= 1) || outside)
         T_FAIL("%s, m %" PRId64 ", n %" PRId64 ", k %" PRId64 " from %" PRId64 ", strides %" PRId64 " %" PRId64 "%s:"
-               " off by %g of what is allowed, %" PRId64 " written outside\n", kernels->isa, c->m, c->n, c->k, c->skip,
-               c->rs, c->cs, beta ? ", beta" : "", worst, outside);
+               " off by %g of what is allowed, %" PRId64 " written outside\n",
+               kernels->isa, c->m, c->n, c->k, c->skip, c->rs, c->cs, beta ? ", beta" : "", worst, outside);
 }
 
 TEST(products_are_those_of_rounded_factors) {
@@ -213,8 +216,8 @@ static void k16_check_pairs(const fxa__cpu_kernels *k, const k16_case *c, int64_
         if (i / step >= c->m || i % step >= filled) outside += k16_pairs[i] != K16_CANARY;
     if (wrong || outside)
         T_FAIL("%s, m %" PRId64 ", k %" PRId64 ", strides %" PRId64 " %" PRId64 ", step %" PRId64 ", in place %" PRId64
-               ": %" PRId64 " words wrong, %" PRId64 " written outside\n", k->isa, c->m, c->k, c->rs, c->cs, step,
-               shift, wrong, outside);
+               ": %" PRId64 " words wrong, %" PRId64 " written outside\n",
+               k->isa, c->m, c->k, c->rs, c->cs, step, shift, wrong, outside);
 }
 
 TEST(rounding_and_product_may_be_apart) {
@@ -298,7 +301,7 @@ TEST(special_values_reach_their_row_and_column) {
         k16_a[5 * K + 3] = INFINITY;
         k16_a[13 * K + 0] = 0x1p-127f; /* flushed */
         k16_x[4 * N + 39] = -INFINITY;
-        k16_x[8 * N + 7] = 0x1p-133f;  /* bf16 has it, products do not */
+        k16_x[8 * N + 7] = 0x1p-133f; /* bf16 has it, products do not */
         k.micro.pack_n(k16_panels, k16_x, N, K, N);
         k16_gemm(&k, M, N, K, k16_a, K, 1, k16_panels, K * k.nr, k16_c, WIDE, NULL);
         for (int64_t i = 0; i < M; i++)
@@ -375,8 +378,10 @@ TEST(dots_of_all_small_sizes) {
 
 static const char *k16_chosen(const char *forced, size_t real_size, uint32_t dtype) {
     static char reason[200];
-    if (forced) (void)setenv("FXA_CPU", forced, 1);
-    else (void)unsetenv("FXA_CPU");
+    if (forced)
+        (void)setenv("FXA_CPU", forced, 1);
+    else
+        (void)unsetenv("FXA_CPU");
     const fxa__cpu_kernels *k = fxa__cpu_select(real_size, dtype, reason, sizeof reason);
     (void)unsetenv("FXA_CPU");
     return k ? k->isa : reason;

@@ -78,8 +78,8 @@ static lanes_program lanes_draw(t_rng *rng) {
             order[j] = order[with], order[with] = kept;
         }
         for (int j = 0; j < p.rank; j++)
-            p.index[i][j] = (lanes_index){t_int(rng, 0, 9) < 8 ? LANES_PLAIN : (int)t_int(rng, 0, LANES_FORMS - 1),
-                                          order[j]};
+            p.index[i][j] =
+                (lanes_index){t_int(rng, 0, 9) < 8 ? LANES_PLAIN : (int)t_int(rng, 0, LANES_FORMS - 1), order[j]};
     }
     lanes_write(&p);
     return p;
@@ -112,7 +112,10 @@ static fxa_index_map lanes_map(t_rng *rng, int64_t n) {
     fxa_index_map map = {.kind = FXA_MAP_AFFINE};
     switch (t_int(rng, 0, 9)) {
     case 0: map.base = t_int(rng, 0, 3), map.step = 2; break;
-    case 1: map.base = -t_int(rng, 1, 3); map.step = 1; break;
+    case 1:
+        map.base = -t_int(rng, 1, 3);
+        map.step = 1;
+        break;
     case 2: map.base = n - 1, map.step = -1; break;
     case 3:
         map.kind = FXA_MAP_SEGMENTS, map.n_segments = 2;
@@ -193,13 +196,16 @@ static void lanes_touch_item(lanes_count *c, int64_t item) {
 
 static void lanes_note(lanes_paths *paths, const fxa__back_shares *cut, const fxa_problem *p) {
     int64_t many = cut->lanes > 1;
-    if (cut->once & 1) paths->once++;
-    else if (cut->shared & 1) paths->shared += many != 0;
-    else paths->own += many != 0;
+    if (cut->once & 1)
+        paths->once++;
+    else if (cut->shared & 1)
+        paths->shared += many != 0;
+    else
+        paths->own += many != 0;
     paths->chunks += cut->chunks > 1;
     paths->pool += cut->pool;
-    uint32_t axes = (p->b > 1 ? FXA__BACK_B : 0u) | (p->hkv > 1 ? FXA__BACK_H : 0u) |
-                    (cut->chunks > 1 ? FXA__BACK_CHUNK : 0u);
+    uint32_t axes =
+        (p->b > 1 ? FXA__BACK_B : 0u) | (p->hkv > 1 ? FXA__BACK_H : 0u) | (cut->chunks > 1 ? FXA__BACK_CHUNK : 0u);
     if (many && (cut->shared & 1)) paths->by[cut->lane_axes & axes]++;
 }
 

@@ -20,18 +20,10 @@
 typedef double (*math_f64)(double);
 typedef long double (*math_long)(long double);
 
-static double math_sigmoid(double x) {
-    return 1 / (1 + exp(-x));
-}
-static double math_rsqrt(double x) {
-    return 1 / sqrt(x);
-}
-static long double math_sigmoid_long(long double x) {
-    return 1 / (1 + expl(-x));
-}
-static long double math_rsqrt_long(long double x) {
-    return 1 / sqrtl(x);
-}
+static double math_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double math_rsqrt(double x) { return 1 / sqrt(x); }
+static long double math_sigmoid_long(long double x) { return 1 / (1 + expl(-x)); }
+static long double math_rsqrt_long(long double x) { return 1 / sqrtl(x); }
 
 static const struct math_case {
     const char *label;
@@ -228,14 +220,10 @@ static const double math_special[] = {0.0,
 
 static double math_draw(t_rng *rng, int kind) {
     switch (kind % 4) {
-    case 0:
-        return t_real(rng, -2, 2);
-    case 1:
-        return t_real(rng, -50, 50);
-    case 2:
-        return t_real(rng, -750, 750);
-    default:
-        return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -1000, 1000));
+    case 0: return t_real(rng, -2, 2);
+    case 1: return t_real(rng, -50, 50);
+    case 2: return t_real(rng, -750, 750);
+    default: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, -1000, 1000));
     }
 }
 

@@ -19,8 +19,10 @@ static double get(const fxa__cpu_kernels *k, const void *x, int64_t i) {
     return k->real_size == sizeof(float) ? (double)((const float *)x)[i] : ((const double *)x)[i];
 }
 static void put(const fxa__cpu_kernels *k, void *x, int64_t i, double value) {
-    if (k->real_size == sizeof(float)) ((float *)x)[i] = (float)value;
-    else ((double *)x)[i] = value;
+    if (k->real_size == sizeof(float))
+        ((float *)x)[i] = (float)value;
+    else
+        ((double *)x)[i] = value;
 }
 static void fill(const fxa__cpu_kernels *k, t_rng *rng, void *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) put(k, x, i, (double)t_int(rng, -4, 4));
@@ -168,8 +170,7 @@ static void check_over(const fxa__cpu_kernels *k, t_rng *rng) {
     k->format->over_end(k, &o, columns);
     int wrong = 0;
     for (int64_t c = 0; c < columns; c++)
-        for (int64_t j = c * o.ld_out; j < c * o.ld_out + d; j++)
-            wrong += get(k, matrix_c, j) != get(k, matrix_old, j);
+        for (int64_t j = c * o.ld_out; j < c * o.ld_out + d; j++) wrong += get(k, matrix_c, j) != get(k, matrix_old, j);
     if (wrong) T_FAIL("%s: %d wrong of most %d, d %d, columns %d\n", k->isa, wrong, (int)most, (int)d, (int)columns);
 }
 

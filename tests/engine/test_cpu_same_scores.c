@@ -16,8 +16,8 @@ typedef struct same_spec {
     int64_t hq, hkv, sq, sk, d;
     uint32_t flags;
     double scale; /* 0: the default */
-    bool shares;      /* the mask reads a product that the score adds */
-    bool strided;     /* features of K are not dense */
+    bool shares;  /* the mask reads a product that the score adds */
+    bool strided; /* features of K are not dense */
     uint32_t page_size;
 } same_spec;
 
@@ -92,10 +92,10 @@ static int64_t same_differences(const same_case *c, double *worst) {
     for (int64_t h = 0; h < c->s.hkv; h++)
         for (int64_t r = 0; r < rows; r++)
             for (int64_t k = 0; k < c->s.sk; k++) {
-                double forward = fxa__load_f64(c->args.slot[FXA_SLOT_O], (uint32_t)c->s.dtype,
-                                               (h * rows + r) * c->dv + k);
-                double backward = fxa__load_f64(c->args.slot[FXA_SLOT_DV], (uint32_t)c->s.dtype,
-                                                same_key(c, h, k) * c->dv + r);
+                double forward =
+                    fxa__load_f64(c->args.slot[FXA_SLOT_O], (uint32_t)c->s.dtype, (h * rows + r) * c->dv + k);
+                double backward =
+                    fxa__load_f64(c->args.slot[FXA_SLOT_DV], (uint32_t)c->s.dtype, same_key(c, h, k) * c->dv + r);
                 double off = fabs(backward - forward) / (fabs(forward) + 1e-6);
                 *worst = fmax(*worst, off);
                 count += !(off <= allowed);
@@ -162,8 +162,6 @@ static void same_run(const char *isa) {
         }
 }
 
-TEST(backward_has_the_scores_of_forward) {
-    isa_each(same_run);
-}
+TEST(backward_has_the_scores_of_forward) { isa_each(same_run); }
 
 T_MAIN

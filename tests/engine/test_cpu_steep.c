@@ -21,9 +21,7 @@ typedef struct steep_case {
     bool f32;     /* every operation of eager rounds */
 } steep_case;
 
-static double steep_round(const steep_case *c, double x) {
-    return c->f32 ? (double)(float)x : x;
-}
+static double steep_round(const steep_case *c, double x) { return c->f32 ? (double)(float)x : x; }
 #define R(x) steep_round(c, x)
 
 /* New score and slope of a scaled score, operation by operation. */
@@ -55,18 +53,18 @@ static void steep_log(const steep_case *c, double s, double *to, double *slope) 
 static void steep_tan(const steep_case *c, double s, double *to, double *slope) {
     *to = R(tan(s)), *slope = R(1 + R(*to * *to));
 }
-static void steep_low(const steep_case *c, double s, double *to, double *slope) {
-    *to = R(s - 5000), *slope = 1;
-}
-static void steep_high(const steep_case *c, double s, double *to, double *slope) {
-    *to = R(s + 80000), *slope = 1;
-}
+static void steep_low(const steep_case *c, double s, double *to, double *slope) { *to = R(s - 5000), *slope = 1; }
+static void steep_high(const steep_case *c, double s, double *to, double *slope) { *to = R(s + 80000), *slope = 1; }
 
 static const steep_program steep_programs[] = {
-    {"score = 1.0 / score", steep_inverse},        {"score = exp(3.0 * score)", steep_exp},
-    {"score = 1000.0 * score", steep_thousand},    {"score = 20.0 * score ** 3.0", steep_cube},
-    {"score = (4.0 * score) ** 2.0", steep_square}, {"score = 30.0 * log(abs(score))", steep_log},
-    {"score = tan(score)", steep_tan},             {"score = score - 5000.0", steep_low},
+    {"score = 1.0 / score", steep_inverse},
+    {"score = exp(3.0 * score)", steep_exp},
+    {"score = 1000.0 * score", steep_thousand},
+    {"score = 20.0 * score ** 3.0", steep_cube},
+    {"score = (4.0 * score) ** 2.0", steep_square},
+    {"score = 30.0 * log(abs(score))", steep_log},
+    {"score = tan(score)", steep_tan},
+    {"score = score - 5000.0", steep_low},
     {"score = score + 80000.0", steep_high},
 };
 
@@ -227,8 +225,6 @@ static void steep_run(const char *isa) {
     }
 }
 
-TEST(steep_programs_are_as_close_as_eager) {
-    isa_each(steep_run);
-}
+TEST(steep_programs_are_as_close_as_eager) { isa_each(steep_run); }
 
 T_MAIN

@@ -78,24 +78,12 @@ static void tape_random(unsigned gen_flags, bool derive, bool wild, int rounds) 
     fxa_context_destroy(ctx);
 }
 
-TEST(any_program_as_its_pairs) {
-    tape_random(0, false, true, 150);
-}
-TEST(any_program_without_special_constants) {
-    tape_random(GEN_NO_SPECIAL, false, false, 100);
-}
-TEST(affine_masks_as_ranges_of_columns) {
-    tape_random(GEN_AFFINE_MASK, false, false, 150);
-}
-TEST(backward_programs) {
-    tape_random(GEN_BPROP, false, true, 80);
-}
-TEST(derivatives_of_smooth_programs_with_sums) {
-    tape_random(GEN_SMOOTH, true, false, 80);
-}
-TEST(derivatives_of_any_program) {
-    tape_random(GEN_NO_SPECIAL, true, true, 80);
-}
+TEST(any_program_as_its_pairs) { tape_random(0, false, true, 150); }
+TEST(any_program_without_special_constants) { tape_random(GEN_NO_SPECIAL, false, false, 100); }
+TEST(affine_masks_as_ranges_of_columns) { tape_random(GEN_AFFINE_MASK, false, false, 150); }
+TEST(backward_programs) { tape_random(GEN_BPROP, false, true, 80); }
+TEST(derivatives_of_smooth_programs_with_sums) { tape_random(GEN_SMOOTH, true, false, 80); }
+TEST(derivatives_of_any_program) { tape_random(GEN_NO_SPECIAL, true, true, 80); }
 
 /* ---- Texts ------------------------------------------------------------------------------------------------------- */
 

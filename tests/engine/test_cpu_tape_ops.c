@@ -46,14 +46,10 @@ static double ops_get(const ops_row *row, char letter, bool wide, int lane) {
     return wide ? row->d[at] : (double)row->f[at];
 }
 
-static double ops_round(bool wide, double x) {
-    return wide ? x : (double)(float)x;
-}
+static double ops_round(bool wide, double x) { return wide ? x : (double)(float)x; }
 
 /* Values that have no one right answer here: NaN stands for "not checked". */
-static bool ops_is_function(int op) {
-    return fxa__op_info_get((uint32_t)op)->exact != FXA__EXACT_ALWAYS;
-}
+static bool ops_is_function(int op) { return fxa__op_info_get((uint32_t)op)->exact != FXA__EXACT_ALWAYS; }
 
 static double ops_program_meaning(const fxa__tape_info *t, bool wide, const double *x) {
     bool ints = (t->op == FXA_OP_SELECT ? t->b : t->a) == 'I' || (t->op == FXA_OP_SELECT ? t->b : t->a) == 'i';
@@ -74,37 +70,22 @@ static double ops_own_meaning(const fxa__tape_info *t, bool wide, const double *
     int32_t a = t->a == 'F' || t->a == 'f' ? 0 : (int32_t)x[0],
             b = t->b == 'F' || t->b == 'f' || t->b == '_' ? 0 : (int32_t)x[1];
     switch (t->op) {
-    case FXA__TAPE_NOT_BOOL:
-        return !a;
+    case FXA__TAPE_NOT_BOOL: return !a;
     case FXA__TAPE_FILL:
-    case FXA__TAPE_COPY:
-        return x[0];
-    case FXA__TAPE_FLOAT_ADD:
-        return ops_round(wide, fxa__wrap32((int64_t)a + b));
-    case FXA__TAPE_FLOAT_SUB:
-        return ops_round(wide, fxa__wrap32((int64_t)a - b));
-    case FXA__TAPE_MASK_EQ:
-        return a == b ? x[2] : -INFINITY;
-    case FXA__TAPE_MASK_NE:
-        return a != b ? x[2] : -INFINITY;
-    case FXA__TAPE_MASK_LT:
-        return a < b ? x[2] : -INFINITY;
-    case FXA__TAPE_MASK_LE:
-        return a <= b ? x[2] : -INFINITY;
-    case FXA__TAPE_GUARD:
-        return x[0] == 0 ? 0 : x[1];
-    case FXA__TAPE_FMA:
-        return x[0] * x[1] + x[2];
-    case FXA__TAPE_FMS:
-        return x[0] * x[1] - x[2];
-    case FXA__TAPE_FNMA:
-        return x[2] - x[0] * x[1];
-    case FXA__TAPE_SLOPE:
-        return x[0] == 0 ? 0 : x[0] * ops_round(wide, x[2] - x[1] * x[1]);
-    case FXA__TAPE_TANH_MUL:
-        return tanh(ops_round(wide, x[0] * x[1])) * x[2];
-    default:
-        return tanh(ops_round(wide, x[0] / x[1])) * x[2];
+    case FXA__TAPE_COPY: return x[0];
+    case FXA__TAPE_FLOAT_ADD: return ops_round(wide, fxa__wrap32((int64_t)a + b));
+    case FXA__TAPE_FLOAT_SUB: return ops_round(wide, fxa__wrap32((int64_t)a - b));
+    case FXA__TAPE_MASK_EQ: return a == b ? x[2] : -INFINITY;
+    case FXA__TAPE_MASK_NE: return a != b ? x[2] : -INFINITY;
+    case FXA__TAPE_MASK_LT: return a < b ? x[2] : -INFINITY;
+    case FXA__TAPE_MASK_LE: return a <= b ? x[2] : -INFINITY;
+    case FXA__TAPE_GUARD: return x[0] == 0 ? 0 : x[1];
+    case FXA__TAPE_FMA: return x[0] * x[1] + x[2];
+    case FXA__TAPE_FMS: return x[0] * x[1] - x[2];
+    case FXA__TAPE_FNMA: return x[2] - x[0] * x[1];
+    case FXA__TAPE_SLOPE: return x[0] == 0 ? 0 : x[0] * ops_round(wide, x[2] - x[1] * x[1]);
+    case FXA__TAPE_TANH_MUL: return tanh(ops_round(wide, x[0] * x[1])) * x[2];
+    default: return tanh(ops_round(wide, x[0] / x[1])) * x[2];
     }
 }
 
@@ -115,19 +96,14 @@ static double ops_tolerance(const fxa__tape_info *t, bool wide, const double *x)
     double product = fabs(ops_round(wide, x[0] * x[1])), square = ops_round(wide, x[1] * x[1]);
     switch (t->op) {
     case FXA_OP_DIV:
-    case FXA_OP_DIVZ:
-        return t->b == 'f' && !wide ? 1.5 * unit * fabs(x[0] / x[1]) + least : 0;
+    case FXA_OP_DIVZ: return t->b == 'f' && !wide ? 1.5 * unit * fabs(x[0] / x[1]) + least : 0;
     case FXA__TAPE_FMA:
     case FXA__TAPE_FMS:
-    case FXA__TAPE_FNMA:
-        return unit * (2 * product + third) + least;
-    case FXA__TAPE_SLOPE:
-        return 3 * unit * fabs(x[0]) * (third + square) + least;
+    case FXA__TAPE_FNMA: return unit * (2 * product + third) + least;
+    case FXA__TAPE_SLOPE: return 3 * unit * fabs(x[0]) * (third + square) + least;
     case FXA__TAPE_TANH_MUL:
-    case FXA__TAPE_TANH_DIV:
-        return 12 * unit * third + least; /* |x tanh'(x)| < 1/2, and tanh's own few units */
-    default:
-        return 0;
+    case FXA__TAPE_TANH_DIV: return 12 * unit * third + least; /* |x tanh'(x)| < 1/2, and tanh's own few units */
+    default: return 0;
     }
 }
 

@@ -8,7 +8,7 @@
 #include "support/attn_case.h"
 #include "t.h"
 
-#define STEP    1e-5
+#define STEP 1e-5
 #define ALLOWED 1e-7
 
 static double finite_loss(attn_case *c) {
@@ -107,9 +107,7 @@ static void finite_cases(uint32_t features, bool free_choice, const attn_shape *
     for (size_t e = 0; fxa_engine_name(e); e++) finite_engine(fxa_engine_name(e), features, free_choice, shape, n);
 }
 
-TEST(gradients_of_programs_params_and_tensors) {
-    finite_cases(ATTN_DLSE, false, NULL, t_scaled(60));
-}
+TEST(gradients_of_programs_params_and_tensors) { finite_cases(ATTN_DLSE, false, NULL, t_scaled(60)); }
 TEST(gradients_with_sinks_dropout_and_lse) {
     finite_cases(ATTN_SINK | ATTN_DROPOUT | ATTN_DLSE, false, NULL, t_scaled(60));
 }

@@ -8,7 +8,9 @@
 
 #include "base/philox.h"
 
-static const struct { uint32_t counter[4], key[2], want[4]; } philox_answers[] = {
+static const struct {
+    uint32_t counter[4], key[2], want[4];
+} philox_answers[] = {
     {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
     {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
      {0xffffffff, 0xffffffff},

@@ -27,12 +27,18 @@ typedef struct wild {
 static void wild_fill(fxa_dtype dtype, double *cells, t_rng *rng) {
     unsigned char *bytes = (unsigned char *)cells;
     for (int64_t i = 0; i < CELLS; i++) {
-        if (fxa__dtype_is_float(dtype)) fxa__store_f64(cells, dtype, i, t_real(rng, -2, 2));
-        else if (dtype == FXA_B8) bytes[i] = (unsigned char)t_int(rng, 0, 1);
-        else if (dtype == FXA_I64) ((int64_t *)(void *)cells)[i] = t_int(rng, -4, 4);
-        else if (dtype == FXA_I32) ((int32_t *)(void *)cells)[i] = (int32_t)t_int(rng, -4, 4);
-        else if (dtype == FXA_I16) ((int16_t *)(void *)cells)[i] = (int16_t)t_int(rng, -4, 4);
-        else bytes[i] = (unsigned char)t_int(rng, 0, 255);
+        if (fxa__dtype_is_float(dtype))
+            fxa__store_f64(cells, dtype, i, t_real(rng, -2, 2));
+        else if (dtype == FXA_B8)
+            bytes[i] = (unsigned char)t_int(rng, 0, 1);
+        else if (dtype == FXA_I64)
+            ((int64_t *)(void *)cells)[i] = t_int(rng, -4, 4);
+        else if (dtype == FXA_I32)
+            ((int32_t *)(void *)cells)[i] = (int32_t)t_int(rng, -4, 4);
+        else if (dtype == FXA_I16)
+            ((int16_t *)(void *)cells)[i] = (int16_t)t_int(rng, -4, 4);
+        else
+            bytes[i] = (unsigned char)t_int(rng, 0, 255);
     }
 }
 
@@ -74,8 +80,10 @@ static void wild_run(wild *w, fxa_pass pass, int64_t keys, double *const x[FXA_S
     p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE : FXA_WANT_LSE | FXA_WANT_MAX;
     args.scale = 1, args.params = w->params, args.n_params = w->n_params, args.tensors = w->tensors;
     for (int i = 0; i < FXA_SLOT_COUNT; i++) args.slot[i] = x[i];
-    if (pass == FXA_FORWARD) args.slot[FXA_SLOT_DQ] = args.slot[FXA_SLOT_DK] = args.slot[FXA_SLOT_DV] = NULL;
-    else args.slot[FXA_SLOT_MAX_ROW] = NULL;
+    if (pass == FXA_FORWARD)
+        args.slot[FXA_SLOT_DQ] = args.slot[FXA_SLOT_DK] = args.slot[FXA_SLOT_DV] = NULL;
+    else
+        args.slot[FXA_SLOT_MAX_ROW] = NULL;
     for (size_t i = 0; i < w->n_params; i++)
         if (pass && fxa_program_param(w->program, i).type == FXA_FLOAT) p.param_grads |= (uint64_t)1 << i;
     for (size_t i = 0; i < w->n_tensors; i++) {

@@ -74,18 +74,21 @@ RULE(bprop_is_not_asked_about_pairs_without_gradient) {
 
 /* ---- Ints, floats, loads: one pair whose new score is the maximum of its row ------------------------------------- */
 
-static const struct { const char *expression; double want; } rules_values[] = {
-    {"float(2147483647 + 1 + q)", -2147483648.0},         /* ints are 32 bit and wrap */
+static const struct {
+    const char *expression;
+    double want;
+} rules_values[] = {
+    {"float(2147483647 + 1 + q)", -2147483648.0}, /* ints are 32 bit and wrap */
     {"float((q + 65536) * 65536)", 0},
     {"float(-(-2147483647 - 1 + q))", -2147483648.0},
-    {"float((q + 7) // 0)", 0},                           /* x // 0 and x % 0 are 0 */
+    {"float((q + 7) // 0)", 0}, /* x // 0 and x % 0 are 0 */
     {"float((q + 7) % 0)", 0},
-    {"float((q - 7) // 2)", -4},                          /* floor */
+    {"float((q - 7) // 2)", -4}, /* floor */
     {"float((q - 7) % 4)", 1},
-    {"float((q - 7) >> 1)", -4},                          /* arithmetic */
-    {"float((q + 1) << 33)", 2},                          /* counts modulo 32 */
+    {"float((q - 7) >> 1)", -4}, /* arithmetic */
+    {"float((q + 1) << 33)", 2}, /* counts modulo 32 */
     {"float((q + 8) >> 33)", 4},
-    {"float(int(float(q) + 3e9))", 2147483647.0},         /* int() truncates, saturates */
+    {"float(int(float(q) + 3e9))", 2147483647.0}, /* int() truncates, saturates */
     {"float(int(float(q) - 2.7))", -2},
     {"float(int(float(q) + (inf - inf)))", 0},            /* NaN gives 0 */
     {"round(float(q) + 2.5) + round(float(q) + 3.5)", 6}, /* to even */
@@ -159,21 +162,24 @@ RULE(wide_ints_saturate_when_loaded) {
 
 /* ---- Derivatives: one pair with dLSE = 1 has exactly d score / d x as its gradient ------------------------------- */
 
-static const struct { const char *expression; double x, want; } rules_slopes[] = {
-    {"min(x, 2.0)", 2, 0.5},                     /* ties share */
+static const struct {
+    const char *expression;
+    double x, want;
+} rules_slopes[] = {
+    {"min(x, 2.0)", 2, 0.5}, /* ties share */
     {"max(2.0, x)", 2, 0.5},
     {"min(x, x)", 2, 1},
-    {"clamp(x, 0.0, 1.0)", 1, 1},                /* passes at the bounds */
+    {"clamp(x, 0.0, 1.0)", 1, 1}, /* passes at the bounds */
     {"clamp(x, 0.0, 1.0)", 0, 1},
     {"clamp(x, 0.0, 1.0)", 1.5, 0},
     {"abs(x)", 0, 0},
     {"abs(x)", -3, -1},
-    {"floor(x) + ceil(x) + round(x)", 1.25, 0},  /* none */
+    {"floor(x) + ceil(x) + round(x)", 1.25, 0}, /* none */
     {"float(int(x))", 1.25, 0},
     {"float(x > 1.0)", 1.25, 0},
-    {"x > 1.0 ? x * x : 5.0", 3, 6},             /* select selects */
+    {"x > 1.0 ? x * x : 5.0", 3, 6}, /* select selects */
     {"x > 1.0 ? 5.0 : x * x", 3, 0},
-    {"x > 0.0 ? log(x) : 0.0", 0, 0},            /* zero wins over 1 / 0 */
+    {"x > 0.0 ? log(x) : 0.0", 0, 0}, /* zero wins over 1 / 0 */
     {"x * x * x", 2, 12},
     {"sqrt(x)", 0.25, 1},
 };

@@ -104,8 +104,10 @@ RULE(nothing_at_all) { /* R-87 */
     rules r;
     for (int i = 0; i < 2; i++) {
         rules_start(&r);
-        if (i == 0) r.p.b = 0;
-        else r.p.sq = 0;
+        if (i == 0)
+            r.p.b = 0;
+        else
+            r.p.sq = 0;
         rules_both(&r, "tensor t : f64[1]\nscore = score + t[k]");
         T_CHECK(rules_all_zero(r.o, rows * WIDTH) && rules_all_zero(r.lse, rows)); /* not written */
         if (i == 1) T_CHECK(rules_all_zero(r.dk, keys * WIDTH) && rules_all_zero(r.dv, keys * WIDTH));

@@ -39,9 +39,17 @@ static void serve_run(fxa_pass pass, uint32_t flags, int64_t first, int64_t n, i
     p.k = p.v = p.dk = p.dv_grad = serve_rows(HKV);
     p.lse = (fxa_operand){0, FXA_LAYOUT_STRIDED, {H * S, S, 1, 0}};
     args.params = &slope, args.n_params = 1, args.seed = 77;
-    double *const slots[] = {the.q[0][0][first], the.k[0][0][0], the.v[0][0][0], the.o[into][0][0][first],
-                             &the.lse[into][0][0][first], NULL, the.dout[0][0][first], NULL,
-                             the.dq[into][0][0][first], the.dk[into][0][0][0], the.dv[into][0][0][0]};
+    double *const slots[] = {the.q[0][0][first],
+                             the.k[0][0][0],
+                             the.v[0][0][0],
+                             the.o[into][0][0][first],
+                             &the.lse[into][0][0][first],
+                             NULL,
+                             the.dout[0][0][first],
+                             NULL,
+                             the.dq[into][0][0][first],
+                             the.dk[into][0][0][0],
+                             the.dv[into][0][0][0]};
     for (int i = 0; i <= (pass ? FXA_SLOT_DV : FXA_SLOT_LSE); i++) args.slot[i] = slots[i];
     args.slot[FXA_SLOT_POS_Q] = (void *)(uintptr_t)positions;
     T_OK(fxa_attention(the.ctx, &p, &args, &err));
@@ -101,9 +109,11 @@ static const char *const serve_programs[] = {
 };
 
 static void serve_flags(uint32_t flags) {
-    static const int64_t chunks[][S] = {
-        {S}, {20, 20, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-                           1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {30, 3, 1, 1, 5, 1}};
+    static const int64_t chunks[][S] = {{S},
+                                        {20, 20, 1},
+                                        {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+                                        {30, 3, 1, 1, 5, 1}};
     for (size_t e = 0; fxa_engine_name(e); e++)
         for (size_t i = 0; i < 2; i++) {
             serve_open(fxa_engine_name(e), serve_programs[i]);

@@ -152,7 +152,7 @@ WHOLE(dropout_keeps_its_share_and_the_mean) {
     whole_run(&w, FXA_FORWARD, false); /* all probabilities equal: O is kept / (128 (1 - p)) */
     double mean = 0, pairs = 2 * 4 * 64 * 128;
     for (int64_t i = 0; i < w.n_o; i++) mean += w.o[i] / (double)w.n_o;
-    T_NEAR(mean, 1, 5 * sqrt(p / (1 - p) / pairs)); /* five standard deviations */
+    T_NEAR(mean, 1, 5 * sqrt(p / (1 - p) / pairs));                          /* five standard deviations */
     for (int64_t i = 0; i < w.n_row; i++) T_NEAR(w.lse[i], log(128), 1e-14); /* LSE knows nothing of dropout */
     double first[512];
     memcpy(first, w.o, sizeof first);
@@ -384,8 +384,8 @@ static void whole_against_oracle(int64_t b, int64_t hq, int64_t hkv, int64_t sq,
 
 WHOLE(odd_shapes_run) { /* */
     static const int64_t shapes[][7] = {
-        {1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 5, 512, 512}, {2, 7, 1, 3, 5, 3, 1}, {1, 6, 2, 1, 129, 15, 17},
-        {1, 9, 3, 17, 1, 1, 512}, {3, 5, 5, 2, 3, 511, 13}, {1, 1, 1, 65, 67, 2, 2}, {1, 12, 4, 1, 1, 80, 96},
+        {1, 1, 1, 1, 1, 1, 1},    {1, 1, 1, 1, 5, 512, 512}, {2, 7, 1, 3, 5, 3, 1},   {1, 6, 2, 1, 129, 15, 17},
+        {1, 9, 3, 17, 1, 1, 512}, {3, 5, 5, 2, 3, 511, 13},  {1, 1, 1, 65, 67, 2, 2}, {1, 12, 4, 1, 1, 80, 96},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const int64_t *s = shapes[i];
@@ -393,7 +393,7 @@ WHOLE(odd_shapes_run) { /* R-96 */
     }
 }
 
-WHOLE(empty_problems_run) { /* */
+WHOLE(empty_problems_run) {                                                          /* */
     static const int64_t shapes[][3] = {{0, 3, 4}, {2, 0, 4}, {2, 3, 0}, {0, 0, 0}}; /* b, sq, sk */
     for (int i = 0; i < 4; i++) {
         whole w;

@@ -190,7 +190,7 @@ TEST(problems_and_tiles) {
     NULL_BOTH(fxa_tiles_count, ctx, &p, 0, 0, 16, 16, NULL, NULL, NULL);
     fxa_box box = {{0}, {0}};
     T_OK(fxa_program_parse(ctx, "mask = q == k", SIZE_MAX, &program, &err));
-    T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);       /* no program is the identity */
+    T_INT(fxa_program_classify(NULL, &box, NULL, NULL), FXA_TILE_FULL);     /* no program is the identity */
     T_INT(fxa_program_classify(program, NULL, NULL, NULL), FXA_TILE_MIXED); /* no box: nothing known */
     T_INT(fxa_tensor_scan(NULL).known, 0);
     T_INT(fxa_tensor_scan(&(fxa_view){.dtype = FXA_I32, .rank = 1, .size = {3}}).known, 0); /* no data */

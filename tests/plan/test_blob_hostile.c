@@ -225,9 +225,7 @@ TEST(random_damage_is_refused) {
             memmove(bad.data + at, bad.data + at + n, good.size - at - n);
             bad.size -= n;
             break;
-        default:
-            memcpy(bad.data + at + n, good.data + at, good.size - at);
-            bad.size += n;
+        default: memcpy(bad.data + at + n, good.data + at, good.size - at); bad.size += n;
         }
         if (bad.size == good.size && memcmp(bad.data, good.data, good.size) == 0) continue;
         fxa_status status = fxa_plan_load(ctx, bad.data, bad.size, &plan, &err);

@@ -23,10 +23,10 @@ static const fxa__engine fake_engine = {.name = "fake", .release = fake_release}
 typedef struct build_plan {
     fxa__host *host;
     size_t bytes;
-    fxa_status fail;      /* not OK: fails with this */
-    int fail_first;       /* only that many times */
+    fxa_status fail; /* not OK: fails with this */
+    int fail_first;  /* only that many times */
     int sleep_ms;
-    int meet;             /* waits (up to 5 s) until so many builds are inside at once */
+    int meet; /* waits (up to 5 s) until so many builds are inside at once */
     atomic_int *inside;
     bool met;
     atomic_int builds;
@@ -344,8 +344,10 @@ TEST(out_of_memory_does_not_spread) {
 static void *clear_main(void *user) {
     rig *r = user;
     for (int i = 0; i < 300; i++) {
-        if (i % 3 == 0) fxa__cache_drop(&r->cache);
-        else fxa__cache_set_limits(&r->cache, (uint64_t)(i % 4), 250);
+        if (i % 3 == 0)
+            fxa__cache_drop(&r->cache);
+        else
+            fxa__cache_set_limits(&r->cache, (uint64_t)(i % 4), 250);
         fxa_cache_stats s = rig_stats(r);
         if (s.plans > 3 || s.bytes > 250) return r;
     }

@@ -75,12 +75,32 @@ static fxa_status fixed_load(fxa__host *host, const fxa__problem *p, fxa__reader
     return fixed_make(host, mark, code, size, err);
 }
 
-static const fxa__engine picky = {.name = "picky", .version = 1, .dynamic_geometry = true, .query = picky_query,
-    .compile = fixed_compile, .release = fixed_release, .workspace = fixed_workspace, .run = fixed_run};
-static const fxa__engine fixed = {.name = "fixed", .version = 3, .query = fixed_query, .compile = fixed_compile,
-    .release = fixed_release, .workspace = fixed_workspace, .run = fixed_run, .save = fixed_save, .load = fixed_load};
-static const fxa__engine fixed_newer = {.name = "fixed", .version = 4, .query = fixed_query, .compile = fixed_compile,
-    .release = fixed_release, .workspace = fixed_workspace, .run = fixed_run, .save = fixed_save, .load = fixed_load};
+static const fxa__engine picky = {.name = "picky",
+                                  .version = 1,
+                                  .dynamic_geometry = true,
+                                  .query = picky_query,
+                                  .compile = fixed_compile,
+                                  .release = fixed_release,
+                                  .workspace = fixed_workspace,
+                                  .run = fixed_run};
+static const fxa__engine fixed = {.name = "fixed",
+                                  .version = 3,
+                                  .query = fixed_query,
+                                  .compile = fixed_compile,
+                                  .release = fixed_release,
+                                  .workspace = fixed_workspace,
+                                  .run = fixed_run,
+                                  .save = fixed_save,
+                                  .load = fixed_load};
+static const fxa__engine fixed_newer = {.name = "fixed",
+                                        .version = 4,
+                                        .query = fixed_query,
+                                        .compile = fixed_compile,
+                                        .release = fixed_release,
+                                        .workspace = fixed_workspace,
+                                        .run = fixed_run,
+                                        .save = fixed_save,
+                                        .load = fixed_load};
 
 static const fxa__engine *fake_registry[] = {&picky, &fixed};
 

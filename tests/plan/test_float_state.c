@@ -86,9 +86,9 @@ static const struct {
     const char *name;
     void (*set)(void);
 } states[] = {
-    {"default", state_plain}, {"upward", state_up},       {"downward", state_down},
-    {"to zero", state_zero},  {"flushing", state_flush},  {"short x87", state_short_x87},
-    {"traps", state_traps},   {"flags set", state_flags}, {"flags set, then traps", state_flags_then_traps},
+    {"default", state_plain},   {"upward", state_up},       {"downward", state_down},
+    {"to zero", state_zero},    {"flushing", state_flush},  {"short x87", state_short_x87},
+    {"traps", state_traps},     {"flags set", state_flags}, {"flags set, then traps", state_flags_then_traps},
     {"all at once", state_all},
 };
 enum { N_STATES = sizeof states / sizeof *states };
@@ -142,9 +142,14 @@ static float state_t[2] = {0.1f, -3.3f};
 static const double state_params[2] = {0.3, 2};
 
 static void call_parse(record *r) {
-    static const char *const texts[] = {
-        state_text, "score = 0.1", "score = 1.0 / 0.0", "score = round(2.5)", "score = 1e999", "score = 0.1 +",
-        "score = 123456789012345678901234567890.125 * 2.2250738585072014e-308", "score = score + 1e-320"};
+    static const char *const texts[] = {state_text,
+                                        "score = 0.1",
+                                        "score = 1.0 / 0.0",
+                                        "score = round(2.5)",
+                                        "score = 1e999",
+                                        "score = 0.1 +",
+                                        "score = 123456789012345678901234567890.125 * 2.2250738585072014e-308",
+                                        "score = score + 1e-320"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fxa_program *program = NULL;
         fxa_error err = {.text = ""};
@@ -393,8 +398,8 @@ static const struct {
     const char *name;
     void (*call)(record *r);
 } calls[] = {
-    {"parse", call_parse}, {"builder", call_build}, {"program", call_program}, {"eval", call_eval},
-    {"tiles", call_tiles}, {"merge", call_merge},   {"plan", call_plan},       {"ref", call_ref},
+    {"parse", call_parse}, {"builder", call_build},       {"program", call_program}, {"eval", call_eval},
+    {"tiles", call_tiles}, {"merge", call_merge},         {"plan", call_plan},       {"ref", call_ref},
     {"cpu", call_cpu},     {"threads", call_cpu_threads}, {"index", call_index},
 };
 

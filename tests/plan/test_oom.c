@@ -197,8 +197,10 @@ static fxa_status oom_run(oom_rig *r, fxa_error *err) { return tiny_run(r->plan,
 static fxa_status oom_attention(oom_rig *r, fxa_error *err) {
     memset(r->forward.o, 0, sizeof r->forward.o);
     fxa_status status = fxa_attention(r->ctx, &r->forward.problem, &r->forward.args, err);
-    if (status == FXA_OK) T_NEAR(tiny_error(&r->forward), 0, TINY_TOLERANCE);
-    else for (int i = 0; i < TINY_Q_COUNT; i++) T_SAME(r->forward.o[i], 0); /* untouched */
+    if (status == FXA_OK)
+        T_NEAR(tiny_error(&r->forward), 0, TINY_TOLERANCE);
+    else
+        for (int i = 0; i < TINY_Q_COUNT; i++) T_SAME(r->forward.o[i], 0); /* untouched */
     return status;
 }
 

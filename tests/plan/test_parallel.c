@@ -23,9 +23,7 @@ static fxa_status gang_compile(fxa__host *host, const fxa__problem *p, void **co
     *size = 0;
     return FXA_OK;
 }
-static void gang_release(fxa__host *host, void *code) {
-    (void)host, (void)code;
-}
+static void gang_release(fxa__host *host, void *code) { (void)host, (void)code; }
 
 /* Each worker has an int of its own. */
 static bool gang_workspace(const void *code, const fxa__problem *p, size_t *size) {
@@ -33,9 +31,7 @@ static bool gang_workspace(const void *code, const fxa__problem *p, size_t *size
     *size = (size_t)p->host->width * FXA_WORKSPACE_ALIGN;
     return true;
 }
-static void gang_work(void *arg, int32_t worker) {
-    *(int *)((char *)arg + worker * FXA_WORKSPACE_ALIGN) += 1;
-}
+static void gang_work(void *arg, int32_t worker) { *(int *)((char *)arg + worker * FXA_WORKSPACE_ALIGN) += 1; }
 
 static fxa_status gang_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     (void)code, (void)p;
@@ -80,17 +76,13 @@ static const fxa__engine solo = {.name = "solo",
                                  .run = solo_run};
 static const fxa__engine *const gang_registry[] = {&gang, &solo};
 
-const fxa__engine *fxa__engine_at(size_t index) {
-    return index < 2 ? gang_registry[index] : NULL;
-}
+const fxa__engine *fxa__engine_at(size_t index) { return index < 2 ? gang_registry[index] : NULL; }
 const fxa__engine *fxa__engine_find(const char *name) {
     for (size_t i = 0; i < 2; i++)
         if (strcmp(gang_registry[i]->name, name) == 0) return gang_registry[i];
     return NULL;
 }
-const char *fxa_engine_name(size_t index) {
-    return index < 2 ? gang_registry[index]->name : NULL;
-}
+const char *fxa_engine_name(size_t index) { return index < 2 ? gang_registry[index]->name : NULL; }
 
 /* ---- Fixture ----------------------------------------------------------------------------------------------------- */
 

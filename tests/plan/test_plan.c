@@ -155,9 +155,15 @@ TEST(a_program_at_the_same_address_is_another) {
     plan_rig r;
     fxa_error err;
     T_REQUIRE(plan_rig_start(&r));
-    static const struct { const char *text; double a, c; } cases[] = {
-        {"score = 0.5 * score", 0.5, 0}, {"score = 0.25 * score", 0.25, 0}, {"score = score + float(q - k)", 1, 1},
-        {"score = score - float(q - k)", 1, -1}, {"", 1, 0},
+    static const struct {
+        const char *text;
+        double a, c;
+    } cases[] = {
+        {"score = 0.5 * score", 0.5, 0},
+        {"score = 0.25 * score", 0.25, 0},
+        {"score = score + float(q - k)", 1, 1},
+        {"score = score - float(q - k)", 1, -1},
+        {"", 1, 0},
     };
     r.t.args.n_params = r.t.args.n_tensors = 0;
     for (int i = 0; i < 5; i++) {
@@ -175,8 +181,12 @@ TEST(a_program_at_the_same_address_is_another) {
 
 /* different modifiers, or with and without one, never alias; the same content written otherwise does. */
 TEST(keys_are_content) {
-    static const char *const texts[] = {"", "score = 2.0 * score", "score = 3.0 * score", "mask = k <= q",
-                                        "mask = k < q", "param x : float\nscore = x * score"};
+    static const char *const texts[] = {"",
+                                        "score = 2.0 * score",
+                                        "score = 3.0 * score",
+                                        "mask = k <= q",
+                                        "mask = k < q",
+                                        "param x : float\nscore = x * score"};
     enum { N = sizeof texts / sizeof *texts };
     plan_rig r;
     fxa_error err;

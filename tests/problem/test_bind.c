@@ -41,13 +41,9 @@ static void bench_open(const fxa_problem *p) {
     }
 }
 
-static void bench_close(void) {
-    fxa__problem_release(the.p);
-}
+static void bench_close(void) { fxa__problem_release(the.p); }
 
-static fxa_status bind_now(fxa__bind *bind) {
-    return fxa__bind_make(the.p, &the.args, 0, false, bind, &err);
-}
+static fxa_status bind_now(fxa__bind *bind) { return fxa__bind_make(the.p, &the.args, 0, false, bind, &err); }
 
 static void bind_ok(void) {
     fxa__bind bind;

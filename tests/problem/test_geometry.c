@@ -98,8 +98,8 @@ TEST(pages) {
             T_INT(fxa__row_offset(made, &seq, &made->in.k, true, &bind, b, 1, s), ((page * 2 + 1) * 4 + s % 4) * 8);
             T_INT(fxa__row_offset(made, &seq, &made->in.dv_grad, true, &bind, b, 1, s),
                   ((page * 2 + 1) * 4 + s % 4) * 3);
-            if (s < 5) T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 1, s),
-                    ((b * 4 + 1) * 5 + s) * 8);
+            if (s < 5)
+                T_INT(fxa__row_offset(made, &seq, &made->in.q, false, &bind, b, 1, s), ((b * 4 + 1) * 5 + s) * 8);
         }
     fxa__problem_release(made);
 }

@@ -246,8 +246,7 @@ TEST(chains_of_loads_are_bounded) {
     static int32_t table[CHAIN_TABLE];
     index_case c;
     int n = snprintf(text, sizeof text, "tensor j : i32[1]\nlet x0 = k\n");
-    for (int i = 0; i < CHAIN; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = j[x%d]\n", i + 1, i);
+    for (int i = 0; i < CHAIN; i++) n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = j[x%d]\n", i + 1, i);
     snprintf(text + n, sizeof text - (size_t)n, "mask = x%d > 5\n", (int)CHAIN);
     for (int i = 0; i < CHAIN_TABLE; i++) table[i] = (i * 7 + 3) % CHAIN_TABLE;
     index_start(&c, text, CHAIN_TABLE, 0);

@@ -10,7 +10,7 @@
 static fxa_error err;
 
 #define MERGE_KEYS 12
-#define MERGE_D    70 /* more than is joined at a time */
+#define MERGE_D 70 /* more than is joined at a time */
 
 static double scores[MERGE_KEYS], values[MERGE_KEYS][MERGE_D];
 

@@ -241,14 +241,22 @@ TEST(refused_flags) {
     REFUSED(case_forward(),
             "flags FXA_POSITIONS and FXA_BOTTOM_RIGHT are both set: both say where rows lie among the keys",
             p.flags = FXA_POSITIONS | FXA_BOTTOM_RIGHT);
-    REFUSED(case_forward(), "FXA_BOTTOM_RIGHT moves rows 2147483640..2147483644 by k_len - q_len, 4 to 4: "
-            "coordinates are 32 bit", p.flags = FXA_BOTTOM_RIGHT; p.map_q.base = INT32_MAX - 7; p.sk = 9);
-    REFUSED(case_forward(), "FXA_BOTTOM_RIGHT moves rows -2147483648..-2147483644 by k_len - q_len, -5 to 8: "
-            "coordinates are 32 bit", p.flags = FXA_BOTTOM_RIGHT | FXA_PADDING; p.map_q.base = INT32_MIN; p.sk = 9);
-    REFUSED(case_forward(), "FXA_BOTTOM_RIGHT moves rows 0..2147483647 by k_len - q_len, 1 to 1: "
+    REFUSED(case_forward(),
+            "FXA_BOTTOM_RIGHT moves rows 2147483640..2147483644 by k_len - q_len, 4 to 4: "
             "coordinates are 32 bit",
-            p.flags = FXA_BOTTOM_RIGHT; p.q_len = 5; p.k_len = 6; p.map_q.kind = FXA_MAP_SEGMENTS;
-            p.map_q.n_segments = 2; p.map_q.segment[1].begin = 1; p.map_q.segment[1].base = INT32_MAX - 3);
+            p.flags = FXA_BOTTOM_RIGHT;
+            p.map_q.base = INT32_MAX - 7; p.sk = 9);
+    REFUSED(case_forward(),
+            "FXA_BOTTOM_RIGHT moves rows -2147483648..-2147483644 by k_len - q_len, -5 to 8: "
+            "coordinates are 32 bit",
+            p.flags = FXA_BOTTOM_RIGHT | FXA_PADDING;
+            p.map_q.base = INT32_MIN; p.sk = 9);
+    REFUSED(case_forward(),
+            "FXA_BOTTOM_RIGHT moves rows 0..2147483647 by k_len - q_len, 1 to 1: "
+            "coordinates are 32 bit",
+            p.flags = FXA_BOTTOM_RIGHT;
+            p.q_len = 5; p.k_len = 6; p.map_q.kind = FXA_MAP_SEGMENTS; p.map_q.n_segments = 2;
+            p.map_q.segment[1].begin = 1; p.map_q.segment[1].base = INT32_MAX - 3);
     REFUSED(case_forward(), "flags FXA_SINK and FXA_SINK_ZERO are both set: a softmax has one sink at most",
             p.flags = FXA_SINK | FXA_SINK_ZERO);
     REFUSED(case_forward(), "flag FXA_ACC_OUT needs FXA_WANT_LSE", p.flags = FXA_ACC_OUT);

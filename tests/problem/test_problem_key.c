@@ -23,9 +23,7 @@ static keys keys_of(const fxa_problem *p) {
     return out;
 }
 
-static bool keys_same(const uint8_t a[16], const uint8_t b[16]) {
-    return memcmp(a, b, 16) == 0;
-}
+static bool keys_same(const uint8_t a[16], const uint8_t b[16]) { return memcmp(a, b, 16) == 0; }
 
 /* Everything a backward problem can have, so that each field below counts. */
 static fxa_capture full_captures[3], full_bprop[1];

@@ -432,10 +432,10 @@ TEST(work_is_bounded) {
         const char *text;
         int64_t size, tile;
     } cases[] = {
-        {"mask = (q * k) % 7 == 3", 1 << 20, 128},               /* 2^26 tiles, each of them mixed */
-        {"mask = (q - k) % 7 == 3", 1 << 30, 1},                 /* 2^31 diagonals */
-        {"mask = (q * k) % 7 == 3 && k <= q", INT32_MAX, 1},     /* 2^62 tiles */
-        {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},         /* all rows alike: 2^31 tiles of the first */
+        {"mask = (q * k) % 7 == 3", 1 << 20, 128},           /* 2^26 tiles, each of them mixed */
+        {"mask = (q - k) % 7 == 3", 1 << 30, 1},             /* 2^31 diagonals */
+        {"mask = (q * k) % 7 == 3 && k <= q", INT32_MAX, 1}, /* 2^62 tiles */
+        {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},     /* all rows alike: 2^31 tiles of the first */
     };
     fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -78,12 +78,19 @@ TEST(result_types_of_every_operation) {
 
 /* What is inserted is the cast that a user would write, straight from the operand's type to the common one. */
 TEST(conversions_are_casts) {
-    const struct { fxa_op op; fxa_type x, y; fxa_op cast_x, cast_y; } rows[] = {
-        {FXA_OP_ADD, FXA_INT, FXA_FLOAT, FXA_OP_FLOAT, 0},    {FXA_OP_ADD, FXA_BOOL, FXA_FLOAT, FXA_OP_FLOAT, 0},
-        {FXA_OP_SUB, FXA_BOOL, FXA_INT, FXA_OP_INT, 0},       {FXA_OP_SUB, FXA_INT, FXA_INT, 0, 0},
-        {FXA_OP_DIV, FXA_INT, FXA_BOOL, FXA_OP_FLOAT, FXA_OP_FLOAT}, {FXA_OP_LT, FXA_INT, FXA_FLOAT, FXA_OP_FLOAT, 0},
-        {FXA_OP_LT, FXA_BOOL, FXA_INT, FXA_OP_INT, 0},        {FXA_OP_SHL, FXA_BOOL, FXA_INT, FXA_OP_INT, 0},
-        {FXA_OP_MOD, FXA_FLOAT, FXA_BOOL, 0, FXA_OP_FLOAT}};
+    const struct {
+        fxa_op op;
+        fxa_type x, y;
+        fxa_op cast_x, cast_y;
+    } rows[] = {{FXA_OP_ADD, FXA_INT, FXA_FLOAT, FXA_OP_FLOAT, 0},
+                {FXA_OP_ADD, FXA_BOOL, FXA_FLOAT, FXA_OP_FLOAT, 0},
+                {FXA_OP_SUB, FXA_BOOL, FXA_INT, FXA_OP_INT, 0},
+                {FXA_OP_SUB, FXA_INT, FXA_INT, 0, 0},
+                {FXA_OP_DIV, FXA_INT, FXA_BOOL, FXA_OP_FLOAT, FXA_OP_FLOAT},
+                {FXA_OP_LT, FXA_INT, FXA_FLOAT, FXA_OP_FLOAT, 0},
+                {FXA_OP_LT, FXA_BOOL, FXA_INT, FXA_OP_INT, 0},
+                {FXA_OP_SHL, FXA_BOOL, FXA_INT, FXA_OP_INT, 0},
+                {FXA_OP_MOD, FXA_FLOAT, FXA_BOOL, 0, FXA_OP_FLOAT}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         fxa_builder *b = build_score();
         const fxa_value arg[2] = {build_any(b, rows[i].x), fxa_builder_op1(b, FXA_OP_NEG, build_any(b, rows[i].y))};
@@ -290,7 +297,8 @@ TEST(texts_of_declaration_errors) {
                      fxa_builder_param(b, "2x", FXA_INT));
     BUILD_TYPE_ERROR("'' cannot name a param: letters, digits and '_' can, no digit first",
                      fxa_builder_param(b, "", FXA_INT));
-    BUILD_TYPE_ERROR("'a?b?" "?' cannot name a tensor: letters, digits and '_' can, no digit first",
+    BUILD_TYPE_ERROR("'a?b?"
+                     "?' cannot name a tensor: letters, digits and '_' can, no digit first",
                      fxa_builder_tensor(b, "a\nb\xc3\xa4", FXA_F32, 1));
     BUILD_FAILS(FXA_PROGRAM_SCORE, FXA_E_ARGUMENT, "the name of a param is NULL", fxa_builder_param(b, NULL, FXA_INT));
 }

@@ -141,16 +141,16 @@ TEST(what_becomes_simpler_of_bools_and_choices) {
 TEST(what_must_stay) {
     canon_bench s = canon_bench_start();
     const fxa_value stays[] = {
-        OP2(ADD, s.f, F(0.0)),   OP2(SUB, s.f, F(-0.0)),  OP2(MUL, s.f, F(0.0)),   OP2(SUB, s.f, s.f),
-        OP2(DIV, s.f, s.f),      OP2(DIV, F(0.0), s.f),   OP2(FLOORDIV, s.f, F(1)), OP2(MOD, s.f, F(1)),
-        OP2(MULZ, s.f, F(1)),    OP2(MULZ, s.f, F(0)),    OP2(DIVZ, s.f, F(1)),    OP2(EQ, s.f, s.f),
-        OP2(NE, s.f, s.f),       OP2(LE, s.f, s.f),       OP2(LT, s.f, s.f),       OP1(NOT, OP2(LT, s.f, s.g)),
-        OP1(NOT, OP2(LE, s.f, s.g)), OP1(FLOAT, OP1(INT, s.f)), OP2(POW, s.f, F(1)), OP2(POW, s.f, F(0)),
-        OP2(FLOORDIV, s.i, s.i), OP2(MOD, s.i, s.i)};
-    const fxa_op op[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_SUB, FXA_OP_DIV, FXA_OP_DIV, FXA_OP_FLOORDIV,
-                         FXA_OP_MOD, FXA_OP_MULZ, FXA_OP_MULZ, FXA_OP_DIVZ, FXA_OP_EQ, FXA_OP_NE, FXA_OP_LE,
-                         FXA_OP_LT, FXA_OP_NOT, FXA_OP_NOT, FXA_OP_FLOAT, FXA_OP_POW, FXA_OP_POW, FXA_OP_FLOORDIV,
-                         FXA_OP_MOD};
+        OP2(ADD, s.f, F(0.0)),       OP2(SUB, s.f, F(-0.0)),    OP2(MUL, s.f, F(0.0)),    OP2(SUB, s.f, s.f),
+        OP2(DIV, s.f, s.f),          OP2(DIV, F(0.0), s.f),     OP2(FLOORDIV, s.f, F(1)), OP2(MOD, s.f, F(1)),
+        OP2(MULZ, s.f, F(1)),        OP2(MULZ, s.f, F(0)),      OP2(DIVZ, s.f, F(1)),     OP2(EQ, s.f, s.f),
+        OP2(NE, s.f, s.f),           OP2(LE, s.f, s.f),         OP2(LT, s.f, s.f),        OP1(NOT, OP2(LT, s.f, s.g)),
+        OP1(NOT, OP2(LE, s.f, s.g)), OP1(FLOAT, OP1(INT, s.f)), OP2(POW, s.f, F(1)),      OP2(POW, s.f, F(0)),
+        OP2(FLOORDIV, s.i, s.i),     OP2(MOD, s.i, s.i)};
+    const fxa_op op[] = {FXA_OP_ADD,      FXA_OP_SUB, FXA_OP_MUL,      FXA_OP_SUB,  FXA_OP_DIV,  FXA_OP_DIV,
+                         FXA_OP_FLOORDIV, FXA_OP_MOD, FXA_OP_MULZ,     FXA_OP_MULZ, FXA_OP_DIVZ, FXA_OP_EQ,
+                         FXA_OP_NE,       FXA_OP_LE,  FXA_OP_LT,       FXA_OP_NOT,  FXA_OP_NOT,  FXA_OP_FLOAT,
+                         FXA_OP_POW,      FXA_OP_POW, FXA_OP_FLOORDIV, FXA_OP_MOD};
     for (size_t i = 0; i < sizeof stays / sizeof stays[0]; i++) {
         fxa__node n;
         T_REQUIRE(fxa__builder_node(s.b, stays[i], &n));
@@ -174,8 +174,8 @@ TEST(what_is_folded) {
     T_INT(OP1(INT, F(-1.5)), I(-1));
     T_INT(OP2(ADD, B(1), B(1)), I(2));
     T_INT(OP3(CLAMP, I(9), I(0), I(5)), I(5));
-    const fxa_value kept[] = {OP1(EXP, F(1)), OP1(LOG, F(2)), OP1(TANH, F(0.5)), OP2(POW, F(2.5), F(0.5)),
-                              OP2(POW, I(3), I(40)), OP1(SIGMOID, F(1)), OP1(TAN, F(1)), OP2(POW, F(3), F(-1))};
+    const fxa_value kept[] = {OP1(EXP, F(1)),        OP1(LOG, F(2)),     OP1(TANH, F(0.5)), OP2(POW, F(2.5), F(0.5)),
+                              OP2(POW, I(3), I(40)), OP1(SIGMOID, F(1)), OP1(TAN, F(1)),    OP2(POW, F(3), F(-1))};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         fxa__node n;
         T_REQUIRE(fxa__builder_node(s.b, kept[i], &n));
@@ -235,8 +235,8 @@ static const double canon_in[POINTS][FXA_INPUT_COUNT] = {{0.25, 0, 1, 2, 3, 8, 9
                                                          {NAN, 1, 0, 5, 5, 6, 6, 0},
                                                          {-0.0, 0, 3, 0, 7, 1, 8, 0},
                                                          {INFINITY, 2, 2, 1000000, 1, 2000000, 3, 0}};
-static const double canon_values[POINTS][4] = {{1.5, -0.0, 3, -2}, {INFINITY, 2, 0, 1}, {0.0, NAN, -1, 33},
-                                               {-1e300, 0.1, INT32_MAX, INT32_MIN}};
+static const double canon_values[POINTS][4] = {
+    {1.5, -0.0, 3, -2}, {INFINITY, 2, 0, 1}, {0.0, NAN, -1, 33}, {-1e300, 0.1, INT32_MAX, INT32_MIN}};
 
 static meaning canon_load_meaning(int tensor, meaning index) {
     const int64_t size = canon_views[tensor].size[0], i = index.i < 0 ? index.i + size : index.i;
@@ -300,8 +300,10 @@ static void canon_random_recipe(t_rng *rng, canon_recipe *r) {
     for (int tries = 0; r->n < size && tries < 20 * MAX_STEPS; tries++) {
         canon_step s = canon_random_step(rng, r->n);
         if (!canon_step_values(r, &s)) continue;
-        if (s.at[0].type == FXA_BOOL) r->mask = r->n;
-        else r->score = r->n;
+        if (s.at[0].type == FXA_BOOL)
+            r->mask = r->n;
+        else
+            r->score = r->n;
         r->step[r->n++] = s;
     }
 }
@@ -395,8 +397,10 @@ static void canon_check_form(const fxa_program *p) {
         const fxa__node *n = &p->nodes[i];
         T_CHECK(used[i]);
         for (int k = 0; k < FXA_MAX_RANK; k++) {
-            if (k < n->n_args) T_CHECK(n->arg[k] >= 0 && n->arg[k] < i);
-            else T_INT(n->arg[k], 0);
+            if (k < n->n_args)
+                T_CHECK(n->arg[k] >= 0 && n->arg[k] < i);
+            else
+                T_INT(n->arg[k], 0);
             if (k < n->n_args) used[n->arg[k]] = true;
         }
         T_CHECK(n->op != FXA_OP_GT && n->op != FXA_OP_GE);
@@ -452,8 +456,10 @@ static fxa_program *canon_variant(int v) {
     if (v == 13 || v == 17) (void)fxa_builder_tensor(b, "unused", v == 13 ? FXA_F32 : FXA_F16, 1);
     if (v == 18) (void)fxa_builder_param(b, "idle", FXA_FLOAT);
     if (v == 19) (void)fxa_builder_tensor(b, "idle", FXA_F32, 1);
-    if (v == 1 || v == 2) fxa_builder_set_dscore(b, x);
-    else fxa_builder_set_score(b, x);
+    if (v == 1 || v == 2)
+        fxa_builder_set_dscore(b, x);
+    else
+        fxa_builder_set_score(b, x);
     if (v == 14) fxa_builder_set_mask(b, fxa_builder_bool(b, 0));
     if (v == 15) fxa_builder_set_score(b, fxa_builder_op1(b, FXA_OP_NEG, x));
     if (v == 2) fxa__builder_grad_param(b, "w", x);

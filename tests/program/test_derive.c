@@ -41,17 +41,22 @@ static void dual_slopes(const fxa__node *n, const fxa__val *vals, double v, doub
     switch (n->op) {
     case FXA_OP_ADD: p[0] = p[1] = 1; break;
     case FXA_OP_SUB: p[0] = 1, p[1] = -1; break;
-    case FXA_OP_MUL: case FXA_OP_MULZ: p[0] = b, p[1] = a; break;
-    case FXA_OP_DIV: case FXA_OP_DIVZ: p[0] = 1 / b, p[1] = -v / b; break;
+    case FXA_OP_MUL:
+    case FXA_OP_MULZ: p[0] = b, p[1] = a; break;
+    case FXA_OP_DIV:
+    case FXA_OP_DIVZ: p[0] = 1 / b, p[1] = -v / b; break;
     case FXA_OP_MOD: p[0] = 1, p[1] = -floor(a / b); break;
     case FXA_OP_NEG: p[0] = -1; break;
     case FXA_OP_ABS: p[0] = a > 0 ? 1 : a < 0 ? -1 : 0; break;
     case FXA_OP_MIN: p[0] = a < b ? 1 : a == b ? 0.5 : 0, p[1] = b < a ? 1 : a == b ? 0.5 : 0; break;
     case FXA_OP_MAX: p[0] = a > b ? 1 : a == b ? 0.5 : 0, p[1] = b > a ? 1 : a == b ? 0.5 : 0; break;
     case FXA_OP_CLAMP:
-        if (b <= a && a <= c) p[0] = 1;
-        else if (a == a && b == b && (b > c || a > c)) p[2] = 1;
-        else if (a < b && b <= c) p[1] = 1;
+        if (b <= a && a <= c)
+            p[0] = 1;
+        else if (a == a && b == b && (b > c || a > c))
+            p[2] = 1;
+        else if (a < b && b <= c)
+            p[1] = 1;
         break;
     case FXA_OP_POW: p[0] = b == 0 ? 0 : b * pow(a, b - 1), p[1] = a == 0 && b >= 0 ? 0 : v * log(a); break;
     case FXA_OP_SQRT: p[0] = 0.5 / sqrt(a); break;
@@ -133,9 +138,9 @@ static fxa_value pool_pick(const pool *p, t_rng *r) {
     return p->at[t_int(r, t_int(r, 0, 2) ? near : 0, last)];
 }
 
-static const fxa_op tape_unary[] = {FXA_OP_NEG,  FXA_OP_ABS,   FXA_OP_SQRT, FXA_OP_RSQRT,   FXA_OP_EXP,  FXA_OP_EXP2,
-                                    FXA_OP_LOG,  FXA_OP_LOG2,  FXA_OP_TANH, FXA_OP_SIGMOID, FXA_OP_ERF,  FXA_OP_SIN,
-                                    FXA_OP_COS,  FXA_OP_TAN,   FXA_OP_FLOOR, FXA_OP_CEIL,   FXA_OP_ROUND, FXA_OP_TRUNC};
+static const fxa_op tape_unary[] = {FXA_OP_NEG, FXA_OP_ABS,  FXA_OP_SQRT,  FXA_OP_RSQRT,   FXA_OP_EXP,   FXA_OP_EXP2,
+                                    FXA_OP_LOG, FXA_OP_LOG2, FXA_OP_TANH,  FXA_OP_SIGMOID, FXA_OP_ERF,   FXA_OP_SIN,
+                                    FXA_OP_COS, FXA_OP_TAN,  FXA_OP_FLOOR, FXA_OP_CEIL,    FXA_OP_ROUND, FXA_OP_TRUNC};
 static const fxa_op tape_binary[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL,  FXA_OP_DIV, FXA_OP_FLOORDIV, FXA_OP_MOD,
                                      FXA_OP_MIN, FXA_OP_MAX, FXA_OP_MULZ, FXA_OP_POW, FXA_OP_DIVZ};
 static const fxa_op tape_ints[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_FLOORDIV, FXA_OP_MOD,
@@ -164,8 +169,14 @@ static void tape_step(tape *t, t_rng *r) {
     fxa_value f = pool_pick(&t->floats, r), g = pool_pick(&t->floats, r), i = pool_pick(&t->ints, r);
     fxa_value j = pool_pick(&t->ints, r), c = pool_pick(&t->bools, r), index[2] = {i, j};
     switch (t_int(r, 0, 15)) {
-    case 0: case 1: case 2: case 3: pool_add(&t->floats, tape_unary_step(t, r)); break;
-    case 4: case 5: case 6: case 7: pool_add(&t->floats, fxa_builder_op2(b, PICK(r, tape_binary), f, g)); break;
+    case 0:
+    case 1:
+    case 2:
+    case 3: pool_add(&t->floats, tape_unary_step(t, r)); break;
+    case 4:
+    case 5:
+    case 6:
+    case 7: pool_add(&t->floats, fxa_builder_op2(b, PICK(r, tape_binary), f, g)); break;
     case 8: pool_add(&t->floats, fxa_builder_op3(b, FXA_OP_CLAMP, f, g, pool_pick(&t->floats, r))); break;
     case 9: pool_add(&t->floats, fxa_builder_op3(b, FXA_OP_SELECT, c, f, g)); break;
     case 10: pool_add(&t->floats, fxa_builder_load(b, t->tensor[0], index, 1)); break;
@@ -173,8 +184,8 @@ static void tape_step(tape *t, t_rng *r) {
     case 12: pool_add(&t->floats, fxa_builder_op2(b, PICK(r, tape_binary), f, i)); break;
     case 13: pool_add(&t->ints, fxa_builder_op2(b, PICK(r, tape_ints), i, j)); break;
     case 14:
-        pool_add(&t->ints, t_int(r, 0, 1) ? fxa_builder_load(b, t->tensor[2], index, 1)
-                                          : fxa_builder_op1(b, FXA_OP_INT, f));
+        pool_add(&t->ints,
+                 t_int(r, 0, 1) ? fxa_builder_load(b, t->tensor[2], index, 1) : fxa_builder_op1(b, FXA_OP_INT, f));
         break;
     default: pool_add(&t->bools, fxa_builder_op2(b, PICK(r, tape_compare), t_int(r, 0, 1) ? f : i, g)); break;
     }
@@ -229,14 +240,18 @@ static void world_fill(world *w, t_rng *r) {
 /* ---- Tests ------------------------------------------------------------------------------------------------------ */
 
 static double dual_got(const grads *g, dual_seed seed) {
-    return seed.op == FXA_OP_INPUT ? g->score : seed.op == FXA_OP_PARAM ? g->param[seed.slot]
-                                                                         : g->tensor[seed.slot][seed.element];
+    return seed.op == FXA_OP_INPUT   ? g->score
+           : seed.op == FXA_OP_PARAM ? g->param[seed.slot]
+                                     : g->tensor[seed.slot][seed.element];
 }
 
 /* Returns how many seeds were compared, of `tried`. */
 static int dual_compare(dual *d, const fxa_program *p, const fxa_program *derivative, world *w, t_rng *r, int *tried) {
-    dual_seed seeds[] = {{FXA_OP_INPUT, 0, 0}, {FXA_OP_PARAM, 1, 0}, {FXA_OP_PARAM, 2, 0},
-                         {FXA_OP_LOAD, 0, t_int(r, 0, 4)}, {FXA_OP_LOAD, 1, t_int(r, 0, 11)}};
+    dual_seed seeds[] = {{FXA_OP_INPUT, 0, 0},
+                         {FXA_OP_PARAM, 1, 0},
+                         {FXA_OP_PARAM, 2, 0},
+                         {FXA_OP_LOAD, 0, t_int(r, 0, 4)},
+                         {FXA_OP_LOAD, 1, t_int(r, 0, 11)}};
     int compared = 0;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
     dual_prepare(d, p, &w->env);

@@ -21,8 +21,8 @@ static fxa_program *kink_derive(fxa_context *ctx, const char *text) {
 #define ANY (-12345.678) /* not looked at: the expression does not read it */
 
 typedef struct kink {
-    const char *expr; /* over score, y, z */
-    double x, y, z;   /* where */
+    const char *expr;  /* over score, y, z */
+    double x, y, z;    /* where */
     double dx, dy, dz; /* what must come out with dscore 1 */
 } kink;
 

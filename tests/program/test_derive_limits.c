@@ -126,12 +126,11 @@ static void *limits_alloc(void *user, void *ptr, size_t old_size, size_t new_siz
     return p;
 }
 
-static const char limits_text[] =
-    "param y : float\nparam z : float\ntensor t : f32[2]\ntensor w : i32[1]\n"
-    "let u = clamp(score * y, t[q, k], z) + min(score, t[w[q], -1]) - max(y, 0.5) / z\n"
-    "let v = u ** y + sqrt(u) * rsqrt(z) - exp(u) + exp2(y) * log(z) + log2(u) % y\n"
-    "let x = tanh(v) + sigmoid(u) * erf(v) + sin(u) - cos(v) * tan(y) + abs(u)\n"
-    "score = where(k > q, x + sum(i, 8, t[h, i] * x), -v)\nmask = k <= q";
+static const char limits_text[] = "param y : float\nparam z : float\ntensor t : f32[2]\ntensor w : i32[1]\n"
+                                  "let u = clamp(score * y, t[q, k], z) + min(score, t[w[q], -1]) - max(y, 0.5) / z\n"
+                                  "let v = u ** y + sqrt(u) * rsqrt(z) - exp(u) + exp2(y) * log(z) + log2(u) % y\n"
+                                  "let x = tanh(v) + sigmoid(u) * erf(v) + sin(u) - cos(v) * tan(y) + abs(u)\n"
+                                  "score = where(k > q, x + sum(i, 8, t[h, i] * x), -v)\nmask = k <= q";
 
 static void limits_out_of_memory(bool persist) {
     limits_memory m = {.fail_at = -1, .persist = persist};

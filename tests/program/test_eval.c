@@ -8,9 +8,9 @@
 #include "support/op_meaning.h"
 #include "program/program.h"
 
-static const double special_floats[] = {
-    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 0.1, 1e10, 1e300, 5e-324, INFINITY, -INFINITY, NAN,
-    2147483647.0, -2147483648.0, 2147483648.0};
+static const double special_floats[] = {0.0,    -0.0,     1.0,       -1.0, 0.5,          -0.5,          1.5,
+                                        2.5,    -2.5,     3.7,       -3.7, 0.1,          1e10,          1e300,
+                                        5e-324, INFINITY, -INFINITY, NAN,  2147483647.0, -2147483648.0, 2147483648.0};
 static const int32_t special_ints[] = {
     0, 1, -1, 2, -2, 3, -3, 7, -7, 31, 32, 33, -33, INT32_MAX, INT32_MIN, INT32_MIN + 1, 65536, 46341};
 enum {
@@ -98,8 +98,10 @@ static void eval_sweep(fxa_op op, const fxa_type *type) {
             }
             T_REQUIRE(p);
             eval_expect(op, p, params, meaning_op(op, x), constant ? "folded" : "run");
-            if (constant) fxa_program_destroy(p);
-            else running = p;
+            if (constant)
+                fxa_program_destroy(p);
+            else
+                running = p;
         }
     }
     fxa_program_destroy(running);
@@ -158,8 +160,8 @@ TEST(float_rules) {
     const double round[][2] = {{0.5, 0}, {1.5, 2}, {2.5, 2}, {-0.5, -0.0}, {-1.5, -2}, {0.49999999999999994, 0}};
     for (size_t i = 0; i < sizeof round / sizeof round[0]; i++)
         T_SAME(eval_float1(FXA_OP_ROUND, round[i][0]), round[i][1]);
-    const double toint[][2] = {{2.9, 2},        {-2.9, -2},            {NAN, 0},
-                               {3e9, INT32_MAX}, {INFINITY, INT32_MAX}, {-INFINITY, INT32_MIN}};
+    const double toint[][2] = {
+        {2.9, 2}, {-2.9, -2}, {NAN, 0}, {3e9, INT32_MAX}, {INFINITY, INT32_MAX}, {-INFINITY, INT32_MIN}};
     for (size_t i = 0; i < sizeof toint / sizeof toint[0]; i++)
         T_INT(fxa__op_eval(FXA_OP_INT, FXA_INT, FXA_FLOAT, &(fxa__val){.f = toint[i][0]}).i, toint[i][1]);
     T_SAME(fxa__op_eval(FXA_OP_MIN, FXA_FLOAT, FXA_FLOAT, (fxa__val[]){{.f = NAN}, {.f = 1}}).f, NAN);
@@ -176,11 +178,13 @@ TEST(functions_against_long_double) {
     const double x[] = {0.03125, 0.3, 0.7, 1.1, 2.9};
     for (size_t i = 0; i < sizeof x / sizeof x[0]; i++) {
         const long double v = x[i];
-        const struct { fxa_op op; long double want; } rows[] = {
-            {FXA_OP_SQRT, sqrtl(v)}, {FXA_OP_RSQRT, 1 / sqrtl(v)}, {FXA_OP_EXP, expl(v)}, {FXA_OP_EXP2, exp2l(v)},
-            {FXA_OP_LOG, logl(v)},   {FXA_OP_LOG2, log2l(v)},      {FXA_OP_TANH, tanhl(v)}, {FXA_OP_ERF, erfl(v)},
-            {FXA_OP_SIN, sinl(v)},   {FXA_OP_COS, cosl(v)},        {FXA_OP_TAN, tanl(v)},
-            {FXA_OP_SIGMOID, 1 / (1 + expl(-v))}};
+        const struct {
+            fxa_op op;
+            long double want;
+        } rows[] = {{FXA_OP_SQRT, sqrtl(v)}, {FXA_OP_RSQRT, 1 / sqrtl(v)}, {FXA_OP_EXP, expl(v)},
+                    {FXA_OP_EXP2, exp2l(v)}, {FXA_OP_LOG, logl(v)},        {FXA_OP_LOG2, log2l(v)},
+                    {FXA_OP_TANH, tanhl(v)}, {FXA_OP_ERF, erfl(v)},        {FXA_OP_SIN, sinl(v)},
+                    {FXA_OP_COS, cosl(v)},   {FXA_OP_TAN, tanl(v)},        {FXA_OP_SIGMOID, 1 / (1 + expl(-v))}};
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
             T_NEAR(eval_float1(rows[r].op, x[i]), (double)rows[r].want, 4 * 0x1p-53 * fabs((double)rows[r].want));
     }
@@ -217,12 +221,20 @@ TEST(loads_of_every_dtype) {
     const int16_t i16[] = {32767, -32768};
     const int8_t i8[] = {127, -128};
     const uint8_t u8[] = {0, 255}, b8[] = {0, 7};
-    const struct { fxa_dtype dtype; const void *data; double first, second; } rows[] = {
-        {FXA_F64, f64, 1.5, -2},           {FXA_F32, f32, 1.5, -2},
-        {FXA_F16, f16, 1.5, -2},           {FXA_BF16, bf16, 1.5, -2},
-        {FXA_I64, i64, INT32_MAX, INT32_MIN}, {FXA_I32, i32, INT32_MAX, INT32_MIN},
-        {FXA_I16, i16, 32767, -32768},     {FXA_I8, i8, 127, -128},
-        {FXA_U8, u8, 0, 255},              {FXA_B8, b8, 0, 1}};
+    const struct {
+        fxa_dtype dtype;
+        const void *data;
+        double first, second;
+    } rows[] = {{FXA_F64, f64, 1.5, -2},
+                {FXA_F32, f32, 1.5, -2},
+                {FXA_F16, f16, 1.5, -2},
+                {FXA_BF16, bf16, 1.5, -2},
+                {FXA_I64, i64, INT32_MAX, INT32_MIN},
+                {FXA_I32, i32, INT32_MAX, INT32_MIN},
+                {FXA_I16, i16, 32767, -32768},
+                {FXA_I8, i8, 127, -128},
+                {FXA_U8, u8, 0, 255},
+                {FXA_B8, b8, 0, 1}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         fxa_view view = {rows[i].data, rows[i].dtype, 1, {2}, {1}};
         T_SAME(eval_load1(&view, 0), rows[i].first);

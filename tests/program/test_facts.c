@@ -26,11 +26,11 @@ static bool facts_get(fxa_context *ctx, const char *text, fxa_facts *out) {
     return true;
 }
 
-#define OPEN    INT32_MAX
-#define PURE    FXA_FACT_PURE_MASK
-#define CAUSAL  FXA_FACT_CAUSAL
-#define BOTTOM  FXA_FACT_CAUSAL_BOTTOM_RIGHT
-#define WINDOW  FXA_FACT_WINDOW
+#define OPEN INT32_MAX
+#define PURE FXA_FACT_PURE_MASK
+#define CAUSAL FXA_FACT_CAUSAL
+#define BOTTOM FXA_FACT_CAUSAL_BOTTOM_RIGHT
+#define WINDOW FXA_FACT_WINDOW
 #define PADDING FXA_FACT_PADDING
 
 /* Only the mask is written, so PURE_MASK is set throughout. */
@@ -126,9 +126,9 @@ TEST(masks) {
     fxa_context_destroy(ctx);
 }
 
-#define NO_MASK  FXA_FACT_NO_MASK
+#define NO_MASK FXA_FACT_NO_MASK
 #define ADDITIVE FXA_FACT_ADDITIVE
-#define SOFTCAP  FXA_FACT_SOFTCAP
+#define SOFTCAP FXA_FACT_SOFTCAP
 
 /* Only the score is written, so NO_MASK is set throughout. Params: cap 0, other 1. */
 static const struct {

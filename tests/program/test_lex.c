@@ -20,22 +20,21 @@ static fxa__host *lext_host(void) {
 static const char *lext_kinds(const char *text, size_t size, fxa_error *bad) {
     static char out[256];
     static const char letters[TOK_COUNT] = {
-        [TOK_END] = '.',      [TOK_LINE] = '/',     [TOK_BAD] = '!',    [TOK_NAME] = 'n',   [TOK_INT] = 'i',
-        [TOK_FLOAT] = 'f',    [TOK_RPAREN] = ')',   [TOK_RBRACKET] = ']', [TOK_LPAREN] = '(', [TOK_LBRACKET] = '[',
-        [TOK_COMMA] = ',',    [TOK_QUESTION] = '?', [TOK_COLON] = ':',  [TOK_ASSIGN] = '=', [TOK_ADD_ASSIGN] = 'a',
-        [TOK_OR_OR] = 'O',    [TOK_AND_AND] = 'A',  [TOK_EQ] = 'E',     [TOK_NE] = 'N',     [TOK_LT] = 'L',
-        [TOK_LE] = 'l',       [TOK_GT] = 'G',       [TOK_GE] = 'g',     [TOK_OR] = '|',     [TOK_XOR] = '^',
-        [TOK_AND] = '&',      [TOK_SHL] = '<',      [TOK_SHR] = '>',    [TOK_ADD] = '+',    [TOK_SUB] = '-',
-        [TOK_MUL] = '*',      [TOK_DIV] = 'd',      [TOK_FLOORDIV] = 'D', [TOK_MOD] = '%',  [TOK_POW] = 'P',
-        [TOK_NOT] = '~',      [TOK_BANG] = 'B'};
+        [TOK_END] = '.',   [TOK_LINE] = '/',     [TOK_BAD] = '!',      [TOK_NAME] = 'n',   [TOK_INT] = 'i',
+        [TOK_FLOAT] = 'f', [TOK_RPAREN] = ')',   [TOK_RBRACKET] = ']', [TOK_LPAREN] = '(', [TOK_LBRACKET] = '[',
+        [TOK_COMMA] = ',', [TOK_QUESTION] = '?', [TOK_COLON] = ':',    [TOK_ASSIGN] = '=', [TOK_ADD_ASSIGN] = 'a',
+        [TOK_OR_OR] = 'O', [TOK_AND_AND] = 'A',  [TOK_EQ] = 'E',       [TOK_NE] = 'N',     [TOK_LT] = 'L',
+        [TOK_LE] = 'l',    [TOK_GT] = 'G',       [TOK_GE] = 'g',       [TOK_OR] = '|',     [TOK_XOR] = '^',
+        [TOK_AND] = '&',   [TOK_SHL] = '<',      [TOK_SHR] = '>',      [TOK_ADD] = '+',    [TOK_SUB] = '-',
+        [TOK_MUL] = '*',   [TOK_DIV] = 'd',      [TOK_FLOORDIV] = 'D', [TOK_MOD] = '%',    [TOK_POW] = 'P',
+        [TOK_NOT] = '~',   [TOK_BANG] = 'B'};
     fxa__lexer lex = {0};
     fxa_text one = {NULL, text, size};
     size_t used = 0;
     fxa_error err;
     T_OK(fxa__lex_open(&lex, lext_host(), &one, 1, &err));
     T_OK(fxa__lex_run(&lex, &err));
-    for (size_t i = 0; i < lex.n_tokens && used < sizeof out - 1; i++)
-        out[used++] = letters[lex.tokens[i].kind];
+    for (size_t i = 0; i < lex.n_tokens && used < sizeof out - 1; i++) out[used++] = letters[lex.tokens[i].kind];
     out[used] = 0;
     if (bad) *bad = lex.bad;
     fxa__lex_close(&lex);
@@ -48,7 +47,8 @@ TEST(tokens) {
     T_STR(lext_kinds("a<b<=c<<d", SIZE_MAX, NULL), "nLnln<n/.");
     T_STR(lext_kinds("a&&b&c||d|e", SIZE_MAX, NULL), "nAn&nOn|n/.");
     T_STR(lext_kinds("t[i,j]+=x?y:z", SIZE_MAX, NULL), "n[n,n]an?n:n/.");
-    T_STR(lext_kinds("_a1 0x1F 12 1. .5 1e5 1E-5 1.5e+10", SIZE_MAX, NULL), "niiff" "fff/.");
+    T_STR(lext_kinds("_a1 0x1F 12 1. .5 1e5 1E-5 1.5e+10", SIZE_MAX, NULL), "niiff"
+                                                                            "fff/.");
     T_STR(lext_kinds("a==b!=c>=d>e>>f", SIZE_MAX, NULL), "nEnNngnGn>n/.");
     T_STR(lext_kinds("-a**~b//c/d*!e%f", SIZE_MAX, NULL), "-nP~nDndn*Bn%n/.");
     T_STR(lext_kinds("a***b", SIZE_MAX, NULL), "nP*n/."); /* the longest first */

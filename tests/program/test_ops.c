@@ -75,10 +75,11 @@ TEST(names_of_types_and_inputs) {
 }
 
 TEST(words_of_the_language_are_reserved) {
-    const char *const words[] = {"score", "dscore", "b",    "h",   "q",   "k",    "q_len", "k_len", "mask",  "param",
-                                 "tensor", "let",   "grad", "true", "false", "inf", "pi",  "nan",   "sum",   "any",
-                                 "all",   "where",  "pow",  "float", "int", "abs", "clamp", "mulz", "divz",  "rsqrt",
-                                 "exp2",  "log2",   "erf",  "sigmoid", "trunc", "round", "min", "max"};
+    const char *const words[] = {"score", "dscore",  "b",      "h",     "q",    "k",     "q_len", "k_len",
+                                 "mask",  "param",   "tensor", "let",   "grad", "true",  "false", "inf",
+                                 "pi",    "nan",     "sum",    "any",   "all",  "where", "pow",   "float",
+                                 "int",   "abs",     "clamp",  "mulz",  "divz", "rsqrt", "exp2",  "log2",
+                                 "erf",   "sigmoid", "trunc",  "round", "min",  "max"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) T_CHECK(fxa__name_reserved(words[i]));
     const char *const free_names[] = {"", "x", "B", "q_", "scores", "Mask", "bias", "_b", "+", "-"};
     for (size_t i = 0; i < sizeof free_names / sizeof free_names[0]; i++) T_CHECK(!fxa__name_reserved(free_names[i]));

@@ -208,9 +208,8 @@ TEST(several_texts_are_one_program) {
 
 TEST(offered_names_are_declared_when_used) {
     fxa_text text = {NULL, "score = score * gain + bias[h]", SIZE_MAX};
-    fxa_declaration offers[] = {{"gain", FXA_FLOAT, FXA_DTYPE_NONE, 0},
-                                {"bias", 0, FXA_F16, 1},
-                                {"spare", FXA_INT, FXA_DTYPE_NONE, 0}};
+    fxa_declaration offers[] = {
+        {"gain", FXA_FLOAT, FXA_DTYPE_NONE, 0}, {"bias", 0, FXA_F16, 1}, {"spare", FXA_INT, FXA_DTYPE_NONE, 0}};
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = NULL;
     fxa_error err;
@@ -232,10 +231,14 @@ TEST(offered_names_are_declared_when_used) {
     text.data = "score = gian";
     T_STATUS(fxa_program_parse_texts(ctx, &c, &p, &err), FXA_E_PROGRAM);
     T_HAS(err.text, "did you mean 'gain'?");
-    static const fxa_declaration wrong[] = {{"q", FXA_FLOAT, FXA_DTYPE_NONE, 0}, {"a b", FXA_FLOAT, FXA_DTYPE_NONE, 0},
-                                            {"", FXA_FLOAT, FXA_DTYPE_NONE, 0},  {NULL, FXA_FLOAT, FXA_DTYPE_NONE, 0},
-                                            {"x", FXA_BOOL, FXA_DTYPE_NONE, 0},  {"x", 0, FXA_F32, 6},
-                                            {"x", 0, FXA_F32, -1},               {"sum", 0, FXA_F32, 1}};
+    static const fxa_declaration wrong[] = {{"q", FXA_FLOAT, FXA_DTYPE_NONE, 0},
+                                            {"a b", FXA_FLOAT, FXA_DTYPE_NONE, 0},
+                                            {"", FXA_FLOAT, FXA_DTYPE_NONE, 0},
+                                            {NULL, FXA_FLOAT, FXA_DTYPE_NONE, 0},
+                                            {"x", FXA_BOOL, FXA_DTYPE_NONE, 0},
+                                            {"x", 0, FXA_F32, 6},
+                                            {"x", 0, FXA_F32, -1},
+                                            {"sum", 0, FXA_F32, 1}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         c.declarations = &wrong[i];
         c.n_declarations = 1;

@@ -32,7 +32,7 @@ static fxa_status plim_as(fxa_program_kind kind, const char *text, size_t size, 
 
 /* `times` copies of middle between head and tail; the parse must end with this status at this column. */
 static void plim_repeated(const char *head, const char *middle, size_t times, const char *tail, fxa_status want,
-                           int column) {
+                          int column) {
     size_t step = strlen(middle), start = strlen(head), size = start + step * times + strlen(tail);
     char *text = malloc(size + 1);
     fxa_error err;
@@ -180,10 +180,10 @@ TEST(params_and_tensors_are_limited) {
 /* Any bytes at all: a program or an error with a place inside the text, never a crash. */
 TEST(garbage_gets_an_error_with_a_place) {
     static const char *const pieces[] = {
-        "score", "mask", "=",  "(", ")", "[", "]",    "q",  "k",    "let ",   "x",       "1",      ".5",   "0x",
-        "+",     "-",    "**", "?", ":", ",", "\n",   ";",  "#",    "sum(",   "i",       "f32",    " ",    "&&",
-        "<",     "==",   "!",  "~", "t", "a", "\xff", "+=", "tanh", "where(", "tensor ", "param ", "true", "grad ",
-        "2147483648"};
+        "score", "mask", "=",  "(",    ")",      "[",       "]",      "q",    "k",     "let ",      "x",
+        "1",     ".5",   "0x", "+",    "-",      "**",      "?",      ":",    ",",     "\n",        ";",
+        "#",     "sum(", "i",  "f32",  " ",      "&&",      "<",      "==",   "!",     "~",         "t",
+        "a",     "\xff", "+=", "tanh", "where(", "tensor ", "param ", "true", "grad ", "2147483648"};
     t_rng rng = {t_seed()};
     char text[256];
     for (int round = t_scaled(60000); round > 0; round--) {
@@ -193,8 +193,10 @@ TEST(garbage_gets_an_error_with_a_place) {
         bool raw = t_int(&rng, 0, 3) == 0;
         while (n < 200 && t_int(&rng, 0, 30)) {
             const char *piece = pieces[t_int(&rng, 0, (int64_t)(sizeof pieces / sizeof *pieces) - 1)];
-            if (raw) text[n++] = (char)t_int(&rng, 0, 255);
-            else n += (size_t)snprintf(text + n, sizeof text - n, "%s", piece);
+            if (raw)
+                text[n++] = (char)t_int(&rng, 0, 255);
+            else
+                n += (size_t)snprintf(text + n, sizeof text - n, "%s", piece);
         }
         fxa_status s = plim_as((fxa_program_kind)t_int(&rng, 0, 2), text, n, &p, &err);
         if ((s == FXA_OK) != (p != NULL)) T_FAIL("status %d with program %p\n", (int)s, (void *)p);

@@ -43,8 +43,10 @@ static void print_round_trip(fxa_context *ctx, const fxa_program *p) {
         char *again = print_of(back);
         fxa_program_hash(p, a);
         fxa_program_hash(back, b);
-        if (memcmp(a, b, 16) != 0) T_FAIL("another hash after\n%.3000s\n(then)\n%.3000s\n", text, again);
-        else T_STR(again, text);
+        if (memcmp(a, b, 16) != 0)
+            T_FAIL("another hash after\n%.3000s\n(then)\n%.3000s\n", text, again);
+        else
+            T_STR(again, text);
         free(again);
     }
     fxa_program_destroy(back);
@@ -115,8 +117,8 @@ static char *print_file(const char *name, const char *ending) {
 }
 
 TEST(golden_texts) {
-    static const char *const names[] = {"identity",    "causal",      "softcap_window", "document",
-                                        "precedence",  "conversions", "constants",      "loops",
+    static const char *const names[] = {"identity",         "causal",         "softcap_window", "document",
+                                        "precedence",       "conversions",    "constants",      "loops",
                                         "mask_reads_score", "clashing_names", "everything"};
     fxa_context *ctx = NULL;
     fxa_error err;
@@ -201,10 +203,14 @@ TEST(deep_programs_come_back) {
             fxa_value y = fxa_builder_op2(b, FXA_OP_ADD, q, fxa_builder_int(b, i));
             fxa_value c = fxa_builder_op2(b, FXA_OP_LT, x, y);
             bool left = shape % 2;
-            if (op == FXA_OP_POW || op == FXA_OP_SUB) x = fxa_builder_op2(b, op, left ? x : y, left ? y : x);
-            else if (op == FXA_OP_SELECT) x = fxa_builder_op3(b, op, c, x, y);
-            else if (op == FXA_OP_FLOAT) x = fxa_builder_op1(b, op, fxa_builder_op1(b, FXA_OP_INT, x));
-            else x = fxa_builder_op1(b, op, x);
+            if (op == FXA_OP_POW || op == FXA_OP_SUB)
+                x = fxa_builder_op2(b, op, left ? x : y, left ? y : x);
+            else if (op == FXA_OP_SELECT)
+                x = fxa_builder_op3(b, op, c, x, y);
+            else if (op == FXA_OP_FLOAT)
+                x = fxa_builder_op1(b, op, fxa_builder_op1(b, FXA_OP_INT, x));
+            else
+                x = fxa_builder_op1(b, op, x);
         }
         fxa_builder_set_score(b, x);
         T_OK(fxa_builder_finish(b, &p, &err));

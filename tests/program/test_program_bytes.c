@@ -110,19 +110,19 @@ TEST(a_derivative_comes_back) {
 /* The form is pinned: these bytes must load in every later version, and be written so. */
 TEST(the_bytes_of_a_small_program) {
     static const uint8_t want[] = {
-        'F', 'X', 'A', 'P', 1, 0, 0, 0, 0, 0, 0, 0,              /* magic, version, kind */
-        1, 0, 0, 0, 3, 0, 0, 0, 'c', 'a', 'p', 1,                /* one param: cap, float */
-        1, 0, 0, 0, 1, 0, 0, 0, 't', 4, 1,                       /* one tensor: t, bf16, rank 1 */
-        8, 0, 0, 0,                                              /* nodes */
-        2, 1, 0, 0, 0, 0,                                        /* 0: score */
-        2, 2, 2, 0, 0, 0,                                        /* 1: h */
-        4, 1, 0, 0, 0, 0, 1, 0, 0, 0,                            /* 2: t[h] */
-        10, 1, 0, 0, 0, 0, 2, 0, 0, 0,                           /* 3: score + t[h] */
-        3, 1, 0, 0, 0, 0,                                        /* 4: cap */
-        18, 1, 3, 0, 0, 0, 4, 0, 0, 0,                           /* 5: min(score + t[h], cap) */
-        1, 1, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f,                      /* 6: 1.0 */
-        63, 3, 0, 0, 0, 0, 6, 0, 0, 0,                           /* 7: score <= 1.0 */
-        2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0 /* outputs: score 5, mask 7 */
+        'F', 'X', 'A', 'P', 1, 0, 0, 0, 0,    0,    0,   0,                        /* magic, version, kind */
+        1,   0,   0,   0,   3, 0, 0, 0, 'c',  'a',  'p', 1,                        /* one param: cap, float */
+        1,   0,   0,   0,   1, 0, 0, 0, 't',  4,    1,                             /* one tensor: t, bf16, rank 1 */
+        8,   0,   0,   0,                                                          /* nodes */
+        2,   1,   0,   0,   0, 0,                                                  /* 0: score */
+        2,   2,   2,   0,   0, 0,                                                  /* 1: h */
+        4,   1,   0,   0,   0, 0, 1, 0, 0,    0,                                   /* 2: t[h] */
+        10,  1,   0,   0,   0, 0, 2, 0, 0,    0,                                   /* 3: score + t[h] */
+        3,   1,   0,   0,   0, 0,                                                  /* 4: cap */
+        18,  1,   3,   0,   0, 0, 4, 0, 0,    0,                                   /* 5: min(score + t[h], cap) */
+        1,   1,   0,   0,   0, 0, 0, 0, 0xf0, 0x3f,                                /* 6: 1.0 */
+        63,  3,   0,   0,   0, 0, 6, 0, 0,    0,                                   /* 7: score <= 1.0 */
+        2,   0,   0,   0,   0, 0, 0, 0, 5,    0,    0,   0, 1, 0, 0, 0, 7, 0, 0, 0 /* outputs: score 5, mask 7 */
     };
     fxa_builder *b = NULL;
     fxa_program *p = NULL;

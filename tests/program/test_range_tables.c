@@ -105,8 +105,8 @@ TEST(never_wrong) {
         for (int j = 0; j < 6; j++) {
             int32_t q = (int32_t)t_int(&rng, -20, 60), k = (int32_t)t_int(&rng, -20, 60);
             int32_t h = (int32_t)t_int(&rng, 0, 9);
-            fxa_box box = brute_box((int32_t)t_int(&rng, 0, 1), h, q, q + t_int(&rng, 0, 20), k, k + t_int(&rng, 0, 20),
-                                    64, 64);
+            fxa_box box =
+                brute_box((int32_t)t_int(&rng, 0, 1), h, q, q + t_int(&rng, 0, 20), k, k + t_int(&rng, 0, 20), 64, 64);
             table_check(&tally, p, &box, ranges, views);
         }
         fxa_program_destroy(p);

@@ -178,8 +178,10 @@ static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool
     bool wide = slot == FXA_SLOT_V || slot == FXA_SLOT_DV || slot == FXA_SLOT_O || slot == FXA_SLOT_DO;
     int64_t n[4] = {x->b, keys ? x->hkv : x->hq, keys ? x->sk : x->sq, row ? 1 : wide ? x->dv : x->d};
     c->dense[slot] = case_own(c, n[0] * n[1] * n[2] * n[3], sizeof(double));
-    if (keys && case_has(c, ATTN_PAGED)) n[0] = p->n_pages, n[2] = p->page_size;
-    else if (case_has(c, ATTN_VARLEN)) n[0] = 1, n[2] = keys ? p->total_k : p->total_q;
+    if (keys && case_has(c, ATTN_PAGED))
+        n[0] = p->n_pages, n[2] = p->page_size;
+    else if (case_has(c, ATTN_VARLEN))
+        n[0] = 1, n[2] = keys ? p->total_k : p->total_q;
     c->t[slot] = attn_tensor_make(n, dtype, case_draw_style(c, input, rng), rng);
 }
 
@@ -195,8 +197,10 @@ static void case_fill_operand(attn_case *c, fxa_slot slot, uint64_t *rng) {
                 for (at[1] = 0; at[1] < t->n[1]; at[1]++)
                     for (at[3] = 0; at[3] < t->n[3]; at[3]++) {
                         int64_t i = ((b * t->n[1] + at[1]) * longest + s) * t->n[3] + at[3];
-                        if (pass == 0) attn_tensor_set(t, at, attn_real(rng, -2, 2));
-                        else c->dense[slot][i] = attn_tensor_get(t, at);
+                        if (pass == 0)
+                            attn_tensor_set(t, at, attn_real(rng, -2, 2));
+                        else
+                            c->dense[slot][i] = attn_tensor_get(t, at);
                     }
 }
 
@@ -285,8 +289,10 @@ static void case_draw_capture(attn_case *c, int i, fxa_dtype dtype, uint64_t *rn
         for (at[2] = 0; at[2] < n[2]; at[2]++)
             for (at[3] = 0; at[3] < n[3]; at[3]++) {
                 double value = dtype == FXA_I32 ? (double)attn_int(rng, 0, 2) : attn_real(rng, -1, 1);
-                if (pass == 0) attn_tensor_set(t, at, value);
-                else c->tensor[i][at[2] * n[3] + at[3]] = attn_tensor_get(t, at);
+                if (pass == 0)
+                    attn_tensor_set(t, at, value);
+                else
+                    c->tensor[i][at[2] * n[3] + at[3]] = attn_tensor_get(t, at);
             }
     view->rank = rank;
     view->data = c->tensor[i];
@@ -313,7 +319,8 @@ static bool case_draw_program(attn_case *c, uint64_t *rng) {
     for (; *from && n + 8 < sizeof text; from++) { /* %s: the dtype, %%: a percent sign */
         if (strncmp(from, "%s", 2) == 0)
             n += (size_t)snprintf(text + n, sizeof text - n, "%s", fxa_dtype_name(dtype));
-        else text[n++] = *from;
+        else
+            text[n++] = *from;
         if (*from == '%') from++;
     }
     text[n] = '\0';
@@ -338,8 +345,8 @@ static void case_draw_flags(attn_case *c, uint64_t *rng) {
     if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->problem.flags |= FXA_ACC_OUT;
     if (case_has(c, ATTN_SOME_GRADS)) grads = (grads & (uint32_t)attn_next(rng)) | FXA_GRAD_Q;
     c->backward_flags = grads | (case_has(c, ATTN_DLSE) ? FXA_GRAD_LSE : 0u);
-    static const uint32_t pairs[][2] = {{FXA_GRAD_Q, FXA_ACC_Q}, {FXA_GRAD_K, FXA_ACC_K}, {FXA_GRAD_V, FXA_ACC_V},
-                                        {FXA_GRAD_SINK, FXA_ACC_SINK}};
+    static const uint32_t pairs[][2] = {
+        {FXA_GRAD_Q, FXA_ACC_Q}, {FXA_GRAD_K, FXA_ACC_K}, {FXA_GRAD_V, FXA_ACC_V}, {FXA_GRAD_SINK, FXA_ACC_SINK}};
     for (int i = 0; case_has(c, ATTN_ACC) && i < 4; i++)
         if ((grads & pairs[i][0]) && attn_int(rng, 0, 1)) c->backward_flags |= pairs[i][1];
     bool tensors = false;
@@ -389,6 +396,6 @@ void attn_case_describe(const attn_case *c, char *out, size_t capacity) {
     snprintf(out, capacity,
              "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x",
              c->twin->name, (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk,
-             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->t[FXA_SLOT_Q].dtype), c->features,
-             c->problem.flags, c->backward_flags);
+             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->t[FXA_SLOT_Q].dtype), c->features, c->problem.flags,
+             c->backward_flags);
 }

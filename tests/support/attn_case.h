@@ -34,7 +34,7 @@ typedef struct attn_tensor {
  * that are NaN in every float dtype. */
 attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng);
 void attn_tensor_free(attn_tensor *t);
-double attn_tensor_get(const attn_tensor *t, const int64_t at[4]); /* ints as doubles */
+double attn_tensor_get(const attn_tensor *t, const int64_t at[4]);   /* ints as doubles */
 void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x); /* rounds to the dtype */
 fxa_operand attn_tensor_operand(const attn_tensor *t);
 double attn_round(fxa_dtype dtype, double x);
@@ -42,27 +42,27 @@ double attn_round(fxa_dtype dtype, double x);
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
 enum { /* what a case may draw; without a bit that feature is plain */
-    ATTN_GQA = 1 << 0,
-    ATTN_DIMS = 1 << 1, /* d != dv */
-    ATTN_PADDING = 1 << 2,
-    ATTN_VARLEN = 1 << 3,
-    ATTN_PAGED = 1 << 4,
-    ATTN_SINK_ZERO = 1 << 5,
-    ATTN_SINK = 1 << 6,
-    ATTN_DROPOUT = 1 << 7,
-    ATTN_MAPS = 1 << 8,
-    ATTN_DTYPES = 1 << 9,
-    ATTN_STRIDES = 1 << 10,
-    ATTN_ACC = 1 << 11,
-    ATTN_READY = 1 << 12,
-    ATTN_DLSE = 1 << 13,
-    ATTN_LENGTHS = 1 << 14, /* problem.q_len, k_len */
-    ATTN_PROGRAM = 1 << 15,
-    ATTN_SOME_GRADS = 1 << 16, /* not every gradient */
-    ATTN_SMOOTH = 1 << 17,     /* only twins without kinks */
-    ATTN_ROWS = 1 << 18,       /* q of each batch entry is moved: positions, or aligned to the last key */
-    ATTN_CHUNKED = 1 << 19,    /* VARLEN keeps PADDING, which makes gaps, and PAGED; without it those two are dropped */
-    ATTN_MIXED = 1 << 20       /* with DTYPES: each of Q, K, V has its own, unless one is f64 */
+       ATTN_GQA = 1 << 0,
+       ATTN_DIMS = 1 << 1, /* d != dv */
+       ATTN_PADDING = 1 << 2,
+       ATTN_VARLEN = 1 << 3,
+       ATTN_PAGED = 1 << 4,
+       ATTN_SINK_ZERO = 1 << 5,
+       ATTN_SINK = 1 << 6,
+       ATTN_DROPOUT = 1 << 7,
+       ATTN_MAPS = 1 << 8,
+       ATTN_DTYPES = 1 << 9,
+       ATTN_STRIDES = 1 << 10,
+       ATTN_ACC = 1 << 11,
+       ATTN_READY = 1 << 12,
+       ATTN_DLSE = 1 << 13,
+       ATTN_LENGTHS = 1 << 14, /* problem.q_len, k_len */
+       ATTN_PROGRAM = 1 << 15,
+       ATTN_SOME_GRADS = 1 << 16, /* not every gradient */
+       ATTN_SMOOTH = 1 << 17,     /* only twins without kinks */
+       ATTN_ROWS = 1 << 18,       /* q of each batch entry is moved: positions, or aligned to the last key */
+       ATTN_CHUNKED = 1 << 19, /* VARLEN keeps PADDING, which makes gaps, and PAGED; without it those two are dropped */
+       ATTN_MIXED = 1 << 20    /* with DTYPES: each of Q, K, V has its own, unless one is f64 */
 };
 #define ATTN_ALL (((1u << 21) - 1) & ~(uint32_t)ATTN_SMOOTH)
 
@@ -72,7 +72,7 @@ typedef struct attn_case {
     uint32_t features;
     const oracle_twin *twin;
     fxa_program *program;
-    fxa_problem problem;      /* forward; attn_case_problem makes either pass */
+    fxa_problem problem; /* forward; attn_case_problem makes either pass */
     uint32_t backward_flags;
     attn_tensor t[FXA_SLOT_COUNT]; /* operands by slot */
     attn_tensor capture[ORACLE_TENSORS], dcapture[ORACLE_TENSORS];

@@ -23,8 +23,10 @@ fxa_problem attn_case_problem(const attn_case *c, fxa_pass pass) {
     p.captures = c->captures;
     p.n_captures = (size_t)c->twin->n_tensors;
     const uint32_t forward_only = FXA_WANT_LSE | FXA_WANT_MAX | FXA_ACC_OUT;
-    if (pass == FXA_BACKWARD) p.flags = (p.flags & ~forward_only) | c->backward_flags;
-    else p.param_grads = 0;
+    if (pass == FXA_BACKWARD)
+        p.flags = (p.flags & ~forward_only) | c->backward_flags;
+    else
+        p.param_grads = 0;
     return p;
 }
 
@@ -32,7 +34,10 @@ fxa_args attn_case_args(const attn_case *c, fxa_pass pass) {
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < FXA_SLOT_COUNT; i++) args.slot[i] = c->ints[i] ? (void *)c->ints[i] : (void *)c->t[i].origin;
     /* an output that the problem does not write must not be given */
-    static const struct { fxa_slot slot; uint32_t flag; } grads[] = {
+    static const struct {
+        fxa_slot slot;
+        uint32_t flag;
+    } grads[] = {
         {FXA_SLOT_DQ, FXA_GRAD_Q},
         {FXA_SLOT_DK, FXA_GRAD_K},
         {FXA_SLOT_DV, FXA_GRAD_V},
@@ -248,7 +253,11 @@ static bool case_check_tensors(attn_case *c, case_want *want) {
 }
 
 bool attn_case_check_backward(attn_case *c) {
-    static const struct { fxa_slot slot; const char *name; uint32_t grad, acc; } outputs[] = {
+    static const struct {
+        fxa_slot slot;
+        const char *name;
+        uint32_t grad, acc;
+    } outputs[] = {
         {FXA_SLOT_DQ, "dQ", FXA_GRAD_Q, FXA_ACC_Q},
         {FXA_SLOT_DK, "dK", FXA_GRAD_K, FXA_ACC_K},
         {FXA_SLOT_DV, "dV", FXA_GRAD_V, FXA_ACC_V},

@@ -57,8 +57,9 @@ static void oracle_pair_fill(const oracle_head *w, int64_t q, int64_t k) {
     const oracle *x = w->x;
     const double *row = x->q + ((w->b * x->hq + w->h) * x->sq + q) * x->d;
     const double *key = x->k + ((w->b * x->hkv + w->hkv) * x->sk + k) * x->d;
-    oracle_pair at = {0, x->at_b[w->b], x->at_h[w->h], oracle_row_at(x, w->b, q), x->at_k[k], x->seen_q[w->b],
-                      x->seen_k[w->b], x->param, x->tensor};
+    oracle_pair at = {0,          x->at_b[w->b],   x->at_h[w->h],   oracle_row_at(x, w->b, q),
+                      x->at_k[k], x->seen_q[w->b], x->seen_k[w->b], x->param,
+                      x->tensor};
     for (int64_t i = 0; i < x->d; i++) at.score += row[i] * key[i];
     at.score *= x->scale;
     oracle_value *value = &w->value[q * w->keys + k];
@@ -96,8 +97,10 @@ static double oracle_row_lse(const oracle_head *w, int64_t q, double *max) {
     bool bad = m != m || m == INFINITY;
     *max = -INFINITY;
     for (int64_t k = 0; k < w->keys; k++) {
-        if (s[k] != s[k] || *max != *max) *max = NAN;
-        else if (s[k] > *max) *max = s[k];
+        if (s[k] != s[k] || *max != *max)
+            *max = NAN;
+        else if (s[k] > *max)
+            *max = s[k];
         bad = bad || s[k] != s[k] || s[k] == INFINITY;
         if (s[k] > m) m = s[k];
     }

@@ -32,7 +32,11 @@ typedef struct oracle_value {
     bool mask;
     double by_param[ORACLE_PARAMS];
     int n_loads;
-    struct { int tensor; int64_t at; double by; } load[ORACLE_LOADS]; /* at: dense index, -1 outside */
+    struct {
+        int tensor;
+        int64_t at;
+        double by;
+    } load[ORACLE_LOADS]; /* at: dense index, -1 outside */
 } oracle_value;
 
 typedef void (*oracle_fn)(const oracle_pair *in, oracle_value *out);
@@ -56,10 +60,10 @@ extern const int oracle_twin_count;
 
 typedef struct oracle {
     int64_t b, hq, hkv, sq, sk, d, dv;
-    const int64_t *q_len, *k_len;      /* [B], rows and keys that exist */
-    const int32_t *seen_q, *seen_k;    /* [B], what score functions see of them */
+    const int64_t *q_len, *k_len;             /* [B], rows and keys that exist */
+    const int32_t *seen_q, *seen_k;           /* [B], what score functions see of them */
     const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates of local indices; to those of rows comes */
-    const int32_t *shift_q;            /* [B], or NULL */
+    const int32_t *shift_q;                   /* [B], or NULL */
     oracle_fn fn;
     double param[ORACLE_PARAMS];
     oracle_tensor tensor[ORACLE_TENSORS];
@@ -73,7 +77,7 @@ typedef struct oracle {
     uint64_t seed;
     /* [B,Hq,Sq,D], [B,Hkv,Sk,D], [B,Hkv,Sk,Dv], [B,Hq,Sq,Dv], [B,Hq,Sq] */
     const double *q, *k, *v, *dout, *dlse;
-    double *o, *lse, *max;          /* forward writes, backward reads o and lse */
+    double *o, *lse, *max;             /* forward writes, backward reads o and lse */
     double *dq, *dk, *dv_grad, *dsink; /* backward writes; the rest as well */
     double dparam[ORACLE_PARAMS];
     double *dtensor[ORACLE_TENSORS];

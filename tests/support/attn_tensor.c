@@ -80,8 +80,10 @@ double attn_tensor_get(const attn_tensor *t, const int64_t at[4]) {
 
 void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x) {
     int64_t offset = tensor_offset(t, at);
-    if (fxa__dtype_is_float(t->dtype)) fxa__store_f64(t->origin, t->dtype, offset, x);
-    else ((int32_t *)(void *)t->origin)[offset] = (int32_t)x; /* the cases' int tensors are i32 */
+    if (fxa__dtype_is_float(t->dtype))
+        fxa__store_f64(t->origin, t->dtype, offset, x);
+    else
+        ((int32_t *)(void *)t->origin)[offset] = (int32_t)x; /* the cases' int tensors are i32 */
 }
 
 fxa_operand attn_tensor_operand(const attn_tensor *t) {

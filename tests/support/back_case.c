@@ -60,8 +60,7 @@ static void back_make_slots(back_case *x, uint64_t *rng) {
         x->in[i] = guard_make((size_t)n * element, element, !x->s.front);
         for (int64_t j = 0; j < n; j++) back_set(x->s.dtype, x->in[i].data, j, attn_real(rng, -1, 1));
     }
-    for (int i = 0; i < 3; i++)
-        x->out[i] = guard_make((size_t)x->n[back_out_slots[i]] * element, element, !x->s.front);
+    for (int i = 0; i < 3; i++) x->out[i] = guard_make((size_t)x->n[back_out_slots[i]] * element, element, !x->s.front);
     x->out[BACK_PARAM] = guard_make(sizeof(double), sizeof(double), !x->s.front);
     x->pages = guard_make((size_t)x->n[FXA_SLOT_PAGES] * sizeof(int32_t), sizeof(int32_t), !x->s.front);
     for (int64_t i = 0; i < x->n[FXA_SLOT_PAGES]; i++)

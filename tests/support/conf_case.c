@@ -18,9 +18,7 @@ static void *conf_alloc(size_t n, size_t element) {
     return memory;
 }
 
-int64_t conf_places(const conf_buffer *t) {
-    return (int64_t)(t->bytes / fxa_dtype_size(t->dtype));
-}
+int64_t conf_places(const conf_buffer *t) { return (int64_t)(t->bytes / fxa_dtype_size(t->dtype)); }
 
 int64_t conf_place(const conf_buffer *t, const int64_t *at) {
     int64_t place = (t->origin - t->memory) / (int64_t)fxa_dtype_size(t->dtype);
@@ -71,24 +69,13 @@ static void conf_make_buffer(conf_buffer *t, bool plain, bool input, uint64_t *r
 static void conf_store(conf_buffer *t, int64_t place, double x) {
     int64_t at = place;
     switch (t->dtype) {
-    case FXA_I64:
-        ((int64_t *)(void *)t->memory)[at] = (int64_t)x;
-        break;
-    case FXA_I32:
-        ((int32_t *)(void *)t->memory)[at] = (int32_t)x;
-        break;
-    case FXA_I16:
-        ((int16_t *)(void *)t->memory)[at] = (int16_t)x;
-        break;
-    case FXA_I8:
-        ((int8_t *)(void *)t->memory)[at] = (int8_t)x;
-        break;
+    case FXA_I64: ((int64_t *)(void *)t->memory)[at] = (int64_t)x; break;
+    case FXA_I32: ((int32_t *)(void *)t->memory)[at] = (int32_t)x; break;
+    case FXA_I16: ((int16_t *)(void *)t->memory)[at] = (int16_t)x; break;
+    case FXA_I8: ((int8_t *)(void *)t->memory)[at] = (int8_t)x; break;
     case FXA_U8:
-    case FXA_B8:
-        t->memory[at] = (uint8_t)x;
-        break;
-    default:
-        fxa__store_f64(t->memory, t->dtype, at, x);
+    case FXA_B8: t->memory[at] = (uint8_t)x; break;
+    default: fxa__store_f64(t->memory, t->dtype, at, x);
     }
 }
 

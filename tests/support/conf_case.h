@@ -104,11 +104,11 @@ bool conf_next(const conf_buffer *t, int64_t *at);
 
 typedef enum conf_source {
     CONF_IDENTITY,
-    CONF_TWIN,   /* of attn_oracle.h: small programs as people write them */
-    CONF_SMOOTH, /* random, smooth in all floats */
-    CONF_MASK,   /* random masks over coordinates */
-    CONF_BOTH,   /* the two together */
-    CONF_WILD,   /* random with every operation; often unsure */
+    CONF_TWIN,    /* of attn_oracle.h: small programs as people write them */
+    CONF_SMOOTH,  /* random, smooth in all floats */
+    CONF_MASK,    /* random masks over coordinates */
+    CONF_BOTH,    /* the two together */
+    CONF_WILD,    /* random with every operation; often unsure */
     CONF_GALLERY, /* a file of `folder` */
     CONF_SPARSE,  /* masks that leave little or leave holes */
     CONF_STEEP    /* where a last digit of a score is another probability */

@@ -11,10 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CONF_RMS_UNITS     33.5 /* 2e-6 in f32 */
+#define CONF_RMS_UNITS 33.5 /* 2e-6 in f32 */
 #define CONF_ELEMENT_UNITS 16
-#define CONF_DEVIATIONS    7 /* of 16-bit products: once in 10^11 */
-#define CONF_SAFETY        2 /* of what was passed on to first order */
+#define CONF_DEVIATIONS 7 /* of 16-bit products: once in 10^11 */
+#define CONF_SAFETY 2     /* of what was passed on to first order */
 
 static bool conf_has_equal_terms(const conf_case *c) {
     for (int i = 0; i < CONF_SLOTS; i++)
@@ -156,6 +156,4 @@ bool conf_check_forward(conf_case *c, const char *engine) {
     return ok;
 }
 
-bool conf_check_backward(conf_case *c, const char *engine) {
-    return conf_check(c, engine, FXA_BACKWARD);
-}
+bool conf_check_backward(conf_case *c, const char *engine) { return conf_check(c, engine, FXA_BACKWARD); }

@@ -133,28 +133,19 @@ static fxa_program *source_steep(fxa_context *ctx, uint64_t *rng) {
 }
 
 fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name) {
-    static const char *const names[] = {"identity", "twin", "smooth", "mask", "smooth and mask", "wild", "gallery",
-                                        "sparse",   "steep"};
+    static const char *const names[] = {"identity", "twin",    "smooth", "mask", "smooth and mask",
+                                        "wild",     "gallery", "sparse", "steep"};
     *name = names[source];
     switch (source) {
-    case CONF_TWIN:
-        return source_twin(ctx, rng, name);
-    case CONF_SMOOTH:
-        return source_generate(ctx, GEN_SMOOTH, rng);
-    case CONF_MASK:
-        return source_generate(ctx, GEN_AFFINE_MASK, rng);
-    case CONF_BOTH:
-        return source_both(ctx, rng);
-    case CONF_WILD:
-        return source_generate(ctx, GEN_NO_SPECIAL, rng);
-    case CONF_GALLERY:
-        return source_file(ctx, folder, rng, name);
-    case CONF_SPARSE:
-        return source_sparse(ctx, rng);
-    case CONF_STEEP:
-        return source_steep(ctx, rng);
-    default:
-        break;
+    case CONF_TWIN: return source_twin(ctx, rng, name);
+    case CONF_SMOOTH: return source_generate(ctx, GEN_SMOOTH, rng);
+    case CONF_MASK: return source_generate(ctx, GEN_AFFINE_MASK, rng);
+    case CONF_BOTH: return source_both(ctx, rng);
+    case CONF_WILD: return source_generate(ctx, GEN_NO_SPECIAL, rng);
+    case CONF_GALLERY: return source_file(ctx, folder, rng, name);
+    case CONF_SPARSE: return source_sparse(ctx, rng);
+    case CONF_STEEP: return source_steep(ctx, rng);
+    default: break;
     }
     fxa_program *program = NULL;
     return fxa_program_parse(ctx, "", 0, &program, NULL) == FXA_OK ? program : NULL;

@@ -14,16 +14,17 @@
 
 typedef struct fail_alloc {
     pthread_mutex_t mutex;
-    size_t calls;               /* allocations and resizes asked for */
-    size_t live_bytes, blocks;  /* now */
+    size_t calls;              /* allocations and resizes asked for */
+    size_t live_bytes, blocks; /* now */
     size_t peak_bytes;
-    size_t fail_at;             /* the call that fails, counted as calls is; 0: none */
-    bool persistent;            /* every later one fails too */
-    size_t failures;            /* how many were refused */
-    size_t mistakes;            /* breaches of the contract */
+    size_t fail_at;  /* the call that fails, counted as calls is; 0: none */
+    bool persistent; /* every later one fails too */
+    size_t failures; /* how many were refused */
+    size_t mistakes; /* breaches of the contract */
 } fail_alloc;
 
-#define FAIL_ALLOC_INIT {.mutex = PTHREAD_MUTEX_INITIALIZER}
+#define FAIL_ALLOC_INIT                                                                                                \
+    { .mutex = PTHREAD_MUTEX_INITIALIZER }
 
 /* The hook; user is a fail_alloc. */
 void *fail_alloc_fn(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);

@@ -11,9 +11,9 @@
 #include <string.h>
 
 const fxa_tensor_info gen_tensors[] = {
-    {"bias", FXA_F32, 2},    {"slopes", FXA_F64, 1},   {"half", FXA_F16, 3},   {"brain", FXA_BF16, 1},
-    {"cell", FXA_F64, 0},    {"doc", FXA_I32, 1},      {"table", FXA_I64, 2},  {"steps", FXA_I16, 4},
-    {"tiny", FXA_I8, 1},     {"bytes", FXA_U8, 5},     {"allow", FXA_B8, 2},   {NULL, FXA_DTYPE_NONE, 0},
+    {"bias", FXA_F32, 2}, {"slopes", FXA_F64, 1}, {"half", FXA_F16, 3},  {"brain", FXA_BF16, 1},
+    {"cell", FXA_F64, 0}, {"doc", FXA_I32, 1},    {"table", FXA_I64, 2}, {"steps", FXA_I16, 4},
+    {"tiny", FXA_I8, 1},  {"bytes", FXA_U8, 5},   {"allow", FXA_B8, 2},  {NULL, FXA_DTYPE_NONE, 0},
 };
 enum { GEN_FLOAT_TENSORS = 5, GEN_TENSORS = 11, GEN_POOL = 48 };
 
@@ -107,31 +107,46 @@ static void gen_leaf(gen_state *g) {
                                      FXA_INPUT_B, FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN};
     unsigned r = gen_pick(g, 8);
     bool params = !(g->flags & GEN_NO_PARAMS), tensors = !(g->flags & GEN_NO_TENSORS);
-    if (r == 0) gen_put(g, FXA_INT, fxa_builder_input(g->b, ints[gen_pick(g, 6)]));
-    else if (r == 1) gen_put(g, FXA_INT, fxa_builder_int(g->b, gen_int(g)));
-    else if (r == 2 && params) gen_param(g, gen_pick(g, 2) ? "p_gain" : "p_cap", FXA_FLOAT);
-    else if (r == 3 && params) gen_param(g, gen_pick(g, 2) ? "p_left" : "p_step", FXA_INT);
-    else if (r <= 5 && tensors) gen_load(g, GEN_TENSORS);
-    else if (r == 6) gen_put(g, FXA_BOOL, fxa_builder_bool(g->b, (int)gen_pick(g, 2)));
-    else gen_put(g, FXA_FLOAT, fxa_builder_float(g->b, gen_double(g)));
+    if (r == 0)
+        gen_put(g, FXA_INT, fxa_builder_input(g->b, ints[gen_pick(g, 6)]));
+    else if (r == 1)
+        gen_put(g, FXA_INT, fxa_builder_int(g->b, gen_int(g)));
+    else if (r == 2 && params)
+        gen_param(g, gen_pick(g, 2) ? "p_gain" : "p_cap", FXA_FLOAT);
+    else if (r == 3 && params)
+        gen_param(g, gen_pick(g, 2) ? "p_left" : "p_step", FXA_INT);
+    else if (r <= 5 && tensors)
+        gen_load(g, GEN_TENSORS);
+    else if (r == 6)
+        gen_put(g, FXA_BOOL, fxa_builder_bool(g->b, (int)gen_pick(g, 2)));
+    else
+        gen_put(g, FXA_FLOAT, fxa_builder_float(g->b, gen_double(g)));
 }
 
 static void gen_float_step(gen_state *g) {
     static const fxa_op two[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_DIV,  FXA_OP_FLOORDIV, FXA_OP_MOD,
                                  FXA_OP_MIN, FXA_OP_MAX, FXA_OP_POW, FXA_OP_MULZ, FXA_OP_DIVZ};
-    static const fxa_op one[] = {FXA_OP_NEG, FXA_OP_ABS,  FXA_OP_SQRT, FXA_OP_RSQRT,   FXA_OP_EXP,   FXA_OP_EXP2,
-                                 FXA_OP_LOG, FXA_OP_LOG2, FXA_OP_TANH, FXA_OP_SIGMOID, FXA_OP_ERF,   FXA_OP_SIN,
-                                 FXA_OP_COS, FXA_OP_TAN,  FXA_OP_FLOOR, FXA_OP_CEIL,   FXA_OP_ROUND, FXA_OP_TRUNC};
+    static const fxa_op one[] = {FXA_OP_NEG, FXA_OP_ABS,  FXA_OP_SQRT,  FXA_OP_RSQRT,   FXA_OP_EXP,   FXA_OP_EXP2,
+                                 FXA_OP_LOG, FXA_OP_LOG2, FXA_OP_TANH,  FXA_OP_SIGMOID, FXA_OP_ERF,   FXA_OP_SIN,
+                                 FXA_OP_COS, FXA_OP_TAN,  FXA_OP_FLOOR, FXA_OP_CEIL,    FXA_OP_ROUND, FXA_OP_TRUNC};
     unsigned r = gen_pick(g, 40);
     fxa_value x = gen_get(g, FXA_FLOAT), v;
-    if (r < 11) v = fxa_builder_op2(g->b, two[r], x, gen_any(g, FXA_FLOAT));
-    else if (r < 29) v = fxa_builder_op1(g->b, one[r - 11], x);
-    else if (r < 32) v = fxa_builder_op2(g->b, two[r - 29], gen_any(g, FXA_FLOAT), x);
-    else if (r == 32) v = fxa_builder_op2(g->b, FXA_OP_DIV, gen_get(g, FXA_INT), gen_get(g, FXA_INT));
-    else if (r == 33) v = fxa_builder_op1(g->b, FXA_OP_TANH, gen_any(g, FXA_INT));
-    else if (r == 34) v = fxa_builder_op1(g->b, FXA_OP_FLOAT, gen_any(g, FXA_INT));
-    else if (r < 37) v = fxa_builder_op3(g->b, FXA_OP_CLAMP, x, gen_any(g, FXA_FLOAT), gen_any(g, FXA_FLOAT));
-    else v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, gen_any(g, FXA_FLOAT));
+    if (r < 11)
+        v = fxa_builder_op2(g->b, two[r], x, gen_any(g, FXA_FLOAT));
+    else if (r < 29)
+        v = fxa_builder_op1(g->b, one[r - 11], x);
+    else if (r < 32)
+        v = fxa_builder_op2(g->b, two[r - 29], gen_any(g, FXA_FLOAT), x);
+    else if (r == 32)
+        v = fxa_builder_op2(g->b, FXA_OP_DIV, gen_get(g, FXA_INT), gen_get(g, FXA_INT));
+    else if (r == 33)
+        v = fxa_builder_op1(g->b, FXA_OP_TANH, gen_any(g, FXA_INT));
+    else if (r == 34)
+        v = fxa_builder_op1(g->b, FXA_OP_FLOAT, gen_any(g, FXA_INT));
+    else if (r < 37)
+        v = fxa_builder_op3(g->b, FXA_OP_CLAMP, x, gen_any(g, FXA_FLOAT), gen_any(g, FXA_FLOAT));
+    else
+        v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, gen_any(g, FXA_FLOAT));
     gen_put(g, FXA_FLOAT, v);
 }
 
@@ -141,17 +156,30 @@ static void gen_int_step(gen_state *g) {
     unsigned r = gen_pick(g, 24);
     fxa_value x = gen_get(g, FXA_INT), v;
     fxa_value y = gen_byte(g) >= 230 ? gen_get(g, FXA_BOOL) : gen_get(g, FXA_INT);
-    if (r < 12) v = fxa_builder_op2(g->b, two[r], x, y);
-    else if (r == 12) v = fxa_builder_op1(g->b, FXA_OP_NEG, x);
-    else if (r == 13) v = fxa_builder_op1(g->b, FXA_OP_ABS, x);
-    else if (r == 14) v = fxa_builder_op1(g->b, FXA_OP_NOT, x);
-    else if (r == 15) v = fxa_builder_op1(g->b, FXA_OP_INT, gen_get(g, FXA_FLOAT));
-    else if (r == 16) v = fxa_builder_op1(g->b, FXA_OP_INT, gen_get(g, FXA_BOOL));
-    else if (r == 17) v = fxa_builder_op3(g->b, FXA_OP_CLAMP, x, y, gen_get(g, FXA_INT));
-    else if (r == 18) v = fxa_builder_op2(g->b, FXA_OP_ADD, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
-    else if (r < 21) v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, y);
-    else v = fxa_builder_op2(g->b, r == 21 ? FXA_OP_FLOORDIV : r == 22 ? FXA_OP_MOD : FXA_OP_SHR, x,
-                             fxa_builder_int(g->b, gen_int(g)));
+    if (r < 12)
+        v = fxa_builder_op2(g->b, two[r], x, y);
+    else if (r == 12)
+        v = fxa_builder_op1(g->b, FXA_OP_NEG, x);
+    else if (r == 13)
+        v = fxa_builder_op1(g->b, FXA_OP_ABS, x);
+    else if (r == 14)
+        v = fxa_builder_op1(g->b, FXA_OP_NOT, x);
+    else if (r == 15)
+        v = fxa_builder_op1(g->b, FXA_OP_INT, gen_get(g, FXA_FLOAT));
+    else if (r == 16)
+        v = fxa_builder_op1(g->b, FXA_OP_INT, gen_get(g, FXA_BOOL));
+    else if (r == 17)
+        v = fxa_builder_op3(g->b, FXA_OP_CLAMP, x, y, gen_get(g, FXA_INT));
+    else if (r == 18)
+        v = fxa_builder_op2(g->b, FXA_OP_ADD, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
+    else if (r < 21)
+        v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, y);
+    else
+        v = fxa_builder_op2(g->b,
+                            r == 21   ? FXA_OP_FLOORDIV
+                            : r == 22 ? FXA_OP_MOD
+                                      : FXA_OP_SHR,
+                            x, fxa_builder_int(g->b, gen_int(g)));
     gen_put(g, FXA_INT, v);
 }
 
@@ -159,14 +187,22 @@ static void gen_bool_step(gen_state *g) {
     static const fxa_op compare[] = {FXA_OP_EQ, FXA_OP_NE, FXA_OP_LT, FXA_OP_LE, FXA_OP_GT, FXA_OP_GE};
     unsigned r = gen_pick(g, 16);
     fxa_value v;
-    if (r < 6) v = fxa_builder_op2(g->b, compare[r], gen_get(g, FXA_INT), gen_any(g, FXA_INT));
-    else if (r < 10) v = fxa_builder_op2(g->b, compare[gen_pick(g, 6)], gen_get(g, FXA_FLOAT), gen_any(g, FXA_FLOAT));
-    else if (r == 10) v = fxa_builder_op2(g->b, FXA_OP_AND, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
-    else if (r == 11) v = fxa_builder_op2(g->b, FXA_OP_OR, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
-    else if (r == 12) v = fxa_builder_op2(g->b, FXA_OP_XOR, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
-    else if (r == 13) v = fxa_builder_op1(g->b, FXA_OP_NOT, gen_get(g, FXA_BOOL));
-    else if (r == 14) v = fxa_builder_op2(g->b, compare[gen_pick(g, 6)], gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
-    else v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
+    if (r < 6)
+        v = fxa_builder_op2(g->b, compare[r], gen_get(g, FXA_INT), gen_any(g, FXA_INT));
+    else if (r < 10)
+        v = fxa_builder_op2(g->b, compare[gen_pick(g, 6)], gen_get(g, FXA_FLOAT), gen_any(g, FXA_FLOAT));
+    else if (r == 10)
+        v = fxa_builder_op2(g->b, FXA_OP_AND, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
+    else if (r == 11)
+        v = fxa_builder_op2(g->b, FXA_OP_OR, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
+    else if (r == 12)
+        v = fxa_builder_op2(g->b, FXA_OP_XOR, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
+    else if (r == 13)
+        v = fxa_builder_op1(g->b, FXA_OP_NOT, gen_get(g, FXA_BOOL));
+    else if (r == 14)
+        v = fxa_builder_op2(g->b, compare[gen_pick(g, 6)], gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
+    else
+        v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
     gen_put(g, FXA_BOOL, v);
 }
 
@@ -193,9 +229,12 @@ static void gen_affine_step(gen_state *g) {
     static const fxa_op compare[] = {FXA_OP_LE, FXA_OP_LT, FXA_OP_GE, FXA_OP_GT, FXA_OP_EQ, FXA_OP_NE};
     unsigned r = gen_pick(g, 10);
     fxa_value v;
-    if (r < 6) v = fxa_builder_op2(g->b, compare[r], gen_affine(g), gen_affine(g));
-    else if (r == 6) v = fxa_builder_op1(g->b, FXA_OP_NOT, gen_get(g, FXA_BOOL));
-    else v = fxa_builder_op2(g->b, r < 9 ? FXA_OP_AND : FXA_OP_OR, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
+    if (r < 6)
+        v = fxa_builder_op2(g->b, compare[r], gen_affine(g), gen_affine(g));
+    else if (r == 6)
+        v = fxa_builder_op1(g->b, FXA_OP_NOT, gen_get(g, FXA_BOOL));
+    else
+        v = fxa_builder_op2(g->b, r < 9 ? FXA_OP_AND : FXA_OP_OR, gen_get(g, FXA_BOOL), gen_get(g, FXA_BOOL));
     gen_put(g, FXA_BOOL, v);
 }
 
@@ -212,17 +251,28 @@ static void gen_smooth_step(gen_state *g) {
         gen_load(g, GEN_FLOAT_TENSORS);
         return;
     }
-    if (r <= 1 && !(g->flags & GEN_NO_PARAMS)) v = fxa_builder_param(b, gen_pick(g, 2) ? "p_gain" : "p_cap", FXA_FLOAT);
-    else if (r <= 2) v = fxa_builder_float(b, gen_small(g));
-    else if (r <= 7) v = fxa_builder_op1(b, bounded[r - 3], x);
-    else if (r == 8) v = fxa_builder_op2(b, FXA_OP_ADD, x, y);
-    else if (r == 9) v = fxa_builder_op2(b, FXA_OP_SUB, x, y);
-    else if (r == 10) v = fxa_builder_op2(b, FXA_OP_MUL, x, small);
-    else if (r == 11) v = fxa_builder_op2(b, FXA_OP_DIV, small, above);
-    else if (r == 12) v = fxa_builder_op1(b, FXA_OP_SQRT, above);
-    else if (r == 13) v = fxa_builder_op1(b, FXA_OP_LOG, above);
-    else if (r == 14) v = fxa_builder_op1(b, FXA_OP_EXP, fxa_builder_op1(b, FXA_OP_NEG, square));
-    else v = fxa_builder_op1(b, FXA_OP_NEG, x);
+    if (r <= 1 && !(g->flags & GEN_NO_PARAMS))
+        v = fxa_builder_param(b, gen_pick(g, 2) ? "p_gain" : "p_cap", FXA_FLOAT);
+    else if (r <= 2)
+        v = fxa_builder_float(b, gen_small(g));
+    else if (r <= 7)
+        v = fxa_builder_op1(b, bounded[r - 3], x);
+    else if (r == 8)
+        v = fxa_builder_op2(b, FXA_OP_ADD, x, y);
+    else if (r == 9)
+        v = fxa_builder_op2(b, FXA_OP_SUB, x, y);
+    else if (r == 10)
+        v = fxa_builder_op2(b, FXA_OP_MUL, x, small);
+    else if (r == 11)
+        v = fxa_builder_op2(b, FXA_OP_DIV, small, above);
+    else if (r == 12)
+        v = fxa_builder_op1(b, FXA_OP_SQRT, above);
+    else if (r == 13)
+        v = fxa_builder_op1(b, FXA_OP_LOG, above);
+    else if (r == 14)
+        v = fxa_builder_op1(b, FXA_OP_EXP, fxa_builder_op1(b, FXA_OP_NEG, square));
+    else
+        v = fxa_builder_op1(b, FXA_OP_NEG, x);
     gen_put(g, FXA_FLOAT, v);
 }
 
@@ -237,12 +287,18 @@ static void gen_start(gen_state *g) {
 
 static void gen_step(gen_state *g) {
     unsigned r;
-    if (g->flags & GEN_AFFINE_MASK) gen_affine_step(g);
-    else if (g->flags & GEN_SMOOTH) gen_smooth_step(g);
-    else if ((r = gen_pick(g, 8)) == 0) gen_leaf(g);
-    else if (r < 4) gen_float_step(g);
-    else if (r < 6) gen_int_step(g);
-    else gen_bool_step(g);
+    if (g->flags & GEN_AFFINE_MASK)
+        gen_affine_step(g);
+    else if (g->flags & GEN_SMOOTH)
+        gen_smooth_step(g);
+    else if ((r = gen_pick(g, 8)) == 0)
+        gen_leaf(g);
+    else if (r < 4)
+        gen_float_step(g);
+    else if (r < 6)
+        gen_int_step(g);
+    else
+        gen_bool_step(g);
 }
 
 /* An output that uses the last values made, up to `most` of them. */

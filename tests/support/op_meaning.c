@@ -113,7 +113,7 @@ static meaning meaning_arith_int(fxa_op op, int64_t x, int64_t y, int64_t z) {
 }
 
 static meaning meaning_compare(fxa_op op, double x, double y) {
-    bool less = x < y, equal = x == y, more = x > y;
+    bool less = x<y, equal = x == y, more = x> y;
     switch (op) {
     case FXA_OP_EQ: return meaning_bool(equal);
     case FXA_OP_NE: return meaning_bool(!equal);

@@ -35,7 +35,7 @@ typedef struct blob_parts {
     blob_bytes section[4];
 } blob_parts;
 
-bool blob_parts_read(const blob_bytes *b, blob_parts *p); /* false: something is not as described */
+bool blob_parts_read(const blob_bytes *b, blob_parts *p);  /* false: something is not as described */
 void blob_parts_write(const blob_parts *p, blob_bytes *b); /* all sizes, offsets and checksums as they should be */
 void blob_reseal(blob_bytes *b);                           /* the header's checksum, after a change in place */
 

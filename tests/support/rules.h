@@ -64,24 +64,18 @@ static void rules_each(void (*rule)(void)) {
 }
 #define RULE(name)                                                                                                     \
     static void rule_##name(void);                                                                                     \
-    TEST(name) {                                                                                                       \
-        rules_each(rule_##name);                                                                                       \
-    }                                                                                                                  \
+    TEST(name) { rules_each(rule_##name); }                                                                            \
     static void rule_##name(void)
 
 /* ---- Storage ----------------------------------------------------------------------------------------------------- */
 
-static fxa_dtype rules_row_dtype(void) {
-    return rules_dtype == FXA_F64 ? FXA_F64 : FXA_F32;
-}
+static fxa_dtype rules_row_dtype(void) { return rules_dtype == FXA_F64 ? FXA_F64 : FXA_F32; }
 static fxa_dtype rules_slot_dtype(fxa_slot slot) {
     bool row = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE || slot >= FXA_SLOT_SINK;
     return row ? rules_row_dtype() : rules_dtype;
 }
 /* What a row of LSE, maximum, ... would hold. */
-__attribute__((unused)) static double rules_row_value(double x) {
-    return attn_round(rules_row_dtype(), x);
-}
+__attribute__((unused)) static double rules_row_value(double x) { return attn_round(rules_row_dtype(), x); }
 
 static double *rules_slot(rules *r, fxa_slot slot) {
     double *const of[] = {r->q,    r->k,  r->v,  r->o,  r->lse,   r->max,   r->dout,
@@ -118,9 +112,7 @@ static void rules_start(rules *r) {
     r->args = (fxa_args)FXA_ARGS_INIT;
 }
 
-static void rules_end(rules *r) {
-    fxa_context_destroy(r->ctx);
-}
+static void rules_end(rules *r) { fxa_context_destroy(r->ctx); }
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
@@ -180,9 +172,7 @@ static void rules_pass(rules *r, fxa_pass pass, const char *text, const char *bp
     fxa_program_destroy(bprop);
 }
 
-static void rules_forward(rules *r, const char *text) {
-    rules_pass(r, FXA_FORWARD, text, NULL);
-}
+static void rules_forward(rules *r, const char *text) { rules_pass(r, FXA_FORWARD, text, NULL); }
 static void rules_both(rules *r, const char *text) {
     rules_pass(r, FXA_FORWARD, text, NULL);
     rules_pass(r, FXA_BACKWARD, text, NULL);

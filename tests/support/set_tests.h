@@ -22,9 +22,7 @@ static void set_test(const char *isa, size_t size, void (*check)(const fxa__cpu_
 }
 
 #define SET_TEST(name, isa, size, check)                                                                               \
-    TEST(name##_##isa) {                                                                                               \
-        set_test(#isa, size, check);                                                                                   \
-    }
+    TEST(name##_##isa) { set_test(#isa, size, check); }
 #define SET_TESTS(name, size, check)                                                                                   \
     SET_TEST(name, scalar, size, check)                                                                                \
     SET_TEST(name, sse2, size, check)                                                                                  \

@@ -30,26 +30,13 @@ static double tape_case_number(const tape_case *c, bool wild, uint64_t *rng) {
 static void tape_case_store(void *data, fxa_dtype dtype, int64_t at, double x, uint64_t *rng) {
     int64_t i = attn_int(rng, 0, 7) ? attn_int(rng, -9, 9) : (int64_t)attn_next(rng);
     switch (dtype) {
-    case FXA_I8:
-        ((int8_t *)data)[at] = (int8_t)i;
-        break;
-    case FXA_U8:
-        ((uint8_t *)data)[at] = (uint8_t)i;
-        break;
-    case FXA_B8:
-        ((uint8_t *)data)[at] = (uint8_t)(i & 1 ? i | 1 : 0);
-        break;
-    case FXA_I16:
-        ((int16_t *)data)[at] = (int16_t)i;
-        break;
-    case FXA_I32:
-        ((int32_t *)data)[at] = (int32_t)i;
-        break;
-    case FXA_I64:
-        ((int64_t *)data)[at] = i;
-        break;
-    default:
-        fxa__store_f64(data, dtype, at, x);
+    case FXA_I8: ((int8_t *)data)[at] = (int8_t)i; break;
+    case FXA_U8: ((uint8_t *)data)[at] = (uint8_t)i; break;
+    case FXA_B8: ((uint8_t *)data)[at] = (uint8_t)(i & 1 ? i | 1 : 0); break;
+    case FXA_I16: ((int16_t *)data)[at] = (int16_t)i; break;
+    case FXA_I32: ((int32_t *)data)[at] = (int32_t)i; break;
+    case FXA_I64: ((int64_t *)data)[at] = i; break;
+    default: fxa__store_f64(data, dtype, at, x);
     }
 }
 

@@ -81,8 +81,7 @@ static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_
                         bool apart) {
     size_t bytes = (size_t)n * c->kernels->real_size;
     bool is_score = c->program->kind == FXA_PROGRAM_SCORE;
-    guard score = guard_open(bytes), dscore = guard_open(bytes),
-                out = guard_open(bytes);
+    guard score = guard_open(bytes), dscore = guard_open(bytes), out = guard_open(bytes);
     check_put(c, score.data, &c->score[row][first], n);
     check_put(c, dscore.data, &c->dscore[row][first], n);
     void *to = apart ? out.data : is_score ? score.data : dscore.data;

@@ -61,9 +61,9 @@ typedef struct fxa__cpu_part {
 /* Rows in storage, features dense. */
 typedef struct fxa__cpu_stored {
     const void *data;
-    uint32_t dtype;   /* that of real; f16 and bf16 where that is float */
-    int64_t ld, n, d; /* elements between rows; how many; features, at most FXA__MAX_D */
-    const void *next; /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
+    uint32_t dtype;    /* that of real; f16 and bf16 where that is float */
+    int64_t ld, n, d;  /* elements between rows; how many; features, at most FXA__MAX_D */
+    const void *next;  /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
     int64_t next_step; /* bytes from one of those to the other */
 } fxa__cpu_stored;
 
@@ -115,14 +115,14 @@ typedef struct fxa__cpu_micro {
 typedef struct fxa__cpu_format fxa__cpu_format;
 
 typedef struct fxa__cpu_kernels {
-    const char *isa;   /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
-    size_t real_size;  /* 4 or 8 */
+    const char *isa;     /* "scalar", "sse2", "avx2", "avx512", "neon"; "avx512-bf16", "amx" */
+    size_t real_size;    /* 4 or 8 */
     uint32_t real_dtype; /* FXA_F32 or FXA_F64 */
-    int32_t width;     /* lanes of a vector of real */
-    int32_t mr, nr;    /* rows and columns of C that the matrix micro-kernel makes at once */
-    int32_t nr_step;   /* products may begin at columns of B that are multiples of this: nr, or half of it */
-    int32_t rows;      /* a product is fastest on this many rows, a multiple of mr, or more; 0: on mr */
-    bool rounds;       /* products round A and B to bf16; see fxa__cpu_q_factor */
+    int32_t width;       /* lanes of a vector of real */
+    int32_t mr, nr;      /* rows and columns of C that the matrix micro-kernel makes at once */
+    int32_t nr_step;     /* products may begin at columns of B that are multiples of this: nr, or half of it */
+    int32_t rows;        /* a product is fastest on this many rows, a multiple of mr, or more; 0: on mr */
+    bool rounds;         /* products round A and B to bf16; see fxa__cpu_q_factor */
     const fxa__cpu_format *format; /* how operands of products are packed: cpu_product.h */
     fxa__cpu_micro micro;
 

@@ -26,8 +26,8 @@ static ask_range ask_range_of(const fxa__cpu_group *g, fxa_input axis, int64_t f
     ask_range r = {first, last, INT32_MAX, INT32_MIN, false};
     if (map->kind != FXA_MAP_AFFINE) {
         for (int64_t i = first; i <= last; i++) {
-            int32_t x = axis == FXA_INPUT_Q ? fxa__row_coord(g->p, g->bind, &g->seq, i)
-                                            : fxa__coord(g->p, g->bind, axis, i);
+            int32_t x =
+                axis == FXA_INPUT_Q ? fxa__row_coord(g->p, g->bind, &g->seq, i) : fxa__coord(g->p, g->bind, axis, i);
             r.lo = fxa__min_i64(r.lo, x);
             r.hi = fxa__max_i64(r.hi, x);
         }

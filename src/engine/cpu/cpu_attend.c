@@ -121,8 +121,8 @@ static void attend_cut(const fxa__cpu_item *it, const fxa__cpu_strip *strip, att
     for (int64_t i = 0; i < strip->rows; i += FXA__CPU_MAX_ROWS) {
         attend_group *g = &part->group[part->count++];
         int64_t n = fxa__min_i64(FXA__CPU_MAX_ROWS, strip->rows - i);
-        g->strip = n == strip->rows ? *strip
-                                    : fxa__cpu_cut_within(&it->cut, strip->row + i, n, strip->begin, strip->end);
+        g->strip =
+            n == strip->rows ? *strip : fxa__cpu_cut_within(&it->cut, strip->row + i, n, strip->begin, strip->end);
         if (g->strip.begin == g->strip.end) continue;
         g->column = g->strip.begin / step * step;
         part->column = fxa__min_i64(part->column, g->column);
@@ -197,8 +197,8 @@ static bool attend_is_finite(const fxa__cpu_item *it) {
 
 void fxa__cpu_attend(fxa__cpu_item *it) {
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
-    it->kernels->format->a_load(it->kernels, &it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q,
-                                it->run->blocks.lda, it->s.x);
+    it->kernels->format->a_load(it->kernels, &it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, it->run->blocks.lda,
+                                it->s.x);
     attend_all(it);
     if (it->dirty || attend_is_finite(it)) return;
     fxa__cpu_item_clear(it);

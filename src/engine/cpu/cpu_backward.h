@@ -60,16 +60,16 @@ typedef struct fxa__back_worker {
     fxa__cpu_b k_t, v_t, k_n; /* K^T (not where rows are few), V^T, K */
     void *dk, *dv;            /* [block,ld_d], [block,ld_v] */
     void *q, *dout;           /* [tile,ld_d], [tile,ld_v]: scaled Q; dO if it is not real already (also O for delta) */
-    fxa__cpu_over over_k, over_v; /* dS^T Q into dk, P^T dO into dv */
-    void *s, *p, *ds;         /* [tile,ld]; p is s unless scores are kept */
-    void *dq;                 /* [rows,ld_d]: the worker's own, or that of a chunk */
-    void *dk_pool, *dv_pool;  /* [pool_rows,ld_d], [pool_rows,ld_v] */
-    void *column;             /* [tile] */
-    double *lse;              /* [rows]: of the group */
-    void *delta;              /* [rows] */
-    unsigned char *finite;    /* [tiles]: of the group */
-    int32_t *h, *q_at, *k_at; /* coordinates: [tile], [tile], [block] */
-    int32_t *keep;            /* [block + FXA__CPU_KEEP_ROOM]: dropout, of a row */
+    fxa__cpu_over over_k, over_v;        /* dS^T Q into dk, P^T dO into dv */
+    void *s, *p, *ds;                    /* [tile,ld]; p is s unless scores are kept */
+    void *dq;                            /* [rows,ld_d]: the worker's own, or that of a chunk */
+    void *dk_pool, *dv_pool;             /* [pool_rows,ld_d], [pool_rows,ld_v] */
+    void *column;                        /* [tile] */
+    double *lse;                         /* [rows]: of the group */
+    void *delta;                         /* [rows] */
+    unsigned char *finite;               /* [tiles]: of the group */
+    int32_t *h, *q_at, *k_at;            /* coordinates: [tile], [tile], [block] */
+    int32_t *keep;                       /* [block + FXA__CPU_KEEP_ROOM]: dropout, of a row */
     fxa__tape_run tape[FXA__BACK_TAPES]; /* tape NULL: none */
     fxa__cpu_cut cut;                    /* what the mask leaves of a tile and the block */
     fxa__cpu_strip *strips;              /* of them */

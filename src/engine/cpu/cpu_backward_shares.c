@@ -15,7 +15,7 @@
 /* Bounds of memory and of what waits for a thread are guesses, not tuned: as much memory as a problem of that size has
  * anyway, as many units and lanes as large machines have threads. */
 #define BACK_PARTS_BYTES ((int64_t)512 << 20) /* of dQ in chunks */
-#define BACK_SUM_BYTES   ((int64_t)64 << 20)  /* of sums that every lane has for itself */
+#define BACK_SUM_BYTES ((int64_t)64 << 20)    /* of sums that every lane has for itself */
 enum {
     BACK_ITEMS = 32, /* keys get chunks while there are fewer items than this */
     BACK_CHUNKS = 8, /* at most. Zen 3, H 1, S 4096, D 64: 4 chunks cost one thread nothing that could be seen */
@@ -227,13 +227,13 @@ static void shares_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__t
 
 /* A packed [k,n]. */
 static void shares_carve_b(fxa__carver *c, const fxa__cpu_kernels *kernels, bool wanted, int64_t k, int64_t n,
-                        fxa__cpu_b *b) {
+                           fxa__cpu_b *b) {
     if (wanted) b->panels = fxa__carve(c, kernels->format->b_size(kernels, k, n), kernels->real_size);
 }
 
 /* The product over rows whose sum is out [block,ld_out], of d features. */
 static void shares_carve_over(fxa__carver *c, const fxa__back *job, bool wanted, int64_t d, void *out, int64_t ld_out,
-                           fxa__cpu_over *o) {
+                              fxa__cpu_over *o) {
     const fxa__cpu_kernels *kernels = job->code->kernels;
     const fxa__cpu_format *format = kernels->format;
     if (!wanted) return;

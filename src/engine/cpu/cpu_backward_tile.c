@@ -21,7 +21,6 @@
 
 #include <string.h>
 
-
 typedef struct back_tile {
     int64_t number, first, n; /* rows of the group */
     const void *q, *dout;

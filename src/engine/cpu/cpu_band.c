@@ -40,23 +40,12 @@ static bool band_read(const fxa_program *p, int32_t node, int depth, band_form *
     for (int i = 0; i < n->n_args && i < 2; i++)
         if (!band_read(p, n->arg[i], depth + 1, i == 0 ? &a : &b)) return false;
     switch (n->op) {
-    case FXA_OP_CONST:
-        a.c = n->imm;
-        break;
-    case FXA_OP_INPUT:
-        a.coef[n->imm] = 1;
-        break;
-    case FXA_OP_ADD:
-        a = band_sum(&a, &b, 1);
-        break;
-    case FXA_OP_SUB:
-        a = band_sum(&a, &b, -1);
-        break;
-    case FXA_OP_NEG:
-        a = band_sum(&b, &a, -1);
-        break; /* b is 0 */
-    default:
-        return false;
+    case FXA_OP_CONST: a.c = n->imm; break;
+    case FXA_OP_INPUT: a.coef[n->imm] = 1; break;
+    case FXA_OP_ADD: a = band_sum(&a, &b, 1); break;
+    case FXA_OP_SUB: a = band_sum(&a, &b, -1); break;
+    case FXA_OP_NEG: a = band_sum(&b, &a, -1); break; /* b is 0 */
+    default: return false;
     }
     *out = a;
     return band_fits(out);

@@ -10,15 +10,13 @@
 #include <string.h>
 
 enum {
-    BITS_SPAN = 96,              /* rows that range analysis is asked about together, before they are run */
-    BITS_KEPT_BYTES = 16 << 20   /* of all slots: a mask of 8,192 x 8,192 pairs and what sums it up */
+    BITS_SPAN = 96,            /* rows that range analysis is asked about together, before they are run */
+    BITS_KEPT_BYTES = 16 << 20 /* of all slots: a mask of 8,192 x 8,192 pairs and what sums it up */
 };
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
 
-int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) {
-    return fxa__max_i64(16, kernels->nr_step);
-}
+int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) { return fxa__max_i64(16, kernels->nr_step); }
 
 static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bits *bits) {
     bits->pairs = fxa__carve_matrix(c, rows, words, sizeof *bits->pairs);

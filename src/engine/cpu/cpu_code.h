@@ -20,8 +20,8 @@
  * as long as coordinates and lengths are in 0..2^30 - 1. INT64_MAX: open. */
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
-    bool exact; /* and true inside */
-    bool dark;  /* range analysis can say nothing of what else it reads, whatever the tile */
+    bool exact;     /* and true inside */
+    bool dark;      /* range analysis can say nothing of what else it reads, whatever the tile */
     uint32_t reads; /* bit i: the mask reads input i */
     int32_t nodes;  /* of the program that it is made of */
 } fxa__cpu_band;

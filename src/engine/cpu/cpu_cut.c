@@ -57,8 +57,7 @@ bool fxa__cpu_cut_block(fxa__cpu_cut *c, int64_t key, int64_t m) {
     if (c->tile == FXA_TILE_EMPTY) return false;
     bool bits = c->tile == FXA_TILE_MIXED && c->mask.tape;
     if (c->tile == FXA_TILE_MIXED) {
-        c->banded =
-            fxa__cpu_band_columns(c->g, c->first, c->n, key + begin, end - begin, &c->band_begin, &c->band_end);
+        c->banded = fxa__cpu_band_columns(c->g, c->first, c->n, key + begin, end - begin, &c->band_begin, &c->band_end);
         bits = bits && !c->banded;
     }
     if (bits) begin = begin / CUT_ALIGN * CUT_ALIGN;
@@ -143,8 +142,7 @@ fxa__cpu_strip fxa__cpu_cut_within(const fxa__cpu_cut *c, int64_t row, int64_t r
         if (any == 0) return none;
         return cut_strip(c, row, rows, __builtin_ctzll(any), 64 - __builtin_clzll(any), all);
     }
-    fxa_tile tile =
-        fxa__cpu_columns(c->g, c->first + row, rows, c->key + begin, end - begin, &whole.begin, &whole.end);
+    fxa_tile tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key + begin, end - begin, &whole.begin, &whole.end);
     if (tile == FXA_TILE_EMPTY) return none;
     whole.begin += begin;
     whole.end += begin;

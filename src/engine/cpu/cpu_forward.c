@@ -38,9 +38,7 @@ enum {
 
 /* ---- The cut ----------------------------------------------------------------------------------------------------- */
 
-static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) {
-    return fxa__max_i64(lo, fxa__min_i64(x, hi));
-}
+static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__max_i64(lo, fxa__min_i64(x, hi)); }
 
 /* Masks that range analysis cuts leave less of smaller blocks, and sets that take many rows at once have as many scores
  * in hand with fewer keys. */

@@ -19,7 +19,7 @@
 #include "cpu_cut.h"
 #include "cpu_product.h"
 
-#define FXA__CPU_MAX_ROWS 16 /* that go through the softmax together: a group */
+#define FXA__CPU_MAX_ROWS 16   /* that go through the softmax together: a group */
 #define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
 _Static_assert(FXA__CPU_FEW_ROWS <= FXA__CPU_MAX_ROWS, "decoding gives all its rows to the softmax at once");
 _Static_assert(FXA__CPU_MAX_BLOCK % FXA__CPU_MAX_ROWS == 0, "a block has whole groups");
@@ -49,7 +49,7 @@ typedef struct fxa__cpu_partial {
 
 /* One worker's memory, all parts aligned to FXA__CPU_PAD. */
 typedef struct fxa__cpu_scratch {
-    void *q, *o; /* [tile_rows,ldq], [tile_rows,ldo] */
+    void *q, *o;          /* [tile_rows,ldq], [tile_rows,ldo] */
     fxa__cpu_b k, v;      /* K^T and V of a block */
     void *x;              /* [keys,ldv] or [nr,d]: rows as loaded */
     void *scores;         /* [rows,ldt]: scores, then weights, then these packed */
@@ -59,7 +59,7 @@ typedef struct fxa__cpu_scratch {
     uint8_t *nan;         /* [tile_rows]: a score was NaN */
     int32_t *h, *qc, *kc; /* coordinates of rows and keys */
     int32_t *keep;        /* [keys + FXA__CPU_KEEP_ROOM]: dropout, of a row */
-    fxa__cpu_seen *seen; /* fxa__cpu_seen_count of them */
+    fxa__cpu_seen *seen;  /* fxa__cpu_seen_count of them */
     double *row, *old;    /* [dv] */
     void *tape[2];        /* of the program without and with its mask */
 } fxa__cpu_scratch;
@@ -75,7 +75,7 @@ typedef struct fxa__cpu_forward_run {
     size_t scratch_bytes;
     char *scratch; /* workers * scratch_bytes */
     fxa_tensor_range *ranges;
-    fxa__cpu_kept kept; /* bits of masks */
+    fxa__cpu_kept kept;        /* bits of masks */
     fxa__cpu_partial *partial; /* [B,Hkv,slots] */
     char *partial_o;           /* [B,Hkv,slots,ldo] */
     _Atomic int64_t next;      /* item */
@@ -93,9 +93,9 @@ typedef struct fxa__cpu_item {
     int64_t first, n;      /* rows of the group */
     int64_t key, key_end;  /* keys */
     int64_t tile, chunk;   /* tile: of its head, or of the stacked rows */
-    int32_t b;                      /* coordinate */
-    bool keys_run;                  /* coordinates of the block's keys are consecutive; known where there is dropout */
-    bool dirty;                     /* an output may hold a number that is not finite */
+    int32_t b;             /* coordinate */
+    bool keys_run;         /* coordinates of the block's keys are consecutive; known where there is dropout */
+    bool dirty;            /* an output may hold a number that is not finite */
 } fxa__cpu_item;
 
 void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet */

@@ -103,9 +103,7 @@ static int32_t grads_piece(const fxa__back *job, int64_t piece, int64_t *begin, 
 }
 
 /* How many sums a tensor has, one after the other by lane. */
-static int64_t grads_lanes(const fxa__back *job, int32_t t) {
-    return job->cut.shared >> t & 1 ? 1 : job->cut.lanes;
-}
+static int64_t grads_lanes(const fxa__back *job, int32_t t) { return job->cut.shared >> t & 1 ? 1 : job->cut.lanes; }
 
 static double *grads_sum(const fxa__back *job, int64_t lane, int32_t t) {
     return job->sums[lane * job->p->program->n_tensors + t].sum;
@@ -123,9 +121,7 @@ static int64_t grads_run(const fxa_view *view, int64_t i, int64_t end, int64_t *
     return n;
 }
 
-static int64_t grads_stride(const fxa_view *view) {
-    return view->rank > 0 ? view->stride[view->rank - 1] : 1;
-}
+static int64_t grads_stride(const fxa_view *view) { return view->rank > 0 ? view->stride[view->rank - 1] : 1; }
 
 static void grads_clear_view(const fxa_view *view, int64_t begin, int64_t end) {
     char *data = (char *)(uintptr_t)view->data; /* views are const; this one is an output */

@@ -45,9 +45,7 @@ static double output_factor(const output_row *row, double sink, bool want_lse, d
     return weight / sum;
 }
 
-static void output_store_one(const fxa__cpu_place *to, double x) {
-    fxa__store_f64(to->data, to->dtype, 0, x);
-}
+static void output_store_one(const fxa__cpu_place *to, double x) { fxa__store_f64(to->data, to->dtype, 0, x); }
 
 /* FXA_ACC_OUT: joins o (unnormalised, times factor) with the row that is there; in f64, rounded once. */
 static void output_merge(const fxa__cpu_item *it, const fxa__cpu_place *to, const void *o, double factor, double *lse,

@@ -26,8 +26,8 @@ static fxa__cpu_place place_of(const fxa__cpu_group *g, fxa_slot slot, bool is_k
     int64_t at = fxa__row_offset(g->p, &g->seq, t, is_key, g->bind, g->b, h, s);
     int64_t size = (int64_t)fxa_dtype_size((fxa_dtype)t->dtype);
     if (is_key && (g->p->in.flags & FXA_PAGED)) left = fxa__min_i64(left, page - s % page);
-    return (fxa__cpu_place){(char *)g->bind->slot[slot] + at * size, t->dtype, t->stride[3], d,
-                            t->stride[2] * size, fxa__max_i64(left, 1)};
+    return (fxa__cpu_place){
+        (char *)g->bind->slot[slot] + at * size, t->dtype, t->stride[3], d, t->stride[2] * size, fxa__max_i64(left, 1)};
 }
 
 fxa__cpu_place fxa__cpu_row_place(const fxa__cpu_group *g, fxa_slot slot, int64_t r) {
@@ -56,7 +56,7 @@ static bool place_load_even(const fxa__cpu_kernels *kernels, fxa__cpu_place at, 
 }
 
 static bool place_load(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int64_t first, int64_t n, void *x,
-                      int64_t ld) {
+                       int64_t ld) {
     int64_t size = (int64_t)g->code->kernels->real_size;
     bool finite = true;
     for (int64_t i = 0, count; i < n; i += count) {

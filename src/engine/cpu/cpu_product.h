@@ -82,8 +82,8 @@ struct fxa__cpu_format {
     int64_t (*over_step)(const fxa__cpu_kernels *kernels, bool differ, int64_t columns);
     void (*over_clear)(const fxa__cpu_kernels *kernels, const fxa__cpu_over *o);
     void (*over_pack)(const fxa__cpu_kernels *kernels, fxa__cpu_over *o, const void *x, int64_t ld, int64_t n);
-    void (*over_add)(const fxa__cpu_kernels *kernels, const fxa__cpu_over *o, const void *w, int64_t ldw,
-                     int64_t begin, int64_t end, int64_t first, int64_t last);
+    void (*over_add)(const fxa__cpu_kernels *kernels, const fxa__cpu_over *o, const void *w, int64_t ldw, int64_t begin,
+                     int64_t end, int64_t first, int64_t last);
     void (*over_end)(const fxa__cpu_kernels *kernels, const fxa__cpu_over *o, int64_t columns);
 };
 
@@ -117,8 +117,7 @@ void fxa__cpu_panels_over_add(const fxa__cpu_kernels *kernels, const fxa__cpu_ov
 #define FXA__CPU_PANELS_OVER                                                                                           \
     .over_x_size = fxa__cpu_panels_size, .over_sums_size = fxa__cpu_panels_over_sums_size,                             \
     .over_room_size = fxa__cpu_panels_over_room_size, .over_depth = fxa__cpu_panels_over_depth,                        \
-    .over_step = fxa__cpu_panels_over_step,                                                                            \
-    .over_clear = fxa__cpu_panels_over_clear, .over_pack = fxa__cpu_panels_over_pack,                                  \
-    .over_add = fxa__cpu_panels_over_add, .over_end = fxa__cpu_panels_over_end
+    .over_step = fxa__cpu_panels_over_step, .over_clear = fxa__cpu_panels_over_clear,                                  \
+    .over_pack = fxa__cpu_panels_over_pack, .over_add = fxa__cpu_panels_over_add, .over_end = fxa__cpu_panels_over_end
 
 #endif

@@ -139,8 +139,8 @@ static void transposed_end(const fxa__cpu_kernels *kernels, const fxa__cpu_over 
 
 #define PAIRS_FORMAT                                                                                                   \
     FXA__CPU_PANELS, .a_ld = pairs_a_ld, .a_load = pairs_a_load, .a_weights = pairs_a_weights,                         \
-    .b_load_t = pairs_b_load_t, .b_load = pairs_b_load, .product = pairs_product,                                      \
-    .product_rows = fxa__cpu_panels_product
+                     .b_load_t = pairs_b_load_t, .b_load = pairs_b_load, .product = pairs_product,                     \
+                     .product_rows = fxa__cpu_panels_product
 
 const fxa__cpu_format fxa__cpu_format_pairs = {PAIRS_FORMAT, FXA__CPU_PANELS_OVER};
 

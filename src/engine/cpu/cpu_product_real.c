@@ -23,7 +23,7 @@ static void reals_a_load(const fxa__cpu_kernels *kernels, const fxa__cpu_group *
 }
 
 static void reals_a_weights(const fxa__cpu_kernels *kernels, void *weights, int64_t ld, int64_t rows, int64_t begin,
-                           int64_t end, int64_t columns) {
+                            int64_t end, int64_t columns) {
     size_t before = (size_t)begin * kernels->real_size, after = (size_t)(columns - end) * kernels->real_size;
     for (int64_t i = 0; before + after > 0 && i < rows; i++) {
         memset(fxa__cpu_at(kernels, weights, i * ld), 0, before);
@@ -51,7 +51,7 @@ static bool reals_lies_well(const fxa__cpu_kernels *kernels, const fxa__cpu_plac
 }
 
 static bool reals_b_load(const fxa__cpu_kernels *kernels, const fxa__cpu_group *g, fxa_slot slot, int64_t key,
-                        int64_t n, fxa__cpu_b *b, void *room, int64_t ld) {
+                         int64_t n, fxa__cpu_b *b, void *room, int64_t ld) {
     fxa__cpu_place at = fxa__cpu_key_place(g, slot, key);
     if (fxa__cpu_keys_are(g, slot, kernels->real_dtype)) {
         bool lies_well = reals_lies_well(kernels, &at);

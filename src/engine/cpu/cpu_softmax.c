@@ -23,9 +23,7 @@ static const fxa__tape *softmax_tape(const fxa__cpu_code *code, bool masked) {
     return masked ? code->masked : code->score;
 }
 
-static bool softmax_drops(const fxa__cpu_item *it) {
-    return (it->g.p->in.flags & FXA_DROPOUT) != 0;
-}
+static bool softmax_drops(const fxa__cpu_item *it) { return (it->g.p->in.flags & FXA_DROPOUT) != 0; }
 
 void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
     const fxa__cpu_group *g = &it->g;

@@ -148,7 +148,7 @@ static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **cod
 
 static bool cpu_size(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
     return p->in.pass == FXA_FORWARD ? fxa__cpu_forward_workspace(code, p, bytes)
-                                    : fxa__cpu_backward_workspace(code, p, bytes);
+                                     : fxa__cpu_backward_workspace(code, p, bytes);
 }
 
 /* Without code, as a support query asks, it is made for the question: the tapes decide how much they need. */

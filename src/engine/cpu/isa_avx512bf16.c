@@ -17,9 +17,9 @@
 enum {
     BF16_NR = FXA__BF16_NR,
     BF16_MR = FXA__BF16_MR,
-    BF16_K = 512,             /* of a piece, row-major A */
+    BF16_K = 512,                /* of a piece, row-major A */
     BF16_STEP = BF16_K / 2 + 16, /* words between its rows: not a power of two */
-    BF16_ROWS = 48,           /* rounded together, transposed A */
+    BF16_ROWS = 48,              /* rounded together, transposed A */
     BF16_ROWS_K = 128
 };
 #define BF16_INLINE static inline __attribute__((always_inline))
@@ -182,8 +182,10 @@ BF16_INLINE void bf16_round_16(uint32_t *out, int64_t step, int64_t rows, int64_
 static void bf16_round_columns(uint32_t *out, int64_t step, int64_t m, int64_t k, const float *a, int64_t rs,
                                int64_t cs) {
     for (; m > 0; m -= 16, a += 16 * rs, out += 16) {
-        if (rs == 1 && m >= 16) bf16_round_16(out, step, 16, k, a, 1, cs);
-        else bf16_round_16(out, step, m, k, a, rs, cs);
+        if (rs == 1 && m >= 16)
+            bf16_round_16(out, step, 16, k, a, 1, cs);
+        else
+            bf16_round_16(out, step, m, k, a, rs, cs);
     }
 }
 
@@ -245,14 +247,12 @@ BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pai
 
 typedef void (*bf16_kernel)(int64_t, const uint32_t *, int64_t, const uint32_t *, float *, int64_t, const float *);
 #define BF16_KERNEL(rows)                                                                                              \
-    static __attribute__((noinline)) void bf16_rows_##rows(int64_t pairs, const uint32_t *a, int64_t row,              \
-                                                           const uint32_t *b, float *c, int64_t ldc,                   \
-                                                           const float *beta) {                                        \
+    static __attribute__((noinline)) void bf16_rows_##rows(                                                            \
+        int64_t pairs, const uint32_t *a, int64_t row, const uint32_t *b, float *c, int64_t ldc, const float *beta) {  \
         bf16_block(rows, row, 1, pairs, a, b, c, ldc, beta);                                                           \
     }                                                                                                                  \
-    static __attribute__((noinline)) void bf16_columns_##rows(int64_t pairs, const uint32_t *a, int64_t row,           \
-                                                              const uint32_t *b, float *c, int64_t ldc,                \
-                                                              const float *beta) {                                     \
+    static __attribute__((noinline)) void bf16_columns_##rows(                                                         \
+        int64_t pairs, const uint32_t *a, int64_t row, const uint32_t *b, float *c, int64_t ldc, const float *beta) {  \
         (void)row;                                                                                                     \
         bf16_block(rows, 1, BF16_ROWS, pairs, a, b, c, ldc, beta);                                                     \
     }
@@ -295,8 +295,10 @@ void fxa__bf16_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, 
         for (int64_t j = 0, count; j == 0 || j < k; j += count) {
             const float *from = (const float *)a + i * rs + j * cs, *factor = beta ? (const float *)beta + i : NULL;
             count = k - j < piece ? k - j : piece;
-            if (by_rows) fxa__bf16_round(x, BF16_STEP, rows, count, from, rs, 1);
-            else bf16_round_columns(x, BF16_ROWS, rows, count, from, rs, cs);
+            if (by_rows)
+                fxa__bf16_round(x, BF16_STEP, rows, count, from, rs, 1);
+            else
+                bf16_round_columns(x, BF16_ROWS, rows, count, from, rs, cs);
             const uint32_t *panels = (const uint32_t *)b + j / 2 * BF16_NR;
             bf16_panels(by_rows ? bf16_by_rows : bf16_by_columns, by_rows ? BF16_STEP : 1, rows, n, count, x, panels,
                         panel, (float *)c + i * ldc, ldc, j ? bf16_ones : factor);

@@ -103,22 +103,24 @@
 /* One entry of a set's table, once both widths are compiled; lanes is the number of real in a vector. */
 #define KERN_TABLE(isa_name, suffix, size, lanes)                                                                      \
     {                                                                                                                  \
-        KERN_ROWS(isa_name, suffix, size, lanes), .mr = GEMM_MR, .nr = GEMM_VECS * (lanes),                            \
-        .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes), .dots = kern_dots##suffix,                              \
-        .format = &fxa__cpu_format_real,                                                                               \
-        .micro = {.panel_row = GEMM_VECS * (lanes), .pack_t = kern_pack_t##suffix, .pack_n = kern_pack_n##suffix,      \
-                  .gemm = kern_gemm##suffix, .gemm_rows = kern_gemm_rows##suffix}                                      \
+        KERN_ROWS(isa_name, suffix, size, lanes),                                                                      \
+            .mr = GEMM_MR, .nr = GEMM_VECS * (lanes), .nr_step = (GEMM_VECS == 2 ? 1 : GEMM_VECS) * (lanes),           \
+            .dots = kern_dots##suffix, .format = &fxa__cpu_format_real, .micro = {                                     \
+                .panel_row = GEMM_VECS * (lanes),                                                                      \
+                .pack_t = kern_pack_t##suffix,                                                                         \
+                .pack_n = kern_pack_n##suffix,                                                                         \
+                .gemm = kern_gemm##suffix,                                                                             \
+                .gemm_rows = kern_gemm_rows##suffix                                                                    \
+            }                                                                                                          \
     }
 /* The part of it that is not about matrices. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
     .isa = isa_name, .real_size = (size), .real_dtype = (size) == sizeof(float) ? FXA_F32 : FXA_F64, .width = (lanes), \
-    .load = kern_load##suffix, .store = kern_store##suffix,                                                            \
-    .load_ints = kern_load_ints##suffix, .offsets = kern_offsets##suffix,                                              \
-    .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix,                                              \
+    .load = kern_load##suffix, .store = kern_store##suffix, .load_ints = kern_load_ints##suffix,                       \
+    .offsets = kern_offsets##suffix, .rows_max = kern_rows_max##suffix, .rows_exp = kern_rows_exp##suffix,             \
     .row_probability = kern_row_probability##suffix, .row_scale = kern_row_scale##suffix,                              \
     .row_grad = kern_row_grad##suffix, .row_dot = kern_row_dot##suffix, .rows_dot = kern_rows_dot##suffix,             \
-    .row_keep = kern_row_keep,                                                                                         \
-    .row_signs = kern_row_signs##suffix, .row_mask = kern_row_mask##suffix,                                            \
+    .row_keep = kern_row_keep, .row_signs = kern_row_signs##suffix, .row_mask = kern_row_mask##suffix,                 \
     .row_drop = kern_row_drop##suffix, .sums = kern_sums##suffix, .tape = tape_functions##suffix
 
 #endif

@@ -76,6 +76,4 @@ size_t fxa__tape_bytes(const fxa__tape *tape) {
     return bytes + tape->watched_capacity * sizeof *tape->watched;
 }
 
-bool fxa__tape_is_identity(const fxa__tape *tape) {
-    return tape->identity;
-}
+bool fxa__tape_is_identity(const fxa__tape *tape) { return tape->identity; }

@@ -15,19 +15,19 @@
 typedef struct fxa__tape fxa__tape;
 
 enum {
-    FXA__TAPE_MASK = 1,  /* SCORE programs: also the mask: masked scores become -inf */
-    FXA__TAPE_GRADS = 2, /* DERIVATIVE programs: also the `grad` statements */
-    FXA__TAPE_NO_DSCORE = 4, /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
+    FXA__TAPE_MASK = 1,        /* SCORE programs: also the mask: masked scores become -inf */
+    FXA__TAPE_GRADS = 2,       /* DERIVATIVE programs: also the `grad` statements */
+    FXA__TAPE_NO_DSCORE = 4,   /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
     FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: nothing but the mask, for fxa__tape_mask */
-    FXA__TAPE_PLAIN = 8      /* one operation after the other, for tests: nothing is joined or rounded once for twice */
+    FXA__TAPE_PLAIN = 8 /* one operation after the other, for tests: nothing is joined or rounded once for twice */
 };
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
                             const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err);
 void fxa__tape_destroy(fxa__tape *tape);
 /* The first node of a program that tapes have no operation for, NULL: none, fxa__tape_create can do it. */
 const fxa__node *fxa__tape_missing(const fxa_program *program);
-size_t fxa__tape_bytes(const fxa__tape *tape);      /* what it costs the cache */
-bool fxa__tape_is_identity(const fxa__tape *tape);  /* scores or gradients stay as they are, nothing masked or summed */
+size_t fxa__tape_bytes(const fxa__tape *tape);     /* what it costs the cache */
+bool fxa__tape_is_identity(const fxa__tape *tape); /* scores or gradients stay as they are, nothing masked or summed */
 
 /* Sums of gradients that a row adds to. sum NULL: not wanted; else its view has dense strides. once: no element gets
  * more than one number, and of each row they lie evenly; they are added to the view's own elements, and sum is NULL. */
@@ -42,9 +42,9 @@ typedef struct fxa__tape_run {
     const fxa__tape *tape;
     const double *params;
     const fxa_view *tensors;
-    double *dparams;             /* FXA__TAPE_GRADS: one per param, added to; NULL: not wanted */
-    const fxa__tape_sum *sums;   /* FXA__TAPE_GRADS: one per tensor; NULL: none wanted */
-    void *scratch;               /* fxa__tape_scratch bytes, aligned to FXA__CPU_PAD */
+    double *dparams;           /* FXA__TAPE_GRADS: one per param, added to; NULL: not wanted */
+    const fxa__tape_sum *sums; /* FXA__TAPE_GRADS: one per tensor; NULL: none wanted */
+    void *scratch;             /* fxa__tape_scratch bytes, aligned to FXA__CPU_PAD */
     int64_t max_rows, max_columns;
     int64_t columns;
 } fxa__tape_run;

@@ -28,9 +28,7 @@ typedef struct access_piece {
     bool inside;
 } access_piece;
 
-static int32_t access_int(const fxa__tape_at *r, int32_t place) {
-    return *(const int32_t *)r->at[place];
-}
+static int32_t access_int(const fxa__tape_at *r, int32_t place) { return *(const int32_t *)r->at[place]; }
 
 /* The walk along an access's axis; false when an index wraps around or keys are not evenly spaced. *outside: another
  * axis' index is, so that nothing is read. */

@@ -48,8 +48,8 @@ typedef struct fxa__tape_access {
     int32_t index[FXA_MAX_RANK]; /* places */
     int32_t lo, hi, shift;       /* places, lo -1: none */
     uint8_t rank, type;
-    uint8_t rows;                /* bit i: index i is a row */
-    uint8_t value_row;           /* SCATTER: the value is a row */
+    uint8_t rows;      /* bit i: index i is a row */
+    uint8_t value_row; /* SCATTER: the value is a row */
     int8_t axis, sign;
 } fxa__tape_access;
 
@@ -83,7 +83,7 @@ struct fxa__tape {
     fxa__tape_access *accesses;
     fxa__tape_range *ranges;
     fxa__tape_leaf *leaves;
-    int32_t *tests; /* places of FULL: bools, one value each; a row where one is false is masked whole */
+    int32_t *tests;   /* places of FULL: bools, one value each; a row where one is false is masked whole */
     int32_t *watched; /* alone: places of FULL that rows are told apart by */
     size_t n_accesses, n_ranges, n_leaves, n_tests, n_watched;
     size_t accesses_capacity, ranges_capacity, leaves_capacity, tests_capacity, watched_capacity;

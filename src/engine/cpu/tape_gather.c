@@ -15,9 +15,7 @@
 
 enum { GATHER_COLUMNS = 64 };
 
-static bool gather_is_outside(int64_t offset) {
-    return offset <= FXA__TAPE_OUTSIDE / 2;
-}
+static bool gather_is_outside(int64_t offset) { return offset <= FXA__TAPE_OUTSIDE / 2; }
 
 static bool gather_is_one(const fxa__tape_access *access, int axis) {
     return axis != access->axis && !(access->rows >> axis & 1);
@@ -75,18 +73,10 @@ static inline void gather_sized(const size_t size, const char *data, const int64
 /* Elements as they are stored, from one of them on. */
 static void gather_stored(const void *data, size_t size, const int64_t *offset, int64_t n, void *to) {
     switch (size) {
-    case 1:
-        gather_sized(1, data, offset, n, to);
-        break;
-    case 2:
-        gather_sized(2, data, offset, n, to);
-        break;
-    case 4:
-        gather_sized(4, data, offset, n, to);
-        break;
-    default:
-        gather_sized(8, data, offset, n, to);
-        break;
+    case 1: gather_sized(1, data, offset, n, to); break;
+    case 2: gather_sized(2, data, offset, n, to); break;
+    case 4: gather_sized(4, data, offset, n, to); break;
+    default: gather_sized(8, data, offset, n, to); break;
     }
 }
 

@@ -55,15 +55,11 @@ static int32_t graph_zero(fxa__tape_graph *g) {
 static uint8_t graph_input_level(int32_t input) {
     switch (input) {
     case FXA_INPUT_SCORE:
-    case FXA_INPUT_DSCORE:
-        return TAPE_FULL;
+    case FXA_INPUT_DSCORE: return TAPE_FULL;
     case FXA_INPUT_H:
-    case FXA_INPUT_Q:
-        return TAPE_ROW;
-    case FXA_INPUT_K:
-        return TAPE_COLUMN;
-    default:
-        return TAPE_UNIFORM;
+    case FXA_INPUT_Q: return TAPE_ROW;
+    case FXA_INPUT_K: return TAPE_COLUMN;
+    default: return TAPE_UNIFORM;
     }
 }
 
@@ -76,22 +72,16 @@ static bool graph_keeps_zero(const fxa__tape_graph *g, const fxa__tape_node *n) 
     const fxa__tape_node *x = g->nodes;
     if (n->type != FXA_FLOAT) return false;
     switch (n->op) {
-    case FXA_OP_CONST:
-        return graph_is_zero(n);
-    case FXA_OP_INPUT:
-        return n->imm == FXA_INPUT_DSCORE;
+    case FXA_OP_CONST: return graph_is_zero(n);
+    case FXA_OP_INPUT: return n->imm == FXA_INPUT_DSCORE;
     case FXA_OP_NEG:
     case FXA_OP_ABS:
     case FXA_OP_MULZ:
-    case FXA_OP_DIVZ:
-        return x[n->arg[0]].zero;
+    case FXA_OP_DIVZ: return x[n->arg[0]].zero;
     case FXA_OP_ADD:
-    case FXA_OP_SUB:
-        return x[n->arg[0]].zero && x[n->arg[1]].zero;
-    case FXA_OP_SELECT:
-        return x[n->arg[1]].zero && x[n->arg[2]].zero;
-    default:
-        return false;
+    case FXA_OP_SUB: return x[n->arg[0]].zero && x[n->arg[1]].zero;
+    case FXA_OP_SELECT: return x[n->arg[1]].zero && x[n->arg[2]].zero;
+    default: return false;
     }
 }
 
@@ -124,9 +114,7 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
     if (!g->failed) g->nodes[i] = n;
 }
 
-static bool graph_is_row(const fxa__tape_graph *g, int32_t node) {
-    return g->nodes[node].level & TAPE_COLUMN;
-}
+static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return g->nodes[node].level & TAPE_COLUMN; }
 
 /* An index as a line, bounds and a shift: clamp(line, lo, hi) + shift, each part but the line a node that k does not
  * change. */

@@ -13,7 +13,7 @@
 
 const fxa__tape_info fxa__tape_infos[FXA__TAPE_OPS] = {
 #define TAPE(ID, op, d, a, b, c, expression) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
-#define TAPE_OWN(ID, op, d, a, b, c)         {#ID, op, #d[0], #a[0], #b[0], #c[0]},
+#define TAPE_OWN(ID, op, d, a, b, c) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
 #include "tape_ops.def"
 #undef TAPE
 #undef TAPE_OWN
@@ -28,8 +28,8 @@ typedef struct lower_state {
     int32_t *place_of;             /* by node: its place in this level, -1: none yet */
     int32_t external[TAPE_SPACES]; /* the same for the caller's rows */
     int32_t minus_inf;             /* node */
-    bool failed; /* out of memory */
-    bool no_code; /* an operation has none: a bug here, since fxa__tape_missing found none */
+    bool failed;                   /* out of memory */
+    bool no_code;                  /* an operation has none: a bug here, since fxa__tape_missing found none */
 } lower_state;
 
 /* ---- Registers and places ---------------------------------------------------------------------------------------- */
@@ -289,8 +289,7 @@ static void lower_range(lower_state *l, const fxa__tape_node *n) {
     t->ranges[t->n_ranges++] = range;
     if (t->alone) return;
     lower_add_ins(
-        l, (fxa__tape_ins){
-               .op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges - 1});
+        l, (fxa__tape_ins){.op = FXA__TAPE_RANGE, .dst = lower_external(l, TAPE_OUT), .aux = (int32_t)t->n_ranges - 1});
 }
 
 /* A comparison and its effect on out in one. */

@@ -10,20 +10,20 @@
 /* What operations mean that programs do not have; beyond the codes of ops.def. */
 enum {
     FXA__TAPE_NOT_BOOL = 128,
-    FXA__TAPE_FILL,     /* one value, everywhere */
-    FXA__TAPE_COPY,     /* a row; nothing to do when it is there already */
-    FXA__TAPE_REVERSE,  /* a row backwards, in place; n is any */
-    FXA__TAPE_FMA,      /* a * b + c */
-    FXA__TAPE_FMS,      /* a * b - c */
-    FXA__TAPE_FNMA,     /* c - a * b */
-    FXA__TAPE_TANH_MUL, /* tanh(a * b) * c */
-    FXA__TAPE_TANH_DIV, /* tanh(a / b) * c */
-    FXA__TAPE_SLOPE,    /* a == 0 ? 0 : a * (c - b * b) */
+    FXA__TAPE_FILL,      /* one value, everywhere */
+    FXA__TAPE_COPY,      /* a row; nothing to do when it is there already */
+    FXA__TAPE_REVERSE,   /* a row backwards, in place; n is any */
+    FXA__TAPE_FMA,       /* a * b + c */
+    FXA__TAPE_FMS,       /* a * b - c */
+    FXA__TAPE_FNMA,      /* c - a * b */
+    FXA__TAPE_TANH_MUL,  /* tanh(a * b) * c */
+    FXA__TAPE_TANH_DIV,  /* tanh(a / b) * c */
+    FXA__TAPE_SLOPE,     /* a == 0 ? 0 : a * (c - b * b) */
     FXA__TAPE_FLOAT_ADD, /* float(a + b), of ints */
     FXA__TAPE_FLOAT_SUB, /* float(a - b), of ints */
     FXA__TAPE_LINE_UP,   /* the result's row + b * float(c + a), of ints a, c; the graph has that row as fourth */
     FXA__TAPE_LINE_DOWN, /* the same with c - a */
-    FXA__TAPE_MASK_EQ,  /* a == b ? c : -inf, of ints a, b */
+    FXA__TAPE_MASK_EQ,   /* a == b ? c : -inf, of ints a, b */
     FXA__TAPE_MASK_NE,
     FXA__TAPE_MASK_LT,
     FXA__TAPE_MASK_LE,
@@ -41,11 +41,11 @@ typedef enum fxa__tape_opcode {
 #include "tape_ops.def"
 #undef TAPE
 #undef TAPE_OWN
-    FXA__TAPE_OPS,                   /* the operations of the table */
-    FXA__TAPE_LOAD = FXA__TAPE_OPS,  /* elements of a captured tensor */
-    FXA__TAPE_RANGE,                 /* -inf outside of the columns where k plus something is below a bound */
-    FXA__TAPE_SUM,                   /* `grad param += value` */
-    FXA__TAPE_SCATTER                /* `grad tensor[...] += value` */
+    FXA__TAPE_OPS,                  /* the operations of the table */
+    FXA__TAPE_LOAD = FXA__TAPE_OPS, /* elements of a captured tensor */
+    FXA__TAPE_RANGE,                /* -inf outside of the columns where k plus something is below a bound */
+    FXA__TAPE_SUM,                  /* `grad param += value` */
+    FXA__TAPE_SCATTER               /* `grad tensor[...] += value` */
 } fxa__tape_opcode;
 
 typedef struct fxa__tape_info {

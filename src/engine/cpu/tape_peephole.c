@@ -132,20 +132,11 @@ static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
     fxa__tape_node n = g->nodes[root->node];
     if (n.level != TAPE_FULL || n.uses != 1 || n.n_args != 2 || g->nodes[n.arg[0]].type == FXA_FLOAT) return;
     switch (n.op) {
-    case FXA_OP_EQ:
-        n.op = FXA__TAPE_MASK_EQ;
-        break;
-    case FXA_OP_NE:
-        n.op = FXA__TAPE_MASK_NE;
-        break;
-    case FXA_OP_LT:
-        n.op = FXA__TAPE_MASK_LT;
-        break;
-    case FXA_OP_LE:
-        n.op = FXA__TAPE_MASK_LE;
-        break;
-    default:
-        return;
+    case FXA_OP_EQ: n.op = FXA__TAPE_MASK_EQ; break;
+    case FXA_OP_NE: n.op = FXA__TAPE_MASK_NE; break;
+    case FXA_OP_LT: n.op = FXA__TAPE_MASK_LT; break;
+    case FXA_OP_LE: n.op = FXA__TAPE_MASK_LE; break;
+    default: return;
     }
     root->node = -1;
     root->access = fxa__tape_graph_add(g, &n);
@@ -154,26 +145,13 @@ static void peephole_mask(fxa__tape_graph *g, fxa__tape_root *root) {
 static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     switch (n->op) {
     case FXA_OP_ADD:
-    case FXA_OP_SUB:
-        peephole_fma(g, n);
-        break;
-    case FXA_OP_POW:
-        peephole_square(g, n);
-        break;
-    case FXA_OP_TANH:
-        peephole_tanh(g, n);
-        break;
-    case FXA_OP_MUL:
-        peephole_scale_tanh(g, n);
-        break;
-    case FXA_OP_MULZ:
-        peephole_slope(g, n);
-        break;
-    case FXA_OP_FLOAT:
-        peephole_float(g, n);
-        break;
-    default:
-        break;
+    case FXA_OP_SUB: peephole_fma(g, n); break;
+    case FXA_OP_POW: peephole_square(g, n); break;
+    case FXA_OP_TANH: peephole_tanh(g, n); break;
+    case FXA_OP_MUL: peephole_scale_tanh(g, n); break;
+    case FXA_OP_MULZ: peephole_slope(g, n); break;
+    case FXA_OP_FLOAT: peephole_float(g, n); break;
+    default: break;
     }
 }
 

@@ -66,17 +66,10 @@ static void run_load(const fxa__tape_at *r, const fxa__tape_ins *ins) {
 static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     const fxa__tape *t = r->run->tape;
     switch (ins->op) {
-    case FXA__TAPE_LOAD:
-        run_load(r, ins);
-        break;
-    case FXA__TAPE_RANGE:
-        fxa__tape_apply_range(r, &t->ranges[ins->aux], r->at[ins->dst]);
-        break;
-    case FXA__TAPE_SUM:
-        run_sum(r, ins);
-        break;
-    default:
-        fxa__tape_access_add(r, &t->accesses[ins->aux], r->at[ins->a], r->at[ins->b]);
+    case FXA__TAPE_LOAD: run_load(r, ins); break;
+    case FXA__TAPE_RANGE: fxa__tape_apply_range(r, &t->ranges[ins->aux], r->at[ins->dst]); break;
+    case FXA__TAPE_SUM: run_sum(r, ins); break;
+    default: fxa__tape_access_add(r, &t->accesses[ins->aux], r->at[ins->a], r->at[ins->b]);
     }
 }
 
@@ -234,8 +227,7 @@ void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t 
     fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = first, .n = n};
     fxa__tape_set_places(&r, row, NULL, NULL, NULL);
     for (size_t i = 0; i < full->n_ins; i++)
-        if (full->ins[i].op == FXA__TAPE_LOAD)
-            fxa__tape_access_prefetch(&r, &run->tape->accesses[full->ins[i].aux]);
+        if (full->ins[i].op == FXA__TAPE_LOAD) fxa__tape_access_prefetch(&r, &run->tape->accesses[full->ins[i].aux]);
 }
 
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,

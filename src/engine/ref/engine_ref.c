@@ -34,8 +34,10 @@ static fxa_status ref_run(const void *code, const fxa__problem *p, const fxa__bi
     if (!fxa__ref_layout(p, bind->workspace, &r, &bytes) || bytes > bind->workspace_size)
         return fxa__fail(err, FXA_E_WORKSPACE, "the reference engine needs a workspace of %zu bytes, %zu were given",
                          bytes, bind->workspace_size);
-    if (p->in.pass == FXA_FORWARD) fxa__ref_forward(&r);
-    else fxa__ref_backward(&r);
+    if (p->in.pass == FXA_FORWARD)
+        fxa__ref_forward(&r);
+    else
+        fxa__ref_backward(&r);
     return fxa__ok(err);
 }
 

@@ -110,8 +110,7 @@ static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, void *data, 
 static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
     const fxa_problem *p = &r->p->in;
     void *const *slot = r->bind->slot;
-    if (p->flags & FXA_GRAD_K)
-        ref_store_pool(r, &p->dk, slot[FXA_SLOT_DK], hkv, r->dk, p->d, p->flags & FXA_ACC_K);
+    if (p->flags & FXA_GRAD_K) ref_store_pool(r, &p->dk, slot[FXA_SLOT_DK], hkv, r->dk, p->d, p->flags & FXA_ACC_K);
     if (p->flags & FXA_GRAD_V)
         ref_store_pool(r, &p->dv_grad, slot[FXA_SLOT_DV], hkv, r->dv, p->dv, p->flags & FXA_ACC_V);
 }
