@@ -345,6 +345,7 @@ static void call_plan(record *r) {
     record_status(r, fxa_plan_save(plan, bytes, sizeof bytes, &n, &err), &err);
     record_bytes(r, bytes, n);
     record_status(r, fxa_plan_load(state_ctx, bytes, n, &again, &err), &err);
+    fxa_plan_destroy(again);
     record_status(r, fxa_plan_load(state_ctx, bytes, n - 1, &again, &err), &err);
     p.flags |= FXA_CAUSAL;
     record_status(r, fxa_problem_program(state_ctx, &p, &program, &err), &err);
