@@ -9,7 +9,7 @@
  * The thread sanitizer sees a lane's mistake in the second even where the bits do not show it.
  */
 #include "engine/cpu/cpu_backward.h"
-#include "support/back_case.h"
+#include "support/attn_data.h"
 #include "t.h"
 
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
@@ -89,9 +89,9 @@ static lanes_program lanes_draw(t_rng *rng) {
 
 /* D of 512 makes blocks short, so that few keys are several chunks. Tensors are large enough for one sum (over 2^18
  * elements), or small. */
-static back_spec lanes_shape(t_rng *rng, const lanes_program *program) {
+static attn_spec lanes_shape(t_rng *rng, const lanes_program *program) {
     static const int64_t sizes[LANES_RANK][LANES_RANK] = {{300000}, {520, 520}, {270, 200, 5}, {200, 190, 3, 3}};
-    back_spec s = {.b = t_int(rng, 1, 3), .hkv = t_int(rng, 1, 3), .sq = t_int(rng, 1, 5), .d = 512, .dv = 8};
+    attn_spec s = {.b = t_int(rng, 1, 3), .hkv = t_int(rng, 1, 3), .sq = t_int(rng, 1, 5), .d = 512, .dv = 8};
     bool large = t_int(rng, 0, 3) > 0;
     int rank = program->rank, turn = (int)t_int(rng, 0, rank - 1);
     s.dtype = FXA_F64;
@@ -101,7 +101,7 @@ static back_spec lanes_shape(t_rng *rng, const lanes_program *program) {
     if (t_int(rng, 0, 5) == 0) s.flags = FXA_BOTTOM_RIGHT; /* rows that begin anywhere, also below 0 */
     for (int i = 0; i < rank; i++) {
         int64_t size = sizes[rank - 1][(i + turn) % rank];
-        s.tensor[i] = large ? size + t_int(rng, 0, 3) : t_int(rng, 1, size < 20 ? size : 20);
+        s.tensor[0][i] = large ? size + t_int(rng, 0, 3) : t_int(rng, 1, size < 20 ? size : 20);
     }
     s.text = program->text;
     return s;
@@ -210,14 +210,12 @@ static void lanes_note(lanes_paths *paths, const fxa__back_shares *cut, const fx
 }
 
 /* The shape as a problem, without data: the cut asks for none. */
-static fxa_problem lanes_problem(const back_spec *s, fxa_program *program, fxa_capture *capture) {
-    fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = s->b, p.hq = s->hq, p.hkv = s->hkv, p.sq = s->sq, p.sk = s->sk, p.d = s->d, p.dv = s->dv;
-    p.q.dtype = (uint32_t)s->dtype;
-    p.page_size = s->page_size, p.n_pages = s->page_size ? 20 : 0;
+static fxa_problem lanes_problem(const attn_spec *s, fxa_program *program, fxa_capture *capture) {
+    fxa_problem p = attn_spec_problem(s);
     p.pass = FXA_BACKWARD;
-    p.flags = s->flags | FXA_GRAD_Q | FXA_GRAD_K | (s->page_size ? FXA_PAGED : 0u);
-    memcpy(capture->size, s->tensor, sizeof s->tensor);
+    p.flags |= FXA_GRAD_Q | FXA_GRAD_K;
+    if (p.page_size) p.n_pages = 20;
+    memcpy(capture->size, s->tensor[0], sizeof s->tensor[0]);
     capture->grad = 1;
     p.program = program, p.captures = capture, p.n_captures = 1;
     return p;
@@ -239,7 +237,7 @@ static int lanes_count_meetings(const lanes_program *program, const fxa__problem
 
 static void lanes_count_case(fxa_context *ctx, t_rng *rng, lanes_paths *paths) {
     lanes_program program = lanes_draw(rng);
-    back_spec s = lanes_shape(rng, &program);
+    attn_spec s = lanes_shape(rng, &program);
     fxa_error err;
     fxa_program *parsed = NULL;
     fxa_capture capture = {.grad = 0};
@@ -268,39 +266,35 @@ TEST(lanes_never_meet) {
 
 /* ---- By running -------------------------------------------------------------------------------------------------- */
 
-/* Backward with that many threads in a context of its own: the bits of kept[], or these if there are none. */
-static void lanes_run(const back_spec *s, uint64_t seed, uint32_t threads, unsigned char *kept[BACK_OUTS]) {
+/* Backward with that many threads in a context of its own: always the bits of kept. */
+static void lanes_run(const attn_spec *s, uint64_t seed, uint32_t threads, attn_kept *kept) {
     fxa_error err = {0};
     fxa_context *ctx = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-    unsigned char *now[BACK_OUTS];
+    attn_data x;
+    const char *other;
     t_rng rng = {seed};
     config.threads = threads;
     T_OK(fxa_context_create(&config, &ctx, &err));
-    back_case *x = back_make(ctx, s, seed, &err);
-    T_REQUIRE(x != NULL);
-    if (seed % 3 == 0) lanes_set_maps(&x->p, &rng);
-    T_OK(back_run(ctx, x, "cpu", FXA_FORWARD, &err));
+    T_REQUIRE(attn_data_make(&x, ctx, s, seed, &err) == FXA_OK);
+    if (seed % 3 == 0) lanes_set_maps(&x.problem, &rng);
+    T_OK(attn_data_run(&x, ctx, "cpu", FXA_FORWARD, &err));
     for (int run = 0; run < (threads > 1 ? 2 : 1); run++) {
-        T_OK(back_run(ctx, x, "cpu", FXA_BACKWARD, &err));
-        back_keep(x, now);
-        for (int i = 0; i < BACK_OUTS; i++) {
-            if (back_wrote(x, i) && kept[i] && memcmp(kept[i], now[i], x->out[i].size) != 0)
-                T_FAIL("output %d has other bits with %u threads, run %d:\n%s\n", i, threads, run, s->text);
-            if (!kept[i]) kept[i] = now[i], now[i] = NULL;
-        }
-        back_drop(now);
+        T_OK(attn_data_run(&x, ctx, "cpu", FXA_BACKWARD, &err));
+        if ((other = attn_other_bits(&x, FXA_BACKWARD, kept)))
+            T_FAIL("%s has other bits with %u threads, run %d:\n%s\n", other, threads, run, s->text);
     }
-    back_free(x);
+    attn_data_free(&x);
     fxa_context_destroy(ctx);
 }
 
-static void lanes_compare(const back_spec *s, uint64_t seed) {
-    unsigned char *kept[BACK_OUTS] = {NULL};
-    lanes_run(s, seed, 1, kept);
-    lanes_run(s, seed, 2, kept);
-    lanes_run(s, seed, 5, kept);
-    back_drop(kept);
+static void lanes_compare(attn_spec *s, uint64_t seed) {
+    attn_kept kept = {{NULL}};
+    s->around = ATTN_PAGE_BEHIND;
+    lanes_run(s, seed, 1, &kept);
+    lanes_run(s, seed, 2, &kept);
+    lanes_run(s, seed, 5, &kept);
+    attn_drop(&kept);
 }
 
 /* The loads that once met; lanes by chunk, by head, by batch entry. */
@@ -318,11 +312,11 @@ TEST(permuted_loads_give_the_same_bits) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[128];
-        back_spec s = {.b = 2, .hq = 4, .hkv = 2, .sq = 16, .sk = 200, .d = 512, .dv = 8, .dtype = FXA_F64};
+        attn_spec s = {.b = 2, .hq = 4, .hkv = 2, .sq = 16, .sk = 200, .d = 512, .dv = 8, .dtype = FXA_F64};
         int rank = 0;
         while (rank < FXA_MAX_RANK && cases[i].tensor[rank]) rank++;
         (void)snprintf(text, sizeof text, "tensor t : f32[%d]\nscore = score + %s", rank, cases[i].loads);
-        memcpy(s.tensor, cases[i].tensor, sizeof s.tensor);
+        memcpy(s.tensor[0], cases[i].tensor, sizeof s.tensor[0]);
         s.text = text;
         lanes_compare(&s, 1);
     }
@@ -332,7 +326,7 @@ TEST(random_loads_give_the_same_bits) {
     t_rng rng = {t_seed() + 1};
     for (int i = 0; i < 4 + t_scaled(30); i++) {
         lanes_program program = lanes_draw(&rng);
-        back_spec s = lanes_shape(&rng, &program);
+        attn_spec s = lanes_shape(&rng, &program);
         s.sq *= 3;
         lanes_compare(&s, t_next(&rng));
     }

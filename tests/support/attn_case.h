@@ -7,37 +7,10 @@
 #ifndef FXA_TESTS_ATTN_CASE_H
 #define FXA_TESTS_ATTN_CASE_H
 
+#include "attn_data.h"
 #include "attn_oracle.h"
 
 #include "fxattn/fxattn.h"
-
-/* ---- Random numbers (splitmix64) --------------------------------------------------------------------------------- */
-
-uint64_t attn_next(uint64_t *rng);
-int64_t attn_int(uint64_t *rng, int64_t lo, int64_t hi); /* inclusive */
-double attn_real(uint64_t *rng, double lo, double hi);
-
-/* ---- A tensor in memory (attn_tensor.c): four axes, any strides, guarded on both sides --------------------------- */
-
-typedef enum attn_style { ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_WILD, ATTN_EXPANDED } attn_style;
-
-typedef struct attn_tensor {
-    fxa_dtype dtype;
-    attn_style style;
-    int64_t n[4], stride[4];
-    unsigned char *memory;
-    size_t bytes;
-    unsigned char *origin; /* element (0, 0, 0, 0) */
-} attn_tensor;
-
-/* WILD: axes in any order, gaps, negative strides. EXPANDED: the same, and strides of zero. Memory is filled with bytes
- * that are NaN in every float dtype. */
-attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng);
-void attn_tensor_free(attn_tensor *t);
-double attn_tensor_get(const attn_tensor *t, const int64_t at[4]);   /* ints as doubles */
-void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x); /* rounds to the dtype */
-fxa_operand attn_tensor_operand(const attn_tensor *t);
-double attn_round(fxa_dtype dtype, double x);
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 

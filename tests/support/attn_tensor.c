@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of the test cases: see attn_case.h.
+ * Tensors of the test cases: see attn_tensor.h.
  */
-#include "attn_case.h"
+#include "attn_tensor.h"
 
 #include "base/dtype.h"
 
@@ -39,7 +39,7 @@ static void tensor_order(attn_style style, uint64_t *rng, int order[4]) {
 attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style style, uint64_t *rng) {
     attn_tensor t = {.dtype = dtype, .style = style};
     int order[4];
-    int64_t step = 1, first = 0, guard = 8, size = (int64_t)fxa_dtype_size(dtype);
+    int64_t step = 1, first = 0, band = 8, size = (int64_t)fxa_dtype_size(dtype);
     bool wild = style > ATTN_SBHD;
     tensor_order(style, rng, order);
     if (wild) step = attn_int(rng, 1, 2);
@@ -55,16 +55,42 @@ attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style sty
         }
         if (style == ATTN_EXPANDED && attn_int(rng, 0, 1)) t.stride[axis] = 0;
     }
-    t.bytes = (size_t)((step + 2 * guard) * size);
+    t.bytes = (size_t)((step + 2 * band) * size);
     t.memory = malloc(t.bytes);
     if (!t.memory) abort();
     memset(t.memory, 0xff, t.bytes);
-    t.origin = t.memory + (guard + first) * size;
+    t.origin = t.memory + (band + first) * size;
+    return t;
+}
+
+attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t stride[4], attn_around around) {
+    attn_tensor t = {.dtype = dtype, .style = stride ? ATTN_GIVEN : ATTN_BHSD};
+    int64_t last = 0, dense = 1, band = around == ATTN_BYTES ? 8 : 0, size = (int64_t)fxa_dtype_size(dtype);
+    bool empty = false;
+    for (int i = 3; i >= 0; i--) {
+        t.n[i] = n[i], t.stride[i] = stride ? stride[i] : dense;
+        dense *= n[i];
+        last += (n[i] - 1) * t.stride[i];
+        empty = empty || n[i] == 0;
+    }
+    t.bytes = (size_t)(((empty ? 0 : last + 1) + 2 * band) * size);
+    if (around == ATTN_BYTES) {
+        t.memory = malloc(t.bytes);
+        if (!t.memory) abort();
+        memset(t.memory, GUARD_FILL, t.bytes);
+    } else {
+        t.page = guard_make(t.bytes, (size_t)size, around == ATTN_PAGE_BEHIND);
+        t.memory = t.page.data;
+    }
+    t.origin = t.memory + band * size;
     return t;
 }
 
 void attn_tensor_free(attn_tensor *t) {
-    free(t->memory);
+    if (t->page.data)
+        guard_close(&t->page);
+    else
+        free(t->memory);
     memset(t, 0, sizeof *t);
 }
 
@@ -72,19 +98,30 @@ static int64_t tensor_offset(const attn_tensor *t, const int64_t at[4]) {
     return at[0] * t->stride[0] + at[1] * t->stride[1] + at[2] * t->stride[2] + at[3] * t->stride[3];
 }
 
-double attn_tensor_get(const attn_tensor *t, const int64_t at[4]) {
-    int64_t offset = tensor_offset(t, at);
-    return fxa__dtype_is_float(t->dtype) ? fxa__load_f64(t->origin, t->dtype, offset)
-                                         : fxa__load_i32(t->origin, t->dtype, offset);
+int64_t attn_tensor_places(const attn_tensor *t) {
+    const unsigned char *end = t->memory + t->bytes - (t->origin - t->memory); /* as much behind as before */
+    return (end - t->origin) / (int64_t)fxa_dtype_size(t->dtype);
 }
 
-void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x) {
-    int64_t offset = tensor_offset(t, at);
-    if (fxa__dtype_is_float(t->dtype))
-        fxa__store_f64(t->origin, t->dtype, offset, x);
-    else
-        ((int32_t *)(void *)t->origin)[offset] = (int32_t)x; /* the cases' int tensors are i32 */
+double attn_get(const attn_tensor *t, int64_t place) {
+    return fxa__dtype_is_float(t->dtype) ? fxa__load_f64(t->origin, t->dtype, place)
+                                         : fxa__load_i32(t->origin, t->dtype, place);
 }
+
+void attn_set(attn_tensor *t, int64_t place, double x) {
+    if (fxa__dtype_is_float(t->dtype))
+        fxa__store_f64(t->origin, t->dtype, place, x);
+    else
+        ((int32_t *)(void *)t->origin)[place] = (int32_t)x; /* the cases' int tensors are i32 */
+}
+
+double *attn_f64(const attn_tensor *t) {
+    if (t->dtype != FXA_F64) abort();
+    return (double *)(void *)t->origin;
+}
+
+double attn_tensor_get(const attn_tensor *t, const int64_t at[4]) { return attn_get(t, tensor_offset(t, at)); }
+void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x) { attn_set(t, tensor_offset(t, at), x); }
 
 fxa_operand attn_tensor_operand(const attn_tensor *t) {
     fxa_operand operand = {(uint32_t)t->dtype, (uint32_t)t->style, {0}};

@@ -45,7 +45,7 @@ static bool conf_is_empty(const conf_buffer *t) {
 /* Axes in a random order with gaps, some backwards; of inputs some expanded. Dense row-major when `plain`. */
 static void conf_make_buffer(conf_buffer *t, bool plain, bool input, uint64_t *rng) {
     int order[FXA_MAX_RANK] = {0};
-    int64_t step = 1, first = 0, guard = 8, size = (int64_t)fxa_dtype_size(t->dtype);
+    int64_t step = 1, first = 0, band = 8, size = (int64_t)fxa_dtype_size(t->dtype);
     for (int i = 0; i < t->rank; i++) order[i] = t->rank - 1 - i;
     for (int i = t->rank - 1; i > 0 && !plain; i--) {
         int j = (int)attn_int(rng, 0, i), keep = order[i];
@@ -59,11 +59,11 @@ static void conf_make_buffer(conf_buffer *t, bool plain, bool input, uint64_t *r
         if (attn_int(rng, 0, 3) == 0) first += (n ? n - 1 : 0) * *stride, *stride = -*stride;
         if (input && attn_int(rng, 0, 9) == 0) *stride = 0;
     }
-    t->bytes = (size_t)((step + 2 * guard) * size);
+    t->bytes = (size_t)((step + 2 * band) * size);
     t->memory = conf_alloc(t->bytes, 1);
     t->owned = true;
     memset(t->memory, 0xff, t->bytes);
-    t->origin = t->memory + (guard + first) * size;
+    t->origin = t->memory + (band + first) * size;
 }
 
 static void conf_store(conf_buffer *t, int64_t place, double x) {
