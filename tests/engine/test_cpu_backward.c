@@ -10,8 +10,7 @@
  * param is one number, a sum in which thousands of terms nearly cancel: ten times that.
  */
 #include "support/attn_data.h"
-
-#include "engine/cpu/cpu.h"
+#include "support/isa.h"
 #include "t.h"
 
 /* NaN must be NaN and infinities the same; the rest within `tolerance`, as root mean square of the whole. */
@@ -91,20 +90,11 @@ static void check_shapes(fxa_dtype dtype, const char *isa) {
     fxa_context_destroy(ctx);
 }
 
-TEST(every_instruction_set) { /* */
-    bool usable;
-    for (size_t i = 0; fxa__cpu_set(i, sizeof(float), &usable); i++) {
-        const char *isa = fxa__cpu_set(i, sizeof(float), &usable)->isa;
-        if (!usable) {
-            printf("  skipped %s: not on this machine\n", isa);
-            continue;
-        }
-        setenv("FXA_CPU", isa, 1);
-        check_shapes(FXA_F32, isa);
-        check_shapes(FXA_F64, isa);
-    }
-    unsetenv("FXA_CPU");
+static void check_sets(const char *isa) {
+    check_shapes(FXA_F32, isa);
+    check_shapes(FXA_F64, isa);
 }
+TEST(every_instruction_set) { isa_each(check_sets); } /* */
 
 /* One sum that all lanes share, since loads are by head and key; one that they cannot share. */
 TEST(large_captured_tensors) { /* */

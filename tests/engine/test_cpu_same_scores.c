@@ -5,7 +5,7 @@
  * anywhere changes a probability by more than a tenth. With V the identity, O is forward's matrix of probabilities;
  * with dO the identity, dV is backward's, transposed; the two must agree.
  */
-#include "base/dtype.h"
+#include "support/attn_data.h"
 #include "support/isa.h"
 #include "t.h"
 
@@ -21,81 +21,52 @@ typedef struct same_spec {
     uint32_t page_size;
 } same_spec;
 
-typedef struct same_case {
-    same_spec s;
-    fxa_problem p;
-    fxa_args args;
-    int64_t dv, n[FXA_SLOT_COUNT];
-    int32_t pages[64];
-} same_case;
-
-static fxa_dtype same_dtype(const same_case *c, int slot) {
-    if (slot == FXA_SLOT_LSE) return c->s.dtype == FXA_F64 ? FXA_F64 : FXA_F32;
-    return slot == FXA_SLOT_DO && c->s.dout ? c->s.dout : c->s.dtype;
-}
-
-static void same_make(same_case *c, const same_spec *s, t_rng *rng) {
-    int64_t heads = s->hq / s->hkv, wide = s->strided ? 2 : 1;
-    *c = (same_case){.s = *s, .p = FXA_PROBLEM_INIT, .args = FXA_ARGS_INIT};
-    c->dv = heads * s->sq > s->sk ? heads * s->sq : s->sk;
-    c->p.b = 1, c->p.hq = s->hq, c->p.hkv = s->hkv, c->p.sq = s->sq, c->p.sk = s->sk, c->p.d = s->d, c->p.dv = c->dv;
-    c->p.q.dtype = (uint32_t)s->dtype, c->p.dout.dtype = (uint32_t)s->dout, c->p.engine = "cpu";
-    c->p.flags = s->flags;
-    if (s->strided) c->p.k = (fxa_operand){0, FXA_LAYOUT_STRIDED, {0, s->sk * s->d * 2, s->d * 2, 2}};
-    if (s->page_size) {
-        c->p.flags |= FXA_PAGED;
-        c->p.page_size = s->page_size, c->p.n_pages = (s->sk + s->page_size - 1) / s->page_size;
-        for (int i = 0; i < 64; i++) c->pages[i] = (int32_t)(c->p.n_pages - 1 - i); /* back to front */
-        c->args.slot[FXA_SLOT_PAGES] = c->pages;
+static attn_spec same_problem(const same_spec *s, const char *text) {
+    int64_t rows = s->hq / s->hkv * s->sq;
+    attn_spec a = {.b = 1, .hq = s->hq, .hkv = s->hkv, .sq = s->sq, .sk = s->sk, .d = s->d, .reach = 2, .text = text};
+    a.dv = rows > s->sk ? rows : s->sk;
+    a.dtype = s->dtype, a.slot_dtype[FXA_SLOT_DO] = s->dout, a.flags = s->flags;
+    a.page_size = s->page_size;
+    if (s->page_size) a.n_pages = (s->sk + s->page_size - 1) / s->page_size;
+    if (s->strided) {
+        const int64_t stride[4] = {0, s->sk * s->d * 2, s->d * 2, 2};
+        memcpy(a.stride[FXA_SLOT_K], stride, sizeof stride);
+        a.strided = 1u << FXA_SLOT_K;
     }
-    int64_t keys = s->page_size ? c->p.n_pages * s->page_size : s->sk;
-    c->n[FXA_SLOT_Q] = s->hq * s->sq * s->d, c->n[FXA_SLOT_K] = s->hkv * keys * s->d * wide;
-    c->n[FXA_SLOT_V] = c->n[FXA_SLOT_DV] = s->hkv * keys * c->dv;
-    c->n[FXA_SLOT_O] = c->n[FXA_SLOT_DO] = s->hq * s->sq * c->dv, c->n[FXA_SLOT_LSE] = s->hq * s->sq;
-    for (int slot = 0; slot < FXA_SLOT_COUNT; slot++) {
-        if (!c->n[slot]) continue;
-        c->args.slot[slot] = calloc((size_t)c->n[slot], sizeof(double));
-        if (!c->args.slot[slot]) abort();
-        for (int64_t i = 0; i < c->n[slot] && (slot == FXA_SLOT_Q || slot == FXA_SLOT_K); i++)
-            fxa__store_f64(c->args.slot[slot], (uint32_t)s->dtype, i, t_real(rng, -2, 2));
-    }
-    if (s->scale != 0) c->args.scale = s->scale;
-}
-
-static void same_free(same_case *c) {
-    c->args.slot[FXA_SLOT_PAGES] = NULL;
-    for (int slot = 0; slot < FXA_SLOT_COUNT; slot++) free(c->args.slot[slot]);
+    return a;
 }
 
 /* Row of key k of KV head h in V and dV. */
-static int64_t same_key(const same_case *c, int64_t h, int64_t k) {
-    int64_t size = c->s.page_size;
-    return size ? (c->pages[k / size] * c->s.hkv + h) * size + k % size : h * c->s.sk + k;
+static int64_t same_key(const attn_data *x, int64_t h, int64_t k) {
+    int64_t size = x->problem.page_size;
+    if (!size) return h * x->problem.sk + k;
+    return (x->ints[FXA_SLOT_PAGES][k / size] * x->problem.hkv + h) * size + k % size;
 }
 
-/* V and dO the identity. */
-static void same_set(same_case *c) {
-    int64_t heads = c->s.hq / c->s.hkv;
-    for (int64_t h = 0; h < c->s.hkv; h++) {
-        for (int64_t k = 0; k < c->s.sk; k++)
-            fxa__store_f64(c->args.slot[FXA_SLOT_V], (uint32_t)c->s.dtype, same_key(c, h, k) * c->dv + k, 1);
-        for (int64_t r = 0; r < heads * c->s.sq; r++)
-            fxa__store_f64(c->args.slot[FXA_SLOT_DO], (uint32_t)same_dtype(c, FXA_SLOT_DO),
-                           (h * heads * c->s.sq + r) * c->dv + r, 1);
+/* V and dO the identity; pages back to front. */
+static void same_set(attn_data *x) {
+    const fxa_problem *p = &x->problem;
+    int64_t rows = p->hq / p->hkv * p->sq;
+    attn_tensor *v = &x->t[FXA_SLOT_V], *dout = &x->t[FXA_SLOT_DO];
+    for (int64_t i = 0; i < p->n_pages; i++) x->ints[FXA_SLOT_PAGES][i] = (int32_t)(p->n_pages - 1 - i);
+    for (int64_t i = 0; i < attn_tensor_places(v); i++) attn_set(v, i, 0);
+    for (int64_t i = 0; i < attn_tensor_places(dout); i++) attn_set(dout, i, 0);
+    for (int64_t h = 0; h < p->hkv; h++) {
+        for (int64_t k = 0; k < p->sk; k++) attn_set(v, same_key(x, h, k) * p->dv + k, 1);
+        for (int64_t r = 0; r < rows; r++) attn_set(dout, (h * rows + r) * p->dv + r, 1);
     }
 }
 
 /* Probabilities that are off by more than rounding can be. */
-static int64_t same_differences(const same_case *c, double *worst) {
-    int64_t rows = c->s.hq / c->s.hkv * c->s.sq, count = 0;
-    double allowed = c->s.dtype == FXA_BF16 || c->s.dout == FXA_BF16 ? 0.02 : c->s.dtype == FXA_F16 ? 2e-3 : 2e-5;
-    for (int64_t h = 0; h < c->s.hkv; h++)
+static int64_t same_differences(const attn_data *x, const same_spec *s, double *worst) {
+    const fxa_problem *p = &x->problem;
+    int64_t rows = p->hq / p->hkv * p->sq, count = 0;
+    double allowed = s->dtype == FXA_BF16 || s->dout == FXA_BF16 ? 0.02 : s->dtype == FXA_F16 ? 2e-3 : 2e-5;
+    for (int64_t h = 0; h < p->hkv; h++)
         for (int64_t r = 0; r < rows; r++)
-            for (int64_t k = 0; k < c->s.sk; k++) {
-                double forward =
-                    fxa__load_f64(c->args.slot[FXA_SLOT_O], (uint32_t)c->s.dtype, (h * rows + r) * c->dv + k);
-                double backward =
-                    fxa__load_f64(c->args.slot[FXA_SLOT_DV], (uint32_t)c->s.dtype, same_key(c, h, k) * c->dv + r);
+            for (int64_t k = 0; k < p->sk; k++) {
+                double forward = attn_get(&x->t[FXA_SLOT_O], (h * rows + r) * p->dv + k);
+                double backward = attn_get(&x->t[FXA_SLOT_DV], same_key(x, h, k) * p->dv + r);
                 double off = fabs(backward - forward) / (fabs(forward) + 1e-6);
                 *worst = fmax(*worst, off);
                 count += !(off <= allowed);
@@ -103,30 +74,27 @@ static int64_t same_differences(const same_case *c, double *worst) {
     return count;
 }
 
-static void same_check(const char *isa, const same_spec *s, t_rng *rng) {
-    same_case c;
+static void same_check(const char *isa, const same_spec *s, uint64_t seed) {
+    attn_data x;
     fxa_error err;
     fxa_context *ctx = NULL;
-    fxa_program *program = NULL;
     char text[512];
     double worst = 0;
     /* Scores around 1 have digits down to 2^-23 or 2^-52. */
     (void)snprintf(text, sizeof text, "%s\nlet x = (score%s) * %s\nscore = 4.0 * (x - floor(x))\n%s",
                    s->shares ? "let y = float(q - k) * 0.037" : "", s->shares ? " + y" : "",
                    s->dtype == FXA_F64 ? "562949953421312.0" : "1048576.0", s->shares ? "mask = y > -1.5" : "");
+    attn_spec spec = same_problem(s, text);
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
-    same_make(&c, s, rng);
-    same_set(&c);
-    c.p.program = program;
-    c.p.flags |= FXA_WANT_LSE;
-    T_OK(fxa_attention(ctx, &c.p, &c.args, &err));
-    c.p.pass = FXA_BACKWARD, c.p.flags = (c.p.flags & ~(uint32_t)FXA_WANT_LSE) | FXA_GRAD_V;
-    T_OK(fxa_attention(ctx, &c.p, &c.args, &err));
-    int64_t count = same_differences(&c, &worst);
+    T_REQUIRE(attn_data_make(&x, ctx, &spec, seed, &err) == FXA_OK);
+    same_set(&x);
+    if (s->scale != 0) x.scale = s->scale;
+    x.backward_flags = FXA_GRAD_V;
+    T_OK(attn_data_run(&x, ctx, "cpu", FXA_FORWARD, &err));
+    T_OK(attn_data_run(&x, ctx, "cpu", FXA_BACKWARD, &err));
+    int64_t count = same_differences(&x, s, &worst);
     if (count) T_FAIL("%s, %s: %" PRId64 " probabilities differ, by up to %.3g\n", isa, s->what, count, worst);
-    same_free(&c);
-    fxa_program_destroy(program);
+    attn_data_free(&x);
     fxa_context_destroy(ctx);
 }
 
@@ -158,7 +126,7 @@ static void same_run(const char *isa) {
             (void)snprintf(what, sizeof what, "%s, %s%s%s", s.what, fxa_dtype_name(s.dtype), s.dout ? ", dO " : "",
                            s.dout ? fxa_dtype_name(s.dout) : "");
             s.what = what;
-            same_check(isa, &s, &rng);
+            same_check(isa, &s, t_next(&rng));
         }
 }
 
