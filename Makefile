@@ -21,7 +21,7 @@ asan:                ## every test under AddressSanitizer and UBSan
 	@cmake --build $(BUILD)-asan -j$(JOBS)
 	@cd $(BUILD)-asan && FXA_TEST_SCALE=0.3 $(CTEST)
 
-tsan:                ## every test under ThreadSanitizer
+tsan:                ## the tests of what has threads under ThreadSanitizer (which: tests/CMakeLists.txt)
 	@cmake -S . -B $(BUILD)-tsan -DFXA_SANITIZE=thread >/dev/null
 	@cmake --build $(BUILD)-tsan -j$(JOBS)
 	@cd $(BUILD)-tsan && FXA_TEST_SCALE=0.1 $(CTEST)

@@ -19,6 +19,9 @@ LAYERS = {
     "plan": {"base", "program", "problem", "engine", "plan"},
 }
 FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")
+# Layers without threads: tests/CMakeLists.txt leaves their tests out of ThreadSanitizer's build.
+THREADLESS = ("program", "problem")
+THREADS = re.compile(r"\b(pthread_\w+|fxa__pool_\w+|fxa__host_pool)\s*\(")
 FORMATTED = ("src", "include", "cli", "tests", "fuzz", "bench", "examples")
 FORMAT_VERSION = 14  # others lay out some expressions otherwise
 ALLOWED = {"src/base/host.c": {"realloc", "free"}, "src/base/invariant.c": {"abort"}}
@@ -126,6 +129,9 @@ def check_forbidden():
         for match in FORBIDDEN.finditer(text):
             if match.group(1) not in ALLOWED.get(relative, set()):
                 say(path, text[: match.start()].count("\n") + 1, "the library never calls %s" % match.group(1))
+        for match in THREADS.finditer(text) if layer_of(path) in THREADLESS else ():
+            where = text[: match.start()].count("\n") + 1
+            say(path, where, "%s has no threads, and calls %s" % (layer_of(path), match.group(1)))
 
 
 def check_float_state():
