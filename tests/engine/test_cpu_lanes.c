@@ -258,7 +258,7 @@ TEST(lanes_never_meet) {
     fxa_error err;
     fxa_context *ctx = NULL;
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int i = 0; i < 800; i++) lanes_count_case(ctx, &rng, &paths);
+    for (int i = 0; i < t_scaled_up(800); i++) lanes_count_case(ctx, &rng, &paths);
     fxa_context_destroy(ctx);
     T_CHECK(paths.shared > 20 && paths.once > 5 && paths.own > 20 && paths.chunks > 50 && paths.pool > 5);
     T_CHECK(paths.by[FXA__BACK_B] > 2 && paths.by[FXA__BACK_H] > 2 && paths.by[FXA__BACK_CHUNK] > 2);

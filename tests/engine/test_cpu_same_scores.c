@@ -126,7 +126,7 @@ static void same_run(const char *isa) {
             (void)snprintf(what, sizeof what, "%s, %s%s%s", s.what, fxa_dtype_name(s.dtype), s.dout ? ", dO " : "",
                            s.dout ? fxa_dtype_name(s.dout) : "");
             s.what = what;
-            same_check(isa, &s, t_next(&rng));
+            for (int n = t_scaled_up(1); n > 0; n--) same_check(isa, &s, t_next(&rng));
         }
 }
 

@@ -206,15 +206,15 @@ static bool steep_draw(const char *isa, steep_case *c, t_rng *rng) {
 /* The steepest row of a draw often makes most of the error, in one rounding of one score: an eager run that has luck
  * there is close for no other reason. So most draws must be within the bound, not each. */
 static void steep_check(const char *isa, const steep_program *program, int64_t heads, int64_t s, int64_t d) {
-    enum { DRAWS = 5 };
+    const int draws = t_scaled_up(5);
     t_rng rng = {t_seed() + (uint64_t)s};
     int close = 0;
-    for (int i = 0; i < DRAWS; i++) {
+    for (int i = 0; i < draws; i++) {
         steep_case c = {.heads = heads, .s = s, .d = d, .program = program, .scale = 1 / sqrt((double)d)};
         close += steep_draw(isa, &c, &rng);
     }
-    if (2 * close <= DRAWS)
-        T_FAIL("%s, %s, S %" PRId64 ": %d of %d draws are as close as eager\n", isa, program->text, s, close, DRAWS);
+    if (2 * close <= draws)
+        T_FAIL("%s, %s, S %" PRId64 ": %d of %d draws are as close as eager\n", isa, program->text, s, close, draws);
 }
 
 static void steep_run(const char *isa) {
