@@ -499,27 +499,29 @@ typedef struct fxa_index_map {
 
 /* fxa_problem.flags */
 enum {
-    FXA_CAUSAL = 1 << 0,       /* ready mask: k <= q */
-    FXA_WINDOW = 1 << 1,       /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
-    FXA_BOTTOM_RIGHT = 1 << 2, /* the two above align to the last row and key: q is replaced by q + k_len - q_len. With
-                                   neither of them the program's own q is, and dropout's: decoding without positions */
-    FXA_PADDING = 1 << 3,      /* per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K bound at run.
-                                   With VARLEN: how many rows or keys of its room a sequence has; gaps are nobody's */
-    FXA_VARLEN = 1 << 4,       /* packed sequences of T rows in all; FXA_SLOT_CU_Q, CU_K give B+1 offsets
-                                   each. sq, sk are the longest lengths, total_q, total_k the packed ones; batch
-                                   strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D].
-                                   With PAGED only rows are packed, and CU_K, total_k are not used */
-    FXA_PAGED = 1 << 5,        /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts
-                                   mean the same with B = n_pages, S = page_size); FXA_SLOT_PAGES is int32
-                                   [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks of prompts and
-                                   decoding steps in one call */
-    FXA_SINK_ZERO = 1 << 6,    /* softmax off by one: a key of score 0 and value 0 */
-    FXA_SINK = 1 << 7,         /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
-    FXA_DROPOUT = 1 << 8,      /* dropout of probabilities by dropout_p, seed at run time */
-    FXA_WANT_LSE = 1 << 9,     /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
-    FXA_WANT_MAX = 1 << 10,    /* forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores */
-    FXA_GRAD_LSE = 1 << 11,    /* backward: FXA_SLOT_DLSE is read */
-    FXA_GRAD_Q = 1 << 12,      /* backward: which gradients are wanted */
+    FXA_CAUSAL = 1 << 0, /* ready mask: k <= q */
+    FXA_WINDOW = 1 << 1, /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
+    /* The two above align to the last row and key: in them, and there alone, q is q + k_len - q_len. With neither of
+     * them the program's own q is, and dropout's: decoding without positions. */
+    FXA_BOTTOM_RIGHT = 1 << 2,
+    /* Per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K. With VARLEN: how many rows or keys of its room a
+     * sequence has; gaps are nobody's. */
+    FXA_PADDING = 1 << 3,
+    /* Packed sequences: FXA_SLOT_CU_Q, CU_K give B+1 offsets each. sq, sk are the longest lengths, total_q, total_k the
+     * packed ones; batch strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D]. With PAGED
+     * only rows are packed, and CU_K, total_k are not used. */
+    FXA_VARLEN = 1 << 4,
+    /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean the same with B = n_pages,
+     * S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks of
+     * prompts and decoding steps in one call. */
+    FXA_PAGED = 1 << 5,
+    FXA_SINK_ZERO = 1 << 6, /* softmax off by one: a key of score 0 and value 0 */
+    FXA_SINK = 1 << 7,      /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
+    FXA_DROPOUT = 1 << 8,   /* dropout of probabilities by dropout_p, seed at run time */
+    FXA_WANT_LSE = 1 << 9,  /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
+    FXA_WANT_MAX = 1 << 10, /* forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores */
+    FXA_GRAD_LSE = 1 << 11, /* backward: FXA_SLOT_DLSE is read */
+    FXA_GRAD_Q = 1 << 12,   /* backward: which gradients are wanted */
     FXA_GRAD_K = 1 << 13,
     FXA_GRAD_V = 1 << 14,
     FXA_GRAD_SINK = 1 << 15,
@@ -530,12 +532,14 @@ enum {
     FXA_ACC_SINK = 1 << 20,
     FXA_ACC_TENSORS = 1 << 21,
     FXA_ACC_PARAMS = 1 << 22,
-    FXA_POSITIONS = 1 << 23, /* where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program,
-                                ready masks and dropout. Not with BOTTOM_RIGHT, which says the same */
-    FXA_STRICT_INDEX = 1 << 24 /* a run in which an index leaves its captured tensor is an error (E_BINDING with tensor,
-                                  axis, index, size and pair) and writes nothing; without it such a load reads 0. Which
-                                  loads count: docs/program.md. Looked at before the run, on the host: cheap where
-                                  ranges prove it, else as long as evaluating the pairs one by one. Host engines only */
+    /* Where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program, ready masks and dropout.
+     * Not with BOTTOM_RIGHT, which says the same. */
+    FXA_POSITIONS = 1 << 23,
+    /* A run in which an index leaves its captured tensor is an error (E_BINDING with tensor, axis, index, size and
+     * pair) and writes nothing; without it such a load reads 0. Which loads count: docs/program.md. Looked at before
+     * the run, on the host: cheap where ranges prove it, else as long as evaluating the pairs one by one. Host engines
+     * only. */
+    FXA_STRICT_INDEX = 1 << 24
 };
 
 /* The q of row i of batch entry b, from 0 in its own sequence: map_q(i) + DYN_Q + POS_Q[b] or, aligned by BOTTOM_RIGHT
@@ -687,7 +691,9 @@ FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a
 typedef struct fxa_args {
     uint32_t struct_size;
     uint32_t reserved;        /* 0 */
-    void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says */
+    void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says. Slots that only the other pass uses are
+                                 ignored, so that one set serves both; any other that is set and lacks the flag (or
+                                 map) that uses it is E_BINDING */
     double scale;             /* of Q K^T; NAN: 1 / sqrt(d) */
     const double *params; /* one per param of program, in its order; an int param must be a whole number of 32 bits */
     size_t n_params;
@@ -697,7 +703,7 @@ typedef struct fxa_args {
     size_t n_dtensors;
     double *dparams; /* backward: one per param; only those asked for are written */
     size_t n_dparams;
-    const double *bprop_params; /* of bprop */
+    const double *bprop_params; /* of bprop; a forward pass does not look at these four */
     size_t n_bprop_params;
     const void *const *bprop_tensors; /* one per tensor of bprop */
     size_t n_bprop_tensors;
@@ -761,7 +767,8 @@ typedef struct fxa_index_report {
 
 /* Which indices leave their tensors in a run of the problem: what FXA_STRICT_INDEX refuses. Of args the tables, params
  * and tensors must be there; without Q or K the score counts as 0. Fills at most *count reports, by tensor and axis,
- * and sets *count to how many there are. Up to about 4 million pairs are evaluated, then samples are. */
+ * and sets *count to how many there are. Work is bounded, to half a second or so: all pairs are evaluated when pairs
+ * times nodes of the program are some 67 million at most, else a sample is. */
 FXA_API FXA_CHECKED fxa_status fxa_index_query(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                                fxa_index_report *reports, size_t *count, fxa_error *err);
 

@@ -38,39 +38,62 @@ static fxa_status bind_check_pointer(const char *kind, const char *name, const f
     return FXA_OK;
 }
 
-/* A pointer in an output slot of this pass that would stay unwritten is a mistake; unused inputs are ignored. */
+static fxa_status bind_fail_unused(fxa_slot slot, const char *verb, const char *lacks, const char *what,
+                                   fxa_error *err) {
+    return fxa__fail(err, FXA_E_BINDING, "slot %s is set, and this problem does not %s it: it lacks %s %s",
+                     fxa_slot_name(slot), verb, lacks, what);
+}
+
+/* A slot that this pass would use by a flag, and does not, is a mistake: its data would silently not count. Slots that
+ * only the other pass uses are ignored. */
 static fxa_status bind_check_operands(const fxa_problem *p, void *const *slot, fxa_error *err) {
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
-        fxa__role role = fxa__operand_role(p, info);
-        const char *name = fxa_slot_name((fxa_slot)info->slot);
+        fxa__role role = fxa__operand_role(p, info), by_flag = (fxa__role)info->role[p->pass];
         int64_t size[4];
-        if (role == FXA__UNUSED && slot[info->slot] && info->role[p->pass] == FXA__WRITTEN)
-            return fxa__fail(err, FXA_E_BINDING, "slot %s is set, and this problem does not write it: it lacks flag %s",
-                             name, info->flag_name);
+        if (role == FXA__UNUSED && slot[info->slot] && by_flag != FXA__UNUSED)
+            return bind_fail_unused((fxa_slot)info->slot, by_flag == FXA__READ ? "read" : "write", "flag",
+                                    info->flag_name, err);
         if (role == FXA__UNUSED) continue;
         fxa__operand_sizes(p, info->shape, size);
         fxa__region r = fxa__operand_region(fxa__operand_of(p, info), size, slot[info->slot]);
-        FXA_TRY(bind_check_pointer("slot", name, &r, info->why, info->flag[p->pass] ? info->flag_name : NULL, err));
+        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)info->slot), &r, info->why,
+                                   info->flag[p->pass] ? info->flag_name : NULL, err));
     }
     return FXA_OK;
 }
 
-static const char *bind_table_why(fxa_slot slot) {
-    if (slot == FXA_SLOT_CU_Q || slot == FXA_SLOT_CU_K) return "FXA_VARLEN reads int32 [B+1] offsets";
-    if (slot == FXA_SLOT_PAGES) return "FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers";
-    if (slot == FXA_SLOT_POS_Q) return "FXA_POSITIONS reads int32 [B] positions";
-    if (slot >= FXA_SLOT_DYN_B) return "a dynamic map reads one int32 from it";
-    return "a FXA_MAP_TABLE map reads int32 coordinates from it";
-}
+/* What makes a problem read an int32 array, and what it then reads. */
+static const struct bind_table {
+    const char *lacks, *what, *why;
+} bind_tables[FXA_SLOT_COUNT] = {
+#define BIND_MAP(slot, map)                                                                                            \
+    [FXA_SLOT_MAP_##                                                                                                   \
+        slot] = {"a " map, "of kind FXA_MAP_TABLE", "a FXA_MAP_TABLE map reads int32 coordinates from it"},            \
+      [FXA_SLOT_DYN_##slot] = {"a " map, "with dynamic set", "a dynamic map reads one int32 from it"}
+    [FXA_SLOT_LEN_Q] = {"flag", "FXA_PADDING", ""},
+    [FXA_SLOT_LEN_K] = {"flag", "FXA_PADDING", ""},
+    [FXA_SLOT_CU_Q] = {"flag", "FXA_VARLEN", "FXA_VARLEN reads int32 [B+1] offsets"},
+    [FXA_SLOT_CU_K] = {"flag", "FXA_VARLEN", "FXA_VARLEN reads int32 [B+1] offsets"},
+    [FXA_SLOT_PAGES] = {"flag", "FXA_PAGED", "FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers"},
+    [FXA_SLOT_POS_Q] = {"flag", "FXA_POSITIONS", "FXA_POSITIONS reads int32 [B] positions"},
+    BIND_MAP(B, "map_b"),
+    BIND_MAP(H, "map_h"),
+    BIND_MAP(Q, "map_q"),
+    BIND_MAP(K, "map_k"),
+#undef BIND_MAP
+};
 
 static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa_error *err) {
     for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++) {
+        const struct bind_table *row = &bind_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool optional = i == FXA_SLOT_LEN_Q || i == FXA_SLOT_LEN_K;
+        bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* with pages, as the header says */
+        if (n < 0 && slot[i] && !not_used) return bind_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
         if (n < 0 || (optional && !slot[i])) continue;
         fxa__region r = {slot[i], 4, 1, {n}, {1}};
-        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, bind_table_why((fxa_slot)i), NULL, err));
+        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, row->why, NULL, err));
     }
     if ((p->flags & FXA_PADDING) && p->b && !slot[FXA_SLOT_LEN_Q] && !slot[FXA_SLOT_LEN_K])
         return fxa__fail(err, FXA_E_BINDING,
@@ -130,6 +153,19 @@ static fxa_status bind_check_tensors(const char *name, const fxa_program *progra
     return FXA_OK;
 }
 
+/* Values of a backward that the problem does not have would not count either. */
+static fxa_status bind_check_bprop(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+    const size_t n[2] = {args->n_bprop_params, args->n_bprop_tensors};
+    for (int i = 0; i < 2 && !p->bprop; i++)
+        if (n[i])
+            return fxa__fail(err, FXA_E_BINDING, "n_bprop_%s is %zu: the problem has no bprop",
+                             i ? "tensors" : "params", n[i]);
+    if (!p->bprop) return FXA_OK;
+    FXA_TRY(bind_check_params("bprop_params", p->bprop, args->bprop_params, args->n_bprop_params, err));
+    return bind_check_tensors("bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures, args->bprop_tensors,
+                              args->n_bprop_tensors, err);
+}
+
 static const void *bind_grad_pointer(const fxa_args *args, size_t i) {
     return i < args->n_dtensors && args->dtensors ? args->dtensors[i] : NULL;
 }
@@ -183,10 +219,7 @@ static fxa_status bind_check(const fxa_problem *p, const fxa_args *args, fxa_err
     FXA_TRY(bind_check_tensors("tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors, err));
     if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_grads(p, args, err));
     FXA_TRY(bind_check_dparams(p, args, err));
-    if (!p->bprop) return FXA_OK;
-    FXA_TRY(bind_check_params("bprop_params", p->bprop, args->bprop_params, args->n_bprop_params, err));
-    return bind_check_tensors("bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures, args->bprop_tensors,
-                              args->n_bprop_tensors, err);
+    return p->pass == FXA_BACKWARD ? bind_check_bprop(p, args, err) : FXA_OK;
 }
 
 static void bind_fill(const fxa_problem *p, const fxa_args *args, fxa_view *views, fxa__bind *out) {
@@ -239,11 +272,7 @@ fxa_status fxa__bind_make_inputs(const fxa__problem *problem, const fxa_args *ar
     FXA_TRY(bind_check_tables(p, a.slot, err));
     FXA_TRY(bind_check_params("params", p->program, a.params, a.n_params, err));
     FXA_TRY(bind_check_tensors("tensors", p->program, p->captures, p->n_captures, a.tensors, a.n_tensors, err));
-    if (p->bprop) {
-        FXA_TRY(bind_check_params("bprop_params", p->bprop, a.bprop_params, a.n_bprop_params, err));
-        FXA_TRY(bind_check_tensors("bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures, a.bprop_tensors,
-                                   a.n_bprop_tensors, err));
-    }
+    if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_bprop(p, &a, err));
     FXA_TRY(fxa__bind_check_values(p, a.slot, err));
     a.n_dtensors = 0;
     bind_fill(p, &a, views, out);

@@ -79,7 +79,7 @@ static void wild_run(wild *w, fxa_pass pass, int64_t keys, double *const x[FXA_S
     p.program = w->program, p.captures = w->captures, p.n_captures = args.n_tensors = w->n_tensors;
     p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE : FXA_WANT_LSE | FXA_WANT_MAX;
     args.scale = 1, args.params = w->params, args.n_params = w->n_params, args.tensors = w->tensors;
-    for (int i = 0; i < FXA_SLOT_COUNT; i++) args.slot[i] = x[i];
+    for (int i = 0; i < FXA_SLOT_SINK; i++) args.slot[i] = x[i];
     if (pass == FXA_FORWARD)
         args.slot[FXA_SLOT_DQ] = args.slot[FXA_SLOT_DK] = args.slot[FXA_SLOT_DV] = NULL;
     else

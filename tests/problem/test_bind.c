@@ -175,15 +175,75 @@ TEST(tensors_stay_in_the_address_space) {
     bench_close();
 }
 
-/* One set of arguments may serve forward and backward: inputs that are not read are ignored, and so are slots that only
- * the other pass writes. */
-TEST(unused_slots_are_ignored) {
+/* One set of arguments may serve forward and backward: slots that only the other pass uses are ignored. */
+TEST(slots_of_the_other_pass_are_ignored) {
+    const fxa_slot of_backward[] = {FXA_SLOT_DO, FXA_SLOT_DLSE, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV, FXA_SLOT_DSINK};
     fxa_problem p = case_forward();
     bench_open(&p);
-    const fxa_slot unused[] = {FXA_SLOT_DO, FXA_SLOT_DQ, FXA_SLOT_SINK, FXA_SLOT_LEN_K, FXA_SLOT_PAGES, FXA_SLOT_MAP_Q};
-    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) the.args.slot[unused[i]] = (char *)the.data[3] + 1;
+    for (size_t i = 0; i < sizeof of_backward / sizeof *of_backward; i++)
+        the.args.slot[of_backward[i]] = (char *)the.data[3] + 1;
+    the.args.n_bprop_params = the.args.n_bprop_tensors = the.args.n_dparams = the.args.n_dtensors = 7;
     bind_ok();
     bench_close();
+    p = case_backward();
+    bench_open(&p);
+    the.args.slot[FXA_SLOT_MAX_ROW] = (char *)the.data[3] + 1;
+    bind_ok();
+    bench_close();
+}
+
+/* What would change the result, and is bound without the flag that reads it, is no slip to pass over. */
+TEST(slots_without_their_flag) {
+    static const struct {
+        fxa_slot slot;
+        int pass; /* -1: both */
+        const char *lacks;
+    } rows[] = {
+        {FXA_SLOT_LSE, FXA_FORWARD, "write it: it lacks flag FXA_WANT_LSE"},
+        {FXA_SLOT_MAX_ROW, FXA_FORWARD, "write it: it lacks flag FXA_WANT_MAX"},
+        {FXA_SLOT_DLSE, FXA_BACKWARD, "read it: it lacks flag FXA_GRAD_LSE"},
+        {FXA_SLOT_DQ, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_Q"},
+        {FXA_SLOT_DK, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_K"},
+        {FXA_SLOT_DV, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_V"},
+        {FXA_SLOT_SINK, -1, "read it: it lacks flag FXA_SINK"},
+        {FXA_SLOT_DSINK, FXA_BACKWARD, "write it: it lacks flag FXA_GRAD_SINK"},
+        {FXA_SLOT_LEN_Q, -1, "read it: it lacks flag FXA_PADDING"},
+        {FXA_SLOT_LEN_K, -1, "read it: it lacks flag FXA_PADDING"},
+        {FXA_SLOT_CU_Q, -1, "read it: it lacks flag FXA_VARLEN"},
+        {FXA_SLOT_CU_K, -1, "read it: it lacks flag FXA_VARLEN"},
+        {FXA_SLOT_PAGES, -1, "read it: it lacks flag FXA_PAGED"},
+        {FXA_SLOT_MAP_B, -1, "read it: it lacks a map_b of kind FXA_MAP_TABLE"},
+        {FXA_SLOT_MAP_H, -1, "read it: it lacks a map_h of kind FXA_MAP_TABLE"},
+        {FXA_SLOT_MAP_Q, -1, "read it: it lacks a map_q of kind FXA_MAP_TABLE"},
+        {FXA_SLOT_MAP_K, -1, "read it: it lacks a map_k of kind FXA_MAP_TABLE"},
+        {FXA_SLOT_DYN_B, -1, "read it: it lacks a map_b with dynamic set"},
+        {FXA_SLOT_DYN_H, -1, "read it: it lacks a map_h with dynamic set"},
+        {FXA_SLOT_DYN_Q, -1, "read it: it lacks a map_q with dynamic set"},
+        {FXA_SLOT_DYN_K, -1, "read it: it lacks a map_k with dynamic set"},
+        {FXA_SLOT_POS_Q, -1, "read it: it lacks flag FXA_POSITIONS"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int pass = 0; pass < 2; pass++) {
+            fxa_problem p = pass ? case_backward() : case_forward();
+            char text[160];
+            fxa__bind bind;
+            if (rows[i].pass >= 0 && rows[i].pass != pass) continue;
+            bool gradient = rows[i].slot >= FXA_SLOT_DQ && rows[i].slot <= FXA_SLOT_DV;
+            if (gradient) p.flags &= ~((uint32_t)FXA_GRAD_Q << (rows[i].slot - FXA_SLOT_DQ));
+            bench_open(&p);
+            if (gradient) the.args.slot[rows[i].slot] = NULL;
+            bind_ok();
+            the.args.slot[rows[i].slot] = the.data[10];
+            T_STATUS(bind_now(&bind), FXA_E_BINDING);
+            snprintf(text, sizeof text, "slot %s is set, and this problem does not %s", fxa_slot_name(rows[i].slot),
+                     rows[i].lacks);
+            T_STR(err.text, text);
+            bench_close();
+        }
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "n_bprop_params is 1: the problem has no bprop",
+                 a->n_bprop_params = 1);
+    BIND_REFUSED(case_backward(), FXA_E_BINDING, "n_bprop_tensors is 1: the problem has no bprop",
+                 a->n_bprop_tensors = 1);
 }
 
 TEST(refused_workspace) {

@@ -174,7 +174,7 @@ TEST(coordinates_and_lengths) {
     T_INT(c.reports[0].pairs, IH * IQ * 2);
     T_INT(c.reports[0].of, IH * IQ * 9);
     index_strict(&c, "index 5 is outside axis 0 of tensor 't', which has 5 elements there, at b 1, h 0, q 0, k 5");
-    c.p.flags = 0;
+    c.p.flags = 0, c.args.slot[FXA_SLOT_LEN_K] = NULL;
     c.p.map_k = (fxa_index_map){.base = -5, .step = 1}; /* -5 to 5 */
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].lo == 5 && c.reports[0].k == IK - 1);

@@ -33,18 +33,17 @@ fxa_problem attn_case_problem(const attn_case *c, fxa_pass pass) {
 fxa_args attn_case_args(const attn_case *c, fxa_pass pass) {
     fxa_args args = FXA_ARGS_INIT;
     for (int i = 0; i < FXA_SLOT_COUNT; i++) args.slot[i] = c->ints[i] ? (void *)c->ints[i] : (void *)c->t[i].origin;
-    /* an output that the problem does not write must not be given */
+    /* what the problem does not use must not be given */
     static const struct {
         fxa_slot slot;
         uint32_t flag;
-    } grads[] = {
-        {FXA_SLOT_DQ, FXA_GRAD_Q},
-        {FXA_SLOT_DK, FXA_GRAD_K},
-        {FXA_SLOT_DV, FXA_GRAD_V},
-        {FXA_SLOT_DSINK, FXA_GRAD_SINK},
+    } by_flag[] = {
+        {FXA_SLOT_DQ, FXA_GRAD_Q},       {FXA_SLOT_DK, FXA_GRAD_K},     {FXA_SLOT_DV, FXA_GRAD_V},
+        {FXA_SLOT_DSINK, FXA_GRAD_SINK}, {FXA_SLOT_DLSE, FXA_GRAD_LSE}, {FXA_SLOT_SINK, FXA_SINK},
     };
-    for (int i = 0; i < 4; i++)
-        if (pass == FXA_FORWARD || !(c->backward_flags & grads[i].flag)) args.slot[grads[i].slot] = NULL;
+    uint32_t flags = attn_case_problem(c, pass).flags;
+    for (size_t i = 0; i < sizeof by_flag / sizeof *by_flag; i++)
+        if (!(flags & by_flag[i].flag)) args.slot[by_flag[i].slot] = NULL;
     if (pass == FXA_BACKWARD) args.slot[FXA_SLOT_MAX_ROW] = NULL;
     args.scale = c->x.scale;
     args.seed = c->x.seed;

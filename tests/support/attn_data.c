@@ -198,10 +198,12 @@ void attn_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
     p->captures = call->captures, p->n_captures = args->n_tensors = x->n_tensors;
     for (int i = 0; i < ATTN_SLOTS; i++) args->slot[i] = x->t[i].origin;
     for (int i = ATTN_SLOTS; i < FXA_SLOT_COUNT; i++) args->slot[i] = x->ints[i];
-    for (int i = 0; i < DATA_OUTPUTS; i++) { /* an output that the problem does not write must not be given */
+    for (int i = 0; i < DATA_OUTPUTS; i++) { /* what the problem does not use must not be given */
         bool read = backward && data_outputs[i].slot <= FXA_SLOT_LSE;
         if (!read && !data_is_asked(x, pass, i)) args->slot[data_outputs[i].slot] = NULL;
     }
+    if (!(x->problem.flags & FXA_SINK)) args->slot[FXA_SLOT_SINK] = NULL;
+    if (!(x->backward_flags & FXA_GRAD_LSE)) args->slot[FXA_SLOT_DLSE] = NULL;
     args->scale = x->scale, args->seed = x->seed;
     args->params = x->params, args->n_params = x->n_params, args->tensors = call->tensors;
     for (size_t i = 0; i < x->n_tensors; i++) {
