@@ -107,6 +107,9 @@ fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
  * border of documents in 2^20 rows. */
 #define TILES_WORK ((int64_t)1 << 23)
 
+/* A mixed rectangle of so many pairs is counted pair by pair, where single pairs are what is counted. */
+#define TILES_PAIRS 64
+
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
 typedef struct tiles_rect { /* in tiles */
@@ -153,7 +156,7 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
             out->full += count * times;
         else if (count == 1)
             out->mixed += times;
-        else {
+        else if (count > TILES_PAIRS || !fxa__tile_look_pairs(g, r.q, r.k, times, out)) {
             tiles_rect other = tiles_cut(&r);
             stack[n++] = other;
             stack[n++] = r;

@@ -61,5 +61,8 @@ void fxa__tile_look_close(const fxa__tile_grid *g, fxa__tile_look *look);
 /* The class of a tile of local indices that range analysis calls mixed, by its pairs if they are few and can be known;
  * g->look and g->left are given. */
 fxa_tile fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
+/* Counts the pairs of a mixed rectangle, `times` each, where tiles are single pairs: cheaper than halving down to them.
+ * False: nothing was counted, because they are too many or cannot be known. */
+bool fxa__tile_look_pairs(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times, fxa_tile_counts *out);
 
 #endif

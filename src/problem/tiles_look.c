@@ -53,22 +53,40 @@ void fxa__tile_look_close(const fxa__tile_grid *g, fxa__tile_look *look) {
     look->views = NULL;
 }
 
-/* The last row first: most masks leave more of the past, so that a pair of either kind is found soon. */
-fxa_tile fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
+/* Whether the mask leaves a pair; one evaluation is taken from g->left. */
+static bool look_at_pair(const fxa__tile_grid *g, int64_t q, int64_t k) {
     static const fxa__bind none;
     fxa__tile_look *look = g->look;
-    int32_t mask = fxa__program_output(g->program, FXA__OUT_MASK);
+    --*g->left;
+    look->env.coord[FXA_INPUT_Q] = fxa__row_coord(g->p, &none, &look->seq, q);
+    look->env.coord[FXA_INPUT_K] = fxa__coord(g->p, &none, FXA_INPUT_K, k);
+    fxa__program_eval(g->program, &look->env, look->vals);
+    return look->vals[fxa__program_output(g->program, FXA__OUT_MASK)].i != 0;
+}
+
+/* The last row first: most masks leave more of the past, so that a pair of either kind is found soon. */
+fxa_tile fxa__tile_look_at(const fxa__tile_grid *g, fxa__slice q, fxa__slice k) {
     bool seen[2] = {false, false};
-    if (!look->vals) return FXA_TILE_MIXED;
-    for (int64_t i = q.last; i >= q.first; i--) {
-        look->env.coord[FXA_INPUT_Q] = fxa__row_coord(g->p, &none, &look->seq, i);
+    if (!g->look->vals) return FXA_TILE_MIXED;
+    for (int64_t i = q.last; i >= q.first; i--)
         for (int64_t j = k.first; j <= k.last; j++) {
-            if (--*g->left < 0) return FXA_TILE_MIXED;
-            look->env.coord[FXA_INPUT_K] = fxa__coord(g->p, &none, FXA_INPUT_K, j);
-            fxa__program_eval(g->program, &look->env, look->vals);
-            seen[look->vals[mask].i != 0] = true;
+            if (*g->left < 1) {
+                *g->left = -1;
+                return FXA_TILE_MIXED;
+            }
+            seen[look_at_pair(g, i, j)] = true;
             if (seen[0] && seen[1]) return FXA_TILE_MIXED;
         }
-    }
     return seen[1] ? FXA_TILE_FULL : FXA_TILE_EMPTY;
+}
+
+bool fxa__tile_look_pairs(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times, fxa_tile_counts *out) {
+    int64_t pairs = (q.last - q.first + 1) * (k.last - k.first + 1);
+    uint64_t left = 0;
+    if (!g->look->vals || g->tile_q * g->tile_k != 1 || pairs > FXA__TILE_LOOK || pairs > *g->left) return false;
+    for (int64_t i = q.first; i <= q.last; i++)
+        for (int64_t j = k.first; j <= k.last; j++) left += look_at_pair(g, i, j);
+    out->full += left * times;
+    out->empty += ((uint64_t)pairs - left) * times;
+    return true;
 }

@@ -360,6 +360,39 @@ TEST(tables_are_looked_at) {
     fxa_context_destroy(ctx);
 }
 
+/* Tiles of one pair count what a mask leaves: a table without blocks of a million pairs, said as mask and by the score,
+ * is counted to its end, and so is one that all rows share. */
+TEST(single_pairs) {
+    enum { N = 1024 };
+    static uint8_t keep[N * N];
+    static const char *const texts[] = {"tensor keep : bool[2]\nmask = keep[q, k]",
+                                        "tensor keep : bool[2]\nscore = keep[q, k] ? score : -inf",
+                                        "tensor keep : bool[2]\nmask = keep[5, k]"};
+    t_rng rng = {t_seed()};
+    uint64_t set[2] = {0, 0};
+    for (int i = 0; i < N * N; i++) set[0] += keep[i] = (uint8_t)t_int(&rng, 0, 1);
+    for (int k = 0; k < N; k++) set[1] += keep[5 * N + k];
+    fxa_context *ctx = tiles_ctx();
+    fxa_view view = {.data = keep, .dtype = FXA_B8, .rank = 2, .size = {N, N}, .stride = {N, 1}};
+    fxa_tensor_range known = fxa_tensor_scan(&view);
+    fxa_capture capture = {.size = {N, N}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        fxa_program *program = tiles_parse(ctx, texts[i]);
+        T_REQUIRE(program != NULL);
+        fxa_problem p = tiles_problem(program, N, N);
+        fxa_tile_counts c;
+        fxa_error err;
+        p.captures = &capture, p.n_captures = 1;
+        T_OK(fxa_tiles_count(ctx, &p, 0, 0, 1, 1, NULL, &known, &c, &err));
+        T_INT(c.unknown, 0);
+        T_INT(c.mixed, 0);
+        T_INT(c.full, i == 2 ? set[1] * N : set[0]);
+        T_INT(c.empty, (uint64_t)N * N - c.full);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+}
+
 /* A million tokens of masks that leave every tile to look at: one look for each diagonal. */
 TEST(diagonals) {
     fxa_context *ctx = tiles_ctx();
