@@ -107,6 +107,7 @@ static void bench_report_json(cli *c, const cli_job *job, const bench_result *r)
     }
     json_uint(&j, "workspace", r->workspace);
     invent_json(&j, job);
+    json_warnings(&j, c);
     json_close(&j, '}');
 }
 
@@ -139,6 +140,7 @@ int cmd_bench(cli *c) {
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &whole);
     if (rc != CLI_OK) return rc;
+    values_warn(c, job->program, &job->bind, job->problem.q.dtype == FXA_F64);
     invent_fill(c, job, &random, false);
     trial_data_make(c, &job->problem, &random, &data);
     rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true,

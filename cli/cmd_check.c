@@ -38,6 +38,7 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
     }
     json_close(&j, ']');
     indices_json(&j, s->job, &s->outside);
+    json_warnings(&j, c);
     json_close(&j, '}');
 }
 
@@ -71,6 +72,7 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
+    values_warn(c, s->job->program, &s->job->bind, s->job->problem.q.dtype == FXA_F64);
     const char *random = invent_fill(c, s->job, &s->random, false);
     trial_data_make(c, &s->job->problem, &s->random, &s->data);
     rc = check_prepare(c, s);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plot: samples mask and score function of the program that runs, classifies tiles, and has it drawn. */
+#include "explain.h"
 #include "invent.h"
 #include "json.h"
 #include "pairs.h"
@@ -11,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define PLOT_LEAST 4        /* pairs of a cell, where not all are looked at */
+#define PLOT_TILE_LOOK 1024 /* tiles of so many pairs are looked at pair by pair: fxa_tiles_count */
+#define PLOT_TILE_PAIRS 64  /* what the class of a tile costs otherwise, in pairs */
 
 int plot_level(const plot *p, double score) {
     if (!(p->hi > p->lo) || isnan(score)) return PLOT_LEVELS / 2;
@@ -57,13 +62,18 @@ static const char *plot_cells_sampling(cli *c, const plot *p) {
     return p->exact ? size : cli_format(c, "%s, %" PRId64 " of them drawn at random", size, p->samples);
 }
 
+/* Of n pairs at random 3 or more were seen of what has a share of 6.3 / n, 19 times of 20. */
 const char *plot_share_text(cli *c, const plot *p, plot_fate fate) {
     bool exact = p->exact || (p->mask_exact && fate == PLOT_MASKED);
-    return cli_format(c, "%s%.4g%%", exact ? "" : "about ", 100 * p->share[fate]);
+    double share = p->share[fate], n = (double)p->looked_at, seen = share * n, least = fmin(6.3 / n, 1);
+    if (exact) return cli_format(c, "%.4g%%", 100 * share);
+    if (seen < 3) return cli_format(c, "under %.2g%%", 100 * least);
+    if (n - seen < 3) return cli_format(c, "over %.6g%%", 100 * (1 - least));
+    return cli_format(c, "about %.4g%%", 100 * share);
 }
 
-static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile) {
-    int64_t tiles = (size + tile - 1) / tile, most_tiles = most / 2;
+static void plot_lay_axis(plot_axis *a, int64_t size, int64_t most, int64_t tile, int64_t most_tiles) {
+    int64_t tiles = (size + tile - 1) / tile;
     a->size = size;
     a->step = (size + most - 1) / most;
     a->cells = (size + a->step - 1) / a->step;
@@ -113,7 +123,30 @@ static int64_t plot_default_tile(int64_t size) {
     return tile;
 }
 
-static int plot_read_options(cli *c, const cli_job *job, plot *p) {
+/* As many on a side as the work for each allows. */
+static int64_t plot_most(int64_t most, int64_t rows, int64_t keys, int64_t work) {
+    while (most > 8 && (most < rows ? most : rows) * (most < keys ? most : keys) > PLOT_WORK / work) most--;
+    return most;
+}
+
+/* Cells and tiles; fewer than was said for a program so large that each would take long. */
+static void plot_lay(cli *c, const cli_job *job, const fxa_program *program, const int64_t *tile, int64_t most,
+                     plot *p) {
+    const fxa_problem *problem = &job->problem;
+    int64_t pair = plot_pair_work(program), asked = most,
+            looks = tile[0] <= PLOT_TILE_LOOK / tile[1] ? tile[0] * tile[1] : 0,
+            most_tiles = plot_most(most / 2, (problem->sq - 1) / tile[0] + 1, (problem->sk - 1) / tile[1] + 1,
+                                   pair * (looks + PLOT_TILE_PAIRS));
+    p->exact = plot_is_exact(program, problem->sq, problem->sk);
+    if (!p->exact) most = plot_most(most, problem->sq, problem->sk, PLOT_LEAST * pair);
+    if (most < asked && opt_has(c, OPT_CELLS))
+        cli_warn(c, "--cells %" PRId64 ": %" PRId64 " of a side are drawn, as the program has %zu nodes", asked, most,
+                 fxa_program_node_count(program));
+    plot_lay_axis(&p->q, problem->sq, most, tile[0], most_tiles);
+    plot_lay_axis(&p->k, problem->sk, most, tile[1], most_tiles);
+}
+
+static int plot_read_options(cli *c, const cli_job *job, const fxa_program *program, plot *p) {
     const fxa_problem *problem = &job->problem;
     const char *text = opt_get(c, OPT_TILE);
     int64_t tile[2] = {plot_default_tile(problem->sq), plot_default_tile(problem->sk)},
@@ -128,8 +161,7 @@ static int plot_read_options(cli *c, const cli_job *job, plot *p) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_CELLS, 8, 512, &most);
     if (rc == CLI_OK) rc = opt_double(c, OPT_AT, &p->at);
     if (rc != CLI_OK) return rc;
-    plot_lay_axis(&p->q, problem->sq, most, tile[0]);
-    plot_lay_axis(&p->k, problem->sk, most, tile[1]);
+    plot_lay(c, job, program, tile, most, p);
     return CLI_OK;
 }
 
@@ -203,7 +235,7 @@ static void plot_json_curves(json *j, const plot *p) {
     for (int i = 0; i < p->curves; i++) {
         const plot_curve *curve = &p->curve[i];
         json_open(j, NULL, '{');
-        json_int(j, "q", curve->q);
+        json_int(j, "q", curve->q + p->first_q);
         json_int(j, "k", curve->k);
         json_number(j, "from", -p->reach);
         json_number(j, "to", p->reach);
@@ -225,21 +257,19 @@ static void plot_json(cli *c, const cli_job *job, const plot *p) {
     json_int(&j, "b", p->b);
     json_int(&j, "h", p->h);
     json_number(&j, "at", p->at);
+    json_int(&j, "first_q", p->first_q);
     json_int(&j, "q_step", p->q.step);
     json_int(&j, "k_step", p->k.step);
     json_string(&j, "sampled", p->sampled);
     json_string(&j, "random", p->random);
     invent_json(&j, job);
     plot_json_shares(&j, p);
+    json_number(&j, "lowest_score", p->lo <= p->hi ? p->lo : (double)NAN);
+    json_number(&j, "highest_score", p->lo <= p->hi ? p->hi : (double)NAN);
     plot_json_cells(&j, p);
     plot_json_curves(&j, p);
     json_open(&j, "tiles", '{');
-    json_int(&j, "tile_q", p->q.tile);
-    json_int(&j, "tile_k", p->k.tile);
-    json_uint(&j, "empty", p->counts.empty);
-    json_uint(&j, "mixed", p->counts.mixed);
-    json_uint(&j, "full", p->counts.full);
-    json_uint(&j, "unknown", p->counts.unknown);
+    tile_counts_json(&j, p->q.tile, p->k.tile, &p->counts);
     json_int(&j, "q_step", p->q.tile_step);
     json_int(&j, "k_step", p->k.tile_step);
     json_open(&j, "classes", '[');
@@ -251,6 +281,7 @@ static void plot_json(cli *c, const cli_job *job, const plot *p) {
     json_close(&j, ']');
     json_close(&j, '}');
     if (opt_has(c, OPT_SVG)) json_string(&j, "svg", opt_get(c, OPT_SVG));
+    json_warnings(&j, c);
     json_close(&j, '}');
 }
 
@@ -274,8 +305,8 @@ int cmd_plot(cli *c) {
     int rc = job_make(c, false, &job);
     if (rc == CLI_OK) rc = job_require_small(c, job);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
-    if (rc == CLI_OK) rc = plot_read_options(c, job, p);
     if (rc == CLI_OK) rc = job_whole_program(c, job, &program);
+    if (rc == CLI_OK) rc = plot_read_options(c, job, program, p);
     if (rc != CLI_OK) return rc;
     p->random = invent_fill(c, job, &random, true);
     p->invented = invent_text(c, job);

@@ -34,6 +34,8 @@ void explain_json(cli *c, const cli_job *job, const explanation *e);
 /* "b=1,h=2,..." of a problem; owned by c. */
 const char *problem_shape_text(cli *c, const fxa_problem *p);
 void problem_shape_json(json *j, const char *key, const fxa_problem *p);
+/* Members tile_q, tile_k, empty, mixed, full, unknown of an open object. */
+void tile_counts_json(json *j, int64_t tile_q, int64_t tile_k, const fxa_tile_counts *t);
 void program_hash_text(const fxa_program *program, char out[33]);
 /* Names of what a fact flag means; NULL for a flag that is none. */
 const char *fact_name(uint32_t flag);

@@ -82,22 +82,25 @@ void problem_shape_json(json *j, const char *key, const fxa_problem *p) {
     json_close(j, '}');
 }
 
+void tile_counts_json(json *j, int64_t tile_q, int64_t tile_k, const fxa_tile_counts *t) {
+    json_int(j, "tile_q", tile_q);
+    json_int(j, "tile_k", tile_k);
+    json_uint(j, "empty", t->empty);
+    json_uint(j, "mixed", t->mixed);
+    json_uint(j, "full", t->full);
+    json_uint(j, "unknown", t->unknown);
+}
+
 /* null: the engine's masks save no work, or there is nothing to count. */
 static void explain_json_own(json *j, const explanation *e, int pass, size_t engine) {
     const fxa_support *s = &e->support[pass][engine];
-    const fxa_tile_counts *t = &e->tiles_of[pass][engine];
     explain_share share = explain_share_of(e, pass, engine);
     if (share.all == 0) {
         json_null(j, "tiles");
         return;
     }
     json_open(j, "tiles", '{');
-    json_int(j, "tile_q", s->tile_q);
-    json_int(j, "tile_k", s->tile_k);
-    json_uint(j, "empty", t->empty);
-    json_uint(j, "mixed", t->mixed);
-    json_uint(j, "full", t->full);
-    json_uint(j, "unknown", t->unknown);
+    tile_counts_json(j, s->tile_q, s->tile_k, &e->tiles_of[pass][engine]);
     json_number(j, "work_left", (double)share.left / (double)share.all);
     json_string(j, "work_left_is", share.bound);
     json_close(j, '}');
@@ -150,12 +153,7 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
         json_open(&j, "tiles", '{');
         json_int(&j, "b", e->b);
         json_int(&j, "h", e->h);
-        json_int(&j, "tile_q", e->tile[0]);
-        json_int(&j, "tile_k", e->tile[1]);
-        json_uint(&j, "empty", e->tiles.empty);
-        json_uint(&j, "mixed", e->tiles.mixed);
-        json_uint(&j, "full", e->tiles.full);
-        json_uint(&j, "unknown", e->tiles.unknown);
+        tile_counts_json(&j, e->tile[0], e->tile[1], &e->tiles);
         json_close(&j, '}');
     }
     if (e->knows_values)
@@ -163,5 +161,6 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
     else
         json_null(&j, "indices_outside");
     explain_json_engines(&j, e);
+    json_warnings(&j, c);
     json_close(&j, '}');
 }

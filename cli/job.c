@@ -95,6 +95,7 @@ int job_make(cli *c, bool small, cli_job **out) {
     p->q.dtype = dtype ? (uint32_t)fxa_dtype_find(dtype) : (uint32_t)FXA_F32;
     if (!dtype_is_float((fxa_dtype)p->q.dtype))
         return cli_fail(c, CLI_BAD_INPUT, "--dtype %.20s: accepted are f64, f32, f16, bf16", dtype);
+    job_warn_alignment(c, job, p);
     return CLI_OK;
 }
 
@@ -137,6 +138,22 @@ fxa_problem job_backward(cli_job *job) {
 int64_t problem_row_shift(const fxa_problem *p) {
     bool aligned = (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
     return aligned ? p->sk - p->sq : 0;
+}
+
+void job_warn_alignment(cli *c, const cli_job *job, const fxa_problem *p) {
+    bool causal = p->flags & FXA_CAUSAL, window = p->flags & FXA_WINDOW;
+    bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
+    fxa_facts facts;
+    fxa_program_facts(job->program, &facts);
+    if (!(p->flags & FXA_BOTTOM_RIGHT) || !(causal || window) || (p->sq == p->sk && !ragged)) return;
+    if (!((facts.score_depends | facts.mask_depends) >> FXA_INPUT_Q & 1)) return;
+    cli_warn(
+        c,
+        "--bottom-right aligns %s alone, and the program's q is still 0 in the first row; to align both, write the "
+        "mask into the program, as --mask 'k <= q'",
+        causal && window ? "--causal and --window"
+        : causal         ? "--causal"
+                         : "--window");
 }
 
 int job_require_small(cli *c, const cli_job *job) {

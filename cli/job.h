@@ -129,6 +129,9 @@ fxa_problem job_backward(cli_job *job);
 /* What is added to q when rows align to the last key (--decode, --bottom-right without a ready mask), lengths as they
  * are in the shape. */
 int64_t problem_row_shift(const fxa_problem *p);
+/* Warns when the program's q is not where ready masks, which alone align to the last key, have it. problem: the job's,
+ * with its sizes. */
+void job_warn_alignment(cli *c, const cli_job *job, const fxa_problem *problem);
 /* sq, sk within what program ints hold, for commands that walk over pairs. */
 int job_require_small(cli *c, const cli_job *job);
 

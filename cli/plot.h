@@ -22,6 +22,13 @@ typedef struct plot_axis {
     int64_t tiles; /* how many tiles are drawn */
 } plot_axis;
 
+/* Work that each part of a picture may do, in nodes of the program evaluated: half a second or so. */
+#define PLOT_WORK ((int64_t)1 << 26)
+/* That of one pair; the constant is what a call costs. */
+static inline int64_t plot_pair_work(const fxa_program *program) {
+    return (int64_t)fxa_program_node_count(program) + 8;
+}
+
 /* What becomes of a pair. NOT_A_NUMBER: NaN or +inf, which makes NaN of its row. */
 typedef enum plot_fate { PLOT_MASKED, PLOT_MINUS_INF, PLOT_NOT_A_NUMBER, PLOT_ATTENDED, PLOT_FATES } plot_fate;
 
@@ -45,10 +52,12 @@ typedef struct plot {
     bool exact;               /* every pair was looked at; else share[MASKED] is exact if mask_exact */
     bool mask_exact;
     int64_t samples;        /* pairs of each cell, where not exact */
+    uint64_t looked_at;     /* pairs in all */
+    int64_t first_q;        /* q of row 0 */
     uint8_t *tile;          /* [q.tiles, k.tiles], fxa_tile */
     fxa_tile_counts counts; /* of all tiles */
     bool changes_score;     /* the program does something to the score */
-    double lo, hi;          /* mean scores of cells; lo > hi: there is none */
+    double lo, hi;          /* scores of the attended pairs that were looked at; lo > hi: there is none */
     plot_curve curve[PLOT_CURVES];
     int curves;         /* 0: the new score is no function of the raw one that is worth a curve */
     bool curve_by_pair; /* another pair has another curve */
@@ -60,6 +69,9 @@ typedef struct plot {
     const char *title;
 } plot;
 
+/* Whether every pair of so many rows and keys can be looked at. */
+bool plot_is_exact(const fxa_program *program, int64_t rows, int64_t keys);
+/* p->exact is set. */
 int plot_sample(cli *c, const cli_job *job, const fxa_program *program, uint64_t seed, plot *p);
 int plot_make_curves(cli *c, const cli_job *job, const fxa_program *program, plot *p);
 
@@ -70,7 +82,7 @@ uint32_t plot_colour(int level);
 extern const uint32_t plot_fate_colour[PLOT_FATES];
 /* What a cell is drawn as: NaN wherever there is one, else the fate that most of its pairs share, attended first. */
 plot_fate plot_cell_fate(const plot_cell *cell);
-/* "37.5 %", with what it is short of exact: "about 37.5 %". */
+/* "37.5%"; of a share that is not exact "about 37.5%", or "under 0.01%" where next to none was seen. */
 const char *plot_share_text(cli *c, const plot *p, plot_fate fate);
 void plot_term(cli *c, const plot *p, bool colour);
 void plot_svg(cli *c, cli_buf *out, const plot *p);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cells of a picture: what becomes of their pairs. Up to PLOT_BUDGET pairs are all evaluated, and everything is exact.
- * Beyond that, cells that range analysis shows to be masked or attended as a whole are so, of others some pairs are
- * drawn at random, and the masked share of the whole is counted exactly as far as pairs_count can. */
+ * Cells of a picture: what becomes of their pairs. Up to PLOT_PAIRS pairs, and PLOT_WORK with the size of the program,
+ * are all evaluated, and everything is exact. Beyond that some pairs of each cell are drawn at random, and the masked
+ * share of the whole is counted exactly as far as pairs_count_one can. */
 #include "pairs.h"
 #include "plot.h"
 
 #include <math.h>
 
-#define PLOT_BUDGET (1 << 21)
-#define PLOT_SAMPLES 32 /* pairs of a cell */
+#define PLOT_PAIRS (1 << 21)
+#define PLOT_SAMPLES 32 /* pairs of a cell at most */
 
 const uint32_t plot_fate_colour[PLOT_FATES] = {0, 0xb59fcb, 0xd7263d, 0};
 
@@ -42,7 +42,11 @@ static int plot_look(cli *c, plot_sampler *s, int64_t q, int64_t k) {
                      : isnan(value) || value == INFINITY ? PLOT_NOT_A_NUMBER
                                                          : PLOT_ATTENDED;
     s->count[fate]++;
-    if (fate == PLOT_ATTENDED) s->sum += value;
+    s->p->looked_at++;
+    if (fate != PLOT_ATTENDED) return CLI_OK;
+    s->sum += value;
+    s->p->lo = fmin(s->p->lo, value);
+    s->p->hi = fmax(s->p->hi, value);
     return CLI_OK;
 }
 
@@ -54,7 +58,7 @@ static int plot_fill_cell(cli *c, plot_sampler *s, const int64_t *lo, const int6
     for (int f = 0; f < PLOT_FATES; f++) s->count[f] = 0;
     for (int64_t q = lo[0]; p->exact && q <= hi[0]; q++)
         for (int64_t k = lo[1]; rc == CLI_OK && k <= hi[1]; k++) rc = plot_look(c, s, q, k);
-    for (int i = 0; !p->exact && rc == CLI_OK && i < PLOT_SAMPLES; i++) {
+    for (int i = 0; !p->exact && rc == CLI_OK && i < p->samples; i++) {
         int64_t q = lo[0] + (int64_t)(random_bits(&s->random) % (uint64_t)(hi[0] - lo[0] + 1));
         int64_t k = lo[1] + (int64_t)(random_bits(&s->random) % (uint64_t)(hi[1] - lo[1] + 1));
         rc = plot_look(c, s, q, k);
@@ -76,7 +80,8 @@ static int plot_sum_up(cli *c, plot_sampler *s) {
     for (int f = 0; f < PLOT_FATES; f++) p->share[f] = (double)s->all[f] / (double)total;
     p->mask_exact = p->exact;
     if (p->exact) return CLI_OK;
-    int rc = pairs_count_one(c, s->job, s->program, p->b, p->h, &attended, &p->mask_exact);
+    if (pairs_may_select(c, s->program)) return CLI_OK; /* the count would not be of the mask alone */
+    int rc = pairs_count_one(c, s->job, p->b, p->h, &attended, &p->mask_exact);
     if (rc != CLI_OK || !p->mask_exact) return rc;
     double open = (double)attended / ((double)p->q.size * (double)p->k.size), seen = 1 - p->share[PLOT_MASKED];
     for (int f = 0; f < PLOT_FATES; f++)
@@ -84,12 +89,18 @@ static int plot_sum_up(cli *c, plot_sampler *s) {
     return CLI_OK;
 }
 
+bool plot_is_exact(const fxa_program *program, int64_t rows, int64_t keys) {
+    double pairs = (double)rows * (double)keys;
+    return pairs <= PLOT_PAIRS && pairs * (double)plot_pair_work(program) <= PLOT_WORK;
+}
+
 int plot_sample(cli *c, const cli_job *job, const fxa_program *program, uint64_t seed, plot *p) {
     plot_sampler s = {.job = job, .program = program, .p = p, .random = {seed}};
     int rc = CLI_OK;
     p->cell = cli_alloc_array(c, p->q.cells * p->k.cells, sizeof *p->cell);
-    p->exact = (double)p->q.size * (double)p->k.size <= PLOT_BUDGET;
-    p->samples = PLOT_SAMPLES;
+    p->samples = PLOT_WORK / plot_pair_work(program) / (p->q.cells * p->k.cells);
+    p->samples = p->samples < 1 ? 1 : p->samples > PLOT_SAMPLES ? PLOT_SAMPLES : p->samples;
+    p->first_q = problem_row_shift(&job->problem);
     p->lo = INFINITY;
     p->hi = -INFINITY;
     s.in[FXA_INPUT_SCORE] = p->at;
@@ -104,9 +115,6 @@ int plot_sample(cli *c, const cli_job *job, const fxa_program *program, uint64_t
         hi[1] = lo[1] + p->k.step < p->k.size ? lo[1] + p->k.step - 1 : p->k.size - 1;
         rc = plot_fill_cell(c, &s, lo, hi, &p->cell[i]);
         progress_step((uint64_t)i);
-        if (isnan(p->cell[i].score)) continue;
-        p->lo = fmin(p->lo, p->cell[i].score);
-        p->hi = fmax(p->hi, p->cell[i].score);
     }
     progress_end();
     return rc == CLI_OK ? plot_sum_up(c, &s) : rc;

@@ -138,9 +138,9 @@ static void svg_panel(cli_buf *out, const plot *p, double x, double w, double h,
     buf_printf(out, "<rect class=\"b\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x, SVG_TOP, w, h);
     buf_printf(out, "<text class=\"c\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + w / 2, SVG_TOP - 8, title);
     buf_printf(out,
-               "<text class=\"r s\" x=\"%.1f\" y=\"%.1f\">0</text><text class=\"r s\" x=\"%.1f\" y=\"%.1f\">%" PRId64
-               "</text>\n",
-               x - 6, SVG_TOP + 10, x - 6, SVG_TOP + h, p->q.size - 1);
+               "<text class=\"r s\" x=\"%.1f\" y=\"%.1f\">%" PRId64
+               "</text><text class=\"r s\" x=\"%.1f\" y=\"%.1f\">%" PRId64 "</text>\n",
+               x - 6, SVG_TOP + 10, p->first_q, x - 6, SVG_TOP + h, p->first_q + p->q.size - 1);
     buf_printf(out, "<text class=\"r\" x=\"%.1f\" y=\"%.1f\">q</text>\n", x - 6, SVG_TOP + h / 2);
     buf_printf(out,
                "<text class=\"s\" x=\"%.1f\" y=\"%.1f\">0</text><text class=\"r s\" x=\"%.1f\" y=\"%.1f\">%" PRId64
@@ -249,8 +249,9 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
     for (int i = 0; i < p->curves; i++, y += 18)
         buf_printf(out, "<path class=\"y %s\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", colours[i],
                    x, y + 6, x + 30, y + 11,
-                   !p->curve_by_pair ? "new score"
-                                     : cli_format(c, "at q %" PRId64 ", k %" PRId64, p->curve[i].q, p->curve[i].k));
+                   !p->curve_by_pair
+                       ? "new score"
+                       : cli_format(c, "at q %" PRId64 ", k %" PRId64, p->curve[i].q + p->first_q, p->curve[i].k));
     buf_printf(out, "<path class=\"d %s\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">its slope</text>\n",
                colours[0], x, y + 6, x + 30, y + 11);
     buf_printf(out, "<path class=\"l\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">unchanged</text>\n", x + 120,
@@ -288,8 +289,9 @@ void plot_svg(cli *c, cli_buf *out, const plot *p) {
     cli_buf body = {0};
     bottom = svg_body(c, &body, p, w, h);
     if (p->curves) bottom = fmax(bottom, svg_curves(c, &body, p, third, side));
-    const char *about = cli_format(c, "b %" PRId64 ", h %" PRId64 ", %" PRId64 " rows, %" PRId64 " keys%s%s", p->b,
-                                   p->h, p->q.size, p->k.size, *p->sampled ? "; " : "", p->sampled);
+    const char *about = cli_format(c, "b %" PRId64 ", h %" PRId64 ", %" PRId64 " row%s, %" PRId64 " key%s%s%s", p->b,
+                                   p->h, p->q.size, p->q.size == 1 ? "" : "s", p->k.size, p->k.size == 1 ? "" : "s",
+                                   *p->sampled ? "; " : "", p->sampled);
     cli_buf foot = {0};
     if (*p->invented)
         bottom = svg_lines(&foot, cli_format(c, "invented: %s", p->invented), bottom + 22, (size_t)(width / 7.2));

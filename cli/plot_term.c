@@ -71,11 +71,11 @@ static void term_rule(cli_buf *out, const char *left, const char *right, int64_t
 }
 
 static void term_mask(cli_buf *out, const plot *p, bool colour) {
-    buf_printf(out, "%10s k 0 to %" PRId64 "\n", "", p->k.size - 1);
+    buf_printf(out, "%8sq\\k 0 to %" PRId64 "\n", "", p->k.size - 1);
     term_rule(out, "┌", "┐", p->k.cells);
     for (int64_t row = 0; row < p->q.cells; row += 2) {
         if (row % 8 == 0)
-            buf_printf(out, "%9" PRId64 " │", row * p->q.step);
+            buf_printf(out, "%9" PRId64 " │", row * p->q.step + p->first_q);
         else
             buf_printf(out, "%10s│", "");
         for (int64_t k = 0; k < p->k.cells; k++) term_pair(out, p, row, k, colour);
@@ -117,7 +117,7 @@ static void term_curve(cli_buf *out, const plot *p) {
             if (row >= -0.5 && row <= TERM_CURVE_ROWS - 0.5) canvas[(int)floor(row + 0.5)][x] = what ? 'o' : '.';
         }
     buf_printf(out, "\n%10s new score (●) over raw score (·)", "");
-    if (p->curve_by_pair) buf_printf(out, " at q %" PRId64 ", k %" PRId64, p->curve[0].q, p->curve[0].k);
+    if (p->curve_by_pair) buf_printf(out, " at q %" PRId64 ", k %" PRId64, p->curve[0].q + p->first_q, p->curve[0].k);
     buf_text(out, "\n");
     for (int row = 0; row < TERM_CURVE_ROWS; row++) {
         if (row == 0 || row == TERM_CURVE_ROWS - 1)

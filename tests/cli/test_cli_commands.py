@@ -308,6 +308,15 @@ class Bench(Cli):
             r["pairs"], sum((q * 7 + k * 3 + h) % 5 != 0 for h in range(2) for q in range(13) for k in range(11))
         )
         self.assertEqual(r["pass"], "backward")
+        shape = ["--shape", "b=2,h=2,s=40,d=8", "--reps", "1"]
+        for score, pairs in (
+            ("k <= q ? score : -inf", 4 * 40 * 41 // 2),
+            ("k > q || h == 1 ? -inf : 2 * score", 2 * 40 * 41 // 2),
+            ("b == 1 ? (k <= q ? score : -inf) : score", 4 * 40 * 40),  # inside a branch: no mask to the library
+            ("score > 0 ? score : -inf", 4 * 40 * 40),
+        ):
+            r = self.run_json("bench", "--score", score, *shape)
+            self.assertEqual((r["pairs"], r["pairs_exact"]), (pairs, True), score)
         self.assertFalse(
             self.run_json("bench", "--mask", "score > 0", "--reps", "1", "--shape", "s=8,d=4")["pairs_exact"]
         )
