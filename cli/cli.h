@@ -130,9 +130,10 @@ void cli_release(cli *c); /* everything */
 
 /* ---- Numbers and names (words.c) ------------------------------------------------------------------------------- */
 
-/* *out is infinite for a number beyond the range of f64, and for "inf". */
+/* *out is infinite for a number beyond the range of f64, and for "inf"; 0 for one too small for it, and for "0". */
 bool read_double(const char *text, double *out);
-bool word_is_infinite(const char *text); /* "inf" and its spellings, with a sign or without */
+/* Whether the word that gave the value says another number than that. */
+bool word_is_out_of_range(const char *text, double value);
 bool read_int(const char *text, int64_t *out);
 bool read_uint(const char *text, uint64_t *out);
 /* An option that holds one number, in a range; keeps *out when it is not given. */

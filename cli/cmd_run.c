@@ -81,6 +81,8 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
         json_close(&j, '}');
     }
     json_close(&j, ']');
+    json_int(&j, "rows", r->rows);
+    json_int(&j, "rows_empty", r->empty_rows);
     indices_json(&j, r->job, &r->outside);
     json_warnings(&j, c);
     json_close(&j, '}');
@@ -107,6 +109,7 @@ int cmd_run(cli *c) {
     if (rc == CLI_OK) rc = run_prepare_outputs(c, r);
     if (rc != CLI_OK) return rc;
     run_bind_values(r);
+    job_warn_alignment(c, r->job, &r->forward_problem);
     values_warn(c, r->job->program, &r->job->bind, r->q.dtype == FXA_F64);
     if (r->job->bprop) values_warn(c, r->job->bprop, &r->job->bprop_bind, r->q.dtype == FXA_F64);
     rc = run_look_at_indices(c, r);
@@ -114,6 +117,8 @@ int cmd_run(cli *c) {
     if (rc == CLI_OK && r->backward) rc = run_one(c, r, &r->backward_problem, &passes[1]);
     if (rc == CLI_OK) rc = run_write_outputs(c, r);
     if (rc != CLI_OK) return rc;
+    run_count_rows(r);
+    run_warn_rows(c, r);
     rc = run_warn_outputs(c, r);
     if (c->json)
         run_report_json(c, r, passes);

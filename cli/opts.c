@@ -104,6 +104,9 @@ static int opts_read_one(cli *c, int argc, char **argv, int *at) {
             return cli_fail(c, CLI_BAD_INPUT, "--%s needs a value: --%s %s", o->name, o->name, o->value);
         value = argv[++*at];
     }
+    const char *file = strstr(o->value, "FILE");
+    if (file && (!*value || (file > o->value && value[strlen(value) - 1] == '=')))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s '%.64s': the name of a file is missing", o->name, value);
     if (o->kind == CLI_ONE && opt_has(c, (cli_option_id)id))
         return cli_fail(c, CLI_BAD_INPUT, "--%s is given twice", o->name);
     c->given[c->n_given++] = (cli_given){(cli_option_id)id, value ? value : ""};
@@ -131,7 +134,7 @@ int cli_parse(cli *c, int argc, char **argv) {
             rc = opts_read_one(c, argc, argv, &i);
         else if (options && word[0] == '-' && word[1])
             rc = cli_fail(c, CLI_BAD_INPUT, "there is no option %.64s; options begin with two dashes", word);
-        else if (c->n_operands == CLI_MAX_OPERANDS || !cli_commands[c->command].operands[0])
+        else if (!*word || c->n_operands == CLI_MAX_OPERANDS || !cli_commands[c->command].operands[0])
             rc = cli_fail(c, CLI_BAD_INPUT, "'%s' does not know what to do with '%.64s'", cli_commands[c->command].name,
                           word);
         else

@@ -32,6 +32,7 @@ typedef struct run_state {
     void *dtensors[FXA_MAX_TENSORS];
     double dparams[FXA_MAX_PARAMS];
     indices outside;
+    int64_t rows, empty_rows; /* of all heads; empty: attending to nothing */
     run_output *outputs;
     size_t n_outputs;
 } run_state;
@@ -41,6 +42,9 @@ int run_read_inputs(cli *c, run_state *r);
 /* Allocates what is computed, completes both problems, lists the files asked for. */
 int run_prepare_outputs(cli *c, run_state *r);
 int run_write_outputs(cli *c, run_state *r);
+/* Rows that attend to nothing, counted by their maxima, and told. */
+void run_count_rows(run_state *r);
+void run_warn_rows(cli *c, const run_state *r);
 /* Warns of NaN in what was computed. CLI_CHECK_FAILED when an output holds nothing else. */
 int run_warn_outputs(cli *c, const run_state *r);
 /* Sizes of Q or O in the order of the file. */

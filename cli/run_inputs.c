@@ -44,7 +44,9 @@ static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
     if (!dtype_is_float(out->dtype) || (dtype && fxa_dtype_find(dtype) != out->dtype))
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s", cli_options[id].name, path, npy_describe(c, out),
                         dtype ? cli_format(c, "--%s says otherwise", cli_options[says].name)
-                              : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
+                        : id == OPT_K || id == OPT_V
+                            ? "f64, f32, f16, or uint16 with --kv-dtype bf16 (--dtype bf16 if Q is too) are accepted"
+                            : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
     if (out->rank != rank)
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected (%s)", cli_options[id].name,
                         path, npy_describe(c, out), rank, rank == 3 ? "packed: T,H,D" : "see --layout");
@@ -116,8 +118,9 @@ static int run_read_ints(cli *c, cli_option_id id, int rank, int64_t first, npy 
     int rc = npy_read(c, opt_get(c, id), a);
     if (rc != CLI_OK) return rc;
     if (a->rank != rank || (first >= 0 && a->size[0] != first))
-        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected%s%s", cli_options[id].name,
-                        a->path, npy_describe(c, a), rank, first >= 0 ? ", the first as long as the batch, " : "",
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s expected%s%s", cli_options[id].name, a->path,
+                        npy_describe(c, a), rank == 1 ? "1 axis is" : "2 axes are",
+                        first >= 0 ? ", the first as long as the batch, " : "",
                         first >= 0 ? cli_format(c, "%" PRId64, first) : "");
     return npy_as_int32(c, a, id, out);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What `run` computes: the arrays, their operands in the two problems, and the files they go to. */
+#include "pairs.h"
 #include "run.h"
 
 #include <inttypes.h>
@@ -48,6 +49,15 @@ static void run_add_rows(cli *c, run_state *r, cli_option_id id, fxa_slot slot, 
     if (opt_has(c, id)) run_add_output(r, cli_options[id].name, opt_get(c, id), dtype, rank, size, data);
 }
 
+/* Whether something can keep a row from every key. If not, maxima of rows are not asked of the engine. */
+static bool run_may_have_empty_rows(cli *c, const run_state *r) {
+    const fxa_problem *p = &r->forward_problem;
+    fxa_facts facts;
+    fxa_program_facts(r->job->program, &facts);
+    return p->flags & (FXA_CAUSAL | FXA_WINDOW | FXA_PADDING | FXA_VARLEN) || !(facts.flags & FXA_FACT_NO_MASK) ||
+           p->sk == 0 || r->job->bind.n_tensors || pairs_may_select(c, r->job->program);
+}
+
 static int run_prepare_forward(cli *c, run_state *r) {
     fxa_problem *p = &r->forward_problem;
     int64_t size[AXIS_COUNT];
@@ -63,7 +73,7 @@ static int run_prepare_forward(cli *c, run_state *r) {
         p->lse.dtype = FXA_F64; /* which backward reads: nothing of it is lost between the passes */
         run_add_rows(c, r, OPT_LSE, FXA_SLOT_LSE, FXA_F64);
     }
-    if (opt_has(c, OPT_MAX)) {
+    if (opt_has(c, OPT_MAX) || run_may_have_empty_rows(c, r)) {
         p->flags |= FXA_WANT_MAX;
         run_add_rows(c, r, OPT_MAX, FXA_SLOT_MAX_ROW, r->row_dtype);
     }
@@ -187,6 +197,30 @@ int run_write_outputs(cli *c, run_state *r) {
         rc = npy_write(c, o->handle, o->dtype, o->rank, o->size, o->data);
     }
     return rc;
+}
+
+void run_count_rows(run_state *r) {
+    const fxa_problem *p = &r->forward_problem;
+    const int32_t *cu = r->args.slot[FXA_SLOT_CU_Q], *lengths = r->args.slot[FXA_SLOT_LEN_Q];
+    const void *max = r->args.slot[FXA_SLOT_MAX_ROW];
+    for (int64_t i = 0; i < p->b * p->hq; i++) {
+        int64_t b = i / p->hq, h = i % p->hq, first = r->packed ? h * p->total_q + cu[b] : i * p->sq;
+        int64_t rows = lengths ? lengths[b] : r->packed ? cu[b + 1] - cu[b] : p->sq;
+        r->rows += rows;
+        for (int64_t k = 0; max && k < rows; k++)
+            r->empty_rows += element_get(r->row_dtype, max, first + k) == -INFINITY;
+    }
+}
+
+void run_warn_rows(cli *c, const run_state *r) {
+    bool one = r->empty_rows == 1;
+    if (r->empty_rows == 0) return;
+    if (r->empty_rows == r->rows)
+        cli_warn(c, "no row attends to a key: O is 0 in %s%" PRId64 " row%s", one ? "" : "all ", r->rows,
+                 one ? "" : "s");
+    else
+        cli_warn(c, "%" PRId64 " of %" PRId64 " rows attend%s to no key: %s O is 0", r->empty_rows, r->rows,
+                 one ? "s" : "", one ? "its" : "their");
 }
 
 /* Elements that are 0, or -inf in LSE, belong to rows that attend to nothing: they say nothing either. */

@@ -38,9 +38,9 @@ static int values_add_param(cli *c, cli_option_id id, const char *text, cli_valu
                         text);
     if (!read_double(value, &p.value))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: '%.64s' is not a number", cli_options[id].name, text, value);
-    if (isinf(p.value) && !word_is_infinite(value))
-        return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: '%.64s' is beyond the range of f64; write inf if it is meant",
-                        cli_options[id].name, text, value);
+    if (word_is_out_of_range(value, p.value))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: '%.64s' is beyond the range of f64; write %s if it is meant",
+                        cli_options[id].name, text, value, p.value == 0 ? "0" : "inf");
     for (size_t i = 0; i < out->n_params; i++)
         if (strcmp(out->params[i].name, name) == 0)
             return cli_fail(c, CLI_BAD_INPUT, "--%s: %.63s is given twice", cli_options[id].name, name);
@@ -115,9 +115,12 @@ size_t values_declare(const cli_values *v, fxa_declaration *out) {
     return n;
 }
 
+/* Not 0, but 0 in f32. */
+static bool values_vanish(double x) { return x != 0 && (float)x == 0; }
+
 /* What will surprise in a float tensor: NaN and +inf; and what only f64 arithmetic can hold. -inf is a common mask. */
 static void values_warn_tensor(cli *c, const char *name, const fxa_view *v, bool f64) {
-    int64_t count = 1, bad = 0, large = 0;
+    int64_t count = 1, bad = 0, large = 0, small = 0;
     for (int d = 0; d < v->rank; d++) count *= v->size[d];
     for (int64_t i = 0; v->data && dtype_is_float(v->dtype) && i < count; i++) {
         int64_t rest = i, at = 0;
@@ -128,6 +131,7 @@ static void values_warn_tensor(cli *c, const char *name, const fxa_view *v, bool
         double x = element_get(v->dtype, v->data, at);
         bad += isnan(x) || x == INFINITY;
         large += !f64 && isfinite(x) && fabs(x) > FLT_MAX;
+        small += !f64 && values_vanish(x);
     }
     if (bad) cli_warn(c, "tensor %s holds %" PRId64 " of %" PRId64 " elements that are NaN or inf", name, bad, count);
     if (large)
@@ -135,6 +139,10 @@ static void values_warn_tensor(cli *c, const char *name, const fxa_view *v, bool
                  "tensor %s holds %" PRId64 " of %" PRId64
                  " elements beyond the range of f32, which count as inf: Q is not f64",
                  name, large, count);
+    if (small)
+        cli_warn(
+            c, "tensor %s holds %" PRId64 " of %" PRId64 " elements too small for f32, which count as 0: Q is not f64",
+            name, small, count);
 }
 
 void values_warn(cli *c, const fxa_program *program, const cli_binding *b, bool f64) {
@@ -143,6 +151,8 @@ void values_warn(cli *c, const fxa_program *program, const cli_binding *b, bool 
         if (isnan(b->params[i])) cli_warn(c, "param %s is NaN", name);
         if (!f64 && isfinite(b->params[i]) && fabs(b->params[i]) > FLT_MAX)
             cli_warn(c, "param %s is %g, beyond the range of f32, and counts as inf: Q is not f64", name, b->params[i]);
+        if (!f64 && values_vanish(b->params[i]))
+            cli_warn(c, "param %s is %g, too small for f32, and counts as 0: Q is not f64", name, b->params[i]);
     }
     for (size_t i = 0; i < b->n_tensors; i++)
         values_warn_tensor(c, fxa_program_tensor(program, i).name, &b->views[i], f64);

@@ -18,9 +18,12 @@ bool read_double(const char *text, double *out) {
     return true;
 }
 
-bool word_is_infinite(const char *text) {
+bool word_is_out_of_range(const char *text, double value) {
     if (*text == '+' || *text == '-') text++;
-    return (*text | 32) == 'i';
+    if (isinf(value)) return (*text | 32) != 'i';
+    bool hex = *text == '0' && (text[1] | 32) == 'x';
+    size_t digits = strcspn(text, hex ? "pP" : "eE");
+    return value == 0 && strcspn(text, hex ? "123456789abcdefABCDEF" : "123456789") < digits;
 }
 
 bool read_int(const char *text, int64_t *out) {
@@ -56,7 +59,7 @@ int opt_double(cli *c, cli_option_id id, double *out) {
     const char *text = opt_get(c, id);
     if (text && (!read_double(text, out) || isnan(*out)))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a number is expected", cli_options[id].name, text);
-    if (text && isinf(*out) && !word_is_infinite(text))
+    if (text && word_is_out_of_range(text, *out))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: beyond the range of f64", cli_options[id].name, text);
     return CLI_OK;
 }

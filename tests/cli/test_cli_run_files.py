@@ -23,7 +23,8 @@ class RunFiles(RunCase):
             self.run_cli(
                 "run",
                 *self.files(q=(q, "f4"), k=(k, "f4"), v=(k, "f4"), dout=(q, "f4")),
-                *self.outputs("out", "lse", "dk")
+                *self.outputs("out", "lse", "dk"),
+                warns=["no row attends to a key: O is 0 in all 2 rows"] if sq else []
             )
             self.assertNear(self.result("out")[1], npy.zeros((1, 1, sq, 2)), 0)
             self.assertEqual(self.result("lse")[1].values, [-math.inf] * sq)

@@ -65,11 +65,64 @@ class Traps(Cli):
         text = "out is NaN everywhere (128 elements)"
         self.run_cli("run", *self.inputs(), "--score", "nan", code=1, warns=[text])
         self.assertTrue(os.path.exists(self.path("o.npy")))
-        self.run_cli("run", *self.inputs(), "--score", "inf", "--mask", "q > 2", code=1, warns=[text])
+        rows = "12 of 32 rows attend to no key: their O is 0"
+        self.run_cli("run", *self.inputs(), "--score", "inf", "--mask", "q > 2", code=1, warns=[rows, text])
         self.run_cli("run", *self.inputs(), "--score", "q == 1 ? nan : score", warns=["NaN in 16 of 128 elements"])
         r = self.run_json("run", *self.inputs(), "--score", "nan", code=1, warns=[text])
         self.assertIn(text, r["warnings"][0])
-        self.run_cli("run", *self.inputs(), "--mask", "k < 0")  # rows that attend to nothing are 0
+
+    def test_rows_that_attend_to_nothing(self):
+        every = "no row attends to a key: O is 0 in all 32 rows"
+        self.run_cli("run", *self.inputs(), "--mask", "k < 0", warns=[every])
+        self.run_cli("run", *self.inputs(), "--score", "k < 0 ? score : -inf", warns=[every])
+        self.run_cli("run", *self.inputs(), "--mask", "k < 0", "--sink-zero", warns=[every])
+        one = "1 of 32 rows attends to no key: its O is 0"
+        r = self.run_json("run", *self.inputs(), "--mask", "k < q || q > 0 || h < 3", warns=[one])
+        self.assertEqual((r["rows"], r["rows_empty"], r["warnings"]), (32, 1, [one]))
+        hole = "t=" + npy.save(self.path("t.npy"), npy.Array((8,), [float("-inf")] + [0.0] * 7), "f4")
+        told = ["4 of 32 rows attend to no key: their O is 0"]
+        self.run_cli("run", *self.inputs(), "--score", "score + t[q]", "--tensor", hole, warns=told)
+        r = self.run_json("run", *self.inputs(), "--causal")
+        self.assertEqual((r["rows"], r["rows_empty"], r["warnings"]), (32, 0, []))
+
+    def test_rows_that_do_not_exist_are_no_empty_rows(self):
+        lens = ["--lens-q", npy.save(self.path("lq.npy"), npy.Array((1,), [3]), "i4")]
+        r = self.run_json("run", *self.inputs(), *lens, "--mask", "k < q", warns=["4 of 12 rows"])
+        self.assertEqual((r["rows"], r["rows_empty"]), (12, 4))
+        args = ["--out", self.path("o.npy")]
+        for name in "qkv":
+            array = npy.random_array(self.random, (9, 2, 4))
+            args += ["--" + name, npy.save(self.path(name + ".npy"), array, "f4")]
+        cu = ["--cu-q", npy.save(self.path("cu.npy"), npy.Array((3,), [0, 4, 9]), "i4")]
+        gaps = ["--lens-q", npy.save(self.path("lq.npy"), npy.Array((2,), [4, 2]), "i4")]
+        r = self.run_json("run", *args, *cu, "--mask", "k < q", warns=["4 of 18 rows"])
+        self.assertEqual((r["rows"], r["rows_empty"]), (18, 4))
+        r = self.run_json("run", *args, *cu, *gaps, "--mask", "k < q || b == 0", warns=["2 of 12 rows"])
+        self.assertEqual((r["rows"], r["rows_empty"]), (12, 2))
+
+    def test_a_q_that_stays_is_told(self):
+        says = "--bottom-right aligns --causal alone, and the program's q is still 0 in the first row"
+        bias, aligned = ["--score", "score - abs(q - k)"], ["--causal", "--bottom-right"]
+        args = []
+        for name, rows in (("q", 2), ("k", 8), ("v", 8)):
+            array = npy.random_array(self.random, (1, 4, rows, 4))
+            args += ["--" + name, npy.save(self.path(name + ".npy"), array, "f4")]
+        run = ["run", *args, "--out", self.path("o.npy")]
+        shape = ["--shape", "sq=2,sk=8"]
+        self.run_cli(*run, *bias, *aligned, warns=[says])
+        for command in (["explain"], ["plot"], ["check", "--samples", "1"], ["bench", "--reps", "1"]):
+            self.run_cli(*command, *shape, *bias, *aligned, warns=[says])
+            self.assertIn(says, self.run_json(*command, *shape, *bias, *aligned, warns=[says])["warnings"][0])
+        self.run_cli("explain", *shape, *bias, "--window", "2,0", "--bottom-right", warns=["aligns --window alone"])
+        self.run_cli(*run, *bias, "--bottom-right", "--mask", "k <= q")
+        self.run_cli(*run, "--score", "2 * score - k", *aligned)
+        self.run_cli("run", *self.inputs(), *bias, *aligned)  # as many rows as keys
+
+    def test_file_names_that_are_empty(self):
+        self.fails("run", *self.inputs()[:-1], "", says="--out '': the name of a file is missing")
+        self.fails("run", *self.inputs(), "--tensor", "t=", says="--tensor 't=': the name of a file is missing")
+        self.fails("plot", "--svg=", says="--svg '': the name")
+        self.fails("plan", "save", "", says="does not know what to do with ''")
 
     def test_an_input_is_not_written_over(self):
         args = self.inputs()
@@ -111,6 +164,21 @@ class Traps(Cli):
         self.fails("run", *self.inputs(), *cap, "--param", "cap=-1e999", says="write inf if it is meant")
         self.fails("check", *cap, "--param", "cap=1e400", says="beyond the range")
         self.fails("run", *self.inputs(), "--scale", "1e999", says="beyond the range of f64")
+        for text in ("1e-400", "-0.001e-999", "0x1p-9999"):
+            self.fails("run", *self.inputs(), *cap, "--param", "cap=" + text, says=[text, "write 0 if it is meant"])
+            self.fails("check", "--scale", text, says="beyond the range of f64")
+        for text in ("0", "-0.0", "0e5", "0x0p3", "00.00"):
+            self.run_cli("run", *self.inputs(), "--score", "score + c", "--param", "c=" + text)
+        tiny = ["--score", "score + c", "--param", "c=1e-50"]
+        says = ["param c is 1e-50, too small for f32, and counts as 0: Q is not f64"]
+        self.run_cli("run", *self.inputs(), *tiny, warns=says)
+        self.run_cli("run", *self.inputs("f8"), *tiny)
+        self.run_cli("check", *tiny, "--samples", "1", warns=says)
+        self.assertEqual(self.run_json("bench", *tiny, "--reps", "1", warns=says)["warnings"], says)
+        self.run_cli("bench", *tiny, "--reps", "1", "--dtype", "f64")
+        small = "t=" + npy.save(self.path("t.npy"), npy.Array((8,), [1e-300, -1e-46] + [0.0] * 6), "f8")
+        load = ["--score", "score + t[k]", "--tensor", small]
+        self.run_cli("run", *self.inputs(), *load, warns=["tensor t holds 2 of 8 elements too small for f32"])
         add = ["--score", "min(score + c, 3)"]
         self.run_cli("run", *self.inputs(), *add, "--param", "c=inf")
         self.run_cli("run", *self.inputs(), *add, "--param", "c=1e300", warns=["param c is 1e+300, beyond the range of f32"])
