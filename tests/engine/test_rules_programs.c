@@ -104,7 +104,7 @@ RULE(program_values_inside_attention) {
         rules r;
         char text[256];
         rules_start(&r);
-        r.p.sq = r.p.sk = 1;
+        r.a.problem.sq = r.a.problem.sk = 1;
         snprintf(text, sizeof text, "score = %s", rules_values[i].expression);
         rules_forward(&r, text);
         double want = rules_row_value(rules_values[i].want);
@@ -117,7 +117,7 @@ RULE(program_values_inside_attention) {
 RULE(loads_count_from_the_end_and_read_zero_outside) {
     rules r;
     rules_start(&r);
-    r.p.sq = 1;
+    r.a.problem.sq = 1;
     memset(r.q, 0, sizeof r.q);
     const int32_t index[] = {0, 3, 4, -1, -4, -5, 2147483647, -2147483647};
     for (int i = 0; i < 8; i++) {
@@ -189,7 +189,7 @@ RULE(program_derivatives_inside_attention) {
         rules r;
         char text[256];
         rules_start(&r);
-        r.p.sq = r.p.sk = 1;
+        r.a.problem.sq = r.a.problem.sk = 1;
         r.dlse[0] = 1;
         r.x = rules_slopes[i].x;
         memset(r.dout, 0, sizeof r.dout);
@@ -204,7 +204,7 @@ RULE(program_derivatives_inside_attention) {
 RULE(several_loads_of_one_tensor_add_up) { /* */
     rules r;
     rules_start(&r);
-    r.p.sq = r.p.sk = 1;
+    r.a.problem.sq = r.a.problem.sk = 1;
     memset(r.dout, 0, sizeof r.dout);
     r.dlse[0] = 1;
     r.t[1] = 3;

@@ -93,7 +93,7 @@ RULE(keys_of_a_row_that_attends_to_nothing_get_no_gradient_whatever_it_holds) {
 RULE(no_keys_at_all) {
     rules r;
     rules_start(&r);
-    r.p.sk = 0;
+    r.a.problem.sk = 0;
     rules_both(&r, "");
     T_CHECK(rules_all_zero(r.o, rows * WIDTH) && rules_all_zero(r.dq, rows * WIDTH));
     for (int q = 0; q < rows; q++) T_SAME(r.lse[q], -INFINITY);
@@ -105,9 +105,9 @@ RULE(nothing_at_all) { /* R-87 */
     for (int i = 0; i < 2; i++) {
         rules_start(&r);
         if (i == 0)
-            r.p.b = 0;
+            r.a.problem.b = 0;
         else
-            r.p.sq = 0;
+            r.a.problem.sq = 0;
         rules_both(&r, "tensor t : f64[1]\nscore = score + t[k]");
         T_CHECK(rules_all_zero(r.o, rows * WIDTH) && rules_all_zero(r.lse, rows)); /* not written */
         if (i == 1) T_CHECK(rules_all_zero(r.dk, keys * WIDTH) && rules_all_zero(r.dv, keys * WIDTH));
@@ -120,8 +120,8 @@ RULE(absent_rows_and_keys_are_never_read_and_get_zeroes) {
     rules r;
     rules_start(&r);
     int32_t q_len = 2, k_len = 3;
-    r.p.flags = FXA_PADDING;
-    r.args.slot[FXA_SLOT_LEN_Q] = &q_len, r.args.slot[FXA_SLOT_LEN_K] = &k_len;
+    r.a.problem.flags = FXA_PADDING;
+    r.a.ints[FXA_SLOT_LEN_Q] = &q_len, r.a.ints[FXA_SLOT_LEN_K] = &k_len;
     for (int i = q_len * WIDTH; i < rows * WIDTH; i++) r.q[i] = r.dout[i] = NAN;
     for (int i = k_len * WIDTH; i < keys * WIDTH; i++) r.k[i] = r.v[i] = INFINITY;
     for (int i = 0; i < RULES_MOST * WIDTH; i++) r.o[i] = r.dq[i] = r.dk[i] = r.dv[i] = 7;
@@ -204,13 +204,13 @@ RULE(zero_wins_inf_value_of_a_dropped_pair_reaches_nothing) {
     rules r, kept;
     rules_start(&r);
     rules_start(&kept);
-    r.p.flags = kept.p.flags = FXA_DROPOUT;
-    r.p.dropout_p = kept.p.dropout_p = 0.5;
-    kept.p.sq = r.p.sq = 1;
+    r.a.problem.flags = kept.a.problem.flags = FXA_DROPOUT;
+    r.a.problem.dropout_p = kept.a.problem.dropout_p = 0.5;
+    kept.a.problem.sq = r.a.problem.sq = 1;
     memset(kept.v, 0, sizeof kept.v);
     kept.v[3 * WIDTH] = 1; /* so that O is 0 where a seed drops key 3 of row 0 */
     for (uint64_t seed = 0; seed < 64; seed++) {
-        kept.args.seed = r.args.seed = seed;
+        kept.a.seed = r.a.seed = seed;
         rules_forward(&kept, "");
         if (kept.o[0] == 0) break;
     }
@@ -302,7 +302,7 @@ RULE(lse_is_never_computed_again) { /* half of the probability lies in keys of a
 RULE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
     rules r;
     rules_start(&r);
-    r.p.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINK;
     r.sink = 0.75;
     rules_both(&r, "mask = q != 1");
     T_CHECK(rules_all_zero(r.o + WIDTH, WIDTH) && rules_all_zero(r.dq + WIDTH, WIDTH));
@@ -311,7 +311,7 @@ RULE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
     rules_end(&r);
 
     rules_start(&r);
-    r.p.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINK;
     r.sink = 0.75;
     rules_both(&r, "mask = false");
     double sum = 0;
@@ -320,7 +320,7 @@ RULE(with_a_sink_a_row_without_keys_attends_to_the_sink_alone) {
     rules_end(&r);
 
     rules_start(&r);
-    r.p.flags = FXA_SINK_ZERO;
+    r.a.problem.flags = FXA_SINK_ZERO;
     rules_both(&r, "mask = false");
     T_SAME(r.lse[1], 0);
     rules_end(&r);
@@ -330,7 +330,7 @@ RULE(row_maximum_is_of_the_scores_without_the_sink) {
     rules r, plain;
     rules_start(&r);
     rules_start(&plain);
-    r.p.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINK;
     r.sink = 50;
     rules_forward(&r, "");
     rules_forward(&plain, "");
@@ -346,7 +346,7 @@ RULE(sink_of_minus_inf_is_no_sink_and_nan_or_plus_inf_makes_nan) {
         rules r, plain;
         rules_start(&r);
         rules_start(&plain);
-        r.p.flags = FXA_SINK;
+        r.a.problem.flags = FXA_SINK;
         r.sink = sinks[i];
         rules_both(&r, "");
         rules_both(&plain, "");
@@ -365,7 +365,7 @@ RULE(sink_of_minus_inf_is_no_sink_and_nan_or_plus_inf_makes_nan) {
 RULE(sink_of_a_nan_row_that_is_minus_inf_gets_no_gradient) {
     rules r;
     rules_start(&r);
-    r.p.flags = FXA_SINK;
+    r.a.problem.flags = FXA_SINK;
     r.sink = -INFINITY;
     rules_both(&r, "score = q == 1 ? inf - inf : score");
     T_SAME(r.dsink, 0);
@@ -379,7 +379,7 @@ RULE(accumulating_into_rows_that_attend_to_nothing_makes_no_nan) {
     rules_start(&r);
     rules_start(&fresh);
     /* row 0: nothing was there; row 1: nothing comes; others: neither */
-    r.p.flags = FXA_ACC_OUT;
+    r.a.problem.flags = FXA_ACC_OUT;
     for (int q = 0; q < rows; q++) r.lse[q] = -INFINITY, r.o[q * WIDTH] = NAN, r.o[q * WIDTH + 1] = INFINITY;
     r.lse[1] = 0.5, r.o[WIDTH] = 3, r.o[WIDTH + 1] = 4;
     rules_forward(&r, "mask = q == 0");
@@ -398,7 +398,7 @@ RULE(accumulating_into_rows_that_attend_to_nothing_makes_no_nan) {
 RULE(accumulating_with_a_nan_lse_makes_nan_of_that_row) {
     rules r;
     rules_start(&r);
-    r.p.flags = FXA_ACC_OUT;
+    r.a.problem.flags = FXA_ACC_OUT;
     r.lse[1] = NAN;
     rules_forward(&r, "");
     T_CHECK(rules_all_finite(r.o, WIDTH) && rules_all_nan(r.o + WIDTH, WIDTH));

@@ -8,8 +8,7 @@
 #ifndef FXA_TESTS_RULES_H
 #define FXA_TESTS_RULES_H
 
-#include "attn_case.h"
-#include "base/dtype.h"
+#include "attn_data.h"
 #include "isa.h"
 #include "t.h"
 
@@ -21,15 +20,13 @@ static int rows, keys;
 /* One head. Programs may use one tensor `t` of rank 1 with `keys` elements, and one param `x`. */
 typedef struct rules {
     fxa_context *ctx;
-    fxa_problem p;
-    fxa_args args;
+    attn_data a; /* storage, and the problem */
     double q[RULES_MOST * WIDTH], k[RULES_MOST * WIDTH], v[RULES_MOST * WIDTH], dout[RULES_MOST * WIDTH],
         dlse[RULES_MOST];
     double o[RULES_MOST * WIDTH], lse[RULES_MOST], max[RULES_MOST], sink;
     double own_t[RULES_MOST], own_x; /* of a user's backward program */
     double dq[RULES_MOST * WIDTH], dk[RULES_MOST * WIDTH], dv[RULES_MOST * WIDTH], dsink;
     double t[RULES_MOST], dt[RULES_MOST], x, dx;
-    unsigned char store[FXA_SLOT_DSINK + 1][RULES_MOST * WIDTH * sizeof(double)];
 } rules;
 
 static void (*rules_rule)(void);
@@ -70,10 +67,6 @@ static void rules_each(void (*rule)(void)) {
 /* ---- Storage ----------------------------------------------------------------------------------------------------- */
 
 static fxa_dtype rules_row_dtype(void) { return rules_dtype == FXA_F64 ? FXA_F64 : FXA_F32; }
-static fxa_dtype rules_slot_dtype(fxa_slot slot) {
-    bool row = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE || slot >= FXA_SLOT_SINK;
-    return row ? rules_row_dtype() : rules_dtype;
-}
 /* What a row of LSE, maximum, ... would hold. */
 __attribute__((unused)) static double rules_row_value(double x) { return attn_round(rules_row_dtype(), x); }
 
@@ -81,10 +74,6 @@ static double *rules_slot(rules *r, fxa_slot slot) {
     double *const of[] = {r->q,    r->k,  r->v,  r->o,  r->lse,   r->max,   r->dout,
                           r->dlse, r->dq, r->dk, r->dv, &r->sink, &r->dsink};
     return of[slot];
-}
-static int rules_slot_count(fxa_slot slot) {
-    if (slot >= FXA_SLOT_SINK) return 1;
-    return slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE ? RULES_MOST : RULES_MOST * WIDTH;
 }
 
 /* Results of sums of `rows` or so terms, off by a unit each, and by the rounding of what is compared. */
@@ -96,80 +85,54 @@ __attribute__((unused)) static double rules_allowed(double want) {
 #define R_NEAR(got, want) T_NEAR(got, want, rules_allowed(want))
 
 static void rules_start(rules *r) {
-    t_rng rng = {t_seed()};
+    attn_spec s = {.b = 1, .hq = 1, .sq = rows, .sk = keys, .d = WIDTH, .dtype = rules_dtype};
     static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO, FXA_SLOT_DLSE};
+    t_rng rng = {t_seed()};
     fxa_error err;
     memset(r, 0, sizeof *r);
     T_OK(fxa_context_create(NULL, &r->ctx, &err));
+    T_OK(attn_data_make(&r->a, r->ctx, &s, t_seed(), &err));
     for (int i = 0; i < 5; i++)
-        for (int j = 0; j < rules_slot_count(inputs[i]); j++)
-            rules_slot(r, inputs[i])[j] = attn_round(rules_slot_dtype(inputs[i]), t_real(&rng, -1, 1));
+        for (int64_t j = 0; j < attn_tensor_places(&r->a.t[inputs[i]]); j++)
+            rules_slot(r, inputs[i])[j] = attn_get(&r->a.t[inputs[i]], j);
     for (int j = 0; j < keys; j++) r->t[j] = t_real(&rng, -1, 1);
-    r->p = (fxa_problem)FXA_PROBLEM_INIT;
-    r->p.b = r->p.hq = 1, r->p.sq = rows, r->p.sk = keys, r->p.d = WIDTH;
-    r->p.q.dtype = (uint32_t)rules_dtype;
-    r->p.engine = rules_engine;
-    r->args = (fxa_args)FXA_ARGS_INIT;
 }
 
-static void rules_end(rules *r) { fxa_context_destroy(r->ctx); }
+static void rules_end(rules *r) {
+    attn_data_free(&r->a);
+    fxa_context_destroy(r->ctx);
+}
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
-/* Into storage, the call, and back. */
-static void rules_call(rules *r, fxa_problem *p, fxa_args *args, uint32_t slots) {
-    fxa_error err;
-    for (fxa_slot slot = FXA_SLOT_Q; slot <= FXA_SLOT_DSINK; slot++) {
-        if (!(slots >> slot & 1)) continue;
-        args->slot[slot] = r->store[slot];
-        for (int i = 0; i < rules_slot_count(slot); i++)
-            fxa__store_f64(r->store[slot], rules_slot_dtype(slot), i, rules_slot(r, slot)[i]);
-    }
-    T_OK(fxa_attention(r->ctx, p, args, &err));
-    for (fxa_slot slot = FXA_SLOT_Q; slot <= FXA_SLOT_DSINK; slot++)
-        for (int i = 0; (slots >> slot & 1) && i < rules_slot_count(slot); i++)
-            rules_slot(r, slot)[i] = fxa__load_f64(r->store[slot], rules_slot_dtype(slot), i);
+/* Between the doubles and storage. */
+static void rules_copy(attn_tensor *t, double *values, bool in) {
+    for (int64_t i = 0; i < attn_tensor_places(t); i++)
+        if (in)
+            attn_set(t, i, values[i]);
+        else
+            values[i] = attn_get(t, i);
+}
+static void rules_move(rules *r, bool in) {
+    for (fxa_slot slot = FXA_SLOT_Q; slot <= FXA_SLOT_DSINK; slot++) rules_copy(&r->a.t[slot], rules_slot(r, slot), in);
+    if (r->a.n_tensors) rules_copy(&r->a.tensor[0], r->t, in), rules_copy(&r->a.dtensor[0], r->dt, in);
+    if (r->a.n_bprop_tensors) rules_copy(&r->a.bprop_tensor[0], r->own_t, in);
+    if (r->a.n_params) rules_copy(&r->a.dparam, &r->dx, in);
 }
 
-#define RULES_BIT(slot) (1u << FXA_SLOT_##slot)
 /* One pass with the program. Backward asks for every gradient there is. */
 static void rules_pass(rules *r, fxa_pass pass, const char *text, const char *bprop_text) {
+    attn_spec s = {.text = text, .bprop_text = bprop_text, .tensor = {{keys}}, .bprop_tensor = {{keys}}};
+    uint64_t rng = t_seed();
     fxa_error err;
-    fxa_program *program = NULL, *bprop = NULL;
-    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
-    fxa_text bprop_part = {"bprop", bprop_text, SIZE_MAX};
-    fxa_capture capture = {.size = {keys}, .grad = pass == FXA_BACKWARD}, own_capture = {.size = {keys}};
-    const void *tensors[] = {r->t}, *own_tensors[] = {r->own_t};
-    void *dtensors[] = {r->dt};
-    uint32_t slots = RULES_BIT(Q) | RULES_BIT(K) | RULES_BIT(V) | RULES_BIT(O) | RULES_BIT(LSE);
-    config.kind = FXA_PROGRAM_BPROP, config.texts = &bprop_part, config.n_texts = 1;
-    T_OK(fxa_program_parse(r->ctx, text, SIZE_MAX, &program, &err));
-    if (bprop_text) T_OK(fxa_program_parse_texts(r->ctx, &config, &bprop, &err));
-    fxa_problem p = r->p;
-    fxa_args args = r->args;
-    p.pass = (uint32_t)pass, p.program = program, p.bprop = bprop;
-    p.captures = &capture, p.n_captures = args.n_tensors = fxa_program_tensor_count(program);
-    args.params = &r->x, args.n_params = fxa_program_param_count(program), args.tensors = tensors;
-    if (bprop) {
-        p.bprop_captures = &own_capture, p.n_bprop_captures = args.n_bprop_tensors = fxa_program_tensor_count(bprop);
-        args.bprop_params = &r->own_x, args.n_bprop_params = fxa_program_param_count(bprop);
-        args.bprop_tensors = own_tensors;
-    }
-    if (p.flags & FXA_SINK) slots |= RULES_BIT(SINK);
-    if (pass == FXA_FORWARD) {
-        p.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
-        slots |= RULES_BIT(MAX_ROW);
-    } else {
-        p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE | (p.flags & FXA_SINK ? FXA_GRAD_SINK : 0u);
-        p.param_grads = args.n_params ? 1 : 0;
-        slots |= RULES_BIT(DO) | RULES_BIT(DLSE) | RULES_BIT(DQ) | RULES_BIT(DK) | RULES_BIT(DV);
-        if (p.flags & FXA_SINK) slots |= RULES_BIT(DSINK);
-        args.dtensors = dtensors, args.n_dtensors = args.n_tensors;
-        args.dparams = &r->dx, args.n_dparams = args.n_params;
-    }
-    rules_call(r, &p, &args, slots);
-    fxa_program_destroy(program);
-    fxa_program_destroy(bprop);
+    T_OK(attn_data_program(&r->a, r->ctx, &s, &rng, &err));
+    r->a.problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
+    r->a.backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_GRAD_LSE;
+    if (r->a.problem.flags & FXA_SINK) r->a.backward_flags |= FXA_GRAD_SINK;
+    r->a.params[0] = r->x, r->a.bprop_params[0] = r->own_x;
+    rules_move(r, true);
+    T_OK(attn_data_run(&r->a, r->ctx, rules_engine, pass, &err));
+    rules_move(r, false);
 }
 
 static void rules_forward(rules *r, const char *text) { rules_pass(r, FXA_FORWARD, text, NULL); }
