@@ -89,10 +89,12 @@ TEST(a_loaded_plan_gives_the_same_results) {
     T_INT(fxa_plan_is_deterministic(loaded), fxa_plan_is_deterministic(plan));
     T_OK(tiny_run(plan, &t.args, &err));
     T_OK(tiny_run(loaded, &u.args, &err));
-    T_CHECK(memcmp(t.dq, u.dq, sizeof t.dq) == 0 && memcmp(t.dk, u.dk, sizeof t.dk) == 0);
-    T_CHECK(memcmp(t.dv, u.dv, sizeof t.dv) == 0 && memcmp(t.dslopes, u.dslopes, sizeof t.dslopes) == 0);
-    T_SAME(t.dcap, u.dcap);
-    T_CHECK(t.dcap != 0);
+    T_CHECK(memcmp(t.dq, u.dq, TINY_Q_COUNT * sizeof(double)) == 0);
+    T_CHECK(memcmp(t.dk, u.dk, TINY_KV_COUNT * sizeof(double)) == 0);
+    T_CHECK(memcmp(t.dv, u.dv, TINY_KV_COUNT * sizeof(double)) == 0);
+    T_CHECK(memcmp(t.dslopes, u.dslopes, TINY_H * sizeof(float)) == 0);
+    T_SAME(*t.dcap, *u.dcap);
+    T_CHECK(*t.dcap != 0);
     fxa_plan_destroy(plan);
     fxa_plan_destroy(loaded);
     tiny_end(&t);

@@ -135,7 +135,7 @@ static fxa_status oom_program_eval(oom_rig *r, fxa_error *err) {
     double in[FXA_INPUT_COUNT] = {0.5, 0, 1, 2, 3, 5, 5, 0}, value;
     fxa_view slopes = {r->forward.slopes, FXA_F32, 1, {TINY_H}, {1}};
     int mask;
-    return fxa_program_eval(r->forward.program, in, &r->forward.cap, &slopes, &value, &mask, err);
+    return fxa_program_eval(r->forward.program, in, r->forward.cap, &slopes, &value, &mask, err);
 }
 
 static fxa_status oom_program_terms(oom_rig *r, fxa_error *err) {
@@ -143,7 +143,7 @@ static fxa_status oom_program_terms(oom_rig *r, fxa_error *err) {
     fxa_view slopes = {r->forward.slopes, FXA_F32, 1, {TINY_H}, {1}};
     fxa_term terms[2];
     size_t count = 2;
-    return fxa_program_terms(r->forward.program, in, NULL, FXA_F32, &r->forward.cap, &slopes, terms, &count, err);
+    return fxa_program_terms(r->forward.program, in, NULL, FXA_F32, r->forward.cap, &slopes, terms, &count, err);
 }
 
 static fxa_status oom_index_query(oom_rig *r, fxa_error *err) {
@@ -195,7 +195,7 @@ static fxa_status oom_plan_rich(oom_rig *r, fxa_error *err) {
 static fxa_status oom_run(oom_rig *r, fxa_error *err) { return tiny_run(r->plan, &r->backward.args, err); }
 
 static fxa_status oom_attention(oom_rig *r, fxa_error *err) {
-    memset(r->forward.o, 0, sizeof r->forward.o);
+    memset(r->forward.o, 0, TINY_Q_COUNT * sizeof(double));
     fxa_status status = fxa_attention(r->ctx, &r->forward.problem, &r->forward.args, err);
     if (status == FXA_OK)
         T_NEAR(tiny_error(&r->forward), 0, TINY_TOLERANCE);
@@ -229,7 +229,7 @@ static fxa_status oom_tiles(oom_rig *r, fxa_error *err) {
     p.sq = p.sk = 1000;
     p.flags |= FXA_WINDOW;
     p.window_left = 100;
-    fxa_status status = fxa_tiles_count(r->ctx, &p, 0, 0, 16, 16, &r->forward.cap, NULL, &counts, err);
+    fxa_status status = fxa_tiles_count(r->ctx, &p, 0, 0, 16, 16, r->forward.cap, NULL, &counts, err);
     if (status == FXA_OK) {
         T_INT(counts.empty, 3493);
         T_INT(counts.mixed, 176);

@@ -119,7 +119,7 @@ TEST(data_and_params_are_run_time_values) {
     T_REQUIRE(plan_rig_start(&r));
     double seen = 0;
     for (int i = 0; i < 6; i++) {
-        r.t.cap = 0.5 + i;
+        *r.t.cap = 0.5 + i;
         r.t.slopes[0] = 0.125f * (float)i;
         T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
         T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
@@ -220,7 +220,7 @@ TEST(a_plan_outlives_its_program) {
     fxa_plan *plan = NULL;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     tiny_end(&r.t);
-    memset(&r.t.capture, 0xff, sizeof r.t.capture); /* captures were copied */
+    memset(r.t.capture, 0xff, sizeof *r.t.capture); /* captures were copied */
     T_OK(tiny_run(plan, &r.t.args, &err));
     T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);
     fxa_plan_destroy(plan);
@@ -241,7 +241,7 @@ TEST(forward_never_builds_backward) {
     T_OK(fxa_plan_create(r.ctx, &back.problem, &plan, &err));
     T_INT(plan_stats(&r).builds, 2);
     T_OK(tiny_run(plan, &back.args, &err));
-    T_CHECK(back.dq[TINY_D] != 0 && back.dk[0] != 0 && back.dv[0] != 0 && back.dcap != 0 && back.dslopes[0] != 0);
+    T_CHECK(back.dq[TINY_D] != 0 && back.dk[0] != 0 && back.dv[0] != 0 && *back.dcap != 0 && back.dslopes[0] != 0);
     fxa_plan_destroy(plan);
     tiny_end(&back);
     plan_rig_end(&r);
@@ -356,13 +356,13 @@ TEST(the_resolved_problem_makes_the_same_plan) {
     T_CHECK(memcmp(a, b, 16) == 0);
     T_INT(plan_stats(&r).builds, 1);
     /* A smaller struct of an older caller is filled up to its end and no further. */
-    fxa_problem guard;
-    memset(&guard, 0x77, sizeof guard);
-    guard.struct_size = offsetof(fxa_problem, program);
-    fxa_plan_problem(plan, &guard);
-    T_INT(guard.struct_size, offsetof(fxa_problem, program));
-    T_INT(guard.flags, FXA_WANT_LSE);
-    for (size_t i = guard.struct_size; i < sizeof guard; i++) T_CHECK(((unsigned char *)&guard)[i] == 0x77);
+    fxa_problem older;
+    memset(&older, 0x77, sizeof older);
+    older.struct_size = offsetof(fxa_problem, program);
+    fxa_plan_problem(plan, &older);
+    T_INT(older.struct_size, offsetof(fxa_problem, program));
+    T_INT(older.flags, FXA_WANT_LSE);
+    for (size_t i = older.struct_size; i < sizeof older; i++) T_CHECK(((unsigned char *)&older)[i] == 0x77);
     fxa_plan_destroy(twin);
     fxa_plan_destroy(plan);
     plan_rig_end(&r);
@@ -403,7 +403,7 @@ TEST(the_easy_way_is_the_same) {
     T_OK(tiny_run(plan, &r.t.args, &err));
     fxa_plan_destroy(plan);
     memcpy(first, r.t.o, sizeof first);
-    memset(r.t.o, 0xff, sizeof r.t.o);
+    memset(r.t.o, 0xff, TINY_Q_COUNT * sizeof(double));
     char byte = 'x';
     r.t.args.workspace = &byte;
     r.t.args.workspace_size = 1;

@@ -231,6 +231,8 @@ TEST(the_last_reference_frees_from_any_thread) {
     }
     fxa_context_destroy(s.ctx);
     workers_run(&s, worker_drop);
+    s.t.data.program = NULL;
+    tiny_end(&s.t);
     T_INT(s.memory.live_bytes, 0);
     T_INT(s.memory.mistakes, 0);
 }

@@ -64,7 +64,7 @@ static void blob_enrich(tiny *t, const fxa_program *bprop) {
     p->map_q = (fxa_index_map){.kind = FXA_MAP_SEGMENTS, .n_segments = 2, .segment = {{0, 100, 1}, {4, 200, 2}}};
     p->map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .base = 7, .step = 2, .dynamic = 1};
     p->q_len = 64;
-    t->capture.grad = 1;
+    t->capture->grad = 1;
 }
 
 static fxa_status blob_rich_backward(fxa_context *ctx, blob_bytes *out, fxa_error *err) {

@@ -17,70 +17,54 @@ static void tiny_fill(double *x, size_t n, double phase) {
     for (size_t i = 0; i < n; i++) x[i] = 2 * sin(phase + 1.7 * (double)i);
 }
 
+static void tiny_set(tiny *t, fxa_pass pass) {
+    attn_call_make(&t->data, pass, &t->call);
+    t->problem = t->call.p, t->args = t->call.args;
+}
+
+static void tiny_name(tiny *t) {
+    double **const by_slot[] = {&t->q, &t->k, &t->v, &t->o, &t->lse, NULL, &t->dout, NULL, &t->dq, &t->dk, &t->dv};
+    for (int i = FXA_SLOT_Q; i <= FXA_SLOT_DV; i++)
+        if (by_slot[i]) *by_slot[i] = attn_f64(&t->data.t[i]);
+    t->program = t->data.program;
+    t->capture = t->call.captures;
+    t->cap = t->data.params, t->dcap = attn_f64(&t->data.dparam);
+    t->slopes = (float *)(void *)t->data.tensor[0].origin, t->dslopes = (float *)(void *)t->data.dtensor[0].origin;
+}
+
 fxa_status tiny_forward(fxa_context *ctx, tiny *t, fxa_error *err) {
+    static const fxa_slot outputs[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+    attn_spec s = {.b = TINY_B, .hq = TINY_H, .hkv = TINY_HKV, .sq = TINY_S, .sk = TINY_S, .d = TINY_D};
+    s.dtype = FXA_F64, s.text = tiny_text, s.tensor[0][0] = TINY_H;
     memset(t, 0, sizeof *t);
-    fxa_status status = fxa_program_parse(ctx, tiny_text, SIZE_MAX, &t->program, err);
+    fxa_status status = attn_data_make(&t->data, ctx, &s, 1, err);
     if (status != FXA_OK) return status;
+    tiny_name(t);
     tiny_fill(t->q, TINY_Q_COUNT, 0.1);
     tiny_fill(t->k, TINY_KV_COUNT, 0.2);
     tiny_fill(t->v, TINY_KV_COUNT, 0.3);
     tiny_fill(t->dout, TINY_Q_COUNT, 0.4);
-    t->cap = 1.5;
-    for (int h = 0; h < TINY_H; h++) t->slopes[h] = -0.25f * (float)(h + 1);
-    t->tensors[0] = t->slopes;
-    t->capture.size[0] = TINY_H;
-
-    fxa_problem *p = &t->problem;
-    *p = (fxa_problem)FXA_PROBLEM_INIT;
-    p->program = t->program;
-    p->b = TINY_B, p->hq = TINY_H, p->hkv = TINY_HKV, p->sq = p->sk = TINY_S, p->d = TINY_D;
-    p->q.dtype = FXA_F64;
-    p->flags = FXA_WANT_LSE;
-    p->captures = &t->capture;
-    p->n_captures = 1;
-
-    fxa_args *a = &t->args;
-    *a = (fxa_args)FXA_ARGS_INIT;
-    a->slot[FXA_SLOT_Q] = t->q;
-    a->slot[FXA_SLOT_K] = t->k;
-    a->slot[FXA_SLOT_V] = t->v;
-    a->slot[FXA_SLOT_O] = t->o;
-    a->slot[FXA_SLOT_LSE] = t->lse;
-    a->params = &t->cap;
-    a->n_params = 1;
-    a->tensors = t->tensors;
-    a->n_tensors = 1;
+    for (int i = 0; i < 5; i++)
+        for (int64_t j = 0; j < attn_tensor_places(&t->data.t[outputs[i]]); j++) attn_set(&t->data.t[outputs[i]], j, 0);
+    *t->cap = 1.5, *t->dcap = 0;
+    for (int h = 0; h < TINY_H; h++) t->slopes[h] = -0.25f * (float)(h + 1), t->dslopes[h] = 0;
+    t->data.backward_flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    tiny_set(t, FXA_FORWARD);
     return FXA_OK;
 }
 
 fxa_status tiny_backward(fxa_context *ctx, tiny *t, fxa_error *err) {
     fxa_status status = tiny_forward(ctx, t, err);
-    if (status == FXA_OK) status = fxa_attention(ctx, &t->problem, &t->args, err);
-    if (status != FXA_OK) {
+    if (status != FXA_OK) return status;
+    status = fxa_attention(ctx, &t->problem, &t->args, err);
+    if (status == FXA_OK)
+        tiny_set(t, FXA_BACKWARD);
+    else
         tiny_end(t);
-        return status;
-    }
-    t->capture.grad = 1;
-    t->dtensors[0] = t->dslopes;
-    t->problem.pass = FXA_BACKWARD;
-    t->problem.flags = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
-    t->problem.param_grads = 1;
-    fxa_args *a = &t->args;
-    a->slot[FXA_SLOT_DO] = t->dout;
-    a->slot[FXA_SLOT_DQ] = t->dq;
-    a->slot[FXA_SLOT_DK] = t->dk;
-    a->slot[FXA_SLOT_DV] = t->dv;
-    a->dtensors = t->dtensors;
-    a->n_dtensors = 1;
-    a->dparams = &t->dcap;
-    a->n_dparams = 1;
-    return FXA_OK;
+    return status;
 }
 
-void tiny_end(tiny *t) {
-    fxa_program_destroy(t->program);
-    t->program = NULL;
-}
+void tiny_end(tiny *t) { attn_data_free(&t->data); }
 
 /* One row: the scores of keys 0 to q, their softmax, the mix of V. */
 static void tiny_expect_row(const tiny *t, int b, int h, int q, double *o) {
@@ -90,7 +74,7 @@ static void tiny_expect_row(const tiny *t, int b, int h, int q, double *o) {
     for (int k = 0; k <= q; k++) {
         double dot = 0;
         for (int d = 0; d < TINY_D; d++) dot += row[d] * kv_k[k * TINY_D + d];
-        s[k] = t->cap * tanh((dot / sqrt(TINY_D) + (double)t->slopes[h] * (q - k)) / t->cap);
+        s[k] = *t->cap * tanh((dot / sqrt(TINY_D) + (double)t->slopes[h] * (q - k)) / *t->cap);
         max = fmax(max, s[k]);
     }
     memset(o, 0, TINY_D * sizeof *o);

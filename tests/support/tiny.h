@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One small attention problem with data, for tests that are about plans and not about numbers: f64, GQA, a soft cap by
- * a param, a bias by a captured tensor, causal. The expected forward result is computed here by plain loops.
+ * a param, a bias by a captured tensor, causal. An attn_data with values of its own; the expected forward result is
+ * computed here by plain loops.
  */
 #ifndef FXA_TESTS_TINY_H
 #define FXA_TESTS_TINY_H
 
-#include "fxattn/fxattn.h"
+#include "attn_data.h"
 
 enum { TINY_B = 2, TINY_H = 2, TINY_HKV = 1, TINY_S = 5, TINY_D = 3 };
 enum { TINY_Q_COUNT = TINY_B * TINY_H * TINY_S * TINY_D, TINY_KV_COUNT = TINY_B * TINY_HKV * TINY_S * TINY_D };
@@ -15,19 +16,18 @@ enum { TINY_ROWS = TINY_B * TINY_H * TINY_S };
 extern const char tiny_text[];
 
 typedef struct tiny {
-    fxa_program *program; /* a reference of its own */
-    fxa_problem problem;
-    fxa_capture capture;
-    fxa_args args; /* without workspace */
-    double q[TINY_Q_COUNT], k[TINY_KV_COUNT], v[TINY_KV_COUNT], o[TINY_Q_COUNT], lse[TINY_ROWS];
-    double dout[TINY_Q_COUNT], dq[TINY_Q_COUNT], dk[TINY_KV_COUNT], dv[TINY_KV_COUNT];
-    double cap, dcap;
-    float slopes[TINY_H], dslopes[TINY_H];
-    const void *tensors[1];
-    void *dtensors[1];
+    attn_data data;
+    attn_call call;
+    fxa_program *program; /* that of data */
+    fxa_problem problem;  /* of the pass, to be changed at will */
+    fxa_args args;        /* without workspace */
+    fxa_capture *capture; /* of the problem: call's */
+    double *q, *k, *v, *o, *lse, *dout, *dq, *dk, *dv;
+    double *cap, *dcap;
+    float *slopes, *dslopes;
 } tiny;
 
-/* Forward with LSE. The struct must not move after this: args and problem point into it. */
+/* Forward with LSE; outputs are 0. The struct must not move after this: args and problem point into it. */
 fxa_status tiny_forward(fxa_context *ctx, tiny *t, fxa_error *err);
 /* Backward with all gradients; o and lse hold what forward gives. */
 fxa_status tiny_backward(fxa_context *ctx, tiny *t, fxa_error *err);
