@@ -195,7 +195,7 @@ TEST(a_batch_entry_does_not_depend_on_the_others) { /* R-95 */
             T_REQUIRE(
                 bits_draw(&c, ctx, features & (uint32_t)attn_next(&rng), n % 2 ? CONF_TWIN : CONF_BOTH, &s, &rng));
             for (size_t i = 0; i < c.n_tensors; i++) c.captures[i].grad = 0; /* sums over the batch */
-            c.base.problem.param_grads = 0;
+            c.base.data.problem.param_grads = 0;
             for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
                 bits_result want = {0}, got = {0};
                 conf_fill_outputs(&c, pass);

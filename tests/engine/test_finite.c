@@ -20,9 +20,9 @@ static double finite_loss(attn_case *c) {
         for (int64_t b = 0; b < c->x.b; b++)
             for (int64_t s = 0; s < c->x.q_len[b] && attn_case_at(c, outputs[i], b, s, at); s++)
                 for (at[1] = 0; at[1] < c->x.hq; at[1]++)
-                    for (at[3] = 0; at[3] < c->t[outputs[i]].n[3]; at[3]++) {
-                        double value = attn_tensor_get(&c->t[outputs[i]], at);
-                        if (value > -INFINITY) loss += value * attn_tensor_get(&c->t[weights[i]], at);
+                    for (at[3] = 0; at[3] < c->data.t[outputs[i]].n[3]; at[3]++) {
+                        double value = attn_tensor_get(&c->data.t[outputs[i]], at);
+                        if (value > -INFINITY) loss += value * attn_tensor_get(&c->data.t[weights[i]], at);
                     }
     return loss;
 }
@@ -63,8 +63,8 @@ static void finite_check(attn_case *c, const char *name, attn_tensor *t, const a
 }
 
 static void finite_check_params(attn_case *c) {
-    for (int i = 0; i < c->twin->n_params && c->problem.param_grads; i++) {
-        double x = c->x.param[i], want = c->dparams[i], loss[4];
+    for (int i = 0; i < c->twin->n_params && c->data.problem.param_grads; i++) {
+        double x = c->x.param[i], want = attn_get(&c->data.dparam, i), loss[4];
         for (int j = 0; j < 4; j++) {
             c->x.param[i] += finite_moves[j] * STEP;
             loss[j] = finite_loss(c);
@@ -89,12 +89,13 @@ static void finite_engine(const char *engine, uint32_t features, bool free_choic
         if (!ok) T_FAIL("%s: %s\n", engine, c.why);
         uint64_t seed = attn_next(&rng);
         if (ok) {
-            finite_check(&c, "dQ", &c.t[FXA_SLOT_Q], &c.t[FXA_SLOT_DQ], seed);
-            finite_check(&c, "dK", &c.t[FXA_SLOT_K], &c.t[FXA_SLOT_DK], seed);
-            finite_check(&c, "dV", &c.t[FXA_SLOT_V], &c.t[FXA_SLOT_DV], seed);
-            if (c.problem.flags & FXA_SINK) finite_check(&c, "dsink", &c.t[FXA_SLOT_SINK], &c.t[FXA_SLOT_DSINK], seed);
+            finite_check(&c, "dQ", &c.data.t[FXA_SLOT_Q], &c.data.t[FXA_SLOT_DQ], seed);
+            finite_check(&c, "dK", &c.data.t[FXA_SLOT_K], &c.data.t[FXA_SLOT_DK], seed);
+            finite_check(&c, "dV", &c.data.t[FXA_SLOT_V], &c.data.t[FXA_SLOT_DV], seed);
+            if (c.data.problem.flags & FXA_SINK)
+                finite_check(&c, "dsink", &c.data.t[FXA_SLOT_SINK], &c.data.t[FXA_SLOT_DSINK], seed);
             for (int j = 0; j < c.twin->n_tensors; j++)
-                if (c.captures[j].grad) finite_check(&c, "dtensor", &c.capture[j], &c.dcapture[j], seed);
+                if (c.data.captures[j].grad) finite_check(&c, "dtensor", &c.data.tensor[j], &c.data.dtensor[j], seed);
             finite_check_params(&c);
         }
         attn_case_free(&c);

@@ -31,7 +31,7 @@ static attn_shape case_draw_shape(const attn_case *c, uint64_t *rng) {
 
 static void case_set_sizes(attn_case *c, const attn_shape *s) {
     oracle *x = &c->x;
-    fxa_problem *p = &c->problem;
+    fxa_problem *p = &c->data.problem;
     x->b = s->b, x->hq = s->hq, x->hkv = s->hkv, x->sq = s->sq, x->sk = s->sk, x->d = s->d, x->dv = s->dv;
     p->b = x->b, p->hq = x->hq, p->hkv = x->hkv, p->sq = x->sq, p->sk = x->sk, p->d = x->d, p->dv = x->dv;
 }
@@ -41,27 +41,27 @@ static void case_draw_lengths(attn_case *c, bool keys, int64_t *length, uint64_t
     int64_t longest = keys ? c->x.sk : c->x.sq;
     fxa_slot cu = keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, len = keys ? FXA_SLOT_LEN_K : FXA_SLOT_LEN_Q;
     bool padded = case_has(c, ATTN_PADDING) && (keys || attn_int(rng, 0, 1));
-    if (padded) c->ints[len] = case_own(c, c->x.b, sizeof(int32_t));
+    if (padded) c->data.ints[len] = case_own(c, c->x.b, sizeof(int32_t));
     if (case_has(c, ATTN_VARLEN) && !(keys && case_has(c, ATTN_PAGED)))
-        c->ints[cu] = case_own(c, c->x.b + 1, sizeof(int32_t));
+        c->data.ints[cu] = case_own(c, c->x.b + 1, sizeof(int32_t));
     for (int64_t b = 0; b < c->x.b; b++) {
-        length[b] = c->ints[len] || c->ints[cu] ? attn_int(rng, 0, longest) : longest;
-        if (c->ints[len]) c->ints[len][b] = (int32_t)length[b];
-        int64_t gap = c->ints[len] && c->ints[cu] ? attn_int(rng, 0, 1) * attn_int(rng, 0, longest) : 0;
-        if (c->ints[cu]) c->ints[cu][b + 1] = c->ints[cu][b] + (int32_t)(length[b] + gap);
+        length[b] = c->data.ints[len] || c->data.ints[cu] ? attn_int(rng, 0, longest) : longest;
+        if (c->data.ints[len]) c->data.ints[len][b] = (int32_t)length[b];
+        int64_t gap = c->data.ints[len] && c->data.ints[cu] ? attn_int(rng, 0, 1) * attn_int(rng, 0, longest) : 0;
+        if (c->data.ints[cu]) c->data.ints[cu][b + 1] = c->data.ints[cu][b] + (int32_t)(length[b] + gap);
     }
-    if (!c->ints[cu]) return;
-    int64_t total = c->ints[cu][c->x.b] + attn_int(rng, 0, 2); /* rows after the last sequence are nobody's */
-    *(keys ? &c->problem.total_k : &c->problem.total_q) = total;
+    if (!c->data.ints[cu]) return;
+    int64_t total = c->data.ints[cu][c->x.b] + attn_int(rng, 0, 2); /* rows after the last sequence are nobody's */
+    *(keys ? &c->data.problem.total_k : &c->data.problem.total_q) = total;
 }
 
 static void case_draw_pages(attn_case *c, const attn_shape *s, uint64_t *rng) {
-    fxa_problem *p = &c->problem;
+    fxa_problem *p = &c->data.problem;
     p->page_size = (uint32_t)(s->page_size ? s->page_size : attn_int(rng, 1, 4));
     p->n_pages = s->n_pages ? s->n_pages : attn_int(rng, 1, 8); /* few: pages are shared, also inside one sequence */
     int64_t n = c->x.b * ((c->x.sk + p->page_size - 1) / p->page_size);
-    c->ints[FXA_SLOT_PAGES] = case_own(c, n, sizeof(int32_t));
-    for (int64_t i = 0; i < n; i++) c->ints[FXA_SLOT_PAGES][i] = (int32_t)attn_int(rng, 0, p->n_pages - 1);
+    c->data.ints[FXA_SLOT_PAGES] = case_own(c, n, sizeof(int32_t));
+    for (int64_t i = 0; i < n; i++) c->data.ints[FXA_SLOT_PAGES][i] = (int32_t)attn_int(rng, 0, p->n_pages - 1);
 }
 
 static void case_draw_geometry(attn_case *c, const attn_shape *s, uint64_t *rng) {
@@ -71,14 +71,15 @@ static void case_draw_geometry(attn_case *c, const attn_shape *s, uint64_t *rng)
     case_draw_lengths(c, false, q_len, rng);
     case_draw_lengths(c, true, k_len, rng);
     if (case_has(c, ATTN_PAGED)) case_draw_pages(c, s, rng);
-    if (case_has(c, ATTN_LENGTHS)) c->problem.q_len = attn_int(rng, 0, 20), c->problem.k_len = attn_int(rng, 0, 20);
+    if (case_has(c, ATTN_LENGTHS))
+        c->data.problem.q_len = attn_int(rng, 0, 20), c->data.problem.k_len = attn_int(rng, 0, 20);
     for (int64_t b = 0; b < x->b; b++) {
-        seen_q[b] = (int32_t)(c->problem.q_len ? c->problem.q_len : q_len[b]);
-        seen_k[b] = (int32_t)(c->problem.k_len ? c->problem.k_len : k_len[b]);
+        seen_q[b] = (int32_t)(c->data.problem.q_len ? c->data.problem.q_len : q_len[b]);
+        seen_k[b] = (int32_t)(c->data.problem.k_len ? c->data.problem.k_len : k_len[b]);
     }
     x->q_len = q_len, x->k_len = k_len, x->seen_q = seen_q, x->seen_k = seen_k;
-    c->problem.flags |= (case_has(c, ATTN_PADDING) ? FXA_PADDING : 0u) | (case_has(c, ATTN_VARLEN) ? FXA_VARLEN : 0u) |
-                        (case_has(c, ATTN_PAGED) ? FXA_PAGED : 0u);
+    c->data.problem.flags |= (case_has(c, ATTN_PADDING) ? FXA_PADDING : 0u) |
+                             (case_has(c, ATTN_VARLEN) ? FXA_VARLEN : 0u) | (case_has(c, ATTN_PAGED) ? FXA_PAGED : 0u);
 }
 
 /* ---- Coordinate maps --------------------------------------------------------------------------------------------- */
@@ -90,20 +91,20 @@ static int32_t *case_draw_map(attn_case *c, fxa_index_map *map, int axis, int64_
     map->kind = (uint32_t)attn_int(rng, 0, 2);
     map->dynamic = (uint32_t)attn_int(rng, 0, 1);
     if (map->dynamic) {
-        c->ints[FXA_SLOT_DYN_B + axis] = case_own(c, 1, sizeof(int32_t));
-        dynamic = c->ints[FXA_SLOT_DYN_B + axis][0] = (int32_t)attn_int(rng, -3, 12);
+        c->data.ints[FXA_SLOT_DYN_B + axis] = case_own(c, 1, sizeof(int32_t));
+        dynamic = c->data.ints[FXA_SLOT_DYN_B + axis][0] = (int32_t)attn_int(rng, -3, 12);
     }
     map->base = attn_int(rng, -2, 9);
     map->step = attn_int(rng, -2, 3);
     map->n_segments = map->kind == FXA_MAP_SEGMENTS ? 2 : 0;
     map->segment[0] = (fxa_segment){0, attn_int(rng, 0, 9), attn_int(rng, 0, 2)};
     map->segment[1] = (fxa_segment){attn_int(rng, 1, 4), attn_int(rng, 0, 20), attn_int(rng, -1, 2)};
-    if (map->kind == FXA_MAP_TABLE) c->ints[FXA_SLOT_MAP_B + axis] = case_own(c, n, sizeof(int32_t));
+    if (map->kind == FXA_MAP_TABLE) c->data.ints[FXA_SLOT_MAP_B + axis] = case_own(c, n, sizeof(int32_t));
     for (int64_t i = 0; i < n; i++) {
         const fxa_segment *s = &map->segment[i >= map->segment[1].begin];
         int64_t value = map->base + (map->step ? map->step : 1) * i;
         if (map->kind == FXA_MAP_SEGMENTS) value = s->base + (s->step ? s->step : 1) * (i - s->begin);
-        if (map->kind == FXA_MAP_TABLE) value = c->ints[FXA_SLOT_MAP_B + axis][i] = (int32_t)attn_int(rng, -2, 30);
+        if (map->kind == FXA_MAP_TABLE) value = c->data.ints[FXA_SLOT_MAP_B + axis][i] = (int32_t)attn_int(rng, -2, 30);
         at[i] = (int32_t)value + dynamic;
     }
     return at;
@@ -111,26 +112,26 @@ static int32_t *case_draw_map(attn_case *c, fxa_index_map *map, int axis, int64_
 
 static void case_draw_maps(attn_case *c, uint64_t *rng) {
     oracle *x = &c->x;
-    x->at_b = case_draw_map(c, &c->problem.map_b, 0, x->b, rng);
-    x->at_h = case_draw_map(c, &c->problem.map_h, 1, x->hq, rng);
-    x->at_q = case_draw_map(c, &c->problem.map_q, 2, x->sq, rng);
-    x->at_k = case_draw_map(c, &c->problem.map_k, 3, x->sk, rng);
+    x->at_b = case_draw_map(c, &c->data.problem.map_b, 0, x->b, rng);
+    x->at_h = case_draw_map(c, &c->data.problem.map_h, 1, x->hq, rng);
+    x->at_q = case_draw_map(c, &c->data.problem.map_q, 2, x->sq, rng);
+    x->at_k = case_draw_map(c, &c->data.problem.map_k, 3, x->sk, rng);
 }
 
 /* Positions of the rows, or an alignment, which a ready mask would have for itself. Now and then far away: coordinates
  * wrap. */
 static void case_draw_rows(attn_case *c, uint64_t *rng) {
     oracle *x = &c->x;
-    bool aligned = !(c->problem.flags & (FXA_CAUSAL | FXA_WINDOW)) && attn_int(rng, 0, 1);
+    bool aligned = !(c->data.problem.flags & (FXA_CAUSAL | FXA_WINDOW)) && attn_int(rng, 0, 1);
     int32_t *shift = case_own(c, x->b, sizeof(int32_t));
     for (int64_t b = 0; b < x->b; b++) {
         int64_t far = attn_int(rng, 0, 63) ? attn_int(rng, -6, x->sk + 6) : attn_int(rng, INT32_MIN, INT32_MAX);
         shift[b] = aligned ? x->seen_k[b] - x->seen_q[b] : (int32_t)far;
     }
-    c->problem.flags &= ~(uint32_t)FXA_BOTTOM_RIGHT;
-    c->problem.flags |= aligned ? FXA_BOTTOM_RIGHT : FXA_POSITIONS;
+    c->data.problem.flags &= ~(uint32_t)FXA_BOTTOM_RIGHT;
+    c->data.problem.flags |= aligned ? FXA_BOTTOM_RIGHT : FXA_POSITIONS;
     x->bottom_right = false;
-    if (!aligned) c->ints[FXA_SLOT_POS_Q] = shift;
+    if (!aligned) c->data.ints[FXA_SLOT_POS_Q] = shift;
     x->shift_q = shift;
 }
 
@@ -138,15 +139,15 @@ static void case_draw_rows(attn_case *c, uint64_t *rng) {
 
 bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64_t at[4]) {
     bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
-    const int32_t *cu = c->ints[keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q];
+    const int32_t *cu = c->data.ints[keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q];
     at[0] = b, at[2] = s;
     if (cu) {
         at[0] = 0, at[2] = cu[b] + s;
         return s < (keys ? c->x.k_len : c->x.q_len)[b];
     }
     if (keys && case_has(c, ATTN_PAGED)) {
-        int64_t size = c->problem.page_size, per_batch = (c->x.sk + size - 1) / size;
-        at[0] = c->ints[FXA_SLOT_PAGES][b * per_batch + s / size], at[2] = s % size;
+        int64_t size = c->data.problem.page_size, per_batch = (c->x.sk + size - 1) / size;
+        at[0] = c->data.ints[FXA_SLOT_PAGES][b * per_batch + s / size], at[2] = s % size;
     }
     return true;
 }
@@ -171,25 +172,21 @@ static attn_style case_draw_style(const attn_case *c, bool input, uint64_t *rng)
 
 /* Storage, operand description and dense f64 array of one slot. */
 static void case_make_operand(attn_case *c, fxa_slot slot, fxa_dtype dtype, bool input, uint64_t *rng) {
-    const oracle *x = &c->x;
-    const fxa_problem *p = &c->problem;
-    bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
-    bool row = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE;
-    bool wide = slot == FXA_SLOT_V || slot == FXA_SLOT_DV || slot == FXA_SLOT_O || slot == FXA_SLOT_DO;
-    int64_t n[4] = {x->b, keys ? x->hkv : x->hq, keys ? x->sk : x->sq, row ? 1 : wide ? x->dv : x->d};
+    const fxa_problem *p = &c->data.problem;
+    fxa_problem dense = *p;
+    int64_t n[4];
+    dense.flags &= ~(uint32_t)(FXA_VARLEN | FXA_PAGED);
+    attn_slot_sizes(&dense, slot, n);
     c->dense[slot] = case_own(c, n[0] * n[1] * n[2] * n[3], sizeof(double));
-    if (keys && case_has(c, ATTN_PAGED))
-        n[0] = p->n_pages, n[2] = p->page_size;
-    else if (case_has(c, ATTN_VARLEN))
-        n[0] = 1, n[2] = keys ? p->total_k : p->total_q;
-    c->t[slot] = attn_tensor_make(n, dtype, case_draw_style(c, input, rng), rng);
+    attn_slot_sizes(p, slot, n);
+    c->data.t[slot] = attn_tensor_make(n, dtype, case_draw_style(c, input, rng), rng);
 }
 
 /* Random values in the live elements of an input, the rest stays NaN; then the dense copy of what was stored. */
 static void case_fill_operand(attn_case *c, fxa_slot slot, uint64_t *rng) {
     bool keys = slot == FXA_SLOT_K || slot == FXA_SLOT_V;
     const int64_t *length = keys ? c->x.k_len : c->x.q_len;
-    attn_tensor *t = &c->t[slot];
+    attn_tensor *t = &c->data.t[slot];
     int64_t longest = keys ? c->x.sk : c->x.sq, at[4];
     for (int pass = 0; pass < 2; pass++)
         for (int64_t b = 0; b < c->x.b; b++)
@@ -206,7 +203,7 @@ static void case_fill_operand(attn_case *c, fxa_slot slot, uint64_t *rng) {
 
 static void case_draw_operands(attn_case *c, uint64_t *rng) {
     oracle *x = &c->x;
-    fxa_problem *p = &c->problem;
+    fxa_problem *p = &c->data.problem;
     fxa_dtype main = case_named_dtype(case_draw_float(c, rng)), row = main == FXA_F64 ? FXA_F64 : FXA_F32;
     static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO, FXA_SLOT_DLSE};
     for (int i = 0; i < 5; i++) {
@@ -220,9 +217,7 @@ static void case_draw_operands(attn_case *c, uint64_t *rng) {
     for (int i = 0; i < 4; i++) case_make_operand(c, outputs[i], case_draw_float(c, rng), false, rng);
     case_make_operand(c, FXA_SLOT_LSE, attn_int(rng, 0, 2) ? row : FXA_F64, false, rng);
     case_make_operand(c, FXA_SLOT_MAX_ROW, row, false, rng);
-    fxa_operand *const to[] = {&p->q,    &p->k,    &p->v,  &p->o,  &p->lse,    &p->max,
-                               &p->dout, &p->dlse, &p->dq, &p->dk, &p->dv_grad}; /* in the order of their slots */
-    for (int i = 0; i < 11; i++) *to[i] = attn_tensor_operand(&c->t[FXA_SLOT_Q + i]);
+    for (fxa_slot i = FXA_SLOT_Q; i <= FXA_SLOT_DV; i++) *attn_operand(p, i) = attn_tensor_operand(&c->data.t[i]);
     x->q = c->dense[FXA_SLOT_Q], x->k = c->dense[FXA_SLOT_K], x->v = c->dense[FXA_SLOT_V];
     x->dout = c->dense[FXA_SLOT_DO], x->dlse = case_has(c, ATTN_DLSE) ? c->dense[FXA_SLOT_DLSE] : NULL;
     x->o = c->dense[FXA_SLOT_O], x->lse = c->dense[FXA_SLOT_LSE], x->max = c->dense[FXA_SLOT_MAX_ROW];
@@ -236,23 +231,24 @@ static void case_draw_sinks(attn_case *c, uint64_t *rng) {
     int64_t n[4] = {1, x->hq, 1, 1}, at[4] = {0, 0, 0, 0};
     c->dense[FXA_SLOT_SINK] = case_own(c, x->hq, sizeof(double));
     c->dense[FXA_SLOT_DSINK] = case_own(c, x->hq, sizeof(double));
-    c->t[FXA_SLOT_SINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, true, rng), rng);
-    c->t[FXA_SLOT_DSINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, false, rng), rng);
-    for (; at[1] < x->hq; at[1]++) attn_tensor_set(&c->t[FXA_SLOT_SINK], at, attn_real(rng, -2, 2));
+    c->data.t[FXA_SLOT_SINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, true, rng), rng);
+    c->data.t[FXA_SLOT_DSINK] = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, false, rng), rng);
+    for (; at[1] < x->hq; at[1]++) attn_tensor_set(&c->data.t[FXA_SLOT_SINK], at, attn_real(rng, -2, 2));
     x->dsink = c->dense[FXA_SLOT_DSINK];
     x->sink = case_has(c, ATTN_SINK | ATTN_SINK_ZERO);
     x->sink_score = c->dense[FXA_SLOT_SINK];
-    if (!case_has(c, ATTN_SINK)) c->problem.flags |= case_has(c, ATTN_SINK_ZERO) ? FXA_SINK_ZERO : 0u;
+    if (!case_has(c, ATTN_SINK)) c->data.problem.flags |= case_has(c, ATTN_SINK_ZERO) ? FXA_SINK_ZERO : 0u;
     if (!case_has(c, ATTN_SINK)) return;
-    for (at[1] = 0; at[1] < x->hq; at[1]++) c->dense[FXA_SLOT_SINK][at[1]] = attn_tensor_get(&c->t[FXA_SLOT_SINK], at);
-    c->problem.flags |= FXA_SINK;
-    c->problem.sink = attn_tensor_operand(&c->t[FXA_SLOT_SINK]);
-    c->problem.dsink = attn_tensor_operand(&c->t[FXA_SLOT_DSINK]);
+    for (at[1] = 0; at[1] < x->hq; at[1]++)
+        c->dense[FXA_SLOT_SINK][at[1]] = attn_tensor_get(&c->data.t[FXA_SLOT_SINK], at);
+    c->data.problem.flags |= FXA_SINK;
+    c->data.problem.sink = attn_tensor_operand(&c->data.t[FXA_SLOT_SINK]);
+    c->data.problem.dsink = attn_tensor_operand(&c->data.t[FXA_SLOT_DSINK]);
 }
 
 static void case_draw_softmax(attn_case *c, int64_t window, uint64_t *rng) {
     oracle *x = &c->x;
-    fxa_problem *p = &c->problem;
+    fxa_problem *p = &c->data.problem;
     case_draw_sinks(c, rng);
     x->scale = attn_real(rng, 0.3, 1.2);
     x->seed = attn_next(rng);
@@ -278,8 +274,8 @@ static void case_draw_capture(attn_case *c, int i, fxa_dtype dtype, uint64_t *rn
     int rank = c->twin->rank[i];
     int64_t n[4] = {1, 1, rank > 1 ? attn_int(rng, 1, 9) : 1, rank > 0 ? attn_int(rng, 1, 12) : 1};
     int64_t at[4] = {0, 0, 0, 0};
-    fxa_capture *capture = &c->captures[i];
-    attn_tensor *t = &c->capture[i], *dt = &c->dcapture[i];
+    fxa_capture *capture = &c->data.captures[i];
+    attn_tensor *t = &c->data.tensor[i], *dt = &c->data.dtensor[i];
     oracle_tensor *view = &c->x.tensor[i];
     *t = attn_tensor_make(n, dtype, case_draw_style(c, true, rng), rng);
     *dt = attn_tensor_make(n, case_draw_float(c, rng), case_draw_style(c, false, rng), rng);
@@ -325,7 +321,7 @@ static bool case_draw_program(attn_case *c, uint64_t *rng) {
     }
     text[n] = '\0';
     fxa_error err;
-    if (fxa_program_parse(c->ctx, text, n, &c->program, &err) != FXA_OK) {
+    if (fxa_program_parse(c->ctx, text, n, &c->data.program, &err) != FXA_OK) {
         snprintf(c->why, sizeof c->why, "%s does not parse: %.300s", twin->name, err.text);
         return false;
     }
@@ -333,7 +329,9 @@ static bool case_draw_program(attn_case *c, uint64_t *rng) {
     for (int i = 0; i < ORACLE_PARAMS; i++) c->x.param[i] = attn_real(rng, 0.5, 2);
     if (twin->int_param) c->x.param[0] = (double)attn_int(rng, 0, 8);
     for (int i = 0; i < twin->n_tensors; i++) case_draw_capture(c, i, i == 0 ? dtype : FXA_F64, rng);
-    c->problem.program = c->program;
+    c->data.n_params = (size_t)twin->n_params, c->data.n_tensors = (size_t)twin->n_tensors;
+    const int64_t params[4] = {1, 1, 1, ORACLE_PARAMS};
+    c->data.dparam = attn_tensor_place(params, FXA_F64, NULL, ATTN_BYTES);
     return true;
 }
 
@@ -341,23 +339,24 @@ static bool case_draw_program(attn_case *c, uint64_t *rng) {
 
 static void case_draw_flags(attn_case *c, uint64_t *rng) {
     uint32_t grads = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | (case_has(c, ATTN_SINK) ? FXA_GRAD_SINK : 0u);
-    c->problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
-    if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->problem.flags |= FXA_ACC_OUT;
+    c->data.problem.flags |= FXA_WANT_LSE | FXA_WANT_MAX;
+    if (case_has(c, ATTN_ACC) && attn_int(rng, 0, 1)) c->data.problem.flags |= FXA_ACC_OUT;
     if (case_has(c, ATTN_SOME_GRADS)) grads = (grads & (uint32_t)attn_next(rng)) | FXA_GRAD_Q;
-    c->backward_flags = grads | (case_has(c, ATTN_DLSE) ? FXA_GRAD_LSE : 0u);
+    c->data.backward_flags = grads | (case_has(c, ATTN_DLSE) ? FXA_GRAD_LSE : 0u);
     static const uint32_t pairs[][2] = {
         {FXA_GRAD_Q, FXA_ACC_Q}, {FXA_GRAD_K, FXA_ACC_K}, {FXA_GRAD_V, FXA_ACC_V}, {FXA_GRAD_SINK, FXA_ACC_SINK}};
     for (int i = 0; case_has(c, ATTN_ACC) && i < 4; i++)
-        if ((grads & pairs[i][0]) && attn_int(rng, 0, 1)) c->backward_flags |= pairs[i][1];
+        if ((grads & pairs[i][0]) && attn_int(rng, 0, 1)) c->data.backward_flags |= pairs[i][1];
     bool tensors = false;
-    if (c->twin->n_params && !c->twin->int_param) c->problem.param_grads = (1u << c->twin->n_params) - 1;
-    if (case_has(c, ATTN_SOME_GRADS)) c->problem.param_grads &= attn_next(rng);
+    if (c->twin->n_params && !c->twin->int_param) c->data.problem.param_grads = (1u << c->twin->n_params) - 1;
+    if (case_has(c, ATTN_SOME_GRADS)) c->data.problem.param_grads &= attn_next(rng);
     for (int i = 0; i < ORACLE_TENSORS; i++) {
-        if (case_has(c, ATTN_SOME_GRADS) && attn_int(rng, 0, 1)) c->captures[i].grad = 0;
-        tensors = tensors || c->captures[i].grad;
+        if (case_has(c, ATTN_SOME_GRADS) && attn_int(rng, 0, 1)) c->data.captures[i].grad = 0;
+        tensors = tensors || c->data.captures[i].grad;
     }
-    if (case_has(c, ATTN_ACC) && c->problem.param_grads && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_PARAMS;
-    if (case_has(c, ATTN_ACC) && tensors && attn_int(rng, 0, 1)) c->backward_flags |= FXA_ACC_TENSORS;
+    if (case_has(c, ATTN_ACC) && c->data.problem.param_grads && attn_int(rng, 0, 1))
+        c->data.backward_flags |= FXA_ACC_PARAMS;
+    if (case_has(c, ATTN_ACC) && tensors && attn_int(rng, 0, 1)) c->data.backward_flags |= FXA_ACC_TENSORS;
 }
 
 bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, uint32_t features,
@@ -366,7 +365,7 @@ bool attn_case_draw_shape(attn_case *c, fxa_context *ctx, const char *engine, ui
     c->ctx = ctx, c->engine = engine, c->features = features;
     if (case_has(c, ATTN_VARLEN) && !case_has(c, ATTN_CHUNKED)) c->features &= ~(uint32_t)(ATTN_PADDING | ATTN_PAGED);
     if (case_has(c, ATTN_SINK)) c->features &= ~(uint32_t)ATTN_SINK_ZERO;
-    c->problem = (fxa_problem)FXA_PROBLEM_INIT;
+    c->data.problem = (fxa_problem)FXA_PROBLEM_INIT;
     attn_shape s = shape ? *shape : case_draw_shape(c, rng);
     case_set_sizes(c, &s);
     case_draw_geometry(c, &s, rng);
@@ -384,9 +383,7 @@ bool attn_case_draw(attn_case *c, fxa_context *ctx, const char *engine, uint32_t
 }
 
 void attn_case_free(attn_case *c) {
-    fxa_program_destroy(c->program);
-    for (int i = 0; i < FXA_SLOT_COUNT; i++) attn_tensor_free(&c->t[i]);
-    for (int i = 0; i < ORACLE_TENSORS; i++) attn_tensor_free(&c->capture[i]), attn_tensor_free(&c->dcapture[i]);
+    attn_data_free(&c->data);
     for (int i = 0; i < c->n_owned; i++) free(c->owned[i]);
     memset(c, 0, sizeof *c);
 }
@@ -396,6 +393,6 @@ void attn_case_describe(const attn_case *c, char *out, size_t capacity) {
     snprintf(out, capacity,
              "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x",
              c->twin->name, (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk,
-             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->t[FXA_SLOT_Q].dtype), c->features, c->problem.flags,
-             c->backward_flags);
+             (long long)x->d, (long long)x->dv, fxa_dtype_name(c->data.t[FXA_SLOT_Q].dtype), c->features,
+             c->data.problem.flags, c->data.backward_flags);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random attention problems, complete: shapes, layouts, lengths, pages, maps, programs with bound data, and the same
- * thing in the oracle's terms. A case is run through the public API and compared element by element; memory that a run
+ * Random attention problems, complete: an attn_data whose shapes, layouts, lengths, pages, maps and programs are drawn,
+ * and the same thing in the oracle's terms. A case is run through the public API and compared element by element; memory that a run
  * must not touch is compared byte by byte, and what it must not read holds NaN.
  */
 #ifndef FXA_TESTS_ATTN_CASE_H
@@ -44,14 +44,7 @@ typedef struct attn_case {
     const char *engine;
     uint32_t features;
     const oracle_twin *twin;
-    fxa_program *program;
-    fxa_problem problem; /* forward; attn_case_problem makes either pass */
-    uint32_t backward_flags;
-    attn_tensor t[FXA_SLOT_COUNT]; /* operands by slot */
-    attn_tensor capture[ORACLE_TENSORS], dcapture[ORACLE_TENSORS];
-    fxa_capture captures[ORACLE_TENSORS];
-    int32_t *ints[FXA_SLOT_COUNT]; /* lengths, offsets, pages, maps by slot */
-    double dparams[ORACLE_PARAMS];
+    attn_data data;
     oracle x;
     double *dense[FXA_SLOT_COUNT]; /* the oracle's arrays by slot */
     double *tensor[ORACLE_TENSORS];
@@ -78,8 +71,8 @@ void attn_case_describe(const attn_case *c, char *out, size_t capacity);
 /* The live element of batch entry b, position s of an operand; false when there is none. */
 bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64_t at[4]);
 
-fxa_problem attn_case_problem(const attn_case *c, fxa_pass pass);
-fxa_args attn_case_args(const attn_case *c, fxa_pass pass);
+/* A pass of the case, with the params, scale and seed of the oracle. */
+void attn_case_call(const attn_case *c, fxa_pass pass, attn_call *call);
 /* Runs one pass of the case as it stands; why on failure. */
 bool attn_case_run(attn_case *c, fxa_pass pass);
 

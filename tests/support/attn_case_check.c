@@ -16,62 +16,18 @@
 
 #define ATTN_TOLERANCE 1e-12
 
-fxa_problem attn_case_problem(const attn_case *c, fxa_pass pass) {
-    fxa_problem p = c->problem;
-    p.pass = (uint32_t)pass;
-    p.engine = c->engine;
-    p.captures = c->captures;
-    p.n_captures = (size_t)c->twin->n_tensors;
-    const uint32_t forward_only = FXA_WANT_LSE | FXA_WANT_MAX | FXA_ACC_OUT;
-    if (pass == FXA_BACKWARD)
-        p.flags = (p.flags & ~forward_only) | c->backward_flags;
-    else
-        p.param_grads = 0;
-    return p;
-}
-
-fxa_args attn_case_args(const attn_case *c, fxa_pass pass) {
-    fxa_args args = FXA_ARGS_INIT;
-    for (int i = 0; i < FXA_SLOT_COUNT; i++) args.slot[i] = c->ints[i] ? (void *)c->ints[i] : (void *)c->t[i].origin;
-    /* what the problem does not use must not be given */
-    static const struct {
-        fxa_slot slot;
-        uint32_t flag;
-    } by_flag[] = {
-        {FXA_SLOT_DQ, FXA_GRAD_Q},       {FXA_SLOT_DK, FXA_GRAD_K},     {FXA_SLOT_DV, FXA_GRAD_V},
-        {FXA_SLOT_DSINK, FXA_GRAD_SINK}, {FXA_SLOT_DLSE, FXA_GRAD_LSE}, {FXA_SLOT_SINK, FXA_SINK},
-    };
-    uint32_t flags = attn_case_problem(c, pass).flags;
-    for (size_t i = 0; i < sizeof by_flag / sizeof *by_flag; i++)
-        if (!(flags & by_flag[i].flag)) args.slot[by_flag[i].slot] = NULL;
-    if (pass == FXA_BACKWARD) args.slot[FXA_SLOT_MAX_ROW] = NULL;
-    args.scale = c->x.scale;
-    args.seed = c->x.seed;
-    args.params = c->x.param;
-    args.n_params = (size_t)c->twin->n_params;
-    args.n_tensors = (size_t)c->twin->n_tensors;
-    if (pass == FXA_BACKWARD) args.n_dtensors = args.n_tensors, args.n_dparams = args.n_params;
-    return args;
+void attn_case_call(const attn_case *c, fxa_pass pass, attn_call *call) {
+    attn_call_make(&c->data, pass, call);
+    call->p.engine = c->engine;
+    call->args.scale = c->x.scale, call->args.seed = c->x.seed;
+    call->args.params = c->x.param;
 }
 
 bool attn_case_run(attn_case *c, fxa_pass pass) {
-    fxa_problem p = attn_case_problem(c, pass);
-    fxa_args args = attn_case_args(c, pass);
-    fxa_capture captures[ORACLE_TENSORS];
-    const void *tensors[ORACLE_TENSORS];
-    void *dtensors[ORACLE_TENSORS];
-    for (int i = 0; i < ORACLE_TENSORS; i++) {
-        captures[i] = c->captures[i];
-        if (pass == FXA_FORWARD) captures[i].grad = 0;
-        tensors[i] = c->capture[i].origin;
-        dtensors[i] = captures[i].grad ? c->dcapture[i].origin : NULL;
-    }
-    p.captures = captures;
-    args.tensors = tensors;
-    args.dtensors = pass == FXA_BACKWARD ? dtensors : NULL;
-    args.dparams = pass == FXA_BACKWARD ? c->dparams : NULL;
+    attn_call call;
     fxa_error err;
-    if (fxa_attention(c->ctx, &p, &args, &err) == FXA_OK) return true;
+    attn_case_call(c, pass, &call);
+    if (fxa_attention(c->ctx, &call.p, &call.args, &err) == FXA_OK) return true;
     snprintf(c->why, sizeof c->why, "%s: %.350s", pass ? "backward" : "forward", err.text);
     return false;
 }
@@ -196,11 +152,11 @@ static void case_merge_old(attn_case *c, const case_want *o, const case_want *ls
 
 bool attn_case_check_forward(attn_case *c) {
     uint64_t rng = c->x.seed;
-    bool merge = (c->problem.flags & FXA_ACC_OUT) != 0, ok = false;
+    bool merge = (c->data.problem.flags & FXA_ACC_OUT) != 0, ok = false;
     oracle_forward(&c->x);
-    case_want o = want_make("O", &c->t[FXA_SLOT_O], false, merge, &rng);
-    case_want lse = want_make("LSE", &c->t[FXA_SLOT_LSE], false, merge, &rng);
-    case_want max = want_make("MAX", &c->t[FXA_SLOT_MAX_ROW], false, false, &rng);
+    case_want o = want_make("O", &c->data.t[FXA_SLOT_O], false, merge, &rng);
+    case_want lse = want_make("LSE", &c->data.t[FXA_SLOT_LSE], false, merge, &rng);
+    case_want max = want_make("MAX", &c->data.t[FXA_SLOT_MAX_ROW], false, false, &rng);
     if (merge) case_merge_old(c, &o, &lse);
     want_add(c, &o, FXA_SLOT_O, c->x.sq);
     want_add(c, &lse, FXA_SLOT_LSE, c->x.sq);
@@ -218,7 +174,7 @@ static void case_store_forward(attn_case *c) {
     int64_t at[4];
     oracle_forward(&c->x);
     for (int i = 0; i < 2; i++) {
-        attn_tensor *t = &c->t[slots[i]];
+        attn_tensor *t = &c->data.t[slots[i]];
         double *dense = c->dense[slots[i]];
         for (int64_t b = 0; b < c->x.b; b++)
             for (int64_t s = 0; s < c->x.sq && attn_case_at(c, slots[i], b, s, at); s++)
@@ -233,10 +189,12 @@ static void case_store_forward(attn_case *c) {
 
 static bool case_check_params(attn_case *c, const double *old) {
     for (int i = 0; i < c->twin->n_params; i++) {
-        bool wanted = c->problem.param_grads >> i & 1, add = (c->backward_flags & FXA_ACC_PARAMS) != 0;
+        bool wanted = c->data.problem.param_grads >> i & 1, add = (c->data.backward_flags & FXA_ACC_PARAMS) != 0;
         double want = wanted ? c->x.dparam[i] + (add ? old[i] : 0) : old[i];
-        if (want_is_near(FXA_F64, c->dparams[i], want, ATTN_TOLERANCE * fmax(1, fabs(c->x.dparam[i])) * 10)) continue;
-        snprintf(c->why, sizeof c->why, "dparam %d is %.17g, not %.17g", i, c->dparams[i], want);
+        if (want_is_near(FXA_F64, attn_get(&c->data.dparam, i), want,
+                         ATTN_TOLERANCE * fmax(1, fabs(c->x.dparam[i])) * 10))
+            continue;
+        snprintf(c->why, sizeof c->why, "dparam %d is %.17g, not %.17g", i, attn_get(&c->data.dparam, i), want);
         return false;
     }
     return true;
@@ -245,7 +203,7 @@ static bool case_check_params(attn_case *c, const double *old) {
 static bool case_check_tensors(attn_case *c, case_want *want) {
     for (int i = 0; i < c->twin->n_tensors; i++) {
         int64_t n = want_count(want[i].t);
-        for (int64_t j = 0; j < n && c->captures[i].grad; j++) want[i].value[j] += c->x.dtensor[i][j];
+        for (int64_t j = 0; j < n && c->data.captures[i].grad; j++) want[i].value[j] += c->x.dtensor[i][j];
         if (!want_check(c, &want[i])) return false;
     }
     return true;
@@ -263,21 +221,21 @@ bool attn_case_check_backward(attn_case *c) {
         {FXA_SLOT_DSINK, "dsink", FXA_GRAD_SINK, FXA_ACC_SINK},
     };
     uint64_t rng = c->x.seed + 1;
-    uint32_t flags = c->backward_flags;
+    uint32_t flags = c->data.backward_flags;
     case_want want[4], tensor[ORACLE_TENSORS];
     double old[ORACLE_PARAMS];
     case_store_forward(c);
     oracle_backward(&c->x);
     for (int i = 0; i < 4; i++) {
         bool wanted = (flags & outputs[i].grad) != 0, pool = (i == 1 || i == 2) && (c->features & ATTN_PAGED);
-        want[i] = want_make(outputs[i].name, &c->t[outputs[i].slot], wanted && pool, flags & outputs[i].acc, &rng);
+        want[i] = want_make(outputs[i].name, &c->data.t[outputs[i].slot], wanted && pool, flags & outputs[i].acc, &rng);
         if (wanted && i < 3) want_add(c, &want[i], outputs[i].slot, i == 0 ? c->x.sq : c->x.sk);
         for (int64_t h = 0; wanted && i == 3 && h < c->x.hq; h++)
             want[i].value[h] += c->x.dsink[h], want[i].written[h] = true;
     }
     for (int i = 0; i < c->twin->n_tensors; i++)
-        tensor[i] = want_make("dtensor", &c->dcapture[i], c->captures[i].grad, flags & FXA_ACC_TENSORS, &rng);
-    for (int i = 0; i < ORACLE_PARAMS; i++) old[i] = c->dparams[i] = attn_real(&rng, -2, 2);
+        tensor[i] = want_make("dtensor", &c->data.dtensor[i], c->data.captures[i].grad, flags & FXA_ACC_TENSORS, &rng);
+    for (int i = 0; i < ORACLE_PARAMS; i++) attn_set(&c->data.dparam, i, old[i] = attn_real(&rng, -2, 2));
     bool ok = attn_case_run(c, FXA_BACKWARD);
     for (int i = 0; i < 4; i++) ok = ok && want_check(c, &want[i]), want_free(&want[i]);
     ok = ok && case_check_tensors(c, tensor) && case_check_params(c, old);

@@ -217,6 +217,7 @@ void attn_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
     p->flags = (p->flags & ~forward_only) | x->backward_flags;
     args->dtensors = call->dtensors, args->n_dtensors = x->n_tensors;
     args->dparams = attn_f64(&x->dparam), args->n_dparams = x->n_params;
+    if (!x->bprop) return;
     p->bprop = x->bprop, p->bprop_captures = x->bprop_captures, p->n_bprop_captures = x->n_bprop_tensors;
     args->bprop_params = x->bprop_params, args->n_bprop_params = x->n_bprop_params;
     args->bprop_tensors = call->bprop_tensors, args->n_bprop_tensors = x->n_bprop_tensors;

@@ -61,7 +61,7 @@ static bool bound_start(bound_work *w, conf_case *c, fxa_pass pass) {
         memcpy(w->views[i].stride, t->stride, sizeof t->stride);
     }
     w->env.params = c->params, w->env.tensors = w->views;
-    for (int i = 0; i < CONF_SLOTS; i++) w->equal_terms = w->equal_terms || c->base.t[i].style == ATTN_EXPANDED;
+    for (int i = 0; i < CONF_SLOTS; i++) w->equal_terms = w->equal_terms || c->base.data.t[i].style == ATTN_EXPANDED;
     return true;
 }
 
@@ -204,7 +204,7 @@ static void bound_row_forward(bound_work *w, int64_t b, int64_t h, int64_t q) {
         int64_t place = conf_place(o, at);
         bound_add(o, place, error[at[3]] + size[at[3]] * shared, size[at[3]]);
         o->noise[place] += noise[at[3]];
-        if (w->c->base.problem.flags & FXA_ACC_OUT) bound_row_merge(w, place, place_lse);
+        if (w->c->base.data.problem.flags & FXA_ACC_OUT) bound_row_merge(w, place, place_lse);
     }
     free(size);
 }
@@ -244,7 +244,7 @@ static double bound_through_program(bound_work *w, const fxa_program *p, int64_t
         double value = fabs(w->vals[out->value].f), e = w->errors[out->value];
         int32_t index[FXA_MAX_RANK];
         int64_t offset;
-        if (out->kind == FXA__OUT_DPARAM && (c->base.problem.param_grads >> out->slot & 1)) {
+        if (out->kind == FXA__OUT_DPARAM && (c->base.data.problem.param_grads >> out->slot & 1)) {
             c->error_dparams[out->slot] += e, c->size_dparams[out->slot] += value;
             c->unsure = c->unsure || e == INFINITY;
         }
@@ -322,11 +322,11 @@ static void bound_row_backward(bound_work *w, int64_t b, int64_t h, int64_t q) {
     int64_t at[4];
     attn_case_at(&c->base, FXA_SLOT_LSE, b, q, at);
     at[1] = h, at[3] = 0;
-    r.lse = attn_tensor_get(&c->base.t[FXA_SLOT_LSE], at);
+    r.lse = attn_tensor_get(&c->base.data.t[FXA_SLOT_LSE], at);
     if (r.lse == -INFINITY) return;
     double *o = calloc((size_t)x->dv, sizeof(double));
     if (!o) abort();
-    for (; at[3] < x->dv; at[3]++) o[at[3]] = attn_tensor_get(&c->base.t[FXA_SLOT_O], at);
+    for (; at[3] < x->dv; at[3]++) o[at[3]] = attn_tensor_get(&c->base.data.t[FXA_SLOT_O], at);
     if (x->dlse) r.dlse = x->dlse[r.row];
     r.delta = bound_dot(w, x->dout + r.row * x->dv, o, x->dv, &r.e_delta);
     for (int64_t i = 0; i < x->dv; i++) /* subnormal elements of O may count as 0 */
@@ -334,7 +334,7 @@ static void bound_row_backward(bound_work *w, int64_t b, int64_t h, int64_t q) {
     free(o);
     bound_row_scores(w, b, h, q);
     for (int64_t k = 0; k < x->k_len[b] && !c->unsure; k++) bound_pair_backward(w, &r, k);
-    double z = x->sink && (c->base.backward_flags & FXA_GRAD_SINK) ? x->sink_score[h] : -INFINITY;
+    double z = x->sink && (c->base.data.backward_flags & FXA_GRAD_SINK) ? x->sink_score[h] : -INFINITY;
     if (z == -INFINITY) return;
     double p = exp(z - r.lse), size = p * (fabs(r.delta) + fabs(r.dlse)), unit = w->arithmetic.unit;
     const int64_t at_sink[4] = {0, h, 0, 0};

@@ -122,11 +122,11 @@ static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, ui
 }
 
 static void conf_draw_params(conf_case *c, bool some, uint64_t *rng) {
-    c->base.problem.param_grads = 0;
+    c->base.data.problem.param_grads = 0;
     for (size_t i = 0; i < c->n_params; i++) {
         bool whole = fxa_program_param(c->program, i).type == FXA_INT;
         c->params[i] = whole ? (double)attn_int(rng, 0, attn_int(rng, 0, 1) ? 8 : 60) : attn_real(rng, 0.5, 2);
-        if (!whole && !(some && attn_int(rng, 0, 1))) c->base.problem.param_grads |= UINT64_C(1) << i;
+        if (!whole && !(some && attn_int(rng, 0, 1))) c->base.data.problem.param_grads |= UINT64_C(1) << i;
     }
 }
 
@@ -137,7 +137,7 @@ static const char *const conf_slot_names[CONF_SLOTS] = {"Q",    "K",  "V",  "O",
 
 static void conf_take_slots(conf_case *c) {
     for (int i = 0; i < CONF_SLOTS; i++) {
-        const attn_tensor *from = &c->base.t[i];
+        const attn_tensor *from = &c->base.data.t[i];
         conf_buffer *t = &c->slot[i];
         t->name = conf_slot_names[i], t->dtype = from->dtype, t->rank = 4;
         memcpy(t->n, from->n, sizeof from->n);
@@ -163,9 +163,9 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
         if ((features & ATTN_SOME_GRADS) && attn_int(rng, 0, 1)) c->captures[i].grad = 0;
         any = any || c->captures[i].grad;
     }
-    uint32_t *flags = &c->base.backward_flags;
+    uint32_t *flags = &c->base.data.backward_flags;
     *flags &= ~(uint32_t)(FXA_ACC_PARAMS | FXA_ACC_TENSORS);
-    if ((features & ATTN_ACC) && c->base.problem.param_grads && attn_int(rng, 0, 1)) *flags |= FXA_ACC_PARAMS;
+    if ((features & ATTN_ACC) && c->base.data.problem.param_grads && attn_int(rng, 0, 1)) *flags |= FXA_ACC_PARAMS;
     if ((features & ATTN_ACC) && any && attn_int(rng, 0, 1)) *flags |= FXA_ACC_TENSORS;
     return true;
 }
@@ -188,8 +188,8 @@ void conf_describe(const conf_case *c, char *out, size_t capacity) {
     snprintf(out, capacity,
              "%s b=%lld hq=%lld hkv=%lld sq=%lld sk=%lld d=%lld dv=%lld %s features 0x%x flags 0x%x|0x%x", c->name,
              (long long)x->b, (long long)x->hq, (long long)x->hkv, (long long)x->sq, (long long)x->sk, (long long)x->d,
-             (long long)x->dv, fxa_dtype_name(c->slot[FXA_SLOT_Q].dtype), c->base.features, c->base.problem.flags,
-             c->base.backward_flags);
+             (long long)x->dv, fxa_dtype_name(c->slot[FXA_SLOT_Q].dtype), c->base.features, c->base.data.problem.flags,
+             c->base.data.backward_flags);
 }
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
@@ -205,7 +205,7 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
     static const fxa_slot forward[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_MAX_ROW};
     if (pass == FXA_FORWARD) return i < 3 ? &c->slot[forward[i]] : NULL;
     for (int j = 0; j < 4; j++)
-        if ((c->base.backward_flags & grads[j].flag) && i-- == 0) return &c->slot[grads[j].slot];
+        if ((c->base.data.backward_flags & grads[j].flag) && i-- == 0) return &c->slot[grads[j].slot];
     for (size_t j = 0; j < c->n_tensors; j++)
         if (c->captures[j].grad && i-- == 0) return &c->dtensor[j];
     return NULL;
@@ -251,8 +251,9 @@ void conf_restore_outputs(conf_case *c, fxa_pass pass) {
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
 void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool reference, conf_call *x) {
-    x->p = attn_case_problem(&c->base, pass);
-    x->args = attn_case_args(&c->base, pass);
+    attn_call call;
+    attn_case_call(&c->base, pass, &call);
+    x->p = call.p, x->args = call.args; /* all that points into call is replaced below */
     x->p.engine = engine, x->p.program = c->program, x->p.captures = x->captures, x->p.n_captures = c->n_tensors;
     x->p.bprop = pass == FXA_BACKWARD ? c->bprop : NULL;
     for (int i = 0; i < CONF_SLOTS; i++)

@@ -18,7 +18,7 @@
 
 static bool conf_has_equal_terms(const conf_case *c) {
     for (int i = 0; i < CONF_SLOTS; i++)
-        if (c->base.t[i].style == ATTN_EXPANDED) return true;
+        if (c->base.data.t[i].style == ATTN_EXPANDED) return true;
     return false;
 }
 

@@ -68,7 +68,7 @@ static void guard_move_all(conf_guard *g, fxa_pass pass) {
 
 void conf_guard_make(conf_guard *g, conf_case *c, const char *engine, fxa_pass pass, bool at_end, size_t workspace) {
     const oracle *x = &c->base.x;
-    const fxa_problem *p = &c->base.problem;
+    const fxa_problem *p = &c->base.data.problem;
     memset(g, 0, sizeof *g);
     g->c = *c, g->at_end = at_end;
     guard_move_all(g, pass);
