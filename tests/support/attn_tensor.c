@@ -6,7 +6,7 @@
 
 #include "base/dtype.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +78,7 @@ attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t
         t.memory = malloc(t.bytes);
         if (!t.memory) abort();
         memset(t.memory, GUARD_FILL, t.bytes);
+        t.band = (size_t)(band * size);
     } else {
         t.page = guard_make(t.bytes, (size_t)size, around == ATTN_PAGE_BEHIND);
         t.memory = t.page.data;
@@ -86,7 +87,17 @@ attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t
     return t;
 }
 
+/* A byte that was written beside the tensor ends the process, as it does with guards. */
+static void tensor_check_bands(const attn_tensor *t) {
+    for (size_t i = 0; i < t->band; i++) {
+        if (t->memory[i] == GUARD_FILL && t->memory[t->bytes - 1 - i] == GUARD_FILL) continue;
+        fprintf(stderr, "%s: a byte beside it was written\n", t->name ? t->name : "a tensor");
+        abort();
+    }
+}
+
 void attn_tensor_free(attn_tensor *t) {
+    tensor_check_bands(t);
     if (t->page.data)
         guard_close(&t->page);
     else

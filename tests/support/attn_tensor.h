@@ -20,7 +20,7 @@ double attn_real(uint64_t *rng, double lo, double hi);
 
 typedef enum attn_style { ATTN_BHSD, ATTN_BSHD, ATTN_SBHD, ATTN_WILD, ATTN_EXPANDED, ATTN_GIVEN } attn_style;
 
-/* What lies around a tensor: bytes that are compared, or on one side a page that is a fault to touch. */
+/* What lies around a tensor: bytes that are looked at in the end, or on one side a page that is a fault to touch. */
 typedef enum attn_around { ATTN_BYTES, ATTN_PAGE_BEHIND, ATTN_PAGE_BEFORE } attn_around;
 
 typedef struct attn_tensor {
@@ -31,7 +31,8 @@ typedef struct attn_tensor {
     unsigned char *memory; /* NULL: there is none */
     size_t bytes;
     unsigned char *origin; /* element (0, 0, 0, 0) */
-    guard page;            /* whose memory it is, unless around are bytes */
+    size_t band;           /* bytes on either side that must stay as they are; the end of the tensor checks it */
+    guard page;            /* whose memory it is, where a page is around */
 } attn_tensor;
 
 /* WILD: axes in any order, gaps, negative strides. EXPANDED: the same, and strides of zero. Memory is filled with bytes
