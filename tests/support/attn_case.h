@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Random attention problems, complete: an attn_data whose shapes, layouts, lengths, pages, maps and programs are drawn,
- * and the same thing in the oracle's terms. A case is run through the public API and compared element by element; memory that a run
- * must not touch is compared byte by byte, and what it must not read holds NaN.
+ * and the same thing in the oracle's terms. A case is run through the public API and compared element by element;
+ * memory that a run must not touch is compared byte by byte, and what it must not read holds NaN.
  */
 #ifndef FXA_TESTS_ATTN_CASE_H
 #define FXA_TESTS_ATTN_CASE_H
