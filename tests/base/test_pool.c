@@ -4,6 +4,7 @@
  * Worker slots are plain ints, so the thread sanitizer sees it when two play one worker or a job ends too early.
  */
 #include "base/host.h"
+#include "support/thread_count.h"
 #include "t.h"
 
 #include <fenv.h>
@@ -200,18 +201,9 @@ static void pool_backwards(void *user, int32_t n, void (*task)(void *arg, int32_
     for (int32_t i = n - 1; i >= 0; i--) task(arg, i);
 }
 
-static int pool_threads_now(void) {
-    int n = 0;
-    char line[256];
-    FILE *f = fopen("/proc/self/status", "r");
-    while (f && fgets(line, sizeof line, f)) (void)sscanf(line, "Threads: %d", &n);
-    if (f) fclose(f);
-    return n;
-}
-
 TEST(the_callers_own_loop_runs_jobs) {
     pool_loop loop = {0};
-    int before = pool_threads_now();
+    int before = thread_count_now();
     fxa__host *host = pool_host_of(5, pool_backwards, &loop);
     pool_marks m = {.work = 0};
     fxa__pool_run(pool_of(host), 5, pool_mark, &m);
@@ -221,30 +213,30 @@ TEST(the_callers_own_loop_runs_jobs) {
     fxa__pool_run(pool_of(host), 1, pool_mark, &m); /* nothing to split */
     T_INT(m.runs[0], 2);
     T_INT(loop.calls, 1);
-    T_INT(pool_threads_now(), before);
+    T_INT(thread_count_now(), before);
     fxa__host_release(host);
 }
 
 /* ---- Life ------------------------------------------------------------------------------------------------------ */
 
 TEST(threads_come_with_the_pool_and_go_with_the_host) {
-    int before = pool_threads_now();
+    int before = thread_count_now();
     if (before == 0) T_SKIP("this system does not tell how many threads there are");
     fxa__host *host = pool_host_of(4, NULL, NULL);
-    T_INT(pool_threads_now(), before);
+    T_INT(thread_count_now(), before);
     fxa__pool *pool = pool_of(host);
-    T_INT(pool_threads_now(), before + 3);
+    T_INT(thread_count_now(), before + 3);
     T_CHECK(pool_of(host) == pool);
     fxa__host_retain(host);
     fxa__host_release(host);
-    T_INT(pool_threads_now(), before + 3);
+    T_INT(thread_count_now(), before + 3);
     fxa__host_release(host); /* joined: gone, though the system may take a moment to say so */
     struct timespec t = {0, 1000000};
-    for (int i = 0; i < 1000 && pool_threads_now() != before; i++) nanosleep(&t, NULL);
-    T_INT(pool_threads_now(), before);
+    for (int i = 0; i < 1000 && thread_count_now() != before; i++) nanosleep(&t, NULL);
+    T_INT(thread_count_now(), before);
     host = pool_host_of(1, NULL, NULL);
     (void)pool_of(host);
-    T_INT(pool_threads_now(), before);
+    T_INT(thread_count_now(), before);
     fxa__host_release(host);
 }
 

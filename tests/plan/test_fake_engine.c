@@ -5,6 +5,7 @@
  */
 #include "plan/plan.h"
 #include "support/fail_alloc.h"
+#include "support/own_engines.h"
 #include "support/tiny.h"
 #include "t.h"
 
@@ -75,42 +76,13 @@ static fxa_status fixed_load(fxa__host *host, const fxa__problem *p, fxa__reader
     return fixed_make(host, mark, code, size, err);
 }
 
-static const fxa__engine picky = {.name = "picky",
-                                  .version = 1,
-                                  .dynamic_geometry = true,
-                                  .query = picky_query,
-                                  .compile = fixed_compile,
-                                  .release = fixed_release,
-                                  .workspace = fixed_workspace,
-                                  .run = fixed_run};
-static const fxa__engine fixed = {.name = "fixed",
-                                  .version = 3,
-                                  .query = fixed_query,
-                                  .compile = fixed_compile,
-                                  .release = fixed_release,
-                                  .workspace = fixed_workspace,
-                                  .run = fixed_run,
-                                  .save = fixed_save,
-                                  .load = fixed_load};
-static const fxa__engine fixed_newer = {.name = "fixed",
-                                        .version = 4,
-                                        .query = fixed_query,
-                                        .compile = fixed_compile,
-                                        .release = fixed_release,
-                                        .workspace = fixed_workspace,
-                                        .run = fixed_run,
-                                        .save = fixed_save,
-                                        .load = fixed_load};
-
-static const fxa__engine *fake_registry[] = {&picky, &fixed};
-
-const fxa__engine *fxa__engine_at(size_t index) { return index < 2 ? fake_registry[index] : NULL; }
-const fxa__engine *fxa__engine_find(const char *name) {
-    for (size_t i = 0; i < 2; i++)
-        if (strcmp(fake_registry[i]->name, name) == 0) return fake_registry[i];
-    return NULL;
-}
-const char *fxa_engine_name(size_t index) { return index < 2 ? fake_registry[index]->name : NULL; }
+#define FIXED_CODE .compile = fixed_compile, .release = fixed_release, .workspace = fixed_workspace, .run = fixed_run
+#define FIXED_ALL .name = "fixed", .query = fixed_query, FIXED_CODE, .save = fixed_save, .load = fixed_load
+static const fxa__engine picky = {
+    .name = "picky", .version = 1, .dynamic_geometry = true, .query = picky_query, FIXED_CODE};
+static const fxa__engine fixed = {FIXED_ALL, .version = 3};
+static const fxa__engine fixed_newer = {FIXED_ALL, .version = 4};
+static const fxa__engine *own_engines[] = {&picky, &fixed};
 
 /* ---- Fixture ----------------------------------------------------------------------------------------------------- */
 
@@ -129,7 +101,7 @@ static bool fake_rig_start(fake_rig *r) {
     saved_too_much = saved_nothing = false;
     compiled_bytes = 1000;
     workspace_bytes = workspace_bytes_of_code = 64;
-    fake_registry[1] = &fixed;
+    own_engines[1] = &fixed;
     r->ctx = fail_alloc_context(&r->memory);
     return r->ctx && tiny_forward(r->ctx, &r->t, &err) == FXA_OK;
 }
@@ -211,7 +183,7 @@ TEST(the_answer_may_depend_on_the_program) {
     static fxa__engine reader;
     reader = fixed;
     reader.query = reader_query;
-    fake_registry[1] = &reader;
+    own_engines[1] = &reader;
     fxa_problem plain = r.t.problem;
     plain.program = NULL, plain.captures = NULL, plain.n_captures = 0;
     for (int i = 0; i < 3; i++) {
@@ -298,7 +270,7 @@ TEST(indices_are_not_checked_on_a_device) {
     static fxa__engine device;
     device = fixed;
     device.device = true;
-    fake_registry[1] = &device;
+    own_engines[1] = &device;
     fxa_support reports[2];
     size_t count = 2;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
@@ -461,15 +433,15 @@ TEST(bytes_that_are_not_of_this_kind_of_engine) {
     plain.load = NULL;
     device.device = true;
     size[0] = fake_saved(&r, bytes[0], sizeof bytes[0]);
-    fake_registry[1] = &plain;
+    own_engines[1] = &plain;
     fxa_cache_clear(r.ctx);
     size[1] = fake_saved(&r, bytes[1], sizeof bytes[1]);
     T_STATUS(fxa_plan_load(r.ctx, bytes[0], size[0], &plan, &err), FXA_E_BYTES);
     T_STR(err.text, "a plan with a code section; engine fixed version 3 saves plans without one");
-    fake_registry[1] = &fixed;
+    own_engines[1] = &fixed;
     T_STATUS(fxa_plan_load(r.ctx, bytes[1], size[1], &plan, &err), FXA_E_BYTES);
     T_STR(err.text, "a plan without a code section; engine fixed version 3 saves plans with one");
-    fake_registry[1] = &device;
+    own_engines[1] = &device;
     T_STATUS(fxa_plan_load(r.ctx, bytes[0], size[0], &plan, &err), FXA_E_VERSION);
     T_STR(err.text, "a plan for device \"host\"; engine fixed here is for \"device\"");
     T_CHECK(!plan);
@@ -499,7 +471,7 @@ TEST(code_of_another_version_is_refused) {
     static uint8_t bytes[8192];
     T_REQUIRE(fake_rig_start(&r));
     size_t size = fake_saved(&r, bytes, sizeof bytes);
-    fake_registry[1] = &fixed_newer;
+    own_engines[1] = &fixed_newer;
     fxa_plan *plan = NULL;
     T_STATUS(fxa_plan_load(r.ctx, bytes, size, &plan, &err), FXA_E_VERSION);
     T_HAS(err.text, "version 3");
@@ -522,7 +494,7 @@ TEST(what_the_engine_refuses_is_not_loaded) {
     moody.query = picky_query;
     size_t size = fake_saved(&r, bytes, sizeof bytes);
     fxa_cache_clear(r.ctx);
-    fake_registry[1] = &moody;
+    own_engines[1] = &moody;
     fxa_plan *plan = NULL;
     T_STATUS(fxa_plan_load(r.ctx, bytes, size, &plan, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "d is 3");

@@ -6,6 +6,8 @@
  */
 #include "plan/plan.h"
 #include "support/fail_alloc.h"
+#include "support/own_engines.h"
+#include "support/thread_count.h"
 #include "support/tiny.h"
 #include "t.h"
 
@@ -56,44 +58,14 @@ static fxa_status solo_run(const void *code, const fxa__problem *p, const fxa__b
     return FXA_OK;
 }
 
-static const fxa__engine gang = {.name = "gang",
-                                 .version = 1,
-                                 .dynamic_geometry = true,
-                                 .threads = true,
-                                 .query = gang_query,
-                                 .compile = gang_compile,
-                                 .release = gang_release,
-                                 .workspace = gang_workspace,
-                                 .run = gang_run,
-                                 .detail = gang_detail};
-static const fxa__engine solo = {.name = "solo",
-                                 .version = 1,
-                                 .dynamic_geometry = true,
-                                 .query = gang_query,
-                                 .compile = gang_compile,
-                                 .release = gang_release,
-                                 .workspace = gang_workspace,
-                                 .run = solo_run};
-static const fxa__engine *const gang_registry[] = {&gang, &solo};
-
-const fxa__engine *fxa__engine_at(size_t index) { return index < 2 ? gang_registry[index] : NULL; }
-const fxa__engine *fxa__engine_find(const char *name) {
-    for (size_t i = 0; i < 2; i++)
-        if (strcmp(gang_registry[i]->name, name) == 0) return gang_registry[i];
-    return NULL;
-}
-const char *fxa_engine_name(size_t index) { return index < 2 ? gang_registry[index]->name : NULL; }
+#define GANG_CODE                                                                                                      \
+    .version = 1, .dynamic_geometry = true, .query = gang_query, .compile = gang_compile, .release = gang_release,     \
+    .workspace = gang_workspace
+static const fxa__engine gang = {.name = "gang", GANG_CODE, .threads = true, .run = gang_run, .detail = gang_detail};
+static const fxa__engine solo = {.name = "solo", GANG_CODE, .run = solo_run};
+static const fxa__engine *own_engines[] = {&gang, &solo};
 
 /* ---- Fixture ----------------------------------------------------------------------------------------------------- */
-
-static int threads_now(void) {
-    int n = 0;
-    char line[256];
-    FILE *f = fopen("/proc/self/status", "r");
-    while (f && fgets(line, sizeof line, f)) (void)sscanf(line, "Threads: %d", &n);
-    if (f) fclose(f);
-    return n;
-}
 
 /* Makes a context with the config, runs the tiny problem on the gang there, and says how many workers it had. */
 static int gang_workers(const fxa_context_config *config) {
@@ -176,7 +148,7 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     fxa_plan *alone = NULL, *plan = NULL;
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     tiny t;
-    int before = threads_now();
+    int before = thread_count_now();
     if (before == 0) T_SKIP("this system does not tell how many threads there are");
     config.threads = 3;
     config.alloc = fail_alloc_fn;
@@ -188,10 +160,10 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     T_OK(tiny_run(alone, &t.args, &err));
     T_SAME(t.o[0], -1);
     T_STR(fxa_plan_detail(alone), "");
-    T_INT(threads_now(), before);
+    T_INT(thread_count_now(), before);
     t.problem.engine = "gang";
     T_OK(fxa_plan_create(ctx, &t.problem, &plan, &err));
-    T_INT(threads_now(), before + 2);
+    T_INT(thread_count_now(), before + 2);
     T_STR(fxa_plan_detail(plan), "by many hands");
     T_STR(fxa_plan_detail(NULL), "");
     fxa_plan_destroy(alone);
@@ -199,11 +171,11 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     fxa_context_destroy(ctx);
     T_OK(tiny_run(plan, &t.args, &err));
     T_SAME(t.o[0], 3);
-    T_INT(threads_now(), before + 2);
+    T_INT(thread_count_now(), before + 2);
     fxa_plan_destroy(plan);
     struct timespec moment = {0, 1000000}; /* joined, but the system may take a moment to say so */
-    for (int i = 0; i < 1000 && threads_now() != before; i++) nanosleep(&moment, NULL);
-    T_INT(threads_now(), before);
+    for (int i = 0; i < 1000 && thread_count_now() != before; i++) nanosleep(&moment, NULL);
+    T_INT(thread_count_now(), before);
     T_INT(memory.live_bytes, 0);
     T_INT(memory.mistakes, 0);
 }
@@ -247,7 +219,7 @@ static void own_parallel(void *user, int32_t n, void (*task)(void *arg, int32_t 
 }
 
 TEST(the_callers_loop_runs_the_plan) {
-    int before = threads_now();
+    int before = thread_count_now();
     own_loop loop = {0};
     fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
     config.threads = 6;
@@ -259,7 +231,7 @@ TEST(the_callers_loop_runs_the_plan) {
     config.threads = 1;
     T_INT(gang_workers(&config), 1);
     T_INT(loop.calls, 1);
-    T_INT(threads_now(), before);
+    T_INT(thread_count_now(), before);
 }
 
 T_MAIN

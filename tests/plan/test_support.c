@@ -68,17 +68,24 @@ TEST(the_reference_engine_runs_everything) {
     support_rig_end(&r);
 }
 
+enum { SUPPORT_MOST = 16 };
+/* Makes the problem one of that pass, and asks; how many engines answered. */
+static size_t support_of_pass(support_rig *r, fxa_pass pass, fxa_support reports[SUPPORT_MOST]) {
+    fxa_error err;
+    size_t count = SUPPORT_MOST;
+    r->t.problem.pass = (uint32_t)pass;
+    r->t.problem.flags = pass == FXA_BACKWARD ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
+    T_OK(fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err));
+    return count;
+}
+
 /* Engines that skip say by which pieces; the reference does everything. */
 TEST(tiles_are_told) {
     support_rig r;
-    fxa_error err;
     T_REQUIRE(support_rig_start(&r));
     for (int backward = 0; backward < 2; backward++) {
-        fxa_support reports[16];
-        size_t count = 16;
-        r.t.problem.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
-        r.t.problem.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
-        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        fxa_support reports[SUPPORT_MOST];
+        size_t count = support_of_pass(&r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
         for (size_t i = 0; i < count; i++) {
             bool skips = reports[i].supported && strcmp(reports[i].engine, "ref") != 0;
             T_CHECK(skips ? reports[i].tile_q > 0 && reports[i].tile_k > 0
@@ -140,11 +147,8 @@ TEST(a_plan_keeps_what_its_report_promised) {
     fxa_error err;
     T_REQUIRE(support_rig_start(&r));
     for (int backward = 0; backward < 2; backward++) {
-        fxa_support reports[16];
-        size_t count = 16;
-        r.t.problem.pass = backward ? FXA_BACKWARD : FXA_FORWARD;
-        r.t.problem.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : 0;
-        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        fxa_support reports[SUPPORT_MOST];
+        size_t count = support_of_pass(&r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
         for (size_t i = 0; i < count; i++) {
             fxa_plan *plan = NULL;
             if (!reports[i].supported) continue;

@@ -3,30 +3,14 @@
  * The parser: what texts mean, by value or by the hash of another way to write them; loops, composition, several texts,
  * offered declarations, arguments. Errors are in test_parse_errors.c, limits in test_parse_limits.c.
  */
-#include "t.h"
+#include "support/own_context.h"
 
 #include "program/program.h"
-
-static fxa_context *ctx;
-
-__attribute__((constructor)) static void parse_setup(void) {
-    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
-}
-__attribute__((destructor)) static void parse_teardown(void) { fxa_context_destroy(ctx); }
-
-static fxa_status parse_as(fxa_program_kind kind, const char *text, size_t size, fxa_program **out, fxa_error *err) {
-    fxa_text one = {NULL, text, size};
-    fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
-    c.kind = kind;
-    c.texts = &one;
-    c.n_texts = 1;
-    return fxa_program_parse_texts(ctx, &c, out, err);
-}
 
 static fxa_program *parse_good(const char *text) {
     fxa_error err = {0};
     fxa_program *p = NULL;
-    if (parse_as(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &err) != FXA_OK)
+    if (own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &p, &err) != FXA_OK)
         T_FAIL("%d:%d: %s in \"%s\"\n", err.line, err.column, err.text, text);
     return p;
 }
@@ -164,17 +148,17 @@ TEST(backward_programs) {
     fxa_program *p = NULL;
     double value, in[FXA_INPUT_COUNT] = {0.5, 0, 0, 0, 0, 1, 1, 3};
     int mask;
-    T_OK(parse_as(FXA_PROGRAM_BPROP, "let t = tanh(score); dscore = dscore * 2; dscore = dscore * (1 - t * t)",
-                  SIZE_MAX, &p, &err));
+    T_OK(own_parse(FXA_PROGRAM_BPROP, "let t = tanh(score); dscore = dscore * 2; dscore = dscore * (1 - t * t)",
+                   SIZE_MAX, &p, &err));
     T_REQUIRE(p);
     T_OK(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err));
     T_NEAR(value, 6 * (1 - tanh(0.5) * tanh(0.5)), 1e-14);
     fxa_program_destroy(p);
     p = NULL;
-    T_OK(parse_as(FXA_PROGRAM_DERIVATIVE,
-                  "param c : float; tensor t : f32[2]\n"
-                  "grad c += dscore * 2; grad t[h, q + 1] += dscore; dscore = dscore * c",
-                  SIZE_MAX, &p, &err));
+    T_OK(own_parse(FXA_PROGRAM_DERIVATIVE,
+                   "param c : float; tensor t : f32[2]\n"
+                   "grad c += dscore * 2; grad t[h, q + 1] += dscore; dscore = dscore * c",
+                   SIZE_MAX, &p, &err));
     T_REQUIRE(p);
     T_INT(p->n_outputs, 3);
     T_INT(p->outputs[1].kind, FXA__OUT_DPARAM);

@@ -2,23 +2,7 @@
  *
  * The parser: every error text, with its line, column and length.
  */
-#include "t.h"
-
-static fxa_context *ctx;
-
-__attribute__((constructor)) static void perr_setup(void) {
-    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
-}
-__attribute__((destructor)) static void perr_teardown(void) { fxa_context_destroy(ctx); }
-
-static fxa_status perr_as(fxa_program_kind kind, const char *text, size_t size, fxa_program **out, fxa_error *err) {
-    fxa_text one = {NULL, text, size};
-    fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
-    c.kind = kind;
-    c.texts = &one;
-    c.n_texts = 1;
-    return fxa_program_parse_texts(ctx, &c, out, err);
-}
+#include "support/own_context.h"
 
 typedef struct perr_row {
     const char *text;
@@ -31,7 +15,7 @@ static void perr_check(fxa_program_kind kind, const perr_row *table, size_t n) {
         const perr_row *t = &table[i];
         fxa_error err = {0};
         fxa_program *p = NULL;
-        fxa_status s = perr_as(kind, t->text, SIZE_MAX, &p, &err);
+        fxa_status s = own_parse(kind, t->text, SIZE_MAX, &p, &err);
         bool placed = err.line == t->line && err.column == t->column && err.length == t->length && err.part == 0;
         if (s == FXA_OK || p || err.status != s || !placed || !strstr(err.text, t->message))
             T_FAIL("\"%s\"\n  gives %s %d:%d+%d %s\n  not %d:%d+%d %s\n", t->text, fxa_status_name(s), err.line,

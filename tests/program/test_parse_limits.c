@@ -2,7 +2,7 @@
  *
  * The parser on what nobody should write: too deep, too long, too much work, garbage, no memory. Always an error, soon.
  */
-#include "t.h"
+#include "support/own_context.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -13,22 +13,6 @@ enum { PLIM_STACK = 4 << 20, PLIM_SECONDS = 200 };
 #else
 enum { PLIM_STACK = 256 << 10, PLIM_SECONDS = 20 };
 #endif
-
-static fxa_context *ctx;
-
-__attribute__((constructor)) static void plim_setup(void) {
-    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
-}
-__attribute__((destructor)) static void plim_teardown(void) { fxa_context_destroy(ctx); }
-
-static fxa_status plim_as(fxa_program_kind kind, const char *text, size_t size, fxa_program **out, fxa_error *err) {
-    fxa_text one = {NULL, text, size};
-    fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
-    c.kind = kind;
-    c.texts = &one;
-    c.n_texts = 1;
-    return fxa_program_parse_texts(ctx, &c, out, err);
-}
 
 /* `times` copies of middle between head and tail; the parse must end with this status at this column. */
 static void plim_repeated(const char *head, const char *middle, size_t times, const char *tail, fxa_status want,
@@ -41,7 +25,7 @@ static void plim_repeated(const char *head, const char *middle, size_t times, co
     memcpy(text, head, start);
     for (size_t i = 0; i < times; i++) memcpy(text + start + i * step, middle, step);
     memcpy(text + start + times * step, tail, strlen(tail) + 1);
-    T_STATUS(plim_as(FXA_PROGRAM_SCORE, text, size, &p, &err), want);
+    T_STATUS(own_parse(FXA_PROGRAM_SCORE, text, size, &p, &err), want);
     if (want != FXA_OK) T_INT(err.column, column);
     fxa_program_destroy(p);
     free(text);
@@ -71,7 +55,7 @@ static void *plim_deepest(void *unused) {
     for (int i = 0; i < 254; i++) n += (size_t)snprintf(text + n, sizeof text - n, "%s", level);
     n += (size_t)snprintf(text + n, sizeof text - n, "true");
     for (int i = 0; i < 254; i++) text[n++] = ')';
-    T_OK(plim_as(FXA_PROGRAM_SCORE, text, n, &p, &err));
+    T_OK(own_parse(FXA_PROGRAM_SCORE, text, n, &p, &err));
     fxa_program_destroy(p);
     return NULL;
 }
@@ -132,7 +116,7 @@ TEST(long_texts_and_loops_end_soon) {
     T_REQUIRE(lets);
     for (int i = 0; n + 100 < FXA_MAX_TEXT; i++) n += (size_t)snprintf(lets + n, 100, "let name%d = q\n", i);
     n += (size_t)snprintf(lets + n, 100, "score = nmae1");
-    T_STATUS(plim_as(FXA_PROGRAM_SCORE, lets, n, &p, &err), FXA_E_PROGRAM);
+    T_STATUS(own_parse(FXA_PROGRAM_SCORE, lets, n, &p, &err), FXA_E_PROGRAM);
     T_HAS(err.text, "did you mean 'name1'?");
     free(lets);
     double took = plim_seconds() - start;
@@ -152,7 +136,7 @@ TEST(the_last_token_of_unrolled_loops_may_be_any) {
         size_t n = (size_t)snprintf(text, sizeof text,
                                     "tensor t : f32[2]\nscore = sum(z, %d, 0) + sum(x, 64, sum(y, 2, sum(i, 64, %s)))",
                                     rounds, body);
-        T_STATUS(plim_as(FXA_PROGRAM_SCORE, text, n, &p, &err), FXA_E_LIMIT);
+        T_STATUS(own_parse(FXA_PROGRAM_SCORE, text, n, &p, &err), FXA_E_LIMIT);
         T_HAS(err.text, "unrolling the loops reads more than 250000 tokens");
         T_CHECK(p == NULL && err.line == 2 && err.column > 0 && (size_t)err.column < n);
         places += !hit[err.column];
@@ -171,7 +155,7 @@ TEST(params_and_tensors_are_limited) {
             for (int i = 0; i < count; i++)
                 n += (size_t)snprintf(text + n, sizeof text - n, "%s x%d : %s\n", tensors ? "tensor" : "param", i,
                                       tensors ? "i8[0]" : "int");
-            T_STATUS(plim_as(FXA_PROGRAM_SCORE, text, n, &p, &err), count == 64 ? FXA_OK : FXA_E_LIMIT);
+            T_STATUS(own_parse(FXA_PROGRAM_SCORE, text, n, &p, &err), count == 64 ? FXA_OK : FXA_E_LIMIT);
             if (count == 65) T_INT(err.line, 65);
             fxa_program_destroy(p);
         }
@@ -198,7 +182,7 @@ TEST(garbage_gets_an_error_with_a_place) {
             else
                 n += (size_t)snprintf(text + n, sizeof text - n, "%s", piece);
         }
-        fxa_status s = plim_as((fxa_program_kind)t_int(&rng, 0, 2), text, n, &p, &err);
+        fxa_status s = own_parse((fxa_program_kind)t_int(&rng, 0, 2), text, n, &p, &err);
         if ((s == FXA_OK) != (p != NULL)) T_FAIL("status %d with program %p\n", (int)s, (void *)p);
         if (s != FXA_OK && (err.line < 1 || err.column < 1 || err.length < 1 || err.column > (int32_t)n + 1))
             T_FAIL("no place: %d:%d+%d %s\n", err.line, err.column, err.length, err.text);

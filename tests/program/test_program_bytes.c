@@ -3,18 +3,10 @@
  * Programs as bytes: what is saved loads again as the same program, one program has one form, and no byte string,
  * however damaged or hostile, does more than give an error.
  */
-#include "t.h"
-
 #include "support/fail_alloc.h"
 #include "support/gen.h"
+#include "support/own_context.h"
 #include "program/program.h"
-
-static fxa_context *ctx;
-
-__attribute__((constructor)) static void pbytes_start(void) {
-    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
-}
-__attribute__((destructor)) static void pbytes_stop(void) { fxa_context_destroy(ctx); }
 
 typedef struct pbytes_blob {
     uint8_t *data;

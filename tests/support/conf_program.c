@@ -85,6 +85,12 @@ static fxa_program *source_file(fxa_context *ctx, const char *folder, uint64_t *
     return fxa_program_parse(ctx, text, n, &program, NULL) == FXA_OK ? program : NULL;
 }
 
+static fxa_program *source_one(fxa_context *ctx, const char *const *texts, size_t n, uint64_t *rng) {
+    fxa_program *program = NULL;
+    const char *chosen = texts[attn_int(rng, 0, (int64_t)n - 1)];
+    return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
+}
+
 /* Masks that leave little, or leave holes, for engines to skip: by tables of every kind, by the score itself. */
 static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
     static const char *const text[] = {
@@ -106,9 +112,7 @@ static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
         "tensor doc : i16[2]\nmask = doc[b, q] == doc[b, k]\nscore = 3.0 * tanh(score / 3.0)",
         "mask = (q * k) % 7 == 3 || k_len - k < q_len - q",
     };
-    fxa_program *program = NULL;
-    const char *chosen = text[attn_int(rng, 0, (int64_t)(sizeof text / sizeof *text) - 1)];
-    return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
+    return source_one(ctx, text, sizeof text / sizeof *text, rng);
 }
 
 /* Large scores, large slopes, poles. */
@@ -127,9 +131,7 @@ static fxa_program *source_steep(fxa_context *ctx, uint64_t *rng) {
         "tensor w : f32[2]\nscore = score + 4000.0 * w[q, k] * w[k, q]",
         "tensor w : f64[1]\nscore = exp(2.0 * score + w[k]) - 70.0 * float(abs(q - k))",
     };
-    fxa_program *program = NULL;
-    const char *chosen = text[attn_int(rng, 0, (int64_t)(sizeof text / sizeof *text) - 1)];
-    return fxa_program_parse(ctx, chosen, strlen(chosen), &program, NULL) == FXA_OK ? program : NULL;
+    return source_one(ctx, text, sizeof text / sizeof *text, rng);
 }
 
 fxa_program *conf_program(fxa_context *ctx, conf_source source, const char *folder, uint64_t *rng, const char **name) {
