@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of src/problem share: a host, programs from text, and small problems to change one thing of.
+ * What the tests of src/problem share: a host, programs from text, and small problems to change one thing of. These are
+ * descriptions, the first layer of attn_data.h; nothing of them has data.
  */
 #ifndef FXA_TESTS_PROBLEM_CASE_H
 #define FXA_TESTS_PROBLEM_CASE_H
 
 #include "problem/bind.h"
-
+#include "support/attn_data.h"
 #include "t.h"
 
 /* Two params and three tensors, declared out of order: slots are bias, ids, table and gain, shift. */
@@ -42,9 +43,8 @@ __attribute__((unused)) static const fxa_program *case_bprop(void) {
 
 /* [2,4,5,8] against [2,2,6,8], Dv 3, no program. */
 __attribute__((unused)) static fxa_problem case_forward(void) {
-    fxa_problem p = FXA_PROBLEM_INIT;
-    p.b = 2, p.hq = 4, p.hkv = 2, p.sq = 5, p.sk = 6, p.d = 8, p.dv = 3;
-    return p;
+    static const attn_spec spec = {.b = 2, .hq = 4, .hkv = 2, .sq = 5, .sk = 6, .d = 8, .dv = 3};
+    return attn_spec_problem(&spec);
 }
 
 __attribute__((unused)) static fxa_problem case_backward(void) {

@@ -11,71 +11,60 @@ enum { IB = 2, IH = 3, IQ = 9, IK = 11, ID = 4 };
 
 typedef struct index_case {
     fxa_context *ctx;
-    fxa_program *program;
-    fxa_problem p;
-    fxa_capture captures[2];
-    float q[IB * IH * IQ * ID], k[IB * IH * IK * ID], o[IB * IH * IQ * ID];
-    float t[64];
-    int32_t ids[64];
-    const void *tensors[2];
-    fxa_args args;
+    attn_data x;
+    attn_call call; /* of forward */
+    float *q, *k, *o;
     fxa_index_report reports[8];
     size_t count;
 } index_case;
 
 /* Tensors in the order of their names: ids (i32), t (f32); sizes are of t. */
 static void index_start(index_case *c, const char *text, int64_t n0, int64_t n1) {
+    attn_spec s = {.b = IB, .hq = IH, .hkv = IH, .sq = IQ, .sk = IK, .d = ID, .text = text};
     fxa_error err;
+    int at = strstr(text, "tensor ids") != NULL;
+    s.tensor[0][0] = 64, s.tensor[at][0] = n0, s.tensor[at][1] = n1;
     memset(c, 0, sizeof *c);
     T_OK(fxa_context_create(NULL, &c->ctx, &err));
-    T_OK(fxa_program_parse(c->ctx, text, SIZE_MAX, &c->program, &err));
-    c->p = (fxa_problem)FXA_PROBLEM_INIT;
-    c->p.b = IB, c->p.hq = c->p.hkv = IH, c->p.sq = IQ, c->p.sk = IK, c->p.d = ID;
-    c->p.program = c->program;
-    c->p.captures = c->captures;
-    c->p.n_captures = fxa_program_tensor_count(c->program);
-    size_t at = c->p.n_captures - 1;
-    c->captures[at].size[0] = n0, c->captures[at].size[1] = n1;
-    c->tensors[at] = c->t;
-    if (at) c->captures[0].size[0] = 64, c->tensors[0] = c->ids;
-    for (int i = 0; i < 64; i++) c->t[i] = 0.25f * (float)i, c->ids[i] = i / 4;
-    for (size_t i = 0; i < sizeof c->q / sizeof c->q[0]; i++) c->q[i] = (float)((int)(i * 7 % 5) - 2);
-    for (size_t i = 0; i < sizeof c->k / sizeof c->k[0]; i++) c->k[i] = (float)((int)(i * 5 % 7) - 3);
-    c->args = (fxa_args)FXA_ARGS_INIT;
-    c->args.slot[FXA_SLOT_Q] = c->q;
-    c->args.slot[FXA_SLOT_K] = c->args.slot[FXA_SLOT_V] = c->k;
-    c->args.slot[FXA_SLOT_O] = c->o;
-    c->args.tensors = c->tensors, c->args.n_tensors = c->p.n_captures;
+    T_OK(attn_data_make(&c->x, c->ctx, &s, t_seed(), &err));
+    c->x.problem.flags = 0, c->x.backward_flags = FXA_GRAD_Q;
+    for (int64_t i = 0; i < attn_tensor_places(&c->x.tensor[at]); i++) attn_set(&c->x.tensor[at], i, 0.25 * (double)i);
+    for (int64_t i = 0; at && i < 64; i++) attn_set(&c->x.tensor[0], i, (double)(i / 4));
+    c->q = (float *)(void *)c->x.t[FXA_SLOT_Q].origin, c->k = (float *)(void *)c->x.t[FXA_SLOT_K].origin;
+    c->o = (float *)(void *)c->x.t[FXA_SLOT_O].origin;
+    for (size_t i = 0; i < IB * IH * IQ * ID; i++) c->q[i] = (float)((int)(i * 7 % 5) - 2);
+    for (size_t i = 0; i < IB * IH * IK * ID; i++) c->k[i] = (float)((int)(i * 5 % 7) - 3);
+    attn_call_make(&c->x, FXA_FORWARD, &c->call);
 }
 
 static void index_end(index_case *c) {
-    fxa_program_destroy(c->program);
+    attn_data_free(&c->x);
     fxa_context_destroy(c->ctx);
 }
 
 static void index_ask(index_case *c) {
     fxa_error err;
     c->count = 8;
-    T_OK(fxa_index_query(c->ctx, &c->p, &c->args, c->reports, &c->count, &err));
+    T_OK(fxa_index_query(c->ctx, &c->call.p, &c->call.args, c->reports, &c->count, &err));
 }
 
 /* Strict: refused with these words, or runs; nothing is written when refused. */
 static void index_strict(index_case *c, const char *says) {
     fxa_error err;
-    c->p.flags |= FXA_STRICT_INDEX;
-    for (size_t i = 0; i < sizeof c->o / sizeof c->o[0]; i++) c->o[i] = 77;
+    c->call.p.flags |= FXA_STRICT_INDEX;
+    for (size_t i = 0; i < IB * IH * IQ * ID; i++) c->o[i] = 77;
     for (int e = 0; fxa_engine_name((size_t)e); e++) {
-        c->p.engine = fxa_engine_name((size_t)e);
+        c->call.p.engine = fxa_engine_name((size_t)e);
         if (!says) {
-            T_OK(fxa_attention(c->ctx, &c->p, &c->args, &err));
+            T_OK(fxa_attention(c->ctx, &c->call.p, &c->call.args, &err));
             continue;
         }
-        T_STATUS(fxa_attention(c->ctx, &c->p, &c->args, &err), FXA_E_BINDING);
+        T_STATUS(fxa_attention(c->ctx, &c->call.p, &c->call.args, &err), FXA_E_BINDING);
         if (!strstr(err.text, says)) T_FAIL("'%s' does not say '%s'\n", err.text, says);
-        for (size_t i = 0; i < sizeof c->o / sizeof c->o[0]; i++) T_CHECK(c->o[i] == 77);
+        for (size_t i = 0; i < IB * IH * IQ * ID; i++) T_CHECK(c->o[i] == 77);
     }
-    c->p.engine = NULL;
-    c->p.flags &= ~(uint32_t)FXA_STRICT_INDEX;
+    c->call.p.engine = NULL;
+    c->call.p.flags &= ~(uint32_t)FXA_STRICT_INDEX;
 }
 
 TEST(a_transposed_table) {
@@ -90,7 +79,7 @@ TEST(a_transposed_table) {
     T_CHECK(r->b == 0 && r->h == 0 && r->q == 0 && r->k == IH);
     index_strict(&c, "index 3 is outside axis 0 of tensor 't', which has 3 elements there, at b 0, h 0, q 0, k 3; "
                      "accepted are -3 to 2");
-    c.captures[0].size[0] = IK, c.captures[0].size[1] = IH;
+    c.call.captures[0].size[0] = IK, c.call.captures[0].size[1] = IH;
     index_ask(&c);
     T_INT(c.count, 0);
     index_strict(&c, NULL);
@@ -140,7 +129,7 @@ TEST(indices_that_are_loaded_or_scored) {
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].tensor == 1 && c.reports[0].lo == 2 && c.reports[0].hi == 2);
     T_INT(c.reports[0].pairs, IB * IH * IQ * 3); /* ids of 8, 9, 10 are 2 */
-    for (int i = 0; i < 64; i++) c.ids[i] %= 2;
+    for (int i = 0; i < 64; i++) attn_set(&c.x.tensor[0], i, i / 4 % 2);
     index_ask(&c);
     T_INT(c.count, 0);
     index_end(&c);
@@ -157,7 +146,7 @@ TEST(indices_that_are_loaded_or_scored) {
     index_ask(&c);
     T_CHECK(want > 0 && c.count == 1 && c.reports[0].exact && (int64_t)c.reports[0].pairs == want);
     index_strict(&c, "tensor 't'");
-    c.args.slot[FXA_SLOT_Q] = NULL; /* the score counts as 0 */
+    c.call.args.slot[FXA_SLOT_Q] = NULL; /* the score counts as 0 */
     index_ask(&c);
     T_INT(c.count, 0);
     index_end(&c);
@@ -167,15 +156,15 @@ TEST(coordinates_and_lengths) {
     index_case c;
     int32_t len_k[IB] = {2, 7};
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
-    c.p.flags = FXA_PADDING;
-    c.args.slot[FXA_SLOT_LEN_K] = len_k;
+    c.call.p.flags = FXA_PADDING;
+    c.call.args.slot[FXA_SLOT_LEN_K] = len_k;
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].b == 1 && c.reports[0].k == 5);
     T_INT(c.reports[0].pairs, IH * IQ * 2);
     T_INT(c.reports[0].of, IH * IQ * 9);
     index_strict(&c, "index 5 is outside axis 0 of tensor 't', which has 5 elements there, at b 1, h 0, q 0, k 5");
-    c.p.flags = 0, c.args.slot[FXA_SLOT_LEN_K] = NULL;
-    c.p.map_k = (fxa_index_map){.base = -5, .step = 1}; /* -5 to 5 */
+    c.call.p.flags = 0, c.call.args.slot[FXA_SLOT_LEN_K] = NULL;
+    c.call.p.map_k = (fxa_index_map){.base = -5, .step = 1}; /* -5 to 5 */
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].lo == 5 && c.reports[0].k == IK - 1);
     T_INT(c.reports[0].pairs, IB * IH * IQ);
@@ -184,35 +173,28 @@ TEST(coordinates_and_lengths) {
 
 TEST(the_users_backward_is_looked_at_too) {
     index_case c;
-    float dout[IB * IH * IQ * ID] = {0}, lse[IB * IH * IQ] = {0}, dq[IB * IH * IQ * ID];
-    fxa_text text = {NULL, "tensor e : f32[1]\ndscore = dscore * e[q]", SIZE_MAX};
-    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
-    fxa_program *bprop;
-    fxa_capture own = {.size = {4}};
-    const void *data = &c.t;
+    attn_spec s = {.text = "tensor t : f32[1]\nscore = score + t[k]\nmask = q < 6", .tensor = {{64}}};
+    uint64_t rng = t_seed();
     fxa_error err;
-    index_start(&c, "tensor t : f32[1]\nscore = score + t[k]\nmask = q < 6", 64, 0);
-    config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
-    T_OK(fxa_program_parse_texts(c.ctx, &config, &bprop, &err));
-    c.p.pass = FXA_BACKWARD, c.p.flags = FXA_GRAD_Q, c.p.bprop = bprop;
-    c.p.bprop_captures = &own, c.p.n_bprop_captures = 1;
-    c.args.bprop_tensors = &data, c.args.n_bprop_tensors = 1;
-    c.args.slot[FXA_SLOT_DO] = dout, c.args.slot[FXA_SLOT_LSE] = lse, c.args.slot[FXA_SLOT_DQ] = dq;
+    index_start(&c, s.text, 64, 0);
+    s.bprop_text = "tensor e : f32[1]\ndscore = dscore * e[q]", s.bprop_tensor[0][0] = 6;
+    T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
+    c.x.bprop_captures[0].size[0] = 4;
+    attn_call_make(&c.x, FXA_BACKWARD, &c.call);
     index_ask(&c);
     T_CHECK(c.count == 1 && c.reports[0].bprop && c.reports[0].tensor == 0 && c.reports[0].lo == 4);
     T_INT(c.reports[0].pairs, IB * IH * IK * 2); /* rows 4 and 5; the others are masked */
     index_strict(&c, "tensor 'e'");
-    own.size[0] = 6;
+    c.x.bprop_captures[0].size[0] = 6;
     index_strict(&c, NULL);
-    fxa_program_destroy(bprop);
     index_end(&c);
 }
 
 TEST(many_pairs_are_sampled) {
     index_case c;
     index_start(&c, "tensor t : f32[1]\nscore = score + (score > 9 ? 0 : t[(q * k) % 16])", 8, 0);
-    c.args.slot[FXA_SLOT_Q] = NULL;
-    c.p.sq = c.p.sk = 4096;
+    c.call.args.slot[FXA_SLOT_Q] = NULL;
+    c.call.p.sq = c.call.p.sk = 4096;
     index_ask(&c);
     T_CHECK(c.count == 1 && !c.reports[0].exact && c.reports[0].lo == 8 && c.reports[0].hi == 15);
     double share = (double)c.reports[0].pairs / (double)c.reports[0].of; /* products of two numbers modulo 16 */
@@ -232,8 +214,8 @@ TEST(long_programs_are_sampled_sooner) {
         n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = t[int(x%d) + %d]\n", i + 1, i, i);
     snprintf(text + n, sizeof text - (size_t)n, "score = score + x500 * float(k)\n");
     index_start(&c, text, 8, 0);
-    c.args.slot[FXA_SLOT_Q] = NULL;
-    c.p.sq = c.p.sk = 512;
+    c.call.args.slot[FXA_SLOT_Q] = NULL;
+    c.call.p.sq = c.call.p.sk = 512;
     index_ask(&c);
     T_CHECK(c.count == 1 && !c.reports[0].exact && c.reports[0].pairs > 0 && c.reports[0].pairs <= c.reports[0].of);
     index_end(&c);
@@ -250,9 +232,9 @@ TEST(chains_of_loads_are_bounded) {
     snprintf(text + n, sizeof text - (size_t)n, "mask = x%d > 5\n", (int)CHAIN);
     for (int i = 0; i < CHAIN_TABLE; i++) table[i] = (i * 7 + 3) % CHAIN_TABLE;
     index_start(&c, text, CHAIN_TABLE, 0);
-    c.tensors[0] = table;
-    c.p.sq = c.p.sk = 100;
-    c.args.slot[FXA_SLOT_Q] = NULL;
+    c.call.tensors[0] = table;
+    c.call.p.sq = c.call.p.sk = 100;
+    c.call.args.slot[FXA_SLOT_Q] = NULL;
     index_ask(&c); /* took minutes */
     T_CHECK(c.count == 0);
     index_end(&c);
@@ -263,20 +245,20 @@ TEST(what_is_refused_and_what_is_free) {
     fxa_error err;
     size_t count = 1;
     index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
-    T_STATUS(fxa_index_query(NULL, &c.p, &c.args, c.reports, &count, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, NULL, &c.args, c.reports, &count, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, &c.p, NULL, c.reports, &count, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, &c.p, &c.args, c.reports, NULL, &err), FXA_E_ARGUMENT);
-    T_STATUS(fxa_index_query(c.ctx, &c.p, &c.args, NULL, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_index_query(NULL, &c.call.p, &c.call.args, c.reports, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_index_query(c.ctx, NULL, &c.call.args, c.reports, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, NULL, c.reports, &count, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, c.reports, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_ARGUMENT);
     count = 0;
-    T_OK(fxa_index_query(c.ctx, &c.p, &c.args, NULL, &count, &err));
+    T_OK(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err));
     T_INT(count, 1);
-    c.args.n_tensors = 0;
+    c.call.args.n_tensors = 0;
     count = 0;
-    T_STATUS(fxa_index_query(c.ctx, &c.p, &c.args, NULL, &count, &err), FXA_E_BINDING);
-    c.args.n_tensors = 1;
-    c.tensors[0] = NULL;
-    T_STATUS(fxa_index_query(c.ctx, &c.p, &c.args, NULL, &count, &err), FXA_E_BINDING);
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    c.call.args.n_tensors = 1;
+    c.call.tensors[0] = NULL;
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
     index_end(&c);
 }
 

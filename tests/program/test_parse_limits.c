@@ -2,6 +2,7 @@
  *
  * The parser on what nobody should write: too deep, too long, too much work, garbage, no memory. Always an error, soon.
  */
+#include "support/fail_alloc.h"
 #include "support/own_context.h"
 
 #include <pthread.h>
@@ -190,58 +191,32 @@ TEST(garbage_gets_an_error_with_a_place) {
     }
 }
 
-/* An allocation that fails, at every index: an error, nothing leaked (the hook counts), the next parse works. */
-typedef struct plim_heap {
-    int64_t fail_at, calls, live;
-} plim_heap;
-
-static void *plim_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
-    plim_heap *h = user;
-    (void)align;
-    if (new_size == 0) {
-        h->live -= (int64_t)old_size;
-        free(ptr);
-        return NULL;
-    }
-    if (h->calls++ == h->fail_at) return NULL;
-    void *p = aligned_alloc(64, (new_size + 63) / 64 * 64);
-    if (!p) return NULL;
-    if (ptr) {
-        memcpy(p, ptr, old_size < new_size ? old_size : new_size);
-        free(ptr);
-    }
-    h->live += (int64_t)new_size - (int64_t)old_size;
-    return p;
-}
-
+/* An allocation that fails, at every index: an error, nothing leaked, the next parse works. */
 TEST(memory_failures_at_every_index) {
     static const char text[] = "param c : float\ntensor t : f32[1]\nlet d = q - k\n"
                                "score = c * tanh((score + t[h] * d) / c)\n"
                                "mask = q >= k && any(i, 3, d == i)";
-    plim_heap heap = {-1, 0, 0};
-    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-    fxa_context *own = NULL;
-    fxa_error err;
-    config.alloc = plim_alloc;
-    config.alloc_user = &heap;
-    T_OK(fxa_context_create(&config, &own, &err));
-    int64_t before = heap.live;
-    for (int64_t k = 0;; k++) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *own = fail_alloc_context(&f);
+    bool reached = true;
+    T_REQUIRE(own);
+    size_t before = f.live_bytes;
+    for (size_t k = 1; reached && k < 10000; k++) {
         fxa_program *p = NULL;
+        fxa_error err;
         size_t n;
-        heap.calls = 0;
-        heap.fail_at = k;
+        fail_alloc_arm(&f, k, false);
         fxa_status s = fxa_program_parse(own, text, SIZE_MAX, &p, &err);
         if (s == FXA_OK) s = fxa_program_print(p, NULL, 0, &n, &err);
-        bool reached = heap.calls > k;
-        heap.fail_at = -1;
+        reached = f.failures > 0;
         fxa_program_destroy(p);
-        T_INT(heap.live, before);
+        T_INT(f.live_bytes, before);
         T_INT(s, reached ? FXA_E_MEMORY : FXA_OK);
-        if (!reached || k > 10000) break;
     }
+    T_CHECK(!reached);
     fxa_context_destroy(own);
-    T_INT(heap.live, 0);
+    T_INT(f.live_bytes, 0);
+    T_INT(f.mistakes, 0);
 }
 
 T_MAIN

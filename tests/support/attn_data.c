@@ -32,7 +32,7 @@ fxa_problem attn_spec_problem(const attn_spec *s) {
         if (s->strided >> i & 1) operand->layout = FXA_LAYOUT_STRIDED;
         if (s->strided >> i & 1) memcpy(operand->stride, s->stride[i], sizeof operand->stride);
     }
-    if (!p.q.dtype) p.q.dtype = (uint32_t)(s->dtype ? s->dtype : FXA_F32);
+    if (!p.q.dtype) p.q.dtype = (uint32_t)s->dtype;
     return p;
 }
 
@@ -53,7 +53,7 @@ void attn_slot_sizes(const fxa_problem *p, fxa_slot slot, int64_t n[4]) {
 static fxa_dtype data_dtype(const fxa_problem *p, fxa_slot slot) {
     fxa_problem copy = *p;
     bool narrow = slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE || slot >= FXA_SLOT_SINK;
-    uint32_t own = attn_operand(&copy, slot)->dtype, q = p->q.dtype;
+    uint32_t own = attn_operand(&copy, slot)->dtype, q = p->q.dtype ? p->q.dtype : FXA_F32;
     return (fxa_dtype)(own ? own : !narrow ? q : q == FXA_F64 ? FXA_F64 : FXA_F32);
 }
 

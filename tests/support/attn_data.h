@@ -24,7 +24,7 @@ enum { ATTN_OUTPUTS = 4 + ATTN_TENSORS + 1 }; /* at most, of a pass */
 
 typedef struct attn_spec {
     int64_t b, hq, hkv, sq, sk, d, dv; /* hkv, dv: 0 as in a problem */
-    fxa_dtype dtype;                   /* of Q and all that follows it; none: f32 */
+    fxa_dtype dtype;                   /* of Q and all that follows it; none: left to the library, f32 */
     fxa_dtype slot_dtype[ATTN_SLOTS];  /* where it is another */
     uint32_t flags;                    /* of both passes, and what forward wants */
     int64_t window_left, window_right;
