@@ -165,8 +165,8 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
     fxa__cpu_strip strip;
     if (!fxa__cpu_cut_block(&it->cut, key, n)) return;
     attend_pack(it, it->cut.key, it->cut.keys);
-    for (int64_t row = 0, rows; row < it->n; row += rows) {
-        rows = fxa__cpu_cut_rows(&it->cut, row, fxa__min_i64(it->run->blocks.rows, it->n - row));
+    for (int64_t row = it->cut.row, rows; row < it->cut.row_end; row += rows) {
+        rows = fxa__cpu_cut_rows(&it->cut, row, fxa__min_i64(it->run->blocks.rows, it->cut.row_end - row));
         for (int64_t at = 0; fxa__cpu_cut_next(&it->cut, row, rows, &at, &strip);) attend_strip(it, ready, &strip);
     }
     it->s.t = it->s.scores;

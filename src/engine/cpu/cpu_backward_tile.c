@@ -45,9 +45,9 @@ static bool tile_cut_strips(fxa__back_worker *w, back_tile *t) {
     if (!fxa__cpu_cut_block(cut, w->key, w->n_keys)) return false;
     t->cut = cut->tile == FXA_TILE_MIXED;
     t->count = 0;
-    for (int64_t row = 0, rows; row < t->n; row += rows) {
+    for (int64_t row = cut->row, rows; row < cut->row_end; row += rows) {
         fxa__cpu_strip *s = &w->strips[t->count];
-        rows = fxa__cpu_cut_rows(cut, row, fxa__min_i64(most, t->n - row));
+        rows = fxa__cpu_cut_rows(cut, row, fxa__min_i64(most, cut->row_end - row));
         for (int64_t at = 0; fxa__cpu_cut_next(cut, row, rows, &at, s); t->count++, s++) {
             int64_t begin = s->begin + cut->key - w->key;
             s->end += cut->key - w->key;

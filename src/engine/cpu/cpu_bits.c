@@ -11,6 +11,7 @@
 
 enum {
     BITS_SPAN = 96,            /* rows that range analysis is asked about together, before they are run */
+    BITS_ASK = 6,              /* operations per pair of a mask above which it is */
     BITS_KEPT_BYTES = 16 << 20 /* of all slots: a mask of 8,192 x 8,192 pairs and what sums it up */
 };
 
@@ -31,6 +32,7 @@ void fxa__cpu_cut_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows,
     if (!fxa__tape_scratch(code->mask, rows, keys, &bytes)) c->failed = true;
     bits_carve(c, rows, cut->words, &cut->own);
     cut->k = fxa__carve(c, keys, sizeof *cut->k);
+    cut->same = fxa__carve(c, rows, 1);
     cut->mask.scratch = fxa__carve(c, 1, bytes);
 }
 
@@ -71,14 +73,23 @@ static void bits_fill(uint64_t *row, int64_t words, int64_t n) { /* n of them ar
     for (int64_t i = 0; i < words; i++) row[i] = bits_low(fxa__max_i64(0, fxa__min_i64(n - 64 * i, 64)));
 }
 
-/* What a row of n columns has of each granule. A granule divides a word. */
+/* Bit i: granule i of a word is not 0. A granule divides a word. */
+static uint64_t bits_granules(uint64_t word, int64_t granule) {
+    uint64_t out = 0;
+    for (int64_t i = granule / 2; i > 0; i /= 2) word |= word >> i; /* its first bit has them all */
+    for (int64_t i = 0; i * granule < 64; i++) out |= (word >> i * granule & 1) << i;
+    return out;
+}
+
+/* What a row of n columns has of each granule. */
 static void bits_sum_up(const uint64_t *row, int64_t n, int64_t granule, uint64_t *any, uint64_t *all) {
-    *any = *all = 0;
-    for (int64_t at = 0, i = 0; at < n; at += granule, i++) {
-        uint64_t whole = bits_low(fxa__min_i64(granule, n - at)), here = row[at / 64] >> (at % 64) & whole;
-        *any |= (uint64_t)(here != 0) << i;
-        *all |= (uint64_t)(here == whole) << i;
+    uint64_t some = 0, holes = 0;
+    for (int64_t at = 0; at < n; at += 64) {
+        some |= bits_granules(row[at / 64], granule) << at / granule;
+        holes |= bits_granules(~row[at / 64] & bits_low(fxa__min_i64(n - at, 64)), granule) << at / granule;
     }
+    *any = some;
+    *all = ~holes & bits_low(fxa__div_up(n, granule));
 }
 
 /* The tape's views of the tile and of the block. */
@@ -95,24 +106,38 @@ static void bits_ready(fxa__cpu_cut *c, bool *block_ready) {
     c->ready = *block_ready = true;
 }
 
-static void bits_compute(fxa__cpu_cut *c, const fxa__cpu_bits *to) {
+/* Pairs of rows row..row+rows of the tile, and which rows are like the ones before them. */
+static void bits_pairs(fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
+    int64_t begin, end;
+    fxa_tile tile = FXA_TILE_MIXED;
+    if (rows < c->n) tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key, c->keys, &begin, &end);
+    if (tile == FXA_TILE_MIXED) {
+        bits_ready(c, ready);
+        fxa__tape_mask(&c->mask, row, rows, pairs, c->words, c->same + row);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        bits_fill(pairs + i * c->words, c->words, tile == FXA_TILE_FULL ? c->keys : 0);
+        c->same[row + i] = i > 0;
+    }
+}
+
+static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
     bool ready = false;
-    for (int64_t row = 0, rows, begin, end; row < c->n; row += rows) {
-        uint64_t *pairs = to->pairs + row * c->words;
-        rows = fxa__min_i64(BITS_SPAN, c->n - row);
-        fxa_tile tile = fxa__cpu_columns(c->g, c->first + row, rows, c->key, c->keys, &begin, &end);
-        if (tile == FXA_TILE_MIXED) {
-            bits_ready(c, &ready);
-            fxa__tape_mask(&c->mask, row, rows, pairs, c->words);
-        }
-        for (int64_t i = row; i < row + rows; i++, pairs += c->words) {
-            if (tile != FXA_TILE_MIXED) bits_fill(pairs, c->words, tile == FXA_TILE_FULL ? c->keys : 0);
-            bool again = i > row && memcmp(pairs, pairs - c->words, (size_t)c->words * sizeof *pairs) == 0;
-            if (again)
-                to->any[i] = to->any[i - 1], to->all[i] = to->all[i - 1];
-            else
-                bits_sum_up(pairs, c->keys, c->granule, &to->any[i], &to->all[i]);
-        }
+    int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_ASK ? BITS_SPAN : c->n;
+    for (int64_t row = 0; row < c->n; row += span)
+        bits_pairs(c, row, fxa__min_i64(span, c->n - row), to->pairs + row * c->words, &ready);
+    to->some = 0;
+    to->row = to->end = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        if (c->same[i])
+            to->any[i] = to->any[i - 1], to->all[i] = to->all[i - 1];
+        else
+            bits_sum_up(to->pairs + i * c->words, c->keys, c->granule, &to->any[i], &to->all[i]);
+        if (!to->any[i]) continue;
+        if (!to->some) to->row = i;
+        to->some |= to->any[i];
+        to->end = i + 1;
     }
 }
 

@@ -41,18 +41,21 @@ void fxa__cpu_cut_tile(fxa__cpu_cut *c, int64_t number, int64_t first, int64_t n
 
 /* Of a mixed block: its bits. False: they are all 0. */
 static bool cut_by_bits(fxa__cpu_cut *c) {
-    uint64_t any = 0;
     c->bits = fxa__cpu_bits_get(c);
-    for (int64_t i = 0; i < c->n; i++) any |= c->bits->any[i];
-    for (; c->keys > c->granule && !(any >> (c->keys - 1) / c->granule & 1);)
+    uint64_t some = c->bits->some;
+    c->row = c->bits->row;
+    c->row_end = c->bits->end;
+    for (; c->keys > c->granule && !(some >> (c->keys - 1) / c->granule & 1);)
         c->keys = (c->keys - 1) / c->granule * c->granule; /* nobody needs the last ones */
-    return any != 0;
+    return some != 0;
 }
 
 bool fxa__cpu_cut_block(fxa__cpu_cut *c, int64_t key, int64_t m) {
     int64_t begin, end;
     c->bits = NULL;
     c->banded = false;
+    c->row = 0;
+    c->row_end = c->n;
     c->tile = fxa__cpu_columns(c->g, c->first, c->n, key, m, &begin, &end);
     if (c->tile == FXA_TILE_EMPTY) return false;
     bool bits = c->tile == FXA_TILE_MIXED && c->mask.tape;

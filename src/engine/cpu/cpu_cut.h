@@ -31,6 +31,8 @@ typedef struct fxa__cpu_strip {
 typedef struct fxa__cpu_bits {
     uint64_t *pairs;     /* [rows,words] */
     uint64_t *any, *all; /* [rows]: bit i: some pair, every pair of granule i */
+    uint64_t some;       /* bit i: some row has some pair of granule i */
+    int64_t row, end;    /* rows outside of row..end have none at all */
 } fxa__cpu_bits;
 
 /* What bits are a function of. */
@@ -65,7 +67,8 @@ typedef struct fxa__cpu_cut {
     const fxa__cpu_kept *kept;
     fxa__tape_run mask; /* tape NULL: no bits */
     fxa__cpu_bits own;
-    int32_t *k; /* coordinates of the block's keys */
+    int32_t *k;    /* coordinates of the block's keys */
+    uint8_t *same; /* by row, while bits are made: it has those of the row before */
     int64_t granule, words;
     /* the tile */
     int64_t number, first, n;
@@ -73,6 +76,7 @@ typedef struct fxa__cpu_cut {
     bool ready;           /* the tape knows its rows */
     /* the block: what the mask leaves of the keys asked about, to whole granules where there are bits */
     int64_t key, keys;
+    int64_t row, row_end; /* no other row of the tile has a strip */
     fxa_tile tile;
     bool banded; /* rows attend to columns q + band_begin up to, not including, q + band_end */
     int64_t band_begin, band_end;

@@ -40,10 +40,10 @@ enum {
 
 static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__max_i64(lo, fxa__min_i64(x, hi)); }
 
-/* Masks that range analysis cuts leave less of smaller blocks, and sets that take many rows at once have as many scores
- * in hand with fewer keys. */
+/* Masks that range analysis alone cuts leave less of smaller blocks, and sets that take many rows at once have as many
+ * scores in hand with fewer keys. */
 static int64_t forward_keys(const fxa__cpu_code *code, int64_t widest) {
-    bool cut = !code->band.exact && code->classify;
+    bool cut = !code->band.exact && code->classify && !code->mask;
     int64_t shorter = code->kernels->rows > FXA__CPU_MAX_ROWS || cut ? 2 : 1, nr = code->kernels->nr;
     int64_t bytes = (int64_t)code->kernels->real_size * widest * shorter;
     return forward_clamp(FORWARD_PANEL_BYTES / bytes / nr * nr, nr, FORWARD_MAX_KEYS / shorter);

@@ -34,8 +34,6 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         fxa__tape_graph_count(&g, true);
         if (kernels->real_size == sizeof(float) && !(flags & FXA__TAPE_PLAIN)) fxa__tape_peephole(&g);
         status = g.failed ? fxa__fail_memory(err, "a score program's tape") : fxa__tape_lower(&g, tape, err);
-        if (status == FXA_OK && tape->alone && !fxa__tape_mask_watch(tape))
-            status = fxa__fail_memory(err, "a score program\'s tape");
     }
     fxa__tape_graph_free(&g);
     if (status == FXA_OK) {
@@ -62,6 +60,7 @@ void fxa__tape_destroy(fxa__tape *tape) {
     fxa__free(host, tape->leaves, tape->leaves_capacity * sizeof *tape->leaves);
     fxa__free(host, tape->tests, tape->tests_capacity * sizeof *tape->tests);
     fxa__free(host, tape->watched, tape->watched_capacity * sizeof *tape->watched);
+    fxa__free(host, tape->parts, tape->parts_capacity * sizeof *tape->parts);
     fxa__free(host, tape, sizeof *tape);
     fxa__host_release(host);
 }
@@ -73,7 +72,7 @@ size_t fxa__tape_bytes(const fxa__tape *tape) {
                  tape->level[i].places_capacity * sizeof(fxa__tape_place);
     bytes += tape->accesses_capacity * sizeof *tape->accesses + tape->ranges_capacity * sizeof *tape->ranges;
     bytes += tape->leaves_capacity * sizeof *tape->leaves + tape->tests_capacity * sizeof *tape->tests;
-    return bytes + tape->watched_capacity * sizeof *tape->watched;
+    return bytes + tape->watched_capacity * sizeof *tape->watched + tape->parts_capacity * sizeof *tape->parts;
 }
 
 bool fxa__tape_is_identity(const fxa__tape *tape) { return tape->identity; }

@@ -263,39 +263,51 @@ void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access,
 
 /* ---- Ranges of columns ------------------------------------------------------------------------------------------- */
 
-static bool access_within(const fxa__tape_range *range, int64_t x, int64_t bound) {
-    if (range->above) return range->strict ? bound < x : bound <= x;
+static bool access_within(const fxa__tape_range *range, int32_t x, int32_t bound) {
+    if (range->side == TAPE_NEAR) x = fxa__wrap32(x < 0 ? -(int64_t)x : x);
+    if (range->side == TAPE_AT) return x == bound;
+    if (range->side == TAPE_ABOVE) return range->strict ? bound < x : bound <= x;
     return range->strict ? x < bound : x <= bound;
 }
 
-bool fxa__tape_range_columns(const fxa__tape_at *r, const fxa__tape_range *range, int64_t *begin, int64_t *end) {
-    const fxa__tape_state *s = r->state;
-    int64_t offset = access_int(r, range->offset), bound = access_int(r, range->bound);
-    int64_t x = offset + (int64_t)range->sign * s->k[r->first], dx = range->sign * s->step, y = x + (r->n - 1) * dx;
-    if (!s->step || x != fxa__sat32(x) || y != fxa__sat32(y)) return false;
-    /* Towards the bound the first columns hold, away from it the last ones. */
-    bool first = access_within(range, x, bound), last = access_within(range, y, bound);
-    *begin = 0;
-    *end = first ? r->n : 0;
-    if (first == last) return true;
-    /* The last column on the first one's side, by the distance to the bound. */
-    int64_t distance = dx > 0 ? bound - x : x - bound, step = s->step;
-    bool at_bound = first ? !range->strict : range->strict; /* x == bound belongs to the first one's side */
-    int64_t columns = at_bound ? distance + step : distance + step - 1;
-    if (step != 1) columns /= step; /* divisions are slow, and rarely needed */
-    *begin = first ? 0 : columns;
-    *end = first ? columns : r->n;
+/* The numbers lo..hi that are in the range. */
+static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t *lo, int64_t *hi) {
+    const int64_t far = (int64_t)1 << 40;
+    int64_t most = range->strict ? bound - 1 : bound;
+    *lo = -far;
+    *hi = most;
+    if (range->side == TAPE_ABOVE) *lo = range->strict ? bound + 1 : bound, *hi = far;
+    if (range->side == TAPE_NEAR) *lo = -most;
+    if (range->side == TAPE_AT) *lo = *hi = bound;
+}
+
+/* x / step, rounded up, for x > 0: divisions are slow, and rarely needed. */
+static int64_t access_steps(int64_t x, int64_t step) { return step == 1 ? x : (x + step - 1) / step; }
+
+bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
+                             int64_t first, int64_t n, int64_t *begin, int64_t *end) {
+    int64_t x = offset + (int64_t)range->sign * s->k[first], y = x + (n - 1) * range->sign * s->step, lo, hi;
+    int64_t least = range->side == TAPE_NEAR ? -INT32_MAX : INT32_MIN; /* abs(INT32_MIN) wraps */
+    if (!s->step || x < least || x > INT32_MAX || y < least || y > INT32_MAX) return false;
+    access_interval(range, bound, &lo, &hi);
+    if (range->sign < 0) { /* -x counts up */
+        int64_t t = lo;
+        lo = -hi, hi = -t, x = -x;
+    }
+    *begin = lo <= x ? 0 : fxa__min_i64(n, access_steps(lo - x, s->step));
+    *end = hi < x ? 0 : fxa__min_i64(n, access_steps(hi - x + 1, s->step));
+    if (*begin >= *end) *begin = *end = 0;
     return true;
 }
 
 void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out) {
+    int32_t offset = access_int(r, range->offset), bound = access_int(r, range->bound);
     int64_t begin, end;
-    if (fxa__tape_range_columns(r, range, &begin, &end)) {
+    if (fxa__tape_range_columns(r->state, range, offset, bound, r->first, r->n, &begin, &end)) {
         access_fill(r, out, 0, begin, -INFINITY);
         access_fill(r, out, end, r->n, -INFINITY);
         return;
     }
-    int64_t offset = access_int(r, range->offset), bound = access_int(r, range->bound);
     const int32_t *k = r->state->k + r->first;
     for (int64_t i = 0; i < r->n; i++)
         if (!access_within(range, fxa__wrap32(offset + (int64_t)range->sign * k[i]), bound))

@@ -4,7 +4,9 @@
  *
  *   tape.c           create, destroy, queries: program -> graph -> tape
  *   tape_graph.c     the graph: levels of nodes, k plus something, roots
+ *   tape_formula.c   a mask alone as a formula over rows of bits
  *   tape_peephole.c  several nodes as one operation
+ *   tape_ops.c       the operations by their letters
  *   tape_lower.c     nodes of each level in order, with registers, as instructions
  *   tape_run.c       the levels at run time
  *   tape_access.c    elements of captured tensors: loads and sums along k, ranges of columns
@@ -53,12 +55,37 @@ typedef struct fxa__tape_access {
     int8_t axis, sign;
 } fxa__tape_access;
 
-/* Columns where `sign * k + offset` is below (or at) the bound, or with `above` the bound below (or at) it. */
+/* Columns where x = `sign * k + offset` is below (or at) the bound, or the bound below (or at) x, or abs(x) below (or
+ * at) it, or x equal to it. */
+enum { TAPE_BELOW, TAPE_ABOVE, TAPE_NEAR, TAPE_AT };
 typedef struct fxa__tape_range {
     int32_t offset, bound; /* places of one int each */
     int8_t sign;
-    uint8_t above, strict;
+    uint8_t side, strict; /* strict: not at the bound; TAPE_AT has none */
 } fxa__tape_range;
+
+/* A mask alone as a formula over rows of bits, in postfix order: leaves push a row, operations take theirs from the end
+ * and push one. */
+enum {
+    TAPE_BITS_RANGE,
+    TAPE_BITS_TEST,
+    TAPE_BITS_PART,
+    TAPE_BITS_NOT,
+    TAPE_BITS_AND,
+    TAPE_BITS_OR,
+    TAPE_BITS_XOR,
+    TAPE_BITS_SELECT
+};
+enum { TAPE_FORMULA_SPLITS = 24, TAPE_FORMULA_TERMS = 3 * TAPE_FORMULA_SPLITS + 2, TAPE_FORMULA_ROWS = 8 };
+typedef struct fxa__tape_term {
+    uint8_t kind;
+    int32_t leaf; /* graph: root; tape: number of the range, of the test, of the part */
+} fxa__tape_term;
+
+/* Instructions of FULL that make a leaf of a formula, and the places that rows of it are told apart by. */
+typedef struct fxa__tape_part {
+    size_t ins, n_ins, watched, n_watched;
+} fxa__tape_part;
 
 /* A register that holds an input, a param or a constant. */
 typedef struct fxa__tape_leaf {
@@ -78,15 +105,17 @@ struct fxa__tape {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
     bool identity, writes; /* writes: there is an out */
-    bool alone;            /* FXA__TAPE_MASK_ALONE: ranges are no instructions */
+    bool alone;            /* FXA__TAPE_MASK_ALONE: a formula, whose parts FULL has the instructions of */
     fxa__tape_level level[TAPE_LEVELS];
     fxa__tape_access *accesses;
     fxa__tape_range *ranges;
     fxa__tape_leaf *leaves;
-    int32_t *tests;   /* places of FULL: bools, one value each; a row where one is false is masked whole */
-    int32_t *watched; /* alone: places of FULL that rows are told apart by */
-    size_t n_accesses, n_ranges, n_leaves, n_tests, n_watched;
-    size_t accesses_capacity, ranges_capacity, leaves_capacity, tests_capacity, watched_capacity;
+    int32_t *tests;   /* places of FULL: bools, one value each; not alone: where one is false a row is masked whole */
+    int32_t *watched; /* alone: places of FULL that rows are told apart by, part by part */
+    fxa__tape_part *parts;
+    fxa__tape_term terms[TAPE_FORMULA_TERMS];
+    size_t n_accesses, n_ranges, n_leaves, n_tests, n_watched, n_parts, n_terms;
+    size_t accesses_capacity, ranges_capacity, leaves_capacity, tests_capacity, watched_capacity, parts_capacity;
 };
 
 /* ---- The graph --------------------------------------------------------------------------------------------------- */
@@ -126,6 +155,8 @@ typedef struct fxa__tape_graph {
     fxa__tape_node *nodes;
     fxa__tape_root *roots;
     size_t n_nodes, n_roots, nodes_capacity, roots_capacity;
+    fxa__tape_term terms[TAPE_FORMULA_TERMS]; /* of a mask alone */
+    size_t n_terms;
     int32_t key; /* the input k; -1: not read */
     int32_t one; /* the float 1, for tape_peephole.c */
     bool failed; /* out of memory */
@@ -133,6 +164,14 @@ typedef struct fxa__tape_graph {
 
 bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program *program, uint32_t flags);
 void fxa__tape_graph_free(fxa__tape_graph *g);
+/* The mask at `node` as g's terms, their leaves as roots. */
+void fxa__tape_formula_make(fxa__tape_graph *g, int32_t node);
+/* Ends the last part of a tape, whose instructions are the last ones: watches all that they read of ROW. False: out of
+ * memory. */
+bool fxa__tape_formula_watch(fxa__tape *tape);
+/* The comparison at `node` as a WITHIN, or with *negated what that is not; false: it is none. */
+bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated);
+void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access);
 /* Appends a copy; -1 when memory ran out. */
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
 /* Which nodes the roots need, those of the mask only if that is asked for, and how often each is used. */
@@ -150,10 +189,17 @@ static inline bool fxa__tape_is_row(int level, int operand_level) {
     return operand_level == level || (level == TAPE_FULL && operand_level == TAPE_COLUMN);
 }
 
+/* The opcode of an operation for operands of these letters; -1: there is none. */
+int32_t fxa__tape_find(uint32_t op, char d, const char *letters);
 void fxa__tape_peephole(fxa__tape_graph *g);
 fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err);
 
 /* ---- Run --------------------------------------------------------------------------------------------------------- */
+
+/* Columns begin..end of a range; begin < 0: no stretch. */
+typedef struct fxa__tape_ends {
+    int64_t begin, end;
+} fxa__tape_ends;
 
 /* The head of scratch; filled by fxa__tape_batch. */
 typedef struct fxa__tape_state {
@@ -163,6 +209,9 @@ typedef struct fxa__tape_state {
     uintptr_t *fixed;          /* places of FULL: what is the same for all rows */
     void **at;                 /* places of the level that runs */
     int32_t *k;                /* keys of the block */
+    uint64_t *bits;            /* alone: rows of the parts, then TAPE_FORMULA_ROWS that a formula is worked out in */
+    fxa__tape_ends *ends;      /* alone: columns of the ranges in the last row */
+    uint8_t *moved;            /* alone, by row: a part, or a test, may differ from the row before */
     int64_t step;              /* k[i] = k[0] + i * step, step > 0; 0: anything */
     bool far;                  /* rows read from a tensor that no near cache holds */
 } fxa__tape_state;
@@ -189,10 +238,13 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
 /* Places of FULL for a row. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out);
-/* False: out of memory. */
-bool fxa__tape_mask_watch(fxa__tape *tape);
-/* The columns begin..end that are in the range; false: they need not be one stretch. */
-bool fxa__tape_range_columns(const fxa__tape_at *r, const fxa__tape_range *range, int64_t *begin, int64_t *end);
+/* Alone: compares n rows, whose places of ROW are filled, with the ones before them. */
+void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n);
+/* The instructions of a part, for the row whose places are set. */
+void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part);
+/* Of the n columns from `first` on, those begin..end that are in the range; false: they need not be one stretch. */
+bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
+                             int64_t first, int64_t n, int64_t *begin, int64_t *end);
 /* out = -inf outside of the range. */
 void fxa__tape_apply_range(const fxa__tape_at *r, const fxa__tape_range *range, void *out);
 

@@ -25,7 +25,7 @@ int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node) {
     return (int32_t)g->n_nodes++;
 }
 
-static void graph_add_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access) {
+void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access) {
     if (g->failed || !fxa__grow(g->host, &g->roots, &g->roots_capacity, g->n_roots + 1, sizeof *g->roots)) {
         g->failed = true;
         return;
@@ -42,11 +42,6 @@ static int32_t graph_binary(fxa__tape_graph *g, uint32_t op, int32_t a, int32_t 
 
 static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
     fxa__tape_node n = {.op = FXA_OP_CONST, .type = FXA_INT, .axis = -1, .imm = value};
-    return fxa__tape_graph_add(g, &n);
-}
-
-static int32_t graph_zero(fxa__tape_graph *g) {
-    fxa__tape_node n = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1};
     return fxa__tape_graph_add(g, &n);
 }
 
@@ -208,19 +203,41 @@ static void graph_import(fxa__tape_graph *g, int32_t i) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* A comparison of k plus something with a value that k does not change leaves a range of columns. */
-static bool graph_add_range(fxa__tape_graph *g, const fxa__tape_node *n) {
-    if (n->op != FXA_OP_LT && n->op != FXA_OP_LE) return false;
-    const fxa__tape_node *a = &g->nodes[n->arg[0]], *b = &g->nodes[n->arg[1]];
-    bool above = b->sign != 0;
-    const fxa__tape_node *line = above ? b : a, *bound = above ? a : b;
-    if (!line->sign || (bound->level & TAPE_COLUMN)) return false;
-    fxa__tape_node range = {.op = FXA__TAPE_WITHIN, .type = FXA_BOOL, .level = TAPE_FULL, .n_args = 2, .axis = -1};
-    range.arg[0] = line->offset;
-    range.arg[1] = n->arg[!above];
-    range.axis_sign = line->sign;
-    range.imm = (above ? 1 : 0) | (n->op == FXA_OP_LT ? 2 : 0);
-    graph_add_root(g, FXA__OUT_MASK, -1, -1, fxa__tape_graph_add(g, &range));
+/* sign * k + offset, or the absolute value of such. */
+static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, bool *absolute) {
+    const fxa__tape_node *n = &g->nodes[node];
+    *absolute = n->op == FXA_OP_ABS && n->type == FXA_INT;
+    if (*absolute) n = &g->nodes[n->arg[0]];
+    return n->sign ? n : NULL;
+}
+
+/* A comparison of k plus something, or of its absolute value, with a value that k does not change leaves a range of
+ * columns, or all but one: b < abs(x) is not abs(x) <= b. */
+bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated) {
+    const fxa__tape_node n = g->nodes[node];
+    bool order = n.op == FXA_OP_LT || n.op == FXA_OP_LE, strict = n.op == FXA_OP_LT, absolute = false;
+    *negated = n.op == FXA_OP_NE;
+    if (!order && n.op != FXA_OP_EQ && n.op != FXA_OP_NE) return false;
+    const fxa__tape_node *line = graph_line(g, n.arg[0], &absolute);
+    bool second = !line;
+    if (second) line = graph_line(g, n.arg[1], &absolute);
+    int32_t bound = n.arg[!second];
+    if (!line || (g->nodes[bound].level & TAPE_COLUMN) || (absolute && !order)) return false;
+    if (absolute && second) *negated = true, strict = !strict;
+    uint32_t side = !order ? TAPE_AT : absolute ? TAPE_NEAR : second ? TAPE_ABOVE : TAPE_BELOW;
+    *range = (fxa__tape_node){.op = FXA__TAPE_WITHIN, .type = FXA_BOOL, .level = TAPE_FULL, .n_args = 2, .axis = -1};
+    range->arg[0] = line->offset;
+    range->arg[1] = bound;
+    range->axis_sign = line->sign;
+    range->imm = (int32_t)(side << 1 | strict);
+    return true;
+}
+
+static bool graph_add_range(fxa__tape_graph *g, int32_t node) {
+    fxa__tape_node range;
+    bool negated;
+    if (!fxa__tape_graph_range(g, node, &range, &negated) || negated) return false;
+    fxa__tape_graph_root(g, FXA__OUT_MASK, -1, -1, fxa__tape_graph_add(g, &range));
     return true;
 }
 
@@ -234,15 +251,15 @@ static void graph_add_mask(fxa__tape_graph *g, int32_t mask) {
         if (n.op == FXA_OP_AND && depth + 2 <= GRAPH_MAX_CONJUNCTS) {
             stack[depth++] = n.arg[1];
             stack[depth++] = n.arg[0];
-        } else if ((n.op != FXA_OP_CONST || n.imm == 0) && !graph_add_range(g, &n)) {
-            graph_add_root(g, FXA__OUT_MASK, -1, i, -1);
+        } else if ((n.op != FXA_OP_CONST || n.imm == 0) && !graph_add_range(g, i)) {
+            fxa__tape_graph_root(g, FXA__OUT_MASK, -1, i, -1);
         }
     }
 }
 
 static void graph_add_grad(fxa__tape_graph *g, const fxa__output *out) {
     if (out->kind == FXA__OUT_DPARAM) {
-        graph_add_root(g, out->kind, out->slot, graph_same(g->program, out->value), -1);
+        fxa__tape_graph_root(g, out->kind, out->slot, graph_same(g->program, out->value), -1);
         return;
     }
     fxa__tape_node target = {.op = FXA_OP_LOAD, .type = FXA_FLOAT, .imm = out->slot, .n_args = (uint8_t)out->n_index};
@@ -251,7 +268,7 @@ static void graph_add_grad(fxa__tape_graph *g, const fxa__output *out) {
         target.level |= g->nodes[target.arg[i]].level;
     }
     graph_find_axis(g, &target);
-    graph_add_root(g, out->kind, out->slot, graph_same(g->program, out->value), fxa__tape_graph_add(g, &target));
+    fxa__tape_graph_root(g, out->kind, out->slot, graph_same(g->program, out->value), fxa__tape_graph_add(g, &target));
 }
 
 static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
@@ -260,14 +277,14 @@ static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
         int32_t value = graph_same(g->program, out->value);
         switch (out->kind) {
         case FXA__OUT_SCORE:
-            if (flags & FXA__TAPE_MASK_ALONE) value = graph_zero(g);
-            graph_add_root(g, out->kind, -1, value, -1);
+            if (!(flags & FXA__TAPE_MASK_ALONE)) fxa__tape_graph_root(g, out->kind, -1, value, -1);
             break;
         case FXA__OUT_MASK:
-            if (flags & (FXA__TAPE_MASK | FXA__TAPE_MASK_ALONE)) graph_add_mask(g, value);
+            if (flags & FXA__TAPE_MASK_ALONE) fxa__tape_formula_make(g, value);
+            if (flags & FXA__TAPE_MASK) graph_add_mask(g, value);
             break;
         case FXA__OUT_DSCORE:
-            if (!(flags & FXA__TAPE_NO_DSCORE)) graph_add_root(g, out->kind, -1, value, -1);
+            if (!(flags & FXA__TAPE_NO_DSCORE)) fxa__tape_graph_root(g, out->kind, -1, value, -1);
             break;
         default:
             if (flags & (FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE)) graph_add_grad(g, out);

@@ -11,14 +11,6 @@
 
 #include <math.h>
 
-const fxa__tape_info fxa__tape_infos[FXA__TAPE_OPS] = {
-#define TAPE(ID, op, d, a, b, c, expression) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
-#define TAPE_OWN(ID, op, d, a, b, c) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
-#include "tape_ops.def"
-#undef TAPE
-#undef TAPE_OWN
-};
-
 typedef struct lower_state {
     fxa__tape_graph *g;
     fxa__tape *tape;
@@ -27,7 +19,8 @@ typedef struct lower_state {
     size_t n_free, free_capacity;
     int32_t *place_of;             /* by node: its place in this level, -1: none yet */
     int32_t external[TAPE_SPACES]; /* the same for the caller's rows */
-    int32_t minus_inf;             /* node */
+    int32_t minus_inf, zero;       /* nodes */
+    uint8_t *wanted;               /* by node: the part of a formula needs it; NULL: no formula */
     bool failed;                   /* out of memory */
     bool no_code;                  /* an operation has none: a bug here, since fxa__tape_missing found none */
 } lower_state;
@@ -88,29 +81,6 @@ static char lower_letter(const lower_state *l, int32_t node, bool spread) {
     return real ? (row ? 'F' : 'f') : (row ? 'I' : 'i');
 }
 
-/* The opcode of an operation for these operands; -1: there is none. */
-static int32_t lower_find(uint32_t op, char d, const char *letters) {
-    for (int32_t i = 0; i < FXA__TAPE_OPS; i++) {
-        const fxa__tape_info *t = &fxa__tape_infos[i];
-        if (t->op == (int)op && t->d == d && t->a == letters[0] && t->b == letters[1] && t->c == letters[2]) return i;
-    }
-    return -1;
-}
-
-/* With all operands as rows there is always a code, or there is none for some operands. */
-const fxa__node *fxa__tape_missing(const fxa_program *program) {
-    for (int32_t i = 0; i < program->n_nodes; i++) {
-        const fxa__node *n = &program->nodes[i];
-        char letters[4] = "___";
-        bool leaf = n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT || n->op == FXA_OP_LOAD;
-        if (leaf || fxa__tape_is_through(program, n)) continue;
-        for (int k = 0; k < n->n_args && k < 3; k++)
-            letters[k] = program->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
-        if (lower_find(fxa__tape_op_of(n), n->type == FXA_FLOAT ? 'F' : 'I', letters) < 0) return n;
-    }
-    return NULL;
-}
-
 /* One value as a row of its own, for operations that have no variant with it. */
 static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     bool real = l->g->nodes[node].type == FXA_FLOAT;
@@ -124,7 +94,7 @@ static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
 static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool spread) {
     char letters[4] = "___";
     for (int k = 0; k < n->n_args && k < 3; k++) letters[k] = lower_letter(l, n->arg[k], spread);
-    return lower_find(n->op, n->type == FXA_FLOAT ? 'F' : 'I', letters);
+    return fxa__tape_find(n->op, n->type == FXA_FLOAT ? 'F' : 'I', letters);
 }
 
 static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst) {
@@ -280,8 +250,8 @@ static void lower_range(lower_state *l, const fxa__tape_node *n) {
     fxa__tape *t = l->tape;
     fxa__tape_range range = {
         .offset = lower_place(l, n->arg[0]), .bound = lower_place(l, n->arg[1]), .sign = n->axis_sign};
-    range.above = (uint8_t)(n->imm & 1);
-    range.strict = (uint8_t)(n->imm >> 1 & 1);
+    range.side = (uint8_t)(n->imm >> 1);
+    range.strict = (uint8_t)(n->imm & 1);
     if (!fxa__grow(l->g->host, &t->ranges, &t->ranges_capacity, t->n_ranges + 1, sizeof range)) {
         l->failed = true;
         return;
@@ -297,7 +267,7 @@ static void lower_compare(lower_state *l, const fxa__tape_node *n) {
     char letters[4] = "__F";
     int32_t out = lower_external(l, TAPE_OUT);
     for (int k = 0; k < 2; k++) letters[k] = lower_letter(l, n->arg[k], false);
-    int32_t code = lower_find(n->op, 'F', letters);
+    int32_t code = fxa__tape_find(n->op, 'F', letters);
     l->no_code = l->no_code || !FXA__HOLDS(code >= 0);
     lower_add_ins(
         l, (fxa__tape_ins){
@@ -344,6 +314,56 @@ static void lower_roots(lower_state *l) {
         if (g->roots[i].kind == FXA__OUT_MASK) lower_mask(l, &g->roots[i]);
 }
 
+/* ---- Formulas ---------------------------------------------------------------------------------------------------- */
+
+static void lower_want_one(lower_state *l, int32_t node) {
+    if (l->g->nodes[node].level == TAPE_FULL) l->wanted[node] = 1;
+}
+
+/* Nodes of FULL that a root needs; operands of FULL come before their users. */
+static void lower_want(lower_state *l, const fxa__tape_root *root) {
+    const fxa__tape_node *nodes = l->g->nodes, *access = root->access >= 0 ? &nodes[root->access] : NULL;
+    for (size_t i = 0; i < l->g->n_nodes; i++) l->wanted[i] = 0;
+    if (root->node >= 0) lower_want_one(l, root->node);
+    for (int k = 0; access && k < access->n_args; k++) lower_want_one(l, access->arg[k]);
+    for (size_t i = l->g->n_nodes; i-- > 0;)
+        for (int k = 0; l->wanted[i] && k < nodes[i].n_args; k++) lower_want_one(l, nodes[i].arg[k]);
+}
+
+/* Instructions of their own, also for what another part computes: that may be of another row. */
+static void lower_part(lower_state *l, const fxa__tape_root *root) {
+    fxa__tape *t = l->tape;
+    const fxa__tape_level *full = &t->level[TAPE_FULL];
+    if (!fxa__grow(t->host, &t->parts, &t->parts_capacity, t->n_parts + 1, sizeof *t->parts)) {
+        l->failed = true;
+        return;
+    }
+    t->parts[t->n_parts++] = (fxa__tape_part){.ins = full->n_ins, .watched = t->n_watched};
+    lower_want(l, root);
+    for (size_t i = 0; i < l->g->n_nodes && !l->failed; i++)
+        if (l->wanted[i]) l->place_of[i] = -1, lower_node(l, (int32_t)i);
+    lower_add_ins(
+        l, (fxa__tape_ins){.op = FXA__TAPE_FILL_F, .dst = lower_external(l, TAPE_OUT), .a = lower_place(l, l->zero)});
+    lower_mask(l, root);
+    l->failed = l->failed || !fxa__tape_formula_watch(t);
+}
+
+/* Leaves get their numbers in the order of their terms. */
+static void lower_formula(lower_state *l) {
+    fxa__tape *t = l->tape;
+    for (size_t i = 0; i < l->g->n_terms && !l->failed; i++) {
+        fxa__tape_term term = l->g->terms[i];
+        const fxa__tape_root *root = term.leaf >= 0 ? &l->g->roots[term.leaf] : NULL;
+        switch (term.kind) {
+        case TAPE_BITS_RANGE: lower_range(l, &l->g->nodes[root->access]), term.leaf = (int32_t)t->n_ranges - 1; break;
+        case TAPE_BITS_TEST: lower_test(l, root->node), term.leaf = (int32_t)t->n_tests - 1; break;
+        case TAPE_BITS_PART: lower_part(l, root), term.leaf = (int32_t)t->n_parts - 1; break;
+        default: break;
+        }
+        t->terms[t->n_terms++] = term;
+    }
+}
+
 /* ---- All levels -------------------------------------------------------------------------------------------------- */
 
 static void lower_level(lower_state *l, int level) {
@@ -351,6 +371,7 @@ static void lower_level(lower_state *l, int level) {
     l->n_free = 0;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->place_of[i] = -1;
     for (int s = 0; s < TAPE_SPACES; s++) l->external[s] = -1;
+    if (l->wanted && level == TAPE_FULL) return; /* part by part */
     for (size_t i = 0; i < l->g->n_nodes && !l->failed; i++)
         if (l->g->nodes[i].needed && l->g->nodes[i].level == level && !l->g->nodes[i].is_out) lower_node(l, (int32_t)i);
 }
@@ -358,17 +379,21 @@ static void lower_level(lower_state *l, int level) {
 fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err) {
     lower_state l = {.g = g, .tape = tape};
     fxa__tape_node inf = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = -INFINITY, .needed = true};
-    l.minus_inf = fxa__tape_graph_add(g, &inf);
+    fxa__tape_node zero = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .needed = true};
+    l.minus_inf = fxa__tape_graph_add(g, &inf), l.zero = fxa__tape_graph_add(g, &zero);
     if (g->failed) return fxa__fail_memory(err, "a score program's tape");
     lower_find_out(g);
     lower_find_last(g);
-    g->nodes[l.minus_inf].last = TAPE_PINNED;
+    g->nodes[l.minus_inf].last = g->nodes[l.zero].last = TAPE_PINNED;
     size_t n = g->n_nodes;
     l.place_of = fxa__alloc_array(g->host, n, sizeof *l.place_of);
-    l.failed = !l.place_of;
+    l.wanted = tape->alone ? fxa__alloc(g->host, n) : NULL;
+    l.failed = !l.place_of || (tape->alone && !l.wanted);
     for (int level = 0; level < TAPE_LEVELS && !l.failed; level++) lower_level(&l, level);
-    if (!l.failed) lower_roots(&l);
+    if (!l.failed && tape->alone) lower_formula(&l);
+    if (!l.failed && !tape->alone) lower_roots(&l);
     fxa__free(g->host, l.place_of, n * sizeof *l.place_of);
+    fxa__free(g->host, l.wanted, l.wanted ? n : 0);
     fxa__free(g->host, l.free_regs, l.free_capacity * sizeof *l.free_regs);
     if (l.no_code) return fxa__fail(err, FXA_E_INTERNAL, "an operation of a tape has no code");
     return l.failed ? fxa__fail_memory(err, "a score program's tape") : FXA_OK;

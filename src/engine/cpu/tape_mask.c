@@ -1,116 +1,168 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A mask alone, before there are scores: rows of pairs as bits. Such a tape has 0 for a score, and its FULL level makes
- * -inf of that where a conjunct is false. What a row reads of its own, beside the columns and the batch entry, is in
- * places of ROW; where those hold the same as for the row before, so do all bits, and nothing is computed: blocks,
- * documents and heads repeat whole rows. Conjuncts that leave a range of columns are no part of that. They come last,
- * as the two ends of a row, because they differ from row to row and cost next to nothing.
+ * A mask alone, before there are scores: rows of pairs as bits, by the formula of tape_formula.c. A part of it makes
+ * -inf of a row of zeroes where it is false. What a row reads of its own, beside the columns and the batch entry, is in
+ * places of ROW; where those of a part hold the same as for the row before, so do its bits, and nothing is run: blocks,
+ * documents and heads repeat whole rows. Where no part, range or test differs from the row before, its bits are copied.
  */
 #include "tape_code.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 #include <string.h>
 
-/* ---- What a row is told apart by --------------------------------------------------------------------------------- */
+/* ---- Leaves of a row --------------------------------------------------------------------------------------------- */
 
-static bool mask_watch_place(fxa__tape *t, int32_t place) {
-    if (place < 0 || t->level[TAPE_FULL].places[place].space != TAPE_ROW) return true;
-    for (size_t i = 0; i < t->n_watched; i++)
-        if (t->watched[i] == place) return true;
-    if (!fxa__grow(t->host, &t->watched, &t->watched_capacity, t->n_watched + 1, sizeof *t->watched)) return false;
-    t->watched[t->n_watched++] = place;
-    return true;
+static const fxa__tape_place *mask_place(const fxa__tape_run *run, int32_t place) {
+    return &run->tape->level[TAPE_FULL].places[place];
 }
 
-static bool mask_watch_access(fxa__tape *t, const fxa__tape_access *access) {
-    bool ok = mask_watch_place(t, access->lo) && mask_watch_place(t, access->hi) && mask_watch_place(t, access->shift);
-    for (int i = 0; i < access->rank; i++) ok = ok && mask_watch_place(t, access->index[i]);
-    return ok;
+/* One int of FULL's places: of the row or of the batch entry. */
+static int32_t mask_int(const fxa__tape_run *run, int32_t place, int64_t row) {
+    const fxa__tape_state *s = run->scratch;
+    return ((const int32_t *)s->fixed[place])[mask_place(run, place)->space == TAPE_ROW ? row : 0];
 }
 
-bool fxa__tape_mask_watch(fxa__tape *t) {
-    const fxa__tape_level *full = &t->level[TAPE_FULL];
-    bool ok = true;
-    for (size_t i = 0; ok && i < full->n_ins; i++) {
-        const fxa__tape_ins *ins = &full->ins[i];
-        if (ins->op == FXA__TAPE_LOAD) {
-            ok = mask_watch_access(t, &t->accesses[ins->aux]);
-            continue;
-        }
-        const fxa__tape_info *info = &fxa__tape_infos[ins->op];
-        ok = (info->a == '_' || mask_watch_place(t, ins->a)) && (info->b == '_' || mask_watch_place(t, ins->b)) &&
-             (info->c == '_' || mask_watch_place(t, ins->c));
+/* Whether what a place holds of a row differs from the row before. */
+static bool mask_moves(const fxa__tape_run *run, int32_t place, int64_t row) {
+    const fxa__tape_state *s = run->scratch;
+    size_t size = mask_place(run, place)->real ? run->tape->kernels->real_size : sizeof(int32_t);
+    const char *x = (const char *)s->fixed[place] + (size_t)row * size;
+    return mask_place(run, place)->space == TAPE_ROW && memcmp(x, x - size, size) != 0;
+}
+
+static bool mask_part_moves(const fxa__tape_run *run, const fxa__tape_part *part, int64_t row) {
+    bool moves = false;
+    for (size_t i = part->watched; !moves && i < part->watched + part->n_watched; i++)
+        moves = mask_moves(run, run->tape->watched[i], row);
+    return moves;
+}
+
+void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n) {
+    const fxa__tape *t = run->tape;
+    fxa__tape_state *s = run->scratch;
+    for (int64_t row = 0; row < n; row++) {
+        bool moves = row == 0;
+        for (size_t i = 0; !moves && i < t->n_watched; i++) moves = mask_moves(run, t->watched[i], row);
+        for (size_t i = 0; !moves && i < t->n_tests; i++) moves = mask_moves(run, t->tests[i], row);
+        s->moved[row] = moves;
     }
-    for (size_t i = 0; ok && i < t->n_tests; i++) ok = mask_watch_place(t, t->tests[i]);
-    return ok;
 }
 
-/* Rows row and row - 1 have the same bits, but for ranges. */
-static bool mask_repeats(const fxa__tape_run *run, int64_t row) {
+static void mask_run_part(fxa__tape_run *run, size_t part, int64_t row, int64_t words) {
+    fxa__tape_state *s = run->scratch;
+    fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = 0, .n = run->columns};
+    uint64_t *bits = s->bits + (int64_t)part * words;
+    fxa__tape_set_places(&r, row, NULL, NULL, s->spare[0]);
+    fxa__tape_run_part(&r, &run->tape->parts[part]);
+    memset(bits, 0, (size_t)words * sizeof *bits);
+    run->tape->kernels->row_signs(bits, s->spare[0], run->columns);
+}
+
+/* Columns of the ranges in a row. False: they are as they were for the row before. */
+static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
+    const fxa__tape *t = run->tape;
+    fxa__tape_state *s = run->scratch;
+    bool changed = false;
+    for (size_t i = 0; i < t->n_ranges; i++) {
+        const fxa__tape_range *range = &t->ranges[i];
+        int32_t offset = mask_int(run, range->offset, row), bound = mask_int(run, range->bound, row);
+        fxa__tape_ends ends, before = s->ends[i];
+        if (!fxa__tape_range_columns(s, range, offset, bound, 0, run->columns, &ends.begin, &ends.end)) ends.begin = -1;
+        changed = changed || ends.begin < 0 || ends.begin != before.begin || ends.end != before.end;
+        s->ends[i] = ends;
+    }
+    return changed;
+}
+
+/* Brings the leaves to a row. False: all are as they were for the row before, which `kept` says they are of. */
+static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kept) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
-    for (size_t i = 0; i < t->n_watched; i++) {
-        const fxa__tape_place *p = &t->level[TAPE_FULL].places[t->watched[i]];
-        size_t size = p->real ? t->kernels->real_size : sizeof(int32_t);
-        const char *x = s->base[TAPE_ROW] + (size_t)p->reg * s->pitch[TAPE_ROW] + (size_t)row * size;
-        if (memcmp(x, x - size, size) != 0) return false;
-    }
-    return true;
+    bool moved = !kept || s->moved[row];
+    for (size_t i = 0; moved && i < t->n_parts; i++)
+        if (!kept || mask_part_moves(run, &t->parts[i], row)) mask_run_part(run, i, row, words);
+    return mask_move_ranges(run, row) || moved;
 }
 
-/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+/* ---- The formula ------------------------------------------------------------------------------------------------- */
 
-static uint64_t mask_low(int64_t n) { /* the first n bits, 0 <= n <= 64 */
-    return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
-}
-
-/* Leaves columns begin..end. */
-static void mask_keep(uint64_t *bits, int64_t words, int64_t begin, int64_t end) {
-    for (int64_t i = 0; i < words; i++) {
-        int64_t from = fxa__max_i64(0, fxa__min_i64(begin - 64 * i, 64)), to = fxa__max_i64(0, end - 64 * i);
-        bits[i] &= mask_low(fxa__min_i64(to, 64)) & ~mask_low(from);
-    }
+static uint64_t mask_low(int64_t n) { /* the first n bits */
+    return n >= 64 ? UINT64_MAX : n <= 0 ? 0 : ((uint64_t)1 << n) - 1;
 }
 
 /* Keys that do not lie evenly, or numbers that wrap: column by column. */
-static void mask_keep_each(const fxa__tape_at *r, const fxa__tape_range *range, uint64_t *bits, int64_t words) {
-    uint64_t *here = (uint64_t *)(void *)r->state->spare[2];
-    void *out = r->state->spare[0];
-    memset(out, 0, (size_t)r->n * r->run->tape->kernels->real_size);
-    memset(here, 0, (size_t)words * sizeof *here);
-    fxa__tape_apply_range(r, range, out);
-    r->run->tape->kernels->row_signs(here, out, r->n);
-    for (int64_t i = 0; i < words; i++) bits[i] &= here[i];
-}
-
-static void mask_ranges(fxa__tape_run *run, int64_t row, uint64_t *bits, int64_t words) {
-    const fxa__tape *t = run->tape;
+static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, int64_t row, uint64_t *bits,
+                            int64_t words) {
     fxa__tape_state *s = run->scratch;
     fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = 0, .n = run->columns};
-    if (t->n_ranges == 0) return;
+    void *out = s->spare[0];
     fxa__tape_set_places(&r, row, NULL, NULL, NULL);
-    for (size_t i = 0; i < t->n_ranges; i++) {
-        int64_t begin, end;
-        if (!fxa__tape_range_columns(&r, &t->ranges[i], &begin, &end))
-            mask_keep_each(&r, &t->ranges[i], bits, words);
-        else if (begin > 0 || end < r.n)
-            mask_keep(bits, words, begin, end);
+    memset(out, 0, (size_t)r.n * run->tape->kernels->real_size);
+    memset(bits, 0, (size_t)words * sizeof *bits);
+    fxa__tape_apply_range(&r, range, out);
+    run->tape->kernels->row_signs(bits, out, r.n);
+}
+
+static void mask_push(fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *to, int64_t words) {
+    const fxa__tape_state *s = run->scratch;
+    if (term->kind == TAPE_BITS_PART) {
+        memcpy(to, s->bits + term->leaf * words, (size_t)words * sizeof *to);
+    } else if (term->kind == TAPE_BITS_TEST) {
+        memset(to, mask_int(run, run->tape->tests[term->leaf], row) ? 255 : 0, (size_t)words * sizeof *to);
+    } else {
+        fxa__tape_ends ends = s->ends[term->leaf];
+        if (ends.begin < 0) {
+            mask_range_each(run, &run->tape->ranges[term->leaf], row, to, words);
+            return;
+        }
+        for (int64_t i = 0; i < words; i++) to[i] = mask_low(ends.end - 64 * i) & ~mask_low(ends.begin - 64 * i);
     }
 }
 
-void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words) {
+/* x gets the result; y and z come after it. */
+static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y, const uint64_t *restrict z,
+                      int64_t words) {
+    for (int64_t i = 0; kind == TAPE_BITS_AND && i < words; i++) x[i] &= y[i];
+    for (int64_t i = 0; kind == TAPE_BITS_OR && i < words; i++) x[i] |= y[i];
+    for (int64_t i = 0; kind == TAPE_BITS_XOR && i < words; i++) x[i] ^= y[i];
+    for (int64_t i = 0; kind == TAPE_BITS_NOT && i < words; i++) x[i] = ~x[i];
+    for (int64_t i = 0; kind == TAPE_BITS_SELECT && i < words; i++) x[i] = (x[i] & y[i]) | (~x[i] & z[i]);
+}
+
+static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t words) {
+    const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
-    uint64_t *rest = (uint64_t *)(void *)s->spare[1]; /* of the last row, without ranges; */
-    bool kept = false;                                /* that it is there */
+    uint64_t *stack = s->bits + (int64_t)t->n_parts * words;
+    int64_t depth = 0;
+    for (size_t i = 0; i < t->n_terms; i++) {
+        int kind = t->terms[i].kind;
+        int64_t takes = kind <= TAPE_BITS_PART ? 0 : kind == TAPE_BITS_NOT ? 1 : kind == TAPE_BITS_SELECT ? 3 : 2;
+        FXA__ASSERT(depth >= takes && depth - takes < TAPE_FORMULA_ROWS);
+        depth -= takes;
+        uint64_t *x = stack + depth * words;
+        if (takes == 0)
+            mask_push(run, &t->terms[i], row, x, words);
+        else
+            mask_join(kind, x, x + words, x + 2 * words, words);
+        depth++;
+    }
+    FXA__ASSERT(depth == 1);
+    return stack;
+}
+
+void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words, uint8_t *same) {
+    FXA__ASSERT(fxa__div_up(run->columns, 64) <= words && words <= fxa__div_up(run->max_columns, 64));
     for (int64_t i = row; i < row + n; i++, bits += words) {
-        if (!kept || !mask_repeats(run, i)) {
-            memset(rest, 0, (size_t)words * sizeof *rest);
-            fxa__tape_row(run, i, 0, run->columns, NULL, NULL, s->spare[0]);
-            run->tape->kernels->row_signs(rest, s->spare[0], run->columns);
+        *same = !mask_leaves(run, i, words, i > row);
+        if (*same++) {
+            for (int64_t w = 0; w < words; w++) bits[w] = (bits - words)[w];
+            continue;
         }
-        memcpy(bits, rest, (size_t)words * sizeof *bits);
-        mask_ranges(run, i, bits, words);
-        kept = true;
+        const uint64_t *from = mask_formula(run, i, words);
+        for (int64_t w = 0; w < words; w++) bits[w] = from[w] & mask_low(run->columns - 64 * w);
     }
 }
+
+int64_t fxa__tape_mask_cost(const fxa__tape *tape) { return (int64_t)tape->level[TAPE_FULL].n_ins; }

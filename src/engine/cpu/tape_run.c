@@ -38,6 +38,10 @@ static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns
     s->at = fxa__carve(&c, (int64_t)places, sizeof(void *));
     s->fixed = fxa__carve(&c, (int64_t)t->level[TAPE_FULL].n_places, sizeof(uintptr_t));
     s->k = fxa__carve(&c, max_columns, sizeof(int32_t));
+    int64_t rows = t->alone ? (int64_t)t->n_parts + TAPE_FORMULA_ROWS : 0;
+    s->bits = fxa__carve_matrix(&c, rows, fxa__div_up(max_columns, 64), sizeof *s->bits);
+    s->ends = fxa__carve(&c, (int64_t)(t->alone ? t->n_ranges : 0), sizeof *s->ends);
+    s->moved = fxa__carve(&c, t->alone ? max_rows : 0, 1);
     *bytes = c.used;
     return !c.failed;
 }
@@ -73,16 +77,19 @@ static void run_special(const fxa__tape_at *r, const fxa__tape_ins *ins) {
     }
 }
 
-static void run_instructions(const fxa__tape_at *r, const fxa__tape_level *level) {
+static void run_instructions(const fxa__tape_at *r, const fxa__tape_ins *ins, size_t count) {
     const fxa__tape_fn *table = r->run->tape->kernels->tape;
     int64_t n = run_steps(r->n);
-    for (size_t i = 0; i < level->n_ins; i++) {
-        const fxa__tape_ins *ins = &level->ins[i];
+    for (const fxa__tape_ins *end = ins + count; ins < end; ins++) {
         if (ins->op < FXA__TAPE_OPS)
             table[ins->op](n, r->at[ins->dst], r->at[ins->a], r->at[ins->b], r->at[ins->c]);
         else
             run_special(r, ins);
     }
+}
+
+void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part) {
+    run_instructions(r, r->run->tape->level[TAPE_FULL].ins + part->ins, part->n_ins);
 }
 
 /* ---- Levels below FULL ------------------------------------------------------------------------------------------- */
@@ -95,7 +102,7 @@ static void run_level(fxa__tape_run *run, int level, int64_t n) {
         s->at[i] = s->base[p->space] + (size_t)p->reg * s->pitch[p->space];
     }
     fxa__tape_at r = {.level = level, .run = run, .state = s, .at = s->at, .first = 0, .n = n};
-    run_instructions(&r, l);
+    run_instructions(&r, l->ins, l->n_ins);
 }
 
 static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
@@ -158,6 +165,7 @@ void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32
             memcpy(run_reg(run->scratch, &t->leaves[i]), t->leaves[i].imm == FXA_INPUT_H ? h : q,
                    (size_t)n * sizeof *h);
     run_level(run, TAPE_ROW, n);
+    if (t->alone) fxa__tape_mask_rows(run, n);
 }
 
 /* The step of evenly spaced ascending keys, 0 for others. One key alone may have any. */
@@ -249,6 +257,6 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
         run_fill(out, size, n, -INFINITY);
         return;
     }
-    run_instructions(&r, &t->level[TAPE_FULL]);
+    run_instructions(&r, t->level[TAPE_FULL].ins, t->level[TAPE_FULL].n_ins);
     if (t->writes && !whole) memcpy(out, s->spare[2], (size_t)n * size);
 }
