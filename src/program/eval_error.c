@@ -20,12 +20,16 @@ fxa__arithmetic fxa__arithmetic_of(bool f64) {
 /* Slope times error, where an exact operand adds nothing however steep. */
 static double error_through(double slope, double e) { return e == 0 ? 0 : fabs(slope) * e; }
 
-/* Whether a value known to within e lies clearly on one side of `bound`. */
-static bool error_decided(double x, double bound, double e) { return e == 0 || x != x || fabs(x - bound) > e; }
+/* Whether a value known to within e lies clearly on one side of `bound`. Of one that nothing is known of (e is
+ * infinite) nothing is clear, also where it happens to be NaN or infinite here. */
+static bool error_decided(double x, double bound, double e) {
+    return e == 0 || (e < INFINITY && (x != x || fabs(x - bound) > e));
+}
 
 static bool error_whole_decided(double x, double step, double e) { /* no jump of floor(x - step) within e */
     double y = x - step;
-    return e == 0 || fabs(y) == INFINITY || y != y || (floor(y - e) == floor(y + e) && y - e != floor(y - e));
+    if (e == 0 || e == INFINITY) return e == 0;
+    return fabs(y) == INFINITY || y != y || (floor(y - e) == floor(y + e) && y - e != floor(y - e));
 }
 
 /* One operand: what its error does to the result y. INFINITY where the domain ends within it. */
@@ -53,8 +57,9 @@ static double error_function(uint32_t op, double x, double y, double e) {
 
 static double error_divide(double a, double b, double y, double e_a, double e_b) {
     if (e_a == 0 && e_b == 0) return 0;
-    if (fabs(b) <= 2 * e_b || (b == 0 && fabs(a) <= e_a)) return INFINITY;
-    return b == 0 || fabs(b) == INFINITY ? 0 : (e_a + error_through(y, e_b)) / (fabs(b) - e_b);
+    if (b == 0 && e_b == 0) return fabs(a) <= e_a ? INFINITY : 0; /* infinite, if the sign of a is known */
+    if (fabs(b) <= 2 * e_b) return INFINITY;
+    return fabs(b) == INFINITY ? 0 : (e_a + error_through(y, e_b)) / (fabs(b) - e_b);
 }
 
 static double error_power(double a, double b, double y, double e_a, double e_b) {
@@ -70,20 +75,16 @@ static double error_power(double a, double b, double y, double e_a, double e_b) 
 static double error_binary(const fxa__arithmetic *m, uint32_t op, double a, double b, double y, double e_a,
                            double e_b) {
     double quotient = a / b, e_q = error_divide(a, b, quotient, e_a, e_b);
+    double e_floor = e_q + (fabs(quotient) < INFINITY ? m->unit * fabs(quotient) : 0); /* of what floor is taken of */
     bool exact = e_a == 0 && e_b == 0 && fmod(a, b) == 0;
     switch (op) {
     case FXA_OP_MULZ:
-        if (a == 0 && e_a == 0) return 0;
-        /* fall through */
     case FXA_OP_MUL: return error_through(b, e_a) + error_through(a, e_b) + e_a * e_b;
     case FXA_OP_DIVZ:
-        if (a == 0 && e_a == 0) return 0;
-        /* fall through */
     case FXA_OP_DIV: return e_q;
-    case FXA_OP_FLOORDIV:
-        return exact || error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient)) ? 0 : INFINITY;
+    case FXA_OP_FLOORDIV: return exact || error_whole_decided(quotient, 0, e_floor) ? 0 : INFINITY;
     case FXA_OP_MOD:
-        if (!exact && !error_whole_decided(quotient, 0, e_q + m->unit * fabs(quotient))) return INFINITY;
+        if (!exact && !error_whole_decided(quotient, 0, e_floor)) return INFINITY;
         return e_a + error_through(floor(quotient), e_b) + m->unit * fabs(a); /* as a - b * floor(a / b) */
     case FXA_OP_POW: return error_power(a, b, y, e_a, e_b);
     case FXA_OP_MIN:
@@ -103,7 +104,7 @@ static double error_rounding(const fxa__arithmetic *m, uint32_t op, double y) {
     double units = 1, tiny = fabs(y) < 0x1p-100 ? m->tiny : 0;
     if (y == 0) return 0;
     if (fxa__function_ulps(op, false) > 0) return error_function_units(m, op) * m->unit * fabs(y) + 2 * tiny;
-    if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_SELECT || (op >= FXA_OP_MIN && op <= FXA_OP_CLAMP))
+    if (op == FXA_OP_NEG || op == FXA_OP_ABS || (op >= FXA_OP_MIN && op <= FXA_OP_CLAMP))
         units = 0;
     else if (op >= FXA_OP_FLOOR && op <= FXA_OP_TRUNC)
         units = 0;
@@ -150,9 +151,10 @@ static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32
     const fxa__node *n = &p->nodes[at];
     double a = vals[n->arg[0]].f, e_a = error[n->arg[0]], y = vals[at].f, e;
     double b = n->n_args > 1 ? vals[n->arg[1]].f : 0, e_b = n->n_args > 1 ? error[n->arg[1]] : 0;
-    if (n->type == FXA_BOOL) return error_decided(a, b, e_a + e_b) || a != a || b != b ? 0 : INFINITY;
+    bool nan = (a != a && e_a == 0) || (b != b && e_b == 0); /* for sure */
+    if (n->type == FXA_BOOL) return nan || error_decided(a, b, e_a + e_b) ? 0 : INFINITY;
     if (n->op == FXA_OP_INT) return error_whole_decided(fabs(a), 0, e_a) ? 0 : INFINITY;
-    if (n->op == FXA_OP_MULZ && a == 0 && e_a == 0) return 0;
+    if ((n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ) && a == 0 && e_a == 0) return 0;
     if (e_a == INFINITY || e_b == INFINITY) return INFINITY;
     if (n->op == FXA_OP_CLAMP)
         e = error_clamp(a, e_a, b, e_b, vals[n->arg[2]].f, error[n->arg[2]]);

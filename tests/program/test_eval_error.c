@@ -240,6 +240,14 @@ TEST(bounds_end_where_a_result_is_not_decided) {
         {"mulz(floor(score), 2)", 1.0, 0.5},
         {"min(floor(score), 2)", 1.0, 0.5},
         {"2 * floor(score)", 1.0, 0.5},
+        {"log(score) < 3 ? 2.0 : 3.0", -0.0005, -0.01}, /* NaN that rounding may undo, and one for sure */
+        {"3 > sqrt(score) ? 2.0 : 3.0", -0.0005, -0.01},
+        {"float(int(log(score)))", -0.0005, -0.01},
+        {"float(int(1 / score))", 0.0, INFINITY},
+        {"(0 * score) // (0.5 * score)", 0.0, 1.0},
+        {"score / 0.0", 0.0005, 0.5},
+        {"q == 3 && score < 1 ? 2.0 : 3.0", 0.9995, 0.99},
+        {"q == 4 || score < 1 ? 2.0 : 3.0", 1.0, 1.1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fxa_program *p = bound_parse(cases[i].expression);
@@ -249,6 +257,24 @@ TEST(bounds_end_where_a_result_is_not_decided) {
                    clear);
         fxa_program_destroy(p);
     }
+}
+
+/* What one operand decides alone has no error, however uncertain the other is. */
+TEST(bounds_ignore_what_does_not_count) {
+    static const char *const decided[] = {
+        "mulz(float(q - 3), floor(score))", "divz(float(q - 3), floor(score))",      "q == 4 && score < 1 ? 2.0 : 3.0",
+        "score < 1 && q == 4 ? 2.0 : 3.0",  "q == 3 || score < 1 ? 2.0 : 3.0",       "score < 1 || q == 3 ? 2.0 : 3.0",
+        "nan < score ? 2.0 : 3.0",          "score < log(float(q - 9)) ? 2.0 : 3.0", "floor(score) < nan ? 2.0 : 3.0",
+    };
+    for (size_t i = 0; i < sizeof decided / sizeof *decided; i++) {
+        fxa_program *p = bound_parse(decided[i]);
+        double bound = bound_of(p, 1.0, 1e-3, FXA_F64);
+        if (bound != 0) T_FAIL("%s: a bound of %g\n", decided[i], bound);
+        fxa_program_destroy(p);
+    }
+    fxa_program *p = bound_parse("0.001 ** score"); /* underflows, with an error that overflows on its way */
+    T_CHECK(bound_of(p, 1e6, 200, FXA_F64) >= 0);
+    fxa_program_destroy(p);
 }
 
 /* A gradient has two inputs with an error: the product of two. */
