@@ -6,27 +6,31 @@
 #include "parse.h"
 
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 
 #include <stddef.h>
 #include <string.h>
 
-bool fxa__parse_next(fxa__parser *p) {
+void fxa__parse_next(fxa__parser *p) {
+    FXA__ASSERT(p->at + 1 < p->lex.n_tokens);
     if (p->at >= p->farthest)
         p->farthest = p->at + 1;
     else if (++p->steps > PARSE_MAX_STEPS) {
         (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT,
                               "unrolling the loops reads more than %d tokens, the most that is accepted",
                               PARSE_MAX_STEPS);
-        return false;
+        p->at = p->lex.n_tokens - 2;
     }
-    if (!fxa__parse_is(p, TOK_END) && !fxa__parse_is(p, TOK_BAD)) p->at++;
-    return true;
+    p->at++;
 }
 
 bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what) {
-    if (fxa__parse_is(p, kind)) return fxa__parse_next(p);
-    (void)fxa__parse_fail_unexpected(p, what);
-    return false;
+    bool found = fxa__parse_is(p, kind);
+    if (found)
+        fxa__parse_next(p);
+    else
+        (void)fxa__parse_fail_unexpected(p, what);
+    return found;
 }
 
 /* A bracket that is never closed swallows the lines after it: then the bracket is the mistake, not what was found. */
@@ -40,13 +44,14 @@ static bool parse_ran_on(const fxa__parser *p) {
 }
 
 bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open) {
-    bool round = kind == TOK_RPAREN;
-    if (fxa__parse_is(p, kind)) return fxa__parse_next(p);
-    if (parse_ran_on(p))
+    bool round = kind == TOK_RPAREN, found = fxa__parse_is(p, kind);
+    if (found)
+        fxa__parse_next(p);
+    else if (parse_ran_on(p))
         (void)fxa__parse_fail(p, open, open, FXA_E_PROGRAM, "this '%c' is never closed", round ? '(' : '[');
     else
         (void)fxa__parse_fail_unexpected(p, round ? "an operator, ',' or ')'" : "an operator, ',' or ']'");
-    return false;
+    return found;
 }
 
 /* ---- Declarations ------------------------------------------------------------------------------------------------ */
@@ -72,7 +77,8 @@ static size_t parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kin
                                                   : "a tensor");
         return SIZE_MAX;
     }
-    return fxa__parse_next(p) ? name : SIZE_MAX;
+    fxa__parse_next(p);
+    return name;
 }
 
 /* Here and below: 0, or -1 after a failure. */
@@ -90,7 +96,7 @@ static fxa_value parse_param(fxa__parser *p) {
     fxa_type type = strcmp(type_text, "float") == 0 ? FXA_FLOAT : FXA_INT;
     if (type == FXA_INT && strcmp(type_text, "int") != 0)
         return fxa__parse_fail_unexpected(p, "the type, float or int");
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     fxa_value v = fxa_builder_param(p->b, fxa__parse_text(p, name, text), type);
     return parse_declared(p, name, (fxa__symbol){SYM_PARAM, (uint8_t)type, 0, v});
 }
@@ -105,8 +111,8 @@ static int32_t parse_rank(fxa__parser *p) {
         return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
                                "in [ ] stands the rank of the tensor, 0 to %d; its sizes are given at run time",
                                FXA_MAX_RANK);
-    if (!fxa__parse_next(p) || !fxa__parse_expect(p, TOK_RBRACKET, "']'")) return -1;
-    return (int32_t)rank;
+    fxa__parse_next(p);
+    return fxa__parse_expect(p, TOK_RBRACKET, "']'") ? (int32_t)rank : -1;
 }
 
 static fxa_value parse_tensor(fxa__parser *p) {
@@ -116,7 +122,7 @@ static fxa_value parse_tensor(fxa__parser *p) {
     if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_COLON, wanted)) return -1;
     fxa_dtype dtype = fxa__parse_is(p, TOK_NAME) ? fxa_dtype_find(fxa__parse_text(p, p->at, text)) : FXA_DTYPE_NONE;
     if (dtype == FXA_DTYPE_NONE) return fxa__parse_fail_unexpected(p, wanted + strlen("':' and "));
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     int32_t rank = parse_rank(p);
     if (rank < 0) return -1;
     int32_t handle = fxa_builder_tensor(p->b, fxa__parse_text(p, name, text), dtype, rank);
@@ -151,7 +157,7 @@ static fxa_value parse_assign(fxa__parser *p) {
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "%s cannot assign '%s'; %s",
                                forward ? "a score program" : "a backward program", text,
                                forward ? "it assigns score and mask" : "it assigns dscore");
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     if (fxa__parse_is(p, TOK_ADD_ASSIGN))
         return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'+=' is for grad; write %s = %s + ...", text, text);
     if (fxa__parse_is(p, TOK_EQ))
@@ -184,7 +190,7 @@ static fxa_value parse_grad(fxa__parser *p) {
     if (s.kind == SYM_NONE) return fxa__parse_fail_unknown(p);
     if (s.kind != SYM_PARAM && s.kind != SYM_TENSOR)
         return fxa__parse_fail_unexpected(p, "the name of a param or tensor");
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     if (s.kind == SYM_TENSOR && !fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail_unexpected(p, "'[' and the indices");
     if (s.kind == SYM_TENSOR && !fxa__parse_index(p, name, s.rank, index)) return -1;
@@ -210,7 +216,7 @@ static fxa_value parse_statement(fxa__parser *p) {
     (void)fxa__parse_text(p, p->at, text);
     if (s.kind == SYM_SCORE || s.kind == SYM_MASK || s.kind == SYM_DSCORE) return parse_assign(p);
     if (s.kind == SYM_WORD) {
-        if (!fxa__parse_next(p)) return -1;
+        fxa__parse_next(p);
         switch (s.value) {
         case 'p': return parse_param(p);
         case 't': return parse_tensor(p);
@@ -228,9 +234,9 @@ static fxa_value parse_program(fxa__parser *p) {
     while (p->at < p->lex.n_tokens) {
         if (fxa__parse_is(p, TOK_END))
             p->at++;
-        else if (fxa__parse_is(p, TOK_LINE)) {
-            if (!fxa__parse_next(p)) return -1;
-        } else {
+        else if (fxa__parse_is(p, TOK_LINE))
+            fxa__parse_next(p);
+        else {
             if (parse_statement(p) < 0) return -1;
             if (!fxa__parse_is(p, TOK_LINE) && !fxa__parse_is(p, TOK_END))
                 return fxa__parse_fail_unexpected(p, "the end of the statement");

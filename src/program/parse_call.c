@@ -35,7 +35,7 @@ bool fxa__parse_adopt(fxa__parser *p, size_t name) {
 bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index[FXA_MAX_RANK]) {
     size_t open = p->at;
     int32_t n = 0;
-    if (!fxa__parse_next(p)) return false;
+    fxa__parse_next(p);
     while (!fxa__parse_is(p, TOK_RBRACKET) || n > 0) {
         size_t first = p->at;
         fxa_value v = fxa__parse_expr(p);
@@ -48,7 +48,7 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
         if (n < rank) index[n] = v;
         n++;
         if (!fxa__parse_is(p, TOK_COMMA)) break;
-        if (!fxa__parse_next(p)) return false;
+        fxa__parse_next(p);
     }
     if (!fxa__parse_close(p, TOK_RBRACKET, open)) return false;
     if (n != rank)
@@ -78,7 +78,7 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
     size_t arity = fxa__op_info_get(op)->arity;
     bool folds = op == FXA_OP_MIN || op == FXA_OP_MAX; /* of two and more */
     fxa_value args[3] = {-1, -1, -1};
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     while (!fxa__parse_is(p, TOK_RPAREN) || n > 0) {
         size_t first = p->at;
         fxa_value v = fxa__parse_expr(p);
@@ -94,7 +94,7 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
         }
         n++;
         if (!fxa__parse_is(p, TOK_COMMA)) break;
-        if (!fxa__parse_next(p)) return -1;
+        fxa__parse_next(p);
     }
     if (!fxa__parse_close(p, TOK_RPAREN, open)) return -1;
     if (folds ? n < 2 : n != arity)
@@ -153,14 +153,15 @@ static fxa_value call_rounds(fxa__parser *p, size_t name, fxa__symbol *own, int3
 
 static fxa_value call_loop(fxa__parser *p, size_t name) {
     size_t open = p->at;
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     size_t own_token = p->at;
     if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, "the loop's own name, as in sum(i, 4, ...)");
     fxa__symbol *own = fxa__parse_symbol(p, own_token), before = *own;
     if (before.kind != SYM_NONE && before.kind < SYM_LET)
         return fxa__parse_fail(p, own_token, own_token, FXA_E_PROGRAM, "'%.*s' is taken and cannot name a loop",
                                PARSE_NAME(p, own_token));
-    if (!fxa__parse_next(p) || !fxa__parse_expect(p, TOK_COMMA, "',' and the count of the loop")) return -1;
+    fxa__parse_next(p);
+    if (!fxa__parse_expect(p, TOK_COMMA, "',' and the count of the loop")) return -1;
     int32_t count = call_count(p);
     if (count < 0 || !fxa__parse_expect(p, TOK_COMMA, "',' and the body of the loop")) return -1;
     fxa_value v = call_rounds(p, name, own, count);
@@ -225,7 +226,7 @@ fxa_value fxa__parse_name(fxa__parser *p) {
     if (s.kind == SYM_WORD)
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' begins a statement and has no value",
                                PARSE_NAME(p, name));
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     bool call = fxa__parse_is(p, TOK_LPAREN);
     if (s.kind == SYM_FUNCTION || s.kind == SYM_LOOP) {
         if (!call)

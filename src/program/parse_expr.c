@@ -57,7 +57,7 @@ static fxa_value expr_int(fxa__parser *p, bool minus) {
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
                                hex ? "this int has more than 32 bits; 0xFFFFFFFF is the largest"
                                    : "this int is larger than 2147483647; with a point (3000000000.0) it is a float");
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     return expr_value(p, here, fxa_builder_int(p->b, fxa__wrap32(minus ? -(int64_t)x : (int64_t)x)));
 }
 
@@ -66,8 +66,13 @@ static fxa_value expr_float(fxa__parser *p, bool minus) {
     double x;
     if (!fxa__decimal_read(p->lex.text + fxa__parse_token(p)->at, fxa__parse_token(p)->length, &x))
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "this number is too large for a float; write inf");
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     return expr_value(p, here, fxa_builder_float(p->b, minus ? -x : x));
+}
+
+static fxa_value expr_number(fxa__parser *p, bool minus) {
+    if (fxa__parse_is(p, TOK_INT)) return expr_int(p, minus);
+    return fxa__parse_is(p, TOK_FLOAT) ? expr_float(p, minus) : fxa__parse_fail_unexpected(p, "a value");
 }
 
 /* A minus and a number that nothing binds tighter: one constant. So -2147483648 is an int, and what the printer writes
@@ -81,15 +86,15 @@ static bool expr_is_negative(const fxa__parser *p) {
 
 static fxa_value expr_parenthesis(fxa__parser *p) {
     size_t open = p->at;
-    if (!fxa__parse_next(p)) return -1;
+    fxa__parse_next(p);
     fxa_value v = fxa__parse_expr(p);
     return v >= 0 && fxa__parse_close(p, TOK_RPAREN, open) ? v : -1;
 }
 
 static fxa_value expr_primary(fxa__parser *p) {
     switch (fxa__parse_token(p)->kind) {
-    case TOK_INT: return expr_int(p, false);
-    case TOK_FLOAT: return expr_float(p, false);
+    case TOK_INT:
+    case TOK_FLOAT: return expr_number(p, false);
     case TOK_NAME: return fxa__parse_name(p);
     case TOK_LPAREN: return expr_parenthesis(p);
     default: return fxa__parse_fail_unexpected(p, "a value");
@@ -109,7 +114,9 @@ static fxa_value expr_power(fxa__parser *p) {
     fxa_value args[2];
     if ((args[0] = expr_primary(p)) < 0 || !fxa__parse_is(p, TOK_POW)) return args[0];
     size_t here = p->at;
-    if (!fxa__parse_enter(p) || !fxa__parse_next(p) || (args[1] = expr_prefix(p)) < 0) return -1;
+    if (!fxa__parse_enter(p)) return -1;
+    fxa__parse_next(p);
+    if ((args[1] = expr_prefix(p)) < 0) return -1;
     fxa__parse_leave(p);
     return fxa__parse_op(p, FXA_OP_POW, args, 2, here, here);
 }
@@ -120,10 +127,11 @@ static fxa_value expr_prefix(fxa__parser *p) {
     const fxa__operator *prefix = fxa__parse_operator(kind == TOK_SUB ? TOK_NEG : kind);
     if (prefix->form != FXA__PREFIX && kind != TOK_ADD) return expr_power(p);
     if (expr_is_negative(p)) {
-        if (!fxa__parse_next(p)) return -1;
-        return fxa__parse_is(p, TOK_INT) ? expr_int(p, true) : expr_float(p, true);
+        fxa__parse_next(p);
+        return expr_number(p, true);
     }
-    if (!fxa__parse_enter(p) || !fxa__parse_next(p)) return -1;
+    if (!fxa__parse_enter(p)) return -1;
+    fxa__parse_next(p);
     size_t first = p->at;
     fxa_value x = expr_prefix(p);
     if (x < 0) return -1;
@@ -189,7 +197,8 @@ static fxa_value expr_operators(fxa__parser *p) {
             v = expr_complete(p, o, v);
         }
         if (v < 0 || prec == FXA__PREC_ANY) return v;
-        if (!expr_push(p, (fxa__pending){prec, v, first, p->at}) || !fxa__parse_next(p)) return -1;
+        if (!expr_push(p, (fxa__pending){prec, v, first, p->at})) return -1;
+        fxa__parse_next(p);
     }
 }
 
@@ -201,7 +210,8 @@ fxa_value fxa__parse_expr(fxa__parser *p) {
         size_t here = p->at;
         fxa_type type = fxa__builder_type(p->b, args[0]);
         if (type != FXA_BOOL) return fxa__parse_fail_bool(p, first, here - 1, "the condition of '?'", type);
-        if (!fxa__parse_next(p) || (args[1] = fxa__parse_expr(p)) < 0) return -1;
+        fxa__parse_next(p);
+        if ((args[1] = fxa__parse_expr(p)) < 0) return -1;
         if (!fxa__parse_expect(p, TOK_COLON, "':' and the value for when it is false")) return -1;
         if ((args[2] = fxa__parse_expr(p)) < 0) return -1;
         args[0] = fxa__parse_op(p, FXA_OP_SELECT, args, 3, here, here);

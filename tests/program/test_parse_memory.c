@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parser where it has to stop: at any token, when unrolled loops read too many, and at any allocation, with
+ * programs of many lengths, so that each list of the parser and of the builder is the one that has to grow.
+ */
+#include "support/fail_alloc.h"
+#include "t.h"
+
+/* ---- Too many tokens --------------------------------------------------------------------------------------------- */
+
+/* The body has every kind of token and is a bool, so that rounds add nothing to the program. */
+#define STOP_BODY                                                                                                      \
+    "(-1 + -2.5 - q ** -k) * t[q, -k] + +abs(min(q, k, 3) - 0.5) < (!(q < k) ? sum(l, 2, l + q) : ~b) || any(l, 1, h " \
+    "> "                                                                                                               \
+    "l)"
+enum { STOP_TOKENS = 90 };
+
+TEST(loops_may_stop_at_any_token) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    bool seen[256] = {false};
+    int places = 0, most = t_scaled(STOP_TOKENS) < STOP_TOKENS ? t_scaled(STOP_TOKENS) : STOP_TOKENS;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int n = 1; n <= most; n += 2) {
+        char text[400];
+        fxa_program *p = NULL;
+        /* The first two loops read n - 1 tokens again. */
+        (void)snprintf(text, sizeof text,
+                       "tensor t : f32[2]\nlet w = all(i, %d, true) && all(i, %d, true)\n"
+                       "mask = w && all(i, 64, all(j, 64, %s))",
+                       n < 64 ? n : 64, n < 64 ? 1 : n - 63, STOP_BODY);
+        T_STATUS(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err), FXA_E_LIMIT);
+        T_HAS(err.text, "unrolling the loops reads more than 250000 tokens");
+        T_CHECK(p == NULL && err.line == 3);
+        if (err.column > 0 && err.column < 256) places += !seen[err.column], seen[err.column] = true;
+    }
+    T_CHECK(places * 4 > most); /* about every second token of the body, once round */
+    fxa_context_destroy(ctx);
+}
+
+/* ---- No memory --------------------------------------------------------------------------------------------------- */
+
+/* Parses with each allocation failing in turn, then with none. Nothing is leaked, and there is always a message. */
+static void memory_sweep(fxa_program_kind kind, const char *text) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&f);
+    fxa_status status = FXA_E_MEMORY;
+    T_REQUIRE(ctx != NULL);
+    size_t blocks = f.blocks;
+    for (size_t k = 1; k < 300 && status == FXA_E_MEMORY; k++) {
+        fxa_text one = {NULL, text, SIZE_MAX};
+        fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+        fxa_program *p = NULL;
+        fxa_error err = {.text = ""};
+        config.kind = kind, config.texts = &one, config.n_texts = 1;
+        fail_alloc_arm(&f, k, k % 2 == 0);
+        status = fxa_program_parse_texts(ctx, &config, &p, &err);
+        fail_alloc_arm(&f, 0, false);
+        if (status == FXA_E_MEMORY) T_HAS(err.text, "out of memory");
+        T_CHECK((p != NULL) == (status == FXA_OK));
+        fxa_program_destroy(p);
+        T_INT(f.blocks, blocks);
+    }
+    if (status != FXA_OK) T_FAIL("%s: %s\n", fxa_status_name(status), text);
+    fxa_context_destroy(ctx);
+    T_INT(f.mistakes, 0);
+}
+
+TEST(memory_may_run_out_at_any_length) {
+    static const struct {
+        fxa_program_kind kind;
+        const char *end;
+    } ends[] = {
+        {FXA_PROGRAM_SCORE, "score = score + x + q"},
+        {FXA_PROGRAM_SCORE, "score = t[q < k] + x"},
+        {FXA_PROGRAM_SCORE, "mask = (x < k) || q < 3 ? k > 1 : b != h"},
+        {FXA_PROGRAM_DERIVATIVE, "grad c += x\ngrad c += q\ndscore = x"},
+        {FXA_PROGRAM_DERIVATIVE, "grad t[q] += k\ngrad t[q] += x\ngrad t[k] += q"},
+    };
+    for (int n = 0; n < t_scaled(40); n++)
+        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+            char text[2000];
+            size_t used = (size_t)snprintf(text, sizeof text, "param c : float\ntensor t : f32[1]\nlet x = c");
+            for (int j = 0; j < n; j++) used += (size_t)snprintf(text + used, sizeof text - used, " + c * %d.5", j);
+            (void)snprintf(text + used, sizeof text - used, "\n%s", ends[i].end);
+            memory_sweep(ends[i].kind, text);
+        }
+}
+
+T_MAIN
