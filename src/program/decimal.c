@@ -6,6 +6,8 @@
  */
 #include "decimal.h"
 
+#include "../base/invariant.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,11 +46,11 @@ static int decimal_digits(double x, int precision, char digits[20]) {
     size_t used = 0;
     const char *at = text;
     (void)snprintf(text, sizeof text, "%.*e", precision - 1, x);
-    for (; *at && *at != 'e'; at++)
+    for (; *at != 'e'; at++)
         if (decimal_digit(*at)) digits[used++] = *at;
     while (used > 1 && digits[used - 1] == '0') used--;
     digits[used] = 0;
-    return *at ? (int)strtol(at + 1, NULL, 10) : 0;
+    return (int)strtol(at + 1, NULL, 10);
 }
 
 /* Plain while that is short, with an exponent otherwise. */
@@ -69,7 +71,8 @@ void fxa__decimal_write(double x, char out[FXA__DECIMAL_WRITE]) {
     char digits[20];
     double back;
     if (signbit(x)) *out++ = '-';
-    for (int precision = 15; precision <= 17; precision++) {
+    for (int precision = 15;; precision++) {
+        FXA__ASSERT(precision <= 17); /* so many digits always come back as the same number */
         int power = decimal_digits(fabs(x), precision, digits);
         decimal_layout(digits, power, out);
         if (fxa__decimal_read(out, strlen(out), &back) && back == fabs(x)) return;

@@ -50,8 +50,8 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
     bool tensor = slot < 0;
     if (tensor) slot = declare_find(b->tensors, b->n_tensors, name);
     if (slot < 0) return -1;
-    if (is_tensor) *is_tensor = tensor;
-    if (out) *out = tensor ? b->tensors[slot] : b->params[slot];
+    *is_tensor = tensor;
+    *out = tensor ? b->tensors[slot] : b->params[slot];
     return slot;
 }
 

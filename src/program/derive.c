@@ -24,7 +24,7 @@ typedef struct derive_state {
 
 static bool derive_is_leaf(const fxa__node *n) {
     if (n->type != FXA_FLOAT) return false;
-    return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE);
+    return n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT; /* the one float input is score */
 }
 
 static void derive_mark_wanted(derive_state *d) {

@@ -7,57 +7,55 @@
 
 #include "../base/dtype.h"
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #define NA 0
 
-/* Kept from clang-format, which joins the last line of such a macro with the #include below it. */
+/* What each operation is of floats, of ints and of bools, from its row. Kept from clang-format, which joins the last
+ * line of such a macro with the #include below it. */
 /* clang-format off */
-
-static double eval_floats(uint32_t op, double a, double b, double c) {
-    switch (op) {
-#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
-    case code: return (double)(f64);
-#include "ops.def"
-    default: return 0;
+#define OF(type, of, ID, meaning)                                                                                      \
+    static type eval_##of##_##ID(type a, type b, type c) {                                                             \
+        (void)a, (void)b, (void)c;                                                                                     \
+        return (type)(meaning);                                                                                        \
     }
-}
-
-static int32_t eval_ints(uint32_t op, int32_t a, int32_t b, int32_t c) {
-    switch (op) {
 #define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
-    case code: return (int32_t)(i32);
+    OF(double, floats, ID, f64)                                                                                        \
+    OF(int32_t, ints, ID, i32)                                                                                         \
+    OF(int32_t, bools, ID, b1)
 #include "ops.def"
-    default: return 0;
-    }
-}
-
-static int32_t eval_bools(uint32_t op, int32_t a, int32_t b, int32_t c) {
-    switch (op) {
-#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about)                            \
-    case code: return (int32_t)(b1);
-#include "ops.def"
-    default: return 0;
-    }
-}
-/* clang-format on */
 
 #undef NA
+#undef OF
+
+typedef struct eval_row {
+    double (*floats)(double a, double b, double c);
+    int32_t (*ints)(int32_t a, int32_t b, int32_t c), (*bools)(int32_t a, int32_t b, int32_t c);
+} eval_row;
+
+static const eval_row eval_rows[FXA_OP_COUNT] = {
+#define OP(code, ID, ...) [code] = {eval_floats_##ID, eval_ints_##ID, eval_bools_##ID},
+#include "ops.def"
+};
+/* clang-format on */
 
 fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fxa__val *x) {
     fxa__val zero = {.f = 0}, y = zero;
+    const eval_row *row = &eval_rows[op];
     int arity = fxa__op_info_get(op)->arity;
-    fxa__val a = arity > 0 ? x[0] : zero, b = arity > 1 ? x[1] : zero, c = arity > 2 ? x[2] : zero;
+    FXA__ASSERT(arity > 0 && row->floats);
+    fxa__val a = x[0], b = arity > 1 ? x[1] : zero, c = arity > 2 ? x[2] : zero;
     if (type == FXA_FLOAT) {
         /* The condition of a select is a bool whatever it chooses between. Ints and bools come through f64 unharmed. */
-        double r = eval_floats(op, op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
+        double r = row->floats(op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
         if (result_type == FXA_FLOAT)
             y.f = r;
         else
             y.i = (int32_t)r;
         return y;
     }
-    int32_t r = type == FXA_INT ? eval_ints(op, a.i, b.i, c.i) : eval_bools(op, a.i, b.i, c.i);
+    int32_t r = type == FXA_INT ? row->ints(a.i, b.i, c.i) : row->bools(a.i, b.i, c.i);
     if (result_type == FXA_FLOAT)
         y.f = r;
     else

@@ -34,9 +34,8 @@ static void facts_depend(const fxa_program *p, uint8_t *depends) {
 
 /* ---- The score --------------------------------------------------------------------------------------------------- */
 
-static bool facts_is_score(const facts *f, int32_t node) {
-    return f->p->nodes[node].op == FXA_OP_INPUT && f->p->nodes[node].imm == FXA_INPUT_SCORE;
-}
+/* Of floats: the one input that is a float is the score. */
+static bool facts_is_score(const facts *f, int32_t node) { return f->p->nodes[node].op == FXA_OP_INPUT; }
 static bool facts_reads_score(const facts *f, int32_t node) { return (f->depends[node] >> FXA_INPUT_SCORE & 1u) != 0; }
 
 /* score + a - b + ...: down the one operand that reads the score. */
@@ -53,7 +52,7 @@ static bool facts_is_sum(const facts *f, int32_t node) {
 
 static bool facts_is_const(const facts *f, int32_t node, double x) {
     const fxa__node *n = &f->p->nodes[node];
-    return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && n->f == x;
+    return n->op == FXA_OP_CONST && n->f == x;
 }
 
 /* x / cap, x * (1 / cap) or, with a constant cap, x times the constant 1 / cap. */
@@ -133,10 +132,10 @@ static bool facts_row_is(const facts_row *row, int64_t sign, int q, int k, int q
            row->coef[FXA_INPUT_K_LEN] == sign * k_len && row->load_coef == sign * load;
 }
 
-/* t[b] of an int tensor. */
+/* t[b]; what a row holds is an int. */
 static bool facts_is_length(const fxa_program *p, int32_t load) {
     const fxa__node *n = &p->nodes[load];
-    if (n->type != FXA_INT || n->n_args != 1) return false;
+    if (n->n_args != 1) return false;
     const fxa__node *index = &p->nodes[n->arg[0]];
     return index->op == FXA_OP_INPUT && index->imm == FXA_INPUT_B;
 }

@@ -16,6 +16,4 @@ static const struct {
     [FXA_OP_POW] = {0.51, 1.0},
 };
 
-double fxa__function_ulps(uint32_t op, bool f64) {
-    return op >= FXA_OP_COUNT ? 0 : f64 ? function_table[op].f64 : function_table[op].f32;
-}
+double fxa__function_ulps(uint32_t op, bool f64) { return f64 ? function_table[op].f64 : function_table[op].f32; }

@@ -55,7 +55,7 @@ void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err
             line_start = i + 1;
         }
     size_t stop = at;
-    while (stop < end && stop < lex->size && lex->text[stop] != '\n' && lex->text[stop] != '\r') stop++;
+    while (stop < end && lex->text[stop] != '\n' && lex->text[stop] != '\r') stop++;
     err->part = (int32_t)part;
     err->line = (int32_t)line;
     err->column = (int32_t)(at - line_start + 1);
@@ -298,7 +298,7 @@ fxa_status fxa__lex_run(fxa__lexer *lex, fxa_error *err) {
     size_t at = 0;
     for (size_t i = 0; i < lex->n_parts; i++) {
         if (!lex_part(lex, at, lex->part_end[i])) return fxa__fail_memory(err, "the tokens of the program text");
-        if (lex->n_tokens && lex->tokens[lex->n_tokens - 1].kind == TOK_BAD) break;
+        if (lex->tokens[lex->n_tokens - 1].kind == TOK_BAD) break;
         at = lex->part_end[i];
     }
     return FXA_OK;

@@ -19,16 +19,16 @@ static void lift_mark(const fxa_program *p, uint8_t *reads) {
     }
 }
 
+/* Of floats. */
 static bool lift_is_minus_inf(const fxa_program *p, int32_t node) {
-    const fxa__node *n = &p->nodes[node];
-    return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && n->f == -INFINITY;
+    return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].f == -INFINITY;
 }
 
-/* The branch of a select that is not -inf when the other is and its condition is free of the score; 0: no such
- * select. */
+/* The branch of a select of floats that is not -inf when the other is and its condition is free of the score; 0: no
+ * such select. */
 static int lift_branch(const fxa_program *p, int32_t node, const uint8_t *reads) {
     const fxa__node *n = &p->nodes[node];
-    if (n->op != FXA_OP_SELECT || n->type != FXA_FLOAT || reads[n->arg[0]]) return 0;
+    if (n->op != FXA_OP_SELECT || reads[n->arg[0]]) return 0;
     return lift_is_minus_inf(p, n->arg[2]) ? 1 : lift_is_minus_inf(p, n->arg[1]) ? 2 : 0;
 }
 

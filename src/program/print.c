@@ -302,7 +302,7 @@ static void print_declarations(print_state *s) {
 static bool print_is_default(const print_state *s, const fxa__output *o) {
     const fxa__node *x = &s->p->nodes[o->value];
     switch (o->kind) {
-    case FXA__OUT_SCORE: return x->op == FXA_OP_INPUT && x->imm == FXA_INPUT_SCORE;
+    case FXA__OUT_SCORE: return x->op == FXA_OP_INPUT; /* the one float input of its program */
     case FXA__OUT_MASK: return x->op == FXA_OP_CONST && x->imm == 1;
     case FXA__OUT_DSCORE: return x->op == FXA_OP_INPUT && x->imm == FXA_INPUT_DSCORE;
     default: return false;

@@ -110,7 +110,7 @@ static bool pbytes_read_declarations(pbytes_in *in) {
     }
     in->n_tensors = fxa__read_u32(in->r);
     if (in->n_tensors > FXA_MAX_TENSORS) return pbytes_bad(in, "more tensors than a program can have") >= 0;
-    for (uint32_t i = 0; i < in->n_tensors && !in->r->failed; i++) {
+    for (uint32_t i = 0; i < in->n_tensors; i++) {
         fxa__decl *d = &in->tensors[i];
         fxa__read_string(in->r, d->name, sizeof d->name);
         d->dtype = fxa__read_u8(in->r);
@@ -242,7 +242,7 @@ static fxa_status pbytes_read_body(pbytes_in *in, size_t start, fxa_program **ou
     fxa__builder_set_limit(in->b, FXA__MAX_DERIVED_NODES); /* also programs with their ready masks are saved */
     bool good = pbytes_read_declarations(in) && pbytes_read_nodes(in) && pbytes_read_outputs(in);
     if (good) good = fxa__read_bytes(in->r, 16) != NULL;
-    if (!good && in->r->failed && !fxa__builder_failed(in->b)) (void)pbytes_bad(in, "they end too early");
+    if (!good && in->r->failed) (void)pbytes_bad(in, "they end too early"); /* the first failure stays */
     fxa_program *p = NULL;
     fxa_error inner;
     fxa_status status = fxa_builder_finish(in->b, &p, &inner);

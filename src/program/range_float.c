@@ -14,6 +14,7 @@
  */
 #include "range.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ static const double real_huge = 0x1p126, real_exact = 0x1p24;
 static fxa__real real_any(void) { return (fxa__real){.lo = -INFINITY, .hi = INFINITY, .nan = true}; }
 
 static fxa__real real_widen(fxa__real x, double part, double least) {
-    if (x.lo > x.hi) return x;
+    FXA__ASSERT(x.lo <= x.hi);
     if (isfinite(x.lo)) x.lo -= fabs(x.lo) * part + least;
     if (isfinite(x.hi)) x.hi += fabs(x.hi) * part + least;
     if (x.lo < -real_huge) x.lo = -INFINITY;
@@ -119,7 +120,6 @@ static fxa__real real_rsqrt(const fxa__real *a) {
 
 static fxa__real real_cast(const fxa__range *r, int32_t arg) {
     const fxa__known *x = fxa__range_of(r, arg);
-    if (r->p->nodes[arg].type == FXA_FLOAT) return x->f;
     fxa__real out = {.lo = x->t.no == FXA__NEVER, .hi = x->t.yes != FXA__NEVER, .whole = true};
     if (r->p->nodes[arg].type == FXA_BOOL) return out;
     out.lo = (double)fxa__set_lo(&x->i.set);
@@ -193,7 +193,7 @@ void fxa__range_float(fxa__range *r, int32_t at, fxa__real *out) {
     case FXA_OP_SELECT: *out = real_select(r, node); return;
     default: break;
     }
-    for (int i = 0; i < node->n_args && i < 3; i++) {
+    for (int i = 0; i < node->n_args; i++) {
         x[i] = &fxa__range_of(r, node->arg[i])->f;
         if (x[i]->lo > x[i]->hi) return; /* always NaN */
     }

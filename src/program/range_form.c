@@ -11,21 +11,28 @@
 
 static bool form_fits(int64_t x) { return -FXA__INF < x && x < FXA__INF; }
 
+/* a + times * x, where a fits. */
+static bool form_madd(int64_t a, int64_t times, int64_t x, int64_t *out) {
+    int64_t product;
+    if (!fxa__mul_i64(times, x, &product) || !form_fits(product)) return false;
+    *out = a + product;
+    return form_fits(*out);
+}
+
 fxa__affine fxa__affine_const(int64_t c) { return (fxa__affine){.c = c}; }
 
 bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, fxa__affine *out) {
     fxa__affine sum = {0};
-    int64_t c;
-    if (!fxa__mul_i64(b->c, times, &c) || !fxa__add_i64(a->c, c, &sum.c) || !form_fits(sum.c)) return false;
+    if (!form_madd(a->c, times, b->c, &sum.c)) return false;
     for (int i = 0, j = 0; i < a->n || j < b->n;) {
         bool from_a = j == b->n || (i < a->n && a->atom[i] <= b->atom[j]);
         bool from_b = i == a->n || (j < b->n && b->atom[j] <= a->atom[i]);
         int32_t atom = from_a ? a->atom[i] : b->atom[j];
-        int64_t x = 0;
-        if (from_b && !fxa__mul_i64(b->coef[j++], times, &x)) return false;
-        if (from_a && !fxa__add_i64(x, a->coef[i++], &x)) return false;
+        int64_t x;
+        if (!form_madd(from_a ? a->coef[i] : 0, times, from_b ? b->coef[j] : 0, &x)) return false;
+        i += from_a, j += from_b;
         if (x == 0) continue;
-        if (sum.n == FXA__AFFINE_TERMS || !form_fits(x)) return false;
+        if (sum.n == FXA__AFFINE_TERMS) return false;
         sum.atom[sum.n] = atom;
         sum.coef[sum.n++] = x;
     }
@@ -69,8 +76,8 @@ static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set 
         for (int j = 0; j < atom->n; j++) {
             fxa__span x = so_far->at[i], y = atom->at[j];
             int64_t lo, hi;
-            if (!fxa__mul_i64(coef, coef > 0 ? y.lo : y.hi, &lo) || !fxa__mul_i64(coef, coef > 0 ? y.hi : y.lo, &hi) ||
-                !fxa__add_i64(lo, x.lo, &lo) || !fxa__add_i64(hi, x.hi, &hi) || !form_fits(lo) || !form_fits(hi))
+            if (!form_madd(x.lo, coef, coef > 0 ? y.lo : y.hi, &lo) ||
+                !form_madd(x.hi, coef, coef > 0 ? y.hi : y.lo, &hi))
                 return false;
             if (y.lo < y.hi && x.hi - x.lo + 1 < size) *dense = false;
             if (!fxa__set_add(out, lo, hi)) *dense = false;

@@ -78,9 +78,8 @@ static bool simplify_foldable(const fxa_builder *b, const fxa__node *n) {
     switch ((fxa__exact)fxa__op_info_get(n->op)->exact) {
     case FXA__EXACT_ALWAYS: return true;
     case FXA__EXACT_POWERS: return simplify_pow_exact(simplify_arg(b, n, 0)->f, simplify_arg(b, n, 1)->f);
-    case FXA__EXACT_NEVER: break;
+    default: return false; /* NEVER */
     }
-    return false;
 }
 
 static fxa_value simplify_fold(fxa_builder *b, const fxa__node *n) {

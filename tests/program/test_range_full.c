@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Range analysis with no room left: programs that use up the table of atoms, of bounds, or the steps of work, and go on
+ * with operations of every kind. What is known of a node then is less, never wrong: every node's range is compared with
+ * its values at points of the box, every class with brute force.
+ */
+#include "program/program.h"
+#include "support/brute.h"
+#include "t.h"
+
+/* `n` times: a form that may wrap (an atom), its remainder (another), the sum of these (a third, in tidying up). */
+static size_t full_fill(char *text, size_t size, int n, const char *start) {
+    size_t used =
+        (size_t)snprintf(text, size, "tensor t : i32[1]\ntensor w : i32[2]\nlet a0 = %s\nlet f0 = 0\n", start);
+    for (int i = 0; i < n; i++)
+        used += (size_t)snprintf(text + used, size - used, "let a%d = a%d + k\nlet f%d = f%d + a%d %% 7\n", i + 1, i,
+                                 i + 1, i, i + 1);
+    return used;
+}
+
+/* Operations on f, which nothing is known of, and on g, which still has a form. */
+static const char *const full_ends[] = {
+    "f // 3 == g // 3",
+    "f %% 5 < (f + g) %% 8",
+    "(f + k) %% 8 != (g - f) %% -8",
+    "abs(f - 9) + abs(g) > 4",
+    "min(f, g) <= max(f, k) || clamp(f, g, k) == 3",
+    "(f & 7) == (g & -8)",
+    "(f & -16) - f < 3",
+    "((f << 3) >> 1) + (g >> 2) != k",
+    "f * g == 6 || f * 3 - g * 2 + k // 2 < 5",
+    "-f < ~g",
+    "t[f] == t[g] && t[f // 2] <= t[f - 1]",
+    "w[f, g] < w[f, g + 1] || w[f // 3, k] == 2",
+    "(f < g ? f : g) %% 3 == 1",
+    "int(f < g) + int(float(f)) == 1",
+    "(f | g) > (f ^ 3)",
+    "(f // 7) // 9 == (g // 7) // 9",
+    "f - f %% 8 == 8 * (f // 8)",
+    "f + g // 2 + f // 3 + f // 4 + g // 5 + f // 6 + f // 7 + g // 8 < q",
+};
+enum { FULL_ENDS = sizeof full_ends / sizeof *full_ends };
+
+typedef struct full_data {
+    int32_t t[4], w[2][3];
+    fxa_view views[2];
+    fxa_tensor_range known[2];
+} full_data;
+
+static void full_data_make(full_data *d) {
+    *d = (full_data){{3, 1, 2, 9}, {{1, 2, 3}, {4, 5, 6}}, {{0}}, {{0}}};
+    d->views[0] = (fxa_view){d->t, FXA_I32, 1, {4}, {1}};
+    d->views[1] = (fxa_view){d->w, FXA_I32, 2, {2, 3}, {3, 1}};
+    for (int i = 0; i < 2; i++) d->known[i] = fxa_tensor_scan(&d->views[i]);
+}
+
+/* The last nodes, which come when the tables are full. */
+static void full_check_nodes(const fxa_program *p, const fxa_box *box, const full_data *d, t_rng *rng) {
+    enum { POINTS = 6, LAST = 30 };
+    fxa__val *vals = malloc((size_t)p->n_nodes * POINTS * sizeof *vals);
+    if (!vals) abort();
+    for (int i = 0; i < POINTS; i++) {
+        fxa__env env = {.tensors = d->views};
+        for (int j = FXA_INPUT_B; j <= FXA_INPUT_K_LEN; j++) env.coord[j] = (int32_t)t_int(rng, box->lo[j], box->hi[j]);
+        fxa__program_eval(p, &env, vals + i * p->n_nodes);
+    }
+    for (int32_t node = p->n_nodes > LAST ? p->n_nodes - LAST : 0; node < p->n_nodes; node++) {
+        int64_t lo = 0, hi = 0;
+        uint64_t steps = 0;
+        if (!fxa__program_int_range(p, node, box, NULL, d->known, &lo, &hi, &steps)) continue;
+        for (int i = 0; i < POINTS; i++) {
+            int32_t x = vals[i * p->n_nodes + node].i;
+            if (x >= lo && x <= hi) continue;
+            T_FAIL("node %d is %d, not in %lld..%lld\n", node, x, (long long)lo, (long long)hi);
+            brute_show(p, box);
+        }
+    }
+    free(vals);
+}
+
+/* One program in boxes where sums wrap and where they do not. */
+static void full_check(fxa_context *ctx, const char *text, const full_data *d, t_rng *rng) {
+    static const int32_t starts[][2] = {{0, 0}, {2147483640, 3}, {-2147483647 - 1, -5}, {1073741820, 1073741824}};
+    fxa_program *p = NULL;
+    fxa_error err;
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+    for (size_t i = 0; p && i < sizeof starts / sizeof *starts; i++) {
+        int64_t q = starts[i][0], k = starts[i][1];
+        fxa_box box = brute_box(0, 1, q, q + t_int(rng, 1, 7), k, k + t_int(rng, 1, 5), 9, 9);
+        fxa_tile got = fxa_program_classify(p, &box, NULL, d->known);
+        fxa_tile truth = brute_class(p, &box, NULL, d->views, brute_scores, 1);
+        if (got != FXA_TILE_MIXED && got != truth) {
+            T_FAIL("%s, truly %s\n", brute_name(got), brute_name(truth));
+            brute_show(p, &box);
+        }
+        full_check_nodes(p, &box, d, rng);
+    }
+    fxa_program_destroy(p);
+}
+
+TEST(full_tables_are_never_wrong) {
+    static const int fills[] = {0, 12, 19, 20, 21, 22, 23, 24, 25, 26, 28, 40, 90};
+    static char text[1 << 15];
+    static full_data d;
+    t_rng rng = {t_seed()};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    full_data_make(&d);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
+        for (int j = 0; j < FULL_ENDS && t_failures < 5; j++) {
+            size_t used = full_fill(text, sizeof text, fills[i], j % 2 ? "q" : "q * 3 - 5");
+            used += (size_t)snprintf(text + used, sizeof text - used, "let f = f%d\nlet g = a%d\nmask = ", fills[i],
+                                     fills[i]);
+            (void)snprintf(text + used, sizeof text - used, full_ends[j], 0);
+            full_check(ctx, text, &d, &rng);
+        }
+    fxa_context_destroy(ctx);
+}
+
+/* More bounds than the lists hold, joined so that each list is long. */
+TEST(long_lists_of_bounds_are_never_wrong) {
+    static char text[1 << 15];
+    static full_data d;
+    static const char *const joins[] = {"&&", "||", "^"};
+    t_rng rng = {t_seed() + 1};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    full_data_make(&d);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int n = 10; n <= 640 && t_failures < 5; n *= 4)
+        for (int join = 0; join < 3; join++) {
+            size_t used =
+                (size_t)snprintf(text, sizeof text, "tensor t : i32[1]\ntensor w : i32[2]\nmask = t[q] < 99 && ");
+            for (int i = 0; i < n; i++)
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s(q * %d - k < %d %s k * %d + q > -%d)",
+                                         i ? joins[join] : "", i + 1, 9 * i + 40, i % 2 ? "||" : "&&", i + 2, i + 50);
+            full_check(ctx, text, &d, &rng);
+        }
+    fxa_context_destroy(ctx);
+}
+
+/* Steps and sizes at the edges of what is solved, walked or carried through. */
+TEST(rows_at_their_limits_are_never_wrong) {
+    static const char *const masks[] = {
+        "q * -2147483648 + 3 * k == 5",
+        "k * -2147483648 + 3 * q == 5",
+        "h * 3 + b * -2147483648 == 7",
+        "-5 * q + 3 * k == 7",
+        "5 * q - 3 * k == 7",
+        "-5 * q - 7 * k == -31",
+        "6 * q + 10 * k >= 100 && 6 * q + 10 * k <= 301",
+        "(5 * q) % 64 + (3 * q) % 7 == 11",
+        "q // 3 - (q + k) // 3 == 1",
+        "(q + k) // 3 - q // 3 == 2",
+        "(k + q) // 3 * 4 - k // 3 * 4 == 8",
+        "k // 3 * 4 - (k + q) // 3 * 4 == -8",
+        "abs(q - k) == abs(k - q) && abs(k - q) // 2 == 3",
+        "abs(-q - k) > 3",
+        "abs(q // 2 * 5 - 11) == 4",
+        "(q % 9) * 3 % 5 == 2",
+        "(q % 4 + q % 6) % 3 == 1",
+        "k % 40 == q % 40 && k // 40 != q // 40",
+        "q % 2 * 1073741824 * 2 < k",
+        "(q * 1073741824 + k) // 1073741824 == q % 4 - 2",
+        "q - 2 * (k // 2) == k % 2",
+        "k < 3 && k < 3 && k < 3 || k > 4 && k > 4",
+        "(q + 2147483647) // 3 + k // 2 == 5",
+        "(q // 3 + 2147483647) // 3 // 2147483647 == k",
+        "k // 2 - q + k // 5 < 2",
+        "q + k // -3 <= 4",
+        "k - (k + q) // 7 == 3",
+        "7 * k - q == (k + q) // 7",
+    };
+    static full_data d;
+    t_rng rng = {t_seed() + 2};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    full_data_make(&d);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        fxa_program *p = NULL;
+        char text[200];
+        (void)snprintf(text, sizeof text, "tensor t : i32[1]\ntensor w : i32[2]\nmask = t[9] == 0 && (%s)", masks[i]);
+        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+        for (int n = 0; p && n < 40; n++) {
+            int64_t q = n < 10 ? 0 : t_int(&rng, -60, 60), k = n < 10 ? 0 : t_int(&rng, -60, 60);
+            fxa_box box = brute_box(0, 0, q, q + t_int(&rng, 0, n < 10 ? 2 : 40), k, k + t_int(&rng, 0, 9), 9, 9);
+            box.hi[FXA_INPUT_B] = n % 2, box.hi[FXA_INPUT_H] = n % 3;
+            fxa_tile got = fxa_program_classify(p, &box, NULL, d.known);
+            fxa_tile truth = brute_class(p, &box, NULL, d.views, brute_scores, 1);
+            if (got == FXA_TILE_MIXED || got == truth) continue;
+            T_FAIL("%s, truly %s\n", brute_name(got), brute_name(truth));
+            brute_show(p, &box);
+        }
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
