@@ -24,7 +24,7 @@ asan:                ## every test under AddressSanitizer and UBSan
 tsan:                ## the tests of what has threads under ThreadSanitizer (which: tests/CMakeLists.txt)
 	@cmake -S . -B $(BUILD)-tsan -DFXA_SANITIZE=thread >/dev/null
 	@cmake --build $(BUILD)-tsan -j$(JOBS)
-	@cd $(BUILD)-tsan && FXA_TEST_SCALE=0.1 $(CTEST)
+	@cd $(BUILD)-tsan && FXA_TEST_SCALE=0.05 $(CTEST)
 
 coverage:            ## lines and branches that the tests reach, by folder, into docs/reliability.md (needs gcovr)
 	@command -v gcovr >/dev/null || { echo "skipped: gcovr was not found"; exit 1; }

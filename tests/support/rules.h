@@ -36,8 +36,10 @@ static const char *rules_name;
 static void rules_each_size(const char *how) {
     static const int sizes[][2] = {{3, 4}, {40, 70}};
     static char label[256];
+    static int runs;
     for (int d = FXA_F64; d <= FXA_BF16; d++)
         for (int i = 0; i < 2; i++) {
+            if (!t_some(runs++)) continue;
             rules_dtype = (fxa_dtype)d, rows = sizes[i][0], keys = sizes[i][1];
             snprintf(label, sizeof label, "%s (%s%s%s, %s, %d rows)", rules_name, rules_engine, *how ? " " : "", how,
                      fxa_dtype_name(rules_dtype), rows);
