@@ -42,8 +42,8 @@ __attribute__((unused)) static int t_scaled(int iterations) {
     double f = s && *s ? atof(s) : 1;
     return f > 0 ? (int)(iterations * f) + (f < 1) : iterations;
 }
-/* Whether case i of many is run: every one, at scales below 1 that share of them, spread by the golden ratio. Who runs a
- * list again (for another instruction set, say) counts on, so that other cases are left out each time. */
+/* Whether case i of many is run: every one, at scales below 1 that share of them, spread by the golden ratio. Who runs
+ * a list again (for another instruction set, say) counts on, so that other cases are left out each time. */
 __attribute__((unused)) static bool t_some(int i) {
     const char *s = getenv("FXA_TEST_SCALE");
     double f = s && *s ? atof(s) : 1;
