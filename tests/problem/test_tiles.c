@@ -1,82 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counts of tiles: against single tiles, and single tiles against every pair; maps, lengths, edges, sizes. (R-92)
+ * Limits are in test_tiles_limits.c.
  */
-#include "t.h"
-
-#include "problem/tiles.h"
-#include "support/fail_alloc.h"
 #include "support/gen.h"
-
-static fxa_context *tiles_ctx(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
-}
-
-static fxa_program *tiles_parse(fxa_context *ctx, const char *text) {
-    fxa_program *p = NULL;
-    fxa_error err;
-    if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) T_FAIL("%s: %s\n", text, err.text);
-    return p;
-}
-
-static fxa_problem tiles_problem(const fxa_program *program, int64_t sq, int64_t sk) {
-    fxa_problem p = FXA_PROBLEM_INIT;
-    p.program = program;
-    p.b = 2, p.hq = 4, p.sq = sq, p.sk = sk, p.d = 8;
-    return p;
-}
-
-/* By evaluating every pair of a tile. */
-static fxa_tile tiles_by_pairs(const fxa__problem *p, int64_t b, int64_t h, fxa__slice q, fxa__slice k) {
-    bool seen[2] = {false, false};
-    fxa_error err;
-    fxa__bind bind = {0};
-    fxa__seq seq = fxa__seq_get(p, &bind, b);
-    for (int64_t i = q.first; i <= q.last; i++)
-        for (int64_t j = k.first; j <= k.last; j++) {
-            double in[FXA_INPUT_COUNT] = {0}, value;
-            int mask = 0;
-            in[FXA_INPUT_B] = fxa__coord(p, NULL, FXA_INPUT_B, b);
-            in[FXA_INPUT_H] = fxa__coord(p, NULL, FXA_INPUT_H, h);
-            in[FXA_INPUT_Q] = fxa__row_coord(p, &bind, &seq, i);
-            in[FXA_INPUT_K] = fxa__coord(p, NULL, FXA_INPUT_K, j);
-            in[FXA_INPUT_Q_LEN] = (double)(p->in.q_len ? p->in.q_len : p->in.sq);
-            in[FXA_INPUT_K_LEN] = (double)(p->in.k_len ? p->in.k_len : p->in.sk);
-            T_OK(fxa_program_eval(p->program, in, NULL, NULL, &value, &mask, &err));
-            seen[mask] = true;
-        }
-    return seen[0] && seen[1] ? FXA_TILE_MIXED : seen[1] ? FXA_TILE_FULL : FXA_TILE_EMPTY;
-}
-
-/* Counts as the library does, tile by tile, and pair by pair. exact: the last two must agree. */
-static void tiles_check(fxa_context *ctx, const fxa_problem *problem, int64_t tile_q, int64_t tile_k, bool exact) {
-    fxa_error err;
-    fxa_tile_counts got, by_tile = {0};
-    fxa__problem *p = NULL;
-    T_OK(fxa_tiles_count(ctx, problem, 1, 2, tile_q, tile_k, NULL, NULL, &got, &err));
-    T_OK(fxa__problem_create(fxa__context_host(ctx), problem, &p, &err));
-    T_REQUIRE(p != NULL);
-    for (int64_t q = 0; q < problem->sq; q += tile_q)
-        for (int64_t k = 0; k < problem->sk; k += tile_k) {
-            fxa__slice rows = {q, q + tile_q < problem->sq ? q + tile_q - 1 : problem->sq - 1};
-            fxa__slice keys = {k, k + tile_k < problem->sk ? k + tile_k - 1 : problem->sk - 1};
-            fxa__tile_grid grid = {.p = p, .program = p->program, .b = 1, .h = 2, .tile_q = tile_q, .tile_k = tile_k};
-            fxa_tile tile = fxa__tile_class(&grid, rows, keys), truth = tiles_by_pairs(p, 1, 2, rows, keys);
-            if (exact ? tile != truth : tile != FXA_TILE_MIXED && tile != truth)
-                T_FAIL("tile at %d, %d is %d, truly %d\n", (int)q, (int)k, tile, truth);
-            if (tile_q * tile_k <= FXA__TILE_LOOK) tile = truth; /* a count looks at the pairs */
-            by_tile.empty += tile == FXA_TILE_EMPTY;
-            by_tile.mixed += tile == FXA_TILE_MIXED;
-            by_tile.full += tile == FXA_TILE_FULL;
-        }
-    T_INT(got.empty, by_tile.empty);
-    T_INT(got.mixed, by_tile.mixed);
-    T_INT(got.full, by_tile.full);
-    fxa__problem_release(p);
-}
+#include "tiles_case.h"
 
 TEST(exact_masks) {
     static const char *const masks[] = {
@@ -247,30 +175,6 @@ TEST(sizes) {
     fxa_context_destroy(ctx);
 }
 
-/* The longest sequences: counts by arithmetic. A diagonal of n tiles, 2^31 - 1 tokens; and a mask of no coordinate. */
-TEST(huge) {
-    fxa_context *ctx = tiles_ctx();
-    fxa_tile_counts c;
-    fxa_error err;
-    fxa_problem p = tiles_problem(NULL, INT32_MAX, INT32_MAX);
-    p.flags = FXA_CAUSAL;
-    const int64_t tile = 1 << 19, n = 1 << 12;
-    T_OK(fxa_tiles_count(ctx, &p, 0, 0, tile, tile, NULL, NULL, &c, &err));
-    T_INT(c.mixed, n);
-    T_INT(c.empty, n * (n - 1) / 2);
-    T_INT(c.full, n * (n - 1) / 2);
-    fxa_program *program = tiles_parse(ctx, "mask = score > 0 && h == 1 && k < 7");
-    T_REQUIRE(program != NULL);
-    p.program = program;
-    p.flags = 0;
-    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 1, 1, NULL, NULL, &c, &err));
-    T_CHECK(c.empty == (uint64_t)INT32_MAX * INT32_MAX && c.mixed == 0 && c.full == 0);
-    T_OK(fxa_tiles_count(ctx, &p, 0, 1, 1, 1, NULL, NULL, &c, &err));
-    T_CHECK(c.empty == (uint64_t)INT32_MAX * (INT32_MAX - 7) && c.mixed == (uint64_t)INT32_MAX * 7 && c.full == 0);
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
-}
-
 TEST(documents) {
     enum { N = 512 };
     static int32_t doc[N];
@@ -417,79 +321,6 @@ TEST(diagonals) {
     T_REQUIRE(program != NULL);
     p = tiles_problem(program, 90, 70);
     tiles_check(ctx, &p, 8, 8, false);
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
-}
-
-/* Memory that runs out anywhere: the right counts or E_MEMORY, nothing written, nothing leaked. */
-TEST(out_of_memory) {
-    fail_alloc alloc = FAIL_ALLOC_INIT;
-    fxa_context *ctx = fail_alloc_context(&alloc);
-    T_REQUIRE(ctx != NULL);
-    fxa_program *program = tiles_parse(ctx, "mask = q - k < 40");
-    T_REQUIRE(program != NULL);
-    fxa_problem p = tiles_problem(program, 100, 100);
-    p.flags = FXA_CAUSAL;
-    fxa_error err;
-    fxa_tile_counts want, c;
-    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &want, &err));
-    size_t blocks = alloc.blocks, failures;
-    int refused = 0;
-    for (size_t k = 1;; k++) {
-        for (int persistent = 0; persistent < 2; persistent++) {
-            c = (fxa_tile_counts){7, 7, 7, 7};
-            fail_alloc_arm(&alloc, k, persistent != 0);
-            failures = alloc.failures;
-            fxa_status status = fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err);
-            failures = alloc.failures - failures;
-            fail_alloc_arm(&alloc, 0, false);
-            T_INT(alloc.blocks, blocks);
-            refused += status == FXA_E_MEMORY;
-            if (status == FXA_OK)
-                T_CHECK(c.empty == want.empty && c.mixed == want.mixed && c.full == want.full);
-            else
-                T_CHECK(status == FXA_E_MEMORY && err.status == status && c.empty == 7 && c.mixed == 7 && c.full == 7);
-        }
-        if (failures == 0) break;
-    }
-    T_CHECK(refused > 4);
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
-    T_INT(alloc.blocks, 0);
-    T_INT(alloc.mistakes, 0);
-}
-
-/* Masks whose border is everywhere: counting ends, at the same place each time, and says what it has not looked at. */
-TEST(work_is_bounded) {
-    static const struct {
-        const char *text;
-        int64_t size, tile;
-    } cases[] = {
-        {"mask = (q * k) % 7 == 3", 1 << 20, 128},           /* 2^26 tiles, each of them mixed */
-        {"mask = (q - k) % 7 == 3", 1 << 30, 1},             /* 2^31 diagonals */
-        {"mask = (q * k) % 7 == 3 && k <= q", INT32_MAX, 1}, /* 2^62 tiles */
-        {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},     /* all rows alike: 2^31 tiles of the first */
-    };
-    fxa_context *ctx = tiles_ctx();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fxa_program *program = tiles_parse(ctx, cases[i].text);
-        T_REQUIRE(program != NULL);
-        fxa_problem p = tiles_problem(program, cases[i].size, cases[i].size);
-        fxa_tile_counts c = {0};
-        fxa_error err;
-        T_OK(fxa_tiles_count(ctx, &p, 0, 0, cases[i].tile, cases[i].tile, NULL, NULL, &c, &err));
-        uint64_t side = (uint64_t)((cases[i].size + cases[i].tile - 1) / cases[i].tile);
-        T_CHECK(c.empty + c.mixed + c.full + c.unknown == side * side);
-        if (c.unknown == 0 || c.unknown == side * side)
-            T_FAIL("%s: %" PRIu64 " of %" PRIu64 " tiles unknown\n", cases[i].text, c.unknown, side * side);
-        fxa_program_destroy(program);
-    }
-    fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
-    fxa_problem p = tiles_problem(program, 4096, 4096);
-    fxa_tile_counts c = {0};
-    fxa_error err;
-    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* what fits is counted to its end */
-    T_CHECK(c.unknown == 0 && c.empty + c.mixed + c.full == 64 * 64);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Counts of tiles where they must end: huge problems, work that is bounded, memory that fails.
+ */
+#include "support/fail_alloc.h"
+#include "tiles_case.h"
+
+/* The longest sequences: counts by arithmetic. A diagonal of n tiles, 2^31 - 1 tokens; and a mask of no coordinate. */
+TEST(huge) {
+    fxa_context *ctx = tiles_ctx();
+    fxa_tile_counts c;
+    fxa_error err;
+    fxa_problem p = tiles_problem(NULL, INT32_MAX, INT32_MAX);
+    p.flags = FXA_CAUSAL;
+    const int64_t tile = 1 << 19, n = 1 << 12;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, tile, tile, NULL, NULL, &c, &err));
+    T_INT(c.mixed, n);
+    T_INT(c.empty, n * (n - 1) / 2);
+    T_INT(c.full, n * (n - 1) / 2);
+    fxa_program *program = tiles_parse(ctx, "mask = score > 0 && h == 1 && k < 7");
+    T_REQUIRE(program != NULL);
+    p.program = program;
+    p.flags = 0;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 1, 1, NULL, NULL, &c, &err));
+    T_CHECK(c.empty == (uint64_t)INT32_MAX * INT32_MAX && c.mixed == 0 && c.full == 0);
+    T_OK(fxa_tiles_count(ctx, &p, 0, 1, 1, 1, NULL, NULL, &c, &err));
+    T_CHECK(c.empty == (uint64_t)INT32_MAX * (INT32_MAX - 7) && c.mixed == (uint64_t)INT32_MAX * 7 && c.full == 0);
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+}
+
+/* Memory that runs out anywhere: the right counts or E_MEMORY, nothing written, nothing leaked. */
+TEST(out_of_memory) {
+    fail_alloc alloc = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&alloc);
+    T_REQUIRE(ctx != NULL);
+    fxa_program *program = tiles_parse(ctx, "mask = q - k < 40");
+    T_REQUIRE(program != NULL);
+    fxa_problem p = tiles_problem(program, 100, 100);
+    p.flags = FXA_CAUSAL;
+    fxa_error err;
+    fxa_tile_counts want, c;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &want, &err));
+    size_t blocks = alloc.blocks, failures;
+    int refused = 0;
+    for (size_t k = 1;; k++) {
+        for (int persistent = 0; persistent < 2; persistent++) {
+            c = (fxa_tile_counts){7, 7, 7, 7};
+            fail_alloc_arm(&alloc, k, persistent != 0);
+            failures = alloc.failures;
+            fxa_status status = fxa_tiles_count(ctx, &p, 0, 0, 8, 8, NULL, NULL, &c, &err);
+            failures = alloc.failures - failures;
+            fail_alloc_arm(&alloc, 0, false);
+            T_INT(alloc.blocks, blocks);
+            refused += status == FXA_E_MEMORY;
+            if (status == FXA_OK)
+                T_CHECK(c.empty == want.empty && c.mixed == want.mixed && c.full == want.full);
+            else
+                T_CHECK(status == FXA_E_MEMORY && err.status == status && c.empty == 7 && c.mixed == 7 && c.full == 7);
+        }
+        if (failures == 0) break;
+    }
+    T_CHECK(refused > 4);
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+    T_INT(alloc.blocks, 0);
+    T_INT(alloc.mistakes, 0);
+}
+
+/* Masks whose border is everywhere: counting ends, at the same place each time, and says what it has not looked at. */
+TEST(work_is_bounded) {
+    static const struct {
+        const char *text;
+        int64_t size, tile;
+    } cases[] = {
+        {"mask = (q * k) % 7 == 3", 1 << 20, 128},           /* 2^26 tiles, each of them mixed */
+        {"mask = (q - k) % 7 == 3", 1 << 30, 1},             /* 2^31 diagonals */
+        {"mask = (q * k) % 7 == 3 && k <= q", INT32_MAX, 1}, /* 2^62 tiles */
+        {"mask = (k * k) % 1000003 == 3", INT32_MAX, 1},     /* all rows alike: 2^31 tiles of the first */
+    };
+    fxa_context *ctx = tiles_ctx();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_program *program = tiles_parse(ctx, cases[i].text);
+        T_REQUIRE(program != NULL);
+        fxa_problem p = tiles_problem(program, cases[i].size, cases[i].size);
+        fxa_tile_counts c = {0};
+        fxa_error err;
+        T_OK(fxa_tiles_count(ctx, &p, 0, 0, cases[i].tile, cases[i].tile, NULL, NULL, &c, &err));
+        uint64_t side = (uint64_t)((cases[i].size + cases[i].tile - 1) / cases[i].tile);
+        T_CHECK(c.empty + c.mixed + c.full + c.unknown == side * side);
+        if (c.unknown == 0 || c.unknown == side * side)
+            T_FAIL("%s: %" PRIu64 " of %" PRIu64 " tiles unknown\n", cases[i].text, c.unknown, side * side);
+        fxa_program_destroy(program);
+    }
+    fxa_program *program = tiles_parse(ctx, "mask = (q * k) % 7 == 3");
+    fxa_problem p = tiles_problem(program, 4096, 4096);
+    fxa_tile_counts c = {0};
+    fxa_error err;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 64, 64, NULL, NULL, &c, &err)); /* what fits is counted to its end */
+    T_CHECK(c.unknown == 0 && c.empty + c.mixed + c.full == 64 * 64);
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
