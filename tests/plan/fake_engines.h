@@ -8,12 +8,8 @@
 #define FXA_TESTS_FAKE_ENGINES_H
 
 #include "plan/plan.h"
-#include "support/fail_alloc.h"
 #include "support/own_engines.h"
-#include "support/tiny.h"
-#include "t.h"
-
-/* ---- Three engines ----------------------------------------------------------------------------------------------- */
+#include "support/plan_rig.h"
 
 static atomic_int queries, compiles, loads, releases;
 static fxa_status compile_status;
@@ -88,17 +84,8 @@ static const fxa__engine fixed = {FIXED_ALL, .version = 3};
 static const fxa__engine fixed_newer = {FIXED_ALL, .version = 4};
 static const fxa__engine *own_engines[] = {&picky, &fixed};
 
-/* ---- Fixture ----------------------------------------------------------------------------------------------------- */
-
-typedef struct fake_rig {
-    fail_alloc memory;
-    fxa_context *ctx;
-    tiny t; /* d is 3: picky says no */
-} fake_rig;
-
-static bool fake_rig_start(fake_rig *r) {
-    fxa_error err;
-    *r = (fake_rig){.memory = FAIL_ALLOC_INIT};
+/* A rig with the engines as they are at first. d of its problem is 3: picky says no. */
+static bool fake_start(plan_rig *r) {
     queries = compiles = loads = releases = 0;
     compile_status = FXA_OK;
     saved_mark = 0x600dc0de;
@@ -106,19 +93,7 @@ static bool fake_rig_start(fake_rig *r) {
     compiled_bytes = 1000;
     workspace_bytes = workspace_bytes_of_code = 64;
     own_engines[1] = &fixed;
-    r->ctx = fail_alloc_context(&r->memory);
-    return r->ctx && tiny_forward(r->ctx, &r->t, &err) == FXA_OK;
-}
-static void fake_rig_end(fake_rig *r) {
-    tiny_end(&r->t);
-    fxa_context_destroy(r->ctx);
-    T_INT(r->memory.live_bytes, 0);
-    T_INT(r->memory.mistakes, 0);
-}
-static fxa_cache_stats fake_stats(fake_rig *r) {
-    fxa_cache_stats s;
-    fxa_cache_get_stats(r->ctx, &s);
-    return s;
+    return plan_rig_start(r);
 }
 
 #endif

@@ -7,7 +7,7 @@
 
 /* ---- Bytes with code --------------------------------------------------------------------------------------------- */
 
-static size_t fake_saved(fake_rig *r, uint8_t *out, size_t room) {
+static size_t fake_saved(plan_rig *r, uint8_t *out, size_t room) {
     fxa_error err;
     fxa_plan *plan = NULL;
     size_t size = 0;
@@ -19,10 +19,10 @@ static size_t fake_saved(fake_rig *r, uint8_t *out, size_t room) {
 
 /* Code travels in the bytes: loading compiles nothing. R-36: one entry, however often it is loaded. */
 TEST(code_is_loaded_from_bytes) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
     static uint8_t bytes[8192];
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     size_t size = fake_saved(&r, bytes, sizeof bytes);
     fxa_cache_clear(r.ctx);
     T_INT(compiles, 1);
@@ -34,16 +34,16 @@ TEST(code_is_loaded_from_bytes) {
     }
     T_INT(compiles, 1);
     T_INT(loads, 1);
-    T_INT(fake_stats(&r).plans, 1);
-    fake_rig_end(&r);
+    T_INT(plan_stats(&r).plans, 1);
+    plan_rig_end(&r);
 }
 
 /* Code from forged bytes serves plans of those bytes only, never a plan compiled here. */
 TEST(code_from_bytes_cannot_replace_compiled_code) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
     static uint8_t bytes[8192];
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     saved_mark = 0xbadc0de;
     size_t size = fake_saved(&r, bytes, sizeof bytes);
     fxa_cache_clear(r.ctx);
@@ -54,16 +54,16 @@ TEST(code_from_bytes_cannot_replace_compiled_code) {
     T_OK(tiny_run(plan, &r.t.args, &err));
     fxa_plan_destroy(plan);
     fxa_plan_destroy(forged);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* Damage in the code is seen before the engine sees it; code that the engine does not use up is no code of its. */
 TEST(damaged_code_is_refused) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
     static uint8_t bytes[8192];
     fxa_plan *plan = NULL;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     size_t size = fake_saved(&r, bytes, sizeof bytes);
     fxa_cache_clear(r.ctx);
     bytes[size - 1] ^= 1;
@@ -76,17 +76,17 @@ TEST(damaged_code_is_refused) {
     T_HAS(err.text, "4 of 5 bytes");
     T_INT(loads, 1);
     T_CHECK(!plan);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
     T_INT(releases, 3); /* two compiled, one loaded and given back */
 }
 
 /* A load that fails has the engine's own text, and nothing is kept. */
 TEST(code_that_the_engine_cannot_load) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
     static uint8_t bytes[8192];
     fxa_plan *plan = NULL;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     saved_nothing = true; /* a section of no bytes */
     size_t size = fake_saved(&r, bytes, sizeof bytes);
     fxa_cache_clear(r.ctx);
@@ -96,18 +96,18 @@ TEST(code_that_the_engine_cannot_load) {
     T_INT(fxa_plan_load(r.ctx, bytes, size, &plan, NULL), FXA_E_BYTES); /* nobody to tell */
     T_INT(loads, 2);
     T_CHECK(!plan);
-    T_INT(fake_stats(&r).plans, 0);
-    fake_rig_end(&r);
+    T_INT(plan_stats(&r).plans, 0);
+    plan_rig_end(&r);
 }
 
 /* Bytes of an engine that has changed without a new version: with code or without, host or device. */
 TEST(bytes_that_are_not_of_this_kind_of_engine) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
     static uint8_t bytes[2][8192];
     size_t size[2];
     fxa_plan *plan = NULL;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     static fxa__engine plain, device;
     plain = device = fixed;
     plain.save = NULL;
@@ -126,31 +126,31 @@ TEST(bytes_that_are_not_of_this_kind_of_engine) {
     T_STATUS(fxa_plan_load(r.ctx, bytes[0], size[0], &plan, &err), FXA_E_VERSION);
     T_STR(err.text, "a plan for device \"host\"; engine fixed here is for \"device\"");
     T_CHECK(!plan);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* Code whose size is beyond all counting is used, and does not stay in the cache. */
 TEST(code_of_any_size_runs) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     compiled_bytes = SIZE_MAX;
     fxa_plan *plan = NULL;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     T_OK(tiny_run(plan, &r.t.args, &err));
     T_SAME(r.t.o[0], 42);
     fxa_plan_destroy(plan);
-    T_INT(fake_stats(&r).plans, 0);
-    T_INT(fake_stats(&r).bytes, 0);
-    fake_rig_end(&r);
+    T_INT(plan_stats(&r).plans, 0);
+    T_INT(plan_stats(&r).bytes, 0);
+    plan_rig_end(&r);
 }
 
 /* code of another engine version is refused by name. */
 TEST(code_of_another_version_is_refused) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
     static uint8_t bytes[8192];
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     size_t size = fake_saved(&r, bytes, sizeof bytes);
     own_engines[1] = &fixed_newer;
     fxa_plan *plan = NULL;
@@ -161,15 +161,15 @@ TEST(code_of_another_version_is_refused) {
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     T_INT(compiles, 2);
     fxa_plan_destroy(plan);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* A problem that its engine would not take now (it may have once) is refused when loaded, not run. */
 TEST(what_the_engine_refuses_is_not_loaded) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
     static uint8_t bytes[8192];
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     static fxa__engine moody;
     moody = fixed;
     moody.query = picky_query;
@@ -180,7 +180,7 @@ TEST(what_the_engine_refuses_is_not_loaded) {
     T_STATUS(fxa_plan_load(r.ctx, bytes, size, &plan, &err), FXA_E_UNSUPPORTED);
     T_HAS(err.text, "d is 3");
     T_INT(loads, 0);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 T_MAIN

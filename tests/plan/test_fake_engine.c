@@ -9,9 +9,9 @@
 
 /* refusals carry names and values, and are remembered like any other answer. */
 TEST(refusals_are_answers_and_remembered) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     fxa_support reports[2];
     for (int i = 0; i < 5; i++) {
         size_t count = 2;
@@ -25,18 +25,18 @@ TEST(refusals_are_answers_and_remembered) {
         T_INT(reports[1].workspace % FXA_WORKSPACE_ALIGN, 0);
     }
     T_INT(queries, 2); /* each engine was asked once */
-    T_INT(fake_stats(&r).queries, 10);
-    T_INT(fake_stats(&r).query_hits, 8);
-    T_INT(fake_stats(&r).refusals, 0); /* nobody asked for a plan */
-    fake_rig_end(&r);
+    T_INT(plan_stats(&r).queries, 10);
+    T_INT(plan_stats(&r).query_hits, 8);
+    T_INT(plan_stats(&r).refusals, 0); /* nobody asked for a plan */
+    plan_rig_end(&r);
 }
 
 /* The first engine of the registry that can. R-51: that it is not the first of all is seen in the plan, and why in a
  * report. */
 TEST(the_first_that_can_is_chosen) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     fxa_plan *plan = NULL;
     fxa_support report;
     size_t count = 1;
@@ -51,8 +51,8 @@ TEST(the_first_that_can_is_chosen) {
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     T_STR(fxa_plan_engine(plan), "picky");
     fxa_plan_destroy(plan);
-    T_INT(fake_stats(&r).refusals, 0);
-    fake_rig_end(&r);
+    T_INT(plan_stats(&r).refusals, 0);
+    plan_rig_end(&r);
 }
 
 /* "reader" takes no program that loads a tensor. */
@@ -65,9 +65,9 @@ static void reader_query(const fxa__problem *p, fxa_support *report) {
 
 /* a probe is asked with the program itself: another program at the same shapes is another question. */
 TEST(the_answer_may_depend_on_the_program) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     static fxa__engine reader;
     reader = fixed;
     reader.query = reader_query;
@@ -84,14 +84,14 @@ TEST(the_answer_may_depend_on_the_program) {
         T_INT(reports[1].supported, 1);
     }
     T_INT(queries, 4); /* two engines, two programs */
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* a refusal is counted; its text has the reason of every engine that was asked. Nothing is built. */
 TEST(when_none_can_all_reasons_are_given) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     fxa_problem back = r.t.problem;
     back.pass = FXA_BACKWARD;
     back.flags = FXA_GRAD_Q;
@@ -103,17 +103,17 @@ TEST(when_none_can_all_reasons_are_given) {
     T_HAS(err.text, "fixed");
     T_HAS(err.text, "only forward");
     T_CHECK(!strstr(err.text, "picky"));
-    T_INT(fake_stats(&r).refusals, 2);
-    T_INT(fake_stats(&r).builds, 0);
+    T_INT(plan_stats(&r).refusals, 2);
+    T_INT(plan_stats(&r).builds, 0);
     T_INT(queries, 2);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* A workspace that does not fit is a no, in the query and so in the plan. */
 TEST(a_workspace_too_large_is_a_refusal) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     r.t.problem.b = 1000;
     fxa_support reports[2];
     size_t count = 2;
@@ -122,14 +122,14 @@ TEST(a_workspace_too_large_is_a_refusal) {
     T_HAS(reports[1].reason, "workspace");
     fxa_plan *plan = NULL;
     T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_UNSUPPORTED);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* With what binding needs, 64 bits are not enough: a no where it is seen before there is code, else an error. */
 TEST(a_workspace_that_fits_alone_but_not_with_the_bind) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     fxa_support reports[2];
     size_t count = 2;
     fxa_plan *plan = NULL;
@@ -147,14 +147,14 @@ TEST(a_workspace_that_fits_alone_but_not_with_the_bind) {
     workspace_bytes_of_code = 64;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     fxa_plan_destroy(plan);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* Memory of a device is nothing that the host can look at. */
 TEST(indices_are_not_checked_on_a_device) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     static fxa__engine device;
     device = fixed;
     device.device = true;
@@ -168,16 +168,16 @@ TEST(indices_are_not_checked_on_a_device) {
     T_INT(reports[1].supported, 0);
     T_HAS(reports[1].reason, "FXA_STRICT_INDEX");
     T_HAS(reports[1].reason, "fixed reads them on a device");
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* ---- Building ---------------------------------------------------------------------------------------------------- */
 
 /* with fixed geometry another batch is exactly one build, which can be made ahead. */
 TEST(fixed_geometry_builds_once_per_geometry) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     for (int round = 0; round < 3; round++)
         for (r.t.problem.b = 1; r.t.problem.b <= 4; r.t.problem.b++) {
             fxa_plan *plan = NULL;
@@ -185,31 +185,31 @@ TEST(fixed_geometry_builds_once_per_geometry) {
             fxa_plan_destroy(plan);
         }
     T_INT(compiles, 4);
-    T_INT(fake_stats(&r).builds, 4);
-    T_INT(fake_stats(&r).hits, 8);
-    T_CHECK(fake_stats(&r).bytes > 4000);
-    fake_rig_end(&r);
+    T_INT(plan_stats(&r).builds, 4);
+    T_INT(plan_stats(&r).hits, 8);
+    T_CHECK(plan_stats(&r).bytes > 4000);
+    plan_rig_end(&r);
     T_INT(releases, 4);
 }
 
 /* A compile that fails is the caller's error with the engine's text, and is tried again next time. */
 TEST(a_failed_compile_is_reported_and_not_kept) {
-    fake_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(fake_rig_start(&r));
+    T_REQUIRE(fake_start(&r));
     fxa_plan *plan = NULL;
     compile_status = FXA_E_ENGINE;
     T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_ENGINE);
     T_STR(err.text, "the assembler is out of order");
     T_CHECK(!plan);
-    T_INT(fake_stats(&r).plans, 0);
+    T_INT(plan_stats(&r).plans, 0);
     compile_status = FXA_OK;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     T_OK(tiny_run(plan, &r.t.args, &err));
     T_SAME(r.t.o[0], 42);
     fxa_plan_destroy(plan);
     T_INT(compiles, 2);
-    fake_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 T_MAIN

@@ -2,36 +2,8 @@
  *
  * Plans: that content decides which one is used, what needs a new one and what does not, what a run may do.
  */
-#include "support/fail_alloc.h"
-#include "support/tiny.h"
-#include "t.h"
+#include "support/plan_rig.h"
 
-typedef struct plan_rig {
-    fail_alloc memory;
-    fxa_context *ctx;
-    tiny t;
-} plan_rig;
-
-static bool plan_rig_start(plan_rig *r) {
-    fxa_error err;
-    *r = (plan_rig){.memory = FAIL_ALLOC_INIT};
-    r->ctx = fail_alloc_context(&r->memory);
-    if (!r->ctx) return false;
-    fxa_status status = tiny_forward(r->ctx, &r->t, &err);
-    if (status != FXA_OK) T_FAIL("%s\n", err.text);
-    return status == FXA_OK;
-}
-static void plan_rig_end(plan_rig *r) {
-    tiny_end(&r->t);
-    fxa_context_destroy(r->ctx);
-    T_INT(r->memory.live_bytes, 0);
-    T_INT(r->memory.mistakes, 0);
-}
-static fxa_cache_stats plan_stats(plan_rig *r) {
-    fxa_cache_stats s;
-    fxa_cache_get_stats(r->ctx, &s);
-    return s;
-}
 static void plan_key_of(plan_rig *r, const fxa_problem *problem, uint8_t key[16]) {
     fxa_error err;
     fxa_plan *plan = NULL;

@@ -2,29 +2,7 @@
  *
  * Support queries: what they answer, that they are remembered, and that a plan is made of the same answer.
  */
-#include "support/fail_alloc.h"
-#include "support/tiny.h"
-#include "t.h"
-
-typedef struct support_rig {
-    fxa_context *ctx;
-    tiny t;
-} support_rig;
-
-static bool support_rig_start(support_rig *r) {
-    fxa_error err;
-    if (fxa_context_create(NULL, &r->ctx, &err) != FXA_OK) return false;
-    return tiny_forward(r->ctx, &r->t, &err) == FXA_OK;
-}
-static void support_rig_end(support_rig *r) {
-    tiny_end(&r->t);
-    fxa_context_destroy(r->ctx);
-}
-static fxa_cache_stats support_stats(support_rig *r) {
-    fxa_cache_stats s;
-    fxa_cache_get_stats(r->ctx, &s);
-    return s;
-}
+#include "support/plan_rig.h"
 
 static size_t engine_count(void) {
     size_t n = 0;
@@ -43,9 +21,9 @@ TEST(engines_have_names) {
 }
 
 TEST(the_reference_engine_runs_everything) {
-    support_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(support_rig_start(&r));
+    T_REQUIRE(plan_rig_start(&r));
     fxa_support reports[16];
     size_t count = 16;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
@@ -65,12 +43,12 @@ TEST(the_reference_engine_runs_everything) {
         fxa_plan_destroy(plan);
     }
     T_CHECK(found);
-    support_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 enum { SUPPORT_MOST = 16 };
 /* Makes the problem one of that pass, and asks; how many engines answered. */
-static size_t support_of_pass(support_rig *r, fxa_pass pass, fxa_support reports[SUPPORT_MOST]) {
+static size_t support_of_pass(plan_rig *r, fxa_pass pass, fxa_support reports[SUPPORT_MOST]) {
     fxa_error err;
     size_t count = SUPPORT_MOST;
     r->t.problem.pass = (uint32_t)pass;
@@ -81,8 +59,8 @@ static size_t support_of_pass(support_rig *r, fxa_pass pass, fxa_support reports
 
 /* Engines that skip say by which pieces; the reference does everything. */
 TEST(tiles_are_told) {
-    support_rig r;
-    T_REQUIRE(support_rig_start(&r));
+    plan_rig r;
+    T_REQUIRE(plan_rig_start(&r));
     for (int backward = 0; backward < 2; backward++) {
         fxa_support reports[SUPPORT_MOST];
         size_t count = support_of_pass(&r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
@@ -92,14 +70,14 @@ TEST(tiles_are_told) {
                           : reports[i].tile_q == 0 && reports[i].tile_k == 0);
         }
     }
-    support_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* At most *count reports are written, *count becomes the number of engines. */
 TEST(count_is_respected) {
-    support_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(support_rig_start(&r));
+    T_REQUIRE(plan_rig_start(&r));
     fxa_support report = {.engine = "untouched"};
     size_t count = 0;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, NULL, &count, &err));
@@ -113,15 +91,15 @@ TEST(count_is_respected) {
     count = 1;
     T_STATUS(fxa_support_query(r.ctx, &r.t.problem, NULL, &count, &err), FXA_E_ARGUMENT);
     T_INT(count, 1);
-    support_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* A problem that contradicts itself is an error, not an answer; nothing is written. R-50: so are dtypes that do not
  * match, with both in the text; what is asked next is answered. */
 TEST(an_invalid_problem_is_an_error) {
-    support_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(support_rig_start(&r));
+    T_REQUIRE(plan_rig_start(&r));
     fxa_support report = {.engine = "untouched"};
     size_t count = 1;
     r.t.problem.hkv = 3;
@@ -133,19 +111,19 @@ TEST(an_invalid_problem_is_an_error) {
                     "arithmetic is in f64 when all three are f64, and in f32 when none is");
     T_STR(report.engine, "untouched");
     T_INT(count, 1);
-    T_INT(support_stats(&r).queries, 0);
+    T_INT(plan_stats(&r).queries, 0);
     r.t.problem.k.dtype = FXA_F64;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
     T_INT(report.supported, 1);
-    support_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* R-86: who must have determinism, or has no more than so much workspace, chooses by the reports and names the engine:
  * its plan has what its report said, forward and backward. */
 TEST(a_plan_keeps_what_its_report_promised) {
-    support_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(support_rig_start(&r));
+    T_REQUIRE(plan_rig_start(&r));
     for (int backward = 0; backward < 2; backward++) {
         fxa_support reports[SUPPORT_MOST];
         size_t count = support_of_pass(&r, backward ? FXA_BACKWARD : FXA_FORWARD, reports);
@@ -161,56 +139,56 @@ TEST(a_plan_keeps_what_its_report_promised) {
         }
         r.t.problem.engine = NULL;
     }
-    support_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* a repeated query is a lookup. R-40: a report is the caller's and stays as it is. */
 TEST(a_repeated_query_is_a_lookup) {
-    support_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(support_rig_start(&r));
+    T_REQUIRE(plan_rig_start(&r));
     fxa_support first, other, again;
     memset(&first, 0, sizeof first);
     size_t count = 1;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, &first, &count, &err));
-    T_INT(support_stats(&r).queries, 1);
-    T_INT(support_stats(&r).query_hits, 0);
+    T_INT(plan_stats(&r).queries, 1);
+    T_INT(plan_stats(&r).query_hits, 0);
     fxa_support copy = first;
     r.t.problem.b++;
     count = 1;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, &other, &count, &err));
-    T_INT(support_stats(&r).query_hits, 0);
+    T_INT(plan_stats(&r).query_hits, 0);
     T_CHECK(memcmp(&copy, &first, sizeof first) == 0);
     r.t.problem.b--;
     count = 1;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, &again, &count, &err));
-    T_INT(support_stats(&r).queries, 3);
-    T_INT(support_stats(&r).query_hits, 1);
+    T_INT(plan_stats(&r).queries, 3);
+    T_INT(plan_stats(&r).query_hits, 1);
     T_CHECK(memcmp(&copy, &again, sizeof again) == 0);
-    support_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* the probe's key is the run's: a plan after a query asks no engine again, and the other way round. */
 TEST(query_and_plan_share_one_answer) {
-    support_rig r;
+    plan_rig r;
     fxa_error err;
-    T_REQUIRE(support_rig_start(&r));
+    T_REQUIRE(plan_rig_start(&r));
     fxa_support report;
     size_t count = 1;
     fxa_plan *plan = NULL;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
-    fxa_cache_stats s = support_stats(&r);
+    fxa_cache_stats s = plan_stats(&r);
     T_INT(s.queries - s.query_hits, 1);
     fxa_plan_destroy(plan);
     r.t.problem.sq++;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
     count = 1;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, &report, &count, &err));
-    s = support_stats(&r);
+    s = plan_stats(&r);
     T_INT(s.queries - s.query_hits, 2);
     fxa_plan_destroy(plan);
-    support_rig_end(&r);
+    plan_rig_end(&r);
 }
 
 /* answers are kept for many configurations; and they are bounded. */

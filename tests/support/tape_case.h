@@ -9,6 +9,7 @@
 #define FXA_TESTS_TAPE_CASE_H
 
 #include "engine/cpu/tape.h"
+#include "fail_alloc.h"
 #include "guard.h"
 
 #include <stdbool.h>
@@ -42,6 +43,11 @@ void tape_case_eval(tape_case *c, int64_t row, int64_t column);
 /* The tape of the program with these flags, run in pieces of rows between guards, against the evaluator. False, with
  * why, at the first difference. */
 bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rng);
+
+/* Makes the tape with each of its allocations failing in turn: how many there are, or 0 when one of them did not end in
+ * E_MEMORY with nothing left. f is the memory of ctx. */
+size_t tape_allocations(fail_alloc *f, fxa_context *ctx, const fxa_program *program, uint32_t flags,
+                        const fxa__cpu_kernels *kernels);
 
 /* The opcode of an operation by its letters ("F", "FF_"); -1: none. */
 int tape_case_opcode(uint32_t op, char d, const char *letters);

@@ -150,3 +150,20 @@ bool tape_case_check(tape_case *c, fxa__host *host, uint32_t flags, uint64_t *rn
     fxa__tape_destroy(tape);
     return ok;
 }
+
+size_t tape_allocations(fail_alloc *f, fxa_context *ctx, const fxa_program *program, uint32_t flags,
+                        const fxa__cpu_kernels *kernels) {
+    size_t live = f->live_bytes;
+    for (size_t at = 1; at < 1000; at++) {
+        fxa__tape *tape = NULL;
+        fxa_error err;
+        fail_alloc_arm(f, at, false);
+        fxa_status status = fxa__tape_create(fxa__context_host(ctx), program, flags, kernels, &tape, &err);
+        fail_alloc_arm(f, 0, false);
+        fxa__tape_destroy(tape);
+        if (f->live_bytes != live) return 0;
+        if (status == FXA_OK) return at - 1;
+        if (status != FXA_E_MEMORY || err.status != FXA_E_MEMORY) return 0;
+    }
+    return 0;
+}
