@@ -13,7 +13,7 @@ static int binding_unknown(cli *c, const char *what, const char *name, const cha
     cli_buf list = {0};
     for (size_t i = 0; i < n && list.size < 200; i++) buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
     const char *near = cli_nearest(name, names, n);
-    int rc = n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has none", what, name)
+    int rc = n == 0 ? cli_fail(c, CLI_BAD_INPUT, "--%s %.63s: the program has no %ss", what, name, what)
              : near
                  ? cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; did you mean '%s'?", what, name, near)
                  : cli_fail(c, CLI_BAD_INPUT, "--%s: the program has no '%.63s'; it has %s", what, name, list.data);

@@ -25,6 +25,7 @@ typedef struct check_finding {
     double error, tolerance; /* of the element that is worst relative to its own tolerance; 0, 0: nothing to say */
     const char *where;       /* "b 0, h 1, q 3, k 2" of it; "" when there is none */
     const char *note;        /* "" or what else there is to say */
+    const struct slope_tally *tally; /* of a comparison with slopes; else NULL */
 } check_finding;
 
 #define CHECK_MAX_FINDINGS 1024
@@ -87,14 +88,17 @@ double bound_allowed(const check_bound *b, size_t array, int64_t index, double p
 typedef enum slope_verdict {
     SLOPE_AGREES,
     SLOPE_DIFFERS,
-    SLOPE_KINK,       /* differences to the left and to the right do not come together */
+    SLOPE_KINK,       /* differences to the left and to the right do not come together, or every step holds a jump */
     SLOPE_NOT_FINITE, /* of the function */
-    SLOPE_UNKNOWN     /* no step gives a difference that can be trusted */
+    SLOPE_ROUNDING,   /* rounding decides a jump at the very point */
+    SLOPE_UNKNOWN,    /* no step gives a difference that can be trusted */
+    SLOPE_VERDICTS
 } slope_verdict;
 
 /* f(x + up) - f(x) and f(x) - f(x - down) for steps near h, and a bound of the rounding in either. */
 typedef struct slope_step {
     double up, down, rise_up, rise_down, noise;
+    bool jump; /* there may be a jump between them: these differences tell nothing of a slope */
 } slope_step;
 typedef int (*slope_fn)(cli *c, void *user, double h, slope_step *out);
 
@@ -108,13 +112,17 @@ int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, doub
 
 /* Counts of many comparisons, and the worst of them. */
 typedef struct slope_tally {
-    int64_t compared, kinks, not_finite, unknown, at;
+    int64_t count[SLOPE_VERDICTS];
+    int64_t at;
     double error, tolerance;
-    bool failed;
 } slope_tally;
+int64_t slope_compared(const slope_tally *t); /* those that agree or differ */
+/* Why points were left out, by verdict: for a text, and as a key of JSON; NULL: they were not. */
+extern const char *const slope_left_out[SLOPE_VERDICTS][2];
 /* True when this one is now the worst. */
 bool slope_count(slope_tally *t, const slope_result *r, int64_t index);
-/* "24 points, 2 at kinks left out"; unit: "points". */
+const slope_tally *slope_keep(cli *c, const slope_tally *t); /* a copy that lasts */
+/* "24 points, 2 left out: not finite"; unit: "point". */
 const char *slope_note(cli *c, const slope_tally *t, const char *unit);
 check_verdict slope_verdict_of(const slope_tally *t);
 

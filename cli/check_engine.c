@@ -101,7 +101,7 @@ static void engine_compare(cli *c, check_state *s, const trial_array *got, size_
                             : compared || !want->count                 ? CHECK_PASSED
                                                                        : CHECK_SKIPPED;
     check_add(s, (check_finding){"engine", want->name, verdict, error, allowed,
-                                 worst > 0 ? check_place(c, want, at) : "", note});
+                                 worst > 0 ? check_place(c, want, at) : "", note, NULL});
 }
 
 /* The reference's O and LSE, rounded to the engine's storage, are what both backward passes read. */
@@ -153,10 +153,10 @@ static int engine_repeat(cli *c, check_state *s, trial *t) {
         bool promised = fxa_plan_is_deterministic(t->plan[a->backward]);
         while (at < bytes && ((char *)copies[i])[at] == ((char *)a->data)[at]) at++;
         check_verdict verdict = at == bytes ? CHECK_PASSED : promised ? CHECK_FAILED : CHECK_SKIPPED;
-        check_add(
-            s, (check_finding){"determinism", a->name, verdict, 0, 0,
-                               at == bytes ? "" : check_place(c, a, (int64_t)(at / size)),
-                               verdict == CHECK_SKIPPED ? "differs, and the engine does not promise otherwise" : ""});
+        check_add(s,
+                  (check_finding){
+                      "determinism", a->name, verdict, 0, 0, at == bytes ? "" : check_place(c, a, (int64_t)(at / size)),
+                      verdict == CHECK_SKIPPED ? "differs, and the engine does not promise otherwise" : "", NULL});
     }
     return rc;
 }
@@ -173,7 +173,7 @@ int check_engine(cli *c, check_state *s) {
         rc = engine_against_ref(c, s, t);
     else
         check_add(s, (check_finding){"engine", "all", CHECK_SKIPPED, 0, 0, "",
-                                     "the engine is ref itself, the definition of every result"});
+                                     "the engine is ref itself, the definition of every result", NULL});
     if (rc == CLI_OK) rc = engine_repeat(c, s, t);
     progress_end();
     return rc;

@@ -50,6 +50,19 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_DSCORE] = random_real(r, 0.5, 1.5);
 }
 
+/* Whether the program may jump while its score moves by h: what it would be if h were an error of the score. */
+static int pairs_find_jump(cli *c, const pairs_point *p, double h, bool *jump) {
+    const double error[FXA_INPUT_COUNT] = {[FXA_INPUT_SCORE] = h};
+    const cli_binding *b = &p->s->wide->bind;
+    fxa_term terms[2];
+    size_t count = 2;
+    fxa_error err;
+    if (fxa_program_terms(p->s->whole, p->in, error, FXA_F64, b->params, b->views, terms, &count, &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
+    *jump = terms[0].error == INFINITY;
+    return CLI_OK;
+}
+
 /* Steps of the score; rises are multiplied by dscore, as the derivative is. */
 static int pairs_step(cli *c, void *user, double h, slope_step *out) {
     pairs_point *p = user;
@@ -63,9 +76,9 @@ static int pairs_step(cli *c, void *user, double h, slope_step *out) {
     if (rc == CLI_OK) rc = pairs_term(c, p->s->whole, &p->s->wide->bind, in, FXA_F64, down);
     if (rc != CLI_OK) return rc;
     double noise = p->error + fmax(up[0].error, down[0].error);
-    *out = (slope_step){hi - x, x - lo, dscore * (up[0].value - p->value), dscore * (p->value - down[0].value),
-                        dscore * noise};
-    return CLI_OK;
+    *out = (slope_step){hi - x,         x - lo, dscore * (up[0].value - p->value), dscore * (p->value - down[0].value),
+                        dscore * noise, false};
+    return pairs_find_jump(c, p, fmax(out->up, out->down), &out->jump);
 }
 
 /* The user's d score and the derived one, in the widest arithmetic that tells them. */
@@ -84,7 +97,7 @@ static int pairs_compare_bprop(cli *c, const pairs_point *p, slope_result *out) 
     if (!isfinite(derived[0].value))
         out->verdict = SLOPE_NOT_FINITE;
     else if (!(allowed < INFINITY))
-        out->verdict = SLOPE_UNKNOWN;
+        out->verdict = SLOPE_ROUNDING;
     else if (!(error <= allowed))
         out->verdict = SLOPE_DIFFERS;
     return CLI_OK;
@@ -110,7 +123,8 @@ static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *
     p.error = score[0].error;
     rc = pairs_term(c, s->derivative, &s->wide->bind, p.in, FXA_F64, derived);
     if (rc == CLI_OK)
-        rc = slope_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value, PAIRS_SAFETY * derived[0].error, &r);
+        rc = slope_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value,
+                           p.error < INFINITY ? PAIRS_SAFETY * derived[0].error : INFINITY, &r);
     if (rc != CLI_OK) return rc;
     pairs_count_result(differences, &r, p.in);
     if (!s->job->bprop) return CLI_OK;
@@ -125,8 +139,9 @@ static void pairs_report(cli *c, check_state *s, const char *check, const pairs_
     if (sum->tally.error > 0)
         place = cli_format(c, "b %.0f, h %.0f, q %.0f, k %.0f, score %.6g", at[FXA_INPUT_B], at[FXA_INPUT_H],
                            at[FXA_INPUT_Q], at[FXA_INPUT_K], at[FXA_INPUT_SCORE]);
-    check_add(s, (check_finding){check, "d score", slope_verdict_of(&sum->tally), sum->tally.error,
-                                 sum->tally.tolerance, place, slope_note(c, &sum->tally, "pairs")});
+    check_add(s,
+              (check_finding){check, "d score", slope_verdict_of(&sum->tally), sum->tally.error, sum->tally.tolerance,
+                              place, slope_note(c, &sum->tally, "pair"), slope_keep(c, &sum->tally)});
 }
 
 int check_pairs(cli *c, check_state *s) {

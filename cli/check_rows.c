@@ -17,7 +17,7 @@ static const char *rows_culprit(cli *c, const check_culprit *x) {
 void check_rows(cli *c, check_state *s) {
     const double *lse = s->lse;
     int64_t rows = s->ref->arrays[BOUND_LSE].count, nan = 0, empty = 0;
-    check_finding f = {"rows", "O", CHECK_PASSED, 0, 0, "", ""};
+    check_finding f = {"rows", "O", CHECK_PASSED, 0, 0, "", "", NULL};
     for (int64_t i = 0; i < rows; i++) {
         nan += isnan(lse[i]);
         empty += lse[i] == -INFINITY;
@@ -46,6 +46,6 @@ int check_indices(cli *c, check_state *s) {
     int rc = indices_find(c, &p, &s->ref->args, &s->outside);
     for (size_t i = 0; rc == CLI_OK && i < s->outside.n; i++)
         check_add(s, (check_finding){"indices", "outside", CHECK_WARNED, 0, 0, "",
-                                     indices_text(c, s->wide, &s->outside.list[i])});
+                                     indices_text(c, s->wide, &s->outside.list[i]), NULL});
     return rc;
 }

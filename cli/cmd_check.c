@@ -14,10 +14,45 @@ void check_add(check_state *s, check_finding finding) {
     s->warned = s->warned || finding.verdict == CHECK_WARNED;
 }
 
+/* Comparisons with slopes in which every point was left out: they say nothing of a gradient, right or wrong. */
+static size_t check_silent(const check_state *s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) n += s->findings[i].tally && s->findings[i].verdict == CHECK_SKIPPED;
+    return n;
+}
+
+static void check_report_tally(json *j, const slope_tally *t) {
+    if (!t) return;
+    json_int(j, "compared", slope_compared(t));
+    json_open(j, "left_out", '{');
+    for (int i = 0; i < SLOPE_VERDICTS; i++)
+        if (slope_left_out[i][1]) json_int(j, slope_left_out[i][1], t->count[i]);
+    json_close(j, '}');
+}
+
+/* The last line: a check that told nothing does not read as passed. */
+static void check_report_end(cli *c, const check_state *s) {
+    size_t silent = check_silent(s);
+    const char *before = ": ";
+    if (s->failed)
+        buf_text(&c->out, "a check FAILED");
+    else if (!silent)
+        buf_text(&c->out, "all checks passed");
+    else
+        buf_printf(&c->out, "no check failed, but %zu told nothing", silent);
+    for (size_t i = 0; !s->failed && i < s->n; i++)
+        if (s->findings[i].tally && s->findings[i].verdict == CHECK_SKIPPED) {
+            buf_printf(&c->out, "%s%s of %s", before, s->findings[i].check, s->findings[i].what);
+            before = ", ";
+        }
+    buf_text(&c->out, s->warned && !s->failed ? ", with a warning\n" : "\n");
+}
+
 static void check_report_json(cli *c, const check_state *s, const char *random) {
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
     json_bool(&j, "passed", !s->failed);
+    json_uint(&j, "told_nothing", check_silent(s));
     json_string(&j, "engine", s->engine);
     problem_shape_json(&j, "shape", &s->job->problem);
     json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
@@ -34,6 +69,7 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
         json_number(&j, "tolerance", f->tolerance);
         json_string(&j, "where", f->where);
         json_string(&j, "note", f->note);
+        check_report_tally(&j, f->tally);
         json_close(&j, '}');
     }
     json_close(&j, ']');
@@ -57,9 +93,7 @@ static void check_report(cli *c, const check_state *s) {
         if (*f->note) buf_printf(&c->out, "%s%s", compared ? "; " : "  ", f->note);
         buf_text(&c->out, "\n");
     }
-    buf_text(&c->out, s->failed   ? "a check FAILED\n"
-                      : s->warned ? "all checks passed, with a warning\n"
-                                  : "all checks passed\n");
+    check_report_end(c, s);
 }
 
 int cmd_check(cli *c) {

@@ -13,10 +13,11 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define SLOPE_LEVELS 28  /* halvings of the step */
+#define SLOPE_LEVELS 48  /* halvings of the step: down to where it is lost in the point */
 #define SLOPE_ORDER 4    /* columns: what lies between two kinks is forgotten after so many levels */
 #define SLOPE_SAFETY 8   /* on the tableau's own estimate of its error */
 #define SLOPE_SHARP 1e-6 /* relative error at which an estimate may speak */
+#define SLOPE_CALM 4     /* levels in a row at which the sides come together, for a point to count as smooth */
 #define SLOPE_NOISE 4    /* rounding of the finest difference in an extrapolated one: weights of up to 2, two sides */
 
 typedef struct slope_search {
@@ -24,8 +25,10 @@ typedef struct slope_search {
     int rows;
     double value, error, noise; /* the estimate of this level; the part of its error that is rounding */
     double gap;                 /* between the slopes to both sides */
-    bool kink;
+    int calm;                   /* levels since it last did not shrink, of those where it is more than rounding */
 } slope_search;
+
+static const slope_search slope_start = {.calm = SLOPE_CALM};
 
 /* The tableau's next row, and the best estimate in it. */
 static void slope_extend(slope_search *s, double central) {
@@ -44,10 +47,10 @@ static void slope_extend(slope_search *s, double central) {
     s->rows++;
 }
 
-/* The two sides: at a smooth point their distance halves with the step. */
+/* The two sides: at a smooth point their distance halves with the step; at a kink it stays, over jumps it grows. */
 static void slope_watch_sides(slope_search *s, const slope_step *step) {
     double gap = fabs(step->rise_up / step->up - step->rise_down / step->down);
-    s->kink = s->rows > 0 && gap > s->noise && gap > 0.75 * s->gap;
+    if (s->rows > 0 && gap > s->noise) s->calm = gap > 0.75 * s->gap ? 0 : s->calm + 1;
     s->gap = gap;
 }
 
@@ -57,7 +60,7 @@ static bool slope_look(slope_search *s, const slope_step *step) {
     double noise = step->noise + 4 * DBL_EPSILON * (fabs(step->rise_up) + fabs(step->rise_down));
     s->noise = SLOPE_NOISE * noise / fmin(step->up, step->down);
     if (!isfinite(central) || !isfinite(s->noise)) {
-        *s = (slope_search){0};
+        *s = slope_start;
         return false;
     }
     slope_watch_sides(s, step);
@@ -66,15 +69,26 @@ static bool slope_look(slope_search *s, const slope_step *step) {
 }
 
 int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, slope_result *out) {
-    slope_search s = {0};
-    int refuted = 0, quiet = 0; /* levels that refuted the claim, levels since the last of them */
-    bool finite = false;
-    *out = (slope_result){SLOPE_UNKNOWN, 0, 0};
-    if (claimed_error == INFINITY) return CLI_OK; /* rounding decides what the derivative is */
+    slope_search s = slope_start;
+    int refuted = 0, quiet = 0;            /* levels that refuted the claim, levels since the last of them */
+    double slope = 0, sharpest = INFINITY; /* of those the one with the least error, and that error */
+    bool finite = false, jump = false, drifts = false;
+    *out = (slope_result){SLOPE_ROUNDING, 0, 0};
+    if (claimed_error == INFINITY) return CLI_OK;
+    out->verdict = SLOPE_UNKNOWN;
     for (int level = 0; level < SLOPE_LEVELS; level++, h /= 2) {
         slope_step step;
         int rc = f(c, user, h, &step);
         if (rc != CLI_OK) return rc;
+        if (step.up == 0 || step.down == 0) break;
+        if (step.jump) { /* what coarser steps said holds jumps as well */
+            *out = (slope_result){SLOPE_UNKNOWN, 0, 0};
+            s = slope_start;
+            refuted = quiet = 0;
+            sharpest = INFINITY;
+            jump = true;
+            continue;
+        }
         if (!slope_look(&s, &step)) continue;
         finite = true;
         double off = fabs(s.value - claimed), allowed = s.error + claimed_error;
@@ -86,11 +100,15 @@ int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, doub
         if (agrees) return CLI_OK;
         refuted++;
         quiet = 0;
+        drifts = drifts || fabs(s.value - slope) > allowed + sharpest;
+        if (allowed < sharpest) slope = s.value, sharpest = allowed;
     }
     if (!finite)
-        out->verdict = SLOPE_NOT_FINITE;
-    else if (s.kink)
+        out->verdict = jump ? SLOPE_KINK : SLOPE_NOT_FINITE;
+    else if (s.calm < SLOPE_CALM)
         out->verdict = SLOPE_KINK;
+    else if (drifts)
+        out->verdict = SLOPE_KINK; /* one slope at large steps, another at small ones: jumps in between */
     else if (refuted >= 2 && quiet <= 2)
         out->verdict = SLOPE_DIFFERS;
     return CLI_OK;
@@ -99,12 +117,8 @@ int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, doub
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
 bool slope_count(slope_tally *t, const slope_result *r, int64_t index) {
-    t->kinks += r->verdict == SLOPE_KINK;
-    t->not_finite += r->verdict == SLOPE_NOT_FINITE;
-    t->unknown += r->verdict == SLOPE_UNKNOWN;
+    t->count[r->verdict]++;
     if (r->verdict != SLOPE_AGREES && r->verdict != SLOPE_DIFFERS) return false;
-    t->compared++;
-    t->failed = t->failed || r->verdict == SLOPE_DIFFERS;
     double error = isnan(r->error) ? INFINITY : r->error;
     if (error == 0 || (t->tolerance > 0 && error / r->tolerance <= t->error / t->tolerance)) return false;
     t->error = error;
@@ -113,20 +127,33 @@ bool slope_count(slope_tally *t, const slope_result *r, int64_t index) {
     return true;
 }
 
+int64_t slope_compared(const slope_tally *t) { return t->count[SLOPE_AGREES] + t->count[SLOPE_DIFFERS]; }
+
+const char *const slope_left_out[SLOPE_VERDICTS][2] = {
+    [SLOPE_KINK] = {"at kinks or jumps", "kinks"},
+    [SLOPE_NOT_FINITE] = {"not finite", "not_finite"},
+    [SLOPE_ROUNDING] = {"where rounding decides a jump", "rounding"},
+    [SLOPE_UNKNOWN] = {"too steep to tell", "steep"},
+};
+
 const char *slope_note(cli *c, const slope_tally *t, const char *unit) {
-    const struct {
-        int64_t count;
-        const char *text;
-    } left_out[] = {{t->kinks, "at kinks"}, {t->not_finite, "not finite"}, {t->unknown, "too steep to tell"}};
     cli_buf b = {0};
-    buf_printf(&b, "%" PRId64 " %s", t->compared, unit);
-    for (int i = 0; i < 3; i++)
-        if (left_out[i].count) buf_printf(&b, ", %" PRId64 " %s left out", left_out[i].count, left_out[i].text);
+    int64_t compared = slope_compared(t);
+    buf_printf(&b, "%" PRId64 " %s%s", compared, unit, compared == 1 ? "" : "s");
+    for (int i = 0; i < SLOPE_VERDICTS; i++)
+        if (slope_left_out[i][0] && t->count[i])
+            buf_printf(&b, ", %" PRId64 " left out: %s", t->count[i], slope_left_out[i][0]);
     const char *text = cli_format(c, "%s", b.data);
     buf_free(&b);
     return text;
 }
 
 check_verdict slope_verdict_of(const slope_tally *t) {
-    return t->failed ? CHECK_FAILED : t->compared ? CHECK_PASSED : CHECK_SKIPPED;
+    return t->count[SLOPE_DIFFERS] ? CHECK_FAILED : t->count[SLOPE_AGREES] ? CHECK_PASSED : CHECK_SKIPPED;
+}
+
+const slope_tally *slope_keep(cli *c, const slope_tally *t) {
+    slope_tally *copy = cli_alloc(c, sizeof *copy);
+    *copy = *t;
+    return copy;
 }

@@ -33,11 +33,14 @@ def check(engine, program, dtype):
     where = "%s, %s, %s" % (engine, os.path.basename(program), dtype)
     if p.returncode not in (0, 1):
         return "%s: exit code %d: %s%s" % (where, p.returncode, p.stdout[-500:], p.stderr[-500:])
-    checks = json.loads(p.stdout)["checks"]
+    report = json.loads(p.stdout)
+    checks = report["checks"]
     failed = [c for c in checks if c["verdict"] == "failed"]
     compared = [c for c in checks if c["check"] == "engine" and c["verdict"] == "passed"]
     if failed or p.returncode:
         return "%s: %s" % (where, failed)
+    if report["told_nothing"]:
+        return "%s: %s" % (where, [c for c in checks if c["verdict"] == "skipped"])
     if len(compared) < 5:  # O, LSE, dQ, dK, dV at least
         return "%s: only %s compared with the reference" % (where, [c["what"] for c in compared])
     return None

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli_case import FXATTN, Cli
+from cli_case import FXATTN, SOURCE, Cli
 
 RIGHT = """
 score
@@ -166,6 +166,42 @@ class Programs(Cli):
 
         few = [x for x in together(left_out, [(s,) for s in smooth]) if x]
         self.assertLessEqual(len(few), len(smooth) // 10, few)
+
+    def test_steps_of_every_width_pass(self):
+        """A step is no slope, however fine: differences that go over steps do not refute a derivative of 0."""
+        forms = ("int(score * 1e%d)", "floor(score * 1e%d)", "round(score * 1e%d) / 1e11", "score + floor(score * 1e%d)")
+        jobs = [(f % n, str(seed)) for f in forms for n in (6, 9, 11, 12, 13, 15, 18) for seed in (1, 4)]
+
+        def wrong(score, seed):
+            code, checks = check(score, "--seed", seed, "--samples", "8")
+            return (score, seed, checks) if code else None
+
+        self.assertEqual([w for w in together(wrong, jobs) if w], [])
+        for score in ("int(score * 1e9)", "floor(score * 1e9)"):
+            for c in check(score)[1]:
+                if c["check"] == "derivative":
+                    self.assertEqual((c["verdict"], sum(c["left_out"].values())), ("passed", 0), c)
+
+    def test_what_tells_nothing_does_not_read_as_passed(self):
+        args = ["check", "--score", "floor(score * 1e18)"]
+        text = self.run_cli(*args)
+        self.assertNotIn("all checks passed", text)
+        self.assertIn("no check failed, but 2 told nothing: derivative of d score, derivative of dQ", text)
+        self.assertIn("skipped  derivative   d score     0 pairs, 1536 left out: where rounding decides a jump", text)
+        r = self.run_json(*args)
+        self.assertEqual((r["passed"], r["told_nothing"]), (True, 2))
+        silent = [c for c in r["checks"] if c["check"] == "derivative"][0]
+        self.assertEqual((silent["verdict"], silent["compared"]), ("skipped", 0))
+        self.assertEqual(silent["left_out"], {"kinks": 0, "not_finite": 0, "rounding": 1536, "steep": 0})
+
+    def test_buckets_that_rounding_decides_are_compared(self):
+        """The bucket of a distance may lie at a jump; it is the same in every run, and gradients can be told."""
+        file = os.path.join(SOURCE, "examples", "programs", "bucketed_bias.fxa")
+        r = self.run_json("check", "--program", file)
+        self.assertEqual((r["passed"], r["told_nothing"]), (True, 0))
+        for c in r["checks"]:
+            if c["check"] == "derivative" and c["what"] != "d score":
+                self.assertEqual((c["verdict"], c["compared"], sum(c["left_out"].values())), ("passed", 24, 0), c)
 
     def test_right_backwards_pass_and_wrong_ones_fail(self):
         jobs = []
