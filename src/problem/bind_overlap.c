@@ -85,8 +85,7 @@ static bool touch_get(const touch_list *l, size_t i, touched *out) {
     if (i < p->n_captures) {
         if (p->captures[i].grad)
             touch_view(out, "dtensors", p->program, i,
-                       fxa__capture_grad_view(p->program, p->captures, i, args->dtensors ? args->dtensors[i] : NULL),
-                       true);
+                       fxa__capture_grad_view(p->program, p->captures, i, args->dtensors[i]), true);
         return true;
     }
     i -= p->n_captures;

@@ -10,6 +10,7 @@
 #include "geometry.h"
 
 #include "../base/dtype.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <string.h>
@@ -216,7 +217,7 @@ static void index_head(index_work *w) {
         int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
         index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* an analysis for each load, at most */
         if (w->stopped || index_box_is_inside(w, &x)) continue;
-        if ((rows == 1 || keys <= INDEX_LEAF) && rows * keys <= INDEX_LEAF) {
+        if (rows * keys <= INDEX_LEAF) {
             index_look(w, &x);
             continue;
         }
@@ -243,8 +244,8 @@ static void index_enter(index_work *w, int64_t b, int64_t h) {
 static void index_sample(index_work *w) {
     const fxa_problem *p = &w->p->in;
     uint64_t state = 0x9E3779B97F4A7C15u, done = 0;
-    if (p->sq == 0 || p->sk == 0) return;
-    for (uint64_t i = 0; done < w->walk->samples && i < 64 * w->walk->samples && !w->stopped; i++) {
+    FXA__ASSERT(p->sq > 0 && p->sk > 0);
+    for (uint64_t i = 0; done < w->walk->samples && i < 64 * w->walk->samples; i++) {
         int64_t at[4];
         const int64_t size[4] = {p->b, p->hq, p->sq, p->sk};
         for (int d = 0; d < 4; d++) {
@@ -256,6 +257,7 @@ static void index_sample(index_work *w) {
         index_pair(w, at[2], at[3]);
         done++;
     }
+    w->walk->sampled = done;
 }
 
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
@@ -341,7 +343,7 @@ static bool index_keep_first(void *user, const fxa__miss *miss) {
 
 fxa_status fxa__index_refuse(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa_error *err) {
     fxa__miss m = {.tensor = -1};
-    fxa__index_walk walk = {index_keep_first, &m, UINT64_MAX, 0, false};
+    fxa__index_walk walk = {.found = index_keep_first, .user = &m, .budget = UINT64_MAX};
     fxa__index_walk_all(p, bind, memory, &walk);
     if (m.tensor < 0) return FXA_OK;
     const fxa_program *program = m.bprop ? p->in.bprop : p->program;

@@ -24,8 +24,9 @@ typedef struct fxa__index_walk {
     fxa__miss_fn found;
     void *user;
     uint64_t budget;  /* nodes to look at, over all pairs and boxes, or UINT64_MAX */
-    uint64_t samples; /* not 0: so many pairs drawn at random instead of all */
+    uint64_t samples; /* not 0: so many pairs drawn at random instead of all; there is at least one */
     bool gave_up;     /* set: the budget ended it */
+    uint64_t sampled; /* set: how many of the samples were found, less where most places have no pair */
 } fxa__index_walk;
 
 size_t fxa__index_size(const fxa__problem *p); /* bytes of memory for a walk, a multiple of 8 */

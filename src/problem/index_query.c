@@ -58,7 +58,7 @@ static uint64_t query_pairs(const fxa__problem *p, const fxa__bind *bind) {
 static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows, uint64_t all) {
     uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;
     uint64_t samples = most < QUERY_SAMPLES ? most : QUERY_SAMPLES;
-    fxa__index_walk walk = {query_count, rows, UINT64_MAX, samples, false};
+    fxa__index_walk walk = {.found = query_count, .user = rows, .budget = UINT64_MAX, .samples = samples};
     uint64_t least[QUERY_ROWS];
     for (int i = 0; i < QUERY_ROWS; i++) {
         least[i] = rows[i].report.pairs;
@@ -66,7 +66,8 @@ static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *m
     }
     fxa__index_walk_all(p, bind, memory, &walk);
     for (int i = 0; i < QUERY_ROWS; i++) {
-        uint64_t estimate = (uint64_t)((double)rows[i].report.pairs / (double)samples * (double)all);
+        double share = walk.sampled ? (double)rows[i].report.pairs / (double)walk.sampled : 0;
+        uint64_t estimate = (uint64_t)(share * (double)all);
         rows[i].report.pairs = estimate > least[i] ? estimate : least[i];
         rows[i].report.exact = 0;
     }
@@ -74,7 +75,7 @@ static void query_estimate(const fxa__problem *p, const fxa__bind *bind, void *m
 
 static void query_walk(const fxa__problem *p, const fxa__bind *bind, void *memory, query_row *rows,
                        fxa_index_report *reports, size_t *count) {
-    fxa__index_walk walk = {query_count, rows, QUERY_BUDGET, 0, false};
+    fxa__index_walk walk = {.found = query_count, .user = rows, .budget = QUERY_BUDGET};
     uint64_t all = query_pairs(p, bind);
     size_t n = 0;
     fxa__index_walk_all(p, bind, memory, &walk);

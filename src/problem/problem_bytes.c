@@ -151,7 +151,7 @@ static fxa_status read_program(fxa__host *host, fxa__reader *r, fxa_program **ou
     uint32_t present = fxa__read_u32(r);
     *out = NULL;
     if (present > 1) r->failed = true;
-    return present == 1 && !r->failed ? fxa__program_read(host, r, out, err) : FXA_OK;
+    return present == 1 ? fxa__program_read(host, r, out, err) : FXA_OK;
 }
 
 static size_t read_captures(fxa__reader *r, fxa_capture *captures) {

@@ -166,12 +166,12 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
 
 static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (size % tile != 0); }
 
-/* The cut tiles at the ends: the last row of tiles, and the last column above it. */
+/* The cut tiles at the ends, beside whole ones: the last row of tiles, and the last column above it. */
 static void tiles_count_ends(const fxa__tile_grid *g, int64_t nq, int64_t nk, fxa_tile_counts *out) {
     int64_t whole_q = g->p->in.sq / g->tile_q, whole_k = g->p->in.sk / g->tile_k;
     tiles_rect row = {{whole_q, nq - 1}, {0, nk - 1}}, column = {{0, whole_q - 1}, {whole_k, nk - 1}};
     if (whole_q < nq) tiles_count_grid(g, row, 1, out);
-    if (whole_k < nk && whole_q > 0) tiles_count_grid(g, column, 1, out);
+    if (whole_k < nk) tiles_count_grid(g, column, 1, out);
 }
 
 static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {

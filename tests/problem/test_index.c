@@ -262,4 +262,114 @@ TEST(what_is_refused_and_what_is_free) {
     index_end(&c);
 }
 
+/* Draws that hit no row or key are thrown away: what is left counts for all. Every pair is outside here. */
+TEST(few_pairs_among_many_places_are_sampled) {
+    static char text[1 << 15];
+    index_case c;
+    int32_t len[IB] = {100, 90};
+    int n = snprintf(text, sizeof text, "tensor t : f32[1]\nlet x0 = t[q]\n");
+    for (int i = 0; i < 500; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = t[int(x%d) + %d]\n", i + 1, i, i);
+    snprintf(text + n, sizeof text - (size_t)n, "score = score + x500 * float(k)\n");
+    index_start(&c, text, 8, 0);
+    c.call.args.slot[FXA_SLOT_Q] = NULL;
+    c.call.p.sq = c.call.p.sk = 4096;
+    c.call.p.flags = FXA_PADDING;
+    c.call.args.slot[FXA_SLOT_LEN_Q] = c.call.args.slot[FXA_SLOT_LEN_K] = len;
+    index_ask(&c);
+    T_CHECK(c.count == 1 && !c.reports[0].exact);
+    T_INT(c.reports[0].of, IH * (100 * 100 + 90 * 90));
+    T_INT(c.reports[0].pairs, c.reports[0].of);
+    index_end(&c);
+}
+
+TEST(sequences_without_rows_or_keys_have_no_pairs) {
+    index_case c;
+    int32_t len_q[IB] = {0, 2}, len_k[IB] = {7, 0};
+    index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
+    c.call.p.flags = FXA_PADDING;
+    c.call.args.slot[FXA_SLOT_LEN_Q] = len_q, c.call.args.slot[FXA_SLOT_LEN_K] = len_k;
+    index_ask(&c);
+    T_INT(c.count, 0);
+    len_k[1] = 6; /* b 1 has two rows, and a key too many for t */
+    index_ask(&c);
+    T_CHECK(c.count == 1 && c.reports[0].pairs == IH * 2 && c.reports[0].of == IH * 2 * 6);
+    c.call.p.flags = 0;
+    c.call.args.slot[FXA_SLOT_LEN_Q] = c.call.args.slot[FXA_SLOT_LEN_K] = NULL;
+    c.call.p.b = 0;
+    index_ask(&c);
+    T_INT(c.count, 0);
+    index_end(&c);
+}
+
+TEST(places_where_an_index_comes_from) {
+    index_case c;
+    index_start(&c, "tensor t : f32[1]\nscore = score + t[b]", 1, 0);
+    index_ask(&c);
+    T_CHECK(c.count == 1 && c.reports[0].b == 1 && c.reports[0].pairs == IH * IQ * IK);
+    index_end(&c);
+
+    index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0); /* from the end to the front */
+    c.call.p.map_k = (fxa_index_map){.base = 7, .step = -1};
+    index_ask(&c);
+    T_CHECK(c.count == 1 && c.reports[0].lo == 5 && c.reports[0].hi == 7 && c.reports[0].pairs == IB * IH * IQ * 3);
+    index_end(&c);
+
+    index_start(&c, "tensor t : f32[1]\nmask = k < 5\nscore = score + t[k]", 5, 0); /* the others are masked */
+    index_ask(&c);
+    T_INT(c.count, 0);
+    c.call.args.slot[FXA_SLOT_K] = NULL;
+    index_ask(&c);
+    T_INT(c.count, 0);
+    index_end(&c);
+
+    attn_spec s = {.text = "tensor a : f32[0]\ntensor t : f32[1]\nscore = score + a[] * t[k + 1]",
+                   .tensor = {{0}, {IK}}};
+    uint64_t rng = t_seed();
+    fxa_error err;
+    index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 1, 0);
+    T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err)); /* a tensor without axes has no index */
+    attn_call_make(&c.x, FXA_FORWARD, &c.call);
+    index_ask(&c);
+    T_CHECK(c.count == 1 && c.reports[0].tensor == 1 && c.reports[0].lo == IK);
+    T_INT(c.reports[0].pairs, IB * IH * IQ);
+    index_end(&c);
+}
+
+TEST(scores_alone_decide_in_the_users_backward) {
+    index_case c;
+    attn_spec s = {.text = "tensor t : f32[1]\nscore = score * 2.0 + t[0]", .tensor = {{1}}};
+    uint64_t rng = t_seed();
+    fxa_error err;
+    index_start(&c, s.text, 1, 0);
+    s.bprop_text = "tensor e : f32[1]\ndscore = dscore * e[int(abs(score))]", s.bprop_tensor[0][0] = 3;
+    T_OK(attn_data_program(&c.x, c.ctx, &s, &rng, &err));
+    attn_call_make(&c.x, FXA_BACKWARD, &c.call);
+    index_ask(&c);
+    T_CHECK(c.count == 1 && c.reports[0].bprop && c.reports[0].pairs > 0 && c.reports[0].pairs < c.reports[0].of);
+    c.call.args.n_bprop_tensors = 0;
+    size_t count = 0;
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    index_end(&c);
+}
+
+/* What a run would refuse of the inputs, a question about them refuses too. */
+TEST(a_question_needs_the_inputs_of_a_run) {
+    index_case c;
+    fxa_error err;
+    size_t count = 0;
+    int32_t len_k[IB] = {2, IK + 1};
+    index_start(&c, "tensor t : f32[1]\nscore = score + t[k]", 5, 0);
+    c.call.p.flags = FXA_PADDING;
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    T_HAS(err.text, "LEN");
+    c.call.args.slot[FXA_SLOT_LEN_K] = len_k;
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    c.call.p.flags = 0, c.call.args.slot[FXA_SLOT_LEN_K] = NULL;
+    c.call.args.n_params = 1;
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
+    T_HAS(err.text, "params");
+    index_end(&c);
+}
+
 T_MAIN

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ends of what problems, regions and merges accept: addresses and extents that 64 bits cannot count, gradients of one
+ * kind alone, slots that have no length, rows in which nothing is attended to.
+ */
+#include "problem_case.h"
+
+#include "problem/problem_private.h"
+
+#include <math.h>
+
+TEST(regions_that_leave_64_bits) {
+    static char here[16];
+    const int64_t far = INT64_C(1000000000000000000);
+    fxa__region plain = {.data = here, .element = 1, .rank = 1, .size = {4}, .stride = {1}}, r = plain;
+    int64_t first, end, lo, hi;
+    T_CHECK(fxa__region_addresses(&plain, &first, &end) && end - first == 4);
+    r.size[0] = 2, r.stride[0] = INT64_MAX; /* one past the last element is not counted any more */
+    T_CHECK(!fxa__region_extent(&r, &lo, &hi));
+    T_INT(fxa__region_overlap(&r, &plain), FXA__TANGLED);
+    T_INT(fxa__region_overlap(&plain, &r), FXA__TANGLED);
+    r.size[0] = 10, r.stride[0] = far; /* an extent of 9e18 bytes, from 2e18 on */
+    T_CHECK(fxa__region_extent(&r, &lo, &hi) && hi == 9 * far + 1);
+    r.data = (void *)(uintptr_t)(2 * far);
+    T_CHECK(!fxa__region_addresses(&r, &first, &end));
+    r.data = (void *)(uintptr_t)(UINT64_C(3) << 62);
+    r.size[0] = 1;
+    T_CHECK(!fxa__region_addresses(&r, &first, &end));
+    T_INT(fxa__region_overlap(&plain, &r), FXA__TANGLED);
+}
+
+TEST(slots_without_a_length) {
+    fxa_problem p = case_forward();
+    T_INT(fxa__slot_length(&p, FXA_SLOT_Q), -1);
+    T_INT(fxa__slot_length(&p, FXA_SLOT_DSINK), -1);
+    T_INT(fxa__slot_length(&p, FXA_SLOT_COUNT), -1);
+    T_INT(fxa__slot_length(&p, FXA_SLOT_DYN_K), -1);
+    p.map_k.dynamic = 1;
+    T_INT(fxa__slot_length(&p, FXA_SLOT_DYN_K), 1);
+}
+
+/* Backward for the gradient of one kind alone. */
+TEST(one_gradient_is_enough) {
+    fxa_error err;
+    for (int kind = 0; kind < 4; kind++) {
+        fxa_capture captures[3];
+        fxa__problem *made = NULL;
+        fxa_problem p = case_captured(captures, true);
+        p.flags = kind == 0 ? FXA_GRAD_K : 0;
+        if (kind == 1) captures[0].grad = 1;
+        if (kind == 2) p.param_grads = 1;
+        fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
+        T_INT(status, kind < 3 ? FXA_OK : FXA_E_PROBLEM);
+        fxa__problem_release(made);
+    }
+}
+
+/* A window that is open on one side bounds the other alone. */
+TEST(windows_of_one_side) {
+    fxa_error err;
+    static const int64_t sides[][2] = {{-1, 3}, {3, -1}, {-1, INT32_MAX}, {INT32_MAX, -1}, {-1, -1}, {3, INT32_MAX}};
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+        fxa__problem *made = NULL;
+        fxa_problem p = case_forward();
+        p.flags = FXA_WINDOW, p.window_left = sides[i][0], p.window_right = sides[i][1];
+        T_OK(fxa__problem_create(case_host(), &p, &made, &err));
+        fxa__problem_release(made);
+    }
+}
+
+/* Nothing attended on either side, on one, on the other. */
+TEST(rows_without_pairs_are_merged) {
+    float o[2][6] = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}},
+          lse[2][3] = {{-INFINITY, 0, -INFINITY}, {-INFINITY, -INFINITY, 0}};
+    fxa_merge_args m = FXA_MERGE_ARGS_INIT;
+    fxa_error err;
+    for (int i = 0; i < 2; i++) o[i][0] = o[i][1] = 0; /* what a run leaves there */
+    m.b = m.h = 1, m.s = 3, m.d = 2;
+    m.o_a.dtype = m.o_b.dtype = m.lse_a.dtype = m.lse_b.dtype = FXA_F32;
+    m.o_a_data = o[0], m.o_b_data = o[1], m.lse_a_data = lse[0], m.lse_b_data = lse[1];
+    T_OK(fxa_merge(&m, &err));
+    T_CHECK(o[0][0] == 0 && o[0][1] == 0 && lse[0][0] == -INFINITY);
+    T_CHECK(o[0][2] == 3 && o[0][3] == 4 && lse[0][1] == 0);
+    T_CHECK(o[0][4] == 11 && o[0][5] == 12 && lse[0][2] == 0);
+}
+
+T_MAIN
