@@ -34,7 +34,7 @@ void check_rows(cli *c, check_state *s) {
         f.verdict = CHECK_WARNED;
         f.note = cli_format(c, "O is NaN in %" PRId64 " of %" PRId64 " rows%s", nan, rows, why);
     } else
-        f.note = cli_format(c, "%" PRId64 " rows%s", rows,
+        f.note = cli_format(c, "%" PRId64 " row%s%s", rows, plural(rows),
                             empty ? cli_format(c, ", %" PRId64 " attend to nothing", empty) : "");
     s->findings[0] = f; /* it explains the others */
     s->failed = s->failed || f.verdict == CHECK_FAILED;

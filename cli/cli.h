@@ -142,6 +142,7 @@ int opt_double(cli *c, cli_option_id id, double *out);
 int opt_uint(cli *c, cli_option_id id, uint64_t *out);
 /* "4,8" into at most max numbers; the count, or -1 when it is not such a list. */
 int read_int_list(const char *text, int64_t *out, int max);
+const char *plural(int64_t n);                            /* "s", or "" of one */
 void hex_text(const uint8_t *bytes, size_t n, char *out); /* out: 2n + 1 */
 /* Elements of any dtype as doubles, and back (rounded to nearest even; ints truncated). */
 double element_get(fxa_dtype dtype, const void *data, int64_t index);

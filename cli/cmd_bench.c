@@ -120,7 +120,7 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
                r->median, r->reps, r->gflops, r->pairs,
                r->exact ? "" : " (all of them: what the mask leaves was not counted)");
     buf_printf(&c->out, "%.3g %% of the %.4g GFLOP/s that f32 multiply-adds reach in registers on %d thread%s\n",
-               100 * r->gflops / r->peak_gflops, r->peak_gflops, (int)r->threads, r->threads == 1 ? "" : "s");
+               100 * r->gflops / r->peak_gflops, r->peak_gflops, (int)r->threads, plural(r->threads));
     if (r->gbytes > 0)
         buf_printf(&c->out, "%.4g GB/s, %.3g %% of the %.4g GB/s of a copy\n", r->gbytes,
                    100 * r->gbytes / r->copy_gbytes, r->copy_gbytes);

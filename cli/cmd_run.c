@@ -5,6 +5,7 @@
 #include "run.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 typedef struct run_pass {
     const char *name, *engine;
@@ -89,12 +90,15 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
 }
 
 static void run_report(cli *c, const run_state *r, const run_pass *passes) {
+    int width = 8;
+    for (size_t i = 0; i < r->n_outputs; i++)
+        if ((int)strlen(r->outputs[i].what) > width) width = (int)strlen(r->outputs[i].what);
     buf_printf(&c->out, "%s, %s\n", problem_shape_text(c, &r->forward_problem), fxa_dtype_name(r->q.dtype));
     for (int i = 0; i <= r->backward; i++)
-        buf_printf(&c->out, "%-8s  engine %s, workspace %zu bytes, %.3g s\n", passes[i].name, passes[i].engine,
+        buf_printf(&c->out, "%-*s  engine %s, workspace %zu bytes, %.3g s\n", width, passes[i].name, passes[i].engine,
                    passes[i].workspace, passes[i].seconds);
     for (size_t i = 0; i < r->n_outputs; i++)
-        buf_printf(&c->out, "%-8s  %s  %s%s\n", r->outputs[i].what, r->outputs[i].path,
+        buf_printf(&c->out, "%-*s  %s  %s%s\n", width, r->outputs[i].what, r->outputs[i].path,
                    fxa_dtype_name(r->outputs[i].dtype), sizes_text(c, r->outputs[i].size, r->outputs[i].rank));
 }
 

@@ -32,7 +32,8 @@ void program_hash_text(const fxa_program *program, char out[33]) {
 static void explain_program(cli_buf *out, const char *title, const char *text, const fxa_program *program) {
     char hash[33];
     program_hash_text(program, hash);
-    buf_printf(out, "\n%s   hash %s, %zu nodes\n", title, hash, fxa_program_node_count(program));
+    buf_printf(out, "\n%s   hash %s, %zu node%s\n", title, hash, fxa_program_node_count(program),
+               plural((int64_t)fxa_program_node_count(program)));
     if (*text) buf_indented(out, 2, text);
     if (!strchr(text, '=')) buf_indented(out, 2, "# nothing changes: the identity"); /* declarations at the most */
 }
@@ -106,7 +107,8 @@ static void explain_own(cli_buf *out, const explanation *e, int pass, size_t eng
     explain_share share = explain_share_of(e, pass, engine);
     bool exact = strcmp(share.bound, "exact") == 0;
     if (share.all == 0) return;
-    buf_printf(out, "                     works by strips of %d rows x %d keys: ", (int)s->tile_q, (int)s->tile_k);
+    buf_printf(out, "                     works by strips of %d row%s x %d key%s: ", (int)s->tile_q, plural(s->tile_q),
+               (int)s->tile_k, plural(s->tile_k));
     if (strcmp(share.bound, "not known") == 0)
         buf_text(out, "what is left of the work of a dense pass is not known");
     else

@@ -289,9 +289,9 @@ void plot_svg(cli *c, cli_buf *out, const plot *p) {
     cli_buf body = {0};
     bottom = svg_body(c, &body, p, w, h);
     if (p->curves) bottom = fmax(bottom, svg_curves(c, &body, p, third, side));
-    const char *about = cli_format(c, "b %" PRId64 ", h %" PRId64 ", %" PRId64 " row%s, %" PRId64 " key%s%s%s", p->b,
-                                   p->h, p->q.size, p->q.size == 1 ? "" : "s", p->k.size, p->k.size == 1 ? "" : "s",
-                                   *p->sampled ? "; " : "", p->sampled);
+    const char *about =
+        cli_format(c, "b %" PRId64 ", h %" PRId64 ", %" PRId64 " row%s, %" PRId64 " key%s%s%s", p->b, p->h, p->q.size,
+                   plural(p->q.size), p->k.size, plural(p->k.size), *p->sampled ? "; " : "", p->sampled);
     cli_buf foot = {0};
     if (*p->invented)
         bottom = svg_lines(&foot, cli_format(c, "invented: %s", p->invented), bottom + 22, (size_t)(width / 7.2));

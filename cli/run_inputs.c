@@ -36,14 +36,16 @@ static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
     const char *path = opt_get(c, id), *dtype = opt_get(c, says);
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--%s FILE is missing", cli_options[id].name);
     int rc = npy_read(c, path, out);
-    if (rc == CLI_OK && dtype && strcmp(dtype, "bf16") == 0) rc = npy_as_bf16(c, out);
+    bool bf16 = dtype && strcmp(dtype, "bf16") == 0;
+    if (rc == CLI_OK && bf16 && out->unsigned_bytes == 2) rc = npy_as_bf16(c, out);
     if (rc != CLI_OK) return rc;
     if (dtype && !dtype_is_float(fxa_dtype_find(dtype)))
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.20s: accepted are f64, f32, f16, bf16", cli_options[says].name,
                         dtype);
     if (!dtype_is_float(out->dtype) || (dtype && fxa_dtype_find(dtype) != out->dtype))
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s", cli_options[id].name, path, npy_describe(c, out),
-                        dtype ? cli_format(c, "--%s says otherwise", cli_options[says].name)
+                        dtype ? cli_format(c, "--%s says %s%s", cli_options[says].name, dtype,
+                                           bf16 ? ", which is stored as uint16" : "")
                         : id == OPT_K || id == OPT_V
                             ? "f64, f32, f16, or uint16 with --kv-dtype bf16 (--dtype bf16 if Q is too) are accepted"
                             : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
@@ -117,11 +119,13 @@ static int run_read_qkv(cli *c, run_state *r) {
 static int run_read_ints(cli *c, cli_option_id id, int rank, int64_t first, npy *a, int32_t **out) {
     int rc = npy_read(c, opt_get(c, id), a);
     if (rc != CLI_OK) return rc;
-    if (a->rank != rank || (first >= 0 && a->size[0] != first))
-        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s expected%s%s", cli_options[id].name, a->path,
-                        npy_describe(c, a), rank == 1 ? "1 axis is" : "2 axes are",
-                        first >= 0 ? ", the first as long as the batch, " : "",
-                        first >= 0 ? cli_format(c, "%" PRId64, first) : "");
+    if (a->rank != rank || (first >= 0 && a->size[0] != first)) {
+        const char *axes = rank == 1 ? "one axis is" : "two axes are";
+        const char *batch =
+            first < 0 ? "" : cli_format(c, ", %sas long as the batch, %" PRId64, rank == 1 ? "" : "the first ", first);
+        return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s expected%s", cli_options[id].name, a->path,
+                        npy_describe(c, a), axes, batch);
+    }
     return npy_as_int32(c, a, id, out);
 }
 

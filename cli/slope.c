@@ -139,7 +139,7 @@ const char *const slope_left_out[SLOPE_VERDICTS][2] = {
 const char *slope_note(cli *c, const slope_tally *t, const char *unit) {
     cli_buf b = {0};
     int64_t compared = slope_compared(t);
-    buf_printf(&b, "%" PRId64 " %s%s", compared, unit, compared == 1 ? "" : "s");
+    buf_printf(&b, "%" PRId64 " %s%s", compared, unit, plural(compared));
     for (int i = 0; i < SLOPE_VERDICTS; i++)
         if (slope_left_out[i][0] && t->count[i])
             buf_printf(&b, ", %" PRId64 " left out: %s", t->count[i], slope_left_out[i][0]);

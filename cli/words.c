@@ -48,6 +48,8 @@ int opt_int(cli *c, cli_option_id id, int64_t lo, int64_t hi, int64_t *out) {
     const char *text = opt_get(c, id);
     int64_t value;
     if (!text) return CLI_OK;
+    if (lo == hi && (!read_int(text, &value) || value != lo))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: %" PRId64 " is expected", cli_options[id].name, text, lo);
     if (!read_int(text, &value) || value < lo || value > hi)
         return cli_fail(c, CLI_BAD_INPUT, "--%s %.64s: a whole number from %" PRId64 " to %" PRId64 " is expected",
                         cli_options[id].name, text, lo, hi);
@@ -85,6 +87,8 @@ int read_int_list(const char *text, int64_t *out, int max) {
         text += size + 1;
     }
 }
+
+const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 void hex_text(const uint8_t *bytes, size_t n, char *out) {
     for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);

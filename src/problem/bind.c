@@ -110,8 +110,11 @@ static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa
 static fxa_status bind_check_params(const char *name, const fxa_program *program, const double *params, size_t n,
                                     fxa_error *err) {
     size_t want = program ? fxa_program_param_count(program) : 0;
-    if (n != want) return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu params", name, n, want);
-    if (n && !params) return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu params", name, want);
+    if (n != want)
+        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu param%s", name, n, want,
+                         fxa__plural(want));
+    if (n && !params)
+        return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu param%s", name, want, fxa__plural(want));
     if ((uintptr_t)params % sizeof(double))
         return fxa__fail(err, FXA_E_BINDING, "%s is %p: doubles need a multiple of %zu bytes", name,
                          (const void *)params, sizeof(double));
@@ -129,7 +132,8 @@ static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args,
     size_t want = p->program ? fxa_program_param_count(p->program) : 0;
     if (!p->param_grads) return FXA_OK;
     if (args->n_dparams != want)
-        return fxa__fail(err, FXA_E_BINDING, "n_dparams is %zu: the program has %zu params", args->n_dparams, want);
+        return fxa__fail(err, FXA_E_BINDING, "n_dparams is %zu: the program has %zu param%s", args->n_dparams, want,
+                         fxa__plural(want));
     if (!args->dparams)
         return fxa__fail(err, FXA_E_BINDING, "dparams is NULL; param_grads asks for gradients of params");
     if ((uintptr_t)args->dparams % sizeof(double))
@@ -142,8 +146,11 @@ static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args,
 
 static fxa_status bind_check_tensors(const char *name, const fxa_program *program, const fxa_capture *captures,
                                      size_t n, const void *const *data, size_t n_data, fxa_error *err) {
-    if (n_data != n) return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu tensors", name, n_data, n);
-    if (n && !data) return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu tensors", name, n);
+    if (n_data != n)
+        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu tensor%s", name, n_data, n,
+                         fxa__plural(n));
+    if (n && !data)
+        return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu tensor%s", name, n, fxa__plural(n));
     for (size_t i = 0; i < n; i++) {
         fxa_view v = fxa__capture_view(program, captures, i, data[i]);
         fxa__region r = fxa__view_region(&v);
@@ -174,8 +181,8 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
     size_t asked = 0;
     for (size_t i = 0; i < p->n_captures; i++) asked += p->captures[i].grad;
     if (args->n_dtensors != p->n_captures && (asked || args->n_dtensors))
-        return fxa__fail(err, FXA_E_BINDING, "n_dtensors is %zu: the program has %zu tensors", args->n_dtensors,
-                         p->n_captures);
+        return fxa__fail(err, FXA_E_BINDING, "n_dtensors is %zu: the program has %zu tensor%s", args->n_dtensors,
+                         p->n_captures, fxa__plural(p->n_captures));
     for (size_t i = 0; i < p->n_captures; i++) {
         const char *name = fxa_program_tensor(p->program, i).name;
         const void *data = bind_grad_pointer(args, i);

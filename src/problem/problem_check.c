@@ -179,9 +179,11 @@ static fxa_status check_program(const char *name, const fxa_program *program, fx
         return fxa__fail(err, FXA_E_PROBLEM, "%s is a %s program: accepted is a %s program", name,
                          kinds[fxa_program_get_kind(program)], kinds[kind]);
     if (n != want)
-        return fxa__fail(err, FXA_E_PROBLEM, "n_%s is %zu and %s has %zu tensors: one for each is needed", array, n,
-                         name, want);
-    if (n && !captures) return fxa__fail(err, FXA_E_PROBLEM, "%s is NULL and %s has %zu tensors", array, name, want);
+        return fxa__fail(err, FXA_E_PROBLEM, "n_%s is %zu and %s has %zu tensor%s: one for each is needed", array, n,
+                         name, want, fxa__plural(want));
+    if (n && !captures)
+        return fxa__fail(err, FXA_E_PROBLEM, "%s is NULL and %s has %zu tensor%s", array, name, want,
+                         fxa__plural(want));
     return FXA_OK;
 }
 
@@ -205,8 +207,8 @@ static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_e
     for (size_t i = 0; i < 64; i++) {
         if (!(p->param_grads >> i & 1u)) continue;
         if (i >= n_params)
-            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %zu, and program has %zu params", i,
-                             n_params);
+            return fxa__fail(err, FXA_E_PROBLEM, "param_grads asks for param %zu, and program has %zu param%s", i,
+                             n_params, fxa__plural(n_params));
         if (fxa_program_param(p->program, i).type != FXA_FLOAT)
             return fxa__fail(err, FXA_E_PROBLEM,
                              "param_grads asks for param %s, which is an int: only floats have a gradient",

@@ -9,6 +9,9 @@
 
 #include "bind.h"
 
+/* Of "param%s" in a message, for n of them. */
+static inline const char *fxa__plural(size_t n) { return n == 1 ? "" : "s"; }
+
 /* ---- Regions ----------------------------------------------------------------------------------------------------- */
 
 typedef struct fxa__region {

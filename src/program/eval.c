@@ -147,8 +147,9 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
 fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
                          fxa__env *env, fxa_error *err) {
     if ((p->n_params && !params) || (p->n_tensors && !tensors))
-        return fxa__fail(err, FXA_E_BINDING, "the program has %d params and %d tensors, but their values are NULL",
-                         (int)p->n_params, (int)p->n_tensors);
+        return fxa__fail(err, FXA_E_BINDING, "the program has %d param%s and %d tensor%s, but their values are NULL",
+                         (int)p->n_params, p->n_params == 1 ? "" : "s", (int)p->n_tensors,
+                         p->n_tensors == 1 ? "" : "s");
     *env = (fxa__env){.score = in[FXA_INPUT_SCORE], .dscore = in[FXA_INPUT_DSCORE]};
     env->params = params;
     env->tensors = tensors;

@@ -65,7 +65,7 @@ class RunFiles(RunCase):
         self.fails("run", *args, *out, "--layout", "dhsb", says="bhsd, bshd, sbhd")
         self.fails("run", *args, *out, "--layout", "sbhd")
         self.fails("run", *args, *out, "--dtype", "bf16", says="uint16")
-        self.fails("run", *args, *out, "--dtype", "f32", says="--dtype says otherwise")
+        self.fails("run", *args, *out, "--dtype", "f32", says="--dtype says f32")
         self.fails("run", *args, *out, "--lse", self.path("o.npy"), says="written twice")
         self.fails("run", *args, *out, "--lse", self.path("./o.npy"), says="written twice")
         self.fails("run", *args, "--out", "-", says="./-")

@@ -157,7 +157,7 @@ TEST(refused_programs) {
             p.n_captures = 2);
     REFUSED(case_forward(), "n_captures is 3 and program has 0 tensors: one for each is needed", p.n_captures = 3);
     REFUSED(case_captured(captures, false), "captures is NULL and program has 3 tensors", p.captures = NULL);
-    REFUSED(case_captured(captures, true), "n_bprop_captures is 0 and bprop has 1 tensors: one for each is needed",
+    REFUSED(case_captured(captures, true), "n_bprop_captures is 0 and bprop has 1 tensor: one for each is needed",
             p.bprop = case_bprop());
     REFUSED(case_captured(captures, false), "bprop is set, and pass is forward: it belongs to backward",
             (p.bprop = case_bprop(), p.bprop_captures = &extra, p.n_bprop_captures = 1));

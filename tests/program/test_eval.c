@@ -366,7 +366,7 @@ TEST(what_eval_refuses) {
     T_STATUS(fxa_program_eval(p, NULL, &n_value, &view, &got, NULL, &err), FXA_E_ARGUMENT);
     T_STATUS(fxa_program_eval(p, in, NULL, &view, &got, NULL, &err), FXA_E_BINDING);
     T_STATUS(fxa_program_eval(p, in, &n_value, NULL, &got, NULL, &err), FXA_E_BINDING);
-    T_STR(err.text, "the program has 1 params and 1 tensors, but their values are NULL");
+    T_STR(err.text, "the program has 1 param and 1 tensor, but their values are NULL");
     in[FXA_INPUT_Q] = 0.5;
     T_STATUS(fxa_program_eval(p, in, &n_value, &view, &got, NULL, &err), FXA_E_BINDING);
     T_STR(err.text, "'q' is 0.5; a whole number of 32 bits is accepted");
