@@ -31,8 +31,7 @@ coverage:            ## lines and branches that the tests reach, by folder, into
 	@cmake -S . -B $(BUILD)-coverage -DFXA_COVERAGE=ON >/dev/null
 	@cmake --build $(BUILD)-coverage -j$(JOBS)
 	@find $(BUILD)-coverage -name '*.gcda' -delete
-	@cd $(BUILD)-coverage && $(CTEST)
-	@python3 tools/reliability.py --coverage $(BUILD)-coverage
+	@(cd $(BUILD)-coverage && $(CTEST)); tests=$$?; python3 tools/reliability.py --coverage $(BUILD)-coverage && exit $$tests
 
 fuzz:                ## libFuzzer on program text, builder tapes and plan bytes, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)

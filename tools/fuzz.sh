@@ -17,11 +17,12 @@ done
 wait
 failed=0
 for name in $names; do
-    echo "== $name, $seconds s"
-    tail -n 12 "$build/$name.log"
+    found=
     if [ -e "$build/$name.log.failed" ]; then
         rm "$build/$name.log.failed"
-        failed=1
+        failed=1 found=", a finding: $build/$name.log"
     fi
+    echo "== $name, $seconds s$found"
+    tail -n 12 "$build/$name.log"
 done
 exit $failed

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the long campaigns and writes what they reached into docs/reliability.md; nothing there is written by hand.
 
-    tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--tests BUILD]
+    tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--seed NUMBER] [--tests BUILD]
     tools/reliability.py --coverage BUILD
 
---fuzz      seconds per fuzz target (0: leave out), with clang, ASan and UBSan
---scale     iterations of the random tests, as a multiple of the default run
+--fuzz      seconds per fuzz target (0: leave out), side by side, with clang, ASan and UBSan
+--scale     iterations of the random tests, as a multiple of the default run; those of CAMPAIGNS by their factor more
+--seed      of the random tests; another one than the default run has
+--tests     where the tests are built; those under the thread sanitizer in BUILD-tsan
 --coverage  writes the coverage section only: what the tests of that build (make coverage) have reached, by gcovr
 
 Each of the two leaves the other's section as it is."""
@@ -18,11 +20,23 @@ import platform
 import re
 import subprocess
 import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "reliability.md")
 COVERAGE = "## Coverage"
 REASONS = os.path.join(ROOT, "tools", "coverage_left.txt")
+# Of what was once wrong and only a long run would have found: (what, tests, under the thread sanitizer, factor of scale).
+CAMPAIGNS = [
+    ("gradients of tensors that are loaded at permuted coordinates, any number of threads",
+     ("test_cpu_lanes", "test_conformance_bits", "test_threads"), False, 3),
+    ("the same under the thread sanitizer", ("test_cpu_lanes", "test_conformance_bits", "test_threads"), True, 0.1),
+    ("steep programs: as close as eager f32, the same scores in both passes",
+     ("test_cpu_steep", "test_cpu_same_scores", "test_cpu_eager", "test_finite"), False, 2),
+    ("the caller's floating point state, random programs and problems",
+     ("test_float_state", "test_float_state_random"), False, 5),
+    ("overlap of strided regions against brute force", ("test_region",), False, 10),
+]
 FOLDERS = ("base", "program", "problem", "plan", "engine", "engine/ref", "engine/cpu")
 
 
@@ -53,22 +67,60 @@ def machine():
     return "%s, %d cores" % (model, os.cpu_count())
 
 
-def test_campaign(build, scale):
-    code, out = run(["ctest", "--test-dir", build, "-V"], FXA_TEST_SCALE=str(scale))
+def build_tests(build, targets, *settings):
+    """Configures and builds; with no targets everything."""
+    for command in (["cmake", "-S", ".", "-B", build] + list(settings),
+                    ["cmake", "--build", build, "-j", str(os.cpu_count())] + (["--target"] + targets if targets else [])):
+        code, out = run(command)
+        if code != 0:
+            sys.exit("reliability.py: %s failed:\n%s" % (" ".join(command), out[-4000:]))
+
+
+def test_campaign(what, build, names, scale, seed):
+    """One row of the table, of the tests named, or of all: (exit code, row)."""
+    only = ["-R", "^(%s)$" % "|".join(names)] if names else []
+    began = time.monotonic()
+    code, out = run(["ctest", "--test-dir", build, "-V", "-j", str(os.cpu_count()), "--timeout", "14400"] + only,
+                    FXA_TEST_SCALE=str(scale), FXA_TEST_SEED=str(seed))
+    seconds = time.monotonic() - began
     rows = re.findall(r"^\d+: (\d+) passed, (\d+) failed(?:, (\d+) skipped)?", out, re.M)
     passed, failed, skipped = (sum(int(row[i] or 0) for row in rows) for i in range(3))
-    programs = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", out)
-    return code, passed, failed, skipped, programs.group(3) if programs else "?"
+    programs = re.search(r"\d+% tests passed, \d+ tests failed out of (\d+)", out)
+    ran = int(programs.group(1)) if programs else 0
+    bad = re.findall(r"^\s+\d+ - (\S+) \((?!Skipped)", out, re.M)
+    if names and ran < len(names):
+        code, bad = code or 1, bad + ["%d of %d test programs were found" % (ran, len(names))]
+    if code != 0:
+        print(out[-20000:], file=sys.stderr)
+    size = "%d test programs, %d cases, %d skipped, %g times their default size, %d s" % (
+        ran, passed + failed, skipped, scale, seconds)
+    return code, "| %s | %s | %s |" % (what, size, "none" if code == 0 else ", ".join(bad) or "yes")
+
+
+def test_campaigns(build, scale, seed):
+    build_tests(build, [])
+    build_tests(build + "-tsan", sorted({name for _, names, tsan, _ in CAMPAIGNS if tsan for name in names}),
+                "-DFXA_SANITIZE=thread")
+    code, rows = 0, []
+    for what, names, tsan, factor in [("all tests", (), False, 1)] + CAMPAIGNS:
+        failed, row = test_campaign(what, build + "-tsan" if tsan else build, names, scale * factor, seed)
+        code, rows = code | failed, rows + [row]
+        print(row, flush=True)
+    return code, rows
 
 
 def fuzz_campaign(seconds):
     code, out = run(["make", "fuzz", "SECONDS=%d" % seconds])
     rows = []
     for block in re.split(r"^== ", out, flags=re.M)[1:]:
-        name = block.split(",")[0]
-        count = re.search(r"number_of_executed_units: (\d+)", block)
-        rows.append((name, int(count.group(1)) if count else None))
-    return code, rows
+        heading = block.splitlines()[0]
+        done = re.search(r"^Done (\d+) runs in (\d+) second", block, re.M)
+        size = "{:,} executions in {} s".format(int(done.group(1)), done.group(2)) if done else "stopped"
+        fine = done and "a finding" not in heading
+        rows.append("| %s, ASan and UBSan | %s | %s |" % (heading.split(",")[0], size, "none" if fine else "yes"))
+    if not rows or code != 0:
+        print(out[-20000:], file=sys.stderr)
+    return code, rows or ["| fuzz targets | %s | - |" % (out.strip().splitlines() or ["nothing"])[-1]]
 
 
 def read_sections():
@@ -180,6 +232,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--fuzz", type=int, default=600)
     options.add_argument("--scale", type=float, default=20)
+    options.add_argument("--seed", type=int, default=9)
     options.add_argument("--tests", default="build")
     options.add_argument("--coverage", metavar="BUILD")
     given = options.parse_args()
@@ -190,19 +243,14 @@ def main():
         print(coverage)
         return 0
     commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
-    code, passed, failed, skipped, programs = test_campaign(given.tests, given.scale)
-    text = ["# Reliability", "",
-            "Written by `tools/reliability.py --fuzz %d --scale %g` on %s, commit %s." %
-            (given.fuzz, given.scale, datetime.date.today().isoformat(), commit), "", "Machine: %s." % machine(), "",
-            "| campaign | size | findings |", "|---|---|---|",
-            "| tests, random ones at %g times their default size | %s test programs, %d cases, %d skipped | %s |" %
-            (given.scale, programs, passed + failed, skipped, "none" if code == 0 else "%d failed" % failed)]
+    code, rows = test_campaigns(given.tests, given.scale, given.seed)
     if given.fuzz:
-        code_fuzz, rows = fuzz_campaign(given.fuzz)
-        code |= code_fuzz
-        for name, count in rows:
-            size = "{:,} executions in {} s".format(count, given.fuzz) if count else "stopped"
-            text.append("| %s, ASan and UBSan | %s | %s |" % (name, size, "none" if count else "yes"))
+        code_fuzz, fuzz_rows = fuzz_campaign(given.fuzz)
+        code, rows = code | code_fuzz, rows + fuzz_rows
+    text = ["# Reliability", "",
+            "Written by `tools/reliability.py --fuzz %d --scale %g --seed %d` on %s, commit %s." %
+            (given.fuzz, given.scale, given.seed, datetime.date.today().isoformat(), commit), "",
+            "Machine: %s." % machine(), "", "| campaign | size | findings |", "|---|---|---|"] + rows
     text += ["", "Lines: %d of library, %d of command, %d of tests and fuzz targets." %
              (lines_of("src", "include"), lines_of("cli"), lines_of("tests", "fuzz")), ""]
     write_sections("\n".join(text), coverage)

@@ -15,6 +15,7 @@ import npy_text as npy
 
 SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 FXATTN = os.path.join(os.environ.get("FXA_BUILD", os.path.join(SOURCE, "build")), "fxattn")
+PATIENCE = 600 if os.environ.get("FXA_COVERAGE") == "ON" else 60  # seconds; code that counts is not optimised
 BAD, UNSUPPORTED, OTHER = 2, 3, 4
 
 
@@ -38,7 +39,7 @@ class Cli(unittest.TestCase):
         """Runs fxattn, checks the exit code and that messages and results stay on their own streams. warns: a text for
         each warning that must be on standard error, and nothing else."""
         p = subprocess.run(
-            [FXATTN, *args], input=stdin, capture_output=True, env={**os.environ, **(env or {})}, timeout=60
+            [FXATTN, *args], input=stdin, capture_output=True, env={**os.environ, **(env or {})}, timeout=PATIENCE
         )
         out, err = p.stdout.decode(), p.stderr.decode(errors="replace")
         self.assertEqual(p.returncode, code, "%s\n%s%s" % (args, out[-2000:], err[-2000:]))
