@@ -86,17 +86,33 @@ static int64_t load_walk_next(load_walk *w, bool *inside) {
     return offset;
 }
 
+/* Elements along the last axis, from where the walk is: all inside, and evenly spaced. Else none are taken. */
+static int64_t load_walk_run(load_walk *w, int64_t *offset) {
+    int32_t index[FXA_MAX_RANK] = {0};
+    int last = w->view->rank - 1;
+    if (last < 0 || w->at[last] != w->lo[last] || w->hi[last] >= w->view->size[last] || w->lo[last] < 0) return 0;
+    for (int i = 0; i <= last; i++) index[i] = (int32_t)w->at[i];
+    if (!fxa__view_offset(w->view, index, offset)) return 0;
+    w->at[last] = w->hi[last];
+    bool inside;
+    (void)load_walk_next(w, &inside);
+    return w->hi[last] - w->lo[last] + 1;
+}
+
 static bool load_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__set *out) {
     load_walk w;
     int32_t before = 0;
     if (!load_walk_begin(r, node, view, &w)) return false;
     out->n = 0;
     while (w.more) {
-        bool inside;
-        int64_t at = load_walk_next(&w, &inside);
-        int32_t x = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
-        if (out->n == 0 || x != before) fxa__set_add(out, x, x);
-        before = x;
+        int64_t at, n = load_walk_run(&w, &at), step = n > 0 ? view->stride[view->rank - 1] : 0;
+        bool inside = n > 0;
+        if (n == 0) at = load_walk_next(&w, &inside), n = 1;
+        for (int64_t i = 0; i < n; i++) {
+            int32_t x = inside ? fxa__load_i32(view->data, view->dtype, at + i * step) : 0;
+            if (out->n == 0 || x != before) fxa__set_add(out, x, x);
+            before = x;
+        }
     }
     return true;
 }

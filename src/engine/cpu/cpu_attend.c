@@ -34,11 +34,26 @@ typedef struct attend_part {
     attend_group group[ATTEND_GROUPS];
 } attend_part;
 
+/* K^T of the cut's block: the panels in which some row has a pair. */
+static void attend_pack_k(fxa__cpu_item *it) {
+    int64_t d = it->g.p->in.d, nr = it->kernels->nr, n = it->cut.keys;
+    for (int64_t at = 0, end; at < n; at = end) {
+        bool needed = fxa__cpu_cut_needs(&it->cut, at, nr);
+        for (end = fxa__min_i64(at + nr, n); end < n && fxa__cpu_cut_needs(&it->cut, end, nr) == needed;)
+            end = fxa__min_i64(end + nr, n);
+        fxa__cpu_b run = {.panels = fxa__real_at(it, it->s.k.panels, at * d)};
+        if (needed)
+            it->kernels->format->b_load_t(it->kernels, &it->g, FXA_SLOT_K, it->cut.key + at, end - at, &run, it->s.x);
+    }
+    it->s.k.rows = NULL;
+    it->s.k.k = d;
+}
+
 /* K^T and V of keys key..key+n. Infinities and NaN of V make the item dirty: it is then left as rows of real. */
 static void attend_pack(fxa__cpu_item *it, int64_t key, int64_t n) {
     const fxa__cpu_format *format = it->kernels->format;
     int64_t ldv = it->run->blocks.ldv;
-    format->b_load_t(it->kernels, &it->g, FXA_SLOT_K, key, n, &it->s.k, it->s.x);
+    attend_pack_k(it);
     if (it->dirty)
         (void)fxa__cpu_load_keys(&it->g, FXA_SLOT_V, key, n, it->s.x, ldv);
     else

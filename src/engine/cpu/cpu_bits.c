@@ -81,15 +81,21 @@ static uint64_t bits_granules(uint64_t word, int64_t granule) {
     return out;
 }
 
-/* What a row of n columns has of each granule. */
-static void bits_sum_up(const uint64_t *row, int64_t n, int64_t granule, uint64_t *any, uint64_t *all) {
-    uint64_t some = 0, holes = 0;
-    for (int64_t at = 0; at < n; at += 64) {
-        some |= bits_granules(row[at / 64], granule) << at / granule;
-        holes |= bits_granules(~row[at / 64] & bits_low(fxa__min_i64(n - at, 64)), granule) << at / granule;
+/* What row `row` of n columns has of each granule. Words that the row before has too have been looked at. */
+static void bits_sum_up(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t row) {
+    const uint64_t *pairs = to->pairs + row * c->words, *before = row > 0 ? pairs - c->words : NULL;
+    uint64_t some = before ? to->any[row - 1] : 0, all = before ? to->all[row - 1] : 0;
+    int64_t per_word = 64 / c->granule;
+    for (int64_t i = 0; 64 * i < c->keys; i++) {
+        if (before && pairs[i] == before[i]) continue;
+        uint64_t here = bits_low(fxa__min_i64(c->keys - 64 * i, 64)),
+                 holes = bits_granules(~pairs[i] & here, c->granule);
+        uint64_t there = bits_low(per_word) << i * per_word;
+        some = (some & ~there) | bits_granules(pairs[i], c->granule) << i * per_word;
+        all = (all & ~there) | (bits_granules(here, c->granule) & ~holes) << i * per_word;
     }
-    *any = some;
-    *all = ~holes & bits_low(fxa__div_up(n, granule));
+    to->any[row] = some;
+    to->all[row] = all;
 }
 
 /* The tape's views of the tile and of the block. */
@@ -133,7 +139,7 @@ static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
         if (c->same[i])
             to->any[i] = to->any[i - 1], to->all[i] = to->all[i - 1];
         else
-            bits_sum_up(to->pairs + i * c->words, c->keys, c->granule, &to->any[i], &to->all[i]);
+            bits_sum_up(c, to, i);
         if (!to->any[i]) continue;
         if (!to->some) to->row = i;
         to->some |= to->any[i];

@@ -69,11 +69,17 @@ bool fxa__cpu_cut_block(fxa__cpu_cut *c, int64_t key, int64_t m) {
     return !bits || cut_by_bits(c);
 }
 
-/* ---- Strips ------------------------------------------------------------------------------------------------------ */
-
 static uint64_t cut_low(int64_t n) { /* the first n bits, 0 <= n <= 64 */
     return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
 }
+
+/* A gap in a strip, which is not worth leaving out, has its scores made too. */
+bool fxa__cpu_cut_needs(const fxa__cpu_cut *c, int64_t begin, int64_t n) {
+    int64_t from = fxa__max_i64(0, begin - CUT_GAP) / c->granule, to = fxa__div_up(begin + n + CUT_GAP, c->granule);
+    return !c->bits || (c->bits->some & cut_low(fxa__min_i64(to, 64)) & ~cut_low(from)) != 0;
+}
+
+/* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
 int64_t fxa__cpu_cut_rows(const fxa__cpu_cut *c, int64_t row, int64_t most) {
     int64_t mr = c->g->code->kernels->mr, best = 1, best_cost = 0;

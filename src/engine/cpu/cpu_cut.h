@@ -102,6 +102,8 @@ int64_t fxa__cpu_cut_rows(const fxa__cpu_cut *cut, int64_t row, int64_t most);
 bool fxa__cpu_cut_next(const fxa__cpu_cut *cut, int64_t row, int64_t rows, int64_t *at, fxa__cpu_strip *out);
 /* What is left of columns begin..end of a strip for some of its rows; begin == end: nothing. */
 fxa__cpu_strip fxa__cpu_cut_within(const fxa__cpu_cut *cut, int64_t row, int64_t rows, int64_t begin, int64_t end);
+/* Whether a row has a strip in some of columns begin..begin+n of the block, as far as bits tell. */
+bool fxa__cpu_cut_needs(const fxa__cpu_cut *cut, int64_t begin, int64_t n);
 /* The bits of a row of a masked strip; NULL: the tape with its mask tells. */
 static inline const uint64_t *fxa__cpu_cut_bits(const fxa__cpu_cut *cut, int64_t row) {
     return cut->bits ? cut->bits->pairs + row * cut->words : NULL;

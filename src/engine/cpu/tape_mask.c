@@ -105,30 +105,61 @@ static void mask_range_each(fxa__tape_run *run, const fxa__tape_range *range, in
     run->tape->kernels->row_signs(bits, out, r.n);
 }
 
-static void mask_push(fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *to, int64_t words) {
+/* The row of a leaf: where it lies, or made in `room`. */
+static const uint64_t *mask_leaf(fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *room,
+                                 int64_t words) {
     const fxa__tape_state *s = run->scratch;
-    if (term->kind == TAPE_BITS_PART) {
-        memcpy(to, s->bits + term->leaf * words, (size_t)words * sizeof *to);
-    } else if (term->kind == TAPE_BITS_TEST) {
-        memset(to, mask_int(run, run->tape->tests[term->leaf], row) ? 255 : 0, (size_t)words * sizeof *to);
-    } else {
-        fxa__tape_ends ends = s->ends[term->leaf];
-        if (ends.begin < 0) {
-            mask_range_each(run, &run->tape->ranges[term->leaf], row, to, words);
-            return;
-        }
-        for (int64_t i = 0; i < words; i++) to[i] = mask_low(ends.end - 64 * i) & ~mask_low(ends.begin - 64 * i);
+    if (term->kind == TAPE_BITS_PART) return s->bits + term->leaf * words;
+    if (term->kind == TAPE_BITS_TEST) {
+        memset(room, mask_int(run, run->tape->tests[term->leaf], row) ? 255 : 0, (size_t)words * sizeof *room);
+        return room;
+    }
+    fxa__tape_ends ends = s->ends[term->leaf];
+    if (ends.begin < 0)
+        mask_range_each(run, &run->tape->ranges[term->leaf], row, room, words);
+    else
+        for (int64_t i = 0; i < words; i++) room[i] = mask_low(ends.end - 64 * i) & ~mask_low(ends.begin - 64 * i);
+    return room;
+}
+
+/* x joined with what comes after it. */
+static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y, const uint64_t *restrict z,
+                      int64_t words) {
+    switch (kind) {
+    case TAPE_BITS_AND:
+        for (int64_t i = 0; i < words; i++) x[i] &= y[i];
+        break;
+    case TAPE_BITS_OR:
+        for (int64_t i = 0; i < words; i++) x[i] |= y[i];
+        break;
+    case TAPE_BITS_XOR:
+        for (int64_t i = 0; i < words; i++) x[i] ^= y[i];
+        break;
+    case TAPE_BITS_NOT:
+        for (int64_t i = 0; i < words; i++) x[i] = ~x[i];
+        break;
+    default:
+        for (int64_t i = 0; i < words; i++) x[i] = (x[i] & y[i]) | (~x[i] & z[i]);
     }
 }
 
-/* x gets the result; y and z come after it. */
-static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y, const uint64_t *restrict z,
-                      int64_t words) {
-    for (int64_t i = 0; kind == TAPE_BITS_AND && i < words; i++) x[i] &= y[i];
-    for (int64_t i = 0; kind == TAPE_BITS_OR && i < words; i++) x[i] |= y[i];
-    for (int64_t i = 0; kind == TAPE_BITS_XOR && i < words; i++) x[i] ^= y[i];
-    for (int64_t i = 0; kind == TAPE_BITS_NOT && i < words; i++) x[i] = ~x[i];
-    for (int64_t i = 0; kind == TAPE_BITS_SELECT && i < words; i++) x[i] = (x[i] & y[i]) | (~x[i] & z[i]);
+/* x || leaf, where the leaf is the same for the row, or a range of few words: most of x stays. False: not such a leaf. */
+static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *x,
+                         int64_t words) {
+    const fxa__tape_state *s = run->scratch;
+    if (term->kind == TAPE_BITS_TEST) {
+        if (mask_int(run, run->tape->tests[term->leaf], row)) memset(x, 255, (size_t)words * sizeof *x);
+        return true;
+    }
+    if (term->kind != TAPE_BITS_RANGE || s->ends[term->leaf].begin < 0) return false;
+    fxa__tape_ends ends = s->ends[term->leaf];
+    for (int64_t i = ends.begin / 64; 64 * i < ends.end; i++)
+        x[i] |= mask_low(ends.end - 64 * i) & ~mask_low(ends.begin - 64 * i);
+    return true;
+}
+
+static int mask_takes(int kind) {
+    return kind <= TAPE_BITS_PART ? 0 : kind == TAPE_BITS_NOT ? 1 : kind == TAPE_BITS_SELECT ? 3 : 2;
 }
 
 static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t words) {
@@ -137,15 +168,23 @@ static const uint64_t *mask_formula(fxa__tape_run *run, int64_t row, int64_t wor
     uint64_t *stack = s->bits + (int64_t)t->n_parts * words;
     int64_t depth = 0;
     for (size_t i = 0; i < t->n_terms; i++) {
-        int kind = t->terms[i].kind;
-        int64_t takes = kind <= TAPE_BITS_PART ? 0 : kind == TAPE_BITS_NOT ? 1 : kind == TAPE_BITS_SELECT ? 3 : 2;
+        const fxa__tape_term *term = &t->terms[i];
+        int takes = mask_takes(term->kind), next = i + 1 < t->n_terms && takes == 0 ? t->terms[i + 1].kind : -1;
         FXA__ASSERT(depth >= takes && depth - takes < TAPE_FORMULA_ROWS);
         depth -= takes;
         uint64_t *x = stack + depth * words;
-        if (takes == 0)
-            mask_push(run, &t->terms[i], row, x, words);
-        else
-            mask_join(kind, x, x + words, x + 2 * words, words);
+        if (takes > 0) {
+            mask_join(term->kind, x, x + words, x + 2 * words, words);
+        } else if (depth > 0 && mask_takes(next) == 2) { /* a leaf that is joined at once needs no row of its own */
+            uint64_t *to = x - words;
+            if (next != TAPE_BITS_OR || !mask_or_leaf(run, term, row, to, words))
+                mask_join(next, to, mask_leaf(run, term, row, x, words), x, words);
+            i++;
+            continue;
+        } else {
+            const uint64_t *leaf = mask_leaf(run, term, row, x, words);
+            for (int64_t w = 0; leaf != x && w < words; w++) x[w] = leaf[w];
+        }
         depth++;
     }
     FXA__ASSERT(depth == 1);
