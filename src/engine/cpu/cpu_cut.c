@@ -7,7 +7,9 @@
 #include "../../base/num.h"
 
 enum {
-    CUT_GAP = 32,  /* columns between two runs that are worth a strip of their own */
+    /* Columns between two runs that are worth a strip of their own. Ice Lake, f32, S 4096, H 8, D 64, a tree: 84.1 ms
+     * with 16, 83.3 with 32, 86.6 with 64, 94.3 with 96; blocks and documents make no difference. */
+    CUT_GAP = 32,
     CUT_ALIGN = 64 /* columns: where a block begins, if bits tell what to do in it, so that granules meet tables */
 };
 

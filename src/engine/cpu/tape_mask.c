@@ -143,7 +143,7 @@ static void mask_join(int kind, uint64_t *restrict x, const uint64_t *restrict y
     }
 }
 
-/* x || leaf, where the leaf is the same for the row, or a range of few words: most of x stays. False: not such a leaf. */
+/* x || leaf, where the leaf is the same for the row or a range: most of x stays. False: no such leaf. */
 static bool mask_or_leaf(const fxa__tape_run *run, const fxa__tape_term *term, int64_t row, uint64_t *x,
                          int64_t words) {
     const fxa__tape_state *s = run->scratch;
