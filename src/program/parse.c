@@ -134,7 +134,7 @@ static fxa_value parse_tensor(fxa__parser *p) {
 /* The expression that ends a statement. What follows it is looked at first: a type error may come from it. */
 static fxa_value parse_last_expr(fxa__parser *p) {
     fxa_value v = fxa__parse_expr(p);
-    if (v < 0 || fxa__parse_is(p, TOK_LINE) || fxa__parse_is(p, TOK_END)) return v;
+    if (v < 0 || fxa__parse_is(p, TOK_LINE)) return v; /* a line's end comes before that of a text */
     return fxa__parse_fail_unexpected(p, "an operator or the end of the statement");
 }
 
@@ -238,8 +238,7 @@ static fxa_value parse_program(fxa__parser *p) {
             fxa__parse_next(p);
         else {
             if (parse_statement(p) < 0) return -1;
-            if (!fxa__parse_is(p, TOK_LINE) && !fxa__parse_is(p, TOK_END))
-                return fxa__parse_fail_unexpected(p, "the end of the statement");
+            if (!fxa__parse_is(p, TOK_LINE)) return fxa__parse_fail_unexpected(p, "the end of the statement");
         }
     }
     return 0;

@@ -126,7 +126,7 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     for (size_t i = 0; !alias && i < p->lex.n_names; i++) {
         if (p->symbols[i].kind == SYM_NONE || p->symbols[i].kind == SYM_WORD) continue;
         size_t d = fail_distance(&n, &p->lex.names[i], best - 1);
-        if (d < best && d < n.length) {
+        if (d < best) {
             best = d;
             near = p->lex.names[i];
         }

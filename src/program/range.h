@@ -156,7 +156,8 @@ static inline fxa__known *fxa__range_of(const fxa__range *r, int32_t node) { ret
 /* range_form.c. The functions that return bool give false when the result does not fit; out is then unspecified. */
 fxa__affine fxa__affine_const(int64_t c);
 bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, fxa__affine *out); /* a + times * b */
-bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo);      /* 0: exactly */
+void fxa__affine_negate(fxa__affine *f);
+bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo); /* 0: exactly */
 bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense);
 uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f);
 /* f = factor * out + f's constant, out as rows are; factor may be negative, 0 when f is constant. */
@@ -166,7 +167,7 @@ bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out); /* t
 int32_t fxa__affine_load(const fxa__range *r, int32_t node);
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out); /* f // d, d > 0 */
 bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out);
-bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);
+bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out); /* f takes values above 0 */
 /* Fewer terms, where a quotient or remainder stands beside what it is of: q - q % 8 is 8 * (q // 8). */
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f); /* f is primitive; -1: no room */

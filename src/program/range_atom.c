@@ -46,10 +46,9 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
     fxa__atom a = {.kind = FXA__ATOM_DIV, .form = *rest, .d = d, .support = fxa__affine_support(r, rest)};
     fxa__affine primitive;
     fxa__set values;
-    bool fits = true;
     if (!fxa__affine_range(r, rest, &values, &a.dense)) return false;
     for (int i = 0; i < values.n; i++)
-        fits &= fxa__set_add(&a.set, fxa__floordiv64(values.at[i].lo, d), fxa__floordiv64(values.at[i].hi, d));
+        fxa__set_add(&a.set, fxa__floordiv64(values.at[i].lo, d), fxa__floordiv64(values.at[i].hi, d));
     if (fxa__set_is_one(&a.set)) {
         *out = fxa__affine_const(a.set.at[0].lo);
         return true;
@@ -59,7 +58,6 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
         if (!fxa__affine_range(r, &primitive, &values, &a.dense)) return false;
         a.dense = a.dense && values.n == 1 && factor <= d && -factor <= d;
     }
-    a.dense = a.dense && fits;
     return fxa__affine_atom(r, &a, out);
 }
 
@@ -115,8 +113,10 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
         if (x.hi - x.lo >= d - 1) lo = 0, hi = d - 1;
         if (lo <= hi)
             fits &= fxa__set_add(&a.set, lo, hi);
-        else
-            fits = fxa__set_add(&a.set, 0, hi) && fxa__set_add(&a.set, lo, d - 1) && fits;
+        else {
+            fxa__set_add(&a.set, 0, hi); /* beside at most three other pieces, or already there */
+            fits &= fxa__set_add(&a.set, lo, d - 1);
+        }
     }
     a.dense = (a.dense && fits) || atom_covers(r, rest, d);
     return fxa__affine_atom(r, &a, out);
@@ -140,19 +140,18 @@ bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
 
 bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     fxa__atom a = {.kind = FXA__ATOM_ABS, .support = fxa__affine_support(r, f)};
-    fxa__affine zero = fxa__affine_const(0), minus;
     fxa__set values;
-    if (!fxa__affine_add(&zero, f, -1, &minus) || !fxa__affine_range(r, f, &values, &a.dense)) return false;
-    if (fxa__set_lo(&values) >= 0 || fxa__set_hi(&values) <= 0) {
-        *out = fxa__set_lo(&values) >= 0 ? *f : minus;
+    if (!fxa__affine_range(r, f, &values, &a.dense)) return false;
+    if (fxa__set_lo(&values) >= 0) {
+        *out = *f;
         return true;
     }
-    a.form = f->n > 0 && f->coef[0] < 0 ? minus : *f;
-    for (int i = 0; i < values.n; i++) {
+    a.form = *f;
+    if (f->coef[0] < 0) fxa__affine_negate(&a.form);
+    for (int i = 0; i < values.n; i++) { /* not more pieces than before: the one around 0 gives one */
         fxa__span x = values.at[i];
-        bool fits = fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
-        fits = fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo) && fits;
-        a.dense = a.dense && fits;
+        fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
+        fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo);
     }
     return fxa__affine_atom(r, &a, out);
 }

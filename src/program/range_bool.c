@@ -6,6 +6,7 @@
  */
 #include "range.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 static const fxa__truth truth_true = {FXA__ANY, FXA__NEVER};
@@ -152,12 +153,13 @@ static bool truth_clear(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *
     }
     if (at < 0 || (others & r->atoms[f->atom[at]].support) == 0) return false;
     const fxa__atom *a = &r->atoms[f->atom[at]];
-    fxa__affine term = {.n = 1, .atom = {f->atom[at]}, .coef = {1}}, zero = fxa__affine_const(0), rest, clear;
+    fxa__affine term = {.n = 1, .atom = {f->atom[at]}, .coef = {1}}, rest = *f, clear;
     fxa__set values;
     bool dense;
     int64_t sign = f->coef[at];
-    if (!fxa__affine_add(&zero, f, sign, &rest) || !fxa__affine_add(&rest, &term, -1, &rest) ||
-        !fxa__affine_add(&a->form, &rest, a->d, &clear) || !fxa__affine_range(r, &clear, &values, &dense))
+    if (sign < 0) fxa__affine_negate(&rest);
+    if (!fxa__affine_add(&rest, &term, -1, &rest) || !fxa__affine_add(&a->form, &rest, a->d, &clear) ||
+        !fxa__affine_range(r, &clear, &values, &dense))
         return false;
     if (sign < 0) truth_unscale(yes, -1, 0), truth_unscale(no, -1, 0);
     truth_enter_set(a, &values, 0, 1, yes);
@@ -171,7 +173,7 @@ static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa_
     for (;;) {
         fxa__affine inner;
         int64_t factor = fxa__affine_primitive(&f, &inner);
-        if (factor == 0) return yes.n != 0 ? truth_true : truth_false;
+        FXA__ASSERT(factor != 0); /* neither a difference that is compared nor what an atom holds is constant */
         truth_unscale(&yes, factor, f.c);
         truth_unscale(&no, factor, f.c);
         f = inner;

@@ -40,6 +40,11 @@ bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, 
     return true;
 }
 
+void fxa__affine_negate(fxa__affine *f) {
+    f->c = -f->c;
+    for (int i = 0; i < f->n; i++) f->coef[i] = -f->coef[i];
+}
+
 bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo) {
     uint64_t apart = (uint64_t)a->c - (uint64_t)b->c;
     if (a->n != b->n || (constants_modulo ? apart % constants_modulo : apart) != 0) return false;
@@ -101,8 +106,8 @@ static void form_range_quotients(const fxa__range *r, const fxa__affine *f, fxa_
         lo = -hi, hi = -t;
     }
     int64_t size = f->coef[0] < 0 ? -f->coef[0] : f->coef[0];
-    if (!fxa__mul_i64(lo, size, &lo) || !fxa__mul_i64(hi, size, &hi)) return;
-    fxa__set bound = fxa__set_of(f->c + lo, f->c + hi);
+    if (!form_madd(f->c, size, lo, &lo) || !form_madd(f->c, size, hi, &hi)) return;
+    fxa__set bound = fxa__set_of(lo, hi);
     *set = fxa__set_meet(set, &bound);
 }
 

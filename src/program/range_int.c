@@ -125,7 +125,7 @@ static bool int_ring(fxa__range *r, int32_t x, int64_t times, int32_t y, int64_t
 
 /* x // d or x % d. A power of two divides 2^32, so the remainder by it needs no exact form. */
 static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *out) {
-    fxa__affine f, zero = fxa__affine_const(0);
+    fxa__affine f;
     if (d == 0) {
         *out = fxa__int_const(0);
         return true;
@@ -133,10 +133,11 @@ static bool int_divide(fxa__range *r, int32_t x, int64_t d, bool mod, fxa__int *
     if (d == -1 && !mod) return int_ring(r, x, -1, -1, 0, 0, out);
     int64_t size = d < 0 ? -d : d, sign = d < 0 ? -1 : 1;
     if (!(mod && (size & (size - 1)) == 0 ? int_wrapping_form(r, x, &f) : fxa__int_form(r, x, &f))) return false;
-    if (!fxa__affine_add(&zero, &f, sign, &f)) return false;
+    if (sign < 0) fxa__affine_negate(&f);
     fxa__span a = int_span(&fxa__range_of(r, x)->i);
     if (mod) {
-        if (!fxa__affine_mod(r, &f, size, &f) || !fxa__affine_add(&zero, &f, sign, &f)) return false;
+        if (!fxa__affine_mod(r, &f, size, &f)) return false;
+        if (sign < 0) fxa__affine_negate(&f);
         fxa__set bound = d > 0 ? fxa__set_of(0, d - 1) : fxa__set_of(d + 1, 0);
         return int_from_exact(r, &f, &bound, out);
     }

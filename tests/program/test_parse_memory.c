@@ -73,6 +73,7 @@ TEST(memory_may_run_out_at_any_length) {
     } ends[] = {
         {FXA_PROGRAM_SCORE, "score = score + x + q"},
         {FXA_PROGRAM_SCORE, "score = t[q < k] + x"},
+        {FXA_PROGRAM_SCORE, "score = min(x, c, 2.5, q) + max(q, k, b)"},
         {FXA_PROGRAM_SCORE, "mask = (x < k) || q < 3 ? k > 1 : b != h"},
         {FXA_PROGRAM_DERIVATIVE, "grad c += x\ngrad c += q\ndscore = x"},
         {FXA_PROGRAM_DERIVATIVE, "grad t[q] += k\ngrad t[q] += x\ngrad t[k] += q"},

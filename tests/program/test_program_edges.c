@@ -89,6 +89,88 @@ TEST(texts_at_their_limits) {
     T_HAS(err.text, "stray character \\xf8\\x88\\x80\\x80");
 }
 
+TEST(slips_and_what_is_said_of_them) {
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"score = (score ; mask = k < q)", "this '(' is never closed"},
+        {"score = (score\nmask = k < q", "this '(' is never closed"},
+        {"score = (score\nscore = 3", "this '(' is never closed"},
+        {"score = (score\nlet x = 3", "this '(' is never closed"},
+        {"score = (score\ndscore = 3", "this '(' is never closed"},
+        {"score = (1 score + 2)", "an operator, ',' or ')'"},
+        {"score = (1 q + 2)", "an operator, ',' or ')'"},
+        {"tensor t : f32[1]\nscore = t[q q]", "an operator, ',' or ']'"},
+        {"tensor t : f32[1]\nlet t = 1", "'t' is a tensor already and cannot be a let"},
+        {"param t : float\nlet t = 1", "'t' is a param already and cannot be a let"},
+        {"let t = 1\nparam t : float", "'t' is a let already and cannot be a param"},
+        {"let q = 1", "'q' is a word of the language and cannot be a let"},
+        {"param c : 3", "expected the type, float or int, found '3'"},
+        {"param c : float float", "expected the end of the statement"},
+        {"let x = 1\nx = 2", "'x' is no output; write let x = ..."},
+        {"q = 2", "'q' cannot be assigned"},
+        {"score = sum(i, 2, i(3))", "'i' is the name of a loop and cannot be called"},
+        {"score = sum(i, 2, i[3])", "'i' is the name of a loop; only a tensor has elements"},
+        {"score = pi(3)", "'pi' is a constant and cannot be called"},
+        {"tensor t : i32[1]\nmask = q < t[k] < 3", "comparisons do not chain"},
+        {"tensor t : i32[1]\nmask = q < t[k] & (3) < 5", "'&' binds tighter than comparisons"},
+        {"mask = q < (k & 1) < 5", "comparisons do not chain"},
+        {"tensor t : i32[1]\nmask = q < t[k | 2] < 5", "comparisons do not chain"},
+        {"score = -", "expected a value"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_program *p = NULL;
+        fxa_error err;
+        T_STATUS(fxa_program_parse(edges_context(), cases[i].text, SIZE_MAX, &p, &err), FXA_E_PROGRAM);
+        if (!strstr(err.text, cases[i].says)) T_FAIL("%s: %s\n", cases[i].text, err.text);
+    }
+}
+
+/* Names that are offered become declarations when they are used: more than a program can have is an error there. */
+TEST(offers_beyond_the_limits) {
+    static fxa_declaration offers[FXA_MAX_PARAMS + 1];
+    static char names[FXA_MAX_PARAMS + 1][8], text[1 << 12];
+    size_t used = (size_t)snprintf(text, sizeof text, "dscore = dscore");
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    fxa_program *p = NULL;
+    fxa_error err;
+    for (int i = 0; i <= FXA_MAX_PARAMS; i++) {
+        (void)snprintf(names[i], sizeof names[i], "p%d", i);
+        offers[i] = (fxa_declaration){.name = names[i], .type = FXA_FLOAT};
+        if (i < FXA_MAX_PARAMS) used += (size_t)snprintf(text + used, sizeof text - used, " + %s", names[i]);
+    }
+    fxa_text one = {NULL, text, SIZE_MAX};
+    config.kind = FXA_PROGRAM_DERIVATIVE, config.texts = &one, config.n_texts = 1;
+    config.declarations = offers, config.n_declarations = FXA_MAX_PARAMS + 1;
+    T_OK(fxa_program_parse_texts(edges_context(), &config, &p, &err));
+    fxa_program_destroy(p);
+    (void)snprintf(text + used, sizeof text - used, " + %s", names[FXA_MAX_PARAMS]);
+    T_STATUS(fxa_program_parse_texts(edges_context(), &config, &p, &err), FXA_E_LIMIT);
+    (void)snprintf(text + used, sizeof text - used, "\ngrad %s += 1.0", names[FXA_MAX_PARAMS]);
+    T_STATUS(fxa_program_parse_texts(edges_context(), &config, &p, &err), FXA_E_LIMIT);
+    (void)snprintf(text, sizeof text, "p0 = 3");
+    T_STATUS(fxa_program_parse_texts(edges_context(), &config, &p, &err), FXA_E_PROGRAM);
+    T_HAS(err.text, "'p0' is no output");
+    config.n_declarations = (size_t)INT32_MAX + 1;
+    T_STATUS(fxa_program_parse_texts(edges_context(), &config, &p, &err), FXA_E_ARGUMENT);
+    config.declarations = NULL, config.n_declarations = 1;
+    T_STATUS(fxa_program_parse_texts(edges_context(), &config, &p, &err), FXA_E_ARGUMENT);
+}
+
+TEST(tensors_that_bytes_declare_twice) {
+    fxa_program *p = edges_parse(edges_context(), "tensor ta : f32[1]\ntensor tb : f32[1]\nscore = ta[q] + tb[k]"),
+                *again;
+    unsigned char bytes[2000];
+    size_t n = 0;
+    fxa_error err;
+    T_OK(fxa_program_save(p, bytes, sizeof bytes, &n, &err));
+    for (size_t i = 0; i + 1 < n; i++)
+        if (bytes[i] == 't' && bytes[i + 1] == 'b') bytes[i + 1] = 'a';
+    T_STATUS(fxa_program_load(edges_context(), bytes, n, &again, &err), FXA_E_BYTES);
+    T_HAS(err.text, "a tensor is declared twice");
+    fxa_program_destroy(p);
+}
+
 /* cap * tanh(x / cap) is a soft cap; what only looks like one is not. */
 TEST(soft_caps_that_are_none) {
     static const struct {

@@ -140,6 +140,35 @@ TEST(long_lists_of_bounds_are_never_wrong) {
     fxa_context_destroy(ctx);
 }
 
+static size_t full_tree(char *text, size_t size, int from, int to, const char *join) {
+    if (from + 1 == to) return (size_t)snprintf(text, size, "(q * %d - k < %d)", from % 7 + 1, 5 * from + 9);
+    size_t used = (size_t)snprintf(text, size, "(");
+    used += full_tree(text + used, size - used, from, (from + to) / 2, join);
+    used += (size_t)snprintf(text + used, size - used, " %s ", join);
+    used += full_tree(text + used, size - used, (from + to) / 2, to, join);
+    return used + (size_t)snprintf(text + used, size - used, ")");
+}
+
+/* Trees of logic, whose lists are joined on every level: more bounds than there is room for. */
+TEST(trees_of_bounds_are_never_wrong) {
+    static char text[1 << 15];
+    static full_data d;
+    static const char *const joins[] = {"&&", "||", "^", "=="};
+    t_rng rng = {t_seed() + 3};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    full_data_make(&d);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int n = 4; n <= 64 && t_failures < 5; n += 4)
+        for (int join = 0; join < 4; join++) {
+            size_t used = (size_t)snprintf(text, sizeof text,
+                                           "tensor t : i32[1]\ntensor w : i32[2]\nmask = w[q, k] + t[k] < 99 && ");
+            (void)full_tree(text + used, sizeof text - used, 0, n, joins[join]);
+            full_check(ctx, text, &d, &rng);
+        }
+    fxa_context_destroy(ctx);
+}
+
 /* Steps and sizes at the edges of what is solved, walked or carried through. */
 TEST(rows_at_their_limits_are_never_wrong) {
     static const char *const masks[] = {
@@ -171,6 +200,13 @@ TEST(rows_at_their_limits_are_never_wrong) {
         "q + k // -3 <= 4",
         "k - (k + q) // 7 == 3",
         "7 * k - q == (k + q) // 7",
+        "((q == 0 ? 95 : q == 1 ? 210 : q == 2 ? 330 : 450) + k) % 100 == 17",
+        "((q == 0 ? 110 : q == 1 ? 230 : q == 2 ? 350 : 495) + k) % 100 == 96",
+        "((q == 0 ? 195 : q == 1 ? 220 : q == 2 ? 340 : 470) + k) % 100 == 5",
+        "abs((q == 0 ? -20 : q == 1 ? -9 : q == 2 ? 3 : 14) + k) == 5",
+        "((q == 0 ? -20 : q == 1 ? -9 : q == 2 ? 30 : 64) + k) // 7 == 9",
+        "-9 * q - 5 * k == -41 || -9 * q + 5 * k == 1",
+        "(q > 3) ^ (k > 2) ^ (q - k > 1) ^ (q + k < 9) ^ (2 * q - k < 3) ^ (q - 3 * k > 2)",
     };
     static full_data d;
     t_rng rng = {t_seed() + 2};
