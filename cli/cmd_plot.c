@@ -178,7 +178,8 @@ static const char *plot_title(cli *c, const cli_job *job) {
     if (job->problem.flags & FXA_CAUSAL) buf_text(&b, "; causal");
     if (job->problem.flags & FXA_WINDOW)
         buf_printf(&b, "; window %" PRId64 ",%" PRId64, job->problem.window_left, job->problem.window_right);
-    if (job->problem.flags & FXA_BOTTOM_RIGHT) buf_text(&b, b.size ? ", bottom-right" : "; bottom-right");
+    if (job->problem.flags & FXA_BOTTOM_RIGHT)
+        buf_printf(&b, "%s%s", b.size ? ", " : "; ", opt_has(c, OPT_DECODE) ? "decode" : "bottom-right");
     for (size_t i = 0; i < b.size; i++)
         if ((unsigned char)b.data[i] < 32) b.data[i] = ' ';
     const char *title = cli_format(c, "%.80s%s", b.size ? b.data + 2 : "identity", b.size > 82 ? "..." : "");

@@ -163,6 +163,10 @@ static void term_legend(cli *c, const plot *p, bool colour) {
     if (*p->invented) buf_printf(out, "%10s invented: %s\n", "", p->invented);
     if (!p->changes_score || p->lo > p->hi) return;
     buf_printf(out, "%10s new score of a raw score of %.6g: %.6g ", "", p->at, p->lo);
+    if (p->lo == p->hi) {
+        buf_text(out, "everywhere\n");
+        return;
+    }
     for (int i = 0; colour && i < PLOT_LEVELS; i++) {
         term_colour(out, 38, plot_colour(i));
         buf_text(out, "█\033[0m");

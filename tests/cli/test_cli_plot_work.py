@@ -64,6 +64,7 @@ class PlotWork(Cli):
         p = self.run_json("plot", *args)
         self.assertEqual((p["lowest_score"], p["highest_score"]), (1, 512))
         self.assertIn("new score of a raw score of 1: 1 · ░ ▒ ▓ █ 512", self.run_cli("plot", *args))
+        self.assertIn("new score of a raw score of 1: 2 everywhere", self.run_cli("plot", "--score", "2 * score"))
         p = self.run_json("plot", "--mask", "k < 0", "--score", "score + k")
         self.assertIsNone(p["lowest_score"])
 
@@ -77,7 +78,9 @@ class PlotWork(Cli):
 
     def test_rows_of_a_step(self):
         args = ["--decode", "--mask", "k <= q && q - k < 4", "--shape", "sq=1,sk=100"]
-        self.assertIn("       99 │", self.run_cli("plot", *args))
+        out = self.run_cli("plot", *args)
+        self.assertIn("       99 │", out)
+        self.assertIn("mask = k <= q && q - k < 4, decode, b 0, h 0", out)
         self.assertEqual(self.run_json("plot", *args)["first_q"], 99)
         self.run_cli("plot", *args, "--svg", self.path("x.svg"))
         with open(self.path("x.svg")) as f:
