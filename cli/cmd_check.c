@@ -6,6 +6,10 @@
 #include "explain.h"
 #include "invent.h"
 
+#define CHECK_SAMPLES 24
+#define CHECK_RUNS 16
+#define CHECK_WORK 0x1p32 /* nodes evaluated for differences: ten seconds or so */
+
 static const char *const check_words[] = {"passed", "FAILED", "skipped", "warning"};
 
 void check_add(check_state *s, check_finding finding) {
@@ -96,12 +100,22 @@ static void check_report(cli *c, const check_state *s) {
     check_report_end(c, s);
 }
 
+/* Points of each derivative: fewer where one takes long, since it takes some CHECK_RUNS passes of every pair. */
+static int64_t check_default_samples(const cli_job *job) {
+    const fxa_problem *p = &job->problem;
+    double pass = (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk *
+                  (double)(fxa_program_node_count(job->program) + 8),
+           arrays = (double)(3 + job->bind.n_tensors + job->bind.n_params),
+           most = CHECK_WORK / (pass * arrays * CHECK_RUNS + 1);
+    return most > CHECK_SAMPLES ? CHECK_SAMPLES : most < 2 ? 2 : (int64_t)most;
+}
+
 int cmd_check(cli *c) {
     check_state *s = cli_alloc(c, sizeof *s);
     s->findings = cli_alloc_array(c, CHECK_MAX_FINDINGS, sizeof *s->findings);
     s->n = 1; /* the first is that of check_rows */
-    s->samples = 24;
     int rc = job_make(c, true, &s->job);
+    if (rc == CLI_OK) s->samples = check_default_samples(s->job);
     if (rc == CLI_OK) rc = job_require_small(c, s->job);
     if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
