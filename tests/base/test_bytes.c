@@ -157,4 +157,16 @@ TEST(the_allocator_of_the_c_library_keeps_alignment_and_content) {
     fxa__host_release(host);
 }
 
+/* A writer without a host counts; a size past the end of size_t fails before anything is read. */
+TEST(a_writer_that_only_counts) {
+    fxa__writer w = {0};
+    fxa__write_u32(&w, 7);
+    fxa__write_string(&w, "abc");
+    T_CHECK(w.size == 11 && !w.data && !w.failed);
+    fxa__write_bytes(&w, "", SIZE_MAX - 5);
+    T_CHECK(w.failed && w.size == 11);
+    fxa__writer_free(&w);
+    T_CHECK(w.size == 0 && !w.data);
+}
+
 T_MAIN
