@@ -141,6 +141,7 @@ int cmd_bench(cli *c) {
     if (rc == CLI_OK) rc = job_whole_program(c, job, &whole);
     if (rc != CLI_OK) return rc;
     values_warn(c, job->program, &job->bind, job->problem.q.dtype == FXA_F64);
+    values_warn_scale(c, job->problem.q.dtype == FXA_F64);
     invent_fill(c, job, &random, false);
     trial_data_make(c, &job->problem, &random, &data);
     rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true,

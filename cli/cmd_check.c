@@ -121,6 +121,7 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
     values_warn(c, s->job->program, &s->job->bind, s->job->problem.q.dtype == FXA_F64);
+    values_warn_scale(c, s->job->problem.q.dtype == FXA_F64);
     const char *random = invent_fill(c, s->job, &s->random, false);
     trial_data_make(c, &s->job->problem, &s->random, &s->data);
     rc = check_prepare(c, s);

@@ -115,6 +115,7 @@ int cmd_run(cli *c) {
     run_bind_values(r);
     job_warn_alignment(c, r->job, &r->forward_problem);
     values_warn(c, r->job->program, &r->job->bind, r->q.dtype == FXA_F64);
+    values_warn_scale(c, r->q.dtype == FXA_F64);
     if (r->job->bprop) values_warn(c, r->job->bprop, &r->job->bprop_bind, r->q.dtype == FXA_F64);
     rc = run_look_at_indices(c, r);
     if (rc == CLI_OK) rc = run_one(c, r, &r->forward_problem, &passes[0]);

@@ -61,6 +61,7 @@ const cli_tensor *values_find_tensor(const cli_values *v, const char *name);
 /* Warns of what will surprise in given values; f64: arithmetic is in f64. */
 struct cli_binding;
 void values_warn(cli *c, const fxa_program *program, const struct cli_binding *b, bool f64);
+void values_warn_scale(cli *c, bool f64); /* the same of --scale */
 
 /* Values in the order of a program. */
 typedef struct cli_binding {

@@ -88,7 +88,8 @@ int plot_make_curves(cli *c, const cli_job *job, const fxa_program *program, plo
     bool bends = facts.score_depends >> FXA_INPUT_SCORE & 1 &&
                  !(facts.flags & (FXA_FACT_PURE_MASK | FXA_FACT_ADDITIVE | FXA_FACT_IDENTITY));
     int64_t last_q = p->q.size - 1, last_k = p->k.size - 1;
-    int64_t at[PLOT_CURVES][2] = {{last_q, last_q < last_k ? last_q : last_k}, {last_q, last_k / 2}, {last_q, 0}};
+    int64_t diagonal = last_q + p->first_q;
+    int64_t at[PLOT_CURVES][2] = {{last_q, diagonal < last_k ? diagonal : last_k}, {last_q, last_k / 2}, {last_q, 0}};
     if (!bends) return CLI_OK;
     if (fxa_program_derivative(program, &derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, derivative);

@@ -145,17 +145,27 @@ static void values_warn_tensor(cli *c, const char *name, const fxa_view *v, bool
             name, small, count);
 }
 
+/* A number that arithmetic in f32 takes for another. */
+static void values_warn_number(cli *c, const char *what, double x) {
+    if (isfinite(x) && fabs(x) > FLT_MAX)
+        cli_warn(c, "%s is %g, beyond the range of f32, and counts as inf: Q is not f64", what, x);
+    if (values_vanish(x)) cli_warn(c, "%s is %g, too small for f32, and counts as 0: Q is not f64", what, x);
+}
+
 void values_warn(cli *c, const fxa_program *program, const cli_binding *b, bool f64) {
     for (size_t i = 0; i < b->n_params; i++) {
-        const char *name = fxa_program_param(program, i).name;
-        if (isnan(b->params[i])) cli_warn(c, "param %s is NaN", name);
-        if (!f64 && isfinite(b->params[i]) && fabs(b->params[i]) > FLT_MAX)
-            cli_warn(c, "param %s is %g, beyond the range of f32, and counts as inf: Q is not f64", name, b->params[i]);
-        if (!f64 && values_vanish(b->params[i]))
-            cli_warn(c, "param %s is %g, too small for f32, and counts as 0: Q is not f64", name, b->params[i]);
+        const char *what = cli_format(c, "param %s", fxa_program_param(program, i).name);
+        if (isnan(b->params[i])) cli_warn(c, "%s is NaN", what);
+        if (!f64) values_warn_number(c, what, b->params[i]);
     }
     for (size_t i = 0; i < b->n_tensors; i++)
         values_warn_tensor(c, fxa_program_tensor(program, i).name, &b->views[i], f64);
+}
+
+void values_warn_scale(cli *c, bool f64) {
+    double scale;
+    const char *text = opt_get(c, OPT_SCALE);
+    if (text && !f64 && read_double(text, &scale)) values_warn_number(c, "--scale", scale);
 }
 
 const cli_tensor *values_find_tensor(const cli_values *v, const char *name) {

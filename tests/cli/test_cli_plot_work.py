@@ -87,8 +87,10 @@ class PlotWork(Cli):
             svg = f.read()
         self.assertEqual(svg.count(">99</text>"), 6)  # the ends of q and k, of both panels
         self.assertIn(", 1 row, 100 keys", svg)
+        cap = ["--score", "2 * tanh(score / 2)"]
+        self.assertEqual([x["k"] for x in self.run_json("plot", *args, *cap)["curves"]], [99])
         args = ["--bottom-right", "--score", "score * (q - k)", "--shape", "sq=4,sk=100"]
-        self.assertIn("at q 99, k 3", self.run_cli("plot", *args))
+        self.assertIn("at q 99, k 99", self.run_cli("plot", *args))
 
 
 if __name__ == "__main__":

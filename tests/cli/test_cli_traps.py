@@ -176,6 +176,10 @@ class Traps(Cli):
         self.run_cli("check", *tiny, "--samples", "1", warns=says)
         self.assertEqual(self.run_json("bench", *tiny, "--reps", "1", warns=says)["warnings"], says)
         self.run_cli("bench", *tiny, "--reps", "1", "--dtype", "f64")
+        says = ["--scale is 1e-50, too small for f32, and counts as 0: Q is not f64"]
+        self.run_cli("run", *self.inputs(), "--scale", "1e-50", warns=says)
+        self.run_cli("bench", "--reps", "1", "--scale", "1e-50", warns=says)
+        self.run_cli("run", *self.inputs("f8"), "--scale", "1e-50")
         small = "t=" + npy.save(self.path("t.npy"), npy.Array((8,), [1e-300, -1e-46] + [0.0] * 6), "f8")
         load = ["--score", "score + t[k]", "--tensor", small]
         self.run_cli("run", *self.inputs(), *load, warns=["tensor t holds 2 of 8 elements too small for f32"])
