@@ -234,4 +234,48 @@ TEST(rows_at_their_limits_are_never_wrong) {
     fxa_context_destroy(ctx);
 }
 
+/* Products of 2^60 and more that nearly cancel: sums fit where their parts do not. */
+TEST(forms_near_the_end_of_64_bits_are_never_wrong) {
+    static const char *const ends[] = {
+        "(%s) // %d == (%s) // %d",     "(%s) %% %d < (%s) %% %d",    "abs(%s) // %d <= abs(%s) // %d",
+        "(%s) // %d - (%s) // %d < 9",  "min(%s, %d) == max(%s, %d)", "((%s) // 2) %% %d != ((%s) %% 9) // %d",
+        "(%s) & %d - 1 == (%s) - (%d)",
+    };
+    static full_data d;
+    t_rng rng = {t_seed() + 4};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    full_data_make(&d);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < t_scaled(600) && t_failures < 5; i++) {
+        int divisor = (int)(t_int(&rng, 0, 1) ? t_int(&rng, 2, 64) : t_int(&rng, 2, 1 << 20));
+        int64_t c[4], most = INT32_MAX / divisor;
+        char form[2][100], end[300], text[400];
+        fxa_program *p = NULL;
+        for (int j = 0; j < 4; j++) /* some that the divisor divides */
+            c[j] = t_int(&rng, 0, 1) ? t_int(&rng, most / 2, most) * divisor : t_int(&rng, INT32_MAX / 2, INT32_MAX);
+        for (int j = 0; j < 2; j++)
+            (void)snprintf(form[j], sizeof form[j], "q * %d - k * %d + %d", (int)c[2 * j], (int)c[2 * j + 1],
+                           (int)t_int(&rng, INT32_MIN, INT32_MAX));
+        (void)snprintf(end, sizeof end, ends[i % 7], form[0], divisor, form[t_int(&rng, 0, 1)], divisor);
+        (void)snprintf(text, sizeof text, "tensor t : i32[1]\ntensor w : i32[2]\nmask = t[9] == 0 && (%s)", end);
+        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+        for (int j = 0; p && j < 6; j++) {
+            int64_t q = t_int(&rng, INT32_MIN, INT32_MAX - 9), k = t_int(&rng, INT32_MIN, INT32_MAX - 9);
+            if (j % 2) k = (int64_t)((double)q * (double)c[0] / (double)c[1]); /* they cancel */
+            if (k < INT32_MIN || k > INT32_MAX - 9) continue;
+            fxa_box box = brute_box(0, 0, q, q + t_int(&rng, 0, 2), k, k + t_int(&rng, 0, 2), 9, 9);
+            fxa_tile got = fxa_program_classify(p, &box, NULL, d.known);
+            fxa_tile truth = brute_class(p, &box, NULL, d.views, brute_scores, 1);
+            if (got != FXA_TILE_MIXED && got != truth) {
+                T_FAIL("%s, truly %s\n", brute_name(got), brute_name(truth));
+                brute_show(p, &box);
+            }
+            full_check_nodes(p, &box, &d, &rng);
+        }
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
 T_MAIN
