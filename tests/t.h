@@ -55,6 +55,12 @@ __attribute__((unused)) static int t_scaled_up(int iterations) {
     return n > iterations ? n : iterations;
 }
 
+/* Of sizes that no larger scale may pass. */
+__attribute__((unused)) static int t_scaled_down(int size) {
+    int n = t_scaled(size);
+    return n < size ? n : size;
+}
+
 /* splitmix64: small, seedable, the same everywhere. */
 typedef struct t_rng {
     uint64_t state;

@@ -209,10 +209,11 @@ TEST(many_pairs_are_sampled) {
 TEST(long_programs_are_sampled_sooner) {
     static char text[1 << 15];
     index_case c;
+    const int loads = t_scaled_down(500);
     int n = snprintf(text, sizeof text, "tensor t : f32[1]\nlet x0 = t[q]\n");
-    for (int i = 0; i < 500; i++)
+    for (int i = 0; i < loads; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = t[int(x%d) + %d]\n", i + 1, i, i);
-    snprintf(text + n, sizeof text - (size_t)n, "score = score + x500 * float(k)\n");
+    snprintf(text + n, sizeof text - (size_t)n, "score = score + x%d * float(k)\n", loads);
     index_start(&c, text, 8, 0);
     c.call.args.slot[FXA_SLOT_Q] = NULL;
     c.call.p.sq = c.call.p.sk = 512;
@@ -223,13 +224,14 @@ TEST(long_programs_are_sampled_sooner) {
 
 /* A chain of loads of one table: an analysis for each reads the elements of all before it, which the budget counts. */
 TEST(chains_of_loads_are_bounded) {
-    enum { CHAIN = 1200, CHAIN_TABLE = 300 };
+    enum { CHAIN_TABLE = 300 };
+    const int chain = t_scaled_down(1200);
     static char text[1 << 16];
     static int32_t table[CHAIN_TABLE];
     index_case c;
     int n = snprintf(text, sizeof text, "tensor j : i32[1]\nlet x0 = k\n");
-    for (int i = 0; i < CHAIN; i++) n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = j[x%d]\n", i + 1, i);
-    snprintf(text + n, sizeof text - (size_t)n, "mask = x%d > 5\n", (int)CHAIN);
+    for (int i = 0; i < chain; i++) n += snprintf(text + n, sizeof text - (size_t)n, "let x%d = j[x%d]\n", i + 1, i);
+    snprintf(text + n, sizeof text - (size_t)n, "mask = x%d > 5\n", chain);
     for (int i = 0; i < CHAIN_TABLE; i++) table[i] = (i * 7 + 3) % CHAIN_TABLE;
     index_start(&c, text, CHAIN_TABLE, 0);
     c.call.tensors[0] = table;

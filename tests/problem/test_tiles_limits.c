@@ -80,6 +80,7 @@ TEST(work_is_bounded) {
     };
     fxa_context *ctx = tiles_ctx();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!t_some((int)i)) continue;
         fxa_program *program = tiles_parse(ctx, cases[i].text);
         T_REQUIRE(program != NULL);
         fxa_problem p = tiles_problem(program, cases[i].size, cases[i].size);
