@@ -212,6 +212,7 @@ typedef struct fxa__tape_state {
     uint64_t *bits;            /* alone: rows of the parts, then TAPE_FORMULA_ROWS that a formula is worked out in */
     fxa__tape_ends *ends;      /* alone: columns of the ranges in the last row */
     uint8_t *moved;            /* alone, by row: a part, or a test, may differ from the row before */
+    bool ranges_move;          /* alone: a range may, too */
     int64_t step;              /* k[i] = k[0] + i * step, step > 0; 0: anything */
     bool far;                  /* rows read from a tensor that no near cache holds */
 } fxa__tape_state;

@@ -48,6 +48,10 @@ void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n) {
         for (size_t i = 0; !moves && i < t->n_tests; i++) moves = mask_moves(run, t->tests[i], row);
         s->moved[row] = moves;
     }
+    s->ranges_move = false;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        s->ranges_move = s->ranges_move || mask_place(run, t->ranges[i].offset)->space == TAPE_ROW ||
+                         mask_place(run, t->ranges[i].bound)->space == TAPE_ROW;
 }
 
 static void mask_run_part(fxa__tape_run *run, size_t part, int64_t row, int64_t words) {
@@ -81,6 +85,7 @@ static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kep
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
     bool moved = !kept || s->moved[row];
+    if (!moved && !s->ranges_move) return false;
     for (size_t i = 0; moved && i < t->n_parts; i++)
         if (!kept || mask_part_moves(run, &t->parts[i], row)) mask_run_part(run, i, row, words);
     return mask_move_ranges(run, row) || moved;
