@@ -68,49 +68,55 @@ static bool slope_look(slope_search *s, const slope_step *step) {
     return true;
 }
 
+/* What the levels so far hold against a claim. */
+typedef struct slope_doubt {
+    int refuted, quiet;     /* levels that refuted it, levels since the last of them */
+    double slope, sharpest; /* of those the one with the least error, and that error */
+    bool drifts;            /* another one says another slope */
+} slope_doubt;
+
+static const slope_doubt slope_no_doubt = {.sharpest = INFINITY};
+
+static void slope_refute(slope_doubt *d, double slope, double error) {
+    d->refuted++;
+    d->quiet = 0;
+    d->drifts = d->drifts || fabs(slope - d->slope) > error + d->sharpest;
+    if (error < d->sharpest) d->slope = slope, d->sharpest = error;
+}
+
+/* Of a claim that no level agreed with. One slope at large steps and another at small ones: jumps in between. */
+static slope_verdict slope_judge(const slope_search *s, const slope_doubt *d) {
+    if (s->calm < SLOPE_CALM || d->drifts) return SLOPE_KINK;
+    return d->refuted >= 2 && d->quiet <= 2 ? SLOPE_DIFFERS : SLOPE_UNKNOWN;
+}
+
 int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, slope_result *out) {
     slope_search s = slope_start;
-    int refuted = 0, quiet = 0;            /* levels that refuted the claim, levels since the last of them */
-    double slope = 0, sharpest = INFINITY; /* of those the one with the least error, and that error */
-    bool finite = false, jump = false, drifts = false;
+    slope_doubt doubt = slope_no_doubt;
+    bool finite = false, jump = false;
     *out = (slope_result){SLOPE_ROUNDING, 0, 0};
     if (claimed_error == INFINITY) return CLI_OK;
-    out->verdict = SLOPE_UNKNOWN;
     for (int level = 0; level < SLOPE_LEVELS; level++, h /= 2) {
         slope_step step;
         int rc = f(c, user, h, &step);
         if (rc != CLI_OK) return rc;
         if (step.up == 0 || step.down == 0) break;
         if (step.jump) { /* what coarser steps said holds jumps as well */
-            *out = (slope_result){SLOPE_UNKNOWN, 0, 0};
             s = slope_start;
-            refuted = quiet = 0;
-            sharpest = INFINITY;
+            doubt = slope_no_doubt;
             jump = true;
             continue;
         }
         if (!slope_look(&s, &step)) continue;
         finite = true;
-        double off = fabs(s.value - claimed), allowed = s.error + claimed_error;
-        if (refuted && s.noise + claimed_error >= out->error) break; /* finer steps drown in rounding */
-        quiet++;
+        if (doubt.refuted && s.noise + claimed_error >= out->error) break; /* finer steps drown in rounding */
+        doubt.quiet++;
         if (!(s.error <= SLOPE_SHARP * fmax(fabs(s.value), fabs(claimed)) || s.error <= 2 * s.noise)) continue;
-        bool agrees = off <= allowed;
-        *out = (slope_result){agrees ? SLOPE_AGREES : SLOPE_UNKNOWN, off, allowed};
-        if (agrees) return CLI_OK;
-        refuted++;
-        quiet = 0;
-        drifts = drifts || fabs(s.value - slope) > allowed + sharpest;
-        if (allowed < sharpest) slope = s.value, sharpest = allowed;
+        *out = (slope_result){SLOPE_AGREES, fabs(s.value - claimed), s.error + claimed_error};
+        if (out->error <= out->tolerance) return CLI_OK;
+        slope_refute(&doubt, s.value, out->tolerance);
     }
-    if (!finite)
-        out->verdict = jump ? SLOPE_KINK : SLOPE_NOT_FINITE;
-    else if (s.calm < SLOPE_CALM)
-        out->verdict = SLOPE_KINK;
-    else if (drifts)
-        out->verdict = SLOPE_KINK; /* one slope at large steps, another at small ones: jumps in between */
-    else if (refuted >= 2 && quiet <= 2)
-        out->verdict = SLOPE_DIFFERS;
+    out->verdict = finite ? slope_judge(&s, &doubt) : jump ? SLOPE_KINK : SLOPE_NOT_FINITE;
     return CLI_OK;
 }
 
