@@ -60,7 +60,7 @@ int64_t fxa__affine_primitive(const fxa__affine *f, fxa__affine *out) {
             int64_t t = g % a;
             g = a, a = t;
         }
-    if (f->n > 0 && f->coef[0] < 0) g = -g;
+    if (f->coef[0] < 0) g = -g;
     *out = *f;
     out->c = 0;
     for (int i = 0; i < f->n; i++) out->coef[i] /= g;

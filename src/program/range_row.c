@@ -6,6 +6,7 @@
  */
 #include "range.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 enum { ROW_MAX_VALUES = 64, ROW_MAX_WALK = 256, ROW_MAX_ATOMS = 64 };
@@ -23,12 +24,8 @@ static int64_t row_inverse(int64_t a, int64_t m) {
     return ((t0 % m) + m) % m;
 }
 
-/* Is there x, y in their spans with a * x + b * y = v? a, b coprime and below 2^31; spans and v far below 2^61. */
+/* Is there x, y in their spans with a * x + b * y = v? a > 0, b coprime and below 2^31; spans and v far below 2^61. */
 static bool row_solve(int64_t a, fxa__span x, int64_t b, fxa__span y, int64_t v) {
-    if (a < 0) { /* x -> -x */
-        a = -a;
-        x = (fxa__span){-x.hi, -x.lo};
-    }
     int64_t lo = v - (b > 0 ? b * y.hi : b * y.lo), hi = v - (b > 0 ? b * y.lo : b * y.hi); /* of a * x */
     lo = fxa__max_i64(x.lo, -fxa__floordiv64(-lo, a));
     hi = fxa__min_i64(x.hi, fxa__floordiv64(hi, a));
@@ -38,14 +35,13 @@ static bool row_solve(int64_t a, fxa__span x, int64_t b, fxa__span y, int64_t v)
     return lo + step - m * fxa__floordiv64(step, m) <= hi;
 }
 
-static bool row_small(const fxa__atom *a, int64_t coef) {
-    const int64_t limit = (int64_t)1 << 31;
-    return -limit < coef && coef < limit && -2 * limit < fxa__set_lo(&a->set) && fxa__set_hi(&a->set) < 2 * limit;
-}
+/* Atoms are ints, or absolute values of ints. */
+static bool row_small(int64_t coef) { return -((int64_t)1 << 31) < coef && coef < (int64_t)1 << 31; }
 
 static bool row_two_steps(fxa__range *r, const fxa__affine *f, const fxa__set *set) {
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
-    if (!row_small(x, f->coef[0]) || !row_small(y, f->coef[1])) return true;
+    FXA__ASSERT(f->coef[0] > 0);
+    if (!row_small(f->coef[0]) || !row_small(f->coef[1])) return true;
     int64_t left = ROW_MAX_VALUES, cost = (int64_t)x->set.n * y->set.n * ROW_SOLVE_WORK;
     for (int p = 0; p < set->n; p++)
         for (int64_t v = set->at[p].lo; v <= set->at[p].hi; v++) {

@@ -54,9 +54,11 @@ TEST(loads_of_tensors_that_are_none) {
         T_INT(fxa_builder_load(b, i ? handles[i] : t, i ? &q : &outside, 1), -1);
         T_CHECK(fxa__builder_failed(b));
         fxa_builder_destroy(b);
+        int32_t handle = handles[i];
         T_OK(fxa_builder_create(edges_context(), FXA_PROGRAM_SCORE, &b, &err));
-        T_INT(fxa_builder_load(b, handles[i], NULL, 0), -1);
-        T_HAS(fxa__builder_error(b)->text, "is not a tensor of this builder");
+        if (i) handle = fxa_builder_tensor(b, "t", FXA_F32, 1);
+        T_INT(fxa_builder_load(b, handle, NULL, (size_t)i), -1);
+        T_HAS(fxa__builder_error(b)->text, i ? "tensor 't' has rank 1" : "is not a tensor of this builder");
         fxa_builder_destroy(b);
     }
 }
@@ -238,10 +240,38 @@ TEST(values_that_no_program_takes) {
         T_STATUS(fxa_program_eval(p, in, NULL, &view, &value, &mask, &err), FXA_E_BINDING);
     }
     in[FXA_INPUT_Q] = 0;
+    T_STATUS(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err), FXA_E_BINDING);
     view.rank = 2, view.size[1] = 1;
     T_STATUS(fxa_program_eval(p, in, NULL, &view, &value, &mask, &err), FXA_E_BINDING);
     view.rank = 1, view.dtype = FXA_F64;
     T_STATUS(fxa_program_eval(p, in, NULL, &view, &value, &mask, &err), FXA_E_BINDING);
+    fxa_program_destroy(p);
+}
+
+TEST(values_of_several_params_and_tensors_are_missing) {
+    fxa_program *p =
+        edges_parse(edges_context(), "param c : float\nparam d : float\ntensor t : f32[0]\ntensor u : f32[0]\n"
+                                     "score = c * d + t[] * u[]");
+    const double in[FXA_INPUT_COUNT] = {0};
+    fxa_error err;
+    double value;
+    int mask;
+    T_STATUS(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err), FXA_E_BINDING);
+    T_HAS(err.text, "2 params and 2 tensors");
+    fxa_program_destroy(p);
+}
+
+TEST(gradients_of_zero_are_left_out_of_sums) {
+    fxa_text one = {NULL, "param c : float\ngrad c += 0.0\ngrad c += dscore\ngrad c += 0.0\ndscore = dscore", SIZE_MAX};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    fxa_program *p = NULL;
+    fxa_error err;
+    char text[200];
+    config.kind = FXA_PROGRAM_DERIVATIVE, config.texts = &one, config.n_texts = 1;
+    T_OK(fxa_program_parse_texts(edges_context(), &config, &p, &err));
+    T_OK(fxa_program_print(p, text, sizeof text, NULL, &err));
+    T_HAS(text, "grad c += dscore");
+    T_CHECK(strstr(text, "0.0") == NULL);
     fxa_program_destroy(p);
 }
 
