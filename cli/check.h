@@ -107,8 +107,10 @@ typedef struct slope_result {
     double error, tolerance; /* |difference - claimed|, and what was allowed */
 } slope_result;
 
-/* Compares a claimed slope, good to claimed_error, with differences whose steps halve from h. */
-int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, slope_result *out);
+/* Compares a claimed slope, good to claimed_error, with differences whose steps halve from h. scale: how large slopes
+ * are here; what is not even known to that tells nothing. */
+int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, double scale,
+                  slope_result *out);
 
 /* Counts of many comparisons, and the worst of them. */
 typedef struct slope_tally {

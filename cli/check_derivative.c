@@ -119,7 +119,7 @@ static int diff_compare(cli *c, const check_state *s, diff_state *d, double *x, 
     for (int look = 0; rc == CLI_OK && look < 2 && (!look || r->verdict == SLOPE_DIFFERS); look++) {
         d->look = look;
         rc = slope_compare(c, diff_step, d, DIFF_STEP * fmax(1, fabs(*d->x)), claimed,
-                           diff_error(d, d->array, d->index), r);
+                           diff_error(d, d->array, d->index), d->bound.size[d->array][d->index], r);
     }
     /* Too much for rounding, and too little for steps that are finer than it, which look like a slope of their own. */
     bool gross = r->verdict == SLOPE_DIFFERS && r->error > DIFF_GROSS * fabs(claimed) && r->error < fabs(claimed) / 2;

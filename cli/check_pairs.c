@@ -124,7 +124,8 @@ static int pairs_one(cli *c, check_state *s, pairs_sum *differences, pairs_sum *
     rc = pairs_term(c, s->derivative, &s->wide->bind, p.in, FXA_F64, derived);
     if (rc == CLI_OK)
         rc = slope_compare(c, pairs_step, &p, PAIRS_STEP, derived[0].value,
-                           p.error < INFINITY ? PAIRS_SAFETY * derived[0].error : INFINITY, &r);
+                           p.error < INFINITY ? PAIRS_SAFETY * derived[0].error : INFINITY,
+                           fabs(p.in[FXA_INPUT_DSCORE] * p.value), &r);
     if (rc != CLI_OK) return rc;
     pairs_count_result(differences, &r, p.in);
     if (!s->job->bprop) return CLI_OK;

@@ -90,7 +90,8 @@ static slope_verdict slope_judge(const slope_search *s, const slope_doubt *d) {
     return d->refuted >= 2 && d->quiet <= 2 ? SLOPE_DIFFERS : SLOPE_UNKNOWN;
 }
 
-int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, slope_result *out) {
+int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, double claimed_error, double scale,
+                  slope_result *out) {
     slope_search s = slope_start;
     slope_doubt doubt = slope_no_doubt;
     bool finite = false, jump = false;
@@ -111,7 +112,9 @@ int slope_compare(cli *c, slope_fn f, void *user, double h, double claimed, doub
         finite = true;
         if (doubt.refuted && s.noise + claimed_error >= out->error) break; /* finer steps drown in rounding */
         doubt.quiet++;
-        if (!(s.error <= SLOPE_SHARP * fmax(fabs(s.value), fabs(claimed)) || s.error <= 2 * s.noise)) continue;
+        bool still = step.rise_up == 0 && step.rise_down == 0;
+        double size = fmax(fmax(fabs(s.value), fabs(claimed)), scale);
+        if (!(s.error <= SLOPE_SHARP * size || (s.error <= 2 * s.noise && (still || s.error <= size)))) continue;
         *out = (slope_result){SLOPE_AGREES, fabs(s.value - claimed), s.error + claimed_error};
         if (out->error <= out->tolerance) return CLI_OK;
         slope_refute(&doubt, s.value, out->tolerance);

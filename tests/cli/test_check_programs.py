@@ -194,6 +194,12 @@ class Programs(Cli):
         self.assertEqual((silent["verdict"], silent["compared"]), ("skipped", 0))
         self.assertEqual(silent["left_out"], {"kinks": 0, "not_finite": 0, "rounding": 1536, "steep": 0})
 
+    def test_rounding_that_allows_anything_tells_nothing(self):
+        """Differences of 3e13 beside a derivative of 0, where 3.1e13 is rounding, were an agreement once."""
+        for c in check("floor(score * 1e14)")[1]:
+            if c["check"] == "derivative" and c["compared"]:
+                self.assertLess(c["tolerance"], 1, c)
+
     def test_buckets_that_rounding_decides_are_compared(self):
         """The bucket of a distance may lie at a jump; it is the same in every run, and gradients can be told."""
         file = os.path.join(SOURCE, "examples", "programs", "bucketed_bias.fxa")
