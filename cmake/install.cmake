@@ -1,4 +1,4 @@
-# Header, both libraries, CMake package, pkg-config file, command, man page and completions.
+# Header, both libraries, CMake package, pkg-config file, documents, gallery; command, man page and completions.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS fxattn_shared fxattn_static EXPORT fxattnTargets
@@ -7,24 +7,29 @@ install(FILES include/fxattn/fxattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fx
 
 set(FXA_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/fxattn)
 install(EXPORT fxattnTargets NAMESPACE fxattn:: DESTINATION ${FXA_PACKAGE_DIR})
-configure_package_config_file(cmake/fxattnConfig.cmake.in ${CMAKE_BINARY_DIR}/fxattnConfig.cmake
+configure_package_config_file(cmake/fxattnConfig.cmake.in ${PROJECT_BINARY_DIR}/fxattnConfig.cmake
                               INSTALL_DESTINATION ${FXA_PACKAGE_DIR})
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/fxattnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/fxattnConfig.cmake ${CMAKE_BINARY_DIR}/fxattnConfigVersion.cmake
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/fxattnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/fxattnConfig.cmake ${PROJECT_BINARY_DIR}/fxattnConfigVersion.cmake
         DESTINATION ${FXA_PACKAGE_DIR})
 
-configure_file(cmake/fxattn.pc.in ${CMAKE_BINARY_DIR}/fxattn.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/fxattn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(cmake/fxattn.pc.in ${PROJECT_BINARY_DIR}/fxattn.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/fxattn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN img EXCLUDE)
+install(DIRECTORY examples/programs DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/fxattn FILES_MATCHING PATTERN "*.fxa")
+if(NOT TARGET fxattn)
+  return()
+endif()
 install(TARGETS fxattn RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES man/fxattn.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 foreach(shell bash zsh fish)
-  set(script ${CMAKE_BINARY_DIR}/completion.${shell})
+  set(script ${PROJECT_BINARY_DIR}/completion.${shell})
   add_custom_command(OUTPUT ${script} COMMAND fxattn completion ${shell} > ${script} DEPENDS fxattn VERBATIM)
   list(APPEND FXA_COMPLETIONS ${script})
 endforeach()
-add_custom_target(completions ALL DEPENDS ${FXA_COMPLETIONS})
+add_custom_target(fxattn_completions ALL DEPENDS ${FXA_COMPLETIONS})
 set(data ${CMAKE_INSTALL_DATAROOTDIR})
-install(FILES ${CMAKE_BINARY_DIR}/completion.bash DESTINATION ${data}/bash-completion/completions RENAME fxattn)
-install(FILES ${CMAKE_BINARY_DIR}/completion.zsh DESTINATION ${data}/zsh/site-functions RENAME _fxattn)
-install(FILES ${CMAKE_BINARY_DIR}/completion.fish DESTINATION ${data}/fish/vendor_completions.d RENAME fxattn.fish)
+install(FILES ${PROJECT_BINARY_DIR}/completion.bash DESTINATION ${data}/bash-completion/completions RENAME fxattn)
+install(FILES ${PROJECT_BINARY_DIR}/completion.zsh DESTINATION ${data}/zsh/site-functions RENAME _fxattn)
+install(FILES ${PROJECT_BINARY_DIR}/completion.fish DESTINATION ${data}/fish/vendor_completions.d RENAME fxattn.fish)

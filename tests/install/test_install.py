@@ -5,34 +5,11 @@ pkg-config, with the shared and with the static library. Also looks at the SONAM
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
-BUILD, SOURCE = os.environ["FXA_BUILD"], os.environ["FXA_SOURCE"]
+from consumer import BUILD, check, check_outputs, finish, run, write_consumer
 
-PROGRAM = r"""
-#include <fxattn/fxattn.h>
-#include <stdio.h>
-int main(void) {
-    fxa_error err;
-    fxa_context *ctx;
-    fxa_program *program;
-    if (fxa_context_create(NULL, &ctx, &err) != FXA_OK) return 1;
-    if (fxa_program_parse(ctx, "mask = q >= k", SIZE_MAX, &program, &err) != FXA_OK) return 2;
-    float q[4] = {1, 2, 3, 4}, o[4];
-    fxa_problem problem = FXA_PROBLEM_INIT;
-    problem.program = program;
-    problem.b = 1, problem.hq = 1, problem.sq = 2, problem.sk = 2, problem.d = 2;
-    fxa_args args = FXA_ARGS_INIT;
-    args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_K] = q, args.slot[FXA_SLOT_V] = q, args.slot[FXA_SLOT_O] = o;
-    if (fxa_attention(ctx, &problem, &args, &err) != FXA_OK) return 3;
-    fxa_program_destroy(program);
-    fxa_context_destroy(ctx);
-    printf("%s %g\n", fxa_version(), (double)o[0]);
-    return o[0] != 1;
-}
-"""
 CMAKE = """cmake_minimum_required(VERSION 3.20)
 project(outside C)
 find_package(fxattn 0.1 CONFIG REQUIRED)
@@ -43,21 +20,6 @@ target_link_libraries(outside_shared fxattn::shared)
 add_executable(outside_static main.c)
 target_link_libraries(outside_static fxattn::static)
 """
-passed = 0
-
-
-def run(*command, **more):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, **more)
-    if done.returncode != 0:
-        sys.exit("failed: %s\n%s" % (" ".join(command), done.stdout))
-    return done.stdout
-
-
-def check(condition, what):
-    global passed
-    if not condition:
-        sys.exit("failed: " + what)
-    passed += 1
 
 
 def find(prefix, name):
@@ -67,13 +29,7 @@ def find(prefix, name):
     sys.exit("not installed: " + name)
 
 
-def check_outputs(out):
-    check(out.startswith("0.1.0 1"), "the outside program printed: " + out)
-
-
 def by_cmake(prefix, work):
-    with open(os.path.join(work, "CMakeLists.txt"), "w") as file:
-        file.write(CMAKE)
     run("cmake", "-S", work, "-B", os.path.join(work, "b"), "-DCMAKE_PREFIX_PATH=" + prefix)
     run("cmake", "--build", os.path.join(work, "b"))
     for kind in ("default", "shared", "static"):
@@ -122,6 +78,7 @@ def check_library(prefix):
     check("libfxattn.so.0.1" in dynamic, "SONAME is libfxattn.so.0.1")
     needed = re.findall(r"NEEDED.*\[(.*?)\]", dynamic)  # R-14: the C library and nothing else
     check(all(re.match(r"(libc|libm|libpthread|libdl|ld-linux.*)\.", name) for name in needed), "needs %s" % needed)
+    check(".debug_info" not in run("readelf", "-S", shared), "debug information is not installed")
     exported = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", shared).splitlines()
                 if " T " in line or " D " in line or " R " in line}
     header = open(find(prefix, "fxattn.h")).read()
@@ -139,20 +96,17 @@ def main():
         return 77
     with tempfile.TemporaryDirectory() as folder:
         first, prefix, work = (os.path.join(folder, name) for name in ("first", "moved", "work"))
-        os.mkdir(work)
         run("cmake", "--install", BUILD, "--prefix", first)
         os.rename(first, prefix)  # the installed tree must not know where it was
-        with open(os.path.join(work, "main.c"), "w") as file:
-            file.write(PROGRAM)
+        write_consumer(work, CMAKE)
         check_library(prefix)
         by_cmake(prefix, work)
         by_pkg_config(prefix, work)
         without_warnings(prefix, work)
-        for name in ("fxattn.1", "_fxattn", "fxattn.fish"):
+        for name in ("fxattn.1", "_fxattn", "fxattn.fish", "program.md", "alibi.fxa"):
             check(find(prefix, name), name)
         check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")
-    print("%d passed, 0 failed" % passed)
-    return 0
+    return finish()
 
 
 if __name__ == "__main__":

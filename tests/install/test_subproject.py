@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn inside another project's tree, by add_subdirectory and by FetchContent from a local path: the includer's warnings,
+build type, tests and install rules stay its own, nothing but what it links is built, and its programs run."""
+import os
+import sys
+import tempfile
+
+from consumer import SOURCE, check, check_outputs, finish, run, write_consumer
+
+HEAD = """cmake_minimum_required(VERSION 3.20)
+project(includer C)
+enable_testing()
+"""
+BY_FOLDER = HEAD + """add_subdirectory("%s" fxattn)
+add_executable(outside main.c)
+target_link_libraries(outside fxattn::static)
+add_test(NAME own COMMAND outside)
+install(TARGETS outside)
+""" % SOURCE
+BY_FETCH = HEAD + """include(FetchContent)
+FetchContent_Declare(fxattn SOURCE_DIR "%s")
+FetchContent_MakeAvailable(fxattn)
+add_executable(outside main.c)
+target_link_libraries(outside fxattn::fxattn)
+""" % SOURCE
+
+
+def build(folder, cmake, *flags):
+    """Configures and builds the includer; the result is its build folder."""
+    write_consumer(folder, cmake)
+    out = os.path.join(folder, "b")
+    run("cmake", "-S", folder, "-B", out, *flags)
+    run("cmake", "--build", out, "-j2")
+    check_outputs(run(os.path.join(out, "outside")))
+    return out
+
+
+def check_includer(out, prefix):
+    """What the includer did not ask for is not there."""
+    cache = open(os.path.join(out, "CMakeCache.txt")).read()
+    check("CMAKE_BUILD_TYPE:STRING=\n" in cache, "the build type is the includer's")
+    tests = run("ctest", "--test-dir", out, "-N")
+    check("Total Tests: 1\n" in tests, "the includer has its own tests only: " + tests)
+    built = {name for _, _, names in os.walk(out) for name in names}
+    check("libfxattn.a" in built and not {"libfxattn.so", "fxattn.1", "test_plan"} & built, "only what is linked is built")
+    run("cmake", "--install", out, "--prefix", prefix)
+    installed = sorted(name for _, _, names in os.walk(prefix) for name in names)
+    check(installed == ["outside"], "installed: %s" % installed)
+
+
+def main():
+    if os.environ.get("FXA_SANITIZE"):
+        print("skipped: the includer's build has no sanitizer, so it shows here what it shows in a plain build")
+        return 77
+    with tempfile.TemporaryDirectory() as folder:
+        check_includer(build(os.path.join(folder, "by_folder"), BY_FOLDER), os.path.join(folder, "prefix"))
+        build(os.path.join(folder, "by_fetch"), BY_FETCH, "-DCMAKE_BUILD_TYPE=Release")
+    return finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
