@@ -3,15 +3,16 @@ BUILD ?= build
 JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST  = ctest --output-on-failure -j$(JOBS)
 
-.PHONY: all demo test asan tsan coverage fuzz bench install lint clean help
+.PHONY: all demo test asan tsan coverage fuzz bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@cmake --build $(BUILD) -j$(JOBS)
 
 $(BUILD)/Makefile:
 	@cmake -S . -B $(BUILD) $(CMAKE_FLAGS) >/dev/null
 
-demo: all            ## a soft-capped, causal, windowed program: explained, run forward and backward, checked, drawn
-	@sh examples/demo.sh $(BUILD)/fxattn
+demo: $(BUILD)/Makefile ## a soft-capped, causal, windowed program: explained, run forward and backward, checked, drawn
+	@cmake --build $(BUILD) -j$(JOBS) --target fxattn
+	@sh examples/demo.sh $(BUILD)/fxattn $(BUILD)/demo.svg
 
 test: all            ## build and run every test
 	@cd $(BUILD) && $(CTEST)
@@ -38,6 +39,10 @@ fuzz:                ## libFuzzer on program text, builder tapes and plan bytes,
 
 bench: all           ## the benchmarks of bench/
 	@sh tools/bench.sh $(BUILD)
+
+gallery: $(BUILD)/Makefile ## a page with a picture of every program of examples/programs; also the pictures of docs/img
+	@cmake --build $(BUILD) -j$(JOBS) --target fxattn
+	@python3 tools/gallery.py $(BUILD)/fxattn $(BUILD)/gallery
 
 install: all         ## into PREFIX (default: the system's)
 	@cmake --install $(BUILD) $(if $(PREFIX),--prefix $(PREFIX))

@@ -1,7 +1,7 @@
 #!/bin/sh
-# make demo: one score program through everything fxattn does with it. Usage: examples/demo.sh FXATTN
+# make demo: one score program through everything fxattn does with it. Usage: examples/demo.sh FXATTN PICTURE.svg
 set -eu
-fxattn=$1
+fxattn=$1 picture=$2
 here=$(cd "$(dirname "$0")" && pwd)
 program=$here/programs/softcap_causal_window.fxa
 work=$(mktemp -d)
@@ -24,3 +24,13 @@ say "check: against finite differences, the reference and itself"
 
 say "plot: the mask over rows q (down) and keys k (across)"
 "$fxattn" plot "$@" --shape s=64
+"$fxattn" plot "$@" --shape s=128 --svg "$picture"
+
+say "next, try"
+cat <<END
+    open $picture in a browser: the same with tiles and the curve of the soft cap
+    $fxattn plot --mask 'abs(q - k) < 8' --shape s=64
+    $fxattn explain --score '20 * tanh(score / 20)' --causal
+    $fxattn check --score 'score - 0.1 * abs(q - k)'
+    make gallery, for a picture of every program of examples/programs; make test, for every test
+END

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what the documents show: a page with a picture of every program of the gallery, and the pictures of the README.
+
+    tools/gallery.py FXATTN FOLDER      make gallery
+
+FOLDER/index.html is the page, with its pictures beside it. The README's pictures go to docs/img, the one place for made
+files in git: mask.svg is what `fxattn plot` draws of the README's program, speed.svg a chart of the README's own table, so
+that the two cannot differ."""
+import html
+import os
+import re
+import struct
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PROGRAMS = os.path.join(ROOT, "examples", "programs")
+IMAGES = os.path.join(ROOT, "docs", "img")
+README = os.path.join(ROOT, "README.md")
+S, B, H = 64, 1, 4
+SHAPE = "b=%d,h=%d,s=%d" % (B, H, S)
+
+# ---- Data with the look of real data, where what `plot` invents says little ---------------------------------------------
+
+LENGTHS = (10, 22, 7, 25)  # of documents, answers, branches
+PART = [i for i, n in enumerate(LENGTHS) for _ in range(n)]
+IMAGE = [1 if 8 <= i < 24 else 2 if 40 <= i < 56 else 0 for i in range(S)]
+PARENT = [-1] + [(i - 1) // 2 for i in range(1, S)]  # of a binary tree, in order of depth
+
+
+def is_ancestor(q, k):
+    while q > k:
+        q = PARENT[q]
+    return q == k
+
+
+# Program: {tensor: (code of the element type, shape, elements)}, params.
+SAMPLES = {
+    "document": ({"doc": ("i", (S,), PART)}, {}),
+    "document_causal": ({"doc": ("i", (B, S), PART)}, {}),
+    "packed_qna": ({"part": ("i", (B, S), PART)}, {}),
+    "image_text_mix": ({"image": ("i", (B, S), IMAGE)}, {}),
+    "head_windows": ({"window": ("i", (H,), [12, 24, 48, 64])}, {}),
+    "padding_by_tensor": ({"length": ("i", (B,), [45])}, {}),
+    "tree": ({"ancestor": ("?", (S, S), [is_ancestor(q, k) for q in range(S) for k in range(S)])}, {}),
+    "key_mask": ({"real": ("?", (B, S), [i % 23 != 9 and i < 50 for i in range(S)])}, {}),
+    "dense_bias": ({"bias": ("f", (B, H, S, S), [((q * k) % 17 - 8) / 4 for _ in range(H) for q in range(S)
+                                                 for k in range(S)])}, {}),
+    "routing": ({"cluster_q": ("i", (B, H, S), [(i * i // 9) % 5 for _ in range(H) for i in range(S)]),
+                 "cluster_k": ("i", (B, H, S), [(i * i // 9) % 5 for _ in range(H) for i in range(S)])}, {}),
+    "paged_positions": ({"position": ("i", (B, S), [(i + 24) % S if i < 52 else -1 for i in range(S)])},
+                        {"window": 24}),
+    "neighbourhood_2d": ({}, {"width": 8, "radius": 2}),
+    "temperature_by_length": ({}, {"trained": 16}),
+}
+DESCR = {"i": "<i4", "f": "<f4", "?": "|b1"}
+
+
+def write_npy(path, code, shape, values):
+    text = "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }" % (DESCR[code], "".join("%d," % n for n in shape))
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode())
+        file.write(struct.pack("<%d%s" % (len(values), code), *values))
+
+
+def sample_options(name, folder):
+    tensors, params = SAMPLES.get(name, ({}, {}))
+    options = ["--param=%s=%s" % item for item in params.items()]
+    for tensor, (code, shape, values) in tensors.items():
+        path = os.path.join(folder, "%s-%s.npy" % (name, tensor))
+        write_npy(path, code, shape, values)
+        options.append("--tensor=%s=%s" % (tensor, path))
+    return options
+
+
+# ---- The page -----------------------------------------------------------------------------------------------------------
+
+HEAD = """<!doctype html>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>fxattn: gallery of score programs</title>
+<style>
+body{font:15px/1.5 sans-serif;max-width:75em;margin:2em auto;padding:0 1em;color:#333;background:#fff}
+pre{background:#f4f4f2;padding:.8em 1em;overflow:auto}img{width:100%;height:auto}section{margin:3em 0}
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#16181c}pre{background:#22252b}a{color:#7fc4dd}}
+</style>
+"""
+
+
+def draw(fxattn, program, options, svg):
+    """The program's file names the picture, so it is given without its folder."""
+    folder, name = os.path.split(program)
+    options = ["--program", name, *options]
+    done = subprocess.run([fxattn, "plot", *options, "--svg", svg], cwd=folder, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, universal_newlines=True)
+    if done.returncode:
+        sys.exit("gallery.py: %s\n%s" % (" ".join(options), done.stdout))
+
+
+def section(fxattn, name, folder):
+    """Draws one program; its part of the page, with the comment at its top as the text."""
+    path = os.path.join(PROGRAMS, name + ".fxa")
+    draw(fxattn, path, ["--shape", SHAPE, *sample_options(name, folder)], os.path.join(folder, name + ".svg"))
+    with open(path) as file:
+        lines = file.read().splitlines()
+    about = [line[1:].strip() for line in lines if line.startswith("#")]
+    code = "\n".join(line for line in lines if not line.startswith("#"))
+    return '<section id="%s"><h2>%s</h2><p>%s</p><pre>%s</pre><img src="%s.svg" alt="mask, score and tiles of %s"></section>' % (
+        name, name.replace("_", " "), html.escape(" ".join(about)), html.escape(code), name, name)
+
+
+def write_page(fxattn, folder):
+    names = sorted(name[:-4] for name in os.listdir(PROGRAMS) if name.endswith(".fxa"))
+    sections = [section(fxattn, name, folder) for name in names]
+    links = " · ".join('<a href="#%s">%s</a>' % (name, name.replace("_", " ")) for name in names)
+    with open(os.path.join(folder, "index.html"), "w") as file:
+        file.write(HEAD + "<h1>Score programs</h1><p>%d programs to start from, each as <code>fxattn plot</code> draws it for "
+                   "%d rows and keys: what is attended and with which score, which tiles an engine computes, and the new "
+                   "score over the raw one where it depends on nothing else.</p><p>%s</p>%s\n" %
+                   (len(names), S, links, "\n".join(sections)))
+    return len(names)
+
+
+# ---- The README's pictures ----------------------------------------------------------------------------------------------
+
+PEERS = (("fxattn", "#2f86a6"), ("SDPA", "#e8a33d"), ("Flex", "#8a5fb0"))
+CHART_CASES = ("forward", "f32", "2048", "64", "1")  # the rows of the table that the chart shows
+
+
+def speed_rows():
+    """(program, rates by peer) of the README's table."""
+    with open(README) as file:
+        table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in file if line.startswith("|")]
+    head = next(row for row in table if "of f32 peak" in row)
+    column = {name: i for i, name in enumerate(head)}
+    rows = []
+    for row in table[table.index(head) + 2:]:
+        if len(row) != len(head):
+            break
+        case = tuple(row[column[name]] for name in ("pass", "type", "S", "D", "threads"))
+        if case == CHART_CASES:
+            rates = [float(row[column[peer]] or 0) for peer, _ in PEERS]
+            rows.append((row[column["program"]], rates))
+    return rows
+
+
+def write_chart(path):
+    rows = speed_rows()
+    most = max(rate for _, rates in rows for rate in rates)
+    width, left, bar, gap = 900, 110, 9, 12
+    height = 70 + len(rows) * (3 * bar + gap) + 20
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d">' %
+           (width, height, width, height), "<title>GFLOP/s by program</title>",
+           "<style>text{font:13px sans-serif;fill:#333}.v{font-size:10px}.p{fill:#fff}.r{text-anchor:end}"
+           "@media(prefers-color-scheme:dark){.p{fill:#16181c}text{fill:#ddd}}</style>",
+           '<rect class="p" width="%d" height="%d"/>' % (width, height),
+           '<text x="%d" y="22">GFLOP/s, f32 forward, S 2048, D 64, one thread: longer is faster</text>' % left]
+    for i, (peer, colour) in enumerate(PEERS):
+        x = left + 130 * i
+        out.append('<rect x="%d" y="34" width="12" height="12" fill="%s"/><text x="%d" y="45">%s</text>' %
+                   (x, colour, x + 18, {"SDPA": "PyTorch SDPA", "Flex": "FlexAttention"}.get(peer, peer)))
+    for i, (program, rates) in enumerate(rows):
+        y = 64 + i * (3 * bar + gap)
+        out.append('<text class="r" x="%d" y="%d">%s</text>' % (left - 10, y + 18, html.escape(program)))
+        for j, (rate, (_, colour)) in enumerate(zip(rates, PEERS)):
+            if rate:
+                length = (width - left - 60) * rate / most
+                out.append('<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/><text class="v" x="%.1f" y="%d">%g</text>' %
+                           (left, y + j * bar, length, bar - 1, colour, left + length + 5, y + j * bar + 8, rate))
+    with open(path, "w") as file:
+        file.write("\n".join(out) + "\n</svg>\n")
+
+
+def readme_program():
+    """The first indented block of the README that has a `score =` line."""
+    with open(README) as file:
+        blocks = re.findall(r"(?m)(?:^    .*\n)+", file.read())
+    return next(block for block in blocks if re.search(r"(?m)^    score =", block))
+
+
+def write_images(fxattn, folder):
+    os.makedirs(IMAGES, exist_ok=True)
+    program, slopes = os.path.join(folder, "readme.fxa"), os.path.join(folder, "readme-slopes.npy")
+    with open(program, "w") as file:
+        file.write(re.sub(r"(?m)^    ", "", readme_program()))
+    write_npy(slopes, "f", (H,), [-2.0 ** -(i + 6) for i in range(H)])
+    draw(fxattn, program, ["--shape", "b=1,h=%d,s=2048" % H, "--param=softcap=20", "--tensor=slopes=" + slopes],
+         os.path.join(IMAGES, "mask.svg"))
+    write_chart(os.path.join(IMAGES, "speed.svg"))
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    fxattn, folder = (os.path.abspath(path) for path in sys.argv[1:])
+    os.makedirs(folder, exist_ok=True)
+    count = write_page(fxattn, folder)
+    write_images(fxattn, folder)
+    print("%s: %d programs\ndocs/img: mask.svg, speed.svg" % (os.path.join(folder, "index.html"), count))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
