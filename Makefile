@@ -2,19 +2,21 @@
 BUILD ?= build
 JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST  = ctest --output-on-failure -j$(JOBS)
+MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 
 .PHONY: all demo test asan tsan coverage fuzz bench gallery install lint clean help
 all: $(BUILD)/Makefile
-	@cmake --build $(BUILD) -j$(JOBS)
+	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
 $(BUILD)/Makefile:
 	@cmake -S . -B $(BUILD) $(CMAKE_FLAGS) >/dev/null
 
 demo: $(BUILD)/Makefile ## a soft-capped, causal, windowed program: explained, run forward and backward, checked, drawn
-	@cmake --build $(BUILD) -j$(JOBS) --target fxattn
+	@$(MAKE_IN) --target fxattn
 	@sh examples/demo.sh $(BUILD)/fxattn $(BUILD)/demo.svg
 
-test: all            ## build and run every test
+test: $(BUILD)/Makefile ## build and run every test
+	@$(MAKE_IN)
 	@cd $(BUILD) && $(CTEST)
 
 asan:                ## every test under AddressSanitizer and UBSan
@@ -37,11 +39,12 @@ coverage:            ## lines and branches that the tests reach, by folder, into
 fuzz:                ## libFuzzer on program text, builder tapes and plan bytes, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)
 
-bench: all           ## the benchmarks of bench/
+bench: $(BUILD)/Makefile ## the benchmarks of bench/
+	@$(MAKE_IN)
 	@sh tools/bench.sh $(BUILD)
 
 gallery: $(BUILD)/Makefile ## a page with a picture of every program of examples/programs; also the pictures of docs/img
-	@cmake --build $(BUILD) -j$(JOBS) --target fxattn
+	@$(MAKE_IN) --target fxattn
 	@python3 tools/gallery.py $(BUILD)/fxattn $(BUILD)/gallery
 
 install: all         ## into PREFIX (default: the system's)

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The README typed in: its shell lines run in order, in an empty home, its C becomes the file that its first line names and
+is compiled by them, its CMake lines make a project. Its program parses, and its pictures and links are there."""
+import os
+import re
+import shutil
+import sys
+import tempfile
+
+from consumer import BUILD, SOURCE, check, finish, run
+
+# What a test cannot run inside itself, and what stands for it in the suite.
+ELSEWHERE = {
+    "make demo": "examples/demo.sh, below",
+    "make test": "this suite",
+}
+
+
+def blocks(text):
+    """(language, text) of every fenced block, in order."""
+    return re.findall(r"(?ms)^```(\w+)\n(.*?)^```$", text)
+
+
+def shell_lines(block):
+    return [re.sub(r"\s+# .*", "", line).strip() for line in block.splitlines() if line.strip()]
+
+
+def type_in(text, home):
+    """One shell for all lines, so that exports hold; files that C blocks name are written first."""
+    script = ["set -eu", "ln -s '%s/examples' examples" % SOURCE]
+    lines = 0
+    for language, block in blocks(text):
+        if language == "c":
+            name = re.match(r"/\* (\w+\.c) \*/\n", block)
+            check(name, "a block of C begins with the name of its file")
+            with open(os.path.join(home, name.group(1)), "w") as file:
+                file.write(block)
+        for line in shell_lines(block) if language == "sh" else ():
+            if line in ELSEWHERE:
+                print("not typed in: %s (%s)" % (line, ELSEWHERE[line]))
+                continue
+            script.append(re.sub(r"^make ", "make -s -C '%s' BUILD='%s' " % (SOURCE, BUILD), line))
+            lines += 1
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    out = run("sh", "-c", "\n".join(script), cwd=home, env=dict(env, HOME=home))
+    check(lines >= 8, "the README has commands to type in")
+    check("row 3 of head 0: " in out, "the C program ran: " + out)
+    for name in ("mask.svg", "o.npy", "lse.npy"):
+        check(os.path.exists(os.path.join(home, name)), "the commands wrote " + name)
+
+
+def by_cmake(text, home):
+    """The CMake lines in the project that they leave out, with the package that the shell lines installed."""
+    lines = "".join(block for language, block in blocks(text) if language == "cmake")
+    find, rest = lines.split("\n", 1)
+    with open(os.path.join(home, "CMakeLists.txt"), "w") as file:
+        file.write("cmake_minimum_required(VERSION 3.20)\nproject(typed C)\n%s\n"
+                   "add_executable(attention attention.c)\n%s" % (find, rest))
+    run("cmake", "-S", home, "-B", os.path.join(home, "b"), "-DCMAKE_PREFIX_PATH=" + os.path.join(home, ".local"))
+    run("cmake", "--build", os.path.join(home, "b"))
+    check("row 3 of head 0: " in run(os.path.join(home, "b", "attention")), "the CMake project ran")
+
+
+def program_parses(text, home):
+    program = re.search(r"(?m)(?:^    .*\n)*^    score = .*\n(?:^    .*\n)*", text).group(0)
+    with open(os.path.join(home, "readme.fxa"), "w") as file:
+        file.write(re.sub(r"(?m)^    ", "", program))
+    run(os.path.join(BUILD, "fxattn"), "explain", "--program", os.path.join(home, "readme.fxa"))
+
+
+def links_exist(text):
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if not target.startswith("http"):
+            check(os.path.exists(os.path.join(SOURCE, target)), "the README points to " + target)
+
+
+def main():
+    if os.environ.get("FXA_SANITIZE"):
+        print("skipped: an installed sanitizer build needs the sanitizer's runtime")
+        return 77
+    for tool in ("make", "cc", "pkg-config"):
+        if not shutil.which(tool):
+            print("skipped: the README's lines need %s, which is not installed" % tool)
+            return 77
+    with open(os.path.join(SOURCE, "README.md")) as file:
+        text = file.read()
+    with tempfile.TemporaryDirectory() as home:
+        type_in(text, home)
+        by_cmake(text, home)
+        program_parses(text, home)
+        run("sh", os.path.join(SOURCE, "examples", "demo.sh"), os.path.join(BUILD, "fxattn"), os.path.join(home, "demo.svg"))
+        check(os.path.exists(os.path.join(home, "demo.svg")), "the demo ends with a picture")
+    links_exist(text)
+    return finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
