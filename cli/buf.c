@@ -50,6 +50,18 @@ void buf_indented(cli_buf *b, int columns, const char *text) {
     }
 }
 
+void buf_wrapped(cli_buf *b, int indent, const char *text) {
+    int room = 100 - indent;
+    while ((int)strlen(text) > room) {
+        int n = room;
+        while (n > 0 && text[n] != ' ') n--;
+        if (n == 0) break;
+        buf_printf(b, "%.*s\n%*s", n, text, indent, "");
+        text += n + 1;
+    }
+    buf_printf(b, "%s\n", text);
+}
+
 void buf_free(cli_buf *b) {
     free(b->data);
     *b = (cli_buf){0};

@@ -31,6 +31,8 @@ void buf_text(cli_buf *b, const char *text);
 void buf_printf(cli_buf *b, const char *format, ...) CLI_PRINTF(2, 3);
 /* Adds text with every line indented. */
 void buf_indented(cli_buf *b, int columns, const char *text);
+/* Adds text broken at spaces so that lines end before column 100; it begins at column `indent`, as later lines do. */
+void buf_wrapped(cli_buf *b, int indent, const char *text);
 void buf_free(cli_buf *b);
 
 /* ---- Options (opts.c, table in opts.def) ----------------------------------------------------------------------- */
@@ -185,6 +187,7 @@ int cmd_plot(cli *c);
 int cmd_bench(cli *c);
 int cmd_sample(cli *c);
 int cmd_plan(cli *c);
+int cmd_gallery(cli *c);
 int cmd_engines(cli *c);
 int cmd_version(cli *c);
 int cmd_completion(cli *c);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Completion scripts for bash, zsh and fish, written from the table opts.def. The value of an option completes by its
- * placeholder: words between '|', file names where it holds FILE, engine names for --engine. */
-#include "cli.h"
+ * placeholder: words between '|', file names where it holds FILE, engine names for --engine, names of the gallery also
+ * for --program. */
+#include "gallery.h"
 #include "json.h"
 
 #include <string.h>
@@ -21,10 +22,20 @@ static void completion_command_names(cli_buf *out) {
     for (int i = 0; i < CMD_COUNT; i++) buf_printf(out, "%s%s", i ? " " : "", cli_commands[i].name);
 }
 
+static void completion_gallery(cli_buf *out, const char *before) {
+    for (size_t i = 0; i < gallery_count; i++)
+        buf_printf(out, "%s%s%s", i ? " " : "", before, gallery_programs[i].name);
+}
+
+/* bash ends words at = and @, but what it puts a reply in the place of begins with the @. */
 static void completion_bash(cli_buf *out) {
     buf_text(out, "# bash completion for fxattn\n_fxattn() {\n"
-                  "    local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]} words= files=\n"
-                  "    COMPREPLY=()\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
+                  "    local word=${COMP_WORDS[COMP_CWORD]#=} last=${COMP_WORDS[COMP_CWORD-1]} words= files=\n"
+                  "    COMPREPLY=()\n    case $last in\n"
+                  "    @|=@) word=@$word last=--program; compopt +o filenames 2>/dev/null ;;\n"
+                  "    =) case ${COMP_WORDS[COMP_CWORD-2]} in --*) last=${COMP_WORDS[COMP_CWORD-2]} ;; esac ;;\n"
+                  "    esac\n"
+                  "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
     completion_command_names(out);
     buf_text(out, "\"\n    else\n        case $last in\n        =) files=1 ;;\n");
     for (int i = 0; i < OPT_COUNT; i++) {
@@ -33,7 +44,11 @@ static void completion_bash(cli_buf *out) {
         buf_printf(out, "        --%s) ", o->name);
         if (i == OPT_ENGINE)
             buf_text(out, "words=$(fxattn engines 2>/dev/null) ;;\n");
-        else if (strstr(o->value, "FILE"))
+        else if (i == OPT_PROGRAM) {
+            buf_text(out, "files=1 words=\"");
+            completion_gallery(out, "@");
+            buf_text(out, "\" ;;\n");
+        } else if (strstr(o->value, "FILE"))
             buf_text(out, "files=1 ;;\n");
         else {
             buf_text(out, "words=\"");
@@ -46,6 +61,8 @@ static void completion_bash(cli_buf *out) {
         buf_printf(out, "            %s) words=\"", cli_commands[i].name);
         if (i == CMD_HELP)
             completion_command_names(out);
+        else if (i == CMD_GALLERY)
+            completion_gallery(out, "");
         else
             completion_words(out, cli_commands[i].operands);
         for (int k = 0; k < OPT_COUNT; k++)
@@ -82,7 +99,11 @@ static void completion_zsh_option(cli_buf *out, int id) {
         buf_text(out, ":");
         if (id == OPT_ENGINE)
             buf_text(out, "($(fxattn engines 2>/dev/null))");
-        else if (strstr(o->value, "FILE"))
+        else if (id == OPT_PROGRAM) {
+            buf_text(out, "{_files; compadd -- ");
+            completion_gallery(out, "@");
+            buf_text(out, "}");
+        } else if (strstr(o->value, "FILE"))
             buf_text(out, "_files");
         else if (strchr(o->value, '|')) {
             buf_text(out, "(");
@@ -108,9 +129,12 @@ static void completion_zsh(cli_buf *out) {
             if (completion_has(k, i)) completion_zsh_option(out, k);
         if (i == CMD_PLAN) buf_text(out, "        '2:action:(save show load)'\n        '3:file:_files'\n");
         if (i == CMD_COMPLETION) buf_text(out, "        '2:shell:(bash zsh fish)'\n");
-        if (i == CMD_HELP) {
-            buf_text(out, "        '2:command:(");
-            completion_command_names(out);
+        if (i == CMD_HELP || i == CMD_GALLERY) {
+            buf_text(out, i == CMD_HELP ? "        '2:command:(" : "        '2:program:(");
+            if (i == CMD_HELP)
+                completion_command_names(out);
+            else
+                completion_gallery(out, "");
             buf_text(out, ")'\n");
         }
         buf_text(out, "    ) ;;\n");
@@ -128,7 +152,11 @@ static void completion_fish_option(cli_buf *out, int id) {
     if (o->kind != CLI_FLAG) buf_text(out, strstr(o->value, "FILE") ? " -r -F" : " -x");
     if (id == OPT_ENGINE)
         buf_text(out, " -a '(fxattn engines 2>/dev/null)'");
-    else if (strchr(o->value, '|')) {
+    else if (id == OPT_PROGRAM) {
+        buf_text(out, " -a '");
+        completion_gallery(out, "@");
+        buf_text(out, "'");
+    } else if (strchr(o->value, '|')) {
         buf_text(out, " -a '");
         completion_words(out, o->value);
         buf_text(out, "'");
@@ -155,6 +183,8 @@ static void completion_fish(cli_buf *out) {
                   "complete -c fxattn -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n"
                   "complete -c fxattn -n '__fish_seen_subcommand_from help' -a '");
     completion_command_names(out);
+    buf_text(out, "'\ncomplete -c fxattn -n '__fish_seen_subcommand_from gallery' -a '");
+    completion_gallery(out, "");
     buf_text(out, "'\n");
     for (int k = 0; k < OPT_COUNT; k++) completion_fish_option(out, k);
 }

@@ -7,25 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Breaks `text` at spaces so that lines end before column 100, later lines indented. */
-static void help_wrap(cli_buf *out, int indent, const char *text) {
-    int room = 100 - indent;
-    while ((int)strlen(text) > room) {
-        int n = room;
-        while (n > 0 && text[n] != ' ') n--;
-        if (n == 0) break;
-        buf_printf(out, "%.*s\n%*s", n, text, indent, "");
-        text += n + 1;
-    }
-    buf_printf(out, "%s\n", text);
-}
-
 void help_overview(cli *c) {
     cli_buf *out = &c->out;
     buf_text(out, "fxattn: fused attention with your own score function inside\n\nusage: fxattn COMMAND [OPTIONS]\n\n");
     for (int i = 0; i < CMD_COUNT; i++) {
         buf_printf(out, "  %-12s", cli_commands[i].name);
-        help_wrap(out, 14, cli_commands[i].about);
+        buf_wrapped(out, 14, cli_commands[i].about);
     }
     buf_text(out, "\n'fxattn help COMMAND' lists the options of a command. For example:\n\n"
                   "  fxattn explain --score '20 * tanh(score / 20)' --causal --shape b=2,h=8,s=4096,d=64\n"
@@ -37,7 +24,7 @@ void help_command(cli *c, cli_command_id id) {
     const cli_command_info *command = &cli_commands[id];
     cli_buf *out = &c->out;
     const char *group = "";
-    help_wrap(out, 0, cli_format(c, "fxattn %s: %s", command->name, command->about));
+    buf_wrapped(out, 0, cli_format(c, "fxattn %s: %s", command->name, command->about));
     buf_printf(out, "\nusage: fxattn %s%s%s [OPTIONS]\n", command->name, *command->operands ? " " : "",
                command->operands);
     for (int i = 0; i < OPT_COUNT; i++) {
@@ -48,7 +35,7 @@ void help_command(cli *c, cli_command_id id) {
         int n = snprintf(left, sizeof left, "  --%s%s%s", o->name, *o->value ? " " : "", o->value);
         buf_printf(out, "%-28s", left);
         if (n > 27) buf_printf(out, "\n%28s", "");
-        help_wrap(out, 28, o->about);
+        buf_wrapped(out, 28, o->about);
     }
 }
 

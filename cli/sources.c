@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Program texts from files, standard input and expressions on the command line. An expression is wrapped into a
- * statement before it is parsed; places in error messages are moved back, so that they point into what the user wrote.
+ * Program texts from files, the gallery, standard input and expressions on the command line. An expression is wrapped
+ * into a statement before it is parsed; places in error messages are moved back, so that they point into what the user
+ * wrote.
  */
+#include "gallery.h"
 #include "job.h"
 
 #include <errno.h>
@@ -28,11 +30,27 @@ static int sources_read_stream(cli *c, FILE *f, const char *name, cli_source *ou
     return CLI_OK;
 }
 
+static int sources_take_gallery(cli *c, const char *path, bool score, cli_source *out) {
+    const gallery_program *p = gallery_find(path + 1);
+    if (!score) return cli_fail(c, CLI_BAD_INPUT, "%.100s: the gallery has score programs only, for --program", path);
+    if (!path[1])
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "@ stands before a name of the gallery, as in --program @%s; 'fxattn "
+                        "gallery' lists them",
+                        gallery_programs[0].name);
+    if (!p) return gallery_fail(c, path + 1);
+    *out = (cli_source){path, p->text, strlen(p->text), p->text, strlen(p->text), 0};
+    return CLI_OK;
+}
+
 static int sources_read_file(cli *c, const char *path, cli_source *out) {
     if (strcmp(path, "-") == 0) return sources_read_stream(c, stdin, "<stdin>", out);
     FILE *f = fopen(path, "rb");
     if (f) cli_input_note(c, path, fileno(f));
-    if (!f) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(errno));
+    if (!f)
+        return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s%s%s", path, strerror(errno),
+                        gallery_find(path) ? "; the gallery's program of that name is @" : "",
+                        gallery_find(path) ? path : "");
     int rc = sources_read_stream(c, f, path, out);
     fclose(f);
     return rc;
@@ -103,7 +121,8 @@ int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
         else if (g->id == OPT_MASK) {
             sources_wrap(c, "--mask", "mask = mask && (", g->value, ")\n", s);
             if (sources_check_inner(c, s) != CLI_OK) return CLI_BAD_INPUT;
-        } else if (sources_read_file(c, g->value, s) != CLI_OK)
+        } else if ((*g->value == '@' ? sources_take_gallery(c, g->value, score, s)
+                                     : sources_read_file(c, g->value, s)) != CLI_OK)
             return CLI_BAD_INPUT;
         out->n++;
     }

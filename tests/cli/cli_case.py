@@ -67,6 +67,22 @@ class Cli(unittest.TestCase):
             self.assertIn(text, err)
         return err
 
+    def bash_completion(self):
+        """A function: the words that bash offers for the last of those given, split as bash does."""
+        script = self.write("complete.bash", self.run_cli("completion", "bash"))
+
+        def complete(*words):
+            code = 'source "%s"; COMP_WORDS=(%s); COMP_CWORD=%d; _fxattn; echo "${COMPREPLY[*]}"' % (
+                script,
+                " ".join("'%s'" % w for w in words),
+                len(words) - 1,
+            )
+            p = subprocess.run(["bash", "-c", code], capture_output=True, cwd=self.folder.name)
+            self.assertEqual(p.stderr, b"")
+            return p.stdout.decode().split()
+
+        return complete
+
     def assertNear(self, got, want, tolerance):
         self.assertEqual(got.shape, want.shape)
         for i, (g, w) in enumerate(zip(got.values, want.values)):

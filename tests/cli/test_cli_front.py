@@ -65,20 +65,11 @@ class Front(Cli):
                 self.assertIn(command, script)
 
     def test_bash_completion_works(self):
-        script = self.write("complete.bash", self.run_cli("completion", "bash"))
-
-        def complete(*words):
-            code = 'source "%s"; COMP_WORDS=(%s); COMP_CWORD=%d; _fxattn; echo "${COMPREPLY[*]}"' % (
-                script,
-                " ".join("'%s'" % w for w in words),
-                len(words) - 1,
-            )
-            p = subprocess.run(["bash", "-c", code], capture_output=True, cwd=self.folder.name)
-            self.assertEqual(p.stderr, b"")
-            return p.stdout.decode().split()
-
+        complete = self.bash_completion()
         self.assertEqual(complete("fxattn", "exp"), ["explain"])
         self.assertEqual(complete("fxattn", "run", "--layout", "b"), ["bhsd", "bshd"])
+        self.assertEqual(complete("fxattn", "run", "--layout", "=", "b"), ["bhsd", "bshd"])
+        self.assertIn("complete.bash", complete("fxattn", "run", "--tensor", "t", "=", "comp"))
         self.assertEqual(complete("fxattn", "run", "--lens"), ["--lens-q", "--lens-k"])
         self.assertEqual(complete("fxattn", "plan", "s"), ["save", "show"])
         self.assertIn("complete.bash", complete("fxattn", "run", "--q", "comp"))
