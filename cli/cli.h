@@ -192,7 +192,5 @@ int cmd_engines(cli *c);
 int cmd_version(cli *c);
 int cmd_completion(cli *c);
 int cmd_help(cli *c);
-void help_command(cli *c, cli_command_id id);
-void help_overview(cli *c);
 
 #endif

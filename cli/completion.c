@@ -22,6 +22,12 @@ static void completion_command_names(cli_buf *out) {
     for (int i = 0; i < CMD_COUNT; i++) buf_printf(out, "%s%s", i ? " " : "", cli_commands[i].name);
 }
 
+/* What help takes. */
+static void completion_topics(cli_buf *out) {
+    completion_command_names(out);
+    buf_text(out, " language");
+}
+
 static void completion_gallery(cli_buf *out, const char *before) {
     for (size_t i = 0; i < gallery_count; i++)
         buf_printf(out, "%s%s%s", i ? " " : "", before, gallery_programs[i].name);
@@ -60,7 +66,7 @@ static void completion_bash(cli_buf *out) {
     for (int i = 0; i < CMD_COUNT; i++) {
         buf_printf(out, "            %s) words=\"", cli_commands[i].name);
         if (i == CMD_HELP)
-            completion_command_names(out);
+            completion_topics(out);
         else if (i == CMD_GALLERY)
             completion_gallery(out, "");
         else
@@ -132,7 +138,7 @@ static void completion_zsh(cli_buf *out) {
         if (i == CMD_HELP || i == CMD_GALLERY) {
             buf_text(out, i == CMD_HELP ? "        '2:command:(" : "        '2:program:(");
             if (i == CMD_HELP)
-                completion_command_names(out);
+                completion_topics(out);
             else
                 completion_gallery(out, "");
             buf_text(out, ")'\n");
@@ -182,7 +188,7 @@ static void completion_fish(cli_buf *out) {
     buf_text(out, "complete -c fxattn -n '__fish_seen_subcommand_from plan' -F -a 'save show load'\n"
                   "complete -c fxattn -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n"
                   "complete -c fxattn -n '__fish_seen_subcommand_from help' -a '");
-    completion_command_names(out);
+    completion_topics(out);
     buf_text(out, "'\ncomplete -c fxattn -n '__fish_seen_subcommand_from gallery' -a '");
     completion_gallery(out, "");
     buf_text(out, "'\n");

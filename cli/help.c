@@ -1,26 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * --help and `help COMMAND`, written from the table opts.def. */
-#include "cli.h"
-#include "json.h"
+#include "help.h"
 
 #include <stdio.h>
 #include <string.h>
 
-void help_overview(cli *c) {
+void help_welcome(cli *c) {
+    buf_text(&c->out, "fxattn: fused attention with your own score function inside. Try:\n\n"
+                      "  fxattn plot --program @softcap_causal_window --shape s=256\n"
+                      "  fxattn explain --score '20 * tanh(score / 20)' --causal --shape b=2,h=8,s=4096,d=64\n"
+                      "  fxattn check --program @alibi_symmetric\n\n"
+                      "'fxattn help' lists the commands, 'fxattn help language' the language of programs,\n"
+                      "'fxattn gallery' programs to start from.\n");
+}
+
+static void help_overview(cli *c) {
     cli_buf *out = &c->out;
     buf_text(out, "fxattn: fused attention with your own score function inside\n\nusage: fxattn COMMAND [OPTIONS]\n\n");
     for (int i = 0; i < CMD_COUNT; i++) {
         buf_printf(out, "  %-12s", cli_commands[i].name);
         buf_wrapped(out, 14, cli_commands[i].about);
     }
-    buf_text(out, "\n'fxattn help COMMAND' lists the options of a command. For example:\n\n"
+    buf_text(out, "\n'fxattn help COMMAND' lists the options of a command, 'fxattn help language' tells the language\n"
+                  "of programs. For example:\n\n"
                   "  fxattn explain --score '20 * tanh(score / 20)' --causal --shape b=2,h=8,s=4096,d=64\n"
                   "  fxattn run --q q.npy --k k.npy --v v.npy --mask 'k <= q' --out o.npy\n\n"
                   "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 unsupported, 4 other failures.\n");
 }
 
-void help_command(cli *c, cli_command_id id) {
+static void help_command_text(cli *c, cli_command_id id) {
     const cli_command_info *command = &cli_commands[id];
     cli_buf *out = &c->out;
     const char *group = "";
@@ -53,6 +62,7 @@ static void help_json(cli *c, int only) {
         for (int k = 0; k < OPT_COUNT; k++) {
             if (!(cli_options[k].commands & (1u << i))) continue;
             json_open(&j, NULL, '{');
+            json_string(&j, "group", cli_options[k].group);
             json_string(&j, "name", cli_options[k].name);
             json_string(&j, "value", cli_options[k].value);
             json_bool(&j, "repeats", cli_options[k].kind == CLI_MANY);
@@ -66,23 +76,36 @@ static void help_json(cli *c, int only) {
     json_close(&j, '}');
 }
 
+void help_command(cli *c, cli_command_id id) {
+    if (c->json)
+        help_json(c, (int)id);
+    else
+        help_command_text(c, id);
+}
+
 int cmd_help(cli *c) {
-    const char *names[CMD_COUNT];
+    const char *names[CMD_COUNT + 1] = {NULL}, *word = c->n_operands ? c->operands[0] : NULL;
     int id = -1;
     for (int i = 0; i < CMD_COUNT; i++) {
         names[i] = cli_commands[i].name;
-        if (c->n_operands && strcmp(c->operands[0], names[i]) == 0) id = i;
+        if (word && strcmp(word, names[i]) == 0) id = i;
     }
+    names[CMD_COUNT] = "language";
     if (c->n_operands > 1) return cli_fail(c, CLI_BAD_INPUT, "'help' takes one command, not %zu", c->n_operands);
-    if (c->n_operands && id < 0) {
-        const char *near = cli_nearest(c->operands[0], names, CMD_COUNT);
-        return cli_fail(c, CLI_BAD_INPUT, "there is no command '%.64s'%s%s%s", c->operands[0],
+    bool language = word && strcmp(word, "language") == 0;
+    if (word && id < 0 && !language) {
+        const char *near = cli_nearest(word, names, CMD_COUNT + 1);
+        return cli_fail(c, CLI_BAD_INPUT, "there is no command '%.64s'%s%s%s", word,
                         near ? "; did you mean '" : "; try 'fxattn help'", near ? near : "", near ? "'?" : "");
     }
-    if (c->json)
-        help_json(c, id);
+    if (language && c->json)
+        help_language_json(c);
+    else if (language)
+        help_language(c);
     else if (id >= 0)
         help_command(c, (cli_command_id)id);
+    else if (c->json)
+        help_json(c, -1);
     else
         help_overview(c);
     return CLI_OK;

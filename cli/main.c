@@ -2,8 +2,7 @@
  *
  * fxattn, the command: reads the command line, runs one command, prints its report, turns the outcome into an exit
  * code. */
-#include "cli.h"
-#include "json.h"
+#include "help.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -29,11 +28,14 @@ static int main_dispatch(cli *c) {
 
 static int main_run(cli *c, int argc, char **argv) {
     fxa_error err;
+    if (argc < 2) {
+        help_welcome(c);
+        return CLI_OK;
+    }
     int rc = cli_parse(c, argc, argv);
     if (rc != CLI_OK) return rc;
     if (opt_has(c, OPT_HELP)) {
         help_command(c, c->command);
-        c->json = false;
         return CLI_OK;
     }
     int64_t threads = 0;

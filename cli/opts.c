@@ -118,9 +118,12 @@ int cli_parse(cli *c, int argc, char **argv) {
     c->command = CMD_HELP;
     for (int i = 1; i < argc; i++) /* known early, so that mistakes on the way are told as JSON too */
         if (strcmp(argv[i], "--json") == 0) c->json = true;
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return CLI_OK;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return CLI_OK;
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
         c->command = CMD_VERSION;
+    else if (argv[1][0] == '-')
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "the command comes before its options: fxattn COMMAND %.64s; see 'fxattn help'", argv[1]);
     else if (opts_find_command(c, argv[1]) != CLI_OK)
         return CLI_BAD_INPUT;
     for (int i = 2; i < argc; i++) {

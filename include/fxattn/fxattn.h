@@ -276,6 +276,27 @@ typedef enum fxa_op {
     FXA_OP_FORCE_INT32 = 0x7fffffff
 } fxa_op;
 
+/* A way to write an operation in program text. An operation may have two: x & y and, of bools, x && y. */
+typedef enum fxa_form {
+    FXA_FORM_INFIX = 1,  /* x + y */
+    FXA_FORM_PREFIX = 2, /* -x */
+    FXA_FORM_CALL = 3,   /* tanh(x) */
+    FXA_FORM_FORCE_INT32 = 0x7fffffff
+} fxa_form;
+typedef struct fxa_spelling_info {
+    const char *text; /* "+", "tanh" */
+    fxa_op op;
+    fxa_form form;
+    int32_t arity;
+    int32_t level;      /* of an operator: the higher, the tighter it binds; from 1. 0 for CALL */
+    const char *groups; /* "left", "right" or "do not chain"; "" for CALL */
+    const char *about;  /* one sentence on the operation */
+} fxa_spelling_info;
+/* The operators and functions of the language, for references and front ends, by position; zeroes past the end. */
+FXA_API fxa_spelling_info fxa_spelling(size_t index);
+/* The name of an input in program text; NULL for a value that is none. */
+FXA_API const char *fxa_input_name(fxa_input input);
+
 /* One text of several: programs compose by concatenation. size SIZE_MAX: terminated by NUL. */
 typedef struct fxa_text {
     const char *name; /* for messages; may be NULL */

@@ -4,6 +4,7 @@
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 import unittest
@@ -26,7 +27,6 @@ class Front(Cli):
 
     def test_help(self):
         overview = self.run_cli("help")
-        self.assertEqual(overview, self.run_cli())
         self.assertEqual(overview, self.run_cli("--help"))
         for command in self.run_json("help")["commands"]:
             self.assertIn(command["name"], overview)
@@ -35,6 +35,57 @@ class Front(Cli):
             self.assertTrue(all(len(line) <= 100 for line in text.splitlines()))
             for option in command["options"]:
                 self.assertIn("  --%s" % option["name"], text)
+
+    def test_help_of_a_command_as_json(self):
+        commands = self.run_json("help")["commands"]
+        for command in commands:
+            self.assertEqual(self.run_json("help", command["name"])["commands"], [command])
+            self.assertEqual(self.run_json(command["name"], "--help")["commands"], [command])
+            self.assertTrue(all(o["about"] and o["group"] for o in command["options"]))
+        self.assertEqual(self.run_json("--help")["commands"], commands)
+
+    def test_without_arguments(self):
+        """Three commands to try, which work as they stand, and where to read on."""
+        lines = [line.strip() for line in self.run_cli().splitlines() if line.startswith("  fxattn ")]
+        self.assertEqual(len(lines), 3)
+        for line in lines:
+            self.run_cli(*shlex.split(line)[1:])
+        for where in re.findall("'fxattn ([^']*)'", self.run_cli()):
+            self.run_cli(*where.split())
+
+    def test_help_language(self):
+        text, told = self.run_cli("help", "language"), self.run_json("help", "language")
+        self.assertTrue(all(len(line) <= 100 for line in text.splitlines()))
+        with open(os.path.join(SOURCE, "src", "program", "ops.def")) as f:
+            rows = re.findall(r'^OP\(.*?, *(\w+), *"([^"]*)", *(INFIX|PREFIX|CALL), .*"([^"]*)"\)$', f.read(), re.M)
+        self.assertGreater(len(rows), 40)
+        listed = {(x["name"], x["about"]) for x in told["operators"] + told["functions"]}
+        for _, spelling, _, about in rows:
+            self.assertIn((spelling, about), listed)
+        self.assertLessEqual({"&&", "||", "!"}, {x["name"] for x in told["operators"]})
+        with open(os.path.join(SOURCE, "docs", "program.md")) as f:
+            words = set(re.findall(r"`(\w+)`", f.read()))
+        for x in told["inputs"]:
+            self.assertIn(x["name"], words)
+        for group in told.values():
+            for x in group:
+                self.assertTrue(x["about"], x)
+                self.assertIn("  " + x.get("form", x.get("name")), text)
+        self.fails("help", "langage", says="did you mean 'language'?")
+        self.assertIn("language", self.bash_completion()("fxattn", "help", "lang"))
+
+    def test_help_language_is_true(self):
+        """Its example and its statements parse, and its operators bind as they are ordered."""
+        text = self.run_cli("help", "language")
+        example = text.split("\n\n")[1]
+        self.run_cli("explain", "--program", "-", stdin=example.encode())
+        for x in self.run_json("help", "language")["statements"]:
+            line = x["form"].replace("DTYPE[RANK]", "f32[2]").replace("NAME", "x")
+            line = line.replace("EXPR", "q < k" if line.startswith("mask") else "q * 0.5")
+            self.run_cli("explain", "--bprop" if "dscore" in line else "--program", "-", stdin=line.encode())
+        for x in self.run_json("help", "language")["loops"]:
+            expr = {"sum": "sum(i, 4, i * q)", "any": "any(i, 4, i == q)", "all": "all(i, 4, i < q)"}[x["form"][:3]]
+            self.run_cli("explain", "--score", "float(%s)" % expr)
 
     def table(self):
         """Names in opts.def, read without the program."""
@@ -77,6 +128,7 @@ class Front(Cli):
     def test_wrong_words(self):
         self.fails("explian", says="did you mean 'explain'?")
         self.fails("frobnicate", says="fxattn help")
+        self.fails("--json", "explain", says="the command comes before its options")
         self.fails("run", "--laiout", "bhsd", says="did you mean --layout?")
         self.fails("explain", "--dq", "x", says="'explain' has no option --dq")
         self.fails("run", "-q", "x", says="two dashes")

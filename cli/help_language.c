@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `help language`: the language of programs on a screen or two. Operators, functions and names of inputs are what the
+ * library lists; statements and loops, which are syntax and no rows of a table, are told here. */
+#include "help.h"
+
+#include <string.h>
+
+typedef struct language_line {
+    const char *form, *about;
+} language_line;
+
+static const language_line language_statements[] = {
+    {"param NAME : float", "a scalar that each run gives; or : int"},
+    {"tensor NAME : DTYPE[RANK]", "a captured tensor, of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool and rank 0 to 5"},
+    {"let NAME = EXPR", "a name for a value"},
+    {"score = EXPR", "the new score, a float; starts as scale * q.k"},
+    {"mask = EXPR", "whether the pair is attended, a bool; starts as true"},
+    {"dscore = EXPR", "in backward programs (--bprop): the gradient by the score as it came in"},
+};
+static const language_line language_loops[] = {
+    {"sum(i, n, EXPR)", "EXPR for i = 0 to n - 1, added up; n is a constant"},
+    {"any(i, n, EXPR)", "the same with ||"},
+    {"all(i, n, EXPR)", "the same with &&"},
+};
+static const language_line language_values[] = {
+    {"12  0x1F", "int, of 32 bits; sums and products wrap"},
+    {"1.5  1e-3  inf  nan  pi", "float"},
+    {"true  false", "bool; counts as 1 and 0 beside a number"},
+    {"NAME[i, j]", "an element of a tensor; a negative index counts from the end, one still outside reads 0"},
+};
+static const char *const language_inputs[FXA_INPUT_COUNT] = {
+    [FXA_INPUT_SCORE] = "float: the score, already scaled",
+    [FXA_INPUT_B] = "int: batch entry",
+    [FXA_INPUT_H] = "int: query head",
+    [FXA_INPUT_Q] = "int: position of the query",
+    [FXA_INPUT_K] = "int: position of the key",
+    [FXA_INPUT_Q_LEN] = "int: number of query rows of this batch entry",
+    [FXA_INPUT_K_LEN] = "int: number of keys of this batch entry",
+    [FXA_INPUT_DSCORE] = "float: the gradient by the new score; backward programs only",
+};
+
+#define LANGUAGE_COLUMN 30
+#define LANGUAGE_COUNT(list) (sizeof(list) / sizeof(list)[0])
+
+/* "x + y", "-x", "clamp(x, lo, hi)". */
+static const char *language_form(cli *c, const fxa_spelling_info *s) {
+    static const char *const args[] = {"", "x", "x, y", "x, y, z"};
+    if (s->form == FXA_FORM_INFIX) return cli_format(c, "x %s y", s->text);
+    if (s->form == FXA_FORM_PREFIX) return cli_format(c, "%sx", s->text);
+    const char *list = s->op == FXA_OP_CLAMP                                       ? "x, lo, hi"
+                       : s->op == FXA_OP_SELECT                                    ? "c, x, y"
+                       : s->op == FXA_OP_MIN || s->op == FXA_OP_MAX                ? "x, y, ..."
+                       : s->arity >= 0 && s->arity < (int32_t)LANGUAGE_COUNT(args) ? args[s->arity]
+                                                                                   : "...";
+    return cli_format(c, "%s(%s)", s->text, list);
+}
+
+/* The spelling that the library lists first, of an operation that has two; NULL for that one itself. */
+static const char *language_first(const fxa_spelling_info *s) {
+    for (size_t i = 0;; i++) {
+        fxa_spelling_info x = fxa_spelling(i);
+        if (!x.text || strcmp(x.text, s->text) == 0) return NULL;
+        if (x.op == s->op) return x.text;
+    }
+}
+
+static const char *language_about(cli *c, const fxa_spelling_info *s) {
+    const char *first = language_first(s);
+    if (!first) return s->about;
+    return cli_format(c, "as %s%s", first, s->form == FXA_FORM_CALL ? "" : ", of bools");
+}
+
+static void language_line_add(cli_buf *out, const char *form, const char *about) {
+    buf_printf(out, "  %-*s", LANGUAGE_COLUMN - 2, form);
+    if (strlen(form) + 2 >= LANGUAGE_COLUMN) buf_printf(out, "\n%*s", LANGUAGE_COLUMN, "");
+    buf_wrapped(out, LANGUAGE_COLUMN, about);
+}
+
+static void language_section(cli_buf *out, const char *title, const language_line *lines, size_t n) {
+    buf_printf(out, "%s\n", title);
+    for (size_t i = 0; i < n; i++) language_line_add(out, lines[i].form, lines[i].about);
+}
+
+static int32_t language_levels(void) {
+    int32_t top = 0;
+    fxa_spelling_info s;
+    for (size_t i = 0; (s = fxa_spelling(i)).text; i++)
+        if (s.level > top) top = s.level;
+    return top;
+}
+
+static void language_operators(cli *c) {
+    int32_t top = language_levels();
+    buf_text(&c->out, "\nOperators, from loose to tight\n");
+    language_line_add(&c->out, "c ? x : y", "as where; groups to the right");
+    for (int32_t level = 1; level <= top; level++) {
+        bool first = true;
+        fxa_spelling_info s;
+        for (size_t i = 0; (s = fxa_spelling(i)).text; i++) {
+            if (s.level != level) continue;
+            bool chains = strcmp(s.groups, "left") == 0 || strcmp(s.groups, "right") == 0;
+            const char *groups = !first ? "" : chains ? cli_format(c, "; groups to the %s", s.groups) : s.groups;
+            language_line_add(&c->out, language_form(c, &s),
+                              cli_format(c, "%s%s%s", language_about(c, &s), *groups && !chains ? "; " : "", groups));
+            first = false;
+        }
+    }
+}
+
+void help_language(cli *c) {
+    cli_buf *out = &c->out;
+    fxa_spelling_info s;
+    buf_text(out, "A program says how the score of a pair (query q, key k) changes and whether it is attended:\n\n"
+                  "  param cap : float              # --param cap=20\n"
+                  "  score = cap * tanh(score / cap)\n"
+                  "  mask  = k <= q && q - k < 1024\n\n");
+    language_section(out, "Statements, one per line or separated by ; (# begins a comment)", language_statements,
+                     LANGUAGE_COUNT(language_statements));
+    buf_text(out, "\nInputs\n");
+    for (int i = 0; i < FXA_INPUT_COUNT; i++)
+        language_line_add(out, fxa_input_name((fxa_input)i), language_inputs[i] ? language_inputs[i] : "");
+    buf_text(out, "\n");
+    language_section(out, "Values", language_values, LANGUAGE_COUNT(language_values));
+    language_operators(c);
+    buf_text(out, "\nFunctions\n");
+    for (size_t i = 0; (s = fxa_spelling(i)).text; i++)
+        if (s.form == FXA_FORM_CALL) language_line_add(out, language_form(c, &s), language_about(c, &s));
+    buf_text(out, "\n");
+    language_section(out, "Loops", language_loops, LANGUAGE_COUNT(language_loops));
+    buf_text(out, "\n'fxattn gallery' has programs to start from; docs/program.md is the whole reference.\n");
+}
+
+static void language_json_lines(json *j, const char *key, const language_line *lines, size_t n) {
+    json_open(j, key, '[');
+    for (size_t i = 0; i < n; i++) {
+        json_open(j, NULL, '{');
+        json_string(j, "form", lines[i].form);
+        json_string(j, "about", lines[i].about);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void language_json_spellings(cli *c, json *j, const char *key, bool calls) {
+    fxa_spelling_info s;
+    json_open(j, key, '[');
+    for (size_t i = 0; (s = fxa_spelling(i)).text; i++) {
+        if ((s.form == FXA_FORM_CALL) != calls) continue;
+        json_open(j, NULL, '{');
+        json_string(j, "name", s.text);
+        json_string(j, "form", language_form(c, &s));
+        json_int(j, "operands", s.arity);
+        if (!calls) {
+            json_int(j, "level", s.level);
+            json_string(j, "groups", s.groups);
+        }
+        json_string(j, "about", language_about(c, &s));
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+void help_language_json(cli *c) {
+    json j = json_begin(&c->out);
+    json_open(&j, NULL, '{');
+    language_json_lines(&j, "statements", language_statements, LANGUAGE_COUNT(language_statements));
+    json_open(&j, "inputs", '[');
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) {
+        json_open(&j, NULL, '{');
+        json_string(&j, "name", fxa_input_name((fxa_input)i));
+        json_string(&j, "about", language_inputs[i] ? language_inputs[i] : "");
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    language_json_lines(&j, "values", language_values, LANGUAGE_COUNT(language_values));
+    language_json_spellings(c, &j, "operators", false);
+    language_json_spellings(c, &j, "functions", true);
+    language_json_lines(&j, "loops", language_loops, LANGUAGE_COUNT(language_loops));
+    json_close(&j, '}');
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The language told to others: what ops.def has of operators and functions, as the public header lists it.
+ */
+#include "program.h"
+
+static const char *const language_groups[] = {
+    [FXA__PREC_ANY] = "",
+#define PREC(ID, groups, note) [FXA__PREC_##ID] = groups,
+#include "ops.def"
+};
+
+/* By fxa__form; what has a syntax of its own is none of them. */
+static const fxa_form language_forms[] = {
+    [FXA__INFIX] = FXA_FORM_INFIX, [FXA__PREFIX] = FXA_FORM_PREFIX, [FXA__CALL] = FXA_FORM_CALL, [FXA__SPECIAL] = 0};
+
+static const struct language_row {
+    const char *text;
+    uint8_t op, form, prec;
+} language_rows[] = {
+#define OP(code, ID, text, form, prec, ...) {text, code, FXA__##form, FXA__PREC_##prec},
+#define ALSO(ID, text, form, prec, op) {text, FXA_OP_##op, FXA__##form, FXA__PREC_##prec},
+#include "ops.def"
+};
+
+fxa_spelling_info fxa_spelling(size_t index) {
+    for (size_t i = 0; i < sizeof language_rows / sizeof language_rows[0]; i++) {
+        const struct language_row *row = &language_rows[i];
+        const fxa__op_info *info = fxa__op_info_get(row->op);
+        fxa_form form = language_forms[row->form];
+        if (!form || index-- > 0) continue;
+        return (fxa_spelling_info){.text = row->text,
+                                   .op = (fxa_op)row->op,
+                                   .form = form,
+                                   .arity = info->arity,
+                                   .level = form == FXA_FORM_CALL ? 0 : row->prec,
+                                   .groups = language_groups[row->prec],
+                                   .about = info->about};
+    }
+    return (fxa_spelling_info){0};
+}
+
+const char *fxa_input_name(fxa_input input) {
+    return (uint32_t)input < FXA_INPUT_COUNT ? fxa__input_name((uint32_t)input) : NULL;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the public header lists of the language is the language: every spelling parses as its operation, operators bind
+ * as their levels say, and every operation that a text can hold is there.
+ */
+#include "t.h"
+
+#include "program/program.h"
+
+static fxa_context *language_context(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    return ctx;
+}
+
+/* A text with the spelling in it, over operands that it takes. */
+static void language_text(const fxa_spelling_info *s, char *out, size_t size) {
+    const fxa__op_info *info = fxa__op_info_get(s->op);
+    bool bools = strcmp(s->text, info->text) != 0 && s->form != FXA_FORM_CALL;
+    bool ints = info->sig == FXA__SIG_BITS || info->sig == FXA__SIG_SHIFT || info->sig == FXA__SIG_TOF;
+    const char *x = bools ? "(score < 3)" : ints ? "q" : "score";
+    const char *y = bools ? "(k > 3)" : ints ? "k" : "float(k)", *first = s->op == FXA_OP_SELECT ? "(q > 3)" : x;
+    if (s->form == FXA_FORM_INFIX)
+        snprintf(out, size, "let r = %s %s %s", x, s->text, y);
+    else if (s->form == FXA_FORM_PREFIX)
+        snprintf(out, size, "let r = %s%s", s->text, x);
+    else
+        snprintf(out, size, "let r = %s(%s%s%s)", s->text, first, s->arity > 1 ? ", float(k)" : "",
+                 s->arity > 2 ? ", float(h)" : "");
+}
+
+TEST(every_spelling_parses_as_its_operation) {
+    fxa_context *ctx = language_context();
+    fxa_spelling_info s;
+    size_t n = 0;
+    for (; (s = fxa_spelling(n)).text; n++) {
+        char text[128], whole[256];
+        fxa_program *program = NULL;
+        fxa_error err;
+        language_text(&s, text, sizeof text);
+        snprintf(whole, sizeof whole, "%s\nscore = score + float(r)", text);
+        T_STATUS(fxa_program_parse(ctx, whole, SIZE_MAX, &program, &err), FXA_OK);
+        bool found = fxa__op_info_get(s.op)->flags & FXA__OP_SURFACE; /* built as something else */
+        for (int32_t i = 0; program && i < program->n_nodes; i++) found = found || program->nodes[i].op == s.op;
+        if (!found) T_FAIL("%s: not that operation\n", text);
+        T_CHECK(strlen(s.about) > 3 && s.arity >= 1 && s.arity <= 3);
+        T_INT(s.level > 0, s.form != FXA_FORM_CALL);
+        T_INT(s.groups[0] != 0, s.form != FXA_FORM_CALL);
+        fxa_program_destroy(program);
+    }
+    T_CHECK(n > 40);
+    T_CHECK(!fxa_spelling(n + 1).text && !fxa_spelling(SIZE_MAX).text);
+    fxa_context_destroy(ctx);
+}
+
+TEST(every_operation_is_listed) {
+    for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
+        fxa_spelling_info s;
+        bool found = false;
+        for (size_t i = 0; (s = fxa_spelling(i)).text; i++) found = found || s.op == op;
+        const fxa__op_info *info = fxa__op_info_get(op);
+        T_INT(found, info->id && info->form != FXA__SPECIAL);
+    }
+}
+
+/* x TIGHT y LOOSE z is (x TIGHT y) LOOSE z, and LOOSE before TIGHT likewise; of arithmetic, whose types all agree. */
+TEST(levels_are_how_operators_bind) {
+    static const char ops[] = "+*|^&";
+    fxa_context *ctx = language_context();
+    for (const char *a = ops; *a; a++)
+        for (const char *b = ops; *b; b++) {
+            int32_t level[2] = {0, 0};
+            fxa_spelling_info s;
+            for (size_t i = 0; (s = fxa_spelling(i)).text; i++)
+                for (int side = 0; side < 2; side++)
+                    if (s.text[0] == (side ? *b : *a) && !s.text[1]) level[side] = s.level;
+            if (level[0] == level[1]) continue;
+            char plain[64], grouped[64];
+            snprintf(plain, sizeof plain, "score = q %c k %c b", *a, *b);
+            snprintf(grouped, sizeof grouped, level[0] > level[1] ? "score = (q %c k) %c b" : "score = q %c (k %c b)",
+                     *a, *b);
+            uint8_t hash[2][16];
+            const char *texts[] = {plain, grouped};
+            for (int i = 0; i < 2; i++) {
+                fxa_program *program = NULL;
+                fxa_error err;
+                T_STATUS(fxa_program_parse(ctx, texts[i], SIZE_MAX, &program, &err), FXA_OK);
+                fxa_program_hash(program, hash[i]);
+                fxa_program_destroy(program);
+            }
+            T_CHECK(memcmp(hash[0], hash[1], sizeof hash[0]) == 0);
+        }
+    fxa_context_destroy(ctx);
+}
+
+TEST(inputs_have_names) {
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) T_CHECK(fxa_input_name((fxa_input)i));
+    T_STR(fxa_input_name(FXA_INPUT_K_LEN), "k_len");
+    T_CHECK(!fxa_input_name(FXA_INPUT_COUNT) && !fxa_input_name((fxa_input)-1));
+}
+
+T_MAIN
