@@ -5,13 +5,33 @@ import hashlib
 import programs
 
 
+SIZES = (32, 64, 96, 128, 192, 256)
+
+
+def size_for(d):
+    """The compiled head dimension for d columns."""
+    return min(s for s in SIZES if s >= d)
+
+
 class Spec:
     """One test: a problem and the kernels to run on it."""
 
-    def __init__(self, what, program, D=128, f16=0, fast=1, family="sm90", separate=0, backward=True, **shape):
-        self.what, self.program, self.D, self.f16, self.fast = what, program, D, f16, fast
-        self.family, self.separate, self.backward, self.shape = family, separate, backward, shape
-        self.splits = shape.pop("splits", 1)
+    def __init__(self, what, program, D=128, f16=0, f32=0, fast=1, family="sm90", separate=0, backward=True, splits=1,
+                 **shape):
+        self.what, self.program, self.D, self.f16, self.f32, self.fast = what, program, D, f16, f32, fast
+        self.family, self.backward, self.shape, self.splits = family, backward, shape, splits
+        self.columns, self.columns_v = size_for(D), size_for(shape.get("Dv") or D)
+        self.wide = max(self.columns, self.columns_v) > 128 and family == "sm90"
+        if family == "sm90" and (program in programs.NEEDS_SCORE or (
+                self.wide and "GRAD_" in programs.PROGRAMS[program])):  # see score.cuh
+            self.backward = False
+        self.separate = separate or int(self.wide or family == "simt")
+
+    def main_file(self):
+        return "backward_wide_sm90" if self.wide else "backward_" + self.family
+
+    def dq_file(self):
+        return "backward_simt" if self.family == "simt" else "dq_sm90"
 
     def files(self):
         if self.what == "tanh":
@@ -20,11 +40,26 @@ class Spec:
             return ["tile_lists", "diagonal", "decode_sm90"]
         out = ["tile_lists", "diagonal", "backward_ends", "forward_" + self.family]
         if self.backward:
-            out += ["backward_" + self.family] + (["dq_sm90"] if self.separate else [])
+            out += [self.main_file()] + ([self.dq_file()] if self.separate and self.family == "sm90" else [])
         return out
 
+    def program_of(self, file):
+        return "plain" if file == "backward_ends" else self.program
+
     def defines(self, file):
-        d = {"FXA_D": self.D, "FXA_F16": self.f16, "FXA_FAST_MATH": self.fast}
+        spans = {"FXA_SPANS": 1} if self.shape.get("lens") or self.shape.get("packed") else {}
+        if file in ("tile_lists", "diagonal"):  # they know neither columns nor storage
+            return dict(spans, FXA_D=64, FXA_F16=0)
+        d = dict(spans, FXA_D=self.columns, FXA_DV=self.columns_v, FXA_F16=self.f16)
+        if self.f32:
+            d["FXA_F32"] = 1
+        if file == "backward_ends":
+            return d
+        d["FXA_FAST_MATH"] = self.fast
+        if self.shape.get("drop"):
+            d["FXA_DROPOUT"] = 1
+        if self.shape.get("shift") and self.family == "sm80":
+            d["FXA_ALIGNED"] = 0
         if file == "backward_sm90" and self.separate:
             d["FXA_SEPARATE_DQ"] = 1
         if file == "decode_sm90":
@@ -33,11 +68,11 @@ class Spec:
         return d
 
     def key(self, file):
-        parts = [file, self.program] + sorted("%s=%d" % i for i in self.defines(file).items())
+        parts = [file, self.program_of(file)] + sorted("%s=%d" % i for i in self.defines(file).items())
         return hashlib.sha1(" ".join(parts).encode()).hexdigest()[:16]
 
     def label(self):
-        words = [self.family, self.program, "D%d" % self.D, "f16" if self.f16 else "bf16"]
+        words = [self.family, self.program, "D%d" % self.D, "f32" if self.f32 else "f16" if self.f16 else "bf16"]
         words += ["exact"] * (not self.fast) + ["separate"] * self.separate
         words += ["splits%d" % self.splits] * (self.splits > 1)
         return " ".join(words + ["%s%s" % i for i in self.shape.items()])
@@ -47,7 +82,7 @@ ODD = (dict(B=2, H=3, Sq=700, Sk=904), dict(B=1, H=2, Sq=513, Sk=200), dict(B=2,
 ALL = list(programs.PROGRAMS)
 
 
-def check_specs(family="sm90"):
+def check_specs(family="sm90", **more):
     out = []
     for D in (128, 64):
         for name in ALL:
@@ -55,16 +90,17 @@ def check_specs(family="sm90"):
                 shape = dict(shape, window=300)
                 if name == "documents":
                     shape = dict(shape, Sk=shape["Sq"], docs=-7)
-                out.append(Spec("check", name, D, family=family, **shape))
+                out.append(Spec("check", name, D, family=family, **shape, **more))
         for name in ("causal", "softcap_causal", "relative", "dense_grad", "key_bias_causal"):
-            out.append(Spec("check", name, D, f16=1, family=family, B=2, H=4, Hkv=1, Sq=700, Sk=904))
-        out += [Spec("check", n, D, fast=0, family=family, B=1, H=2, Sq=700, Sk=904, gain=g)
+            out.append(Spec("check", name, D, f16=1, family=family, B=2, H=4, Hkv=1, Sq=700, Sk=904, **more))
+        out += [Spec("check", n, D, fast=0, family=family, B=1, H=2, Sq=700, Sk=904, gain=g, **more)
                 for n, g in (("softcap", 1.0), ("softcap_causal", 8.0))]  # near 0 and on both sides of its end
         for name in ("plain", "causal", "documents", "dense_grad"):
-            out.append(Spec("check", name, D, family=family, B=5, H=4, Hkv=2, Sq=640, Sk=640, lens=True, docs=-5))
-    out += [Spec("check", "plain", 128, family=family, B=1, H=1, Sq=1, Sk=1),
-            Spec("check", "causal", 128, family=family, B=3, H=8, Hkv=1, Sq=129, Sk=129),
-            Spec("check", "window", 128, family=family, B=1, H=2, Sq=300, Sk=1000, window=100)]
+            out.append(Spec("check", name, D, family=family, B=5, H=4, Hkv=2, Sq=640, Sk=640, lens=True, docs=-5,
+                            **more))
+    out += [Spec("check", "plain", 128, family=family, B=1, H=1, Sq=1, Sk=1, **more),
+            Spec("check", "causal", 128, family=family, B=3, H=8, Hkv=1, Sq=129, Sk=129, **more),
+            Spec("check", "window", 128, family=family, B=1, H=2, Sq=300, Sk=1000, window=100, **more)]
     return out
 
 
@@ -82,6 +118,75 @@ def separate_specs():
     return out
 
 
+def size_specs(family="sm90", **more):
+    """Head dimensions: compiled ones and others, D_qk not equal D_v, both passes; every third program of a list that
+    goes on from size to size."""
+    names = ("plain", "softcap_causal", "dense_causal", "documents", "relative_causal", "alibi_causal", "dense",
+             "key_bias_causal", "causal", "head_table")
+    out = []
+    for i, (D, Dv) in enumerate(((32, 32), (24, 40), (96, 96), (80, 80), (100, 77), (64, 128), (128, 64), (192, 128),
+                                 (192, 192), (130, 200), (256, 256), (225, 33))):
+        for j in range(4):
+            name = names[(3 * i + j) % len(names)]
+            shape = dict(ODD[(i + j) % 3], window=300)
+            if name == "documents":
+                shape = dict(shape, Sk=shape["Sq"], docs=-7)
+            out.append(Spec("check", name, D, Dv=Dv, family=family, f16=i % 2 if not more else 0, **shape, **more))
+    return out
+
+
+def row_specs(family="sm90", sizes=((128, 128), (64, 64), (80, 96), (192, 128), (256, 256)), **more):
+    """Packed entries, lengths, sinks, dropout, gradients of LSE; rows of nobody hold NaN."""
+    out = []
+    for D, Dv in sizes:
+        common = dict(D=D, Dv=Dv, family=family, **more)
+        for name in ("plain", "causal", "softcap_causal", "documents"):
+            ids = dict(docs=-5)
+            out.append(Spec("check", name, B=6, H=4, Hkv=2, Sq=500, Sk=500, packed=True, **ids, **common))
+            out.append(Spec("check", name, B=5, H=2, Sq=300, Sk=300, packed=True, lens=True, layout="bshd", **ids,
+                            **common))
+            out.append(Spec("check", name, B=5, H=4, Hkv=2, Sq=640, Sk=640, lens=True, sink=True, **ids, **common))
+        for name in ("plain", "causal", "softcap_causal"):
+            out.append(Spec("check", name, B=2, H=4, Hkv=2, Sq=513, Sk=200, sink=True, grad_lse=True, **common))
+            out.append(Spec("check", name, B=2, H=4, Hkv=2, Sq=300, Sk=333, drop=0.25, **common))
+        out.append(Spec("check", "causal", B=6, H=4, Hkv=2, Sq=500, Sk=400, packed=True, sink=True, drop=0.1,
+                        grad_lse=True, **common))
+        for name in ("relative_causal", "learned_causal") if max(D, Dv) <= 128 or family != "sm90" else ("alibi",):
+            out.append(Spec("check", name, B=3, H=2, Sq=200, Sk=300, packed=True, drop=0.5, **common))
+    return out
+
+
+def shift_specs():
+    """Addresses and strides that are multiples of nothing."""
+    return [Spec("check", name, D, Dv=Dv, family="sm80", B=2, H=4, Hkv=2, Sq=300, Sk=333, shift=1, layout=layout,
+                 packed=packed, f16=int(D % 2))
+            for D, Dv in ((128, 128), (65, 65), (33, 20), (200, 255), (1, 1)) for name in ("plain", "softcap_causal")
+            for layout, packed in (("bhsd", False), ("bshd", True))]
+
+
+def simt_specs():
+    out = [s for s in check_specs("simt", f32=1) if s.D == 64 and not s.f16]
+    out += size_specs("simt", f32=1) + row_specs("simt", ((65, 33), (192, 128)), f32=1)
+    out += [Spec("check", "softcap_causal", 65, Dv=31, family="simt", f16=f16, B=2, H=4, Hkv=2, Sq=300, Sk=333, shift=1)
+            for f16 in (0, 1)]
+    return out
+
+
+def sanitize_specs():
+    """A few small problems through every kernel, for compute-sanitizer."""
+    few = dict(B=2, H=4, Hkv=2, Sq=200, Sk=300)
+    out = [Spec("check", name, D, docs=-3, **dict(few, Sk=200 if name == "documents" else 300))
+           for D in (128, 64) for name in ("causal", "documents", "relative_causal", "dense_causal")]
+    out += [Spec("check", "causal", D, separate=1, **few) for D in (128, 256)]
+    out += [Spec("check", "softcap_causal", D, lens=True, drop=0.1, sink=True, **few) for D in (96, 192)]
+    out += [Spec("check", "causal", packed=True, family=family, **few) for family in ("sm90", "sm80")]
+    out += [Spec("check", "relative_causal", 100, family="sm80", **few), Spec("check", "dense_causal", 200,
+                                                                              family="sm80", shift=1, **few)]
+    out += [Spec("check", name, 65, family="simt", f32=1, drop=0.1, **few) for name in ("causal", "relative_causal")]
+    out += [Spec("check", "causal", family="decode", backward=False, splits=3, B=2, H=8, Hkv=2, Sq=3, Sk=600)]
+    return out
+
+
 FIRST = dict(B=4, H=16, Sq=4096)
 LONG = dict(B=1, H=16, Sq=16384)
 
@@ -95,6 +200,15 @@ def bench_specs():
     rows += [Spec("bench", name, **LONG) for name in ("plain", "causal", "window", "documents", "softcap")]
     rows += [Spec("bench", name, D=64, B=4, H=32, Sq=4096) for name in
              ("plain", "causal", "softcap", "softcap_causal", "alibi_causal", "head_table")]
+    return rows
+
+
+def bench_size_specs():
+    rows = [Spec("bench", name, D, Dv=Dv, B=4, H=H, Sq=4096) for D, Dv, H in
+            ((96, 96, 16), (192, 128, 16), (256, 256, 8), (32, 32, 32)) for name in ("plain", "causal")]
+    rows += [Spec("bench", "causal", drop=0.1, **FIRST), Spec("bench", "causal", sink=True, **FIRST),
+             Spec("bench", "causal", packed=True, B=8, H=16, Sq=4096)]
+    rows += [Spec("bench", "causal", D, f32=1, family="simt", B=2, H=16, Sq=2048) for D in (64, 128)]
     return rows
 
 
@@ -139,6 +253,9 @@ def bench_decode_specs():
 GROUPS = {
     "functions": lambda: [Spec("tanh", "plain", fast=0)],
     "decode": decode_specs, "bench_decode": bench_decode_specs,
+    "sizes": size_specs, "sizes80": lambda: size_specs("sm80"), "rows": row_specs,
+    "rows80": lambda: row_specs("sm80", ((64, 96), (256, 192))), "shift": shift_specs, "simt": simt_specs,
+    "bench_sizes": bench_size_specs, "sanitize": sanitize_specs,
     "check": check_specs, "separate": separate_specs, "ampere": lambda: check_specs("sm80"), "bench": bench_specs,
     "bench_separate": bench_separate_specs, "bench_ampere": bench_ampere_specs, "redo": redo_specs,
     "stress": lambda: [Spec("stress", name, **FIRST) for name in

@@ -19,16 +19,20 @@ Capture = struct("Capture", ("data", p), ("stride", ll * 5), ("size", i32 * 5), 
 TileList = struct("TileList", ("items counts", p), ("pitch b_rows h_rows", ll))
 Diagonal = struct("Diagonal", ("data", p), ("b h", ll), ("zero", i32))
 DiagonalGrad = struct("DiagonalGrad", ("data", p), ("b h n", ll), ("zero zero_step size", i32))
+Sums = struct("Sums", ("data", p), ("b h", ll))
 Vector = struct("Vector", ("data ranges", p), ("b h ranges_b ranges_h", ll))
 Args = struct(
     "Args", ("q k v o grad_o grad_q grad_k grad_v", View), ("lse grad_lse", p), ("lse_b lse_h", ll),
-    ("lse2 delta grad_q_sum next_tile redo q_lens k_lens", p), ("list", TileList), ("diagonal", Diagonal),
+    ("lse2 delta grad_q_sum next_tile redo q_lens k_lens q_starts k_starts sink grad_sink", p), ("list", TileList),
+    ("diagonal", Diagonal),
     ("grad_diagonal", DiagonalGrad), ("q_vector k_vector", Vector), ("dense grad_dense", View), ("tensor", Capture * 8),
-    ("f", f32 * 16), ("i", i32 * 16), ("batch heads kv_heads group q_len k_len q_pad q_tiles tiles", i32),
-    ("section reverse splits", i32), ("scale scale_log2", f32), ("partial partial_ml", p))
+    ("grad_tensor", p * 8), ("sums", Sums),
+    ("f", f32 * 16), ("i", i32 * 16), ("batch heads kv_heads group d dv q_len k_len q_pad", i32),
+    ("q_total k_total pad_rows q_tiles tiles section reverse splits", i32), ("scale scale_log2", f32),
+    ("partial partial_ml", p), ("seed", C.c_uint * 2), ("drop_below", C.c_uint), ("keep_inverse", f32))
 Map = struct("Map", ("opaque", C.c_ulonglong * 16))
 Maps = struct("Maps", ("q k v o grad_o grad_q grad_k grad_v dense grad_dense", Map))
-Shape = struct("Shape", ("threads shared_bytes q_rows k_rows store_rows persistent", i32))
+Shape = struct("Shape", ("threads shared_bytes q_rows k_rows store_rows persistent sum_rows parts", i32))
 Cut = struct("Cut", ("q_rows k_rows rows columns by_key", i32))
 
 cuda = C.CDLL("libcuda.so.1")

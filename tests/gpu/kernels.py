@@ -3,6 +3,7 @@
 are given by name. Reads registers, spills and warnings off the compiler's log."""
 import ctypes
 import glob
+import hashlib
 import os
 import re
 import sys
@@ -44,12 +45,23 @@ def headers(program):
     return out
 
 
-def build(nvrtc, kernel, arch, program, defines):
-    """Compiles <kernel>.cu, of the engine or of this folder, for arch (90a, 80, ...) with the program's text."""
+def source_of(kernel):
+    """The text of <kernel>.cu, of the engine or of this folder."""
     path = os.path.join(SOURCE, kernel + ".cu")
     if not os.path.exists(path):
         path = os.path.join(os.path.dirname(os.path.abspath(__file__)), kernel + ".cu")
-    source = open(path).read()
+    return open(path).read()
+
+
+def digest(kernel, arch, program, defines):
+    """What a cubin depends on, as a name: all sources that it may include, among the rest."""
+    parts = [kernel, arch, source_of(kernel)] + ["%s %s" % i for i in sorted(headers(program).items())]
+    return hashlib.sha1("\0".join(parts + ["%s=%d" % i for i in sorted(defines.items())]).encode()).hexdigest()
+
+
+def build(nvrtc, kernel, arch, program, defines):
+    """Compiles <kernel>.cu for arch (90a, 80, ...) with the program's text."""
+    source = source_of(kernel)
     named = headers(program)
     count = len(named)
     texts = (ctypes.c_char_p * count)(*[t.encode() for t in named.values()])

@@ -130,6 +130,52 @@ DOCUMENT_CLASS = """
         return k1 <= q0 + shift && x.x == x.y && y.x == y.y ? TILE_FULL : TILE_PARTIAL;
     }
 """
+# ALiBi with learned slopes: their gradients are sums over pairs.
+LEARNED = ALIBI + """
+    FXA_INLINE void partials(const FxaArgs &a, float s, const Pair &p, float (&g)[1]) const
+    {
+        g[0] = (float)(p.k - p.q);
+    }
+"""
+# w[h, 0] * score + w[h, 1] * (k is odd): two sums, one of which needs the score.
+TEMPERATURE = """
+    float heat, odd;
+    static FXA_INLINE float unit(const FxaArgs &a) { return LOG2E; }
+    FXA_INLINE float value(const FxaArgs &a, float s, const Pair &p) const
+    {
+        return __fmaf_rn(s * a.scale, heat, p.k & 1 ? odd : 0.f);
+    }
+    FXA_INLINE float value(const FxaArgs &a, float s, const Pair &p, float &slope) const
+    {
+        slope = heat;
+        return value(a, s, p);
+    }
+    FXA_INLINE void partials(const FxaArgs &a, float s, const Pair &p, float (&g)[2]) const
+    {
+        g[0] = s * a.scale;
+        g[1] = p.k & 1 ? 1.f : 0.f;
+    }
+"""
+TEMPERATURE_HEAD = """
+    heat = __ldg((const float *)a.tensor[0].data + h * a.tensor[0].stride[0]);
+    odd = __ldg((const float *)a.tensor[0].data + h * a.tensor[0].stride[0] + a.tensor[0].stride[1]);
+"""
+# A bias by distance, in buckets of 16: its gradient is scattered.
+BUCKETS = """
+    int table_head;
+    static FXA_INLINE float unit(const FxaArgs &a) { return LOG2E; }
+    static FXA_INLINE int bucket(const Pair &p) { return min((p.q > p.k ? p.q - p.k : p.k - p.q) >> 4, 31); }
+    FXA_INLINE float value(const FxaArgs &a, float s, const Pair &p) const
+    {
+        const FxaCapture &t = a.tensor[0];
+        return __fmaf_rn(s, a.scale, __ldg((const float *)t.data + table_head * t.stride[0] + bucket(p) * t.stride[1]));
+    }
+    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float s, const Pair &p, float ds) const
+    {
+        const FxaCapture &t = a.tensor[0];
+        atomicAdd(a.grad_tensor[0] + h * t.stride[0] + bucket(p) * t.stride[1], ds);
+    }
+"""
 # A mask that differs per head: head h sees a window of 64 * (h + 1) keys on both sides.
 PER_HEAD_MASK = """
     FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const
@@ -166,6 +212,9 @@ PROGRAMS = {
     "key_bias": program(KEY_BIAS, value=1, vector=2),
     "key_bias_causal": program(KEY_BIAS, causal=True, value=1, vector=2),
     "head_table": program(HEAD_TABLE, head="table_head = h;", value=1),
+    "learned_causal": program(LEARNED, causal=True, head=ALIBI_HEAD, tile=ALIBI_TILE, value=1, grad_sums=1),
+    "temperature_causal": program(TEMPERATURE, causal=True, head=TEMPERATURE_HEAD, value=1, slope=1, grad_sums=2),
+    "buckets": program(BUCKETS, head="table_head = h;", value=1, grad_scatter=1),
 }
 
 
@@ -179,6 +228,10 @@ def _cap(s, c):
 
 def _alibi(s, c):
     return s + c.tensor[c.h] * (c.k - c.q)
+
+
+def _bucket(c):
+    return ((c.q - c.k).abs() >> 4).clamp(max=31)
 
 
 # The same in torch: the new score from the scaled one, and the mask.
@@ -200,4 +253,17 @@ REFERENCE = {
     "key_bias": (lambda s, c: s + c.tensor[c.h][:c.k_len], None),
     "key_bias_causal": (lambda s, c: s + c.tensor[c.h][:c.k_len], _causal),
     "head_table": (lambda s, c: s + c.tensor[c.h][c.k % 64], None),
+    "learned_causal": (_alibi, _causal),
+    "temperature_causal": (lambda s, c: c.tensor[c.h, 0] * s + c.tensor[c.h, 1] * (c.k % 2), _causal),
+    "buckets": (lambda s, c: s + c.tensor[c.h][_bucket(c)], None),
 }
+
+# The terms of partials(), from the scaled score; and where scatter() adds, in the rows of [H, size].
+PARTIALS = {
+    "learned_causal": lambda s, c: [(c.k - c.q).double()],
+    "temperature_causal": lambda s, c: [s, (c.k % 2).double().expand_as(s)],
+}
+SCATTER = {"buckets": lambda c: _bucket(c)}
+
+# Gradients that need the score beside its gradient: not in the Hopper kernels.
+NEEDS_SCORE = ("temperature_causal",)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and times the CUDA kernels on a GPU: python3 run_gpu.py [group ...] [--limit S] [--only TEXT],
-with the groups of cases.py; check when none is named.
+"""Checks and times the CUDA kernels on a GPU: python3 run_gpu.py [group ...] [--limit S] [--only TEXT] [--cache DIR],
+with the groups of cases.py; check when none is named. --cache keeps what was compiled; with --compile ARCH (90a) it
+is filled and nothing is run, which needs no GPU.
 
 The parent compiles what the tests need, on all cores, and runs them in a child that is replaced when a kernel hangs or
 faults, so that one bad kernel costs seconds. FXA_GPU_WRAP is put before the child's command line (compute-sanitizer),
@@ -9,6 +10,7 @@ with 77."""
 import concurrent.futures
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,33 +22,40 @@ from cases import GROUPS
 
 
 def compile_one(job):
-    folder, arch, spec, file = job
+    folder, cache, arch, spec, file = job
     path = os.path.join(folder, spec.key(file) + ".cubin")
     start = time.time()
-    built = kernels.build(kernels.find_nvrtc(), file, arch, programs.PROGRAMS[spec.program], spec.defines(file))
+    text, defines = programs.PROGRAMS[spec.program_of(file)], spec.defines(file)
+    kept = os.path.join(cache, kernels.digest(file, arch, text, defines) + ".cubin") if cache else ""
+    if os.path.exists(kept):
+        shutil.copy(kept, path)
+        return 0, None
+    built = kernels.build(kernels.find_nvrtc(), file, arch, text, defines)
     took = time.time() - start
     if built.error:
         return took, "BAD  %s %s does not compile: %s" % (file, spec.label(), built.error[:800])
     with open(path, "wb") as out:
         out.write(built.cubin)
+    if kept:
+        shutil.copy(path, kept)
     if built.spill or built.serialised:
-        return took, "NOTE %s %s D%d f16=%d: spills %d bytes %s" % (file, spec.program, spec.D, spec.f16, built.spill,
-                                                                    built.serialised[:1])
+        return took, "NOTE %s %s %s: spills %d bytes %s" % (file, spec.program, defines, built.spill,
+                                                            built.serialised[:1])
     return took, None
 
 
-def compile_all(folder, arch, specs):
+def compile_all(folder, cache, arch, specs):
     jobs = {}
     for spec in specs:
         for file in spec.files():
-            jobs.setdefault(spec.key(file), (folder, arch, spec, file))
+            jobs.setdefault(spec.key(file), (folder, cache, arch, spec, file))
     start = time.time()
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(compile_one, jobs.values()))
     for _, said in results:
         if said:
             print(said, flush=True)
-    slowest = sorted(zip([took for took, _ in results], ["%s %s" % (j[3], j[2].program) for j in jobs.values()]))[-3:]
+    slowest = sorted(zip([took for took, _ in results], ["%s %s" % (j[4], j[3].program) for j in jobs.values()]))[-3:]
     names = ", ".join("%s %.1f s" % (n, t) for t, n in slowest)
     print("%d modules compiled in %.1f s; slowest %s" % (len(jobs), time.time() - start, names), flush=True)
 
@@ -59,7 +68,10 @@ class Tests:
 
         import driver
         import problem
+        import reference
+        import runs
         self.torch, self.driver, self.problem, self.folder = torch, driver, problem, folder
+        self.runs, self.error, self.results = runs, reference.error, reference.results
         torch.manual_seed(int(time.time()))
         self.modules = {}
 
@@ -74,90 +86,135 @@ class Tests:
         return out
 
     def make(self, spec):
-        dtype = self.torch.float16 if spec.f16 else self.torch.bfloat16
+        dtype = self.torch.float32 if spec.f32 else self.torch.float16 if spec.f16 else self.torch.bfloat16
         pr = self.problem.Problem(spec.program, D=spec.D, dtype=dtype, **spec.shape)
         modules = self.load(spec)
         if spec.family == "decode":
-            return pr, modules, self.problem.Decode(pr, modules, spec.splits)
-        return pr, modules, self.problem.Forward(pr, modules, "forward_" + spec.family)
+            return pr, modules, self.runs.Decode(pr, modules, spec.splits, spec.columns)
+        return pr, modules, self.runs.Forward(pr, modules, "forward_" + spec.family)
 
-    def units(self, spec):
-        """Bounds of relative L2 errors: P, O and the gradients are rounded to storage once each, dS too; fast tanh
-        is off by 2^-11 of its value, the fast exponential by less than storage."""
-        u = 2.0 ** (-11 if spec.f16 else -9)
+    def backward_of(self, spec, pr, modules, o, lse):
+        return self.runs.Backward(pr, modules, o, lse, spec.main_file(), spec.columns,
+                                  spec.dq_file() if spec.separate else None)
+
+    def units(self, spec, refs):
+        """Bounds of relative L2 errors of O and the gradients, and of LSE. 16 bits: P, O and the gradients are rounded
+        to storage once each, dS once or twice; fast tanh is off by 2^-11 of its value, the fast exponential by less
+        than storage. f32: a score is a dot product of D terms, and an exponent as large as LSE holds 2^-24 of itself.
+        """
         loose = 2.0 ** -9 if spec.fast and "softcap" in spec.program else 0
+        if spec.f32:
+            most = max([float(c.lse[c.lse.isfinite()].abs().max()) for c in refs.values() if c.lse.isfinite().any()],
+                       default=0.0)
+            u = 2.0 ** -24 * (spec.D + 16 + most)
+            return u + loose, 2 * u + 2 * loose, (2e-2 if loose else 1e-5)
+        u = 2.0 ** (-11 if spec.f16 else -9)
         return 3 * u + loose, 5 * u + 2 * loose, (2e-2 if loose else 5e-4)
 
     def heads(self, pr, all_of_them):
         if all_of_them:
             return [(b, h) for b in range(pr.B) for h in range(pr.H)]
         g = pr.H // pr.Hkv
+        if pr.q_starts is not None:  # entries differ in what they attend to
+            return [(b, i) for b in range(pr.B) for i in range(g)]
         return [(b, kv * g + i) for b, kv in {(0, 0), (pr.B - 1, pr.Hkv - 1)} for i in range(g)]
+
+    def alone(self, pr, side, t):
+        """What no entry owns: zeros in a padded tensor, untouched in a packed one."""
+        rest = pr.others(side, t)
+        return not rest.numel() or bool(rest.isnan().all() if pr.q_starts is not None else (rest == 0).all())
+
+    def same(self, x, y):
+        """Bit for bit; NaN too, which outputs keep where nobody writes."""
+        kind = self.torch.int32 if x.dtype == self.torch.float32 else self.torch.int16
+        return self.torch.equal(x.contiguous().view(kind), y.contiguous().view(kind))
 
     def judge_forward(self, spec, pr, fw, refs):
         worst, worst_lse = 0.0, 0.0
+        bound, _, bound_lse = self.units(spec, refs)
         for (b, h), c in refs.items():
-            n = c.q_len
-            worst = max(worst, self.problem.error(fw.o[b, h, :n], c.o), key=lambda x: math.inf if x != x else x)
-            ours, inf = fw.lse[b, h, :n].double(), self.torch.isinf(c.lse)
+            worst = max(worst, self.error(pr.own("q", fw.o, b)[h], c.o), key=lambda x: math.inf if x != x else x)
+            ours, inf = pr.own_row(fw.lse, b)[h].double(), self.torch.isinf(c.lse)
             if not self.torch.equal(ours[inf], c.lse[inf]) or not self.torch.isfinite(ours[~inf]).all():
                 worst_lse = math.nan
             elif (~inf).any():
-                off = (ours - c.lse)[~inf].abs() / (1 + c.lse[~inf].abs() * 2 ** -10)  # f32 holds 2^-23 of a score
-                worst_lse = max(worst_lse, float(off.max()))
-            rest, rest_lse = fw.o[b, h, n:], fw.lse[b, h, n:]
-            if rest.numel() and not ((rest == 0).all() and (rest_lse == -math.inf).all()):
-                worst = math.nan
-        o, _, lse = self.units(spec)
-        return worst <= o and worst_lse <= lse, "O %.1e lse %.1e" % (worst, worst_lse)
+                held = c.lse[~inf].abs() * 2.0 ** -21  # f32 holds 2^-24 of a score, in each of a few operations
+                worst_lse = max(worst_lse, float(((ours - c.lse)[~inf].abs() - held).max()))
+        rest = pr.others("q", fw.lse[..., None])
+        if not self.alone(pr, "q", fw.o) or not (
+                rest.isnan().all() if pr.q_starts is not None else (rest == -math.inf).all()):
+            worst = math.nan
+        return worst <= bound and worst_lse <= bound_lse, "O %.1e lse %.1e" % (worst, worst_lse)
 
     def judge_backward(self, spec, pr, bw, refs):
         errors, kv = {"q": 0.0}, {}
         worse = lambda name, x: errors.__setitem__(name, x if x != x else max(errors.get(name, 0.0), x))
         for (b, h), c in refs.items():
-            worse("q", self.problem.error(bw.grad_q[b, h, :c.q_len], c.grad_q, c.noise_q))
-            if bw.grad_q[b, h, c.q_len:].numel() and not (bw.grad_q[b, h, c.q_len:] == 0).all():
-                worse("q", math.nan)
+            worse("q", self.error(pr.own("q", bw.grad_q, b)[h], c.grad_q, c.noise_q))
             at = (b, h * pr.Hkv // pr.H)
             k, v, noise = kv.get(at, (0, 0, 0))
             kv[at] = (k + c.grad_k, v + c.grad_v, noise + c.noise_k)
             if bw.grad_dense is not None:
-                worse("dense", self.problem.error(bw.grad_dense[b, h, :c.q_len, :c.k_len], c.grad_new))
+                worse("dense", self.error(bw.grad_dense[b, h, :c.q_len, :c.k_len], c.grad_new))
         for (b, h), (k, v, noise) in kv.items():
-            n = k.shape[0]
-            worse("k", self.problem.error(bw.grad_k[b, h, :n], k, noise))
-            worse("v", self.problem.error(bw.grad_v[b, h, :n], v))
-            absent = self.torch.cat((bw.grad_k[b, h, n:], bw.grad_v[b, h, n:]))
-            if absent.numel() and not (absent == 0).all():
-                worse("k", math.nan)
-        if bw.grad_rows is not None and len(refs) == pr.B * pr.H:
+            worse("k", self.error(pr.own("k", bw.grad_k, b)[h], k, noise))
+            worse("v", self.error(pr.own("k", bw.grad_v, b)[h], v))
+        for side, t in (("q", bw.grad_q), ("k", bw.grad_k), ("k", bw.grad_v)):
+            if not self.alone(pr, side, t):
+                worse(side, math.nan)
+        if len(refs) == pr.B * pr.H:
+            self.judge_shared(pr, bw, refs, worse)
+        bound = self.units(spec, refs)[1]
+        return all(x <= bound for x in errors.values()), " ".join("d%s %.1e" % i for i in errors.items())
+
+    def judge_shared(self, pr, bw, refs, worse):
+        """Gradients to which several heads or entries add."""
+        if bw.grad_rows is not None:
             rows = self.torch.zeros_like(bw.grad_rows, dtype=self.torch.float64)
             for (b, h), c in refs.items():
                 rows[h].index_add_(0, (c.q - c.k + pr.Sk - 1).reshape(-1), c.grad_new.reshape(-1))
-            worse("rows", self.problem.error(bw.grad_rows, rows))
-        bound = self.units(spec)[1]
-        return all(x <= bound for x in errors.values()), " ".join("d%s %.1e" % i for i in errors.items())
+            worse("rows", self.error(bw.grad_rows, rows))
+        if bw.grad_sums is not None:
+            sums = self.torch.zeros(2, *bw.grad_sums.shape, dtype=self.torch.float64, device=bw.grad_sums.device)
+            for (b, h), c in refs.items():
+                sums[0, h] += self.torch.tensor([x for x, _ in c.sums], device=sums.device)
+                sums[1, h] += self.torch.tensor([x for _, x in c.sums], device=sums.device)
+            for i in range(sums.shape[2]):
+                worse("sum%d" % i, self.error(bw.grad_sums[:, i], sums[0, :, i], float(sums[1, :, i].sum())))
+        if bw.grad_table is not None:
+            table, noise, pairs = self.torch.zeros_like(bw.grad_table, dtype=self.torch.float64), 0.0, 0.0
+            for (b, h), c in refs.items():
+                table[h] += c.table
+                noise += c.noise_table
+                pairs += c.attended / pr.H
+            # every atomic addition of an element rounds its running sum, which grows as their random walk does
+            worse("table", self.error(bw.grad_table, table, noise) - 2.0 ** -24 * math.sqrt(pairs))
+        if bw.grad_sink is not None:
+            sums = self.torch.zeros(2, pr.H, dtype=self.torch.float64, device=bw.grad_sink.device)
+            for (b, h), c in refs.items():
+                sums[0, h] += c.grad_sink
+                sums[1, h] += c.noise_sink
+            worse("sink", self.error(bw.grad_sink, sums[0], float(sums[1].sum())))
 
     def check(self, spec):
         pr, modules, fw = self.make(spec)
         fw.run()
         self.driver.sync()
-        refs = {at: pr.reference(*at) for at in self.heads(pr, True)}
+        refs = {at: self.results(pr, *at) for at in self.heads(pr, True)}
         good, said = self.judge_forward(spec, pr, fw, refs)
         again = fw.o.clone()
         fw.o.fill_(math.nan)
         fw.run()
         self.driver.sync()
-        if not self.torch.equal(again, fw.o):
+        if not self.same(again, fw.o):
             good, said = False, said + " second run differs"
         if int(fw.counter) or int(fw.redo.abs().max()):
             good, said = False, said + " counters not left at zero"
         if spec.backward and good:
-            o, lse = self.torch.zeros_like(fw.o), self.torch.zeros_like(fw.lse)
+            o, lse = fw.o.clone().fill_(math.nan), self.torch.full_like(fw.lse, math.nan)
             for (b, h), c in refs.items():
-                o[b, h, :c.q_len], lse[b, h, :c.q_len] = c.o.to(o.dtype), c.lse.float()
-            bw = self.problem.Backward(pr, modules, o, lse, "backward_" + spec.family,
-                                       separate="dq_sm90" if spec.separate else None)
+                pr.own("q", o, b)[h], pr.own_row(lse, b)[h] = c.o.to(o.dtype), c.lse.float()
+            bw = self.backward_of(spec, pr, modules, o, lse)
             bw.run()
             self.driver.sync()
             fine, more = self.judge_backward(spec, pr, bw, refs)
@@ -166,7 +223,7 @@ class Tests:
                 first = [t.clone() for t in (bw.grad_q, bw.grad_k, bw.grad_v)]
                 bw.run()
                 self.driver.sync()
-                if not all(map(self.torch.equal, first, (bw.grad_q, bw.grad_k, bw.grad_v))):
+                if not all(map(self.same, first, (bw.grad_q, bw.grad_k, bw.grad_v))):
                     good, said = False, said + " not bit-stable"
         return good, said
 
@@ -175,7 +232,7 @@ class Tests:
         pr, _, fw = self.make(spec)
         fw.run()
         self.driver.sync()
-        refs = {at: pr.reference(*at) for at in self.heads(pr, True)}
+        refs = {at: self.results(pr, *at) for at in self.heads(pr, True)}
         good, said = self.judge_forward(spec, pr, fw, refs)
         slow = self.driver.milliseconds(fw.run, 5, 10, 0)
         spec.shape = dict(spec.shape, ramp=0.0)
@@ -204,24 +261,23 @@ class Tests:
         pr, modules, fw = self.make(spec)
         fw.run()
         self.driver.sync()
-        refs = {at: pr.reference(*at) for at in self.heads(pr, False)[:2 * pr.H // pr.Hkv]}
+        refs = {at: self.results(pr, *at) for at in self.heads(pr, False)}
         good, said = self.judge_forward(spec, pr, fw, refs)
         counts = [c.attended for c in refs.values()]
         pairs = sum(counts) / len(counts) * pr.B * pr.H
         ms = self.driver.milliseconds(fw.run)
-        said += " | fwd %.3f ms %.0f TFLOP/s" % (ms, 4 * pr.D * pairs / ms / 1e9)
+        said += " | fwd %.3f ms %.0f TFLOP/s" % (ms, 2 * (pr.D + pr.Dv) * pairs / ms / 1e9)
         if spec.family == "decode":
             said += " %.0f GB/s" % (4 * pr.k.numel() / ms / 1e6)
         if spec.backward:
-            bw = self.problem.Backward(pr, modules, fw.o, fw.lse, "backward_" + spec.family,
-                                       separate="dq_sm90" if spec.separate else None)
+            bw = self.backward_of(spec, pr, modules, fw.o, fw.lse)
             bw.run()
             self.driver.sync()
             fine, more = self.judge_backward(spec, pr, bw, refs)
             ms = self.driver.milliseconds(bw.run)
             main = self.driver.milliseconds(bw.main, 20, 40, 0)
             good, said = good and fine, said + " bwd %.3f ms %.0f TFLOP/s (main %.3f) %s" % (
-                ms, 10 * pr.D * pairs / ms / 1e9, main, more)
+                ms, (6 * pr.D + 4 * pr.Dv) * pairs / ms / 1e9, main, more)
         if pr.ids is not None:
             us = self.driver.milliseconds(lambda: (pr.prepasses[0](), fw.list_call()), 10, 20, 0) * 1e3
             said += " pre-pass %.1f us" % us
@@ -231,7 +287,7 @@ class Tests:
         """Many launches with a cold cache: no hang, and a forward that never changes."""
         pr, modules, fw = self.make(spec)
         fw.run()
-        bw = self.problem.Backward(pr, modules, fw.o, fw.lse, "backward_" + spec.family)
+        bw = self.backward_of(spec, pr, modules, fw.o, fw.lse)
         keep, flush, differs = fw.o.clone(), self.torch.empty(64 << 20, dtype=self.torch.uint8, device="cuda"), 0
         for i in range(300):
             flush.zero_()
@@ -272,6 +328,7 @@ def main():
     words = sys.argv[1:]
     only = words[words.index("--only") + 1] if "--only" in words else ""
     limit = float(words[words.index("--limit") + 1]) if "--limit" in words else 1e9
+    cache = os.path.abspath(words[words.index("--cache") + 1]) if "--cache" in words else ""
     groups = [w for w in words if w in GROUPS] or ["check"]
     specs = [s for g in groups for s in GROUPS[g]() if only in s.label()]
     if "--child" in words:
@@ -279,13 +336,18 @@ def main():
         return child(words[at + 1], specs, int(words[at + 2]))
     if not kernels.find_nvrtc():
         return skip("NVRTC was not found (FXA_NVRTC names it)")
+    if cache:
+        os.makedirs(cache, exist_ok=True)
+    if "--compile" in words:
+        with tempfile.TemporaryDirectory() as folder:
+            return compile_all(folder, cache, words[words.index("--compile") + 1], specs)
     probe = subprocess.run([sys.executable, "-c", "import torch; print('%d%d' % torch.cuda.get_device_capability())"],
                            capture_output=True, text=True)
     if probe.returncode:
         return skip("torch with a GPU was not found")
     arch = probe.stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
-        compile_all(folder, arch + "a" if arch == "90" else arch, specs)
+        compile_all(folder, cache, arch + "a" if arch == "90" else arch, specs)
         at, end, failed = 0, time.time() + limit, 0
         while at < len(specs) and time.time() < end:
             command = os.environ.get("FXA_GPU_WRAP", "").split() + [sys.executable, "-u", os.path.abspath(__file__)]

@@ -10,11 +10,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import kernels  # noqa: E402
 import programs  # noqa: E402
 
-HOPPER = ("forward_sm90", "backward_sm90", "dq_sm90", "decode_sm90")
-ANY = ("forward_sm80", "backward_sm80", "backward_ends", "tile_lists", "diagonal")
+HOPPER = ("forward_sm90", "backward_sm90", "backward_wide_sm90", "dq_sm90", "decode_sm90")
+ANY = ("forward_sm80", "backward_sm80", "forward_simt", "backward_simt", "backward_ends", "tile_lists", "diagonal")
 OTHERS = ("80", "89", "100", "120")
+SIZES = ((32, 32), (64, 64), (96, 96), (128, 128), (64, 128), (128, 64), (192, 128), (192, 192), (256, 256))
 
-# Bytes of spills that are known, by kernel, program ("" for all) and head dimension.
+# Bytes of spills that are known, by kernel, program ("" for all) and the larger head dimension.
 BUDGET = [("backward_sm90", "", 64, 16), ("backward_sm90", "", 128, 40), ("dq_sm90", "", 128, 64),
           ("forward_sm90", "softcap", 64, 120), ("forward_sm90", "head_table", 64, 120), ("forward_sm80", "", 128, 224),
           ("backward_sm80", "", 128, 136), ("decode_sm90", "", 128, 208), ("decode_sm90", "", 64, 24)]
@@ -24,36 +25,57 @@ def budget(kernel, program, d):
     return max([b for k, p, x, b in BUDGET if k == kernel and x == d and program.startswith(p)], default=0)
 
 
+def takes(kernel, program, d, dv):
+    """Whether a kernel is for such a problem."""
+    if kernel == "decode_sm90":
+        return d == dv and d <= 128
+    if kernel == "backward_wide_sm90":
+        return max(d, dv) > 128 and "GRAD_" not in programs.PROGRAMS[program]
+    return kernel != "backward_sm90" or (max(d, dv) <= 128 and program not in programs.NEEDS_SCORE)
+
+
 def jobs(full):
-    """(kernel, arch, program, D, f16, more defines)"""
-    out = []
+    """(kernel, arch, program, D, D_v, f16, more defines)"""
     names = list(programs.PROGRAMS)
+    some = ("softcap_causal", "documents", "relative", "dense_grad", "learned_causal")
+    out = []
     for kernel in HOPPER:
-        for i, name in enumerate(names if full else ("softcap_causal", "documents", "relative", "dense_grad")):
-            for d in (64, 128):
+        for i, name in enumerate(names if full else some):
+            for d, dv in SIZES if full else ((64, 64), (128, 128), SIZES[(i + len(kernel)) % len(SIZES)]):
                 for f16 in (0, 1):
                     if full or (i + (d == 64)) % 2 == f16:
-                        out.append((kernel, "90a", name, d, f16, {}))
-    out += [("decode_sm90", "90a", "alibi_causal", 128, 0, {"FXA_ROW_TILES": n}) for n in (1, 2, 4)]
-    out += [("backward_sm90", "90a", n, 128, 0, {"FXA_SEPARATE_DQ": 1}) for n in (names if full else ("causal",))]
+                        out.append((kernel, "90a", name, d, dv, f16, {}))
+    for kernel in HOPPER[:4]:
+        for d, dv in SIZES if full else ((96, 96), (256, 256)):
+            out += [(kernel, "90a", n, d, dv, 0, {"FXA_DROPOUT": 1, "FXA_SPANS": 1})
+                    for n in (names if full else ("causal",))]
+    out += [("decode_sm90", "90a", "alibi_causal", 128, 128, 0, {"FXA_ROW_TILES": n}) for n in (1, 2, 4)]
+    out += [("backward_sm90", "90a", n, 128, 128, 0, {"FXA_SEPARATE_DQ": 1}) for n in (names if full else ("causal",))]
     for arch in OTHERS + ("90a",):
-        for kernel in ANY:
-            for name in names if full else ("softcap_causal", "relative_causal")[arch == "80":]:
-                out.append((kernel, arch, name, 64 if arch == "89" else 128, int(arch == "100"), {}))
-    return out
+        for i, kernel in enumerate(ANY):
+            more = {"FXA_SPANS": int(arch != "100")}
+            if "simt" in kernel or (kernel == "backward_ends" and arch == "80"):
+                more["FXA_F32"] = 1
+            for name in names if full else ("temperature_causal", "relative_causal")[arch == "80":]:
+                for d, dv in SIZES if full else (SIZES[(len(arch) + i + int(arch[:2])) % len(SIZES)],):
+                    out.append((kernel, arch, name, d, dv, int(arch == "100"), more))
+    out += [("forward_sm80", "89", "causal", 96, 96, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1}),
+            ("backward_sm80", "89", "causal", 256, 256, 0, {"FXA_ALIGNED": 0, "FXA_DROPOUT": 1})]
+    return [job for job in dict.fromkeys((k, a, n, d, v, f, tuple(m.items())) for k, a, n, d, v, f, m in out)
+            if takes(job[0], job[2], job[3], job[4])]
 
 
 def run(job):
-    kernel, arch, name, d, f16, more = job
-    defines = dict(FXA_D=d, FXA_F16=f16, FXA_FAST_MATH=1, **more)
+    kernel, arch, name, d, dv, f16, more = job
+    defines = dict(FXA_D=d, FXA_DV=dv, FXA_F16=f16, FXA_FAST_MATH=1, **dict(more))
     built = kernels.build(kernels.find_nvrtc(), kernel, arch, programs.PROGRAMS[name], defines)
     label = "%s sm_%s %s %s" % (kernel, arch, name, " ".join("%s=%d" % i for i in defines.items()))
     if built.error:
         return label + " does not compile:\n" + built.error[:2000]
     if built.serialised:
         return label + ": " + built.serialised[0]
-    if built.spill > budget(kernel, name, d):
-        return label + ": spills %d bytes, %d are listed" % (built.spill, budget(kernel, name, d))
+    if built.spill > budget(kernel, name, max(d, dv)):
+        return label + ": spills %d bytes, %d are listed" % (built.spill, budget(kernel, name, max(d, dv)))
     return ""
 
 

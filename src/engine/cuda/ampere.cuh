@@ -9,6 +9,10 @@
 
 #include "device.cuh"
 
+#ifndef FXA_ALIGNED
+#define FXA_ALIGNED 1 /* addresses and strides of all tensors are multiples of 16 bytes */
+#endif
+
 FXA_INLINE void copy_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -33,27 +37,63 @@ FXA_INLINE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* `threads` threads copy rows x D from memory; rows from `limit` on become zeros. */
-template <int rows, int threads>
-FXA_INLINE void copy_tile(u32 to, const u16 *from, long long stride, int limit, int thread)
+/* Eight columns of a row to shared memory, of which the first `valid` exist; the others become zeros. Unaligned rows
+ * (FXA_ALIGNED=0) go through registers. */
+FXA_INLINE void copy_chunk(u32 to, const u16 *from, int valid)
 {
-    constexpr int CHUNKS = FXA_D / 8, STEP = threads / CHUNKS;
-    static_assert(threads % CHUNKS == 0 && rows % STEP == 0 && STEP % 8 == 0, "every thread keeps its column");
-    const int row = thread / CHUNKS, chunk = thread % CHUNKS;
-    const u16 *at = from + row * stride + chunk * 8;
+#if FXA_ALIGNED
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid * 2) : "memory");
+#else
+    u32 x[4] = {};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < valid) x[i / 2] |= (u32)from[i] << (16 * (i % 2));
+    store_shared_words(to, x[0], x[1], x[2], x[3]);
+#endif
+}
+
+/* `threads` threads copy a tile of rows x stored_columns(columns) from rows of d elements; rows from `limit` on and
+ * columns from d on become zeros. A block of 64 columns at a time, so that every thread keeps its chunk. */
+template <int rows, int columns, int threads>
+FXA_INLINE void copy_tile(u32 to, const FxaView &t, int b, int h, long long s, int limit, int d, int thread)
+{
+    constexpr int STEP = threads / 8;
+    static_assert(rows % STEP == 0 && STEP % 8 == 0, "whole steps");
+    const int row = thread / 8, chunk = thread % 8;
+    const u16 *tensor = (const u16 *)t.data, *at = tensor + b * t.b + h * t.h + (s + row) * t.s + chunk * 8;
     const u32 first = swizzled<rows>(to, row, chunk);
 #pragma unroll
-    for (int i = 0; i < rows / STEP; i++) {
-        const bool inside = row + i * STEP < limit;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(first + i * STEP * 128),
-                     "l"(inside ? at + i * STEP * stride : from), "r"(inside ? 16 : 0)
-                     : "memory");
+    for (int c = 0; c < columns; c += 64) {
+        const int valid = min(max(d - c - chunk * 8, 0), 8);
+#pragma unroll
+        for (int i = 0; i < rows / STEP; i++) {
+            const bool inside = row + i * STEP < limit && valid;
+            copy_chunk(first + c * rows * 2 + i * STEP * 128, inside ? at + i * STEP * t.s + c : tensor,
+                       inside ? valid : 0);
+        }
     }
 }
 
-FXA_INLINE const u16 *rows_of(const FxaView &t, int b, int h, long long s)
+/* Two neighbouring elements of a row, as far as they exist. */
+FXA_INLINE void store_pair(u16 *row, int c, int d, u32 pair)
 {
-    return (const u16 *)t.data + b * t.b + h * t.h + s * t.s;
+    if (FXA_ALIGNED && c + 1 < d) {
+        *(u32 *)(row + c) = pair;
+    } else {
+        if (c < d) row[c] = (u16)pair;
+        if (c + 1 < d) row[c + 1] = (u16)(pair >> 16);
+    }
+}
+
+FXA_INLINE u32 load_pair(const u16 *row, int c, int d)
+{
+    if (FXA_ALIGNED && c + 1 < d) return *(const u32 *)(row + c);
+    return (c < d ? row[c] : 0u) | (c + 1 < d ? (u32)row[c + 1] << 16 : 0u);
+}
+
+FXA_INLINE u16 *rows_of(const FxaView &t, int b, int h, long long s)
+{
+    return (u16 *)t.data + b * t.b + h * t.h + s * t.s;
 }
 
 /* Operand A of k-step k: 16 rows of a tile from `row` on. */
@@ -74,26 +114,5 @@ template <int rows> FXA_INLINE void operand_b_transposed(u32 (&r)[4], u32 tile, 
 {
     load_matrix_transposed(swizzled<rows>(tile, k * 16 + (lane & 15), chunk + (lane >> 4)), r);
 }
-
-/* What the program reads of a pair from memory. Positions past the lengths read zeros. */
-struct PairLoads {
-    const float *diagonal; /* of q - k = 0 */
-    const int *q_words, *k_words;
-    const u16 *dense;
-    int q_len, k_len;
-
-    FXA_INLINE PairLoads(const FxaArgs &a, int b, int h, int q_len_, int k_len_)
-        : diagonal(a.diagonal.data + b * a.diagonal.b + h * a.diagonal.h + a.diagonal.zero),
-          q_words(a.q_vector.data + b * a.q_vector.b + h * a.q_vector.h),
-          k_words(a.k_vector.data + b * a.k_vector.b + h * a.k_vector.h),
-          dense((const u16 *)a.dense.data + b * a.dense.b + h * a.dense.h), q_len(q_len_), k_len(k_len_)
-    {
-    }
-
-    FXA_INLINE float dense_at(const FxaArgs &a, int q, int k) const
-    {
-        return q < q_len && k < k_len ? unpack_low(__ldg(dense + q * a.dense.s + k)) : 0.f;
-    }
-};
 
 #endif

@@ -6,6 +6,7 @@
 #define FXA_CUDA_BACKWARD_CONSUMER_CUH
 
 #include "backward_layout.cuh"
+#include "dropout.cuh"
 
 namespace {
 
@@ -19,30 +20,54 @@ struct Consumer {
     bool leader;
     u32 step;
     float unit;
-    float dk[FXA_D / 2], dv[FXA_D / 2];
+    float dk[FXA_D / 2], dv[FXA_DV / 2];
+    PairGradients captured;
 
     FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, const Place &at_, int group_)
         : maps(maps_), a(a_), sh(sh_), at(at_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
           leader((threadIdx.x & 127) == 0), step(0), unit(Program::unit(a_))
     {
 #pragma unroll
-        for (int i = 0; i < FXA_D / 2; i++) dk[i] = dv[i] = 0.f;
+        for (int i = 0; i < FXA_D / 2; i++) dk[i] = 0.f;
+#pragma unroll
+        for (int i = 0; i < FXA_DV / 2; i++) dv[i] = 0.f;
     }
 
     FXA_INLINE int first_key() const { return group * 64 + warp * 16 + (lane >> 2); } /* in the tile */
 
-    /* x[64 keys x 64 queries] = keys' rows (K or V) times queries' rows (Q or dO) */
-    FXA_INLINE void issue_scores(float (&x)[BQ / 2], u32 keys, u32 queries) const
+    /* What follows the last key or query in a tile that reaches past it counts for nothing (clear_rows). Both
+     * warpgroups clear, each for itself. */
+    FXA_INLINE void clear_keys() const
     {
-        const u64 rows = k_major(keys + group * 64 * 128), columns = k_major(queries);
+        const int keys = at.k_len - at.n * BK;
+        if (keys >= BK || !loose_keys(a)) return;
+        clear_rows<BK, FXA_D>(sh.k(), keys, threadIdx.x & 127, 128);
+        clear_rows<BK, FXA_DV>(sh.v(), keys, threadIdx.x & 127, 128);
+        named_sync(BAR_CLEAR + group, 128);
+    }
+
+    template <bool MASKED> FXA_INLINE void clear_queries(int m) const
+    {
+        const int queries = at.q_len - m * BQ;
+        if (!MASKED || queries >= BQ || !loose_queries(a)) return;
+        sh.o_ring().wait_full(step);
+        clear_rows<BQ, FXA_D>(sh.q(step), queries, threadIdx.x & 127, 128);
+        clear_rows<BQ, FXA_DV>(sh.grad_o(step), queries, threadIdx.x & 127, 128);
+        named_sync(BAR_CLEAR + group, 128);
+    }
+
+    /* x[64 keys x 64 queries] = keys' rows (K or V) times queries' rows (Q or dO) */
+    template <int columns> FXA_INLINE void issue_scores(float (&x)[BQ / 2], u32 keys, u32 queries) const
+    {
+        const u64 left = k_major(keys + group * 64 * 128), right = k_major(queries);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < FXA_D / 16; k++) wgmma<0>(x, rows + k_step<BK>(k), columns + k_step<BQ>(k), k > 0);
+        for (int k = 0; k < columns / 16; k++) wgmma<0>(x, left + k_step<BK>(k), right + k_step<BQ>(k), k > 0);
         wgmma_commit();
     }
 
     /* sum[64 keys x D] += weights^T, from registers, times queries' rows (dO or Q) */
-    FXA_INLINE void issue_sums(float (&sum)[FXA_D / 2], u32 (&weights)[BQ / 4], u32 queries) const
+    template <int n> FXA_INLINE void issue_sums(float (&sum)[n], u32 (&weights)[BQ / 4], u32 queries) const
     {
         const u64 columns = n_major<BQ>(queries);
         settle(weights);
@@ -80,10 +105,10 @@ struct Consumer {
         for (int i = 0; i < BQ / 4 + 2; i++) entries[i] = __ldg(row + 8 * (i >> 1) - 8 + (i & 1));
     }
 
-    /* S to P in 16 bits for dV; s itself becomes P times the slope. */
+    /* S to P in 16 bits for dV, without the pairs that are dropped; s itself becomes P times the slope. */
     template <bool MASKED>
     FXA_INLINE void probabilities(float (&s)[BQ / 2], u32 (&p)[BQ / 4], int m, const u32 (&dense)[BQ / 4],
-                                  const float (&strip)[BQ / 4 + 2])
+                                  const float (&strip)[BQ / 4 + 2], u32 kept)
     {
         constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
@@ -111,8 +136,8 @@ struct Consumer {
                     float slope;
                     const float value = score_value(program, a, s[i], pair, slope);
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? l.y : l.x)));
-                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w = 0.f;
-                    weight[r][x] = w;
+                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w = slope = 0.f;
+                    weight[r][x] = keeps(kept, i) ? w : 0.f;
                     s[i] = PROG_SLOPE ? w * slope : w;
                 }
             }
@@ -121,9 +146,14 @@ struct Consumer {
         }
     }
 
-    /* dS = P slope (dP - delta), in 16 bits. */
-    FXA_INLINE void score_gradients(const float (&s)[BQ / 2], const float (&dp)[BQ / 2], u32 (&ds)[BQ / 4]) const
+    /* dS = P slope (dP - delta), in 16 bits; dP of dropped pairs is 0, of the others larger by keep_inverse. */
+    FXA_INLINE void score_gradients(const float (&s)[BQ / 2], float (&dp)[BQ / 2], u32 (&ds)[BQ / 4], int m, u32 kept)
     {
+        const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
+        if (FXA_DROPOUT) {
+#pragma unroll
+            for (int i = 0; i < BQ / 2; i++) dp[i] = keeps(kept, i) ? dp[i] * a.keep_inverse : 0.f;
+        }
         const u32 delta = sh.delta(step) + (lane & 3) * 8;
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
@@ -131,7 +161,10 @@ struct Consumer {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = j * 4 + r * 2;
-                ds[j * 2 + r] = pack16(s[i] * (dp[i] - d.x), s[i + 1] * (dp[i + 1] - d.y));
+                const float x = s[i] * (dp[i] - d.x), y = s[i + 1] * (dp[i + 1] - d.y);
+                ds[j * 2 + r] = pack16(x, y);
+                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r}, x);
+                captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r}, y);
             }
         }
     }
@@ -188,19 +221,21 @@ struct Consumer {
         u32 p[BQ / 4], ds[BQ / 4], dense[BQ / 4] = {};
         sh.q_ring().wait_full(step);
         const int m = load_shared(sh.number(step));
-        issue_scores(s, sh.k(), sh.q(step));
+        clear_queries<MASKED>(m);
+        issue_scores<FXA_D>(s, sh.k(), sh.q(step));
         sh.o_ring().wait_full(step);
-        issue_scores(dp, sh.v(), sh.grad_o(step));
+        issue_scores<FXA_DV>(dp, sh.v(), sh.grad_o(step));
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
         if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        const u32 kept = FXA_DROPOUT ? kept_by_column(a, at.b, h, m * BQ, k0) : 0;
         wgmma_wait<1>();
         settle(s);
-        probabilities<MASKED>(s, p, m, dense, strip);
+        probabilities<MASKED>(s, p, m, dense, strip, kept);
         wgmma_wait<0>();
         settle(dp);
-        score_gradients(s, dp, ds);
+        score_gradients(s, dp, ds, m, kept);
         if (WITH_DS) stage_ds(ds);
         issue_sums(dv, p, sh.grad_o(step));
         if (WITH_DS) publish_ds(m);
@@ -216,7 +251,7 @@ struct Consumer {
         wgmma_wait<1>();
         settle(dv);
         settle(p);
-        if (leader) barrier_arrive(sh.o_ring().empty(step));
+        give_back(sh.o_ring().empty(step));
         if (PROG_GRAD_DENSE) named_sync(BAR_DENSE + group, 128);
 #else
         float dq[DQ_COLUMNS / 2];
@@ -224,7 +259,7 @@ struct Consumer {
         wgmma_wait<1>();
         settle(dv);
         settle(p);
-        if (leader) barrier_arrive(sh.o_ring().empty(step));
+        give_back(sh.o_ring().empty(step));
         issue_sums(dk, ds, sh.q(step));
         wgmma_wait<1>();
         settle(dq);
@@ -233,50 +268,39 @@ struct Consumer {
         wgmma_wait<0>();
         settle(dk);
         settle(ds);
-        if (leader) barrier_arrive(sh.q_ring().empty(step));
+        give_back(sh.q_ring().empty(step));
     }
 
     /* dK and dV through the buffers of K and V, each warp its own 16 rows. */
     FXA_INLINE void store_gradients() const
     {
-        const u32 rows = (group * 64 + warp * 16) * 128;
+        const int row = group * 64 + warp * 16, keys = at.k_len - at.n * BK - row;
+        const Rows rows(k_starts(a), at.k_first, at.n * BK + row, at.kv_h, at.b);
+        const float scale_v = FXA_DROPOUT ? a.keep_inverse : 1.f;
         named_sync(BAR_END, 256);
-#pragma unroll
-        for (int i = 0; i < FXA_D / 16; i++) {
-            const u32 chunk = swizzled<BK>(rows, lane & 15, i * 2 + (lane >> 4));
-            const float *x = dv + i * 8, *y = dk + i * 8, scale = a.scale;
-            store_matrix(sh.v() + chunk, pack16(x[0], x[1]), pack16(x[2], x[3]), pack16(x[4], x[5]),
-                         pack16(x[6], x[7]));
-            store_matrix(sh.k() + chunk, pack16(y[0] * scale, y[1] * scale), pack16(y[2] * scale, y[3] * scale),
-                         pack16(y[4] * scale, y[5] * scale), pack16(y[6] * scale, y[7] * scale));
-        }
-        async_fence();
-        __syncwarp();
-        if (elected()) {
-            const int s = at.n * BK + group * 64 + warp * 16;
-#pragma unroll
-            for (int c = 0; c < FXA_D; c += 64) {
-                tma_store(&maps.grad_v, sh.v() + rows + c * BK * 2, c, s, at.kv_h, at.b);
-                tma_store(&maps.grad_k, sh.k() + rows + c * BK * 2, c, s, at.kv_h, at.b);
-            }
-            bulk_commit();
-            bulk_wait();
-        }
+        stage_rows<BK>(sh.v() + row * 128, dv, scale_v, scale_v);
+        store_staged<BK, FXA_DV>(&maps.grad_v, a.grad_v, rows, sh.v() + row * 128, keys, a.dv);
+        stage_rows<BK>(sh.k() + row * 128, dk, a.scale, a.scale);
+        store_staged<BK, FXA_D>(&maps.grad_k, a.grad_k, rows, sh.k() + row * 128, keys, a.d);
+        if (lane == 0) bulk_wait();
     }
 
     FXA_INLINE void run()
     {
         if (WITH_DQ && warp == 0) named_arrive(BAR_DQ_EMPTY + group, 160);
         barrier_wait(sh.kv_full(), 0);
+        clear_keys();
         for (int g = 0; g < a.group; g++) {
             h = at.first_head(a) + g;
             const ListRow row = at.row(a, h);
             program.head(a, at.b, h, at.q_len, at.k_len);
+            captured.clear();
             int j = 0;
 #pragma unroll 1
             for (; j < row.partial; j++) visit<true>();
 #pragma unroll 1
             for (; j < row.total; j++) visit<false>();
+            captured.store(a, at.b, h, at.n * 8 + group * 4 + warp);
         }
         store_gradients();
     }

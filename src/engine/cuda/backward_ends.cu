@@ -2,81 +2,129 @@
  *
  * Before and after the backward kernels, for all architectures.
  *
- * fxa_backward_prepare: delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), in rows of q_pad; rows past the length
- * get lse2 = +inf, so that their probabilities are 0. Also sets the f32 sum of dQ to 0, when there is one.
- * Launch: grid (q_pad / ROWS, heads, batch).
+ * fxa_backward_prepare: delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), in the padded rows of padded_row(); rows
+ * past the length get lse2 = +inf, so that their probabilities are 0. Also sets the f32 sum of dQ to 0, when there is
+ * one. Launch: grid (pad_rows / ROWS, heads).
  *
  * fxa_grad_q_finish: dQ = scale * sum, from the layout in which the backward kernels add: per block of 64 queries
- * [half of the columns][8-column group][thread of 128] four floats, as the accumulators of an m64 product lie.
- * Launch: grid (q_pad / 64, heads, batch).
+ * [8-column group][thread of 128] four floats, as the accumulators of an m64 product lie. Launch: grid (pad_rows / 64,
+ * heads).
+ *
+ * fxa_grad_sink: the gradient of each head's sink, -sum exp(sink - LSE) delta, in a fixed order. After prepare.
+ * Launch: grid (heads).
+ *
+ * fxa_sums_reduce: out[h * n + i] = the sums i of head h (FxaSums), over its `rows` rows of n floats of every batch
+ * entry, in a fixed order. Launch: grid (heads, n).
  */
-#include "device.cuh"
+#include "storage.cuh"
 
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int LANES = FXA_DV / 8; /* threads of a row, 8 elements each */
+constexpr int LANES = FXA_DV <= 32 ? 4 : FXA_DV <= 64 ? 8 : FXA_DV <= 128 ? 16 : 32; /* of a row, 8 elements each */
 constexpr int ROWS = THREADS / LANES;
-constexpr int HALF = FXA_D / 2;
 
-FXA_INLINE float dot8(const Word4 &x, const Word4 &y)
-{
-    const u32 p[4] = {x.x, x.y, x.z, x.w}, q[4] = {y.x, y.y, y.z, y.w};
-    float sum = 0.f;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        sum = __fmaf_rn(unpack_low(p[i]), unpack_low(q[i]), sum);
-        sum = __fmaf_rn(unpack_high(p[i]), unpack_high(q[i]), sum);
+/* Which query a padded row of a head is. */
+struct PaddedRow {
+    int b, q;
+
+    FXA_INLINE PaddedRow(const FxaArgs &a, int i)
+    {
+        b = q_starts(a) ? tile_entry(q_starts(a), a.batch, 128, a.q_total, i / 128) : i / a.q_pad;
+        q = i - (q_starts(a) ? first_tile(q_starts(a), b, 128, a.q_total) * 128 : b * a.q_pad);
     }
-    return sum;
-}
-
-FXA_INLINE const Word4 *piece(const FxaView &t, int b, int h, int s, int lane)
-{
-    return (const Word4 *)((const u16 *)t.data + b * t.b + h * t.h + s * t.s) + lane;
-}
+};
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_backward_prepare_shape = {THREADS, 0, ROWS, 0, 0, 0};
-extern "C" __constant__ FxaShape fxa_grad_q_finish_shape = {THREADS, 0, 64, 0, 0, 0};
+extern "C" __constant__ FxaShape fxa_backward_prepare_shape = {THREADS, 0, ROWS, 0, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_grad_q_finish_shape = {THREADS, 0, 64, 0, 0, 0, 0, 1};
+extern "C" __constant__ FxaShape fxa_grad_sink_shape = {THREADS, 0, 0, 0, 0, 0, 0, 1};
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const __grid_constant__ FxaArgs a)
 {
-    const int lane = threadIdx.x % LANES, q = blockIdx.x * ROWS + threadIdx.x / LANES, h = blockIdx.y, b = blockIdx.z;
-    const long long row = ((long long)b * a.heads + h) * a.q_pad + q;
-    const bool inside = q < q_length(a, b);
-    float sum = inside ? dot8(*piece(a.o, b, h, q, lane), *piece(a.grad_o, b, h, q, lane)) : 0.f;
+    const int lane = threadIdx.x % LANES, i = blockIdx.x * ROWS + threadIdx.x / LANES, h = blockIdx.y;
+    const PaddedRow at(a, i);
+    const Span rows = q_span(a, at.b);
+    const long long row = (long long)h * a.pad_rows + i;
+    const bool inside = at.q >= 0 && at.q < rows.length;
+    float sum = 0.f;
+    if (inside) {
+        float x[8], y[8];
+        load8(a.o, at.b, h, rows.first + at.q, lane * 8, a.dv, x);
+        load8(a.grad_o, at.b, h, rows.first + at.q, lane * 8, a.dv, y);
 #pragma unroll
-    for (int i = LANES / 2; i; i >>= 1) sum += __shfl_xor_sync(~0u, sum, i);
+        for (int j = 0; j < 8; j++) sum = __fmaf_rn(x[j], y[j], sum);
+    }
+#pragma unroll
+    for (int j = LANES / 2; j; j >>= 1) sum += __shfl_xor_sync(~0u, sum, j);
     if (a.grad_q_sum)
-        for (int i = lane; i < FXA_D / 4; i += LANES) ((Float4 *)a.grad_q_sum)[row * (FXA_D / 4) + i] = Float4{};
+        for (int j = lane; j < FXA_D / 4; j += LANES) ((Float4 *)a.grad_q_sum)[row * (FXA_D / 4) + j] = Float4{};
     if (lane == 0) {
-        const long long i = b * a.lse_b + h * a.lse_h + q;
-        const float lse = inside ? a.lse[i] : POS_INF;
-        a.delta[row] = inside && a.grad_lse ? sum - a.grad_lse[i] : sum;
+        const long long l = at.b * a.lse_b + h * a.lse_h + rows.first + at.q;
+        const float lse = inside ? a.lse[l] : POS_INF;
+        a.delta[row] = inside && a.grad_lse ? sum - a.grad_lse[l] : sum;
         a.lse2[row] = lse == NEG_INF ? 0.f : lse * LOG2E;
     }
 }
 
+#if !FXA_F32
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
-    constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
-    __shared__ __align__(16) u32 block[64 * PITCH];
-    const int h = blockIdx.y, b = blockIdx.z;
-    const long long row = ((long long)b * a.heads + h) * a.q_pad + blockIdx.x * 64;
-    const Float4 *sum = (const Float4 *)(a.grad_q_sum + row * FXA_D);
+    constexpr int PITCH = FXA_D + 4; /* floats of a row; 16 bytes more spread columns over banks */
+    __shared__ __align__(16) float block[64 * PITCH];
+    const int h = blockIdx.y;
+    const PaddedRow at(a, blockIdx.x * 64);
+    const Span rows = q_span(a, at.b);
+    const Float4 *sum = (const Float4 *)(a.grad_q_sum + ((long long)h * a.pad_rows + blockIdx.x * 64) * FXA_D);
 #pragma unroll
     for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {
         const Float4 x = sum[e];
-        const int half = e / (64 * HALF / 4), i = e % (64 * HALF / 4) >> 7, t = e & 127;
-        const int r = (t >> 5) * 16 + ((t & 31) >> 2), c = half * HALF + i * 8 + (t & 3) * 2;
-        block[r * PITCH + c / 2] = pack16(x.x * a.scale, x.y * a.scale);
-        block[(r + 8) * PITCH + c / 2] = pack16(x.z * a.scale, x.w * a.scale);
+        const int t = e & 127, r = (t >> 5) * 16 + ((t & 31) >> 2), c = (e >> 7) * 8 + (t & 3) * 2;
+        *(Float2 *)(block + r * PITCH + c) = Float2{x.x * a.scale, x.y * a.scale};
+        *(Float2 *)(block + (r + 8) * PITCH + c) = Float2{x.z * a.scale, x.w * a.scale};
     }
     __syncthreads();
+    const int limit = q_starts(a) ? rows.length : a.q_len;
     for (int e = threadIdx.x; e < 64 * FXA_D / 8; e += THREADS) {
-        const int r = e / (FXA_D / 8), c = e % (FXA_D / 8), q = blockIdx.x * 64 + r;
-        if (q < a.q_len) *(Word4 *)piece(a.grad_q, b, h, q, c) = *(const Word4 *)(block + r * PITCH + c * 4);
+        const int r = e / (FXA_D / 8), c = e % (FXA_D / 8) * 8, q = at.q + r;
+        if (q >= 0 && q < limit) store8(a.grad_q, at.b, h, rows.first + q, c, a.d, block + r * PITCH + c);
     }
+}
+#endif
+
+/* The sum over the CTA, in a fixed order; for thread 0. */
+FXA_INLINE double sum_of_threads(double x)
+{
+    __shared__ double part[THREADS];
+    part[threadIdx.x] = x;
+    for (int n = THREADS / 2; n; n >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
+    }
+    return part[0];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fxa_sums_reduce(FxaSums from, float *out, int batch, int rows, int n)
+{
+    const int h = blockIdx.x, i = blockIdx.y;
+    double sum = 0;
+    for (int b = 0; b < batch; b++)
+        for (int r = threadIdx.x; r < rows; r += THREADS)
+            sum += (double)from.data[b * from.b + h * from.h + (long long)r * n + i];
+    sum = sum_of_threads(sum);
+    if (threadIdx.x == 0) out[h * n + i] = (float)sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_sink(const __grid_constant__ FxaArgs a)
+{
+    const int h = blockIdx.x;
+    const float z = a.sink[h] * LOG2E;
+    const long long first = (long long)h * a.pad_rows;
+    double sum = 0;
+    for (int i = threadIdx.x; i < a.pad_rows; i += THREADS)
+        if (a.lse2[first + i] != POS_INF) sum -= (double)(exp2_fast(z - a.lse2[first + i]) * a.delta[first + i]);
+    sum = sum_of_threads(sum);
+    if (threadIdx.x == 0) a.grad_sink[h] = (float)sum;
 }

@@ -11,22 +11,24 @@ namespace {
 
 /* ---- Warp 0: copies --------------------------------------------------------------------------------------------- */
 
-FXA_INLINE void load_keys(const FxaMaps &maps, const Shared &sh, const Place &at)
+FXA_INLINE void load_keys(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
 {
-    barrier_expect(sh.kv_full(), 2 * K_BYTES);
-    tma_load_tile<BK, FXA_D>(sh.k(), &maps.k, sh.kv_full(), at.n * BK, at.kv_h, at.b, CACHE_KEEP);
-    tma_load_tile<BK, FXA_D>(sh.v(), &maps.v, sh.kv_full(), at.n * BK, at.kv_h, at.b, CACHE_KEEP);
+    const Rows rows(k_starts(a), at.k_first, at.n * BK, at.kv_h, at.b);
+    barrier_expect(sh.kv_full(), K_BYTES + V_BYTES);
+    tma_load_tile<BK, FXA_D>(sh.k(), &maps.k, sh.kv_full(), rows, CACHE_KEEP);
+    tma_load_tile<BK, FXA_DV>(sh.v(), &maps.v, sh.kv_full(), rows, CACHE_KEEP);
 }
 
 FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at, int h, int m,
                            u32 step)
 {
-    const long long row = at.padded_row(a, h) + m * BQ;
+    const long long row = at.workspace_row(a, h) + m * BQ;
+    const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
     u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
     store_shared(sh.number(step), m);
     barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + QWORD_BYTES + KWORD_BYTES);
-    tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, m * BQ, h, at.b, CACHE_KEEP);
+    tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
 #if PROG_VECTOR /* keys' words come with every block, because they may differ between the heads of a group */
     const FxaVector &v = a.q_vector, &w = a.k_vector;
@@ -40,15 +42,15 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
 #endif
     full = sh.o_ring().full(step);
     sh.o_ring().wait_empty(step);
-    barrier_expect(full, Q_BYTES + BQ * 4);
-    tma_load_tile<BQ, FXA_D>(sh.grad_o(step), &maps.grad_o, full, m * BQ, h, at.b, CACHE_KEEP);
+    barrier_expect(full, DO_BYTES + BQ * 4);
+    tma_load_tile<BQ, FXA_DV>(sh.grad_o(step), &maps.grad_o, full, rows, CACHE_KEEP);
     bulk_load(sh.delta(step), a.delta + row, BQ * 4, full);
 }
 
 FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
 {
     u32 step = 0;
-    load_keys(maps, sh, at);
+    load_keys(maps, a, sh, at);
     for (int g = 0; g < a.group; g++) {
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);
@@ -69,12 +71,12 @@ FXA_INLINE void send_dq(const FxaArgs &a, const Shared &sh, const Place &at)
         const int h = at.first_head(a) + g;
         const ListRow row = at.row(a, h);
         for (int j = 0; j < row.total; j++) {
-            float *to = a.grad_q_sum + (at.padded_row(a, h) + (long long)row.tile(j) * BQ) * FXA_D;
+            float *to = a.grad_q_sum + (at.workspace_row(a, h) + (long long)row.tile(j) * BQ) * FXA_D;
 #pragma unroll
             for (int x = 0; x < 2; x++) {
                 named_sync(BAR_DQ_FULL + x, 160);
-                if (elected()) {
-                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_BYTES);
+                if (DQ_SENT[x] && elected()) {
+                    bulk_add(to + x * (DQ_BYTES / 4), sh.dq(x), DQ_SENT[x]);
                     bulk_commit();
                 }
             }

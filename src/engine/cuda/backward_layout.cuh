@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The Hopper backward kernel's sizes, its shared memory and the place of a CTA: what all its warps agree on.
+ * The Hopper backward kernel's sizes and its shared memory: what all its warps agree on.
  */
 #ifndef FXA_CUDA_BACKWARD_LAYOUT_CUH
 #define FXA_CUDA_BACKWARD_LAYOUT_CUH
 
+#include "backward_place.cuh"
 #include "hopper.cuh"
 #include "score.cuh"
 #include "wgmma.cuh"
@@ -17,27 +18,35 @@ namespace {
 
 constexpr int BK = 128; /* keys of a tile */
 /* Queries of a block. 128 need the registers and the shared memory of a head dimension of 64 and a plain program. */
-constexpr int BQ = FXA_D <= 64 && !PROG_SLOPE && !PROG_DENSE && !PROG_GRAD_DIAGONAL ? 128 : 64;
+constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
+constexpr bool PLAIN = !PROG_SLOPE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
+constexpr int BQ = SMALL && PLAIN && !FXA_DROPOUT ? 128 : 64;
 constexpr int STAGES = 2; /* of Q, dO and of dS */
 constexpr int THREADS = 384;
 constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* dS goes through shared memory */
-constexpr int K_BYTES = BK * FXA_D * 2, Q_BYTES = BQ * FXA_D * 2, DS_BYTES = BQ * BK * 2;
-/* A warpgroup's share of dQ is 64 rows: half of the columns where a block has 64 queries, else all columns of half of
- * the queries. Both lie alike in the f32 sum. */
-constexpr int DQ_COLUMNS = BQ == 128 ? FXA_D : FXA_D / 2;
+constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
+constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
+/* A warpgroup's share of dQ is 64 rows: all columns of half of the queries where a block has 128, else half of the
+ * columns; both lie alike in the f32 sum. With 32 and 96 columns the second warpgroup also computes columns that are
+ * not there, from zeros, and does not send them: products of another width beside these make the compiler serialise. */
+constexpr int DQ_COLUMNS = BQ == 128 ? FXA_D : FXA_D > 64 ? 64 : 32;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
+constexpr int DQ_SENT[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int QWORD_BYTES = PROG_VECTOR ? BQ * 4 : 0, KWORD_BYTES = PROG_VECTOR ? BK * 4 : 0;
 /* Named barriers. Of dQ there is one per consumer warpgroup, shared with the warp that sends. */
-enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7 };
-static_assert(FXA_D == FXA_DV, "one head dimension");
+enum { BAR_DS = 1, BAR_END = 2, BAR_DQ_EMPTY = 3, BAR_DQ_FULL = 5, BAR_DENSE = 7, BAR_CLEAR = 9 };
+static_assert(FXA_D <= 128 && FXA_DV <= 128, "backward_wide_sm90.cu is for the others");
+static_assert(!(PROG_SLOPE && (PROG_GRAD_SUMS || PROG_GRAD_SCATTER)), "the score is gone when its gradient is there");
+
+typedef PlaceOf<BK, BQ> Place;
 
 struct Shared {
     u32 base;
 
-    static constexpr int V_AT = K_BYTES, Q_AT = 2 * K_BYTES, DO_AT = Q_AT + STAGES * Q_BYTES;
-    static constexpr int DS_AT = DO_AT + STAGES * Q_BYTES, DQ_AT = DS_AT + (WITH_DS ? STAGES * DS_BYTES : 0);
+    static constexpr int V_AT = K_BYTES, Q_AT = V_AT + V_BYTES, DO_AT = Q_AT + STAGES * Q_BYTES;
+    static constexpr int DS_AT = DO_AT + STAGES * DO_BYTES, DQ_AT = DS_AT + (WITH_DS ? STAGES * DS_BYTES : 0);
     static constexpr int DENSE_AT = DQ_AT + (WITH_DQ ? 2 * DQ_BYTES : 0), LSE_AT = DENSE_AT + STAGES * DENSE_BYTES;
     static constexpr int DELTA_AT = LSE_AT + STAGES * BQ * 4, QWORD_AT = DELTA_AT + STAGES * BQ * 4;
     static constexpr int KWORD_AT = QWORD_AT + STAGES * QWORD_BYTES, KV_BAR_AT = KWORD_AT + STAGES * KWORD_BYTES;
@@ -47,7 +56,7 @@ struct Shared {
     FXA_INLINE u32 k() const { return base; }
     FXA_INLINE u32 v() const { return base + V_AT; }
     FXA_INLINE u32 q(u32 step) const { return base + Q_AT + (step % STAGES) * Q_BYTES; }
-    FXA_INLINE u32 grad_o(u32 step) const { return base + DO_AT + (step % STAGES) * Q_BYTES; }
+    FXA_INLINE u32 grad_o(u32 step) const { return base + DO_AT + (step % STAGES) * DO_BYTES; }
     FXA_INLINE u32 ds(u32 step) const { return base + DS_AT + (step % STAGES) * DS_BYTES; }
     FXA_INLINE u32 dq(int group) const { return base + DQ_AT + group * DQ_BYTES; }
     FXA_INLINE u32 dense(u32 step) const { return base + DENSE_AT + (step % STAGES) * DENSE_BYTES; }
@@ -64,27 +73,11 @@ struct Shared {
     FXA_INLINE void init() const
     {
         barrier_init(kv_full(), 1);
-        q_ring().init(2);
-        o_ring().init(2);
+        q_ring().init(8);
+        o_ring().init(8);
         ds_ring().init(2);
         barrier_init_done();
     }
-};
-
-/* What all roles know: the key tile, its head and entry, and the list row of a query head. */
-struct Place {
-    int n, kv_h, b, q_len, k_len;
-
-    FXA_INLINE Place(const FxaArgs &a)
-        : n(blockIdx.x), kv_h(blockIdx.y), b(blockIdx.z), q_len(q_length(a, blockIdx.z)), k_len(k_length(a, blockIdx.z))
-    {
-    }
-    FXA_INLINE int first_head(const FxaArgs &a) const { return kv_h * a.group; }
-    FXA_INLINE ListRow row(const FxaArgs &a, int h) const
-    {
-        return ListRow(a, b, h, n, (q_len + BQ - 1) / BQ, (n + 1) * BK > k_len, q_len % BQ != 0);
-    }
-    FXA_INLINE long long padded_row(const FxaArgs &a, int h) const { return ((long long)b * a.heads + h) * a.q_pad; }
 };
 
 } // namespace

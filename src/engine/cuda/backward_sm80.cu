@@ -4,9 +4,14 @@
  * every query head of the group in turn. Scores are computed transposed, a warp has 16 keys; P and dS feed dV and dK
  * from registers, dS goes through shared memory for dQ, which is added into the f32 sum of backward_ends.cu by atomics,
  * in the layout of the Hopper kernel. Gradients of captured tensors leave element by element.
- * Tiles shrink where shared memory is small. Launch: grid (key tiles, KV heads, batch).
+ * Tiles shrink where shared memory is small. Where head dimensions exceed 128, two CTAs share a tile, each with half of
+ * the columns of dK, dV and dQ, because the registers hold no more; both compute the scores. Launch: see
+ * backward_place.cuh.
  */
 #include "ampere.cuh"
+#include "backward_place.cuh"
+#include "dropout.cuh"
+#include "pair_loads.cuh"
 #include "score.cuh"
 
 namespace {
@@ -16,12 +21,23 @@ constexpr int SHARED_LIMIT = 163 * 1024;
 #else
 constexpr int SHARED_LIMIT = 99 * 1024; /* sm_86, sm_89, sm_120 */
 #endif
-constexpr int BQ = 64, BK = FXA_D <= 64 || SHARED_LIMIT > 128 * 1024 ? 128 : 64;
+
+constexpr int bytes(int keys, int queries)
+{
+    return (keys + queries) * (D_STORED + DV_STORED) * 2 + queries * keys * 2 + 1024;
+}
+
+constexpr int BK = bytes(128, 64) <= SHARED_LIMIT ? 128 : bytes(64, 64) <= SHARED_LIMIT ? 64 : 32;
+constexpr int BQ = BK == 32 ? 32 : 64;
 constexpr int WARPS = BK / 16, THREADS = 32 * WARPS;
-constexpr int HALF = FXA_D / 2; /* columns of dQ that a warp computes at a time */
-constexpr int K_BYTES = BK * FXA_D * 2, Q_BYTES = BQ * FXA_D * 2, DS_BYTES = BQ * BK * 2;
-constexpr int BYTES = 2 * K_BYTES + 2 * Q_BYTES + DS_BYTES + 1024;
-static_assert(FXA_D == FXA_DV && BYTES <= SHARED_LIMIT, "one head dimension that fits");
+constexpr int PARTS = FXA_D <= 128 && FXA_DV <= 128 ? 1 : 2;
+constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns of a CTA */
+constexpr int HALF = PART / 2; /* columns of dQ that a warp computes at a time */
+constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
+constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
+static_assert(bytes(BK, BQ) <= SHARED_LIMIT, "shared memory");
+
+typedef PlaceOf<BK, BQ> Place;
 
 template <int n> FXA_INLINE void clear(float (&x)[n][4])
 {
@@ -42,57 +58,39 @@ FXA_INLINE void add4(float *to, const float (&x)[4])
 
 struct Tile {
     const FxaArgs &a;
+    const Place &at;
     u32 k_tile, v_tile, q_tile, o_tile, ds_tile;
-    int n, kv_h, b, h, thread, warp, lane, q_len, k_len, k0;
+    int part, n, kv_h, b, h, thread, warp, lane, q_len, k_len, k0;
     long long padded; /* row of the padded workspace */
     Program program;
-    float unit, dk[FXA_D / 8][4], dv[FXA_D / 8][4];
+    float unit, dk[PART / 8][4], dv[PART_V / 8][4];
+    PairGradients captured;
 
-    FXA_INLINE Tile(const FxaArgs &a_, u32 base)
-        : a(a_), k_tile(base), v_tile(base + K_BYTES), q_tile(base + 2 * K_BYTES), o_tile(q_tile + Q_BYTES),
-          ds_tile(o_tile + Q_BYTES), n(blockIdx.x), kv_h(blockIdx.y), b(blockIdx.z), thread(threadIdx.x),
-          warp(threadIdx.x >> 5), lane(threadIdx.x & 31), q_len(q_length(a_, b)), k_len(k_length(a_, b)),
+    FXA_INLINE Tile(const FxaArgs &a_, const Place &at_, u32 base)
+        : a(a_), at(at_), k_tile(base), v_tile(base + K_BYTES), q_tile(v_tile + V_BYTES), o_tile(q_tile + Q_BYTES),
+          ds_tile(o_tile + DO_BYTES), part(blockIdx.x % PARTS), n(at_.n), kv_h(at_.kv_h), b(at_.b),
+          thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31), q_len(at_.q_len), k_len(at_.k_len),
           k0(n * BK + warp * 16 + (lane >> 2)), unit(Program::unit(a_))
     {
         clear(dk);
         clear(dv);
     }
 
-    /* Scores and dP of this warp's 16 keys and the block's 64 queries. */
-    FXA_INLINE void products(float (&s)[BQ / 8][4], float (&dp)[BQ / 8][4]) const
+    /* x = this warp's 16 keys, of K or V, times the block's queries, of Q or dO. */
+    template <int columns> FXA_INLINE void products(float (&x)[BQ / 8][4], u32 keys, u32 queries) const
     {
-        clear(s);
-        clear(dp);
+        clear(x);
 #pragma unroll
-        for (int k = 0; k < FXA_D / 16; k++) {
-            u32 keys[4], values[4], r[4];
-            operand_a<BK>(keys, k_tile, warp * 16, k, lane);
-            operand_a<BK>(values, v_tile, warp * 16, k, lane);
+        for (int k = 0; k < columns / 16; k++) {
+            u32 rows[4], r[4];
+            operand_a<BK>(rows, keys, warp * 16, k, lane);
 #pragma unroll
             for (int j = 0; j < BQ / 16; j++) {
-                operand_b<BQ>(r, q_tile, j * 16, k, lane);
-                mma(s[2 * j], keys, r[0], r[1]);
-                mma(s[2 * j + 1], keys, r[2], r[3]);
-                operand_b<BQ>(r, o_tile, j * 16, k, lane);
-                mma(dp[2 * j], values, r[0], r[1]);
-                mma(dp[2 * j + 1], values, r[2], r[3]);
+                operand_b<BQ>(r, queries, j * 16, k, lane);
+                mma(x[2 * j], rows, r[0], r[1]);
+                mma(x[2 * j + 1], rows, r[2], r[3]);
             }
         }
-    }
-
-    /* Gradients of what the program captured, for one pair. */
-    FXA_INLINE void captured(int q, int k, float ds) const
-    {
-#if PROG_GRAD_DENSE
-        u16 *row = (u16 *)a.grad_dense.data + b * a.grad_dense.b + h * a.grad_dense.h + q * a.grad_dense.s;
-        if (q < q_len && k < k_len) row[k] = (u16)pack16(ds, 0.f);
-#endif
-#if PROG_GRAD_DIAGONAL
-        const FxaDiagonalGrad &g = a.grad_diagonal;
-        const int at = q - k + g.zero + n * g.zero_step;
-        if (q < q_len && k < k_len && (unsigned)at < (unsigned)g.size)
-            atomicAdd(g.data + b * g.b + h * g.h + n * g.n + at, ds);
-#endif
     }
 
     /* P and dS in 16 bits, as operands of dV and dK. */
@@ -105,6 +103,7 @@ struct Tile {
         const PairLoads loads(a, b, h, q_len, k_len);
         const int k_word[2] = {WORDS ? __ldg(loads.k_words + k0) : 0, WORDS ? __ldg(loads.k_words + k0 + 8) : 0};
         const int queries[2] = {k0 < k_len ? q_len - q0 : 0, k0 + 8 < k_len ? q_len - q0 : 0};
+        const u32 kept = FXA_DROPOUT ? kept_by_column(a, b, h, m * BQ, k0) : 0;
         if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
 #pragma unroll
         for (int j = 0; j < BQ / 8; j++) {
@@ -123,9 +122,16 @@ struct Tile {
                                        WORDS ? __ldg(loads.q_words + q0 + c) : 0, k_word[r]};
                     const float value = score_value(program, a, s[j][r * 2 + x], pair, slope);
                     w[x] = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
-                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w[x] = 0.f;
-                    g[x] = w[x] * (dp[j][r * 2 + x] - (x ? delta.y : delta.x));
-                    captured(q0 + c, k0 + 8 * r, g[x]);
+                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w[x] = slope = 0.f;
+                    const bool keep = keeps(kept, j * 4 + r * 2 + x);
+                    float dp_ = dp[j][r * 2 + x];
+                    if (FXA_DROPOUT) dp_ = keep ? dp_ * a.keep_inverse : 0.f;
+                    g[x] = w[x] * (dp_ - (x ? delta.y : delta.x));
+                    if (!keep) w[x] = 0.f;
+                    if (part == 0 && q0 + c < q_len && k0 + 8 * r < k_len) {
+                        store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
+                        captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
+                    }
                     if (PROG_SLOPE) g[x] *= slope;
                 }
                 p[j][r] = pack16(w[0], w[1]);
@@ -149,24 +155,28 @@ struct Tile {
             }
     }
 
-    FXA_INLINE void add(float (&sum)[FXA_D / 8][4], const u32 (&weights)[BQ / 8][2], u32 tile) const
+    /* This CTA's columns of dV or dK. */
+    template <int blocks>
+    FXA_INLINE void add(float (&sum)[blocks][4], const u32 (&weights)[BQ / 8][2], u32 tile) const
     {
 #pragma unroll
         for (int k = 0; k < BQ / 16; k++) {
             const u32 rows[4] = {weights[2 * k][0], weights[2 * k][1], weights[2 * k + 1][0], weights[2 * k + 1][1]};
 #pragma unroll
-            for (int j = 0; j < FXA_D / 16; j++) {
+            for (int j = 0; j < blocks / 2; j++) {
                 u32 r[4];
-                operand_b_transposed<BQ>(r, tile, k, j * 2, lane);
+                operand_b_transposed<BQ>(r, tile, k, part * blocks + j * 2, lane);
                 mma(sum[2 * j], rows, r[0], r[1]);
                 mma(sum[2 * j + 1], rows, r[2], r[3]);
             }
         }
     }
 
-    /* dQ of 16 queries and half the columns = dS K, added into the sum: four floats of a thread side by side. */
+    /* dQ of 16 queries and half of this CTA's columns = dS K, added into the sum: four floats of a thread side by side.
+     */
     FXA_INLINE void add_dq(int m, int block, int half) const
     {
+        const int group = part * (PART / 8) + half * (HALF / 8), q = m * BQ + block * 16;
         float dq[HALF / 8][4];
         clear(dq);
 #pragma unroll
@@ -175,12 +185,12 @@ struct Tile {
             operand_a<BQ>(rows, ds_tile, block * 16, k, lane);
 #pragma unroll
             for (int j = 0; j < HALF / 16; j++) {
-                operand_b_transposed<BK>(r, k_tile, k, half * (HALF / 8) + j * 2, lane);
+                operand_b_transposed<BK>(r, k_tile, k, group + j * 2, lane);
                 mma(dq[2 * j], rows, r[0], r[1]);
                 mma(dq[2 * j + 1], rows, r[2], r[3]);
             }
         }
-        float *to = a.grad_q_sum + (padded + m * BQ) * FXA_D + (half * (HALF / 8) * 128 + block * 32 + lane) * 4;
+        float *to = a.grad_q_sum + (padded + (q & ~63)) * FXA_D + (group * 128 + (q & 63) * 2 + lane) * 4;
 #pragma unroll
         for (int j = 0; j < HALF / 8; j++) add4(to + j * 512, dq[j]);
     }
@@ -190,12 +200,14 @@ struct Tile {
         float s[BQ / 8][4], dp[BQ / 8][4];
         u32 p[BQ / 8][2], ds[BQ / 8][2];
         __syncthreads(); /* the last block's tiles are read */
-        copy_tile<BQ, THREADS>(q_tile, rows_of(a.q, b, h, (long long)m * BQ), a.q.s, q_len - m * BQ, thread);
-        copy_tile<BQ, THREADS>(o_tile, rows_of(a.grad_o, b, h, (long long)m * BQ), a.grad_o.s, q_len - m * BQ, thread);
+        const int queries = q_len - m * BQ, first = at.q_first + m * BQ;
+        copy_tile<BQ, FXA_D, THREADS>(q_tile, a.q, b, h, first, queries, a.d, thread);
+        copy_tile<BQ, FXA_DV, THREADS>(o_tile, a.grad_o, b, h, first, queries, a.dv, thread);
         copy_commit();
         copy_wait<0>();
         __syncthreads();
-        products(s, dp);
+        products<FXA_D>(s, k_tile, q_tile);
+        products<FXA_DV>(dp, v_tile, o_tile);
         if (masked)
             gradients<true>(s, dp, p, ds, m);
         else
@@ -204,35 +216,42 @@ struct Tile {
         add(dv, p, o_tile);
         add(dk, ds, q_tile);
         __syncthreads();
-        for (int i = warp; i < 8; i += WARPS) add_dq(m, i & 3, i >> 2);
+        for (int i = warp; i < BQ / 8; i += WARPS) add_dq(m, i >> 1, i & 1);
     }
 
     FXA_INLINE void store() const
     {
+        const int limit = k_starts(a) ? k_len : a.k_len;
+        const float scale_v = FXA_DROPOUT ? a.keep_inverse : 1.f;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int k = k0 + 8 * r;
-            if (k >= a.k_len) continue;
-            u32 *to_k = (u32 *)rows_of(a.grad_k, b, kv_h, k), *to_v = (u32 *)rows_of(a.grad_v, b, kv_h, k);
+            const int k = k0 + 8 * r, c = (lane & 3) * 2;
+            if (k >= limit) continue;
+            u16 *to_k = rows_of(a.grad_k, b, kv_h, at.k_first + k), *to_v = rows_of(a.grad_v, b, kv_h, at.k_first + k);
 #pragma unroll
-            for (int j = 0; j < FXA_D / 8; j++) {
-                to_k[j * 4 + (lane & 3)] = pack16(dk[j][r * 2] * a.scale, dk[j][r * 2 + 1] * a.scale);
-                to_v[j * 4 + (lane & 3)] = pack16(dv[j][r * 2], dv[j][r * 2 + 1]);
-            }
+            for (int j = 0; j < PART / 8; j++)
+                store_pair(to_k, part * PART + j * 8 + c, a.d,
+                           pack16(dk[j][r * 2] * a.scale, dk[j][r * 2 + 1] * a.scale));
+#pragma unroll
+            for (int j = 0; j < PART_V / 8; j++)
+                store_pair(to_v, part * PART_V + j * 8 + c, a.dv,
+                           pack16(dv[j][r * 2] * scale_v, dv[j][r * 2 + 1] * scale_v));
         }
     }
 
     FXA_INLINE void run()
     {
-        copy_tile<BK, THREADS>(k_tile, rows_of(a.k, b, kv_h, (long long)n * BK), a.k.s, k_len - n * BK, thread);
-        copy_tile<BK, THREADS>(v_tile, rows_of(a.v, b, kv_h, (long long)n * BK), a.v.s, k_len - n * BK, thread);
+        copy_tile<BK, FXA_D, THREADS>(k_tile, a.k, b, kv_h, at.k_first + n * BK, k_len - n * BK, a.d, thread);
+        copy_tile<BK, FXA_DV, THREADS>(v_tile, a.v, b, kv_h, at.k_first + n * BK, k_len - n * BK, a.dv, thread);
         for (int g = 0; g < a.group; g++) {
-            h = kv_h * a.group + g;
-            padded = ((long long)b * a.heads + h) * a.q_pad;
-            const ListRow row(a, b, h, n, (q_len + BQ - 1) / BQ, (n + 1) * BK > k_len, q_len % BQ != 0);
+            h = at.first_head(a) + g;
+            padded = at.workspace_row(a, h);
+            const ListRow row = at.row(a, h);
             program.head(a, b, h, q_len, k_len);
+            captured.clear();
 #pragma unroll 1
             for (int j = 0; j < row.total; j++) visit(row.tile(j), j < row.partial);
+            if (part == 0) captured.store(a, b, h, n * WARPS + warp);
         }
         copy_wait<0>();
         store();
@@ -241,10 +260,11 @@ struct Tile {
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, BYTES, BQ, BK, 0, 0};
+extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, bytes(BK, BQ), BQ, BK, 0, 0, WARPS, PARTS};
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(1024) u8 memory[];
-    Tile(a, (shared_address(memory) + 1023) & ~1023u).run();
+    const Place at(a, PARTS);
+    if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
 }

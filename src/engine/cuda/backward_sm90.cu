@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward on Hopper: dK and dV of one key tile, and its share of dQ; head dimensions 64 and 128.
+ * Backward on Hopper: dK and dV of one key tile, and its share of dQ; head dimensions up to 128.
  *
  * A CTA owns 128 keys of one KV head: its two consumer warpgroups hold dK and dV of 64 keys each in registers and walk
  * the query blocks of the tile's list, for every query head of the group in turn (so dK and dV of shared heads need no
@@ -10,13 +10,12 @@
  * by query tiles, and the whole backward is bit-stable.
  *
  * Warps of the first warpgroup: 0 copies (one lane), 1 sends dQ, 2 and 3 add up diagonals of dS for the gradient of a
- * diagonal row. Launch: grid (key tiles, KV heads, batch).
+ * diagonal row. Launch: see backward_place.cuh.
  */
 #include "backward_consumer.cuh"
 #include "backward_helpers.cuh"
 
-
-extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, Shared::BYTES, BQ, BK, 16, 0};
+extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, Shared::BYTES, BQ, BK, 16, 0, 8, 1};
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fxa_backward(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)
@@ -25,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Shared sh = {(shared_address(memory) + 1023) & ~1023u};
     const int group = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0), warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     const Place at(a);
+    if (at.outside(a)) return;
     if (threadIdx.x == 0) sh.init();
     __syncthreads();
     if (group == 0) {

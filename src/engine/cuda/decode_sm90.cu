@@ -10,10 +10,11 @@
  * Packed row r of a KV head is query r / group of head kv_h * group + r % group. A CTA takes ROWS of them. Launch: grid
  * (splits, KV heads * row groups, batch) with row groups = group * q_len / ROWS rounded up. Lists have one row per KV
  * head and entry (of b_rows, h_rows; tile 0) of key tiles of 128. Workspace: a.redo, a zeroed int per (b, grid row),
- * left at zero; a.partial, ROWS * D floats and a.partial_ml, 2 * ROWS floats per CTA.
+ * left at zero; a.partial, ROWS * D floats and a.partial_ml, 2 * ROWS floats per CTA. Head dimensions up to 128, equal.
  */
 #include "ampere.cuh"
 #include "hopper.cuh"
+#include "pair_loads.cuh"
 #include "score.cuh"
 
 #ifndef FXA_ROW_TILES
@@ -25,10 +26,11 @@ namespace {
 constexpr int TILES = FXA_ROW_TILES, ROWS = 8 * TILES;
 constexpr int WARPS = 4, THREADS = 32 * WARPS, BN = 128, KEYS = BN / WARPS;
 constexpr int STAGES = FXA_D <= 64 ? 6 : 3;
-constexpr int TILE_BYTES = KEYS * FXA_D * 2, RING_BYTES = STAGES * 2 * TILE_BYTES;
+constexpr int TILE_BYTES = KEYS * D_STORED * 2, RING_BYTES = STAGES * 2 * TILE_BYTES;
 constexpr int BARS_AT = WARPS * RING_BYTES, STATS_AT = BARS_AT + WARPS * STAGES * 8;
 constexpr int BYTES = STATS_AT + WARPS * ROWS * 8 + 16 + 1024;
-static_assert(FXA_D == FXA_DV && ROWS * FXA_D * 4 <= RING_BYTES, "O of a warp fits its ring");
+static_assert(FXA_D == FXA_DV && FXA_D <= 128 && !FXA_DROPOUT, "other problems go by the forward kernels");
+static_assert(ROWS * FXA_D * 4 <= RING_BYTES, "O of a warp fits its ring");
 
 FXA_INLINE u32 transpose8x8(u32 x)
 {
@@ -39,14 +41,15 @@ FXA_INLINE u32 transpose8x8(u32 x)
 
 /* Where a CTA works. */
 struct Part {
-    int split, kv_h, b, first_row, rows, q_len, k_len;
+    int split, kv_h, b, first_row, rows, q_first, q_len, k_first, k_len;
     long long place; /* among (b, grid row) */
     ListRow row;
     int begin, end; /* of the list's tiles */
 
     FXA_INLINE Part(const FxaArgs &a)
         : split(blockIdx.x), kv_h(blockIdx.y % a.kv_heads), b(blockIdx.z), first_row(blockIdx.y / a.kv_heads * ROWS),
-          q_len(q_length(a, blockIdx.z)), k_len(k_length(a, blockIdx.z)), place((long long)b * gridDim.y + blockIdx.y),
+          q_first(q_span(a, b).first), q_len(q_length(a, b)), k_first(k_span(a, b).first), k_len(k_length(a, b)),
+          place((long long)b * gridDim.y + blockIdx.y),
           row(a, b, kv_h, 0, (k_len + BN - 1) / BN, q_len < a.q_len, k_len % BN != 0)
     {
         const int share = (row.total + a.splits - 1) / a.splits;
@@ -84,8 +87,9 @@ struct Worker {
         const int s = i % STAGES, n = at.row.tile(at.begin + i) * BN + warp * KEYS;
         const u32 to = ring + s * 2 * TILE_BYTES;
         barrier_expect(bars + 8 * s, 2 * TILE_BYTES);
-        tma_load_tile<KEYS, FXA_D>(to, &maps.k, bars + 8 * s, n, at.kv_h, at.b, CACHE_FIRST_OUT);
-        tma_load_tile<KEYS, FXA_D>(to + TILE_BYTES, &maps.v, bars + 8 * s, n, at.kv_h, at.b, CACHE_FIRST_OUT);
+        const Rows rows(k_starts(a), at.k_first, n, at.kv_h, at.b);
+        tma_load_tile<KEYS, FXA_D>(to, &maps.k, bars + 8 * s, rows, CACHE_FIRST_OUT);
+        tma_load_tile<KEYS, FXA_D>(to + TILE_BYTES, &maps.v, bars + 8 * s, rows, CACHE_FIRST_OUT);
     }
 
     /* Barriers and first copies, then, while those are on their way, Q and the program's heads. */
@@ -101,9 +105,9 @@ struct Worker {
         for (int t = 0; t < TILES; t++) {
             const int r = t * 8 + (lane >> 2);
             const bool inside = r < at.rows && at.query(a, r) < at.q_len;
-            const u32 *from = (const u32 *)rows_of(a.q, at.b, at.head(a, inside ? r : 0), at.query(a, inside ? r : 0));
+            const u16 *from = rows_of(a.q, at.b, at.head(a, inside ? r : 0), at.q_first + at.query(a, inside ? r : 0));
 #pragma unroll
-            for (int k = 0; k < FXA_D / 8; k++) q[t][k] = inside ? from[k * 4 + (lane & 3)] : 0;
+            for (int k = 0; k < FXA_D / 8; k++) q[t][k] = inside ? load_pair(from, k * 8 + (lane & 3) * 2, a.d) : 0;
 #pragma unroll
             for (int x = 0; x < 2; x++) {
                 top[t][x] = NEG_INF;
@@ -192,6 +196,15 @@ struct Worker {
                 for (int x = 0; x < 4; x++) o[d][t][x] *= fade[t][x & 1];
     }
 
+    /* What follows the last key of the entry has weight 0 and may be anything (clear_rows). */
+    FXA_INLINE void clear_values(u32 values, int n) const
+    {
+        const int keys = at.k_len - n * BN - warp * KEYS;
+        if (keys >= KEYS || !loose_keys(a)) return;
+        clear_rows<KEYS, FXA_D>(values, keys, lane, 32);
+        __syncwarp();
+    }
+
     FXA_INLINE void add_values(const float (&s)[2][TILES][4], u32 values)
     {
 #pragma unroll
@@ -227,6 +240,7 @@ struct Worker {
             else
                 score<false>(s, n);
             softmax(s);
+            clear_values(keys + TILE_BYTES, n);
             add_values(s, keys + TILE_BYTES);
             __syncwarp();
             load(i + STAGES);
@@ -272,11 +286,12 @@ struct Merge {
 FXA_INLINE void write_row(const FxaArgs &a, const Part &at, int r, int d, const Merge &m, Float2 o)
 {
     const int h = at.head(a, r), q = at.query(a, r);
-    const float inverse = m.sum == 0.f ? 0.f : 1.f / m.sum;
-    *((u32 *)rows_of(a.o, at.b, h, q) + d / 2) = pack16(o.x * inverse, o.y * inverse);
-    if (d == 0)
-        a.lse[at.b * a.lse_b + h * a.lse_h + q] =
-            m.sum == 0.f ? NEG_INF : (finite_or_zero(m.top) + log2_fast(m.sum)) * LN2;
+    const RowEnd end(a, h, finite_or_zero(m.top), m.sum);
+    const bool inside = q < at.q_len;
+    if (q_starts(a) && !inside) return;
+    store_pair(rows_of(a.o, at.b, h, at.q_first + q), d, a.dv,
+               inside && end.factor != 0.f ? pack16(o.x * end.factor, o.y * end.factor) : 0);
+    if (d == 0) a.lse[at.b * a.lse_b + h * a.lse_h + at.q_first + q] = inside ? end.lse : NEG_INF;
 }
 
 /* The warps of this CTA; to the result, or to the workspace when there are more splits. */
@@ -340,7 +355,7 @@ FXA_INLINE void merge_splits(const FxaArgs &a, const Part &at, float *weights)
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, KEYS, 0};
+extern "C" __constant__ FxaShape fxa_decode_shape = {THREADS, BYTES, ROWS, BN, KEYS, 0, 0, 1};
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fxa_decode(const __grid_constant__ FxaMaps maps, const __grid_constant__ FxaArgs a)

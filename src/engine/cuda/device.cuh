@@ -3,8 +3,10 @@
  * What all kernels share: short names of types, 16-bit storage, a few instructions without a C spelling. NVRTC compiles
  * this without any header of the toolkit.
  *
- * Compile-time settings, by -D: FXA_D and FXA_DV (head dimensions, 64 or 128, FXA_DV = FXA_D by default), FXA_F16 (1:
- * f16, 0: bf16), FXA_FAST_MATH (1: the hardware's approximations).
+ * Compile-time settings, by -D: FXA_D and FXA_DV (head dimensions to compute with, multiples of 32 up to 256; FXA_DV =
+ * FXA_D by default; tensors may have fewer columns, a.d and a.dv), FXA_F16 (1: f16, 0: bf16), FXA_FAST_MATH (1: the
+ * hardware's approximations), FXA_DROPOUT (1: pairs are dropped), FXA_SPANS (1: entries have lengths of their own or
+ * are packed; 0 ignores lens and starts).
  */
 #ifndef FXA_CUDA_DEVICE_CUH
 #define FXA_CUDA_DEVICE_CUH
@@ -18,6 +20,17 @@
 #ifndef FXA_FAST_MATH
 #define FXA_FAST_MATH 0
 #endif
+
+#ifndef FXA_DROPOUT
+#define FXA_DROPOUT 0
+#endif
+
+#ifndef FXA_SPANS
+#define FXA_SPANS 0
+#endif
+
+static_assert(FXA_D % 32 == 0 && FXA_D > 0 && FXA_D <= 256, "head dimension of Q and K");
+static_assert(FXA_DV % 32 == 0 && FXA_DV > 0 && FXA_DV <= 256, "head dimension of V");
 
 #define FXA_INLINE __device__ __forceinline__
 
@@ -130,6 +143,13 @@ FXA_INLINE float load_shared_float(u32 at)
     return x;
 }
 
+FXA_INLINE u32 load_shared_half(u32 at)
+{
+    u16 x;
+    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+    return x;
+}
+
 FXA_INLINE Float2 load_shared_float2(u32 at)
 {
     Float2 x;
@@ -140,6 +160,21 @@ FXA_INLINE Float2 load_shared_float2(u32 at)
 FXA_INLINE void store_shared_float4(u32 at, float x, float y, float z, float w)
 {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+
+FXA_INLINE void store_shared_words(u32 at, u32 x, u32 y, u32 z, u32 w)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+
+FXA_INLINE Word4 load_shared_words(u32 at)
+{
+    Word4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(at)
+                 : "memory");
+    return x;
 }
 
 /* Four 8x8 matrices of 16-bit words between registers and shared memory; lane l gives the row address of row l % 8 of
@@ -163,8 +198,16 @@ FXA_INLINE void load_matrix_transposed(u32 at, u32 (&r)[4])
 /*
  * Every 16-bit tile in shared memory is stored as blocks of 64 columns, each block `rows` rows of 128 bytes, in which
  * the 16-byte chunks are permuted by the row: what TMA writes with its 128-byte swizzle and what wgmma reads. Bases are
- * aligned to 1024 bytes. chunk counts groups of 8 columns from the tile's first column.
+ * aligned to 1024 bytes. chunk counts groups of 8 columns from the tile's first column. So D columns take the room of
+ * the next multiple of 64; what is past the tensor's columns holds zeros.
  */
+constexpr int stored_columns(int d)
+{
+    return (d + 63) / 64 * 64;
+}
+
+constexpr int D_STORED = stored_columns(FXA_D), DV_STORED = stored_columns(FXA_DV);
+
 template <int rows> FXA_INLINE u32 swizzled(u32 tile, int row, int chunk)
 {
     return tile + (u32)((chunk >> 3) * (rows * 128) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4));
@@ -185,19 +228,102 @@ FXA_INLINE float quad_max(float x)
 
 /* ---- Lengths and tile lists ------------------------------------------------------------------------------------- */
 
-FXA_INLINE int clamp_length(const int *lens, int b, int whole)
+/* Of a problem without them nothing is compiled: they cost the inner loops some registers. */
+FXA_INLINE const int *q_lens(const FxaArgs &a)
 {
-    return lens ? min(max(lens[b], 0), whole) : whole;
+    return FXA_SPANS ? a.q_lens : 0;
+}
+
+FXA_INLINE const int *k_lens(const FxaArgs &a)
+{
+    return FXA_SPANS ? a.k_lens : 0;
+}
+
+FXA_INLINE const int *q_starts(const FxaArgs &a)
+{
+    return FXA_SPANS ? a.q_starts : 0;
+}
+
+FXA_INLINE const int *k_starts(const FxaArgs &a)
+{
+    return FXA_SPANS ? a.k_starts : 0;
+}
+
+/* Whether rows that belong to no query or key of the entry may follow its last one. */
+FXA_INLINE bool loose_queries(const FxaArgs &a)
+{
+    return q_lens(a) || q_starts(a);
+}
+
+FXA_INLINE bool loose_keys(const FxaArgs &a)
+{
+    return k_lens(a) || k_starts(a);
+}
+
+/*
+ * The rows of a batch entry: its first row in the tensor and how many. A packed entry has the rows starts[b] to
+ * starts[b + 1] - 1, or as many of them as lens says. Values come from device memory that nobody has checked, so they
+ * are clamped: whatever they are, no row outside the tensor is touched.
+ */
+struct Span {
+    int first, length;
+
+    FXA_INLINE Span(const int *starts, const int *lens, int b, int longest, int total) : first(0), length(longest)
+    {
+        if (starts) {
+            first = min(max(starts[b], 0), total);
+            length = min(min(max(starts[b + 1], first), total) - first, longest);
+        }
+        if (lens) length = min(max(lens[b], 0), length);
+    }
+};
+
+FXA_INLINE Span q_span(const FxaArgs &a, int b)
+{
+    return Span(q_starts(a), q_lens(a), b, a.q_len, a.q_total);
+}
+
+FXA_INLINE Span k_span(const FxaArgs &a, int b)
+{
+    return Span(k_starts(a), k_lens(a), b, a.k_len, a.k_total);
 }
 
 FXA_INLINE int q_length(const FxaArgs &a, int b)
 {
-    return clamp_length(a.q_lens, b, a.q_len);
+    return q_span(a, b).length;
 }
 
 FXA_INLINE int k_length(const FxaArgs &a, int b)
 {
-    return clamp_length(a.k_lens, b, a.k_len);
+    return k_span(a, b).length;
+}
+
+/* Packed entries are cut into tiles one after the other, each beginning with a tile of its own: entry b begins with
+ * tile starts[b] / rows + b, which leaves room for all of its rows whatever the others' lengths are. */
+FXA_INLINE int first_tile(const int *starts, int b, int rows, int total)
+{
+    return min(max(starts[b], 0), total) / rows + b;
+}
+
+/* The entry that tile i belongs to; i minus its first tile may still lie past its end. */
+FXA_INLINE int tile_entry(const int *starts, int batch, int rows, int total, int i)
+{
+    int low = 0, high = batch - 1;
+    while (low < high) {
+        const int middle = (low + high + 1) >> 1;
+        if (first_tile(starts, middle, rows, total) <= i)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* The first row of (b, h) in the padded workspace of the backward. */
+FXA_INLINE long long padded_row(const FxaArgs &a, int b, int h)
+{
+    const int in_head = q_starts(a) ? first_tile(q_starts(a), b, 128, a.q_total) * 128 : b * a.q_pad;
+    return (long long)h * a.pad_rows + in_head;
 }
 
 /* One row of a list. Without a list every one of `all` tiles is visited: the last one is partial where the visited side

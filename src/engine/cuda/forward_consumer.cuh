@@ -6,6 +6,7 @@
 #ifndef FXA_CUDA_FORWARD_CONSUMER_CUH
 #define FXA_CUDA_FORWARD_CONSUMER_CUH
 
+#include "dropout.cuh"
 #include "forward_layout.cuh"
 
 namespace {
@@ -16,10 +17,9 @@ struct Consumer {
     Shared sh;
     Program program;
     int group, warp, lane;
-    bool leader; /* the thread that gives stages back for its warpgroup */
     u32 step, turn, stored; /* stored: turn whose Q buffer the last store of O still reads */
     bool storing;
-    int q0, h, b, q_len, k_len; /* q0: this thread's first row */
+    int q0, h, b, q_len, k_len, q_first; /* q0: this thread's first row */
     u64 q_operand;
     float unit, row_max[2], row_sum[2], fade[2]; /* fade: by what O shrinks when the maximum grows */
     float o[FXA_DV / 2];
@@ -27,7 +27,7 @@ struct Consumer {
 
     FXA_INLINE Consumer(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, int group_)
         : maps(maps_), a(a_), sh(sh_), group(group_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31),
-          leader((threadIdx.x & 127) == 0), step(0), turn(0), stored(0), storing(false), unit(Program::unit(a_))
+          step(0), turn(0), stored(0), storing(false), unit(Program::unit(a_))
     {
     }
 
@@ -111,6 +111,17 @@ struct Consumer {
             score_pairs<MASKED, false>(s, n);
     }
 
+    /* The values of a tile that reaches past the last key, before their product: rows that follow it count for nothing,
+     * and where lengths differ between entries TMA does not know it. All warpgroups clear them, each for itself. */
+    template <bool MASKED> FXA_INLINE void clear_values(int n) const
+    {
+        const int keys = k_len - n * BN;
+        if (!MASKED || keys >= BN || !loose_keys(a)) return;
+        sh.v_ring().wait_full(step);
+        clear_rows<BN, FXA_DV>(sh.v(step), keys, threadIdx.x & 127, 128);
+        named_sync(BAR_CLEAR + group, 128);
+    }
+
     /* New row maxima. True when O must shrink by fade: only when a maximum grew by more than LAZY, in any row. */
     template <bool FIRST> FXA_INLINE bool raise_max(const float (&s)[BN / 2])
     {
@@ -155,6 +166,20 @@ struct Consumer {
         }
     }
 
+    /* Dropped pairs count in the sum, not in O. */
+    FXA_INLINE void drop(float (&s)[BN / 2], int n) const
+    {
+#if FXA_DROPOUT
+#pragma unroll
+        for (int half = 0; half < BN / 64; half++) {
+            const u32 kept = kept_by_row(a, b, h, q0, n * BN + half * 64);
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                if (!keeps(kept, i)) s[half * 32 + i] = 0.f;
+        }
+#endif
+    }
+
     FXA_INLINE void pack(const float (&s)[BN / 2])
     {
 #pragma unroll
@@ -163,16 +188,14 @@ struct Consumer {
 
     FXA_INLINE void give_back_dense() const
     {
-#if PROG_DENSE
-        __syncwarp();
-        if (lane == 0) barrier_arrive(sh.dense_ring().empty(step));
-#endif
+        if (PROG_DENSE) give_back(sh.dense_ring().empty(step));
     }
 
     /* The Q buffer of a finished tile goes back once its store has read it. */
     FXA_INLINE void give_back_q()
     {
         if (!storing) return;
+        __syncwarp();
         if (lane == 0) {
             bulk_wait_read<0>();
             barrier_arrive(sh.q_ring().empty(stored));
@@ -193,13 +216,15 @@ struct Consumer {
         for (int i = 0; i < FXA_DV / 2; i++) o[i] = 0.f;
         wgmma_wait<0>();
         settle(s);
-        if (leader) barrier_arrive(sh.k_ring().empty(step));
+        give_back(sh.k_ring().empty(step));
         score<true>(s, n);
         give_back_dense();
         raise_max<true>(s);
         if (BOUNDED && !safe) row_max[0] = row_max[1] = 0.f;
         exponentiate<true, false>(s);
+        drop(s, n);
         pack(s);
+        clear_values<true>(n);
     }
 
     /* S of the next tile beside P V of this one, then the softmax of the next one under P V. */
@@ -208,29 +233,31 @@ struct Consumer {
         float s[BN / 2];
         const u32 v_step = step++;
         sh.k_ring().wait_full(step);
-        const int n = MASKED || PROG_VALUE ? load_shared(sh.number(step)) : 0;
-        if (TAKE_TURNS) named_sync(1 + group, 256);
+        const int n = MASKED || PROG_VALUE || FXA_DROPOUT ? load_shared(sh.number(step)) : 0;
+        if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         sh.v_ring().wait_full(v_step);
         issue_o(v_step);
-        if (TAKE_TURNS) named_arrive(1 + (group + 1 == GROUPS ? 0 : group + 1), 256);
+        if (TAKE_TURNS) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
         wgmma_wait<1>();
         settle(s);
-        if (leader) barrier_arrive(sh.k_ring().empty(step));
+        give_back(sh.k_ring().empty(step));
         score<MASKED>(s, n);
         give_back_dense();
         const bool shrink = FROZEN ? false : raise_max<false>(s);
         exponentiate<false, FROZEN && BOUNDED>(s);
+        drop(s, n);
         wgmma_wait<0>();
         settle(o);
         settle(p);
-        if (leader) barrier_arrive(sh.v_ring().empty(v_step));
+        give_back(sh.v_ring().empty(v_step));
         pack(s);
         if (shrink) {
 #pragma unroll
             for (int i = 0; i < FXA_DV / 2; i++) o[i] *= fade[(i >> 1) & 1];
         }
+        clear_values<MASKED>(n);
     }
 
     FXA_INLINE void last_product()
@@ -240,7 +267,7 @@ struct Consumer {
         wgmma_wait<0>();
         settle(o);
         settle(p);
-        if (leader) barrier_arrive(sh.v_ring().empty(step));
+        give_back(sh.v_ring().empty(step));
         step++;
     }
 
@@ -263,37 +290,20 @@ struct Consumer {
     {
         const float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])};
         const bool bad = flag_redo(tile, sum);
-        float inverse[2];
-        bool some[2]; /* the row exists and attends to something */
+        const int row = m * BM + group * 64 + warp * 16; /* of the warp */
+        float factor[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int q = q0 + 8 * r;
-            some[r] = q < q_len && sum[r] != 0.f;
-            inverse[r] = __fdividef(1.f, sum[r]);
-            if ((lane & 3) == 0 && q < a.q_len)
-                a.lse[b * a.lse_b + h * a.lse_h + q] =
-                    some[r] ? (finite_or_zero(row_max[r]) * unit + log2_fast(sum[r])) * LN2 : NEG_INF;
+            const RowEnd end(a, h, finite_or_zero(row_max[r]) * unit, sum[r]);
+            factor[r] = q < q_len ? end.factor : 0.f;
+            if ((lane & 3) == 0 && q < (q_starts(a) ? q_len : a.q_len))
+                a.lse[b * a.lse_b + h * a.lse_h + q_first + q] = q < q_len ? end.lse : NEG_INF;
         }
         const u32 rows = sh.q(turn) + (group * 64 + warp * 16) * 128;
-#pragma unroll
-        for (int i = 0; i < FXA_DV / 16; i++) {
-            u32 y[4]; /* rows r and r + 8 of columns 0..7, then of columns 8..15 */
-#pragma unroll
-            for (int x = 0; x < 4; x++) {
-                const float *pair = o + i * 8 + x * 2;
-                y[x] = some[x & 1] ? pack16(pair[0] * inverse[x & 1], pair[1] * inverse[x & 1]) : 0;
-            }
-            store_matrix(swizzled<BM>(rows, lane & 15, i * 2 + (lane >> 4)), y[0], y[1], y[2], y[3]);
-        }
-        async_fence();
-        __syncwarp();
-        if (lane == 0) {
-#pragma unroll
-            for (int c = 0; c < FXA_DV; c += 64)
-                tma_store(&maps.o, rows + c * BM * 2, c, m * BM + group * 64 + warp * 16, h, b);
-            bulk_commit();
-            if (bad) bulk_wait(); /* the tile is stored again later: this store must land first */
-        }
+        stage_rows<BM>(rows, o, factor[0], factor[1]);
+        store_staged<BM, FXA_DV>(&maps.o, a.o, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.dv);
+        if (bad && lane == 0) bulk_wait(); /* the tile is stored again later: this store must land first */
         storing = true;
         stored = turn;
     }
@@ -325,7 +335,7 @@ struct Consumer {
 
     FXA_INLINE void run()
     {
-        if (TAKE_TURNS && group == 0) named_arrive(1, 256);
+        if (TAKE_TURNS && group == 0) named_arrive(BAR_TURN, 256);
         for (;; turn++) {
             const Ring<Q_BUFFERS> ring = sh.q_ring();
             const bool there = __all_sync(~0u, barrier_test(ring.full(turn), (turn / Q_BUFFERS) & 1));
@@ -338,6 +348,7 @@ struct Consumer {
             b = load_shared(slot + 20);
             q_len = load_shared(slot + 24);
             k_len = load_shared(slot + 28);
+            q_first = load_shared(slot + 32);
             q0 = m * BM + row_in_tile();
             q_operand = k_major(sh.q(turn) + group * 64 * 128);
             program.head(a, b, h, q_len, k_len);

@@ -14,41 +14,58 @@
 
 namespace {
 
-constexpr int GROUPS = FXA_D <= 64 && !PROG_DENSE ? 3 : 2; /* consumer warpgroups */
+constexpr bool SMALL = FXA_D <= 64 && FXA_DV <= 64;
+constexpr int GROUPS = SMALL && !PROG_DENSE && !FXA_DROPOUT ? 3 : 2; /* consumer warpgroups */
 constexpr bool TAKE_TURNS = GROUPS == 3; /* products of the warpgroups in turn: gains at 64, loses at 128 */
-constexpr int BM = 64 * GROUPS, BN = 128;
+constexpr int BM = 64 * GROUPS;
 constexpr int THREADS = 128 * (GROUPS + 1);
-constexpr int STAGES = FXA_D <= 64 ? 3 : 2;
-constexpr int Q_BUFFERS = PROG_DENSE ? 1 : 2;
-constexpr int DENSE_STAGES = 2;
-constexpr int Q_BYTES = BM * FXA_D * 2, K_BYTES = BN * FXA_D * 2, V_BYTES = BN * FXA_DV * 2;
+constexpr int STAGES = SMALL ? 3 : 2, DENSE_STAGES = 2;
+constexpr int O_BYTES = BM * DV_STORED * 2, Q_BYTES = BM * D_STORED * 2;
+constexpr int Q_ROOM = Q_BYTES > O_BYTES ? Q_BYTES : O_BYTES; /* O is staged where Q was */
+
+/* Whether a tile of so many keys leaves room for so many buffers of Q, 1.5 KB aside for alignment and barriers. */
+constexpr bool fits(int keys, int q_buffers)
+{
+    const int dense = PROG_DENSE ? DENSE_STAGES * BM * keys * 2 : 0;
+    const int strips = 2 * STAGES * (PROG_DIAGONAL ? BM + keys : 0) * 4;
+    const int words = PROG_VECTOR ? (2 * STAGES * keys + q_buffers * BM) * 4 : 0;
+    const int tiles = q_buffers * Q_ROOM + STAGES * keys * (D_STORED + DV_STORED) * 2;
+    return tiles + dense + strips + words + 1536 <= 227 * 1024;
+}
+
+/* With more than 128 columns of V the accumulators of 128 keys and those of O do not fit in registers together. */
+constexpr int BN = FXA_DV <= 128 && fits(128, 1) ? 128 : 64;
+constexpr int Q_BUFFERS = fits(BN, 2) ? 2 : 1;
+constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
 constexpr int DENSE_BYTES = PROG_DENSE ? BM * BN * 2 : 0;
+static_assert(fits(BN, Q_BUFFERS), "shared memory");
 constexpr int STRIP_BYTES = PROG_DIAGONAL ? (BM + BN) * 4 : 0;
 constexpr int KWORD_BYTES = PROG_VECTOR ? BN * 4 : 0, QWORD_BYTES = PROG_VECTOR ? BM * 4 : 0;
 constexpr bool BOUNDED = PROG_BOUNDED && !FXA_F16; /* f16 cannot hold exp2 of an unshifted score */
 /* Where tanh and exp2 fill the special function unit, half of the exp2 goes to the other pipes. */
-constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && FXA_D <= 64;
+constexpr bool EMULATE = BOUNDED && FXA_FAST_MATH && SMALL;
 constexpr float SUM_LIMIT = FXA_F16 ? 32768.f : 18446744073709551616.f; /* P must fit storage; 2^64 leaves V room */
 constexpr float SUM_FLOOR = BOUNDED ? 5.4210109e-20f : 0.f; /* 2^-64 */
 constexpr float LAZY = FXA_F16 ? 0.f : 8.f; /* log2 by which the maximum may lag: f16 freezes the true one */
 constexpr int SAFE = 0x40000000; /* in a tile's number: second visit, never frozen */
-static_assert(FXA_DV <= FXA_D, "O is staged in Q's buffer");
+enum { BAR_TURN = 1, BAR_CLEAR = 4 }; /* named barriers, one per consumer warpgroup each */
 
 /* Shared memory: the buffers, then the barriers, then what the producer tells the consumers. */
 struct Shared {
     u32 base;
 
-    static constexpr int K_AT = Q_BUFFERS * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES;
+    static constexpr int K_AT = Q_BUFFERS * Q_ROOM, V_AT = K_AT + STAGES * K_BYTES;
     static constexpr int DENSE_AT = V_AT + STAGES * V_BYTES, STRIP_AT = DENSE_AT + DENSE_STAGES * DENSE_BYTES;
     static constexpr int KWORD_AT = STRIP_AT + 2 * STAGES * STRIP_BYTES;
     static constexpr int QWORD_AT = KWORD_AT + 2 * STAGES * KWORD_BYTES;
     static constexpr int RINGS_AT = QWORD_AT + Q_BUFFERS * QWORD_BYTES;
     static constexpr int SLOTS_AT = RINGS_AT + Ring<Q_BUFFERS>::bytes + 2 * Ring<STAGES>::bytes + Ring<2>::bytes;
-    static constexpr int NUMBERS_AT = SLOTS_AT + 32 * Q_BUFFERS;
+    static constexpr int NUMBERS_AT = SLOTS_AT + 48 * Q_BUFFERS;
     static constexpr int FLAG_AT = NUMBERS_AT + 8 * STAGES;
     static constexpr int BYTES = FLAG_AT + 16 + 1024; /* 1024: to align the base */
+    static_assert(BYTES <= 227 * 1024, "shared memory");
 
-    FXA_INLINE u32 q(u32 turn) const { return base + (turn % Q_BUFFERS) * Q_BYTES; }
+    FXA_INLINE u32 q(u32 turn) const { return base + (turn % Q_BUFFERS) * Q_ROOM; }
     FXA_INLINE u32 k(u32 step) const { return base + K_AT + (step % STAGES) * K_BYTES; }
     FXA_INLINE u32 v(u32 step) const { return base + V_AT + (step % STAGES) * V_BYTES; }
     FXA_INLINE u32 dense(u32 step) const { return base + DENSE_AT + (step % DENSE_STAGES) * DENSE_BYTES; }
@@ -59,8 +76,8 @@ struct Shared {
     FXA_INLINE Ring<STAGES> k_ring() const { return {q_ring().at + Ring<Q_BUFFERS>::bytes}; }
     FXA_INLINE Ring<STAGES> v_ring() const { return {k_ring().at + Ring<STAGES>::bytes}; }
     FXA_INLINE Ring<DENSE_STAGES> dense_ring() const { return {v_ring().at + Ring<STAGES>::bytes}; }
-    /* {tile number | SAFE or -1, partial, total, m, h, b, q_len, k_len} of the query tile */
-    FXA_INLINE u32 slot(u32 turn) const { return base + SLOTS_AT + 32 * (turn % Q_BUFFERS); }
+    /* {tile number | SAFE or -1, partial, total, m, h, b, q_len, k_len, q_first} of the query tile */
+    FXA_INLINE u32 slot(u32 turn) const { return base + SLOTS_AT + 48 * (turn % Q_BUFFERS); }
     FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 4 * (step % (2 * STAGES)); }
     FXA_INLINE u32 flag() const { return base + FLAG_AT; } /* some tile of this CTA must be visited again */
 
@@ -68,8 +85,8 @@ struct Shared {
     {
         store_shared(flag(), 0);
         q_ring().init(4 * GROUPS);
-        k_ring().init(GROUPS);
-        v_ring().init(GROUPS);
+        k_ring().init(4 * GROUPS);
+        v_ring().init(4 * GROUPS);
         dense_ring().init(4 * GROUPS);
         barrier_init_done();
     }

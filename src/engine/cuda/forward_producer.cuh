@@ -29,12 +29,14 @@ struct Producer {
         store_shared(slot + 20, w.b);
         store_shared(slot + 24, w.q_len);
         store_shared(slot + 28, w.k_len);
+        store_shared(slot + 32, w.q_first);
         barrier_expect(full, Q_BYTES + QWORD_BYTES);
 #if PROG_VECTOR
         const FxaVector &v = a.q_vector;
         bulk_load(sh.q_words(turn), v.data + w.b * v.b + w.h * v.h + w.m * BM, QWORD_BYTES, full);
 #endif
-        tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, w.m * BM, w.h, w.b, CACHE_FIRST_OUT);
+        tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, Rows(q_starts(a), w.q_first, w.m * BM, w.h, w.b),
+                                 CACHE_FIRST_OUT);
     }
 
     FXA_INLINE void load_k(const Work &w, int n) const
@@ -43,7 +45,8 @@ struct Producer {
         sh.k_ring().wait_empty(step);
         store_shared(sh.number(step), n);
         barrier_expect(full, K_BYTES + STRIP_BYTES + KWORD_BYTES);
-        tma_load_tile<BN, FXA_D>(sh.k(step), &maps.k, full, n * BN, w.kv_h, w.b, CACHE_KEEP);
+        tma_load_tile<BN, FXA_D>(sh.k(step), &maps.k, full, Rows(k_starts(a), w.k_first, n * BN, w.kv_h, w.b),
+                                 CACHE_KEEP);
 #if PROG_DIAGONAL
         const FxaDiagonal &d = a.diagonal;
         const int first = w.m * BM - n * BN + d.zero - (BN - 1); /* a multiple of 4 */
@@ -70,7 +73,8 @@ struct Producer {
     {
         sh.v_ring().wait_empty(step);
         barrier_expect(sh.v_ring().full(step), V_BYTES);
-        tma_load_tile<BN, FXA_DV>(sh.v(step), &maps.v, sh.v_ring().full(step), n * BN, w.kv_h, w.b, CACHE_KEEP);
+        tma_load_tile<BN, FXA_DV>(sh.v(step), &maps.v, sh.v_ring().full(step),
+                                  Rows(k_starts(a), w.k_first, n * BN, w.kv_h, w.b), CACHE_KEEP);
     }
 
     /* All copies of one query tile; returns the next one. Its number is asked for with the first copies and its list

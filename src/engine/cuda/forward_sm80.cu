@@ -1,33 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward for sm_80 and newer: mma.sync and cp.async. A CTA owns 128 query rows of one head, a warp 16 or 32 of them; K
- * and V have one buffer each, and each is loaded while the other is worked on. Online softmax with the maximum always
- * updated. Launch: grid (query tiles, heads, batch).
+ * Forward for sm_80 and newer: mma.sync and cp.async. A CTA owns 128 query rows of one head (64 where head dimensions
+ * exceed 128), a warp 32 (16) of them; K and V have one buffer each, and each is loaded while the other is worked on.
+ * Online softmax with the maximum always updated. Launch: grid (query tiles, heads, batch); packed: grid (q_total / BM
+ * + batch, heads, 1).
  */
 #include "ampere.cuh"
+#include "dropout.cuh"
+#include "pair_loads.cuh"
+#include "schedule.cuh"
 #include "score.cuh"
 
 namespace {
 
-constexpr int BM = 128, BN = 64;
-constexpr int BLOCKS = 2; /* of 16 rows, of a warp: two halve the traffic of shared memory */
-constexpr int WARPS = BM / (16 * BLOCKS), THREADS = 32 * WARPS;
-constexpr int Q_BYTES = BM * FXA_D * 2, K_BYTES = BN * FXA_D * 2, BYTES = Q_BYTES + 2 * K_BYTES + 1024;
-static_assert(FXA_D == FXA_DV, "one head dimension");
+/* Of 16 rows, of a warp: two halve the loads of K and V, where the registers hold them. */
+constexpr int BLOCKS = FXA_D <= 128 && FXA_DV <= 128 && !PROG_DENSE ? 2 : 1;
+constexpr int WARPS = 4, THREADS = 32 * WARPS, BM = 16 * BLOCKS * WARPS, BN = 64;
+constexpr int Q_BYTES = BM * D_STORED * 2, K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2;
+constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
 
 struct Tile {
     const FxaArgs &a;
     u32 q_tile, k_tile, v_tile;
-    int m, h, b, kv_h, thread, warp, lane, q_len, k_len;
+    int m, h, b, kv_h, thread, warp, lane, q_first, q_len, k_first, k_len;
     Program program;
     PairLoads loads;
-    float unit, row_max[BLOCKS][2], row_sum[BLOCKS][2], o[BLOCKS][FXA_D / 8][4];
+    float unit, row_max[BLOCKS][2], row_sum[BLOCKS][2], o[BLOCKS][FXA_DV / 8][4];
 
-    FXA_INLINE Tile(const FxaArgs &a_, u32 base)
-        : a(a_), q_tile(base), k_tile(base + Q_BYTES), v_tile(base + Q_BYTES + K_BYTES),
-          m(a_.reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x), h(blockIdx.y), b(blockIdx.z), kv_h(h / a_.group),
-          thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31), q_len(q_length(a_, b)),
-          k_len(k_length(a_, b)), loads(a_, b, h, q_len, k_len), unit(Program::unit(a_))
+    FXA_INLINE Tile(const FxaArgs &a_, const QueryPlace<BM> &at, u32 base)
+        : a(a_), q_tile(base), k_tile(base + Q_BYTES), v_tile(base + Q_BYTES + K_BYTES), m(at.m), h(at.h), b(at.b),
+          kv_h(at.h / a_.group), thread(threadIdx.x), warp(threadIdx.x >> 5), lane(threadIdx.x & 31),
+          q_first(at.q.first), q_len(at.q.length), k_first(at.k.first), k_len(at.k.length),
+          loads(a_, b, h, q_len, k_len), unit(Program::unit(a_))
     {
         program.head(a, b, h, q_len, k_len);
 #pragma unroll
@@ -35,15 +39,15 @@ struct Tile {
             row_max[i][0] = row_max[i][1] = NEG_INF;
             row_sum[i][0] = row_sum[i][1] = 0.f;
 #pragma unroll
-            for (int j = 0; j < FXA_D / 8; j++) o[i][j][0] = o[i][j][1] = o[i][j][2] = o[i][j][3] = 0.f;
+            for (int j = 0; j < FXA_DV / 8; j++) o[i][j][0] = o[i][j][1] = o[i][j][2] = o[i][j][3] = 0.f;
         }
     }
 
     FXA_INLINE int first_row(int block) const { return m * BM + (warp * BLOCKS + block) * 16 + (lane >> 2); }
 
-    FXA_INLINE void copy_keys(u32 to, const FxaView &from, int n) const
+    FXA_INLINE void copy_keys(int n) const
     {
-        copy_tile<BN, THREADS>(to, rows_of(from, b, kv_h, (long long)n * BN), from.s, k_len - n * BN, thread);
+        copy_tile<BN, FXA_D, THREADS>(k_tile, a.k, b, kv_h, k_first + n * BN, k_len - n * BN, a.d, thread);
     }
 
     FXA_INLINE void products(float (&s)[BLOCKS][BN / 8][4]) const
@@ -91,9 +95,10 @@ struct Tile {
             }
     }
 
-    /* Scores to probabilities in 16 bits; O shrinks with a growing maximum. */
-    FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block)
+    /* Scores to probabilities in 16 bits, without the dropped ones; O shrinks with a growing maximum. */
+    FXA_INLINE void softmax(float (&s)[BN / 8][4], u32 (&p)[BN / 8][2], int block, int n)
     {
+        const u32 kept = FXA_DROPOUT ? kept_by_row(a, b, h, first_row(block), n * BN) : 0;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float top = row_max[block][r];
@@ -108,11 +113,12 @@ struct Tile {
             for (int j = 0; j < BN / 8; j++) {
                 const float x = exp2_fast(s[j][r * 2] * unit - shift), y = exp2_fast(s[j][r * 2 + 1] * unit - shift);
                 sum += x + y;
-                p[j][r] = pack16(x, y);
+                const int bit = j * 4 + r * 2;
+                p[j][r] = pack16(keeps(kept, bit) ? x : 0.f, keeps(kept, bit + 1) ? y : 0.f);
             }
             row_sum[block][r] = sum;
 #pragma unroll
-            for (int j = 0; j < FXA_D / 8; j++) {
+            for (int j = 0; j < FXA_DV / 8; j++) {
                 o[block][j][r * 2] *= fade;
                 o[block][j][r * 2 + 1] *= fade;
             }
@@ -124,7 +130,7 @@ struct Tile {
 #pragma unroll
         for (int k = 0; k < BN / 16; k++)
 #pragma unroll
-            for (int j = 0; j < FXA_D / 16; j++) {
+            for (int j = 0; j < FXA_DV / 16; j++) {
                 u32 r[4];
                 operand_b_transposed<BN>(r, v_tile, k, j * 2, lane);
 #pragma unroll
@@ -142,16 +148,16 @@ struct Tile {
         u32 p[BLOCKS][BN / 8][2];
         copy_wait<0>();
         __syncthreads();
-        copy_keys(v_tile, a.v, n);
+        copy_tile<BN, FXA_DV, THREADS>(v_tile, a.v, b, kv_h, k_first + n * BN, k_len - n * BN, a.dv, thread);
         copy_commit();
         products(s);
         __syncthreads();
-        if (next >= 0) copy_keys(k_tile, a.k, next);
+        if (next >= 0) copy_keys(next);
         copy_commit();
 #pragma unroll
         for (int i = 0; i < BLOCKS; i++) {
             score<MASKED>(s[i], i, n);
-            softmax(s[i], p[i], i);
+            softmax(s[i], p[i], i, n);
         }
         copy_wait<1>();
         __syncthreads();
@@ -160,20 +166,22 @@ struct Tile {
 
     FXA_INLINE void store() const
     {
+        const int limit = q_starts(a) ? q_len : a.q_len;
 #pragma unroll
         for (int i = 0; i < BLOCKS; i++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const float sum = quad_sum(row_sum[i][r]), inverse = sum == 0.f ? 0.f : 1.f / sum;
                 const int q = first_row(i) + 8 * r;
-                if (q >= a.q_len) continue;
+                const RowEnd end(a, h, finite_or_zero(row_max[i][r]) * unit, quad_sum(row_sum[i][r]));
+                const float factor = q < q_len ? end.factor : 0.f;
+                if (q >= limit) continue;
                 if ((lane & 3) == 0)
-                    a.lse[b * a.lse_b + h * a.lse_h + q] =
-                        sum == 0.f ? NEG_INF : (finite_or_zero(row_max[i][r]) * unit + log2_fast(sum)) * LN2;
-                u32 *to = (u32 *)rows_of(a.o, b, h, q);
+                    a.lse[b * a.lse_b + h * a.lse_h + q_first + q] = q < q_len ? end.lse : NEG_INF;
+                u16 *to = rows_of(a.o, b, h, q_first + q);
 #pragma unroll
-                for (int j = 0; j < FXA_D / 8; j++)
-                    to[j * 4 + (lane & 3)] = pack16(o[i][j][r * 2] * inverse, o[i][j][r * 2 + 1] * inverse);
+                for (int j = 0; j < FXA_DV / 8; j++)
+                    store_pair(to, j * 8 + (lane & 3) * 2, a.dv,
+                               factor == 0.f ? 0 : pack16(o[i][j][r * 2] * factor, o[i][j][r * 2 + 1] * factor));
             }
     }
 
@@ -181,8 +189,8 @@ struct Tile {
     {
         const ListRow row(a, b, h, m, (k_len + BN - 1) / BN, (m + 1) * BM > q_len, k_len % BN != 0);
         int n = row.first, j = 0;
-        copy_tile<BM, THREADS>(q_tile, rows_of(a.q, b, h, (long long)m * BM), a.q.s, q_len - m * BM, thread);
-        if (row.total) copy_keys(k_tile, a.k, n);
+        copy_tile<BM, FXA_D, THREADS>(q_tile, a.q, b, h, q_first + m * BM, q_len - m * BM, a.d, thread);
+        if (row.total) copy_keys(n);
         copy_commit();
 #pragma unroll 1
         for (; j < row.total; j++) {
@@ -200,10 +208,11 @@ struct Tile {
 
 } // namespace
 
-extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, BYTES, BM, BN, 0, 0};
+extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, BYTES, BM, BN, 0, 0, 0, 1};
 
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(1024) u8 memory[];
-    Tile(a, (shared_address(memory) + 1023) & ~1023u).run();
+    const QueryPlace<BM> at(a);
+    if (!at.outside(a)) Tile(a, at, (shared_address(memory) + 1023) & ~1023u).run();
 }

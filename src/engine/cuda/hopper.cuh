@@ -68,10 +68,10 @@ template <int stages> struct Ring {
 
     FXA_INLINE u32 full(u32 i) const { return at + 16 * (i % stages); }
     FXA_INLINE u32 empty(u32 i) const { return at + 16 * (i % stages) + 8; }
-    FXA_INLINE void init(u32 consumers) const
+    FXA_INLINE void init(u32 consumers, u32 producers = 1) const
     {
         for (int i = 0; i < stages; i++) {
-            barrier_init(full(i), 1);
+            barrier_init(full(i), producers);
             barrier_init(empty(i), consumers);
         }
     }
@@ -81,7 +81,27 @@ template <int stages> struct Ring {
     FXA_INLINE void wait_consumed(u32 i) const { barrier_wait(empty(i), (i / stages) & 1); }
 };
 
+/* A buffer back to its producer, once per warp, when all lanes of it have read: what a warpgroup's other warps still
+ * read by ordinary loads is ordered by their own arrival alone. */
+FXA_INLINE void give_back(u32 empty)
+{
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(empty);
+}
+
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
+
+/* Where a tile's rows lie: the coordinates of its first one. Packed tensors have one entry, and rows that follow the
+ * tile's own belong to somebody else. */
+struct Rows {
+    int s, h, b; /* of the tensor map */
+    bool packed;
+
+    FXA_INLINE Rows(const int *starts, int first, int s_, int h_, int b_)
+        : s(first + s_), h(h_), b(starts ? 0 : b_), packed(starts != 0)
+    {
+    }
+};
 
 FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, int h, int b, u64 cache)
 {
@@ -91,12 +111,12 @@ FXA_INLINE void tma_load(u32 to, const FxaMap *map, u32 barrier, int c, int s, i
                  : "memory");
 }
 
-/* All blocks of 64 columns of a tile of so many rows. */
+/* All blocks of 64 columns of a tile of so many rows: stored_columns(columns) columns. */
 template <int rows, int columns>
-FXA_INLINE void tma_load_tile(u32 to, const FxaMap *map, u32 barrier, int s, int h, int b, u64 cache)
+FXA_INLINE void tma_load_tile(u32 to, const FxaMap *map, u32 barrier, const Rows &at, u64 cache)
 {
 #pragma unroll
-    for (int c = 0; c < columns; c += 64) tma_load(to + c * rows * 2, map, barrier, c, s, h, b, cache);
+    for (int c = 0; c < columns; c += 64) tma_load(to + c * rows * 2, map, barrier, c, at.s, at.h, at.b, cache);
 }
 
 FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b)
@@ -157,6 +177,66 @@ FXA_INLINE void store_matrix_transposed(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
                  : "memory");
 }
 
+/* ---- Rows in and out -------------------------------------------------------------------------------------------- */
+
+/* Sets the rows from `from` on to 0, by `threads` threads; async_fence is done, a barrier of them is not. Rows past a
+ * length hold what the caller left there, and 0 times NaN would spoil a product in which they have weight 0. */
+template <int rows, int columns> FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads)
+{
+    asm volatile("" : "+r"(tile)); /* else its parts take uniform registers from the loops around it */
+#pragma unroll 1
+    for (int i = max(from, 0) * 8 + thread; i < rows * 8; i += threads)
+#pragma unroll
+        for (int c = 0; c < columns; c += 64) store_shared_float4(tile + c * rows * 2 + i * 16, 0.f, 0.f, 0.f, 0.f);
+    async_fence();
+}
+
+/* Accumulators of a warp's 16 rows times a factor for each half, in 16 bits, into a swizzled tile at the first of its
+ * rows. Factor 0 gives zeros whatever the accumulators hold. */
+template <int tile_rows, int n> FXA_INLINE void stage_rows(u32 rows, const float (&x)[n], float first, float second)
+{
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < n / 8; i++) {
+        u32 y[4]; /* rows r and r + 8 of columns 0..7, then of columns 8..15 */
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float factor = j & 1 ? second : first;
+            y[j] = factor == 0.f ? 0 : pack16(x[i * 8 + j * 2] * factor, x[i * 8 + j * 2 + 1] * factor);
+        }
+        store_matrix(swizzled<tile_rows>(rows, lane & 15, i * 2 + (lane >> 4)), y[0], y[1], y[2], y[3]);
+    }
+}
+
+/* The first `count` of 16 staged rows of a packed tensor, by plain stores. */
+template <int tile_rows>
+FXA_INLINE void store_some(const FxaView &t, const Rows &at, u32 from, int count, int columns, int lane)
+{
+    const int chunks = (columns + 7) / 8;
+    for (int i = lane; i < count * chunks; i += 32) {
+        const int r = i / chunks, c = i - r * chunks;
+        u16 *to = (u16 *)t.data + at.h * t.h + (long long)(at.s + r) * t.s + c * 8;
+        const u32 place = swizzled<tile_rows>(from, r, c);
+        for (int x = 0; x < min(8, columns - c * 8); x++) to[x] = (u16)load_shared_half(place + 2 * x);
+    }
+}
+
+/* Stores 16 staged rows from one warp, of which `count` belong to the entry. The copy is committed by lane 0. */
+template <int tile_rows, int columns>
+FXA_INLINE void store_staged(const FxaMap *map, const FxaView &t, const Rows &at, u32 from, int count, int d)
+{
+    const int lane = threadIdx.x & 31;
+    async_fence();
+    __syncwarp();
+    if (at.packed && count < 16) {
+        store_some<tile_rows>(t, at, from, count, d, lane);
+    } else if (lane == 0) {
+#pragma unroll
+        for (int c = 0; c < columns; c += 64) tma_store(map, from + c * tile_rows * 2, c, at.s, at.h, at.b);
+        bulk_commit();
+    }
+}
+
 /* ---- Warps ------------------------------------------------------------------------------------------------------ */
 
 FXA_INLINE void named_sync(int id, int threads)
@@ -179,6 +259,24 @@ template <int registers> FXA_INLINE void registers_down()
 template <int registers> FXA_INLINE void registers_up()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+/* The two halves of a persistent kernel: one lane of the first warpgroup produces, the other warpgroups consume, with
+ * the registers that each of them keeps. */
+template <class Producer, class Consumer, int few, int many, class Shared>
+FXA_INLINE void produce_and_consume(const FxaMaps &maps, const FxaArgs &a, const u8 *memory)
+{
+    const Shared sh = {(shared_address(memory) + 1023) & ~1023u};
+    const int group = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0);
+    if (threadIdx.x == 0) sh.init();
+    __syncthreads();
+    if (group == 0) {
+        registers_down<few>();
+        if (__shfl_sync(~0u, (int)threadIdx.x >> 5, 0) == 0 && elected()) Producer{maps, a, sh, 0, 0}.run();
+    } else {
+        registers_up<many>();
+        Consumer(maps, a, sh, group - 1).run();
+    }
 }
 
 #endif

@@ -62,6 +62,16 @@ struct FxaDiagonalGrad {
     int zero, zero_step, size;
 };
 
+/*
+ * Where sums over all pairs of (b, h) leave the backward: PROG_GRAD_SUMS floats from every warp of a key tile, at
+ * data[b*b + h*h + (tile * rows + warp) * PROG_GRAD_SUMS], with rows = FxaShape's sum_rows. Tiles that have nothing to
+ * do write nothing, so the host sets all to 0. fxa_sums_reduce adds them in order.
+ */
+struct FxaSums {
+    float *data;
+    long long b, h;
+};
+
 /* A 32-bit word per position (document ids, per-key biases), padded to round(length, 128) + 128 words per row, and the
  * {smallest, largest} int of every 64 positions, as fxa_vector_prepare writes them. */
 struct FxaVector {
@@ -80,21 +90,31 @@ struct FxaArgs {
     unsigned *next_tile; /* zero before the first launch, left zero by every launch */
     int *redo; /* per query tile of the launch; the same */
     const int *q_lens, *k_lens; /* per batch entry, or 0 */
+    const int *q_starts, *k_starts; /* packed sequences: the first rows of batch + 1 entries, or 0; see Span */
+    const float *sink; /* score of a key without a value, per query head; or 0 */
+    float *grad_sink;
     struct FxaTileList list;
     struct FxaDiagonal diagonal;
     struct FxaDiagonalGrad grad_diagonal;
     struct FxaVector q_vector, k_vector;
     struct FxaView dense, grad_dense; /* [b, h, q, k], k contiguous; stride 0 of b or h: shared. grad_dense is whole */
     struct FxaCapture tensor[FXA_CUDA_TENSORS];
+    float *grad_tensor[FXA_CUDA_TENSORS]; /* what scatter() adds to; set to 0 by the host */
+    struct FxaSums sums;
     float f[FXA_CUDA_SCALARS];
     int i[FXA_CUDA_SCALARS];
     int batch, heads, kv_heads, group; /* group = heads / kv_heads */
-    int q_len, k_len, q_pad; /* q_pad: q_len rounded up to 128 */
-    int q_tiles, tiles; /* of one (b, h), of the launch: q_tiles * heads * batch */
+    int d, dv; /* head dimensions as they are, at most FXA_D and FXA_DV */
+    int q_len, k_len, q_pad; /* q_pad: q_len rounded up to 128. Of packed sequences: the longest */
+    int q_total, k_total; /* rows of packed tensors */
+    int pad_rows; /* rows of a head in the padded workspace: q_pad * batch, packed (q_total / 128 + batch) * 128 */
+    int q_tiles, tiles; /* of one (b, h), of the launch: q_tiles * heads * batch; packed: see schedule.cuh */
     int section, reverse; /* order of query tiles: heads that share the L2 cache; 1: the last tile of a head first */
     int splits; /* decode */
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     float *partial, *partial_ml; /* decode workspace */
+    unsigned seed[2], drop_below; /* FXA_DROPOUT: low word of the seed first; words below the threshold drop */
+    float keep_inverse; /* 1 / (1 - p) */
 };
 
 /* The tensor map that cuTensorMapEncodeTiled writes. */
@@ -119,6 +139,8 @@ struct FxaShape {
     int q_rows, k_rows; /* of a tile; boxes of loads have these rows */
     int store_rows; /* rows of the boxes of stores, 0: no TMA store */
     int persistent; /* 1: the grid is min(tiles, multiprocessors); 0: as docs/cuda-kernels.md says */
+    int sum_rows; /* warps of a CTA that write sums */
+    int parts; /* CTAs that share a tile, each with some of its columns: the grid is so many times as wide */
 };
 
 #endif

@@ -3,34 +3,14 @@
  * The order of query tiles in persistent kernels. Tiles are taken from a counter, so that CTAs with short tiles take
  * more of them. Their order keeps the heads that run at the same time within the L2 cache: `section` heads at a time,
  * in it tile by tile over all heads, the last tile of a head first where the mask makes that one the longest.
+ *
+ * Packed sequences: a.tiles = q_tiles * heads with q_tiles = q_total / rows of a tile + batch; a tile finds its entry
+ * by the starts (device.cuh), and some lie past the end of theirs and are passed over.
  */
 #ifndef FXA_CUDA_SCHEDULE_CUH
 #define FXA_CUDA_SCHEDULE_CUH
 
 #include "device.cuh"
-
-/* A query tile: where it is and what it visits. */
-struct Work {
-    int tile; /* >= a.tiles: none, and the rest means nothing */
-    int m, h, b, kv_h, q_len, k_len;
-    ListRow row;
-
-    template <int q_rows, int k_rows> FXA_INLINE void plan(const FxaArgs &a, int tile_)
-    {
-        tile = tile_;
-        if (tile >= a.tiles) return;
-        const int per = a.section * a.q_tiles, s = tile / per, r = tile - s * per;
-        const int heads = min(a.section, a.heads * a.batch - s * a.section);
-        const int i = r / heads, bh = s * a.section + (r - i * heads);
-        m = a.reverse ? a.q_tiles - 1 - i : i;
-        b = bh / a.heads;
-        h = bh - b * a.heads;
-        kv_h = h / a.group;
-        q_len = q_length(a, b);
-        k_len = k_length(a, b);
-        row = ListRow(a, b, h, m, (k_len + k_rows - 1) / k_rows, (m + 1) * q_rows > q_len, k_len % k_rows != 0);
-    }
-};
 
 /* Takes a tile. The launch takes as many as it has; the last one taken sets the counter back. */
 FXA_INLINE int next_tile(const FxaArgs &a)
@@ -39,5 +19,57 @@ FXA_INLINE int next_tile(const FxaArgs &a)
     if (order == (u32)a.tiles - 1) *(volatile unsigned *)a.next_tile = 0u;
     return (int)(gridDim.x + order);
 }
+
+/* A query tile: where it is and what it visits. */
+struct Work {
+    int tile; /* >= a.tiles: none, and the rest means nothing */
+    int m, h, b, kv_h, q_first, q_len, k_first, k_len;
+    ListRow row;
+
+    /* False when the tile lies past the end of its packed entry. */
+    template <int q_rows, int k_rows> FXA_INLINE bool try_plan(const FxaArgs &a, int tile_)
+    {
+        tile = tile_;
+        if (tile >= a.tiles) return true;
+        const int per = a.section * a.q_tiles, s = tile / per, r = tile - s * per;
+        const int heads = min(a.section, a.heads * (q_starts(a) ? 1 : a.batch) - s * a.section);
+        const int i = r / heads, bh = s * a.section + (r - i * heads);
+        m = a.reverse ? a.q_tiles - 1 - i : i;
+        b = q_starts(a) ? tile_entry(q_starts(a), a.batch, q_rows, a.q_total, m) : bh / a.heads;
+        h = q_starts(a) ? bh : bh - b * a.heads;
+        if (q_starts(a)) m -= first_tile(q_starts(a), b, q_rows, a.q_total);
+        kv_h = h / a.group;
+        const Span q = q_span(a, b), k = k_span(a, b);
+        q_first = q.first;
+        q_len = q.length;
+        k_first = k.first;
+        k_len = k.length;
+        if (q_starts(a) && (m < 0 || m * q_rows >= q_len)) return false;
+        row = ListRow(a, b, h, m, (k_len + k_rows - 1) / k_rows, (m + 1) * q_rows > q_len, k_len % k_rows != 0);
+        return true;
+    }
+
+    /* The tile, or the next one taken that is none of those. */
+    template <int q_rows, int k_rows> FXA_INLINE void plan(const FxaArgs &a, int tile_)
+    {
+        while (!try_plan<q_rows, k_rows>(a, tile_)) tile_ = next_tile(a);
+    }
+};
+
+/* The same for kernels with a CTA per tile: grid (query tiles, heads, batch), packed (q_total / rows + batch, heads,
+ * 1). */
+template <int rows> struct QueryPlace {
+    int m, h, b;
+    Span q, k;
+
+    FXA_INLINE QueryPlace(const FxaArgs &a)
+        : m(a.reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x), h(blockIdx.y),
+          b(q_starts(a) ? tile_entry(q_starts(a), a.batch, rows, a.q_total, m) : (int)blockIdx.z), q(q_span(a, b)),
+          k(k_span(a, b))
+    {
+        if (q_starts(a)) m -= first_tile(q_starts(a), b, rows, a.q_total);
+    }
+    FXA_INLINE bool outside(const FxaArgs &a) const { return q_starts(a) && (m < 0 || m * rows >= q.length); }
+};
 
 #endif

@@ -14,6 +14,11 @@
  *   PROG_VECTOR         pair.q_word and pair.k_word are read: 1 by mask() alone, 2 by value() too
  *   PROG_GRAD_DIAGONAL  the gradient of the diagonal row is wanted; PROG_GRAD_DENSE: that of the dense tensor. Both
  *                       need d value / d tensor = 1, so they exclude PROG_SLOPE.
+ *   PROG_GRAD_SUMS      so many sums over all pairs of (b, h): gradients of params and of tensors with an element per
+ *                       head. partials() gives the terms.
+ *   PROG_GRAD_SCATTER   scatter() adds the gradient of a pair to tensors by itself, in any order
+ *                       Both: with PROG_SLOPE in the kernels for sm_80 and f32 only. backward_wide_sm90.cu has no
+ *                       gradients of captured tensors.
  *
  * struct Program, which inherits what it does not need from ProgramBase:
  *   static float unit(a)               > 0; the new score times log2(e) is value() * unit(). So a factor that all
@@ -24,7 +29,12 @@
  *   float value(a, s, pair, slope)     the same bits, and slope = d new score / d scaled score; for PROG_SLOPE
  *   float value_near(a, s, pair), static float near(a)   for PROG_NEAR: the forward takes it where all pairs of a warp
  *                                      in a tile are near (tanh near 0 is a polynomial)
- *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial
+ *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
+ *                                      and slope may be anything, NaN too
+ *   void partials(a, s, pair, g)       g[i] = d new score / d what sum i is of; s as in value(). Without PROG_SLOPE it
+ *                                      cannot depend on s (the slope would depend on the param), and s may be 0. Of
+ *                                      the pair only q, k and their offsets are there
+ *   void scatter(a, b, h, s, pair, ds) ds = d loss / d new score; s and pair as for partials()
  *   static float diagonal(a, b, h, d)  d = q - k
  *   static int tile_class(a, b, h, q0, q1, k0, k1)   TILE_EMPTY, TILE_PARTIAL or TILE_FULL for pairs in q0..q1 x k0..k1
  */
@@ -127,6 +137,13 @@ struct ProgramBase {
 #define PROG_GRAD_DENSE 0
 #endif
 
+#ifndef PROG_GRAD_SUMS
+#define PROG_GRAD_SUMS 0
+#endif
+#ifndef PROG_GRAD_SCATTER
+#define PROG_GRAD_SCATTER 0
+#endif
+
 static_assert(!(PROG_SLOPE && (PROG_GRAD_DIAGONAL || PROG_GRAD_DENSE)), "gradients of captured tensors need slope 1");
 
 /* The new score: the same operations in the same order in every kernel, so that the backward sees the bits
@@ -175,10 +192,70 @@ FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair 
 #endif
 }
 
+/* Gradients of captured tensors and params that a thread adds up, or passes on, pair by pair. */
+struct PairGradients {
+    float sums[PROG_GRAD_SUMS ? PROG_GRAD_SUMS : 1];
+
+    FXA_INLINE void clear()
+    {
+        for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = 0.f;
+    }
+
+    /* Pairs without weight are passed over: their partials may be anything. */
+    FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
+    {
+#if PROG_GRAD_SUMS
+        float g[PROG_GRAD_SUMS];
+        program.partials(a, s, pair, g);
+#pragma unroll
+        for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = ds == 0.f ? sums[i] : __fmaf_rn(ds, g[i], sums[i]);
+#endif
+#if PROG_GRAD_SCATTER
+        if (ds != 0.f) program.scatter(a, b, h, s, pair, ds);
+        asm volatile("" ::: "memory"); /* one pair after the other: the addresses of all take too many registers */
+#endif
+    }
+
+    /* The sums of a warp, all lanes of it there. row: tile * rows + warp. */
+    FXA_INLINE void store(const FxaArgs &a, int b, int h, int row) const
+    {
+#if PROG_GRAD_SUMS
+#pragma unroll
+        for (int i = 0; i < PROG_GRAD_SUMS; i++) {
+            float all = sums[i];
+#pragma unroll
+            for (int x = 16; x; x >>= 1) all += __shfl_xor_sync(~0u, all, x);
+            if ((threadIdx.x & 31) == 0) a.sums.data[b * a.sums.b + h * a.sums.h + row * PROG_GRAD_SUMS + i] = all;
+        }
+#endif
+    }
+};
+
 /* Running row statistics of the online softmax: scores are in units of unit(). */
 FXA_INLINE float finite_or_zero(float m)
 {
     return m == NEG_INF ? 0.f : m;
 }
+
+/* What becomes of a row at the end: `top` is its maximum times unit (0 where nothing was attended), `sum` what its
+ * exponentials add up to. The sink, a key with a score and no value, only joins here. A factor of 0 means zeros. */
+struct RowEnd {
+    float factor, lse;
+
+    FXA_INLINE RowEnd(const FxaArgs &a, int h, float top, float sum)
+    {
+        const float z = a.sink ? a.sink[h] * LOG2E : NEG_INF;
+        float fade = 1.f;
+        if (z != NEG_INF) {
+            const float most = sum == 0.f ? z : fmaxf(top, z);
+            fade = sum == 0.f ? 0.f : exp2_fast(top - most);
+            sum = sum * fade + exp2_fast(z - most);
+            top = most;
+        }
+        factor = sum == 0.f ? 0.f : fade / sum;
+        if (FXA_DROPOUT) factor *= a.keep_inverse;
+        lse = sum == 0.f ? NEG_INF : (top + log2_fast(sum)) * LN2;
+    }
+};
 
 #endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward without matrix instructions (simt.cuh): f32, and whatever no other kernel takes. fxa_backward: dK and dV by
+ * tiles of 64 keys (launch: see backward_place.cuh), and gradients of captured tensors; fxa_grad_q: dQ by tiles of 64
+ * queries, with the forward's lists (launch: as forward_simt.cu). Both compute the scores; no atomics, so the results
+ * are bit-stable but for gradients of diagonals.
+ */
+#include "backward_place.cuh"
+#include "schedule.cuh"
+#include "simt.cuh"
+
+namespace {
+
+constexpr int BLOCKS = D_STORED / 64, BLOCKS_V = DV_STORED / 64;
+
+/* One (b, h) of a backward tile: what its pairs need. */
+struct Gradients {
+    const FxaArgs &a;
+    Scratch &memory;
+    Program program;
+    PairLoads loads;
+    int b, h, kv_h, q_first, k_first, q_len, k_len;
+    long long row; /* of the padded workspace */
+    PairGradients captured;
+
+    FXA_INLINE Gradients(const FxaArgs &a_, Scratch &memory_, int b_, int h_, const Span &q, const Span &k)
+        : a(a_), memory(memory_), loads(a_, b_, h_, q.length, k.length), b(b_), h(h_), kv_h(h_ / a_.group),
+          q_first(q.first), k_first(k.first), q_len(q.length), k_len(k.length), row(padded_row(a_, b_, h_))
+    {
+        program.head(a, b, h, q_len, k_len);
+        captured.clear();
+    }
+
+    FXA_INLINE Strip queries(const FxaView &t, int m, int columns) const
+    {
+        return Strip{t, b, h, q_first + m * SIDE, q_len - m * SIDE, columns};
+    }
+
+    FXA_INLINE Strip keys(const FxaView &t, int n, int columns) const
+    {
+        return Strip{t, b, kv_h, k_first + n * SIDE, k_len - n * SIDE, columns};
+    }
+
+    /* p: P without what is dropped, for dV. ds: P slope (dP - delta), for dQ and dK. */
+    template <bool MASKED, bool CAPTURED> FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n)
+    {
+        float slope[4][4], raw[4][4];
+        const int q0 = m * SIDE + 4 * (threadIdx.x >> 4), k0 = n * SIDE + (threadIdx.x & 15);
+        multiply<FXA_D>(p, memory, queries(a.q, m, a.d), keys(a.k, n, a.d));
+        multiply<FXA_DV>(ds, memory, queries(a.grad_o, m, a.dv), keys(a.v, n, a.dv));
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) raw[i][j] = p[i][j];
+        const u32 there = score_tile<MASKED>(program, a, loads, p, slope, q0, k0);
+        const u32 kept = kept_of_tile(a, b, h, q0, k0);
+        const float unit = Program::unit(a);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float lse = a.lse2[row + q0 + i], delta = a.delta[row + q0 + i];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const bool keep = keeps(kept, 4 * i + j);
+                const float w = there >> (4 * i + j) & 1 ? exp2_fast(__fmaf_rn(p[i][j], unit, -lse)) : 0.f;
+                const float dp = !FXA_DROPOUT ? ds[i][j] : keep ? ds[i][j] * a.keep_inverse : 0.f;
+                float g = w * (dp - delta);
+                if (CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len) {
+                    store_captured(a, b, h, n, q0 + i, k0 + 16 * j, g);
+                    captured.add(program, a, b, h, raw[i][j], Pair{q0 + i, k0 + 16 * j, i, 16 * j}, g);
+                }
+                if (PROG_SLOPE) g = there >> (4 * i + j) & 1 ? g * slope[i][j] : 0.f;
+                p[i][j] = keep ? w : 0.f;
+                ds[i][j] = g;
+            }
+        }
+    }
+
+    template <bool CAPTURED> FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n, bool masked)
+    {
+        if (masked)
+            compute<true, CAPTURED>(p, ds, m, n);
+        else
+            compute<false, CAPTURED>(p, ds, m, n);
+    }
+};
+
+} // namespace
+
+extern "C" __constant__ FxaShape fxa_backward_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 8, 1};
+extern "C" __constant__ FxaShape fxa_grad_q_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 0, 1};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __grid_constant__ FxaArgs a)
+{
+    extern __shared__ __align__(16) u8 bytes[];
+    Scratch &memory = *(Scratch *)bytes;
+    const PlaceOf<SIDE, SIDE> at(a);
+    if (at.outside(a)) return;
+    float dk[BLOCKS][4][4], dv[BLOCKS_V][4][4], p[4][4], ds[4][4];
+    clear_sums(dk);
+    clear_sums(dv);
+    for (int g = 0; g < a.group; g++) {
+        const int h = at.first_head(a) + g;
+        const ListRow row = at.row(a, h);
+        Gradients pairs(a, memory, at.b, h, q_span(a, at.b), k_span(a, at.b));
+#pragma unroll 1
+        for (int j = 0; j < row.total; j++) {
+            const int m = row.tile(j);
+            pairs.compute<true>(p, ds, m, at.n, j < row.partial);
+            put_weights<true>(memory.weights[0], p);
+            put_weights<true>(memory.weights[1], ds);
+            accumulate(dv, memory, memory.weights[0], pairs.queries(a.grad_o, m, a.dv));
+            accumulate(dk, memory, memory.weights[1], pairs.queries(a.q, m, a.d));
+        }
+        pairs.captured.store(a, at.b, h, at.n * 8 + (threadIdx.x >> 5));
+    }
+    const int limit = k_starts(a) ? at.k_len : a.k_len;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int k = at.n * SIDE + 4 * (threadIdx.x >> 4) + i;
+        if (k >= limit) continue;
+        store_sums(dk, i, a.scale, a.grad_k, at.b, at.kv_h, at.k_first + k, a.d);
+        store_sums(dv, i, FXA_DROPOUT ? a.keep_inverse : 1.f, a.grad_v, at.b, at.kv_h, at.k_first + k, a.dv);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_grad_q(const __grid_constant__ FxaArgs a)
+{
+    extern __shared__ __align__(16) u8 bytes[];
+    Scratch &memory = *(Scratch *)bytes;
+    const QueryPlace<SIDE> at(a);
+    if (at.outside(a)) return;
+    const int q_len = at.q.length, k_len = at.k.length;
+    const ListRow row(a, at.b, at.h, at.m, (k_len + SIDE - 1) / SIDE, (at.m + 1) * SIDE > q_len, k_len % SIDE != 0);
+    Gradients pairs(a, memory, at.b, at.h, at.q, at.k);
+    float dq[BLOCKS][4][4], p[4][4], ds[4][4];
+    clear_sums(dq);
+#pragma unroll 1
+    for (int j = 0; j < row.total; j++) {
+        const int n = row.tile(j);
+        pairs.compute<false>(p, ds, at.m, n, j < row.partial);
+        put_weights<false>(memory.weights[0], ds);
+        accumulate(dq, memory, memory.weights[0], pairs.keys(a.k, n, a.d));
+    }
+    const int limit = q_starts(a) ? q_len : a.q_len;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int q = at.m * SIDE + 4 * (threadIdx.x >> 4) + i;
+        if (q < limit) store_sums(dq, i, a.scale, a.grad_q, at.b, at.h, at.q.first + q, a.d);
+    }
+}

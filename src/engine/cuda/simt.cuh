@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tiles for kernels without matrix instructions: all products in f32, whatever the storage. They are for f32, which the
+ * matrix units round to tf32, and serve every architecture, alignment and head dimension.
+ *
+ * A CTA of 256 threads holds a tile of 64 x 64: thread (y, x) of 16 x 16 has rows 4 y + i and columns x + 16 j.
+ * Operands pass through shared memory in pieces, so that its size does not depend on the head dimension.
+ */
+#ifndef FXA_CUDA_SIMT_CUH
+#define FXA_CUDA_SIMT_CUH
+
+#include "dropout.cuh"
+#include "pair_loads.cuh"
+#include "score.cuh"
+#include "storage.cuh"
+
+namespace {
+
+constexpr int SIDE = 64, THREADS = 256;
+constexpr int PIECE = 32, PITCH = PIECE + 4; /* columns of operands of scores; rows 16 bytes apart in banks */
+constexpr int WIDE = SIDE + 4; /* pitch of a tile of 64 columns */
+
+struct Scratch {
+    union {
+        float piece[2][SIDE * PITCH]; /* of both operands of scores */
+        float block[SIDE * WIDE];     /* 64 columns of the right operand of sums */
+    };
+    float weights[2][SIDE * WIDE];
+};
+
+/* 64 rows of a tensor, of which `count` exist. */
+struct Strip {
+    const FxaView &t;
+    int b, h, first, count, columns;
+};
+
+/* Columns c to c + columns - 1 of the strip's rows to shared memory; what does not exist becomes 0. */
+template <int columns, int pitch> FXA_INLINE void load_strip(float *to, const Strip &s, int c)
+{
+    for (int e = threadIdx.x; e < SIDE * columns / 8; e += THREADS) {
+        const int row = e / (columns / 8), at = e % (columns / 8) * 8;
+        float x[8] = {};
+        if (row < s.count) load8(s.t, s.b, s.h, s.first + row, c + at, s.columns, x);
+        *(Float4 *)(to + row * pitch + at) = Float4{x[0], x[1], x[2], x[3]};
+        *(Float4 *)(to + row * pitch + at + 4) = Float4{x[4], x[5], x[6], x[7]};
+    }
+}
+
+FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
+{
+    sum = __fmaf_rn(x.x, y.x, sum);
+    sum = __fmaf_rn(x.y, y.y, sum);
+    sum = __fmaf_rn(x.z, y.z, sum);
+    sum = __fmaf_rn(x.w, y.w, sum);
+}
+
+/* out[i][j] = row of `left` times row of `right`, over `columns` columns. */
+template <int columns> FXA_INLINE void multiply(float (&out)[4][4], Scratch &m, const Strip &left, const Strip &right)
+{
+    const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
+#pragma unroll
+    for (int i = 0; i < 4; i++) out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0.f;
+#pragma unroll 1
+    for (int c = 0; c < columns; c += PIECE) {
+        __syncthreads();
+        load_strip<PIECE, PITCH>(m.piece[0], left, c);
+        load_strip<PIECE, PITCH>(m.piece[1], right, c);
+        __syncthreads();
+#pragma unroll
+        for (int d = 0; d < PIECE; d += 4) {
+            Float4 rows[4], cols[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                rows[i] = *(const Float4 *)(m.piece[0] + (4 * y + i) * PITCH + d);
+                cols[i] = *(const Float4 *)(m.piece[1] + (x + 16 * i) * PITCH + d);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) add_product(out[i][j], rows[i], cols[j]);
+        }
+    }
+}
+
+/* Weights of a tile to shared memory, as they are or transposed. */
+template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&w)[4][4])
+{
+    const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            to[TRANSPOSED ? (x + 16 * j) * WIDE + 4 * y + i : (4 * y + i) * WIDE + x + 16 * j] = w[i][j];
+}
+
+/* sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the strip's rows. */
+template <int blocks>
+FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s)
+{
+    const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
+#pragma unroll
+    for (int block = 0; block < blocks; block++) {
+        __syncthreads(); /* weights are there, and the last block is read */
+        load_strip<SIDE, WIDE>(m.block, s, block * 64);
+        __syncthreads();
+#pragma unroll 2
+        for (int k = 0; k < SIDE; k += 4) {
+            Float4 w[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) w[i] = *(const Float4 *)(weights + (4 * y + i) * WIDE + k);
+#pragma unroll
+            for (int d = 0; d < 4; d++) {
+                const Float4 v = *(const Float4 *)(m.block + (k + d) * WIDE + 4 * x);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float f = d == 0 ? w[i].x : d == 1 ? w[i].y : d == 2 ? w[i].z : w[i].w;
+                    sum[block][i][0] = __fmaf_rn(f, v.x, sum[block][i][0]);
+                    sum[block][i][1] = __fmaf_rn(f, v.y, sum[block][i][1]);
+                    sum[block][i][2] = __fmaf_rn(f, v.z, sum[block][i][2]);
+                    sum[block][i][3] = __fmaf_rn(f, v.w, sum[block][i][3]);
+                }
+            }
+        }
+    }
+}
+
+template <int blocks> FXA_INLINE void clear_sums(float (&sum)[blocks][4][4])
+{
+#pragma unroll
+    for (int b = 0; b < blocks; b++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[b][i][0] = sum[b][i][1] = sum[b][i][2] = sum[b][i][3] = 0.f;
+}
+
+/* Row 4 y + i of the sums times a factor, 0 meaning zeros, to row s of a tensor. */
+template <int blocks>
+FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor, const FxaView &t, int b, int h,
+                           long long s, int columns)
+{
+    const int x = threadIdx.x & 15;
+    Stored *row = row_of(t, b, h, s);
+#pragma unroll
+    for (int block = 0; block < blocks; block++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const int column = block * 64 + 4 * x + c;
+            if (column < columns) row[column] = to_stored(factor == 0.f ? 0.f : sum[block][i][c] * factor);
+        }
+}
+
+/* A tile's products to new scores, queries as rows; `there` says which pairs are attended, bit 4 i + j. Slopes are
+ * written where the program has them. */
+template <bool MASKED>
+FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const PairLoads &loads, float (&s)[4][4],
+                          float (&slope)[4][4], int q0, int k0)
+{
+    u32 there = 0xffffu;
+    if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int q = q0 + i, k = k0 + 16 * j;
+            const Pair pair = {q, k, i, 16 * j, PROG_DIAGONAL ? __ldg(loads.diagonal + q - k) : 0.f,
+                               PROG_DENSE ? loads.dense_at(a, q, k) : 0.f, PROG_VECTOR ? __ldg(loads.q_words + q) : 0,
+                               PROG_VECTOR ? __ldg(loads.k_words + k) : 0};
+            s[i][j] = score_value(program, a, s[i][j], pair, slope[i][j]);
+            if (MASKED && !(q < loads.q_len && k < loads.k_len && score_mask(program, a, pair)))
+                there &= ~(1u << (4 * i + j));
+        }
+    return there;
+}
+
+/* Which pairs dropout keeps, bit 4 i + j: the four lanes of neighbouring keys share their calls. */
+FXA_INLINE u32 kept_of_tile(const FxaArgs &a, int b, int h, int q0, int k0)
+{
+#if FXA_DROPOUT
+    const int lane = threadIdx.x & 31, own = lane & 3;
+    u32 mine = 0, all = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) mine |= keep_four(a, b, h, q0 + i, (k0 + 16 * own) >> 2) << (4 * i);
+#pragma unroll
+    for (int j = 0; j < 4; j++) all |= (__shfl_sync(~0u, mine, (lane & ~3) | j) >> own & 0x1111u) << j;
+    return all;
+#else
+    return 0xffffu;
+#endif
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Elements of tensors in memory, whatever their type (FXA_F32: f32, else 16 bits) and alignment: for kernels that copy
+ * by plain loads. Eight neighbours go by 16-byte accesses where address and strides allow it.
+ */
+#ifndef FXA_CUDA_STORAGE_CUH
+#define FXA_CUDA_STORAGE_CUH
+
+#include "device.cuh"
+
+#ifndef FXA_F32
+#define FXA_F32 0
+#endif
+
+#if FXA_F32
+typedef float Stored;
+#else
+typedef u16 Stored;
+#endif
+
+FXA_INLINE float from_stored(Stored x)
+{
+#if FXA_F32
+    return x;
+#else
+    return unpack_low(x);
+#endif
+}
+
+FXA_INLINE Stored to_stored(float x)
+{
+#if FXA_F32
+    return x;
+#else
+    return (u16)pack16(x, 0.f);
+#endif
+}
+
+FXA_INLINE Stored *row_of(const FxaView &t, int b, int h, long long s)
+{
+    return (Stored *)t.data + b * t.b + h * t.h + s * t.s;
+}
+
+FXA_INLINE bool aligned16(const void *p)
+{
+    return ((u64)p & 15) == 0;
+}
+
+/* Columns c to c + 7 of a row; those from `columns` on are 0. */
+FXA_INLINE void load8(const FxaView &t, int b, int h, long long s, int c, int columns, float (&x)[8])
+{
+    const Stored *at = row_of(t, b, h, s) + c;
+    if (c + 8 > columns || !aligned16(at)) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = c + i < columns ? from_stored(at[i]) : 0.f;
+        return;
+    }
+#if FXA_F32
+    const Float4 y = ((const Float4 *)at)[0], z = ((const Float4 *)at)[1];
+    x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+    x[4] = z.x, x[5] = z.y, x[6] = z.z, x[7] = z.w;
+#else
+    const Word4 y = *(const Word4 *)at;
+    x[0] = unpack_low(y.x), x[1] = unpack_high(y.x), x[2] = unpack_low(y.y), x[3] = unpack_high(y.y);
+    x[4] = unpack_low(y.z), x[5] = unpack_high(y.z), x[6] = unpack_low(y.w), x[7] = unpack_high(y.w);
+#endif
+}
+
+FXA_INLINE void store8(const FxaView &t, int b, int h, long long s, int c, int columns, const float *x)
+{
+    Stored *at = row_of(t, b, h, s) + c;
+    if (c + 8 > columns || !aligned16(at)) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (c + i < columns) at[i] = to_stored(x[i]);
+        return;
+    }
+#if FXA_F32
+    ((Float4 *)at)[0] = Float4{x[0], x[1], x[2], x[3]};
+    ((Float4 *)at)[1] = Float4{x[4], x[5], x[6], x[7]};
+#else
+    *(Word4 *)at = Word4{pack16(x[0], x[1]), pack16(x[2], x[3]), pack16(x[4], x[5]), pack16(x[6], x[7])};
+#endif
+}
+
+#endif

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A problem's results in f64 by torch, and how far a result is from them."""
+import math
+
+import torch
+
+from programs import PARTIALS, REFERENCE, SCATTER
+
+
+class Context:
+    """What a reference program sees of one (b, h), and its results."""
+
+
+def keep(seed, p, b, h, q, k):
+    """Which pairs dropout keeps: src/base/philox.h in torch, with 64-bit ints that wrap."""
+    mask = 0xFFFFFFFF
+    q, k = torch.broadcast_tensors(q.long(), k.long())
+    c0, c1, c2, c3 = k >> 2, q, torch.full_like(q, h), torch.full_like(q, b)
+    k0, k1 = seed & mask, seed >> 32 & mask
+    for _ in range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (p1 >> 32 & mask) ^ c1 ^ k0, p1 & mask, (p0 >> 32 & mask) ^ c3 ^ k1, p0 & mask
+        k0, k1 = k0 + 0x9E3779B9 & mask, k1 + 0xBB67AE85 & mask
+    words = torch.stack((c0, c1, c2, c3)).gather(0, (k & 3)[None])[0]
+    return words >= int(p * 2 ** 32)
+
+
+def context(pr, b, h):
+    c = Context()
+    c.h, c.b, c.cap, c.window, c.k_size = h, b, pr.cap, pr.window, pr.Sk
+    c.q_len, c.k_len = pr.length("q", b), pr.length("k", b)
+    c.q = torch.arange(c.q_len, device=pr.q.device)[:, None]
+    c.k = torch.arange(c.k_len, device=pr.q.device)[None, :]
+    c.tensor = None if pr.tensor is None else pr.tensor.double()
+    c.dense = None if pr.dense is None else pr.dense[b % pr.dense.shape[0], h].double()
+    if pr.ids is not None:
+        c.q_ids, c.k_ids = pr.ids[b][:c.q_len], pr.ids[b][:c.k_len]
+    return c
+
+
+def results(pr, b, h):
+    """O, LSE, dQ, this head's share of dK, dV and of the sink's gradient, and the score gradient, all in f64."""
+    c = context(pr, b, h)
+    kv, (value, mask) = h * pr.Hkv // pr.H, REFERENCE[pr.program]
+    q, grad_o = pr.own("q", pr.q, b)[h].double(), pr.own("q", pr.grad_o, b)[h].double()
+    k, v = pr.own("k", pr.k, b)[kv].double(), pr.own("k", pr.v, b)[kv].double()
+    s = ((q @ k.T) * pr.scale).requires_grad_(True)
+    new = value(s, c)
+    slope = torch.autograd.grad(new.sum(), s)[0] if new.numel() else torch.zeros_like(s)
+    new = new.detach()
+    if mask:
+        new = new.masked_fill(~mask(c).expand_as(new), -math.inf)
+    lse = torch.logsumexp(new, 1)
+    if pr.sink is not None:
+        lse = torch.logaddexp(lse, pr.sink[h].double())
+    weights = torch.exp(new - torch.where(lse == -math.inf, 0, lse)[:, None])
+    factor = torch.ones_like(weights)
+    if pr.drop:
+        factor = keep(pr.seed, pr.drop, b, h, c.q, c.k).double() / (1 - pr.drop)
+    o = (weights * factor) @ v
+    delta = (grad_o * o).sum(1, keepdim=True)
+    if pr.grad_lse is not None:
+        delta = delta - pr.own_row(pr.grad_lse, b)[h].double()[:, None]
+    c.grad_new = weights * (factor * (grad_o @ v.T) - delta)
+    grad_s = c.grad_new * slope
+    # What rounding dS, and O inside delta, to storage amounts to: squared terms, as they err independently.
+    terms = grad_s ** 2 + (weights * slope) ** 2 * ((grad_o * o) ** 2).sum(1, keepdim=True)
+    c.noise_q, c.noise_k = (terms @ k ** 2).sum() * pr.scale ** 2, (terms.T @ q ** 2).sum() * pr.scale ** 2
+    c.o, c.lse, c.grad_q = o, lse, grad_s @ k * pr.scale
+    c.grad_k, c.grad_v = grad_s.T @ q * pr.scale, (weights * factor).T @ grad_o
+    rounding = ((grad_o * o) ** 2).sum(1)  # of O inside delta, which all pairs of a row share
+    c.sums = [(float((c.grad_new * g).sum()),
+               float(((c.grad_new * g) ** 2).sum() + ((weights * g).sum(1) ** 2 * rounding).sum()))
+              for g in (PARTIALS[pr.program](s.detach(), c) if pr.program in PARTIALS else [])]
+    if pr.program in SCATTER:
+        c.table = torch.zeros(pr.tensor.shape[1], dtype=torch.float64, device=pr.q.device)
+        c.table.index_add_(0, SCATTER[pr.program](c).reshape(-1), c.grad_new.reshape(-1))
+        c.noise_table = float((c.grad_new ** 2).sum() + (weights.sum(1) ** 2 * rounding).sum())
+    if pr.sink is not None:
+        terms = torch.exp(pr.sink[h].double() - lse) * -delta[:, 0]
+        c.grad_sink, c.noise_sink = float(terms.sum()), float((terms ** 2).sum())
+    c.attended = float((mask(c).expand_as(new)).sum()) if mask else float(new.numel())
+    return c
+
+
+def error(x, ref, noise=0.0):
+    """L2 distance relative to the reference, or to sqrt(noise) where cancellation makes the reference the smaller."""
+    if not torch.isfinite(x).all():
+        return math.nan
+    norm = max(float(ref.norm()), math.sqrt(noise))
+    return float((x.double() - ref).norm()) / (norm if norm > 0 else 1)
