@@ -58,6 +58,8 @@ class Spec:
         d["FXA_FAST_MATH"] = self.fast
         if self.shape.get("drop"):
             d["FXA_DROPOUT"] = 1
+        if self.shape.get("paged"):
+            d["FXA_PAGED"] = 1
         if self.shape.get("shift") and self.family == "sm80":
             d["FXA_ALIGNED"] = 0
         if file == "backward_sm90" and self.separate:
@@ -156,6 +158,21 @@ def row_specs(family="sm90", sizes=((128, 128), (64, 64), (80, 96), (192, 128), 
     return out
 
 
+def page_specs():
+    """K and V in pages, forward and decode, lengths with and without."""
+    out = []
+    for family, D, sizes in (("sm90", 128, (8, 32, 128, 256)), ("sm90", 64, (64, 384)), ("sm90", 256, (16, 192)),
+                             ("sm80", 96, (1, 7, 64)), ("simt", 40, (5, 128))):
+        for i, size in enumerate(sizes):
+            for name in ("plain", "softcap_causal", "alibi_causal"):
+                out.append(Spec("check", name, D, family=family, f32=int(family == "simt"), backward=False, B=4, H=4,
+                                Hkv=2, Sq=200, Sk=500, paged=size, lens=i % 2 == 0, sink=True))
+    for size in (8, 16, 32, 128):
+        out.append(Spec("check", "causal", 128, family="decode", backward=False, splits=3, B=3, H=8, Hkv=2, Sq=2,
+                        Sk=900, paged=size, lens=size != 32))
+    return out
+
+
 def shift_specs():
     """Addresses and strides that are multiples of nothing."""
     return [Spec("check", name, D, Dv=Dv, family="sm80", B=2, H=4, Hkv=2, Sq=300, Sk=333, shift=1, layout=layout,
@@ -184,6 +201,22 @@ def sanitize_specs():
                                                                               family="sm80", shift=1, **few)]
     out += [Spec("check", name, 65, family="simt", f32=1, drop=0.1, **few) for name in ("causal", "relative_causal")]
     out += [Spec("check", "causal", family="decode", backward=False, splits=3, B=2, H=8, Hkv=2, Sq=3, Sk=600)]
+    return out
+
+
+def dump_specs():
+    """Small problems of all kinds, to be compared with the library's other engines (compare_engines.py)."""
+    few, out = dict(B=2, H=4, Hkv=2, Sq=100, Sk=100, window=30, docs=-3), []
+    kinds = (dict(), dict(lens=True, sink=True), dict(packed=True), dict(drop=0.25, grad_lse=True),
+             dict(packed=True, lens=True, sink=True, drop=0.1))
+    names = ("plain", "causal", "softcap_causal", "alibi_causal", "window", "documents", "relative_causal",
+             "learned_causal", "buckets", "head_table", "dense_causal", "temperature_causal")
+    for i, name in enumerate(names):
+        for j, (family, D) in enumerate((("sm90", 64), ("sm90", 128), ("sm80", 40), ("simt", 64), ("sm90", 192))):
+            spec = Spec("check", name, D, Dv=72 if D == 64 else None, family=family, f32=int(family == "simt"),
+                        f16=int((i + j) % 3 == 0 and family != "simt"), fast=0, **few, **kinds[(i + j) % len(kinds)])
+            if spec.backward:
+                out.append(spec)
     return out
 
 
@@ -253,9 +286,9 @@ def bench_decode_specs():
 GROUPS = {
     "functions": lambda: [Spec("tanh", "plain", fast=0)],
     "decode": decode_specs, "bench_decode": bench_decode_specs,
-    "sizes": size_specs, "sizes80": lambda: size_specs("sm80"), "rows": row_specs,
+    "sizes": size_specs, "sizes80": lambda: size_specs("sm80"), "rows": row_specs, "pages": page_specs,
     "rows80": lambda: row_specs("sm80", ((64, 96), (256, 192))), "shift": shift_specs, "simt": simt_specs,
-    "bench_sizes": bench_size_specs, "sanitize": sanitize_specs,
+    "bench_sizes": bench_size_specs, "sanitize": sanitize_specs, "dump": dump_specs,
     "check": check_specs, "separate": separate_specs, "ampere": lambda: check_specs("sm80"), "bench": bench_specs,
     "bench_separate": bench_separate_specs, "bench_ampere": bench_ampere_specs, "redo": redo_specs,
     "stress": lambda: [Spec("stress", name, **FIRST) for name in

@@ -23,7 +23,8 @@ Sums = struct("Sums", ("data", p), ("b h", ll))
 Vector = struct("Vector", ("data ranges", p), ("b h ranges_b ranges_h", ll))
 Args = struct(
     "Args", ("q k v o grad_o grad_q grad_k grad_v", View), ("lse grad_lse", p), ("lse_b lse_h", ll),
-    ("lse2 delta grad_q_sum next_tile redo q_lens k_lens q_starts k_starts sink grad_sink", p), ("list", TileList),
+    ("lse2 delta grad_q_sum next_tile redo q_lens k_lens q_starts k_starts pages", p), ("pages_b", ll),
+    ("page_size n_pages", i32), ("sink grad_sink", p), ("list", TileList),
     ("diagonal", Diagonal),
     ("grad_diagonal", DiagonalGrad), ("q_vector k_vector", Vector), ("dense grad_dense", View), ("tensor", Capture * 8),
     ("grad_tensor", p * 8), ("sums", Sums),

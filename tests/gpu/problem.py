@@ -21,13 +21,17 @@ def up(x, to):
 class Problem:
     def __init__(self, program, B=1, H=2, Hkv=None, Sq=512, Sk=None, D=128, Dv=None, dtype=torch.bfloat16, window=1024,
                  docs=8, lens=False, layout="bhsd", gain=1.0, ramp=0.0, dense_b=True, packed=False, sink=False,
-                 drop=0.0, grad_lse=False, shift=0):
+                 drop=0.0, grad_lse=False, shift=0, paged=0):
         self.program, self.B, self.H, self.Hkv, self.Sq, self.Sk = program, B, H, Hkv or H, Sq, Sk or Sq
         self.D, self.Dv, self.dtype, self.window, self.scale = D, Dv or D, dtype, window, 1 / math.sqrt(D)
         self.cap, self.layout, self.shift, self.drop, self.seed = CAP, layout, shift, drop, 0x0123456789ABCDEF
         self.masked = any(m in program for m in MASKED)
         self.kind = program.split("_")[0] if program != "per_head" and program != "head_table" else program
         self.q_lens = self.k_lens = self.q_starts = self.k_starts = None
+        self.pages, self.paged = None, paged
+        if paged:  # in any order, with pages of nobody between
+            count = up(self.Sk, paged) // paged
+            self.pages = torch.randperm(B * count + 3, device=DEV)[:B * count].view(B, count).int().contiguous()
         if packed:
             self.pack()
         if lens:
@@ -67,6 +71,8 @@ class Problem:
     def own(self, side, t, b):
         """The rows of entry b: [h, rows, d]."""
         n = self.length(side, b)
+        if side == "k" and self.pages is not None:
+            return t[self.pages[b].long()].transpose(0, 1).flatten(1, 2)[:, :n]
         if self.q_starts is None:
             return t[b, :, :n]
         first = getattr(self, side + "_ends")[b]
@@ -97,10 +103,20 @@ class Problem:
         length = self.Sq if side == "q" else self.Sk
         batch, rows = (self.B, length) if self.q_starts is None else (1, self.total(side))
         pitch = columns if self.shift or self.dtype == torch.float32 else up(columns, 8)  # TMA: 16 bytes
+        if side == "k" and self.pages is not None:
+            return self.make_pages(heads, columns, pitch)
         t = self.empty(batch, heads, rows, pitch).fill_(math.nan)[..., :columns]
         for b in range(self.B):
             self.own(side, t, b).normal_()
         return t.mul_(gain)
+
+    def make_pages(self, heads, columns, pitch):
+        """[pages, heads, page size, columns]; what follows the last key of an entry is NaN."""
+        t = self.empty(self.pages.numel() + 3, heads, self.paged, pitch).fill_(math.nan)[..., :columns]
+        for b in range(self.B):
+            for i, page in enumerate(self.pages[b].tolist()):
+                t[page, :, :max(0, self.length("k", b) - i * self.paged)] = 0
+        return t.add_(torch.randn(t.shape, device=DEV).to(self.dtype))
 
     def poison(self, like, columns=None):
         """An output of that layout, whole of NaN."""
@@ -162,6 +178,9 @@ class Problem:
             a.pad_rows, a.lse_b = (a.q_total // 128 + self.B) * 128, 0
             for t in (a.q, a.k, a.v):
                 t.b = 0
+        if self.pages is not None:
+            a.pages, a.pages_b, a.page_size = self.pages.data_ptr(), self.pages.shape[1], self.paged
+            a.n_pages = self.k.shape[0]
         if self.drop:
             a.seed[0], a.seed[1] = self.seed & 0xFFFFFFFF, self.seed >> 32
             a.drop_below, a.keep_inverse = int(self.drop * 2 ** 32), 1 / (1 - self.drop)

@@ -5,9 +5,11 @@ is filled and nothing is run, which needs no GPU.
 
 The parent compiles what the tests need, on all cores, and runs them in a child that is replaced when a kernel hangs or
 faults, so that one bad kernel costs seconds. FXA_GPU_WRAP is put before the child's command line (compute-sanitizer),
-FXA_GPU_PATIENCE multiplies the seconds that a kernel may take. Without NVRTC, torch or a GPU it says so and exits
+FXA_GPU_PATIENCE multiplies the seconds that a kernel may take, FXA_GPU_DUMP names a folder to which checked problems
+and their results are written, for compare_engines.py. Without NVRTC, torch or a GPU it says so and exits
 with 77."""
 import concurrent.futures
+import json
 import math
 import os
 import shutil
@@ -219,6 +221,7 @@ class Tests:
             self.driver.sync()
             fine, more = self.judge_backward(spec, pr, bw, refs)
             good, said = fine, said + " " + more
+            self.dump(spec, pr, fw, bw)
             if spec.separate:
                 first = [t.clone() for t in (bw.grad_q, bw.grad_k, bw.grad_v)]
                 bw.run()
@@ -226,6 +229,29 @@ class Tests:
                 if not all(map(self.same, first, (bw.grad_q, bw.grad_k, bw.grad_v))):
                     good, said = False, said + " not bit-stable"
         return good, said
+
+    def dump(self, spec, pr, fw, bw):
+        folder = os.environ.get("FXA_GPU_DUMP")
+        if not folder:
+            return
+        import numpy
+        tensors = dict(q=pr.q, k=pr.k, v=pr.v, grad_o=pr.grad_o, o=fw.o, lse=fw.lse, grad_q=bw.grad_q, grad_k=bw.grad_k,
+                       grad_v=bw.grad_v, sink=pr.sink, grad_sink=bw.grad_sink, grad_lse=pr.grad_lse, q_lens=pr.q_lens,
+                       k_lens=pr.k_lens, q_starts=pr.q_starts, k_starts=pr.k_starts, tensor=pr.tensor, ids=pr.ids,
+                       dense=pr.dense)
+        for grad in (bw.grad_sums, bw.grad_table, bw.grad_rows):
+            if grad is not None:
+                tensors["grad_tensor"] = grad.reshape(pr.tensor.shape)
+        packed, out = pr.q_starts is not None, {}
+        for name, t in tensors.items():
+            if t is not None:
+                t = t[0] if packed and t.dim() in (3, 4) and name not in ("dense",) else t
+                t = t.contiguous()
+                out[name] = (t.view(self.torch.uint16) if t.dtype == self.torch.bfloat16 else t).cpu().numpy()
+        meta = dict(program=pr.program, scale=pr.scale, Sk=pr.Sk, D=pr.D, window=pr.window, drop=pr.drop, seed=pr.seed,
+                    bf16=pr.dtype == self.torch.bfloat16)
+        name = spec.label().replace(" ", "_").replace("/", "_")
+        numpy.savez_compressed(os.path.join(folder, name + ".npz"), meta=json.dumps(meta), **out)
 
     def redo(self, spec):
         """The frozen maximum given up: scores grow so far along the keys that tiles are computed again."""

@@ -48,9 +48,10 @@ class Forward:
         self.redo = torch.zeros(max(1, a.tiles), dtype=torch.int32, device=DEV)
         a.next_tile, a.redo = self.counter.data_ptr(), self.redo.data_ptr()
         if shape.store_rows:
+            box = min(shape.k_rows, pr.paged or shape.k_rows)
             encode(maps.q, pr.q, shape.q_rows)
-            encode(maps.k, pr.k, shape.k_rows)
-            encode(maps.v, pr.v, shape.k_rows)
+            encode(maps.k, pr.k, box)
+            encode(maps.v, pr.v, box)
             encode(maps.o, self.o, shape.store_rows)
             if pr.dense is not None:
                 encode(maps.dense, pr.dense, shape.q_rows)
@@ -186,6 +187,7 @@ class Decode:
         self.partial = torch.full((rows * splits * shape.q_rows * (columns + 2),), math.nan, device=DEV)
         a.redo, a.splits, a.partial = self.redo.data_ptr(), splits, self.partial.data_ptr()
         a.partial_ml = a.partial + 4 * rows * splits * shape.q_rows * columns
-        encode(maps.k, pr.k, shape.store_rows)
-        encode(maps.v, pr.v, shape.store_rows)
+        box = min(shape.store_rows, pr.paged or shape.store_rows)
+        encode(maps.k, pr.k, box)
+        encode(maps.v, pr.v, box)
         self.run = kernel.call((splits, pr.Hkv * groups, pr.B), [maps, a])

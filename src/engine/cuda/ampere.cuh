@@ -52,15 +52,44 @@ FXA_INLINE void copy_chunk(u32 to, const u16 *from, int valid)
 #endif
 }
 
+/* Where row i of a tile begins, from row s of a tensor on. */
+struct TileRows {
+    const FxaView &t;
+    const u16 *first;
+
+    FXA_INLINE TileRows(const FxaView &t_, int b, int h, int s)
+        : t(t_), first((const u16 *)t_.data + b * t_.b + h * t_.h + (long long)s * t_.s)
+    {
+    }
+    FXA_INLINE const u16 *row(int i) const { return first + i * t.s; }
+};
+
+/* The same for keys of an entry, which may lie in pages: s is the entry's first row, `tile` the tile's first key. */
+struct KeyRows : TileRows {
+    const FxaArgs &a;
+    int b, h, tile;
+
+    FXA_INLINE KeyRows(const FxaArgs &a_, const FxaView &t_, int b_, int h_, int s, int tile_)
+        : TileRows(t_, b_, h_, s + tile_), a(a_), b(b_), h(h_), tile(tile_)
+    {
+    }
+    FXA_INLINE const u16 *row(int i) const
+    {
+        if (!FXA_PAGED) return TileRows::row(i);
+        const KeyPlace at(a, b, 0, tile + i);
+        return (const u16 *)t.data + at.b * t.b + h * t.h + (long long)at.s * t.s;
+    }
+};
+
 /* `threads` threads copy a tile of rows x stored_columns(columns) from rows of d elements; rows from `limit` on and
  * columns from d on become zeros. A block of 64 columns at a time, so that every thread keeps its chunk. */
-template <int rows, int columns, int threads>
-FXA_INLINE void copy_tile(u32 to, const FxaView &t, int b, int h, long long s, int limit, int d, int thread)
+template <int rows, int columns, int threads, class Source>
+FXA_INLINE void copy_tile(u32 to, const Source &from, int limit, int d, int thread)
 {
     constexpr int STEP = threads / 8;
     static_assert(rows % STEP == 0 && STEP % 8 == 0, "whole steps");
     const int row = thread / 8, chunk = thread % 8;
-    const u16 *tensor = (const u16 *)t.data, *at = tensor + b * t.b + h * t.h + (s + row) * t.s + chunk * 8;
+    const u16 *nowhere = (const u16 *)from.t.data; /* an address for copies of nothing */
     const u32 first = swizzled<rows>(to, row, chunk);
 #pragma unroll
     for (int c = 0; c < columns; c += 64) {
@@ -68,8 +97,8 @@ FXA_INLINE void copy_tile(u32 to, const FxaView &t, int b, int h, long long s, i
 #pragma unroll
         for (int i = 0; i < rows / STEP; i++) {
             const bool inside = row + i * STEP < limit && valid;
-            copy_chunk(first + c * rows * 2 + i * STEP * 128, inside ? at + i * STEP * t.s + c : tensor,
-                       inside ? valid : 0);
+            copy_chunk(first + c * rows * 2 + i * STEP * 128,
+                       inside ? from.row(row + i * STEP) + c + chunk * 8 : nowhere, inside ? valid : 0);
         }
     }
 }

@@ -71,8 +71,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_backward_prepare(const
 #if !FXA_F32
 extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __grid_constant__ FxaArgs a)
 {
-    constexpr int PITCH = FXA_D + 4; /* floats of a row; 16 bytes more spread columns over banks */
-    __shared__ __align__(16) float block[64 * PITCH];
+    constexpr int PITCH = FXA_D / 2 + 4; /* words of a row; 16 bytes more spread columns over banks */
+    __shared__ __align__(16) u32 block[64 * PITCH];
     const int h = blockIdx.y;
     const PaddedRow at(a, blockIdx.x * 64);
     const Span rows = q_span(a, at.b);
@@ -81,14 +81,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __
     for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {
         const Float4 x = sum[e];
         const int t = e & 127, r = (t >> 5) * 16 + ((t & 31) >> 2), c = (e >> 7) * 8 + (t & 3) * 2;
-        *(Float2 *)(block + r * PITCH + c) = Float2{x.x * a.scale, x.y * a.scale};
-        *(Float2 *)(block + (r + 8) * PITCH + c) = Float2{x.z * a.scale, x.w * a.scale};
+        block[r * PITCH + c / 2] = pack16(x.x * a.scale, x.y * a.scale);
+        block[(r + 8) * PITCH + c / 2] = pack16(x.z * a.scale, x.w * a.scale);
     }
     __syncthreads();
     const int limit = q_starts(a) ? rows.length : a.q_len;
     for (int e = threadIdx.x; e < 64 * FXA_D / 8; e += THREADS) {
         const int r = e / (FXA_D / 8), c = e % (FXA_D / 8) * 8, q = at.q + r;
-        if (q >= 0 && q < limit) store8(a.grad_q, at.b, h, rows.first + q, c, a.d, block + r * PITCH + c);
+        if (q >= 0 && q < limit)
+            store8(a.grad_q, at.b, h, rows.first + q, c, a.d, *(const Word4 *)(block + r * PITCH + c / 2));
     }
 }
 #endif

@@ -10,6 +10,8 @@
 
 #include "device.cuh"
 
+static_assert(!FXA_PAGED, "gradients of pages are not written");
+
 template <int keys, int queries> struct PlaceOf {
     int n, kv_h, b, q_first, q_len, k_first, k_len;
 

@@ -33,12 +33,12 @@ struct Gradients {
 
     FXA_INLINE Strip queries(const FxaView &t, int m, int columns) const
     {
-        return Strip{t, b, h, q_first + m * SIDE, q_len - m * SIDE, columns};
+        return Strip{a, t, false, b, h, q_first, m * SIDE, q_len - m * SIDE, columns};
     }
 
     FXA_INLINE Strip keys(const FxaView &t, int n, int columns) const
     {
-        return Strip{t, b, kv_h, k_first + n * SIDE, k_len - n * SIDE, columns};
+        return Strip{a, t, true, b, kv_h, k_first, n * SIDE, k_len - n * SIDE, columns};
     }
 
     /* p: P without what is dropped, for dV. ds: P slope (dP - delta), for dQ and dK. */

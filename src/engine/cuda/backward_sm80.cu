@@ -201,8 +201,8 @@ struct Tile {
         u32 p[BQ / 8][2], ds[BQ / 8][2];
         __syncthreads(); /* the last block's tiles are read */
         const int queries = q_len - m * BQ, first = at.q_first + m * BQ;
-        copy_tile<BQ, FXA_D, THREADS>(q_tile, a.q, b, h, first, queries, a.d, thread);
-        copy_tile<BQ, FXA_DV, THREADS>(o_tile, a.grad_o, b, h, first, queries, a.dv, thread);
+        copy_tile<BQ, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, first), queries, a.d, thread);
+        copy_tile<BQ, FXA_DV, THREADS>(o_tile, TileRows(a.grad_o, b, h, first), queries, a.dv, thread);
         copy_commit();
         copy_wait<0>();
         __syncthreads();
@@ -241,8 +241,9 @@ struct Tile {
 
     FXA_INLINE void run()
     {
-        copy_tile<BK, FXA_D, THREADS>(k_tile, a.k, b, kv_h, at.k_first + n * BK, k_len - n * BK, a.d, thread);
-        copy_tile<BK, FXA_DV, THREADS>(v_tile, a.v, b, kv_h, at.k_first + n * BK, k_len - n * BK, a.dv, thread);
+        const int keys = k_len - n * BK;
+        copy_tile<BK, FXA_D, THREADS>(k_tile, KeyRows(a, a.k, b, kv_h, at.k_first, n * BK), keys, a.d, thread);
+        copy_tile<BK, FXA_DV, THREADS>(v_tile, KeyRows(a, a.v, b, kv_h, at.k_first, n * BK), keys, a.dv, thread);
         for (int g = 0; g < a.group; g++) {
             h = at.first_head(a) + g;
             padded = at.workspace_row(a, h);

@@ -87,9 +87,9 @@ struct Worker {
         const int s = i % STAGES, n = at.row.tile(at.begin + i) * BN + warp * KEYS;
         const u32 to = ring + s * 2 * TILE_BYTES;
         barrier_expect(bars + 8 * s, 2 * TILE_BYTES);
-        const Rows rows(k_starts(a), at.k_first, n, at.kv_h, at.b);
-        tma_load_tile<KEYS, FXA_D>(to, &maps.k, bars + 8 * s, rows, CACHE_FIRST_OUT);
-        tma_load_tile<KEYS, FXA_D>(to + TILE_BYTES, &maps.v, bars + 8 * s, rows, CACHE_FIRST_OUT);
+        const u32 bar = bars + 8 * s;
+        tma_load_keys<KEYS, FXA_D>(to, &maps.k, bar, a, at.k_first, n, at.kv_h, at.b, CACHE_FIRST_OUT);
+        tma_load_keys<KEYS, FXA_D>(to + TILE_BYTES, &maps.v, bar, a, at.k_first, n, at.kv_h, at.b, CACHE_FIRST_OUT);
     }
 
     /* Barriers and first copies, then, while those are on their way, Q and the program's heads. */

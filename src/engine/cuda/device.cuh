@@ -6,7 +6,7 @@
  * Compile-time settings, by -D: FXA_D and FXA_DV (head dimensions to compute with, multiples of 32 up to 256; FXA_DV =
  * FXA_D by default; tensors may have fewer columns, a.d and a.dv), FXA_F16 (1: f16, 0: bf16), FXA_FAST_MATH (1: the
  * hardware's approximations), FXA_DROPOUT (1: pairs are dropped), FXA_SPANS (1: entries have lengths of their own or
- * are packed; 0 ignores lens and starts).
+ * are packed; 0 ignores lens and starts), FXA_PAGED (1: K and V of the forward kernels lie in pages).
  */
 #ifndef FXA_CUDA_DEVICE_CUH
 #define FXA_CUDA_DEVICE_CUH
@@ -27,6 +27,10 @@
 
 #ifndef FXA_SPANS
 #define FXA_SPANS 0
+#endif
+
+#ifndef FXA_PAGED
+#define FXA_PAGED 0
 #endif
 
 static_assert(FXA_D % 32 == 0 && FXA_D > 0 && FXA_D <= 256, "head dimension of Q and K");
@@ -257,7 +261,7 @@ FXA_INLINE bool loose_queries(const FxaArgs &a)
 
 FXA_INLINE bool loose_keys(const FxaArgs &a)
 {
-    return k_lens(a) || k_starts(a);
+    return FXA_PAGED || k_lens(a) || k_starts(a);
 }
 
 /*
@@ -297,6 +301,20 @@ FXA_INLINE int k_length(const FxaArgs &a, int b)
 {
     return k_span(a, b).length;
 }
+
+/* Where key `row` of an entry lies: row s of batch entry b of the tensors, which is a page where there are pages. */
+struct KeyPlace {
+    int b, s;
+
+    FXA_INLINE KeyPlace(const FxaArgs &a, int b_, int first, int row) : b(k_starts(a) ? 0 : b_), s(first + row)
+    {
+#if FXA_PAGED
+        const int i = min(row, a.k_len - 1) / a.page_size; /* past the last page there is nothing to ask for */
+        b = min(max(a.pages[b_ * a.pages_b + i], 0), a.n_pages - 1);
+        s = row % a.page_size;
+#endif
+    }
+};
 
 /* Packed entries are cut into tiles one after the other, each beginning with a tile of its own: entry b begins with
  * tile starts[b] / rows + b, which leaves room for all of its rows whatever the others' lengths are. */

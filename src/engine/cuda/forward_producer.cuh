@@ -45,8 +45,7 @@ struct Producer {
         sh.k_ring().wait_empty(step);
         store_shared(sh.number(step), n);
         barrier_expect(full, K_BYTES + STRIP_BYTES + KWORD_BYTES);
-        tma_load_tile<BN, FXA_D>(sh.k(step), &maps.k, full, Rows(k_starts(a), w.k_first, n * BN, w.kv_h, w.b),
-                                 CACHE_KEEP);
+        tma_load_keys<BN, FXA_D>(sh.k(step), &maps.k, full, a, w.k_first, n * BN, w.kv_h, w.b, CACHE_KEEP);
 #if PROG_DIAGONAL
         const FxaDiagonal &d = a.diagonal;
         const int first = w.m * BM - n * BN + d.zero - (BN - 1); /* a multiple of 4 */
@@ -73,8 +72,8 @@ struct Producer {
     {
         sh.v_ring().wait_empty(step);
         barrier_expect(sh.v_ring().full(step), V_BYTES);
-        tma_load_tile<BN, FXA_DV>(sh.v(step), &maps.v, sh.v_ring().full(step),
-                                  Rows(k_starts(a), w.k_first, n * BN, w.kv_h, w.b), CACHE_KEEP);
+        tma_load_keys<BN, FXA_DV>(sh.v(step), &maps.v, sh.v_ring().full(step), a, w.k_first, n * BN, w.kv_h, w.b,
+                                  CACHE_KEEP);
     }
 
     /* All copies of one query tile; returns the next one. Its number is asked for with the first copies and its list

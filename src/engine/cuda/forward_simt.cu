@@ -50,7 +50,7 @@ struct Tile {
 
     FXA_INLINE Strip keys(const FxaView &t, int n, int columns) const
     {
-        return Strip{t, at.b, kv_h, at.k.first + n * SIDE, at.k.length - n * SIDE, columns};
+        return Strip{a, t, true, at.b, kv_h, at.k.first, n * SIDE, at.k.length - n * SIDE, columns};
     }
 
     FXA_INLINE void softmax(float (&s)[4][4], u32 there, u32 kept)
@@ -84,7 +84,7 @@ struct Tile {
     {
         float s[4][4], slope[4][4];
         const int q0 = at.m * SIDE + 4 * y, k0 = n * SIDE + x;
-        const Strip rows = {a.q, at.b, at.h, at.q.first + at.m * SIDE, at.q.length - at.m * SIDE, a.d};
+        const Strip rows = {a, a.q, false, at.b, at.h, at.q.first, at.m * SIDE, at.q.length - at.m * SIDE, a.d};
         multiply<FXA_D>(s, memory, rows, keys(a.k, n, a.d));
         const u32 there = score_tile<MASKED>(program, a, loads, s, slope, q0, k0);
         softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0));
@@ -125,7 +125,7 @@ struct Tile {
 
 extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 0, 1};
 
-extern "C" __global__ void __launch_bounds__(THREADS) fxa_forward(const __grid_constant__ FxaArgs a)
+extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_forward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(16) u8 memory[];
     const QueryPlace<SIDE> at(a);

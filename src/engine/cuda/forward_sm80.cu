@@ -47,7 +47,7 @@ struct Tile {
 
     FXA_INLINE void copy_keys(int n) const
     {
-        copy_tile<BN, FXA_D, THREADS>(k_tile, a.k, b, kv_h, k_first + n * BN, k_len - n * BN, a.d, thread);
+        copy_tile<BN, FXA_D, THREADS>(k_tile, KeyRows(a, a.k, b, kv_h, k_first, n * BN), k_len - n * BN, a.d, thread);
     }
 
     FXA_INLINE void products(float (&s)[BLOCKS][BN / 8][4]) const
@@ -148,7 +148,7 @@ struct Tile {
         u32 p[BLOCKS][BN / 8][2];
         copy_wait<0>();
         __syncthreads();
-        copy_tile<BN, FXA_DV, THREADS>(v_tile, a.v, b, kv_h, k_first + n * BN, k_len - n * BN, a.dv, thread);
+        copy_tile<BN, FXA_DV, THREADS>(v_tile, KeyRows(a, a.v, b, kv_h, k_first, n * BN), k_len - n * BN, a.dv, thread);
         copy_commit();
         products(s);
         __syncthreads();
@@ -189,7 +189,7 @@ struct Tile {
     {
         const ListRow row(a, b, h, m, (k_len + BN - 1) / BN, (m + 1) * BM > q_len, k_len % BN != 0);
         int n = row.first, j = 0;
-        copy_tile<BM, FXA_D, THREADS>(q_tile, a.q, b, h, q_first + m * BM, q_len - m * BM, a.d, thread);
+        copy_tile<BM, FXA_D, THREADS>(q_tile, TileRows(a.q, b, h, q_first + m * BM), q_len - m * BM, a.d, thread);
         if (row.total) copy_keys(n);
         copy_commit();
 #pragma unroll 1

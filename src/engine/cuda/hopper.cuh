@@ -119,6 +119,21 @@ FXA_INLINE void tma_load_tile(u32 to, const FxaMap *map, u32 barrier, const Rows
     for (int c = 0; c < columns; c += 64) tma_load(to + c * rows * 2, map, barrier, c, at.s, at.h, at.b, cache);
 }
 
+/* A tile of K or V from key `row` of entry b on: one box, or one for each page that it touches. Pages are multiples or
+ * divisors of the tile, and of 8 rows, after which the swizzle repeats; boxes have the rows of the smaller one. */
+template <int rows, int columns>
+FXA_INLINE void tma_load_keys(u32 to, const FxaMap *map, u32 barrier, const FxaArgs &a, int first, int row, int h,
+                              int b, u64 cache)
+{
+    const int box = FXA_PAGED ? min(a.page_size, rows) : rows;
+    for (int r = 0; r < rows; r += box) {
+        const KeyPlace at(a, b, first, row + r);
+#pragma unroll
+        for (int c = 0; c < columns; c += 64)
+            tma_load(to + c * rows * 2 + r * 128, map, barrier, c, at.s, h, at.b, cache);
+    }
+}
+
 FXA_INLINE void tma_store(const FxaMap *map, u32 from, int c, int s, int h, int b)
 {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),

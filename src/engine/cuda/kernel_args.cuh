@@ -91,6 +91,9 @@ struct FxaArgs {
     int *redo; /* per query tile of the launch; the same */
     const int *q_lens, *k_lens; /* per batch entry, or 0 */
     const int *q_starts, *k_starts; /* packed sequences: the first rows of batch + 1 entries, or 0; see Span */
+    const int *pages; /* FXA_PAGED: entry b's keys i * page_size on lie in page pages[b * pages_b + i] of K and V */
+    long long pages_b;
+    int page_size, n_pages; /* page numbers are clamped to n_pages */
     const float *sink; /* score of a key without a value, per query head; or 0 */
     float *grad_sink;
     struct FxaTileList list;

@@ -28,10 +28,22 @@ struct Scratch {
     float weights[2][SIDE * WIDE];
 };
 
-/* 64 rows of a tensor, of which `count` exist. */
+/* 64 rows of an entry from `tile` on, of which `count` exist; keys may lie in pages. */
 struct Strip {
+    const FxaArgs &a;
     const FxaView &t;
-    int b, h, first, count, columns;
+    bool keys;
+    int b, h, first, tile, count, columns;
+
+    FXA_INLINE void load(int row, int c, float (&x)[8]) const
+    {
+        if (FXA_PAGED && keys) {
+            const KeyPlace at(a, b, first, tile + row);
+            load8(t, at.b, h, at.s, c, columns, x);
+        } else {
+            load8(t, b, h, first + tile + row, c, columns, x);
+        }
+    }
 };
 
 /* Columns c to c + columns - 1 of the strip's rows to shared memory; what does not exist becomes 0. */
@@ -40,7 +52,7 @@ template <int columns, int pitch> FXA_INLINE void load_strip(float *to, const St
     for (int e = threadIdx.x; e < SIDE * columns / 8; e += THREADS) {
         const int row = e / (columns / 8), at = e % (columns / 8) * 8;
         float x[8] = {};
-        if (row < s.count) load8(s.t, s.b, s.h, s.first + row, c + at, s.columns, x);
+        if (row < s.count) s.load(row, c + at, x);
         *(Float4 *)(to + row * pitch + at) = Float4{x[0], x[1], x[2], x[3]};
         *(Float4 *)(to + row * pitch + at + 4) = Float4{x[4], x[5], x[6], x[7]};
     }

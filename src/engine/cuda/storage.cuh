@@ -66,21 +66,18 @@ FXA_INLINE void load8(const FxaView &t, int b, int h, long long s, int c, int co
 #endif
 }
 
-FXA_INLINE void store8(const FxaView &t, int b, int h, long long s, int c, int columns, const float *x)
+/* The same columns from words of 16-bit storage. */
+FXA_INLINE void store8(const FxaView &t, int b, int h, long long s, int c, int columns, const Word4 &x)
 {
-    Stored *at = row_of(t, b, h, s) + c;
-    if (c + 8 > columns || !aligned16(at)) {
+    u16 *at = (u16 *)row_of(t, b, h, s) + c;
+    const u32 words[4] = {x.x, x.y, x.z, x.w};
+    if (c + 8 <= columns && aligned16(at)) {
+        *(Word4 *)at = x;
+    } else {
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (c + i < columns) at[i] = to_stored(x[i]);
-        return;
+            if (c + i < columns) at[i] = (u16)(words[i / 2] >> (16 * (i % 2)));
     }
-#if FXA_F32
-    ((Float4 *)at)[0] = Float4{x[0], x[1], x[2], x[3]};
-    ((Float4 *)at)[1] = Float4{x[4], x[5], x[6], x[7]};
-#else
-    *(Word4 *)at = Word4{pack16(x[0], x[1]), pack16(x[2], x[3]), pack16(x[4], x[5]), pack16(x[6], x[7])};
-#endif
 }
 
 #endif
