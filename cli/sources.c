@@ -63,6 +63,9 @@ static void sources_wrap(cli *c, const char *name, const char *before, const cha
     *out = (cli_source){name, expr, strlen(expr), text, strlen(text), strlen(before)};
 }
 
+/* Whether a column begins with this byte: those that continue a character of UTF-8 have none. */
+static bool sources_begins(char x) { return ((unsigned char)x & 0xc0) != 0x80; }
+
 /* An expression inside parentheses of ours must not close them, nor be blank: the parser cannot tell whose they are. */
 static int sources_check_inner(cli *c, const cli_source *s) {
     fxa_error err = {FXA_E_PROGRAM, 0, 1, 0, 1, ""};
@@ -70,7 +73,7 @@ static int sources_check_inner(cli *c, const cli_source *s) {
     bool comment = false, blank = true;
     for (size_t i = 0; i < s->shown_size; i++) {
         char x = s->shown[i];
-        err.column++;
+        err.column += sources_begins(x);
         comment = x == '#' || (comment && x != '\n');
         if (!comment && !strchr(" \t\r\n", x)) blank = false;
         if (!comment) depth += (x == '(' || x == '[') - (x == ')' || x == ']');
@@ -133,7 +136,7 @@ int sources_collect(cli *c, fxa_program_kind kind, cli_sources *out) {
 static fxa_error sources_move_place(const cli_source *s, fxa_error err) {
     int32_t lines = 1, last = 1;
     for (size_t i = 0; i < s->shown_size; i++) {
-        last++;
+        last += sources_begins(s->shown[i]);
         if (s->shown[i] == '\n') {
             lines++;
             last = 1;

@@ -71,8 +71,13 @@ ERRORS = [
     ("score = clamp(score, 1)", 1, 9, 15, "'clamp' takes 3 arguments; 2 given"),
     ("score = sum(i, q, 1)", 1, 16, 1,
      "the count of a loop is a constant int; no float, input, param or tensor can be in it"),
+    ("fn gate(x) = x & 1\n\nscore = gate(score)", 1, 16, 1,
+     "'&' takes ints or bools, not float and int; in gate, called at line 3"),
+    ("fn cap(x, c) = c * tanh(x / c)\nscore = cap(score)", 2, 9, 10, "'cap' takes 2 arguments, cap(x, c); 1 given"),
+    ("score = torch.where(q > k, score, 0)", 1, 9, 11, "there are no modules; write where instead of torch.where"),
+    ("score = score ^ 2", 1, 15, 1, "'^' takes ints or bools, not float and int; powers are written x ** y"),
     ("score = 1e999", 1, 9, 5, "this number is too large for a float; write inf"),
-    ("score = score @ 2", 1, 15, 1, "stray character '@'"),
+    ("score = score @ 2", 1, 15, 1, "stray character '@'; names have letters, digits and '_'"),
 ]
 
 
@@ -226,6 +231,7 @@ end a statement. Statements run in order.
 | `param NAME : float` or `int` | a scalar that each run gives |
 | `tensor NAME : DTYPE[RANK]` | a captured tensor of rank 0 to @MAX_RANK@; its data is bound at run time |
 | `let NAME = expr` | a name for a value; a later `let` of the same name replaces it from there on |
+| `fn NAME(x, y) = expr` | a function of this text, see below |
 | `score = expr` | the new score, a float (an int is converted); `score` starts as scale * q.k |
 | `mask = expr` | whether the pair is attended, a bool; `mask` starts as `true` |
 
@@ -323,6 +329,25 @@ them.
 
     mask = any(i, 4, blocks[q // 64, i] == k // 64)
 
+### Functions of a text
+
+    fn cap(x, c)    = c * tanh(x / c)
+    fn near(i, j)   = abs(i - j) < 128 || j < 4
+    score = cap(score, 20)
+    mask  = k <= q && near(q, k)
+
+`fn NAME(x, y) = expr` names an expression with up to @PARAMETERS@ parameters, also none. A call is replaced by the
+expression; arguments are computed once, and a parameter has the type of its argument, so that one function may serve ints in
+one call and floats in the next. No program, no hash and no engine knows of functions.
+
+The other names of the body are looked up where the function is defined: lets, params, tensors and functions from further
+up, so nothing can call itself. Neither a later `let` nor a parameter or loop around the call changes what they mean, and
+names of loops inside the body are its own. `score`, `mask` and `dscore` are those of the call. A parameter may hide a let; a
+later `fn` of the same name replaces the function from there on.
+
+What is wrong with a body whatever it is given (syntax, names, numbers of arguments) is told at its definition, called or
+not. Types and counts of loops are looked at in each call, and the message says from where it was called.
+
 ## What every engine must agree on
 
 - Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken modulo 32. An `i64`
@@ -359,11 +384,12 @@ that form: equal programs have equal hashes in every process and on every machin
 
 @limits@
 
-Loops that unroll to endless work are refused as well. All of them give `FXA_E_LIMIT` with the place.
+Loops and calls that unroll to endless work are refused as well. All of them give `FXA_E_LIMIT` with the place.
 
 ## Errors
 
-Everything else gives `FXA_E_PROGRAM` with line, column and length (`fxa_error_render` draws the caret):
+Everything else gives `FXA_E_PROGRAM` with line, column and length, in characters of UTF-8 (`fxa_error_render` draws the
+caret). Comments may have any characters, the rest of a text is ASCII.
 
 @errors@
 
@@ -373,6 +399,7 @@ Everything else gives `FXA_E_PROGRAM` with line, column and length (`fxa_error_r
     statement = [ "param" NAME ":" ( "float" | "int" )
                 | "tensor" NAME ":" DTYPE "[" INT "]"
                 | "let" NAME "=" expr
+                | "fn" NAME "(" [ NAME { "," NAME } ] ")" "=" expr
                 | ( "score" | "mask" | "dscore" ) "=" expr
                 | "grad" NAME [ "[" [ list ] "]" ] "+=" expr ] .
     expr      = binary [ "?" expr ":" expr ] .
@@ -398,6 +425,7 @@ def page():
         "derivatives": derivative_rows(ops),
         "limits": limit_rows(found),
         "errors": error_blocks(),
+        "PARAMETERS": re.search(r"PARSE_MAX_PARAMETERS (\d+)", read("src", "program", "parse.h")).group(1),
         "MAX_RANK": str(found["MAX_RANK"]),
         "MAX_LOOP": str(found["MAX_LOOP"]),
     }

@@ -103,8 +103,8 @@ typedef struct fxa_error {
     fxa_status status;
     int32_t part;   /* which text of a parse, from 0 */
     int32_t line;   /* from 1; 0 when the error has no place in a text */
-    int32_t column; /* in bytes, from 1 */
-    int32_t length; /* how many bytes to underline, at least 1 */
+    int32_t column; /* in characters of UTF-8, from 1: bytes 0x80 to 0xbf continue one and do not count */
+    int32_t length; /* how many of them to underline, at least 1 */
     char text[492]; /* always terminated */
 } fxa_error;
 

@@ -5,6 +5,8 @@
  */
 #include "error.h"
 
+#include "utf8.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -98,9 +100,9 @@ static void render_put(render_out *out, const char *s, size_t n) {
         if (out->size + 1 < out->capacity) out->data[out->size] = s[i];
 }
 
-/* Finds line `number` (from 1) of source; a line ends before \n or \r\n. */
+/* Finds line `number` (from 1) of source; a line ends before \n or \r\n, and a byte order mark is in none. */
 static bool render_find_line(const char *source, size_t size, int32_t number, const char **line, size_t *length) {
-    size_t at = 0;
+    size_t at = fxa__utf8_mark(source, size);
     for (int32_t n = 1; n < number; n++) {
         const char *end = memchr(source + at, '\n', size - at);
         if (!end) return false;
@@ -116,10 +118,12 @@ static bool render_find_line(const char *source, size_t size, int32_t number, co
 #define RENDER_WIDTH 160 /* a longer line is shown around the place */
 
 static void render_excerpt(render_out *out, const fxa_error *err, const char *line, size_t length) {
-    size_t column = err->column > 0 ? (size_t)err->column - 1 : 0, from = 0;
-    if (column > length) column = length;
-    if (length > RENDER_WIDTH && column > RENDER_WIDTH / 2) from = column - RENDER_WIDTH / 2;
-    size_t to = length - from > RENDER_WIDTH ? from + RENDER_WIDTH : length;
+    size_t width = fxa__utf8_count(line, length), column = err->column > 0 ? (size_t)err->column - 1 : 0, first = 0;
+    if (column > width) column = width;
+    if (width > RENDER_WIDTH && column > RENDER_WIDTH / 2) first = column - RENDER_WIDTH / 2;
+    size_t last = width - first > RENDER_WIDTH ? first + RENDER_WIDTH : width; /* characters; the rest is bytes */
+    size_t from = fxa__utf8_bytes(line, length, first), to = fxa__utf8_bytes(line, length, last);
+    size_t at = fxa__utf8_bytes(line, length, column);
     render_put(out, "\n  ", 3);
     for (size_t i = from; i < to; i++) { /* control bytes would upset the terminal and the caret */
         unsigned char c = (unsigned char)line[i];
@@ -127,12 +131,10 @@ static void render_excerpt(render_out *out, const fxa_error *err, const char *li
         render_put(out, &shown, 1);
     }
     render_put(out, "\n  ", 3);
-    for (size_t i = from; i < column; i++) { /* a UTF-8 continuation byte takes no column of its own */
-        unsigned char c = (unsigned char)line[i];
-        if ((c & 0xc0) != 0x80) render_put(out, c == '\t' ? "\t" : " ", 1);
-    }
+    for (size_t i = from; i < at; i++)
+        if (fxa__utf8_begins(line[i])) render_put(out, line[i] == '\t' ? "\t" : " ", 1);
     size_t marks = err->length > 1 ? (size_t)err->length : 1;
-    if (column + marks > to) marks = to > column ? to - column : 1;
+    if (column + marks > last) marks = last > column ? last - column : 1;
     for (size_t i = 0; i < marks; i++) render_put(out, "^", 1);
 }
 

@@ -28,8 +28,9 @@ fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type) {
 static fxa_value convert_refuse(fxa_builder *b, const fxa__op_info *op, const char *accepted, const fxa_value *x) {
     const char *first = fxa__type_name(fxa__builder_type(b, x[0]));
     if (op->arity == 1) return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' takes %s, not %s", op->text, accepted, first);
-    return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' takes %s, not %s and %s", op->text, accepted, first,
-                             fxa__type_name(fxa__builder_type(b, x[1])));
+    bool power = op == fxa__op_info_get(FXA_OP_XOR); /* which it is elsewhere */
+    return fxa__builder_fail(b, FXA_E_PROGRAM, "'%s' takes %s, not %s and %s%s", op->text, accepted, first,
+                             fxa__type_name(fxa__builder_type(b, x[1])), power ? "; powers are written x ** y" : "");
 }
 
 /* Applies the signature: converts x[arity] in place and gives the type of the result; 0: failed. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From program text to tokens: white space, comments, newlines that count and those that do not, numbers, names,
- * operators, and a pointed message for every byte that can begin none of them.
+ * operators. What can begin none of them goes to lex_stray.c.
  */
 #include "lex.h"
 #include "decimal.h"
+#include "../base/utf8.h"
 
-#include <stdio.h>
 #include <string.h>
 
 fxa_status fxa__lex_open(fxa__lexer *lex, fxa__host *host, const fxa_text *texts, size_t n_texts, fxa_error *err) {
@@ -48,7 +48,7 @@ void fxa__lex_close(fxa__lexer *lex) {
 void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err) {
     size_t part = 0, start = 0, line = 1, line_start;
     while (part + 1 < lex->n_parts && at >= lex->part_end[part]) start = lex->part_end[part++];
-    line_start = start;
+    line_start = start + fxa__utf8_mark(lex->text + start, lex->part_end[part] - start);
     for (size_t i = start; i < at; i++)
         if (lex->text[i] == '\n') {
             line++;
@@ -58,8 +58,9 @@ void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err
     while (stop < end && lex->text[stop] != '\n' && lex->text[stop] != '\r') stop++;
     err->part = (int32_t)part;
     err->line = (int32_t)line;
-    err->column = (int32_t)(at - line_start + 1);
-    err->length = stop > at ? (int32_t)(stop - at) : 1;
+    size_t length = fxa__utf8_count(lex->text + at, stop - at);
+    err->column = (int32_t)fxa__utf8_count(lex->text + line_start, at - line_start) + 1;
+    err->length = length ? (int32_t)length : 1;
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
@@ -111,9 +112,7 @@ static bool lex_push(fxa__lexer *lex, fxa__token_kind kind, size_t at, size_t le
     return true;
 }
 
-static bool lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...)
-    FXA__PRINTF(5, 6);
-static bool lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...) {
+bool fxa__lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...) {
     va_list list;
     va_start(list, format);
     (void)fxa__vfail(&lex->bad, status, format, list);
@@ -138,8 +137,8 @@ static bool lex_word(fxa__lexer *lex, size_t at) {
     size_t end = at;
     while (lex_is_word(lex->text[end])) end++;
     if (end - at > FXA_MAX_NAME)
-        return lex_bad(lex, at, end - at, FXA_E_LIMIT, "this name has %zu bytes, at most %d are accepted", end - at,
-                       FXA_MAX_NAME);
+        return fxa__lex_bad(lex, at, end - at, FXA_E_LIMIT, "this name has %zu bytes, at most %d are accepted",
+                            end - at, FXA_MAX_NAME);
     int64_t name = fxa__lex_name(lex, lex->text + at, end - at);
     if (name < 0 || !lex_push(lex, TOK_NAME, at, end - at)) return false;
     lex->tokens[lex->n_tokens - 1].name = (uint32_t)name;
@@ -173,12 +172,15 @@ static bool lex_number(fxa__lexer *lex, size_t at) {
     size_t good = lex_number_form(lex->text, at, &kind), end = at + good;
     while (lex_is_word(lex->text[end]) || lex->text[end] == '.') end++;
     if (end - at > FXA__DECIMAL_READ)
-        return lex_bad(lex, at, end - at, FXA_E_LIMIT, "this number has %zu characters, at most %d are accepted",
-                       end - at, FXA__DECIMAL_READ);
+        return fxa__lex_bad(lex, at, end - at, FXA_E_LIMIT, "this number has %zu characters, at most %d are accepted",
+                            end - at, FXA__DECIMAL_READ);
+    if (end - at == good + 1 && strchr("fFdDlLuUhH", lex->text[end - 1]))
+        return fxa__lex_bad(lex, at, end - at, FXA_E_PROGRAM, "numbers have no suffix; write %.*s",
+                            good > 40 ? 40 : (int)good, lex->text + at);
     if (end - at != good)
-        return lex_bad(lex, at, end - at, FXA_E_PROGRAM,
-                       "'%.*s' is not a number; numbers look like 12, 0x1F, 1.5, 1e-3",
-                       end - at > 40 ? 40 : (int)(end - at), lex->text + at);
+        return fxa__lex_bad(lex, at, end - at, FXA_E_PROGRAM,
+                            "'%.*s' is not a number; numbers look like 12, 0x1F, 1.5, 1e-3",
+                            end - at > 40 ? 40 : (int)(end - at), lex->text + at);
     return lex_push(lex, kind, at, good);
 }
 
@@ -192,40 +194,6 @@ uint64_t fxa__lex_int(const fxa__lexer *lex, const fxa__token *token, bool *hex)
         if (value > UINT32_MAX) return (uint64_t)UINT32_MAX + 1;
     }
     return value;
-}
-
-/* Characters that people paste from papers and editors, and what to write for them. */
-static const char *lex_advice(const char *text) {
-    static const struct {
-        const char *bytes, *advice;
-    } known[] = {
-        /* clang-format off */
-        {"\xe2\x88\x92", "; write '-'"},  {"\xe2\x89\xa4", "; write '<='"}, {"\xe2\x89\xa5", "; write '>='"},
-        {"\xe2\x89\xa0", "; write '!='"}, {"\xc3\x97", "; write '*'"},      {"\xc2\xb7", "; write '*'"},
-        {"\xcf\x80", "; write 'pi'"},     {"\xe2\x88\x9e", "; write 'inf'"}, {"\xc2\xa0", "; write a plain space"},
-        {"\"", "; the language has no strings"}, {"'", "; the language has no strings"},
-        {"\\", "; a statement goes on over lines inside ( ) or after an operator"},
-        {"{", "; group with ( )"}, {"}", "; group with ( )"}, {".", "; a number needs a digit beside its point"},
-        /* clang-format on */
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strncmp(text, known[i].bytes, strlen(known[i].bytes)) == 0) return known[i].advice;
-    return "";
-}
-
-static bool lex_stray(fxa__lexer *lex, size_t at) {
-    char shown[32];
-    size_t n = 1, used = 0;
-    uint8_t c = (uint8_t)lex->text[at];
-    /* A UTF-8 character is shown and underlined whole. */
-    if (c >= 0xc0)
-        while (n < 4 && ((uint8_t)lex->text[at + n] & 0xc0) == 0x80) n++;
-    if (c > ' ' && c <= '~')
-        (void)snprintf(shown, sizeof shown, "'%c'", c);
-    else
-        for (size_t i = 0; i < n; i++)
-            used += (size_t)snprintf(shown + used, sizeof shown - used, "\\x%02x", (uint8_t)lex->text[at + i]);
-    return lex_bad(lex, at, n, FXA_E_PROGRAM, "stray character %s%s", shown, lex_advice(lex->text + at));
 }
 
 /* The longest that fits is the token; of two rows with one spelling the first. */
@@ -248,7 +216,7 @@ static bool lex_operator(fxa__lexer *lex, size_t at) {
         length = n;
         kind = table[i].kind;
     }
-    return length ? lex_push(lex, (fxa__token_kind)kind, at, length) : lex_stray(lex, at);
+    return length ? lex_push(lex, (fxa__token_kind)kind, at, length) : fxa__lex_stray(lex, at);
 }
 
 /* A newline ends a statement outside of brackets and not after an operator. */
@@ -261,7 +229,7 @@ static bool lex_newline(fxa__lexer *lex, size_t at, size_t first, size_t depth) 
 /* One text, up to its end or its first mistake. */
 static bool lex_part(fxa__lexer *lex, size_t at, size_t end) {
     size_t first = lex->n_tokens, depth = 0;
-    if (end - at > 3 && memcmp(lex->text + at, "\xef\xbb\xbf", 3) == 0) at += 3; /* a byte order mark */
+    at += fxa__utf8_mark(lex->text + at, end - at);
     while (at < end) {
         char c = lex->text[at];
         bool done = true;

@@ -70,8 +70,15 @@ int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length);
 /* Makes the tokens. Fails only for want of memory. */
 fxa_status fxa__lex_run(fxa__lexer *lex, fxa_error *err);
 
-/* Puts part, line, column and length of bytes [at, end) into err; length stays on the first line. */
+/* Puts part, line, column and length of bytes [at, end) into err, in characters; length stays on the first line. */
 void fxa__lex_place(const fxa__lexer *lex, size_t at, size_t end, fxa_error *err);
+/* The message of a TOK_BAD, which is pushed for bytes [at, at + length). False for want of memory, as below. */
+bool fxa__lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, const char *format, ...)
+    FXA__PRINTF(5, 6);
+/* Pushes a TOK_BAD for a byte that begins no token, with what to write instead (lex_stray.c). */
+bool fxa__lex_stray(fxa__lexer *lex, size_t at);
+/* Our name for what other systems call so; NULL: none. */
+const char *fxa__lex_alias(const char *name, size_t length);
 /* Value of a TOK_INT; one past 32 bits gives UINT32_MAX + 1. */
 uint64_t fxa__lex_int(const fxa__lexer *lex, const fxa__token *token, bool *hex);
 

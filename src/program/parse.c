@@ -17,7 +17,7 @@ void fxa__parse_next(fxa__parser *p) {
         p->farthest = p->at + 1;
     else if (++p->steps > PARSE_MAX_STEPS) {
         (void)fxa__parse_fail(p, p->at, p->at, FXA_E_LIMIT,
-                              "unrolling the loops reads more than %d tokens, the most that is accepted",
+                              "loops and calls read more than %d tokens again, the most that is accepted",
                               PARSE_MAX_STEPS);
         p->at = p->lex.n_tokens - 2;
     }
@@ -56,8 +56,7 @@ bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open) {
 
 /* ---- Declarations ------------------------------------------------------------------------------------------------ */
 
-/* The name that a param, tensor or let statement gives; SIZE_MAX after a failure. */
-static size_t parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind kind) {
+size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind kind) {
     char text[FXA_MAX_NAME + 1];
     size_t name = p->at;
     if (!fxa__parse_is(p, TOK_NAME)) {
@@ -69,11 +68,13 @@ static size_t parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kin
         const char *already = is == SYM_LET      ? "a let already"
                               : is == SYM_PARAM  ? "a param already"
                               : is == SYM_TENSOR ? "a tensor already"
+                              : is == SYM_FN     ? "a function already"
                                                  : "a word of the language";
         (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be %s",
                               fxa__parse_text(p, name, text), already,
                               kind == SYM_LET     ? "a let"
                               : kind == SYM_PARAM ? "a param"
+                              : kind == SYM_FN    ? "a function"
                                                   : "a tensor");
         return SIZE_MAX;
     }
@@ -90,15 +91,20 @@ static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol)
 
 static fxa_value parse_param(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1], type_text[FXA_MAX_NAME + 1] = "";
-    size_t name = parse_given_name(p, "the name of the param", SYM_PARAM);
-    if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_COLON, "':' and the type, float or int")) return -1;
+    size_t name = fxa__parse_given_name(p, "the name of the param", SYM_PARAM);
+    if (name == SIZE_MAX) return -1;
+    if (fxa__parse_is(p, TOK_ASSIGN) || (fxa__parse_is(p, TOK_COLON) && fxa__parse_token(p)[1].kind == TOK_ASSIGN))
+        return fxa__parse_fail(p, name, name, FXA_E_PROGRAM,
+                               "the type of param '%.*s' is missing; %s%.*s : float = ...", PARSE_NAME(p, name),
+                               "write param ", PARSE_NAME(p, name));
+    if (!fxa__parse_expect(p, TOK_COLON, "':' and the type, float or int")) return -1;
     if (fxa__parse_is(p, TOK_NAME)) (void)fxa__parse_text(p, p->at, type_text);
     fxa_type type = strcmp(type_text, "float") == 0 ? FXA_FLOAT : FXA_INT;
     if (type == FXA_INT && strcmp(type_text, "int") != 0)
         return fxa__parse_fail_unexpected(p, "the type, float or int");
     fxa__parse_next(p);
     fxa_value v = fxa_builder_param(p->b, fxa__parse_text(p, name, text), type);
-    return parse_declared(p, name, (fxa__symbol){SYM_PARAM, (uint8_t)type, 0, v});
+    return parse_declared(p, name, (fxa__symbol){SYM_PARAM, (uint8_t)type, 0, false, v});
 }
 
 /* The [RANK] of a tensor statement; -1 after a failure. */
@@ -118,7 +124,7 @@ static int32_t parse_rank(fxa__parser *p) {
 static fxa_value parse_tensor(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
     const char *wanted = "':' and the storage type: f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool";
-    size_t name = parse_given_name(p, "the name of the tensor", SYM_TENSOR);
+    size_t name = fxa__parse_given_name(p, "the name of the tensor", SYM_TENSOR);
     if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_COLON, wanted)) return -1;
     fxa_dtype dtype = fxa__parse_is(p, TOK_NAME) ? fxa_dtype_find(fxa__parse_text(p, p->at, text)) : FXA_DTYPE_NONE;
     if (dtype == FXA_DTYPE_NONE) return fxa__parse_fail_unexpected(p, wanted + strlen("':' and "));
@@ -126,24 +132,24 @@ static fxa_value parse_tensor(fxa__parser *p) {
     int32_t rank = parse_rank(p);
     if (rank < 0) return -1;
     int32_t handle = fxa_builder_tensor(p->b, fxa__parse_text(p, name, text), dtype, rank);
-    return parse_declared(p, name, (fxa__symbol){SYM_TENSOR, (uint8_t)dtype, (uint8_t)rank, handle});
+    return parse_declared(p, name, (fxa__symbol){SYM_TENSOR, (uint8_t)dtype, (uint8_t)rank, false, handle});
 }
 
 /* ---- Statements that have values --------------------------------------------------------------------------------- */
 
-/* The expression that ends a statement. What follows it is looked at first: a type error may come from it. */
-static fxa_value parse_last_expr(fxa__parser *p) {
+/* What follows the expression is looked at first: a type error may come from it. */
+fxa_value fxa__parse_last_expr(fxa__parser *p) {
     fxa_value v = fxa__parse_expr(p);
     if (v < 0 || fxa__parse_is(p, TOK_LINE)) return v; /* a line's end comes before that of a text */
     return fxa__parse_fail_unexpected(p, "an operator or the end of the statement");
 }
 
 static fxa_value parse_let(fxa__parser *p) {
-    size_t name = parse_given_name(p, "the name of the let", SYM_LET);
+    size_t name = fxa__parse_given_name(p, "the name of the let", SYM_LET);
     if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_ASSIGN, "'=' and the value of the let")) return -1;
-    fxa_value v = parse_last_expr(p);
+    fxa_value v = fxa__parse_last_expr(p);
     if (v < 0) return -1;
-    *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_LET, 0, 0, v};
+    *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_LET, 0, 0, false, v};
     return 0;
 }
 
@@ -164,7 +170,7 @@ static fxa_value parse_assign(fxa__parser *p) {
         return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign", text);
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'='")) return -1;
     size_t first = p->at;
-    fxa_value v = parse_last_expr(p);
+    fxa_value v = fxa__parse_last_expr(p);
     if (v < 0) return -1;
     fxa_type type = fxa__builder_type(p->b, v);
     if (kind == SYM_MASK && type != FXA_BOOL) return fxa__parse_fail_bool(p, first, p->at - 1, "mask", type);
@@ -195,7 +201,7 @@ static fxa_value parse_grad(fxa__parser *p) {
         return fxa__parse_fail_unexpected(p, "'[' and the indices");
     if (s.kind == SYM_TENSOR && !fxa__parse_index(p, name, s.rank, index)) return -1;
     if (!fxa__parse_expect(p, TOK_ADD_ASSIGN, "'+='")) return -1;
-    fxa_value v = parse_last_expr(p);
+    fxa_value v = fxa__parse_last_expr(p);
     if (v < 0) return -1;
     (void)fxa__parse_text(p, name, text);
     if (s.kind == SYM_PARAM)
@@ -207,8 +213,8 @@ static fxa_value parse_grad(fxa__parser *p) {
 
 static fxa_value parse_statement(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
-    const char *wanted = p->config->kind == FXA_PROGRAM_SCORE ? "a statement: param, tensor, let, score = or mask ="
-                                                              : "a statement: param, tensor, let or dscore =";
+    const char *wanted = p->config->kind == FXA_PROGRAM_SCORE ? "a statement: param, tensor, let, fn, score = or mask ="
+                                                              : "a statement: param, tensor, let, fn or dscore =";
     if (fxa__parse_token(p)->kind >= TOK_QUESTION)
         return fxa__parse_fail_unexpected(p, "a statement; to go on from the line above, end that with the operator");
     if (!fxa__parse_is(p, TOK_NAME)) return fxa__parse_fail_unexpected(p, wanted);
@@ -221,6 +227,7 @@ static fxa_value parse_statement(fxa__parser *p) {
         case 'p': return parse_param(p);
         case 't': return parse_tensor(p);
         case 'l': return parse_let(p);
+        case 'f': return fxa__parse_fn(p);
         default: return parse_grad(p);
         }
     }
@@ -333,6 +340,8 @@ fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, f
 done:
     fxa_builder_destroy(p.b);
     fxa__free(host, p.symbols, p.symbols_capacity * sizeof *p.symbols);
+    fxa__free(host, p.functions, p.functions_capacity * sizeof *p.functions);
+    fxa__free(host, p.bindings, p.bindings_capacity * sizeof *p.bindings);
     fxa__free(host, p.pending, p.pending_capacity * sizeof *p.pending);
     fxa__lex_close(&p.lex);
     return status;

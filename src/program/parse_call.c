@@ -19,12 +19,12 @@ const char *fxa__parse_text(const fxa__parser *p, size_t token, char out[FXA_MAX
 
 bool fxa__parse_adopt(fxa__parser *p, size_t name) {
     fxa__symbol *s = fxa__parse_symbol(p, name);
-    if (s->kind != SYM_OFFER) return true;
+    if (s->kind != SYM_OFFER || p->checking) return true; /* a body that is never called uses nothing */
     const fxa_declaration *d = &p->config->declarations[s->value];
     if (d->dtype == FXA_DTYPE_NONE)
-        *s = (fxa__symbol){SYM_PARAM, (uint8_t)d->type, 0, fxa_builder_param(p->b, d->name, d->type)};
+        *s = (fxa__symbol){SYM_PARAM, (uint8_t)d->type, 0, false, fxa_builder_param(p->b, d->name, d->type)};
     else
-        *s = (fxa__symbol){SYM_TENSOR, (uint8_t)d->dtype, (uint8_t)d->rank,
+        *s = (fxa__symbol){SYM_TENSOR, (uint8_t)d->dtype, (uint8_t)d->rank, false,
                            fxa_builder_tensor(p->b, d->name, d->dtype, d->rank)};
     if (s->value < 0) (void)fxa__parse_fail_builder(p, name, name);
     return s->value >= 0;
@@ -40,7 +40,7 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
         size_t first = p->at;
         fxa_value v = fxa__parse_expr(p);
         if (v < 0) return false;
-        if (fxa__builder_type(p->b, v) == FXA_FLOAT) {
+        if (fxa__parse_type(p, v) == FXA_FLOAT) {
             (void)fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
                                   "an index is an int, this is a float; write int(...)");
             return false;
@@ -58,14 +58,14 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
     return n == rank;
 }
 
-static fxa_value call_load(fxa__parser *p, size_t name) {
+static fxa_value call_load(fxa__parser *p, size_t name, const fxa__symbol *s) {
     fxa_value index[FXA_MAX_RANK];
-    const fxa__symbol *s = fxa__parse_symbol(p, name);
     if (!fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a tensor of rank %d; read it as %.*s[%.*s]",
                                PARSE_NAME(p, name), s->rank, PARSE_NAME(p, name), s->rank ? 3 * s->rank - 2 : 0,
                                "i, j, k, l, m");
     if (!fxa__parse_index(p, name, s->rank, index)) return -1;
+    if (p->checking) return PARSE_ANY;
     fxa_value v = fxa_builder_load(p->b, s->value, index, s->rank);
     return v < 0 ? fxa__parse_fail_builder(p, name, p->at - 1) : v;
 }
@@ -83,8 +83,8 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
         size_t first = p->at;
         fxa_value v = fxa__parse_expr(p);
         if (v < 0) return -1;
-        if (op == FXA_OP_SELECT && n == 0 && fxa__builder_type(p->b, v) != FXA_BOOL)
-            return fxa__parse_fail_bool(p, first, p->at - 1, "the condition of 'where'", fxa__builder_type(p->b, v));
+        if (op == FXA_OP_SELECT && n == 0 && fxa__parse_not_bool(fxa__parse_type(p, v)))
+            return fxa__parse_fail_bool(p, first, p->at - 1, "the condition of 'where'", fxa__parse_type(p, v));
         if (folds && n >= 2) {
             args[1] = v;
             if ((args[0] = fxa__parse_op(p, op, args, 2, name, name)) < 0) return -1;
@@ -111,6 +111,7 @@ static int32_t call_count(fxa__parser *p) {
     fxa__node node;
     fxa_value v = fxa__parse_expr(p);
     if (v < 0) return -1;
+    if (p->checking) return 1;
     if (!fxa__builder_node(p->b, v, &node) || node.op != FXA_OP_CONST || node.type != FXA_INT)
         return fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
                                "the count of a loop is a constant int; no float, input, param or tensor can be in it");
@@ -124,8 +125,9 @@ static int32_t call_count(fxa__parser *p) {
 static fxa_value call_round(fxa__parser *p, size_t name, size_t body, bool sum) {
     fxa_value v = fxa__parse_expr(p);
     if (v < 0) return -1;
-    fxa_type type = fxa__builder_type(p->b, v);
-    if (!sum && type != FXA_BOOL) return fxa__parse_fail_bool(p, body, p->at - 1, "the body of 'any' and 'all'", type);
+    fxa_type type = fxa__parse_type(p, v);
+    if (!sum && fxa__parse_not_bool(type))
+        return fxa__parse_fail_bool(p, body, p->at - 1, "the body of 'any' and 'all'", type);
     return sum && type == FXA_BOOL ? fxa__parse_op(p, FXA_OP_INT, &v, 1, name, name) : v;
 }
 
@@ -142,7 +144,7 @@ static fxa_value call_rounds(fxa__parser *p, size_t name, fxa__symbol *own, int3
     /* A body that never runs is still checked. */
     for (int32_t i = 0; i < count || i == 0; i++) {
         p->at = body;
-        *own = (fxa__symbol){SYM_INDEX, FXA_INT, 0, fxa_builder_int(p->b, i)};
+        *own = (fxa__symbol){SYM_INDEX, FXA_INT, 0, false, p->checking ? PARSE_ANY : fxa_builder_int(p->b, i)};
         args[1] = call_round(p, name, body, op == FXA_OP_ADD);
         if (args[1] < 0) return -1;
         args[0] = i == 0 ? args[1] : fxa__parse_op(p, op, args, 2, name, name);
@@ -188,6 +190,7 @@ static fxa_value call_current(fxa__parser *p, size_t name, fxa__symbol_kind kind
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'mask' is of score programs, this writes dscore");
     if (kind == SYM_DSCORE && forward)
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'dscore' is of backward programs, this writes score");
+    if (p->checking) return PARSE_ANY;
     fxa_value *current = kind == SYM_SCORE ? &p->score : kind == SYM_MASK ? &p->mask : &p->dscore;
     if (*current < 0 && kind == SYM_MASK)
         *current = fxa_builder_bool(p->b, 1);
@@ -201,8 +204,8 @@ static fxa_value call_plain(fxa__parser *p, size_t name, const fxa__symbol *s) {
     case SYM_SCORE:
     case SYM_MASK:
     case SYM_DSCORE: return call_current(p, name, (fxa__symbol_kind)s->kind);
-    case SYM_INPUT: return fxa_builder_input(p->b, (fxa_input)s->value);
-    case SYM_CONSTANT: return call_constant(p, s->value);
+    case SYM_INPUT: return p->checking ? PARSE_ANY : fxa_builder_input(p->b, (fxa_input)s->value);
+    case SYM_CONSTANT: return p->checking ? PARSE_ANY : call_constant(p, s->value);
     default: return s->value;
     }
 }
@@ -212,32 +215,43 @@ static const char *call_kind(uint32_t kind) {
     case SYM_PARAM: return "a param";
     case SYM_LET: return "a let";
     case SYM_INDEX: return "the name of a loop";
+    case SYM_ARGUMENT: return "a parameter";
     case SYM_CONSTANT: return "a constant";
     case SYM_TENSOR: return "a tensor";
     default: return "an input";
     }
 }
 
+/* What a name stands for; of an offer that only a check has met, what it would be. */
+static fxa__symbol call_symbol(fxa__parser *p, size_t name) {
+    fxa__symbol s = *fxa__parse_symbol(p, name);
+    if (s.kind != SYM_OFFER) return s;
+    const fxa_declaration *d = &p->config->declarations[s.value];
+    bool param = d->dtype == FXA_DTYPE_NONE;
+    return (fxa__symbol){param ? SYM_PARAM : SYM_TENSOR, 0, param ? 0 : (uint8_t)d->rank, false, PARSE_ANY};
+}
+
 fxa_value fxa__parse_name(fxa__parser *p) {
     size_t name = p->at;
     if (!fxa__parse_adopt(p, name)) return -1;
-    fxa__symbol s = *fxa__parse_symbol(p, name);
+    fxa__symbol s = call_symbol(p, name);
     if (s.kind == SYM_NONE) return fxa__parse_fail_unknown(p);
     if (s.kind == SYM_WORD)
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' begins a statement and has no value",
                                PARSE_NAME(p, name));
     fxa__parse_next(p);
     bool call = fxa__parse_is(p, TOK_LPAREN);
-    if (s.kind == SYM_FUNCTION || s.kind == SYM_LOOP) {
+    if (s.kind == SYM_FUNCTION || s.kind == SYM_LOOP || s.kind == SYM_FN) {
         if (!call)
             return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a function; write %.*s(...)",
                                    PARSE_NAME(p, name), PARSE_NAME(p, name));
+        if (s.kind == SYM_FN) return fxa__parse_call_fn(p, name);
         return s.kind == SYM_LOOP ? call_loop(p, name) : call_function(p, name);
     }
     if (call)
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is %s and cannot be called", PARSE_NAME(p, name),
                                call_kind(s.kind));
-    if (s.kind == SYM_TENSOR) return call_load(p, name);
+    if (s.kind == SYM_TENSOR) return call_load(p, name, &s);
     if (fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is %s; only a tensor has elements",
                                PARSE_NAME(p, name), call_kind(s.kind));

@@ -37,8 +37,11 @@ bool fxa__parse_enter(fxa__parser *p) {
     return true;
 }
 
+fxa_type fxa__parse_type(const fxa__parser *p, fxa_value v) { return p->checking ? 0 : fxa__builder_type(p->b, v); }
+
 fxa_value fxa__parse_op(fxa__parser *p, fxa_op op, const fxa_value *args, size_t n, size_t first, size_t last) {
     if (p->err.status != FXA_OK) return -1;
+    if (p->checking) return PARSE_ANY;
     fxa_value v = fxa_builder_op(p->b, op, args, n);
     return v < 0 ? fxa__parse_fail_builder(p, first, last) : v;
 }
@@ -58,6 +61,7 @@ static fxa_value expr_int(fxa__parser *p, bool minus) {
                                hex ? "this int has more than 32 bits; 0xFFFFFFFF is the largest"
                                    : "this int is larger than 2147483647; with a point (3000000000.0) it is a float");
     fxa__parse_next(p);
+    if (p->checking) return PARSE_ANY;
     return expr_value(p, here, fxa_builder_int(p->b, fxa__wrap32(minus ? -(int64_t)x : (int64_t)x)));
 }
 
@@ -67,6 +71,7 @@ static fxa_value expr_float(fxa__parser *p, bool minus) {
     if (!fxa__decimal_read(p->lex.text + fxa__parse_token(p)->at, fxa__parse_token(p)->length, &x))
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "this number is too large for a float; write inf");
     fxa__parse_next(p);
+    if (p->checking) return PARSE_ANY;
     return expr_value(p, here, fxa_builder_float(p->b, minus ? -x : x));
 }
 
@@ -136,8 +141,8 @@ static fxa_value expr_prefix(fxa__parser *p) {
     fxa_value x = expr_prefix(p);
     if (x < 0) return -1;
     fxa__parse_leave(p);
-    fxa_type type = fxa__builder_type(p->b, x);
-    if (prefix->bools && type != FXA_BOOL) return expr_fail_bool(p, prefix, first, p->at - 1, type);
+    fxa_type type = fxa__parse_type(p, x);
+    if (prefix->bools && fxa__parse_not_bool(type)) return expr_fail_bool(p, prefix, first, p->at - 1, type);
     if (kind == TOK_ADD) return type == FXA_BOOL ? fxa__parse_op(p, FXA_OP_INT, &x, 1, here, here) : x;
     return fxa__parse_op(p, (fxa_op)prefix->op, &x, 1, here, here);
 }
@@ -165,9 +170,9 @@ static fxa_value expr_complete(fxa__parser *p, const fxa__pending *o, fxa_value 
     const fxa__operator *operator= fxa__parse_operator(p->lex.tokens[o->at].kind);
     fxa_value args[2] = {o->left, right};
     if (operator->bools) {
-        fxa_type x = fxa__builder_type(p->b, args[0]), y = fxa__builder_type(p->b, args[1]);
-        if (x != FXA_BOOL) return expr_fail_bool(p, operator, o->first, o->at - 1, x);
-        if (y != FXA_BOOL) return expr_fail_bool(p, operator, o->at + 1, p->at - 1, y);
+        fxa_type x = fxa__parse_type(p, args[0]), y = fxa__parse_type(p, args[1]);
+        if (fxa__parse_not_bool(x)) return expr_fail_bool(p, operator, o->first, o->at - 1, x);
+        if (fxa__parse_not_bool(y)) return expr_fail_bool(p, operator, o->at + 1, p->at - 1, y);
     }
     if (o->prec == FXA__PREC_COMPARE && expr_binary(fxa__parse_token(p)->kind) == FXA__PREC_COMPARE)
         return expr_fail_chain(p, o);
@@ -208,8 +213,8 @@ fxa_value fxa__parse_expr(fxa__parser *p) {
     if (!fxa__parse_enter(p) || (args[0] = expr_operators(p)) < 0) return -1;
     if (fxa__parse_is(p, TOK_QUESTION)) {
         size_t here = p->at;
-        fxa_type type = fxa__builder_type(p->b, args[0]);
-        if (type != FXA_BOOL) return fxa__parse_fail_bool(p, first, here - 1, "the condition of '?'", type);
+        fxa_type type = fxa__parse_type(p, args[0]);
+        if (fxa__parse_not_bool(type)) return fxa__parse_fail_bool(p, first, here - 1, "the condition of '?'", type);
         fxa__parse_next(p);
         if ((args[1] = fxa__parse_expr(p)) < 0) return -1;
         if (!fxa__parse_expect(p, TOK_COLON, "':' and the value for when it is false")) return -1;

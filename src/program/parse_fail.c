@@ -8,6 +8,23 @@
 #include <stdio.h>
 #include <string.h>
 
+/* "; in f, called at line 3": the place is in the body, and what was wrong may have come with the call. Callers that do
+ * not fit are left out. */
+static void fail_add_caller(fxa__parser *p, const fxa__caller *c) {
+    const fxa__token *t = &p->lex.tokens[c->token];
+    size_t used = strlen(p->err.text);
+    char *end = p->err.text + used, text[FXA_MAX_NAME + 120];
+    fxa_error at;
+    fxa__lex_place(&p->lex, t->at, (size_t)t->at + t->length, &at);
+    const char *name = p->config->texts[at.part].name;
+    int n = snprintf(text, sizeof text, "; in %.*s, called at line %d", (int)t->length, p->lex.text + t->at, at.line);
+    if (at.part != p->err.part && name)
+        n += snprintf(text + n, sizeof text - (size_t)n, " of %.40s", name);
+    else if (at.part != p->err.part)
+        n += snprintf(text + n, sizeof text - (size_t)n, " of text %d", at.part + 1);
+    if (used + (size_t)n < sizeof p->err.text) memcpy(end, text, (size_t)n + 1);
+}
+
 fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...) {
     const fxa__token *from = &p->lex.tokens[first], *to = &p->lex.tokens[last];
     if (p->err.status != FXA_OK) return -1;
@@ -20,6 +37,7 @@ fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status 
     (void)fxa__vfail(&p->err, status, format, list);
     va_end(list);
     fxa__lex_place(&p->lex, from->at, (size_t)to->at + to->length, &p->err);
+    for (const fxa__caller *c = p->caller; c; c = c->outer) fail_add_caller(p, c);
     return -1;
 }
 
@@ -33,6 +51,8 @@ fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const 
                            who, given == FXA_INT ? "an" : "a", fxa__type_name(given));
 }
 
+#define FAIL_SCALED "the score comes scaled; what else needs it declares it: param d : float"
+
 /* What to write instead of a token that people bring from other languages; NULL: nothing to say. */
 static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
     static const struct {
@@ -45,7 +65,41 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
         {"is", "write == to compare"},
         {"if", "write c ? a : b, or where(c, a, b)"},
         {"else", "write c ? a : b, or where(c, a, b)"},
+        {"elif", "write c ? a : d ? b : e"},
+        {"for", "loops are sum(i, 4, ...), any and all"},
+        {"while", "loops are sum(i, 4, ...), any and all"},
+        {"in", "loops are sum(i, 4, ...), any and all"},
+        {"return", "a result is assigned: score = ... or mask = ..."},
+        {"def", "write fn f(x) = ..."},
+        {"lambda", "write fn f(x) = ..."},
+        {"function", "write fn f(x) = ..."},
+        {"func", "write fn f(x) = ..."},
+        {"var", "write let x = ..."},
+        {"const", "write let x = ..."},
+        {"auto", "write let x = ..."},
+        {"float", "write let x = ..., or param x : float"},
+        {"int", "write let x = ..., or param x : int"},
+        {"double", "the types are float and int"},
+        {"import", "all functions are there, without modules"},
+        {"None", "there is no such value; a mask that is not assigned lets everything through"},
+        {"softmax", "the softmax comes after the program"},
+        {"masked_fill", "what a pair is left out by is assigned to mask"},
+        {"gelu", "write 0.5 * x * (1 + erf(x / sqrt(2.0)))"},
+        {"silu", "write x * sigmoid(x)"},
+        {"swish", "write x * sigmoid(x)"},
+        {"square", "write x ** 2"},
+        {"expm1", "write exp(x) - 1"},
+        {"log10", "write log2(x) / log2(10.0)"},
+        {"d", FAIL_SCALED},
+        {"d_k", FAIL_SCALED},
+        {"dk", FAIL_SCALED},
+        {"d_head", FAIL_SCALED},
+        {"head_dim", FAIL_SCALED},
+        {"dim", FAIL_SCALED},
+        {"scale", FAIL_SCALED},
+        {"sm_scale", FAIL_SCALED},
     };
+    if (t->kind == TOK_COLON && t[1].kind == TOK_ASSIGN) return "write = to assign";
     if (t->kind == TOK_ASSIGN) return "write == to compare";
     if (fxa__parse_operator(t->kind)->form == FXA__PREFIX) return "it goes before its operand";
     if (t->kind != TOK_NAME) return NULL;
@@ -99,25 +153,13 @@ static size_t fail_distance(const fxa__name *a, const fxa__name *b, size_t limit
     return rows[a->length % 3][b->length];
 }
 
-/* Names of other systems for things we have. */
-static const char *fail_alias(const fxa__name *n) {
-    static const char *const table[][2] = {
-        {"q_idx", "q"},      {"kv_idx", "k"},         {"k_idx", "k"},     {"kv", "k"},         {"batch", "b"},
-        {"head", "h"},       {"seq_q", "q_len"},      {"seq_k", "k_len"}, {"kv_len", "k_len"}, {"ln", "log"},
-        {"fabs", "abs"},     {"select", "where"},     {"fmin", "min"},    {"fmax", "max"},     {"minimum", "min"},
-        {"maximum", "max"},  {"True", "true"},        {"False", "false"}, {"power", "pow"},    {"clip", "clamp"},
-        {"infinity", "inf"}, {"logistic", "sigmoid"},
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strlen(table[i][0]) == n->length && memcmp(table[i][0], n->text, n->length) == 0) return table[i][1];
-    return NULL;
-}
-
 fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     size_t here = p->at;
     const fxa__token *t = fxa__parse_token(p);
     fxa__name n = p->lex.names[t->name], near = {NULL, 0};
-    const char *advice = fail_advice(p, t), *alias = fail_alias(&n);
+    const char *advice = fail_advice(p, t), *alias = fxa__lex_alias(n.text, n.length);
+    if (t[1].kind == TOK_BAD && t[1].at == t->at) /* torch.where: the message of both */
+        return fxa__parse_fail(p, here + 1, here + 1, FXA_E_PROGRAM, "stray '.'");
     size_t best = n.length >= 6 ? 3 : n.length >= 2 ? 2 : 1;
     if (advice)
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; %s", (int)n.length, n.text, advice);

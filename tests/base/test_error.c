@@ -63,7 +63,12 @@ static void render_is(int32_t line, int32_t column, const char *source, const ch
 }
 
 TEST(the_caret_stands_below_its_character) {
-    render_is(1, 5, "\t\xc3\xa4 = q", "t:1:5: error: x\n  \t\xc3\xa4 = q\n  \t  ^"); /* a tab, two bytes of one */
+    render_is(1, 4, "\t\xc3\xa4 = q", "t:1:4: error: x\n  \t\xc3\xa4 = q\n  \t  ^"); /* a tab, two bytes of one */
+    render_is(1, 4, "\xc3\xa4\xe2\x82\xac\xf0\x9d\x84\x9eq",
+              "t:1:4: error: x\n  \xc3\xa4\xe2\x82\xac\xf0\x9d\x84\x9eq\n     ^");
+    render_is(1, 2, "q\xff\x80\x80", "t:1:2: error: x\n  q\xff\x80\x80\n   ^"); /* no UTF-8 */
+    render_is(1, 1, "\x80q", "t:1:1: error: x\n  \x80q\n  ^");
+    render_is(1, 2, "\xef\xbb\xbfqk", "t:1:2: error: x\n  qk\n   ^"); /* a byte order mark has no column */
     render_is(1, 3, "a\x7f\x1f", "t:1:3: error: x\n  a??\n    ^");
     render_is(1, 1, "\r\nq", "t:1:1: error: x\n  \n  ^");
     render_is(2, 1, "q\n", "t:2:1: error: x\n  \n  ^"); /* the line that a last newline begins */

@@ -80,14 +80,47 @@ TEST(stray_characters) {
     lext_bad("a\n  \x01", SIZE_MAX, "n/!", 2, 3, 1, "stray character \\x01");
     lext_bad("a\0b", 3, "n!", 1, 2, 1, "stray character \\x00");
     lext_bad("a \xff\xfe", SIZE_MAX, "n!", 1, 3, 1, "stray character \\xff");
-    lext_bad("a \xe2\x89\xa4 b", SIZE_MAX, "n!", 1, 3, 3, "stray character \\xe2\\x89\\xa4; write '<='");
-    lext_bad("a \xe2\x88\x92 b", SIZE_MAX, "n!", 1, 3, 3, "; write '-'");
-    lext_bad("\xc3\xa4", SIZE_MAX, "!", 1, 1, 2, "stray character \\xc3\\xa4");
+    lext_bad("a \xe2\x89\xa4 b", SIZE_MAX, "n!", 1, 3, 1, "stray character U+2264; write '<='");
+    lext_bad("a \xe2\x88\x92 b", SIZE_MAX, "n!", 1, 3, 1, "; write '-'");
+    lext_bad("\xc3\xa4", SIZE_MAX, "!", 1, 1, 1, "stray character U+00E4");
+    lext_bad("\xf0\x9d\x84\x9e b", SIZE_MAX, "!", 1, 1, 1, "stray character U+1D11E");
+    lext_bad("a \xc2\xa0 b", SIZE_MAX, "n!", 1, 3, 1, "stray character U+00A0; write a plain space");
+    lext_bad("a \xe2\x80\x8b b", SIZE_MAX, "n!", 1, 3, 1, "U+200B, which has no width; delete it");
     lext_bad("\xe2", SIZE_MAX, "!", 1, 1, 1, "stray character \\xe2");
     lext_bad("a \"x\"", SIZE_MAX, "n!", 1, 3, 1, "no strings");
-    lext_bad("a.b", SIZE_MAX, "n!", 1, 2, 1, "stray character '.'");
+    lext_bad("f('-inf')", SIZE_MAX, "n(!", 1, 3, 1, "; write -inf");
+    lext_bad("a .b", SIZE_MAX, "n!", 1, 3, 1, "stray character '.'");
     lext_bad("a \r b", SIZE_MAX, "n!", 1, 3, 1, "stray character \\x0d");
     T_STR(lext_kinds("a # \xff\x01 anything\nb", SIZE_MAX, NULL), "n/n/.");
+}
+
+/* Every byte has a place: those that continue a character have that of what is before them. */
+TEST(columns_count_characters) {
+    lext_bad("a # \xc3\xa4\xe2\x82\xac\xf0\x9d\x84\x9e\n@", SIZE_MAX, "n/!", 2, 1, 1, "stray character '@'");
+    lext_bad("(a # \xc3\xa4\n @", SIZE_MAX, "(n!", 2, 2, 1, "stray character '@'");
+    lext_bad("\xef\xbb\xbf@", SIZE_MAX, "!", 1, 1, 1, "stray character '@'"); /* after a byte order mark */
+    lext_bad("\xef\xbb\xbf\n @", SIZE_MAX, "!", 2, 2, 1, "stray character '@'");
+    lext_bad("a \xef\xbb\xbf", SIZE_MAX, "n!", 1, 3, 1, "U+FEFF, which has no width; delete it");
+    /* No UTF-8: cut short, overlong, a surrogate, past U+10FFFF, a byte that continues nothing. */
+    static const char *const bad[] = {"\xe2\x89",         "\xc0\xaf",         "\xe0\x80\xaf", "\xed\xa0\x80",
+                                      "\xf4\x90\x80\x80", "\xf0\x80\x80\xaf", "\x80",         "\xbf\xbf"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[16], says[32];
+        snprintf(text, sizeof text, "a %s", bad[i]);
+        snprintf(says, sizeof says, "stray character \\x%02x", (unsigned char)bad[i][0]);
+        lext_bad(text, SIZE_MAX, "n!", 1, 3, 1, says);
+    }
+}
+
+TEST(points_of_modules_and_methods) {
+    lext_bad("a = torch.where(b)", SIZE_MAX, "n=n!", 1, 5, 11,
+             "there are no modules; write where instead of torch.where");
+    lext_bad("np.minimum(a, b)", SIZE_MAX, "n!", 1, 1, 10, "write min instead of np.minimum");
+    lext_bad("-math.inf", SIZE_MAX, "-n!", 1, 2, 8, "write inf instead of math.inf");
+    lext_bad("score.abs()", SIZE_MAX, "n!", 1, 6, 4, "values have no members; write abs(score)");
+    lext_bad("score.clip(1, 2)", SIZE_MAX, "n!", 1, 6, 5, "write clamp(score, ...)");
+    lext_bad("a.b", SIZE_MAX, "n!", 1, 2, 2, "values have no members; write b(a)");
+    lext_bad("a.", SIZE_MAX, "n!", 1, 2, 1, "stray character '.'");
 }
 
 TEST(bad_numbers_and_long_names) {
@@ -97,7 +130,7 @@ TEST(bad_numbers_and_long_names) {
     lext_bad("1e+", SIZE_MAX, "!", 1, 1, 2, "is not a number");
     lext_bad("1.2.3", SIZE_MAX, "!", 1, 1, 5, "'1.2.3' is not a number");
     lext_bad("1_000", SIZE_MAX, "!", 1, 1, 5, "is not a number");
-    lext_bad("1.5f", SIZE_MAX, "!", 1, 1, 4, "'1.5f' is not a number");
+    lext_bad("1.5f", SIZE_MAX, "!", 1, 1, 4, "numbers have no suffix; write 1.5");
     lext_bad("0xFG", SIZE_MAX, "!", 1, 1, 4, "is not a number");
     char text[512];
     memset(text, 'a', sizeof text);

@@ -80,7 +80,7 @@ TEST(errors_of_statements) {
         {"mask = q", 1, 8, 1, "mask needs a bool, this is an int"},
         {"dscore = 1", 1, 1, 6, "a score program cannot assign 'dscore'; it assigns score and mask"},
         {"grad x += 1", 1, 1, 4, "'grad' belongs to derivative programs only"},
-        {"3 + 4", 1, 1, 1, "expected a statement: param, tensor, let, score = or mask =, found '3'"},
+        {"3 + 4", 1, 1, 1, "expected a statement: param, tensor, let, fn, score = or mask =, found '3'"},
         {"score = 1\n) ", 2, 1, 1, "expected a statement: param"},
         {"score = 1\n  + 2", 2, 3, 1, "to go on from the line above, end that with the operator, found '+'"},
         {"tanh(score)", 1, 1, 4, "expected a statement"},
@@ -134,6 +134,46 @@ TEST(errors_of_expressions) {
     perr_check(FXA_PROGRAM_SCORE, table, sizeof table / sizeof *table);
 }
 
+/* What people write who come from other systems, with what to write here. */
+TEST(errors_of_habits) {
+    static const perr_row table[] = {
+        {"param cap = 20", 1, 7, 3, "the type of param 'cap' is missing; write param cap : float = ..."},
+        {"param cap := 20", 1, 7, 3, "the type of param 'cap' is missing"},
+        {"score := 3", 1, 7, 1, "expected '=', found ':'; write = to assign"},
+        {"let x := 3", 1, 7, 1, "write = to assign"},
+        {"score = torch.where(q > k, score, 1)", 1, 9, 11, "there are no modules; write where instead of torch.where"},
+        {"score = jnp.maximum(score, 1)", 1, 9, 11, "write max instead of jnp.maximum"},
+        {"mask = q > k; score = -torch.inf", 1, 24, 9, "write inf instead of torch.inf"},
+        {"score = score.abs()", 1, 14, 4, "values have no members; write abs(score)"},
+        {"score = zz.abs()", 1, 9, 2, "unknown name 'zz'"},
+        {"score = q > k ? score : float('-inf')", 1, 31, 1, "; write -inf"},
+        {"score = \"a\"", 1, 9, 1, "the language has no strings"},
+        {"score = score ^ 2", 1, 15, 1, "'^' takes ints or bools, not float and int; powers are written x ** y"},
+        {"score = score / sqrt(d)", 1, 22, 1, "unknown name 'd'; the score comes scaled"},
+        {"score = score * sm_scale", 1, 17, 8, "the score comes scaled"},
+        {"score = score / head_dim ** 0.5", 1, 17, 8, "the score comes scaled"},
+        {"score = (q < k) score else if 1", 1, 17, 5, "expected an operator"},
+        {"score = 1 else 2", 1, 11, 4, "write c ? a : b, or where(c, a, b)"},
+        {"if q > k: score = 1", 1, 1, 2, "write c ? a : b, or where(c, a, b)"},
+        {"return score", 1, 1, 6, "a result is assigned: score = ... or mask = ..."},
+        {"def f(x): 3", 1, 1, 3, "write fn f(x) = ..."},
+        {"score = lambda x: x", 1, 9, 6, "write fn f(x) = ..."},
+        {"float x = 3", 1, 1, 5, "write let x = ..., or param x : float"},
+        {"for i in q", 1, 1, 3, "loops are sum(i, 4, ...), any and all"},
+        {"score = softmax(score)", 1, 9, 7, "the softmax comes after the program"},
+        {"score = gelu(score)", 1, 9, 4, "write 0.5 * x * (1 + erf(x / sqrt(2.0)))"},
+        {"mask = kv_idx <= q_idx", 1, 8, 6, "did you mean 'k'?"},
+        {"score = num_heads", 1, 9, 9, "did you mean 'heads'?"},
+        {"score = arctan(score)", 1, 9, 6, "did you mean 'atan'?"},
+        {"score = 1e-3f", 1, 9, 5, "numbers have no suffix; write 1e-3"},
+        {"mask = q \xe2\x89\xa4 k", 1, 10, 1, "write '<='"},
+        {"score = 2 \xc3\x97 q", 1, 11, 1, "write '*'"},
+        {"# \xf0\x9d\x84\x9e \xe2\x82\xac\nscore = 1 \xe2\x88\x92 2", 2, 11, 1, "write '-'"},
+        {"tensor t : f32", 1, 15, 1, "expected '[' and the rank of the tensor, as in f32[1]"},
+    };
+    perr_check(FXA_PROGRAM_SCORE, table, sizeof table / sizeof *table);
+}
+
 TEST(errors_of_calls_loads_and_loops) {
     static const perr_row table[] = {
         {"score = tanh", 1, 9, 4, "'tanh' is a function; write tanh(...)"},
@@ -179,7 +219,7 @@ TEST(errors_of_backward_programs) {
         {"dscore = mask ? 1 : 2", 1, 10, 4, "'mask' is of score programs"},
         {"grad x += 1", 1, 1, 4, "'grad' belongs to derivative programs only"},
         {"dscore = q > k", 1, 10, 5, "dscore needs a number, this is a bool"},
-        {"1", 1, 1, 1, "expected a statement: param, tensor, let or dscore =, found '1'"},
+        {"1", 1, 1, 1, "expected a statement: param, tensor, let, fn or dscore =, found '1'"},
     };
     static const perr_row derivative[] = {
         {"grad x += 1", 1, 6, 1, "unknown name 'x'"},

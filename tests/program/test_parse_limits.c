@@ -61,12 +61,29 @@ static void *plim_deepest(void *unused) {
     return NULL;
 }
 
+/* Functions that call each other as deep as is accepted. */
+static void *plim_deepest_calls(void *unused) {
+    static char text[32000];
+    size_t n = (size_t)snprintf(text, sizeof text, "fn f0(x) = x\n");
+    fxa_program *p = NULL;
+    fxa_error err;
+    (void)unused;
+    for (int i = 1; i < 255; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "fn f%d(x) = true || true && 1 == f%d(x) + 1\n", i, i - 1);
+    n += (size_t)snprintf(text + n, sizeof text - n, "mask = f254(true)");
+    T_OK(own_parse(FXA_PROGRAM_SCORE, text, n, &p, &err));
+    fxa_program_destroy(p);
+    return NULL;
+}
+
 TEST(the_deepest_text_needs_little_stack) {
     size_t stack = PLIM_STACK;
     pthread_attr_t attributes;
     pthread_t thread;
     T_REQUIRE(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, stack) == 0);
     T_REQUIRE(pthread_create(&thread, &attributes, plim_deepest, NULL) == 0);
+    T_INT(pthread_join(thread, NULL), 0);
+    T_REQUIRE(pthread_create(&thread, &attributes, plim_deepest_calls, NULL) == 0);
     T_INT(pthread_join(thread, NULL), 0);
     (void)pthread_attr_destroy(&attributes);
 }
@@ -106,6 +123,8 @@ TEST(long_texts_and_loops_end_soon) {
     double start = plim_seconds();
     plim_repeated("", "mask = mask && q >= k\n", 47000, "", FXA_OK, 0);
     plim_repeated("", "let a = q + 1\n", 70000, "", FXA_OK, 0);
+    plim_repeated("", "fn f(x) = x + 1\n", 60000, "", FXA_OK, 0);
+    plim_repeated("fn f(x) = x;mask = true", "&&f(true)", 100000, "", FXA_OK, 0);
     plim_repeated("", "score = score + 1\n", 58000, "", FXA_E_LIMIT, 15);
     plim_repeated("mask = true", "&&true", 150000, "&& a", FXA_E_PROGRAM, 900015);
     plim_repeated("score = ", "sum(i, 64, ", 4, "score))))", FXA_E_LIMIT, 53);
@@ -138,7 +157,7 @@ TEST(the_last_token_of_unrolled_loops_may_be_any) {
                                     "tensor t : f32[2]\nscore = sum(z, %d, 0) + sum(x, 64, sum(y, 2, sum(i, 64, %s)))",
                                     rounds, body);
         T_STATUS(own_parse(FXA_PROGRAM_SCORE, text, n, &p, &err), FXA_E_LIMIT);
-        T_HAS(err.text, "unrolling the loops reads more than 250000 tokens");
+        T_HAS(err.text, "loops and calls read more than 250000 tokens again");
         T_CHECK(p == NULL && err.line == 2 && err.column > 0 && (size_t)err.column < n);
         places += !hit[err.column];
         hit[err.column] = true;
@@ -193,8 +212,8 @@ TEST(garbage_gets_an_error_with_a_place) {
 
 /* An allocation that fails, at every index: an error, nothing leaked, the next parse works. */
 TEST(memory_failures_at_every_index) {
-    static const char text[] = "param c : float\ntensor t : f32[1]\nlet d = q - k\n"
-                               "score = c * tanh((score + t[h] * d) / c)\n"
+    static const char text[] = "param c : float\ntensor t : f32[1]\nlet d = q - k\nfn cap(x, y) = y * tanh(x / y)\n"
+                               "fn f(x) = cap(x + t[h] * d, c)\nscore = f(score)\n"
                                "mask = q >= k && any(i, 3, d == i)";
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *own = fail_alloc_context(&f);

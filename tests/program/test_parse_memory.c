@@ -30,7 +30,7 @@ TEST(loops_may_stop_at_any_token) {
                        "mask = w && all(i, 64, all(j, 64, %s))",
                        n < 64 ? n : 64, n < 64 ? 1 : n - 63, STOP_BODY);
         T_STATUS(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err), FXA_E_LIMIT);
-        T_HAS(err.text, "unrolling the loops reads more than 250000 tokens");
+        T_HAS(err.text, "loops and calls read more than 250000 tokens again");
         T_CHECK(p == NULL && err.line == 3);
         if (err.column > 0 && err.column < 256) places += !seen[err.column], seen[err.column] = true;
     }
