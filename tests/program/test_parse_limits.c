@@ -125,6 +125,9 @@ TEST(long_texts_and_loops_end_soon) {
     plim_repeated("", "let a = q + 1\n", 70000, "", FXA_OK, 0);
     plim_repeated("", "fn f(x) = x + 1\n", 60000, "", FXA_OK, 0);
     plim_repeated("fn f(x) = x;mask = true", "&&f(true)", 100000, "", FXA_OK, 0);
+    /* Nothing but the end of its work is wrong with the last call, and no bracket is open there. */
+    plim_repeated("fn f(x) = x&&x&&x\n", "mask = f(true)\n", 50000, "", FXA_OK, 0);
+    plim_repeated("fn f(x) = x&&x&&x\n", "mask = f(true)\n", 50001, "", FXA_E_LIMIT, 11);
     plim_repeated("", "score = score + 1\n", 58000, "", FXA_E_LIMIT, 15);
     plim_repeated("mask = true", "&&true", 150000, "&& a", FXA_E_PROGRAM, 900015);
     plim_repeated("score = ", "sum(i, 64, ", 4, "score))))", FXA_E_LIMIT, 53);
