@@ -38,6 +38,9 @@ static int binding_params_set(cli *c, const cli_values *v, const cli_sources *s,
         out->params[at] = p->value;
         out->has_param[at] = true;
     }
+    for (size_t i = 0; i < out->n_params; i++)
+        if (!out->has_param[i] && fxa_program_param_default(program, i, &out->params[i]))
+            out->has_param[i] = out->is_default[i] = true;
     return CLI_OK;
 }
 

@@ -115,7 +115,8 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
     buf_printf(&c->out, "%s %s, %s, %s%s%s\n", r->engine, r->pass ? "backward" : "forward",
                problem_shape_text(c, &job->problem), fxa_dtype_name((fxa_dtype)job->problem.q.dtype),
                *r->detail ? ", " : "", r->detail);
-    if (job->n_invented) buf_printf(&c->out, "invented: %s\n", invent_text(c, job));
+    const char *unsaid = invent_text(c, job);
+    if (*unsaid) buf_printf(&c->out, "%s\n", unsaid);
     buf_printf(&c->out, "best %.4g s, median %.4g s of %" PRId64 ", %.4g GFLOP/s over %" PRIu64 " pairs%s\n", r->best,
                r->median, r->reps, r->gflops, r->pairs,
                r->exact ? "" : " (all of them: what the mask leaves was not counted)");

@@ -85,7 +85,8 @@ static void check_report_json(cli *c, const check_state *s, const char *random) 
 static void check_report(cli *c, const check_state *s) {
     buf_printf(&c->out, "engine %s, %s, %s\n", s->engine, problem_shape_text(c, &s->job->problem),
                fxa_dtype_name((fxa_dtype)s->job->problem.q.dtype));
-    if (s->job->n_invented) buf_printf(&c->out, "invented: %s\n", invent_text(c, s->job));
+    const char *unsaid = invent_text(c, s->job);
+    if (*unsaid) buf_printf(&c->out, "%s\n", unsaid);
     buf_text(&c->out, "Q, K, V, dO, dLSE at random, -1.5 to 1.5; scores of single pairs -3 to 3, every fourth up to 64 "
                       "either way\n");
     for (size_t i = 0; i < s->n; i++) {

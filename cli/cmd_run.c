@@ -2,6 +2,7 @@
  *
  * run: .npy files in, .npy files out; forward, and backward when --dout is given. Files appear when all is done. */
 #include "explain.h"
+#include "invent.h"
 #include "run.h"
 
 #include <inttypes.h>
@@ -69,6 +70,7 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
         json_number(&j, "seconds", passes[i].seconds);
         json_close(&j, '}');
     }
+    invent_json_defaults(&j, r->job);
     json_open(&j, "files", '[');
     for (size_t i = 0; i < r->n_outputs; i++) {
         const run_output *o = &r->outputs[i];
@@ -94,6 +96,8 @@ static void run_report(cli *c, const run_state *r, const run_pass *passes) {
     for (size_t i = 0; i < r->n_outputs; i++)
         if ((int)strlen(r->outputs[i].what) > width) width = (int)strlen(r->outputs[i].what);
     buf_printf(&c->out, "%s, %s\n", problem_shape_text(c, &r->forward_problem), fxa_dtype_name(r->q.dtype));
+    const char *unsaid = invent_text(c, r->job);
+    if (*unsaid) buf_printf(&c->out, "%s\n", unsaid);
     for (int i = 0; i <= r->backward; i++)
         buf_printf(&c->out, "%-*s  engine %s, workspace %zu bytes, %.3g s\n", width, passes[i].name, passes[i].engine,
                    passes[i].workspace, passes[i].seconds);

@@ -57,7 +57,7 @@ static void explain_values(cli *c, cli_buf *out, const fxa_program *program, con
         fxa_param_info p = fxa_program_param(program, i);
         buf_printf(out, "  param  %-16s %-8s ", p.name, p.type == FXA_INT ? "int" : "float");
         if (b->has_param[i])
-            buf_printf(out, "%.17g\n", b->params[i]);
+            buf_printf(out, "%.17g%s\n", b->params[i], b->is_default[i] ? " (default)" : "");
         else
             buf_text(out, "not given\n");
     }

@@ -89,8 +89,29 @@ static const char *invent_values_text(const invention *x) {
                                    : "0 to 7";
 }
 
+/* Params that have the value of their program; `say` is given each. */
+static size_t invent_each_default(const cli_job *job, void (*say)(void *to, const char *name, double value), void *to) {
+    const cli_binding *binds[] = {&job->bind, &job->bprop_bind};
+    const fxa_program *programs[] = {job->program, job->bprop};
+    size_t n = 0;
+    for (int p = 0; p < 2; p++)
+        for (size_t i = 0; programs[p] && i < binds[p]->n_params; i++)
+            if (binds[p]->is_default[i]) {
+                say(to, fxa_program_param(programs[p], i).name, binds[p]->params[i]);
+                n++;
+            }
+    return n;
+}
+
+static void invent_say_default(void *to, const char *name, double value) {
+    cli_buf *b = to;
+    buf_printf(b, "%s param %s = %.6g", b->size ? ";" : "default:", name, value);
+}
+
 const char *invent_text(cli *c, const cli_job *job) {
     cli_buf b = {0};
+    size_t n = invent_each_default(job, invent_say_default, &b);
+    if (job->n_invented) buf_printf(&b, "%sinvented: ", n ? "; " : "");
     for (size_t i = 0; i < job->n_invented; i++) {
         const invention *x = &job->invented[i];
         buf_text(&b, i ? "; " : "");
@@ -106,7 +127,21 @@ const char *invent_text(cli *c, const cli_job *job) {
     return text;
 }
 
+static void invent_put_default(void *to, const char *name, double value) {
+    json_open(to, NULL, '{');
+    json_string(to, "name", name);
+    json_number(to, "value", value);
+    json_close(to, '}');
+}
+
+void invent_json_defaults(json *j, const cli_job *job) {
+    json_open(j, "defaults", '[');
+    (void)invent_each_default(job, invent_put_default, j);
+    json_close(j, ']');
+}
+
 void invent_json(json *j, const cli_job *job) {
+    invent_json_defaults(j, job);
     json_open(j, "invented", '[');
     for (size_t i = 0; i < job->n_invented; i++) {
         const invention *x = &job->invented[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a command made up, and telling it. */
+ * What a command made up, or took from the program because the command line does not say it, and telling it. */
 #ifndef FXA_CLI_INVENT_H
 #define FXA_CLI_INVENT_H
 
@@ -11,8 +11,10 @@
  * --shape does not say. For a picture values are chosen that show something: a cap that bends, a quarter of the length
  * for ints, documents of equal length for int tensors of rank 1. Returns the names, "tensor slopes, param w", or "". */
 const char *invent_fill(cli *c, cli_job *job, cli_random *random, bool picture);
-/* "param w = 0.7; tensor slopes, f32[64] and its size, values at random, -1 to 1; size b = 1", or "". */
+/* "default: param cap = 20; invented: param w = 0.7; tensor slopes, f32[64] and its size, values at random, -1 to 1;
+ * size b = 1", or "". */
 const char *invent_text(cli *c, const cli_job *job);
-void invent_json(json *j, const cli_job *job); /* a member "invented" */
+void invent_json(json *j, const cli_job *job);          /* members "defaults" and "invented" */
+void invent_json_defaults(json *j, const cli_job *job); /* of a command that makes nothing up */
 
 #endif

@@ -68,6 +68,7 @@ typedef struct cli_binding {
     size_t n_params, n_tensors;
     double params[FXA_MAX_PARAMS];
     bool has_param[FXA_MAX_PARAMS];
+    bool is_default[FXA_MAX_PARAMS]; /* has the value that the program says */
     fxa_capture captures[FXA_MAX_TENSORS];
     fxa_view views[FXA_MAX_TENSORS]; /* data NULL: none yet */
     const void *data[FXA_MAX_TENSORS];

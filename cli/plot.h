@@ -65,7 +65,7 @@ typedef struct plot {
     const char *sampled; /* "each cell shows ...", or "" */
     const char *tiles_sampled;
     const char *random;   /* names of values that were drawn at random, or "" */
-    const char *invented; /* all that was made up, or "" */
+    const char *invented; /* all that the command line does not say, or "" */
     const char *title;
 } plot;
 

@@ -293,8 +293,7 @@ void plot_svg(cli *c, cli_buf *out, const plot *p) {
         cli_format(c, "b %" PRId64 ", h %" PRId64 ", %" PRId64 " row%s, %" PRId64 " key%s%s%s", p->b, p->h, p->q.size,
                    plural(p->q.size), p->k.size, plural(p->k.size), *p->sampled ? "; " : "", p->sampled);
     cli_buf foot = {0};
-    if (*p->invented)
-        bottom = svg_lines(&foot, cli_format(c, "invented: %s", p->invented), bottom + 22, (size_t)(width / 7.2));
+    if (*p->invented) bottom = svg_lines(&foot, p->invented, bottom + 22, (size_t)(width / 7.2));
     svg_style(out, p, width, bottom + 14);
     svg_lines(out, about, 50, (size_t)(width / 7.2));
     buf_add(out, body.data, body.size);

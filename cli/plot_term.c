@@ -160,7 +160,7 @@ static void term_legend(cli *c, const plot *p, bool colour) {
         if (p->share[f] > 0) buf_printf(out, ", %s %s", plot_share_text(c, p, (plot_fate)f), words[f]);
     if (*p->sampled) buf_printf(out, "; %s", p->sampled);
     buf_text(out, "\n");
-    if (*p->invented) buf_printf(out, "%10s invented: %s\n", "", p->invented);
+    if (*p->invented) buf_printf(out, "%10s %s\n", "", p->invented);
     if (!p->changes_score || p->lo > p->hi) return;
     buf_printf(out, "%10s new score of a raw score of %.6g: %.6g ", "", p->at, p->lo);
     if (p->lo == p->hi) {

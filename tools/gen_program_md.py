@@ -75,6 +75,7 @@ ERRORS = [
      "'&' takes ints or bools, not float and int; in gate, called at line 3"),
     ("fn cap(x, c) = c * tanh(x / c)\nscore = cap(score)", 2, 9, 10, "'cap' takes 2 arguments, cap(x, c); 1 given"),
     ("score = torch.where(q > k, score, 0)", 1, 9, 11, "there are no modules; write where instead of torch.where"),
+    ("param cap = 20", 1, 7, 3, "the type of param 'cap' is missing; write param cap : float = ..."),
     ("score = score ^ 2", 1, 15, 1, "'^' takes ints or bools, not float and int; powers are written x ** y"),
     ("score = 1e999", 1, 9, 5, "this number is too large for a float; write inf"),
     ("score = score @ 2", 1, 15, 1, "stray character '@'; names have letters, digits and '_'"),
@@ -228,12 +229,16 @@ end a statement. Statements run in order.
 
 | statement | meaning |
 |---|---|
-| `param NAME : float` or `int` | a scalar that each run gives |
+| `param NAME : float` or `int` | a scalar that each run gives; with `= VALUE` it has a default, see below |
 | `tensor NAME : DTYPE[RANK]` | a captured tensor of rank 0 to @MAX_RANK@; its data is bound at run time |
 | `let NAME = expr` | a name for a value; a later `let` of the same name replaces it from there on |
 | `fn NAME(x, y) = expr` | a function of this text, see below |
 | `score = expr` | the new score, a float (an int is converted); `score` starts as scale * q.k |
 | `mask = expr` | whether the pair is attended, a bool; `mask` starts as `true` |
+
+`param cap : float = 20` says what a front end takes where its user gives no value (`fxattn` does, and tells it). The
+default is a constant expression that folds, for an int param an int. It is part of the program's text and bytes
+(`fxa_program_param_default`), not of its hash, and no engine knows of it: a run is given every value.
 
 `score` and `mask` may be assigned as often as wanted, and stand for their current values in expressions: so programs
 compose by concatenation (`mask = mask && doc[q] == doc[k]`). A param or tensor may be declared again in the same way.
@@ -396,7 +401,7 @@ caret). Comments may have any characters, the rest of a text is ASCII.
 ## Grammar
 
     program   = { statement ( newline | ";" ) } .
-    statement = [ "param" NAME ":" ( "float" | "int" )
+    statement = [ "param" NAME ":" ( "float" | "int" ) [ "=" expr ]
                 | "tensor" NAME ":" DTYPE "[" INT "]"
                 | "let" NAME "=" expr
                 | "fn" NAME "(" [ NAME { "," NAME } ] ")" "=" expr

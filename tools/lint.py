@@ -32,7 +32,7 @@ FLOAT_FREE = set("""
     fxa_context_create fxa_context_destroy fxa_context_threads fxa_cache_get_stats fxa_cache_limit fxa_cache_clear
     fxa_program_retain fxa_program_destroy fxa_program_hash fxa_program_get_kind fxa_program_node_count
     fxa_program_param_count fxa_program_tensor_count fxa_program_param fxa_program_tensor fxa_program_param_find
-    fxa_program_tensor_find fxa_program_save fxa_tensor_scan
+    fxa_program_param_default fxa_program_tensor_find fxa_program_save fxa_tensor_scan
     fxa_builder_create fxa_builder_destroy fxa_builder_float fxa_builder_int fxa_builder_bool fxa_builder_input
     fxa_builder_param fxa_builder_tensor fxa_builder_op1 fxa_builder_op2 fxa_builder_op3
     fxa_plan_retain fxa_plan_destroy fxa_plan_engine fxa_plan_detail fxa_plan_workspace fxa_plan_is_deterministic

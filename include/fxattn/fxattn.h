@@ -359,6 +359,10 @@ FXA_API fxa_param_info fxa_program_param(const fxa_program *program, size_t inde
 FXA_API fxa_tensor_info fxa_program_tensor(const fxa_program *program, size_t index);  /* zeroes past the end */
 FXA_API int32_t fxa_program_param_find(const fxa_program *program, const char *name);  /* -1: none */
 FXA_API int32_t fxa_program_tensor_find(const fxa_program *program, const char *name); /* -1: none */
+/* The default of a param (`param cap : float = 20`): 1 and *value, 0 and nothing written when it has none. It is a hint
+ * for front ends, which fill it in where their user says nothing; a run is always given every value. Defaults are kept
+ * by text and bytes of a program, but are no part of its hash, nor of problems and plans. */
+FXA_API int fxa_program_param_default(const fxa_program *program, size_t index, double *value);
 
 /* The derivative of a SCORE program: by score, by each float param, by each load of each float tensor. It has the
  * params and tensors of the program it came from, in the same order. */
@@ -450,6 +454,8 @@ FXA_API fxa_value fxa_builder_int(fxa_builder *b, int32_t value);
 FXA_API fxa_value fxa_builder_bool(fxa_builder *b, int value);
 FXA_API fxa_value fxa_builder_input(fxa_builder *b, fxa_input input); /* SCORE is the score as it came in */
 FXA_API fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type); /* declares, or finds again */
+/* A default for a declared param; a whole number of 32 bits for an int. Another one than before is a mistake. */
+FXA_API void fxa_builder_set_default(fxa_builder *b, const char *param, double value);
 FXA_API int32_t fxa_builder_tensor(fxa_builder *b, const char *name, fxa_dtype dtype, int32_t rank); /* a handle */
 FXA_API fxa_value fxa_builder_load(fxa_builder *b, int32_t tensor, const fxa_value *index, size_t n_index);
 /* Any operation but CONST, INPUT, PARAM, LOAD; operands are converted as the text language does. */

@@ -53,7 +53,7 @@ static void write_map(fxa__writer *w, const fxa_index_map *map, bool geometry) {
 
 static void write_program(fxa__writer *w, const fxa_program *program) {
     fxa__write_u32(w, program != NULL);
-    if (program && fxa__program_write(program, w) != FXA_OK) w->failed = true;
+    if (program && fxa__program_write(program, false, w) != FXA_OK) w->failed = true;
 }
 
 static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n, bool geometry) {

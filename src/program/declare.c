@@ -6,7 +6,9 @@
 #include "build.h"
 
 #include "../base/dtype.h"
+#include "../base/float_state.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The name with every byte that is not a plain character shown as '?', cut to fit a message. */
@@ -87,6 +89,40 @@ fxa_value fxa_builder_param(fxa_builder *b, const char *name, fxa_type type) {
     }
     fxa__node node = {.op = FXA_OP_PARAM, .type = (uint8_t)type, .imm = slot};
     return fxa__builder_intern(b, &node);
+}
+
+/* The bits of a default as programs keep it: one NaN, and no -0 of an int. False: no value of this type. */
+static bool declare_default_fits(uint8_t type, double *value) {
+    if (type == FXA_FLOAT) {
+        if (isnan(*value)) *value = NAN;
+        return true;
+    }
+    bool fits = *value == trunc(*value) && *value >= INT32_MIN && *value <= INT32_MAX;
+    if (*value == 0) *value = 0;
+    return fits;
+}
+
+void fxa_builder_set_default(fxa_builder *b, const char *param, double value) {
+    FXA__FLOAT_SCOPE;
+    char shown[FXA_MAX_NAME + 1];
+    if (!fxa__builder_ready(b)) return;
+    int32_t slot = param ? declare_find(b->params, b->n_params, param) : -1;
+    if (slot < 0) {
+        (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "'%s' is no param, so it has no default",
+                                declare_shown(param ? param : "NULL", shown));
+        return;
+    }
+    fxa__decl *d = &b->params[slot];
+    if (!declare_default_fits(d->type, &value))
+        (void)fxa__builder_fail(b, FXA_E_PROGRAM,
+                                "the default of param '%s' is %.17g; a whole number of 32 bits is "
+                                "accepted, because it is an int",
+                                d->name, value);
+    else if (d->has_value && memcmp(&d->value, &value, sizeof value) != 0)
+        (void)fxa__builder_fail(b, FXA_E_PROGRAM, "param '%s' has the default %.17g already, not %.17g", d->name,
+                                d->value, value);
+    d->has_value = true;
+    d->value = value;
 }
 
 int32_t fxa_builder_tensor(fxa_builder *b, const char *name, fxa_dtype dtype, int32_t rank) {

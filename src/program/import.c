@@ -21,8 +21,11 @@ static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__no
 
 bool fxa__builder_import(fxa_builder *b, const fxa_program *p, const fxa_value *subst, fxa_value *map) {
     int32_t tensor[FXA_MAX_TENSORS];
-    for (int32_t i = 0; i < p->n_params; i++)
-        (void)fxa_builder_param(b, p->params[i].name, (fxa_type)p->params[i].type);
+    for (int32_t i = 0; i < p->n_params; i++) {
+        const fxa__decl *d = &p->params[i];
+        (void)fxa_builder_param(b, d->name, (fxa_type)d->type);
+        if (d->has_value) fxa_builder_set_default(b, d->name, d->value);
+    }
     for (int32_t i = 0; i < p->n_tensors; i++) {
         const fxa__decl *t = &p->tensors[i];
         tensor[i] = fxa_builder_tensor(b, t->name, (fxa_dtype)t->dtype, t->rank);

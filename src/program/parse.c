@@ -89,6 +89,25 @@ static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol)
     return 0;
 }
 
+/* The = VALUE of a param statement. */
+static fxa_value parse_default(fxa__parser *p, const char *param, fxa_type type) {
+    fxa__node node;
+    fxa__parse_next(p);
+    size_t first = p->at;
+    fxa_value v = fxa__parse_last_expr(p);
+    if (v < 0) return -1;
+    if (!fxa__builder_node(p->b, v, &node) || node.op != FXA_OP_CONST)
+        return fxa__parse_fail(
+            p, first, p->at - 1, FXA_E_PROGRAM,
+            "a default is a constant, without inputs, params, tensors and functions that are not exact");
+    if (node.type == FXA_BOOL || (type == FXA_INT && node.type != FXA_INT))
+        return fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
+                               "the default of %s %s param is %s number, this is a %s", type == FXA_INT ? "an" : "a",
+                               fxa__type_name(type), type == FXA_INT ? "a whole" : "a", fxa__type_name(node.type));
+    fxa_builder_set_default(p->b, param, node.type == FXA_FLOAT ? node.f : node.imm);
+    return fxa__builder_failed(p->b) ? fxa__parse_fail_builder(p, first, p->at - 1) : 0;
+}
+
 static fxa_value parse_param(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1], type_text[FXA_MAX_NAME + 1] = "";
     size_t name = fxa__parse_given_name(p, "the name of the param", SYM_PARAM);
@@ -104,7 +123,8 @@ static fxa_value parse_param(fxa__parser *p) {
         return fxa__parse_fail_unexpected(p, "the type, float or int");
     fxa__parse_next(p);
     fxa_value v = fxa_builder_param(p->b, fxa__parse_text(p, name, text), type);
-    return parse_declared(p, name, (fxa__symbol){SYM_PARAM, (uint8_t)type, 0, false, v});
+    if (parse_declared(p, name, (fxa__symbol){SYM_PARAM, (uint8_t)type, 0, false, v}) < 0) return -1;
+    return fxa__parse_is(p, TOK_ASSIGN) ? parse_default(p, text, type) : 0;
 }
 
 /* The [RANK] of a tensor statement; -1 after a failure. */

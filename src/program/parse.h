@@ -102,8 +102,9 @@ typedef struct fxa__parser {
 /* ---- Tokens ---- */
 static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
 static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }
-/* Goes past the token looked at, which is not the last. After too much work in loops and calls that is a failure, and the last
- * token is looked at from then on: nothing that is still open can be closed there, so all that reads on fails, too. */
+/* Goes past the token looked at, which is not the last. After too much work in loops and calls that is a failure, and
+ * the last token is looked at from then on: nothing that is still open can be closed there, so all that reads on fails,
+ * too. A call goes back to where it was made, so it looks for the failure itself. */
 void fxa__parse_next(fxa__parser *p);
 /* Goes past a token of this kind, or fails with "expected <what>". */
 bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what);

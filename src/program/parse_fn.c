@@ -202,5 +202,5 @@ fxa_value fxa__parse_call_fn(fxa__parser *p, size_t name) {
     p->at = after;
     p->caller = here.outer;
     fn_leave(p, &f);
-    return p->err.status == FXA_OK ? v : -1; /* at the end of its work a body is not left open, as a loop is */
+    return p->err.status == FXA_OK ? v : -1; /* at the end of all work a body may look complete */
 }

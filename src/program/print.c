@@ -11,6 +11,7 @@
 #include "program.h"
 
 #include "../base/float_state.h"
+#include "../base/num.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -287,8 +288,13 @@ static void print_declarations(print_state *s) {
     const fxa_program *p = s->p;
     char text[FXA_MAX_NAME + 48];
     for (int32_t i = 0; i < p->n_params; i++) {
-        (void)snprintf(text, sizeof text, "param %s : %s\n", p->params[i].name, fxa__type_name(p->params[i].type));
+        const fxa__decl *d = &p->params[i];
+        fxa__node value = {.op = FXA_OP_CONST, .type = d->type, .imm = fxa__toint(d->value), .f = d->value};
+        (void)snprintf(text, sizeof text, "param %s : %s%s", d->name, fxa__type_name(d->type),
+                       d->has_value ? " = " : "");
         print_text(s, text);
+        if (d->has_value) print_constant(s, &value);
+        print_text(s, "\n");
     }
     for (int32_t i = 0; i < p->n_tensors; i++) {
         const fxa__decl *t = &p->tensors[i];

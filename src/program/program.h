@@ -88,6 +88,8 @@ typedef struct fxa__decl { /* of a param (dtype 0) or of a tensor */
     uint8_t type; /* of a param, or of the value a load gives */
     uint8_t dtype;
     uint8_t rank;
+    bool has_value; /* a param with a default, */
+    double value;   /* which is a whole number of 32 bits for an int */
 } fxa__decl;
 
 struct fxa_program {
@@ -138,7 +140,8 @@ fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
 
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err);
-fxa_status fxa__program_write(const fxa_program *p, fxa__writer *w);
+/* Without defaults for keys and plans, which do not know of them. */
+fxa_status fxa__program_write(const fxa_program *p, bool defaults, fxa__writer *w);
 fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out, fxa_error *err);
 
 /* ---- Evaluation in f64 (eval.c): the meaning ------------------------------------------------------------------- */

@@ -3,9 +3,10 @@
  * Programs as bytes, and back. All numbers are little-endian; a string is u32 length and its bytes, without terminator.
  *
  *   4 bytes   "FXAP"
- *   u32       format version, 1
+ *   u32       format version: 2 when a param has a default, else 1
  *   u32       kind: 0 score, 1 bprop, 2 derivative
- *   u32       number of params; each, in order of name:   string name, u8 type (1 float, 2 int)
+ *   u32       number of params; each, in order of name:   string name, u8 type (1 float, 2 int); in format 2 also
+ *             u8 1 and the f64 of its default, or u8 0
  *   u32       number of tensors; each, in order of name:  string name, u8 dtype (fxa_dtype), u8 rank
  *   u32       number of nodes; each:  u8 op (fxa_op), u8 type (1 float, 2 int, 3 bool), then by op
  *                 CONST    8 bytes IEEE binary64 if float, else u32 two's complement
@@ -17,6 +18,7 @@
  *   u32       number of outputs; each:  u32 kind (0 score, 1 mask, 2 dscore, 3 grad of a param, 4 grad of a tensor),
  *             for 3 and 4 u32 position of the param or tensor, for 4 rank operands, and the u32 node of the value
  *   16 bytes  the hash of the program
+ *   8 bytes   in format 2: the first of the BLAKE2s-128 of all of the above, because defaults are in no hash
  *
  * One program has one form in bytes. The reader trusts none of it: every node passes through the builder, which checks
  * types, arity and limits anew; then the hash must agree, and the rebuilt program written again must give the same
@@ -24,12 +26,14 @@
  */
 #include "program.h"
 
+#include "../base/blake2s.h"
 #include "../base/float_state.h"
 
 #include <string.h>
 
 static const char pbytes_magic[4] = {'F', 'X', 'A', 'P'};
-#define PBYTES_VERSION 1u
+enum { PBYTES_PLAIN = 1, PBYTES_DEFAULTS = 2 }; /* format versions */
+enum { PBYTES_SUM = 8 };
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
@@ -50,14 +54,19 @@ static void pbytes_write_output(const fxa__output *o, fxa__writer *w) {
     fxa__write_u32(w, (uint32_t)o->value);
 }
 
-fxa_status fxa__program_write(const fxa_program *p, fxa__writer *w) {
+fxa_status fxa__program_write(const fxa_program *p, bool defaults, fxa__writer *w) {
+    bool any = false;
+    size_t start = w->size;
+    for (int32_t i = 0; i < p->n_params; i++) any = any || (defaults && p->params[i].has_value);
     fxa__write_bytes(w, pbytes_magic, sizeof pbytes_magic);
-    fxa__write_u32(w, PBYTES_VERSION);
+    fxa__write_u32(w, any ? PBYTES_DEFAULTS : PBYTES_PLAIN);
     fxa__write_u32(w, p->kind);
     fxa__write_u32(w, (uint32_t)p->n_params);
     for (int32_t i = 0; i < p->n_params; i++) {
         fxa__write_string(w, p->params[i].name);
         fxa__write_u8(w, p->params[i].type);
+        if (any) fxa__write_u8(w, p->params[i].has_value);
+        if (any && p->params[i].has_value) fxa__write_f64(w, p->params[i].value);
     }
     fxa__write_u32(w, (uint32_t)p->n_tensors);
     for (int32_t i = 0; i < p->n_tensors; i++) {
@@ -70,13 +79,18 @@ fxa_status fxa__program_write(const fxa_program *p, fxa__writer *w) {
     fxa__write_u32(w, (uint32_t)p->n_outputs);
     for (int32_t i = 0; i < p->n_outputs; i++) pbytes_write_output(&p->outputs[i], w);
     fxa__write_bytes(w, p->hash, sizeof p->hash);
+    if (any && !w->failed) {
+        uint8_t sum[16] = {0};
+        if (w->data) fxa__blake2s_128(w->data + start, w->size - start, sum);
+        fxa__write_bytes(w, sum, PBYTES_SUM);
+    }
     return w->failed ? FXA_E_MEMORY : FXA_OK;
 }
 
 fxa_status fxa_program_save(const fxa_program *program, void *out, size_t capacity, size_t *needed, fxa_error *err) {
     if (!program) return fxa__fail(err, FXA_E_ARGUMENT, "the program is NULL");
     fxa__writer w = {.host = program->host};
-    fxa_status status = fxa__program_write(program, &w);
+    fxa_status status = fxa__program_write(program, true, &w);
     status = status == FXA_OK ? fxa__bytes_out(w.data, w.size, out, capacity, needed, err)
                               : fxa__fail_memory(err, "the bytes of a program");
     fxa__writer_free(&w);
@@ -90,7 +104,7 @@ typedef struct pbytes_in {
     fxa__reader *r;
     fxa__host *host;
     fxa_builder *b;
-    uint32_t n_params, n_tensors, n_nodes;
+    uint32_t version, n_params, n_tensors, n_nodes;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS];
     fxa_value *map; /* node -> value */
     size_t map_capacity;
@@ -99,15 +113,22 @@ typedef struct pbytes_in {
 /* Damage: fails the builder, returns -1. */
 static int32_t pbytes_bad(pbytes_in *in, const char *what) { return fxa__builder_fail(in->b, FXA_E_BYTES, "%s", what); }
 
+static bool pbytes_read_param(pbytes_in *in, fxa__decl *d) {
+    fxa__read_string(in->r, d->name, sizeof d->name);
+    d->type = fxa__read_u8(in->r);
+    d->has_value = in->version == PBYTES_DEFAULTS && fxa__read_u8(in->r) != 0;
+    if (d->has_value) d->value = fxa__read_f64(in->r);
+    if (in->r->failed) return true; /* which the caller looks at */
+    if (fxa_builder_param(in->b, d->name, (fxa_type)d->type) < 0) return false;
+    if (d->has_value) fxa_builder_set_default(in->b, d->name, d->value);
+    return !fxa__builder_failed(in->b);
+}
+
 static bool pbytes_read_declarations(pbytes_in *in) {
     in->n_params = fxa__read_u32(in->r);
     if (in->n_params > FXA_MAX_PARAMS) return pbytes_bad(in, "more params than a program can have") >= 0;
-    for (uint32_t i = 0; i < in->n_params && !in->r->failed; i++) {
-        fxa__decl *d = &in->params[i];
-        fxa__read_string(in->r, d->name, sizeof d->name);
-        d->type = fxa__read_u8(in->r);
-        if (!in->r->failed && fxa_builder_param(in->b, d->name, (fxa_type)d->type) < 0) return false;
-    }
+    for (uint32_t i = 0; i < in->n_params && !in->r->failed; i++)
+        if (!pbytes_read_param(in, &in->params[i])) return false;
     in->n_tensors = fxa__read_u32(in->r);
     if (in->n_tensors > FXA_MAX_TENSORS) return pbytes_bad(in, "more tensors than a program can have") >= 0;
     for (uint32_t i = 0; i < in->n_tensors; i++) {
@@ -222,13 +243,13 @@ static bool pbytes_read_outputs(pbytes_in *in) {
 }
 
 /* The program must be what the bytes [start, r->at) say, to the last one. */
-static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const fxa__reader *r, size_t start,
-                                 fxa_error *err) {
+static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const uint8_t *hash, const fxa__reader *r,
+                                 size_t start, fxa_error *err) {
     fxa__writer w = {.host = host};
-    fxa_status status = fxa__program_write(p, &w);
+    fxa_status status = fxa__program_write(p, true, &w);
     if (status != FXA_OK) {
         status = fxa__fail_memory(err, "the bytes of a program");
-    } else if (memcmp(p->hash, r->data + r->at - sizeof p->hash, sizeof p->hash) != 0) {
+    } else if (memcmp(p->hash, hash, sizeof p->hash) != 0) {
         status = fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: the hash is not that of the program");
     } else if (w.size != r->at - start || memcmp(w.data, r->data + start, w.size) != 0) {
         status = fxa__fail(err, FXA_E_BYTES, "program bytes are not in canonical form");
@@ -241,14 +262,15 @@ static fxa_status pbytes_compare(fxa__host *host, const fxa_program *p, const fx
 static fxa_status pbytes_read_body(pbytes_in *in, size_t start, fxa_program **out, fxa_error *err) {
     fxa__builder_set_limit(in->b, FXA__MAX_DERIVED_NODES); /* also programs with their ready masks are saved */
     bool good = pbytes_read_declarations(in) && pbytes_read_nodes(in) && pbytes_read_outputs(in);
-    if (good) good = fxa__read_bytes(in->r, 16) != NULL;
-    if (!good && in->r->failed) (void)pbytes_bad(in, "they end too early"); /* the first failure stays */
+    const uint8_t *hash = good ? fxa__read_bytes(in->r, 16) : NULL;
+    if (hash && in->version == PBYTES_DEFAULTS) (void)fxa__read_bytes(in->r, PBYTES_SUM);
+    if (in->r->failed && in->r->failed) (void)pbytes_bad(in, "they end too early"); /* the first failure stays */
     fxa_program *p = NULL;
     fxa_error inner;
     fxa_status status = fxa_builder_finish(in->b, &p, &inner);
     if (status == FXA_E_MEMORY) return fxa__fail_memory(err, "a program from bytes");
     if (status != FXA_OK) return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: %s", inner.text);
-    status = pbytes_compare(in->host, p, in->r, start, err);
+    status = pbytes_compare(in->host, p, hash, in->r, start, err);
     if (status == FXA_OK)
         *out = p;
     else
@@ -264,15 +286,16 @@ fxa_status fxa__program_read(fxa__host *host, fxa__reader *r, fxa_program **out,
         return fxa__fail(err, FXA_E_BYTES, "these are not the bytes of a program: they do not begin with \"FXAP\"");
     uint32_t version = fxa__read_u32(r), kind = fxa__read_u32(r);
     if (r->failed) return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: they end too early");
-    if (version != PBYTES_VERSION)
-        return fxa__fail(err, FXA_E_VERSION, "program bytes have format version %u, this library reads %u", version,
-                         PBYTES_VERSION);
+    if (version != PBYTES_PLAIN && version != PBYTES_DEFAULTS)
+        return fxa__fail(err, FXA_E_VERSION, "program bytes have format version %u, this library reads %d and %d",
+                         version, PBYTES_PLAIN, PBYTES_DEFAULTS);
     if (kind > FXA_PROGRAM_DERIVATIVE)
         return fxa__fail(err, FXA_E_BYTES, "program bytes are damaged: kind %u is none", kind);
     pbytes_in *in = fxa__alloc(host, sizeof *in);
     if (!in) return fxa__fail_memory(err, "a program from bytes");
     in->r = r;
     in->host = host;
+    in->version = version;
     fxa_status status = fxa__builder_new(host, (fxa_program_kind)kind, &in->b, err);
     if (status == FXA_OK) status = pbytes_read_body(in, start, out, err);
     fxa_builder_destroy(in->b);

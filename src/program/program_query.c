@@ -41,6 +41,12 @@ fxa_param_info fxa_program_param(const fxa_program *program, size_t index) {
     return (fxa_param_info){.name = d->name, .type = (fxa_type)d->type};
 }
 
+int fxa_program_param_default(const fxa_program *program, size_t index, double *value) {
+    if (index >= fxa_program_param_count(program) || !program->params[index].has_value) return 0;
+    if (value) *value = program->params[index].value;
+    return 1;
+}
+
 fxa_tensor_info fxa_program_tensor(const fxa_program *program, size_t index) {
     if (index >= fxa_program_tensor_count(program)) return (fxa_tensor_info){0};
     const fxa__decl *d = &program->tensors[index];

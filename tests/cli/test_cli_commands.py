@@ -200,6 +200,31 @@ class Plot(Cli):
         with open(self.path("p.svg")) as f:
             self.assertIn("invented: tensor t, i32[8], 0 to 3 in four equal parts", f.read())
 
+    def test_defaults_are_said(self):
+        file = self.path("p.fxa")
+        with open(file, "w") as f:
+            f.write("param cap : float = 20\nparam w : int = 4\nscore = cap * tanh(score / cap)\nmask = abs(q - k) < w\n")
+        for command in ("plot", "check", "bench"):
+            args = [command, "--program", file, "--shape", "b=1,h=1,s=8,d=4", "--param", "w=3"]
+            self.assertIn("default: param cap = 20", self.run_cli(*args))
+            r = self.run_json(*args)
+            self.assertEqual(r["defaults"], [{"name": "cap", "value": 20}])
+            self.assertNotIn("cap", [x["name"] for x in r["invented"]])
+        self.assertIn("cap              float    20 (default)", self.run_cli("explain", "--program", file))
+        params = {x["name"]: x for x in self.run_json("explain", "--program", file, "--param", "w=3")["params"]}
+        self.assertEqual((params["cap"]["value"], params["cap"]["default"]), (20, True))
+        self.assertEqual((params["w"]["value"], params["w"]["default"]), (3, False))
+        files = [x for k in ("q", "k", "v") for x in ("--" + k, self.path(k + ".npy"))]
+        self.run_cli("sample", *files, "--shape", "b=1,h=1,s=8,d=4")
+        run = ["run", *files, "--program", file, "--out", self.path("o.npy")]
+        self.assertIn("default: param cap = 20; param w = 4", self.run_cli(*run))
+        self.assertEqual([x["name"] for x in self.run_json(*run)["defaults"]], ["cap", "w"])
+        with open(self.path("o.npy"), "rb") as f:
+            taken = f.read()
+        self.run_cli(*run, "--param", "cap=20", "--param", "w=4")
+        with open(self.path("o.npy"), "rb") as f:
+            self.assertEqual(f.read(), taken)
+
     def test_svg(self):
         file = self.path("p.svg")
         self.run_cli(

@@ -29,6 +29,7 @@ static fxa_program *pbytes_rich(fxa_context *c) {
     if (fxa_builder_create(c, FXA_PROGRAM_DERIVATIVE, &b, NULL) != FXA_OK) return NULL;
     fxa_value d = fxa_builder_input(b, FXA_INPUT_DSCORE), q = fxa_builder_input(b, FXA_INPUT_Q);
     fxa_value w = fxa_builder_param(b, "w", FXA_FLOAT), n = fxa_builder_param(b, "n", FXA_INT);
+    fxa_builder_set_default(b, "w", -0.3);
     fxa_value at[2] = {fxa_builder_op2(b, FXA_OP_MOD, q, n), fxa_builder_int(b, -3)};
     fxa_value t = fxa_builder_load(b, fxa_builder_tensor(b, "bias", FXA_BF16, 2), at, 2);
     fxa_value c0 = fxa_builder_load(b, fxa_builder_tensor(b, "flag", FXA_B8, 0), NULL, 0);
@@ -280,8 +281,8 @@ TEST(texts_of_damage) {
     fxa__write_bytes(&w, "FXAQ", 4);
     pbytes_expect(&w, FXA_E_BYTES, "do not begin with \"FXAP\"");
     w = start;
-    pbytes_head(&w, 2, FXA_PROGRAM_SCORE, 0);
-    pbytes_expect(&w, FXA_E_VERSION, "format version 2, this library reads 1");
+    pbytes_head(&w, 3, FXA_PROGRAM_SCORE, 0);
+    pbytes_expect(&w, FXA_E_VERSION, "format version 3, this library reads 1 and 2");
     w = start;
     pbytes_head(&w, 1, 3, 0);
     pbytes_expect(&w, FXA_E_BYTES, "kind 3 is none");
