@@ -51,6 +51,7 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
     w->unsure = cli_alloc_array(c, keys, sizeof *w->unsure);
     w->in[FXA_INPUT_Q_LEN] = (double)p->sq;
     w->in[FXA_INPUT_K_LEN] = (double)p->sk;
+    w->in[FXA_INPUT_HEADS] = (double)p->hq;
     fxa_error err;
     if (fxa_program_terms(s->derivative, w->in, NULL, out->arithmetic, s->wide->bind.params, s->wide->bind.views, NULL,
                           &w->n_terms, &err) != FXA_OK)

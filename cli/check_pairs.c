@@ -47,6 +47,7 @@ static void pairs_draw(check_state *s, double *in) {
     in[FXA_INPUT_K] = (double)(random_bits(r) % (uint64_t)p->sk);
     in[FXA_INPUT_Q_LEN] = (double)p->sq;
     in[FXA_INPUT_K_LEN] = (double)p->sk;
+    in[FXA_INPUT_HEADS] = (double)p->hq;
     in[FXA_INPUT_DSCORE] = random_real(r, 0.5, 1.5);
 }
 

@@ -42,7 +42,7 @@ static void explain_json_values(json *j, const fxa_program *program, const cli_b
 }
 
 static void explain_json_depends(json *j, const char *key, uint32_t depends) {
-    static const char *const names[] = {"score", "b", "h", "q", "k", "q_len", "k_len"};
+    static const char *const names[] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore", "heads"};
     json_open(j, key, '[');
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
         if (depends >> i & 1) json_string(j, NULL, names[i]);

@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
-static const char *const explain_inputs[] = {"score", "b", "h", "q", "k", "q_len", "k_len"};
+static const char *const explain_inputs[] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore", "heads"};
 static const char *const explain_facts[] = {"identity", "pure mask",           "no mask", "additive bias", "soft cap",
                                             "causal",   "causal bottom-right", "window",  "padding"};
 

@@ -25,7 +25,8 @@ static int curve_fill(cli *c, const cli_job *job, const fxa_program *program, co
                                   (double)curve->k,
                                   (double)p->q.size,
                                   (double)p->k.size,
-                                  1};
+                                  1,
+                                  (double)job->problem.hq};
     fxa_error err;
     *attended = false;
     for (int i = 0; i < PLOT_POINTS; i++) {
@@ -49,9 +50,15 @@ static int curve_fill(cli *c, const cli_job *job, const fxa_program *program, co
 /* The attended pair of a row nearest below a key: some of what a mask leaves out is walked over. */
 static int curve_find_key(cli *c, const cli_job *job, const fxa_program *program, const plot *p, int64_t q,
                           int64_t *k) {
-    double in[FXA_INPUT_COUNT] = {
-        p->at, (double)p->b,      (double)p->h,      (double)(q + problem_row_shift(&job->problem)),
-        0,     (double)p->q.size, (double)p->k.size, 0};
+    double in[FXA_INPUT_COUNT] = {p->at,
+                                  (double)p->b,
+                                  (double)p->h,
+                                  (double)(q + problem_row_shift(&job->problem)),
+                                  0,
+                                  (double)p->q.size,
+                                  (double)p->k.size,
+                                  0,
+                                  (double)job->problem.hq};
     for (int64_t at = *k; at >= 0 && at > *k - CURVE_WALK; at--) {
         double value;
         int mask;

@@ -264,6 +264,7 @@ engine and for f64 problems, f32 otherwise. Constants and params are held in f64
 | `score` | float | the score, already scaled |
 | `b`, `h`, `q`, `k` | int | batch entry, query head, query position, key position |
 | `q_len`, `k_len` | int | lengths of the two sequences of this batch entry |
+| `heads` | int | number of query heads; for a shard that of the whole (`fxa_problem.heads`) |
 | `dscore` | float | backward programs only |
 | `true`, `false` | bool | |
 | `inf`, `nan`, `pi` | float | |

@@ -216,7 +216,8 @@ typedef enum fxa_input {
     FXA_INPUT_Q_LEN = 5,
     FXA_INPUT_K_LEN = 6,
     FXA_INPUT_DSCORE = 7, /* BPROP and DERIVATIVE only */
-    FXA_INPUT_COUNT = 8,
+    FXA_INPUT_HEADS = 8,  /* the number of query heads */
+    FXA_INPUT_COUNT = 9,
     FXA_INPUT_FORCE_INT32 = 0x7fffffff
 } fxa_input;
 
@@ -609,6 +610,7 @@ typedef struct fxa_problem {
     int64_t q_len, k_len; /* what the program reads as q_len, k_len; 0: the real (per-batch) lengths. For shards */
 
     const char *engine; /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
+    int64_t heads;      /* what the program reads as heads; 0: hq. For shards */
 } fxa_problem;
 #define FXA_PROBLEM_INIT FXA_SIZED(fxa_problem)
 

@@ -56,7 +56,7 @@ void fxa__q_shift_range(const fxa_problem *p, int64_t *lo, int64_t *hi) {
 
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     const fxa_problem *in = &p->in;
-    fxa__seq seq = {in->sq, in->sk, 0, 0, 0, 0, 0};
+    fxa__seq seq = {.q_len = in->sq, .k_len = in->sk};
     if (in->flags & FXA_VARLEN) {
         const int32_t *cu_q = bind->slot[FXA_SLOT_CU_Q];
         seq.q_start = cu_q[b];
@@ -74,6 +74,7 @@ fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b) {
     }
     seq.q_len_seen = (int32_t)(in->q_len ? in->q_len : seq.q_len);
     seq.k_len_seen = (int32_t)(in->k_len ? in->k_len : seq.k_len);
+    seq.heads_seen = (int32_t)(in->heads ? in->heads : in->hq);
     if (in->flags & FXA_POSITIONS) seq.q_shift = ((const int32_t *)bind->slot[FXA_SLOT_POS_Q])[b];
     if (rows_are_aligned(in)) seq.q_shift = (int64_t)seq.k_len_seen - seq.q_len_seen;
     return seq;

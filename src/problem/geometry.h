@@ -12,7 +12,8 @@
 typedef struct fxa__seq {
     int64_t q_len, k_len;           /* rows and keys that exist */
     int64_t q_start, k_start;       /* VARLEN: offset of the first row in the packed tensors; else 0 */
-    int32_t q_len_seen, k_len_seen; /* what the program reads as q_len, k_len */
+    int32_t q_len_seen, k_len_seen; /* what the program reads as q_len, k_len, */
+    int32_t heads_seen;             /* and as heads, which no run changes */
     int64_t q_shift;                /* what POSITIONS, or BOTTOM_RIGHT without a ready mask, adds to q */
 } fxa__seq;
 fxa__seq fxa__seq_get(const fxa__problem *p, const fxa__bind *bind, int64_t b);

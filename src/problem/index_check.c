@@ -161,6 +161,7 @@ static fxa_box index_coords(const index_work *w, const index_box *x) {
     index_cover(&box, FXA_INPUT_H, w->env.coord[FXA_INPUT_H], true);
     index_cover(&box, FXA_INPUT_Q_LEN, w->seq.q_len_seen, true);
     index_cover(&box, FXA_INPUT_K_LEN, w->seq.k_len_seen, true);
+    index_cover(&box, FXA_INPUT_HEADS, w->seq.heads_seen, true);
     for (int64_t q = x->q_lo; q <= x->q_hi; q++)
         index_cover(&box, FXA_INPUT_Q, fxa__row_coord(w->p, w->bind, &w->seq, q), q == x->q_lo);
     for (int64_t k = x->k_lo; k <= x->k_hi; k++)
@@ -238,6 +239,7 @@ static void index_enter(index_work *w, int64_t b, int64_t h) {
     w->env.coord[FXA_INPUT_H] = fxa__coord(w->p, w->bind, FXA_INPUT_H, h);
     w->env.coord[FXA_INPUT_Q_LEN] = w->seq.q_len_seen;
     w->env.coord[FXA_INPUT_K_LEN] = w->seq.k_len_seen;
+    w->env.coord[FXA_INPUT_HEADS] = w->seq.heads_seen;
 }
 
 /* Fair: a draw of a row or key that its sequence does not have is thrown away. */

@@ -3,11 +3,11 @@
  * A resolved problem as bytes: what its keys hash and what plan bytes hold. Little-endian, fixed widths, no padding, in
  * this order; fields marked [g] are geometry, which the bytes of code_key leave out:
  *
- *     u32  format, now 1
+ *     u32  format: 2 with geometry and heads, else 1
  *     u32  1 with geometry, 0 without
  *     u32  pass, u32 flags, u32 page_size
  *     i64  hq, hkv, d, dv
- *     i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len                                              [g]
+ *     i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len; in format 2 i64 heads (not 0)               [g]
  *     i64  window_left, window_right; f64 dropout_p; u64 param_grads
  *     13 operands, in the order q k v o dout dq dk dv_grad lse max dlse sink dsink:
  *          u32 dtype; i64 stride[4] [g]
@@ -29,7 +29,7 @@
 
 #include <string.h>
 
-#define PROBLEM_FORMAT 1u
+enum { PROBLEM_PLAIN = 1, PROBLEM_HEADS = 2 }; /* formats */
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
@@ -70,7 +70,8 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
 
 void fxa__problem_write(const fxa__problem *problem, bool with_geometry, fxa__writer *w) {
     const fxa_problem *p = &problem->in;
-    fxa__write_u32(w, PROBLEM_FORMAT);
+    bool heads = with_geometry && p->heads;
+    fxa__write_u32(w, heads ? PROBLEM_HEADS : PROBLEM_PLAIN);
     fxa__write_u32(w, with_geometry);
     fxa__write_u32(w, p->pass);
     fxa__write_u32(w, with_geometry ? p->flags : p->flags & ~(uint32_t)FXA_STRICT_INDEX); /* no engine reads it */
@@ -78,6 +79,7 @@ void fxa__problem_write(const fxa__problem *problem, bool with_geometry, fxa__wr
     write_list(w, (const int64_t[]){p->hq, p->hkv, p->d, p->dv}, 4);
     if (with_geometry)
         write_list(w, (const int64_t[]){p->b, p->sq, p->sk, p->total_q, p->total_k, p->n_pages, p->q_len, p->k_len}, 8);
+    if (heads) fxa__write_i64(w, p->heads);
     write_list(w, (const int64_t[]){p->window_left, p->window_right}, 2);
     fxa__write_f64(w, p->dropout_p);
     fxa__write_u64(w, p->param_grads);
@@ -121,7 +123,7 @@ static void read_map(fxa__reader *r, fxa_index_map *map) {
     }
 }
 
-static void read_scalars(fxa__reader *r, fxa_problem *p) {
+static void read_scalars(fxa__reader *r, uint32_t format, fxa_problem *p) {
     int64_t list[8];
     p->pass = fxa__read_u32(r);
     p->flags = fxa__read_u32(r);
@@ -131,6 +133,7 @@ static void read_scalars(fxa__reader *r, fxa_problem *p) {
     read_list(r, list, 8);
     p->b = list[0], p->sq = list[1], p->sk = list[2], p->total_q = list[3], p->total_k = list[4], p->n_pages = list[5];
     p->q_len = list[6], p->k_len = list[7];
+    if (format == PROBLEM_HEADS) p->heads = fxa__read_i64(r);
     read_list(r, list, 2);
     p->window_left = list[0], p->window_right = list[1];
     p->dropout_p = fxa__read_f64(r);
@@ -191,14 +194,14 @@ fxa_status fxa__problem_read(fxa__host *host, fxa__reader *r, fxa__problem **out
     fxa_status status;
     *out = NULL;
     uint32_t format = fxa__read_u32(r), geometry = fxa__read_u32(r);
-    if (!r->failed && format != PROBLEM_FORMAT)
-        return fxa__fail(err, FXA_E_VERSION, "problem bytes have format %u: this library reads %u", format,
-                         PROBLEM_FORMAT);
+    if (!r->failed && format != PROBLEM_PLAIN && format != PROBLEM_HEADS)
+        return fxa__fail(err, FXA_E_VERSION, "problem bytes have format %u: this library reads %d and %d", format,
+                         PROBLEM_PLAIN, PROBLEM_HEADS);
     if (geometry != 1) r->failed = true;
     read_problem *in = fxa__alloc(host, sizeof *in);
     if (!in) return fxa__fail_memory(err, "a problem read from bytes");
     in->p.struct_size = sizeof in->p;
-    read_scalars(r, &in->p);
+    read_scalars(r, format, &in->p);
     status = read_program(host, r, &program, err);
     if (status != FXA_OK) goto done;
     status = read_program(host, r, &bprop, err);

@@ -32,6 +32,7 @@ void fxa__problem_default(fxa_problem *p) {
     if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_WANT_LSE; /* it is read there in any case */
     if (p->hkv == 0) p->hkv = p->hq;
     if (p->dv == 0) p->dv = p->d;
+    if (p->heads == p->hq) p->heads = 0;
     if (!(p->flags & FXA_VARLEN)) p->total_q = 0;
     if ((p->flags & (FXA_VARLEN | FXA_PAGED)) != FXA_VARLEN) p->total_k = 0;
     if (!(p->flags & FXA_PAGED)) p->page_size = 0, p->n_pages = 0;
@@ -128,6 +129,7 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         {"n_pages", p->n_pages, (p->flags & FXA_PAGED) && p->b && p->sk ? 1 : 0, most, " (page numbers are 32 bit)"},
         {"q_len", p->q_len, 0, most, coordinate},
         {"k_len", p->k_len, 0, most, coordinate},
+        {"heads", p->heads, 0, most, coordinate},
         {"window_left", p->window_left, -1, most, " (any negative one is open)"},
         {"window_right", p->window_right, -1, most, " (any negative one is open)"},
     };

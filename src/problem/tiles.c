@@ -77,6 +77,7 @@ fxa_box fxa__tile_start(const fxa__tile_grid *g) {
     tiles_next_line(&p->map_h, FXA_INPUT_H, &h, &box);
     tiles_set_length(&box, FXA_INPUT_Q_LEN, p->q_len, tiles_are_ragged(p), p->sq);
     tiles_set_length(&box, FXA_INPUT_K_LEN, p->k_len, tiles_are_ragged(p), p->sk);
+    tiles_set_length(&box, FXA_INPUT_HEADS, p->heads, false, p->hq);
     return box;
 }
 

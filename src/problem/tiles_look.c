@@ -31,6 +31,7 @@ static bool look_bind(const fxa__tile_grid *g, fxa__tile_look *look) {
     look->env.coord[FXA_INPUT_H] = fxa__coord(g->p, &none, FXA_INPUT_H, g->h);
     look->env.coord[FXA_INPUT_Q_LEN] = look->seq.q_len_seen;
     look->env.coord[FXA_INPUT_K_LEN] = look->seq.k_len_seen;
+    look->env.coord[FXA_INPUT_HEADS] = look->seq.heads_seen;
     return true;
 }
 

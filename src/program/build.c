@@ -166,8 +166,8 @@ fxa_value fxa_builder_bool(fxa_builder *b, int value) {
 fxa_value fxa_builder_input(fxa_builder *b, fxa_input input) {
     if (!fxa__builder_ready(b)) return -1;
     if ((uint32_t)input >= FXA_INPUT_COUNT)
-        return fxa__builder_fail(b, FXA_E_ARGUMENT, "input %d is none: 0 (score) to %d (dscore) are", (int)input,
-                                 FXA_INPUT_COUNT - 1);
+        return fxa__builder_fail(b, FXA_E_ARGUMENT, "input %d is none: 0 (score) to %d (%s) are", (int)input,
+                                 FXA_INPUT_COUNT - 1, fxa__input_name(FXA_INPUT_COUNT - 1));
     if (input == FXA_INPUT_DSCORE && b->kind == FXA_PROGRAM_SCORE)
         return fxa__builder_fail(b, FXA_E_PROGRAM, "'dscore' is an input of backward programs, not of a score program");
     fxa__node node = {.op = FXA_OP_INPUT, .type = (uint8_t)fxa__input_type(input), .imm = (int32_t)input};

@@ -144,6 +144,13 @@ static fxa_status eval_check_tensor(const fxa__decl *decl, const fxa_view *view,
     return FXA_OK;
 }
 
+/* Callers from before there were heads have no element for them. */
+static bool eval_reads_heads(const fxa_program *p) {
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].op == FXA_OP_INPUT && p->nodes[i].imm == FXA_INPUT_HEADS) return true;
+    return false;
+}
+
 fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *params, const fxa_view *tensors,
                          fxa__env *env, fxa_error *err) {
     if ((p->n_params && !params) || (p->n_tensors && !tensors))
@@ -153,7 +160,8 @@ fxa_status fxa__env_bind(const fxa_program *p, const double *in, const double *p
     *env = (fxa__env){.score = in[FXA_INPUT_SCORE], .dscore = in[FXA_INPUT_DSCORE]};
     env->params = params;
     env->tensors = tensors;
-    for (uint32_t i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) {
+    for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
+        if (fxa__input_type(i) != FXA_INT || (i == FXA_INPUT_HEADS && !eval_reads_heads(p))) continue;
         if (!eval_is_int32(in[i]))
             return fxa__fail(err, FXA_E_BINDING, "'%s' is %g; a whole number of 32 bits is accepted",
                              fxa__input_name(i), in[i]);

@@ -19,16 +19,16 @@ enum { FACTS_SMALL = 4096 };
 
 typedef struct facts {
     const fxa_program *p;
-    const uint8_t *depends; /* by node: bit i for fxa_input i */
+    const uint16_t *depends; /* by node: bit i for fxa_input i */
     fxa_facts *out;
 } facts;
 
-static void facts_depend(const fxa_program *p, uint8_t *depends) {
+static void facts_depend(const fxa_program *p, uint16_t *depends) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
         uint32_t bits = n->op == FXA_OP_INPUT ? 1u << n->imm : 0;
         for (int j = 0; j < n->n_args; j++) bits |= depends[n->arg[j]];
-        depends[i] = (uint8_t)bits;
+        depends[i] = (uint16_t)bits;
     }
 }
 
@@ -127,9 +127,10 @@ static bool facts_read_row(const fxa__range *r, const fxa__affine *form, facts_r
 }
 
 static bool facts_row_is(const facts_row *row, int64_t sign, int q, int k, int q_len, int k_len, int load) {
-    return row->coef[FXA_INPUT_B] == 0 && row->coef[FXA_INPUT_H] == 0 && row->coef[FXA_INPUT_Q] == sign * q &&
-           row->coef[FXA_INPUT_K] == sign * k && row->coef[FXA_INPUT_Q_LEN] == sign * q_len &&
-           row->coef[FXA_INPUT_K_LEN] == sign * k_len && row->load_coef == sign * load;
+    return row->coef[FXA_INPUT_B] == 0 && row->coef[FXA_INPUT_H] == 0 && row->coef[FXA_INPUT_HEADS] == 0 &&
+           row->coef[FXA_INPUT_Q] == sign * q && row->coef[FXA_INPUT_K] == sign * k &&
+           row->coef[FXA_INPUT_Q_LEN] == sign * q_len && row->coef[FXA_INPUT_K_LEN] == sign * k_len &&
+           row->load_coef == sign * load;
 }
 
 /* t[b]; what a row holds is an int. */
@@ -164,7 +165,7 @@ static void facts_of_mask(const facts *f, int32_t mask) {
     fxa_box all = {{0}, {0}};
     fxa_tensor_range tensors[FXA_MAX_TENSORS];
     const int32_t most = (1 << 30) - 1;
-    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) all.hi[i] = most;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) all.hi[i] = most;
     for (int i = 0; i < f->p->n_tensors; i++) tensors[i] = (fxa_tensor_range){.known = 1, .lo = -most - 1, .hi = most};
     if (fxa__range_open(&r, &small, f->p, mask, &all, NULL, tensors)) {
         for (int32_t i = fxa__range_of(&r, mask)->t.yes, first = i; i >= 0; i = r.bounds[i].next) {
@@ -189,11 +190,11 @@ void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
     *out = (fxa_facts){.softcap_param = -1, .window_left = INT32_MAX, .window_right = INT32_MAX};
     if (program == NULL || program->kind != FXA_PROGRAM_SCORE) return;
     int32_t score = fxa__program_output(program, FXA__OUT_SCORE), mask = fxa__program_output(program, FXA__OUT_MASK);
-    uint8_t small[FACTS_SMALL], *depends = small;
+    uint16_t small[FACTS_SMALL], *depends = small;
     size_t n = (size_t)program->n_nodes;
-    if (n > FACTS_SMALL) depends = fxa__alloc(program->host, n);
+    if (n > FACTS_SMALL) depends = fxa__alloc_array(program->host, n, sizeof *depends);
     if (depends == NULL) { /* nothing can be ruled out without memory */
-        out->score_depends = out->mask_depends = (1u << FXA_INPUT_DSCORE) - 1;
+        out->score_depends = out->mask_depends = ((1u << FXA_INPUT_COUNT) - 1) & ~(1u << FXA_INPUT_DSCORE);
         return;
     }
     facts_depend(program, depends);
@@ -207,5 +208,5 @@ void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
         facts_of_mask(&f, mask);
     uint32_t identity = FXA_FACT_PURE_MASK | FXA_FACT_NO_MASK;
     if ((out->flags & identity) == identity) out->flags |= FXA_FACT_IDENTITY;
-    if (depends != small) fxa__free(program->host, depends, n);
+    if (depends != small) fxa__free(program->host, depends, n * sizeof *depends);
 }

@@ -47,7 +47,8 @@ const char *fxa__type_name(uint32_t type) {
     }
 }
 
-static const char *const op_inputs[FXA_INPUT_COUNT] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore"};
+static const char *const op_inputs[FXA_INPUT_COUNT] = {"score", "b",     "h",      "q",    "k",
+                                                       "q_len", "k_len", "dscore", "heads"};
 
 const char *fxa__input_name(uint32_t input) { return input < FXA_INPUT_COUNT ? op_inputs[input] : "none"; }
 

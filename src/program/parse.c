@@ -70,8 +70,9 @@ size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind 
                               : is == SYM_TENSOR ? "a tensor already"
                               : is == SYM_FN     ? "a function already"
                                                  : "a word of the language";
-        (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be %s",
+        (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s%s and cannot be %s",
                               fxa__parse_text(p, name, text), already,
+                              is == SYM_INPUT || is == SYM_FUNCTION ? " that needs no declaration" : "",
                               kind == SYM_LET     ? "a let"
                               : kind == SYM_PARAM ? "a param"
                               : kind == SYM_FN    ? "a function"

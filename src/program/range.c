@@ -97,8 +97,8 @@ bool fxa__range_open(fxa__range *r, fxa__range_small *small, const fxa_program *
 void fxa__range_close(fxa__range *r) { fxa__free(r->p->host, r->memory, r->memory_size); }
 
 static bool range_is_empty(const fxa_box *box) {
-    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++)
-        if (box->lo[i] > box->hi[i]) return true;
+    for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++)
+        if (fxa__input_type(i) == FXA_INT && box->lo[i] > box->hi[i]) return true;
     return false;
 }
 

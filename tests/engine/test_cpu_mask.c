@@ -90,7 +90,7 @@ static bool mask_check(tape_case *c, fxa__host *host, bool plain, uint64_t *rng)
     guard scratch = guard_open(bytes);
     fxa__tape_run run = {.tape = tape, .params = c->params, .tensors = c->tensors, .scratch = scratch.data};
     run.max_rows = c->rows, run.max_columns = c->columns;
-    fxa__tape_batch(&run, c->b, c->q_len, c->k_len);
+    fxa__tape_batch(&run, c->b, c->q_len, c->k_len, c->heads);
     fxa__tape_rows(&run, c->rows, c->h, c->q);
     fxa__tape_columns(&run, c->columns, c->k);
     bool ok = mask_check_rows(c, &run, 0, c->rows);

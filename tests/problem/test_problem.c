@@ -196,6 +196,7 @@ TEST(ready_masks_do_not_wrap) {
         double in[FXA_INPUT_COUNT] = {0}, value;
         in[FXA_INPUT_Q_LEN] = (double)(p.q_len ? p.q_len : p.sq);
         in[FXA_INPUT_K_LEN] = (double)(p.k_len ? p.k_len : p.sk);
+        in[FXA_INPUT_HEADS] = (double)p.hq;
         for (int64_t i = 0; i < p.sq * p.sk; i++) {
             int64_t q = made->in.map_q.base + made->in.map_q.step * (i / p.sk), k = made->in.map_k.base + i % p.sk;
             int kept = -1;

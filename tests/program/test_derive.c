@@ -206,7 +206,8 @@ static fxa_program *tape_program(fxa_context *ctx, t_rng *r) {
     pool_add(&t.floats, fxa_builder_input(t.b, FXA_INPUT_SCORE));
     pool_add(&t.ints, fxa_builder_int(t.b, (int32_t)t_int(r, -2, 2)));
     pool_add(&t.ints, fxa_builder_param(t.b, "n", FXA_INT));
-    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) pool_add(&t.ints, fxa_builder_input(t.b, (fxa_input)i));
+    for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++)
+        if (i != FXA_INPUT_DSCORE) pool_add(&t.ints, fxa_builder_input(t.b, (fxa_input)i));
     pool_add(&t.bools, fxa_builder_op2(t.b, FXA_OP_LT, t.ints.at[4], t.ints.at[5]));
     for (int64_t n = t_int(r, 1, 40); n > 0; n--) tape_step(&t, r);
     fxa_builder_set_score(t.b, t.floats.at[t.floats.count - 1]);
@@ -234,7 +235,7 @@ static void world_fill(world *w, t_rng *r) {
     w->views[1] = (fxa_view){w->u, FXA_F32, 2, {3, 4}, {4, 1}};
     w->views[2] = (fxa_view){w->w, FXA_I32, 1, {6}, {1}};
     w->env = (fxa__env){.score = t_real(r, -3, 3), .dscore = 1, .params = w->params, .tensors = w->views};
-    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K_LEN; i++) w->env.coord[i] = (int32_t)t_int(r, 0, 5);
+    for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) w->env.coord[i] = (int32_t)t_int(r, 0, 5);
 }
 
 /* ---- Tests ------------------------------------------------------------------------------------------------------ */

@@ -324,10 +324,11 @@ TEST(loads_by_loaded_indices) {
 /* ---- The public call --------------------------------------------------------------------------------------------- */
 
 TEST(inputs_reach_the_program) {
-    for (int i = 0; i < FXA_INPUT_DSCORE; i++) {
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) {
+        if (i == FXA_INPUT_DSCORE) continue;
         fxa_builder *b = eval_builder();
         fxa_program *p = eval_finish(b, fxa_builder_input(b, (fxa_input)i));
-        double in[FXA_INPUT_COUNT] = {0.25, 1, 2, 3, 4, 5, 6, 0.75}, got;
+        double in[FXA_INPUT_COUNT] = {0.25, 1, 2, 3, 4, 5, 6, 0.75, 9}, got;
         fxa_error err;
         int mask = 0;
         T_OK(fxa_program_eval(p, in, NULL, NULL, &got, &mask, &err));

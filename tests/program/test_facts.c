@@ -223,7 +223,7 @@ TEST(random_masks) {
         bounded += f.window_left != OPEN || f.window_right != OPEN;
         for (int j = 0; j < 200; j++) {
             double in[FXA_INPUT_COUNT] = {0}, value;
-            for (int k = FXA_INPUT_B; k <= FXA_INPUT_K_LEN; k++) in[k] = (double)t_int(&rng, 0, 60);
+            for (int k = FXA_INPUT_B; k < FXA_INPUT_COUNT; k++) in[k] = (double)t_int(&rng, 0, 60);
             int mask = 0;
             fxa_error err;
             T_OK(fxa_program_eval(p, in, NULL, NULL, &value, &mask, &err));

@@ -66,7 +66,7 @@ TEST(names_of_types_and_inputs) {
     T_STR(fxa__type_name(FXA_INT), "int");
     T_STR(fxa__type_name(FXA_BOOL), "bool");
     T_STR(fxa__type_name(0), "none");
-    const char *const names[FXA_INPUT_COUNT] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore"};
+    const char *const names[FXA_INPUT_COUNT] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore", "heads"};
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
         T_STR(fxa__input_name(i), names[i]);
         T_INT(fxa__input_type(i), i == FXA_INPUT_SCORE || i == FXA_INPUT_DSCORE ? FXA_FLOAT : FXA_INT);
@@ -75,11 +75,11 @@ TEST(names_of_types_and_inputs) {
 }
 
 TEST(words_of_the_language_are_reserved) {
-    const char *const words[] = {"score", "dscore",  "b",      "h",     "q",    "k",     "q_len", "k_len",
-                                 "mask",  "param",   "tensor", "let",   "grad", "true",  "false", "inf",
-                                 "pi",    "nan",     "sum",    "any",   "all",  "where", "pow",   "float",
-                                 "int",   "abs",     "clamp",  "mulz",  "divz", "rsqrt", "exp2",  "log2",
-                                 "erf",   "sigmoid", "trunc",  "round", "min",  "max"};
+    const char *const words[] = {"heads", "fn",    "score", "dscore",  "b",      "h",     "q",    "k",
+                                 "q_len", "k_len", "mask",  "param",   "tensor", "let",   "grad", "true",
+                                 "false", "inf",   "pi",    "nan",     "sum",    "any",   "all",  "where",
+                                 "pow",   "float", "int",   "abs",     "clamp",  "mulz",  "divz", "rsqrt",
+                                 "exp2",  "log2",  "erf",   "sigmoid", "trunc",  "round", "min",  "max"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) T_CHECK(fxa__name_reserved(words[i]));
     const char *const free_names[] = {"", "x", "B", "q_", "scores", "Mask", "bias", "_b", "+", "-"};
     for (size_t i = 0; i < sizeof free_names / sizeof free_names[0]; i++) T_CHECK(!fxa__name_reserved(free_names[i]));

@@ -61,7 +61,7 @@ static void full_check_nodes(const fxa_program *p, const fxa_box *box, const ful
     if (!vals) abort();
     for (int i = 0; i < POINTS; i++) {
         fxa__env env = {.tensors = d->views};
-        for (int j = FXA_INPUT_B; j <= FXA_INPUT_K_LEN; j++) env.coord[j] = (int32_t)t_int(rng, box->lo[j], box->hi[j]);
+        for (int j = FXA_INPUT_B; j < FXA_INPUT_COUNT; j++) env.coord[j] = (int32_t)t_int(rng, box->lo[j], box->hi[j]);
         fxa__program_eval(p, &env, vals + i * p->n_nodes);
     }
     for (int32_t node = p->n_nodes > LAST ? p->n_nodes - LAST : 0; node < p->n_nodes; node++) {

@@ -72,7 +72,9 @@ static void case_draw_geometry(attn_case *c, const attn_shape *s, uint64_t *rng)
     case_draw_lengths(c, true, k_len, rng);
     if (case_has(c, ATTN_PAGED)) case_draw_pages(c, s, rng);
     if (case_has(c, ATTN_LENGTHS))
-        c->data.problem.q_len = attn_int(rng, 0, 20), c->data.problem.k_len = attn_int(rng, 0, 20);
+        c->data.problem.q_len = attn_int(rng, 0, 20), c->data.problem.k_len = attn_int(rng, 0, 20),
+        c->data.problem.heads = attn_int(rng, 0, 20);
+    x->seen_heads = (int32_t)c->data.problem.heads;
     for (int64_t b = 0; b < x->b; b++) {
         seen_q[b] = (int32_t)(c->data.problem.q_len ? c->data.problem.q_len : q_len[b]);
         seen_k[b] = (int32_t)(c->data.problem.k_len ? c->data.problem.k_len : k_len[b]);

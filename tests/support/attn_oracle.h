@@ -21,7 +21,7 @@ typedef struct oracle_tensor {
 /* One pair, as a score function sees it. */
 typedef struct oracle_pair {
     double score;
-    int32_t b, h, q, k, q_len, k_len;
+    int32_t b, h, q, k, q_len, k_len, heads;
     const double *param;
     const oracle_tensor *tensor;
 } oracle_pair;
@@ -62,6 +62,7 @@ typedef struct oracle {
     int64_t b, hq, hkv, sq, sk, d, dv;
     const int64_t *q_len, *k_len;             /* [B], rows and keys that exist */
     const int32_t *seen_q, *seen_k;           /* [B], what score functions see of them */
+    int32_t seen_heads;                       /* and of hq; 0: hq */
     const int32_t *at_b, *at_h, *at_q, *at_k; /* coordinates of local indices; to those of rows comes */
     const int32_t *shift_q;                   /* [B], or NULL */
     oracle_fn fn;

@@ -83,6 +83,13 @@ static void twin_lengths(const oracle_pair *in, oracle_value *out) {
     out->mask = in->k <= in->q + in->k_len - in->q_len;
 }
 
+/* The slopes of ALiBi: 2 ** (-8 * (h + 1) / heads). */
+static void twin_heads(const oracle_pair *in, oracle_value *out) {
+    double slope = pow(2, -8.0 * (in->h + 1) / in->heads);
+    out->score = in->score - slope * fabs((double)in->q - in->k);
+    out->mask = in->k <= in->q || in->h % in->heads == in->k % in->heads;
+}
+
 static void twin_selects(const oracle_pair *in, oracle_value *out) {
     double w = oracle_load(in, out, 0, in->h, 0), s = in->score;
     bool positive = s > 0;
@@ -144,6 +151,10 @@ const oracle_twin oracle_twins[] = {
      .n_params = 1,
      .smooth = true,
      .fn = twin_lengths},
+    {.name = "heads",
+     .text = "score = score - 2 ** (-8 * (h + 1) / heads) * abs(q - k)\nmask = k <= q || h %% heads == k %% heads",
+     .smooth = true,
+     .fn = twin_heads},
     {.name = "selects",
      .text = "tensor w : %s[1]\nscore = score > 0 ? score * w[h] : score / (1 + score * score)",
      .n_tensors = 1,

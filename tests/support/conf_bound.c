@@ -89,6 +89,7 @@ static void bound_enter_row(bound_work *w, int64_t b, int64_t h, int64_t q) {
     int32_t *at = w->env.coord;
     at[FXA_INPUT_B] = x->at_b[b], at[FXA_INPUT_H] = x->at_h[h], at[FXA_INPUT_Q] = oracle_row_at(x, b, q);
     at[FXA_INPUT_Q_LEN] = x->seen_q[b], at[FXA_INPUT_K_LEN] = x->seen_k[b];
+    at[FXA_INPUT_HEADS] = x->seen_heads ? x->seen_heads : (int32_t)x->hq;
 }
 
 /* Scaled and new score of one pair; false: masked, as far as can be told. */

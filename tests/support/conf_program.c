@@ -114,6 +114,7 @@ static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
         "tensor w : f16[1]\nmask = w[k] + 0.5 < w[q] && k < k_len - q % 3",
         "tensor doc : i16[2]\nmask = doc[b, q] == doc[b, k]\nscore = 3.0 * tanh(score / 3.0)",
         "mask = (q * k) % 7 == 3 || k_len - k < q_len - q",
+        "score = score - exp2(-8 * (h + 1) / heads) * abs(q - k)\nmask = k % heads == h || k * heads <= q * 4 + h",
     };
     return source_one(ctx, text, sizeof text / sizeof *text, rng);
 }

@@ -103,12 +103,12 @@ static void gen_param(gen_state *g, const char *name, fxa_type type) {
 }
 
 static void gen_leaf(gen_state *g) {
-    static const fxa_input ints[] = {FXA_INPUT_Q, FXA_INPUT_K,     FXA_INPUT_H,
-                                     FXA_INPUT_B, FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN};
+    static const fxa_input ints[] = {FXA_INPUT_Q,     FXA_INPUT_K,     FXA_INPUT_H,    FXA_INPUT_B,
+                                     FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
     unsigned r = gen_pick(g, 8);
     bool params = !(g->flags & GEN_NO_PARAMS), tensors = !(g->flags & GEN_NO_TENSORS);
     if (r == 0)
-        gen_put(g, FXA_INT, fxa_builder_input(g->b, ints[gen_pick(g, 6)]));
+        gen_put(g, FXA_INT, fxa_builder_input(g->b, ints[gen_pick(g, 7)]));
     else if (r == 1)
         gen_put(g, FXA_INT, fxa_builder_int(g->b, gen_int(g)));
     else if (r == 2 && params)
@@ -211,10 +211,10 @@ static fxa_value gen_affine(gen_state *g) {
     fxa_value sum = fxa_builder_int(g->b, (int32_t)gen_pick(g, 41) - 20);
     unsigned terms = 1 + gen_pick(g, 3);
     for (unsigned i = 0; i < terms; i++) {
-        static const fxa_input order[] = {FXA_INPUT_Q, FXA_INPUT_K, FXA_INPUT_Q,     FXA_INPUT_K,
-                                          FXA_INPUT_B, FXA_INPUT_H, FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN};
+        static const fxa_input order[] = {FXA_INPUT_Q, FXA_INPUT_K,     FXA_INPUT_Q,     FXA_INPUT_K,    FXA_INPUT_B,
+                                          FXA_INPUT_H, FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
         static const int32_t factor[] = {1, -1, 1, -1, 2, -3, 1, 4};
-        fxa_value x = fxa_builder_input(g->b, order[gen_pick(g, 8)]);
+        fxa_value x = fxa_builder_input(g->b, order[gen_pick(g, 9)]);
         fxa_value term = fxa_builder_op2(g->b, FXA_OP_MUL, x, fxa_builder_int(g->b, factor[gen_pick(g, 8)]));
         sum = fxa_builder_op2(g->b, FXA_OP_ADD, sum, term);
     }

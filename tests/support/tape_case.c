@@ -101,6 +101,7 @@ void tape_case_draw(tape_case *c, const fxa__cpu_kernels *kernels, fxa_program *
     c->b = (int32_t)attn_int(rng, 0, 3);
     c->q_len = (int32_t)attn_int(rng, 1, 200);
     c->k_len = (int32_t)attn_int(rng, 1, 200);
+    c->heads = (int32_t)attn_int(rng, 1, 64);
     for (int32_t i = 0; i < program->n_params; i++)
         c->params[i] =
             program->params[i].type == FXA_FLOAT ? tape_case_number(c, wild, rng) : (double)attn_int(rng, -9, 9);
@@ -188,6 +189,7 @@ void tape_case_eval(tape_case *c, int64_t row, int64_t column) {
     env.tensors = c->tensors;
     env.coord[FXA_INPUT_B] = c->b, env.coord[FXA_INPUT_H] = c->h[row], env.coord[FXA_INPUT_Q] = c->q[row];
     env.coord[FXA_INPUT_K] = c->k[column], env.coord[FXA_INPUT_Q_LEN] = c->q_len, env.coord[FXA_INPUT_K_LEN] = c->k_len;
+    env.coord[FXA_INPUT_HEADS] = c->heads;
     if (!level) abort();
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];

@@ -145,7 +145,7 @@ static void back_item(fxa__back_worker *w, int64_t item) {
     for (int i = 0; i < FXA__BACK_TAPES; i++)
         if (w->tape[i].tape)
             fxa__tape_batch(&w->tape[i], fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b), w->g.seq.q_len_seen,
-                            w->g.seq.k_len_seen);
+                            w->g.seq.k_len_seen, w->g.seq.heads_seen);
     if (cut->want_q) {
         if (cut->chunks > 1) w->dq = back_dq_part(job, group, chunk);
         memset(w->dq, 0, (size_t)(w->g.rows * cut->ld_d) * job->code->kernels->real_size);

@@ -60,7 +60,7 @@ static bool band_compare(const fxa_program *p, const fxa__node *n, fxa__cpu_band
     int64_t sign = f.coef[FXA_INPUT_Q], aligned = sign * f.coef[FXA_INPUT_K_LEN];
     bool is_band = (sign == 1 || sign == -1) && f.coef[FXA_INPUT_K] == -sign && (aligned == 0 || aligned == 1) &&
                    f.coef[FXA_INPUT_Q_LEN] == -f.coef[FXA_INPUT_K_LEN] && f.coef[FXA_INPUT_B] == 0 &&
-                   f.coef[FXA_INPUT_H] == 0;
+                   f.coef[FXA_INPUT_H] == 0 && f.coef[FXA_INPUT_HEADS] == 0;
     if (!is_band) return false;
     int64_t *bound = sign == 1 ? &band->right[aligned] : &band->left[aligned];
     *bound = fxa__min_i64(*bound, f.c - (n->op == FXA_OP_LT));

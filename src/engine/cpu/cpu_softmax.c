@@ -37,7 +37,7 @@ void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
                                            .max_rows = blocks->tile_rows,
                                            .max_columns = blocks->keys};
         if (!it->tape[masked].tape) continue;
-        fxa__tape_batch(&it->tape[masked], it->b, g->seq.q_len_seen, g->seq.k_len_seen);
+        fxa__tape_batch(&it->tape[masked], it->b, g->seq.q_len_seen, g->seq.k_len_seen, g->seq.heads_seen);
         fxa__tape_rows(&it->tape[masked], it->n, it->s.h, it->s.qc);
     }
 }

@@ -140,9 +140,10 @@ static bool run_is_far(const fxa__tape_run *run) {
     return false;
 }
 
-void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len) {
+void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len, int32_t heads) {
     const fxa__tape *t = run->tape;
-    const int32_t coord[FXA_INPUT_COUNT] = {[FXA_INPUT_B] = b, [FXA_INPUT_Q_LEN] = q_len, [FXA_INPUT_K_LEN] = k_len};
+    const int32_t coord[FXA_INPUT_COUNT] = {
+        [FXA_INPUT_B] = b, [FXA_INPUT_Q_LEN] = q_len, [FXA_INPUT_K_LEN] = k_len, [FXA_INPUT_HEADS] = heads};
     size_t bytes;
     fxa__tape_state *s = run->scratch;
     run_layout(t, run->max_rows, run->max_columns, run->scratch, s, &bytes);

@@ -99,6 +99,7 @@ void fxa__ref_enter_batch(fxa__ref *r, int64_t b) {
     r->env.coord[FXA_INPUT_B] = fxa__coord(r->p, r->bind, FXA_INPUT_B, b);
     r->env.coord[FXA_INPUT_Q_LEN] = r->seq.q_len_seen;
     r->env.coord[FXA_INPUT_K_LEN] = r->seq.k_len_seen;
+    r->env.coord[FXA_INPUT_HEADS] = r->seq.heads_seen;
 }
 
 void fxa__ref_load_keys(fxa__ref *r, int64_t hkv) {
