@@ -33,7 +33,10 @@ RULES = {
     "EXP": "g * r",
     "EXP2": "g * r * log(2)",
     "LOG": "g / x",
+    "LOG1P": "g / (1 + x)",
     "LOG2": "g / (x * log(2))",
+    "ATAN": "g / (1 + x * x)",
+    "BUILT": "as what it is built from",
     "TANH": "g * (1 - r * r)",
     "SIGMOID": "g * r * (1 - r)",
     "ERF": "g * (2 / sqrt(pi)) * exp(-x * x)",
@@ -314,6 +317,9 @@ derivatives are written with.
 Functions of floats:
 
 @functions@
+
+`relu`, `sign` and `softplus` are rewritten when a program is built, so no canonical text has them; a param, tensor, let or
+`fn` of such a name hides the function. All other names of functions are reserved.
 
 Bits and logic:
 

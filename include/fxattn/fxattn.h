@@ -222,7 +222,8 @@ typedef enum fxa_input {
 } fxa_input;
 
 /* Operations, with pinned codes: they are part of program bytes and hashes. docs/program.md describes each. An
- * operation means what its operand types say (ADD adds ints or floats); GT and GE become LT and LE when built. */
+ * operation means what its operand types say (ADD adds ints or floats). GT and GE become LT and LE when built; RELU,
+ * SIGN and SOFTPLUS what docs/program.md says. */
 typedef enum fxa_op {
     FXA_OP_CONST = 1,
     FXA_OP_INPUT = 2,
@@ -242,6 +243,8 @@ typedef enum fxa_op {
     FXA_OP_POW = 21,
     FXA_OP_MULZ = 22, /* x * y, but 0 where x is exactly 0: how "zero wins" is written in derivatives */
     FXA_OP_DIVZ = 23, /* x / y, but 0 where x is exactly 0 */
+    FXA_OP_RELU = 24,
+    FXA_OP_SIGN = 25,
     FXA_OP_SQRT = 30,
     FXA_OP_RSQRT = 31,
     FXA_OP_EXP = 32,
@@ -258,6 +261,9 @@ typedef enum fxa_op {
     FXA_OP_CEIL = 43,
     FXA_OP_ROUND = 44,
     FXA_OP_TRUNC = 45,
+    FXA_OP_LOG1P = 46,
+    FXA_OP_ATAN = 47,
+    FXA_OP_SOFTPLUS = 48,
     FXA_OP_AND = 50, /* of ints bit by bit, of bools logical; likewise OR, XOR, NOT */
     FXA_OP_OR = 51,
     FXA_OP_XOR = 52,

@@ -68,5 +68,6 @@ static inline double fxa__sigmoid(double x) {
     double e = exp(-fabs(x));
     return x < 0 ? e / (1 + e) : 1 / (1 + e);
 }
+static inline double fxa__softplus(double x) { return (x < 0 ? 0 : x) + log1p(exp(-fabs(x))); }
 
 #endif

@@ -10,6 +10,8 @@
  */
 #include "derive.h"
 
+#include "../base/invariant.h"
+
 #define DERIVE_LN2 0.69314718055994530942
 #define DERIVE_2_SQRTPI 1.12837916709551257390 /* 2 / sqrt(pi) */
 
@@ -33,6 +35,12 @@ static fxa_value derive_mulz(derive_step *s, fxa_value slope) { return derive_bi
 static fxa_value derive_divz(derive_step *s, fxa_value divisor) { return derive_bin(s, FXA_OP_DIVZ, s->adj, divisor); }
 
 static void derive_rule_ZERO(derive_step *s) { (void)s; }
+
+/* Of what no program has in it, because it is built from others: theirs are passed. */
+static void derive_rule_BUILT(derive_step *s) {
+    (void)s;
+    FXA__ASSERT(!"an operation that is rewritten when built");
+}
 
 /* An int or a bool is never wanted, so what was converted from one gets nothing. */
 static void derive_rule_FLOAT(derive_step *s) {
@@ -138,6 +146,14 @@ static void derive_rule_EXP2(derive_step *s) {
 }
 
 static void derive_rule_LOG(derive_step *s) { s->out[0] = derive_divz(s, s->arg[0]); }
+
+static void derive_rule_LOG1P(derive_step *s) {
+    s->out[0] = derive_divz(s, derive_bin(s, FXA_OP_ADD, derive_const(s, 1), s->arg[0]));
+}
+
+static void derive_rule_ATAN(derive_step *s) {
+    s->out[0] = derive_divz(s, derive_bin(s, FXA_OP_ADD, derive_const(s, 1), derive_square(s, s->arg[0])));
+}
 
 static void derive_rule_LOG2(derive_step *s) {
     s->out[0] = derive_divz(s, derive_mul(s, s->arg[0], derive_const(s, DERIVE_LN2)));

@@ -39,6 +39,8 @@ static double error_function(uint32_t op, double x, double y, double e) {
     case FXA_OP_RSQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : y * e / (2 * (x - e));
     case FXA_OP_LOG: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (x - e);
     case FXA_OP_LOG2: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : 1.4427 * e / (x - e);
+    case FXA_OP_LOG1P: return e == 0 ? 0 : 1 + x < -e ? 0 : 1 + x <= 2 * e ? INFINITY : e / (1 + x - e);
+    case FXA_OP_ATAN: return e / (1 + fmax(0, fabs(x) - e) * fmax(0, fabs(x) - e));
     case FXA_OP_EXP: return e == 0 ? 0 : y * expm1(e);
     case FXA_OP_EXP2: return e == 0 ? 0 : y * expm1(e * 0.6932);
     case FXA_OP_TANH: return error_through(1 - y * y + e, e);

@@ -13,7 +13,7 @@ static const struct {
     [FXA_OP_LOG2] = {2.0, 2.0}, [FXA_OP_TANH] = {6.0, 3.0},   [FXA_OP_SIGMOID] = {3.0, 3.0},
     [FXA_OP_ERF] = {7.0, 3.0},  [FXA_OP_SIN] = {2.0, 2.0},    [FXA_OP_COS] = {2.0, 2.0},
     [FXA_OP_TAN] = {4.0, 4.0},  [FXA_OP_SQRT] = {0.5, 0.501}, [FXA_OP_RSQRT] = {1.5, 1.5},
-    [FXA_OP_POW] = {0.51, 1.0},
+    [FXA_OP_POW] = {0.51, 1.0}, [FXA_OP_LOG1P] = {1.5, 1.5},  [FXA_OP_ATAN] = {2.5, 2.5},
 };
 
 double fxa__function_ulps(uint32_t op, bool f64) { return f64 ? function_table[op].f64 : function_table[op].f32; }

@@ -56,6 +56,12 @@ fxa_type fxa__input_type(uint32_t input) {
     return input == FXA_INPUT_SCORE || input == FXA_INPUT_DSCORE ? FXA_FLOAT : FXA_INT;
 }
 
+bool fxa__op_reserves(uint32_t op) {
+    const fxa__op_info *info = fxa__op_info_get(op);
+    bool later = op == FXA_OP_RELU || op == FXA_OP_SIGN || op == FXA_OP_SOFTPLUS;
+    return info->id && info->form == FXA__CALL && !later;
+}
+
 bool fxa__name_reserved(const char *name) {
     static const char *const words[] = {
 #define WORD(text, kind, value) text,
@@ -67,6 +73,6 @@ bool fxa__name_reserved(const char *name) {
     for (size_t i = 0; i < FXA_INPUT_COUNT; i++)
         if (strcmp(name, op_inputs[i]) == 0) return true;
     for (size_t i = 0; i < FXA_OP_COUNT; i++)
-        if (op_table[i].id && op_table[i].form == FXA__CALL && strcmp(name, op_table[i].text) == 0) return true;
+        if (fxa__op_reserves((uint32_t)i) && strcmp(name, op_table[i].text) == 0) return true;
     return false;
 }

@@ -64,19 +64,20 @@ size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind 
         return SIZE_MAX;
     }
     uint32_t is = fxa__parse_symbol(p, name)->kind;
-    if (is != SYM_NONE && is != SYM_OFFER && is != kind) {
+    bool word = fxa__parse_is_word(fxa__parse_symbol(p, name));
+    if (word || (is >= SYM_PARAM && is != SYM_OFFER && is != (uint32_t)kind)) {
         const char *already = is == SYM_LET      ? "a let already"
                               : is == SYM_PARAM  ? "a param already"
                               : is == SYM_TENSOR ? "a tensor already"
                               : is == SYM_FN     ? "a function already"
                                                  : "a word of the language";
-        (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s%s and cannot be %s",
+        (void)fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%s' is %s and cannot be %s%s",
                               fxa__parse_text(p, name, text), already,
-                              is == SYM_INPUT || is == SYM_FUNCTION ? " that needs no declaration" : "",
                               kind == SYM_LET     ? "a let"
                               : kind == SYM_PARAM ? "a param"
                               : kind == SYM_FN    ? "a function"
-                                                  : "a tensor");
+                                                  : "a tensor",
+                              is == SYM_INPUT ? "; it is an input and needs no declaration" : "");
         return SIZE_MAX;
     }
     fxa__parse_next(p);

@@ -99,6 +99,12 @@ typedef struct fxa__parser {
     fxa_error err;                 /* the first failure; status OK: none */
 } fxa__parser;
 
+/* A word of the language, which no name of a text can be. */
+static inline bool fxa__parse_is_word(const fxa__symbol *s) {
+    if (s->kind == SYM_FUNCTION) return fxa__op_reserves((uint32_t)s->value);
+    return s->kind != SYM_NONE && s->kind < SYM_PARAM;
+}
+
 /* ---- Tokens ---- */
 static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
 static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }

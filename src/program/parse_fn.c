@@ -40,8 +40,8 @@ static bool fn_parameter(fxa__parser *p, fxa__function *f) {
         (void)fxa__parse_fail_unexpected(p, "the name of a parameter");
         return false;
     }
-    uint32_t taken = p->symbols[t->name].kind;
-    if (taken != SYM_NONE && taken < SYM_LET)
+    const fxa__symbol *s = &p->symbols[t->name];
+    if (fxa__parse_is_word(s) || (s->kind >= SYM_PARAM && s->kind < SYM_LET))
         (void)fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%.*s' is taken and cannot name a parameter",
                               PARSE_NAME(p, p->at));
     else if (fn_is_parameter(p, f, t->name))
@@ -78,7 +78,7 @@ static bool fn_capture(fxa__parser *p, fxa__function *f) {
         const fxa__token *t = &p->lex.tokens[i];
         if (t->kind != TOK_NAME) continue;
         fxa__symbol *s = &p->symbols[t->name];
-        if (s->bound || (s->kind != SYM_NONE && s->kind < SYM_PARAM) || fn_is_parameter(p, f, t->name)) continue;
+        if (s->bound || fxa__parse_is_word(s) || fn_is_parameter(p, f, t->name)) continue;
         good = fn_bind(p, t->name, *s);
         s->bound = true;
     }

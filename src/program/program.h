@@ -125,6 +125,9 @@ bool fxa__builder_import(fxa_builder *b, const fxa_program *p, const fxa_value *
 /* `grad name += value`, DERIVATIVE only; equal targets are summed by finish. */
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
 void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *index, size_t n_index, fxa_value value);
+/* Whether a function's name is a word of the language. Those that came later are not, so that programs which have a
+ * param or tensor of that name stay what they are: it hides the function. No canonical text has them. */
+bool fxa__op_reserves(uint32_t op);
 /* Words of the language (inputs, keywords, functions): no param, tensor or let may be called so. */
 bool fxa__name_reserved(const char *name);
 /* Declared names, for the parser: -1 when there is none. */

@@ -151,9 +151,11 @@ static fxa__real real_op1(uint32_t op, const fxa__real *a) {
     case FXA_OP_EXP2: return real_rising(a, exp2);
     case FXA_OP_LOG: return real_positive(a, log);
     case FXA_OP_LOG2: return real_positive(a, log2);
+    case FXA_OP_LOG1P: return a->lo >= -0.5 && a->hi <= real_huge ? real_rising(a, log1p) : real_any();
     case FXA_OP_TANH: return real_rising(a, tanh);
     case FXA_OP_SIGMOID: return real_rising(a, fxa__sigmoid);
     case FXA_OP_ERF: return real_rising(a, erf);
+    case FXA_OP_ATAN: return real_rising(a, atan);
     case FXA_OP_FLOOR: return real_integral(a, floor);
     case FXA_OP_CEIL: return real_integral(a, ceil);
     case FXA_OP_ROUND: return real_integral(a, nearbyint);

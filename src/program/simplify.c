@@ -196,8 +196,48 @@ static fxa_value simplify_cast(fxa_builder *b, fxa__node *n) {
     return SIMPLIFY_AGAIN;
 }
 
+/* An operation on operands of one type; the third is that of a select. */
+static fxa_value simplify_build(fxa_builder *b, fxa_op op, fxa_type type, fxa_value x, fxa_value y, fxa_value z) {
+    fxa__node n = {.op = (uint8_t)op, .type = (uint8_t)type, .n_args = fxa__op_info_get(op)->arity, .arg = {x}};
+    if (x < 0 || y < 0 || z < 0) return -1;
+    if (n.n_args > 1) n.arg[1] = y;
+    if (n.n_args > 2) n.arg[2] = z;
+    return fxa__builder_simplify(b, n);
+}
+
+static fxa_value simplify_number(fxa_builder *b, uint8_t type, int32_t x) {
+    return type == FXA_FLOAT ? fxa_builder_float(b, x) : fxa__builder_constant(b, FXA_INT, x);
+}
+
+static fxa_value simplify_relu(fxa_builder *b, const fxa__node *n) {
+    fxa_value x = n->arg[0], zero = simplify_number(b, n->type, 0);
+    fxa_value flat = simplify_build(b, FXA_OP_LE, FXA_BOOL, x, zero, 0);
+    return simplify_build(b, FXA_OP_SELECT, (fxa_type)n->type, flat, zero, x);
+}
+
+static fxa_value simplify_sign(fxa_builder *b, const fxa__node *n) {
+    fxa_type type = (fxa_type)n->type;
+    fxa_value x = n->arg[0], zero = simplify_number(b, n->type, 0), one = simplify_number(b, n->type, 1);
+    fxa_value above = simplify_build(b, FXA_OP_LT, FXA_BOOL, zero, x, 0);
+    fxa_value below = simplify_build(b, FXA_OP_LT, FXA_BOOL, x, zero, 0);
+    fxa_value rest = simplify_build(b, FXA_OP_SELECT, type, below, simplify_number(b, n->type, -1),
+                                    simplify_build(b, FXA_OP_MUL, type, zero, x, 0));
+    return simplify_build(b, FXA_OP_SELECT, type, above, one, rest);
+}
+
+static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
+    fxa_value x = n->arg[0], y = simplify_build(b, FXA_OP_ABS, FXA_FLOAT, x, 0, 0);
+    y = simplify_build(b, FXA_OP_EXP, FXA_FLOAT, simplify_build(b, FXA_OP_NEG, FXA_FLOAT, y, 0, 0), 0, 0);
+    y = simplify_build(b, FXA_OP_LOG1P, FXA_FLOAT, y, 0, 0);
+    fxa_value above = simplify_build(b, FXA_OP_MAX, FXA_FLOAT, x, simplify_number(b, FXA_FLOAT, 0), 0);
+    return simplify_build(b, FXA_OP_ADD, FXA_FLOAT, above, y, 0);
+}
+
 static fxa_value simplify_rule(fxa_builder *b, fxa__node *n) {
     switch (n->op) {
+    case FXA_OP_RELU: return simplify_relu(b, n);
+    case FXA_OP_SIGN: return simplify_sign(b, n);
+    case FXA_OP_SOFTPLUS: return simplify_softplus(b, n);
     case FXA_OP_NEG: return simplify_arg(b, n, 0)->op == FXA_OP_NEG ? simplify_arg(b, n, 0)->arg[0] : SIMPLIFY_NONE;
     case FXA_OP_MIN:
     case FXA_OP_MAX: return n->arg[0] == n->arg[1] ? n->arg[0] : SIMPLIFY_NONE;

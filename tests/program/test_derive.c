@@ -70,6 +70,8 @@ static void dual_slopes(const fxa__node *n, const fxa__val *vals, double v, doub
     case FXA_OP_ERF: p[0] = 2 / sqrt(acos(-1)) * exp(-a * a); break;
     case FXA_OP_SIN: p[0] = cos(a); break;
     case FXA_OP_COS: p[0] = -sin(a); break;
+    case FXA_OP_LOG1P: p[0] = 1 / (1 + a); break;
+    case FXA_OP_ATAN: p[0] = 1 / (1 + a * a); break;
     case FXA_OP_TAN: p[0] = 1 / (cos(a) * cos(a)); break;
     case FXA_OP_SELECT: p[vals[n->arg[0]].i ? 1 : 2] = 1; break;
     default: break;
@@ -138,9 +140,10 @@ static fxa_value pool_pick(const pool *p, t_rng *r) {
     return p->at[t_int(r, t_int(r, 0, 2) ? near : 0, last)];
 }
 
-static const fxa_op tape_unary[] = {FXA_OP_NEG, FXA_OP_ABS,  FXA_OP_SQRT,  FXA_OP_RSQRT,   FXA_OP_EXP,   FXA_OP_EXP2,
-                                    FXA_OP_LOG, FXA_OP_LOG2, FXA_OP_TANH,  FXA_OP_SIGMOID, FXA_OP_ERF,   FXA_OP_SIN,
-                                    FXA_OP_COS, FXA_OP_TAN,  FXA_OP_FLOOR, FXA_OP_CEIL,    FXA_OP_ROUND, FXA_OP_TRUNC};
+static const fxa_op tape_unary[] = {FXA_OP_NEG,  FXA_OP_ABS,   FXA_OP_SQRT,  FXA_OP_RSQRT, FXA_OP_EXP,
+                                    FXA_OP_EXP2, FXA_OP_LOG,   FXA_OP_LOG2,  FXA_OP_TANH,  FXA_OP_SIGMOID,
+                                    FXA_OP_ERF,  FXA_OP_SIN,   FXA_OP_COS,   FXA_OP_TAN,   FXA_OP_FLOOR,
+                                    FXA_OP_CEIL, FXA_OP_ROUND, FXA_OP_TRUNC, FXA_OP_LOG1P, FXA_OP_ATAN};
 static const fxa_op tape_binary[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL,  FXA_OP_DIV, FXA_OP_FLOORDIV, FXA_OP_MOD,
                                      FXA_OP_MIN, FXA_OP_MAX, FXA_OP_MULZ, FXA_OP_POW, FXA_OP_DIVZ};
 static const fxa_op tape_ints[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_FLOORDIV, FXA_OP_MOD,

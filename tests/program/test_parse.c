@@ -230,6 +230,26 @@ TEST(offered_names_are_declared_when_used) {
     }
 }
 
+/* Names of functions that came after 0.1.0 was written may be a program's own, and hide the function then. */
+TEST(later_functions_give_way) {
+    parse_same("tensor sign : f32[1]; score = score * sign[h]", "tensor sign : f32[1]; score = sign[h] * score");
+    parse_same("let relu = 2.0; score = score * relu", "score = score * 2.0");
+    parse_same("fn sign(x) = x + 1; score = sign(score)", "score = score + 1");
+    parse_same("score = sum(sign, 3, score * sign)", "score = sum(i, 3, score * i)");
+    parse_same("fn f(relu) = relu * 2; score = f(score)", "score = score * 2.0");
+    parse_same("fn f(x) = relu(x); let relu = 3.0; score = f(score) + relu", "score = relu(score) + 3.0");
+}
+
+TEST(functions_that_are_built_of_others) {
+    parse_same("score = relu(score)", "score = score <= 0 ? 0.0 : score");
+    parse_same("score = score + relu(q - k)", "score = score + (q - k <= 0 ? 0 : q - k)");
+    parse_same("score = sign(score)", "score = 0 < score ? 1.0 : score < 0 ? -1.0 : 0.0 * score");
+    parse_same("score = score + sign(q - k)", "score = score + (0 < q - k ? 1 : q - k < 0 ? -1 : 0)");
+    parse_same("score = softplus(score)", "score = max(score, 0) + log1p(exp(-abs(score)))");
+    parse_same("score = relu(-3.5) + relu(2.5) + sign(-2.5) + sign(7)", "score = 0.0 + 2.5 + -1.0 + 1");
+    parse_same("score = score * relu(q > k)", "score = score * (int(q > k) <= 0 ? 0 : int(q > k))");
+}
+
 TEST(arguments_are_checked) {
     fxa_parse_config c = FXA_PARSE_CONFIG_INIT;
     fxa_program *p = (fxa_program *)&c;

@@ -163,6 +163,7 @@ TEST(errors_of_habits) {
         {"score = softmax(score)", 1, 9, 7, "the softmax comes after the program"},
         {"score = gelu(score)", 1, 9, 4, "write 0.5 * x * (1 + erf(x / sqrt(2.0)))"},
         {"mask = kv_idx <= q_idx", 1, 8, 6, "did you mean 'k'?"},
+        {"param heads : int", 1, 7, 5, "cannot be a param; it is an input and needs no declaration"},
         {"score = num_heads", 1, 9, 9, "did you mean 'heads'?"},
         {"score = arctan(score)", 1, 9, 6, "did you mean 'atan'?"},
         {"score = 1e-3f", 1, 9, 5, "numbers have no suffix; write 1e-3"},

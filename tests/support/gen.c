@@ -126,24 +126,25 @@ static void gen_leaf(gen_state *g) {
 static void gen_float_step(gen_state *g) {
     static const fxa_op two[] = {FXA_OP_ADD, FXA_OP_SUB, FXA_OP_MUL, FXA_OP_DIV,  FXA_OP_FLOORDIV, FXA_OP_MOD,
                                  FXA_OP_MIN, FXA_OP_MAX, FXA_OP_POW, FXA_OP_MULZ, FXA_OP_DIVZ};
-    static const fxa_op one[] = {FXA_OP_NEG, FXA_OP_ABS,  FXA_OP_SQRT,  FXA_OP_RSQRT,   FXA_OP_EXP,   FXA_OP_EXP2,
-                                 FXA_OP_LOG, FXA_OP_LOG2, FXA_OP_TANH,  FXA_OP_SIGMOID, FXA_OP_ERF,   FXA_OP_SIN,
-                                 FXA_OP_COS, FXA_OP_TAN,  FXA_OP_FLOOR, FXA_OP_CEIL,    FXA_OP_ROUND, FXA_OP_TRUNC};
-    unsigned r = gen_pick(g, 40);
+    static const fxa_op one[] = {FXA_OP_NEG,  FXA_OP_ABS,   FXA_OP_SQRT,  FXA_OP_RSQRT, FXA_OP_EXP,
+                                 FXA_OP_EXP2, FXA_OP_LOG,   FXA_OP_LOG2,  FXA_OP_TANH,  FXA_OP_SIGMOID,
+                                 FXA_OP_ERF,  FXA_OP_SIN,   FXA_OP_COS,   FXA_OP_TAN,   FXA_OP_FLOOR,
+                                 FXA_OP_CEIL, FXA_OP_ROUND, FXA_OP_TRUNC, FXA_OP_LOG1P, FXA_OP_ATAN};
+    unsigned r = gen_pick(g, 42);
     fxa_value x = gen_get(g, FXA_FLOAT), v;
     if (r < 11)
         v = fxa_builder_op2(g->b, two[r], x, gen_any(g, FXA_FLOAT));
-    else if (r < 29)
+    else if (r < 31)
         v = fxa_builder_op1(g->b, one[r - 11], x);
-    else if (r < 32)
-        v = fxa_builder_op2(g->b, two[r - 29], gen_any(g, FXA_FLOAT), x);
-    else if (r == 32)
-        v = fxa_builder_op2(g->b, FXA_OP_DIV, gen_get(g, FXA_INT), gen_get(g, FXA_INT));
-    else if (r == 33)
-        v = fxa_builder_op1(g->b, FXA_OP_TANH, gen_any(g, FXA_INT));
+    else if (r < 34)
+        v = fxa_builder_op2(g->b, two[r - 31], gen_any(g, FXA_FLOAT), x);
     else if (r == 34)
+        v = fxa_builder_op2(g->b, FXA_OP_DIV, gen_get(g, FXA_INT), gen_get(g, FXA_INT));
+    else if (r == 35)
+        v = fxa_builder_op1(g->b, FXA_OP_TANH, gen_any(g, FXA_INT));
+    else if (r == 36)
         v = fxa_builder_op1(g->b, FXA_OP_FLOAT, gen_any(g, FXA_INT));
-    else if (r < 37)
+    else if (r < 39)
         v = fxa_builder_op3(g->b, FXA_OP_CLAMP, x, gen_any(g, FXA_FLOAT), gen_any(g, FXA_FLOAT));
     else
         v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, gen_any(g, FXA_FLOAT));
@@ -239,7 +240,7 @@ static void gen_affine_step(gen_state *g) {
 }
 
 static void gen_smooth_step(gen_state *g) {
-    static const fxa_op bounded[] = {FXA_OP_TANH, FXA_OP_SIGMOID, FXA_OP_SIN, FXA_OP_COS, FXA_OP_ERF};
+    static const fxa_op bounded[] = {FXA_OP_TANH, FXA_OP_SIGMOID, FXA_OP_SIN, FXA_OP_COS, FXA_OP_ERF, FXA_OP_ATAN};
     unsigned r = gen_pick(g, 16);
     fxa_builder *b = g->b;
     fxa_value x = gen_get(g, FXA_FLOAT), y = gen_get(g, FXA_FLOAT), v;

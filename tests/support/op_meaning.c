@@ -27,7 +27,7 @@ bool meaning_same(meaning x, meaning y, bool zeroes) {
 int meaning_arity(fxa_op op) {
     if (op == FXA_OP_CLAMP || op == FXA_OP_SELECT) return 3;
     if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_NOT || op == FXA_OP_FLOAT || op == FXA_OP_INT) return 1;
-    if (op >= FXA_OP_SQRT && op <= FXA_OP_TRUNC) return 1;
+    if ((op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS) || op == FXA_OP_RELU || op == FXA_OP_SIGN) return 1;
     return (op >= FXA_OP_ADD && op <= FXA_OP_DIVZ) || (op >= FXA_OP_AND && op <= FXA_OP_SHR) ||
                    (op >= FXA_OP_EQ && op <= FXA_OP_GE)
                ? 2
@@ -55,6 +55,9 @@ static double meaning_real1(fxa_op op, double x) {
     case FXA_OP_SIN: return sin(x);
     case FXA_OP_COS: return cos(x);
     case FXA_OP_TAN: return tan(x);
+    case FXA_OP_LOG1P: return log1p(x);
+    case FXA_OP_ATAN: return atan(x);
+    case FXA_OP_SOFTPLUS: return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
     case FXA_OP_FLOOR: return -ceil(-x);
     case FXA_OP_CEIL: return -floor(-x);
     case FXA_OP_ROUND: return meaning_round_even(x);
@@ -80,6 +83,8 @@ static meaning meaning_arith_float(fxa_op op, double x, double y, double z) {
     case FXA_OP_MOD: return meaning_float(meaning_float_mod(x, y));
     case FXA_OP_NEG: return meaning_float(-x);
     case FXA_OP_ABS: return meaning_float(copysign(x, 1.0));
+    case FXA_OP_RELU: return meaning_float(isnan(x) || x > 0 ? x : 0);
+    case FXA_OP_SIGN: return meaning_float(x == 0 || isnan(x) ? x : copysign(1, x));
     case FXA_OP_MIN: return meaning_float(meaning_min(x, y));
     case FXA_OP_MAX: return meaning_float(meaning_max(x, y));
     case FXA_OP_CLAMP: return meaning_float(meaning_min(meaning_max(x, y), z));
@@ -103,6 +108,8 @@ static meaning meaning_arith_int(fxa_op op, int64_t x, int64_t y, int64_t z) {
     case FXA_OP_MOD: return meaning_int(y == 0 ? 0 : x - y * meaning_floordiv(x, y));
     case FXA_OP_NEG: return meaning_int(-x);
     case FXA_OP_ABS: return meaning_int(x < 0 ? -x : x);
+    case FXA_OP_RELU: return meaning_int(x > 0 ? x : 0);
+    case FXA_OP_SIGN: return meaning_int((x > 0) - (x < 0));
     case FXA_OP_MIN: return meaning_int(x < y ? x : y);
     case FXA_OP_MAX: return meaning_int(low);
     case FXA_OP_CLAMP: return meaning_int(low < z ? low : z);
@@ -156,7 +163,8 @@ meaning meaning_op(fxa_op op, const meaning *x) {
     if (op >= FXA_OP_EQ && op <= FXA_OP_GE) return meaning_compare(op, meaning_number(x[0]), meaning_number(y));
     if (op >= FXA_OP_AND && op <= FXA_OP_NOT) return meaning_bits(op, x[0], y);
     bool shift = op == FXA_OP_SHL || op == FXA_OP_SHR;
-    bool real = op == FXA_OP_DIV || (op >= FXA_OP_POW && op <= FXA_OP_TRUNC);
+    bool real =
+        op == FXA_OP_DIV || (op >= FXA_OP_POW && op <= FXA_OP_DIVZ) || (op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS);
     if (shift && floats) return (meaning){0};
     if (real || floats) return meaning_arith_float(op, meaning_number(x[0]), meaning_number(y), meaning_number(z));
     return meaning_arith_int(op, x[0].i, y.i, z.i);
