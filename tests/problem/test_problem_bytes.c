@@ -137,10 +137,10 @@ TEST(other_formats) {
     fxa__problem *made = NULL, *again;
     fxa__writer w = write_rich(0, &made);
     T_REQUIRE(made);
-    w.data[0] = 2;
+    w.data[0] = 3;
     fxa__reader r = {w.data, w.size, 0, false};
     T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_VERSION);
-    T_STR(err.text, "problem bytes have format 2: this library reads 1");
+    T_STR(err.text, "problem bytes have format 3: this library reads 1 and 2");
     w.data[0] = 1;
     w.data[24] = 0x7f; /* hkv of a few hundred: a problem that is refused says why */
     r = (fxa__reader){w.data, w.size, 0, false};
