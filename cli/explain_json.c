@@ -21,7 +21,7 @@ static void explain_json_values(json *j, const fxa_program *program, const cli_b
         json_string(j, "name", p.name);
         json_string(j, "type", p.type == FXA_INT ? "int" : "float");
         if (b->has_param[i]) json_number(j, "value", b->params[i]);
-        json_bool(j, "default", b->is_default[i]);
+        if (b->is_default[i]) json_bool(j, "default", true);
         json_close(j, '}');
     }
     json_close(j, ']');
