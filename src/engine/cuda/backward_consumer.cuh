@@ -56,28 +56,6 @@ struct Consumer {
         named_sync(BAR_CLEAR + group, 128);
     }
 
-    /* x[64 keys x 64 queries] = keys' rows (K or V) times queries' rows (Q or dO) */
-    template <int columns> FXA_INLINE void issue_scores(float (&x)[BQ / 2], u32 keys, u32 queries) const
-    {
-        const u64 left = k_major(keys + group * 64 * 128), right = k_major(queries);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < columns / 16; k++) wgmma<0>(x, left + k_step<BK>(k), right + k_step<BQ>(k), k > 0);
-        wgmma_commit();
-    }
-
-    /* sum[64 keys x D] += weights^T, from registers, times queries' rows (dO or Q) */
-    template <int n> FXA_INLINE void issue_sums(float (&sum)[n], u32 (&weights)[BQ / 4], u32 queries) const
-    {
-        const u64 columns = n_major<BQ>(queries);
-        settle(weights);
-        settle(sum);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < BQ / 16; k++) wgmma<1>(sum, weights, k, columns + n_step(k));
-        wgmma_commit();
-    }
-
     /* Where lane l of a transposed 16 x 16 access of queries 16 j.. and this warp's keys begins, in a [q][k] tile. */
     FXA_INLINE u32 transposed(u32 tile, int j) const
     {
@@ -222,9 +200,9 @@ struct Consumer {
         sh.q_ring().wait_full(step);
         const int m = load_shared(sh.number(step));
         clear_queries<MASKED>(m);
-        issue_scores<FXA_D>(s, sh.k(), sh.q(step));
+        issue_rows<FXA_D, BK, BQ>(s, sh.k() + group * 64 * 128, sh.q(step));
         sh.o_ring().wait_full(step);
-        issue_scores<FXA_DV>(dp, sh.v(), sh.grad_o(step));
+        issue_rows<FXA_DV, BK, BQ>(dp, sh.v() + group * 64 * 128, sh.grad_o(step));
         const int q0 = m * BQ + (lane & 3) * 2, k0 = at.n * BK + first_key();
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_diagonal(strip, q0, k0);
@@ -237,7 +215,7 @@ struct Consumer {
         settle(dp);
         score_gradients(s, dp, ds, m, kept);
         if (WITH_DS) stage_ds(ds);
-        issue_sums(dv, p, sh.grad_o(step));
+        issue_sum<BQ>(dv, p, sh.grad_o(step));
         if (WITH_DS) publish_ds(m);
         finish_visit(p, ds);
         step++;
@@ -247,7 +225,7 @@ struct Consumer {
     FXA_INLINE void finish_visit(u32 (&p)[BQ / 4], u32 (&ds)[BQ / 4])
     {
 #if FXA_SEPARATE_DQ
-        issue_sums(dk, ds, sh.q(step));
+        issue_sum<BQ>(dk, ds, sh.q(step));
         wgmma_wait<1>();
         settle(dv);
         settle(p);
@@ -260,7 +238,7 @@ struct Consumer {
         settle(dv);
         settle(p);
         give_back(sh.o_ring().empty(step));
-        issue_sums(dk, ds, sh.q(step));
+        issue_sum<BQ>(dk, ds, sh.q(step));
         wgmma_wait<1>();
         settle(dq);
         hand_over_dq(dq);

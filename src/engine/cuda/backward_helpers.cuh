@@ -24,7 +24,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
 {
     const long long row = at.workspace_row(a, h) + m * BQ;
     const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
-    u32 full = sh.q_ring().full(step);
+    const u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
     store_shared(sh.number(step), m);
     barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + QWORD_BYTES + KWORD_BYTES);
@@ -40,11 +40,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
         tma_load(sh.dense(step) + c * BQ * 2, &maps.dense, full, at.n * BK + c, m * BQ, a.dense.h ? h : 0,
                  a.dense.b ? at.b : 0, CACHE_FIRST_OUT);
 #endif
-    full = sh.o_ring().full(step);
-    sh.o_ring().wait_empty(step);
-    barrier_expect(full, DO_BYTES + BQ * 4);
-    tma_load_tile<BQ, FXA_DV>(sh.grad_o(step), &maps.grad_o, full, rows, CACHE_KEEP);
-    bulk_load(sh.delta(step), a.delta + row, BQ * 4, full);
+    load_grad_o<BQ>(maps, a, sh, rows, row, step);
 }
 
 FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)

@@ -20,18 +20,14 @@ FXA_INLINE void copy_block(const FxaMaps &maps, const FxaArgs &a, const Shared &
 {
     const long long row = at.workspace_row(a, h) + m * BQ;
     const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
-    u32 full = sh.q_ring().full(step);
+    const u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
     store_shared(sh.number(step), m | (partial ? PARTIAL : 0));
     store_shared(sh.number(step) + 4, h);
     barrier_expect(full, Q_BYTES + BQ * 4);
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
-    full = sh.o_ring().full(step);
-    sh.o_ring().wait_empty(step);
-    barrier_expect(full, DO_BYTES + BQ * 4);
-    tma_load_tile<BQ, FXA_DV>(sh.grad_o(step), &maps.grad_o, full, rows, CACHE_KEEP);
-    bulk_load(sh.delta(step), a.delta + row, BQ * 4, full);
+    load_grad_o<BQ>(maps, a, sh, rows, row, step);
 }
 
 FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at)
@@ -61,28 +57,6 @@ struct Worker {
     FXA_INLINE Worker(const FxaMaps &maps_, const FxaArgs &a_, Shared sh_, const Place &at_)
         : maps(maps_), a(a_), sh(sh_), at(at_), warp((threadIdx.x & 127) >> 5), lane(threadIdx.x & 31)
     {
-    }
-
-    /* x[64 keys x 64 queries] = keys' rows (K or V) times queries' rows (Q or dO) */
-    template <int columns> FXA_INLINE void issue_scores(float (&x)[BQ / 2], u32 keys, u32 queries) const
-    {
-        const u64 left = k_major(keys), right = k_major(queries);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < columns / 16; k++) wgmma<0>(x, left + k_step<BK>(k), right + k_step<BQ>(k), k > 0);
-        wgmma_commit();
-    }
-
-    /* sum[64 keys x D] += weights, from registers, times queries' rows (dO or Q) */
-    template <int n> FXA_INLINE void issue_sums(float (&sum)[n], u32 (&weights)[BQ / 4], u32 queries) const
-    {
-        const u64 right = n_major<BQ>(queries);
-        settle(weights);
-        settle(sum);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < BQ / 16; k++) wgmma<1>(sum, weights, k, right + n_step(k));
-        wgmma_commit();
     }
 
     /* Queries past the last one of the entry count for nothing (clear_rows); for each warpgroup itself. */
@@ -181,7 +155,7 @@ struct WideScores : Worker {
     FXA_INLINE void issue_dv(u32 step)
     {
         sh.o_ring().wait_full(step);
-        issue_sums(dv, p, sh.grad_o(step));
+        issue_sum<BQ>(dv, p, sh.grad_o(step));
     }
 
     FXA_INLINE void finish_dv(u32 step)
@@ -200,7 +174,7 @@ struct WideScores : Worker {
         sh.q_ring().wait_full(step);
         const int number = load_shared(sh.number(step)), m = number & ~PARTIAL, head = load_shared(sh.number(step) + 4);
         if (!FIRST) clear_grad_o(step - 1);
-        issue_scores<FXA_D>(s, sh.k(), sh.q(step));
+        issue_rows<FXA_D, BK, BQ>(s, sh.k(), sh.q(step));
         if (!FIRST) issue_dv(step - 1);
         if (head != h) program.head(a, at.b, head, at.q_len, at.k_len);
         h = head;
@@ -293,12 +267,12 @@ struct WideGradients : Worker {
         const int m = load_shared(sh.number(step)) & ~PARTIAL;
         clear_queries<FXA_DV>(sh.grad_o(step), m, 1);
         clear_queries<FXA_D>(sh.q(step), m, 1);
-        issue_scores<FXA_DV>(dp, sh.v(), sh.grad_o(step));
+        issue_rows<FXA_DV, BK, BQ>(dp, sh.v(), sh.grad_o(step));
         const u32 kept = take_over(p, step);
         wgmma_wait<0>();
         settle(dp);
         score_gradients(dp, p, ds, step, kept);
-        issue_sums(dk, ds, sh.q(step));
+        issue_sum<BQ>(dk, ds, sh.q(step));
         wgmma_wait<0>();
         settle(dk);
         settle(ds);

@@ -45,16 +45,15 @@ struct Consumer {
     template <int n>
     FXA_INLINE void issue_scores(float (&x)[BN / 2], const u32 (&rows)[n], u32 row_tile, u32 key_tile) const
     {
-        const u64 left = k_major(row_tile + group * 64 * 128), right = k_major(key_tile);
-        wgmma_fence();
+        if constexpr (!IN_REGISTERS) {
+            issue_rows<4 * n, BM, BN>(x, row_tile + group * 64 * 128, key_tile);
+        } else {
+            const u64 right = k_major(key_tile);
+            wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < n / 4; k++) {
-            if constexpr (IN_REGISTERS)
-                wgmma<0>(x, rows, k, right + k_step<BN>(k), k > 0);
-            else
-                wgmma<0>(x, left + k_step<BM>(k), right + k_step<BN>(k), k > 0);
+            for (int k = 0; k < n / 4; k++) wgmma<0>(x, rows, k, right + k_step<BN>(k), k > 0);
+            wgmma_commit();
         }
-        wgmma_commit();
     }
 
     /* Keys and values that follow the last one of the entry count for nothing (clear_rows). */
@@ -134,12 +133,7 @@ struct Consumer {
         settle(dp);
         give_back(sh.v_ring().empty(step));
         score_gradients(s, dp, ds, n);
-        settle(ds);
-        settle(dq);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < BN / 16; k++) wgmma<1>(dq, ds, k, n_major<BN>(sh.k(step)) + n_step(k));
-        wgmma_commit();
+        issue_sum<BN>(dq, ds, sh.k(step));
         wgmma_wait<0>();
         settle(dq);
         settle(ds);

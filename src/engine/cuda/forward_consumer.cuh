@@ -42,17 +42,6 @@ struct Consumer {
         wgmma_commit();
     }
 
-    FXA_INLINE void issue_o(u32 v_step)
-    {
-        const u64 v_operand = n_major<BN>(sh.v(v_step));
-        settle(p);
-        settle(o);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < BN / 16; k++) wgmma<1>(o, p, k, v_operand + n_step(k));
-        wgmma_commit();
-    }
-
     /* What the program reads per pair from shared memory: words of the dense tile, entries of the strip. */
     FXA_INLINE void load_dense(u32 (&words)[BN / 4]) const
     {
@@ -237,7 +226,7 @@ struct Consumer {
         if (TAKE_TURNS) named_sync(BAR_TURN + group, 256);
         issue_s(s);
         sh.v_ring().wait_full(v_step);
-        issue_o(v_step);
+        issue_sum<BN>(o, p, sh.v(v_step));
         if (TAKE_TURNS) named_arrive(BAR_TURN + (group + 1 == GROUPS ? 0 : group + 1), 256);
         if (PROG_DENSE) sh.dense_ring().wait_full(step);
         wgmma_wait<1>();
@@ -263,7 +252,7 @@ struct Consumer {
     FXA_INLINE void last_product()
     {
         sh.v_ring().wait_full(step);
-        issue_o(step);
+        issue_sum<BN>(o, p, sh.v(step));
         wgmma_wait<0>();
         settle(o);
         settle(p);

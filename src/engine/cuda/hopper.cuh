@@ -148,6 +148,18 @@ FXA_INLINE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier)
                  : "memory");
 }
 
+/* A block of dO and its rows' delta into their ring, for the backward kernels. row: of the padded workspace. */
+template <int rows, class Shared>
+FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Rows &at, long long row,
+                            u32 step)
+{
+    const u32 full = sh.o_ring().full(step);
+    sh.o_ring().wait_empty(step);
+    barrier_expect(full, rows * DV_STORED * 2 + rows * 4);
+    tma_load_tile<rows, FXA_DV>(sh.grad_o(step), &maps.grad_o, full, at, CACHE_KEEP);
+    bulk_load(sh.delta(step), a.delta + row, rows * 4, full);
+}
+
 FXA_INLINE void bulk_add(float *to, u32 from, u32 bytes)
 {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),

@@ -157,4 +157,30 @@ FXA_INLINE constexpr u32 n_step(int k)
     return (u32)((k * 2048) >> 4);
 }
 
+/* ---- Whole products, started but not waited for -------------------------------------------------------------------- */
+
+/* x[64 x N] = 64 rows of a tile from `left` on times the rows of the tile `right`, over so many columns. */
+template <int columns, int left_rows, int right_rows, int n>
+FXA_INLINE void issue_rows(float (&x)[n], u32 left, u32 right)
+{
+    const u64 a = k_major(left), b = k_major(right);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < columns / 16; k++) wgmma<0>(x, a + k_step<left_rows>(k), b + k_step<right_rows>(k), k > 0);
+    wgmma_commit();
+}
+
+/* sum[64 x N] += weights[64 x rows], from registers, times the rows of a tile. */
+template <int rows, int n, int words> FXA_INLINE void issue_sum(float (&sum)[n], u32 (&weights)[words], u32 tile)
+{
+    const u64 b = n_major<rows>(tile);
+    static_assert(words == rows / 4, "a word has two weights of two rows");
+    settle(weights);
+    settle(sum);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < rows / 16; k++) wgmma<1>(sum, weights, k, b + n_step(k));
+    wgmma_commit();
+}
+
 #endif
