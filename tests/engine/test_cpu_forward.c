@@ -51,7 +51,8 @@ static bool fwd_run(attn_data *x, const char *engine, uint32_t threads) {
 /* ---- Against the reference ------------------------------------------------------------------------------------- */
 
 /* Relative root mean square of the outputs, and the largest error of an LSE over its size; special values must agree
- * exactly. Bounds: 2e-6 in f32, by the running error of sums in blocks; the size of a score costs |s| 2^-24 beside. */
+ * exactly. Bounds: 2e-6 in f32, by the running error of sums in blocks; the size of a score costs |s| 2^-24 beside.
+ * bf16 rounds outputs, and some sets weights too, by at most 2^-9 each. */
 static void fwd_compare(attn_data *x, const attn_kept *want, const char *what) {
     double unit = x->problem.q.dtype == FXA_F64 ? 0x1p-53 : 0x1p-24;
     attn_off o = attn_tensor_off(attn_output(x, FXA_FORWARD, 0), want->memory[0]);
@@ -59,7 +60,8 @@ static void fwd_compare(attn_data *x, const attn_kept *want, const char *what) {
     attn_off max = attn_tensor_off(attn_output(x, FXA_FORWARD, 2), want->memory[2]);
     double size = fmax(lse.size, max.size), allowed = (32 + 2 * size) * unit; /* 32 units: 1.9e-6 in f32 */
     if (o.odd || lse.odd || max.odd) T_FAIL("%s: %" PRId64 " special values differ\n", what, o.odd + lse.odd + max.odd);
-    if (!(o.rms <= allowed)) T_FAIL("%s: rel RMS %.3g, allowed %.3g\n", what, o.rms, allowed);
+    double stored = x->problem.q.dtype == FXA_BF16 ? 0x1p-8 : 0;
+    if (!(o.rms <= allowed + stored)) T_FAIL("%s: rel RMS %.3g, allowed %.3g\n", what, o.rms, allowed + stored);
     if (!(lse.worst <= allowed * fmax(1, size)))
         T_FAIL("%s: LSE off by %.3g, allowed %.3g\n", what, lse.worst, allowed * fmax(1, size));
     if (!(max.worst <= allowed * fmax(1, size)))
@@ -262,6 +264,34 @@ TEST(nan_and_infinity_stay_where_they_belong) {
         fwd_check_spec(&s, 5, 2, "scores of inf and NaN");
     }
 }
+
+/* Rows with several strips in a block, of which a few columns are not attended: they go through the softmax together.
+ * NaN and infinities of keys that a gap leaves out do not count, those in the last strip of a row do; dropout knows a
+ * pair by its coordinates, wherever it lies. */
+static void fwd_strips(const char *isa) {
+    static const char *const texts[] = {
+        "mask = k % 80 < 20 && (q + k) % 7 != 0",
+        "score = score + float(k % 5) - float(abs(q - k)) * 0.01\nmask = (k + q // 16 * 24) % 96 < 40 || k == q",
+        "score = k % 128 >= 33 ? -inf : q % 6 == 0 && k == 260 ? inf : score",
+    };
+    for (int i = 0; i < 18; i++) {
+        attn_spec s = fwd_spec(texts[i % 3], 1, 2, 1, 140, 601, 24, 0);
+        attn_data x;
+        char what[80];
+        snprintf(what, sizeof what, "%s: strips, case %d", isa, i);
+        if (i % 2) s.dropout_p = 0.4;
+        if (i >= 9) s.dtype = i < 12 ? FXA_F64 : FXA_BF16;
+        if (!fwd_make(&x, &s, (uint64_t)i)) return;
+        if (i >= 6 && i < 12 && i % 3 < 2) { /* the way of outputs that are not finite */
+            attn_set(&x.t[FXA_SLOT_V], 19 * s.d + 3, INFINITY);
+            attn_set(&x.t[FXA_SLOT_V], 499 * s.d + 5, -INFINITY);
+            attn_set(&x.t[FXA_SLOT_V], 60 * s.d + 7, NAN);
+        }
+        fwd_check(&x, 2, what);
+        attn_data_free(&x);
+    }
+}
+TEST(rows_with_several_strips_of_a_block) { isa_each(fwd_strips); }
 
 /* ---- Nothing outside of the buffers ----------------------------------------------------------------------------- */
 

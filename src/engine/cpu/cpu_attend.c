@@ -18,20 +18,25 @@
 
 #include <string.h>
 
-enum { ATTEND_GROUPS = FXA__CPU_MAX_BLOCK / FXA__CPU_MAX_ROWS };
+enum {
+    ATTEND_GROUPS = FXA__CPU_MAX_BLOCK / FXA__CPU_MAX_ROWS,
+    ATTEND_STRIPS = FXA__CPU_MAX_KEYS / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2 /* and one that is not there */
+};
 
-/* A strip that goes through the softmax together. Scores are made from `column` on, where a product can begin; before
- * the strip's begin they do not count. None when column is its end. */
+/* Rows that go through the softmax together, with what they have of the first strip. Its scores are made from `column`
+ * on, where a product can begin; before the strip's begin they do not count. None when column is its end. */
 typedef struct attend_group {
     fxa__cpu_strip strip;
     int64_t column;
 } attend_group;
 
-/* Rows that share their products, and the columns that some of them has. */
+/* Rows that share their products, and their strips, whose scores lie side by side. Of the first strip some group has
+ * columns begin..end, made from `column` on; of the others all groups have all. */
 typedef struct attend_part {
     int64_t row, n, column, begin, end;
-    int count;
+    int count, strips;
     attend_group group[ATTEND_GROUPS];
+    fxa__cpu_strip strip[ATTEND_STRIPS];
 } attend_part;
 
 /* K^T of the cut's block: the panels in which some row has a pair. */
@@ -60,48 +65,74 @@ static void attend_pack(fxa__cpu_item *it, int64_t key, int64_t n) {
         it->dirty = !format->b_load(it->kernels, &it->g, FXA_SLOT_V, key, n, &it->s.v, it->s.x, ldv);
 }
 
-/* o = beta o + t V where a number may be infinite or NaN: weights of 0 and outputs of weight 0 count for nothing. */
-static void attend_careful(fxa__cpu_item *it, const attend_group *g) {
+/* o = beta o + t V for one row and n keys from `column` of the block on, where a number may be infinite or NaN: weights
+ * of 0 and outputs of weight 0 count for nothing. */
+static void attend_careful_row(fxa__cpu_item *it, int64_t row, const void *t, int64_t column, int64_t n, double beta) {
     const fxa__cpu_kernels *kernels = it->kernels;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     int64_t dv = it->g.p->in.dv;
+    void *o = fxa__real_at(it, it->s.o, row * blocks->ldo);
+    if (beta == 0)
+        memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
+    else if (beta != 1)
+        kernels->row_scale(o, dv, beta);
+    fxa__cpu_stored v = {.data = fxa__real_at(it, it->s.x, column * blocks->ldv),
+                         .dtype = kernels->real_dtype,
+                         .ld = blocks->ldv,
+                         .n = n,
+                         .d = dv};
+    kernels->sums(o, blocks->ldo, t, blocks->ldt, 1, &v);
+}
+
+/* The same of a group. */
+static void attend_careful(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
     for (int64_t i = 0; i < g->strip.rows; i++) {
-        void *o = fxa__real_at(it, it->s.o, (g->strip.row + i) * blocks->ldo);
-        double beta = fxa__real_get(it->s.beta, kernels->real_size, i);
-        if (beta == 0)
-            memset(o, 0, (size_t)blocks->ldo * kernels->real_size);
-        else if (beta != 1)
-            kernels->row_scale(o, dv, beta);
-        fxa__cpu_stored v = {.data = fxa__real_at(it, it->s.x, g->column * blocks->ldv),
-                             .dtype = kernels->real_dtype,
-                             .ld = blocks->ldv,
-                             .n = g->strip.end - g->column,
-                             .d = dv};
-        kernels->sums(o, blocks->ldo, fxa__real_at(it, it->s.t, i * blocks->ldt), blocks->ldt, 1, &v);
+        int64_t row = g->strip.row + i, n = g->strip.end - g->column;
+        void *t = fxa__real_at(it, it->s.t, i * it->run->blocks.ldt);
+        attend_careful_row(it, row, t, g->column, n, fxa__real_get(it->s.beta, it->kernels->real_size, i));
+        for (int j = 1; j < part->strips; j++) {
+            t = fxa__real_at(it, t, n);
+            n = part->strip[j].end - part->strip[j].begin;
+            attend_careful_row(it, row, t, part->strip[j].begin, n, 1);
+        }
+    }
+}
+
+/* Weights of a group as operands, strip by strip. */
+static void attend_weights(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
+    const fxa__cpu_kernels *kernels = it->kernels;
+    int64_t ldt = it->run->blocks.ldt, n = part->end - part->column;
+    void *t = fxa__real_at(it, it->s.scores, (g->strip.row - part->row) * ldt);
+    kernels->format->a_weights(kernels, t, ldt, g->strip.rows, g->column - part->column, g->strip.end - part->column,
+                               n);
+    for (int j = 1; j < part->strips; j++) {
+        t = fxa__real_at(it, t, n);
+        n = part->strip[j].end - part->strip[j].begin;
+        kernels->format->a_weights(kernels, t, ldt, g->strip.rows, 0, n, n);
     }
 }
 
 /* Scores of a group become weights, and these an operand. */
-static void attend_softmax(fxa__cpu_item *it, const attend_part *part, const attend_group *g) {
+static void attend_softmax(fxa__cpu_item *it, attend_part *part, const attend_group *g) {
     const fxa__cpu_kernels *kernels = it->kernels;
     int64_t ldt = it->run->blocks.ldt, at = g->strip.row - part->row, n = g->strip.end - g->column;
     it->s.t = fxa__real_at(it, it->s.scores, at * ldt + g->column - part->column);
     it->s.beta = fxa__real_at(it, it->s.betas, at);
+    part->strip[0] = g->strip;
+    for (int j = 1; j < part->strips; j++) n += part->strip[j].end - part->strip[j].begin;
     if (n == 0) {
         for (int64_t i = 0; i < g->strip.rows; i++) fxa__real_set(it->s.beta, kernels->real_size, i, 1);
     } else {
         double factor = fxa__cpu_score_factor(kernels, it->g.bind->scale);
         for (int64_t i = 0; factor != 1 && i < g->strip.rows; i++)
             kernels->row_scale(fxa__real_at(it, it->s.t, i * ldt), n, factor);
-        fxa__cpu_softmax(it, &g->strip, g->column);
-        if (it->dirty) attend_careful(it, g);
+        fxa__cpu_softmax(it, part->strip, part->strips, g->column);
+        if (it->dirty) attend_careful(it, part, g);
     }
-    if (!it->dirty)
-        kernels->format->a_weights(kernels, fxa__real_at(it, it->s.scores, at * ldt), ldt, g->strip.rows,
-                                   g->column - part->column, g->strip.end - part->column, part->end - part->column);
+    if (!it->dirty) attend_weights(it, part, g);
 }
 
-/* t = Q K^T */
+/* t = Q K^T, strip by strip */
 static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     fxa__cpu_product x = {.rows = part->n, .b = &it->s.k, .k_end = it->s.k.k};
@@ -112,9 +143,15 @@ static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
     x.c = it->s.scores;
     x.ldc = blocks->ldt;
     it->kernels->format->product(it->kernels, &x);
+    for (int j = 1; j < part->strips; j++) {
+        x.c = fxa__real_at(it, x.c, x.end - x.begin);
+        x.begin = part->strip[j].begin;
+        x.end = part->strip[j].end;
+        it->kernels->format->product(it->kernels, &x);
+    }
 }
 
-/* o = beta o + t V; weights before part->begin are 0. */
+/* o = beta o + t V, strip by strip; weights before part->begin are 0. */
 static void attend_output(fxa__cpu_item *it, const attend_part *part) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->in.dv, .beta = it->s.betas};
@@ -126,18 +163,35 @@ static void attend_output(fxa__cpu_item *it, const attend_part *part) {
     x.c = fxa__real_at(it, it->s.o, part->row * blocks->ldo);
     x.ldc = blocks->ldo;
     it->kernels->format->product(it->kernels, &x);
+    for (int64_t i = 0; part->strips > 1 && i < part->n; i++)
+        fxa__real_set(it->s.betas, it->kernels->real_size, i, 1); /* the others add to that */
+    for (int64_t j = 1, at = part->end - part->column; j < part->strips; j++) {
+        x.a = fxa__real_at(it, it->s.scores, at);
+        x.a_first = x.k_begin = part->strip[j].begin;
+        x.k_end = part->strip[j].end;
+        at += x.k_end - x.k_begin;
+        it->kernels->format->product(it->kernels, &x);
+    }
 }
 
-/* Groups of a strip, each with what is left of it. */
-static void attend_cut(const fxa__cpu_item *it, const fxa__cpu_strip *strip, attend_part *part) {
+/* Groups of the part's rows, each with what is left of the first strip. Where there are more the bits alone tell. */
+static void attend_cut(const fxa__cpu_item *it, attend_part *part) {
+    const fxa__cpu_strip *strip = &part->strip[0];
     int64_t step = it->kernels->nr_step, keys = it->cut.keys;
     FXA__ASSERT(strip->rows <= FXA__CPU_MAX_BLOCK);
-    *part = (attend_part){.row = strip->row, .n = strip->rows, .column = keys, .begin = keys};
+    part->row = strip->row;
+    part->n = strip->rows;
+    part->column = part->begin = keys;
+    part->end = 0;
+    part->count = 0;
     for (int64_t i = 0; i < strip->rows; i += FXA__CPU_MAX_ROWS) {
         attend_group *g = &part->group[part->count++];
         int64_t n = fxa__min_i64(FXA__CPU_MAX_ROWS, strip->rows - i);
-        g->strip =
-            n == strip->rows ? *strip : fxa__cpu_cut_within(&it->cut, strip->row + i, n, strip->begin, strip->end);
+        g->strip = *strip;
+        if (n < strip->rows && part->strips == 1)
+            g->strip = fxa__cpu_cut_within(&it->cut, strip->row + i, n, strip->begin, strip->end);
+        g->strip.row = strip->row + i;
+        g->strip.rows = n;
         if (g->strip.begin == g->strip.end) continue;
         g->column = g->strip.begin / step * step;
         part->column = fxa__min_i64(part->column, g->column);
@@ -150,39 +204,39 @@ static void attend_cut(const fxa__cpu_item *it, const fxa__cpu_strip *strip, att
     }
 }
 
-/* The tapes' views of the block, where groups use them; what they will read arrives while scores are computed. */
-static void attend_ready(fxa__cpu_item *it, bool ready[2], const attend_part *part) {
-    for (int i = 0; i < part->count; i++) {
-        const fxa__cpu_strip *s = &part->group[i].strip;
-        fxa__tape_run *tape = fxa__cpu_softmax_tape(it, s);
-        bool *known = &ready[tape != it->tape];
-        if (s->begin == s->end) continue;
-        if (!*known) fxa__cpu_softmax_keys(it, tape);
-        *known = true;
-        for (int64_t row = s->row; tape->tape && row < s->row + s->rows; row++)
-            fxa__tape_prefetch(tape, row, s->begin, s->end - s->begin);
-    }
+/* The tape's view of the block, where a strip uses it; what it will read arrives while scores are computed. */
+static void attend_ready(fxa__cpu_item *it, bool ready[2], const fxa__cpu_strip *s) {
+    fxa__tape_run *tape = fxa__cpu_softmax_tape(it, s);
+    bool *known = &ready[tape != it->tape];
+    if (s->begin == s->end) return;
+    if (!*known) fxa__cpu_softmax_keys(it, tape);
+    *known = true;
+    for (int64_t row = s->row; tape->tape && row < s->row + s->rows; row++)
+        fxa__tape_prefetch(tape, row, s->begin, s->end - s->begin);
 }
 
-static void attend_strip(fxa__cpu_item *it, bool ready[2], const fxa__cpu_strip *strip) {
-    attend_part part;
-    attend_cut(it, strip, &part);
-    if (part.column >= part.end) return;
-    attend_ready(it, ready, &part);
-    attend_scores(it, &part);
-    for (int i = 0; i < part.count; i++) attend_softmax(it, &part, &part.group[i]);
-    if (!it->dirty) attend_output(it, &part);
+static void attend_strips(fxa__cpu_item *it, bool ready[2], attend_part *part) {
+    attend_cut(it, part);
+    if (part->column >= part->end) return;
+    for (int i = 0; i < part->count; i++) attend_ready(it, ready, &part->group[i].strip);
+    for (int j = 1; j < part->strips; j++) attend_ready(it, ready, &part->strip[j]);
+    attend_scores(it, part);
+    for (int i = 0; i < part->count; i++) attend_softmax(it, part, &part->group[i]);
+    if (!it->dirty) attend_output(it, part);
 }
 
 /* Keys key..key+n. */
 static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
     bool ready[2] = {false, false}; /* the tape without and with its mask knows the block */
-    fxa__cpu_strip strip;
+    attend_part part;
     if (!fxa__cpu_cut_block(&it->cut, key, n)) return;
     attend_pack(it, it->cut.key, it->cut.keys);
     for (int64_t row = it->cut.row, rows; row < it->cut.row_end; row += rows) {
         rows = fxa__cpu_cut_rows(&it->cut, row, fxa__min_i64(it->run->blocks.rows, it->cut.row_end - row));
-        for (int64_t at = 0; fxa__cpu_cut_next(&it->cut, row, rows, &at, &strip);) attend_strip(it, ready, &strip);
+        part.strips = 0;
+        for (int64_t at = 0; fxa__cpu_cut_next(&it->cut, row, rows, &at, &part.strip[part.strips]);) part.strips++;
+        FXA__ASSERT(part.strips < ATTEND_STRIPS);
+        if (part.strips > 0) attend_strips(it, ready, &part);
     }
     it->s.t = it->s.scores;
     it->s.beta = it->s.betas;

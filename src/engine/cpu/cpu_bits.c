@@ -21,7 +21,9 @@ enum {
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
 
-int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) { return fxa__max_i64(16, kernels->nr_step); }
+int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) {
+    return fxa__max_i64(FXA__CPU_GRANULE, kernels->nr_step);
+}
 
 static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bits *bits) {
     bits->pairs = fxa__carve_matrix(c, rows, words, sizeof *bits->pairs);

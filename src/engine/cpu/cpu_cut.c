@@ -6,12 +6,7 @@
 
 #include "../../base/num.h"
 
-enum {
-    /* Columns between two runs that are worth a strip of their own. Ice Lake, f32, S 4096, H 8, D 64, a tree: 84.1 ms
-     * with 16, 83.3 with 32, 86.6 with 64, 94.3 with 96; blocks and documents make no difference. */
-    CUT_GAP = 32,
-    CUT_ALIGN = 64 /* columns: where a block begins, if bits tell what to do in it, so that granules meet tables */
-};
+enum { CUT_ALIGN = 64 }; /* columns: where a block begins, if bits tell what to do in it: granules meet tables */
 
 void fxa__cpu_cut_start(fxa__cpu_cut *c, const fxa__cpu_group *g, const fxa__cpu_kept *kept, int64_t rows,
                         int64_t keys) {
@@ -27,7 +22,7 @@ void fxa__cpu_cut_start(fxa__cpu_cut *c, const fxa__cpu_group *g, const fxa__cpu
 }
 
 int64_t fxa__cpu_cut_strips(const fxa__cpu_code *code, int64_t rows, int64_t keys) {
-    return code->mask ? rows * (keys / (fxa__cpu_bits_granule(code->kernels) + CUT_GAP) + 1) : rows;
+    return code->mask ? rows * (keys / (fxa__cpu_bits_granule(code->kernels) + FXA__CPU_GAP) + 1) : rows;
 }
 
 void fxa__cpu_cut_tile(fxa__cpu_cut *c, int64_t number, int64_t first, int64_t n, const int32_t *h, const int32_t *q) {
@@ -77,7 +72,8 @@ static uint64_t cut_low(int64_t n) { /* the first n bits, 0 <= n <= 64 */
 
 /* A gap in a strip, which is not worth leaving out, has its scores made too. */
 bool fxa__cpu_cut_needs(const fxa__cpu_cut *c, int64_t begin, int64_t n) {
-    int64_t from = fxa__max_i64(0, begin - CUT_GAP) / c->granule, to = fxa__div_up(begin + n + CUT_GAP, c->granule);
+    int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
+            to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
     return !c->bits || (c->bits->some & cut_low(fxa__min_i64(to, 64)) & ~cut_low(from)) != 0;
 }
 
@@ -121,7 +117,7 @@ static fxa__cpu_strip cut_strip(const fxa__cpu_cut *c, int64_t row, int64_t rows
 /* Past the last granule of the run that begins at `first`, with gaps that are not worth it. */
 static int64_t cut_run_end(uint64_t any, int64_t first, int64_t granule) {
     int64_t end = first;
-    for (int64_t i = first, gap = 0; i < 64 && gap * granule < CUT_GAP; i++) {
+    for (int64_t i = first, gap = 0; i < 64 && gap * granule < FXA__CPU_GAP; i++) {
         gap = any >> i & 1 ? 0 : gap + 1;
         if (gap == 0) end = i + 1;
     }

@@ -70,7 +70,7 @@ void fxa__cpu_decode(fxa__cpu_item *it) {
             if (tape != ready) fxa__cpu_softmax_keys(it, tape);
             ready = tape;
             decode_scores(it, first, n);
-            fxa__cpu_softmax(it, &strip, strip.begin);
+            fxa__cpu_softmax(it, &strip, 1, strip.begin);
             decode_outputs(it, first, n);
         }
     }

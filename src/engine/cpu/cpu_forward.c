@@ -17,10 +17,9 @@ enum {
     /* Rows of a block, about, where the set does not say. Zen 3, f32, D 64: 12 rows x 256 keys and 24 x 128 were best,
      * 24 x 256, whose scores leave no room in the first-level cache, was 5 to 10 % slower. */
     FORWARD_ROWS = 12,
-    /* Of K^T, and as many of V; keys of a block. One core of Zen 4, f32, S 2048, D 64, twice what it was before: full
+    /* Of K^T, and as many of V. One core of Zen 4, f32, S 2048, D 64, twice what it was before: full
      * 85.6 -> 86.8 % of the peak, causal 83.0 -> 84.3, dense bias 73.2 -> 77.9. */
     FORWARD_PANEL_BYTES = 1 << 18,
-    FORWARD_MAX_KEYS = 512,
     /* Of Q, and as many of the output; rows of a tile. 384 rows were best of the prototype on Zen 3; twice that was
      * chosen later, with larger panels, by a measurement of which no figures were kept. */
     FORWARD_TILE_BYTES = 3 << 17,
@@ -46,7 +45,7 @@ static int64_t forward_keys(const fxa__cpu_code *code, int64_t widest) {
     bool cut = !code->band.exact && code->classify && !code->mask;
     int64_t shorter = code->kernels->rows > FXA__CPU_MAX_ROWS || cut ? 2 : 1, nr = code->kernels->nr;
     int64_t bytes = (int64_t)code->kernels->real_size * widest * shorter;
-    return forward_clamp(FORWARD_PANEL_BYTES / bytes / nr * nr, nr, FORWARD_MAX_KEYS / shorter);
+    return forward_clamp(FORWARD_PANEL_BYTES / bytes / nr * nr, nr, FXA__CPU_MAX_KEYS / shorter);
 }
 
 /* Of a block, and so of a strip. */

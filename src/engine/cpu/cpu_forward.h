@@ -21,6 +21,7 @@
 
 #define FXA__CPU_MAX_ROWS 16   /* that go through the softmax together: a group */
 #define FXA__CPU_MAX_BLOCK 128 /* rows that go through a product together, at most: groups that share it */
+#define FXA__CPU_MAX_KEYS 512  /* of a block, at most */
 _Static_assert(FXA__CPU_FEW_ROWS <= FXA__CPU_MAX_ROWS, "decoding gives all its rows to the softmax at once");
 _Static_assert(FXA__CPU_MAX_BLOCK % FXA__CPU_MAX_ROWS == 0, "a block has whole groups");
 
@@ -105,9 +106,10 @@ fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_
 void fxa__cpu_softmax_rows(fxa__cpu_item *it);
 fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_item *it, const fxa__cpu_strip *strip);
 void fxa__cpu_softmax_keys(fxa__cpu_item *it, fxa__tape_run *tape);
-/* Scores t [rows,ldt] of a strip, from `column` of the block on, become weights, 0 before its begin; m, l and beta
- * follow. */
-void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t column);
+/* Scores t [rows,ldt] of a strip, from `column` of the block on, and of the count - 1 after it, which have the same
+ * rows (those of the first count) and lie side by side after it, become weights, 0 before its begin; m, l and beta
+ * follow. Several only where there are bits. */
+void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int count, int64_t column);
 
 /* The two ways to do an item: m, l, nan and o of its rows over its keys. */
 void fxa__cpu_attend(fxa__cpu_item *it);

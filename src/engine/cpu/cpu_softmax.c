@@ -118,26 +118,48 @@ static void softmax_move(fxa__cpu_item *it, int64_t row, int64_t n_rows, fxa__cp
         for (int64_t i = 0; i < n_rows; i++) fxa__real_set(it->s.beta, real_size, i, 1);
 }
 
-/* Scores of the parts become new scores, -inf where the pair is not attended. */
-static void softmax_scores(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t column, fxa__cpu_part *part,
-                           int64_t *from) {
-    int64_t ldt = it->run->blocks.ldt;
+/* Scores of a row and a strip become new scores, -inf where the pair is not attended. */
+static void softmax_scores_row(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t row, int64_t from,
+                               const fxa__cpu_part *x) {
     fxa__tape_run *tape = fxa__cpu_softmax_tape(it, strip);
-    for (int64_t i = 0; i < strip->rows; i++) {
-        int64_t row = strip->row + i;
-        part[i] = softmax_part(it, strip, row, fxa__real_at(it, it->s.t, i * ldt), column, &from[i]);
-        if (tape->tape && part[i].n > 0) softmax_program(tape, row, from[i], &part[i]);
-        if (strip->masked && it->cut.bits)
-            it->kernels->row_mask(part[i].s, fxa__cpu_cut_bits(&it->cut, row), from[i], part[i].n);
+    if (tape->tape && x->n > 0) softmax_program(tape, row, from, x);
+    if (strip->masked && it->cut.bits) it->kernels->row_mask(x->s, fxa__cpu_cut_bits(&it->cut, row), from, x->n);
+}
+
+/* What the first strip and those after it have of row i, side by side. */
+static fxa__cpu_part softmax_scores(fxa__cpu_item *it, const fxa__cpu_strip *strip, int count, int64_t column,
+                                    int64_t i, int64_t *from) {
+    int64_t row = strip->row + i;
+    void *t = fxa__real_at(it, it->s.t, i * it->run->blocks.ldt);
+    fxa__cpu_part all = softmax_part(it, strip, row, t, column, from);
+    softmax_scores_row(it, strip, row, *from, &all);
+    for (int j = 1; j < count; j++) {
+        fxa__cpu_part x = {fxa__real_at(it, all.s, all.n), strip[j].end - strip[j].begin, 0};
+        softmax_scores_row(it, &strip[j], row, strip[j].begin, &x);
+        all.n += x.n;
+    }
+    return all;
+}
+
+/* Dropout of the same; `from` is the column of the first. */
+static void softmax_drop_all(const fxa__cpu_item *it, const fxa__cpu_strip *strip, int count, int64_t row,
+                             const fxa__cpu_part *all, int64_t from) {
+    fxa__cpu_part x = *all;
+    if (count > 1) x.n = strip->end - from;
+    softmax_drop(it, row, &x, from);
+    for (int j = 1; j < count; j++) {
+        x = (fxa__cpu_part){fxa__real_at(it, x.s, x.n), strip[j].end - strip[j].begin, 0};
+        softmax_drop(it, row, &x, strip[j].begin);
     }
 }
 
-void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t column) {
+void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int count, int64_t column) {
     fxa__cpu_part part[FXA__CPU_MAX_ROWS];
     double top[FXA__CPU_MAX_ROWS];
     int64_t ldt = it->run->blocks.ldt, n = strip->end - column, row = strip->row, from[FXA__CPU_MAX_ROWS];
-    FXA__ASSERT(strip->rows <= FXA__CPU_MAX_ROWS);
-    softmax_scores(it, strip, column, part, from);
+    FXA__ASSERT(strip->rows <= FXA__CPU_MAX_ROWS && (count == 1 || (it->cut.bits && column == strip->begin)));
+    for (int j = 1; j < count; j++) n += strip[j].end - strip[j].begin;
+    for (int64_t i = 0; i < strip->rows; i++) part[i] = softmax_scores(it, strip, count, column, i, &from[i]);
     it->kernels->rows_max(part, strip->rows);
     softmax_move(it, row, strip->rows, part, top);
     it->kernels->rows_exp(part, strip->rows);
@@ -146,6 +168,6 @@ void fxa__cpu_softmax(fxa__cpu_item *it, const fxa__cpu_strip *strip, int64_t co
         *l = *l * fxa__real_get(it->s.beta, it->kernels->real_size, i) + part[i].x;
         if (part[i].x != part[i].x && top[i] < INFINITY) it->s.nan[row + i] = 1;
         if (part[i].n < n) softmax_clear(it, fxa__real_at(it, it->s.t, i * ldt), n, &part[i]);
-        if (softmax_drops(it)) softmax_drop(it, row + i, &part[i], from[i]);
+        if (softmax_drops(it)) softmax_drop_all(it, strip, count, row + i, &part[i], from[i]);
     }
 }
