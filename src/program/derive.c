@@ -105,7 +105,7 @@ fxa_status fxa_program_derivative(const fxa_program *program, fxa_program **out,
     status = fxa__builder_new(host, FXA_PROGRAM_DERIVATIVE, &d.b, err);
     if (status != FXA_OK) goto done;
     fxa__builder_set_limit(d.b, FXA__MAX_DERIVED_NODES);
-    if (fxa__builder_import(d.b, program, NULL, d.value)) {
+    if (fxa__builder_import(d.b, program, d.value)) {
         derive_mark_wanted(&d);
         derive_sweep(&d);
     }

@@ -42,10 +42,8 @@ static void derive_rule_BUILT(derive_step *s) {
     FXA__ASSERT(!"an operation that is rewritten when built");
 }
 
-/* An int or a bool is never wanted, so what was converted from one gets nothing. */
-static void derive_rule_FLOAT(derive_step *s) {
-    if (s->wanted[0]) s->out[0] = s->adj;
-}
+/* float() of a float is that float, and an int or a bool is never wanted: so neither is this. */
+static void derive_rule_FLOAT(derive_step *s) { (void)s; }
 
 static void derive_rule_ADD(derive_step *s) {
     for (int a = 0; a < 2; a++)

@@ -36,7 +36,7 @@ static int lift_branch(const fxa_program *p, int32_t node, const uint8_t *reads)
 static void lift_build(fxa_builder *b, const fxa_program *p, const uint8_t *reads, fxa_value *map) {
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
     fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
-    if (!fxa__builder_import(b, p, NULL, map)) return;
+    if (!fxa__builder_import(b, p, map)) return;
     fxa_value mask = map[fxa__program_output(p, FXA__OUT_MASK)];
     for (int branch; (branch = lift_branch(p, score, reads)) != 0; score = p->nodes[score].arg[branch]) {
         fxa_value c = map[p->nodes[score].arg[0]];

@@ -26,15 +26,15 @@ const fxa__op_info *fxa__op_info_get(uint32_t op) { return &op_table[op < FXA_OP
 
 fxa__spelling fxa__op_spelling(uint32_t op, bool bools) {
     static const struct {
-        uint8_t op, form;
+        uint8_t op;
         fxa__spelling spelling;
     } also[] = {
-#define ALSO(ID, text, form, prec, op) {FXA_OP_##op, FXA__##form, {text, FXA__PREC_##prec}},
+#define ALSO(ID, text, form, prec, op) {FXA_OP_##op, {text, FXA__PREC_##prec}},
 #include "ops.def"
     };
     const fxa__op_info *info = fxa__op_info_get(op);
     for (size_t i = 0; bools && i < sizeof also / sizeof *also; i++)
-        if (also[i].op == op && also[i].form == info->form) return also[i].spelling;
+        if (also[i].op == op) return also[i].spelling; /* pow, a call beside **, has no bools */
     return (fxa__spelling){info->text, info->prec};
 }
 

@@ -75,9 +75,10 @@ static fxa_value expr_float(fxa__parser *p, bool minus) {
     return expr_value(p, here, fxa_builder_float(p->b, minus ? -x : x));
 }
 
+/* At a token of either kind. */
 static fxa_value expr_number(fxa__parser *p, bool minus) {
     if (fxa__parse_is(p, TOK_INT)) return expr_int(p, minus);
-    return fxa__parse_is(p, TOK_FLOAT) ? expr_float(p, minus) : fxa__parse_fail_unexpected(p, "a value");
+    return expr_float(p, minus);
 }
 
 /* A minus and a number that nothing binds tighter: one constant. So -2147483648 is an int, and what the printer writes

@@ -11,6 +11,7 @@
 #include "program.h"
 
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <math.h>
@@ -97,7 +98,8 @@ static bool print_prefix_taken(const fxa_program *p, const char *prefix) {
 
 /* t, u, ..., z, t_, u_, ...: more of them than a program can have names, so one is free. */
 static void print_choose_prefix(print_state *s) {
-    for (size_t i = 0; i < 7 * (sizeof s->prefix - 1); i++) {
+    _Static_assert(7 * (sizeof s->prefix - 1) > FXA_MAX_PARAMS + FXA_MAX_TENSORS, "each name takes one at most");
+    for (size_t i = 0;; i++) {
         s->prefix[0] = "tuvwxyz"[i % 7];
         memset(s->prefix + 1, '_', i / 7);
         if (!print_prefix_taken(s->p, s->prefix)) return;
@@ -132,7 +134,8 @@ static bool print_is_negative(const fxa__node *x) {
 
 /* A cast to `type` that could be left out. */
 static bool print_can_drop(const print_state *s, int32_t n, uint32_t type) {
-    return s->mark[n].let < 0 && s->p->nodes[n].type == type && print_is_cast(s, n);
+    FXA__ASSERT(s->p->nodes[n].type == type); /* the builder made it so */
+    return s->mark[n].let < 0 && print_is_cast(s, n);
 }
 
 /* Leaves out the casts among arg[first..n) that the builder puts back. Where it takes the widest type of all operands
@@ -169,10 +172,7 @@ static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, 
     bool y_same = s->mark[y].let < 0 && s->p->nodes[y].op == node->op;
     if (!compare && info->form == FXA__INFIX && x_same != y_same) return y_same;
     int a = print_rank(s, x), b = print_rank(s, y);
-    if (node->op == FXA_OP_MUL) { /* 2 * x */
-        if (a == 1000) return false;
-        if (b == 1000) return true;
-    }
+    if (node->op == FXA_OP_MUL && b == 1000) return true; /* 2 * x; x is no constant, or the product would be one */
     return b < a;
 }
 

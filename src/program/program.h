@@ -120,8 +120,8 @@ bool fxa__builder_failed(const fxa_builder *b);
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);
 const fxa_error *fxa__builder_error(const fxa_builder *b);
 /* Copies all nodes of a program (same host not needed): map[n_nodes] gets the value of each node. Declares its params
- * and tensors. subst: value to use for INPUT nodes by fxa_input, or NULL / -1 entries for none. */
-bool fxa__builder_import(fxa_builder *b, const fxa_program *p, const fxa_value *subst, fxa_value *map);
+ * and tensors. */
+bool fxa__builder_import(fxa_builder *b, const fxa_program *p, fxa_value *map);
 /* `grad name += value`, DERIVATIVE only; equal targets are summed by finish. */
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
 void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *index, size_t n_index, fxa_value value);

@@ -50,7 +50,7 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
         goto done;
     }
     fxa_value mask = fxa_builder_bool(b, 1);
-    if (p && fxa__builder_import(b, p, NULL, map)) {
+    if (p && fxa__builder_import(b, p, map)) {
         fxa_builder_set_score(b, map[fxa__program_output(p, FXA__OUT_SCORE)]);
         mask = map[fxa__program_output(p, FXA__OUT_MASK)];
     }

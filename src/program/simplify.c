@@ -18,13 +18,12 @@ enum { SIMPLIFY_NONE = -2, SIMPLIFY_AGAIN = -3 };
 
 static const fxa__node *simplify_arg(const fxa_builder *b, const fxa__node *n, int i) { return &b->nodes[n->arg[i]]; }
 
-static bool simplify_is_int(const fxa__node *x, int32_t value) {
-    return x->op == FXA_OP_CONST && x->type != FXA_FLOAT && x->imm == value;
-}
+/* Of ints and bools. */
+static bool simplify_is_int(const fxa__node *x, int32_t value) { return x->op == FXA_OP_CONST && x->imm == value; }
 
-/* The same bits: 0.0 is not -0.0. */
+/* Of floats. The same bits: 0.0 is not -0.0. */
 static bool simplify_is_float(const fxa__node *x, double value) {
-    return x->op == FXA_OP_CONST && x->type == FXA_FLOAT && memcmp(&x->f, &value, sizeof value) == 0;
+    return x->op == FXA_OP_CONST && memcmp(&x->f, &value, sizeof value) == 0;
 }
 
 static bool simplify_is_zero(const fxa__node *x) { return simplify_is_float(x, 0.0) || simplify_is_float(x, -0.0); }

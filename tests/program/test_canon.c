@@ -280,27 +280,23 @@ TEST(gradients_are_summed_sorted_and_zeroes_dropped) {
     fxa_program_destroy(p);
 }
 
-/* ---- Import ------------------------------------------------------------------------------------------------------ */
-
-TEST(import_substitutes_inputs) {
-    fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
-    fxa_value s = fxa_builder_input(b, FXA_INPUT_SCORE);
-    fxa_builder_set_score(b, fxa_builder_op2(b, FXA_OP_MUL, s, fxa_builder_param(b, "w", FXA_FLOAT)));
-    fxa_program *p = own_finish(b);
-    b = own_builder(FXA_PROGRAM_SCORE);
-    fxa_value map[8], subst[FXA_INPUT_COUNT];
-    for (int i = 0; i < FXA_INPUT_COUNT; i++) subst[i] = -1;
-    subst[FXA_INPUT_SCORE] = fxa_builder_op1(b, FXA_OP_TANH, fxa_builder_input(b, FXA_INPUT_SCORE));
-    T_REQUIRE(p && p->n_nodes <= 8);
-    T_CHECK(fxa__builder_import(b, p, subst, map));
-    fxa_builder_set_score(b, map[fxa__program_output(p, FXA__OUT_SCORE)]);
-    fxa_program *joined = own_finish(b);
-    double got = 0, w = 3, in[FXA_INPUT_COUNT] = {0.5};
-    fxa_error err;
-    T_OK(fxa_program_eval(joined, in, &w, NULL, &got, NULL, &err));
-    T_SAME(got, tanh(0.5) * 3);
-    fxa_program_destroy(p);
-    fxa_program_destroy(joined);
+/* A zero before or after what it is added to. */
+TEST(zero_gradients_add_nothing) {
+    fxa_program *want = NULL;
+    for (int where = 0; where < 3; where++) {
+        fxa_builder *b = own_builder(FXA_PROGRAM_DERIVATIVE);
+        (void)fxa_builder_param(b, "a", FXA_FLOAT);
+        fxa_value d = fxa_builder_input(b, FXA_INPUT_DSCORE), zero = fxa_builder_float(b, 0);
+        fxa_builder_set_dscore(b, d);
+        if (where == 1) fxa__builder_grad_param(b, "a", zero);
+        fxa__builder_grad_param(b, "a", d);
+        if (where == 2) fxa__builder_grad_param(b, "a", zero);
+        fxa_program *p = own_finish(b);
+        if (where > 0) T_CHECK(own_equal(want, p));
+        if (where > 0) fxa_program_destroy(p);
+        if (where == 0) want = p;
+    }
+    fxa_program_destroy(want);
 }
 
 T_MAIN

@@ -187,7 +187,7 @@ static void canon_check_meaning(const canon_recipe *r, const fxa_program *p) {
 static fxa_program *canon_rebuild(const fxa_program *p) {
     fxa_builder *b = own_builder((fxa_program_kind)p->kind);
     fxa_value *map = calloc((size_t)p->n_nodes, sizeof *map);
-    T_CHECK(fxa__builder_import(b, p, NULL, map));
+    T_CHECK(fxa__builder_import(b, p, map));
     fxa_builder_set_score(b, map[p->outputs[0].value]);
     fxa_builder_set_mask(b, map[p->outputs[1].value]);
     free(map);

@@ -368,6 +368,13 @@ TEST(what_eval_refuses) {
     T_STATUS(fxa_program_eval(p, in, NULL, &view, &got, NULL, &err), FXA_E_BINDING);
     T_STATUS(fxa_program_eval(p, in, &n_value, NULL, &got, NULL, &err), FXA_E_BINDING);
     T_STR(err.text, "the program has 1 param and 1 tensor, but their values are NULL");
+    b = eval_builder();
+    fxa_value two =
+        fxa_builder_op2(b, FXA_OP_ADD, fxa_builder_param(b, "x", FXA_FLOAT), fxa_builder_param(b, "y", FXA_FLOAT));
+    fxa_program *other = eval_finish(b, two);
+    T_STATUS(fxa_program_eval(other, in, NULL, NULL, &got, NULL, &err), FXA_E_BINDING);
+    T_STR(err.text, "the program has 2 params and 0 tensors, but their values are NULL");
+    fxa_program_destroy(other);
     in[FXA_INPUT_Q] = 0.5;
     T_STATUS(fxa_program_eval(p, in, &n_value, &view, &got, NULL, &err), FXA_E_BINDING);
     T_STR(err.text, "'q' is 0.5; a whole number of 32 bits is accepted");

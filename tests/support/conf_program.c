@@ -37,7 +37,7 @@ static fxa_program *source_generate(fxa_context *ctx, unsigned flags, uint64_t *
 /* The value of an output of `from`, with everything that it needs, inside a builder. */
 static fxa_value source_import(fxa_builder *b, const fxa_program *from, fxa__out_kind kind) {
     fxa_value *map = malloc((size_t)from->n_nodes * sizeof *map), value;
-    if (!map || !fxa__builder_import(b, from, NULL, map)) abort();
+    if (!map || !fxa__builder_import(b, from, map)) abort();
     value = map[fxa__program_output(from, kind)];
     free(map);
     return value;
