@@ -29,6 +29,15 @@ static const struct band_case {
     {"weight[h] > 0.5", OPEN, OPEN, false, false},
     {"q % 2 == k % 2 || number[q, k] == 1", OPEN, OPEN, false, false},
     {"2 * k <= q", OPEN, OPEN, false, false},
+    {"-q <= -k", OPEN, 0, true, true},
+    {"k <= q + q_len", OPEN, OPEN, false, false},
+    {"k + b <= q", OPEN, OPEN, false, false},
+    {"k + h <= q", OPEN, OPEN, false, false},
+    {"k + heads <= q", OPEN, OPEN, false, false},
+    {"q + q_len <= k + k_len", OPEN, OPEN, false, false}, /* shifted the other way */
+    {"-k - k - 3 <= q", OPEN, OPEN, false, false},        /* may wrap around */
+    {"k + k + k <= q", OPEN, OPEN, false, false},
+    {"0 <= q - (1 - (2 - (3 - (4 - (5 - (6 - (7 - (8 - (9 - k)))))))))", OPEN, OPEN, false, false}, /* too deep */
 };
 
 TEST(bounds_of_masks) {

@@ -125,6 +125,14 @@ static const char *const tape_indices[] = {
     "k * 2",
     "(k - q) % 7",
     "2147483647 + k",
+    "max(k, 1) + 1",
+    "clamp(k, k // 2, 9)",
+    "clamp(k, 0, k // 2 + 3)",
+    "min(k, k // 2 + 3)",
+    "q * h + clamp(k, 0, 9)",
+    "q % 3 + clamp(k, 0, 9)",
+    "q // 2 + clamp(k, 0, 9)",
+    "h * h + clamp(k, 0, 9)",
 };
 
 TEST(loads_along_k_of_every_dtype) {
@@ -191,6 +199,18 @@ TEST(joined_operations) {
         "param c : float\nscore = c * tanh(score / c)",
         "score = tanh(0.5 * score) * 3.0",
         "score = tanh(score / 2.0)",
+        "param a : float\nparam c : float\nscore = a * (c * tanh(score / c))",
+        "param a : float\ntensor t : f32[1]\nscore = score * (a - score * t[k])",
+        "tensor t : f32[1]\nscore = score * (t[k] - score * score)",
+        "let d = q % 64 + k % 64\nscore = score + float(d) + 0.5 * float(d // 3)",
+        "tensor t : f32[1]\nscore = score + t[h] * float(k % 3 + k % 64)",
+        "tensor t : f32[1]\nscore = score + t[h] * float(k % 3 - k)",
+        "tensor t : f32[1]\nscore = score + t[h] * float(k % 3 + k)",
+        "tensor t : f32[1]\nscore = score + t[k] * float(k % 64 + q % 8)",
+        "score = score + tanh(score) * float(k - q)",
+        "tensor t : f32[1]\nscore = score + t[q % 9 + k % 5] * float(k - q)",
+        "tensor t : f32[1]\nmask = abs(t[k] - t[q]) < 0.5 && abs(q - k) != 3\nscore = score * 2.0",
+        "mask = abs(q - k) == 3 || score < 0.5",
         "tensor doc : i32[1]\nmask = doc[q] == doc[k]",
         "mask = (q & 3) != (k & 3) && (q & 7) <= (k & 15) && (k & 3) < (q & 7) && (k ^ q) < (q & 511)",
         "tensor t : f32[1]\nmask = t[k] < t[q] && k <= q && q - k < 100 && h != 2\nscore = score * 2.0",
@@ -201,6 +221,53 @@ TEST(joined_operations) {
         tape_text(ctx, texts[i], false, 0x1p-10, 6, &rng);
         tape_text(ctx, texts[i], true, 0x1p-10, 6, &rng);
     }
+    fxa_context_destroy(ctx);
+}
+
+/* Values that are the same for a whole row, in backward programs and in sums that no derivative asks for. */
+TEST(backward_values_that_are_no_rows) {
+    static const struct {
+        fxa_program_kind kind;
+        const char *text;
+    } cases[] = {
+        {FXA_PROGRAM_BPROP, "dscore = 2.5"},
+        {FXA_PROGRAM_BPROP, "param w : float\ndscore = w"},
+        {FXA_PROGRAM_BPROP, "dscore = score"},
+        {FXA_PROGRAM_BPROP, "param w : float\ndscore = mulz(w, 1.0 - score * score)"},
+        {FXA_PROGRAM_DERIVATIVE, "param a : float\ndscore = dscore\ngrad a += 1.5"},
+        {FXA_PROGRAM_DERIVATIVE, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k] += a"},
+        {FXA_PROGRAM_DERIVATIVE, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[q] += a"},
+        {FXA_PROGRAM_DERIVATIVE, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k // 2] += a"},
+        {FXA_PROGRAM_DERIVATIVE, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[min(k, 9)] += a"},
+    };
+    fxa_context *ctx = tape_ctx();
+    uint64_t rng = t_seed();
+    bool ok = true;
+    for (size_t i = 0; ok && i < sizeof cases / sizeof *cases; i++) {
+        fxa_program *p = NULL;
+        fxa_error err;
+        fxa_text text = {NULL, cases[i].text, SIZE_MAX};
+        fxa_parse_config config = {sizeof config, (uint32_t)cases[i].kind, &text, 1, NULL, 0};
+        T_OK(fxa_program_parse_texts(ctx, &config, &p, &err));
+        uint32_t flags = cases[i].kind == FXA_PROGRAM_BPROP ? 0 : FXA__TAPE_GRADS;
+        for (int round = 0; ok && round < 8; round++) {
+            const fxa__cpu_kernels *k;
+            for (size_t set = 0; ok && (k = tape_set(&set, round % 2 ? 8 : 4));)
+                ok = tape_try_near(ctx, k, p, flags, false, round < 4 ? 0 : 0x1p-10, &rng);
+        }
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* More conjuncts than a stack of them holds: the rest is one. */
+TEST(masks_of_many_conjuncts) {
+    fxa_context *ctx = tape_ctx();
+    uint64_t rng = t_seed();
+    char text[8192], *at = text;
+    at += sprintf(at, "mask = score < 0.5");
+    for (int i = 0; i < 90; i++) at += sprintf(at, " && (q + k * %d) %% 101 != %d", i + 2, i);
+    tape_text(ctx, text, false, 0, 2, &rng);
     fxa_context_destroy(ctx);
 }
 
@@ -239,13 +306,44 @@ TEST(identity_and_queries) {
         T_INT(fxa__tape_is_identity(tape), cases[i].identity);
         T_CHECK(fxa__tape_bytes(tape) > 0);
         T_CHECK(fxa__tape_scratch(tape, 16, 256, &bytes) && bytes % FXA__CPU_PAD == 0);
+        size_t bytes_of_tile = bytes;
         T_CHECK(!fxa__tape_scratch(tape, 16, INT64_MAX, &bytes) && !fxa__tape_scratch(tape, INT64_MAX / 8, 16, &bytes));
+        fxa__carver carver = fxa__carver_make(NULL);
+        (void)fxa__tape_carve(&carver, tape, 16, 256);
+        T_CHECK(!carver.failed && carver.used == bytes_of_tile);
+        (void)fxa__tape_carve(&carver, tape, 16, INT64_MAX);
+        T_CHECK(carver.failed);
         fxa__tape_destroy(tape);
         fxa_program_destroy(d);
         fxa_program_destroy(p);
     }
     fxa__tape_destroy(NULL);
     fxa_context_destroy(ctx);
+}
+
+/* Lists grow by half, so programs of every length make each place the one where there is no room. */
+TEST(out_of_memory_in_programs_of_every_length) {
+    size_t s = 0;
+    const fxa__cpu_kernels *k = tape_set(&s, 4);
+    for (int n = 0; n < 48; n++) {
+        fail_alloc f = FAIL_ALLOC_INIT;
+        fxa_context *ctx = fail_alloc_context(&f);
+        fxa_program *p = NULL;
+        fxa_error err;
+        char text[4096], *at = text;
+        T_REQUIRE(ctx);
+        at += sprintf(at, "tensor t : f32[2]\nparam c : float\n");
+        at += sprintf(at,
+                      "score = c * tanh(score / c) - t[h, 3] * float(k - q) + t[h, max(-k, h) + 3] + t[q // 2 - k, h]");
+        for (int i = 0; i < n; i++) at += sprintf(at, " + t[%d, q]", i);
+        at += sprintf(at, "\nmask = k <= q && k %% 3 != 1 && h < 3 && (q & 3) != (k & 3) || abs(k - 9) < q");
+        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+        T_CHECK(tape_allocations(&f, ctx, p, FXA__TAPE_MASK, k) > 3);
+        T_CHECK(tape_allocations(&f, ctx, p, FXA__TAPE_MASK_ALONE, k) > 3);
+        fxa_program_destroy(p);
+        fxa_context_destroy(ctx);
+        T_INT(f.mistakes, 0);
+    }
 }
 
 TEST(out_of_memory_at_every_allocation) {

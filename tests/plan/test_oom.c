@@ -14,7 +14,7 @@ typedef struct oom_rig {
     fail_alloc memory;
     fxa_context *ctx;
     tiny forward, backward;
-    fxa_program *derivative;
+    fxa_program *derivative, *lifted;
     fxa_plan *plan;
     blob_bytes plan_bytes, program_bytes;
 } oom_rig;
@@ -24,6 +24,7 @@ static bool oom_rig_start(oom_rig *r, fxa_error *err) {
     r->ctx = fail_alloc_context(&r->memory);
     if (!r->ctx || tiny_forward(r->ctx, &r->forward, err) || tiny_backward(r->ctx, &r->backward, err)) return false;
     if (fxa_program_derivative(r->forward.program, &r->derivative, err)) return false;
+    if (fxa_program_parse(r->ctx, "score = k <= q ? tanh(score) : -inf", SIZE_MAX, &r->lifted, err)) return false;
     if (fxa_plan_create(r->ctx, &r->backward.problem, &r->plan, err)) return false;
     if (fxa_plan_save(r->plan, r->plan_bytes.data, BLOB_ROOM, &r->plan_bytes.size, err)) return false;
     return !fxa_program_save(r->forward.program, r->program_bytes.data, BLOB_ROOM, &r->program_bytes.size, err);
@@ -32,6 +33,7 @@ static bool oom_rig_start(oom_rig *r, fxa_error *err) {
 static void oom_rig_end(oom_rig *r) {
     fxa_plan_destroy(r->plan);
     fxa_program_destroy(r->derivative);
+    fxa_program_destroy(r->lifted);
     tiny_end(&r->backward);
     tiny_end(&r->forward);
     fxa_context_destroy(r->ctx);
@@ -186,6 +188,14 @@ static fxa_status oom_plan_backward(oom_rig *r, fxa_error *err) {
     return oom_plan_of(r, &p, err);
 }
 
+/* A mask inside the score: the cpu engine lifts it out, and derives what is left. */
+static fxa_status oom_plan_lifted(oom_rig *r, fxa_error *err) {
+    fxa_problem p = r->backward.problem;
+    p.program = r->lifted, p.engine = "cpu";
+    p.captures = NULL, p.n_captures = 0, p.param_grads = 0;
+    return oom_plan_of(r, &p, err);
+}
+
 /* Packed sequences, maps, sinks, dropout and a user's backward: made, saved, dropped. */
 static fxa_status oom_plan_rich(oom_rig *r, fxa_error *err) {
     blob_bytes b;
@@ -273,6 +283,7 @@ static const oom_flow oom_flows[] = {
     {"support_query", oom_support, MAY_DO_WITHOUT},
     {"plan_create forward", oom_plan_forward, MAY_DO_WITHOUT},
     {"plan_create backward", oom_plan_backward, MAY_DO_WITHOUT},
+    {"plan_create of a lifted mask", oom_plan_lifted, MAY_DO_WITHOUT},
     {"plan_create and save, many features", oom_plan_rich, MAY_DO_WITHOUT},
     {"plan_run", oom_run, TAKES_NONE},
     {"attention forward", oom_attention, MAY_DO_WITHOUT},

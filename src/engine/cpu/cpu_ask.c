@@ -103,7 +103,7 @@ int64_t fxa__cpu_seen_count(const fxa__cpu_code *code, const fxa__problem *p) {
     const double per_question = 2048; /* pairs, about: a strip and a panel or two; an untuned guess */
     double questions = (double)p->in.sq * (double)p->in.sk / per_question;
     int64_t n = 16;
-    if (!code->classify || code->band.exact || p->in.b * p->in.hq <= 1) return 0;
+    if (!code->classify || p->in.b * p->in.hq <= 1) return 0;
     while (n < 1024 && (double)n < questions) n *= 2;
     return n;
 }
@@ -154,7 +154,8 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
     fxa_tile tile = FXA_TILE_FULL;
     *begin = 0;
     *end = m;
-    if (n <= 0 || m <= 0) return FXA_TILE_EMPTY;
+    FXA__ASSERT(n > 0);
+    if (m <= 0) return FXA_TILE_EMPTY;
     if (g->code->facts.flags & FXA_FACT_NO_MASK) return FXA_TILE_FULL;
     ask_range q = ask_rows(g, first, n), k = ask_range_of(g, FXA_INPUT_K, key, key + m - 1);
     if (!ask_cut(g, &q, &k, &tile)) {
@@ -172,7 +173,8 @@ fxa_tile fxa__cpu_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int
 bool fxa__cpu_band_columns(const fxa__cpu_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end) {
     const int64_t far = (int64_t)1 << 40; /* past every coordinate, and sums of a few do not overflow */
-    if (!g->code->band.exact || n <= 0 || m <= 0) return false;
+    FXA__ASSERT(n > 0 && m > 0);
+    if (!g->code->band.exact) return false;
     ask_range q = ask_rows(g, first, n), k = ask_range_of(g, FXA_INPUT_K, key, key + m - 1), origin = {.lo = 0};
     int64_t lo, hi;
     if (!ask_has_band(g, &q, &k)) return false;

@@ -212,10 +212,8 @@ static void *shares_carve_matrix(fxa__carver *c, const fxa__back *job, bool want
 }
 
 static void shares_carve_tape(fxa__carver *c, const fxa__back *job, const fxa__tape *tape, fxa__tape_run *run) {
-    size_t bytes = 0;
     if (!tape) return;
-    if (!fxa__tape_scratch(tape, job->cut.tile, job->cut.block, &bytes)) c->failed = true;
-    void *scratch = fxa__carve(c, 1, bytes);
+    void *scratch = fxa__tape_carve(c, tape, job->cut.tile, job->cut.block);
     if (!c->base) return;
     *run = (fxa__tape_run){.tape = tape,
                            .params = job->bind->params,

@@ -5,6 +5,7 @@
  */
 #include "cpu_bits.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 #include <string.h>
@@ -32,14 +33,12 @@ static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bit
 }
 
 void fxa__cpu_cut_carve(fxa__carver *c, const fxa__cpu_code *code, int64_t rows, int64_t keys, fxa__cpu_cut *cut) {
-    size_t bytes = 0;
     *cut = (fxa__cpu_cut){.granule = fxa__cpu_bits_granule(code->kernels), .words = fxa__div_up(keys, 64)};
     if (!code->mask) return;
-    if (!fxa__tape_scratch(code->mask, rows, keys, &bytes)) c->failed = true;
     bits_carve(c, rows, cut->words, &cut->own);
     cut->k = fxa__carve(c, keys, sizeof *cut->k);
     cut->same = fxa__carve(c, rows, 1);
-    cut->mask.scratch = fxa__carve(c, 1, bytes);
+    cut->mask.scratch = fxa__tape_carve(c, code->mask, rows, keys);
 }
 
 /* Whether the mask is the same for several heads or batch entries. */
@@ -158,27 +157,25 @@ static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
 
 static bool bits_same(const fxa__cpu_bits_of *a, const fxa__cpu_bits_of *b) {
     return a->first == b->first && a->n == b->n && a->q_len == b->q_len && a->key == b->key && a->keys == b->keys &&
-           a->b == b->b && a->q == b->q && a->q_len_seen == b->q_len_seen && a->k_len_seen == b->k_len_seen;
+           a->q == b->q && a->k_len_seen == b->k_len_seen;
 }
 
 static fxa__cpu_bits_of bits_of(const fxa__cpu_cut *c) {
     const fxa__cpu_group *g = c->g;
-    bool by_b = g->code->band.reads >> FXA_INPUT_B & 1;
     return (fxa__cpu_bits_of){.first = c->first % g->seq.q_len,
                               .n = c->n,
                               .q_len = g->seq.q_len,
                               .key = c->key,
                               .keys = c->keys,
-                              .b = by_b ? fxa__coord(g->p, g->bind, FXA_INPUT_B, g->b) : 0,
                               .q = c->q[0],
-                              .q_len_seen = g->seq.q_len_seen,
                               .k_len_seen = g->seq.k_len_seen};
 }
 
 static fxa__cpu_slot *bits_slot(const fxa__cpu_cut *c) {
     const fxa__cpu_kept *kept = c->kept;
     int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / kept->block_keys;
-    if (c->number >= kept->tiles || block >= kept->blocks || b >= kept->count) return NULL;
+    FXA__ASSERT(block < kept->blocks); /* keys are below sk */
+    if (c->number >= kept->tiles || b >= kept->count) return NULL;
     int64_t at = (b * kept->tiles + c->number) * kept->blocks + block;
     return at < kept->count ? &kept->slots[at] : NULL;
 }

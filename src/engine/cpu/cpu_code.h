@@ -21,7 +21,7 @@
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
     bool exact;     /* and true inside */
-    bool dark;      /* range analysis can say nothing of what else it reads, whatever the tile */
+    bool dark;      /* range analysis can say nothing of what else it reads, whatever the tile: so where it is exact */
     uint32_t reads; /* bit i: the mask reads input i */
     int32_t nodes;  /* of the program that it is made of */
 } fxa__cpu_band;

@@ -42,10 +42,10 @@ typedef struct fxa__cpu_bits {
     int64_t row, end;    /* rows outside of row..end have none at all */
 } fxa__cpu_bits;
 
-/* What bits are a function of. */
+/* What bits are a function of, besides what chose the slot: the batch entry, where the mask reads it. */
 typedef struct fxa__cpu_bits_of {
     int64_t first, n, q_len, key, keys;
-    int32_t b, q, q_len_seen, k_len_seen; /* q: of the first row */
+    int32_t q, k_len_seen; /* q: of the first row */
 } fxa__cpu_bits_of;
 
 typedef struct fxa__cpu_slot {

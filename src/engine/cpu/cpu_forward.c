@@ -42,7 +42,7 @@ static int64_t forward_clamp(int64_t x, int64_t lo, int64_t hi) { return fxa__ma
 /* Masks that range analysis alone cuts leave less of smaller blocks, and sets that take many rows at once have as many
  * scores in hand with fewer keys. */
 static int64_t forward_keys(const fxa__cpu_code *code, int64_t widest) {
-    bool cut = !code->band.exact && code->classify && !code->mask;
+    bool cut = code->classify && !code->mask;
     int64_t shorter = code->kernels->rows > FXA__CPU_MAX_ROWS || cut ? 2 : 1, nr = code->kernels->nr;
     int64_t bytes = (int64_t)code->kernels->real_size * widest * shorter;
     return forward_clamp(FORWARD_PANEL_BYTES / bytes / nr * nr, nr, FXA__CPU_MAX_KEYS / shorter);
@@ -108,7 +108,7 @@ static void forward_bound(fxa__cpu_forward_run *run) {
     int64_t tile = forward_clamp(FORWARD_TILE_ITEMS / p->hkv, 1, fxa__max_i64(1, p->sk / FORWARD_TILE_KEYS));
     run->items = fxa__max_i64(fxa__max_i64(tiles, 1), fxa__max_i64(decode, FORWARD_TILE_ITEMS / p->hkv));
     run->slots = decode > 1 && fxa__cpu_is_few(p, few) ? decode * few : 0;
-    if (tile > 1 && rows > 0)
+    if (tile > 1)
         run->slots = fxa__max_i64(run->slots, fxa__min_i64(FORWARD_TILE_ITEMS / p->hkv * run->blocks.tile_rows,
                                                            fxa__min_i64(rows, INT32_MAX) * tile));
 }
@@ -142,11 +142,7 @@ static void forward_carve_scratch(fxa__carver *c, const fxa__cpu_forward_run *ru
     s->seen = fxa__carve(c, fxa__cpu_seen_count(run->code, run->p), sizeof *s->seen);
     fxa__cpu_cut_carve(c, run->code, rows, b->keys, cut);
     const fxa__tape *tapes[2] = {run->code->score, run->code->masked};
-    for (int i = 0; i < 2; i++) {
-        size_t bytes = 0;
-        if (tapes[i] && !fxa__tape_scratch(tapes[i], rows, b->keys, &bytes)) c->failed = true;
-        s->tape[i] = fxa__carve(c, 1, bytes);
-    }
+    for (int i = 0; i < 2; i++) s->tape[i] = fxa__tape_carve(c, tapes[i], rows, b->keys);
 }
 
 /* Everything of a run that does not depend on its pointers; with a base also where its parts lie. */

@@ -91,7 +91,8 @@ bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
-    int64_t head = n > 0 ? fxa__cpu_row_head(g, first) : 0, at = n > 0 ? fxa__cpu_row_q(g, first) : 0;
+    FXA__ASSERT(n > 0); /* so there are rows to divide by */
+    int64_t head = fxa__cpu_row_head(g, first), at = fxa__cpu_row_q(g, first);
     for (int64_t i = 0; i < n; i++, at++) {
         if (at == g->seq.q_len) head++, at = 0;
         h[i] = i > 0 && at > 0 ? h[i - 1] : fxa__coord(g->p, g->bind, FXA_INPUT_H, head);

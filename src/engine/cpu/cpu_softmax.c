@@ -28,7 +28,7 @@ static bool softmax_drops(const fxa__cpu_item *it) { return (it->g.p->in.flags &
 void fxa__cpu_softmax_rows(fxa__cpu_item *it) {
     const fxa__cpu_group *g = &it->g;
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    if (it->n > 0) fxa__cpu_row_coords(g, it->first, it->n, it->s.h, it->s.qc);
+    fxa__cpu_row_coords(g, it->first, it->n, it->s.h, it->s.qc);
     for (int masked = 0; masked < 2; masked++) {
         it->tape[masked] = (fxa__tape_run){.tape = softmax_tape(g->code, masked),
                                            .params = g->bind->params,

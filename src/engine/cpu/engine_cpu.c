@@ -51,7 +51,6 @@ static void cpu_query(const fxa__problem *p, fxa_support *report) {
 
 static void cpu_release(fxa__host *host, void *code) {
     fxa__cpu_code *c = code;
-    if (!c) return;
     fxa__tape_destroy(c->score);
     fxa__tape_destroy(c->masked);
     fxa__tape_destroy(c->mask);

@@ -51,6 +51,8 @@ typedef struct fxa__tape_run {
 
 /* Bytes of scratch for tiles of at most max_rows rows and blocks of max_columns keys; false: overflow. */
 bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes);
+/* The same as a part of other memory; with no tape an empty one. */
+void *fxa__tape_carve(fxa__carver *c, const fxa__tape *tape, int64_t max_rows, int64_t max_columns);
 
 void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len, int32_t heads);
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q);

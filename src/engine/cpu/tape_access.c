@@ -140,11 +140,11 @@ static void access_copy_ints(const fxa__tape_at *r, const fxa_view *view, const 
     for (int64_t i = p->begin; i < p->end; i++) dst[i] = x;
 }
 
-/* All columns are one piece that lies as a row of registers does. */
+/* All columns are one piece, the first, that lies as a row of registers does. */
 static bool access_is_row(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
                           const access_piece *p) {
     fxa_dtype real = (fxa_dtype)r->run->tape->kernels->real_dtype;
-    return p->begin == 0 && p->end == r->n && p->inside && p->stride == 1 && r->n % FXA__TAPE_STEP == 0 &&
+    return p->end == r->n && p->inside && p->stride == 1 && r->n % FXA__TAPE_STEP == 0 &&
            view->dtype == (access->type == FXA_FLOAT ? real : FXA_I32);
 }
 

@@ -39,7 +39,7 @@ enum { FORMULA_LOGIC = 1, FORMULA_VALUE = 2 };
 static bool formula_is_cheap(const fxa__tape_graph *g, int32_t node) {
     fxa__tape_node range;
     bool negated;
-    return g->nodes[node].level != TAPE_FULL || fxa__tape_graph_range(g, node, &range, &negated);
+    return fxa__tape_graph_range(g, node, &range, &negated);
 }
 
 /* Marks what an operand needs, by `shift` to tell operands apart. Operands of a FULL node come before it. */

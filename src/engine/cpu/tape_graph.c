@@ -58,16 +58,12 @@ static uint8_t graph_input_level(int32_t input) {
     }
 }
 
-static bool graph_is_zero(const fxa__tape_node *n) {
-    return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && n->f == 0;
-}
-
 /* Zero where dscore is: mulz and what cannot lose it. */
 static bool graph_keeps_zero(const fxa__tape_graph *g, const fxa__tape_node *n) {
     const fxa__tape_node *x = g->nodes;
     if (n->type != FXA_FLOAT) return false;
     switch (n->op) {
-    case FXA_OP_CONST: return graph_is_zero(n);
+    case FXA_OP_CONST: return n->f == 0;
     case FXA_OP_INPUT: return n->imm == FXA_INPUT_DSCORE;
     case FXA_OP_NEG:
     case FXA_OP_ABS:

@@ -4,6 +4,8 @@
  */
 #include "tape_code.h"
 
+#include "../../base/invariant.h"
+
 const fxa__tape_info fxa__tape_infos[FXA__TAPE_OPS] = {
 #define TAPE(ID, op, d, a, b, c, expression) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
 #define TAPE_OWN(ID, op, d, a, b, c) {#ID, op, #d[0], #a[0], #b[0], #c[0]},
@@ -27,8 +29,8 @@ const fxa__node *fxa__tape_missing(const fxa_program *program) {
         char letters[4] = "___";
         bool leaf = n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_INPUT || n->op == FXA_OP_LOAD;
         if (leaf || fxa__tape_is_through(program, n)) continue;
-        for (int k = 0; k < n->n_args && k < 3; k++)
-            letters[k] = program->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
+        FXA__ASSERT(n->n_args <= 3); /* only loads take more */
+        for (int k = 0; k < n->n_args; k++) letters[k] = program->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
         if (fxa__tape_find(fxa__tape_op_of(n), n->type == FXA_FLOAT ? 'F' : 'I', letters) < 0) return n;
     }
     return NULL;

@@ -8,10 +8,12 @@
  */
 #include "tape_code.h"
 
-/* The node of an argument, when it is of this operation, of the user's level and used by nothing else. */
+#include "../../base/invariant.h"
+
+/* The node of an argument, a float as n is, when it is of this operation, of n's level and used by nothing else. */
 static const fxa__tape_node *peephole_inner(const fxa__tape_graph *g, const fxa__tape_node *n, int k, uint32_t op) {
     const fxa__tape_node *x = &g->nodes[n->arg[k]];
-    return x->op == op && x->type == FXA_FLOAT && x->level == n->level && x->uses == 1 ? x : NULL;
+    return x->op == op && x->level == n->level && x->uses == 1 ? x : NULL;
 }
 
 static bool peephole_is_one(const fxa__tape_graph *g, int level, int32_t node) {
@@ -96,7 +98,8 @@ static void peephole_float(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *x = &g->nodes[n->arg[0]];
     bool down = x->sign ? x->sign < 0 : x->op == FXA_OP_SUB;
     if (x->op != FXA_OP_ADD && x->op != FXA_OP_SUB) return;
-    if (x->type != FXA_INT || x->level != n->level || (!x->sign && x->uses != 1)) return;
+    FXA__ASSERT(x->type == FXA_INT && x->level == n->level); /* float() of a float is none, bools have no sums */
+    if (!x->sign && x->uses != 1) return;
     n->op = down ? FXA__TAPE_FLOAT_SUB : FXA__TAPE_FLOAT_ADD;
     n->n_args = 2;
     n->arg[0] = x->sign ? x->offset : x->arg[0];

@@ -18,7 +18,8 @@ static int64_t run_steps(int64_t n) { return fxa__round_up(n, FXA__TAPE_STEP); }
 
 /* Bytes of a row of n elements, with room for a whole step after any element of it. */
 static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
-    if (n < 0 || n > INT64_MAX / 64) return false;
+    FXA__ASSERT(n >= 0);
+    if (n > INT64_MAX / 64) return false;
     return fxa__mul_size((size_t)(run_steps(n) + FXA__TAPE_STEP), real_size, pitch);
 }
 
@@ -49,6 +50,12 @@ static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns
 bool fxa__tape_scratch(const fxa__tape *tape, int64_t max_rows, int64_t max_columns, size_t *bytes) {
     fxa__tape_state s;
     return run_layout(tape, max_rows, max_columns, NULL, &s, bytes);
+}
+
+void *fxa__tape_carve(fxa__carver *c, const fxa__tape *tape, int64_t max_rows, int64_t max_columns) {
+    size_t bytes = 0;
+    if (tape && !fxa__tape_scratch(tape, max_rows, max_columns, &bytes)) c->failed = true;
+    return fxa__carve(c, 1, bytes);
 }
 
 /* ---- Instructions ------------------------------------------------------------------------------------------------ */
@@ -180,12 +187,12 @@ static int64_t run_key_step(int64_t n, const int32_t *k) {
 void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k) {
     const fxa__tape *t = run->tape;
     fxa__tape_state *s = run->scratch;
-    FXA__ASSERT(0 <= n && n <= run->max_columns);
+    FXA__ASSERT(0 < n && n <= run->max_columns);
     run->columns = n;
     s->step = run_key_step(n, k);
-    if (n) memcpy(s->k, k, (size_t)n * sizeof *k);
+    memcpy(s->k, k, (size_t)n * sizeof *k);
     for (size_t i = 0; i < t->n_leaves; i++)
-        if (t->leaves[i].level == TAPE_COLUMN && n) memcpy(run_reg(s, &t->leaves[i]), k, (size_t)n * sizeof *k);
+        if (t->leaves[i].level == TAPE_COLUMN) memcpy(run_reg(s, &t->leaves[i]), k, (size_t)n * sizeof *k);
     run_level(run, TAPE_COLUMN, n);
 }
 
@@ -232,7 +239,8 @@ void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score,
 void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n) {
     const fxa__tape_level *full = &run->tape->level[TAPE_FULL];
     fxa__tape_state *s = run->scratch;
-    if (!s->far || n <= 0) return;
+    FXA__ASSERT(n > 0);
+    if (!s->far) return;
     fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = first, .n = n};
     fxa__tape_set_places(&r, row, NULL, NULL, NULL);
     for (size_t i = 0; i < full->n_ins; i++)
@@ -246,8 +254,7 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
     fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = first, .n = n};
     size_t size = t->kernels->real_size;
     bool whole = n % FXA__TAPE_STEP == 0;
-    if (n <= 0) return;
-    FXA__ASSERT(0 <= row && row < run->max_rows && 0 <= first && first + n <= run->columns);
+    FXA__ASSERT(0 <= row && row < run->max_rows && 0 <= first && 0 < n && first + n <= run->columns);
     if (!whole) {
         score = run_copy_row(&r, 0, score);
         dscore = run_copy_row(&r, 1, dscore);
