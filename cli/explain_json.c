@@ -42,10 +42,9 @@ static void explain_json_values(json *j, const fxa_program *program, const cli_b
 }
 
 static void explain_json_depends(json *j, const char *key, uint32_t depends) {
-    static const char *const names[] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore", "heads"};
     json_open(j, key, '[');
-    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (depends >> i & 1) json_string(j, NULL, names[i]);
+    for (unsigned i = 0; i < FXA_INPUT_COUNT; i++)
+        if (depends >> i & 1) json_string(j, NULL, fxa_input_name((fxa_input)i));
     json_close(j, ']');
 }
 

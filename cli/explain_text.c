@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <string.h>
 
-static const char *const explain_inputs[] = {"score", "b", "h", "q", "k", "q_len", "k_len", "dscore", "heads"};
 static const char *const explain_facts[] = {"identity", "pure mask",           "no mask", "additive bias", "soft cap",
                                             "causal",   "causal bottom-right", "window",  "padding"};
 
@@ -76,9 +75,9 @@ static void explain_values(cli *c, cli_buf *out, const fxa_program *program, con
 static void explain_depends(cli_buf *out, const char *what, uint32_t depends) {
     bool any = false;
     buf_printf(out, "  %s depends on ", what);
-    for (unsigned i = 0; i < sizeof explain_inputs / sizeof explain_inputs[0]; i++) {
+    for (unsigned i = 0; i < FXA_INPUT_COUNT; i++) {
         if (!(depends >> i & 1)) continue;
-        buf_printf(out, "%s%s", any ? ", " : "", explain_inputs[i]);
+        buf_printf(out, "%s%s", any ? ", " : "", fxa_input_name((fxa_input)i));
         any = true;
     }
     buf_text(out, any ? "\n" : "nothing\n");

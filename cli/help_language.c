@@ -11,9 +11,10 @@ typedef struct language_line {
 } language_line;
 
 static const language_line language_statements[] = {
-    {"param NAME : float", "a scalar that each run gives; or : int"},
+    {"param NAME : float", "a scalar that each run gives; or : int; with = 20 at its end that is the default"},
     {"tensor NAME : DTYPE[RANK]", "a captured tensor, of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool and rank 0 to 5"},
     {"let NAME = EXPR", "a name for a value"},
+    {"fn NAME(X, Y) = EXPR", "a function: calls are replaced by EXPR with X and Y as given"},
     {"score = EXPR", "the new score, a float; starts as scale * q.k"},
     {"mask = EXPR", "whether the pair is attended, a bool; starts as true"},
     {"dscore = EXPR", "in backward programs (--bprop): the gradient by the score as it came in"},
@@ -38,6 +39,7 @@ static const char *const language_inputs[FXA_INPUT_COUNT] = {
     [FXA_INPUT_Q_LEN] = "int: number of query rows of this batch entry",
     [FXA_INPUT_K_LEN] = "int: number of keys of this batch entry",
     [FXA_INPUT_DSCORE] = "float: the gradient by the new score; backward programs only",
+    [FXA_INPUT_HEADS] = "int: number of query heads",
 };
 
 #define LANGUAGE_COLUMN 30
