@@ -7,7 +7,7 @@
 #ifndef FXA_CUDA_AMPERE_CUH
 #define FXA_CUDA_AMPERE_CUH
 
-#include "device.cuh"
+#include "spans.cuh"
 
 #ifndef FXA_ALIGNED
 #define FXA_ALIGNED 1 /* addresses and strides of all tensors are multiples of 16 bytes */

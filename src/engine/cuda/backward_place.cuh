@@ -8,7 +8,7 @@
 #ifndef FXA_CUDA_BACKWARD_PLACE_CUH
 #define FXA_CUDA_BACKWARD_PLACE_CUH
 
-#include "device.cuh"
+#include "spans.cuh"
 
 static_assert(!FXA_PAGED, "gradients of pages are not written");
 

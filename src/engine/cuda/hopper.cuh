@@ -6,7 +6,7 @@
 #ifndef FXA_CUDA_HOPPER_CUH
 #define FXA_CUDA_HOPPER_CUH
 
-#include "device.cuh"
+#include "spans.cuh"
 
 constexpr u64 CACHE_FIRST_OUT = 0x12F0000000000000ull; /* L2: read once */
 constexpr u64 CACHE_KEEP = 0x14F0000000000000ull; /* L2: other tiles read it too */

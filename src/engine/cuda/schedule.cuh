@@ -10,7 +10,7 @@
 #ifndef FXA_CUDA_SCHEDULE_CUH
 #define FXA_CUDA_SCHEDULE_CUH
 
-#include "device.cuh"
+#include "spans.cuh"
 
 /* Takes a tile. The launch takes as many as it has; the last one taken sets the counter back. */
 FXA_INLINE int next_tile(const FxaArgs &a)

@@ -41,7 +41,7 @@
 #ifndef FXA_CUDA_SCORE_CUH
 #define FXA_CUDA_SCORE_CUH
 
-#include "device.cuh"
+#include "spans.cuh"
 
 /*
  * One pair. q = the thread's first query + q_off, and k likewise; the offsets are constants once loops are unrolled, so

@@ -6,7 +6,7 @@
 #ifndef FXA_CUDA_STORAGE_CUH
 #define FXA_CUDA_STORAGE_CUH
 
-#include "device.cuh"
+#include "spans.cuh"
 
 #ifndef FXA_F32
 #define FXA_F32 0

@@ -157,7 +157,7 @@ FXA_INLINE constexpr u32 n_step(int k)
     return (u32)((k * 2048) >> 4);
 }
 
-/* ---- Whole products, started but not waited for -------------------------------------------------------------------- */
+/* ---- Whole products, started but not waited for ----------------------------------------------------------------- */
 
 /* x[64 x N] = 64 rows of a tile from `left` on times the rows of the tile `right`, over so many columns. */
 template <int columns, int left_rows, int right_rows, int n>
