@@ -39,7 +39,7 @@ static void derive_rule_ZERO(derive_step *s) { (void)s; }
 /* Of what no program has in it, because it is built from others: theirs are passed. */
 static void derive_rule_BUILT(derive_step *s) {
     (void)s;
-    FXA__ASSERT(!"an operation that is rewritten when built");
+    FXA__ASSERT(false && "an operation that is rewritten when built");
 }
 
 /* float() of a float is that float, and an int or a bool is never wanted: so neither is this. */
