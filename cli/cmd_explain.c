@@ -7,6 +7,28 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* As --section lists them: the words of its placeholder. */
+static int explain_sections(cli *c, uint32_t *out) {
+    const char *list = cli_options[OPT_SECTION].value, *word;
+    const char *names[SECTION_COUNT];
+    size_t at = 0, n = 0;
+    for (const char *s = list; n < SECTION_COUNT; s += strcspn(s, "|") + 1)
+        names[n++] = cli_format(c, "%.*s", (int)strcspn(s, "|"), s);
+    *out = opt_has(c, OPT_SECTION) ? 0 : (1u << SECTION_COUNT) - 1;
+    while ((word = opt_next(c, OPT_SECTION, &at)) != NULL) {
+        int i = 0;
+        while (i < SECTION_COUNT && strcmp(word, names[i]) != 0) i++;
+        if (i < SECTION_COUNT) {
+            *out |= 1u << i;
+            continue;
+        }
+        const char *near = cli_nearest(word, names, SECTION_COUNT);
+        return cli_fail(c, CLI_BAD_INPUT, "--section %.64s: %s%s%saccepted are %s", word, near ? "did you mean " : "",
+                        near ? near : "", near ? "? " : "", list);
+    }
+    return CLI_OK;
+}
+
 /* Tensors without data take part with one element per axis, and the report says so. */
 static void explain_assume_sizes(cli_binding *b) {
     for (size_t i = 0; i < b->n_tensors; i++)
@@ -33,8 +55,6 @@ static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
 /* Indices outside their tensors, when every value is there. The score counts as 0: there are no Q and K. */
 static int explain_indices(cli *c, const cli_job *job, explanation *e) {
     fxa_args args = FXA_ARGS_INIT;
-    e->knows_values = binding_params(&job->bind) != NULL;
-    for (size_t i = 0; i < job->bind.n_tensors; i++) e->knows_values = e->knows_values && job->bind.data[i];
     if (!e->knows_values || !job->bind.n_tensors) return CLI_OK;
     args.params = job->bind.params;
     args.n_params = job->bind.n_params;
@@ -87,6 +107,8 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
 
 static int explain_gather(cli *c, cli_job *job, explanation *e) {
     fxa_error err;
+    e->knows_values = binding_params(&job->bind) != NULL;
+    for (size_t i = 0; i < job->bind.n_tensors; i++) e->knows_values = e->knows_values && job->bind.data[i];
     explain_assume_sizes(&job->bind);
     explain_assume_sizes(&job->bprop_bind);
     int rc = job_whole_program(c, job, &e->program);
@@ -99,15 +121,18 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     e->derivative_text = program_text(c, e->derivative);
     e->bprop_text = job->bprop ? program_text(c, job->bprop) : NULL;
     if (!e->canonical || !e->derivative_text || (job->bprop && !e->bprop_text)) return cli_exit_code(c->error.status);
-    rc = explain_tiles(c, job, e);
-    if (rc == CLI_OK) rc = explain_indices(c, job, e);
-    return rc == CLI_OK ? explain_engines(c, job, e) : rc;
+    bool hints = explain_wants(e, SECTION_HINTS), engines = explain_wants(e, SECTION_ENGINES) || hints;
+    if (explain_wants(e, SECTION_TILES) || engines) rc = explain_tiles(c, job, e);
+    if (rc == CLI_OK && explain_wants(e, SECTION_INDICES)) rc = explain_indices(c, job, e);
+    if (rc == CLI_OK && engines) rc = explain_engines(c, job, e);
+    return rc == CLI_OK && hints ? explain_find_hints(c, job, e) : rc;
 }
 
 int cmd_explain(cli *c) {
     cli_job *job;
     explanation *e = cli_alloc(c, sizeof *e);
-    int rc = job_make(c, false, &job);
+    int rc = explain_sections(c, &e->sections);
+    if (rc == CLI_OK) rc = job_make(c, false, &job);
     if (rc == CLI_OK) rc = explain_gather(c, job, e);
     if (rc != CLI_OK) return rc;
     if (c->json)

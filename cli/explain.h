@@ -8,7 +8,26 @@
 #include "job.h"
 #include "json.h"
 
+/* The sections of the report, by the names of --section, in this order. */
+enum {
+    SECTION_PROGRAM,
+    SECTION_CANONICAL,
+    SECTION_DERIVATIVE,
+    SECTION_BACKWARD,
+    SECTION_VALUES,
+    SECTION_FACTS,
+    SECTION_PROBLEM,
+    SECTION_TILES,
+    SECTION_INDICES,
+    SECTION_ENGINES,
+    SECTION_HINTS,
+    SECTION_COUNT
+};
+
+#define EXPLAIN_HINTS 4
+
 typedef struct explanation {
+    uint32_t sections;                 /* bit i: section i is asked for; what no section needs is not found out */
     fxa_program *program, *derivative; /* with ready masks */
     const char *canonical, *derivative_text, *bprop_text;
     fxa_facts facts;
@@ -20,6 +39,8 @@ typedef struct explanation {
     fxa_support *support[2];      /* by fxa_pass */
     fxa_tile_counts *tiles_of[2]; /* the same engines' own tiles; none: 0 everywhere */
     size_t n_support[2];
+    const char *hints[EXPLAIN_HINTS];
+    size_t n_hints;
 } explanation;
 
 /* What an engine's own tiles leave of the work of a dense pass. */
@@ -28,6 +49,12 @@ typedef struct explain_share {
     const char *bound;  /* "exact", "at least", "at most" or "not known" */
 } explain_share;
 explain_share explain_share_of(const explanation *e, int pass, size_t engine);
+
+static inline bool explain_wants(const explanation *e, int section) { return e->sections >> section & 1; }
+/* Finds the hints; tiles and engines are known. */
+int explain_find_hints(cli *c, const cli_job *job, explanation *e);
+/* Adds canonical text, long lines broken, gradients in the order of their elements. */
+void explain_layout(cli *c, cli_buf *out, int indent, const char *text);
 
 void explain_text(cli *c, const cli_job *job, const explanation *e);
 void explain_json(cli *c, const cli_job *job, const explanation *e);

@@ -125,42 +125,61 @@ static void explain_json_engines(json *j, const explanation *e) {
     json_close(j, ']');
 }
 
+static void explain_json_sources(json *j, const cli_sources *s) {
+    json_open(j, "program", '[');
+    for (size_t i = 0; i < s->n; i++) {
+        json_open(j, NULL, '{');
+        json_string(j, "name", s->list[i].name);
+        json_string(j, "text", s->list[i].shown);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void explain_json_bprop(json *j, const cli_job *job, const explanation *e) {
+    json_open(j, "bprop", '{');
+    explain_json_program(j, "canonical", e->bprop_text, job->bprop);
+    explain_json_values(j, job->bprop, &job->bprop_bind);
+    json_close(j, '}');
+}
+
+static void explain_json_tiles(json *j, const explanation *e) {
+    json_open(j, "tiles", '{');
+    json_int(j, "b", e->b);
+    json_int(j, "h", e->h);
+    tile_counts_json(j, e->tile[0], e->tile[1], &e->tiles);
+    json_close(j, '}');
+}
+
+static void explain_json_problem(json *j, const fxa_problem *p) {
+    problem_shape_json(j, "shape", p);
+    json_int(j, "first_q", problem_row_shift(p));
+    json_string(j, "dtype", fxa_dtype_name((fxa_dtype)p->q.dtype));
+}
+
 void explain_json(cli *c, const cli_job *job, const explanation *e) {
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
-    json_open(&j, "program", '[');
-    for (size_t i = 0; i < job->sources.n; i++) {
-        json_open(&j, NULL, '{');
-        json_string(&j, "name", job->sources.list[i].name);
-        json_string(&j, "text", job->sources.list[i].shown);
-        json_close(&j, '}');
+    if (explain_wants(e, SECTION_PROGRAM)) explain_json_sources(&j, &job->sources);
+    if (explain_wants(e, SECTION_CANONICAL)) explain_json_program(&j, "canonical", e->canonical, e->program);
+    if (explain_wants(e, SECTION_DERIVATIVE)) explain_json_program(&j, "derivative", e->derivative_text, e->derivative);
+    if (explain_wants(e, SECTION_VALUES)) explain_json_values(&j, job->program, &job->bind);
+    if (explain_wants(e, SECTION_BACKWARD) && job->bprop) explain_json_bprop(&j, job, e);
+    if (explain_wants(e, SECTION_FACTS)) explain_json_facts(&j, e->program, &e->facts);
+    if (explain_wants(e, SECTION_PROBLEM)) explain_json_problem(&j, &job->problem);
+    if (explain_wants(e, SECTION_TILES) && e->has_tiles) explain_json_tiles(&j, e);
+    if (explain_wants(e, SECTION_INDICES)) {
+        if (e->knows_values)
+            indices_json(&j, job, &e->outside);
+        else
+            json_null(&j, "indices_outside");
     }
-    json_close(&j, ']');
-    explain_json_program(&j, "canonical", e->canonical, e->program);
-    explain_json_program(&j, "derivative", e->derivative_text, e->derivative);
-    explain_json_values(&j, job->program, &job->bind);
-    if (job->bprop) {
-        json_open(&j, "bprop", '{');
-        explain_json_program(&j, "canonical", e->bprop_text, job->bprop);
-        explain_json_values(&j, job->bprop, &job->bprop_bind);
-        json_close(&j, '}');
+    if (explain_wants(e, SECTION_ENGINES)) explain_json_engines(&j, e);
+    if (explain_wants(e, SECTION_HINTS)) {
+        json_open(&j, "hints", '[');
+        for (size_t i = 0; i < e->n_hints; i++) json_string(&j, NULL, e->hints[i]);
+        json_close(&j, ']');
     }
-    explain_json_facts(&j, e->program, &e->facts);
-    problem_shape_json(&j, "shape", &job->problem);
-    json_int(&j, "first_q", problem_row_shift(&job->problem));
-    json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
-    if (e->has_tiles) {
-        json_open(&j, "tiles", '{');
-        json_int(&j, "b", e->b);
-        json_int(&j, "h", e->h);
-        tile_counts_json(&j, e->tile[0], e->tile[1], &e->tiles);
-        json_close(&j, '}');
-    }
-    if (e->knows_values)
-        indices_json(&j, job, &e->outside);
-    else
-        json_null(&j, "indices_outside");
-    explain_json_engines(&j, e);
     json_warnings(&j, c);
     json_close(&j, '}');
 }

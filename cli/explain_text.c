@@ -7,8 +7,9 @@
 #include <limits.h>
 #include <string.h>
 
-static const char *const explain_facts[] = {"identity", "pure mask",           "no mask", "additive bias", "soft cap",
-                                            "causal",   "causal bottom-right", "window",  "padding"};
+static const char *const explain_facts[] = {
+    "identity", "pure mask",           "no mask", "additive bias", "soft cap",
+    "causal",   "causal bottom-right", "window",  "padding",       "mask in the score"};
 
 const char *fact_name(uint32_t flag) {
     for (size_t i = 0; i < sizeof explain_facts / sizeof explain_facts[0]; i++)
@@ -28,12 +29,13 @@ void program_hash_text(const fxa_program *program, char out[33]) {
     hex_text(hash, sizeof hash, out);
 }
 
-static void explain_program(cli_buf *out, const char *title, const char *text, const fxa_program *program) {
+static void explain_program(cli *c, const char *title, const char *text, const fxa_program *program) {
     char hash[33];
+    cli_buf *out = &c->out;
     program_hash_text(program, hash);
-    buf_printf(out, "\n%s   hash %s, %zu node%s\n", title, hash, fxa_program_node_count(program),
+    buf_printf(out, "%s   hash %s, %zu node%s\n", title, hash, fxa_program_node_count(program),
                plural((int64_t)fxa_program_node_count(program)));
-    if (*text) buf_indented(out, 2, text);
+    explain_layout(c, out, 2, text);
     if (!strchr(text, '=')) buf_indented(out, 2, "# nothing changes: the identity"); /* declarations at the most */
 }
 
@@ -134,39 +136,76 @@ static void explain_support(cli_buf *out, const explanation *e) {
         }
 }
 
-void explain_text(cli *c, const cli_job *job, const explanation *e) {
-    cli_buf *out = &c->out;
-    buf_text(out, "program\n");
-    explain_sources(out, &job->sources);
-    explain_program(out, "canonical", e->canonical, e->program);
-    explain_program(out, "derivative", e->derivative_text, e->derivative);
-    if (job->bprop) explain_program(out, "backward of your own, used instead", e->bprop_text, job->bprop);
-    buf_text(out, "\nvalues\n");
-    explain_values(c, out, job->program, &job->bind);
-    if (job->bprop) {
-        buf_text(out, "values of the backward\n");
-        explain_values(c, out, job->bprop, &job->bprop_bind);
-    }
-    buf_text(out, "\nfacts\n");
-    explain_facts_text(out, e->program, &e->facts);
-    buf_printf(out, "\nproblem   %s, %s\n", problem_shape_text(c, &job->problem),
-               fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
-    if (problem_row_shift(&job->problem))
-        buf_printf(out, "          rows align to the last key: row 0 has q = %" PRId64 "\n",
-                   problem_row_shift(&job->problem));
-    if (e->has_tiles)
-        buf_printf(out,
-                   "\ntiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %s%" PRIu64
-                   " empty, %" PRIu64 " mixed, %" PRIu64 " full\n",
-                   e->tile[0], e->tile[1], e->b, e->h, e->tiles.unknown ? "at least " : "", e->tiles.empty,
-                   e->tiles.mixed, e->tiles.full);
-    if (e->has_tiles && e->tiles.unknown)
+static void explain_values_text(cli *c, const cli_job *job) {
+    buf_text(&c->out, "values\n");
+    explain_values(c, &c->out, job->program, &job->bind);
+    if (!job->bprop) return;
+    buf_text(&c->out, "values of the backward\n");
+    explain_values(c, &c->out, job->bprop, &job->bprop_bind);
+}
+
+static void explain_problem_text(cli *c, const fxa_problem *p) {
+    buf_printf(&c->out, "problem   %s, %s\n", problem_shape_text(c, p), fxa_dtype_name((fxa_dtype)p->q.dtype));
+    if (problem_row_shift(p))
+        buf_printf(&c->out, "          rows align to the last key: row 0 has q = %" PRId64 "\n", problem_row_shift(p));
+}
+
+static void explain_indices_text(cli *c, const cli_job *job, const explanation *e) {
+    buf_text(&c->out, "indices\n");
+    if (e->outside.n == 0)
+        buf_text(&c->out, e->knows_values ? "  all inside their tensors\n" : "  not looked at: values are missing\n");
+    for (size_t i = 0; i < e->outside.n; i++) buf_printf(&c->out, "  %s\n", indices_text(c, job, &e->outside.list[i]));
+}
+
+static void explain_tiles_text(cli_buf *out, const explanation *e) {
+    buf_printf(out,
+               "tiles     %" PRId64 " x %" PRId64 " of b %" PRId64 ", h %" PRId64 ": %s%" PRIu64 " empty, %" PRIu64
+               " mixed, %" PRIu64 " full\n",
+               e->tile[0], e->tile[1], e->b, e->h, e->tiles.unknown ? "at least " : "", e->tiles.empty, e->tiles.mixed,
+               e->tiles.full);
+    if (e->tiles.unknown)
         buf_printf(out, "          %" PRIu64 " not looked at: so much of the mask is mixed that counting was ended\n",
                    e->tiles.unknown);
-    if (job->bind.n_tensors) buf_text(out, "\nindices\n");
-    if (job->bind.n_tensors && e->outside.n == 0)
-        buf_text(out, e->knows_values ? "  all inside their tensors\n" : "  not looked at: values are missing\n");
-    for (size_t i = 0; i < e->outside.n; i++) buf_printf(out, "  %s\n", indices_text(c, job, &e->outside.list[i]));
-    buf_text(out, "\nengines\n");
-    explain_support(out, e);
+}
+
+static void explain_section(cli *c, const cli_job *job, const explanation *e, int section) {
+    cli_buf *out = &c->out;
+    bool shown = section == SECTION_BACKWARD  ? job->bprop != NULL
+                 : section == SECTION_TILES   ? e->has_tiles
+                 : section == SECTION_INDICES ? job->bind.n_tensors > 0
+                 : section == SECTION_HINTS   ? e->n_hints > 0
+                                              : true;
+    if (!shown || !explain_wants(e, section)) return;
+    if (out->size) buf_text(out, "\n");
+    switch (section) {
+    case SECTION_PROGRAM:
+        buf_text(out, "program\n");
+        explain_sources(out, &job->sources);
+        break;
+    case SECTION_CANONICAL: explain_program(c, "canonical", e->canonical, e->program); break;
+    case SECTION_DERIVATIVE: explain_program(c, "derivative", e->derivative_text, e->derivative); break;
+    case SECTION_BACKWARD: explain_program(c, "backward of your own, used instead", e->bprop_text, job->bprop); break;
+    case SECTION_VALUES: explain_values_text(c, job); break;
+    case SECTION_FACTS:
+        buf_text(out, "facts\n");
+        explain_facts_text(out, e->program, &e->facts);
+        break;
+    case SECTION_PROBLEM: explain_problem_text(c, &job->problem); break;
+    case SECTION_TILES: explain_tiles_text(out, e); break;
+    case SECTION_INDICES: explain_indices_text(c, job, e); break;
+    case SECTION_ENGINES:
+        buf_text(out, "engines\n");
+        explain_support(out, e);
+        break;
+    default:
+        buf_text(out, "hints\n");
+        for (size_t i = 0; i < e->n_hints; i++) {
+            buf_text(out, "  ");
+            buf_wrapped(out, 2, e->hints[i]);
+        }
+    }
+}
+
+void explain_text(cli *c, const cli_job *job, const explanation *e) {
+    for (int i = 0; i < SECTION_COUNT; i++) explain_section(c, job, e, i);
 }

@@ -3,7 +3,6 @@
  * --help and `help COMMAND`, written from the table opts.def. */
 #include "help.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void help_welcome(cli *c) {
@@ -38,12 +37,11 @@ static void help_command_text(cli *c, cli_command_id id) {
                command->operands);
     for (int i = 0; i < OPT_COUNT; i++) {
         const cli_option_info *o = &cli_options[i];
-        char left[64];
         if (!(o->commands & (1u << id))) continue;
         if (strcmp(group, o->group) != 0) buf_printf(out, "\n%s\n", group = o->group);
-        int n = snprintf(left, sizeof left, "  --%s%s%s", o->name, *o->value ? " " : "", o->value);
+        const char *left = cli_format(c, "  --%s%s%s", o->name, *o->value ? " " : "", o->value);
         buf_printf(out, "%-28s", left);
-        if (n > 27) buf_printf(out, "\n%28s", "");
+        if (strlen(left) > 27) buf_printf(out, "\n%28s", "");
         buf_wrapped(out, 28, o->about);
     }
 }

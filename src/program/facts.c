@@ -94,6 +94,8 @@ static void facts_softcap(const facts *f, int32_t node) {
 }
 
 static void facts_of_score(const facts *f, int32_t score) {
+    if (fxa__program_masked_branch(f->p, score) && !facts_reads_score(f, f->p->nodes[score].arg[0]))
+        f->out->flags |= FXA_FACT_SCORE_MASKS;
     if (facts_is_score(f, score))
         f->out->flags |= FXA_FACT_PURE_MASK;
     else if (facts_is_sum(f, score))

@@ -24,12 +24,15 @@ static bool lift_is_minus_inf(const fxa_program *p, int32_t node) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].f == -INFINITY;
 }
 
-/* The branch of a select of floats that is not -inf when the other is and its condition is free of the score; 0: no
- * such select. */
-static int lift_branch(const fxa_program *p, int32_t node, const uint8_t *reads) {
+int fxa__program_masked_branch(const fxa_program *p, int32_t node) {
     const fxa__node *n = &p->nodes[node];
-    if (n->op != FXA_OP_SELECT || reads[n->arg[0]]) return 0;
+    if (n->op != FXA_OP_SELECT) return 0;
     return lift_is_minus_inf(p, n->arg[2]) ? 1 : lift_is_minus_inf(p, n->arg[1]) ? 2 : 0;
+}
+
+static int lift_branch(const fxa_program *p, int32_t node, const uint8_t *reads) {
+    int branch = fxa__program_masked_branch(p, node);
+    return branch && !reads[p->nodes[node].arg[0]] ? branch : 0;
 }
 
 /* Builds the second form; map has a value for every node of p. */

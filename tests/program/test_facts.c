@@ -139,6 +139,11 @@ static const struct {
 } facts_scores[] = {
     {"score", FXA_FACT_IDENTITY | PURE, -1, 0},
     {"score + 1", ADDITIVE, -1, 0},
+    {"k <= q ? score : -inf", FXA_FACT_SCORE_MASKS, -1, 0},
+    {"k > q ? -inf : 2 * score", FXA_FACT_SCORE_MASKS, -1, 0},
+    {"score > 0 ? score : -inf", 0, -1, 0},
+    {"k <= q ? score : -1e9", 0, -1, 0},
+    {"k <= q ? score : inf", 0, -1, 0},
     {"1 + score", ADDITIVE, -1, 0},
     {"score - slopes[h] * (q - k)", ADDITIVE, -1, 0},
     {"score + slopes[h] + other - k", ADDITIVE, -1, 0},
