@@ -35,12 +35,12 @@ static const fxa__cpu_kernels *mask_set(size_t *i, size_t real_size) {
 
 /* ---- One tape against the evaluator ------------------------------------------------------------------------------ */
 
-/* Rows that repeat the one before, or move on by a little. */
+/* Rows that repeat the one before, move on by a little, or all by the same, so that a range may pass all columns. */
 static void mask_draw_rows(tape_case *c, uint64_t *rng) {
-    int64_t kind = attn_int(rng, 0, 2);
+    int64_t kind = attn_int(rng, 0, 3), stride = attn_int(rng, -100, 100);
     for (int64_t r = 1; r < c->rows && kind > 0; r++) {
-        c->h[r] = c->h[r - 1] + (attn_int(rng, 0, 4) == 0);
-        c->q[r] = kind == 1 ? c->q[r - 1] : fxa__wrap32((int64_t)c->q[r - 1] + attn_int(rng, 0, 2));
+        c->h[r] = c->h[r - 1] + (kind < 3 && attn_int(rng, 0, 4) == 0);
+        c->q[r] = fxa__wrap32((int64_t)c->q[r - 1] + (kind == 1 ? 0 : kind == 2 ? attn_int(rng, 0, 2) : stride));
     }
 }
 

@@ -81,11 +81,14 @@ bool fxa__cpu_cut_needs(const fxa__cpu_cut *c, int64_t begin, int64_t n) {
 
 int64_t fxa__cpu_cut_rows(const fxa__cpu_cut *c, int64_t row, int64_t most) {
     int64_t mr = c->g->code->kernels->mr, best = 1, best_cost = 0;
-    uint64_t any = 0;
+    uint64_t any = 0, more;
+    int64_t count = 0;
     if (!c->bits) return most;
     for (int64_t n = 1; n <= most; n++) {
-        any |= c->bits->any[row + n - 1];
-        int64_t cost = fxa__round_up(n, mr) * __builtin_popcountll(any);
+        more = c->bits->any[row + n - 1] & ~any;
+        if (more) count += __builtin_popcountll(more); /* a call, and rows differ rarely */
+        any |= more;
+        int64_t cost = fxa__round_up(n, mr) * count;
         if (n > 1 && cost * best > best_cost * n) continue;
         best = n;
         best_cost = cost;

@@ -284,8 +284,8 @@ static void access_interval(const fxa__tape_range *range, int64_t bound, int64_t
 /* x / step, rounded up, for x > 0: divisions are slow, and rarely needed. */
 static int64_t access_steps(int64_t x, int64_t step) { return step == 1 ? x : (x + step - 1) / step; }
 
-bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
-                             int64_t first, int64_t n, int64_t *begin, int64_t *end) {
+bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
+                          int64_t first, int64_t n, int64_t *begin, int64_t *end) {
     int64_t x = offset + (int64_t)range->sign * s->k[first], y = x + (n - 1) * range->sign * s->step, lo, hi;
     int64_t least = range->side == TAPE_NEAR ? -INT32_MAX : INT32_MIN; /* abs(INT32_MIN) wraps */
     if (!s->step || x < least || x > INT32_MAX || y < least || y > INT32_MAX) return false;
@@ -296,6 +296,12 @@ bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *ra
     }
     *begin = lo <= x ? 0 : fxa__min_i64(n, access_steps(lo - x, s->step));
     *end = hi < x ? 0 : fxa__min_i64(n, access_steps(hi - x + 1, s->step));
+    return true;
+}
+
+bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
+                             int64_t first, int64_t n, int64_t *begin, int64_t *end) {
+    if (!fxa__tape_range_ends(s, range, offset, bound, first, n, begin, end)) return false;
     if (*begin >= *end) *begin = *end = 0;
     return true;
 }

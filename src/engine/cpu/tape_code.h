@@ -212,6 +212,7 @@ typedef struct fxa__tape_state {
     uint64_t *bits;            /* alone: rows of the parts, then TAPE_FORMULA_ROWS that a formula is worked out in */
     fxa__tape_ends *ends;      /* alone: columns of the ranges in the last row */
     uint8_t *moved;            /* alone, by row: a part, or a test, may differ from the row before */
+    int64_t *until;            /* alone, by row: in rows up to this one no part or test does, and ranges move evenly */
     bool ranges_move;          /* alone: a range may, too */
     int64_t step;              /* k[i] = k[0] + i * step, step > 0; 0: anything */
     bool far;                  /* rows read from a tensor that no near cache holds */
@@ -243,7 +244,12 @@ void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score,
 void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n);
 /* The instructions of a part, for the row whose places are set. */
 void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part);
-/* Of the n columns from `first` on, those begin..end that are in the range; false: they need not be one stretch. */
+/* Of the n columns from `first` on, those begin..end that are in the range, or none where begin >= end, which says on
+ * which side they would be: both ends move one way with offset and bound, and stay at 0 or n beyond. False: it wraps
+ * around, or keys do not lie evenly. */
+bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
+                          int64_t first, int64_t n, int64_t *begin, int64_t *end);
+/* The same, 0 and 0 where there are none; false: they need not be one stretch. */
 bool fxa__tape_range_columns(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                              int64_t first, int64_t n, int64_t *begin, int64_t *end);
 /* out = -inf outside of the range. */

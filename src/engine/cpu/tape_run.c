@@ -43,6 +43,7 @@ static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns
     s->bits = fxa__carve_matrix(&c, rows, fxa__div_up(max_columns, 64), sizeof *s->bits);
     s->ends = fxa__carve(&c, (int64_t)(t->alone ? t->n_ranges : 0), sizeof *s->ends);
     s->moved = fxa__carve(&c, t->alone ? max_rows : 0, 1);
+    s->until = fxa__carve(&c, t->alone ? max_rows : 0, sizeof *s->until);
     *bytes = c.used;
     return !c.failed;
 }
