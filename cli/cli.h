@@ -176,6 +176,7 @@ void cli_outputs_guard(void);   /* abandons also on SIGINT, SIGTERM, SIGHUP */
 void progress_begin(const char *what, uint64_t total);
 void progress_step(uint64_t done);
 void progress_end(void);
+void progress_wipe(void); /* takes the line away; safe in a signal handler */
 double cli_seconds(void); /* a clock that only goes forward */
 
 /* ---- Commands -------------------------------------------------------------------------------------------------- */

@@ -47,10 +47,25 @@ void cli_outputs_abandon(void) {
         if (outfile_list[i].temporary) unlink(outfile_list[i].temporary);
 }
 
+/* Between enter and leave files come into being or get their names: a signal waits until that is done. */
+static volatile sig_atomic_t outfile_busy, outfile_pending;
+
 static void outfile_on_signal(int number) {
+    if (outfile_busy) {
+        outfile_pending = number;
+        return;
+    }
     cli_outputs_abandon();
+    progress_wipe();
     signal(number, SIG_DFL);
     raise(number);
+}
+
+static void outfile_enter(void) { outfile_busy = 1; }
+
+static void outfile_leave(void) {
+    outfile_busy = 0;
+    if (outfile_pending) raise(outfile_pending);
 }
 
 void cli_outputs_guard(void) {
@@ -113,15 +128,18 @@ int cli_output_open(cli *c, const char *path) {
             return cli_fail(c, CLI_BAD_INPUT, "%.200s is to be written, but it is an input (%.200s): give another file",
                             path, in->path),
                    -1;
-    if (exists && !S_ISREG(st.st_mode))
-        f.fd = open(f.path, O_WRONLY);
-    else {
-        f.temporary = cli_format(c, "%s.%ld.tmp", f.path, (long)getpid());
-        f.fd = open(f.temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (!exists || S_ISREG(st.st_mode)) f.temporary = cli_format(c, "%s.%ld.tmp", f.path, (long)getpid());
+    outfile_enter();
+    f.fd = f.temporary ? open(f.temporary, O_WRONLY | O_CREAT | O_EXCL, 0666) : open(f.path, O_WRONLY);
+    int failed = f.fd < 0 ? errno : 0, handle = -1;
+    if (!failed) {
+        handle = outfile_count;
+        outfile_list[handle] = f;
+        outfile_count = handle + 1;
     }
-    if (f.fd < 0) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be written: %s", path, strerror(errno)), -1;
-    outfile_list[outfile_count] = f;
-    return outfile_count++;
+    outfile_leave();
+    if (failed) (void)cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be written: %s", path, strerror(failed));
+    return handle;
 }
 
 int cli_output_write(cli *c, int handle, const void *data, size_t size) {
@@ -144,12 +162,16 @@ int cli_outputs_commit(cli *c) {
         if (fd >= 0 && close(fd) != 0)
             return cli_fail(c, CLI_FAILURE, "%.300s: writing failed: %s", outfile_list[i].path, strerror(errno));
     }
-    for (int i = 0; i < outfile_count; i++) {
+    int rc = CLI_OK;
+    outfile_enter();
+    for (int i = 0; rc == CLI_OK && i < outfile_count; i++) {
         outfile *f = &outfile_list[i];
         if (f->temporary && rename(f->temporary, f->path) != 0)
-            return cli_fail(c, CLI_FAILURE, "%.300s cannot be written: %s", f->path, strerror(errno));
-        f->temporary = NULL;
+            rc = cli_fail(c, CLI_FAILURE, "%.300s cannot be written: %s", f->path, strerror(errno));
+        else
+            f->temporary = NULL;
     }
-    outfile_count = 0;
-    return CLI_OK;
+    if (rc == CLI_OK) outfile_count = 0;
+    outfile_leave();
+    return rc;
 }

@@ -4,6 +4,7 @@
 #include "cli.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +18,13 @@ static struct {
     double start;
     bool running, stop;
 } progress_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+static volatile sig_atomic_t progress_drawn; /* a line stands on the terminal */
+
+void progress_wipe(void) {
+    static const char wipe[] = "\r\033[K";
+    if (progress_drawn && write(STDERR_FILENO, wipe, sizeof wipe - 1) > 0) progress_drawn = 0;
+}
 
 double cli_seconds(void) {
     struct timespec now;
@@ -34,23 +42,25 @@ static void progress_wait(long ms) {
     pthread_cond_timedwait(&progress_state.wake, &progress_state.lock, &until);
 }
 
+/* In one write, so that a signal finds all of the line or nothing. */
+static void progress_draw(double seconds) {
+    char line[128], share[16] = "";
+    if (progress_state.total)
+        snprintf(share, sizeof share, "%.0f%% ", 100.0 * (double)progress_state.done / (double)progress_state.total);
+    int n = snprintf(line, sizeof line, "\r\033[K%.80s %s%.0f s", progress_state.what, share, seconds);
+    progress_drawn = 1;
+    if (write(STDERR_FILENO, line, (size_t)n) < 0) progress_drawn = 0;
+}
+
 static void *progress_main(void *unused) {
     (void)unused;
-    bool drawn = false;
     pthread_mutex_lock(&progress_state.lock);
     while (!progress_state.stop) {
         double seconds = cli_seconds() - progress_state.start;
-        if (seconds >= 1) {
-            fprintf(stderr, "\r\033[K%s ", progress_state.what);
-            if (progress_state.total)
-                fprintf(stderr, "%.0f%% ", 100.0 * (double)progress_state.done / (double)progress_state.total);
-            fprintf(stderr, "%.0f s", seconds);
-            fflush(stderr);
-            drawn = true;
-        }
+        if (seconds >= 1) progress_draw(seconds);
         progress_wait(200);
     }
-    if (drawn) fputs("\r\033[K", stderr);
+    progress_wipe();
     pthread_mutex_unlock(&progress_state.lock);
     return NULL;
 }

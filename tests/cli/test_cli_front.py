@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import unittest
@@ -183,15 +184,20 @@ class Front(Cli):
 class Terminal(Cli):
     """What only a terminal gets to see: colour, and progress after a second."""
 
-    def on_terminal(self, args, stream, until=None, env=None):
-        """Output on a pseudo terminal, up to the end or to `until`."""
+    def on_terminal(self, args, stream, until=None, env=None, number=None):
+        """Output on a pseudo terminal, up to the end or to `until`; with a signal's number it is sent then, and all that
+        is written is what comes back."""
         master, slave = pty.openpty()
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: slave}
         environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
         p = subprocess.Popen([FXATTN, *args], **streams, env={**environment, **(env or {})})
         os.close(slave)
         seen = b""
-        while until is None or until not in seen:
+        while until is None or until not in seen or number:
+            if number and until in seen:
+                p.send_signal(number)
+                until = None
+                number = None
             try:
                 part = os.read(master, 65536)
             except OSError:  # the other side is closed
@@ -215,6 +221,13 @@ class Terminal(Cli):
         long = ["bench", "--shape", "s=2048", "--reps", "1000"]
         self.assertIn(b"bench", self.on_terminal(long, "stderr", until=b" s"))
         self.assertEqual(self.on_terminal(["bench", "--shape", "s=8", "--reps", "1"], "stderr"), b"")
+
+    def test_interrupt_takes_the_line_away(self):
+        long = ["bench", "--shape", "s=2048", "--reps", "100000"]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            seen = self.on_terminal(long, "stderr", until=b" s", number=number)
+            self.assertIn(b"bench 0% ", seen.replace(b"1%", b"0%"))
+            self.assertTrue(seen.endswith(b"\r\033[K"), seen)
 
 
 class Unsupported(Cli):
