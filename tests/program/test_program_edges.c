@@ -86,9 +86,9 @@ TEST(texts_at_their_limits) {
     T_STATUS(fxa_program_parse(edges_context(), large, FXA_MAX_TEXT + 1, &p, &err), FXA_E_LIMIT);
     free(large);
     T_STATUS(fxa_program_parse(edges_context(), "score = (1 \xf0\x9f\x98\x80)", SIZE_MAX, &p, &err), FXA_E_PROGRAM);
-    T_HAS(err.text, "\\xf0\\x9f\\x98\\x80");
+    T_HAS(err.text, "stray character U+1F600");
     T_STATUS(fxa_program_parse(edges_context(), "score = \xf8\x88\x80\x80\x80", SIZE_MAX, &p, &err), FXA_E_PROGRAM);
-    T_HAS(err.text, "stray character \\xf8\\x88\\x80\\x80");
+    T_HAS(err.text, "stray character \\xf8");
 }
 
 TEST(slips_and_what_is_said_of_them) {
