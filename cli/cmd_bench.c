@@ -2,7 +2,8 @@
  *
  * bench: times one pass of the engine at hand on random data, and what the machine could do in the same run. Work is
  * counted by the pairs that the mask leaves: a forward multiplies-and-adds d + dv times per pair (with d = dv that is
- * 4 d operations), a backward 3 d + 2 dv times (10 d). */
+ * 4 d operations), a backward 3 d + 2 dv times (10 d). The same shape without the program is timed as well: the
+ * difference is what the program costs. */
 #include "explain.h"
 #include "invent.h"
 #include "machine.h"
@@ -16,6 +17,7 @@
 #define BENCH_LEAST 5
 #define BENCH_MOST 1000
 #define BENCH_SECONDS 0.5
+#define BENCH_DENSE 1.0 /* seconds that a dense pass may take at most, to be measured too */
 #define BENCH_DECODE 16 /* rows up to which a forward is bound by memory, and told in bytes too */
 
 typedef struct bench_result {
@@ -26,8 +28,12 @@ typedef struct bench_result {
     double best, median, gflops, peak_gflops;
     double gbytes, copy_gbytes; /* per second; decode only, else 0 */
     int64_t reps;               /* 0: not said */
-    uint64_t pairs;
+    uint64_t pairs, all;
     bool exact;
+    int32_t tile_q, tile_k; /* of the engine; 0: masks save no work */
+    fxa_tile_counts tiles;  /* of b 0, h 0 */
+    double dense_gflops;    /* 0: not measured, */
+    double dense_estimate;  /* which would have taken so long; 0: there is no program */
 } bench_result;
 
 static int bench_order(const void *a, const void *b) {
@@ -69,6 +75,11 @@ static int bench_time(cli *c, trial *t, bench_result *out) {
     return CLI_OK;
 }
 
+static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, double seconds) {
+    double d = (double)p->d, dv = (double)p->dv;
+    return seconds > 0 ? 1e-9 * (double)pairs * 2 * (pass ? 3 * d + 2 * dv : d + dv) / seconds : 0;
+}
+
 /* Rates of the result, and of the machine before and after: the better of the two. */
 static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
     double d = (double)p->d, dv = (double)p->dv, before = machine_flops(r->threads);
@@ -76,12 +87,77 @@ static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
     if (rc != CLI_OK) return rc;
     double after = machine_flops(r->threads);
     r->peak_gflops = 1e-9 * (before > after ? before : after);
-    r->gflops = r->best > 0 ? 1e-9 * (double)r->pairs * 2 * (r->pass ? 3 * d + 2 * dv : d + dv) / r->best : 0;
+    r->gflops = bench_gflops(p, r->pass, r->pairs, r->best);
     if (r->pass == FXA_BACKWARD || p->sq > BENCH_DECODE) return CLI_OK;
     double rows = (double)p->b * (double)(p->hq * p->sq), keys = (double)p->b * (double)(p->hkv * p->sk);
     r->gbytes = 1e-9 * (rows + keys) * (d + dv) * (double)fxa_dtype_size((fxa_dtype)p->q.dtype) / r->best;
     r->copy_gbytes = 1e-9 * machine_copy(c, r->threads);
     return CLI_OK;
+}
+
+/* What the mask leaves of the engine's own tiles. */
+static int bench_tiles(cli *c, const cli_job *job, const trial *t, bench_result *r) {
+    const fxa_problem *p = &t->problem[r->pass];
+    fxa_support *list;
+    fxa_error err;
+    size_t count = 0;
+    if (fxa_support_query(c->ctx, p, NULL, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    list = cli_alloc_array(c, (int64_t)count, sizeof *list);
+    if (fxa_support_query(c->ctx, p, list, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(list[i].engine, r->engine) != 0) continue;
+        r->tile_q = list[i].tile_q;
+        r->tile_k = list[i].tile_k;
+    }
+    if (r->tile_q < 1 || r->tile_k < 1 || r->all == 0) return CLI_OK;
+    if (fxa_tiles_count(c->ctx, &job->problem, 0, 0, r->tile_q, r->tile_k, binding_params(&job->bind),
+                        binding_ranges(c, &job->bind), &r->tiles, &err) != FXA_OK)
+        return cli_fail_library(c, &err, NULL);
+    return CLI_OK;
+}
+
+/* The rate of the same shape without program and ready masks. Where that would take long it is not measured. */
+static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench_result *r) {
+    cli_job *dense = cli_alloc(c, sizeof *dense);
+    bench_result other = {.pass = r->pass, .reps = opt_has(c, OPT_REPS) && r->reps < BENCH_LEAST ? r->reps : 0};
+    trial *t;
+    r->dense_estimate = r->pairs ? r->best * (double)r->all / (double)r->pairs : 0;
+    if (r->dense_estimate > BENCH_DENSE || r->pairs == 0) return CLI_OK;
+    dense->problem = job->problem;
+    dense->problem.program = NULL;
+    dense->problem.captures = NULL;
+    dense->problem.n_captures = 0;
+    dense->problem.flags &= ~(uint32_t)(FXA_CAUSAL | FXA_WINDOW | FXA_BOTTOM_RIGHT | FXA_STRICT_INDEX);
+    dense->problem.window_left = dense->problem.window_right = 0;
+    int rc = trial_make(c, dense, data, (fxa_dtype)job->problem.q.dtype, r->engine, r->pass == FXA_BACKWARD, true, &t);
+    if (rc == CLI_OK) rc = bench_time(c, t, &other);
+    if (rc == CLI_OK) r->dense_gflops = bench_gflops(&job->problem, r->pass, r->all, other.best);
+    return rc;
+}
+
+/* The share of the time that dense pairs, as many as the mask leaves, would not have taken. */
+static double bench_program_share(const bench_result *r) {
+    double share = 1 - r->gflops / r->dense_gflops;
+    return share > 0 ? share : 0;
+}
+
+static void bench_cost_json(json *j, const bench_result *r) {
+    if (r->tile_q > 0) {
+        json_open(j, "tiles", '{');
+        tile_counts_json(j, r->tile_q, r->tile_k, &r->tiles);
+        json_close(j, '}');
+    } else
+        json_null(j, "tiles");
+    if (r->dense_gflops > 0) {
+        json_number(j, "dense_gflops", r->dense_gflops);
+        if (r->exact)
+            json_number(j, "program_share", bench_program_share(r));
+        else
+            json_null(j, "program_share");
+    } else {
+        json_null(j, "dense_gflops");
+        json_null(j, "program_share");
+    }
 }
 
 static void bench_report_json(cli *c, const cli_job *job, const bench_result *r) {
@@ -101,6 +177,11 @@ static void bench_report_json(cli *c, const cli_job *job, const bench_result *r)
     json_number(&j, "peak_gflops", r->peak_gflops);
     json_uint(&j, "pairs", r->pairs);
     json_bool(&j, "pairs_exact", r->exact);
+    if (r->exact && r->all)
+        json_number(&j, "density", (double)r->pairs / (double)r->all);
+    else
+        json_null(&j, "density");
+    bench_cost_json(&j, r);
     if (r->gbytes > 0) {
         json_number(&j, "gbytes_per_second", r->gbytes);
         json_number(&j, "copy_gbytes_per_second", r->copy_gbytes);
@@ -109,6 +190,26 @@ static void bench_report_json(cli *c, const cli_job *job, const bench_result *r)
     invent_json(&j, job);
     json_warnings(&j, c);
     json_close(&j, '}');
+}
+
+static void bench_cost(cli *c, const bench_result *r) {
+    const fxa_tile_counts *t = &r->tiles;
+    uint64_t tiles = t->empty + t->mixed + t->full + t->unknown;
+    if (r->exact && r->all)
+        buf_printf(&c->out, "density %.3g %% of %" PRIu64 " pairs", 100 * (double)r->pairs / (double)r->all, r->all);
+    if (tiles)
+        buf_printf(&c->out, "%s%s%.3g %% of the strips of %d row%s x %d key%s skipped (b 0, h 0)", r->exact ? "; " : "",
+                   t->unknown ? "at least " : "", 100 * (double)t->empty / (double)tiles, (int)r->tile_q,
+                   plural(r->tile_q), (int)r->tile_k, plural(r->tile_k));
+    if (tiles || (r->exact && r->all)) buf_text(&c->out, "\n");
+    if (r->dense_gflops > 0 && r->exact)
+        buf_printf(&c->out, "dense, without a program: %.4g GFLOP/s; %.3g %% of the time is the program's\n",
+                   r->dense_gflops, 100 * bench_program_share(r));
+    else if (r->dense_gflops > 0)
+        buf_printf(&c->out, "dense, without a program: %.4g GFLOP/s\n", r->dense_gflops);
+    else if (r->dense_estimate > 0)
+        buf_printf(&c->out, "dense, without a program: not measured, a pass would take about %.2g s\n",
+                   r->dense_estimate);
 }
 
 static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
@@ -122,6 +223,7 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
                r->exact ? "" : " (all of them: what the mask leaves was not counted)");
     buf_printf(&c->out, "%.3g %% of the %.4g GFLOP/s that f32 multiply-adds reach in registers on %d thread%s\n",
                100 * r->gflops / r->peak_gflops, r->peak_gflops, (int)r->threads, plural(r->threads));
+    bench_cost(c, r);
     if (r->gbytes > 0)
         buf_printf(&c->out, "%.4g GB/s, %.3g %% of the %.4g GB/s of a copy\n", r->gbytes,
                    100 * r->gbytes / r->copy_gbytes, r->copy_gbytes);
@@ -148,12 +250,19 @@ int cmd_bench(cli *c) {
     rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true,
                     &t);
     if (rc == CLI_OK) rc = pairs_count(c, job, whole, &r.pairs, &r.exact);
+    r.all =
+        (uint64_t)job->problem.sq * (uint64_t)job->problem.sk * (uint64_t)job->problem.b * (uint64_t)job->problem.hq;
     if (rc != CLI_OK) return rc;
     r.engine = fxa_plan_engine(t->plan[r.pass]);
     r.detail = fxa_plan_detail(t->plan[r.pass]);
     r.workspace = fxa_plan_workspace(t->plan[r.pass]);
     r.threads = fxa_context_threads(c->ctx);
     rc = bench_rate(c, &job->problem, t, &r);
+    fxa_facts facts;
+    fxa_program_facts(whole, &facts);
+    bool plain = facts.flags & FXA_FACT_IDENTITY;
+    if (rc == CLI_OK && !plain) rc = bench_tiles(c, job, t, &r);
+    if (rc == CLI_OK && !plain) rc = bench_dense(c, job, &data, &r);
     if (rc != CLI_OK) return rc;
     if (c->json)
         bench_report_json(c, job, &r);

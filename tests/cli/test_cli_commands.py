@@ -313,6 +313,35 @@ class Plans(Cli):
 
 
 class Bench(Cli):
+    def test_bench_tells_what_a_program_costs(self):
+        shape = ("--shape", "h=2,s=256,d=16", "--reps", "2")
+        for which in ("fwd", "bwd"):
+            r = self.run_json("bench", "--causal", "--pass", which, *shape)
+            self.assertAlmostEqual(r["density"], 257 / 512)
+            own = next(x["tiles"] for x in self.run_json("explain", "--causal", "--shape", "h=2,s=256,d=16")["engines"]
+                       if (x["engine"], x["pass"][:3]) == (r["engine"], {"fwd": "for", "bwd": "bac"}[which]))
+            self.assertEqual(r["tiles"], {key: own[key] for key in r["tiles"]})
+            self.assertGreater(r["dense_gflops"], 0)
+            self.assertAlmostEqual(r["program_share"], max(0, 1 - r["gflops"] / r["dense_gflops"]))
+        out = self.run_cli("bench", "--causal", *shape)
+        self.assertRegex(out, r"density 50.2 % of 131072 pairs; [0-9.]+ % of the strips of \d+ rows x \d+ keys skipped")
+        self.assertRegex(out, r"dense, without a program: [0-9.]+ GFLOP/s; [0-9.]+ % of the time is the program's\n")
+        plain = self.run_json("bench", *shape)
+        self.assertEqual((plain["density"], plain["tiles"], plain["dense_gflops"], plain["program_share"]),
+                         (1, None, None, None))
+        self.assertNotIn("dense", self.run_cli("bench", *shape))
+        ref = self.run_json("bench", "--causal", "--engine", "ref", "--shape", "s=8,d=4", "--reps", "1")
+        self.assertEqual((ref["tiles"], ref["density"]), (None, 36 / 64))
+        self.assertGreater(ref["dense_gflops"], 0)
+        uncounted = self.run_json("bench", "--mask", "score > 0", "--reps", "1", "--shape", "s=8,d=4")
+        self.assertEqual((uncounted["density"], uncounted["program_share"]), (None, None))
+        self.assertNotIn("density", self.run_cli("bench", "--mask", "score > 0", "--reps", "1", "--shape", "s=8,d=4"))
+        empty = self.run_json("bench", "--mask", "false", "--reps", "1", "--shape", "s=8,d=4")
+        self.assertEqual((empty["density"], empty["dense_gflops"]), (0, None))
+        far = ("bench", "--window", "8,0", "--reps", "1", "--shape", "s=65536,d=8")
+        self.assertIsNone(self.run_json(*far)["dense_gflops"])
+        self.assertIn("not measured, a pass would take about", self.run_cli(*far))
+
     def test_counts_pairs(self):
         r = self.run_json("bench", "--causal", "--shape", "b=2,h=2,s=40,d=8", "--reps", "2")
         self.assertEqual((r["pairs"], r["pairs_exact"]), (4 * 40 * 41 // 2, True))
