@@ -95,11 +95,25 @@ static int run_read_dlse(cli *c, run_state *r) {
     return CLI_OK;
 }
 
-/* --dtensor name=file: a gradient of the program's tensor, or zeroes when folding has removed the tensor. */
+/* The dtype of "name:dtype", cut off the name; FXA_DTYPE_NONE when none is said. */
+static int run_dtensor_dtype(cli *c, char *name, fxa_dtype *out) {
+    char *type = strchr(name, ':');
+    *out = FXA_DTYPE_NONE;
+    if (!type) return CLI_OK;
+    *type++ = 0;
+    *out = fxa_dtype_find(type);
+    if (dtype_is_float(*out)) return CLI_OK;
+    return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s:%.20s: a gradient is f64, f32, f16 or bf16", name, type);
+}
+
+/* --dtensor name[:dtype]=file: a gradient of the program's tensor, or zeroes when folding has removed the tensor. */
 static int run_add_dtensor(cli *c, run_state *r, const char *text) {
     const char *path = strchr(text, '=');
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.100s: NAME=FILE is expected", text);
-    const char *name = cli_format(c, "%.*s", (int)(path - text), text);
+    char *name = cli_format(c, "%.*s", (int)(path - text), text);
+    fxa_dtype dtype;
+    int rc = run_dtensor_dtype(c, name, &dtype);
+    if (rc != CLI_OK) return rc;
     const cli_tensor *t = values_find_tensor(&r->job->values, name);
     int32_t at = fxa_program_tensor_find(r->job->program, name);
     if (!t) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s: there is no --tensor of that name", name);
@@ -107,12 +121,14 @@ static int run_add_dtensor(cli *c, run_state *r, const char *text) {
         return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s: the tensor is %s; only floats have a gradient", name,
                         fxa_dtype_name(t->dtype));
     if (at >= 0 && r->captures[at].grad) return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s is given twice", name);
-    void *data = cli_alloc_array(c, t->array.count, fxa_dtype_size(t->dtype));
+    if (!dtype) dtype = t->dtype;
+    void *data = cli_alloc_array(c, t->array.count, fxa_dtype_size(dtype));
     if (at >= 0) {
         r->captures[at].grad = 1;
+        r->captures[at].grad_dtype = (uint32_t)dtype;
         r->dtensors[at] = data;
     }
-    run_add_output(r, cli_format(c, "dtensor %s", name), path + 1, t->dtype, t->array.rank, t->array.size, data);
+    run_add_output(r, cli_format(c, "dtensor %s", name), path + 1, dtype, t->array.rank, t->array.size, data);
     return CLI_OK;
 }
 

@@ -80,8 +80,11 @@ bool fxa__builder_ready(fxa_builder *b) {
 bool fxa__builder_holds(fxa_builder *b, fxa_value x) {
     if (!fxa__builder_ready(b)) return false;
     if (x >= 0 && (size_t)x < b->n_nodes) return true;
-    (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "%d is not a value of this builder: it has 0 to %zu", (int)x,
-                            b->n_nodes ? b->n_nodes - 1 : 0);
+    if (b->n_nodes == 0)
+        (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "%d is not a value of this builder: it has none yet", (int)x);
+    else
+        (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "%d is not a value of this builder: it has 0 to %zu", (int)x,
+                                b->n_nodes - 1);
     return false;
 }
 

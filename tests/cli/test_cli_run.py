@@ -3,6 +3,7 @@
 
 import math
 import os
+import struct
 import sys
 import unittest
 
@@ -245,6 +246,34 @@ class Run(RunCase):
             *self.outputs("dq")
         )
         self.assertNear(self.result("dq")[1], want["dq"], 1e-13)
+
+    def test_dtype_of_a_gradient(self):
+        """A tensor in f16 may have a gradient in f64, and the other way round: each is the one value, rounded."""
+        self.data()
+        args = self.files(q=(self.q, "f8"), k=(self.k, "f8"), v=(self.v, "f8"), dout=(self.dout, "f8"))
+        args += ["--score", "score + bias[h, k % 6]", "--engine", "ref"]
+        for tensor in ("f8", "f2"):
+            args += ["--tensor", "bias=" + npy.save(self.path("bias.npy"), self.bias, tensor)]
+            got = {}
+            for asked, kind in (("", tensor), (":f64", "f8"), (":f32", "f4"), (":f16", "f2"), (":bf16", "u2")):
+                out = "bias%s=%s" % (asked, self.path("g_out.npy"))
+                report = self.run_json("run", *args, "--dtensor", out)
+                found, got[asked] = self.result("g")
+                self.assertEqual((found, got[asked].shape), (kind, self.bias.shape))
+                name = asked[1:] or {"f8": "f64", "f2": "f16"}[tensor]
+                self.assertEqual(report["files"][0]["dtype"], name)
+            for asked, code in ((":f32", "f"), (":f16", "e")):
+                exact = got[":f64"].values
+                self.assertEqual(got[asked].values, [struct.unpack(code, struct.pack(code, x))[0] for x in exact])
+            wide = [struct.unpack("f", struct.pack("I", x << 16))[0] for x in got[":bf16"].values]
+            for x, y in zip(wide, got[":f64"].values):
+                self.assertLessEqual(abs(x - y), abs(y) * 2**-8)
+            args = args[:-2]
+        args += ["--tensor", "bias=" + self.path("bias.npy")]
+        for asked in ("i32", "f33", "", "bool"):
+            self.fails("run", *args, "--dtensor", "bias:%s=%s" % (asked, self.path("x")), says="f64, f32, f16 or bf16")
+        self.fails("run", *args, "--dtensor", "bais:f32=" + self.path("x"), says="no --tensor of that name")
+        self.fails("run", *args, "--dtensor", "bias:f32=x", "--dtensor", "bias=y", says="given twice")
 
     def test_folded_tensor_has_zero_gradient(self):
         self.data()

@@ -31,11 +31,11 @@ TEST(a_builder_keeps_its_first_failure) {
     T_CHECK(!fxa__builder_node(b, -1, &node) && !fxa__builder_node(b, 0, &node)); /* there is no value yet */
     T_CHECK(fxa__builder_type(b, -1) == 0 && fxa__builder_type(b, 9) == 0);
     T_CHECK(!fxa__builder_holds(b, 0));
-    T_HAS(fxa__builder_error(b)->text, "0 is not a value of this builder");
+    T_HAS(fxa__builder_error(b)->text, "0 is not a value of this builder: it has none yet");
     T_INT(fxa__builder_fail(b, FXA_E_PROGRAM, "something else"), -1);
     T_INT(fxa__builder_fail_memory(b), -1);
     T_CHECK(!fxa__builder_holds(b, 0) && fxa__builder_error(b)->status == FXA_E_ARGUMENT);
-    T_HAS(fxa__builder_error(b)->text, "0 is not a value of this builder");
+    T_HAS(fxa__builder_error(b)->text, "0 is not a value of this builder: it has none yet");
     T_INT(fxa_builder_load(b, 0, NULL, 0), -1);
     fxa_program *p = NULL;
     T_STATUS(fxa_builder_finish(b, &p, &err), FXA_E_ARGUMENT);
