@@ -53,11 +53,13 @@ static const char mixed_text[] = "tensor bias : f32[1]\nscore = score + bias[(7 
 static const char hole_text[] = "mask = q >= k && k % 5 != 3";
 
 /* Around blocks of 384 or fewer keys, tiles of 192 rows, strips of 12, panels of 4 to 32 columns. */
+static const char apart_text[] = "mask = q >= 120 && k >= 1400";
 static const attn_spec shapes[] = {
     {.b = 1, .hq = 2, .hkv = 1, .sq = 193, .sk = 385, .d = 16, .dv = 16},
     {.b = 2, .hq = 3, .hkv = 3, .sq = 13, .sk = 31, .d = 33, .dv = 7},
     {.b = 1, .hq = 4, .hkv = 2, .sq = 50, .sk = 129, .d = 64, .dv = 40, .text = cap_text, .tensor = {{4}}},
     {.b = 1, .hq = 1, .hkv = 1, .sq = 200, .sk = 1600, .d = 8, .dv = 8, .text = cap_text, .tensor = {{1}}}, /* chunks */
+    {.b = 1, .hq = 1, .sq = 240, .sk = 1600, .d = 8, .dv = 8, .text = apart_text}, /* tiles without some chunks */
     {.b = 2, .hq = 4, .hkv = 1, .sq = 5, .sk = 70, .d = 128, .dv = 128, .flags = FXA_CAUSAL | FXA_BOTTOM_RIGHT},
     {.b = 1, .hq = 2, .hkv = 2, .sq = 100, .sk = 100, .d = 512, .dv = 1, .text = hole_text},
     {.b = 1, .hq = 1, .hkv = 1, .sq = 400, .sk = 400, .d = 32, .dv = 32, .flags = FXA_CAUSAL | FXA_WINDOW},

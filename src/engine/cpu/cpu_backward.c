@@ -56,6 +56,10 @@ static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
     return fxa__back_at(job, job->dq_parts, (chunk * job->cut.groups + group) * job->cut.rows * job->cut.ld_d);
 }
 
+static unsigned char *back_dq_has(const fxa__back *job, int64_t group, int64_t chunk) {
+    return job->dq_has + (chunk * job->cut.groups + group) * job->cut.tiles;
+}
+
 /* ---- dK, dV of a block ------------------------------------------------------------------------------------------ */
 
 static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, const void *x, int64_t d) {
@@ -146,8 +150,10 @@ static void back_item(fxa__back_worker *w, int64_t item) {
         if (w->tape[i].tape)
             fxa__tape_batch(&w->tape[i], fxa__coord(job->p, job->bind, FXA_INPUT_B, w->g.b), w->g.seq.q_len_seen,
                             w->g.seq.k_len_seen, w->g.seq.heads_seen);
-    if (cut->want_q) {
-        if (cut->chunks > 1) w->dq = back_dq_part(job, group, chunk);
+    if (cut->want_q && cut->chunks > 1) {
+        w->dq = back_dq_part(job, group, chunk);
+        w->dq_has = memset(back_dq_has(job, group, chunk), 0, (size_t)cut->tiles);
+    } else if (cut->want_q) {
         memset(w->dq, 0, (size_t)(w->g.rows * cut->ld_d) * job->code->kernels->real_size);
     }
     int64_t begin = chunk * cut->chunk, last = fxa__min_i64(begin + cut->chunk, job->p->in.sk);
@@ -243,7 +249,7 @@ static void back_before(fxa__back_worker *w, int64_t item) {
     fxa__back_delta(w, item % job->cut.tiles);
 }
 
-/* Adds up the chunks that have keys, in order, and stores a tile of rows. */
+/* Adds up the chunks that have something of a tile of rows, in order, and stores it. */
 static void back_join(fxa__back_worker *w, int64_t group, int64_t tile) {
     const fxa__back *job = w->job;
     const fxa__back_shares *cut = &job->cut;
@@ -251,11 +257,20 @@ static void back_join(fxa__back_worker *w, int64_t group, int64_t tile) {
     back_enter(w, group);
     if (tile == 0) back_store_dq_absent(w);
     if (!fxa__back_tile_rows(w, tile, &first, &n)) return;
-    void *sum = back_dq_part(job, group, 0);
-    for (int64_t chunk = 1; chunk < cut->chunks && chunk * cut->chunk < w->g.seq.k_len; chunk++)
-        job->code->kernels->store(fxa__back_at(job, sum, first * cut->ld_d), fxa__back_real(job), 1,
-                                  fxa__back_at(job, back_dq_part(job, group, chunk), first * cut->ld_d), n * cut->ld_d,
-                                  true);
+    void *sum = NULL;
+    for (int64_t chunk = 0; chunk < cut->chunks; chunk++) {
+        void *part = back_dq_part(job, group, chunk), *rows = fxa__back_at(job, part, first * cut->ld_d);
+        if (!back_dq_has(job, group, chunk)[tile]) continue;
+        if (sum)
+            job->code->kernels->store(fxa__back_at(job, sum, first * cut->ld_d), fxa__back_real(job), 1, rows,
+                                      n * cut->ld_d, true);
+        else
+            sum = part;
+    }
+    if (!sum) {
+        sum = back_dq_part(job, group, 0);
+        memset(fxa__back_at(job, sum, first * cut->ld_d), 0, (size_t)(n * cut->ld_d) * job->code->kernels->real_size);
+    }
     back_store_dq(w, sum, first, n);
 }
 

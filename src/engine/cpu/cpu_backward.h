@@ -63,6 +63,7 @@ typedef struct fxa__back_worker {
     fxa__cpu_over over_k, over_v;        /* dS^T Q into dk, P^T dO into dv */
     void *s, *p, *ds;                    /* [tile,ld]; p is s unless scores are kept */
     void *dq;                            /* [rows,ld_d]: the worker's own, or that of a chunk */
+    unsigned char *dq_has;               /* [tiles]: of a chunk; NULL: dq is the worker's own, and is whole */
     void *dk_pool, *dv_pool;             /* [pool_rows,ld_d], [pool_rows,ld_v] */
     void *column;                        /* [tile] */
     double *lse;                         /* [rows]: of the group */
@@ -91,7 +92,8 @@ typedef struct fxa__back {
     double *lse;           /* [groups,rows] */
     void *delta;           /* [groups,rows]: less dLSE */
     unsigned char *finite; /* [groups,tiles]: FXA__BACK_Q_FINITE, FXA__BACK_DO_FINITE */
-    void *dq_parts;        /* chunks > 1: [items,rows,ld_d] */
+    void *dq_parts;        /* chunks > 1: [items,rows,ld_d], of which rows count that are in a tile of */
+    unsigned char *dq_has; /* chunks > 1: [items,tiles]: some block of the chunk has added to it */
     fxa__tape_sum *sums;   /* [lanes,n_tensors] */
     double *dparams;       /* [lanes,n_params] */
     fxa__back_worker *workers;

@@ -314,6 +314,7 @@ bool fxa__back_layout(fxa__back *job, void *base, size_t *bytes) {
     job->finite = fxa__carve(&c, shares_mul(cut->groups, cut->tiles), 1);
     job->dq_parts =
         shares_carve_matrix(&c, job, cut->want_q && cut->chunks > 1, shares_mul(cut->items, cut->rows), cut->ld_d);
+    job->dq_has = fxa__carve(&c, cut->want_q && cut->chunks > 1 ? shares_mul(cut->items, cut->tiles) : 0, 1);
     int64_t lanes = cut->want_sums ? cut->lanes : 0;
     job->sums = fxa__carve(&c, lanes * job->p->program->n_tensors, sizeof(fxa__tape_sum));
     job->dparams = fxa__carve(&c, lanes * job->p->program->n_params, sizeof(double));

@@ -332,5 +332,9 @@ void fxa__back_tile(fxa__back_worker *w, int64_t tile) {
     back_product dk = {w->ds, t.q, t.ld_q, &w->over_k, q_finite};
     if (cut->want_v) tile_product(w, &t, &dv);
     if (cut->want_k) tile_product(w, &t, &dk);
+    if (cut->want_q && w->dq_has && !w->dq_has[tile]) {
+        memset(fxa__back_at(job, w->dq, t.first * cut->ld_d), 0, (size_t)(t.n * cut->ld_d) * kernels->real_size);
+        w->dq_has[tile] = 1;
+    }
     if (cut->want_q) tile_dq(w, &t);
 }
