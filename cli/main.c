@@ -70,6 +70,9 @@ static void main_report_failure(cli *c, int rc) {
 int main(int argc, char **argv) {
     static cli c; /* large, and zero to begin with */
     signal(SIGPIPE, SIG_IGN);
+#ifdef SIGXFSZ
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed write, as a full disk is */
+#endif
     cli_outputs_guard();
     int rc = main_run(&c, argc, argv);
     progress_end();

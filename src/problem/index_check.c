@@ -190,7 +190,8 @@ static bool index_is_inside(index_work *w, const fxa__env *env, int32_t node, co
 /* False as well when the budget ends on the way. */
 static bool index_box_is_inside(index_work *w, const index_box *x) {
     fxa_box box = index_coords(w, x);
-    if (!w->mask_loads && fxa__program_classify(w->p->program, &box, w->env.params, w->mask_ranges) == FXA_TILE_EMPTY)
+    if (!w->mask_loads &&
+        fxa__program_classify(w->p->program, &box, w->env.params, w->mask_ranges, NULL) == FXA_TILE_EMPTY)
         return true;
     for (int32_t i = 0; i < w->n_loads; i++) {
         index_spend(w, 0);

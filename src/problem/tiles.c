@@ -82,8 +82,10 @@ fxa_box fxa__tile_start(const fxa__tile_grid *g) {
 }
 
 fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box) {
+    uint64_t steps = 0;
     if (g->left && (*g->left -= FXA__TILE_BOX_COST) < 0) return FXA_TILE_MIXED;
-    fxa_tile tile = fxa__program_classify(g->program, box, g->params, g->tensors);
+    fxa_tile tile = fxa__program_classify(g->program, box, g->params, g->tensors, &steps);
+    if (g->left) *g->left -= (int64_t)steps / (int64_t)(fxa_program_node_count(g->program) + 1);
     return tile == FXA_TILE_FULL && tiles_are_ragged(&g->p->in) ? FXA_TILE_MIXED : tile;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Masks that a score says by itself: `score = c ? x : -inf`, with c free of the score, gives every pair the weight that
- * `score = x` under `mask = c` does, and so its gradients. Engines that skip what a mask rules out ask for the second
- * form; hash, text and meaning of a program stay what they are.
+ * `score = x` under `mask = c` does, and so its gradients; `score = -inf` gives what `mask = false` does. Engines that
+ * skip what a mask rules out ask for the second form; hash, text and meaning of a program stay what they are.
  *
  * Selects are taken off from the outside, one inside the other, and either branch may be the infinite one.
  */
@@ -46,7 +46,8 @@ static void lift_build(fxa_builder *b, const fxa_program *p, const uint8_t *read
         if (branch == 2) c = fxa_builder_op1(b, FXA_OP_NOT, c);
         mask = fxa_builder_op2(b, FXA_OP_AND, mask, c);
     }
-    fxa_builder_set_score(b, map[score]);
+    if (lift_is_minus_inf(p, score)) mask = fxa_builder_bool(b, 0);
+    fxa_builder_set_score(b, lift_is_minus_inf(p, score) ? fxa_builder_input(b, FXA_INPUT_SCORE) : map[score]);
     fxa_builder_set_mask(b, mask);
 }
 
@@ -60,7 +61,7 @@ fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program 
     *out = NULL;
     if (status != FXA_OK) goto done;
     lift_mark(p, reads);
-    if (!lift_branch(p, score, reads)) {
+    if (!lift_branch(p, score, reads) && !lift_is_minus_inf(p, score)) {
         fxa_program_retain(p);
         *out = p;
         goto done;

@@ -179,11 +179,12 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
 /* Node of the first output of a kind, or -1. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
 
-/* fxa_program_classify in the floating point state of the caller: engines ask in that of their kernels. */
+/* fxa_program_classify in the floating point state of the caller: engines ask in that of their kernels. Where steps is
+ * given, it grows by what it took beyond a look at each node: elements of tables, lists of bounds. */
 fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, const double *params,
-                               const fxa_tensor_range *tensors);
-/* Interval of values over a box (range.c), for int nodes and bools (0..1); false: nothing known. *steps grows by what
- * it took beyond a look at each node: elements of tables, lists of bounds. */
+                               const fxa_tensor_range *tensors, uint64_t *steps);
+/* Interval of values over a box (range.c), for int nodes and bools (0..1); false: nothing known. *steps grows as
+ * there. */
 bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *box, const double *params,
                             const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi, uint64_t *steps);
 

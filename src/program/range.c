@@ -103,7 +103,7 @@ static bool range_is_empty(const fxa_box *box) {
 }
 
 fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, const double *params,
-                               const fxa_tensor_range *tensors) {
+                               const fxa_tensor_range *tensors, uint64_t *steps) {
     if (program == NULL) return FXA_TILE_FULL;
     if (box == NULL) return FXA_TILE_MIXED;
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
@@ -116,6 +116,7 @@ fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, c
     if (fxa__range_open(&r, &small, program, mask, box, params, tensors)) {
         fxa__truth t = fxa__range_of(&r, mask)->t;
         tile = t.yes == FXA__NEVER ? FXA_TILE_EMPTY : t.no == FXA__NEVER ? FXA_TILE_FULL : FXA_TILE_MIXED;
+        if (steps) *steps += (uint64_t)(range_work(mask) - r.work);
     }
     fxa__range_close(&r);
     return tile;
@@ -124,7 +125,7 @@ fxa_tile fxa__program_classify(const fxa_program *program, const fxa_box *box, c
 fxa_tile fxa_program_classify(const fxa_program *program, const fxa_box *box, const double *params,
                               const fxa_tensor_range *tensors) {
     FXA__FLOAT_SCOPE;
-    return fxa__program_classify(program, box, params, tensors);
+    return fxa__program_classify(program, box, params, tensors, NULL);
 }
 
 bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_box *box, const double *params,

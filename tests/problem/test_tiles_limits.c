@@ -103,4 +103,26 @@ TEST(work_is_bounded) {
     fxa_context_destroy(ctx);
 }
 
+/* What range analysis reads of a table for one tile counts: 2^20 tiles with 256 elements each are too many. */
+TEST(elements_of_tables_count) {
+    static int8_t table[64 * 64];
+    t_rng rng = {t_seed()};
+    for (size_t i = 0; i < sizeof table; i++) table[i] = (int8_t)t_int(&rng, 0, 1);
+    fxa_context *ctx = tiles_ctx();
+    fxa_program *program = tiles_parse(ctx, "tensor t : i8[2]\nmask = t[q % 64, k % 64] > 0");
+    T_REQUIRE(program != NULL);
+    fxa_problem p = tiles_problem(program, 1 << 14, 1 << 14);
+    fxa_capture capture = {.size = {64, 64}};
+    p.captures = &capture;
+    p.n_captures = 1;
+    fxa_view view = {table, FXA_I8, 2, {64, 64}, {64, 1}};
+    fxa_tensor_range range = {.view = &view};
+    fxa_tile_counts c = {0};
+    fxa_error err;
+    T_OK(fxa_tiles_count(ctx, &p, 0, 0, 16, 16, NULL, &range, &c, &err));
+    T_CHECK(c.unknown > 0 && c.empty + c.mixed + c.full + c.unknown == 1 << 20);
+    fxa_program_destroy(program);
+    fxa_context_destroy(ctx);
+}
+
 T_MAIN

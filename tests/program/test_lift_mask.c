@@ -19,6 +19,8 @@ static const lift_case lift_cases[] = {
     {"tensor t : f32[1]\nscore = t[k] > 0 ? score + t[q] : -inf",
      "tensor t : f32[1]\nscore = score + t[q]\nmask = t[k] > 0"},
     {"score = k <= q ? 1.0 : -inf", "score = 1.0\nmask = k <= q"},
+    {"score = -inf", "mask = false"},
+    {"score = false ? score : -inf\nmask = k != 5", "mask = false"},
     {"score = score > 0 ? score : -inf", NULL},
     {"score = k <= q ? score : -1e30", NULL},
     {"score = k <= q ? score : inf", NULL},

@@ -118,13 +118,13 @@ void fxa__cpu_seen_clear(fxa__cpu_group *g, fxa__cpu_seen *seen) {
 /* Asks, or remembers. Inputs that the mask does not read are 0 in the box. */
 static fxa_tile ask_box(const fxa__cpu_group *g, const fxa_box *box) {
     uint32_t hash = 0;
-    if (!g->n_seen) return fxa__program_classify(g->code->program, box, g->bind->params, g->ranges);
+    if (!g->n_seen) return fxa__program_classify(g->code->program, box, g->bind->params, g->ranges, NULL);
     for (int i = 0; i < FXA_INPUT_COUNT; i++)
         hash = ((hash ^ (uint32_t)box->lo[i]) * 0x85ebca6bu ^ (uint32_t)box->hi[i]) * 0xc2b2ae35u;
     fxa__cpu_seen *seen = &g->seen[(hash ^ hash >> 16) & (uint32_t)(g->n_seen - 1)];
     if (seen->tile == UINT32_MAX || memcmp(&seen->box, box, sizeof *box) != 0) {
         seen->box = *box;
-        seen->tile = (uint32_t)fxa__program_classify(g->code->program, box, g->bind->params, g->ranges);
+        seen->tile = (uint32_t)fxa__program_classify(g->code->program, box, g->bind->params, g->ranges, NULL);
     }
     return (fxa_tile)seen->tile;
 }
