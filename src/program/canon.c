@@ -190,14 +190,15 @@ static void canon_copy_outputs(const canon *c, fxa__output *outputs) {
     }
 }
 
-/* Struct, nodes, outputs, params, tensors: in this order no array is misaligned. */
+/* Struct, nodes, params, tensors, outputs: in this order no array is misaligned. */
+_Static_assert(sizeof(fxa__node) % _Alignof(fxa__decl) == 0 && sizeof(fxa__decl) % _Alignof(fxa__output) == 0, "order");
 static fxa_program *canon_program(const canon *c) {
     fxa_builder *b = c->b;
     size_t n = (size_t)c->n_numbered, head = (size_t)fxa__round_up(sizeof(fxa_program), 16);
-    size_t nodes_at = head, outputs_at = nodes_at + n * sizeof(fxa__node);
-    size_t params_at = outputs_at + c->n_outputs * sizeof(fxa__output);
+    size_t nodes_at = head, params_at = nodes_at + n * sizeof(fxa__node);
     size_t tensors_at = params_at + b->n_params * sizeof(fxa__decl);
-    size_t bytes = tensors_at + b->n_tensors * sizeof(fxa__decl);
+    size_t outputs_at = tensors_at + b->n_tensors * sizeof(fxa__decl);
+    size_t bytes = outputs_at + c->n_outputs * sizeof(fxa__output);
     fxa_program *p = fxa__alloc(b->host, bytes);
     if (!p) {
         (void)fxa__builder_fail_memory(b);

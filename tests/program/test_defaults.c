@@ -170,6 +170,22 @@ TEST(damage_to_defaults_is_found) {
     fxa_program_destroy(p);
 }
 
+/* Numbers of nodes and outputs of every kind lie before and behind them. */
+TEST(declarations_are_aligned) {
+    static const char *const texts[] = {"param a : float = 1", "param a : float = 1; score = score * a",
+                                        "param a : float = 1; tensor t : f32[1]; score = score * a + t[q] * t[k]"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        fxa_error err;
+        fxa_program *p = defaults_parse(texts[i]), *d = NULL;
+        T_OK(fxa_program_derivative(p, &d, &err));
+        T_INT((uintptr_t)p->params % _Alignof(fxa__decl), 0);
+        T_INT((uintptr_t)d->params % _Alignof(fxa__decl), 0);
+        T_INT((uintptr_t)p->outputs % _Alignof(fxa__output) + (uintptr_t)d->outputs % _Alignof(fxa__output), 0);
+        fxa_program_destroy(p);
+        fxa_program_destroy(d);
+    }
+}
+
 TEST(derivatives_keep_them) {
     double value = 0;
     fxa_error err;
