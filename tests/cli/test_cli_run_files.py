@@ -104,14 +104,17 @@ class RunFiles(RunCase):
         args = self.files(q=(big, "f4"), k=(big, "f4"), v=(big, "f4"))
         before = sorted(os.listdir(self.folder.name))
         slow = [FXATTN, "run", *args, "--out", self.path("o.npy"), "--engine", "ref"]
-        p = subprocess.Popen(slow, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        while p.poll() is None and sorted(os.listdir(self.folder.name)) == before:
-            pass
-        p.send_signal(signal.SIGTERM)
-        p.communicate()
-        self.assertIn(p.returncode, (-signal.SIGTERM, 0))
-        if p.returncode:
-            self.assertEqual(sorted(os.listdir(self.folder.name)), before)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            p = subprocess.Popen(slow, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            while p.poll() is None and sorted(os.listdir(self.folder.name)) == before:
+                pass
+            p.send_signal(number)
+            p.communicate()
+            self.assertIn(p.returncode, (-number, 0))
+            if p.returncode:
+                self.assertEqual(sorted(os.listdir(self.folder.name)), before)
+            else:
+                os.remove(self.path("o.npy"))
 
 
 class BrokenFiles(Cli):
