@@ -12,7 +12,7 @@
 #include <string.h>
 
 void fxa__parse_next(fxa__parser *p) {
-    FXA__ASSERT(p->at + 1 < p->lex.n_tokens);
+    if (!FXA__HOLDS(p->at + 1 < p->lex.n_tokens)) return;
     if (p->at >= p->farthest)
         p->farthest = p->at + 1;
     else if (++p->steps > PARSE_MAX_STEPS) {

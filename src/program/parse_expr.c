@@ -134,7 +134,7 @@ static fxa_value expr_prefix(fxa__parser *p) {
     if (prefix->form != FXA__PREFIX && kind != TOK_ADD) return expr_power(p);
     if (expr_is_negative(p)) {
         fxa__parse_next(p);
-        return expr_number(p, true);
+        return p->err.status == FXA_OK ? expr_number(p, true) : -1; /* at the end of all work there is no number */
     }
     if (!fxa__parse_enter(p)) return -1;
     fxa__parse_next(p);

@@ -9,8 +9,8 @@
 #include "../base/invariant.h"
 #include "../base/num.h"
 
-/* As range.h says: what reads sets goes by it. */
-static bool set_is_ordered(const fxa__set *s) {
+/* As range.h says: what reads sets goes by it. Only asserts ask. */
+__attribute__((unused)) static bool set_is_ordered(const fxa__set *s) {
     bool ordered = s->n >= 0 && s->n <= FXA__SET_PIECES;
     for (int i = 0; ordered && i < s->n; i++)
         ordered = s->at[i].lo <= s->at[i].hi && (i == 0 || s->at[i - 1].hi + 1 < s->at[i].lo);

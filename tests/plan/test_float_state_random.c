@@ -136,7 +136,7 @@ TEST(no_state_reaches_random_problems) {
 static void *raising_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
     volatile long double third = 1.0L;
     third /= 3.0L;
-    (void)user, (void)old_size;
+    (void)user, (void)old_size, (void)third;
     if (new_size == 0) return free(ptr), NULL;
     return align <= 16 ? realloc(ptr, new_size) : aligned_alloc(align, (new_size + align - 1) / align * align);
 }

@@ -93,7 +93,7 @@ TEST(overlap_matches_brute_force) {
         region_mark(&b, 2);
         bool want = false;
         for (size_t i = 0; i < sizeof marks; i++) want |= marks[i] == 3;
-        int64_t a0, a1, b0, b1;
+        int64_t a0 = 0, a1 = 0, b0 = 0, b1 = 0;
         T_CHECK(fxa__region_addresses(&a, &a0, &a1) && fxa__region_addresses(&b, &b0, &b1));
         yes += want;
         no_but_close += !want && a0 < b1 && b0 < a1;
@@ -253,7 +253,7 @@ TEST(nested_layouts_that_lie_apart_are_not_refused) {
         int64_t middle = t_int(&rng, 1, x.size[cut] - 1);
         fxa__region a = nest_box(&rng, &x, base, cut, 0, middle - 1);
         fxa__region b = nest_box(&rng, &x, base, cut, middle, x.size[cut] - 1);
-        int64_t a0, a1, b0, b1;
+        int64_t a0 = 0, a1 = 0, b0 = 0, b1 = 0;
         T_CHECK(fxa__region_addresses(&a, &a0, &a1) && fxa__region_addresses(&b, &b0, &b1));
         close += a0 < b1 && b0 < a1;
         if (fxa__region_overlap(&a, &b) == FXA__APART && fxa__region_overlap(&b, &a) == FXA__APART) continue;

@@ -180,7 +180,7 @@ static const char *cpu_detail(const void *code, const fxa__problem *p) {
 const fxa__engine fxa__engine_cpu = {
     .name = "cpu",
     .variable = "FXA_CPU",
-    .version = 3,
+    .version = 4,
     .dynamic_geometry = true,
     .device = false,
     .threads = true,
