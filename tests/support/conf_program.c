@@ -103,8 +103,7 @@ static fxa_program *source_sparse(fxa_context *ctx, uint64_t *rng) {
         "score = k <= q ? score : -inf",
         "tensor doc : i32[1]\nscore = doc[q] == doc[k] ? (k <= q ? score * 1.5 : -inf) : -inf",
         "tensor bias : f32[1]\nscore = q < k ? -inf : score + bias[q - k]",
-        "tensor w : f64[1]\ntensor keep : bool[2]\nscore = k % 5 == 2 ? -inf : score * w[h]\nmask = keep[q // 2, k // "
-        "2]",
+        "tensor w : f64[1]\ntensor keep : bool[2]\nmask = keep[q, k]\nscore = k % 5 == 2 ? -inf : score * w[h]",
         "mask = (k // 40) % 3 != 1 || q % 7 == 0",
         "tensor r : bool[2]\nmask = abs(q - k) < 6 || q < 3 || k < 3 || r[q // 4, k // 4]",
         "tensor r : bool[3]\nmask = abs(q - k) < 9 || q < 2 || k < 2 || r[h, q // 8, k // 8]",
