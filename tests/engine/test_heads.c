@@ -107,11 +107,12 @@ TEST(keys_caches_and_bytes) {
     fxa_plan_problem(plan[2], &held);
     T_INT(held.heads, 16);
     p.heads = -1;
-    T_STATUS(fxa_plan_create(ctx, &p, &plan[2], &err), FXA_E_PROBLEM);
+    fxa_plan *refused = NULL;
+    T_STATUS(fxa_plan_create(ctx, &p, &refused, &err), FXA_E_PROBLEM);
     T_HAS(err.text, "heads is -1");
     p.heads = (int64_t)INT32_MAX + 1;
-    T_STATUS(fxa_plan_create(ctx, &p, &plan[2], &err), FXA_E_PROBLEM);
-    for (int i = 0; i < 2; i++) fxa_plan_destroy(plan[i]);
+    T_STATUS(fxa_plan_create(ctx, &p, &refused, &err), FXA_E_PROBLEM);
+    for (int i = 0; i < 3; i++) fxa_plan_destroy(plan[i]);
     fxa_program_destroy(program);
 }
 

@@ -167,7 +167,7 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     T_STR(fxa_plan_detail(plan), "by many hands");
     T_STR(fxa_plan_detail(NULL), "");
     fxa_plan_destroy(alone);
-    tiny_end(&t);
+    tiny_end_program(&t);
     fxa_context_destroy(ctx);
     T_OK(tiny_run(plan, &t.args, &err));
     T_SAME(t.o[0], 3);
@@ -178,6 +178,7 @@ TEST(threads_live_from_the_first_plan_to_the_last) {
     T_INT(thread_count_now(), before);
     T_INT(memory.live_bytes, 0);
     T_INT(memory.mistakes, 0);
+    tiny_end(&t);
 }
 
 /* A pool is memory like any other: a plan that gets none is refused, and nothing stays behind. */

@@ -191,7 +191,7 @@ TEST(a_plan_outlives_its_program) {
     T_REQUIRE(plan_rig_start(&r));
     fxa_plan *plan = NULL;
     T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
-    tiny_end(&r.t);
+    tiny_end_program(&r.t);
     memset(r.t.capture, 0xff, sizeof *r.t.capture); /* captures were copied */
     T_OK(tiny_run(plan, &r.t.args, &err));
     T_NEAR(tiny_error(&r.t), 0, TINY_TOLERANCE);

@@ -66,6 +66,11 @@ fxa_status tiny_backward(fxa_context *ctx, tiny *t, fxa_error *err) {
 
 void tiny_end(tiny *t) { attn_data_free(&t->data); }
 
+void tiny_end_program(tiny *t) {
+    fxa_program_destroy(t->program);
+    t->program = t->data.program = NULL;
+}
+
 /* One row: the scores of keys 0 to q, their softmax, the mix of V. */
 static void tiny_expect_row(const tiny *t, int b, int h, int q, double *o) {
     double s[TINY_S], max = -INFINITY, sum = 0;

@@ -32,6 +32,7 @@ fxa_status tiny_forward(fxa_context *ctx, tiny *t, fxa_error *err);
 /* Backward with all gradients; o and lse hold what forward gives. */
 fxa_status tiny_backward(fxa_context *ctx, tiny *t, fxa_error *err);
 void tiny_end(tiny *t);
+void tiny_end_program(tiny *t); /* the data stays */
 
 /* What O must be for the data in t. A few dozen roundings of numbers below 8: an error of 1e-13 is generous. */
 void tiny_expect(const tiny *t, double o[TINY_Q_COUNT]);
