@@ -10,18 +10,9 @@
 
 #include <stdlib.h>
 
-static fxa_context *corner_context(uint32_t threads) {
-    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    config.threads = threads;
-    T_OK(fxa_context_create(&config, &ctx, &err));
-    return ctx;
-}
-
 static bool corner_make(attn_data *x, const attn_spec *s) {
     fxa_error err;
-    fxa_context *ctx = corner_context(1);
+    fxa_context *ctx = attn_context(1);
     fxa_status status = attn_data_make(x, ctx, s, t_seed(), &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
     fxa_context_destroy(ctx);
@@ -30,7 +21,7 @@ static bool corner_make(attn_data *x, const attn_spec *s) {
 
 static bool corner_run(attn_data *x, const char *engine, const char *what) {
     fxa_error err;
-    fxa_context *ctx = corner_context(2);
+    fxa_context *ctx = attn_context(2);
     fxa_status status = attn_data_run(x, ctx, engine, FXA_FORWARD, &err);
     if (status != FXA_OK) T_FAIL("%s, %s: %s\n", what, engine, err.text);
     fxa_context_destroy(ctx);
@@ -185,7 +176,7 @@ TEST(scales_of_bf16) {
 
 /* Sums of a gradient's elements take four times what a tensor of 2^62 bytes does. */
 TEST(a_workspace_past_every_memory_is_refused) {
-    fxa_context *ctx = corner_context(1);
+    fxa_context *ctx = attn_context(1);
     fxa_program *program = NULL;
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_plan *plan = NULL;

@@ -19,19 +19,10 @@ static attn_spec fwd_spec(const char *text, int64_t b, int64_t hq, int64_t hkv, 
     return s;
 }
 
-static fxa_context *fwd_context(uint32_t threads) {
-    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    config.threads = threads;
-    T_OK(fxa_context_create(&config, &ctx, &err));
-    return ctx;
-}
-
 /* The data outlives the context that its program is parsed in. */
 static bool fwd_make(attn_data *x, const attn_spec *s, uint64_t salt) {
     fxa_error err;
-    fxa_context *ctx = fwd_context(1);
+    fxa_context *ctx = attn_context(1);
     fxa_status status = attn_data_make(x, ctx, s, t_seed() + salt, &err);
     if (status != FXA_OK) T_FAIL("%s\n", err.text);
     fxa_context_destroy(ctx);
@@ -41,7 +32,7 @@ static bool fwd_make(attn_data *x, const attn_spec *s, uint64_t salt) {
 /* One run in a context of its own. */
 static bool fwd_run(attn_data *x, const char *engine, uint32_t threads) {
     fxa_error err;
-    fxa_context *ctx = fwd_context(threads);
+    fxa_context *ctx = attn_context(threads);
     fxa_status status = attn_data_run(x, ctx, engine, FXA_FORWARD, &err);
     if (status != FXA_OK) T_FAIL("%s: %s\n", engine, err.text);
     fxa_context_destroy(ctx);
@@ -179,7 +170,7 @@ TEST(a_hundred_runs_give_the_same_bits) {
     attn_kept kept = {{NULL}};
     fxa_error err;
     if (!fwd_make(&x, &s, 5)) return;
-    fxa_context *ctx = fwd_context(3);
+    fxa_context *ctx = attn_context(3);
     for (int i = 0; i < t_scaled(100); i++) {
         T_OK(attn_data_run(&x, ctx, "cpu", FXA_FORWARD, &err));
         if (attn_other_bits(&x, FXA_FORWARD, &kept)) T_FAIL("run %d gives other bits\n", i);

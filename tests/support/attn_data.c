@@ -159,6 +159,13 @@ fxa_status attn_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s, ui
     return status;
 }
 
+fxa_context *attn_context(uint32_t threads) {
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    fxa_context *ctx = NULL;
+    config.threads = threads;
+    return fxa_context_create(&config, &ctx, NULL) == FXA_OK ? ctx : NULL;
+}
+
 void attn_data_free(attn_data *x) {
     data_free_programs(x);
     for (int i = 0; i < ATTN_SLOTS; i++) attn_tensor_free(&x->t[i]);

@@ -66,6 +66,9 @@ typedef struct attn_data {
     double reach;
 } attn_data;
 
+/* A context of so many threads; NULL: there is none. */
+fxa_context *attn_context(uint32_t threads);
+
 /* Inputs are drawn, outputs are NaN; params are 1.25. Backward asks for every gradient. On an error there is nothing to
  * free. */
 fxa_status attn_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s, uint64_t seed, fxa_error *err);
