@@ -133,7 +133,7 @@ static int diff_array(cli *c, check_state *s, diff_state *d, size_t array, doubl
     slope_tally tally = {0};
     const trial_array *gradient = &d->t->arrays[array];
     int64_t n = gradient->count < s->samples ? gradient->count : s->samples;
-    progress_begin(cli_format(c, "finite differences of %s", gradient->name), (uint64_t)n);
+    progress_begin(c, cli_format(c, "finite differences of %s", gradient->name), (uint64_t)n);
     int rc = CLI_OK;
     for (int64_t i = 0; rc == CLI_OK && i < n; i++) {
         slope_result r;

@@ -167,7 +167,7 @@ int check_engine(cli *c, check_state *s) {
         trial_make(c, s->job, &s->data, (fxa_dtype)s->job->problem.q.dtype, s->job->problem.engine, true, true, &t);
     if (rc != CLI_OK) return rc;
     s->engine = fxa_plan_engine(t->plan[FXA_FORWARD]);
-    progress_begin("engine", 0);
+    progress_begin(c, "engine", 0);
     rc = trial_run(c, t, FXA_FORWARD);
     if (rc == CLI_OK && strcmp(s->engine, "ref") != 0)
         rc = engine_against_ref(c, s, t);

@@ -172,9 +172,10 @@ void cli_outputs_guard(void);   /* abandons also on SIGINT, SIGTERM, SIGHUP */
 /* ---- Progress (progress.c) ------------------------------------------------------------------------------------- */
 
 /* Between begin and end a line on standard error tells how long it has taken (and how far it is, when total > 0): after
- * the first second, and only when standard error is a terminal. They do not nest. */
-void progress_begin(const char *what, uint64_t total);
+ * the first second, only when standard error is a terminal, and not with --json. They do not nest. */
+void progress_begin(const cli *c, const char *what, uint64_t total);
 void progress_step(uint64_t done);
+fxa_progress_fn progress_hook(void); /* for a run that is one step of it: the share that is done counts; or NULL */
 void progress_end(void);
 void progress_wipe(void); /* takes the line away; safe in a signal handler */
 double cli_seconds(void); /* a clock that only goes forward */

@@ -55,10 +55,13 @@ static int bench_read_words(cli *c, fxa_pass *pass) {
 static int bench_time(cli *c, trial *t, bench_result *out) {
     int64_t most = out->reps ? out->reps : BENCH_MOST, n = 0;
     double *seconds = cli_alloc_array(c, most, sizeof *seconds);
+    progress_begin(c, "bench, first runs", 2);
     int rc = trial_run(c, t, FXA_FORWARD); /* a backward reads O and LSE */
+    progress_step(1);
     if (rc == CLI_OK) rc = trial_run(c, t, out->pass);
+    progress_end();
     double begin = cli_seconds();
-    progress_begin("bench", (uint64_t)(out->reps ? out->reps : BENCH_LEAST));
+    progress_begin(c, "bench", (uint64_t)(out->reps ? out->reps : BENCH_LEAST));
     while (rc == CLI_OK && n < most) {
         if (!out->reps && n >= BENCH_LEAST && cli_seconds() - begin > BENCH_SECONDS) break;
         double start = cli_seconds();

@@ -23,7 +23,8 @@ static int run_one(cli *c, run_state *r, const fxa_problem *problem, run_pass *p
     pass->workspace = fxa_plan_workspace(plan);
     r->args.workspace = cli_alloc(c, pass->workspace);
     r->args.workspace_size = pass->workspace;
-    progress_begin(pass->name, 0);
+    progress_begin(c, pass->name, 1);
+    r->args.progress = progress_hook();
     double start = cli_seconds();
     fxa_status status = fxa_plan_run(plan, &r->args, &err);
     pass->seconds = cli_seconds() - start;

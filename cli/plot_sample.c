@@ -109,7 +109,7 @@ int plot_sample(cli *c, const cli_job *job, const fxa_program *program, uint64_t
     s.in[FXA_INPUT_Q_LEN] = (double)p->q.size;
     s.in[FXA_INPUT_K_LEN] = (double)p->k.size;
     s.in[FXA_INPUT_HEADS] = (double)job->problem.hq;
-    progress_begin("pairs", (uint64_t)(p->q.cells * p->k.cells));
+    progress_begin(c, "pairs", (uint64_t)(p->q.cells * p->k.cells));
     for (int64_t i = 0; rc == CLI_OK && i < p->q.cells * p->k.cells; i++) {
         int64_t lo[2] = {i / p->k.cells * p->q.step, i % p->k.cells * p->k.step}, hi[2];
         hi[0] = lo[0] + p->q.step < p->q.size ? lo[0] + p->q.step - 1 : p->q.size - 1;

@@ -3,6 +3,7 @@
  * A line of progress, drawn by a thread of its own while the command computes, and wiped when it is over. */
 #include "cli.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@ static struct {
     pthread_t thread;
     const char *what;
     uint64_t done, total;
+    double part; /* of the step that is being done, 0 to 1 */
     double start;
     bool running, stop;
 } progress_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
@@ -46,7 +48,8 @@ static void progress_wait(long ms) {
 static void progress_draw(double seconds) {
     char line[128], share[16] = "";
     if (progress_state.total)
-        snprintf(share, sizeof share, "%.0f%% ", 100.0 * (double)progress_state.done / (double)progress_state.total);
+        snprintf(share, sizeof share, "%.0f%% ",
+                 floor(100 * ((double)progress_state.done + progress_state.part) / (double)progress_state.total));
     int n = snprintf(line, sizeof line, "\r\033[K%.80s %s%.0f s", progress_state.what, share, seconds);
     progress_drawn = 1;
     if (write(STDERR_FILENO, line, (size_t)n) < 0) progress_drawn = 0;
@@ -65,10 +68,11 @@ static void *progress_main(void *unused) {
     return NULL;
 }
 
-void progress_begin(const char *what, uint64_t total) {
-    if (!isatty(STDERR_FILENO)) return;
+void progress_begin(const cli *c, const char *what, uint64_t total) {
+    if (c->json || !isatty(STDERR_FILENO)) return;
     progress_state.what = what;
     progress_state.done = 0;
+    progress_state.part = 0;
     progress_state.total = total;
     progress_state.stop = false;
     progress_state.start = cli_seconds();
@@ -79,8 +83,20 @@ void progress_step(uint64_t done) {
     if (!progress_state.running) return;
     pthread_mutex_lock(&progress_state.lock);
     progress_state.done = done;
+    progress_state.part = 0;
     pthread_mutex_unlock(&progress_state.lock);
 }
+
+/* Calls may come out of order. */
+static void progress_part(void *unused, uint64_t done, uint64_t total) {
+    (void)unused;
+    double part = (double)done / (double)total;
+    pthread_mutex_lock(&progress_state.lock);
+    if (part > progress_state.part) progress_state.part = part;
+    pthread_mutex_unlock(&progress_state.lock);
+}
+
+fxa_progress_fn progress_hook(void) { return progress_state.running ? progress_part : NULL; }
 
 void progress_end(void) {
     if (!progress_state.running) return;

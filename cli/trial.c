@@ -133,5 +133,6 @@ int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, co
 
 int trial_run(cli *c, trial *t, fxa_pass pass) {
     fxa_error err;
+    t->args.progress = progress_hook();
     return fxa_plan_run(t->plan[pass], &t->args, &err) == FXA_OK ? CLI_OK : cli_fail_library(c, &err, NULL);
 }

@@ -724,6 +724,12 @@ typedef enum fxa_slot {
 } fxa_slot;
 FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a value that is none */
 
+/* How far a run is: `done` of `total` parts of much the same size, before masks take something away; total is the same
+ * in all calls of a run, and its last call, when every output is written, says done == total. Called by the threads of
+ * the run, perhaps by several at the same time and so out of order, in the default floating point state. It should
+ * return soon. */
+typedef void (*fxa_progress_fn)(void *user, uint64_t done, uint64_t total);
+
 typedef struct fxa_args {
     uint32_t struct_size;
     uint32_t reserved;        /* 0 */
@@ -746,7 +752,10 @@ typedef struct fxa_args {
     uint64_t seed;   /* dropout */
     void *workspace; /* fxa_plan_workspace bytes, aligned to FXA_WORKSPACE_ALIGN; NULL when that is 0 */
     size_t workspace_size;
-    void *stream; /* GPU engines: the caller's CUstream; others ignore it */
+    void *stream;             /* GPU engines: the caller's CUstream; others ignore it */
+    fxa_progress_fn progress; /* NULL: none, and no cost. Engines that run on the host tell of tiles or rows, others of
+                                 the end alone */
+    void *progress_user;
 } fxa_args;
 #define FXA_WORKSPACE_ALIGN 64
 #ifdef __cplusplus

@@ -28,7 +28,7 @@ typedef struct fxa__engine {
      * anything is compiled: code is NULL then, and the answer must be that of the code to come; false with 0 bytes:
      * memory ran out before that was known. */
     bool (*workspace)(const void *code, const fxa__problem *p, size_t *bytes);
-    /* No allocation, no lock but the pool's own. Arguments have been checked. */
+    /* No allocation, no lock but the pool's own. Arguments have been checked. Tells bind->progress of its parts. */
     fxa_status (*run)(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
     /* What fxa_plan_detail says of code; lives as long as the code. NULL: nothing to say. */
     const char *(*detail)(const void *code, const fxa__problem *p);

@@ -15,9 +15,12 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     fxa__bind bind;
     FXA_TRY(fxa__bind_make(plan->problem, args, plan->engine_workspace, code->engine->device, &bind, err));
     if (bind.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bind, bind.index_memory, err));
+    fxa__progress progress = {.fn = bind.progress_fn, .user = bind.progress_user, .total = 1};
     bind.pool = plan->pool;
+    bind.progress = progress.fn ? &progress : NULL;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
     FXA_TRY(code->engine->run(code->code, plan->problem, &bind, err));
+    fxa__progress_end(bind.progress);
     return fxa__ok(err);
 }
 

@@ -248,6 +248,8 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, fxa_view *view
     out->bprop_tensors = bprop;
     out->seed = args->seed;
     out->stream = args->stream;
+    out->progress_fn = args->progress;
+    out->progress_user = args->progress_user;
 }
 
 /* The workspace is written last, when nothing can fail any more: on an error no byte of the caller's has changed. */

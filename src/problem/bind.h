@@ -5,6 +5,7 @@
 #ifndef FXA_PROBLEM_BIND_H
 #define FXA_PROBLEM_BIND_H
 
+#include "../base/run_progress.h"
 #include "problem.h"
 
 typedef struct fxa__bind {
@@ -21,7 +22,10 @@ typedef struct fxa__bind {
     size_t workspace_size;
     void *stream;
     void *index_memory; /* STRICT_INDEX: of fxa__index_size */
-    fxa__pool *pool;    /* set by the run, for engines with threads */
+    fxa_progress_fn progress_fn;
+    void *progress_user;
+    fxa__pool *pool;         /* set by the run, for engines with threads */
+    fxa__progress *progress; /* set by the run; NULL: nobody asked */
 } fxa__bind;
 
 /* Bytes in front of the workspace that the views of a bind need (a multiple of FXA_WORKSPACE_ALIGN). */

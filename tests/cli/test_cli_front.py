@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -184,15 +185,19 @@ class Front(Cli):
 class Terminal(Cli):
     """What only a terminal gets to see: colour, and progress after a second."""
 
-    def on_terminal(self, args, stream, until=None, env=None, number=None):
-        """Output on a pseudo terminal, up to the end or to `until`; with a signal's number it is sent then, and all that
-        is written is what comes back."""
+    def on_terminal(self, args, stream, until=None, env=None, number=None, seconds=None):
+        """Output on a pseudo terminal, up to the end, to `until` or for some seconds; with a signal's number it is sent
+        at `until`, and all that is written is what comes back."""
         master, slave = pty.openpty()
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: slave}
         environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
         p = subprocess.Popen([FXATTN, *args], **streams, env={**environment, **(env or {})})
         os.close(slave)
         seen = b""
+        if seconds:
+            time.sleep(seconds)
+            self.assertIsNone(p.poll(), "too short to tell")
+            p.terminate()
         while until is None or until not in seen or number:
             if number and until in seen:
                 p.send_signal(number)
@@ -221,6 +226,21 @@ class Terminal(Cli):
         long = ["bench", "--shape", "s=2048", "--reps", "1000"]
         self.assertIn(b"bench", self.on_terminal(long, "stderr", until=b" s"))
         self.assertEqual(self.on_terminal(["bench", "--shape", "s=8", "--reps", "1"], "stderr"), b"")
+
+    def long_run(self):
+        """A run of some ten seconds."""
+        files = {name: self.path(name + ".npy") for name in "qkvo"}
+        self.run_cli("sample", "--shape", "h=4,s=4096,d=64", *(x for n in "qkv" for x in ("--" + n, files[n])))
+        return ["run", "--engine", "ref", *(x for n in "qkv" for x in ("--" + n, files[n])), "--out", files["o"]]
+
+    def test_run_shows_percent(self):
+        long = self.long_run()
+        seen = self.on_terminal(long, "stderr", until=b"% 2 s")
+        shares = [int(x) for x in re.findall(rb"forward (\d+)% ", seen)]
+        self.assertEqual(shares, sorted(shares))
+        self.assertTrue(shares and 0 < shares[-1] < 100, seen)
+        self.assertEqual(self.on_terminal([*long, "--json"], "stderr", seconds=1.6), b"")
+        self.assertEqual(self.on_terminal(long, "stdout", seconds=1.6), b"")
 
     def test_interrupt_takes_the_line_away(self):
         long = ["bench", "--shape", "s=2048", "--reps", "100000"]

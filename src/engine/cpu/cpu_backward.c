@@ -139,6 +139,7 @@ static void back_block(fxa__back_worker *w, int64_t key, int64_t n) {
     back_clear_block(w, n);
     for (int64_t tile = 0; tile < w->job->cut.tiles; tile++) fxa__back_tile(w, tile);
     back_store_block(w);
+    fxa__cpu_progress_add(w->job->code->scores, w->job->bind, n);
 }
 
 static void back_item(fxa__back_worker *w, int64_t item) {
@@ -160,6 +161,7 @@ static void back_item(fxa__back_worker *w, int64_t item) {
     int64_t end = fxa__min_i64(last, w->g.seq.k_len);
     for (int64_t key = begin; key < end; key += cut->block) back_block(w, key, fxa__min_i64(cut->block, end - key));
     back_store_absent(w, fxa__max_i64(begin, end), last);
+    fxa__cpu_progress_add(job->code->scores, job->bind, last - fxa__max_i64(begin, end));
     if (cut->want_q && cut->chunks == 1) {
         back_store_dq(w, w->dq, 0, w->g.rows);
         back_store_dq_absent(w);
@@ -310,6 +312,7 @@ bool fxa__cpu_backward(const fxa__cpu_code *code, const fxa__problem *p, const f
     for (int64_t i = 0; cut->want_sums && i < cut->lanes * p->program->n_params; i++) run.dparams[i] = 0;
     double pairs = (double)cut->groups * (double)cut->rows * (double)in->sk;
     int32_t width = pairs * 10 * (double)in->d < BACK_SMALL ? 1 : code->width;
+    fxa__progress_begin(bind->progress, in->b, in->hkv, in->sk);
     back_do(&run, width, back_before, cut->groups * cut->tiles + fxa__back_sum_pieces(&run));
     back_do(&run, width, back_lane, cut->lanes);
     back_do(&run, width, back_after,

@@ -55,6 +55,14 @@ static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, doub
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
 }
 
+/* Between products the processor is the caller's: its fxa_progress_fn may use what `enter` sets up. */
+static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const fxa__bind *bind, int64_t parts) {
+    if (!bind->progress) return;
+    if (kernels->leave) kernels->leave();
+    fxa__progress_add(bind->progress, parts);
+    if (kernels->enter) kernels->enter();
+}
+
 /* Stacked rows so few that forward multiplies them straight from storage; backward does for their scores. */
 #define FXA__CPU_FEW_ROWS 16
 static inline bool fxa__cpu_is_few(const fxa_problem *p, int64_t rows) {

@@ -223,6 +223,17 @@ void fxa__cpu_item_clear(fxa__cpu_item *it) {
     it->dirty = false;
 }
 
+static void forward_item(fxa__cpu_item *it, int64_t group) {
+    fxa__cpu_item_clear(it);
+    fxa__cpu_softmax_rows(it);
+    fxa__cpu_cut_tile(&it->cut, it->tile, it->first, it->n, it->s.h, it->s.qc);
+    if (it->shares.decode)
+        fxa__cpu_decode(it);
+    else
+        fxa__cpu_attend(it);
+    fxa__cpu_output(it, group);
+}
+
 static void forward_task(void *arg, int32_t worker) {
     fxa__cpu_forward_run *run = arg;
     fxa__cpu_item it = forward_worker(run, worker);
@@ -233,15 +244,8 @@ static void forward_task(void *arg, int32_t worker) {
         int64_t group = i / run->items, number = i % run->items;
         forward_enter(&it, group);
         if (number == 0 && !(run->p->in.flags & FXA_VARLEN)) fxa__cpu_output_absent(&it);
-        if (!forward_select(&it, number)) continue;
-        fxa__cpu_item_clear(&it);
-        fxa__cpu_softmax_rows(&it);
-        fxa__cpu_cut_tile(&it.cut, it.tile, it.first, it.n, it.s.h, it.s.qc);
-        if (it.shares.decode)
-            fxa__cpu_decode(&it);
-        else
-            fxa__cpu_attend(&it);
-        fxa__cpu_output(&it, group);
+        if (forward_select(&it, number)) forward_item(&it, group);
+        fxa__cpu_progress_add(it.kernels, run->bind, 1);
     }
     if (it.kernels->leave) it.kernels->leave();
 }
@@ -262,6 +266,7 @@ bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fx
     if (!forward_layout(&run, bind->workspace, &bytes) || bytes > bind->workspace_size) return false;
     fxa__cpu_scan(code, bind, run.ranges);
     atomic_init(&run.next, 0);
+    fxa__progress_begin(bind->progress, p->in.b, p->in.hkv, run.items);
     fxa__pool_run(bind->pool, run.workers, forward_task, &run);
     if (run.slots == 0) return true;
     atomic_store(&run.next, 0);

@@ -59,6 +59,7 @@ static void ref_row_backward(fxa__ref *r, int64_t h, int64_t q) {
         if (sink_probability != 0) r->dsink[h] += sink_probability * dlse_less_delta;
     }
     if (p->flags & FXA_GRAD_Q) fxa__ref_store(r, FXA_SLOT_DQ, h, q, r->dq, p->flags & FXA_ACC_Q);
+    fxa__progress_add(r->bind->progress, 1);
 }
 
 /* dQ of a row past the end of a padded sequence. */
@@ -73,6 +74,7 @@ static void ref_head_backward(fxa__ref *r, int64_t h) {
     fxa__ref_enter_head(r, h);
     for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_backward(r, h, q);
     for (int64_t q = r->seq.q_len; clear_rest && q < p->sq; q++) ref_row_zero(r, h, q);
+    fxa__progress_add(r->bind->progress, p->sq - r->seq.q_len);
 }
 
 static void ref_clear_keys(fxa__ref *r) {
@@ -130,6 +132,7 @@ void fxa__ref_backward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
     int64_t group = p->hq / p->hkv;
     bool paged = p->flags & FXA_PAGED;
+    fxa__progress_begin(r->bind->progress, p->b, p->hq, p->sq);
     memset(r->dsink, 0, (size_t)p->hq * sizeof(double));
     fxa__ref_clear_sums(r);
     for (int64_t hkv = 0; hkv < p->hkv; hkv++) {

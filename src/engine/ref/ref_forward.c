@@ -75,6 +75,7 @@ static void ref_row_forward(fxa__ref *r, int64_t h, int64_t q) {
         ref_row_output(r, m, l);
     }
     ref_row_store(r, h, q, lse, max);
+    fxa__progress_add(r->bind->progress, 1);
 }
 
 /* A row past the end of a padded sequence. */
@@ -86,6 +87,7 @@ static void ref_row_absent(fxa__ref *r, int64_t h, int64_t q) {
 void fxa__ref_forward(fxa__ref *r) {
     const fxa_problem *p = &r->p->in;
     int64_t group = p->hq / p->hkv;
+    fxa__progress_begin(r->bind->progress, p->b, p->hq, p->sq);
     for (int64_t b = 0; b < p->b; b++) {
         fxa__ref_enter_batch(r, b);
         for (int64_t hkv = 0; hkv < p->hkv; hkv++) {
@@ -93,6 +95,7 @@ void fxa__ref_forward(fxa__ref *r) {
             for (int64_t h = hkv * group; h < (hkv + 1) * group; h++) {
                 fxa__ref_enter_head(r, h);
                 for (int64_t q = 0; q < r->seq.q_len; q++) ref_row_forward(r, h, q);
+                fxa__progress_add(r->bind->progress, p->sq - r->seq.q_len);
                 if (p->flags & FXA_VARLEN) continue; /* packed rows outside every sequence are nobody's */
                 for (int64_t q = r->seq.q_len; q < p->sq; q++) ref_row_absent(r, h, q);
             }
