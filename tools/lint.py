@@ -10,17 +10,18 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 findings = []
 
-# Who may include whom, by folder: base <- program <- problem <- plan -> engine.h <- engines.
+# Who may include whom, by folder: base <- program <- problem <- plan -> engine.h <- engines; problem <- lower <- engines.
 LAYERS = {
     "base": {"base"},
     "program": {"base", "program"},
     "problem": {"base", "program", "problem"},
-    "engine": {"base", "program", "problem", "engine"},
+    "lower": {"base", "program", "problem", "lower"},
+    "engine": {"base", "program", "problem", "lower", "engine"},
     "plan": {"base", "program", "problem", "engine", "plan"},
 }
 FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")
 # Layers without threads: tests/CMakeLists.txt leaves their tests out of ThreadSanitizer's build.
-THREADLESS = ("program", "problem")
+THREADLESS = ("program", "problem", "lower")
 THREADS = re.compile(r"\b(pthread_\w+|fxa__pool_\w+|fxa__host_pool)\s*\(")
 FORMATTED = ("src", "include", "cli", "tests", "fuzz", "bench", "examples")
 FORMAT_VERSION = 14  # others lay out some expressions otherwise

@@ -7,65 +7,9 @@
 #include "tiles.h"
 
 #include "../base/num.h"
-#include "../program/range.h"
+#include "../program/linear.h"
 
 /* ---- Does the mask move along the diagonal? ---------------------------------------------------------------------- */
-
-/* A node is q * by_q + k * by_k + something that does not move, modulo 2^32 as program ints are; or it is lost. */
-typedef struct diagonal_node {
-    uint32_t by_q, by_k;
-    bool lost;
-} diagonal_node;
-
-static bool diagonal_is_still(diagonal_node x) { return !x.lost && x.by_q + x.by_k == 0; }
-
-/* x * times + y * plus; lost when an operand is. */
-static diagonal_node diagonal_sum(diagonal_node x, uint32_t times, diagonal_node y, uint32_t plus) {
-    return (diagonal_node){x.by_q * times + y.by_q * plus, x.by_k * times + y.by_k * plus, x.lost || y.lost};
-}
-
-static bool diagonal_const(const fxa__range *r, int32_t node, uint32_t *value) {
-    const fxa__set *set = &fxa__range_of(r, node)->i.set;
-    *value = (uint32_t)fxa__set_lo(set);
-    return fxa__set_is_one(set);
-}
-
-static bool diagonal_is_exact(const fxa__range *r, int32_t node) {
-    const fxa__int *x = &fxa__range_of(r, node)->i;
-    return x->has_form && x->exact;
-}
-
-/* Operands that move by the same amount compare the same way; but for an order none of them may wrap. */
-static bool diagonal_compares(const fxa__range *r, const fxa__node *n, const diagonal_node *nodes) {
-    if (r->p->nodes[n->arg[0]].type != FXA_INT) return false;
-    bool exact = diagonal_is_exact(r, n->arg[0]) && diagonal_is_exact(r, n->arg[1]);
-    if ((n->op == FXA_OP_LT || n->op == FXA_OP_LE) && !exact) return false;
-    return fxa__op_info_get(n->op)->sig == FXA__SIG_CMP &&
-           diagonal_is_still(diagonal_sum(nodes[n->arg[0]], 1, nodes[n->arg[1]], UINT32_MAX));
-}
-
-static diagonal_node diagonal_step(const fxa__range *r, const fxa__node *n, const diagonal_node *nodes) {
-    const diagonal_node none = {0, 0, false}, lost = {0, 0, true};
-    if (n->op == FXA_OP_INPUT) return (diagonal_node){n->imm == FXA_INPUT_Q, n->imm == FXA_INPUT_K, false};
-    bool still = true;
-    for (int i = 0; i < n->n_args; i++) still = still && diagonal_is_still(nodes[n->arg[i]]);
-    if (still) return none;
-    if (n->type == FXA_BOOL && n->n_args == 2) return diagonal_compares(r, n, nodes) ? none : lost;
-    if (n->type != FXA_INT) return lost;
-    diagonal_node x = nodes[n->arg[0]], y = n->n_args > 1 ? nodes[n->arg[1]] : none;
-    uint32_t c;
-    switch (n->op) {
-    case FXA_OP_ADD: return diagonal_sum(x, 1, y, 1);
-    case FXA_OP_SUB: return diagonal_sum(x, 1, y, UINT32_MAX);
-    case FXA_OP_NEG:
-    case FXA_OP_NOT: return diagonal_sum(x, UINT32_MAX, none, 0);
-    case FXA_OP_MUL:
-        if (diagonal_const(r, n->arg[0], &c)) return diagonal_sum(y, c, none, 0);
-        return diagonal_const(r, n->arg[1], &c) ? diagonal_sum(x, c, none, 0) : lost;
-    case FXA_OP_SHL: return diagonal_const(r, n->arg[1], &c) ? diagonal_sum(x, 1u << (c & 31u), none, 0) : lost;
-    default: return lost;
-    }
-}
 
 /* `box` holds every pair that is looked at. Without memory the answer is no: the slower way needs none. */
 static bool diagonal_program(const fxa__tile_grid *g, const fxa_box *box) {
@@ -75,14 +19,14 @@ static bool diagonal_program(const fxa__tile_grid *g, const fxa_box *box) {
     fxa__range_small small;
     fxa__range r;
     bool still = false;
-    diagonal_node *nodes = fxa__alloc_array(p->host, n, sizeof *nodes);
-    if (fxa__range_open(&r, &small, p, mask, box, g->params, g->tensors) && nodes != NULL) {
+    fxa__linear *forms = fxa__alloc_array(p->host, n, sizeof *forms);
+    if (fxa__range_open(&r, &small, p, mask, box, g->params, g->tensors) && forms != NULL) {
         for (int32_t i = 0; i <= mask; i++)
-            if (r.at[i] >= 0) nodes[i] = diagonal_step(&r, &p->nodes[i], nodes);
-        still = diagonal_is_still(nodes[mask]);
+            if (r.at[i] >= 0) forms[i] = fxa__linear_of(p, i, forms, &r);
+        still = fxa__linear_is_still(&forms[mask]);
     }
     fxa__range_close(&r);
-    fxa__free(p->host, nodes, n * sizeof *nodes);
+    fxa__free(p->host, forms, n * sizeof *forms);
     return still;
 }
 

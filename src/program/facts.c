@@ -9,7 +9,7 @@
  * Program ints are read as whole numbers there: facts hold for coordinates and lengths from 0 to 2^30 - 1 and for int
  * tensors within -2^30 and 2^30.
  */
-#include "range.h"
+#include "linear.h"
 
 #include "../base/float_state.h"
 
@@ -22,15 +22,6 @@ typedef struct facts {
     const uint16_t *depends; /* by node: bit i for fxa_input i */
     fxa_facts *out;
 } facts;
-
-static void facts_depend(const fxa_program *p, uint16_t *depends) {
-    for (int32_t i = 0; i < p->n_nodes; i++) {
-        const fxa__node *n = &p->nodes[i];
-        uint32_t bits = n->op == FXA_OP_INPUT ? 1u << n->imm : 0;
-        for (int j = 0; j < n->n_args; j++) bits |= depends[n->arg[j]];
-        depends[i] = (uint16_t)bits;
-    }
-}
 
 /* ---- The score --------------------------------------------------------------------------------------------------- */
 
@@ -164,11 +155,10 @@ static void facts_of_bound(const fxa__range *r, const facts_row *row, int64_t si
 static void facts_of_mask(const facts *f, int32_t mask) {
     fxa__range_small small;
     fxa__range r;
-    fxa_box all = {{0}, {0}};
+    fxa_box all = fxa__box_plain();
     fxa_tensor_range tensors[FXA_MAX_TENSORS];
-    const int32_t most = (1 << 30) - 1;
-    for (int i = 0; i < FXA_INPUT_COUNT; i++) all.hi[i] = most;
-    for (int i = 0; i < f->p->n_tensors; i++) tensors[i] = (fxa_tensor_range){.known = 1, .lo = -most - 1, .hi = most};
+    for (int i = 0; i < f->p->n_tensors; i++)
+        tensors[i] = (fxa_tensor_range){.known = 1, .lo = -FXA__PLAIN_MOST - 1, .hi = FXA__PLAIN_MOST};
     if (fxa__range_open(&r, &small, f->p, mask, &all, NULL, tensors)) {
         for (int32_t i = fxa__range_of(&r, mask)->t.yes, first = i; i >= 0; i = r.bounds[i].next) {
             const fxa__bound *bound = &r.bounds[i];
@@ -199,7 +189,7 @@ void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
         out->score_depends = out->mask_depends = ((1u << FXA_INPUT_COUNT) - 1) & ~(1u << FXA_INPUT_DSCORE);
         return;
     }
-    facts_depend(program, depends);
+    fxa__program_inputs(program, depends);
     facts f = {program, depends, out};
     out->score_depends = depends[score];
     out->mask_depends = depends[mask];

@@ -10,15 +10,6 @@
 
 #include <math.h>
 
-/* Which nodes hang on the score. */
-static void lift_mark(const fxa_program *p, uint8_t *reads) {
-    for (int32_t i = 0; i < p->n_nodes; i++) {
-        const fxa__node *n = &p->nodes[i];
-        reads[i] = n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
-        for (int j = 0; j < n->n_args; j++) reads[i] |= reads[n->arg[j]];
-    }
-}
-
 /* Of floats. */
 static bool lift_is_minus_inf(const fxa_program *p, int32_t node) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].f == -INFINITY;
@@ -30,13 +21,13 @@ int fxa__program_masked_branch(const fxa_program *p, int32_t node) {
     return lift_is_minus_inf(p, n->arg[2]) ? 1 : lift_is_minus_inf(p, n->arg[1]) ? 2 : 0;
 }
 
-static int lift_branch(const fxa_program *p, int32_t node, const uint8_t *reads) {
+static int lift_branch(const fxa_program *p, int32_t node, const uint16_t *reads) {
     int branch = fxa__program_masked_branch(p, node);
-    return branch && !reads[p->nodes[node].arg[0]] ? branch : 0;
+    return branch && !(reads[p->nodes[node].arg[0]] >> FXA_INPUT_SCORE & 1) ? branch : 0;
 }
 
 /* Builds the second form; map has a value for every node of p. */
-static void lift_build(fxa_builder *b, const fxa_program *p, const uint8_t *reads, fxa_value *map) {
+static void lift_build(fxa_builder *b, const fxa_program *p, const uint16_t *reads, fxa_value *map) {
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
     fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
     if (!fxa__builder_import(b, p, map)) return;
@@ -56,11 +47,11 @@ fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program 
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;
     fxa_value *map = NULL;
-    uint8_t *reads = fxa__alloc_array(host, n, sizeof *reads);
+    uint16_t *reads = fxa__alloc_array(host, n, sizeof *reads);
     fxa_status status = reads ? FXA_OK : fxa__fail_memory(err, "the mask of a program");
     *out = NULL;
     if (status != FXA_OK) goto done;
-    lift_mark(p, reads);
+    fxa__program_inputs(p, reads);
     if (!lift_branch(p, score, reads) && !lift_is_minus_inf(p, score)) {
         fxa_program_retain(p);
         *out = p;

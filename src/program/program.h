@@ -178,6 +178,10 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
 
 /* Node of the first output of a kind, or -1. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
+/* The input that a node is, as a bit; 0: it is none. */
+static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
+/* Fills sets[n_nodes]: bit i: the node needs fxa_input i. (src/lower/depend.h knows more.) */
+void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
 /* fxa_program_classify in the floating point state of the caller: engines ask in that of their kernels. Where steps is
  * given, it grows by what it took beyond a look at each node: elements of tables, lists of bounds. */

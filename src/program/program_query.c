@@ -72,3 +72,13 @@ int32_t fxa__program_output(const fxa_program *p, uint32_t kind) {
         if (p->outputs[i].kind == kind) return p->outputs[i].value;
     return -1;
 }
+
+_Static_assert(FXA_INPUT_COUNT <= 16, "a set of inputs has 16 bits");
+void fxa__program_inputs(const fxa_program *p, uint16_t *sets) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        uint32_t bits = fxa__node_input(n);
+        for (int j = 0; j < n->n_args; j++) bits |= sets[n->arg[j]];
+        sets[i] = (uint16_t)bits;
+    }
+}

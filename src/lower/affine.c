@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forms of a whole program; see affine.h.
+ */
+#include "affine.h"
+
+void fxa__lower_affine(const fxa_program *p, fxa__linear *forms) {
+    for (int32_t i = 0; i < p->n_nodes; i++) forms[i] = fxa__linear_of(p, i, forms, NULL);
+}
+
+static int affine_along(const fxa__linear *f, fxa_input input) {
+    int32_t coef = f->coef[input];
+    return !(f->rest >> input & 1) && (coef == 1 || coef == -1) ? coef : 0;
+}
+
+int fxa__lower_along_key(const fxa__linear *f) { return affine_along(f, FXA_INPUT_K); }
+int fxa__lower_along_row(const fxa__linear *f) { return affine_along(f, FXA_INPUT_Q); }

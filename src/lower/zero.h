@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lowering, zero: which nodes of a backward program keep an exact 0. "Zero wins" (derive_rules.c) makes derivatives
+ * that are 0 wherever dscore is; a user's bprop need not be. Engines write a gradient straight where this proves it,
+ * and guard it by dscore where it does not; and pairs whose dscore is 0 may be passed over for what it proves.
+ */
+#ifndef FXA_LOWER_ZERO_H
+#define FXA_LOWER_ZERO_H
+
+#include "../program/program.h"
+
+/* zero[n_nodes]: the node is a float that is 0 or -0 wherever dscore is 0 or -0, whatever all else is, NaN and
+ * infinities included. False where that is not proven. */
+void fxa__lower_zero(const fxa_program *p, bool *zero);
+
+#endif

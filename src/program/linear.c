@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forms of ints, one node from its operands; see linear.h. All arithmetic is that of program ints, modulo 2^32: so no
+ * step needs a proof, and what a form is good for is asked of the form alone.
+ */
+#include "linear.h"
+
+#include "../base/num.h"
+
+fxa_box fxa__box_plain(void) {
+    fxa_box box = {{0}, {0}};
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) box.hi[i] = FXA__PLAIN_MOST;
+    return box;
+}
+
+static int32_t linear_madd(int32_t x, int32_t a, int32_t y, int32_t b) {
+    return fxa__wrap32((int64_t)((uint64_t)((int64_t)x * a) + (uint64_t)((int64_t)y * b)));
+}
+
+fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b) {
+    fxa__linear sum = {.c = linear_madd(x->c, a, y->c, b), .rest = x->rest | y->rest};
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) sum.coef[i] = linear_madd(x->coef[i], a, y->coef[i], b);
+    return sum;
+}
+
+uint32_t fxa__linear_reads(const fxa__linear *f) {
+    uint32_t reads = f->rest & FXA__REST_READS;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) reads |= f->coef[i] != 0 ? 1u << i : 0;
+    return reads;
+}
+
+bool fxa__linear_is_const(const fxa__linear *f) { return f->rest == 0 && fxa__linear_reads(f) == 0; }
+
+bool fxa__linear_is_still(const fxa__linear *f) {
+    return !(f->rest & FXA__REST_MOVES) && linear_madd(f->coef[FXA_INPUT_Q], 1, f->coef[FXA_INPUT_K], 1) == 0;
+}
+
+bool fxa__linear_bounds(const fxa__linear *f, const fxa_box *box, int64_t *lo, int64_t *hi) {
+    if (f->rest) return false;
+    *lo = *hi = f->c;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) {
+        int64_t x = (int64_t)f->coef[i] * box->lo[i], y = (int64_t)f->coef[i] * box->hi[i];
+        if (!fxa__add_i64(*lo, fxa__min_i64(x, y), lo) || !fxa__add_i64(*hi, fxa__max_i64(x, y), hi)) return false;
+    }
+    return *lo >= INT32_MIN && *hi <= INT32_MAX;
+}
+
+/* ---- One node ---------------------------------------------------------------------------------------------------- */
+
+/* No sum: what it reads, and whether that moves. */
+static fxa__linear linear_rest(const fxa__node *n, const fxa__linear *forms, bool still) {
+    fxa__linear f = {.rest = FXA__REST | (still ? 0u : (uint32_t)FXA__REST_MOVES)};
+    for (int i = 0; i < n->n_args; i++) f.rest |= fxa__linear_reads(&forms[n->arg[i]]);
+    return f;
+}
+
+static bool linear_args_still(const fxa__node *n, const fxa__linear *forms) {
+    for (int i = 0; i < n->n_args; i++)
+        if (!fxa__linear_is_still(&forms[n->arg[i]])) return false;
+    return true;
+}
+
+/* Whether the operand is its form, without wrapping, over the box that the analysis is of. */
+static bool linear_is_exact(const fxa__linear *forms, int32_t node, const fxa__range *range) {
+    int64_t lo, hi;
+    if (range) {
+        const fxa__int *x = &fxa__range_of(range, node)->i;
+        return x->has_form && x->exact;
+    }
+    fxa_box plain = fxa__box_plain();
+    return fxa__linear_bounds(&forms[node], &plain, &lo, &hi);
+}
+
+/* Operands that move by the same amount compare the same way; but for an order none of them may wrap. */
+static bool linear_compare_still(const fxa_program *p, const fxa__node *n, const fxa__linear *forms,
+                                 const fxa__range *range) {
+    if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || p->nodes[n->arg[0]].type != FXA_INT) return false;
+    bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
+    if (order && !(linear_is_exact(forms, n->arg[0], range) && linear_is_exact(forms, n->arg[1], range))) return false;
+    fxa__linear apart = fxa__linear_sum(&forms[n->arg[0]], 1, &forms[n->arg[1]], -1);
+    return fxa__linear_is_still(&apart);
+}
+
+/* A product of which one factor is a constant, with *ok false where none is. */
+static fxa__linear linear_product(const fxa__linear *x, const fxa__linear *y, bool *ok) {
+    const fxa__linear none = {.c = 0};
+    if (fxa__linear_is_const(x)) return fxa__linear_sum(y, x->c, &none, 0);
+    *ok = fxa__linear_is_const(y);
+    return fxa__linear_sum(x, y->c, &none, 0);
+}
+
+/* Sums and what is like them; false: none. */
+static bool linear_arithmetic(const fxa__node *n, const fxa__linear *forms, fxa__linear *out) {
+    const fxa__linear one = {.c = 1}, *x = &forms[n->arg[0]], *y = n->n_args > 1 ? &forms[n->arg[1]] : &one;
+    bool ok = true;
+    switch (n->op) {
+    case FXA_OP_ADD: *out = fxa__linear_sum(x, 1, y, 1); break;
+    case FXA_OP_SUB: *out = fxa__linear_sum(x, 1, y, -1); break;
+    case FXA_OP_NEG: *out = fxa__linear_sum(x, -1, &one, 0); break;
+    case FXA_OP_NOT: *out = fxa__linear_sum(x, -1, &one, -1); break;
+    case FXA_OP_MUL: *out = linear_product(x, y, &ok); break;
+    case FXA_OP_SHL:
+        ok = fxa__linear_is_const(y);
+        *out = fxa__linear_sum(x, fxa__shl32(1, y->c), &one, 0);
+        break;
+    default: return false;
+    }
+    return ok;
+}
+
+fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear *forms, const fxa__range *range) {
+    const fxa__node *n = &p->nodes[node];
+    fxa__linear f = {.c = 0};
+    if (range && n->type == FXA_INT && fxa__set_is_one(&fxa__range_of(range, node)->i.set)) {
+        f.c = (int32_t)fxa__set_lo(&fxa__range_of(range, node)->i.set);
+        return f;
+    }
+    if (n->type == FXA_INT && n->op == FXA_OP_CONST) {
+        f.c = n->imm;
+        return f;
+    }
+    if (n->op == FXA_OP_INPUT) {
+        if (n->type == FXA_INT)
+            f.coef[n->imm] = 1;
+        else
+            f.rest = FXA__REST | 1u << n->imm;
+        return f;
+    }
+    if (n->type == FXA_INT && n->n_args > 0 && n->op != FXA_OP_LOAD && linear_arithmetic(n, forms, &f)) return f;
+    return linear_rest(n, forms, linear_args_still(n, forms) || linear_compare_still(p, n, forms, range));
+}

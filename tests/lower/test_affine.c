@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forms of ints against values: congruent to them everywhere, equal to them where bounds say so, and bounds attained.
+ */
+#include "lower/lower_rig.h"
+
+#include "lower/affine.h"
+
+static uint32_t affine_value(const fxa__linear *f, const fxa__env *env) {
+    uint32_t sum = (uint32_t)f->c;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) sum += (uint32_t)f->coef[i] * (uint32_t)env->coord[i];
+    return sum;
+}
+
+/* With a rest: what is added stays when inputs change that it does not read. */
+static void affine_rest(rig *r, const fxa_program *p, const fxa__linear *forms, const fxa__env *env,
+                        const fxa__val *vals) {
+    fxa__env other = rig_env(r, true), moved = *env;
+    int input = (int)t_int(&r->rng, FXA_INPUT_B, FXA_INPUT_COUNT - 1);
+    moved.coord[input] = other.coord[input];
+    fxa__val *now = rig_eval(p, &moved);
+    for (int32_t i = 0; now && i < p->n_nodes; i++) {
+        const fxa__linear *f = &forms[i];
+        if (p->nodes[i].type != FXA_INT || !f->rest || (f->rest >> input & 1)) continue;
+        uint32_t before = (uint32_t)vals[i].i - affine_value(f, env);
+        uint32_t after = (uint32_t)now[i].i - affine_value(f, &moved);
+        if (before == after) continue;
+        T_FAIL("node %d: its rest changes with %s\n", i, fxa__input_name((uint32_t)input));
+        rig_show(p);
+        break;
+    }
+    free(now);
+}
+
+static void affine_program(rig *r, const fxa_program *p, int *without_rest) {
+    fxa__linear *forms = calloc((size_t)p->n_nodes, sizeof *forms);
+    T_REQUIRE(forms);
+    fxa__lower_affine(p, forms);
+    for (int round = 0; round < 20 && !t_failures; round++) {
+        fxa__env env = rig_env(r, true);
+        fxa__val *vals = rig_eval(p, &env);
+        for (int32_t i = 0; vals && i < p->n_nodes; i++) {
+            if (p->nodes[i].type != FXA_INT || forms[i].rest) continue;
+            ++*without_rest;
+            if (affine_value(&forms[i], &env) == (uint32_t)vals[i].i) continue;
+            T_FAIL("node %d is %d, its form %d\n", i, vals[i].i, (int32_t)affine_value(&forms[i], &env));
+            rig_show(p);
+            break;
+        }
+        if (vals) affine_rest(r, p, forms, &env, vals);
+        free(vals);
+    }
+    free(forms);
+}
+
+TEST(forms_are_congruent_to_values) {
+    static const unsigned flags[] = {0, GEN_NO_SPECIAL, GEN_AFFINE_MASK};
+    rig *r = calloc(1, sizeof *r);
+    int without_rest = 0;
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(1500) && !t_failures; i++) {
+        fxa_program *p = rig_program(r, flags[i % 3]);
+        T_REQUIRE(p);
+        rig_fill(r, p);
+        affine_program(r, p, &without_rest);
+        fxa_program_destroy(p);
+    }
+    T_CHECK(without_rest > 10000);
+    rig_end(r);
+    free(r);
+}
+
+/* A box of a few values each, somewhere; every point of it is tried. */
+static fxa_box affine_box(t_rng *rng) {
+    fxa_box box = {{0}, {0}};
+    for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++) {
+        bool far = t_int(rng, 0, 3) == 0, wide = i == FXA_INPUT_Q || i == FXA_INPUT_K;
+        int64_t lo = far ? t_int(rng, INT32_MIN, INT32_MAX - 4) : t_int(rng, -3, 40);
+        box.lo[i] = (int32_t)lo;
+        box.hi[i] = (int32_t)(lo + (wide ? t_int(rng, 0, 4) : 0));
+    }
+    return box;
+}
+
+static void affine_bounds(rig *r, const fxa_program *p, const fxa__linear *forms, int *proven) {
+    fxa_box box = affine_box(&r->rng);
+    fxa__env env = rig_env(r, false);
+    int64_t lo, hi;
+    for (int32_t i = 0; i < p->n_nodes && !t_failures; i++) {
+        if (p->nodes[i].type != FXA_INT || !fxa__linear_bounds(&forms[i], &box, &lo, &hi)) continue;
+        int64_t least = INT64_MAX, most = INT64_MIN;
+        for (int j = 0; j < FXA_INPUT_COUNT; j++) env.coord[j] = box.lo[j];
+        for (int32_t q = box.lo[FXA_INPUT_Q]; q <= box.hi[FXA_INPUT_Q]; q++)
+            for (int32_t k = box.lo[FXA_INPUT_K]; k <= box.hi[FXA_INPUT_K]; k++) {
+                env.coord[FXA_INPUT_Q] = q, env.coord[FXA_INPUT_K] = k;
+                fxa__val *vals = rig_eval(p, &env);
+                T_REQUIRE(vals);
+                if (vals[i].i < least) least = vals[i].i;
+                if (vals[i].i > most) most = vals[i].i;
+                free(vals);
+            }
+        ++*proven;
+        if (least != lo || most != hi) {
+            T_FAIL("node %d: %" PRId64 "..%" PRId64 ", not %" PRId64 "..%" PRId64 "\n", i, lo, hi, least, most);
+            rig_show(p);
+        }
+    }
+}
+
+TEST(bounds_are_attained_and_wrap_nowhere) {
+    rig *r = calloc(1, sizeof *r);
+    int proven = 0;
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(500) && !t_failures; i++) {
+        fxa_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
+        T_REQUIRE(p);
+        fxa__linear *forms = calloc((size_t)p->n_nodes, sizeof *forms);
+        T_REQUIRE(forms);
+        rig_fill(r, p);
+        fxa__lower_affine(p, forms);
+        for (int round = 0; round < 3; round++) affine_bounds(r, p, forms, &proven);
+        free(forms);
+        fxa_program_destroy(p);
+    }
+    T_CHECK(proven > 1000);
+    rig_end(r);
+    free(r);
+}
+
+static const struct {
+    const char *index;
+    int along_key, along_row;
+} affine_lines[] = {
+    {"k", 1, 0},         {"q", 0, 1},         {"q - k", -1, 1},    {"k + n", 1, 0},        {"k + d[q]", 1, 0},
+    {"d[k] - q", 0, -1}, {"2 * k - k", 1, 0}, {"~k", -1, 0},       {"k + d[k]", 0, 0},     {"2 * k", 0, 0},
+    {"k // 2", 0, 0},    {"k * n", 0, 0},     {"k + q * n", 1, 0}, {"(q << 1) - q", 0, 1}, {"k + (n << 31)", 1, 0},
+    {"abs(k)", 0, 0},
+};
+
+TEST(lines_along_keys_and_rows) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof affine_lines / sizeof *affine_lines; i++) {
+        char text[200];
+        fxa__linear forms[64];
+        (void)snprintf(text, sizeof text, "param n : int\ntensor d : i32[1]\ntensor t : f32[1]\nscore = t[%s]",
+                       affine_lines[i].index);
+        fxa_program *p = rig_parse(r, text);
+        T_REQUIRE(p && p->n_nodes <= 64);
+        fxa__lower_affine(p, forms);
+        const fxa__linear *f = &forms[p->nodes[fxa__program_output(p, FXA__OUT_SCORE)].arg[0]];
+        if (fxa__lower_along_key(f) != affine_lines[i].along_key ||
+            fxa__lower_along_row(f) != affine_lines[i].along_row)
+            T_FAIL("%s: %d along k, %d along q\n", affine_lines[i].index, fxa__lower_along_key(f),
+                   fxa__lower_along_row(f));
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN

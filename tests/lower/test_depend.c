@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What nodes depend on, against values: whatever a set leaves out may change, and no bit of the node does.
+ */
+#include "lower/lower_rig.h"
+
+#include "lower/affine.h"
+#include "lower/depend.h"
+
+enum { DEPEND_ROUNDS = 12 };
+
+typedef struct depend_work {
+    rig *r;
+    const fxa_program *p;
+    fxa__linear *forms;
+    fxa__depend *sets;
+} depend_work;
+
+/* Every node whose set lacks what was changed between two evaluations has the value it had. */
+static void depend_compare(const depend_work *w, const fxa__val *x, const fxa__val *y, uint32_t inputs, uint64_t params,
+                           uint64_t tensors, const char *what) {
+    for (int32_t i = 0; i < w->p->n_nodes; i++) {
+        const fxa__depend *d = &w->sets[i];
+        if ((d->inputs & inputs) || (d->params & params) || (d->tensors & tensors)) continue;
+        if (rig_same(w->p->nodes[i].type, x[i], y[i])) continue;
+        T_FAIL("node %d changes with %s, which is not in its set\n", i, what);
+        rig_show(w->p);
+        return;
+    }
+}
+
+static void depend_inputs(const depend_work *w) {
+    for (int input = 0; input < FXA_INPUT_COUNT; input++) {
+        fxa__env env = rig_env(w->r, true), other = rig_env(w->r, true), moved = env;
+        if (input == FXA_INPUT_SCORE)
+            moved.score = other.score;
+        else if (input == FXA_INPUT_DSCORE)
+            moved.dscore = other.dscore;
+        else
+            moved.coord[input] = other.coord[input];
+        fxa__val *x = rig_eval(w->p, &env), *y = rig_eval(w->p, &moved);
+        if (x && y) depend_compare(w, x, y, 1u << input, 0, 0, fxa__input_name((uint32_t)input));
+        free(x), free(y);
+    }
+}
+
+static void depend_data(const depend_work *w) {
+    fxa__env env = rig_env(w->r, true);
+    for (int32_t i = 0; i < w->p->n_params + w->p->n_tensors; i++) {
+        int32_t t = i - w->p->n_params;
+        fxa__val *x = rig_eval(w->p, &env);
+        if (t < 0)
+            rig_fill_param(w->r, w->p, i);
+        else
+            rig_fill_tensor(w->r, t);
+        fxa__val *y = rig_eval(w->p, &env);
+        if (x && y)
+            depend_compare(w, x, y, 0, t < 0 ? UINT64_C(1) << i : 0, t < 0 ? 0 : UINT64_C(1) << t,
+                           t < 0 ? w->p->params[i].name : w->p->tensors[t].name);
+        free(x), free(y);
+    }
+}
+
+/* Moving q and k together changes no diagonal node. */
+static int depend_diagonals(const depend_work *w) {
+    fxa__env env = rig_env(w->r, false), moved;
+    int found = 0;
+    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_Q] = (int32_t)t_int(&w->r->rng, 0, FXA__PLAIN_MOST - 50);
+    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_K] = (int32_t)t_int(&w->r->rng, 0, FXA__PLAIN_MOST - 50);
+    int32_t by = (int32_t)t_int(&w->r->rng, 1, 50);
+    moved = env;
+    moved.coord[FXA_INPUT_Q] += by, moved.coord[FXA_INPUT_K] += by;
+    fxa__val *x = rig_eval(w->p, &env), *y = rig_eval(w->p, &moved);
+    for (int32_t i = 0; x && y && i < w->p->n_nodes; i++) {
+        found += w->sets[i].diagonal;
+        if (!w->sets[i].diagonal || rig_same(w->p->nodes[i].type, x[i], y[i])) continue;
+        T_FAIL("node %d is no diagonal: q %d, k %d, moved by %d\n", i, env.coord[FXA_INPUT_Q], env.coord[FXA_INPUT_K],
+               by);
+        rig_show(w->p);
+        break;
+    }
+    free(x), free(y);
+    return found;
+}
+
+static bool depend_start(depend_work *w, rig *r, const fxa_program *p) {
+    *w = (depend_work){.r = r, .p = p};
+    w->forms = calloc((size_t)p->n_nodes, sizeof *w->forms);
+    w->sets = calloc((size_t)p->n_nodes, sizeof *w->sets);
+    if (!w->forms || !w->sets) return false;
+    fxa__lower_affine(p, w->forms);
+    fxa__lower_depend(p, w->forms, w->sets);
+    return true;
+}
+
+static void depend_end(depend_work *w) { free(w->forms), free(w->sets); }
+
+TEST(nothing_outside_of_its_set_changes_a_node) {
+    static const unsigned flags[] = {0, GEN_NO_SPECIAL, GEN_SMOOTH, GEN_AFFINE_MASK, GEN_BPROP};
+    rig *r = calloc(1, sizeof *r);
+    int diagonals = 0;
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(600) && !t_failures; i++) {
+        fxa_program *p = rig_program(r, flags[i % 5]), *d = NULL;
+        fxa_error err;
+        T_REQUIRE(p);
+        if (p->kind == FXA_PROGRAM_SCORE && i % 2) T_OK(fxa_program_derivative(p, &d, &err));
+        depend_work w;
+        T_REQUIRE(depend_start(&w, r, d ? d : p));
+        rig_fill(r, w.p);
+        for (int round = 0; round < DEPEND_ROUNDS && !t_failures; round++) {
+            depend_inputs(&w);
+            depend_data(&w);
+            diagonals += depend_diagonals(&w);
+        }
+        depend_end(&w);
+        fxa_program_destroy(d);
+        fxa_program_destroy(p);
+    }
+    T_CHECK(diagonals > 100);
+    rig_end(r);
+    free(r);
+}
+
+/* Sets are no larger than what a node is made of. */
+static void depend_gather(const fxa_program *p, int32_t node, fxa__depend *out) {
+    const fxa__node *n = &p->nodes[node];
+    if (n->op == FXA_OP_INPUT) out->inputs |= 1u << n->imm;
+    if (n->op == FXA_OP_PARAM) out->params |= UINT64_C(1) << n->imm;
+    if (n->op == FXA_OP_LOAD) out->tensors |= UINT64_C(1) << n->imm;
+    for (int i = 0; i < n->n_args; i++) depend_gather(p, n->arg[i], out);
+}
+
+TEST(sets_hold_what_a_node_is_made_of) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(60); i++) {
+        uint8_t tape[48];
+        for (size_t k = 0; k < sizeof tape; k++) tape[k] = (uint8_t)t_next(&r->rng);
+        fxa_program *p = gen_program(r->ctx, tape, sizeof tape, 0);
+        depend_work w;
+        T_REQUIRE(p && depend_start(&w, r, p));
+        for (int32_t k = 0; k < p->n_nodes; k++) {
+            fxa__depend d = {0};
+            depend_gather(p, k, &d);
+            if (d.inputs != w.sets[k].inputs || d.params != w.sets[k].params || d.tensors != w.sets[k].tensors)
+                T_FAIL("node %d: another set\n", k);
+        }
+        depend_end(&w);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+static const struct {
+    const char *score; /* score = score + this */
+    fxa__rate rate;
+} depend_rates[] = {
+    {"2.5", FXA__RATE_CONST},
+    {"p", FXA__RATE_RUN},
+    {"t[0, 1]", FXA__RATE_RUN},
+    {"t[0, n]", FXA__RATE_RUN},
+    {"t[b, 0]", FXA__RATE_BATCH},
+    {"float(k_len - q_len)", FXA__RATE_BATCH},
+    {"float(heads)", FXA__RATE_BATCH},
+    {"t[b, h]", FXA__RATE_HEAD},
+    {"t[b, q]", FXA__RATE_ROW},
+    {"t[h, q] * p", FXA__RATE_ROW},
+    {"t[b, k]", FXA__RATE_KEY},
+    {"t[h, k]", FXA__RATE_HEAD_KEY},
+    {"t[h, q - k]", FXA__RATE_DIAGONAL},
+    {"t[h, clamp(k - q, -9, 9) + 9]", FXA__RATE_DIAGONAL},
+    {"p * abs(q - k)", FXA__RATE_DIAGONAL},
+    {"t[0, (q + 5 - k) // 8]", FXA__RATE_DIAGONAL},
+    {"(2 * q + 1 < 2 * k ? p : 0.5)", FXA__RATE_DIAGONAL},
+    {"(q + n == k + n ? p : 0.5)", FXA__RATE_DIAGONAL},
+    {"(q + n < k + n ? p : 0.5)", FXA__RATE_PAIR}, /* n may make one of them wrap */
+    {"(3 * q < 3 * k ? p : 0.5)", FXA__RATE_PAIR}, /* 3 * 2^30 wraps */
+    {"t[q, k]", FXA__RATE_PAIR},
+    {"t[h, q + k]", FXA__RATE_PAIR},
+    {"t[h, q // 2 - k // 2]", FXA__RATE_PAIR},
+    {"t[h, int(score)]", FXA__RATE_SCORE},
+};
+
+TEST(rates_of_usual_terms) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof depend_rates / sizeof *depend_rates; i++) {
+        char text[256];
+        (void)snprintf(text, sizeof text, "param p : float\nparam n : int\ntensor t : f32[2]\nscore = score * (%s)",
+                       depend_rates[i].score);
+        fxa_program *p = rig_parse(r, text);
+        depend_work w;
+        T_REQUIRE(p && depend_start(&w, r, p));
+        const fxa__node *product = &p->nodes[fxa__program_output(p, FXA__OUT_SCORE)];
+        T_INT(product->op, FXA_OP_MUL);
+        fxa__rate rate = fxa__lower_rate(&w.sets[product->arg[1]]);
+        if (rate != depend_rates[i].rate)
+            T_FAIL("%s: %s, not %s\n", depend_rates[i].score, fxa__lower_rate_name(rate),
+                   fxa__lower_rate_name(depend_rates[i].rate));
+        depend_end(&w);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Exact zeroes of backward programs against values: a node called zero is 0 wherever dscore is, NaN and infinities in
+ * everything else notwithstanding; and derivatives are found to be zero.
+ */
+#include "lower/lower_rig.h"
+
+#include "lower/zero.h"
+
+/* Floats that are no numbers, in params and float tensors too. */
+static void zero_spoil(rig *r, const fxa_program *p) {
+    static const double odd[] = {INFINITY, -INFINITY, NAN, 0, 1e300};
+    for (int32_t i = 0; i < p->n_params; i++)
+        if (p->params[i].type == FXA_FLOAT && t_int(&r->rng, 0, 1)) r->params[i] = odd[t_int(&r->rng, 0, 4)];
+    for (int32_t t = 0; t < p->n_tensors; t++)
+        for (int64_t i = 0; p->tensors[t].type == FXA_FLOAT && i < RIG_CELLS; i++)
+            if (t_int(&r->rng, 0, 2) == 0)
+                fxa__store_f64(r->cells[t], (uint32_t)r->views[t].dtype, i, odd[t_int(&r->rng, 0, 3)]);
+}
+
+static void zero_program(rig *r, const fxa_program *p, const bool *zero) {
+    for (int round = 0; round < 20 && !t_failures; round++) {
+        fxa__env env = rig_env(r, true);
+        rig_fill(r, p);
+        if (round % 2) zero_spoil(r, p);
+        env.dscore = round % 4 < 2 ? 0.0 : -0.0;
+        fxa__val *vals = rig_eval(p, &env);
+        for (int32_t i = 0; vals && i < p->n_nodes; i++) {
+            if (!zero[i] || vals[i].f == 0) continue;
+            T_FAIL("node %d is %g where dscore is 0\n", i, vals[i].f);
+            rig_show(p);
+            break;
+        }
+        free(vals);
+    }
+}
+
+TEST(zero_nodes_are_zero_where_dscore_is) {
+    rig *r = calloc(1, sizeof *r);
+    int found = 0;
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(800) && !t_failures; i++) {
+        fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0), *d = NULL;
+        fxa_error err;
+        T_REQUIRE(p);
+        if (p->kind == FXA_PROGRAM_SCORE) T_OK(fxa_program_derivative(p, &d, &err));
+        const fxa_program *w = d ? d : p;
+        bool *zero = calloc((size_t)w->n_nodes, sizeof *zero);
+        T_REQUIRE(zero);
+        fxa__lower_zero(w, zero);
+        zero_program(r, w, zero);
+        for (int32_t k = 0; k < w->n_nodes; k++) found += zero[k];
+        /* "Zero wins": every output of a derivative is one. */
+        for (int32_t k = 0; d && k < d->n_outputs; k++)
+            if (!zero[d->outputs[k].value]) {
+                T_FAIL("output %d of a derivative is not known to keep 0\n", k);
+                rig_show(d);
+                break;
+            }
+        free(zero);
+        fxa_program_destroy(d);
+        fxa_program_destroy(p);
+    }
+    T_CHECK(found > 1000);
+    rig_end(r);
+    free(r);
+}
+
+static const struct {
+    const char *text;
+    bool zero;
+} zero_bprops[] = {
+    {"dscore = dscore", true},
+    {"dscore = -dscore * 2.5", true},
+    {"dscore = 0.0 * dscore", true},
+    {"dscore = mulz(dscore, score)", true},
+    {"dscore = divz(dscore, score)", true},
+    {"dscore = dscore * dscore", true},
+    {"dscore = score > 0 ? dscore : 0.0", true},
+    {"dscore = max(dscore, abs(dscore))", true},
+    {"dscore = clamp(dscore, 0, 0)", true},
+    {"dscore = dscore * score", false}, /* 0 * inf */
+    {"dscore = dscore * inf", false},
+    {"dscore = dscore + 1", false},
+    {"dscore = score > 0 ? dscore : 1.0", false},
+    {"dscore = clamp(dscore, -1, 1)", false}, /* it is, but nothing says so */
+    {"dscore = score", false},
+};
+
+TEST(bprops_that_keep_zero) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof zero_bprops / sizeof *zero_bprops; i++) {
+        fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+        fxa_text text = {.data = zero_bprops[i].text, .size = strlen(zero_bprops[i].text)};
+        fxa_program *p = NULL;
+        fxa_error err;
+        bool zero[32];
+        config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
+        T_OK(fxa__program_parse(r->host, &config, &p, &err));
+        T_REQUIRE(p && p->n_nodes <= 32);
+        fxa__lower_zero(p, zero);
+        if (zero[fxa__program_output(p, FXA__OUT_DSCORE)] != zero_bprops[i].zero)
+            T_FAIL("%s: %s\n", zero_bprops[i].text, zero_bprops[i].zero ? "not found" : "no zero");
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN
