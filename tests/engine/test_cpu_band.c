@@ -37,7 +37,11 @@ static const struct band_case {
     {"q + q_len <= k + k_len", OPEN, OPEN, false, false}, /* shifted the other way */
     {"-k - k - 3 <= q", OPEN, OPEN, false, false},        /* may wrap around */
     {"k + k + k <= q", OPEN, OPEN, false, false},
-    {"0 <= q - (1 - (2 - (3 - (4 - (5 - (6 - (7 - (8 - (9 - k)))))))))", OPEN, OPEN, false, false}, /* too deep */
+    {"0 <= q - (1 - (2 - (3 - (4 - (5 - (6 - (7 - (8 - k))))))))", OPEN, 4, true, true},
+    {"abs(q - k) <= 5", 5, 5, true, true},
+    {"q == k + 2", 2, -2, true, true},
+    {"!(k > q || keep[q, k])", OPEN, 0, false, true},
+    {"q - k < number[b, h]", OPEN, OPEN, false, false}, /* a bound, but no constant */
 };
 
 TEST(bounds_of_masks) {

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks as conjuncts; see conjunct.h. From the mask down, nodes that must be true and nodes that must be false are
+ * marked; what is neither `and` nor `or` nor `not` in that sense is a leaf, and a leaf is read as one or two parts.
+ * Each node is looked at twice at most, so the time is linear in the program.
+ */
+#include "conjunct.h"
+
+#include "../base/num.h"
+
+enum { CONJUNCT_TRUE = 1, CONJUNCT_FALSE = 2, CONJUNCT_DEPTH = 12, CONJUNCT_SWAP_STEPS = 256 };
+enum {
+    CONJUNCT_Q = 1 << FXA_INPUT_Q,
+    CONJUNCT_K = 1 << FXA_INPUT_K,
+    CONJUNCT_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE
+};
+#define CONJUNCT_NARROW ((int64_t)1 << 30)
+
+typedef struct conjunct_work {
+    const fxa_program *p;
+    const fxa__linear *forms;
+    fxa_box plain;
+} conjunct_work;
+
+/* ---- Sums with one bound ----------------------------------------------------------------------------------------- */
+
+/* One side of a comparison, or what it is less another: coefs and c in whole numbers. */
+typedef struct conjunct_sum {
+    int64_t coef[FXA_INPUT_COUNT], c;
+    int32_t bound; /* -1: none */
+    int8_t times;
+    bool narrow;
+} conjunct_sum;
+
+/* Adds times * node. The rest of a sum is one node that reads nothing of the pair, with a sign. Of the linear parts
+ * only the sum has to fit, since all of it is congruent to the value. */
+static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, int depth, fxa__linear *form,
+                         conjunct_sum *sum) {
+    const fxa__node *n = &w->p->nodes[node];
+    const fxa__linear *f = &w->forms[node];
+    if (!f->rest) {
+        *form = fxa__linear_sum(form, 1, f, times);
+        return true;
+    }
+    if (n->type == FXA_INT && depth < CONJUNCT_DEPTH && (n->op == FXA_OP_ADD || n->op == FXA_OP_SUB)) {
+        int32_t second = n->op == FXA_OP_SUB ? -times : times;
+        return conjunct_add(w, n->arg[0], times, depth + 1, form, sum) &&
+               conjunct_add(w, n->arg[1], second, depth + 1, form, sum);
+    }
+    if (n->type == FXA_INT && depth < CONJUNCT_DEPTH && n->op == FXA_OP_NEG)
+        return conjunct_add(w, n->arg[0], -times, depth + 1, form, sum);
+    if (sum->bound >= 0 || (fxa__linear_reads(f) & (CONJUNCT_Q | CONJUNCT_K | CONJUNCT_SCORE))) return false;
+    sum->bound = node;
+    sum->times = (int8_t)times;
+    return true;
+}
+
+/* times (1 or -1) times an int node as a sum that is its value in whole numbers. */
+static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, conjunct_sum *out) {
+    fxa__linear form = {.c = 0};
+    int64_t lo, hi;
+    *out = (conjunct_sum){.bound = -1};
+    if (!conjunct_add(w, node, times, 0, &form, out) || !fxa__linear_bounds(&form, &w->plain, &lo, &hi)) return false;
+    if (times < 0 && lo == INT32_MIN) return false; /* the value itself would not fit */
+    if (out->bound >= 0 && (out->bound != node || times < 0)) {
+        if (lo - CONJUNCT_NARROW < INT32_MIN || hi + CONJUNCT_NARROW > INT32_MAX) return false;
+        out->narrow = true;
+    }
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) out->coef[i] = form.coef[i];
+    out->c = form.c;
+    return true;
+}
+
+/* y - x - less, where only one of them may have a bound. */
+static bool conjunct_apart(const conjunct_sum *x, const conjunct_sum *y, int64_t less, conjunct_sum *out) {
+    if (x->bound >= 0 && y->bound >= 0) return false;
+    *out = y->bound >= 0 ? *y : *x;
+    if (x->bound >= 0) out->times = (int8_t)-x->times;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) out->coef[i] = y->coef[i] - x->coef[i];
+    out->c = y->c - x->c - less;
+    return true;
+}
+
+/* ---- From a sum to a part ---------------------------------------------------------------------------------------- */
+
+/* Factors that all coefs have leave a bound in whole numbers: 2 * k <= 2 * q + 1 is k <= q. */
+static void conjunct_divide(conjunct_sum *s) {
+    int64_t by = s->coef[FXA_INPUT_K] < 0 ? -s->coef[FXA_INPUT_K] : s->coef[FXA_INPUT_K];
+    if (by < 2 || s->bound >= 0) return;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++)
+        if (s->coef[i] % by != 0) return;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++) s->coef[i] /= by;
+    s->c = fxa__floordiv64(s->c, by);
+}
+
+static bool conjunct_coefs_are(const conjunct_sum *s, int64_t q, int64_t k, int64_t q_len, int64_t k_len) {
+    return s->coef[FXA_INPUT_Q] == q && s->coef[FXA_INPUT_K] == k && s->coef[FXA_INPUT_Q_LEN] == q_len &&
+           s->coef[FXA_INPUT_K_LEN] == k_len && s->coef[FXA_INPUT_B] == 0 && s->coef[FXA_INPUT_H] == 0 &&
+           s->coef[FXA_INPUT_HEADS] == 0;
+}
+
+/* What `sum >= 0` says; false: no kind of part. */
+static bool conjunct_not_negative(conjunct_sum *s, fxa__part *out) {
+    static const struct {
+        int64_t q, k, q_len, k_len;
+        fxa__part_kind kind;
+        bool aligned, of_length;
+    } rows[] = {
+        {1, -1, 0, 0, FXA__PART_CAUSAL, false, false}, {1, -1, -1, 1, FXA__PART_CAUSAL, true, false},
+        {-1, 1, 0, 0, FXA__PART_WINDOW, false, false}, {-1, 1, 1, -1, FXA__PART_WINDOW, true, false},
+        {0, -1, 0, 0, FXA__PART_LENGTH, false, false}, {0, -1, 0, 1, FXA__PART_LENGTH, false, true},
+    };
+    conjunct_divide(s);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!conjunct_coefs_are(s, rows[i].q, rows[i].k, rows[i].q_len, rows[i].k_len)) continue;
+        out->kind = (uint8_t)rows[i].kind;
+        out->aligned = rows[i].aligned;
+        out->of_length = rows[i].of_length;
+        out->c = s->c;
+        out->bound = s->bound;
+        out->times_bound = s->times;
+        out->narrow = s->narrow;
+        return true;
+    }
+    return false;
+}
+
+/* x <= y - less, x taken times (1 or -1). */
+static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int32_t y, int64_t less, fxa__part *out) {
+    conjunct_sum left, right, apart;
+    return conjunct_side(w, x, times, &left) && conjunct_side(w, y, 1, &right) &&
+           conjunct_apart(&left, &right, less, &apart) && conjunct_not_negative(&apart, out);
+}
+
+/* ---- Equal on both sides ----------------------------------------------------------------------------------------- */
+
+/* Whether y is x with k for q. Nodes are unique, so parts that read no q are the same node. */
+static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *steps) {
+    const fxa__node *a = &w->p->nodes[x], *b = &w->p->nodes[y];
+    if (!(fxa__linear_reads(&w->forms[x]) & CONJUNCT_Q)) return x == y;
+    if (a->op == FXA_OP_INPUT) return b->op == FXA_OP_INPUT && b->imm == FXA_INPUT_K;
+    if (a->op != b->op || a->type != b->type || a->imm != b->imm || a->n_args != b->n_args || --*steps < 0)
+        return false;
+    for (int i = 0; i < a->n_args; i++)
+        if (!conjunct_swapped(w, a->arg[i], b->arg[i], steps)) return false;
+    return true;
+}
+
+static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part *out) {
+    uint32_t x = fxa__linear_reads(&w->forms[n->arg[0]]), y = fxa__linear_reads(&w->forms[n->arg[1]]);
+    if ((x | y) & CONJUNCT_SCORE || (x & CONJUNCT_Q) == (y & CONJUNCT_Q) || (x & CONJUNCT_K) == (y & CONJUNCT_K) ||
+        (x & CONJUNCT_Q && x & CONJUNCT_K) || (y & CONJUNCT_Q && y & CONJUNCT_K))
+        return false;
+    int steps = CONJUNCT_SWAP_STEPS;
+    out->kind = FXA__PART_EQUAL;
+    out->row = n->arg[x & CONJUNCT_Q ? 0 : 1];
+    out->key = n->arg[x & CONJUNCT_Q ? 1 : 0];
+    out->same = conjunct_swapped(w, out->row, out->key, &steps);
+    return true;
+}
+
+/* ---- Leaves ------------------------------------------------------------------------------------------------------ */
+
+/* A comparison as one or two parts; 0: neither. */
+static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
+    bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
+    if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || w->p->nodes[n->arg[0]].type != FXA_INT) return 0;
+    if (order) {
+        int32_t x = n->arg[negated], y = n->arg[!negated];
+        int64_t less = (n->op == FXA_OP_LT) != negated;
+        const fxa__node *absolute = &w->p->nodes[x];
+        if (conjunct_below(w, x, 1, y, less, &out[0])) return 1;
+        if (absolute->op != FXA_OP_ABS) return 0;
+        bool both = conjunct_below(w, absolute->arg[0], 1, y, less, &out[0]) &&
+                    conjunct_below(w, absolute->arg[0], -1, y, less, &out[1]);
+        return both ? 2 : 0;
+    }
+    if ((n->op == FXA_OP_EQ) == negated) return 0;
+    bool both = conjunct_below(w, n->arg[0], 1, n->arg[1], 0, &out[0]) &&
+                conjunct_below(w, n->arg[1], 1, n->arg[0], 0, &out[1]);
+    if (both) return 2;
+    return conjunct_equal(w, n, &out[0]) ? 1 : 0;
+}
+
+static fxa__part conjunct_empty(int32_t node, bool negated) {
+    return (fxa__part){.negated = negated, .node = node, .bound = -1, .row = -1, .key = -1};
+}
+
+/* k <= q + c || k <= length. */
+static bool conjunct_prefix(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
+    if (n->type != FXA_BOOL || n->op != (negated ? FXA_OP_AND : FXA_OP_OR)) return false;
+    for (int i = 0; i < 2; i++) {
+        fxa__part causal[2] = {conjunct_empty(0, false), conjunct_empty(0, false)}, length[2] = {causal[0], causal[1]};
+        const fxa__node *first = &w->p->nodes[n->arg[i]], *second = &w->p->nodes[n->arg[1 - i]];
+        if (conjunct_compare(w, first, negated, causal) != 1 || conjunct_compare(w, second, negated, length) != 1 ||
+            causal[0].kind != FXA__PART_CAUSAL || causal[0].bound >= 0 || length[0].kind != FXA__PART_LENGTH)
+            continue;
+        int32_t node = out->node;
+        *out = length[0];
+        out->node = node;
+        out->kind = FXA__PART_PREFIX;
+        out->aligned = causal[0].aligned;
+        out->prefix = causal[0].c;
+        return true;
+    }
+    return false;
+}
+
+static fxa__part_kind conjunct_by_reads(const conjunct_work *w, int32_t node) {
+    uint32_t reads = fxa__linear_reads(&w->forms[node]);
+    if (reads & CONJUNCT_SCORE) return FXA__PART_OTHER;
+    if (!(reads & CONJUNCT_K)) return FXA__PART_ROW;
+    return reads & CONJUNCT_Q ? FXA__PART_OTHER : FXA__PART_KEY;
+}
+
+/* How many parts a leaf has; a constant that holds has none. */
+static int conjunct_leaf(const conjunct_work *w, int32_t node, bool negated, fxa__part out[2]) {
+    const fxa__node *n = &w->p->nodes[node];
+    if (n->op == FXA_OP_CONST && (n->imm != 0) != negated) return 0;
+    out[0] = out[1] = conjunct_empty(node, negated);
+    int count = conjunct_compare(w, n, negated, out);
+    for (int i = 0; i < count; i++) out[i].negated = false;
+    if (count > 0) return count;
+    out[0] = conjunct_empty(node, negated);
+    if (conjunct_prefix(w, n, negated, &out[0]))
+        out[0].negated = false;
+    else
+        out[0].kind = (uint8_t)conjunct_by_reads(w, node);
+    return 1;
+}
+
+/* ---- The mask ---------------------------------------------------------------------------------------------------- */
+
+/* Marks the operands of a node that must all be so for it to be so; false: it is a leaf. */
+static bool conjunct_split(const fxa__node *n, uint8_t sense, uint8_t *marks) {
+    uint8_t opposite = sense == CONJUNCT_TRUE ? CONJUNCT_FALSE : CONJUNCT_TRUE;
+    if (n->op == FXA_OP_NOT) {
+        marks[n->arg[0]] |= opposite;
+        return true;
+    }
+    if (n->op != (sense == CONJUNCT_TRUE ? FXA_OP_AND : FXA_OP_OR)) return false;
+    marks[n->arg[0]] |= sense;
+    marks[n->arg[1]] |= sense;
+    return true;
+}
+
+static bool conjunct_find(fxa__host *host, const conjunct_work *w, int32_t mask, uint8_t *marks, fxa__conjuncts *out) {
+    marks[mask] = CONJUNCT_TRUE;
+    for (int32_t i = mask; i >= 0; i--)
+        for (uint8_t sense = CONJUNCT_TRUE; sense <= CONJUNCT_FALSE; sense++) {
+            fxa__part part[2];
+            if (!(marks[i] & sense) || conjunct_split(&w->p->nodes[i], sense, marks)) continue;
+            int count = conjunct_leaf(w, i, sense == CONJUNCT_FALSE, part);
+            if (!fxa__grow(host, &out->parts, &out->capacity, out->n + (size_t)count, sizeof *out->parts)) return false;
+            for (int j = 0; j < count; j++) {
+                out->exact = out->exact && part[j].kind != FXA__PART_OTHER;
+                out->parts[out->n++] = part[j];
+            }
+        }
+    return true;
+}
+
+bool fxa__lower_conjuncts(fxa__host *host, const fxa_program *p, fxa__conjuncts *out) {
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
+    size_t n = (size_t)p->n_nodes, marked = (size_t)mask + 1;
+    fxa__linear *forms = fxa__alloc_array(host, n, sizeof *forms);
+    uint8_t *marks = fxa__alloc(host, marked);
+    *out = (fxa__conjuncts){.exact = true};
+    bool ok = forms && marks;
+    if (ok) {
+        fxa__lower_affine(p, forms);
+        conjunct_work w = {.p = p, .forms = forms, .plain = fxa__box_plain()};
+        ok = conjunct_find(host, &w, mask, marks, out);
+    }
+    fxa__free(host, forms, n * sizeof *forms);
+    fxa__free(host, marks, marked);
+    return ok;
+}
+
+void fxa__lower_conjuncts_free(fxa__host *host, fxa__conjuncts *c) {
+    fxa__free(host, c->parts, c->capacity * sizeof *c->parts);
+    *c = (fxa__conjuncts){.exact = false};
+}
+
+const char *fxa__lower_part_name(fxa__part_kind kind) {
+    static const char *const names[FXA__PARTS] = {"causal", "window", "length", "prefix",
+                                                  "equal",  "row",    "key",    "other"};
+    return names[kind];
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks as conjuncts: the mask rebuilt from its parts is the mask, of random programs and of tables of spellings, near
+ * 0 and at the ends of what parts are said to hold for; and the spellings people use are found.
+ */
+#include "lower/lower_rig.h"
+
+#include "lower/conjunct.h"
+
+/* ---- Parts as their header says them ----------------------------------------------------------------------------- */
+
+static int64_t conjunct_limit(const fxa__part *part, const fxa__val *vals) {
+    return part->c + (part->bound >= 0 ? (int64_t)part->times_bound * vals[part->bound].i : 0);
+}
+
+static bool conjunct_holds(const fxa__part *part, const fxa__env *env, const fxa__val *vals) {
+    int64_t q = env->coord[FXA_INPUT_Q], k = env->coord[FXA_INPUT_K], limit = conjunct_limit(part, vals);
+    int64_t length = limit + (part->of_length ? env->coord[FXA_INPUT_K_LEN] : 0);
+    if (part->aligned) q += (int64_t)env->coord[FXA_INPUT_K_LEN] - env->coord[FXA_INPUT_Q_LEN];
+    switch (part->kind) {
+    case FXA__PART_CAUSAL: return k <= q + limit;
+    case FXA__PART_WINDOW: return q - k <= limit;
+    case FXA__PART_LENGTH: return k <= length;
+    case FXA__PART_PREFIX: return k <= q + part->prefix || k <= length;
+    case FXA__PART_EQUAL: return vals[part->row].i == vals[part->key].i;
+    default: return (vals[part->node].i != 0) != part->negated;
+    }
+}
+
+/* Whether the parts are said to hold for this pair. */
+static bool conjunct_speaks(const fxa__conjuncts *c, const fxa__val *vals) {
+    for (size_t i = 0; i < c->n; i++) {
+        const fxa__part *part = &c->parts[i];
+        int64_t x = part->bound >= 0 ? vals[part->bound].i : 0;
+        if (part->narrow && (x < -((int64_t)1 << 30) || x > (int64_t)1 << 30)) return false;
+    }
+    return true;
+}
+
+/* Small coordinates, or such at the end of the plain ones. */
+static fxa__env conjunct_env(rig *r) {
+    fxa__env env = rig_env(r, false);
+    for (int i = FXA_INPUT_B; i < FXA_INPUT_COUNT; i++)
+        if (t_int(&r->rng, 0, 7) == 0) env.coord[i] = (int32_t)(FXA__PLAIN_MOST - t_int(&r->rng, 0, 9));
+    return env;
+}
+
+/* Int params anywhere now and then. */
+static void conjunct_params(rig *r, const fxa_program *p) {
+    static const double far[] = {INT32_MAX, INT32_MIN, 1 << 30, -(1 << 30), (1 << 30) - 3};
+    for (int32_t i = 0; i < p->n_params; i++) {
+        rig_fill_param(r, p, i);
+        if (p->params[i].type == FXA_INT && t_int(&r->rng, 0, 3) == 0) r->params[i] = far[t_int(&r->rng, 0, 4)];
+    }
+}
+
+static void conjunct_check(rig *r, const fxa_program *p, const fxa__conjuncts *c, int rounds) {
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
+    rig_fill(r, p);
+    for (int round = 0; round < rounds; round++) {
+        fxa__env env = conjunct_env(r);
+        if (round % 4 == 0) conjunct_params(r, p);
+        fxa__val *vals = rig_eval(p, &env);
+        bool all = true;
+        T_REQUIRE(vals);
+        for (size_t i = 0; i < c->n; i++) all = all && conjunct_holds(&c->parts[i], &env, vals);
+        bool wrong = conjunct_speaks(c, vals) && all != (vals[mask].i != 0);
+        free(vals);
+        if (!wrong) continue;
+        T_FAIL("q %d, k %d, q_len %d, k_len %d: the parts say %d\n", env.coord[FXA_INPUT_Q], env.coord[FXA_INPUT_K],
+               env.coord[FXA_INPUT_Q_LEN], env.coord[FXA_INPUT_K_LEN], all);
+        for (size_t i = 0; i < c->n; i++) printf("%s ", fxa__lower_part_name((fxa__part_kind)c->parts[i].kind));
+        rig_show(p);
+        return;
+    }
+}
+
+/* ---- Random masks ------------------------------------------------------------------------------------------------ */
+
+/* A comparison as people write them, of sums with and without params and loads. */
+static fxa_value conjunct_random_side(fxa_builder *b, t_rng *rng, int32_t doc) {
+    fxa_value x = fxa_builder_input(b, (fxa_input)t_int(rng, FXA_INPUT_Q, FXA_INPUT_K_LEN)), y, z;
+    fxa_value at = fxa_builder_input(b, (fxa_input)t_int(rng, FXA_INPUT_B, FXA_INPUT_K));
+    static const int32_t numbers[] = {0, 1, -1, 3, 7, 64, 1 << 29, INT32_MAX, INT32_MIN};
+    switch (t_int(rng, 0, 4)) {
+    case 0: y = fxa_builder_int(b, numbers[t_int(rng, 0, 8)]); break;
+    case 1: y = fxa_builder_param(b, "w", FXA_INT); break;
+    case 2: y = fxa_builder_load(b, doc, &at, 1); break;
+    default: y = fxa_builder_input(b, (fxa_input)t_int(rng, FXA_INPUT_Q, FXA_INPUT_K_LEN));
+    }
+    z = fxa_builder_input(b, (fxa_input)t_int(rng, FXA_INPUT_Q, FXA_INPUT_K_LEN));
+    switch (t_int(rng, 0, 7)) {
+    case 0: return x;
+    case 1: return y;
+    case 2: return fxa_builder_op1(b, FXA_OP_ABS, fxa_builder_op2(b, FXA_OP_SUB, x, y));
+    case 3: return fxa_builder_op1(b, FXA_OP_NEG, fxa_builder_op2(b, FXA_OP_ADD, x, y));
+    case 4: return fxa_builder_op2(b, FXA_OP_SUB, fxa_builder_op2(b, FXA_OP_ADD, x, y), z);
+    case 5: return fxa_builder_op2(b, FXA_OP_MUL, x, fxa_builder_int(b, (int32_t)t_int(rng, -2, 2)));
+    default: return fxa_builder_op2(b, t_int(rng, 0, 1) ? FXA_OP_ADD : FXA_OP_SUB, x, y);
+    }
+}
+
+/* k <= q + c || k < something. */
+static fxa_value conjunct_random_prefix(fxa_builder *b, t_rng *rng, int32_t doc) {
+    fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
+    fxa_value shifted = fxa_builder_op2(b, FXA_OP_ADD, q, fxa_builder_int(b, (int32_t)t_int(rng, -2, 2)));
+    fxa_value length = fxa_builder_op2(b, FXA_OP_LT, k, conjunct_random_side(b, rng, doc));
+    return fxa_builder_op2(b, FXA_OP_OR, fxa_builder_op2(b, FXA_OP_LE, k, shifted), length);
+}
+
+static fxa_value conjunct_random_bool(fxa_builder *b, t_rng *rng, int32_t doc, int depth) {
+    static const fxa_op cmp[] = {FXA_OP_LE, FXA_OP_LT, FXA_OP_GE, FXA_OP_GT, FXA_OP_EQ, FXA_OP_NE};
+    if (depth == 0 && t_int(rng, 0, 9) == 0) return conjunct_random_prefix(b, rng, doc);
+    if (depth == 0) {
+        fxa_value x = conjunct_random_side(b, rng, doc);
+        return fxa_builder_op2(b, cmp[t_int(rng, 0, 5)], x, conjunct_random_side(b, rng, doc));
+    }
+    fxa_value x = conjunct_random_bool(b, rng, doc, (int)t_int(rng, 0, depth - 1));
+    int64_t kind = t_int(rng, 0, 5);
+    if (kind == 0) return fxa_builder_op1(b, FXA_OP_NOT, x);
+    return fxa_builder_op2(b, kind < 3 ? FXA_OP_OR : FXA_OP_AND, x, conjunct_random_bool(b, rng, doc, depth - 1));
+}
+
+static fxa_program *conjunct_random(rig *r) {
+    fxa_builder *b = NULL;
+    fxa_program *p = NULL;
+    fxa_error err;
+    if (fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, &err) != FXA_OK) return NULL;
+    int32_t doc = fxa_builder_tensor(b, "doc", FXA_I32, 1);
+    fxa_builder_set_mask(b, conjunct_random_bool(b, &r->rng, doc, (int)t_int(&r->rng, 0, 3)));
+    if (fxa_builder_finish(b, &p, &err) != FXA_OK) p = NULL;
+    fxa_builder_destroy(b);
+    return p;
+}
+
+TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
+    rig *r = calloc(1, sizeof *r);
+    size_t seen[FXA__PARTS] = {0};
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(4000) && !t_failures; i++) {
+        fxa_program *p = i % 4 == 0   ? rig_program(r, GEN_AFFINE_MASK)
+                         : i % 4 == 1 ? rig_program(r, i % 8 == 1 ? GEN_NO_SPECIAL : 0)
+                                      : conjunct_random(r);
+        fxa__conjuncts c;
+        T_REQUIRE(p);
+        T_CHECK(fxa__lower_conjuncts(r->host, p, &c));
+        bool other = false;
+        for (size_t k = 0; k < c.n; k++) {
+            seen[c.parts[k].kind]++;
+            other = other || c.parts[k].kind == FXA__PART_OTHER;
+        }
+        T_CHECK(c.exact == !other);
+        conjunct_check(r, p, &c, 60);
+        fxa__lower_conjuncts_free(r->host, &c);
+        fxa_program_destroy(p);
+    }
+    for (int i = 0; i < FXA__PARTS; i++)
+        if (seen[i] < 10) T_FAIL("%s was seen %zu times\n", fxa__lower_part_name((fxa__part_kind)i), seen[i]);
+    rig_end(r);
+    free(r);
+}
+
+/* ---- Spellings --------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *mask, *parts; /* in order of nodes, the last first */
+} conjunct_masks[] = {
+    {"true", ""},
+    {"k <= q", "causal 0"},
+    {"!(k > q)", "causal 0"},
+    {"k < q + 3", "causal 2"},
+    {"2 * k <= 2 * q + 1", "causal 0"},
+    {"q - k >= 0", "causal 0"},
+    {"k - k_len <= q - q_len", "causal aligned 0"},
+    {"q - k < 128", "window 127"},
+    {"k >= q - 5 + k_len - q_len", "window aligned 5"},
+    {"q - k < w", "window -1 bound"},
+    {"k <= q + w", "causal 0 bound narrow"},
+    {"q + n[b] >= k", "causal 0 bound narrow"},
+    {"abs(q - k) <= 4", "window 4, causal 4"},
+    {"abs(q - k) < w", "window -1 bound, causal -1 bound"},
+    {"q == k", "window 0, causal 0"},
+    {"k < 77", "length 76"},
+    {"k < k_len", "length of 0 -1"},
+    {"k < n[b]", "length -1 bound"},
+    {"k <= q || k < n[b]", "prefix -1 bound"},
+    {"k < 9 || k <= q + 1", "prefix 8"},
+    {"!(k > q && k >= n[b])", "prefix -1 bound"},
+    {"d[q] == d[k]", "equal same"},
+    {"q // 64 == k // 64", "equal same"},
+    {"d[q] == d[k] + 1", "equal"},
+    {"q < n[b]", "row"},
+    {"n[h] != 0", "row"},
+    {"a[k]", "key"},
+    {"!a[k]", "key not"},
+    {"k >= n[b]", "key"},
+    {"k % 4 == 0", "key"},
+    {"(q - k) % 4 == 0", "other"},
+    {"score > 0", "other"},
+    {"k <= q + d[k]", "other"},
+    {"3 * k <= 3 * q", "other"}, /* 3 * 2^30 wraps */
+    {"false", "row"},
+};
+
+static void conjunct_write(const fxa__part *part, char *out, size_t size) {
+    bool number = part->kind <= FXA__PART_PREFIX;
+    char c[32] = "";
+    if (number) (void)snprintf(c, sizeof c, " %lld", (long long)part->c);
+    (void)snprintf(out, size, "%s%s%s%s%s%s%s%s", fxa__lower_part_name((fxa__part_kind)part->kind),
+                   part->aligned ? " aligned" : "", part->of_length ? " of 0" : "", c, part->bound >= 0 ? " bound" : "",
+                   part->narrow ? " narrow" : "", part->same ? " same" : "", part->negated ? " not" : "");
+}
+
+TEST(spellings) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof conjunct_masks / sizeof *conjunct_masks; i++) {
+        char text[256], got[512] = "", one[128];
+        fxa__conjuncts c;
+        (void)snprintf(text, sizeof text,
+                       "param w : int\ntensor n : i32[1]\ntensor d : i32[1]\ntensor a : bool[1]\nmask = %s",
+                       conjunct_masks[i].mask);
+        fxa_program *p = rig_parse(r, text);
+        T_REQUIRE(p);
+        T_CHECK(fxa__lower_conjuncts(r->host, p, &c));
+        for (size_t k = 0; k < c.n; k++) {
+            conjunct_write(&c.parts[k], one, sizeof one);
+            if (k) strcat(got, ", ");
+            strcat(got, one);
+        }
+        if (strcmp(got, conjunct_masks[i].parts) != 0)
+            T_FAIL("%s: \"%s\", not \"%s\"\n", conjunct_masks[i].mask, got, conjunct_masks[i].parts);
+        conjunct_check(r, p, &c, 200);
+        fxa__lower_conjuncts_free(r->host, &c);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+/* Nodes that many others share are looked at once. */
+TEST(large_masks_take_linear_time) {
+    rig *r = calloc(1, sizeof *r);
+    fxa_builder *b = NULL;
+    fxa_program *p = NULL;
+    fxa_error err;
+    fxa__conjuncts c;
+    T_REQUIRE(r && rig_start(r));
+    T_OK(fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, &err));
+    fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
+    fxa_value mask = fxa_builder_op2(b, FXA_OP_LE, k, q);
+    for (int32_t i = 0; i < 2000; i++) {
+        fxa_value other = fxa_builder_op2(b, FXA_OP_NE, k, fxa_builder_int(b, i));
+        mask = fxa_builder_op2(b, FXA_OP_AND, mask, fxa_builder_op2(b, FXA_OP_AND, mask, other));
+    }
+    fxa_builder_set_mask(b, mask);
+    T_OK(fxa_builder_finish(b, &p, &err));
+    fxa_builder_destroy(b);
+    T_CHECK(fxa__lower_conjuncts(r->host, p, &c));
+    T_INT(c.n, 2001);
+    T_CHECK(c.exact);
+    fxa__lower_conjuncts_free(r->host, &c);
+    fxa_program_destroy(p);
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN
