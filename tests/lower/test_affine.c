@@ -58,7 +58,7 @@ TEST(forms_are_congruent_to_values) {
     rig *r = calloc(1, sizeof *r);
     int without_rest = 0;
     T_REQUIRE(r && rig_start(r));
-    for (int i = 0; i < t_scaled(1500) && !t_failures; i++) {
+    for (int i = 0; i < t_scaled_up(1500) && !t_failures; i++) {
         fxa_program *p = rig_program(r, flags[i % 3]);
         T_REQUIRE(p);
         rig_fill(r, p);
@@ -111,7 +111,7 @@ TEST(bounds_are_attained_and_wrap_nowhere) {
     rig *r = calloc(1, sizeof *r);
     int proven = 0;
     T_REQUIRE(r && rig_start(r));
-    for (int i = 0; i < t_scaled(500) && !t_failures; i++) {
+    for (int i = 0; i < t_scaled_up(500) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
         T_REQUIRE(p);
         fxa__linear *forms = calloc((size_t)p->n_nodes, sizeof *forms);

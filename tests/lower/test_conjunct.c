@@ -137,7 +137,7 @@ TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
     rig *r = calloc(1, sizeof *r);
     size_t seen[FXA__PARTS] = {0};
     T_REQUIRE(r && rig_start(r));
-    for (int i = 0; i < t_scaled(4000) && !t_failures; i++) {
+    for (int i = 0; i < t_scaled_up(4000) && !t_failures; i++) {
         fxa_program *p = i % 4 == 0   ? rig_program(r, GEN_AFFINE_MASK)
                          : i % 4 == 1 ? rig_program(r, i % 8 == 1 ? GEN_NO_SPECIAL : 0)
                                       : conjunct_random(r);

@@ -100,7 +100,7 @@ TEST(nothing_outside_of_its_set_changes_a_node) {
     rig *r = calloc(1, sizeof *r);
     int diagonals = 0;
     T_REQUIRE(r && rig_start(r));
-    for (int i = 0; i < t_scaled(600) && !t_failures; i++) {
+    for (int i = 0; i < t_scaled_up(600) && !t_failures; i++) {
         fxa_program *p = rig_program(r, flags[i % 5]), *d = NULL;
         fxa_error err;
         T_REQUIRE(p);

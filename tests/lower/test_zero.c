@@ -39,7 +39,7 @@ TEST(zero_nodes_are_zero_where_dscore_is) {
     rig *r = calloc(1, sizeof *r);
     int found = 0;
     T_REQUIRE(r && rig_start(r));
-    for (int i = 0; i < t_scaled(800) && !t_failures; i++) {
+    for (int i = 0; i < t_scaled_up(800) && !t_failures; i++) {
         fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_BPROP : i % 3 == 1 ? GEN_SMOOTH : 0), *d = NULL;
         fxa_error err;
         T_REQUIRE(p);

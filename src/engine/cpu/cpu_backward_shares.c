@@ -11,6 +11,7 @@
 #include "cpu_backward.h"
 
 #include "../../base/carve.h"
+#include "../../lower/grad_class.h"
 
 /* Bounds of memory and of what waits for a thread are guesses, not tuned: as much memory as a problem of that size has
  * anyway, as many units and lanes as large machines have threads. */
@@ -73,21 +74,10 @@ static bool shares_map_is_plain(const fxa_index_map *map, int64_t n) {
            fxa__mul_i64(map->step, n, &last) && fxa__add_i64(last, map->base, &last) && last <= INT32_MAX;
 }
 
-/* Bit j: index j of a load is the input itself. */
-static uint32_t shares_places(const fxa_program *d, const fxa__output *load, fxa_input input) {
-    uint32_t places = 0;
-    for (int32_t j = 0; j < load->n_index; j++) {
-        const fxa__node *n = &d->nodes[load->index[j]];
-        if (n->op == FXA_OP_INPUT && n->imm == (int32_t)input) places |= 1u << j;
-    }
-    return places;
-}
-
-/* Axes along which items never meet in tensor t: a place among its indices has that very coordinate in all loads. In
- * t[q,k] + t[k,q] the load of one item meets the other load of another. */
+/* Axes along which items never meet in tensor t. */
 static uint32_t shares_tensor_axes(const fxa__problem *p, int32_t t) {
-    const fxa_program *d = p->derivative;
     const fxa_problem *in = &p->in;
+    uint32_t apart = fxa__lower_grad_apart(p->derivative, t), axes = 0;
     const struct {
         fxa_input input;
         uint32_t axis;
@@ -95,15 +85,8 @@ static uint32_t shares_tensor_axes(const fxa__problem *p, int32_t t) {
     } each[] = {{FXA_INPUT_B, FXA__BACK_B, shares_map_is_plain(&in->map_b, in->b)},
                 {FXA_INPUT_H, FXA__BACK_H, shares_map_is_plain(&in->map_h, in->hq)},
                 {FXA_INPUT_K, FXA__BACK_CHUNK, shares_map_is_plain(&in->map_k, in->sk)}};
-    uint32_t axes = 0;
-    for (size_t e = 0; e < sizeof each / sizeof each[0]; e++) {
-        uint32_t places = UINT32_MAX; /* that have it in all loads */
-        for (int32_t i = 0; i < d->n_outputs; i++) {
-            const fxa__output *out = &d->outputs[i];
-            if (out->kind == FXA__OUT_DLOAD && out->slot == t) places &= shares_places(d, out, each[e].input);
-        }
-        if (each[e].plain && places) axes |= each[e].axis;
-    }
+    for (size_t e = 0; e < sizeof each / sizeof each[0]; e++)
+        if (each[e].plain && apart >> each[e].input & 1) axes |= each[e].axis;
     return axes;
 }
 
@@ -114,28 +97,16 @@ static bool shares_moves_rows(const fxa_problem *p) {
     return lo != 0 || hi != 0;
 }
 
-/* Whether each pair has an element of tensor t for itself: one load, of b, h, q and k. */
+/* Whether each pair has an element of tensor t for itself. */
 static bool shares_tensor_once(const fxa__problem *p, int32_t t) {
-    const fxa_program *d = p->derivative;
     const fxa_problem *in = &p->in;
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u) |
                       (in->sq > 1 ? 1u << FXA_INPUT_Q : 0u) | 1u << FXA_INPUT_K;
-    uint32_t found = 0;
-    int loads = 0;
+    uint32_t found;
     if (!shares_map_is_plain(&in->map_b, in->b) || !shares_map_is_plain(&in->map_h, in->hq) ||
         !shares_map_is_plain(&in->map_q, in->sq) || !shares_map_is_plain(&in->map_k, in->sk) || shares_moves_rows(in))
         return false;
-    for (int32_t i = 0; i < d->n_outputs; i++) {
-        const fxa__output *out = &d->outputs[i];
-        if (out->kind != FXA__OUT_DLOAD || out->slot != t) continue;
-        loads++;
-        for (int32_t j = 0; j < out->n_index; j++) {
-            const fxa__node *n = &d->nodes[out->index[j]];
-            if (n->op != FXA_OP_INPUT || found >> n->imm & 1) return false;
-            found |= 1u << n->imm;
-        }
-    }
-    return loads == 1 && (found & wanted) == wanted;
+    return fxa__lower_grad_own(p->derivative, t, &found) && (found & wanted) == wanted;
 }
 
 static int64_t shares_tensor_bytes(const fxa__problem *p, int32_t t) {
