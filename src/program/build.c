@@ -19,9 +19,6 @@ fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder 
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "the place for the new builder is NULL");
     *out = NULL;
     if (!host) return fxa__fail(err, FXA_E_ARGUMENT, "a builder needs a context, not NULL");
-    if ((uint32_t)kind > FXA_PROGRAM_DERIVATIVE)
-        return fxa__fail(err, FXA_E_ARGUMENT, "program kind %d is none: 0 (score), 1 (bprop), 2 (derivative) are",
-                         (int)kind);
     fxa_builder *b = fxa__alloc(host, sizeof *b);
     if (!b) return fxa__fail_memory(err, "a builder");
     b->host = fxa__host_retain(host);
@@ -33,6 +30,10 @@ fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder 
 }
 
 fxa_status fxa_builder_create(fxa_context *ctx, fxa_program_kind kind, fxa_builder **out, fxa_error *err) {
+    if (out) *out = NULL;
+    if (out && ctx && (uint32_t)kind > FXA_PROGRAM_DERIVATIVE)
+        return fxa__fail(err, FXA_E_ARGUMENT, "program kind %d is none: 0 (score), 1 (bprop), 2 (derivative) are",
+                         (int)kind);
     return fxa__builder_new(ctx ? fxa__context_host(ctx) : NULL, kind, out, err);
 }
 
@@ -204,14 +205,17 @@ static fxa_value build_output(fxa_builder *b, const char *name, bool fits, fxa_t
     return fxa__builder_convert(b, value, type);
 }
 
+/* Whether score and mask are outputs. */
+static bool build_scores(const fxa_builder *b) { return b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_JOINT; }
+
 void fxa_builder_set_score(fxa_builder *b, fxa_value value) {
     FXA__FLOAT_SCOPE;
-    if (fxa__builder_ready(b)) b->score = build_output(b, "score", b->kind == FXA_PROGRAM_SCORE, FXA_FLOAT, value);
+    if (fxa__builder_ready(b)) b->score = build_output(b, "score", build_scores(b), FXA_FLOAT, value);
 }
 
 void fxa_builder_set_mask(fxa_builder *b, fxa_value value) {
     FXA__FLOAT_SCOPE;
-    if (fxa__builder_ready(b)) b->mask = build_output(b, "mask", b->kind == FXA_PROGRAM_SCORE, FXA_BOOL, value);
+    if (fxa__builder_ready(b)) b->mask = build_output(b, "mask", build_scores(b), FXA_BOOL, value);
 }
 
 void fxa_builder_set_dscore(fxa_builder *b, fxa_value value) {
@@ -225,7 +229,7 @@ static int32_t build_grad_target(fxa_builder *b, const char *name, bool tensor) 
     bool is_tensor = false;
     if (!fxa__builder_ready(b)) return -1;
     int32_t slot = fxa__builder_find(b, name, &is_tensor, &decl);
-    if (b->kind != FXA_PROGRAM_DERIVATIVE)
+    if (b->kind != FXA_PROGRAM_DERIVATIVE && b->kind != FXA__PROGRAM_JOINT)
         return fxa__builder_fail(b, FXA_E_PROGRAM, "'grad' belongs to derivative programs only");
     if (slot < 0 || is_tensor != tensor)
         return fxa__builder_fail(b, FXA_E_PROGRAM, "'grad %s': no %s has this name", name, tensor ? "tensor" : "param");

@@ -119,14 +119,16 @@ static bool canon_grads(canon *c) {
 
 static bool canon_outputs(canon *c) {
     fxa_builder *b = c->b;
-    if (b->kind != FXA_PROGRAM_SCORE) {
-        fxa_value dscore = b->dscore >= 0 ? b->dscore : fxa_builder_input(b, FXA_INPUT_DSCORE);
-        return canon_output(c, &(fxa__output){.kind = FXA__OUT_DSCORE, .value = dscore}) && canon_grads(c);
+    if (b->kind == FXA_PROGRAM_SCORE || b->kind == FXA__PROGRAM_JOINT) {
+        fxa_value score = b->score >= 0 ? b->score : fxa_builder_input(b, FXA_INPUT_SCORE);
+        fxa_value mask = b->mask >= 0 ? b->mask : fxa_builder_bool(b, 1);
+        if (!canon_output(c, &(fxa__output){.kind = FXA__OUT_SCORE, .value = score}) ||
+            !canon_output(c, &(fxa__output){.kind = FXA__OUT_MASK, .value = mask}))
+            return false;
     }
-    fxa_value score = b->score >= 0 ? b->score : fxa_builder_input(b, FXA_INPUT_SCORE);
-    fxa_value mask = b->mask >= 0 ? b->mask : fxa_builder_bool(b, 1);
-    return canon_output(c, &(fxa__output){.kind = FXA__OUT_SCORE, .value = score}) &&
-           canon_output(c, &(fxa__output){.kind = FXA__OUT_MASK, .value = mask});
+    if (b->kind == FXA_PROGRAM_SCORE) return true;
+    fxa_value dscore = b->dscore >= 0 ? b->dscore : fxa_builder_input(b, FXA_INPUT_DSCORE);
+    return canon_output(c, &(fxa__output){.kind = FXA__OUT_DSCORE, .value = dscore}) && canon_grads(c);
 }
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A finished program inside a new one: its nodes are built again. This is how derivatives, ready masks and lifted masks
- * start.
+ * A finished program inside a new one: its nodes are built again. This is how derivatives, ready masks, lifted masks
+ * and what src/lower makes of programs start.
  */
 #include "build.h"
 
@@ -20,6 +20,10 @@ static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__no
 }
 
 bool fxa__builder_import(fxa_builder *b, const fxa_program *p, fxa_value *map) {
+    return fxa__builder_import_with(b, p, NULL, map);
+}
+
+bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_value *given, fxa_value *map) {
     int32_t tensor[FXA_MAX_TENSORS];
     for (int32_t i = 0; i < p->n_params; i++) {
         const fxa__decl *d = &p->params[i];
@@ -31,6 +35,6 @@ bool fxa__builder_import(fxa_builder *b, const fxa_program *p, fxa_value *map) {
         tensor[i] = fxa_builder_tensor(b, t->name, (fxa_dtype)t->dtype, t->rank);
     }
     for (int32_t i = 0; i < p->n_nodes && !fxa__builder_failed(b); i++)
-        map[i] = import_node(b, p, &p->nodes[i], tensor, map);
+        map[i] = given && given[i] >= 0 ? given[i] : import_node(b, p, &p->nodes[i], tensor, map);
     return !fxa__builder_failed(b);
 }

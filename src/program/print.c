@@ -331,12 +331,16 @@ static void print_output(print_state *s, const fxa__output *o) {
     print_text(s, "\n");
 }
 
-/* score before mask unless the mask reads the score that came in; dscore after the grads, which all read it. */
+/* score before mask unless the mask reads the score that came in; dscore after the grads, which all read it; of a JOINT
+ * program score last, because all others do. */
 static void print_outputs(print_state *s) {
     const fxa_program *p = s->p;
+    int32_t dscore = p->kind == FXA__PROGRAM_JOINT ? 2 : -1;
     bool turned = p->kind != FXA_PROGRAM_SCORE || s->mark[p->outputs[1].value].reads_score;
     if (!turned) print_output(s, &p->outputs[0]);
-    for (int32_t i = 1; i < p->n_outputs; i++) print_output(s, &p->outputs[i]);
+    for (int32_t i = 1; i < p->n_outputs; i++)
+        if (i != dscore) print_output(s, &p->outputs[i]);
+    if (dscore >= 0) print_output(s, &p->outputs[dscore]);
     if (turned) print_output(s, &p->outputs[0]);
 }
 

@@ -67,10 +67,15 @@ typedef struct fxa__node {
     double f; /* CONST of float; else 0 */
 } fxa__node;  /* 40 bytes, no padding, unused parts zero */
 
+/* A kind of program that only the library makes, beside those of fxa_program_kind: all of an evaluation, forward and
+ * backward (src/lower/joint.h). It has no bytes, and its text is for people. */
+#define FXA__PROGRAM_JOINT ((fxa_program_kind)3)
+
 typedef enum fxa__out_kind {
     FXA__OUT_SCORE = 0, /* SCORE programs have exactly: SCORE, MASK */
     FXA__OUT_MASK = 1,
-    FXA__OUT_DSCORE = 2, /* BPROP: exactly DSCORE; DERIVATIVE: DSCORE, then grads in order of (kind, slot, ...) */
+    FXA__OUT_DSCORE = 2, /* BPROP: exactly DSCORE; DERIVATIVE: DSCORE, then grads in order of (kind, slot, ...);
+                            JOINT: SCORE, MASK, then those of a DERIVATIVE */
     FXA__OUT_DPARAM = 3, /* grad param += value */
     FXA__OUT_DLOAD = 4   /* grad tensor[index] += value; one per distinct index of a tensor */
 } fxa__out_kind;
@@ -107,7 +112,8 @@ struct fxa_program {
 
 /* ---- Building (build.c: graph of hash-consed nodes; simplify.c: folding; canon.c: finish) ---------------------- */
 
-/* fxa_builder is used inside the library too: by the parser, by derive and for ready masks. */
+/* fxa_builder is used inside the library too: by the parser, by derive and for ready masks. The kind is one that there
+ * is: callers have looked at what users gave. */
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err);
 /* Derivatives may grow past FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
@@ -122,6 +128,8 @@ const fxa_error *fxa__builder_error(const fxa_builder *b);
 /* Copies all nodes of a program (same host not needed): map[n_nodes] gets the value of each node. Declares its params
  * and tensors. */
 bool fxa__builder_import(fxa_builder *b, const fxa_program *p, fxa_value *map);
+/* The same, with values for some of the nodes: given[i] is a value of b that stands for node i, -1: there is none. */
+bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_value *given, fxa_value *map);
 /* `grad name += value`, DERIVATIVE only; equal targets are summed by finish. */
 void fxa__builder_grad_param(fxa_builder *b, const char *name, fxa_value value);
 void fxa__builder_grad_load(fxa_builder *b, const char *name, const fxa_value *index, size_t n_index, fxa_value value);

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Constants as params; see lift.h. Nodes are numbered by value (commutative operands lie in the order of their
+ * digests), so the order of constants is taken from another walk: from the outputs down, operands of commutative
+ * operations by the hash of their shape, which all liftable constants are alike to. Where two shapes are the same, so
+ * are the programs that either order gives, unless one of the two is used elsewhere as well: then two builds are made
+ * where one would do.
+ */
+#include "lift.h"
+
+#include "copy_outputs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct lift_work {
+    const fxa_program *p;
+    uint8_t *kept;   /* by node: a constant that stays */
+    uint64_t *shape; /* by node */
+    int32_t *number; /* by node: that of a lifted constant; -1: none */
+    uint8_t *done;   /* by node: the walk has been there */
+    int32_t *stack;
+    int32_t n_lifted, room;
+} lift_work;
+
+static bool lift_is_simple(double x) {
+    static const double simple[] = {0, 1, 2, 0.5, -1, -2};
+    for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
+        if (x == simple[i]) return true;
+    return !isfinite(x);
+}
+
+static bool lift_takes(const lift_work *w, int32_t node) {
+    const fxa__node *n = &w->p->nodes[node];
+    return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && !w->kept[node];
+}
+
+static void lift_keep(lift_work *w) {
+    for (int32_t i = 0; i < w->p->n_nodes; i++) {
+        const fxa__node *n = &w->p->nodes[i];
+        if (n->op == FXA_OP_CONST && n->type == FXA_FLOAT && lift_is_simple(n->f)) w->kept[i] = 1;
+        if (n->op == FXA_OP_POW) w->kept[n->arg[1]] = 1;
+    }
+}
+
+/* ---- Shapes ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t lift_mix(uint64_t hash, uint64_t x) {
+    hash = (hash ^ x) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 32;
+}
+
+static bool lift_is_commutative(const fxa__node *n) { return fxa__op_info_get(n->op)->flags & FXA__OP_COMM; }
+
+static void lift_shapes(lift_work *w) {
+    for (int32_t i = 0; i < w->p->n_nodes; i++) {
+        const fxa__node *n = &w->p->nodes[i];
+        uint64_t hash = lift_mix(n->op, n->type), bits = 0;
+        if (!lift_takes(w, i)) memcpy(&bits, &n->f, sizeof bits);
+        hash = lift_mix(lift_mix(hash, (uint32_t)n->imm), bits);
+        bool turned = lift_is_commutative(n) && w->shape[n->arg[0]] > w->shape[n->arg[1]];
+        for (int j = 0; j < n->n_args; j++) hash = lift_mix(hash, w->shape[n->arg[turned ? 1 - j : j]]);
+        w->shape[i] = hash;
+    }
+}
+
+/* ---- The walk ---------------------------------------------------------------------------------------------------- */
+
+/* The first operand, in the order of shapes, that the walk has not been to; -1: none. */
+static int32_t lift_next(const lift_work *w, const fxa__node *n) {
+    bool turned = lift_is_commutative(n) && w->shape[n->arg[0]] > w->shape[n->arg[1]];
+    for (int j = 0; j < n->n_args; j++) {
+        int32_t arg = n->arg[turned ? 1 - j : j];
+        if (!w->done[arg]) return arg;
+    }
+    return -1;
+}
+
+/* What is pushed has not been done and is no ancestor, so the stack holds each node once. */
+static void lift_walk(lift_work *w, int32_t from) {
+    int32_t depth = 0;
+    if (!w->done[from]) w->stack[depth++] = from;
+    while (depth > 0) {
+        int32_t node = w->stack[depth - 1], next = lift_next(w, &w->p->nodes[node]);
+        if (next >= 0) {
+            w->stack[depth++] = next;
+            continue;
+        }
+        depth--;
+        w->done[node] = 1;
+        if (lift_takes(w, node) && w->n_lifted < w->room) w->number[node] = w->n_lifted++;
+    }
+}
+
+static void lift_number(lift_work *w) {
+    for (int32_t i = 0; i < w->p->n_nodes; i++) w->number[i] = -1;
+    for (int32_t i = 0; i < w->p->n_outputs; i++) {
+        const fxa__output *out = &w->p->outputs[i];
+        for (int32_t j = 0; j < out->n_index; j++) lift_walk(w, out->index[j]);
+        lift_walk(w, out->value);
+    }
+}
+
+/* ---- The new program --------------------------------------------------------------------------------------------- */
+
+enum { LIFT_UNDERSCORES = FXA_MAX_NAME - 3, LIFT_NAME = FXA_MAX_NAME + 1 };
+
+/* "c00", "c01" and so on, with as many '_' before them as it takes for names that the program has not; whether it has
+ * this one. */
+static bool lift_name(const fxa_program *p, int32_t number, int underscores, char name[LIFT_NAME]) {
+    memset(name, '_', (size_t)underscores);
+    (void)snprintf(name + underscores, (size_t)(LIFT_NAME - underscores), "c%02d", (int)number);
+    return fxa_program_param_find(p, name) >= 0 || fxa_program_tensor_find(p, name) >= 0;
+}
+
+/* -1: the program has a name of each length. */
+static int lift_underscores(const lift_work *w) {
+    char name[LIFT_NAME];
+    for (int underscores = 0; underscores <= LIFT_UNDERSCORES; underscores++) {
+        bool taken = false;
+        for (int32_t i = 0; i < w->n_lifted && !taken; i++) taken = lift_name(w->p, i, underscores, name);
+        if (!taken) return underscores;
+    }
+    return -1;
+}
+
+/* given[i] gets the param of a lifted constant. */
+static void lift_declare(const lift_work *w, fxa_builder *b, int underscores, fxa_value *given) {
+    char name[LIFT_NAME];
+    for (int32_t i = 0; i < w->p->n_nodes; i++) {
+        given[i] = -1;
+        if (w->number[i] < 0) continue;
+        (void)lift_name(w->p, w->number[i], underscores, name);
+        given[i] = fxa_builder_param(b, name, FXA_FLOAT);
+    }
+}
+
+static void lift_slots(const lift_work *w, int underscores, fxa__lifted *out) {
+    char name[LIFT_NAME];
+    for (int32_t i = 0; i < out->program->n_params; i++)
+        out->from[i] = fxa_program_param_find(w->p, out->program->params[i].name);
+    for (int32_t i = 0; i < w->p->n_nodes; i++) {
+        if (w->number[i] < 0) continue;
+        (void)lift_name(w->p, w->number[i], underscores, name);
+        out->value[fxa_program_param_find(out->program, name)] = w->p->nodes[i].f;
+    }
+    out->n_hidden = w->n_lifted;
+}
+
+static fxa_status lift_make(fxa__host *host, const lift_work *w, int underscores, fxa_value *given, fxa_value *map,
+                            fxa__lifted *out, fxa_error *err) {
+    fxa_builder *b = NULL;
+    FXA_TRY(fxa__builder_new(host, (fxa_program_kind)w->p->kind, &b, err));
+    fxa__builder_set_limit(b, 2 * FXA__MAX_DERIVED_NODES); /* as a joint program */
+    lift_declare(w, b, underscores, given);
+    if (fxa__builder_import_with(b, w->p, given, map)) fxa__lower_copy_outputs(b, w->p, map, UINT32_MAX);
+    fxa_status status = fxa_builder_finish(b, &out->program, err);
+    fxa_builder_destroy(b);
+    if (status == FXA_OK) lift_slots(w, underscores, out);
+    return status;
+}
+
+fxa_status fxa__lower_lift(fxa__host *host, const fxa_program *p, fxa__lifted *out, fxa_error *err) {
+    size_t n = (size_t)p->n_nodes;
+    lift_work w = {.p = p, .room = FXA_MAX_PARAMS - p->n_params};
+    fxa_value *given = fxa__alloc_array(host, n, sizeof *given), *map = fxa__alloc_array(host, n, sizeof *map);
+    w.kept = fxa__alloc(host, n);
+    w.done = fxa__alloc(host, n);
+    w.shape = fxa__alloc_array(host, n, sizeof *w.shape);
+    w.number = fxa__alloc_array(host, n, sizeof *w.number);
+    w.stack = fxa__alloc_array(host, n, sizeof *w.stack);
+    *out = (fxa__lifted){.n_hidden = 0};
+    fxa_status status = FXA_OK;
+    if (!given || !map || !w.kept || !w.done || !w.shape || !w.number || !w.stack) {
+        status = fxa__fail_memory(err, "the constants of a program");
+        goto done;
+    }
+    lift_keep(&w);
+    lift_shapes(&w);
+    lift_number(&w);
+    int underscores = lift_underscores(&w);
+    if (underscores < 0) {
+        w.n_lifted = underscores = 0;
+        for (size_t i = 0; i < n; i++) w.number[i] = -1;
+    }
+    status = lift_make(host, &w, underscores, given, map, out, err);
+done:
+    fxa__free(host, given, n * sizeof *given);
+    fxa__free(host, map, n * sizeof *map);
+    fxa__free(host, w.kept, n);
+    fxa__free(host, w.done, n);
+    fxa__free(host, w.shape, n * sizeof *w.shape);
+    fxa__free(host, w.number, n * sizeof *w.number);
+    fxa__free(host, w.stack, n * sizeof *w.stack);
+    return status;
+}
+
+void fxa__lower_lift_params(const fxa__lifted *lifted, const double *given, double *values) {
+    for (int32_t i = 0; i < lifted->program->n_params; i++)
+        values[i] = lifted->from[i] >= 0 ? given[lifted->from[i]] : lifted->value[i];
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Joint programs: every output has the bits that it has in a program of its own, and what they share is there once.
+ */
+#include "lower/lower_rig.h"
+
+#include "lower/joint.h"
+
+/* Output i of x and output j of y, at the values of both. */
+static bool joint_same(const fxa_program *x, int32_t i, const fxa__val *xs, const fxa_program *y, int32_t j,
+                       const fxa__val *ys) {
+    const fxa__output *a = &x->outputs[i], *b = &y->outputs[j];
+    if (a->kind != b->kind || a->slot != b->slot || a->n_index != b->n_index) return false;
+    for (int32_t k = 0; k < a->n_index; k++)
+        if (xs[a->index[k]].i != ys[b->index[k]].i) return false;
+    return rig_same(x->nodes[a->value].type, xs[a->value], ys[b->value]);
+}
+
+static void joint_check(rig *r, const fxa_program *p, const fxa_program *d, const fxa_program *joint) {
+    fxa__env env = rig_env(r, true);
+    fxa__val *ps = rig_eval(p, &env), *ds = rig_eval(d, &env), *js = rig_eval(joint, &env);
+    T_REQUIRE(ps && ds && js);
+    T_INT(joint->n_outputs, p->n_outputs + d->n_outputs);
+    for (int32_t i = 0; i < joint->n_outputs; i++) {
+        bool forward = i < p->n_outputs;
+        bool same = forward ? joint_same(joint, i, js, p, i, ps) : joint_same(joint, i, js, d, i - p->n_outputs, ds);
+        if (same) continue;
+        T_FAIL("output %d is another\n", i);
+        rig_show(joint);
+        break;
+    }
+    free(ps), free(ds), free(js);
+}
+
+TEST(outputs_are_those_of_separate_programs) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(1500) && !t_failures; i++) {
+        fxa_program *p = rig_program(r, i % 3 == 0 ? GEN_SMOOTH : i % 3 == 1 ? GEN_NO_SPECIAL : 0), *d = NULL;
+        fxa_program *joint = NULL;
+        fxa_error err;
+        T_REQUIRE(p);
+        T_OK(fxa_program_derivative(p, &d, &err));
+        T_OK(fxa__lower_joint(r->host, p, d, true, &joint, &err));
+        T_CHECK(joint->n_nodes <= p->n_nodes + d->n_nodes);
+        T_INT(joint->n_params, p->n_params);
+        T_INT(joint->n_tensors, p->n_tensors);
+        rig_fill(r, p);
+        for (int round = 0; round < 10; round++) joint_check(r, p, d, joint);
+        fxa_program_destroy(joint);
+        fxa_program_destroy(d);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+static int joint_count(const fxa_program *p, uint32_t op) {
+    int n = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++) n += p->nodes[i].op == op;
+    return n;
+}
+
+static const char joint_softcap[] = "param cap : float\ntensor slope : f32[1]\n"
+                                    "score = cap * tanh((score + slope[h] * (q - k)) / cap)\nmask = k <= q";
+
+TEST(a_soft_cap_has_one_tanh) {
+    rig *r = calloc(1, sizeof *r);
+    fxa_program *p = NULL, *d = NULL, *joint = NULL, *bprop = NULL;
+    fxa_error err;
+    char text[1024];
+    size_t n;
+    T_REQUIRE(r && rig_start(r));
+    T_REQUIRE((p = rig_parse(r, joint_softcap)) != NULL);
+    T_OK(fxa_program_derivative(p, &d, &err));
+    T_OK(fxa__lower_joint(r->host, p, d, true, &joint, &err));
+    T_INT(joint_count(joint, FXA_OP_TANH), 1);
+    T_INT(joint->outputs[0].kind, FXA__OUT_SCORE);
+    T_INT(joint->outputs[1].kind, FXA__OUT_MASK);
+    T_INT(joint->outputs[2].kind, FXA__OUT_DSCORE);
+    T_INT(joint->outputs[3].kind, FXA__OUT_DPARAM);
+    T_INT(joint->outputs[4].kind, FXA__OUT_DLOAD);
+    T_OK(fxa_program_print(joint, text, sizeof text, &n, &err));
+    T_HAS(text, "tanh(");
+    T_HAS(text, "grad cap += ");
+    T_HAS(text, "\nscore = ");
+    /* With a bprop the derivative by the score is not computed. */
+    T_OK(fxa__lower_joint(r->host, p, d, false, &bprop, &err));
+    const fxa__node *dscore = &bprop->nodes[fxa__program_output(bprop, FXA__OUT_DSCORE)];
+    T_CHECK(dscore->op == FXA_OP_INPUT && dscore->imm == FXA_INPUT_DSCORE);
+    T_INT(bprop->n_outputs, joint->n_outputs);
+    /* The same program again has the same hash, and is no derivative. */
+    fxa_program *again = NULL;
+    T_OK(fxa__lower_joint(r->host, p, d, true, &again, &err));
+    T_CHECK(memcmp(again->hash, joint->hash, sizeof joint->hash) == 0);
+    T_CHECK(memcmp(again->hash, d->hash, sizeof d->hash) != 0);
+    fxa_program_destroy(again);
+    fxa_program_destroy(bprop);
+    fxa_program_destroy(joint);
+    fxa_program_destroy(d);
+    fxa_program_destroy(p);
+    rig_end(r);
+    free(r);
+}
+
+/* No user can ask for that kind. */
+TEST(the_kind_is_the_library_s_own) {
+    rig *r = calloc(1, sizeof *r);
+    fxa_builder *b = NULL;
+    fxa_error err;
+    T_REQUIRE(r && rig_start(r));
+    T_STATUS(fxa_builder_create(r->ctx, FXA__PROGRAM_JOINT, &b, &err), FXA_E_ARGUMENT);
+    T_CHECK(b == NULL);
+    T_HAS(err.text, "program kind 3 is none");
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Constants as hidden params: results keep their bits, and programs that differ in numbers alone become one.
+ */
+#include "lower/lower_rig.h"
+
+#include "lower/joint.h"
+#include "lower/lift.h"
+
+static void lift_check(rig *r, const fxa_program *p, const fxa__lifted *lifted) {
+    double values[FXA_MAX_PARAMS];
+    fxa__env env = rig_env(r, true), with = env;
+    fxa__lower_lift_params(lifted, r->params, values);
+    with.params = values;
+    fxa__val *x = rig_eval(p, &env), *y = rig_eval(lifted->program, &with);
+    T_REQUIRE(x && y);
+    T_INT(lifted->program->n_outputs, p->n_outputs);
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        const fxa__output *a = &p->outputs[i], *b = NULL;
+        /* gradients of one tensor may come in another order: hashes of indices are others */
+        for (int32_t j = 0; j < p->n_outputs && !b; j++) {
+            const fxa__output *c = &lifted->program->outputs[j];
+            int32_t slot = c->kind == FXA__OUT_DPARAM ? lifted->from[c->slot] : c->slot;
+            bool same = c->kind == a->kind && (a->kind <= FXA__OUT_DSCORE || slot == a->slot) &&
+                        rig_same(p->nodes[a->value].type, x[a->value], y[c->value]);
+            for (int32_t k = 0; same && k < a->n_index; k++) same = x[a->index[k]].i == y[c->index[k]].i;
+            if (same) b = c;
+        }
+        if (b) continue;
+        T_FAIL("output %d is another\n", i);
+        rig_show(p);
+        rig_show(lifted->program);
+        break;
+    }
+    free(x), free(y);
+}
+
+TEST(results_keep_their_bits) {
+    rig *r = calloc(1, sizeof *r);
+    int hidden = 0;
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled_up(3000) && !t_failures; i++) {
+        static const unsigned flags[] = {GEN_SMOOTH, 0, GEN_NO_SPECIAL, GEN_BPROP};
+        fxa_program *p = rig_program(r, flags[i % 4]), *d = NULL, *joint = NULL;
+        fxa__lifted lifted;
+        fxa_error err;
+        T_REQUIRE(p);
+        if (i % 4 != 3) T_OK(fxa_program_derivative(p, &d, &err));
+        if (i % 8 < 3) T_OK(fxa__lower_joint(r->host, p, d, true, &joint, &err));
+        const fxa_program *w = joint ? joint : d ? d : p;
+        rig_fill(r, w);
+        T_OK(fxa__lower_lift(r->host, w, &lifted, &err));
+        T_INT(lifted.program->kind, w->kind);
+        T_INT(lifted.program->n_params, w->n_params + lifted.n_hidden);
+        hidden += lifted.n_hidden;
+        for (int round = 0; round < 8; round++) lift_check(r, w, &lifted);
+        fxa_program_destroy(lifted.program);
+        fxa_program_destroy(joint);
+        fxa_program_destroy(d);
+        fxa_program_destroy(p);
+    }
+    T_CHECK(hidden > 300);
+    rig_end(r);
+    free(r);
+}
+
+/* %g is a number; all of them give one program, with so many hidden params. */
+static const struct {
+    const char *text;
+    int numbers, hidden;
+} lift_texts[] = {
+    {"score = score / %g", 1, 1},
+    {"score = %g * tanh(score * %g)", 2, 2},
+    {"score = tanh(score * %g) + sin(score + %g) * %g", 3, 3},
+    {"score = max(%g * exp(score), score * %g - float(q) * %g)", 3, 3},
+    {"tensor t : f32[1]\nparam c00 : float\nscore = c00 * t[int(float(k) * %g)] + %g", 2, 2},
+    {"score = score * %g\nmask = float(q - k) < %g", 2, 2},
+    {"score = %g * score * score ** 3.0 + 2.0 * abs(score)", 1, 1},
+};
+
+TEST(programs_that_differ_in_numbers_are_one) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof lift_texts / sizeof *lift_texts; i++) {
+        uint8_t first[16] = {0};
+        for (int round = 0; round < 100; round++) {
+            char text[300];
+            double x[3];
+            fxa__lifted lifted;
+            fxa_error err;
+            for (int k = 0; k < 3; k++) x[k] = t_real(&r->rng, 3.5, 9);
+            (void)snprintf(text, sizeof text, lift_texts[i].text, x[0], x[1], x[2]);
+            fxa_program *p = rig_parse(r, text);
+            T_REQUIRE(p);
+            T_OK(fxa__lower_lift(r->host, p, &lifted, &err));
+            T_INT(lifted.n_hidden, lift_texts[i].hidden);
+            if (round == 0) memcpy(first, lifted.program->hash, sizeof first);
+            if (memcmp(first, lifted.program->hash, sizeof first) != 0) {
+                T_FAIL("%s: another program\n", text);
+                rig_show(lifted.program);
+                round = 100;
+            }
+            rig_fill(r, p);
+            lift_check(r, p, &lifted);
+            fxa_program_destroy(lifted.program);
+            fxa_program_destroy(p);
+        }
+    }
+    rig_end(r);
+    free(r);
+}
+
+static const struct {
+    const char *score;
+    int hidden;
+} lift_kept[] = {
+    {"0 * score", 0},
+    {"2 * score", 0},
+    {"-score / 2", 0},
+    {"score * 0.5", 0},
+    {"score - 1", 0},
+    {"score ** 1.7", 0},
+    {"score * 0.7", 1},
+    {"score > 0 ? score : -inf", 0},
+    {"score * 0.7 + 0.7 * k", 1},
+    {"score ** 1.7 * 1.7", 0},
+    {"-0.5 * score", 1},
+    {"score * 1e-40", 1},
+};
+
+TEST(simple_numbers_and_exponents_stay) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof lift_kept / sizeof *lift_kept; i++) {
+        char text[100];
+        fxa__lifted lifted;
+        fxa_error err;
+        (void)snprintf(text, sizeof text, "score = %s", lift_kept[i].score);
+        fxa_program *p = rig_parse(r, text);
+        T_REQUIRE(p);
+        T_OK(fxa__lower_lift(r->host, p, &lifted, &err));
+        if (lifted.n_hidden != lift_kept[i].hidden)
+            T_FAIL("%s: %d hidden params, not %d\n", text, lifted.n_hidden, lift_kept[i].hidden);
+        fxa_program_destroy(lifted.program);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+/* More constants than params can be; names that are taken; names of every length taken. */
+TEST(limits) {
+    rig *r = calloc(1, sizeof *r);
+    static char text[20000];
+    T_REQUIRE(r && rig_start(r));
+    for (int names = 0; names < 2; names++) {
+        size_t at = 0;
+        for (int i = 0; names && i < 61; i++) {
+            char name[64] = "";
+            memset(name, '_', (size_t)i);
+            (void)snprintf(name + i, sizeof name - (size_t)i, "c00");
+            at += (size_t)snprintf(text + at, sizeof text - at, "param %s : float\n", name);
+        }
+        at += (size_t)snprintf(text + at, sizeof text - at, "score = score");
+        for (int i = 0; i < 90; i++)
+            at += (size_t)snprintf(text + at, sizeof text - at, " + sin(score * %d.25)", i + 3);
+        fxa__lifted lifted;
+        fxa_error err;
+        fxa_program *p = rig_parse(r, text);
+        T_REQUIRE(p);
+        T_OK(fxa__lower_lift(r->host, p, &lifted, &err));
+        T_INT(lifted.n_hidden, names ? 0 : FXA_MAX_PARAMS);
+        rig_fill(r, p);
+        for (int round = 0; round < 10; round++) lift_check(r, p, &lifted);
+        fxa_program_destroy(lifted.program);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory that runs out in any allocation of an analysis: a status or false, no leak, and the next one works.
+ */
+#include "t.h"
+
+#include "lower/conjunct.h"
+#include "lower/joint.h"
+#include "lower/lift.h"
+#include "support/fail_alloc.h"
+
+static const char memory_text[] =
+    "param cap : float\ntensor slope : f32[1]\ntensor doc : i32[1]\n"
+    "score = cap * tanh((score * 0.3 + slope[h] * (q - k)) / cap)\nmask = k <= q && q - k < 99 && doc[q] == doc[k]";
+
+typedef enum memory_what { MEMORY_CONJUNCTS, MEMORY_JOINT, MEMORY_LIFT, MEMORY_ALL } memory_what;
+
+/* True: it was done; memory of results is given back. */
+static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, const fxa_program *d) {
+    fxa_error err = {.status = FXA_OK};
+    fxa_program *joint = NULL;
+    fxa__lifted lifted = {.program = NULL};
+    fxa__conjuncts c;
+    bool ok = true;
+    switch (what) {
+    case MEMORY_CONJUNCTS:
+        ok = fxa__lower_conjuncts(host, p, &c);
+        fxa__lower_conjuncts_free(host, &c);
+        break;
+    case MEMORY_JOINT: ok = fxa__lower_joint(host, p, d, true, &joint, &err) == FXA_OK; break;
+    default: ok = fxa__lower_lift(host, p, &lifted, &err) == FXA_OK;
+    }
+    if (!ok && what != MEMORY_CONJUNCTS) T_INT(err.status, FXA_E_MEMORY);
+    T_CHECK(ok || (!joint && !lifted.program));
+    fxa_program_destroy(joint);
+    fxa_program_destroy(lifted.program);
+    return ok;
+}
+
+TEST(out_of_memory_at_every_allocation) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&f);
+    fxa_program *p = NULL, *d = NULL;
+    fxa_error err;
+    T_REQUIRE(ctx);
+    T_OK(fxa_program_parse(ctx, memory_text, SIZE_MAX, &p, &err));
+    T_OK(fxa_program_derivative(p, &d, &err));
+    size_t before = f.live_bytes;
+    for (int what = 0; what < MEMORY_ALL; what++)
+        for (int persistent = 0; persistent < 2; persistent++) {
+            bool done = false;
+            size_t k = 1;
+            for (; !done && k < 1000; k++) {
+                fail_alloc_arm(&f, k, persistent);
+                done = memory_do(fxa__context_host(ctx), (memory_what)what, p, d);
+                fail_alloc_arm(&f, 0, false);
+                T_INT(f.live_bytes, before);
+            }
+            T_CHECK(done && k > 3);
+        }
+    T_INT(f.mistakes, 0);
+    fxa_program_destroy(d);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+    T_INT(f.live_bytes, 0);
+}
+
+T_MAIN
