@@ -119,6 +119,7 @@ DOCUMENT_MASK = """
     {
         return p.k_off <= reach + p.q_off && p.q_word == p.k_word;
     }
+    FXA_INLINE bool mask_same(const FxaArgs &a, const Pair &p) const { return p.k_off <= reach + p.q_off; }
 """
 DOCUMENT_CLASS = """
     static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)
@@ -202,7 +203,7 @@ PROGRAMS = {
     "alibi": program(ALIBI, head=ALIBI_HEAD, tile=ALIBI_TILE, value=1),
     "alibi_causal": program(ALIBI, causal=True, head=ALIBI_HEAD, tile=ALIBI_TILE, value=1),
     "window": program("", own_mask=WINDOW_MASK, own_class=WINDOW_CLASS),
-    "documents": program("", own_mask=DOCUMENT_MASK, own_class=DOCUMENT_CLASS, vector=1),
+    "documents": program("", own_mask=DOCUMENT_MASK, own_class=DOCUMENT_CLASS, vector=1, same=1),
     "relative": program(RELATIVE, value=1, diagonal=1, grad_diagonal=1),
     "relative_causal": program(RELATIVE, causal=True, value=1, diagonal=1, grad_diagonal=1),
     "dense": program(DENSE, value=1, dense=1),

@@ -20,20 +20,21 @@ FXA_INLINE void load_keys(const FxaMaps &maps, const FxaArgs &a, const Shared &s
 }
 
 FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const Place &at, int h, int m,
-                           u32 step)
+                           bool partial, u32 step)
 {
+    const bool words = PROG_VECTOR == 2 || (PROG_VECTOR && partial); /* else nobody reads them */
     const long long row = at.workspace_row(a, h) + m * BQ;
     const Rows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
     const u32 full = sh.q_ring().full(step);
     sh.q_ring().wait_empty(step);
     store_shared(sh.number(step), m);
-    barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + QWORD_BYTES + KWORD_BYTES);
+    barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + (words ? QWORD_BYTES + KWORD_BYTES : 0));
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, CACHE_KEEP);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
 #if PROG_VECTOR /* keys' words come with every block, because they may differ between the heads of a group */
     const FxaVector &v = a.q_vector, &w = a.k_vector;
-    bulk_load(sh.q_words(step), v.data + at.b * v.b + h * v.h + m * BQ, QWORD_BYTES, full);
-    bulk_load(sh.k_words(step), w.data + at.b * w.b + h * w.h + at.n * BK, KWORD_BYTES, full);
+    if (words) bulk_load(sh.q_words(step), v.data + at.b * v.b + h * v.h + m * BQ, QWORD_BYTES, full);
+    if (words) bulk_load(sh.k_words(step), w.data + at.b * w.b + h * w.h + at.n * BK, KWORD_BYTES, full);
 #endif
 #if PROG_DENSE
     for (int c = 0; c < BK; c += 64)
@@ -54,7 +55,7 @@ FXA_INLINE void copy_all(const FxaMaps &maps, const FxaArgs &a, const Shared &sh
         for (int j = 0; j < row.total; j++, step++) {
             const int m = ahead;
             if (j + 1 < row.total) ahead = row.tile(j + 1);
-            load_block(maps, a, sh, at, h, m, step);
+            load_block(maps, a, sh, at, h, m, j < row.partial, step);
         }
     }
 }

@@ -60,20 +60,20 @@ struct Consumer {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
-    template <bool MASKED, bool NEAR> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
+    template <int ASK, bool NEAR> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
         u32 dense[BN / 4] = {};
         float strip[BN / 4 + 2] = {};
         int q_word[2] = {};
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && MASKED);
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && (ASK == ASK_ALL || (ASK && !PROG_SAME)));
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_strip(strip);
         if (WORDS) {
             q_word[0] = load_shared(sh.q_words(turn) + row_in_tile() * 4);
             q_word[1] = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
         }
-        if (PROG_VALUE || MASKED) program.tile(a, q0, k0);
+        if (PROG_VALUE || ASK) program.tile(a, q0, k0);
         const int keys = k_len - k0;
 #pragma unroll
         for (int j = 0; j < BN / 4; j++) {
@@ -86,18 +86,34 @@ struct Consumer {
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
                 s[i] = score_value<NEAR>(program, a, s[i], pair);
-                if (MASKED && !(c < keys && score_mask(program, a, pair))) s[i] = NEG_INF;
+                if (!attended<ASK>(program, a, pair, c, keys)) s[i] = NEG_INF;
             }
         }
+    }
+
+    /* Whether all keys of a tile exist and, where that makes the mask shorter, have the word of the warp's queries. */
+    FXA_INLINE bool short_mask(int n) const
+    {
+        if ((n + 1) * BN > k_len) return false;
+#if PROG_SAME
+        const Word4 k = load_shared_words(sh.k_words(step) + lane * 16 % (BN * 4));
+        const u32 x = load_shared(sh.q_words(turn) + row_in_tile() * 4), one = __shfl_sync(~0u, x, 0);
+        const u32 y = load_shared(sh.q_words(turn) + row_in_tile() * 4 + 32);
+        return __all_sync(~0u, x == one && y == one && k.x == one && k.y == one && k.z == one && k.w == one);
+#else
+        return true;
+#endif
     }
 
     /* Raw products to new scores; pairs that are not attended to -inf. Rows past q_len hold anything until finish(). */
     template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n)
     {
-        if (all_near(a, s))
-            score_pairs<MASKED, true>(s, n);
+        if (PROG_SAME && MASKED && short_mask(n))
+            score_pairs<ASK_SHORT, false>(s, n);
+        else if (all_near(a, s))
+            score_pairs<MASKED ? ASK_ALL : ASK_NOTHING, true>(s, n);
         else
-            score_pairs<MASKED, false>(s, n);
+            score_pairs<MASKED ? ASK_ALL : ASK_NOTHING, false>(s, n);
     }
 
     /* The values of a tile that reaches past the last key, before their product: rows that follow it count for nothing,

@@ -30,21 +30,28 @@ struct Producer {
         store_shared(slot + 24, w.q_len);
         store_shared(slot + 28, w.k_len);
         store_shared(slot + 32, w.q_first);
-        barrier_expect(full, Q_BYTES + QWORD_BYTES);
-#if PROG_VECTOR
-        const FxaVector &v = a.q_vector;
-        bulk_load(sh.q_words(turn), v.data + w.b * v.b + w.h * v.h + w.m * BM, QWORD_BYTES, full);
-#endif
+        const bool words = words_needed(0, partial, safe);
+        barrier_expect(full, Q_BYTES + (words ? QWORD_BYTES : 0));
         tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, Rows(q_starts(a), w.q_first, w.m * BM, w.h, w.b),
                                  CACHE_FIRST_OUT);
+#if PROG_VECTOR
+        const FxaVector &v = a.q_vector;
+        if (words) bulk_load(sh.q_words(turn), v.data + w.b * v.b + w.h * v.h + w.m * BM, QWORD_BYTES, full);
+#endif
     }
 
-    FXA_INLINE void load_k(const Work &w, int n) const
+    /* Words that only mask() reads are not copied where it is not asked. */
+    static FXA_INLINE bool words_needed(int j, int partial, int safe)
+    {
+        return PROG_VECTOR == 2 || (PROG_VECTOR && (j < partial || (BOUNDED && safe)));
+    }
+
+    FXA_INLINE void load_k(const Work &w, int n, bool words) const
     {
         const u32 full = sh.k_ring().full(step);
         sh.k_ring().wait_empty(step);
         store_shared(sh.number(step), n);
-        barrier_expect(full, K_BYTES + STRIP_BYTES + KWORD_BYTES);
+        barrier_expect(full, K_BYTES + STRIP_BYTES + (words ? KWORD_BYTES : 0));
         tma_load_keys<BN, FXA_D>(sh.k(step), &maps.k, full, a, w.k_first, n * BN, w.kv_h, w.b, CACHE_KEEP);
 #if PROG_DIAGONAL
         const FxaDiagonal &d = a.diagonal;
@@ -53,7 +60,7 @@ struct Producer {
 #endif
 #if PROG_VECTOR
         const FxaVector &v = a.k_vector;
-        bulk_load(sh.k_words(step), v.data + w.b * v.b + w.h * v.h + n * BN, KWORD_BYTES, full);
+        if (words) bulk_load(sh.k_words(step), v.data + w.b * v.b + w.h * v.h + n * BN, KWORD_BYTES, full);
 #endif
     }
 
@@ -87,7 +94,7 @@ struct Producer {
         for (int j = 0; j < total; j++, step++) {
             const int n = ahead;
             if (j + 1 < total) ahead = w.row.tile(j + 1);
-            load_k(w, n);
+            load_k(w, n, words_needed(j, partial, safe));
             if (j == 0) load_q(w, safe, partial, total);
             if (j == 0 && !safe) next = next_tile(a);
 #if PROG_DENSE

@@ -8,6 +8,7 @@
  *   PROG_SLOPE          the slope is not always 1
  *   PROG_MASK           mask() is not always true
  *   PROG_BOUNDED        |value() * unit()| stays small (soft cap), so that the forward needs no running maximum
+ *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
  *   PROG_NEAR           value_near() gives the same bits as value(), for less, while |s| < near()
  *   PROG_DIAGONAL       value() reads pair.diagonal; diagonal() gives the row that fxa_diagonal_fill tabulates
  *   PROG_DENSE          value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
@@ -31,6 +32,7 @@
  *                                      in a tile are near (tanh near 0 is a polynomial)
  *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
  *                                      and slope may be anything, NaN too
+ *   bool mask_same(a, pair)            for PROG_SAME: of documents, what is left of the mask inside one of them
  *   void partials(a, s, pair, g)       g[i] = d new score / d what sum i is of; s as in value(). Without PROG_SLOPE it
  *                                      cannot depend on s (the slope would depend on the param), and s may be 0. Of
  *                                      the pair only q, k and their offsets are there
@@ -115,6 +117,9 @@ struct ProgramBase {
 #ifndef PROG_MASK
 #define PROG_MASK 0
 #endif
+#ifndef PROG_SAME
+#define PROG_SAME 0
+#endif
 #ifndef PROG_NEAR
 #define PROG_NEAR 0
 #endif
@@ -190,6 +195,19 @@ FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair 
 #else
     return true;
 #endif
+}
+
+/* What a tile asks of its pairs: nothing, the mask alone because all of them exist and their words are alike, or all. */
+enum { ASK_NOTHING, ASK_SHORT, ASK_ALL };
+
+/* Whether the pair at an offset is attended; `limit` is where offsets end to exist. */
+template <int ASK>
+FXA_INLINE bool attended(const Program &program, const FxaArgs &a, const Pair &pair, int offset, int limit)
+{
+#if PROG_SAME
+    if (ASK == ASK_SHORT) return program.mask_same(a, pair);
+#endif
+    return ASK == ASK_NOTHING || ((ASK == ASK_SHORT || offset < limit) && score_mask(program, a, pair));
 }
 
 /* Gradients of captured tensors and params that a thread adds up, or passes on, pair by pair. */
