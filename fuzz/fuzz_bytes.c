@@ -63,7 +63,7 @@ static void bytes_as_problem(fxa_context *ctx, const uint8_t *data, size_t size)
     fxa__reader reader = {data, size, 0, false};
     if (fxa__problem_read(fxa__context_host(ctx), &reader, &problem, &err) == FXA_OK) {
         fxa__writer writer = {.host = fxa__context_host(ctx)};
-        fxa__problem_write(problem, true, &writer);
+        fxa__problem_write(problem, FXA__WITH_ALL, &writer);
         FUZZ_CHECK(!writer.failed && writer.size == reader.at && memcmp(writer.data, data, writer.size) == 0);
         fxa__writer_free(&writer);
     } else {

@@ -574,12 +574,22 @@ enum {
      * pair) and writes nothing; without it such a load reads 0. Which loads count: docs/program.md. Looked at before
      * the run, on the host: cheap where ranges prove it, else as long as evaluating the pairs one by one. Host engines
      * only. */
-    FXA_STRICT_INDEX = 1 << 24
+    FXA_STRICT_INDEX = 1 << 24,
+    /* The same bits in every run, or no plan: an engine whose sums have no fixed order refuses. */
+    FXA_DETERMINISTIC = 1 << 25,
+    /* Runs are recorded into a graph of the device and replayed: they neither wait for the device nor read its memory
+     * on the host. Not on the host. */
+    FXA_CAPTURE = 1 << 26,
+    /* scale, seed and params are read by the run where the tensors lie (FXA_SLOT_SCALE, SEED, PARAMS), not from
+     * fxa_args: for scalars that a device computes, and for graphs that are replayed with others. */
+    FXA_SCALARS_IN_MEMORY = 1 << 27
 };
 
 /* The q of row i of batch entry b, from 0 in its own sequence: map_q(i) + DYN_Q + POS_Q[b] or, aligned by BOTTOM_RIGHT
  * alone, map_q(i) + DYN_Q + k_len - q_len, lengths as the program reads them. So one program serves a whole pass, the
  * first chunk of a sequence and every later step: a row has the same q, and the same dropout, in all of them. */
+
+#define FXA_MAX_D 512 /* features of a row */
 
 /* Start from FXA_PROBLEM_INIT; fields are only ever appended. All zeroes means: none, default, off. */
 typedef struct fxa_problem {
@@ -593,7 +603,7 @@ typedef struct fxa_problem {
 
     int64_t b, hq, hkv;       /* hkv 0: hq. hq must be a multiple of hkv */
     int64_t sq, sk;           /* zero is legal: empty outputs, or rows that attend to nothing */
-    int64_t d, dv;            /* dv 0: d. 1 to 512 */
+    int64_t d, dv;            /* dv 0: d. 1 to FXA_MAX_D */
     int64_t total_q, total_k; /* VARLEN */
     int64_t n_pages;          /* PAGED */
 
@@ -618,12 +628,36 @@ typedef struct fxa_problem {
 
     const char *engine; /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
     int64_t heads;      /* what the program reads as heads; 0: hq. For shards */
+
+    uint32_t device;    /* fxa_device: where all that a run points to lies. Engines of that device are asked only */
+    int32_t ordinal;    /* which of them, from 0; on the host 0 */
+    const char *target; /* a plan for a device that is not here, by its profile (a text); such a plan can be saved, and
+                               runs where it is loaded. NULL: the device itself. Not on the host */
+    uint32_t alignment; /* a promise of every pointer to a tensor: a multiple of this, a power of two up to 4096;
+                               0: of its elements' size alone. GPU engines want 16 */
+    uint32_t reserved;  /* 0 */
+    uint64_t max_workspace; /* what a run may need at most, else an engine refuses; 0: anything */
 } fxa_problem;
 #define FXA_PROBLEM_INIT FXA_SIZED(fxa_problem)
 
 /* The program that a problem runs: its own with the ready masks of its flags appended. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
                                                    fxa_error *err);
+
+/* Where memory is. Values are pinned. */
+#define FXA_DEVICE_MAP(X)                                                                                              \
+    X(HOST, 0, "host")                                                                                                 \
+    X(CUDA, 1, "cuda")
+
+/* clang-format off */
+typedef enum fxa_device {
+#define FXA_DEVICE_ENUM(name, value, text) FXA_##name = value,
+    FXA_DEVICE_MAP(FXA_DEVICE_ENUM)
+#undef FXA_DEVICE_ENUM
+    FXA_DEVICE_FORCE_INT32 = 0x7fffffff
+} fxa_device;
+/* clang-format on */
+FXA_API const char *fxa_device_name(fxa_device device); /* "host", "cuda"; NULL for a value that is none */
 
 /* What one engine says of a problem. Cheap; answers, also refusals, are cached in the context. */
 typedef struct fxa_support {
@@ -718,8 +752,12 @@ typedef enum fxa_slot {
     FXA_SLOT_DYN_H = 23,
     FXA_SLOT_DYN_Q = 24,
     FXA_SLOT_DYN_K = 25,
-    FXA_SLOT_POS_Q = 26, /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */
-    FXA_SLOT_COUNT = 27,
+    FXA_SLOT_POS_Q = 26,  /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */
+    FXA_SLOT_SCALE = 27,  /* SCALARS_IN_MEMORY: one f64, finite, or NAN for 1 / sqrt(d) */
+    FXA_SLOT_SEED = 28,   /* and one u64, with DROPOUT */
+    FXA_SLOT_PARAMS = 29, /* and one f64 per param of program. Engines of a device do not check them: an int param
+                             that is no whole number of 32 bits is rounded towards zero and clamped */
+    FXA_SLOT_COUNT = 30,
     FXA_SLOT_MAX = 64
 } fxa_slot;
 FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a value that is none */
@@ -743,7 +781,7 @@ typedef struct fxa_args {
     size_t n_tensors;
     void *const *dtensors; /* backward: one per tensor; NULL where no gradient was asked for */
     size_t n_dtensors;
-    double *dparams; /* backward: one per param; only those asked for are written */
+    double *dparams; /* backward: one per param; only those asked for are written. Lies where the slots lie */
     size_t n_dparams;
     const double *bprop_params; /* of bprop; a forward pass does not look at these four */
     size_t n_bprop_params;
@@ -756,6 +794,7 @@ typedef struct fxa_args {
     fxa_progress_fn progress; /* NULL: none, and no cost. Engines that run on the host tell of tiles or rows, others of
                                  the end alone */
     void *progress_user;
+    void *parallel_user; /* given to fxa_context_config.parallel in this run; NULL: the config's own */
 } fxa_args;
 #define FXA_WORKSPACE_ALIGN 64
 #ifdef __cplusplus
@@ -822,6 +861,12 @@ FXA_API FXA_CHECKED fxa_status fxa_plan_save(const fxa_plan *plan, void *out, si
                                              fxa_error *err);
 FXA_API FXA_CHECKED fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out,
                                              fxa_error *err);
+/* fxa_plan_load takes a plan only if it is here what it was where it was saved: the same engine, of the same version
+ * and for the same instruction set or device. REBUILD: else it is compiled again, for what is here; its results may
+ * then differ in their last bits, and its key does. */
+enum { FXA_LOAD_REBUILD = 1 << 0 };
+FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size, uint32_t flags,
+                                                   fxa_plan **out, fxa_error *err);
 
 /* ---- Merging partial results ----------------------------------------------------------------------------------- */
 
@@ -834,6 +879,10 @@ typedef struct fxa_merge_args {
     fxa_operand o_a, o_b, lse_a, lse_b; /* dtypes must be given (lse: f32 or f64) */
     void *o_a_data, *lse_a_data;
     const void *o_b_data, *lse_b_data;
+    fxa_context *ctx; /* on another device than the host: whose engines do it, if they can (E_UNSUPPORTED) */
+    uint32_t device;  /* fxa_device */
+    int32_t ordinal;
+    void *stream;
 } fxa_merge_args;
 #define FXA_MERGE_ARGS_INIT FXA_SIZED(fxa_merge_args)
 FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err);

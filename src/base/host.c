@@ -41,8 +41,14 @@ fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa
     host->parallel = NULL;
     host->parallel_user = NULL;
     atomic_init(&host->pool, NULL);
-    *out = host;
-    return FXA_OK;
+    atomic_init(&host->closed, false);
+    atomic_init(&host->tenants, NULL);
+    fxa_status status = fxa__lock_init(&host->lock, err);
+    if (status == FXA_OK)
+        *out = host;
+    else
+        alloc(user, host, sizeof *host, 0, HOST_ALIGN);
+    return status;
 }
 
 fxa__host *fxa__host_retain(fxa__host *host) {
@@ -56,7 +62,12 @@ void fxa__host_release(fxa__host *host) {
     size_t before = atomic_fetch_sub_explicit(&host->refs, 1, memory_order_acq_rel);
     FXA__ASSERT(before > 0);
     if (before != 1) return;
+    for (fxa__tenant *t = atomic_load(&host->tenants), *next; t; t = next) {
+        next = t->next;
+        t->end(host, t);
+    }
     fxa__pool_destroy(atomic_load(&host->pool));
+    fxa__lock_destroy(&host->lock);
     host->alloc(host->user, host, sizeof *host, 0, HOST_ALIGN);
 }
 
@@ -74,17 +85,17 @@ fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err) {
 }
 
 void *fxa__alloc_aligned(fxa__host *host, size_t size, size_t align) {
-    if (size == 0) return NULL;
-    void *p = host->alloc(host->user, NULL, 0, size, align);
-    if (p) memset(p, 0, size);
-    return p;
+    return size ? host->alloc(host->user, NULL, 0, size, align) : NULL;
 }
 
 void fxa__free_aligned(fxa__host *host, void *ptr, size_t size, size_t align) {
     if (ptr) host->alloc(host->user, ptr, size, 0, align);
 }
 
-void *fxa__alloc(fxa__host *host, size_t size) { return fxa__alloc_aligned(host, size, HOST_ALIGN); }
+void *fxa__alloc(fxa__host *host, size_t size) {
+    void *p = fxa__alloc_aligned(host, size, HOST_ALIGN);
+    return p ? memset(p, 0, size) : NULL;
+}
 
 void fxa__free(fxa__host *host, void *ptr, size_t size) { fxa__free_aligned(host, ptr, size, HOST_ALIGN); }
 

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The outside world of one context: its allocator hook, its threads and its run counter. Reference counted, because
- * programs and plans outlive the context they were made with; whoever owns memory of a host holds a reference to it.
- * All memory of the library comes through here, so tests can count it and make any allocation fail.
+ * The outside world of one context: its allocator hook, its threads, its tenants (the engines) and its run counter.
+ * Reference counted, because programs and plans outlive the context they were made with; whoever owns memory of a host
+ * holds a reference to it. All memory of the library comes through here, so tests can count it and make any allocation
+ * fail.
  */
 #ifndef FXA_BASE_HOST_H
 #define FXA_BASE_HOST_H
 
 #include "pool.h"
+#include "sync.h"
 
 #include <stdatomic.h>
+
+/* Something that others keep in a host until its end: the first member of what they allocate. */
+typedef struct fxa__tenant {
+    struct fxa__tenant *next;
+    void (*end)(fxa__host *host, struct fxa__tenant *tenant); /* frees it; nobody else has the host any more */
+} fxa__tenant;
 
 struct fxa__host {
     atomic_size_t refs;
@@ -19,7 +27,10 @@ struct fxa__host {
     int32_t width; /* workers that a run may use, see pool.h; constant once anything has been made with the host */
     fxa_parallel_fn parallel;
     void *parallel_user;
-    _Atomic(fxa__pool *) pool; /* NULL until fxa__host_pool */
+    _Atomic(fxa__pool *) pool;      /* NULL until fxa__host_pool */
+    atomic_bool closed;             /* the context has ended: what is left are programs and plans */
+    fxa__lock lock;                 /* of who adds a tenant */
+    _Atomic(fxa__tenant *) tenants; /* only ever added to */
 };
 
 /* What an fxa_context begins with; the rest of it belongs to src/plan. Stages below want nothing of it but the host. */
@@ -41,7 +52,7 @@ fxa_status fxa__host_pool(fxa__host *host, fxa__pool **out, fxa_error *err);
 /* Zeroed memory aligned to 16, NULL when there is none; size 0 gives NULL. Free needs the size, takes NULL. */
 void *fxa__alloc(fxa__host *host, size_t size);
 void fxa__free(fxa__host *host, void *ptr, size_t size);
-/* The same with another alignment, for workspaces. */
+/* The same with another alignment, as the hook gives it: for workspaces. */
 void *fxa__alloc_aligned(fxa__host *host, size_t size, size_t align);
 void fxa__free_aligned(fxa__host *host, void *ptr, size_t size, size_t align);
 /* The same for n elements, checked against overflow (NULL). */

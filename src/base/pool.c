@@ -22,6 +22,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <time.h>
+#include <string.h>
 #include <unistd.h>
 
 #define POOL_SPIN_NS 80000 /* how long to look before sleeping: longer than what lies between two parts of one pass */
@@ -176,11 +177,11 @@ static void pool_run_alone(int32_t width, fxa__task_fn fn, void *arg) {
     for (int32_t w = 0; w < width; w++) pool_call(fn, arg, w);
 }
 
-void fxa__pool_run(fxa__pool *pool, int32_t width, fxa__task_fn fn, void *arg) {
+void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, void *arg) {
     FXA__ASSERT(0 <= width && width <= pool->width); /* worker numbers own memory */
     if (width > 1 && pool->parallel) {
         pool_task task = {fn, arg};
-        pool->parallel(pool->parallel_user, width, pool_task_run, &task);
+        pool->parallel(user ? user : pool->parallel_user, width, pool_task_run, &task);
         return;
     }
     if (width <= 1 || pool->n_threads == 0 || pool->pid != getpid() || atomic_flag_test_and_set(&pool->busy)) {
@@ -236,6 +237,7 @@ fxa_status fxa__pool_create(fxa__host *host, int32_t width, fxa_parallel_fn para
     FXA__ASSERT(1 <= width && width <= FXA_MAX_THREADS);
     fxa__pool *pool = fxa__alloc_aligned(host, pool_size(width), _Alignof(fxa__pool));
     if (!pool) return fxa__fail_memory(err, "threads");
+    memset(pool, 0, pool_size(width));
     pool->host = host;
     pool->parallel = parallel;
     pool->parallel_user = parallel_user;

@@ -34,7 +34,8 @@ int32_t fxa__pool_width(const fxa__pool *pool);
 /* Calls fn(arg, w) once for each w in 0..width-1 and returns when all are done; width <= fxa__pool_width. Allocates
  * nothing, cannot fail. fn runs in FXA__FLOAT_FLUSH (float_state.h), whatever the state of its thread. One
  * job runs at a time: a call that finds the pool busy with another caller's, or that comes from inside fn, does all its
- * workers one after the other on the calling thread, and so does width 1. */
-void fxa__pool_run(fxa__pool *pool, int32_t width, fxa__task_fn fn, void *arg);
+ * workers one after the other on the calling thread, and so does width 1. user: what the caller's own parallel gets for
+ * this job, NULL for what the pool was made with. */
+void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, void *arg);
 
 #endif

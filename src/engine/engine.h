@@ -1,41 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What an engine is: a table of functions. Engines include base, program, problem and this file; never each other,
- * never plan. registry.c is the only file that names concrete engines.
+ * never plan. registry.c is the only file that names concrete engines; instance.h is how the others come to one.
  *
- * An engine that says "supported" must compile and run the problem; anything else is a bug in its query.
+ * An engine has an instance per host and device (instance.h): `open` makes it at the first question, and what it made,
+ * `self`, comes back in every other call. The environment is read in `open` and nowhere else. Calls with the same self
+ * may come from several threads at a time.
+ *
+ * An engine that says "supported" must compile and run the problem; anything else is a bug in its query, but for a
+ * compiler that has the last word: E_UNSUPPORTED of `compile` is taken as the answer from then on.
  */
 #ifndef FXA_ENGINE_ENGINE_H
 #define FXA_ENGINE_ENGINE_H
 
 #include "../problem/bind.h"
 
+/* What the results and the code of an instance depend on besides the problem and the engine's version: an instruction
+ * set; a device, its driver, a compiler. Part of every key, and kept in plan bytes. */
+#define FXA__IDENTITY 160
+
+/* The answer to a question about a problem. */
+typedef struct fxa__answer {
+    fxa_support report; /* engine is set by the asker; workspace is what a run needs, exactly: what needs more than a
+                           size_t holds says UINT64_MAX, and is refused for that */
+    void *made;         /* an engine that had to compile to know hands its code over: the asker keeps or releases it */
+    size_t made_bytes;
+} fxa__answer;
+
+/* Makes the report a no, with its reason; what does not fit is cut off. */
+void fxa__support_refuse(fxa_support *report, const char *reason);
+
+/* Memory of a device, for callers who have theirs on the host. A stream is a run's. */
+typedef struct fxa__memory {
+    fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err); /* size > 0; a multiple of 256 */
+    void (*give)(void *self, void *ptr, size_t size);                         /* what alloc gave, back */
+    fxa_status (*copy_to)(void *self, void *device, const void *from, size_t size, void *stream, fxa_error *err);
+    fxa_status (*copy_from)(void *self, void *to, const void *device, size_t size, void *stream, fxa_error *err);
+    fxa_status (*wait)(void *self, void *stream, fxa_error *err); /* until all that was begun is done, or has failed */
+} fxa__memory;
+
 typedef struct fxa__engine {
     const char *name;
-    uint32_t version;      /* changes when saved code or results change */
-    const char *variable;  /* of the environment: who sets it asks for this engine; NULL: none */
-    bool dynamic_geometry; /* one compiled code serves every b, length, stride: see fxa__problem.code_key */
-    bool device;           /* slots point to device memory */
-    bool threads;          /* runs get bind->pool, others NULL. It has p->host->width workers for a context's life:
-                              workspace may be sized by it, also when it is asked without code */
+    uint32_t version;     /* changes when saved code or results change */
+    const char *variable; /* of the environment: who sets it asks for this engine; NULL: none */
+    uint32_t device;      /* fxa_device: where everything that a run points to lies */
+    bool threads;         /* runs get bind->pool, others NULL. It has p->host->width workers for a context's life:
+                             workspace may be sized by it */
 
-    /* Fills supported, deterministic, reason (workspace is set by the caller from `workspace`). Pure and cheap. */
-    void (*query)(const fxa__problem *p, fxa_support *report);
-    /* Makes immutable code; *bytes is what it costs the cache. May give NULL code. */
-    fxa_status (*compile)(fxa__host *host, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
-    void (*release)(fxa__host *host, void *code);
-    /* Exact bytes for one run of p, without the bind's. False: it does not fit in size_t. A support query asks before
-     * anything is compiled: code is NULL then, and the answer must be that of the code to come; false with 0 bytes:
-     * memory ran out before that was known. */
-    bool (*workspace)(const void *code, const fxa__problem *p, size_t *bytes);
-    /* No allocation, no lock but the pool's own. Arguments have been checked. Tells bind->progress of its parts. */
-    fxa_status (*run)(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+    /* An instance of the engine on device `ordinal`, or of what the profile `target` describes, when that is not NULL.
+     * Writes the identity. A failure is remembered as the reason why the engine cannot run here, but for E_MEMORY.
+     * Both NULL: nothing to keep, self is NULL and the identity "". */
+    fxa_status (*open)(fxa__host *host, int32_t ordinal, const char *target, void **self, char identity[FXA__IDENTITY],
+                       fxa_error *err);
+    void (*close)(fxa__host *host, void *self);
+
+    /* Fills the answer (zeroed before): supported or the reason, deterministic, workspace, tiles. code: what this
+     * instance compiled under the key of p, or NULL when there is none at hand. Fails only when it cannot tell. */
+    fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err);
+    /* Writes what code depends on. NULL: everything that the problem says. */
+    void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
+    /* Seconds that a run of a supported problem will take, about. NULL: not known; the order of engines decides. */
+    double (*cost)(void *self, const fxa__problem *p);
+    /* Makes immutable code, its memory from p->host; *bytes is what it costs the cache. May give NULL code. */
+    fxa_status (*compile)(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
+    /* Never while a run of the code is under way. Of a device: from a thread that opens, compiles or clears, not from
+     * whoever dropped the last reference. */
+    void (*release)(void *self, void *code);
+    /* Are the pointers of the bind really on this device? NULL: not asked. */
+    fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+    /* No allocation, no lock but the pool's own. Arguments have been checked. May tell bind->progress how far it is. */
+    fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
     /* What fxa_plan_detail says of code; lives as long as the code. NULL: nothing to say. */
     const char *(*detail)(const void *code, const fxa__problem *p);
-    /* The engine's section of plan bytes; both NULL: it has none and compiles again on load. */
-    void (*save)(const void *code, fxa__writer *w);
-    fxa_status (*load)(fxa__host *host, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes,
-                       fxa_error *err);
+    /* The engine's section of plan bytes; both NULL: it has none and compiles again on load. `save` may write nothing:
+     * then there is no section either. */
+    void (*save)(void *self, const void *code, fxa__writer *w);
+    fxa_status (*load)(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
+    const fxa__memory *memory; /* of a device, else NULL */
 } fxa__engine;
 
 /* In order of preference; NULL past the end. */

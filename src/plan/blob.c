@@ -2,18 +2,18 @@
  *
  * Plan bytes: saving a plan, and loading one from bytes that nobody vouches for.
  *
- * All numbers are little endian; a string is a u32 length and that many bytes, without a terminator. Format 1:
+ * All numbers are little endian; a string is a u32 length and that many bytes, without a terminator. Format 2:
  *
  *   offset  size  what
  *        0     8  magic: "FXAPLAN" and a zero byte
- *        8     4  format version: 1
+ *        8     4  format version: 2
  *       12     4  H, the size of the header: everything up to and with its checksum
  *       16     8  size of the whole
  *       24    16  plan key
  *       40     -  string: version of the library that wrote it ("0.1.0")
  *        -     -  string: engine name
  *        -     4  engine version
- *        -     -  string: device ("host": code runs on the processor)
+ *        -     -  string: identity of the engine where the plan was made (an instruction set; a device and its driver)
  *        -     4  number of sections
  *        -    32  for each section, in ascending order of id:
  *                     u32 id, u32 zero, u64 offset from the start of the whole, u64 size, u64 checksum
@@ -21,15 +21,15 @@
  *        H     -  the sections, in the order of the table, without gaps, to the end of the whole
  *
  *   section 1  the problem, as fxa__problem_write writes it; always there
- *   section 2  the engine's code, as engine->save writes it; only for engines that have one
+ *   section 2  the engine's code, as engine->save writes it; only where the engine wrote any
  *
  * A checksum is the first 8 bytes of BLAKE2s-128, read as a u64. It finds damage, not malice: everything is checked
  * again by what reads it (the problem by the one validator, the code by its engine), and code from bytes has a cache
  * key of its own, so that it serves only plans loaded from the same bytes.
  *
- * Other versions: another format, a library of another major or minor version, an unknown engine or device, or code of
- * another engine version is E_VERSION. Bytes without code are only a problem and the name of an engine, so another
- * engine version is no obstacle there: the plan is compiled again and gets the key of the engine that is here.
+ * Other versions: another format, a library of another major or minor version or an unknown engine is E_VERSION. So is
+ * an engine of another version or identity, whose plan would have another key and perhaps other results, unless the
+ * caller says FXA_LOAD_REBUILD: then the plan is compiled again and gets the key of the engine that is here.
  */
 #include "../base/blake2s.h"
 #include "../base/float_state.h"
@@ -38,7 +38,7 @@
 
 #include <string.h>
 
-#define BLOB_FORMAT 1
+#define BLOB_FORMAT 2
 #define BLOB_FIXED 40      /* bytes in front of the first string */
 #define BLOB_MAX_STRING 64 /* with a terminator */
 
@@ -54,7 +54,7 @@ typedef struct blob_section {
 typedef struct blob_header {
     uint32_t size;
     uint8_t key[16];
-    char library[BLOB_MAX_STRING], engine[BLOB_MAX_STRING], device[BLOB_MAX_STRING];
+    char library[BLOB_MAX_STRING], engine[BLOB_MAX_STRING], identity[FXA__IDENTITY];
     uint32_t engine_version;
     uint32_t n_sections;
     blob_section section[BLOB_MAX_SECTIONS];
@@ -67,13 +67,11 @@ static uint64_t blob_checksum(const void *data, size_t size) {
     return fxa__read_u64(&r);
 }
 
-static const char *blob_device(const fxa__engine *engine) { return engine->device ? "device" : "host"; }
-
 /* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
 /* Called twice: the first time with zero sizes, to learn the header's own. */
 static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64_t total, fxa__writer *w) {
-    const fxa__engine *engine = plan->code->engine;
+    const fxa__engine *engine = plan->code->instance->engine;
     fxa__write_bytes(w, blob_magic, sizeof blob_magic);
     fxa__write_u32(w, BLOB_FORMAT);
     fxa__write_u32(w, h->size);
@@ -82,7 +80,7 @@ static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64
     fxa__write_string(w, FXA_VERSION_STRING);
     fxa__write_string(w, engine->name);
     fxa__write_u32(w, engine->version);
-    fxa__write_string(w, blob_device(engine));
+    fxa__write_string(w, plan->code->instance->identity);
     fxa__write_u32(w, h->n_sections);
     for (uint32_t i = 0; i < h->n_sections; i++) {
         fxa__write_u32(w, h->section[i].id);
@@ -105,17 +103,15 @@ static void blob_close_section(blob_header *h, uint32_t id, size_t offset, const
 fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_t *needed, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
-    const fxa__engine *engine = plan->code->engine;
+    const fxa__instance *instance = plan->code->instance;
     blob_header h = {0};
     fxa__writer body = {.host = plan->host}, whole = {.host = plan->host}, counter = {.host = NULL};
 
-    fxa__problem_write(plan->problem, true, &body);
+    fxa__problem_write(plan->problem, FXA__WITH_ALL, &body);
     blob_close_section(&h, BLOB_PROBLEM, 0, &body);
-    if (engine->save) {
-        size_t offset = body.size;
-        engine->save(plan->code->code, &body);
-        blob_close_section(&h, BLOB_CODE, offset, &body);
-    }
+    size_t offset = body.size;
+    if (instance->engine->save) instance->engine->save(instance->self, plan->code->code, &body);
+    if (body.size > offset) blob_close_section(&h, BLOB_CODE, offset, &body);
     blob_write_header(plan, &h, 0, &counter);
     h.size = (uint32_t)counter.size;
     blob_write_header(plan, &h, counter.size + body.size, &whole);
@@ -168,7 +164,7 @@ static fxa_status blob_read_fields(const uint8_t *data, blob_header *h, fxa_erro
     fxa__read_string(&r, h->library, sizeof h->library);
     fxa__read_string(&r, h->engine, sizeof h->engine);
     h->engine_version = fxa__read_u32(&r);
-    fxa__read_string(&r, h->device, sizeof h->device);
+    fxa__read_string(&r, h->identity, sizeof h->identity);
     h->n_sections = fxa__read_u32(&r);
     if (r.failed || h->n_sections < 1 || h->n_sections > BLOB_MAX_SECTIONS)
         return fxa__fail(err, FXA_E_BYTES, "the header of the saved plan makes no sense");
@@ -207,33 +203,19 @@ static fxa_status blob_check_sections(const uint8_t *data, size_t size, const bl
     return FXA_OK;
 }
 
-/* Is it for us: library, engine, device, version of the code. */
+/* Is it for us: library and engine. */
 static fxa_status blob_check_origin(const blob_header *h, const fxa__engine **out, fxa_error *err) {
     const char *ours = FXA_VERSION_STRING;
     size_t prefix = (size_t)(strrchr(ours, '.') - ours) + 1; /* "major.minor." */
     if (strncmp(h->library, ours, prefix) != 0)
         return fxa__fail(err, FXA_E_VERSION, "a plan saved by fxattn %s; this is %s and loads plans of %.*sx",
                          h->library, ours, (int)prefix, ours);
-    const fxa__engine *engine = fxa__engine_find(h->engine);
-    if (!engine) {
-        char list[FXA__ENGINE_LIST];
-        fxa__engine_list(list);
-        return fxa__fail(err, FXA_E_VERSION, "a plan of engine \"%s\", which this build does not have; it has: %s",
-                         h->engine, list);
-    }
-    if (strcmp(h->device, blob_device(engine)) != 0)
-        return fxa__fail(err, FXA_E_VERSION, "a plan for device \"%s\"; engine %s here is for \"%s\"", h->device,
-                         engine->name, blob_device(engine));
-    bool has_code = h->n_sections > 1;
-    if (has_code && h->engine_version != engine->version)
-        return fxa__fail(err, FXA_E_VERSION, "a plan with code of engine %s version %u; this is version %u",
-                         engine->name, (unsigned)h->engine_version, (unsigned)engine->version);
-    if (h->engine_version == engine->version && has_code != (engine->load != NULL))
-        return fxa__fail(err, FXA_E_BYTES, "a plan %s a code section; engine %s version %u saves plans %s one",
-                         has_code ? "with" : "without", engine->name, (unsigned)engine->version,
-                         has_code ? "without" : "with");
-    *out = engine;
-    return FXA_OK;
+    *out = fxa__engine_find(h->engine);
+    if (*out) return FXA_OK;
+    char list[FXA__ENGINE_LIST];
+    fxa__engine_list(UINT32_MAX, list);
+    return fxa__fail(err, FXA_E_VERSION, "a plan of engine \"%s\", which this build does not have; it has: %s",
+                     h->engine, list);
 }
 
 static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const blob_header *h, fxa__problem **out,
@@ -241,19 +223,60 @@ static fxa_status blob_read_problem(fxa__host *host, const uint8_t *data, const 
     fxa__reader r = {.data = data + h->section[0].offset, .size = (size_t)h->section[0].size};
     FXA_TRY(fxa__problem_read(host, &r, out, err));
     uint8_t key[16];
-    fxa__plan_key_make(*out, h->engine, h->engine_version, key);
+    fxa__plan_key_make(*out, h->engine, h->engine_version, h->identity, key);
     if (fxa__reader_done(&r) && memcmp(key, h->key, sizeof key) == 0) return FXA_OK;
     fxa__problem_release(*out);
     *out = NULL;
     return fxa__fail(err, FXA_E_BYTES, "the saved plan is not what its key says");
 }
 
-fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out, fxa_error *err) {
+/* Is the engine what it was when the plan was saved? *same: its code may be used. */
+static fxa_status blob_check_engine(const blob_header *h, const fxa__instance *instance, uint32_t flags, bool *same,
+                                    fxa_error *err) {
+    const fxa__engine *engine = instance->engine;
+    const char *rebuild = "FXA_LOAD_REBUILD compiles it for this one";
+    bool version = h->engine_version == engine->version, identity = strcmp(h->identity, instance->identity) == 0;
+    *same = version && identity;
+    if (*same && h->n_sections > 1 && !engine->load)
+        return fxa__fail(err, FXA_E_BYTES, "a plan with a code section; engine %s version %u saves plans without one",
+                         engine->name, (unsigned)engine->version);
+    if (*same || (flags & FXA_LOAD_REBUILD)) return FXA_OK;
+    if (!version)
+        return fxa__fail(err, FXA_E_VERSION, "a plan of engine %s version %u; this is version %u, and %s", engine->name,
+                         (unsigned)h->engine_version, (unsigned)engine->version, rebuild);
+    return fxa__fail(err, FXA_E_VERSION, "a plan of engine %s for \"%s\"; this is \"%s\", and %s", engine->name,
+                     h->identity, instance->identity, rebuild);
+}
+
+static fxa_status blob_make_plan(fxa_context *ctx, const uint8_t *data, const blob_header *h, const fxa__engine *engine,
+                                 fxa__problem *p, uint32_t flags, fxa_plan **out, fxa_error *err) {
+    fxa__instance *instance;
+    bool same;
+    if (engine->device != p->in.device)
+        return fxa__fail(err, FXA_E_BYTES,
+                         "a saved plan of engine %s on device %s, in whose memory it does not compute", engine->name,
+                         fxa_device_name((fxa_device)p->in.device));
+    FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, NULL, &instance, err));
+    FXA_TRY(fxa__instance_usable(instance, err));
+    FXA_TRY(blob_check_engine(h, instance, flags, &same, err));
+    bool has_code = same && h->n_sections > 1;
+    const blob_section *s = &h->section[1];
+    fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
+    fxa_status status = fxa__plan_make(ctx, p, instance, has_code ? &code : NULL, out, err);
+    if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
+    return status;
+}
+
+fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size, uint32_t flags, fxa_plan **out,
+                               fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the plan");
     *out = NULL;
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
     if (!bytes) return fxa__fail(err, FXA_E_ARGUMENT, "bytes is NULL");
+    if (flags & ~(uint32_t)FXA_LOAD_REBUILD)
+        return fxa__fail(err, FXA_E_ARGUMENT, "flags is 0x%x: accepted are 0 and 0x%x (FXA_LOAD_REBUILD)", flags,
+                         (unsigned)FXA_LOAD_REBUILD);
     blob_header h = {0};
     const fxa__engine *engine = NULL;
     fxa__problem *p = NULL;
@@ -263,9 +286,12 @@ fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_p
     FXA_TRY(blob_check_origin(&h, &engine, err));
     FXA_TRY(blob_check_sections(bytes, size, &h, err));
     FXA_TRY(blob_read_problem(fxa__context_host(ctx), bytes, &h, &p, err));
-    const blob_section *s = &h.section[1];
-    fxa__reader code = {.data = (const uint8_t *)bytes + (h.n_sections > 1 ? s->offset : 0), .size = (size_t)s->size};
-    fxa_status status = fxa__plan_make(ctx, p, engine, h.n_sections > 1 ? &code : NULL, out, err);
+    fxa_status status = blob_make_plan(ctx, bytes, &h, engine, p, flags, out, err);
     fxa__problem_release(p);
     return status;
+}
+
+fxa_status fxa_plan_load(fxa_context *ctx, const void *bytes, size_t size, fxa_plan **out, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
+    return fxa_plan_load_flags(ctx, bytes, size, 0, out, err);
 }

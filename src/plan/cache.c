@@ -18,6 +18,7 @@ typedef struct cache_entry {
     cache_state state;
     size_t users; /* builder and waiters */
     bool in_table;
+    bool offered;    /* READY, and no plan has had it yet: whose first counts as the one that built it */
     fxa__code *code; /* READY: the entry's reference */
     fxa_error error; /* FAILED */
     struct cache_entry *next_free;
@@ -131,7 +132,9 @@ static fxa_status cache_try(fxa__cache *cache, const uint8_t key[16], fxa__build
 
     fxa_error error = entry->error;
     if (entry->state == CACHE_READY) *out = fxa__code_retain(entry->code);
-    *(*is_builder || !*out ? &cache->misses : &cache->hits) += 1;
+    *(*is_builder || entry->offered || !*out ? &cache->misses : &cache->hits) += 1;
+    if (entry->offered) cache->builds++;
+    entry->offered = false;
     entry->users--;
     cache_entry_leave(entry, &garbage);
     fxa__lock_give(&cache->lock);
@@ -150,6 +153,30 @@ fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_f
     fxa_status status = cache_try(cache, key, build, user, &is_builder, out, err);
     if (status == FXA_E_MEMORY && !is_builder) status = cache_try(cache, key, build, user, &is_builder, out, err);
     return status;
+}
+
+void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code) {
+    cache_entry *entry = NULL, *garbage = NULL, *spare = fxa__alloc(cache->host, sizeof *spare);
+    if (!spare) return;
+    fxa__lock_take(&cache->lock);
+    if (!fxa__lru_find(&cache->lru, key)) {
+        (void)cache_join(cache, key, &spare, &entry);
+        entry->offered = true;
+        cache_accept(cache, entry, fxa__code_retain(code), &garbage);
+        entry->users--;
+        cache_entry_leave(entry, &garbage);
+    }
+    fxa__lock_give(&cache->lock);
+    cache_free_chain(cache, spare);
+    cache_free_chain(cache, garbage);
+}
+
+fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]) {
+    fxa__lock_take(&cache->lock);
+    cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
+    fxa__code *code = entry && entry->state == CACHE_READY ? fxa__code_retain(entry->code) : NULL;
+    fxa__lock_give(&cache->lock);
+    return code;
 }
 
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes) {

@@ -5,6 +5,7 @@
  */
 #include "plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define CONTEXT_MAX_PLANS 256
@@ -27,6 +28,16 @@ static fxa_status context_width(uint32_t threads, int32_t *out, fxa_error *err) 
                          FXA_MAX_THREADS);
     *out = (int32_t)n;
     return FXA_OK;
+}
+
+/* Read once, so that a context does not change its mind. */
+static void context_read_environment(fxa_context *ctx) {
+    const char *name = getenv("FXA_ENGINE");
+    if (name) (void)snprintf(ctx->wanted, sizeof ctx->wanted, "%s", name);
+    for (size_t i = 0; i < 64 && fxa__engine_at(i); i++) {
+        const char *variable = fxa__engine_at(i)->variable, *text = variable ? getenv(variable) : NULL;
+        if (text && *text) ctx->variables |= (uint64_t)1 << i;
+    }
 }
 
 fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **out, fxa_error *err) {
@@ -60,6 +71,7 @@ fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **ou
     if (status != FXA_OK) goto fail_context;
     status = fxa__answers_init(&ctx->answers, host, err);
     if (status != FXA_OK) goto fail_cache;
+    context_read_environment(ctx);
     *out = ctx;
     return fxa__ok(err);
 
@@ -77,6 +89,7 @@ void fxa_context_destroy(fxa_context *ctx) {
     fxa__host *host = fxa__context_host(ctx);
     fxa__answers_end(&ctx->answers);
     fxa__cache_end(&ctx->cache);
+    fxa__instances_close(host);
     fxa__free(host, ctx, sizeof *ctx);
     fxa__host_release(host);
 }
@@ -104,4 +117,5 @@ void fxa_cache_clear(fxa_context *ctx) {
     if (!ctx) return;
     fxa__cache_drop(&ctx->cache);
     fxa__answers_drop(&ctx->answers);
+    fxa__instances_drain(fxa__context_host(ctx));
 }

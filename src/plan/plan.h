@@ -4,39 +4,24 @@
  *
  * Three keys, all BLAKE2s-128 of content, never of an address or a name that a user chose:
  *   problem key   everything the problem says (problem.h)
- *   plan key      problem key, engine name and version; also the key of the engine's cached answer, so that the problem
- *                 that was asked about is the problem that runs
- *   code key      engine name and version, and the problem's code_key when the engine's code serves every geometry,
- *                 else the problem key; what the cache holds
+ *   plan key      problem key, engine name, version and identity; also the key of the engine's cached answer, so that
+ *                 the problem that was asked about is the problem that runs
+ *   code key      the same of an engine, its device and target, and of the problem what engine->key says that code
+ *                 depends on; what the cache holds
  *
  * Ownership: a context owns its two caches; plans and programs hold the host, not the context, and so outlive it. Code
- * is shared by the cache and by the plans that run it; each holds a reference, evicting only drops the cache's.
+ * is shared by the cache and by the plans that run it (engine/instance.h); evicting only drops the cache's reference.
  * Locks: each cache has its own, never two at a time, and none is held while compiling, allocating or freeing.
  */
 #ifndef FXA_PLAN_PLAN_H
 #define FXA_PLAN_PLAN_H
 
-#include "../base/sync.h"
-#include "../engine/engine.h"
+#include "../engine/instance.h"
 #include "lru.h"
 
 #include <stddef.h>
 
-/* ---- Code: what an engine compiled ------------------------------------------------------------------------------- */
-
-typedef struct fxa__code {
-    atomic_size_t refs;
-    fxa__host *host;
-    const fxa__engine *engine;
-    void *code;   /* the engine's; may be NULL */
-    size_t bytes; /* what it costs the cache, this struct included */
-} fxa__code;
-
-/* Compiles p; or, when section is given, loads what engine->save wrote (the whole section must be used). */
-fxa_status fxa__code_create(fxa__host *host, const fxa__engine *engine, const fxa__problem *p,
-                            const fxa__reader *section, fxa__code **out, fxa_error *err);
-fxa__code *fxa__code_retain(fxa__code *code);
-void fxa__code_release(fxa__code *code); /* takes NULL */
+#define FXA__ENGINE_NAME 65 /* room for what the environment calls one; longer names are none */
 
 /* ---- Cache of code (cache.c) ------------------------------------------------------------------------------------- */
 
@@ -60,6 +45,10 @@ typedef fxa_status (*fxa__build_fn)(void *user, fxa__code **out, fxa_error *err)
  * once more by themselves). Failures are not kept. */
 fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_fn build, void *user, fxa__code **out,
                           fxa_error *err);
+/* Adds a reference to code that was built outside, unless the key has some, or memory runs out. */
+void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code);
+/* A reference to code that is there already; NULL else. Counts as neither hit nor miss. */
+fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]);
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
 void fxa__cache_drop(fxa__cache *cache); /* all finished code; not counted as evictions */
 /* Fills all counters that are the cache's: all but refusals, runs, queries, query_hits. */
@@ -79,10 +68,12 @@ typedef struct fxa__answers {
 fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *err);
 void fxa__answers_end(fxa__answers *answers);
 void fxa__answers_drop(fxa__answers *answers);
-/* What the engine says of p, refusals too: looked up, or asked and remembered (when there is memory for it). Fails only
- * when there is none to ask. */
-fxa_status fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
+/* What the engine says of p, refusals too: looked up, or asked and remembered (when there is memory for it). Code that
+ * the engine made to answer goes to the cache. Fails only when the engine cannot tell, or there is no memory to ask. */
+fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err);
+/* From now on the answer is no. */
+void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p, const char *reason);
 
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 
@@ -91,6 +82,8 @@ struct fxa_context {
     fxa__cache cache;
     fxa__answers answers;
     atomic_uint_least64_t refusals; /* plans that no engine that was asked could make */
+    char wanted[FXA__ENGINE_NAME];  /* the environment's FXA_ENGINE when the context was made, or "" */
+    uint64_t variables;             /* bit i: the variable of engine i was set then */
 };
 _Static_assert(offsetof(fxa_context, head) == 0, "fxa__context_host reads the head at the address of the context");
 
@@ -100,22 +93,29 @@ struct fxa_plan {
     fxa__problem *problem;
     fxa__code *code;
     fxa__pool *pool;         /* the host's, for engines with threads; else NULL */
-    size_t engine_workspace; /* without the bind's part */
+    size_t engine_workspace; /* without what a check of indices needs */
     size_t workspace;        /* what fxa_plan_workspace says */
     bool deterministic;
     uint8_t key[16];
 };
 
-/* The plan key; version is the engine's, or the one that plan bytes name. */
-void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t version, uint8_t key[16]);
+/* The plan key; version and identity are the engine's, or those that plan bytes name. */
+void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t version, const char *identity,
+                        uint8_t key[16]);
+/* The code key. section: the code comes from these bytes, and serves no plan compiled here. */
+fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem *p, const fxa__reader *section,
+                              uint8_t key[16], fxa_error *err);
 
-/* Makes the plan of p on an engine through the cache; counts a refusal when the engine says no. section: the engine's
- * part of plan bytes, or NULL to compile. */
-fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, const fxa__engine *engine, const fxa__reader *section,
+/* Makes the plan of p on an engine through the cache. E_UNSUPPORTED with the reason when the engine says no; a no of
+ * its compiler is remembered. section: the engine's part of plan bytes, or NULL to compile. */
+fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, const fxa__reader *section,
                           fxa_plan **out, fxa_error *err);
+/* The same on the engine of that name, or when it is NULL on the one that the environment names, or the best of those
+ * that can. Counts refusals. */
+fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
 
-/* The names of all engines as "a, b, c", for messages. */
+/* The names of the engines of a device as "a, b, c", for messages; device UINT32_MAX: all. */
 #define FXA__ENGINE_LIST 128
-void fxa__engine_list(char out[FXA__ENGINE_LIST]);
+void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]);
 
 #endif

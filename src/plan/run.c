@@ -1,25 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Running: bind the pointers, call the engine. fxa_plan_run allocates nothing and takes no lock; fxa_attention is what
- * wraps a plan from the cache and a workspace around it.
+ * wraps a plan from the cache and a workspace around it, and on a device a way there and back (stage.c).
  */
 #include "../base/float_state.h"
 #include "../problem/index_check.h"
-#include "plan.h"
+#include "stage.h"
+
+/* What the engine itself has to say before it runs: is it here, are the pointers its own. */
+static fxa_status run_check(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
+    const fxa__instance *instance = plan->code->instance;
+    FXA_TRY(fxa__instance_usable(instance, err));
+    if (plan->problem->in.target)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "the plan is for a target; save it, and load it on that device");
+    return instance->engine->check ? instance->engine->check(instance->self, plan->problem, bind, err) : FXA_OK;
+}
 
 fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     if (!plan) return fxa__fail(err, FXA_E_ARGUMENT, "plan is NULL");
     if (!args) return fxa__fail(err, FXA_E_ARGUMENT, "args is NULL");
     const fxa__code *code = plan->code;
+    const fxa__engine *engine = code->instance->engine;
+    fxa_view views[FXA__BIND_VIEWS];
     fxa__bind bind;
-    FXA_TRY(fxa__bind_make(plan->problem, args, plan->engine_workspace, code->engine->device, &bind, err));
+    FXA_TRY(fxa__bind_make(plan->problem, args, plan->engine_workspace, engine->device == FXA_HOST, views, &bind, err));
+    if (engine->device != FXA_HOST) FXA_TRY(run_check(plan, &bind, err));
     if (bind.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bind, bind.index_memory, err));
     fxa__progress progress = {.fn = bind.progress_fn, .user = bind.progress_user, .total = 1};
     bind.pool = plan->pool;
     bind.progress = progress.fn ? &progress : NULL;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
-    FXA_TRY(code->engine->run(code->code, plan->problem, &bind, err));
+    FXA_TRY(engine->run(code->instance->self, code->code, plan->problem, &bind, err));
     fxa__progress_end(bind.progress);
     return fxa__ok(err);
 }
@@ -42,7 +54,8 @@ fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa
     FXA_TRY(fxa__struct_read(&own, sizeof own, FXA__ARGS_MIN, args, "fxa_args", err));
     fxa_plan *plan = NULL;
     FXA_TRY(fxa_plan_create(ctx, problem, &plan, err));
-    fxa_status status = run_with_workspace(plan, &own, err);
+    bool host = plan->problem->in.device == FXA_HOST;
+    fxa_status status = host ? run_with_workspace(plan, &own, err) : fxa__stage_run(plan, &own, err);
     fxa_plan_destroy(plan);
     return status;
 }

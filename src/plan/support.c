@@ -2,11 +2,12 @@
  *
  * What the engines say of a problem, and the cache of it. An answer is kept under the plan key of (problem, engine),
  * the very key that a plan made from it gets: a probe cannot be about another problem than the run. Refusals are kept
- * with their reason like any other answer. An answer costs one call of a pure function, so two threads may both ask an
- * engine the same thing at the same time; the first to come back is remembered.
+ * with their reason like any other answer, also those that a compiler gave later. Two threads may ask an engine the
+ * same thing at the same time; the first to come back is remembered.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
+#include "../problem/index_check.h"
 #include "plan.h"
 
 #include <stdio.h>
@@ -58,14 +59,16 @@ static bool support_find(fxa__answers *answers, const uint8_t key[16], fxa_suppo
     return entry != NULL;
 }
 
+/* A no is the last word: it takes the place of a yes. */
 static void support_keep(fxa__answers *answers, const uint8_t key[16], const fxa_support *answer) {
     support_entry *entry = fxa__alloc(answers->host, sizeof *entry);
-    if (!entry) return; /* it will be asked again */
-    memcpy(entry->node.key, key, 16);
-    entry->answer = *answer;
-    fxa__lru_node *garbage = &entry->node;
+    fxa__lru_node *garbage = entry ? &entry->node : NULL;
     fxa__lock_take(&answers->lock);
-    if (!fxa__lru_find(&answers->lru, key)) {
+    support_entry *old = (support_entry *)fxa__lru_find(&answers->lru, key);
+    if (old && !answer->supported) old->answer = *answer;
+    if (!old && entry) { /* without memory it will be asked again */
+        memcpy(entry->node.key, key, 16);
+        entry->answer = *answer;
         fxa__lru_insert(&answers->lru, &entry->node);
         fxa__lru_touch(&answers->lru, &entry->node);
         garbage = answers->lru.count > FXA__MAX_ANSWERS ? answers->lru.oldest : NULL;
@@ -75,39 +78,97 @@ static void support_keep(fxa__answers *answers, const uint8_t key[16], const fxa
     fxa__free(answers->host, garbage, sizeof *entry);
 }
 
-/* Asks the engine. A workspace that does not fit in memory's address space is a reason to say no; memory that ran out
- * while asking is none. */
-static fxa_status support_ask(const fxa__engine *engine, const fxa__problem *p, fxa_support *out, fxa_error *err) {
-    memset(out, 0, sizeof *out);
-    engine->query(p, out);
-    out->engine = engine->name;
-    if (out->supported && engine->device && (p->in.flags & FXA_STRICT_INDEX)) {
-        out->supported = 0;
-        snprintf(out->reason, sizeof out->reason,
-                 "flag FXA_STRICT_INDEX looks at captured tensors on the host, and %s reads them on a device",
-                 engine->name);
-    }
-    if (!out->supported) return FXA_OK;
-    size_t bytes = SIZE_MAX, total = 0;
-    if (engine->workspace(NULL, p, &bytes) && fxa__add_size(bytes, fxa__bind_size(p), &total)) {
-        out->workspace = total;
-        return FXA_OK;
-    }
-    if (bytes == 0) return fxa__fail_memory(err, "the workspace size of a problem");
-    out->supported = 0;
-    snprintf(out->reason, sizeof out->reason, "the workspace of one run does not fit in %d bits of size",
-             (int)(8 * sizeof(size_t)));
+static fxa_status support_no(fxa_support *out, const char *reason) {
+    fxa__support_refuse(out, reason);
     return FXA_OK;
 }
 
-fxa_status fxa__answers_get(fxa__answers *answers, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
-                            fxa_error *err) {
+/* What is asked of every engine alike, once it has said yes. */
+static fxa_status support_demand(const fxa__problem *p, fxa_support *out) {
+    char reason[sizeof out->reason];
+    uint64_t most = p->in.max_workspace;
+    if ((p->in.flags & FXA_DETERMINISTIC) && !out->deterministic)
+        return support_no(out, "flag FXA_DETERMINISTIC is set, and sums of this problem have no fixed order here");
+    size_t total = 0;
+    if (out->workspace == UINT64_MAX || !fxa__add_size((size_t)out->workspace, fxa__index_room(p), &total)) {
+        (void)snprintf(reason, sizeof reason, "the workspace of one run does not fit in %d bits of size",
+                       (int)(8 * sizeof(size_t)));
+        return support_no(out, reason);
+    }
+    if (most && total > most) {
+        (void)snprintf(reason, sizeof reason, "a run needs a workspace of %zu bytes, and max_workspace is %llu", total,
+                       (unsigned long long)most);
+        return support_no(out, reason);
+    }
+    out->workspace = total;
+    return FXA_OK;
+}
+
+/* Code that was made to answer goes to the cache, where the plan finds it. It is no loss when that fails. */
+static void support_offer(fxa_context *ctx, fxa__instance *instance, const uint8_t key[16], fxa__answer *answer) {
+    fxa__code *code = NULL;
+    fxa__code_source from = {.made = answer->made, .made_bytes = answer->made_bytes};
+    if (fxa__code_create(instance, NULL, &from, &code, NULL) != FXA_OK) return;
+    fxa__cache_put(&ctx->cache, key, code);
+    fxa__code_release(code);
+}
+
+static fxa_status support_ask(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
+                              fxa_error *err) {
+    fxa__answer answer = {0};
     uint8_t key[16];
-    fxa__plan_key_make(p, engine->name, engine->version, key);
+    FXA_TRY(fxa__code_key_make(instance, p, NULL, key, err));
+    fxa__code *code = fxa__cache_peek(&ctx->cache, key);
+    fxa_status status = instance->engine->query(instance->self, p, code ? code->code : NULL, &answer, err);
+    fxa__code_release(code);
+    if (answer.made) support_offer(ctx, instance, key, &answer);
+    *out = answer.report;
+    out->engine = instance->engine->name;
+    if (status != FXA_OK) return status;
+    if (out->supported) return support_demand(p, out);
+    out->workspace = 0;
+    return FXA_OK;
+}
+
+fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
+                            fxa_error *err) {
+    const fxa__engine *engine = instance->engine;
+    fxa__answers *answers = &ctx->answers;
+    fxa_error reason;
+    uint8_t key[16];
+    memset(out, 0, sizeof *out);
+    out->engine = engine->name;
+    if (fxa__instance_usable(instance, &reason) != FXA_OK) {
+        return support_no(out, reason.text);
+    }
+    fxa__plan_key_make(p, engine->name, engine->version, instance->identity, key);
     if (support_find(answers, key, out)) return FXA_OK;
-    FXA_TRY(support_ask(engine, p, out, err));
+    FXA_TRY(support_ask(ctx, instance, p, out, err));
     support_keep(answers, key, out);
     return FXA_OK;
+}
+
+void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p, const char *reason) {
+    fxa_support no = {.engine = instance->engine->name};
+    uint8_t key[16];
+    fxa__plan_key_make(p, instance->engine->name, instance->engine->version, instance->identity, key);
+    (void)support_no(&no, reason);
+    support_keep(&ctx->answers, key, &no);
+}
+
+static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
+                                 fxa_error *err) {
+    char reason[sizeof out->reason];
+    fxa__instance *instance;
+    if (engine->device == p->in.device) {
+        FXA_TRY(fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, &instance, err));
+        return fxa__answers_get(ctx, instance, p, out, err);
+    }
+    (void)snprintf(reason, sizeof reason, "%s computes in the memory of device %s, and the problem is on device %s",
+                   engine->name, fxa_device_name((fxa_device)engine->device),
+                   fxa_device_name((fxa_device)p->in.device));
+    *out = (fxa_support){.engine = engine->name};
+    return support_no(out, reason);
 }
 
 fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports, size_t *count,
@@ -123,7 +184,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     fxa_status status = FXA_OK;
     size_t n = 0;
     for (const fxa__engine *engine; (engine = fxa__engine_at(n)) != NULL; n++)
-        if (n < *count && status == FXA_OK) status = fxa__answers_get(&ctx->answers, engine, p, &reports[n], err);
+        if (n < *count && status == FXA_OK) status = support_report(ctx, engine, p, &reports[n], err);
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
     *count = n;

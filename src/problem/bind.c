@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The arguments of one run, checked against the problem: presence, alignment, counts, params, workspace. What passes is
- * laid out as an fxa__bind, whose views of captured tensors lie in front of the engine's workspace, so that a run
- * allocates nothing. Overlap and the values of lengths and pages are looked at by bind_overlap.c and bind_values.c.
+ * laid out as an fxa__bind, whose views of captured tensors lie in memory of the caller's, so that a run allocates
+ * nothing. Overlap and the values of lengths and pages are looked at by bind_overlap.c and bind_values.c.
  */
 #include "index_check.h"
 #include "problem_private.h"
@@ -11,20 +11,11 @@
 
 #include <string.h>
 
-/* Views of tensors, of their gradients (backward), and of bprop's tensors, in this order. */
-static size_t bind_views(const fxa__problem *p) {
-    return p->in.n_captures * (p->in.pass == FXA_BACKWARD ? 2 : 1) + p->in.n_bprop_captures;
-}
-
-size_t fxa__bind_size(const fxa__problem *p) {
-    size_t bytes = bind_views(p) * sizeof(fxa_view) + (p->in.flags & FXA_STRICT_INDEX ? fxa__index_size(p) : 0);
-    return (size_t)fxa__round_up((int64_t)bytes, FXA_WORKSPACE_ALIGN);
-}
-
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
-static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, const char *why,
-                                     const char *flag, fxa_error *err) {
+/* align: what the problem promises, 0 for nothing. */
+static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
+                                     const char *why, const char *flag, fxa_error *err) {
     int64_t first, end;
     if (fxa__region_is_empty(r)) return FXA_OK;
     if (!r->data)
@@ -33,6 +24,9 @@ static fxa_status bind_check_pointer(const char *kind, const char *name, const f
     if ((uintptr_t)r->data % (uintptr_t)r->element)
         return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its elements need a multiple of %lld bytes", kind, name,
                          r->data, (long long)r->element);
+    if (align && (uintptr_t)r->data % align)
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: the problem's alignment promises a multiple of %u bytes",
+                         kind, name, r->data, align);
     if (!fxa__region_addresses(r, &first, &end))
         return fxa__fail(err, FXA_E_BINDING, "%s %s is %p: its tensor leaves the address space", kind, name, r->data);
     return FXA_OK;
@@ -57,13 +51,13 @@ static fxa_status bind_check_operands(const fxa_problem *p, void *const *slot, f
         if (role == FXA__UNUSED) continue;
         fxa__operand_sizes(p, info->shape, size);
         fxa__region r = fxa__operand_region(fxa__operand_of(p, info), size, slot[info->slot]);
-        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)info->slot), &r, info->why,
+        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)info->slot), &r, p->alignment, info->why,
                                    info->flag[p->pass] ? info->flag_name : NULL, err));
     }
     return FXA_OK;
 }
 
-/* What makes a problem read an int32 array, and what it then reads. */
+/* What makes a problem read an array, and what it then reads. */
 static const struct bind_table {
     const char *lacks, *what, *why;
 } bind_tables[FXA_SLOT_COUNT] = {
@@ -77,6 +71,9 @@ static const struct bind_table {
     [FXA_SLOT_CU_K] = {"flag", "FXA_VARLEN", "FXA_VARLEN reads int32 [B+1] offsets"},
     [FXA_SLOT_PAGES] = {"flag", "FXA_PAGED", "FXA_PAGED reads int32 [B,ceil(sk/page_size)] page numbers"},
     [FXA_SLOT_POS_Q] = {"flag", "FXA_POSITIONS", "FXA_POSITIONS reads int32 [B] positions"},
+    [FXA_SLOT_SCALE] = {"flag", "FXA_SCALARS_IN_MEMORY", "FXA_SCALARS_IN_MEMORY reads one f64 from it"},
+    [FXA_SLOT_SEED] = {"flag", "FXA_SCALARS_IN_MEMORY or FXA_DROPOUT", "FXA_SCALARS_IN_MEMORY reads one u64 from it"},
+    [FXA_SLOT_PARAMS] = {"flag", "FXA_SCALARS_IN_MEMORY", "FXA_SCALARS_IN_MEMORY reads an f64 per param from it"},
     BIND_MAP(B, "map_b"),
     BIND_MAP(H, "map_h"),
     BIND_MAP(Q, "map_q"),
@@ -92,8 +89,8 @@ static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa
         bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* with pages, as the header says */
         if (n < 0 && slot[i] && !not_used) return bind_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
         if (n < 0 || (optional && !slot[i])) continue;
-        fxa__region r = {slot[i], 4, 1, {n}, {1}};
-        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, row->why, NULL, err));
+        fxa__region r = {slot[i], fxa__slot_element((fxa_slot)i), 1, {n}, {1}};
+        FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
     }
     if ((p->flags & FXA_PADDING) && p->b && !slot[FXA_SLOT_LEN_Q] && !slot[FXA_SLOT_LEN_K])
         return fxa__fail(err, FXA_E_BINDING,
@@ -144,18 +141,28 @@ static fxa_status bind_check_dparams(const fxa_problem *p, const fxa_args *args,
 
 /* ---- Captured tensors -------------------------------------------------------------------------------------------- */
 
-static fxa_status bind_check_tensors(const char *name, const fxa_program *program, const fxa_capture *captures,
-                                     size_t n, const void *const *data, size_t n_data, fxa_error *err) {
-    if (n_data != n)
-        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu tensor%s", name, n_data, n,
+typedef struct bind_tensors {
+    const char *name;
+    const fxa_program *program;
+    const fxa_capture *captures;
+    size_t n;
+    const void *const *data;
+    size_t n_data;
+} bind_tensors;
+
+static fxa_status bind_check_tensors(const bind_tensors *t, uint32_t align, fxa_error *err) {
+    const char *name = t->name;
+    size_t n = t->n;
+    if (t->n_data != n)
+        return fxa__fail(err, FXA_E_BINDING, "n_%s is %zu: the program has %zu tensor%s", name, t->n_data, n,
                          fxa__plural(n));
-    if (n && !data)
+    if (n && !t->data)
         return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu tensor%s", name, n, fxa__plural(n));
     for (size_t i = 0; i < n; i++) {
-        fxa_view v = fxa__capture_view(program, captures, i, data[i]);
+        fxa_view v = fxa__capture_view(t->program, t->captures, i, t->data[i]);
         fxa__region r = fxa__view_region(&v);
-        FXA_TRY(
-            bind_check_pointer(name, fxa_program_tensor(program, i).name, &r, "the program loads from it", NULL, err));
+        FXA_TRY(bind_check_pointer(name, fxa_program_tensor(t->program, i).name, &r, align, "the program loads from it",
+                                   NULL, err));
     }
     return FXA_OK;
 }
@@ -169,8 +176,9 @@ static fxa_status bind_check_bprop(const fxa_problem *p, const fxa_args *args, f
                              i ? "tensors" : "params", n[i]);
     if (!p->bprop) return FXA_OK;
     FXA_TRY(bind_check_params("bprop_params", p->bprop, args->bprop_params, args->n_bprop_params, err));
-    return bind_check_tensors("bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures, args->bprop_tensors,
-                              args->n_bprop_tensors, err);
+    return bind_check_tensors(&(bind_tensors){"bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures,
+                                              args->bprop_tensors, args->n_bprop_tensors},
+                              p->alignment, err);
 }
 
 static const void *bind_grad_pointer(const fxa_args *args, size_t i) {
@@ -192,7 +200,7 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
         if (!p->captures[i].grad) continue;
         fxa_view v = fxa__capture_grad_view(p->program, p->captures, i, data);
         fxa__region r = fxa__view_region(&v);
-        FXA_TRY(bind_check_pointer("dtensors", name, &r, "its capture asks for the gradient", NULL, err));
+        FXA_TRY(bind_check_pointer("dtensors", name, &r, p->alignment, "its capture asks for the gradient", NULL, err));
     }
     return FXA_OK;
 }
@@ -215,15 +223,33 @@ static fxa_status bind_check_workspace(const fxa_args *args, size_t front, size_
     return FXA_OK;
 }
 
-static fxa_status bind_check(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
-    if (args->reserved) return fxa__fail(err, FXA_E_BINDING, "reserved is %u: accepted is 0", args->reserved);
+/* Scalars in memory take the place of those in args: on the host they are read here, on a device by the run. */
+static void bind_take_scalars(const fxa_problem *p, fxa_args *args, bool host) {
+    if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return;
+    args->scale = host ? *(const double *)args->slot[FXA_SLOT_SCALE] : NAN;
+    args->seed = host && (p->flags & FXA_DROPOUT) ? *(const uint64_t *)args->slot[FXA_SLOT_SEED] : 0;
+    args->params = host ? args->slot[FXA_SLOT_PARAMS] : NULL;
+    args->n_params = host && p->program ? fxa_program_param_count(p->program) : 0;
+}
+
+/* The program's own: tables, params and tensors. */
+static fxa_status bind_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
+    FXA_TRY(bind_check_tables(p, args->slot, err));
+    bind_take_scalars(p, args, readable);
     if (isinf(args->scale))
         return fxa__fail(err, FXA_E_BINDING, "scale is %g: accepted are finite numbers, or NAN for 1/sqrt(d)",
                          args->scale);
+    if (readable || !(p->flags & FXA_SCALARS_IN_MEMORY))
+        FXA_TRY(bind_check_params("params", p->program, args->params, args->n_params, err));
+    return bind_check_tensors(
+        &(bind_tensors){"tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors},
+        p->alignment, err);
+}
+
+static fxa_status bind_check(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
+    if (args->reserved) return fxa__fail(err, FXA_E_BINDING, "reserved is %u: accepted is 0", args->reserved);
     FXA_TRY(bind_check_operands(p, args->slot, err));
-    FXA_TRY(bind_check_tables(p, args->slot, err));
-    FXA_TRY(bind_check_params("params", p->program, args->params, args->n_params, err));
-    FXA_TRY(bind_check_tensors("tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors, err));
+    FXA_TRY(bind_check_inputs(p, args, readable, err));
     if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_grads(p, args, err));
     FXA_TRY(bind_check_dparams(p, args, err));
     return p->pass == FXA_BACKWARD ? bind_check_bprop(p, args, err) : FXA_OK;
@@ -248,24 +274,24 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, fxa_view *view
     out->bprop_tensors = bprop;
     out->seed = args->seed;
     out->stream = args->stream;
+    out->parallel_user = args->parallel_user;
     out->progress_fn = args->progress;
     out->progress_user = args->progress_user;
 }
 
-/* The workspace is written last, when nothing can fail any more: on an error no byte of the caller's has changed. */
-fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, size_t engine_workspace, bool device,
-                          fxa__bind *out, fxa_error *err) {
+fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, size_t engine_workspace, bool readable,
+                          fxa_view *views, fxa__bind *out, fxa_error *err) {
     const fxa_problem *p = &problem->in;
-    size_t front = fxa__bind_size(problem), needed;
+    size_t front = fxa__index_room(problem), needed;
     fxa_args a = FXA_ARGS_INIT;
     memset(out, 0, sizeof *out);
     FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
-    FXA_TRY(bind_check(p, &a, err));
+    FXA_TRY(bind_check(p, &a, readable, err));
     FXA_TRY(bind_check_workspace(&a, front, engine_workspace, &needed, err));
     FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
-    if (!device) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
-    bind_fill(p, &a, a.workspace, out);
-    if (p->flags & FXA_STRICT_INDEX) out->index_memory = (fxa_view *)a.workspace + bind_views(problem);
+    if (readable) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
+    bind_fill(p, &a, views, out);
+    out->index_memory = front ? a.workspace : NULL;
     out->workspace = engine_workspace ? (char *)a.workspace + front : NULL;
     out->workspace_size = engine_workspace;
     return fxa__ok(err);
@@ -278,9 +304,7 @@ fxa_status fxa__bind_make_inputs(const fxa__problem *problem, const fxa_args *ar
     fxa_args a = FXA_ARGS_INIT;
     memset(out, 0, sizeof *out);
     FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
-    FXA_TRY(bind_check_tables(p, a.slot, err));
-    FXA_TRY(bind_check_params("params", p->program, a.params, a.n_params, err));
-    FXA_TRY(bind_check_tensors("tensors", p->program, p->captures, p->n_captures, a.tensors, a.n_tensors, err));
+    FXA_TRY(bind_check_inputs(p, &a, true, err));
     if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_bprop(p, &a, err));
     FXA_TRY(fxa__bind_check_values(p, a.slot, err));
     a.n_dtensors = 0;

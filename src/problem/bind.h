@@ -10,7 +10,7 @@
 
 typedef struct fxa__bind {
     void *slot[FXA_SLOT_MAX];
-    double scale;
+    double scale; /* on a device with SCALARS_IN_MEMORY: the slots have this, seed and params */
     const double *params;
     const fxa_view *tensors;  /* with data */
     const fxa_view *dtensors; /* data NULL where no gradient is wanted */
@@ -21,22 +21,24 @@ typedef struct fxa__bind {
     void *workspace; /* the engine's part */
     size_t workspace_size;
     void *stream;
-    void *index_memory; /* STRICT_INDEX: of fxa__index_size */
+    void *index_memory;  /* STRICT_INDEX: of fxa__index_size */
+    void *parallel_user; /* for bind->pool */
     fxa_progress_fn progress_fn;
     void *progress_user;
     fxa__pool *pool;         /* set by the run, for engines with threads */
     fxa__progress *progress; /* set by the run; NULL: nobody asked */
 } fxa__bind;
 
-/* Bytes in front of the workspace that the views of a bind need (a multiple of FXA_WORKSPACE_ALIGN). */
-size_t fxa__bind_size(const fxa__problem *p);
+/* Room for the views of a bind: of tensors, of their gradients, and of bprop's tensors. */
+#define FXA__BIND_VIEWS (3 * FXA_MAX_TENSORS)
 /* The smallest fxa_args a caller may have, an older one: it reaches the scale, enough for a run without program. */
 #define FXA__ARGS_MIN offsetof(fxa_args, params)
-/* Checks args against the problem (presence, alignment, overlap, counts, int params, workspace of bind_size +
- * engine_workspace bytes) and lays out views in the workspace. Host memory: also lengths, offsets and page numbers
- * are read and checked, unless `device` is true. Writes nothing but the workspace. */
-fxa_status fxa__bind_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool device,
-                          fxa__bind *out, fxa_error *err);
+/* Checks args against the problem (presence, alignment, overlap, counts, int params, workspace of fxa__index_room +
+ * engine_workspace bytes) and joins pointers and shapes of captured tensors in views[FXA__BIND_VIEWS]. Memory that is
+ * `readable` here, of the host, is looked at: lengths, offsets, page numbers and scalars. Writes nothing of the
+ * caller's. */
+fxa_status fxa__bind_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool readable,
+                          fxa_view *views, fxa__bind *out, fxa_error *err);
 
 /* What a program reads, without the operands: tables, params and tensors are checked and laid out in views[], of which
  * there is room for twice the captures and those of bprop. Slots of operands are as they are given, also NULL. */

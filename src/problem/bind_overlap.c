@@ -4,31 +4,15 @@
  * Bounds of addresses settle nearly every pair; the others are looked at stride by stride, so that slices that
  * interleave in one buffer (packed QKV and its gradients) are found to be apart.
  */
-#include "problem_private.h"
+#include "touch.h"
 
-typedef struct touched {
-    const char *kind, *name; /* "slot" "DQ", "dtensors" "bias", ... */
-    bool written;
-    fxa__region region; /* no data: not touched */
-} touched;
-
-#define TOUCH_TABLES (FXA_SLOT_COUNT - FXA_SLOT_LEN_Q)
-#define TOUCH_OTHERS 4
-#define TOUCH_MAX (FXA__OPERAND_COUNT + TOUCH_TABLES + TOUCH_OTHERS + 3 * FXA_MAX_TENSORS)
-
-typedef struct touch_list {
-    const fxa_problem *p;
-    const fxa_args *args;
-    size_t workspace_size;
-} touch_list;
-
-static void touch_flat(touched *out, const char *kind, const void *data, int64_t element, size_t n, bool written) {
+static void touch_flat(fxa__touched *out, const char *kind, const void *data, int64_t element, size_t n, bool written) {
     out->kind = kind;
     out->written = written;
     out->region = (fxa__region){n ? data : NULL, element, 1, {(int64_t)n}, {1}};
 }
 
-static void touch_view(touched *out, const char *kind, const fxa_program *program, size_t i, fxa_view view,
+static void touch_view(fxa__touched *out, const char *kind, const fxa_program *program, size_t i, fxa_view view,
                        bool written) {
     out->kind = kind;
     out->name = fxa_program_tensor(program, i).name;
@@ -36,7 +20,7 @@ static void touch_view(touched *out, const char *kind, const fxa_program *progra
     out->region = fxa__view_region(&view);
 }
 
-static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, touched *out) {
+static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, fxa__touched *out) {
     const fxa__operand_info *info = fxa__operand_info_get(i);
     fxa__role role = fxa__operand_role(p, info);
     int64_t size[4];
@@ -44,19 +28,21 @@ static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, 
     const void *data = role == FXA__UNUSED ? NULL : args->slot[info->slot];
     out->kind = "slot";
     out->name = fxa_slot_name((fxa_slot)info->slot);
+    out->index = info->slot;
     out->written = role == FXA__WRITTEN;
     out->region = fxa__operand_region(fxa__operand_of(p, info), size, data);
 }
 
-static void touch_table(const fxa_problem *p, const fxa_args *args, size_t i, touched *out) {
+static void touch_table(const fxa_problem *p, const fxa_args *args, size_t i, fxa__touched *out) {
     fxa_slot slot = (fxa_slot)(FXA_SLOT_LEN_Q + i);
     int64_t n = fxa__slot_length(p, slot);
-    touch_flat(out, "slot", args->slot[slot], 4, n > 0 ? (size_t)n : 0, false);
+    touch_flat(out, "slot", args->slot[slot], fxa__slot_element(slot), n > 0 ? (size_t)n : 0, false);
     out->name = fxa_slot_name(slot);
+    out->index = slot;
 }
 
 /* Arrays that are neither slots nor tensors. */
-static void touch_other(const touch_list *l, size_t i, touched *out) {
+static void touch_other(const fxa__touch_list *l, size_t i, fxa__touched *out) {
     const fxa_problem *p = l->p;
     const fxa_args *args = l->args;
     if (i == 0) touch_flat(out, "workspace", args->workspace, 1, l->workspace_size, true);
@@ -65,40 +51,44 @@ static void touch_other(const touch_list *l, size_t i, touched *out) {
     if (i == 3) touch_flat(out, "bprop_params", args->bprop_params, 8, p->bprop ? args->n_bprop_params : 0, false);
 }
 
-/* Number `i` of the list; false past its end. */
-static bool touch_get(const touch_list *l, size_t i, touched *out) {
+static void touch_dtensor(const fxa__touch_list *l, size_t i, fxa__touched *out) {
+    const fxa_problem *p = l->p;
+    if (!p->captures[i].grad) return;
+    touch_view(out, "dtensors", p->program, i, fxa__capture_grad_view(p->program, p->captures, i, l->args->dtensors[i]),
+               true);
+}
+
+bool fxa__touch_get(const fxa__touch_list *l, size_t i, fxa__touched *out) {
     const fxa_problem *p = l->p;
     const fxa_args *args = l->args;
-    *out = (touched){"", "", false, {NULL, 1, 0, {0}, {0}}};
-    if (i < FXA__OPERAND_COUNT) return touch_operand(p, args, i, out), true;
-    i -= FXA__OPERAND_COUNT;
-    if (i < TOUCH_TABLES) return touch_table(p, args, i, out), true;
-    i -= TOUCH_TABLES;
-    if (i < TOUCH_OTHERS) return touch_other(l, i, out), true;
-    i -= TOUCH_OTHERS;
-    if (i < p->n_captures) {
+    const size_t count[] = {FXA__OPERAND_COUNT, FXA__TOUCH_TABLES, FXA__TOUCH_OTHERS,
+                            p->n_captures,      p->n_captures,     p->n_bprop_captures};
+    int part = 0;
+    *out = (fxa__touched){"", "", false, {NULL, 1, 0, {0}, {0}}, FXA__TOUCH_OPERAND, 0};
+    for (; part <= FXA__TOUCH_BPROP && i >= count[part]; part++) i -= count[part];
+    out->part = (fxa__touch)part;
+    out->index = i;
+    switch (out->part) {
+    case FXA__TOUCH_OPERAND: touch_operand(p, args, i, out); return true;
+    case FXA__TOUCH_TABLE: touch_table(p, args, i, out); return true;
+    case FXA__TOUCH_OTHER: touch_other(l, i, out); return true;
+    case FXA__TOUCH_TENSOR:
         touch_view(out, "tensors", p->program, i, fxa__capture_view(p->program, p->captures, i, args->tensors[i]),
                    false);
         return true;
-    }
-    i -= p->n_captures;
-    if (i < p->n_captures) {
-        if (p->captures[i].grad)
-            touch_view(out, "dtensors", p->program, i,
-                       fxa__capture_grad_view(p->program, p->captures, i, args->dtensors[i]), true);
+    case FXA__TOUCH_DTENSOR: touch_dtensor(l, i, out); return true;
+    case FXA__TOUCH_BPROP:
+        touch_view(out, "bprop_tensors", p->bprop, i,
+                   fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]), false);
         return true;
     }
-    i -= p->n_captures;
-    if (i >= p->n_bprop_captures) return false;
-    touch_view(out, "bprop_tensors", p->bprop, i,
-               fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]), false);
-    return true;
+    return false;
 }
 
-static fxa_status touch_check_pair(const touch_list *list, size_t i, size_t j, fxa_error *err) {
-    touched a, b;
-    touch_get(list, i, &a);
-    touch_get(list, j, &b);
+static fxa_status touch_check_pair(const fxa__touch_list *list, size_t i, size_t j, fxa_error *err) {
+    fxa__touched a, b;
+    fxa__touch_get(list, i, &a);
+    fxa__touch_get(list, j, &b);
     fxa__overlap overlap = fxa__region_overlap(&a.region, &b.region);
     if (overlap == FXA__APART) return FXA_OK;
     return fxa__fail(err, FXA_E_BINDING, "%s%s%s is written and %s %s%s%s in memory%s", a.kind, *a.name ? " " : "",
@@ -107,11 +97,11 @@ static fxa_status touch_check_pair(const touch_list *list, size_t i, size_t j, f
 }
 
 fxa_status fxa__bind_check_overlap(const fxa_problem *p, const fxa_args *args, size_t workspace_size, fxa_error *err) {
-    const touch_list list = {p, args, workspace_size};
-    int64_t first[TOUCH_MAX], end[TOUCH_MAX]; /* addresses; an empty range when nothing is touched */
-    bool written[TOUCH_MAX];
+    const fxa__touch_list list = {p, args, workspace_size};
+    int64_t first[FXA__TOUCH_MAX], end[FXA__TOUCH_MAX]; /* addresses; an empty range when nothing is touched */
+    bool written[FXA__TOUCH_MAX];
     size_t n = 0;
-    for (touched t; n < TOUCH_MAX && touch_get(&list, n, &t); n++) {
+    for (fxa__touched t; n < FXA__TOUCH_MAX && fxa__touch_get(&list, n, &t); n++) {
         written[n] = t.written;
         first[n] = end[n] = 0;
         if (t.region.data && !fxa__region_addresses(&t.region, &first[n], &end[n]))

@@ -53,6 +53,11 @@ size_t fxa__index_size(const fxa__problem *p) {
     return (bytes + 7) / 8 * 8;
 }
 
+size_t fxa__index_room(const fxa__problem *p) {
+    if (!(p->in.flags & FXA_STRICT_INDEX)) return 0;
+    return (size_t)fxa__round_up((int64_t)fxa__index_size(p), FXA_WORKSPACE_ALIGN);
+}
+
 /* ---- One pair ---------------------------------------------------------------------------------------------------- */
 
 /* The first axis at which a load leaves its tensor, or -1. */

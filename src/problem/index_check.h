@@ -30,6 +30,8 @@ typedef struct fxa__index_walk {
 } fxa__index_walk;
 
 size_t fxa__index_size(const fxa__problem *p); /* bytes of memory for a walk, a multiple of 8 */
+/* What FXA_STRICT_INDEX needs of it in front of the workspace, a multiple of FXA_WORKSPACE_ALIGN; 0 without it. */
+size_t fxa__index_room(const fxa__problem *p);
 /* Tells all misses of a run. Boxes of pairs that range analysis proves to be inside are not looked at. Q or K NULL in
  * the bind: the score counts as 0. */
 void fxa__index_walk_all(const fxa__problem *p, const fxa__bind *bind, void *memory, fxa__index_walk *walk);

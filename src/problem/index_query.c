@@ -116,7 +116,11 @@ fxa_status fxa_index_query(fxa_context *ctx, const fxa_problem *problem, const f
         return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0", *count);
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
-    fxa_status status = query_run(fxa__context_host(ctx), p, args, reports, count, err);
+    fxa_status status =
+        p->in.device != FXA_HOST
+            ? fxa__fail(err, FXA_E_ARGUMENT, "problem.device is %s: indices are looked at on the host alone",
+                        fxa_device_name((fxa_device)p->in.device))
+            : query_run(fxa__context_host(ctx), p, args, reports, count, err);
     fxa__problem_release(p);
     return status == FXA_OK ? fxa__ok(err) : status;
 }

@@ -107,8 +107,11 @@ fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     fxa_merge_args a;
     memset(&a, 0, sizeof a);
-    FXA_TRY(fxa__struct_read(&a, sizeof a, sizeof a, args, "fxa_merge_args", err));
+    FXA_TRY(fxa__struct_read(&a, sizeof a, offsetof(fxa_merge_args, ctx), args, "fxa_merge_args", err));
     if (a.reserved) return fxa__fail(err, FXA_E_ARGUMENT, "fxa_merge_args.reserved is %u: accepted is 0", a.reserved);
+    if (a.device != FXA_HOST)
+        return fxa__fail(err, FXA_E_UNSUPPORTED,
+                         "fxa_merge_args.device is %u: engines of this build merge on device host alone", a.device);
     FXA_TRY(merge_check(&a, err));
     for (int64_t b = 0; b < a.b; b++)
         for (int64_t h = 0; h < a.h; h++)

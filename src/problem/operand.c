@@ -105,11 +105,19 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
 const char *fxa_slot_name(fxa_slot slot) {
-    static const char *const names[FXA_SLOT_COUNT] = {"Q",     "K",     "V",     "O",     "LSE",   "MAX_ROW", "DO",
-                                                      "DLSE",  "DQ",    "DK",    "DV",    "SINK",  "DSINK",   "LEN_Q",
-                                                      "LEN_K", "CU_Q",  "CU_K",  "PAGES", "MAP_B", "MAP_H",   "MAP_Q",
-                                                      "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K", "POS_Q"};
+    static const char *const names[FXA_SLOT_COUNT] = {
+        "Q",     "K",     "V",     "O",     "LSE",   "MAX_ROW", "DO",    "DLSE",  "DQ",    "DK",
+        "DV",    "SINK",  "DSINK", "LEN_Q", "LEN_K", "CU_Q",    "CU_K",  "PAGES", "MAP_B", "MAP_H",
+        "MAP_Q", "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K",   "POS_Q", "SCALE", "SEED",  "PARAMS"};
     return (uint32_t)slot < FXA_SLOT_COUNT ? names[slot] : NULL;
+}
+
+int64_t fxa__slot_element(fxa_slot slot) { return slot >= FXA_SLOT_SCALE ? 8 : 4; }
+
+static int64_t slot_scalars(const fxa_problem *p, fxa_slot slot) {
+    if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return -1;
+    if (slot == FXA_SLOT_SEED) return p->flags & FXA_DROPOUT ? 1 : -1;
+    return slot == FXA_SLOT_SCALE ? 1 : p->program ? (int64_t)fxa_program_param_count(p->program) : 0;
 }
 
 int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
@@ -120,6 +128,7 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     if (slot == FXA_SLOT_CU_K) return (p->flags & (FXA_VARLEN | FXA_PAGED)) == FXA_VARLEN ? p->b + 1 : -1;
     if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * fxa__div_up(p->sk, p->page_size) : -1;
     if (slot == FXA_SLOT_POS_Q) return p->flags & FXA_POSITIONS ? p->b : -1;
+    if (slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS) return slot_scalars(p, slot);
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {
         int axis = (int)slot - FXA_SLOT_MAP_B;
         return map[axis]->kind == FXA_MAP_TABLE ? n[axis] : -1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A problem from the caller's struct: read, defaulted, checked, copied, resolved; then what runs (the program with its
- * ready masks, and its derivative for backward) and the two keys. After fxa__problem_create it never changes, so
- * threads share it freely. One allocation holds the object and the copies of the captures.
+ * ready masks) and the key. After fxa__problem_create it never changes, so threads share it freely. One allocation
+ * holds the object and the copies of the captures and of the target.
  */
 #include "problem_private.h"
 
@@ -24,7 +24,8 @@ static fxa_program *problem_keep_program(const fxa_program *program) {
 /* A copy of the defaulted and checked struct, still to be resolved. */
 static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__problem **out, fxa_error *err) {
     size_t n = from->n_captures, n_bprop = from->n_bprop_captures; /* checked: at most FXA_MAX_TENSORS each */
-    size_t bytes = sizeof(fxa__problem) + (n + n_bprop) * sizeof(fxa_capture);
+    size_t target = from->target ? strlen(from->target) + 1 : 0;
+    size_t bytes = sizeof(fxa__problem) + (n + n_bprop) * sizeof(fxa_capture) + target;
     fxa__problem *p = fxa__alloc(host, bytes);
     if (!p) return fxa__fail_memory(err, "a problem");
     fxa_capture *captures = (fxa_capture *)(void *)(p + 1);
@@ -39,6 +40,7 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     p->in.bprop_captures = n_bprop ? captures + n : NULL;
     if (n) memcpy(captures, from->captures, n * sizeof *captures);
     if (n_bprop) memcpy(captures + n, from->bprop_captures, n_bprop * sizeof *captures);
+    if (target) p->in.target = memcpy(captures + n + n_bprop, from->target, target);
     p->f64 = from->q.dtype == FXA_F64;
     *out = p;
     return FXA_OK;
@@ -52,14 +54,14 @@ static fxa_status problem_compose(fxa__problem *p, fxa_error *err) {
     size_t params = in->program ? fxa_program_param_count(in->program) : 0;
     if (fxa_program_tensor_count(p->program) != in->n_captures || fxa_program_param_count(p->program) != params)
         return fxa__fail(err, FXA_E_INTERNAL, "ready masks changed the declarations of a program");
-    return in->pass == FXA_BACKWARD ? fxa_program_derivative(p->program, &p->derivative, err) : FXA_OK;
+    return FXA_OK;
 }
 
-static fxa_status problem_hash(const fxa__problem *p, bool with_geometry, uint8_t key[16], fxa_error *err) {
-    fxa__writer w = {p->host, NULL, 0, 0, false};
-    fxa__problem_write(p, with_geometry, &w);
+static fxa_status problem_hash(fxa__problem *p, fxa_error *err) {
+    fxa__writer w = {.host = p->host};
+    fxa__problem_write(p, FXA__WITH_ALL, &w);
     fxa_status status = w.failed ? fxa__fail_memory(err, "the key of a problem") : FXA_OK;
-    if (status == FXA_OK) fxa__blake2s_128(w.data, w.size, key);
+    if (status == FXA_OK) fxa__blake2s_128(w.data, w.size, p->key);
     fxa__writer_free(&w);
     return status;
 }
@@ -75,8 +77,7 @@ fxa_status fxa__problem_create(fxa__host *host, const fxa_problem *problem, fxa_
     fxa_capture *captures = (fxa_capture *)(void *)(p + 1);
     fxa_status status = fxa__problem_resolve(&p->in, captures, captures + p->in.n_captures, err);
     if (status == FXA_OK) status = problem_compose(p, err);
-    if (status == FXA_OK) status = problem_hash(p, true, p->key, err);
-    if (status == FXA_OK) status = problem_hash(p, false, p->code_key, err);
+    if (status == FXA_OK) status = problem_hash(p, err);
     if (status == FXA_OK)
         *out = p;
     else
@@ -95,7 +96,6 @@ void fxa__problem_release(fxa__problem *p) {
     fxa_program_destroy((fxa_program *)(uintptr_t)p->in.program);
     fxa_program_destroy((fxa_program *)(uintptr_t)p->in.bprop);
     fxa_program_destroy(p->program);
-    fxa_program_destroy(p->derivative);
     fxa__free(host, p, p->bytes);
     fxa__host_release(host);
 }

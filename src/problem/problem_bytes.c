@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A resolved problem as bytes: what its keys hash and what plan bytes hold. Little-endian, fixed widths, no padding, in
- * this order; fields marked [g] are geometry, which the bytes of code_key leave out:
+ * A resolved problem as bytes: what its key hashes and what plan bytes hold. Little-endian, fixed widths, no padding,
+ * in this order; fields marked with a letter are parts (problem.h) that engines may leave out of the key of their code:
+ * [g]eometry, [h]eads, [w]indow, [d]ropout, [p]lace.
  *
- *     u32  format: 2 with geometry and heads, else 1
- *     u32  1 with geometry, 0 without
+ *     u32  format: see below
+ *     u32  1 with all parts, else twice the parts that there are
  *     u32  pass, u32 flags, u32 page_size
- *     i64  hq, hkv, d, dv
- *     i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len; in format 2 i64 heads (not 0)               [g]
- *     i64  window_left, window_right; f64 dropout_p; u64 param_grads
+ *     i64  hq, hkv [h]; i64 d, dv
+ *     i64  b, sq, sk, total_q, total_k, n_pages, q_len, k_len; from format 2 on i64 heads                  [g]
+ *     u32  device, i32 ordinal, u32 alignment, u64 max_workspace; in format 3 only                         [p]
+ *     i64  window_left, window_right [w]; f64 dropout_p [d]; u64 param_grads
  *     13 operands, in the order q k v o dout dq dk dv_grad lse max dlse sink dsink:
  *          u32 dtype; i64 stride[4] [g]
  *     4 maps, in the order b h q k:
@@ -29,7 +31,8 @@
 
 #include <string.h>
 
-enum { PROBLEM_PLAIN = 1, PROBLEM_HEADS = 2 }; /* formats */
+/* Formats, each with all that the ones before it have; a problem is written in the first that holds it. */
+enum { PROBLEM_PLAIN = 1, PROBLEM_HEADS = 2, PROBLEM_PLACED = 3 };
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
@@ -68,34 +71,56 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
     }
 }
 
-void fxa__problem_write(const fxa__problem *problem, bool with_geometry, fxa__writer *w) {
+static uint32_t write_format(const fxa_problem *p, uint32_t parts) {
+    bool placed = p->device || p->ordinal || p->alignment || p->max_workspace;
+    if ((parts & FXA__WITH_PLACE) && placed) return PROBLEM_PLACED;
+    return (parts & FXA__WITH_GEOMETRY) && p->heads ? PROBLEM_HEADS : PROBLEM_PLAIN;
+}
+
+/* Without those of the parts that are left out. */
+static uint32_t write_flags(const fxa_problem *p, uint32_t parts) {
+    uint32_t flags = p->flags;
+    if (!(parts & FXA__WITH_GEOMETRY)) flags &= ~(uint32_t)FXA_STRICT_INDEX;
+    if (!(parts & FXA__WITH_PLACE)) flags &= ~(uint32_t)(FXA_DETERMINISTIC | FXA_CAPTURE);
+    return flags;
+}
+
+void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer *w) {
     const fxa_problem *p = &problem->in;
-    bool heads = with_geometry && p->heads;
-    fxa__write_u32(w, heads ? PROBLEM_HEADS : PROBLEM_PLAIN);
-    fxa__write_u32(w, with_geometry);
+    uint32_t format = write_format(p, parts);
+    bool geometry = parts & FXA__WITH_GEOMETRY;
+    fxa__write_u32(w, format);
+    fxa__write_u32(w, parts == FXA__WITH_ALL ? 1 : parts << 1);
     fxa__write_u32(w, p->pass);
-    fxa__write_u32(w, with_geometry ? p->flags : p->flags & ~(uint32_t)FXA_STRICT_INDEX); /* no engine reads it */
+    fxa__write_u32(w, write_flags(p, parts));
     fxa__write_u32(w, p->page_size);
-    write_list(w, (const int64_t[]){p->hq, p->hkv, p->d, p->dv}, 4);
-    if (with_geometry)
+    if (parts & FXA__WITH_HEADS) write_list(w, (const int64_t[]){p->hq, p->hkv}, 2);
+    write_list(w, (const int64_t[]){p->d, p->dv}, 2);
+    if (geometry)
         write_list(w, (const int64_t[]){p->b, p->sq, p->sk, p->total_q, p->total_k, p->n_pages, p->q_len, p->k_len}, 8);
-    if (heads) fxa__write_i64(w, p->heads);
-    write_list(w, (const int64_t[]){p->window_left, p->window_right}, 2);
-    fxa__write_f64(w, p->dropout_p);
+    if (geometry && format >= PROBLEM_HEADS) fxa__write_i64(w, p->heads);
+    if (format >= PROBLEM_PLACED) {
+        fxa__write_u32(w, p->device);
+        fxa__write_u32(w, (uint32_t)p->ordinal);
+        fxa__write_u32(w, p->alignment);
+        fxa__write_u64(w, p->max_workspace);
+    }
+    if (parts & FXA__WITH_WINDOW) write_list(w, (const int64_t[]){p->window_left, p->window_right}, 2);
+    if (parts & FXA__WITH_DROPOUT) fxa__write_f64(w, p->dropout_p);
     fxa__write_u64(w, p->param_grads);
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa_operand *t = fxa__operand_of(p, fxa__operand_info_get(i));
         fxa__write_u32(w, t->dtype);
-        if (with_geometry) write_list(w, t->stride, 4);
+        if (geometry) write_list(w, t->stride, 4);
     }
-    write_map(w, &p->map_b, with_geometry);
-    write_map(w, &p->map_h, with_geometry);
-    write_map(w, &p->map_q, with_geometry);
-    write_map(w, &p->map_k, with_geometry);
+    write_map(w, &p->map_b, geometry);
+    write_map(w, &p->map_h, geometry);
+    write_map(w, &p->map_q, geometry);
+    write_map(w, &p->map_k, geometry);
     write_program(w, p->program);
     write_program(w, p->bprop);
-    write_captures(w, p->captures, p->n_captures, with_geometry);
-    write_captures(w, p->bprop_captures, p->n_bprop_captures, with_geometry);
+    write_captures(w, p->captures, p->n_captures, geometry);
+    write_captures(w, p->bprop_captures, p->n_bprop_captures, geometry);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
@@ -133,7 +158,13 @@ static void read_scalars(fxa__reader *r, uint32_t format, fxa_problem *p) {
     read_list(r, list, 8);
     p->b = list[0], p->sq = list[1], p->sk = list[2], p->total_q = list[3], p->total_k = list[4], p->n_pages = list[5];
     p->q_len = list[6], p->k_len = list[7];
-    if (format == PROBLEM_HEADS) p->heads = fxa__read_i64(r);
+    if (format >= PROBLEM_HEADS) p->heads = fxa__read_i64(r);
+    if (format >= PROBLEM_PLACED) {
+        p->device = fxa__read_u32(r);
+        p->ordinal = (int32_t)fxa__read_u32(r);
+        p->alignment = fxa__read_u32(r);
+        p->max_workspace = fxa__read_u64(r);
+    }
     read_list(r, list, 2);
     p->window_left = list[0], p->window_right = list[1];
     p->dropout_p = fxa__read_f64(r);
@@ -193,11 +224,11 @@ fxa_status fxa__problem_read(fxa__host *host, fxa__reader *r, fxa__problem **out
     fxa_program *program = NULL, *bprop = NULL;
     fxa_status status;
     *out = NULL;
-    uint32_t format = fxa__read_u32(r), geometry = fxa__read_u32(r);
-    if (!r->failed && format != PROBLEM_PLAIN && format != PROBLEM_HEADS)
-        return fxa__fail(err, FXA_E_VERSION, "problem bytes have format %u: this library reads %d and %d", format,
-                         PROBLEM_PLAIN, PROBLEM_HEADS);
-    if (geometry != 1) r->failed = true;
+    uint32_t format = fxa__read_u32(r), whole = fxa__read_u32(r);
+    if (!r->failed && (format < PROBLEM_PLAIN || format > PROBLEM_PLACED))
+        return fxa__fail(err, FXA_E_VERSION, "problem bytes have format %u: this library reads %d to %d", format,
+                         PROBLEM_PLAIN, PROBLEM_PLACED);
+    if (whole != 1) r->failed = true;
     read_problem *in = fxa__alloc(host, sizeof *in);
     if (!in) return fxa__fail_memory(err, "a problem read from bytes");
     in->p.struct_size = sizeof in->p;

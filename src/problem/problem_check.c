@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+#define CHECK_MAX_ALIGNMENT 4096u
+#define CHECK_MAX_TARGET 65536u
+
 /* ---- Defaults ---------------------------------------------------------------------------------------------------- */
 
 static void default_dtypes(fxa_problem *p) {
@@ -43,6 +46,15 @@ void fxa__problem_default(fxa_problem *p) {
     default_dtypes(p);
 }
 
+const char *fxa_device_name(fxa_device device) {
+    switch (device) {
+#define CHECK_DEVICE(name, value, text)                                                                                \
+    case FXA_##name: return text;
+        FXA_DEVICE_MAP(CHECK_DEVICE)
+    default: return NULL;
+    }
+}
+
 /* ---- Flags ------------------------------------------------------------------------------------------------------- */
 
 typedef struct check_flag {
@@ -67,7 +79,7 @@ static const check_flag check_flags_table[] = {
     {FXA_ACC_PARAMS, 0, FXA_BACKWARD, "FXA_ACC_PARAMS", NULL},
 };
 
-#define CHECK_ALL_FLAGS ((uint32_t)FXA_STRICT_INDEX * 2u - 1u)
+#define CHECK_ALL_FLAGS ((uint32_t)FXA_SCALARS_IN_MEMORY * 2u - 1u)
 
 static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
     uint32_t flags = p->flags;
@@ -121,8 +133,8 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         {"hkv", p->hkv, 1, most, coordinate},
         {"sq", p->sq, 0, most, coordinate},
         {"sk", p->sk, 0, most, coordinate},
-        {"d", p->d, 1, FXA__MAX_D, ""},
-        {"dv", p->dv, 1, FXA__MAX_D, ""},
+        {"d", p->d, 1, FXA_MAX_D, ""},
+        {"dv", p->dv, 1, FXA_MAX_D, ""},
         {"total_q", p->total_q, 0, most, offset},
         {"total_k", p->total_k, 0, most, offset},
         {"page_size", p->page_size, p->flags & FXA_PAGED ? 1 : 0, most, ""},
@@ -141,6 +153,39 @@ static fxa_status check_sizes(const fxa_problem *p, fxa_error *err) {
         return fxa__fail(err, FXA_E_PROBLEM, "dropout_p is %g without flag FXA_DROPOUT", p->dropout_p);
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return fxa__fail(err, FXA_E_PROBLEM, "dropout_p is %g: accepted are 0 <= p < 1", p->dropout_p);
+    return FXA_OK;
+}
+
+/* ---- Place ------------------------------------------------------------------------------------------------------- */
+
+static fxa_status check_host(const fxa_problem *p, fxa_error *err) {
+    if (p->ordinal != 0)
+        return fxa__fail(err, FXA_E_PROBLEM, "ordinal is %d on device host: accepted is 0", (int)p->ordinal);
+    if (p->target)
+        return fxa__fail(err, FXA_E_PROBLEM, "target is set on device host: only plans for another device have one");
+    if (p->flags & FXA_CAPTURE)
+        return fxa__fail(err, FXA_E_PROBLEM, "flag FXA_CAPTURE is set on device host, which records no graphs");
+    return FXA_OK;
+}
+
+static fxa_status check_place(const fxa_problem *p, fxa_error *err) {
+    bool power = (p->alignment & (p->alignment - 1)) == 0 && p->alignment <= CHECK_MAX_ALIGNMENT;
+    if (!fxa_device_name((fxa_device)p->device))
+        return fxa__fail(err, FXA_E_PROBLEM, "device is %u: accepted are %u (host) and %u (cuda)", p->device,
+                         (unsigned)FXA_HOST, (unsigned)FXA_CUDA);
+    if (p->reserved) return fxa__fail(err, FXA_E_PROBLEM, "reserved is %u: accepted is 0", p->reserved);
+    if (!power)
+        return fxa__fail(err, FXA_E_PROBLEM, "alignment is %u: accepted are 0 and powers of two up to %u", p->alignment,
+                         CHECK_MAX_ALIGNMENT);
+    if (p->device == FXA_HOST) return check_host(p, err);
+    if (p->ordinal < 0) return fxa__fail(err, FXA_E_PROBLEM, "ordinal is %d: accepted are 0 and more", (int)p->ordinal);
+    if (p->target && strlen(p->target) > CHECK_MAX_TARGET)
+        return fxa__fail(err, FXA_E_PROBLEM, "target has %zu characters: accepted are %u at most", strlen(p->target),
+                         CHECK_MAX_TARGET);
+    if (p->flags & FXA_STRICT_INDEX)
+        return fxa__fail(err, FXA_E_PROBLEM,
+                         "flag FXA_STRICT_INDEX looks at captured tensors on the host, and device is %s",
+                         fxa_device_name((fxa_device)p->device));
     return FXA_OK;
 }
 
@@ -243,6 +288,7 @@ static fxa_status check_grads(const fxa_problem *p, fxa_error *err) {
 fxa_status fxa__problem_check(const fxa_problem *p, fxa_error *err) {
     FXA_TRY(check_flags(p, err));
     FXA_TRY(check_sizes(p, err));
+    FXA_TRY(check_place(p, err));
     FXA_TRY(check_dtypes(p, err));
     FXA_TRY(check_program("program", p->program, FXA_PROGRAM_SCORE, p->captures, p->n_captures, "captures", err));
     FXA_TRY(check_program("bprop", p->bprop, FXA_PROGRAM_BPROP, p->bprop_captures, p->n_bprop_captures,

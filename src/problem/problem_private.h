@@ -89,8 +89,10 @@ fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_captu
 
 /* ---- Parts of fxa__bind_make ------------------------------------------------------------------------------------- */
 
-/* The length of an int32 array that a slot of the problem holds; -1 when the problem reads no such array. */
+/* The length of the array that a slot past the operands holds, int32 or scalars of 8 bytes; -1 when the problem reads
+ * no such array. */
 int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot);
+int64_t fxa__slot_element(fxa_slot slot); /* bytes of one */
 /* A captured tensor as the program's view, or its gradient's. */
 fxa_view fxa__capture_view(const fxa_program *program, const fxa_capture *captures, size_t index, const void *data);
 fxa_view fxa__capture_grad_view(const fxa_program *program, const fxa_capture *captures, size_t index,

@@ -40,7 +40,7 @@ static void break_pool(void) { /* an assert inside the library: more workers tha
     fxa__pool *pool = NULL;
     fxa_error err;
     if (fxa__host_create(NULL, NULL, &host, &err) || fxa__host_pool(host, &pool, &err)) return;
-    fxa__pool_run(pool, 2, nothing, NULL);
+    fxa__pool_run(pool, NULL, 2, nothing, NULL);
 }
 static void break_none(void) {
     int evaluated = 0;

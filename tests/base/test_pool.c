@@ -59,7 +59,7 @@ TEST(every_worker_runs_once) {
         for (int32_t w = 0; w <= width; w++) {
             pool_marks m = {.work = 0};
             int times = t_scaled(50);
-            for (int i = 0; i < times; i++) fxa__pool_run(pool, w, pool_mark, &m);
+            for (int i = 0; i < times; i++) fxa__pool_run(pool, NULL, w, pool_mark, &m);
             check_once(&m, w, times);
         }
         fxa__host_release(host);
@@ -76,7 +76,7 @@ TEST(items_are_shared_out) {
     fxa__host *host = pool_host_of(4, NULL, NULL);
     for (int i = 0; i < t_scaled(200); i++) {
         pool_marks m = {.work = 0};
-        fxa__pool_run(pool_of(host), 4, pool_take_items, &m);
+        fxa__pool_run(pool_of(host), NULL, 4, pool_take_items, &m);
         check_once(&m, 4, 1);
         T_INT(m.sum[0] + m.sum[1] + m.sum[2] + m.sum[3], 999 * 1000 / 2);
     }
@@ -89,7 +89,7 @@ TEST(threads_that_fell_asleep_come_back) {
     pool_marks m = {.work = 2000};
     int times = t_scaled(200);
     for (int i = 0; i < times; i++) {
-        fxa__pool_run(pool_of(host), 2, pool_mark, &m);
+        fxa__pool_run(pool_of(host), NULL, 2, pool_mark, &m);
         struct timespec t = {0, i * 1009 % 200 * 1000};
         nanosleep(&t, NULL);
     }
@@ -115,7 +115,7 @@ static void pool_meet(void *arg, int32_t worker) {
 TEST(workers_run_at_the_same_time) {
     fxa__host *host = pool_host_of(2, NULL, NULL);
     pool_meeting m = {0};
-    fxa__pool_run(pool_of(host), 2, pool_meet, &m);
+    fxa__pool_run(pool_of(host), NULL, 2, pool_meet, &m);
     T_CHECK(m.met);
     fxa__host_release(host);
 }
@@ -130,7 +130,7 @@ static void pool_slow_thread(void *arg, int32_t worker) {
 TEST(a_caller_waits_for_slow_workers) {
     fxa__host *host = pool_host_of(3, NULL, NULL);
     pool_marks m = {.work = 0};
-    for (int i = 0; i < 20; i++) fxa__pool_run(pool_of(host), 3, pool_slow_thread, &m);
+    for (int i = 0; i < 20; i++) fxa__pool_run(pool_of(host), NULL, 3, pool_slow_thread, &m);
     check_once(&m, 3, 20);
     fxa__host_release(host);
 }
@@ -141,14 +141,14 @@ static void pool_nest(void *arg, int32_t worker) {
     pool_marks *m = arg;
     pool_marks inner = {.work = 10};
     m->runs[worker]++;
-    fxa__pool_run(m->pool, 4, pool_mark, &inner);
+    fxa__pool_run(m->pool, NULL, 4, pool_mark, &inner);
     for (int w = 0; w < 4; w++) m->sum[worker] += inner.runs[w];
 }
 
 TEST(a_job_inside_a_job_runs_in_place) {
     fxa__host *host = pool_host_of(4, NULL, NULL);
     pool_marks m = {.pool = pool_of(host)};
-    for (int i = 0; i < t_scaled(100); i++) fxa__pool_run(m.pool, 4, pool_nest, &m);
+    for (int i = 0; i < t_scaled(100); i++) fxa__pool_run(m.pool, NULL, 4, pool_nest, &m);
     check_once(&m, 4, t_scaled(100));
     for (int w = 0; w < 4; w++) T_INT(m.sum[w], 4 * t_scaled(100));
     fxa__host_release(host);
@@ -165,7 +165,7 @@ static void *pool_call_often(void *user) {
     fxa__pool *pool = NULL;
     if (fxa__host_pool(c->host, &pool, NULL) != FXA_OK) abort(); /* all callers at once: they must get the same one */
     c->marks.pool = pool;
-    for (int i = 0; i < t_scaled(300); i++) fxa__pool_run(pool, 3, pool_mark, &c->marks);
+    for (int i = 0; i < t_scaled(300); i++) fxa__pool_run(pool, NULL, 3, pool_mark, &c->marks);
     return NULL;
 }
 
@@ -206,11 +206,11 @@ TEST(the_callers_own_loop_runs_jobs) {
     int before = thread_count_now();
     fxa__host *host = pool_host_of(5, pool_backwards, &loop);
     pool_marks m = {.work = 0};
-    fxa__pool_run(pool_of(host), 5, pool_mark, &m);
+    fxa__pool_run(pool_of(host), NULL, 5, pool_mark, &m);
     check_once(&m, 5, 1);
     T_INT(loop.calls, 1);
     T_INT(loop.n, 5);
-    fxa__pool_run(pool_of(host), 1, pool_mark, &m); /* nothing to split */
+    fxa__pool_run(pool_of(host), NULL, 1, pool_mark, &m); /* nothing to split */
     T_INT(m.runs[0], 2);
     T_INT(loop.calls, 1);
     T_INT(thread_count_now(), before);
@@ -245,7 +245,7 @@ TEST(destroying_is_safe_at_any_moment_of_idleness) {
         fxa__host *host = pool_host_of(3, NULL, NULL);
         pool_marks m = {.work = 0};
         if (i % 2)
-            fxa__pool_run(pool_of(host), 3, pool_mark, &m);
+            fxa__pool_run(pool_of(host), NULL, 3, pool_mark, &m);
         else
             (void)pool_of(host);
         struct timespec t = {0, i % 5 * 40000};
@@ -259,12 +259,12 @@ TEST(a_child_works_alone) {
     fxa__host *host = pool_host_of(4, NULL, NULL);
     fxa__pool *pool = pool_of(host);
     pool_marks m = {.work = 0};
-    fxa__pool_run(pool, 4, pool_mark, &m);
+    fxa__pool_run(pool, NULL, 4, pool_mark, &m);
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         alarm(20);
-        fxa__pool_run(pool, 4, pool_mark, &m);
+        fxa__pool_run(pool, NULL, 4, pool_mark, &m);
         bool all = m.runs[0] == 2 && m.runs[3] == 2;
         fxa__host_release(host);
         _exit(all ? 0 : 1);
@@ -272,7 +272,7 @@ TEST(a_child_works_alone) {
     int status = -1;
     T_CHECK(waitpid(child, &status, 0) == child);
     T_INT(status, 0);
-    fxa__pool_run(pool, 4, pool_mark, &m);
+    fxa__pool_run(pool, NULL, 4, pool_mark, &m);
     check_once(&m, 4, 2);
     fxa__host_release(host);
 }
@@ -289,7 +289,7 @@ static void pool_signals(void *arg, int32_t worker) {
 TEST(threads_take_no_signals) {
     fxa__host *host = pool_host_of(2, NULL, NULL);
     pool_marks m = {.work = 0};
-    for (int i = 0; i < 100 && !m.runs[1]; i++) fxa__pool_run(pool_of(host), 2, pool_signals, &m);
+    for (int i = 0; i < 100 && !m.runs[1]; i++) fxa__pool_run(pool_of(host), NULL, 2, pool_signals, &m);
     T_INT(m.runs[0], 0);
     T_INT(m.runs[1], 1);
     fxa__host_release(host);
@@ -316,7 +316,7 @@ TEST(denormals_are_flushed_inside_only) {
         pool_marks m = {.work = 0};
         fesetround(FE_UPWARD);
         feclearexcept(FE_ALL_EXCEPT);
-        fxa__pool_run(pool_of(host), host->width, pool_flushes, &m);
+        fxa__pool_run(pool_of(host), NULL, host->width, pool_flushes, &m);
         T_INT(fetestexcept(FE_ALL_EXCEPT), 0);
         T_INT(fegetround(), FE_UPWARD);
         T_CHECK(one / three == 0x1.5555555555556p-2);

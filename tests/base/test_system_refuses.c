@@ -130,6 +130,7 @@ TEST(a_pool_without_its_locks) {
             refuse_nothing();
             T_OK(fxa__host_create(fail_alloc_fn, &memory, &host, &err));
             host->width = 3;
+            refuse_nothing();
             kinds[kind]->from = kinds[kind]->to = n;
             T_INT(fxa__host_pool(host, &pool, &err), n <= 2 ? FXA_E_SYSTEM : FXA_OK);
             T_CHECK((pool != NULL) == (n == 3));
@@ -160,7 +161,7 @@ static void check_pool(int n_created) {
     T_OK(fxa__host_pool(host, &pool, &err));
     T_INT(threads.calls, n_created);
     int runs[REFUSE_WIDTH] = {0};
-    for (int i = 0; i < 20; i++) fxa__pool_run(pool, REFUSE_WIDTH, refuse_mark, runs);
+    for (int i = 0; i < 20; i++) fxa__pool_run(pool, NULL, REFUSE_WIDTH, refuse_mark, runs);
     for (int w = 0; w < REFUSE_WIDTH; w++) T_INT(runs[w], 20);
     fxa__host_release(host);
     refuse_nothing();

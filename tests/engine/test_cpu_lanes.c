@@ -224,6 +224,8 @@ static fxa_problem lanes_problem(const attn_spec *s, fxa_program *program, fxa_c
 static int lanes_count_meetings(const lanes_program *program, const fxa__problem *p, lanes_paths *paths) {
     bool usable;
     fxa__cpu_code code = {.kernels = fxa__cpu_set(0, sizeof(double), &usable), .width = 2};
+    fxa_error err;
+    T_OK(fxa_program_derivative(p->program, &code.by_score, &err));
     lanes_count c = {.program = program, .p = p, .cut = fxa__back_shares_make(&code, p)};
     int64_t n = 1;
     for (int i = 0; i < program->rank; i++) n *= p->in.captures[0].size[i];
@@ -232,6 +234,7 @@ static int lanes_count_meetings(const lanes_program *program, const fxa__problem
     if (!c.seen) abort();
     for (int64_t item = 0; ((c.cut.once | c.cut.shared) & 1) && item < c.cut.items; item++) lanes_touch_item(&c, item);
     free(c.seen);
+    fxa_program_destroy(code.by_score);
     return c.meetings;
 }
 

@@ -114,7 +114,7 @@ static const struct_case struct_cases[] = {
     {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_tiles},
     {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_problem_program},
     {"fxa_args", sizeof(fxa_args), offsetof(fxa_args, params), fill_args, call_attention},
-    {"fxa_merge_args", sizeof(fxa_merge_args), sizeof(fxa_merge_args), fill_merge, call_merge},
+    {"fxa_merge_args", sizeof(fxa_merge_args), offsetof(fxa_merge_args, ctx), fill_merge, call_merge},
     {"fxa_problem", sizeof(fxa_problem), offsetof(fxa_problem, total_q), fill_problem, call_index_problem},
     {"fxa_args", sizeof(fxa_args), offsetof(fxa_args, params), fill_args, call_index_args},
 };

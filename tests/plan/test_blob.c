@@ -25,10 +25,10 @@ TEST(the_layout_is_as_documented) {
         fxa_error err;
         T_OK(blob_cases[c].make(ctx, &b, &err));
         T_REQUIRE(blob_parts_read(&b, &p));
-        T_INT(p.format, 1);
+        T_INT(p.format, 2);
         T_STR(p.library, FXA_VERSION_STRING);
         T_STR(p.engine, "ref");
-        T_STR(p.device, "host");
+        T_STR(p.identity, "");
         T_INT(p.n_sections, 1);
         T_INT(p.id[0], 1);
         fxa_plan *plan = NULL;
@@ -183,9 +183,9 @@ TEST(other_versions_are_told_apart) {
     T_REQUIRE(blob_parts_read(&b, &good));
     T_OK(blob_parts_load(ctx, &good, &err));
 
-    p = good, p.format = 2;
+    p = good, p.format = 3;
     T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
-    T_HAS(err.text, "format 2");
+    T_HAS(err.text, "format 3");
     p = good, strcpy(p.library, "0.2.0");
     T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
     T_HAS(err.text, "0.2.0");
@@ -196,38 +196,60 @@ TEST(other_versions_are_told_apart) {
     T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
     T_HAS(err.text, "abacus");
     T_HAS(err.text, "ref");
-    p = good, strcpy(p.device, "sm_90");
-    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_VERSION);
-    T_HAS(err.text, "sm_90");
-    T_HAS(err.text, "host");
     fxa_context_destroy(ctx);
 }
 
-/* Without code another engine version is compiled again, under the key of the engine that is here. */
-TEST(another_engine_version_is_rebuilt) {
+/* Bytes of the version before: a text that says which. */
+TEST(the_format_before_says_so) {
+    fxa_context *ctx = blob_context();
+    T_REQUIRE(ctx);
+    static blob_bytes old;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    T_REQUIRE(golden_read(FXA_SOURCE_DIR "/tests/golden/plans/tiny_forward_format_1.hex", &old));
+    T_STATUS(fxa_plan_load(ctx, old.data, old.size, &plan, &err), FXA_E_VERSION);
+    T_STR(err.text, "plan bytes of format 1; this library (" FXA_VERSION_STRING ") reads format 2");
+    fxa_context_destroy(ctx);
+}
+
+/* Writes p with the key that its other parts make. */
+static void blob_forge(fxa_context *ctx, blob_parts *p, blob_bytes *b) {
+    fxa_error err;
+    fxa__reader r = {.data = p->section[0].data, .size = p->section[0].size};
+    fxa__problem *problem = NULL;
+    T_OK(fxa__problem_read(fxa__context_host(ctx), &r, &problem, &err));
+    fxa__plan_key_make(problem, p->engine, p->engine_version, p->identity, p->key);
+    fxa__problem_release(problem);
+    blob_parts_write(p, b);
+}
+
+/* Another engine version or identity is refused by name, or compiled again under the key of the engine that is here. */
+TEST(another_engine_is_refused_or_rebuilt) {
     fxa_context *ctx = blob_context();
     T_REQUIRE(ctx);
     static blob_bytes b;
-    static blob_parts p;
+    static blob_parts good, p;
     fxa_error err;
-    fxa_plan *plan = NULL;
-    uint8_t ours[16], key[16];
     T_OK(blob_cases[BLOB_TINY_FORWARD].make(ctx, &b, &err));
-    T_REQUIRE(blob_parts_read(&b, &p));
-    memcpy(ours, p.key, 16);
-    p.engine_version += 5;
-    T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES); /* the key says the version it was made for */
-    T_HAS(err.text, "key");
-    fxa__reader r = {.data = p.section[0].data, .size = p.section[0].size};
-    fxa__problem *problem = NULL;
-    T_OK(fxa__problem_read(fxa__context_host(ctx), &r, &problem, &err));
-    fxa__plan_key_make(problem, "ref", p.engine_version, p.key);
-    fxa__problem_release(problem);
-    blob_parts_write(&p, &b);
-    T_OK(fxa_plan_load(ctx, b.data, b.size, &plan, &err));
-    fxa_plan_key(plan, key);
-    T_CHECK(memcmp(key, ours, 16) == 0);
-    fxa_plan_destroy(plan);
+    T_REQUIRE(blob_parts_read(&b, &good));
+    for (int i = 0; i < 2; i++) {
+        fxa_plan *plan = NULL;
+        uint8_t key[16];
+        p = good;
+        if (i == 0) p.engine_version += 5;
+        if (i == 1) strcpy(p.identity, "an abacus");
+        T_STATUS(blob_parts_load(ctx, &p, &err), FXA_E_BYTES); /* the key says what it was made for */
+        T_HAS(err.text, "key");
+        blob_forge(ctx, &p, &b);
+        T_STATUS(fxa_plan_load(ctx, b.data, b.size, &plan, &err), FXA_E_VERSION);
+        T_HAS(err.text,
+              i == 0 ? "a plan of engine ref version 8; this is version 3" : "for \"an abacus\"; this is \"\"");
+        T_CHECK(!plan);
+        T_OK(fxa_plan_load_flags(ctx, b.data, b.size, FXA_LOAD_REBUILD, &plan, &err));
+        fxa_plan_key(plan, key);
+        T_CHECK(memcmp(key, good.key, 16) == 0);
+        fxa_plan_destroy(plan);
+    }
     fxa_context_destroy(ctx);
 }
 

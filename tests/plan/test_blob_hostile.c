@@ -166,7 +166,7 @@ static void forged_flip(fxa_context *ctx, blob_parts *p, size_t bit, const char 
     p->section[0].data[bit / 8] ^= (uint8_t)(1 << bit % 8);
     fxa__reader r = {.data = p->section[0].data, .size = p->section[0].size};
     if (fxa__problem_read(fxa__context_host(ctx), &r, &problem, &err) == FXA_OK)
-        fxa__plan_key_make(problem, p->engine, p->engine_version, p->key);
+        fxa__plan_key_make(problem, p->engine, p->engine_version, p->identity, p->key);
     fxa__problem_release(problem);
     blob_parts_write(p, &b);
     fxa_status status = fxa_plan_load(ctx, b.data, b.size, &plan, &err);

@@ -13,8 +13,8 @@
 enum { THREADS = 8 };
 
 static atomic_int cache_released;
-static void fake_release(fxa__host *host, void *code) {
-    (void)host, (void)code;
+static void fake_release(void *self, void *code) {
+    (void)self, (void)code;
     atomic_fetch_add(&cache_released, 1);
 }
 static const fxa__engine fake_engine = {.name = "fake", .release = fake_release};
@@ -22,6 +22,7 @@ static const fxa__engine fake_engine = {.name = "fake", .release = fake_release}
 /* One build: what it should do, and what happened. */
 typedef struct build_plan {
     fxa__host *host;
+    fxa__instance *instance;
     size_t bytes;
     fxa_status fail; /* not OK: fails with this */
     int fail_first;  /* only that many times */
@@ -48,8 +49,8 @@ static fxa_status fake_build(void *user, fxa__code **out, fxa_error *err) {
     fxa__code *code = fxa__alloc(b->host, sizeof *code);
     if (!code) return fxa__fail_memory(err, "fake code");
     atomic_init(&code->refs, 1);
-    code->host = fxa__host_retain(b->host);
-    code->engine = &fake_engine;
+    code->instance = b->instance;
+    fxa__host_retain(b->host);
     code->bytes = b->bytes;
     *out = code;
     return FXA_OK;
@@ -67,6 +68,7 @@ static bool rig_start(rig *r, uint64_t max_plans, uint64_t max_bytes) {
     atomic_store(&cache_released, 0);
     if (fxa__host_create(fail_alloc_fn, &r->memory, &r->host, NULL) != FXA_OK) return false;
     r->build = (build_plan){.host = r->host, .bytes = 100};
+    if (fxa__instance_get(r->host, &fake_engine, 0, NULL, &r->build.instance, NULL) != FXA_OK) return false;
     return fxa__cache_init(&r->cache, r->host, max_plans, max_bytes, NULL) == FXA_OK;
 }
 
@@ -167,7 +169,7 @@ TEST(limits_and_clear_hold_at_once) {
     T_INT(rig_stats(&r).plans, 0);
     T_INT(rig_stats(&r).bytes, 0);
     T_INT(rig_stats(&r).evictions, 8); /* clearing is not evicting */
-    T_CHECK(held->engine == &fake_engine);
+    T_CHECK(held->instance->engine == &fake_engine);
     fxa__code_release(held);
     T_INT(atomic_load(&cache_released), 10);
     fxa__cache_set_limits(&r.cache, 0, 100000);
@@ -271,7 +273,8 @@ TEST(different_keys_build_in_parallel) {
     atomic_int inside = 0;
     T_REQUIRE(rig_start(&r, 100, 100000));
     for (int i = 0; i < THREADS; i++)
-        builds[i] = (build_plan){.host = r.host, .bytes = 100, .meet = THREADS, .inside = &inside};
+        builds[i] = (build_plan){
+            .host = r.host, .instance = r.build.instance, .bytes = 100, .meet = THREADS, .inside = &inside};
     getters_run(&r, g, 1, builds, 1);
     for (int i = 0; i < THREADS; i++) {
         T_INT(g[i].status, FXA_OK);

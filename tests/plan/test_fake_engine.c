@@ -56,11 +56,14 @@ TEST(the_first_that_can_is_chosen) {
 }
 
 /* "reader" takes no program that loads a tensor. */
-static void reader_query(const fxa__problem *p, fxa_support *report) {
+static fxa_status reader_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+    (void)self, (void)code, (void)err;
+    fxa_support *report = &out->report;
     atomic_fetch_add(&queries, 1);
     report->supported = p->program->n_tensors == 0;
-    if (report->supported) return;
+    if (report->supported) return FXA_OK;
     snprintf(report->reason, sizeof report->reason, "the program loads %s", fxa_program_tensor(p->program, 0).name);
+    return FXA_OK;
 }
 
 /* a probe is asked with the program itself: another program at the same shapes is another question. */
@@ -125,49 +128,42 @@ TEST(a_workspace_too_large_is_a_refusal) {
     plan_rig_end(&r);
 }
 
-/* With what binding needs, 64 bits are not enough: a no where it is seen before there is code, else an error. */
-TEST(a_workspace_that_fits_alone_but_not_with_the_bind) {
+/* With what a check of indices needs, 64 bits are not enough. */
+TEST(a_workspace_that_fits_alone_but_not_with_the_check) {
     plan_rig r;
     fxa_error err;
     T_REQUIRE(fake_start(&r));
     fxa_support reports[2];
     size_t count = 2;
     fxa_plan *plan = NULL;
-    workspace_bytes = SIZE_MAX;
-    r.t.problem.flags |= FXA_STRICT_INDEX; /* binding needs memory */
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
-    T_INT(reports[1].supported, 0);
-    T_HAS(reports[1].reason, "does not fit");
-    fxa_cache_clear(r.ctx);
-    workspace_bytes = 64;
-    workspace_bytes_of_code = SIZE_MAX;
-    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_LIMIT);
-    T_HAS(err.text, "does not fit");
-    T_CHECK(!plan);
-    workspace_bytes_of_code = 64;
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
-    fxa_plan_destroy(plan);
-    plan_rig_end(&r);
-}
-
-/* Memory of a device is nothing that the host can look at. */
-TEST(indices_are_not_checked_on_a_device) {
-    plan_rig r;
-    fxa_error err;
-    T_REQUIRE(fake_start(&r));
-    static fxa__engine device;
-    device = fixed;
-    device.device = true;
-    own_engines[1] = &device;
-    fxa_support reports[2];
-    size_t count = 2;
-    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
-    T_INT(reports[1].supported, 1);
+    workspace_bytes = SIZE_MAX - 8;
     r.t.problem.flags |= FXA_STRICT_INDEX;
     T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
     T_INT(reports[1].supported, 0);
-    T_HAS(reports[1].reason, "FXA_STRICT_INDEX");
-    T_HAS(reports[1].reason, "fixed reads them on a device");
+    T_HAS(reports[1].reason, "does not fit");
+    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_UNSUPPORTED);
+    T_CHECK(!plan);
+    plan_rig_end(&r);
+}
+
+/* What a problem demands of every engine. */
+TEST(demands_are_refusals_with_numbers) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(fake_start(&r));
+    fxa_support reports[2];
+    size_t count = 2;
+    r.t.problem.max_workspace = 63;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_INT(reports[1].supported, 0);
+    T_STR(reports[1].reason, "a run needs a workspace of 64 bytes, and max_workspace is 63");
+    r.t.problem.max_workspace = 64;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_INT(reports[1].supported, 1);
+    r.t.problem.flags |= FXA_DETERMINISTIC;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_INT(reports[1].supported, 0);
+    T_HAS(reports[1].reason, "FXA_DETERMINISTIC");
     plan_rig_end(&r);
 }
 

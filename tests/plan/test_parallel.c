@@ -15,33 +15,30 @@
 
 /* ---- Two engines: one with threads, one without ------------------------------------------------------------------ */
 
-static void gang_query(const fxa__problem *p, fxa_support *report) {
-    (void)p;
-    report->supported = report->deterministic = 1;
+/* Each worker has an int of its own. */
+static fxa_status gang_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+    (void)self, (void)code, (void)err;
+    out->report.supported = out->report.deterministic = 1;
+    out->report.workspace = (size_t)p->host->width * FXA_WORKSPACE_ALIGN;
+    return FXA_OK;
 }
-static fxa_status gang_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *size, fxa_error *err) {
-    (void)host, (void)p, (void)err;
+static fxa_status gang_compile(void *self, const fxa__problem *p, void **code, size_t *size, fxa_error *err) {
+    (void)self, (void)p, (void)err;
     *code = NULL;
     *size = 0;
     return FXA_OK;
 }
-static void gang_release(fxa__host *host, void *code) { (void)host, (void)code; }
+static void gang_release(void *self, void *code) { (void)self, (void)code; }
 
-/* Each worker has an int of its own. */
-static bool gang_workspace(const void *code, const fxa__problem *p, size_t *size) {
-    (void)code;
-    *size = (size_t)p->host->width * FXA_WORKSPACE_ALIGN;
-    return true;
-}
 static void gang_work(void *arg, int32_t worker) { *(int *)((char *)arg + worker * FXA_WORKSPACE_ALIGN) += 1; }
 
-static fxa_status gang_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    (void)code, (void)p;
+static fxa_status gang_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    (void)self, (void)code, (void)p;
     if (!bind->pool) return fxa__fail(err, FXA_E_INTERNAL, "no pool");
     int32_t width = fxa__pool_width(bind->pool), sum = 0;
     if (bind->workspace_size != (size_t)width * FXA_WORKSPACE_ALIGN) return fxa__fail(err, FXA_E_INTERNAL, "no room");
     memset(bind->workspace, 0, bind->workspace_size);
-    fxa__pool_run(bind->pool, width, gang_work, bind->workspace);
+    fxa__pool_run(bind->pool, bind->parallel_user, width, gang_work, bind->workspace);
     for (int32_t w = 0; w < width; w++) sum += *(int *)((char *)bind->workspace + w * FXA_WORKSPACE_ALIGN);
     *(double *)bind->slot[FXA_SLOT_O] = sum;
     return FXA_OK;
@@ -51,16 +48,14 @@ static const char *gang_detail(const void *code, const fxa__problem *p) {
     return p->in.d == 3 ? "by many hands" : NULL;
 }
 
-static fxa_status solo_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    (void)code, (void)p;
+static fxa_status solo_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    (void)self, (void)code, (void)p;
     if (bind->pool) return fxa__fail(err, FXA_E_INTERNAL, "a pool");
     *(double *)bind->slot[FXA_SLOT_O] = -1;
     return FXA_OK;
 }
 
-#define GANG_CODE                                                                                                      \
-    .version = 1, .dynamic_geometry = true, .query = gang_query, .compile = gang_compile, .release = gang_release,     \
-    .workspace = gang_workspace
+#define GANG_CODE .version = 1, .query = gang_query, .compile = gang_compile, .release = gang_release
 static const fxa__engine gang = {.name = "gang", GANG_CODE, .threads = true, .run = gang_run, .detail = gang_detail};
 static const fxa__engine solo = {.name = "solo", GANG_CODE, .run = solo_run};
 static const fxa__engine *own_engines[] = {&gang, &solo};

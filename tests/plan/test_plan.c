@@ -284,24 +284,31 @@ TEST(the_engine_can_be_named) {
     T_HAS(err.text, "problem.engine");
     T_HAS(err.text, "abacus");
     T_HAS(err.text, "ref");
-    r.t.problem.engine = NULL;
-    setenv("FXA_ENGINE", "slide rule", 1);
-    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), FXA_E_ARGUMENT);
-    T_HAS(err.text, "FXA_ENGINE");
-    T_HAS(err.text, "slide rule");
-    r.t.problem.engine = "ref"; /* the field wins */
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
-    fxa_plan_destroy(plan);
-    r.t.problem.engine = NULL;
-    setenv("FXA_ENGINE", "ref", 1);
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
-    T_STR(fxa_plan_engine(plan), "ref");
-    fxa_plan_destroy(plan);
-    setenv("FXA_ENGINE", "", 1); /* empty is unset */
-    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    plan_rig_end(&r);
+}
+
+/* The engine's name, as the environment says it when the context is made, for problems that name none. */
+static void named_by_environment(const char *text, const char *field, const char *engine, const char *words) {
+    plan_rig r;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    setenv("FXA_ENGINE", text, 1);
+    T_REQUIRE(plan_rig_start(&r));
+    setenv("FXA_ENGINE", "too late", 1);
+    r.t.problem.engine = field;
+    T_STATUS(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err), words ? FXA_E_ARGUMENT : FXA_OK);
+    if (words) T_HAS(err.text, words);
+    if (engine) T_STR(fxa_plan_engine(plan), engine);
     fxa_plan_destroy(plan);
     unsetenv("FXA_ENGINE");
     plan_rig_end(&r);
+}
+
+TEST(the_environment_names_the_engine) {
+    named_by_environment("slide rule", NULL, NULL, "the environment's FXA_ENGINE is \"slide rule\"");
+    named_by_environment("slide rule", "ref", "ref", NULL); /* the field wins */
+    named_by_environment("ref", NULL, "ref", NULL);
+    named_by_environment("", NULL, "cpu", NULL); /* empty is unset */
 }
 
 /* The resolved problem is a problem again, and the same one. */

@@ -20,6 +20,7 @@ typedef struct bench {
     double params[2], dparams[2], bprop_params[1];
     const void *tensors[3], *bprop_tensors[1];
     void *dtensors[3];
+    fxa_view views[FXA__BIND_VIEWS];
 } bench;
 
 static bench the;
@@ -46,7 +47,10 @@ static void bench_open(const fxa_problem *p) {
 
 static void bench_close(void) { fxa__problem_release(the.p); }
 
-static fxa_status bind_now(fxa__bind *bind) { return fxa__bind_make(the.p, &the.args, 0, false, bind, &err); }
+static fxa_status bind_with(size_t workspace, fxa__bind *bind) {
+    return fxa__bind_make(the.p, &the.args, workspace, true, the.views, bind, &err);
+}
+static fxa_status bind_now(fxa__bind *bind) { return bind_with(0, bind); }
 
 static void bind_ok(void) {
     fxa__bind bind;

@@ -17,7 +17,7 @@ TEST(lengths) {
     the.ints[0][1] = 7;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "LEN_K[1] is 7: accepted are 0 to 6");
-    T_OK(fxa__bind_make(the.p, &the.args, 0, true, &bind, &err)); /* device memory is not read */
+    T_OK(fxa__bind_make(the.p, &the.args, 0, false, the.views, &bind, &err)); /* a device's memory is not read */
     the.ints[0][1] = 0;
     the.args.slot[FXA_SLOT_LEN_Q] = the.ints[1];
     the.ints[1][0] = -1;

@@ -38,7 +38,7 @@ static fxa__writer write_rich(int variant, fxa__problem **made) {
     fxa_problem p = rich(variant);
     fxa__writer w = {case_host(), NULL, 0, 0, false};
     T_OK(fxa__problem_create(case_host(), &p, made, &err));
-    if (*made) fxa__problem_write(*made, true, &w);
+    if (*made) fxa__problem_write(*made, FXA__WITH_ALL, &w);
     T_CHECK(!w.failed);
     return w;
 }
@@ -52,8 +52,8 @@ TEST(there_and_back) {
         T_OK(fxa__problem_read(case_host(), &r, &again, &err));
         T_REQUIRE(again);
         T_CHECK(fxa__reader_done(&r));
-        T_CHECK(memcmp(made->key, again->key, 16) == 0 && memcmp(made->code_key, again->code_key, 16) == 0);
-        fxa__problem_write(again, true, &w2);
+        T_CHECK(memcmp(made->key, again->key, 16) == 0);
+        fxa__problem_write(again, FXA__WITH_ALL, &w2);
         T_CHECK(w.size == w2.size && memcmp(w.data, w2.data, w.size) == 0);
         T_CHECK(memcmp(&made->in.map_q, &again->in.map_q, sizeof made->in.map_q) == 0);
         T_CHECK(memcmp(&made->in.q, &again->in.q, sizeof made->in.q) == 0);
@@ -73,7 +73,7 @@ TEST(reads_no_further_than_its_end) {
     T_OK(fxa__problem_create(case_host(), &p, &made, &err));
     T_REQUIRE(made);
     fxa__write_u32(&w, 7);
-    fxa__problem_write(made, true, &w);
+    fxa__problem_write(made, FXA__WITH_ALL, &w);
     fxa__write_u32(&w, 8);
     fxa__reader r = {w.data, w.size, 0, false};
     T_INT(fxa__read_u32(&r), 7);
@@ -137,10 +137,10 @@ TEST(other_formats) {
     fxa__problem *made = NULL, *again;
     fxa__writer w = write_rich(0, &made);
     T_REQUIRE(made);
-    w.data[0] = 3;
+    w.data[0] = 4;
     fxa__reader r = {w.data, w.size, 0, false};
     T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_VERSION);
-    T_STR(err.text, "problem bytes have format 3: this library reads 1 and 2");
+    T_STR(err.text, "problem bytes have format 4: this library reads 1 to 3");
     w.data[0] = 1;
     w.data[24] = 0x7f; /* hkv of a few hundred: a problem that is refused says why */
     r = (fxa__reader){w.data, w.size, 0, false};
@@ -149,7 +149,7 @@ TEST(other_formats) {
     fxa__writer_free(&w);
 
     w = (fxa__writer){case_host(), NULL, 0, 0, false};
-    fxa__problem_write(made, false, &w); /* the bytes of code_key are no problem */
+    fxa__problem_write(made, 0, &w); /* bytes without some parts are no problem */
     r = (fxa__reader){w.data, w.size, 0, false};
     T_STATUS(fxa__problem_read(case_host(), &r, &again, &err), FXA_E_BYTES);
     fxa__writer_free(&w);
@@ -163,7 +163,7 @@ TEST(one_problem_has_one_form) {
     fxa__writer w = {case_host(), NULL, 0, 0, false};
     T_OK(fxa__problem_create(case_host(), &p, &made, &err));
     T_REQUIRE(made);
-    fxa__problem_write(made, true, &w);
+    fxa__problem_write(made, FXA__WITH_ALL, &w);
     size_t operands = 20 + 4 * 8 + 8 * 8 + 2 * 8 + 8 + 8, dq = operands + 5 * 36;
     T_INT(w.data[dq], FXA_F32);
     w.data[dq + 4] = 1;
@@ -226,7 +226,7 @@ TEST(resolving_is_idempotent) {
         made_some++;
         T_OK(fxa__problem_create(case_host(), &made->in, &twice, &err));
         T_CHECK(twice && memcmp(made->key, twice->key, 16) == 0);
-        fxa__problem_write(made, true, &w);
+        fxa__problem_write(made, FXA__WITH_ALL, &w);
         fxa__reader r = {w.data, w.size, 0, false};
         T_OK(fxa__problem_read(case_host(), &r, &again, &err));
         T_CHECK(again && memcmp(made->key, again->key, 16) == 0);

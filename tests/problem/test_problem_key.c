@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Keys of problems: equal content has equal keys, every field that means something changes the key, and geometry alone
- * leaves code_key as it is (R-01, R-05, R-45, R-47, R-66).
+ * leaves the bytes that code depends on as they are (R-01, R-05, R-45, R-47, R-66).
  */
+#include "base/blake2s.h"
 #include "problem_case.h"
 
 static fxa_error err;
@@ -18,7 +19,10 @@ static keys keys_of(const fxa_problem *p) {
     T_OK(fxa__problem_create(case_host(), p, &made, &err));
     if (!made) return out;
     memcpy(out.key, made->key, 16);
-    memcpy(out.code_key, made->code_key, 16);
+    fxa__writer w = {.host = case_host()};
+    fxa__problem_write(made, FXA__WITH_HEADS | FXA__WITH_WINDOW | FXA__WITH_DROPOUT, &w);
+    fxa__blake2s_128(w.data, w.size, out.code_key);
+    fxa__writer_free(&w);
     fxa__problem_release(made);
     return out;
 }

@@ -115,7 +115,7 @@ bool blob_parts_read(const blob_bytes *b, blob_parts *p) {
     fxa__read_string(&r, p->library, sizeof p->library);
     fxa__read_string(&r, p->engine, sizeof p->engine);
     p->engine_version = fxa__read_u32(&r);
-    fxa__read_string(&r, p->device, sizeof p->device);
+    fxa__read_string(&r, p->identity, sizeof p->identity);
     p->n_sections = fxa__read_u32(&r);
     if (p->n_sections > 4) return false;
     for (uint32_t i = 0; i < p->n_sections; i++) {
@@ -145,7 +145,7 @@ static void blob_put_string(blob_bytes *b, const char *s) {
 }
 
 void blob_parts_write(const blob_parts *p, blob_bytes *b) {
-    size_t header = 40 + 12 + strlen(p->library) + strlen(p->engine) + strlen(p->device) + 8 + 32 * p->n_sections + 8;
+    size_t header = 40 + 12 + strlen(p->library) + strlen(p->engine) + strlen(p->identity) + 8 + 32 * p->n_sections + 8;
     size_t total = header, at = header;
     for (uint32_t i = 0; i < p->n_sections; i++) total += p->section[i].size;
     b->size = 0;
@@ -157,7 +157,7 @@ void blob_parts_write(const blob_parts *p, blob_bytes *b) {
     blob_put_string(b, p->library);
     blob_put_string(b, p->engine);
     blob_put_number(b, p->engine_version, 4);
-    blob_put_string(b, p->device);
+    blob_put_string(b, p->identity);
     blob_put_number(b, p->n_sections, 4);
     for (uint32_t i = 0; i < p->n_sections; i++) {
         blob_put_number(b, p->id[i], 4);

@@ -28,7 +28,7 @@ enum { BLOB_IDENTITY, BLOB_TINY_FORWARD, BLOB_TINY_BACKWARD, BLOB_RICH_BACKWARD 
 typedef struct blob_parts {
     uint32_t format;
     uint8_t key[16];
-    char library[32], engine[32], device[32];
+    char library[32], engine[32], identity[160];
     uint32_t engine_version;
     uint32_t n_sections;
     uint32_t id[4];

@@ -62,7 +62,7 @@ typedef struct fxa__cpu_part {
 typedef struct fxa__cpu_stored {
     const void *data;
     uint32_t dtype;    /* that of real; f16 and bf16 where that is float */
-    int64_t ld, n, d;  /* elements between rows; how many; features, at most FXA__MAX_D */
+    int64_t ld, n, d;  /* elements between rows; how many; features, at most FXA_MAX_D */
     const void *next;  /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
     int64_t next_step; /* bytes from one of those to the other */
 } fxa__cpu_stored;

@@ -237,7 +237,8 @@ static void back_work(void *arg, int32_t worker) {
 
 static void back_do(const fxa__back *run, int32_t width, back_item_fn fn, int64_t items) {
     back_job job = {.run = run, .fn = fn, .items = items};
-    if (items > 0) fxa__pool_run(run->bind->pool, (int32_t)fxa__min_i64(width, items), back_work, &job);
+    if (items > 0)
+        fxa__pool_run(run->bind->pool, run->bind->parallel_user, (int32_t)fxa__min_i64(width, items), back_work, &job);
 }
 
 static void back_before(fxa__back_worker *w, int64_t item) {

@@ -75,9 +75,9 @@ static bool shares_map_is_plain(const fxa_index_map *map, int64_t n) {
 }
 
 /* Axes along which items never meet in tensor t. */
-static uint32_t shares_tensor_axes(const fxa__problem *p, int32_t t) {
+static uint32_t shares_tensor_axes(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
-    uint32_t apart = fxa__lower_grad_apart(p->derivative, t), axes = 0;
+    uint32_t apart = fxa__lower_grad_apart(d, t), axes = 0;
     const struct {
         fxa_input input;
         uint32_t axis;
@@ -98,7 +98,7 @@ static bool shares_moves_rows(const fxa_problem *p) {
 }
 
 /* Whether each pair has an element of tensor t for itself. */
-static bool shares_tensor_once(const fxa__problem *p, int32_t t) {
+static bool shares_tensor_once(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u) |
                       (in->sq > 1 ? 1u << FXA_INPUT_Q : 0u) | 1u << FXA_INPUT_K;
@@ -106,7 +106,7 @@ static bool shares_tensor_once(const fxa__problem *p, int32_t t) {
     if (!shares_map_is_plain(&in->map_b, in->b) || !shares_map_is_plain(&in->map_h, in->hq) ||
         !shares_map_is_plain(&in->map_q, in->sq) || !shares_map_is_plain(&in->map_k, in->sk) || shares_moves_rows(in))
         return false;
-    return fxa__lower_grad_own(p->derivative, t, &found) && (found & wanted) == wanted;
+    return fxa__lower_grad_own(d, t, &found) && (found & wanted) == wanted;
 }
 
 static int64_t shares_tensor_bytes(const fxa__problem *p, int32_t t) {
@@ -122,11 +122,11 @@ static int64_t shares_lanes(const fxa__back_shares *c, const fxa_problem *p, uin
 
 /* Small tensors are summed by every lane for itself. Large ones have one sum, and lanes only along axes on which
  * items do not meet in it; if there are none, as many sums as memory allows. */
-static void shares_sums(fxa__back_shares *c, const fxa__problem *p) {
+static void shares_sums(fxa__back_shares *c, const fxa__problem *p, const fxa_program *d) {
     int64_t all = 0, small = 0;
     uint32_t axes = c->lane_axes;
     for (int32_t t = 0; t < p->program->n_tensors; t++) {
-        if (p->in.captures[t].grad && shares_tensor_once(p, t)) {
+        if (p->in.captures[t].grad && shares_tensor_once(p, d, t)) {
             c->once |= UINT64_C(1) << t;
             continue;
         }
@@ -137,7 +137,7 @@ static void shares_sums(fxa__back_shares *c, const fxa__problem *p) {
             continue;
         }
         c->shared |= UINT64_C(1) << t;
-        axes &= shares_tensor_axes(p, t);
+        axes &= shares_tensor_axes(p, d, t);
     }
     if (c->shared && shares_lanes(c, &p->in, axes) == 1 && !c->pool) {
         c->shared = 0;
@@ -163,7 +163,7 @@ fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__pro
     shares_chunks(&c, code->kernels, in);
     c.lane_axes = c.pool ? FXA__BACK_H : FXA__BACK_ALL;
     c.lanes = c.pool ? fxa__max_i64(1, in->hkv) : c.items;
-    if (c.want_sums) shares_sums(&c, p);
+    if (c.want_sums) shares_sums(&c, p, code->by_score);
     return c;
 }
 

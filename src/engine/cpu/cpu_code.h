@@ -36,6 +36,7 @@ typedef struct fxa__cpu_code {
     fxa__tape *score;      /* the program without its mask, for where that is true; NULL: identity */
     fxa__tape *masked;     /* the program with its mask, where that reads the score; else NULL */
     fxa__tape *mask;       /* the mask alone, where there is one that does not read the score; else NULL */
+    fxa_program *by_score; /* backward: the derivative of program, where it is used */
     fxa__tape *derivative; /* backward: by score (unless a bprop is given) and `grad` statements; NULL: identity */
     fxa__tape *bprop;      /* backward: the user's own */
     fxa_facts facts;       /* of the composed program */

@@ -58,7 +58,7 @@ static void decode_outputs(fxa__cpu_item *it, int64_t key, int64_t n) {
 void fxa__cpu_decode(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
-    FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d <= FXA__MAX_D && it->g.p->in.dv <= FXA__MAX_D);
+    FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d <= FXA_MAX_D && it->g.p->in.dv <= FXA_MAX_D);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     for (int64_t key = it->key; key < it->key_end; key += blocks->keys) {
         const fxa__tape_run *ready = NULL;

@@ -267,9 +267,9 @@ bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fx
     fxa__cpu_scan(code, bind, run.ranges);
     atomic_init(&run.next, 0);
     fxa__progress_begin(bind->progress, p->in.b, p->in.hkv, run.items);
-    fxa__pool_run(bind->pool, run.workers, forward_task, &run);
+    fxa__pool_run(bind->pool, bind->parallel_user, run.workers, forward_task, &run);
     if (run.slots == 0) return true;
     atomic_store(&run.next, 0);
-    fxa__pool_run(bind->pool, run.workers, forward_join_task, &run);
+    fxa__pool_run(bind->pool, bind->parallel_user, run.workers, forward_join_task, &run);
     return true;
 }

@@ -10,46 +10,52 @@
 
 #include <stdio.h>
 
+/* An instance: the sets that this machine runs, chosen once. */
+typedef struct cpu_self {
+    const fxa__cpu_kernels *f32, *f64, *bf16; /* bf16: where all that is multiplied is */
+} cpu_self;
+
+static fxa_status cpu_open(fxa__host *host, int32_t ordinal, const char *target, void **out,
+                           char identity[FXA__IDENTITY], fxa_error *err) {
+    (void)ordinal, (void)target;
+    char reason[sizeof((fxa_support *)0)->reason] = "";
+    cpu_self self = {.f32 = fxa__cpu_select(sizeof(float), FXA_F32, reason, sizeof reason)};
+    if (!self.f32) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
+    self.f64 = fxa__cpu_select(sizeof(double), FXA_F64, reason, sizeof reason);
+    self.bf16 = fxa__cpu_select(sizeof(float), FXA_BF16, reason, sizeof reason);
+    cpu_self *kept = fxa__alloc(host, sizeof *kept);
+    if (!kept) return fxa__fail_memory(err, "the cpu engine");
+    *kept = self;
+    *out = kept;
+    (void)snprintf(identity, FXA__IDENTITY, self.bf16 == self.f32 ? "%s" : "%s, bf16 by %s", self.f32->isa,
+                   self.bf16->isa);
+    return FXA_OK;
+}
+
+static void cpu_close(fxa__host *host, void *self) { fxa__free(host, self, sizeof(cpu_self)); }
+
 /* What a forward pass over the same tensors runs. Only where all that is multiplied is bf16 may products be of bf16. */
-static const fxa__cpu_kernels *cpu_forward_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
-    bool mixed = p->in.k.dtype != p->in.q.dtype || p->in.v.dtype != p->in.q.dtype;
-    return fxa__cpu_select(p->f64 ? sizeof(double) : sizeof(float), mixed ? (uint32_t)FXA_F32 : p->in.q.dtype, reason,
-                           reason_size);
+static const fxa__cpu_kernels *cpu_forward_kernels(const cpu_self *self, const fxa__problem *p) {
+    bool bf16 = p->in.q.dtype == FXA_BF16 && p->in.k.dtype == FXA_BF16 && p->in.v.dtype == FXA_BF16;
+    return p->f64 ? self->f64 : bf16 ? self->bf16 : self->f32;
 }
 
-static const fxa__cpu_kernels *cpu_kernels(const fxa__problem *p, char *reason, size_t reason_size) {
+static const fxa__cpu_kernels *cpu_kernels(const cpu_self *self, const fxa__problem *p) {
     bool mixed = p->in.pass == FXA_BACKWARD && p->in.dout.dtype != p->in.q.dtype && !p->f64;
-    return mixed ? fxa__cpu_select(sizeof(float), FXA_F32, reason, reason_size)
-                 : cpu_forward_kernels(p, reason, reason_size);
+    return mixed ? self->f32 : cpu_forward_kernels(self, p);
 }
 
-/* Whether tapes can do the programs of the problem; if not, the reason names the operation. */
-static bool cpu_can_lower(const fxa__problem *p, char *reason, size_t reason_size) {
-    const fxa_program *programs[] = {p->program, p->derivative, p->in.bprop};
-    for (int i = 0; i < 3; i++) {
-        const fxa__node *n = programs[i] ? fxa__tape_missing(programs[i]) : NULL;
-        if (!n) continue;
-        const fxa__op_info *op = fxa__op_info_get(n->op);
-        (void)snprintf(reason, reason_size, "operation %s (code %d, giving %s) has no code in the cpu engine",
-                       op->id ? op->id : "unknown", n->op, fxa__type_name(n->type));
-        return false;
-    }
-    return true;
+/* E_UNSUPPORTED, with the operation's name, for a program that tapes cannot do. */
+static fxa_status cpu_can_lower(const fxa_program *program, fxa_error *err) {
+    const fxa__node *n = program ? fxa__tape_missing(program) : NULL;
+    if (!n) return FXA_OK;
+    const fxa__op_info *op = fxa__op_info_get(n->op);
+    return fxa__fail(err, FXA_E_UNSUPPORTED, "operation %s (code %d, giving %s) has no code in the cpu engine",
+                     op->id ? op->id : "unknown", n->op, fxa__type_name(n->type));
 }
 
-static void cpu_query(const fxa__problem *p, fxa_support *report) {
-    report->deterministic = 1;
-    report->reason[0] = '\0';
-    const fxa__cpu_kernels *kernels = cpu_kernels(p, report->reason, sizeof report->reason);
-    report->supported = kernels && cpu_can_lower(p, report->reason, sizeof report->reason);
-    if (!report->supported) return;
-    if (p->in.pass == FXA_FORWARD)
-        fxa__cpu_forward_least(kernels, &p->in, &report->tile_q, &report->tile_k);
-    else
-        fxa__cpu_backward_least(kernels, &report->tile_q, &report->tile_k);
-}
-
-static void cpu_release(fxa__host *host, void *code) {
+static void cpu_release(void *self, void *code) {
+    (void)self;
     fxa__cpu_code *c = code;
     fxa__tape_destroy(c->score);
     fxa__tape_destroy(c->masked);
@@ -57,12 +63,14 @@ static void cpu_release(fxa__host *host, void *code) {
     fxa__tape_destroy(c->derivative);
     fxa__tape_destroy(c->bprop);
     fxa_program_destroy(c->program);
-    fxa__free(host, c, sizeof *c);
+    fxa_program_destroy(c->by_score);
+    fxa__free(c->host, c, sizeof *c);
 }
 
 /* A tape, or NULL when it would change nothing. */
 static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, uint32_t flags, fxa__tape **out,
                            fxa_error *err) {
+    FXA_TRY(cpu_can_lower(program, err));
     FXA_TRY(fxa__tape_create(c->host, program, flags, c->kernels, out, err));
     if (!fxa__tape_is_identity(*out)) return FXA_OK;
     fxa__tape_destroy(*out);
@@ -83,39 +91,32 @@ static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
     return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
 
-/* The derivative of what runs: where masks were lifted out of the score, it need not ask for them again. */
-static fxa_status cpu_derivative(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
-    fxa_program *derivative = NULL;
-    if (c->program == p->program) return cpu_tape(c, p->derivative, flags, &c->derivative, err);
-    FXA_TRY(fxa_program_derivative(c->program, &derivative, err));
-    fxa_status status = cpu_tape(c, derivative, flags, &c->derivative, err);
-    fxa_program_destroy(derivative);
-    return status;
-}
-
-/* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative. */
+/* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative.
+ * That is of what runs: where masks were lifted out of the score, it need not ask for them again. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     bool sums = p->in.param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
     uint32_t flags = (sums ? FXA__TAPE_GRADS : 0u) | (p->in.bprop ? FXA__TAPE_NO_DSCORE : 0u);
-    if (!p->in.bprop || sums) FXA_TRY(cpu_derivative(c, p, flags, err));
+    if (!p->in.bprop || sums) {
+        FXA_TRY(fxa_program_derivative(c->program, &c->by_score, err));
+        FXA_TRY(cpu_tape(c, c->by_score, flags, &c->derivative, err));
+    }
     return p->in.bprop ? cpu_tape(c, p->in.bprop, 0, &c->bprop, err) : FXA_OK;
 }
 
 /* What arrays on stacks are sized by. */
 static bool cpu_fits(const fxa__cpu_kernels *kernels, const fxa_problem *p) {
-    return p->d <= FXA__MAX_D && p->dv <= FXA__MAX_D && kernels->rows <= FXA__CPU_MAX_BLOCK &&
+    return p->d <= FXA_MAX_D && p->dv <= FXA_MAX_D && kernels->rows <= FXA__CPU_MAX_BLOCK &&
            kernels->mr <= FXA__CPU_MAX_BLOCK;
 }
 
-static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
-    char reason[sizeof((fxa_support *)0)->reason] = "";
-    c->kernels = cpu_kernels(p, reason, sizeof reason);
-    c->scores = cpu_forward_kernels(p, reason, sizeof reason);
-    if (!c->kernels || !c->scores) return fxa__fail(err, FXA_E_UNAVAILABLE, "%s", reason);
+static fxa_status cpu_fill(const cpu_self *self, fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
+    c->kernels = cpu_kernels(self, p);
+    c->scores = cpu_forward_kernels(self, p);
     if (!FXA__HOLDS(cpu_fits(c->kernels, &p->in) && cpu_fits(c->scores, &p->in)))
         return fxa__fail(err, FXA_E_INTERNAL, "d %lld, dv %lld or the kernels of %s pass the room of the cpu engine",
                          (long long)p->in.d, (long long)p->in.dv, c->kernels->isa);
+    FXA_TRY(cpu_can_lower(p->program, err));
     FXA_TRY(fxa__program_lift_masks(c->host, p->program, &c->program, err));
     fxa_program_facts(c->program, &c->facts);
     if (!fxa__cpu_band_find(c->host, c->program, &c->band)) return fxa__fail_memory(err, "the mask of a program");
@@ -125,46 +126,61 @@ static fxa_status cpu_fill(fxa__cpu_code *c, const fxa__problem *p, fxa_error *e
     return p->in.pass == FXA_BACKWARD ? cpu_fill_backward(c, p, err) : FXA_OK;
 }
 
-static fxa_status cpu_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+static fxa_status cpu_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
     *code = NULL;
-    fxa__cpu_code *c = fxa__alloc(host, sizeof *c);
+    fxa__cpu_code *c = fxa__alloc(p->host, sizeof *c);
     if (!c) return fxa__fail_memory(err, "the code of the cpu engine");
-    c->host = host;
-    c->width = host->width;
-    fxa_status status = cpu_fill(c, p, err);
+    c->host = p->host;
+    c->width = p->host->width;
+    fxa_status status = cpu_fill(self, c, p, err);
     if (status != FXA_OK) {
-        cpu_release(host, c);
+        cpu_release(self, c);
         return status;
     }
     (void)snprintf(c->detail, sizeof c->detail, "%s, %d thread%s", c->kernels->isa, (int)c->width,
                    c->width == 1 ? "" : "s");
-    *bytes = sizeof *c + c->program->bytes;
+    *bytes = sizeof *c + c->program->bytes + (c->by_score ? c->by_score->bytes : 0);
     const fxa__tape *tapes[] = {c->score, c->masked, c->mask, c->derivative, c->bprop};
     for (int i = 0; i < 5; i++) *bytes += tapes[i] ? fxa__tape_bytes(tapes[i]) : 0;
     *code = c;
     return fxa__ok(err);
 }
 
-static bool cpu_size(const fxa__cpu_code *code, const fxa__problem *p, size_t *bytes) {
-    return p->in.pass == FXA_FORWARD ? fxa__cpu_forward_workspace(code, p, bytes)
-                                     : fxa__cpu_backward_workspace(code, p, bytes);
+/* One code serves every geometry. */
+static void cpu_key(void *self, const fxa__problem *p, fxa__writer *w) {
+    (void)self;
+    fxa__problem_write(p, FXA__WITH_HEADS | FXA__WITH_WINDOW | FXA__WITH_DROPOUT, w);
 }
 
-/* Without code, as a support query asks, it is made for the question: the tapes decide how much they need. */
-static bool cpu_workspace(const void *code, const fxa__problem *p, size_t *bytes) {
-    if (code) return cpu_size(code, p, bytes);
-    void *made = NULL;
-    size_t cost;
-    fxa_error err;
-    *bytes = 0;
-    if (cpu_compile(p->host, p, &made, &cost, &err) != FXA_OK) return false;
-    bool fits = cpu_size(made, p, bytes);
-    if (!fits) *bytes = SIZE_MAX;
-    cpu_release(p->host, made);
-    return fits;
+/* The tapes decide how much workspace there must be, so that they are made for the question if there are none. A
+ * program that has no tape is the answer; everything else that fails is a failure to tell. */
+static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+    fxa_support *report = &out->report;
+    bool forward = p->in.pass == FXA_FORWARD;
+    fxa_error why;
+    size_t bytes = 0;
+    report->deterministic = 1;
+    if (!code) {
+        fxa_status status = cpu_compile(self, p, &out->made, &out->made_bytes, &why);
+        if (status == FXA_E_UNSUPPORTED) {
+            fxa__support_refuse(report, why.text);
+            return FXA_OK;
+        }
+        if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
+        code = out->made;
+    }
+    bool fits = (forward ? fxa__cpu_forward_workspace : fxa__cpu_backward_workspace)(code, p, &bytes);
+    report->supported = 1;
+    report->workspace = fits ? bytes : UINT64_MAX;
+    if (forward)
+        fxa__cpu_forward_least(cpu_kernels(self, p), &p->in, &report->tile_q, &report->tile_k);
+    else
+        fxa__cpu_backward_least(cpu_kernels(self, p), &report->tile_q, &report->tile_k);
+    return FXA_OK;
 }
 
-static fxa_status cpu_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+static fxa_status cpu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    (void)self;
     bool fits = (p->in.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bind);
     if (!FXA__HOLDS(fits))
         return fxa__fail(err, FXA_E_INTERNAL, "the %zu bytes of workspace are not what a run of the cpu engine needs",
@@ -181,15 +197,14 @@ const fxa__engine fxa__engine_cpu = {
     .name = "cpu",
     .variable = "FXA_CPU",
     .version = 4,
-    .dynamic_geometry = true,
-    .device = false,
+    .device = FXA_HOST,
     .threads = true,
+    .open = cpu_open,
+    .close = cpu_close,
     .query = cpu_query,
+    .key = cpu_key,
     .compile = cpu_compile,
     .release = cpu_release,
-    .workspace = cpu_workspace,
     .run = cpu_run,
     .detail = cpu_detail,
-    .save = NULL,
-    .load = NULL,
 };

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA__MAX_D / 2 /* of a query, at most */ };
+enum { DOTS16_SUMS = 16, DOTS16_WORDS = FXA_MAX_D / 2 /* of a query, at most */ };
 #define DOTS16_INLINE static inline __attribute__((always_inline))
 
 /* Keys of a group's block, and where fetching goes on: bytes from key to key and from line to line. */

@@ -1,37 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference engine's table. It has no code to compile or save: it interprets the problem, so it runs everything
- * that the validator lets through, at any geometry, and always the same way.
+ * The reference engine's table. It interprets the problem, so it runs everything that the validator lets through, at
+ * any geometry, and always the same way; its code is the derivative of the program, and in a forward pass nothing.
  */
 #include "ref.h"
 
-static void ref_query(const fxa__problem *p, fxa_support *report) {
-    (void)p;
-    report->supported = 1;
-    report->deterministic = 1;
-    report->reason[0] = '\0';
+typedef struct ref_code {
+    fxa__host *host;
+    fxa_program *derivative;
+} ref_code;
+
+static const fxa_program *ref_derivative_of(const void *code) {
+    return code ? ((const ref_code *)code)->derivative : NULL;
 }
 
-static fxa_status ref_compile(fxa__host *host, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    (void)host, (void)p;
+static fxa_status ref_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    (void)self;
+    fxa_program *derivative = NULL;
     *code = NULL;
     *bytes = 0;
+    if (p->in.pass == FXA_FORWARD) return fxa__ok(err);
+    FXA_TRY(fxa_program_derivative(p->program, &derivative, err));
+    ref_code *made = fxa__alloc(p->host, sizeof *made);
+    if (!made) {
+        fxa_program_destroy(derivative);
+        return fxa__fail_memory(err, "the code of the reference engine");
+    }
+    *made = (ref_code){p->host, derivative};
+    *bytes = sizeof *made + derivative->bytes;
+    *code = made;
     return fxa__ok(err);
 }
 
-static void ref_release(fxa__host *host, void *code) { (void)host, (void)code; }
-
-static bool ref_workspace(const void *code, const fxa__problem *p, size_t *bytes) {
-    (void)code;
-    fxa__ref r;
-    return fxa__ref_layout(p, NULL, &r, bytes);
+static void ref_release(void *self, void *code) {
+    (void)self;
+    ref_code *made = code;
+    if (!made) return;
+    fxa_program_destroy(made->derivative);
+    fxa__free(made->host, made, sizeof *made);
 }
 
-static fxa_status ref_run(const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    (void)code;
+static void ref_key(void *self, const fxa__problem *p, fxa__writer *w) {
+    (void)self;
+    fxa__problem_write(p, 0, w);
+}
+
+static fxa_status ref_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+    fxa__ref r;
+    size_t bytes;
+    if (!code) {
+        FXA_TRY(ref_compile(self, p, &out->made, &out->made_bytes, err));
+        code = out->made;
+    }
+    out->report.supported = 1;
+    out->report.deterministic = 1;
+    out->report.workspace = fxa__ref_layout(p, ref_derivative_of(code), NULL, &r, &bytes) ? bytes : UINT64_MAX;
+    return FXA_OK;
+}
+
+static fxa_status ref_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    (void)self;
     size_t bytes;
     fxa__ref r = {.p = p, .bind = bind, .env = {.params = bind->params, .tensors = bind->tensors}};
-    if (!fxa__ref_layout(p, bind->workspace, &r, &bytes) || bytes > bind->workspace_size)
+    if (!fxa__ref_layout(p, ref_derivative_of(code), bind->workspace, &r, &bytes) || bytes > bind->workspace_size)
         return fxa__fail(err, FXA_E_WORKSPACE, "the reference engine needs a workspace of %zu bytes, %zu were given",
                          bytes, bind->workspace_size);
     if (p->in.pass == FXA_FORWARD)
@@ -44,13 +75,10 @@ static fxa_status ref_run(const void *code, const fxa__problem *p, const fxa__bi
 const fxa__engine fxa__engine_ref = {
     .name = "ref",
     .version = 3,
-    .dynamic_geometry = true,
-    .device = false,
+    .device = FXA_HOST,
     .query = ref_query,
+    .key = ref_key,
     .compile = ref_compile,
     .release = ref_release,
-    .workspace = ref_workspace,
     .run = ref_run,
-    .save = NULL,
-    .load = NULL,
 };

@@ -28,6 +28,7 @@ typedef struct fxa__ref_sum {
 /* One run: its arguments, its place in the loops, and the parts of its workspace. */
 typedef struct fxa__ref {
     const fxa__problem *p;
+    const fxa_program *derivative; /* backward: of p->program */
     const fxa__bind *bind;
 
     int64_t b;
@@ -51,7 +52,7 @@ typedef struct fxa__ref {
 
 /* Lays out the workspace of one run: *bytes is its exact size, and with a base the pointers of `r` are set. False: the
  * size does not fit in size_t. */
-bool fxa__ref_layout(const fxa__problem *p, void *base, fxa__ref *r, size_t *bytes);
+bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, void *base, fxa__ref *r, size_t *bytes);
 
 /* One row of an operand, named by its slot (LSE, MAX_ROW and DLSE have one feature); position s is local to r->b.
  * Storing adds to what is there when `add`, and rounds once, from f64. */

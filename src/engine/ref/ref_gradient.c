@@ -27,7 +27,7 @@ static void ref_add_load(fxa__ref *r, const fxa__output *out, double value) {
 
 /* Evaluates the derivative: its dscore, and its `grad` statements into the sums. */
 static double ref_derivative(fxa__ref *r) {
-    const fxa_program *d = r->p->derivative;
+    const fxa_program *d = r->derivative;
     fxa__program_eval(d, &r->env, r->vals);
     for (int32_t i = 0; i < d->n_outputs; i++) {
         const fxa__output *out = &d->outputs[i];

@@ -12,9 +12,9 @@ static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
 }
 
-static int64_t ref_largest_program(const fxa__problem *p) {
+static int64_t ref_largest_program(const fxa__problem *p, const fxa_program *derivative) {
     int64_t n = p->program->n_nodes;
-    if (p->derivative) n = fxa__max_i64(n, p->derivative->n_nodes);
+    if (derivative) n = fxa__max_i64(n, derivative->n_nodes);
     if (p->in.bprop) n = fxa__max_i64(n, p->in.bprop->n_nodes);
     return n;
 }
@@ -35,9 +35,10 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
     }
 }
 
-bool fxa__ref_layout(const fxa__problem *p, void *base, fxa__ref *r, size_t *bytes) {
+bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, void *base, fxa__ref *r, size_t *bytes) {
     fxa__carver c = fxa__carver_make(base);
-    r->vals = fxa__carve(&c, ref_largest_program(p), sizeof(fxa__val));
+    r->derivative = derivative;
+    r->vals = fxa__carve(&c, ref_largest_program(p, derivative), sizeof(fxa__val));
     r->k = ref_carve_matrix(&c, p->in.sk, p->in.d);
     r->v = ref_carve_matrix(&c, p->in.sk, p->in.dv);
     r->q = ref_carve_matrix(&c, 1, p->in.d);

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Instances and code: see instance.h. The list of a host's instances only grows, and is read without a lock; who adds
+ * to it holds the host's lock, also while an engine opens, so that each is opened once.
+ */
+#include "instance.h"
+
+#include "../base/num.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void fxa__support_refuse(fxa_support *report, const char *reason) {
+    size_t n = strnlen(reason, sizeof report->reason - 1);
+    report->supported = 0;
+    report->workspace = 0;
+    memcpy(report->reason, reason, n);
+    report->reason[n] = '\0';
+}
+
+/* ---- Code put aside ---------------------------------------------------------------------------------------------- */
+
+static bool instance_is_foreign(const fxa__instance *i) {
+    return i->engine->device != FXA_HOST && i->process != (int64_t)getpid();
+}
+
+static void code_end(fxa__code *code) {
+    fxa__instance *i = code->instance;
+    i->engine->release(i->self, code->code);
+    fxa__free(i->host, code, sizeof *code);
+}
+
+/* In a forked child the device's part of the code is the parent's: only the memory is given back. */
+static void instance_drain(fxa__instance *i) {
+    fxa__code *code = atomic_exchange(&i->dropped, NULL);
+    while (code) {
+        fxa__code *next = code->next;
+        if (instance_is_foreign(i))
+            fxa__free(i->host, code, sizeof *code);
+        else
+            code_end(code);
+        code = next;
+    }
+}
+
+void fxa__instances_drain(fxa__host *host) {
+    for (fxa__tenant *t = atomic_load_explicit(&host->tenants, memory_order_acquire); t; t = t->next)
+        instance_drain((fxa__instance *)(void *)t);
+}
+
+/* Whoever puts something aside looks for `closed` after it, so that one of the two sees the other. */
+void fxa__instances_close(fxa__host *host) {
+    atomic_store(&host->closed, true);
+    fxa__instances_drain(host);
+}
+
+/* ---- Instances --------------------------------------------------------------------------------------------------- */
+
+static void instance_end(fxa__host *host, fxa__tenant *tenant) {
+    fxa__instance *i = (fxa__instance *)(void *)tenant;
+    instance_drain(i);
+    bool opened = i->engine->open && i->failure.status == FXA_OK;
+    if (opened && !instance_is_foreign(i)) i->engine->close(host, i->self);
+    if (i->target) fxa__free(host, i->target, strlen(i->target) + 1);
+    fxa__free(host, i, sizeof *i);
+}
+
+static bool instance_is_of(const fxa__instance *i, const fxa__engine *engine, int32_t ordinal, const char *target) {
+    if (i->engine != engine || i->ordinal != ordinal || !i->target != !target) return false;
+    return !target || strcmp(i->target, target) == 0;
+}
+
+/* NULL: none yet. *count: of all there are. */
+static fxa__instance *instance_find(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
+                                    size_t *count) {
+    *count = 0;
+    for (fxa__tenant *t = atomic_load_explicit(&host->tenants, memory_order_acquire); t; t = t->next, ++*count) {
+        fxa__instance *i = (fxa__instance *)(void *)t;
+        if (instance_is_of(i, engine, ordinal, target)) return i;
+    }
+    return NULL;
+}
+
+static fxa_status instance_open(fxa__instance *i, const char *target, fxa_error *err) {
+    if (target) {
+        i->target = fxa__alloc(i->host, strlen(target) + 1);
+        if (!i->target) return fxa__fail_memory(err, "the target of an engine");
+        memcpy(i->target, target, strlen(target) + 1);
+    }
+    fxa__ok(&i->failure);
+    if (!i->engine->open) return FXA_OK;
+    i->process = getpid();
+    fxa_status status = i->engine->open(i->host, i->ordinal, target, &i->self, i->identity, &i->failure);
+    i->failure.status = status;
+    if (status == FXA_E_MEMORY && err) *err = i->failure;
+    return status == FXA_E_MEMORY ? status : FXA_OK;
+}
+
+/* The host's lock is held. */
+static fxa_status instance_add(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
+                               fxa__instance **out, fxa_error *err) {
+    fxa__instance *i = fxa__alloc(host, sizeof *i);
+    if (!i) return fxa__fail_memory(err, "an engine's instance");
+    i->host = host;
+    i->engine = engine;
+    i->ordinal = ordinal;
+    atomic_init(&i->dropped, NULL);
+    fxa_status status = instance_open(i, target, err);
+    if (status != FXA_OK) {
+        if (i->target) fxa__free(host, i->target, strlen(i->target) + 1);
+        fxa__free(host, i, sizeof *i);
+        return status;
+    }
+    i->tenant.end = instance_end;
+    i->tenant.next = atomic_load_explicit(&host->tenants, memory_order_relaxed);
+    atomic_store_explicit(&host->tenants, &i->tenant, memory_order_release);
+    *out = i;
+    return FXA_OK;
+}
+
+fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
+                             fxa__instance **out, fxa_error *err) {
+    size_t count;
+    *out = instance_find(host, engine, ordinal, target, &count);
+    if (*out) return FXA_OK;
+    fxa__instances_drain(host);
+    fxa__lock_take(&host->lock);
+    *out = instance_find(host, engine, ordinal, target, &count);
+    fxa_status status = FXA_OK;
+    if (!*out && count >= FXA__MAX_INSTANCES)
+        status = fxa__fail(err, FXA_E_LIMIT, "%zu engines, devices and targets are open: a context has no more", count);
+    else if (!*out)
+        status = instance_add(host, engine, ordinal, target, out, err);
+    fxa__lock_give(&host->lock);
+    return status;
+}
+
+fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err) {
+    const fxa_error *failure = &instance->failure;
+    if (failure->status != FXA_OK) return fxa__fail(err, failure->status, "%s", failure->text);
+    if (instance_is_foreign(instance))
+        return fxa__fail(err, FXA_E_UNAVAILABLE,
+                         "engine %s was opened by process %lld, of which this is a fork: devices do not survive a "
+                         "fork; make a new context",
+                         instance->engine->name, (long long)instance->process);
+    return FXA_OK;
+}
+
+/* ---- Code -------------------------------------------------------------------------------------------------------- */
+
+static fxa_status code_load(fxa__code *code, const fxa__problem *p, const fxa__reader *section, size_t *bytes,
+                            fxa_error *err) {
+    const fxa__engine *engine = code->instance->engine;
+    fxa__reader r = *section;
+    FXA_TRY(engine->load(code->instance->self, p, &r, &code->code, bytes, err));
+    if (fxa__reader_done(&r)) return FXA_OK;
+    engine->release(code->instance->self, code->code);
+    return fxa__fail(err, FXA_E_BYTES, "the code of engine %s is damaged: %zu of %zu bytes were understood",
+                     engine->name, r.at, r.size);
+}
+
+static fxa_status code_fill(fxa__code *code, const fxa__problem *p, const fxa__code_source *from, size_t *bytes,
+                            fxa_error *err) {
+    code->code = from->made;
+    *bytes = from->made_bytes;
+    if (from->made) return FXA_OK;
+    if (from->section) return code_load(code, p, from->section, bytes, err);
+    return code->instance->engine->compile(code->instance->self, p, &code->code, bytes, err);
+}
+
+fxa_status fxa__code_create(fxa__instance *instance, const fxa__problem *p, const fxa__code_source *from,
+                            fxa__code **out, fxa_error *err) {
+    size_t bytes = 0;
+    fxa_status status;
+    *out = NULL;
+    instance_drain(instance);
+    fxa__code *code = fxa__alloc(instance->host, sizeof *code);
+    if (!code) {
+        if (from->made) instance->engine->release(instance->self, from->made);
+        return fxa__fail_memory(err, "the code of a plan");
+    }
+    code->instance = instance;
+    status = code_fill(code, p, from, &bytes, err);
+    if (status != FXA_OK) {
+        fxa__free(instance->host, code, sizeof *code);
+        return status;
+    }
+    if (!fxa__add_size(bytes, sizeof *code, &code->bytes)) code->bytes = SIZE_MAX;
+    atomic_init(&code->refs, 1);
+    fxa__host_retain(instance->host);
+    *out = code;
+    return FXA_OK;
+}
+
+fxa__code *fxa__code_retain(fxa__code *code) {
+    atomic_fetch_add_explicit(&code->refs, 1, memory_order_relaxed);
+    return code;
+}
+
+/* What is put aside belongs to the instance, and so to the host: it needs no reference to it. */
+void fxa__code_release(fxa__code *code) {
+    if (!code || atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;
+    fxa__instance *i = code->instance;
+    fxa__host *host = i->host;
+    if (i->engine->device == FXA_HOST) {
+        code_end(code);
+    } else {
+        code->next = atomic_load(&i->dropped);
+        while (!atomic_compare_exchange_weak(&i->dropped, &code->next, code)) {}
+        if (atomic_load(&host->closed)) instance_drain(i);
+    }
+    fxa__host_release(host);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which engine makes a plan. Only engines of the problem's device are looked at: the one that the problem names, else
+ * the one that the environment named when the context was made, else the best that can. Where several can and tell what
+ * a run will cost, the cheapest is the best; else the order of the registry decides.
+ */
+#include "plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
+    size_t at = 0;
+    out[0] = '\0';
+    for (size_t i = 0; fxa__engine_at(i) && at < FXA__ENGINE_LIST; i++)
+        if (device == UINT32_MAX || fxa__engine_at(i)->device == device)
+            at += (size_t)snprintf(out + at, FXA__ENGINE_LIST - at, "%s%s", at ? ", " : "", fxa__engine_at(i)->name);
+    if (at == 0) (void)snprintf(out, FXA__ENGINE_LIST, "none");
+}
+
+/* ---- An engine that was named ------------------------------------------------------------------------------------ */
+
+static fxa_status choose_fail(const char *source, const char *name, const fxa__problem *p, fxa_error *err) {
+    char list[FXA__ENGINE_LIST];
+    bool known = fxa__engine_find(name) != NULL;
+    fxa__engine_list(known ? p->in.device : UINT32_MAX, list);
+    if (!known)
+        return fxa__fail(err, FXA_E_ARGUMENT, "%s is \"%.64s\", which is no engine of this build; there are: %s",
+                         source, name, list);
+    return fxa__fail(err, FXA_E_ARGUMENT, "%s is \"%s\", which does not compute in the memory of device %s; there: %s",
+                     source, name, fxa_device_name((fxa_device)p->in.device), list);
+}
+
+/* The engine that must be taken, or NULL for the best. What the environment says of other devices does not count. */
+static fxa_status choose_named(const fxa_context *ctx, const fxa__problem *p, const char *name, const fxa__engine **out,
+                               fxa_error *err) {
+    *out = name ? fxa__engine_find(name) : NULL;
+    if (name) return *out && (*out)->device == p->in.device ? FXA_OK : choose_fail("problem.engine", name, p, err);
+    if (ctx->wanted[0]) {
+        *out = fxa__engine_find(ctx->wanted);
+        if (!*out) return choose_fail("the environment's FXA_ENGINE", ctx->wanted, p, err);
+        if ((*out)->device == p->in.device) return FXA_OK;
+    }
+    for (size_t i = 0; i < 64; i++) {
+        *out = ctx->variables >> i & 1u ? fxa__engine_at(i) : NULL;
+        if (*out && (*out)->device == p->in.device) return FXA_OK;
+    }
+    *out = NULL;
+    return FXA_OK;
+}
+
+static fxa_status choose_instance(fxa_context *ctx, const fxa__problem *p, const fxa__engine *engine,
+                                  fxa__instance **out, fxa_error *err) {
+    return fxa__instance_get(fxa__context_host(ctx), engine, p->in.ordinal, p->in.target, out, err);
+}
+
+/* ---- The best ---------------------------------------------------------------------------------------------------- */
+
+/* What a report of all refusals is written into; what does not fit is left out. */
+typedef struct choose_reasons {
+    char text[sizeof((fxa_error *)0)->text + sizeof((fxa_support *)0)->reason];
+    size_t at;
+} choose_reasons;
+
+static void choose_reason(choose_reasons *r, const char *engine, const char *reason) {
+    if (r->at >= sizeof((fxa_error *)0)->text) return;
+    r->at += (size_t)snprintf(r->text + r->at, sizeof r->text - r->at, "%s %s: %s", r->at ? ";" : ":", engine, reason);
+}
+
+static double choose_cost(const fxa__instance *instance, const fxa__problem *p) {
+    return instance->engine->cost ? instance->engine->cost(instance->self, p) : -1;
+}
+
+/* *out NULL: none can, for these reasons. */
+static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, fxa__instance **out, choose_reasons *reasons,
+                              fxa_error *err) {
+    double best = -1;
+    *out = NULL;
+    reasons->at = 0;
+    reasons->text[0] = '\0';
+    for (size_t i = 0; fxa__engine_at(i); i++) {
+        fxa__instance *instance;
+        fxa_support answer;
+        if (fxa__engine_at(i)->device != p->in.device) continue;
+        FXA_TRY(choose_instance(ctx, p, fxa__engine_at(i), &instance, err));
+        FXA_TRY(fxa__answers_get(ctx, instance, p, &answer, err));
+        if (!answer.supported) {
+            choose_reason(reasons, answer.engine, answer.reason);
+            continue;
+        }
+        double cost = choose_cost(instance, p);
+        if (*out && !(cost >= 0 && cost < best)) continue;
+        *out = instance;
+        best = cost;
+        if (cost < 0) break; /* the first that can, and there is nothing to compare */
+    }
+    return FXA_OK;
+}
+
+static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const choose_reasons *reasons,
+                                fxa_error *err) {
+    atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
+    if (reasons->at == 0)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine of this build computes in the memory of device %s",
+                         fxa_device_name((fxa_device)p->in.device));
+    return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine can run this problem%s", reasons->text);
+}
+
+/* A compiler's no is remembered as the answer, so that each round asks fewer; without memory for that, rounds end. */
+static fxa_status choose_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
+    fxa_status status = FXA_E_UNSUPPORTED;
+    for (size_t round = 0; status == FXA_E_UNSUPPORTED; round++) {
+        choose_reasons reasons;
+        fxa__instance *instance;
+        FXA_TRY(choose_best(ctx, p, &instance, &reasons, err));
+        if (!instance) return choose_refuse(ctx, p, &reasons, err);
+        status = fxa__plan_make(ctx, p, instance, NULL, out, err);
+        if (!fxa__engine_at(round)) break;
+    }
+    return status;
+}
+
+fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err) {
+    const fxa__engine *engine;
+    fxa__instance *instance;
+    FXA_TRY(choose_named(ctx, p, name, &engine, err));
+    if (!engine) return choose_and_make(ctx, p, out, err);
+    FXA_TRY(choose_instance(ctx, p, engine, &instance, err));
+    fxa_status status = fxa__plan_make(ctx, p, instance, NULL, out, err);
+    if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
+    return status;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the host to a device and back. What a run touches is a list of regions (problem/touch.h); the spans of
+ * addresses that they reach are joined where they overlap, since slices of one tensor may interleave, and each joined
+ * span becomes one piece of memory of the device. Pieces go back when something in them was written: gaps between its
+ * elements were copied along, and have not changed.
+ */
+#include "stage.h"
+
+#include "../base/num.h"
+#include "../problem/touch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct stage_span {
+    int64_t first, end; /* addresses on the host */
+    bool written;
+    char *device; /* so many bytes past a multiple of STAGE_ALIGN as `first` is: promises of alignment hold there too */
+    void *memory; /* from which this is */
+} stage_span;
+
+#define STAGE_ALIGN 256
+
+typedef struct stage {
+    const fxa_plan *plan;
+    fxa_args args; /* with the device's pointers, of which the arrays are here */
+    const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
+    void *dtensors[FXA_MAX_TENSORS];
+    fxa_view views[FXA__BIND_VIEWS];
+    size_t n;
+    stage_span span[FXA__TOUCH_MAX];
+} stage;
+
+static const fxa__memory *stage_memory(const stage *s) { return s->plan->code->instance->engine->memory; }
+static void *stage_self(const stage *s) { return s->plan->code->instance->self; }
+
+/* Params stay on the host, as in every run; so does the workspace of the caller, which is not used. */
+static bool stage_goes(const fxa__touched *t) {
+    return t->region.data && !fxa__region_is_empty(&t->region) && (t->part != FXA__TOUCH_OTHER || t->index == 2);
+}
+
+/* ---- Spans ------------------------------------------------------------------------------------------------------- */
+
+static int stage_compare(const void *a, const void *b) {
+    const stage_span *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* All spans by address, joined. Bounds were checked: they are addresses. */
+static void stage_collect(stage *s, const fxa__touch_list *list) {
+    fxa__touched t;
+    size_t n = 0, joined = 0;
+    for (size_t i = 0; fxa__touch_get(list, i, &t); i++) {
+        if (!stage_goes(&t)) continue;
+        stage_span *span = &s->span[n++];
+        *span = (stage_span){.written = t.written};
+        (void)fxa__region_addresses(&t.region, &span->first, &span->end);
+    }
+    qsort(s->span, n, sizeof *s->span, stage_compare);
+    for (size_t i = 0; i < n; i++) {
+        stage_span *last = joined ? &s->span[joined - 1] : NULL;
+        if (!last || s->span[i].first >= last->end) {
+            s->span[joined++] = s->span[i];
+            continue;
+        }
+        last->end = fxa__max_i64(last->end, s->span[i].end);
+        last->written = last->written || s->span[i].written;
+    }
+    s->n = joined;
+}
+
+/* Where the device has what lies at `host`; NULL for what nothing touches. */
+static void *stage_place(const stage *s, const fxa__touched *t) {
+    int64_t first, end;
+    if (!stage_goes(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
+    for (size_t i = 0; i < s->n; i++)
+        if (s->span[i].first <= first && end <= s->span[i].end)
+            return s->span[i].device + ((int64_t)(uintptr_t)t->region.data - s->span[i].first);
+    return NULL;
+}
+
+/* ---- Arguments --------------------------------------------------------------------------------------------------- */
+
+static void stage_point(stage *s, const fxa__touched *t) {
+    void *at = stage_place(s, t);
+    switch (t->part) {
+    case FXA__TOUCH_OPERAND:
+    case FXA__TOUCH_TABLE: s->args.slot[t->index] = at; break;
+    case FXA__TOUCH_OTHER:
+        if (t->index == 2) s->args.dparams = at;
+        break;
+    case FXA__TOUCH_TENSOR: s->tensors[t->index] = at; break;
+    case FXA__TOUCH_DTENSOR: s->dtensors[t->index] = at; break;
+    case FXA__TOUCH_BPROP: s->bprop_tensors[t->index] = at; break;
+    }
+}
+
+/* Everything but pointers is the caller's. An operand without elements keeps a NULL. */
+static void stage_arguments(stage *s, const fxa__touch_list *list) {
+    fxa__touched t;
+    memset(s->args.slot, 0, sizeof s->args.slot);
+    for (size_t i = 0; fxa__touch_get(list, i, &t); i++) stage_point(s, &t);
+    if (s->args.n_tensors) s->args.tensors = s->tensors;
+    if (s->args.n_dtensors) s->args.dtensors = s->dtensors;
+    if (s->args.n_bprop_tensors) s->args.bprop_tensors = s->bprop_tensors;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static fxa_status stage_send(stage *s, fxa_error *err) {
+    const fxa__memory *memory = stage_memory(s);
+    for (size_t i = 0; i < s->n; i++) {
+        stage_span *x = &s->span[i];
+        size_t size = (size_t)(x->end - x->first), before = (size_t)(x->first % STAGE_ALIGN);
+        FXA_TRY(memory->alloc(stage_self(s), before + size, &x->memory, err));
+        x->device = (char *)x->memory + before;
+        FXA_TRY(
+            memory->copy_to(stage_self(s), x->device, (const void *)(uintptr_t)x->first, size, s->args.stream, err));
+    }
+    s->args.workspace_size = s->plan->workspace;
+    s->args.workspace = NULL;
+    return s->args.workspace_size ? memory->alloc(stage_self(s), s->args.workspace_size, &s->args.workspace, err)
+                                  : FXA_OK;
+}
+
+/* Nothing is copied before all is known to have gone well. */
+static fxa_status stage_fetch(stage *s, fxa_error *err) {
+    const fxa__memory *memory = stage_memory(s);
+    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err));
+    for (size_t i = 0; i < s->n; i++) {
+        const stage_span *x = &s->span[i];
+        if (x->written)
+            FXA_TRY(memory->copy_from(stage_self(s), (void *)(uintptr_t)x->first, x->device,
+                                      (size_t)(x->end - x->first), s->args.stream, err));
+    }
+    return memory->wait(stage_self(s), s->args.stream, err);
+}
+
+/* What a failed run began may still be under way: memory is given back when it has come to an end. */
+static void stage_end(stage *s, bool failed) {
+    const fxa__memory *memory = stage_memory(s);
+    if (failed) (void)memory->wait(stage_self(s), s->args.stream, NULL);
+    for (size_t i = 0; i < s->n; i++) {
+        const stage_span *x = &s->span[i];
+        if (x->memory)
+            memory->give(stage_self(s), x->memory, (size_t)(x->first % STAGE_ALIGN) + (size_t)(x->end - x->first));
+    }
+    if (s->args.workspace) memory->give(stage_self(s), s->args.workspace, s->args.workspace_size);
+}
+
+static fxa_status stage_do(stage *s, const fxa_args *args, fxa_error *err) {
+    const fxa_plan *plan = s->plan;
+    fxa__bind bind;
+    fxa_args checked = *args;
+    checked.workspace = NULL;
+    FXA_TRY(fxa__bind_make(plan->problem, &checked, 0, true, s->views, &bind, err));
+    const fxa__touch_list list = {&plan->problem->in, &checked, 0};
+    s->args = checked;
+    stage_collect(s, &list);
+    fxa_status status = stage_send(s, err);
+    if (status == FXA_OK) {
+        stage_arguments(s, &list);
+        status = fxa_plan_run(plan, &s->args, err);
+    }
+    if (status == FXA_OK) status = stage_fetch(s, err);
+    stage_end(s, status != FXA_OK);
+    return status;
+}
+
+fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
+    if (!stage_memory(&(stage){.plan = plan}))
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s has no way to the memory of its device",
+                         fxa_plan_engine(plan));
+    stage *s = fxa__alloc(plan->host, sizeof *s);
+    if (!s) return fxa__fail_memory(err, "what goes to a device");
+    s->plan = plan;
+    fxa_status status = stage_do(s, args, err);
+    fxa__free(plan->host, s, sizeof *s);
+    return status;
+}
