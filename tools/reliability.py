@@ -37,7 +37,7 @@ CAMPAIGNS = [
      ("test_float_state", "test_float_state_random"), False, 5),
     ("overlap of strided regions against brute force", ("test_region",), False, 10),
 ]
-FOLDERS = ("base", "program", "problem", "plan", "engine", "engine/ref", "engine/cpu")
+FOLDERS = ("base", "program", "problem", "lower", "plan", "engine", "engine/ref", "engine/cpu", "engine/cuda")
 
 
 def run(command, **env):
@@ -198,7 +198,7 @@ def coverage_rows(files, left):
         sums[os.path.dirname(name)[len("src/"):]][4 if reason else 5] += missing
     return ["| src/%s | %s of %d | %s of %d | %s | %d | %d |" % (
         folder, percent(*row[:2]), row[1], percent(*row[2:4]), row[3], percent(row[2], row[3] - row[4]), row[4], row[5])
-        for folder, row in ((folder, sums[folder]) for folder in FOLDERS)]
+        for folder, row in ((folder, sums[folder]) for folder in FOLDERS) if row[1]]
 
 
 def left_section(left):
@@ -212,6 +212,19 @@ def left_section(left):
     return text
 
 
+def minutes_of_tests(build):
+    """How long ctest ran last there, by its own log; None: it does not say."""
+    try:
+        with open(os.path.join(ROOT, build, "Testing", "Temporary", "LastTest.log"), errors="replace") as file:
+            times = re.findall(r"^(?:Start|End) testing: (\w+ \d+ \d+:\d+)", file.read(), re.M)
+    except OSError:
+        return None
+    if len(times) != 2:
+        return None
+    start, end = (datetime.datetime.strptime("2000 " + when, "%Y %b %d %H:%M") for when in times)
+    return (end - start).seconds // 60
+
+
 def coverage_section(build):
     commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
     files = coverage_lines(build)
@@ -222,7 +235,9 @@ def coverage_section(build):
     about = ("Written by `make coverage` on %s, commit %s: every test at its default size, without asserts. Kernels "
              "(isa_*.c, kern_*.inc) are not counted. A branch is one way out of one condition, each side of && and || "
              "counted. Reasons come from tools/coverage_left.txt." % (datetime.date.today().isoformat(), commit))
-    return "\n".join([COVERAGE, "", about, "", "Machine: %s." % machine(), "",
+    took = minutes_of_tests(build)
+    where = "Machine: %s.%s" % (machine(), "" if took is None else " The tests took %d minutes there." % took)
+    return "\n".join([COVERAGE, "", about, "", where, "",
                       "| folder | lines | branches | branches, those with a reason left out | left with a reason | left without |",
                       "|---|---|---|---|---|---|"] + coverage_rows(files, left) +
                      ["", "### Branches that no test takes"] + left_section(left))

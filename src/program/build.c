@@ -93,10 +93,9 @@ fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x) {
     return x >= 0 && (size_t)x < b->n_nodes ? (fxa_type)b->nodes[x].type : (fxa_type)0;
 }
 
-bool fxa__builder_node(const fxa_builder *b, fxa_value x, fxa__node *out) {
-    if (x < 0 || (size_t)x >= b->n_nodes) return false;
-    *out = b->nodes[x];
-    return true;
+fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {
+    FXA__ASSERT(x >= 0 && (size_t)x < b->n_nodes);
+    return b->nodes[x];
 }
 
 /* The place in the table where a node of this digest is, or would go. */

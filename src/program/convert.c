@@ -6,6 +6,7 @@
 #include "build.h"
 
 #include "../base/float_state.h"
+#include "../base/invariant.h"
 
 _Static_assert(FXA_FLOAT < FXA_INT && FXA_INT < FXA_BOOL, "the wider type has the smaller number");
 
@@ -18,7 +19,8 @@ static fxa_type convert_common(const fxa_builder *b, const fxa_value *x, size_t 
 }
 
 fxa_value fxa__builder_convert(fxa_builder *b, fxa_value x, fxa_type type) {
-    if (x < 0 || fxa__builder_type(b, x) == type) return x;
+    FXA__ASSERT(x >= 0);
+    if (fxa__builder_type(b, x) == type) return x;
     uint8_t op = type == FXA_FLOAT ? FXA_OP_FLOAT : FXA_OP_INT;
     fxa__node cast = {.op = op, .type = (uint8_t)type, .n_args = 1, .arg = {x}};
     return fxa__builder_simplify(b, cast);

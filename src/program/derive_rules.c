@@ -108,8 +108,8 @@ static void derive_rule_CLAMP(derive_step *s) {
 
 /* a ** (b - 1); for the squares that people write, a itself. */
 static fxa_value derive_lower_power(derive_step *s, fxa_value a, fxa_value b) {
-    fxa__node n;
-    if (fxa__builder_node(s->b, b, &n) && n.op == FXA_OP_CONST && n.f == 2) return a;
+    fxa__node n = fxa__builder_node(s->b, b);
+    if (n.op == FXA_OP_CONST && n.f == 2) return a;
     return derive_bin(s, FXA_OP_POW, a, derive_bin(s, FXA_OP_SUB, b, derive_const(s, 1)));
 }
 

@@ -123,19 +123,19 @@ bool fxa__lex_bad(fxa__lexer *lex, size_t at, size_t length, fxa_status status, 
 
 static bool lex_is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool lex_is_hex(char c) { return lex_is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
-static bool lex_is_word(char c) {
+bool fxa__lex_is_word(char c) {
     return lex_is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
 bool fxa__lex_is_name(const char *text) {
     size_t n = 0;
-    while (n <= FXA_MAX_NAME && lex_is_word(text[n])) n++;
+    while (n <= FXA_MAX_NAME && fxa__lex_is_word(text[n])) n++;
     return n > 0 && n <= FXA_MAX_NAME && !text[n] && !lex_is_digit(*text);
 }
 
 static bool lex_word(fxa__lexer *lex, size_t at) {
     size_t end = at;
-    while (lex_is_word(lex->text[end])) end++;
+    while (fxa__lex_is_word(lex->text[end])) end++;
     if (end - at > FXA_MAX_NAME)
         return fxa__lex_bad(lex, at, end - at, FXA_E_LIMIT, "this name has %zu bytes, at most %d are accepted",
                             end - at, FXA_MAX_NAME);
@@ -170,7 +170,7 @@ static size_t lex_number_form(const char *text, size_t at, fxa__token_kind *kind
 static bool lex_number(fxa__lexer *lex, size_t at) {
     fxa__token_kind kind;
     size_t good = lex_number_form(lex->text, at, &kind), end = at + good;
-    while (lex_is_word(lex->text[end]) || lex->text[end] == '.') end++;
+    while (fxa__lex_is_word(lex->text[end]) || lex->text[end] == '.') end++;
     if (end - at > FXA__DECIMAL_READ)
         return fxa__lex_bad(lex, at, end - at, FXA_E_LIMIT, "this number has %zu characters, at most %d are accepted",
                             end - at, FXA__DECIMAL_READ);
@@ -242,7 +242,7 @@ static bool lex_part(fxa__lexer *lex, size_t at, size_t end) {
             at++;
         else if (lex_is_digit(c) || (c == '.' && lex_is_digit(lex->text[at + 1])))
             done = lex_number(lex, at);
-        else if (lex_is_word(c))
+        else if (fxa__lex_is_word(c))
             done = lex_word(lex, at);
         else
             done = lex_operator(lex, at);

@@ -65,6 +65,7 @@ fxa_status fxa__lex_open(fxa__lexer *lex, fxa__host *host, const fxa_text *texts
 void fxa__lex_close(fxa__lexer *lex);
 /* Letters, digits and '_', no digit first, 1 to FXA_MAX_NAME of them. */
 bool fxa__lex_is_name(const char *text);
+bool fxa__lex_is_word(char c); /* of a name, or of a number */
 /* Number of a name, which is kept by pointer; -1 when memory runs out. */
 int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length);
 /* Makes the tokens. Fails only for want of memory. */

@@ -65,17 +65,13 @@ static uint32_t stray_character(const uint8_t *text, size_t *length) {
     return c;
 }
 
-static bool stray_is_word(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
 /* module.name and value.method(...): the name alone, or the value as its argument. */
 static bool stray_point(fxa__lexer *lex, size_t at, size_t start) {
     static const char *const modules[] = {"torch", "jnp", "np", "numpy", "math", "jax",
                                           "lax",   "F",   "tl", "nn",    "mx",   "tf"};
     const char *text = lex->text, *name = text + at + 1, *before = text + start;
     size_t n = 0, owner = at - start;
-    while (stray_is_word(name[n])) n++;
+    while (fxa__lex_is_word(name[n])) n++;
     const char *alias = fxa__lex_alias(name, n);
     int shown = alias ? (int)strlen(alias) : n > FXA_MAX_NAME ? FXA_MAX_NAME : (int)n;
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
@@ -94,7 +90,7 @@ bool fxa__lex_stray(fxa__lexer *lex, size_t at) {
     uint8_t c = (uint8_t)*text;
     const fxa__token *last = lex->n_tokens ? &lex->tokens[lex->n_tokens - 1] : NULL;
     bool follows = last && last->kind == TOK_NAME && last->at + last->length == at;
-    if (c == '.' && follows && stray_is_word(text[1])) return stray_point(lex, at, last->at);
+    if (c == '.' && follows && fxa__lex_is_word(text[1])) return stray_point(lex, at, last->at);
     uint32_t wide = c >= 0x80 ? stray_character((const uint8_t *)text, &n) : 0;
     if (wide)
         (void)snprintf(shown, sizeof shown, "U+%04X", wide);

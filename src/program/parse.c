@@ -93,12 +93,12 @@ static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol)
 
 /* The = VALUE of a param statement. */
 static fxa_value parse_default(fxa__parser *p, const char *param, fxa_type type) {
-    fxa__node node;
     fxa__parse_next(p);
     size_t first = p->at;
     fxa_value v = fxa__parse_last_expr(p);
     if (v < 0) return -1;
-    if (!fxa__builder_node(p->b, v, &node) || node.op != FXA_OP_CONST)
+    fxa__node node = fxa__builder_node(p->b, v);
+    if (node.op != FXA_OP_CONST)
         return fxa__parse_fail(
             p, first, p->at - 1, FXA_E_PROGRAM,
             "a default is a constant, without inputs, params, tensors and functions that are not exact");

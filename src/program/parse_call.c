@@ -108,11 +108,11 @@ static fxa_value call_function(fxa__parser *p, size_t name) {
 /* The count: a constant int of 0 to FXA_MAX_LOOP, once folded; -1 when it is not. */
 static int32_t call_count(fxa__parser *p) {
     size_t first = p->at;
-    fxa__node node;
     fxa_value v = fxa__parse_expr(p);
     if (v < 0) return -1;
     if (p->checking) return 1;
-    if (!fxa__builder_node(p->b, v, &node) || node.op != FXA_OP_CONST || node.type != FXA_INT)
+    fxa__node node = fxa__builder_node(p->b, v);
+    if (node.op != FXA_OP_CONST || node.type != FXA_INT)
         return fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
                                "the count of a loop is a constant int; no float, input, param or tensor can be in it");
     if (node.imm < 0 || node.imm > FXA_MAX_LOOP)

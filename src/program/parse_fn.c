@@ -128,13 +128,14 @@ fxa_value fxa__parse_fn(fxa__parser *p) {
 /* "'f' takes 2 arguments, f(x, y); 1 given". */
 static fxa_value fn_fail_count(fxa__parser *p, size_t name, const fxa__function *f, size_t given) {
     char list[160] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < f->n_parameters && used < sizeof list - FXA_MAX_NAME - 8; i++) {
+    size_t used = 0, i = 0;
+    for (; i < f->n_parameters && used < sizeof list - FXA_MAX_NAME - 8; i++) {
         const fxa__name *n = &p->lex.names[p->bindings[f->first + i].name];
         if (i) list[used++] = ',', list[used++] = ' ';
         memcpy(list + used, n->text, n->length);
         used += n->length;
     }
+    if (i < f->n_parameters) memcpy(list + used, ", ...", 5), used += 5;
     return fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM, "'%.*s' takes %zu argument%s, %.*s(%.*s); %zu given",
                            PARSE_NAME(p, name), f->n_parameters, f->n_parameters == 1 ? "" : "s", PARSE_NAME(p, name),
                            (int)used, list, given);
@@ -177,8 +178,7 @@ static void fn_leave(fxa__parser *p, const fxa__function *f) {
     for (size_t i = f->n_parameters; i < f->n_bindings; i++) {
         fxa__binding *b = &p->bindings[first + i];
         const fxa__symbol *now = &p->symbols[b->name], *then = &p->bindings[f->first + i].symbol;
-        bool taken_up = then->kind == SYM_OFFER && now->kind != SYM_OFFER;
-        if (taken_up && b->symbol.kind == SYM_OFFER && b->symbol.value == then->value) b->symbol = *now;
+        if (then->kind == SYM_OFFER && b->symbol.kind == SYM_OFFER) b->symbol = *now; /* a name has one offer at most */
     }
     fn_swap(p, first, f->n_bindings);
     p->n_bindings = first;

@@ -118,9 +118,8 @@ fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder 
 /* Derivatives may grow past FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
 void fxa__builder_set_limit(fxa_builder *b, size_t max_nodes);
-fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x); /* 0 for an error value */
-bool fxa__builder_node(const fxa_builder *b, fxa_value x,
-                       fxa__node *out); /* the node behind a value (args are values) */
+fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x);  /* 0 for an error value */
+fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x); /* the node behind a value (args are values) */
 bool fxa__builder_failed(const fxa_builder *b);
 /* Records the first failure with its text; the parser adds the place by itself. Returns -1. */
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) FXA__PRINTF(3, 4);

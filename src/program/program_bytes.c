@@ -80,8 +80,8 @@ fxa_status fxa__program_write(const fxa_program *p, bool defaults, fxa__writer *
     for (int32_t i = 0; i < p->n_outputs; i++) pbytes_write_output(&p->outputs[i], w);
     fxa__write_bytes(w, p->hash, sizeof p->hash);
     if (any && !w->failed) {
-        uint8_t sum[16] = {0};
-        if (w->data) fxa__blake2s_128(w->data + start, w->size - start, sum);
+        uint8_t sum[16];
+        fxa__blake2s_128(w->data + start, w->size - start, sum);
         fxa__write_bytes(w, sum, PBYTES_SUM);
     }
     return w->failed ? FXA_E_MEMORY : FXA_OK;
@@ -264,7 +264,7 @@ static fxa_status pbytes_read_body(pbytes_in *in, size_t start, fxa_program **ou
     bool good = pbytes_read_declarations(in) && pbytes_read_nodes(in) && pbytes_read_outputs(in);
     const uint8_t *hash = good ? fxa__read_bytes(in->r, 16) : NULL;
     if (hash && in->version == PBYTES_DEFAULTS) (void)fxa__read_bytes(in->r, PBYTES_SUM);
-    if (in->r->failed && in->r->failed) (void)pbytes_bad(in, "they end too early"); /* the first failure stays */
+    if (in->r->failed) (void)pbytes_bad(in, "they end too early"); /* the first failure stays */
     fxa_program *p = NULL;
     fxa_error inner;
     fxa_status status = fxa_builder_finish(in->b, &p, &inner);

@@ -157,6 +157,7 @@ static inline fxa__known *fxa__range_of(const fxa__range *r, int32_t node) { ret
 fxa__affine fxa__affine_const(int64_t c);
 bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, fxa__affine *out); /* a + times * b */
 void fxa__affine_negate(fxa__affine *f);
+fxa__affine fxa__affine_without(const fxa__affine *f, int i);                                 /* f but for its term i */
 bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo); /* 0: exactly */
 bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set, bool *dense);
 uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f);

@@ -6,6 +6,7 @@
  */
 #include "range.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 static int64_t atom_gcd(int64_t a, int64_t b) {
@@ -53,20 +54,18 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
         *out = fxa__affine_const(a.set.at[0].lo);
         return true;
     }
-    if (!a.dense) {
-        int64_t factor = fxa__affine_primitive(rest, &primitive);
-        if (!fxa__affine_range(r, &primitive, &values, &a.dense)) return false;
+    int64_t factor = a.dense ? 1 : fxa__affine_primitive(rest, &primitive);
+    if (factor > 1 || factor < -1) {
+        (void)fxa__affine_range(r, &primitive, &values, &a.dense); /* half of what fits, or less */
         a.dense = a.dense && values.n == 1 && factor <= d && -factor <= d;
     }
     return fxa__affine_atom(r, &a, out);
 }
 
 bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine *out) {
-    fxa__affine total = fxa__affine_const(0), whole, rest, form = *f;
-    for (;;) {
-        atom_split(&form, d, &whole, &rest);
-        if (!fxa__affine_add(&total, &whole, 1, &total)) return false;
-        if (rest.n == 0) break; /* 0 <= rest.c < d */
+    fxa__affine total, rest;
+    atom_split(f, d, &total, &rest);
+    while (rest.n > 0) { /* else 0 <= rest.c < d */
         int64_t e = atom_common(&rest, d);
         atom_shrink(&rest, e);
         d /= e;
@@ -75,9 +74,12 @@ bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
             if (!atom_quotient(r, &rest, d, &rest)) return false;
             return fxa__affine_add(&total, &rest, 1, out);
         }
-        fxa__affine shift = fxa__affine_const(rest.c); /* (x // a + c) // d = (x + c * a) // (a * d) */
-        if (!fxa__affine_add(&inner->form, &shift, inner->d, &form)) return false;
+        fxa__affine form = inner->form, whole; /* (x // a + c) // d = (x + c * a) // (a * d), and that is below 2^29 */
+        form.c += rest.c * inner->d;
         d *= inner->d;
+        atom_split(&form, d, &whole, &rest);
+        FXA__ASSERT(whole.n == 0); /* what a divides was taken out when x // a became an atom */
+        total.c += whole.c;
     }
     *out = total;
     return true;
@@ -159,14 +161,13 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
 /* f with its term i, m * (z // d) or m * (z % d), written as the other of the two: z = d * (z // d) + z % d. */
 static bool atom_other(fxa__range *r, const fxa__affine *f, int i, fxa__affine *out) {
     const fxa__atom *a = &r->atoms[f->atom[i]];
-    fxa__affine term = {.n = 1, .atom = {f->atom[i]}, .coef = {1}}, other, z = a->form;
+    fxa__affine rest = fxa__affine_without(f, i), other, z = a->form;
     int64_t m = f->coef[i], d = a->d, step;
     if (a->kind == FXA__ATOM_MOD) /* m * z - m * d * (z // d) */
-        return fxa__affine_div(r, &z, d, &other) && fxa__mul_i64(-m, d, &step) && fxa__affine_add(f, &term, -m, out) &&
-               fxa__affine_add(out, &z, m, out) && fxa__affine_add(out, &other, step, out);
+        return fxa__affine_div(r, &z, d, &other) && fxa__mul_i64(-m, d, &step) && fxa__affine_add(&rest, &z, m, out) &&
+               fxa__affine_add(out, &other, step, out);
     return a->kind == FXA__ATOM_DIV && m % d == 0 && fxa__affine_mod(r, &z, d, &other) &&
-           fxa__affine_add(f, &term, -m, out) && fxa__affine_add(out, &z, m / d, out) &&
-           fxa__affine_add(out, &other, -(m / d), out);
+           fxa__affine_add(&rest, &z, m / d, out) && fxa__affine_add(out, &other, -(m / d), out);
 }
 
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f) {

@@ -121,8 +121,8 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
 static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
     fxa__set inner;
     bool dense;
-    if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE || !fxa__affine_range(r, &a->form, &inner, &dense))
-        return false;
+    if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE) return false;
+    (void)fxa__affine_range(r, &a->form, &inner, &dense); /* it fitted when the atom was made */
     int64_t start = 0, blocks = 1;
     if (a->kind == FXA__ATOM_MOD || a->kind == FXA__ATOM_WRAP) {
         int64_t zero = a->kind == FXA__ATOM_WRAP ? INT32_MIN : 0;
@@ -153,14 +153,12 @@ static bool truth_clear(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *
     }
     if (at < 0 || (others & r->atoms[f->atom[at]].support) == 0) return false;
     const fxa__atom *a = &r->atoms[f->atom[at]];
-    fxa__affine term = {.n = 1, .atom = {f->atom[at]}, .coef = {1}}, rest = *f, clear;
+    fxa__affine rest = fxa__affine_without(f, at), clear;
     fxa__set values;
     bool dense;
     int64_t sign = f->coef[at];
     if (sign < 0) fxa__affine_negate(&rest);
-    if (!fxa__affine_add(&rest, &term, -1, &rest) || !fxa__affine_add(&a->form, &rest, a->d, &clear) ||
-        !fxa__affine_range(r, &clear, &values, &dense))
-        return false;
+    if (!fxa__affine_add(&a->form, &rest, a->d, &clear) || !fxa__affine_range(r, &clear, &values, &dense)) return false;
     if (sign < 0) truth_unscale(yes, -1, 0), truth_unscale(no, -1, 0);
     truth_enter_set(a, &values, 0, 1, yes);
     truth_enter_set(a, &values, 0, 1, no);

@@ -5,6 +5,7 @@
  */
 #include "range.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <stdlib.h>
@@ -43,6 +44,13 @@ bool fxa__affine_add(const fxa__affine *a, const fxa__affine *b, int64_t times, 
 void fxa__affine_negate(fxa__affine *f) {
     f->c = -f->c;
     for (int i = 0; i < f->n; i++) f->coef[i] = -f->coef[i];
+}
+
+fxa__affine fxa__affine_without(const fxa__affine *f, int i) {
+    fxa__affine out = *f;
+    out.n--;
+    for (; i < out.n; i++) out.atom[i] = out.atom[i + 1], out.coef[i] = out.coef[i + 1];
+    return out;
 }
 
 bool fxa__affine_same(const fxa__affine *a, const fxa__affine *b, uint64_t constants_modulo) {
@@ -169,7 +177,8 @@ static bool form_load_same(const fxa__range *r, const fxa__node *a, const fxa__n
     if (b->op != FXA_OP_LOAD || b->imm != a->imm) return false;
     for (int i = 0; i < a->n_args; i++) {
         const fxa__int *x = &fxa__range_of(r, a->arg[i])->i, *y = &fxa__range_of(r, b->arg[i])->i;
-        if (!y->has_form || !fxa__affine_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
+        FXA__ASSERT(y->has_form); /* once an index finds no room for an atom, no load does */
+        if (!fxa__affine_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
     }
     return true;
 }

@@ -6,6 +6,7 @@
  */
 #include "range.h"
 
+#include "../base/invariant.h"
 #include "../base/num.h"
 
 static const int64_t int_turn = (int64_t)1 << 32;
@@ -280,12 +281,10 @@ static void int_select(fxa__range *r, int32_t at, const fxa__node *node, fxa__in
 
 static void int_cast(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
     const fxa__known *x = fxa__range_of(r, node->arg[0]);
-    fxa__set set;
-    switch (r->p->nodes[node->arg[0]].type) {
-    case FXA_INT: *out = x->i; return;
-    case FXA_BOOL: set = fxa__set_of(x->t.no == FXA__NEVER, x->t.yes != FXA__NEVER); break;
-    default: set = fxa__int32_of_real(&x->f); break;
-    }
+    uint32_t type = r->p->nodes[node->arg[0]].type;
+    FXA__ASSERT(type != FXA_INT); /* int() of an int is none */
+    fxa__set set =
+        type == FXA_BOOL ? fxa__set_of(x->t.no == FXA__NEVER, x->t.yes != FXA__NEVER) : fxa__int32_of_real(&x->f);
     int_from_set(r, at, &set, UINT32_MAX, false, out);
 }
 

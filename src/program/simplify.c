@@ -195,10 +195,10 @@ static fxa_value simplify_cast(fxa_builder *b, fxa__node *n) {
     return SIMPLIFY_AGAIN;
 }
 
-/* An operation on operands of one type; the third is that of a select. */
+/* Of operands of one type; the third is of a select. An operand of -1 means that the builder failed. */
 static fxa_value simplify_build(fxa_builder *b, fxa_op op, fxa_type type, fxa_value x, fxa_value y, fxa_value z) {
     fxa__node n = {.op = (uint8_t)op, .type = (uint8_t)type, .n_args = fxa__op_info_get(op)->arity, .arg = {x}};
-    if (x < 0 || y < 0 || z < 0) return -1;
+    if (fxa__builder_failed(b)) return -1;
     if (n.n_args > 1) n.arg[1] = y;
     if (n.n_args > 2) n.arg[2] = z;
     return fxa__builder_simplify(b, n);

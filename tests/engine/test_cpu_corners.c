@@ -104,13 +104,13 @@ TEST(more_batch_entries_than_kept_bits) {
 
 /* The first tiles of both are as long, of rows in other places. */
 TEST(bits_of_sequences_of_other_lengths) {
-    attn_spec s = corner_spec("mask = (q * 3 + k + q_len) % 5 != 0", 2, 2, 202, 64, 512);
+    attn_spec s = corner_spec("mask = (q * 3 + k + q_len) % 5 != 0", 3, 2, 202, 64, 512);
     attn_data x;
-    int32_t rows[] = {200, 202}, keys[] = {64, 64};
+    int32_t rows[] = {200, 202, 150}, keys[] = {64, 64, 64}; /* of the last, tiles are not as long */
     s.flags = FXA_PADDING;
     if (!corner_make(&x, &s)) return;
     x.ints[FXA_SLOT_LEN_Q] = rows, x.ints[FXA_SLOT_LEN_K] = keys;
-    corner_check(&x, CORNER_UNITS, "200 and 202 rows");
+    corner_check(&x, CORNER_UNITS, "200, 202 and 150 rows");
     attn_data_free(&x);
 }
 
@@ -119,6 +119,15 @@ TEST(strips_of_one_block_in_decoding) {
     attn_data x;
     if (!corner_make(&x, &s)) return;
     corner_check(&x, CORNER_UNITS, "decoding with gaps");
+    attn_data_free(&x);
+}
+
+/* As many keys as a block has, and a pair in every granule of them. */
+TEST(strips_of_whole_blocks) {
+    attn_spec s = corner_spec("mask = (q * 5 + k * 7) % 3 != 0", 1, 2, 40, 1100, 8);
+    attn_data x;
+    if (!corner_make(&x, &s)) return;
+    corner_check(&x, CORNER_UNITS, "every third pair of long rows");
     attn_data_free(&x);
 }
 
@@ -136,6 +145,87 @@ TEST(chunks_of_nothing_and_of_infinity) {
         corner_check(&x, CORNER_UNITS, decode ? "decoding" : "20 rows");
         attn_data_free(&x);
     }
+}
+
+/* Elements of V that are not side by side are no job for decoding, however long the keys are. */
+TEST(few_rows_over_strided_values) {
+    attn_spec s = corner_spec(NULL, 1, 2, 1, 4096, 8);
+    attn_data x;
+    s.strided = 1u << FXA_SLOT_V;
+    memcpy(s.stride[FXA_SLOT_V], (int64_t[4]){4096 * 16, 4096 * 16, 16, 2}, sizeof s.stride[FXA_SLOT_V]);
+    if (!corner_make(&x, &s)) return;
+    corner_check(&x, CORNER_UNITS, "every second element of V");
+    attn_data_free(&x);
+}
+
+/* What is sent for ahead, because a tensor is large, is not what another one lacks. */
+TEST(empty_captures_beside_large_ones) {
+    attn_spec s =
+        corner_spec("tensor t : f32[3]\ntensor u : f32[2]\nscore = score + t[h, q, k] + u[q, k]", 1, 2, 200, 200, 8);
+    attn_data x;
+    s.tensor[0][0] = 2, s.tensor[0][1] = s.tensor[0][2] = 200, s.tensor[1][0] = 200, s.tensor[1][1] = 0;
+    if (!corner_make(&x, &s)) return;
+    corner_check(&x, CORNER_UNITS, "an empty capture");
+    attn_data_free(&x);
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------------------------- */
+
+/* Gradients by both engines of what is changed before forward, and after it. Tolerance as in test_cpu_backward.c. */
+static void corner_backward(const attn_spec *s, void (*before)(attn_data *x), void (*after)(attn_data *x),
+                            const char *what) {
+    attn_kept want = {{NULL}};
+    fxa_error err;
+    fxa_context *ctx = attn_context(2);
+    attn_data x;
+    attn_tensor *t;
+    if (!corner_make(&x, s)) return;
+    if (before) before(&x);
+    T_OK(attn_data_run(&x, ctx, "ref", FXA_FORWARD, &err));
+    if (after) after(&x);
+    T_OK(attn_data_run(&x, ctx, "ref", FXA_BACKWARD, &err));
+    attn_keep(&x, FXA_BACKWARD, &want);
+    T_OK(attn_data_run(&x, ctx, "cpu", FXA_BACKWARD, &err));
+    for (int i = 0; (t = attn_output(&x, FXA_BACKWARD, i)); i++) {
+        attn_off off = attn_tensor_off(t, want.memory[i]);
+        if (off.odd || !(off.rms <= 2e-6))
+            T_FAIL("%s: %s is off by %.3g, %d odd\n", what, t->name, off.rms, (int)off.odd);
+    }
+    attn_drop(&want);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+}
+
+static void corner_ask_captures(attn_data *x) { x->backward_flags = 0; }
+
+TEST(gradients_of_captures_alone) {
+    attn_spec s = corner_spec("tensor t : f32[1]\nscore = score + t[k % 5]", 2, 2, 20, 30, 8);
+    s.tensor[0][0] = 5;
+    corner_backward(&s, corner_ask_captures, NULL, "no gradient of Q, K, V");
+}
+
+static void corner_count_down(attn_data *x) {
+    x->problem.map_h = (fxa_index_map){.kind = FXA_MAP_AFFINE, .base = 1, .step = -1};
+    x->problem.map_k = (fxa_index_map){.kind = FXA_MAP_AFFINE, .base = 40, .step = -1};
+}
+
+/* Too large for a sum per lane, and no axis keeps lanes apart, or one tensor has one that the other lacks. */
+TEST(large_captures_with_coordinates_that_count_down) {
+    attn_spec s = corner_spec("tensor t : f32[2]\ntensor u : f32[1]\nscore = score + t[h, k] * u[k]", 2, 2, 20, 41, 8);
+    s.tensor[0][0] = 2, s.tensor[0][1] = 300000, s.tensor[1][0] = 300000;
+    corner_backward(&s, NULL, NULL, "two large captures");
+    corner_backward(&s, corner_count_down, NULL, "two large captures, counting down");
+}
+
+static void corner_lose_lse(attn_data *x) {
+    for (int64_t q = 0; q < 20; q += 3) attn_tensor_set(&x->t[FXA_SLOT_LSE], (int64_t[4]){0, 1, q, 0}, -INFINITY);
+}
+
+/* An LSE that a narrower type took for -inf: the rows have no weights, and the sink has none there. */
+TEST(sinks_of_rows_without_an_lse) {
+    attn_spec s = corner_spec(NULL, 2, 2, 20, 30, 8);
+    s.flags = FXA_SINK;
+    corner_backward(&s, NULL, corner_lose_lse, "lost LSE");
 }
 
 /* ---- Long masks -------------------------------------------------------------------------------------------------- */
@@ -173,6 +263,23 @@ TEST(scales_of_bf16) {
 }
 
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
+
+/* Each chunk of keys has a dQ of its own; of a long one there are fewer. */
+TEST(chunks_of_long_queries_do_not_multiply_them) {
+    fxa_context *ctx = attn_context(1);
+    for (int64_t sq = 1 << 18; sq <= 1 << 21; sq *= 2) {
+        fxa_problem p = FXA_PROBLEM_INIT;
+        fxa_plan *plan = NULL;
+        fxa_error err;
+        p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q, p.engine = "cpu";
+        p.b = p.hq = 1, p.sq = sq, p.sk = 8192, p.d = 64;
+        T_OK(fxa_plan_create(ctx, &p, &plan, &err));
+        double dq = (double)sq * 64 * 4, most = (double)(512 << 20) > dq ? (double)(512 << 20) : dq;
+        T_CHECK(plan && (double)fxa_plan_workspace(plan) < most + (double)sq * 32 + (16 << 20));
+        fxa_plan_destroy(plan);
+    }
+    fxa_context_destroy(ctx);
+}
 
 /* Sums of a gradient's elements take four times what a tensor of 2^62 bytes does. */
 TEST(a_workspace_past_every_memory_is_refused) {

@@ -199,6 +199,8 @@ TEST(joined_operations) {
         "param c : float\nscore = c * tanh(score / c)",
         "score = tanh(0.5 * score) * 3.0",
         "score = tanh(score / 2.0)",
+        "param a : float\ntensor t : f32[2]\nscore = score + tanh(cos(a) * t[q, k])",
+        "tensor t : f32[1]\nscore = score + t[h] * float((q + k) % 3 + k)",
         "param a : float\nparam c : float\nscore = a * (c * tanh(score / c))",
         "param a : float\ntensor t : f32[1]\nscore = score * (a - score * t[k])",
         "tensor t : f32[1]\nscore = score * (t[k] - score * score)",
@@ -260,13 +262,53 @@ TEST(backward_values_that_are_no_rows) {
     fxa_context_destroy(ctx);
 }
 
+/* One value for every pair that has a gradient, added to elements of their own: the numbers of a whole row lie in the
+ * caller's tensor, and those of pairs without one stay. */
+TEST(backward_values_stored_once) {
+    enum { N = 100 };
+    fxa_context *ctx = tape_ctx();
+    fxa_program *p = NULL;
+    fxa_error err;
+    fxa_text text = {NULL, "param a : float\ntensor t : f32[1]\ndscore = dscore\ngrad t[k] += a", SIZE_MAX};
+    fxa_parse_config config = {sizeof config, FXA_PROGRAM_DERIVATIVE, &text, 1, NULL, 0};
+    T_OK(fxa_program_parse_texts(ctx, &config, &p, &err));
+    for (int wide = 0; wide < 2; wide++) {
+        const fxa__cpu_kernels *k;
+        for (size_t set = 0; (k = tape_set(&set, wide ? 8 : 4));) {
+            float t[N], f32[N];
+            double f64[N], a = 1.5;
+            int32_t key[N], zero = 0;
+            size_t bytes = 0;
+            fxa__tape *tape = NULL;
+            for (int i = 0; i < N; i++) t[i] = 0.25f, key[i] = i, f64[i] = f32[i] = i % 3 ? 2 : 0;
+            fxa_view view = {.data = t, .dtype = FXA_F32, .rank = 1, .size = {N}, .stride = {1}};
+            fxa__tape_sum sum = {.view = view, .once = true};
+            T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE, k, &tape, &err));
+            T_REQUIRE(fxa__tape_scratch(tape, 1, N, &bytes));
+            guard scratch = guard_open(bytes);
+            fxa__tape_run run = {.tape = tape, .params = &a, .tensors = &view, .sums = &sum, .scratch = scratch.data};
+            run.max_rows = 1, run.max_columns = N;
+            fxa__tape_batch(&run, 0, 1, N, 1);
+            fxa__tape_rows(&run, 1, &zero, &zero);
+            fxa__tape_columns(&run, N, key);
+            void *row = wide ? (void *)f64 : f32;
+            fxa__tape_row(&run, 0, 0, N, row, row, row);
+            for (int i = 0; i < N; i++) T_CHECK(t[i] == (i % 3 ? 1.75f : 0.25f));
+            guard_close(&scratch);
+            fxa__tape_destroy(tape);
+        }
+    }
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
 /* More conjuncts than a stack of them holds: the rest is one. */
 TEST(masks_of_many_conjuncts) {
     fxa_context *ctx = tape_ctx();
     uint64_t rng = t_seed();
-    char text[8192], *at = text;
+    char text[16384], *at = text;
     at += sprintf(at, "mask = score < 0.5");
-    for (int i = 0; i < 90; i++) at += sprintf(at, " && (q + k * %d) %% 101 != %d", i + 2, i);
+    for (int i = 0; i < 300; i++) at += sprintf(at, " && (q + k * %d) %% 101 != %d", i + 2, i);
     tape_text(ctx, text, false, 0, 2, &rng);
     fxa_context_destroy(ctx);
 }

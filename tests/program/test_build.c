@@ -51,13 +51,14 @@ TEST(conversions_are_casts) {
         fxa_builder *b = own_builder(FXA_PROGRAM_SCORE);
         const fxa_value arg[2] = {own_any(b, rows[i].x), fxa_builder_op1(b, FXA_OP_NEG, own_any(b, rows[i].y))};
         const fxa_value y[2] = {arg[0], rows[i].y == FXA_BOOL ? own_any(b, FXA_BOOL) : arg[1]};
-        fxa__node node, operand;
-        T_REQUIRE(fxa__builder_node(b, fxa_builder_op(b, rows[i].op, y, 2), &node));
+        fxa_value result = fxa_builder_op(b, rows[i].op, y, 2);
+        T_REQUIRE(result >= 0);
+        fxa__node node = fxa__builder_node(b, result);
         for (int k = 0; k < 2; k++) {
             fxa_op cast = k ? rows[i].cast_y : rows[i].cast_x;
             bool found = false;
             for (int a = 0; a < 2; a++) { /* commutative operands may have swapped */
-                T_REQUIRE(fxa__builder_node(b, node.arg[a], &operand));
+                fxa__node operand = fxa__builder_node(b, node.arg[a]);
                 found = found || (cast ? operand.op == cast && operand.arg[0] == y[k] : node.arg[a] == y[k]);
             }
             T_CHECK(found);

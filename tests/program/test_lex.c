@@ -121,6 +121,15 @@ TEST(points_of_modules_and_methods) {
     lext_bad("score.clip(1, 2)", SIZE_MAX, "n!", 1, 6, 5, "write clamp(score, ...)");
     lext_bad("a.b", SIZE_MAX, "n!", 1, 2, 2, "values have no members; write b(a)");
     lext_bad("a.", SIZE_MAX, "n!", 1, 2, 1, "stray character '.'");
+    /* Names that no name can be are shown as far as names go. */
+    char text[200], says[300], shown[FXA_MAX_NAME + 1] = "";
+    memset(shown, 'b', FXA_MAX_NAME);
+    snprintf(text, sizeof text, "a.%sbb_9Z", shown);
+    snprintf(says, sizeof says, "values have no members; write %s(a)", shown);
+    lext_bad(text, SIZE_MAX, "n!", 1, 2, FXA_MAX_NAME + 6, says);
+    snprintf(text, sizeof text, "np.%sbb", shown);
+    snprintf(says, sizeof says, "there are no modules; write %s instead of np.%s", shown, shown);
+    lext_bad(text, SIZE_MAX, "n!", 1, 1, FXA_MAX_NAME + 5, says);
 }
 
 TEST(bad_numbers_and_long_names) {
@@ -132,6 +141,9 @@ TEST(bad_numbers_and_long_names) {
     lext_bad("1_000", SIZE_MAX, "!", 1, 1, 5, "is not a number");
     lext_bad("1.5f", SIZE_MAX, "!", 1, 1, 4, "numbers have no suffix; write 1.5");
     lext_bad("0xFG", SIZE_MAX, "!", 1, 1, 4, "is not a number");
+    lext_bad("0xfg", SIZE_MAX, "!", 1, 1, 4, "is not a number");
+    lext_bad("1234567890123456789012345678901234567890123f", SIZE_MAX, "!", 1, 1, 44,
+             "numbers have no suffix; write 1234567890123456789012345678901234567890");
     char text[512];
     memset(text, 'a', sizeof text);
     T_STR(lext_kinds(text, FXA_MAX_NAME, NULL), "n/.");

@@ -56,6 +56,7 @@ TEST(errors_of_statements) {
         {"let x = 1\nparam x : int", 2, 7, 1, "'x' is a let already and cannot be a param"},
         {"tensor t : f32", 1, 15, 1, "expected '[' and the rank of the tensor, as in f32[1]"},
         {"tensor t : f33[1]", 1, 12, 3, "expected the storage type: f64 f32 f16 bf16"},
+        {"tensor t : 5", 1, 12, 1, "expected the storage type: f64 f32 f16 bf16"},
         {"tensor t f32[1]", 1, 10, 3, "expected ':' and the storage type"},
         {"tensor t : f32[]", 1, 16, 1, "expected the rank of the tensor, as in f32[1], found ']'"},
         {"tensor t : f32[6]", 1, 16, 1, "in [ ] stands the rank of the tensor, 0 to 5"},
@@ -224,6 +225,7 @@ TEST(errors_of_backward_programs) {
     };
     static const perr_row derivative[] = {
         {"grad x += 1", 1, 6, 1, "unknown name 'x'"},
+        {"grad 5 += 1", 1, 6, 1, "expected the name of a param or tensor, found '5'"},
         {"grad q += 1", 1, 6, 1, "expected the name of a param or tensor, found 'q'"},
         {"param p : float; grad p = 1", 1, 25, 1, "expected '+='"},
         {"tensor t : f32[1]; grad t += 1", 1, 27, 2, "expected '[' and the indices"},

@@ -181,6 +181,10 @@ TEST(errors_of_calls_say_from_where) {
         {"fn f() = 1; score = f(1, 2)", 1, 21, 7, "'f' takes 0 arguments, f(); 2 given"},
         {"fn f(x) = x; score = f", 1, 22, 1, "'f' is a function; write f(...)"},
         {"fn f(x) = x; score = f(1", 1, 23, 1, "this '(' is never closed"},
+        {"fn f(x) = x; score = f(1,)", 1, 26, 1, "expected a value, found ')'"},
+        {"fn f(an_argument_of_thirty_characters, another_of_about_thirty_or_more, the_third_of_them_all_, d) = d\n"
+         "score = f(1)",
+         2, 9, 4, "another_of_about_thirty_or_more, the_third_of_them_all_, ...); 1 given"},
         {"fn soft(x) = x; score = sotf(1)", 1, 25, 4, "did you mean 'soft'?"},
         {"fn f(x) = x << 1\n\nscore = f(score)", 1, 13, 2,
          "'<<' takes ints, not float and int; in f, called at line 3"},

@@ -8,9 +8,11 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Sanitizers need more of both. */
+/* Sanitizers need more of both, and an unoptimised library (make coverage, which has no asserts) more time. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { PLIM_STACK = 4 << 20, PLIM_SECONDS = 200 };
+#elif !FXA_ASSERT
+enum { PLIM_STACK = 256 << 10, PLIM_SECONDS = 200 };
 #else
 enum { PLIM_STACK = 256 << 10, PLIM_SECONDS = 20 };
 #endif

@@ -42,6 +42,7 @@ TEST(loops_may_stop_at_any_token) {
 
 /* Parses with each allocation failing in turn, then with none. Nothing is leaked, and there is always a message. */
 static void memory_sweep(fxa_program_kind kind, const char *text) {
+    static const fxa_declaration offers[] = {{"gain", FXA_FLOAT, FXA_DTYPE_NONE, 0}, {"bias", 0, FXA_F16, 1}};
     fail_alloc f = FAIL_ALLOC_INIT;
     fxa_context *ctx = fail_alloc_context(&f);
     fxa_status status = FXA_E_MEMORY;
@@ -53,6 +54,7 @@ static void memory_sweep(fxa_program_kind kind, const char *text) {
         fxa_program *p = NULL;
         fxa_error err = {.text = ""};
         config.kind = kind, config.texts = &one, config.n_texts = 1;
+        config.declarations = offers, config.n_declarations = 2;
         fail_alloc_arm(&f, k, k % 2 == 0);
         status = fxa_program_parse_texts(ctx, &config, &p, &err);
         fail_alloc_arm(&f, 0, false);
@@ -75,6 +77,8 @@ TEST(memory_may_run_out_at_any_length) {
         {FXA_PROGRAM_SCORE, "score = t[q < k] + x"},
         {FXA_PROGRAM_SCORE, "score = min(x, c, 2.5, q) + max(q, k, b)"},
         {FXA_PROGRAM_SCORE, "mask = (x < k) || q < 3 ? k > 1 : b != h"},
+        {FXA_PROGRAM_SCORE, "fn f(y, z) = y * z + x\nfn g(y) = f(y, 2.0) + gain\nscore = f(score, g(x)) + bias[q]"},
+        {FXA_PROGRAM_SCORE, "score = relu(score + x) + sign(x) + softplus(score)"},
         {FXA_PROGRAM_DERIVATIVE, "grad c += x\ngrad c += q\ndscore = x"},
         {FXA_PROGRAM_DERIVATIVE, "grad t[q] += k\ngrad t[q] += x\ngrad t[k] += q"},
     };

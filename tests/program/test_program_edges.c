@@ -25,10 +25,8 @@ static fxa_program *edges_parse(fxa_context *ctx, const char *text) {
 TEST(a_builder_keeps_its_first_failure) {
     fxa_builder *b = NULL;
     fxa_error err;
-    fxa__node node;
     T_OK(fxa_builder_create(edges_context(), FXA_PROGRAM_SCORE, &b, &err));
     T_REQUIRE(b != NULL);
-    T_CHECK(!fxa__builder_node(b, -1, &node) && !fxa__builder_node(b, 0, &node)); /* there is no value yet */
     T_CHECK(fxa__builder_type(b, -1) == 0 && fxa__builder_type(b, 9) == 0);
     T_CHECK(!fxa__builder_holds(b, 0));
     T_HAS(fxa__builder_error(b)->text, "0 is not a value of this builder: it has none yet");

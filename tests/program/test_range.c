@@ -95,6 +95,11 @@ static const range_case range_cases[] = {
     {"score != score || score == score", 0, 9, 0, 9, M},
     {"sqrt(q - 5) >= 0", 0, 3, 0, 9, M},
     {"int(float(q) * 0.5) <= 20", 0, 30, 0, 9, F},
+    {"int(k <= q) == 2", 0, 9, 0, 9, E},
+    {"log1p(exp(float(q))) >= 0", 0, 200, 0, 9, M},         /* up to infinity, or past f32 */
+    {"max(float(q), 0.5) == abs(float(q))", 3, 3, 0, 9, M}, /* equal, but one of them is not known to be whole */
+    {"max(float(q), 0.5) == float(q) + 0", 3, 3, 0, 9, M},
+    {"max(float(q), 0.5) == floor(float(q) * 2)", 0, 0, 0, 9, E},
 };
 
 TEST(cases) {
@@ -130,10 +135,12 @@ TEST(params) {
     T_REQUIRE(p != NULL);
     fxa_box box = brute_box(0, 0, 10, 19, 0, 9, 100, 100);
     double full[2] = {20, 19.5}, empty[2] = {1, 1e9}, border[2] = {20, 19}, odd[2] = {20.5, 30}, none[2] = {20, NAN};
+    double large[2] = {3e9, 30};
     T_INT(fxa_program_classify(p, &box, full, NULL), FXA_TILE_FULL);
     T_INT(fxa_program_classify(p, &box, empty, NULL), FXA_TILE_EMPTY);
     T_INT(fxa_program_classify(p, &box, border, NULL), FXA_TILE_MIXED);
-    T_INT(fxa_program_classify(p, &box, odd, NULL), FXA_TILE_MIXED);  /* no int: unknown */
+    T_INT(fxa_program_classify(p, &box, odd, NULL), FXA_TILE_MIXED); /* no int: unknown */
+    T_INT(fxa_program_classify(p, &box, large, NULL), FXA_TILE_MIXED);
     T_INT(fxa_program_classify(p, &box, none, NULL), FXA_TILE_EMPTY); /* nothing is less than NaN */
     T_INT(fxa_program_classify(p, &box, NULL, NULL), FXA_TILE_MIXED);
     double close[2] = {20, 19 * (1 + 1e-7)}; /* one f32 step: left undecided */

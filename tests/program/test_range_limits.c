@@ -6,6 +6,7 @@
  */
 #include "t.h"
 
+#include "program/range.h"
 #include "support/brute.h"
 
 static const char *const inner[] = {
@@ -60,7 +61,7 @@ enum { N_BOXES = 6 };
 
 /* Returns how many boxes were decided. */
 static int check_limits(fxa_context *ctx, const char *mask) {
-    char text[1024];
+    char text[1100];
     fxa_program *p = NULL;
     fxa_error err;
     int decided = 0;
@@ -99,16 +100,49 @@ TEST(tables_that_are_full_are_never_wrong) {
     fxa_context *ctx = NULL;
     fxa_error err;
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    char mask[3][1000];
-    size_t n[3] = {0};
+    enum { KINDS = 6, SIZE = 1000 };
+    char mask[KINDS][SIZE], text[SIZE + 40];
+    size_t n[KINDS] = {0};
     for (int i = 0; i < 36; i++) {
-        const char *join[3] = {i ? "||" : "", i ? "&&" : "", i ? "^" : ""};
-        n[0] += (size_t)snprintf(mask[0] + n[0], 1000 - n[0], "%sq//%d+k%%%d==%d", join[0], i + 2, i + 3, i);
-        n[1] += (size_t)snprintf(mask[1] + n[1], 1000 - n[1], "%s(q-k)%%%d!=%d+k//%d", join[1], i + 2, i, i + 3);
-        n[2] += (size_t)snprintf(mask[2] + n[2], 1000 - n[2], "%s(q-k<%d-k*%d+q)", join[2], i, i + 2);
-        for (int kind = 0; kind < 3 && i % 4 == 3; kind++) (void)check_limits(ctx, mask[kind]);
+        const char *join[KINDS] = {"||", "&&", "^", "^", "-", "+"};
+        for (int kind = 0; kind < KINDS && i > 0; kind++)
+            n[kind] += (size_t)snprintf(mask[kind] + n[kind], SIZE - n[kind], "%s", join[kind]);
+        n[0] += (size_t)snprintf(mask[0] + n[0], SIZE - n[0], "q//%d+k%%%d==%d", i + 2, i + 3, i);
+        n[1] += (size_t)snprintf(mask[1] + n[1], SIZE - n[1], "(q-k)%%%d!=%d+k//%d", i + 2, i, i + 3);
+        n[2] += (size_t)snprintf(mask[2] + n[2], SIZE - n[2], "(q-k<%d-k*%d+q)", i, i + 2);
+        n[3] += (size_t)snprintf(mask[3] + n[3], SIZE - n[3], "(q-k<%d)", 3 * i - 40); /* bounds of one row */
+        n[4] += (size_t)snprintf(mask[4] + n[4], SIZE - n[4], "(q-q%%%d)", i + 2);     /* one written as the other */
+        n[5] += (size_t)snprintf(mask[5] + n[5], SIZE - n[5], "(q-q//%d*%d)", i + 2, i + 2);
+        for (int kind = 0; kind < KINDS && i > 2; kind++) {
+            snprintf(text, sizeof text, kind < 4 ? "%.999s" : "(%.999s)%%7==3&&(5*q)%%64-q%%7<11&&k+q//3<q",
+                     mask[kind]);
+            (void)check_limits(ctx, text);
+        }
     }
     fxa_context_destroy(ctx);
+}
+
+/* 2 * (q // 8) - 2 * (k // 8) + c, with c so close to 2^61 that a bound by q - k passes it: the bound is left out,
+ * and the sum of the two quotients' own ranges stands. */
+TEST(bounds_of_quotients_at_the_end_of_61_bits) {
+    const fxa__set all = fxa__set_of(0, 15), quotient = fxa__set_of(0, 1);
+    fxa__atom atoms[4] = {
+        {.kind = FXA__ATOM_INPUT, .id = FXA_INPUT_Q, .set = all, .support = 1u << FXA_INPUT_Q, .dense = true},
+        {.kind = FXA__ATOM_INPUT, .id = FXA_INPUT_K, .set = all, .support = 1u << FXA_INPUT_K, .dense = true},
+        {.kind = FXA__ATOM_DIV, .d = 8, .set = quotient, .support = 1u << FXA_INPUT_Q, .dense = true},
+        {.kind = FXA__ATOM_DIV, .d = 8, .set = quotient, .support = 1u << FXA_INPUT_K, .dense = true},
+    };
+    for (int i = 0; i < 2; i++) atoms[2 + i].form = (fxa__affine){.n = 1, .atom = {i}, .coef = {1}};
+    fxa__range r = {.atoms = atoms, .n_atoms = 4};
+    for (int end = 0; end < 2; end++) {
+        fxa__affine f = {.c = end ? FXA__INF - 4 : 4 - FXA__INF, .n = 2, .atom = {2, 3}, .coef = {2, -2}};
+        fxa__set set;
+        bool dense;
+        T_CHECK(fxa__affine_range(&r, &f, &set, &dense));
+        T_CHECK(fxa__set_lo(&set) == f.c - 2 && fxa__set_hi(&set) == f.c + 2 && !dense);
+        f.c = end ? FXA__INF - 2 : 2 - FXA__INF; /* and here not even the sum fits */
+        T_CHECK(!fxa__affine_range(&r, &f, &set, &dense));
+    }
 }
 
 T_MAIN

@@ -95,6 +95,10 @@ TEST(scans_of_what_is_no_list_of_ints) {
     fxa_view good = {.data = whole, .dtype = FXA_I32, .rank = 1, .size = {6}, .stride = {1}};
     fxa_tensor_range range = fxa_tensor_scan(&good);
     T_CHECK(range.known && !range.nondecreasing && range.lo == 1 && range.hi == 9);
+    const uint8_t bits[4] = {0, 0, 1, 1};
+    fxa_view bools = {.data = bits, .dtype = FXA_B8, .rank = 1, .size = {4}, .stride = {1}};
+    range = fxa_tensor_scan(&bools);
+    T_CHECK(range.known && range.nondecreasing && range.lo == 0 && range.hi == 1);
 }
 
 /* ---- Floats ------------------------------------------------------------------------------------------------------ */

@@ -11,6 +11,7 @@
 #include "cpu_backward.h"
 
 #include "../../base/carve.h"
+#include "../../base/invariant.h"
 #include "../../lower/grad_class.h"
 
 /* Bounds of memory and of what waits for a thread are guesses, not tuned: as much memory as a problem of that size has
@@ -36,7 +37,8 @@ static int64_t shares_mul(int64_t a, int64_t b) { /* saturates; the layout then 
 
 static void shares_tiles(fxa__back_shares *c, const fxa__cpu_kernels *kernels, const fxa_problem *p) {
     int64_t mr = kernels->mr, nr = kernels->nr, wide = fxa__max_i64(p->d, p->dv);
-    int64_t step = nr % mr == 0 ? nr : nr * 3 % mr == 0 ? nr * 3 : nr * mr; /* their lcm, for every set there is */
+    int64_t step = nr % mr == 0 ? nr : nr * 3;
+    FXA__ASSERT(step % mr == 0); /* it is their lcm, for every set there is */
     int64_t block = BACK_BLOCK_BYTES / (wide * (int64_t)kernels->real_size);
     block = fxa__max_i64(step, fxa__min_i64(block, BACK_KEYS) / step * step);
     c->block = fxa__min_i64(block, fxa__round_up(fxa__max_i64(p->sk, 1), nr));
@@ -67,11 +69,9 @@ static void shares_chunks(fxa__back_shares *c, const fxa__cpu_kernels *kernels, 
 
 /* ---- Lanes ----------------------------------------------------------------------------------------------------- */
 
-/* Different indices give different elements: coordinates count up from 0 or more, and never wrap. */
-static bool shares_map_is_plain(const fxa_index_map *map, int64_t n) {
-    int64_t last;
-    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base >= 0 && map->step > 0 &&
-           fxa__mul_i64(map->step, n, &last) && fxa__add_i64(last, map->base, &last) && last <= INT32_MAX;
+/* Different indices give different elements: coordinates count up from 0 or more. That none wraps has been checked. */
+static bool shares_map_is_plain(const fxa_index_map *map) {
+    return map->kind == FXA_MAP_AFFINE && !map->dynamic && map->base >= 0 && map->step > 0;
 }
 
 /* Axes along which items never meet in tensor t. */
@@ -82,9 +82,9 @@ static uint32_t shares_tensor_axes(const fxa__problem *p, const fxa_program *d, 
         fxa_input input;
         uint32_t axis;
         bool plain;
-    } each[] = {{FXA_INPUT_B, FXA__BACK_B, shares_map_is_plain(&in->map_b, in->b)},
-                {FXA_INPUT_H, FXA__BACK_H, shares_map_is_plain(&in->map_h, in->hq)},
-                {FXA_INPUT_K, FXA__BACK_CHUNK, shares_map_is_plain(&in->map_k, in->sk)}};
+    } each[] = {{FXA_INPUT_B, FXA__BACK_B, shares_map_is_plain(&in->map_b)},
+                {FXA_INPUT_H, FXA__BACK_H, shares_map_is_plain(&in->map_h)},
+                {FXA_INPUT_K, FXA__BACK_CHUNK, shares_map_is_plain(&in->map_k)}};
     for (size_t e = 0; e < sizeof each / sizeof each[0]; e++)
         if (each[e].plain && apart >> each[e].input & 1) axes |= each[e].axis;
     return axes;
@@ -103,8 +103,8 @@ static bool shares_tensor_once(const fxa__problem *p, const fxa_program *d, int3
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u) |
                       (in->sq > 1 ? 1u << FXA_INPUT_Q : 0u) | 1u << FXA_INPUT_K;
     uint32_t found;
-    if (!shares_map_is_plain(&in->map_b, in->b) || !shares_map_is_plain(&in->map_h, in->hq) ||
-        !shares_map_is_plain(&in->map_q, in->sq) || !shares_map_is_plain(&in->map_k, in->sk) || shares_moves_rows(in))
+    if (!shares_map_is_plain(&in->map_b) || !shares_map_is_plain(&in->map_h) || !shares_map_is_plain(&in->map_q) ||
+        !shares_map_is_plain(&in->map_k) || shares_moves_rows(in))
         return false;
     return fxa__lower_grad_own(d, t, &found) && (found & wanted) == wanted;
 }

@@ -3,7 +3,9 @@
  * Strips from what is known of a tile and a block; see cpu_cut.h.
  */
 #include "cpu_bits.h"
+#include "cpu_forward.h"
 
+#include "../../base/invariant.h"
 #include "../../base/num.h"
 
 enum { CUT_ALIGN = 64 }; /* columns: where a block begins, if bits tell what to do in it: granules meet tables */
@@ -66,15 +68,19 @@ bool fxa__cpu_cut_block(fxa__cpu_cut *c, int64_t key, int64_t m) {
     return !bits || cut_by_bits(c);
 }
 
-static uint64_t cut_low(int64_t n) { /* the first n bits, 0 <= n <= 64 */
-    return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
+/* Granules of a block and of a gap behind it are fewer than the bits of a word. */
+_Static_assert(FXA__CPU_MAX_KEYS + FXA__CPU_GAP < 63 * FXA__CPU_GRANULE, "a shift by all bits of a word");
+
+static uint64_t cut_low(int64_t n) { /* the first n bits */
+    FXA__ASSERT(0 <= n && n < 64);
+    return ((uint64_t)1 << n) - 1;
 }
 
 /* A gap in a strip, which is not worth leaving out, has its scores made too. */
 bool fxa__cpu_cut_needs(const fxa__cpu_cut *c, int64_t begin, int64_t n) {
     int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
             to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
-    return !c->bits || (c->bits->some & cut_low(fxa__min_i64(to, 64)) & ~cut_low(from)) != 0;
+    return !c->bits || (c->bits->some & cut_low(to) & ~cut_low(from)) != 0;
 }
 
 /* ---- Strips ------------------------------------------------------------------------------------------------------ */
@@ -114,13 +120,13 @@ static fxa__cpu_strip cut_strip(const fxa__cpu_cut *c, int64_t row, int64_t rows
                             .rows = rows,
                             .begin = first * c->granule,
                             .end = fxa__min_i64(last * c->granule, c->keys),
-                            .masked = first < last && (all >> first & whole) != whole};
+                            .masked = (all >> first & whole) != whole};
 }
 
 /* Past the last granule of the run that begins at `first`, with gaps that are not worth it. */
 static int64_t cut_run_end(uint64_t any, int64_t first, int64_t granule) {
     int64_t end = first;
-    for (int64_t i = first, gap = 0; i < 64 && gap * granule < FXA__CPU_GAP; i++) {
+    for (int64_t i = first, gap = 0; gap * granule < FXA__CPU_GAP; i++) {
         gap = any >> i & 1 ? 0 : gap + 1;
         if (gap == 0) end = i + 1;
     }

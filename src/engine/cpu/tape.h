@@ -43,7 +43,7 @@ typedef struct fxa__tape_run {
     const double *params;
     const fxa_view *tensors;
     double *dparams;           /* FXA__TAPE_GRADS: one per param, added to; NULL: not wanted */
-    const fxa__tape_sum *sums; /* FXA__TAPE_GRADS: one per tensor; NULL: none wanted */
+    const fxa__tape_sum *sums; /* FXA__TAPE_GRADS: one per tensor */
     void *scratch;             /* fxa__tape_scratch bytes, aligned to FXA__CPU_PAD */
     int64_t max_rows, max_columns;
     int64_t columns;

@@ -240,10 +240,10 @@ static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const
 
 void fxa__tape_access_add(const fxa__tape_at *r, const fxa__tape_access *access, const void *value,
                           const void *dscore) {
-    const fxa__tape_sum *sum = r->run->sums ? &r->run->sums[access->tensor] : NULL;
+    const fxa__tape_sum *sum = &r->run->sums[access->tensor];
     access_walk w;
     bool outside;
-    if (!sum || (!sum->sum && !sum->once)) return;
+    if (!sum->sum && !sum->once) return;
     if (access->axis < 0 && !access->rows) { /* one element for the whole row */
         int64_t offset = fxa__tape_gather_base(r, access, &sum->view);
         access_piece all = {.end = r->n, .offset = offset};
