@@ -28,6 +28,10 @@ static const bench_tape_case bench_tape_cases[] = {
     {"dense bias", "tensor bias : f32[3]\nscore = score + bias[h, q, k]", false},
     {"relative", "tensor bias : f32[2]\nscore = score + bias[h, clamp(q - k, -64, 64) + 64]", false},
     {"relative far", "tensor bias : f32[2]\nscore = score + bias[h, clamp(q - k, -2000, 2000) + 2000]", false},
+    {"low rank",
+     "tensor u : f32[3]\ntensor v : f32[3]\nscore = score + u[h,q,0]*v[h,k,0] + u[h,q,1]*v[h,k,1] + "
+     "u[h,q,2]*v[h,k,2] + u[h,q,3]*v[h,k,3]",
+     false},
     {"d softcap", "param cap : float\nscore = cap * tanh(score / cap)", true},
     {"d dense bias", "tensor bias : f32[3]\nscore = score + bias[h, q, k]", true},
 };

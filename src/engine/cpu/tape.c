@@ -33,6 +33,7 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         tape->identity = tape_find_identity(&g);
         fxa__tape_graph_count(&g, true);
         if (kernels->real_size == sizeof(float) && !(flags & FXA__TAPE_PLAIN)) fxa__tape_peephole(&g);
+        if (!tape->alone && !g.failed) fxa__tape_graph_share(&g);
         status = g.failed ? fxa__fail_memory(err, "a score program's tape") : fxa__tape_lower(&g, tape, err);
     }
     fxa__tape_graph_free(&g);

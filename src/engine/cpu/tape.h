@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A score program (or its derivative, or a user's bprop) as a tape: what is the same for a whole batch entry is
- * computed once for it, what depends on the row (h, q) once per row, what depends on the key once per block of keys,
- * and only the rest costs something per score. The per-score part runs one row at a time: one tape operation after the
- * other over the row's columns, registers of one row each, which stay in L1.
+ * computed once for it, what depends on the row (h, q) once per row, what depends on the key, or on head and key, once
+ * per block of keys (and head), and only the rest costs something per score. The per-score part runs one row at a time:
+ * one tape operation after the other over the row's columns, registers of one row each, which stay in L1.
  *
  * Floats are `real`, ints are int32, bools int32 0 or 1, in rows padded to FXA__CPU_PAD bytes.
  */

@@ -13,10 +13,11 @@
  *   tape_gather.c    the same element by element
  *   tape_mask.c      a mask alone, as bits
  *
- * The level of a value says what it depends on. ROW and COLUMN are bits, and the level of a result is the union of
- * those of its operands: UNIFORM values are one per batch entry, ROW values one per row of a tile (kept in a row over
- * the tile's rows), COLUMN values one per key of a block, FULL values one per pair. A value of a lower level is a row
- * or one value to a higher one: a COLUMN value is a row to FULL operations, all others are one value.
+ * The level of a value says how often it is computed, which follows from the inputs that it needs (lower/depend.h):
+ * UNIFORM values once per batch entry, ROW values once per row of a tile (kept in a row over the tile's rows), COLUMN
+ * values once per key of a block, SHARED values, which need the head and the key, once per key for the rows of a head,
+ * FULL values once per pair. No value has a lower level than its operands. A COLUMN value is a row to SHARED and FULL
+ * operations, and a SHARED one to FULL ones; all others are one value to them.
  */
 #ifndef FXA_ENGINE_CPU_TAPE_CODE_H
 #define FXA_ENGINE_CPU_TAPE_CODE_H
@@ -24,7 +25,7 @@
 #include "tape.h"
 #include "tape_ops.h"
 
-enum { TAPE_UNIFORM = 0, TAPE_ROW = 1, TAPE_COLUMN = 2, TAPE_FULL = 3, TAPE_LEVELS = 4 };
+enum { TAPE_UNIFORM, TAPE_ROW, TAPE_COLUMN, TAPE_SHARED, TAPE_FULL, TAPE_LEVELS };
 /* Where a value lives: in a register of a level, or in a row of the caller's. */
 enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
 
@@ -125,6 +126,7 @@ enum { TAPE_ARGS = FXA_MAX_RANK + 3, TAPE_PINNED = INT32_MAX };
 typedef struct fxa__tape_node {
     uint8_t op; /* fxa_op, or one of tape_ops.h */
     uint8_t type, level, n_args;
+    uint16_t inputs; /* that it needs: bit i for fxa_input i */
     bool needed;
     bool is_out; /* computed last, straight into out */
     bool zero;   /* exactly 0 where dscore is */
@@ -174,6 +176,9 @@ bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_nod
 void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32_t node, int32_t access);
 /* Appends a copy; -1 when memory ran out. */
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
+/* Values that need a head and a key but no row become SHARED. Comes last: what is joined with what (tape_peephole.c) is
+ * decided by FULL, so that a value has the same bits wherever it is computed. */
+void fxa__tape_graph_share(fxa__tape_graph *g);
 /* Which nodes the roots need, those of the mask only if that is asked for, and how often each is used. */
 void fxa__tape_graph_count(fxa__tape_graph *g, bool mask);
 /* What a node of a program is to tapes: its operation, but for those that mean something else of bools. */
@@ -186,8 +191,10 @@ static inline bool fxa__tape_is_through(const fxa_program *p, const fxa__node *n
 }
 /* One operand of a node at `level` is a row, not one value. */
 static inline bool fxa__tape_is_row(int level, int operand_level) {
-    return operand_level == level || (level == TAPE_FULL && operand_level == TAPE_COLUMN);
+    return operand_level == level || operand_level >= TAPE_COLUMN;
 }
+/* The value may differ between the keys of a block. */
+static inline bool fxa__tape_has_keys(int level) { return level >= TAPE_COLUMN; }
 
 /* The opcode of an operation for operands of these letters; -1: there is none. */
 int32_t fxa__tape_find(uint32_t op, char d, const char *letters);
@@ -215,6 +222,9 @@ typedef struct fxa__tape_state {
     int64_t *until;            /* alone, by row: in rows up to this one no part or test does, and ranges move evenly */
     bool ranges_move;          /* alone: a range may, too */
     int64_t step;              /* k[i] = k[0] + i * step, step > 0; 0: anything */
+    const int32_t *heads;      /* of the rows, where there are SHARED values; else NULL */
+    int32_t head;              /* whose SHARED values the registers hold, */
+    bool shared;               /* if they hold any of this block */
     bool far;                  /* rows read from a tensor that no near cache holds */
 } fxa__tape_state;
 

@@ -87,7 +87,9 @@ static void formula_leaf(formula_state *f, int32_t node) {
     fxa__tape_graph *g = f->g;
     fxa__tape_node range;
     bool negated = false, is_range = fxa__tape_graph_range(g, node, &range, &negated);
-    uint8_t kind = is_range ? TAPE_BITS_RANGE : g->nodes[node].level & TAPE_COLUMN ? TAPE_BITS_PART : TAPE_BITS_TEST;
+    uint8_t kind = is_range                                   ? TAPE_BITS_RANGE
+                   : fxa__tape_has_keys(g->nodes[node].level) ? TAPE_BITS_PART
+                                                              : TAPE_BITS_TEST;
     formula_add(f, kind, (int32_t)g->n_roots);
     if (is_range)
         fxa__tape_graph_root(g, FXA__OUT_MASK, -1, -1, fxa__tape_graph_add(g, &range));

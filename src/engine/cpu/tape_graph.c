@@ -8,6 +8,9 @@
 
 #include "../../base/invariant.h"
 #include "../../base/num.h"
+#include "../../lower/affine.h"
+#include "../../lower/depend.h"
+#include "../../lower/zero.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,10 +36,27 @@ void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32
     g->roots[g->n_roots++] = (fxa__tape_root){.kind = kind, .slot = slot, .node = node, .access = access};
 }
 
+enum {
+    GRAPH_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE,
+    GRAPH_ROW = 1 << FXA_INPUT_H | 1 << FXA_INPUT_Q,
+    GRAPH_KEY = 1 << FXA_INPUT_K
+};
+
+/* But for SHARED, which comes last. */
+static uint8_t graph_level(uint32_t inputs) {
+    if (inputs & GRAPH_SCORE || (inputs & GRAPH_KEY && inputs & GRAPH_ROW)) return TAPE_FULL;
+    return inputs & GRAPH_KEY ? TAPE_COLUMN : inputs & GRAPH_ROW ? TAPE_ROW : TAPE_UNIFORM;
+}
+
+static void graph_set_inputs(fxa__tape_node *n, uint32_t inputs) {
+    n->inputs = (uint16_t)inputs;
+    n->level = graph_level(inputs);
+}
+
 static int32_t graph_binary(fxa__tape_graph *g, uint32_t op, int32_t a, int32_t b) {
     fxa__tape_node n = {.op = (uint8_t)op, .type = FXA_INT, .n_args = 2, .axis = -1, .arg = {a, b}};
     if (g->failed) return -1;
-    n.level = g->nodes[a].level | g->nodes[b].level;
+    graph_set_inputs(&n, (uint32_t)g->nodes[a].inputs | g->nodes[b].inputs);
     return fxa__tape_graph_add(g, &n);
 }
 
@@ -45,43 +65,15 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
     return fxa__tape_graph_add(g, &n);
 }
 
-/* ---- Levels, k plus something ------------------------------------------------------------------------------------ */
+/* ---- K plus something -------------------------------------------------------------------------------------------- */
 
-static uint8_t graph_input_level(int32_t input) {
-    switch (input) {
-    case FXA_INPUT_SCORE:
-    case FXA_INPUT_DSCORE: return TAPE_FULL;
-    case FXA_INPUT_H:
-    case FXA_INPUT_Q: return TAPE_ROW;
-    case FXA_INPUT_K: return TAPE_COLUMN;
-    default: return TAPE_UNIFORM;
-    }
-}
-
-/* Zero where dscore is: mulz and what cannot lose it. */
-static bool graph_keeps_zero(const fxa__tape_graph *g, const fxa__tape_node *n) {
-    const fxa__tape_node *x = g->nodes;
-    if (n->type != FXA_FLOAT) return false;
-    switch (n->op) {
-    case FXA_OP_CONST: return n->f == 0;
-    case FXA_OP_INPUT: return n->imm == FXA_INPUT_DSCORE;
-    case FXA_OP_NEG:
-    case FXA_OP_ABS:
-    case FXA_OP_MULZ:
-    case FXA_OP_DIVZ: return x[n->arg[0]].zero;
-    case FXA_OP_ADD:
-    case FXA_OP_SUB: return x[n->arg[0]].zero && x[n->arg[1]].zero;
-    case FXA_OP_SELECT: return x[n->arg[1]].zero && x[n->arg[2]].zero;
-    default: return false;
-    }
-}
-
-/* An int is sign * k + offset when it is k itself, or one such plus, minus or taken from a value that k does not
- * change. */
-static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
+/* An int whose form is sign * k + something: the offset as a node, where it is k itself, or one such plus, minus or
+ * taken from a value that k does not change. */
+static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *form) {
     fxa__tape_node n = g->nodes[i];
-    int32_t zero = n.op == FXA_OP_INPUT && n.imm == FXA_INPUT_K ? graph_int(g, 0) : -1;
-    if (g->failed || n.type != FXA_INT) return;
+    if (n.type != FXA_INT || !fxa__lower_along_key(form)) return;
+    int32_t zero = n.op == FXA_OP_INPUT ? graph_int(g, 0) : -1;
+    if (g->failed) return;
     if (zero >= 0) {
         g->key = i;
         n.sign = 1;
@@ -89,15 +81,15 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
     } else if (n.op == FXA_OP_NEG && g->nodes[n.arg[0]].sign) {
         fxa__tape_node negated = {.op = FXA_OP_NEG, .type = FXA_INT, .n_args = 1, .axis = -1};
         negated.arg[0] = g->nodes[n.arg[0]].offset;
-        negated.level = g->nodes[negated.arg[0]].level;
+        graph_set_inputs(&negated, g->nodes[negated.arg[0]].inputs);
         n.sign = (int8_t)-g->nodes[n.arg[0]].sign;
         n.offset = fxa__tape_graph_add(g, &negated);
     } else if (n.op == FXA_OP_ADD || n.op == FXA_OP_SUB) {
         const fxa__tape_node a = g->nodes[n.arg[0]], b = g->nodes[n.arg[1]];
-        if (a.sign && !(b.level & TAPE_COLUMN)) {
+        if (a.sign && !fxa__tape_has_keys(b.level)) {
             n.sign = a.sign;
             n.offset = graph_binary(g, n.op, a.offset, n.arg[1]);
-        } else if (b.sign && !(a.level & TAPE_COLUMN)) {
+        } else if (b.sign && !fxa__tape_has_keys(a.level)) {
             n.sign = n.op == FXA_OP_SUB ? (int8_t)-b.sign : b.sign;
             n.offset = graph_binary(g, n.op, n.arg[0], b.offset);
         }
@@ -105,7 +97,7 @@ static void graph_find_affine(fxa__tape_graph *g, int32_t i) {
     if (!g->failed) g->nodes[i] = n;
 }
 
-static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return g->nodes[node].level & TAPE_COLUMN; }
+static bool graph_is_row(const fxa__tape_graph *g, int32_t node) { return fxa__tape_has_keys(g->nodes[node].level); }
 
 /* An index as a line, bounds and a shift: clamp(line, lo, hi) + shift, each part but the line a node that k does not
  * change. */
@@ -175,26 +167,50 @@ static int32_t graph_same(const fxa_program *p, int32_t i) {
     return i;
 }
 
-static void graph_import(fxa__tape_graph *g, int32_t i) {
+/* What is known of the program's nodes. */
+typedef struct graph_known {
+    fxa__linear *forms;
+    fxa__depend *sets;
+    bool *zero;
+} graph_known;
+
+static void graph_import(fxa__tape_graph *g, int32_t i, const graph_known *known) {
     const fxa__node *from = &g->program->nodes[i];
     fxa__tape_node *n = &g->nodes[i];
     *n = (fxa__tape_node){.op = fxa__tape_op_of(from), .type = from->type, .n_args = from->n_args, .axis = -1};
     n->imm = from->imm;
     n->f = from->f;
-    if (n->op == FXA_OP_INPUT) n->level = graph_input_level(n->imm);
+    n->zero = known->zero[i];
+    graph_set_inputs(n, known->sets[i].inputs);
     for (int k = 0; k < n->n_args; k++) {
         FXA__ASSERT(from->arg[k] < i);
         n->arg[k] = graph_same(g->program, from->arg[k]);
-        n->level |= g->nodes[n->arg[k]].level;
     }
-    n->zero = graph_keeps_zero(g, n);
     if (n->op != FXA_OP_LOAD) {
-        graph_find_affine(g, i);
+        graph_find_affine(g, i, &known->forms[i]);
         return;
     }
     fxa__tape_node load = *n;
     graph_find_axis(g, &load);
     if (!g->failed) g->nodes[i] = load;
+}
+
+static void graph_import_all(fxa__tape_graph *g) {
+    const fxa_program *p = g->program;
+    size_t n = (size_t)p->n_nodes;
+    graph_known known = {.forms = fxa__alloc_array(g->host, n, sizeof *known.forms)};
+    known.sets = fxa__alloc_array(g->host, n, sizeof *known.sets);
+    known.zero = fxa__alloc_array(g->host, n, sizeof *known.zero);
+    g->failed = g->failed || !known.forms || !known.sets || !known.zero;
+    if (!g->failed) {
+        fxa__lower_affine(p, known.forms);
+        fxa__lower_depend(p, NULL, known.sets);
+        fxa__lower_zero(p, known.zero);
+    }
+    for (int32_t i = 0; i < p->n_nodes && !g->failed; i++) graph_import(g, i, &known);
+    fxa__free(g->host, known.forms, n * sizeof *known.forms);
+    fxa__free(g->host, known.sets, n * sizeof *known.sets);
+    fxa__free(g->host, known.zero, n * sizeof *known.zero);
 }
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
@@ -218,7 +234,7 @@ bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_nod
     bool second = !line;
     if (second) line = graph_line(g, n.arg[1], &absolute);
     int32_t bound = n.arg[!second];
-    if (!line || (g->nodes[bound].level & TAPE_COLUMN) || (absolute && !order)) return false;
+    if (!line || fxa__tape_has_keys(g->nodes[bound].level) || (absolute && !order)) return false;
     if (absolute && second) *negated = true, strict = !strict;
     uint32_t side = !order ? TAPE_AT : absolute ? TAPE_NEAR : second ? TAPE_ABOVE : TAPE_BELOW;
     *range = (fxa__tape_node){.op = FXA__TAPE_WITHIN, .type = FXA_BOOL, .level = TAPE_FULL, .n_args = 2, .axis = -1};
@@ -261,7 +277,7 @@ static void graph_add_grad(fxa__tape_graph *g, const fxa__output *out) {
     fxa__tape_node target = {.op = FXA_OP_LOAD, .type = FXA_FLOAT, .imm = out->slot, .n_args = (uint8_t)out->n_index};
     for (int i = 0; i < out->n_index; i++) {
         target.arg[i] = graph_same(g->program, out->index[i]);
-        target.level |= g->nodes[target.arg[i]].level;
+        graph_set_inputs(&target, (uint32_t)target.inputs | g->nodes[target.arg[i]].inputs);
     }
     graph_find_axis(g, &target);
     fxa__tape_graph_root(g, out->kind, out->slot, graph_same(g->program, out->value), fxa__tape_graph_add(g, &target));
@@ -293,9 +309,17 @@ bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program
     size_t n = (size_t)program->n_nodes;
     if (!fxa__grow(host, &g->nodes, &g->nodes_capacity, n, sizeof *g->nodes)) return false;
     g->n_nodes = n;
-    for (int32_t i = 0; i < program->n_nodes && !g->failed; i++) graph_import(g, i);
+    graph_import_all(g);
     graph_add_roots(g, flags);
     return !g->failed;
+}
+
+void fxa__tape_graph_share(fxa__tape_graph *g) {
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        fxa__tape_node *n = &g->nodes[i];
+        bool pair = n->inputs & (GRAPH_SCORE | 1 << FXA_INPUT_Q);
+        if (n->level == TAPE_FULL && !pair) n->level = TAPE_SHARED;
+    }
 }
 
 void fxa__tape_graph_free(fxa__tape_graph *g) {

@@ -279,7 +279,7 @@ static void lower_mask(lower_state *l, const fxa__tape_root *root) {
         lower_range(l, &l->g->nodes[root->access]);
     } else if (root->access >= 0) {
         lower_compare(l, &l->g->nodes[root->access]);
-    } else if (!(l->g->nodes[root->node].level & TAPE_COLUMN)) {
+    } else if (!fxa__tape_has_keys(l->g->nodes[root->node].level)) {
         lower_test(l, root->node);
     } else {
         int32_t out = lower_external(l, TAPE_OUT), inf = lower_place(l, l->minus_inf);

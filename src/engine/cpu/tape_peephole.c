@@ -121,6 +121,7 @@ static void peephole_line(fxa__tape_graph *g, int32_t i) {
     if (minus) {
         fxa__tape_node negated = {.op = FXA_OP_NEG, .type = FXA_FLOAT, .n_args = 1, .axis = -1, .arg = {args[1]}};
         negated.level = g->nodes[args[1]].level;
+        negated.inputs = g->nodes[args[1]].inputs;
         args[1] = fxa__tape_graph_add(g, &negated);
     }
     if (g->failed) return;

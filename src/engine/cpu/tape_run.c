@@ -26,7 +26,7 @@ static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
 /* The one layout: *bytes is what it takes, and with a base the pointers of s are set. */
 static bool run_layout(const fxa__tape *t, int64_t max_rows, int64_t max_columns, void *base, fxa__tape_state *s,
                        size_t *bytes) {
-    const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns};
+    const int64_t n[TAPE_LEVELS] = {1, max_rows, max_columns, max_columns, max_columns};
     fxa__carver c = fxa__carver_make(base);
     size_t places = 0;
     (void)fxa__carve(&c, 1, sizeof *s); /* what the pointers are in */
@@ -102,12 +102,15 @@ void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part) {
 
 /* ---- Levels below FULL ------------------------------------------------------------------------------------------- */
 
-static void run_level(fxa__tape_run *run, int level, int64_t n) {
+/* row: whose values of ROW are read by SHARED; else 0, as ROW reads all. */
+static void run_level(fxa__tape_run *run, int level, int64_t row, int64_t n) {
     fxa__tape_state *s = run->scratch;
     const fxa__tape_level *l = &run->tape->level[level];
     for (size_t i = 0; i < l->n_places; i++) {
         const fxa__tape_place *p = &l->places[i];
+        size_t size = p->real ? run->tape->kernels->real_size : sizeof(int32_t);
         s->at[i] = s->base[p->space] + (size_t)p->reg * s->pitch[p->space];
+        if (p->space == TAPE_ROW) s->at[i] = (char *)s->at[i] + (size_t)row * size;
     }
     fxa__tape_at r = {.level = level, .run = run, .state = s, .at = s->at, .first = 0, .n = n};
     run_instructions(&r, l->ins, l->n_ins);
@@ -115,6 +118,24 @@ static void run_level(fxa__tape_run *run, int level, int64_t n) {
 
 static void *run_reg(const fxa__tape_state *s, const fxa__tape_leaf *leaf) {
     return s->base[leaf->level] + (size_t)leaf->reg * s->pitch[leaf->level];
+}
+
+/* Where the heads of rows are, if SHARED values need them. */
+static const int32_t *run_heads(const fxa__tape_run *run) {
+    const fxa__tape *t = run->tape;
+    for (size_t i = 0; t->level[TAPE_SHARED].n_ins > 0 && i < t->n_leaves; i++)
+        if (t->leaves[i].op == FXA_OP_INPUT && t->leaves[i].imm == FXA_INPUT_H)
+            return run_reg(run->scratch, &t->leaves[i]);
+    return NULL;
+}
+
+/* SHARED values of a row's head: there already, unless this is its first row of the block. */
+static void run_shared(fxa__tape_run *run, int64_t row) {
+    fxa__tape_state *s = run->scratch;
+    if (s->shared && s->head == s->heads[row]) return;
+    run_level(run, TAPE_SHARED, row, run->columns);
+    s->head = s->heads[row];
+    s->shared = true;
 }
 
 /* A constant, param or coordinate of the batch entry, in every lane of its register. */
@@ -163,7 +184,10 @@ void fxa__tape_batch(fxa__tape_run *run, int32_t b, int32_t q_len, int32_t k_len
     for (size_t i = 0; i < t->n_leaves; i++)
         if (t->leaves[i].level == TAPE_UNIFORM) run_fill_uniform(run, &t->leaves[i], coord);
     s->far = run_is_far(run);
-    run_level(run, TAPE_UNIFORM, 1);
+    s->heads = run_heads(run);
+    FXA__ASSERT(s->heads || t->level[TAPE_SHARED].n_ins == 0); /* what is SHARED needs the head, so there is a leaf */
+    s->shared = false;
+    run_level(run, TAPE_UNIFORM, 0, 1);
 }
 
 void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32_t *q) {
@@ -173,7 +197,7 @@ void fxa__tape_rows(fxa__tape_run *run, int64_t n, const int32_t *h, const int32
         if (t->leaves[i].level == TAPE_ROW)
             memcpy(run_reg(run->scratch, &t->leaves[i]), t->leaves[i].imm == FXA_INPUT_H ? h : q,
                    (size_t)n * sizeof *h);
-    run_level(run, TAPE_ROW, n);
+    run_level(run, TAPE_ROW, 0, n);
     if (t->alone) fxa__tape_mask_rows(run, n);
 }
 
@@ -194,7 +218,8 @@ void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k) {
     memcpy(s->k, k, (size_t)n * sizeof *k);
     for (size_t i = 0; i < t->n_leaves; i++)
         if (t->leaves[i].level == TAPE_COLUMN) memcpy(run_reg(s, &t->leaves[i]), k, (size_t)n * sizeof *k);
-    run_level(run, TAPE_COLUMN, n);
+    run_level(run, TAPE_COLUMN, 0, n);
+    s->shared = false;
 }
 
 /* ---- Rows of scores ---------------------------------------------------------------------------------------------- */
@@ -229,8 +254,8 @@ void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score,
     shift[TAPE_UNIFORM][0] = shift[TAPE_UNIFORM][1] = shift[TAPE_FULL][0] = shift[TAPE_FULL][1] = 0;
     shift[TAPE_ROW][0] = (uintptr_t)row * sizeof(int32_t);
     shift[TAPE_ROW][1] = (uintptr_t)row * size;
-    shift[TAPE_COLUMN][0] = (uintptr_t)r->first * sizeof(int32_t);
-    shift[TAPE_COLUMN][1] = (uintptr_t)r->first * size;
+    shift[TAPE_COLUMN][0] = shift[TAPE_SHARED][0] = (uintptr_t)r->first * sizeof(int32_t);
+    shift[TAPE_COLUMN][1] = shift[TAPE_SHARED][1] = (uintptr_t)r->first * size;
     shift[TAPE_SCORE][1] = (uintptr_t)score;
     shift[TAPE_DSCORE][1] = (uintptr_t)dscore;
     shift[TAPE_OUT][1] = (uintptr_t)out;
@@ -260,6 +285,7 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
         score = run_copy_row(&r, 0, score);
         dscore = run_copy_row(&r, 1, dscore);
     }
+    if (s->heads) run_shared(run, row);
     fxa__tape_set_places(&r, row, score, dscore, whole ? out : s->spare[2]);
     for (size_t i = 0; i < t->n_tests; i++) {
         if (*(const int32_t *)s->at[t->tests[i]]) continue;

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values that need a head and a key but no row: they are computed once for the rows of a head, which ones they are, and
+ * that they are those of the right head and block however rows and blocks follow each other.
+ */
+#include "t.h"
+
+#include "engine/cpu/tape_code.h"
+#include "support/tape_case.h"
+
+static fxa_context *shared_ctx(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    return ctx;
+}
+
+static const fxa__cpu_kernels *shared_set(size_t *i, size_t real_size) {
+    bool usable = false;
+    const fxa__cpu_kernels *k;
+    while ((k = fxa__cpu_set((*i)++, real_size, &usable)))
+        if (usable) return k;
+    return NULL;
+}
+
+static const struct {
+    const char *text;
+    int shared, full; /* instructions of the levels, joined where they can be, -1: any */
+} shared_cases[] = {
+    {"tensor v : f32[2]\nscore = score + v[h, k]", 1, 1},
+    {"tensor u : f32[3]\ntensor v : f32[3]\nscore = score + u[h, q, 0] * v[h, k, 0] + u[h, q, 1] * v[h, k, 1]", 2, 2},
+    {"tensor v : f32[2]\nscore = score * exp(v[h, k] * 0.3)", 3, 1},
+    {"tensor s : f32[1]\nscore = score * tanh(s[h] * float(k % 7))", -1, 1},
+    {"tensor s : f32[1]\nscore = score + s[h] * float(k)", 0, 1}, /* joined with the sum, as ever */
+    {"tensor v : f32[2]\nmask = v[h, k] < 0.5", -1, -1},
+    {"tensor n : i32[2]\nscore = score + float(n[h, k % 5])", -1, 1},
+    {"tensor v : f32[2]\nscore = v[h, k]", 1, 1},
+    {"tensor v : f32[2]\nscore = score + v[q, k]", 0, 2}, /* the pair's own */
+    {"tensor v : f32[1]\nscore = score + v[k]", 0, 1},    /* a COLUMN value */
+};
+
+TEST(which_values_are_shared) {
+    fxa_context *ctx = shared_ctx();
+    size_t set = 0;
+    const fxa__cpu_kernels *k = shared_set(&set, sizeof(float));
+    for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++) {
+        fxa_program *p = NULL;
+        fxa__tape *tape = NULL;
+        fxa_error err;
+        T_OK(fxa_program_parse(ctx, shared_cases[i].text, SIZE_MAX, &p, &err));
+        T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK, k, &tape, &err));
+        T_REQUIRE(tape);
+        int shared = (int)tape->level[TAPE_SHARED].n_ins, full = (int)tape->level[TAPE_FULL].n_ins;
+        bool wrong = shared_cases[i].shared < 0 ? shared == 0 : shared != shared_cases[i].shared;
+        if (wrong || (shared_cases[i].full >= 0 && full != shared_cases[i].full))
+            T_FAIL("%s: %d shared, %d per row\n", shared_cases[i].text, shared, full);
+        fxa__tape_destroy(tape);
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* Rows of tape_case have random heads. A plain tape is compared bit by bit, sums too; a joined one within its bound. */
+TEST(shared_values_are_those_of_pairs) {
+    fxa_context *ctx = shared_ctx();
+    uint64_t rng = t_seed();
+    for (size_t i = 0; i < sizeof shared_cases / sizeof *shared_cases; i++)
+        for (int round = 0; round < t_scaled_up(12); round++) {
+            fxa_program *p = NULL, *d = NULL;
+            fxa_error err;
+            const fxa__cpu_kernels *k;
+            T_OK(fxa_program_parse(ctx, shared_cases[i].text, SIZE_MAX, &p, &err));
+            if (round % 2) T_OK(fxa_program_derivative(p, &d, &err));
+            bool joined = round % 4 >= 2;
+            uint32_t flags = !d ? FXA__TAPE_MASK : joined ? 0u : (uint32_t)FXA__TAPE_GRADS;
+            for (size_t set = 0; (k = shared_set(&set, round % 3 ? 4 : 8));) {
+                static tape_case c;
+                tape_case_draw(&c, k, d ? d : p, false, &rng);
+                c.tolerance = joined ? 0x1p-10 : 0;
+                if (!tape_case_check(&c, fxa__context_host(ctx), flags, &rng))
+                    T_FAIL("%s: %s\n", shared_cases[i].text, c.why);
+                tape_case_free(&c);
+            }
+            fxa_program_destroy(d);
+            fxa_program_destroy(p);
+        }
+    fxa_context_destroy(ctx);
+}
+
+enum { SHARED_HEADS = 3, SHARED_KEYS = 40, SHARED_BLOCK = 16, SHARED_ROWS = 4 };
+
+/* One step of a run: other rows, another block, another batch entry, or a row. */
+static void shared_row(fxa__tape_run *run, const float *v, int32_t b, const int32_t *h, const int32_t *k, int64_t row) {
+    float out[SHARED_BLOCK];
+    fxa__tape_row(run, row, 0, SHARED_BLOCK, out, NULL, out);
+    for (int i = 0; i < SHARED_BLOCK; i++) {
+        float want = v[(b * SHARED_HEADS + h[row]) * SHARED_KEYS + k[i]];
+        if (out[i] != want) {
+            T_FAIL("b %d, h %d, k %d: %g, not %g\n", b, h[row], k[i], (double)out[i], (double)want);
+            return;
+        }
+    }
+}
+
+TEST(heads_rows_and_blocks_in_any_order) {
+    static const char text[] = "tensor v : f32[3]\nscore = v[b, h, k]";
+    static float v[2 * SHARED_HEADS * SHARED_KEYS];
+    fxa_context *ctx = shared_ctx();
+    fxa_program *p = NULL;
+    fxa__tape *tape = NULL;
+    fxa_error err;
+    size_t set = 0, bytes = 0;
+    t_rng rng = {t_seed()};
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) v[i] = (float)i;
+    fxa_view view = {v, FXA_F32, 3, {2, SHARED_HEADS, SHARED_KEYS}, {SHARED_HEADS * SHARED_KEYS, SHARED_KEYS, 1}};
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+    T_OK(fxa__tape_create(fxa__context_host(ctx), p, FXA__TAPE_MASK, shared_set(&set, 4), &tape, &err));
+    T_REQUIRE(tape && fxa__tape_scratch(tape, SHARED_ROWS, SHARED_BLOCK, &bytes));
+    void *scratch = aligned_alloc(FXA__CPU_PAD, (bytes + FXA__CPU_PAD - 1) / FXA__CPU_PAD * FXA__CPU_PAD);
+    fxa__tape_run run = {.tape = tape, .tensors = &view, .scratch = scratch};
+    run.max_rows = SHARED_ROWS, run.max_columns = SHARED_BLOCK;
+    int32_t b = 0, h[SHARED_ROWS] = {0}, q[SHARED_ROWS] = {0}, k[SHARED_BLOCK];
+    for (int step = 0; step < t_scaled_up(400) && !t_failures; step++) {
+        int64_t what = step == 0 ? 0 : t_int(&rng, 0, 6);
+        if (what == 0) {
+            b = (int32_t)t_int(&rng, 0, 1);
+            fxa__tape_batch(&run, b, 9, SHARED_KEYS, SHARED_HEADS);
+        }
+        if (what <= 1) {
+            for (int i = 0; i < SHARED_ROWS; i++) h[i] = (int32_t)t_int(&rng, 0, SHARED_HEADS - 1);
+            fxa__tape_rows(&run, SHARED_ROWS, h, q);
+        }
+        if (what == 0 || what == 2) {
+            int32_t from = (int32_t)t_int(&rng, 0, SHARED_KEYS - SHARED_BLOCK);
+            for (int32_t i = 0; i < SHARED_BLOCK; i++) k[i] = from + i;
+            fxa__tape_columns(&run, SHARED_BLOCK, k);
+        }
+        shared_row(&run, v, b, h, k, t_int(&rng, 0, SHARED_ROWS - 1));
+    }
+    free(scratch);
+    fxa__tape_destroy(tape);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
