@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a first plan takes (R-93), for every engine: of a program that no plan has seen, backward with every gradient
- * there is, made from its text; and the same from saved bytes in a context that knows nothing. Best of several, one
- * line per engine.
+ * there is, made from its text; and the same from saved bytes in a context that knows nothing. Then what a plan takes
+ * that was asked for before, forward and backward: made, queried, loaded, made of the bytes of its problem; and
+ * fxa_attention above the run itself, of one row and one key. Best of several, a line each.
  */
 #include "fxattn/fxattn.h"
 
@@ -68,7 +69,109 @@ static void bench_plan_time(fxa_context *ctx, const char *engine, int i, double 
     fxa_context_destroy(other);
 }
 
+/* ---- Asked before ------------------------------------------------------------------------------------------------ */
+
+enum { BENCH_HITS = 2000, BENCH_ROUNDS = 20 };
+
+typedef struct bench_hit {
+    fxa_context *ctx;
+    fxa_problem p;
+    fxa_plan *plan;
+    fxa_args args;
+    unsigned char saved[BENCH_BYTES], carried[BENCH_BYTES];
+    size_t saved_size, carried_size;
+} bench_hit;
+
+static void bench_hit_create(bench_hit *b) {
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    bench_plan_must(fxa_plan_create(b->ctx, &b->p, &plan, &err), &err);
+    fxa_plan_destroy(plan);
+}
+static void bench_hit_query(bench_hit *b) {
+    fxa_support reports[8];
+    size_t count = 8;
+    fxa_error err;
+    bench_plan_must(fxa_support_query(b->ctx, &b->p, reports, &count, &err), &err);
+}
+static void bench_hit_load(bench_hit *b) {
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    bench_plan_must(fxa_plan_load(b->ctx, b->saved, b->saved_size, &plan, &err), &err);
+    fxa_plan_destroy(plan);
+}
+static void bench_hit_carried(bench_hit *b) {
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    bench_plan_must(fxa_plan_create_bytes(b->ctx, b->carried, b->carried_size, -1, &plan, &err), &err);
+    fxa_plan_destroy(plan);
+}
+static void bench_hit_run(bench_hit *b) {
+    fxa_error err;
+    bench_plan_must(fxa_plan_run(b->plan, &b->args, &err), &err);
+}
+static void bench_hit_attention(bench_hit *b) {
+    fxa_error err;
+    bench_plan_must(fxa_attention(b->ctx, &b->p, &b->args, &err), &err);
+}
+
+/* Microseconds of one call. */
+static double bench_hit_time(bench_hit *b, void (*call)(bench_hit *)) {
+    double best = INFINITY;
+    for (int round = 0; round < BENCH_ROUNDS; round++) {
+        double start = bench_plan_now();
+        for (int i = 0; i < BENCH_HITS; i++) call(b);
+        best = fmin(best, bench_plan_now() - start);
+    }
+    return 1e6 * best / BENCH_HITS;
+}
+
+static void bench_hits(fxa_pass pass) {
+    static bench_hit b;
+    fxa_error err;
+    fxa_capture capture;
+    bench_plan_must(fxa_context_create(NULL, &b.ctx, &err), &err);
+    fxa_program *program = bench_plan_problem(b.ctx, 0, &capture, &b.p);
+    b.p.pass = pass;
+    if (pass == FXA_FORWARD) b.p.flags = 0, b.p.param_grads = 0, capture.grad = 0;
+    bench_plan_must(fxa_plan_create(b.ctx, &b.p, &b.plan, &err), &err);
+    bench_plan_must(fxa_plan_save(b.plan, b.saved, BENCH_BYTES, &b.saved_size, &err), &err);
+    bench_plan_must(fxa_problem_save(b.ctx, &b.p, b.carried, BENCH_BYTES, &b.carried_size, &err), &err);
+    printf("asked before, %s: create %.2f us, query %.2f us, load %.2f us, create from bytes %.2f us\n",
+           pass == FXA_FORWARD ? "forward" : "backward", bench_hit_time(&b, bench_hit_create),
+           bench_hit_time(&b, bench_hit_query), bench_hit_time(&b, bench_hit_load),
+           bench_hit_time(&b, bench_hit_carried));
+    fxa_plan_destroy(b.plan);
+    fxa_program_destroy(program);
+    fxa_context_destroy(b.ctx);
+}
+
+static void bench_attention_above_run(void) {
+    static bench_hit b;
+    static _Alignas(64) float memory[4][64];
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    fxa_error err;
+    config.threads = 1;
+    bench_plan_must(fxa_context_create(&config, &b.ctx, &err), &err);
+    b.p = (fxa_problem)FXA_PROBLEM_INIT;
+    b.p.b = b.p.hq = b.p.sq = b.p.sk = 1, b.p.d = 64;
+    bench_plan_must(fxa_plan_create(b.ctx, &b.p, &b.plan, &err), &err);
+    b.args = (fxa_args)FXA_ARGS_INIT;
+    for (int i = 0; i < 4; i++) b.args.slot[i] = memory[i];
+    b.args.workspace_size = fxa_plan_workspace(b.plan);
+    b.args.workspace = aligned_alloc(FXA_WORKSPACE_ALIGN, (b.args.workspace_size / 64 + 1) * 64);
+    if (!b.args.workspace) exit(1);
+    double run = bench_hit_time(&b, bench_hit_run), attention = bench_hit_time(&b, bench_hit_attention);
+    printf("one row and key: run %.2f us, fxa_attention %.2f us, %.2f above it\n", run, attention, attention - run);
+    free(b.args.workspace);
+    fxa_plan_destroy(b.plan);
+    fxa_context_destroy(b.ctx);
+}
+
 int main(void) {
+    bench_hits(FXA_FORWARD);
+    bench_hits(FXA_BACKWARD);
+    bench_attention_above_run();
     for (size_t e = 0; fxa_engine_name(e); e++) {
         fxa_error err;
         fxa_context *ctx = NULL;

@@ -868,6 +868,14 @@ enum { FXA_LOAD_REBUILD = 1 << 0 };
 FXA_API FXA_CHECKED fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size, uint32_t flags,
                                                    fxa_plan **out, fxa_error *err);
 
+/* A problem as bytes, program and captures included, for compilers that carry it to where it runs; and the plan of such
+ * bytes, from the cache or compiled. ordinal: the device of the plan, -1 for the problem's own. Two-call save. A target
+ * is not carried. Hostile bytes get E_BYTES or E_VERSION. */
+FXA_API FXA_CHECKED fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *out,
+                                                size_t capacity, size_t *needed, fxa_error *err);
+FXA_API FXA_CHECKED fxa_status fxa_plan_create_bytes(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal,
+                                                     fxa_plan **out, fxa_error *err);
+
 /* ---- Merging partial results ----------------------------------------------------------------------------------- */
 
 /* Joins (O_a, LSE_a) and (O_b, LSE_b), attention of the same queries over disjoint keys, into (O_a, LSE_a). [B,H,S,D]

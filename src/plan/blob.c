@@ -280,6 +280,10 @@ fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size,
     blob_header h = {0};
     const fxa__engine *engine = NULL;
     fxa__problem *p = NULL;
+    fxa__memo_key key;
+    fxa__memo_key_bytes(&key, FXA__ASK_LOAD, flags, bytes, size);
+    *out = fxa__memo_plan(ctx, &key);
+    if (*out) return fxa__ok(err);
     FXA_TRY(blob_check_magic(bytes, size, err));
     FXA_TRY(blob_check_frame(bytes, size, &h, err));
     FXA_TRY(blob_read_fields(bytes, &h, err));
@@ -287,6 +291,7 @@ fxa_status fxa_plan_load_flags(fxa_context *ctx, const void *bytes, size_t size,
     FXA_TRY(blob_check_sections(bytes, size, &h, err));
     FXA_TRY(blob_read_problem(fxa__context_host(ctx), bytes, &h, &p, err));
     fxa_status status = blob_make_plan(ctx, bytes, &h, engine, p, flags, out, err);
+    if (status == FXA_OK) fxa__memo_keep_plan(ctx, &key, *out);
     fxa__problem_release(p);
     return status;
 }

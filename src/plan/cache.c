@@ -179,6 +179,36 @@ fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]) {
     return code;
 }
 
+static cache_entry *cache_entry_of(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
+    cache_entry *entry = (cache_entry *)fxa__lru_find(&cache->lru, key);
+    return entry && entry->state == CACHE_READY && entry->code == code ? entry : NULL;
+}
+
+bool fxa__cache_holds(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
+    fxa__lock_take(&cache->lock);
+    bool holds = cache_entry_of(cache, key, code) != NULL;
+    fxa__lock_give(&cache->lock);
+    return holds;
+}
+
+bool fxa__cache_use(fxa__cache *cache, const uint8_t key[16], const fxa__code *code) {
+    fxa__lock_take(&cache->lock);
+    cache_entry *entry = cache_entry_of(cache, key, code);
+    if (entry) {
+        fxa__lru_touch(&cache->lru, &entry->node);
+        cache->hits++;
+    }
+    fxa__lock_give(&cache->lock);
+    return entry != NULL;
+}
+
+uint64_t fxa__cache_evictions(fxa__cache *cache) {
+    fxa__lock_take(&cache->lock);
+    uint64_t evictions = cache->evictions;
+    fxa__lock_give(&cache->lock);
+    return evictions;
+}
+
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes) {
     cache_entry *garbage = NULL;
     fxa__lock_take(&cache->lock);

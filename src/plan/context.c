@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The context: allocator, plan cache, cached answers of the engines. One owner, no reference count of its own; what
- * outlives it (programs, plans) holds the host.
+ * The context: allocator, plan cache, cached answers of the engines, memo of questions. One owner, no reference count
+ * of its own; what outlives it (programs, plans) holds the host.
  */
 #include "plan.h"
 
@@ -71,10 +71,14 @@ fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **ou
     if (status != FXA_OK) goto fail_context;
     status = fxa__answers_init(&ctx->answers, host, err);
     if (status != FXA_OK) goto fail_cache;
+    status = fxa__memo_init(&ctx->memo, host, err);
+    if (status != FXA_OK) goto fail_answers;
     context_read_environment(ctx);
     *out = ctx;
     return fxa__ok(err);
 
+fail_answers:
+    fxa__answers_end(&ctx->answers);
 fail_cache:
     fxa__cache_end(&ctx->cache);
 fail_context:
@@ -87,6 +91,7 @@ fail_host:
 void fxa_context_destroy(fxa_context *ctx) {
     if (!ctx) return;
     fxa__host *host = fxa__context_host(ctx);
+    fxa__memo_end(&ctx->memo);
     fxa__answers_end(&ctx->answers);
     fxa__cache_end(&ctx->cache);
     fxa__instances_close(host);
@@ -110,11 +115,14 @@ void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
 }
 
 void fxa_cache_limit(fxa_context *ctx, uint64_t max_plans, uint64_t max_bytes) {
-    if (ctx) fxa__cache_set_limits(&ctx->cache, max_plans, max_bytes);
+    if (!ctx) return;
+    fxa__cache_set_limits(&ctx->cache, max_plans, max_bytes);
+    fxa__memo_sweep(ctx);
 }
 
 void fxa_cache_clear(fxa_context *ctx) {
     if (!ctx) return;
+    fxa__memo_drop(&ctx->memo);
     fxa__cache_drop(&ctx->cache);
     fxa__answers_drop(&ctx->answers);
     fxa__instances_drain(fxa__context_host(ctx));

@@ -66,8 +66,8 @@ static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
 }
 
 /* Takes over nothing: the plan gets references of its own. */
-static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *code, const fxa_support *answer,
-                                 fxa_plan **out, fxa_error *err) {
+static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *code, const uint8_t code_key[16],
+                                 const fxa_support *answer, fxa_plan **out, fxa_error *err) {
     const fxa__engine *engine = code->instance->engine;
     fxa__pool *pool = NULL;
     if (engine->threads) FXA_TRY(fxa__host_pool(host, &pool, err));
@@ -82,6 +82,7 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
     plan->engine_workspace = plan->workspace - fxa__index_room(p);
     plan->deterministic = answer->deterministic != 0;
     fxa__plan_key_make(p, engine->name, engine->version, code->instance->identity, plan->key);
+    memcpy(plan->code_key, code_key, sizeof plan->code_key);
     *out = plan;
     return fxa__ok(err);
 }
@@ -106,9 +107,14 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
         return plan_say_no(instance->engine, why.text, err);
     }
     if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
-    status = plan_create_of(fxa__context_host(ctx), p, code, &answer, out, err);
+    status = plan_create_of(fxa__context_host(ctx), p, code, key, &answer, out, err);
     fxa__code_release(code);
     return status;
+}
+
+const char *fxa__problem_engine(const fxa_problem *problem) {
+    bool has_field = problem->struct_size >= offsetof(fxa_problem, engine) + sizeof problem->engine;
+    return has_field ? problem->engine : NULL;
 }
 
 /* ---- Public ------------------------------------------------------------------------------------------------------ */
@@ -120,10 +126,13 @@ fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_pla
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
     if (!problem) return fxa__fail(err, FXA_E_ARGUMENT, "problem is NULL");
     fxa__problem *p = NULL;
+    fxa__memo_key key;
+    fxa__memo_key_problem(&key, FXA__ASK_PLAN, problem);
+    *out = fxa__memo_plan(ctx, &key);
+    if (*out) return fxa__ok(err);
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
-    /* an older caller's struct may end before `engine` */
-    bool has_field = problem->struct_size >= offsetof(fxa_problem, engine) + sizeof problem->engine;
-    fxa_status status = fxa__plan_choose(ctx, p, has_field ? problem->engine : NULL, out, err);
+    fxa_status status = fxa__plan_choose(ctx, p, fxa__problem_engine(problem), out, err);
+    if (status == FXA_OK) fxa__memo_keep_plan(ctx, &key, *out);
     fxa__problem_release(p);
     return status;
 }

@@ -11,13 +11,15 @@
  *
  * Ownership: a context owns its two caches; plans and programs hold the host, not the context, and so outlive it. Code
  * is shared by the cache and by the plans that run it (engine/instance.h); evicting only drops the cache's reference.
- * Locks: each cache has its own, never two at a time, and none is held while compiling, allocating or freeing.
+ * Locks: each cache has its own, and none is held while compiling, allocating or freeing; with the memo's that of the
+ * cache may be taken, no other two at a time.
  */
 #ifndef FXA_PLAN_PLAN_H
 #define FXA_PLAN_PLAN_H
 
 #include "../engine/instance.h"
 #include "lru.h"
+#include "memo.h"
 
 #include <stddef.h>
 
@@ -47,6 +49,10 @@ fxa_status fxa__cache_get(fxa__cache *cache, const uint8_t key[16], fxa__build_f
                           fxa_error *err);
 /* Adds a reference to code that was built outside, unless the key has some, or memory runs out. */
 void fxa__cache_put(fxa__cache *cache, const uint8_t key[16], fxa__code *code);
+/* Whether the key has this code; `use` counts that as a hit, and the code as used. */
+bool fxa__cache_holds(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
+bool fxa__cache_use(fxa__cache *cache, const uint8_t key[16], const fxa__code *code);
+uint64_t fxa__cache_evictions(fxa__cache *cache);
 /* A reference to code that is there already; NULL else. Counts as neither hit nor miss. */
 fxa__code *fxa__cache_peek(fxa__cache *cache, const uint8_t key[16]);
 void fxa__cache_set_limits(fxa__cache *cache, uint64_t max_plans, uint64_t max_bytes);
@@ -72,6 +78,8 @@ void fxa__answers_drop(fxa__answers *answers);
  * the engine made to answer goes to the cache. Fails only when the engine cannot tell, or there is no memory to ask. */
 fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
                             fxa_error *err);
+/* n answers came from the memo. */
+void fxa__answers_count(fxa__answers *answers, size_t n);
 /* From now on the answer is no. */
 void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p, const char *reason);
 
@@ -81,6 +89,7 @@ struct fxa_context {
     fxa__context_head head; /* first: see base/host.h */
     fxa__cache cache;
     fxa__answers answers;
+    fxa__memo memo;
     atomic_uint_least64_t refusals; /* plans that no engine that was asked could make */
     char wanted[FXA__ENGINE_NAME];  /* the environment's FXA_ENGINE when the context was made, or "" */
     uint64_t variables;             /* bit i: the variable of engine i was set then */
@@ -96,7 +105,7 @@ struct fxa_plan {
     size_t engine_workspace; /* without what a check of indices needs */
     size_t workspace;        /* what fxa_plan_workspace says */
     bool deterministic;
-    uint8_t key[16];
+    uint8_t key[16], code_key[16];
 };
 
 /* The plan key; version and identity are the engine's, or those that plan bytes name. */
@@ -113,6 +122,9 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
 /* The same on the engine of that name, or when it is NULL on the one that the environment names, or the best of those
  * that can. Counts refusals. */
 fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);
+
+/* The engine that a checked problem names, or NULL: an older caller's struct may end before the field. */
+const char *fxa__problem_engine(const fxa_problem *problem);
 
 /* The names of the engines of a device as "a, b, c", for messages; device UINT32_MAX: all. */
 #define FXA__ENGINE_LIST 128

@@ -154,6 +154,14 @@ void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const 
     fxa__plan_key_make(p, instance->engine->name, instance->engine->version, instance->identity, key);
     (void)support_no(&no, reason);
     support_keep(&ctx->answers, key, &no);
+    fxa__memo_drop(&ctx->memo); /* where it may be a yes */
+}
+
+void fxa__answers_count(fxa__answers *answers, size_t n) {
+    fxa__lock_take(&answers->lock);
+    answers->queries += n;
+    answers->hits += n;
+    fxa__lock_give(&answers->lock);
 }
 
 static fxa_status support_report(fxa_context *ctx, const fxa__engine *engine, const fxa__problem *p, fxa_support *out,
@@ -179,14 +187,22 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     if (!count) return fxa__fail(err, FXA_E_ARGUMENT, "count is NULL; it says how many reports there is room for");
     if (!reports && *count > 0)
         return fxa__fail(err, FXA_E_ARGUMENT, "reports is NULL with room for %zu; NULL goes with a count of 0", *count);
+    fxa__memo_key key;
+    size_t room = *count;
+    fxa__memo_key_problem(&key, FXA__ASK_SUPPORT, problem);
+    if (fxa__memo_support(ctx, &key, reports, room, count)) {
+        fxa__answers_count(&ctx->answers, room < *count ? room : *count);
+        return fxa__ok(err);
+    }
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     fxa_status status = FXA_OK;
     size_t n = 0;
     for (const fxa__engine *engine; (engine = fxa__engine_at(n)) != NULL; n++)
-        if (n < *count && status == FXA_OK) status = support_report(ctx, engine, p, &reports[n], err);
+        if (n < room && status == FXA_OK) status = support_report(ctx, engine, p, &reports[n], err);
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
+    if (n <= room) fxa__memo_keep_support(ctx, &key, reports, n);
     *count = n;
     return fxa__ok(err);
 }

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A problem as bytes, for compilers and caches that carry it from where it is described to where it runs, perhaps in
+ * another process:
+ *
+ *   offset  size  what
+ *        0     8  magic: "FXAPROB" and a zero byte
+ *        8     4  format version: 1
+ *       12     4  checksum: the first 4 bytes of BLAKE2s-128 of everything behind it
+ *       16     -  string: the engine that the problem names, or ""
+ *        -     -  the problem, as fxa__problem_write writes it, to the end
+ *
+ * Nothing of a machine is in it but what the problem says: no code, no key of an engine. Loading trusts nothing, as
+ * with plan bytes (blob.c). A target is not carried: plans are made where they run.
+ */
+#include "../base/blake2s.h"
+#include "../base/float_state.h"
+#include "plan.h"
+
+#include <string.h>
+
+enum { CARRY_FORMAT = 1, CARRY_BODY = 16 };
+
+static const char carry_magic[8] = "FXAPROB";
+
+static uint32_t carry_checksum(const uint8_t *data, size_t size) {
+    uint8_t hash[16];
+    fxa__blake2s_128(data, size, hash);
+    fxa__reader r = {.data = hash, .size = sizeof hash};
+    return fxa__read_u32(&r);
+}
+
+fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *out, size_t capacity, size_t *needed,
+                            fxa_error *err) {
+    FXA__FLOAT_SCOPE;
+    if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
+    if (!problem) return fxa__fail(err, FXA_E_ARGUMENT, "problem is NULL");
+    fxa__host *host = fxa__context_host(ctx);
+    fxa__problem *p = NULL;
+    FXA_TRY(fxa__problem_create(host, problem, &p, err));
+    fxa__writer body = {.host = host}, whole = {.host = host};
+    fxa__write_string(&body, fxa__problem_engine(problem));
+    fxa__problem_write(p, FXA__WITH_ALL, &body);
+    fxa__write_bytes(&whole, carry_magic, sizeof carry_magic);
+    fxa__write_u32(&whole, CARRY_FORMAT);
+    fxa__write_u32(&whole, body.failed ? 0 : carry_checksum(body.data, body.size));
+    if (!body.failed) fxa__write_bytes(&whole, body.data, body.size);
+    fxa_status status = body.failed || whole.failed
+                            ? fxa__fail_memory(err, "the bytes of a problem")
+                            : fxa__bytes_out(whole.data, whole.size, out, capacity, needed, err);
+    fxa__writer_free(&body);
+    fxa__writer_free(&whole);
+    fxa__problem_release(p);
+    return status;
+}
+
+static fxa_status carry_check(const uint8_t *data, size_t size, fxa_error *err) {
+    fxa__reader r = {.data = data, .size = size};
+    const uint8_t *magic = fxa__read_bytes(&r, sizeof carry_magic);
+    if (!magic || memcmp(magic, carry_magic, sizeof carry_magic) != 0)
+        return fxa__fail(err, FXA_E_BYTES, "%zu bytes that do not begin with \"FXAPROB\": not a saved problem", size);
+    uint32_t format = fxa__read_u32(&r), checksum = fxa__read_u32(&r);
+    if (r.failed) return fxa__fail(err, FXA_E_BYTES, "a saved problem cut off after %zu bytes", size);
+    if (format != CARRY_FORMAT)
+        return fxa__fail(err, FXA_E_VERSION, "problem bytes of format %u; this library (%s) reads format %d",
+                         (unsigned)format, FXA_VERSION_STRING, CARRY_FORMAT);
+    if (checksum != carry_checksum(data + CARRY_BODY, size - CARRY_BODY))
+        return fxa__fail(err, FXA_E_BYTES, "the saved problem is damaged: its checksum does not match");
+    return FXA_OK;
+}
+
+/* On that device of its kind. A resolved problem is a problem again. */
+static fxa_status carry_place(fxa__host *host, fxa__problem **p, int32_t ordinal, fxa_error *err) {
+    fxa_problem other = (*p)->in;
+    fxa__problem *moved = NULL;
+    if (ordinal < 0 || ordinal == other.ordinal) return FXA_OK;
+    other.ordinal = ordinal;
+    FXA_TRY(fxa__problem_create(host, &other, &moved, err));
+    fxa__problem_release(*p);
+    *p = moved;
+    return FXA_OK;
+}
+
+static fxa_status carry_make(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal, fxa_plan **out,
+                             fxa_error *err) {
+    char engine[FXA__ENGINE_NAME];
+    fxa__problem *p = NULL;
+    FXA_TRY(carry_check(bytes, size, err));
+    fxa__reader r = {.data = bytes, .size = size, .at = CARRY_BODY};
+    fxa__read_string(&r, engine, sizeof engine);
+    FXA_TRY(fxa__problem_read(fxa__context_host(ctx), &r, &p, err));
+    fxa_status status = fxa__reader_done(&r) ? carry_place(fxa__context_host(ctx), &p, ordinal, err)
+                                             : fxa__fail(err, FXA_E_BYTES, "bytes behind the end of a saved problem");
+    if (status == FXA_OK) status = fxa__plan_choose(ctx, p, engine[0] ? engine : NULL, out, err);
+    fxa__problem_release(p);
+    return status;
+}
+
+fxa_status fxa_plan_create_bytes(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal, fxa_plan **out,
+                                 fxa_error *err) {
+    FXA__FLOAT_SCOPE;
+    if (!out) return fxa__fail(err, FXA_E_ARGUMENT, "out is NULL: nowhere to put the plan");
+    *out = NULL;
+    if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
+    if (!bytes) return fxa__fail(err, FXA_E_ARGUMENT, "bytes is NULL");
+    fxa__memo_key key;
+    fxa__memo_key_bytes(&key, FXA__ASK_CARRIED, ordinal, bytes, size);
+    *out = fxa__memo_plan(ctx, &key);
+    if (*out) return fxa__ok(err);
+    fxa_status status = carry_make(ctx, bytes, size, ordinal, out, err);
+    if (status == FXA_OK) fxa__memo_keep_plan(ctx, &key, *out);
+    return status;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The memo: the same question gives the same plan, any other question another; what the cache drops the memo drops; and
+ * problems as bytes, which are questions too.
+ */
+#include "plan/plan.h"
+#include "support/plan_rig.h"
+
+static fxa_plan *memo_create(plan_rig *r, const fxa_problem *p) {
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    T_OK(fxa_plan_create(r->ctx, p, &plan, &err));
+    return plan;
+}
+
+TEST(the_same_question_is_answered_by_the_same_plan) {
+    plan_rig r;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan *first = memo_create(&r, &r.t.problem);
+    fxa_cache_stats before = plan_stats(&r);
+    for (int i = 0; i < 5; i++) {
+        fxa_plan *again = memo_create(&r, &r.t.problem);
+        T_CHECK(again == first);
+        fxa_plan_destroy(again);
+    }
+    T_INT(plan_stats(&r).hits - before.hits, 5);
+    T_INT(plan_stats(&r).misses - before.misses, 0);
+    T_INT(plan_stats(&r).queries, before.queries);
+    fxa_plan_destroy(first);
+    plan_rig_end(&r);
+}
+
+/* Every byte of the struct that a caller may change, and what its pointers lead to. */
+TEST(another_question_is_another_plan) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan *first = memo_create(&r, &r.t.problem);
+    fxa_capture captures[FXA_MAX_TENSORS];
+    T_REQUIRE(r.t.problem.n_captures > 0);
+    memcpy(captures, r.t.problem.captures, r.t.problem.n_captures * sizeof *captures);
+    for (int i = 0; i < 6; i++) {
+        fxa_problem p = r.t.problem;
+        if (i == 0) p.b += 1;
+        if (i == 1) p.engine = "ref";
+        if (i == 2) p.flags |= FXA_CAUSAL;
+        if (i == 3) captures[0].strided = 1, captures[0].stride[0] = 2, p.captures = captures;
+        if (i == 4) p.alignment = 8;
+        if (i == 5) p.max_workspace = 1 << 20;
+        fxa_plan *plan = memo_create(&r, &p), *twin = memo_create(&r, &p);
+        T_CHECK(plan && plan != first);
+        T_CHECK(twin == plan);
+        fxa_plan_destroy(plan);
+        fxa_plan_destroy(twin);
+    }
+    /* a program of the same content is the same question, whoever made it */
+    fxa_program *again = NULL;
+    static uint8_t bytes[4096];
+    size_t size = 0;
+    T_OK(fxa_program_save(r.t.problem.program, bytes, sizeof bytes, &size, &err));
+    T_OK(fxa_program_load(r.ctx, bytes, size, &again, &err));
+    fxa_problem p = r.t.problem;
+    p.program = again;
+    fxa_plan *same = memo_create(&r, &p);
+    T_CHECK(same == first);
+    fxa_plan_destroy(same);
+    fxa_program_destroy(again);
+    fxa_plan_destroy(first);
+    plan_rig_end(&r);
+}
+
+/* Digests are fast, not safe: bytes decide. */
+TEST(equal_digests_of_other_bytes_are_a_miss) {
+    plan_rig r;
+    static fxa__memo_key a, b;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan *plan = memo_create(&r, &r.t.problem);
+    fxa__memo_key_problem(&a, FXA__ASK_PLAN, &r.t.problem);
+    fxa_plan *found = fxa__memo_plan(r.ctx, &a);
+    T_CHECK(found == plan);
+    fxa_plan_destroy(found);
+    b = a;
+    b.data[b.size - 1] ^= 1;
+    T_CHECK(fxa__memo_plan(r.ctx, &b) == NULL);
+    b = a;
+    b.size -= 8;
+    T_CHECK(fxa__memo_plan(r.ctx, &b) == NULL);
+    fxa_plan_destroy(plan);
+    plan_rig_end(&r);
+}
+
+/* What must not be read has no key: the call goes the long way, which says what is wrong. */
+TEST(a_wrong_question_has_no_key) {
+    plan_rig r;
+    static fxa__memo_key key;
+    T_REQUIRE(plan_rig_start(&r));
+    const uint32_t sizes[] = {0, 8, sizeof(fxa_problem) + 8, 60000, UINT32_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        fxa_problem p = r.t.problem;
+        p.struct_size = sizes[i];
+        fxa__memo_key_problem(&key, FXA__ASK_PLAN, &p);
+        T_INT(key.size, 0);
+    }
+    fxa_problem p = r.t.problem;
+    p.n_captures = 1000;
+    fxa__memo_key_problem(&key, FXA__ASK_PLAN, &p);
+    T_INT(key.size, 0);
+    p = r.t.problem, p.captures = NULL;
+    fxa__memo_key_problem(&key, FXA__ASK_PLAN, &p);
+    T_INT(key.size, 0);
+    static char bytes[FXA__MEMO_KEY];
+    fxa__memo_key_bytes(&key, FXA__ASK_LOAD, 0, bytes, sizeof bytes);
+    T_INT(key.size, 0);
+    fxa__memo_key_bytes(&key, FXA__ASK_LOAD, 0, bytes, SIZE_MAX);
+    T_INT(key.size, 0);
+    plan_rig_end(&r);
+}
+
+/* The cache's limits bound the memo: nothing that it evicted is kept alive. */
+TEST(what_the_cache_drops_the_memo_drops) {
+    plan_rig r;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_plan_destroy(memo_create(&r, &r.t.problem));
+    T_INT(r.ctx->memo.lru.count, 1);
+    fxa_cache_limit(r.ctx, 0, 0);
+    T_INT(r.ctx->memo.lru.count, 0);
+    fxa_plan_destroy(memo_create(&r, &r.t.problem));
+    T_INT(r.ctx->memo.lru.count, 0);
+    fxa_cache_limit(r.ctx, 1, 1 << 20);
+    fxa_plan_destroy(memo_create(&r, &r.t.problem));
+    fxa_problem p = r.t.problem;
+    p.flags |= FXA_CAUSAL; /* other code, which takes the one place */
+    fxa_plan_destroy(memo_create(&r, &p));
+    T_INT(r.ctx->memo.lru.count, 1);
+    fxa_cache_clear(r.ctx);
+    T_INT(r.ctx->memo.lru.count, 0);
+    fxa_cache_limit(r.ctx, 1000, 1 << 20);
+    for (p = r.t.problem; p.b < 400; p.b++) fxa_plan_destroy(memo_create(&r, &p));
+    T_INT(r.ctx->memo.lru.count, FXA__MEMO_ENTRIES);
+    plan_rig_end(&r);
+}
+
+TEST(support_is_remembered_with_all_its_words) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    r.t.problem.max_workspace = 1;
+    fxa_support first[8], again[8];
+    size_t n = 8, m = 8;
+    memset(first, 0, sizeof first);
+    memset(again, 0, sizeof again);
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, first, &n, &err));
+    fxa_cache_stats before = plan_stats(&r);
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, again, &m, &err));
+    T_INT(n, m);
+    T_CHECK(memcmp(first, again, sizeof first) == 0);
+    T_HAS(again[0].reason, "max_workspace is 1");
+    T_INT(plan_stats(&r).query_hits - before.query_hits, n);
+    m = 1;
+    memset(again, 0xab, sizeof again);
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, again, &m, &err));
+    T_INT(m, n);
+    T_CHECK(((unsigned char *)&again[1])[0] == 0xab); /* no more than there is room for */
+    plan_rig_end(&r);
+}
+
+/* ---- Problems as bytes ------------------------------------------------------------------------------------------- */
+
+TEST(a_problem_is_carried_as_bytes) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    static uint8_t bytes[8192];
+    size_t size = 0, half = 0;
+    r.t.problem.engine = "ref";
+    T_OK(fxa_problem_save(r.ctx, &r.t.problem, NULL, 0, &half, &err));
+    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    T_INT(size, half);
+    fxa_plan *plan = memo_create(&r, &r.t.problem), *carried = NULL, *again = NULL;
+    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &carried, &err));
+    T_STR(fxa_plan_engine(carried), "ref");
+    uint8_t a[16], b[16];
+    fxa_plan_key(plan, a);
+    fxa_plan_key(carried, b);
+    T_CHECK(memcmp(a, b, 16) == 0);
+    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &again, &err));
+    T_CHECK(again == carried);
+    fxa_plan_destroy(again);
+    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, 0, &again, &err));
+    fxa_plan_destroy(again);
+    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, 1, &again, &err), FXA_E_PROBLEM);
+    T_HAS(err.text, "ordinal is 1 on device host");
+    T_OK(tiny_run(carried, &r.t.args, &err));
+    fxa_plan_destroy(carried);
+    fxa_plan_destroy(plan);
+    plan_rig_end(&r);
+}
+
+/* Each bit flipped, each length cut: a status, never a plan. */
+TEST(damaged_problem_bytes_are_refused) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    static uint8_t bytes[8192];
+    size_t size = 0;
+    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    fxa_plan *plan = NULL;
+    for (size_t bit = 0; bit < 8 * size; bit += 3) {
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        fxa_status status = fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err);
+        if ((status != FXA_E_BYTES && status != FXA_E_VERSION) || plan) T_FAIL("bit %zu: %d\n", bit, (int)status);
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    for (size_t n = 0; n < size; n++) T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, n, -1, &plan, &err), FXA_E_BYTES);
+    plan_rig_end(&r);
+}
+
+T_MAIN
