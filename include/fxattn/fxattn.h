@@ -535,7 +535,7 @@ typedef struct fxa_index_map {
 /* fxa_problem.flags */
 enum {
     FXA_CAUSAL = 1 << 0, /* ready mask: k <= q */
-    FXA_WINDOW = 1 << 1, /* ready mask: q - window_left <= k <= q + window_right; negative: open on that side */
+    FXA_WINDOW = 1 << 1, /* ready mask: q - window_left <= k <= q + window_right; below 0 or 2^31 - 1: open there */
     /* The two above align to the last row and key: in them, and there alone, q is q + k_len - q_len. With neither of
      * them the program's own q is, and dropout's: decoding without positions. */
     FXA_BOTTOM_RIGHT = 1 << 2,

@@ -64,6 +64,18 @@ TEST(views_join_pointers_and_shapes) {
     T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
     T_STR(err.text, "dtensors bias is written and overlaps bprop_params in memory");
     the.dtensors[0] = the.data[7];
+    the.args.n_bprop_params = 2;
+    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_HAS(err.text, "n_bprop_params is 2");
+    the.args.n_bprop_params = 1;
+    the.args.workspace = the.data[15];
+    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_STR(err.text, "workspace is written and overlaps bprop_tensors extra in memory");
+    the.args.workspace = (void *)(UINTPTR_MAX - 4095); /* near the end of all addresses */
+    T_STATUS(bind_with(100, &bind), FXA_E_BINDING);
+    T_HAS(err.text, "workspace is 0x");
+    T_HAS(err.text, ": it leaves the address space");
+    the.args.workspace = the.workspace;
     the.args.workspace_size--;
     T_STATUS(bind_with(100, &bind), FXA_E_WORKSPACE);
     T_HAS(err.text, "workspace_size is 99 bytes: 100 are needed");

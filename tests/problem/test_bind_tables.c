@@ -120,6 +120,9 @@ TEST(packed_rows_against_pages_are_bound) {
     int32_t *len = the.args.slot[FXA_SLOT_LEN_K] = the.ints[2];
     len[0] = 6, len[1] = 4, pages[3] = 77; /* CU_K is not needed, and the last page not reached */
     bind_ok();
+    the.args.slot[FXA_SLOT_CU_K] = the.ints[3]; /* nor is it read when it is there */
+    the.ints[3][1] = -5;
+    bind_ok();
     len[1] = 5;
     T_STATUS(bind_now(&bind), FXA_E_BINDING);
     T_STR(err.text, "PAGES[1,1] is 77: accepted are 0 to 2");

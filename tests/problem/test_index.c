@@ -146,7 +146,11 @@ TEST(indices_that_are_loaded_or_scored) {
     index_ask(&c);
     T_CHECK(want > 0 && c.count == 1 && c.reports[0].exact && (int64_t)c.reports[0].pairs == want);
     index_strict(&c, "tensor 't'");
+    void *rows = c.call.args.slot[FXA_SLOT_Q];
     c.call.args.slot[FXA_SLOT_Q] = NULL; /* the score counts as 0 */
+    index_ask(&c);
+    T_INT(c.count, 0);
+    c.call.args.slot[FXA_SLOT_Q] = rows, c.call.args.slot[FXA_SLOT_K] = NULL;
     index_ask(&c);
     T_INT(c.count, 0);
     index_end(&c);
