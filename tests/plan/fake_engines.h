@@ -96,7 +96,7 @@ static void picky_key(void *self, const fxa__problem *p, fxa__writer *w) {
 static const fxa__engine picky = {.name = "picky", .version = 1, .query = picky_query, .key = picky_key, FIXED_CODE};
 static const fxa__engine fixed = {FIXED_ALL, .version = 3};
 static const fxa__engine fixed_newer = {FIXED_ALL, .version = 4};
-static const fxa__engine *own_engines[] = {&picky, &fixed};
+static const fxa__engine *own_engines[OWN_ENGINES] = {&picky, &fixed};
 
 /* A rig with the engines as they are at first. d of its problem is 3: picky says no. */
 static bool fake_start(plan_rig *r) {

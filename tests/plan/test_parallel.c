@@ -58,7 +58,7 @@ static fxa_status solo_run(void *self, const void *code, const fxa__problem *p, 
 #define GANG_CODE .version = 1, .query = gang_query, .compile = gang_compile, .release = gang_release
 static const fxa__engine gang = {.name = "gang", GANG_CODE, .threads = true, .run = gang_run, .detail = gang_detail};
 static const fxa__engine solo = {.name = "solo", GANG_CODE, .run = solo_run};
-static const fxa__engine *own_engines[] = {&gang, &solo};
+static const fxa__engine *own_engines[OWN_ENGINES] = {&gang, &solo};
 
 /* ---- Fixture ----------------------------------------------------------------------------------------------------- */
 

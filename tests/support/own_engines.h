@@ -10,14 +10,15 @@
 
 #include <string.h>
 
-static const fxa__engine *own_engines[2]; /* by the test, in the order of preference */
+#define OWN_ENGINES 5
+static const fxa__engine *own_engines[OWN_ENGINES]; /* by the test, in the order of preference; ends with NULL */
 
-const fxa__engine *fxa__engine_at(size_t index) { return index < 2 ? own_engines[index] : NULL; }
+const fxa__engine *fxa__engine_at(size_t index) { return index < OWN_ENGINES ? own_engines[index] : NULL; }
 const fxa__engine *fxa__engine_find(const char *name) {
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; fxa__engine_at(i); i++)
         if (strcmp(own_engines[i]->name, name) == 0) return own_engines[i];
     return NULL;
 }
-const char *fxa_engine_name(size_t index) { return index < 2 ? own_engines[index]->name : NULL; }
+const char *fxa_engine_name(size_t index) { return fxa__engine_at(index) ? own_engines[index]->name : NULL; }
 
 #endif

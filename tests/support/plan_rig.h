@@ -34,7 +34,7 @@ static void plan_rig_end(plan_rig *r) {
     T_INT(r->memory.mistakes, 0);
 }
 
-static fxa_cache_stats plan_stats(plan_rig *r) {
+__attribute__((unused)) static fxa_cache_stats plan_stats(plan_rig *r) {
     fxa_cache_stats s;
     fxa_cache_get_stats(r->ctx, &s);
     return s;

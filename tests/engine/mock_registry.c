@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A registry with the mock device and the reference engine, for suites that are linked with it and so run there
+ * (tests/CMakeLists.txt).
+ */
+#include "support/mock_device.h"
+#include "support/own_engines.h"
+
+#include <stdlib.h>
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine_ref};
+
+/* Whatever a suite says: nothing may be left, and nothing may have gone wrong. */
+__attribute__((destructor)) static void mock_registry_end(void) {
+    if (mock.mistakes || mock.blocks || mock.codes || mock.queued || mock.opened != mock.closed) abort();
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The mock device (support/mock_device.h) does what tests on it rely on: memory of the device is a fault to touch,
+ * pointers are told apart, calls only queue, failures come where they are asked for and are said by who waits.
+ */
+#include "support/mock_call.h"
+#include "support/own_engines.h"
+#include "support/plan_rig.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine_ref};
+
+typedef struct device_rig {
+    plan_rig r;
+    fxa_plan *plan;
+    mock_call call;
+} device_rig;
+
+/* The tiny problem on a device, placed there. */
+static bool device_start(device_rig *d, int32_t ordinal) {
+    fxa_error err;
+    mock_reset();
+    if (!plan_rig_start(&d->r)) return false;
+    d->r.t.problem.device = FXA_CUDA, d->r.t.problem.ordinal = ordinal;
+    d->plan = NULL;
+    T_OK(fxa_plan_create(d->r.ctx, &d->r.t.problem, &d->plan, &err));
+    if (!d->plan) return false;
+    mock_call_place(&d->call, d->plan, &d->r.t.args, ordinal);
+    return true;
+}
+
+static void device_end(device_rig *d) {
+    mock_call_end(&d->call);
+    fxa_plan_destroy(d->plan);
+    plan_rig_end(&d->r);
+    T_INT(mock.mistakes, 0);
+    T_INT(mock.opened, mock.closed);
+    T_INT(mock.codes, 0);
+}
+
+/* A child reads or writes a byte, and must not live. */
+static bool device_child_dies(volatile char *byte, bool write_it) {
+    int status = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        if (write_it)
+            *byte = 1;
+        else
+            (void)*byte;
+        _exit(0);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status != 0;
+}
+
+TEST(the_host_cannot_touch_it) {
+    static device_rig d;
+    fxa_error err;
+    T_REQUIRE(device_start(&d, 0));
+    char *q = d.call.args.slot[FXA_SLOT_Q], *workspace = d.call.args.workspace, here = 0;
+    T_CHECK(!device_child_dies(&here, false) && !device_child_dies(&here, true));
+    for (int round = 0; round < 2; round++) { /* before a run and after it */
+        T_CHECK(device_child_dies(q, false) && device_child_dies(q, true));
+        T_CHECK(device_child_dies(workspace, false) && device_child_dies(workspace, true));
+        T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
+        T_CHECK(device_child_dies(q, false));
+        T_OK(mock_sync(0, &err));
+    }
+    mock_call_fetch(&d.call);
+    T_CHECK(tiny_error(&d.r.t) <= TINY_TOLERANCE);
+    device_end(&d);
+}
+
+TEST(pointers_are_told_apart) {
+    static device_rig d;
+    fxa_error err;
+    T_REQUIRE(device_start(&d, 1));
+    fxa_args args = d.call.args;
+    args.slot[FXA_SLOT_K] = d.r.t.k;
+    T_STATUS(fxa_plan_run(d.plan, &args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "slot K");
+    T_HAS(err.text, "not in the memory of mock device 1");
+    args.slot[FXA_SLOT_K] = mock_place(0, NULL, 4096, 0);
+    T_STATUS(fxa_plan_run(d.plan, &args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "of mock device 0; the problem is on mock device 1");
+    mock_unplace(args.slot[FXA_SLOT_K]);
+    args.slot[FXA_SLOT_K] = mock_place(1, NULL, 8, 0);
+    T_STATUS(fxa_plan_run(d.plan, &args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "leaves its block of 8 bytes");
+    mock_unplace(args.slot[FXA_SLOT_K]);
+    args = d.call.args;
+    const void *tensors[1] = {d.r.t.slopes};
+    args.tensors = tensors;
+    T_STATUS(fxa_plan_run(d.plan, &args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "tensors slopes");
+    static char workspace[1 << 16] __attribute__((aligned(64)));
+    args = d.call.args, args.workspace = workspace;
+    T_STATUS(fxa_plan_run(d.plan, &args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "workspace");
+    T_INT(mock.count[MOCK_RUN], 0);
+    device_end(&d);
+}
+
+/* What a caller may take back once the call has returned: args, arrays, params, the plan. */
+TEST(runs_are_queued) {
+    static device_rig d;
+    fxa_error err;
+    T_REQUIRE(device_start(&d, 0));
+    double cap[1] = {*d.r.t.cap};
+    d.call.args.params = cap;
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
+    T_INT(mock.queued, 1);
+    double o[TINY_Q_COUNT];
+    mock_fetch(o, d.call.args.slot[FXA_SLOT_O], sizeof o);
+    for (int i = 0; i < TINY_Q_COUNT; i++) T_SAME(o[i], 0);
+    cap[0] = NAN;
+    d.call.tensors[0] = NULL;
+    memset(d.call.args.slot, 0, sizeof d.call.args.slot);
+    fxa_plan_destroy(d.plan);
+    d.plan = NULL;
+    fxa_cache_clear(d.r.ctx); /* also the code, which the queue still needs */
+    T_OK(mock_sync(0, &err));
+    T_INT(mock.queued, 0);
+    mock_call_fetch(&d.call);
+    T_CHECK(tiny_error(&d.r.t) <= TINY_TOLERANCE);
+    device_end(&d);
+}
+
+TEST(failures_come_where_they_are_asked_for) {
+    static device_rig d;
+    fxa_error err;
+    T_REQUIRE(device_start(&d, 0));
+    mock_arm(2, FXA_E_ENGINE); /* check, then run */
+    T_STATUS(fxa_plan_run(d.plan, &d.call.args, &err), FXA_E_ENGINE);
+    T_HAS(err.text, "fails at call 2, run");
+    T_INT(mock.queued, 0);
+    mock_arm(3, FXA_E_ENGINE);
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
+    T_STATUS(mock_sync(0, &err), FXA_E_ENGINE); /* only who waits is told */
+    T_HAS(err.text, "call 3, perform");
+    T_INT(mock.failures, 1);
+    mock_arm(0, FXA_OK);
+    T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
+    T_OK(mock_sync(0, &err));
+    device_end(&d);
+}
+
+T_MAIN

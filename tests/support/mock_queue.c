@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The queue of the mock device; see mock_queue.h. One list for all; who performs holds `mock_order`, so that whoever
+ * waits for operations that another has taken out waits for him.
+ */
+#include "mock_queue.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t mock_queue_mutex = PTHREAD_MUTEX_INITIALIZER, mock_order = PTHREAD_MUTEX_INITIALIZER;
+static mock_op *mock_queue;
+
+void mock_code_leave(mock_code *code) {
+    if (!code || atomic_fetch_sub(&code->refs, 1) != 1) return;
+    fxa__host *host = code->host;
+    fxa__engine_ref.release(NULL, code->inner);
+    atomic_fetch_sub(&mock.codes, 1);
+    fxa__free(host, code, sizeof *code);
+}
+
+/* ---- What a run touches ------------------------------------------------------------------------------------------ */
+
+void mock_touch_start(mock_touch *t, const fxa__problem *p, const fxa__bind *bind) {
+    *t = (mock_touch){.args = FXA_ARGS_INIT};
+    memcpy(t->args.slot, bind->slot, sizeof bind->slot);
+    for (size_t i = 0; i < p->in.n_captures; i++) {
+        t->tensors[i] = bind->tensors[i].data;
+        t->dtensors[i] = bind->dtensors ? (void *)(uintptr_t)bind->dtensors[i].data : NULL;
+    }
+    for (size_t i = 0; i < p->in.n_bprop_captures; i++) t->bprop_tensors[i] = bind->bprop_tensors[i].data;
+    t->args.dparams = bind->dparams;
+    t->args.n_dparams = p->in.program ? fxa_program_param_count(p->in.program) : 0;
+    t->args.workspace = bind->workspace;
+}
+
+/* The arrays are pointed to here, so that the struct may have moved. */
+bool mock_touch_get(const mock_touch *t, const fxa__problem *p, const fxa__bind *bind, size_t i, fxa__touched *out) {
+    fxa_args args = t->args;
+    args.tensors = t->tensors, args.dtensors = (void *const *)t->dtensors, args.bprop_tensors = t->bprop_tensors;
+    const fxa__touch_list list = {&p->in, &args, bind->workspace_size};
+    if (!fxa__touch_get(&list, i, out)) return false;
+    if (fxa__region_is_empty(&out->region)) out->region.data = NULL;
+    return true;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+static void mock_op_end(mock_op *op) {
+    mock_code_leave(op->code);
+    if (op->p) fxa__problem_release(op->p);
+    atomic_fetch_sub(&mock.queued, 1);
+    free(op);
+}
+
+static void mock_op_copy_views(mock_op *op, const fxa__problem *p, const fxa__bind *bind) {
+    size_t n = p->in.n_captures, n_bprop = p->in.n_bprop_captures;
+    fxa_view *at = op->views;
+    if (bind->tensors) op->bind.tensors = memcpy(at, bind->tensors, n * sizeof *at), at += n;
+    if (bind->dtensors) op->bind.dtensors = memcpy(at, bind->dtensors, n * sizeof *at), at += n;
+    if (bind->bprop_tensors) op->bind.bprop_tensors = memcpy(at, bind->bprop_tensors, n_bprop * sizeof *at);
+}
+
+mock_op *mock_op_of_run(mock_code *code, const fxa__problem *p, const fxa__bind *bind) {
+    mock_op *op = calloc(1, sizeof *op);
+    mock_touch touch;
+    fxa__touched t;
+    if (!op) abort();
+    size_t n = p->in.program ? fxa_program_param_count(p->in.program) : 0;
+    size_t n_bprop = p->in.bprop ? fxa_program_param_count(p->in.bprop) : 0;
+    op->stream = bind->stream, op->bind = *bind;
+    op->code = code;
+    atomic_fetch_add(&code->refs, 1);
+    op->p = fxa__problem_retain((fxa__problem *)(uintptr_t)p);
+    mock_op_copy_views(op, p, bind);
+    if (bind->params && n) op->bind.params = memcpy(op->params, bind->params, n * sizeof(double));
+    if (bind->bprop_params && n_bprop)
+        op->bind.bprop_params = memcpy(op->bprop_params, bind->bprop_params, n_bprop * sizeof(double));
+    mock_touch_start(&touch, p, bind);
+    for (size_t i = 0; mock_touch_get(&touch, p, bind, i, &t); i++)
+        if (t.region.data && !(t.part == FXA__TOUCH_OTHER && (t.index & 1)))
+            op->block[op->n_blocks++] = mock_block_find(t.region.data);
+    return op;
+}
+
+/* As the header says: ints are rounded towards zero and clamped, NAN is the usual scale. */
+static void mock_op_read_scalars(mock_op *op) {
+    const fxa_problem *in = &op->p->in;
+    const double *params = op->bind.slot[FXA_SLOT_PARAMS];
+    size_t n = in->program ? fxa_program_param_count(in->program) : 0;
+    double scale = *(const double *)op->bind.slot[FXA_SLOT_SCALE];
+    op->bind.scale = scale != scale ? 1 / sqrt((double)in->d) : scale;
+    if (in->flags & FXA_DROPOUT) op->bind.seed = *(const uint64_t *)op->bind.slot[FXA_SLOT_SEED];
+    for (size_t i = 0; i < n; i++) {
+        bool is_int = fxa_program_param(in->program, i).type == FXA_INT;
+        op->params[i] = is_int ? trunc(fmax(INT32_MIN, fmin(INT32_MAX, params[i]))) : params[i];
+    }
+    op->bind.params = op->params;
+}
+
+static fxa_status mock_op_perform(mock_op *op, fxa_error *err) {
+    fxa_status status = FXA_OK;
+    for (size_t i = 0; i < op->n_blocks; i++) mock_block_open(op->block[i]);
+    if (op->code) {
+        if (op->p->in.flags & FXA_SCALARS_IN_MEMORY) mock_op_read_scalars(op);
+        status = fxa__engine_ref.run(NULL, op->code->inner, op->p, &op->bind, err);
+    } else {
+        memcpy(op->to, op->from, op->size);
+    }
+    for (size_t i = 0; i < op->n_blocks; i++) mock_block_close(op->block[i]);
+    return status;
+}
+
+/* ---- The queue --------------------------------------------------------------------------------------------------- */
+
+void mock_queue_push(mock_op *op) {
+    atomic_fetch_add(&mock.queued, 1);
+    pthread_mutex_lock(&mock_queue_mutex);
+    mock_op **at = &mock_queue;
+    while (*at) at = &(*at)->next;
+    *at = op;
+    pthread_mutex_unlock(&mock_queue_mutex);
+}
+
+static mock_op *mock_queue_pop(int32_t ordinal, bool all, void *stream) {
+    pthread_mutex_lock(&mock_queue_mutex);
+    mock_op **at = &mock_queue;
+    while (*at && ((*at)->ordinal != ordinal || (!all && (*at)->stream != stream))) at = &(*at)->next;
+    mock_op *op = *at;
+    if (op) *at = op->next;
+    pthread_mutex_unlock(&mock_queue_mutex);
+    return op;
+}
+
+bool mock_queue_needs(const mock_block *block) {
+    bool found = false;
+    pthread_mutex_lock(&mock_queue_mutex);
+    for (const mock_op *op = mock_queue; op; op = op->next)
+        for (size_t i = 0; i < op->n_blocks; i++) found = found || op->block[i] == block;
+    pthread_mutex_unlock(&mock_queue_mutex);
+    return found;
+}
+
+void mock_queue_drop(int32_t ordinal, bool all, void *stream) {
+    for (mock_op *op; (op = mock_queue_pop(ordinal, all, stream));) mock_op_end(op);
+}
+
+fxa_status mock_queue_perform(int32_t ordinal, bool all, void *stream, fxa_error *err) {
+    fxa_status status = FXA_OK;
+    mock_op *op;
+    pthread_mutex_lock(&mock_order);
+    while (status == FXA_OK && (op = mock_queue_pop(ordinal, all, stream))) {
+        status = mock_count_call(MOCK_PERFORM, err);
+        if (status == FXA_OK) status = mock_op_perform(op, err);
+        mock_op_end(op);
+    }
+    if (status != FXA_OK) mock_queue_drop(ordinal, all, stream);
+    pthread_mutex_unlock(&mock_order);
+    return status;
+}
