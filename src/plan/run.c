@@ -7,12 +7,17 @@
 #include "../problem/index_check.h"
 #include "stage.h"
 
+fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err) {
+    FXA_TRY(fxa__instance_usable(plan->code->instance, err));
+    if (plan->problem->in.target)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "the plan is for a target; save it, and load it on that device");
+    return FXA_OK;
+}
+
 /* What the engine itself has to say before it runs: is it here, are the pointers its own. */
 static fxa_status run_check(const fxa_plan *plan, const fxa__bind *bind, fxa_error *err) {
     const fxa__instance *instance = plan->code->instance;
-    FXA_TRY(fxa__instance_usable(instance, err));
-    if (plan->problem->in.target)
-        return fxa__fail(err, FXA_E_UNSUPPORTED, "the plan is for a target; save it, and load it on that device");
+    FXA_TRY(fxa__run_usable(plan, err));
     return instance->engine->check ? instance->engine->check(instance->self, plan->problem, bind, err) : FXA_OK;
 }
 

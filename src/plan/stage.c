@@ -2,8 +2,9 @@
  *
  * From the host to a device and back. What a run touches is a list of regions (problem/touch.h); the spans of
  * addresses that they reach are joined where they overlap, since slices of one tensor may interleave, and each joined
- * span becomes one piece of memory of the device. Pieces go back when something in them was written: gaps between its
- * elements were copied along, and have not changed.
+ * span becomes one piece of memory of the device. Pieces in which something was written come back to memory of our own,
+ * and when all are there, the elements that were written go to the caller's: so that a failure has changed nothing, and
+ * what lies between elements is not touched, on which others may be at work.
  */
 #include "stage.h"
 
@@ -18,6 +19,7 @@ typedef struct stage_span {
     bool written;
     char *device; /* so many bytes past a multiple of STAGE_ALIGN as `first` is: promises of alignment hold there too */
     void *memory; /* from which this is */
+    char *back;   /* of what was written: where it comes back to */
 } stage_span;
 
 #define STAGE_ALIGN 256
@@ -70,20 +72,20 @@ static void stage_collect(stage *s, const fxa__touch_list *list) {
     s->n = joined;
 }
 
-/* Where the device has what lies at `host`; NULL for what nothing touches. */
-static void *stage_place(const stage *s, const fxa__touched *t) {
+/* The span of a region; NULL for what nothing touches. */
+static const stage_span *stage_find(const stage *s, const fxa__touched *t) {
     int64_t first, end;
     if (!stage_goes(t) || !fxa__region_addresses(&t->region, &first, &end)) return NULL;
     for (size_t i = 0; i < s->n; i++)
-        if (s->span[i].first <= first && end <= s->span[i].end)
-            return s->span[i].device + ((int64_t)(uintptr_t)t->region.data - s->span[i].first);
+        if (s->span[i].first <= first && end <= s->span[i].end) return &s->span[i];
     return NULL;
 }
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
 static void stage_point(stage *s, const fxa__touched *t) {
-    void *at = stage_place(s, t);
+    const stage_span *x = stage_find(s, t);
+    void *at = x ? x->device + ((int64_t)(uintptr_t)t->region.data - x->first) : NULL;
     switch (t->part) {
     case FXA__TOUCH_OPERAND:
     case FXA__TOUCH_TABLE: s->args.slot[t->index] = at; break;
@@ -113,6 +115,8 @@ static fxa_status stage_send(stage *s, fxa_error *err) {
     for (size_t i = 0; i < s->n; i++) {
         stage_span *x = &s->span[i];
         size_t size = (size_t)(x->end - x->first), before = (size_t)(x->first % STAGE_ALIGN);
+        if (x->written && !(x->back = fxa__alloc_aligned(s->plan->host, size, FXA_WORKSPACE_ALIGN)))
+            return fxa__fail(err, FXA_E_MEMORY, "out of memory: %zu bytes that come from a device", size);
         FXA_TRY(memory->alloc(stage_self(s), before + size, &x->memory, err));
         x->device = (char *)x->memory + before;
         FXA_TRY(
@@ -124,17 +128,41 @@ static fxa_status stage_send(stage *s, fxa_error *err) {
                                   : FXA_OK;
 }
 
-/* Nothing is copied before all is known to have gone well. */
 static fxa_status stage_fetch(stage *s, fxa_error *err) {
     const fxa__memory *memory = stage_memory(s);
-    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err));
+    FXA_TRY(memory->wait(stage_self(s), s->args.stream, err)); /* what went wrong is said before anything is copied */
     for (size_t i = 0; i < s->n; i++) {
         const stage_span *x = &s->span[i];
         if (x->written)
-            FXA_TRY(memory->copy_from(stage_self(s), (void *)(uintptr_t)x->first, x->device,
-                                      (size_t)(x->end - x->first), s->args.stream, err));
+            FXA_TRY(
+                memory->copy_from(stage_self(s), x->back, x->device, (size_t)(x->end - x->first), s->args.stream, err));
     }
     return memory->wait(stage_self(s), s->args.stream, err);
+}
+
+/* The elements of a region, which has its data at `from` too. */
+static void stage_copy_elements(const fxa__region *r, const char *from) {
+    char *to = (char *)(uintptr_t)r->data;
+    int64_t at[FXA_MAX_RANK] = {0};
+    size_t bytes = (size_t)r->element;
+    int32_t dense = -1; /* an axis that is copied in one go */
+    for (int32_t i = 0; i < r->rank && dense < 0; i++)
+        if (r->stride[i] == 1) dense = i;
+    if (dense >= 0) bytes *= (size_t)r->size[dense];
+    for (int32_t axis = 0; axis >= 0;) {
+        int64_t place = 0;
+        for (int32_t i = 0; i < r->rank; i++) place += at[i] * r->stride[i];
+        memcpy(to + place * r->element, from + place * r->element, bytes);
+        for (axis = r->rank - 1; axis >= 0 && (axis == dense || ++at[axis] == r->size[axis]); axis--) at[axis] = 0;
+    }
+}
+
+static void stage_deliver(const stage *s, const fxa__touch_list *list) {
+    fxa__touched t;
+    for (size_t i = 0; fxa__touch_get(list, i, &t); i++) {
+        const stage_span *x = t.written ? stage_find(s, &t) : NULL;
+        if (x) stage_copy_elements(&t.region, x->back + ((int64_t)(uintptr_t)t.region.data - x->first));
+    }
 }
 
 /* What a failed run began may still be under way: memory is given back when it has come to an end. */
@@ -145,6 +173,7 @@ static void stage_end(stage *s, bool failed) {
         const stage_span *x = &s->span[i];
         if (x->memory)
             memory->give(stage_self(s), x->memory, (size_t)(x->first % STAGE_ALIGN) + (size_t)(x->end - x->first));
+        fxa__free_aligned(s->plan->host, x->back, (size_t)(x->end - x->first), FXA_WORKSPACE_ALIGN);
     }
     if (s->args.workspace) memory->give(stage_self(s), s->args.workspace, s->args.workspace_size);
 }
@@ -155,6 +184,8 @@ static fxa_status stage_do(stage *s, const fxa_args *args, fxa_error *err) {
     fxa_args checked = *args;
     checked.workspace = NULL;
     FXA_TRY(fxa__bind_make(plan->problem, &checked, 0, true, s->views, &bind, err));
+    fxa__progress progress = {.fn = bind.progress_fn, .user = bind.progress_user, .total = 1};
+    checked.progress = NULL; /* the end is told when all is back */
     const fxa__touch_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
     stage_collect(s, &list);
@@ -164,11 +195,14 @@ static fxa_status stage_do(stage *s, const fxa_args *args, fxa_error *err) {
         status = fxa_plan_run(plan, &s->args, err);
     }
     if (status == FXA_OK) status = stage_fetch(s, err);
+    if (status == FXA_OK) stage_deliver(s, &list);
     stage_end(s, status != FXA_OK);
+    if (status == FXA_OK && progress.fn) fxa__progress_end(&progress);
     return status;
 }
 
 fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err) {
+    FXA_TRY(fxa__run_usable(plan, err));
     if (!stage_memory(&(stage){.plan = plan}))
         return fxa__fail(err, FXA_E_UNSUPPORTED, "engine %s has no way to the memory of its device",
                          fxa_plan_engine(plan));

@@ -11,4 +11,7 @@
  * copies back what it wrote. On an error nothing of the caller's has changed. */
 fxa_status fxa__stage_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
+/* run.c. Of a plan on a device: is the device here? */
+fxa_status fxa__run_usable(const fxa_plan *plan, fxa_error *err);
+
 #endif

@@ -47,9 +47,10 @@ typedef struct mock_state {
     atomic_int driver;                      /* part of the identity, read by open */
     fxa_status open_status, compile_status; /* not OK: what open and compile always say */
     bool not_deterministic;
-    bool code_in_query;      /* query hands over the code that it made to answer */
-    size_t more_workspace;   /* than ref needs */
-    void (*compiling)(void); /* called by compile, to be slow */
+    bool code_in_query;       /* query hands over the code that it made to answer */
+    size_t more_workspace;    /* than ref needs */
+    void (*performing)(void); /* called when a run is performed */
+    void (*compiling)(void);  /* called by compile, to be slow */
     /* by the mock */
     atomic_size_t calls, failures, mistakes;
     atomic_size_t count[MOCK_HOOKS];

@@ -104,6 +104,7 @@ static fxa_status mock_op_perform(mock_op *op, fxa_error *err) {
     fxa_status status = FXA_OK;
     for (size_t i = 0; i < op->n_blocks; i++) mock_block_open(op->block[i]);
     if (op->code) {
+        if (mock.performing) mock.performing();
         if (op->p->in.flags & FXA_SCALARS_IN_MEMORY) mock_op_read_scalars(op);
         status = fxa__engine_ref.run(NULL, op->code->inner, op->p, &op->bind, err);
     } else {

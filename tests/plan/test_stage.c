@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxa_attention on a device for callers on the host: what goes there, what comes back, and what is left when something
+ * fails: at every call of the engine and at every allocation nothing leaks, and nothing of the caller's has changed.
+ * Bytes between the elements of an output are the caller's, also while the run is under way.
+ */
+#include "support/mock_device.h"
+#include "support/own_engines.h"
+#include "support/fail_alloc.h"
+#include "support/tiny.h"
+#include "t.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine_ref};
+
+static void stage_clean(void) {
+    T_INT(mock.mistakes, 0);
+    T_INT(mock.blocks, 0);
+    T_INT(mock.queued, 0);
+}
+
+static void stage_over(void) {
+    stage_clean();
+    T_INT(mock.codes, 0);
+    T_INT(mock.opened, mock.closed);
+}
+
+/* ---- Packed tensors ---------------------------------------------------------------------------------------------- */
+
+/* Q, K, V interleaved in one tensor [B,S,3,H,D], with a guard word behind each row; gradients the same. */
+enum { PACK_B = 2, PACK_S = 6, PACK_H = 2, PACK_D = 4, PACK_ROW = 3 * PACK_H * PACK_D + 1 };
+enum { PACK_COUNT = PACK_B * PACK_S * PACK_ROW, PACK_O = PACK_B * PACK_S * PACK_H * PACK_D };
+
+typedef struct packed {
+    double qkv[PACK_COUNT], dqkv[PACK_COUNT], o[PACK_O], dout[PACK_O], lse[PACK_B * PACK_H * PACK_S];
+    fxa_problem p;
+    fxa_args args;
+} packed;
+
+static fxa_operand packed_operand(int64_t row) {
+    fxa_operand t = {.dtype = FXA_F64, .layout = FXA_LAYOUT_STRIDED};
+    const int64_t stride[4] = {PACK_S * row, PACK_D, row, 1};
+    memcpy(t.stride, stride, sizeof stride);
+    return t;
+}
+
+static void packed_make(packed *x, fxa_pass pass) {
+    static const fxa_slot in[3] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V},
+                          out[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+    x->p = (fxa_problem)FXA_PROBLEM_INIT, x->args = (fxa_args)FXA_ARGS_INIT;
+    x->p.pass = (uint32_t)pass, x->p.b = PACK_B, x->p.hq = PACK_H, x->p.sq = x->p.sk = PACK_S, x->p.d = PACK_D;
+    x->p.q = x->p.k = x->p.v = x->p.dq = x->p.dk = x->p.dv_grad = packed_operand(PACK_ROW);
+    x->p.o = x->p.dout = packed_operand(PACK_H * PACK_D);
+    x->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_ACC_K : FXA_WANT_LSE;
+    for (int i = 0; i < 3; i++) x->args.slot[in[i]] = x->qkv + i * PACK_H * PACK_D;
+    for (int i = 0; pass && i < 3; i++) x->args.slot[out[i]] = x->dqkv + i * PACK_H * PACK_D;
+    x->args.slot[FXA_SLOT_O] = x->o, x->args.slot[FXA_SLOT_LSE] = x->lse;
+    if (pass) x->args.slot[FXA_SLOT_DO] = x->dout;
+}
+
+static void packed_fill(packed *x) {
+    for (int i = 0; i < PACK_COUNT; i++) x->qkv[i] = sin(0.7 * i), x->dqkv[i] = cos(i);
+    for (int i = 0; i < PACK_O; i++) x->o[i] = NAN, x->dout[i] = sin(1 + 0.3 * i);
+}
+
+static packed *packed_now;
+static void packed_meanwhile(void) {
+    for (int i = PACK_ROW - 1; i < PACK_COUNT; i += PACK_ROW) packed_now->dqkv[i] = 77;
+}
+
+TEST(packed_tensors_and_their_gradients) {
+    static packed want, got;
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    mock_reset();
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    packed_fill(&want), packed_fill(&got);
+    for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
+        packed_make(&want, pass), packed_make(&got, pass);
+        got.p.device = FXA_CUDA;
+        T_OK(fxa_attention(ctx, &want.p, &want.args, &err));
+        T_OK(fxa_attention(ctx, &got.p, &got.args, &err));
+        T_CHECK(memcmp(want.o, got.o, sizeof want.o) == 0);
+        T_CHECK(memcmp(want.lse, got.lse, sizeof want.lse) == 0);
+        T_CHECK(memcmp(want.dqkv, got.dqkv, sizeof want.dqkv) == 0);
+    }
+    stage_clean();
+    fxa_context_destroy(ctx);
+    stage_over();
+}
+
+/* Others may work on what lies between. */
+TEST(bytes_between_elements_are_not_written) {
+    static packed x;
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    mock_reset();
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    packed_fill(&x);
+    packed_make(&x, FXA_FORWARD);
+    x.p.device = FXA_CUDA;
+    T_OK(fxa_attention(ctx, &x.p, &x.args, &err));
+    packed_make(&x, FXA_BACKWARD);
+    x.p.device = FXA_CUDA;
+    packed_now = &x;
+    mock.performing = packed_meanwhile;
+    T_OK(fxa_attention(ctx, &x.p, &x.args, &err));
+    for (int i = PACK_ROW - 1; i < PACK_COUNT; i += PACK_ROW) T_SAME(x.dqkv[i], 77);
+    fxa_context_destroy(ctx);
+    stage_over();
+}
+
+/* ---- Failures ---------------------------------------------------------------------------------------------------- */
+
+/* All that the two passes of the tiny problem write. */
+typedef struct outputs {
+    double o[TINY_Q_COUNT], lse[TINY_ROWS], dq[TINY_Q_COUNT], dk[TINY_KV_COUNT], dv[TINY_KV_COUNT], dcap[1];
+    float dslopes[TINY_H];
+} outputs;
+
+static outputs outputs_of(const tiny *t) {
+    outputs x;
+    memset(&x, 0, sizeof x);
+    memcpy(x.o, t->o, sizeof x.o), memcpy(x.lse, t->lse, sizeof x.lse);
+    memcpy(x.dq, t->dq, sizeof x.dq), memcpy(x.dk, t->dk, sizeof x.dk), memcpy(x.dv, t->dv, sizeof x.dv);
+    memcpy(x.dcap, t->dcap, sizeof x.dcap), memcpy(x.dslopes, t->dslopes, sizeof x.dslopes);
+    return x;
+}
+
+static void outputs_put(const outputs *x, tiny *t) {
+    memcpy(t->o, x->o, sizeof x->o), memcpy(t->lse, x->lse, sizeof x->lse);
+    memcpy(t->dq, x->dq, sizeof x->dq), memcpy(t->dk, x->dk, sizeof x->dk), memcpy(t->dv, x->dv, sizeof x->dv);
+    memcpy(t->dcap, x->dcap, sizeof x->dcap), memcpy(t->dslopes, x->dslopes, sizeof x->dslopes);
+}
+
+typedef struct fail_rig {
+    fail_alloc memory;
+    fxa_context *ctx;
+    tiny t;
+    outputs before, want;
+} fail_rig;
+
+/* Backward accumulates, so that a call that half happened cannot be made again. */
+static bool fail_start(fail_rig *r, fxa_pass pass) {
+    fxa_error err;
+    *r = (fail_rig){.memory = FAIL_ALLOC_INIT};
+    mock_reset();
+    r->ctx = fail_alloc_context(&r->memory);
+    if (!r->ctx) return false;
+    fxa_status status = pass ? tiny_backward(r->ctx, &r->t, &err) : tiny_forward(r->ctx, &r->t, &err);
+    if (status != FXA_OK) return false;
+    if (pass) r->t.problem.flags |= FXA_ACC_Q | FXA_ACC_V | FXA_ACC_TENSORS | FXA_ACC_PARAMS;
+    r->before = outputs_of(&r->t);
+    T_OK(fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err));
+    r->want = outputs_of(&r->t);
+    r->t.problem.device = FXA_CUDA;
+    return true;
+}
+
+static void fail_end(fail_rig *r) {
+    tiny_end(&r->t);
+    fxa_context_destroy(r->ctx);
+    T_INT(r->memory.live_bytes, 0);
+    T_INT(r->memory.mistakes, 0);
+    stage_over();
+}
+
+/* One call that may fail, and one that may not. */
+static fxa_status fail_step(fail_rig *r, size_t k, const char *what) {
+    fxa_error err = {0};
+    outputs_put(&r->before, &r->t);
+    fxa_status status = fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err);
+    outputs after = outputs_of(&r->t);
+    const outputs *must = status == FXA_OK ? &r->want : &r->before;
+    if (memcmp(&after, must, sizeof after) != 0)
+        T_FAIL("%s %zu, %s: outputs are not as %s\n", what, k, err.text, status ? "before" : "they should be");
+    if (status != FXA_OK && (err.status != status || !err.text[0])) T_FAIL("%s %zu: no text\n", what, k);
+    stage_clean();
+    return status;
+}
+
+/* A failure of open is remembered by the context, which is then of no use: that is tested elsewhere. */
+static void fail_every_call(fxa_pass pass, fxa_status status) {
+    size_t k = 1, reached[MOCK_HOOKS] = {0};
+    for (bool more = true; more && k < 1000; k++) {
+        static fail_rig r;
+        T_REQUIRE(fail_start(&r, pass));
+        mock_arm(k, status);
+        fxa_status got = fail_step(&r, k, "call");
+        more = mock.failures > 0;
+        if (more) reached[mock.fail_hook]++;
+        fxa_status said = mock.fail_hook == MOCK_OPEN && status != FXA_E_MEMORY ? FXA_E_UNSUPPORTED : status;
+        if (got != (more ? said : FXA_OK)) T_FAIL("call %zu: %s\n", k, fxa_status_name(got));
+        mock_arm(0, FXA_OK);
+        if (said != FXA_E_UNSUPPORTED) T_INT(fail_step(&r, k, "after call"), FXA_OK);
+        fail_end(&r);
+    }
+    static const mock_hook all[] = {MOCK_OPEN,  MOCK_QUERY,   MOCK_COMPILE,   MOCK_CHECK, MOCK_RUN,
+                                    MOCK_ALLOC, MOCK_COPY_TO, MOCK_COPY_FROM, MOCK_WAIT,  MOCK_PERFORM};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!reached[all[i]]) T_FAIL("hook %d did not fail\n", (int)all[i]);
+}
+
+TEST(every_call_of_the_engine_fails) {
+    fail_every_call(FXA_FORWARD, FXA_E_ENGINE);
+    fail_every_call(FXA_BACKWARD, FXA_E_ENGINE);
+    fail_every_call(FXA_BACKWARD, FXA_E_MEMORY);
+}
+
+static void fail_every_allocation(fxa_pass pass, bool persistent) {
+    static fail_rig r;
+    fxa_error err;
+    T_REQUIRE(fail_start(&r, pass));
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err)); /* opens */
+    fxa_cache_clear(r.ctx);
+    size_t k = 1, live = r.memory.live_bytes;
+    for (bool more = true; more && k < 1000; k++) {
+        fail_alloc_arm(&r.memory, k, persistent);
+        fxa_status got = fail_step(&r, k, "allocation");
+        more = r.memory.failures > 0;
+        fail_alloc_arm(&r.memory, 0, false);
+        if (got != FXA_OK && got != FXA_E_MEMORY) T_FAIL("allocation %zu: %s\n", k, fxa_status_name(got));
+        T_INT(fail_step(&r, k, "after allocation"), FXA_OK);
+        fxa_cache_clear(r.ctx);
+        if (r.memory.live_bytes != live) T_FAIL("allocation %zu: %zu bytes, not %zu\n", k, r.memory.live_bytes, live);
+    }
+    T_CHECK(k > 8);
+    fail_end(&r);
+}
+
+TEST(every_allocation_fails) {
+    for (int i = 0; i < 4; i++) fail_every_allocation(i & 1 ? FXA_BACKWARD : FXA_FORWARD, i & 2);
+}
+
+static void tell_end(void *user, uint64_t done, uint64_t total) {
+    T_INT(done, total);
+    T_INT(mock.queued, 0);
+    ++*(int *)user;
+}
+
+TEST(the_end_is_told_once_all_is_back) {
+    static fail_rig r;
+    int told = 0;
+    T_REQUIRE(fail_start(&r, FXA_FORWARD));
+    r.t.args.progress = tell_end, r.t.args.progress_user = &told;
+    T_INT(fail_step(&r, 0, "progress"), FXA_OK);
+    T_INT(told, 1);
+    mock_arm(1, FXA_OK);
+    size_t calls = 0;
+    T_INT(fail_step(&r, 0, "counting"), FXA_E_ENGINE);
+    mock_arm(0, FXA_OK);
+    T_INT(fail_step(&r, 0, "counting"), FXA_OK);
+    calls = mock.calls;
+    T_INT(told, 2);
+    mock_arm(calls, FXA_OK); /* the last call, a copy back */
+    T_INT(fail_step(&r, 0, "the last call"), FXA_E_ENGINE);
+    T_INT(told, 2);
+    fail_end(&r);
+}
+
+/* ---- Instances that cannot run ----------------------------------------------------------------------------------- */
+
+TEST(a_plan_for_a_target_touches_no_device) {
+    static fail_rig r;
+    fxa_error err;
+    T_REQUIRE(fail_start(&r, FXA_FORWARD));
+    r.t.problem.target = "mock 0";
+    outputs_put(&r.before, &r.t);
+    T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "for a target");
+    T_INT(mock.count[MOCK_ALLOC], 0);
+    r.t.problem.target = "abacus";
+    T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "target is \"abacus\"");
+    fail_end(&r);
+}
+
+/* In the child: its exit status is what went wrong. */
+static int fork_child(fail_rig *r, fxa_plan *plan) {
+    fxa_error err;
+    size_t calls = mock.calls, count = 2;
+    fxa_support reports[2];
+    const char *reason = "devices do not survive a fork";
+    if (fxa_attention(r->ctx, &r->t.problem, &r->t.args, &err) != FXA_E_UNSUPPORTED) return 1;
+    if (!strstr(err.text, reason)) return 2;
+    if (fxa_support_query(r->ctx, &r->t.problem, reports, &count, &err) != FXA_OK) return 3;
+    if (reports[0].supported || !strstr(reports[0].reason, reason)) return 4;
+    static double page[4096] __attribute__((aligned(4096)));
+    fxa_args args = r->t.args;
+    args.workspace = page, args.workspace_size = sizeof page;
+    if (fxa_plan_run(plan, &args, &err) != FXA_E_UNAVAILABLE || !strstr(err.text, reason)) return 5;
+    fxa_plan_destroy(plan);
+    fxa_cache_clear(r->ctx);
+    if (mock.calls != calls || mock.mistakes || mock.released) return 6;
+    fxa_problem host = r->t.problem;
+    host.device = FXA_HOST;
+    if (fxa_attention(r->ctx, &host, &r->t.args, &err) != FXA_OK) return 7;
+    fxa_context *fresh = NULL; /* which opens the device anew */
+    if (fxa_context_create(NULL, &fresh, &err) != FXA_OK) return 8;
+    if (fxa_attention(fresh, &r->t.problem, &r->t.args, &err) != FXA_OK) return 9;
+    fxa_context_destroy(fresh);
+    tiny_end(&r->t);
+    fxa_context_destroy(r->ctx);
+    return mock.mistakes ? 10 : 0;
+}
+
+TEST(a_forked_child_gets_the_reason) {
+    static fail_rig r;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    int status = -1;
+    T_REQUIRE(fail_start(&r, FXA_FORWARD));
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) _exit(fork_child(&r, plan));
+    T_CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    T_INT(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    T_INT(fail_step(&r, 0, "parent"), FXA_OK);
+    fxa_plan_destroy(plan);
+    fail_end(&r);
+}
+
+T_MAIN
