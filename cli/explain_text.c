@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const char *const explain_facts[] = {
-    "identity", "pure mask",           "no mask", "additive bias", "soft cap",
-    "causal",   "causal bottom-right", "window",  "padding",       "mask in the score"};
+    "identity", "pure mask", "no mask",           "additive bias", "soft cap", "causal", "causal bottom-right",
+    "window",   "padding",   "mask in the score", "penalty"};
 
 const char *fact_name(uint32_t flag) {
     for (size_t i = 0; i < sizeof explain_facts / sizeof explain_facts[0]; i++)

@@ -390,9 +390,11 @@ enum {
     FXA_FACT_SOFTCAP = 1 << 4, /* c * tanh(x / c), x = score or score + bias, outermost; softcap holds c if constant */
     FXA_FACT_CAUSAL = 1 << 5,  /* a conjunct of the mask says k <= q */
     FXA_FACT_CAUSAL_BOTTOM_RIGHT = 1 << 6, /* ... says k <= q + (k_len - q_len) */
-    FXA_FACT_WINDOW = 1 << 7,     /* conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open) */
-    FXA_FACT_PADDING = 1 << 8,    /* a conjunct says k < k_len, or k < t[b] for an int tensor t */
-    FXA_FACT_SCORE_MASKS = 1 << 9 /* score = c ? x : -inf, c free of the score: a mask, and skipped as one */
+    FXA_FACT_WINDOW = 1 << 7,      /* conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open) */
+    FXA_FACT_PADDING = 1 << 8,     /* a conjunct says k < k_len, or k < t[b] for an int tensor t */
+    FXA_FACT_SCORE_MASKS = 1 << 9, /* score = c ? x : -inf, c free of the score: a mask, and skipped as one */
+    FXA_FACT_PENALTY = 1 << 10     /* x + (c ? y : -inf), where a NaN or +inf of x makes NaN, or a constant of at most
+                                      -10000 for that -inf, also in c ? x : -1e9: much like a mask, and not skipped */
 };
 /* Facts about the mask hold for coordinates and lengths from 0 to 2^30 - 1, where no int of a sane mask wraps. */
 typedef struct fxa_facts {

@@ -95,8 +95,15 @@ class Parts(Cli):
             self.assertEqual("mask in the score" in e["facts"]["flags"], not score.startswith("b"), score)
             self.assertEqual(len(e["hints"]), not score.startswith("b"))
         self.assertIn("a mask is meant", self.run_cli("explain", "--score", "k <= q ? score : -inf"))
-        for score in ("score > 0 ? score : -inf", "k <= q ? score : -1e9", "score"):
+        for score in ("score > 0 ? score : -inf", "k <= q ? score : -5", "score"):
             self.assertNotIn("hints", self.run_cli("explain", "--score", score))
+
+    def test_hint_of_a_penalty(self):
+        for score in ("score + (k <= q ? 0 : -inf)", "k <= q ? score : -1e9", "score - (k <= q ? 0 : 1e9)"):
+            e = self.run_json("explain", "--score", score)
+            self.assertIn("penalty", e["facts"]["flags"], score)
+            self.assertEqual(len(e["hints"]), 1)
+            self.assertIn("if a mask is meant", e["hints"][0])
 
     def documents(self, values, *more, shape="s=1024"):
         size = (len(values),)
