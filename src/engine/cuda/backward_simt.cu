@@ -106,10 +106,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __gr
         for (int j = 0; j < row.total; j++) {
             const int m = row.tile(j);
             pairs.compute<true>(p, ds, m, at.n, j < row.partial);
+            HeldBlock held;
+            held.fetch(pairs.queries(a.grad_o, m, a.dv), 0);
             put_weights<true>(memory.weights[0], p);
             put_weights<true>(memory.weights[1], ds);
-            accumulate(dv, memory, memory.weights[0], pairs.queries(a.grad_o, m, a.dv));
-            accumulate(dk, memory, memory.weights[1], pairs.queries(a.q, m, a.d));
+            accumulate(dv, memory, memory.weights[0], pairs.queries(a.grad_o, m, a.dv), held);
+            held.fetch(pairs.queries(a.q, m, a.d), 0);
+            accumulate(dk, memory, memory.weights[1], pairs.queries(a.q, m, a.d), held);
         }
         pairs.captured.store(a, at.b, h, at.n * 8 + (threadIdx.x >> 5));
     }
@@ -138,8 +141,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_grad_q(const __grid
     for (int j = 0; j < row.total; j++) {
         const int n = row.tile(j);
         pairs.compute<false>(p, ds, at.m, n, j < row.partial);
+        HeldBlock held;
+        held.fetch(pairs.keys(a.k, n, a.d), 0);
         put_weights<false>(memory.weights[0], ds);
-        accumulate(dq, memory, memory.weights[0], pairs.keys(a.k, n, a.d));
+        accumulate(dq, memory, memory.weights[0], pairs.keys(a.k, n, a.d), held);
     }
     const int limit = q_starts(a) ? q_len : a.q_len;
 #pragma unroll

@@ -86,10 +86,12 @@ struct Tile {
         const int q0 = at.m * SIDE + 4 * y, k0 = n * SIDE + x;
         const Strip rows = {a, a.q, false, at.b, at.h, at.q.first, at.m * SIDE, at.q.length - at.m * SIDE, a.d};
         multiply<FXA_D>(s, memory, rows, keys(a.k, n, a.d));
+        HeldBlock values;
+        values.fetch(keys(a.v, n, a.dv), 0);
         const u32 there = score_tile<MASKED>(program, a, loads, s, slope, q0, k0);
         softmax(s, there, kept_of_tile(a, at.b, at.h, q0, k0));
         put_weights<false>(memory.weights[0], s);
-        accumulate(o, memory, memory.weights[0], keys(a.v, n, a.dv));
+        accumulate(o, memory, memory.weights[0], keys(a.v, n, a.dv), values);
     }
 
     FXA_INLINE void store() const
@@ -125,7 +127,7 @@ struct Tile {
 
 extern "C" __constant__ FxaShape fxa_forward_shape = {THREADS, sizeof(Scratch), SIDE, SIDE, 0, 0, 0, 1};
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_forward(const __grid_constant__ FxaArgs a)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS <= 2 ? 2 : 1) fxa_forward(const __grid_constant__ FxaArgs a)
 {
     extern __shared__ __align__(16) u8 memory[];
     const QueryPlace<SIDE> at(a);

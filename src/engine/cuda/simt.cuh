@@ -46,17 +46,37 @@ struct Strip {
     }
 };
 
-/* Columns c to c + columns - 1 of the strip's rows to shared memory; what does not exist becomes 0. */
-template <int columns, int pitch> FXA_INLINE void load_strip(float *to, const Strip &s, int c)
-{
-    for (int e = threadIdx.x; e < SIDE * columns / 8; e += THREADS) {
-        const int row = e / (columns / 8), at = e % (columns / 8) * 8;
-        float x[8] = {};
-        if (row < s.count) s.load(row, c + at, x);
-        *(Float4 *)(to + row * pitch + at) = Float4{x[0], x[1], x[2], x[3]};
-        *(Float4 *)(to + row * pitch + at + 4) = Float4{x[4], x[5], x[6], x[7]};
+/* So many columns of a strip's rows on their way through registers: fetched while the columns before them are worked
+ * on, then put into shared memory. What does not exist becomes 0. */
+template <int columns, int pitch> struct Held {
+    static constexpr int EACH = SIDE * columns / 8 / THREADS;
+    float x[EACH][8];
+
+    FXA_INLINE void fetch(const Strip &s, int c)
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int e = threadIdx.x + i * THREADS, row = e / (columns / 8), at = e % (columns / 8) * 8;
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[i][j] = 0.f;
+            if (row < s.count) s.load(row, c + at, x[i]);
+        }
     }
-}
+
+    FXA_INLINE void put(float *to) const
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int e = threadIdx.x + i * THREADS;
+            float *at = to + e / (columns / 8) * pitch + e % (columns / 8) * 8;
+            *(Float4 *)at = Float4{x[i][0], x[i][1], x[i][2], x[i][3]};
+            *(Float4 *)(at + 4) = Float4{x[i][4], x[i][5], x[i][6], x[i][7]};
+        }
+    }
+};
+
+typedef Held<PIECE, PITCH> HeldPiece; /* of an operand of scores */
+typedef Held<SIDE, WIDE> HeldBlock; /* of the right operand of sums */
 
 FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
 {
@@ -72,12 +92,19 @@ template <int columns> FXA_INLINE void multiply(float (&out)[4][4], Scratch &m, 
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
 #pragma unroll
     for (int i = 0; i < 4; i++) out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0.f;
+    HeldPiece l, r;
+    l.fetch(left, 0);
+    r.fetch(right, 0);
 #pragma unroll 1
     for (int c = 0; c < columns; c += PIECE) {
         __syncthreads();
-        load_strip<PIECE, PITCH>(m.piece[0], left, c);
-        load_strip<PIECE, PITCH>(m.piece[1], right, c);
+        l.put(m.piece[0]);
+        r.put(m.piece[1]);
         __syncthreads();
+        if (c + PIECE < columns) {
+            l.fetch(left, c + PIECE);
+            r.fetch(right, c + PIECE);
+        }
 #pragma unroll
         for (int d = 0; d < PIECE; d += 4) {
             Float4 rows[4], cols[4];
@@ -105,16 +132,18 @@ template <bool TRANSPOSED> FXA_INLINE void put_weights(float *to, const float (&
             to[TRANSPOSED ? (x + 16 * j) * WIDE + 4 * y + i : (4 * y + i) * WIDE + x + 16 * j] = w[i][j];
 }
 
-/* sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the strip's rows. */
+/* sum[block][i][c] += weights[4 y + i][.] times column 64 block + 4 x + c of the strip's rows, whose first 64 columns
+ * are fetched. */
 template <int blocks>
-FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s)
+FXA_INLINE void accumulate(float (&sum)[blocks][4][4], Scratch &m, const float *weights, const Strip &s, HeldBlock &held)
 {
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
 #pragma unroll
     for (int block = 0; block < blocks; block++) {
         __syncthreads(); /* weights are there, and the last block is read */
-        load_strip<SIDE, WIDE>(m.block, s, block * 64);
+        held.put(m.block);
         __syncthreads();
+        if (block + 1 < blocks) held.fetch(s, block * 64 + 64);
 #pragma unroll 2
         for (int k = 0; k < SIDE; k += 4) {
             Float4 w[4];
