@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A problem's results in f64 by torch, and how far a result is from them."""
+"""A problem's results in f64 by torch, how far a result is from them and, of f32, how far it may be
+(docs/numerics.md)."""
 import math
 
 import torch
 
 from programs import PARTIALS, REFERENCE, SCATTER
+
+
+U = 2.0 ** -24
 
 
 class Context:
@@ -47,7 +51,7 @@ def results(pr, b, h):
     s = ((q @ k.T) * pr.scale).requires_grad_(True)
     new = value(s, c)
     slope = torch.autograd.grad(new.sum(), s)[0] if new.numel() else torch.zeros_like(s)
-    new = new.detach()
+    new = plain = new.detach()
     if mask:
         new = new.masked_fill(~mask(c).expand_as(new), -math.inf)
     lse = torch.logsumexp(new, 1)
@@ -72,6 +76,9 @@ def results(pr, b, h):
     c.sums = [(float((c.grad_new * g).sum()),
                float(((c.grad_new * g) ** 2).sum() + ((weights * g).sum(1) ** 2 * rounding).sum()))
               for g in (PARTIALS[pr.program](s.detach(), c) if pr.program in PARTIALS else [])]
+    if pr.dtype == torch.float32:
+        e_s = pr.scale * dot_error(q, k) + U * s.detach().abs()
+        allow(pr, c, q, k, v, grad_o, weights, factor, delta, plain, slope, e_s, slope_error(value, s, c, slope, e_s))
     if pr.program in SCATTER:
         c.table = torch.zeros(pr.tensor.shape[1], dtype=torch.float64, device=pr.q.device)
         c.table.index_add_(0, SCATTER[pr.program](c).reshape(-1), c.grad_new.reshape(-1))
@@ -81,6 +88,55 @@ def results(pr, b, h):
         c.grad_sink, c.noise_sink = float(terms.sum()), float((terms ** 2).sum())
     c.attended = float((mask(c).expand_as(new)).sum()) if mask else float(new.numel())
     return c
+
+
+def dot_error(x, y):
+    """By how much products of the rows of x and y, added up in f32, may be off."""
+    part = torch.zeros(x.shape[0], y.shape[0], dtype=x.dtype, device=x.device)
+    squares = torch.zeros_like(part)
+    for d in range(x.shape[1]):
+        part += x[:, d, None] * y[None, :, d]
+        squares += part ** 2
+    return U * (squares.sqrt() + 2 * (x.abs() @ y.abs().T))
+
+
+def slope_error(value, s, c, slope, e_s):
+    """Of the program's slope: what the error of the score makes of it, and two roundings."""
+    def at(x):
+        x = x.detach().requires_grad_(True)
+        new = value(x, c)
+        return torch.autograd.grad(new.sum(), x)[0] if new.numel() else torch.zeros_like(x)
+    return (at(s + e_s) - at(s - e_s)).abs() / 2 + 2 * U * slope.abs()
+
+
+def allow(pr, c, q, k, v, grad_o, weights, factor, delta, new, slope, e_s, e_slope):
+    """{result: (error, size)} element by element, as docs/numerics.md has them, and what each LSE may be off by. A
+    program's own operations, three at most, add a unit of the score each; the hardware's tanh 2^-11 of its value."""
+    lse = torch.where(c.lse == -math.inf, 0, c.lse)[:, None]
+    tanh = 2.0 ** -11 if pr.fast and "softcap" in pr.program else 0.0
+    e_p = slope.abs() * e_s + 3 * U * (new.abs() + c.cap * (tanh > 0)) + tanh * new.abs() + U * (new - lse).abs()
+    mean = (weights * e_p).sum(1, keepdim=True)
+    c.allowed_lse = 2 * mean[:, 0] + (16 + 2 * math.sqrt(max(1, c.k_len))) * U * (lse[:, 0].abs() + 1)
+    kept = weights * factor
+    c.allowed = {"o": ((kept * (e_p + mean)) @ v.abs(), kept @ v.abs())}
+    e_p = e_p + U * lse.abs()  # backward is given an LSE that was rounded
+    parts = (grad_o * c.o).cumsum(1)
+    e_delta = U * ((parts ** 2).sum(1).sqrt() + 3 * (grad_o * c.o).abs().sum(1))[:, None]
+    size = weights * (factor * (grad_o @ v.T).abs() + delta.abs())
+    wrong = size * (e_p + 4 * U) + weights * (factor * dot_error(grad_o, v) + e_delta)
+    wrong = slope.abs() * wrong + (e_slope + 2 * tanh) * size
+    size = slope.abs() * size
+    c.allowed["v"] = ((kept * e_p).T @ grad_o.abs(), kept.T @ grad_o.abs())
+    c.allowed["q"] = (wrong @ k.abs() * pr.scale, size @ k.abs() * pr.scale)
+    c.allowed["k"] = (wrong.T @ q.abs() * pr.scale, size.T @ q.abs() * pr.scale)
+
+
+def share(x, ref, allowed):
+    """The root mean square distance as a share of what is allowed: (error, size)."""
+    if not torch.isfinite(x).all():
+        return math.nan
+    most = float((allowed[0] + 2e-6 * allowed[1]).norm())
+    return float((x.double() - ref).norm()) / most if most > 0 else float((x != 0).any())
 
 
 def error(x, ref, noise=0.0):

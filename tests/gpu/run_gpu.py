@@ -21,6 +21,7 @@ import time
 import kernels
 import programs
 from cases import GROUPS
+from judge import Judge
 
 
 def compile_one(job):
@@ -62,7 +63,7 @@ def compile_all(folder, cache, arch, specs):
     print("%d modules compiled in %.1f s; slowest %s" % (len(jobs), time.time() - start, names), flush=True)
 
 
-class Tests:
+class Tests(Judge):
     """Runs in the child, where torch is."""
 
     def __init__(self, folder):
@@ -74,6 +75,7 @@ class Tests:
         import runs
         self.torch, self.driver, self.problem, self.folder = torch, driver, problem, folder
         self.runs, self.error, self.results = runs, reference.error, reference.results
+        self.share = reference.share
         torch.manual_seed(int(time.time()))
         self.modules = {}
 
@@ -90,6 +92,7 @@ class Tests:
     def make(self, spec):
         dtype = self.torch.float32 if spec.f32 else self.torch.float16 if spec.f16 else self.torch.bfloat16
         pr = self.problem.Problem(spec.program, D=spec.D, dtype=dtype, **spec.shape)
+        pr.fast = spec.fast
         modules = self.load(spec)
         if spec.family == "decode":
             return pr, modules, self.runs.Decode(pr, modules, spec.splits, spec.columns)
@@ -98,105 +101,6 @@ class Tests:
     def backward_of(self, spec, pr, modules, o, lse):
         return self.runs.Backward(pr, modules, o, lse, spec.main_file(), spec.columns,
                                   spec.dq_file() if spec.separate else None)
-
-    def units(self, spec, refs):
-        """Bounds of relative L2 errors of O and the gradients, and of LSE. 16 bits: P, O and the gradients are rounded
-        to storage once each, dS once or twice; fast tanh is off by 2^-11 of its value, the fast exponential by less
-        than storage. f32: a score is a dot product of D terms, and an exponent as large as LSE holds 2^-24 of itself.
-        """
-        loose = 2.0 ** -9 if spec.fast and "softcap" in spec.program else 0
-        if spec.f32:
-            most = max([float(c.lse[c.lse.isfinite()].abs().max()) for c in refs.values() if c.lse.isfinite().any()],
-                       default=0.0)
-            u = 2.0 ** -24 * (spec.D + 16 + most)
-            return u + loose, 2 * u + 2 * loose, (2e-2 if loose else 1e-5)
-        u = 2.0 ** (-11 if spec.f16 else -9)
-        return 3 * u + loose, 5 * u + 2 * loose, (2e-2 if loose else 5e-4)
-
-    def heads(self, pr, all_of_them):
-        if all_of_them:
-            return [(b, h) for b in range(pr.B) for h in range(pr.H)]
-        g = pr.H // pr.Hkv
-        if pr.q_starts is not None:  # entries differ in what they attend to
-            return [(b, i) for b in range(pr.B) for i in range(g)]
-        return [(b, kv * g + i) for b, kv in {(0, 0), (pr.B - 1, pr.Hkv - 1)} for i in range(g)]
-
-    def alone(self, pr, side, t):
-        """What no entry owns: zeros in a padded tensor, untouched in a packed one."""
-        rest = pr.others(side, t)
-        return not rest.numel() or bool(rest.isnan().all() if pr.q_starts is not None else (rest == 0).all())
-
-    def same(self, x, y):
-        """Bit for bit; NaN too, which outputs keep where nobody writes."""
-        kind = self.torch.int32 if x.dtype == self.torch.float32 else self.torch.int16
-        return self.torch.equal(x.contiguous().view(kind), y.contiguous().view(kind))
-
-    def judge_forward(self, spec, pr, fw, refs):
-        worst, worst_lse = 0.0, 0.0
-        bound, _, bound_lse = self.units(spec, refs)
-        for (b, h), c in refs.items():
-            worst = max(worst, self.error(pr.own("q", fw.o, b)[h], c.o), key=lambda x: math.inf if x != x else x)
-            ours, inf = pr.own_row(fw.lse, b)[h].double(), self.torch.isinf(c.lse)
-            if not self.torch.equal(ours[inf], c.lse[inf]) or not self.torch.isfinite(ours[~inf]).all():
-                worst_lse = math.nan
-            elif (~inf).any():
-                held = c.lse[~inf].abs() * 2.0 ** -21  # f32 holds 2^-24 of a score, in each of a few operations
-                worst_lse = max(worst_lse, float(((ours - c.lse)[~inf].abs() - held).max()))
-        rest = pr.others("q", fw.lse[..., None])
-        if not self.alone(pr, "q", fw.o) or not (
-                rest.isnan().all() if pr.q_starts is not None else (rest == -math.inf).all()):
-            worst = math.nan
-        return worst <= bound and worst_lse <= bound_lse, "O %.1e lse %.1e" % (worst, worst_lse)
-
-    def judge_backward(self, spec, pr, bw, refs):
-        errors, kv = {"q": 0.0}, {}
-        worse = lambda name, x: errors.__setitem__(name, x if x != x else max(errors.get(name, 0.0), x))
-        for (b, h), c in refs.items():
-            worse("q", self.error(pr.own("q", bw.grad_q, b)[h], c.grad_q, c.noise_q))
-            at = (b, h * pr.Hkv // pr.H)
-            k, v, noise = kv.get(at, (0, 0, 0))
-            kv[at] = (k + c.grad_k, v + c.grad_v, noise + c.noise_k)
-            if bw.grad_dense is not None:
-                worse("dense", self.error(bw.grad_dense[b, h, :c.q_len, :c.k_len], c.grad_new))
-        for (b, h), (k, v, noise) in kv.items():
-            worse("k", self.error(pr.own("k", bw.grad_k, b)[h], k, noise))
-            worse("v", self.error(pr.own("k", bw.grad_v, b)[h], v))
-        for side, t in (("q", bw.grad_q), ("k", bw.grad_k), ("k", bw.grad_v)):
-            if not self.alone(pr, side, t):
-                worse(side, math.nan)
-        if len(refs) == pr.B * pr.H:
-            self.judge_shared(pr, bw, refs, worse)
-        bound = self.units(spec, refs)[1]
-        return all(x <= bound for x in errors.values()), " ".join("d%s %.1e" % i for i in errors.items())
-
-    def judge_shared(self, pr, bw, refs, worse):
-        """Gradients to which several heads or entries add."""
-        if bw.grad_rows is not None:
-            rows = self.torch.zeros_like(bw.grad_rows, dtype=self.torch.float64)
-            for (b, h), c in refs.items():
-                rows[h].index_add_(0, (c.q - c.k + pr.Sk - 1).reshape(-1), c.grad_new.reshape(-1))
-            worse("rows", self.error(bw.grad_rows, rows))
-        if bw.grad_sums is not None:
-            sums = self.torch.zeros(2, *bw.grad_sums.shape, dtype=self.torch.float64, device=bw.grad_sums.device)
-            for (b, h), c in refs.items():
-                sums[0, h] += self.torch.tensor([x for x, _ in c.sums], device=sums.device)
-                sums[1, h] += self.torch.tensor([x for _, x in c.sums], device=sums.device)
-            for i in range(sums.shape[2]):
-                worse("sum%d" % i, self.error(bw.grad_sums[:, i], sums[0, :, i], float(sums[1, :, i].sum())))
-        if bw.grad_table is not None:
-            table, noise, pairs = self.torch.zeros_like(bw.grad_table, dtype=self.torch.float64), 0.0, 0.0
-            for (b, h), c in refs.items():
-                table[h] += c.table
-                noise += c.noise_table
-                pairs += c.attended / pr.H
-            # every atomic addition of an element rounds its running sum, which grows as their random walk does
-            worse("table", self.error(bw.grad_table, table, noise) - 2.0 ** -24 * math.sqrt(pairs))
-        if bw.grad_sink is not None:
-            sums = self.torch.zeros(2, pr.H, dtype=self.torch.float64, device=bw.grad_sink.device)
-            for (b, h), c in refs.items():
-                sums[0, h] += c.grad_sink
-                sums[1, h] += c.noise_sink
-            worse("sink", self.error(bw.grad_sink, sums[0], float(sums[1].sum())))
 
     def check(self, spec):
         pr, modules, fw = self.make(spec)

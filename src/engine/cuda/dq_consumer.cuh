@@ -11,14 +11,14 @@
 
 namespace {
 
-struct Consumer {
+struct Consumer : TileOwner {
     const FxaMaps &maps;
     const FxaArgs &a;
     Shared sh;
     Program program;
     int group, warp, lane;
     u32 step, turn;
-    int q0, h, b, q_len, k_len, q_first;
+    int q0;
     float unit, lse[2], delta[2], dq[FXA_D / 2];
     u32 q[FXA_D / 4], grad_o[FXA_DV / 4]; /* IN_REGISTERS */
 
@@ -182,14 +182,10 @@ struct Consumer {
     {
         for (;; turn++) {
             sh.q_ring().wait_full(turn);
-            const u32 slot = sh.slot();
-            if (load_shared(slot) < 0) break;
-            const int partial = load_shared(slot + 4), total = load_shared(slot + 8), m = load_shared(slot + 12);
-            h = load_shared(slot + 16);
-            b = load_shared(slot + 20);
-            q_len = load_shared(slot + 24);
-            k_len = load_shared(slot + 28);
-            q_first = load_shared(slot + 32);
+            const TileSlot slot = sh.slot();
+            if (slot.tile() < 0) break;
+            const int partial = slot.partial(), total = slot.total(), m = slot.m();
+            own(slot);
             begin(m);
             int j = 0;
 #pragma unroll 1

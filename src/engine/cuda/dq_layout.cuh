@@ -6,6 +6,7 @@
 #define FXA_CUDA_DQ_LAYOUT_CUH
 
 #include "hopper.cuh"
+#include "schedule.cuh"
 #include "score.cuh"
 #include "wgmma.cuh"
 
@@ -30,7 +31,7 @@ struct Shared {
     static constexpr int K_AT = DO_AT + DO_BYTES + (IN_REGISTERS ? Q_BYTES : 0), V_AT = K_AT + K_STAGES * K_BYTES;
     static constexpr int DENSE_AT = V_AT + V_STAGES * V_BYTES, RINGS_AT = DENSE_AT + K_STAGES * DENSE_BYTES;
     static constexpr int SLOT_AT = RINGS_AT + Ring<1>::bytes + Ring<K_STAGES>::bytes + Ring<V_STAGES>::bytes;
-    static constexpr int NUMBERS_AT = SLOT_AT + 48, BYTES = NUMBERS_AT + 4 * K_STAGES + 1024;
+    static constexpr int NUMBERS_AT = SLOT_AT + TileSlot::bytes, BYTES = NUMBERS_AT + 4 * K_STAGES + 1024;
     static_assert(BYTES <= 227 * 1024, "shared memory");
 
     FXA_INLINE u32 q() const { return base; }
@@ -42,8 +43,7 @@ struct Shared {
     FXA_INLINE Ring<1> q_ring() const { return {base + RINGS_AT}; }
     FXA_INLINE Ring<K_STAGES> k_ring() const { return {q_ring().at + Ring<1>::bytes}; }
     FXA_INLINE Ring<V_STAGES> v_ring() const { return {k_ring().at + Ring<K_STAGES>::bytes}; }
-    /* {0 or -1, partial, total, m, h, b, q_len, k_len, q_first} */
-    FXA_INLINE u32 slot() const { return base + SLOT_AT; }
+    FXA_INLINE TileSlot slot() const { return {base + SLOT_AT}; }
     FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 4 * (step % K_STAGES); }
 
     FXA_INLINE void init() const

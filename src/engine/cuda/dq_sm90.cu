@@ -9,7 +9,6 @@
  * min(tiles, multiprocessors) CTAs.
  */
 #include "dq_consumer.cuh"
-#include "schedule.cuh"
 
 namespace {
 
@@ -21,11 +20,9 @@ struct Producer {
 
     FXA_INLINE void load_q(const Work &w) const
     {
-        const int words[9] = {0, w.row.partial, w.row.total, w.m, w.h, w.b, w.q_len, w.k_len, w.q_first};
         const Rows rows(q_starts(a), w.q_first, w.m * BM, w.h, w.b);
         sh.q_ring().wait_empty(turn);
-#pragma unroll
-        for (int i = 0; i < 9; i++) store_shared(sh.slot() + 4 * i, words[i]);
+        sh.slot().put(0, w, w.row.partial, w.row.total);
         const u32 full = sh.q_ring().full(turn);
         barrier_expect(full, Q_BYTES + DO_BYTES);
         tma_load_tile<BM, FXA_D>(sh.q(), &maps.q, full, rows, CACHE_FIRST_OUT);
@@ -71,7 +68,7 @@ struct Producer {
             w.plan<BM, BN>(a, next_tile(a));
         }
         sh.q_ring().wait_empty(turn);
-        store_shared(sh.slot(), -1);
+        sh.slot().put_end();
         barrier_arrive(sh.q_ring().full(turn));
     }
 };

@@ -11,7 +11,7 @@
 
 namespace {
 
-struct Consumer {
+struct Consumer : TileOwner {
     const FxaMaps &maps;
     const FxaArgs &a;
     Shared sh;
@@ -19,7 +19,7 @@ struct Consumer {
     int group, warp, lane;
     u32 step, turn, stored; /* stored: turn whose Q buffer the last store of O still reads */
     bool storing;
-    int q0, h, b, q_len, k_len, q_first; /* q0: this thread's first row */
+    int q0; /* this thread's first row */
     u64 q_operand;
     float unit, row_max[2], row_sum[2], fade[2]; /* fade: by what O shrinks when the maximum grows */
     float o[FXA_DV / 2];
@@ -346,18 +346,14 @@ struct Consumer {
             const bool there = __all_sync(~0u, barrier_test(ring.full(turn), (turn / Q_BUFFERS) & 1));
             if (Q_BUFFERS == 1 || !there) give_back_q();
             ring.wait_full(turn);
-            const u32 slot = sh.slot(turn);
-            const int tile = load_shared(slot), m = load_shared(slot + 12);
+            const TileSlot slot = sh.slot(turn);
+            const int tile = slot.tile(), m = slot.m();
             if (tile < 0) break;
-            h = load_shared(slot + 16);
-            b = load_shared(slot + 20);
-            q_len = load_shared(slot + 24);
-            k_len = load_shared(slot + 28);
-            q_first = load_shared(slot + 32);
+            own(slot);
             q0 = m * BM + row_in_tile();
             q_operand = k_major(sh.q(turn) + group * 64 * 128);
             program.head(a, b, h, q_len, k_len);
-            walk(load_shared(slot + 4), load_shared(slot + 8), tile & SAFE);
+            walk(slot.partial(), slot.total(), tile & SAFE);
             last_product();
             finish(tile, m);
         }

@@ -9,6 +9,7 @@
 #define FXA_CUDA_FORWARD_LAYOUT_CUH
 
 #include "hopper.cuh"
+#include "schedule.cuh"
 #include "score.cuh"
 #include "wgmma.cuh"
 
@@ -60,7 +61,7 @@ struct Shared {
     static constexpr int QWORD_AT = KWORD_AT + 2 * STAGES * KWORD_BYTES;
     static constexpr int RINGS_AT = QWORD_AT + Q_BUFFERS * QWORD_BYTES;
     static constexpr int SLOTS_AT = RINGS_AT + Ring<Q_BUFFERS>::bytes + 2 * Ring<STAGES>::bytes + Ring<2>::bytes;
-    static constexpr int NUMBERS_AT = SLOTS_AT + 48 * Q_BUFFERS;
+    static constexpr int NUMBERS_AT = SLOTS_AT + TileSlot::bytes * Q_BUFFERS;
     static constexpr int FLAG_AT = NUMBERS_AT + 8 * STAGES;
     static constexpr int BYTES = FLAG_AT + 16 + 1024; /* 1024: to align the base */
     static_assert(BYTES <= 227 * 1024, "shared memory");
@@ -76,8 +77,8 @@ struct Shared {
     FXA_INLINE Ring<STAGES> k_ring() const { return {q_ring().at + Ring<Q_BUFFERS>::bytes}; }
     FXA_INLINE Ring<STAGES> v_ring() const { return {k_ring().at + Ring<STAGES>::bytes}; }
     FXA_INLINE Ring<DENSE_STAGES> dense_ring() const { return {v_ring().at + Ring<STAGES>::bytes}; }
-    /* {tile number | SAFE or -1, partial, total, m, h, b, q_len, k_len, q_first} of the query tile */
-    FXA_INLINE u32 slot(u32 turn) const { return base + SLOTS_AT + 48 * (turn % Q_BUFFERS); }
+    /* Its tile may have SAFE in it. */
+    FXA_INLINE TileSlot slot(u32 turn) const { return {base + SLOTS_AT + TileSlot::bytes * (turn % Q_BUFFERS)}; }
     FXA_INLINE u32 number(u32 step) const { return base + NUMBERS_AT + 4 * (step % (2 * STAGES)); }
     FXA_INLINE u32 flag() const { return base + FLAG_AT; } /* some tile of this CTA must be visited again */
 

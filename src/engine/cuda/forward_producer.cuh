@@ -7,7 +7,6 @@
 #define FXA_CUDA_FORWARD_PRODUCER_CUH
 
 #include "forward_layout.cuh"
-#include "schedule.cuh"
 
 namespace {
 
@@ -19,17 +18,9 @@ struct Producer {
 
     FXA_INLINE void load_q(const Work &w, int safe, int partial, int total) const
     {
-        const u32 slot = sh.slot(turn), full = sh.q_ring().full(turn);
+        const u32 full = sh.q_ring().full(turn);
         sh.q_ring().wait_empty(turn);
-        store_shared(slot, w.tile | safe);
-        store_shared(slot + 4, partial);
-        store_shared(slot + 8, total);
-        store_shared(slot + 12, w.m);
-        store_shared(slot + 16, w.h);
-        store_shared(slot + 20, w.b);
-        store_shared(slot + 24, w.q_len);
-        store_shared(slot + 28, w.k_len);
-        store_shared(slot + 32, w.q_first);
+        sh.slot(turn).put(w.tile | safe, w, partial, total);
         const bool words = words_needed(0, partial, safe);
         barrier_expect(full, Q_BYTES + (words ? QWORD_BYTES : 0));
         tma_load_tile<BM, FXA_D>(sh.q(turn), &maps.q, full, Rows(q_starts(a), w.q_first, w.m * BM, w.h, w.b),
@@ -128,7 +119,7 @@ struct Producer {
             visit(w, SAFE);
         }
         sh.q_ring().wait_empty(turn);
-        store_shared(sh.slot(turn), -1);
+        sh.slot(turn).put_end();
         barrier_arrive(sh.q_ring().full(turn));
     }
 };

@@ -56,6 +56,40 @@ struct Work {
     }
 };
 
+/* What a producer tells its consumers of a query tile, in shared memory at `at`: {tile or -1, partial, total, m, h, b,
+ * q_len, k_len, q_first}. A barrier orders both sides. */
+struct TileSlot {
+    u32 at;
+
+    static constexpr int bytes = 48;
+
+    FXA_INLINE void put(int tile, const Work &w, int partial, int total) const
+    {
+        const int words[9] = {tile, partial, total, w.m, w.h, w.b, w.q_len, w.k_len, w.q_first};
+#pragma unroll
+        for (int i = 0; i < 9; i++) store_shared(at + 4 * i, words[i]);
+    }
+    FXA_INLINE void put_end() const { store_shared(at, -1); }
+    FXA_INLINE int tile() const { return load_shared(at); }
+    FXA_INLINE int partial() const { return load_shared(at + 4); }
+    FXA_INLINE int total() const { return load_shared(at + 8); }
+    FXA_INLINE int m() const { return load_shared(at + 12); }
+};
+
+/* What a consumer keeps of it for as long as it works on the tile. */
+struct TileOwner {
+    int h, b, q_len, k_len, q_first;
+
+    FXA_INLINE void own(const TileSlot &slot)
+    {
+        h = load_shared(slot.at + 16);
+        b = load_shared(slot.at + 20);
+        q_len = load_shared(slot.at + 24);
+        k_len = load_shared(slot.at + 28);
+        q_first = load_shared(slot.at + 32);
+    }
+};
+
 /* The same for kernels with a CTA per tile: grid (query tiles, heads, batch), packed (q_total / rows + batch, heads,
  * 1). */
 template <int rows> struct QueryPlace {
