@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define CHOOSE_ENGINES 64 /* which are looked at: a bit of a word each */
+
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]) {
     size_t at = 0;
     out[0] = '\0';
@@ -41,7 +43,7 @@ static fxa_status choose_named(const fxa_context *ctx, const fxa__problem *p, co
         if (!*out) return choose_fail("the environment's FXA_ENGINE", ctx->wanted, p, err);
         if ((*out)->device == p->in.device) return FXA_OK;
     }
-    for (size_t i = 0; i < 64; i++) {
+    for (size_t i = 0; i < CHOOSE_ENGINES; i++) {
         *out = ctx->variables >> i & 1u ? fxa__engine_at(i) : NULL;
         if (*out && (*out)->device == p->in.device) return FXA_OK;
     }
@@ -71,26 +73,27 @@ static double choose_cost(const fxa__instance *instance, const fxa__problem *p) 
     return instance->engine->cost ? instance->engine->cost(instance->self, p) : -1;
 }
 
-/* *out NULL: none can, for these reasons. */
-static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, fxa__instance **out, choose_reasons *reasons,
-                              fxa_error *err) {
+/* Of the engines whose bit in `refused` is not set; *at is which. *out NULL: none can, for these reasons. */
+static fxa_status choose_best(fxa_context *ctx, const fxa__problem *p, uint64_t refused, fxa__instance **out,
+                              size_t *at, choose_reasons *reasons, fxa_error *err) {
     double best = -1;
     *out = NULL;
     reasons->at = 0;
     reasons->text[0] = '\0';
-    for (size_t i = 0; fxa__engine_at(i); i++) {
+    for (size_t i = 0; i < CHOOSE_ENGINES && fxa__engine_at(i); i++) {
         fxa__instance *instance;
         fxa_support answer;
         if (fxa__engine_at(i)->device != p->in.device) continue;
         FXA_TRY(choose_instance(ctx, p, fxa__engine_at(i), &instance, err));
         FXA_TRY(fxa__answers_get(ctx, instance, p, &answer, err));
-        if (!answer.supported) {
-            choose_reason(reasons, answer.engine, answer.reason);
+        if (!answer.supported || (refused >> i & 1u)) {
+            choose_reason(reasons, answer.engine, answer.supported ? "its compiler refuses it" : answer.reason);
             continue;
         }
         double cost = choose_cost(instance, p);
         if (*out && !(cost >= 0 && cost < best)) continue;
         *out = instance;
+        *at = i;
         best = cost;
         if (cost < 0) break; /* the first that can, and there is nothing to compare */
     }
@@ -106,16 +109,18 @@ static fxa_status choose_refuse(fxa_context *ctx, const fxa__problem *p, const c
     return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine can run this problem%s", reasons->text);
 }
 
-/* A compiler's no is remembered as the answer, so that each round asks fewer; without memory for that, rounds end. */
+/* A compiler's no is remembered as the answer, if there is memory for that; for this call it counts in any case. */
 static fxa_status choose_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **out, fxa_error *err) {
+    uint64_t refused = 0;
     fxa_status status = FXA_E_UNSUPPORTED;
-    for (size_t round = 0; status == FXA_E_UNSUPPORTED; round++) {
+    while (status == FXA_E_UNSUPPORTED) {
         choose_reasons reasons;
         fxa__instance *instance;
-        FXA_TRY(choose_best(ctx, p, &instance, &reasons, err));
+        size_t at = 0;
+        FXA_TRY(choose_best(ctx, p, refused, &instance, &at, &reasons, err));
         if (!instance) return choose_refuse(ctx, p, &reasons, err);
         status = fxa__plan_make(ctx, p, instance, NULL, out, err);
-        if (!fxa__engine_at(round)) break;
+        refused |= (uint64_t)1 << at;
     }
     return status;
 }

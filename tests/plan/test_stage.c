@@ -248,11 +248,10 @@ TEST(the_end_is_told_once_all_is_back) {
     T_INT(fail_step(&r, 0, "progress"), FXA_OK);
     T_INT(told, 1);
     mock_arm(1, FXA_OK);
-    size_t calls = 0;
     T_INT(fail_step(&r, 0, "counting"), FXA_E_ENGINE);
     mock_arm(0, FXA_OK);
     T_INT(fail_step(&r, 0, "counting"), FXA_OK);
-    calls = mock.calls;
+    size_t calls = mock.calls;
     T_INT(told, 2);
     mock_arm(calls, FXA_OK); /* the last call, a copy back */
     T_INT(fail_step(&r, 0, "the last call"), FXA_E_ENGINE);

@@ -21,7 +21,7 @@ static void mock_block_protect(const mock_block *b, int protection) {
 
 mock_block *mock_block_make(int32_t ordinal, size_t size, size_t first) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (first + size + page - 1) / page * page;
-    mock_block *b = calloc(1, sizeof *b);
+    mock_block *b = size > SIZE_MAX / 2 ? NULL : calloc(1, sizeof *b);
     if (!b) return NULL;
     *b = (mock_block){.size = size, .ordinal = ordinal, .mapped = inside + 2 * page};
     b->map = mmap(NULL, b->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
