@@ -105,6 +105,22 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
+/* What engines make of the program, where it is asked for. */
+static int explain_lowering(cli *c, explanation *e) {
+    for (int what = 0; what < 3; what++) {
+        fxa_error err;
+        size_t size = 0;
+        if (!explain_wants(e, SECTION_CLASSES + what)) continue;
+        if (fxa_program_lowering(e->program, (fxa_lowering)what, NULL, 0, &size, &err) != FXA_OK)
+            return cli_fail_library(c, &err, NULL);
+        char *text = cli_alloc(c, size + 1);
+        if (fxa_program_lowering(e->program, (fxa_lowering)what, text, size + 1, &size, &err) != FXA_OK)
+            return cli_fail_library(c, &err, NULL);
+        e->lowering[what] = text;
+    }
+    return CLI_OK;
+}
+
 static int explain_gather(cli *c, cli_job *job, explanation *e) {
     fxa_error err;
     e->knows_values = binding_params(&job->bind) != NULL;
@@ -121,6 +137,8 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     e->derivative_text = program_text(c, e->derivative);
     e->bprop_text = job->bprop ? program_text(c, job->bprop) : NULL;
     if (!e->canonical || !e->derivative_text || (job->bprop && !e->bprop_text)) return cli_exit_code(c->error.status);
+    rc = explain_lowering(c, e);
+    if (rc != CLI_OK) return rc;
     bool hints = explain_wants(e, SECTION_HINTS), engines = explain_wants(e, SECTION_ENGINES) || hints;
     if (explain_wants(e, SECTION_TILES) || engines) rc = explain_tiles(c, job, e);
     if (rc == CLI_OK && explain_wants(e, SECTION_INDICES)) rc = explain_indices(c, job, e);

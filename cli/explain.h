@@ -16,6 +16,9 @@ enum {
     SECTION_BACKWARD,
     SECTION_VALUES,
     SECTION_FACTS,
+    SECTION_CLASSES,
+    SECTION_CONJUNCTS,
+    SECTION_JOINT,
     SECTION_PROBLEM,
     SECTION_TILES,
     SECTION_INDICES,
@@ -30,6 +33,7 @@ typedef struct explanation {
     uint32_t sections;                 /* bit i: section i is asked for; what no section needs is not found out */
     fxa_program *program, *derivative; /* with ready masks */
     const char *canonical, *derivative_text, *bprop_text;
+    const char *lowering[3]; /* by fxa_lowering, where its section is asked for */
     fxa_facts facts;
     int64_t b, h, tile[2];
     bool has_tiles;

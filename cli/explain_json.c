@@ -3,6 +3,8 @@
  * explain as JSON. */
 #include "explain.h"
 
+#include <string.h>
+
 static void explain_json_program(json *j, const char *key, const char *text, const fxa_program *program) {
     char hash[33];
     program_hash_text(program, hash);
@@ -157,6 +159,15 @@ static void explain_json_problem(json *j, const fxa_problem *p) {
     json_string(j, "dtype", fxa_dtype_name((fxa_dtype)p->q.dtype));
 }
 
+static void explain_json_lines(json *j, cli *c, const char *key, const char *text) {
+    json_open(j, key, '[');
+    for (size_t n; *text; text += n + 1) {
+        n = strcspn(text, "\n");
+        json_string(j, NULL, cli_format(c, "%.*s", (int)n, text));
+    }
+    json_close(j, ']');
+}
+
 void explain_json(cli *c, const cli_job *job, const explanation *e) {
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
@@ -166,6 +177,10 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
     if (explain_wants(e, SECTION_VALUES)) explain_json_values(&j, job->program, &job->bind);
     if (explain_wants(e, SECTION_BACKWARD) && job->bprop) explain_json_bprop(&j, job, e);
     if (explain_wants(e, SECTION_FACTS)) explain_json_facts(&j, e->program, &e->facts);
+    if (explain_wants(e, SECTION_CLASSES)) explain_json_lines(&j, c, "classes", e->lowering[FXA_LOWERING_CLASSES]);
+    if (explain_wants(e, SECTION_CONJUNCTS))
+        explain_json_lines(&j, c, "conjuncts", e->lowering[FXA_LOWERING_CONJUNCTS]);
+    if (explain_wants(e, SECTION_JOINT)) json_string(&j, "joint", e->lowering[FXA_LOWERING_JOINT]);
     if (explain_wants(e, SECTION_PROBLEM)) explain_json_problem(&j, &job->problem);
     if (explain_wants(e, SECTION_TILES) && e->has_tiles) explain_json_tiles(&j, e);
     if (explain_wants(e, SECTION_INDICES)) {

@@ -168,6 +168,18 @@ static void explain_tiles_text(cli_buf *out, const explanation *e) {
                    e->tiles.unknown);
 }
 
+static void explain_lowering_text(cli *c, const explanation *e, int section) {
+    static const char *const titles[] = {"classes", "conjuncts", "joint"};
+    static const char *const nothing[] = {"nothing but the score changes anything", "everything is attended", ""};
+    int what = section - SECTION_CLASSES;
+    const char *text = e->lowering[what];
+    buf_printf(&c->out, "%s\n", titles[what]);
+    if (section == SECTION_JOINT)
+        explain_layout(c, &c->out, 2, text);
+    else
+        buf_indented(&c->out, 2, *text ? text : nothing[what]);
+}
+
 static void explain_section(cli *c, const cli_job *job, const explanation *e, int section) {
     cli_buf *out = &c->out;
     bool shown = section == SECTION_BACKWARD  ? job->bprop != NULL
@@ -190,6 +202,9 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
         buf_text(out, "facts\n");
         explain_facts_text(out, e->program, &e->facts);
         break;
+    case SECTION_CLASSES:
+    case SECTION_CONJUNCTS:
+    case SECTION_JOINT: explain_lowering_text(c, e, section); break;
     case SECTION_PROBLEM: explain_problem_text(c, &job->problem); break;
     case SECTION_TILES: explain_tiles_text(out, e); break;
     case SECTION_INDICES: explain_indices_text(c, job, e); break;

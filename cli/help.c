@@ -28,6 +28,22 @@ static void help_overview(cli *c) {
                   "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 unsupported, 4 other failures.\n");
 }
 
+enum { HELP_COLUMNS = 98 }; /* of an option with its value: longer lists go on in another line */
+
+static void help_option(cli *c, const cli_option_info *o) {
+    const char *left = cli_format(c, "  --%s%s%s", o->name, *o->value ? " " : "", o->value);
+    while (strlen(left) > HELP_COLUMNS) {
+        int n = HELP_COLUMNS;
+        while (n > 0 && left[n - 1] != '|') n--;
+        if (n == 0) break;
+        buf_printf(&c->out, "%.*s\n", n, left);
+        left = cli_format(c, "    %s", left + n);
+    }
+    buf_printf(&c->out, "%-28s", left);
+    if (strlen(left) > 27) buf_printf(&c->out, "\n%28s", "");
+    buf_wrapped(&c->out, 28, o->about);
+}
+
 static void help_command_text(cli *c, cli_command_id id) {
     const cli_command_info *command = &cli_commands[id];
     cli_buf *out = &c->out;
@@ -39,10 +55,7 @@ static void help_command_text(cli *c, cli_command_id id) {
         const cli_option_info *o = &cli_options[i];
         if (!(o->commands & (1u << id))) continue;
         if (strcmp(group, o->group) != 0) buf_printf(out, "\n%s\n", group = o->group);
-        const char *left = cli_format(c, "  --%s%s%s", o->name, *o->value ? " " : "", o->value);
-        buf_printf(out, "%-28s", left);
-        if (strlen(left) > 27) buf_printf(out, "\n%28s", "");
-        buf_wrapped(out, 28, o->about);
+        help_option(c, o);
     }
 }
 

@@ -344,6 +344,17 @@ FXA_API void fxa_program_destroy(fxa_program *program);
 FXA_API FXA_CHECKED fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capacity, size_t *needed,
                                                  fxa_error *err);
 
+/* What engines make of a score program, as lines for people; their wording may change with any version. */
+typedef enum fxa_lowering {
+    FXA_LOWERING_CLASSES = 0,   /* what changes less often than the score, and how often; how gradients are summed */
+    FXA_LOWERING_CONJUNCTS = 1, /* the mask as parts that must all hold, and what kind each is of */
+    FXA_LOWERING_JOINT = 2,     /* value, mask, derivative and gradients as one program */
+    FXA_LOWERING_FORCE_INT32 = 0x7fffffff
+} fxa_lowering;
+/* Two-call, as fxa_program_print. E_ARGUMENT for a program of another kind. */
+FXA_API FXA_CHECKED fxa_status fxa_program_lowering(const fxa_program *program, fxa_lowering what, char *out,
+                                                    size_t capacity, size_t *needed, fxa_error *err);
+
 /* 128 bits of content: equal for equal canonical programs, in every process and on every machine. */
 FXA_API void fxa_program_hash(const fxa_program *program, uint8_t hash[16]);
 

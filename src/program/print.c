@@ -32,6 +32,7 @@ typedef struct print_state {
     const fxa_program *p;
     print_mark *mark; /* by node */
     char prefix[33];  /* of the names of lets */
+    size_t most;      /* bytes after which an expression is ended; 0: it is written to its end */
 } print_state;
 
 static void print_text(print_state *s, const char *text) { fxa__write_bytes(&s->w, text, strlen(text)); }
@@ -272,6 +273,7 @@ static void print_let_name(print_state *s, int32_t let) {
 
 /* A node as an operand that must bind at least as tightly as `least`. */
 static void print_value(print_state *s, int32_t n, int least) {
+    if (s->most && s->w.size > s->most) return;
     if (s->mark[n].let >= 0) {
         print_let_name(s, s->mark[n].let);
         return;
@@ -380,4 +382,18 @@ fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capac
     fxa__writer_free(&s.w);
     fxa__free(program->host, s.mark, n_nodes * sizeof *s.mark);
     return status;
+}
+
+/* Nothing has a name here, so what is shared is written again and again; `most` is what ends that. */
+void fxa__program_print_value(const fxa_program *p, int32_t node, size_t most, fxa__writer *w) {
+    print_state s = {.w = {.host = p->host}, .p = p, .most = most};
+    size_t n = (size_t)p->n_nodes;
+    s.mark = fxa__alloc_array(p->host, n, sizeof *s.mark);
+    for (size_t i = 0; s.mark && i < n; i++) s.mark[i].let = -1;
+    if (s.mark) print_value(&s, node, FXA__PREC_ANY);
+    w->failed = w->failed || !s.mark || s.w.failed;
+    if (!w->failed) fxa__write_bytes(w, s.w.data, s.w.size < most ? s.w.size : most);
+    if (!w->failed && s.w.size > most) fxa__write_bytes(w, "...", 3);
+    fxa__writer_free(&s.w);
+    fxa__free(p->host, s.mark, n * sizeof *s.mark);
 }

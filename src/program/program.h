@@ -185,6 +185,8 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
 
 /* Node of the first output of a kind, or -1. */
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
+/* Adds a node as an expression, for people: at most so many bytes, then dots. */
+void fxa__program_print_value(const fxa_program *p, int32_t node, size_t most, fxa__writer *w);
 /* The input that a node is, as a bit; 0: it is none. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
 /* Fills sets[n_nodes]: bit i: the node needs fxa_input i. (src/lower/depend.h knows more.) */

@@ -13,7 +13,8 @@ from cli_case import SOURCE, Cli
 
 
 class Parts(Cli):
-    SECTIONS = ("program", "canonical", "derivative", "values", "facts", "problem", "tiles", "indices", "engines")
+    SECTIONS = ("program", "canonical", "derivative", "values", "facts", "classes", "conjuncts", "joint", "problem",
+                "tiles", "indices", "engines")
 
     def test_sections(self):
         program = ("--score", "score + s[h] * c", "--tensor-size", "s:f32=4", "--param", "c=2", "--shape", "h=4,s=512")
@@ -23,7 +24,7 @@ class Parts(Cli):
         for name, part in zip(self.SECTIONS, parts):
             self.assertTrue(part.startswith(name), part)
         two = self.run_cli("explain", *program, "--section", "tiles", "--section", "facts")
-        self.assertEqual(two, parts[4] + "\n" + parts[6])
+        self.assertEqual(two, parts[4] + "\n" + parts[9])
         self.assertEqual(self.run_cli("explain", *program, "--section", "hints"), "")
         self.assertEqual(self.run_cli("explain", *program, "--section", "backward"), "")
         own = self.run_cli("explain", *program, "--dscore", "dscore * 2", "--section=backward")
@@ -39,12 +40,25 @@ class Parts(Cli):
             seen |= set(part)
         self.assertEqual(seen, set(whole))
 
+    def test_what_engines_make_of_it(self):
+        program = ("--score", "tanh(score + s[h] * (q - k))", "--tensor-size", "s:f32=4", "--mask", "k < 9", "--causal")
+        show = lambda name: self.run_cli("explain", *program, "--section", name)
+        self.assertEqual(show("classes"), "classes\n  head      s[h]\n  key       k < 9\n  diagonal  s[h] * (q - k)\n"
+                                          "  diagonal  q >= k\n  pair      k < 9 && q >= k\n  grad s[h]: head\n")
+        self.assertEqual(sorted(show("conjuncts").split("\n  ")), ["causal    k <= q", "conjuncts", "length    k <= 8\n"])
+        self.assertEqual(show("joint").count("tanh("), 1)
+        self.assertIn("grad s[h] +=", show("joint"))
+        self.assertEqual(self.run_cli("explain", "--section", "conjuncts"), "conjuncts\n  everything is attended\n")
+        self.assertEqual(self.run_json("explain", "--causal", "--section", "conjuncts")["conjuncts"],
+                         ["causal    k <= q"])
+
     def test_sections_that_are_none(self):
-        everything = "program|canonical|derivative|backward|values|facts|problem|tiles|indices|engines|hints"
+        everything = ("program|canonical|derivative|backward|values|facts|classes|conjuncts|joint|problem|tiles|"
+                      "indices|engines|hints")
         self.fails("explain", "--section", "fact", says=["did you mean facts?", everything])
         self.fails("explain", "--section", "", says=everything)
         self.fails("explain", "--section", "zzz", "--json")
-        self.assertIn(everything, self.run_cli("explain", "--help"))
+        self.assertIn(everything, re.sub(r"\s", "", self.run_cli("explain", "--help")))
         self.assertEqual(self.bash_completion()("fxattn", "explain", "--section", "de"), ["derivative"])
 
     def test_sections_find_out_no_more_than_they_need(self):

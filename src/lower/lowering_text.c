@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxa_program_lowering: what this layer says of a program, as lines for people. It shows the program that engines run,
+ * with masks lifted out of its score.
+ */
+#include "conjunct.h"
+#include "depend.h"
+#include "grad_class.h"
+#include "joint.h"
+
+#include "../base/float_state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { REPORT_MOST = 72, REPORT_LINES = 64 }; /* bytes of an expression, lines of a kind */
+
+typedef struct report {
+    fxa__writer w;
+    const fxa_program *p, *d; /* the program and its derivative */
+} report;
+
+static void FXA__PRINTF(2, 3) report_add(report *r, const char *format, ...) {
+    char text[256];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    fxa__write_bytes(&r->w, text, strlen(text));
+}
+
+/* ---- Classes ----------------------------------------------------------------------------------------------------- */
+
+/* Nodes that a node of another rate, or an output, uses: what is computed at a rate and kept. */
+static void report_mark_kept(const fxa_program *p, const fxa__depend *sets, uint8_t *kept) {
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        for (int j = 0; j < p->nodes[i].n_args; j++) {
+            int32_t arg = p->nodes[i].arg[j];
+            if (fxa__lower_rate(&sets[arg]) != fxa__lower_rate(&sets[i])) kept[arg] = 1;
+        }
+    for (int32_t i = 0; i < p->n_outputs; i++) kept[p->outputs[i].value] = 1;
+}
+
+static bool report_is_leaf(const fxa__node *n) {
+    return n->op == FXA_OP_CONST || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
+}
+
+static void report_rates(report *r, const fxa__depend *sets, const uint8_t *kept) {
+    int lines = 0, more = 0;
+    for (int rate = FXA__RATE_RUN; rate < FXA__RATE_SCORE; rate++)
+        for (int32_t i = 0; i < r->p->n_nodes; i++) {
+            if (!kept[i] || report_is_leaf(&r->p->nodes[i]) || (int)fxa__lower_rate(&sets[i]) != rate) continue;
+            if (lines++ >= REPORT_LINES) {
+                more++;
+                continue;
+            }
+            report_add(r, "%-9s ", fxa__lower_rate_name((fxa__rate)rate));
+            fxa__program_print_value(r->p, i, REPORT_MOST, &r->w);
+            report_add(r, "\n");
+        }
+    if (more) report_add(r, "... and %d more\n", more);
+}
+
+static void report_grads(report *r, const fxa__depend *sets) {
+    for (int32_t i = 0; i < r->d->n_outputs; i++) {
+        const fxa__output *out = &r->d->outputs[i];
+        if (out->kind != FXA__OUT_DPARAM && out->kind != FXA__OUT_DLOAD) continue;
+        if (i > REPORT_LINES) {
+            report_add(r, "... and %d more gradients\n", r->d->n_outputs - i);
+            return;
+        }
+        bool tensor = out->kind == FXA__OUT_DLOAD;
+        report_add(r, "grad %s%s", tensor ? r->d->tensors[out->slot].name : r->d->params[out->slot].name,
+                   tensor ? "[" : "");
+        for (int32_t j = 0; j < out->n_index; j++) {
+            if (j) report_add(r, ", ");
+            fxa__program_print_value(r->d, out->index[j], REPORT_MOST, &r->w);
+        }
+        report_add(r, "%s: %s\n", tensor ? "]" : "", fxa__lower_grad_name(fxa__lower_grad(r->d, i, sets).kind));
+    }
+}
+
+/* Sets of a program; NULL when memory ran out. */
+static fxa__depend *report_sets(const fxa_program *p) {
+    size_t n = (size_t)p->n_nodes;
+    fxa__linear *forms = fxa__alloc_array(p->host, n, sizeof *forms);
+    fxa__depend *sets = fxa__alloc_array(p->host, n, sizeof *sets);
+    if (forms && sets) {
+        fxa__lower_affine(p, forms);
+        fxa__lower_depend(p, forms, sets);
+    } else {
+        fxa__free(p->host, sets, n * sizeof *sets);
+        sets = NULL;
+    }
+    fxa__free(p->host, forms, n * sizeof *forms);
+    return sets;
+}
+
+static void report_classes(report *r) {
+    size_t n = (size_t)r->p->n_nodes, dn = (size_t)r->d->n_nodes;
+    fxa__depend *sets = report_sets(r->p), *dsets = report_sets(r->d);
+    uint8_t *kept = fxa__alloc(r->p->host, n);
+    if (sets && dsets && kept) {
+        report_mark_kept(r->p, sets, kept);
+        report_rates(r, sets, kept);
+        report_grads(r, dsets);
+    } else {
+        r->w.failed = true;
+    }
+    fxa__free(r->p->host, kept, n);
+    fxa__free(r->p->host, sets, n * sizeof *sets);
+    fxa__free(r->d->host, dsets, dn * sizeof *dsets);
+}
+
+/* ---- Conjuncts --------------------------------------------------------------------------------------------------- */
+
+/* first, then + C: "q + w - 1". */
+static void report_sum(report *r, const char *first, int64_t c, const fxa__part *part) {
+    bool empty = *first == 0;
+    report_add(r, "%s", first);
+    if (part && part->bound >= 0) {
+        report_add(r, part->times_bound < 0 ? (empty ? "-" : " - ") : (empty ? "" : " + "));
+        fxa__program_print_value(r->p, part->bound, REPORT_MOST, &r->w);
+        empty = false;
+    }
+    if (empty)
+        report_add(r, "%lld", (long long)c);
+    else if (c != 0)
+        report_add(r, " %c %lld", c < 0 ? '-' : '+', (long long)(c < 0 ? -c : c));
+}
+
+static void report_part(report *r, const fxa__part *part) {
+    const char *q = part->aligned ? "q + k_len - q_len" : "q", *length = part->of_length ? "k_len" : "";
+    report_add(r, "%-9s ", fxa__lower_part_name((fxa__part_kind)part->kind));
+    switch ((fxa__part_kind)part->kind) {
+    case FXA__PART_CAUSAL:
+        report_add(r, "k <= ");
+        report_sum(r, q, part->c, part);
+        break;
+    case FXA__PART_WINDOW:
+        report_add(r, "%s - k <= ", q);
+        report_sum(r, "", part->c, part);
+        break;
+    case FXA__PART_PREFIX:
+        report_add(r, "k <= ");
+        report_sum(r, q, part->prefix, NULL);
+        report_add(r, " || k <= ");
+        report_sum(r, length, part->c, part);
+        break;
+    case FXA__PART_LENGTH:
+        report_add(r, "k <= ");
+        report_sum(r, length, part->c, part);
+        break;
+    default: report_add(r, part->negated ? "not " : ""); fxa__program_print_value(r->p, part->node, REPORT_MOST, &r->w);
+    }
+    report_add(r, part->narrow ? "   (where that does not pass 2^30)\n" : "\n");
+}
+
+static void report_conjuncts(report *r) {
+    fxa__conjuncts c;
+    if (!fxa__lower_conjuncts(r->p->host, r->p, &c)) r->w.failed = true;
+    for (size_t i = 0; i < c.n && i < REPORT_LINES; i++) report_part(r, &c.parts[i]);
+    if (c.n > REPORT_LINES) report_add(r, "... and %zu more\n", c.n - REPORT_LINES);
+    fxa__lower_conjuncts_free(r->p->host, &c);
+}
+
+/* ---- The public call --------------------------------------------------------------------------------------------- */
+
+static fxa_status report_joint(report *r, fxa_error *err) {
+    fxa_program *joint = NULL;
+    size_t size = 0;
+    fxa_status status = fxa__lower_joint(r->p->host, r->p, r->d, true, &joint, err);
+    if (status == FXA_OK) status = fxa_program_print(joint, NULL, 0, &size, err);
+    char *text = status == FXA_OK ? fxa__alloc(r->p->host, size + 1) : NULL;
+    if (text) status = fxa_program_print(joint, text, size + 1, &size, err);
+    if (text && status == FXA_OK) fxa__write_bytes(&r->w, text, size);
+    r->w.failed = r->w.failed || (status == FXA_OK && !text);
+    fxa__free(r->p->host, text, text ? size + 1 : 0);
+    fxa_program_destroy(joint);
+    return status;
+}
+
+static fxa_status report_check(const fxa_program *program, fxa_lowering what, const char *out, const size_t *needed,
+                               fxa_error *err) {
+    if (!program || (!out && !needed))
+        return fxa__fail(err, FXA_E_ARGUMENT, program ? "both out and needed are NULL" : "program is NULL");
+    if (program->kind != FXA_PROGRAM_SCORE)
+        return fxa__fail(err, FXA_E_ARGUMENT, "only a score program is lowered as a whole; this is a %s program",
+                         program->kind == FXA_PROGRAM_BPROP ? "bprop" : "derivative");
+    if ((uint32_t)what > FXA_LOWERING_JOINT)
+        return fxa__fail(err, FXA_E_ARGUMENT, "lowering %d is none: 0 (classes), 1 (conjuncts), 2 (joint) are",
+                         (int)what);
+    return FXA_OK;
+}
+
+fxa_status fxa_program_lowering(const fxa_program *program, fxa_lowering what, char *out, size_t capacity,
+                                size_t *needed, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
+    FXA_TRY(report_check(program, what, out, needed, err));
+    fxa_program *lifted = NULL, *derivative = NULL;
+    report r = {.w = {.host = program->host}};
+    size_t size = 0;
+    /* The reference is only counted: lifting retains a program that it leaves as it is. */
+    fxa_status status = fxa__program_lift_masks(program->host, (fxa_program *)(uintptr_t)program, &lifted, err);
+    if (status == FXA_OK) status = fxa_program_derivative(program, &derivative, err);
+    if (status != FXA_OK) goto done;
+    r.p = lifted, r.d = derivative;
+    if (what == FXA_LOWERING_CLASSES) report_classes(&r);
+    if (what == FXA_LOWERING_CONJUNCTS) report_conjuncts(&r);
+    if (what == FXA_LOWERING_JOINT) status = report_joint(&r, err);
+    fxa__write_u8(&r.w, 0);
+    if (status == FXA_OK && r.w.failed) status = fxa__fail_memory(err, "the lowering of a program");
+    if (status != FXA_OK) goto done;
+    status = fxa__bytes_out(r.w.data, r.w.size, out, capacity, &size, err);
+    if (needed) *needed = size - 1;
+done:
+    fxa__writer_free(&r.w);
+    fxa_program_destroy(derivative);
+    fxa_program_destroy(lifted);
+    return status;
+}

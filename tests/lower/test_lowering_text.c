@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxa_program_lowering: its lines for some programs, of random ones that it ends well, and what it refuses.
+ */
+#include "lower/lower_rig.h"
+
+#include "support/fail_alloc.h"
+
+static const struct {
+    const char *text;
+    fxa_lowering what;
+    const char *lines;
+} report_cases[] = {
+    {"", FXA_LOWERING_CLASSES, ""},
+    {"", FXA_LOWERING_CONJUNCTS, ""},
+    {"", FXA_LOWERING_JOINT, ""},
+    {"tensor u : f32[2]\ntensor v : f32[2]\nscore = score + u[h, q] * v[h, k]", FXA_LOWERING_CLASSES,
+     "row       u[h, q]\nhead key  v[h, k]\npair      u[h, q] * v[h, k]\ngrad u[h, q]: row\ngrad v[h, k]: key\n"},
+    {"param w : int\nmask = k <= q + w", FXA_LOWERING_CONJUNCTS,
+     "causal    k <= q + w   (where that does not pass 2^30)\n"},
+    {"param w : int\nmask = q - k < w", FXA_LOWERING_CONJUNCTS, "window    q - k <= w - 1\n"},
+    {"tensor n : i32[1]\nmask = k <= q || k < n[b]", FXA_LOWERING_CONJUNCTS, "prefix    k <= q || k <= n[b] - 1\n"},
+    {"mask = k < k_len && k - k_len <= q - q_len", FXA_LOWERING_CONJUNCTS,
+     "causal    k <= q + k_len - q_len\nlength    k <= k_len - 1\n"},
+    {"tensor d : i32[1]\ntensor a : bool[1]\nmask = d[q] == d[k] && !a[k]", FXA_LOWERING_CONJUNCTS,
+     "key       not a[k]\nequal     d[q] == d[k]\n"},
+    {"score = k <= q ? score : -inf", FXA_LOWERING_CONJUNCTS, "causal    k <= q\n"},
+    {"param c : float\nscore = c * tanh(score / c)", FXA_LOWERING_JOINT,
+     "param c : float\nlet t0 = score / c\nlet t1 = tanh(t0)\n"
+     "let t2 = divz(mulz(mulz(dscore, c), 1.0 - t1 * t1), c)\n"
+     "grad c += mulz(dscore, t1) + -mulz(t2, t0)\ndscore = t2\nscore = c * t1\n"},
+};
+
+TEST(lines) {
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof report_cases / sizeof *report_cases; i++) {
+        char text[2048];
+        size_t n = 0;
+        fxa_error err;
+        fxa_program *p = rig_parse(r, report_cases[i].text);
+        T_REQUIRE(p);
+        T_OK(fxa_program_lowering(p, report_cases[i].what, text, sizeof text, &n, &err));
+        T_INT(n, strlen(text));
+        T_STR(text, report_cases[i].lines);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+TEST(any_program) {
+    rig *r = calloc(1, sizeof *r);
+    static char text[1 << 20];
+    T_REQUIRE(r && rig_start(r));
+    for (int i = 0; i < t_scaled(200) && !t_failures; i++) {
+        fxa_program *p = rig_program(r, i % 2 ? GEN_AFFINE_MASK : 0);
+        fxa_error err;
+        size_t need, n;
+        T_REQUIRE(p);
+        for (int what = 0; what < 3; what++) {
+            T_OK(fxa_program_lowering(p, (fxa_lowering)what, NULL, 0, &need, &err));
+            T_REQUIRE(need < sizeof text);
+            T_OK(fxa_program_lowering(p, (fxa_lowering)what, text, need + 1, &n, &err));
+            T_INT(n, need);
+            T_INT(strlen(text), need);
+        }
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+TEST(what_is_refused) {
+    rig *r = calloc(1, sizeof *r);
+    char text[64];
+    size_t n;
+    fxa_error err;
+    fxa_program *p = NULL, *d = NULL;
+    T_REQUIRE(r && rig_start(r));
+    T_REQUIRE((p = rig_parse(r, "mask = k <= q")) != NULL);
+    T_OK(fxa_program_derivative(p, &d, &err));
+    T_STATUS(fxa_program_lowering(NULL, FXA_LOWERING_JOINT, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "program is NULL");
+    T_STATUS(fxa_program_lowering(p, FXA_LOWERING_JOINT, NULL, 0, NULL, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "both out and needed are NULL");
+    T_STATUS(fxa_program_lowering(d, FXA_LOWERING_JOINT, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "this is a derivative program");
+    T_STATUS(fxa_program_lowering(p, (fxa_lowering)3, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "lowering 3 is none: 0 (classes), 1 (conjuncts), 2 (joint) are");
+    T_STATUS(fxa_program_lowering(p, FXA_LOWERING_CONJUNCTS, text, 5, &n, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "capacity is 5 bytes");
+    T_INT(n, strlen("causal    k <= q\n"));
+    fxa_program_destroy(d);
+    fxa_program_destroy(p);
+    rig_end(r);
+    free(r);
+}
+
+TEST(out_of_memory) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&f);
+    fxa_program *p = NULL;
+    fxa_error err;
+    T_REQUIRE(ctx);
+    T_OK(fxa_program_parse(ctx, "tensor t : f32[1]\nscore = score + t[h] * (q - k)\nmask = k <= q && t[k] > 0.5",
+                           SIZE_MAX, &p, &err));
+    size_t before = f.live_bytes;
+    for (int what = 0; what < 3; what++) {
+        bool done = false;
+        size_t k = 1, n;
+        for (; !done && k < 2000; k++) {
+            fail_alloc_arm(&f, k, k % 2);
+            fxa_status status = fxa_program_lowering(p, (fxa_lowering)what, NULL, 0, &n, &err);
+            fail_alloc_arm(&f, 0, false);
+            done = status == FXA_OK;
+            if (!done) T_INT(status, FXA_E_MEMORY);
+            T_INT(f.live_bytes, before);
+        }
+        T_CHECK(done && k > 10);
+    }
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
