@@ -29,6 +29,7 @@ typedef struct check_finding {
 } check_finding;
 
 #define CHECK_MAX_FINDINGS 1024
+#define CHECK_MOST_PAIRS 268435456.0 /* that are checked: half an hour */
 
 /* How far from the reference's arrays a result may be, element by element; see check_bound.c. */
 typedef struct check_bound {

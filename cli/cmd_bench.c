@@ -17,8 +17,10 @@
 #define BENCH_LEAST 5
 #define BENCH_MOST 1000
 #define BENCH_SECONDS 0.5
-#define BENCH_DENSE 1.0 /* seconds that a dense pass may take at most, to be measured too */
-#define BENCH_DECODE 16 /* rows up to which a forward is bound by memory, and told in bytes too */
+#define BENCH_DENSE 1.0       /* seconds that a dense pass may take at most, to be measured too */
+#define BENCH_LONG 10.0       /* seconds of a pass from which on they are foretold, */
+#define BENCH_HOPELESS 3600.0 /* and refused */
+#define BENCH_DECODE 16       /* rows up to which a forward is bound by memory, and told in bytes too */
 
 typedef struct bench_result {
     fxa_pass pass;
@@ -26,6 +28,7 @@ typedef struct bench_result {
     int32_t threads;
     size_t workspace;
     double best, median, gflops, peak_gflops;
+    double flops_before;        /* of the machine, before the runs */
     double gbytes, copy_gbytes; /* per second; decode only, else 0 */
     int64_t reps;               /* 0: not said */
     uint64_t pairs, all;
@@ -83,9 +86,29 @@ static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, 
     return seconds > 0 ? 1e-9 * (double)pairs * 2 * (pass ? 3 * d + 2 * dv : d + dv) / seconds : 0;
 }
 
+/* Before there is any data: what a pass takes at the rate of the machine. Said where one waits for it, refused where
+ * nobody would; a mask that was not counted may leave less. */
+static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
+    r->flops_before = machine_flops(r->threads);
+    double seconds = bench_gflops(p, r->pass, r->pairs, 1) * 1e9 / r->flops_before;
+    if (r->exact && seconds > BENCH_HOPELESS)
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--shape %s: one pass over %" PRIu64
+                        " pairs would take %.3g hours at the %.4g GFLOP/s that f32 "
+                        "multiply-adds reach here on %d thread%s; up to an hour is accepted",
+                        problem_shape_text(c, p), r->pairs, seconds / 3600, 1e-9 * r->flops_before, (int)r->threads,
+                        plural(r->threads));
+    if (seconds > BENCH_LONG)
+        cli_warn(
+            c, "one pass over %" PRIu64 " pairs%s takes some %.3g s at the f32 rate of this machine, and there are %d",
+            r->pairs, r->exact ? "" : " (all of them: what the mask leaves was not counted)", seconds,
+            (int)(r->reps ? r->reps : BENCH_LEAST) + 2);
+    return CLI_OK;
+}
+
 /* Rates of the result, and of the machine before and after: the better of the two. */
 static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
-    double d = (double)p->d, dv = (double)p->dv, before = machine_flops(r->threads);
+    double d = (double)p->d, dv = (double)p->dv, before = r->flops_before;
     int rc = bench_time(c, t, r);
     if (rc != CLI_OK) return rc;
     double after = machine_flops(r->threads);
@@ -241,6 +264,7 @@ int cmd_bench(cli *c) {
     fxa_program *whole;
     int rc = job_make(c, false, &job);
     if (rc == CLI_OK) rc = job_require_small(c, job);
+    if (rc == CLI_OK) rc = job_require_memory(c, job);
     if (rc == CLI_OK) rc = bench_read_words(c, &r.pass);
     if (rc == CLI_OK) rc = opt_int(c, OPT_REPS, 1, 1000000, &r.reps);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
@@ -249,17 +273,19 @@ int cmd_bench(cli *c) {
     values_warn(c, job->program, &job->bind, job->problem.q.dtype == FXA_F64);
     values_warn_scale(c, job->problem.q.dtype == FXA_F64);
     invent_fill(c, job, &random, false);
+    rc = pairs_count(c, job, whole, &r.pairs, &r.exact);
+    r.threads = fxa_context_threads(c->ctx);
+    if (rc == CLI_OK) rc = bench_expect(c, &job->problem, &r);
+    if (rc != CLI_OK) return rc;
     trial_data_make(c, &job->problem, &random, &data);
     rc = trial_make(c, job, &data, (fxa_dtype)job->problem.q.dtype, job->problem.engine, r.pass == FXA_BACKWARD, true,
                     &t);
-    if (rc == CLI_OK) rc = pairs_count(c, job, whole, &r.pairs, &r.exact);
     r.all =
         (uint64_t)job->problem.sq * (uint64_t)job->problem.sk * (uint64_t)job->problem.b * (uint64_t)job->problem.hq;
     if (rc != CLI_OK) return rc;
     r.engine = fxa_plan_engine(t->plan[r.pass]);
     r.detail = fxa_plan_detail(t->plan[r.pass]);
     r.workspace = fxa_plan_workspace(t->plan[r.pass]);
-    r.threads = fxa_context_threads(c->ctx);
     rc = bench_rate(c, &job->problem, t, &r);
     fxa_facts facts;
     fxa_program_facts(whole, &facts);

@@ -111,6 +111,20 @@ static int64_t check_default_samples(const cli_job *job) {
     return most > CHECK_SAMPLES ? CHECK_SAMPLES : most < 2 ? 2 : (int64_t)most;
 }
 
+/* Shapes of which something can be told, and that within an hour. */
+static int check_require_pairs(cli *c, const fxa_problem *p) {
+    double pairs = problem_pairs(p);
+    if (pairs == 0)
+        return cli_fail(c, CLI_BAD_INPUT, "--shape %s: there is no pair to check; b, h, sq and sk are at least 1 here",
+                        problem_shape_text(c, p));
+    if (pairs > CHECK_MOST_PAIRS)
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--shape %s: %.3g pairs; at most %.3g are checked, one by one in f64 and many times over: a "
+                        "program is the same for smaller sizes",
+                        problem_shape_text(c, p), pairs, CHECK_MOST_PAIRS);
+    return CLI_OK;
+}
+
 int cmd_check(cli *c) {
     check_state *s = cli_alloc(c, sizeof *s);
     s->findings = cli_alloc_array(c, CHECK_MAX_FINDINGS, sizeof *s->findings);
@@ -118,6 +132,8 @@ int cmd_check(cli *c) {
     int rc = job_make(c, true, &s->job);
     if (rc == CLI_OK) s->samples = check_default_samples(s->job);
     if (rc == CLI_OK) rc = job_require_small(c, s->job);
+    if (rc == CLI_OK) rc = check_require_pairs(c, &s->job->problem);
+    if (rc == CLI_OK) rc = job_require_memory(c, s->job);
     if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;

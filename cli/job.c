@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Program, values and shape of the command line made into a problem. */
-#include "job.h"
+#include "explain.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static int job_read_engine(cli *c, fxa_problem *problem) {
     const char *name = opt_get(c, OPT_ENGINE), *names[64];
@@ -159,5 +160,20 @@ void job_warn_alignment(cli *c, const cli_job *job, const fxa_problem *p) {
 int job_require_small(cli *c, const cli_job *job) {
     if (job->problem.sq > INT32_MAX || job->problem.sk > INT32_MAX)
         return cli_fail(c, CLI_BAD_INPUT, "--shape: sq and sk are at most %d here", INT32_MAX);
+    return CLI_OK;
+}
+
+double problem_pairs(const fxa_problem *p) { return (double)p->b * (double)p->hq * (double)p->sq * (double)p->sk; }
+
+int job_require_memory(cli *c, const cli_job *job) {
+    const fxa_problem *p = &job->problem;
+    double rows = (double)p->b * (double)p->hq * (double)p->sq, keys = (double)p->b * (double)p->hkv * (double)p->sk;
+    double elements = (rows + keys) * (double)(p->d + p->dv) + rows;
+    double bytes = elements * (double)(sizeof(double) + 2 * fxa_dtype_size((fxa_dtype)p->q.dtype));
+    double has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (has > 0 && bytes > has)
+        return cli_fail(c, CLI_BAD_INPUT,
+                        "--shape %s: data and results are some %.3g GB, and this machine has %.3g GB of memory",
+                        problem_shape_text(c, p), 1e-9 * bytes, 1e-9 * has);
     return CLI_OK;
 }

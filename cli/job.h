@@ -136,5 +136,8 @@ int64_t problem_row_shift(const fxa_problem *p);
 void job_warn_alignment(cli *c, const cli_job *job, const fxa_problem *problem);
 /* sq, sk within what program ints hold, for commands that walk over pairs. */
 int job_require_small(cli *c, const cli_job *job);
+/* Data of its own, in f64 and in the dtype, fits into the machine. */
+int job_require_memory(cli *c, const cli_job *job);
+double problem_pairs(const fxa_problem *p); /* of all batch entries and heads */
 
 #endif

@@ -87,7 +87,14 @@ class Check(Cli):
             "--sink-zero",
         )
         self.run_cli("check", "--score", "floor(score * 4)", "--samples", "2", "--shape", "s=4,d=2", "--dtype", "bf16")
-        self.run_cli("check", "--shape", "b=1,s=0", "--samples", "2")
+
+    def test_shapes_that_tell_nothing_or_never_end(self):
+        for shape in ("s=0", "b=0", "sq=3,sk=0", "sq=0,sk=3"):
+            self.fails("check", "--shape", shape, says="there is no pair to check")
+        self.fails("check", "--shape", "s=2147483647", says="1.84e+19 pairs; at most 2.68e+08 are checked")
+        self.fails("check", "--shape", "b=1,h=1,sq=200000000,sk=1,d=512", says="GB of memory")
+        self.fails("bench", "--shape", "b=1000000,s=2147483647", says="GB of memory")
+        self.fails("bench", "--shape", "s=30000000,d=1", "--threads", "1", says="an hour is accepted")
 
 
 class Plot(Cli):
