@@ -60,6 +60,7 @@ static fxa_status mock_open(fxa__host *host, int32_t ordinal, const char *target
                             char identity[FXA__IDENTITY], fxa_error *err) {
     int described = ordinal;
     FXA_TRY(mock_count_call(MOCK_OPEN, err));
+    if (mock.opening) mock.opening();
     if (mock.open_status) return fxa__fail(err, mock.open_status, "the mock device's driver does not answer");
     if (target && sscanf(target, "mock %d", &described) != 1)
         return fxa__fail(err, FXA_E_UNAVAILABLE, "target is \"%s\": accepted are mock 0 and mock 1", target);

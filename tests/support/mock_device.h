@@ -50,6 +50,7 @@ typedef struct mock_state {
     bool code_in_query;       /* query hands over the code that it made to answer */
     size_t more_workspace;    /* than ref needs */
     void (*performing)(void); /* called when a run is performed */
+    void (*opening)(void);    /* called by open, to be slow */
     void (*compiling)(void);  /* called by compile, to be slow */
     /* by the mock */
     atomic_size_t calls, failures, mistakes;
