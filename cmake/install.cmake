@@ -13,6 +13,9 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/fxattnConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/fxattnConfig.cmake ${PROJECT_BINARY_DIR}/fxattnConfigVersion.cmake
         DESTINATION ${FXA_PACKAGE_DIR})
 
+if(CMAKE_DL_LIBS)
+  set(FXA_PC_DL " -l${CMAKE_DL_LIBS}")
+endif()
 configure_file(cmake/fxattn.pc.in ${PROJECT_BINARY_DIR}/fxattn.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/fxattn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared libraries by dlopen: see dl.h. A library that lacks a function is closed before the next name is tried.
+ */
+#include "dl.h"
+
+#include "error.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef void (*dl_function)(void);
+_Static_assert(sizeof(dl_function) == sizeof(void *), "what dlsym gives is kept as a pointer to a function");
+
+/* Why each name cannot be used, one after the other; what does not fit is left out. */
+typedef struct dl_reasons {
+    char text[sizeof((fxa_error *)0)->text];
+    size_t at;
+} dl_reasons;
+
+static void dl_add_reason(dl_reasons *r, const char *name, const char *verb, const char *reason) {
+    if (r->at >= sizeof r->text) return;
+    int n = snprintf(r->text + r->at, sizeof r->text - r->at, "%s%s %s%s", r->at ? "; " : "", name, verb, reason);
+    if (n > 0) r->at += (size_t)n;
+}
+
+/* False: it lacks one, and has been told. */
+static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, char *table, dl_reasons *reasons) {
+    for (size_t i = 0; i < spec->n_symbols; i++) {
+        const fxa__dl_symbol *symbol = &spec->symbols[i];
+        void *function = dlsym(library, symbol->name);
+        if (!function && !symbol->optional) {
+            dl_add_reason(reasons, name, "has no ", symbol->name);
+            return false;
+        }
+        memcpy(table + symbol->offset, &function, sizeof function);
+    }
+    return true;
+}
+
+fxa_status fxa__dl_open(const fxa__dl_spec *spec, void *table, size_t table_size, void **handle, fxa_error *err) {
+    dl_reasons reasons = {.at = 0};
+    *handle = NULL;
+    for (const char *const *name = spec->names; *name; name++) {
+        memset(table, 0, table_size);
+        void *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
+        if (!library) {
+            const char *why = dlerror();
+            dl_add_reason(&reasons, *name, "is not loaded: ", why ? why : "the system does not say why");
+            continue;
+        }
+        if (dl_fill(library, *name, spec, table, &reasons)) {
+            *handle = library;
+            return FXA_OK;
+        }
+        (void)dlclose(library);
+    }
+    memset(table, 0, table_size);
+    return fxa__fail(err, FXA_E_UNAVAILABLE, "%s cannot be used: %s", spec->what,
+                     reasons.at ? reasons.text : "no file is known for it");
+}
+
+void fxa__dl_close(void *handle) {
+    if (handle) (void)dlclose(handle);
+}

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A shared library for test_dl.c.
+ */
+__attribute__((visibility("default"))) int sample_add(int x, int y);
+__attribute__((visibility("default"))) const char *sample_name(void);
+
+int sample_add(int x, int y) { return x + y; }
+const char *sample_name(void) { return "sample"; }
