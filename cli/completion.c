@@ -95,8 +95,7 @@ static void completion_quoted(cli_buf *out, const char *text, const char *escape
 
 static void completion_zsh_option(cli_buf *out, int id) {
     const cli_option_info *o = &cli_options[id];
-    buf_printf(out, "        '%s--%s", o->kind == CLI_MANY ? "*" : "", o->name);
-    buf_text(out, "[");
+    buf_printf(out, "        '%s--%s%s[", o->kind == CLI_MANY ? "*" : "", o->name, o->kind == CLI_FLAG ? "" : "=");
     completion_quoted(out, o->about, "[]:");
     buf_text(out, "]");
     if (o->kind != CLI_FLAG) {
@@ -109,7 +108,9 @@ static void completion_zsh_option(cli_buf *out, int id) {
             buf_text(out, "{_files; compadd -- ");
             completion_gallery(out, "@");
             buf_text(out, "}");
-        } else if (strstr(o->value, "FILE"))
+        } else if (strstr(o->value, "=FILE"))
+            buf_text(out, "{compset -P \"*=\"; _files}");
+        else if (strstr(o->value, "FILE"))
             buf_text(out, "_files");
         else if (strchr(o->value, '|')) {
             buf_text(out, "(");

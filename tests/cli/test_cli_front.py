@@ -4,7 +4,9 @@
 import os
 import pty
 import re
+import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,7 +112,7 @@ class Front(Cli):
         for option in options:
             self.assertRegex(man, r"(?m)^\.It Fl Fl %s\b" % re.escape(option))
             self.assertRegex(scripts["bash"], r" --%s[ \")]" % re.escape(option))
-            self.assertIn("--%s[" % option, scripts["zsh"])
+            self.assertRegex(scripts["zsh"], r"--%s=?\[" % re.escape(option))
             self.assertIn("-l %s " % option, scripts["fish"])
         for command in commands:
             self.assertRegex(man, r"(?m)^\.It Ic %s\b" % command)
@@ -126,6 +128,65 @@ class Front(Cli):
         self.assertEqual(complete("fxattn", "run", "--lens"), ["--lens-q", "--lens-k"])
         self.assertEqual(complete("fxattn", "plan", "s"), ["save", "show"])
         self.assertIn("complete.bash", complete("fxattn", "run", "--q", "comp"))
+
+    def test_fish_completion_works(self):
+        if not shutil.which("fish"):
+            self.skipTest("fish was not found")
+        script = self.write("complete.fish", self.run_cli("completion", "fish"))
+
+        def complete(line):
+            p = subprocess.run(
+                ["fish", "--no-config", "-c", "source %s; complete -C '%s'" % (shlex.quote(script), line)],
+                capture_output=True,
+                env={**os.environ, "PATH": os.path.dirname(FXATTN) + ":" + os.environ["PATH"]},
+                timeout=60,
+                check=True,
+            )
+            return [x.split("\t")[0] for x in p.stdout.decode().splitlines()]
+
+        self.assertEqual(complete("fxattn exp"), ["explain"])
+        self.assertEqual(complete("fxattn explain --program @ali"), ["@alibi", "@alibi_symmetric"])
+        self.assertEqual(complete("fxattn explain --program=@alibi_"), ["--program=@alibi_symmetric"])
+        self.assertEqual(complete("fxattn gallery alibi_"), ["alibi_symmetric"])
+        self.assertEqual(complete("fxattn explain --engine r"), ["ref"])
+        self.assertIn("language", complete("fxattn help lang"))
+
+    def zsh(self, line, wants):
+        """What an interactive zsh shows after `line` and a tab, up to what is wanted or 30 s."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.folder.name)
+            os.environ.update(PATH=os.path.dirname(FXATTN) + ":" + os.environ["PATH"], TERM="dumb")
+            os.execvp("zsh", ["zsh", "-f", "-i"])
+        seen, end = b"", time.monotonic() + 30
+        setup = "autoload -Uz compinit; compinit -u -D; source ./_fxattn; stty columns 200; echo rea''dy\n"
+        steps = [(b"ready", setup), (wants.encode(), line + "\t")]
+        for until, text in steps:
+            seen = b""
+            os.write(terminal, text.encode())
+            while until not in seen and time.monotonic() < end:
+                if select.select([terminal], [], [], 0.2)[0]:
+                    seen += os.read(terminal, 65536)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+        return seen.decode(errors="replace")
+
+    def test_zsh_completion_works(self):
+        if not shutil.which("zsh"):
+            self.skipTest("zsh was not found")
+        self.write("_fxattn", self.run_cli("completion", "zsh"))
+        self.write("values.npy", "")
+        for line, rest in (
+            ("fxattn exp", "lain"),
+            ("fxattn explain --program @axi", "al_image"),
+            ("fxattn explain --program=@axi", "al_image"),
+            ("fxattn explain --tensor t=val", "ues.npy"),
+            ("fxattn gallery axi", "al_image"),
+            ("fxattn run --engine r", "ef"),
+            ("fxattn help lang", "uage"),
+        ):
+            self.assertIn(line + rest, self.zsh(line, line + rest))
 
     def test_wrong_words(self):
         self.fails("explian", says="did you mean 'explain'?")
