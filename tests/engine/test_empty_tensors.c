@@ -3,6 +3,7 @@
  * Captured tensors without elements, whose other sizes may be as large as they like: loads read 0, gradients get
  * nothing, and no engine counts what is not there. Also bprop programs beside sums that the derivative makes.
  */
+#include "support/attn_data.h"
 #include "t.h"
 
 enum { EMPTY_S = 6, EMPTY_D = 4, EMPTY_N = EMPTY_S * EMPTY_D };
@@ -31,7 +32,8 @@ static void empty_pass(fxa_context *ctx, const char *engine, const fxa_program *
         fxa_problem p = FXA_PROBLEM_INIT;
         fxa_args a = FXA_ARGS_INIT;
         fxa_error err;
-        p.b = p.hq = 1, p.sq = p.sk = EMPTY_S, p.d = EMPTY_D, p.program = program, p.engine = engine;
+        p.b = p.hq = 1, p.sq = p.sk = EMPTY_S, p.d = EMPTY_D, p.program = program;
+        p.engine = engine, p.device = attn_device(engine);
         own.grad = (uint32_t)backward;
         p.captures = &own, p.n_captures = 1;
         p.flags = backward ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;

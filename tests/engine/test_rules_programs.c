@@ -146,6 +146,7 @@ RULE(wide_ints_saturate_when_loaded) {
     fxa_problem p = FXA_PROBLEM_INIT;
     fxa_args args = FXA_ARGS_INIT;
     p.b = p.hq = p.sq = p.sk = p.d = 1, p.q.dtype = FXA_F64, p.engine = rules_engine, p.flags = FXA_WANT_MAX;
+    p.device = attn_device(rules_engine);
     p.program = program, p.captures = &capture, p.n_captures = args.n_tensors = 1;
     args.slot[FXA_SLOT_Q] = args.slot[FXA_SLOT_K] = args.slot[FXA_SLOT_V] = &one;
     args.slot[FXA_SLOT_O] = &o, args.tensors = tensors;

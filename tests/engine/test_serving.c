@@ -33,7 +33,7 @@ static void serve_run(fxa_pass pass, uint32_t flags, int64_t first, int64_t n, i
     double slope = 0.05;
     p.pass = (uint32_t)pass, p.flags = flags | FXA_DROPOUT | (pass ? 0u : (uint32_t)FXA_WANT_LSE);
     if (pass) p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_ACC_K | FXA_ACC_V;
-    p.program = the.program, p.engine = the.engine, p.dropout_p = 0.3;
+    p.program = the.program, p.engine = the.engine, p.device = attn_device(the.engine), p.dropout_p = 0.3;
     p.b = B, p.hq = H, p.hkv = HKV, p.sq = n, p.sk = keys, p.d = D;
     p.q = p.o = p.dout = p.dq = serve_rows(H);
     p.k = p.v = p.dk = p.dv_grad = serve_rows(HKV);

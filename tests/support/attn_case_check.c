@@ -18,7 +18,7 @@
 
 void attn_case_call(const attn_case *c, fxa_pass pass, attn_call *call) {
     attn_call_make(&c->data, pass, call);
-    call->p.engine = c->engine;
+    call->p.engine = c->engine, call->p.device = attn_device(c->engine);
     call->args.scale = c->x.scale, call->args.seed = c->x.seed;
     call->args.params = c->x.param;
 }

@@ -5,6 +5,7 @@
 #include "attn_data.h"
 
 #include "base/dtype.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -246,11 +247,16 @@ fxa_status attn_call_run(fxa_context *ctx, const attn_call *call, bool workspace
     return status;
 }
 
+uint32_t attn_device(const char *engine) {
+    const fxa__engine *table = engine ? fxa__engine_find(engine) : NULL;
+    return table ? table->device : FXA_HOST;
+}
+
 fxa_status attn_data_run(attn_data *x, fxa_context *ctx, const char *engine, fxa_pass pass, fxa_error *err) {
     attn_call call;
     attn_call_make(x, pass, &call);
-    call.p.engine = engine;
-    if (x->around == ATTN_BYTES) return fxa_attention(ctx, &call.p, &call.args, err);
+    call.p.engine = engine, call.p.device = attn_device(engine);
+    if (x->around == ATTN_BYTES || call.p.device != FXA_HOST) return fxa_attention(ctx, &call.p, &call.args, err);
     return attn_call_run(ctx, &call, x->around == ATTN_PAGE_BEHIND, err);
 }
 

@@ -87,6 +87,8 @@ typedef struct attn_call {
 void attn_call_make(const attn_data *x, fxa_pass pass, attn_call *call);
 /* The call by a plan of its own, with a workspace against a page that cannot be touched. */
 fxa_status attn_call_run(fxa_context *ctx, const attn_call *call, bool workspace_at_end, fxa_error *err);
+/* In whose memory an engine computes: fxa_attention takes tensors of the host there and back. */
+uint32_t attn_device(const char *engine);
 /* Both: by fxa_attention where bytes are around the data, else by attn_call_run. engine NULL: any. */
 fxa_status attn_data_run(attn_data *x, fxa_context *ctx, const char *engine, fxa_pass pass, fxa_error *err);
 

@@ -5,7 +5,6 @@
 #include "conf_case.h"
 
 #include "base/dtype.h"
-#include "engine/engine.h"
 #include "program/program.h"
 
 #include <math.h>
@@ -254,9 +253,8 @@ void conf_restore_outputs(conf_case *c, fxa_pass pass) {
 void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool reference, conf_call *x) {
     attn_call call;
     attn_case_call(&c->base, pass, &call);
-    const fxa__engine *table = fxa__engine_find(engine);
     x->p = call.p, x->args = call.args; /* all that points into call is replaced below */
-    if (table) x->p.device = table->device;
+    x->p.device = attn_device(engine);
     x->p.engine = engine, x->p.program = c->program, x->p.captures = x->captures, x->p.n_captures = c->n_tensors;
     x->p.bprop = pass == FXA_BACKWARD ? c->bprop : NULL;
     for (int i = 0; i < CONF_SLOTS; i++)

@@ -64,7 +64,7 @@ static void whole_run(whole *w, fxa_pass pass) {
 /* The call of a pass, to be changed first. */
 __attribute__((unused)) static void whole_call(whole *w, fxa_pass pass, attn_call *call) {
     attn_call_make(&w->x, pass, call);
-    call->p.engine = whole_engine;
+    call->p.engine = whole_engine, call->p.device = attn_device(whole_engine);
 }
 
 static void whole_near(const char *name, const double *got, const double *want, int64_t n, double tolerance) {
