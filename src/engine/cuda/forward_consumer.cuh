@@ -66,7 +66,7 @@ struct Consumer : TileOwner {
         u32 dense[BN / 4] = {};
         float strip[BN / 4 + 2] = {};
         int q_word[2] = {};
-        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && (ASK == ASK_ALL || (ASK && !PROG_SAME)));
+        constexpr bool WORDS = PROG_VECTOR == 2 || (PROG_VECTOR && ASK == ASK_ALL);
         if (PROG_DENSE) load_dense(dense);
         if (PROG_DIAGONAL) load_strip(strip);
         if (WORDS) {
@@ -86,7 +86,8 @@ struct Consumer : TileOwner {
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
                 s[i] = score_value<NEAR>(program, a, s[i], pair);
-                if (!attended<ASK>(program, a, pair, c, keys)) s[i] = NEG_INF;
+                if (ASK == ASK_ALL && !(c < keys && score_mask(program, a, pair))) s[i] = NEG_INF;
+                if (ASK == ASK_SHORT && !score_mask_same(program, a, pair)) s[i] = NEG_INF;
             }
         }
     }

@@ -197,18 +197,17 @@ FXA_INLINE bool score_mask(const Program &program, const FxaArgs &a, const Pair 
 #endif
 }
 
-/* What a tile asks of its pairs: nothing, the mask alone because all of them exist and their words are alike, or all. */
-enum { ASK_NOTHING, ASK_SHORT, ASK_ALL };
-
-/* Whether the pair at an offset is attended; `limit` is where offsets end to exist. */
-template <int ASK>
-FXA_INLINE bool attended(const Program &program, const FxaArgs &a, const Pair &pair, int offset, int limit)
+FXA_INLINE bool score_mask_same(const Program &program, const FxaArgs &a, const Pair &pair)
 {
 #if PROG_SAME
-    if (ASK == ASK_SHORT) return program.mask_same(a, pair);
+    return program.mask_same(a, pair);
+#else
+    return score_mask(program, a, pair);
 #endif
-    return ASK == ASK_NOTHING || ((ASK == ASK_SHORT || offset < limit) && score_mask(program, a, pair));
 }
+
+/* What a tile asks of its pairs: nothing, score_mask_same() alone because all of them exist, or everything. */
+enum { ASK_NOTHING, ASK_SHORT, ASK_ALL };
 
 /* Gradients of captured tensors and params that a thread adds up, or passes on, pair by pair. */
 struct PairGradients {
