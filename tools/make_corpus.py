@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of the fuzz corpora from the gallery and from saved plans: tools/make_corpus.py BUILD_FOLDER.
 To be run again when a byte format changes; inputs that once failed are kept beside the seeds under names of their own."""
+import hashlib
+import json
 import os
 import random
 import struct
@@ -39,6 +41,37 @@ def sections(plan):
     return plan[header:]
 
 
+def problem_of_later_format(problem, version):
+    """A problem of format 1 in format 2, with heads, or in 3, with a place as well: the host's alignment and workspace."""
+    sizes_end = 5 * 4 + 4 * 8 + 8 * 8
+    more = struct.pack("<q", 64) + (struct.pack("<IiIQ", 0, 0, 64, 1 << 20) if version == 3 else b"")
+    return struct.pack("<I", version) + problem[4:sizes_end] + more + problem[sizes_end:]
+
+
+def program_with_default(program, name, default):
+    """A program of format 1 whose one param is `name`, a float, in format 2."""
+    head = program[:12] + struct.pack("<II", 1, len(name)) + name + b"\1"
+    assert program.startswith(head)
+    whole = program[:4] + struct.pack("<I", 2) + head[8:] + b"\1" + struct.pack("<d", default) + program[len(head):]
+    return whole + hashlib.blake2s(whole, digest_size=16).digest()[:8]
+
+
+def later_formats(build, name, options, problem):
+    """Seeds of the formats that the command does not write by itself."""
+    write("fuzz_bytes", name + "_problem_heads", b"\2" + problem_of_later_format(problem, 2))
+    write("fuzz_bytes", name + "_problem_place", b"\2" + problem_of_later_format(problem, 3))
+    if "--score" not in options:
+        return
+    where = options.index("--score")
+    out = subprocess.run([os.path.join(build, "fxattn"), "explain", "--json", *options[where:where + 4]], check=True,
+                         stdout=subprocess.PIPE).stdout
+    hash = bytes.fromhex(json.loads(out)["canonical"]["hash"])
+    start = problem.find(b"FXAP")
+    program = problem[start:problem.index(hash, start) + len(hash)]
+    write("fuzz_bytes", name + "_program_whole", b"\1" + program)
+    write("fuzz_bytes", name + "_program_default", b"\1" + program_with_default(program, b"c", 20.0))
+
+
 def main(build):
     gallery = os.path.join(ROOT, "examples", "programs")
     for name in sorted(os.listdir(gallery))[::3]:
@@ -65,6 +98,7 @@ def main(build):
         start = problem.find(b"FXAP")
         if start >= 0:  # with what follows it in the problem: refused as it is, one cut away from a program
             write("fuzz_bytes", name + "_program", b"\1" + problem[start:])
+        later_formats(build, name, options, problem)
 
 
 if __name__ == "__main__":

@@ -864,7 +864,7 @@ typedef struct fxa_index_report {
 
 /* Which indices leave their tensors in a run of the problem: what FXA_STRICT_INDEX refuses. Of args the tables, params
  * and tensors must be there; without Q or K the score counts as 0. Fills at most *count reports, by tensor and axis,
- * and sets *count to how many there are. Work is bounded, to half a second or so: all pairs are evaluated when pairs
+ * and sets *count to how many there are. Work is bounded, to a second or two: all pairs are evaluated when pairs
  * times nodes of the program are some 67 million at most, else a sample is. */
 FXA_API FXA_CHECKED fxa_status fxa_index_query(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                                fxa_index_report *reports, size_t *count, fxa_error *err);

@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-/* Evaluations of nodes: half a second or so. 4 million pairs of a program of 8 nodes and its like. */
+/* Evaluations of nodes, and as many again for a sample: a second or two. 4 million pairs of a program of 8 nodes and
+ * its like. */
 #define QUERY_BUDGET ((uint64_t)1 << 26)
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
