@@ -74,33 +74,6 @@ static void plan_head(cli *c, const char *path, size_t size, const fxa_plan *pla
                fxa_dtype_name((fxa_dtype)p.q.dtype));
 }
 
-static const char *const plan_flags[] = {"causal",
-                                         "window",
-                                         "bottom-right",
-                                         "padding",
-                                         "packed",
-                                         "paged",
-                                         "sink-zero",
-                                         "sink",
-                                         "dropout",
-                                         "lse",
-                                         "max",
-                                         "dlse",
-                                         "dq",
-                                         "dk",
-                                         "dv",
-                                         "dsink",
-                                         "accumulate-out",
-                                         "accumulate-dq",
-                                         "accumulate-dk",
-                                         "accumulate-dv",
-                                         "accumulate-dsink",
-                                         "accumulate-dtensors",
-                                         "accumulate-dparams",
-                                         "positions",
-                                         "strict-index"};
-#define PLAN_N_FLAGS (sizeof plan_flags / sizeof plan_flags[0])
-
 /* Operands that a pass uses, in the order of the struct; rows have three axes, sinks one. */
 typedef struct plan_operand {
     const char *name;
@@ -139,8 +112,8 @@ static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan
     json_open(&j, NULL, '{');
     plan_head_json(&j, path, size, plan);
     json_open(&j, "flags", '[');
-    for (size_t i = 0; i < PLAN_N_FLAGS; i++)
-        if (p.flags >> i & 1) json_string(&j, NULL, plan_flags[i]);
+    for (size_t i = 0; i < FXA_FLAG_COUNT; i++)
+        if (p.flags >> i & 1) json_string(&j, NULL, fxa_flag_name(1u << i));
     json_close(&j, ']');
     json_string(&j, "program", program);
     if (bprop) json_string(&j, "bprop", bprop);
@@ -178,8 +151,8 @@ static void plan_show_text(cli *c, const fxa_plan *plan, const char *program, co
     fxa_plan_problem(plan, &p);
     plan_list_operands(&p, operands);
     buf_text(&c->out, "flags");
-    for (size_t i = 0; i < PLAN_N_FLAGS; i++)
-        if (p.flags >> i & 1) buf_printf(&c->out, " %s", plan_flags[i]);
+    for (size_t i = 0; i < FXA_FLAG_COUNT; i++)
+        if (p.flags >> i & 1) buf_printf(&c->out, " %s", fxa_flag_name(1u << i));
     buf_text(&c->out, p.flags ? "\n" : " none\n");
     if (p.flags & FXA_WINDOW) buf_printf(&c->out, "window %" PRId64 ",%" PRId64 "\n", p.window_left, p.window_right);
     if (p.flags & FXA_DROPOUT) buf_printf(&c->out, "dropout %.17g\n", p.dropout_p);

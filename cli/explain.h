@@ -69,6 +69,5 @@ void problem_shape_json(json *j, const char *key, const fxa_problem *p);
 void tile_counts_json(json *j, int64_t tile_q, int64_t tile_k, const fxa_tile_counts *t);
 void program_hash_text(const fxa_program *program, char out[33]);
 /* Names of what a fact flag means; NULL for a flag that is none. */
-const char *fact_name(uint32_t flag);
 
 #endif

@@ -56,7 +56,7 @@ static void explain_json_facts(json *j, const fxa_program *program, const fxa_fa
     explain_json_depends(j, "mask_depends", f->mask_depends);
     json_open(j, "flags", '[');
     const char *name;
-    for (uint32_t flag = 1; (name = fact_name(flag)) != NULL; flag <<= 1)
+    for (uint32_t flag = 1; (name = fxa_fact_name(flag)) != NULL; flag <<= 1)
         if (f->flags & flag) json_string(j, NULL, name);
     json_close(j, ']');
     if (f->flags & FXA_FACT_SOFTCAP) {

@@ -7,16 +7,6 @@
 #include <limits.h>
 #include <string.h>
 
-static const char *const explain_facts[] = {
-    "identity", "pure mask", "no mask",           "additive bias", "soft cap", "causal", "causal bottom-right",
-    "window",   "padding",   "mask in the score", "penalty"};
-
-const char *fact_name(uint32_t flag) {
-    for (size_t i = 0; i < sizeof explain_facts / sizeof explain_facts[0]; i++)
-        if (flag == 1u << i) return explain_facts[i];
-    return NULL;
-}
-
 const char *problem_shape_text(cli *c, const fxa_problem *p) {
     return cli_format(
         c, "b=%" PRId64 ",h=%" PRId64 ",hkv=%" PRId64 ",sq=%" PRId64 ",sk=%" PRId64 ",d=%" PRId64 ",dv=%" PRId64, p->b,
@@ -89,7 +79,7 @@ static void explain_facts_text(cli_buf *out, const fxa_program *program, const f
     explain_depends(out, "score", f->score_depends);
     explain_depends(out, "mask ", f->mask_depends);
     const char *name;
-    for (uint32_t flag = 1; (name = fact_name(flag)) != NULL; flag <<= 1) {
+    for (uint32_t flag = 1; (name = fxa_fact_name(flag)) != NULL; flag <<= 1) {
         if (!(f->flags & flag)) continue;
         buf_printf(out, "  %s", name);
         if (flag == FXA_FACT_SOFTCAP && f->softcap_param >= 0)

@@ -37,7 +37,9 @@
  * shorter one is an older caller's: what it lacks has its default. Of a longer one, a newer caller's, no byte past what
  * this library knows is read; a field that an older library must not ignore comes with a flag (or a value of a field
  * that is reserved here), and those it refuses. More than FXA_MAX_STRUCT bytes are a struct that was never filled:
- * E_STRUCT. */
+ * E_STRUCT.
+ * Structs without a size travel in arrays or are results. They never grow: what is new about them takes reserved room,
+ * where they have some (zeroes; callers leave them so), or is a new struct with functions of its own. */
 #define FXA_MAX_STRUCT 16384u
 
 /* The _INIT macros: a struct of zeroes that knows its size. */
@@ -173,6 +175,7 @@ typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE
     X(U8, 9, "u8", 1, INT)                                                                                             \
     X(B8, 10, "bool", 1, BOOL)
 
+/* 11 and 12 are kept for the floats of 8 bits, e4m3 and e5m2, and slots 32 to 47 for the scales of such operands. */
 /* clang-format off */
 typedef enum fxa_dtype {
     FXA_DTYPE_NONE = 0,
@@ -207,81 +210,96 @@ typedef enum fxa_program_kind {
     FXA_PROGRAM_KIND_FORCE_INT32 = 0x7fffffff
 } fxa_program_kind;
 
+/* What a program reads of a pair. */
+#define FXA_INPUT_MAP(X)                                                                                               \
+    X(SCORE, 0, "score") /* float, already scaled */                                                                   \
+    X(B, 1, "b")                                                                                                       \
+    X(H, 2, "h") /* the query head */                                                                                  \
+    X(Q, 3, "q")                                                                                                       \
+    X(K, 4, "k")                                                                                                       \
+    X(Q_LEN, 5, "q_len")                                                                                               \
+    X(K_LEN, 6, "k_len")                                                                                               \
+    X(DSCORE, 7, "dscore") /* BPROP and DERIVATIVE only */                                                             \
+    X(HEADS, 8, "heads")   /* the number of query heads */
+
+/* clang-format off */
 typedef enum fxa_input {
-    FXA_INPUT_SCORE = 0, /* float, already scaled */
-    FXA_INPUT_B = 1,
-    FXA_INPUT_H = 2, /* the query head */
-    FXA_INPUT_Q = 3,
-    FXA_INPUT_K = 4,
-    FXA_INPUT_Q_LEN = 5,
-    FXA_INPUT_K_LEN = 6,
-    FXA_INPUT_DSCORE = 7, /* BPROP and DERIVATIVE only */
-    FXA_INPUT_HEADS = 8,  /* the number of query heads */
+#define FXA_INPUT_ENUM(name, value, text) FXA_INPUT_##name = value,
+    FXA_INPUT_MAP(FXA_INPUT_ENUM)
+#undef FXA_INPUT_ENUM
     FXA_INPUT_COUNT = 9,
     FXA_INPUT_FORCE_INT32 = 0x7fffffff
 } fxa_input;
+/* clang-format on */
 
 /* Operations, with pinned codes: they are part of program bytes and hashes. docs/program.md describes each. An
  * operation means what its operand types say (ADD adds ints or floats). GT and GE become LT and LE when built; RELU,
  * SIGN and SOFTPLUS what docs/program.md says. */
+#define FXA_OP_MAP(X)                                                                                                  \
+    X(CONST, 1)                                                                                                        \
+    X(INPUT, 2)                                                                                                        \
+    X(PARAM, 3)                                                                                                        \
+    X(LOAD, 4)                                                                                                         \
+    X(ADD, 10)                                                                                                         \
+    X(SUB, 11)                                                                                                         \
+    X(MUL, 12)                                                                                                         \
+    X(DIV, 13)                                                                                                         \
+    X(FLOORDIV, 14)                                                                                                    \
+    X(MOD, 15)                                                                                                         \
+    X(NEG, 16)                                                                                                         \
+    X(ABS, 17)                                                                                                         \
+    X(MIN, 18)                                                                                                         \
+    X(MAX, 19)                                                                                                         \
+    X(CLAMP, 20)                                                                                                       \
+    X(POW, 21)                                                                                                         \
+    X(MULZ, 22) /* x * y, but 0 where x is exactly 0: how "zero wins" is written in derivatives */                     \
+    X(DIVZ, 23) /* x / y, but 0 where x is exactly 0 */                                                                \
+    X(RELU, 24)                                                                                                        \
+    X(SIGN, 25)                                                                                                        \
+    X(SQRT, 30)                                                                                                        \
+    X(RSQRT, 31)                                                                                                       \
+    X(EXP, 32)                                                                                                         \
+    X(EXP2, 33)                                                                                                        \
+    X(LOG, 34)                                                                                                         \
+    X(LOG2, 35)                                                                                                        \
+    X(TANH, 36)                                                                                                        \
+    X(SIGMOID, 37)                                                                                                     \
+    X(ERF, 38)                                                                                                         \
+    X(SIN, 39)                                                                                                         \
+    X(COS, 40)                                                                                                         \
+    X(TAN, 41)                                                                                                         \
+    X(FLOOR, 42)                                                                                                       \
+    X(CEIL, 43)                                                                                                        \
+    X(ROUND, 44)                                                                                                       \
+    X(TRUNC, 45)                                                                                                       \
+    X(LOG1P, 46)                                                                                                       \
+    X(ATAN, 47)                                                                                                        \
+    X(SOFTPLUS, 48)                                                                                                    \
+    X(AND, 50) /* of ints bit by bit, of bools logical; likewise OR, XOR, NOT */                                       \
+    X(OR, 51)                                                                                                          \
+    X(XOR, 52)                                                                                                         \
+    X(NOT, 53)                                                                                                         \
+    X(SHL, 54)                                                                                                         \
+    X(SHR, 55)                                                                                                         \
+    X(EQ, 60)                                                                                                          \
+    X(NE, 61)                                                                                                          \
+    X(LT, 62)                                                                                                          \
+    X(LE, 63)                                                                                                          \
+    X(GT, 64)                                                                                                          \
+    X(GE, 65)                                                                                                          \
+    X(SELECT, 70)                                                                                                      \
+    X(FLOAT, 71)                                                                                                       \
+    X(INT, 72)
+
+/* clang-format off */
 typedef enum fxa_op {
-    FXA_OP_CONST = 1,
-    FXA_OP_INPUT = 2,
-    FXA_OP_PARAM = 3,
-    FXA_OP_LOAD = 4,
-    FXA_OP_ADD = 10,
-    FXA_OP_SUB = 11,
-    FXA_OP_MUL = 12,
-    FXA_OP_DIV = 13,
-    FXA_OP_FLOORDIV = 14,
-    FXA_OP_MOD = 15,
-    FXA_OP_NEG = 16,
-    FXA_OP_ABS = 17,
-    FXA_OP_MIN = 18,
-    FXA_OP_MAX = 19,
-    FXA_OP_CLAMP = 20,
-    FXA_OP_POW = 21,
-    FXA_OP_MULZ = 22, /* x * y, but 0 where x is exactly 0: how "zero wins" is written in derivatives */
-    FXA_OP_DIVZ = 23, /* x / y, but 0 where x is exactly 0 */
-    FXA_OP_RELU = 24,
-    FXA_OP_SIGN = 25,
-    FXA_OP_SQRT = 30,
-    FXA_OP_RSQRT = 31,
-    FXA_OP_EXP = 32,
-    FXA_OP_EXP2 = 33,
-    FXA_OP_LOG = 34,
-    FXA_OP_LOG2 = 35,
-    FXA_OP_TANH = 36,
-    FXA_OP_SIGMOID = 37,
-    FXA_OP_ERF = 38,
-    FXA_OP_SIN = 39,
-    FXA_OP_COS = 40,
-    FXA_OP_TAN = 41,
-    FXA_OP_FLOOR = 42,
-    FXA_OP_CEIL = 43,
-    FXA_OP_ROUND = 44,
-    FXA_OP_TRUNC = 45,
-    FXA_OP_LOG1P = 46,
-    FXA_OP_ATAN = 47,
-    FXA_OP_SOFTPLUS = 48,
-    FXA_OP_AND = 50, /* of ints bit by bit, of bools logical; likewise OR, XOR, NOT */
-    FXA_OP_OR = 51,
-    FXA_OP_XOR = 52,
-    FXA_OP_NOT = 53,
-    FXA_OP_SHL = 54,
-    FXA_OP_SHR = 55,
-    FXA_OP_EQ = 60,
-    FXA_OP_NE = 61,
-    FXA_OP_LT = 62,
-    FXA_OP_LE = 63,
-    FXA_OP_GT = 64,
-    FXA_OP_GE = 65,
-    FXA_OP_SELECT = 70,
-    FXA_OP_FLOAT = 71,
-    FXA_OP_INT = 72,
+#define FXA_OP_ENUM(name, value) FXA_OP_##name = value,
+    FXA_OP_MAP(FXA_OP_ENUM)
+#undef FXA_OP_ENUM
     FXA_OP_COUNT = 73,
     FXA_OP_FORCE_INT32 = 0x7fffffff
 } fxa_op;
+/* clang-format on */
 
 /* A way to write an operation in program text. An operation may have two: x & y and, of bools, x && y. */
 typedef enum fxa_form {
@@ -392,21 +410,36 @@ FXA_API FXA_CHECKED fxa_status fxa_program_save(const fxa_program *program, void
 FXA_API FXA_CHECKED fxa_status fxa_program_load(fxa_context *ctx, const void *bytes, size_t size, fxa_program **out,
                                                 fxa_error *err);
 
-/* What is known of a SCORE program without running it. Bit i of a dependence is fxa_input i. */
+/* What is known of a SCORE program without running it. Bit i of a dependence is fxa_input i. More on some:
+ * SOFTCAP: c * tanh(x / c), x = score or score + bias, outermost; softcap holds c if constant
+ * WINDOW: conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open)
+ * PADDING: a conjunct says k < k_len, or k < t[b] for an int tensor t
+ * SCORE_MASKS: score = c ? x : -inf, c free of the score: a mask, and skipped as one
+ * PENALTY: x + (c ? y : -inf), where a NaN or +inf of x makes NaN, or a constant of at most -10000 for that -inf, also
+ *     in c ? x : -1e9: much like a mask, and not skipped */
+#define FXA_FACT_MAP(X)                                                                                                \
+    X(IDENTITY, 0, "identity")      /* score unchanged and mask true */                                                \
+    X(PURE_MASK, 1, "pure mask")    /* score unchanged */                                                              \
+    X(NO_MASK, 2, "no mask")        /* mask true */                                                                    \
+    X(ADDITIVE, 3, "additive bias") /* score + something that does not read the score */                               \
+    X(SOFTCAP, 4, "soft cap")                                                                                          \
+    X(CAUSAL, 5, "causal")                           /* a conjunct of the mask says k <= q */                          \
+    X(CAUSAL_BOTTOM_RIGHT, 6, "causal bottom-right") /* ... says k <= q + (k_len - q_len) */                           \
+    X(WINDOW, 7, "window")                                                                                             \
+    X(PADDING, 8, "padding")                                                                                           \
+    X(SCORE_MASKS, 9, "mask in the score")                                                                             \
+    X(PENALTY, 10, "penalty")
+
+/* clang-format off */
 enum {
-    FXA_FACT_IDENTITY = 1 << 0,  /* score unchanged and mask true */
-    FXA_FACT_PURE_MASK = 1 << 1, /* score unchanged */
-    FXA_FACT_NO_MASK = 1 << 2,   /* mask true */
-    FXA_FACT_ADDITIVE = 1 << 3,  /* score + something that does not read the score */
-    FXA_FACT_SOFTCAP = 1 << 4, /* c * tanh(x / c), x = score or score + bias, outermost; softcap holds c if constant */
-    FXA_FACT_CAUSAL = 1 << 5,  /* a conjunct of the mask says k <= q */
-    FXA_FACT_CAUSAL_BOTTOM_RIGHT = 1 << 6, /* ... says k <= q + (k_len - q_len) */
-    FXA_FACT_WINDOW = 1 << 7,      /* conjuncts bound q - k by constants: window_left, window_right (INT32_MAX: open) */
-    FXA_FACT_PADDING = 1 << 8,     /* a conjunct says k < k_len, or k < t[b] for an int tensor t */
-    FXA_FACT_SCORE_MASKS = 1 << 9, /* score = c ? x : -inf, c free of the score: a mask, and skipped as one */
-    FXA_FACT_PENALTY = 1 << 10     /* x + (c ? y : -inf), where a NaN or +inf of x makes NaN, or a constant of at most
-                                      -10000 for that -inf, also in c ? x : -1e9: much like a mask, and not skipped */
+#define FXA_FACT_ENUM(name, bit, text) FXA_FACT_##name = 1 << bit,
+    FXA_FACT_MAP(FXA_FACT_ENUM)
+#undef FXA_FACT_ENUM
+    FXA_FACT_COUNT = 11
 };
+/* clang-format on */
+/* "pure mask" of FXA_FACT_PURE_MASK; NULL for a value that is not one fact. */
+FXA_API const char *fxa_fact_name(uint32_t fact);
 /* Facts about the mask hold for coordinates and lengths from 0 to 2^30 - 1, where no int of a sane mask wraps. */
 typedef struct fxa_facts {
     uint32_t flags;
@@ -416,6 +449,7 @@ typedef struct fxa_facts {
     double softcap;        /* the constant cap, or 0 */
     int32_t window_left;   /* q - k <= window_left */
     int32_t window_right;  /* k - q <= window_right */
+    uint64_t reserved[4];
 } fxa_facts;
 FXA_API void fxa_program_facts(const fxa_program *program, fxa_facts *out);
 
@@ -489,6 +523,14 @@ FXA_API void fxa_builder_set_score(fxa_builder *b, fxa_value value);  /* SCORE *
 FXA_API void fxa_builder_set_mask(fxa_builder *b, fxa_value value);   /* SCORE */
 FXA_API void fxa_builder_set_dscore(fxa_builder *b, fxa_value value); /* BPROP, DERIVATIVE */
 
+/* The first mistake so far, FXA_OK when there is none: for tracers, which know their user's line now and not later. */
+FXA_API fxa_status fxa_builder_error(const fxa_builder *b, fxa_error *err);
+FXA_API fxa_type fxa_builder_type(const fxa_builder *b, fxa_value value); /* 0 for what is no value of the builder */
+/* A finished SCORE program inside this one: what it makes of `score`, a float here, and of the pair. *new_score and
+ * *mask get its results; either may be NULL. Params and tensors of a name are one, as in texts that are joined. */
+FXA_API void fxa_builder_import(fxa_builder *b, const fxa_program *program, fxa_value score, fxa_value *new_score,
+                                fxa_value *mask);
+
 /* Makes the program; the builder is used up and only to be destroyed after it. */
 FXA_API FXA_CHECKED fxa_status fxa_builder_finish(fxa_builder *b, fxa_program **out, fxa_error *err);
 
@@ -521,6 +563,7 @@ typedef struct fxa_capture {
     uint32_t grad;       /* backward: not 0 asks for the gradient of this (float) tensor */
     uint32_t grad_dtype; /* 0: the tensor's */
     uint32_t grad_strided;
+    uint64_t reserved[2]; /* 0 */
 } fxa_capture;
 
 /* Where local index i lies in the whole: the program (and dropout) sees the mapped value, memory is read by i. */
@@ -545,58 +588,72 @@ typedef struct fxa_index_map {
     fxa_segment segment[FXA_MAX_SEGMENTS];
 } fxa_index_map;
 
-/* fxa_problem.flags */
+/* fxa_problem.flags. Some need more words than fit behind them:
+ * WINDOW: ready mask: q - window_left <= k <= q + window_right; below 0 or 2^31 - 1: open there
+ * BOTTOM_RIGHT: CAUSAL and WINDOW align to the last row and key: in them, and there alone, q is q + k_len - q_len. With
+ *     neither of them the program's own q is, and dropout's: decoding without positions.
+ * PADDING: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K. With VARLEN: how many rows or keys of its room a
+ *     sequence has; gaps are nobody's.
+ * VARLEN: packed sequences: FXA_SLOT_CU_Q, CU_K give B+1 offsets each. sq, sk are the longest lengths, total_q,
+ *     total_k the packed ones; batch strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D].
+ *     With PAGED only rows are packed, and CU_K, total_k are not used.
+ * PAGED: K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean the same with B =
+ *     n_pages, S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks
+ *     of prompts and decoding steps in one call.
+ * SINK: as SINK_ZERO, with a learned score per query head: FXA_SLOT_SINK [Hq]
+ * WANT_MAX: forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores
+ * ACC_OUT: forward: merge into the O and LSE already there (as fxa_merge does)
+ * POSITIONS: where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program, ready masks and
+ *     dropout. Not with BOTTOM_RIGHT, which says the same.
+ * STRICT_INDEX: a run in which an index leaves its captured tensor is an error (E_BINDING with tensor, axis, index,
+ *     size and pair) and writes nothing; without it such a load reads 0. Which loads count: docs/program.md. Looked at
+ *     before the run, on the host: cheap where ranges prove it, else as long as evaluating the pairs one by one. Host
+ *     engines only.
+ * DETERMINISTIC: the same bits in every run, or no plan: an engine whose sums have no fixed order refuses.
+ * CAPTURE: runs are recorded into a graph of the device and replayed: they neither wait for the device nor read its
+ *     memory on the host. Not on the host.
+ * SCALARS_IN_MEMORY: scale, seed and params are read by the run where the tensors lie (FXA_SLOT_SCALE, SEED, PARAMS),
+ *     not from fxa_args: for scalars that a device computes, and for graphs that are replayed with others. */
+#define FXA_FLAG_MAP(X)                                                                                                \
+    X(CAUSAL, 0, "causal") /* ready mask: k <= q */                                                                    \
+    X(WINDOW, 1, "window")                                                                                             \
+    X(BOTTOM_RIGHT, 2, "bottom-right")                                                                                 \
+    X(PADDING, 3, "padding")                                                                                           \
+    X(VARLEN, 4, "packed")                                                                                             \
+    X(PAGED, 5, "paged")                                                                                               \
+    X(SINK_ZERO, 6, "sink-zero") /* softmax off by one: a key of score 0 and value 0 */                                \
+    X(SINK, 7, "sink")                                                                                                 \
+    X(DROPOUT, 8, "dropout") /* dropout of probabilities by dropout_p, seed at run time */                             \
+    X(WANT_LSE, 9, "lse")    /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */                         \
+    X(WANT_MAX, 10, "max")                                                                                             \
+    X(GRAD_LSE, 11, "dlse") /* backward: FXA_SLOT_DLSE is read */                                                      \
+    X(GRAD_Q, 12, "dq")     /* backward: which gradients are wanted */                                                 \
+    X(GRAD_K, 13, "dk")                                                                                                \
+    X(GRAD_V, 14, "dv")                                                                                                \
+    X(GRAD_SINK, 15, "dsink")                                                                                          \
+    X(ACC_OUT, 16, "accumulate-out")                                                                                   \
+    X(ACC_Q, 17, "accumulate-dq") /* backward: add to what is there instead of overwriting it */                       \
+    X(ACC_K, 18, "accumulate-dk")                                                                                      \
+    X(ACC_V, 19, "accumulate-dv")                                                                                      \
+    X(ACC_SINK, 20, "accumulate-dsink")                                                                                \
+    X(ACC_TENSORS, 21, "accumulate-dtensors")                                                                          \
+    X(ACC_PARAMS, 22, "accumulate-dparams")                                                                            \
+    X(POSITIONS, 23, "positions")                                                                                      \
+    X(STRICT_INDEX, 24, "strict-index")                                                                                \
+    X(DETERMINISTIC, 25, "deterministic")                                                                              \
+    X(CAPTURE, 26, "capture")                                                                                          \
+    X(SCALARS_IN_MEMORY, 27, "scalars-in-memory")
+
+/* clang-format off */
 enum {
-    FXA_CAUSAL = 1 << 0, /* ready mask: k <= q */
-    FXA_WINDOW = 1 << 1, /* ready mask: q - window_left <= k <= q + window_right; below 0 or 2^31 - 1: open there */
-    /* The two above align to the last row and key: in them, and there alone, q is q + k_len - q_len. With neither of
-     * them the program's own q is, and dropout's: decoding without positions. */
-    FXA_BOTTOM_RIGHT = 1 << 2,
-    /* Per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K. With VARLEN: how many rows or keys of its room a
-     * sequence has; gaps are nobody's. */
-    FXA_PADDING = 1 << 3,
-    /* Packed sequences: FXA_SLOT_CU_Q, CU_K give B+1 offsets each. sq, sk are the longest lengths, total_q, total_k the
-     * packed ones; batch strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D]. With PAGED
-     * only rows are packed, and CU_K, total_k are not used. */
-    FXA_VARLEN = 1 << 4,
-    /* K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean the same with B = n_pages,
-     * S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks of
-     * prompts and decoding steps in one call. */
-    FXA_PAGED = 1 << 5,
-    FXA_SINK_ZERO = 1 << 6, /* softmax off by one: a key of score 0 and value 0 */
-    FXA_SINK = 1 << 7,      /* the same with a learned score per query head: FXA_SLOT_SINK [Hq] */
-    FXA_DROPOUT = 1 << 8,   /* dropout of probabilities by dropout_p, seed at run time */
-    FXA_WANT_LSE = 1 << 9,  /* forward: also FXA_SLOT_LSE. Backward always reads LSE and O */
-    FXA_WANT_MAX = 1 << 10, /* forward: also FXA_SLOT_MAX_ROW, the row maximum of the new scores */
-    FXA_GRAD_LSE = 1 << 11, /* backward: FXA_SLOT_DLSE is read */
-    FXA_GRAD_Q = 1 << 12,   /* backward: which gradients are wanted */
-    FXA_GRAD_K = 1 << 13,
-    FXA_GRAD_V = 1 << 14,
-    FXA_GRAD_SINK = 1 << 15,
-    FXA_ACC_OUT = 1 << 16, /* forward: merge into the O and LSE already there (as fxa_merge does) */
-    FXA_ACC_Q = 1 << 17,   /* backward: add to what is there instead of overwriting it */
-    FXA_ACC_K = 1 << 18,
-    FXA_ACC_V = 1 << 19,
-    FXA_ACC_SINK = 1 << 20,
-    FXA_ACC_TENSORS = 1 << 21,
-    FXA_ACC_PARAMS = 1 << 22,
-    /* Where the rows of each batch entry begin: FXA_SLOT_POS_Q is added to q, for the program, ready masks and dropout.
-     * Not with BOTTOM_RIGHT, which says the same. */
-    FXA_POSITIONS = 1 << 23,
-    /* A run in which an index leaves its captured tensor is an error (E_BINDING with tensor, axis, index, size and
-     * pair) and writes nothing; without it such a load reads 0. Which loads count: docs/program.md. Looked at before
-     * the run, on the host: cheap where ranges prove it, else as long as evaluating the pairs one by one. Host engines
-     * only. */
-    FXA_STRICT_INDEX = 1 << 24,
-    /* The same bits in every run, or no plan: an engine whose sums have no fixed order refuses. */
-    FXA_DETERMINISTIC = 1 << 25,
-    /* Runs are recorded into a graph of the device and replayed: they neither wait for the device nor read its memory
-     * on the host. Not on the host. */
-    FXA_CAPTURE = 1 << 26,
-    /* scale, seed and params are read by the run where the tensors lie (FXA_SLOT_SCALE, SEED, PARAMS), not from
-     * fxa_args: for scalars that a device computes, and for graphs that are replayed with others. */
-    FXA_SCALARS_IN_MEMORY = 1 << 27
+#define FXA_FLAG_ENUM(name, bit, text) FXA_##name = 1 << bit,
+    FXA_FLAG_MAP(FXA_FLAG_ENUM)
+#undef FXA_FLAG_ENUM
+    FXA_FLAG_COUNT = 28
 };
+/* clang-format on */
+/* "bottom-right" of FXA_BOTTOM_RIGHT; NULL for a value that is not one flag. */
+FXA_API const char *fxa_flag_name(uint32_t flag);
 
 /* The q of row i of batch entry b, from 0 in its own sequence: map_q(i) + DYN_Q + POS_Q[b] or, aligned by BOTTOM_RIGHT
  * alone, map_q(i) + DYN_Q + k_len - q_len, lengths as the program reads them. So one program serves a whole pass, the
@@ -680,7 +737,8 @@ typedef struct fxa_support {
     uint64_t workspace;
     char reason[240];       /* why not, with names and values; empty when supported */
     int32_t tile_q, tile_k; /* rows and keys of the pieces of work that are left out when the mask leaves nothing of
-                               them; 0: masks save no work. (Taken from the room of reason: sizes are as they were) */
+                               them; 0: masks save no work */
+    uint64_t reserved[4];
 } fxa_support;
 
 /* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. */
@@ -736,43 +794,52 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
 
 /* ---- Plans ----------------------------------------------------------------------------------------------------- */
 
-/* Where each pointer of a run goes. Values are pinned, at most FXA_SLOT_MAX ever. */
+/* Where each pointer of a run goes. Values are pinned, at most FXA_SLOT_MAX ever. More on some:
+ * LSE: forward: written; backward: read (of the whole, for a shard). In f64 nothing of it is lost between the passes,
+ *     which gradients of steep programs need: docs/numerics.md
+ * PARAMS: SCALARS_IN_MEMORY: one f64 per param of program. Engines of a device do not check them: an int param that is
+ *     no whole number of 32 bits is rounded towards zero and clamped */
+#define FXA_SLOT_MAP(X)                                                                                                \
+    X(Q, 0)                                                                                                            \
+    X(K, 1)                                                                                                            \
+    X(V, 2)                                                                                                            \
+    X(O, 3) /* forward: written; backward: read */                                                                     \
+    X(LSE, 4)                                                                                                          \
+    X(MAX_ROW, 5)                                                                                                      \
+    X(DO, 6)                                                                                                           \
+    X(DLSE, 7)                                                                                                         \
+    X(DQ, 8)                                                                                                           \
+    X(DK, 9)                                                                                                           \
+    X(DV, 10)                                                                                                          \
+    X(SINK, 11)                                                                                                        \
+    X(DSINK, 12)                                                                                                       \
+    X(LEN_Q, 13) /* int32 [B], 0 to sq (sk), and with CU_Q (CU_K) no more than there is between two offsets */         \
+    X(LEN_K, 14)                                                                                                       \
+    X(CU_Q, 15) /* int32 [B+1] */                                                                                      \
+    X(CU_K, 16)                                                                                                        \
+    X(PAGES, 17)                                                                                                       \
+    X(MAP_B, 18) /* int32 tables */                                                                                    \
+    X(MAP_H, 19)                                                                                                       \
+    X(MAP_Q, 20)                                                                                                       \
+    X(MAP_K, 21)                                                                                                       \
+    X(DYN_B, 22) /* one int32 each */                                                                                  \
+    X(DYN_H, 23)                                                                                                       \
+    X(DYN_Q, 24)                                                                                                       \
+    X(DYN_K, 25)                                                                                                       \
+    X(POS_Q, 26) /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */                        \
+    X(SCALE, 27) /* SCALARS_IN_MEMORY: one f64, finite, or NAN for 1 / sqrt(d) */                                      \
+    X(SEED, 28)  /* one u64, with DROPOUT */                                                                           \
+    X(PARAMS, 29)
+
+/* clang-format off */
 typedef enum fxa_slot {
-    FXA_SLOT_Q = 0,
-    FXA_SLOT_K = 1,
-    FXA_SLOT_V = 2,
-    FXA_SLOT_O = 3,   /* forward: written; backward: read */
-    FXA_SLOT_LSE = 4, /* forward: written; backward: read (of the whole, for a shard). In f64 nothing of it is lost
-                         between the passes, which gradients of steep programs need: docs/numerics.md */
-    FXA_SLOT_MAX_ROW = 5,
-    FXA_SLOT_DO = 6,
-    FXA_SLOT_DLSE = 7,
-    FXA_SLOT_DQ = 8,
-    FXA_SLOT_DK = 9,
-    FXA_SLOT_DV = 10,
-    FXA_SLOT_SINK = 11,
-    FXA_SLOT_DSINK = 12,
-    FXA_SLOT_LEN_Q = 13, /* int32 [B], 0 to sq (sk), and with CU_Q (CU_K) no more than there is between two offsets */
-    FXA_SLOT_LEN_K = 14,
-    FXA_SLOT_CU_Q = 15, /* int32 [B+1] */
-    FXA_SLOT_CU_K = 16,
-    FXA_SLOT_PAGES = 17,
-    FXA_SLOT_MAP_B = 18, /* int32 tables */
-    FXA_SLOT_MAP_H = 19,
-    FXA_SLOT_MAP_Q = 20,
-    FXA_SLOT_MAP_K = 21,
-    FXA_SLOT_DYN_B = 22, /* one int32 each */
-    FXA_SLOT_DYN_H = 23,
-    FXA_SLOT_DYN_Q = 24,
-    FXA_SLOT_DYN_K = 25,
-    FXA_SLOT_POS_Q = 26,  /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */
-    FXA_SLOT_SCALE = 27,  /* SCALARS_IN_MEMORY: one f64, finite, or NAN for 1 / sqrt(d) */
-    FXA_SLOT_SEED = 28,   /* and one u64, with DROPOUT */
-    FXA_SLOT_PARAMS = 29, /* and one f64 per param of program. Engines of a device do not check them: an int param
-                             that is no whole number of 32 bits is rounded towards zero and clamped */
+#define FXA_SLOT_ENUM(name, value) FXA_SLOT_##name = value,
+    FXA_SLOT_MAP(FXA_SLOT_ENUM)
+#undef FXA_SLOT_ENUM
     FXA_SLOT_COUNT = 30,
     FXA_SLOT_MAX = 64
 } fxa_slot;
+/* clang-format on */
 FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a value that is none */
 
 /* How far a run is: `done` of `total` parts of much the same size, before masks take something away; total is the same
@@ -915,6 +982,7 @@ typedef struct fxa_cache_stats {
     uint64_t queries, query_hits;                             /* support queries */
     uint64_t plans, bytes;                                    /* now */
     uint64_t max_plans, max_bytes;
+    uint64_t reserved[4];
 } fxa_cache_stats;
 FXA_API void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out);
 /* Evicts at once; 0 keeps nothing. Plans that somebody holds live on. */

@@ -105,11 +105,12 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
 const char *fxa_slot_name(fxa_slot slot) {
-    static const char *const names[FXA_SLOT_COUNT] = {
-        "Q",     "K",     "V",     "O",     "LSE",   "MAX_ROW", "DO",    "DLSE",  "DQ",    "DK",
-        "DV",    "SINK",  "DSINK", "LEN_Q", "LEN_K", "CU_Q",    "CU_K",  "PAGES", "MAP_B", "MAP_H",
-        "MAP_Q", "MAP_K", "DYN_B", "DYN_H", "DYN_Q", "DYN_K",   "POS_Q", "SCALE", "SEED",  "PARAMS"};
-    return (uint32_t)slot < FXA_SLOT_COUNT ? names[slot] : NULL;
+    switch (slot) {
+#define SLOT_NAME(name, value)                                                                                         \
+    case FXA_SLOT_##name: return #name;
+        FXA_SLOT_MAP(SLOT_NAME)
+    default: return NULL;
+    }
 }
 
 int64_t fxa__slot_element(fxa_slot slot) { return slot >= FXA_SLOT_SCALE ? 8 : 4; }

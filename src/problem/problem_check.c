@@ -46,6 +46,15 @@ void fxa__problem_default(fxa_problem *p) {
     default_dtypes(p);
 }
 
+const char *fxa_flag_name(uint32_t flag) {
+    switch (flag) {
+#define CHECK_FLAG(name, bit, text)                                                                                    \
+    case 1u << bit: return text;
+        FXA_FLAG_MAP(CHECK_FLAG)
+    default: return NULL;
+    }
+}
+
 const char *fxa_device_name(fxa_device device) {
     switch (device) {
 #define CHECK_DEVICE(name, value, text)                                                                                \
@@ -79,7 +88,7 @@ static const check_flag check_flags_table[] = {
     {FXA_ACC_PARAMS, 0, FXA_BACKWARD, "FXA_ACC_PARAMS", NULL},
 };
 
-#define CHECK_ALL_FLAGS ((uint32_t)FXA_SCALARS_IN_MEMORY * 2u - 1u)
+#define CHECK_ALL_FLAGS ((1u << FXA_FLAG_COUNT) - 1u)
 
 static fxa_status check_flags(const fxa_problem *p, fxa_error *err) {
     uint32_t flags = p->flags;
@@ -231,6 +240,9 @@ static fxa_status check_program(const char *name, const fxa_program *program, fx
     if (n && !captures)
         return fxa__fail(err, FXA_E_PROBLEM, "%s is NULL and %s has %zu tensor%s", array, name, want,
                          fxa__plural(want));
+    for (size_t i = 0; i < n; i++)
+        if (captures[i].reserved[0] || captures[i].reserved[1])
+            return fxa__fail(err, FXA_E_PROBLEM, "reserved of %s[%zu] is not 0: was it filled with zeroes?", array, i);
     return FXA_OK;
 }
 

@@ -54,6 +54,12 @@ void fxa__builder_set_limit(fxa_builder *b, size_t max_nodes) { b->limit = max_n
 
 bool fxa__builder_failed(const fxa_builder *b) { return b->err.status != FXA_OK; }
 
+fxa_status fxa_builder_error(const fxa_builder *b, fxa_error *err) {
+    if (!b) return fxa__fail(err, FXA_E_ARGUMENT, "builder is NULL");
+    if (err) *err = b->err;
+    return b->err.status;
+}
+
 const fxa_error *fxa__builder_error(const fxa_builder *b) { return &b->err; }
 
 fxa_value fxa__builder_fail(fxa_builder *b, fxa_status status, const char *format, ...) {
@@ -91,6 +97,10 @@ bool fxa__builder_holds(fxa_builder *b, fxa_value x) {
 
 fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x) {
     return x >= 0 && (size_t)x < b->n_nodes ? (fxa_type)b->nodes[x].type : (fxa_type)0;
+}
+
+fxa_type fxa_builder_type(const fxa_builder *b, fxa_value value) {
+    return b ? fxa__builder_type(b, value) : (fxa_type)0;
 }
 
 fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {

@@ -209,6 +209,15 @@ static void facts_of_mask(const facts *f, int32_t mask) {
     fxa__range_close(&r);
 }
 
+const char *fxa_fact_name(uint32_t fact) {
+    switch (fact) {
+#define FACTS_NAME(name, bit, text)                                                                                    \
+    case 1u << bit: return text;
+        FXA_FACT_MAP(FACTS_NAME)
+    default: return NULL;
+    }
+}
+
 void fxa_program_facts(const fxa_program *program, fxa_facts *out) {
     FXA__FLOAT_SCOPE;
     if (out == NULL) return;

@@ -5,6 +5,8 @@
  */
 #include "build.h"
 
+#include "../base/float_state.h"
+
 static fxa_value import_node(fxa_builder *b, const fxa_program *p, const fxa__node *n, const int32_t *tensor,
                              const fxa_value *map) {
     fxa_value arg[FXA_MAX_RANK];
@@ -37,4 +39,37 @@ bool fxa__builder_import_with(fxa_builder *b, const fxa_program *p, const fxa_va
     for (int32_t i = 0; i < p->n_nodes && !fxa__builder_failed(b); i++)
         map[i] = given && given[i] >= 0 ? given[i] : import_node(b, p, &p->nodes[i], tensor, map);
     return !fxa__builder_failed(b);
+}
+
+/* given[] of an import: the caller's score for the node that reads it. */
+static fxa_status import_score(fxa_builder *b, const fxa_program *p, fxa_value score, fxa_value *new_score,
+                               fxa_value *mask) {
+    fxa_value *map = fxa__alloc_array(b->host, 2 * (size_t)p->n_nodes, sizeof *map), *given = map + p->n_nodes;
+    if (!map) return FXA_E_MEMORY;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        given[i] = n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE ? score : -1;
+    }
+    if (fxa__builder_import_with(b, p, given, map)) {
+        if (new_score) *new_score = map[fxa__program_output(p, FXA__OUT_SCORE)];
+        if (mask) *mask = map[fxa__program_output(p, FXA__OUT_MASK)];
+    }
+    fxa__free(b->host, map, 2 * (size_t)p->n_nodes * sizeof *map);
+    return FXA_OK;
+}
+
+void fxa_builder_import(fxa_builder *b, const fxa_program *program, fxa_value score, fxa_value *new_score,
+                        fxa_value *mask) {
+    FXA__FLOAT_SCOPE;
+    if (new_score) *new_score = -1;
+    if (mask) *mask = -1;
+    if (!fxa__builder_holds(b, score)) return;
+    if (!program || fxa_program_get_kind(program) != FXA_PROGRAM_SCORE) {
+        (void)fxa__builder_fail(b, FXA_E_ARGUMENT, "%s: accepted is a SCORE program",
+                                program ? "a program that is no score program is imported" : "program is NULL");
+        return;
+    }
+    score = fxa__builder_convert(b, score, FXA_FLOAT);
+    if (score >= 0 && import_score(b, program, score, new_score, mask) == FXA_E_MEMORY)
+        (void)fxa__builder_fail_memory(b);
 }

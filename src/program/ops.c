@@ -47,8 +47,11 @@ const char *fxa__type_name(uint32_t type) {
     }
 }
 
-static const char *const op_inputs[FXA_INPUT_COUNT] = {"score", "b",     "h",      "q",    "k",
-                                                       "q_len", "k_len", "dscore", "heads"};
+static const char *const op_inputs[FXA_INPUT_COUNT] = {
+#define OP_INPUT_NAME(name, value, text) [value] = text,
+    FXA_INPUT_MAP(OP_INPUT_NAME)
+#undef OP_INPUT_NAME
+};
 
 const char *fxa__input_name(uint32_t input) { return input < FXA_INPUT_COUNT ? op_inputs[input] : "none"; }
 

@@ -30,7 +30,7 @@ TEST(views_join_pointers_and_shapes) {
     captures[0].grad = 1, captures[0].grad_dtype = FXA_F64;
     captures[2].strided = 1, captures[2].stride[0] = -1;
     p.param_grads = 1;
-    fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0};
+    fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0, {0}};
     p.bprop = case_bprop(), p.bprop_captures = &extra, p.n_bprop_captures = 1;
     bench_open(&p);
     the.tensors[2] = the.data[14] + 5;

@@ -122,7 +122,7 @@ TEST(captures_are_resolved_copies) {
     captures[0].grad_dtype = FXA_F64;
     captures[1].strided = 1, captures[1].stride[0] = -2, captures[1].stride[3] = 99;
     p.bprop = case_bprop();
-    fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0};
+    fxa_capture extra = {{5}, {0}, {0}, 0, 0, 0, 0, {0}};
     p.bprop_captures = &extra, p.n_bprop_captures = 1;
     fxa__problem *made = problem_make(&p);
     T_REQUIRE(made);
@@ -144,7 +144,7 @@ TEST(captures_are_resolved_copies) {
 
 TEST(captures_of_full_rank) {
     fxa_program *program = case_parse(FXA_PROGRAM_SCORE, "tensor t : f32[5]\nscore = score + t[b, h, q, k, 0]");
-    fxa_capture c = {{2, 3, 4, 5, 6}, {0}, {0}, 0, 1, 0, 0};
+    fxa_capture c = {{2, 3, 4, 5, 6}, {0}, {0}, 0, 1, 0, 0, {0}};
     fxa_problem p = case_backward();
     p.program = program, p.captures = &c, p.n_captures = 1;
     fxa__problem *made = problem_make(&p);

@@ -80,6 +80,13 @@ TEST(sizes_and_flags_reach_the_key) {
     VARIED(CODE, p.flags |= FXA_BOTTOM_RIGHT);
     VARIED(CODE, p.flags |= FXA_POSITIONS);
     VARIED(GEOMETRY, p.flags |= FXA_STRICT_INDEX);
+    VARIED(GEOMETRY, p.flags |= FXA_DETERMINISTIC);
+    VARIED(CODE, p.flags |= FXA_SCALARS_IN_MEMORY);
+    VARIED(GEOMETRY, p.alignment = 16);
+    VARIED(GEOMETRY, p.max_workspace = 1000);
+    VARIED(GEOMETRY, p.device = FXA_CUDA);
+    VARIED(GEOMETRY, p.device = FXA_CUDA; p.ordinal = 3);
+    VARIED(GEOMETRY, p.device = FXA_CUDA; p.flags |= FXA_CAPTURE);
     VARIED(CODE, p.flags |= FXA_ACC_Q);
     VARIED(CODE, p.flags |= FXA_ACC_TENSORS);
     VARIED(CODE, p.flags &= ~(uint32_t)FXA_PADDING);

@@ -148,7 +148,7 @@ TEST(refused_overflow_of_dense) {
 }
 
 TEST(refused_programs) {
-    fxa_capture captures[3], extra = {{5}, {0}, {0}, 0, 0, 0, 0};
+    fxa_capture captures[3], extra = {{5}, {0}, {0}, 0, 0, 0, 0, {0}};
     REFUSED(case_forward(), "program is a BPROP program: accepted is a SCORE program",
             (p.program = case_bprop(), p.captures = captures, p.n_captures = 1));
     REFUSED(case_captured(captures, true), "bprop is a SCORE program: accepted is a BPROP program",
@@ -171,7 +171,9 @@ TEST(refused_programs) {
 }
 
 TEST(refused_captures) {
-    fxa_capture captures[3], extra = {{5}, {0}, {0}, 0, 1, 0, 0};
+    fxa_capture captures[3], extra = {{5}, {0}, {0}, 0, 1, 0, 0, {0}};
+    REFUSED(case_captured(captures, false), "reserved of captures[1] is not 0: was it filled with zeroes?",
+            captures[1].reserved[1] = 1);
     REFUSED(case_captured(captures, true),
             "the gradient of tensor ids is asked for, and it is i64: only float tensors have one",
             captures[1].grad = 1);
@@ -215,6 +217,20 @@ TEST(refused_maps) {
     REFUSED(case_forward(), "map_q.segment[0] maps 2 indices to 2147483647 + 1 * i: coordinates are 32 bit",
             (p.map_q.kind = FXA_MAP_SEGMENTS, p.map_q.n_segments = 2, p.map_q.segment[0].base = INT32_MAX,
              p.map_q.segment[1].begin = 2));
+}
+
+TEST(refused_places) {
+    REFUSED(case_forward(), "device is 2: accepted are 0 (host) and 1 (cuda)", p.device = 2);
+    REFUSED(case_forward(), "ordinal is 1 on device host: accepted is 0", p.ordinal = 1);
+    REFUSED(case_forward(), "target is set on device host: only plans for another device have one", p.target = "x");
+    REFUSED(case_forward(), "flag FXA_CAPTURE is set on device host, which records no graphs", p.flags = FXA_CAPTURE);
+    REFUSED(case_forward(), "alignment is 24: accepted are 0 and powers of two up to 4096", p.alignment = 24);
+    REFUSED(case_forward(), "alignment is 8192: accepted are 0 and powers of two up to 4096", p.alignment = 8192);
+    REFUSED(case_forward(), "reserved is 3: accepted is 0", p.reserved = 3);
+    REFUSED(case_forward(), "ordinal is -1: accepted are 0 and more", p.device = FXA_CUDA; p.ordinal = -1);
+    REFUSED(case_forward(), "flag FXA_STRICT_INDEX looks at captured tensors on the host, and device is cuda",
+            p.device = FXA_CUDA;
+            p.flags = FXA_STRICT_INDEX);
 }
 
 T_MAIN

@@ -181,4 +181,97 @@ TEST(found_names) {
     fxa_builder_destroy(b);
 }
 
+/* ---- For tracers: what is known before finish -------------------------------------------------------------------- */
+
+/* The mistake is told at the call that made it, and types are those of the language. */
+TEST(mistakes_and_types_are_known_at_once) {
+    fxa_context *own = NULL;
+    fxa_builder *b = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &own, &err));
+    T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
+    fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), x = fxa_builder_op2(b, FXA_OP_ADD, q, fxa_builder_float(b, 0.5));
+    T_INT(fxa_builder_type(b, q), FXA_INT);
+    T_INT(fxa_builder_type(b, x), FXA_FLOAT);
+    T_INT(fxa_builder_type(b, fxa_builder_op2(b, FXA_OP_LT, q, q)), FXA_BOOL);
+    T_INT(fxa_builder_type(b, -1), 0);
+    T_INT(fxa_builder_type(b, 1000), 0);
+    T_INT(fxa_builder_type(NULL, 0), 0);
+    T_OK(fxa_builder_error(b, &err));
+    (void)fxa_builder_op2(b, FXA_OP_SHL, x, q);
+    T_STATUS(fxa_builder_error(b, &err), FXA_E_PROGRAM);
+    fxa_error first = err;
+    (void)fxa_builder_op2(b, FXA_OP_AND, x, x);
+    T_INT(fxa_builder_error(b, NULL), FXA_E_PROGRAM);
+    (void)fxa_builder_error(b, &err);
+    T_STR(err.text, first.text);
+    T_STATUS(fxa_builder_error(NULL, &err), FXA_E_ARGUMENT);
+    fxa_builder_destroy(b);
+    fxa_context_destroy(own);
+}
+
+static fxa_program *import_parsed(fxa_context *context, const char *text) {
+    fxa_program *program = NULL;
+    fxa_error err;
+    T_OK(fxa_program_parse(context, text, SIZE_MAX, &program, &err));
+    return program;
+}
+
+/* Programs inside one another are the program of their texts, joined. */
+TEST(imports_compose) {
+    fxa_context *own = NULL;
+    fxa_builder *b = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &own, &err));
+    fxa_program *cap = import_parsed(own, "param c : float = 20\nscore = c * tanh(score / c)");
+    fxa_program *bias =
+        import_parsed(own, "tensor t : f32[1]\nparam c : float\nscore = score + c * t[q]\nmask = k <= q");
+    fxa_program *both = import_parsed(own, "tensor t : f32[1]\nparam c : float\nscore = score + c * t[q]\n"
+                                           "mask = k <= q\nscore = c * tanh(score / c)");
+    T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
+    fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), mask;
+    fxa_builder_import(b, bias, score, &score, &mask);
+    fxa_builder_import(b, cap, score, &score, NULL);
+    fxa_builder_set_score(b, score);
+    fxa_builder_set_mask(b, mask);
+    fxa_program *made = NULL;
+    T_OK(fxa_builder_finish(b, &made, &err));
+    uint8_t x[16], y[16];
+    fxa_program_hash(made, x);
+    fxa_program_hash(both, y);
+    T_CHECK(memcmp(x, y, 16) == 0);
+    double value = 0;
+    T_INT(fxa_program_param_default(made, 0, &value), 1);
+    T_SAME(value, 20);
+    fxa_builder_destroy(b);
+    fxa_program_destroy(made);
+    fxa_program_destroy(both);
+    fxa_program_destroy(bias);
+    fxa_program_destroy(cap);
+    fxa_context_destroy(own);
+}
+
+/* What cannot be imported is a mistake like any other, and results are negative. */
+TEST(imports_that_are_refused) {
+    fxa_context *own = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &own, &err));
+    fxa_program *cap = import_parsed(own, "score = 2 * score"), *derivative = NULL;
+    T_OK(fxa_program_derivative(cap, &derivative, &err));
+    for (int i = 0; i < 4; i++) {
+        fxa_builder *b = NULL;
+        T_OK(fxa_builder_create(own, FXA_PROGRAM_SCORE, &b, &err));
+        fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), made = 7, mask = 7;
+        fxa_value from = i == 2 ? 1000 : i == 3 ? fxa_builder_bool(b, 1) : score;
+        fxa_builder_import(b, i == 0 ? NULL : i == 1 ? derivative : cap, from, &made, &mask);
+        T_CHECK(made < 0 && mask < 0);
+        T_CHECK(fxa_builder_error(b, &err) != FXA_OK);
+        T_HAS(err.text, i == 0 ? "program is NULL" : i == 1 ? "no score program" : i == 2 ? "1000" : "bool");
+        fxa_builder_destroy(b);
+    }
+    fxa_program_destroy(derivative);
+    fxa_program_destroy(cap);
+    fxa_context_destroy(own);
+}
+
 T_MAIN
