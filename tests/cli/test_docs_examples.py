@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What documents show is what happens: the examples of the man page and of `fxattn` alone are run as they are printed, what
+the demo says to try next too, programs of docs/ are parsed, and the message of docs/errors.md is compared. (The README:
+tests/install/test_readme.py; the messages of docs/program.md: tests/test_program_md.py.)"""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import npy_text as npy
+from cli_case import FXATTN, PATIENCE, SOURCE, Cli
+
+
+def text_of(*path):
+    with open(os.path.join(SOURCE, *path)) as f:
+        return f.read()
+
+
+class Examples(Cli):
+    def shell(self, line):
+        """A line as one types it, in the test's folder; what it prints."""
+        path = os.path.dirname(FXATTN) + ":" + os.environ["PATH"]
+        p = subprocess.run(
+            ["bash", "-c", line],
+            cwd=self.folder.name,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+        self.assertEqual((p.returncode, p.stderr), (0, b""), line)
+        return p.stdout.decode()
+
+    def test_man_page(self):
+        page = text_of("man", "fxattn.1").split(".Sh EXAMPLES")[1].split(".Sh ")[0]
+        lines = re.findall(r"(?m)^(?:\.Dl )?\$ ((?:.*\\e\n)*.*)", page)
+        self.assertGreaterEqual(len(lines), 5)
+        self.shell("fxattn sample --shape h=2,s=16,d=4 --q q.npy --k k.npy --v v.npy --dout do.npy")
+        npy.save(self.path("slopes.npy"), npy.Array((2,), [0.5, 0.25]), "f4")
+        npy.save(self.path("doc.npy"), npy.Array((4096,), [i // 100 for i in range(4096)]), "i8")
+        for line in lines:
+            self.shell(line.replace("\\e\n", "\\\n"))
+        for name in ("o.npy", "dq.npy", "dslopes.npy", "doc.svg"):
+            self.assertTrue(os.path.exists(self.path(name)), name)
+
+    def test_first_words(self):
+        for text in (self.run_cli(), text_of("examples", "demo.sh").split("next, try")[1]):
+            lines = re.findall(r"(?m)^ +(?:fxattn|\$fxattn) (.*)$", text)
+            self.assertGreaterEqual(len(lines), 3)
+            for line in lines:
+                self.assertNotEqual(self.shell("fxattn " + line), "", line)
+
+    def test_programs_of_the_language_page(self):
+        found = re.findall(r"(?m)(?:^    .*\n)+", text_of("docs", "program.md"))
+        programs = [textwrap.dedent(x) for x in found if re.search(r"(?m)^    (score|mask) +=", x)]
+        self.assertGreaterEqual(len(programs), 3)
+        for text in programs:
+            if "blocks[" in text:
+                text = "tensor blocks : i32[2]\n" + text
+            self.run_cli("explain", "--program", self.write("shown.fxa", text))
+
+    def test_message_of_the_error_page(self):
+        shown = re.search(r"(?m)^ +alibi\.fxa:3:17: error.*\n.*\n.*\n", text_of("docs", "errors.md")).group(0)
+        text = "tensor slopes : f32[1]\nmask = k <= q\n" + shown.splitlines()[1].strip() + "\n"
+        self.write("alibi.fxa", text)
+        p = subprocess.run(
+            [FXATTN, "explain", "--program", "alibi.fxa"], cwd=self.folder.name, capture_output=True, timeout=PATIENCE
+        )
+        self.assertEqual(p.stderr.decode(), textwrap.dedent(shown))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
