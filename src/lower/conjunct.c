@@ -42,17 +42,17 @@ static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, in
         *form = fxa__linear_sum(form, 1, f, times);
         return true;
     }
-    if (n->type == FXA_INT && depth < CONJUNCT_DEPTH && (n->op == FXA_OP_ADD || n->op == FXA_OP_SUB)) {
-        int32_t second = n->op == FXA_OP_SUB ? -times : times;
-        return conjunct_add(w, n->arg[0], times, depth + 1, form, sum) &&
-               conjunct_add(w, n->arg[1], second, depth + 1, form, sum);
+    if (!(fxa__linear_reads(f) & (CONJUNCT_Q | CONJUNCT_K | CONJUNCT_SCORE))) {
+        if (sum->bound >= 0) return false;
+        sum->bound = node;
+        sum->times = (int8_t)times;
+        return true;
     }
-    if (n->type == FXA_INT && depth < CONJUNCT_DEPTH && n->op == FXA_OP_NEG)
-        return conjunct_add(w, n->arg[0], -times, depth + 1, form, sum);
-    if (sum->bound >= 0 || (fxa__linear_reads(f) & (CONJUNCT_Q | CONJUNCT_K | CONJUNCT_SCORE))) return false;
-    sum->bound = node;
-    sum->times = (int8_t)times;
-    return true;
+    if (depth == CONJUNCT_DEPTH) return false;
+    if (n->op == FXA_OP_NEG) return conjunct_add(w, n->arg[0], -times, depth + 1, form, sum);
+    if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return false;
+    return conjunct_add(w, n->arg[0], times, depth + 1, form, sum) &&
+           conjunct_add(w, n->arg[1], n->op == FXA_OP_SUB ? -times : times, depth + 1, form, sum);
 }
 
 /* times (1 or -1) times an int node as a sum that is its value in whole numbers. */
@@ -61,7 +61,6 @@ static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, c
     int64_t lo, hi;
     *out = (conjunct_sum){.bound = -1};
     if (!conjunct_add(w, node, times, 0, &form, out) || !fxa__linear_bounds(&form, &w->plain, &lo, &hi)) return false;
-    if (times < 0 && lo == INT32_MIN) return false; /* the value itself would not fit */
     if (out->bound >= 0 && (out->bound != node || times < 0)) {
         if (lo - CONJUNCT_NARROW < INT32_MIN || hi + CONJUNCT_NARROW > INT32_MAX) return false;
         out->narrow = true;

@@ -176,6 +176,13 @@ static const struct {
     {"k >= q - 5 + k_len - q_len", "window aligned 5"},
     {"q - k < w", "window -1 bound"},
     {"k <= q + w", "causal 0 bound narrow"},
+    {"k <= q + (w - 1)", "causal 0 bound narrow"},
+    {"q - k < w + n[b]", "window -1 bound"},
+    {"k < k_len + w", "length -1 bound"},
+    {"k <= q + w + n[b]", "other"}, /* one bound only */
+    {"n[h] <= q - k - w", "other"},
+    {"k + q <= 2 * q + w", "other"}, /* 2 * q + w may wrap though w is small */
+    {"abs(q - k - 2147483647 - 1) <= 4", "other"},
     {"q + n[b] >= k", "causal 0 bound narrow"},
     {"abs(q - k) <= 4", "window 4, causal 4"},
     {"abs(q - k) < w", "window -1 bound, causal -1 bound"},
