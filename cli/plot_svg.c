@@ -216,12 +216,30 @@ static void svg_line(cli_buf *out, const char *class, const double *value, doubl
     buf_text(out, "\"/>\n");
 }
 
+/* What slopes are drawn larger by, so that one can see them beside scores of up to hi: a power of ten. */
+static double svg_slope_factor(const plot *p, double hi) {
+    double most = 0, factor = 1;
+    for (int i = 0; i < p->curves; i++)
+        for (int k = 0; k < PLOT_POINTS; k++)
+            if (isfinite(p->curve[i].slope[k])) most = fmax(most, fabs(p->curve[i].slope[k]));
+    while (most > 0 && factor < 1e9 && most * factor * 10 <= 0.9 * hi) factor *= 10;
+    return factor;
+}
+
+static void svg_slope(cli_buf *out, const char *class, const double *slope, double factor, double lo, double hi,
+                      double x, double side) {
+    double larger[PLOT_POINTS];
+    for (int i = 0; i < PLOT_POINTS; i++) larger[i] = factor * slope[i];
+    svg_line(out, class, larger, lo, hi, x, side);
+}
+
 static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double side) {
     static const char *const colours[PLOT_CURVES] = {"a", "h", "z"};
     double lo = fmin(p->curve_lo, -1e-9), hi = fmax(p->curve_hi, 1e-9), margin = 0.05 * (hi - lo), raw[PLOT_POINTS],
            zero[PLOT_POINTS] = {0};
     lo -= margin;
     hi += margin;
+    double factor = svg_slope_factor(p, fmin(hi, -lo));
     for (int i = 0; i < PLOT_POINTS; i++) raw[i] = p->reach * (2.0 * i / (PLOT_POINTS - 1) - 1);
     buf_printf(out, "<rect class=\"b\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x, SVG_TOP, side,
                side);
@@ -235,7 +253,7 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
         snprintf(class, sizeof class, "y %s", colours[i]);
         svg_line(out, class, p->curve[i].value, lo, hi, x, side);
         snprintf(class, sizeof class, "d %s", colours[i]);
-        svg_line(out, class, p->curve[i].slope, lo, hi, x, side);
+        svg_slope(out, class, p->curve[i].slope, factor, lo, hi, x, side);
     }
     buf_printf(
         out,
@@ -252,10 +270,10 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
                    !p->curve_by_pair
                        ? "new score"
                        : cli_format(c, "at q %" PRId64 ", k %" PRId64, p->curve[i].q + p->first_q, p->curve[i].k));
-    buf_printf(out, "<path class=\"d %s\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">its slope</text>\n",
-               colours[0], x, y + 6, x + 30, y + 11);
-    buf_printf(out, "<path class=\"l\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">unchanged</text>\n", x + 120,
-               y + 6, x + 150, y + 11);
+    buf_printf(out, "<path class=\"d %s\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">its slope%s</text>\n",
+               colours[0], x, y + 6, x + 30, y + 11, factor > 1 ? cli_format(c, " x %g", factor) : "");
+    buf_printf(out, "<path class=\"l\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">unchanged</text>\n", x + 150,
+               y + 6, x + 180, y + 11);
     return y + 20;
 }
 

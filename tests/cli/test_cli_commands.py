@@ -168,6 +168,13 @@ class Plot(Cli):
             self.assertNotIn("#d7263d", f.read())
         self.assertEqual(self.run_json("plot", "--score", "inf", "--shape", "s=8")["share"]["nan"], 1)
 
+    def test_slopes_are_drawn_to_be_seen(self):
+        for score, label in (("2 * tanh(score / 2)", "its slope<"), ("300 * tanh(score / 300)", "its slope x 100<")):
+            file = self.path("curve.svg")
+            self.run_cli("plot", "--score", score, "--shape", "s=8", "--svg", file)
+            with open(file) as f:
+                self.assertIn(label, f.read())
+
     def test_curves(self):
         cap = self.run_json("plot", "--score", "2 * tanh(score / 2)", "--shape", "s=8")["curves"]
         self.assertEqual(len(cap), 1)
