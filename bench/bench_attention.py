@@ -35,7 +35,8 @@ HEADS = 8
 
 SIZES = [512, 1024, 2048, 4096, 8192, 16384]
 DIMS = [64, 128, 256]
-VARIANTS = ["full", "causal", "window", "softcap", "alibi", "bias", "gathered", "bucketed", "documents", "mask", "dropout"]
+VARIANTS = ["full", "causal", "window", "softcap", "alibi", "bias", "lowrank", "gathered", "bucketed", "documents", "mask",
+            "dropout"]
 SPARSE = ["blocks64", "blocks256", "bigbird", "tree", "unsorted", "select"]  # masks that leave little, or leave holes
 VARIANTS += SPARSE
 SPARSE_SIZE = 4096
@@ -45,6 +46,7 @@ DTYPES = ["f32", "bf16"]
 DENSE = ("bias", "bucketed", "mask")  # have a captured tensor [S,S]
 DENSE_MOST = 8192  # beyond it is gigabytes
 BUCKETS = 32
+RANK = 4  # of lowrank: a bias that is a product of two thin tensors
 DROPOUT = 0.1
 DECODE_KEYS = [4096, 16384]
 DECODE_HEADS = (32, 8, 128)  # query heads, key heads, features
@@ -220,6 +222,9 @@ class Ours:
             "alibi": lambda: ["--score", "score - slope[h] * (q - k)", "--causal",
                               *self.vector("slope", "f", alibi_slopes())],
             "bias": lambda: ["--score", "score + bias[q, k]", "--tensor-size", "bias:f32=%d,%d" % (size, size)],
+            "lowrank": lambda: ["--score", "score + sum(i, %d, u[h, q, i] * v[h, k, i])" % RANK,
+                                "--tensor-size", "u:f32=%d,%d,%d" % (HEADS, size, RANK),
+                                "--tensor-size", "v:f32=%d,%d,%d" % (HEADS, size, RANK)],
             "gathered": lambda: ["--score", "score + table[h, q - k + k_len - 1]", "--tensor-size",
                                  "table:f32=%d,%d" % (HEADS, 2 * size - 1)],
             "documents": lambda: ["--mask", "doc[q] == doc[k]", *self.vector("doc", "i", document_ids(size))],
@@ -328,6 +333,8 @@ class Torch:
         keep = self.keep(size) if c["variant"] == "mask" else None
         bucket = torch.randint(BUCKETS, (size, size)) if c["variant"] == "bucketed" else None
         buckets = torch.rand(BUCKETS, HEADS)
+        left, right = torch.rand(HEADS, size, RANK), torch.rand(HEADS, size, RANK)
+        product = lambda h, q, k: sum(left[h, q, i] * right[h, k, i] for i in range(RANK))  # noqa: E731
         return {
             "full": lambda: (None, None),
             "causal": lambda: (None, lambda b, h, q, k: k <= q),
@@ -335,6 +342,7 @@ class Torch:
             "softcap": lambda: (lambda s, b, h, q, k: CAP * torch.tanh(s / CAP), None),
             "alibi": lambda: (lambda s, b, h, q, k: s - slope[h] * (q - k), lambda b, h, q, k: k <= q),
             "bias": lambda: (lambda s, b, h, q, k: s + bias[q, k], None),
+            "lowrank": lambda: (lambda s, b, h, q, k: s + product(h, q, k), None),
             "gathered": lambda: (lambda s, b, h, q, k: s + table[h, q - k + size - 1], None),
             "bucketed": lambda: (lambda s, b, h, q, k: s + buckets[bucket[q, k], h], None),
             "documents": lambda: (None, lambda b, h, q, k: document[q] == document[k]),
