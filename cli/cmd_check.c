@@ -137,6 +137,7 @@ int cmd_check(cli *c) {
     if (rc == CLI_OK) rc = opt_int(c, OPT_SAMPLES, 1, 1000000, &s->samples);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &s->random.state);
     if (rc != CLI_OK) return rc;
+    if (values_finite_penalty(s->job->program)) cli_warn(c, "%s", values_finite_penalty(s->job->program));
     values_warn(c, s->job->program, &s->job->bind, s->job->problem.q.dtype == FXA_F64);
     values_warn_scale(c, s->job->problem.q.dtype == FXA_F64);
     const char *random = invent_fill(c, s->job, &s->random, false);

@@ -153,6 +153,7 @@ int cmd_explain(cli *c) {
     if (rc == CLI_OK) rc = job_make(c, false, &job);
     if (rc == CLI_OK) rc = explain_gather(c, job, e);
     if (rc != CLI_OK) return rc;
+    values_warn(c, job->program, &job->bind, job->problem.q.dtype == FXA_F64);
     if (c->json)
         explain_json(c, job, e);
     else

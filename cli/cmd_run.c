@@ -119,6 +119,7 @@ int cmd_run(cli *c) {
     if (rc != CLI_OK) return rc;
     run_bind_values(r);
     job_warn_alignment(c, r->job, &r->forward_problem);
+    if (values_finite_penalty(r->job->program)) cli_warn(c, "%s", values_finite_penalty(r->job->program));
     values_warn(c, r->job->program, &r->job->bind, r->q.dtype == FXA_F64);
     values_warn_scale(c, r->q.dtype == FXA_F64);
     if (r->job->bprop) values_warn(c, r->job->bprop, &r->job->bprop_bind, r->q.dtype == FXA_F64);

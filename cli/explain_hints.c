@@ -103,11 +103,12 @@ int explain_find_hints(cli *c, const cli_job *job, explanation *e) {
         hint_add(c, e,
                  "the score is -inf by a condition: a mask is meant, and engines treat it as one; said as mask = "
                  "..., it is seen by the facts too");
-    if (e->facts.flags & FXA_FACT_PENALTY)
+    if (values_finite_penalty(e->program))
+        hint_add(c, e, "%s", values_finite_penalty(e->program));
+    else if (e->facts.flags & FXA_FACT_PENALTY)
         hint_add(
             c, e,
-            "the score is lowered by a constant, far down, where a condition says so: if a mask is meant, say mask = "
-            "... and what it leaves out is skipped; added -inf is NaN beside +inf, a finite constant leaves weights "
-            "to rows that it covers whole, so neither is skipped as it stands");
+            "the score is lowered by inf where a condition says so: if a mask is meant, say mask = ... and what it "
+            "leaves out is skipped; added -inf is NaN beside +inf, so it is not skipped as it stands");
     return hint_unsorted(c, job, e);
 }

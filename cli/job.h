@@ -58,10 +58,12 @@ int values_collect(cli *c, fxa_program_kind kind, cli_values *out);
 size_t values_declare(const cli_values *v, fxa_declaration *out);
 const cli_tensor *values_find_tensor(const cli_values *v, const char *name);
 
-/* Warns of what will surprise in given values; f64: arithmetic is in f64. */
+/* Warns of what will surprise in given values (values_warn.c); f64: arithmetic is in f64. */
 struct cli_binding;
 void values_warn(cli *c, const fxa_program *program, const struct cli_binding *b, bool f64);
 void values_warn_scale(cli *c, bool f64); /* the same of --scale */
+/* What to say of a program with FXA_FACT_FINITE_PENALTY; NULL: it has not. */
+const char *values_finite_penalty(const fxa_program *program);
 
 /* Values in the order of a program. */
 typedef struct cli_binding {

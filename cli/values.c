@@ -115,59 +115,6 @@ size_t values_declare(const cli_values *v, fxa_declaration *out) {
     return n;
 }
 
-/* Not 0, but 0 in f32. */
-static bool values_vanish(double x) { return x != 0 && (float)x == 0; }
-
-/* What will surprise in a float tensor: NaN and +inf; and what only f64 arithmetic can hold. -inf is a common mask. */
-static void values_warn_tensor(cli *c, const char *name, const fxa_view *v, bool f64) {
-    int64_t count = 1, bad = 0, large = 0, small = 0;
-    for (int d = 0; d < v->rank; d++) count *= v->size[d];
-    for (int64_t i = 0; v->data && dtype_is_float(v->dtype) && i < count; i++) {
-        int64_t rest = i, at = 0;
-        for (int d = v->rank - 1; d >= 0; d--) {
-            at += rest % v->size[d] * v->stride[d];
-            rest /= v->size[d];
-        }
-        double x = element_get(v->dtype, v->data, at);
-        bad += isnan(x) || x == INFINITY;
-        large += !f64 && isfinite(x) && fabs(x) > FLT_MAX;
-        small += !f64 && values_vanish(x);
-    }
-    if (bad) cli_warn(c, "tensor %s holds %" PRId64 " of %" PRId64 " elements that are NaN or inf", name, bad, count);
-    if (large)
-        cli_warn(c,
-                 "tensor %s holds %" PRId64 " of %" PRId64
-                 " elements beyond the range of f32, which count as inf: Q is not f64",
-                 name, large, count);
-    if (small)
-        cli_warn(
-            c, "tensor %s holds %" PRId64 " of %" PRId64 " elements too small for f32, which count as 0: Q is not f64",
-            name, small, count);
-}
-
-/* A number that arithmetic in f32 takes for another. */
-static void values_warn_number(cli *c, const char *what, double x) {
-    if (isfinite(x) && fabs(x) > FLT_MAX)
-        cli_warn(c, "%s is %g, beyond the range of f32, and counts as inf: Q is not f64", what, x);
-    if (values_vanish(x)) cli_warn(c, "%s is %g, too small for f32, and counts as 0: Q is not f64", what, x);
-}
-
-void values_warn(cli *c, const fxa_program *program, const cli_binding *b, bool f64) {
-    for (size_t i = 0; i < b->n_params; i++) {
-        const char *what = cli_format(c, "param %s", fxa_program_param(program, i).name);
-        if (isnan(b->params[i])) cli_warn(c, "%s is NaN", what);
-        if (!f64) values_warn_number(c, what, b->params[i]);
-    }
-    for (size_t i = 0; i < b->n_tensors; i++)
-        values_warn_tensor(c, fxa_program_tensor(program, i).name, &b->views[i], f64);
-}
-
-void values_warn_scale(cli *c, bool f64) {
-    double scale;
-    const char *text = opt_get(c, OPT_SCALE);
-    if (text && !f64 && read_double(text, &scale)) values_warn_number(c, "--scale", scale);
-}
-
 const cli_tensor *values_find_tensor(const cli_values *v, const char *name) {
     for (size_t i = 0; i < v->n_tensors; i++)
         if (strcmp(v->tensors[i].name, name) == 0) return &v->tensors[i];

@@ -260,7 +260,9 @@ In the last two, `score` is the score as it came in, and `dscore` stands for its
 ## Values
 
 A value is a `float`, an `int` of 32 bits or a `bool`. How wide a float is belongs to the engine: f64 in the reference
-engine and for f64 problems, f32 otherwise. Constants and params are held in f64 and rounded once.
+engine and for f64 problems, f32 otherwise. Constants and params are held in f64 and rounded once; elements of `f64` tensors
+are rounded as they are read. So unless Q is f64, a time in seconds or a count beyond 2^24 is no longer itself in a float: keep
+such numbers in an int tensor and take differences there, or give them from a near start.
 
 | name | type | |
 |---|---|---|

@@ -16,7 +16,6 @@
 #include <math.h>
 
 enum { FACTS_SMALL = 4096 };
-#define FACTS_PENALTY (-10000.0) /* what other systems add for a mask in f16, the least of all that they do */
 
 typedef struct facts {
     const fxa_program *p;
@@ -85,39 +84,8 @@ static void facts_softcap(const facts *f, int32_t node) {
     }
 }
 
-/* c ? y : low, also of ints, or the branches the other way round, with c free of the score, where sign * low is
- * FACTS_PENALTY at most; -inf only where it is `added`: else that is a mask. */
-static bool facts_is_penalty(const facts *f, int32_t node, double sign, bool added) {
-    const fxa__node *n = &f->p->nodes[node];
-    bool ints = n->op == FXA_OP_FLOAT;
-    if (ints) n = &f->p->nodes[n->arg[0]];
-    if (n->op != FXA_OP_SELECT || facts_reads_score(f, n->arg[0])) return false;
-    for (int i = 1; i <= 2; i++) {
-        const fxa__node *low = &f->p->nodes[n->arg[i]];
-        double value = sign * (ints ? low->imm : low->f);
-        if (low->op == FXA_OP_CONST && value <= FACTS_PENALTY && (added || isfinite(value))) return true;
-    }
-    return false;
-}
-
-/* A penalty, or a sum with one, down the operand that reads the score. */
-static bool facts_has_penalty(const facts *f, int32_t node) {
-    bool added = false;
-    while (!facts_is_penalty(f, node, 1, added)) {
-        const fxa__node *n = &f->p->nodes[node];
-        if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return false;
-        double sign = n->op == FXA_OP_SUB ? -1 : 1;
-        if (facts_is_penalty(f, n->arg[0], 1, true) || facts_is_penalty(f, n->arg[1], sign, true)) return true;
-        bool second = !facts_reads_score(f, n->arg[0]);
-        if (second && n->op == FXA_OP_SUB) return false;
-        node = n->arg[second];
-        added = true;
-    }
-    return true;
-}
-
 static void facts_of_score(const facts *f, int32_t score) {
-    if (facts_has_penalty(f, score)) f->out->flags |= FXA_FACT_PENALTY;
+    f->out->flags |= fxa__program_penalties(f->p, score, f->depends);
     if (fxa__program_masked_branch(f->p, score) && !facts_reads_score(f, f->p->nodes[score].arg[0]))
         f->out->flags |= FXA_FACT_SCORE_MASKS;
     if (facts_is_score(f, score))

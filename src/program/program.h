@@ -143,11 +143,13 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
 /* Derived programs of a problem: the score program with ready-mask flags appended (identity when p is NULL). */
 fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32_t flags, int64_t window_left,
                                    int64_t window_right, fxa_program **out, fxa_error *err);
-/* The same weights with conditions that its score selects -inf by in its mask (lift_mask.c); p itself, retained, where
- * there are none. Declarations stay as they are. */
 /* The branch (argument 1 or 2) of a select that a mask inside the score leaves, the other being -inf; 0: no such
  * select. It is a mask where its condition, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
+/* FXA_FACT_PENALTY and FXA_FACT_FINITE_PENALTY where they hold (penalty.c); depends: that of fxa__program_inputs. */
+uint32_t fxa__program_penalties(const fxa_program *p, int32_t score, const uint16_t *depends);
+/* The same weights with conditions that its score selects -inf by in its mask (lift_mask.c); p itself, retained, where
+ * there are none. Declarations stay as they are. */
 fxa_status fxa__program_lift_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
 
 /* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
