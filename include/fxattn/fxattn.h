@@ -914,7 +914,8 @@ FXA_API void fxa_plan_problem(const fxa_plan *plan, fxa_problem *out);
  * workspace. On an error outputs are untouched. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *err);
 
-/* The easy way: plan from the cache, workspace allocated for the call (args' own is ignored). */
+/* The easy way: plan from the cache, workspace allocated for the call (args' own is ignored). For a problem on a device
+ * all pointers are the host's nevertheless: tensors are copied there and back, and the call waits for it. */
 FXA_API FXA_CHECKED fxa_status fxa_attention(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                              fxa_error *err);
 

@@ -63,12 +63,14 @@ typedef struct fxa__engine {
     double (*cost)(void *self, const fxa__problem *p);
     /* Makes immutable code, its memory from p->host; *bytes is what it costs the cache. May give NULL code. */
     fxa_status (*compile)(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err);
-    /* Never while a run of the code is under way. Of a device: from a thread that opens, compiles or clears, not from
-     * whoever dropped the last reference. */
+    /* Never while a call of `run` with the code is under way. Of a device: from a thread that opens, compiles or
+     * clears, not from whoever dropped the last reference; what `run` began there may not have ended, and the engine
+     * sees to it that this does no harm. */
     void (*release)(void *self, void *code);
     /* Are the pointers of the bind really on this device? NULL: not asked. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
-    /* No allocation, no lock but the pool's own. Arguments have been checked. May tell bind->progress how far it is. */
+    /* No allocation, no lock but the pool's own. Arguments have been checked. May tell bind->progress how far it is.
+     * Of a device it only begins: afterwards nothing that bind or p lead to on the host may be looked at any more. */
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
     /* What fxa_plan_detail says of code; lives as long as the code. NULL: nothing to say. */
     const char *(*detail)(const void *code, const fxa__problem *p);

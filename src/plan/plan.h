@@ -69,6 +69,7 @@ typedef struct fxa__answers {
     fxa__lock lock;
     fxa__lru lru;
     uint64_t queries, hits;
+    atomic_uint_least64_t noes; /* how often a yes has become a no */
 } fxa__answers;
 
 fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *err);

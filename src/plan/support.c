@@ -154,6 +154,7 @@ void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const 
     fxa__plan_key_make(p, instance->engine->name, instance->engine->version, instance->identity, key);
     (void)support_no(&no, reason);
     support_keep(&ctx->answers, key, &no);
+    atomic_fetch_add(&ctx->answers.noes, 1);
     fxa__memo_drop(&ctx->memo); /* where it may be a yes */
 }
 
@@ -194,6 +195,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
         fxa__answers_count(&ctx->answers, room < *count ? room : *count);
         return fxa__ok(err);
     }
+    uint64_t noes = atomic_load(&ctx->answers.noes);
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(fxa__context_host(ctx), problem, &p, err));
     fxa_status status = FXA_OK;
@@ -203,6 +205,7 @@ fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_s
     fxa__problem_release(p);
     if (status != FXA_OK) return status;
     if (n <= room) fxa__memo_keep_support(ctx, &key, reports, n);
+    if (atomic_load(&ctx->answers.noes) != noes) fxa__memo_drop(&ctx->memo); /* a report may be older than a no */
     *count = n;
     return fxa__ok(err);
 }

@@ -215,6 +215,62 @@ TEST(a_no_to_loaded_code_is_not_remembered) {
     seam_end(&r);
 }
 
+/* While the second is asked, a plan finds out what the first cannot do: the report of before must not be remembered. */
+static plan_rig *seam_now;
+static fxa_status seam_meanwhile(void *self, const fxa__problem *p, const void *code, fxa__answer *out,
+                                 fxa_error *err) {
+    plan_rig *r = seam_now;
+    seam_now = NULL;
+    if (r) {
+        fxa_plan *plan = NULL;
+        fxa_problem first = r->t.problem;
+        first.engine = "first";
+        T_CHECK(fxa_plan_create(r->ctx, &first, &plan, NULL) == FXA_E_UNSUPPORTED);
+    }
+    return mock_engine.query(self, p, code, out, err);
+}
+
+TEST(a_no_that_comes_while_others_are_asked) {
+    plan_rig r;
+    T_REQUIRE(seam_start(&r));
+    seam_first.compile = seam_refuse, seam_second.query = seam_meanwhile;
+    seam_now = &r;
+    T_CHECK(seam_ask(&r, 0).supported); /* it was so when it was asked */
+    T_CHECK(!seam_now);
+    T_CHECK(!seam_ask(&r, 0).supported);
+    T_CHECK(seam_ask(&r, 1).supported);
+    seam_end(&r);
+}
+
+/* ---- Code that was made to answer -------------------------------------------------------------------------------- */
+
+TEST(code_of_a_query_is_used) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(seam_start(&r));
+    mock.code_in_query = true;
+    T_CHECK(seam_ask(&r, 0).supported);
+    T_INT(mock.codes, 2); /* of both engines */
+    T_STR(seam_engine(&r, &err), "first");
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
+    T_INT(mock.count[MOCK_COMPILE], 0);
+    fxa_cache_clear(r.ctx);
+    T_INT(mock.codes, 0);
+    seam_end(&r);
+    for (size_t k = 1, more = 1; more && k < 200; k++) {
+        T_REQUIRE(seam_start(&r));
+        mock.code_in_query = true;
+        fail_alloc_arm(&r.memory, k, k % 2);
+        fxa_status status = fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err);
+        more = r.memory.failures;
+        fail_alloc_arm(&r.memory, 0, false);
+        if (status != FXA_OK && status != FXA_E_MEMORY) T_FAIL("allocation %zu: %s\n", k, fxa_status_name(status));
+        T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+        seam_end(&r);
+    }
+}
+
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
 
 static double seam_costs[2];

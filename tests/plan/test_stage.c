@@ -276,6 +276,19 @@ TEST(a_plan_for_a_target_touches_no_device) {
     fail_end(&r);
 }
 
+/* fxa_attention waits, and a run that is recorded must not. */
+TEST(runs_that_are_recorded_are_not_staged) {
+    static fail_rig r;
+    fxa_error err;
+    T_REQUIRE(fail_start(&r, FXA_FORWARD));
+    r.t.problem.flags |= FXA_CAPTURE;
+    T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "FXA_CAPTURE");
+    T_HAS(err.text, "fxa_plan_run");
+    T_INT(mock.count[MOCK_ALLOC], 0);
+    fail_end(&r);
+}
+
 /* In the child: its exit status is what went wrong. */
 static int fork_child(fail_rig *r, fxa_plan *plan) {
     fxa_error err;
