@@ -5,6 +5,7 @@
 #include "t.h"
 
 #include "program/program.h"
+#include "support/fail_alloc.h"
 #include "support/gen.h"
 
 static fxa_context *facts_ctx(void) {
@@ -311,6 +312,31 @@ TEST(large) {
     T_INT(f.score_depends, 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_H);
     fxa_program_destroy(p);
     fxa_context_destroy(ctx);
+}
+
+/* A program that takes memory to look at, and there is none: it may depend on everything, and is nothing special. */
+TEST(facts_without_memory_rule_nothing_out) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&f);
+    fxa_program *p = NULL;
+    fxa_facts facts;
+    fxa_error err;
+    static char text[1 << 17];
+    size_t used = (size_t)snprintf(text, sizeof text, "score = score");
+    T_REQUIRE(ctx != NULL);
+    for (int i = 0; i < 3000; i++) used += (size_t)snprintf(text + used, sizeof text - used, "+%d.5*score", i);
+    T_OK(fxa_program_parse(ctx, text, used, &p, &err));
+    fxa_program_facts(p, &facts);
+    T_INT(facts.score_depends, 1u << FXA_INPUT_SCORE);
+    T_CHECK(facts.flags & FXA_FACT_NO_MASK);
+    fail_alloc_arm(&f, 1, true);
+    fxa_program_facts(p, &facts);
+    fail_alloc_arm(&f, 0, false);
+    T_CHECK(facts.flags == 0 && facts.mask_depends == facts.score_depends);
+    T_INT(facts.score_depends, ((1u << FXA_INPUT_COUNT) - 1) & ~(1u << FXA_INPUT_DSCORE));
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+    T_INT(f.mistakes, 0);
 }
 
 T_MAIN

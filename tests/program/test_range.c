@@ -100,6 +100,11 @@ static const range_case range_cases[] = {
     {"max(float(q), 0.5) == abs(float(q))", 3, 3, 0, 9, M}, /* equal, but one of them is not known to be whole */
     {"max(float(q), 0.5) == float(q) + 0", 3, 3, 0, 9, M},
     {"max(float(q), 0.5) == floor(float(q) * 2)", 0, 0, 0, 9, E},
+    {"max(float(q), 0.5) == floor(float(q))", 3, 3, 0, 9, M},
+    {"max(float(q), 0.5) == float(q) * 1.0 + 0.0", 3, 3, 0, 9, M},
+    {"max(float(q), 0.5) == min(float(q), 7.0)", 3, 3, 0, 9, M},
+    {"max(float(q), 0.25) == min(float(q), 8.0)", 3, 3, 0, 9, M},
+    {"max(float(q), 0.75) == min(float(q), 9.0)", 3, 3, 0, 9, M},
 };
 
 TEST(cases) {
