@@ -26,6 +26,7 @@ typedef struct check_finding {
     const char *where;       /* "b 0, h 1, q 3, k 2" of it; "" when there is none */
     const char *note;        /* "" or what else there is to say */
     const struct slope_tally *tally; /* of a comparison with slopes; else NULL */
+    bool silent;                     /* things were to be compared, and no comparison told anything */
 } check_finding;
 
 #define CHECK_MAX_FINDINGS 1024
@@ -65,7 +66,9 @@ typedef struct check_state {
 
 void check_add(check_state *s, check_finding finding);
 int check_prepare(cli *c, check_state *s);
-void check_rows(cli *c, check_state *s);   /* last, and fills the first finding */
+void check_rows(cli *c, check_state *s); /* last, and fills the first finding */
+/* A warning when dQ and dK of t, whose backward was run with the derived derivative, are 0 everywhere. */
+void check_reach(check_state *s, const trial *t);
 int check_indices(cli *c, check_state *s); /* those outside their tensors are a warning */
 int check_engine(cli *c, check_state *s);
 int check_derivative(cli *c, check_state *s);
@@ -83,6 +86,8 @@ int bound_backward(cli *c, check_state *s, const trial *t, bool with_bprop, chec
  * products, or 0. */
 bool bound_is_unsure(const check_bound *b, size_t array, int64_t index);
 double bound_allowed(const check_bound *b, size_t array, int64_t index, double product);
+/* False where as much is allowed as the magnitudes of an element's terms come to: 0 and wrong signs would do. */
+bool bound_tells(const check_bound *b, size_t array, int64_t index, double product);
 
 /* ---- Finite differences with an error of their own (slope.c) --------------------------------------------------- */
 

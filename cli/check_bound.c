@@ -21,12 +21,19 @@
 #define BOUND_SIGMAS 7   /* of roundings to 16 bits */
 #define BOUND_NOMINAL 64 /* units, where nothing can be said: agreement is noticed, disagreement not held against it */
 
+/* What underflows. */
+static double bound_floor(const check_bound *b) { return b->arithmetic == FXA_F64 ? 1e-304 : 1e-34; }
+
 double bound_allowed(const check_bound *b, size_t array, int64_t index, double product) {
-    double unit = b->arithmetic == FXA_F64 ? 0x1p-52 : 0x1p-24, size = b->size[array][index],
-           floor = b->arithmetic == FXA_F64 ? 1e-304 : 1e-34; /* what underflows */
+    double unit = b->arithmetic == FXA_F64 ? 0x1p-52 : 0x1p-24, size = b->size[array][index];
     double units = BOUND_UNITS + 2 * sqrt((double)b->terms[array]);
     double rounded = fmin(size, BOUND_SIGMAS * sqrt(b->noise[array][index] / 3));
-    return BOUND_SAFETY * b->error[array][index] + units * unit * size + product * rounded + floor;
+    return BOUND_SAFETY * b->error[array][index] + units * unit * size + product * rounded + bound_floor(b);
+}
+
+bool bound_tells(const check_bound *b, size_t array, int64_t index, double product) {
+    double allowed = bound_allowed(b, array, index, product);
+    return allowed <= 2 * bound_floor(b) || allowed < b->size[array][index];
 }
 
 bool bound_is_unsure(const check_bound *b, size_t array, int64_t index) {

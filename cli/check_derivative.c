@@ -146,7 +146,7 @@ static int diff_array(cli *c, check_state *s, diff_state *d, size_t array, doubl
     progress_end();
     check_add(s, (check_finding){"derivative", gradient->name, slope_verdict_of(&tally), tally.error, tally.tolerance,
                                  tally.error > 0 ? check_place(c, gradient, tally.at) : "",
-                                 slope_note(c, &tally, "point"), slope_keep(c, &tally)});
+                                 slope_note(c, &tally, "point"), slope_keep(c, &tally), false});
     return rc;
 }
 
@@ -169,6 +169,7 @@ int check_derivative(cli *c, check_state *s) {
     if (rc == CLI_OK) rc = trial_run(c, d->t, FXA_BACKWARD);
     if (rc == CLI_OK) rc = bound_backward(c, s, d->t, false, &d->bound);
     if (rc != CLI_OK) return rc;
+    check_reach(s, d->t);
     for (size_t a = BOUND_O; a <= BOUND_LSE; a++) {
         int64_t count = d->t->arrays[a].count;
         d->base[a] = cli_alloc_array(c, count, sizeof(double));

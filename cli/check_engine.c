@@ -67,41 +67,63 @@ static double engine_ratio(fxa_dtype dtype, double got, double want, double tole
     return fmin(1, fabs(got - want) / tolerance);
 }
 
+/* What was found in one array. */
+typedef struct engine_tally {
+    double worst, error, allowed;                     /* of the element that is worst by its own tolerance */
+    int64_t at, unsure, lost, compared, silent, told; /* told: compared, and not 0 on both sides */
+    bool finite_differs;
+} engine_tally;
+
+static void engine_compare_element(engine_tally *t, const check_bound *bound, size_t array, int64_t i, double product,
+                                   fxa_dtype dtype, double g, double w) {
+    double tolerance = bound_allowed(bound, array, i, product), ratio = engine_ratio(dtype, g, w, tolerance);
+    if (ratio > 1 && (bound_is_unsure(bound, array, i) || !(tolerance < INFINITY))) {
+        t->unsure++;
+        t->lost += !isfinite(g) && isfinite(w);
+        return;
+    }
+    bool silent = ratio > 0 && ratio <= 1 && !bound_tells(bound, array, i, product); /* the same bits always tell */
+    t->silent += silent;
+    t->compared += !silent;
+    t->told += !silent && (g != 0 || w != 0);
+    if (silent || ratio <= t->worst) return;
+    t->worst = ratio;
+    t->at = i;
+    t->error = fabs(g - w);
+    t->allowed = tolerance + fabs(engine_round(dtype, w) - w);
+    t->finite_differs = isfinite(g) != isfinite(w);
+}
+
+static const char *engine_note(cli *c, const engine_tally *t, int64_t count, fxa_dtype arithmetic) {
+    const char *note = t->finite_differs ? "one is finite and the other is not" : "";
+    if (t->unsure)
+        note =
+            cli_format(c, "%s%s%" PRId64 " of %" PRId64 " elements left out: rounding decides a jump, or %s overflows",
+                       note, *note ? "; " : "", t->unsure, count, fxa_dtype_name(arithmetic));
+    if (t->lost) note = cli_format(c, "%s; %" PRId64 " of them are NaN or inf where f64 has numbers", note, t->lost);
+    if (t->silent)
+        note = cli_format(c,
+                          "%s%s%" PRId64 " of %" PRId64 " elements told nothing: the program is so steep that %s "
+                          "rounding may change them by as much as they are",
+                          note, *note ? "; " : "", t->silent, count, fxa_dtype_name(arithmetic));
+    return note;
+}
+
 static void engine_compare(cli *c, check_state *s, const trial_array *got, size_t array, const check_bound *bound,
                            double product) {
     const trial_array *want = &s->ref->arrays[array];
-    double worst = 0, error = 0, allowed = 0;
-    int64_t at = 0, unsure = 0, lost = 0, compared = 0;
-    const char *note = "";
-    for (int64_t i = 0; i < want->count; i++) {
-        double g = element_get(got->dtype, got->data, i), w = element_get(want->dtype, want->data, i);
-        double tolerance = bound_allowed(bound, array, i, product);
-        double ratio = engine_ratio(got->dtype, g, w, tolerance);
-        if (ratio > 1 && (bound_is_unsure(bound, array, i) || !(tolerance < INFINITY))) {
-            unsure++;
-            lost += !isfinite(g) && isfinite(w);
-            continue;
-        }
-        compared++;
-        if (ratio > worst) {
-            worst = ratio;
-            at = i;
-            error = fabs(g - w);
-            allowed = tolerance + fabs(engine_round(got->dtype, w) - w);
-            if (isfinite(g) != isfinite(w)) note = "one is finite and the other is not";
-        }
-    }
-    if (unsure)
-        note =
-            cli_format(c, "%s%s%" PRId64 " of %" PRId64 " elements left out: rounding decides a jump, or %s overflows",
-                       note, *note ? "; " : "", unsure, want->count, fxa_dtype_name(bound->arithmetic));
-    if (lost) note = cli_format(c, "%s; %" PRId64 " of them are NaN or inf where f64 has numbers", note, lost);
-    check_verdict verdict = worst > 1 || (lost && lost == want->count) ? CHECK_FAILED
-                            : lost                                     ? CHECK_WARNED
-                            : compared || !want->count                 ? CHECK_PASSED
-                                                                       : CHECK_SKIPPED;
-    check_add(s, (check_finding){"engine", want->name, verdict, error, allowed,
-                                 worst > 0 ? check_place(c, want, at) : "", note, NULL});
+    engine_tally t = {0};
+    for (int64_t i = 0; i < want->count; i++)
+        engine_compare_element(&t, bound, array, i, product, got->dtype, element_get(got->dtype, got->data, i),
+                               element_get(want->dtype, want->data, i));
+    bool silent = want->count && (!t.compared || (t.silent && !t.told));
+    check_verdict verdict = t.worst > 1 || (t.lost && t.lost == want->count) ? CHECK_FAILED
+                            : t.lost                                         ? CHECK_WARNED
+                            : silent                                         ? CHECK_SKIPPED
+                                                                             : CHECK_PASSED;
+    check_add(s, (check_finding){
+                     "engine", want->name, verdict, t.error, t.allowed, t.worst > 0 ? check_place(c, want, t.at) : "",
+                     engine_note(c, &t, want->count, bound->arithmetic), NULL, silent && verdict == CHECK_SKIPPED});
 }
 
 /* The reference's O and LSE, rounded to the engine's storage, are what both backward passes read. */
@@ -153,10 +175,10 @@ static int engine_repeat(cli *c, check_state *s, trial *t) {
         bool promised = fxa_plan_is_deterministic(t->plan[a->backward]);
         while (at < bytes && ((char *)copies[i])[at] == ((char *)a->data)[at]) at++;
         check_verdict verdict = at == bytes ? CHECK_PASSED : promised ? CHECK_FAILED : CHECK_SKIPPED;
-        check_add(s,
-                  (check_finding){
-                      "determinism", a->name, verdict, 0, 0, at == bytes ? "" : check_place(c, a, (int64_t)(at / size)),
-                      verdict == CHECK_SKIPPED ? "differs, and the engine does not promise otherwise" : "", NULL});
+        check_add(
+            s, (check_finding){
+                   "determinism", a->name, verdict, 0, 0, at == bytes ? "" : check_place(c, a, (int64_t)(at / size)),
+                   verdict == CHECK_SKIPPED ? "differs, and the engine does not promise otherwise" : "", NULL, false});
     }
     return rc;
 }
@@ -173,7 +195,7 @@ int check_engine(cli *c, check_state *s) {
         rc = engine_against_ref(c, s, t);
     else
         check_add(s, (check_finding){"engine", "all", CHECK_SKIPPED, 0, 0, "",
-                                     "the engine is ref itself, the definition of every result", NULL});
+                                     "the engine is ref itself, the definition of every result", NULL, false});
     if (rc == CLI_OK) rc = engine_repeat(c, s, t);
     progress_end();
     return rc;

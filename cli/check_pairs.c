@@ -143,7 +143,7 @@ static void pairs_report(cli *c, check_state *s, const char *check, const pairs_
                            at[FXA_INPUT_Q], at[FXA_INPUT_K], at[FXA_INPUT_SCORE]);
     check_add(s,
               (check_finding){check, "d score", slope_verdict_of(&sum->tally), sum->tally.error, sum->tally.tolerance,
-                              place, slope_note(c, &sum->tally, "pair"), slope_keep(c, &sum->tally)});
+                              place, slope_note(c, &sum->tally, "pair"), slope_keep(c, &sum->tally), false});
 }
 
 int check_pairs(cli *c, check_state *s) {

@@ -17,7 +17,7 @@ static const char *rows_culprit(cli *c, const check_culprit *x) {
 void check_rows(cli *c, check_state *s) {
     const double *lse = s->lse;
     int64_t rows = s->ref->arrays[BOUND_LSE].count, nan = 0, empty = 0;
-    check_finding f = {"rows", "O", CHECK_PASSED, 0, 0, "", "", NULL};
+    check_finding f = {"rows", "O", CHECK_PASSED, 0, 0, "", "", NULL, false};
     for (int64_t i = 0; i < rows; i++) {
         nan += isnan(lse[i]);
         empty += lse[i] == -INFINITY;
@@ -41,11 +41,26 @@ void check_rows(cli *c, check_state *s) {
     s->warned = s->warned || f.verdict == CHECK_WARNED;
 }
 
+void check_reach(check_state *s, const trial *t) {
+    const char *why = "the score does not reach the result: dQ and dK are 0 everywhere";
+    fxa_facts facts;
+    int64_t rows = 0;
+    for (size_t a = BOUND_DQ; a <= BOUND_DK; a++)
+        for (int64_t i = 0; i < t->arrays[a].count; i++)
+            if (element_get(t->arrays[a].dtype, t->arrays[a].data, i) != 0) return;
+    for (int64_t i = 0; i < t->arrays[BOUND_LSE].count; i++) rows += isfinite(s->lse[i]);
+    if (rows == 0) return; /* which check_rows says */
+    fxa_program_facts(s->whole, &facts);
+    if (facts.score_depends >> FXA_INPUT_SCORE & 1)
+        why = "the derivative of the new score by the score is 0: dQ and dK are 0 everywhere";
+    check_add(s, (check_finding){"rows", "dQ, dK", CHECK_WARNED, 0, 0, "", why, NULL, false});
+}
+
 int check_indices(cli *c, check_state *s) {
     const fxa_problem p = s->job->bprop ? s->ref->problem[FXA_BACKWARD] : s->ref->problem[FXA_FORWARD];
     int rc = indices_find(c, &p, &s->ref->args, &s->outside);
     for (size_t i = 0; rc == CLI_OK && i < s->outside.n; i++)
         check_add(s, (check_finding){"indices", "outside", CHECK_WARNED, 0, 0, "",
-                                     indices_text(c, s->wide, &s->outside.list[i]), NULL});
+                                     indices_text(c, s->wide, &s->outside.list[i]), NULL, false});
     return rc;
 }

@@ -86,6 +86,39 @@ class Numbers(Cli):
             got.append(npy.load(self.path("o.npy")))
         self.assertEqual(got[0][1].values, got[1][1].values)
 
+    def checks(self, score, *more, what="engine"):
+        r = self.run_json("check", "--score", score, "--samples", "2", *more)
+        return r, {x["what"]: x for x in r["checks"] if x["check"] == what}
+
+    def test_checks_that_tell_nothing(self):
+        r, engine = self.checks("20 * sin(1e6 * score)")
+        for name in ("O", "dQ", "dK", "dV"):
+            self.assertEqual(engine[name]["verdict"], "skipped", engine[name])
+            self.assertIn("elements told nothing", engine[name]["note"])
+        self.assertEqual((r["passed"], r["told_nothing"]), (True, 4))
+        out = self.run_cli("check", "--score", "20 * sin(1e6 * score)", "--samples", "2")
+        says = "no check failed, but 4 told nothing: engine of O, engine of dQ, engine of dK, engine of dV\n"
+        self.assertTrue(out.endswith(says), out)
+        r, engine = self.checks("exp(8 * score)")
+        self.assertIn("elements told nothing", engine["dQ"]["note"])
+        for score in ("score", "score * 10", "score - 80000", "3"):
+            r, engine = self.checks(score)
+            self.assertEqual(r["told_nothing"], 0, score)
+            self.assertEqual([x["note"] for x in engine.values()], [""] * 5, score)
+
+    def test_a_score_that_reaches_nothing(self):
+        for score in ("3", "q", "round(score)", "score > 0 ? 1 : 2"):
+            for engine in ([], ["--engine", "ref"]):
+                r, rows = self.checks(score, *engine, what="rows")
+                self.assertEqual(rows["dQ, dK"]["verdict"], "warning", score)
+                self.assertIn("dQ and dK are 0 everywhere", rows["dQ, dK"]["note"])
+            says = "the score does not reach the result" if len(score) == 1 else "the derivative of the new score"
+            self.assertIn(says, rows["dQ, dK"]["note"])
+            out = self.run_cli("check", "--score", score, "--samples", "2")
+            self.assertTrue(out.endswith("all checks passed, with a warning\n"), out)
+        for args in (["score"], ["score", "--mask", "k == 0"], ["score", "--shape", "sk=1"]):
+            self.assertNotIn("dQ, dK", self.checks(*args, what="rows")[1], args)
+
 
 if __name__ == "__main__":
     unittest.main()
