@@ -29,12 +29,12 @@ static void stage_over(void) {
 
 /* ---- Packed tensors ---------------------------------------------------------------------------------------------- */
 
-/* Q, K, V interleaved in one tensor [B,S,3,H,D], with a guard word behind each row; gradients the same. */
-enum { PACK_B = 2, PACK_S = 6, PACK_H = 2, PACK_D = 4, PACK_ROW = 3 * PACK_H * PACK_D + 1 };
-enum { PACK_COUNT = PACK_B * PACK_S * PACK_ROW, PACK_O = PACK_B * PACK_S * PACK_H * PACK_D };
+/* Q, K, V and their gradients interleaved in one tensor [B,S,6,H,D], with a word of somebody else's behind each row. */
+enum { PACK_B = 2, PACK_S = 6, PACK_H = 2, PACK_D = 4, PACK_PART = PACK_H * PACK_D, PACK_ROW = 6 * PACK_PART + 1 };
+enum { PACK_COUNT = PACK_B * PACK_S * PACK_ROW, PACK_O = PACK_B * PACK_S * PACK_PART };
 
 typedef struct packed {
-    double qkv[PACK_COUNT], dqkv[PACK_COUNT], o[PACK_O], dout[PACK_O], lse[PACK_B * PACK_H * PACK_S];
+    double all[PACK_COUNT], o[PACK_O], dout[PACK_O], lse[PACK_B * PACK_H * PACK_S];
     fxa_problem p;
     fxa_args args;
 } packed;
@@ -47,27 +47,25 @@ static fxa_operand packed_operand(int64_t row) {
 }
 
 static void packed_make(packed *x, fxa_pass pass) {
-    static const fxa_slot in[3] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V},
-                          out[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+    static const fxa_slot parts[6] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
     x->p = (fxa_problem)FXA_PROBLEM_INIT, x->args = (fxa_args)FXA_ARGS_INIT;
     x->p.pass = (uint32_t)pass, x->p.b = PACK_B, x->p.hq = PACK_H, x->p.sq = x->p.sk = PACK_S, x->p.d = PACK_D;
     x->p.q = x->p.k = x->p.v = x->p.dq = x->p.dk = x->p.dv_grad = packed_operand(PACK_ROW);
-    x->p.o = x->p.dout = packed_operand(PACK_H * PACK_D);
+    x->p.o = x->p.dout = packed_operand(PACK_PART);
     x->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V | FXA_ACC_K : FXA_WANT_LSE;
-    for (int i = 0; i < 3; i++) x->args.slot[in[i]] = x->qkv + i * PACK_H * PACK_D;
-    for (int i = 0; pass && i < 3; i++) x->args.slot[out[i]] = x->dqkv + i * PACK_H * PACK_D;
+    for (int i = 0; i < (pass ? 6 : 3); i++) x->args.slot[parts[i]] = x->all + i * PACK_PART;
     x->args.slot[FXA_SLOT_O] = x->o, x->args.slot[FXA_SLOT_LSE] = x->lse;
     if (pass) x->args.slot[FXA_SLOT_DO] = x->dout;
 }
 
 static void packed_fill(packed *x) {
-    for (int i = 0; i < PACK_COUNT; i++) x->qkv[i] = sin(0.7 * i), x->dqkv[i] = cos(i);
+    for (int i = 0; i < PACK_COUNT; i++) x->all[i] = sin(0.7 * i);
     for (int i = 0; i < PACK_O; i++) x->o[i] = NAN, x->dout[i] = sin(1 + 0.3 * i);
 }
 
 static packed *packed_now;
 static void packed_meanwhile(void) {
-    for (int i = PACK_ROW - 1; i < PACK_COUNT; i += PACK_ROW) packed_now->dqkv[i] = 77;
+    for (int i = PACK_ROW - 1; i < PACK_COUNT; i += PACK_ROW) packed_now->all[i] = 77;
 }
 
 TEST(packed_tensors_and_their_gradients) {
@@ -84,7 +82,7 @@ TEST(packed_tensors_and_their_gradients) {
         T_OK(fxa_attention(ctx, &got.p, &got.args, &err));
         T_CHECK(memcmp(want.o, got.o, sizeof want.o) == 0);
         T_CHECK(memcmp(want.lse, got.lse, sizeof want.lse) == 0);
-        T_CHECK(memcmp(want.dqkv, got.dqkv, sizeof want.dqkv) == 0);
+        T_CHECK(memcmp(want.all, got.all, sizeof want.all) == 0);
     }
     stage_clean();
     fxa_context_destroy(ctx);
@@ -107,7 +105,7 @@ TEST(bytes_between_elements_are_not_written) {
     packed_now = &x;
     mock.performing = packed_meanwhile;
     T_OK(fxa_attention(ctx, &x.p, &x.args, &err));
-    for (int i = PACK_ROW - 1; i < PACK_COUNT; i += PACK_ROW) T_SAME(x.dqkv[i], 77);
+    for (int i = PACK_ROW - 1; i < PACK_COUNT; i += PACK_ROW) T_SAME(x.all[i], 77);
     fxa_context_destroy(ctx);
     stage_over();
 }
