@@ -22,12 +22,14 @@ static const char *indices_tensor(const cli_job *job, const fxa_index_report *r)
 const char *indices_text(cli *c, const cli_job *job, const fxa_index_report *r) {
     const char *range =
         r->lo == r->hi ? cli_format(c, "index %d is", r->lo) : cli_format(c, "indices %d to %d are", r->lo, r->hi);
-    return cli_format(
-        c,
-        "tensor %s, axis %d: %s outside (%" PRId64 " element%s: %" PRId64 " to %" PRId64 ") and read 0 in %s%" PRIu64
-        " of %" PRIu64 " pairs (%.3g %%), as at b %" PRId64 ", h %" PRId64 ", q %" PRId64 ", k %" PRId64,
-        indices_tensor(job, r), r->axis, range, r->size, plural(r->size), -r->size, r->size - 1,
-        r->exact ? "" : "about ", r->pairs, r->of, 100 * (double)r->pairs / (double)r->of, r->b, r->h, r->q, r->k);
+    const char *inside = r->size ? cli_format(c, "%" PRId64 " element%s: %" PRId64 " to %" PRId64, r->size,
+                                              plural(r->size), -r->size, r->size - 1)
+                                 : "it has no elements";
+    return cli_format(c,
+                      "tensor %s, axis %d: %s outside (%s) and read 0 in %s%" PRIu64 " of %" PRIu64
+                      " pairs (%.3g %%), as at b %" PRId64 ", h %" PRId64 ", q %" PRId64 ", k %" PRId64,
+                      indices_tensor(job, r), r->axis, range, inside, r->exact ? "" : "about ", r->pairs, r->of,
+                      100 * (double)r->pairs / (double)r->of, r->b, r->h, r->q, r->k);
 }
 
 void indices_json(json *j, const cli_job *job, const indices *x) {

@@ -158,6 +158,27 @@ static fxa_error sources_move_place(const cli_source *s, fxa_error err) {
     return err;
 }
 
+/* What need not be declared in a text when an option gives it. */
+static void sources_add_option(const cli *c, fxa_error *err) {
+    static const char *const kinds[][3] = {{"declare it, for example: tensor ", "--tensor ", "=FILE"},
+                                           {"declare it, for example: param ", "--param ", "=VALUE"}};
+    char name[FXA_MAX_NAME + 1];
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(err->text, kinds[i][0]);
+        size_t used = strlen(err->text);
+        if (!at || sscanf(at + strlen(kinds[i][0]), "%63s", name) != 1) continue;
+        size_t next = 0, length = strlen(name);
+        const char *sized;
+        while ((sized = opt_next(c, OPT_TENSOR_SIZE, &next)) && (strncmp(sized, name, length) || sized[length] != '='))
+            continue;
+        if (sized)
+            snprintf(err->text + used, sizeof err->text - used, "; or give its dtype: --tensor-size %s:f32%.64s", name,
+                     sized + length);
+        else
+            snprintf(err->text + used, sizeof err->text - used, "; or give %s%s%s", kinds[i][1], name, kinds[i][2]);
+    }
+}
+
 int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa_declaration *declarations, size_t n,
                   fxa_program **out) {
     fxa_text texts[CLI_MAX_SOURCES];
@@ -177,6 +198,7 @@ int sources_parse(cli *c, const cli_sources *s, fxa_program_kind kind, const fxa
         return cli_fail_library(c, &err, err.status == FXA_E_ARGUMENT ? "--param, --tensor" : NULL);
     const cli_source *at = &s->list[err.part];
     err = sources_move_place(at, err);
+    sources_add_option(c, &err);
     return cli_fail_place(c, &err, at->name, at->shown, at->shown_size);
 }
 

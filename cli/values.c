@@ -78,7 +78,10 @@ static int values_add_tensor(cli *c, cli_option_id id, const char *text, cli_val
         if (!t->array.dtype || (dtype && dtype != t->array.dtype))
             return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: the file holds %s; %s", cli_options[id].name, text,
                             npy_describe(c, &t->array),
-                            dtype ? "that is another dtype" : "bf16 is given as NAME:bf16=FILE");
+                            dtype ? "that is another dtype"
+                            : t->array.unsigned_bytes == 2
+                                ? "uint16 is taken for bf16 alone, as NAME:bf16=FILE"
+                                : "ints are accepted as int64, int32, int16, int8 and uint8");
         if (t->array.rank > FXA_MAX_RANK)
             return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: %d axes; at most %d", cli_options[id].name, text,
                             t->array.rank, FXA_MAX_RANK);

@@ -65,7 +65,27 @@ static uint32_t stray_character(const uint8_t *text, size_t *length) {
     return c;
 }
 
-/* module.name and value.method(...): the name alone, or the value as its argument. */
+/* value.method(...): the value as its argument; owner: the value as it is shown. */
+static bool stray_member(fxa__lexer *lex, size_t at, const char *owner, int length) {
+    static const char *const members[][2] = {
+        {"shape", "a program does not see sizes of tensors; lengths are q_len and k_len, and heads"},
+        {"size", "a program does not see sizes of tensors; lengths are q_len and k_len, and heads"},
+        {"item", "t[...] is a number already; leave .item() out"},
+        {"k", "values have no members; the product of Q and K is score"},
+    };
+    const char *name = lex->text + at + 1;
+    size_t n = 0;
+    while (fxa__lex_is_word(name[n])) n++;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        if (strlen(members[i][0]) == n && memcmp(members[i][0], name, n) == 0)
+            return fxa__lex_bad(lex, at, 1 + n, FXA_E_PROGRAM, "%s", members[i][1]);
+    const char *alias = fxa__lex_alias(name, n);
+    int shown = alias ? (int)strlen(alias) : n > FXA_MAX_NAME ? FXA_MAX_NAME : (int)n;
+    return fxa__lex_bad(lex, at, 1 + n, FXA_E_PROGRAM, "values have no members; write %.*s(%.*s%s)", shown,
+                        alias ? alias : name, length, owner, name[n] == '(' && name[n + 1] != ')' ? ", ..." : "");
+}
+
+/* module.name: the name alone; or a value. */
 static bool stray_point(fxa__lexer *lex, size_t at, size_t start) {
     static const char *const modules[] = {"torch", "jnp", "np", "numpy", "math", "jax",
                                           "lax",   "F",   "tl", "nn",    "mx",   "tf"};
@@ -79,8 +99,7 @@ static bool stray_point(fxa__lexer *lex, size_t at, size_t start) {
             return fxa__lex_bad(lex, start, owner + 1 + n, FXA_E_PROGRAM,
                                 "there are no modules; write %.*s instead of %.*s", shown, alias ? alias : name,
                                 (int)(owner + 1 + (n > FXA_MAX_NAME ? FXA_MAX_NAME : n)), before);
-    return fxa__lex_bad(lex, at, 1 + n, FXA_E_PROGRAM, "values have no members; write %.*s(%.*s%s)", shown,
-                        alias ? alias : name, (int)owner, before, name[n] == '(' && name[n + 1] != ')' ? ", ..." : "");
+    return stray_member(lex, at, before, (int)owner);
 }
 
 bool fxa__lex_stray(fxa__lexer *lex, size_t at) {
@@ -90,7 +109,9 @@ bool fxa__lex_stray(fxa__lexer *lex, size_t at) {
     uint8_t c = (uint8_t)*text;
     const fxa__token *last = lex->n_tokens ? &lex->tokens[lex->n_tokens - 1] : NULL;
     bool follows = last && last->kind == TOK_NAME && last->at + last->length == at;
+    bool closes = last && (last->kind == TOK_RBRACKET || last->kind == TOK_RPAREN) && last->at + last->length == at;
     if (c == '.' && follows && fxa__lex_is_word(text[1])) return stray_point(lex, at, last->at);
+    if (c == '.' && closes && fxa__lex_is_word(text[1])) return stray_member(lex, at, "x", 1);
     uint32_t wide = c >= 0x80 ? stray_character((const uint8_t *)text, &n) : 0;
     if (wide)
         (void)snprintf(shown, sizeof shown, "U+%04X", wide);

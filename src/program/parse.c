@@ -122,7 +122,7 @@ static fxa_value parse_param(fxa__parser *p) {
     if (fxa__parse_is(p, TOK_NAME)) (void)fxa__parse_text(p, p->at, type_text);
     fxa_type type = strcmp(type_text, "float") == 0 ? FXA_FLOAT : FXA_INT;
     if (type == FXA_INT && strcmp(type_text, "int") != 0)
-        return fxa__parse_fail_unexpected(p, "the type, float or int");
+        return fxa__parse_fail_type(p, "the type, float or int", false);
     fxa__parse_next(p);
     fxa_value v = fxa_builder_param(p->b, fxa__parse_text(p, name, text), type);
     if (parse_declared(p, name, (fxa__symbol){SYM_PARAM, (uint8_t)type, 0, false, v}) < 0) return -1;
@@ -149,7 +149,7 @@ static fxa_value parse_tensor(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the tensor", SYM_TENSOR);
     if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_COLON, wanted)) return -1;
     fxa_dtype dtype = fxa__parse_is(p, TOK_NAME) ? fxa_dtype_find(fxa__parse_text(p, p->at, text)) : FXA_DTYPE_NONE;
-    if (dtype == FXA_DTYPE_NONE) return fxa__parse_fail_unexpected(p, wanted + strlen("':' and "));
+    if (dtype == FXA_DTYPE_NONE) return fxa__parse_fail_type(p, wanted + strlen("':' and "), true);
     fxa__parse_next(p);
     int32_t rank = parse_rank(p);
     if (rank < 0) return -1;
@@ -187,7 +187,7 @@ static fxa_value parse_assign(fxa__parser *p) {
                                forward ? "it assigns score and mask" : "it assigns dscore");
     fxa__parse_next(p);
     if (fxa__parse_is(p, TOK_ADD_ASSIGN))
-        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'+=' is for grad; write %s = %s + ...", text, text);
+        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "there is no '+='; write %s = %s + ...", text, text);
     if (fxa__parse_is(p, TOK_EQ))
         return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'==' compares; write %s = ... to assign", text);
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'='")) return -1;
@@ -254,8 +254,7 @@ static fxa_value parse_statement(fxa__parser *p) {
         }
     }
     if (p->lex.tokens[p->at + 1].kind != TOK_ASSIGN) return fxa__parse_fail_unexpected(p, wanted);
-    if (s.kind == SYM_NONE || s.kind == SYM_LET || s.kind == SYM_OFFER)
-        return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' is no output; write let %s = ...", text, text);
+    if (s.kind == SYM_NONE || s.kind == SYM_LET || s.kind == SYM_OFFER) return fxa__parse_fail_output(p);
     return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' cannot be assigned; write let NAME = ...", text);
 }
 

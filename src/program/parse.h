@@ -125,6 +125,9 @@ fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status 
 fxa_value fxa__parse_fail_builder(fxa__parser *p, size_t first, size_t last);
 /* The token looked at is not what the grammar wants there. */
 fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted);
+/* The same where a type is wanted, with ours for one of another language. */
+fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor);
+fxa_value fxa__parse_fail_output(fxa__parser *p); /* at a name that is assigned and is no output */
 /* A name that nothing has, at the token looked at; with the nearest that something has. */
 fxa_value fxa__parse_fail_unknown(fxa__parser *p);
 /* Tokens first to last should be a bool. */

@@ -41,8 +41,10 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
         fxa_value v = fxa__parse_expr(p);
         if (v < 0) return false;
         if (fxa__parse_type(p, v) == FXA_FLOAT) {
-            (void)fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM,
-                                  "an index is an int, this is a float; write int(...)");
+            bool divides = false;
+            for (size_t i = first; i < p->at; i++) divides = divides || p->lex.tokens[i].kind == TOK_DIV;
+            (void)fxa__parse_fail(p, first, p->at - 1, FXA_E_PROGRAM, "an index is an int, this is a float; write %s",
+                                  divides ? "// for the quotient of ints, or int(...)" : "int(...)");
             return false;
         }
         if (n < rank) index[n] = v;
@@ -52,14 +54,16 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
     }
     if (!fxa__parse_close(p, TOK_RBRACKET, open)) return false;
     if (n != rank)
-        (void)fxa__parse_fail(p, name, p->at - 1, FXA_E_PROGRAM,
-                              "tensor '%.*s' has rank %d, so it takes %d %s; %d given", PARSE_NAME(p, name), rank, rank,
-                              rank == 1 ? "index" : "indices", n);
+        (void)fxa__parse_fail(
+            p, name, p->at - 1, FXA_E_PROGRAM, "tensor '%.*s' has rank %d, so it takes %d %s; %d given%s",
+            PARSE_NAME(p, name), rank, rank, rank == 1 ? "index" : "indices", n,
+            fxa__parse_is(p, TOK_LBRACKET) ? "; indices stand in one pair of [ ], as in t[h, q]" : "");
     return n == rank;
 }
 
 static fxa_value call_load(fxa__parser *p, size_t name, const fxa__symbol *s) {
     fxa_value index[FXA_MAX_RANK];
+    if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['"); /* t.shape: its own message says more */
     if (!fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a tensor of rank %d; read it as %.*s[%.*s]",
                                PARSE_NAME(p, name), s->rank, PARSE_NAME(p, name), s->rank ? 3 * s->rank - 2 : 0,

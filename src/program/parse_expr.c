@@ -5,7 +5,6 @@
  */
 #include "parse.h"
 #include "decimal.h"
-#include "../base/invariant.h"
 #include "../base/num.h"
 
 #include <stdio.h>
@@ -21,12 +20,11 @@ const fxa__operator *fxa__parse_operator(uint32_t token) {
     return &operators[token];
 }
 
-/* How tightly a token binds as a binary operator, all of which group to the left; PREC_ANY: it is none. ** binds
- * tighter than a prefix, and whoever reads an operand has read it. */
+/* How tightly a token binds as a binary operator, all of which group to the left; PREC_ANY: it is none. ** is none
+ * of them: it binds tighter than a prefix. It is met here where the work has ended before it. */
 static uint8_t expr_binary(uint32_t token) {
     const fxa__operator *o = fxa__parse_operator(token);
-    FXA__ASSERT(token != TOK_POW);
-    return o->form == FXA__INFIX ? o->prec : FXA__PREC_ANY;
+    return o->form == FXA__INFIX && o->prec < FXA__PREC_PREFIX ? o->prec : FXA__PREC_ANY;
 }
 
 bool fxa__parse_enter(fxa__parser *p) {

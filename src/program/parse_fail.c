@@ -51,6 +51,7 @@ fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const 
                            who, given == FXA_INT ? "an" : "a", fxa__type_name(given));
 }
 
+#define FAIL_BRACKETS "indices stand in one pair of [ ], as in t[h, q]"
 #define FAIL_SCALED "the score comes scaled; what else needs it declares it: param d : float"
 
 /* What to write instead of a token that people bring from other languages; NULL: nothing to say. */
@@ -88,6 +89,11 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
         {"silu", "write x * sigmoid(x)"},
         {"swish", "write x * sigmoid(x)"},
         {"square", "write x ** 2"},
+        {"mod", "write x % y"},
+        {"fmod", "write x % y"},
+        {"remainder", "write x % y"},
+        {"logsigmoid", "write -softplus(-x)"},
+        {"log_sigmoid", "write -softplus(-x)"},
         {"expm1", "write exp(x) - 1"},
         {"log10", "write log2(x) / log2(10.0)"},
         {"d", FAIL_SCALED},
@@ -99,6 +105,13 @@ static const char *fail_advice(const fxa__parser *p, const fxa__token *t) {
         {"scale", FAIL_SCALED},
         {"sm_scale", FAIL_SCALED},
     };
+    uint32_t before = t > p->lex.tokens ? t[-1].kind : TOK_END;
+    if (t->kind == TOK_FLOORDIV || (t->kind == TOK_DIV && t[1].kind == TOK_MUL) ||
+        (t->kind == TOK_MUL && before == TOK_DIV))
+        return "a comment begins with #";
+    if (t->kind == TOK_LBRACKET && before == TOK_RBRACKET) return FAIL_BRACKETS;
+    if (t->kind == TOK_COLON && (before == TOK_LBRACKET || before == TOK_COMMA))
+        return "there are no slices; an index is one int";
     if (t->kind == TOK_COLON && t[1].kind == TOK_ASSIGN) return "write = to assign";
     if (t->kind == TOK_ASSIGN) return "write == to compare";
     if (fxa__parse_operator(t->kind)->form == FXA__PREFIX) return "it goes before its operand";
@@ -129,6 +142,32 @@ fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted) {
                            advice ? "; " : "", advice ? advice : "");
 }
 
+static const char *fail_common_type(const char *name, bool tensor) {
+    static const char *const table[][3] = {
+        /* as others write it, of a tensor, of a param */
+        {"float", "f32", NULL},        {"float32", "f32", "float"}, {"double", "f64", NULL},
+        {"float64", "f64", "float"},   {"half", "f16", "float"},    {"float16", "f16", "float"},
+        {"bfloat16", "bf16", "float"}, {"int", "i32", NULL},        {"int32", "i32", "int"},
+        {"long", "i64", "int"},        {"int64", "i64", "int"},     {"short", "i16", "int"},
+        {"int16", "i16", "int"},       {"int8", "i8", "int"},       {"uint8", "u8", "int"},
+        {"boolean", "bool", NULL},     {"f64", NULL, "float"},      {"f32", NULL, "float"},
+        {"f16", NULL, "float"},        {"bf16", NULL, "float"},     {"i64", NULL, "int"},
+        {"i32", NULL, "int"},          {"i16", NULL, "int"},        {"i8", NULL, "int"},
+        {"u8", NULL, "int"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strcmp(table[i][0], name) == 0) return table[i][tensor ? 1 : 2];
+    return NULL;
+}
+
+fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor) {
+    char text[FXA_MAX_NAME + 1] = "";
+    if (fxa__parse_is(p, TOK_NAME)) (void)fxa__parse_text(p, p->at, text);
+    const char *common = fail_common_type(text, tensor);
+    if (!common) return fxa__parse_fail_unexpected(p, wanted);
+    return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "expected %s, found '%s'; write %s", wanted, text, common);
+}
+
 /* ---- The nearest name -------------------------------------------------------------------------------------------- */
 
 /* Edits (insert, delete, replace, swap of neighbours) from a to b, given up past `limit`. */
@@ -153,6 +192,39 @@ static size_t fail_distance(const fxa__name *a, const fxa__name *b, size_t limit
     return rows[a->length % 3][b->length];
 }
 
+fxa_value fxa__parse_fail_output(fxa__parser *p) {
+    static const char *const outputs[] = {"score", "mask"};
+    char text[FXA_MAX_NAME + 1], lower[FXA_MAX_NAME + 1];
+    size_t n = strlen(fxa__parse_text(p, p->at, text));
+    for (size_t i = 0; i <= n; i++) lower[i] = text[i] >= 'A' && text[i] <= 'Z' ? (char)(text[i] + 'a' - 'A') : text[i];
+    for (size_t i = 0; i < 2 && n >= 3; i++) {
+        fxa__name given = {lower, n}, output = {outputs[i], strlen(outputs[i])};
+        if (fail_distance(&given, &output, 1) <= 1)
+            return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM,
+                                   "'%s' is no output; did you mean %s? Or write let %s = ...", text, outputs[i], text);
+    }
+    return fxa__parse_fail(p, p->at, p->at, FXA_E_PROGRAM, "'%s' is no output; write let %s = ...", text, text);
+}
+
+/* How many indices stand in the brackets at a token. */
+static int fail_count_indices(const fxa__parser *p, size_t at) {
+    int depth = 0, commas = 0;
+    for (; at < p->lex.n_tokens; at++) {
+        uint32_t kind = p->lex.tokens[at].kind;
+        depth += (kind == TOK_LBRACKET || kind == TOK_LPAREN) - (kind == TOK_RBRACKET || kind == TOK_RPAREN);
+        if (depth == 0 || kind == TOK_LINE || kind == TOK_END) break;
+        commas += kind == TOK_COMMA && depth == 1;
+    }
+    return commas + 1 > FXA_MAX_RANK ? FXA_MAX_RANK : commas + 1;
+}
+
+/* Whether a name that is there could stand where the unknown one does. */
+static bool fail_may_be(const fxa__parser *p, const fxa__symbol *s, bool indexed) {
+    if (s->kind == SYM_NONE || s->kind == SYM_WORD) return false;
+    return !indexed || s->kind == SYM_TENSOR ||
+           (s->kind == SYM_OFFER && p->config->declarations[s->value].dtype != FXA_DTYPE_NONE);
+}
+
 fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     size_t here = p->at;
     const fxa__token *t = fxa__parse_token(p);
@@ -160,13 +232,14 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     const char *advice = fail_advice(p, t), *alias = fxa__lex_alias(n.text, n.length);
     if (t[1].kind == TOK_BAD && t[1].at == t->at) /* torch.where: the message of both */
         return fxa__parse_fail(p, here + 1, here + 1, FXA_E_PROGRAM, "stray '.'");
+    uint32_t after = p->lex.tokens[here + 1].kind;
     size_t best = n.length >= 6 ? 3 : n.length >= 2 ? 2 : 1;
     if (advice)
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; %s", (int)n.length, n.text, advice);
     if (alias) near = (fxa__name){alias, strlen(alias)};
     /* Of equally near names the first one met wins; words of the language come before a program's own. */
     for (size_t i = 0; !alias && i < p->lex.n_names; i++) {
-        if (p->symbols[i].kind == SYM_NONE || p->symbols[i].kind == SYM_WORD) continue;
+        if (!fail_may_be(p, &p->symbols[i], after == TOK_LBRACKET)) continue;
         size_t d = fail_distance(&n, &p->lex.names[i], best - 1);
         if (d < best) {
             best = d;
@@ -176,10 +249,14 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     if (near.text)
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; did you mean '%.*s'?", (int)n.length,
                                n.text, (int)near.length, near.text);
-    uint32_t after = p->lex.tokens[here + 1].kind;
     if (after == TOK_LPAREN)
         return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown function '%.*s'", (int)n.length, n.text);
-    return fxa__parse_fail(p, here, here, FXA_E_PROGRAM, "unknown name '%.*s'; declare it, for example: %s %.*s : %s",
-                           (int)n.length, n.text, after == TOK_LBRACKET ? "tensor" : "param", (int)n.length, n.text,
-                           after == TOK_LBRACKET ? "f32[1]" : "float");
+    if (after == TOK_LBRACKET)
+        return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
+                               "unknown name '%.*s'; declare it, for example: tensor %.*s : f32[%d]", (int)n.length,
+                               n.text, (int)n.length, n.text, fail_count_indices(p, here + 1));
+    bool comment = here > 0 && t[-1].kind == TOK_FLOORDIV;
+    return fxa__parse_fail(p, here, here, FXA_E_PROGRAM,
+                           "unknown name '%.*s'; %sdeclare it, for example: param %.*s : float", (int)n.length, n.text,
+                           comment ? "a comment begins with #; " : "", (int)n.length, n.text);
 }

@@ -44,6 +44,18 @@ class Traps(Cli):
         self.assertIn(says, out)
         self.assertIn("with a warning", out)
 
+    def test_a_table_without_elements(self):
+        args = ["--score", "score + t[k]", "--tensor", self.table(0)]
+        self.run_cli("run", *self.inputs(), *args, warns=["tensor t, axis 0: indices 0 to 7 are outside (it has no elements)"])
+
+    def test_what_an_option_would_give(self):
+        load = ["--score", "score + rel[q - k, h]"]
+        self.fails("explain", *load, says="tensor rel : f32[2]; or give --tensor rel=FILE")
+        self.fails("explain", *load, "--tensor-size", "rel=5,4", says="give its dtype: --tensor-size rel:f32=5,4")
+        self.fails("explain", "--score", "score * w", says="param w : float; or give --param w=VALUE")
+        u4 = "rel=" + npy.save(self.path("t.npy"), npy.Array((2,), [1, 2]), "u4")
+        self.fails("explain", *load, "--tensor", u4, says="uint32[2]; ints are accepted as int64, int32")
+
     def test_strict_refuses(self):
         args = ["--score", "score + t[k, h]", "--tensor", self.table(4, 8), "--strict"]
         self.fails("run", *self.inputs(), *args, says=["index 4 is outside axis 0 of tensor 't'", "k 4"])
