@@ -157,11 +157,24 @@ static void stage_copy_elements(const fxa__region *r, const char *from) {
     }
 }
 
+/* Gradients of params are written where they were asked for. */
+static void stage_copy_asked(uint64_t asked, const fxa__region *r, const char *from) {
+    for (int64_t i = 0; i < r->size[0]; i++) {
+        fxa__region one = {(const char *)r->data + i * r->element, r->element, 0, {0}, {0}};
+        if (asked >> i & 1u) stage_copy_elements(&one, from + i * r->element);
+    }
+}
+
 static void stage_deliver(const stage *s, const fxa__touch_list *list) {
     fxa__touched t;
     for (size_t i = 0; fxa__touch_get(list, i, &t); i++) {
         const stage_span *x = t.written ? stage_find(s, &t) : NULL;
-        if (x) stage_copy_elements(&t.region, x->back + ((int64_t)(uintptr_t)t.region.data - x->first));
+        if (!x) continue;
+        const char *from = x->back + ((int64_t)(uintptr_t)t.region.data - x->first);
+        if (t.part == FXA__TOUCH_OTHER)
+            stage_copy_asked(list->p->param_grads, &t.region, from);
+        else
+            stage_copy_elements(&t.region, from);
     }
 }
 

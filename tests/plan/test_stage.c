@@ -110,6 +110,34 @@ TEST(bytes_between_elements_are_not_written) {
     stage_over();
 }
 
+static double *dparams_now;
+static void dparams_meanwhile(void) { dparams_now[1] = 77; }
+
+/* Gradients of params that were not asked for are somebody else's, too. */
+TEST(only_gradients_that_were_asked_for_come_back) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    attn_data x;
+    attn_call call;
+    attn_spec s = {.b = 1, .hq = 1, .hkv = 1, .sq = 3, .sk = 4, .d = 2, .dtype = FXA_F64};
+    s.text = "param one : float\nparam two : float\nparam three : float\nscore = one * score + two * q + three * k";
+    mock_reset();
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    T_OK(attn_data_make(&x, ctx, &s, t_seed(), &err));
+    T_OK(attn_data_run(&x, ctx, "mock", FXA_FORWARD, &err));
+    attn_call_make(&x, FXA_BACKWARD, &call);
+    call.p.device = FXA_CUDA, call.p.param_grads = 5;
+    dparams_now = call.args.dparams;
+    for (int i = 0; i < 3; i++) dparams_now[i] = -1;
+    mock.performing = dparams_meanwhile;
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    T_SAME(dparams_now[1], 77);
+    T_CHECK(dparams_now[0] != -1 && dparams_now[2] != -1);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+    stage_over();
+}
+
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 /* All that the two passes of the tiny problem write. */
