@@ -5,17 +5,24 @@
 #include "trial.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     cli_option_id option;
     int data;
 } sample_files[] = {{OPT_Q, DATA_Q}, {OPT_K, DATA_K}, {OPT_V, DATA_V}, {OPT_DOUT, DATA_DO}, {OPT_DLSE, DATA_DLSE}};
 
+/* dLSE is as wide as the row maximum. */
+static fxa_dtype sample_dtype(const cli_job *job, int which) {
+    fxa_dtype dtype = (fxa_dtype)job->problem.q.dtype;
+    return which == DATA_DLSE ? trial_row_dtype(dtype) : dtype;
+}
+
 static int sample_write(cli *c, const char *path, const trial_data *data, int which, fxa_dtype dtype) {
-    bool rows = which == DATA_DLSE; /* [B,H,Sq], as wide as an LSE */
-    if (rows) dtype = dtype == FXA_F64 ? FXA_F64 : FXA_F32;
+    bool rows = which == DATA_DLSE; /* [B,H,Sq] */
     void *rounded = cli_alloc_array(c, data->count[which], fxa_dtype_size(dtype));
     for (int64_t i = 0; i < data->count[which]; i++) element_set(dtype, rounded, i, data->value[which][i]);
+    if (access(path, F_OK) == 0) cli_warn(c, "%.200s was there, and is replaced", path);
     int output = cli_output_open(c, path);
     if (output < 0) return CLI_BAD_INPUT;
     return npy_write(c, output, dtype, rows ? 3 : 4, data->size[which], rounded);
@@ -35,12 +42,13 @@ int cmd_sample(cli *c) {
     for (size_t i = 0; i < n; i++) {
         const char *path = opt_get(c, sample_files[i].option);
         if (!path) continue;
-        rc = sample_write(c, path, &data, sample_files[i].data, (fxa_dtype)job->problem.q.dtype);
+        rc = sample_write(c, path, &data, sample_files[i].data, sample_dtype(job, sample_files[i].data));
         if (rc != CLI_OK) return rc;
         if (c->json)
             json_string(&j, NULL, path);
         else
-            buf_printf(&c->out, "%s  %s\n", sizes_text(c, data.size[sample_files[i].data], 4), path);
+            buf_printf(&c->out, "%s%s  %s\n", fxa_dtype_name(sample_dtype(job, sample_files[i].data)),
+                       sizes_text(c, data.size[sample_files[i].data], sample_files[i].data == DATA_DLSE ? 3 : 4), path);
         written++;
     }
     if (c->json) json_close(&j, ']'), json_close(&j, '}');

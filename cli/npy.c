@@ -244,6 +244,19 @@ int npy_write(cli *c, int output, fxa_dtype dtype, int rank, const int64_t *size
     return rc == CLI_OK ? cli_output_write(c, output, data, (size_t)count * fxa_dtype_size(dtype)) : rc;
 }
 
+const char *place_text(cli *c, const int64_t *size, int rank, int64_t index) {
+    cli_buf b = {0};
+    int64_t at[NPY_MAX_RANK] = {0};
+    for (int d = rank - 1; d >= 0; d--) {
+        at[d] = index % size[d];
+        index /= size[d];
+    }
+    for (int d = 0; d < rank; d++) buf_printf(&b, "%s%" PRId64, d ? ", " : "", at[d]);
+    const char *text = cli_format(c, "[%s]", b.size ? b.data : "");
+    buf_free(&b);
+    return text;
+}
+
 const char *sizes_text(cli *c, const int64_t *size, int rank) {
     cli_buf b = {0};
     buf_text(&b, "[");

@@ -33,5 +33,7 @@ int npy_write(cli *c, int output, fxa_dtype dtype, int rank, const int64_t *size
 /* "f32[2,3]" */
 const char *npy_describe(cli *c, const npy *a);
 const char *sizes_text(cli *c, const int64_t *size, int rank); /* "[2,3]" */
+/* The element of that number, in C order, by its indices: "[1, 7]"; owned by c. */
+const char *place_text(cli *c, const int64_t *size, int rank, int64_t index);
 
 #endif

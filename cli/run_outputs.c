@@ -244,16 +244,17 @@ int run_warn_outputs(cli *c, const run_state *r) {
     int rc = CLI_OK;
     for (size_t i = 0; i < r->n_outputs; i++) {
         const run_output *o = &r->outputs[i];
-        int64_t count = 1, nan = 0, said = 0;
+        int64_t count = 1, nan = 0, said = 0, first = 0;
         for (int d = 0; d < o->rank; d++) count *= o->size[d];
         for (int64_t k = 0; k < count; k++) {
             double x = element_get(o->dtype, o->data, k);
-            nan += isnan(x);
+            if (isnan(x) && !nan++) first = k;
             said += !isnan(x) && x != 0 && x != -INFINITY;
         }
         if (!nan) continue;
         if (said)
-            cli_warn(c, "%s is NaN in %" PRId64 " of %" PRId64 " elements", o->what, nan, count);
+            cli_warn(c, "%s is NaN in %" PRId64 " of %" PRId64 " elements, first at %s", o->what, nan, count,
+                     place_text(c, o->size, o->rank, first));
         else
             cli_warn(c,
                      "%s is NaN everywhere (%" PRId64 " elements): the program gives NaN or inf, or the inputs hold it",

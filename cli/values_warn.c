@@ -53,20 +53,6 @@ static const char *warn_of(cli *c, const char *name, const warn_kind *k, int64_t
     return cli_format(c, "tensor %s holds %" PRId64 " of %" PRId64 " elements", name, k->n, count);
 }
 
-/* Element by its indices: "[1, 7]". */
-static const char *warn_place(cli *c, const fxa_view *v, int64_t index) {
-    cli_buf b = {0};
-    int64_t at[FXA_MAX_RANK] = {0};
-    for (int d = v->rank - 1; d >= 0; d--) {
-        at[d] = index % v->size[d];
-        index /= v->size[d];
-    }
-    for (int d = 0; d < v->rank; d++) buf_printf(&b, "%s%" PRId64, d ? ", " : "", at[d]);
-    const char *text = cli_format(c, "[%s]", b.size ? b.data : "");
-    buf_free(&b);
-    return text;
-}
-
 static void warn_tell(cli *c, const char *name, const fxa_view *v, int64_t count, const warn_kinds *k) {
     if (k->bad.n) cli_warn(c, "%s that are NaN or inf", warn_of(c, name, &k->bad, count));
     if (k->large.n)
@@ -75,11 +61,12 @@ static void warn_tell(cli *c, const char *name, const fxa_view *v, int64_t count
         cli_warn(c, "%s too small for f32, which count as 0: Q is not f64", warn_of(c, name, &k->small, count));
     if (k->coarse.n)
         cli_warn(c, "%s that f32 rounds by more than 0.001: %s is %.17g and read as %.17g, since Q is not f64",
-                 warn_of(c, name, &k->coarse, count), warn_place(c, v, k->coarse.first), k->coarse.value,
+                 warn_of(c, name, &k->coarse, count), place_text(c, v->size, v->rank, k->coarse.first), k->coarse.value,
                  (double)(float)k->coarse.value);
     if (k->wide.n)
         cli_warn(c, "%s beyond 32 bits: %s is %.17g and read as %d", warn_of(c, name, &k->wide, count),
-                 warn_place(c, v, k->wide.first), k->wide.value, k->wide.value < 0 ? INT32_MIN : INT32_MAX);
+                 place_text(c, v->size, v->rank, k->wide.first), k->wide.value,
+                 k->wide.value < 0 ? INT32_MIN : INT32_MAX);
     /* One number over and over is a mask; numbers that differ may be sums that have come so far. */
     if (!k->lows_differ && (k->low.n > 1 || (k->low.n && k->low.n == count)))
         cli_warn(

@@ -182,7 +182,7 @@ def precedence_rows(ops):
 def limit_rows(found):
     what = [
         ("MAX_TEXT", "bytes of text in one parse, all texts together"),
-        ("MAX_NESTING", "parentheses, calls, indices, prefixes, powers and conditionals inside one another"),
+        ("MAX_NESTING", "levels of an expression, itself the first: parentheses, calls, indices, prefixes, powers and conditionals inside one another"),
         ("MAX_NODES", "distinct operations of a program"),
         ("MAX_PARAMS", "params"),
         ("MAX_TENSORS", "tensors"),

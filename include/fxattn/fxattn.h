@@ -199,7 +199,7 @@ FXA_API fxa_dtype fxa_dtype_find(const char *name);  /* FXA_DTYPE_NONE when ther
 #define FXA_MAX_NAME    63         /* bytes of a param, tensor or let name */
 #define FXA_MAX_NODES   16384      /* distinct operations of a program that a user writes */
 #define FXA_MAX_TEXT    (1u << 20) /* bytes of all texts of one parse together */
-#define FXA_MAX_NESTING 256        /* parentheses, calls, conditionals inside one another */
+#define FXA_MAX_NESTING 256        /* an expression and parentheses, calls, conditionals inside one another */
 #define FXA_MAX_LOOP    64         /* the count of sum, any, all */
 /* clang-format on */
 

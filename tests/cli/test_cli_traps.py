@@ -56,6 +56,16 @@ class Traps(Cli):
         u4 = "rel=" + npy.save(self.path("t.npy"), npy.Array((2,), [1, 2]), "u4")
         self.fails("explain", *load, "--tensor", u4, says="uint32[2]; ints are accepted as int64, int32")
 
+    def test_where_the_first_nan_is(self):
+        args = ["--score", "h == 1 && q == 3 ? sqrt(-1.0 - abs(score)) : score"]
+        self.run_cli("run", *self.inputs(), *args, warns=["out is NaN in 4 of 128 elements, first at [0, 1, 3, 0]"])
+
+    def test_sample_says_what_it_replaces(self):
+        args = ["sample", "--shape", "h=2,s=8,d=4", "--dtype", "f16", "--q", self.path("x.npy"), "--dlse", self.path("y.npy")]
+        out = self.run_cli(*args)
+        self.assertEqual(out, "f16[1,2,8,4]  %s\nf32[1,2,8]  %s\n" % (self.path("x.npy"), self.path("y.npy")))
+        self.run_cli(*args, warns=["x.npy was there, and is replaced", "y.npy was there, and is replaced"])
+
     def test_strict_refuses(self):
         args = ["--score", "score + t[k, h]", "--tensor", self.table(4, 8), "--strict"]
         self.fails("run", *self.inputs(), *args, says=["index 4 is outside axis 0 of tensor 't'", "k 4"])

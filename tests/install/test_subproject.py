@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """fxattn inside another project's tree, by add_subdirectory and by FetchContent from a local path: the includer's warnings,
 build type, tests and install rules stay its own, nothing but what it links is built, and its programs run."""
+import json
 import os
 import sys
 import tempfile
@@ -49,12 +50,21 @@ def check_includer(out, prefix):
     check(installed == ["outside"], "installed: %s" % installed)
 
 
+def check_optimised(out):
+    """The includer says no build type: its code is as it wants it, and ours is optimised all the same."""
+    for entry in json.load(open(os.path.join(out, "compile_commands.json"))):
+        ours = not entry["file"].endswith("main.c")
+        check(any(x.startswith("-O") for x in entry["command"].split()) == ours, entry["command"])
+
+
 def main():
     if os.environ.get("FXA_SANITIZE"):
         print("skipped: the includer's build has no sanitizer, so it shows here what it shows in a plain build")
         return 77
     with tempfile.TemporaryDirectory() as folder:
-        check_includer(build(os.path.join(folder, "by_folder"), BY_FOLDER), os.path.join(folder, "prefix"))
+        out = build(os.path.join(folder, "by_folder"), BY_FOLDER, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+        check_includer(out, os.path.join(folder, "prefix"))
+        check_optimised(out)
         build(os.path.join(folder, "by_fetch"), BY_FETCH, "-DCMAKE_BUILD_TYPE=Release")
     return finish()
 
