@@ -113,6 +113,7 @@ static int plot_tiles(cli *c, const cli_job *job, plot *p) {
     if (fxa_tiles_count(c->ctx, &job->problem, p->b, p->h, p->q.tile, p->k.tile, binding_params(&job->bind), ranges,
                         &p->counts, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
+    p->mixed = p->counts.mixed && p->q.tile > PLOT_TILE_LOOK / p->k.tile ? "mixed or not known" : "mixed";
     return CLI_OK;
 }
 

@@ -64,6 +64,7 @@ typedef struct plot {
     double reach, curve_lo, curve_hi;
     const char *sampled; /* "each cell shows ...", or "" */
     const char *tiles_sampled;
+    const char *mixed;    /* what mixed tiles are: beyond PLOT_TILE_LOOK pairs range analysis alone decides */
     const char *random;   /* names of values that were drawn at random, or "" */
     const char *invented; /* all that the command line does not say, or "" */
     const char *title;

@@ -185,7 +185,7 @@ static double svg_pair_legend(cli *c, cli_buf *out, const plot *p, double x, dou
 }
 
 static double svg_tile_legend(cli_buf *out, const plot *p, double x, double y) {
-    static const char *const classes[] = {"e", "m", "f"}, *const names[] = {"empty", "mixed", "full"};
+    const char *const classes[] = {"e", "m", "f"}, *const names[] = {"empty", p->mixed, "full"};
     const uint64_t counts[] = {p->counts.empty, p->counts.mixed, p->counts.full};
     for (int i = 0; i < 3; i++, y += 18)
         buf_printf(out,

@@ -148,8 +148,8 @@ static void term_tiles(cli_buf *out, const plot *p, bool colour) {
         }
         buf_text(out, "\n");
     }
-    buf_printf(out, "%10s %s· %" PRIu64 " empty, ▒ %" PRIu64 " mixed, █ %" PRIu64 " full\n", "",
-               p->counts.unknown ? "at least " : "", p->counts.empty, p->counts.mixed, p->counts.full);
+    buf_printf(out, "%10s %s· %" PRIu64 " empty, ▒ %" PRIu64 " %s, █ %" PRIu64 " full\n", "",
+               p->counts.unknown ? "at least " : "", p->counts.empty, p->counts.mixed, p->mixed, p->counts.full);
 }
 
 static void term_legend(cli *c, const plot *p, bool colour) {

@@ -12,6 +12,15 @@ from cli_case import Cli
 
 
 class Check(Cli):
+    def test_plot_tells_mixed_from_not_known(self):
+        mask = ["--mask", "sin(float(q * q + k)) > 2.0", "--shape", "s=517"]
+        self.assertIn("81 mixed or not known, ", self.run_cli("plot", *mask))
+        self.run_cli("plot", *mask, "--svg", self.path("x.svg"))
+        with open(self.path("x.svg")) as f:
+            self.assertIn("mixed or not known: 81", f.read())
+        self.assertIn("289 empty, ▒ 0 mixed, ", self.run_cli("plot", *mask, "--tile", "32,32"))
+        self.assertIn("0 mixed, ", self.run_cli("plot", "--shape", "s=517"))
+
     def test_passes(self):
         r = self.run_json(
             "check",
