@@ -37,7 +37,7 @@ typedef struct plot_cell {
     double score;            /* mean new score of its attended pairs; NaN: there is none */
 } plot_cell;
 
-/* New scores over raw scores from -reach to reach, of one pair. */
+/* New scores over raw scores from -reach to reach, of one pair; -inf where it is masked, NaN where it is no number. */
 typedef struct plot_curve {
     int64_t q, k;
     double value[PLOT_POINTS], slope[PLOT_POINTS];

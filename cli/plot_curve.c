@@ -37,7 +37,8 @@ static int curve_fill(cli *c, const cli_job *job, const fxa_program *program, co
                 FXA_OK)
             return cli_fail_library(c, &err, NULL);
         if (!mask || !isfinite(curve->value[i])) {
-            curve->value[i] = curve->slope[i] = (double)NAN;
+            curve->value[i] = mask && curve->value[i] != -INFINITY ? (double)NAN : -INFINITY;
+            curve->slope[i] = (double)NAN;
             continue;
         }
         *attended = true;
@@ -82,7 +83,7 @@ static bool curve_is_same(const plot_curve *a, const plot_curve *b) {
 /* Slope 1 wherever there is a value: something was added, as the picture of the pairs shows already. */
 static bool curve_is_straight(const plot_curve *a) {
     for (int i = 0; i < PLOT_POINTS; i++)
-        if (!isnan(a->value[i]) && a->slope[i] != 1) return false;
+        if (isfinite(a->value[i]) && a->slope[i] != 1) return false;
     return true;
 }
 

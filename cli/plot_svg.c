@@ -233,10 +233,24 @@ static void svg_slope(cli_buf *out, const char *class, const double *slope, doub
     svg_line(out, class, larger, lo, hi, x, side);
 }
 
+/* Where the new score is -inf: along the lower edge. Whether it is anywhere. */
+static bool svg_fall(cli_buf *out, const char *class, const double *value, double lo, double hi, double x,
+                     double side) {
+    double edge[PLOT_POINTS];
+    bool falls = false;
+    for (int i = 0; i < PLOT_POINTS; i++) {
+        edge[i] = value[i] == -INFINITY ? lo : (double)NAN;
+        falls = falls || value[i] == -INFINITY;
+    }
+    if (falls) svg_line(out, class, edge, lo, hi, x, side);
+    return falls;
+}
+
 static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double side) {
     static const char *const colours[PLOT_CURVES] = {"a", "h", "z"};
     double lo = fmin(p->curve_lo, -1e-9), hi = fmax(p->curve_hi, 1e-9), margin = 0.05 * (hi - lo), raw[PLOT_POINTS],
            zero[PLOT_POINTS] = {0};
+    bool falls = false;
     lo -= margin;
     hi += margin;
     double factor = svg_slope_factor(p, fmin(hi, -lo));
@@ -252,6 +266,7 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
         char class[8];
         snprintf(class, sizeof class, "y %s", colours[i]);
         svg_line(out, class, p->curve[i].value, lo, hi, x, side);
+        falls = svg_fall(out, class, p->curve[i].value, lo, hi, x, side) || falls;
         snprintf(class, sizeof class, "d %s", colours[i]);
         svg_slope(out, class, p->curve[i].slope, factor, lo, hi, x, side);
     }
@@ -261,8 +276,9 @@ static double svg_curves(cli *c, cli_buf *out, const plot *p, double x, double s
         x - 6, SVG_TOP + 10, hi, x - 6, SVG_TOP + side, lo);
     buf_printf(
         out,
-        "<text class=\"s\" x=\"%.1f\" y=\"%.1f\">%.4g</text><text class=\"r s\" x=\"%.1f\" y=\"%.1f\">%.4g</text>\n", x,
-        SVG_TOP + side + 16, -p->reach, x + side, SVG_TOP + side + 16, p->reach);
+        "<text class=\"s\" x=\"%.1f\" y=\"%.1f\">%.4g%s</text><text class=\"r s\" x=\"%.1f\" y=\"%.1f\">%.4g</text>\n",
+        x, SVG_TOP + side + 16, -p->reach, falls ? "; on the lower edge: -inf" : "", x + side, SVG_TOP + side + 16,
+        p->reach);
     double y = SVG_TOP + side + 32;
     for (int i = 0; i < p->curves; i++, y += 18)
         buf_printf(out, "<path class=\"y %s\" d=\"M%.1f %.1fh24\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", colours[i],

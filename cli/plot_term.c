@@ -108,15 +108,18 @@ static void term_score(cli_buf *out, const plot *p) {
 static void term_curve(cli_buf *out, const plot *p) {
     char canvas[TERM_CURVE_ROWS][TERM_CURVE_COLUMNS + 1];
     double lo = p->curve_lo, hi = p->curve_hi > p->curve_lo ? p->curve_hi : p->curve_lo + 1;
+    bool falls = false;
     memset(canvas, ' ', sizeof canvas);
     for (int what = 0; what < 2; what++)
         for (int x = 0; x < TERM_CURVE_COLUMNS; x++) {
             int at = x * (PLOT_POINTS - 1) / (TERM_CURVE_COLUMNS - 1);
             double y = what ? p->curve[0].value[at] : p->reach * (2.0 * at / (PLOT_POINTS - 1) - 1);
             double row = (hi - y) / (hi - lo) * (TERM_CURVE_ROWS - 1);
+            if (what && y == -INFINITY) canvas[TERM_CURVE_ROWS - 1][x] = '-', falls = true;
             if (row >= -0.5 && row <= TERM_CURVE_ROWS - 0.5) canvas[(int)floor(row + 0.5)][x] = what ? 'o' : '.';
         }
     buf_printf(out, "\n%10s new score (●) over raw score (·)", "");
+    if (falls) buf_text(out, ", - where it is -inf");
     if (p->curve_by_pair) buf_printf(out, " at q %" PRId64 ", k %" PRId64, p->curve[0].q + p->first_q, p->curve[0].k);
     buf_text(out, "\n");
     for (int row = 0; row < TERM_CURVE_ROWS; row++) {
@@ -125,7 +128,10 @@ static void term_curve(cli_buf *out, const plot *p) {
         else
             buf_printf(out, "%10s│", "");
         for (int x = 0; x < TERM_CURVE_COLUMNS; x++)
-            buf_text(out, canvas[row][x] == 'o' ? "●" : canvas[row][x] == '.' ? "·" : " ");
+            buf_text(out, canvas[row][x] == 'o'   ? "●"
+                          : canvas[row][x] == '.' ? "·"
+                          : canvas[row][x] == '-' ? "-"
+                                                  : " ");
         buf_text(out, "\n");
     }
     term_rule(out, "└", "", TERM_CURVE_COLUMNS);

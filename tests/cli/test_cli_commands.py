@@ -12,6 +12,13 @@ from cli_case import Cli
 
 
 class Check(Cli):
+    def test_plot_marks_where_a_curve_is_minus_inf(self):
+        for score, falls in (("score > -0.3 ? score * 1.5 : -inf", True), ("score * 1.5", False)):
+            self.assertEqual(", - where it is -inf" in self.run_cli("plot", "--score", score), falls)
+            self.run_cli("plot", "--score", score, "--svg", self.path("x.svg"))
+            with open(self.path("x.svg")) as f:
+                self.assertEqual("on the lower edge: -inf" in f.read(), falls)
+
     def test_plot_tells_mixed_from_not_known(self):
         mask = ["--mask", "sin(float(q * q + k)) > 2.0", "--shape", "s=517"]
         self.assertIn("81 mixed or not known, ", self.run_cli("plot", *mask))
