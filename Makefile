@@ -3,6 +3,7 @@ BUILD ?= build
 JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
+MAKEFLAGS += --no-print-directory
 
 .PHONY: all demo test asan tsan coverage fuzz bench gallery install lint clean help
 all: $(BUILD)/Makefile

@@ -597,7 +597,8 @@ typedef struct fxa_index_map {
  * PADDING: per-batch lengths, FXA_SLOT_LEN_Q and/or FXA_SLOT_LEN_K. With VARLEN: how many rows or keys of its room a
  *     sequence has; gaps are nobody's.
  * VARLEN: packed sequences: FXA_SLOT_CU_Q, CU_K give B+1 offsets each. sq, sk are the longest lengths, total_q,
- *     total_k the packed ones; batch strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D].
+ *     total_k the packed ones; batch strides are not used; packed layouts mean: BHSD [H,T,D], BSHD and SBHD [T,H,D];
+ *     of LSE, the row maximum and dLSE [H,T] and [T,H].
  *     With PAGED only rows are packed, and CU_K, total_k are not used.
  * PAGED: K and V in pages: [n_pages,Hkv,page_size,D] (batch stride = page stride, layouts mean the same with B =
  *     n_pages, S = page_size); FXA_SLOT_PAGES is int32 [B,ceil(sk/page_size)]. Lengths by PADDING. With VARLEN: chunks
@@ -797,8 +798,8 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
 /* ---- Plans ----------------------------------------------------------------------------------------------------- */
 
 /* Where each pointer of a run goes. Values are pinned, at most FXA_SLOT_MAX ever. More on some:
- * LSE: forward: written; backward: read (of the whole, for a shard). In f64 nothing of it is lost between the passes,
- *     which gradients of steep programs need: docs/numerics.md
+ * LSE: forward: written; backward: read (of the whole, for a shard). In f64 less than 2^-53 of it is lost between the
+ *     passes, which gradients of steep programs need: docs/numerics.md
  * PARAMS: SCALARS_IN_MEMORY: one f64 per param of program. Engines of a device do not check them: an int param that is
  *     no whole number of 32 bits is rounded towards zero and clamped */
 #define FXA_SLOT_MAP(X)                                                                                                \

@@ -106,6 +106,9 @@ def main():
         for name in ("fxattn.1", "_fxattn", "fxattn.fish", "program.md", "alibi.fxa"):
             check(find(prefix, name), name)
         check(run(os.path.join(prefix, "bin", "fxattn"), "version").strip(), "the installed command runs")
+        docs = os.path.join(prefix, "share", "doc", "fxattn")
+        for name in ("LICENSE", "README.md", "numerics.md", "examples/forward.c", "examples/decode.c"):
+            check(os.path.isfile(os.path.join(docs, name)), name + " is installed")
     return finish()
 
 
