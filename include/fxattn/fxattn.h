@@ -528,8 +528,8 @@ FXA_API void fxa_builder_set_dscore(fxa_builder *b, fxa_value value); /* BPROP, 
 /* The first mistake so far, FXA_OK when there is none: for tracers, which know their user's line now and not later. */
 FXA_API fxa_status fxa_builder_error(const fxa_builder *b, fxa_error *err);
 FXA_API fxa_type fxa_builder_type(const fxa_builder *b, fxa_value value); /* 0 for what is no value of the builder */
-/* A finished SCORE program inside this one: what it makes of `score`, which becomes a float, and of the pair. *new_score and
- * *mask get its results; either may be NULL. Params and tensors of a name are one, as in texts that are joined. */
+/* A finished SCORE program inside this one, with `score` for its score: *new_score and *mask (NULL: not wanted) get its
+ * results. Params and tensors of a name are one, as in texts that are joined. */
 FXA_API void fxa_builder_import(fxa_builder *b, const fxa_program *program, fxa_value score, fxa_value *new_score,
                                 fxa_value *mask);
 

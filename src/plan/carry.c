@@ -38,6 +38,11 @@ fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *
     fxa__host *host = fxa__context_host(ctx);
     fxa__problem *p = NULL;
     FXA_TRY(fxa__problem_create(host, problem, &p, err));
+    fxa_status status = fxa__plan_engine_check(p, fxa__problem_engine(problem), err);
+    if (status != FXA_OK) {
+        fxa__problem_release(p);
+        return status;
+    }
     fxa__writer body = {.host = host}, whole = {.host = host};
     fxa__write_string(&body, fxa__problem_engine(problem));
     fxa__problem_write(p, FXA__WITH_ALL, &body);
@@ -45,9 +50,8 @@ fxa_status fxa_problem_save(fxa_context *ctx, const fxa_problem *problem, void *
     fxa__write_u32(&whole, CARRY_FORMAT);
     fxa__write_u32(&whole, body.failed ? 0 : carry_checksum(body.data, body.size));
     if (!body.failed) fxa__write_bytes(&whole, body.data, body.size);
-    fxa_status status = body.failed || whole.failed
-                            ? fxa__fail_memory(err, "the bytes of a problem")
-                            : fxa__bytes_out(whole.data, whole.size, out, capacity, needed, err);
+    status = body.failed || whole.failed ? fxa__fail_memory(err, "the bytes of a problem")
+                                         : fxa__bytes_out(whole.data, whole.size, out, capacity, needed, err);
     fxa__writer_free(&body);
     fxa__writer_free(&whole);
     fxa__problem_release(p);
@@ -91,6 +95,8 @@ static fxa_status carry_make(fxa_context *ctx, const void *bytes, size_t size, i
     FXA_TRY(fxa__problem_read(fxa__context_host(ctx), &r, &p, err));
     fxa_status status = fxa__reader_done(&r) ? carry_place(fxa__context_host(ctx), &p, ordinal, err)
                                              : fxa__fail(err, FXA_E_BYTES, "bytes behind the end of a saved problem");
+    if (status == FXA_OK && engine[0] && !fxa__engine_find(engine))
+        status = fxa__fail(err, FXA_E_VERSION, "a problem for an engine that this build does not have");
     if (status == FXA_OK) status = fxa__plan_choose(ctx, p, engine[0] ? engine : NULL, out, err);
     fxa__problem_release(p);
     return status;
@@ -103,6 +109,9 @@ fxa_status fxa_plan_create_bytes(fxa_context *ctx, const void *bytes, size_t siz
     *out = NULL;
     if (!ctx) return fxa__fail(err, FXA_E_ARGUMENT, "ctx is NULL");
     if (!bytes) return fxa__fail(err, FXA_E_ARGUMENT, "bytes is NULL");
+    if (ordinal < -1)
+        return fxa__fail(err, FXA_E_ARGUMENT, "ordinal is %d: accepted are -1 (the problem's own), 0 and more",
+                         (int)ordinal);
     fxa__memo_key key;
     fxa__memo_key_bytes(&key, FXA__ASK_CARRIED, ordinal, bytes, size);
     *out = fxa__memo_plan(ctx, &key);

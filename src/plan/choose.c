@@ -33,11 +33,17 @@ static fxa_status choose_fail(const char *source, const char *name, const fxa__p
                      source, name, fxa_device_name((fxa_device)p->in.device), list);
 }
 
+fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err) {
+    const fxa__engine *engine = name ? fxa__engine_find(name) : NULL;
+    bool right = !name || (engine && engine->device == p->in.device);
+    return right ? FXA_OK : choose_fail("problem.engine", name, p, err);
+}
+
 /* The engine that must be taken, or NULL for the best. What the environment says of other devices does not count. */
 static fxa_status choose_named(const fxa_context *ctx, const fxa__problem *p, const char *name, const fxa__engine **out,
                                fxa_error *err) {
     *out = name ? fxa__engine_find(name) : NULL;
-    if (name) return *out && (*out)->device == p->in.device ? FXA_OK : choose_fail("problem.engine", name, p, err);
+    if (name) return fxa__plan_engine_check(p, name, err);
     if (ctx->wanted[0]) {
         *out = fxa__engine_find(ctx->wanted);
         if (!*out) return choose_fail("the environment's FXA_ENGINE", ctx->wanted, p, err);

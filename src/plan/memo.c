@@ -46,8 +46,13 @@ static void memo_add_program(fxa__memo_key *key, bool *fits, const fxa_program *
     memo_add_number(key, fits, program != NULL);
     if (!program) return;
     memo_add(key, fits, program->hash, sizeof program->hash);
-    for (int32_t i = 0; i < program->n_params; i++)
-        if (program->params[i].has_value) memo_add(key, fits, &program->params[i].value, sizeof(double));
+    for (int32_t i = 0; i < program->n_params; i++) {
+        const fxa__decl *d = &program->params[i];
+        if (!d->has_value) continue;
+        memo_add_number(key, fits, (uint64_t)i + 1);
+        memo_add(key, fits, &d->value, sizeof d->value);
+    }
+    memo_add_number(key, fits, 0);
 }
 
 /* A count that does not fit its program is wrong, and not looked behind. */

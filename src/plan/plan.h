@@ -127,6 +127,9 @@ fxa_status fxa__plan_choose(fxa_context *ctx, fxa__problem *p, const char *name,
 /* The engine that a checked problem names, or NULL: an older caller's struct may end before the field. */
 const char *fxa__problem_engine(const fxa_problem *problem);
 
+/* E_ARGUMENT for a name that no engine of the problem's device has; NULL is none, and right. */
+fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_error *err);
+
 /* The names of the engines of a device as "a, b, c", for messages; device UINT32_MAX: all. */
 #define FXA__ENGINE_LIST 128
 void fxa__engine_list(uint32_t device, char out[FXA__ENGINE_LIST]);

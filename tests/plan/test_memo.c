@@ -69,6 +69,30 @@ TEST(another_question_is_another_plan) {
     plan_rig_end(&r);
 }
 
+/* Defaults are no part of a hash, and yet of the program that a plan has. */
+TEST(defaults_are_part_of_the_question) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(plan_rig_start(&r));
+    const char *texts[] = {"param a : float = 1\nparam b2 : float\nscore = score * a + b2",
+                           "param a : float\nparam b2 : float = 1\nscore = score * a + b2",
+                           "param a : float\nparam b2 : float\nscore = score * a + b2"};
+    for (int i = 0; i < 3; i++) {
+        fxa_problem p = r.t.problem, got = FXA_PROBLEM_INIT;
+        fxa_program *program = NULL;
+        double value;
+        T_OK(fxa_program_parse(r.ctx, texts[i], SIZE_MAX, &program, &err));
+        p.program = program, p.captures = NULL, p.n_captures = 0;
+        fxa_plan *plan = memo_create(&r, &p);
+        fxa_plan_problem(plan, &got);
+        T_INT(fxa_program_param_default(got.program, 0, &value), i == 0);
+        T_INT(fxa_program_param_default(got.program, 1, &value), i == 1);
+        fxa_plan_destroy(plan);
+        fxa_program_destroy(program);
+    }
+    plan_rig_end(&r);
+}
+
 /* Digests are fast, not safe: bytes decide. */
 TEST(equal_digests_of_other_bytes_are_a_miss) {
     plan_rig r;
@@ -190,6 +214,15 @@ TEST(a_problem_is_carried_as_bytes) {
     fxa_plan_destroy(again);
     T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, 1, &again, &err), FXA_E_PROBLEM);
     T_HAS(err.text, "ordinal is 1 on device host");
+    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, -2, &again, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "ordinal is -2: accepted are -1");
+    const char *names[] = {"", "bogus",
+                           "a name that is longer than any engine's, and than all that there is room for it"};
+    for (int i = 0; i < 3; i++) {
+        r.t.problem.engine = names[i];
+        T_STATUS(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err), FXA_E_ARGUMENT);
+        T_HAS(err.text, "which is no engine of this build");
+    }
     T_OK(tiny_run(carried, &r.t.args, &err));
     fxa_plan_destroy(carried);
     fxa_plan_destroy(plan);
