@@ -30,6 +30,7 @@ static const language_line language_values[] = {
     {"1.5  1e-3  inf  nan  pi", "float"},
     {"true  false", "bool; counts as 1 and 0 beside a number"},
     {"NAME[i, j]", "an element of a tensor; a negative index counts from the end, one still outside reads 0"},
+    {"", "of i64: limited to 32 bits, but == and != of two such elements compare all 64"},
 };
 static const char *const language_inputs[FXA_INPUT_COUNT] = {
     [FXA_INPUT_SCORE] = "float: the score, already scaled",

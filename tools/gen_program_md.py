@@ -365,7 +365,10 @@ not. Types and counts of loops are looked at in each call, and the message says 
 ## What every engine must agree on
 
 - Ints wrap at 32 bits. `x // 0` and `x % 0` are 0. `>>` is arithmetic; shift counts are taken modulo 32. An `i64`
-  element beyond 32 bits saturates when it is read.
+  element beyond 32 bits saturates when it is read, but not where two loads of `i64` tensors are compared by `==` or `!=`:
+  those compare all 64 bits, so that `doc[q] == doc[k]` holds for ids of any size, and 0 stands for an element outside its
+  tensor there too. The operands are the loads themselves, of one tensor or of two, named by a `let` or not, or what folds
+  to them (`x + 0`). All else, like `doc[q] <= doc[k]`, `doc[q] - doc[k] == 0` and equality with another int, takes 32 bits.
 - `//` rounds down and `%` has the sign of the divisor, for ints and floats. `round` goes to even. `min`, `max` and
   `clamp` with a NaN give NaN.
 - Comparisons with a NaN are false, but `!=`, which is true.

@@ -762,8 +762,8 @@ typedef enum fxa_tile {
 
 /* What may be assumed of a captured int tensor by its values. */
 typedef struct fxa_tensor_range {
-    int32_t known;         /* not 0: every element lies in lo..hi */
-    int32_t nondecreasing; /* not 0: rank 1 and never decreasing */
+    int32_t known;         /* not 0: every element, of i64 limited to 32 bits, lies in lo..hi */
+    int32_t nondecreasing; /* not 0: rank 1 and never decreasing; of i64 the whole elements */
     int32_t lo, hi;
     const fxa_view *view; /* optional: elements may be read */
 } fxa_tensor_range;

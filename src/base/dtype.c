@@ -120,6 +120,8 @@ int32_t fxa__load_i32(const void *data, uint32_t dtype, int64_t index) {
     }
 }
 
+int64_t fxa__load_i64(const void *data, int64_t index) { return ((const int64_t *)data)[index]; }
+
 void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x) {
     switch (dtype) {
     case FXA_F64: ((double *)data)[index] = x; break;

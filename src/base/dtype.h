@@ -22,7 +22,8 @@ uint16_t fxa__f64_to_bf16(double x);
 /* Element `index` (counted in elements, may be negative) of data, which is aligned to its element size. */
 double fxa__load_f64(const void *data, uint32_t dtype, int64_t index); /* float dtypes */
 int32_t fxa__load_i32(const void *data, uint32_t dtype,
-                      int64_t index); /* int and bool dtypes; i64 saturates; bool: 0 or 1 */
+                      int64_t index);                   /* int and bool dtypes; i64 saturates; bool: 0 or 1 */
+int64_t fxa__load_i64(const void *data, int64_t index); /* i64, whole */
 void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x); /* float dtypes */
 
 #endif

@@ -154,6 +154,7 @@ static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part
     out->kind = FXA__PART_EQUAL;
     out->row = n->arg[x & CONJUNCT_Q ? 0 : 1];
     out->key = n->arg[x & CONJUNCT_Q ? 1 : 0];
+    out->whole = fxa__node_compares_wide(w->p, n);
     out->same = conjunct_swapped(w, out->row, out->key, &steps);
     return true;
 }

@@ -17,7 +17,8 @@ typedef enum fxa__part_kind {
     FXA__PART_WINDOW, /* Q - k <= C */
     FXA__PART_LENGTH, /* k <= C, or k <= k_len + C where it is `of_length` */
     FXA__PART_PREFIX, /* k <= Q + prefix, or what LENGTH says */
-    FXA__PART_EQUAL,  /* node `row` equals node `key`: ints; the one reads q and no k, the other k and no q */
+    FXA__PART_EQUAL,  /* node `row` equals node `key`: ints; the one reads q and no k, the other k and no q; `whole`: as
+                         64 bits, of which the values of the two nodes are not enough */
     FXA__PART_ROW,    /* node `node`: reads neither k nor score: whole rows */
     FXA__PART_KEY,    /* node `node`: reads neither q nor score: whole columns */
     FXA__PART_OTHER,  /* node `node` */
@@ -31,6 +32,7 @@ typedef struct fxa__part {
     bool of_length; /* LENGTH, PREFIX */
     bool narrow;    /* true only where the bound's value lies from -2^30 to 2^30; engines look at it before they run */
     bool same;      /* EQUAL: key is row with k for q, as in t[q] == t[k] */
+    bool whole;     /* EQUAL: both are loads of i64, whose elements are compared, not what they saturate to */
     int8_t times_bound;
     int32_t node;  /* a bool of the mask that this part is, or is one of two parts of */
     int32_t bound; /* an int that reads neither q nor k nor score; -1: none */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Evaluation in f64: the meaning of a program. The arithmetic of an operation is the expression in its row of ops.def;
- * folding (simplify.c) and running share it. Loads never leave their view: an index outside reads 0.
+ * folding (simplify.c) and running share it. Loads never leave their view: an index outside reads 0. Beside that table
+ * there is one rule: an equality of two loads of i64 compares the elements, not what they saturate to.
  */
 #include "program.h"
 
@@ -74,17 +75,33 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
     return true;
 }
 
+/* Where the element of a load lies in its view; false: outside. */
+static bool eval_place(const fxa_view *view, const fxa__node *load, const fxa__val *vals, int64_t *at) {
+    int32_t index[FXA_MAX_RANK];
+    for (int i = 0; i < load->n_args; i++) index[i] = vals[load->arg[i]].i;
+    return view->data && fxa__view_offset(view, index, at);
+}
+
 static fxa__val eval_load(const fxa_view *view, const fxa__node *n, const fxa__val *vals) {
     fxa__val y = {.f = 0};
-    int32_t index[FXA_MAX_RANK];
     int64_t at;
-    for (int i = 0; i < n->n_args; i++) index[i] = vals[n->arg[i]].i;
-    bool inside = view->data && fxa__view_offset(view, index, &at);
+    bool inside = eval_place(view, n, vals, &at);
     if (n->type == FXA_FLOAT)
         y.f = inside ? fxa__load_f64(view->data, view->dtype, at) : 0;
     else
         y.i = inside ? fxa__load_i32(view->data, view->dtype, at) : 0;
     return y;
+}
+
+/* A comparison of whole i64 elements: what their loads give is not enough for it. */
+static fxa__val eval_compare_wide(const fxa_program *p, const fxa__env *env, const fxa__node *n, const fxa__val *vals) {
+    int64_t x[2], at;
+    for (int k = 0; k < 2; k++) {
+        const fxa__node *load = &p->nodes[n->arg[k]];
+        const fxa_view *view = &env->tensors[load->imm];
+        x[k] = eval_place(view, load, vals, &at) ? fxa__load_i64(view->data, at) : 0;
+    }
+    return (fxa__val){.i = (x[0] == x[1]) == (n->op == FXA_OP_EQ)};
 }
 
 static fxa__val eval_input(const fxa__env *env, int32_t input) {
@@ -118,6 +135,10 @@ void fxa__program_eval(const fxa_program *p, const fxa__env *env, fxa__val *vals
         case FXA_OP_PARAM: vals[i] = eval_number(n->type, env->params[n->imm], fxa__toint(env->params[n->imm])); break;
         case FXA_OP_LOAD: vals[i] = eval_load(&env->tensors[n->imm], n, vals); break;
         default:
+            if (fxa__node_compares_wide(p, n)) {
+                vals[i] = eval_compare_wide(p, env, n, vals);
+                break;
+            }
             for (int k = 0; k < n->n_args; k++) x[k] = vals[n->arg[k]];
             vals[i] = fxa__op_eval(n->op, n->type, p->nodes[n->arg[n->op == FXA_OP_SELECT]].type, x);
         }

@@ -60,7 +60,8 @@ typedef struct fxa__node {
     uint8_t op;   /* fxa_op */
     uint8_t type; /* fxa_type of the value */
     uint8_t n_args;
-    uint8_t unused;
+    uint8_t
+        word; /* always 0, but in what src/lower/wide_words.h makes: 1, 2: a LOAD of the first, second half of an i64 */
     int32_t imm; /* INPUT: which; PARAM, LOAD: slot; CONST of int, bool: the value; else 0 */
     int32_t arg[FXA_MAX_RANK];
     int32_t unused2;
@@ -189,6 +190,14 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
 int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
 /* Adds a node as an expression, for people: at most so many bytes, then dots. */
 void fxa__program_print_value(const fxa_program *p, int32_t node, size_t most, fxa__writer *w);
+/* x == y or x != y of two loads of i64 tensors: whole elements are compared, all 64 bits of them. Every other use of
+ * such a load saturates to 32. This is looked up in the nodes, so it needs no operation and changes no hash. */
+static inline bool fxa__node_compares_wide(const fxa_program *p, const fxa__node *n) {
+    if (n->op != FXA_OP_EQ && n->op != FXA_OP_NE) return false;
+    const fxa__node *x = &p->nodes[n->arg[0]], *y = &p->nodes[n->arg[1]];
+    return x->op == FXA_OP_LOAD && y->op == FXA_OP_LOAD && p->tensors[x->imm].dtype == FXA_I64 &&
+           p->tensors[y->imm].dtype == FXA_I64;
+}
 /* The input that a node is, as a bit; 0: it is none. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
 /* Fills sets[n_nodes]: bit i: the node needs fxa_input i. (src/lower/depend.h knows more.) */

@@ -95,6 +95,13 @@ typedef struct fxa__int { /* an int node */
     bool dense; /* every number of set is a value */
 } fxa__int;
 
+enum { FXA__WIDE_VALUES = 8 };
+typedef struct fxa__wide { /* whole elements of an i64 tensor that a load may give */
+    int64_t lo, hi;
+    int32_t n; /* how many different ones; -1: more than are listed, or not known which */
+    int64_t value[FXA__WIDE_VALUES];
+} fxa__wide;
+
 typedef struct fxa__real { /* a float node, in any engine: see range_float.c */
     double lo, hi;         /* of the values that are not NaN; lo > hi: there are none */
     bool nan;              /* may be NaN */
@@ -183,6 +190,8 @@ void fxa__range_int(fxa__range *r, int32_t node, fxa__int *out);
 void fxa__range_float(fxa__range *r, int32_t node, fxa__real *out);
 void fxa__range_bool(fxa__range *r, int32_t node, fxa__truth *out);
 fxa__set fxa__range_load(fxa__range *r, int32_t node); /* int and bool tensors */
+/* i64 tensors whose elements may be read, unsaturated: at least one; false: nothing is known. */
+bool fxa__range_load_wide(fxa__range *r, int32_t node, fxa__wide *out);
 /* Float tensors: the elements in f64, and whether all engines see exactly those; false: nothing is known. */
 bool fxa__range_load_real(fxa__range *r, int32_t node, fxa__real *out, bool *exact);
 

@@ -217,6 +217,37 @@ static fxa__truth truth_of_ints(fxa__range *r, uint32_t op, int32_t x, int32_t y
     return apart.n == 0 ? truth_any : truth_of_form(r, apart, yes, no);
 }
 
+/* Whether an element of the one may be one of the other. */
+static bool truth_wide_meets(const fxa__wide *a, const fxa__wide *b) {
+    if (a->n < 0 && b->n < 0) return a->lo <= b->hi && b->lo <= a->hi;
+    const fxa__wide *list = a->n < 0 ? b : a, *other = a->n < 0 ? a : b;
+    for (int i = 0; i < list->n; i++) {
+        int64_t x = list->value[i];
+        if (other->n < 0 && other->lo <= x && x <= other->hi) return true;
+        for (int j = 0; j < other->n; j++)
+            if (other->value[j] == x) return true;
+    }
+    return false;
+}
+
+/* Two loads of i64 are equal only where what they saturate to is, so whatever follows from that follows. The opposite
+ * holds but for the ends of 32 bits, which many elements saturate to: there the elements themselves are looked at. */
+static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
+    if (fxa__affine_load(r, x) == fxa__affine_load(r, y)) return truth_true;
+    fxa__truth out = truth_of_ints(r, FXA_OP_EQ, x, y);
+    const fxa__set *s = &fxa__range_of(r, x)->i.set, *t = &fxa__range_of(r, y)->i.set;
+    bool below = fxa__set_lo(s) == INT32_MIN && fxa__set_lo(t) == INT32_MIN;
+    bool above = fxa__set_hi(s) == INT32_MAX && fxa__set_hi(t) == INT32_MAX;
+    fxa__wide a, b;
+    if (out.yes == FXA__NEVER || (!below && !above)) return out;
+    if (fxa__range_load_wide(r, x, &a) && fxa__range_load_wide(r, y, &b)) {
+        if (!truth_wide_meets(&a, &b)) return truth_false;
+        if (a.n == 1 && b.n == 1) return truth_true;
+    }
+    out.no = FXA__ANY;
+    return out;
+}
+
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
 static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
@@ -233,15 +264,21 @@ static bool truth_behind(const fxa__range *r, int32_t node, fxa__truth *out) {
     return true;
 }
 
-static fxa__truth truth_compare(fxa__range *r, uint32_t op, int32_t x, int32_t y) {
-    if (op == FXA_OP_NE) return truth_not(truth_compare(r, FXA_OP_EQ, x, y));
-    fxa__truth a, b;
+static fxa__truth truth_compare(fxa__range *r, const fxa__node *n) {
+    int32_t x = n->arg[0], y = n->arg[1];
+    bool equality = n->op == FXA_OP_EQ || n->op == FXA_OP_NE;
+    fxa__truth a, b, out;
     if (r->p->nodes[x].type == FXA_FLOAT) {
         const fxa__real *u = &fxa__range_of(r, x)->f, *v = &fxa__range_of(r, y)->f;
-        return truth_of_known(op == FXA_OP_EQ ? fxa__real_equal(u, v) : fxa__real_less(u, v, op == FXA_OP_LT));
+        out = truth_of_known(equality ? fxa__real_equal(u, v) : fxa__real_less(u, v, n->op == FXA_OP_LT));
+    } else if (fxa__node_compares_wide(r->p, n)) {
+        out = truth_of_wide(r, x, y);
+    } else if (equality && truth_behind(r, x, &a) && truth_behind(r, y, &b)) {
+        out = truth_select(r, a, b, truth_not(b));
+    } else {
+        out = truth_of_ints(r, equality ? FXA_OP_EQ : n->op, x, y);
     }
-    if (op == FXA_OP_EQ && truth_behind(r, x, &a) && truth_behind(r, y, &b)) return truth_select(r, a, b, truth_not(b));
-    return truth_of_ints(r, op, x, y);
+    return n->op == FXA_OP_NE ? truth_not(out) : out;
 }
 
 void fxa__range_bool(fxa__range *r, int32_t at, fxa__truth *out) {
@@ -264,7 +301,7 @@ void fxa__range_bool(fxa__range *r, int32_t at, fxa__truth *out) {
     case FXA_OP_EQ:
     case FXA_OP_NE:
     case FXA_OP_LT:
-    case FXA_OP_LE: *out = truth_compare(r, node->op, node->arg[0], node->arg[1]); return;
+    case FXA_OP_LE: *out = truth_compare(r, node); return;
     default: *out = truth_any; return;
     }
 }

@@ -2,8 +2,9 @@
  *
  * Loads: what the caller said of the tensor, what its dtype allows, and, where elements may be read, the two ends of a
  * nondecreasing stretch (documents, lengths, offsets), or every element that the indices can reach while those are few:
- * tables of blocks, trees, documents in any order. An index that may lie outside adds 0 to the values. Of floats
- * nothing is known but such elements. fxa_tensor_scan looks at an int tensor once to find out its range and order.
+ * tables of blocks, trees, documents in any order. An index that may lie outside adds 0 to the values. Elements of i64
+ * are read as they saturate, and whole where two are compared for equality. Of floats nothing is known but such
+ * elements. fxa_tensor_scan looks at an int tensor once to find out its range and order.
  */
 #include "range.h"
 
@@ -101,15 +102,25 @@ static int64_t load_walk_run(load_walk *w, int64_t *offset) {
     return w->hi[last] - w->lo[last] + 1;
 }
 
+/* The next elements of a walk, at *at and every *step from there, or one that is outside. */
+static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *inside) {
+    int64_t n = load_walk_run(w, at);
+    *step = n > 0 ? w->view->stride[w->view->rank - 1] : 0;
+    *inside = n > 0;
+    if (n > 0) return n;
+    *at = load_walk_next(w, inside);
+    return 1;
+}
+
 static bool load_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__set *out) {
     load_walk w;
     int32_t before = 0;
     if (!load_walk_begin(r, node, view, &w)) return false;
     out->n = 0;
     while (w.more) {
-        int64_t at, n = load_walk_run(&w, &at), step = n > 0 ? view->stride[view->rank - 1] : 0;
-        bool inside = n > 0;
-        if (n == 0) at = load_walk_next(&w, &inside), n = 1;
+        int64_t at, step;
+        bool inside;
+        int64_t n = load_walk_some(&w, &at, &step, &inside);
         for (int64_t i = 0; i < n; i++) {
             int32_t x = inside ? fxa__load_i32(view->data, view->dtype, at + i * step) : 0;
             if (out->n == 0 || x != before) fxa__set_add(out, x, x);
@@ -154,6 +165,59 @@ fxa__set fxa__range_load(fxa__range *r, int32_t at) {
     return set;
 }
 
+/* ---- Whole elements of i64 --------------------------------------------------------------------------------------- */
+
+static void load_wide_add(fxa__wide *w, int64_t x) {
+    bool first = w->n == 0;
+    for (int i = 0; i < w->n; i++)
+        if (w->value[i] == x) return;
+    if (first || x < w->lo) w->lo = x;
+    if (first || x > w->hi) w->hi = x;
+    if (w->n >= 0 && w->n < FXA__WIDE_VALUES)
+        w->value[w->n++] = x;
+    else
+        w->n = -1;
+}
+
+/* Elements first..last of a nondecreasing tensor; may be empty. */
+static void load_wide_sorted(const fxa_view *view, int64_t first, int64_t last, fxa__wide *w) {
+    if (first > last) return;
+    int64_t lo = fxa__load_i64(view->data, first * view->stride[0]);
+    int64_t hi = fxa__load_i64(view->data, last * view->stride[0]);
+    load_wide_add(w, lo);
+    load_wide_add(w, hi);
+    if (lo != hi) w->n = -1;
+}
+
+static bool load_wide_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__wide *out) {
+    load_walk w;
+    if (!load_walk_begin(r, node, view, &w)) return false;
+    while (w.more) {
+        int64_t at, step;
+        bool inside;
+        int64_t n = load_walk_some(&w, &at, &step, &inside);
+        for (int64_t i = 0; i < n; i++) load_wide_add(out, inside ? fxa__load_i64(view->data, at + i * step) : 0);
+    }
+    return true;
+}
+
+bool fxa__range_load_wide(fxa__range *r, int32_t at, fxa__wide *out) {
+    const fxa__node *node = &r->p->nodes[at];
+    const fxa_tensor_range *known = r->tensors ? &r->tensors[node->imm] : NULL;
+    *out = (fxa__wide){.n = 0};
+    if (known == NULL || !load_view_usable(known->view, &r->p->tensors[node->imm])) return false;
+    if (!known->nondecreasing || node->n_args != 1 || !load_moves(r, node))
+        return load_wide_elements(r, node, known->view, out);
+    const fxa__set *index = &fxa__range_of(r, node->arg[0])->i.set;
+    int64_t lo = fxa__set_lo(index), hi = fxa__set_hi(index), n = known->view->size[0];
+    load_wide_sorted(known->view, fxa__max_i64(lo, 0), fxa__min_i64(hi, n - 1), out);
+    load_wide_sorted(known->view, fxa__max_i64(lo, -n) + n, fxa__min_i64(hi, -1) + n, out);
+    if (lo < -n || hi >= n) load_wide_add(out, 0);
+    return true;
+}
+
+/* ---- Floats, and a first look ------------------------------------------------------------------------------------ */
+
 /* Engines load f64 as f32, and numbers below the normal ones as 0: what may change so is not exact. */
 static bool load_is_exact(uint32_t dtype, double x) { return dtype != FXA_F64 && (x == 0 || fabs(x) >= 0x1p-126); }
 
@@ -183,13 +247,14 @@ fxa_tensor_range fxa_tensor_scan(const fxa_view *view) {
     fxa_type type = fxa__dtype_type(view->dtype);
     if (type != FXA_INT && type != FXA_BOOL) return out;
     out.known = out.nondecreasing = 1;
-    int32_t before = 0;
+    int64_t before = 0;
     for (int64_t i = 0; i < view->size[0]; i++) {
         int32_t x = fxa__load_i32(view->data, view->dtype, i * view->stride[0]);
+        int64_t whole = view->dtype == FXA_I64 ? fxa__load_i64(view->data, i * view->stride[0]) : x;
         if (i == 0 || x < out.lo) out.lo = x;
         if (i == 0 || x > out.hi) out.hi = x;
-        if (i > 0 && x < before) out.nondecreasing = 0;
-        before = x;
+        if (i > 0 && whole < before) out.nondecreasing = 0;
+        before = whole;
     }
     return out;
 }

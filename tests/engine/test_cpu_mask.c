@@ -123,7 +123,7 @@ static bool mask_try(fxa_context *ctx, fxa_program *p, bool wild, uint64_t *rng)
 /* ---- Random masks ------------------------------------------------------------------------------------------------ */
 
 static const char *const mask_head = "param w : int\n"
-                                     "tensor doc : i32[1]\ntensor left : i16[1]\n"
+                                     "tensor doc : i32[1]\ntensor left : i16[1]\ntensor id : i64[1]\n"
                                      "tensor blk : bool[3]\ntensor keep : bool[2]\ntensor row : bool[1]\n";
 
 static const char *const mask_atoms[] = {
@@ -145,6 +145,9 @@ static const char *const mask_atoms[] = {
     "row[k]",
     "row[q]",
     "doc[q] == doc[k]",
+    "id[q] == id[k]",
+    "id[q // 4] != id[k // 4]",
+    "id[q * k] == id[k - q]",
     "q < left[k]",
     "k < left[q // 4]",
     "blk[h, q // 4, k // 4]",

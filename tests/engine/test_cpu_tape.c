@@ -150,6 +150,30 @@ TEST(loads_along_k_of_every_dtype) {
     fxa_context_destroy(ctx);
 }
 
+/* Equalities of elements of 64 bits: of rows, keys, heads and pairs, gathered and along k, in masks and values. */
+TEST(equalities_of_i64) {
+    static const char *const texts[] = {
+        "mask = t[q] == t[k]",
+        "mask = t[q] != t[k] && k <= q",
+        "mask = !(t[h] == t[q - k]) || t[k] == t[k + 1]",
+        "mask = t[clamp(q - k, 0, 9)] == u[h, k] ^ (u[q, h] != u[h, k // 2])",
+        "mask = u[k, k] == t[q * k] && t[h] != t[b] && t[b] == t[q_len]",
+        "score = score + (t[q] == t[k] ? 1.0 : 2.0) + float(t[q] != u[h, k])",
+        "score = score + float(t[q] == t[k]) * float(t[k] - t[q])\nmask = t[k] <= t[q] || t[q] == t[k]",
+        "score = t[int(t[q] == t[k]) + k] == t[q] ? score : score + 1.0",
+        "score = t[int(score)] == t[k] ? 1.0 : score",
+    };
+    fxa_context *ctx = tape_ctx();
+    uint64_t rng = t_seed();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[240];
+        snprintf(text, sizeof text, "tensor t : i64[1]\ntensor u : i64[2]\n%s", texts[i]);
+        tape_text(ctx, text, false, 0, 6, &rng);
+        tape_text(ctx, text, true, 0, 1, &rng);
+    }
+    fxa_context_destroy(ctx);
+}
+
 TEST(loads_of_several_axes) {
     static const char *const index[] = {"h, k",
                                         "k, h",

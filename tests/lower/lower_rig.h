@@ -63,6 +63,7 @@ __attribute__((unused)) static void rig_fill_tensor(rig *r, int32_t t) {
             continue;
         }
         int64_t x = dtype == FXA_B8 ? t_int(&r->rng, 0, 1) : t_int(&r->rng, -5, 5);
+        if (dtype == FXA_I64 && t_int(&r->rng, 0, 1)) x = x % 2 + t_int(&r->rng, -1, 1) * (INT64_C(1) << 32);
         memcpy((char *)r->cells[t] + (size_t)i * size, &x, size); /* little-endian, as all hosts of the tests are */
     }
 }

@@ -13,7 +13,18 @@ static int64_t conjunct_limit(const fxa__part *part, const fxa__val *vals) {
     return part->c + (part->bound >= 0 ? (int64_t)part->times_bound * vals[part->bound].i : 0);
 }
 
-static bool conjunct_holds(const fxa__part *part, const fxa__env *env, const fxa__val *vals) {
+/* The element that a load of i64 gives whole, 0 outside. */
+static int64_t conjunct_element(const fxa_program *p, int32_t load, const fxa__env *env, const fxa__val *vals) {
+    const fxa__node *n = &p->nodes[load];
+    const fxa_view *view = &env->tensors[n->imm];
+    int32_t index[FXA_MAX_RANK];
+    int64_t at;
+    T_CHECK(n->op == FXA_OP_LOAD && view->dtype == FXA_I64);
+    for (int i = 0; i < n->n_args; i++) index[i] = vals[n->arg[i]].i;
+    return fxa__view_offset(view, index, &at) ? ((const int64_t *)view->data)[at] : 0;
+}
+
+static bool conjunct_holds(const fxa_program *p, const fxa__part *part, const fxa__env *env, const fxa__val *vals) {
     int64_t q = env->coord[FXA_INPUT_Q], k = env->coord[FXA_INPUT_K], limit = conjunct_limit(part, vals);
     int64_t length = limit + (part->of_length ? env->coord[FXA_INPUT_K_LEN] : 0);
     if (part->aligned) q += (int64_t)env->coord[FXA_INPUT_K_LEN] - env->coord[FXA_INPUT_Q_LEN];
@@ -22,7 +33,9 @@ static bool conjunct_holds(const fxa__part *part, const fxa__env *env, const fxa
     case FXA__PART_WINDOW: return q - k <= limit;
     case FXA__PART_LENGTH: return k <= length;
     case FXA__PART_PREFIX: return k <= q + part->prefix || k <= length;
-    case FXA__PART_EQUAL: return vals[part->row].i == vals[part->key].i;
+    case FXA__PART_EQUAL:
+        if (!part->whole) return vals[part->row].i == vals[part->key].i;
+        return conjunct_element(p, part->row, env, vals) == conjunct_element(p, part->key, env, vals);
     default: return (vals[part->node].i != 0) != part->negated;
     }
 }
@@ -63,7 +76,7 @@ static void conjunct_check(rig *r, const fxa_program *p, const fxa__conjuncts *c
         fxa__val *vals = rig_eval(p, &env);
         bool all = true;
         T_REQUIRE(vals);
-        for (size_t i = 0; i < c->n; i++) all = all && conjunct_holds(&c->parts[i], &env, vals);
+        for (size_t i = 0; i < c->n; i++) all = all && conjunct_holds(p, &c->parts[i], &env, vals);
         bool wrong = conjunct_speaks(c, vals) && all != (vals[mask].i != 0);
         free(vals);
         if (!wrong) continue;
@@ -108,9 +121,17 @@ static fxa_value conjunct_random_prefix(fxa_builder *b, t_rng *rng, int32_t doc)
     return fxa_builder_op2(b, FXA_OP_OR, fxa_builder_op2(b, FXA_OP_LE, k, shifted), length);
 }
 
+/* doc[q] == doc[k], or the opposite. */
+static fxa_value conjunct_random_documents(fxa_builder *b, t_rng *rng, int32_t doc) {
+    fxa_value q = fxa_builder_input(b, FXA_INPUT_Q), k = fxa_builder_input(b, FXA_INPUT_K);
+    fxa_value of_q = fxa_builder_load(b, doc, &q, 1), of_k = fxa_builder_load(b, doc, &k, 1);
+    return fxa_builder_op2(b, t_int(rng, 0, 3) ? FXA_OP_EQ : FXA_OP_NE, of_q, of_k);
+}
+
 static fxa_value conjunct_random_bool(fxa_builder *b, t_rng *rng, int32_t doc, int depth) {
     static const fxa_op cmp[] = {FXA_OP_LE, FXA_OP_LT, FXA_OP_GE, FXA_OP_GT, FXA_OP_EQ, FXA_OP_NE};
     if (depth == 0 && t_int(rng, 0, 9) == 0) return conjunct_random_prefix(b, rng, doc);
+    if (depth == 0 && t_int(rng, 0, 9) == 0) return conjunct_random_documents(b, rng, doc);
     if (depth == 0) {
         fxa_value x = conjunct_random_side(b, rng, doc);
         return fxa_builder_op2(b, cmp[t_int(rng, 0, 5)], x, conjunct_random_side(b, rng, doc));
@@ -126,7 +147,7 @@ static fxa_program *conjunct_random(rig *r) {
     fxa_program *p = NULL;
     fxa_error err;
     if (fxa_builder_create(r->ctx, FXA_PROGRAM_SCORE, &b, &err) != FXA_OK) return NULL;
-    int32_t doc = fxa_builder_tensor(b, "doc", FXA_I32, 1);
+    int32_t doc = fxa_builder_tensor(b, "doc", t_int(&r->rng, 0, 1) ? FXA_I32 : FXA_I64, 1);
     fxa_builder_set_mask(b, conjunct_random_bool(b, &r->rng, doc, (int)t_int(&r->rng, 0, 3)));
     if (fxa_builder_finish(b, &p, &err) != FXA_OK) p = NULL;
     fxa_builder_destroy(b);
@@ -135,7 +156,7 @@ static fxa_program *conjunct_random(rig *r) {
 
 TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
     rig *r = calloc(1, sizeof *r);
-    size_t seen[FXA__PARTS] = {0};
+    size_t seen[FXA__PARTS] = {0}, whole = 0;
     T_REQUIRE(r && rig_start(r));
     for (int i = 0; i < t_scaled_up(4000) && !t_failures; i++) {
         fxa_program *p = i % 4 == 0   ? rig_program(r, GEN_AFFINE_MASK)
@@ -147,6 +168,7 @@ TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
         bool other = false;
         for (size_t k = 0; k < c.n; k++) {
             seen[c.parts[k].kind]++;
+            whole += c.parts[k].whole;
             other = other || c.parts[k].kind == FXA__PART_OTHER;
         }
         T_CHECK(c.exact == !other);
@@ -154,6 +176,7 @@ TEST(the_mask_rebuilt_from_its_parts_is_the_mask) {
         fxa__lower_conjuncts_free(r->host, &c);
         fxa_program_destroy(p);
     }
+    T_CHECK(whole >= 10);
     for (int i = 0; i < FXA__PARTS; i++)
         if (seen[i] < 10) T_FAIL("%s was seen %zu times\n", fxa__lower_part_name((fxa__part_kind)i), seen[i]);
     rig_end(r);

@@ -7,13 +7,14 @@
 #include "lower/conjunct.h"
 #include "lower/joint.h"
 #include "lower/lift.h"
+#include "lower/wide_words.h"
 #include "support/fail_alloc.h"
 
 static const char memory_text[] =
-    "param cap : float\ntensor slope : f32[1]\ntensor doc : i32[1]\n"
+    "param cap : float\ntensor slope : f32[1]\ntensor doc : i64[1]\n"
     "score = cap * tanh((score * 0.3 + slope[h] * (q - k)) / cap)\nmask = k <= q && q - k < 99 && doc[q] == doc[k]";
 
-typedef enum memory_what { MEMORY_CONJUNCTS, MEMORY_JOINT, MEMORY_LIFT, MEMORY_ALL } memory_what;
+typedef enum memory_what { MEMORY_CONJUNCTS, MEMORY_JOINT, MEMORY_LIFT, MEMORY_WORDS, MEMORY_ALL } memory_what;
 
 /* True: it was done; memory of results is given back. */
 static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, const fxa_program *d) {
@@ -21,16 +22,22 @@ static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, c
     fxa_program *joint = NULL;
     fxa__lifted lifted = {.program = NULL};
     fxa__conjuncts c;
+    fxa__wide_words words;
     bool ok = true;
     switch (what) {
     case MEMORY_CONJUNCTS:
         ok = fxa__lower_conjuncts(host, p, &c);
         fxa__lower_conjuncts_free(host, &c);
         break;
+    case MEMORY_WORDS:
+        ok = fxa__lower_wide_words(host, p, &words);
+        T_CHECK(!ok || words.program != p);
+        fxa__lower_wide_words_free(host, &words);
+        break;
     case MEMORY_JOINT: ok = fxa__lower_joint(host, p, d, true, &joint, &err) == FXA_OK; break;
     default: ok = fxa__lower_lift(host, p, &lifted, &err) == FXA_OK;
     }
-    if (!ok && what != MEMORY_CONJUNCTS) T_INT(err.status, FXA_E_MEMORY);
+    if (!ok && (what == MEMORY_JOINT || what == MEMORY_LIFT)) T_INT(err.status, FXA_E_MEMORY);
     T_CHECK(ok || (!joint && !lifted.program));
     fxa_program_destroy(joint);
     fxa_program_destroy(lifted.program);

@@ -248,6 +248,67 @@ TEST(loads_of_every_dtype) {
     }
 }
 
+/* t[q] == u[k] and t[q] != u[k] of single elements; an index of 9 is outside. */
+static void eval_equality(int64_t x, int64_t y, bool outside, int equal) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    const int64_t t[] = {x}, u[] = {y};
+    fxa_view views[2] = {{t, FXA_I64, 1, {1}, {1}}, {u, FXA_I64, 1, {1}, {1}}};
+    const double in[FXA_INPUT_COUNT] = {[FXA_INPUT_K] = outside ? 9 : 0};
+    static const char *const texts[] = {
+        "mask = t[q] == u[k]",    "mask = u[k] == t[q]", "let x = t[q]\nmask = x == u[k]",
+        "mask = !(t[q] != u[k])", "mask = t[q] != u[k]", "mask = !(t[q] == u[k])"};
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[128];
+        fxa_program *p = NULL;
+        int mask = -1;
+        snprintf(text, sizeof text, "tensor t : i64[1]\ntensor u : i64[1]\n%s", texts[i]);
+        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+        T_OK(fxa_program_eval(p, in, NULL, views, NULL, &mask, &err));
+        T_INT(mask, i < 4 ? equal : !equal);
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
+TEST(equality_of_i64_elements) {
+    const int64_t wide = INT64_C(5000000000);
+    eval_equality(wide, INT64_C(7000000000), false, 0);
+    eval_equality(wide, wide, false, 1);
+    eval_equality(-wide, -wide - 1, false, 0);
+    eval_equality(INT64_MIN, INT64_MIN, false, 1);
+    eval_equality(INT64_MAX, INT32_MAX, false, 0);
+    eval_equality(INT32_MIN, INT64_MIN, false, 0);
+    eval_equality(1, 1 + (INT64_C(1) << 32), false, 0);
+    eval_equality(INT64_C(1) << 32, 0, true, 0); /* outside is 0, and no part of an element is compared alone */
+    eval_equality(0, wide, true, 1);
+}
+
+/* What is no equality of two loads of i64 reads 32 bits. */
+TEST(other_uses_of_i64_saturate) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    const int64_t wide[] = {INT64_C(5000000000), INT64_C(7000000000)};
+    const int32_t most[] = {INT32_MAX, INT32_MAX};
+    fxa_view views[2] = {{wide, FXA_I64, 1, {2}, {1}}, {most, FXA_I32, 1, {2}, {1}}};
+    const double in[FXA_INPUT_COUNT] = {[FXA_INPUT_K] = 1};
+    static const char *const texts[] = {"t[q] >= t[k]", "t[q] - t[k] == 0",   "min(t[q], 2147483647) == t[k]",
+                                        "t[q] == u[k]", "t[q] == 2147483647", "!(t[q] < t[k])"};
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[160];
+        fxa_program *p = NULL;
+        int mask = -1;
+        snprintf(text, sizeof text, "tensor t : i64[1]\ntensor u : i32[1]\nmask = %s && u[q] > 0", texts[i]);
+        T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &p, &err));
+        T_OK(fxa_program_eval(p, in, NULL, views, NULL, &mask, &err));
+        if (mask != 1) T_FAIL("%s\n", texts[i]);
+        fxa_program_destroy(p);
+    }
+    fxa_context_destroy(ctx);
+}
+
 TEST(loads_of_every_rank) {
     double data[2 * 3 * 2 * 3 * 2];
     for (int i = 0; i < 72; i++) data[i] = i;

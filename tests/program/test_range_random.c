@@ -313,6 +313,7 @@ static void range_fill(range_data *d, const fxa_program *p, t_rng *rng) {
             v->size[j] = t_int(rng, 0, 20) ? t_int(rng, 1, RANGE_SIDE) : 0, v->stride[j] = step, step *= RANGE_SIDE;
         if (t.rank == 1 && t_int(rng, 0, 1)) v->size[0] = RANGE_SIDE * RANGE_SIDE;
         bool sorted = t_int(rng, 0, 1) != 0;
+        int64_t far = t_int(rng, 0, 2) ? 0 : t_int(rng, 0, 1) ? INT64_C(5000000000) : (int64_t)INT32_MIN - 2;
         for (int64_t j = 0; j < (t.rank == 1 ? RANGE_SIDE * RANGE_SIDE : step); j++) {
             int64_t x = sum = sorted ? sum + (t_int(rng, 0, 2) == 0) : t_int(rng, -3, 9);
             switch (t.dtype) {
@@ -320,7 +321,9 @@ static void range_fill(range_data *d, const fxa_program *p, t_rng *rng) {
             case FXA_F32: ((float *)(void *)d->bytes[i])[j] = (float)t_real(rng, -9, 9); break;
             case FXA_F16:
             case FXA_BF16: ((uint16_t *)(void *)d->bytes[i])[j] = (uint16_t)t_next(rng); break;
-            case FXA_I64: ((int64_t *)(void *)d->bytes[i])[j] = t_int(rng, 0, 9) ? x : x * ((int64_t)1 << 40); break;
+            case FXA_I64:
+                ((int64_t *)(void *)d->bytes[i])[j] = t_int(rng, 0, 9) ? x + far : x * ((int64_t)1 << 40);
+                break;
             case FXA_I32: ((int32_t *)(void *)d->bytes[i])[j] = (int32_t)x; break;
             case FXA_I16: ((int16_t *)(void *)d->bytes[i])[j] = (int16_t)x; break;
             case FXA_B8: d->bytes[i][j] = x > 0; break;

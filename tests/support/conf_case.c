@@ -69,7 +69,7 @@ static void conf_make_buffer(conf_buffer *t, bool plain, bool input, uint64_t *r
 static void conf_store(conf_buffer *t, int64_t place, double x) {
     int64_t at = place;
     switch (t->dtype) {
-    case FXA_I64: ((int64_t *)(void *)t->memory)[at] = (int64_t)x; break;
+    case FXA_I64: ((int64_t *)(void *)t->memory)[at] = (int64_t)x; break; /* below 2^53 */
     case FXA_I32: ((int32_t *)(void *)t->memory)[at] = (int32_t)x; break;
     case FXA_I16: ((int16_t *)(void *)t->memory)[at] = (int16_t)x; break;
     case FXA_I8: ((int8_t *)(void *)t->memory)[at] = (int8_t)x; break;
@@ -79,9 +79,12 @@ static void conf_store(conf_buffer *t, int64_t place, double x) {
     }
 }
 
-/* Ints: small, or never decreasing (documents, lengths); bools mostly true, or mostly false; floats in -1..1. */
+/* Ints: small, or never decreasing (documents, lengths), those of 64 bits also beyond 32; bools mostly true, or mostly
+ * false; floats in -1..1. */
 static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
     int64_t at[FXA_MAX_RANK] = {0}, step = attn_int(rng, 0, 2), wide = attn_int(rng, 1, 12);
+    double far =
+        t->dtype == FXA_I64 && attn_int(rng, 0, 1) ? (double)attn_int(rng, INT32_MAX - 2, INT64_C(1) << 40) : 0;
     if (conf_is_empty(t)) return;
     int64_t n = 0;
     do {
@@ -90,6 +93,7 @@ static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
             x = attn_int(rng, 0, 9) < (wide <= 4 ? wide : 7);
         else if (!fxa__dtype_is_float(t->dtype))
             x = step && t->rank == 1 ? (double)(n / (8 * step)) : (double)attn_int(rng, 0, wide);
+        if (far != 0 && attn_int(rng, 0, 9)) x += far;
         conf_store(t, conf_place(t, at), x);
         n++;
     } while (conf_next(t, at));

@@ -11,11 +11,12 @@
 #include <string.h>
 
 const fxa_tensor_info gen_tensors[] = {
-    {"bias", FXA_F32, 2}, {"slopes", FXA_F64, 1}, {"half", FXA_F16, 3},  {"brain", FXA_BF16, 1},
-    {"cell", FXA_F64, 0}, {"doc", FXA_I32, 1},    {"table", FXA_I64, 2}, {"steps", FXA_I16, 4},
-    {"tiny", FXA_I8, 1},  {"bytes", FXA_U8, 5},   {"allow", FXA_B8, 2},  {NULL, FXA_DTYPE_NONE, 0},
+    {"bias", FXA_F32, 2},      {"slopes", FXA_F64, 1}, {"half", FXA_F16, 3},  {"brain", FXA_BF16, 1},
+    {"cell", FXA_F64, 0},      {"doc", FXA_I32, 1},    {"table", FXA_I64, 2}, {"steps", FXA_I16, 4},
+    {"tiny", FXA_I8, 1},       {"bytes", FXA_U8, 5},   {"allow", FXA_B8, 2},  {"ids", FXA_I64, 1},
+    {NULL, FXA_DTYPE_NONE, 0},
 };
-enum { GEN_FLOAT_TENSORS = 5, GEN_TENSORS = 11, GEN_POOL = 48 };
+enum { GEN_FLOAT_TENSORS = 5, GEN_TENSORS = 12, GEN_IDS = 11, GEN_POOL = 48 };
 
 typedef struct gen_pool {
     fxa_value value[GEN_POOL];
@@ -89,12 +90,16 @@ static fxa_value gen_index(gen_state *g) {
     return r < 180 ? fxa_builder_int(g->b, (int32_t)gen_pick(g, 8) - 4) : gen_get(g, FXA_INT);
 }
 
-static void gen_load(gen_state *g, unsigned n_tensors) {
-    const fxa_tensor_info *t = &gen_tensors[gen_pick(g, n_tensors)];
+static fxa_value gen_load_of(gen_state *g, const fxa_tensor_info *t) {
     fxa_value index[FXA_MAX_RANK];
     int32_t handle = fxa_builder_tensor(g->b, t->name, t->dtype, t->rank);
     for (int32_t i = 0; i < t->rank; i++) index[i] = gen_index(g);
-    fxa_value v = fxa_builder_load(g->b, handle, index, (size_t)t->rank);
+    return fxa_builder_load(g->b, handle, index, (size_t)t->rank);
+}
+
+static void gen_load(gen_state *g, unsigned n_tensors) {
+    const fxa_tensor_info *t = &gen_tensors[gen_pick(g, n_tensors)];
+    fxa_value v = gen_load_of(g, t);
     gen_put(g, t->dtype <= FXA_BF16 ? FXA_FLOAT : t->dtype == FXA_B8 ? FXA_BOOL : FXA_INT, v);
 }
 
@@ -186,9 +191,12 @@ static void gen_int_step(gen_state *g) {
 
 static void gen_bool_step(gen_state *g) {
     static const fxa_op compare[] = {FXA_OP_EQ, FXA_OP_NE, FXA_OP_LT, FXA_OP_LE, FXA_OP_GT, FXA_OP_GE};
-    unsigned r = gen_pick(g, 16);
+    unsigned r = gen_pick(g, 17);
     fxa_value v;
-    if (r < 6)
+    if (r == 16 && !(g->flags & GEN_NO_TENSORS)) /* of 64 bits */
+        v = fxa_builder_op2(g->b, compare[gen_pick(g, 3)], gen_load_of(g, &gen_tensors[GEN_IDS]),
+                            gen_load_of(g, &gen_tensors[GEN_IDS]));
+    else if (r < 6)
         v = fxa_builder_op2(g->b, compare[r], gen_get(g, FXA_INT), gen_any(g, FXA_INT));
     else if (r < 10)
         v = fxa_builder_op2(g->b, compare[gen_pick(g, 6)], gen_get(g, FXA_FLOAT), gen_any(g, FXA_FLOAT));

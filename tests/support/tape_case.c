@@ -35,7 +35,9 @@ static void tape_case_store(void *data, fxa_dtype dtype, int64_t at, double x, u
     case FXA_B8: ((uint8_t *)data)[at] = (uint8_t)(i & 1 ? i | 1 : 0); break;
     case FXA_I16: ((int16_t *)data)[at] = (int16_t)i; break;
     case FXA_I32: ((int32_t *)data)[at] = (int32_t)i; break;
-    case FXA_I64: ((int64_t *)data)[at] = i; break;
+    case FXA_I64:
+        ((int64_t *)data)[at] = attn_int(rng, 0, 1) ? i : i % 3 + attn_int(rng, -2, 2) * (INT64_C(1) << 32);
+        break;
     default: fxa__store_f64(data, dtype, at, x);
     }
 }
@@ -182,6 +184,25 @@ static double tape_case_float(const tape_case *c, const fxa__node *n, const fxa_
     return tape_case_round(c, y.f);
 }
 
+/* The element of a load of i64, 0 outside. */
+static int64_t tape_case_element(const tape_case *c, const fxa__node *load) {
+    const fxa_view *view = &c->tensors[load->imm];
+    int32_t index[FXA_MAX_RANK];
+    int64_t at;
+    for (int k = 0; k < load->n_args; k++) index[k] = c->vals[load->arg[k]].i;
+    return fxa__view_offset(view, index, &at) ? ((const int64_t *)view->data)[at] : 0;
+}
+
+/* An equality of two loads of i64 is one of 64 bits. */
+static bool tape_case_is_wide(const fxa_program *p, const fxa__node *n) {
+    if (n->op != FXA_OP_EQ && n->op != FXA_OP_NE) return false;
+    for (int k = 0; k < 2; k++) {
+        const fxa__node *x = &p->nodes[n->arg[k]];
+        if (x->op != FXA_OP_LOAD || p->tensors[x->imm].dtype != FXA_I64) return false;
+    }
+    return true;
+}
+
 void tape_case_eval(tape_case *c, int64_t row, int64_t column) {
     const fxa_program *p = c->program;
     unsigned char *level = malloc((size_t)p->n_nodes + 1);
@@ -218,6 +239,9 @@ void tape_case_eval(tape_case *c, int64_t row, int64_t column) {
             else
                 v.i = n->op == FXA_OP_PARAM ? fxa__toint(env.params[n->imm]) : n->imm;
             c->vals[i] = v;
+        } else if (tape_case_is_wide(p, n)) {
+            bool equal = tape_case_element(c, &p->nodes[n->arg[0]]) == tape_case_element(c, &p->nodes[n->arg[1]]);
+            c->vals[i].i = equal == (n->op == FXA_OP_EQ);
         } else {
             fxa__val y = fxa__op_eval(n->op, n->type, p->nodes[n->arg[n->op == FXA_OP_SELECT]].type, x);
             if (n->type == FXA_FLOAT) y.f = tape_case_float(c, n, x, y, level);

@@ -130,8 +130,13 @@ static void access_copy_floats(const fxa__tape_at *r, const fxa_view *view, cons
     access_fill(r, dst, p->begin, p->end, p->inside ? fxa__load_f64(view->data, view->dtype, p->offset) : 0);
 }
 
-static void access_copy_ints(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, int32_t *dst) {
+static void access_copy_ints(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view,
+                             const access_piece *p, int32_t *dst) {
     const char *from = (const char *)view->data + p->offset * (int64_t)fxa_dtype_size(view->dtype);
+    if (p->inside && access->word) {
+        fxa__tape_words(from, p->stride, access->word, p->end - p->begin, dst + p->begin);
+        return;
+    }
     if (p->inside && p->stride) {
         r->run->tape->kernels->load_ints(dst + p->begin, from, view->dtype, p->stride, p->end - p->begin);
         return;
@@ -157,7 +162,7 @@ static void *access_walk_load(const fxa__tape_at *r, const fxa__tape_access *acc
         if (access->type == FXA_FLOAT)
             access_copy_floats(r, view, &p, dst);
         else
-            access_copy_ints(r, view, &p, dst);
+            access_copy_ints(r, access, view, &p, dst);
         if (p.end == r->n) return dst;
     }
 }

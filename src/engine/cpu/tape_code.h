@@ -25,6 +25,8 @@
 #include "tape.h"
 #include "tape_ops.h"
 
+#include <string.h>
+
 enum { TAPE_UNIFORM, TAPE_ROW, TAPE_COLUMN, TAPE_SHARED, TAPE_FULL, TAPE_LEVELS };
 /* Where a value lives: in a register of a level, or in a row of the caller's. */
 enum { TAPE_SCORE = TAPE_LEVELS, TAPE_DSCORE, TAPE_OUT, TAPE_SPACES };
@@ -54,6 +56,7 @@ typedef struct fxa__tape_access {
     uint8_t rows;      /* bit i: index i is a row */
     uint8_t value_row; /* SCATTER: the value is a row */
     int8_t axis, sign;
+    uint8_t word; /* of an i64: 1, 2: that half of the element as it is; 0: all of it, saturated */
 } fxa__tape_access;
 
 /* Columns where x = `sign * k + offset` is below (or at) the bound, or the bound below (or at) x, or abs(x) below (or
@@ -133,6 +136,7 @@ typedef struct fxa__tape_node {
     int8_t sign; /* 1, -1: the value is sign * k + offset, as wrapping ints; 0: it is not known to be */
     int8_t axis; /* LOAD: see fxa__tape_access; -1: none. Args are then the indices, and lo, hi, shift when bounded */
     int8_t axis_sign;
+    uint8_t word;   /* LOAD: see fxa__tape_access */
     int32_t offset; /* node of a lower level */
     int32_t imm;
     int32_t arg[TAPE_ARGS];
@@ -237,6 +241,11 @@ typedef struct fxa__tape_at {
     int64_t first, n;
 } fxa__tape_at;
 
+/* Half `word` (1 or 2) of n elements of 64 bits, `stride` elements apart. */
+static inline void fxa__tape_words(const void *data, int64_t stride, int word, int64_t n, int32_t *dst) {
+    const char *from = (const char *)data + (size_t)(word - 1) * sizeof *dst;
+    for (int64_t i = 0; i < n; i++) memcpy(&dst[i], from + i * stride * (int64_t)sizeof(int64_t), sizeof *dst);
+}
 /* Elements into dst; returns where they are: dst, or with `may_alias` the tensor itself when it holds them as they must
  * be. */
 void *fxa__tape_access_load(const fxa__tape_at *r, const fxa__tape_access *access, void *dst, bool may_alias);

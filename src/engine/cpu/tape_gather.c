@@ -99,7 +99,10 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
         gather_stored((const char *)view->data + base * (int64_t)size, size, offset, n,
                       as_stored ? to : (void *)stored);
         if (!as_stored && real) (void)kernels->load(to, stored, view->dtype, 1, n);
-        if (!as_stored && !real) kernels->load_ints((int32_t *)(void *)to, stored, view->dtype, 1, n);
+        if (access->word)
+            fxa__tape_words(stored, 1, access->word, n, (int32_t *)(void *)to);
+        else if (!as_stored && !real)
+            kernels->load_ints((int32_t *)(void *)to, stored, view->dtype, 1, n);
     }
 }
 

@@ -180,6 +180,7 @@ static void graph_import(fxa__tape_graph *g, int32_t i, const graph_known *known
     *n = (fxa__tape_node){.op = fxa__tape_op_of(from), .type = from->type, .n_args = from->n_args, .axis = -1};
     n->imm = from->imm;
     n->f = from->f;
+    n->word = from->word;
     n->zero = known->zero[i];
     graph_set_inputs(n, known->sets[i].inputs);
     for (int k = 0; k < n->n_args; k++) {

@@ -121,8 +121,12 @@ static void lower_operation(lower_state *l, const fxa__tape_node *n, int32_t dst
 static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
     fxa__tape *t = l->tape;
     int rank = l->g->program->tensors[n->imm].rank;
-    fxa__tape_access access = {
-        .tensor = n->imm, .rank = (uint8_t)rank, .type = n->type, .axis = n->axis, .sign = n->axis_sign};
+    fxa__tape_access access = {.tensor = n->imm,
+                               .rank = (uint8_t)rank,
+                               .type = n->type,
+                               .axis = n->axis,
+                               .sign = n->axis_sign,
+                               .word = n->word};
     access.lo = n->n_args > rank ? lower_place(l, n->arg[rank]) : -1;
     access.hi = n->n_args > rank ? lower_place(l, n->arg[rank + 1]) : -1;
     access.shift = n->n_args > rank ? lower_place(l, n->arg[rank + 2]) : -1;
