@@ -64,8 +64,8 @@ static void warn_tell(cli *c, const char *name, const fxa_view *v, int64_t count
                  warn_of(c, name, &k->coarse, count), place_text(c, v->size, v->rank, k->coarse.first), k->coarse.value,
                  (double)(float)k->coarse.value);
     if (k->wide.n)
-        cli_warn(c, "%s beyond 32 bits: %s is %.17g and read as %d", warn_of(c, name, &k->wide, count),
-                 place_text(c, v->size, v->rank, k->wide.first), k->wide.value,
+        cli_warn(c, "%s beyond 32 bits: %s is %.17g and read as %d, but by == and != of two i64 elements",
+                 warn_of(c, name, &k->wide, count), place_text(c, v->size, v->rank, k->wide.first), k->wide.value,
                  k->wide.value < 0 ? INT32_MIN : INT32_MAX);
     /* One number over and over is a mask; numbers that differ may be sums that have come so far. */
     if (!k->lows_differ && (k->low.n > 1 || (k->low.n && k->low.n == count)))

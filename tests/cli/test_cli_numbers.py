@@ -70,7 +70,10 @@ class Numbers(Cli):
 
     def test_i64_beyond_32_bits(self):
         values = [0, 1, 2**31 - 1, -(2**31), 2**31, -(2**40), 5, 6]
-        says = ["tensor t holds 2 of 8 elements beyond 32 bits: [1, 0] is 2147483648 and read as 2147483647"]
+        says = [
+            "tensor t holds 2 of 8 elements beyond 32 bits: [1, 0] is 2147483648 and read as 2147483647, but by == and !="
+            " of two i64 elements"
+        ]
         for command in (["run", *self.inputs()], ["explain"], ["check", "--samples", "1", "--shape", "s=8"]):
             self.run_cli(*command, "--mask", "t[q % 2, k % 4] >= 0", *self.tensor(values, "i8", (2, 4)), warns=says)
         self.run_cli("explain", "--mask", "t[k] >= 0", *self.tensor(values[:4], "i8"))
