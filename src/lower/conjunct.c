@@ -133,13 +133,13 @@ static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int
 
 /* ---- Equal on both sides ----------------------------------------------------------------------------------------- */
 
-/* Whether y is x with k for q. Nodes are unique, so parts that read no q are the same node. */
+/* Whether y is x with k for q. Nodes are unique, so parts that read no q are the same node. How many operands a node
+ * has follows from its operation, or the tensor that it loads from. */
 static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *steps) {
     const fxa__node *a = &w->p->nodes[x], *b = &w->p->nodes[y];
     if (!(fxa__linear_reads(&w->forms[x]) & CONJUNCT_Q)) return x == y;
     if (a->op == FXA_OP_INPUT) return b->op == FXA_OP_INPUT && b->imm == FXA_INPUT_K;
-    if (a->op != b->op || a->type != b->type || a->imm != b->imm || a->n_args != b->n_args || --*steps < 0)
-        return false;
+    if (a->op != b->op || a->type != b->type || a->imm != b->imm || --*steps < 0) return false;
     for (int i = 0; i < a->n_args; i++)
         if (!conjunct_swapped(w, a->arg[i], b->arg[i], steps)) return false;
     return true;
@@ -188,7 +188,7 @@ static fxa__part conjunct_empty(int32_t node, bool negated) {
 
 /* k <= q + c || k <= length. */
 static bool conjunct_prefix(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
-    if (n->type != FXA_BOOL || n->op != (negated ? FXA_OP_AND : FXA_OP_OR)) return false;
+    if (n->op != (negated ? FXA_OP_AND : FXA_OP_OR)) return false;
     for (int i = 0; i < 2; i++) {
         fxa__part causal[2] = {conjunct_empty(0, false), conjunct_empty(0, false)}, length[2] = {causal[0], causal[1]};
         const fxa__node *first = &w->p->nodes[n->arg[i]], *second = &w->p->nodes[n->arg[1 - i]];

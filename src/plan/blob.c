@@ -92,11 +92,11 @@ static void blob_write_header(const fxa_plan *plan, const blob_header *h, uint64
     fxa__write_u64(w, w->host && !w->failed ? blob_checksum(w->data, w->size) : 0);
 }
 
-/* Closes the section that started at `offset` of the body. */
+/* Closes the section that started at `offset` of the body and is not empty. */
 static void blob_close_section(blob_header *h, uint32_t id, size_t offset, const fxa__writer *body) {
     if (body->failed) return;
     size_t size = body->size - offset;
-    uint64_t checksum = blob_checksum(size ? body->data + offset : NULL, size);
+    uint64_t checksum = blob_checksum(body->data + offset, size);
     h->section[h->n_sections++] = (blob_section){id, offset, size, checksum};
 }
 

@@ -228,6 +228,10 @@ static const struct {
     {"(q - k) % 4 == 0", "other"},
     {"score > 0", "other"},
     {"k <= q + d[k]", "other"},
+    {"k <= q + w - 2147483647 + 2147483647", "causal 0 bound narrow"},
+    {"k + 1073741823 + 1073741823 <= q + w", "other"},                  /* may wrap below */
+    {"(abs(q - 7) < 3 ? 1 : 2) == (abs(f[k]) < 3.0 ? 1 : 2)", "equal"}, /* the same operations on another type */
+    {"k <= q + (b + (h + (b + (h + (b + (h + (b + (h + (b + (h + (b + (h + (b + (q - n[k]))))))))))))))", "other"},
     {"3 * k <= 3 * q", "other"}, /* 3 * 2^30 wraps */
     {"false", "row"},
 };
@@ -248,7 +252,8 @@ TEST(spellings) {
         char text[256], got[512] = "", one[128];
         fxa__conjuncts c;
         (void)snprintf(text, sizeof text,
-                       "param w : int\ntensor n : i32[1]\ntensor d : i32[1]\ntensor a : bool[1]\nmask = %s",
+                       "param w : int\ntensor n : i32[1]\ntensor d : i32[1]\ntensor a : bool[1]\n"
+                       "tensor f : f32[1]\nmask = %s",
                        conjunct_masks[i].mask);
         fxa_program *p = rig_parse(r, text);
         T_REQUIRE(p);

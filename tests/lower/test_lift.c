@@ -74,6 +74,7 @@ static const struct {
     {"score = tanh(score * %g) + sin(score + %g) * %g", 3, 3},
     {"score = max(%g * exp(score), score * %g - float(q) * %g)", 3, 3},
     {"tensor t : f32[1]\nparam c00 : float\nscore = c00 * t[int(float(k) * %g)] + %g", 2, 2},
+    {"param t : float\ntensor c00 : f32[1]\nscore = t * c00[int(float(k) * %g)] + %g", 2, 2},
     {"score = score * %g\nmask = float(q - k) < %g", 2, 2},
     {"score = %g * score * score ** 3.0 + 2.0 * abs(score)", 1, 1},
 };

@@ -19,6 +19,10 @@ static const struct {
     {"param w : int\nmask = k <= q + w", FXA_LOWERING_CONJUNCTS,
      "causal    k <= q + w   (where that does not pass 2^30)\n"},
     {"param w : int\nmask = q - k < w", FXA_LOWERING_CONJUNCTS, "window    q - k <= w - 1\n"},
+    {"param w : int\nmask = k <= q - w", FXA_LOWERING_CONJUNCTS,
+     "causal    k <= q - w   (where that does not pass 2^30)\n"},
+    {"param w : int\nmask = q - k + w <= 7", FXA_LOWERING_CONJUNCTS,
+     "window    q - k <= -w + 7   (where that does not pass 2^30)\n"},
     {"tensor n : i32[1]\nmask = k <= q || k < n[b]", FXA_LOWERING_CONJUNCTS, "prefix    k <= q || k <= n[b] - 1\n"},
     {"mask = k < k_len && k - k_len <= q - q_len", FXA_LOWERING_CONJUNCTS,
      "causal    k <= q + k_len - q_len\nlength    k <= k_len - 1\n"},
@@ -45,6 +49,41 @@ TEST(lines) {
         T_STR(text, report_cases[i].lines);
         fxa_program_destroy(p);
     }
+    rig_end(r);
+    free(r);
+}
+
+/* count of s in text. */
+static int report_count(const char *text, const char *s) {
+    int n = 0;
+    for (const char *at = strstr(text, s); at; at = strstr(at + 1, s)) n++;
+    return n;
+}
+
+/* 64 lines of a kind are enough for people; how many more there are is said. */
+TEST(long_reports_are_cut_off) {
+    enum { REPORT_TERMS = 70 };
+    rig *r = calloc(1, sizeof *r);
+    static char source[1 << 14], text[1 << 16];
+    fxa_error err;
+    size_t n = 0;
+    T_REQUIRE(r && rig_start(r));
+    int at = snprintf(source, sizeof source, "tensor u : f32[1]\ntensor a : bool[1]\nscore = score");
+    for (int i = 0; i < REPORT_TERMS; i++)
+        at += snprintf(source + at, sizeof source - (size_t)at, " + u[k + %d] * q", i);
+    at += snprintf(source + at, sizeof source - (size_t)at, "\nmask = a[k]");
+    for (int i = 1; i < REPORT_TERMS; i++) at += snprintf(source + at, sizeof source - (size_t)at, " && a[k + %d]", i);
+    fxa_program *p = rig_parse(r, source);
+    T_REQUIRE(p);
+    T_OK(fxa_program_lowering(p, FXA_LOWERING_CONJUNCTS, text, sizeof text, &n, &err));
+    T_INT(report_count(text, "key       a[k"), 64);
+    T_HAS(text, "... and 6 more\n");
+    T_OK(
+        fxa_program_lowering(p, FXA_LOWERING_CLASSES, text, sizeof text, NULL, &err)); /* its length is not asked for */
+    T_INT(report_count(text, "key       ") + report_count(text, "row       "), 64);
+    T_HAS(text, " more\n");
+    T_HAS(text, " more gradients\n");
+    fxa_program_destroy(p);
     rig_end(r);
     free(r);
 }
@@ -86,6 +125,13 @@ TEST(what_is_refused) {
     T_HAS(err.text, "both out and needed are NULL");
     T_STATUS(fxa_program_lowering(d, FXA_LOWERING_JOINT, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "this is a derivative program");
+    fxa_program_destroy(d);
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    fxa_text own = {.data = "dscore = dscore", .size = 15};
+    config.kind = FXA_PROGRAM_BPROP, config.texts = &own, config.n_texts = 1;
+    T_OK(fxa__program_parse(r->host, &config, &d, &err));
+    T_STATUS(fxa_program_lowering(d, FXA_LOWERING_JOINT, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "this is a bprop program");
     T_STATUS(fxa_program_lowering(p, (fxa_lowering)3, text, sizeof text, &n, &err), FXA_E_ARGUMENT);
     T_HAS(err.text, "lowering 3 is none: 0 (classes), 1 (conjuncts), 2 (joint) are");
     T_STATUS(fxa_program_lowering(p, FXA_LOWERING_CONJUNCTS, text, 5, &n, &err), FXA_E_ARGUMENT);

@@ -225,6 +225,12 @@ TEST(plans) {
     NULL_BOTH(fxa_plan_load, ctx, NULL, 8, &out);
     NULL_BOTH(fxa_plan_load, ctx, bytes, sizeof bytes, NULL);
     NULL_STATUS(fxa_merge(NULL, &err));
+    NULL_BOTH(fxa_problem_save, NULL, &t.problem, bytes, sizeof bytes, &needed);
+    NULL_BOTH(fxa_problem_save, ctx, NULL, bytes, sizeof bytes, &needed);
+    NULL_BOTH(fxa_problem_save, ctx, &t.problem, NULL, 0, NULL);
+    NULL_BOTH(fxa_plan_create_bytes, NULL, bytes, sizeof bytes, 0, &out);
+    NULL_BOTH(fxa_plan_create_bytes, ctx, NULL, 8, 0, &out);
+    NULL_BOTH(fxa_plan_create_bytes, ctx, bytes, sizeof bytes, 0, NULL);
 
     T_CHECK(!fxa_plan_engine(NULL));
     T_STR(fxa_plan_detail(NULL), "");

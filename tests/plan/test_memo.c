@@ -3,6 +3,7 @@
  * The memo: the same question gives the same plan, any other question another; what the cache drops the memo drops; and
  * problems as bytes, which are questions too.
  */
+#include "base/blake2s.h"
 #include "plan/plan.h"
 #include "support/plan_rig.h"
 
@@ -245,6 +246,50 @@ TEST(damaged_problem_bytes_are_refused) {
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
     for (size_t n = 0; n < size; n++) T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, n, -1, &plan, &err), FXA_E_BYTES);
+    plan_rig_end(&r);
+}
+
+/* Bytes whose checksum is right, and which are no problem all the same. */
+TEST(problem_bytes_that_nobody_wrote) {
+    plan_rig r;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    static uint8_t bytes[8192];
+    size_t size = 0;
+    T_REQUIRE(plan_rig_start(&r));
+    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    for (int more = -1; more <= 1; more++) {
+        uint8_t hash[16];
+        fxa__blake2s_128(bytes + 16, size + (size_t)more - 16, hash);
+        memcpy(bytes + 12, hash, 4);
+        fxa_status status = fxa_plan_create_bytes(r.ctx, bytes, size + (size_t)more, -1, &plan, &err);
+        T_INT(status, more ? FXA_E_BYTES : FXA_OK);
+        if (more > 0) T_HAS(err.text, "bytes behind the end of a saved problem");
+        if (!more) T_OK(tiny_run(plan, &r.t.args, &err)); /* its engine is whichever is best */
+        fxa_plan_destroy(plan), plan = NULL;
+    }
+    plan_rig_end(&r);
+}
+
+TEST(saving_a_problem_fails) {
+    plan_rig r;
+    fxa_error err;
+    static uint8_t bytes[8192];
+    size_t size = 0, k = 1;
+    T_REQUIRE(plan_rig_start(&r));
+    fxa_problem wrong = r.t.problem;
+    wrong.hq = -1;
+    T_STATUS(fxa_problem_save(r.ctx, &wrong, bytes, sizeof bytes, &size, &err), FXA_E_PROBLEM);
+    size_t live = r.memory.live_bytes;
+    for (bool more = true; more && k < 200; k++) {
+        fail_alloc_arm(&r.memory, k, k % 2);
+        fxa_status status = fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err);
+        more = r.memory.failures > 0;
+        fail_alloc_arm(&r.memory, 0, false);
+        T_INT(status, more ? FXA_E_MEMORY : FXA_OK);
+        T_INT(r.memory.live_bytes, live);
+    }
+    T_CHECK(k > 3);
     plan_rig_end(&r);
 }
 

@@ -29,6 +29,17 @@ TEST(regions_that_leave_64_bits) {
     T_INT(fxa__region_overlap(&plain, &r), FXA__TANGLED);
 }
 
+TEST(every_flag_has_a_name_of_its_own) {
+    T_STR(fxa_flag_name(FXA_BOTTOM_RIGHT), "bottom-right");
+    T_STR(fxa_flag_name(FXA_SCALARS_IN_MEMORY), "scalars-in-memory");
+    for (int i = 0; i < 32; i++) {
+        const char *name = fxa_flag_name((uint32_t)1 << i);
+        T_CHECK((name != NULL) == (i < FXA_FLAG_COUNT));
+        for (int j = 0; name && j < i; j++) T_CHECK(strcmp(name, fxa_flag_name((uint32_t)1 << j)) != 0);
+    }
+    T_CHECK(!fxa_flag_name(0) && !fxa_flag_name(FXA_CAUSAL | FXA_WINDOW));
+}
+
 TEST(slots_without_a_length) {
     fxa_problem p = case_forward();
     T_INT(fxa__slot_length(&p, FXA_SLOT_Q), -1);

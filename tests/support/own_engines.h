@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define OWN_ENGINES 5
+#define OWN_ENGINES 72                              /* more than a word has bits, of which a context has one for each */
 static const fxa__engine *own_engines[OWN_ENGINES]; /* by the test, in the order of preference; ends with NULL */
 
 const fxa__engine *fxa__engine_at(size_t index) { return index < OWN_ENGINES ? own_engines[index] : NULL; }

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The seam at its ends: targets whose memory runs out, engines without some hook, no engine for a device at all, more
+ * engines than a context looks at, and what the environment says of engines of other devices.
+ */
+#include "seam_rig.h"
+
+#include "problem/bind.h"
+
+/* ---- Targets ----------------------------------------------------------------------------------------------------- */
+
+TEST(a_target_is_opened_once) {
+    plan_rig r;
+    fxa_error err;
+    char target[] = "mock 1";
+    T_REQUIRE(seam_start(&r));
+    r.t.problem.target = "mock 1";
+    T_STR(seam_engine(&r, &err), "first");
+    T_INT(mock.count[MOCK_OPEN], 1);
+    r.t.problem.target = target, r.t.problem.flags |= FXA_WANT_MAX; /* another plan, and the same words elsewhere */
+    T_STR(seam_engine(&r, &err), "first");
+    T_INT(mock.count[MOCK_OPEN], 1);
+    target[5] = '0';
+    T_STR(seam_engine(&r, &err), "first");
+    T_INT(mock.count[MOCK_OPEN], 2);
+    seam_end(&r);
+}
+
+TEST(memory_runs_out_while_a_target_is_opened) {
+    plan_rig r;
+    fxa_error err;
+    size_t k = 1;
+    for (size_t more = 1; more && k < 200; k++) {
+        T_REQUIRE(seam_start(&r));
+        r.t.problem.target = "mock 0";
+        fail_alloc_arm(&r.memory, k, false);
+        const char *name = seam_engine(&r, &err);
+        more = r.memory.failures;
+        fail_alloc_arm(&r.memory, 0, false);
+        if (!*name && err.status != FXA_E_MEMORY) T_FAIL("allocation %zu: %s\n", k, err.text);
+        T_STR(seam_engine(&r, &err), "first");
+        seam_end(&r);
+    }
+    T_CHECK(k > 5);
+    fxa_plan *plan = NULL;
+    T_REQUIRE(seam_start(&r));
+    r.t.problem.target = "mock 0";
+    mock.open_status = FXA_E_MEMORY; /* the engine's own; and nobody who wants to read of it */
+    T_INT(fxa_plan_create(r.ctx, &r.t.problem, &plan, NULL), FXA_E_MEMORY);
+    T_CHECK(!plan);
+    mock.open_status = FXA_OK;
+    T_STR(seam_engine(&r, &err), "first");
+    seam_end(&r);
+}
+
+TEST(questions_to_a_context_with_too_many_instances) {
+    plan_rig r;
+    fxa_error err;
+    char target[32];
+    fxa_support reports[4];
+    size_t count = 4;
+    T_REQUIRE(seam_start(&r));
+    r.t.problem.target = target;
+    fxa_status status = FXA_OK;
+    for (size_t i = 0; i < FXA__MAX_INSTANCES && status == FXA_OK; i++) {
+        (void)snprintf(target, sizeof target, "mock 0 %zu", i);
+        status = fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err);
+    }
+    T_INT(status, FXA_E_LIMIT);
+    T_HAS(err.text, "256 engines, devices and targets are open");
+    seam_end(&r);
+}
+
+/* ---- Engines without a hook -------------------------------------------------------------------------------------- */
+
+TEST(an_engine_that_checks_nothing) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(seam_start(&r));
+    seam_first.check = NULL;
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
+    T_INT(mock.count[MOCK_CHECK], 0);
+    seam_end(&r);
+}
+
+TEST(an_engine_without_a_way_to_its_memory) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(seam_start(&r));
+    seam_first.memory = NULL;
+    T_STATUS(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "engine first has no way to the memory of its device");
+    T_INT(mock.count[MOCK_RUN], 0);
+    seam_end(&r);
+}
+
+static fxa_status edge_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+    FXA_TRY(mock_engine.query(self, p, code, out, err));
+    out->report.workspace = 0;
+    return FXA_OK;
+}
+
+static int edge_runs;
+static fxa_status edge_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    (void)self, (void)code, (void)p, (void)err;
+    T_CHECK(!bind->workspace);
+    T_INT(bind->workspace_size, 0);
+    edge_runs++;
+    return FXA_OK;
+}
+
+/* What it leaves as it was comes back as it was. */
+TEST(an_engine_without_a_workspace) {
+    plan_rig r;
+    fxa_error err;
+    double before[TINY_Q_COUNT];
+    T_REQUIRE(seam_start(&r));
+    seam_first.query = edge_query, seam_first.run = edge_run;
+    edge_runs = 0;
+    for (int i = 0; i < TINY_Q_COUNT; i++) before[i] = r.t.o[i] = i;
+    T_OK(fxa_attention(r.ctx, &r.t.problem, &r.t.args, &err));
+    T_INT(edge_runs, 1);
+    T_CHECK(memcmp(before, r.t.o, sizeof before) == 0);
+    seam_end(&r);
+}
+
+static fxa_status edge_refuse(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    (void)self, (void)p, (void)code, (void)bytes;
+    return fxa__fail(err, FXA_E_ENGINE, "the assembler is not there");
+}
+
+TEST(a_compiler_that_fails_with_nobody_to_read_why) {
+    plan_rig r;
+    fxa_plan *plan = NULL;
+    T_REQUIRE(seam_start(&r));
+    seam_first.compile = edge_refuse;
+    T_INT(fxa_plan_create(r.ctx, &r.t.problem, &plan, NULL), FXA_E_ENGINE);
+    T_CHECK(!plan);
+    seam_end(&r);
+}
+
+/* ---- Bytes ------------------------------------------------------------------------------------------------------- */
+
+TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
+    plan_rig r;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    static unsigned char bytes[1 << 14];
+    size_t size = 0;
+    fxa_problem p = FXA_PROBLEM_INIT;
+    T_REQUIRE(seam_start(&r));
+    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    T_OK(fxa_plan_create_bytes(r.ctx, bytes, size, 1, &plan, &err));
+    T_STR(fxa_plan_engine(plan), "first");
+    fxa_plan_problem(plan, &p);
+    T_INT(p.device, FXA_CUDA);
+    T_INT(p.ordinal, 1);
+    T_OK(fxa_attention(r.ctx, &p, &r.t.args, &err));
+    T_CHECK(tiny_error(&r.t) <= TINY_TOLERANCE);
+    fxa_plan_destroy(plan);
+    seam_end(&r);
+}
+
+/* The engine of that name has another device in this build. */
+TEST(plan_bytes_of_an_engine_that_has_moved) {
+    plan_rig r;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    fxa_context *other = NULL;
+    static unsigned char bytes[1 << 14];
+    size_t size = 0;
+    T_REQUIRE(seam_start(&r));
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &size, &err));
+    fxa_plan_destroy(plan), plan = NULL;
+    fxa_cache_clear(r.ctx);
+    seam_first.device = FXA_HOST;
+    T_OK(fxa_context_create(NULL, &other, &err));
+    T_STATUS(fxa_plan_load(other, bytes, size, &plan, &err), FXA_E_BYTES);
+    T_HAS(err.text, "engine first on device cuda, in whose memory it does not compute");
+    T_CHECK(!plan);
+    fxa_context_destroy(other);
+    seam_first.device = FXA_CUDA;
+    seam_end(&r);
+}
+
+/* ---- Choice ------------------------------------------------------------------------------------------------------ */
+
+/* What it says of one device does not count on another. */
+TEST(the_environment_names_an_engine_of_another_device) {
+    static const char *const names[2] = {"FXA_ENGINE", "FXA_CPU"}, *const values[2] = {"ref", "scalar"},
+                             *const here[2] = {"ref", "cpu"};
+    for (int i = 0; i < 2; i++)
+        if (getenv(names[i])) T_SKIP("the environment names an engine");
+    for (int i = 0; i < 2; i++) {
+        plan_rig r;
+        fxa_error err;
+        setenv(names[i], values[i], 1);
+        bool ready = seam_start(&r);
+        unsetenv(names[i]);
+        T_REQUIRE(ready);
+        T_STR(seam_engine(&r, &err), "first");
+        r.t.problem.device = FXA_HOST;
+        T_STR(seam_engine(&r, &err), here[i]);
+        seam_end(&r);
+    }
+}
+
+TEST(no_engine_of_the_device_at_all) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(seam_start(&r));
+    const fxa__engine *const kept[2] = {own_engines[2], own_engines[3]};
+    own_engines[0] = kept[0], own_engines[1] = kept[1], own_engines[2] = NULL;
+    T_STR(seam_engine(&r, &err), "");
+    T_INT(err.status, FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "no engine of this build computes in the memory of device cuda");
+    r.t.problem.engine = "ref";
+    T_STR(seam_engine(&r, &err), "");
+    T_INT(err.status, FXA_E_ARGUMENT);
+    T_HAS(err.text, "device cuda; there: none");
+    own_engines[0] = &seam_first, own_engines[1] = &seam_second, own_engines[2] = kept[0];
+    seam_end(&r);
+}
+
+/* Only the first 64 are looked at for a plan. Their reasons are cut off where a text ends, and an answer of so many is
+ * not kept. */
+TEST(more_engines_than_a_context_looks_at) {
+    plan_rig r;
+    fxa_error err;
+    enum { EDGE_MOST = 70 };
+    static fxa_support reports[EDGE_MOST];
+    size_t count = EDGE_MOST;
+    T_REQUIRE(seam_start(&r));
+    for (int i = 4; i < EDGE_MOST; i++) own_engines[i] = &seam_second;
+    fxa_context *ctx = fail_alloc_context(&r.memory), *before = r.ctx;
+    T_REQUIRE(ctx);
+    r.ctx = ctx;
+    mock.open_status = FXA_E_UNAVAILABLE;
+    T_STR(seam_engine(&r, &err), "");
+    T_INT(err.status, FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "first: the mock device's driver does not answer; second: the mock device's driver");
+    T_CHECK(strlen(err.text) == sizeof err.text - 1);
+    r.t.problem.engine = "abacus";
+    T_STR(seam_engine(&r, &err), "");
+    T_HAS(err.text, "which is no engine of this build; there are: first, second, cpu, ref, second");
+    r.t.problem.engine = NULL;
+    for (int i = 0; i < 2; i++) {
+        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        T_INT(count, EDGE_MOST);
+        T_STR(reports[EDGE_MOST - 1].reason, "the mock device's driver does not answer");
+    }
+    mock.open_status = FXA_OK;
+    r.ctx = before;
+    fxa_context_destroy(ctx);
+    for (int i = 4; i < EDGE_MOST; i++) own_engines[i] = NULL;
+    seam_end(&r);
+}
+
+T_MAIN
