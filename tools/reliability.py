@@ -3,13 +3,15 @@
 """Runs the long campaigns and writes what they reached into docs/reliability.md; nothing there is written by hand.
 
     tools/reliability.py [--fuzz SECONDS] [--scale FACTOR] [--seed NUMBER] [--tests BUILD]
-    tools/reliability.py --coverage BUILD
+    tools/reliability.py --coverage BUILD [--since COMMIT TESTS]
 
 --fuzz      seconds per fuzz target (0: leave out), side by side, with clang, ASan and UBSan
 --scale     iterations of the random tests, as a multiple of the default run; those of CAMPAIGNS by their factor more
 --seed      of the random tests; another one than the default run has
 --tests     where the tests are built; those under the thread sanitizer in BUILD-tsan
 --coverage  writes the coverage section only: what the tests of that build (make coverage) have reached, by gcovr
+--since     make coverage was run on that commit, and since then only tests of these folders, in the same build: counts of
+            sources that did not change go on, those of others begin anew
 
 Each of the two leaves the other's section as it is."""
 import argparse
@@ -212,8 +214,8 @@ def left_section(left):
     return text
 
 
-def coverage_section(build):
-    commit = run(["git", "rev-parse", "--short", "HEAD"])[1].strip()
+def coverage_section(build, since):
+    commit = run(["git", "describe", "--always", "--dirty=, with changes that were not committed"])[1].strip()
     files = coverage_lines(build)
     left, unused = coverage_left(files)
     for reason, name, part in unused:
@@ -223,6 +225,10 @@ def coverage_section(build):
              "those that the Makefile names at all of it too, without asserts; scripts are not run. Kernels (isa_*.c, "
              "kern_*.inc) are not counted. A branch is one way out of one condition, each side of && and || counted. "
              "Reasons come from tools/coverage_left.txt." % (datetime.date.today().isoformat(), commit))
+    if since:
+        changed = run(["git", "diff", "--name-only", since[0], "--", "src"])[1].split()
+        about += (" All of it was run on commit %s; since then only tests of %s were, by which alone these sources are "
+                  "counted, which have changed: %s." % (since[0], since[1], ", ".join(changed) or "none"))
     return "\n".join([COVERAGE, "", about, "", "Machine: %s." % machine(), "",
                       "| folder | lines | branches | branches, those with a reason left out | left with a reason | left without |",
                       "|---|---|---|---|---|---|"] + coverage_rows(files, left) +
@@ -236,10 +242,11 @@ def main():
     options.add_argument("--seed", type=int, default=9)
     options.add_argument("--tests", default="build")
     options.add_argument("--coverage", metavar="BUILD")
+    options.add_argument("--since", nargs=2, metavar=("COMMIT", "TESTS"))
     given = options.parse_args()
     campaigns, coverage = read_sections()
     if given.coverage:
-        coverage = coverage_section(given.coverage)
+        coverage = coverage_section(given.coverage, given.since)
         write_sections(campaigns, coverage)
         print(coverage)
         return 0

@@ -259,8 +259,12 @@ TEST(what_is_refused_and_what_is_free) {
     count = 0;
     T_OK(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err));
     T_INT(count, 1);
-    c.call.args.n_tensors = 0;
     count = 0;
+    c.call.p.device = FXA_CUDA;
+    T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_ARGUMENT);
+    T_HAS(err.text, "problem.device is cuda: indices are looked at on the host alone");
+    c.call.p.device = FXA_HOST;
+    c.call.args.n_tensors = 0;
     T_STATUS(fxa_index_query(c.ctx, &c.call.p, &c.call.args, NULL, &count, &err), FXA_E_BINDING);
     c.call.args.n_tensors = 1;
     c.call.tensors[0] = NULL;

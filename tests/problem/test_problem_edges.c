@@ -95,4 +95,24 @@ TEST(rows_without_pairs_are_merged) {
     T_CHECK(o[0][4] == 11 && o[0][5] == 12 && lse[0][2] == 0);
 }
 
+/* What a device is not asked for, and what no device is asked with. */
+TEST(devices_at_their_ends) {
+    static char target[65538];
+    fxa_merge_args m = FXA_MERGE_ARGS_INIT;
+    fxa_error err;
+    m.device = FXA_CUDA;
+    T_STATUS(fxa_merge(&m, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "fxa_merge_args.device is 1: engines of this build merge on device host alone");
+    memset(target, 'x', sizeof target - 1);
+    for (int more = 0; more < 2; more++) {
+        fxa__problem *made = NULL;
+        fxa_problem p = case_forward();
+        p.device = FXA_CUDA, p.target = target + 1 - more;
+        fxa_status status = fxa__problem_create(case_host(), &p, &made, &err);
+        T_INT(status, more ? FXA_E_PROBLEM : FXA_OK);
+        if (more) T_HAS(err.text, "target has 65537 characters: accepted are 65536 at most");
+        fxa__problem_release(made);
+    }
+}
+
 T_MAIN

@@ -174,6 +174,8 @@ TEST(refused_captures) {
     fxa_capture captures[3], extra = {{5}, {0}, {0}, 0, 1, 0, 0, {0}};
     REFUSED(case_captured(captures, false), "reserved of captures[1] is not 0: was it filled with zeroes?",
             captures[1].reserved[1] = 1);
+    REFUSED(case_captured(captures, false), "reserved of captures[2] is not 0: was it filled with zeroes?",
+            captures[2].reserved[0] = 1);
     REFUSED(case_captured(captures, true),
             "the gradient of tensor ids is asked for, and it is i64: only float tensors have one",
             captures[1].grad = 1);

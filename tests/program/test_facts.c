@@ -339,4 +339,14 @@ TEST(facts_without_memory_rule_nothing_out) {
     T_INT(f.mistakes, 0);
 }
 
+TEST(every_fact_has_a_name_of_its_own) {
+    T_STR(fxa_fact_name(FXA_FACT_PURE_MASK), "pure mask");
+    for (int i = 0; i < 32; i++) {
+        const char *name = fxa_fact_name((uint32_t)1 << i);
+        T_CHECK((name != NULL) == (i < FXA_FACT_COUNT));
+        for (int j = 0; name && j < i; j++) T_CHECK(strcmp(name, fxa_fact_name((uint32_t)1 << j)) != 0);
+    }
+    T_CHECK(!fxa_fact_name(0) && !fxa_fact_name(FXA_FACT_CAUSAL | FXA_FACT_WINDOW));
+}
+
 T_MAIN
