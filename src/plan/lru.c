@@ -55,3 +55,14 @@ void fxa__lru_remove(fxa__lru *lru, fxa__lru_node *node) {
     node->chain = NULL;
     lru_unlink(lru, node);
 }
+
+fxa__lru_node *fxa__lru_empty(fxa__lru *lru) {
+    fxa__lru_node *all = NULL;
+    while (lru->oldest) {
+        fxa__lru_node *node = lru->oldest;
+        fxa__lru_remove(lru, node);
+        node->chain = all;
+        all = node;
+    }
+    return all;
+}

@@ -30,5 +30,6 @@ fxa__lru_node *fxa__lru_find(const fxa__lru *lru, const uint8_t key[16]); /* NUL
 void fxa__lru_insert(fxa__lru *lru, fxa__lru_node *node);                 /* node->key is set and not in the table */
 void fxa__lru_touch(fxa__lru *lru, fxa__lru_node *node);                  /* makes it the newest */
 void fxa__lru_remove(fxa__lru *lru, fxa__lru_node *node);
+fxa__lru_node *fxa__lru_empty(fxa__lru *lru); /* removes all nodes of the order: chained, NULL when there is none */
 
 #endif

@@ -148,9 +148,8 @@ fxa_status fxa__memo_init(fxa__memo *memo, fxa__host *host, fxa_error *err) {
 }
 
 void fxa__memo_drop(fxa__memo *memo) {
-    fxa__lru_node *garbage = NULL;
     fxa__lock_take(&memo->lock);
-    while (memo->lru.oldest) memo_remove(memo, memo->lru.oldest, &garbage);
+    fxa__lru_node *garbage = fxa__lru_empty(&memo->lru);
     fxa__lock_give(&memo->lock);
     memo_free_chain(memo, garbage);
 }

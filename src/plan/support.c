@@ -25,14 +25,8 @@ fxa_status fxa__answers_init(fxa__answers *answers, fxa__host *host, fxa_error *
 }
 
 void fxa__answers_drop(fxa__answers *answers) {
-    fxa__lru_node *garbage = NULL;
     fxa__lock_take(&answers->lock);
-    while (answers->lru.oldest) {
-        fxa__lru_node *node = answers->lru.oldest;
-        fxa__lru_remove(&answers->lru, node);
-        node->chain = garbage;
-        garbage = node;
-    }
+    fxa__lru_node *garbage = fxa__lru_empty(&answers->lru);
     fxa__lock_give(&answers->lock);
     while (garbage) {
         fxa__lru_node *next = garbage->chain;

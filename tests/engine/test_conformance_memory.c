@@ -5,10 +5,8 @@
  * Results have the bits that they have elsewhere (so they do not depend on alignment), and runs allocate nothing.
  */
 #include "support/conf_guard.h"
+#include "support/guard.h"
 #include "t.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 static int memory_calls;
 static void *memory_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
@@ -83,19 +81,7 @@ static void memory_engines(conf_source source, int n) {
 
 /* A child touches byte `at` of K, before the guarded case has been run, and must not live. */
 static bool memory_child_dies(conf_guard *g, int64_t at, bool write_it) {
-    volatile unsigned char *byte = g->c.slot[FXA_SLOT_K].memory + at;
-    int status = 0;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        if (!freopen("/dev/null", "w", stderr)) _exit(1);
-        if (write_it)
-            *byte = 1;
-        else
-            (void)*byte;
-        _exit(0);
-    }
-    return child > 0 && waitpid(child, &status, 0) == child && status != 0;
+    return guard_child_dies(g->c.slot[FXA_SLOT_K].memory + at, write_it);
 }
 
 TEST(guard_pages_catch_a_read_outside_and_a_write_to_an_input) {

@@ -3,11 +3,11 @@
  * The mock device (support/mock_device.h) does what tests on it rely on: memory of the device is a fault to touch,
  * pointers are told apart, calls only queue, failures come where they are asked for and are said by who waits.
  */
+#include "support/guard.h"
 #include "support/mock_call.h"
 #include "support/own_engines.h"
 #include "support/plan_rig.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const fxa__engine *own_engines[OWN_ENGINES] = {&mock_engine, &fxa__engine_ref};
@@ -40,33 +40,17 @@ static void device_end(device_rig *d) {
     T_INT(mock.codes, 0);
 }
 
-/* A child reads or writes a byte, and must not live. */
-static bool device_child_dies(volatile char *byte, bool write_it) {
-    int status = 0;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        if (!freopen("/dev/null", "w", stderr)) _exit(1);
-        if (write_it)
-            *byte = 1;
-        else
-            (void)*byte;
-        _exit(0);
-    }
-    return child > 0 && waitpid(child, &status, 0) == child && status != 0;
-}
-
 TEST(the_host_cannot_touch_it) {
     static device_rig d;
     fxa_error err;
     T_REQUIRE(device_start(&d, 0));
     char *q = d.call.args.slot[FXA_SLOT_Q], *workspace = d.call.args.workspace, here = 0;
-    T_CHECK(!device_child_dies(&here, false) && !device_child_dies(&here, true));
+    T_CHECK(!guard_child_dies(&here, false) && !guard_child_dies(&here, true));
     for (int round = 0; round < 2; round++) { /* before a run and after it */
-        T_CHECK(device_child_dies(q, false) && device_child_dies(q, true));
-        T_CHECK(device_child_dies(workspace, false) && device_child_dies(workspace, true));
+        T_CHECK(guard_child_dies(q, false) && guard_child_dies(q, true));
+        T_CHECK(guard_child_dies(workspace, false) && guard_child_dies(workspace, true));
         T_OK(fxa_plan_run(d.plan, &d.call.args, &err));
-        T_CHECK(device_child_dies(q, false));
+        T_CHECK(guard_child_dies(q, false));
         T_OK(mock_sync(0, &err));
     }
     mock_call_fetch(&d.call);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static size_t guard_page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
@@ -52,4 +53,20 @@ void guard_close(guard *g) {
     }
     (void)munmap(g->map, g->mapped);
     memset(g, 0, sizeof *g);
+}
+
+bool guard_child_dies(volatile void *at, bool write_it) {
+    volatile unsigned char *byte = at;
+    int status = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        if (write_it)
+            *byte = 1;
+        else
+            (void)*byte;
+        _exit(0);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status != 0;
 }

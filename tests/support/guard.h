@@ -26,6 +26,8 @@ guard guard_open(size_t size);
 void guard_lock(const guard *g);
 /* The first byte around the data that was written, relative to it; false: none was. */
 bool guard_stray(const guard *g, ptrdiff_t *at);
+/* Whether a child that reads or writes this byte dies of it. */
+bool guard_child_dies(volatile void *byte, bool write_it);
 /* Stops the process if a byte around the data was written. */
 void guard_close(guard *g);
 
