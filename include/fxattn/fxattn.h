@@ -614,7 +614,7 @@ typedef struct fxa_index_map {
  *     engines only.
  * DETERMINISTIC: the same bits in every run, or no plan: an engine whose sums have no fixed order refuses.
  * CAPTURE: runs are recorded into a graph of the device and replayed: they neither wait for the device nor read its
- *     memory on the host. Not on the host.
+ *     memory on the host. Refused for problems on the host.
  * SCALARS_IN_MEMORY: scale, seed and params are read by the run where the tensors lie (FXA_SLOT_SCALE, SEED, PARAMS),
  *     not from fxa_args: for scalars that a device computes, and for graphs that are replayed with others. */
 #define FXA_FLAG_MAP(X)                                                                                                \
@@ -702,7 +702,7 @@ typedef struct fxa_problem {
     const char *engine; /* NULL: automatic (or the environment's FXA_ENGINE); else its name */
     int64_t heads;      /* what the program reads as heads; 0: hq. For shards */
 
-    uint32_t device;    /* fxa_device: where all that a run points to lies. Engines of that device are asked only */
+    uint32_t device;    /* fxa_device: where all that a run points to lies. Only engines of that device are asked */
     int32_t ordinal;    /* which of them, from 0; on the host 0 */
     const char *target; /* a plan for a device that is not here, by its profile (a text); such a plan can be saved, and
                                runs where it is loaded. NULL: the device itself. Not on the host */
