@@ -89,8 +89,8 @@ static fxa_status instance_open(fxa__instance *i, const char *target, fxa_error 
         memcpy(i->target, target, strlen(target) + 1);
     }
     fxa__ok(&i->failure);
-    if (!i->engine->open) return FXA_OK;
     i->process = getpid();
+    if (!i->engine->open) return FXA_OK;
     fxa_status status = i->engine->open(i->host, i->ordinal, target, &i->self, i->identity, &i->failure);
     i->failure.status = status;
     if (status == FXA_E_MEMORY && err) *err = i->failure;

@@ -88,7 +88,8 @@ static void memo_close(fxa__memo_key *key, bool fits) {
 void fxa__memo_key_problem(fxa__memo_key *key, fxa__question question, const fxa_problem *problem) {
     fxa_problem p = FXA_PROBLEM_INIT;
     uint32_t size = problem->struct_size;
-    bool fits = size >= offsetof(fxa_problem, total_q) && size <= sizeof p; /* a newer caller's is not compared */
+    /* A newer caller's is not compared, nor is one that ends inside a field: what it points to is not looked at. */
+    bool fits = size >= offsetof(fxa_problem, total_q) && size <= sizeof p && size % sizeof(void *) == 0;
     key->size = 0;
     if (fits) memcpy(&p, problem, size);
     const fxa_problem given = p;

@@ -166,6 +166,22 @@ TEST(what_is_no_size_of_a_struct_is_refused) {
     fxa_context_destroy(struct_ctx);
 }
 
+/* A struct that ends inside a field: half a pointer must not be followed, by nobody who looks at it first. */
+TEST(half_a_pointer_is_not_followed) {
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &struct_ctx, &err));
+    fxa_problem p = struct_problem();
+    p.engine = "ref", p.target = "a profile";
+    for (uint32_t size = offsetof(fxa_problem, total_q) + 1; size < sizeof p; size++) {
+        if (size % sizeof(void *) == 0) continue;
+        p.struct_size = size;
+        T_STATUS(call_plan(&p, &err), FXA_E_STRUCT);
+        T_STATUS(call_support(&p, &err), FXA_E_STRUCT);
+        T_HAS(err.text, "a multiple of 8");
+    }
+    fxa_context_destroy(struct_ctx);
+}
+
 /* fxa_plan_problem writes into a struct of the caller's: no more than the caller says, or than there is. */
 TEST(a_problem_is_written_as_far_as_its_struct_goes) {
     fxa_error err;

@@ -73,6 +73,21 @@ TEST(questions_to_a_context_with_too_many_instances) {
 
 /* ---- Engines without a hook -------------------------------------------------------------------------------------- */
 
+/* Of a device, but with nothing to open: it is no fork's. */
+TEST(an_engine_of_a_device_may_have_nothing_to_open) {
+    plan_rig r;
+    fxa_error err;
+    T_REQUIRE(seam_start(&r));
+    seam_first = fxa__engine_ref;
+    seam_first.name = "first", seam_first.device = FXA_CUDA;
+    T_STR(seam_engine(&r, &err), "first");
+    fxa_support reports[4];
+    size_t count = 4;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_STR(reports[0].reason, "");
+    seam_end(&r);
+}
+
 TEST(an_engine_that_checks_nothing) {
     plan_rig r;
     fxa_error err;
