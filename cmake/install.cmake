@@ -1,9 +1,9 @@
-# Header, both libraries, CMake package, pkg-config file, documents, gallery; command, man page and completions.
+# Headers, both libraries, CMake package, pkg-config file, documents, gallery; command, man page and completions.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS fxattn_shared fxattn_static EXPORT fxattnTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/fxattn/fxattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fxattn)
+install(DIRECTORY include/fxattn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 set(FXA_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/fxattn)
 install(EXPORT fxattnTargets NAMESPACE fxattn:: DESTINATION ${FXA_PACKAGE_DIR})

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what bindings must know of include/fxattn/fxattn.h as JSON: constants, and of each struct the size, alignment
+"""Writes what bindings must know of include/fxattn/ as JSON: constants, and of each struct the size, alignment
 and the offset, size and type of its fields. Names come from the header as the preprocessor leaves it, numbers from a
 program that the C compiler makes of them, so that nothing is counted here.
 
@@ -14,15 +14,12 @@ import subprocess
 import sys
 import tempfile
 
+import public_header
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = os.path.join(ROOT, "include")
 MACRO = re.compile(r"#define (FXA_(?:MAX|VERSION|WORKSPACE)\w*)[ \t]+\S")
 FIELD = re.compile(r"^(?P<type>.*?[\s*])(?P<names>\w+(?:\[[^\]]*\])*(?:\s*,\s*\**\w+(?:\[[^\]]*\])*)*)$", re.S)
-
-
-def header_text():
-    with open(os.path.join(INCLUDE, "fxattn", "fxattn.h"), encoding="utf-8") as f:
-        return f.read()
 
 
 def preprocessed(cc):
@@ -81,7 +78,7 @@ def measured(cc, source):
 
 def abi(cc):
     text = preprocessed(cc)
-    macros = [m for m in MACRO.findall(header_text()) if m != "FXA_VERSION_STRING"]
+    macros = [m for m in MACRO.findall(public_header.text()) if m != "FXA_VERSION_STRING"]
     constants = macros + [n for n in enumerators(text) if not n.endswith("_FORCE_INT32")]
     layouts = list(structs(text))
     types = {(s, f): (t, d) for s, fields in layouts for f, t, d in fields}

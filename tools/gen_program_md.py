@@ -11,6 +11,8 @@ import os
 import re
 import sys
 
+import public_header
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "program.md")
 
@@ -121,12 +123,12 @@ def operations():
 
 
 def limits():
-    found = re.findall(r"^#define FXA_(MAX_\w+) +\(?(\d+)u?(?: << (\d+))?", read("include", "fxattn", "fxattn.h"), re.M)
+    found = re.findall(r"^#define FXA_(MAX_\w+) +\(?(\d+)u?(?: << (\d+))?", public_header.text(), re.M)
     return {name: int(value) << int(shift or 0) for name, value, shift in found}
 
 
 def dtypes():
-    header = read("include", "fxattn", "fxattn.h")
+    header = public_header.text()
     return re.findall(r'^    X\(\w+, \d+, "(\w+)", (\d), (FLOAT|INT|BOOL)\)', header, re.M)
 
 

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import public_header
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 findings = []
 
@@ -136,8 +138,7 @@ def check_forbidden():
 
 
 def check_float_state():
-    header = open(os.path.join(ROOT, "include", "fxattn", "fxattn.h")).read()
-    declared = set(re.findall(r"^FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header, re.M))
+    declared = public_header.functions()
     for path in sources("src", ".c"):
         text = open(path).read()
         for match in re.finditer(r"^\w[\w \*]*?\b(fxa_[a-z0-9_]+)\([^;{]*\{\s*(\w+)", text, re.M):
@@ -152,8 +153,7 @@ def check_exports():
         return
     out = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True)
     exported = {line.split()[-1].split("@")[0] for line in out.stdout.splitlines() if " T " in line}
-    header = open(os.path.join(ROOT, "include", "fxattn", "fxattn.h")).read()
-    declared = set(re.findall(r"^FXA_API[^;{]*?\b(fxa_[a-z0-9_]+)\(", header, re.M))
+    declared = public_header.functions()
     for name in sorted(exported - declared):
         findings.append("exported but not in the header: " + name)
     for name in sorted(declared - exported):
