@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what bindings must know of include/fxattn/ as JSON: constants, and of each struct the size, alignment
-and the offset, size and type of its fields. Names come from the header as the preprocessor leaves it, numbers from a
-program that the C compiler makes of them, so that nothing is counted here.
+"""Writes what bindings must know of include/fxattn/: constants, of each struct the size, alignment and the
+offset, size and type of its fields, of each function the types. As JSON, or as the module fxattn._abi of the Python front
+end. Names come from the header as the preprocessor leaves it, numbers from a program that the C compiler makes of them, so
+that nothing is counted here.
 
-    gen_abi.py [--cc CC] [--out FILE]
+    gen_abi.py [--cc CC] [--format json|python] [--out FILE]
 """
 import argparse
 import json
+import keyword
 import os
 import re
 import subprocess
@@ -19,6 +21,11 @@ import public_header
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = os.path.join(ROOT, "include")
 MACRO = re.compile(r"#define (FXA_(?:MAX|VERSION|WORKSPACE)\w*)[ \t]+\S")
+VERSION = re.compile(r'#define FXA_VERSION_STRING "([^"]+)"')
+FUNCTION = re.compile(r'visibility\("default"\)\)\)(?:\s*__attribute__\(\(\w+\)\))?([^;()]*?)\b(fxa_\w+)\(([^;]*)\);')
+# C types by their ctypes names. Pointers are addresses, but for texts; enums have the size that their last names force.
+CTYPES = {"char": "char", "double": "double", "int": "int", "int32_t": "int32", "int64_t": "int64", "uint8_t": "uint8",
+          "uint32_t": "uint32", "uint64_t": "uint64", "size_t": "size_t", "fxa_value": "int32"}
 FIELD = re.compile(r"^(?P<type>.*?[\s*])(?P<names>\w+(?:\[[^\]]*\])*(?:\s*,\s*\**\w+(?:\[[^\]]*\])*)*)$", re.S)
 
 
@@ -57,6 +64,23 @@ def structs(text):
         yield name, list(fields_of(body))
 
 
+def type_of(declaration):
+    """The type of a parameter or result: "pointer", "text" (const char *) or the C type's name."""
+    declaration = " ".join(declaration.split())
+    if re.match(r"const char ?\*$|const char ?\*\w+$", declaration):
+        return "text"
+    if "*" in declaration or "[" in declaration:
+        return "pointer"
+    return declaration.replace("const ", "").split(" ")[0]
+
+
+def functions(text):
+    """[name, type of the result, types of the parameters] of each function of the header."""
+    for result, name, parameters in FUNCTION.findall(text):
+        parameters = " ".join(parameters.split())
+        yield name, type_of(result.strip()), [] if parameters == "void" else [type_of(p) for p in parameters.split(", ")]
+
+
 def program(constants, layouts):
     out = ["#include <fxattn/fxattn.h>", "#include <stdio.h>", "#include <stddef.h>", "int main(void) {"]
     out += ['    printf("c %s %%lld\\n", (long long)%s);' % (name, name) for name in constants]
@@ -82,7 +106,7 @@ def abi(cc):
     constants = macros + [n for n in enumerators(text) if not n.endswith("_FORCE_INT32")]
     layouts = list(structs(text))
     types = {(s, f): (t, d) for s, fields in layouts for f, t, d in fields}
-    result, current = {"constants": {}, "structs": {}}, None
+    result, current = {"version": VERSION.search(header_text()).group(1), "constants": {}, "structs": {}}, None
     for kind, name, *numbers in (line.split() for line in measured(cc, program(constants, layouts)).splitlines()):
         if kind == "c":
             result["constants"][name] = int(numbers[0])
@@ -93,15 +117,74 @@ def abi(cc):
             base, dimensions = types[current, name]
             result["structs"][current]["fields"].append(
                 {"name": name, "type": base + dimensions, "offset": int(numbers[0]), "size": int(numbers[1])})
+    result["functions"] = [list(f) for f in functions(text)]
     return result
+
+
+# ---- The Python module ----------------------------------------------------------------------------------------------
+
+def class_name(struct):
+    return "".join(word.capitalize() for word in struct.split("_")[1:])
+
+
+def field_name(name):
+    return name + "_" if keyword.iskeyword(name) else name
+
+
+def ctype(name, structs_known, enums):
+    """The ctypes spelling of a C type."""
+    if name == "void":
+        return "None"
+    if name == "pointer" or name.endswith("_fn"):
+        return "c.c_void_p"
+    if name == "text":
+        return "c.c_char_p"
+    if name in structs_known:
+        return class_name(name)
+    return "c.c_" + CTYPES["int32_t" if name in enums else name]
+
+
+def python_struct(name, struct, spell):
+    out = ["", "", "class %s(c.Structure):" % class_name(name), "    _fields_ = ["]
+    for field in struct["fields"]:
+        base, dimensions = re.match(r"(.*?)((?:\[[^\]]*\])*)$", field["type"]).groups()
+        kind = spell(base)
+        if dimensions:
+            kind = "%s * (%d // c.sizeof(%s))" % (kind, field["size"], kind)
+        out.append('        ("%s", %s),' % (field_name(field["name"]), kind))
+    return out + ["    ]"]
+
+
+def python_module(result):
+    """The source of fxattn._abi. Names lose their prefix: FXA_OP_ADD is OP_ADD, fxa_problem is Problem."""
+    enums = set(re.findall(r"typedef enum (fxa_\w+)", header_text()))
+
+    def spell(name):
+        return ctype(name, result["structs"], enums)
+
+    out = ['"""Generated from fxattn.h by tools/gen_abi.py: constants, structs and functions of the library."""',
+           "import ctypes as c", "", 'VERSION = "%s"' % result["version"], ""]
+    out += ["%s = %d" % (name[4:], value) for name, value in result["constants"].items()]
+    for name, struct in result["structs"].items():
+        out += python_struct(name, struct, spell)
+    out += ["", "", "# Of each struct: size, alignment, and of its fields the name, offset and size.", "LAYOUTS = {"]
+    for name, struct in result["structs"].items():
+        fields = ", ".join('("%s", %d, %d)' % (field_name(f["name"]), f["offset"], f["size"]) for f in struct["fields"])
+        out.append("    %s: (%d, %d, (%s,))," % (class_name(name), struct["size"], struct["align"], fields))
+    out += ["}", "", "# Of each function: the type of its result and those of its parameters.", "FUNCTIONS = {"]
+    for name, kind, parameters in result["functions"]:
+        out.append('    "%s": (%s, (%s)),' % (name, spell(kind), "".join(spell(p) + ", " for p in parameters)))
+    return "\n".join(out + ["}", ""])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cc", default=os.environ.get("CC", "cc"))
+    parser.add_argument("--format", choices=("json", "python"), default="json")
     parser.add_argument("--out", help="file to write; default standard output")
     options = parser.parse_args()
-    text = json.dumps(abi(options.cc), indent=1) + "\n"
+    result = abi(options.cc)
+    text = json.dumps(result, indent=1) + "\n" if options.format == "json" else python_module(result)
     if not options.out:
         sys.stdout.write(text)
         return

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C library in this process: where it is, its functions, its errors as exceptions, the contexts that plans live in.
+
+Everything else of the package calls C through `lib` here, whose attributes are the functions of fxattn.h without their
+prefix, typed by the generated module _abi. Nothing is loaded before the first call.
+
+Invariants:
+- No callback into Python is ever given to the library, so no thread waits for the GIL inside of it.
+- Contexts belong to a process. A child after fork() makes its own, and neither uses nor releases those of its parent:
+  another thread may have been inside them. Programs are immutable and work on; handles made before the fork are
+  abandoned by the child, not destroyed (Handle).
+- Contexts are never destroyed: daemon threads may still be inside the library when the interpreter ends.
+"""
+import ctypes
+import os
+import threading
+from typing import Any, Callable, Dict, Optional
+
+from . import _abi
+from ._errors import ArgumentError, ArgumentTypeError, Error, LibraryError, make_error
+
+ENVIRONMENT = "FXATTN_LIBRARY"
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_lib")
+NAMES = ("libfxattn.so", "libfxattn.dylib", "fxattn.dll")
+
+# Functions so short that handing the GIL over would cost more than they do: these keep it. They wait for nobody.
+_QUICK_PREFIXES = ("builder_", "program_param", "program_tensor", "program_hash", "program_get", "program_node", "dtype_",
+                   "status_", "slot_", "flag_", "fact_", "input_", "device_", "engine_", "program_retain", "plan_retain",
+                   "plan_engine", "plan_detail", "plan_workspace", "plan_is", "plan_key")
+_SLOW = ("builder_finish", "builder_import")
+
+
+def library_path() -> str:
+    """The file of the library: FXATTN_LIBRARY, or the one inside the package."""
+    given = os.environ.get(ENVIRONMENT)
+    if given:
+        return given
+    for name in NAMES:
+        path = os.path.join(FOLDER, name)
+        if os.path.exists(path):
+            return path
+    raise LibraryError("the fxattn library is not in %s: install the package, or name the file in %s"
+                       % (FOLDER, ENVIRONMENT))
+
+
+class _Library:
+    """The functions of the library, as attributes made at first use: lib.plan_run is fxa_plan_run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: Optional[tuple] = None
+
+    def _load(self) -> tuple:
+        with self._lock:
+            if self._loaded is None:
+                path = library_path()
+                try:
+                    files = ctypes.CDLL(path), ctypes.PyDLL(path)
+                except OSError as error:
+                    raise LibraryError("cannot load the fxattn library %s: %s" % (path, error)) from None
+                _check_version(files[0], path)
+                self._loaded = files
+            return self._loaded
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or "fxa_" + name not in _abi.FUNCTIONS:
+            raise AttributeError("fxattn.h has no function fxa_%s" % name)
+        released, held = self._loaded or self._load()
+        quick = name.startswith(_QUICK_PREFIXES) and name not in _SLOW
+        function = getattr(held if quick else released, "fxa_" + name)
+        function.restype, function.argtypes = _abi.FUNCTIONS["fxa_" + name]
+        setattr(self, name, function)
+        return function
+
+
+def _check_version(library: ctypes.CDLL, path: str) -> None:
+    """Structs are those of one minor version, which the shared library's name also holds."""
+    try:
+        function = library.fxa_version
+    except AttributeError:
+        raise LibraryError("%s is not a library of fxattn: it has no fxa_version" % path) from None
+    function.restype = ctypes.c_char_p
+    found = function().decode()
+    if found.split(".")[:2] != _abi.VERSION.split(".")[:2]:
+        raise LibraryError("%s is version %s; this package is built for %s" % (path, found, _abi.VERSION))
+
+
+lib: Any = _Library()
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] = None, name: str = "program") -> None:
+    """Calls a function that returns a status and takes an fxa_error last; a failure is raised. `source` is the text
+    that was parsed: then the message shows the line with a caret."""
+    error = _abi.Error()
+    if function(*arguments, ctypes.byref(error)):
+        raise error_of(error, source, name)
+
+
+def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
+    """The exception that says what an fxa_error says."""
+    text = error.text.decode("utf-8", "replace")
+    if source is not None and error.line > 0:
+        text = _render(error, source, name)
+    raised = make_error(error.status, text, lib.status_name(error.status).decode()[4:])
+    raised.part, raised.line, raised.column, raised.length = error.part, error.line, error.column, error.length
+    return raised
+
+
+def _render(error: "_abi.Error", source: bytes, name: str) -> str:
+    arguments = (ctypes.byref(error), name.encode(), source, len(source))
+    needed = lib.error_render(*arguments, None, 0)
+    out = ctypes.create_string_buffer(needed + 1)
+    lib.error_render(*arguments, out, len(out))
+    return out.value.decode("utf-8", "replace").rstrip("\n")
+
+
+def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
+    """What a two-call function (text or bytes: out, capacity, needed, error last) gives."""
+    needed = ctypes.c_size_t()
+    call(function, *arguments, None, 0, ctypes.byref(needed))
+    out = ctypes.create_string_buffer(needed.value + 1)
+    call(function, *arguments, out, len(out), ctypes.byref(needed))
+    return out.raw[:needed.value]
+
+
+# ---- Contexts and handles --------------------------------------------------------------------------------------------
+
+class _Process:
+    """What belongs to this process: its contexts, by their number of threads, and how many forks it is away from the
+    one that loaded the package."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.threads = 0
+        self.lock = threading.Lock()
+        self.contexts: Dict[int, int] = {}
+
+    def after_fork(self) -> None:
+        self.generation += 1
+        self.lock = threading.Lock()
+        self.contexts = {}
+        lib._lock = threading.Lock()
+
+
+_process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.after_fork)
+
+
+def context(threads: Optional[int] = None) -> int:
+    """The process's context (an address for the library) for runs of that many threads; 0 leaves it to the library's
+    own default, None to set_num_threads. Each number has a context, and so a plan cache, of its own."""
+    number = _process.threads if threads is None else threads
+    found = _process.contexts.get(number)
+    return found if found is not None else _make_context(number)
+
+
+def _make_context(threads: int) -> int:
+    with _process.lock:
+        if threads not in _process.contexts:
+            config = _abi.ContextConfig(struct_size=ctypes.sizeof(_abi.ContextConfig), threads=threads)
+            out = ctypes.c_void_p()
+            call(lib.context_create, ctypes.byref(config), ctypes.byref(out))
+            _process.contexts[threads] = out.value or 0
+        return _process.contexts[threads]
+
+
+def set_num_threads(threads: int) -> None:
+    """How many threads a run of this process takes at most, that of the caller counted; 0: as many as FXA_THREADS says, or
+    as there are CPUs. Results do not depend on it. Plans are cached for each number apart."""
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise ArgumentTypeError("the number of threads is %s, of type %s; an int is accepted"
+                                % (threads, type(threads).__name__))
+    if not 0 <= threads <= _abi.MAX_THREADS:
+        raise ArgumentError("the number of threads is %d; 0 to %d are accepted" % (threads, _abi.MAX_THREADS))
+    _process.threads = threads
+
+
+def get_num_threads() -> int:
+    """How many threads a run takes at most, as the library resolved it."""
+    return int(lib.context_threads(context()))
+
+
+class Handle:
+    """An object of the library that one Python object owns. Subclasses name the function that releases it."""
+
+    __slots__ = ("_handle", "_generation", "__weakref__")
+    _destroy = ""
+
+    def __init__(self, handle: Optional[int]) -> None:
+        self._handle = handle
+        self._generation = _process.generation
+        getattr(lib, self._destroy)  # found now: __del__ may be too late to look for it
+
+    # What it needs is bound here: at the end of the interpreter module globals may be gone already.
+    def __del__(self, _process: _Process = _process, _lib: Any = lib, _getattr: Any = getattr) -> None:
+        handle = _getattr(self, "_handle", None)
+        if handle and self._generation == _process.generation:
+            self._handle = None
+            _getattr(_lib, self._destroy)(handle)
+
+
+def cache_stats() -> Dict[str, int]:
+    """Counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs, queries and
+    query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
+    names = [name for name, _ in _abi.CacheStats._fields_ if name != "reserved"]
+    total = dict.fromkeys(names, 0)
+    for handle in list(_process.contexts.values()) or [context()]:
+        stats = _abi.CacheStats()
+        lib.cache_get_stats(handle, ctypes.byref(stats))
+        for name in names:
+            total[name] += getattr(stats, name)
+    return total
+
+
+def cache_limit(max_plans: int, max_bytes: int) -> None:
+    """Bounds the plan cache of the present number of threads, and evicts at once; 0 keeps nothing."""
+    for name, value in (("max_plans", max_plans), ("max_bytes", max_bytes)):
+        if not 0 <= value < 1 << 64:
+            raise ArgumentError("%s is %d; 0 to 2^64 - 1 are accepted" % (name, value))
+    lib.cache_limit(context(), max_plans, max_bytes)
+
+
+def cache_clear() -> None:
+    """Empties the plan caches of this process; plans that somebody holds live on."""
+    for handle in list(_process.contexts.values()):
+        lib.cache_clear(handle)
+
+

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems, plans and runs: the structs of the library, filled by Python names, for front ends that call it by ctypes.
+
+Problem describes shapes, layouts and features; Args has the pointers and scalars of one run. Both own what their structs
+point to. Nothing is checked here that the library checks: its message is passed on. Memory is described by View, which
+each front end makes of its own arrays.
+"""
+import ctypes
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import _abi
+from ._errors import ArgumentError
+from ._library import Handle, call, context, lib, two_calls
+from ._program import Program
+
+_BYREF = ctypes.byref
+PASSES = {"forward": _abi.FORWARD, "backward": _abi.BACKWARD}
+SLOTS = {name[5:].lower(): value for name, value in vars(_abi).items()
+         if name.startswith("SLOT_") and name not in ("SLOT_COUNT", "SLOT_MAX")}
+NAN = float("nan")
+
+
+class View(NamedTuple):
+    """An array as it lies in memory: address, storage type (_abi.F32), sizes and strides, the latter in elements."""
+
+    data: int
+    dtype: int
+    size: Tuple[int, ...]
+    stride: Tuple[int, ...]
+
+
+class Verdict(NamedTuple):
+    """What one engine says of a problem: supported, or why not."""
+
+    engine: str
+    supported: bool
+    deterministic: bool
+    workspace: int
+    reason: str
+
+
+class Problem:
+    """An fxa_problem. Scalar fields are attributes (problem.sq = 128); fields that are structs have methods."""
+
+    __slots__ = ("struct", "_keep")
+
+    def __init__(self, program: Optional[Program] = None, *, bprop: Optional[Program] = None, backward: bool = False,
+                 flags: int = 0, engine: Optional[str] = None, **fields: Any) -> None:
+        self.struct = _abi.Problem(struct_size=ctypes.sizeof(_abi.Problem), flags=flags)
+        self.struct.pass_ = _abi.BACKWARD if backward else _abi.FORWARD
+        self._keep: Dict[str, Any] = {"program": program, "bprop": bprop}
+        self.struct.program = program._handle if program is not None else None
+        self.struct.bprop = bprop._handle if bprop is not None else None
+        if engine is not None:
+            self._keep["engine"] = name = engine.encode()
+            self.struct.engine = ctypes.cast(name, ctypes.c_void_p)
+        for field, value in fields.items():
+            setattr(self.struct, field, value)
+
+    def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
+        """Storage type and strides, in elements and in the order batch, head, position, feature, of one of q, k, v, o,
+        dout, dq, dk, dv_grad, lse, max, dlse, sink, dsink; without strides it is dense [B,H,S,D]. Of rows and sinks what
+        they lack is left out at the end: lse has three, sink (0, stride)."""
+        operand = getattr(self.struct, name)
+        operand.dtype = dtype
+        if stride:
+            operand.layout = _abi.LAYOUT_STRIDED
+            operand.stride[:len(stride)] = tuple(stride)
+
+    def captures(self, views: Sequence[View], grads: Optional[Sequence[Optional[View]]] = None) -> None:
+        """The captured tensors of the program, in its order; in a backward pass `grads` says where each one's gradient
+        goes, None where it is not wanted."""
+        self._keep["captures"] = entries = _capture_array(views, grads)
+        self.struct.captures = ctypes.cast(entries, ctypes.c_void_p)
+        self.struct.n_captures = len(views)
+
+    def bprop_captures(self, views: Sequence[View]) -> None:
+        """The captured tensors of the backward program."""
+        self._keep["bprop_captures"] = entries = _capture_array(views, None)
+        self.struct.bprop_captures = ctypes.cast(entries, ctypes.c_void_p)
+        self.struct.n_bprop_captures = len(views)
+
+    def index_map(self, axis: str, *, base: int = 0, step: int = 1, segments: Iterable[Tuple[int, int, int]] = (),
+                  table: bool = False, dynamic: bool = False) -> None:
+        """Where local indices of b, h, q or k lie in the whole: base + step * i; by segments (begin, base, step); or by
+        a table given to the run. `dynamic`: an int32 read at run time is added."""
+        entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
+        if len(segments) > _abi.MAX_SEGMENTS:
+            raise ArgumentError("map_%s has %d segments; at most %d are accepted" % (axis, len(segments), _abi.MAX_SEGMENTS))
+        entry.kind = _abi.MAP_TABLE if table else _abi.MAP_SEGMENTS if segments else _abi.MAP_AFFINE
+        entry.base, entry.step, entry.dynamic, entry.n_segments = base, step, bool(dynamic), len(segments)
+        for target, segment in zip(entry.segment, segments):
+            target.begin, target.base, target.step = segment
+
+    def program(self) -> Program:
+        """The program that runs: the given one with the ready masks of the flags."""
+        out = ctypes.c_void_p()
+        call(lib.problem_program, context(), _BYREF(self.struct), _BYREF(out))
+        return Program._own(out.value)
+
+    def support(self) -> List[Verdict]:
+        """What each engine says, in order of preference."""
+        reports, count = (_abi.Support * 16)(), ctypes.c_size_t(16)
+        call(lib.support_query, context(), _BYREF(self.struct), reports, _BYREF(count))
+        return [Verdict(ctypes.string_at(r.engine).decode(), bool(r.supported), bool(r.deterministic), r.workspace,
+                        r.reason.decode("utf-8", "replace")) for r in reports[:count.value]]
+
+    def plan(self, threads: Optional[int] = None) -> "Plan":
+        """The plan, from the cache or compiled."""
+        out = ctypes.c_void_p()
+        call(lib.plan_create, context(threads), _BYREF(self.struct), _BYREF(out))
+        return Plan(out.value)
+
+    def save(self) -> bytes:
+        """The problem as bytes, program and captures included, for fxa_plan_create_bytes."""
+        return two_calls(lib.problem_save, context(), _BYREF(self.struct))
+
+    def run(self, args: "Args", threads: Optional[int] = None) -> None:
+        """Runs on the host's memory: plan from the cache, workspace for the call."""
+        call(lib.attention, context(threads), _BYREF(self.struct), _BYREF(args.struct))
+
+
+class Plan(Handle):
+    """A compiled problem: immutable, shared between threads."""
+
+    __slots__ = ()
+    _destroy = "plan_destroy"
+
+    @property
+    def engine(self) -> str:
+        return lib.plan_engine(self._handle).decode()
+
+    @property
+    def detail(self) -> str:
+        """The engine's own words on how it runs the plan."""
+        return lib.plan_detail(self._handle).decode()
+
+    @property
+    def workspace(self) -> int:
+        return int(lib.plan_workspace(self._handle))
+
+    @property
+    def deterministic(self) -> bool:
+        return bool(lib.plan_is_deterministic(self._handle))
+
+    @property
+    def key(self) -> str:
+        out = ctypes.create_string_buffer(16)
+        lib.plan_key(self._handle, out)
+        return out.raw.hex()
+
+    def save(self) -> bytes:
+        """The plan as bytes, for load() on the same kind of machine."""
+        return two_calls(lib.plan_save, self._handle)
+
+    @classmethod
+    def load(cls, data: bytes, *, rebuild: bool = False, threads: Optional[int] = None) -> "Plan":
+        """The plan of save(); with `rebuild` compiled again where it does not fit here."""
+        data, out = bytes(data), ctypes.c_void_p()
+        flags = _abi.LOAD_REBUILD if rebuild else 0
+        call(lib.plan_load_flags, context(threads), data, len(data), flags, _BYREF(out))
+        return cls(out.value)
+
+    def run(self, args: "Args") -> None:
+        """Runs with the workspace of the arguments."""
+        call(lib.plan_run, self._handle, _BYREF(args.struct))
+
+
+class Args:
+    """An fxa_args: what one run reads and writes. Arrays behind the addresses must live until the run is over; `keep`
+    takes whatever owns them."""
+
+    __slots__ = ("struct", "keep")
+
+    def __init__(self, *, scale: Optional[float] = None, seed: int = 0, **slots: Optional[int]) -> None:
+        """`slots` by name (q=address, lse=address)."""
+        self.struct = _abi.Args(struct_size=ctypes.sizeof(_abi.Args), scale=NAN if scale is None else scale, seed=seed)
+        self.keep: List[Any] = []
+        for name, address in slots.items():
+            self.struct.slot[SLOTS[name]] = address
+
+    def slot(self, name: str, address: Optional[int]) -> None:
+        self.struct.slot[SLOTS[name]] = address
+
+    def params(self, values: Sequence[float], bprop: bool = False) -> None:
+        """The scalars of the program, or of the backward program, in its order."""
+        self._array("bprop_params" if bprop else "params", ctypes.c_double, values)
+
+    def tensors(self, addresses: Sequence[Optional[int]], bprop: bool = False) -> None:
+        """The captured tensors of the program, or of the backward program, in its order."""
+        self._array("bprop_tensors" if bprop else "tensors", ctypes.c_void_p, addresses)
+
+    def dtensors(self, addresses: Sequence[Optional[int]]) -> None:
+        """Where gradients of captured tensors go; None where none was asked for."""
+        self._array("dtensors", ctypes.c_void_p, addresses)
+
+    def dparams(self, address: int, count: int) -> None:
+        """Where gradients of params go: one f64 each."""
+        self.struct.dparams, self.struct.n_dparams = address, count
+
+    def workspace(self, address: int, size: int) -> None:
+        self.struct.workspace, self.struct.workspace_size = address, size
+
+    def _array(self, field: str, kind: Any, values: Sequence[Any]) -> None:
+        entries = (kind * len(values))(*values)
+        self.keep.append(entries)
+        setattr(self.struct, field, ctypes.cast(entries, ctypes.c_void_p))
+        setattr(self.struct, "n_" + field, len(values))
+
+
+def _capture_array(views: Sequence[View], grads: Optional[Sequence[Optional[View]]]) -> Any:
+    entries = (_abi.Capture * max(len(views), 1))()
+    for i, view in enumerate(views):
+        entry, rank = entries[i], len(view.size)
+        if rank > _abi.MAX_RANK:
+            raise ArgumentError("captured tensor %d has rank %d; at most %d is accepted" % (i, rank, _abi.MAX_RANK))
+        entry.size[:rank], entry.stride[:rank], entry.strided = view.size, view.stride, 1
+        grad = grads[i] if grads is not None else None
+        if grad is not None:
+            entry.grad, entry.grad_dtype, entry.grad_strided = 1, grad.dtype, 1
+            entry.grad_stride[:rank] = grad.stride
+    return entries

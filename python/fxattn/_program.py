@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Score programs as Python objects: Program, which is immutable and compared by content, and Builder, which makes one
+operation by operation. Tracers make programs with Builder; text and bytes come from the library's own parser and loader.
+"""
+import ctypes
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import _abi
+from ._errors import ArgumentError, ArgumentTypeError
+from ._library import Handle, call, context, error_of, lib, two_calls
+
+KINDS = {"score": _abi.PROGRAM_SCORE, "bprop": _abi.PROGRAM_BPROP, "derivative": _abi.PROGRAM_DERIVATIVE}
+KIND_NAMES = {code: name for name, code in KINDS.items()}
+TYPES = {"float": _abi.FLOAT, "int": _abi.INT, "bool": _abi.BOOL}
+TYPE_NAMES = {code: name for name, code in TYPES.items()}
+DTYPES = {"f64": _abi.F64, "f32": _abi.F32, "f16": _abi.F16, "bf16": _abi.BF16, "i64": _abi.I64, "i32": _abi.I32,
+          "i16": _abi.I16, "i8": _abi.I8, "u8": _abi.U8, "bool": _abi.B8}
+DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
+
+
+def _with_prefix(prefix: str) -> Dict[str, int]:
+    return {name[len(prefix):].lower(): value for name, value in vars(_abi).items()
+            if name.startswith(prefix) and not name.endswith("_COUNT")}
+
+
+OPS = _with_prefix("OP_")
+INPUTS = _with_prefix("INPUT_")
+
+
+class Param(NamedTuple):
+    """A scalar of a program, given at run time. `type` is "float" or "int"."""
+
+    name: str
+    type: str
+    default: Optional[float]
+
+
+class Capture(NamedTuple):
+    """A captured tensor of a program: data is given at run time. `dtype` is a storage type, such as "f32"."""
+
+    name: str
+    dtype: str
+    rank: int
+
+
+def find(table: Mapping[str, int], what: str, name: Union[str, int]) -> int:
+    """The code of a name, which may be given as its code already."""
+    if isinstance(name, str):
+        code = table.get(name)
+        if code is None:
+            raise ArgumentError("%s is %r; one of %s is accepted" % (what, name, ", ".join(table)))
+        return code
+    if isinstance(name, bool) or not isinstance(name, int):
+        raise ArgumentTypeError("%s is of type %s; a name is accepted" % (what, type(name).__name__))
+    return name
+
+
+class Program(Handle):
+    """A score program: what happens to each score, and which pairs are attended. Immutable; equal programs (by
+    canonical content) are equal objects and have one hash."""
+
+    __slots__ = ("_text", "_hash", "_params", "_captures")
+    _destroy = "program_destroy"
+
+    def __init__(self, text: str = "") -> None:
+        """The program of a text; the empty text changes nothing."""
+        Handle.__init__(self, _parse(text, "score", {}, {}))
+        self._text = self._hash = self._params = self._captures = None
+
+    @classmethod
+    def _own(cls, handle: Optional[int]) -> "Program":
+        """Takes over one reference to an fxa_program."""
+        self = cls.__new__(cls)
+        Handle.__init__(self, handle)
+        self._text = self._hash = self._params = self._captures = None
+        return self
+
+    @classmethod
+    def from_text(cls, text: Union[str, Sequence[str]], *, kind: str = "score", params: Mapping[str, str] = {},
+                  captures: Mapping[str, Tuple[str, int]] = {}) -> "Program":
+        """Parses a text, or several that compose in order. `params` ({"cap": "float"}) and `captures` ({"bias": ("f32",
+        4)}: dtype and rank) may be used without a declaration. `kind` "bprop" is a backward of one's own."""
+        return cls._own(_parse(text, kind, params, captures))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Program":
+        """The program of `Program.bytes`. Nothing in the bytes is trusted."""
+        data = bytes(data)
+        out = ctypes.c_void_p()
+        call(lib.program_load, context(), data, len(data), ctypes.byref(out))
+        return cls._own(out.value)
+
+    @property
+    def text(self) -> str:
+        """Canonical text: parsing it gives an equal program."""
+        if self._text is None:
+            self._text = two_calls(lib.program_print, self._handle).decode()
+        return self._text
+
+    @property
+    def bytes(self) -> bytes:
+        """The program as bytes, for from_bytes in any process."""
+        return two_calls(lib.program_save, self._handle)
+
+    @property
+    def hash(self) -> str:
+        """128 bits of content in hex: equal for equal programs, everywhere."""
+        if self._hash is None:
+            out = ctypes.create_string_buffer(16)
+            lib.program_hash(self._handle, out)
+            self._hash = out.raw.hex()
+        return self._hash
+
+    @property
+    def kind(self) -> str:
+        """"score", "bprop" or "derivative"."""
+        return KIND_NAMES[lib.program_get_kind(self._handle)]
+
+    @property
+    def nodes(self) -> int:
+        """How many distinct operations it has."""
+        return int(lib.program_node_count(self._handle))
+
+    @property
+    def params(self) -> Tuple[Param, ...]:
+        """Its scalars, in the order in which a run takes their values (that of their names, bytewise)."""
+        if self._params is None:
+            self._params = tuple(map(self._param, range(lib.program_param_count(self._handle))))
+        return self._params
+
+    def _param(self, index: int) -> Param:
+        info, value = lib.program_param(self._handle, index), ctypes.c_double()
+        has = lib.program_param_default(self._handle, index, ctypes.byref(value))
+        return Param(ctypes.string_at(info.name).decode(), TYPE_NAMES[info.type], value.value if has else None)
+
+    @property
+    def captures(self) -> Tuple[Capture, ...]:
+        """Its captured tensors, in the order in which a run takes them (that of their names, bytewise)."""
+        if self._captures is None:
+            self._captures = tuple(map(self._capture, range(lib.program_tensor_count(self._handle))))
+        return self._captures
+
+    def _capture(self, index: int) -> Capture:
+        info = lib.program_tensor(self._handle, index)
+        return Capture(ctypes.string_at(info.name).decode(), DTYPE_NAMES[info.dtype], info.rank)
+
+    def derivative(self) -> "Program":
+        """The derivative by the score, each float param and each float tensor, as the backward pass computes it."""
+        out = ctypes.c_void_p()
+        call(lib.program_derivative, self._handle, ctypes.byref(out))
+        return Program._own(out.value)
+
+    def facts(self) -> Dict[str, Any]:
+        """What is known without running it: names of facts ("causal", "pure mask"), the inputs that score and mask
+        depend on, and the window of its mask, None where it is open."""
+        if self.kind != "score":
+            raise ArgumentError("facts are those of a score program; this is of kind %s" % self.kind)
+        out = _abi.Facts()
+        lib.program_facts(self._handle, ctypes.byref(out))
+        bits = [1 << i for i in range(_abi.FACT_COUNT) if out.flags >> i & 1]
+        open_end = (1 << 31) - 1
+        return {
+            "names": [lib.fact_name(bit).decode() for bit in bits],
+            "score_depends": [name for name, i in INPUTS.items() if out.score_depends >> i & 1],
+            "mask_depends": [name for name, i in INPUTS.items() if out.mask_depends >> i & 1],
+            "softcap": out.softcap or None,
+            "window": tuple(None if w == open_end else w for w in (out.window_left, out.window_right)),
+        }
+
+    def lowering(self, what: str = "classes") -> str:
+        """What engines make of it, for people: "classes", "conjuncts" or "joint"."""
+        return two_calls(lib.program_lowering, self._handle, find(_with_prefix("LOWERING_"), "what", what)).decode()
+
+    def __eq__(self, other: object) -> bool:
+        return self.hash == other.hash if isinstance(other, Program) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Program.from_bytes, (self.bytes,)
+
+    def __copy__(self) -> "Program":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Program":
+        return self
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return "Program.from_bytes(...)" if self.kind == "derivative" else "Program.from_text(%r%s)" % (
+            self.text, "" if self.kind == "score" else ", kind=%r" % self.kind)
+
+
+def _parse(text: Union[str, Sequence[str]], kind: str, params: Mapping[str, str],
+           captures: Mapping[str, Tuple[str, int]]) -> Optional[int]:
+    """A reference to the program of texts."""
+    parts = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
+    if not all(isinstance(part, str) for part in parts):
+        raise ArgumentTypeError("a program is given as %s; text (str), or a list of texts, is accepted"
+                                % type(text).__name__)
+    sources = [part.encode("utf-8", "surrogatepass") for part in parts]
+    texts = (_abi.Text * len(sources))()
+    for entry, source in zip(texts, sources):
+        entry.data, entry.size = ctypes.cast(source, ctypes.c_void_p), len(source)
+    names = [name.encode() for name in (*params, *captures)]  # kept alive until the call is over
+    declarations = (_abi.Declaration * len(names))()
+    for entry, name in zip(declarations, names):
+        entry.name = ctypes.cast(name, ctypes.c_void_p)
+    for entry, type_name in zip(declarations, params.values()):
+        entry.type = find(TYPES, "the type of a param", type_name)
+    for entry, (dtype, rank) in zip(declarations[len(params):], captures.values()):
+        entry.dtype, entry.rank = find(DTYPES, "the dtype of a captured tensor", dtype), rank
+    config = _abi.ParseConfig(
+        struct_size=ctypes.sizeof(_abi.ParseConfig), kind=find(KINDS, "kind", kind), n_texts=len(texts),
+        texts=ctypes.cast(texts, ctypes.c_void_p), n_declarations=len(names),
+        declarations=ctypes.cast(declarations, ctypes.c_void_p))
+    out, error = ctypes.c_void_p(), _abi.Error()
+    if lib.program_parse_texts(context(), ctypes.byref(config), ctypes.byref(out), ctypes.byref(error)):
+        part = error.part if 0 <= error.part < len(sources) else 0
+        raise error_of(error, sources[part] if sources else None)
+    return out.value
+
+
+class Builder(Handle):
+    """Makes a program one operation at a time. Values are ints that mean something to this builder only; operations
+    convert their operands as the text language does, and mistakes are raised where they are made. It belongs to one
+    thread at a time, and is used up by finish()."""
+
+    __slots__ = ()
+    _destroy = "builder_destroy"
+
+    def __init__(self, kind: str = "score") -> None:
+        out = ctypes.c_void_p()
+        call(lib.builder_create, context(), find(KINDS, "kind", kind), ctypes.byref(out))
+        Handle.__init__(self, out.value)
+
+    def _checked(self, value: int) -> int:
+        if value < 0:
+            self.check()
+        return value
+
+    def check(self) -> None:
+        """Raises the first mistake so far, if there is one."""
+        error = _abi.Error()
+        if lib.builder_error(self._handle, ctypes.byref(error)):
+            raise error_of(error)
+
+    def const(self, value: Union[bool, int, float]) -> int:
+        """A constant: a bool, an int of 32 bits or a float, by the type of the Python value."""
+        if isinstance(value, bool):
+            return self._checked(lib.builder_bool(self._handle, value))
+        if isinstance(value, float):
+            return self._checked(lib.builder_float(self._handle, value))
+        if not isinstance(value, int):
+            raise ArgumentTypeError("a constant is of type %s; bool, int and float are accepted" % type(value).__name__)
+        if not -(1 << 31) <= value < 1 << 31:
+            raise ArgumentError("an int constant is %d; ints of programs have 32 bits" % value)
+        return self._checked(lib.builder_int(self._handle, value))
+
+    def input(self, name: Union[str, int]) -> int:
+        """score, b, h, q, k, q_len, k_len, heads; dscore where it is a backward."""
+        return self._checked(lib.builder_input(self._handle, find(INPUTS, "the input", name)))
+
+    def param(self, name: str, kind: Union[str, int] = "float", default: Optional[float] = None) -> int:
+        """Declares a scalar of the run, or finds it again."""
+        value = self._checked(lib.builder_param(self._handle, name.encode(), find(TYPES, "the type of a param", kind)))
+        if default is not None:
+            lib.builder_set_default(self._handle, name.encode(), default)
+            self.check()
+        return value
+
+    def tensor(self, name: str, dtype: Union[str, int], rank: int) -> int:
+        """Declares a captured tensor; the result is for load()."""
+        code = find(DTYPES, "the dtype of a captured tensor", dtype)
+        return self._checked(lib.builder_tensor(self._handle, name.encode(), code, rank))
+
+    def load(self, tensor: int, *index: int) -> int:
+        """An element of a captured tensor: negative indices count from the end, those outside read 0."""
+        return self._checked(lib.builder_load(self._handle, tensor, (ctypes.c_int32 * len(index))(*index), len(index)))
+
+    def op(self, op: Union[str, int], *values: int) -> int:
+        """An operation by name ("add", "tanh", "select") or code (_abi.OP_ADD)."""
+        code = find(OPS, "the operation", op)
+        if len(values) == 2:
+            return self._checked(lib.builder_op2(self._handle, code, *values))
+        if len(values) == 1:
+            return self._checked(lib.builder_op1(self._handle, code, *values))
+        return self._checked(lib.builder_op(self._handle, code, (ctypes.c_int32 * len(values))(*values), len(values)))
+
+    def type_of(self, value: int) -> str:
+        """"float", "int" or "bool"."""
+        code = lib.builder_type(self._handle, value)
+        if code not in TYPE_NAMES:
+            raise ArgumentError("%d is no value of this builder" % value)
+        return TYPE_NAMES[code]
+
+    def include(self, program: Program, score: int) -> Tuple[int, int]:
+        """A finished score program inside this one, with `score` for its score: its new score and its mask."""
+        out = (ctypes.c_int32 * 2)()
+        at = ctypes.addressof(out)
+        lib.builder_import(self._handle, program._handle, score, at, at + 4)
+        self.check()
+        return out[0], out[1]
+
+    def set_score(self, value: int) -> None:
+        lib.builder_set_score(self._handle, value)
+        self.check()
+
+    def set_mask(self, value: int) -> None:
+        lib.builder_set_mask(self._handle, value)
+        self.check()
+
+    def set_dscore(self, value: int) -> None:
+        lib.builder_set_dscore(self._handle, value)
+        self.check()
+
+    def finish(self) -> Program:
+        """The program."""
+        out = ctypes.c_void_p()
+        call(lib.builder_finish, self._handle, ctypes.byref(out))
+        return Program._own(out.value)
+
+
+ProgramLike = Union[Program, str, None]
+
+
+def as_program(program: ProgramLike, kind: str = "score") -> Optional[Program]:
+    """A program given as itself or as text; None stays None."""
+    if program is None or isinstance(program, Program):
+        return program
+    if isinstance(program, str):
+        return Program.from_text(program, kind=kind)
+    raise ArgumentTypeError("a program is given as %s; a Program or its text is accepted" % type(program).__name__)
+
+
