@@ -1,106 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks ops.def against everything that must know an operation: lexer, parser, builder, printer, folding, derivative,
- * range analysis, tapes of the cpu engine, and the tests' own generator, second meanings and error bounds. A row that
- * was added and forgotten somewhere fails here by name. (The reference page: test_program_md.py; golden programs:
- * test_golden_hash.c.)
+ * Walks ops.def against everything of src/program that must know an operation: lexer, parser, builder, printer,
+ * folding, derivative, range analysis; and the tests' own generator, second meanings and error bounds. A row that was
+ * added and forgotten somewhere fails here by name. (src/lower and engines: test_ops_lowered.c; the reference page:
+ * test_program_md.py; golden programs: test_golden_hash.c.)
  */
-#include "t.h"
+#include "support/op_walk.h"
 
-#include "engine/cpu/tape.h"
-#include "engine/cpu/tape_ops.h"
 #include "program/derive.h"
 #include "program/function_ulps.h"
-#include "program/program.h"
 #include "support/brute.h"
 #include "support/gen.h"
-#include "support/op_meaning.h"
-#include "support/tape_case.h"
-
-/* An operation with types of its operands that it takes. */
-typedef struct walk_step {
-    fxa_op op;
-    const fxa__op_info *info;
-    fxa_type type[3], result;
-    char label[80];
-} walk_step;
-
-/* Operands as text, by type and place. Bools compare floats, which nothing turns into another comparison. */
-typedef const char *walk_operands[4][3];
-static const walk_operands walk_params = {[FXA_FLOAT] = {"f0", "f1", "f2"},
-                                          [FXA_INT] = {"i0", "i1", "i2"},
-                                          [FXA_BOOL] = {"(f0 > 0.0)", "(f1 > 0.0)", "(f2 > 0.0)"}};
-static const walk_operands walk_pairs = {[FXA_FLOAT] = {"(score * 0.5)", "(score + 1.25)", "(f2 - score)"},
-                                         [FXA_INT] = {"(q - k)", "(k - 3)", "(q + i2)"},
-                                         [FXA_BOOL] = {"(q > k)", "(k > 2)", "(q != i2)"}};
-static const walk_operands walk_coordinates = {[FXA_FLOAT] = {"(0.5 * q - 1.25)", "(0.25 * k + 0.5)", "(q - 0.5 * k)"},
-                                               [FXA_INT] = {"(q - 3)", "(5 - k)", "(q + k)"},
-                                               [FXA_BOOL] = {"(q > k)", "(k > 2)", "(q % 2 == 0)"}};
-static const char walk_declarations[] = "param f0 : float\nparam f1 : float\nparam f2 : float\n"
-                                        "param i0 : int\nparam i1 : int\nparam i2 : int\n";
-
-static fxa_context *walk_ctx(void) {
-    fxa_context *ctx = NULL;
-    if (fxa_context_create(NULL, &ctx, NULL) != FXA_OK) abort();
-    return ctx;
-}
-
-/* Every operation with every combination of types that its second meaning takes. */
-static void walk_each(fxa_context *ctx, void (*visit)(fxa_context *ctx, const walk_step *s)) {
-    for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {
-        walk_step s = {.op = (fxa_op)op, .info = fxa__op_info_get(op)};
-        bool any = false;
-        if (!s.info->id || s.info->sig == FXA__SIG_LEAF) continue;
-        for (int code = 0; code < 27; code++) {
-            int rest = code;
-            meaning x[3];
-            for (int i = 0; i < 3; i++, rest /= 3) {
-                s.type[i] = (fxa_type)(1 + rest % 3);
-                x[i] = s.type[i] == FXA_FLOAT ? meaning_float(0.5)
-                       : s.type[i] == FXA_INT ? meaning_int(2)
-                                              : meaning_bool(1);
-            }
-            bool repeats = (s.info->arity < 2 && code >= 3) || (s.info->arity < 3 && code >= 9);
-            if (repeats || (s.result = meaning_op(s.op, x).type) == 0) continue;
-            any = true;
-            snprintf(s.label, sizeof s.label, "%s of %s, %s, %s", s.info->id, fxa__type_name(s.type[0]),
-                     s.info->arity > 1 ? fxa__type_name(s.type[1]) : "-",
-                     s.info->arity > 2 ? fxa__type_name(s.type[2]) : "-");
-            visit(ctx, &s);
-        }
-        if (!any) T_FAIL("%s has no meaning in tests/support/op_meaning.c\n", s.info->id);
-    }
-}
-
-/* The operation on these operands, as its form says. */
-static void walk_write(char *out, size_t size, const walk_step *s, fxa__form form, const char *text,
-                       const walk_operands operands) {
-    const char *x = operands[s->type[0]][0], *y = operands[s->type[1]][1], *z = operands[s->type[2]][2];
-    if (form == FXA__INFIX)
-        snprintf(out, size, "%s %s %s", x, text, y);
-    else if (form == FXA__PREFIX)
-        snprintf(out, size, "%s%s", text, x);
-    else
-        snprintf(out, size, "%s(%s%s%s%s%s)", text, x, s->info->arity > 1 ? ", " : "", s->info->arity > 1 ? y : "",
-                 s->info->arity > 2 ? ", " : "", s->info->arity > 2 ? z : "");
-}
-
-/* A program whose output is the expression: nothing but a cast of its own type folds away. */
-static fxa_program *walk_parse(fxa_context *ctx, const walk_step *s, const char *expression) {
-    char text[600];
-    fxa_program *p = NULL;
-    fxa_error err;
-    snprintf(text, sizeof text, "%s%s = %s%s", walk_declarations, s->result == FXA_FLOAT ? "score" : "mask", expression,
-             s->result == FXA_INT ? " <= i2" : "");
-    if (fxa_program_parse(ctx, text, SIZE_MAX, &p, &err) != FXA_OK) T_FAIL("%s: %s: %s\n", s->label, text, err.text);
-    return p;
-}
-
-static fxa_program *walk_program(fxa_context *ctx, const walk_step *s, const walk_operands operands) {
-    char expression[200];
-    walk_write(expression, sizeof expression, s, (fxa__form)s->info->form, s->info->text, operands);
-    return walk_parse(ctx, s, expression);
-}
 
 static bool walk_equal(const fxa_program *a, const fxa_program *b) {
     uint8_t x[16], y[16];
@@ -383,49 +293,6 @@ static void walk_visit_range(fxa_context *ctx, const walk_step *s) {
 TEST(range_analysis_is_sound_for_each) {
     fxa_context *ctx = walk_ctx();
     walk_each(ctx, walk_visit_range);
-    fxa_context_destroy(ctx);
-}
-
-/* ---- Tapes of the cpu engine ------------------------------------------------------------------------------------- */
-
-/* Every node of the program must have a row operation, or the engine could not run it. */
-static bool walk_is_lowered(const fxa_program *p, const walk_step *s) {
-    for (int32_t i = 0; i < p->n_nodes; i++) {
-        const fxa__node *n = &p->nodes[i];
-        char letters[4] = "___";
-        if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) continue;
-        for (int k = 0; k < n->n_args; k++) letters[k] = p->nodes[n->arg[k]].type == FXA_FLOAT ? 'F' : 'I';
-        bool no_work = n->op == FXA_OP_INT && letters[0] == 'I'; /* a bool is an int there */
-        uint32_t op = n->op == FXA_OP_NOT && n->type == FXA_BOOL ? (uint32_t)FXA__TAPE_NOT_BOOL : n->op;
-        if (no_work || tape_case_opcode(op, n->type == FXA_FLOAT ? 'F' : 'I', letters) >= 0) continue;
-        T_FAIL("%s: no row in src/engine/cpu/tape_ops.def for operands %s\n", s->label, letters);
-        return false;
-    }
-    return true;
-}
-
-static void walk_visit_tape(fxa_context *ctx, const walk_step *s) {
-    uint64_t rng = t_seed() + s->op;
-    for (int style = 0; style < 2; style++) {
-        fxa_program *p = walk_program(ctx, s, style ? walk_pairs : walk_params);
-        bool usable, good = p && walk_is_lowered(p, s);
-        for (size_t i = 0; good && i < 32; i++) {
-            const fxa__cpu_kernels *k = fxa__cpu_set(i / 2, i % 2 ? 8 : 4, &usable);
-            tape_case c;
-            if (!k || !usable) continue;
-            tape_case_draw(&c, k, p, false, &rng);
-            c.tolerance = 0;
-            good = tape_case_check(&c, fxa__context_host(ctx), FXA__TAPE_MASK, &rng);
-            if (!good) T_FAIL("%s on %s: %s\n", s->label, k->isa, c.why);
-            tape_case_free(&c);
-        }
-        fxa_program_destroy(p);
-    }
-}
-
-TEST(tapes_run_each) {
-    fxa_context *ctx = walk_ctx();
-    walk_each(ctx, walk_visit_tape);
     fxa_context_destroy(ctx);
 }
 

@@ -2,56 +2,7 @@
  *
  * Forms of ints against values: congruent to them everywhere, equal to them where bounds say so, and bounds attained.
  */
-#include "lower/lower_rig.h"
-
-#include "lower/affine.h"
-
-static uint32_t affine_value(const fxa__linear *f, const fxa__env *env) {
-    uint32_t sum = (uint32_t)f->c;
-    for (int i = 0; i < FXA_INPUT_COUNT; i++) sum += (uint32_t)f->coef[i] * (uint32_t)env->coord[i];
-    return sum;
-}
-
-/* With a rest: what is added stays when inputs change that it does not read. */
-static void affine_rest(rig *r, const fxa_program *p, const fxa__linear *forms, const fxa__env *env,
-                        const fxa__val *vals) {
-    fxa__env other = rig_env(r, true), moved = *env;
-    int input = (int)t_int(&r->rng, FXA_INPUT_B, FXA_INPUT_COUNT - 1);
-    moved.coord[input] = other.coord[input];
-    fxa__val *now = rig_eval(p, &moved);
-    for (int32_t i = 0; now && i < p->n_nodes; i++) {
-        const fxa__linear *f = &forms[i];
-        if (p->nodes[i].type != FXA_INT || !f->rest || (f->rest >> input & 1)) continue;
-        uint32_t before = (uint32_t)vals[i].i - affine_value(f, env);
-        uint32_t after = (uint32_t)now[i].i - affine_value(f, &moved);
-        if (before == after) continue;
-        T_FAIL("node %d: its rest changes with %s\n", i, fxa__input_name((uint32_t)input));
-        rig_show(p);
-        break;
-    }
-    free(now);
-}
-
-static void affine_program(rig *r, const fxa_program *p, int *without_rest) {
-    fxa__linear *forms = calloc((size_t)p->n_nodes, sizeof *forms);
-    T_REQUIRE(forms);
-    fxa__lower_affine(p, forms);
-    for (int round = 0; round < 20 && !t_failures; round++) {
-        fxa__env env = rig_env(r, true);
-        fxa__val *vals = rig_eval(p, &env);
-        for (int32_t i = 0; vals && i < p->n_nodes; i++) {
-            if (p->nodes[i].type != FXA_INT || forms[i].rest) continue;
-            ++*without_rest;
-            if (affine_value(&forms[i], &env) == (uint32_t)vals[i].i) continue;
-            T_FAIL("node %d is %d, its form %d\n", i, vals[i].i, (int32_t)affine_value(&forms[i], &env));
-            rig_show(p);
-            break;
-        }
-        if (vals) affine_rest(r, p, forms, &env, vals);
-        free(vals);
-    }
-    free(forms);
-}
+#include "lower/lower_checks.h"
 
 TEST(forms_are_congruent_to_values) {
     static const unsigned flags[] = {0, GEN_NO_SPECIAL, GEN_AFFINE_MASK};

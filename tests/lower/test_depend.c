@@ -2,98 +2,9 @@
  *
  * What nodes depend on, against values: whatever a set leaves out may change, and no bit of the node does.
  */
-#include "lower/lower_rig.h"
-
-#include "lower/affine.h"
-#include "lower/depend.h"
+#include "lower/lower_checks.h"
 
 enum { DEPEND_ROUNDS = 12 };
-
-typedef struct depend_work {
-    rig *r;
-    const fxa_program *p;
-    fxa__linear *forms;
-    fxa__depend *sets;
-} depend_work;
-
-/* Every node whose set lacks what was changed between two evaluations has the value it had. */
-static void depend_compare(const depend_work *w, const fxa__val *x, const fxa__val *y, uint32_t inputs, uint64_t params,
-                           uint64_t tensors, const char *what) {
-    for (int32_t i = 0; i < w->p->n_nodes; i++) {
-        const fxa__depend *d = &w->sets[i];
-        if ((d->inputs & inputs) || (d->params & params) || (d->tensors & tensors)) continue;
-        if (rig_same(w->p->nodes[i].type, x[i], y[i])) continue;
-        T_FAIL("node %d changes with %s, which is not in its set\n", i, what);
-        rig_show(w->p);
-        return;
-    }
-}
-
-static void depend_inputs(const depend_work *w) {
-    for (int input = 0; input < FXA_INPUT_COUNT; input++) {
-        fxa__env env = rig_env(w->r, true), other = rig_env(w->r, true), moved = env;
-        if (input == FXA_INPUT_SCORE)
-            moved.score = other.score;
-        else if (input == FXA_INPUT_DSCORE)
-            moved.dscore = other.dscore;
-        else
-            moved.coord[input] = other.coord[input];
-        fxa__val *x = rig_eval(w->p, &env), *y = rig_eval(w->p, &moved);
-        if (x && y) depend_compare(w, x, y, 1u << input, 0, 0, fxa__input_name((uint32_t)input));
-        free(x), free(y);
-    }
-}
-
-static void depend_data(const depend_work *w) {
-    fxa__env env = rig_env(w->r, true);
-    for (int32_t i = 0; i < w->p->n_params + w->p->n_tensors; i++) {
-        int32_t t = i - w->p->n_params;
-        fxa__val *x = rig_eval(w->p, &env);
-        if (t < 0)
-            rig_fill_param(w->r, w->p, i);
-        else
-            rig_fill_tensor(w->r, t);
-        fxa__val *y = rig_eval(w->p, &env);
-        if (x && y)
-            depend_compare(w, x, y, 0, t < 0 ? UINT64_C(1) << i : 0, t < 0 ? 0 : UINT64_C(1) << t,
-                           t < 0 ? w->p->params[i].name : w->p->tensors[t].name);
-        free(x), free(y);
-    }
-}
-
-/* Moving q and k together changes no diagonal node. */
-static int depend_diagonals(const depend_work *w) {
-    fxa__env env = rig_env(w->r, false), moved;
-    int found = 0;
-    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_Q] = (int32_t)t_int(&w->r->rng, 0, FXA__PLAIN_MOST - 50);
-    if (t_int(&w->r->rng, 0, 3) == 0) env.coord[FXA_INPUT_K] = (int32_t)t_int(&w->r->rng, 0, FXA__PLAIN_MOST - 50);
-    int32_t by = (int32_t)t_int(&w->r->rng, 1, 50);
-    moved = env;
-    moved.coord[FXA_INPUT_Q] += by, moved.coord[FXA_INPUT_K] += by;
-    fxa__val *x = rig_eval(w->p, &env), *y = rig_eval(w->p, &moved);
-    for (int32_t i = 0; x && y && i < w->p->n_nodes; i++) {
-        found += w->sets[i].diagonal;
-        if (!w->sets[i].diagonal || rig_same(w->p->nodes[i].type, x[i], y[i])) continue;
-        T_FAIL("node %d is no diagonal: q %d, k %d, moved by %d\n", i, env.coord[FXA_INPUT_Q], env.coord[FXA_INPUT_K],
-               by);
-        rig_show(w->p);
-        break;
-    }
-    free(x), free(y);
-    return found;
-}
-
-static bool depend_start(depend_work *w, rig *r, const fxa_program *p) {
-    *w = (depend_work){.r = r, .p = p};
-    w->forms = calloc((size_t)p->n_nodes, sizeof *w->forms);
-    w->sets = calloc((size_t)p->n_nodes, sizeof *w->sets);
-    if (!w->forms || !w->sets) return false;
-    fxa__lower_affine(p, w->forms);
-    fxa__lower_depend(p, w->forms, w->sets);
-    return true;
-}
-
-static void depend_end(depend_work *w) { free(w->forms), free(w->sets); }
 
 TEST(nothing_outside_of_its_set_changes_a_node) {
     static const unsigned flags[] = {0, GEN_NO_SPECIAL, GEN_SMOOTH, GEN_AFFINE_MASK, GEN_BPROP};

@@ -2,35 +2,7 @@
  *
  * Joint programs: every output has the bits that it has in a program of its own, and what they share is there once.
  */
-#include "lower/lower_rig.h"
-
-#include "lower/joint.h"
-
-/* Output i of x and output j of y, at the values of both. */
-static bool joint_same(const fxa_program *x, int32_t i, const fxa__val *xs, const fxa_program *y, int32_t j,
-                       const fxa__val *ys) {
-    const fxa__output *a = &x->outputs[i], *b = &y->outputs[j];
-    if (a->kind != b->kind || a->slot != b->slot || a->n_index != b->n_index) return false;
-    for (int32_t k = 0; k < a->n_index; k++)
-        if (xs[a->index[k]].i != ys[b->index[k]].i) return false;
-    return rig_same(x->nodes[a->value].type, xs[a->value], ys[b->value]);
-}
-
-static void joint_check(rig *r, const fxa_program *p, const fxa_program *d, const fxa_program *joint) {
-    fxa__env env = rig_env(r, true);
-    fxa__val *ps = rig_eval(p, &env), *ds = rig_eval(d, &env), *js = rig_eval(joint, &env);
-    T_REQUIRE(ps && ds && js);
-    T_INT(joint->n_outputs, p->n_outputs + d->n_outputs);
-    for (int32_t i = 0; i < joint->n_outputs; i++) {
-        bool forward = i < p->n_outputs;
-        bool same = forward ? joint_same(joint, i, js, p, i, ps) : joint_same(joint, i, js, d, i - p->n_outputs, ds);
-        if (same) continue;
-        T_FAIL("output %d is another\n", i);
-        rig_show(joint);
-        break;
-    }
-    free(ps), free(ds), free(js);
-}
+#include "lower/lower_checks.h"
 
 TEST(outputs_are_those_of_separate_programs) {
     rig *r = calloc(1, sizeof *r);

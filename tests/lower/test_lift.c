@@ -2,38 +2,7 @@
  *
  * Constants as hidden params: results keep their bits, and programs that differ in numbers alone become one.
  */
-#include "lower/lower_rig.h"
-
-#include "lower/joint.h"
-#include "lower/lift.h"
-
-static void lift_check(rig *r, const fxa_program *p, const fxa__lifted *lifted) {
-    double values[FXA_MAX_PARAMS];
-    fxa__env env = rig_env(r, true), with = env;
-    fxa__lower_lift_params(lifted, r->params, values);
-    with.params = values;
-    fxa__val *x = rig_eval(p, &env), *y = rig_eval(lifted->program, &with);
-    T_REQUIRE(x && y);
-    T_INT(lifted->program->n_outputs, p->n_outputs);
-    for (int32_t i = 0; i < p->n_outputs; i++) {
-        const fxa__output *a = &p->outputs[i], *b = NULL;
-        /* gradients of one tensor may come in another order: hashes of indices are others */
-        for (int32_t j = 0; j < p->n_outputs && !b; j++) {
-            const fxa__output *c = &lifted->program->outputs[j];
-            int32_t slot = c->kind == FXA__OUT_DPARAM ? lifted->from[c->slot] : c->slot;
-            bool same = c->kind == a->kind && (a->kind <= FXA__OUT_DSCORE || slot == a->slot) &&
-                        rig_same(p->nodes[a->value].type, x[a->value], y[c->value]);
-            for (int32_t k = 0; same && k < a->n_index; k++) same = x[a->index[k]].i == y[c->index[k]].i;
-            if (same) b = c;
-        }
-        if (b) continue;
-        T_FAIL("output %d is another\n", i);
-        rig_show(p);
-        rig_show(lifted->program);
-        break;
-    }
-    free(x), free(y);
-}
+#include "lower/lower_checks.h"
 
 TEST(results_keep_their_bits) {
     rig *r = calloc(1, sizeof *r);

@@ -3,37 +3,7 @@
  * Exact zeroes of backward programs against values: a node called zero is 0 wherever dscore is, NaN and infinities in
  * everything else notwithstanding; and derivatives are found to be zero.
  */
-#include "lower/lower_rig.h"
-
-#include "lower/zero.h"
-
-/* Floats that are no numbers, in params and float tensors too. */
-static void zero_spoil(rig *r, const fxa_program *p) {
-    static const double odd[] = {INFINITY, -INFINITY, NAN, 0, 1e300};
-    for (int32_t i = 0; i < p->n_params; i++)
-        if (p->params[i].type == FXA_FLOAT && t_int(&r->rng, 0, 1)) r->params[i] = odd[t_int(&r->rng, 0, 4)];
-    for (int32_t t = 0; t < p->n_tensors; t++)
-        for (int64_t i = 0; p->tensors[t].type == FXA_FLOAT && i < RIG_CELLS; i++)
-            if (t_int(&r->rng, 0, 2) == 0)
-                fxa__store_f64(r->cells[t], (uint32_t)r->views[t].dtype, i, odd[t_int(&r->rng, 0, 3)]);
-}
-
-static void zero_program(rig *r, const fxa_program *p, const bool *zero) {
-    for (int round = 0; round < 20 && !t_failures; round++) {
-        fxa__env env = rig_env(r, true);
-        rig_fill(r, p);
-        if (round % 2) zero_spoil(r, p);
-        env.dscore = round % 4 < 2 ? 0.0 : -0.0;
-        fxa__val *vals = rig_eval(p, &env);
-        for (int32_t i = 0; vals && i < p->n_nodes; i++) {
-            if (!zero[i] || vals[i].f == 0) continue;
-            T_FAIL("node %d is %g where dscore is 0\n", i, vals[i].f);
-            rig_show(p);
-            break;
-        }
-        free(vals);
-    }
-}
+#include "lower/lower_checks.h"
 
 TEST(zero_nodes_are_zero_where_dscore_is) {
     rig *r = calloc(1, sizeof *r);
