@@ -33,7 +33,7 @@ def preprocessed(cc):
     command = [cc, "-E", "-P", "-I", INCLUDE, "-x", "c", "-std=c11", "-"]
     text = subprocess.run(command, input="#include <fxattn/fxattn.h>\n", stdout=subprocess.PIPE, check=True,
                           universal_newlines=True).stdout
-    return text[text.index("fxa_status {") - 100:]
+    return text
 
 
 def enumerators(text):
@@ -106,7 +106,7 @@ def abi(cc):
     constants = macros + [n for n in enumerators(text) if not n.endswith("_FORCE_INT32")]
     layouts = list(structs(text))
     types = {(s, f): (t, d) for s, fields in layouts for f, t, d in fields}
-    result, current = {"version": VERSION.search(header_text()).group(1), "constants": {}, "structs": {}}, None
+    result, current = {"version": VERSION.search(public_header.text()).group(1), "constants": {}, "structs": {}}, None
     for kind, name, *numbers in (line.split() for line in measured(cc, program(constants, layouts)).splitlines()):
         if kind == "c":
             result["constants"][name] = int(numbers[0])
@@ -157,7 +157,7 @@ def python_struct(name, struct, spell):
 
 def python_module(result):
     """The source of fxattn._abi. Names lose their prefix: FXA_OP_ADD is OP_ADD, fxa_problem is Problem."""
-    enums = set(re.findall(r"typedef enum (fxa_\w+)", header_text()))
+    enums = set(re.findall(r"typedef enum (fxa_\w+)", public_header.text()))
 
     def spell(name):
         return ctype(name, result["structs"], enums)
