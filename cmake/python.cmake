@@ -4,6 +4,7 @@ find_package(Python3 3.9 COMPONENTS Interpreter)
 if(NOT Python3_Interpreter_FOUND)
   return()
 endif()
+set(FXA_PYTHON_FROM "" CACHE PATH "a finished build whose library and command the package takes; empty: this one")
 set(FXA_PYTHON_DIR ${PROJECT_BINARY_DIR}/python/fxattn)
 set(abi ${FXA_PYTHON_DIR}/_abi.py)
 set(gen_abi ${PROJECT_SOURCE_DIR}/tools/gen_abi.py)
@@ -11,14 +12,23 @@ file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/fxattn/*.h)
 add_custom_command(OUTPUT ${abi} DEPENDS ${headers} ${gen_abi} VERBATIM
   COMMAND ${CMAKE_COMMAND} -E make_directory ${FXA_PYTHON_DIR}
   COMMAND ${Python3_EXECUTABLE} ${gen_abi} --cc ${CMAKE_C_COMPILER} --format python --out ${abi})
+set(library_name libfxattn${CMAKE_SHARED_LIBRARY_SUFFIX})
+if(FXA_PYTHON_FROM)
+  get_filename_component(library ${FXA_PYTHON_FROM}/${library_name} REALPATH)
+  get_filename_component(command ${FXA_PYTHON_FROM}/fxattn REALPATH)
+else()
+  set(library $<TARGET_FILE:fxattn_shared>)
+  set(command $<TARGET_FILE:fxattn>)
+endif()
 add_custom_target(python ALL DEPENDS ${abi} VERBATIM
-  COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}/python/fxattn -DFOLDER=${FXA_PYTHON_DIR}
-          -DLIBRARY=$<TARGET_FILE:fxattn_shared> -DPROGRAM=$<TARGET_FILE:fxattn>
-          -P ${PROJECT_SOURCE_DIR}/cmake/assemble_python.cmake)
-add_dependencies(python fxattn_shared fxattn)
+  COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}/python/fxattn -DFOLDER=${FXA_PYTHON_DIR} -DLIBRARY=${library}
+          -DLIBRARY_NAME=${library_name} -DPROGRAM=${command} -P ${PROJECT_SOURCE_DIR}/cmake/assemble_python.cmake)
+if(NOT FXA_PYTHON_FROM)
+  add_dependencies(python fxattn_shared fxattn)
+endif()
 
 if(SKBUILD)
   install(FILES ${abi} DESTINATION fxattn)
-  install(FILES $<TARGET_FILE:fxattn_shared> DESTINATION fxattn/_lib RENAME libfxattn${CMAKE_SHARED_LIBRARY_SUFFIX})
-  install(PROGRAMS $<TARGET_FILE:fxattn> DESTINATION fxattn/_lib)
+  install(FILES ${library} DESTINATION fxattn/_lib RENAME ${library_name})
+  install(PROGRAMS ${command} DESTINATION fxattn/_lib)
 endif()

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pip install .`: the wheel has the package, the library and the command, and no Python ABI; it works in an interpreter
+that has nothing else. The library in it is that of the build under test, which saves compiling it again."""
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+pytest.importorskip("scikit_build_core")
+SOURCE = os.environ.get("FXA_SOURCE", os.path.join(os.path.dirname(__file__), "..", ".."))
+BUILD = os.environ.get("FXA_BUILD", os.path.join(SOURCE, "build"))
+
+
+def run(*command, **keywords):
+    return subprocess.run(list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+                          timeout=300, **keywords)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    ran = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
+              "--config-settings", "cmake.define.FXA_PYTHON_FROM=" + BUILD, "-w", str(folder), SOURCE)
+    assert ran.returncode == 0, ran.stdout
+    files = os.listdir(folder)
+    assert len(files) == 1
+    return os.path.join(str(folder), files[0])
+
+
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("site"))
+    ran = run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", folder, wheel)
+    assert ran.returncode == 0, ran.stdout
+    return folder
+
+
+def bare(site, *arguments):
+    """This interpreter with the installed package and the standard library alone."""
+    return run(sys.executable, "-S", *arguments, env={"PYTHONPATH": site, "PATH": os.environ.get("PATH", "")}, cwd=site)
+
+
+def test_names_and_tag(wheel):
+    assert os.path.basename(wheel).split("-")[2:4] == ["py3", "none"]
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("__init__.py", "__main__.py", "_abi.py", "_library.py", "py.typed", "_lib/libfxattn.so", "_lib/fxattn"):
+        assert "fxattn/" + name in names
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".c", ".pyc"))]
+
+
+def test_every_module_of_the_source_is_in_it(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = os.path.join(SOURCE, "python", "fxattn")
+    for folder, _, files in os.walk(package):
+        for file in files:
+            if file.endswith(".py"):
+                assert os.path.relpath(os.path.join(folder, file), os.path.dirname(package)) in names
+
+
+def test_package_works_alone(site):
+    ran = bare(site, "-c", "import fxattn; print(fxattn.Program('score = 2 * score').text, fxattn.__file__)")
+    assert ran.returncode == 0 and ran.stdout.startswith("score = 2.0 * score") and site in ran.stdout, ran.stdout
+
+
+def test_command_works(site):
+    ran = bare(site, "-m", "fxattn", "--version")
+    assert ran.returncode == 0 and ran.stdout.startswith("fxattn "), ran.stdout
+    ran = bare(site, "-m", "fxattn", "explain", "--program", "@alibi", "--shape", "s=64")
+    assert ran.returncode == 0 and "slope" in ran.stdout, ran.stdout
+    ran = bare(site, "-m", "fxattn", "explain", "--score", "nonsense")
+    assert ran.returncode == 2 and "unknown name" in ran.stdout
+    script = os.path.join(site, "bin", "fxattn")
+    assert os.path.exists(script) and "fxattn.__main__" in open(script).read()
+
+
+@pytest.mark.parametrize("module, library", [("numpy", "numpy"), ("torch", "torch")])
+def test_front_ends_say_what_is_not_installed(site, module, library):
+    if not os.path.exists(os.path.join(site, "fxattn", module + ".py")) and not os.path.isdir(
+            os.path.join(site, "fxattn", module)):
+        pytest.skip("there is no fxattn.%s yet" % module)
+    ran = bare(site, "-c", "import fxattn.%s" % module)
+    assert ran.returncode == 1 and "No module named '%s'" % library in ran.stdout, ran.stdout
