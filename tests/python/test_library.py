@@ -91,8 +91,8 @@ def test_import_is_light():
 
 
 def test_import_takes_less_than_a_tenth_of_a_second():
-    """The best of five: others use the machine too."""
-    source = "import time; t = time.perf_counter(); import fxattn; fxattn.Program; print(time.perf_counter() - t)"
+    """Of the processor, the best of five: others use the machine too."""
+    source = "import time; t = time.process_time(); import fxattn; fxattn.Program; print(time.process_time() - t)"
     assert min(float(in_python(source).stdout) for _ in range(5)) < 0.1
 
 
