@@ -105,6 +105,33 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
+/* What the engine that a run would take makes of the program. That there is none is something to tell. */
+static int explain_tape(cli *c, cli_job *job, explanation *e) {
+    for (int pass = 0; pass < 2; pass++) {
+        fxa_problem p = pass ? job_backward(job) : job->problem;
+        fxa_plan *plan = NULL;
+        fxa_error err;
+        size_t size = 0;
+        fxa_status status = fxa_plan_create(c->ctx, &p, &plan, &err);
+        if (status == FXA_E_UNSUPPORTED || status == FXA_E_UNAVAILABLE) {
+            e->tape_engine[pass] = cli_format(c, "%s", err.text);
+            continue;
+        }
+        if (status == FXA_OK) status = fxa_plan_listing(plan, NULL, 0, &size, &err);
+        char *text = status == FXA_OK ? cli_alloc(c, size + 1) : NULL;
+        if (text) status = fxa_plan_listing(plan, text, size + 1, &size, &err);
+        if (status == FXA_OK) {
+            const char *detail = fxa_plan_detail(plan);
+            e->tape[pass] = text;
+            e->tape_engine[pass] =
+                cli_format(c, "%s%s%s%s", fxa_plan_engine(plan), *detail ? " (" : "", detail, *detail ? ")" : "");
+        }
+        fxa_plan_destroy(plan);
+        if (status != FXA_OK) return cli_fail_library(c, &err, NULL);
+    }
+    return CLI_OK;
+}
+
 /* What engines make of the program, where it is asked for. */
 static int explain_lowering(cli *c, explanation *e) {
     for (int what = 0; what < 3; what++) {
@@ -143,6 +170,7 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     if (explain_wants(e, SECTION_TILES) || engines) rc = explain_tiles(c, job, e);
     if (rc == CLI_OK && explain_wants(e, SECTION_INDICES)) rc = explain_indices(c, job, e);
     if (rc == CLI_OK && engines) rc = explain_engines(c, job, e);
+    if (rc == CLI_OK && explain_wants(e, SECTION_TAPE)) rc = explain_tape(c, job, e);
     return rc == CLI_OK && hints ? explain_find_hints(c, job, e) : rc;
 }
 

@@ -23,6 +23,7 @@ enum {
     SECTION_TILES,
     SECTION_INDICES,
     SECTION_ENGINES,
+    SECTION_TAPE,
     SECTION_HINTS,
     SECTION_COUNT
 };
@@ -43,6 +44,8 @@ typedef struct explanation {
     fxa_support *support[2];      /* by fxa_pass */
     fxa_tile_counts *tiles_of[2]; /* the same engines' own tiles; none: 0 everywhere */
     size_t n_support[2];
+    const char *tape[2];        /* what the engine of a plan runs, by pass; NULL: there is no plan, and in */
+    const char *tape_engine[2]; /* instead of "cpu (avx512, 2 threads)", why */
     const char *hints[EXPLAIN_HINTS];
     size_t n_hints;
 } explanation;

@@ -168,6 +168,22 @@ static void explain_json_lines(json *j, cli *c, const char *key, const char *tex
     json_close(j, ']');
 }
 
+/* By pass; where there is no plan, a reason instead of the engine, and no lines. */
+static void explain_json_tape(json *j, cli *c, const explanation *e) {
+    static const char *const passes[] = {"forward", "backward"};
+    json_open(j, "tape", '{');
+    for (int pass = 0; pass < 2; pass++) {
+        json_open(j, passes[pass], '{');
+        json_string(j, e->tape[pass] ? "engine" : "reason", e->tape_engine[pass]);
+        if (e->tape[pass])
+            explain_json_lines(j, c, "lines", e->tape[pass]);
+        else
+            json_null(j, "lines");
+        json_close(j, '}');
+    }
+    json_close(j, '}');
+}
+
 void explain_json(cli *c, const cli_job *job, const explanation *e) {
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
@@ -190,6 +206,7 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
             json_null(&j, "indices_outside");
     }
     if (explain_wants(e, SECTION_ENGINES)) explain_json_engines(&j, e);
+    if (explain_wants(e, SECTION_TAPE)) explain_json_tape(&j, c, e);
     if (explain_wants(e, SECTION_HINTS)) {
         json_open(&j, "hints", '[');
         for (size_t i = 0; i < e->n_hints; i++) json_string(&j, NULL, e->hints[i]);

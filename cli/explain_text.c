@@ -170,6 +170,15 @@ static void explain_lowering_text(cli *c, const explanation *e, int section) {
         buf_indented(&c->out, 2, *text ? text : nothing[what]);
 }
 
+static void explain_tape_text(cli *c, const explanation *e) {
+    static const char *const passes[] = {"forward", "backward"};
+    for (int pass = 0; pass < 2; pass++) {
+        buf_printf(&c->out, "tape of the %s pass   %s%s\n", passes[pass],
+                   e->tape[pass] ? "" : "none: ", e->tape_engine[pass]);
+        if (e->tape[pass]) buf_indented(&c->out, 2, *e->tape[pass] ? e->tape[pass] : "this engine has none to show");
+    }
+}
+
 static void explain_section(cli *c, const cli_job *job, const explanation *e, int section) {
     cli_buf *out = &c->out;
     bool shown = section == SECTION_BACKWARD  ? job->bprop != NULL
@@ -202,6 +211,7 @@ static void explain_section(cli *c, const cli_job *job, const explanation *e, in
         buf_text(out, "engines\n");
         explain_support(out, e);
         break;
+    case SECTION_TAPE: explain_tape_text(c, e); break;
     default:
         buf_text(out, "hints\n");
         for (size_t i = 0; i < e->n_hints; i++) {

@@ -399,6 +399,10 @@ FXA_API const char *fxa_plan_engine(const fxa_plan *plan);
 /* The engine's own words on how it runs the plan, for reports: "avx512, 2 threads"; "" when it has none. Lives as long
  * as the plan. */
 FXA_API const char *fxa_plan_detail(const fxa_plan *plan);
+/* What the engine made of the score program, as lines for people: the tapes of cpu, "" of engines that have nothing to
+ * show. Their wording may change with any version. Two-call, as fxa_program_print. */
+FXA_API FXA_CHECKED fxa_status fxa_plan_listing(const fxa_plan *plan, char *out, size_t capacity, size_t *needed,
+                                                fxa_error *err);
 FXA_API size_t fxa_plan_workspace(const fxa_plan *plan);
 FXA_API int fxa_plan_is_deterministic(const fxa_plan *plan);
 FXA_API void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]); /* content of the problem and engine */

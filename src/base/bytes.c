@@ -7,6 +7,8 @@
 #include "invariant.h"
 #include "num.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 void fxa__write_bytes(fxa__writer *w, const void *data, size_t size) {
@@ -41,6 +43,15 @@ void fxa__write_string(fxa__writer *w, const char *s) {
     size_t n = s ? strlen(s) : 0;
     fxa__write_u32(w, (uint32_t)n);
     fxa__write_bytes(w, s, n);
+}
+
+void fxa__write_format(fxa__writer *w, const char *format, ...) {
+    char text[256];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    fxa__write_bytes(w, text, strlen(text));
 }
 
 void fxa__writer_free(fxa__writer *w) {

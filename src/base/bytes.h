@@ -7,6 +7,7 @@
 #ifndef FXA_BASE_BYTES_H
 #define FXA_BASE_BYTES_H
 
+#include "error.h"
 #include "host.h"
 
 #include <stdbool.h>
@@ -25,6 +26,8 @@ void fxa__write_u64(fxa__writer *w, uint64_t x);
 void fxa__write_i64(fxa__writer *w, int64_t x);
 void fxa__write_f64(fxa__writer *w, double x);         /* its bits */
 void fxa__write_string(fxa__writer *w, const char *s); /* u32 length and bytes; NULL is written as "" */
+/* Text without a terminator, of at most 255 bytes: more is cut off. */
+void fxa__write_format(fxa__writer *w, const char *format, ...) FXA__PRINTF(2, 3);
 void fxa__writer_free(fxa__writer *w);
 
 typedef struct fxa__reader {

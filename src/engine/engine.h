@@ -74,6 +74,8 @@ typedef struct fxa__engine {
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
     /* What fxa_plan_detail says of code; lives as long as the code. NULL: nothing to say. */
     const char *(*detail)(const void *code, const fxa__problem *p);
+    /* What fxa_plan_listing says of code: how it runs the score program, as lines for people. NULL: nothing. */
+    void (*listing)(const void *code, const fxa__problem *p, fxa__writer *w);
     /* The engine's section of plan bytes; both NULL: it has none and compiles again on load. `save` may write nothing:
      * then there is no section either. */
     void (*save)(void *self, const void *code, fxa__writer *w);

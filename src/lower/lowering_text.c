@@ -10,25 +10,12 @@
 
 #include "../base/float_state.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { REPORT_MOST = 72, REPORT_LINES = 64 }; /* bytes of an expression, lines of a kind */
 
 typedef struct report {
     fxa__writer w;
     const fxa_program *p, *d; /* the program and its derivative */
 } report;
-
-static void FXA__PRINTF(2, 3) report_add(report *r, const char *format, ...) {
-    char text[256];
-    va_list list;
-    va_start(list, format);
-    (void)vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    fxa__write_bytes(&r->w, text, strlen(text));
-}
 
 /* ---- Classes ----------------------------------------------------------------------------------------------------- */
 
@@ -55,11 +42,11 @@ static void report_rates(report *r, const fxa__depend *sets, const uint8_t *kept
                 more++;
                 continue;
             }
-            report_add(r, "%-9s ", fxa__lower_rate_name((fxa__rate)rate));
+            fxa__write_format(&r->w, "%-9s ", fxa__lower_rate_name((fxa__rate)rate));
             fxa__program_print_value(r->p, i, REPORT_MOST, &r->w);
-            report_add(r, "\n");
+            fxa__write_format(&r->w, "\n");
         }
-    if (more) report_add(r, "... and %d more\n", more);
+    if (more) fxa__write_format(&r->w, "... and %d more\n", more);
 }
 
 static void report_grads(report *r, const fxa__depend *sets) {
@@ -67,17 +54,18 @@ static void report_grads(report *r, const fxa__depend *sets) {
         const fxa__output *out = &r->d->outputs[i];
         if (out->kind != FXA__OUT_DPARAM && out->kind != FXA__OUT_DLOAD) continue;
         if (i > REPORT_LINES) {
-            report_add(r, "... and %d more gradients\n", r->d->n_outputs - i);
+            fxa__write_format(&r->w, "... and %d more gradients\n", r->d->n_outputs - i);
             return;
         }
         bool tensor = out->kind == FXA__OUT_DLOAD;
-        report_add(r, "grad %s%s", tensor ? r->d->tensors[out->slot].name : r->d->params[out->slot].name,
-                   tensor ? "[" : "");
+        fxa__write_format(&r->w, "grad %s%s", tensor ? r->d->tensors[out->slot].name : r->d->params[out->slot].name,
+                          tensor ? "[" : "");
         for (int32_t j = 0; j < out->n_index; j++) {
-            if (j) report_add(r, ", ");
+            if (j) fxa__write_format(&r->w, ", ");
             fxa__program_print_value(r->d, out->index[j], REPORT_MOST, &r->w);
         }
-        report_add(r, "%s: %s\n", tensor ? "]" : "", fxa__lower_grad_name(fxa__lower_grad(r->d, i, sets).kind));
+        fxa__write_format(&r->w, "%s: %s\n", tensor ? "]" : "",
+                          fxa__lower_grad_name(fxa__lower_grad(r->d, i, sets).kind));
     }
 }
 
@@ -118,50 +106,52 @@ static void report_classes(report *r) {
 /* first, then + C: "q + w - 1". */
 static void report_sum(report *r, const char *first, int64_t c, const fxa__part *part) {
     bool empty = *first == 0;
-    report_add(r, "%s", first);
+    fxa__write_format(&r->w, "%s", first);
     if (part && part->bound >= 0) {
-        report_add(r, part->times_bound < 0 ? (empty ? "-" : " - ") : (empty ? "" : " + "));
+        fxa__write_format(&r->w, part->times_bound < 0 ? (empty ? "-" : " - ") : (empty ? "" : " + "));
         fxa__program_print_value(r->p, part->bound, REPORT_MOST, &r->w);
         empty = false;
     }
     if (empty)
-        report_add(r, "%lld", (long long)c);
+        fxa__write_format(&r->w, "%lld", (long long)c);
     else if (c != 0)
-        report_add(r, " %c %lld", c < 0 ? '-' : '+', (long long)(c < 0 ? -c : c));
+        fxa__write_format(&r->w, " %c %lld", c < 0 ? '-' : '+', (long long)(c < 0 ? -c : c));
 }
 
 static void report_part(report *r, const fxa__part *part) {
     const char *q = part->aligned ? "q + k_len - q_len" : "q", *length = part->of_length ? "k_len" : "";
-    report_add(r, "%-9s ", fxa__lower_part_name((fxa__part_kind)part->kind));
+    fxa__write_format(&r->w, "%-9s ", fxa__lower_part_name((fxa__part_kind)part->kind));
     switch ((fxa__part_kind)part->kind) {
     case FXA__PART_CAUSAL:
-        report_add(r, "k <= ");
+        fxa__write_format(&r->w, "k <= ");
         report_sum(r, q, part->c, part);
         break;
     case FXA__PART_WINDOW:
-        report_add(r, "%s - k <= ", q);
+        fxa__write_format(&r->w, "%s - k <= ", q);
         report_sum(r, "", part->c, part);
         break;
     case FXA__PART_PREFIX:
-        report_add(r, "k <= ");
+        fxa__write_format(&r->w, "k <= ");
         report_sum(r, q, part->prefix, NULL);
-        report_add(r, " || k <= ");
+        fxa__write_format(&r->w, " || k <= ");
         report_sum(r, length, part->c, part);
         break;
     case FXA__PART_LENGTH:
-        report_add(r, "k <= ");
+        fxa__write_format(&r->w, "k <= ");
         report_sum(r, length, part->c, part);
         break;
-    default: report_add(r, part->negated ? "not " : ""); fxa__program_print_value(r->p, part->node, REPORT_MOST, &r->w);
+    default:
+        fxa__write_format(&r->w, part->negated ? "not " : "");
+        fxa__program_print_value(r->p, part->node, REPORT_MOST, &r->w);
     }
-    report_add(r, part->narrow ? "   (where that does not pass 2^30)\n" : "\n");
+    fxa__write_format(&r->w, part->narrow ? "   (where that does not pass 2^30)\n" : "\n");
 }
 
 static void report_conjuncts(report *r) {
     fxa__conjuncts c;
     if (!fxa__lower_conjuncts(r->p->host, r->p, &c)) r->w.failed = true;
     for (size_t i = 0; i < c.n && i < REPORT_LINES; i++) report_part(r, &c.parts[i]);
-    if (c.n > REPORT_LINES) report_add(r, "... and %zu more\n", c.n - REPORT_LINES);
+    if (c.n > REPORT_LINES) fxa__write_format(&r->w, "... and %zu more\n", c.n - REPORT_LINES);
     fxa__lower_conjuncts_free(r->p->host, &c);
 }
 

@@ -157,6 +157,23 @@ const char *fxa_plan_detail(const fxa_plan *plan) {
     const char *text = engine && engine->detail ? engine->detail(plan->code->code, plan->problem) : NULL;
     return text ? text : "";
 }
+
+fxa_status fxa_plan_listing(const fxa_plan *plan, char *out, size_t capacity, size_t *needed, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
+    if (!plan || (!out && !needed))
+        return fxa__fail(err, FXA_E_ARGUMENT, plan ? "both out and needed are NULL" : "plan is NULL");
+    const fxa__engine *engine = plan->code->instance->engine;
+    fxa__writer w = {.host = plan->host};
+    size_t size = 0;
+    if (engine->listing) engine->listing(plan->code->code, plan->problem, &w);
+    fxa__write_u8(&w, 0);
+    fxa_status status = w.failed ? fxa__fail_memory(err, "the listing of a plan")
+                                 : fxa__bytes_out(w.data, w.size, out, capacity, &size, err);
+    if (needed && !w.failed) *needed = size - 1;
+    fxa__writer_free(&w);
+    return status;
+}
+
 int fxa_plan_is_deterministic(const fxa_plan *plan) { return plan ? plan->deterministic : 0; }
 
 void fxa_plan_key(const fxa_plan *plan, uint8_t key[16]) {

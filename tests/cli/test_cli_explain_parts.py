@@ -14,7 +14,7 @@ from cli_case import SOURCE, Cli
 
 class Parts(Cli):
     SECTIONS = ("program", "canonical", "derivative", "values", "facts", "classes", "conjuncts", "joint", "problem",
-                "tiles", "indices", "engines")
+                "tiles", "indices", "engines", "tape")
 
     def test_sections(self):
         program = ("--score", "score + s[h] * c", "--tensor-size", "s:f32=4", "--param", "c=2", "--shape", "h=4,s=512")
@@ -52,9 +52,28 @@ class Parts(Cli):
         self.assertEqual(self.run_json("explain", "--causal", "--section", "conjuncts")["conjuncts"],
                          ["causal    k <= q"])
 
+    def test_tape(self):
+        program = ("--score", "tanh(score + s[h] * (q - k))", "--tensor-size", "s:f32=4", "--mask", "k < 9", "--causal")
+        text = self.run_cli("explain", *program, "--section", "tape", "--engine", "cpu")
+        tape = self.run_json("explain", *program, "--section", "tape", "--engine", "cpu")["tape"]
+        for name in ("forward", "backward"):
+            self.assertRegex(tape[name]["engine"], r"^cpu \(\S+, \d+ threads?\)$")
+            self.assertIn("tape of the %s pass   %s\n  mask\n" % (name, tape[name]["engine"]), text)
+            self.assertIn("\n".join("  " + line for line in tape[name]["lines"]), text)
+            self.assertIn("    mask = (k < 9 && k <= q)", tape[name]["lines"])
+        self.assertEqual([x for x in tape["forward"]["lines"] if not x.startswith(" ")], ["mask", "score"])
+        self.assertIn("derivative", tape["backward"]["lines"])
+        self.assertRegex("\n".join(tape["backward"]["lines"]), r"\n    grad s\[h\] \+= x\d\n")
+        self.assertEqual(self.run_cli("explain", "--section", "tape", "--engine", "ref"),
+                         "tape of the forward pass   ref\n  this engine has none to show\n"
+                         "tape of the backward pass   ref\n  this engine has none to show\n")
+        wrong = self.run_cli("explain", "--section", "tape", env={"FXA_CPU": "z80"})
+        self.assertRegex(wrong, r"^tape of the forward pass   none: engine cpu cannot run this problem: FXA_CPU=z80")
+        self.assertIsNone(self.run_json("explain", "--section", "tape", env={"FXA_CPU": "z80"})["tape"]["forward"]["lines"])
+
     def test_sections_that_are_none(self):
         everything = ("program|canonical|derivative|backward|values|facts|classes|conjuncts|joint|problem|tiles|"
-                      "indices|engines|hints")
+                      "indices|engines|tape|hints")
         self.fails("explain", "--section", "fact", says=["did you mean facts?", everything])
         self.fails("explain", "--section", "", says=everything)
         self.fails("explain", "--section", "zzz", "--json")

@@ -193,6 +193,27 @@ static const char *cpu_detail(const void *code, const fxa__problem *p) {
     return ((const fxa__cpu_code *)code)->detail;
 }
 
+/* Every tape, in the order of the run. */
+static void cpu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cpu_code *c = code;
+    bool backward = p->in.pass == FXA_BACKWARD, own = p->in.bprop != NULL;
+    const struct {
+        const char *name;
+        const fxa__tape *tape;
+        const fxa_program *program;
+        bool wanted; /* no tape then means that there is nothing to do */
+    } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
+                 {"score", c->score, c->program, true},
+                 {"score and mask", c->masked, c->program, c->masked != NULL},
+                 {"derivative", c->derivative, c->by_score, backward && (!own || c->derivative)},
+                 {"backward of your own", c->bprop, p->in.bprop, backward && own}};
+    for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) {
+        if (!tapes[i].wanted) continue;
+        fxa__write_format(w, "%s%s\n", tapes[i].name, tapes[i].tape ? "" : ": nothing to compute");
+        if (tapes[i].tape) fxa__tape_print(tapes[i].tape, tapes[i].program, w);
+    }
+}
+
 const fxa__engine fxa__engine_cpu = {
     .name = "cpu",
     .variable = "FXA_CPU",
@@ -207,4 +228,5 @@ const fxa__engine fxa__engine_cpu = {
     .release = cpu_release,
     .run = cpu_run,
     .detail = cpu_detail,
+    .listing = cpu_listing,
 };

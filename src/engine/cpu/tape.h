@@ -26,6 +26,8 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
 void fxa__tape_destroy(fxa__tape *tape);
 /* The first node of a program that tapes have no operation for, NULL: none, fxa__tape_create can do it. */
 const fxa__node *fxa__tape_missing(const fxa_program *program);
+/* Its instructions as lines for people. program: what it was made of. */
+void fxa__tape_print(const fxa__tape *tape, const fxa_program *program, fxa__writer *w);
 size_t fxa__tape_bytes(const fxa__tape *tape);     /* what it costs the cache */
 bool fxa__tape_is_identity(const fxa__tape *tape); /* scores or gradients stay as they are, nothing masked or summed */
 

@@ -12,6 +12,7 @@
  *   tape_access.c    elements of captured tensors: loads and sums along k, ranges of columns
  *   tape_gather.c    the same element by element
  *   tape_mask.c      a mask alone, as bits
+ *   tape_text.c      the tape as text
  *
  * The level of a value says how often it is computed, which follows from the inputs that it needs (lower/depend.h):
  * UNIFORM values once per batch entry, ROW values once per row of a tile (kept in a row over the tile's rows), COLUMN

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tape as lines for people: the instructions of each level, from what is computed once per batch entry to what is
+ * computed for each pair. Registers are named by their level (u0, r0, c0, s0, x0), those of inputs, params and
+ * constants by what they hold.
+ */
+#include "tape_code.h"
+
+#include <ctype.h>
+
+typedef struct tape_text {
+    const fxa__tape *tape;
+    const fxa_program *program; /* that it was made of: names of params and tensors */
+    fxa__writer *w;
+    int level; /* whose places are meant */
+} tape_text;
+
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+
+static const fxa__tape_leaf *text_leaf_at(const fxa__tape *tape, const fxa__tape_place *place) {
+    for (size_t i = 0; i < tape->n_leaves; i++)
+        if (tape->leaves[i].level == place->space && tape->leaves[i].reg == place->reg) return &tape->leaves[i];
+    return NULL;
+}
+
+static void text_leaf(const tape_text *t, const fxa__tape_leaf *leaf) {
+    if (leaf->op == FXA_OP_INPUT)
+        fxa__write_format(t->w, "%s", fxa__input_name((uint32_t)leaf->imm));
+    else if (leaf->op == FXA_OP_PARAM)
+        fxa__write_format(t->w, "%s", t->program->params[leaf->imm].name);
+    else if (leaf->type == FXA_FLOAT)
+        fxa__write_format(t->w, "%.9g", leaf->f);
+    else
+        fxa__write_format(t->w, "%d", (int)leaf->imm);
+}
+
+static void text_place(const tape_text *t, int32_t number) {
+    static const char *const rows[TAPE_SPACES] = {[TAPE_SCORE] = "score", [TAPE_DSCORE] = "dscore", [TAPE_OUT] = "out"};
+    static const char letters[] = "urcsx";
+    const fxa__tape_place *place = &t->tape->level[t->level].places[number];
+    const fxa__tape_leaf *leaf = place->space < TAPE_LEVELS ? text_leaf_at(t->tape, place) : NULL;
+    if (rows[place->space])
+        fxa__write_format(t->w, "%s", rows[place->space]);
+    else if (leaf)
+        text_leaf(t, leaf);
+    else
+        fxa__write_format(t->w, "%c%d", letters[place->space], (int)place->reg);
+}
+
+/* sign * k + what the place holds. */
+static void text_line(const tape_text *t, int sign, int32_t place) {
+    const fxa__tape_leaf *leaf = text_leaf_at(t->tape, &t->tape->level[t->level].places[place]);
+    fxa__write_format(t->w, sign < 0 ? "-k" : "k");
+    if (leaf && leaf->op == FXA_OP_CONST && leaf->imm == 0) return;
+    fxa__write_format(t->w, " + ");
+    text_place(t, place);
+}
+
+/* The element of a tensor that a load or a sum means. */
+static void text_access(const tape_text *t, const fxa__tape_access *a) {
+    fxa__write_format(t->w, "%s[", t->program->tensors[a->tensor].name);
+    for (int i = 0; i < a->rank; i++) {
+        bool line = i == a->axis, bounded = line && a->lo >= 0;
+        if (i) fxa__write_format(t->w, ", ");
+        if (bounded) fxa__write_format(t->w, "clamp(");
+        if (line)
+            text_line(t, a->sign, a->index[i]);
+        else
+            text_place(t, a->index[i]);
+        if (!bounded) continue;
+        fxa__write_format(t->w, ", ");
+        text_place(t, a->lo);
+        fxa__write_format(t->w, ", ");
+        text_place(t, a->hi);
+        fxa__write_format(t->w, ") + ");
+        text_place(t, a->shift);
+    }
+    fxa__write_format(t->w, a->word ? "] (word %d)" : "]", a->word);
+}
+
+static void text_range(const tape_text *t, const fxa__tape_range *range) {
+    const char *compare = range->strict ? " < " : " <= ";
+    if (range->side == TAPE_ABOVE) {
+        text_place(t, range->bound);
+        fxa__write_format(t->w, "%s", compare);
+    }
+    if (range->side == TAPE_NEAR) fxa__write_format(t->w, "abs(");
+    text_line(t, range->sign, range->offset);
+    if (range->side == TAPE_NEAR) fxa__write_format(t->w, ")");
+    if (range->side == TAPE_ABOVE) return;
+    fxa__write_format(t->w, "%s", range->side == TAPE_AT ? " == " : compare);
+    text_place(t, range->bound);
+}
+
+/* ---- Instructions ------------------------------------------------------------------------------------------------ */
+
+/* An id of tape_ops.def without the letters of its operands and its type: MUL_F_Ff is mul. */
+static void text_name(const tape_text *t, const fxa__tape_info *info) {
+    char name[32], letters[5] = {'_', info->a, info->b, info->c, 0};
+    size_t n = 0;
+    letters[1 + strcspn(letters + 1, "_")] = 0;
+    while (info->id[n] && n + 1 < sizeof name) name[n] = (char)tolower((unsigned char)info->id[n]), n++;
+    size_t tail = strlen(letters);
+    if (n > tail && strcmp(info->id + n - tail, letters) == 0) n -= tail;
+    if (n > 2 && name[n - 2] == '_') n -= 2;
+    fxa__write_bytes(t->w, name, n);
+}
+
+static void text_operation(const tape_text *t, const fxa__tape_ins *ins) {
+    const fxa__tape_info *info = &fxa__tape_infos[ins->op];
+    const char letters[] = {info->a, info->b, info->c};
+    const int32_t places[] = {ins->a, ins->b, ins->c};
+    bool adds = info->op == FXA__TAPE_LINE_UP || info->op == FXA__TAPE_LINE_DOWN;
+    text_place(t, ins->dst);
+    fxa__write_format(t->w, adds ? " += " : " = ");
+    text_name(t, info);
+    for (int i = 0; i < 3 && letters[i] != '_'; i++) {
+        fxa__write_format(t->w, i ? ", " : "(");
+        text_place(t, places[i]);
+    }
+    fxa__write_format(t->w, ")\n");
+}
+
+static void text_instruction(const tape_text *t, const fxa__tape_ins *ins) {
+    const fxa__tape *tape = t->tape;
+    fxa__write_format(t->w, "    ");
+    switch (ins->op) {
+    case FXA__TAPE_LOAD:
+        text_place(t, ins->dst);
+        fxa__write_format(t->w, " = ");
+        text_access(t, &tape->accesses[ins->aux]);
+        break;
+    case FXA__TAPE_RANGE:
+        fxa__write_format(t->w, "out = -inf unless ");
+        text_range(t, &tape->ranges[ins->aux]);
+        break;
+    case FXA__TAPE_SUM:
+        fxa__write_format(t->w, "grad %s += ", t->program->params[ins->aux].name);
+        text_place(t, ins->a);
+        break;
+    case FXA__TAPE_SCATTER:
+        fxa__write_format(t->w, "grad ");
+        text_access(t, &tape->accesses[ins->aux]);
+        fxa__write_format(t->w, " += ");
+        text_place(t, ins->a);
+        break;
+    default: text_operation(t, ins); return;
+    }
+    fxa__write_format(t->w, "\n");
+}
+
+/* ---- A mask alone ------------------------------------------------------------------------------------------------ */
+
+/* Where the term that ends at `last` begins, its operands included. */
+static size_t text_begin(const fxa__tape *tape, size_t last) {
+    int operands = tape->terms[last].kind == TAPE_BITS_NOT      ? 1
+                   : tape->terms[last].kind == TAPE_BITS_SELECT ? 3
+                   : tape->terms[last].kind > TAPE_BITS_NOT     ? 2
+                                                                : 0;
+    for (; operands > 0; operands--) last = text_begin(tape, last - 1);
+    return last;
+}
+
+/* The term that ends at `last`. Operands are found from the last one back. */
+static void text_term(const tape_text *t, size_t last) {
+    static const char *const between[] = {
+        [TAPE_BITS_AND] = " && ", [TAPE_BITS_OR] = " || ", [TAPE_BITS_XOR] = " xor ", [TAPE_BITS_SELECT] = " : "};
+    const fxa__tape_term *term = &t->tape->terms[last];
+    switch (term->kind) {
+    case TAPE_BITS_RANGE: text_range(t, &t->tape->ranges[term->leaf]); return;
+    case TAPE_BITS_TEST: text_place(t, t->tape->tests[term->leaf]); return;
+    case TAPE_BITS_PART: fxa__write_format(t->w, "part %d", (int)term->leaf); return;
+    case TAPE_BITS_NOT:
+        fxa__write_format(t->w, "!(");
+        text_term(t, last - 1);
+        fxa__write_format(t->w, ")");
+        return;
+    default: break;
+    }
+    size_t second = text_begin(t->tape, last - 1) - 1; /* where the operand before the last one ends */
+    fxa__write_format(t->w, "(");
+    if (term->kind == TAPE_BITS_SELECT) {
+        text_term(t, text_begin(t->tape, second) - 1);
+        fxa__write_format(t->w, " ? ");
+    }
+    text_term(t, second);
+    fxa__write_format(t->w, "%s", between[term->kind]);
+    text_term(t, last - 1);
+    fxa__write_format(t->w, ")");
+}
+
+static void text_formula(const tape_text *t) {
+    const fxa__tape *tape = t->tape;
+    for (size_t i = 0; i < tape->n_parts; i++) {
+        fxa__write_format(t->w, "  part %d, for each pair\n", (int)i);
+        for (size_t k = 0; k < tape->parts[i].n_ins; k++)
+            text_instruction(t, &tape->level[TAPE_FULL].ins[tape->parts[i].ins + k]);
+    }
+    fxa__write_format(t->w, "  rows of bits\n    mask = ");
+    text_term(t, tape->n_terms - 1);
+    fxa__write_format(t->w, "\n");
+}
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+void fxa__tape_print(const fxa__tape *tape, const fxa_program *program, fxa__writer *w) {
+    static const char *const often[TAPE_LEVELS] = {"for each batch entry", "for each row", "for each key",
+                                                   "for each head and key", "for each pair"};
+    tape_text t = {.tape = tape, .program = program, .w = w};
+    for (t.level = 0; t.level < TAPE_LEVELS; t.level++) {
+        const fxa__tape_level *level = &tape->level[t.level];
+        if (t.level == TAPE_FULL && tape->alone) break;
+        if (level->n_ins) fxa__write_format(w, "  %s\n", often[t.level]);
+        for (size_t i = 0; i < level->n_ins; i++) text_instruction(&t, &level->ins[i]);
+    }
+    t.level = TAPE_FULL;
+    if (tape->alone) text_formula(&t);
+    for (size_t i = 0; !tape->alone && i < tape->n_tests; i++) {
+        fxa__write_format(w, "    the whole row = -inf unless ");
+        text_place(&t, tape->tests[i]);
+        fxa__write_format(w, "\n");
+    }
+}
