@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A job with its float tensors in f64: gradients are then not rounded, and steps of finite differences are exact. */
+ * A job with its float tensors in f64, on the host: gradients are then not rounded, and steps of finite differences are
+ * exact. */
 #include "check.h"
 
 #include <string.h>
@@ -36,6 +37,7 @@ static int widen_program(cli *c, const fxa_program *program, fxa_program **out) 
 int check_widen(cli *c, const cli_job *job, cli_job **out) {
     cli_job *wide = *out = cli_alloc(c, sizeof *wide);
     *wide = *job;
+    wide->problem = problem_on_host(&job->problem);
     int rc = widen_program(c, job->program, &wide->program);
     wide->problem.program = wide->program;
     wide->problem.captures = wide->bind.captures;

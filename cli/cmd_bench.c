@@ -3,7 +3,8 @@
  * bench: times one pass of the engine at hand on random data, and what the machine could do in the same run. Work is
  * counted by the pairs that the mask leaves: a forward multiplies-and-adds d + dv times per pair (with d = dv that is
  * 4 d operations), a backward 3 d + 2 dv times (10 d). The same shape without the program is timed as well: the
- * difference is what the program costs. */
+ * difference is what the program costs. On a device the way there and back is part of every run, and the machine is no
+ * measure. */
 #include "explain.h"
 #include "invent.h"
 #include "machine.h"
@@ -89,6 +90,7 @@ static double bench_gflops(const fxa_problem *p, fxa_pass pass, uint64_t pairs, 
 /* Before there is any data: what a pass takes at the rate of the machine. Said where one waits for it, refused where
  * nobody would; a mask that was not counted may leave less. */
 static int bench_expect(cli *c, const fxa_problem *p, bench_result *r) {
+    if (p->device != FXA_HOST) return CLI_OK;
     r->flops_before = machine_flops(r->threads);
     double seconds = bench_gflops(p, r->pass, r->pairs, 1) * 1e9 / r->flops_before;
     if (r->exact && seconds > BENCH_HOPELESS)
@@ -111,9 +113,10 @@ static int bench_rate(cli *c, const fxa_problem *p, trial *t, bench_result *r) {
     double d = (double)p->d, dv = (double)p->dv, before = r->flops_before;
     int rc = bench_time(c, t, r);
     if (rc != CLI_OK) return rc;
+    r->gflops = bench_gflops(p, r->pass, r->pairs, r->best);
+    if (p->device != FXA_HOST) return CLI_OK;
     double after = machine_flops(r->threads);
     r->peak_gflops = 1e-9 * (before > after ? before : after);
-    r->gflops = bench_gflops(p, r->pass, r->pairs, r->best);
     if (r->pass == FXA_BACKWARD || p->sq > BENCH_DECODE) return CLI_OK;
     double rows = (double)p->b * (double)(p->hq * p->sq), keys = (double)p->b * (double)(p->hkv * p->sk);
     r->gbytes = 1e-9 * (rows + keys) * (d + dv) * (double)fxa_dtype_size((fxa_dtype)p->q.dtype) / r->best;
@@ -193,6 +196,7 @@ static void bench_report_json(cli *c, const cli_job *job, const bench_result *r)
     json_string(&j, "isa", cli_format(c, "%.*s", (int)strcspn(r->detail, ","), r->detail));
     json_string(&j, "detail", r->detail);
     json_int(&j, "threads", r->threads);
+    json_string(&j, "device", problem_device_text(c, &job->problem));
     json_string(&j, "pass", r->pass ? "backward" : "forward");
     problem_shape_json(&j, "shape", &job->problem);
     json_string(&j, "dtype", fxa_dtype_name((fxa_dtype)job->problem.q.dtype));
@@ -200,7 +204,10 @@ static void bench_report_json(cli *c, const cli_job *job, const bench_result *r)
     json_number(&j, "seconds", r->best);
     json_number(&j, "median_seconds", r->median);
     json_number(&j, "gflops", r->gflops);
-    json_number(&j, "peak_gflops", r->peak_gflops);
+    if (r->peak_gflops > 0)
+        json_number(&j, "peak_gflops", r->peak_gflops);
+    else
+        json_null(&j, "peak_gflops");
     json_uint(&j, "pairs", r->pairs);
     json_bool(&j, "pairs_exact", r->exact);
     if (r->exact && r->all)
@@ -247,8 +254,12 @@ static void bench_report(cli *c, const cli_job *job, const bench_result *r) {
     buf_printf(&c->out, "best %.4g s, median %.4g s of %" PRId64 ", %.4g GFLOP/s over %" PRIu64 " pairs%s\n", r->best,
                r->median, r->reps, r->gflops, r->pairs,
                r->exact ? "" : " (all of them: what the mask leaves was not counted)");
-    buf_printf(&c->out, "%.3g %% of the %.4g GFLOP/s that f32 multiply-adds reach in registers on %d thread%s\n",
-               100 * r->gflops / r->peak_gflops, r->peak_gflops, (int)r->threads, plural(r->threads));
+    if (r->peak_gflops > 0)
+        buf_printf(&c->out, "%.3g %% of the %.4g GFLOP/s that f32 multiply-adds reach in registers on %d thread%s\n",
+                   100 * r->gflops / r->peak_gflops, r->peak_gflops, (int)r->threads, plural(r->threads));
+    else
+        buf_printf(&c->out, "on %s, the way of all data there and back included\n",
+                   problem_device_text(c, &job->problem));
     bench_cost(c, r);
     if (r->gbytes > 0)
         buf_printf(&c->out, "%.4g GB/s, %.3g %% of the %.4g GB/s of a copy\n", r->gbytes,

@@ -36,7 +36,7 @@ static int plan_read_file(cli *c, const char *path, fxa_plan **out, size_t *size
     return rc;
 }
 
-static void plan_head_json(json *j, const char *path, size_t size, const fxa_plan *plan) {
+static void plan_head_json(json *j, cli *c, const char *path, size_t size, const fxa_plan *plan) {
     uint8_t key[16];
     char text[33];
     fxa_problem p = FXA_PROBLEM_INIT;
@@ -52,6 +52,7 @@ static void plan_head_json(json *j, const char *path, size_t size, const fxa_pla
     json_bool(j, "deterministic", fxa_plan_is_deterministic(plan));
     problem_shape_json(j, "shape", &p);
     json_string(j, "dtype", fxa_dtype_name((fxa_dtype)p.q.dtype));
+    json_string(j, "device", problem_device_text(c, &p));
 }
 
 static void plan_head(cli *c, const char *path, size_t size, const fxa_plan *plan) {
@@ -64,14 +65,14 @@ static void plan_head(cli *c, const char *path, size_t size, const fxa_plan *pla
     if (c->json) {
         json j = json_begin(&c->out);
         json_open(&j, NULL, '{');
-        plan_head_json(&j, path, size, plan);
+        plan_head_json(&j, c, path, size, plan);
         json_close(&j, '}');
         return;
     }
-    buf_printf(&c->out, "%s: %zu bytes, key %s\nengine %s, %s, workspace %zu bytes, %sdeterministic\n%s, %s\n", path,
+    buf_printf(&c->out, "%s: %zu bytes, key %s\nengine %s, %s, workspace %zu bytes, %sdeterministic\n%s, %s%s\n", path,
                size, text, fxa_plan_engine(plan), p.pass ? "backward" : "forward", fxa_plan_workspace(plan),
                fxa_plan_is_deterministic(plan) ? "" : "not ", problem_shape_text(c, &p),
-               fxa_dtype_name((fxa_dtype)p.q.dtype));
+               fxa_dtype_name((fxa_dtype)p.q.dtype), problem_on_text(c, &p));
 }
 
 /* Operands that a pass uses, in the order of the struct; rows have three axes, sinks one. */
@@ -110,7 +111,7 @@ static void plan_show_json(cli *c, const char *path, size_t size, const fxa_plan
     fxa_plan_problem(plan, &p);
     plan_list_operands(&p, operands);
     json_open(&j, NULL, '{');
-    plan_head_json(&j, path, size, plan);
+    plan_head_json(&j, c, path, size, plan);
     json_open(&j, "flags", '[');
     for (size_t i = 0; i < FXA_FLAG_COUNT; i++)
         if (p.flags >> i & 1) json_string(&j, NULL, fxa_flag_name(1u << i));

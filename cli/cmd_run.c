@@ -21,12 +21,11 @@ static int run_one(cli *c, run_state *r, const fxa_problem *problem, run_pass *p
     cli_own_plan(c, plan);
     pass->engine = fxa_plan_engine(plan);
     pass->workspace = fxa_plan_workspace(plan);
-    r->args.workspace = cli_alloc(c, pass->workspace);
-    r->args.workspace_size = pass->workspace;
+    problem_workspace(c, problem, pass->workspace, &r->args);
     progress_begin(c, pass->name, 1);
     r->args.progress = progress_hook();
     double start = cli_seconds();
-    fxa_status status = fxa_plan_run(plan, &r->args, &err);
+    fxa_status status = problem_run(c, problem, plan, &r->args, &err);
     pass->seconds = cli_seconds() - start;
     progress_end();
     return status == FXA_OK ? CLI_OK : cli_fail_library(c, &err, NULL);
@@ -62,6 +61,7 @@ static void run_report_json(cli *c, const run_state *r, const run_pass *passes) 
     json j = json_begin(&c->out);
     json_open(&j, NULL, '{');
     json_string(&j, "engine", passes[0].engine);
+    json_string(&j, "device", problem_device_text(c, &r->forward_problem));
     problem_shape_json(&j, "shape", &r->forward_problem);
     json_string(&j, "dtype", fxa_dtype_name(r->q.dtype));
     for (int i = 0; i <= r->backward; i++) {
@@ -96,7 +96,8 @@ static void run_report(cli *c, const run_state *r, const run_pass *passes) {
     int width = 8;
     for (size_t i = 0; i < r->n_outputs; i++)
         if ((int)strlen(r->outputs[i].what) > width) width = (int)strlen(r->outputs[i].what);
-    buf_printf(&c->out, "%s, %s\n", problem_shape_text(c, &r->forward_problem), fxa_dtype_name(r->q.dtype));
+    buf_printf(&c->out, "%s, %s%s\n", problem_shape_text(c, &r->forward_problem), fxa_dtype_name(r->q.dtype),
+               problem_on_text(c, &r->forward_problem));
     const char *unsaid = invent_text(c, r->job);
     if (*unsaid) buf_printf(&c->out, "%s\n", unsaid);
     for (int i = 0; i <= r->backward; i++)

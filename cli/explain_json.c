@@ -153,10 +153,11 @@ static void explain_json_tiles(json *j, const explanation *e) {
     json_close(j, '}');
 }
 
-static void explain_json_problem(json *j, const fxa_problem *p) {
+static void explain_json_problem(json *j, cli *c, const fxa_problem *p) {
     problem_shape_json(j, "shape", p);
     json_int(j, "first_q", problem_row_shift(p));
     json_string(j, "dtype", fxa_dtype_name((fxa_dtype)p->q.dtype));
+    json_string(j, "device", problem_device_text(c, p));
 }
 
 static void explain_json_lines(json *j, cli *c, const char *key, const char *text) {
@@ -197,7 +198,7 @@ void explain_json(cli *c, const cli_job *job, const explanation *e) {
     if (explain_wants(e, SECTION_CONJUNCTS))
         explain_json_lines(&j, c, "conjuncts", e->lowering[FXA_LOWERING_CONJUNCTS]);
     if (explain_wants(e, SECTION_JOINT)) json_string(&j, "joint", e->lowering[FXA_LOWERING_JOINT]);
-    if (explain_wants(e, SECTION_PROBLEM)) explain_json_problem(&j, &job->problem);
+    if (explain_wants(e, SECTION_PROBLEM)) explain_json_problem(&j, c, &job->problem);
     if (explain_wants(e, SECTION_TILES) && e->has_tiles) explain_json_tiles(&j, e);
     if (explain_wants(e, SECTION_INDICES)) {
         if (e->knows_values)

@@ -135,7 +135,8 @@ static void explain_values_text(cli *c, const cli_job *job) {
 }
 
 static void explain_problem_text(cli *c, const fxa_problem *p) {
-    buf_printf(&c->out, "problem   %s, %s\n", problem_shape_text(c, p), fxa_dtype_name((fxa_dtype)p->q.dtype));
+    buf_printf(&c->out, "problem   %s, %s%s\n", problem_shape_text(c, p), fxa_dtype_name((fxa_dtype)p->q.dtype),
+               problem_on_text(c, p));
     if (problem_row_shift(p))
         buf_printf(&c->out, "          rows align to the last key: row 0 has q = %" PRId64 "\n", problem_row_shift(p));
 }

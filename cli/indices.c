@@ -6,11 +6,12 @@
 #include <inttypes.h>
 
 int indices_find(cli *c, const fxa_problem *p, const fxa_args *args, indices *out) {
+    fxa_problem host = problem_on_host(p);
     fxa_error err;
     out->n = 0;
-    if (fxa_index_query(c->ctx, p, args, NULL, &out->n, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    if (fxa_index_query(c->ctx, &host, args, NULL, &out->n, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     out->list = cli_alloc_array(c, (int64_t)out->n, sizeof *out->list);
-    if (out->n && fxa_index_query(c->ctx, p, args, out->list, &out->n, &err) != FXA_OK)
+    if (out->n && fxa_index_query(c->ctx, &host, args, out->list, &out->n, &err) != FXA_OK)
         return cli_fail_library(c, &err, NULL);
     return CLI_OK;
 }

@@ -70,6 +70,7 @@ int job_make_program(cli *c, cli_job **out) {
         rc = job_make_one(c, FXA_PROGRAM_BPROP, &job->bprop_sources, &job->bprop_values, &job->bprop, &job->bprop_bind);
     if (rc == CLI_OK) rc = job_read_flags(c, &job->problem);
     if (rc == CLI_OK) rc = job_read_engine(c, &job->problem);
+    if (rc == CLI_OK) rc = job_read_device(c, &job->problem);
     if (rc == CLI_OK) rc = shape_read(c, &job->shape);
     if (rc != CLI_OK) return rc;
     job->problem.program = job->program;

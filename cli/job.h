@@ -142,4 +142,15 @@ int job_require_small(cli *c, const cli_job *job);
 int job_require_memory(cli *c, const cli_job *job);
 double problem_pairs(const fxa_problem *p); /* of all batch entries and heads */
 
+/* ---- Where it runs (place.c) ------------------------------------------------------------------------------------- */
+
+int job_read_device(cli *c, fxa_problem *problem);             /* --device */
+const char *problem_device_text(cli *c, const fxa_problem *p); /* "host", "cuda:0" */
+fxa_problem problem_on_host(const fxa_problem *p);             /* the same, for what is looked at there alone */
+const char *problem_on_text(cli *c, const fxa_problem *p);     /* ", on cuda:0"; "" on the host */
+/* Memory for runs, where it is the caller's to give. */
+void problem_workspace(cli *c, const fxa_problem *p, size_t size, fxa_args *args);
+/* Runs plan, which is of p, on data of the host. */
+fxa_status problem_run(cli *c, const fxa_problem *p, const fxa_plan *plan, const fxa_args *args, fxa_error *err);
+
 #endif

@@ -92,8 +92,7 @@ static int trial_make_plans(cli *c, trial *t, bool backward) {
         size_t need = fxa_plan_workspace(t->plan[pass]);
         workspace = need > workspace ? need : workspace;
     }
-    t->args.workspace = cli_alloc(c, workspace);
-    t->args.workspace_size = workspace;
+    problem_workspace(c, &t->problem[FXA_FORWARD], workspace, &t->args);
     return CLI_OK;
 }
 
@@ -134,5 +133,6 @@ int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, co
 int trial_run(cli *c, trial *t, fxa_pass pass) {
     fxa_error err;
     t->args.progress = progress_hook();
-    return fxa_plan_run(t->plan[pass], &t->args, &err) == FXA_OK ? CLI_OK : cli_fail_library(c, &err, NULL);
+    fxa_status status = problem_run(c, &t->problem[pass], t->plan[pass], &t->args, &err);
+    return status == FXA_OK ? CLI_OK : cli_fail_library(c, &err, NULL);
 }

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn --device: refused where there is no engine for it; and on the mock device, whose memory is a fault to touch on
+the host, the same bits as the reference engine has (fxattn_mock, the command with that engine in its registry)."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cli_case
+from cli_case import Cli
+
+MOCK = os.path.join(os.path.dirname(cli_case.FXATTN), "tests", "fxattn_mock")
+PROGRAM = ("--score", "cap * tanh((score + slope[h] * (q - k)) / cap)", "--mask", "k < 9 || q == k", "--causal",
+           "--param", "cap=1.5")
+SIZES = ("--tensor-size", "slope:f32=2")
+FILES = ("q", "k", "v", "dout", "dlse")
+
+
+class NoDevice(Cli):
+    def test_words(self):
+        accepted = "accepted are host, cuda, cuda:N, with N from 0"
+        for word in ("", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda:2147483648", "host:0", "cuda:1 "):
+            self.fails("check", "--device", word, says=accepted)
+        self.fails("check", "--device", "host", "--device", "cuda", says="--device")
+        self.fails("plot", "--device", "cuda", says="'plot' has no option --device")
+        self.assertEqual(self.bash_completion()("fxattn", "run", "--device", "c"), ["cuda"])
+        self.assertIn("--device", self.run_cli("help", "run"))
+
+    def test_host_is_what_it_was(self):
+        here, there = (self.run_json("explain", "--causal", *words) for words in ((), ("--device", "host")))
+        self.assertEqual(here, there)
+        self.assertEqual(here["device"], "host")
+
+    def test_there_is_no_engine(self):
+        if "cudnn" in self.run_cli("engines") or "cuda" in self.run_cli("engines"):
+            self.skipTest("this build has an engine for cuda")
+        says = "no engine of this build computes in the memory of device cuda"
+        for command in ("check", "bench"):
+            self.fails(command, "--device", "cuda:1", code=3, says=says)
+        self.fails("plan", "save", self.path("plan"), "--device", "cuda", code=3, says=says)
+        self.assertFalse(os.path.exists(self.path("plan")))
+        e = self.run_json("explain", "--device", "cuda:1", "--causal")
+        self.assertEqual(e["device"], "cuda:1")
+        self.assertFalse(any(x["supported"] for x in e["engines"]))
+        self.assertIn("on device cuda", e["engines"][0]["reason"])
+        self.assertEqual(e["tape"]["forward"], {"reason": says, "lines": None})
+        self.assertIn(", f32, on cuda:1\n", self.run_cli("explain", "--device", "cuda:1", "--section", "problem"))
+
+    def test_engines_of_another_device(self):
+        self.fails("check", "--device", "cuda", "--engine", "ref", says="does not compute in the memory of device cuda")
+
+
+class Mock(Cli):
+    """Everything with the other command."""
+
+    def setUp(self):
+        super().setUp()
+        if not os.path.exists(MOCK):
+            self.skipTest("this build has no %s" % MOCK)
+        before, cli_case.FXATTN = cli_case.FXATTN, MOCK
+        self.addCleanup(setattr, cli_case, "FXATTN", before)
+
+    def inputs(self, dtype="f32"):
+        names = [x for f in FILES for x in ("--" + f, self.path(f + ".npy"))]
+        self.run_cli("sample", *names, "--shape", "b=2,h=4,hkv=2,sq=7,sk=11,d=5,dv=3", "--dtype", dtype)
+        self.run_cli("sample", "--q", self.path("slope.npy"), "--shape", "b=1,h=1,s=1,d=4", "--seed", "3")
+        with open(self.path("slope.npy"), "rb") as f:
+            data = f.read().replace(b"(1, 1, 1, 4)", b"(4,)        ")
+        self.write("slope.npy", data)
+        return (*names, *PROGRAM, "--tensor", "slope=" + self.path("slope.npy"))
+
+    def outputs(self, words, *where):
+        names = ("out", "lse", "max", "dq", "dk", "dv", "dtensor", "dparam")
+        keys = {"dtensor": "slope=", "dparam": "cap="}
+        files = {name: self.path("%s%s.npy" % (name, len(where))) for name in names}
+        told = self.run_json("run", *words, *where, *[x for n in names for x in ("--" + n, keys.get(n, "") + files[n])])
+        content = {}
+        for name, path in files.items():
+            with open(path, "rb") as f:
+                content[name] = f.read()
+        return told, content
+
+    def test_run(self):
+        words = self.inputs()
+        host, want = self.outputs(words)
+        self.assertEqual((host["engine"], host["device"]), ("ref", "host"))
+        for ordinal in ("", ":0", ":1"):
+            there, got = self.outputs(words, "--device", "cuda" + ordinal)
+            self.assertEqual((there["engine"], there["device"]), ("mock", "cuda" + (ordinal or ":0")))
+            self.assertEqual(got, want)
+        text = self.run_cli("run", *words, "--device", "cuda", "--dq", self.path("o.npy"))
+        self.assertIn(", f32, on cuda:0\n", text)
+        self.fails("run", *words, "--device", "cuda:2", "--dq", self.path("o.npy"), code=3, says="ordinal")
+
+    def test_check(self):
+        told = self.run_json("check", "--device", "cuda:1", *PROGRAM, *SIZES)
+        self.assertTrue(told["passed"])
+        self.assertEqual(told["engine"], "mock")
+        self.assertTrue(any(x["check"] == "engine" and x["verdict"] == "passed" for x in told["checks"]))
+
+    def test_bench(self):
+        words = ("--device", "cuda", "--causal", "--shape", "s=32,d=8", "--reps", "2")
+        self.assertIn("on cuda:0, the way of all data there and back included\n", self.run_cli("bench", *words))
+        for more in ((), ("--pass", "bwd")):
+            told = self.run_json("bench", *words, *more)
+            self.assertEqual((told["engine"], told["device"], told["peak_gflops"]), ("mock", "cuda:0", None))
+
+    def test_explain_and_plan(self):
+        e = self.run_json("explain", "--device", "cuda", *PROGRAM, *SIZES)
+        self.assertEqual({x["engine"]: x["supported"] for x in e["engines"]}, {"mock": True, "ref": False})
+        self.assertEqual(e["tape"]["backward"], {"engine": "mock", "lines": []})
+        path = self.path("plan")
+        saved = self.run_json("plan", "save", path, "--device", "cuda:1", "--causal")
+        self.assertEqual((saved["engine"], saved["device"]), ("mock", "cuda:1"))
+        self.assertEqual(self.run_json("plan", "show", path)["device"], "cuda:1")
+        self.assertIn(", f32, on cuda:1\n", self.run_cli("plan", "load", path))
+
+    def test_strict_indices_are_of_the_host(self):
+        self.fails("check", "--device", "cuda", "--strict", says="FXA_STRICT_INDEX")
+
+
+if __name__ == "__main__":
+    unittest.main()
