@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracing: a Python function of scores becomes a program of the library, which runs without Python.
+
+    traced = trace(score_mod, mask_mod)        FlexAttention's functions, with torch, NumPy or jax.numpy
+    traced = trace(score_mod, style="graph", bprop=score_mod_bprop, tensors={...})     Transformer Engine's
+    traced = trace("score = score * 2")        program text
+
+The function runs once, on symbols (symbol.py), and what happens to them is written down (record.py). Neither torch, NumPy
+nor JAX is imported by tracing.
+"""
+from .entry import Traced, trace
+from .place import TraceAttributeError, TraceError
+from .record import PROGRAMS
+
+__all__ = ["trace", "Traced", "TraceError", "TraceAttributeError", "PROGRAMS"]

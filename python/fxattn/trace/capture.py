@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy arrays of a function, wrapped so that indexing them with a traced value is seen.
+
+NumPy converts an index itself and asks nobody. So when a function is found to index NumPy arrays, it is called again as a
+copy of itself whose closure, globals, defaults and (of a method) attributes have each array replaced by Captured: a view
+of the same memory that is an ndarray in everything but this. The user's own objects are not touched.
+"""
+import copy
+import functools
+import sys
+import types
+from typing import Any, Dict, Optional
+
+from . import arrays
+from .symbol import recording_of
+
+_captured_class: Optional[type] = None
+_DEEPEST = 6
+
+
+def _make_class(numpy: Any) -> type:
+    class Captured(numpy.ndarray):  # type: ignore[misc,name-defined]
+        """An array of the user's, whose indexing may be traced."""
+
+        def __getitem__(self, key: Any) -> Any:
+            rec = recording_of(key if isinstance(key, (tuple, list)) else (key,))
+            if rec is None:
+                return super().__getitem__(key)
+            return arrays.index(rec, self, None, key)
+    return Captured
+
+
+def _wrapped_array(array: Any) -> Any:
+    global _captured_class
+    if _captured_class is None:
+        _captured_class = _make_class(sys.modules["numpy"])
+    return array.view(_captured_class)
+
+
+def wrapped_arrays(mod: Any) -> Any:
+    """The function with its arrays wrapped."""
+    return _wrap(mod, {}, 0)
+
+
+def _wrap(value: Any, done: Dict[int, Any], depth: int) -> Any:
+    """A value with the arrays in it replaced; itself when there are none. `done` is by identity, of objects that the
+    function holds meanwhile."""
+    numpy = sys.modules["numpy"]
+    if isinstance(value, numpy.ndarray):
+        return _wrapped_array(value)
+    if depth > _DEEPEST or id(value) in done:
+        return done.get(id(value), value)
+    kind = type(value)
+    if kind is types.FunctionType:
+        return _wrap_function(value, done, depth)
+    if kind is types.MethodType:
+        return types.MethodType(_wrap(value.__func__, done, depth + 1), _wrap_object(value.__self__, done, depth + 1))
+    if kind is functools.partial:
+        return functools.partial(_wrap(value.func, done, depth + 1), *[_wrap(x, done, depth + 1) for x in value.args],
+                                 **{key: _wrap(x, done, depth + 1) for key, x in value.keywords.items()})
+    if kind in (tuple, list):
+        items = [_wrap(x, done, depth + 1) for x in value]
+        return value if all(a is b for a, b in zip(items, value)) else kind(items)
+    if kind is dict:
+        pairs = {key: _wrap(x, done, depth + 1) for key, x in value.items()}
+        return value if all(pairs[key] is value[key] for key in value) else pairs
+    return _wrap_object(value, done, depth) if _is_plain_object(value) else value
+
+
+def _is_plain_object(value: Any) -> bool:
+    """An instance of a class of the user's, with attributes of its own."""
+    return hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)) and type(
+        value).__module__.partition(".")[0] not in ("builtins", "numpy", "torch", "jax", "fxattn")
+
+
+def _wrap_object(value: Any, done: Dict[int, Any], depth: int) -> Any:
+    if not _is_plain_object(value):
+        return value
+    done[id(value)] = value
+    changed = {name: new for name, old in vars(value).items() for new in [_wrap(old, done, depth + 1)] if new is not old}
+    if not changed:
+        return value
+    twin = copy.copy(value)
+    for name, new in changed.items():
+        object.__setattr__(twin, name, new)
+    done[id(value)] = twin
+    return twin
+
+
+def _wrap_function(function: types.FunctionType, done: Dict[int, Any], depth: int) -> Any:
+    done[id(function)] = function  # one that refers to itself
+    names = function.__globals__
+    used = {name: names[name] for name in _names_of(function.__code__) if name in names}
+    changed = {name: new for name, old in used.items() for new in [_wrap(old, done, depth + 1)] if new is not old}
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            old = cell.cell_contents
+        except ValueError:
+            cells.append(cell)
+            continue
+        new = _wrap(old, done, depth + 1)
+        cells.append(cell if new is old else types.CellType(new))
+    defaults = tuple(_wrap(x, done, depth + 1) for x in function.__defaults__ or ())
+    twin = types.FunctionType(function.__code__, {**names, **changed} if changed else names, function.__name__,
+                              defaults or None, tuple(cells) or None)
+    twin.__kwdefaults__ = {k: _wrap(x, done, depth + 1) for k, x in (function.__kwdefaults__ or {}).items()} or None  # type: ignore[assignment]
+    done[id(function)] = twin
+    return twin
+
+
+def _names_of(code: types.CodeType) -> Any:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if type(constant) is types.CodeType:
+            found |= _names_of(constant)
+    return found

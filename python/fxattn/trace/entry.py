@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""trace(): the one entry of the tracer, and what it gives."""
+from typing import Any, Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from .. import _abi
+from .._program import Program
+from . import methods  # attaches operators to symbols
+from .arrays import Vec, View, vec
+from .capture import wrapped_arrays
+from .literals import literals_of
+from .libraries import library_of
+from .modes import functions_by_forward, torch_mode
+from .ops import RunInt, as_sym, scalar
+from .place import TraceError, refuse
+from .record import Recording
+from .symbol import NeedsCapture, NeedsJax, Sym
+from .types import BOOL, FLOAT, INT, NAMES
+
+Callback = Optional[Callable[..., Any]]
+Source = Union[None, str, Program, Callable[..., Any]]
+MAX_ROUTES = 1024
+
+
+class Traced(NamedTuple):
+    """A program and what it captured: arrays in the order of its captures, numbers in the order of its params. `bprop` and
+    what follows it are those of a backward of the user's own."""
+
+    program: Program
+    tensors: Tuple[Any, ...] = ()
+    params: Tuple[Any, ...] = ()
+    bprop: Optional[Program] = None
+    bprop_tensors: Tuple[Any, ...] = ()
+    bprop_params: Tuple[Any, ...] = ()
+
+
+def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "flex", bprop: Source = None,
+          tensors: Optional[Mapping[str, Any]] = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
+          score_extra: Sequence[Any] = (), mask_extra: Sequence[Any] = (), lib: str = "torch", device: Any = None,
+          dtype: Any = None, shape: Optional[Sequence[int]] = None) -> Traced:
+    """The program of a score function and a mask function.
+
+    style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as FlexAttention has them; `score_extra` and
+    `mask_extra` are further arguments, of which numbers become params. style "graph": score_mod(graph, score, tensors)
+    and bprop(graph, dscore, tensors), as Transformer Engine and cuDNN's frontend have them; `shape` (batch, heads,
+    rows, keys) is what sizes of `tensors` are checked against. Either of the two may be program text or a Program.
+    `lib` ("torch" or "numpy") says whose meaning operators have where the two differ; `device` and `dtype` are what
+    symbols say of themselves."""
+    if isinstance(score_mod, (str, Program)) or isinstance(mask_mod, (str, Program)):
+        return _from_text(score_mod, mask_mod, bprop)
+    if style == "graph":
+        from .graph import trace_graph
+        return Traced(*trace_graph(score_mod, bprop, tensors, bprop_tensors, shape))
+    if style != "flex":
+        raise ValueError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
+    return _Flex(score_mod, mask_mod, tuple(score_extra), tuple(mask_extra), lib, device, dtype).trace()
+
+
+def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
+    parts = [part for part in (score_mod, mask_mod) if part is not None]
+    if any(not isinstance(part, (str, Program)) for part in parts):
+        raise TypeError("a program as text and a Python function cannot be mixed; give both as text, or both as functions")
+    if len(parts) == 1 and isinstance(parts[0], Program):
+        program = parts[0]
+    else:
+        program = Program.from_text([part.text if isinstance(part, Program) else part for part in parts])
+    back = Program.from_text(bprop, kind="bprop") if isinstance(bprop, str) else bprop
+    return Traced(program, bprop=back)
+
+
+class _Flex:
+    """One trace of FlexAttention's functions. Which way a function must be traced (by itself, with its arrays wrapped, by
+    JAX) is found by trying, and remembered by its code."""
+
+    routes: Dict[Any, str] = {}
+
+    def __init__(self, score_mod: Callback, mask_mod: Callback, score_extra: Tuple[Any, ...], mask_extra: Tuple[Any, ...],
+                 lib: str, device: Any, dtype: Any) -> None:
+        self.score_mod, self.mask_mod = score_mod, mask_mod
+        self.extra = score_extra, mask_extra
+        self.lib, self.device, self.dtype = lib, device, dtype
+
+    def trace(self) -> Traced:
+        literals: FrozenSet[int] = literals_of(self.score_mod, self.mask_mod)
+        rec = Recording(literals, self.lib, self.device, self.dtype)
+        with torch_mode():
+            score = None if self.score_mod is None else self.run(rec, self.score_mod, _SCORE_ARGUMENTS, self.extra[0])
+            mask = None if self.mask_mod is None else self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
+        score_node = None if self.score_mod is None else score_result(rec, score)
+        mask_node = None if self.mask_mod is None else mask_result(rec, mask)
+        return Traced(rec.program("score", score_node, mask_node), rec.arrays(), tuple(rec.params))
+
+    def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]], extra: Sequence[Any]) -> Any:
+        """Calls a function on symbols, by the way that it needs."""
+        code = getattr(mod, "__code__", None)
+        route = self.routes.get(code, "plain")
+        for _ in range(4):
+            state = rec.save()
+            arguments = [Sym(rec, at, ty) for at, ty in inputs] + [lifted(x) for x in extra]
+            try:
+                return _ROUTES[route](mod, rec, arguments)
+            except NeedsCapture:
+                route = self.other(route, "captured")
+            except NeedsJax:
+                route = self.other(route, "jax")
+            except TypeError as error:
+                if route == "by_forward" or "save_for_backward" not in str(error):
+                    raise
+                route = "by_forward"
+            rec.restore(state)
+            if code is not None and len(self.routes) < MAX_ROUTES:
+                self.routes[code] = route
+        raise TraceError("the function mixes libraries in a way that cannot be traced")
+
+    @staticmethod
+    def other(route: str, wanted: str) -> str:
+        if route == wanted:
+            refuse("an array is indexed by, or made of, a traced value in a way that cannot be seen; index it as a[i, j], in "
+                   "the function itself, or make it a torch tensor")
+        return wanted
+
+
+_SCORE_ARGUMENTS = ((_abi.INPUT_SCORE, FLOAT), (_abi.INPUT_B, INT), (_abi.INPUT_H, INT), (_abi.INPUT_Q, INT), (_abi.INPUT_K, INT))
+_MASK_ARGUMENTS = _SCORE_ARGUMENTS[1:]
+
+
+def _plain(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
+    return mod(*arguments)
+
+
+def _captured(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
+    rec.lib = "numpy"
+    return wrapped_arrays(mod)(*arguments)
+
+
+def _by_forward(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
+    with functions_by_forward():
+        return mod(*arguments)
+
+
+def _by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
+    from .jaxprs import run_by_jax
+    return run_by_jax(mod, rec, arguments)
+
+
+_ROUTES = {"plain": _plain, "captured": _captured, "by_forward": _by_forward, "jax": _by_jax}
+
+
+def lifted(x: Any) -> Any:
+    """A further argument: ints are given at run time, as floats are anyway."""
+    return RunInt(x) if type(x) is int else x
+
+
+def _single(rec: Recording, result: Any, what: str) -> Any:
+    if isinstance(result, (tuple, list)) and len(result) == 1:
+        result = result[0]
+    if result is None:
+        raise TraceError("%s returned None; it must return a value" % what)
+    if type(result) in (View, Vec) or library_of(result) is not None and result.ndim:
+        elements = vec(rec, result).elements
+        if len(elements) != 1:
+            raise TraceError("%s returned a tensor of shape %s; it must return a scalar" % (what, tuple(result.shape)))
+        return elements[0]
+    return as_sym(rec, scalar(rec, result))
+
+
+def score_result(rec: Recording, result: Any) -> int:
+    return int(_single(rec, result, "score_mod").node)
+
+
+def mask_result(rec: Recording, result: Any) -> int:
+    found = _single(rec, result, "mask_mod")
+    if found.ty != BOOL:
+        raise TraceError("mask_mod returned a value of type %s; it must return a bool: compare it, as in x != 0"
+                         % NAMES[found.ty])
+    return int(found.node)
+
+
+assert methods

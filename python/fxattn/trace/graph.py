@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph style: score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), as Transformer Engine and
+cuDNN's frontend have them. `graph` offers the frontend's pointwise methods with its argument names; what they give are
+Nodes, whose setters chain.
+
+The backward is traced after the forward, in a recording whose parent is the forward's: nodes that a callback object kept
+(the value before tanh of a soft cap) may be used there, and are computed again from the score.
+"""
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+
+from .. import _abi
+from .._errors import ArgumentError
+from . import ops
+from .arrays import load
+from .libraries import kind_of, library_of, plain_number, symbolic_kind
+from .literals import literals_of
+from .ops import cast
+from .place import TraceError, refuse
+from .pointwise import OPTIONS, POINTWISE, TABLE_OF_TYPES
+from .record import Recording
+from .symbol import Sym
+from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST
+
+AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)
+COMMON_OPTIONS = ("compute_data_type", "name")
+
+
+class Node:
+    """A tensor of the graph: one value of each pair. Setters give the node itself back."""
+
+    __slots__ = ("_sym", "_make", "rec", "_known")
+
+    def __init__(self, rec: Recording, sym: Optional[Sym] = None, make: Optional[Callable[[], Sym]] = None,
+                 **known: Any) -> None:
+        self.rec, self._sym, self._make, self._known = rec, sym, make, known
+
+    @property
+    def sym(self) -> Sym:
+        """Its value; that of a given tensor is read at its first use, so that unused ones are not captured."""
+        if self._sym is None:
+            assert self._make is not None
+            self._sym = self._make()
+        return self._sym
+
+    def set_data_type(self, data_type: Any) -> "Node":
+        """Takes cuDNN's enum, or a name; a value of another type is converted."""
+        self._known["data_type"] = data_type
+        kind = kind_of_type(data_type)
+        if kind is not None and kind != self.sym.ty:
+            self._sym = cast(self.rec, self.sym, kind)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("set_"):
+            def setter(*values: Any) -> "Node":
+                self._known[name[4:]] = values[0] if len(values) == 1 else values
+                return self
+            return setter
+        if name.startswith("get_"):
+            return lambda: self._known.get(name[4:])
+        raise AttributeError("a graph tensor has no attribute '%s'" % name)
+
+    def __repr__(self) -> str:
+        return "<graph tensor>"
+
+
+def kind_of_type(data_type: Any) -> Optional[int]:
+    """The type of values for cuDNN's data_type enum (or its name); None where it says nothing."""
+    if data_type is None:
+        return None
+    name = str(getattr(data_type, "name", data_type)).rpartition(".")[2].upper()
+    if name in TABLE_OF_TYPES:
+        return TABLE_OF_TYPES[name]
+    refuse("the data type %s is not known; %s are" % (data_type, ", ".join(sorted(TABLE_OF_TYPES))))
+
+
+class Graph:
+    """What a callback builds with."""
+
+    def __init__(self, rec: Recording) -> None:
+        self._rec = rec
+
+    def gen_index(self, input: Any, axis: int, compute_data_type: Any = None, name: str = "") -> Node:
+        """The position along an axis of the scores: 0 batch, 1 head, 2 row, 3 key."""
+        if not -4 <= axis < 4:
+            refuse("gen_index: axis is %s; -4 to 3 are accepted: batch, head, row, key" % axis)
+        return Node(self._rec, Sym(self._rec, AXES[axis % 4], INT), name=name)
+
+    def tensor_scalar(self, value: Any, scalar_type: Any = None, **rest: Any) -> Node:
+        """A number: given at run time, unless it is called a compile time constant."""
+        if "COMPILE" in str(scalar_type).upper():
+            number = plain_number(value)
+            rec = self._rec
+            node = rec.constant(number) if type(number) is float else ops.node(rec, number, INT)
+            return Node(rec, Sym(rec, node, ops.kind_of_operand(number)))
+        return given(self._rec, "tensor_scalar", value, None)
+
+    def tensor(self, *args: Any, **rest: Any) -> Node:
+        refuse("graph.tensor: tensors are given by score_mod_tensors and found in the third argument")
+
+    tensor_like = tensor
+
+    def __getattr__(self, name: str) -> Callable[..., Node]:
+        if name not in POINTWISE:
+            raise AttributeError("the graph has no '%s'; it has %s" % (name, ", ".join(sorted([*POINTWISE, "gen_index",
+                                                                                              "tensor_scalar"]))))
+        return lambda *args, **rest: self._call(name, args, rest)
+
+    def _call(self, name: str, args: Tuple[Any, ...], rest: Dict[str, Any]) -> Node:
+        names, fn = POINTWISE[name]
+        allowed = names + OPTIONS.get(name, ())
+        if len(args) > len(allowed):
+            raise TypeError("%s takes %s; %d arguments were given by position" % (name, ", ".join(allowed), len(args)))
+        values = {**dict(zip(allowed, args)), **rest}
+        unknown = [key for key in values if key not in allowed + COMMON_OPTIONS]
+        missing = [key for key in names if key not in values]
+        if unknown or missing:
+            raise TypeError("%s takes %s; %s" % (name, ", ".join(allowed + COMMON_OPTIONS), "; ".join(
+                ["%s is missing" % key for key in missing] + ["%s is not known" % key for key in unknown])))
+        compute = kind_of_type(values.get("compute_data_type"))
+        rec = self._rec
+        operands = [self._operand(values[key], compute) for key in names]
+        options = {key: values[key] for key in OPTIONS.get(name, ()) if values.get(key) is not None}
+        return Node(rec, ops.as_sym(rec, fn(rec, *operands, **options)), name=values.get("name", ""))
+
+    def _operand(self, value: Any, compute: Optional[int]) -> Sym:
+        rec = self._rec
+        node = value if isinstance(value, Node) else given(rec, "an operand", value, None)
+        sym = node.sym if node.rec is rec else ops.moved(rec, node.sym)
+        return cast(rec, sym, compute) if compute in (INT, FLOAT) and sym.ty != compute else sym
+
+
+def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]]) -> Node:
+    """A tensor or scalar from outside as a node: numbers become params, arrays are broadcast over the scores."""
+    if isinstance(value, Node):
+        return value
+    if library_of(value) is not None:
+        return Node(rec, make=lambda: _broadcast(rec, name, value, shape), dim=list(value.shape), data_type=value.dtype)
+    number, symbolic = plain_number(value), symbolic_kind(value)
+    if number is None and symbolic is None:
+        raise TraceError("%s is of type %s; tensors, arrays and numbers are accepted" % (name, type(value).__name__))
+    if isinstance(number, bool):
+        return Node(rec, Sym(rec, rec.boolean(number), BOOL))
+    kind = symbolic if symbolic is not None else FLOAT if isinstance(number, float) else INT
+    if symbolic is None and kind == INT and not LOWEST[INT] <= number <= HIGHEST[INT]:
+        raise TraceError("%s is %d; ints have 32 bits: give it as a float" % (name, number))
+    held = value if symbolic is not None else number
+    return Node(rec, make=lambda: Sym(rec, rec.param(held, kind), kind))
+
+
+def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
+    """The element of an array for the present pair: [batch, heads, rows, keys] from the right, size 1 stretched."""
+    if array.ndim > 4:
+        raise TraceError("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
+                         % (name, tuple(array.shape)))
+    nodes = []
+    for d, size in enumerate(array.shape):
+        at = 4 - array.ndim + d
+        if shape is not None and size not in (1, shape[at]):
+            raise TraceError("%s has shape %s, which does not broadcast to the scores' %s"
+                             % (name, tuple(array.shape), tuple(shape)))
+        nodes.append(AXES[at] if size != 1 else rec.integer(0))
+    return load(rec, array, nodes)
+
+
+def _result(rec: Recording, result: Any, what: str) -> Optional[int]:
+    """What a callback returned: a node, or None for the identity."""
+    if result is None:
+        return None
+    if not isinstance(result, Node):
+        raise TraceError("%s returned %s; a tensor of the graph, or None for no change, is accepted"
+                         % (what, type(result).__name__))
+    if result.rec is not rec:
+        return ops.moved(rec, result.sym).node
+    return result.sym.node
+
+
+def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[str, Any]], shape: Any, what: str) -> Optional[int]:
+    nodes = {name: given(rec, "tensor '%s'" % name, value, shape) for name, value in (tensors or {}).items()}
+    return _result(rec, callback(Graph(rec), Node(rec, start, name="score"), nodes), what)
+
+
+def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> None:
+    """One error that lists what does not go together."""
+    wrong = []
+    if score_mod is None:
+        wrong += [name for name, value in (("score_mod_bprop", bprop), ("score_mod_tensors", tensors),
+                                           ("score_mod_bprop_tensors", bprop_tensors)) if value]
+        if wrong:
+            raise ArgumentError("%s given without score_mod" % ", ".join(wrong))
+    if bprop is None and bprop_tensors:
+        raise ArgumentError("score_mod_bprop_tensors requires score_mod_bprop")
+    for name, value in (("score_mod", score_mod), ("score_mod_bprop", bprop)):
+        if value is not None and not callable(value):
+            raise ArgumentError("%s is of type %s; a function is accepted" % (name, type(value).__name__))
+
+
+def trace_graph(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
+                shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
+    """The programs of the callbacks, each with its tensors and numbers."""
+    check_arguments(score_mod, bprop, tensors, bprop_tensors)
+    rec = Recording(literals_of(score_mod), "graph")
+    score = None if score_mod is None else _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod")
+    forward = rec.program("score", score, None), rec.arrays(), tuple(rec.params)
+    if bprop is None:
+        return forward
+    back = Recording(literals_of(bprop), "graph", parent=rec)
+    dscore = _run(back, bprop, Sym(back, _abi.INPUT_DSCORE, FLOAT), bprop_tensors, shape, "score_mod_bprop")
+    return (*forward, back.program("bprop", dscore, None), back.arrays(), tuple(back.params))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of other libraries as captured tensors: which library an object is of, and its storage type.
+
+None of them is imported here: an object's own type says where it comes from, and the library is loaded already then.
+"""
+import sys
+from typing import Any, Dict, Optional, Tuple
+
+from .place import refuse
+from .types import BOOL, FLOAT, INT, STORAGE
+
+# What each library calls the storage types, by the name of a dtype without its module.
+_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
+           "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "double": "f64", "float": "f32", "half": "f16"}
+# Read after a conversion: the nearest storage type that holds every value (of uint64: those below 2^63).
+_CONVERTED = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdouble": "float64", "float128": "float64",
+              "float8_e4m3fn": "float32", "float8_e5m2": "float32", "float8_e4m3fnuz": "float32",
+              "float8_e5m2fnuz": "float32", "float8_e4m3": "float32"}
+
+_library_by_type: Dict[type, Optional[str]] = {}
+_storage_by_dtype: Dict[Any, Tuple[Optional[int], int]] = {}
+
+
+def _library_of_type(kind: type) -> Optional[str]:
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        if package == "torch" and base.__name__ == "Tensor":
+            return "torch"
+        if package == "numpy" and base.__name__ == "ndarray":
+            return "numpy"
+        if package in ("jax", "jaxlib") and base.__name__ in ("Array", "ArrayImpl", "Tracer"):
+            return "jax"
+    return None
+
+
+def library_of(value: Any) -> Optional[str]:
+    """"torch", "numpy" or "jax" for an array of theirs, None for everything else."""
+    kind = type(value)
+    try:
+        return _library_by_type[kind]
+    except KeyError:
+        found = _library_by_type[kind] = _library_of_type(kind)
+        return found
+
+
+def dtype_name(dtype: Any) -> str:
+    """"float32" of torch.float32, np.float32, np.dtype("float32") and jnp.float32."""
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return str(name).rpartition(".")[2].rstrip("_")
+
+
+def kind_of_dtype(dtype: Any) -> Optional[int]:
+    """The type of values of a dtype of any library; None for what is no dtype."""
+    try:
+        return _storage_by_dtype[dtype][1]
+    except (KeyError, TypeError):
+        pass
+    if dtype in (float, int, bool):
+        return {float: FLOAT, int: INT, bool: BOOL}[dtype]
+    name = dtype_name(dtype)
+    name = _CONVERTED.get(name, name)
+    return STORAGE[_DTYPES[name]][1] if name in _DTYPES else None
+
+
+def _look_up(dtype: Any) -> Tuple[Optional[int], int]:
+    name = dtype_name(dtype)
+    if name in _DTYPES and getattr(dtype, "isnative", True):
+        found: Tuple[Optional[int], int] = STORAGE[_DTYPES[name]]
+    elif name in _CONVERTED or name in _DTYPES:
+        found = None, STORAGE[_DTYPES[_CONVERTED.get(name, name)]][1]
+    else:
+        refuse("a captured tensor is of dtype %s; floats, ints and bools are accepted" % dtype)
+    _storage_by_dtype[dtype] = found
+    return found
+
+
+def kind_of(array: Any) -> int:
+    """The type of an array's elements."""
+    found = _storage_by_dtype.get(array.dtype) or _look_up(array.dtype)
+    return found[1]
+
+
+def storage_of(array: Any) -> Tuple[Any, int, int]:
+    """The array as it is captured (itself, unless its storage must be converted), its storage type and its rank."""
+    dtype = array.dtype
+    code = (_storage_by_dtype.get(dtype) or _look_up(dtype))[0]
+    library = library_of(array)
+    if library == "torch" and array.layout is not sys.modules["torch"].strided:
+        refuse("a captured tensor has the layout %s; dense (strided) tensors are accepted" % array.layout)
+    if library == "numpy":
+        if code is None or any(step % array.itemsize for step in array.strides):
+            array = array.astype(_CONVERTED.get(dtype_name(dtype), dtype_name(dtype)))
+            code = _storage_by_dtype.get(array.dtype, (None,))[0] or _look_up(array.dtype)[0]
+    elif code is None:
+        name = _CONVERTED[dtype_name(dtype)]
+        array = array.to(getattr(sys.modules["torch"], name)) if library == "torch" else array.astype(name)
+        code = _look_up(array.dtype)[0]
+    assert code is not None
+    return array, code, array.ndim
+
+
+def plain_number(value: Any) -> Optional[Any]:
+    """A number of another kind as a Python one: NumPy scalars. None for what is no number."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.bool_, numpy.integer, numpy.floating)):
+        return value.item()
+    return None
+
+
+def symbolic_kind(value: Any) -> Optional[int]:
+    """The type of a number that torch.compile leaves open (SymInt, SymFloat, SymBool), None for anything else."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    if isinstance(value, torch.SymInt):
+        return INT
+    return FLOAT if isinstance(value, torch.SymFloat) else None

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which floats a function has in its text. Those are constants of the program; floats that come from elsewhere (closures,
+globals, attributes, defaults) become params, so that their values build nothing.
+
+CPython pushes the constant object itself, so a float is a literal when it is one of the code's constants. A float of a
+closure that happens to be the same object (a literal of the same module with the same value) is taken for one, which is
+right too, and builds one program more.
+"""
+import functools
+import types
+from typing import Any, FrozenSet, Set
+
+_DEEPEST = 4
+
+
+def literals_of(*mods: Any) -> FrozenSet[int]:
+    """Ids of the float literals of functions, which hold them as long as they run."""
+    found: Set[int] = set()
+    for mod in mods:
+        if mod is not None:
+            _collect(mod, found, 0)
+    return frozenset(found)
+
+
+def _collect(mod: Any, found: Set[int], depth: int) -> None:
+    if type(mod) is types.FunctionType:
+        _collect_code(mod.__code__, mod.__globals__, found, depth)
+        if depth < _DEEPEST:
+            for cell in mod.__closure__ or ():
+                try:
+                    content = cell.cell_contents
+                except ValueError:  # not yet filled
+                    continue
+                if callable(content):
+                    _collect(content, found, depth + 1)
+                elif type(content) in (tuple, list):  # the masks of and_masks
+                    for item in content:
+                        if callable(item):
+                            _collect(item, found, depth + 1)
+    elif depth < _DEEPEST:
+        if isinstance(mod, types.MethodType):
+            _collect(mod.__func__, found, depth + 1)
+        elif isinstance(mod, functools.partial):
+            _collect(mod.func, found, depth + 1)
+        elif not isinstance(mod, type):
+            kind = type(mod)
+            for name in ("__call__", "forward"):
+                inner = getattr(kind, name, None)
+                if type(inner) is types.FunctionType and not inner.__module__.startswith("torch."):
+                    _collect(inner, found, depth + 1)
+
+
+def _collect_code(code: types.CodeType, names: Any, found: Set[int], depth: int) -> None:
+    for constant in code.co_consts:
+        if type(constant) is float:
+            found.add(id(constant))
+        elif type(constant) is types.CodeType:
+            _collect_code(constant, names, found, depth)
+    if depth < _DEEPEST:
+        for name in code.co_names:  # helper functions of the same module
+            helper = names.get(name)
+            if type(helper) is types.FunctionType and helper.__globals__ is names and helper.__code__ is not code:
+                _collect_code(helper.__code__, names, found, depth + 1)

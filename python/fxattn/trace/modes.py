@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must be arranged in torch while a function is traced: a mode that sees operators which ask no operand, and
+autograd.Function.apply by its forward.
+
+Everything is undone when the trace ends. Other threads see a difference in nothing: modes are per thread, and the
+replaced `apply` passes calls without traced values on.
+"""
+import contextlib
+import sys
+import threading
+from typing import Any, Iterator, Optional
+
+from . import torch_table
+from .place import refuse
+from .symbol import recording_of
+
+_mode_class: Optional[type] = None
+_apply_lock = threading.RLock()
+
+
+def _make_mode(torch: Any) -> type:
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if recording_of(args) is not None or kwargs and recording_of(kwargs) is not None:
+                return torch_table.call(func, args, kwargs)
+            name = getattr(func, "__name__", "")
+            if torch_table.INPLACE.fullmatch(name) and name != "requires_grad_":
+                refuse("%s changes a tensor in place, which a score function must not; compute a new value instead"
+                       % name.strip("_"))
+            return func(*args, **(kwargs or {}))
+    return Mode
+
+
+def torch_mode() -> Any:
+    """The mode for one trace; nothing where torch is not loaded."""
+    global _mode_class
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return contextlib.nullcontext()
+    if _mode_class is None:
+        _mode_class = _make_mode(torch)
+    return _mode_class()
+
+
+class Context:
+    """What a forward of autograd.Function finds as ctx: it may keep anything, nobody reads it."""
+
+    def __init__(self) -> None:
+        self.saved_tensors: Any = ()
+        self.needs_input_grad: Any = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    save_for_forward = save_for_backward
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        refuse("mark_dirty: a score function changes nothing in place")
+
+
+@contextlib.contextmanager
+def functions_by_forward() -> Iterator[None]:
+    """autograd.Function.apply on traced values calls the forward: the library derives by itself."""
+    function = sys.modules["torch"].autograd.Function
+    with _apply_lock:
+        original = function.__dict__["apply"]
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if recording_of(args) is None and recording_of(kwargs) is None:
+                return original.__get__(None, cls)(*args, **kwargs)
+            if cls.setup_context is not function.setup_context:
+                return cls.forward(*args, **kwargs)
+            return cls.forward(Context(), *args, **kwargs)
+        function.apply = classmethod(apply)
+        try:
+            yield
+        finally:
+            function.apply = original

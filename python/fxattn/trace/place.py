@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of tracing, with the place in the user's own function: the innermost frame that belongs to no library.
+
+Everything in this folder raises through `refuse`, so that each message ends with a file and a line.
+"""
+import sys
+from typing import NoReturn, Optional, Tuple
+
+from .._errors import Error
+
+# Frames of these packages are between the user's line and ours.
+LIBRARIES = frozenset("fxattn torch numpy jax jaxlib functools contextlib importlib".split())
+EVALUATED = "<eval_with_key"  # the name of files that torch.fx makes
+
+
+class TraceError(Error, RuntimeError):
+    """A Python function cannot be made into a score program. `file` and `line` are those of the user's function."""
+
+    status = "E_PROGRAM"
+    file: str = ""
+
+
+class TraceAttributeError(TraceError, AttributeError):
+    """An attribute or method that traced values do not have."""
+
+
+def place() -> Optional[Tuple[str, int, str]]:
+    """File, line and function of the user's code that is running, None when there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in LIBRARIES or frame.f_code.co_filename.startswith(EVALUATED):
+            return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back
+    return None
+
+
+def error(text: str, kind: type = TraceError) -> TraceError:
+    """The exception that says `text` and where."""
+    where = place()
+    made = kind(text if where is None else "%s\n  at %s:%d, in %s" % (text, *where))
+    if where is not None:
+        made.file, made.line = where[0], where[1]
+    return made
+
+
+def refuse(text: str) -> NoReturn:
+    raise error(text)

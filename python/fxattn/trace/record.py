@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace writes: a flat list of instructions, the tensors and numbers that they read, and the program of both.
+
+The list is the content key: programs are kept by it, so a function that is traced again makes no call into C. Names are
+positions (t00, p00): no name of the user's splits plans. Addresses are in no key; `id` is used within one trace only,
+among objects that it holds.
+
+Values are numbered: inputs 0 to 8 (codes of fxa_input), then the instructions in order. An instruction is a tuple:
+  (op, value, ...)              an operation of fxa_op
+  (LOAD, tensor, value, ...)    an element of a captured tensor
+  (CONST, type, value)          a constant; a float that equals another one without being it (-0.0, nan) is spelled
+  (PARAM, number)               a number given at run time
+"""
+import math
+import threading
+from collections import OrderedDict
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+
+from .._program import Builder, Program
+from .libraries import storage_of
+from .place import refuse
+from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
+
+CONST, INPUT, PARAM, LOAD = 1, 2, 3, 4
+FIRST = 9  # the first number that is not an input's
+MAX_TENSORS, MAX_PARAMS, MAX_RANK, MAX_NODES = 64, 64, 5, 16384
+MAX_LIFTED = 48  # floats of the function's own that become params; the rest of them is for numbers that must be
+
+Instruction = Tuple[Any, ...]
+
+
+class Recording:
+    """One trace of one or two functions into one program."""
+
+    __slots__ = ("code", "tensors", "storage", "params", "param_types", "literals", "lib", "device", "dtype", "_places",
+                 "_numbers", "_copies", "sized", "parent")
+
+    def __init__(self, literals: FrozenSet[int] = frozenset(), lib: str = "torch", device: Any = None,
+                 dtype: Any = None, parent: Optional["Recording"] = None) -> None:
+        self.code: List[Instruction] = []
+        self.tensors: List[Any] = []  # captured arrays of any library
+        self.storage: List[Tuple[int, int]] = []  # of each: code of fxa_dtype, rank
+        self.params: List[Any] = []  # numbers, also symbolic ones
+        self.param_types: List[int] = []
+        self.literals = literals  # ids of float literals of the code that is traced, which that code holds
+        self.lib = lib
+        self.device = device
+        self.dtype = dtype
+        self.sized = False  # whether the code depends on sizes of captured tensors
+        self.parent = parent  # the trace whose values this one may use: the forward of a backward
+        self._places: Dict[int, int] = {}
+        self._numbers: Dict[int, int] = {}
+        self._copies: Dict[int, int] = {}
+
+    def emit(self, *instruction: Any) -> int:
+        code = self.code
+        code.append(instruction)
+        return len(code) + (FIRST - 1)
+
+    def boolean(self, value: bool) -> int:
+        return self.emit(CONST, 3, bool(value))
+
+    def integer(self, value: int, kind: int = INT) -> int:
+        """A constant int of the type; torch wraps what a narrow type cannot hold, NumPy refuses it."""
+        value = int(value)
+        if not LOWEST[kind] <= value <= HIGHEST[kind]:
+            if kind == INT:
+                refuse("the int %d does not fit: ints of score functions have 32 bits; use a float, or take a difference first"
+                       % value)
+            if self.lib == "numpy":
+                refuse("Python integer %d out of bounds for %s" % (value, {1: "uint8", 2: "int8", 3: "int16"}[kind]))
+            value = wrapped(value, kind)
+        return self.emit(CONST, 2, value)
+
+    def constant(self, value: float) -> int:
+        """A float that is part of the program."""
+        value = float(value)
+        if value == 0.0:
+            return self.emit(CONST, 1, "-0.0" if math.copysign(1.0, value) < 0.0 else "0.0")
+        return self.emit(CONST, 1, value if value == value else "nan")
+
+    def number(self, value: float) -> int:
+        """A float that the function computes with: a literal of its text is a constant, everything else (closures,
+        globals, attributes, defaults) is given at run time, so that another value builds nothing."""
+        if id(value) in self.literals or value - value != 0.0 or len(self.params) >= MAX_LIFTED:
+            return self.constant(value)
+        return self.param(value, FLOAT)
+
+    def whole(self, value: int) -> int:
+        """A Python int beside a float: it may be larger than the ints of programs."""
+        return self.emit(CONST, 2, value) if LOWEST[INT] <= value <= HIGHEST[INT] else self.constant(float(value))
+
+    def param(self, value: Any, kind: int) -> int:
+        """A number given at run time: one param for each object."""
+        at = self._numbers.get(id(value))
+        if at is None:
+            if len(self.params) >= MAX_PARAMS:
+                refuse("more than %d numbers are given at run time; put them into a tensor" % MAX_PARAMS)
+            at = self._numbers[id(value)] = self.emit(PARAM, len(self.params))
+            self.params.append(value)
+            self.param_types.append(kind)
+        return at
+
+    def capture(self, array: Any) -> int:
+        """The place of a captured array among the tensors of the program."""
+        at = self._places.get(id(array))
+        if at is None:
+            kept, code, rank = storage_of(array)
+            if rank > MAX_RANK:
+                refuse("a captured tensor has %d dimensions, shape %s; at most %d can be indexed: take a view of fewer first"
+                       % (rank, tuple(array.shape), MAX_RANK))
+            if len(self.tensors) >= MAX_TENSORS:
+                refuse("more than %d tensors are captured; stack them and index the stack" % MAX_TENSORS)
+            at = self._places[id(array)] = len(self.tensors)
+            self.tensors.append(kept)
+            self.storage.append((code, rank))
+            if kept is not array:
+                self._places[id(kept)] = at
+                self.tensors[at] = _Converted(array, kept)
+        return at
+
+    def save(self) -> Tuple[int, int, int]:
+        """What restore() goes back to."""
+        return len(self.code), len(self.tensors), len(self.params)
+
+    def restore(self, state: Tuple[int, int, int]) -> None:
+        """Forgets what was recorded since."""
+        code, tensors, params = state
+        del self.code[code:], self.tensors[tensors:], self.storage[tensors:], self.params[params:], self.param_types[params:]
+        self._places = {key: at for key, at in self._places.items() if at < tensors}
+        self._numbers = {key: at for key, at in self._numbers.items() if at < code + FIRST}
+
+    def copy_of(self, at: int) -> int:
+        """The number here of a value of the parent: what it is computed from is repeated, once."""
+        parent = self.parent
+        assert parent is not None
+        if at < FIRST:
+            return at
+        done = self._copies.get(at)
+        if done is not None:
+            return done
+        op, *rest = parent.code[at - FIRST]
+        if op == CONST:
+            made = self.emit(op, *rest)
+        elif op == PARAM:
+            made = self.param(parent.params[rest[0]], parent.param_types[rest[0]])
+        elif op == LOAD:
+            held = parent.tensors[rest[0]]
+            array = held.original if type(held) is _Converted else held
+            made = self.emit(op, self.capture(array), *map(self.copy_of, rest[1:]))
+        else:
+            made = self.emit(op, *map(self.copy_of, rest))
+        self._copies[at] = made
+        return made
+
+    def arrays(self) -> Tuple[Any, ...]:
+        return tuple(t.kept if type(t) is _Converted else t for t in self.tensors)
+
+    def key(self, kind: int, score: Optional[int], mask: Optional[int]) -> Tuple[Any, ...]:
+        return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))
+
+    def program(self, kind: int, score: Optional[int], mask: Optional[int]) -> Program:
+        """The program, from those kept or newly made. `score` is the new score, of a backward the new dscore."""
+        key = self.key(kind, score, mask)
+        found = PROGRAMS.find(key)
+        if found is None:
+            if len(self.code) > 4 * MAX_NODES:
+                refuse("the function is %d operations long; a program has at most %d" % (len(self.code), MAX_NODES))
+            found = PROGRAMS.keep(key, _build(key))
+        return found
+
+
+class _Converted:
+    """A captured array that was copied because its storage type is none of ours; the original is held for its id."""
+
+    __slots__ = ("original", "kept")
+
+    def __init__(self, original: Any, kept: Any) -> None:
+        self.original, self.kept = original, kept
+
+
+def _build(key: Tuple[Any, ...]) -> Program:
+    """Plays a recording into a builder."""
+    kind, score, mask, storage, param_types, code = key
+    builder = Builder(kind)
+    tensors = [builder.tensor("t%02d" % n, dtype, rank) for n, (dtype, rank) in enumerate(storage)]
+    params = [builder.param("p%02d" % n, PROGRAM_TYPE[of]) for n, of in enumerate(param_types)]
+    values: Dict[int, int] = {}
+
+    def value(at: int) -> int:
+        if at not in values:  # an input, at its first use
+            values[at] = builder.input(at)
+        return values[at]
+
+    for at, (op, *rest) in enumerate(code, FIRST):
+        if op == CONST:
+            values[at] = builder.const(float(rest[1]) if rest[0] == 1 else rest[1])
+        elif op == PARAM:
+            values[at] = params[rest[0]]
+        elif op == LOAD:
+            values[at] = builder.load(tensors[rest[0]], *map(value, rest[1:]))
+        else:
+            values[at] = builder.op(op, *map(value, rest))
+    if score is not None:
+        (builder.set_score if kind == "score" else builder.set_dscore)(value(score))
+    if mask is not None:
+        builder.set_mask(value(mask))
+    return builder.finish()
+
+
+class Programs:
+    """Programs by content, bounded: the least recently used go first."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self.limit = limit
+        self.builds = 0
+        self._lock = threading.Lock()
+        self._programs: "OrderedDict[Any, Program]" = OrderedDict()
+
+    def find(self, key: Any) -> Optional[Program]:
+        with self._lock:
+            found = self._programs.get(key)
+            if found is not None:
+                self._programs.move_to_end(key)
+            return found
+
+    def keep(self, key: Any, program: Program) -> Program:
+        with self._lock:
+            self.builds += 1
+            self._programs[key] = program
+            while len(self._programs) > self.limit:
+                self._programs.popitem(last=False)
+        return program
+
+    def clear(self) -> None:
+        with self._lock:
+            self._programs.clear()
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+
+PROGRAMS = Programs()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traced scalar: what a user's function is called with, and what every operation on it gives.
+
+A Sym is a number of a value in a Recording and its type. It looks like a tensor of rank 0 to torch and NumPy. What can
+be done to it is attached by methods.py, from the tables; what needs its value is refused here, with the remedy.
+"""
+import sys
+from typing import Any, Dict, NoReturn, Optional, Tuple
+
+from .place import TraceAttributeError, error, refuse
+from .record import Recording
+from .types import BOOL, FLOAT, I8, I16, INT, NAMES, U8
+
+_TORCH_DTYPES = {BOOL: "bool", U8: "uint8", I8: "int8", I16: "int16", INT: "int32", FLOAT: "float32"}
+_CHOOSE = "use where(c, x, y) instead of if, `x if c else y`, and, or, not, min() and max(); & | ~ join conditions"
+
+
+class Sym:
+    """A value that is known when the program runs, not while the function is traced."""
+
+    __slots__ = ("rec", "node", "ty")
+    __array_priority__ = 1000.0
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, rec: Recording, node: int, ty: int) -> None:
+        self.rec = rec
+        self.node = node
+        self.ty = ty
+
+    # ---- what looks like a tensor of rank 0
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        torch = sys.modules.get("torch")
+        return torch.Size(()) if torch is not None and self.rec.lib == "torch" else ()
+
+    @property
+    def dtype(self) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or self.rec.lib != "torch":
+            return getattr(sys.modules.get("numpy"), "bool_" if self.ty == BOOL else _TORCH_DTYPES[self.ty], None)
+        if self.ty == FLOAT and self.rec.dtype is not None:
+            return self.rec.dtype
+        return getattr(torch, _TORCH_DTYPES[self.ty])
+
+    @property
+    def device(self) -> Any:
+        torch = sys.modules.get("torch")
+        return self.rec.device if self.rec.device is not None else torch.device("cpu") if torch else "cpu"
+
+    ndim = 0
+    requires_grad = False
+    is_leaf = True
+    is_sparse = is_nested = is_quantized = is_meta = is_cuda = False
+    grad_fn = grad = None
+    layout = property(lambda self: sys.modules["torch"].strided if "torch" in sys.modules else None)
+
+    # ---- what needs the value
+
+    def __bool__(self) -> bool:
+        refuse("the truth of a traced value is not known while the function is traced; " + _CHOOSE)
+
+    def __int__(self) -> int:
+        refuse("a traced %s has no value yet, so it cannot become a Python int; x.int() or x.to(torch.int32) converts "
+               "inside the program, and a Python list is indexed after it is made a tensor" % NAMES[self.ty])
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        refuse("a traced %s has no value yet, so it cannot become a Python float; x.float() converts inside the "
+               "program, and torch.* or numpy functions take it where math.* cannot" % NAMES[self.ty])
+
+    __complex__ = __float__
+
+    def __len__(self) -> int:
+        refuse("a traced value is a scalar and has no length")
+
+    def __iter__(self) -> NoReturn:
+        refuse("a traced value is a scalar: there is nothing to loop over; loop over range(n) with a Python int, or index "
+               "a captured tensor with it")
+
+    def __contains__(self, item: Any) -> bool:
+        refuse("a traced value is a scalar and contains nothing; compare with ==, and join comparisons with |")
+
+    def item(self) -> NoReturn:
+        refuse("item() needs the value of a traced %s, which is known when the program runs; compute with the value "
+               "itself" % NAMES[self.ty])
+
+    tolist = numpy = cpu = item
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NeedsCapture()
+
+    def __jax_array__(self) -> NoReturn:
+        raise NeedsJax()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        refuse("a traced value cannot be assigned into: a score function changes nothing; use where(c, x, y)")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name.endswith("_") and hasattr(type(self), name[:-1]):
+            refuse("%s changes its tensor in place, which a score function must not; write x = x.%s(...)"
+                   % (name, name[:-1]))
+        raise error("traced values have no attribute or method '%s'" % name, TraceAttributeError)
+
+    def __repr__(self) -> str:
+        return "<traced %s>" % NAMES[self.ty]
+
+
+class NeedsCapture(BaseException):
+    """NumPy asked for the elements of a traced value: arrays of the function must be wrapped first."""
+
+
+class NeedsJax(BaseException):
+    """JAX asked for an array: the function must be traced by JAX itself."""
+
+
+def recording_of(values: Any) -> Optional[Recording]:
+    """The recording of the first traced value among arguments, also inside lists and dictionaries."""
+    for value in values.values() if isinstance(values, dict) else values:
+        rec = getattr(value, "rec", None) if type(value) in TRACED else None
+        if rec is None and isinstance(value, (tuple, list, dict)):
+            rec = recording_of(value)
+        if rec is None and type(value) is slice:
+            rec = recording_of((value.start, value.stop, value.step))
+        if rec is not None:
+            return rec
+    return None
+
+
+TRACED: Dict[type, bool] = {Sym: True}  # other.py adds the arrays of traced values

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What functions and methods of the libraries mean, by name: the part that torch and NumPy have in common.
+
+A handler takes a Recording and the arguments as the user gave them. torch_table.py and numpy_table.py add what is their
+own; methods.py makes the same handlers methods of traced values.
+"""
+from typing import Any, Callable, Dict, Sequence
+
+from . import arrays, functions, ops, reductions
+from .._abi import OP_EQ, OP_GE, OP_GT, OP_LE, OP_LT, OP_NE
+from .arrays import Vec, elementwise, vec
+from .libraries import kind_of_dtype
+from .ops import compare
+from .place import refuse
+from .record import Recording
+from .symbol import Sym
+
+Handler = Callable[..., Any]
+PLAIN = {Sym: True, int: True, float: True, bool: True}
+
+
+def check_rest(name: str, rest: Dict[str, Any]) -> None:
+    """Keywords that change nothing about the value are taken, others are not."""
+    for key, given in rest.items():
+        if given is None or key in ("name", "device", "requires_grad", "pin_memory", "memory_format", "layout", "non_blocking",
+                                    "copy", "inplace", "casting", "order", "subok", "validate_args", "stable"):
+            continue
+        if key == "where" and given is True or key == "dtype":
+            continue
+        refuse("%s: the keyword %s is not known to traced values" % (name, key))
+
+
+def one(fn: Callable[..., Sym]) -> Handler:
+    """A handler of one operand."""
+    def go(rec: Recording, x: Any, **rest: Any) -> Any:
+        if rest:
+            check_rest(getattr(fn, "__name__", "this function"), rest)
+        return fn(rec, x) if type(x) is Sym and x.rec is rec else elementwise(fn, rec, (x,))
+    return go
+
+
+def two(fn: Callable[..., Sym]) -> Handler:
+    """A handler of two operands."""
+    def go(rec: Recording, x: Any, y: Any, **rest: Any) -> Any:
+        if rest:
+            check_rest(getattr(fn, "__name__", "this function"), rest)
+        return elementwise(fn, rec, (x, y))
+    return go
+
+
+def turned(fn: Callable[..., Sym]) -> Handler:
+    """The same with its operands exchanged, as __rsub__ has them."""
+    return two(lambda rec, x, y: fn(rec, y, x))
+
+
+UNARY: Dict[str, Callable[..., Sym]] = {
+    "neg negative": ops.neg, "abs absolute": ops.absolute, "invert bitwise_not": ops.invert,
+    "logical_not": ops.logical_not, "sqrt": functions.sqrt, "rsqrt": functions.rsqrt, "exp": functions.exp,
+    "exp2 special_exp2": functions.exp2, "expm1 special_expm1": functions.expm1, "log": functions.log,
+    "log2": functions.log2, "log10": functions.log10, "log1p special_log1p": functions.log1p, "tanh": functions.tanh,
+    "sigmoid expit special_expit": functions.sigmoid, "erf special_erf": functions.erf, "erfc special_erfc": functions.erfc,
+    "sin": functions.sin, "cos": functions.cos, "tan": functions.tan, "atan arctan": functions.atan,
+    "asin arcsin": functions.asin, "acos arccos": functions.acos, "sinh": functions.sinh, "cosh": functions.cosh,
+    "asinh arcsinh": functions.asinh, "acosh arccosh": functions.acosh, "atanh arctanh": functions.atanh,
+    "floor": functions.floor, "ceil": functions.ceil, "trunc fix": functions.trunc, "sign sgn": functions.sign,
+    "square": functions.square, "reciprocal": functions.reciprocal, "relu": functions.relu, "isnan": functions.isnan,
+    "isinf": functions.isinf, "isfinite": functions.isfinite, "isneginf": functions.isneginf,
+    "isposinf": functions.isposinf, "signbit": functions.signbit, "rad2deg degrees": functions.degrees,
+    "deg2rad radians": functions.radians, "frac": functions.frac, "positive pos": functions.positive,
+}
+BINARY: Dict[str, Callable[..., Sym]] = {
+    "mul multiply": ops.mul, "truediv true_divide": ops.div, "floordiv floor_divide": ops.floordiv,
+    "mod remainder": ops.mod, "fmod": functions.fmod, "pow power": ops.power, "float_power": functions.float_power,
+    "minimum": ops.minimum, "maximum": ops.maximum, "fmin": functions.fmin, "fmax": functions.fmax,
+    "atan2 arctan2": functions.atan2, "hypot": functions.hypot, "logaddexp": functions.logaddexp,
+    "xlogy special_xlogy": functions.xlogy, "copysign": functions.copysign, "heaviside": functions.heaviside,
+    "and bitwise_and": ops.bit_and, "or bitwise_or": ops.bit_or, "xor bitwise_xor": ops.bit_xor,
+    "lshift bitwise_left_shift left_shift": ops.shift_left, "rshift bitwise_right_shift right_shift": ops.shift_right,
+    "logical_and": ops.logical_and, "logical_or": ops.logical_or, "logical_xor": ops.logical_xor,
+    "eq equal": compare(OP_EQ), "ne not_equal": compare(OP_NE), "lt less": compare(OP_LT), "le less_equal": compare(OP_LE),
+    "gt greater": compare(OP_GT), "ge greater_equal": compare(OP_GE),
+}
+REFLECTED: Dict[str, Callable[..., Sym]] = {
+    "radd": ops.add, "rmul": ops.mul, "rtruediv rdiv": ops.div, "rfloordiv": ops.floordiv, "rmod": ops.mod,
+    "rpow": ops.power, "rand": ops.bit_and, "ror": ops.bit_or, "rxor": ops.bit_xor, "rlshift": ops.shift_left,
+    "rrshift": ops.shift_right,
+}
+
+
+def spread(table: Dict[str, Any]) -> Dict[str, Any]:
+    """A row for each of the names that share one."""
+    return {name: row for names, row in table.items() for name in names.split()}
+
+
+def dims_of(sizes: Sequence[Any]) -> Any:
+    """Sizes given as one sequence or as several arguments."""
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else tuple(sizes)
+
+
+# ---- shapes
+
+def h_reshape(rec: Recording, x: Any, *sizes: Any, **rest: Any) -> Any:
+    return arrays.reshape(vec(rec, x), dims_of(sizes or (rest.get("shape") or rest.get("size"),)))
+
+
+def h_unsqueeze(rec: Recording, x: Any, dim: int) -> Any:
+    x = vec(rec, x)
+    dim = arrays.axis_of(dim, len(x.shape) + 1)
+    return Vec(rec, x.shape[:dim] + (1,) + x.shape[dim:], x.elements)
+
+
+def h_squeeze(rec: Recording, x: Any, dim: Any = None) -> Any:
+    x = vec(rec, x)
+    dims = range(len(x.shape)) if dim is None else [arrays.axis_of(d, len(x.shape)) for d in ([dim] if isinstance(dim, int) else dim)]
+    return arrays.value(Vec(rec, [n for d, n in enumerate(x.shape) if d not in dims or n != 1], x.elements))
+
+
+def h_expand(rec: Recording, x: Any, *sizes: Any, **rest: Any) -> Any:
+    x, sizes = vec(rec, x), dims_of(sizes or (rest.get("size") or rest.get("shape"),))
+    lead = len(sizes) - len(x.shape)
+    shape = tuple(x.shape[d - lead] if n == -1 else int(n) for d, n in enumerate(sizes))
+    return arrays.value(Vec(rec, shape, arrays.expanded(x, shape)))
+
+
+def h_permute(rec: Recording, x: Any, *dims: Any) -> Any:
+    return arrays.value(arrays.permute(vec(rec, x), dims_of(dims)))
+
+
+def h_swap(rec: Recording, x: Any, dim0: int = -1, dim1: int = -2) -> Any:
+    x = vec(rec, x)
+    order = list(range(len(x.shape)))
+    if order:
+        a, b = arrays.axis_of(dim0, len(order)), arrays.axis_of(dim1, len(order))
+        order[a], order[b] = order[b], order[a]
+    return arrays.value(arrays.permute(x, order))
+
+
+def h_stack(rec: Recording, parts: Sequence[Any], dim: int = 0, **rest: Any) -> Any:
+    check_rest("stack", {key: given for key, given in rest.items() if key != "axis"})
+    return arrays.stack(rec, [vec(rec, x) for x in parts], rest.get("axis", dim))
+
+
+def h_concatenate(rec: Recording, parts: Sequence[Any], dim: int = 0, **rest: Any) -> Any:
+    check_rest("cat", {key: given for key, given in rest.items() if key != "axis"})
+    return arrays.concatenate(rec, [vec(rec, x) for x in parts], rest.get("axis", dim))
+
+
+# ---- reductions
+
+def h_reduce(name: str) -> Handler:
+    def go(rec: Recording, x: Any, dim: Any = None, keepdim: bool = False, **rest: Any) -> Any:
+        dim, keepdim = rest.pop("axis", dim), rest.pop("keepdims", keepdim)
+        kind = None if rest.get("dtype") is None else kind_of_dtype(rest["dtype"])
+        check_rest(name, rest)
+        if kind is not None:
+            x = elementwise(lambda r, y: ops.cast(r, y, kind), rec, (x,))
+        return reductions.reduce(rec, name, x, dim, bool(keepdim))
+    return go
+
+
+def h_norm(rec: Recording, x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, **rest: Any) -> Any:
+    p, dim, keepdim = rest.pop("ord", p), rest.pop("axis", dim), rest.pop("keepdims", keepdim)
+    check_rest("norm", rest)
+    return reductions.norm(rec, x, p, dim, keepdim)
+
+
+def h_softmax(rec: Recording, x: Any, dim: int = -1, **rest: Any) -> Any:
+    return reductions.softmax(rec, x, rest.get("axis", dim))
+
+
+def h_cumsum(rec: Recording, x: Any, dim: int = 0, **rest: Any) -> Any:
+    return reductions.cumsum(rec, x, rest.get("axis", dim))
+
+
+def same(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
+    """What changes nothing about a value."""
+    return x
+
+
+COMMON: Dict[str, Handler] = {
+    **{name: one(fn) for name, fn in spread(UNARY).items()},
+    **{name: two(fn) for name, fn in spread(BINARY).items()},
+    **{name: turned(fn) for name, fn in spread(REFLECTED).items()},
+    "isclose": lambda rec, x, y, rtol=1e-05, atol=1e-08, equal_nan=False: elementwise(
+        functions.isclose, rec, (x, y), rtol=rtol, atol=atol, equal_nan=equal_nan),
+    "nan_to_num": lambda rec, x, nan=None, posinf=None, neginf=None, **rest: elementwise(
+        functions.nan_to_num, rec, (x,), nan=nan, posinf=posinf, neginf=neginf),
+    **{name: h_reduce(name) for name in "sum prod any all mean argmax argmin logsumexp count_nonzero".split()},
+    "amax": h_reduce("max"), "amin": h_reduce("min"), "norm": h_norm, "softmax": h_softmax, "cumsum": h_cumsum,
+    "dot": reductions.matmul, "matmul": reductions.matmul, "inner": reductions.matmul, "vdot": reductions.matmul,
+    "rmatmul": lambda rec, x, y: reductions.matmul(rec, y, x),
+    "reshape": h_reshape, "squeeze": h_squeeze, "stack": h_stack, "concatenate": h_concatenate,
+}

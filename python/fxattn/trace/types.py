@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of traced values: those of a program (bool, int of 32 bits, float) and the narrow ints of the libraries, whose
+arithmetic wraps at their own width.
+
+A narrow int is an int of the program that is brought back into its range after each operation that may leave it. The
+libraries agree on what two types become together; they differ in what a Python int does that does not fit (torch wraps
+it, NumPy refuses it).
+"""
+from typing import Dict, List, Tuple
+
+BOOL, U8, I8, I16, INT, FLOAT = range(6)
+NAMES = ("bool", "u8", "i8", "i16", "int", "float")
+LOWEST: Dict[int, int] = {U8: 0, I8: -(1 << 7), I16: -(1 << 15), INT: -(1 << 31)}
+HIGHEST: Dict[int, int] = {U8: (1 << 8) - 1, I8: (1 << 7) - 1, I16: (1 << 15) - 1, INT: (1 << 31) - 1}
+
+
+def _together(x: int, y: int) -> int:
+    if {x, y} == {U8, I8}:
+        return I16
+    return max(x, y)
+
+
+# PROMOTE[x][y]: what values of the two types become beside one another.
+PROMOTE: List[Tuple[int, ...]] = [tuple(_together(x, y) for y in range(6)) for x in range(6)]
+# What a value becomes beside a Python int: its own type, but a bool an int.
+BESIDE_INT = (INT, U8, I8, I16, INT, FLOAT)
+# The program's own type of each: codes of fxa_type.
+PROGRAM_TYPE = (3, 2, 2, 2, 2, 1)
+
+# Storage types by name: code of fxa_dtype, type of an element.
+STORAGE = {"f64": (1, FLOAT), "f32": (2, FLOAT), "f16": (3, FLOAT), "bf16": (4, FLOAT), "i64": (5, INT),
+           "i32": (6, INT), "i16": (7, I16), "i8": (8, I8), "u8": (9, U8), "bool": (10, BOOL)}
+
+
+def wrapped(value: int, kind: int) -> int:
+    """A Python int as the narrow type holds it."""
+    span = HIGHEST[kind] - LOWEST[kind] + 1
+    return (value - LOWEST[kind]) % span + LOWEST[kind]
