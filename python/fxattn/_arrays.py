@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy arrays for the library: taken from whatever the user has, described by address, storage type and strides, and
+read in a layout. What NumPy can hold and the library cannot is refused here, by name.
+"""
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _abi
+from ._errors import ArgumentError, ArgumentTypeError
+from ._problem import View
+from ._program import DTYPE_NAMES
+
+_CODES = {"float64": _abi.F64, "float32": _abi.F32, "float16": _abi.F16, "bfloat16": _abi.BF16, "int64": _abi.I64,
+          "int32": _abi.I32, "int16": _abi.I16, "int8": _abi.I8, "uint8": _abi.U8, "bool": _abi.B8}
+FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16)
+
+
+def as_array(value: Any, what: str) -> np.ndarray:
+    """The array of a value: itself, or what NumPy makes of it (other libraries' tensors without a copy where they lie in
+    memory of the host); native byte order, aligned."""
+    if not isinstance(value, np.ndarray):
+        value = _foreign(value, what)
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    if value.dtype.itemsize and (not value.flags.aligned or any(s % value.dtype.itemsize for s in value.strides)):
+        value = value.copy()
+    code_of(value, what)
+    return value
+
+
+def _foreign(value: Any, what: str) -> np.ndarray:
+    try:
+        if hasattr(value, "detach") and hasattr(value, "__dlpack__"):
+            return _from_torch(value.detach())
+        if hasattr(value, "__array__") or not hasattr(value, "__dlpack__"):
+            return np.asarray(value)
+        return np.from_dlpack(value)
+    except (TypeError, ValueError, RuntimeError, BufferError, ImportError) as error:
+        raise ArgumentTypeError("%s, of type %s, cannot be used as an array of the host: %s"
+                                % (what, type(value).__name__, error)) from error
+
+
+def _from_torch(tensor: Any) -> np.ndarray:
+    """bf16 has no name in NumPy itself: it goes there as 16 bits."""
+    if str(tensor.dtype) == "torch.bfloat16":
+        import ml_dtypes
+        import torch
+        return _from_torch(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
+    return tensor.numpy() if tensor.device.type == "cpu" else np.from_dlpack(tensor)
+
+
+def code_of(array: np.ndarray, what: str) -> int:
+    """The library's storage type of an array."""
+    code = _CODES.get(array.dtype.name)
+    if code is None:
+        raise ArgumentTypeError("%s has dtype %s; %s are accepted" % (what, array.dtype, ", ".join(_CODES)))
+    return code
+
+
+def view_of(array: np.ndarray, what: str) -> View:
+    size = array.dtype.itemsize
+    return View(array.ctypes.data, code_of(array, what), array.shape, tuple(s // size for s in array.strides))
+
+
+def describe(name: str, value: Any) -> Tuple[str, int]:
+    """Storage type and rank, for a program that uses the array by name."""
+    array = as_array(value, "tensors[%r]" % name)
+    return DTYPE_NAMES[code_of(array, name)], array.ndim
+
+
+def index_array(value: Any, what: str, shape: Optional[Tuple[Optional[int], ...]] = None) -> np.ndarray:
+    """A dense int32 array of a shape (None: any size there) from any array of ints."""
+    array = as_array(value, what)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ArgumentTypeError("%s has dtype %s; ints are accepted" % (what, array.dtype))
+    if shape is not None and (array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape))):
+        raise ArgumentError("%s has shape %s; %s is accepted"
+                            % (what, array.shape, "(%s)" % ", ".join("any" if n is None else str(n) for n in shape)))
+    if array.size and not -(1 << 31) <= int(array.min()) <= int(array.max()) < 1 << 31:
+        raise ArgumentError("%s has values from %d to %d; 32 bits are accepted" % (what, array.min(), array.max()))
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+class Layout(NamedTuple):
+    """Which axis of an array is which: batch, head, position (also of packed rows), feature; None where it has no such
+    axis, as one sequence has no batch."""
+
+    name: str
+    axes: Tuple[Optional[int], Optional[int], int, Optional[int]]
+    packed: bool
+
+    def rows(self) -> "Layout":
+        """The layout of LSE and the like: the same without features."""
+        feature = self.axes[3]
+        axes = tuple(None if i == feature else i if i is None or i < feature else i - 1 for i in self.axes)
+        return Layout(self.name.replace("d", ""), axes, self.packed)  # type: ignore[arg-type]
+
+    def sizes(self, array: np.ndarray) -> Tuple[int, int, int, int]:
+        """Batch, heads, positions, features; 1 for an axis that is not there."""
+        return tuple(1 if i is None else array.shape[i] for i in self.axes)  # type: ignore[return-value]
+
+    def strides(self, array: np.ndarray) -> Tuple[int, int, int, int]:
+        size = array.dtype.itemsize
+        return tuple(0 if i is None else array.strides[i] // size for i in self.axes)  # type: ignore[return-value]
+
+    def shape(self, sizes: Sequence[int]) -> Tuple[int, ...]:
+        """The shape of an array of these sizes."""
+        out = [0] * sum(i is not None for i in self.axes)
+        for i, size in zip(self.axes, sizes):
+            if i is not None:
+                out[i] = size
+        return tuple(out)
+
+
+def parse_layout(name: Any, what: str) -> Layout:
+    """"bhsd", "bshd", "sbhd" and every other order; "hsd", "shd" and "sd" without a batch or heads; "thd" and "htd" for
+    packed rows."""
+    letters = name.lower() if isinstance(name, str) else ""
+    position = "t" if "t" in letters else "s"
+    known = set("hd" + position) if position == "t" else set("bhsd")
+    if not {"d", position} <= set(letters) <= known or len(set(letters)) != len(letters):
+        raise ArgumentError("%s is %r; bhsd, bshd, sbhd or any order of these letters, without b or h where there is no such "
+                            "axis, or thd and htd for packed sequences are accepted" % (what, name))
+    axes = tuple(letters.find(letter) if letter in letters else None for letter in ("b", "h", position, "d"))
+    return Layout(letters, axes, position == "t")  # type: ignore[arg-type]

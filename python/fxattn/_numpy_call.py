@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attention on NumPy arrays: what the user asked for, checked for what shapes alone can say and turned into problems
+and arguments of the library, forward and backward. fxattn.numpy is its face.
+
+A Call is made once and run any number of times; it holds its arrays, so that a backward pass needs nothing but the
+gradient.
+"""
+import math
+import operator
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _abi
+from ._arrays import FLOATS, Layout, as_array, code_of, describe, index_array, parse_layout, view_of
+from ._errors import ArgumentError, ArgumentTypeError
+from ._problem import Args, Problem
+from ._program import DTYPE_NAMES, Program
+from ._source import resolve
+
+MAX_SEED = (1 << 64) - 1
+WRT = ("q", "k", "v", "sink", "tensors", "params")
+
+
+class Shape(NamedTuple):
+    """Sizes as the library names them; of packed and paged arrays what they hold in all."""
+
+    b: int
+    hq: int
+    hkv: int
+    sq: int
+    sk: int
+    d: int
+    dv: int
+    total_q: int = 0
+    total_k: int = 0
+    n_pages: int = 0
+    page_size: int = 0
+
+
+def _int(value: Any, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError("%s is of type %s; an int is accepted" % (what, type(value).__name__)) from None
+
+
+def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> List[np.ndarray]:
+    """The captured arrays, which must be what the program says of them: the library sees addresses only."""
+    arrays = []
+    for capture, tensor in zip(program.captures if program is not None else (), tensors):
+        name = "%s[%r]" % (what, capture.name)
+        array = as_array(tensor, name)
+        if (capture.dtype, capture.rank) != (DTYPE_NAMES[code_of(array, name)], array.ndim):
+            raise ArgumentError("%s has dtype %s and rank %d; the program declares it as %s[%d]"
+                                % (name, array.dtype, array.ndim, capture.dtype, capture.rank))
+        arrays.append(array)
+    return arrays
+
+
+class Call:
+    """Everything of one attention but its results."""
+
+    def __init__(self, q: Any, k: Any, v: Any, score: Any, mask: Any, options: Mapping[str, Any]) -> None:
+        self.q, self.k, self.v = (as_array(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
+        for name in "qkv":
+            if code_of(getattr(self, name), name) not in FLOATS:
+                raise ArgumentTypeError("%s has dtype %s; a float type is accepted" % (name, getattr(self, name).dtype))
+        self.options = options
+        self.layout = parse_layout(options["layout"], "layout")
+        self.kv_layout = self._kv_layout()
+        self.flags = 0
+        self.tables: Dict[str, np.ndarray] = {}
+        self.fields: Dict[str, Any] = {}
+        self.shape = self._shape()
+        self._features()
+        self._coordinates()
+        shape = self.shape
+        self.source = resolve(score, mask, describe, shape=(shape.b, shape.hq, shape.sq, shape.sk), **{
+            name: options[name] for name in ("tensors", "params", "bprop", "bprop_tensors", "bprop_params", "style")})
+        self.tensors = _captured(self.source.program, self.source.tensors, "tensors")
+        self.bprop_tensors = _captured(self.source.bprop, self.source.bprop_tensors, "bprop_tensors")
+
+    # ---- Shapes ------------------------------------------------------------------------------------------------------
+
+    def _kv_layout(self) -> Layout:
+        given = self.options["kv_layout"]
+        if given is None and self.layout.packed and self.options["pages"] is not None:
+            given = "bhsd"
+        return self.layout if given is None else parse_layout(given, "kv_layout")
+
+    def _shape(self) -> Shape:
+        for name, layout in (("q", self.layout), ("k", self.kv_layout), ("v", self.kv_layout)):
+            array = getattr(self, name)
+            if array.ndim != len(layout.name):
+                raise ArgumentError("%s has shape %s; %d axes are accepted, those of the layout %s"
+                                    % (name, array.shape, len(layout.name), layout.name))
+        (b, hq, sq, d), (kb, hkv, sk, kd), (vb, vh, vs, dv) = (
+            self.layout.sizes(self.q), self.kv_layout.sizes(self.k), self.kv_layout.sizes(self.v))
+        if kd != d or (vb, vh, vs) != (kb, hkv, sk):
+            raise ArgumentError("q has shape %s, k %s and v %s: k has the features of q, and v all else of k"
+                                % (self.q.shape, self.k.shape, self.v.shape))
+        self.spread = False
+        if self.options["pages"] is not None:
+            return self._paged(b, hq, hkv, sq, d, dv, kb, sk)
+        if self.layout.packed != self.kv_layout.packed:
+            raise ArgumentError("layout is %s and kv_layout %s: both are packed, or none is, unless there are pages"
+                                % (self.layout.name, self.kv_layout.name))
+        if self.layout.packed:
+            return self._packed(hq, hkv, sq, sk, d, dv)
+        self._no_cu()
+        if kb not in (b, 1):
+            raise ArgumentError("q has a batch of %d and k of %d; the same, or 1, is accepted" % (b, kb))
+        self.spread = kb != b
+        return Shape(b, hq, hkv, sq, sk, d, dv)
+
+    def _cu(self, name: str, default: Optional[np.ndarray] = None) -> Tuple[np.ndarray, int]:
+        """Offsets of packed sequences, and the longest of these."""
+        value = self.options[name]
+        if value is None and default is None:
+            raise ArgumentError("%s is missing: packed sequences begin and end by it" % name)
+        cu = default if value is None else index_array(value, name, (None,))
+        if cu is None or cu.size < 1:
+            raise ArgumentError("%s is empty; one offset more than there are sequences is accepted" % name)
+        self.tables[name] = cu
+        return cu, int(np.diff(cu.astype(np.int64)).max()) if cu.size > 1 else 0
+
+    def _no_cu(self) -> None:
+        for name in ("cu_q", "cu_k"):
+            if self.options[name] is not None:
+                raise ArgumentError("%s is given and the layout is %s; thd and htd are those of packed sequences"
+                                    % (name, self.layout.name))
+
+    def _packed(self, hq: int, hkv: int, total_q: int, total_k: int, d: int, dv: int) -> Shape:
+        self.flags |= _abi.VARLEN
+        cu_q, longest_q = self._cu("cu_q")
+        cu_k, longest_k = self._cu("cu_k", cu_q)
+        if cu_k.size != cu_q.size:
+            raise ArgumentError("cu_q has %d offsets and cu_k %d; the same number is accepted" % (cu_q.size, cu_k.size))
+        return Shape(cu_q.size - 1, hq, hkv, longest_q, longest_k, d, dv, total_q, total_k)
+
+    def _paged(self, b: int, hq: int, hkv: int, sq: int, d: int, dv: int, n_pages: int, page_size: int) -> Shape:
+        self.flags |= _abi.PAGED
+        total_q = 0
+        if self.kv_layout.packed or self.kv_layout.axes[0] is None:
+            raise ArgumentError("kv_layout is %s; pages have a layout with b, which counts them" % self.kv_layout.name)
+        if self.layout.packed:
+            self.flags |= _abi.VARLEN
+            cu, longest = self._cu("cu_q")
+            b, sq, total_q = cu.size - 1, longest, sq
+            if self.options["cu_k"] is not None:
+                raise ArgumentError("cu_k is given beside pages, whose lengths are k_lengths")
+        else:
+            self._no_cu()
+        self.tables["pages"] = pages = index_array(self.options["pages"], "pages", (b, None))
+        return Shape(b, hq, hkv, sq, pages.shape[1] * page_size, d, dv, total_q, 0, n_pages, page_size)
+
+    # ---- Features ----------------------------------------------------------------------------------------------------
+
+    def _features(self) -> None:
+        options, b = self.options, self.shape.b
+        for name, flag in (("causal", _abi.CAUSAL), ("bottom_right", _abi.BOTTOM_RIGHT),
+                           ("strict_index", _abi.STRICT_INDEX), ("deterministic", _abi.DETERMINISTIC)):
+            self.flags |= flag if options[name] else 0
+        for name, slot, flag in (("q_lengths", "len_q", _abi.PADDING), ("k_lengths", "len_k", _abi.PADDING),
+                                 ("positions", "pos_q", _abi.POSITIONS)):
+            if options[name] is not None:
+                self.flags |= flag
+                self.tables[slot] = index_array(options[name], name, (b,))
+        if options["window"] is not None:
+            self._window(options["window"])
+        dropout = float(options["dropout"])
+        if not 0 <= dropout < 1:
+            raise ArgumentError("dropout is %r; 0 <= dropout < 1 is accepted" % options["dropout"])
+        if dropout:
+            self.flags |= _abi.DROPOUT
+            self.fields["dropout_p"] = dropout
+        self.seed = _int(options["seed"], "seed")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ArgumentError("seed is %d; 0 to 2^64 - 1 are accepted" % self.seed)
+        self._sink(options["sink"])
+        scale = options["scale"]
+        self.scale = None if scale is None else float(scale)
+        if self.scale is not None and not math.isfinite(self.scale):
+            raise ArgumentError("scale is %r; a finite number is accepted, None for 1 / sqrt(d)" % scale)
+
+    def _window(self, window: Any) -> None:
+        try:
+            left, right = window
+        except (TypeError, ValueError):
+            raise ArgumentError("window is %r; (left, right) is accepted, None for an open side" % (window,)) from None
+        self.flags |= _abi.WINDOW
+        for side, value in (("left", left), ("right", right)):
+            self.fields["window_" + side] = -1 if value is None else _int(value, "window")
+
+    def _sink(self, sink: Any) -> None:
+        self.sink: Optional[np.ndarray] = None
+        if isinstance(sink, str):
+            if sink != "zero":
+                raise ArgumentError("sink is %r; \"zero\", or an array of a score per query head, is accepted" % sink)
+            self.flags |= _abi.SINK_ZERO
+        elif sink is not None:
+            self.sink = as_array(sink, "sink")
+            if self.sink.shape != (self.shape.hq,):
+                raise ArgumentError("sink has shape %s; (%d,), a score per query head, is accepted"
+                                    % (self.sink.shape, self.shape.hq))
+            self.flags |= _abi.SINK
+
+    def _coordinates(self) -> None:
+        """Where local indices lie in the whole: an int, an array with an entry per index, or segments."""
+        sizes = {"b": self.shape.b, "h": self.shape.hq, "q": self.shape.sq, "k": self.shape.sk}
+        self.maps: Dict[str, Dict[str, Any]] = {}
+        for axis, value in (self.options["coordinates"] or {}).items():
+            what = "coordinates[%r]" % axis
+            if axis not in sizes:
+                raise ArgumentError("coordinates has %r; b, h, q and k are accepted" % axis)
+            if isinstance(value, (list, tuple)) and value and isinstance(value[0], (list, tuple)):
+                segments = [tuple(_int(number, what) for number in segment) for segment in value]
+                if any(len(segment) != 3 for segment in segments):
+                    raise ArgumentError("%s has segments %r; (begin, base, step) each is accepted" % (what, value))
+                self.maps[axis] = {"segments": segments}
+            elif np.ndim(value) == 0:
+                self.maps[axis] = {"base": _int(value, what)}
+            else:
+                self.tables["map_" + axis] = index_array(value, what, (sizes[axis],))
+                self.maps[axis] = {"table": True}
+        for name in ("q_len", "k_len", "heads"):
+            if self.options[name] is not None:
+                self.fields[name] = _int(self.options[name], name)
+
+    # ---- Problems ----------------------------------------------------------------------------------------------------
+
+    def problem(self, backward: bool, flags: int) -> Tuple[Problem, Args]:
+        source = self.source
+        problem = Problem(source.program, bprop=source.bprop if backward else None, backward=backward,
+                          flags=self.flags | flags, engine=self.options["engine"], **self.shape._asdict(), **self.fields)
+        args = Args(scale=self.scale, seed=self.seed)
+        for axis, index_map in self.maps.items():
+            problem.index_map(axis, **index_map)
+        for name, table in self.tables.items():
+            args.slot(name, table.ctypes.data)
+        for name, layout in (("q", self.layout), ("k", self.kv_layout), ("v", self.kv_layout)):
+            self.bind(problem, args, name, getattr(self, name), layout)
+        if self.sink is not None:
+            problem.operand("sink", code_of(self.sink, "sink"), (0, view_of(self.sink, "sink").stride[0]))
+            args.slot("sink", self.sink.ctypes.data)
+        views = [view_of(t, "captured tensor") for t in self.tensors]
+        problem.captures(views)
+        args.tensors([view.data for view in views])
+        args.params(source.params)
+        if backward and source.bprop is not None:
+            views = [view_of(t, "captured tensor of bprop") for t in self.bprop_tensors]
+            problem.bprop_captures(views)
+            args.tensors([view.data for view in views], bprop=True)
+            args.params(source.bprop_params, bprop=True)
+        return problem, args
+
+    def bind(self, problem: Problem, args: Args, name: str, array: np.ndarray, layout: Layout, slot: str = "") -> None:
+        """One array of the layout: strides to the problem, its address to the arguments."""
+        strides = layout.strides(array)
+        if self.spread and name in ("k", "v"):
+            strides = (0, *strides[1:])
+        problem.operand(name, code_of(array, name), strides)
+        args.slot(slot or name, array.ctypes.data)
+
+    def out_shape(self) -> Tuple[int, ...]:
+        """Of the output: that of q, with the features of v."""
+        b, h, s, _ = self.layout.sizes(self.q)
+        return self.layout.shape((b, h, s, self.shape.dv))
+
+    def rows_shape(self) -> Tuple[int, ...]:
+        """Of LSE and row maxima: that of q without its features."""
+        return self.layout.rows().shape(self.layout.sizes(self.q))
+
+    def row_dtype(self) -> np.dtype:
+        return np.dtype(np.float64 if self.q.dtype == np.float64 else np.float32)
+
+    def result(self, given: Optional[np.ndarray], what: str, shape: Tuple[int, ...], dtype: Any,
+               names: Sequence[str] = ("float64", "float32", "float16", "bfloat16")) -> np.ndarray:
+        """The array that a result goes to: the user's, if it can be written in place."""
+        if given is None:
+            return np.empty(shape, dtype)
+        if not isinstance(given, np.ndarray):
+            raise ArgumentTypeError("%s is of type %s; a NumPy array is accepted" % (what, type(given).__name__))
+        if given.shape != shape or given.dtype.name not in names:
+            raise ArgumentError("%s has shape %s and dtype %s; %s and %s are accepted"
+                                % (what, given.shape, given.dtype, shape, " or ".join(names)))
+        if not given.flags.writeable or as_array(given, what) is not given:
+            raise ArgumentError("%s cannot be written: it is read-only, of foreign byte order or not aligned" % what)
+        return given
+
+    def run_forward(self, out: Any = None, lse: Any = None, want_lse: Any = False,
+                    want_max: bool = False) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
+        """Output, LSE and row maxima; `want_lse` is False or the dtype of LSE."""
+        flags = (_abi.WANT_LSE if want_lse else 0) | (_abi.WANT_MAX if want_max else 0)
+        problem, args = self.problem(False, flags)
+        out = self.result(out, "out", self.out_shape(), self.q.dtype)
+        self.bind(problem, args, "o", out, self.layout)
+        rows, maxima = None, None
+        if want_lse:
+            rows = self.result(lse, "lse", self.rows_shape(), want_lse, ("float32", "float64"))
+            self.bind(problem, args, "lse", rows, self.layout.rows())
+        if want_max:
+            maxima = np.empty(self.rows_shape(), self.row_dtype())
+            self.bind(problem, args, "max", maxima, self.layout.rows(), "max_row")
+        problem.run(args)
+        return out, rows, maxima
+
+    # ---- Backward ----------------------------------------------------------------------------------------------------
+
+    def run_backward(self, dout: np.ndarray, dlse: Optional[np.ndarray], out: np.ndarray, lse: np.ndarray,
+                     wrt: Sequence[str]) -> Dict[str, Any]:
+        """Gradients by name: q, k, v, sink, and lists of those of tensors and params, None where there is none."""
+        flags = sum(flag for name, flag in (("q", _abi.GRAD_Q), ("k", _abi.GRAD_K), ("v", _abi.GRAD_V)) if name in wrt)
+        wants_sink = self.sink is not None and "sink" in wrt
+        flags |= (_abi.GRAD_SINK if wants_sink else 0) | (_abi.GRAD_LSE if dlse is not None else 0)
+        problem, args = self.problem(True, flags)
+        rows = self.layout.rows()
+        for name, array, layout, slot in (("o", out, self.layout, ""), ("lse", lse, rows, ""),
+                                          ("dout", dout, self.layout, "do"), ("dlse", dlse, rows, "")):
+            if array is not None:
+                self.bind(problem, args, name, array, layout, slot)
+        grads: Dict[str, Any] = {}
+        for name, target in (("q", "dq"), ("k", "dk"), ("v", "dv_grad")):
+            if name in wrt:
+                grads[name], layout = self._gradient(name, self.layout if name == "q" else self.kv_layout)
+                self.bind(problem, args, target, grads[name], layout, "dv" if name == "v" else "")
+        if wants_sink:
+            grads["sink"] = np.empty(self.sink.shape, self.sink.dtype)  # type: ignore[union-attr]
+            problem.operand("dsink", code_of(grads["sink"], "sink"), (0, 1))
+            args.slot("dsink", grads["sink"].ctypes.data)
+        grads["tensors"] = self._captured_gradients(problem, args, "tensors" in wrt)
+        params, wanted = self._param_gradients(problem, args, "params" in wrt)
+        problem.run(args)
+        grads["params"] = [float(value) if want else None for value, want in zip(params, wanted)]
+        for name in {"k", "v"} & set(grads) if self.spread else ():
+            summed = grads[name].sum(axis=0 if self.kv_layout.axes[0] is None else self.kv_layout.axes[0])
+            array = getattr(self, name)
+            grads[name] = summed.reshape(array.shape).astype(array.dtype)
+        return grads
+
+    def _gradient(self, name: str, layout: Layout) -> Tuple[np.ndarray, Layout]:
+        """Room for a gradient; where one batch entry of K and V serves all, one for each, which are then summed."""
+        array = getattr(self, name)
+        if not self.spread or name == "q":
+            return np.empty(array.shape, array.dtype), layout
+        _, *sizes = layout.sizes(array)
+        if layout.axes[0] is None:
+            layout = parse_layout("b" + layout.name, "kv_layout")
+        dtype = array.dtype if array.dtype == np.float64 else np.float32
+        return np.empty(layout.shape((self.shape.b, *sizes)), dtype), layout
+
+    def _captured_gradients(self, problem: Problem, args: Args, wanted: bool) -> List[Optional[np.ndarray]]:
+        """Room for the gradients of the captured tensors that can have one."""
+        grads = [np.empty(t.shape, t.dtype) if wanted and code_of(t, "captured tensor") in FLOATS else None
+                 for t in self.tensors]
+        views = [None if grad is None else view_of(grad, "gradient") for grad in grads]
+        problem.captures([view_of(t, "captured tensor") for t in self.tensors], views)
+        args.dtensors([None if view is None else view.data for view in views])
+        return grads
+
+    def _param_gradients(self, problem: Problem, args: Args, wanted: bool) -> Tuple[np.ndarray, List[bool]]:
+        """Room for the gradients of the params, and which of them are asked for: those of floats."""
+        params = self.source.program.params if self.source.program is not None else ()
+        wants = [wanted and p.type == "float" for p in params]
+        problem.struct.param_grads = sum(1 << i for i, want in enumerate(wants) if want)
+        grads = np.zeros(len(params))
+        args.dparams(grads.ctypes.data, len(params))
+        return grads, wants

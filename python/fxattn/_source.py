@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user gives as score and mask (nothing, a function, a Program, text) as one program with the arrays and numbers
+that a run of it takes, in its order. The front ends that are no tracer's own (numpy, explain) begin here.
+"""
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from ._errors import ArgumentError, ArgumentTypeError
+from ._program import Program
+
+ScoreLike = Union[None, str, Program, Callable[..., Any]]
+Named = Optional[Mapping[str, Any]]
+# Describes an array: (dtype, rank), as ("f32", 2).
+Describe = Callable[[str, Any], Tuple[str, int]]
+_STATEMENT = re.compile(r"^\s*(?:param|tensor|let)\b|^\s*(?:score|mask|dscore)\s*=(?!=)", re.M)
+_COMMENT = re.compile(r"#[^\n]*")
+_MAX_PROGRAMS = 1024
+_programs: Dict[Any, Program] = {}
+
+
+class Source(NamedTuple):
+    """A program with its arrays and numbers; those of a backward of the user's own besides."""
+
+    program: Optional[Program]
+    tensors: Tuple[Any, ...] = ()
+    params: Tuple[float, ...] = ()
+    bprop: Optional[Program] = None
+    bprop_tensors: Tuple[Any, ...] = ()
+    bprop_params: Tuple[float, ...] = ()
+
+
+def as_statement(text: str, target: str) -> str:
+    """Program text as it is; an expression as what is assigned, as the command's --score and --mask have it."""
+    bare = _COMMENT.sub("", text)
+    if not bare.strip() or _STATEMENT.search(bare):
+        return text
+    return "mask = mask && (%s\n)" % text if target == "mask" else "%s = %s" % (target, text)
+
+
+def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: Named = None, params: Named = None,
+            bprop: ScoreLike = None, bprop_tensors: Named = None, bprop_params: Named = None, style: str = "flex",
+            lib: str = "numpy", shape: Optional[Sequence[int]] = None) -> Source:
+    """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
+    are given by name."""
+    _check_kinds(score=score, mask=mask, bprop=bprop)
+    if bprop is not None and score is None and mask is None or (bprop is None and (bprop_tensors or bprop_params)):
+        given = [name for name, value in (("bprop", bprop), ("bprop_tensors", bprop_tensors),
+                                          ("bprop_params", bprop_params)) if value]
+        raise ArgumentError("%s %s without %s" % (" and ".join(given), "is given" if len(given) == 1 else "are given",
+                                                 "score" if bprop is not None else "bprop"))
+    if callable(score) or callable(mask) or callable(bprop):
+        return _traced(score, mask, bprop, tensors, params, bprop_tensors, bprop_params, style, lib, shape)
+    program = _text_program([(score, "score"), (mask, "mask")], "score", describe, tensors, params)
+    backward = _text_program([(bprop, "dscore")], "bprop", describe, bprop_tensors, bprop_params)
+    return Source(program, *_bound(program, tensors, params, ""), backward,
+                  *_bound(backward, bprop_tensors, bprop_params, "bprop_"))
+
+
+def _check_kinds(**sources: ScoreLike) -> None:
+    for name, source in sources.items():
+        if not (source is None or isinstance(source, (str, Program)) or callable(source)):
+            raise ArgumentTypeError("%s is of type %s; a function, a Program or its text is accepted"
+                                    % (name, type(source).__name__))
+    functions = [name for name, source in sources.items() if callable(source)]
+    others = [name for name, source in sources.items() if source is not None and not callable(source)]
+    if functions and others:
+        raise ArgumentTypeError("%s given as a function and %s as a program; give all as functions, or none"
+                                % (" and ".join(functions), " and ".join(others)))
+
+
+def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bprop_tensors: Named, bprop_params: Named,
+            style: str, lib: str, shape: Optional[Sequence[int]]) -> Source:
+    from .trace import trace
+    extra = {"params": params, "bprop_params": bprop_params}
+    if style == "flex":
+        extra.update(tensors=tensors, bprop_tensors=bprop_tensors)
+        if bprop is not None:
+            raise ArgumentError("bprop is given as a function beside FlexAttention's score_mod, which is differentiated by "
+                                "itself; style=\"graph\" takes one")
+    given = [name for name, value in extra.items() if value]
+    if given:
+        raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for a Program or "
+                            "text" % " and ".join(given))
+    traced = trace(score, mask, style=style, bprop=bprop, tensors=tensors, bprop_tensors=bprop_tensors, lib=lib,
+                   shape=shape)
+    return Source(traced.program, tuple(traced.tensors), tuple(map(float, traced.params)), traced.bprop,
+                  tuple(traced.bprop_tensors), tuple(map(float, traced.bprop_params)))
+
+
+def _text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
+                  params: Named) -> Optional[Program]:
+    """Programs and texts as one program, from a bounded dictionary of those made before."""
+    given = [(source, target) for source, target in parts if source is not None]
+    if not given:
+        return None
+    if len(given) == 1 and isinstance(given[0][0], Program):
+        if given[0][0].kind != kind:
+            raise ArgumentError("a program of kind %s is given where one of kind %s is accepted" % (given[0][0].kind, kind))
+        return given[0][0]
+    texts = tuple(s.text if isinstance(s, Program) else as_statement(s, target) for s, target in given)
+    types = {name: "int" if isinstance(value, int) and not isinstance(value, bool) else "float"
+             for name, value in (params or {}).items()}
+    captures = {name: describe(name, value) for name, value in (tensors or {}).items()}
+    key = (kind, texts, tuple(types.items()), tuple(captures.items()))
+    found = _programs.get(key)
+    if found is None:
+        found = Program.from_text(texts, kind=kind, params=types, captures=captures)
+        if len(_programs) >= _MAX_PROGRAMS:
+            for old in list(_programs)[:_MAX_PROGRAMS // 2]:
+                _programs.pop(old, None)
+        _programs[key] = found
+    return found
+
+
+def _bound(program: Optional[Program], tensors: Named, params: Named, prefix: str) -> Tuple[Tuple[Any, ...], Tuple[float, ...]]:
+    """The arrays and numbers of a program in its order."""
+    tensors, params = dict(tensors or {}), dict(params or {})
+    names = [c.name for c in program.captures] if program else []
+    scalars = program.params if program else ()
+    numbers = [_number(prefix, p.name, params[p.name] if p.name in params else p.default, p.type) for p in scalars]
+    _check_names(prefix + "tensors", names, tensors, names)
+    _check_names(prefix + "params", [p.name for p in scalars], params, [p.name for p in scalars if p.default is None])
+    return tuple(tensors[name] for name in names), tuple(numbers)
+
+
+def _check_names(what: str, known: Sequence[str], given: Mapping[str, Any], needed: Sequence[str]) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ArgumentError("%s has %s, which the program does not use; it uses %s"
+                            % (what, ", ".join(map(repr, unknown)), ", ".join(map(repr, known)) or "none"))
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise ArgumentError("%s lacks %s, which the program uses" % (what, ", ".join(map(repr, missing))))
+
+
+def _number(prefix: str, name: str, value: Any, kind: str) -> float:
+    if value is None:
+        return 0.0  # reported as missing, with all others that are
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError("%sparams[%r] is of type %s; a number is accepted"
+                                % (prefix, name, type(value).__name__)) from None
+    if kind == "int" and not number.is_integer():
+        raise ArgumentError("%sparams[%r] is %r; the program declares it as an int" % (prefix, name, value))
+    return number

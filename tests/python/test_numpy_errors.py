@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn.numpy: what is wrong is said, with what was given and what is accepted, and by an exception of its kind."""
+import os
+import sys
+
+import fxattn
+import pytest
+
+np = pytest.importorskip("numpy")
+sys.path.insert(0, os.path.dirname(__file__))
+import fxattn.numpy as fn  # noqa: E402
+from dense import random_qkv  # noqa: E402
+
+Q, K, V = random_qkv(1)
+T = np.zeros(3)
+READ_ONLY = np.zeros(Q.shape)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize("arguments, keywords, words", [
+    ((Q, K[:, :3], V[:, :3]), {}, "hq is 4 and hkv is 3"),
+    ((Q, K[..., :5], V), {}, r"\(2, 4, 9, 5\)"),
+    ((Q, K, V[:, :, :5]), {}, r"\(2, 4, 5, 8\)"),
+    ((Q, K[:, :, :, None], V), {}, "bhsd"),
+    ((Q[0], K[0], V[0]), {}, "bhsd"),
+    ((Q, np.concatenate([K, K]), np.concatenate([V, V])), {}, "batch of 2 and k of 4"),
+    ((Q, K, V), {"layout": "bhdx"}, "layout is 'bhdx'"),
+    ((Q, K, V), {"layout": 3}, "layout is 3"),
+    ((Q, K, V), {"layout": "bbsd"}, "layout is 'bbsd'"),
+    ((Q, K, V), {"cu_q": [0, 1]}, "packed"),
+    ((Q[0], K[0], V[0]), {"layout": "thd"}, "cu_q is missing"),
+    ((Q[0], K[0], V[0]), {"layout": "thd", "cu_q": []}, "cu_q is empty"),
+    ((Q[0], K[0], V[0]), {"layout": "thd", "cu_q": [0, 4], "cu_k": [0, 2, 4]}, "2 offsets and cu_k 3"),
+    ((Q[0], K[0], V[0]), {"layout": "thd", "cu_q": [0, 99]}, "99"),
+    ((Q[0], K, V), {"layout": "thd", "kv_layout": "bhsd", "cu_q": [0, 4]}, "unless there are pages"),
+    ((Q, K, V), {"window": 3}, "window is 3"),
+    ((Q, K, V), {"dropout": 1.0}, "dropout is 1.0"),
+    ((Q, K, V), {"dropout": float("nan")}, "dropout is nan"),
+    ((Q, K, V), {"seed": -1}, "seed is -1"),
+    ((Q, K, V), {"scale": float("inf")}, "scale is inf"),
+    ((Q, K, V), {"sink": "one"}, "sink is 'one'"),
+    ((Q, K, V), {"sink": T}, r"\(4,\)"),
+    ((Q, K, V), {"k_lengths": [1]}, r"k_lengths has shape \(1,\); \(2\)"),
+    ((Q, K, V), {"k_lengths": [1, 10]}, "10"),
+    ((Q, K, V), {"k_lengths": [1, 1 << 40]}, "32 bits"),
+    ((Q, K, V), {"coordinates": {"x": 1}}, "b, h, q and k"),
+    ((Q, K, V), {"coordinates": {"q": [1, 2]}}, r"\(9\)"),
+    ((Q, K, V), {"coordinates": {"q": [(0, 1)]}}, "begin, base, step"),
+    ((Q, K, V), {"engine": "nonsense"}, "nonsense"),
+    ((Q, K, V), {"out": np.zeros((2, 4, 9, 7))}, r"out has shape \(2, 4, 9, 7\)"),
+    ((Q, K, V), {"out": READ_ONLY}, "read-only"),
+    ((Q, K, V), {"out": np.zeros(Q.shape, ">f8")}, "foreign"),
+    ((Q, K, V), {"out": np.broadcast_to(np.zeros(8), Q.shape)}, "read-only"),
+    ((Q, K, V), {"return_lse": True, "lse_dtype": np.float32}, "float64 is accepted"),
+    ((Q.astype("f4"), K.astype("f4"), V.astype("f4")), {"return_lse": True, "lse_dtype": np.float16}, "float32 or float64"),
+    ((Q, K, V, "score + a"), {}, "unknown name 'a'"),
+    ((Q, K, V, "score + a"), {"params": {"a": 1.0, "c": 2.0}}, "'c', which the program does not use; it uses 'a'"),
+    ((Q, K, V, fxattn.Program("param a : float\ntensor t : f32[1]\nscore = a * t[q]")), {}, "tensors lacks 't'"),
+    ((Q, K, V, fxattn.Program("param a : float\nscore = a * score")), {}, "params lacks 'a'"),
+    ((Q, K, V, fxattn.Program("param a : int\nscore = a * score")), {"params": {"a": 1.5}}, "declares it as an int"),
+    ((Q, K, V, fxattn.Program("tensor t : f32[1]\nscore = t[q]")), {"tensors": {"t": T}}, "f32"),
+    ((Q, K, V, fxattn.Program("tensor t : f64[2]\nscore = t[q, k]")), {"tensors": {"t": T}}, "rank"),
+    ((Q, K, V, fxattn.Program.from_text("dscore = dscore", kind="bprop")), {}, "kind bprop"),
+    ((Q, K, V), {"bprop": "dscore"}, "bprop is given without score"),
+    ((Q, K, V, "score"), {"bprop_params": {"a": 1}}, "bprop_params is given without bprop"),
+])
+def test_values(arguments, keywords, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        fn.attention(*arguments, **keywords)
+    assert isinstance(caught.value, fxattn.Error)
+
+
+@pytest.mark.parametrize("arguments, keywords, words", [
+    ((Q.astype(int), K, V), {}, "q has dtype int64"),
+    ((Q, K.astype(complex), V), {}, "k has dtype complex128; float64, "),
+    ((Q, K, None), {}, "v has dtype object"),
+    ((Q, K, "text"), {}, "v has dtype"),
+    ((Q, K, V, 3), {}, "score is of type int"),
+    ((Q, K, V, None, b"q >= k"), {}, "mask is of type bytes"),
+    ((Q, K, V, lambda s, b, h, q, k: s, "q >= k"), {}, "score given as a function and mask as a program"),
+    ((Q, K, V), {"seed": 1.5}, "seed is of type float"),
+    ((Q, K, V), {"out": [1]}, "out is of type list"),
+    ((Q, K, V), {"k_lengths": [1.0, 2.0]}, "ints are accepted"),
+    ((Q, K, V), {"nonsense": 1}, "unexpected keyword nonsense; accepted are"),
+    ((Q, K, V, "score + t[q]"), {"tensors": {"t": T.astype(np.uint16)}}, "uint16"),
+    ((Q, K, V, "score + a"), {"params": {"a": "one"}}, "a number is accepted"),
+])
+def test_types(arguments, keywords, words):
+    with pytest.raises(TypeError, match=words) as caught:
+        fn.attention(*arguments, **keywords)
+    assert isinstance(caught.value, fxattn.Error)
+
+
+def test_what_only_a_backward_pass_can_have_wrong():
+    out, pullback = fn.vjp(Q, K, V)
+    with pytest.raises(ValueError, match=r"dout has shape \(2, 4, 9\)"):
+        pullback(out[..., 0])
+    with pytest.raises(ValueError, match=r"dlse has shape"):
+        pullback(out, out)
+    with pytest.raises(TypeError, match="dout has dtype int64"):
+        pullback(np.ones(out.shape, int))
+    with pytest.raises(ValueError, match="wrt has 'x'"):
+        fn.vjp(Q, K, V, wrt=("q", "x"))
+    with pytest.raises(ValueError, match="shapes"):
+        fn.merge(out, out[..., 0], out[:1], out[..., 0])
+    with pytest.raises(TypeError, match="lse_a has dtype int64"):
+        fn.merge(out, np.zeros(out.shape[:3], int), out, out[..., 0])
+
+
+def test_outputs_that_overlap_themselves():
+    with pytest.raises(fxattn.Error, match="overlap"):
+        fn.attention(Q, K, V, out=np.lib.stride_tricks.as_strided(np.zeros(64), Q.shape, (0, 0, 64, 8)))
+
+
+def test_a_tensor_of_a_device_is_told(monkeypatch):
+    class Elsewhere:
+        def __dlpack__(self, **keywords):
+            raise BufferError("on cuda:0")
+
+        def __dlpack_device__(self):
+            return 2, 0
+    with pytest.raises(TypeError, match="q, of type Elsewhere, cannot be used as an array of the host"):
+        fn.attention(Elsewhere(), K, V)
