@@ -297,11 +297,11 @@ static void bench_storage(const fxa__cpu_kernels *k, bench_data *data, double he
         if ((dtypes[i] == FXA_F64) != (k->real_size == 8)) continue;
         const char *dtype = fxa_dtype_name((fxa_dtype)dtypes[i]);
         bench_fill(k, data->a, -1, 1);
-        k->store(data->b, dtypes[i], 1, data->a, ROWS * D, false);
+        k->store(data->b, dtypes[i], 1, data->a, ROWS * D, 1, false);
         BENCH_BEST(seconds, (void)k->load(data->c, data->b, dtypes[i], 1, N));
         (void)snprintf(label, sizeof label, "load 256 %s", dtype);
         bench_line(label, seconds, N, hertz);
-        BENCH_BEST(seconds, k->store(data->c, dtypes[i], 1, data->a, N, false));
+        BENCH_BEST(seconds, k->store(data->c, dtypes[i], 1, data->a, N, 1, false));
         (void)snprintf(label, sizeof label, "store 256 %s", dtype);
         bench_line(label, seconds, N, hertz);
         for (int64_t rows = 1; rows <= 4; rows += 3) bench_decode(k, data, dtypes[i], rows, hertz);
@@ -320,7 +320,7 @@ static void bench_set_bf16(const fxa__cpu_kernels *k, bench_data *data, double h
     bench_line("pack_t 256 x 64", seconds, 256 * 64, hertz);
     BENCH_BEST(seconds, k->micro.pack_n(data->c, data->a, 64, 256, 64));
     bench_line("pack_n 256 x 64", seconds, 256 * 64, hertz);
-    k->store(data->b, FXA_BF16, 1, data->a, 256 * 128, false);
+    k->store(data->b, FXA_BF16, 1, data->a, 256 * 128, 1, false);
     for (int64_t rows = 1; rows <= 4; rows += 3) bench_decode(k, data, FXA_BF16, rows, hertz);
 }
 

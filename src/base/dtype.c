@@ -108,18 +108,6 @@ double fxa__load_f64(const void *data, uint32_t dtype, int64_t index) {
     }
 }
 
-int32_t fxa__load_i32(const void *data, uint32_t dtype, int64_t index) {
-    switch (dtype) {
-    case FXA_I64: return fxa__sat32(((const int64_t *)data)[index]);
-    case FXA_I32: return ((const int32_t *)data)[index];
-    case FXA_I16: return ((const int16_t *)data)[index];
-    case FXA_I8: return ((const int8_t *)data)[index];
-    case FXA_U8: return ((const uint8_t *)data)[index];
-    case FXA_B8: return ((const uint8_t *)data)[index] != 0;
-    default: return 0;
-    }
-}
-
 int64_t fxa__load_i64(const void *data, int64_t index) { return ((const int64_t *)data)[index]; }
 
 void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x) {

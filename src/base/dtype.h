@@ -6,6 +6,8 @@
 #ifndef FXA_BASE_DTYPE_H
 #define FXA_BASE_DTYPE_H
 
+#include "num.h"
+
 #include "fxattn/fxattn.h"
 
 #include <stdbool.h>
@@ -20,10 +22,20 @@ double fxa__bf16_to_f64(uint16_t bits);
 uint16_t fxa__f64_to_bf16(double x);
 
 /* Element `index` (counted in elements, may be negative) of data, which is aligned to its element size. */
-double fxa__load_f64(const void *data, uint32_t dtype, int64_t index); /* float dtypes */
-int32_t fxa__load_i32(const void *data, uint32_t dtype,
-                      int64_t index);                   /* int and bool dtypes; i64 saturates; bool: 0 or 1 */
-int64_t fxa__load_i64(const void *data, int64_t index); /* i64, whole */
+double fxa__load_f64(const void *data, uint32_t dtype, int64_t index);    /* float dtypes */
+int64_t fxa__load_i64(const void *data, int64_t index);                   /* i64, whole */
 void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x); /* float dtypes */
+/* Of int and bool dtypes; i64 saturates; bool: 0 or 1. Inline: range analysis reads whole tables by it. */
+static inline int32_t fxa__load_i32(const void *data, uint32_t dtype, int64_t index) {
+    switch (dtype) {
+    case FXA_I64: return fxa__sat32(((const int64_t *)data)[index]);
+    case FXA_I32: return ((const int32_t *)data)[index];
+    case FXA_I16: return ((const int16_t *)data)[index];
+    case FXA_I8: return ((const int8_t *)data)[index];
+    case FXA_U8: return ((const uint8_t *)data)[index];
+    case FXA_B8: return ((const uint8_t *)data)[index] != 0;
+    default: return 0;
+    }
+}
 
 #endif

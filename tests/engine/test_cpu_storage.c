@@ -44,9 +44,11 @@ static void check_storage_once(const fxa__cpu_kernels *k, t_rng *rng, uint32_t d
     }
     guard old = guard_open(cells.size);
     memcpy(old.data, cells.data, cells.size);
-    k->store(cells.data, dtype, stride, x.data, n, add);
+    double factor = t_int(rng, 0, 1) ? 1 : t_real(rng, -3, 3);
+    k->store(cells.data, dtype, stride, x.data, n, factor, add);
     for (int64_t i = 0; i < n; i++) {
         double value = real_at(k, x.data, i), before = fxa__load_f64(old.data, dtype, i * stride);
+        value = k->real_size == sizeof(float) ? (double)((float)value * (float)factor) : value * factor;
         if (add && k->real_size == sizeof(float) && dtype != FXA_F64)
             value = (double)((float)value + (float)before);
         else if (add)
@@ -79,7 +81,7 @@ static void check_halves(const fxa__cpu_kernels *k) {
         uint32_t dtype = float_dtypes[j];
         for (int i = 0; i < 65536; i++) in[i] = (uint16_t)i;
         T_CHECK(!k->load(reals, in, dtype, 1, 65536));
-        k->store(out, dtype, 1, reals, 65536, false);
+        k->store(out, dtype, 1, reals, 65536, 1, false);
         for (int i = 0; i < 65536; i++) {
             double want = fxa__load_f64(in, dtype, i);
             T_SAME(real_at(k, reals, i), want);

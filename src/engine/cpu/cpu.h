@@ -126,10 +126,11 @@ typedef struct fxa__cpu_kernels {
     const fxa__cpu_format *format; /* how operands of products are packed: cpu_product.h */
     fxa__cpu_micro micro;
 
-    /* n elements between storage and real; strides in elements of the storage. store rounds to nearest even; `add` adds
-     * to what is there, in real (in double where f64 is stored). load returns false when an element is not finite. */
+    /* n elements between storage and real; strides in elements of the storage. store multiplies by the factor in real
+     * and rounds to nearest even; `add` adds to what is there, in real (in double where f64 is stored). load returns
+     * false when an element is not finite. */
     bool (*load)(void *real_row, const void *src, uint32_t dtype, int64_t stride, int64_t n);
-    void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, bool add);
+    void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, double factor, bool add);
 
     /* n elements of an int or bool dtype, as fxa__load_i32 gives them. */
     void (*load_ints)(int32_t *out, const void *src, uint32_t dtype, int64_t stride, int64_t n);

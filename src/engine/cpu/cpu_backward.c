@@ -25,21 +25,20 @@ static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int6
     return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->in.d, 0, 1};
 }
 
-static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row, bool add) {
-    job->code->kernels->store(to.data, to.dtype, to.stride, row, to.n, add);
+static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row, double factor, bool add) {
+    job->code->kernels->store(to.data, to.dtype, to.stride, row, to.n, factor, add);
 }
 
 /* ---- dQ --------------------------------------------------------------------------------------------------------- */
 
-/* Stores rows first..first+n of the group from their sums, which are scaled. */
+/* Stores rows first..first+n of the group from their sums, scaled. */
 static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, int64_t n) {
     const fxa__back *job = w->job;
     int64_t ld = job->cut.ld_d;
     fxa__cpu_place to = {.count = 0};
-    job->code->kernels->row_scale(fxa__back_at(job, dq, first * ld), n * ld, job->bind->scale);
     for (int64_t r = first; r < first + n; r++) {
         fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
-        back_store(job, to, fxa__back_at(job, dq, r * ld), job->p->in.flags & FXA_ACC_Q);
+        back_store(job, to, fxa__back_at(job, dq, r * ld), job->bind->scale, job->p->in.flags & FXA_ACC_Q);
     }
 }
 
@@ -49,7 +48,7 @@ static void back_store_dq_absent(const fxa__back_worker *w) {
     if (p->flags & (FXA_ACC_Q | FXA_VARLEN)) return;
     memset(w->q, 0, (size_t)p->d * w->job->code->kernels->real_size);
     for (int64_t h = w->g.hkv * w->g.heads; h < (w->g.hkv + 1) * w->g.heads; h++)
-        for (int64_t q = w->g.seq.q_len; q < p->sq; q++) back_store(w->job, back_absent_row(w, h, q), w->q, false);
+        for (int64_t q = w->g.seq.q_len; q < p->sq; q++) back_store(w->job, back_absent_row(w, h, q), w->q, 1, false);
 }
 
 static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
@@ -69,7 +68,7 @@ static void back_add_page(const fxa__back_worker *w, void *pool, int64_t ld, con
     for (int64_t i = 0; i < w->n_keys; i++) {
         int64_t k = w->key + i, row = pages[k / size] * size + k % size;
         job->code->kernels->store(fxa__back_at(job, pool, row * ld), fxa__back_real(job), 1,
-                                  (const char *)x + i * ld * (int64_t)job->code->kernels->real_size, d, true);
+                                  (const char *)x + i * ld * (int64_t)job->code->kernels->real_size, d, 1, true);
     }
 }
 
@@ -77,7 +76,7 @@ static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, i
     fxa__cpu_place to = {.count = 0};
     for (int64_t i = 0; i < w->n_keys; i++) {
         fxa__cpu_key_next(&w->g, slot, w->key + i, &to);
-        back_store(w->job, to, fxa__back_at(w->job, x, i * ld), add);
+        back_store(w->job, to, fxa__back_at(w->job, x, i * ld), 1, add);
     }
 }
 
@@ -177,7 +176,7 @@ static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot
     for (int64_t row = 0; row < job->cut.pool_rows; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
         fxa__cpu_place to = {(char *)job->bind->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
-        back_store(job, to, fxa__back_at(job, pool, row * ld), add);
+        back_store(job, to, fxa__back_at(job, pool, row * ld), 1, add);
     }
 }
 
@@ -266,7 +265,7 @@ static void back_join(fxa__back_worker *w, int64_t group, int64_t tile) {
         if (!back_dq_has(job, group, chunk)[tile]) continue;
         if (sum)
             job->code->kernels->store(fxa__back_at(job, sum, first * cut->ld_d), fxa__back_real(job), 1, rows,
-                                      n * cut->ld_d, true);
+                                      n * cut->ld_d, 1, true);
         else
             sum = part;
     }

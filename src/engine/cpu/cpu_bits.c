@@ -28,6 +28,7 @@ int64_t fxa__cpu_bits_granule(const fxa__cpu_kernels *kernels) {
 
 static void bits_carve(fxa__carver *c, int64_t rows, int64_t words, fxa__cpu_bits *bits) {
     bits->pairs = fxa__carve_matrix(c, rows, words, sizeof *bits->pairs);
+    bits->from = fxa__carve(c, rows, sizeof *bits->from);
     bits->any = fxa__carve(c, rows, sizeof *bits->any);
     bits->all = fxa__carve(c, rows, sizeof *bits->all);
 }
@@ -51,7 +52,7 @@ void fxa__cpu_kept_carve(fxa__carver *c, const fxa__cpu_code *code, const fxa__p
                          fxa__cpu_kept *kept) {
     const fxa_problem *in = &p->in;
     int64_t words = fxa__div_up(keys, 64), batch = code->band.reads >> FXA_INPUT_B & 1 ? in->b : 1;
-    int64_t bytes = rows * (words + 2) * (int64_t)sizeof(uint64_t), most = BITS_KEPT_BYTES / fxa__max_i64(bytes, 1);
+    int64_t bytes = rows * (words + 3) * (int64_t)sizeof(uint64_t), most = BITS_KEPT_BYTES / fxa__max_i64(bytes, 1);
     *kept = (fxa__cpu_kept){.tiles = fxa__div_up(in->sq, fxa__max_i64(rows, 1)) + 1, .block_keys = keys};
     kept->blocks = fxa__div_up(in->sk, fxa__max_i64(keys, 1)) + 1;
     if (!bits_repeat(code, in)) return;
@@ -86,9 +87,10 @@ static uint64_t bits_granules(uint64_t word, int64_t granule) {
     return out;
 }
 
-/* What row `row` of n columns has of each granule. Words that the row before has too have been looked at. */
+/* What row `row` has of each granule. Words that the row before has too have been looked at. */
 static void bits_sum_up(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t row) {
-    const uint64_t *pairs = to->pairs + row * c->words, *before = row > 0 ? pairs - c->words : NULL;
+    const uint64_t *pairs = to->pairs + row * c->words;
+    const uint64_t *before = row > 0 ? to->pairs + to->from[row - 1] * c->words : NULL;
     uint64_t some = before ? to->any[row - 1] : 0, all = before ? to->all[row - 1] : 0;
     int64_t per_word = 64 / c->granule;
     for (int64_t i = 0; 64 * i < c->keys; i++) {
@@ -128,10 +130,8 @@ static void bits_pairs(fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *pai
         fxa__tape_mask(&c->mask, row, rows, pairs, c->words, c->same + row);
         return;
     }
-    for (int64_t i = 0; i < rows; i++) {
-        bits_fill(pairs + i * c->words, c->words, tile == FXA_TILE_FULL ? c->keys : 0);
-        c->same[row + i] = i > 0;
-    }
+    bits_fill(pairs, c->words, tile == FXA_TILE_FULL ? c->keys : 0);
+    for (int64_t i = 0; i < rows; i++) c->same[row + i] = i > 0;
 }
 
 static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
@@ -142,6 +142,7 @@ static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
     to->some = 0;
     to->row = to->end = 0;
     for (int64_t i = 0; i < c->n; i++) {
+        to->from[i] = c->same[i] ? to->from[i - 1] : (int32_t)i;
         if (c->same[i])
             to->any[i] = to->any[i - 1], to->all[i] = to->all[i - 1];
         else

@@ -36,7 +36,8 @@ typedef struct fxa__cpu_strip {
 /* ---- Bits -------------------------------------------------------------------------------------------------------- */
 
 typedef struct fxa__cpu_bits {
-    uint64_t *pairs;     /* [rows,words] */
+    uint64_t *pairs;     /* [rows,words]; */
+    int32_t *from;       /* [rows]: which of those are a row's: itself, or one before that it is like */
     uint64_t *any, *all; /* [rows]: bit i: some pair, every pair of granule i */
     uint64_t some;       /* bit i: some row has some pair of granule i */
     int64_t row, end;    /* rows outside of row..end have none at all */
@@ -113,7 +114,7 @@ fxa__cpu_strip fxa__cpu_cut_within(const fxa__cpu_cut *cut, int64_t row, int64_t
 bool fxa__cpu_cut_needs(const fxa__cpu_cut *cut, int64_t begin, int64_t n);
 /* The bits of a row of a masked strip; NULL: the tape with its mask tells. */
 static inline const uint64_t *fxa__cpu_cut_bits(const fxa__cpu_cut *cut, int64_t row) {
-    return cut->bits ? cut->bits->pairs + row * cut->words : NULL;
+    return cut->bits ? cut->bits->pairs + cut->bits->from[row] * cut->words : NULL;
 }
 
 #endif

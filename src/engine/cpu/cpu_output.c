@@ -83,11 +83,8 @@ static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double
     if (it->g.p->in.flags & FXA_ACC_OUT)
         output_merge(it, &to->o, o, factor, &lse, &to->lse);
     else {
-        if (factor > 0)
-            it->kernels->row_scale(o, to->o.n, factor);
-        else
-            output_fill(it, o, to->o.n, factor); /* 0 or NaN */
-        it->kernels->store(to->o.data, to->o.dtype, to->o.stride, o, to->o.n, false);
+        if (!(factor > 0)) output_fill(it, o, to->o.n, factor); /* 0 or NaN */
+        it->kernels->store(to->o.data, to->o.dtype, to->o.stride, o, to->o.n, factor > 0 ? factor : 1, false);
     }
     if (to->lse.data) output_store_one(&to->lse, lse);
     if (to->max.data) output_store_one(&to->max, max);

@@ -67,14 +67,26 @@ static bool place_load(const fxa__cpu_group *g, fxa_slot slot, bool is_key, int6
     return finite;
 }
 
+static void place_scale(const fxa__cpu_kernels *kernels, void *x, int64_t n, int64_t d, int64_t ld, double factor) {
+    if (d == ld) d *= n, n = 1; /* dense ones are one long row */
+    for (int64_t i = 0; i < n; i++) kernels->row_scale((char *)x + i * ld * (int64_t)kernels->real_size, d, factor);
+}
+
+/* Rows that are loaded before they are scaled, and so are in the first-level cache by then; not tuned. */
+enum { PLACE_ROWS = 32 };
+
 bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, double factor, void *x,
                         int64_t ld) {
     const fxa__cpu_kernels *kernels = g->code->kernels;
-    bool finite = place_load(g, slot, false, first, n, x, ld);
+    bool finite = true;
     int64_t d;
     (void)fxa__row_operand(&g->p->in, slot, &d);
-    for (int64_t i = 0; factor != 1 && i < (d == ld ? 1 : n); i++)
-        kernels->row_scale((char *)x + i * ld * (int64_t)kernels->real_size, d == ld ? n * d : d, factor);
+    for (int64_t i = 0; i < n; i += PLACE_ROWS) {
+        int64_t count = fxa__min_i64(n - i, PLACE_ROWS);
+        void *row = (char *)x + i * ld * (int64_t)kernels->real_size;
+        finite &= place_load(g, slot, false, first + i, count, row, ld);
+        if (factor != 1) place_scale(kernels, row, count, d, ld, factor);
+    }
     return finite;
 }
 

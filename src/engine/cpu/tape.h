@@ -63,7 +63,7 @@ void fxa__tape_columns(fxa__tape_run *run, int64_t n, const int32_t *k);
 void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t n);
 /* FXA__TAPE_MASK_ALONE: rows row..row+n of those given, `words` words each: bit c of a row is set where it attends to
  * column c of those given; those past the last column are 0. same [n] tells rows that have the bits of the row before
- * them, which some of the others may have too. */
+ * them, which some of the others may have too: they are not written. */
 void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words, uint8_t *same);
 /* Operations that it takes for a pair where no row repeats the one before. */
 int64_t fxa__tape_mask_cost(const fxa__tape *tape);

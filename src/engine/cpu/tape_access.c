@@ -238,7 +238,7 @@ static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const
             else
                 room.d[j] = ((const double *)dscore)[i + j] != 0 ? ((const double *)value)[at] : 0;
         }
-        kernels->store(to, view->dtype, p->stride, &room, n, true);
+        kernels->store(to, view->dtype, p->stride, &room, n, 1, true);
         to += n * p->stride * (int64_t)fxa_dtype_size(view->dtype);
     }
 }

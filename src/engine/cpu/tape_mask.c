@@ -3,7 +3,7 @@
  * A mask alone, before there are scores: rows of pairs as bits, by the formula of tape_formula.c. A part of it makes
  * -inf of a row of zeroes where it is false. What a row reads of its own, beside the columns and the batch entry, is in
  * places of ROW; where those of a part hold the same as for the row before, so do its bits, and nothing is run: blocks,
- * documents and heads repeat whole rows. Where no part, range or test differs from the row before, its bits are copied.
+ * documents and heads repeat whole rows. Where no part, range or test differs from the row before, it is only said so.
  */
 #include "tape_code.h"
 
@@ -253,10 +253,7 @@ void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, 
             ask = repeats > i ? repeats : i + MASK_STRETCH;
         }
         *same = i < repeats || !mask_leaves(run, i, words, i > row);
-        if (*same++) {
-            for (int64_t w = 0; w < words; w++) bits[w] = (bits - words)[w];
-            continue;
-        }
+        if (*same++) continue;
         const uint64_t *from = mask_formula(run, i, words);
         for (int64_t w = 0; w < words; w++) bits[w] = from[w] & mask_low(run->columns - 64 * w);
     }
