@@ -471,7 +471,8 @@ typedef struct fxa_merge_args {
     fxa_operand o_a, o_b, lse_a, lse_b; /* dtypes must be given (lse: f32 or f64) */
     void *o_a_data, *lse_a_data;
     const void *o_b_data, *lse_b_data;
-    fxa_context *ctx; /* on another device than the host: whose engines do it, if they can (E_UNSUPPORTED) */
+    fxa_context *ctx; /* on a device, where all the pointers then lie: whose engines do it. One without a kernel for it
+                         takes what is joined to the host and back, and the call waits for that */
     uint32_t device;  /* fxa_device */
     int32_t ordinal;
     void *stream;

@@ -81,6 +81,9 @@ typedef struct fxa__engine {
     void (*save)(void *self, const void *code, fxa__writer *w);
     fxa_status (*load)(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
     const fxa__memory *memory; /* of a device, else NULL */
+    /* fxa_merge on pointers of this device, whose arguments have been checked; it only begins, on args->stream. NULL:
+     * what is joined goes to the host and back, through `memory`, which waits. */
+    fxa_status (*merge)(void *self, const fxa_merge_args *args, fxa_error *err);
 } fxa__engine;
 
 /* In order of preference; NULL past the end. */

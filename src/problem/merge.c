@@ -6,11 +6,10 @@
  *
  * A side of weight 0 is not read, so the other comes through bit for bit and an empty row never makes NaN.
  */
+#include "join.h"
 #include "merge.h"
-#include "problem_private.h"
 
 #include "../base/dtype.h"
-#include "../base/float_state.h"
 #include "../base/num.h"
 
 #include <string.h>
@@ -30,7 +29,7 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     *lse_a = m + log(sum);
 }
 
-/* ---- fxa_merge --------------------------------------------------------------------------------------------------- */
+/* ---- Whole tensors ----------------------------------------------------------------------------------------------- */
 
 typedef struct merge_side {
     const char *name;
@@ -58,13 +57,12 @@ static fxa_status merge_check_side(const merge_side *side, const int64_t full[4]
     return FXA_OK;
 }
 
-static fxa_status merge_check(fxa_merge_args *a, fxa_error *err) {
+static fxa_status merge_check(fxa_merge_args *a, fxa__region region[FXA__JOIN_SIDES], fxa_error *err) {
     const int64_t size[4] = {a->b, a->h, a->s, a->d};
     const merge_side side[4] = {{"o_a", &a->o_a, a->o_a_data, false, true},
                                 {"lse_a", &a->lse_a, a->lse_a_data, true, true},
                                 {"o_b", &a->o_b, (void *)(uintptr_t)a->o_b_data, false, false},
                                 {"lse_b", &a->lse_b, (void *)(uintptr_t)a->lse_b_data, true, false}};
-    fxa__region region[4];
     for (int i = 0; i < 4; i++)
         if (size[i] < 0)
             return fxa__fail(err, FXA_E_PROBLEM, "%c is %lld: accepted are 0 and more", "bhsd"[i], (long long)size[i]);
@@ -103,18 +101,31 @@ static void merge_one(const fxa_merge_args *a, int64_t b, int64_t h, int64_t s) 
     }
 }
 
-fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
-    FXA__FLOAT_SCOPE;
-    fxa_merge_args a;
-    memset(&a, 0, sizeof a);
-    FXA_TRY(fxa__struct_read(&a, sizeof a, offsetof(fxa_merge_args, ctx), args, "fxa_merge_args", err));
-    if (a.reserved) return fxa__fail(err, FXA_E_ARGUMENT, "fxa_merge_args.reserved is %u: accepted is 0", a.reserved);
-    if (a.device != FXA_HOST)
-        return fxa__fail(err, FXA_E_UNSUPPORTED,
-                         "fxa_merge_args.device is %u: engines of this build merge on device host alone", a.device);
-    FXA_TRY(merge_check(&a, err));
-    for (int64_t b = 0; b < a.b; b++)
-        for (int64_t h = 0; h < a.h; h++)
-            for (int64_t s = 0; s < a.s; s++) merge_one(&a, b, h, s);
-    return fxa__ok(err);
+static fxa_status merge_check_place(const fxa_merge_args *a, fxa_error *err) {
+    if (!fxa_device_name((fxa_device)a->device))
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_merge_args.device is %u: accepted are %u (host) and %u (cuda)",
+                         a->device, FXA_HOST, FXA_CUDA);
+    if (a->ordinal < 0 || (a->device == FXA_HOST && a->ordinal))
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_merge_args.ordinal is %d: accepted %s", (int)a->ordinal,
+                         a->device == FXA_HOST ? "on device host is 0" : "are 0 and more");
+    if (a->device != FXA_HOST && !a->ctx)
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_merge_args.ctx is NULL: on device %s its engines merge",
+                         fxa_device_name((fxa_device)a->device));
+    return FXA_OK;
+}
+
+fxa_status fxa__join_read(const fxa_merge_args *args, fxa_merge_args *out, fxa__region region[FXA__JOIN_SIDES],
+                          fxa_error *err) {
+    memset(out, 0, sizeof *out);
+    FXA_TRY(fxa__struct_read(out, sizeof *out, offsetof(fxa_merge_args, ctx), args, "fxa_merge_args", err));
+    if (out->reserved)
+        return fxa__fail(err, FXA_E_ARGUMENT, "fxa_merge_args.reserved is %u: accepted is 0", out->reserved);
+    FXA_TRY(merge_check_place(out, err));
+    return merge_check(out, region, err);
+}
+
+void fxa__join_rows(const fxa_merge_args *a) {
+    for (int64_t b = 0; b < a->b; b++)
+        for (int64_t h = 0; h < a->h; h++)
+            for (int64_t s = 0; s < a->s; s++) merge_one(a, b, h, s);
 }

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxa_merge: on the host at once; on a device by an engine that can, else by taking what is joined to the host and back
+ * through the engine's memory. Only elements are written there: on what lies between them others may be at work.
+ */
+#include "plan.h"
+
+#include "../base/float_state.h"
+#include "../base/num.h"
+#include "../problem/join.h"
+
+/* One tensor on its way. */
+typedef struct join_side {
+    const fxa__region *region;
+    int64_t first; /* address on the device of what was copied */
+    size_t size;
+    char *host; /* the copy; NULL: the tensor has no element */
+} join_side;
+
+/* ---- Which engine ------------------------------------------------------------------------------------------------ */
+
+/* The first engine of the device that can be opened and has a way; E_UNSUPPORTED with the reasons of those that have
+ * not. */
+static fxa_status join_find(const fxa_merge_args *a, fxa__instance **out, fxa_error *err) {
+    const fxa__engine *engine;
+    fxa_error why = {.status = FXA_OK};
+    const char *refused = NULL;
+    for (size_t i = 0; (engine = fxa__engine_at(i)) != NULL; i++) {
+        if (engine->device != a->device || (!engine->merge && !engine->memory)) continue;
+        FXA_TRY(fxa__instance_get(fxa__context_host(a->ctx), engine, a->ordinal, NULL, out, err));
+        if (fxa__instance_usable(*out, &why) == FXA_OK) return FXA_OK;
+        if (why.status == FXA_E_MEMORY) return fxa__fail(err, why.status, "%s", why.text);
+        refused = engine->name;
+    }
+    if (refused) return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine can merge there: %s: %s", refused, why.text);
+    return fxa__fail(err, FXA_E_UNSUPPORTED, "no engine of this build merges in the memory of device %s",
+                     fxa_device_name((fxa_device)a->device));
+}
+
+/* ---- There and back ---------------------------------------------------------------------------------------------- */
+
+static fxa_status join_fetch(const fxa__instance *at, join_side *side, void *stream, fxa_error *err) {
+    int64_t end;
+    if (fxa__region_is_empty(side->region)) return FXA_OK;
+    (void)fxa__region_addresses(side->region, &side->first, &end); /* it has some: fxa__join_read has looked */
+    side->size = (size_t)(end - side->first);
+    side->host = fxa__alloc_aligned(at->host, side->size, FXA_WORKSPACE_ALIGN);
+    if (!side->host)
+        return fxa__fail(err, FXA_E_MEMORY, "out of memory: %zu bytes that come from a device", side->size);
+    return at->engine->memory->copy_from(at->self, side->host, (const void *)(uintptr_t)side->first, side->size, stream,
+                                         err);
+}
+
+/* Axes that lie one inside the other without gaps, as one: their sizes become 1. Returns elements of a whole piece. */
+static int64_t join_fold(fxa__region *r) {
+    int64_t whole = 1;
+    for (int32_t i = 0; i < r->rank;) {
+        if (r->size[i] == 1 || r->stride[i] != whole) {
+            i++;
+            continue;
+        }
+        whole *= r->size[i];
+        r->size[i] = 1;
+        i = 0; /* one that was passed may follow now */
+    }
+    return whole;
+}
+
+/* Piece by piece: one for a dense tensor. */
+static fxa_status join_send(const fxa__instance *at, const join_side *side, void *stream, fxa_error *err) {
+    int64_t index[FXA_MAX_RANK] = {0};
+    if (!side->host) return FXA_OK;
+    fxa__region r = *side->region;
+    size_t bytes = (size_t)(join_fold(&r) * r.element);
+    for (int32_t axis = 0; axis >= 0;) {
+        int64_t place = 0;
+        for (int32_t i = 0; i < r.rank; i++) place += index[i] * r.stride[i];
+        char *device = (char *)(uintptr_t)r.data + place * r.element;
+        const char *from = side->host + ((int64_t)(uintptr_t)device - side->first);
+        FXA_TRY(at->engine->memory->copy_to(at->self, device, from, bytes, stream, err));
+        for (axis = r.rank - 1; axis >= 0 && ++index[axis] == r.size[axis]; axis--) index[axis] = 0;
+    }
+    return FXA_OK;
+}
+
+static void *join_pointer(const join_side *side) {
+    return side->host ? side->host + ((int64_t)(uintptr_t)side->region->data - side->first) : NULL;
+}
+
+static fxa_status join_through(const fxa__instance *at, const fxa_merge_args *a, join_side side[FXA__JOIN_SIDES],
+                               fxa_error *err) {
+    const fxa__memory *memory = at->engine->memory;
+    fxa_merge_args here = *a;
+    for (int i = 0; i < FXA__JOIN_SIDES; i++) FXA_TRY(join_fetch(at, &side[i], a->stream, err));
+    FXA_TRY(memory->wait(at->self, a->stream, err));
+    here.o_a_data = join_pointer(&side[0]), here.lse_a_data = join_pointer(&side[1]);
+    here.o_b_data = join_pointer(&side[2]), here.lse_b_data = join_pointer(&side[3]);
+    fxa__join_rows(&here);
+    for (int i = 0; i < FXA__JOIN_WRITTEN; i++) FXA_TRY(join_send(at, &side[i], a->stream, err));
+    return memory->wait(at->self, a->stream, err);
+}
+
+/* What a failed copy began may still be under way: memory goes when that has come to an end. */
+static fxa_status join_stage(const fxa__instance *at, const fxa_merge_args *a, const fxa__region *region,
+                             fxa_error *err) {
+    join_side side[FXA__JOIN_SIDES] = {
+        {.region = &region[0]}, {.region = &region[1]}, {.region = &region[2]}, {.region = &region[3]}};
+    if (a->b == 0 || a->h == 0 || a->s == 0) return FXA_OK;
+    fxa_status status = join_through(at, a, side, err);
+    if (status != FXA_OK) (void)at->engine->memory->wait(at->self, a->stream, NULL);
+    for (int i = 0; i < FXA__JOIN_SIDES; i++)
+        fxa__free_aligned(at->host, side[i].host, side[i].size, FXA_WORKSPACE_ALIGN);
+    return status;
+}
+
+fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
+    FXA__FLOAT_SCOPE;
+    fxa_merge_args a;
+    fxa__region region[FXA__JOIN_SIDES];
+    fxa__instance *at = NULL;
+    FXA_TRY(fxa__join_read(args, &a, region, err));
+    if (a.device == FXA_HOST) {
+        fxa__join_rows(&a);
+        return fxa__ok(err);
+    }
+    FXA_TRY(join_find(&a, &at, err));
+    FXA_TRY(at->engine->merge ? at->engine->merge(at->self, &a, err) : join_stage(at, &a, region, err));
+    return fxa__ok(err);
+}
