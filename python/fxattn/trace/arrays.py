@@ -9,7 +9,7 @@ are unrolled over them. Vec never has more than MAX_ELEMENTS.
 import itertools
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
-from .libraries import kind_of, library_of
+from .libraries import library_of
 from .ops import as_sym, choose, compare, scalar
 from .._abi import OP_EQ
 from .place import TraceAttributeError, error, refuse
@@ -170,7 +170,8 @@ def _filled(rec: Recording, fixed: Sequence[Optional[Sym]], at: Sequence[int]) -
 
 
 def load(rec: Recording, base: Any, nodes: Sequence[int]) -> Sym:
-    return Sym(rec, rec.emit(LOAD, rec.capture(base), *nodes), kind_of(base))
+    at = rec.capture(base)
+    return Sym(rec, rec.emit(LOAD, at, *nodes), rec.kinds[at])
 
 
 def is_wide(x: Any) -> bool:
@@ -222,6 +223,11 @@ def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any],
 
 def index(rec: Recording, base: Any, fixed: Optional[Sequence[Optional[Sym]]], key: Any) -> Any:
     """base[key], where some of the indices are traced; `fixed` are those that earlier steps gave."""
+    if fixed is None:  # nearly always: each index is a traced int, and there is one for each dimension
+        given = key if type(key) is tuple else (key,)
+        nodes = [x.node for x in given if type(x) is Sym and BOOL < x.ty < FLOAT and x.rec is rec]
+        if len(nodes) == len(given) == base.ndim:
+            return load(rec, base, nodes)
     fixed = (None,) * base.ndim if fixed is None else tuple(fixed)
     items = _spelled_out(list(key) if isinstance(key, (tuple, list)) else [key], sum(f is None for f in fixed), base)
     static: List[Any] = []

@@ -12,6 +12,7 @@ import types
 from typing import Any, Dict, Optional
 
 from . import arrays
+from .literals import names_of
 from .symbol import recording_of
 
 _captured_class: Optional[type] = None
@@ -90,7 +91,7 @@ def _wrap_object(value: Any, done: Dict[int, Any], depth: int) -> Any:
 def _wrap_function(function: types.FunctionType, done: Dict[int, Any], depth: int) -> Any:
     done[id(function)] = function  # one that refers to itself
     names = function.__globals__
-    used = {name: names[name] for name in _names_of(function.__code__) if name in names}
+    used = {name: names[name] for name in names_of(function.__code__) if name in names}
     changed = {name: new for name, old in used.items() for new in [_wrap(old, done, depth + 1)] if new is not old}
     cells = []
     for cell in function.__closure__ or ():
@@ -107,11 +108,3 @@ def _wrap_function(function: types.FunctionType, done: Dict[int, Any], depth: in
     twin.__kwdefaults__ = {k: _wrap(x, done, depth + 1) for k, x in (function.__kwdefaults__ or {}).items()} or None  # type: ignore[assignment]
     done[id(function)] = twin
     return twin
-
-
-def _names_of(code: types.CodeType) -> Any:
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if type(constant) is types.CodeType:
-            found |= _names_of(constant)
-    return found

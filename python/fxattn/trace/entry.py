@@ -7,6 +7,7 @@ from .._program import Program
 from . import methods  # attaches operators to symbols
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
+from .jaxprs import mentions_jax, run_by_jax
 from .literals import literals_of
 from .libraries import library_of
 from .modes import functions_by_forward, torch_mode
@@ -102,10 +103,11 @@ class _Flex:
                 route = self.other(route, "captured")
             except NeedsJax:
                 route = self.other(route, "jax")
-            except TypeError as error:
-                if route == "by_forward" or "save_for_backward" not in str(error):
+            except Exception as error:
+                found = _route_of(route, error, mod)
+                if found is None:
                     raise
-                route = "by_forward"
+                route = found
             rec.restore(state)
             if code is not None and len(self.routes) < MAX_ROUTES:
                 self.routes[code] = route
@@ -117,6 +119,15 @@ class _Flex:
             refuse("an array is indexed by, or made of, a traced value in a way that cannot be seen; index it as a[i, j], in "
                    "the function itself, or make it a torch tensor")
         return wanted
+
+
+def _route_of(route: str, error: Exception, mod: Callable[..., Any]) -> Optional[str]:
+    """Another way to trace a function, when an error says that it needs one."""
+    if route != "jax" and ("__jax_array__" in str(error) or mentions_jax(mod)):
+        return "jax"
+    if route == "plain" and isinstance(error, TypeError) and "save_for_backward" in str(error):
+        return "by_forward"
+    return None
 
 
 _SCORE_ARGUMENTS = ((_abi.INPUT_SCORE, FLOAT), (_abi.INPUT_B, INT), (_abi.INPUT_H, INT), (_abi.INPUT_Q, INT), (_abi.INPUT_K, INT))
@@ -138,7 +149,6 @@ def _by_forward(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any
 
 
 def _by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
-    from .jaxprs import run_by_jax
     return run_by_jax(mod, rec, arguments)
 
 

@@ -7,6 +7,7 @@ closure that happens to be the same object (a literal of the same module with th
 right too, and builds one program more.
 """
 import functools
+import struct
 import types
 from typing import Any, FrozenSet, Set
 
@@ -46,7 +47,7 @@ def _collect(mod: Any, found: Set[int], depth: int) -> None:
             kind = type(mod)
             for name in ("__call__", "forward"):
                 inner = getattr(kind, name, None)
-                if type(inner) is types.FunctionType and not inner.__module__.startswith("torch."):
+                if type(inner) is types.FunctionType and not str(inner.__module__).startswith("torch."):
                     _collect(inner, found, depth + 1)
 
 
@@ -61,3 +62,29 @@ def _collect_code(code: types.CodeType, names: Any, found: Set[int], depth: int)
             helper = names.get(name)
             if type(helper) is types.FunctionType and helper.__globals__ is names and helper.__code__ is not code:
                 _collect_code(helper.__code__, names, found, depth + 1)
+
+
+def float_values(mod: Any) -> FrozenSet[float]:
+    """The float literals of a function by value, as they are and rounded to f32: a jaxpr has no others."""
+    values: Set[float] = set()
+    codes, seen = [getattr(getattr(mod, "func", mod), "__code__", None)], 0
+    while seen < len(codes):
+        code = codes[seen]
+        seen += 1
+        for constant in code.co_consts if code is not None else ():
+            if type(constant) is float:
+                values.add(constant)
+                if abs(constant) < 3e38:
+                    values.add(struct.unpack("f", struct.pack("f", constant))[0])
+            elif type(constant) is types.CodeType:
+                codes.append(constant)
+    return frozenset(values)
+
+
+def names_of(code: types.CodeType) -> Set[str]:
+    """Globals and attributes that a code names, also in functions defined inside of it."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if type(constant) is types.CodeType:
+            found |= names_of(constant)
+    return found

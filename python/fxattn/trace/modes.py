@@ -21,8 +21,11 @@ _apply_lock = threading.RLock()
 def _make_mode(torch: Any) -> type:
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if recording_of(args) is not None or kwargs and recording_of(kwargs) is not None:
-                return torch_table.call(func, args, kwargs)
+            rec = recording_of(args)
+            if rec is None and kwargs:
+                rec = recording_of(kwargs)
+            if rec is not None:
+                return torch_table.call(func, args, kwargs, rec)
             name = getattr(func, "__name__", "")
             if torch_table.INPLACE.fullmatch(name) and name != "requires_grad_":
                 refuse("%s changes a tensor in place, which a score function must not; compute a new value instead"

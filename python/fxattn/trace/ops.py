@@ -5,14 +5,14 @@ ints, shifts.
 Functions take a Recording and operands that are Syms or Python numbers, and give a Sym. `elementwise` in arrays.py
 extends them to small arrays; tables.py names them.
 """
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from .._abi import (OP_ABS, OP_ADD, OP_AND, OP_DIV, OP_EQ, OP_FLOAT, OP_FLOORDIV, OP_GE, OP_GT, OP_INT, OP_LE, OP_LT,
                     OP_MAX, OP_MIN, OP_MOD, OP_MUL, OP_NE, OP_NEG, OP_NOT, OP_OR, OP_POW, OP_SELECT, OP_SHL, OP_SHR,
                     OP_SUB, OP_XOR)
-from .libraries import kind_of, library_of, plain_number, symbolic_kind
+from .libraries import library_of, plain_number, symbolic_kind
 from .place import refuse
-from .record import LOAD, Recording
+from .record import FIRST, LOAD, Recording
 from .symbol import Sym
 from .types import BESIDE_INT, BOOL, FLOAT, I8, I16, INT, NAMES, PROMOTE, U8
 
@@ -39,7 +39,8 @@ def scalar(rec: Recording, x: Any) -> Any:
     if library is not None:
         if x.ndim:
             refuse("a scalar is wanted here, not a tensor of shape %s" % (tuple(x.shape),))
-        return Sym(rec, rec.emit(LOAD, rec.capture(x)), kind_of(x))
+        at = rec.capture(x)
+        return Sym(rec, rec.emit(LOAD, at), rec.kinds[at])
     found = plain_number(x)
     if found is not None:
         return found
@@ -103,21 +104,29 @@ def emit(rec: Recording, op: int, kind: int, *operands: Any) -> Sym:
 
 # ---- arithmetic
 
-def add(rec: Recording, x: Any, y: Any) -> Sym:
-    kind = joint(x, y)
-    return emit(rec, OP_OR if kind == BOOL else OP_ADD, kind, x, y)
+def _make_arithmetic(op: int, of_bools: Optional[int]) -> Callable[[Recording, Any, Any], Sym]:
+    """x op y; of two bools what the libraries have instead. Two traced values come first: nearly all operands are."""
+    def go(rec: Recording, x: Any, y: Any) -> Sym:
+        if type(x) is Sym and type(y) is Sym:
+            kind = PROMOTE[x.ty][y.ty]
+            if kind >= INT:
+                code = rec.code
+                code.append((op, x.node, y.node))
+                return Sym(rec, len(code) + (FIRST - 1), kind)
+        kind = joint(x, y)
+        if kind == BOOL:
+            if of_bools is None:
+                refuse("subtraction, the `-` operator, of two bools is not supported by the libraries; use ^ or logical_xor")
+            return emit(rec, of_bools, kind, x, y)
+        return emit(rec, op, kind, x, y)
+    return go
 
 
-def mul(rec: Recording, x: Any, y: Any) -> Sym:
-    kind = joint(x, y)
-    return emit(rec, OP_AND if kind == BOOL else OP_MUL, kind, x, y)
-
-
-def sub(rec: Recording, x: Any, y: Any) -> Sym:
-    kind = joint(x, y)
-    if kind == BOOL:
-        refuse("subtraction, the `-` operator, of two bools is not supported by the libraries; use ^ or logical_xor")
-    return emit(rec, OP_SUB, kind, x, y)
+add = _make_arithmetic(OP_ADD, OP_OR)
+mul = _make_arithmetic(OP_MUL, OP_AND)
+sub = _make_arithmetic(OP_SUB, None)
+minimum = _make_arithmetic(OP_MIN, OP_AND)
+maximum = _make_arithmetic(OP_MAX, OP_OR)
 
 
 def div(rec: Recording, x: Any, y: Any) -> Sym:
@@ -152,16 +161,6 @@ def absolute(rec: Recording, x: Any) -> Sym:
     if kind == BOOL and rec.lib != "numpy":
         refuse("abs of a bool is not supported by torch")
     return as_sym(rec, x) if kind in (BOOL, U8) else emit(rec, OP_ABS, kind, x)
-
-
-def minimum(rec: Recording, x: Any, y: Any) -> Sym:
-    kind = joint(x, y)
-    return emit(rec, OP_AND if kind == BOOL else OP_MIN, kind, x, y)
-
-
-def maximum(rec: Recording, x: Any, y: Any) -> Sym:
-    kind = joint(x, y)
-    return emit(rec, OP_OR if kind == BOOL else OP_MAX, kind, x, y)
 
 
 # ---- powers
@@ -225,6 +224,10 @@ def compare(op: int) -> Callable[[Recording, Any, Any], Sym]:
 
 def _make_comparison(op: int) -> Callable[[Recording, Any, Any], Sym]:
     def go(rec: Recording, x: Any, y: Any) -> Sym:
+        if type(x) is Sym and type(y) is Sym:
+            code = rec.code
+            code.append((op, x.node, y.node))
+            return Sym(rec, len(code) + (FIRST - 1), BOOL)
         kind = joint(x, y)
         if kind in NARROW and rec.lib == "numpy":
             kind = INT  # NumPy compares a Python int by its value, torch by what the narrow type makes of it

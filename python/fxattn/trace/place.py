@@ -4,7 +4,7 @@
 Everything in this folder raises through `refuse`, so that each message ends with a file and a line.
 """
 import sys
-from typing import NoReturn, Optional, Tuple
+from typing import Any, NoReturn, Optional, Tuple
 
 from .._errors import Error
 
@@ -24,20 +24,37 @@ class TraceAttributeError(TraceError, AttributeError):
     """An attribute or method that traced values do not have."""
 
 
+def is_users(frame: Any) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package not in LIBRARIES or frame.f_code.co_filename.startswith(EVALUATED)
+
+
 def place() -> Optional[Tuple[str, int, str]]:
     """File, line and function of the user's code that is running, None when there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in LIBRARIES or frame.f_code.co_filename.startswith(EVALUATED):
+        if is_users(frame):
             return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
     return None
 
 
+def at_place_of(cause: BaseException, text: str) -> TraceError:
+    """The exception that says `text` and where in the user's code another one came from."""
+    at, where = cause.__traceback__, None
+    while at is not None:
+        if is_users(at.tb_frame):
+            where = at.tb_frame.f_code.co_filename, at.tb_lineno, at.tb_frame.f_code.co_name
+        at = at.tb_next
+    return _made(text, where, TraceError)
+
+
 def error(text: str, kind: type = TraceError) -> TraceError:
     """The exception that says `text` and where."""
-    where = place()
+    return _made(text, place(), kind)
+
+
+def _made(text: str, where: Optional[Tuple[str, int, str]], kind: type) -> TraceError:
     made = kind(text if where is None else "%s\n  at %s:%d, in %s" % (text, *where))
     if where is not None:
         made.file, made.line = where[0], where[1]

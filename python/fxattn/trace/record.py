@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from .._program import Builder, Program
-from .libraries import storage_of
+from .libraries import kind_of, storage_of
 from .place import refuse
 from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
 
@@ -32,7 +32,7 @@ Instruction = Tuple[Any, ...]
 class Recording:
     """One trace of one or two functions into one program."""
 
-    __slots__ = ("code", "tensors", "storage", "params", "param_types", "literals", "lib", "device", "dtype", "_places",
+    __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "literals", "lib", "device", "dtype", "_places",
                  "_numbers", "_copies", "sized", "parent")
 
     def __init__(self, literals: FrozenSet[int] = frozenset(), lib: str = "torch", device: Any = None,
@@ -40,6 +40,7 @@ class Recording:
         self.code: List[Instruction] = []
         self.tensors: List[Any] = []  # captured arrays of any library
         self.storage: List[Tuple[int, int]] = []  # of each: code of fxa_dtype, rank
+        self.kinds: List[int] = []  # of each: the type of its elements
         self.params: List[Any] = []  # numbers, also symbolic ones
         self.param_types: List[int] = []
         self.literals = literals  # ids of float literals of the code that is traced, which that code holds
@@ -53,9 +54,8 @@ class Recording:
         self._copies: Dict[int, int] = {}
 
     def emit(self, *instruction: Any) -> int:
-        code = self.code
-        code.append(instruction)
-        return len(code) + (FIRST - 1)
+        self.code.append(instruction)
+        return len(self.code) + (FIRST - 1)
 
     def boolean(self, value: bool) -> int:
         return self.emit(CONST, 3, bool(value))
@@ -114,6 +114,7 @@ class Recording:
             at = self._places[id(array)] = len(self.tensors)
             self.tensors.append(kept)
             self.storage.append((code, rank))
+            self.kinds.append(kind_of(kept))
             if kept is not array:
                 self._places[id(kept)] = at
                 self.tensors[at] = _Converted(array, kept)
@@ -126,7 +127,8 @@ class Recording:
     def restore(self, state: Tuple[int, int, int]) -> None:
         """Forgets what was recorded since."""
         code, tensors, params = state
-        del self.code[code:], self.tensors[tensors:], self.storage[tensors:], self.params[params:], self.param_types[params:]
+        del self.code[code:], self.params[params:], self.param_types[params:]
+        del self.tensors[tensors:], self.storage[tensors:], self.kinds[tensors:]
         self._places = {key: at for key, at in self._places.items() if at < tensors}
         self._numbers = {key: at for key, at in self._numbers.items() if at < code + FIRST}
 
@@ -154,7 +156,8 @@ class Recording:
         return made
 
     def arrays(self) -> Tuple[Any, ...]:
-        return tuple(t.kept if type(t) is _Converted else t for t in self.tensors)
+        """The captured arrays, in the order of the program's captures."""
+        return tuple([t.kept if type(t) is _Converted else t for t in self.tensors])
 
     def key(self, kind: int, score: Optional[int], mask: Optional[int]) -> Tuple[Any, ...]:
         return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))

@@ -119,15 +119,16 @@ class NeedsJax(BaseException):
 
 def recording_of(values: Any) -> Optional[Recording]:
     """The recording of the first traced value among arguments, also inside lists and dictionaries."""
-    for value in values.values() if isinstance(values, dict) else values:
-        rec = getattr(value, "rec", None) if type(value) in TRACED else None
-        if rec is None and isinstance(value, (tuple, list, dict)):
-            rec = recording_of(value)
-        if rec is None and type(value) is slice:
-            rec = recording_of((value.start, value.stop, value.step))
-        if rec is not None:
-            return rec
+    for value in values.values() if type(values) is dict else values:
+        kind = type(value)
+        if kind in TRACED:
+            return value.rec  # type: ignore[no-any-return]
+        if kind in _NESTED:
+            inner = recording_of((value.start, value.stop, value.step) if kind is slice else value)
+            if inner is not None:
+                return inner
     return None
 
 
+_NESTED = {tuple: True, list: True, dict: True, slice: True}
 TRACED: Dict[type, bool] = {Sym: True}  # other.py adds the arrays of traced values

@@ -44,6 +44,8 @@ def two(fn: Callable[..., Sym]) -> Handler:
     def go(rec: Recording, x: Any, y: Any, **rest: Any) -> Any:
         if rest:
             check_rest(getattr(fn, "__name__", "this function"), rest)
+        if type(x) in PLAIN and type(y) in PLAIN:
+            return fn(rec, x, y)
         return elementwise(fn, rec, (x, y))
     return go
 

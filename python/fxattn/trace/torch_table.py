@@ -282,12 +282,10 @@ def known() -> str:
     return ", ".join(sorted(name for name in TORCH if not name.startswith("_")))
 
 
-def call(func: Any, args: Any, kwargs: Optional[Dict[str, Any]]) -> Any:
+def call(func: Any, args: Any, kwargs: Optional[Dict[str, Any]], rec: Optional[Recording] = None) -> Any:
     """A function of torch with a traced value among its arguments."""
-    handler = find(func)
-    rec = recording_of(args)
-    if rec is None and kwargs:
-        rec = recording_of(kwargs)
+    handler = _handlers.get(func) or find(func)
+    rec = rec or recording_of(args) or recording_of(kwargs or {})
     if not kwargs:
         return handler(rec, *args)
     if args:

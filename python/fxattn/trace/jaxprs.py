@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions written with jax.numpy: JAX traces them, and its jaxpr is played on symbols here.
+
+JAX takes no objects of other kinds, so a function that is found to use it runs under jax.make_jaxpr, and JAX's promotion,
+weak types and rounding are all in the jaxpr. Operations on arrays alone are left to JAX itself, so that gradients and
+outer transformations (captured arrays may be tracers of a jit around us) stay whole. primitives.py has the table.
+"""
+import sys
+import types
+from typing import Any, Callable, Dict, FrozenSet, List, Sequence
+
+from . import ops
+from .arrays import Vec, View, elementwise, vec
+from .libraries import dtype_name, kind_of_dtype, library_of
+from .literals import float_values, names_of
+from .place import at_place_of, refuse
+from .primitives import INLINED, JITTED, PRIMITIVES, Held, settled
+from .record import MAX_LIFTED, Recording
+from .symbol import Sym
+from .types import BOOL, FLOAT
+
+TRACED = (Sym, Vec, View, Held)
+
+
+def mentions_jax(mod: Any, depth: int = 0) -> bool:
+    """Whether a function, or what it closes over, is written with JAX."""
+    if "jax" not in sys.modules or depth > 3:
+        return False
+    if _is_of_jax(mod):  # jax.jit of a function
+        return True
+    function = getattr(mod, "func", mod)
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        inner = getattr(type(mod), "__call__", None)
+        return type(inner) is types.FunctionType and mentions_jax(inner, depth + 1)
+    found = [function.__globals__[name] for name in names_of(code) if name in function.__globals__]
+    found += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    return any(_is_of_jax(x) or type(x) is types.FunctionType and x is not function and mentions_jax(x, depth + 1)
+               for x in found)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _is_of_jax(x: Any) -> bool:
+    name = x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None) or type(x).__module__
+    return str(name).partition(".")[0] in ("jax", "jaxlib")
+
+
+def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]) -> Any:
+    """The result of the function on symbols, by way of its jaxpr."""
+    jax = sys.modules["jax"]
+    rec.lib = "jax"
+    score = "float64" if rec.dtype is not None and dtype_name(rec.dtype) == "float64" else "float32"
+    shapes = [jax.ShapeDtypeStruct((), score if x.ty == FLOAT else "int32") if type(x) is Sym else x for x in arguments]
+    symbols = [x for x in arguments if type(x) is Sym]
+    rest = [x for x in arguments if type(x) is not Sym]
+    try:
+        closed = jax.make_jaxpr(lambda *inputs: mod(*inputs, *rest))(*[s for s in shapes if not _is_rest(s, rest)])
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise at_place_of(error, "a traced value is not known while the function is traced; use jnp.where instead of if, and "
+                          "jax.numpy's functions instead of Python's and NumPy's") from error
+    player = _Player(rec, float_values(mod))
+    results = player.play(closed.jaxpr, closed.consts, symbols)
+    return player.traced(results[0]) if len(results) == 1 else tuple(map(player.traced, results))
+
+
+def _is_rest(shape: Any, rest: Sequence[Any]) -> bool:
+    return any(shape is x for x in rest)
+
+
+class _Player:
+    """Plays equations: on arrays by JAX, on traced values by the table."""
+
+    def __init__(self, rec: Recording, literals: FrozenSet[float]) -> None:
+        self.rec, self.literals = rec, literals
+        self.lifted: Dict[float, float] = {}  # one object for each value: a closure's float appears at each of its uses
+
+    def play(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> List[Any]:
+        values: Dict[Any, Any] = {}
+        for variables, given in ((jaxpr.constvars, consts), (jaxpr.invars, arguments)):
+            for variable, value in zip(variables, given):
+                values[variable] = value
+
+        def read(atom: Any) -> Any:
+            return _literal(atom) if hasattr(atom, "val") else values[atom]
+
+        for equation in jaxpr.eqns:
+            results = self.equation(equation, [read(atom) for atom in equation.invars])
+            for variable, value in zip(equation.outvars, results):
+                values[variable] = value
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
+        name, params = equation.primitive.name, equation.params
+        if not any(isinstance(x, TRACED) for x in operands):
+            return _by_jax_itself(equation, operands)
+        if name in JITTED and params.get("name") in INLINED:  # what jax.numpy spells out, and we have as one operation
+            return [elementwise(INLINED[params["name"]], self.rec, [self.traced(settled(x)) for x in operands])]
+        inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
+        if inner is not None and name not in ("while", "scan"):
+            return self.play(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+        if name == "cond":
+            return self.choice(params["branches"], operands)
+        handler = PRIMITIVES.get(name)
+        if handler is None:
+            refuse("JAX's %s is not known to score functions; those that are: %s" % (name, ", ".join(sorted(PRIMITIVES))))
+        result = handler(self, [x if type(x) is Held and name in ("squeeze", "reshape") else settled(x) for x in operands], params,
+                         equation.outvars[0].aval)
+        return result if isinstance(result, list) else [result]
+
+    def choice(self, branches: Sequence[Any], operands: List[Any]) -> List[Any]:
+        """lax.cond and lax.switch: both sides, and a choice."""
+        which, rest = self.traced(operands[0]), operands[1:]
+        results = [self.play(branch.jaxpr, branch.consts, rest) for branch in branches]
+        chosen = results[-1]
+        for n in range(len(results) - 2, -1, -1):
+            def pick(rec: Recording, at: Any, x: Any, y: Any, n: int = n) -> Sym:
+                return ops.choose(rec, ops.compare(ops.OP_LE)(rec, at, n), x, y)
+            chosen = [elementwise(pick, self.rec, [which, self.traced(x), self.traced(y)])
+                      for x, y in zip(results[n], chosen)]
+        return chosen
+
+    def traced(self, value: Any) -> Any:
+        """An operand of an operation: literals become constants or params, arrays stay."""
+        value = settled(value)
+        if isinstance(value, TRACED) or library_of(value) == "jax":
+            return value
+        kind = kind_of_dtype(value.dtype)
+        if value.ndim:
+            return Vec(self.rec, value.shape, [self.traced(x) for x in value.reshape(-1)])
+        number = value.item()
+        if kind == FLOAT:
+            lifted = number - number == 0.0 and number not in self.literals and len(self.rec.params) < MAX_LIFTED
+            node = self.rec.param(self.lifted.setdefault(number, number), FLOAT) if lifted else self.rec.constant(number)
+            return Sym(self.rec, node, FLOAT)
+        if kind == BOOL:
+            return Sym(self.rec, self.rec.boolean(number), BOOL)
+        return Sym(self.rec, self.rec.integer(number, kind if kind is not None else ops.INT), kind)
+
+    def apply(self, fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        return elementwise(fn, self.rec, [self.traced(x) for x in operands])
+
+    def elements(self, value: Any) -> Vec:
+        return vec(self.rec, self.traced(value))
+
+
+def _literal(atom: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    return numpy.asarray(atom.val, dtype=atom.aval.dtype)[()]
+
+
+def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
+    """An operation on arrays and literals alone. What comes of literals stays known here."""
+    numpy, jax = sys.modules["numpy"], sys.modules["jax"]
+    known = not any(library_of(x) == "jax" for x in operands)
+    with jax.ensure_compile_time_eval() if known else _Nothing():
+        found = equation.primitive.get_bind_params(equation.params)
+        subfuns, params = found if isinstance(found, tuple) else ((), found)
+        results = equation.primitive.bind(*subfuns, *operands, **params)
+    results = results if equation.primitive.multiple_results else [results]
+    return [numpy.asarray(x)[()] for x in results] if known else results
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        pass

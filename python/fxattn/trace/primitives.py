@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the equation's parameters and the
+shape and type of the result.
+
+Reads outside an array differ: JAX clamps an index, a program reads 0. The test of an index for a negative one, which
+jax.numpy writes around every index, is dropped: programs count negative indices from the end themselves.
+"""
+import itertools
+from typing import Any, Callable, Dict, List, Sequence
+
+from .. import _abi
+from . import arrays, functions, ops, reductions
+from .arrays import Vec, View, product, value
+from .libraries import kind_of_dtype
+from .place import refuse
+from .record import CONST, FIRST, Recording
+from .symbol import Sym
+from .types import FLOAT, INT
+
+Handler = Callable[..., Any]
+
+
+class Held:
+    """Part of a captured array with dimensions of size 1 where it was indexed: a dynamic_slice before its squeeze."""
+
+    __slots__ = ("part", "shape", "ones")
+
+    def __init__(self, part: Any, shape: Sequence[int], ones: Sequence[int]) -> None:
+        self.part, self.shape, self.ones = part, tuple(shape), tuple(ones)
+
+
+def settled(x: Any) -> Any:
+    """An operand as elements, where it was held back."""
+    if type(x) is not Held:
+        return x
+    rec = x.part.rec
+    return value(Vec(rec, x.shape, arrays.vec(rec, x.part).elements))
+
+
+def _floor_divide(rec: Recording, x: Any, y: Any) -> Sym:
+    return ops.floordiv(rec, x, y)
+
+
+JITTED = ("jit", "pjit", "closed_call", "core_call")
+INLINED: Dict[str, Callable[..., Sym]] = {"floor_divide": _floor_divide, "remainder": ops.mod, "fmod": functions.fmod,
+                                          "logaddexp": functions.logaddexp}
+
+
+def _div(rec: Recording, x: Any, y: Any) -> Sym:
+    """lax.div: of ints towards zero."""
+    return functions.div_mode(rec, x, y, None if ops.joint(x, y) == FLOAT else "trunc")
+
+
+def _integer_pow(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    y = params["y"]
+
+    def go(rec: Recording, x: Any) -> Sym:
+        if y >= 0 and (ops.kind_of_operand(x) != FLOAT or y <= 4):
+            return ops._power_by_squares(rec, x, y, ops.kind_of_operand(x))
+        return ops.power(rec, x, functions.k(rec, float(y)))
+    return player.apply(go, operands)
+
+
+def _select_n(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    which, *cases = [player.traced(x) for x in operands]
+    if len(cases) == 2 and not (type(which) is Sym and which.ty == INT):
+        return player.apply(_choose, [which, *cases])
+    chosen = cases[-1]
+    for n in range(len(cases) - 2, -1, -1):
+        chosen = player.apply(lambda rec, at, x, y, n=n: ops.choose(rec, functions.LE(rec, at, n), x, y), [which, cases[n], chosen])
+    return chosen
+
+
+def _choose(rec: Recording, which: Any, x: Any, y: Any) -> Sym:
+    """select_n of two: the first where it is false."""
+    if type(which) is Sym and type(x) is Sym and _is_wrap(rec, which, x, y):
+        return x
+    return ops.choose(rec, ops.truth(rec, which), y, x)
+
+
+def _is_wrap(rec: Recording, which: Sym, index: Sym, moved: Any) -> bool:
+    """Whether this is jax.numpy's index < 0 ? index + size : index."""
+    if type(moved) is not Sym or index.ty != INT or min(which.node, moved.node) < FIRST:
+        return False
+    test, sum_ = rec.code[which.node - FIRST], rec.code[moved.node - FIRST]
+    if test[:2] != (_abi.OP_LT, index.node) or sum_[:2] != (_abi.OP_ADD, index.node) or min(test[2], sum_[2]) < FIRST:
+        return False
+    zero, size = rec.code[test[2] - FIRST], rec.code[sum_[2] - FIRST]
+    return zero == (CONST, 2, 0) and size[:2] == (CONST, 2) and size[2] > 0
+
+
+def _convert(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    kind = kind_of_dtype(params["new_dtype"])
+    if kind is None:
+        refuse("a traced value cannot be converted to %s" % params["new_dtype"])
+    return player.apply(lambda rec, x: ops.cast(rec, x, kind), operands)
+
+
+def _broadcast(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    x, shape, dims = player.elements(operands[0]), tuple(params["shape"]), params["broadcast_dimensions"]
+    if not shape:
+        return value(x)
+    lined = [x.shape[dims.index(d)] if d in dims else 1 for d in range(len(shape))]
+    return Vec(player.rec, shape, arrays.expanded(Vec(player.rec, lined, x.elements), shape))
+
+
+def _squeeze(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    x = operands[0]
+    if type(x) is not Held:
+        return arrays.reshape(player.elements(x), out.shape)
+    gone = {d % len(x.shape) for d in params.get("dimensions", [d for d in range(len(x.shape)) if x.shape[d] == 1])}
+    if not gone <= set(x.ones) or len(x.shape) - len(gone) != len(out.shape):
+        return arrays.reshape(player.elements(x), out.shape)
+    kept = [d for d in range(len(x.shape)) if d not in gone]
+    ones = [n for n, d in enumerate(kept) if d in x.ones]
+    return Held(x.part, [x.shape[d] for d in kept], ones) if ones else x.part
+
+
+def _reshape(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    x = operands[0]
+    if type(x) is Held and [n for d, n in enumerate(x.shape) if d not in x.ones] == list(out.shape):
+        return x.part
+    return arrays.reshape(player.elements(x), out.shape)
+
+
+def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    base, starts, sizes = operands[0], operands[1:], params["slice_sizes"]
+    whole = tuple(base.shape)
+    if type(base) is Vec or any(1 < size < n for size, n in zip(sizes, whole)):
+        return _window(player, base, starts, sizes)
+    key = tuple(0 if n == 1 else slice(None) if size == n else ops.as_sym(player.rec, player.traced(at))
+                for at, size, n in zip(starts, sizes, whole))
+    fixed = base.fixed if type(base) is View else None
+    part = arrays.index(player.rec, base.base if fixed is not None else base, fixed, key)
+    if type(part) is View or type(part) is Sym:
+        return Held(part, sizes, [d for d, at in enumerate(key) if not isinstance(at, slice)])
+    return part
+
+
+def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """A slice of several elements that begins at a traced place, which JAX keeps inside the array."""
+    rec = player.rec
+    rows = []
+    for at, size, n in zip(starts, sizes, base.shape):
+        start = ops.as_sym(rec, player.traced(at))
+        if size == n:
+            rows.append(list(range(n)))
+            continue
+        start = functions.clamp(rec, start, 0, int(n - size))
+        rows.append([ops.add(rec, start, i) for i in range(size)])
+    if product(sizes) > arrays.MAX_ELEMENTS:
+        refuse("a slice of shape %s is too large to be unrolled" % (tuple(sizes),))
+    return Vec(rec, sizes, [_element(rec, base, at) for at in itertools.product(*rows)])
+
+
+def _element(rec: Recording, base: Any, at: Sequence[Any]) -> Sym:
+    if type(base) is Vec or type(base) is View:
+        return base[tuple(at)]  # type: ignore[no-any-return]
+    return arrays.load(rec, base, [i.node if type(i) is Sym else rec.integer(i) for i in at])
+
+
+def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    base, places, numbers = operands[0], player.elements(operands[1]), params["dimension_numbers"]
+    rec, batch = player.rec, places.shape[:-1]
+    offsets, starts = numbers.offset_dims, numbers.start_index_map
+    apart = set(numbers.collapsed_slice_dims) | set(getattr(numbers, "operand_batching_dims", ()))
+    spread = [d for d in range(len(base.shape)) if d not in apart]
+    if getattr(numbers, "operand_batching_dims", ()):
+        refuse("a gather with batching dimensions is not known to score functions; index with a[i, j]")
+    if product(out.shape) > arrays.MAX_ELEMENTS:
+        refuse("a gather of shape %s is too large to be unrolled" % (tuple(out.shape),))
+    steps = arrays.strides_of(batch)
+    elements = []
+    for at in itertools.product(*map(range, out.shape)):
+        lane = [i for d, i in enumerate(at) if d not in offsets]
+        row = sum(i * s for i, s in zip(lane, steps)) * len(starts)
+        moved = dict(zip(spread, (at[d] for d in offsets)))
+        index: List[Any] = []
+        for d in range(len(base.shape)):
+            begin: Any = places.elements[row + starts.index(d)] if d in starts else 0
+            shift = moved.get(d, 0)
+            index.append(ops.add(rec, begin, shift) if shift and type(begin) is Sym else begin if shift == 0 else shift)
+        elements.append(_element(rec, base, index))
+    return value(Vec(rec, out.shape, elements))
+
+
+def _reduce(name: str) -> Handler:
+    def go(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+        made = reductions.reduce(player.rec, name, player.elements(operands[0]), list(params["axes"]))
+        kind = kind_of_dtype(out.dtype)
+        return made if kind in (FLOAT, None) else player.apply(lambda rec, x: ops.cast(rec, x, kind), [made])
+    return go
+
+
+def _dot_general(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    (left, right), (lead_x, lead_y) = params["dimension_numbers"]
+    x, y = player.elements(operands[0]), player.elements(operands[1])
+    if lead_x or lead_y:
+        refuse("products with batch dimensions are not known to score functions")
+    rows, columns = (reductions.rows_of(z, list(dims)) for z, dims in ((x, left), (y, right)))
+    fold = reductions.FOLDS["sum"]
+    sums = [fold(player.rec, [ops.mul(player.rec, a, b) for a, b in zip(row, column)]) for row in rows for column in columns]
+    return value(Vec(player.rec, out.shape, sums))
+
+
+def _concatenate(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    return arrays.concatenate(player.rec, [player.elements(x) for x in operands], params["dimension"])
+
+
+def _slice(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    steps = params["strides"] or (1,) * len(params["start_indices"])
+    key = tuple(slice(a, b, c) for a, b, c in zip(params["start_indices"], params["limit_indices"], steps))
+    x = operands[0]
+    return x[key] if type(x) is View else player.elements(x)[key]
+
+
+def _transpose(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    return arrays.permute(player.elements(operands[0]), params["permutation"])
+
+
+def _cumsum(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    return reductions.cumsum(player.rec, player.elements(operands[0]), params["axis"])
+
+
+def _round(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    if "EVEN" in str(params["rounding_method"]):
+        return player.apply(functions.nearest, operands)
+
+    def away(rec: Recording, x: Any) -> Sym:
+        up = functions.floor(rec, ops.add(rec, ops.absolute(rec, x), functions.k(rec, 0.5)))
+        return functions.copysign(rec, up, x)
+    return player.apply(away, operands)
+
+
+def _stop(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    refuse("stop_gradient: a program cannot stop a gradient; stop it on captured arrays, before they are indexed")
+
+
+def _shift_logical(rec: Recording, x: Any, y: Any) -> Sym:
+    kept = ops.bit_and(rec, ops.shift_right(rec, x, y), ops.sub(rec, ops.shift_left(rec, 1, ops.sub(rec, 32, y)), 1))
+    return ops.choose(rec, functions.EQ(rec, y, 0), x, kept)
+
+
+def each(fn: Callable[..., Sym]) -> Handler:
+    return lambda player, operands, params, out: player.apply(fn, operands)
+
+
+def _clamp(rec: Recording, low: Any, x: Any, high: Any) -> Sym:
+    return functions.clamp(rec, x, low, high)
+
+
+def _cbrt(rec: Recording, x: Any) -> Sym:
+    size = ops.power(rec, ops.absolute(rec, x), functions.k(rec, 1.0 / 3.0))
+    return functions.copysign(rec, size, x)
+
+
+_EACH: Dict[str, Callable[..., Sym]] = {
+    "add": ops.add, "add_any": ops.add, "sub": ops.sub, "mul": ops.mul, "div": _div, "rem": functions.fmod, "max": ops.maximum,
+    "min": ops.minimum, "neg": ops.neg, "sign": functions.sign, "abs": ops.absolute, "pow": ops.power, "exp": functions.exp,
+    "exp2": functions.exp2, "expm1": functions.expm1, "log": functions.log, "log1p": functions.log1p, "tanh": functions.tanh,
+    "logistic": functions.sigmoid, "sin": functions.sin, "cos": functions.cos, "tan": functions.tan, "asin": functions.asin,
+    "acos": functions.acos, "atan": functions.atan, "atan2": functions.atan2, "sinh": functions.sinh, "cosh": functions.cosh,
+    "asinh": functions.asinh, "acosh": functions.acosh, "atanh": functions.atanh, "sqrt": functions.sqrt,
+    "rsqrt": functions.rsqrt, "cbrt": _cbrt, "erf": functions.erf, "erfc": functions.erfc, "floor": functions.floor,
+    "ceil": functions.ceil, "square": functions.square, "is_finite": functions.isfinite, "and": ops.bit_and, "or": ops.bit_or,
+    "xor": ops.bit_xor, "not": ops.invert, "shift_left": ops.shift_left, "shift_right_arithmetic": ops.shift_right,
+    "shift_right_logical": _shift_logical, "clamp": _clamp, "eq": ops.compare(_abi.OP_EQ), "ne": ops.compare(_abi.OP_NE),
+    "lt": ops.compare(_abi.OP_LT), "le": ops.compare(_abi.OP_LE), "gt": ops.compare(_abi.OP_GT), "ge": ops.compare(_abi.OP_GE),
+    "copy": ops.as_sym, "copy_p": ops.as_sym, "real": ops.as_sym, "reduce_precision": ops.as_sym,
+}
+PRIMITIVES: Dict[str, Handler] = {
+    **{name: each(fn) for name, fn in _EACH.items()},
+    "integer_pow": _integer_pow, "select_n": _select_n, "convert_element_type": _convert, "broadcast_in_dim": _broadcast,
+    "squeeze": _squeeze, "reshape": _reshape, "expand_dims": _reshape, "dynamic_slice": _dynamic_slice, "gather": _gather,
+    "reduce_sum": _reduce("sum"), "reduce_prod": _reduce("prod"), "reduce_max": _reduce("max"), "reduce_min": _reduce("min"),
+    "reduce_and": _reduce("all"), "reduce_or": _reduce("any"), "argmax": _reduce("argmax"), "argmin": _reduce("argmin"),
+    "dot_general": _dot_general, "concatenate": _concatenate, "slice": _slice, "transpose": _transpose, "cumsum": _cumsum,
+    "round": _round, "stop_gradient": _stop,
+}
