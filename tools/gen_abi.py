@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes what bindings must know of include/fxattn/: constants, of each struct the size, alignment and the
-offset, size and type of its fields, of each function the types. As JSON, or as the module fxattn._abi of the Python front
-end. Names come from the header as the preprocessor leaves it, numbers from a program that the C compiler makes of them, so
-that nothing is counted here.
+offset, size and type of its fields, of each function the types. As JSON, or as the module fxattn._abi of the Python
+front end. Names come from the header as the preprocessor leaves it, numbers from a program that the C compiler makes of
+them, so that nothing is counted here.
 
     gen_abi.py [--cc CC] [--format json|python] [--out FILE]
 """
@@ -56,7 +56,8 @@ def fields_of(body):
         for name in re.split(r"\s*,\s*", match.group("names")):
             is_pointer = base.endswith("*") or name.startswith("*")
             bare = re.match(r"\**(\w+)", name).group(1)
-            yield bare, "pointer" if is_pointer else base.replace("const ", ""), "".join(re.findall(r"\[[^\]]*\]", name))
+            dimensions = "".join(re.findall(r"\[[^\]]*\]", name))
+            yield bare, "pointer" if is_pointer else base.replace("const ", ""), dimensions
 
 
 def structs(text):
@@ -78,7 +79,8 @@ def functions(text):
     """[name, type of the result, types of the parameters] of each function of the header."""
     for result, name, parameters in FUNCTION.findall(text):
         parameters = " ".join(parameters.split())
-        yield name, type_of(result.strip()), [] if parameters == "void" else [type_of(p) for p in parameters.split(", ")]
+        types = [] if parameters == "void" else [type_of(p) for p in parameters.split(", ")]
+        yield name, type_of(result.strip()), types
 
 
 def program(constants, layouts):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ._errors import (ArgumentError, ArgumentTypeError, BindingError, BytesError, EngineError, Error, InternalError,
                           LibraryError, LimitError, OutOfMemoryError, ProblemError, ProgramError, SystemRefusedError,
                           UnavailableError, UnsupportedError, VersionError)
+    from ._explain import Explanation, explain
     from ._library import cache_clear, cache_limit, cache_stats, get_num_threads, set_num_threads
     from ._program import Builder, Capture, Param, Program
 
@@ -25,6 +26,7 @@ _ERRORS = ("Error ArgumentError ArgumentTypeError BindingError BytesError Engine
 _HOMES = {
     **dict.fromkeys(_ERRORS, "_errors"),
     **dict.fromkeys("cache_stats cache_limit cache_clear get_num_threads set_num_threads".split(), "_library"),
+    **dict.fromkeys("explain Explanation".split(), "_explain"),
     **dict.fromkeys("Program Builder Param Capture".split(), "_program"),
 }
 _MODULES = ("numpy", "torch", "trace")

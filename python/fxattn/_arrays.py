@@ -2,7 +2,7 @@
 """NumPy arrays for the library: taken from whatever the user has, described by address, storage type and strides, and
 read in a layout. What NumPy can hold and the library cannot is refused here, by name.
 """
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,12 +13,13 @@ from ._program import DTYPE_NAMES
 
 _CODES = {"float64": _abi.F64, "float32": _abi.F32, "float16": _abi.F16, "bfloat16": _abi.BF16, "int64": _abi.I64,
           "int32": _abi.I32, "int16": _abi.I16, "int8": _abi.I8, "uint8": _abi.U8, "bool": _abi.B8}
+_codes: Dict[Any, int] = {}  # the same by dtype: names of dtypes are slow to come by
 FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16)
 
 
 def as_array(value: Any, what: str) -> np.ndarray:
-    """The array of a value: itself, or what NumPy makes of it (other libraries' tensors without a copy where they lie in
-    memory of the host); native byte order, aligned."""
+    """The array of a value: itself, or what NumPy makes of it (other libraries' tensors without a copy where they lie
+    in memory of the host); native byte order, aligned."""
     if not isinstance(value, np.ndarray):
         value = _foreign(value, what)
     if not value.dtype.isnative:
@@ -52,7 +53,11 @@ def _from_torch(tensor: Any) -> np.ndarray:
 
 def code_of(array: np.ndarray, what: str) -> int:
     """The library's storage type of an array."""
-    code = _CODES.get(array.dtype.name)
+    code = _codes.get(array.dtype)
+    if code is None:
+        code = _CODES.get(array.dtype.name)
+        if code is not None:
+            _codes[array.dtype] = code
     if code is None:
         raise ArgumentTypeError("%s has dtype %s; %s are accepted" % (what, array.dtype, ", ".join(_CODES)))
     return code
@@ -120,7 +125,7 @@ def parse_layout(name: Any, what: str) -> Layout:
     position = "t" if "t" in letters else "s"
     known = set("hd" + position) if position == "t" else set("bhsd")
     if not {"d", position} <= set(letters) <= known or len(set(letters)) != len(letters):
-        raise ArgumentError("%s is %r; bhsd, bshd, sbhd or any order of these letters, without b or h where there is no such "
-                            "axis, or thd and htd for packed sequences are accepted" % (what, name))
+        raise ArgumentError("%s is %r; bhsd, bshd, sbhd or any order of these letters, without b or h where there is "
+                            "no such axis, or thd and htd for packed sequences are accepted" % (what, name))
     axes = tuple(letters.find(letter) if letter in letters else None for letter in ("b", "h", position, "d"))
     return Layout(letters, axes, position == "t")  # type: ignore[arg-type]

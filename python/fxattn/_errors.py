@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong, as exceptions: one class per kind of status, each also the built-in exception that Python users expect.
+"""What goes wrong, as exceptions: one class per kind of status, each also the built-in exception that Python users
+expect.
 
 All derive from Error and carry the library's status and text; errors of program text also their place. Front ends raise
 the same classes for what they find before the library is asked.

@@ -24,9 +24,9 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_lib")
 NAMES = ("libfxattn.so", "libfxattn.dylib", "fxattn.dll")
 
 # Functions so short that handing the GIL over would cost more than they do: these keep it. They wait for nobody.
-_QUICK_PREFIXES = ("builder_", "program_param", "program_tensor", "program_hash", "program_get", "program_node", "dtype_",
-                   "status_", "slot_", "flag_", "fact_", "input_", "device_", "engine_", "program_retain", "plan_retain",
-                   "plan_engine", "plan_detail", "plan_workspace", "plan_is", "plan_key")
+_QUICK_PREFIXES = ("builder_", "program_param", "program_tensor", "program_hash", "program_get", "program_node",
+                   "program_retain", "plan_retain", "plan_engine", "plan_detail", "plan_workspace", "plan_is",
+                   "plan_key", "dtype_", "status_", "slot_", "flag_", "fact_", "input_", "device_", "engine_")
 _SLOW = ("builder_finish", "builder_import")
 
 
@@ -168,8 +168,8 @@ def _make_context(threads: int) -> int:
 
 
 def set_num_threads(threads: int) -> None:
-    """How many threads a run of this process takes at most, that of the caller counted; 0: as many as FXA_THREADS says, or
-    as there are CPUs. Results do not depend on it. Plans are cached for each number apart."""
+    """How many threads a run of this process takes at most, that of the caller counted; 0: as many as FXA_THREADS says,
+    or as there are CPUs. Results do not depend on it. Plans are cached for each number apart."""
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise ArgumentTypeError("the number of threads is %s, of type %s; an int is accepted"
                                 % (threads, type(threads).__name__))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attention on NumPy arrays: what the user asked for, checked for what shapes alone can say and turned into problems
-and arguments of the library, forward and backward. fxattn.numpy is its face.
+"""One attention on NumPy arrays: what the user asked for, checked for what shapes alone can say and turned into
+problems and arguments of the library, forward and backward. fxattn.numpy is its face.
 
 A Call is made once and run any number of times; it holds its arrays, so that a backward pass needs nothing but the
 gradient.
@@ -233,7 +233,8 @@ class Call:
     def problem(self, backward: bool, flags: int) -> Tuple[Problem, Args]:
         source = self.source
         problem = Problem(source.program, bprop=source.bprop if backward else None, backward=backward,
-                          flags=self.flags | flags, engine=self.options["engine"], **self.shape._asdict(), **self.fields)
+                          flags=self.flags | flags, engine=self.options["engine"], **self.shape._asdict(),
+                          **self.fields)
         args = Args(scale=self.scale, seed=self.seed)
         for axis, index_map in self.maps.items():
             problem.index_map(axis, **index_map)

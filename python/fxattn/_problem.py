@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems, plans and runs: the structs of the library, filled by Python names, for front ends that call it by ctypes.
 
-Problem describes shapes, layouts and features; Args has the pointers and scalars of one run. Both own what their structs
-point to. Nothing is checked here that the library checks: its message is passed on. Memory is described by View, which
-each front end makes of its own arrays.
+Problem describes shapes, layouts and features; Args has the pointers and scalars of one run. Both own what their
+structs point to. Nothing is checked here that the library checks: its message is passed on. Memory is described by
+View, which each front end makes of its own arrays.
 """
 import ctypes
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -59,7 +59,8 @@ class Problem:
 
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
         """Storage type and strides, in elements and in the order batch, head, position, feature, of one of q, k, v, o,
-        dout, dq, dk, dv_grad, lse, max, dlse, sink, dsink; without strides it is dense [B,H,S,D]. Of rows and sinks what
+        dout, dq, dk, dv_grad, lse, max, dlse, sink, dsink; without strides it is dense [B,H,S,D]. Of rows and sinks
+        what
         they lack is left out at the end: lse has three, sink (0, stride)."""
         operand = getattr(self.struct, name)
         operand.dtype = dtype
@@ -86,7 +87,8 @@ class Problem:
         a table given to the run. `dynamic`: an int32 read at run time is added."""
         entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
         if len(segments) > _abi.MAX_SEGMENTS:
-            raise ArgumentError("map_%s has %d segments; at most %d are accepted" % (axis, len(segments), _abi.MAX_SEGMENTS))
+            raise ArgumentError("map_%s has %d segments; at most %d are accepted"
+                                % (axis, len(segments), _abi.MAX_SEGMENTS))
         entry.kind = _abi.MAP_TABLE if table else _abi.MAP_SEGMENTS if segments else _abi.MAP_AFFINE
         entry.base, entry.step, entry.dynamic, entry.n_segments = base, step, bool(dynamic), len(segments)
         for target, segment in zip(entry.segment, segments):

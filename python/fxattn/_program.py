@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score programs as Python objects: Program, which is immutable and compared by content, and Builder, which makes one
-operation by operation. Tracers make programs with Builder; text and bytes come from the library's own parser and loader.
+operation by operation. Tracers make programs with Builder; text and bytes come from the library's own parser and
+loader.
 """
 import ctypes
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union

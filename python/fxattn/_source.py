@@ -75,12 +75,12 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
     if style == "flex":
         extra.update(tensors=tensors, bprop_tensors=bprop_tensors)
         if bprop is not None:
-            raise ArgumentError("bprop is given as a function beside FlexAttention's score_mod, which is differentiated by "
-                                "itself; style=\"graph\" takes one")
+            raise ArgumentError("bprop is given as a function beside FlexAttention's score_mod, which is "
+                                "differentiated by itself; style=\"graph\" takes one")
     given = [name for name, value in extra.items() if value]
     if given:
-        raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for a Program or "
-                            "text" % " and ".join(given))
+        raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for a Program "
+                            "or text" % " and ".join(given))
     traced = trace(score, mask, style=style, bprop=bprop, tensors=tensors, bprop_tensors=bprop_tensors, lib=lib,
                    shape=shape)
     return Source(traced.program, tuple(traced.tensors), tuple(map(float, traced.params)), traced.bprop,
@@ -95,7 +95,8 @@ def _text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, t
         return None
     if len(given) == 1 and isinstance(given[0][0], Program):
         if given[0][0].kind != kind:
-            raise ArgumentError("a program of kind %s is given where one of kind %s is accepted" % (given[0][0].kind, kind))
+            raise ArgumentError("a program of kind %s is given where one of kind %s is accepted"
+                                % (given[0][0].kind, kind))
         return given[0][0]
     texts = tuple(s.text if isinstance(s, Program) else as_statement(s, target) for s, target in given)
     types = {name: "int" if isinstance(value, int) and not isinstance(value, bool) else "float"
@@ -112,7 +113,8 @@ def _text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, t
     return found
 
 
-def _bound(program: Optional[Program], tensors: Named, params: Named, prefix: str) -> Tuple[Tuple[Any, ...], Tuple[float, ...]]:
+def _bound(program: Optional[Program], tensors: Named, params: Named,
+           prefix: str) -> Tuple[Tuple[Any, ...], Tuple[float, ...]]:
     """The arrays and numbers of a program in its order."""
     tensors, params = dict(tensors or {}), dict(params or {})
     names = [c.name for c in program.captures] if program else []

@@ -5,8 +5,9 @@
     out, pullback = vjp(q, k, v, "score = cap * tanh(score / cap)", params={"cap": 20.0})
     dq, dk, dv = pullback(dout)
 
-Arrays may have any strides, and may be those of another library that lie in memory of the host (__array__, DLPack). bf16
-is ml_dtypes.bfloat16. Functions are traced (fxattn.trace): they run once per call, on symbols, and never per score.
+Arrays may have any strides, and may be those of another library that lie in memory of the host (__array__, DLPack).
+bf16 is ml_dtypes.bfloat16. Functions are traced (fxattn.trace): they run once per call, on symbols, and never per
+score.
 """
 import ctypes
 import inspect
@@ -30,26 +31,28 @@ _ROWS = {np.dtype(np.float32), np.dtype(np.float64)}
 def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
               out: Optional[np.ndarray] = None, return_lse: bool = False, return_max: bool = False,
               lse_dtype: Any = None, **options: Any) -> Result:
-    """softmax(f(scale * Q K^T)) V: an array like q with the features of v, or a tuple of it and, as asked for, the log of
-    the sum of the exponentials (LSE, in natural units; -inf for a row that attends to nothing) and the maximum of each row.
+    """softmax(f(scale * Q K^T)) V: an array like q with the features of v, or a tuple of it and, as asked for, the log
+    of the sum of the exponentials (LSE, in natural units; -inf for a row that attends to nothing) and the maximum of
+    each row.
 
-    q, k, v: [B,H,S,D] arrays, or as `layout` says. Heads of q are a multiple of those of k and v; a batch of 1 in k and v
-        serves all; v may have features of its own number.
-    score: what happens to each score. A function score(score, b, h, q, k) as FlexAttention's score_mod; a Program; program
-        text, or an expression ("score - 0.1 * abs(q - k)").
-    mask: which pairs are attended, in the same forms: mask(b, h, q, k), or "q >= k". A score program may say it as well.
+    q, k, v: [B,H,S,D] arrays, or as `layout` says. Heads of q are a multiple of those of k and v; a batch of 1 in k and
+        v serves all; v may have features of its own number.
+    score: what happens to each score. A function score(score, b, h, q, k) as FlexAttention's score_mod; a Program;
+        program text, or an expression ("score - 0.1 * abs(q - k)").
+    mask: which pairs are attended, in the same forms: mask(b, h, q, k), or "q >= k". A score program may say it as
+        well.
     tensors, params: {name: array} and {name: number} for a Program or text; functions bring what they use.
     out: where the result goes, of any float dtype and strides. `lse_dtype` is float32 or float64.
 
-    layout, kv_layout: the order of axes, "bhsd" (default), "bshd", "sbhd" and so on, "hsd", "shd", "sd" without a batch or
-        heads; "thd" or "htd" for packed sequences, which begin and end at cu_q[i] and cu_q[i + 1] (and cu_k).
+    layout, kv_layout: the order of axes, "bhsd" (default), "bshd", "sbhd" and so on, "hsd", "shd", "sd" without a batch
+        or heads; "thd" or "htd" for packed sequences, which begin and end at cu_q[i] and cu_q[i + 1] (and cu_k).
     scale: of Q K^T; None for 1 / sqrt(D).
     causal, window=(left, right), bottom_right: ready masks; None is an open side; bottom_right aligns to the last pair.
     q_lengths, k_lengths: [B], how many rows and keys each batch entry has. positions: [B], where its rows begin.
     pages: [B,n] indices of pages of K and V, which are [pages,H,page size,D].
     sink: "zero" (softmax off by one) or a learned score per query head. dropout, seed: of probabilities, by counter.
-    coordinates: {"q": 512} and so on for b, h, q, k of a shard: an offset, an array with an entry per index, or segments
-        [(begin, base, step), ...]; q_len, k_len, heads: what the program reads as such.
+    coordinates: {"q": 512} and so on for b, h, q, k of a shard: an offset, an array with an entry per index, or
+        segments [(begin, base, step), ...]; q_len, k_len, heads: what the program reads as such.
     strict_index: an index outside its captured tensor is an error; else such a load is 0.
     deterministic: refuse engines whose results may differ from run to run. engine: by name ("cpu", "ref").
     bprop, bprop_tensors, bprop_params, style: see vjp.
@@ -68,13 +71,14 @@ def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None,
         out, pullback = vjp(q, k, v, score);  dq, dk, dv = pullback(dout)
         (out, lse), pullback = vjp(..., return_lse=True);  dq, dk, dv = pullback(dout, dlse)
 
-    What pullback returns are the gradients of q, k and v; gradients of captured tensors, params and a learned sink are its
-    attributes (Gradients). `wrt` says which are wanted: of "q", "k", "v", "sink", "tensors", "params". The arrays are held,
+    What pullback returns are the gradients of q, k and v; gradients of captured tensors, params and a learned sink are
+    its attributes (Gradients). `wrt` says which are wanted: of "q", "k", "v", "sink", "tensors", "params". The arrays
+    are held,
     not copied: changing one before pullback changes its result.
 
-    The backward of the score function is derived. `bprop` is one of your own instead: text or a Program over dscore, with
-    bprop_tensors and bprop_params by name; with style="graph", score(graph, score, tensors) and bprop(graph, dscore,
-    tensors) as Transformer Engine and cuDNN's frontend have them, `tensors` given by name.
+    The backward of the score function is derived. `bprop` is one of your own instead: text or a Program over dscore,
+    with bprop_tensors and bprop_params by name; with style="graph", score(graph, score, tensors) and bprop(graph,
+    dscore, tensors) as Transformer Engine and cuDNN's frontend have them, `tensors` given by name.
     """
     call = Call(q, k, v, score, mask, _options(options))
     # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
@@ -92,8 +96,8 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: Score
 
 
 class Gradients(Tuple[Any, Any, Any]):
-    """(dq, dk, dv), and more by name: `tensors` and `params` {name: gradient} of what the program uses, None where there is
-    none (ints, what was not asked for); `sink`. `captured` {name: array} is what the function captured."""
+    """(dq, dk, dv), and more by name: `tensors` and `params` {name: gradient} of what the program uses, None where
+    there is none (ints, what was not asked for); `sink`. `captured` {name: array} is what the function captured."""
 
     tensors: Dict[str, Optional[np.ndarray]]
     params: Dict[str, Optional[float]]
@@ -125,8 +129,9 @@ class Gradients(Tuple[Any, Any, Any]):
             target = np.ndarray(captured.shape, result.dtype, result, at, strides)
             target += grad
         if not found:
-            raise ArgumentError("the program captured no float array that lies in this one (it must be dense): it captured %s"
-                                % (", ".join("%s %s" % (n, c.shape) for n, c in self.captured.items()) or "none"))
+            captured = ", ".join("%s %s" % (name, c.shape) for name, c in self.captured.items())
+            raise ArgumentError("the program captured no float array that lies in this one (it must be dense): it "
+                                "captured %s" % (captured or "none"))
         return result
 
 
@@ -170,12 +175,13 @@ class Pullback:
 
 
 def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple[np.ndarray, np.ndarray]:
-    """Joins two partial results of the same queries over disjoint keys ([B,H,S,D] and [B,H,S]) into one, in new arrays."""
+    """Joins two partial results of the same queries over disjoint keys ([B,H,S,D] and [B,H,S]) into one, in new
+    arrays."""
     b, lse_other = as_array(out_b, "out_b"), _float_rows(as_array(lse_b, "lse_b"), "lse_b")
     a, lse = np.array(as_array(out_a, "out_a")), np.array(_float_rows(as_array(lse_a, "lse_a"), "lse_a"))
     if a.ndim != 4 or b.shape != a.shape or lse.shape != a.shape[:3] or lse_other.shape != a.shape[:3]:
-        raise ArgumentError("out_a, lse_a, out_b and lse_b have shapes %s, %s, %s and %s; [B,H,S,D] and [B,H,S] are accepted"
-                            % (a.shape, lse.shape, b.shape, lse_other.shape))
+        raise ArgumentError("out_a, lse_a, out_b and lse_b have shapes %s, %s, %s and %s; [B,H,S,D] and [B,H,S] are "
+                            "accepted" % (a.shape, lse.shape, b.shape, lse_other.shape))
     args = _abi.MergeArgs(struct_size=ctypes.sizeof(_abi.MergeArgs))
     args.b, args.h, args.s, args.d = a.shape
     for name, array in (("o_a", a), ("lse_a", lse), ("o_b", b), ("lse_b", lse_other)):
@@ -225,7 +231,8 @@ class _Options(NamedTuple):
 def _options(given: Mapping[str, Any]) -> Dict[str, Any]:
     unknown = [name for name in given if name not in _Options._fields]
     if unknown:
-        raise ArgumentTypeError("unexpected keyword %s; accepted are %s" % (", ".join(unknown), ", ".join(_Options._fields)))
+        raise ArgumentTypeError("unexpected keyword %s; accepted are %s"
+                                % (", ".join(unknown), ", ".join(_Options._fields)))
     return _Options(**given)._asdict()
 
 
@@ -234,8 +241,8 @@ def _show_options(function: Callable[..., Any]) -> None:
     signature = inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name, annotation in _Options.__annotations__.items():
-        default = _Options._field_defaults[name]
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation,
+                                            default=_Options._field_defaults[name]))
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention written in NumPy f64 for tests of the front ends: nothing is shared with the library. Score functions take
-arrays that broadcast ([B,1,1,1], [1,H,1,1], ...) and complex scores, whose imaginary parts are derivatives (complex step)."""
+arrays that broadcast ([B,1,1,1], [1,H,1,1], ...) and complex scores, whose imaginary parts are derivatives (complex
+step)."""
 import numpy as np
 
 STEP = 1e-200
@@ -12,8 +13,8 @@ def coordinates(b, h, sq, sk):
 
 
 def dense(q, k, v, f=None, mask=None, scale=None, sink=None, dout=None, dlse=None):
-    """{"out", "lse", "max"} of [B,H,S,D] arrays; with dout also "dq", "dk", "dv", "dsink" and "dscore", the gradient of the
-    new scores, which those of captured tensors and params follow from."""
+    """{"out", "lse", "max"} of [B,H,S,D] arrays; with dout also "dq", "dk", "dv", "dsink" and "dscore", the gradient of
+    the new scores, which those of captured tensors and params follow from."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     scale = 1 / np.sqrt(q.shape[3]) if scale is None else scale

@@ -17,8 +17,8 @@ SKIPPED = 77
 NO_TESTS_COLLECTED = 5  # pytest's: the whole file was skipped
 # pytest itself first: without it nothing runs. Of torch the wheel without CUDA, where its index can be reached.
 PACKAGES = ("pytest", "numpy", "ml_dtypes", "scikit-build-core", "torch==2.13.0", "transformers", "jax")
-PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--prefer-binary", "--no-compile", "--retries", "0",
-       "--timeout", "30", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
+PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--prefer-binary", "--no-compile",
+       "--retries", "0", "--timeout", "30", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
 
 
 def python_of(folder):

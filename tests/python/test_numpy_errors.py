@@ -52,7 +52,7 @@ READ_ONLY.flags.writeable = False
     ((Q, K, V), {"out": np.zeros(Q.shape, ">f8")}, "foreign"),
     ((Q, K, V), {"out": np.broadcast_to(np.zeros(8), Q.shape)}, "read-only"),
     ((Q, K, V), {"return_lse": True, "lse_dtype": np.float32}, "float64 is accepted"),
-    ((Q.astype("f4"), K.astype("f4"), V.astype("f4")), {"return_lse": True, "lse_dtype": np.float16}, "float32 or float64"),
+    ((Q.astype("f4"), K.astype("f4"), V.astype("f4")), {"return_lse": True, "lse_dtype": "f2"}, "float32 or float64"),
     ((Q, K, V, "score + a"), {}, "unknown name 'a'"),
     ((Q, K, V, "score + a"), {"params": {"a": 1.0, "c": 2.0}}, "'c', which the program does not use; it uses 'a'"),
     ((Q, K, V, fxattn.Program("param a : float\ntensor t : f32[1]\nscore = a * t[q]")), {}, "tensors lacks 't'"),

@@ -113,7 +113,8 @@ def test_sink_gradient_and_what_is_wanted():
     sink, dout = np.array([0.3, -1, 2, 0]), np.random.default_rng(11).standard_normal(q.shape)
     gradients = fn.vjp(q, k, v, sink=sink)[1](dout)
     assert close(gradients.sink, dense(q, k, v, sink=sink, dout=dout)["dsink"])
-    only = fn.vjp(q, k, v, TEXT, params={"cap": CAP}, tensors={"slopes": SLOPES}, sink=sink, wrt=("k", "params"))[1](dout)
+    only = fn.vjp(q, k, v, TEXT, params={"cap": CAP}, tensors={"slopes": SLOPES}, sink=sink,
+                  wrt=("k", "params"))[1](dout)
     assert only[0] is None and only[2] is None and only.sink is None and only.tensors == {"slopes": None}
     assert only[1] is not None and only.params["cap"] is not None
     ints = fn.vjp(q, k, v, "score + n * t[q]", params={"n": 2}, tensors={"t": np.arange(9)})[1](dout)
@@ -124,8 +125,8 @@ def test_gradient_of_views():
     q, k, v = random_qkv(12)
     table = np.random.default_rng(13).standard_normal((3, 4, 9))
     dout = np.random.default_rng(14).standard_normal(q.shape)
-    got = fn.vjp(q, k, v, "score + first[h, k] + last[8 - k, h]", tensors={"first": table[0], "last": table[2, :, ::-1].T})
-    gradients = got[1](dout)
+    gradients = fn.vjp(q, k, v, "score + first[h, k] + last[8 - k, h]",
+                       tensors={"first": table[0], "last": table[2, :, ::-1].T})[1](dout)
     dscore = dense(q, k, v, lambda s, b, h, i, j: s + table[0][h, j] + table[2][h, j], dout=dout)["dscore"].sum((0, 2))
     whole = gradients.of(table)
     assert close(whole[0], dscore) and close(whole[2], dscore) and not whole[1].any()

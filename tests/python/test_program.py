@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program and Builder: content decides what is equal, text and bytes come back, mistakes are told where they are made."""
+"""Program and Builder: content decides what is equal, text and bytes come back, mistakes are told where they are
+made."""
 import copy
 import gc
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .`: the wheel has the package, the library and the command, and no Python ABI; it works in an interpreter
-that has nothing else. The library in it is that of the build under test, which saves compiling it again."""
+"""`pip install .`: the wheel has the package, the library and the command, and no Python ABI; it works in an
+interpreter that has nothing else. The library in it is that of the build under test, which saves compiling it again."""
 import os
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def bare(site, *arguments):
 def test_names_and_tag(wheel):
     assert os.path.basename(wheel).split("-")[2:4] == ["py3", "none"]
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("__init__.py", "__main__.py", "_abi.py", "_library.py", "py.typed", "_lib/libfxattn.so", "_lib/fxattn"):
+    for name in ("__init__.py", "__main__.py", "_abi.py", "py.typed", "_lib/libfxattn.so", "_lib/fxattn"):
         assert "fxattn/" + name in names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".c", ".pyc"))]
 

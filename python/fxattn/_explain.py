@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""explain(): everything that fxattn derives from a score function, for people: program, derivative, facts, what each
+engine says, which tiles are left, and a picture.
+
+The report and the picture are made by the command that the package carries (`fxattn explain`, `fxattn plot`): it has
+them for the shell already, and a second way to draw the same would be a second thing to keep right. Program, numbers
+and arrays go to it through files of a temporary folder.
+"""
+import html
+import json
+import os
+import subprocess
+import tempfile
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import _abi
+from .__main__ import command_path
+from ._errors import ArgumentError, ArgumentTypeError, make_error
+from ._program import DTYPES, Program
+from ._source import ScoreLike, Source, resolve
+
+Shape = Union[str, Mapping[str, int], Sequence[int]]
+_AXES = ("b", "h", "s", "d")
+_DTYPE_WORDS = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "double": "f64",
+                "float": "f32", "half": "f16"}
+
+
+class Engine(NamedTuple):
+    """What one engine says of one pass: supported, or the reason why not."""
+
+    engine: str
+    pass_: str
+    supported: bool
+    deterministic: bool
+    workspace: int
+    reason: str
+
+
+class Explanation:
+    """What explain() found. str() is the report; a notebook shows the picture, the program and the verdicts."""
+
+    def __init__(self, source: Source, text: str, data: Dict[str, Any], svg: str) -> None:
+        self.program: Program = source.program if source.program is not None else Program()
+        self.text = text
+        self.json = data
+        self.svg = svg
+
+    @property
+    def derivative(self) -> Program:
+        """The backward of the program, as it is derived."""
+        return self.program.derivative()
+
+    @property
+    def engines(self) -> List[Engine]:
+        """The verdict of each engine, for both passes, in order of preference."""
+        return [Engine(e["engine"], e["pass"], e["supported"], e["deterministic"], e["workspace"], e["reason"])
+                for e in self.json["engines"]]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        sizes = ",".join("%s=%s" % item for item in self.json["shape"].items())
+        names = ", ".join(sorted({e.engine for e in self.engines if e.supported})) or "no engine"
+        return "<fxattn.Explanation of program %s, %s: %s>" % (self.program.hash[:8], sizes, names)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def _repr_html_(self) -> str:
+        verdicts = [(e.engine, e.pass_, "yes" if e.supported else "no: " + e.reason) for e in self.engines]
+        rows = "".join("<tr>%s</tr>" % "".join("<td>%s</td>" % html.escape(word) for word in row) for row in verdicts)
+        parts = [self.svg[self.svg.index("<svg"):]]
+        for title, text in (("program", self.program.text), ("derivative", self.derivative.text)):
+            parts.append("<h4>%s</h4><pre>%s</pre>" % (title, html.escape(text)))
+        parts.append("<h4>engines</h4><table><tr><th>engine</th><th>pass</th><th>supported</th></tr>%s</table>" % rows)
+        parts.append("<details><summary>the whole report</summary><pre>%s</pre></details>" % html.escape(self.text))
+        return '<div class="fxattn">%s</div>' % "".join(parts)
+
+
+def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: ScoreLike = None, *,
+            tensors: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, Any]] = None, dtype: Any = "f32",
+            causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
+            bottom_right: bool = False, sink: Optional[str] = None, dropout: float = 0.0, engine: Optional[str] = None,
+            b: int = 0, h: int = 0, tile: Optional[Tuple[int, int]] = None, at: Optional[float] = None,
+            style: str = "flex", lib: str = "torch") -> Explanation:
+    """Everything that is derived from a score function, or a Program, or text, for a shape.
+
+    shape: (B, H, S, D), {"b": 1, "h": 8, "hkv": 2, "sq": 1, "sk": 4096, "d": 64}, or the command's "b=1,h=8,s=4096".
+    mask, tensors, params, causal, window, bottom_right, sink ("zero"), dropout, engine, style: as
+        fxattn.numpy.attention has them. dtype: of Q, K and V. `lib`, "torch" or "numpy", is whose meaning operators of
+        a function have.
+    b, h, tile: which batch entry and head are drawn and counted, by tiles of which size; at: the raw score that the
+        score function is drawn at.
+    """
+    source = resolve(score, mask, _describe, tensors=tensors, params=params, style=style, lib=lib)
+    options = ["--shape", _shape_text(shape), "--dtype", _dtype_text(dtype), "--b", str(b), "--h", str(h)]
+    options += ["--causal"] * bool(causal) + ["--bottom-right"] * bool(bottom_right)
+    if window is not None:
+        options += ["--window", _pair_text("window", [-1 if side is None else side for side in window])]
+    if sink not in (None, "zero"):
+        raise ArgumentError("sink is %r; None and \"zero\" are accepted here" % (sink,))
+    options += ["--sink-zero"] * (sink is not None)
+    for name, value in (("--dropout", dropout or None), ("--engine", engine)):
+        options += [name, str(value)] if value is not None else []
+    if tile is not None:
+        options += ["--tile", _pair_text("tile", tile)]
+    with tempfile.TemporaryDirectory() as folder:
+        files = _write_program(source, folder)
+        data = json.loads(_run(["explain", *files, *options, "--json"], folder))
+        text = _run(["explain", *files, *options], folder)
+        shown = _without(options, "--sink-zero", "--dropout", "--engine", "--dtype")
+        shown += ["--at", repr(float(at))] if at is not None else []
+        _run(["plot", *files, *shown, "--svg", "plot.svg"], folder)
+        with open(os.path.join(folder, "plot.svg"), encoding="utf-8") as f:
+            return Explanation(source, text, data, f.read())
+
+
+def _without(options: List[str], *names: str) -> List[str]:
+    """Options without those that a picture does not depend on, which the command refuses there."""
+    out, skip = [], False
+    for option in options:
+        if skip:
+            skip = False
+        elif option in names:
+            skip = option != "--sink-zero"
+        else:
+            out.append(option)
+    return out
+
+
+def _run(arguments: List[str], folder: str) -> str:
+    """What the command prints. A refusal is the exception that the library's status has."""
+    ran = subprocess.run([command_path(), *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if ran.returncode == 0:
+        return ran.stdout.decode("utf-8")
+    said = ran.stderr.decode("utf-8", "replace").strip()
+    status, text = 0, said[8:] if said.startswith("fxattn: ") else said
+    if "--json" in arguments and ran.stdout.startswith(b"{"):
+        error = json.loads(ran.stdout)["error"]
+        status, text = getattr(_abi, error.get("status", "")[4:], 0), error["text"]
+    raise make_error(status or (_abi.E_ARGUMENT if ran.returncode == 2 else _abi.E_ENGINE), text)
+
+
+def _write_program(source: Source, folder: str) -> List[str]:
+    """The options that give program, numbers and arrays to the command."""
+    program = source.program
+    if program is None:
+        return ["--score", "score"]
+    with open(os.path.join(folder, "program.fxa"), "w", encoding="utf-8") as f:
+        f.write(program.text)
+    options = ["--program", "program.fxa"]
+    for param, value in zip(program.params, source.params):
+        options += ["--param", "%s=%s" % (param.name, int(value) if param.type == "int" else repr(value))]
+    for i, (capture, tensor) in enumerate(zip(program.captures, source.tensors)):
+        options += _write_tensor(capture.name, tensor, "t%d.npy" % i, folder)
+    return options
+
+
+def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
+    """Values by a file where NumPy is there to write it; else sizes alone, which say less."""
+    try:
+        import numpy as np
+
+        from ._arrays import as_array
+    except ImportError:
+        return ["--tensor-size", "%s=%s" % (name, ",".join(map(str, tensor.shape)))]
+    array = as_array(tensor, "tensors[%r]" % name)
+    is_bf16 = array.dtype.name == "bfloat16"
+    np.save(os.path.join(folder, file), array.view(np.uint16) if is_bf16 else array)
+    return ["--tensor", "%s=%s" % (name + ":bf16" if is_bf16 else name, file)]
+
+
+def _describe(name: str, value: Any) -> Tuple[str, int]:
+    from ._arrays import describe
+    return describe(name, value)
+
+
+def _pair_text(what: str, pair: Any) -> str:
+    if len(pair) != 2 or not all(isinstance(n, int) for n in pair):
+        raise ArgumentError("%s is %r; two ints are accepted" % (what, pair))
+    return "%d,%d" % tuple(pair)
+
+
+def _shape_text(shape: Any) -> str:
+    if isinstance(shape, str):
+        return shape
+    sizes = shape if isinstance(shape, Mapping) else dict(zip(_AXES, shape)) if len(shape) == len(_AXES) else {}
+    if not sizes or not all(isinstance(n, int) for n in sizes.values()):
+        raise ArgumentError("shape is %r; (B, H, S, D), a dictionary or text such as \"b=1,h=8,s=4096,d=64\" is "
+                            "accepted" % (shape,))
+    return ",".join("%s=%d" % item for item in sizes.items())
+
+
+def _dtype_text(dtype: Any) -> str:
+    """f32 and the like, also as NumPy, torch and JAX call them."""
+    word = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    word = word.split(".")[-1]
+    word = _DTYPE_WORDS.get(word, word)
+    if word not in DTYPES:
+        raise ArgumentTypeError("dtype is %r; f64, f32, f16 and bf16 are accepted" % (dtype,))
+    return word

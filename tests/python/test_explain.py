@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn.explain: report, verdicts and pictures of functions, programs and texts; what notebooks show."""
+import os
+import subprocess
+import sys
+import xml.dom.minidom
+
+import fxattn
+import pytest
+
+TEXT = "param cap : float = 5\nscore = cap * tanh(score / cap)\nmask = q >= k"
+
+
+def test_of_text():
+    found = fxattn.explain(TEXT, (1, 4, 64, 16))
+    assert found.program == fxattn.Program(TEXT) and found.derivative == found.program.derivative()
+    assert "soft cap" in str(found) == found.text and found.json["canonical"]["hash"] == found.program.hash
+    assert found.json["shape"] == {"b": 1, "h": 4, "hkv": 4, "sq": 64, "sk": 64, "d": 16, "dv": 16}
+    assert [(e.engine, e.pass_, e.supported) for e in found.engines] == [
+        (name, way, True) for way in ("forward", "backward") for name in ("cpu", "ref")]
+    assert found.program.hash[:8] in repr(found) and "cpu" in repr(found)
+
+
+def test_of_nothing_programs_and_expressions():
+    assert "identity" in str(fxattn.explain())
+    assert fxattn.explain(fxattn.Program(TEXT)).program == fxattn.explain(TEXT).program
+    assert fxattn.explain("score * a", mask="q >= k", params={"a": 2}).json["params"][0]["value"] == 2
+    assert fxattn.explain(causal=True, window=(3, None)).json["tiles"]["mixed"] == 1
+
+
+def test_shapes_and_dtypes_in_every_form():
+    for shape in ({"b": 2, "h": 4, "hkv": 2, "sq": 1, "sk": 300, "d": 64}, "b=2,h=4,hkv=2,sq=1,sk=300,d=64"):
+        assert fxattn.explain(shape=shape).json["shape"]["sk"] == 300
+    for dtype in ("bf16", "bfloat16", "torch.bfloat16"):
+        assert fxattn.explain(dtype=dtype).json["dtype"] == "bf16"
+    np = pytest.importorskip("numpy")
+    assert fxattn.explain(dtype=np.float64).json["dtype"] == fxattn.explain(dtype=np.dtype("f8")).json["dtype"] == "f64"
+
+
+def test_of_functions_with_what_they_capture():
+    np = pytest.importorskip("numpy")
+    pytest.importorskip("fxattn.trace")
+    slopes, ends = np.linspace(0.1, 1, 4), np.array([3, 60])
+
+    def alibi(score, b, h, q, k):
+        return score - slopes[h] * (q - k)
+    found = fxattn.explain(alibi, (2, 4, 64, 16), lambda b, h, q, k: (q >= k) & (k < ends[b]), b=1, h=2, tile=(16, 16))
+    assert [t["sizes"] for t in found.json["tensors"]] == [[4], [2]] and found.json["tiles"]["b"] == 1
+    assert found.json["indices_outside"] == []
+    wide = fxattn.explain(alibi, (2, 9, 64, 16))
+    assert wide.json["indices_outside"]
+
+
+def test_of_torch_tensors_and_bf16():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("ml_dtypes")
+    bias = torch.randn(64, 64, dtype=torch.bfloat16, requires_grad=True)
+    found = fxattn.explain(lambda s, b, h, q, k: s + bias[q, k], (1, 1, 64, 16))
+    assert found.json["tensors"][0]["dtype"] == "bf16" and found.json["indices_outside"] == []
+
+
+def test_pictures_are_documents():
+    found = fxattn.explain("score < 3 ? score : 3", mask="q - k < 10 && q >= k", at=2.0, tile=(8, 8))
+    picture = xml.dom.minidom.parseString(found._repr_svg_())
+    assert picture.documentElement.tagName == "svg"
+    shown = found._repr_html_()
+    assert shown.startswith("<div") and "<svg" in shown and "<?xml" not in shown and "score &lt; 3.0" in shown
+    assert shown.count("<table>") == 1 and "<details>" in shown
+    xml.dom.minidom.parseString(shown)
+
+
+@pytest.mark.parametrize("keywords, kind, words", [
+    ({"shape": "d=600"}, fxattn.ProblemError, "600"),
+    ({"shape": (1, 2)}, fxattn.ArgumentError, "(B, H, S, D)"),
+    ({"shape": {"h": 1.5}}, fxattn.ArgumentError, "(B, H, S, D)"),
+    ({"shape": {"x": 1}}, fxattn.ArgumentError, "x"),
+    ({"dtype": "f31"}, fxattn.ArgumentTypeError, "f31"),
+    ({"dtype": "i32"}, fxattn.Error, "i32"),
+    ({"engine": "nonsense"}, fxattn.ArgumentError, "nonsense"),
+    ({"window": (1,)}, fxattn.ArgumentError, "two ints"),
+    ({"tile": (1, 2, 3)}, fxattn.ArgumentError, "two ints"),
+    ({"sink": "one"}, fxattn.ArgumentError, "zero"),
+    ({"score": "nonsense"}, fxattn.ProgramError, "unknown name"),
+    ({"b": 7}, fxattn.Error, "7")])
+def test_mistakes(keywords, kind, words):
+    with pytest.raises(kind) as caught:
+        fxattn.explain(**keywords)
+    assert words in str(caught.value)
+
+
+def test_without_numpy():
+    """Sizes are enough for a report."""
+    folder = os.path.dirname(os.path.dirname(fxattn.__file__))
+    source = "import fxattn; print(fxattn.explain('score * 2').engines[0].engine)"
+    ran = subprocess.run([sys.executable, "-S", "-c", source],
+                         env={"PYTHONPATH": folder}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    assert ran.stdout.strip() == b"cpu", ran.stdout
