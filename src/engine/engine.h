@@ -8,7 +8,8 @@
  * may come from several threads at a time.
  *
  * An engine that says "supported" must compile and run the problem; anything else is a bug in its query, but for a
- * compiler that has the last word: E_UNSUPPORTED of `compile` is taken as the answer from then on.
+ * compiler that has the last word: E_UNSUPPORTED of `compile` is taken as the answer from then on, to all problems of
+ * which `key` writes the same.
  */
 #ifndef FXA_ENGINE_ENGINE_H
 #define FXA_ENGINE_ENGINE_H

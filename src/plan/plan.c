@@ -103,7 +103,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     fxa__code *code = NULL;
     fxa_status status = fxa__cache_get(&ctx->cache, key, plan_build_code, &build, &code, &why);
     if (status == FXA_E_UNSUPPORTED) { /* bytes that nobody vouches for say nothing about the engine */
-        if (!section) fxa__answers_refuse(ctx, instance, p, why.text);
+        if (!section) fxa__answers_refuse(ctx, instance, p, key, why.text);
         return plan_say_no(instance->engine, why.text, err);
     }
     if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);

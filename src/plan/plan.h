@@ -81,8 +81,9 @@ fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa
                             fxa_error *err);
 /* n answers came from the memo. */
 void fxa__answers_count(fxa__answers *answers, size_t n);
-/* From now on the answer is no. */
-void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p, const char *reason);
+/* From now on the answer is no: to p, and to every problem of that code key. */
+void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
+                         const uint8_t code_key[16], const char *reason);
 
 /* ---- Context and plan -------------------------------------------------------------------------------------------- */
 

@@ -2,8 +2,9 @@
  *
  * What the engines say of a problem, and the cache of it. An answer is kept under the plan key of (problem, engine),
  * the very key that a plan made from it gets: a probe cannot be about another problem than the run. Refusals are kept
- * with their reason like any other answer, also those that a compiler gave later. Two threads may ask an engine the
- * same thing at the same time; the first to come back is remembered.
+ * with their reason like any other answer. Those that a compiler gave later are kept under the code key too: they hold
+ * for every problem that its code would have served. Two threads may ask an engine the same thing at the same time; the
+ * first to come back is remembered.
  */
 #include "../base/float_state.h"
 #include "../base/num.h"
@@ -46,6 +47,18 @@ static bool support_find(fxa__answers *answers, const uint8_t key[16], fxa_suppo
     answers->queries++;
     if (entry) {
         answers->hits++;
+        fxa__lru_touch(&answers->lru, &entry->node);
+        *out = entry->answer;
+    }
+    fxa__lock_give(&answers->lock);
+    return entry != NULL;
+}
+
+/* A compiler's no to code of that key; counts as no question. */
+static bool support_is_refused(fxa__answers *answers, const uint8_t code_key[16], fxa_support *out) {
+    fxa__lock_take(&answers->lock);
+    support_entry *entry = (support_entry *)fxa__lru_find(&answers->lru, code_key);
+    if (entry) {
         fxa__lru_touch(&answers->lru, &entry->node);
         *out = entry->answer;
     }
@@ -107,11 +120,10 @@ static void support_offer(fxa_context *ctx, fxa__instance *instance, const uint8
     fxa__code_release(code);
 }
 
-static fxa_status support_ask(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, fxa_support *out,
-                              fxa_error *err) {
+/* key: of the code. */
+static fxa_status support_ask(fxa_context *ctx, fxa__instance *instance, const fxa__problem *p, const uint8_t key[16],
+                              fxa_support *out, fxa_error *err) {
     fxa__answer answer = {0};
-    uint8_t key[16];
-    FXA_TRY(fxa__code_key_make(instance, p, NULL, key, err));
     fxa__code *code = fxa__cache_peek(&ctx->cache, key);
     fxa_status status = instance->engine->query(instance->self, p, code ? code->code : NULL, &answer, err);
     fxa__code_release(code);
@@ -129,25 +141,32 @@ fxa_status fxa__answers_get(fxa_context *ctx, fxa__instance *instance, const fxa
     const fxa__engine *engine = instance->engine;
     fxa__answers *answers = &ctx->answers;
     fxa_error reason;
-    uint8_t key[16];
+    uint8_t key[16], code_key[16];
     memset(out, 0, sizeof *out);
     out->engine = engine->name;
     if (fxa__instance_usable(instance, &reason) != FXA_OK) {
         return support_no(out, reason.text);
     }
     fxa__plan_key_make(p, engine->name, engine->version, instance->identity, key);
-    if (support_find(answers, key, out)) return FXA_OK;
-    FXA_TRY(support_ask(ctx, instance, p, out, err));
+    bool known = support_find(answers, key, out), doubt = atomic_load(&answers->noes) != 0;
+    if (known && (!out->supported || !doubt)) return FXA_OK;
+    FXA_TRY(fxa__code_key_make(instance, p, NULL, code_key, err));
+    if (!doubt || !support_is_refused(answers, code_key, out)) {
+        if (known) return FXA_OK;
+        FXA_TRY(support_ask(ctx, instance, p, code_key, out, err));
+    }
     support_keep(answers, key, out);
     return FXA_OK;
 }
 
-void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p, const char *reason) {
+void fxa__answers_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
+                         const uint8_t code_key[16], const char *reason) {
     fxa_support no = {.engine = instance->engine->name};
     uint8_t key[16];
     fxa__plan_key_make(p, instance->engine->name, instance->engine->version, instance->identity, key);
     (void)support_no(&no, reason);
     support_keep(&ctx->answers, key, &no);
+    support_keep(&ctx->answers, code_key, &no);
     atomic_fetch_add(&ctx->answers.noes, 1);
     fxa__memo_drop(&ctx->memo); /* where it may be a yes */
 }

@@ -155,6 +155,41 @@ TEST(a_compiler_that_fails_with_nobody_to_read_why) {
     seam_end(&r);
 }
 
+/* What a compiler cannot do does not hang on what `key` leaves to the run: with another batch, as with another length
+ * at every step of a decoder, it is not asked again; nor is a yes of before trusted. */
+static atomic_int edge_noes;
+static fxa_status edge_say_no(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    (void)self, (void)p, (void)code, (void)bytes;
+    edge_noes++;
+    return fxa__fail(err, FXA_E_UNSUPPORTED, "the assembler runs out of registers");
+}
+
+TEST(a_compilers_no_is_one_for_every_batch) {
+    plan_rig r;
+    fxa_error err;
+    fxa_support reports[4];
+    size_t count = 4;
+    T_REQUIRE(seam_start(&r));
+    edge_noes = 0;
+    seam_first.compile = edge_say_no;
+    r.t.problem.b = 9;
+    T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+    T_CHECK(reports[0].supported); /* nobody knows yet */
+    for (r.t.problem.b = 1; r.t.problem.b < 9; r.t.problem.b++) T_STR(seam_engine(&r, &err), "second");
+    T_INT(edge_noes, 1);
+    for (r.t.problem.b = 9; r.t.problem.b < 12; r.t.problem.b++) {
+        T_OK(fxa_support_query(r.ctx, &r.t.problem, reports, &count, &err));
+        T_CHECK(!reports[0].supported && reports[1].supported);
+        T_STR(reports[0].reason, "the assembler runs out of registers");
+        T_STR(seam_engine(&r, &err), "second");
+    }
+    T_INT(edge_noes, 1);
+    r.t.problem.flags |= FXA_WANT_MAX; /* other code, and perhaps another answer */
+    T_STR(seam_engine(&r, &err), "second");
+    T_INT(edge_noes, 2);
+    seam_end(&r);
+}
+
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
 TEST(a_carried_problem_is_placed_on_another_device_of_its_kind) {
