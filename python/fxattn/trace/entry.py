@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """trace(): the one entry of the tracer, and what it gives."""
+import sys
 from typing import Any, Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import _abi
 from .._program import Program
-from . import methods  # attaches operators to symbols
+from . import methods, reuse  # methods attaches operators to symbols
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
 from .jaxprs import mentions_jax, run_by_jax
@@ -81,6 +82,14 @@ class _Flex:
         self.lib, self.device, self.dtype = lib, device, dtype
 
     def trace(self) -> Traced:
+        asked = None
+        if not self.extra[0] and not self.extra[1]:
+            if not reuse._tensor_types and "torch" in sys.modules:
+                reuse.know_tensors(sys.modules["torch"])
+            asked = reuse.question(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype))
+            found = None if asked is None else asked.answer()
+            if found is not None:
+                return Traced(*found)
         literals: FrozenSet[int] = literals_of(self.score_mod, self.mask_mod)
         rec = Recording(literals, self.lib, self.device, self.dtype)
         with torch_mode():
@@ -88,7 +97,10 @@ class _Flex:
             mask = None if self.mask_mod is None else self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
         score_node = None if self.score_mod is None else score_result(rec, score)
         mask_node = None if self.mask_mod is None else mask_result(rec, mask)
-        return Traced(rec.program("score", score_node, mask_node), rec.arrays(), tuple(rec.params))
+        made = Traced(rec.program("score", score_node, mask_node), rec.arrays(), tuple(rec.params))
+        if asked is not None and not rec.sized and rec.lib == self.lib:
+            asked.keep(*made[:3])
+        return made
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]], extra: Sequence[Any]) -> Any:
         """Calls a function on symbols, by the way that it needs."""

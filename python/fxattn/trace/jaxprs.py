@@ -5,6 +5,7 @@ JAX takes no objects of other kinds, so a function that is found to use it runs 
 weak types and rounding are all in the jaxpr. Operations on arrays alone are left to JAX itself, so that gradients and
 outer transformations (captured arrays may be tracers of a jit around us) stay whole. primitives.py has the table.
 """
+import os
 import sys
 import types
 from typing import Any, Callable, Dict, FrozenSet, List, Sequence
@@ -13,11 +14,11 @@ from . import ops
 from .arrays import Vec, View, elementwise, vec
 from .libraries import dtype_name, kind_of_dtype, library_of
 from .literals import float_values, names_of
-from .place import at_place_of, refuse
+from .place import TraceError, at_place_of, refuse
 from .primitives import INLINED, JITTED, PRIMITIVES, Held, settled
 from .record import MAX_LIFTED, Recording
 from .symbol import Sym
-from .types import BOOL, FLOAT
+from .types import BOOL, FLOAT, HIGHEST, LOWEST, wrapped
 
 TRACED = (Sym, Vec, View, Held)
 
@@ -65,6 +66,8 @@ def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise at_place_of(error, "a traced value is not known while the function is traced; use jnp.where instead of if, and "
                           "jax.numpy's functions instead of Python's and NumPy's") from error
+    except OverflowError as error:
+        raise at_place_of(error, "%s: ints of score functions have 32 bits" % error) from error
     player = _Player(rec, float_values(mod))
     results = player.play(closed.jaxpr, closed.consts, symbols)
     return player.traced(results[0]) if len(results) == 1 else tuple(map(player.traced, results))
@@ -91,7 +94,10 @@ class _Player:
             return _literal(atom) if hasattr(atom, "val") else values[atom]
 
         for equation in jaxpr.eqns:
-            results = self.equation(equation, [read(atom) for atom in equation.invars])
+            try:
+                results = self.equation(equation, [read(atom) for atom in equation.invars])
+            except TraceError as error:
+                raise _at_equation(error, equation) from None
             for variable, value in zip(equation.outvars, results):
                 values[variable] = value
         return [read(atom) for atom in jaxpr.outvars]
@@ -141,7 +147,8 @@ class _Player:
             return Sym(self.rec, node, FLOAT)
         if kind == BOOL:
             return Sym(self.rec, self.rec.boolean(number), BOOL)
-        return Sym(self.rec, self.rec.integer(number, kind if kind is not None else ops.INT), kind)
+        kind = ops.INT if kind is None else kind
+        return Sym(self.rec, self.rec.integer(wrapped(number, kind), kind), kind)
 
     def apply(self, fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
         return elementwise(fn, self.rec, [self.traced(x) for x in operands])
@@ -151,8 +158,28 @@ class _Player:
 
 
 def _literal(atom: Any) -> Any:
-    numpy = sys.modules["numpy"]
-    return numpy.asarray(atom.val, dtype=atom.aval.dtype)[()]
+    """A number of the jaxpr. An int beyond 32 bits is the user's mistake here; those that JAX computes of others wrap."""
+    found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
+    if kind_of_dtype(found.dtype) == ops.INT and not found.ndim and not LOWEST[ops.INT] <= int(found) <= HIGHEST[ops.INT]:
+        refuse("the int %d does not fit: ints of score functions have 32 bits" % found)
+    return found
+
+
+def _at_equation(error: TraceError, equation: Any) -> TraceError:
+    """The error with the user's line that JAX noted for an operation."""
+    if error.file and getattr(error, "by_equation", False):
+        return error
+    text = str(error).partition("\n  at ")[0]
+    for frame in getattr(getattr(equation.source_info, "traceback", None), "frames", ()):
+        name, line = frame.file_name, getattr(frame, "line_num", getattr(frame, "start_line", 0))
+        if not any(part in name for part in _LIBRARY_PATHS):
+            made = TraceError("%s\n  at %s:%d, in %s" % (text, name, line, frame.function_name))
+            made.file, made.line, made.by_equation = name, line, True  # type: ignore[attr-defined]
+            return made
+    return TraceError(text)
+
+
+_LIBRARY_PATHS = tuple("%s%s%s" % (os.sep, name, os.sep) for name in ("jax", "jaxlib", "fxattn%strace" % os.sep))
 
 
 def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:

@@ -55,8 +55,9 @@ def kind_of_dtype(dtype: Any) -> Optional[int]:
         return _storage_by_dtype[dtype][1]
     except (KeyError, TypeError):
         pass
-    if dtype in (float, int, bool):
-        return {float: FLOAT, int: INT, bool: BOOL}[dtype]
+    for python_type, kind in ((float, FLOAT), (int, INT), (bool, BOOL)):
+        if dtype is python_type:
+            return kind
     name = dtype_name(dtype)
     name = _CONVERTED.get(name, name)
     return STORAGE[_DTYPES[name]][1] if name in _DTYPES else None

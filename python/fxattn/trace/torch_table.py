@@ -14,7 +14,7 @@ from .libraries import kind_of_dtype, library_of
 from .place import refuse
 from .record import Recording
 from .symbol import Sym, recording_of
-from .tables import (COMMON, Handler, check_rest, dims_of, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack,
+from .tables import (COMMON, PLAIN, Handler, check_rest, dims_of, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack,
                      h_swap, h_unsqueeze, one, same, turned)
 from .types import BOOL, FLOAT, I8, I16, INT, U8
 
@@ -22,6 +22,8 @@ INPLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__(i(add|sub|mul|truediv|div|floordiv|m
 
 
 def h_where(rec: Recording, condition: Any, *branches: Any, **rest: Any) -> Any:
+    if type(condition) is Sym and len(branches) == 2 and type(branches[0]) in PLAIN and type(branches[1]) in PLAIN:
+        return ops.where(rec, condition, *branches)
     x, y = (*branches, *(rest[key] for key in ("input", "self", "other") if key in rest))[:2] if branches or rest else (None, None)
     if x is None or y is None:
         refuse("torch.where with a condition alone gives a shape that depends on values; give both branches")
