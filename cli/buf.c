@@ -9,13 +9,13 @@
 #include <string.h>
 
 static void buf_reserve(cli_buf *b, size_t more) {
-    if (more > SIZE_MAX / 4 || b->size > SIZE_MAX / 4) cli_out_of_memory();
+    if (more > SIZE_MAX / 4 || b->size > SIZE_MAX / 4) cli_out_of_memory((double)more);
     size_t need = b->size + more + 1;
     if (need <= b->capacity) return;
     size_t capacity = b->capacity ? b->capacity : 256;
     while (capacity < need) capacity *= 2;
     char *data = realloc(b->data, capacity);
-    if (!data) cli_out_of_memory();
+    if (!data) cli_out_of_memory((double)capacity);
     b->data = data;
     b->capacity = capacity;
 }

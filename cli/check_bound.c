@@ -138,8 +138,16 @@ int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q) {
     return CLI_OK;
 }
 
+static double bound_distance_error(const bound_work *w, int64_t k, double m) {
+    return w->e_fresh[k] + w->unit * fabs(w->fresh[k] - m);
+}
+
 double bound_exp(const bound_work *w, int64_t k, double m) {
-    return expm1(w->e_fresh[k] + w->unit * fabs(w->fresh[k] - m));
+    double distance = w->fresh[k] - m, e = bound_distance_error(w, k, m);
+    if (distance == -INFINITY) return 0; /* not attended */
+    double weight = exp(distance);
+    return weight > 0 ? weight * expm1(e)
+                      : exp(distance + e); /* what is 0 here may be anything where scores are far off */
 }
 
 /* One row of O and of LSE. */
@@ -156,11 +164,10 @@ static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
     if (m == -INFINITY) return;
     if (p->flags & FXA_SINK_ZERO) sum = exp(-m), shared = sum * w->unit * fabs(m);
     for (int64_t k = 0; k < p->sk; k++) {
-        double weight = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m);
+        double weight = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m), off = bound_exp(w, k, m);
         sum += weight;
-        if (weight == 0) continue;
-        shared += weight * bound_exp(w, k, m);
-        most = fmax(most, w->e_fresh[k] + w->unit * fabs(w->fresh[k] - m));
+        shared += off;
+        if (weight > 0 || off > 0) most = fmax(most, bound_distance_error(w, k, m));
     }
     shared /= sum;
     w->out->error[BOUND_LSE][row] = shared < 0.5 ? shared : most;
@@ -168,9 +175,11 @@ static void bound_row_forward(bound_work *w, int64_t row, int64_t kv) {
     for (int64_t i = 0, at = row * p->dv; i < p->dv; i++, at++) {
         for (int64_t k = 0; k < p->sk; k++) {
             double x = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - m) / sum, v = fabs(w->v[(kv + k) * p->dv + i]);
-            if (x == 0) continue;
-            double rate = shared < 0.5 ? bound_exp(w, k, m) + shared : bound_exp(w, k, m) + expm1(2 * most);
-            double error = fmin(1, x * rate);
+            double off = bound_exp(w, k, m) / sum;
+            if (x == 0 && off == 0) continue;
+            /* The sum is off as well: by its share, or by as much as the worst of its terms. */
+            double steep = exp(w->fresh[k] - m + 2 * most) / sum;
+            double error = fmin(1, shared < 0.5 ? off + x * shared : fmax(off, steep));
             w->out->error[BOUND_O][at] += (error + w->tiny) * w->dropout * v;
             w->out->size[BOUND_O][at] += x * w->dropout * v;
             w->out->noise[BOUND_O][at] += x * w->dropout * v * x * w->dropout * v;

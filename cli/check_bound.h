@@ -28,7 +28,7 @@ int bound_start(cli *c, check_state *s, const trial *t, check_bound *out, bound_
 double bound_dot(const bound_work *w, const double *x, const double *y, int64_t n, double *error);
 /* Scores of row (b, h, q) with all keys. */
 int bound_row_scores(cli *c, bound_work *w, int64_t b, int64_t h, int64_t q);
-/* Relative error of exp(s' - m) of key k. */
+/* How far exp(s' - m) of key k may be off. */
 double bound_exp(const bound_work *w, int64_t k, double m);
 /* An error that is not finite, taken for what it is if the engine decides as the reference does. */
 double bound_nominal(const bound_work *w, double error, double value);

@@ -66,8 +66,9 @@ static int bound_pair_backward(cli *c, bound_work *w, const bound_back *r, int64
     const fxa_problem *p = w->p;
     double p_k = w->fresh[k] == -INFINITY ? 0 : exp(w->fresh[k] - r->lse), e_dp, ds = 0, e_ds = 0;
     bool unsure = w->unsure[k];
-    if (p_k == 0 && !unsure) return CLI_OK;
-    double e_p = fmin(p_k * bound_exp(w, k, r->lse), fmax(1, p_k)) + w->tiny; /* a probability */
+    double off = bound_exp(w, k, r->lse);
+    if (p_k == 0 && off == 0 && !unsure) return CLI_OK;
+    double e_p = fmin(off, fmax(1, p_k)) + w->tiny; /* a probability */
     const double *dout = (const double *)w->t->args.slot[FXA_SLOT_DO] + r->row * p->dv, *row = w->q + r->row * p->d,
                  *key = w->k + (r->kv + k) * p->d;
     double dp = w->dropout * bound_dot(w, dout, w->v + (r->kv + k) * p->dv, p->dv, &e_dp);

@@ -125,7 +125,7 @@ void cli_warn(cli *c, const char *format, ...) CLI_PRINTF(2, 3);
 void *cli_alloc(cli *c, size_t size); /* zeroed, aligned to 64 bytes */
 void *cli_alloc_array(cli *c, int64_t count, size_t size);
 char *cli_format(cli *c, const char *format, ...) CLI_PRINTF(2, 3);
-void cli_out_of_memory(void) __attribute__((noreturn));
+void cli_out_of_memory(double bytes) __attribute__((noreturn)); /* bytes: asked for, where that is much */
 fxa_program *cli_own_program(cli *c, fxa_program *program);
 fxa_plan *cli_own_plan(cli *c, fxa_plan *plan);
 void cli_release(cli *c); /* everything */

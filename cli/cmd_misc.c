@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The small commands: version, engines. */
+ * The small commands: version, and the engines of the build as they would run here. */
 #include "cli.h"
 #include "json.h"
 
@@ -16,21 +16,58 @@ int cmd_version(cli *c) {
     return CLI_OK;
 }
 
-int cmd_engines(cli *c) {
-    json j = json_begin(&c->out);
-    if (c->json) {
-        json_open(&j, NULL, '{');
-        json_open(&j, "engines", '[');
-    }
-    for (size_t i = 0; fxa_engine_name(i); i++) {
-        if (c->json)
-            json_string(&j, NULL, fxa_engine_name(i));
-        else
-            buf_printf(&c->out, "%s\n", fxa_engine_name(i));
-    }
-    if (c->json) {
-        json_close(&j, ']');
-        json_close(&j, '}');
+/* An engine as it would run the smallest problem. */
+typedef struct engine_here {
+    const char *name, *device, *detail;
+    const char *reason; /* "": it is available */
+} engine_here;
+
+/* Asks on each device: an engine says no on all but its own. */
+static int engines_ask(cli *c, size_t index, engine_here *out) {
+    *out = (engine_here){.name = fxa_engine_name(index), .device = "", .detail = "", .reason = ""};
+    for (int i = 0; fxa_device_name((fxa_device)i); i++) {
+        fxa_problem p = FXA_PROBLEM_INIT;
+        fxa_plan *plan = NULL;
+        fxa_error err;
+        p.b = p.hq = p.sq = p.sk = 1, p.d = 16, p.q.dtype = FXA_F16, p.alignment = i == FXA_HOST ? 0 : 16;
+        p.device = (uint32_t)i, p.engine = out->name;
+        fxa_status status = fxa_plan_create(c->ctx, &p, &plan, &err);
+        if (status == FXA_E_ARGUMENT) continue; /* of another device */
+        out->device = fxa_device_name((fxa_device)i);
+        if (status == FXA_OK) out->detail = cli_format(c, "%s", fxa_plan_detail(plan));
+        fxa_plan_destroy(plan);
+        if (status == FXA_OK) return CLI_OK;
+        if (status != FXA_E_UNSUPPORTED && status != FXA_E_UNAVAILABLE) return cli_fail_library(c, &err, NULL);
+        out->reason = cli_format(c, "%s", err.text);
+        return CLI_OK;
     }
     return CLI_OK;
+}
+
+static void engines_json(json *j, const engine_here *e) {
+    json_open(j, NULL, '{');
+    json_string(j, "name", e->name);
+    json_string(j, "device", e->device);
+    json_bool(j, "available", !*e->reason);
+    json_string(j, "detail", e->detail);
+    json_string(j, "reason", e->reason);
+    json_close(j, '}');
+}
+
+int cmd_engines(cli *c) {
+    json j = json_begin(&c->out);
+    int rc = CLI_OK;
+    if (c->json) json_open(&j, NULL, '{'), json_open(&j, "engines", '[');
+    for (size_t i = 0; rc == CLI_OK && fxa_engine_name(i); i++) {
+        engine_here e;
+        rc = engines_ask(c, i, &e);
+        if (rc != CLI_OK) break;
+        if (c->json)
+            engines_json(&j, &e);
+        else
+            buf_printf(&c->out, "%-8s %s%s%s%s%s\n", e.name, e.device, *e.detail ? ", " : "", e.detail,
+                       *e.reason ? ", not here: " : "", e.reason);
+    }
+    if (c->json) json_close(&j, ']'), json_close(&j, '}');
+    return rc;
 }

@@ -34,6 +34,7 @@ int cmd_sample(cli *c) {
     cli_random random = {0};
     size_t written = 0, n = sizeof sample_files / sizeof sample_files[0];
     int rc = job_make(c, false, &job);
+    if (rc == CLI_OK) rc = job_require_memory(c, job);
     if (rc == CLI_OK) rc = opt_uint(c, OPT_SEED, &random.state);
     if (rc != CLI_OK) return rc;
     trial_data_make(c, &job->problem, &random, &data);

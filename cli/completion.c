@@ -49,7 +49,7 @@ static void completion_bash(cli_buf *out) {
         if (o->kind == CLI_FLAG) continue;
         buf_printf(out, "        --%s) ", o->name);
         if (i == OPT_ENGINE)
-            buf_text(out, "words=$(fxattn engines 2>/dev/null) ;;\n");
+            buf_text(out, "words=$(fxattn engines 2>/dev/null | cut -d \" \" -f 1) ;;\n");
         else if (i == OPT_PROGRAM) {
             buf_text(out, "files=1 words=\"");
             completion_gallery(out, "@");
@@ -103,7 +103,7 @@ static void completion_zsh_option(cli_buf *out, int id) {
         completion_quoted(out, o->value, "[]:");
         buf_text(out, ":");
         if (id == OPT_ENGINE)
-            buf_text(out, "($(fxattn engines 2>/dev/null))");
+            buf_text(out, "($(fxattn engines 2>/dev/null | cut -d \" \" -f 1))");
         else if (id == OPT_PROGRAM) {
             buf_text(out, "{_files; compadd -- ");
             completion_gallery(out, "@");
@@ -158,7 +158,7 @@ static void completion_fish_option(cli_buf *out, int id) {
     buf_printf(out, "' -l %s", o->name);
     if (o->kind != CLI_FLAG) buf_text(out, strstr(o->value, "FILE") ? " -r -F" : " -x");
     if (id == OPT_ENGINE)
-        buf_text(out, " -a '(fxattn engines 2>/dev/null)'");
+        buf_text(out, " -a '(fxattn engines 2>/dev/null | cut -d \" \" -f 1)'");
     else if (id == OPT_PROGRAM) {
         buf_text(out, " -a '");
         completion_gallery(out, "@");

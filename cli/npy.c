@@ -99,7 +99,7 @@ static int npy_read_data(cli *c, FILE *f, npy *out) {
         size_t next = capacity ? capacity * 2 : 1u << 20;
         capacity = next < want ? next : want;
         char *more = realloc(data, capacity);
-        if (!more) cli_out_of_memory();
+        if (!more) cli_out_of_memory((double)capacity);
         data = more;
         size_t n = fread(data + have, 1, capacity - have, f);
         have += n;

@@ -14,15 +14,18 @@ struct cli_owned {
     void *object;
 };
 
-void cli_out_of_memory(void) {
+void cli_out_of_memory(double bytes) {
     cli_outputs_abandon();
-    fputs("fxattn: out of memory\n", stderr);
+    if (bytes < 1e6)
+        fputs("fxattn: out of memory\n", stderr);
+    else
+        fprintf(stderr, "fxattn: out of memory: %.3g GB in one piece were asked for\n", 1e-9 * bytes);
     exit(CLI_FAILURE);
 }
 
 static void own_add(cli *c, void *object, void (*destroy)(void *)) {
     cli_owned *o = malloc(sizeof *o);
-    if (!o) cli_out_of_memory();
+    if (!o) cli_out_of_memory(sizeof *o);
     *o = (cli_owned){c->owned, destroy, object};
     c->owned = o;
 }
@@ -31,17 +34,17 @@ static void own_program_destroy(void *object) { fxa_program_destroy(object); }
 static void own_plan_destroy(void *object) { fxa_plan_destroy(object); }
 
 void *cli_alloc(cli *c, size_t size) {
-    if (size > SIZE_MAX - 64) cli_out_of_memory();
+    if (size > SIZE_MAX - 64) cli_out_of_memory((double)size);
     size_t whole = (size + 64) / 64 * 64; /* never 0 */
     void *p = aligned_alloc(64, whole);
-    if (!p) cli_out_of_memory();
+    if (!p) cli_out_of_memory((double)size);
     memset(p, 0, whole);
     own_add(c, p, free);
     return p;
 }
 
 void *cli_alloc_array(cli *c, int64_t count, size_t size) {
-    if (count < 0 || (uint64_t)count > (SIZE_MAX / 2) / size) cli_out_of_memory();
+    if (count < 0 || (uint64_t)count > (SIZE_MAX / 2) / size) cli_out_of_memory((double)count * (double)size);
     return cli_alloc(c, (size_t)count * size);
 }
 

@@ -13,8 +13,10 @@ void trial_data_make(cli *c, const fxa_problem *p, cli_random *random, trial_dat
                                          {p->b, p->hq, p->sq, 1}};
     for (int i = 0; i < DATA_COUNT; i++) {
         int64_t count = 1;
+        double all = sizeof(double);
+        for (int d = 0; d < 4; d++) all *= (double)size[i][d];
         for (int d = 0; d < 4; d++)
-            if (__builtin_mul_overflow(count, size[i][d], &count)) cli_out_of_memory();
+            if (__builtin_mul_overflow(count, size[i][d], &count)) cli_out_of_memory(all);
         memcpy(out->size[i], size[i], sizeof size[i]);
         out->count[i] = count;
         out->value[i] = cli_alloc_array(c, count, sizeof(double));

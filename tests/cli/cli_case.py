@@ -77,7 +77,8 @@ class Cli(unittest.TestCase):
                 " ".join("'%s'" % w for w in words),
                 len(words) - 1,
             )
-            p = subprocess.run(["bash", "-c", code], capture_output=True, cwd=self.folder.name)
+            env = {**os.environ, "PATH": os.path.dirname(FXATTN) + os.pathsep + os.environ["PATH"]}
+            p = subprocess.run(["bash", "-c", code], capture_output=True, cwd=self.folder.name, env=env)
             self.assertEqual(p.stderr, b"")
             return p.stdout.decode().split()
 

@@ -18,8 +18,9 @@ OTHERS = ("f64", "f16", "bf16")
 
 
 def engines():
-    names = subprocess.run([FXATTN, "engines"], capture_output=True, text=True, check=True, timeout=60).stdout
-    return [line.split()[0] for line in names.splitlines() if line.strip() and line.split()[0] != "ref"]
+    """Of the host."""
+    told = subprocess.run([FXATTN, "engines", "--json"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return [e["name"] for e in json.loads(told)["engines"] if e["device"] == "host" and e["name"] != "ref"]
 
 
 def check(engine, program, dtype):

@@ -245,6 +245,8 @@ class Plot(Cli):
         self.assertEqual((params["cap"]["value"], params["cap"]["default"]), (20, True))
         self.assertEqual((params["w"]["value"], "default" in params["w"]), (3, False))
         files = [x for k in ("q", "k", "v") for x in ("--" + k, self.path(k + ".npy"))]
+        self.fails("sample", *files, "--shape", "s=2000000,h=40000",
+                   says=["--shape b=1,h=40000", "GB, and this machine has"])
         self.run_cli("sample", *files, "--shape", "b=1,h=1,s=8,d=4")
         run = ["run", *files, "--program", file, "--out", self.path("o.npy")]
         self.assertIn("default: param cap = 20; param w = 4", self.run_cli(*run))

@@ -26,8 +26,18 @@ class Front(Cli):
         self.assertEqual("fxattn %s\n" % self.run_json("version")["version"], self.run_cli("version"))
 
     def test_engines(self):
-        self.assertIn("ref", self.run_cli("engines").split())
-        self.assertIn("ref", self.run_json("engines")["engines"])
+        lines = self.run_cli("engines", env={"FXA_CPU": "scalar", "FXA_THREADS": "1"}).splitlines()
+        self.assertIn("ref      host", lines)
+        self.assertIn("cpu      host, scalar, 1 thread", lines)
+        listed = {e["name"]: e for e in self.run_json("engines", env={"FXA_CPU": "scalar", "FXA_THREADS": "1"})["engines"]}
+        self.assertEqual(listed["cpu"], {"name": "cpu", "device": "host", "available": True,
+                                         "detail": "scalar, 1 thread", "reason": ""})
+        away = {e["name"]: e for e in self.run_json("engines", env={"FXA_CPU": "z80"})["engines"]}["cpu"]
+        self.assertFalse(away["available"])
+        self.assertIn("FXA_CPU=z80", away["reason"])
+        self.assertRegex(self.run_cli("engines", env={"FXA_CPU": "z80"}), r"(?m)^cpu      host, not here: .*FXA_CPU=z80")
+        self.assertEqual(self.bash_completion()("fxattn", "run", "--engine", "re"), ["ref"])
+        self.assertEqual(self.bash_completion()("fxattn", "run", "--engine", "ho"), [])
 
     def test_help(self):
         overview = self.run_cli("help")
