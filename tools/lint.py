@@ -124,6 +124,19 @@ def check_text():
                     say(path, number, "unfinished: " + line.strip())
 
 
+def check_python():
+    """Modules of the package; scripts and tests are as their writers like them."""
+    for path in sources("python", ".py"):
+        lines = open(path, encoding="utf-8").read().split("\n")
+        if lines[0] != "# SPDX-License-Identifier: Apache-2.0":
+            say(path, 1, "does not open with the SPDX line")
+        if len(lines) > 500:
+            say(path, len(lines), "%d lines: split it (limit 500)" % len(lines))
+        for number, line in enumerate(lines, 1):
+            if "\t" in line or line.rstrip() != line:
+                say(path, number, "tab or white space at the end")
+
+
 def check_forbidden():
     for path in sources("src", ".c", ".h"):
         relative = os.path.relpath(path, ROOT)
@@ -182,7 +195,7 @@ def check_format():
 
 
 def main():
-    for check in (check_includes, check_names, check_text, check_forbidden, check_float_state, check_exports, check_format):
+    for check in (check_includes, check_names, check_text, check_python, check_forbidden, check_float_state, check_exports, check_format):
         check()
     print("\n".join(findings) if findings else "lint: nothing found")
     return 1 if findings else 0

@@ -45,8 +45,8 @@ def _foreign(value: Any, what: str) -> np.ndarray:
 def _from_torch(tensor: Any) -> np.ndarray:
     """bf16 has no name in NumPy itself: it goes there as 16 bits."""
     if str(tensor.dtype) == "torch.bfloat16":
-        import ml_dtypes
-        import torch
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+        import torch  # type: ignore[import-not-found,unused-ignore]
         return _from_torch(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
     return tensor.numpy() if tensor.device.type == "cpu" else np.from_dlpack(tensor)
 
@@ -97,9 +97,9 @@ class Layout(NamedTuple):
 
     def rows(self) -> "Layout":
         """The layout of LSE and the like: the same without features."""
-        feature = self.axes[3]
-        axes = tuple(None if i == feature else i if i is None or i < feature else i - 1 for i in self.axes)
-        return Layout(self.name.replace("d", ""), axes, self.packed)  # type: ignore[arg-type]
+        name = self.name.replace("d", "")
+        return Layout(name, tuple(name.find(self.name[i]) if i is not None and self.name[i] in name else None
+                                  for i in self.axes), self.packed)  # type: ignore[arg-type]
 
     def sizes(self, array: np.ndarray) -> Tuple[int, int, int, int]:
         """Batch, heads, positions, features; 1 for an axis that is not there."""

@@ -125,6 +125,11 @@ def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
     return out.raw[:needed.value]
 
 
+def address_of(data: bytes) -> Optional[int]:
+    """Where bytes lie, for a field of a struct. They must be kept as long as the struct is used."""
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+
+
 # ---- Contexts and handles --------------------------------------------------------------------------------------------
 
 class _Process:
@@ -205,7 +210,7 @@ class Handle:
 def cache_stats() -> Dict[str, int]:
     """Counters of the plan caches of this process, summed: hits, misses, builds, refusals, evictions, runs, queries and
     query_hits since it began; plans and bytes held now; max_plans and max_bytes."""
-    names = [name for name, _ in _abi.CacheStats._fields_ if name != "reserved"]
+    names = [field[0] for field in _abi.CacheStats._fields_ if field[0] != "reserved"]
     total = dict.fromkeys(names, 0)
     for handle in list(_process.contexts.values()) or [context()]:
         stats = _abi.CacheStats()

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 
 from . import _abi
 from ._errors import ArgumentError
-from ._library import Handle, call, context, lib, two_calls
+from ._library import Handle, address_of, call, context, lib, two_calls
 from ._program import Program
 
 _BYREF = ctypes.byref
@@ -53,7 +53,7 @@ class Problem:
         self.struct.bprop = bprop._handle if bprop is not None else None
         if engine is not None:
             self._keep["engine"] = name = engine.encode()
-            self.struct.engine = ctypes.cast(name, ctypes.c_void_p)
+            self.struct.engine = address_of(name)
         for field, value in fields.items():
             setattr(self.struct, field, value)
 

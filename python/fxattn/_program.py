@@ -4,11 +4,11 @@ operation by operation. Tracers make programs with Builder; text and bytes come 
 loader.
 """
 import ctypes
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._errors import ArgumentError, ArgumentTypeError
-from ._library import Handle, call, context, error_of, lib, two_calls
+from ._library import Handle, address_of, call, context, error_of, lib, two_calls
 
 KINDS = {"score": _abi.PROGRAM_SCORE, "bprop": _abi.PROGRAM_BPROP, "derivative": _abi.PROGRAM_DERIVATIVE}
 KIND_NAMES = {code: name for name, code in KINDS.items()}
@@ -65,16 +65,21 @@ class Program(Handle):
 
     def __init__(self, text: str = "") -> None:
         """The program of a text; the empty text changes nothing."""
-        Handle.__init__(self, _parse(text, "score", {}, {}))
-        self._text = self._hash = self._params = self._captures = None
+        self._hold(_parse(text, "score", {}, {}))
 
     @classmethod
     def _own(cls, handle: Optional[int]) -> "Program":
         """Takes over one reference to an fxa_program."""
         self = cls.__new__(cls)
-        Handle.__init__(self, handle)
-        self._text = self._hash = self._params = self._captures = None
+        self._hold(handle)
         return self
+
+    def _hold(self, handle: Optional[int]) -> None:
+        Handle.__init__(self, handle)
+        self._text: Optional[str] = None  # these are asked for when somebody wants them
+        self._hash: Optional[str] = None
+        self._params: Optional[Tuple[Param, ...]] = None
+        self._captures: Optional[Tuple[Capture, ...]] = None
 
     @classmethod
     def from_text(cls, text: Union[str, Sequence[str]], *, kind: str = "score", params: Mapping[str, str] = {},
@@ -198,18 +203,18 @@ class Program(Handle):
 def _parse(text: Union[str, Sequence[str]], kind: str, params: Mapping[str, str],
            captures: Mapping[str, Tuple[str, int]]) -> Optional[int]:
     """A reference to the program of texts."""
-    parts = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
+    parts: List[Any] = [text] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else [None]
     if not all(isinstance(part, str) for part in parts):
         raise ArgumentTypeError("a program is given as %s; text (str), or a list of texts, is accepted"
                                 % type(text).__name__)
     sources = [part.encode("utf-8", "surrogatepass") for part in parts]
     texts = (_abi.Text * len(sources))()
     for entry, source in zip(texts, sources):
-        entry.data, entry.size = ctypes.cast(source, ctypes.c_void_p), len(source)
+        entry.data, entry.size = address_of(source), len(source)
     names = [name.encode() for name in (*params, *captures)]  # kept alive until the call is over
     declarations = (_abi.Declaration * len(names))()
     for entry, name in zip(declarations, names):
-        entry.name = ctypes.cast(name, ctypes.c_void_p)
+        entry.name = address_of(name)
     for entry, type_name in zip(declarations, params.values()):
         entry.type = find(TYPES, "the type of a param", type_name)
     for entry, (dtype, rank) in zip(declarations[len(params):], captures.values()):

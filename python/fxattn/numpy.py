@@ -84,7 +84,7 @@ def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None,
     # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
     out, lse, _ = call.run_forward(None, None, np.float64, False)
     pullback = Pullback(call, out, lse, _wanted(wrt))
-    return (out, lse.astype(_row_dtype(lse_dtype, call)) if lse is not None else None) if return_lse else out, pullback
+    return (out, np.array(lse, _row_dtype(lse_dtype, call))) if return_lse else out, pullback
 
 
 def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
@@ -129,9 +129,9 @@ class Gradients(Tuple[Any, Any, Any]):
             target = np.ndarray(captured.shape, result.dtype, result, at, strides)
             target += grad
         if not found:
-            captured = ", ".join("%s %s" % (name, c.shape) for name, c in self.captured.items())
+            shapes = ", ".join("%s %s" % (name, c.shape) for name, c in self.captured.items())
             raise ArgumentError("the program captured no float array that lies in this one (it must be dense): it "
-                                "captured %s" % (captured or "none"))
+                                "captured %s" % (shapes or "none"))
         return result
 
 
