@@ -45,6 +45,15 @@ def _int(value: Any, what: str) -> int:
         raise ArgumentTypeError("%s is of type %s; an int is accepted" % (what, type(value).__name__)) from None
 
 
+def _float(value: Any, what: str) -> float:
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError("%s is of type %s; a number is accepted" % (what, type(value).__name__)) from None
+
+
 def _captured(program: Optional[Program], tensors: Sequence[Any], what: str) -> List[np.ndarray]:
     """The captured arrays, which must be what the program says of them: the library sees addresses only."""
     arrays = []
@@ -169,7 +178,7 @@ class Call:
                 self.tables[slot] = index_array(options[name], name, (b,))
         if options["window"] is not None:
             self._window(options["window"])
-        dropout = float(options["dropout"])
+        dropout = _float(options["dropout"], "dropout")
         if not 0 <= dropout < 1:
             raise ArgumentError("dropout is %r; 0 <= dropout < 1 is accepted" % options["dropout"])
         if dropout:
@@ -180,7 +189,7 @@ class Call:
             raise ArgumentError("seed is %d; 0 to 2^64 - 1 are accepted" % self.seed)
         self._sink(options["sink"])
         scale = options["scale"]
-        self.scale = None if scale is None else float(scale)
+        self.scale = None if scale is None else _float(scale, "scale")
         if self.scale is not None and not math.isfinite(self.scale):
             raise ArgumentError("scale is %r; a finite number is accepted, None for 1 / sqrt(d)" % scale)
 
@@ -210,7 +219,10 @@ class Call:
         """Where local indices lie in the whole: an int, an array with an entry per index, or segments."""
         sizes = {"b": self.shape.b, "h": self.shape.hq, "q": self.shape.sq, "k": self.shape.sk}
         self.maps: Dict[str, Dict[str, Any]] = {}
-        for axis, value in (self.options["coordinates"] or {}).items():
+        given = {} if self.options["coordinates"] is None else self.options["coordinates"]
+        if not isinstance(given, Mapping):
+            raise ArgumentTypeError("coordinates is of type %s; a dictionary is accepted" % type(given).__name__)
+        for axis, value in given.items():
             what = "coordinates[%r]" % axis
             if axis not in sizes:
                 raise ArgumentError("coordinates has %r; b, h, q and k are accepted" % axis)
@@ -276,36 +288,42 @@ class Call:
     def row_dtype(self) -> np.dtype:
         return np.dtype(np.float64 if self.q.dtype == np.float64 else np.float32)
 
-    def result(self, given: Optional[np.ndarray], what: str, shape: Tuple[int, ...], dtype: Any,
-               names: Sequence[str] = ("float64", "float32", "float16", "bfloat16")) -> np.ndarray:
+    @staticmethod
+    def result(given: Optional[np.ndarray], what: str, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
         """The array that a result goes to: the user's, if it can be written in place."""
         if given is None:
             return np.empty(shape, dtype)
         if not isinstance(given, np.ndarray):
             raise ArgumentTypeError("%s is of type %s; a NumPy array is accepted" % (what, type(given).__name__))
-        if given.shape != shape or given.dtype.name not in names:
-            raise ArgumentError("%s has shape %s and dtype %s; %s and %s are accepted"
-                                % (what, given.shape, given.dtype, shape, " or ".join(names)))
+        if given.shape != shape or code_of(given, what) not in FLOATS:
+            raise ArgumentError("%s has shape %s and dtype %s; %s and a float type are accepted"
+                                % (what, given.shape, given.dtype, shape))
         if not given.flags.writeable or as_array(given, what) is not given:
             raise ArgumentError("%s cannot be written: it is read-only, of foreign byte order or not aligned" % what)
         return given
 
-    def run_forward(self, out: Any = None, lse: Any = None, want_lse: Any = False,
+    def run_forward(self, out: Optional[np.ndarray] = None, want_lse: Any = False,
                     want_max: bool = False) -> Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]:
         """Output, LSE and row maxima; `want_lse` is False or the dtype of LSE."""
         flags = (_abi.WANT_LSE if want_lse else 0) | (_abi.WANT_MAX if want_max else 0)
         problem, args = self.problem(False, flags)
-        out = self.result(out, "out", self.out_shape(), self.q.dtype)
-        self.bind(problem, args, "o", out, self.layout)
+        target = self.result(out, "out", self.out_shape(), self.q.dtype)
+        inputs = [self.q, self.k, self.v, *self.tensors, *self.tables.values(), self.sink]
+        if out is not None and any(x is not None and np.may_share_memory(out, x) for x in inputs):
+            target = np.empty(target.shape, target.dtype)  # an input must not change while it is read
+        self.bind(problem, args, "o", target, self.layout)
         rows, maxima = None, None
         if want_lse:
-            rows = self.result(lse, "lse", self.rows_shape(), want_lse, ("float32", "float64"))
+            rows = np.empty(self.rows_shape(), want_lse)
             self.bind(problem, args, "lse", rows, self.layout.rows())
         if want_max:
             maxima = np.empty(self.rows_shape(), self.row_dtype())
             self.bind(problem, args, "max", maxima, self.layout.rows(), "max_row")
         problem.run(args)
-        return out, rows, maxima
+        if out is not None and target is not out:
+            out[...] = target
+            target = out
+        return target, rows, maxima
 
     # ---- Backward ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import ctypes
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _abi
-from ._errors import ArgumentError
+from ._errors import ArgumentError, ArgumentTypeError
 from ._library import Handle, address_of, call, context, lib, two_calls
 from ._program import Program
 
@@ -52,6 +52,8 @@ class Problem:
         self.struct.program = program._handle if program is not None else None
         self.struct.bprop = bprop._handle if bprop is not None else None
         if engine is not None:
+            if not isinstance(engine, str):
+                raise ArgumentTypeError("engine is of type %s; a name is accepted" % type(engine).__name__)
             self._keep["engine"] = name = engine.encode()
             self.struct.engine = address_of(name)
         for field, value in fields.items():

@@ -2,6 +2,7 @@
 """What a user gives as score and mask (nothing, a function, a Program, text) as one program with the arrays and numbers
 that a run of it takes, in its order. The front ends that are no tracer's own (numpy, explain) begin here.
 """
+import operator
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -43,6 +44,10 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
     """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
     are given by name."""
     _check_kinds(score=score, mask=mask, bprop=bprop)
+    for name, given in (("tensors", tensors), ("params", params), ("bprop_tensors", bprop_tensors),
+                        ("bprop_params", bprop_params)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(given).__name__))
     if bprop is not None and score is None and mask is None or (bprop is None and (bprop_tensors or bprop_params)):
         given = [name for name, value in (("bprop", bprop), ("bprop_tensors", bprop_tensors),
                                           ("bprop_params", bprop_params)) if value]
@@ -99,8 +104,7 @@ def _text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, t
                                 % (given[0][0].kind, kind))
         return given[0][0]
     texts = tuple(s.text if isinstance(s, Program) else as_statement(s, target) for s, target in given)
-    types = {name: "int" if isinstance(value, int) and not isinstance(value, bool) else "float"
-             for name, value in (params or {}).items()}
+    types = {name: "int" if _is_int(value) else "float" for name, value in (params or {}).items()}
     captures = {name: describe(name, value) for name, value in (tensors or {}).items()}
     key = (kind, texts, tuple(types.items()), tuple(captures.items()))
     found = _programs.get(key)
@@ -111,6 +115,14 @@ def _text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, t
                 _programs.pop(old, None)
         _programs[key] = found
     return found
+
+
+def _is_int(value: Any) -> bool:
+    """Ints of Python and of other libraries are; bools and floats that happen to be whole are not."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) is not None
+    except TypeError:
+        return False
 
 
 def _bound(program: Optional[Program], tensors: Named, params: Named,

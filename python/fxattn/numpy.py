@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 import numpy as np
 
 from . import _abi
-from ._arrays import as_array, code_of, view_of
+from ._arrays import FLOATS, as_array, code_of, view_of
 from ._errors import ArgumentError, ArgumentTypeError
 from ._library import call as call_library
 from ._library import lib
@@ -47,7 +47,8 @@ def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike =
     layout, kv_layout: the order of axes, "bhsd" (default), "bshd", "sbhd" and so on, "hsd", "shd", "sd" without a batch
         or heads; "thd" or "htd" for packed sequences, which begin and end at cu_q[i] and cu_q[i + 1] (and cu_k).
     scale: of Q K^T; None for 1 / sqrt(D).
-    causal, window=(left, right), bottom_right: ready masks; None is an open side; bottom_right aligns to the last pair.
+    causal, window=(left, right), bottom_right: ready masks; None (or -1) is an open side; bottom_right aligns to the
+        last pair.
     q_lengths, k_lengths: [B], how many rows and keys each batch entry has. positions: [B], where its rows begin.
     pages: [B,n] indices of pages of K and V, which are [pages,H,page size,D].
     sink: "zero" (softmax off by one) or a learned score per query head. dropout, seed: of probabilities, by counter.
@@ -59,7 +60,7 @@ def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike =
     """
     call = Call(q, k, v, score, mask, _options(options))
     want_lse = _row_dtype(lse_dtype, call) if return_lse else False
-    result, lse, maxima = call.run_forward(out, None, want_lse, return_max)
+    result, lse, maxima = call.run_forward(out, want_lse, return_max)
     results = [x for x in (result, lse, maxima) if x is not None]
     return results[0] if len(results) == 1 else tuple(results)
 
@@ -82,7 +83,7 @@ def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None,
     """
     call = Call(q, k, v, score, mask, _options(options))
     # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
-    out, lse, _ = call.run_forward(None, None, np.float64, False)
+    out, lse, _ = call.run_forward(None, np.float64)
     pullback = Pullback(call, out, lse, _wanted(wrt))
     return (out, np.array(lse, _row_dtype(lse_dtype, call))) if return_lse else out, pullback
 
@@ -92,7 +93,13 @@ def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: Score
     """The backward pass by itself, of an output and LSE that are known: for a shard those of the whole row."""
     call = Call(q, k, v, score, mask, _options(options))
     rows = _float_rows(as_array(lse, "lse"), "lse")
-    return Pullback(call, as_array(out, "out"), rows, _wanted(wrt))(dout, dlse)
+    whole = as_array(out, "out")
+    for array, what, shape in ((whole, "out", call.out_shape()), (rows, "lse", call.rows_shape())):
+        if array.shape != shape:
+            raise ArgumentError("%s has shape %s; that of the problem, %s, is accepted" % (what, array.shape, shape))
+    if code_of(whole, "out") not in FLOATS:
+        raise ArgumentTypeError("out has dtype %s; a float type is accepted" % whole.dtype)
+    return Pullback(call, whole, rows, _wanted(wrt))(dout, dlse)
 
 
 class Gradients(Tuple[Any, Any, Any]):

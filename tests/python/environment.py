@@ -10,6 +10,7 @@ them are skipped, and say so. Exit status 77: everything that was asked for is s
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -48,6 +49,7 @@ def make(folder):
         ran = subprocess.run([sys.executable, "-m", "venv", folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              universal_newlines=True)
         if ran.returncode:
+            shutil.rmtree(folder, ignore_errors=True)  # half of one would be taken for a whole next time
             return dict.fromkeys(PACKAGES, "python3 -m venv failed: " + (ran.stdout.splitlines() or [""])[-1])
     installed = [p for p in read_stamp(folder)["installed"] if p in PACKAGES]
     wanted = [p for p in PACKAGES if p not in installed]

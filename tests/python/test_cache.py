@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -236,6 +237,32 @@ def test_python_runs_while_the_library_does():
         done.set()
         thread.join()
     assert took < 60 and during > 100
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_children_run_whatever_their_parent_is_doing():
+    """Forks while four threads are inside of runs: each child has threads, plans and results of its own."""
+    q, k, v = random_qkv(6, sq=200, sk=200)
+    want, stop = fn.attention(q, k, v, causal=True), threading.Event()
+
+    def work():
+        while not stop.is_set():
+            fn.attention(q, k, v, lambda s, b, h, i, j: s - abs(i - j), causal=True)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if not child:
+                signal.alarm(60)  # a child that hangs is a failure, not a wait
+                os._exit(0 if np.array_equal(fn.attention(q, k, v, causal=True), want) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_ten_thousand_functions_leave_no_memory_behind():

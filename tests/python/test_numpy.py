@@ -254,3 +254,27 @@ def test_results_do_not_depend_on_threads():
             assert np.array_equal(fn.attention(q, k, v, causal=True), want)
         finally:
             fxattn.set_num_threads(0)
+
+
+def test_results_may_lie_where_inputs_do():
+    """As ufuncs have it: an output that overlaps an input is what it would be elsewhere."""
+    q, k, v = random_qkv(19)
+    want = fn.attention(q, k, v, causal=True)
+    for name in "qkv":
+        given = {"q": q.copy(), "k": k.copy(), "v": v.copy()}
+        got = fn.attention(*given.values(), causal=True, out=given[name])
+        assert got is given[name] and np.array_equal(got, want)
+    room = np.zeros((2, 4, 10, 8))
+    room[:, :, :9] = q
+    assert np.array_equal(fn.attention(room[:, :, :9], k, v, causal=True, out=room[:, :, 1:]), want)
+    bias = np.random.default_rng(0).standard_normal((2, 4, 9, 8))
+    want = fn.attention(q, k, v, "score + t[b, h, q, k % 8]", tensors={"t": bias})
+    assert np.array_equal(fn.attention(q, k, v, "score + t[b, h, q, k % 8]", tensors={"t": bias}, out=bias), want)
+
+
+def test_numbers_of_every_kind():
+    q, k, v = random_qkv(20)
+    want = fn.attention(q, k, v, "score * 2 + q // 3")
+    for two, three in ((2, 3), (np.float32(2), np.int64(3)), (np.array(2.0), np.array(3)), (True + True, np.uint8(3))):
+        assert np.array_equal(fn.attention(q, k, v, "score * a + q // n", params={"a": two, "n": three}), want)
+    assert np.array_equal(fn.attention(q, k, v, scale=np.float32(0.5)), fn.attention(q, k, v, scale=0.5))

@@ -121,3 +121,30 @@ def test_a_tensor_of_a_device_is_told(monkeypatch):
             return 2, 0
     with pytest.raises(TypeError, match="q, of type Elsewhere, cannot be used as an array of the host"):
         fn.attention(Elsewhere(), K, V)
+
+
+@pytest.mark.parametrize("out, lse, words", [
+    (Q[:, :, :5], Q[..., 0], r"out has shape \(2, 4, 5, 8\)"), (Q, Q[:, :, :5, 0], r"lse has shape \(2, 4, 5\)"),
+    (Q.astype(int), Q[..., 0], "out has dtype int64"), (Q, Q[..., 0].astype(int), "lse has dtype int64"),
+    (Q, Q[..., 0].astype(np.float16), "lse has dtype float16")])
+def test_a_backward_pass_by_itself_looks_at_what_it_is_given(out, lse, words):
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        fn.backward(Q, out, lse, Q, K, V)
+    assert isinstance(caught.value, fxattn.Error)
+
+
+@pytest.mark.parametrize("keywords, words", [
+    ({"scale": "1"}, "scale is of type str"), ({"scale": 1j}, "scale is of type complex"),
+    ({"dropout": None}, "dropout is of type NoneType"), ({"window": (1.5, None)}, "window is of type float"),
+    ({"q_len": "5"}, "q_len is of type str"), ({"coordinates": {"q": 1.5}}, "is of type float"),
+    ({"coordinates": [1]}, "coordinates is of type list"), ({"tensors": [1], "score": "score"}, "tensors is of type list"),
+    ({"params": 3, "score": "score"}, "params is of type int"), ({"engine": 3}, "engine is of type int")])
+def test_types_of_numbers(keywords, words):
+    with pytest.raises(TypeError, match=words) as caught:
+        fn.attention(Q, K, V, **keywords)
+    assert isinstance(caught.value, fxattn.Error)
+
+
+def test_merge_takes_floats():
+    with pytest.raises(fxattn.Error, match="dtype"):
+        fn.merge(Q.astype(int), Q[..., 0], Q, Q[..., 0])

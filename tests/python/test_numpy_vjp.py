@@ -166,3 +166,34 @@ def test_dropout_is_the_same_in_both_passes():
 def test_keywords_are_shown():
     for function in (fn.attention, fn.vjp, fn.backward):
         assert "causal" in inspect.signature(function).parameters
+
+
+class SoftCap:
+    """As written for Transformer Engine: the backward uses what the forward kept."""
+
+    def forward(self, graph, score, tensors):
+        self.x = graph.div(score, tensors["cap"])
+        return graph.mul(graph.tanh(self.x), tensors["cap"])
+
+    def backward(self, graph, dscore, tensors):
+        return graph.tanh_backward(loss=dscore, input=self.x)
+
+
+def test_callbacks_of_the_graph_style():
+    pytest.importorskip("fxattn.trace")
+    q, k, v = random_qkv(21)
+    dout = np.random.default_rng(22).standard_normal(q.shape)
+    want = dense(q, k, v, lambda s, *_: CAP * np.tanh(s / CAP), dout=dout)
+    mod = SoftCap()
+    for keywords in ({}, {"bprop": mod.backward, "bprop_tensors": {"cap": CAP}}):
+        out, pullback = fn.vjp(q, k, v, mod.forward, style="graph", tensors={"cap": CAP}, **keywords)
+        assert close(out, want["out"]) and close(pullback(dout)[0], want["dq"])
+
+
+def test_gradients_of_what_functions_capture():
+    pytest.importorskip("fxattn.trace")
+    q, k, v = random_qkv(23)
+    dout = np.random.default_rng(24).standard_normal(q.shape)
+    gradients = fn.vjp(q, k, v, lambda s, b, h, i, j: CAP * np.tanh((s + SLOPES[h] * (i - j)) / CAP), causal=True)[1](dout)
+    want = dense(q, k, v, cap_score, causal, dout=dout)
+    assert close(gradients[0], want["dq"]) and close(gradients.of(SLOPES), captured_gradients(q, k, want["dscore"])[1])
