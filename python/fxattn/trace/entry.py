@@ -12,7 +12,7 @@ from .jaxprs import mentions_jax, run_by_jax
 from .literals import literals_of
 from .libraries import library_of
 from .modes import functions_by_forward, torch_mode
-from .ops import RunInt, as_sym, scalar
+from .ops import RunInt, as_sym, cast, scalar
 from .place import TraceError, refuse
 from .record import Recording
 from .symbol import NeedsCapture, NeedsJax, Sym
@@ -186,7 +186,7 @@ def _single(rec: Recording, result: Any, what: str) -> Any:
 
 
 def score_result(rec: Recording, result: Any) -> int:
-    return int(_single(rec, result, "score_mod").node)
+    return int(cast(rec, _single(rec, result, "score_mod"), FLOAT).node)
 
 
 def mask_result(rec: Recording, result: Any) -> int:

@@ -110,15 +110,12 @@ def gelu(rec: Recording, x: Any, approximate: str = "none") -> Sym:
     return ops.mul(rec, ops.mul(rec, k(rec, 0.5), x), ops.add(rec, k(rec, 1.0), bell))
 
 
-def elu(rec: Recording, x: Any, alpha: Any = 1.0) -> Sym:
+def elu(rec: Recording, x: Any, alpha: Any = None) -> Sym:
     x = real(rec, x)
     below = expm1(rec, minimum(rec, x, k(rec, 0.0)))
-    if alpha is not ELU_ALPHA:
+    if alpha is not None:
         below = ops.mul(rec, below, alpha)
     return choose(rec, LT(rec, k(rec, 0.0), x), x, below)
-
-
-ELU_ALPHA = elu.__defaults__[0]  # type: ignore[index]
 
 
 def leaky_relu(rec: Recording, x: Any, slope: Any) -> Sym:

@@ -170,9 +170,8 @@ def _result(rec: Recording, result: Any, what: str) -> Optional[int]:
     if not isinstance(result, Node):
         raise TraceError("%s returned %s; a tensor of the graph, or None for no change, is accepted"
                          % (what, type(result).__name__))
-    if result.rec is not rec:
-        return ops.moved(rec, result.sym).node
-    return result.sym.node
+    sym = result.sym if result.rec is rec else ops.moved(rec, result.sym)
+    return cast(rec, sym, FLOAT).node
 
 
 def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[str, Any]], shape: Any, what: str) -> Optional[int]:

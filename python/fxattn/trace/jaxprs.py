@@ -14,7 +14,7 @@ from . import ops
 from .arrays import Vec, View, elementwise, vec
 from .libraries import dtype_name, kind_of_dtype, library_of
 from .literals import float_values, names_of
-from .place import TraceError, at_place_of, refuse
+from .place import TraceError, at_place_of, like, refuse
 from .primitives import INLINED, JITTED, PRIMITIVES, Held, settled
 from .record import MAX_LIFTED, Recording
 from .symbol import Sym
@@ -115,7 +115,7 @@ class _Player:
             return self.choice(params["branches"], operands)
         handler = PRIMITIVES.get(name)
         if handler is None:
-            refuse("JAX's %s is not known to score functions; those that are: %s" % (name, ", ".join(sorted(PRIMITIVES))))
+            refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
         result = handler(self, [x if type(x) is Held and name in ("squeeze", "reshape") else settled(x) for x in operands], params,
                          equation.outvars[0].aval)
         return result if isinstance(result, list) else [result]

@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional
 
 from . import arrays, functions, ops, reductions
 from .arrays import elementwise
-from .place import refuse
+from .place import like, refuse
 from .record import Recording
 from .symbol import recording_of
 from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack, h_swap,
@@ -51,7 +51,7 @@ NUMPY: Dict[str, Handler] = {
         rec, x, bins, not right), "linalg_norm": COMMON["norm"], "logaddexp2": two(
         lambda rec, x, y: ops.div(rec, functions.logaddexp(rec, ops.mul(rec, x, functions.k(rec, 0.6931471805599453)), ops.mul(
             rec, y, functions.k(rec, 0.6931471805599453))), functions.k(rec, 0.6931471805599453))),
-    "conjugate": same, "real": same, "ndim": lambda rec, x: len(x.shape), "shape": lambda rec, x: tuple(x.shape),
+    "isin": lambda rec, x, elements, **rest: reductions.isin(rec, x, elements), "conjugate": same, "real": same, "ndim": lambda rec, x: len(x.shape), "shape": lambda rec, x: tuple(x.shape),
     "size": lambda rec, x: arrays.product(x.shape),
 }
 
@@ -59,8 +59,7 @@ NUMPY: Dict[str, Handler] = {
 def _find(name: str) -> Handler:
     handler = NUMPY.get(name)
     if handler is None:
-        refuse("NumPy's %s is not known to score functions; the functions that are: %s"
-               % (name, ", ".join(sorted(key for key in NUMPY if not key.startswith("_")))))
+        refuse("NumPy's %s is not known to score functions%s" % (name, like(name, NUMPY)))
     return handler
 
 

@@ -169,7 +169,7 @@ def power(rec: Recording, x: Any, y: Any) -> Sym:
     """Of ints by multiplication, so that it wraps as ints do; a float power otherwise."""
     kind = joint(x, y)
     if kind == FLOAT:
-        if type(y) is not Sym and y == 2 and type(x) is Sym and x.ty == FLOAT:
+        if type(x) is Sym and x.ty == FLOAT and _is_two(rec, y):
             return emit(rec, OP_MUL, FLOAT, x, x)
         return Sym(rec, rec.emit(OP_POW, node(rec, x, FLOAT), node(rec, y, FLOAT)), FLOAT)
     if kind == BOOL:
@@ -178,10 +178,15 @@ def power(rec: Recording, x: Any, y: Any) -> Sym:
         return _power_of_exponent(rec, x, y, kind)
     if y < 0:
         refuse("Integers to negative integer powers are not allowed; write x ** %.1f" % y)
-    return _power_by_squares(rec, x, int(y), kind)
+    return power_by_squares(rec, x, int(y), kind)
 
 
-def _power_by_squares(rec: Recording, x: Any, exponent: int, kind: int) -> Sym:
+def _is_two(rec: Recording, y: Any) -> bool:
+    """An exponent that the function's text says is 2; a lifted one may be another next time."""
+    return type(y) is int and y == 2 or type(y) is float and y == 2.0 and id(y) in rec.literals
+
+
+def power_by_squares(rec: Recording, x: Any, exponent: int, kind: int) -> Sym:
     result, square = None, x
     while exponent:
         if exponent & 1:

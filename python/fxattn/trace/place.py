@@ -3,8 +3,9 @@
 
 Everything in this folder raises through `refuse`, so that each message ends with a file and a line.
 """
+import difflib
 import sys
-from typing import Any, NoReturn, Optional, Tuple
+from typing import Any, Iterable, NoReturn, Optional, Tuple
 
 from .._errors import Error
 
@@ -63,3 +64,9 @@ def _made(text: str, where: Optional[Tuple[str, int, str]], kind: type) -> Trace
 
 def refuse(text: str) -> NoReturn:
     raise error(text)
+
+
+def like(name: str, table: Iterable[str]) -> str:
+    """Words for the names of a table that are near a name that is not in it."""
+    found = difflib.get_close_matches(name, [key for key in table if not key.startswith("_")], 4, 0.5)
+    return "; near it are %s (docs/python.md has all)" % ", ".join(found) if found else "; docs/python.md lists what is"

@@ -56,7 +56,7 @@ def _integer_pow(player: Any, operands: List[Any], params: Dict[str, Any], out: 
 
     def go(rec: Recording, x: Any) -> Sym:
         if y >= 0 and (ops.kind_of_operand(x) != FLOAT or y <= 4):
-            return ops._power_by_squares(rec, x, y, ops.kind_of_operand(x))
+            return ops.power_by_squares(rec, x, y, ops.kind_of_operand(x))
         return ops.power(rec, x, functions.k(rec, float(y)))
     return player.apply(go, operands)
 

@@ -5,6 +5,7 @@ from collections import namedtuple
 from typing import Any, Callable, List, Optional, Sequence, Union
 
 from . import functions, ops
+from .._abi import OP_EQ
 from .arrays import Vec, axis_of, elementwise, permute, product, reshape, value, vec
 from .place import refuse
 from .record import Recording
@@ -168,3 +169,10 @@ def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> A
     def one(r: Recording, at: Any) -> Sym:
         return _sum(r, [fn(r, edge, at) for edge in edges.elements])
     return elementwise(one, rec, [x])
+
+
+def isin(rec: Recording, x: Any, elements: Any) -> Any:
+    """Whether a value is one of a few."""
+    rest = vec(rec, elements)
+    equal = ops.compare(OP_EQ)
+    return elementwise(lambda r, y: _any(r, [equal(r, y, z) for z in rest.elements]), rec, [x])

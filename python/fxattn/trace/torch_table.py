@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 from . import arrays, functions, ops, reductions
 from .arrays import Vec, View, elementwise, vec
 from .libraries import kind_of_dtype, library_of
-from .place import refuse
+from .place import like, refuse
 from .record import Recording
 from .symbol import Sym, recording_of
 from .tables import (COMMON, PLAIN, Handler, check_rest, dims_of, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack,
@@ -199,7 +199,9 @@ def h_glu_like(fn: Any, **defaults: Any) -> Handler:
     def go(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
         rest.pop("inplace", None)
         given = dict(zip(defaults, args), **rest)
-        return elementwise(fn, rec, (x, *(given.get(key, value) for key, value in defaults.items())))
+        numbers = [given[key] if key in given else functions.k(rec, value) if type(value) is float else value
+                   for key, value in defaults.items()]
+        return elementwise(fn, rec, (x, *numbers))
     return go
 
 
@@ -219,11 +221,11 @@ TORCH: Dict[str, Handler] = {
     "max": h_extreme("max", ops.maximum), "min": h_extreme("min", ops.minimum), "round": h_round, "masked_fill": _masked_fill,
     "lerp": lambda rec, x, y, w: elementwise(functions.lerp, rec, (x, y, w)),
     "addcmul": h_addc(ops.mul), "addcdiv": h_addc(ops.div),
-    "bucketize": lambda rec, x, edges, right=False, **rest: reductions.bucketize(rec, x, edges, right),
+    "isin": lambda rec, x, elements, **rest: reductions.isin(rec, x, elements), "bucketize": lambda rec, x, edges, right=False, **rest: reductions.bucketize(rec, x, edges, right),
     "searchsorted": lambda rec, edges, x, right=False, **rest: reductions.bucketize(rec, x, edges, right),
     "silu": h_glu_like(functions.silu), "gelu": lambda rec, x, approximate="none": elementwise(
         functions.gelu, rec, (x,), approximate=approximate),
-    "elu": h_glu_like(functions.elu, alpha=functions.ELU_ALPHA), "leaky_relu": h_glu_like(functions.leaky_relu, negative_slope=0.01),
+    "elu": h_glu_like(functions.elu, alpha=None), "leaky_relu": h_glu_like(functions.leaky_relu, negative_slope=0.01),
     "softplus": h_glu_like(functions.softplus, beta=1, threshold=20), "logsigmoid": one(functions.log_sigmoid),
     "log_sigmoid": one(functions.log_sigmoid), "hardtanh": h_glu_like(_hardtanh, min_val=-1.0, max_val=1.0),
     "relu6": lambda rec, x, **rest: h_clamp(rec, x, 0, 6), "embedding": h_embedding, "linear": h_linear,
@@ -271,17 +273,11 @@ def find(func: Any) -> Handler:
             refuse("%s changes a tensor in place, which a score function must not; compute a new value instead"
                    % full.strip("_"))
         name = name_of(func)
-        if name == "get":
-            refuse("an attribute of a tensor is asked for in a way that traced values do not know")
         handler = TORCH.get(name)
         if handler is None:
-            refuse("torch's %s is not known to score functions; the functions that are: %s" % (name, known()))
+            refuse("torch's %s is not known to score functions%s" % (name, like(name, TORCH)))
         _handlers[func] = handler
     return handler
-
-
-def known() -> str:
-    return ", ".join(sorted(name for name in TORCH if not name.startswith("_")))
 
 
 def call(func: Any, args: Any, kwargs: Optional[Dict[str, Any]], rec: Optional[Recording] = None) -> Any:
