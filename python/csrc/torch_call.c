@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arguments off the dispatcher's stack, and their handles back (torch_call.h).
+ */
+#include "torch_call.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+fxa_status fxa__torch_fail(fxa__torch_call *call, fxa_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    call->err.status = status;
+    vsnprintf(call->err.text, sizeof call->err.text, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+static fxa_status tensor_read(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_tensor *out) {
+    int64_t *size = NULL, *stride = NULL;
+    int32_t dtype = -1;
+    memcpy(&out->handle, &value, sizeof out->handle);
+    if (fxa__torch.aoti_torch_get_data_ptr(out->handle, &out->data) ||
+        fxa__torch.aoti_torch_get_dim(out->handle, &out->rank) || fxa__torch.aoti_torch_get_sizes(out->handle, &size) ||
+        fxa__torch.aoti_torch_get_strides(out->handle, &stride) ||
+        fxa__torch.aoti_torch_get_dtype(out->handle, &dtype) ||
+        fxa__torch.aoti_torch_get_device_type(out->handle, &out->device) ||
+        fxa__torch.aoti_torch_get_device_index(out->handle, &out->index)) {
+        return fxa__torch_fail(call, FXA_E_ARGUMENT, "%s has no memory with strides", name);
+    }
+    out->size = size;
+    out->stride = stride;
+    out->dtype = fxa__torch_dtype_ours(dtype);
+    if (out->dtype == FXA_DTYPE_NONE) {
+        return fxa__torch_fail(call, FXA_E_UNSUPPORTED,
+                               "%s has a dtype that fxattn has not (float64, float32, float16, bfloat16, int64, int32, "
+                               "int16, int8, uint8 and bool are taken)",
+                               name);
+    }
+    return FXA_OK;
+}
+
+/* The items of a list that is used up by it; more than there is room for are an error, and still counted as ours. */
+static fxa_status list_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_value *items,
+                            size_t room, size_t *count) {
+    void *list;
+    size_t n = 0;
+    memcpy(&list, &value, sizeof list);
+    fxa__torch.torch_list_size(list, &n);
+    *count = n < room ? n : room;
+    for (size_t i = 0; i < *count; i++) {
+        fxa__torch.torch_list_get_item(list, i, &items[i]);
+    }
+    fxa__torch.torch_delete_list(list);
+    if (n > room) {
+        return fxa__torch_fail(call, FXA_E_LIMIT, "%zu %s are given, at most %zu are taken", n, name, room);
+    }
+    return FXA_OK;
+}
+
+static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_tensor *out,
+                               size_t room, size_t *count) {
+    fxa__torch_value items[2 * FXA_MAX_TENSORS];
+    fxa_status status = list_take(call, value, name, items, room, count);
+    for (size_t i = 0; i < *count; i++) {
+        fxa_status read = tensor_read(call, items[i], name, &out[i]);
+        status = status ? status : read;
+    }
+    return status;
+}
+
+/* Numbers: both kinds are eight bytes on the stack and here. */
+static fxa_status numbers_take(fxa__torch_call *call, fxa__torch_value value, const char *name, void *out, size_t room,
+                               size_t *count) {
+    fxa__torch_value items[FXA__TORCH_MAX_CONFIG];
+    fxa_status status = list_take(call, value, name, items, room, count);
+    memcpy(out, items, *count * sizeof items[0]);
+    return status;
+}
+
+static fxa_status text_take(fxa__torch_call *call, fxa__torch_value value) {
+    memcpy(&call->text_handle, &value, sizeof call->text_handle);
+    if (fxa__torch.torch_string_length(call->text_handle, &call->text_size) ||
+        fxa__torch.torch_string_c_str(call->text_handle, &call->text)) {
+        return fxa__torch_fail(call, FXA_E_ARGUMENT, "the program is no text");
+    }
+    return FXA_OK;
+}
+
+fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *stack, bool backward) {
+    fxa_status status[FXA__TORCH_N_BACKWARD] = {FXA_OK};
+    size_t n = backward ? FXA__TORCH_N_BACKWARD : FXA__TORCH_N_FORWARD;
+    memset(call, 0, sizeof *call);
+    call->backward = backward;
+    status[0] = tensor_read(call, stack[0], "q", &call->q);
+    status[1] = tensor_read(call, stack[1], "k", &call->k);
+    status[2] = tensor_read(call, stack[2], "v", &call->v);
+    status[3] = tensors_take(call, stack[3], "captured tensors", call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors);
+    status[4] = tensors_take(call, stack[4], "extra tensors", call->extras, FXA_SLOT_MAX, &call->n_extras);
+    status[5] = tensors_take(call, stack[5], "tensors of params", &call->scalars, 1, &call->n_scalars);
+    status[6] = numbers_take(call, stack[6], "int params", call->ints, 2 * FXA_MAX_PARAMS, &call->n_ints);
+    status[7] = numbers_take(call, stack[7], "numbers", call->floats, 2 * FXA_MAX_PARAMS + 2, &call->n_floats);
+    status[8] = numbers_take(call, stack[8], "settings", call->config, FXA__TORCH_MAX_CONFIG, &call->n_config);
+    status[9] = text_take(call, stack[9]);
+    if (backward) {
+        status[10] = tensor_read(call, stack[10], "out", &call->out);
+        status[11] = tensor_read(call, stack[11], "lse", &call->lse);
+        status[12] = tensors_take(call, stack[12], "gradients of outputs", call->grads, 2, &call->n_grads);
+        status[13] = numbers_take(call, stack[13], "wanted gradients", call->want, FXA__TORCH_MAX_WANT, &call->n_want);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (status[i]) {
+            return status[i];
+        }
+    }
+    return FXA_OK;
+}
+
+static void tensor_drop(fxa__torch_tensor *tensor) {
+    if (tensor->handle) {
+        fxa__torch.aoti_torch_delete_tensor_object(tensor->handle);
+        tensor->handle = NULL;
+    }
+}
+
+void fxa__torch_call_end(fxa__torch_call *call) {
+    fxa__torch_tensor *ones[] = {&call->q,   &call->k,       &call->v,        &call->out,
+                                 &call->lse, &call->scalars, &call->grads[0], &call->grads[1]};
+    for (size_t i = 0; i < sizeof ones / sizeof ones[0]; i++) {
+        tensor_drop(ones[i]);
+    }
+    for (size_t i = 0; i < call->n_tensors; i++) {
+        tensor_drop(&call->tensors[i]);
+    }
+    for (size_t i = 0; i < call->n_extras; i++) {
+        tensor_drop(&call->extras[i]);
+    }
+    if (call->text_handle) {
+        fxa__torch.torch_delete_string(call->text_handle);
+    }
+}
+
+fxa_status fxa__torch_tensor_new(fxa__torch_call *call, const fxa__torch_tensor *like, fxa_dtype dtype, int64_t rank,
+                                 const int64_t *size, const int64_t *stride, fxa__torch_tensor *out) {
+    void *handle = NULL;
+    memset(out, 0, sizeof *out);
+    if (fxa__torch.aoti_torch_empty_strided(rank, size, stride, fxa__torch_dtype_theirs(dtype), like->device,
+                                            like->index, &handle)) {
+        return fxa__torch_fail(call, FXA_E_MEMORY, "PyTorch gave no memory for a result of dtype %s",
+                               fxa__torch.fxa_dtype_name(dtype));
+    }
+    fxa__torch_value value;
+    memcpy(&value, &handle, sizeof value);
+    fxa_status status = tensor_read(call, value, "a result", out);
+    if (status) {
+        tensor_drop(out);
+    }
+    return status;
+}
+
+void fxa__torch_strides_like(const fxa__torch_tensor *like, const int64_t size[4], int64_t stride[4]) {
+    int order[4] = {0, 1, 2, 3}; /* innermost first; of equal strides the later dimension is the inner one */
+    for (int i = 1; i < 4; i++) {
+        for (int j = i; j > 0 && like->stride[order[j]] <= like->stride[order[j - 1]]; j--) {
+            int t = order[j];
+            order[j] = order[j - 1];
+            order[j - 1] = t;
+        }
+    }
+    int64_t next = size[3] ? size[3] : 1;
+    stride[3] = 1;
+    for (int i = 0; i < 4; i++) {
+        if (order[i] != 3) {
+            stride[order[i]] = next;
+            next *= size[order[i]] ? size[order[i]] : 1;
+        }
+    }
+}

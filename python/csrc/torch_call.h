@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One call of an operator, from the dispatcher's stack to a run of the library.
+ *
+ *     stack -> fxa__torch_call (what was given, owned) -> fxa_problem, fxa_args -> plan -> run -> results
+ *
+ * Both operators begin with the same ten arguments (python/fxattn/torch/_operators.py has the schemas):
+ *     0..2 q, k, v       [B,H,S,D], any strides; packed rows [1,H,T,D]; pages [n_pages,H,page_size,D]
+ *     3 tensors          captured by the program, then by the backward program
+ *     4 extras           one per bit of config[SLOTS], in order of the slots: sink, lengths, offsets, pages, tables, seed
+ *     5 scalars          none, or one f64 tensor on the host: the float params, where they have gradients or are symbolic
+ *     6 ints             the int params
+ *     7 floats           scale (NaN: the default), dropout_p, then the float params unless `scalars` has them
+ *     8 config           see fxa__torch_field; missing ones are 0; then the coordinate maps
+ *     9 program          text; the backward program's follows at config[BPROP_TEXT] when that is not 0
+ * and the backward operator goes on:
+ *     10, 11 out, lse    of the forward pass
+ *     12 grads           dout, and dlse when there is one
+ *     13 want            which gradients, in the order of the results (fxa__torch_want)
+ */
+#ifndef FXATTN_TORCH_CALL_H
+#define FXATTN_TORCH_CALL_H
+
+#include "torch_api.h"
+
+#define FXA__TORCH_N_FORWARD 10
+#define FXA__TORCH_N_BACKWARD 14
+#define FXA__TORCH_MAX_CONFIG 256
+#define FXA__TORCH_MAX_WANT (FXA_MAX_TENSORS + 5)
+
+/* Where things are in `config`. After MAPS, for each map: which (0 b, 1 h, 2 q, 3 k), kind, dynamic, base, step, number
+ * of segments, and three numbers per segment. */
+typedef enum fxa__torch_field {
+    FXA__TORCH_FLAGS = 0,
+    FXA__TORCH_SLOTS,
+    FXA__TORCH_SQ, /* packed: the longest sequences */
+    FXA__TORCH_SK, /* packed or paged */
+    FXA__TORCH_WINDOW_LEFT,
+    FXA__TORCH_WINDOW_RIGHT,
+    FXA__TORCH_PAGE_SIZE,
+    FXA__TORCH_Q_LEN,
+    FXA__TORCH_K_LEN,
+    FXA__TORCH_HEADS,
+    FXA__TORCH_BPROP_TEXT,    /* bytes of the program's own text */
+    FXA__TORCH_BPROP_TENSORS, /* how many of `tensors` are the program's own, when there is a backward program */
+    FXA__TORCH_MAPS
+} fxa__torch_field;
+
+typedef enum fxa__torch_want {
+    FXA__TORCH_DQ = 0,
+    FXA__TORCH_DK,
+    FXA__TORCH_DV,
+    FXA__TORCH_DSINK,
+    FXA__TORCH_DSCALARS,
+    FXA__TORCH_DTENSORS /* and up: of that captured tensor */
+} fxa__torch_want;
+
+typedef struct fxa__torch_tensor {
+    void *handle; /* NULL: none */
+    void *data;
+    const int64_t *size, *stride;
+    int64_t rank;
+    fxa_dtype dtype;
+    int32_t device, index; /* in PyTorch's codes */
+} fxa__torch_tensor;
+
+/* Big, and on the stack of the caller: the 2 x FXA_MAX_TENSORS descriptions are most of it. */
+typedef struct fxa__torch_call {
+    bool backward;
+    fxa__torch_tensor q, k, v, out, lse, scalars, grads[2];
+    fxa__torch_tensor tensors[2 * FXA_MAX_TENSORS], extras[FXA_SLOT_MAX];
+    size_t n_tensors, n_extras, n_scalars, n_ints, n_floats, n_config, n_grads, n_want;
+    int64_t ints[2 * FXA_MAX_PARAMS], config[FXA__TORCH_MAX_CONFIG], want[FXA__TORCH_MAX_WANT];
+    double floats[2 * FXA_MAX_PARAMS + 2];
+    const char *text;
+    size_t text_size;
+    void *text_handle;
+    fxa_error err;
+} fxa__torch_call;
+
+/* Takes everything off the stack: whatever the answer is, fxa__torch_call_end gives it back. */
+fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *stack, bool backward);
+void fxa__torch_call_end(fxa__torch_call *call);
+
+/* The whole run. Results are new tensors: forward out, lse, max (3); backward one per `want`. On failure there are none. */
+fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]);
+fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TORCH_MAX_WANT]);
+
+/* ---- Between torch_call.c and torch_problem.c ------------------------------------------------------------------- */
+
+/* A new tensor like `like` but for sizes and strides. */
+fxa_status fxa__torch_tensor_new(fxa__torch_call *call, const fxa__torch_tensor *like, fxa_dtype dtype, int64_t rank,
+                                 const int64_t *size, const int64_t *stride, fxa__torch_tensor *out);
+/* Strides of a dense tensor of these sizes whose dimensions are nested as those of `like`, features innermost. */
+void fxa__torch_strides_like(const fxa__torch_tensor *like, const int64_t size[4], int64_t stride[4]);
+/* Writes a message into call->err and returns its status. */
+fxa_status fxa__torch_fail(fxa__torch_call *call, fxa_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A problem with what its pointers lead to. */
+typedef struct fxa__torch_problem {
+    fxa_problem problem;
+    fxa_args args;
+    fxa_program *program, *bprop;
+    fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
+    const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
+    void *dtensors[FXA_MAX_TENSORS];
+    double params[FXA_MAX_PARAMS], bprop_params[FXA_MAX_PARAMS], dparams[FXA_MAX_PARAMS];
+    void *workspace;
+} fxa__torch_problem;
+
+/* Everything but the outputs. */
+fxa_status fxa__torch_problem_begin(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx);
+void fxa__torch_problem_end(fxa__torch_problem *p);
+/* An operand of rank 4, or a row such as LSE of rank 3. */
+void fxa__torch_operand_set(fxa_operand *operand, const fxa__torch_tensor *tensor);
+fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx);
+
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxattn::fwd and fxattn::bwd, operators of PyTorch in plain C. fxa_torch_register is called once by
+ * python/fxattn/torch/_operators.py, which also has fake and autograd implementations; the kernels here are what runs,
+ * from Python, from compiled graphs and from exported programs alike, without Python.
+ *
+ * A failure is thrown as a C++ exception by libtorch, through the frames of this file (built with -fexceptions); by then
+ * everything the call owned is given back and no lock is held.
+ */
+#include "torch_call.h"
+#include "torch_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void results_drop(void **results, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (results[i]) {
+            fxa__torch.aoti_torch_delete_tensor_object(results[i]);
+            results[i] = NULL;
+        }
+    }
+}
+
+/* A row such as LSE, dense; empty when it is not wanted. */
+static fxa_status row_new(fxa__torch_call *call, bool wanted, fxa_dtype dtype, fxa__torch_tensor *out) {
+    const int64_t *q = call->q.size;
+    int64_t size[3] = {q[0], q[1], q[2]}, none = 0, one = 1;
+    int64_t s = size[2] ? size[2] : 1, h = size[1] ? size[1] : 1;
+    int64_t stride[3] = {h * s, s, 1};
+    return wanted ? fxa__torch_tensor_new(call, &call->q, dtype, 3, size, stride, out)
+                  : fxa__torch_tensor_new(call, &call->q, dtype, 1, &none, &one, out);
+}
+
+fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
+    fxa__torch_problem p;
+    fxa__torch_tensor made[3];
+    fxa_context *ctx = NULL;
+    int64_t stride[4];
+    memset(made, 0, sizeof made);
+    fxa_status status = fxa__torch_context(&ctx, &call->err);
+    if (status) {
+        return status;
+    }
+    status = fxa__torch_problem_begin(&p, call, ctx);
+    if (!status) {
+        const int64_t *q = call->q.size;
+        int64_t size[4] = {q[0], q[1], q[2], call->v.size[3]};
+        fxa__torch_strides_like(&call->q, size, stride);
+        status = fxa__torch_tensor_new(call, &call->q, call->q.dtype, 4, size, stride, &made[0]);
+    }
+    bool lse = p.problem.flags & FXA_WANT_LSE, max = p.problem.flags & FXA_WANT_MAX;
+    fxa_dtype rows = call->q.dtype == FXA_F64 ? FXA_F64 : FXA_F32;
+    status = status ? status : row_new(call, lse, FXA_F64, &made[1]);
+    status = status ? status : row_new(call, max, rows, &made[2]);
+    if (!status) {
+        fxa__torch_operand_set(&p.problem.o, &made[0]);
+        p.args.slot[FXA_SLOT_O] = made[0].data;
+        if (lse) {
+            fxa__torch_operand_set(&p.problem.lse, &made[1]);
+            p.args.slot[FXA_SLOT_LSE] = made[1].data;
+        }
+        if (max) {
+            fxa__torch_operand_set(&p.problem.max, &made[2]);
+            p.args.slot[FXA_SLOT_MAX_ROW] = made[2].data;
+        }
+        status = fxa__torch_problem_run(&p, call, ctx);
+    }
+    for (int i = 0; i < 3; i++) {
+        results[i] = made[i].handle;
+    }
+    if (status) {
+        results_drop(results, 3);
+    }
+    fxa__torch_problem_end(&p);
+    return status;
+}
+
+/* One wanted gradient: the tensor, and its place in the problem. `scalars` is filled after the run. */
+static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want, fxa__torch_tensor *out) {
+    const fxa__torch_tensor *like[] = {&call->q, &call->k, &call->v};
+    fxa_operand *const operand[] = {&p->problem.dq, &p->problem.dk, &p->problem.dv_grad};
+    int64_t stride[FXA_MAX_RANK], one = 1;
+    fxa_status status = FXA_OK;
+    if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
+        fxa__torch_strides_like(like[want], like[want]->size, stride);
+        status = fxa__torch_tensor_new(call, like[want], like[want]->dtype, 4, like[want]->size, stride, out);
+        if (!status) {
+            fxa__torch_operand_set(operand[want], out);
+            p->problem.flags |= (uint32_t)FXA_GRAD_Q << want;
+            p->args.slot[FXA_SLOT_DQ + want] = out->data;
+        }
+        return status;
+    }
+    if (want == FXA__TORCH_DSINK && p->problem.flags & FXA_SINK) {
+        status = fxa__torch_tensor_new(call, &call->q, (fxa_dtype)p->problem.sink.dtype, 1, &p->problem.hq, &one, out);
+        p->problem.dsink.dtype = p->problem.sink.dtype;
+        p->problem.flags |= FXA_GRAD_SINK;
+        p->args.slot[FXA_SLOT_DSINK] = out->data;
+        return status;
+    }
+    if (want == FXA__TORCH_DSCALARS && call->n_scalars) {
+        status = fxa__torch_tensor_new(call, &call->scalars, FXA_F64, 1, call->scalars.size, &one, out);
+        for (size_t i = 0; i < p->args.n_params; i++) {
+            bool real = fxa__torch.fxa_program_param(p->program, i).type == FXA_FLOAT;
+            p->problem.param_grads |= (uint64_t)real << i;
+        }
+        p->args.dparams = p->dparams;
+        p->args.n_dparams = p->args.n_params;
+        return status;
+    }
+    size_t at = (size_t)(want - FXA__TORCH_DTENSORS);
+    if (want < FXA__TORCH_DTENSORS || at >= p->problem.n_captures) {
+        return fxa__torch_fail(call, FXA_E_ARGUMENT, "gradient %lld is not one that the call has", (long long)want);
+    }
+    const fxa__torch_tensor *t = &call->tensors[at];
+    for (int64_t i = t->rank - 1, next = 1; i >= 0; i--) {
+        stride[i] = next;
+        next *= t->size[i] ? t->size[i] : 1;
+    }
+    status = fxa__torch_tensor_new(call, t, t->dtype, t->rank, t->size, stride, out);
+    p->captures[at].grad = 1;
+    p->dtensors[at] = out->data;
+    p->args.dtensors = p->dtensors;
+    p->args.n_dtensors = p->problem.n_captures;
+    return status;
+}
+
+/* What the backward pass reads of the forward pass. */
+static fxa_status backward_inputs_set(fxa__torch_problem *p, fxa__torch_call *call) {
+    const fxa__torch_tensor *dout = &call->grads[0], *dlse = &call->grads[1];
+    if (call->n_grads < 1 || dout->rank != 4 || call->out.rank != 4 || call->lse.rank != 3) {
+        return fxa__torch_fail(call, FXA_E_ARGUMENT,
+                               "the backward pass needs out and dout of rank 4 and lse of rank 3");
+    }
+    for (int i = 0; i < 4; i++) {
+        int64_t size = i < 3 ? call->q.size[i] : call->v.size[3];
+        if (dout->size[i] != size || call->out.size[i] != size || (i < 3 && call->lse.size[i] != size) ||
+            (i < 3 && call->n_grads > 1 && (dlse->rank != 3 || dlse->size[i] != size))) {
+            return fxa__torch_fail(call, FXA_E_ARGUMENT,
+                                   "out, lse or a gradient of them has another shape than its "
+                                   "output");
+        }
+    }
+    fxa__torch_operand_set(&p->problem.o, &call->out);
+    fxa__torch_operand_set(&p->problem.lse, &call->lse);
+    fxa__torch_operand_set(&p->problem.dout, dout);
+    p->args.slot[FXA_SLOT_O] = call->out.data;
+    p->args.slot[FXA_SLOT_LSE] = call->lse.data;
+    p->args.slot[FXA_SLOT_DO] = dout->data;
+    if (call->n_grads > 1) {
+        p->problem.flags |= FXA_GRAD_LSE;
+        fxa__torch_operand_set(&p->problem.dlse, dlse);
+        p->args.slot[FXA_SLOT_DLSE] = dlse->data;
+    }
+    return FXA_OK;
+}
+
+/* Gradients of float params, in the order of the params, into the tensor that stands for them. */
+static void scalars_fill(const fxa__torch_problem *p, double *out, int64_t n) {
+    int64_t next = 0;
+    for (size_t i = 0; i < p->args.n_params && next < n; i++) {
+        if (p->problem.param_grads >> i & 1) {
+            out[next++] = p->dparams[i];
+        }
+    }
+    memset(out + next, 0, (size_t)(n - next) * sizeof *out); /* those of a backward program */
+}
+
+fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TORCH_MAX_WANT]) {
+    fxa__torch_problem p;
+    fxa__torch_tensor made[FXA__TORCH_MAX_WANT];
+    fxa_context *ctx = NULL;
+    memset(made, 0, sizeof made);
+    fxa_status status = fxa__torch_context(&ctx, &call->err);
+    if (status) {
+        return status;
+    }
+    status = fxa__torch_problem_begin(&p, call, ctx);
+    p.problem.flags &= ~(uint32_t)(FXA_WANT_LSE | FXA_WANT_MAX);
+    status = status ? status : backward_inputs_set(&p, call);
+    for (size_t i = 0; i < call->n_want && !status; i++) {
+        status = gradient_begin(&p, call, call->want[i], &made[i]);
+    }
+    status = status ? status : fxa__torch_problem_run(&p, call, ctx);
+    for (size_t i = 0; i < call->n_want; i++) {
+        results[i] = made[i].handle;
+        if (!status && call->want[i] == FXA__TORCH_DSCALARS) {
+            scalars_fill(&p, made[i].data, made[i].size[0]);
+        }
+    }
+    if (status) {
+        results_drop(results, call->n_want);
+    }
+    fxa__torch_problem_end(&p);
+    return status;
+}
+
+static void failure_raise(const fxa_error *err) {
+    char text[560];
+    snprintf(text, sizeof text, "fxattn: %s", err->text);
+    fxa__torch.aoti_torch_check(false, "fxattn", __FILE__, (uint32_t)__LINE__, text);
+}
+
+static void forward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_out) {
+    fxa__torch_call call;
+    void *results[3] = {NULL};
+    (void)n_in;
+    (void)n_out;
+    fxa_status status = fxa__torch_call_begin(&call, stack, false);
+    status = status ? status : fxa__torch_call_forward(&call, results);
+    fxa__torch_call_end(&call);
+    if (status) {
+        failure_raise(&call.err);
+    }
+    memcpy(stack, results, sizeof results);
+}
+
+static void backward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_out) {
+    fxa__torch_call call;
+    void *results[FXA__TORCH_MAX_WANT] = {NULL}, *list = NULL;
+    (void)n_in;
+    (void)n_out;
+    fxa_status status = fxa__torch_call_begin(&call, stack, true);
+    status = status ? status : fxa__torch_call_backward(&call, results);
+    if (!status && fxa__torch.torch_new_list_reserve_size(call.n_want, &list)) {
+        status = fxa__torch_fail(&call, FXA_E_MEMORY, "PyTorch gave no memory for the list of gradients");
+        results_drop(results, call.n_want);
+    }
+    for (size_t i = 0; i < call.n_want && !status; i++) {
+        fxa__torch_value value;
+        memcpy(&value, &results[i], sizeof value);
+        fxa__torch.torch_list_push_back(list, value);
+    }
+    fxa__torch_call_end(&call);
+    if (status) {
+        failure_raise(&call.err);
+    }
+    memcpy(stack, &list, sizeof list);
+}
+
+/* ---- What Python calls ------------------------------------------------------------------------------------------ */
+
+FXA_API int fxa_torch_register(const char *folder, const char *library, const char *forward_schema,
+                               const char *backward_schema, char *text, size_t capacity);
+FXA_API int fxa_torch_cache_stats(fxa_cache_stats *out);
+FXA_API int fxa_torch_cache_clear(void);
+
+/* Defines both operators and their kernels for CPU and CUDA. 0, or -1 with a sentence in text; then nothing is
+ * registered. The objects of libtorch that hold the registrations are kept for ever. */
+int fxa_torch_register(const char *folder, const char *library, const char *forward_schema, const char *backward_schema,
+                       char *text, size_t capacity) {
+    static const char *const keys[] = {"CPU", "CUDA"};
+    void *definitions = NULL;
+    if (fxa__torch_resolve(folder, library, text, capacity)) {
+        return -1;
+    }
+    fxa__torch_state_begin();
+    int32_t failed = fxa__torch.aoti_torch_library_init_fragment("fxattn", __FILE__, __LINE__, &definitions);
+    failed = failed ? failed : fxa__torch.aoti_torch_library_def(definitions, forward_schema);
+    failed = failed ? failed : fxa__torch.aoti_torch_library_def(definitions, backward_schema);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && !failed; i++) {
+        void *kernels = NULL;
+        failed = fxa__torch.aoti_torch_library_init_impl("fxattn", keys[i], __FILE__, __LINE__, &kernels);
+        failed = failed ? failed : fxa__torch.aoti_torch_library_impl(kernels, "fwd", forward_kernel);
+        failed = failed ? failed : fxa__torch.aoti_torch_library_impl(kernels, "bwd", backward_kernel);
+    }
+    if (failed) {
+        snprintf(text, capacity, "PyTorch did not take the operators fxattn::fwd and fxattn::bwd");
+    }
+    return failed ? -1 : 0;
+}
+
+/* Counters of the context that the operators run in; -1 when there is none. */
+int fxa_torch_cache_stats(fxa_cache_stats *out) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    if (fxa__torch_context(&ctx, &err)) {
+        return -1;
+    }
+    fxa__torch.fxa_cache_get_stats(ctx, out);
+    return 0;
+}
+
+int fxa_torch_cache_clear(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    if (fxa__torch_context(&ctx, &err)) {
+        return -1;
+    }
+    fxa__torch.fxa_cache_clear(ctx);
+    return 0;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the operators keep between calls, because kernels of PyTorch's dispatcher have no pointer of their own: one
+ * context, and the programs of texts that were seen. All of it is behind one lock, held for a look-up only.
+ *
+ * Runs are split by PyTorch's own parallel loop, so that torch.set_num_threads holds here too and no second set of
+ * threads competes for the cores. A child after fork begins anew: PyTorch's threads may not exist there, so its context
+ * has the library's own, as many as PyTorch says when it is made.
+ */
+#ifndef FXATTN_TORCH_STATE_H
+#define FXATTN_TORCH_STATE_H
+
+#include "fxattn/fxattn.h"
+
+/* Once, before the first call. */
+void fxa__torch_state_begin(void);
+
+/* The context of this process; made at the first call. Lives for ever. */
+fxa_status fxa__torch_context(fxa_context **out, fxa_error *err);
+
+/* The program of a text, one reference for the caller. The last 2,048 or so are kept. */
+fxa_status fxa__torch_program(fxa_context *ctx, fxa_program_kind kind, const char *text, size_t size, fxa_program **out,
+                              fxa_error *err);
+
+#endif
