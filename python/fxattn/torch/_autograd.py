@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of the operators: two autograd Functions with setup_context, which functorch needs, and the kernels that
+PyTorch's dispatcher calls for tensors that require gradients.
+
+Call.run is how the rest of the package calls the operators. Everything a run needs besides q, k and v is in a Call; its
+tensors are inputs of the Functions, so that autograd sees them: gradients of captured tensors, of params given as a
+tensor and of sinks are found here, and a captured tensor that is changed in place between the passes is detected.
+
+lse is a differentiable output; max is not. A second derivative is refused.
+"""
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from . import _operators as ops
+
+_below = torch._C._AutoDispatchBelowAutograd
+_functorch = torch._C._are_functorch_transforms_active
+_FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Call:
+    """What a call of the operators takes besides q, k and v (torch_call.h has the meaning of each)."""
+
+    __slots__ = ("tensors", "extras", "scalars", "ints", "floats", "config", "program")
+
+    def __init__(self, program: str = "", tensors: Sequence[Tensor] = (), extras: Sequence[Tensor] = (),
+                 scalars: Sequence[Tensor] = (), ints: Sequence[int] = (), floats: Sequence[float] = (),
+                 config: Sequence[int] = ()) -> None:
+        self.program, self.config = program, config
+        self.tensors, self.extras, self.scalars = tensors, extras, scalars
+        self.ints, self.floats = ints, floats
+
+    def all_tensors(self) -> Tuple[Tensor, ...]:
+        return (*self.tensors, *self.extras, *self.scalars)
+
+    def needs_grad(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Whether autograd must know of the call."""
+        if not torch.is_grad_enabled():
+            return False
+        return q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in self.all_tensors())
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """out, lse, max in eager mode, by the shortest way."""
+        if self.needs_grad(q, k, v):
+            return _attend(self, q, k, v)
+        if _functorch():
+            return Forward.apply(self.plain(), q, k, v, *self.all_tensors())
+        with _below():
+            return self.forward(q, k, v)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """The operator itself."""
+        return ops.fwd(q, k, v, self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program)
+
+    def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
+                 want: Sequence[int]) -> List[Tensor]:
+        return ops.bwd(q, k, v, self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program,
+                       out, lse, grads, want)
+
+    def plain(self) -> "Plain":
+        """The same without tensors."""
+        return Plain(len(self.tensors), len(self.extras), len(self.scalars), self.ints, self.floats, self.config,
+                     self.program)
+
+    def with_flags(self, flags: int) -> "Call":
+        """The same with these flags as well."""
+        have = self.config[ops.FLAGS] if len(self.config) else 0
+        return Call(self.program, self.tensors, self.extras, self.scalars, self.ints, self.floats,
+                    [have | flags, *self.config[1:]])
+
+
+class Plain:
+    """A Call without its tensors: what a Function keeps, and functorch takes for one opaque argument."""
+
+    __slots__ = ("n_tensors", "n_extras", "n_scalars", "ints", "floats", "config", "program")
+
+    def __init__(self, n_tensors: int, n_extras: int, n_scalars: int, ints: Any, floats: Any, config: Any,
+                 program: str) -> None:
+        self.n_tensors, self.n_extras, self.n_scalars = n_tensors, n_extras, n_scalars
+        self.ints, self.floats, self.config, self.program = ints, floats, config, program
+
+    def call(self, rest: Sequence[Tensor]) -> Call:
+        a, b = self.n_tensors, self.n_tensors + self.n_extras
+        return Call(self.program, rest[:a], rest[a:b], rest[b:], self.ints, self.floats, self.config)
+
+
+def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """With gradients: the backward pass reads lse, so it is made; who did not ask for it sees an empty one."""
+    flags = call.config[ops.FLAGS] if len(call.config) else 0
+    if flags & _abi.WANT_LSE:
+        return Forward.apply(call.plain(), q, k, v, *call.all_tensors())
+    out, _, rows = Forward.apply(call.with_flags(_abi.WANT_LSE).plain(), q, k, v, *call.all_tensors())
+    return out, q.new_empty(0, dtype=torch.float64), rows
+
+
+def _wanted(needs: Sequence[bool], plain: Plain) -> List[int]:
+    """Values of `want` for the inputs q, k, v, tensors, extras, scalars that need gradients."""
+    want = [i for i in range(3) if needs[i]]
+    slots = plain.config[ops.SLOTS] if len(plain.config) > ops.SLOTS else 0
+    own = plain.config[ops.BPROP_TENSORS] if len(plain.config) > ops.BPROP_TEXT and plain.config[ops.BPROP_TEXT] else None
+    if plain.n_extras and slots >> _abi.SLOT_SINK & 1 and needs[3 + plain.n_tensors + ops.sink_place(slots)]:
+        want.append(ops.WANT_SINK)
+    if plain.n_scalars and needs[-1]:
+        want.append(ops.WANT_SCALARS)
+    return want + [ops.WANT_TENSORS + i for i in range(plain.n_tensors if own is None else own) if needs[3 + i]]
+
+
+def _place(one: int, plain: Plain) -> int:
+    """Where the input that a value of `want` stands for is among q, k, v, tensors, extras, scalars."""
+    if one <= ops.WANT_V:
+        return one
+    if one == ops.WANT_SINK:
+        return 3 + plain.n_tensors + ops.sink_place(plain.config[ops.SLOTS])
+    return 3 + plain.n_tensors + plain.n_extras if one == ops.WANT_SCALARS else 3 + one - ops.WANT_TENSORS
+
+
+class Forward(torch.autograd.Function):
+    """fxattn::fwd."""
+
+    @staticmethod
+    def forward(plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        with _below():
+            return plain.call(rest).forward(q, k, v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
+        plain, *tensors = inputs
+        ctx.plain = plain
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*tensors, output[0], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor], _: Any) -> Tuple[Any, ...]:
+        *inputs, out, lse = ctx.saved_tensors
+        result: List[Any] = [None] * (1 + len(inputs))
+        want = _wanted(ctx.needs_input_grad[1:], ctx.plain)
+        if (dout is None and dlse is None) or not want:
+            return tuple(result)
+        grads = [torch.zeros_like(out) if dout is None else dout]
+        if dlse is not None:
+            grads.append(dlse.to(torch.float64 if inputs[0].dtype == torch.float64 else torch.float32))
+        if torch.is_grad_enabled() or _functorch():
+            got = Backward.apply(ctx.plain, want, len(grads), *inputs, out, lse, *grads)
+        else:
+            with _below():
+                got = ctx.plain.call(inputs[3:]).backward(*inputs[:3], out, lse, grads, want)
+        for one, grad in zip(want, got):
+            result[1 + _place(one, ctx.plain)] = grad
+        return tuple(result)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, *tensors: Tensor) -> Tuple[Any, Any]:
+        from ._vmap import forward_batched
+        return forward_batched(info.batch_size, in_dims[1:], plain, tensors)
+
+
+class Backward(torch.autograd.Function):
+    """fxattn::bwd, as what stands in the graph when the backward pass itself is recorded."""
+
+    @staticmethod
+    def forward(plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Tuple[Tensor, ...]:
+        (q, k, v, *rest), out, lse, grads = split_backward(n_grads, tensors)
+        with _below():
+            return tuple(plain.call(rest).backward(q, k, v, out, lse, grads, want))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError(
+            "fxattn has no second derivative: its backward pass was differentiated (create_graph=True, gradgradcheck, a "
+            "gradient penalty). Compute that part with plain PyTorch operations, or detach the first gradient")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Any:
+        from ._vmap import backward_batched
+        return backward_batched(info.batch_size, in_dims[3:], plain, want, n_grads, tensors)
+
+
+class _Parts(NamedTuple):
+    inputs: Sequence[Tensor]
+    out: Tensor
+    lse: Tensor
+    grads: Sequence[Tensor]
+
+
+def split_backward(n_grads: int, tensors: Sequence[Any]) -> _Parts:
+    """The tensors of Backward: inputs of the forward pass, out, lse, gradients."""
+    end = len(tensors) - n_grads
+    return _Parts(tensors[:end - 2], tensors[end - 2], tensors[end - 1], tensors[end:])
+
+
+# ---- What the dispatcher calls for tensors that may require gradients: compiled graphs, exported programs, direct calls --
+
+def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
+                    config: Any, program: str) -> Tuple[Tensor, Tensor, Tensor]:
+    call = Call(program, tensors, extras, scalars, ints, floats, config)
+    if call.needs_grad(q, k, v):
+        return _attend(call, q, k, v)
+    with _below():
+        return call.forward(q, k, v)
+
+
+def _backward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
+                     config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
+    call = Call(program, tensors, extras, scalars, ints, floats, config)
+    inputs = (q, k, v, *call.all_tensors(), out, lse, *grads)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return list(Backward.apply(call.plain(), list(want), len(grads), *inputs))
+    with _below():
+        return call.backward(q, k, v, out, lse, grads, want)
+
+
+_kernels = torch.library.Library("fxattn", "IMPL")
+_kernels.impl("fwd", _forward_kernel, "Autograd")
+_kernels.impl("bwd", _backward_kernel, "Autograd")

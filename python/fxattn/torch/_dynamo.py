@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flex_attention under torch.compile: an operator of higher order that translates itself away.
+
+Dynamo captures it with the code that it has for PyTorch's own flex_attention: it records both mods on 0-d tensors, and
+turns captured intermediates, parameters and symbolic numbers into operands. Wherever the operator is then called (Dynamo's
+own run on fake tensors, AOT's trace, backend "eager") it runs the tracer that eager calls use on the recorded graphs, and
+calls fxattn::fwd. Compilers see that operator alone, whose gradients are _autograd.py's.
+
+Private names of PyTorch: HigherOrderOperator, Dynamo's table of such operators and one class in it. They are asked for
+when Dynamo asks for ours, so that importing this imports no Dynamo; where they are missing, calls inside a compiled function
+become graph breaks (`capturable`).
+"""
+import sys
+from typing import Any, Dict, Tuple
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator
+
+from .. import _abi
+from ..trace import trace
+from ._traced import call_of
+from . import _operators as ops
+
+_NAME = "fxattn_flex"
+_TABLE, _VARIABLE = "_hop_name_to_variable_class", "FlexAttentionHigherOrderVariable"
+
+
+def capturable() -> bool:
+    """Whether this PyTorch has what Dynamo needs to capture the operator. Says so to Dynamo."""
+    module = sys.modules.get("torch._dynamo.variables.higher_order_ops")
+    if module is None:
+        return True
+    table, variable = getattr(module, _TABLE, None), getattr(module, _VARIABLE, None)
+    if table is None or variable is None:
+        return False
+    table.setdefault(_NAME, variable)
+    return True
+
+
+class _Flex(HigherOrderOperator):
+    """(q, k, v, score_mod, (mask_mod,), scale, options): what Dynamo's class takes. It adds two tuples of operands."""
+
+    def __init__(self) -> None:
+        super().__init__(_NAME, cacheable=True)
+
+    def _looked_up(self) -> str:
+        capturable()
+        return _NAME
+
+    # Dynamo looks its table up by this name: the moment to enter it.
+    __name__ = property(_looked_up, lambda self, name: None)  # type: ignore[assignment]
+
+    @torch._disable_dynamo
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block_mask: Tuple[Any, ...], scale: float,
+                 options: Dict[str, Any], score_extra: Tuple[Any, ...] = (), mask_extra: Tuple[Any, ...] = ()) -> Any:
+        # The two tuples are absent when a mod could not be captured and the call runs eagerly after all.
+        traced = trace(score_mod, block_mask[-1], score_extra=score_extra, mask_extra=mask_extra)
+        call = call_of(traced, scale, [options["flags"]])
+        return ops.fwd(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, call.config, call.program)
+
+
+flex = _Flex()
+# Part of the graph, and so of the keys of compilers' caches: the recorded mods are in those keys, our tracer is not.
+VERSION = "fxattn " + _abi.VERSION

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators fxattn::fwd and fxattn::bwd as PyTorch knows them: schemas, kernels, fake implementations.
+
+Kernels are those of libfxattn_torch (python/csrc), which registers itself through libtorch's stable C interface, so
+that a call costs no Python, and compiled and exported programs run without any. Where that library or interface is
+missing (PyTorch before 2.10), the kernels of _plain.py take their place: the same operators, by ctypes, with their cost.
+
+What an operator takes is said in python/csrc/torch_call.h. Gradients are _autograd.py's.
+"""
+import ctypes
+import os
+import warnings
+from typing import Any, Dict, List, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from .._library import library_path
+
+_COMMON = ("(Tensor q, Tensor k, Tensor v, Tensor[] tensors, Tensor[] extras, Tensor[] scalars, SymInt[] ints, "
+           "float[] floats, SymInt[] config, str program")
+FORWARD = "fwd" + _COMMON + ") -> (Tensor, Tensor, Tensor)"
+BACKWARD = "bwd" + _COMMON + ", Tensor out, Tensor lse, Tensor[] grads, int[] want) -> Tensor[]"
+
+# Fields of `config`, of which those at the end may be missing, and values of `want`: as in torch_call.h.
+FLAGS, SLOTS, SQ, SK, WINDOW_LEFT, WINDOW_RIGHT, PAGE_SIZE, Q_LEN, K_LEN, HEADS, BPROP_TEXT, BPROP_TENSORS, MAPS = range(13)
+WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_SCALARS, WANT_TENSORS = range(6)
+
+SHIM_NAMES = ("libfxattn_torch.so", "libfxattn_torch.dylib")
+_library: Any = None  # torch.library.Library, or the loaded shim; kept for the life of the process
+
+
+def _load_shim() -> Any:
+    """The library of kernels, with the operators registered; None, with a warning, where it cannot be had."""
+    folder = os.path.dirname(os.path.abspath(library_path()))
+    path = next((p for p in (os.path.join(folder, name) for name in SHIM_NAMES) if os.path.exists(p)), None)
+    if path is None:
+        return None
+    shim = ctypes.CDLL(path)
+    shim.fxa_torch_register.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_char_p, ctypes.c_size_t]
+    theirs = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
+    text = ctypes.create_string_buffer(600)
+    arguments = (theirs.encode(), os.path.abspath(library_path()).encode(), FORWARD.encode(), BACKWARD.encode())
+    if shim.fxa_torch_register(*arguments, text, len(text)):
+        warnings.warn("fxattn.torch calls the library by ctypes, which costs some 20 us a call: %s"
+                      % text.value.decode("utf-8", "replace"))
+        return None
+    return shim
+
+
+def _define() -> Any:
+    shim = _load_shim()
+    if shim is not None:
+        return shim
+    from . import _plain
+    library = torch.library.Library("fxattn", "FRAGMENT")
+    library.define(FORWARD)
+    library.define(BACKWARD)
+    for key in ("CPU", "CUDA"):
+        library.impl("fwd", _plain.forward, key)
+        library.impl("bwd", _plain.backward, key)
+    return library
+
+
+# ---- Shapes of results: what compilers are told, and what kernels do --------------------------------------------------
+
+def strides_like(strides: Sequence[int], size: Sequence[int]) -> List[int]:
+    """Strides of a dense tensor of `size` whose dimensions are nested as those of a tensor with `strides`; the last is
+    the innermost. Of equal strides the later dimension is the inner one, as PyTorch's flex_attention has it."""
+    last = len(size) - 1
+    order = [last]
+    for dim in range(last - 1, -1, -1):
+        at = 1
+        while at < len(order) and strides[order[at]] <= strides[dim]:
+            at += 1
+        order.insert(at, dim)
+    out, following = [0] * len(size), 1
+    for dim in order:
+        out[dim] = following
+        following = following * (size[dim] if size[dim] != 0 else 1)
+    return out
+
+
+def results_of_forward(q: Tensor, v: Tensor, flags: int) -> Tuple[Tensor, Tensor, Tensor]:
+    """Empty tensors for out, lse and max; lse and max have no elements where they are not wanted."""
+    size = [q.shape[0], q.shape[1], q.shape[2], v.shape[3]]
+    out = q.new_empty_strided(size, strides_like(q.stride(), size))
+    lse = q.new_empty(size[:3] if flags & _abi.WANT_LSE else [0], dtype=torch.float64)
+    rows = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return out, lse, q.new_empty(size[:3] if flags & _abi.WANT_MAX else [0], dtype=rows)
+
+
+def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
+                        scalars: Sequence[Tensor], slots: int, want: Sequence[int]) -> List[Tensor]:
+    """Empty tensors for the wanted gradients."""
+    results = []
+    for one in want:
+        if one <= WANT_V:
+            like = (q, k, v)[one]
+            results.append(like.new_empty_strided(like.shape, strides_like(like.stride(), like.shape)))
+        else:
+            like = (extras[sink_place(slots)] if one == WANT_SINK else scalars[0] if one == WANT_SCALARS
+                    else tensors[one - WANT_TENSORS])
+            results.append(like.new_empty(like.shape))
+    return results
+
+
+def sink_place(slots: int) -> int:
+    """Where the sink is among the extra tensors."""
+    return bin(slots & ((1 << _abi.SLOT_SINK) - 1)).count("1")
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
+                  config: Any, program: str) -> Tuple[Tensor, Tensor, Tensor]:
+    return results_of_forward(q, v, config[FLAGS] if len(config) else 0)
+
+
+def _backward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
+                   config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
+    return results_of_backward(q, k, v, tensors, extras, scalars, config[SLOTS] if len(config) > SLOTS else 0, want)
+
+
+_library = _define()
+by_shim = isinstance(_library, ctypes.CDLL)
+fwd = torch.ops.fxattn.fwd.default
+bwd = torch.ops.fxattn.bwd.default
+torch.library.register_fake("fxattn::fwd", _forward_fake)
+torch.library.register_fake("fxattn::bwd", _backward_fake)
+
+
+def cache_stats() -> Dict[str, int]:
+    """Counters of the plan cache that the operators use: builds, hits, runs and the like."""
+    if not by_shim:
+        from .._library import cache_stats as plain_stats
+        return plain_stats()
+    stats = _abi.CacheStats()
+    _library.fxa_torch_cache_stats(ctypes.byref(stats))
+    return {name: getattr(stats, name) for name, _ in _abi.CacheStats._fields_ if name != "reserved"}
+
+
+def cache_clear() -> None:
+    """Empties that cache; plans in use live on."""
+    if by_shim:
+        _library.fxa_torch_cache_clear()
+    else:
+        from .._library import cache_clear as plain_clear
+        plain_clear()

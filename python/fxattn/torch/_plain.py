@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of fxattn::fwd and fxattn::bwd by ctypes, where libfxattn_torch cannot be used (_operators.py): what
+python/csrc/torch_call.c and torch_problem.c do in C. For tensors on the host.
+"""
+import ctypes
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from .._errors import ArgumentError
+from .._problem import Args, Problem, View
+from .._program import Program
+from . import _operators as ops
+
+DTYPES = {torch.float64: _abi.F64, torch.float32: _abi.F32, torch.float16: _abi.F16, torch.bfloat16: _abi.BF16,
+          torch.int64: _abi.I64, torch.int32: _abi.I32, torch.int16: _abi.I16, torch.int8: _abi.I8,
+          torch.uint8: _abi.U8, torch.bool: _abi.B8}
+SLOT_NAMES = {value: name[5:].lower() for name, value in vars(_abi).items()
+              if name.startswith("SLOT_") and name not in ("SLOT_COUNT", "SLOT_MAX")}
+_MAX_PROGRAMS = 1024
+_programs: Dict[Tuple[str, str], Program] = {}
+
+
+def _program(text: str, kind: str) -> Program:
+    """The program of a text; the oldest half is forgotten when there are too many."""
+    found = _programs.get((kind, text))
+    if found is None:
+        if len(_programs) >= _MAX_PROGRAMS:
+            for key in list(_programs)[:_MAX_PROGRAMS // 2]:
+                _programs.pop(key, None)
+        found = _programs[kind, text] = Program.from_text(text, kind=kind)
+    return found
+
+
+def view(tensor: Tensor) -> View:
+    if tensor.dtype not in DTYPES:
+        raise ArgumentError("a tensor has dtype %s; %s are taken" % (tensor.dtype, ", ".join(map(str, DTYPES))))
+    return View(tensor.data_ptr(), DTYPES[tensor.dtype], tuple(tensor.shape), tensor.stride())
+
+
+class _Call:
+    """One call: problem and arguments of the library, and the tensors that they point to."""
+
+    def __init__(self, backward: bool, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
+                 scalars: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float], config: Sequence[int],
+                 program: str) -> None:
+        if q.device.type != "cpu":
+            raise ArgumentError("tensors are on %s; without libfxattn_torch those of the CPU are taken" % q.device)
+        self.config = [*config, *[0] * (ops.MAPS - len(config))]
+        flags, cut = self.config[ops.FLAGS], self.config[ops.BPROP_TEXT]
+        own = self.config[ops.BPROP_TENSORS] if cut else len(tensors)
+        text = program.encode()
+        self.program = _program((text[:cut] if cut else text).decode(), "score")
+        self.bprop = _program(text[cut:].decode(), "bprop") if cut and backward else None
+        if backward:
+            flags &= ~(_abi.WANT_LSE | _abi.WANT_MAX)
+        self.problem = Problem(self.program, bprop=self.bprop, backward=backward, flags=flags, **self._sizes(q, k, v, flags))
+        self.args = Args(scale=floats[0] if len(floats) else None)
+        self.problem.struct.dropout_p = floats[1] if len(floats) > 1 else 0.0
+        self.q, self.scalars, self.extras, self.tensors = q, scalars, extras, tensors[:own]
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            self.operand(name, name, tensor)
+        self._extras(extras)
+        self._maps()
+        numbers = iter(scalars[0].tolist() if len(scalars) else floats[2:])
+        self._bind(self.tensors, iter(ints), numbers, tensors[own:])
+
+    def _sizes(self, q: Tensor, k: Tensor, v: Tensor, flags: int) -> Dict[str, Any]:
+        c, packed, paged = self.config, flags & _abi.VARLEN, flags & _abi.PAGED
+        sizes = dict(b=q.shape[0], hq=q.shape[1], hkv=k.shape[1], sq=c[ops.SQ] if packed else q.shape[2],
+                     sk=c[ops.SK] if packed or paged else k.shape[2], d=q.shape[3], dv=v.shape[3],
+                     window_left=c[ops.WINDOW_LEFT], window_right=c[ops.WINDOW_RIGHT], q_len=c[ops.Q_LEN],
+                     k_len=c[ops.K_LEN], heads=c[ops.HEADS])
+        if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or (not packed and not paged and k.shape[0] != q.shape[0]):
+            raise ArgumentError("q %s, k %s and v %s do not fit" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
+        if packed:
+            sizes.update(total_q=q.shape[2], total_k=0 if paged else k.shape[2])
+        if paged:
+            sizes.update(n_pages=k.shape[0], page_size=k.shape[2])
+        return sizes
+
+    def operand(self, name: str, slot: str, tensor: Tensor) -> None:
+        self.problem.operand(name, DTYPES[tensor.dtype], tensor.stride())
+        self.args.slot(slot, tensor.data_ptr())
+
+    def _extras(self, extras: Sequence[Tensor]) -> None:
+        slots, rest = self.config[ops.SLOTS], iter(extras)
+        for slot in (s for s in sorted(SLOT_NAMES) if slots >> s & 1):
+            tensor = next(rest)
+            if slot == _abi.SLOT_SEED:
+                self.args.struct.seed = tensor.item() & (1 << 64) - 1
+                continue
+            if slot == _abi.SLOT_SINK:
+                self.problem.operand("sink", DTYPES[tensor.dtype], (0, tensor.stride(0)))
+            if slot == _abi.SLOT_CU_Q:
+                self.problem.struct.b = tensor.numel() - 1
+            if slot != _abi.SLOT_SINK and (tensor.dtype != torch.int32 or not tensor.is_contiguous()):
+                raise ArgumentError("the tensor of %s is %s; dense int32 is taken" % (SLOT_NAMES[slot], tensor.dtype))
+            self.args.slot(SLOT_NAMES[slot], tensor.data_ptr())
+
+    def _maps(self) -> None:
+        rest = self.config[ops.MAPS:]
+        while rest:
+            which, kind, dynamic, base, step, count = rest[:6]
+            segments = [tuple(rest[6 + 3 * i:9 + 3 * i]) for i in range(count)]
+            self.problem.index_map("bhqk"[which], base=base, step=step, segments=segments, table=kind == _abi.MAP_TABLE,
+                                   dynamic=bool(dynamic))
+            rest = rest[6 + 3 * count:]
+
+    def _bind(self, tensors: Sequence[Tensor], ints: Any, floats: Any, bprop_tensors: Sequence[Tensor]) -> None:
+        """Captured tensors and params of both programs."""
+        self.problem.captures([view(t) for t in tensors])
+        self.args.tensors([t.data_ptr() for t in tensors])
+        self.args.params([float(next(ints if p.type == "int" else floats)) for p in self.program.params])
+        if self.bprop is not None:
+            self.problem.bprop_captures([view(t) for t in bprop_tensors])
+            self.args.tensors([t.data_ptr() for t in bprop_tensors], bprop=True)
+            self.args.params([float(next(ints if p.type == "int" else floats)) for p in self.bprop.params], bprop=True)
+
+    def run(self) -> None:
+        self.problem.run(self.args, torch.get_num_threads())
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor]:
+    """fxattn::fwd."""
+    call = _Call(False, q, k, v, *rest)
+    flags = call.config[ops.FLAGS]
+    out, lse, rows = ops.results_of_forward(q, v, flags)
+    call.operand("o", "o", out)
+    if flags & _abi.WANT_LSE:
+        call.operand("lse", "lse", lse)
+    if flags & _abi.WANT_MAX:
+        call.operand("max", "max_row", rows)
+    call.run()
+    return out, lse, rows
+
+
+def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
+    """fxattn::bwd."""
+    *rest, out, lse, grads, want = rest
+    call = _Call(True, q, k, v, *rest)
+    results = ops.results_of_backward(q, k, v, call.tensors, call.extras, call.scalars, call.config[ops.SLOTS], want)
+    for name, slot, tensor in (("o", "o", out), ("lse", "lse", lse), ("dout", "do", grads[0])):
+        call.operand(name, slot, tensor)
+    problem = call.problem.struct
+    if len(grads) > 1:
+        problem.flags |= _abi.GRAD_LSE
+        call.operand("dlse", "dlse", grads[1])
+    captured: List[Optional[Tensor]] = [None] * len(call.tensors)
+    params = (ctypes.c_double * _abi.MAX_PARAMS)()
+    for one, made in zip(want, results):
+        if one <= ops.WANT_V:
+            problem.flags |= _abi.GRAD_Q << one
+            call.operand(("dq", "dk", "dv_grad")[one], ("dq", "dk", "dv")[one], made)
+        elif one == ops.WANT_SINK:
+            problem.flags |= _abi.GRAD_SINK
+            call.operand("dsink", "dsink", made.view(1, -1))
+        elif one == ops.WANT_SCALARS:
+            problem.param_grads = sum(1 << i for i, p in enumerate(call.program.params) if p.type == "float")
+            call.args.dparams(ctypes.addressof(params), len(call.program.params))
+        else:
+            captured[one - ops.WANT_TENSORS] = made
+    if any(t is not None for t in captured):
+        call.problem.captures([view(t) for t in call.tensors], [None if t is None else view(t) for t in captured])
+        call.args.dtensors([None if t is None else t.data_ptr() for t in captured])
+    call.run()
+    for one, made in zip(want, results):
+        if one == ops.WANT_SCALARS:
+            values = [params[i] for i, p in enumerate(call.program.params) if p.type == "float"]
+            made.copy_(torch.tensor(values + [0.0] * (made.numel() - len(values)), dtype=torch.float64))
+    return results

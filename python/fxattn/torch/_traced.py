@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a traced score function to a Call of the operators: program text, captured tensors, params."""
+import math
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from ._autograd import Call
+
+_SYMBOLIC = (torch.SymFloat, torch.SymInt)
+_DEFAULT_FLOATS = [math.nan, 0.0]
+
+
+def split_params(program: Any, params: Sequence[Any]) -> Tuple[List[Any], List[Any]]:
+    """ints, floats of the params of a program, each in its order."""
+    ints, floats = [], []
+    for declared, value in zip(program.params, params):
+        (ints if declared.type == "int" else floats).append(value)
+    return ints, floats
+
+
+def floats_as_tensor(values: Sequence[Any]) -> Tensor:
+    """Params as one f64 tensor on the host. Compilers keep a product with a symbolic number as it is, where most other
+    ways to make a tensor of one compile again for each value."""
+    ones = [value.reshape(()).to(device="cpu", dtype=torch.float64) if isinstance(value, Tensor)
+            else torch.ones((), dtype=torch.float64) * value for value in values]
+    return torch.stack(ones)
+
+
+def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_p: float = 0.0,
+            extras: Sequence[Tensor] = ()) -> Call:
+    """The call of a traced function; of None, that of the identity."""
+    floats = _DEFAULT_FLOATS if scale is None and not dropout_p else [math.nan if scale is None else scale, dropout_p]
+    if traced is None:
+        return Call("", (), extras, (), (), floats, config)
+    program, params = traced.program, traced.params
+    if not params:
+        return Call(program.text, traced.tensors, extras, (), (), floats, config)
+    ints, numbers = split_params(program, params)
+    if any(isinstance(x, (Tensor, *_SYMBOLIC)) for x in numbers):
+        return Call(program.text, traced.tensors, extras, [floats_as_tensor(numbers)], ints, floats, config)
+    return Call(program.text, traced.tensors, extras, (), ints, [*floats, *numbers], config)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators under torch.func.vmap: the new dimension becomes part of the batch, and a table of coordinates tells the
+program the batch index that each entry had. Where that cannot be (a captured tensor has the new dimension too, or a
+gradient of one is wanted for each entry apart) the entries run one after the other.
+"""
+from typing import Any, List, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from . import _operators as ops
+from ._autograd import Backward, Forward, Plain, split_backward
+
+
+def _fits(plain: Plain, in_dims: Sequence[Any]) -> bool:
+    """Whether only q, k and v have the new dimension, and batch entries are plain rows of the tensors."""
+    flags = plain.config[ops.FLAGS] if len(plain.config) else 0
+    rest = in_dims[3:3 + plain.n_tensors + plain.n_extras + plain.n_scalars]
+    return (all(dim is None for dim in rest) and plain.n_extras == 0 and len(plain.config) <= ops.MAPS
+            and not flags & (_abi.VARLEN | _abi.PAGED | _abi.DROPOUT))
+
+
+def _fold(size: int, dim: Any, x: Tensor) -> Tensor:
+    """[V,B,...] as [V*B,...], wherever V was, or was not."""
+    x = x.movedim(dim, 0) if dim is not None else x.expand(size, *x.shape)
+    return x.reshape(size * x.shape[1], *x.shape[2:])
+
+
+def _unfold(size: int, x: Tensor) -> Tensor:
+    return x.reshape(size, x.shape[0] // size, *x.shape[1:]) if x.dim() > 1 else x.expand(size, *x.shape)
+
+
+def _folded(size: int, batch: int, plain: Plain, device: Any) -> Tuple[Plain, Tensor]:
+    """The call with a table that gives each entry its own batch index."""
+    config = [*plain.config, *[0] * (ops.MAPS - len(plain.config)), 0, _abi.MAP_TABLE, 0, 0, 0, 0]
+    config[ops.SLOTS] |= 1 << _abi.SLOT_MAP_B
+    table = torch.arange(batch, dtype=torch.int32, device=device).repeat(size)
+    return Plain(plain.n_tensors, 1, plain.n_scalars, plain.ints, plain.floats, config, plain.program), table
+
+
+def _entry(i: int, dim: Any, x: Tensor) -> Tensor:
+    return x if dim is None else x.select(dim, i)
+
+
+def _with_table(rest: Sequence[Tensor], n_tensors: int, table: Tensor) -> List[Tensor]:
+    return [*rest[:n_tensors], table, *rest[n_tensors:]]
+
+
+def forward_batched(size: int, in_dims: Sequence[Any], plain: Plain, tensors: Sequence[Tensor]) -> Tuple[Any, Any]:
+    if not _fits(plain, in_dims):
+        runs = [Forward.apply(plain, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors))) for i in range(size)]
+        return tuple(torch.stack(parts) for parts in zip(*runs)), (0, 0, 0)
+    q, k, v = (_fold(size, dim, x) for dim, x in zip(in_dims[:3], tensors[:3]))
+    call, table = _folded(size, q.shape[0] // size, plain, q.device)
+    results = Forward.apply(call, q, k, v, *_with_table(tensors[3:], plain.n_tensors, table))
+    return tuple(_unfold(size, x) for x in results), (0, 0, 0)
+
+
+def backward_batched(size: int, in_dims: Sequence[Any], plain: Plain, want: List[int], n_grads: int,
+                     tensors: Sequence[Tensor]) -> Tuple[Any, Any]:
+    dims = split_backward(n_grads, in_dims)
+    if not _fits(plain, dims.inputs) or any(one > ops.WANT_V for one in want):
+        runs = [Backward.apply(plain, want, n_grads, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors)))
+                for i in range(size)]
+        return tuple(torch.stack(parts) for parts in zip(*runs)), (0,) * len(want)
+    inputs, out, lse, grads = split_backward(n_grads, tensors)
+    q, k, v = (_fold(size, dim, x) for dim, x in zip(dims.inputs[:3], inputs[:3]))
+    call, table = _folded(size, q.shape[0] // size, plain, q.device)
+    rest = _with_table(inputs[3:], plain.n_tensors, table)
+    outputs = (_fold(size, dim, x) for dim, x in zip((dims.out, dims.lse, *dims.grads), (out, lse, *grads)))
+    results = Backward.apply(call, want, n_grads, q, k, v, *rest, *outputs)
+    return tuple(_unfold(size, x) for x in results), (0,) * len(want)

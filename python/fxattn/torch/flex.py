@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flex_attention with the signature, the argument checks and the results of PyTorch's: change one import.
+
+    from fxattn.torch import flex_attention, create_block_mask
+
+What differs: it runs fused without torch.compile as well as with it; it trains on the CPU; lse and the maximum are there on
+every device; captured tensors get gradients however often and however they are indexed; kernel_options are for PyTorch's
+kernels, and only checked here.
+"""
+import math
+import warnings
+from typing import Any, Callable, Dict, NoReturn, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as _theirs
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
+
+from .. import _abi
+from ..trace import trace
+from . import _dynamo
+from ._traced import call_of
+from .block_mask import UNBOUNDED_BLOCK, BlockMask, mask_mod_of
+
+ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
+_BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
+_said = set()  # warnings that are given once in a process
+
+
+def _identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score
+
+
+def _say_once(what: str, message: str, category: Any = UserWarning) -> None:
+    # Not even looked at while compiling: what a set holds would be a guard of the compiled function.
+    if not torch.compiler.is_compiling() and what not in _said:
+        _said.add(what)
+        warnings.warn(message, category, stacklevel=3)
+
+
+# ---- Checks, in the order of PyTorch's ---------------------------------------------------------------------------------
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError("flex_attention does not support NestedTensor inputs. Convert inputs to dense tensors "
+                                  "before calling flex_attention.")
+    if query.device != key.device or query.device != value.device:
+        raise ValueError(f"Expected query, key, and value to have the same device type, but got query.device: "
+                         f"{query.device}, key.device: {key.device}, and value.device: {value.device} instead.")
+    if query.dim() < 2 or key.dim() < 2 or value.dim() < 2:
+        raise ValueError(f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
+                         f"{query.dim()}, key.dim: {key.dim()} and value.dim: {value.dim()} instead.")
+    if query.size(-1) != key.size(-1):
+        raise ValueError(f"Expect query and key/value to have the same embedding dimension but got "
+                         f"E={query.size(-1)} and E={key.size(-1)}.")
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        raise NotImplementedError("NYI: query, key, and value must be 4D tensors")
+    if key.size(0) != value.size(0) or key.size(1) != value.size(1) or key.size(2) != value.size(2):
+        raise ValueError(f"Expect key and value to have the same batch size, heads and length but got "
+                         f"key of shape {tuple(key.shape)} and value of shape {tuple(value.shape)}.")
+
+
+def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
+    heads, kv_heads = query.size(1), key.size(1)
+    if not enable_gqa and heads != kv_heads:
+        raise ValueError(f"Expect query and key/value to have the same number of heads but got Hq={heads} and "
+                         f"Hkv={kv_heads}. Try setting enable_gqa=True for GQA.")
+    if enable_gqa and (kv_heads == 0 or heads % kv_heads != 0):
+        raise ValueError(f"Expect number of query heads to be a multiple of kv heads for GQA but got Hq={heads} and "
+                         f"Hkv={kv_heads}.")
+
+
+def _mask_batch(block_mask: Any) -> int:
+    return block_mask.shape[0] if isinstance(block_mask, BlockMask) else block_mask.kv_num_blocks.size(0)
+
+
+def _check_batch(query: Tensor, key: Tensor, block_mask: Any) -> None:
+    batch, kv_batch = query.size(0), key.size(0)
+    if block_mask is None:
+        raise ValueError(f"Expect query and key/value to have the same batch size, or non-none block_mask, but got "
+                         f"block_mask=None, Bq={batch}, and Bkv={kv_batch}.")
+    if _mask_batch(block_mask) != batch:
+        raise ValueError(f"Expect query and key/value to have the same batch size, or block_mask and query to have the "
+                         f"same batch size, but got Bq={batch}, Bkv={kv_batch}, B_block_mask={_mask_batch(block_mask)}.")
+    if kv_batch != 1:
+        raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={kv_batch}")
+
+
+def _refuse_lengths(query: Tensor, key: Tensor, block_mask: Any) -> NoReturn:
+    given = (f"block_mask was created for block_mask.shape={block_mask.shape} but got q_len={query.size(-2)} and "
+             f"kv_len={key.size(-2)}. ")
+    if query.size(-2) > block_mask.shape[-2] or key.size(-2) > block_mask.shape[-1]:
+        raise ValueError(given + "As the block mask was created for a smaller length than you're using it for, you likely "
+                         "need to create a new block mask.")
+    raise ValueError(given + "As the block mask was created for a larger length than you're using it for, you can either "
+                     "1. create a new block mask with the correct length, or 2. 'adjust' the existing block mask to the "
+                     "correct length by calling block_mask._adjust(q_len, kv_len). This essentially 'crops' the block mask "
+                     "to the upper left corner, which does not work for all mask_mods!")
+
+
+def _check_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
+    if block_mask.mask_mod is getattr(_theirs, "_sliced_mask_mod_error", _identity):
+        raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
+    size = block_mask.BLOCK_SIZE
+    if not (size[0] == UNBOUNDED_BLOCK and size[1] == UNBOUNDED_BLOCK):
+        lengths = block_mask.seq_lengths
+        if query.size(-2) != lengths[0] or key.size(-2) != lengths[1]:
+            _refuse_lengths(query, key, block_mask)
+    device = block_mask.device if isinstance(block_mask, BlockMask) else block_mask.kv_num_blocks.device
+    if query.device != device and (query.device.type != device.type or device.index is not None):
+        raise RuntimeError(f"Expect q/k/v and block_mask to be on the same device but got {query.device} and {device}.")
+
+
+def _check_options(options: Dict[str, Any]) -> None:
+    if "BACKEND" in options and options.get("FORCE_USE_FLEX_ATTENTION", False):
+        raise RuntimeError("BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND supersedes the legacy "
+                           "knob; please drop FORCE_USE_FLEX_ATTENTION and only specify the desired BACKEND.")
+    if "BACKEND" in options and options["BACKEND"] not in _BACKENDS:
+        raise ValueError(f"Invalid BACKEND value '{options['BACKEND']}'. Must be one of {_BACKENDS}")
+    _say_once("kernel_options", "fxattn.torch.flex_attention takes kernel_options and does not use them: they are for "
+              "PyTorch's kernels")
+
+
+def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
+    if return_lse and return_aux is not None:
+        raise ValueError("Cannot specify both return_lse and return_aux. return_lse is deprecated, please use "
+                         "return_aux=AuxRequest(lse=True) instead.")
+    if return_lse:
+        _say_once("return_lse", "return_lse is deprecated and will be removed in v2.10. Please use "
+                  "return_aux=AuxRequest(lse=True) instead.", FutureWarning)
+
+
+# ---- The call ----------------------------------------------------------------------------------------------------------
+
+def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as autocast has them; what a mod captures stays as it is."""
+    kind = query.device.type
+    if not torch.is_autocast_enabled(kind):
+        return query, key, value
+    dtype = torch.get_autocast_dtype(kind)
+
+    def cast(x: Tensor) -> Tensor:
+        return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+
+    return cast(query), cast(key), cast(value)
+
+
+def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = None,
+                   block_mask: Optional[_theirs.BlockMask] = None, scale: Optional[float] = None, enable_gqa: bool = False,
+                   return_lse: bool = False, kernel_options: Optional[Dict[str, Any]] = None, *,
+                   return_aux: Optional[AuxRequest] = None
+                   ) -> Union[Tensor, Tuple[Tensor, Tensor], Tuple[Tensor, AuxOutput]]:
+    """softmax(score_mod(scale * query key^T, b, h, q, kv)) value, where the mask_mod of block_mask is true.
+
+    query [B,Hq,L,E], key [B,Hkv,S,E], value [B,Hkv,S,Ev], any strides; the result [B,Hq,L,Ev] has the order of query's
+    strides. scale None: 1 / sqrt(E). enable_gqa: Hq may be a multiple of Hkv. key and value of batch size 1 are those of
+    all entries, with a block_mask of query's batch size. return_aux=AuxRequest(lse, max_scores) gives (out, AuxOutput), the
+    older return_lse (out, lse); lse is differentiable. Rows that attend to nothing are 0, with lse -inf.
+    """
+    _check_tensors(query, key, value)
+    _check_heads(query, key, enable_gqa)
+    if query.size(0) != key.size(0):
+        _check_batch(query, key, block_mask)
+        key, value = key.expand(query.size(0), -1, -1, -1), value.expand(query.size(0), -1, -1, -1)
+    if block_mask is not None:
+        _check_mask(query, key, block_mask)
+    if return_lse or return_aux is not None:
+        _check_aux(return_lse, return_aux)
+    if kernel_options:
+        _check_options(kernel_options)
+    want_lse = return_lse or (return_aux is not None and return_aux.lse)
+    want_max = return_aux is not None and return_aux.max_scores
+    flags = (_abi.WANT_LSE if want_lse else 0) | (_abi.WANT_MAX if want_max else 0)
+    query, key, value = autocast_inputs(query, key, value)
+    mask_mod = mask_mod_of(block_mask)
+    if torch.compiler.is_dynamo_compiling():
+        if not _dynamo.capturable():
+            torch._dynamo.graph_break()
+        out, lse, rows = _dynamo.flex(query, key, value, _identity if score_mod is None else score_mod, (mask_mod,),
+                                      math.nan if scale is None else scale, {"flags": flags, "version": _dynamo.VERSION})
+    else:
+        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
+        out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)
+    if not flags and return_aux is None:
+        return out
+    shown = lse.to(rows.dtype) if want_lse else None
+    if return_aux is None:
+        return out, shown
+    return out, AuxOutput(lse=shown, max_scores=rows if want_max else None)
