@@ -20,9 +20,20 @@ else()
   set(library $<TARGET_FILE:fxattn_shared>)
   set(command $<TARGET_FILE:fxattn>)
 endif()
+# Operators of PyTorch. It links to neither libfxattn nor PyTorch: both are found at run time (python/csrc/torch_api.h).
+# PyTorch throws its exceptions through it.
+file(GLOB torch_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/csrc/*.c)
+add_library(fxattn_torch MODULE ${torch_sources})
+target_include_directories(fxattn_torch PRIVATE ${PROJECT_SOURCE_DIR}/include)
+target_compile_definitions(fxattn_torch PRIVATE _GNU_SOURCE)
+target_compile_options(fxattn_torch PRIVATE -fexceptions)
+target_link_libraries(fxattn_torch PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+set(shim_name libfxattn_torch${CMAKE_SHARED_LIBRARY_SUFFIX})
 add_custom_target(python ALL DEPENDS ${abi} VERBATIM
   COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}/python/fxattn -DFOLDER=${FXA_PYTHON_DIR} -DLIBRARY=${library}
-          -DLIBRARY_NAME=${library_name} -DPROGRAM=${command} -P ${PROJECT_SOURCE_DIR}/cmake/assemble_python.cmake)
+          -DLIBRARY_NAME=${library_name} -DPROGRAM=${command} -DSHIM=$<TARGET_FILE:fxattn_torch>
+          -DSHIM_NAME=${shim_name} -P ${PROJECT_SOURCE_DIR}/cmake/assemble_python.cmake)
+add_dependencies(python fxattn_torch)
 if(NOT FXA_PYTHON_FROM)
   add_dependencies(python fxattn_shared fxattn)
 endif()
@@ -30,5 +41,6 @@ endif()
 if(SKBUILD)
   install(FILES ${abi} DESTINATION fxattn)
   install(FILES ${library} DESTINATION fxattn/_lib RENAME ${library_name})
+  install(FILES $<TARGET_FILE:fxattn_torch> DESTINATION fxattn/_lib RENAME ${shim_name})
   install(PROGRAMS ${command} DESTINATION fxattn/_lib)
 endif()

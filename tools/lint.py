@@ -25,7 +25,7 @@ FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|mallo
 # Layers without threads: tests/CMakeLists.txt leaves their tests out of ThreadSanitizer's build.
 THREADLESS = ("program", "problem", "lower")
 THREADS = re.compile(r"\b(pthread_\w+|fxa__pool_\w+|fxa__host_pool)\s*\(")
-FORMATTED = ("src", "include", "cli", "tests", "fuzz", "bench", "examples")
+FORMATTED = ("src", "include", "cli", "tests", "fuzz", "bench", "examples", "python")
 FORMAT_VERSION = 14  # others lay out some expressions otherwise
 ALLOWED = {"src/base/host.c": {"realloc", "free"}, "src/base/invariant.c": {"abort"}}
 # Public functions that do no floating point arithmetic: all others open with FXA__FLOAT_SCOPE (base/float_state.h).
@@ -89,13 +89,13 @@ def check_includes():
 
 def check_names():
     files, statics = {}, {}
-    for folder in ("src", "cli", "tests", "fuzz", "bench", "examples", "include"):
+    for folder in FORMATTED:
         for path in sources(folder, ".c", ".h", ".inc"):
             name = os.path.basename(path)
             if name in files:
                 say(path, 1, "file name also at " + files[name])
             files[name] = os.path.relpath(path, ROOT)
-    for folder in ("src", "cli"):
+    for folder in ("src", "cli", "python"):
         for path in sources(folder, ".c"):
             text = open(path).read()
             for match in re.finditer(r"^static (?!inline)[\w \*]*?\b(\w+)\(", text, re.M):
@@ -107,12 +107,12 @@ def check_names():
 
 
 def check_text():
-    for folder in ("src", "include", "cli", "tests", "fuzz", "bench", "examples"):
+    for folder in FORMATTED:
         for path in sources(folder, ".c", ".h", ".inc", ".def"):
             lines = open(path, errors="replace").read().split("\n")
             if not path.endswith(".def") and not lines[0].startswith("/* SPDX-License-Identifier: Apache-2.0"):
                 say(path, 1, "does not open with the SPDX line")
-            limit = 500 if folder in ("src", "cli") else 1000
+            limit = 500 if folder in ("src", "cli", "python") else 1000
             if len(lines) > limit:
                 say(path, len(lines), "%d lines: split it (limit %d)" % (len(lines), limit))
             for number, line in enumerate(lines, 1):

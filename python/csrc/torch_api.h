@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two libraries that PyTorch's operators of fxattn stand between, as tables of functions that are found at run time:
+ * The two libraries that the operators of PyTorch stand between, as tables of functions that are found at run time:
  * libtorch's stable C interface (torch 2.10 and newer) and libfxattn. So this object links to neither, needs no header
  * of PyTorch, and one build serves every version.
  *

@@ -7,8 +7,8 @@
  * Both operators begin with the same ten arguments (python/fxattn/torch/_operators.py has the schemas):
  *     0..2 q, k, v       [B,H,S,D], any strides; packed rows [1,H,T,D]; pages [n_pages,H,page_size,D]
  *     3 tensors          captured by the program, then by the backward program
- *     4 extras           one per bit of config[SLOTS], in order of the slots: sink, lengths, offsets, pages, tables, seed
- *     5 scalars          none, or one f64 tensor on the host: the float params, where they have gradients or are symbolic
+ *     4 extras           one per bit of config[SLOTS], in order of the slots: sink, lengths, offsets, pages, tables
+ *     5 scalars          none, or one f64 tensor on the host: the float params, where they have gradients or vary
  *     6 ints             the int params
  *     7 floats           scale (NaN: the default), dropout_p, then the float params unless `scalars` has them
  *     8 config           see fxa__torch_field; missing ones are 0; then the coordinate maps
@@ -82,7 +82,7 @@ typedef struct fxa__torch_call {
 fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *stack, bool backward);
 void fxa__torch_call_end(fxa__torch_call *call);
 
-/* The whole run. Results are new tensors: forward out, lse, max (3); backward one per `want`. On failure there are none. */
+/* The whole run. Results are new tensors: forward out, lse, max; backward one per `want`. On failure none. */
 fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]);
 fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TORCH_MAX_WANT]);
 

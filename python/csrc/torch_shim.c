@@ -4,8 +4,8 @@
  * python/fxattn/torch/_operators.py, which also has fake and autograd implementations; the kernels here are what runs,
  * from Python, from compiled graphs and from exported programs alike, without Python.
  *
- * A failure is thrown as a C++ exception by libtorch, through the frames of this file (built with -fexceptions); by then
- * everything the call owned is given back and no lock is held.
+ * A failure is thrown as a C++ exception by libtorch, through the frames of this file (built with -fexceptions); by
+ * then everything the call owned is given back and no lock is held.
  */
 #include "torch_call.h"
 #include "torch_state.h"

@@ -45,7 +45,8 @@ def bare(site, *arguments):
 def test_names_and_tag(wheel):
     assert os.path.basename(wheel).split("-")[2:4] == ["py3", "none"]
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("__init__.py", "__main__.py", "_abi.py", "py.typed", "_lib/libfxattn.so", "_lib/fxattn"):
+    for name in ("__init__.py", "__main__.py", "_abi.py", "py.typed", "_lib/libfxattn.so", "_lib/fxattn",
+                 "_lib/libfxattn_torch.so"):
         assert "fxattn/" + name in names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".c", ".pyc"))]
 

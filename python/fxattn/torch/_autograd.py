@@ -18,7 +18,6 @@ from . import _operators as ops
 
 _below = torch._C._AutoDispatchBelowAutograd
 _functorch = torch._C._are_functorch_transforms_active
-_FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Call:
@@ -43,11 +42,11 @@ class Call:
         return q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in self.all_tensors())
 
     def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """out, lse, max in eager mode, by the shortest way."""
-        if self.needs_grad(q, k, v):
+        """out, lse, max, by the shortest way; for an export, the operator as it is."""
+        if torch.compiler.is_compiling():
+            return self.forward(q, k, v)
+        if self.needs_grad(q, k, v) or _functorch():  # under vmap, tensors do not say whether they require gradients
             return _attend(self, q, k, v)
-        if _functorch():
-            return Forward.apply(self.plain(), q, k, v, *self.all_tensors())
         with _below():
             return self.forward(q, k, v)
 

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flex_attention's arguments: what is refused, by PyTorch's exception types and words, and what comes back."""
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_support import eager, inputs  # noqa: E402
+
+import fxattn.torch as fx  # noqa: E402
+from fxattn.torch import flex as flex_module  # noqa: E402
+
+
+def randn(*shape, **options):
+    return torch.randn(shape, **options)
+
+
+def causal(b, h, q, k):
+    return q >= k
+
+
+X = randn(2, 4, 8, 16)
+REFUSED = [
+    (ValueError, "same embedding dimension but got E=16 and E=8", lambda: fx.flex_attention(X, X[..., :8], X)),
+    (NotImplementedError, "must be 4D", lambda: fx.flex_attention(X[0], X[0], X[0])),
+    (ValueError, "at least 2 dimensional", lambda: fx.flex_attention(X[0, 0, 0], X, X)),
+    (ValueError, "Hq=4 and Hkv=2. Try setting enable_gqa=True for GQA", lambda: fx.flex_attention(X, X[:, :2], X[:, :2])),
+    (ValueError, "multiple of kv heads for GQA but got Hq=4 and Hkv=3",
+     lambda: fx.flex_attention(X, X[:, :3], X[:, :3], enable_gqa=True)),
+    (ValueError, "block_mask=None, Bq=2, and Bkv=1", lambda: fx.flex_attention(X, X[:1], X[:1])),
+    (ValueError, "B_block_mask=1", lambda: fx.flex_attention(
+        X, X[:1], X[:1], block_mask=fx.create_block_mask(causal, None, None, 8, 8, device="cpu"))),
+    (ValueError, r"block_mask was created for block_mask.shape=\(1, 1, 4, 8\) but got q_len=8 and kv_len=8.*smaller length",
+     lambda: fx.flex_attention(X, X, X, block_mask=fx.create_block_mask(causal, None, None, 4, 8, device="cpu"))),
+    (ValueError, r"block_mask was created for block_mask.shape=\(1, 1, 8, 9\) but got q_len=8 and kv_len=8.*_adjust",
+     lambda: fx.flex_attention(X, X, X, block_mask=fx.create_block_mask(causal, None, None, 8, 9, device="cpu"))),
+    (RuntimeError, "sliced BlockMask", lambda: fx.flex_attention(
+        X, X, X, block_mask=fx.create_block_mask(causal, 2, 4, 8, 8, device="cpu")[0])),
+    (RuntimeError, "same device but got cpu and meta", lambda: fx.flex_attention(
+        X, X, X, block_mask=fx.create_block_mask(causal, None, None, 8, 8, device="meta"))),
+    (ValueError, "Cannot specify both return_lse and return_aux",
+     lambda: fx.flex_attention(X, X, X, return_lse=True, return_aux=fx.AuxRequest(lse=True))),
+    (ValueError, "Invalid BACKEND value 'x'", lambda: fx.flex_attention(X, X, X, kernel_options={"BACKEND": "x"})),
+    (RuntimeError, "BACKEND cannot be combined", lambda: fx.flex_attention(
+        X, X, X, kernel_options={"BACKEND": "AUTO", "FORCE_USE_FLEX_ATTENTION": True})),
+    (AssertionError, "requires a mask_mod function", lambda: fx.create_block_mask(lambda s, b, h, q, k: s, 1, 1, 8, 8)),
+    (AssertionError, "Expected 4 or 5 positional args, got 3", lambda: fx.create_block_mask(lambda b, h, q: b, 1, 1, 8, 8)),
+    (RuntimeError, "All inputs should be callable mask_mods", lambda: fx.and_masks(causal, 3)),
+    (RuntimeError, "fxattn: .*float32|f32", lambda: fx.flex_attention(X.double(), X, X)),
+    (RuntimeError, "dtype that fxattn has not", lambda: fx.flex_attention(*[X.to(torch.complex64)] * 3)),
+]
+
+
+@pytest.mark.parametrize("kind, words, call", REFUSED, ids=[words[:40] for _, words, _ in REFUSED])
+def test_refused(kind, words, call):
+    with pytest.raises(kind, match="(?s)" + words):
+        call()
+
+
+def test_results_by_request():
+    q, k, v = inputs(2, 4, 4, 8, 8, 16, 16, torch.float32)
+    out, lse = eager(q, k, v)
+    plain = fx.flex_attention(q, k, v)
+    assert isinstance(plain, torch.Tensor)
+    torch.testing.assert_close(plain, out)
+    got, aux = fx.flex_attention(q, k, v, return_aux=fx.AuxRequest(lse=True, max_scores=True))
+    assert isinstance(aux, fx.AuxOutput) and aux.lse.dtype == aux.max_scores.dtype == torch.float32
+    torch.testing.assert_close(aux.lse, lse)
+    torch.testing.assert_close(aux.max_scores, (q @ k.transpose(-1, -2) / 4).amax(-1))
+    assert aux.lse.requires_grad and not aux.max_scores.requires_grad
+    assert fx.flex_attention(q, k, v, return_aux=fx.AuxRequest())[1] == fx.AuxOutput(None, None)
+    assert fx.flex_attention(q, k, v, return_aux=fx.AuxRequest(max_scores=True))[1].lse is None
+
+
+def test_deprecated_lse_and_unused_options_say_so_once():
+    flex_module._said.clear()
+    with pytest.warns(FutureWarning, match="return_lse is deprecated"):
+        out, lse = fx.flex_attention(X, X, X, return_lse=True)
+    with pytest.warns(UserWarning, match="kernel_options"):
+        fx.flex_attention(X, X, X, kernel_options={"BLOCK_M": 64})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fx.flex_attention(X, X, X, return_lse=True, kernel_options={"BLOCK_M": 64})
+
+
+def test_rows_that_attend_to_nothing():
+    q, k, v = inputs(1, 2, 2, 6, 6, 4, 4, torch.float32)
+    mask = fx.create_block_mask(lambda b, h, q, k: (q != 2) & (k <= q), None, None, 6, 6, device="cpu")
+    out, aux = fx.flex_attention(q, k, v, block_mask=mask, return_aux=fx.AuxRequest(lse=True))
+    assert (out[:, :, 2] == 0).all() and (aux.lse[:, :, 2] == -torch.inf).all()
+    out.sum().backward()
+    assert (q.grad[:, :, 2] == 0).all() and all(torch.isfinite(x.grad).all() for x in (q, k, v))
+
+
+STRIDES = {
+    "bshd": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "sbhd": lambda x: x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3),
+    "features first": lambda x: x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0),
+    "every second": lambda x: torch.stack([x, -x], -1)[..., 0],
+    "offset": lambda x: torch.cat([x[:, :, :1], x], 2)[:, :, 1:],
+    "expanded": lambda x: x[:1, :1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("name", STRIDES)
+def test_any_strides(name):
+    q, k, v = (STRIDES[name](x.detach()).requires_grad_() for x in inputs(2, 3, 3, 7, 7, 8, 8, torch.float32))
+    copies = [x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in (q, k, v)]
+    out, want = fx.flex_attention(q, k, v), fx.flex_attention(*copies)
+    torch.testing.assert_close(out, want)
+    order = sorted(range(3), key=lambda i: (q.stride(i), -i))
+    assert out.stride(3) == 1 and sorted(range(3), key=lambda i: (out.stride(i), -i)) == order
+    direction = torch.randn(1, 3, 1, 8).expand(out.shape)  # of which most strides are 0
+    for x, y in zip(torch.autograd.grad(out, (q, k, v), direction), torch.autograd.grad(want, copies, direction)):
+        torch.testing.assert_close(x, y)
+
+
+def test_output_strides_are_those_of_pytorch():
+    for shape, order in (((2, 3, 5, 8), (0, 1, 2, 3)), ((2, 3, 5, 8), (0, 2, 1, 3)), ((2, 1, 5, 8), (2, 0, 1, 3)),
+                         ((1, 4, 1, 8), (3, 1, 0, 2)), ((2, 3, 1, 8), (0, 2, 1, 3))):
+        x = torch.randn([shape[i] for i in order]).permute([order.index(i) for i in range(4)])
+        theirs = torch.nn.attention.flex_attention.flex_attention
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            want = theirs(x, x, x).stride()
+        got = fx.flex_attention(x, x, x).stride()
+        assert [s for s, n in zip(got, shape) if n > 1] == [s for s, n in zip(want, shape) if n > 1], (shape, order)
+
+
+def test_shared_keys_of_one_batch_entry():
+    q, k, v = inputs(3, 2, 2, 5, 9, 8, 8, torch.float32)
+    k1, v1 = (x[:1].detach().requires_grad_() for x in (k, v))
+    mask = fx.create_block_mask(lambda b, h, q, k: k < 4 + b * 2, 3, None, 5, 9, device="cpu")
+    out = fx.flex_attention(q, k1, v1, block_mask=mask)
+    want = eager(q, k1, v1, mask_mod=mask.mask_mod)[0]
+    torch.testing.assert_close(out, want)
+    for x, y in zip(torch.autograd.grad(out.sin().sum(), (q, k1, v1)), torch.autograd.grad(want.sin().sum(), (q, k1, v1))):
+        torch.testing.assert_close(x, y)
+
+
+def test_mixed_dtypes_and_other_value_width():
+    q, k, v = inputs(1, 2, 2, 5, 9, 8, 12, torch.float32)
+    out = fx.flex_attention(q, k.to(torch.bfloat16), v.to(torch.float16))
+    assert out.shape == (1, 2, 5, 12) and out.dtype == torch.float32
+    want = eager(q, k.to(torch.bfloat16).float(), v.to(torch.float16).float())[0]
+    torch.testing.assert_close(out, want)
+
+
+def test_empty_lengths():
+    for sq, sk in ((0, 5), (5, 0), (0, 0)):
+        q, k, v = inputs(1, 2, 2, sq, sk, 8, 8, torch.float32)
+        out, aux = fx.flex_attention(q, k, v, return_aux=fx.AuxRequest(lse=True))
+        assert out.shape == (1, 2, sq, 8) and (out == 0).all() and (aux.lse == -torch.inf).all()
+        out.sum().backward()
+        assert (q.grad == 0).all() and (k.grad == 0).all()

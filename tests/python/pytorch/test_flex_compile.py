@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flex_attention inside torch.compile(fullgraph=True): mods that are defined there, that capture intermediates, parameters
+and sizes; output and every gradient against attention written out in f64; one compilation for all lengths."""
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+from torch.nn.attention import flex_attention as theirs  # noqa: E402
+from torch_support import eager  # noqa: E402
+
+import fxattn.torch as fx  # noqa: E402
+
+
+class Bias(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bias, self.gain, self.cap = nn.Parameter(torch.randn(2, 64).double()), nn.Parameter(torch.tensor(0.3).double()), 20.0
+
+    def score(self, s, b, h, i, j):
+        return self.cap * torch.tanh((s + self.bias[h, (i - j).abs()] * self.gain) / self.cap)
+
+
+class Scale:
+    def __init__(self, w):
+        self.w = w
+
+    def __call__(self, s, b, h, i, j):
+        return s * self.w[h, i]
+
+
+class Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (1 - ctx.saved_tensors[0] ** 2)
+
+
+torch.manual_seed(0)
+MODULE, DOCUMENTS, TABLE = Bias(), torch.arange(64) // 7, torch.randn(64).double()
+
+
+def closure_float(att, q, k, v, w):
+    cap = 15.0
+
+    def mod(s, b, h, i, j):
+        return cap * torch.tanh(s / cap)
+
+    return att(q, k, v, mod)
+
+
+def captured_intermediate(att, q, k, v, w):
+    slopes = torch.exp2(-w.exp())
+    return att(q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i))
+
+
+def mask_made_inside(att, q, k, v, w):
+    S = q.shape[2]
+    documents = DOCUMENTS[:S] * 2
+
+    def mask(b, h, i, j):
+        return (documents[i] == documents[j]) & (i >= j)
+
+    return att(q, k, v, None, fx.create_block_mask(mask, None, None, S, S, device="cpu"))
+
+
+def mask_made_inside_by_pytorch(att, q, k, v, w):
+    S = q.shape[2]
+    return att(q, k, v, None, theirs.create_block_mask(lambda b, h, i, j: i >= j, None, None, S, S, device="cpu"))
+
+
+def symbolic_sizes(att, q, k, v, w):
+    S, p = q.shape[2], q.shape[2] // 2
+    mask = fx.create_block_mask(lambda b, h, i, j: j <= p + 1, None, None, S, S, device="cpu")
+    return att(q, k, v, lambda s, b, h, i, j: s + S - (i // (p + 1)) % 3, mask)
+
+
+def bound_method(att, q, k, v, w):
+    return att(q, k, v, MODULE.score)
+
+
+def functions_of_functions(att, q, k, v, w):
+    def outer(f, c):
+        def inner(s, b, h, i, j):
+            return f(s, b, h, i, j) * c
+        return inner
+    S = q.shape[2]
+    mask = fx.and_masks(lambda b, h, i, j: i >= j, lambda b, h, i, j: i - j < 9)
+    score = outer(outer(lambda s, b, h, i, j: torch.where(i >= j, s + w[h], s * 0.5), 1.5), 0.7)
+    return att(q, k, v, score, fx.create_block_mask(mask, None, None, S, S, device="cpu"))
+
+
+def callable_object(att, q, k, v, w):
+    return att(q, k, v, Scale(w[:, None] * torch.ones(2, q.shape[2], dtype=torch.float64)))
+
+
+def partial_by_keyword(att, q, k, v, w):
+    def mod(s, b, h, i, j, *, t, z):
+        return s + t[h] * z
+    return att(q, k, v, functools.partial(mod, t=w, z=2.0))
+
+
+def one_global_twice(att, q, k, v, w):
+    return att(q, k, v, lambda s, b, h, i, j: s + TABLE[j] - TABLE[i])
+
+
+def lse_and_scalar_tensor(att, q, k, v, w):
+    z = w.sum()
+    out, aux = att(q, k, v, lambda s, b, h, i, j: s * z + w[h], return_aux=fx.AuxRequest(lse=True))
+    return out * aux.lse.unsqueeze(-1)
+
+
+def many_operations(att, q, k, v, w):
+    def mod(s, b, h, i, j):
+        r = torch.clamp(i - j, -3, 3) + 3
+        t = torch.minimum(s.abs(), torch.exp(-s)).clamp(max=2.0)
+        keep = (i % 4 == j % 3) | ~(i < j)
+        return torch.where(keep, t + w[0] * r.to(torch.float64), torch.maximum(s, s * 0.1) - torch.sqrt((i + j).double()))
+    return att(q, k, v, mod)
+
+
+def two_calls_and_captured_query(att, q, k, v, w):
+    y = att(q, k, v, lambda s, b, h, i, j: s + w[h] * q[b, h, i, j * 0])
+    return att(y, k, v, lambda s, b, h, i, j: s - w[h])
+
+
+def autograd_function(att, q, k, v, w):
+    return att(q, k, v, lambda s, b, h, i, j: 5.0 * Tanh.apply(s / 5.0))
+
+
+CASES = [closure_float, captured_intermediate, mask_made_inside, mask_made_inside_by_pytorch, symbolic_sizes, bound_method,
+         functions_of_functions, callable_object, partial_by_keyword, one_global_twice, lse_and_scalar_tensor,
+         many_operations, two_calls_and_captured_query, autograd_function]
+
+
+def dense(q, k, v, score_mod=None, block_mask=None, return_aux=None):
+    out, lse = eager(q, k, v, score_mod, None if block_mask is None else block_mask.mask_mod)
+    return out if return_aux is None else (out, fx.AuxOutput(lse=lse))
+
+
+def step(case, att, S):
+    """Output and gradients of q, k, v, w and MODULE's parameters."""
+    g = torch.Generator().manual_seed(S)
+    xs = [torch.randn(3, 2, S, 8, generator=g).double().requires_grad_() for _ in range(3)]
+    xs.append(torch.randn(2, generator=g).double().requires_grad_())
+    y = case(att, *xs)
+    loss = (y * torch.arange(y.numel()).view(y.shape).cos()).sum()
+    got = torch.autograd.grad(loss, xs + list(MODULE.parameters()), allow_unused=True)
+    return [y, *(x for x in got if x is not None)]
+
+
+def compare(got, want):
+    assert len(got) == len(want)
+    for x, y in zip(got, want):
+        assert ((x - y).abs().max() / (1 + y.abs().max())).item() < 1e-12
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
+def test_one_compilation_for_all_lengths(case, backend):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(case, backend=counter, fullgraph=True, dynamic=True)
+    for S in (16, 17, 33):
+        want = step(case, dense, S)
+        compare(step(compiled, fx.flex_attention, S), want)
+        compare(step(case, fx.flex_attention, S), want)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("case", [captured_intermediate, symbolic_sizes, lse_and_scalar_tensor], ids=lambda f: f.__name__)
+def test_inductor(case):
+    torch._dynamo.reset()
+    compiled = torch.compile(case, fullgraph=True, dynamic=True)
+    compare(step(compiled, fx.flex_attention, 24), step(case, dense, 24))
+
+
+def test_other_numbers_compile_nothing_anew():
+    """One compilation for four closures, and one for all values of a float with dynamic=True."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(fx.flex_attention, backend=counter, fullgraph=True, dynamic=True)
+    x = torch.randn(2, 2, 9, 8)
+    for gain in (0.5, 1.5, 2.5, 3.5):
+        torch.testing.assert_close(compiled(x, x, x, lambda s, b, h, i, j: s * gain + i), eager(
+            x, x, x, lambda s, b, h, i, j: s * gain + i)[0])
+    assert counter.frame_count <= 2
+
+
+def test_a_graph_break_in_a_mod_falls_back():
+    torch._dynamo.reset()
+    x = torch.randn(1, 2, 9, 8)
+
+    def attend(x):
+        def mod(s, b, h, i, j):
+            torch._dynamo.graph_break()
+            return s * 2
+        return fx.flex_attention(x, x, x, mod)
+
+    torch.testing.assert_close(torch.compile(attend, backend="aot_eager")(x), eager(x, x, x, lambda s, *_: s * 2)[0])
+
+
+def test_modes_of_inference():
+    x = torch.randn(1, 2, 9, 8)
+    compiled = torch.compile(fx.flex_attention, backend="aot_eager", fullgraph=True)
+    want = eager(x, x, x)[0]
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(compiled(x, x, x), want)
+            torch.testing.assert_close(fx.flex_attention(x, x, x), want)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(2))
+
+    def forward(self, q, k, v):
+        mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device="cpu")
+        return fx.flex_attention(q, k, v, lambda s, b, h, i, j: s * self.w[h], mask)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(strict, tmp_path):
+    model, x, S = Model(), torch.randn(2, 2, 5, 4), torch.export.Dim("S", min=2, max=512)
+    program = torch.export.export(model, (x, x, x), dynamic_shapes=({2: S},) * 3, strict=strict)
+    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert "fxattn.fwd.default" in targets and not any("higher_order" in t or "flex" in t for t in targets)
+    torch.export.save(program, str(tmp_path / "model.pt2"))
+    y = torch.randn(2, 2, 9, 4)
+    for exported in (program, torch.export.load(str(tmp_path / "model.pt2")), program.run_decompositions()):
+        torch.testing.assert_close(exported.module()(y, y, y), model(y, y, y))
+
+
+def test_error_in_a_mod_names_it():
+    torch._dynamo.reset()
+    x = torch.randn(1, 2, 9, 8)
+    with pytest.raises(Exception, match="cumsum"):
+        torch.compile(lambda x: fx.flex_attention(x, x, x, lambda s, b, h, i, j: torch.cumsum(s, 0)), backend="aot_eager",
+                      fullgraph=True)(x)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators fxattn::fwd and fxattn::bwd: PyTorch's own checks, errors, threads, forks, memory, and the same results from
+the kernels in C and those by ctypes."""
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import fxattn.torch as fx  # noqa: E402
+from fxattn import _abi  # noqa: E402
+from fxattn._library import library_path  # noqa: E402
+from fxattn.torch import _operators as ops  # noqa: E402
+
+NAN = float("nan")
+PROGRAM = "param p : float\nparam n : int\ntensor t : f64[1]\nscore = p * score * t[h] + n * k"
+
+
+def arguments(grad=True):
+    g = torch.Generator().manual_seed(0)
+
+    def randn(*shape):
+        return torch.randn(shape, generator=g, dtype=torch.float64).requires_grad_(grad)
+
+    flags = _abi.WANT_LSE | _abi.WANT_MAX | _abi.SINK
+    scalars = torch.tensor([0.7], dtype=torch.float64, requires_grad=grad)
+    return (randn(2, 2, 5, 4), randn(2, 2, 6, 4), randn(2, 2, 6, 3), [randn(2)], [randn(2)], [scalars], [2], [NAN, 0.0],
+            [flags, 1 << _abi.SLOT_SINK], PROGRAM)
+
+
+def test_kernels_are_those_in_c():
+    assert ops.by_shim
+
+
+def test_opcheck():
+    given = arguments()
+    assert set(torch.library.opcheck(ops.fwd, given).values()) == {"SUCCESS"}
+    plain = arguments(grad=False)
+    out, lse, _ = ops.fwd(*plain)
+    want = [ops.WANT_Q, ops.WANT_K, ops.WANT_V, ops.WANT_SINK, ops.WANT_SCALARS, ops.WANT_TENSORS]
+    rest = (out, lse, [torch.randn_like(out), torch.randn_like(lse)], want)
+    assert set(torch.library.opcheck(ops.bwd, (*plain, *rest)).values()) == {"SUCCESS"}
+
+
+def test_gradcheck_of_sinks_params_and_captured_tensors():
+    given = arguments()
+    q, k, v, (t,), (sink,), (scalars,) = given[:6]
+
+    def call(q, k, v, t, sink, scalars):
+        return ops.fwd(q, k, v, [t], [sink], [scalars], *given[6:])[:2]
+
+    assert torch.autograd.gradcheck(call, (q, k, v, t, sink, scalars))
+
+
+@pytest.mark.parametrize("change, words", [
+    ({9: "score = sc"}, "unknown name 'sc'"),
+    ({3: []}, "0 captured tensors are given, the program has 1"),
+    ({3: [torch.randn(2)]}, r"captured tensor t is f32\[1\], the program has f64\[1\]"),
+    ({5: [], 7: [NAN, 0.0]}, "param p of the program has no value"),
+    ({6: []}, "param n of the program has no value"),
+    ({4: []}, "fewer extra tensors than slots"),
+    ({4: [torch.randn(3)]}, "3 elements"),
+    ({1: torch.randn(2, 2, 6, 5, dtype=torch.float64)}, "do not fit"),
+    ({8: [1 << 40]}, "fxattn: "),
+    ({8: [_abi.SINK, 1 << _abi.SLOT_SINK] + [0] * 10 + [2, 0]}, "maps are cut off"),
+])
+def test_errors_are_raised_and_nothing_leaks(change, words):
+    given = list(arguments(grad=False))
+    for place, value in change.items():
+        given[place] = value
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=words):
+            ops.fwd(*given)
+    q = given[0]
+    assert sys.getrefcount(q) < 10 and ops.fwd(*arguments(grad=False))[0].shape == (2, 2, 5, 3)
+
+
+def test_threads_follow_pytorch():
+    x = torch.randn(2, 8, 300, 32)
+    before, results = torch.get_num_threads(), []
+    try:
+        for n in (1, 2, 5):
+            torch.set_num_threads(n)
+            results.append(fx.flex_attention(x, x, x))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(results[0], r) for r in results)
+
+
+def test_many_python_threads():
+    x = torch.randn(1, 2, 40, 8)
+    want = [fx.flex_attention(x, x, x, lambda s, b, h, i, j, g=g: s * g) for g in range(8)]
+    wrong = []
+
+    def work(g):
+        for _ in range(30):
+            y = x.detach().requires_grad_()
+            out = fx.flex_attention(y, x, x, lambda s, b, h, i, j, g=g: s * g)
+            out.sum().backward()
+            if not torch.equal(out, want[g]):
+                wrong.append(g)
+
+    threads = [threading.Thread(target=work, args=(g,)) for g in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def run_python(code, **environment):
+    folders = os.pathsep.join(path for path in sys.path if path)
+    env = dict(os.environ, PYTHONPATH=folders, **environment)
+    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, timeout=300)
+    assert ran.returncode == 0, ran.stderr.decode()
+    return ran.stdout.decode()
+
+
+def test_fork_in_a_data_loader_and_by_hand():
+    code = """
+import os, torch, fxattn.torch as fx
+x = torch.randn(2, 4, 200, 16)
+want = fx.flex_attention(x, x, x)
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i): return fx.flex_attention(x, x, x)
+for y in torch.utils.data.DataLoader(Data(), num_workers=2):
+    assert torch.equal(y[0], want)
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if torch.equal(fx.flex_attention(x, x, x), want) else 1)
+assert os.waitpid(pid, 0)[1] == 0
+print("fine")
+"""
+    assert run_python(code) == "fine\n"
+
+
+def test_kernels_by_ctypes_give_the_same_bits(tmp_path):
+    """Without libfxattn_torch beside the library, the operators are those of _plain.py."""
+    os.symlink(os.path.abspath(library_path()), str(tmp_path / "libfxattn.so"))
+    code = """
+import sys, torch, fxattn.torch as fx
+from fxattn.torch import _operators as ops
+torch.manual_seed(0)
+q, k, v = (torch.randn(2, 4, 33, 16, requires_grad=True) for _ in range(3))
+w, table = torch.randn(4, requires_grad=True), torch.randn(4, 70).requires_grad_()
+mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 33, 33, device="cpu")
+gain, shift = 0.7, 3
+out, aux = fx.flex_attention(q, k, v, lambda s, b, h, i, j: s * w[h] * gain + table[h, i - j + shift], mask,
+                             return_aux=fx.AuxRequest(lse=True, max_scores=True))
+grads = torch.autograd.grad(out.sin().sum() + aux.lse.sum(), (q, k, v, w, table))
+torch.save([out.detach(), aux.lse.detach(), aux.max_scores, *grads], sys.argv[1]) if len(sys.argv) > 1 else None
+total = sum((x.double() * torch.arange(x.numel()).view(x.shape).cos()).sum().item() for x in [out, aux.lse, *grads])
+assert torch.autograd.gradcheck(lambda x: fx.flex_attention(x, x, x), torch.randn(1, 1, 3, 2).double().requires_grad_())
+print(ops.by_shim, total)
+"""
+    by_c = run_python(code).split()
+    by_ctypes = run_python(code, FXATTN_LIBRARY=str(tmp_path / "libfxattn.so")).split()
+    assert (by_c[0], by_ctypes[0]) == ("True", "False") and by_c[1] == by_ctypes[1]
+
+
+def test_builds_are_counted_and_few():
+    x = torch.randn(1, 2, 16, 8)
+
+    def call(gain):
+        return fx.flex_attention(x, x, x, lambda s, b, h, i, j: s * gain + i * 0.125)
+
+    call(0.5)
+    before = fx.cache_stats()["builds"]
+    for i in range(200):
+        call(float(i) + 0.25)
+    for n in range(17, 40):
+        y = torch.randn(1, 2, n, 8)
+        fx.flex_attention(y, y, y, lambda s, b, h, i, j: s * 2.0 + i * 0.125)
+    assert fx.cache_stats()["builds"] <= before + 1
+
+
+def test_many_distinct_programs_stay_bounded():
+    x = torch.randn(1, 1, 4, 4)
+    for i in range(3000):
+        ops.fwd(x, x, x, [], [], [], [], [NAN, 0.0], [0], "score = score * %d.5" % i)
+    assert fx.cache_stats()["plans"] <= 256
