@@ -3,8 +3,8 @@
 
     from fxattn.torch import flex_attention, create_block_mask
 
-flex_attention and its masks are PyTorch's by name and meaning (flex.py, block_mask.py). They call the operators fxattn::fwd
-and fxattn::bwd (_operators.py), whose gradients are in _autograd.py.
+flex_attention and its masks are PyTorch's by name and meaning (flex.py, block_mask.py). They call the operators
+fxattn::fwd and fxattn::bwd (_operators.py), whose gradients are in _autograd.py.
 """
 from ._operators import cache_clear, cache_stats
 from .block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks

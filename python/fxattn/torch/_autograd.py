@@ -32,6 +32,10 @@ class Call:
         self.tensors, self.extras, self.scalars = tensors, extras, scalars
         self.ints, self.floats = ints, floats
 
+    def arguments(self) -> Tuple[Any, ...]:
+        """What follows q, k and v in a call of either operator."""
+        return self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program
+
     def all_tensors(self) -> Tuple[Tensor, ...]:
         return (*self.tensors, *self.extras, *self.scalars)
 
@@ -52,12 +56,11 @@ class Call:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """The operator itself."""
-        return ops.fwd(q, k, v, self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program)
+        return ops.fwd(q, k, v, *self.arguments())
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                  want: Sequence[int]) -> List[Tensor]:
-        return ops.bwd(q, k, v, self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program,
-                       out, lse, grads, want)
+        return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
 
     def plain(self) -> "Plain":
         """The same without tensors."""
@@ -99,12 +102,14 @@ def _wanted(needs: Sequence[bool], plain: Plain) -> List[int]:
     """Values of `want` for the inputs q, k, v, tensors, extras, scalars that need gradients."""
     want = [i for i in range(3) if needs[i]]
     slots = plain.config[ops.SLOTS] if len(plain.config) > ops.SLOTS else 0
-    own = plain.config[ops.BPROP_TENSORS] if len(plain.config) > ops.BPROP_TEXT and plain.config[ops.BPROP_TEXT] else None
+    own = plain.n_tensors
+    if len(plain.config) > ops.BPROP_TEXT and plain.config[ops.BPROP_TEXT]:
+        own = plain.config[ops.BPROP_TENSORS]
     if plain.n_extras and slots >> _abi.SLOT_SINK & 1 and needs[3 + plain.n_tensors + ops.sink_place(slots)]:
         want.append(ops.WANT_SINK)
     if plain.n_scalars and needs[-1]:
         want.append(ops.WANT_SCALARS)
-    return want + [ops.WANT_TENSORS + i for i in range(plain.n_tensors if own is None else own) if needs[3 + i]]
+    return want + [ops.WANT_TENSORS + i for i in range(own) if needs[3 + i]]
 
 
 def _place(one: int, plain: Plain) -> int:
@@ -173,8 +178,8 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise NotImplementedError(
-            "fxattn has no second derivative: its backward pass was differentiated (create_graph=True, gradgradcheck, a "
-            "gradient penalty). Compute that part with plain PyTorch operations, or detach the first gradient")
+            "fxattn has no second derivative: its backward pass was differentiated (create_graph=True, gradgradcheck, "
+            "a gradient penalty). Compute that part with plain PyTorch operations, or detach the first gradient")
 
     @staticmethod
     def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Any:
@@ -195,7 +200,7 @@ def split_backward(n_grads: int, tensors: Sequence[Any]) -> _Parts:
     return _Parts(tensors[:end - 2], tensors[end - 2], tensors[end - 1], tensors[end:])
 
 
-# ---- What the dispatcher calls for tensors that may require gradients: compiled graphs, exported programs, direct calls --
+# ---- What the dispatcher calls for tensors that may require gradients: compiled graphs, exports, direct calls --------
 
 def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
                     config: Any, program: str) -> Tuple[Tensor, Tensor, Tensor]:

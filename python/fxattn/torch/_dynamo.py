@@ -2,13 +2,13 @@
 """flex_attention under torch.compile: an operator of higher order that translates itself away.
 
 Dynamo captures it with the code that it has for PyTorch's own flex_attention: it records both mods on 0-d tensors, and
-turns captured intermediates, parameters and symbolic numbers into operands. Wherever the operator is then called (Dynamo's
-own run on fake tensors, AOT's trace, backend "eager") it runs the tracer that eager calls use on the recorded graphs, and
-calls fxattn::fwd. Compilers see that operator alone, whose gradients are _autograd.py's.
+turns captured intermediates, parameters and symbolic numbers into operands. Wherever the operator is then called
+(Dynamo's own run on fake tensors, AOT's trace, backend "eager") it runs the tracer that eager calls use on the recorded
+graphs, and calls fxattn::fwd. Compilers see that operator alone, whose gradients are _autograd.py's.
 
 Private names of PyTorch: HigherOrderOperator, Dynamo's table of such operators and one class in it. They are asked for
-when Dynamo asks for ours, so that importing this imports no Dynamo; where they are missing, calls inside a compiled function
-become graph breaks (`capturable`).
+when Dynamo asks for ours, so that importing this imports no Dynamo; where they are missing, calls inside a compiled
+function become graph breaks (`capturable`).
 """
 import sys
 from typing import Any, Dict, Tuple
@@ -20,7 +20,6 @@ from torch._ops import HigherOrderOperator
 from .. import _abi
 from ..trace import trace
 from ._traced import call_of
-from . import _operators as ops
 
 _NAME = "fxattn_flex"
 _TABLE, _VARIABLE = "_hop_name_to_variable_class", "FlexAttentionHigherOrderVariable"
@@ -57,7 +56,7 @@ class _Flex(HigherOrderOperator):
         # The two tuples are absent when a mod could not be captured and the call runs eagerly after all.
         traced = trace(score_mod, block_mask[-1], score_extra=score_extra, mask_extra=mask_extra)
         call = call_of(traced, scale, [options["flags"]])
-        return ops.fwd(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, call.config, call.program)
+        return call.forward(q, k, v)
 
 
 flex = _Flex()

@@ -3,7 +3,8 @@
 
 Kernels are those of libfxattn_torch (python/csrc), which registers itself through libtorch's stable C interface, so
 that a call costs no Python, and compiled and exported programs run without any. Where that library or interface is
-missing (PyTorch before 2.10), the kernels of _plain.py take their place: the same operators, by ctypes, with their cost.
+missing (PyTorch before 2.10), the kernels of _plain.py take their place: the same operators, by ctypes, with their
+cost.
 
 What an operator takes is said in python/csrc/torch_call.h. Gradients are _autograd.py's.
 """
@@ -24,7 +25,8 @@ FORWARD = "fwd" + _COMMON + ") -> (Tensor, Tensor, Tensor)"
 BACKWARD = "bwd" + _COMMON + ", Tensor out, Tensor lse, Tensor[] grads, int[] want) -> Tensor[]"
 
 # Fields of `config`, of which those at the end may be missing, and values of `want`: as in torch_call.h.
-FLAGS, SLOTS, SQ, SK, WINDOW_LEFT, WINDOW_RIGHT, PAGE_SIZE, Q_LEN, K_LEN, HEADS, BPROP_TEXT, BPROP_TENSORS, MAPS = range(13)
+(FLAGS, SLOTS, SQ, SK, WINDOW_LEFT, WINDOW_RIGHT, PAGE_SIZE, Q_LEN, K_LEN, HEADS, BPROP_TEXT, BPROP_TENSORS,
+ MAPS) = range(13)
 WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_SCALARS, WANT_TENSORS = range(6)
 
 SHIM_NAMES = ("libfxattn_torch.so", "libfxattn_torch.dylib")
@@ -63,7 +65,7 @@ def _define() -> Any:
     return library
 
 
-# ---- Shapes of results: what compilers are told, and what kernels do --------------------------------------------------
+# ---- Shapes of results: what compilers are told, and what kernels do -------------------------------------------------
 
 def strides_like(strides: Sequence[int], size: Sequence[int]) -> List[int]:
     """Strides of a dense tensor of `size` whose dimensions are nested as those of a tensor with `strides`; the last is

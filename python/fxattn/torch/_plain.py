@@ -43,8 +43,8 @@ def view(tensor: Tensor) -> View:
 class _Call:
     """One call: problem and arguments of the library, and the tensors that they point to."""
 
-    def __init__(self, backward: bool, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
-                 scalars: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float], config: Sequence[int],
+    def __init__(self, backward: bool, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor],
+                 extras: Sequence[Tensor], scalars: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float], config: Sequence[int],
                  program: str) -> None:
         if q.device.type != "cpu":
             raise ArgumentError("tensors are on %s; without libfxattn_torch those of the CPU are taken" % q.device)
@@ -56,7 +56,8 @@ class _Call:
         self.bprop = _program(text[cut:].decode(), "bprop") if cut and backward else None
         if backward:
             flags &= ~(_abi.WANT_LSE | _abi.WANT_MAX)
-        self.problem = Problem(self.program, bprop=self.bprop, backward=backward, flags=flags, **self._sizes(q, k, v, flags))
+        self.problem = Problem(self.program, bprop=self.bprop, backward=backward, flags=flags,
+                               **self._sizes(q, k, v, flags))
         self.args = Args(scale=floats[0] if len(floats) else None)
         self.problem.struct.dropout_p = floats[1] if len(floats) > 1 else 0.0
         self.q, self.scalars, self.extras, self.tensors = q, scalars, extras, tensors[:own]
@@ -73,7 +74,8 @@ class _Call:
                      sk=c[ops.SK] if packed or paged else k.shape[2], d=q.shape[3], dv=v.shape[3],
                      window_left=c[ops.WINDOW_LEFT], window_right=c[ops.WINDOW_RIGHT], q_len=c[ops.Q_LEN],
                      k_len=c[ops.K_LEN], heads=c[ops.HEADS])
-        if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or (not packed and not paged and k.shape[0] != q.shape[0]):
+        alone = not packed and not paged
+        if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or (alone and k.shape[0] != q.shape[0]):
             raise ArgumentError("q %s, k %s and v %s do not fit" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
         if packed:
             sizes.update(total_q=q.shape[2], total_k=0 if paged else k.shape[2])

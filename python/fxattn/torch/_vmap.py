@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators under torch.func.vmap: the new dimension becomes part of the batch, and a table of coordinates tells the
-program the batch index that each entry had. Where that cannot be (a captured tensor has the new dimension too, or a
+"""The operators under torch.func.vmap: the new dimension becomes part of the batch, and a table of coordinates tells
+the program the batch index that each entry had. Where that cannot be (a captured tensor has the new dimension too, or a
 gradient of one is wanted for each entry apart) the entries run one after the other.
 """
 from typing import Any, List, Sequence, Tuple

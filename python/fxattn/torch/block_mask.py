@@ -22,7 +22,8 @@ DEFAULT_BLOCK = 128
 UNBOUNDED_BLOCK = 1 << 30  # PyTorch's size of a block of a mask that is none
 
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
-          "full_q_num_blocks", "full_q_indices", "dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
+          "full_q_num_blocks", "full_q_indices", "dq_write_order", "dq_write_order_full", "dq_kv_order",
+          "dq_kv_order_spt")
 
 
 def default_device() -> Union[str, torch.device]:
@@ -34,7 +35,8 @@ class BlockMask(_theirs.BlockMask):
     """PyTorch's BlockMask, whose lists are made when they are read."""
 
     def __init__(self, mask_mod: MaskMod, batch: int, heads: int, seq_lengths: Tuple[int, int],
-                 device: Union[str, torch.device], block_size: Tuple[int, int], options: Tuple[Tuple[str, Any], ...]) -> None:
+                 device: Union[str, torch.device], block_size: Tuple[int, int],
+                 options: Tuple[Tuple[str, Any], ...]) -> None:
         # PyTorch's own constructor takes the lists.
         self.mask_mod = mask_mod
         self.seq_lengths = seq_lengths
@@ -91,15 +93,16 @@ def positional_arity(mod: Callable[..., Any]) -> int:
         count = code.co_argcount - len(getattr(mod, "__defaults__", None) or ())
         return count - (1 if inspect.ismethod(mod) else 0)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.default is inspect.Parameter.empty and p.kind in kinds for p in inspect.signature(mod).parameters.values())
+    parameters = inspect.signature(mod).parameters.values()
+    return sum(p.default is inspect.Parameter.empty and p.kind in kinds for p in parameters)
 
 
 def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_LEN: int, KV_LEN: int,
-                      device: Union[str, torch.device, None] = None, BLOCK_SIZE: Union[int, Tuple[int, int]] = DEFAULT_BLOCK,
-                      _compile: bool = False, separate_full_blocks: bool = True, compute_dq_write_order: bool = False,
+                      device: Union[str, torch.device, None] = None,
+                      BLOCK_SIZE: Union[int, Tuple[int, int]] = DEFAULT_BLOCK, _compile: bool = False, separate_full_blocks: bool = True, compute_dq_write_order: bool = False,
                       dq_kv_order: bool = True) -> BlockMask:
-    """The mask of a mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the mask is kept as the function it is. B and H
-    None: the same for all. The other arguments say how the lists look that PyTorch's attributes show."""
+    """The mask of a mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the mask is kept as the function it is. B and
+    H None: the same for all. The other arguments say how the lists look that PyTorch's attributes show."""
     if not torch.compiler.is_dynamo_compiling():
         arity = positional_arity(mask_mod)
         if arity not in (4, 5):
@@ -107,7 +110,7 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
         if arity != 4:
             raise AssertionError("create-block_mask requires a mask_mod function! Got %s" % (mask_mod,))
         if _compile:
-            warnings.warn("_compile flag on create_block_mask is not needed: fxattn compiles the mask into the attention",
+            warnings.warn("_compile flag on create_block_mask is not needed: fxattn compiles masks into the attention",
                           DeprecationWarning, stacklevel=2)
     if not isinstance(dq_kv_order, bool):
         raise ValueError("dq_kv_order must be a bool when using create_block_mask")
@@ -121,7 +124,7 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
                      default_device() if device is None else device, sizes, options)
 
 
-# ---- What attention makes of a mask -----------------------------------------------------------------------------------
+# ---- What attention makes of a mask ----------------------------------------------------------------------------------
 
 def _dense_blocks(count: Optional[Tensor], indices: Optional[Tensor]) -> Optional[Tensor]:
     """bool [..., rows, columns] of the blocks in a list of columns per row."""

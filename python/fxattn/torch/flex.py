@@ -3,9 +3,9 @@
 
     from fxattn.torch import flex_attention, create_block_mask
 
-What differs: it runs fused without torch.compile as well as with it; it trains on the CPU; lse and the maximum are there on
-every device; captured tensors get gradients however often and however they are indexed; kernel_options are for PyTorch's
-kernels, and only checked here.
+What differs: it runs fused without torch.compile as well as with it; it trains on the CPU; lse and the maximum are
+there on every device; captured tensors get gradients however often and however they are indexed; kernel_options are for
+PyTorch's kernels, and only checked here.
 """
 import math
 import warnings
@@ -38,12 +38,12 @@ def _say_once(what: str, message: str, category: Any = UserWarning) -> None:
         warnings.warn(message, category, stacklevel=3)
 
 
-# ---- Checks, in the order of PyTorch's ---------------------------------------------------------------------------------
+# ---- Checks, in the order of PyTorch's -------------------------------------------------------------------------------
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError("flex_attention does not support NestedTensor inputs. Convert inputs to dense tensors "
-                                  "before calling flex_attention.")
+        raise NotImplementedError("flex_attention does not support NestedTensor inputs. Convert inputs to dense "
+                                  "tensors before calling flex_attention.")
     if query.device != key.device or query.device != value.device:
         raise ValueError(f"Expected query, key, and value to have the same device type, but got query.device: "
                          f"{query.device}, key.device: {key.device}, and value.device: {value.device} instead.")
@@ -79,9 +79,10 @@ def _check_batch(query: Tensor, key: Tensor, block_mask: Any) -> None:
     if block_mask is None:
         raise ValueError(f"Expect query and key/value to have the same batch size, or non-none block_mask, but got "
                          f"block_mask=None, Bq={batch}, and Bkv={kv_batch}.")
-    if _mask_batch(block_mask) != batch:
+    mask_batch = _mask_batch(block_mask)
+    if mask_batch != batch:
         raise ValueError(f"Expect query and key/value to have the same batch size, or block_mask and query to have the "
-                         f"same batch size, but got Bq={batch}, Bkv={kv_batch}, B_block_mask={_mask_batch(block_mask)}.")
+                         f"same batch size, but got Bq={batch}, Bkv={kv_batch}, B_block_mask={mask_batch}.")
     if kv_batch != 1:
         raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={kv_batch}")
 
@@ -90,12 +91,12 @@ def _refuse_lengths(query: Tensor, key: Tensor, block_mask: Any) -> NoReturn:
     given = (f"block_mask was created for block_mask.shape={block_mask.shape} but got q_len={query.size(-2)} and "
              f"kv_len={key.size(-2)}. ")
     if query.size(-2) > block_mask.shape[-2] or key.size(-2) > block_mask.shape[-1]:
-        raise ValueError(given + "As the block mask was created for a smaller length than you're using it for, you likely "
-                         "need to create a new block mask.")
-    raise ValueError(given + "As the block mask was created for a larger length than you're using it for, you can either "
-                     "1. create a new block mask with the correct length, or 2. 'adjust' the existing block mask to the "
-                     "correct length by calling block_mask._adjust(q_len, kv_len). This essentially 'crops' the block mask "
-                     "to the upper left corner, which does not work for all mask_mods!")
+        raise ValueError(given + "As the block mask was created for a smaller length than you're using it for, you "
+                         "likely need to create a new block mask.")
+    raise ValueError(given + "As the block mask was created for a larger length than you're using it for, you can "
+                     "either 1. create a new block mask with the correct length, or 2. 'adjust' the existing block "
+                     "mask to the correct length by calling block_mask._adjust(q_len, kv_len). This essentially "
+                     "'crops' the block mask to the upper left corner, which does not work for all mask_mods!")
 
 
 def _check_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
@@ -113,8 +114,8 @@ def _check_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
 
 def _check_options(options: Dict[str, Any]) -> None:
     if "BACKEND" in options and options.get("FORCE_USE_FLEX_ATTENTION", False):
-        raise RuntimeError("BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND supersedes the legacy "
-                           "knob; please drop FORCE_USE_FLEX_ATTENTION and only specify the desired BACKEND.")
+        raise RuntimeError("BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND supersedes the "
+                           "legacy knob; please drop FORCE_USE_FLEX_ATTENTION and only specify the desired BACKEND.")
     if "BACKEND" in options and options["BACKEND"] not in _BACKENDS:
         raise ValueError(f"Invalid BACKEND value '{options['BACKEND']}'. Must be one of {_BACKENDS}")
     _say_once("kernel_options", "fxattn.torch.flex_attention takes kernel_options and does not use them: they are for "
@@ -130,7 +131,7 @@ def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
                   "return_aux=AuxRequest(lse=True) instead.", FutureWarning)
 
 
-# ---- The call ----------------------------------------------------------------------------------------------------------
+# ---- The call --------------------------------------------------------------------------------------------------------
 
 def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """q, k and v as autocast has them; what a mod captures stays as it is."""
@@ -146,16 +147,17 @@ def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, 
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = None,
-                   block_mask: Optional[_theirs.BlockMask] = None, scale: Optional[float] = None, enable_gqa: bool = False,
-                   return_lse: bool = False, kernel_options: Optional[Dict[str, Any]] = None, *,
+                   block_mask: Optional[_theirs.BlockMask] = None, scale: Optional[float] = None,
+                   enable_gqa: bool = False, return_lse: bool = False, kernel_options: Optional[Dict[str, Any]] = None, *,
                    return_aux: Optional[AuxRequest] = None
                    ) -> Union[Tensor, Tuple[Tensor, Tensor], Tuple[Tensor, AuxOutput]]:
     """softmax(score_mod(scale * query key^T, b, h, q, kv)) value, where the mask_mod of block_mask is true.
 
     query [B,Hq,L,E], key [B,Hkv,S,E], value [B,Hkv,S,Ev], any strides; the result [B,Hq,L,Ev] has the order of query's
-    strides. scale None: 1 / sqrt(E). enable_gqa: Hq may be a multiple of Hkv. key and value of batch size 1 are those of
-    all entries, with a block_mask of query's batch size. return_aux=AuxRequest(lse, max_scores) gives (out, AuxOutput), the
-    older return_lse (out, lse); lse is differentiable. Rows that attend to nothing are 0, with lse -inf.
+    strides. scale None: 1 / sqrt(E). enable_gqa: Hq may be a multiple of Hkv. key and value of batch size 1 are those
+    of all entries, with a block_mask of query's batch size. return_aux=AuxRequest(lse, max_scores) gives (out,
+    AuxOutput), the older return_lse (out, lse); lse is differentiable. Rows that attend to nothing are 0, with lse
+    -inf.
     """
     _check_tensors(query, key, value)
     _check_heads(query, key, enable_gqa)
@@ -177,7 +179,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         if not _dynamo.capturable():
             torch._dynamo.graph_break()
         out, lse, rows = _dynamo.flex(query, key, value, _identity if score_mod is None else score_mod, (mask_mod,),
-                                      math.nan if scale is None else scale, {"flags": flags, "version": _dynamo.VERSION})
+                                      math.nan if scale is None else scale,
+                                      {"flags": flags, "version": _dynamo.VERSION})
     else:
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
         out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)

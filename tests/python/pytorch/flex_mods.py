@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Score and mask functions as people write them for FlexAttention: biases, soft caps, windows, documents, learned tables.
+"""Score and mask functions as people write them for FlexAttention: biases, soft caps, windows, documents, learned
+tables.
 
-Each entry of MODS makes, for a problem size, what flex_attention is given: a score_mod or None, a mask_mod or None, and the
-tensors in them that want gradients. All of them work on scalars of a trace and, by broadcasting, on whole index tensors,
-which is how tests compute what is right.
+Each entry of MODS makes, for a problem size, what flex_attention is given: a score_mod or None, a mask_mod or None, and
+the tensors in them that want gradients. All of them work on scalars of a trace and, by broadcasting, on whole index
+tensors, which is how tests compute what is right.
 """
 import functools
 import math
@@ -47,7 +48,7 @@ def simple(name: str, score: Optional[Callable[..., Any]] = None, mask: Optional
     MODS[name] = lambda size: Mods(score, mask)
 
 
-# ---- Functions of the score and the indices alone ---------------------------------------------------------------------
+# ---- Functions of the score and the indices alone --------------------------------------------------------------------
 
 simple("identity", lambda s, b, h, q, k: s)
 simple("times_two", lambda s, b, h, q, k: s * 2)
@@ -78,9 +79,10 @@ simple("floor_divided_blocks", lambda s, b, h, q, k: torch.where(q // 4 == k // 
 simple("batch_dependent_sign", lambda s, b, h, q, k: torch.where(b % 2 == 0, s, -s))
 simple("checkerboard", lambda s, b, h, q, k: torch.where((q + k) % 2 == 0, s - 1.0, s + 1.0))
 simple("constant_row", lambda s, b, h, q, k: s * 0.0 + (q + k) * 0.01)
-simple("nested_where", lambda s, b, h, q, k: torch.where(q > k, torch.where(q - k > 8, s - 2.0, s), torch.where(h > 1, s, -s)))
+simple("nested_where", lambda s, b, h, q, k: torch.where(
+    q > k, torch.where(q - k > 8, s - 2.0, s), torch.where(h > 1, s, -s)))
 
-# ---- Masks --------------------------------------------------------------------------------------------------------------
+# ---- Masks -----------------------------------------------------------------------------------------------------------
 
 simple("causal", mask=lambda b, h, q, k: q >= k)
 simple("sliding_window", mask=lambda b, h, q, k: (q >= k) & (q - k <= 9))
@@ -143,7 +145,7 @@ def natten_2d(size: Size) -> Mods:
     return Mods(mask=mask)
 
 
-# ---- Captured tensors ---------------------------------------------------------------------------------------------------
+# ---- Captured tensors ------------------------------------------------------------------------------------------------
 
 @mods
 def head_offset(size: Size) -> Mods:

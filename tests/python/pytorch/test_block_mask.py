@@ -28,12 +28,14 @@ def test_nothing_is_computed_before_a_list_is_read():
 
     block_mask = fx.create_block_mask(mask, 2, 4, 1 << 20, 1 << 20, device="cpu")
     assert isinstance(block_mask, theirs.BlockMask) and not calls
-    assert block_mask.shape == (2, 4, 1 << 20, 1 << 20) and block_mask.numel() == 8 << 40 and block_mask.mask_mod is mask
+    assert block_mask.shape == (2, 4, 1 << 20, 1 << 20) and block_mask.numel() == 8 << 40
+    assert block_mask.mask_mod is mask
     assert {block_mask: 1}[block_mask] == 1 and not calls
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"BLOCK_SIZE": 64}, {"BLOCK_SIZE": (32, 128)}, {"separate_full_blocks": False}, {"compute_dq_write_order": True}],
+    {}, {"BLOCK_SIZE": 64}, {"BLOCK_SIZE": (32, 128)}, {"separate_full_blocks": False},
+    {"compute_dq_write_order": True}],
     ids=str)
 def test_lists_are_those_of_pytorch(options):
     ours = fx.create_block_mask(causal, None, 2, 300, 200, device="cpu", **options)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention inside torch.compile(fullgraph=True): mods that are defined there, that capture intermediates, parameters
-and sizes; output and every gradient against attention written out in f64; one compilation for all lengths."""
+"""flex_attention inside torch.compile(fullgraph=True): mods that are defined there, that capture intermediates,
+parameters and sizes; output and every gradient against attention written out in f64; one compilation for all
+lengths."""
 import functools
 
 import pytest
@@ -18,7 +19,8 @@ import fxattn.torch as fx  # noqa: E402
 class Bias(nn.Module):
     def __init__(self):
         super().__init__()
-        self.bias, self.gain, self.cap = nn.Parameter(torch.randn(2, 64).double()), nn.Parameter(torch.tensor(0.3).double()), 20.0
+        self.bias, self.cap = nn.Parameter(torch.randn(2, 64).double()), 20.0
+        self.gain = nn.Parameter(torch.tensor(0.3).double())
 
     def score(self, s, b, h, i, j):
         return self.cap * torch.tanh((s + self.bias[h, (i - j).abs()] * self.gain) / self.cap)
@@ -123,7 +125,8 @@ def many_operations(att, q, k, v, w):
         r = torch.clamp(i - j, -3, 3) + 3
         t = torch.minimum(s.abs(), torch.exp(-s)).clamp(max=2.0)
         keep = (i % 4 == j % 3) | ~(i < j)
-        return torch.where(keep, t + w[0] * r.to(torch.float64), torch.maximum(s, s * 0.1) - torch.sqrt((i + j).double()))
+        other = torch.maximum(s, s * 0.1) - torch.sqrt((i + j).double())
+        return torch.where(keep, t + w[0] * r.to(torch.float64), other)
     return att(q, k, v, mod)
 
 
@@ -136,8 +139,8 @@ def autograd_function(att, q, k, v, w):
     return att(q, k, v, lambda s, b, h, i, j: 5.0 * Tanh.apply(s / 5.0))
 
 
-CASES = [closure_float, captured_intermediate, mask_made_inside, mask_made_inside_by_pytorch, symbolic_sizes, bound_method,
-         functions_of_functions, callable_object, partial_by_keyword, one_global_twice, lse_and_scalar_tensor,
+CASES = [closure_float, captured_intermediate, mask_made_inside, mask_made_inside_by_pytorch, symbolic_sizes,
+         bound_method, functions_of_functions, callable_object, partial_by_keyword, one_global_twice, lse_and_scalar_tensor,
          many_operations, two_calls_and_captured_query, autograd_function]
 
 
@@ -176,7 +179,8 @@ def test_one_compilation_for_all_lengths(case, backend):
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("case", [captured_intermediate, symbolic_sizes, lse_and_scalar_tensor], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("case", [captured_intermediate, symbolic_sizes, lse_and_scalar_tensor],
+                         ids=lambda f: f.__name__)
 def test_inductor(case):
     torch._dynamo.reset()
     compiled = torch.compile(case, fullgraph=True, dynamic=True)
@@ -244,5 +248,5 @@ def test_error_in_a_mod_names_it():
     torch._dynamo.reset()
     x = torch.randn(1, 2, 9, 8)
     with pytest.raises(Exception, match="cumsum"):
-        torch.compile(lambda x: fx.flex_attention(x, x, x, lambda s, b, h, i, j: torch.cumsum(s, 0)), backend="aot_eager",
-                      fullgraph=True)(x)
+        torch.compile(lambda x: fx.flex_attention(x, x, x, lambda s, b, h, i, j: torch.cumsum(s, 0)),
+                      backend="aot_eager", fullgraph=True)(x)

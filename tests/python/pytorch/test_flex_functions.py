@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention on functions as people write them: output and all gradients are as near to f64 as eager PyTorch in the same
-dtype is, by the strict form of FlexAttention's own bar (mean error at most 1.1 times eager's; in f32 twice; captured
-gradients 1.35 times), plus what rounding the exact result to the dtype costs."""
+"""flex_attention on functions as people write them: output and all gradients are as near to f64 as eager PyTorch in the
+same dtype is, by the strict form of FlexAttention's own bar (mean error at most 1.1 times eager's; in f32 twice;
+captured gradients 1.35 times), plus what rounding the exact result to the dtype costs."""
 import copy
 
 import pytest

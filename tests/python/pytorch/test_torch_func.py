@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention under PyTorch's transformations: gradcheck, vmap and grad of torch.func, checkpointing, autocast, changes in
-place, second derivatives."""
+"""flex_attention under PyTorch's transformations: gradcheck, vmap and grad of torch.func, checkpointing, autocast,
+changes in place, second derivatives."""
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -52,7 +52,8 @@ def each(fn, in_dims, *xs):
     return [torch.stack(parts) for parts in zip(*runs)] if isinstance(runs[0], tuple) else [torch.stack(runs)]
 
 
-@pytest.mark.parametrize("in_dims", [(0, 0, 0, None), (0, None, 0, None), (0, 0, 0, 0), (None, None, None, 0), (1, 0, 2, None)])
+@pytest.mark.parametrize("in_dims", [
+    (0, 0, 0, None), (0, None, 0, None), (0, 0, 0, 0), (None, None, None, 0), (1, 0, 2, None)])
 def test_vmap(in_dims):
     xs = [x if d == 0 else x[0] if d is None else x.movedim(0, d) for d, x in zip(in_dims, many())]
     torch.testing.assert_close([vmap(attend, in_dims=in_dims)(*xs)], each(attend, in_dims, *xs))
@@ -135,8 +136,9 @@ def test_only_what_is_wanted_is_computed():
         chosen = [x for x in xs if x.requires_grad]
         for ours, theirs in ((out.sin().sum(), want.sin().sum()), (aux.lse.sin().sum(), lse.sin().sum()),
                              (out.sum() + aux.lse.sum(), want.sum() + lse.sum())):
-            got = torch.autograd.grad(ours, chosen, retain_graph=True, allow_unused=True, materialize_grads=True)
+            options = dict(retain_graph=True, allow_unused=True, materialize_grads=True)
+            got = torch.autograd.grad(ours, chosen, **options)
             if theirs.requires_grad:
-                exact = torch.autograd.grad(theirs, chosen, retain_graph=True, allow_unused=True, materialize_grads=True)
+                exact = torch.autograd.grad(theirs, chosen, **options)
                 for x, y in zip(got, exact):
                     torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators fxattn::fwd and fxattn::bwd: PyTorch's own checks, errors, threads, forks, memory, and the same results from
-the kernels in C and those by ctypes."""
+"""The operators fxattn::fwd and fxattn::bwd: PyTorch's own checks, errors, threads, forks, memory, and the same results
+from the kernels in C and those by ctypes."""
 import os
 import subprocess
 import sys
@@ -114,7 +114,8 @@ def test_many_python_threads():
 def run_python(code, **environment):
     folders = os.pathsep.join(path for path in sys.path if path)
     env = dict(os.environ, PYTHONPATH=folders, **environment)
-    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, timeout=300)
+    pipe = subprocess.PIPE
+    ran = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=pipe, env=env, timeout=300)
     assert ran.returncode == 0, ran.stderr.decode()
     return ran.stdout.decode()
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of fxattn.torch compare with: attention written out in PyTorch, in any dtype, with all its gradients."""
+"""What the tests of fxattn.torch compare with: attention written out in PyTorch, in any dtype, with all its
+gradients."""
 import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -9,13 +10,14 @@ from torch import Tensor
 
 def indices(b: int, h: int, q: int, k: int) -> Tuple[Tensor, ...]:
     """b, h, q_idx, kv_idx as tensors that broadcast to [B,H,Sq,Sk]."""
-    return (torch.arange(b).view(b, 1, 1, 1), torch.arange(h).view(h, 1, 1), torch.arange(q).view(q, 1), torch.arange(k))
+    axes = torch.arange(b).view(b, 1, 1, 1), torch.arange(h).view(h, 1, 1), torch.arange(q).view(q, 1)
+    return (*axes, torch.arange(k))
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, score_mod: Optional[Callable[..., Any]] = None,
           mask_mod: Optional[Callable[..., Any]] = None, scale: Optional[float] = None) -> Tuple[Tensor, Tensor]:
-    """out and lse, as PyTorch's own eager flex_attention has them: scores in f32 (f64 of f64 inputs), probabilities in the
-    dtype of the inputs; rows that attend to nothing are 0."""
+    """out and lse, as PyTorch's own eager flex_attention has them: scores in f32 (f64 of f64 inputs), probabilities in
+    the dtype of the inputs; rows that attend to nothing are 0."""
     (B, H, Sq, D), (Bk, Hk, Sk, _) = q.shape, k.shape
     k, v = (x.expand(B, *x.shape[1:]).repeat_interleave(H // Hk, 1) for x in (k, v))
     working = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -64,7 +66,8 @@ def gradients(out: Tensor, direction: Tensor, inputs: Sequence[Tensor]) -> List[
     return [out.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zip(got, inputs))]
 
 
-def inputs(b: int, h: int, hkv: int, sq: int, sk: int, d: int, dv: int, dtype: torch.dtype, seed: int = 0) -> List[Tensor]:
+def inputs(b: int, h: int, hkv: int, sq: int, sk: int, d: int, dv: int, dtype: torch.dtype,
+           seed: int = 0) -> List[Tensor]:
     """q, k, v that require gradients."""
     g = torch.Generator().manual_seed(seed)
     shapes = ((b, h, sq, d), (b, hkv, sk, d), (b, hkv, sk, dv))
