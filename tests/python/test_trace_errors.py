@@ -215,6 +215,18 @@ def test_mask_results():
             trace(None, mod)
 
 
+def test_operators_of_others():
+    """An operator of somebody's own counts as torch's of the same name where it gives the same values, and no more."""
+    lib = torch.library.Library("fxa_test_trace", "DEF")
+    lib.define("tanh(Tensor x) -> Tensor")
+    lib.define("sin(Tensor x) -> Tensor")
+    lib.impl("tanh", lambda x: torch.tanh(x), "CompositeExplicitAutograd")
+    lib.impl("sin", lambda x: x * 2, "CompositeExplicitAutograd")
+    assert "tanh(score)" in trace(lambda s, b, h, q, k: torch.ops.fxa_test_trace.tanh(s)).program.text
+    with pytest.raises(TraceError, match="not torch's own"):
+        trace(lambda s, b, h, q, k: torch.ops.fxa_test_trace.sin(s))
+
+
 def test_users_own_errors_pass():
     def mod(s, b, h, q, k):
         raise KeyError("mine")

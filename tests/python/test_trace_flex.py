@@ -76,6 +76,9 @@ class TanhLater(torch.autograd.Function):
         return grad
 
 
+early_tanh, later_tanh = Tanh.apply, TanhLater.apply
+
+
 def t5_bucket(distance, buckets=32, longest=16):
     small = buckets // 2
     n = torch.clamp(distance, min=0)
@@ -171,6 +174,7 @@ SCORE = {
     "module": module, "method": module.method,
     "function_apply": lambda s, b, h, q, k: 5.0 * Tanh.apply(s / 5.0),
     "function_apply_later": lambda s, b, h, q, k: 5.0 * TanhLater.apply(s / 5.0),
+    "function_apply_taken_early": lambda s, b, h, q, k: early_tanh(s) + later_tanh(s),
     "defaults": scaled, "partial": functools.partial(scaled, factor=0.5, shift=scalar0),
     "in_place": sequential, "helper": lambda s, b, h, q, k: helper(s) + helper(-s), "loop": loop,
     "distance": lambda s, b, h, q, k: s - (coords[q] - coords[k]).pow(2).sum(-1).sqrt(),

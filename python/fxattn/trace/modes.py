@@ -69,19 +69,22 @@ class Context:
 
 @contextlib.contextmanager
 def functions_by_forward() -> Iterator[None]:
-    """autograd.Function.apply on traced values calls the forward: the library derives by itself."""
+    """autograd.Function.apply on traced values calls the forward: the library derives by itself. Function.apply ends in
+    that of the class below it, so an `apply` that was taken from its class before comes here too."""
     function = sys.modules["torch"].autograd.Function
+    below = function.__mro__[1]
     with _apply_lock:
-        original = function.__dict__["apply"]
+        original = below.apply
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             if recording_of(args) is None and recording_of(kwargs) is None:
-                return original.__get__(None, cls)(*args, **kwargs)
+                return original.__func__(cls, *args, **kwargs) if hasattr(original, "__func__") else super(
+                    below, cls).apply(*args, **kwargs)
             if cls.setup_context is not function.setup_context:
                 return cls.forward(*args, **kwargs)
             return cls.forward(Context(), *args, **kwargs)
-        function.apply = classmethod(apply)
+        below.apply = classmethod(apply)
         try:
             yield
         finally:
-            function.apply = original
+            del below.apply
