@@ -169,14 +169,20 @@ def wide_rank(s, b, h, q, k):
 
 
 REFUSED = {
-    branch: "use where", conditional: "use where", conjunction: "& | ~ join conditions", negation: "use where", chained: "use where",
+    branch: "use where", conditional: "use where", conjunction: "& | ~ join conditions", negation: "use where",
+    chained: "use where",
     builtin_max: "max", item: "known when the program runs", to_int: r"x.int\(\)", to_float: r"x.float\(\)",
-    to_list: "known when the program runs", list_index: "made a tensor", loop: "nothing to loop over", traced_range: r"x.int\(\)",
-    length: "no length", traced_slice: r"torch.arange\(3\)", bool_index: "a bool is no index", float_index: "must be an int",
-    in_place_captured: "in place", in_place_item: "in place", in_place_augmented: "in place", in_place_traced: r"write x = x.add\(",
+    to_list: "known when the program runs", list_index: "made a tensor", loop: "nothing to loop over",
+    traced_range: r"x.int\(\)",
+    length: "no length", traced_slice: r"torch.arange\(3\)", bool_index: "a bool is no index",
+    float_index: "must be an int",
+    in_place_captured: "in place", in_place_item: "in place", in_place_augmented: "in place",
+    in_place_traced: r"write x = x.add\(",
     in_place_by_traced: "in place", wide_int: "10000000000 does not fit", wide_compare: "1099511627776 does not fit",
-    bools_subtracted: "use \\^", unknown_function: "digamma is not known", unknown_method: "no attribute or method 'softcap'",
-    misspelt_function: "not known", negative_power: "negative integer powers", condition_of_ints: "boolean", float_bits: "not floats",
+    bools_subtracted: "use \\^", unknown_function: "digamma is not known",
+    unknown_method: "no attribute or method 'softcap'",
+    misspelt_function: "not known", negative_power: "negative integer powers", condition_of_ints: "boolean",
+    float_bits: "not floats",
     large_tensor: "at most 1024 elements", too_many_indices: "too many indices", string_operand: "not with str",
     stopped_gradient: "stops a gradient", sparse: "layout", wide_rank: "6 dimensions",
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlexAttention-style functions, as people write them: each is traced, and the program is held against the function itself,
-called by torch on scalars in float64, at random pairs."""
+"""FlexAttention-style functions, as people write them: each is traced, and the program is held against the function
+itself, called by torch on scalars in float64, at random pairs."""
 import functools
 import math
 import random
@@ -152,11 +152,19 @@ SCORE = {
     "trigonometric": lambda s, b, h, q, k: torch.sin(s) * torch.cos(s) + 0.2 * b,
     "logs": lambda s, b, h, q, k: torch.log(s.abs() + 1) + torch.log2(q + 1) + torch.log1p(k) + (q + 1).sqrt().log10(),
     "exps": lambda s, b, h, q, k: torch.exp(-s.abs()) + torch.exp2(-k * 0.5) + torch.expm1(s * 1e-3) + s.sigmoid(),
-    "clamps": lambda s, b, h, q, k: s.clamp(-1, 1) + torch.clamp(q - k, min=-3) + (q - k).clamp(max=2) + torch.clip(s, min=0.5),
-    "minmax": lambda s, b, h, q, k: torch.minimum(s, q.float()) + torch.maximum(s, torch.tensor(0.5)) + torch.max(q, k) - torch.min(q, k),
-    "rounding": lambda s, b, h, q, k: s.floor() + torch.ceil(s) * 2 + torch.round(s) * 3 + s.trunc() * 4 + (q / 3).floor(),
+    "clamps": lambda s, b, h, q, k: (
+        s.clamp(-1, 1) + torch.clamp(q - k, min=-3) + (q - k).clamp(max=2)
+        + torch.clip(s, min=0.5)),
+    "minmax": lambda s, b, h, q, k: (
+        torch.minimum(s, q.float()) + torch.maximum(s, torch.tensor(0.5)) + torch.max(q, k)
+        - torch.min(q, k)),
+    "rounding": lambda s, b, h, q, k: (
+        s.floor() + torch.ceil(s) * 2 + torch.round(s) * 3 + s.trunc() * 4
+        + (q / 3).floor()),
     "floor_division": lambda s, b, h, q, k: s + (q - k) // 3 + (q - k) % 3 + (k - q) // 2 * 0.5 + s // 0.7 + s % 0.7,
-    "trunc_division": lambda s, b, h, q, k: s + torch.div(q - k, 3, rounding_mode="trunc") + torch.fmod(k - q, 4) + torch.fmod(s, 0.3),
+    "trunc_division": lambda s, b, h, q, k: (
+        s + torch.div(q - k, 3, rounding_mode="trunc") + torch.fmod(k - q, 4)
+        + torch.fmod(s, 0.3)),
     "int_power": lambda s, b, h, q, k: s + q ** 2 + (q - k) ** 3 + 2 ** (k % 5) + (q - k) ** h + 3 ** b,
     "score_plus_bool": lambda s, b, h, q, k: s + (q > k) + (q == k) * 2.5,
     "bool_plus_bool": lambda s, b, h, q, k: s + ((q > k) + (q == k)) + ((q > 2) * (k > 2)).float() * 3,
@@ -164,9 +172,13 @@ SCORE = {
     "where_of_ints": lambda s, b, h, q, k: s + torch.where(q > k, 1, 0) + torch.where(q > 3, 2.5, h),
     "method_where": lambda s, b, h, q, k: s.where(q >= k, -s) + s.masked_fill(q < k, 0.25),
     "narrow_u8": lambda s, b, h, q, k: s + u8[q] * u8[k] + (u8[q] - 7) + (u8[k] + 300) + ~u8[q] + -u8[k] + (u8[q] << 3),
-    "narrow_signed": lambda s, b, h, q, k: s + i8[q] * i8[k] + i16[q] * i16[k] + i8[q] * u8[k] + i8[q] ** 2 + i8[k].abs(),
+    "narrow_signed": lambda s, b, h, q, k: (
+        s + i8[q] * i8[k] + i16[q] * i16[k] + i8[q] * u8[k] + i8[q] ** 2
+        + i8[k].abs()),
     "narrow_compared": lambda s, b, h, q, k: s + (u8[q] < 300) + (u8[q] > i8[k]) * 2 + (i16[q] // 7) + i8[q] % 5,
-    "narrow_cast": lambda s, b, h, q, k: s + (q * 77).to(torch.uint8) + (q * 77).byte() + (k * 50).to(torch.int8) + bits[q].short(),
+    "narrow_cast": lambda s, b, h, q, k: (
+        s + (q * 77).to(torch.uint8) + (q * 77).byte() + (k * 50).to(torch.int8)
+        + bits[q].short()),
     "division_of_ints": lambda s, b, h, q, k: s + q / (k + 1) + 1 / (q + 1) + 7 // (k + 1) + 7 % (k + 1),
     "shifts": lambda s, b, h, q, k: s + (1 << (q % 8)) + (bits[q] >> h) + ((q << 3) ^ k) + (bits[k] & 255 | 1),
     "embedding": lambda s, b, h, q, k: s + embedding(t5_bucket(q - k))[h],
@@ -178,23 +190,43 @@ SCORE = {
     "defaults": scaled, "partial": functools.partial(scaled, factor=0.5, shift=scalar0),
     "in_place": sequential, "helper": lambda s, b, h, q, k: helper(s) + helper(-s), "loop": loop,
     "distance": lambda s, b, h, q, k: s - (coords[q] - coords[k]).pow(2).sum(-1).sqrt(),
-    "norms": lambda s, b, h, q, k: s - torch.linalg.vector_norm(coords[q] - coords[k]) - (coords[q] - coords[k]).abs().max(),
-    "dot": lambda s, b, h, q, k: s + torch.dot(coords[q], coords[k]) + coords[q] @ coords[k] + (coords[q] * coords[k]).mean(-1),
+    "norms": lambda s, b, h, q, k: (
+        s - torch.linalg.vector_norm(coords[q] - coords[k])
+        - (coords[q] - coords[k]).abs().max()),
+    "dot": lambda s, b, h, q, k: (
+        s + torch.dot(coords[q], coords[k]) + coords[q] @ coords[k]
+        + (coords[q] * coords[k]).mean(-1)),
     "rbf": lambda s, b, h, q, k: s + torch.exp(-((q - k).unsqueeze(-1) - wide[h, q]).pow(2)).sum(dim=-1),
-    "wide_index": lambda s, b, h, q, k: s + row_bias[(q + torch.arange(3)) % S].sum() + wide[h, q, torch.tensor([0, 2])].prod(),
+    "wide_index": lambda s, b, h, q, k: (
+        s + row_bias[(q + torch.arange(3)) % S].sum()
+        + wide[h, q, torch.tensor([0, 2])].prod()),
     "stacked": lambda s, b, h, q, k: torch.stack([s, s * 2, s * 3]).amax(0) + torch.stack([q, k])[h % 2],
-    "new_tensors": lambda s, b, h, q, k: s + s.new_zeros(()) + q.new_ones(1).sum() + torch.full_like(s, 2.5) + torch.zeros_like(q),
+    "new_tensors": lambda s, b, h, q, k: (
+        s + s.new_zeros(()) + q.new_ones(1).sum() + torch.full_like(s, 2.5)
+        + torch.zeros_like(q)),
     "activations": silu_mul,
     "nested_captures": lambda s, b, h, q, k: s + row_bias[offsets[doc[q]]] + table[h, offsets[doc[k]] + 1],
     "unused_nan": lambda s, b, h, q, k: torch.where(s > 0, torch.log(s), s),
     "reciprocal": lambda s, b, h, q, k: 1 / s + s.reciprocal() + torch.rsqrt(s * s + 1) + torch.square(q),
-    "logic_functions": lambda s, b, h, q, k: s + torch.logical_and(q, k) + torch.logical_not(q) + torch.logical_xor(q > 1, k > 1),
-    "nan_handling": lambda s, b, h, q, k: torch.where(torch.isnan(s / 0 * 0), 1.0, s) + torch.isinf(s / 0) + torch.nan_to_num(s),
-    "inverse_trig": lambda s, b, h, q, k: torch.atan(s) + torch.asin(s.tanh()) + torch.acos(s.tanh()) + torch.atan2(s, q - 3.5),
-    "hyperbolic": lambda s, b, h, q, k: torch.sinh(s) + torch.cosh(s) + torch.asinh(s) + torch.atanh(s.tanh()) + torch.erf(s),
+    "logic_functions": lambda s, b, h, q, k: (
+        s + torch.logical_and(q, k) + torch.logical_not(q)
+        + torch.logical_xor(q > 1, k > 1)),
+    "nan_handling": lambda s, b, h, q, k: (
+        torch.where(torch.isnan(s / 0 * 0), 1.0, s) + torch.isinf(s / 0)
+        + torch.nan_to_num(s)),
+    "inverse_trig": lambda s, b, h, q, k: (
+        torch.atan(s) + torch.asin(s.tanh()) + torch.acos(s.tanh())
+        + torch.atan2(s, q - 3.5)),
+    "hyperbolic": lambda s, b, h, q, k: (
+        torch.sinh(s) + torch.cosh(s) + torch.asinh(s) + torch.atanh(s.tanh())
+        + torch.erf(s)),
     "bucketize": lambda s, b, h, q, k: s + torch.bucketize(q, torch.tensor([1, 4, 9])),
-    "lerp_addcmul": lambda s, b, h, q, k: torch.lerp(s, s * 2, 0.25) + torch.addcmul(s, s, s, value=0.5) + torch.add(s, q, alpha=2),
-    "shape_methods": lambda s, b, h, q, k: s.reshape(()) + s.view(1).squeeze() + s.expand(3).sum() + len(s.shape) + s.dim(),
+    "lerp_addcmul": lambda s, b, h, q, k: (
+        torch.lerp(s, s * 2, 0.25) + torch.addcmul(s, s, s, value=0.5)
+        + torch.add(s, q, alpha=2)),
+    "shape_methods": lambda s, b, h, q, k: (
+        s.reshape(()) + s.view(1).squeeze() + s.expand(3).sum() + len(s.shape)
+        + s.dim()),
     "builtins": lambda s, b, h, q, k: s + abs(s) + (-q) // 3,
 }
 MASK = {
@@ -235,7 +267,8 @@ MASK = {
 def pairs(seed, n=40):
     draw = random.Random(seed)
     for _ in range(n):
-        yield (draw.choice([draw.gauss(0, 2), 0.75, -1.25]), draw.randrange(B), draw.randrange(H), draw.randrange(S), draw.randrange(S))
+        score = draw.choice([draw.gauss(0, 2), 0.75, -1.25])
+        yield score, draw.randrange(B), draw.randrange(H), draw.randrange(S), draw.randrange(S)
 
 
 def ints(*values):

@@ -78,7 +78,8 @@ def test_causal(fill):
 
 def test_torch_scalars():
     torch = pytest.importorskip("torch")
-    for fill in (torch.tensor(-math.inf), torch.full((1,), -math.inf), torch.full((1, 1, 1, 1), -math.inf, dtype=torch.float16)):
+    for fill in (torch.tensor(-math.inf), torch.full((1,), -math.inf), torch.full((1, 1, 1, 1), -math.inf,
+                                                                                  dtype=torch.float16)):
         traced = trace(causal, style="graph", tensors={"fill": fill})
         assert traced.tensors[0] is fill and forward(traced)(1.0, q=0, k=1)[0] == -math.inf
 
@@ -138,10 +139,14 @@ def gelu_tanh(x):
 
 
 UNARY = {
-    "abs": abs, "neg": lambda x: -x, "ceil": math.ceil, "floor": math.floor, "exp": math.exp, "sin": math.sin, "cos": math.cos,
-    "tan": math.tan, "erf": math.erf, "tanh": math.tanh, "sigmoid": lambda x: 1 / (1 + math.exp(-x)), "identity": lambda x: x,
-    "reciprocal": lambda x: 1 / x, "relu": lambda x: max(x, 0.0), "elu": lambda x: x if x > 0 else math.expm1(x), "gelu": gelu,
-    "gelu_approx_tanh": gelu_tanh, "softplus": lambda x: math.log1p(math.exp(x)), "swish": lambda x: x / (1 + math.exp(-x)),
+    "abs": abs, "neg": lambda x: -x, "ceil": math.ceil, "floor": math.floor, "exp": math.exp, "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan, "erf": math.erf, "tanh": math.tanh, "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "identity": lambda x: x,
+    "reciprocal": lambda x: 1 / x, "relu": lambda x: max(x, 0.0), "elu": lambda x: x if x > 0 else math.expm1(x),
+    "gelu": gelu,
+    "gelu_approx_tanh": gelu_tanh, "softplus": lambda x: math.log1p(math.exp(x)),
+    "swish": lambda x: x / (1 + math.exp(-x)),
 }
 POINTS = (-2.3, -0.4, 0.3, 1.7)
 
@@ -172,7 +177,8 @@ def test_binary():
         f = forward(trace(lambda g, s, t: getattr(g, name)(input0=s, input1=t["y"]), style="graph", tensors={"y": 2.0}))
         assert all(same(f(x)[0], fn(x, 2.0)) for x in POINTS), name
     for name, fn in COMPARE.items():
-        f = forward(trace(lambda g, s, t: getattr(g, name)(input=s, comparison=t["y"]), style="graph", tensors={"y": 0.3}))
+        f = forward(trace(lambda g, s, t: getattr(g, name)(input=s, comparison=t["y"]), style="graph",
+                          tensors={"y": 0.3}))
         assert all(f(x)[0] == float(fn(x, 0.3)) for x in POINTS), name
 
 
@@ -190,7 +196,8 @@ def clipped(x, slope=0.1, low=-1.0, high=1.5):
 
 
 OPTIONS = {"negative_slope": 0.1, "lower_clip": -1.0, "upper_clip": 1.5}
-BACKWARD = {**{name: (UNARY[name], {}) for name in ("relu", "tanh", "sigmoid", "elu", "gelu", "gelu_approx_tanh", "softplus")},
+BACKWARD = {**{name: (UNARY[name], {}) for name in ("relu", "tanh", "sigmoid", "elu", "gelu", "gelu_approx_tanh",
+                                                    "softplus")},
             "swish": (lambda x: x / (1 + math.exp(-2.0 * x)), {"swish_beta": 2.0}),
             "leaky_relu": (lambda x: x if x > 0 else 0.2 * x, {"negative_slope": 0.2}), "relu": (clipped, OPTIONS)}
 
@@ -214,13 +221,16 @@ def test_tensor_scalar():
 
 
 def test_misuse():
-    for call, words in ((dict(bprop=causal, tensors={"x": 1.0}), "score_mod_bprop, score_mod_tensors given without score_mod"),
-                        (dict(score_mod=causal, bprop_tensors={"x": 1.0}), "score_mod_bprop_tensors requires score_mod_bprop"),
+    for call, words in ((dict(bprop=causal,
+                              tensors={"x": 1.0}), "score_mod_bprop, score_mod_tensors given without score_mod"),
+                        (dict(score_mod=causal, bprop_tensors={"x": 1.0}),
+                         "score_mod_bprop_tensors requires score_mod_bprop"),
                         (dict(score_mod=3), "score_mod is of type int")):
         with pytest.raises(ArgumentError, match=words):
             trace(style="graph", **call)
     for mod, error, words in ((lambda g, s, t: 3.0, TraceError, "score_mod returned float"),
-                              (lambda g, s, t: g.matmul(s, s), AttributeError, "the graph has no 'matmul'; it has .*tanh"),
+                              (lambda g, s, t: g.matmul(s, s), AttributeError,
+                               "the graph has no 'matmul'; it has .*tanh"),
                               (lambda g, s, t: g.add(a=s), TypeError, "b is missing"),
                               (lambda g, s, t: g.add(a=s, b=s, c=s), TypeError, "c is not known"),
                               (lambda g, s, t: g.gen_index(s, 4), TraceError, "test_trace_graph.py"),
@@ -230,5 +240,6 @@ def test_misuse():
 
 
 def test_unused_tensors_are_not_captured():
-    traced = trace(lambda g, s, t: g.add(s, t["used"]), style="graph", tensors={"other": np.zeros(3), "used": np.ones(1), "x": 1.0})
+    traced = trace(lambda g, s, t: g.add(s, t["used"]), style="graph", tensors={"other": np.zeros(3),
+                                                                                "used": np.ones(1), "x": 1.0})
     assert len(traced.tensors) == 1 and traced.params == ()

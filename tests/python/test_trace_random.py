@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tracer's oracle: random functions, evaluated pair by pair by their own library in float64, against the program that
-is traced of them, evaluated by the C library."""
+"""The tracer's oracle: random functions, evaluated pair by pair by their own library in float64, against the program
+that is traced of them, evaluated by the C library."""
 import os
 import warnings
 
@@ -70,7 +70,8 @@ def test_jax():
         for seed in some(20):
             source = Source(seed, "jax", depth=3)
             score_mod, mask_mod = source.functions(names)
-            columns = [jnp.asarray(c, dtype=jnp.float64 if n == 0 else jnp.int32) for n, c in enumerate(zip(*pairs(seed)))]
+            columns = [jnp.asarray(c, dtype=jnp.float64 if n == 0 else jnp.int32) for n,
+                       c in enumerate(zip(*pairs(seed)))]
             values = jax.jit(jax.vmap(score_mod))(*columns)
             truths = jax.jit(jax.vmap(mask_mod))(*columns[1:])
             check(source, trace(score_mod, mask_mod, dtype="float64"), values, truths, seed)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random score functions as Python source, in the words of torch, NumPy or jax.numpy: what the oracle of the tracer draws.
+"""Random score functions as Python source, in the words of torch, NumPy or jax.numpy: what the oracle of the tracer
+draws.
 
 Expressions are typed, so that each is legal in its library. Where libraries leave a value open (division of ints by 0,
 conversion of huge floats, sums that leave 32 bits) operands are kept away from it, and nothing else is.
@@ -10,13 +11,18 @@ HEADS, LENGTH = 3, 12
 NARROW = ("u8", "i8", "i16")
 # What the libraries call the same thing.
 WORDS = {
-    "torch": dict(lib="torch", where="torch.where", minimum="torch.minimum", maximum="torch.maximum", clip="torch.clamp",
-                  f64="torch.float64", i32="torch.int32", u8="torch.uint8", i8="torch.int8", i16="torch.int16", to="to", b="torch.bool",
-                  unary="exp log1p sqrt tanh sin cos atan erf sigmoid expm1 log2 floor ceil round trunc sign square rsqrt".split()),
-    "numpy": dict(lib="np", where="np.where", minimum="np.minimum", maximum="np.maximum", clip="np.clip", f64="np.float64",
+    "torch": dict(lib="torch", where="torch.where", minimum="torch.minimum", maximum="torch.maximum",
+                  clip="torch.clamp",
+                  f64="torch.float64", i32="torch.int32", u8="torch.uint8", i8="torch.int8", i16="torch.int16", to="to",
+                  b="torch.bool",
+                  unary="exp log1p sqrt tanh sin cos atan erf sigmoid expm1 log2 floor ceil round trunc sign square "
+                        "rsqrt".split()),
+    "numpy": dict(lib="np", where="np.where", minimum="np.minimum", maximum="np.maximum", clip="np.clip",
+                  f64="np.float64",
                   i32="np.int32", u8="np.uint8", i8="np.int8", i16="np.int16", to="astype", b="np.bool_",
                   unary="exp log1p sqrt tanh sin cos arctan expm1 log2 floor ceil rint trunc sign square".split()),
-    "jax": dict(lib="jnp", where="jnp.where", minimum="jnp.minimum", maximum="jnp.maximum", clip="jnp.clip", f64="jnp.float64",
+    "jax": dict(lib="jnp", where="jnp.where", minimum="jnp.minimum", maximum="jnp.maximum", clip="jnp.clip",
+                f64="jnp.float64",
                 i32="jnp.int32", u8="jnp.uint8", i8="jnp.int8", i16="jnp.int16", to="astype", b="jnp.bool_",
                 unary="exp log1p sqrt tanh sin cos arctan expm1 log2 floor ceil round trunc sign square".split()),
 }
@@ -42,7 +48,8 @@ class Source:
         """A float of moderate size."""
         w, d = self.words, depth - 1
         if depth <= 0:
-            return self.draw.choice(["s", "s", "c0", "c1", "c2", "%.2f" % self.draw.uniform(-3, 3), "f1[q]", "f1[k]", "f2[h, k]",
+            return self.draw.choice(["s", "s", "c0", "c1", "c2", "%.2f" % self.draw.uniform(-3, 3), "f1[q]", "f1[k]",
+                                     "f2[h, k]",
                                      "f2[h][q]", "f0"])
         return self.pick(
             lambda: "(%s %s %s)" % (self.f(d), self.draw.choice("+-*"), self.draw.choice([self.f, self.i])(d)),
@@ -89,22 +96,28 @@ class Source:
         """An int, kept small so that nothing leaves 32 bits."""
         w, d = self.words, depth - 1
         if depth <= 0:
-            return self.draw.choice(["b", "h", "q", "k", "n0", "n1", "%d" % self.draw.randrange(-4, 12), "i1[q]", "i1[k]", "q", "k"])
+            return self.draw.choice(["b", "h", "q", "k", "n0", "n1", "%d" % self.draw.randrange(-4, 12), "i1[q]",
+                                     "i1[k]", "q", "k"])
         return self.pick(
             lambda: "((q + %s) %s %s) %% 97" % (self.i(d), self.draw.choice("+-*"), self.i(d)),
-            lambda: "((k - %s) %s %s)" % (self.i(d), self.draw.choice(["//", "%"]), self.draw.choice(["3", "-5", "(h + 2)"])),
+            lambda: "((k - %s) %s %s)" % (self.i(d), self.draw.choice(["//", "%"]),
+                                          self.draw.choice(["3", "-5", "(h + 2)"])),
             lambda: "(%s %s %s)" % (self.traced_int(d), self.draw.choice("&|^"), self.i(d)),
-            lambda: "(%s %s %s)" % (self.traced_int(d), self.draw.choice(["<<", ">>"]), self.draw.choice(["1", "3", "(h % 4)"])),
+            lambda: "(%s %s %s)" % (self.traced_int(d), self.draw.choice(["<<", ">>"]),
+                                    self.draw.choice(["1", "3", "(h % 4)"])),
             lambda: "(%s %% 23) ** %s" % (self.traced_int(d), self.draw.choice(["2", "3", "0", "1"])),
             lambda: "(2 ** (%s %% 9))" % self.traced_int(d),
             lambda: "((%s %% 5) ** (k %% 4))" % self.traced_int(d),
-            lambda: "abs(%s)" % self.traced_int(d), lambda: "(-%s)" % self.traced_int(d), lambda: "(~%s)" % self.traced_int(d),
+            lambda: "abs(%s)" % self.traced_int(d), lambda: "(-%s)" % self.traced_int(d),
+            lambda: "(~%s)" % self.traced_int(d),
             lambda: "%s(%s, %s, %s)" % (w["where"], self.b(d), self.traced_int(d), self.i(d)),
-            lambda: "%s(%s, %s)" % (w[self.draw.choice(["minimum", "maximum"])], self.traced_int(d), self.traced_int(d)),
+            lambda: "%s(%s, %s)" % (w[self.draw.choice(["minimum", "maximum"])], self.traced_int(d),
+                                    self.traced_int(d)),
             lambda: "%s(%s, -3, 7)" % (w["clip"], self.traced_int(d)),
             lambda: "i1[%s]" % self.place(d), lambda: "i1[i1[%s] %% %d]" % (self.place(d), LENGTH),
             lambda: "(%s.%s(%s))" % (self.b(d), w["to"], w["i32"]),
-            lambda: "(%s + %s)" % (self.traced_int(d), self.b(d)), lambda: "(%s + %s)" % (self.traced_int(d), self.u(d)),
+            lambda: "(%s + %s)" % (self.traced_int(d), self.b(d)), lambda: "(%s + %s)" % (self.traced_int(d),
+                                                                                          self.u(d)),
             lambda: "%s.%s(%s)" % (self.bounded(d), w["to"], w["i32"]),
         )
 
@@ -121,7 +134,8 @@ class Source:
             lambda: "(%s %s %s)" % (self.u(d), self.draw.choice("+-*"), self.u(d)),
             lambda: "(%s %s %d)" % (self.u(d), self.draw.choice("+-*&|^"), self.draw.randrange(1, 100)),
             lambda: "(%s %s %d)" % (self.u(d), self.draw.choice(["//", "%"]), self.draw.choice([3, 7, 11])),
-            lambda: "(-%s)" % self.u(d), lambda: "(~%s)" % self.u(d), lambda: "(%s << 2)" % self.u(d), lambda: "(%s ** 2)" % self.u(d),
+            lambda: "(-%s)" % self.u(d), lambda: "(~%s)" % self.u(d), lambda: "(%s << 2)" % self.u(d),
+            lambda: "(%s ** 2)" % self.u(d),
             lambda: "%s(%s, %s, %s)" % (w["where"], self.b(d), self.u(d), self.u(d)),
             lambda: "%s.%s(%s)" % (self.traced_int(d), w["to"], w[kind]),
         )
@@ -140,7 +154,8 @@ class Source:
             lambda: "(%s %s %s)" % (self.b(d), self.draw.choice("&|^"), self.b(d)), lambda: "(~%s)" % self.b(d),
             lambda: "(%s %s %s)" % (self.b(d), self.draw.choice("+*"), self.b(d)),
             lambda: "%s(%s, %s, %s)" % (w["where"], self.b(d), self.b(d), self.b(d)),
-            lambda: "%s(%s, %s, %s)" % (w["where"], self.b(d), *self.draw.choice([("False", "True"), ("True", "False")]))
+            lambda: "%s(%s, %s, %s)" % (w["where"], self.b(d), *self.draw.choice([("False", "True"),
+                                                                                  ("True", "False")]))
             if self.flavour == "torch" else "b1[%s]" % self.place(d),
             lambda: "(%s == %s)" % (self.b(d), self.b(d)), lambda: "(%s > %s)" % (self.u(d), self.u(d)),
             lambda: "%s.%s(%s)" % (self.traced_int(d), w["to"], w["b"]), lambda: "b1[%s]" % self.place(d),
@@ -159,11 +174,13 @@ def arrays(numpy):
     draw = numpy.random.default_rng(5)
     return {"f0": numpy.array(0.625), "f1": draw.standard_normal(LENGTH), "f2": draw.standard_normal((HEADS, LENGTH)),
             "i1": draw.integers(-9, 30, LENGTH), "u8": draw.integers(0, 256, LENGTH).astype("uint8"),
-            "i8": draw.integers(-128, 128, LENGTH).astype("int8"), "i16": draw.integers(-32768, 32768, LENGTH).astype("int16"),
+            "i8": draw.integers(-128, 128, LENGTH).astype("int8"), "i16": draw.integers(-32768, 32768,
+                                                                                        LENGTH).astype("int16"),
             "b1": draw.integers(0, 2, LENGTH).astype("bool")}
 
 
 def pairs(seed, n=12):
     draw = random.Random(seed)
-    return [(draw.gauss(0, 1.5), draw.randrange(2), draw.randrange(HEADS), draw.randrange(LENGTH), draw.randrange(LENGTH))
+    return [(draw.gauss(0, 1.5), draw.randrange(2), draw.randrange(HEADS), draw.randrange(LENGTH),
+             draw.randrange(LENGTH))
             for _ in range(n)]

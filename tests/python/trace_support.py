@@ -45,12 +45,14 @@ class Evaluator:
 
     def __call__(self, score=0.0, b=0, h=0, q=0, k=0, q_len=16, k_len=16, dscore=0.0, heads=4):
         inputs = (ctypes.c_double * _abi.INPUT_COUNT)()
-        for at, x in ((_abi.INPUT_SCORE, score), (_abi.INPUT_B, b), (_abi.INPUT_H, h), (_abi.INPUT_Q, q), (_abi.INPUT_K, k),
+        for at, x in ((_abi.INPUT_SCORE, score), (_abi.INPUT_B, b), (_abi.INPUT_H, h), (_abi.INPUT_Q, q),
+                      (_abi.INPUT_K, k),
                       (_abi.INPUT_Q_LEN, q_len), (_abi.INPUT_K_LEN, k_len), (_abi.INPUT_DSCORE, dscore),
                       (_abi.INPUT_HEADS, heads)):
             inputs[at] = x
         value, mask = ctypes.c_double(), ctypes.c_int()
-        call(lib.program_eval, self.program._handle, inputs, self.params, self.views, ctypes.byref(value), ctypes.byref(mask))
+        call(lib.program_eval, self.program._handle, inputs, self.params, self.views, ctypes.byref(value),
+             ctypes.byref(mask))
         return value.value, bool(mask.value)
 
 

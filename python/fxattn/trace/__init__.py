@@ -5,8 +5,8 @@
     traced = trace(score_mod, style="graph", bprop=score_mod_bprop, tensors={...})     Transformer Engine's
     traced = trace("score = score * 2")        program text
 
-The function runs once, on symbols (symbol.py), and what happens to them is written down (record.py). Neither torch, NumPy
-nor JAX is imported by tracing.
+The function runs once, on symbols (symbol.py), and what happens to them is written down (record.py). Neither torch,
+NumPy nor JAX is imported by tracing.
 """
 from .entry import Traced, trace
 from .place import TraceAttributeError, TraceError

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small arrays of traced values: captured tensors that are indexed lazily (View), and elements worked out (Vec).
 
-`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step: a View is a real view of that tensor (slices,
-ints and new axes are taken by its own library, so strides and autograd stay) with traced indices at some of its
-dimensions. When all have one, it is a load; when it is computed with, its elements are loaded one by one, and operations
-are unrolled over them. Vec never has more than MAX_ELEMENTS.
+`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step: a View is a real view of that tensor
+(slices, ints and new axes are taken by its own library, so strides and autograd stay) with traced indices at some of
+its dimensions. When all have one, it is a load; when it is computed with, its elements are loaded one by one, and
+operations are unrolled over them. Vec never has more than MAX_ELEMENTS.
 """
 import itertools
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
@@ -160,8 +160,9 @@ def value(x: Vec) -> Any:
 
 def _check_size(shape: Shape) -> None:
     if product(shape) > MAX_ELEMENTS:
-        refuse("a score function computes with a tensor of shape %s, element by element; at most %d elements are unrolled. "
-               "Index it down to a scalar first, or reduce it outside of the function" % (tuple(shape), MAX_ELEMENTS))
+        refuse("a score function computes with a tensor of shape %s, element by element; at most %d elements are "
+               "unrolled. Index it down to a scalar first, or reduce it outside of the function"
+               % (tuple(shape), MAX_ELEMENTS))
 
 
 def _filled(rec: Recording, fixed: Sequence[Optional[Sym]], at: Sequence[int]) -> List[int]:
@@ -267,7 +268,8 @@ def _spelled_out(items: List[Any], free: int, base: Any) -> List[Any]:
     """The key with `...` written out."""
     given = sum(x is not None and x is not Ellipsis for x in items)
     if given > free:
-        refuse("too many indices for a captured tensor of shape %s: %d given, %d left" % (tuple(base.shape), given, free))
+        refuse("too many indices for a captured tensor of shape %s: %d given, %d left"
+               % (tuple(base.shape), given, free))
     if Ellipsis in [x for x in items if x is Ellipsis]:
         at = next(n for n, x in enumerate(items) if x is Ellipsis)
         items[at:at + 1] = [slice(None)] * (free - given)
@@ -277,7 +279,8 @@ def _spelled_out(items: List[Any], free: int, base: Any) -> List[Any]:
 def _index_kind(item: Any) -> str:
     if isinstance(item, slice):
         if recording_of([item]) is not None:
-            refuse("a slice with traced bounds has no fixed length; index with a range instead, as in t[q + torch.arange(3)]")
+            refuse("a slice with traced bounds has no fixed length; index with a range instead, as in "
+                   "t[q + torch.arange(3)]")
         return "static"
     if isinstance(item, bool) or type(item) is Sym and item.ty == BOOL:
         refuse("a bool is no index: its truth would decide the shape; use where, or convert it with .int()")
@@ -304,7 +307,8 @@ def _gather(rec: Recording, base: Any, after: List[Any], wide: List[int]) -> Any
     parts = []
     for n in range(product(shape)):
         one = tuple(columns[d][n] if d in columns else f for d, f in enumerate(after))
-        parts.append(load(rec, base, [f.node for f in one]) if all(f is not None for f in one) else vec(rec, View(rec, base, one)))
+        whole = all(f is not None for f in one)
+        parts.append(load(rec, base, [f.node for f in one]) if whole else vec(rec, View(rec, base, one)))
     if parts and type(parts[0]) is Sym:
         return Vec(rec, shape, parts)
     inner = parts[0].shape
@@ -312,9 +316,8 @@ def _gather(rec: Recording, base: Any, after: List[Any], wide: List[int]) -> Any
     before = sum(f is None for f in after[:wide[0]])
     if not before or wide != list(range(wide[0], wide[0] + len(wide))):
         return front
-    rank, moved_dims = len(shape) + len(inner), len(shape)
-    order = list(range(moved_dims, moved_dims + before)) + list(range(moved_dims)) + list(range(moved_dims + before, rank))
-    return permute(front, order)
+    dims = list(range(len(shape) + len(inner)))
+    return permute(front, dims[len(shape):len(shape) + before] + dims[:len(shape)] + dims[len(shape) + before:])
 
 
 def _index_vec(x: Vec, key: Any) -> Any:
@@ -362,7 +365,8 @@ def _take(x: Vec, axis: int, at: List[int]) -> Vec:
 
 def axis_of(dim: int, rank: int) -> int:
     if not -max(rank, 1) <= dim < max(rank, 1):
-        refuse("Dimension out of range (expected to be in range of [%d, %d], but got %d)" % (-max(rank, 1), max(rank, 1) - 1, dim))
+        refuse("Dimension out of range (expected to be in range of [%d, %d], but got %d)"
+               % (-max(rank, 1), max(rank, 1) - 1, dim))
     return dim % max(rank, 1)
 
 

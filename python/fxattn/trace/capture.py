@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NumPy arrays of a function, wrapped so that indexing them with a traced value is seen.
 
-NumPy converts an index itself and asks nobody. So when a function is found to index NumPy arrays, it is called again as a
-copy of itself whose closure, globals, defaults and (of a method) attributes have each array replaced by Captured: a view
-of the same memory that is an ndarray in everything but this. The user's own objects are not touched.
+NumPy converts an index itself and asks nobody. So when a function is found to index NumPy arrays, it is called again as
+a copy of itself whose closure, globals, defaults and (of a method) attributes have each array replaced by Captured: a
+view of the same memory that is an ndarray in everything but this. The user's own objects are not touched.
 """
 import copy
 import functools
@@ -78,8 +78,8 @@ def _wrap_object(value: Any, done: Dict[int, Any], depth: int) -> Any:
     if not _is_plain_object(value):
         return value
     done[id(value)] = value
-    changed = {name: new for name, old in vars(value).items() for new in [_wrap(old, done, depth + 1)] if new is not old}
-    if not changed:
+    changed = {name: _wrap(old, done, depth + 1) for name, old in vars(value).items()}
+    if all(new is vars(value)[name] for name, new in changed.items()):
         return value
     twin = copy.copy(value)
     for name, new in changed.items():
@@ -105,6 +105,7 @@ def _wrap_function(function: types.FunctionType, done: Dict[int, Any], depth: in
     defaults = tuple(_wrap(x, done, depth + 1) for x in function.__defaults__ or ())
     twin = types.FunctionType(function.__code__, {**names, **changed} if changed else names, function.__name__,
                               defaults or None, tuple(cells) or None)
-    twin.__kwdefaults__ = {k: _wrap(x, done, depth + 1) for k, x in (function.__kwdefaults__ or {}).items()} or None  # type: ignore[assignment]
+    if function.__kwdefaults__:
+        twin.__kwdefaults__ = {key: _wrap(x, done, depth + 1) for key, x in function.__kwdefaults__.items()}
     done[id(function)] = twin
     return twin

@@ -24,8 +24,8 @@ MAX_ROUTES = 1024
 
 
 class Traced(NamedTuple):
-    """A program and what it captured: arrays in the order of its captures, numbers in the order of its params. `bprop` and
-    what follows it are those of a backward of the user's own."""
+    """A program and what it captured: arrays in the order of its captures, numbers in the order of its params. `bprop`
+    and what follows it are those of a backward of the user's own."""
 
     program: Program
     tensors: Tuple[Any, ...] = ()
@@ -60,7 +60,8 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
 def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
     parts = [part for part in (score_mod, mask_mod) if part is not None]
     if any(not isinstance(part, (str, Program)) for part in parts):
-        raise TypeError("a program as text and a Python function cannot be mixed; give both as text, or both as functions")
+        raise TypeError("a program as text and a Python function cannot be mixed; give both as text, or both as "
+                        "functions")
     if len(parts) == 1 and isinstance(parts[0], Program):
         program = parts[0]
     else:
@@ -70,12 +71,13 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
 
 
 class _Flex:
-    """One trace of FlexAttention's functions. Which way a function must be traced (by itself, with its arrays wrapped, by
-    JAX) is found by trying, and remembered by its code."""
+    """One trace of FlexAttention's functions. Which way a function must be traced (by itself, with its arrays wrapped,
+    by JAX) is found by trying, and remembered by its code."""
 
     routes: Dict[Any, str] = {}
 
-    def __init__(self, score_mod: Callback, mask_mod: Callback, score_extra: Tuple[Any, ...], mask_extra: Tuple[Any, ...],
+    def __init__(self, score_mod: Callback, mask_mod: Callback, score_extra: Tuple[Any, ...],
+                 mask_extra: Tuple[Any, ...],
                  lib: str, device: Any, dtype: Any) -> None:
         self.score_mod, self.mask_mod = score_mod, mask_mod
         self.extra = score_extra, mask_extra
@@ -102,7 +104,8 @@ class _Flex:
             asked.keep(*made[:3])
         return made
 
-    def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]], extra: Sequence[Any]) -> Any:
+    def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
+            extra: Sequence[Any]) -> Any:
         """Calls a function on symbols, by the way that it needs."""
         code = getattr(mod, "__code__", None)
         route = self.routes.get(code, "plain")
@@ -128,8 +131,8 @@ class _Flex:
     @staticmethod
     def other(route: str, wanted: str) -> str:
         if route == wanted:
-            refuse("an array is indexed by, or made of, a traced value in a way that cannot be seen; index it as a[i, j], in "
-                   "the function itself, or make it a torch tensor")
+            refuse("an array is indexed by, or made of, a traced value in a way that cannot be seen; index it as "
+                   "a[i, j], in the function itself, or make it a torch tensor")
         return wanted
 
 
@@ -142,7 +145,8 @@ def _route_of(route: str, error: Exception, mod: Callable[..., Any]) -> Optional
     return None
 
 
-_SCORE_ARGUMENTS = ((_abi.INPUT_SCORE, FLOAT), (_abi.INPUT_B, INT), (_abi.INPUT_H, INT), (_abi.INPUT_Q, INT), (_abi.INPUT_K, INT))
+_SCORE_ARGUMENTS = ((_abi.INPUT_SCORE, FLOAT), (_abi.INPUT_B, INT), (_abi.INPUT_H, INT), (_abi.INPUT_Q, INT),
+                    (_abi.INPUT_K, INT))
 _MASK_ARGUMENTS = _SCORE_ARGUMENTS[1:]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of traced scalars that are not operators: those of the program language, and those that are written with them.
+"""Functions of traced scalars that are not operators: those of the program language, and those written with them.
 
 As in ops.py, functions take a Recording and operands. Floats of this file are constants, never params.
 """
@@ -270,7 +270,7 @@ def nan_to_num(rec: Recording, x: Any, nan: Any = None, posinf: Any = None, negi
 
 def copysign(rec: Recording, x: Any, y: Any) -> Sym:
     size = ops.absolute(rec, real(rec, x))
-    low = LT(rec, ops.div(rec, k(rec, 1.0), choose(rec, EQ(rec, y, 0), ops.mul(rec, real(rec, y), k(rec, 1.0)), y)), k(rec, 0.0))
+    low = LT(rec, ops.div(rec, k(rec, 1.0), real(rec, y)), k(rec, 0.0))  # 1 / -0.0 is -inf
     return choose(rec, low, ops.neg(rec, size), size)
 
 
@@ -350,3 +350,19 @@ def counted(rec: Recording, x: Any) -> Sym:
     """A bool or narrow int as sums count it."""
     kind = kind_of_operand(x)
     return as_sym(rec, x) if kind in (INT, FLOAT) else cast(rec, x, INT)
+
+
+def logit(rec: Recording, x: Any) -> Sym:
+    x = real(rec, x)
+    return log(rec, ops.div(rec, x, ops.sub(rec, k(rec, 1.0), x)))
+
+
+def sinc(rec: Recording, x: Any) -> Sym:
+    """sin(pi x) / (pi x), 1 at 0."""
+    turned = ops.mul(rec, real(rec, x), k(rec, math.pi))
+    return choose(rec, EQ(rec, x, 0), k(rec, 1.0), ops.div(rec, sin(rec, turned), turned))
+
+
+def logaddexp2(rec: Recording, x: Any, y: Any) -> Sym:
+    two = k(rec, math.log(2.0))
+    return ops.div(rec, logaddexp(rec, ops.mul(rec, real(rec, x), two), ops.mul(rec, real(rec, y), two)), two)

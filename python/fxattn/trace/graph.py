@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph style: score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), as Transformer Engine and
-cuDNN's frontend have them. `graph` offers the frontend's pointwise methods with its argument names; what they give are
-Nodes, whose setters chain.
+"""The graph style: score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), as Transformer Engine
+and cuDNN's frontend have them. `graph` offers the frontend's pointwise methods with its argument names; what they give
+are Nodes, whose setters chain.
 
-The backward is traced after the forward, in a recording whose parent is the forward's: nodes that a callback object kept
-(the value before tanh of a soft cap) may be used there, and are computed again from the score.
+The backward is traced after the forward, in a recording whose parent is the forward's: nodes that a callback object
+kept (the value before tanh of a soft cap) may be used there, and are computed again from the score.
 """
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -102,8 +102,8 @@ class Graph:
 
     def __getattr__(self, name: str) -> Callable[..., Node]:
         if name not in POINTWISE:
-            raise AttributeError("the graph has no '%s'; it has %s" % (name, ", ".join(sorted([*POINTWISE, "gen_index",
-                                                                                              "tensor_scalar"]))))
+            known = sorted([*POINTWISE, "gen_index", "tensor_scalar"])
+            raise AttributeError("the graph has no '%s'; it has %s" % (name, ", ".join(known)))
         return lambda *args, **rest: self._call(name, args, rest)
 
     def _call(self, name: str, args: Tuple[Any, ...], rest: Dict[str, Any]) -> Node:
@@ -174,7 +174,8 @@ def _result(rec: Recording, result: Any, what: str) -> Optional[int]:
     return cast(rec, sym, FLOAT).node
 
 
-def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[str, Any]], shape: Any, what: str) -> Optional[int]:
+def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[str, Any]], shape: Any,
+         what: str) -> Optional[int]:
     nodes = {name: given(rec, "tensor '%s'" % name, value, shape) for name, value in (tensors or {}).items()}
     return _result(rec, callback(Graph(rec), Node(rec, start, name="score"), nodes), what)
 
@@ -194,12 +195,14 @@ def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any
             raise ArgumentError("%s is of type %s; a function is accepted" % (name, type(value).__name__))
 
 
-def trace_graph(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
-                shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
+def trace_graph(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
+                bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
     """The programs of the callbacks, each with its tensors and numbers."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
     rec = Recording(literals_of(score_mod), "graph")
-    score = None if score_mod is None else _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod")
+    score = None
+    if score_mod is not None:
+        score = _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod")
     forward = rec.program("score", score, None), rec.arrays(), tuple(rec.params)
     if bprop is None:
         return forward

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions written with jax.numpy: JAX traces them, and its jaxpr is played on symbols here.
 
-JAX takes no objects of other kinds, so a function that is found to use it runs under jax.make_jaxpr, and JAX's promotion,
-weak types and rounding are all in the jaxpr. Operations on arrays alone are left to JAX itself, so that gradients and
-outer transformations (captured arrays may be tracers of a jit around us) stay whole. primitives.py has the table.
+JAX takes no objects of other kinds, so a function that is found to use it runs under jax.make_jaxpr, and JAX's
+promotion, weak types and rounding are all in the jaxpr. Operations on arrays alone are left to JAX itself, so that
+gradients and outer transformations (captured arrays may be tracers of a jit around us) stay whole. primitives.py has
+the table.
 """
 import os
 import sys
@@ -64,7 +65,8 @@ def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]
     try:
         closed = jax.make_jaxpr(lambda *inputs: mod(*inputs, *rest))(*[s for s in shapes if not _is_rest(s, rest)])
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        raise at_place_of(error, "a traced value is not known while the function is traced; use jnp.where instead of if, and "
+        raise at_place_of(error,
+                          "a traced value is not known while the function is traced; use jnp.where instead of if, and "
                           "jax.numpy's functions instead of Python's and NumPy's") from error
     except OverflowError as error:
         raise at_place_of(error, "%s: ints of score functions have 32 bits" % error) from error
@@ -116,8 +118,9 @@ class _Player:
         handler = PRIMITIVES.get(name)
         if handler is None:
             refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
-        result = handler(self, [x if type(x) is Held and name in ("squeeze", "reshape") else settled(x) for x in operands], params,
-                         equation.outvars[0].aval)
+        if name not in ("squeeze", "reshape"):  # which take away the dimensions that a Held has too many
+            operands = [settled(x) for x in operands]
+        result = handler(self, operands, params, equation.outvars[0].aval)
         return result if isinstance(result, list) else [result]
 
     def choice(self, branches: Sequence[Any], operands: List[Any]) -> List[Any]:
@@ -143,8 +146,9 @@ class _Player:
         number = value.item()
         if kind == FLOAT:
             lifted = number - number == 0.0 and number not in self.literals and len(self.rec.params) < MAX_LIFTED
-            node = self.rec.param(self.lifted.setdefault(number, number), FLOAT) if lifted else self.rec.constant(number)
-            return Sym(self.rec, node, FLOAT)
+            if lifted:
+                return Sym(self.rec, self.rec.param(self.lifted.setdefault(number, number), FLOAT), FLOAT)
+            return Sym(self.rec, self.rec.constant(number), FLOAT)
         if kind == BOOL:
             return Sym(self.rec, self.rec.boolean(number), BOOL)
         kind = ops.INT if kind is None else kind
@@ -158,9 +162,10 @@ class _Player:
 
 
 def _literal(atom: Any) -> Any:
-    """A number of the jaxpr. An int beyond 32 bits is the user's mistake here; those that JAX computes of others wrap."""
+    """A number of the jaxpr. An int beyond 32 bits is the user's mistake here; what JAX computes of others wraps."""
     found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
-    if kind_of_dtype(found.dtype) == ops.INT and not found.ndim and not LOWEST[ops.INT] <= int(found) <= HIGHEST[ops.INT]:
+    whole = kind_of_dtype(found.dtype) == ops.INT and not found.ndim
+    if whole and not LOWEST[ops.INT] <= int(found) <= HIGHEST[ops.INT]:
         refuse("the int %d does not fit: ints of score functions have 32 bits" % found)
     return found
 

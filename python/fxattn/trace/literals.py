@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which floats a function has in its text. Those are constants of the program; floats that come from elsewhere (closures,
-globals, attributes, defaults) become params, so that their values build nothing.
+"""Which floats a function has in its text. Those are constants of the program; floats that come from elsewhere
+(closures, globals, attributes, defaults) become params, so that their values build nothing.
 
 CPython pushes the constant object itself, so a float is a literal when it is one of the code's constants. A float of a
 closure that happens to be the same object (a literal of the same module with the same value) is taken for one, which is

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators and methods of traced values, attached from the tables, and the two doors through which torch and NumPy hand
-their own functions over.
+"""Operators and methods of traced values, attached from the tables, and the two doors through which torch and NumPy
+hand their own functions over.
 
 Under torch `x += y` changes the tensor that x names, also under its other names: so does it here. NumPy's scalars are
 immutable, and there it names a new value.
@@ -24,8 +24,8 @@ BINARY = {"add": ops.add, "sub": ops.sub, "mul": ops.mul, "truediv": ops.div, "f
 COMPARISONS = {"eq": OP_EQ, "ne": OP_NE, "lt": OP_LT, "le": OP_LE, "gt": OP_GT, "ge": OP_GE}
 UNARY = {"neg": ops.neg, "abs": ops.absolute, "invert": ops.invert, "pos": functions.positive, "floor": functions.floor,
          "ceil": functions.ceil, "trunc": functions.trunc}
-HIDDEN = frozenset("where getitem index radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ror rxor rlshift rrshift cat "
-                   "stack concat concatenate hstack and or xor pos invert linear embedding is_tensor".split())
+HIDDEN = frozenset("where getitem index radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ror rxor rlshift rrshift "
+                   "cat stack concat concatenate hstack and or xor pos invert linear embedding is_tensor".split())
 
 
 def _binary(fn: Callable[..., Sym]) -> Callable[..., Any]:
@@ -60,7 +60,8 @@ def _in_place(fn: Callable[..., Sym], name: str) -> Callable[..., Any]:
         if self.rec.lib == "numpy":
             return made
         if type(self) is View:
-            refuse("%s= changes a captured tensor in place, which a score function must not; write x = x %s y" % (name, name))
+            refuse("%s= changes a captured tensor in place, which a score function must not; write x = x %s y"
+                   % (name, name))
         if type(made) is not type(self) or type(self) is Vec and made.shape != self.shape:
             refuse("the result of %s= does not fit the tensor that it changes; write x = x %s y" % (name, name))
         pairs = [(self, made)] if type(self) is Sym else list(zip(self.elements, made.elements))
@@ -113,7 +114,7 @@ def _attach(cls: Any) -> None:
     cls.__round__ = lambda self, digits=0: TORCH["round"](self.rec, self, digits or 0)
     cls.__divmod__ = lambda self, other: (self // other, self % other)
     cls.__rdivmod__ = lambda self, other: (other // self, other % self)
-    cls.T = property(lambda self: self if len(self.shape) < 2 else h_permute(self.rec, self, tuple(range(len(self.shape)))[::-1]))
+    cls.T = property(lambda self: h_permute(self.rec, self, tuple(range(len(self.shape)))[::-1]))
     cls.mT = property(lambda self: h_swap(self.rec, self))
     cls.real = property(lambda self: self)
     cls.__torch_function__ = classmethod(lambda cls, func, types, args=(), kwargs=None: call(func, args, kwargs))

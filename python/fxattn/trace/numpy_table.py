@@ -11,7 +11,8 @@ from .arrays import elementwise
 from .place import like, refuse
 from .record import Recording
 from .symbol import recording_of
-from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack, h_swap,
+from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack,
+                     h_swap,
                      one, same, two)
 from .torch_table import h_full_like, h_like, h_take, h_to
 
@@ -48,10 +49,10 @@ NUMPY: Dict[str, Handler] = {
     "ones_like": h_like(1), "full_like": h_full_like, "copy": same, "asarray": same, "ascontiguousarray": same,
     "take": h_take, "searchsorted": lambda rec, edges, x, side="left", **rest: reductions.bucketize(
         rec, x, edges, side == "right"), "digitize": lambda rec, x, bins, right=False: reductions.bucketize(
-        rec, x, bins, not right), "linalg_norm": COMMON["norm"], "logaddexp2": two(
-        lambda rec, x, y: ops.div(rec, functions.logaddexp(rec, ops.mul(rec, x, functions.k(rec, 0.6931471805599453)), ops.mul(
-            rec, y, functions.k(rec, 0.6931471805599453))), functions.k(rec, 0.6931471805599453))),
-    "isin": lambda rec, x, elements, **rest: reductions.isin(rec, x, elements), "conjugate": same, "real": same, "ndim": lambda rec, x: len(x.shape), "shape": lambda rec, x: tuple(x.shape),
+        rec, x, bins, not right), "linalg_norm": COMMON["norm"],
+    "logaddexp2": two(functions.logaddexp2), "sinc": one(functions.sinc),
+    "isin": lambda rec, x, elements, **rest: reductions.isin(rec, x, elements), "conjugate": same, "real": same,
+    "ndim": lambda rec, x: len(x.shape), "shape": lambda rec, x: tuple(x.shape),
     "size": lambda rec, x: arrays.product(x.shape),
 }
 

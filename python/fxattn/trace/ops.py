@@ -116,7 +116,8 @@ def _make_arithmetic(op: int, of_bools: Optional[int]) -> Callable[[Recording, A
         kind = joint(x, y)
         if kind == BOOL:
             if of_bools is None:
-                refuse("subtraction, the `-` operator, of two bools is not supported by the libraries; use ^ or logical_xor")
+                refuse("subtraction, the `-` operator, of two bools is not supported by the libraries; use ^ or "
+                       "logical_xor")
             return emit(rec, of_bools, kind, x, y)
         return emit(rec, op, kind, x, y)
     return go

@@ -116,11 +116,13 @@ def _power(rec: Recording, x: Any, y: Any) -> Sym:
     return ops.power(rec, real(rec, x), real(rec, y))
 
 
-_IN, _AB, _TWO, _LOSS, _COMPARE = ("input",), ("a", "b"), ("input0", "input1"), ("loss", "input"), ("input", "comparison")
+_IN, _AB, _TWO = ("input",), ("a", "b"), ("input0", "input1")
+_LOSS, _COMPARE = ("loss", "input"), ("input", "comparison")
 POINTWISE: Dict[str, Tuple[Tuple[str, ...], Op]] = {
     "add": (_AB, _counted(add)), "sub": (_AB, _counted(sub)), "mul": (_AB, _counted(mul)), "div": (_AB, _counted(div)),
     "add_square": (_AB, _counted(_square_added)), "bias": (("input", "bias"), _counted(add)),
-    "scale": (("input", "scale"), _counted(mul)), "max": (_TWO, _counted(ops.maximum)), "min": (_TWO, _counted(ops.minimum)),
+    "scale": (("input", "scale"), _counted(mul)), "max": (_TWO, _counted(ops.maximum)),
+    "min": (_TWO, _counted(ops.minimum)),
     "mod": (_TWO, _counted(functions.fmod)), "pow": (_TWO, _power),
     "logical_and": (_AB, ops.logical_and), "logical_or": (_AB, ops.logical_or), "logical_not": (_IN, ops.logical_not),
     "binary_select": (("input0", "input1", "mask"), _select),
@@ -129,13 +131,15 @@ POINTWISE: Dict[str, Tuple[Tuple[str, ...], Op]] = {
     **{name: (_IN, _counted(fn)) for name, fn in
        (("abs", ops.absolute), ("neg", ops.neg), ("ceil", functions.ceil), ("floor", functions.floor))},
     **{name: (_IN, fn) for name, fn in
-       (("identity", ops.as_sym), ("sqrt", functions.sqrt), ("rsqrt", functions.rsqrt), ("exp", exp), ("log", functions.log),
+       (("identity", ops.as_sym), ("sqrt", functions.sqrt), ("rsqrt", functions.rsqrt), ("exp", exp),
+        ("log", functions.log),
         ("sin", functions.sin), ("cos", functions.cos), ("tan", functions.tan), ("erf", functions.erf), ("tanh", tanh),
         ("sigmoid", sigmoid), ("reciprocal", functions.reciprocal), ("gelu", functions.gelu), ("elu", functions.elu),
         ("softplus", functions.softplus), ("relu", relu), ("leaky_relu", _leaky), ("swish", swish),
         ("gelu_approx_tanh", lambda rec, x: functions.gelu(rec, x, "tanh")))},
     **{name: (_LOSS, fn) for name, fn in
-       (("relu_backward", relu_backward), ("leaky_relu_backward", leaky_relu_backward), ("tanh_backward", tanh_backward),
+       (("relu_backward", relu_backward), ("leaky_relu_backward", leaky_relu_backward),
+        ("tanh_backward", tanh_backward),
         ("sigmoid_backward", sigmoid_backward), ("elu_backward", elu_backward), ("gelu_backward", gelu_backward),
         ("gelu_approx_tanh_backward", gelu_approx_tanh_backward), ("softplus_backward", softplus_backward),
         ("swish_backward", swish_backward))},
@@ -143,6 +147,7 @@ POINTWISE: Dict[str, Tuple[Tuple[str, ...], Op]] = {
 _CLIPS = ("negative_slope", "lower_clip", "upper_clip")
 # Numbers beside the operands. They are constants: cuDNN has them as attributes of an operation.
 OPTIONS: Dict[str, Tuple[str, ...]] = {
-    "relu": _CLIPS, "relu_backward": _CLIPS, "leaky_relu": ("negative_slope",), "leaky_relu_backward": ("negative_slope",),
+    "relu": _CLIPS, "relu_backward": _CLIPS, "leaky_relu": ("negative_slope",),
+    "leaky_relu_backward": ("negative_slope",),
     "swish": ("swish_beta",), "swish_backward": ("swish_beta",),
 }

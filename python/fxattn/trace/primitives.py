@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the equation's parameters and the
-shape and type of the result.
+"""JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the equation's parameters and
+the shape and type of the result.
 
 Reads outside an array differ: JAX clamps an index, a program reads 0. The test of an index for a negative one, which
 jax.numpy writes around every index, is dropped: programs count negative indices from the end themselves.
@@ -67,7 +67,8 @@ def _select_n(player: Any, operands: List[Any], params: Dict[str, Any], out: Any
         return player.apply(_choose, [which, *cases])
     chosen = cases[-1]
     for n in range(len(cases) - 2, -1, -1):
-        chosen = player.apply(lambda rec, at, x, y, n=n: ops.choose(rec, functions.LE(rec, at, n), x, y), [which, cases[n], chosen])
+        chosen = player.apply(lambda rec, at, x, y, n=n: ops.choose(rec, functions.LE(rec, at, n), x, y),
+                              [which, cases[n], chosen])
     return chosen
 
 
@@ -198,9 +199,9 @@ def _dot_general(player: Any, operands: List[Any], params: Dict[str, Any], out: 
     if lead_x or lead_y:
         refuse("products with batch dimensions are not known to score functions")
     rows, columns = (reductions.rows_of(z, list(dims)) for z, dims in ((x, left), (y, right)))
-    fold = reductions.FOLDS["sum"]
-    sums = [fold(player.rec, [ops.mul(player.rec, a, b) for a, b in zip(row, column)]) for row in rows for column in columns]
-    return value(Vec(player.rec, out.shape, sums))
+    rec, fold = player.rec, reductions.FOLDS["sum"]
+    sums = [fold(rec, [ops.mul(rec, a, b) for a, b in zip(row, column)]) for row in rows for column in columns]
+    return value(Vec(rec, out.shape, sums))
 
 
 def _concatenate(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
@@ -255,25 +256,37 @@ def _cbrt(rec: Recording, x: Any) -> Sym:
 
 
 _EACH: Dict[str, Callable[..., Sym]] = {
-    "add": ops.add, "add_any": ops.add, "sub": ops.sub, "mul": ops.mul, "div": _div, "rem": functions.fmod, "max": ops.maximum,
-    "min": ops.minimum, "neg": ops.neg, "sign": functions.sign, "abs": ops.absolute, "pow": ops.power, "exp": functions.exp,
-    "exp2": functions.exp2, "expm1": functions.expm1, "log": functions.log, "log1p": functions.log1p, "tanh": functions.tanh,
-    "logistic": functions.sigmoid, "sin": functions.sin, "cos": functions.cos, "tan": functions.tan, "asin": functions.asin,
-    "acos": functions.acos, "atan": functions.atan, "atan2": functions.atan2, "sinh": functions.sinh, "cosh": functions.cosh,
+    "add": ops.add, "add_any": ops.add, "sub": ops.sub, "mul": ops.mul, "div": _div, "rem": functions.fmod,
+    "max": ops.maximum,
+    "min": ops.minimum, "neg": ops.neg, "sign": functions.sign, "abs": ops.absolute, "pow": ops.power,
+    "exp": functions.exp,
+    "exp2": functions.exp2, "expm1": functions.expm1, "log": functions.log, "log1p": functions.log1p,
+    "tanh": functions.tanh,
+    "logistic": functions.sigmoid, "sin": functions.sin, "cos": functions.cos, "tan": functions.tan,
+    "asin": functions.asin,
+    "acos": functions.acos, "atan": functions.atan, "atan2": functions.atan2, "sinh": functions.sinh,
+    "cosh": functions.cosh,
     "asinh": functions.asinh, "acosh": functions.acosh, "atanh": functions.atanh, "sqrt": functions.sqrt,
     "rsqrt": functions.rsqrt, "cbrt": _cbrt, "erf": functions.erf, "erfc": functions.erfc, "floor": functions.floor,
-    "ceil": functions.ceil, "square": functions.square, "is_finite": functions.isfinite, "and": ops.bit_and, "or": ops.bit_or,
+    "ceil": functions.ceil, "square": functions.square, "is_finite": functions.isfinite, "and": ops.bit_and,
+    "or": ops.bit_or,
     "xor": ops.bit_xor, "not": ops.invert, "shift_left": ops.shift_left, "shift_right_arithmetic": ops.shift_right,
-    "shift_right_logical": _shift_logical, "clamp": _clamp, "eq": ops.compare(_abi.OP_EQ), "ne": ops.compare(_abi.OP_NE),
-    "lt": ops.compare(_abi.OP_LT), "le": ops.compare(_abi.OP_LE), "gt": ops.compare(_abi.OP_GT), "ge": ops.compare(_abi.OP_GE),
+    "shift_right_logical": _shift_logical, "clamp": _clamp, "eq": ops.compare(_abi.OP_EQ),
+    "ne": ops.compare(_abi.OP_NE),
+    "lt": ops.compare(_abi.OP_LT), "le": ops.compare(_abi.OP_LE), "gt": ops.compare(_abi.OP_GT),
+    "ge": ops.compare(_abi.OP_GE),
     "copy": ops.as_sym, "copy_p": ops.as_sym, "real": ops.as_sym, "reduce_precision": ops.as_sym,
 }
 PRIMITIVES: Dict[str, Handler] = {
     **{name: each(fn) for name, fn in _EACH.items()},
-    "integer_pow": _integer_pow, "select_n": _select_n, "convert_element_type": _convert, "broadcast_in_dim": _broadcast,
-    "squeeze": _squeeze, "reshape": _reshape, "expand_dims": _reshape, "dynamic_slice": _dynamic_slice, "gather": _gather,
-    "reduce_sum": _reduce("sum"), "reduce_prod": _reduce("prod"), "reduce_max": _reduce("max"), "reduce_min": _reduce("min"),
+    "integer_pow": _integer_pow, "select_n": _select_n, "convert_element_type": _convert,
+    "broadcast_in_dim": _broadcast,
+    "squeeze": _squeeze, "reshape": _reshape, "expand_dims": _reshape, "dynamic_slice": _dynamic_slice,
+    "gather": _gather,
+    "reduce_sum": _reduce("sum"), "reduce_prod": _reduce("prod"), "reduce_max": _reduce("max"),
+    "reduce_min": _reduce("min"),
     "reduce_and": _reduce("all"), "reduce_or": _reduce("any"), "argmax": _reduce("argmax"), "argmin": _reduce("argmin"),
-    "dot_general": _dot_general, "concatenate": _concatenate, "slice": _slice, "transpose": _transpose, "cumsum": _cumsum,
+    "dot_general": _dot_general, "concatenate": _concatenate, "slice": _slice, "transpose": _transpose,
+    "cumsum": _cumsum,
     "round": _round, "stop_gradient": _stop,
 }

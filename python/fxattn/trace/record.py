@@ -32,7 +32,8 @@ Instruction = Tuple[Any, ...]
 class Recording:
     """One trace of one or two functions into one program."""
 
-    __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "literals", "lib", "device", "dtype", "_places",
+    __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "literals", "lib", "device", "dtype",
+                 "_places",
                  "_numbers", "_copies", "sized", "parent")
 
     def __init__(self, literals: FrozenSet[int] = frozenset(), lib: str = "torch", device: Any = None,
@@ -65,8 +66,8 @@ class Recording:
         value = int(value)
         if not LOWEST[kind] <= value <= HIGHEST[kind]:
             if kind == INT:
-                refuse("the int %d does not fit: ints of score functions have 32 bits; use a float, or take a difference first"
-                       % value)
+                refuse("the int %d does not fit: ints of score functions have 32 bits; use a float, or take a "
+                       "difference first" % value)
             if self.lib == "numpy":
                 refuse("Python integer %d out of bounds for %s" % (value, {1: "uint8", 2: "int8", 3: "int16"}[kind]))
             value = wrapped(value, kind)
@@ -107,8 +108,8 @@ class Recording:
         if at is None:
             kept, code, rank = storage_of(array)
             if rank > MAX_RANK:
-                refuse("a captured tensor has %d dimensions, shape %s; at most %d can be indexed: take a view of fewer first"
-                       % (rank, tuple(array.shape), MAX_RANK))
+                refuse("a captured tensor has %d dimensions, shape %s; at most %d can be indexed: take a view of fewer "
+                       "first" % (rank, tuple(array.shape), MAX_RANK))
             if len(self.tensors) >= MAX_TENSORS:
                 refuse("more than %d tensors are captured; stack them and index the stack" % MAX_TENSORS)
             at = self._places[id(array)] = len(self.tensors)

@@ -2,11 +2,11 @@
 """Traces that need not be repeated: those of functions whose code, cells, defaults and globals are as before.
 
 A trace may be used again only where nothing else can have changed it. So a function is looked through once (Recipe): it
-must consist of known instructions, name only attributes and builtins that read no value, and reach (through cells, globals
-and defaults) only numbers, strings, functions of the same kind, modules of a short list, and tensors. Numbers are compared
-by value; tensors by dtype, rank and which of them are one object, and the trace must have captured them as they are, so
-their contents were never read. A function that branches must reach no tensor at all. Whatever is not certain is traced
-again: attributes of objects, dictionaries, other classes of arrays.
+must consist of known instructions, name only attributes and builtins that read no value, and reach (through cells,
+globals and defaults) only numbers, strings, functions of the same kind, modules of a short list, and tensors. Numbers
+are compared by value; tensors by dtype, rank and which of them are one object, and the trace must have captured them as
+they are, so their contents were never read. A function that branches must reach no tensor at all. Whatever is not
+certain is traced again: attributes of objects, dictionaries, other classes of arrays.
 
 Keys are content, and hold no tensor and no address.
 """
@@ -22,21 +22,23 @@ from .torch_table import TORCH
 _PLAIN = {int: True, bool: True, str: True, type(None): True}
 _MODULES = frozenset("torch math numpy torch.nn torch.nn.functional torch.special torch.linalg".split())
 _CALLS = frozenset(["float", "abs"])  # with tensors about: float of a literal only
-_FREE_CALLS = _CALLS | frozenset("int bool range len min max sum isinstance enumerate zip reversed tuple list round".split())
-_CONSTANTS = frozenset("""inf pi e nan nn functional special linalg math float16 float32 float64 bfloat16 int8 int16 int32 int64
-    uint8 bool float half double int long short newaxis tensor exp2 log2 floor ceil sqrt""".split())
+_FREE_CALLS = _CALLS | frozenset(
+    "int bool range len min max sum isinstance enumerate zip reversed tuple list round".split())
+_CONSTANTS = frozenset("""inf pi e nan nn functional special linalg math float16 float32 float64 bfloat16 int8 int16
+    int32 int64 uint8 bool float half double int long short newaxis tensor exp2 log2 floor ceil sqrt""".split())
 # Of the functions that traced values know, those that tell something about a tensor to Python.
 _TELLING = frozenset("size dim ndimension numel nelement is_floating_point is_complex is_tensor detach".split())
 ATTRIBUTES: FrozenSet[str] = (frozenset(TORCH) | _CONSTANTS) - _TELLING
 
-_STRAIGHT = frozenset("""RESUME CACHE NOP EXTENDED_ARG COPY_FREE_VARS PUSH_NULL PRECALL KW_NAMES POP_TOP COPY SWAP DUP_TOP
-    DUP_TOP_TWO ROT_TWO ROT_THREE ROT_FOUR ROT_N LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW
-    LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_DEREF LOAD_CLASSDEREF LOAD_GLOBAL LOAD_ATTR LOAD_METHOD
-    STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST BINARY_OP BINARY_SUBSCR BINARY_SLICE BUILD_SLICE
-    BUILD_TUPLE BUILD_LIST LIST_EXTEND LIST_TO_TUPLE COMPARE_OP IS_OP UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT CALL CALL_KW
-    CALL_FUNCTION CALL_FUNCTION_KW CALL_METHOD CALL_FUNCTION_EX CALL_INTRINSIC_1 RETURN_VALUE RETURN_CONST MAKE_FUNCTION
-    SET_FUNCTION_ATTRIBUTE LOAD_CLOSURE MAKE_CELL GET_ITER FOR_ITER END_FOR POP_ITER JUMP_ABSOLUTE JUMP_BACKWARD
-    JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD UNPACK_SEQUENCE NOT_TAKEN LIST_APPEND LOAD_FAST_AND_CLEAR GEN_START""".split())
+_STRAIGHT = frozenset("""RESUME CACHE NOP EXTENDED_ARG COPY_FREE_VARS PUSH_NULL PRECALL KW_NAMES POP_TOP COPY SWAP
+    DUP_TOP DUP_TOP_TWO ROT_TWO ROT_THREE ROT_FOUR ROT_N LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_CHECK
+    LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_DEREF LOAD_CLASSDEREF LOAD_GLOBAL
+    LOAD_ATTR LOAD_METHOD STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST BINARY_OP BINARY_SUBSCR
+    BINARY_SLICE BUILD_SLICE BUILD_TUPLE BUILD_LIST LIST_EXTEND LIST_TO_TUPLE COMPARE_OP IS_OP UNARY_NEGATIVE
+    UNARY_POSITIVE UNARY_INVERT CALL CALL_KW CALL_FUNCTION CALL_FUNCTION_KW CALL_METHOD CALL_FUNCTION_EX
+    CALL_INTRINSIC_1 RETURN_VALUE RETURN_CONST MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE LOAD_CLOSURE MAKE_CELL GET_ITER
+    FOR_ITER END_FOR POP_ITER JUMP_ABSOLUTE JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD UNPACK_SEQUENCE
+    NOT_TAKEN LIST_APPEND LOAD_FAST_AND_CLEAR GEN_START""".split())
 _SIGNS = ("BINARY_", "INPLACE_")  # one instruction for each operator before Python 3.11
 _BRANCHING = ("POP_JUMP", "JUMP_IF", "UNARY_NOT", "TO_BOOL", "CONTAINS_OP")
 _DEEPEST, _LONGEST, _MOST_PARTS = 4, 16, 64

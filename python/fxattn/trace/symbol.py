@@ -76,8 +76,8 @@ class Sym:
         refuse("a traced value is a scalar and has no length")
 
     def __iter__(self) -> NoReturn:
-        refuse("a traced value is a scalar: there is nothing to loop over; loop over range(n) with a Python int, or index "
-               "a captured tensor with it")
+        refuse("a traced value is a scalar: there is nothing to loop over; loop over range(n) with a Python int, or "
+               "index a captured tensor with it")
 
     def __contains__(self, item: Any) -> bool:
         refuse("a traced value is a scalar and contains nothing; compare with ==, and join comparisons with |")

@@ -22,7 +22,8 @@ PLAIN = {Sym: True, int: True, float: True, bool: True}
 def check_rest(name: str, rest: Dict[str, Any]) -> None:
     """Keywords that change nothing about the value are taken, others are not."""
     for key, given in rest.items():
-        if given is None or key in ("name", "device", "requires_grad", "pin_memory", "memory_format", "layout", "non_blocking",
+        if given is None or key in ("name", "device", "requires_grad", "pin_memory", "memory_format", "layout",
+                                    "non_blocking",
                                     "copy", "inplace", "casting", "order", "subok", "validate_args", "stable"):
             continue
         if key == "where" and given is True or key == "dtype":
@@ -60,7 +61,8 @@ UNARY: Dict[str, Callable[..., Sym]] = {
     "logical_not": ops.logical_not, "sqrt": functions.sqrt, "rsqrt": functions.rsqrt, "exp": functions.exp,
     "exp2 special_exp2": functions.exp2, "expm1 special_expm1": functions.expm1, "log": functions.log,
     "log2": functions.log2, "log10": functions.log10, "log1p special_log1p": functions.log1p, "tanh": functions.tanh,
-    "sigmoid expit special_expit": functions.sigmoid, "erf special_erf": functions.erf, "erfc special_erfc": functions.erfc,
+    "sigmoid expit special_expit": functions.sigmoid, "erf special_erf": functions.erf,
+    "erfc special_erfc": functions.erfc,
     "sin": functions.sin, "cos": functions.cos, "tan": functions.tan, "atan arctan": functions.atan,
     "asin arcsin": functions.asin, "acos arccos": functions.acos, "sinh": functions.sinh, "cosh": functions.cosh,
     "asinh arcsinh": functions.asinh, "acosh arccosh": functions.acosh, "atanh arctanh": functions.atanh,
@@ -79,7 +81,8 @@ BINARY: Dict[str, Callable[..., Sym]] = {
     "and bitwise_and": ops.bit_and, "or bitwise_or": ops.bit_or, "xor bitwise_xor": ops.bit_xor,
     "lshift bitwise_left_shift left_shift": ops.shift_left, "rshift bitwise_right_shift right_shift": ops.shift_right,
     "logical_and": ops.logical_and, "logical_or": ops.logical_or, "logical_xor": ops.logical_xor,
-    "eq equal": compare(OP_EQ), "ne not_equal": compare(OP_NE), "lt less": compare(OP_LT), "le less_equal": compare(OP_LE),
+    "eq equal": compare(OP_EQ), "ne not_equal": compare(OP_NE), "lt less": compare(OP_LT),
+    "le less_equal": compare(OP_LE),
     "gt greater": compare(OP_GT), "ge greater_equal": compare(OP_GE),
 }
 REFLECTED: Dict[str, Callable[..., Sym]] = {
@@ -113,7 +116,8 @@ def h_unsqueeze(rec: Recording, x: Any, dim: int) -> Any:
 
 def h_squeeze(rec: Recording, x: Any, dim: Any = None) -> Any:
     x = vec(rec, x)
-    dims = range(len(x.shape)) if dim is None else [arrays.axis_of(d, len(x.shape)) for d in ([dim] if isinstance(dim, int) else dim)]
+    given = range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
+    dims = [arrays.axis_of(d, len(x.shape)) for d in given]
     return arrays.value(Vec(rec, [n for d, n in enumerate(x.shape) if d not in dims or n != 1], x.elements))
 
 

@@ -4,7 +4,6 @@
 `call` is where __torch_function__ and the mode of modes.py end. Operators of ATen, as Dynamo writes them, have the same
 names before the dot of their overload.
 """
-import math
 import re
 import sys
 from typing import Any, Dict, Optional
@@ -15,19 +14,22 @@ from .libraries import kind_of_dtype, library_of
 from .place import like, refuse
 from .record import Recording
 from .symbol import Sym, recording_of
-from .tables import (COMMON, PLAIN, Handler, check_rest, dims_of, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack,
+from .tables import (COMMON, PLAIN, Handler, check_rest, dims_of, h_concatenate, h_expand, h_permute, h_reduce,
+                     h_reshape, h_stack,
                      h_swap, h_unsqueeze, one, same, turned)
 from .types import BOOL, FLOAT, I8, I16, INT, U8
 
-INPLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__(i(add|sub|mul|truediv|div|floordiv|mod|pow|and|or|xor|lshift|rshift)|setitem)__")
+INPLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__setitem__|"
+                     r"__i(add|sub|mul|truediv|div|floordiv|mod|pow|and|or|xor|lshift|rshift)__")
 
 
 def h_where(rec: Recording, condition: Any, *branches: Any, **rest: Any) -> Any:
     if type(condition) is Sym and len(branches) == 2 and type(branches[0]) in PLAIN and type(branches[1]) in PLAIN:
         return ops.where(rec, condition, *branches)
-    x, y = (*branches, *(rest[key] for key in ("input", "self", "other") if key in rest))[:2] if branches or rest else (None, None)
-    if x is None or y is None:
+    found = [*branches, *(rest[key] for key in ("input", "self", "other") if key in rest)]
+    if len(found) != 2:
         refuse("torch.where with a condition alone gives a shape that depends on values; give both branches")
+    x, y = found
     return elementwise(ops.where, rec, (condition, x, y))
 
 
@@ -49,7 +51,8 @@ def h_to(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
         elif not isinstance(given, (bool, str, int)) and kind_of_dtype(given) is not None:
             target = given
         elif isinstance(given, str) and given.startswith("torch."):  # x.type("torch.FloatTensor")
-            target = {"Float": float, "Double": float, "Half": float, "Int": int, "Long": int, "Bool": bool}.get(given[6:-6])
+            target = {"Float": float, "Double": float, "Half": float, "Int": int, "Long": int,
+                      "Bool": bool}.get(given[6:-6])
     if target is None:
         return x
     kind = target if type(target) is int else kind_of_dtype(target)
@@ -219,10 +222,12 @@ TORCH: Dict[str, Handler] = {
     "add": h_alpha(functions.added), "sub": h_alpha(functions.subtracted), "subtract": h_alpha(functions.subtracted),
     "rsub": h_alpha(functions.rsub), "div": h_div, "divide": h_div, "where": h_where, "clamp": h_clamp, "clip": h_clamp,
     "clamp_min": lambda rec, x, min: h_clamp(rec, x, min), "clamp_max": lambda rec, x, max: h_clamp(rec, x, None, max),
-    "max": h_extreme("max", ops.maximum), "min": h_extreme("min", ops.minimum), "round": h_round, "masked_fill": _masked_fill,
+    "max": h_extreme("max", ops.maximum), "min": h_extreme("min", ops.minimum), "round": h_round,
+    "masked_fill": _masked_fill,
     "lerp": lambda rec, x, y, w: elementwise(functions.lerp, rec, (x, y, w)),
     "addcmul": h_addc(ops.mul), "addcdiv": h_addc(ops.div),
-    "isin": lambda rec, x, elements, **rest: reductions.isin(rec, x, elements), "bucketize": lambda rec, x, edges, right=False, **rest: reductions.bucketize(rec, x, edges, right),
+    "isin": lambda rec, x, elements, **rest: reductions.isin(rec, x, elements), "bucketize": lambda rec, x, edges,
+    right=False, **rest: reductions.bucketize(rec, x, edges, right),
     "searchsorted": lambda rec, edges, x, right=False, **rest: reductions.bucketize(rec, x, edges, right),
     "silu": h_glu_like(functions.silu), "gelu": lambda rec, x, approximate="none": elementwise(
         functions.gelu, rec, (x,), approximate=approximate),
@@ -238,23 +243,25 @@ TORCH: Dict[str, Handler] = {
     "full_like": h_full_like, "scalar_tensor": lambda rec, x, dtype=None, **rest: h_to(rec, x, dtype=dtype),
     "getitem": h_getitem, "index": h_aten_index, "_unsafe_index": h_aten_index, "select": h_select,
     "index_select": h_index_select, "take": h_take, "gather": h_gather,
-    "view": h_reshape, "flatten": lambda rec, x, *args, **rest: h_reshape(rec, x, -1), "ravel": lambda rec, x: h_reshape(rec, x, -1),
+    "view": h_reshape, "flatten": lambda rec, x, *args, **rest: h_reshape(rec, x, -1), "ravel": lambda rec,
+    x: h_reshape(rec, x, -1),
     "unsqueeze": h_unsqueeze, "expand": h_expand, "expand_as": lambda rec, x, y: h_expand(rec, x, tuple(y.shape)),
     "broadcast_to": h_expand, "view_as": lambda rec, x, y: h_reshape(rec, x, tuple(y.shape)),
-    "reshape_as": lambda rec, x, y: h_reshape(rec, x, tuple(y.shape)), "permute": h_permute, "transpose": h_swap, "swapaxes": h_swap,
+    "reshape_as": lambda rec, x, y: h_reshape(rec, x, tuple(y.shape)), "permute": h_permute, "transpose": h_swap,
+    "swapaxes": h_swap,
     "t": h_swap, "cat": h_concatenate, "concat": h_concatenate, "stack": h_stack, "hstack": h_concatenate,
     "mm": reductions.matmul, "mv": reductions.matmul, "bmm": reductions.matmul,
     "vector_norm": lambda rec, x, ord=2, dim=None, keepdim=False, **rest: reductions.norm(rec, x, ord, dim, keepdim),
     "linalg_norm": lambda rec, x, ord=None, dim=None, keepdim=False, **rest: reductions.norm(rec, x, ord, dim, keepdim),
-    "linalg_vector_norm": lambda rec, x, ord=2, dim=None, keepdim=False, **rest: reductions.norm(rec, x, ord, dim, keepdim),
-    "clone": same, "contiguous": same, "alias": same, "lift_fresh_copy": same, "positive": one(functions.positive), "detach": h_stop,
-    "requires_grad_": same, "size": h_size, "dim": lambda rec, x: len(x.shape), "ndimension": lambda rec, x: len(x.shape),
+    "linalg_vector_norm": lambda rec, x, ord=2, dim=None, keepdim=False,
+    **rest: reductions.norm(rec, x, ord, dim, keepdim),
+    "clone": same, "contiguous": same, "alias": same, "lift_fresh_copy": same, "positive": one(functions.positive),
+    "detach": h_stop,
+    "requires_grad_": same, "size": h_size, "dim": lambda rec, x: len(x.shape), "ndimension": lambda rec,
+    x: len(x.shape),
     "numel": h_numel, "nelement": h_numel, "is_floating_point": lambda rec, x: _kind_of_value(rec, x) == FLOAT,
     "is_complex": lambda rec, x: False, "is_tensor": lambda rec, x: True, "rdiv": turned(ops.div),
-    "logit": lambda rec, x, eps=None: elementwise(lambda r, y: functions.log(r, ops.div(r, y, ops.sub(r, functions.k(r, 1.0), y))), rec, (x,)),
-    "sinc": one(lambda rec, x: ops.choose(rec, functions.EQ(rec, x, 0), functions.k(rec, 1.0), ops.div(
-        rec, functions.sin(rec, ops.mul(rec, x, functions.k(rec, math.pi))), ops.mul(rec, x, functions.k(rec, math.pi))))),
-    "amax": h_reduce("max"), "amin": h_reduce("min"),
+    "logit": one(functions.logit), "sinc": one(functions.sinc),
 }
 
 _handlers: Dict[Any, Handler] = {}
@@ -316,6 +323,7 @@ def call(func: Any, args: Any, kwargs: Optional[Dict[str, Any]], rec: Optional[R
 
 def _by_keyword(handler: Handler, rec: Any, kwargs: Dict[str, Any]) -> Any:
     """All arguments by keyword: input and other come first, as everywhere in torch."""
-    first = [kwargs.pop(key) for key in ("condition", "input", "self", "tensors", "tensor", "x1", "x2", "other", "exponent")
+    first = [kwargs.pop(key) for key in ("condition", "input", "self", "tensors", "tensor", "x1", "x2", "other",
+                                         "exponent")
              if key in kwargs]
     return handler(rec, *first, **kwargs)
