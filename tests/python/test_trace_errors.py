@@ -156,6 +156,10 @@ def string_operand(s, b, h, q, k):
     return s + "x"
 
 
+def torch_equal(s, b, h, q, k):
+    return s + torch.equal(q, k)
+
+
 def stopped_gradient(s, b, h, q, k):
     return s.detach() + 1
 
@@ -184,7 +188,7 @@ REFUSED = {
     misspelt_function: "not known", negative_power: "negative integer powers", condition_of_ints: "boolean",
     float_bits: "not floats",
     large_tensor: "at most 1024 elements", too_many_indices: "too many indices", string_operand: "not with str",
-    stopped_gradient: "stops a gradient", sparse: "layout", wide_rank: "6 dimensions",
+    torch_equal: "Python bool", stopped_gradient: "stops a gradient", sparse: "layout", wide_rank: "6 dimensions",
 }
 
 
@@ -273,3 +277,25 @@ def test_mode_is_left_after_an_error():
     with pytest.raises(TraceError):
         trace(in_place_captured)
     assert torch.zeros(2).add_(1).sum() == 2
+
+
+def test_documentation_lists_the_tables():
+    """docs/python.md has every function that is known, and no other."""
+    import pathlib
+    import re
+
+    from fxattn.trace.numpy_table import NUMPY
+    from fxattn.trace.pointwise import POINTWISE
+    from fxattn.trace.primitives import PRIMITIVES
+    from fxattn.trace.torch_table import TORCH
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    for name, table in (("torch", TORCH), ("numpy", NUMPY), ("jax", PRIMITIVES), ("graph", POINTWISE)):
+        listed = re.search(r"<!-- %s -->\n((?:    .*\n)+)" % name, text).group(1).split()
+        assert set(listed) <= set(table) and listed == sorted(listed)
+        missing = {key for key in table if not key.startswith("_")} - set(listed)
+        # Left out: operators by their Python names, and what only graphs of torch.fx call.
+        assert all(key in HIDDEN for key in missing), missing
+
+
+HIDDEN = set("""radd rsub rmul rtruediv rdiv rfloordiv rmod rpow rand ror rxor rlshift rrshift getitem index and or xor truediv
+    floordiv mod lshift rshift rmatmul pos invert convert_element_type scalar_tensor is_tensor alias lift_fresh_copy equal""".split())

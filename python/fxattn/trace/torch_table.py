@@ -217,8 +217,12 @@ def _masked_fill(rec: Recording, x: Any, mask: Any, value: Any) -> Any:
     return elementwise(functions.masked_fill, rec, (x, mask, value))
 
 
+def h_equal(rec: Recording, x: Any, y: Any) -> Any:
+    refuse("torch.equal gives a Python bool, which is not known while the function is traced; use == and all()")
+
+
 TORCH: Dict[str, Handler] = {
-    **COMMON,
+    **COMMON, "equal": h_equal,
     "add": h_alpha(functions.added), "sub": h_alpha(functions.subtracted), "subtract": h_alpha(functions.subtracted),
     "rsub": h_alpha(functions.rsub), "div": h_div, "divide": h_div, "where": h_where, "clamp": h_clamp, "clip": h_clamp,
     "clamp_min": lambda rec, x, min: h_clamp(rec, x, min), "clamp_max": lambda rec, x, max: h_clamp(rec, x, None, max),
