@@ -12,13 +12,15 @@ import public_header
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 findings = []
 
-# Who may include whom, by folder: base <- program <- problem <- plan -> engine.h <- engines; problem <- lower <- engines.
+# Who may include whom, by folder: base <- program <- problem <- plan -> engine.h <- engines; problem <- lower <- engines;
+# base <- gpu <- engines.
 LAYERS = {
     "base": {"base"},
     "program": {"base", "program"},
     "problem": {"base", "program", "problem"},
     "lower": {"base", "program", "problem", "lower"},
-    "engine": {"base", "program", "problem", "lower", "engine"},
+    "gpu": {"base", "gpu"},
+    "engine": {"base", "program", "problem", "lower", "gpu", "engine"},
     "plan": {"base", "program", "problem", "engine", "plan"},
 }
 FORBIDDEN = re.compile(r"\b(abort|exit|printf|puts|perror|signal|setlocale|malloc|calloc|realloc|free|alloca)\s*\(")

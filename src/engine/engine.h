@@ -91,6 +91,6 @@ typedef struct fxa__engine {
 const fxa__engine *fxa__engine_at(size_t index);
 const fxa__engine *fxa__engine_find(const char *name);
 
-extern const fxa__engine fxa__engine_cpu, fxa__engine_ref;
+extern const fxa__engine fxa__engine_cpu, fxa__engine_ref, fxa__engine_cudnn;
 
 #endif

@@ -167,7 +167,8 @@ static double bound_row_softmax(bound_work *w, int64_t b, int64_t h, int64_t pla
     if (z != -INFINITY) sum += exp(z - m), shared += exp(z - m) * unit * (fabs(z) + fabs(z - m));
     if (m > -INFINITY) {
         bound_add(&w->c->slot[FXA_SLOT_LSE], place_lse, shared / sum, fabs(m) + fabs(log(sum)) + 1);
-        if (max > -INFINITY) bound_add(&w->c->slot[FXA_SLOT_MAX_ROW], place_max, fmax(upper - max, e_max), fabs(max));
+        if (max > -INFINITY && w->c->slot[FXA_SLOT_MAX_ROW].error) /* an output */
+            bound_add(&w->c->slot[FXA_SLOT_MAX_ROW], place_max, fmax(upper - max, e_max), fabs(max));
     }
     *m_out = m, *sum_out = sum;
     return shared / sum;

@@ -45,7 +45,7 @@ static bool conf_is_empty(const conf_buffer *t) {
 /* Axes in a random order with gaps, some backwards; of inputs some expanded. Dense row-major when `plain`. */
 static void conf_make_buffer(conf_buffer *t, bool plain, bool input, uint64_t *rng) {
     int order[FXA_MAX_RANK] = {0};
-    int64_t step = 1, first = 0, band = 8, size = (int64_t)fxa_dtype_size(t->dtype);
+    int64_t step = 1, first = 0, band = 16, size = (int64_t)fxa_dtype_size(t->dtype);
     for (int i = 0; i < t->rank; i++) order[i] = t->rank - 1 - i;
     for (int i = t->rank - 1; i > 0 && !plain; i--) {
         int j = (int)attn_int(rng, 0, i), keep = order[i];
@@ -207,7 +207,8 @@ conf_buffer *conf_output(conf_case *c, fxa_pass pass, int i) {
                  {FXA_SLOT_DV, FXA_GRAD_V},
                  {FXA_SLOT_DSINK, FXA_GRAD_SINK}};
     static const fxa_slot forward[] = {FXA_SLOT_O, FXA_SLOT_LSE, FXA_SLOT_MAX_ROW};
-    if (pass == FXA_FORWARD) return i < 3 ? &c->slot[forward[i]] : NULL;
+    int outputs = c->base.data.problem.flags & FXA_WANT_MAX ? 3 : 2; /* the maximum is wanted unless a test says no */
+    if (pass == FXA_FORWARD) return i < outputs ? &c->slot[forward[i]] : NULL;
     for (int j = 0; j < 4; j++)
         if ((c->base.data.backward_flags & grads[j].flag) && i-- == 0) return &c->slot[grads[j].slot];
     for (size_t j = 0; j < c->n_tensors; j++)
@@ -263,6 +264,7 @@ void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool refere
     x->p.bprop = pass == FXA_BACKWARD ? c->bprop : NULL;
     for (int i = 0; i < CONF_SLOTS; i++)
         if (x->args.slot[i]) x->args.slot[i] = c->slot[i].origin;
+    if (!(x->p.flags & FXA_WANT_MAX)) x->args.slot[FXA_SLOT_MAX_ROW] = NULL;
     memcpy(x->captures, c->captures, sizeof x->captures);
     for (size_t i = 0; i < c->n_tensors; i++) {
         if (pass == FXA_FORWARD) x->captures[i].grad = 0;

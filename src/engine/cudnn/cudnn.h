@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cuDNN engine: attention with score programs inside, on cuDNN's backend interface. Its map:
+ *
+ *   problem -> cudnn_support.c (no, and why)
+ *           -> cudnn_forward.c, cudnn_backward.c: a graph as data (cudnn_graph.h)
+ *                  with the program by cudnn_score.c, cudnn_ops.c and its mask by cudnn_mask.c
+ *           -> cudnn_rules.c: the last look at it
+ *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
+ *   run     -> cudnn_run.c: pointers and values to cuDNN
+ *   engine_cudnn.c is its table, with instances: on a device, or of a profile (cudnn_profile.h) without one.
+ *
+ * Whatever cuDNN computes is that of its graph, in floats of 32 bits; P and dS are rounded to the dtype of Q where they
+ * enter a product, and a weight of exactly 0 times a V that is not finite is NaN, as on all matrix hardware.
+ */
+#ifndef FXA_ENGINE_CUDNN_CUDNN_H
+#define FXA_ENGINE_CUDNN_CUDNN_H
+
+#include "../../gpu/gpu.h"
+#include "cudnn_attention.h"
+
+enum {
+    FXA__DNN_HANDLES = 32, /* kept for runs to come; more exist while more run at the same time */
+    FXA__DNN_BOUND = 128   /* tensors of a graph that a run gives a pointer */
+};
+
+typedef struct fxa__dnn_self {
+    fxa__host *host;
+    fxa__cudnn_library library;
+    void *profile; /* a descriptor */
+    fxa__dnn_level level;
+    bool on_device; /* else of a target: nothing runs */
+    fxa__gpu gpu;
+    _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle ones */
+} fxa__dnn_self;
+
+/* A tensor that a run gives a pointer, as in the graph. */
+typedef struct fxa__dnn_bound {
+    int64_t id;
+    fxa__dnn_tensor tensor;
+    int64_t words; /* to fill, of 32 bits */
+} fxa__dnn_bound;
+
+typedef struct fxa__dnn_code {
+    fxa__host *host;
+    fxa_program *program; /* for what runs pass by value */
+    void *plan;
+    int64_t own_workspace; /* of cuDNN, behind the scratch of the graph */
+    int64_t scratch;
+    size_t n_bound;
+    fxa__dnn_bound bound[FXA__DNN_BOUND];
+    char detail[96];
+} fxa__dnn_code;
+
+/* Bytes of a workspace: it is aligned to 256 inside. UINT64_MAX: more than there are. */
+uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
+/* What a run has to give pointers to. False: there are too many. */
+bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code);
+
+/* A handle that nobody else has, on that stream; given back after use. */
+fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err);
+void fxa__dnn_handle_give(fxa__dnn_self *self, void *handle);
+
+fxa_status fxa__dnn_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The graph as data: see cudnn_graph.h. Nothing here knows what attention is.
+ */
+#include "cudnn_graph.h"
+
+#include "../../base/num.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { GRAPH_SCRATCH_ALIGN = 256 };
+
+void fxa__dnn_graph_free(fxa__dnn_graph *g) {
+    fxa__free(g->host, g->tensors, g->tensor_capacity * sizeof *g->tensors);
+    fxa__free(g->host, g->ops, g->op_capacity * sizeof *g->ops);
+    g->tensors = NULL, g->ops = NULL;
+    g->n_tensors = g->tensor_capacity = g->n_ops = g->op_capacity = 0;
+}
+
+int32_t fxa__dnn_refuse(fxa__dnn_graph *g, const char *format, ...) {
+    if (g->status != FXA_OK) return 0;
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(g->reason, sizeof g->reason, format, list);
+    va_end(list);
+    g->status = FXA_E_UNSUPPORTED;
+    return 0;
+}
+
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
+
+int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor) {
+    if (g->status != FXA_OK) return 0;
+    if (!fxa__grow(g->host, &g->tensors, &g->tensor_capacity, g->n_tensors + 1, sizeof *g->tensors)) {
+        g->status = FXA_E_MEMORY;
+        return 0;
+    }
+    g->tensors[g->n_tensors] = *tensor;
+    return (int32_t)g->n_tensors++;
+}
+
+static void graph_pack(fxa__dnn_tensor *t, const int64_t dim[4]) {
+    int64_t stride = 1;
+    for (int i = 3; i >= 0; i--) {
+        t->dim[i] = dim[i];
+        t->stride[i] = stride;
+        stride *= dim[i];
+    }
+}
+
+int32_t fxa__dnn_virtual(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type) {
+    fxa__dnn_tensor t = {.type = type, .source = FXA__DNN_VIRTUAL};
+    graph_pack(&t, dim);
+    return fxa__dnn_add(g, &t);
+}
+
+int32_t fxa__dnn_like(fxa__dnn_graph *g, int32_t x, uint8_t type) {
+    if (g->status != FXA_OK) return 0;
+    int64_t dim[4];
+    memcpy(dim, g->tensors[x].dim, sizeof dim);
+    return fxa__dnn_virtual(g, dim, type);
+}
+
+static int32_t graph_value(fxa__dnn_graph *g, double value, uint8_t type) {
+    const fxa__dnn_tensor t = {
+        .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .type = type, .source = FXA__DNN_VALUE, .value = value};
+    return fxa__dnn_add(g, &t);
+}
+
+int32_t fxa__dnn_float(fxa__dnn_graph *g, double value) { return graph_value(g, value, CUDNN_DATA_FLOAT); }
+int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value) { return graph_value(g, (double)value, CUDNN_DATA_INT32); }
+
+int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type) {
+    fxa__dnn_tensor t = {.type = type, .source = FXA__DNN_SCRATCH, .offset = g->scratch};
+    int64_t bytes = type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2;
+    bool fits = true;
+    for (int i = 0; i < 4; i++) fits = fits && fxa__mul_i64(bytes, dim[i], &bytes);
+    fits = fits && fxa__add_i64(bytes, GRAPH_SCRATCH_ALIGN, &bytes);
+    bytes = fits ? bytes / GRAPH_SCRATCH_ALIGN * GRAPH_SCRATCH_ALIGN : 0;
+    if (!fits || !fxa__add_i64(g->scratch, bytes, &g->scratch))
+        return fxa__dnn_refuse(g, "the workspace would not fit in 63 bits");
+    graph_pack(&t, dim);
+    return fxa__dnn_add(g, &t);
+}
+
+int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length) {
+    const int64_t dim[4] = {b, 1, 1, 1};
+    int32_t t = fxa__dnn_scratch(g, dim, CUDNN_DATA_INT32);
+    if (g->status == FXA_OK) g->tensors[t].fill = (int32_t)length;
+    return t;
+}
+
+bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t t) {
+    for (size_t i = 0; i < g->n_ops; i++) {
+        const fxa__dnn_op *op = &g->ops[i];
+        if (op->x == t || op->b == t || op->t == t || op->y == t || op->m == t || op->n == t || op->k == t) return true;
+    }
+    return false;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+static int32_t graph_op(fxa__dnn_graph *g, const fxa__dnn_op *op) {
+    if (g->status != FXA_OK) return 0;
+    if (!fxa__grow(g->host, &g->ops, &g->op_capacity, g->n_ops + 1, sizeof *g->ops)) {
+        g->status = FXA_E_MEMORY;
+        return 0;
+    }
+    g->ops[g->n_ops++] = *op;
+    fxa__dnn_tensor *y = &g->tensors[op->y];
+    const int32_t from[3] = {op->x, op->b, op->t};
+    for (int i = 0; i < 3; i++) y->score = y->score || (from[i] >= 0 && g->tensors[from[i]].score);
+    return op->y;
+}
+
+int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int32_t y, uint8_t precision) {
+    const fxa__dnn_op op = {.kind = FXA__DNN_POINTWISE,
+                            .precision = precision,
+                            .mode = (int16_t)mode,
+                            .x = x,
+                            .b = b,
+                            .t = -1,
+                            .y = y,
+                            .m = -1,
+                            .n = -1,
+                            .k = -1};
+    return graph_op(g, &op);
+}
+
+/* x may be the smaller one: a row against scores. */
+static int32_t graph_result(fxa__dnn_graph *g, int32_t x, int32_t b, uint8_t type) {
+    int64_t dim[4];
+    if (g->status != FXA_OK) return 0;
+    for (int i = 0; i < 4; i++) {
+        int64_t other = b >= 0 ? g->tensors[b].dim[i] : 1;
+        dim[i] = g->tensors[x].dim[i] > other ? g->tensors[x].dim[i] : other;
+    }
+    return fxa__dnn_virtual(g, dim, type);
+}
+
+int32_t fxa__dnn_op2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, uint8_t type, uint8_t precision) {
+    return fxa__dnn_op2_into(g, mode, x, b, graph_result(g, x, b, type), precision);
+}
+
+int32_t fxa__dnn_float2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b) {
+    return fxa__dnn_op2(g, mode, x, b, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT);
+}
+
+int32_t fxa__dnn_int2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b) {
+    return fxa__dnn_op2(g, mode, x, b, CUDNN_DATA_INT32, CUDNN_DATA_INT32);
+}
+
+int32_t fxa__dnn_select(fxa__dnn_graph *g, int32_t x, int32_t b, int32_t t) {
+    const fxa__dnn_op op = {.kind = FXA__DNN_POINTWISE,
+                            .precision = CUDNN_DATA_FLOAT,
+                            .mode = CUDNN_POINTWISE_BINARY_SELECT,
+                            .x = x,
+                            .b = b,
+                            .t = t,
+                            .y = graph_result(g, x, b, CUDNN_DATA_FLOAT),
+                            .m = -1,
+                            .n = -1,
+                            .k = -1};
+    return graph_op(g, &op);
+}
+
+int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precision) {
+    const fxa__dnn_op op = {.kind = FXA__DNN_POINTWISE,
+                            .precision = precision,
+                            .axis = (uint8_t)axis,
+                            .mode = CUDNN_POINTWISE_GEN_INDEX,
+                            .x = of,
+                            .b = -1,
+                            .t = -1,
+                            .y = fxa__dnn_like(g, of, CUDNN_DATA_INT32),
+                            .m = -1,
+                            .n = -1,
+                            .k = -1};
+    int32_t y = graph_op(g, &op);
+    if (g->status == FXA_OK) g->tensors[y].score = false; /* of its operand an index has the shape alone */
+    return y;
+}
+
+int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y) {
+    const fxa__dnn_op op = {.kind = FXA__DNN_REDUCTION,
+                            .precision = CUDNN_DATA_FLOAT,
+                            .mode = (int16_t)mode,
+                            .x = x,
+                            .b = -1,
+                            .t = -1,
+                            .y = y,
+                            .m = -1,
+                            .n = -1,
+                            .k = -1};
+    return graph_op(g, &op);
+}
+
+int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k) {
+    const fxa__dnn_op op = {.kind = FXA__DNN_MATMUL,
+                            .precision = CUDNN_DATA_FLOAT,
+                            .x = a,
+                            .b = b,
+                            .t = -1,
+                            .y = c,
+                            .m = m,
+                            .n = n,
+                            .k = k};
+    return graph_op(g, &op);
+}
+
+int32_t fxa__dnn_reshape(fxa__dnn_graph *g, int32_t x, int32_t y) {
+    const fxa__dnn_op op = {.kind = FXA__DNN_RESHAPE, .x = x, .b = -1, .t = -1, .y = y, .m = -1, .n = -1, .k = -1};
+    return graph_op(g, &op);
+}

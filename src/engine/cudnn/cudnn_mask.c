@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The mask of a score program in a graph: one select of -inf after the other, each a part of it (lower/conjunct.h).
+ * Causal and window parts are spelled as cuDNN recognises them, operation by operation, types included: it leaves out
+ * tiles for these, as long as the indices are those of the very tensor that is masked. It compares rows and keys in no
+ * other spelling rightly but by <= and ==, which is how cudnn_ops.c has all others.
+ */
+#include "cudnn_attention.h"
+
+#include <math.h>
+
+#define MASK_MOST (1 << 24) /* floats are exact up to here; no coordinate is beyond */
+
+static int64_t mask_lengths(const fxa_problem *p) {
+    return (p->k_len ? p->k_len : p->sk) - (p->q_len ? p->q_len : p->sq);
+}
+
+/* Q - K of coordinates is that of places plus this. */
+static bool mask_origin(fxa__dnn_attention *a, int64_t *shift) {
+    int64_t q = 0, k = 0;
+    if (!fxa__dnn_coordinate(&a->g, a->p, FXA_INPUT_Q, &q) || !fxa__dnn_coordinate(&a->g, a->p, FXA_INPUT_K, &k))
+        return false;
+    *shift = q - k;
+    return true;
+}
+
+/* The bound of a part as a number by value: c, and what a run makes of its node. */
+static int32_t mask_bound(fxa__dnn_attention *a, const fxa__part *part, int64_t c, uint8_t type) {
+    fxa__dnn_tensor t = {.dim = {1, 1, 1, 1},
+                         .stride = {1, 1, 1, 1},
+                         .type = type,
+                         .source = part->bound < 0 ? FXA__DNN_VALUE : FXA__DNN_NODE,
+                         .index = part->bound,
+                         .times = part->times_bound,
+                         .value = (double)c};
+    return fxa__dnn_add(&a->g, &t);
+}
+
+static int32_t mask_refuse_wrap(fxa__dnn_attention *a) {
+    return fxa__dnn_refuse(&a->g,
+                           "a bound of the mask is a param which may wrap around at 32 bits: write q - k, or k - q");
+}
+
+static int32_t mask_refuse_far(fxa__dnn_attention *a, int64_t c) {
+    return fxa__dnn_refuse(&a->g, "a bound of the mask is %lld: beyond 2^24", (long long)c);
+}
+
+/* k <= q + c as q + c >= k. */
+static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
+    fxa__dnn_graph *g = &a->g;
+    int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
+    if (c || part->bound >= 0) q = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, q, mask_bound(a, part, c, CUDNN_DATA_INT32));
+    int32_t m = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_GE, q, k, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
+}
+
+/* q - k <= c as k + (c + 1) > q, the sum in floats. */
+static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
+    fxa__dnn_graph *g = &a->g;
+    int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
+    k = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, k, mask_bound(a, part, c + 1, CUDNN_DATA_FLOAT));
+    int32_t m = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_GT, k, q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
+}
+
+/* ---- Parts of no known spelling ---------------------------------------------------------------------------------- */
+
+static int64_t mask_clamp(int64_t c) { return c < -MASK_MOST ? -MASK_MOST : c > MASK_MOST ? MASK_MOST : c; }
+
+static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part) {
+    return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
+}
+
+/* x <= c + times * bound, where x is an int of coordinates: what is added to the bound is taken off x, which does not
+ * leave 32 bits by it. */
+static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *part, int64_t c) {
+    fxa__dnn_graph *g = &a->g;
+    if (part->narrow) return mask_refuse_wrap(a);
+    c = part->bound < 0 ? mask_clamp(c) : c;
+    if (c < -MASK_MOST || c > MASK_MOST) return mask_refuse_far(a, c);
+    if (mask_is_by_value(a, part))
+        return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, x, mask_bound(a, part, c, CUDNN_DATA_INT32));
+    int32_t bound = fxa__dnn_score_node(&a->score, part->bound);
+    if (c) x = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, x, fxa__dnn_int(g, -c));
+    if (part->times_bound > 0) return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, x, bound);
+    x = fxa__dnn_int2(g, CUDNN_POINTWISE_NEG, x, -1);
+    return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, fxa__dnn_as_virtual(&a->score, bound), x);
+}
+
+/* k <= C, or k <= k_len + C. */
+static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
+    const fxa_problem *p = &a->p->in;
+    int64_t c = part->c + (part->of_length ? (p->k_len ? p->k_len : p->sk) : 0);
+    return mask_at_most(a, fxa__dnn_score_input(&a->score, FXA_INPUT_K), part, c);
+}
+
+/* k <= Q + prefix, or what a length says. */
+static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
+    int64_t c = mask_clamp(part->prefix + (part->aligned ? mask_lengths(&a->p->in) : 0));
+    int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
+    if (c) q = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(&a->g, c));
+    return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_OR, fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_LE, k, q),
+                         mask_length(a, part));
+}
+
+/* Causal and window by a bound that differs between batch entries or heads: for those there is no spelling. */
+static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
+    bool causal = part->kind == FXA__PART_CAUSAL;
+    int64_t aligned = part->aligned ? mask_lengths(&a->p->in) : 0;
+    int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
+    int32_t x = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_SUB, causal ? k : q, causal ? q : k);
+    return mask_at_most(a, x, part, part->c + (causal ? aligned : -aligned));
+}
+
+static int32_t mask_equal(fxa__dnn_attention *a, const fxa__part *part) {
+    if (part->whole) return fxa__dnn_refuse(&a->g, "the mask compares i64 tensors: cuDNN compares ints of 32 bits");
+    int32_t row = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, part->row));
+    int32_t key = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, part->key));
+    return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_EQ, row, key);
+}
+
+static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
+    if (part->kind == FXA__PART_LENGTH) return mask_length(a, part);
+    if (part->kind == FXA__PART_PREFIX) return mask_prefix(a, part);
+    if (part->kind == FXA__PART_EQUAL) return mask_equal(a, part);
+    if (part->kind == FXA__PART_CAUSAL || part->kind == FXA__PART_WINDOW) return mask_diagonal(a, part);
+    int32_t m = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, part->node));
+    return part->negated ? fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_NOT, m, -1) : m;
+}
+
+/* Whether cuDNN has a spelling for the part. */
+static bool mask_is_band(const fxa__dnn_attention *a, const fxa__part *part) {
+    return (part->kind == FXA__PART_CAUSAL || part->kind == FXA__PART_WINDOW) && mask_is_by_value(a, part);
+}
+
+/* Indices are those of the tensor that is masked. */
+int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
+    for (size_t i = 0; i < a->mask.n && a->g.status == FXA_OK; i++) {
+        const fxa__part *part = &a->mask.parts[i];
+        if (mask_is_band(a, part)) continue;
+        fxa__dnn_score_start(&a->score, a->scaled, -1, s);
+        s = fxa__dnn_select(&a->g, s, fxa__dnn_float(&a->g, -INFINITY), mask_part(a, part));
+    }
+    return s;
+}
+
+/* ---- Causal and window ------------------------------------------------------------------------------------------- */
+
+static int32_t mask_band(fxa__dnn_attention *a, int32_t s, const fxa__part *part) {
+    int64_t shift = 0;
+    if (part->narrow) return mask_refuse_wrap(a);
+    if (!mask_origin(a, &shift)) return 0;
+    if (part->aligned) shift += mask_lengths(&a->p->in);
+    bool causal = part->kind == FXA__PART_CAUSAL;
+    int64_t c = part->c + (causal ? shift : -shift), most = a->p->in.sq + a->p->in.sk;
+    /* beyond this nothing changes, and floats stay exact */
+    if (part->bound < 0) c = c > most ? most : c < -most ? -most : c;
+    if (c < -MASK_MOST || c > MASK_MOST) return mask_refuse_far(a, c);
+    if (part->bound < 0 && c >= (causal ? a->p->in.sk : a->p->in.sq) - 1) return s; /* all pairs are inside */
+    a->banded = true;
+    return causal ? mask_causal(a, s, part, c) : mask_window(a, s, part, c);
+}
+
+int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s) {
+    static const fxa__part_kind order[2] = {FXA__PART_CAUSAL, FXA__PART_WINDOW};
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t i = 0; i < a->mask.n && a->g.status == FXA_OK; i++)
+            if (a->mask.parts[i].kind == order[kind] && mask_is_band(a, &a->mask.parts[i]))
+                s = mask_band(a, s, &a->mask.parts[i]);
+    return s;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run: the pointers of a bind to the tensors of the graph, what is passed by value computed on the host, lengths
+ * written, and cuDNN begun on the caller's stream. Nothing of ours is allocated.
+ */
+#include "cudnn.h"
+
+#include "../../base/num.h"
+#include "cudnn_build.h"
+
+#include <string.h>
+
+enum { RUN_ALIGN = 256 };
+
+uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own) {
+    int64_t sum;
+    if (scratch + own == 0) return 0;
+    return fxa__add_i64(scratch, own, &sum) && fxa__add_i64(sum, RUN_ALIGN, &sum) ? (uint64_t)sum : UINT64_MAX;
+}
+
+bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code) {
+    code->n_bound = 0;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const fxa__dnn_tensor *t = &g->tensors[i];
+        if (t->source == FXA__DNN_VIRTUAL || !fxa__dnn_is_used(g, (int32_t)i)) continue;
+        if (code->n_bound == FXA__DNN_BOUND) return false;
+        code->bound[code->n_bound++] = (fxa__dnn_bound){(int64_t)i + 1, *t, t->fill ? t->dim[0] : 0};
+    }
+    return true;
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+typedef union run_value {
+    float f;
+    int32_t i;
+} run_value;
+
+/* Room for what a run computes of the program: nodes that read nothing of a pair. */
+typedef struct run_values {
+    fxa__val node[FXA__DNN_MAX_NODES];
+    fxa_view none[FXA_MAX_TENSORS];
+    bool there;
+} run_values;
+
+static void run_evaluate(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bind *bind, run_values *v) {
+    const fxa_problem *in = &p->in;
+    fxa__env env = {.params = bind->params, .tensors = v->none};
+    if (v->there) return;
+    memset(v->none, 0, sizeof v->none);
+    for (int32_t i = 0; i < c->program->n_tensors; i++) {
+        v->none[i].dtype = (fxa_dtype)c->program->tensors[i].dtype; /* without elements: nothing is read */
+        v->none[i].rank = c->program->tensors[i].rank;
+    }
+    env.coord[FXA_INPUT_Q_LEN] = fxa__wrap32(in->q_len ? in->q_len : in->sq);
+    env.coord[FXA_INPUT_K_LEN] = fxa__wrap32(in->k_len ? in->k_len : in->sk);
+    env.coord[FXA_INPUT_HEADS] = fxa__wrap32(in->heads ? in->heads : in->hq);
+    fxa__program_eval(c->program, &env, v->node);
+    v->there = true;
+}
+
+static run_value run_value_of(const fxa__dnn_code *c, const fxa__dnn_tensor *t, const fxa__bind *bind,
+                              const run_values *v) {
+    run_value value = {.i = 0};
+    bool ints = t->type == CUDNN_DATA_INT32;
+    double x = t->value;
+    if (t->source == FXA__DNN_SCALE) x = bind->scale;
+    if (t->source == FXA__DNN_NODE) {
+        bool of_float = c->program->nodes[t->index].type == FXA_FLOAT;
+        x += t->times * (of_float ? v->node[t->index].f : (double)v->node[t->index].i);
+    }
+    if (ints)
+        value.i = fxa__toint(x);
+    else
+        value.f = (float)x;
+    return value;
+}
+
+/* ---- Pointers ---------------------------------------------------------------------------------------------------- */
+
+static size_t run_element(uint8_t type) { return type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2; }
+
+static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bind *bind, char *scratch) {
+    if (t->source == FXA__DNN_SLOT) return bind->slot[t->index];
+    if (t->source == FXA__DNN_SCRATCH) return scratch + t->offset;
+    const char *data = bind->tensors[t->index].data;
+    return (void *)(uintptr_t)(data + t->offset * (int64_t)run_element(t->type));
+}
+
+typedef struct run_pack {
+    int64_t id[FXA__DNN_BOUND];
+    void *pointer[FXA__DNN_BOUND];
+    run_value value[FXA__DNN_BOUND];
+    run_values values;
+} run_pack;
+
+static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bind *bind, char *scratch,
+                          run_pack *r) {
+    r->values.there = false;
+    for (size_t i = 0; i < c->n_bound; i++) {
+        const fxa__dnn_tensor *t = &c->bound[i].tensor;
+        r->id[i] = c->bound[i].id;
+        if (!fxa__dnn_is_by_value(t)) {
+            r->pointer[i] = run_pointer(t, bind, scratch);
+            continue;
+        }
+        if (t->source == FXA__DNN_NODE) run_evaluate(c, p, bind, &r->values);
+        r->value[i] = run_value_of(c, t, bind, &r->values);
+        r->pointer[i] = &r->value[i];
+    }
+}
+
+static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, const fxa__bind *bind, char *scratch,
+                              fxa_error *err) {
+    for (size_t i = 0; i < c->n_bound; i++) {
+        const fxa__dnn_bound *b = &c->bound[i];
+        if (!b->words) continue;
+        int status = s->gpu.driver.fill((uintptr_t)(scratch + b->tensor.offset), (unsigned)b->tensor.fill,
+                                        (size_t)b->words, bind->stream);
+        FXA_TRY(fxa__gpu_status(&s->gpu, status, "cuMemsetD32Async", err));
+    }
+    return FXA_OK;
+}
+
+/* ---- The run ----------------------------------------------------------------------------------------------------- */
+
+static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa__bind *bind,
+                              char *scratch, fxa_error *err) {
+    void *handle, *pack;
+    FXA_TRY(run_lengths(s, c, bind, scratch, err));
+    FXA_TRY(fxa__dnn_handle_take(s, bind->stream, &handle, err));
+    fxa_status status =
+        fxa__dnn_pack(&s->library.api, (int64_t)c->n_bound, r->id, r->pointer, scratch + c->scratch, &pack, err);
+    if (status == FXA_OK) {
+        int result = s->library.api.execute(handle, c->plan, pack);
+        if (result != CUDNN_STATUS_SUCCESS) status = fxa__cudnn_fail(&s->library.api, result, "it runs", err);
+        if (status == FXA_E_UNSUPPORTED) status = FXA_E_ENGINE; /* too late for a no */
+        (void)s->library.api.descriptor_destroy(pack);
+    }
+    fxa__dnn_handle_give(s, handle);
+    if (status != FXA_OK && err) err->status = status;
+    return status;
+}
+
+fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    fxa__dnn_self *s = self;
+    const fxa__dnn_code *c = code;
+    run_pack r;
+    uint64_t needed = fxa__dnn_workspace(c->scratch, c->own_workspace);
+    if (bind->workspace_size < needed)
+        return fxa__fail(err, FXA_E_WORKSPACE, "cuDNN needs a workspace of %llu bytes, %zu were given",
+                         (unsigned long long)needed, bind->workspace_size);
+    uintptr_t first = ((uintptr_t)bind->workspace + RUN_ALIGN - 1) / RUN_ALIGN * RUN_ALIGN;
+    run_fill_pack(c, p, bind, (char *)first, &r);
+    FXA_TRY(fxa__gpu_enter(&s->gpu, err));
+    fxa_status status = run_execute(s, c, &r, bind, (char *)first, err);
+    fxa__gpu_leave(&s->gpu);
+    return status == FXA_OK ? fxa__ok(err) : status;
+}
+
+/* ---- Whose pointers they are ------------------------------------------------------------------------------------- */
+
+static const struct run_slot {
+    uint8_t slot;
+    uint32_t flag[2]; /* by pass: looked at where it is set; 0: always; UINT32_MAX: never */
+} run_slots[] = {
+    {FXA_SLOT_Q, {0, 0}},
+    {FXA_SLOT_K, {0, 0}},
+    {FXA_SLOT_V, {0, 0}},
+    {FXA_SLOT_O, {0, 0}},
+    {FXA_SLOT_LSE, {FXA_WANT_LSE, 0}},
+    {FXA_SLOT_DO, {UINT32_MAX, 0}},
+    {FXA_SLOT_DQ, {UINT32_MAX, FXA_GRAD_Q}},
+    {FXA_SLOT_DK, {UINT32_MAX, FXA_GRAD_K}},
+    {FXA_SLOT_DV, {UINT32_MAX, FXA_GRAD_V}},
+};
+
+fxa_status fxa__dnn_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    const fxa__dnn_self *s = self;
+    for (size_t i = 0; i < sizeof run_slots / sizeof *run_slots; i++) {
+        uint32_t flag = run_slots[i].flag[p->in.pass];
+        if (flag == UINT32_MAX || (flag && !(p->in.flags & flag))) continue;
+        FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)run_slots[i].slot),
+                               bind->slot[run_slots[i].slot], err));
+    }
+    for (size_t i = 0; i < p->in.n_captures; i++)
+        FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", p->program->tensors[i].name, bind->tensors[i].data, err));
+    return bind->workspace ? fxa__gpu_check(&s->gpu, "the", "workspace", bind->workspace, err) : FXA_OK;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A score program inside a graph: its nodes as pointwise operations on [B,H,Sq,Sk], in the spellings that cuDNN
+ * computes as they are meant. Which those are was found out on a device, where graphs outside of them are accepted and
+ * wrong:
+ *
+ * - the first operand of an operation has no memory; of a sum it is the one that depends on the score;
+ * - what depends on neither coordinates nor tensors is no operation: it is computed by the host and passed by value;
+ * - bools are ints, 0 and 1; ints are compared by <= and == alone, so that nothing looks like a padding mask;
+ * - ints that leave 2^24, casts to int, remainders of negative numbers and powers are not what they seem: refused.
+ */
+#ifndef FXA_ENGINE_CUDNN_SCORE_H
+#define FXA_ENGINE_CUDNN_SCORE_H
+
+#include "../../lower/depend.h"
+#include "cudnn_graph.h"
+
+/* Nodes of a program that this engine looks at: a run evaluates what it passes by value on the stack. */
+#define FXA__DNN_MAX_NODES 1024
+
+/* The value of a score program, at one place of a graph. */
+typedef struct fxa__dnn_score {
+    fxa__dnn_graph *g;
+    const fxa__problem *p;
+    const fxa_program *program;
+    const fxa__depend *depend;         /* of its nodes */
+    int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
+    int32_t base;                      /* coordinates are those of the places of this tensor */
+    int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */
+    int32_t axis[4];                   /* coordinates, made; -1: not yet */
+    bool needed[FXA__DNN_MAX_NODES];
+    bool indexed; /* set: something reads q or k as a number */
+} fxa__dnn_score;
+
+void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base);
+/* The tensor of a node; bools as INT32. It may have memory, or be by value. */
+int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node);
+/* Whether a node is the same for all pairs of a run, and known to the host: it is passed by value. */
+bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node);
+/* A coordinate: B, H, Q or K. */
+int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input);
+/* The same content without memory, of the size of scores. */
+int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor);
+
+/* What is added to the place of a row, head, ... to be the coordinate that programs see: maps and alignment. False: it
+ * is not that simple, and the graph has been refused. axis: FXA_INPUT_B, H, Q or K. */
+bool fxa__dnn_coordinate(fxa__dnn_graph *g, const fxa__problem *p, fxa_input axis, int64_t *shift);
+/* The bounds of an int, over all coordinates of the problem; false: not known. */
+bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
+
+/* cudnn_ops.c: the tensor of an operation whose operands are made. */
+int32_t fxa__dnn_lower_op(fxa__dnn_score *s, int32_t node);
+
+#endif

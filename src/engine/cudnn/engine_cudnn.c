@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cuDNN engine's table: instances, answers and code; see cudnn.h.
+ *
+ * The environment, read when an instance is opened: FXA_CUDNN_PATH, a folder to look for cuDNN and cuBLASLt in first;
+ * FXA_CUDNN_UNTRIED=1, which lets it run on devices. It has been held against graphs, not against devices: until its
+ * conformance suite has passed on one, it says so there, and is no choice for anybody who did not ask for it.
+ */
+#include "cudnn.h"
+
+#include "cudnn_build.h"
+#include "cudnn_profile.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Handles ----------------------------------------------------------------------------------------------------- */
+
+fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err) {
+    *handle = NULL;
+    for (int i = 0; i < FXA__DNN_HANDLES && !*handle; i++)
+        if (atomic_load_explicit(&self->handles[i], memory_order_relaxed))
+            *handle = atomic_exchange_explicit(&self->handles[i], NULL, memory_order_acquire);
+    int status = *handle ? CUDNN_STATUS_SUCCESS : self->library.api.create(handle);
+    if (status != CUDNN_STATUS_SUCCESS) return fxa__cudnn_fail(&self->library.api, status, "a handle is made", err);
+    status = self->library.api.set_stream(*handle, stream);
+    if (status == CUDNN_STATUS_SUCCESS) return FXA_OK;
+    fxa__dnn_handle_give(self, *handle);
+    return fxa__cudnn_fail(&self->library.api, status, "a handle gets its stream", err);
+}
+
+void fxa__dnn_handle_give(fxa__dnn_self *self, void *handle) {
+    for (int i = 0; i < FXA__DNN_HANDLES; i++) {
+        void *none = NULL;
+        if (atomic_compare_exchange_strong_explicit(&self->handles[i], &none, handle, memory_order_release,
+                                                    memory_order_relaxed))
+            return;
+    }
+    (void)self->library.api.destroy(handle);
+}
+
+static void dnn_handles_end(fxa__dnn_self *s) {
+    for (int i = 0; i < FXA__DNN_HANDLES; i++) {
+        void *handle = atomic_exchange(&s->handles[i], NULL);
+        if (handle) (void)s->library.api.destroy(handle);
+    }
+}
+
+/* ---- Instances --------------------------------------------------------------------------------------------------- */
+
+static void dnn_identity(const fxa__dnn_self *s, const char *name, int64_t driver, int64_t processors,
+                         char identity[FXA__IDENTITY]) {
+    (void)snprintf(identity, FXA__IDENTITY, "cudnn %lld.%lld.%lld, sm_%d, %lld processors, driver %lld, %.64s",
+                   (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
+                   (long long)s->library.version % 100, (int)s->level.arch, (long long)processors, (long long)driver,
+                   name);
+}
+
+/* The instance of a profile: cuDNN makes plans for it, and nothing runs. */
+static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
+    fxa__dnn_profile described;
+    FXA_TRY(fxa__dnn_profile_parse(target, &described, err));
+    FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
+    s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch};
+    dnn_identity(s, described.name, described.driver, described.processors, identity);
+    fxa_status status = fxa__dnn_profile_text(&s->library.api, target, &s->profile, err);
+    if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
+    return status;
+}
+
+static fxa_status dnn_open_handle(fxa__dnn_self *s, fxa_error *err) {
+    void *handle;
+    FXA_TRY(fxa__gpu_enter(&s->gpu, err));
+    fxa_status status = fxa__dnn_handle_take(s, NULL, &handle, err);
+    if (status == FXA_OK) {
+        status = fxa__dnn_profile_handle(&s->library.api, handle, &s->profile, err);
+        fxa__dnn_handle_give(s, handle);
+    }
+    if (status != FXA_OK) dnn_handles_end(s);
+    fxa__gpu_leave(&s->gpu);
+    return status;
+}
+
+static fxa_status dnn_open_library(fxa__dnn_self *s, fxa_error *err) {
+    const char *untried = getenv("FXA_CUDNN_UNTRIED");
+    FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
+    s->level = (fxa__dnn_level){s->library.version, s->gpu.arch};
+    fxa_status status = FXA_OK;
+    if (!untried || strcmp(untried, "1") != 0)
+        status = fxa__fail(err, FXA_E_UNAVAILABLE,
+                           "engine cudnn has not been tried on a device yet (here: cuDNN %lld, sm_%d); "
+                           "FXA_CUDNN_UNTRIED=1 uses it all the same",
+                           (long long)s->library.version, s->gpu.arch);
+    if (status == FXA_OK) status = dnn_open_handle(s, err);
+    if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
+    return status;
+}
+
+static fxa_status dnn_open_device(fxa__dnn_self *s, int32_t ordinal, char identity[FXA__IDENTITY], fxa_error *err) {
+    FXA_TRY(fxa__gpu_open(&s->gpu, ordinal, err));
+    s->on_device = true;
+    fxa_status status = dnn_open_library(s, err);
+    if (status == FXA_OK)
+        dnn_identity(s, s->gpu.name, s->gpu.driver_version, s->gpu.processors, identity);
+    else
+        fxa__gpu_close(&s->gpu);
+    return status;
+}
+
+static fxa_status dnn_open(fxa__host *host, int32_t ordinal, const char *target, void **self,
+                           char identity[FXA__IDENTITY], fxa_error *err) {
+    fxa__dnn_self *s = fxa__alloc(host, sizeof *s);
+    if (!s) return fxa__fail_memory(err, "an instance of the cuDNN engine");
+    s->host = host;
+    for (int i = 0; i < FXA__DNN_HANDLES; i++) atomic_init(&s->handles[i], NULL);
+    fxa_status status = target ? dnn_open_target(s, target, identity, err) : dnn_open_device(s, ordinal, identity, err);
+    if (status != FXA_OK) {
+        fxa__free(host, s, sizeof *s);
+        return status;
+    }
+    *self = s;
+    return fxa__ok(err);
+}
+
+static void dnn_close(fxa__host *host, void *self) {
+    fxa__dnn_self *s = self;
+    bool entered = s->on_device && fxa__gpu_enter(&s->gpu, NULL) == FXA_OK;
+    (void)s->library.api.descriptor_destroy(s->profile);
+    dnn_handles_end(s);
+    if (entered) fxa__gpu_leave(&s->gpu);
+    fxa__cudnn_library_close(&s->library);
+    if (s->on_device) fxa__gpu_close(&s->gpu);
+    fxa__free(host, s, sizeof *s);
+}
+
+/* cuDNN wants the device's context for everything that may load code. */
+static fxa_status dnn_enter(const fxa__dnn_self *s, fxa_error *err) {
+    return s->on_device ? fxa__gpu_enter(&s->gpu, err) : FXA_OK;
+}
+
+static void dnn_leave(const fxa__dnn_self *s) {
+    if (s->on_device) fxa__gpu_leave(&s->gpu);
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+static fxa_status dnn_probe_graph(const fxa__dnn_self *s, const fxa__dnn_attention *a, fxa_support *report,
+                                  fxa_error *err) {
+    int64_t own = 0;
+    FXA_TRY(dnn_enter(s, err));
+    fxa_status status = fxa__dnn_probe(&s->library.api, s->profile, &a->g, &own, err);
+    dnn_leave(s);
+    if (status == FXA_OK) report->workspace = fxa__dnn_workspace(a->g.scratch, own);
+    return status;
+}
+
+static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+    fxa__dnn_self *s = self;
+    const fxa__dnn_code *have = code;
+    fxa_error why = {.status = FXA_OK};
+    fxa_status status = FXA_OK;
+    out->report.supported = 1;
+    out->report.deterministic = p->in.pass == FXA_FORWARD || (p->in.flags & FXA_DETERMINISTIC);
+    if (have) {
+        out->report.workspace = fxa__dnn_workspace(have->scratch, have->own_workspace);
+        return FXA_OK;
+    }
+    fxa__dnn_attention *a = fxa__alloc(s->host, sizeof *a);
+    if (!a) return fxa__fail_memory(err, "a graph for cuDNN");
+    status = fxa__dnn_attention_make(p, s->level, a, &why);
+    if (status == FXA_OK) status = dnn_probe_graph(s, a, &out->report, &why);
+    fxa__dnn_attention_free(a);
+    fxa__free(s->host, a, sizeof *a);
+    if (status == FXA_OK) return FXA_OK;
+    if (status == FXA_E_UNSUPPORTED) {
+        fxa__support_refuse(&out->report, why.text);
+        return FXA_OK;
+    }
+    if (err) *err = why;
+    return status;
+}
+
+/* ---- Code -------------------------------------------------------------------------------------------------------- */
+
+/* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
+static void dnn_release(void *self, void *code) {
+    fxa__dnn_self *s = self;
+    fxa__dnn_code *c = code;
+    if (s->on_device) fxa__gpu_wait_all(&s->gpu);
+    bool entered = dnn_enter(s, NULL) == FXA_OK;
+    if (c->plan) (void)s->library.api.descriptor_destroy(c->plan);
+    if (entered) dnn_leave(s);
+    fxa_program_destroy(c->program);
+    fxa__free(c->host, c, sizeof *c);
+}
+
+static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__dnn_code *c, fxa_error *err) {
+    c->scratch = a->g.scratch;
+    c->program = a->program;
+    fxa_program_retain(c->program);
+    if (!fxa__dnn_bound_find(&a->g, c))
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "the graph has more than %d tensors and values for a run",
+                         FXA__DNN_BOUND);
+    FXA_TRY(dnn_enter(s, err));
+    fxa_status status = fxa__dnn_compile(&s->library.api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
+    dnn_leave(s);
+    (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d, %zu operations",
+                   (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
+                   (long long)s->library.version % 100, (int)s->level.arch, a->g.n_ops);
+    return status;
+}
+
+static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    fxa__dnn_self *s = self;
+    *code = NULL;
+    fxa__dnn_attention *a = fxa__alloc(p->host, sizeof *a);
+    fxa__dnn_code *c = fxa__alloc(p->host, sizeof *c);
+    fxa_status status = a && c ? FXA_OK : fxa__fail_memory(err, "code of the cuDNN engine");
+    if (c) c->host = p->host;
+    if (status == FXA_OK) {
+        status = fxa__dnn_attention_make(p, s->level, a, err);
+        if (status == FXA_OK) status = dnn_fill(s, a, c, err);
+        fxa__dnn_attention_free(a);
+    }
+    fxa__free(p->host, a, sizeof *a);
+    if (status == FXA_OK) {
+        *bytes = sizeof *c + (128u << 10); /* what cuDNN keeps of a plan, about: its text has 63 to 140 KB */
+        *code = c;
+        return fxa__ok(err);
+    }
+    if (c) dnn_release(s, c);
+    return status;
+}
+
+static const char *dnn_detail(const void *code, const fxa__problem *p) {
+    (void)p;
+    return ((const fxa__dnn_code *)code)->detail;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static fxa_status dnn_alloc(void *self, size_t size, void **out, fxa_error *err) {
+    return fxa__gpu_alloc(&((fxa__dnn_self *)self)->gpu, size, out, err);
+}
+
+static void dnn_give(void *self, void *ptr, size_t size) {
+    (void)size;
+    fxa__gpu_give(&((fxa__dnn_self *)self)->gpu, ptr);
+}
+
+static fxa_status dnn_copy_to(void *self, void *device, const void *from, size_t size, void *stream, fxa_error *err) {
+    return fxa__gpu_copy_to(&((fxa__dnn_self *)self)->gpu, device, from, size, stream, err);
+}
+
+static fxa_status dnn_copy_from(void *self, void *to, const void *device, size_t size, void *stream, fxa_error *err) {
+    return fxa__gpu_copy_from(&((fxa__dnn_self *)self)->gpu, to, device, size, stream, err);
+}
+
+static fxa_status dnn_wait(void *self, void *stream, fxa_error *err) {
+    return fxa__gpu_wait(&((fxa__dnn_self *)self)->gpu, stream, err);
+}
+
+static const fxa__memory dnn_memory = {dnn_alloc, dnn_give, dnn_copy_to, dnn_copy_from, dnn_wait};
+
+const fxa__engine fxa__engine_cudnn = {
+    .name = "cudnn",
+    .version = 1,
+    .device = FXA_CUDA,
+    .open = dnn_open,
+    .close = dnn_close,
+    .query = dnn_query,
+    .compile = dnn_compile,
+    .release = dnn_release,
+    .check = fxa__dnn_check,
+    .run = fxa__dnn_run,
+    .detail = dnn_detail,
+    .memory = &dnn_memory,
+};

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A CUDA device by its driver: see gpu.h. The primary context is retained while the device is open, so that streams and
+ * pointers of a framework, which uses the same one, are ours too.
+ */
+#include "gpu.h"
+
+#include "../base/dl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define GPU_FUNCTION(name, field)                                                                                      \
+    { name, offsetof(fxa__cuda, field), false }
+static const fxa__dl_symbol gpu_symbols[] = {
+    GPU_FUNCTION("cuInit", init),
+    GPU_FUNCTION("cuDriverGetVersion", version),
+    GPU_FUNCTION("cuDeviceGetCount", device_count),
+    GPU_FUNCTION("cuDeviceGet", device_get),
+    GPU_FUNCTION("cuDeviceGetAttribute", device_attribute),
+    GPU_FUNCTION("cuDeviceGetName", device_name),
+    GPU_FUNCTION("cuDevicePrimaryCtxRetain", context_retain),
+    GPU_FUNCTION("cuDevicePrimaryCtxRelease_v2", context_release),
+    GPU_FUNCTION("cuCtxPushCurrent_v2", context_push),
+    GPU_FUNCTION("cuCtxPopCurrent_v2", context_pop),
+    GPU_FUNCTION("cuCtxSynchronize", context_wait),
+    GPU_FUNCTION("cuMemAlloc_v2", alloc),
+    GPU_FUNCTION("cuMemFree_v2", give),
+    GPU_FUNCTION("cuMemcpyHtoDAsync_v2", copy_to),
+    GPU_FUNCTION("cuMemcpyDtoHAsync_v2", copy_from),
+    GPU_FUNCTION("cuMemsetD32Async", fill),
+    GPU_FUNCTION("cuStreamSynchronize", stream_wait),
+    GPU_FUNCTION("cuPointerGetAttribute", pointer_attribute),
+    GPU_FUNCTION("cuGetErrorString", error_string),
+};
+
+static const char *const gpu_names[] = {"libcuda.so.1", NULL};
+static const fxa__dl_spec gpu_spec = {"the CUDA driver", gpu_names, gpu_symbols,
+                                      sizeof gpu_symbols / sizeof *gpu_symbols};
+
+/* Values of the driver's enums that are asked for. */
+enum {
+    GPU_OUT_OF_MEMORY = 2,
+    GPU_PROCESSORS = 16,
+    GPU_MAJOR = 75,
+    GPU_MINOR = 76,
+    GPU_POINTER_ORDINAL = 9,
+    GPU_POINTER_TYPE = 2,
+    GPU_TYPE_HOST = 1
+};
+
+static const char *gpu_text(const fxa__gpu *gpu, int status) {
+    const char *text = NULL;
+    if (gpu->driver.error_string(status, &text) != FXA__CUDA_OK || !text) text = "the driver has no words for it";
+    return text;
+}
+
+fxa_status fxa__gpu_status(const fxa__gpu *gpu, int status, const char *call, fxa_error *err) {
+    if (status == FXA__CUDA_OK) return FXA_OK;
+    return fxa__fail(err, status == GPU_OUT_OF_MEMORY ? FXA_E_MEMORY : FXA_E_ENGINE, "%s on device cuda %d: %d, %s",
+                     call, (int)gpu->ordinal, status, gpu_text(gpu, status));
+}
+
+/* ---- Devices ----------------------------------------------------------------------------------------------------- */
+
+static fxa_status gpu_refuse(const fxa__gpu *gpu, const char *call, int status, fxa_error *err) {
+    return fxa__fail(err, FXA_E_UNAVAILABLE, "the CUDA driver does not give device %d: %s says %d, %s",
+                     (int)gpu->ordinal, call, status, gpu_text(gpu, status));
+}
+
+static fxa_status gpu_describe(fxa__gpu *gpu, fxa_error *err) {
+    const fxa__cuda *cu = &gpu->driver;
+    int major = 0, minor = 0, status = cu->version(&gpu->driver_version);
+    if (status == FXA__CUDA_OK) status = cu->device_attribute(&major, GPU_MAJOR, gpu->device);
+    if (status == FXA__CUDA_OK) status = cu->device_attribute(&minor, GPU_MINOR, gpu->device);
+    if (status == FXA__CUDA_OK) status = cu->device_attribute(&gpu->processors, GPU_PROCESSORS, gpu->device);
+    if (status == FXA__CUDA_OK) status = cu->device_name(gpu->name, (int)sizeof gpu->name, gpu->device);
+    gpu->arch = 10 * major + minor;
+    return status == FXA__CUDA_OK ? FXA_OK : gpu_refuse(gpu, "asking for its attributes", status, err);
+}
+
+static fxa_status gpu_start(fxa__gpu *gpu, fxa_error *err) {
+    const fxa__cuda *cu = &gpu->driver;
+    int count = 0, status = cu->init(0);
+    if (status != FXA__CUDA_OK) return gpu_refuse(gpu, "cuInit", status, err);
+    status = cu->device_count(&count);
+    if (status != FXA__CUDA_OK) return gpu_refuse(gpu, "cuDeviceGetCount", status, err);
+    if (gpu->ordinal < 0 || gpu->ordinal >= count)
+        return fxa__fail(err, FXA_E_UNAVAILABLE, "ordinal is %d: the CUDA driver has %d device%s", (int)gpu->ordinal,
+                         count, count == 1 ? "" : "s");
+    status = cu->device_get(&gpu->device, gpu->ordinal);
+    if (status != FXA__CUDA_OK) return gpu_refuse(gpu, "cuDeviceGet", status, err);
+    FXA_TRY(gpu_describe(gpu, err));
+    status = cu->context_retain(&gpu->context, gpu->device);
+    return status == FXA__CUDA_OK ? FXA_OK : gpu_refuse(gpu, "cuDevicePrimaryCtxRetain", status, err);
+}
+
+fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err) {
+    *gpu = (fxa__gpu){.ordinal = ordinal};
+    FXA_TRY(fxa__dl_open(&gpu_spec, &gpu->driver, sizeof gpu->driver, &gpu->library, err));
+    fxa_status status = gpu_start(gpu, err);
+    if (status != FXA_OK) fxa__dl_close(gpu->library);
+    return status;
+}
+
+void fxa__gpu_close(fxa__gpu *gpu) {
+    (void)gpu->driver.context_release(gpu->device);
+    fxa__dl_close(gpu->library);
+}
+
+fxa_status fxa__gpu_enter(const fxa__gpu *gpu, fxa_error *err) {
+    return fxa__gpu_status(gpu, gpu->driver.context_push(gpu->context), "cuCtxPushCurrent", err);
+}
+
+void fxa__gpu_leave(const fxa__gpu *gpu) {
+    void *context;
+    (void)gpu->driver.context_pop(&context);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+fxa_status fxa__gpu_alloc(const fxa__gpu *gpu, size_t size, void **out, fxa_error *err) {
+    uintptr_t ptr = 0;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    fxa_status status = fxa__gpu_status(gpu, gpu->driver.alloc(&ptr, size), "cuMemAlloc", err);
+    fxa__gpu_leave(gpu);
+    if (status == FXA_E_MEMORY)
+        return fxa__fail(err, FXA_E_MEMORY, "%zu bytes of memory of device cuda %d", size, (int)gpu->ordinal);
+    if (status == FXA_OK) *out = (void *)ptr;
+    return status;
+}
+
+void fxa__gpu_give(const fxa__gpu *gpu, void *ptr) {
+    if (fxa__gpu_enter(gpu, NULL) != FXA_OK) return;
+    (void)gpu->driver.give((uintptr_t)ptr);
+    fxa__gpu_leave(gpu);
+}
+
+fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from, size_t size, void *stream,
+                            fxa_error *err) {
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.copy_to((uintptr_t)device, from, size, stream);
+    fxa__gpu_leave(gpu);
+    return fxa__gpu_status(gpu, status, "cuMemcpyHtoDAsync", err);
+}
+
+fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
+                              fxa_error *err) {
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.copy_from(to, (uintptr_t)device, size, stream);
+    fxa__gpu_leave(gpu);
+    return fxa__gpu_status(gpu, status, "cuMemcpyDtoHAsync", err);
+}
+
+fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err) {
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.stream_wait(stream);
+    fxa__gpu_leave(gpu);
+    return fxa__gpu_status(gpu, status, "cuStreamSynchronize", err);
+}
+
+void fxa__gpu_wait_all(const fxa__gpu *gpu) {
+    if (fxa__gpu_enter(gpu, NULL) != FXA_OK) return;
+    (void)gpu->driver.context_wait();
+    fxa__gpu_leave(gpu);
+}
+
+fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {
+    unsigned type = 0;
+    int ordinal = -1;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.pointer_attribute(&type, GPU_POINTER_TYPE, (uintptr_t)ptr);
+    if (status == FXA__CUDA_OK) status = gpu->driver.pointer_attribute(&ordinal, GPU_POINTER_ORDINAL, (uintptr_t)ptr);
+    fxa__gpu_leave(gpu);
+    if (status != FXA__CUDA_OK)
+        return fxa__fail(err, FXA_E_BINDING, "%s %s is %p, which is no memory of device cuda %d", kind, name, ptr,
+                         (int)gpu->ordinal);
+    if (type == GPU_TYPE_HOST || ordinal == gpu->ordinal) return FXA_OK;
+    return fxa__fail(err, FXA_E_BINDING, "%s %s is %p, of device cuda %d; the problem is on device cuda %d", kind, name,
+                     ptr, ordinal, (int)gpu->ordinal);
+}

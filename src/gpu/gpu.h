@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every CUDA engine needs, once: the driver as a table of functions, a device with its primary context, memory,
+ * copies, waits, and whose a pointer is. The driver is looked for when a device is opened; everything declared here is
+ * our own, just what is called.
+ *
+ * Calls between fxa__gpu_enter and fxa__gpu_leave have the device's context; the functions below enter by themselves.
+ */
+#ifndef FXA_GPU_GPU_H
+#define FXA_GPU_GPU_H
+
+#include "../base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The driver's functions, as it declares them; CUdeviceptr is a uintptr_t here. */
+typedef struct fxa__cuda {
+    int (*init)(unsigned flags);
+    int (*version)(int *version);
+    int (*device_count)(int *count);
+    int (*device_get)(int *device, int ordinal);
+    int (*device_attribute)(int *value, int attribute, int device);
+    int (*device_name)(char *name, int size, int device);
+    int (*context_retain)(void **context, int device);
+    int (*context_release)(int device);
+    int (*context_push)(void *context);
+    int (*context_pop)(void **context);
+    int (*context_wait)(void);
+    int (*alloc)(uintptr_t *out, size_t size);
+    int (*give)(uintptr_t ptr);
+    int (*copy_to)(uintptr_t to, const void *from, size_t size, void *stream);
+    int (*copy_from)(void *to, uintptr_t from, size_t size, void *stream);
+    int (*fill)(uintptr_t to, unsigned value, size_t words, void *stream); /* 32 bits each */
+    int (*stream_wait)(void *stream);
+    int (*pointer_attribute)(void *out, int attribute, uintptr_t ptr);
+    int (*error_string)(int status, const char **text);
+} fxa__cuda;
+
+/* The driver's result for what it has: cudaErrorNotReady and the like are no success. */
+#define FXA__CUDA_OK 0
+
+typedef struct fxa__gpu {
+    fxa__cuda driver;
+    void *library;
+    void *context; /* primary */
+    int32_t ordinal;
+    int device;
+    int driver_version; /* 13000: 13.0 */
+    int arch;           /* 90: compute capability 9.0 */
+    int processors;
+    char name[96];
+} fxa__gpu;
+
+/* E_UNAVAILABLE with the reason: no driver, no such device. On failure there is nothing to close. */
+fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err);
+void fxa__gpu_close(fxa__gpu *gpu);
+
+fxa_status fxa__gpu_enter(const fxa__gpu *gpu, fxa_error *err);
+void fxa__gpu_leave(const fxa__gpu *gpu);
+/* What the driver said, in words, of `call`: E_MEMORY where it has none left, else E_ENGINE. OK for success. */
+fxa_status fxa__gpu_status(const fxa__gpu *gpu, int status, const char *call, fxa_error *err);
+
+fxa_status fxa__gpu_alloc(const fxa__gpu *gpu, size_t size, void **out, fxa_error *err);
+void fxa__gpu_give(const fxa__gpu *gpu, void *ptr);
+fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from, size_t size, void *stream,
+                            fxa_error *err);
+fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
+                              fxa_error *err);
+fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err);
+/* Until the device has nothing left to do for this context. */
+void fxa__gpu_wait_all(const fxa__gpu *gpu);
+/* E_BINDING unless the pointer is memory of this device, or the host's that the device maps (managed, pinned). */
+fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err);
+
+#endif

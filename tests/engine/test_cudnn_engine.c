@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cuDNN engine as an engine, on stand-ins for the driver and for cuDNN (tests/standin): when it opens and when not,
+ * what it refuses and how it says so, every call of driver and library failing in turn, memory, threads, devices.
+ * Whether its graphs are right is test_cudnn_lowering.c's.
+ */
+#include "engine/cudnn/cudnn.h"
+#include "engine/cudnn/cudnn_profile.h"
+#include "standin/standin.h"
+#include "support/attn_data.h"
+#include "support/fail_alloc.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_ref};
+
+static const char profile[] =
+    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+    "\"multiProcessorCount\":132,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+    "\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
+    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":6,\"isTccDriver\":0,"
+    "\"supportCoopLaunch\":1,\"totalGlobalMem\":150109880320,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"
+    "\"l2CacheSize\":62914560,\"cudaDeviceId\":0,\"deviceVer\":900,\"driverVer\":13000,\"deviceName\":\"NVIDIA H200\"}";
+
+/* ---- The stand-ins ----------------------------------------------------------------------------------------------- */
+
+static standin_state *standin[2]; /* driver, cuDNN */
+
+static bool standin_ready(void) {
+    static const char *const files[2] = {"libcuda.so.1", "libcudnn.so.9"}, *const names[2] = {"standin_cuda",
+                                                                                              "standin_cudnn"};
+    const char *folder = getenv("FXA_TEST_STANDIN");
+    for (int i = 0; i < 2 && folder && *folder && !standin[i]; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        standin[i] = library ? dlsym(library, names[i]) : NULL;
+    }
+    return standin[0] && standin[1];
+}
+
+#define NEEDS_STANDIN                                                                                                  \
+    do {                                                                                                               \
+        if (!standin_ready()) T_SKIP("FXA_TEST_STANDIN does not say where the stand-ins are");                         \
+        setenv("FXA_CUDNN_UNTRIED", "1", 1);                                                                           \
+    } while (0)
+
+static void standin_arm(int which, size_t fail_at) {
+    standin[which]->calls = standin[which]->failures = 0;
+    standin[which]->fail_at = fail_at;
+}
+
+static void standin_check_end(void) {
+    for (int i = 0; i < 2; i++) {
+        if (!standin[0]->context_lost) T_INT(standin[i]->held, 0);
+        standin[i]->held = 0;
+        T_INT(standin[i]->mistakes, 0);
+    }
+    standin[0]->context_lost = false;
+}
+
+/* ---- Problems ---------------------------------------------------------------------------------------------------- */
+
+static const attn_spec spec = {.b = 2,
+                               .hq = 4,
+                               .hkv = 2,
+                               .sq = 9,
+                               .sk = 12,
+                               .d = 16,
+                               .dtype = FXA_BF16,
+                               .flags = FXA_WANT_LSE,
+                               .text = "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q + 3"};
+
+/* A problem of the spec on device cuda, without data. */
+static fxa_problem problem_of(const attn_spec *s, fxa_pass pass) {
+    fxa_problem p = attn_spec_problem(s);
+    p.device = FXA_CUDA, p.alignment = 16, p.pass = (uint32_t)pass;
+    if (pass == FXA_BACKWARD) p.flags = (p.flags & ~(uint32_t)FXA_WANT_LSE) | FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    return p;
+}
+
+static fxa_support answer_of(fxa_context *ctx, const fxa_problem *p) {
+    fxa_support reports[2];
+    size_t count = 2;
+    fxa_error err;
+    memset(reports, 0, sizeof reports);
+    T_OK(fxa_support_query(ctx, p, reports, &count, &err));
+    T_STR(reports[0].engine, "cudnn");
+    return reports[0];
+}
+
+static fxa_context *context_new(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    return ctx;
+}
+
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
+
+/* On any machine, with a GPU or without: nobody gets it by accident until it has been tried on devices. */
+TEST(without_being_asked_for) {
+    unsetenv("FXA_CUDNN_UNTRIED");
+    fxa_context *ctx = context_new();
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    fxa_support said = answer_of(ctx, &p);
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    T_CHECK(!said.supported && said.reason[0]);
+    T_STATUS(fxa_plan_create(ctx, &p, &plan, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "cudnn");
+    fxa_context_destroy(ctx);
+}
+
+TEST(reasons_not_to_open) {
+    NEEDS_STANDIN;
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    unsetenv("FXA_CUDNN_UNTRIED");
+    fxa_context *ctx = context_new();
+    T_HAS(answer_of(ctx, &p).reason, "FXA_CUDNN_UNTRIED=1");
+    fxa_context_destroy(ctx);
+    setenv("FXA_CUDNN_UNTRIED", "1", 1);
+    ctx = context_new();
+    p.ordinal = 2;
+    T_HAS(answer_of(ctx, &p).reason, "ordinal is 2: the CUDA driver has 2 devices");
+    fxa_context_destroy(ctx);
+    standin[0]->devices_gone = true;
+    ctx = context_new();
+    p.ordinal = 0;
+    T_HAS(answer_of(ctx, &p).reason, "the CUDA driver has 0 devices");
+    fxa_context_destroy(ctx);
+    standin[0]->devices_gone = false;
+    standin_check_end();
+}
+
+TEST(profiles_that_are_none) {
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"{", "[", "no profile"},
+        {"\"deviceVer\":900", "\"deviceVer\":-1", "for deviceVer"},
+        {"900", "9e2", "for deviceVer"},
+        {"\"deviceVer\":900,", "", "lacks deviceVer"},
+        {"deviceVer", "deviceWer", "which"},
+        {"132", "0", "for multiProcessorCount"},
+        {"H200\"", "H2\\u0030\"", "for deviceName"},
+        {"[1024,1024,64]", "[1024,1024]", "for maxBlockSize"},
+        {"\"warpSize\":32", "\"warpSize\":32,\"warpSize\":32", "twice"},
+        {"13000", "99999999999999999999", "for driverVer"},
+        {"H200\"}", "H200\"} x", "does not end"},
+    };
+    fxa__dnn_profile out;
+    fxa_error err;
+    T_OK(fxa__dnn_profile_parse(profile, &out, &err));
+    T_INT(out.arch, 90);
+    T_INT(out.driver, 13000);
+    T_INT(out.processors, 132);
+    T_STR(out.name, "NVIDIA H200");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[2048];
+        const char *at = strstr(profile, cases[i].from);
+        T_REQUIRE(at);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - profile), profile, cases[i].to, at + strlen(cases[i].from));
+        T_STATUS(fxa__dnn_profile_parse(text, &out, &err), FXA_E_UNAVAILABLE);
+        T_HAS(err.text, cases[i].says);
+    }
+    for (size_t n = 0; n < sizeof profile - 1; n++) { /* cut off anywhere */
+        char text[sizeof profile];
+        snprintf(text, sizeof text, "%.*s", (int)n, profile);
+        T_STATUS(fxa__dnn_profile_parse(text, &out, &err), FXA_E_UNAVAILABLE);
+    }
+}
+
+TEST(plans_for_a_device_that_is_not_here) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    fxa_problem p = problem_of(&spec, FXA_BACKWARD);
+    p.target = profile;
+    unsetenv("FXA_CUDNN_UNTRIED"); /* nothing runs there */
+    T_CHECK(answer_of(ctx, &p).supported);
+    T_OK(fxa_plan_create(ctx, &p, &plan, &err));
+    T_HAS(fxa_plan_detail(plan), "cuDNN 9.19.1, sm_90");
+    fxa_plan_destroy(plan);
+    p.target = "{}";
+    T_CHECK(!answer_of(ctx, &p).supported);
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+/* ---- What it refuses --------------------------------------------------------------------------------------------- */
+
+TEST(refusals_name_what_is_wrong) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    static const struct {
+        uint32_t flag, backward;
+        const char *says;
+    } flags[] = {{FXA_PADDING, 0, "padding"},     {FXA_SINK_ZERO, 0, "sink-zero"},
+                 {FXA_SINK, 0, "sink"},           {FXA_WANT_MAX, 0, "max"},
+                 {FXA_GRAD_LSE, 1, "dlse"},       {FXA_ACC_OUT, 0, "accumulate-out"},
+                 {FXA_ACC_Q, 1, "accumulate-dq"}, {FXA_ACC_K, 1, "accumulate-dk"},
+                 {FXA_ACC_V, 1, "accumulate-dv"}, {FXA_POSITIONS, 0, "positions"},
+                 {FXA_CAPTURE, 0, "capture"},     {FXA_SCALARS_IN_MEMORY, 0, "scalars-in-memory"}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        fxa_problem p = problem_of(&spec, flags[i].backward ? FXA_BACKWARD : FXA_FORWARD);
+        p.flags |= flags[i].flag;
+        fxa_support said = answer_of(ctx, &p);
+        T_CHECK(!said.supported);
+        T_HAS(said.reason, flags[i].says);
+    }
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    p.flags |= FXA_DROPOUT, p.dropout_p = 0.25;
+    T_HAS(answer_of(ctx, &p).reason, "dropout");
+    p = problem_of(&spec, FXA_FORWARD), p.alignment = 8;
+    T_HAS(answer_of(ctx, &p).reason, "alignment is 8");
+    p = problem_of(&spec, FXA_FORWARD), p.d = 20;
+    T_HAS(answer_of(ctx, &p).reason, "d is 20");
+    p = problem_of(&spec, FXA_FORWARD), p.d = 264;
+    T_HAS(answer_of(ctx, &p).reason, "up to 256");
+    p = problem_of(&spec, FXA_FORWARD), p.sq = 0;
+    T_HAS(answer_of(ctx, &p).reason, "sq 0");
+    p = problem_of(&spec, FXA_FORWARD), p.q.layout = FXA_LAYOUT_STRIDED;
+    p.q.stride[0] = p.q.stride[1] = 0, p.q.stride[2] = 16, p.q.stride[3] = 1;
+    T_HAS(answer_of(ctx, &p).reason, "strides of Q are 0, 0, 16, 1");
+    p = problem_of(&spec, FXA_FORWARD), p.q.dtype = FXA_F32;
+    T_HAS(answer_of(ctx, &p).reason, "Q is f32");
+    p = problem_of(&spec, FXA_FORWARD), p.k.dtype = FXA_F16;
+    T_HAS(answer_of(ctx, &p).reason, "K is f16 and Q bf16");
+    p = problem_of(&spec, FXA_FORWARD), p.lse.layout = FXA_LAYOUT_BSHD;
+    T_HAS(answer_of(ctx, &p).reason, "LSE is f32 with strides");
+    p = problem_of(&spec, FXA_BACKWARD), p.q.dtype = FXA_F16;
+    T_HAS(answer_of(ctx, &p).reason, "f16");
+    p = problem_of(&spec, FXA_BACKWARD), p.sq = p.sk = 1;
+    T_HAS(answer_of(ctx, &p).reason, "sq and sk are 1");
+    p = problem_of(&spec, FXA_FORWARD), p.map_q.kind = FXA_MAP_TABLE;
+    T_CHECK(answer_of(ctx, &p).supported); /* without a program nothing counts */
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+/* One text each: what of the program cannot be, and the words that say so. */
+TEST(programs_that_are_refused) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    static const struct {
+        const char *text, *says;
+        int64_t size[2];
+    } cases[] = {{"score = trunc(score)", "TRUNC", {0}},
+                 {"score = round(score)", "ROUND", {0}},
+                 {"score = log1p(score)", "LOG1P", {0}},
+                 {"score = score ** 1.5", "exponents 2, 3, 4", {0}},
+                 {"score = score + float(int(score))", "INT", {0}},
+                 {"score = score % 2.0", "MOD", {0}},
+                 {"score = score + (k - q) % 3", "MOD", {0}},
+                 {"mask = (q ^ k) < 3", "XOR", {0}},
+                 {"mask = (q << 1) < k", "SHL", {0}},
+                 {"score = 1.0 + 0.5 * q", "does not depend on the score", {0}},
+                 {"tensor t : f64[1]\nscore = score + t[q]", "t is f64", {9}},
+                 {"tensor t : bool[1]\nmask = t[k]", "t is bool", {12}},
+                 {"tensor t : f32[1]\nscore = score + t[q - k]", "index 0 of t is computed", {9}},
+                 {"tensor t : f32[1]\nscore = score + t[q]", "axis 0 of t has 8 elements", {8}},
+                 {"tensor t : f32[1]\nscore = score + t[7]", "axis 0 of t has 4 elements, and is read at 7", {4}},
+                 {"tensor t : i32[1]\nscore = score + t[q]", "2^24", {9}},
+                 {"param w : int\nmask = k <= q + w", "wrap", {0}},
+                 {"tensor x : i64[1]\ntensor y : i64[1]\nmask = x[q] == y[k]", "i64", {12, 12}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_problem p = problem_of(&spec, FXA_FORWARD);
+        fxa_program *program = NULL;
+        fxa_capture captures[2];
+        fxa_error err;
+        memset(captures, 0, sizeof captures);
+        T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
+        captures[0].size[0] = cases[i].size[0], captures[1].size[0] = cases[i].size[1];
+        p.program = program, p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
+        fxa_support said = answer_of(ctx, &p);
+        if (said.supported || !strstr(said.reason, cases[i].says))
+            T_FAIL("%s: %s, without \"%s\"\n", cases[i].text, said.supported ? "yes" : said.reason, cases[i].says);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* Every operation of the language, on the score and on ints: lowered, or refused by its name. */
+TEST(every_operation_is_lowered_or_named) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    int lowered = 0, named = 0;
+    for (size_t i = 0; fxa_spelling(i).text; i++) {
+        for (int ints = 0; ints < 2; ints++) {
+            fxa_spelling_info info = fxa_spelling(i);
+            fxa_builder *b = NULL;
+            fxa_program *program = NULL;
+            fxa_error err;
+            T_OK(fxa_builder_create(ctx, FXA_PROGRAM_SCORE, &b, &err));
+            fxa_value score = fxa_builder_input(b, FXA_INPUT_SCORE), q = fxa_builder_input(b, FXA_INPUT_Q);
+            fxa_value args[3] = {ints ? q : score, fxa_builder_input(b, FXA_INPUT_K), fxa_builder_int(b, 3)};
+            if (info.op == FXA_OP_SELECT) args[0] = fxa_builder_op2(b, FXA_OP_LT, score, fxa_builder_float(b, 1));
+            fxa_value x = fxa_builder_op(b, info.op, args, (size_t)info.arity);
+            fxa_builder_set_score(b, fxa_builder_op2(b, FXA_OP_ADD, score, x));
+            if (fxa_builder_finish(b, &program, &err) == FXA_OK) {
+                fxa_problem p = problem_of(&spec, FXA_FORWARD);
+                p.program = program;
+                fxa_support said = answer_of(ctx, &p);
+                if (!said.supported) T_HAS(said.reason, "operation ");
+                lowered += said.supported, named += !said.supported;
+            }
+            fxa_program_destroy(program);
+            fxa_builder_destroy(b);
+        }
+    }
+    T_CHECK(lowered > 40 && named > 10);
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+/* The last look at a graph, at forms that the lowering does not write. */
+TEST(graphs_that_cudnn_would_get_wrong) {
+    fxa__host *host = NULL;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    for (int form = 0; form < 7; form++) {
+        static const char *const says[7] = {NULL,     "nobody uses",       "first operand", "adds the score",
+                                            "< or >", "two indices by >=", "casts"};
+        const int64_t dim[4] = {1, 2, 8, 8};
+        fxa__dnn_graph g = {.host = host, .status = FXA_OK};
+        int32_t s = fxa__dnn_virtual(&g, dim, CUDNN_DATA_FLOAT), o = fxa__dnn_scratch(&g, dim, CUDNN_DATA_FLOAT);
+        g.tensors[s].score = true;
+        int32_t q = fxa__dnn_index(&g, s, 2, CUDNN_DATA_INT32), k = fxa__dnn_index(&g, s, 3, CUDNN_DATA_INT32);
+        int32_t m = fxa__dnn_int2(&g,
+                                  form == 4   ? CUDNN_POINTWISE_CMP_LT
+                                  : form == 5 ? CUDNN_POINTWISE_CMP_GE
+                                              : CUDNN_POINTWISE_CMP_LE,
+                                  k, q);
+        int32_t x = fxa__dnn_select(&g, s, fxa__dnn_float(&g, 0), m),
+                f = fxa__dnn_float2(&g, CUDNN_POINTWISE_IDENTITY, k, -1);
+        if (form == 1) (void)fxa__dnn_index(&g, s, 1, CUDNN_DATA_INT32);
+        if (form == 2) x = fxa__dnn_float2(&g, CUDNN_POINTWISE_MUL, fxa__dnn_scratch(&g, dim, CUDNN_DATA_FLOAT), x);
+        x = form == 3 ? fxa__dnn_float2(&g, CUDNN_POINTWISE_ADD, f, x) : fxa__dnn_float2(&g, CUDNN_POINTWISE_ADD, x, f);
+        if (form == 6) x = fxa__dnn_op2(&g, CUDNN_POINTWISE_IDENTITY, x, -1, CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
+        (void)fxa__dnn_op2_into(&g, CUDNN_POINTWISE_EXP, x, -1, o, CUDNN_DATA_FLOAT);
+        T_INT(g.status, FXA_OK);
+        fxa__dnn_rules_check(&g);
+        T_INT(g.status, says[form] ? FXA_E_UNSUPPORTED : FXA_OK);
+        if (says[form]) T_HAS(g.reason, says[form]);
+        fxa__dnn_graph_free(&g);
+    }
+    fxa__host_release(host);
+}
+
+TEST(no_engine_of_cudnn) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    standin[1]->no_engine = true;
+    T_HAS(answer_of(ctx, &p).reason, "no engine for this graph");
+    standin[1]->no_engine = false;
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+/* ---- Runs -------------------------------------------------------------------------------------------------------- */
+
+static bool data_make(attn_data *x, fxa_context *ctx) {
+    fxa_error err;
+    T_OK(attn_data_make(x, ctx, &spec, 77, &err));
+    x->problem.alignment = 16;
+    return err.status == FXA_OK;
+}
+
+static fxa_status data_run(attn_data *x, fxa_context *ctx, fxa_pass pass, fxa_error *err) {
+    attn_call call;
+    attn_call_make(x, pass, &call);
+    call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.p.param_grads = 0;
+    call.args.dparams = NULL, call.args.n_dparams = 0;
+    call.p.flags &= ~(uint32_t)FXA_GRAD_LSE, call.args.slot[FXA_SLOT_DLSE] = NULL;
+    return fxa_attention(ctx, &call.p, &call.args, err);
+}
+
+/* Each call of the driver, then of cuDNN, fails once: an error with words, nothing written, nothing left behind. */
+static void fail_each(int which, fxa_pass pass) {
+    size_t k = 1, failed = 0;
+    for (;; k++) {
+        fxa_context *ctx = context_new();
+        fxa_error err;
+        attn_data x;
+        if (!data_make(&x, ctx)) return;
+        standin_arm(which, k);
+        memset(&err, 0, sizeof err);
+        fxa_status status = data_run(&x, ctx, pass, &err);
+        bool fired = standin[which]->failures > 0;
+        standin_arm(which, 0);
+        failed += fired;
+        if (status != FXA_OK) {
+            T_CHECK(err.status == status && err.text[0]);
+            const unsigned char *o = (const unsigned char *)attn_output(&x, pass, 0)->origin;
+            T_CHECK(o[0] == 0xff && o[1] == 0xff); /* NaN, as before */
+        }
+        if (!fired && status != FXA_OK) T_FAIL("%s\n", err.text);
+        if (fired && status == FXA_OK && k < 3) T_FAIL("call %zu failed, and nobody noticed\n", k);
+        attn_data_free(&x);
+        fxa_context_destroy(ctx);
+        standin_check_end();
+        if (!fired) break;
+    }
+    T_CHECK(failed > 20);
+}
+
+TEST(every_call_of_the_driver_fails) {
+    NEEDS_STANDIN;
+    fail_each(0, FXA_FORWARD);
+    fail_each(0, FXA_BACKWARD);
+}
+
+TEST(every_call_of_cudnn_fails) {
+    NEEDS_STANDIN;
+    fail_each(1, FXA_FORWARD);
+}
+
+/* Every allocation of the library fails once. */
+TEST(every_allocation_fails) {
+    NEEDS_STANDIN;
+    for (size_t k = 1; k < 5000; k++) {
+        fail_alloc memory = FAIL_ALLOC_INIT;
+        fxa_context *ctx = fail_alloc_context(&memory);
+        fxa_error err;
+        fxa_plan *plan = NULL;
+        fxa_problem p = problem_of(&spec, FXA_BACKWARD);
+        fxa_program *program = NULL;
+        T_OK(fxa_program_parse(ctx, spec.text, SIZE_MAX, &program, &err));
+        p.program = program;
+        fail_alloc_arm(&memory, k, false);
+        memset(&err, 0, sizeof err);
+        fxa_status status = fxa_plan_create(ctx, &p, &plan, &err);
+        bool fired = memory.failures > 0;
+        fail_alloc_arm(&memory, 0, false);
+        if (fired) T_CHECK(status == FXA_E_MEMORY || status == FXA_OK);
+        if (!fired) T_INT(status, FXA_OK);
+        fxa_plan_destroy(plan);
+        fxa_program_destroy(program);
+        fxa_context_destroy(ctx);
+        T_INT(memory.blocks, 0);
+        standin_check_end();
+        if (!fired) break;
+    }
+}
+
+/* Pointers of the other device, and of none. */
+TEST(whose_memory_it_is) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    attn_data x;
+    attn_call call;
+    fxa_plan *plan = NULL;
+    if (!data_make(&x, ctx)) return;
+    attn_call_make(&x, FXA_FORWARD, &call);
+    call.p.engine = "cudnn", call.p.device = FXA_CUDA;
+    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
+    static char workspace[1 << 16];
+    call.args.workspace = workspace + (64 - (uintptr_t)workspace % 64),
+    call.args.workspace_size = fxa_plan_workspace(plan);
+    T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "slot Q is 0x");
+    T_HAS(err.text, "no memory of device cuda 0");
+    fxa_plan_destroy(plan);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+typedef struct runner {
+    fxa_context *ctx;
+    attn_data x;
+    attn_kept *want;
+    bool ok;
+} runner;
+
+static void *runner_run(void *arg) {
+    runner *r = arg;
+    fxa_error err;
+    r->ok = true;
+    for (int i = 0; i < 10 && r->ok; i++)
+        r->ok = data_run(&r->x, r->ctx, FXA_FORWARD, &err) == FXA_OK && !attn_other_bits(&r->x, FXA_FORWARD, r->want);
+    return NULL;
+}
+
+TEST(eight_threads_have_eight_handles) {
+    NEEDS_STANDIN;
+    enum { THREADS = 8 };
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    pthread_t threads[THREADS];
+    static runner runners[THREADS];
+    attn_kept want[THREADS];
+    memset(want, 0, sizeof want);
+    for (int i = 0; i < THREADS; i++) {
+        runners[i].ctx = ctx, runners[i].want = &want[i];
+        if (!data_make(&runners[i].x, ctx)) return;
+        T_OK(data_run(&runners[i].x, ctx, FXA_FORWARD, &err));
+        attn_keep(&runners[i].x, FXA_FORWARD, &want[i]);
+    }
+    for (int i = 0; i < THREADS; i++) T_INT(pthread_create(&threads[i], NULL, runner_run, &runners[i]), 0);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        T_CHECK(runners[i].ok);
+        attn_data_free(&runners[i].x);
+        attn_drop(&want[i]);
+    }
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+T_MAIN

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cuDNN engine against the reference, its graphs evaluated by a stand-in for cuDNN (tests/standin): problems of all
+ * that it supports, with random programs, both passes. What is shown is that the graph which cuDNN gets means what the
+ * problem does; whether cuDNN computes what it is given is shown on a device. Bounds are those of all engines
+ * (docs/numerics.md). Set FXA_TEST_CASE=0x... to replay the case that a failure names.
+ */
+#include "base/dtype.h"
+#include "support/conf_case.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_ref};
+
+static const char *lowering_standin(void) {
+    const char *folder = getenv("FXA_TEST_STANDIN");
+    return folder && *folder ? folder : NULL;
+}
+
+/* Sizes that the engine takes; captured tensors reach as far as coordinates, most of them. */
+static attn_shape lowering_shape(uint64_t *rng) {
+    static const int64_t widths[] = {8, 16, 24, 32, 64};
+    attn_shape s = {.b = attn_int(rng, 1, 2), .hkv = attn_int(rng, 1, 2)};
+    s.hq = s.hkv * attn_int(rng, 1, 3);
+    s.d = widths[attn_int(rng, 0, 4)];
+    s.dv = widths[attn_int(rng, 0, 4)];
+    s.sq = attn_int(rng, 0, 3) ? attn_int(rng, 2, 24) : attn_int(rng, 1, 70);
+    s.sk = attn_int(rng, 0, 3) ? attn_int(rng, 1, 24) : attn_int(rng, 1, 140);
+    s.page_size = 16, s.n_pages = 1;
+    s.window = attn_int(rng, 0, 1) ? 6 : s.sk;
+    return s;
+}
+
+/* Captured tensors get the size of what reads them, where the program says it by plain coordinates. */
+static void lowering_narrow(conf_case *c, uint64_t *rng) {
+    fxa_problem *p = &c->base.data.problem;
+    p->flags &= ~(uint32_t)FXA_WANT_MAX;
+    p->alignment = 16;
+    p->param_grads = 0;
+    for (size_t i = 0; i < c->n_tensors; i++) c->captures[i].grad = 0;
+    if (attn_int(rng, 0, 1)) c->base.data.backward_flags |= FXA_DETERMINISTIC;
+}
+
+typedef struct lowering_tally {
+    conf_tally all;
+    int64_t refused[2], done[2]; /* by pass */
+} lowering_tally;
+
+static bool lowering_pass(conf_case *c, fxa_pass pass, lowering_tally *tally) {
+    bool ok = pass == FXA_FORWARD ? conf_check_forward(c, "cudnn") : conf_check_backward(c, "cudnn");
+    tally->refused[pass] += c->refused;
+    if (c->refused && getenv("FXA_TEST_REASONS")) printf("  refused: %s\n", c->why);
+    tally->done[pass] += ok && !c->refused && !c->unsure;
+    return ok;
+}
+
+/* A row whose statistics are not finite makes all its gradients NaN here, those of masked pairs too, which are 0 in the
+ * reference: 0 times NaN in a product of matrices (docs/numerics.md). Such cases have no backward pass. */
+static bool lowering_is_finite(const conf_case *c) {
+    const conf_buffer *t = &c->slot[FXA_SLOT_LSE];
+    int64_t at[FXA_MAX_RANK] = {0};
+    do {
+        double x = fxa__load_f64(t->memory, t->dtype, conf_place(t, at));
+        if (isnan(x) || x == INFINITY) return false;
+    } while (conf_next(t, at));
+    return true;
+}
+
+static bool lowering_case(fxa_context *ctx, conf_source source, lowering_tally *tally, uint64_t *rng) {
+    static conf_case c;
+    char what[400], text[4000] = "";
+    const char *name;
+    uint64_t start = *rng;
+    uint32_t features = (ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_LENGTHS | ATTN_SOME_GRADS) & (uint32_t)attn_next(rng);
+    fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", rng, &name);
+    attn_shape shape = lowering_shape(rng);
+    if (!program) {
+        T_FAIL("no program (%s, 0x%" PRIx64 ")\n", name, start);
+        return false;
+    }
+    bool ok = conf_draw(&c, ctx, features, &shape, program, name, NULL, &tally->all, rng);
+    if (ok) lowering_narrow(&c, rng);
+    ok = ok && lowering_pass(&c, FXA_FORWARD, tally);
+    ok = ok && (!lowering_is_finite(&c) || lowering_pass(&c, FXA_BACKWARD, tally));
+    if (!ok) {
+        conf_describe(&c, what, sizeof what);
+        if (fxa_program_print(program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
+        T_FAIL("0x%" PRIx64 ": %s\n    %s\n%s", start, what, c.why, text);
+    }
+    conf_free(&c);
+    return ok;
+}
+
+static void lowering_cases(conf_source source, int n, int least) {
+    fxa_error err;
+    fxa_context *ctx = NULL;
+    lowering_tally tally = {0};
+    uint64_t rng = t_seed() ^ (uint64_t)source << 40;
+    const char *replay = getenv("FXA_TEST_CASE");
+    if (!lowering_standin()) T_SKIP("FXA_TEST_STANDIN does not say where the stand-in for cuDNN is");
+    if (replay && *replay) rng = strtoull(replay, NULL, 0), n = 1, least = 0;
+    setenv("FXA_TEST_DTYPE", "bf16", 1);
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    n = t_scaled(n);
+    for (int i = 0; i < n; i++)
+        if (!lowering_case(ctx, source, &tally, &rng)) break;
+    printf("  forward %" PRId64 " right, %" PRId64 " refused; backward %" PRId64 " right, %" PRId64 " refused; %" PRId64
+           " unsure\n",
+           tally.done[0], tally.refused[0], tally.done[1], tally.refused[1], tally.all.unsure);
+    T_CHECK(tally.done[0] * 100 >= (int64_t)least * n && tally.done[1] * 110 >= (int64_t)least * n);
+    fxa_context_destroy(ctx);
+}
+
+TEST(no_program) { lowering_cases(CONF_IDENTITY, 60, 50); }
+TEST(small_programs) { lowering_cases(CONF_TWIN, 150, 20); }
+TEST(smooth_programs) { lowering_cases(CONF_SMOOTH, 150, 10); }
+TEST(masks) { lowering_cases(CONF_MASK, 150, 10); }
+TEST(programs_with_masks) { lowering_cases(CONF_BOTH, 150, 5); }
+TEST(every_operation) { lowering_cases(CONF_WILD, 200, 0); }
+TEST(gallery) { lowering_cases(CONF_GALLERY, 150, 10); }
+TEST(sparse_masks) { lowering_cases(CONF_SPARSE, 100, 5); }
+
+T_MAIN

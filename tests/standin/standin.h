@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What tests say to the stand-ins of tests/standin and read from them: each library exports one of these, under its
+ * name. A test loads the library as the engine does, and so has the same one.
+ */
+#ifndef FXA_TESTS_STANDIN_H
+#define FXA_TESTS_STANDIN_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct standin_state {
+    /* by the test */
+    size_t fail_at; /* the call of that number, from 1, fails; 0: none */
+    bool devices_gone;
+    bool no_engine; /* cuDNN finds none */
+    /* by the stand-in */
+    atomic_size_t calls, failures;
+    atomic_size_t mistakes; /* what should never happen: a call without a context, memory given back twice */
+    atomic_size_t held;     /* now: contexts and memory; descriptors and handles */
+    bool context_lost;      /* it could not be entered: what is in it stays there */
+    atomic_size_t runs;
+} standin_state;
+
+#endif

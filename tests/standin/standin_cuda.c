@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A stand-in for the CUDA driver, where there is none: a library with the functions that src/gpu calls, two devices
+ * whose memory is the host's, and streams that are done at once. Every call that can fail counts, and the one with the
+ * number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH), as libcuda.so.1.
+ */
+#include "standin.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_MEMORY = 2, STANDIN_INVALID = 1, STANDIN_UNKNOWN = 999 };
+
+__attribute__((visibility("default"))) standin_state standin_cuda;
+
+typedef struct standin_block {
+    char *data;
+    size_t size;
+    int device;
+} standin_block;
+
+static pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
+static standin_block standin_blocks[STANDIN_BLOCKS];
+static _Thread_local int standin_stack[16], standin_depth;
+
+static int standin_fails(void) {
+    if (atomic_fetch_add(&standin_cuda.calls, 1) + 1 != standin_cuda.fail_at) return 0;
+    atomic_fetch_add(&standin_cuda.failures, 1);
+    return STANDIN_UNKNOWN;
+}
+
+static standin_block *standin_find(uintptr_t at) {
+    for (int i = 0; i < STANDIN_BLOCKS; i++) {
+        standin_block *b = &standin_blocks[i];
+        if (b->data && at >= (uintptr_t)b->data && at < (uintptr_t)b->data + b->size) return b;
+    }
+    return NULL;
+}
+
+/* Whether so many bytes there are memory of a device. */
+static bool standin_holds(uintptr_t at, size_t size) {
+    pthread_mutex_lock(&standin_lock);
+    const standin_block *b = standin_find(at);
+    bool ok = b && size <= b->size - (at - (uintptr_t)b->data);
+    pthread_mutex_unlock(&standin_lock);
+    return ok;
+}
+
+#define STANDIN(name) __attribute__((visibility("default"))) int name
+
+STANDIN(cuInit)(unsigned flags);
+STANDIN(cuInit)(unsigned flags) { return flags ? STANDIN_INVALID : standin_fails(); }
+
+STANDIN(cuDriverGetVersion)(int *version);
+STANDIN(cuDriverGetVersion)(int *version) {
+    *version = 13000;
+    return standin_fails();
+}
+
+STANDIN(cuDeviceGetCount)(int *count);
+STANDIN(cuDeviceGetCount)(int *count) {
+    *count = standin_cuda.devices_gone ? 0 : STANDIN_DEVICES;
+    return standin_fails();
+}
+
+STANDIN(cuDeviceGet)(int *device, int ordinal);
+STANDIN(cuDeviceGet)(int *device, int ordinal) {
+    *device = 100 + ordinal;
+    return ordinal < 0 || ordinal >= STANDIN_DEVICES ? STANDIN_INVALID : standin_fails();
+}
+
+STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device);
+STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device) {
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : -1;
+    return device < 100 ? STANDIN_INVALID : standin_fails();
+}
+
+STANDIN(cuDeviceGetName)(char *name, int size, int device);
+STANDIN(cuDeviceGetName)(char *name, int size, int device) {
+    (void)snprintf(name, (size_t)size, "stand-in %d", device - 100);
+    return standin_fails();
+}
+
+STANDIN(cuDevicePrimaryCtxRetain)(void **context, int device);
+STANDIN(cuDevicePrimaryCtxRetain)(void **context, int device) {
+    int status = standin_fails();
+    if (status) return status;
+    *context = (void *)(uintptr_t)device;
+    atomic_fetch_add(&standin_cuda.held, 1);
+    return 0;
+}
+
+STANDIN(cuDevicePrimaryCtxRelease_v2)(int device);
+STANDIN(cuDevicePrimaryCtxRelease_v2)(int device) {
+    (void)device;
+    atomic_fetch_sub(&standin_cuda.held, 1);
+    return 0;
+}
+
+STANDIN(cuCtxPushCurrent_v2)(void *context);
+STANDIN(cuCtxPushCurrent_v2)(void *context) {
+    int status = standin_fails();
+    standin_cuda.context_lost = standin_cuda.context_lost || status;
+    if (!status) standin_stack[standin_depth++ & 15] = (int)(uintptr_t)context;
+    return status;
+}
+
+STANDIN(cuCtxPopCurrent_v2)(void **context);
+STANDIN(cuCtxPopCurrent_v2)(void **context) {
+    if (!standin_depth) {
+        atomic_fetch_add(&standin_cuda.mistakes, 1);
+        return STANDIN_INVALID;
+    }
+    *context = (void *)(uintptr_t)standin_stack[--standin_depth & 15];
+    return 0;
+}
+
+/* Every call that needs a context begins so. */
+static int standin_enter(void) {
+    if (standin_depth > 0) return standin_fails();
+    atomic_fetch_add(&standin_cuda.mistakes, 1);
+    return STANDIN_INVALID;
+}
+
+STANDIN(cuCtxSynchronize)(void);
+STANDIN(cuCtxSynchronize)(void) { return standin_enter(); }
+
+STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size);
+STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size) {
+    int status = size ? standin_enter() : STANDIN_INVALID;
+    if (status) return status;
+    char *data = NULL;
+    if (posix_memalign((void **)&data, 256, size)) return STANDIN_MEMORY;
+    memset(data, 0xff, size);
+    status = STANDIN_MEMORY;
+    pthread_mutex_lock(&standin_lock);
+    for (int i = 0; i < STANDIN_BLOCKS && status; i++)
+        if (!standin_blocks[i].data) {
+            standin_blocks[i] = (standin_block){data, size, standin_stack[(standin_depth - 1) & 15] - 100};
+            status = 0;
+        }
+    pthread_mutex_unlock(&standin_lock);
+    if (status) free(data);
+    if (status) return status;
+    *out = (uintptr_t)data;
+    atomic_fetch_add(&standin_cuda.held, 1);
+    return 0;
+}
+
+STANDIN(cuMemFree_v2)(uintptr_t ptr);
+STANDIN(cuMemFree_v2)(uintptr_t ptr) {
+    pthread_mutex_lock(&standin_lock);
+    standin_block *b = standin_find(ptr);
+    bool ours = b && (uintptr_t)b->data == ptr;
+    if (ours) {
+        free(b->data);
+        *b = (standin_block){NULL, 0, 0};
+    }
+    pthread_mutex_unlock(&standin_lock);
+    atomic_fetch_add(&standin_cuda.mistakes, !ours);
+    if (ours) atomic_fetch_sub(&standin_cuda.held, 1);
+    return ours ? 0 : STANDIN_INVALID;
+}
+
+STANDIN(cuMemcpyHtoDAsync_v2)(uintptr_t to, const void *from, size_t size, void *stream);
+STANDIN(cuMemcpyHtoDAsync_v2)(uintptr_t to, const void *from, size_t size, void *stream) {
+    (void)stream;
+    int status = standin_holds(to, size) ? standin_enter() : STANDIN_INVALID;
+    if (!status) memcpy((void *)to, from, size);
+    return status;
+}
+
+STANDIN(cuMemcpyDtoHAsync_v2)(void *to, uintptr_t from, size_t size, void *stream);
+STANDIN(cuMemcpyDtoHAsync_v2)(void *to, uintptr_t from, size_t size, void *stream) {
+    (void)stream;
+    int status = standin_holds(from, size) ? standin_enter() : STANDIN_INVALID;
+    if (!status) memcpy(to, (const void *)from, size);
+    return status;
+}
+
+STANDIN(cuMemsetD32Async)(uintptr_t to, unsigned value, size_t words, void *stream);
+STANDIN(cuMemsetD32Async)(uintptr_t to, unsigned value, size_t words, void *stream) {
+    (void)stream;
+    int status = standin_holds(to, 4 * words) ? standin_enter() : STANDIN_INVALID;
+    for (size_t i = 0; !status && i < words; i++) memcpy((char *)to + 4 * i, &value, 4);
+    return status;
+}
+
+STANDIN(cuStreamSynchronize)(void *stream);
+STANDIN(cuStreamSynchronize)(void *stream) {
+    (void)stream;
+    return standin_enter();
+}
+
+STANDIN(cuPointerGetAttribute)(void *out, int attribute, uintptr_t ptr);
+STANDIN(cuPointerGetAttribute)(void *out, int attribute, uintptr_t ptr) {
+    int status = standin_enter();
+    pthread_mutex_lock(&standin_lock);
+    const standin_block *b = standin_find(ptr);
+    int value = attribute == 2 ? 2 : b ? b->device : -1;
+    pthread_mutex_unlock(&standin_lock);
+    if (!status) memcpy(out, &value, sizeof value);
+    return status ? status : b ? 0 : STANDIN_INVALID;
+}
+
+STANDIN(cuGetErrorString)(int status, const char **text);
+STANDIN(cuGetErrorString)(int status, const char **text) {
+    *text = status == STANDIN_UNKNOWN ? "the stand-in fails" : "the stand-in does not like it";
+    return 0;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The meaning of a graph, in f64: each tensor becomes a dense array of [dim], operations are done in their order.
+ * Where cuDNN's fused engines differ from the operations taken one by one, this does as they do: a row whose scores are
+ * all -inf has weights of 0 and statistics of -inf.
+ */
+#include "standin_graph.h"
+
+#include "base/dtype.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct standin_eval {
+    const standin_graph *g;
+    double *value[STANDIN_TENSORS];
+    void *pointer[STANDIN_TENSORS];
+    bool reduced[STANDIN_TENSORS]; /* a row's maximum, sum or statistics */
+} standin_eval;
+
+static int64_t eval_count(const standin_tensor_info *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
+
+static fxa_dtype eval_dtype(int type) {
+    return type == CUDNN_DATA_HALF ? FXA_F16 : type == CUDNN_DATA_BFLOAT16 ? FXA_BF16 : FXA_F32;
+}
+
+/* Place number i of a tensor as coordinates. */
+static void eval_place(const int64_t dim[4], int64_t i, int64_t at[4]) {
+    for (int a = 3; a >= 0; a--) at[a] = i % dim[a], i /= dim[a];
+}
+
+/* The number of the element that stands for coordinates `at`: axes of 1 are broadcast, heads are shared by groups. */
+static int64_t eval_element(const standin_tensor_info *t, const int64_t at[4], const int64_t dim[4]) {
+    int64_t place = 0;
+    for (int a = 0; a < 4; a++) {
+        int64_t i = t->dim[a] == dim[a] ? at[a] : t->dim[a] == 1 ? 0 : at[a] / (dim[a] / t->dim[a]);
+        place = place * t->dim[a] + i;
+    }
+    return place;
+}
+
+static double *eval_new(standin_eval *e, int32_t t) {
+    e->value[t] = calloc((size_t)eval_count(&e->g->tensor[t]), sizeof(double));
+    if (!e->value[t]) abort();
+    return e->value[t];
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static void eval_load(standin_eval *e, int32_t i) {
+    const standin_tensor_info *t = &e->g->tensor[i];
+    double *to = eval_new(e, i);
+    for (int64_t n = 0; n < eval_count(t); n++) {
+        int64_t at[4], place = 0;
+        int32_t whole;
+        eval_place(t->dim, n, at);
+        for (int a = 0; a < 4; a++) place += at[a] * t->stride[a];
+        if (t->type == CUDNN_DATA_INT32)
+            memcpy(&whole, (char *)e->pointer[i] + 4 * place, 4), to[n] = whole;
+        else
+            to[n] = fxa__load_f64(e->pointer[i], eval_dtype(t->type), place);
+    }
+}
+
+static void eval_store(const standin_eval *e, int32_t i) {
+    const standin_tensor_info *t = &e->g->tensor[i];
+    for (int64_t n = 0; n < eval_count(t); n++) {
+        int64_t at[4], place = 0;
+        eval_place(t->dim, n, at);
+        for (int a = 0; a < 4; a++) place += at[a] * t->stride[a];
+        fxa__store_f64(e->pointer[i], eval_dtype(t->type), place, e->value[i][n]);
+    }
+}
+
+/* ---- Pointwise --------------------------------------------------------------------------------------------------- */
+
+static double eval_arithmetic(int mode, double x, double b) {
+    switch (mode) {
+    case CUDNN_POINTWISE_ADD: return x + b;
+    case CUDNN_POINTWISE_SUB: return x - b;
+    case CUDNN_POINTWISE_MUL: return x * b;
+    case CUDNN_POINTWISE_DIV: return x / b;
+    case CUDNN_POINTWISE_MOD: return fmod(x, b);
+    case CUDNN_POINTWISE_MIN: return fmin(x, b); /* a NaN is dropped, as there */
+    case CUDNN_POINTWISE_MAX: return fmax(x, b);
+    case CUDNN_POINTWISE_POW: return x > 0 ? pow(x, b) : NAN;
+    case CUDNN_POINTWISE_ATAN2: return atan2(x, b);
+    case CUDNN_POINTWISE_CMP_EQ: return x == b;
+    case CUDNN_POINTWISE_CMP_NEQ: return x != b;
+    case CUDNN_POINTWISE_CMP_GT: return x > b;
+    case CUDNN_POINTWISE_CMP_GE: return x >= b;
+    case CUDNN_POINTWISE_CMP_LT: return x < b;
+    case CUDNN_POINTWISE_CMP_LE: return x <= b;
+    case CUDNN_POINTWISE_LOGICAL_AND: return x != 0 && b != 0;
+    case CUDNN_POINTWISE_LOGICAL_OR: return x != 0 || b != 0;
+    default: abort();
+    }
+}
+
+static double eval_function(int mode, double x) {
+    switch (mode) {
+    case CUDNN_POINTWISE_SQRT: return sqrt(x);
+    case CUDNN_POINTWISE_ABS: return fabs(x);
+    case CUDNN_POINTWISE_CEIL: return ceil(x);
+    case CUDNN_POINTWISE_COS: return cos(x);
+    case CUDNN_POINTWISE_EXP: return exp(x);
+    case CUDNN_POINTWISE_FLOOR: return floor(x);
+    case CUDNN_POINTWISE_LOG: return log(x);
+    case CUDNN_POINTWISE_NEG: return -x;
+    case CUDNN_POINTWISE_RSQRT: return 1 / sqrt(x);
+    case CUDNN_POINTWISE_SIN: return sin(x);
+    case CUDNN_POINTWISE_TAN: return tan(x);
+    case CUDNN_POINTWISE_ERF: return erf(x);
+    case CUDNN_POINTWISE_IDENTITY: return x;
+    case CUDNN_POINTWISE_RECIPROCAL: return 1 / x;
+    case CUDNN_POINTWISE_TANH_FWD: return tanh(x);
+    case CUDNN_POINTWISE_SIGMOID_FWD: return 1 / (1 + exp(-x));
+    case CUDNN_POINTWISE_LOGICAL_NOT: return x == 0;
+    default: abort();
+    }
+}
+
+/* Against a row's maximum, sum or statistics: a row of nothing stays one. */
+static double eval_against_row(int mode, double x, double b) {
+    if (mode == CUDNN_POINTWISE_SUB && isinf(b) && b < 0) return isnan(x) ? x : -INFINITY;
+    if (mode == CUDNN_POINTWISE_DIV && b == 0) return 0;
+    return eval_arithmetic(mode, x, b);
+}
+
+static void eval_pointwise(standin_eval *e, const standin_op *op) {
+    const standin_tensor_info *y = &e->g->tensor[op->y];
+    double *to = eval_new(e, op->y);
+    bool ints = op->precision == CUDNN_DATA_INT32;
+    for (int64_t n = 0; n < eval_count(y); n++) {
+        int64_t at[4];
+        eval_place(y->dim, n, at);
+        double x = e->value[op->x][eval_element(&e->g->tensor[op->x], at, y->dim)];
+        double b = op->b < 0 ? 0 : e->value[op->b][eval_element(&e->g->tensor[op->b], at, y->dim)];
+        if (op->mode == CUDNN_POINTWISE_GEN_INDEX)
+            to[n] = (double)at[op->axis];
+        else if (op->mode == CUDNN_POINTWISE_BINARY_SELECT)
+            to[n] = e->value[op->t][eval_element(&e->g->tensor[op->t], at, y->dim)] != 0 ? x : b;
+        else if (op->b < 0)
+            to[n] = eval_function(op->mode, x);
+        else
+            to[n] = e->reduced[op->b] ? eval_against_row(op->mode, x, b) : eval_arithmetic(op->mode, x, b);
+        if (ints && op->mode == CUDNN_POINTWISE_DIV) to[n] = trunc(to[n]);
+    }
+}
+
+/* ---- The others -------------------------------------------------------------------------------------------------- */
+
+static void eval_reduce(standin_eval *e, const standin_op *op) {
+    const standin_tensor_info *x = &e->g->tensor[op->x], *y = &e->g->tensor[op->y];
+    bool most = op->mode == CUDNN_REDUCE_TENSOR_MAX;
+    double *to = eval_new(e, op->y);
+    for (int64_t n = 0; most && n < eval_count(y); n++) to[n] = -INFINITY;
+    for (int64_t n = 0; n < eval_count(x); n++) {
+        int64_t at[4];
+        eval_place(x->dim, n, at);
+        double *sum = &to[eval_element(y, at, x->dim)];
+        *sum = most ? fmax(*sum, e->value[op->x][n]) : *sum + e->value[op->x][n];
+    }
+    e->reduced[op->y] = y->dim[3] == 1;
+}
+
+static void eval_matmul(standin_eval *e, const standin_op *op) {
+    const standin_tensor_info *a = &e->g->tensor[op->x], *b = &e->g->tensor[op->b], *c = &e->g->tensor[op->y];
+    double *to = eval_new(e, op->y);
+    for (int64_t n = 0; n < eval_count(c); n++) {
+        int64_t at[4];
+        double sum = 0;
+        eval_place(c->dim, n, at);
+        const double *row = e->value[op->x] + ((at[0] * a->dim[1] + at[1]) * a->dim[2] + at[2]) * a->dim[3];
+        int64_t head = at[1] / (c->dim[1] / b->dim[1]);
+        const double *column = e->value[op->b] + (at[0] * b->dim[1] + head) * b->dim[2] * b->dim[3] + at[3];
+        for (int64_t k = 0; k < a->dim[3]; k++) sum += row[k] * column[k * b->dim[3]];
+        to[n] = sum;
+    }
+}
+
+/* The last two axes change places. */
+static void eval_reshape(standin_eval *e, const standin_op *op) {
+    const standin_tensor_info *x = &e->g->tensor[op->x], *y = &e->g->tensor[op->y];
+    double *to = eval_new(e, op->y);
+    for (int64_t n = 0; n < eval_count(y); n++) {
+        int64_t at[4];
+        eval_place(y->dim, n, at);
+        to[n] = e->value[op->x][((at[0] * x->dim[1] + at[1]) * x->dim[2] + at[3]) * x->dim[3] + at[2]];
+    }
+}
+
+int standin_graph_check(const standin_graph *g, char *text, size_t size) {
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const standin_op *op = &g->op[i];
+        const standin_tensor_info *x = &g->tensor[op->x], *y = &g->tensor[op->y];
+        bool turned = x->dim[2] == y->dim[3] && x->dim[3] == y->dim[2];
+        if (op->kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR && !turned)
+            return (void)snprintf(text, size, "operation %d is no turn", (int)i), CUDNN_STATUS_NOT_SUPPORTED;
+        if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && x->dim[3] != g->tensor[op->b].dim[2])
+            return (void)snprintf(text, size, "operation %d does not fit", (int)i), 2000;
+    }
+    return 0;
+}
+
+static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const *pointers) {
+    for (int32_t i = 0; i < e->g->n_tensors; i++) {
+        if (e->g->tensor[i].is_virtual) continue;
+        for (int64_t j = 0; j < n; j++)
+            if (ids[j] == e->g->tensor[i].id) e->pointer[i] = pointers[j];
+        if (!e->pointer[i]) return 2002;
+    }
+    return 0;
+}
+
+static bool eval_is_written(const standin_graph *g, int32_t t) {
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (g->op[i].y == t) return true;
+    return false;
+}
+
+int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, void *const *pointers, char *text,
+                      size_t size) {
+    standin_eval *e = calloc(1, sizeof *e);
+    if (!e) abort();
+    e->g = g;
+    int status = eval_bind(e, n, ids, pointers);
+    if (status) (void)snprintf(text, size, "a tensor has no pointer");
+    for (int32_t i = 0; !status && i < g->n_tensors; i++) {
+        const standin_tensor_info *t = &g->tensor[i];
+        if (!t->is_virtual && !eval_is_written(g, i)) eval_load(e, i);
+        bool statistics = !t->is_virtual && !t->is_by_value && t->type == CUDNN_DATA_FLOAT && t->dim[3] == 1;
+        e->reduced[i] = statistics && t->dim[1] * t->dim[2] == t->stride[0];
+    }
+    for (int32_t i = 0; !status && i < g->n_ops; i++) {
+        const standin_op *op = &g->op[i];
+        if (op->kind == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) eval_pointwise(e, op);
+        if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) eval_matmul(e, op);
+        if (op->kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) eval_reduce(e, op);
+        if (op->kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) eval_reshape(e, op);
+        if (!g->tensor[op->y].is_virtual) eval_store(e, op->y);
+    }
+    for (int32_t i = 0; i < g->n_tensors; i++) free(e->value[i]);
+    free(e);
+    return status;
+}

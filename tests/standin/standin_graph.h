@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A graph inside the stand-in for cuDNN, and its evaluation.
+ */
+#ifndef FXA_TESTS_STANDIN_GRAPH_H
+#define FXA_TESTS_STANDIN_GRAPH_H
+
+#include "engine/cudnn/cudnn_api.h"
+#include "standin.h"
+
+enum { STANDIN_TENSORS = 2048, STANDIN_OPS = 1024 };
+
+typedef struct standin_tensor_info {
+    int64_t id, dim[4], stride[4];
+    int type;
+    bool is_virtual, is_by_value;
+} standin_tensor_info;
+
+typedef struct standin_op {
+    int kind, mode, precision, axis;
+    int32_t x, b, t, y; /* -1: none */
+} standin_op;
+
+typedef struct standin_graph {
+    int32_t n_tensors, n_ops;
+    standin_tensor_info tensor[STANDIN_TENSORS];
+    standin_op op[STANDIN_OPS];
+} standin_graph;
+
+/* What cuDNN, or what is known of it, does not take: 0, or a status with the text. */
+int standin_graph_check(const standin_graph *g, char *text, size_t size);
+int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, void *const *pointers, char *text,
+                      size_t size);
+
+#endif
