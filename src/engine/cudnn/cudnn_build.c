@@ -259,34 +259,7 @@ fxa_status fxa__dnn_profile_handle(const fxa__cudnn_api *api, void *handle, void
     return profile_make(api, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle, profile, err);
 }
 
-/* ---- Plans as bytes, and packs of pointers ----------------------------------------------------------------------- */
-
-fxa_status fxa__dnn_plan_write(const fxa__cudnn_api *api, void *plan, char *out, int64_t capacity, int64_t *size,
-                               fxa_error *err) {
-    int status =
-        api->get(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, out ? capacity : 0, size, out);
-    return status == CUDNN_STATUS_SUCCESS ? FXA_OK : fxa__cudnn_fail(api, status, "a plan is written", err);
-}
-
-fxa_status fxa__dnn_plan_read(const fxa__cudnn_api *api, void *profile, const char *bytes, int64_t size, void **plan,
-                              int64_t *workspace, fxa_error *err) {
-    void *made = NULL;
-    fxa_error why;
-    *plan = NULL;
-    int status = api->descriptor_create(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &made);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = api->set(made, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, size, bytes);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = api->set(made, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &profile);
-    fxa_status result = status == CUDNN_STATUS_SUCCESS ? plan_finish(api, made, "a plan is read", workspace, &why)
-                                                       : fxa__cudnn_fail(api, status, "a plan is read", &why);
-    if (result == FXA_OK) {
-        *plan = made;
-        return FXA_OK;
-    }
-    if (made) (void)api->descriptor_destroy(made);
-    return fxa__fail(err, result == FXA_E_MEMORY ? FXA_E_MEMORY : FXA_E_VERSION, "%s", why.text);
-}
+/* ---- Packs of pointers -------------------------------------------------------------------------------------------- */
 
 fxa_status fxa__dnn_pack(const fxa__cudnn_api *api, int64_t n, const int64_t *ids, void *const *pointers,
                          void *workspace, void **pack, fxa_error *err) {

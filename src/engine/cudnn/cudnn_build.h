@@ -20,12 +20,6 @@ fxa_status fxa__dnn_compile(const fxa__cudnn_api *api, void *profile, const fxa_
 fxa_status fxa__dnn_profile_text(const fxa__cudnn_api *api, const char *text, void **profile, fxa_error *err);
 fxa_status fxa__dnn_profile_handle(const fxa__cudnn_api *api, void *handle, void **profile, fxa_error *err);
 
-/* A plan as bytes: their number, and with out not NULL the bytes. And back; E_VERSION: of another cuDNN or device. */
-fxa_status fxa__dnn_plan_write(const fxa__cudnn_api *api, void *plan, char *out, int64_t capacity, int64_t *size,
-                               fxa_error *err);
-fxa_status fxa__dnn_plan_read(const fxa__cudnn_api *api, void *profile, const char *bytes, int64_t size, void **plan,
-                              int64_t *workspace, fxa_error *err);
-
 /* One set of pointers for a run: unique ids, pointers, workspace. To be destroyed. */
 fxa_status fxa__dnn_pack(const fxa__cudnn_api *api, int64_t n, const int64_t *ids, void *const *pointers,
                          void *workspace, void **pack, fxa_error *err);
