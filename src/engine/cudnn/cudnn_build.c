@@ -259,7 +259,7 @@ fxa_status fxa__dnn_profile_handle(const fxa__cudnn_api *api, void *handle, void
     return profile_make(api, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle, profile, err);
 }
 
-/* ---- Packs of pointers -------------------------------------------------------------------------------------------- */
+/* ---- Packs of pointers ------------------------------------------------------------------------------------------- */
 
 fxa_status fxa__dnn_pack(const fxa__cudnn_api *api, int64_t n, const int64_t *ids, void *const *pointers,
                          void *workspace, void **pack, fxa_error *err) {
