@@ -85,6 +85,20 @@ static fxa_status carry_place(fxa__host *host, fxa__problem **p, int32_t ordinal
     return FXA_OK;
 }
 
+/* Bytes are not the caller's own words: what does not fit in them is no wrong argument. */
+static fxa_status carry_check_engine(const fxa__problem *p, const char *name, fxa_error *err) {
+    const fxa__engine *engine = fxa__engine_find(name);
+    char list[FXA__ENGINE_LIST];
+    if (!name[0] || (engine && engine->device == p->in.device)) return FXA_OK;
+    fxa__engine_list(UINT32_MAX, list);
+    if (!engine)
+        return fxa__fail(err, FXA_E_VERSION, "a problem for engine \"%s\", which this build does not have; it has: %s",
+                         name, list);
+    return fxa__fail(err, FXA_E_BYTES,
+                     "a saved problem for engine %s on device %s, in whose memory it does not compute", name,
+                     fxa_device_name((fxa_device)p->in.device));
+}
+
 static fxa_status carry_make(fxa_context *ctx, const void *bytes, size_t size, int32_t ordinal, fxa_plan **out,
                              fxa_error *err) {
     char engine[FXA__ENGINE_NAME];
@@ -95,8 +109,7 @@ static fxa_status carry_make(fxa_context *ctx, const void *bytes, size_t size, i
     FXA_TRY(fxa__problem_read(fxa__context_host(ctx), &r, &p, err));
     fxa_status status = fxa__reader_done(&r) ? carry_place(fxa__context_host(ctx), &p, ordinal, err)
                                              : fxa__fail(err, FXA_E_BYTES, "bytes behind the end of a saved problem");
-    if (status == FXA_OK && engine[0] && !fxa__engine_find(engine))
-        status = fxa__fail(err, FXA_E_VERSION, "a problem for an engine that this build does not have");
+    if (status == FXA_OK) status = carry_check_engine(p, engine, err);
     if (status == FXA_OK) status = fxa__plan_choose(ctx, p, engine[0] ? engine : NULL, out, err);
     fxa__problem_release(p);
     return status;

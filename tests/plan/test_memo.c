@@ -271,6 +271,37 @@ TEST(problem_bytes_that_nobody_wrote) {
     plan_rig_end(&r);
 }
 
+/* Bytes of a problem that names no engine become those of one that does. */
+static size_t memo_name_engine(uint8_t *bytes, size_t size, const char *name) {
+    uint8_t hash[16];
+    size_t n = strlen(name);
+    memmove(bytes + 20 + n, bytes + 20, size - 20);
+    bytes[16] = (uint8_t)n;
+    memcpy(bytes + 20, name, n);
+    fxa__blake2s_128(bytes + 16, size + n - 16, hash);
+    memcpy(bytes + 12, hash, 4);
+    return size + n;
+}
+
+TEST(problem_bytes_with_an_engine_that_does_not_fit) {
+    plan_rig r;
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    static uint8_t bytes[8192];
+    size_t size = 0;
+    T_REQUIRE(plan_rig_start(&r));
+    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    size = memo_name_engine(bytes, size, "abacus");
+    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err), FXA_E_VERSION);
+    T_HAS(err.text, "engine \"abacus\", which this build does not have; it has: ");
+    r.t.problem.device = FXA_CUDA;
+    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    size = memo_name_engine(bytes, size, "ref");
+    T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err), FXA_E_BYTES);
+    T_HAS(err.text, "engine ref on device cuda, in whose memory it does not compute");
+    plan_rig_end(&r);
+}
+
 TEST(saving_a_problem_fails) {
     plan_rig r;
     fxa_error err;
