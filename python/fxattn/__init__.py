@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._explain import Explanation, explain
     from ._library import cache_clear, cache_limit, cache_stats, get_num_threads, set_num_threads
     from ._program import Builder, Capture, Param, Program
+    from ._source import program
 
 __version__: str
 
@@ -27,6 +28,7 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "_errors"),
     **dict.fromkeys("cache_stats cache_limit cache_clear get_num_threads set_num_threads".split(), "_library"),
     **dict.fromkeys("explain Explanation".split(), "_explain"),
+    "program": "_source",
     **dict.fromkeys("Program Builder Param Capture".split(), "_program"),
 }
 _MODULES = ("numpy", "torch", "trace")

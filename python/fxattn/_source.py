@@ -61,6 +61,18 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
                   *_bound(backward, bprop_tensors, bprop_params, "bprop_"))
 
 
+def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named = None, params: Named = None,
+            style: str = "flex", lib: str = "torch") -> Program:
+    """The program of a score function and a mask function, of texts, of expressions: what runs, to be looked at, kept
+    or given to attention instead of them. `lib`, "torch" or "numpy", is whose meaning operators of a function have; the
+    other arguments are those of fxattn.numpy.attention."""
+    def described(name: str, value: Any) -> Tuple[str, int]:
+        from ._arrays import describe
+        return describe(name, value)
+    found = resolve(score, mask, described, tensors=tensors, params=params, style=style, lib=lib).program
+    return found if found is not None else Program()
+
+
 def _check_kinds(**sources: ScoreLike) -> None:
     for name, source in sources.items():
         if not (source is None or isinstance(source, (str, Program)) or callable(source)):

@@ -122,8 +122,9 @@ class Gradients(Tuple[Any, Any, Any]):
         self.sink = grads.get("sink")
         return self
 
-    def of(self, array: np.ndarray) -> np.ndarray:
+    def of(self, array: Any) -> np.ndarray:
         """The gradient of an array that a function captured, whole or by views of it."""
+        array = as_array(array, "the array")
         result = np.zeros(array.shape, array.dtype)
         found = False
         for name, captured in self.captured.items():

@@ -127,11 +127,25 @@ def test_lists_and_other_libraries_arrays():
     assert close(fn.attention(OnlyDlpack(q), k, OnlyDlpack(v)), want)
 
 
+def test_jax_arrays_are_taken():
+    jnp = pytest.importorskip("jax.numpy")
+    q, k, v = random_qkv(8, dtype=np.float32)
+    bias = jnp.asarray(np.random.default_rng(0).standard_normal((9, 9)), jnp.float32)
+    want = dense(q, k, v, lambda s, b, h, i, j: s + np.asarray(bias)[i, j])["out"]
+    assert close(fn.attention(*map(jnp.asarray, (q, k, v)), "score + t[q, k]", tensors={"t": bias}), want, 1e-5)
+    assert fn.attention(*(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v))).dtype.name == "bfloat16"
+    pytest.importorskip("fxattn.trace")
+    assert close(fn.attention(q, k, v, lambda s, b, h, i, j: s + bias[i, j]), want, 1e-5)
+
+
 def test_torch_tensors_are_taken_without_a_copy():
     torch = pytest.importorskip("torch")
     q, k, v = random_qkv(8, dtype=np.float32)
     tensors = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
     assert close(fn.attention(*tensors), dense(q, k, v)["out"], 1e-5)
+    pytest.importorskip("fxattn.trace")
+    out, pullback = fn.vjp(q, k, v, lambda s, b, h, i, j: s + tensors[2][b, h, i, j % 8])
+    assert pullback(np.ones_like(out)).of(tensors[2]).shape == v.shape
     pytest.importorskip("ml_dtypes")
     out = fn.attention(*(t.bfloat16() for t in tensors))
     assert out.dtype.name == "bfloat16" and close(out, dense(q, k, v)["out"], 0.05)

@@ -125,6 +125,13 @@ def test_builder_tells_mistakes_at_once(mistake, kind):
     assert isinstance(caught.value, fxattn.Error)
 
 
+def test_program_of_functions_texts_and_expressions():
+    want = Program("score = score * 2\nmask = q >= k")
+    assert fxattn.program("score * 2", "q >= k") == fxattn.program(want) == want and fxattn.program() == Program()
+    pytest.importorskip("fxattn.trace")
+    assert fxattn.program(lambda s, b, h, q, k: s * 2, lambda b, h, q, k: q >= k) == want
+
+
 def test_ten_thousand_programs_come_and_go():
     """Memory is bounded: what is gone is released."""
     def resident():
