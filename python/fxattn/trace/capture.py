@@ -21,13 +21,21 @@ _DEEPEST = 6
 
 def _make_class(numpy: Any) -> type:
     class Captured(numpy.ndarray):  # type: ignore[misc,name-defined]
-        """An array of the user's, whose indexing may be traced."""
+        """An array of the user's, whose indexing may be traced. `original` is that array, None for a part of it."""
+
+        original = None
 
         def __getitem__(self, key: Any) -> Any:
             rec = recording_of(key if isinstance(key, (tuple, list)) else (key,))
             if rec is None:
                 return super().__getitem__(key)
             return arrays.index(rec, self, None, key)
+
+        def take(self, indices: Any, axis: Any = None, *args: Any, **rest: Any) -> Any:
+            if recording_of((indices,)) is None:
+                return super().take(indices, axis, *args, **rest)
+            flat, before = (self.reshape(-1), 0) if axis is None else (self, axis % self.ndim)
+            return flat[(slice(None),) * before + (indices,)]
     return Captured
 
 
@@ -35,7 +43,9 @@ def _wrapped_array(array: Any) -> Any:
     global _captured_class
     if _captured_class is None:
         _captured_class = _make_class(sys.modules["numpy"])
-    return array.view(_captured_class)
+    wrapped = array.view(_captured_class)
+    wrapped.original = array
+    return wrapped
 
 
 def wrapped_arrays(mod: Any) -> Any:
@@ -78,8 +88,11 @@ def _wrap_object(value: Any, done: Dict[int, Any], depth: int) -> Any:
     if not _is_plain_object(value):
         return value
     done[id(value)] = value
-    changed = {name: _wrap(old, done, depth + 1) for name, old in vars(value).items()}
-    if all(new is vars(value)[name] for name, new in changed.items()):
+    ndarray = sys.modules["numpy"].ndarray
+    held = {name: x for kind in reversed(type(value).__mro__) for name, x in vars(kind).items() if isinstance(x, ndarray)}
+    held.update(vars(value))  # attributes of the object hide those of its class
+    changed = {name: _wrap(old, done, depth + 1) for name, old in held.items()}
+    if all(new is held[name] for name, new in changed.items()):
         return value
     twin = copy.copy(value)
     for name, new in changed.items():

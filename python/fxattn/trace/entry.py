@@ -13,7 +13,7 @@ from .literals import literals_of
 from .libraries import library_of
 from .modes import functions_by_forward, torch_mode
 from .ops import RunInt, as_sym, cast, scalar
-from .place import TraceError, refuse
+from .place import TraceError, at_place_of
 from .record import Recording
 from .symbol import NeedsCapture, NeedsJax, Sym
 from .types import BOOL, FLOAT, INT, NAMES
@@ -114,10 +114,10 @@ class _Flex:
             arguments = [Sym(rec, at, ty) for at, ty in inputs] + [lifted(x) for x in extra]
             try:
                 return _ROUTES[route](mod, rec, arguments)
-            except NeedsCapture:
-                route = self.other(route, "captured")
-            except NeedsJax:
-                route = self.other(route, "jax")
+            except NeedsCapture as need:
+                route = self.other(route, "captured", need)
+            except NeedsJax as need:
+                route = self.other(route, "jax", need)
             except Exception as error:
                 found = _route_of(route, error, mod)
                 if found is None:
@@ -129,10 +129,10 @@ class _Flex:
         raise TraceError("the function mixes libraries in a way that cannot be traced")
 
     @staticmethod
-    def other(route: str, wanted: str) -> str:
+    def other(route: str, wanted: str, need: BaseException) -> str:
         if route == wanted:
-            refuse("an array is indexed by, or made of, a traced value in a way that cannot be seen; index it as "
-                   "a[i, j], in the function itself, or make it a torch tensor")
+            raise at_place_of(need, "an array is indexed by, or made of, a traced value in a way that cannot be seen; index "
+                              "it as a[i, j], in the function itself, or make it a torch tensor") from None
         return wanted
 
 

@@ -12,7 +12,7 @@ import types
 from typing import Any, Callable, Dict, FrozenSet, List, Sequence
 
 from . import ops
-from .arrays import Vec, View, elementwise, vec
+from .arrays import Vec, View, elementwise, stack, vec
 from .libraries import dtype_name, kind_of_dtype, library_of
 from .literals import float_values, names_of
 from .place import TraceError, at_place_of, like, refuse
@@ -22,6 +22,7 @@ from .symbol import Sym
 from .types import BOOL, FLOAT, HIGHEST, LOWEST, wrapped
 
 TRACED = (Sym, Vec, View, Held)
+MAX_UNROLLED = 64
 
 
 def mentions_jax(mod: Any, depth: int = 0) -> bool:
@@ -115,6 +116,8 @@ class _Player:
             return self.play(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
         if name == "cond":
             return self.choice(params["branches"], operands)
+        if name == "scan":
+            return self.loop(params, operands)
         handler = PRIMITIVES.get(name)
         if handler is None:
             refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
@@ -134,6 +137,21 @@ class _Player:
             chosen = [elementwise(pick, self.rec, [which, self.traced(x), self.traced(y)])
                       for x, y in zip(results[n], chosen)]
         return chosen
+
+    def loop(self, params: Dict[str, Any], operands: List[Any]) -> List[Any]:
+        """lax.scan and fori_loop of a fixed count, unrolled."""
+        body, length, fixed, kept = params["jaxpr"], params["length"], params["num_consts"], params["num_carry"]
+        if length > MAX_UNROLLED:
+            refuse("a loop of %d steps is too long to be unrolled; at most %d are" % (length, MAX_UNROLLED))
+        carry, rows = operands[fixed:fixed + kept], [settled(x) for x in operands[fixed + kept:]]
+        given: List[List[Any]] = []
+        for n in reversed(range(length)) if params["reverse"] else range(length):
+            results = self.play(body.jaxpr, body.consts, [*operands[:fixed], *carry, *[x[n] for x in rows]])
+            carry = results[:kept]
+            given.append(results[kept:])
+        steps = given[::-1] if params["reverse"] else given
+        columns = [[self.elements(x) for x in column] for column in zip(*steps)]
+        return [*carry, *[stack(self.rec, column, 0) for column in columns]]
 
     def traced(self, value: Any) -> Any:
         """An operand of an operation: literals become constants or params, arrays stay."""

@@ -6,6 +6,7 @@ Reads outside an array differ: JAX clamps an index, a program reads 0. The test 
 jax.numpy writes around every index, is dropped: programs count negative indices from the end themselves.
 """
 import itertools
+import math
 from typing import Any, Callable, Dict, List, Sequence
 
 from .. import _abi
@@ -13,7 +14,7 @@ from . import arrays, functions, ops, reductions
 from .arrays import Vec, View, product, value
 from .libraries import kind_of_dtype
 from .place import refuse
-from .record import CONST, FIRST, Recording
+from .record import CONST, FIRST, PARAM, Recording
 from .symbol import Sym
 from .types import FLOAT, INT
 
@@ -234,7 +235,25 @@ def _round(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -
 
 
 def _stop(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    refuse("stop_gradient: a program cannot stop a gradient; stop it on captured arrays, before they are indexed")
+    """stop_gradient: that of a maximum (softmax, logsumexp) changes no gradient, of ints there is none."""
+    if any(x.ty == FLOAT and not _is_maximum(player.rec, x.node) for x in player.elements(operands[0]).elements):
+        refuse("stop_gradient: a program cannot stop a gradient; stop it on captured arrays, before they are indexed")
+    return operands[0]
+
+
+def _is_maximum(rec: Recording, at: int) -> bool:
+    """Whether a value is jax.nn's own maximum of a row, max(-inf, x), perhaps with a number where that is not finite."""
+    if at < FIRST:
+        return False
+    op, *parts = rec.code[at - FIRST]
+    if op == _abi.OP_SELECT:
+        return all(_is_maximum(rec, part) for part in parts[1:])
+    lowest = [part for part in parts if part >= FIRST and rec.code[part - FIRST] == (CONST, 1, -math.inf)]
+    return op in (CONST, PARAM) or op == _abi.OP_MAX and bool(lowest)
+
+
+def _stack(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    return arrays.stack(player.rec, [player.elements(x) for x in operands], params.get("axis", 0))
 
 
 def _shift_logical(rec: Recording, x: Any, y: Any) -> Sym:
@@ -275,6 +294,7 @@ _EACH: Dict[str, Callable[..., Sym]] = {
     "ne": ops.compare(_abi.OP_NE),
     "lt": ops.compare(_abi.OP_LT), "le": ops.compare(_abi.OP_LE), "gt": ops.compare(_abi.OP_GT),
     "ge": ops.compare(_abi.OP_GE),
+    "lt_to": ops.compare(_abi.OP_LT), "le_to": ops.compare(_abi.OP_LE), "eq_to": ops.compare(_abi.OP_EQ),
     "copy": ops.as_sym, "copy_p": ops.as_sym, "real": ops.as_sym, "reduce_precision": ops.as_sym,
 }
 PRIMITIVES: Dict[str, Handler] = {
@@ -288,5 +308,5 @@ PRIMITIVES: Dict[str, Handler] = {
     "reduce_and": _reduce("all"), "reduce_or": _reduce("any"), "argmax": _reduce("argmax"), "argmin": _reduce("argmin"),
     "dot_general": _dot_general, "concatenate": _concatenate, "slice": _slice, "transpose": _transpose,
     "cumsum": _cumsum,
-    "round": _round, "stop_gradient": _stop,
+    "round": _round, "stop_gradient": _stop, "stack": _stack,
 }

@@ -113,7 +113,7 @@ class Recording:
             if len(self.tensors) >= MAX_TENSORS:
                 refuse("more than %d tensors are captured; stack them and index the stack" % MAX_TENSORS)
             at = self._places[id(array)] = len(self.tensors)
-            self.tensors.append(kept)
+            self.tensors.append(array)
             self.storage.append((code, rank))
             self.kinds.append(kind_of(kept))
             if kept is not array:
@@ -158,7 +158,7 @@ class Recording:
 
     def arrays(self) -> Tuple[Any, ...]:
         """The captured arrays, in the order of the program's captures."""
-        return tuple([t.kept if type(t) is _Converted else t for t in self.tensors])
+        return tuple([t.kept if type(t) is _Converted else _original(t) for t in self.tensors])
 
     def key(self, kind: int, score: Optional[int], mask: Optional[int]) -> Tuple[Any, ...]:
         return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))
@@ -172,6 +172,12 @@ class Recording:
                 refuse("the function is %d operations long; a program has at most %d" % (len(self.code), MAX_NODES))
             found = PROGRAMS.keep(key, _build(key))
         return found
+
+
+def _original(array: Any) -> Any:
+    """The user's own array, where a wrapped one (capture.py) stood for it."""
+    found = getattr(array, "original", None) if type(array).__name__ == "Captured" else None
+    return array if found is None else found
 
 
 class _Converted:
