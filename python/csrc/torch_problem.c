@@ -110,15 +110,21 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
 static fxa_status extras_set(fxa__torch_problem *p, fxa__torch_call *call) {
     uint64_t slots = (uint64_t)config_get(call, FXA__TORCH_SLOTS);
     size_t next = 0;
+    if (slots >> FXA_SLOT_CU_Q & 1) { /* of packed rows this says how many batch entries there are */
+        size_t at = 0;
+        for (int slot = 0; slot < FXA_SLOT_CU_Q; slot++) {
+            at += slots >> slot & 1;
+        }
+        if (at < call->n_extras && call->extras[at].rank == 1) {
+            p->problem.b = call->extras[at].size[0] - 1;
+        }
+    }
     for (int slot = 0; slot < FXA_SLOT_COUNT; slot++) {
         if (!(slots >> slot & 1)) {
             continue;
         }
         if (next == call->n_extras) {
             return fxa__torch_fail(call, FXA_E_BINDING, "there are fewer extra tensors than slots for them");
-        }
-        if (slot == FXA_SLOT_CU_Q && call->extras[next].rank == 1) {
-            p->problem.b = call->extras[next].size[0] - 1;
         }
         fxa_status status = extra_set(p, call, slot, &call->extras[next++]);
         if (status) {

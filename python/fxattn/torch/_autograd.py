@@ -43,16 +43,22 @@ class Call:
         """Whether autograd must know of the call."""
         if not torch.is_grad_enabled():
             return False
-        return q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in self.all_tensors())
+        if q.requires_grad or k.requires_grad or v.requires_grad:
+            return True
+        return any(t.requires_grad for t in self.all_tensors())
 
     def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """out, lse, max, by the shortest way; for an export, the operator as it is."""
         if torch.compiler.is_compiling():
             return self.forward(q, k, v)
         if self.needs_grad(q, k, v) or _functorch():  # under vmap, tensors do not say whether they require gradients
-            return _attend(self, q, k, v)
+            return self.recorded(q, k, v)
         with _below():
             return self.forward(q, k, v)
+
+    def recorded(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """With gradients. The backward pass reads lse, so it is there in any case."""
+        return Forward.apply(self.plain(_abi.WANT_LSE), q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """The operator itself."""
@@ -62,16 +68,13 @@ class Call:
                  want: Sequence[int]) -> List[Tensor]:
         return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
 
-    def plain(self) -> "Plain":
-        """The same without tensors."""
-        return Plain(len(self.tensors), len(self.extras), len(self.scalars), self.ints, self.floats, self.config,
-                     self.program)
+    def flags(self) -> int:
+        return self.config[ops.FLAGS] if len(self.config) else 0
 
-    def with_flags(self, flags: int) -> "Call":
-        """The same with these flags as well."""
-        have = self.config[ops.FLAGS] if len(self.config) else 0
-        return Call(self.program, self.tensors, self.extras, self.scalars, self.ints, self.floats,
-                    [have | flags, *self.config[1:]])
+    def plain(self, flags: int = 0) -> "Plain":
+        """The same without tensors, and with these flags as well."""
+        return Plain(len(self.tensors), len(self.extras), len(self.scalars), self.ints, self.floats,
+                     [self.flags() | flags, *self.config[1:]], self.program)
 
 
 class Plain:
@@ -87,15 +90,6 @@ class Plain:
     def call(self, rest: Sequence[Tensor]) -> Call:
         a, b = self.n_tensors, self.n_tensors + self.n_extras
         return Call(self.program, rest[:a], rest[a:b], rest[b:], self.ints, self.floats, self.config)
-
-
-def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """With gradients: the backward pass reads lse, so it is made; who did not ask for it sees an empty one."""
-    flags = call.config[ops.FLAGS] if len(call.config) else 0
-    if flags & _abi.WANT_LSE:
-        return Forward.apply(call.plain(), q, k, v, *call.all_tensors())
-    out, _, rows = Forward.apply(call.with_flags(_abi.WANT_LSE).plain(), q, k, v, *call.all_tensors())
-    return out, q.new_empty(0, dtype=torch.float64), rows
 
 
 def _wanted(needs: Sequence[bool], plain: Plain) -> List[int]:
@@ -206,7 +200,9 @@ def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, 
                     config: Any, program: str) -> Tuple[Tensor, Tensor, Tensor]:
     call = Call(program, tensors, extras, scalars, ints, floats, config)
     if call.needs_grad(q, k, v):
-        return _attend(call, q, k, v)
+        out, lse, rows = call.recorded(q, k, v)
+        # Who did not ask for lse is promised an empty one (_operators.py).
+        return out, lse if call.flags() & _abi.WANT_LSE else q.new_empty(0, dtype=torch.float64), rows
     with _below():
         return call.forward(q, k, v)
 

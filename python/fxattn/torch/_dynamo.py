@@ -38,7 +38,8 @@ def capturable() -> bool:
 
 
 class _Flex(HigherOrderOperator):
-    """(q, k, v, score_mod, (mask_mod,), scale, options): what Dynamo's class takes. It adds two tuples of operands."""
+    """(q, k, v, score_mod, (*extras, mask_mod), scale, options): what Dynamo's class takes. It adds two tuples of
+    operands. options: config of the operator and dropout_p."""
 
     def __init__(self) -> None:
         super().__init__(_NAME, cacheable=True)
@@ -55,7 +56,7 @@ class _Flex(HigherOrderOperator):
                  options: Dict[str, Any], score_extra: Tuple[Any, ...] = (), mask_extra: Tuple[Any, ...] = ()) -> Any:
         # The two tuples are absent when a mod could not be captured and the call runs eagerly after all.
         traced = trace(score_mod, block_mask[-1], score_extra=score_extra, mask_extra=mask_extra)
-        call = call_of(traced, scale, [options["flags"]])
+        call = call_of(traced, scale, options["config"], options.get("dropout_p", 0.0), block_mask[:-1])
         return call.forward(q, k, v)
 
 

@@ -44,8 +44,8 @@ class _Call:
     """One call: problem and arguments of the library, and the tensors that they point to."""
 
     def __init__(self, backward: bool, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor],
-                 extras: Sequence[Tensor], scalars: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float], config: Sequence[int],
-                 program: str) -> None:
+                 extras: Sequence[Tensor], scalars: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float],
+                 config: Sequence[int], program: str) -> None:
         if q.device.type != "cpu":
             raise ArgumentError("tensors are on %s; without libfxattn_torch those of the CPU are taken" % q.device)
         self.config = [*config, *[0] * (ops.MAPS - len(config))]

@@ -99,7 +99,8 @@ def positional_arity(mod: Callable[..., Any]) -> int:
 
 def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_LEN: int, KV_LEN: int,
                       device: Union[str, torch.device, None] = None,
-                      BLOCK_SIZE: Union[int, Tuple[int, int]] = DEFAULT_BLOCK, _compile: bool = False, separate_full_blocks: bool = True, compute_dq_write_order: bool = False,
+                      BLOCK_SIZE: Union[int, Tuple[int, int]] = DEFAULT_BLOCK, _compile: bool = False,
+                      separate_full_blocks: bool = True, compute_dq_write_order: bool = False,
                       dq_kv_order: bool = True) -> BlockMask:
     """The mask of a mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the mask is kept as the function it is. B and
     H None: the same for all. The other arguments say how the lists look that PyTorch's attributes show."""

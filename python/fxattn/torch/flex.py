@@ -148,8 +148,8 @@ def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = None,
                    block_mask: Optional[_theirs.BlockMask] = None, scale: Optional[float] = None,
-                   enable_gqa: bool = False, return_lse: bool = False, kernel_options: Optional[Dict[str, Any]] = None, *,
-                   return_aux: Optional[AuxRequest] = None
+                   enable_gqa: bool = False, return_lse: bool = False,
+                   kernel_options: Optional[Dict[str, Any]] = None, *, return_aux: Optional[AuxRequest] = None
                    ) -> Union[Tensor, Tuple[Tensor, Tensor], Tuple[Tensor, AuxOutput]]:
     """softmax(score_mod(scale * query key^T, b, h, q, kv)) value, where the mask_mod of block_mask is true.
 
@@ -180,7 +180,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
             torch._dynamo.graph_break()
         out, lse, rows = _dynamo.flex(query, key, value, _identity if score_mod is None else score_mod, (mask_mod,),
                                       math.nan if scale is None else scale,
-                                      {"flags": flags, "version": _dynamo.VERSION})
+                                      {"config": (flags,), "version": _dynamo.VERSION})
     else:
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
         out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)

@@ -140,8 +140,8 @@ def autograd_function(att, q, k, v, w):
 
 
 CASES = [closure_float, captured_intermediate, mask_made_inside, mask_made_inside_by_pytorch, symbolic_sizes,
-         bound_method, functions_of_functions, callable_object, partial_by_keyword, one_global_twice, lse_and_scalar_tensor,
-         many_operations, two_calls_and_captured_query, autograd_function]
+         bound_method, functions_of_functions, callable_object, partial_by_keyword, one_global_twice,
+         lse_and_scalar_tensor, many_operations, two_calls_and_captured_query, autograd_function]
 
 
 def dense(q, k, v, score_mod=None, block_mask=None, return_aux=None):

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention(): everything that the library has, for PyTorch tensors; flex_attention is it with PyTorch's arguments.
+
+What a call may have is turned into settings and extra tensors of the operators (_Settings); whether they go together is
+for the library to say, whose message is passed on.
+"""
+import math
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from .._program import Program
+from ..trace import trace
+from . import _dynamo
+from . import _operators as ops
+from ._autograd import Call
+from ._traced import call_of, floats_as_tensor
+from .flex import _identity, autocast_inputs
+
+Mod = Union[None, str, Program, Callable[..., Any]]
+
+# To [B,H,S,D] (packed rows [1,H,T,D]) and back, by the order of dimensions.
+_TO_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
+    "bhsd": lambda x: x,
+    "bshd": lambda x: x.transpose(1, 2),
+    "sbhd": lambda x: x.permute(1, 2, 0, 3),
+    "thd": lambda x: x.transpose(0, 1).unsqueeze(0),
+    "htd": lambda x: x.unsqueeze(0),
+}
+_FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
+    "bhsd": lambda x: x,
+    "bshd": lambda x: x.transpose(1, 2),
+    "sbhd": lambda x: x.permute(2, 0, 1, 3),
+    "thd": lambda x: x.squeeze(0).transpose(0, 1),
+    "htd": lambda x: x.squeeze(0),
+}
+PACKED = ("thd", "htd")
+
+
+class AttentionOutput(NamedTuple):
+    """The output, and what was asked for besides. lse and max are [B,H,S], of packed rows [H,T]."""
+
+    out: Tensor
+    lse: Optional[Tensor] = None
+    max: Optional[Tensor] = None
+
+
+class _Settings:
+    """`config` and `extras` of the operators as they are gathered."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.flags = 0
+        self.fields: Dict[int, int] = {}
+        self.slots: Dict[int, Tensor] = {}
+
+    def flag(self, flag: int, on: Any = True) -> None:
+        if on:
+            self.flags |= flag
+
+    def integers(self, slot: int, values: Any, flag: int = 0) -> None:
+        """Lengths, offsets, pages: int32 where the other tensors are."""
+        if values is not None:
+            tensor = torch.as_tensor(values).to(device=self.device, dtype=torch.int32).contiguous()
+            self.slots[slot] = tensor
+            self.flags |= flag
+
+    def config(self) -> Tuple[int, ...]:
+        slots = 0
+        for slot in self.slots:
+            slots |= 1 << slot
+        last = max([ops.SLOTS if slots else ops.FLAGS, *self.fields])
+        known = {**self.fields, ops.FLAGS: self.flags, ops.SLOTS: slots}
+        return tuple(known.get(i, 0) for i in range(last + 1))
+
+    def extras(self) -> List[Tensor]:
+        return [self.slots[slot] for slot in sorted(self.slots)]
+
+
+def _longest(offsets: Tensor) -> int:
+    return int((offsets[1:] - offsets[:-1]).max()) if offsets.numel() > 1 else 0
+
+
+def _named(kind: str, given: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any]) -> List[Any]:
+    """Values of a program's params or tensors, by name."""
+    missing = [name for name in names if name not in given and defaults.get(name) is None]
+    if missing:
+        raise ValueError("the program has %s %s, of which no value is given for %s"
+                         % (kind, ", ".join(names), ", ".join(missing)))
+    return [given[name] if name in given else defaults[name] for name in names]
+
+
+def _check_names(traced: Any, params: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Nothing is given that neither program has."""
+    for kind, given, declared in (("params", params, "params"), ("tensors", tensors, "captures")):
+        programs = [p for p in (traced.program, traced.bprop) if p is not None]
+        names = {one.name for program in programs for one in getattr(program, declared)}
+        unknown = sorted(set(given) - names)
+        if unknown:
+            raise ValueError("%s are given for %s; the program has %s"
+                             % (kind, ", ".join(unknown), ", ".join(sorted(names)) or "none"))
+
+
+def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: float, extras: Sequence[Tensor],
+                  params: Optional[Mapping[str, Any]], tensors: Optional[Mapping[str, Any]]) -> Call:
+    """The call of a program whose params and tensors are given by name; params may be tensors, which get gradients."""
+    params, tensors, program = params or {}, tensors or {}, traced.program
+    _check_names(traced, params, tensors)
+    values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})
+    captured = _named("tensors", tensors, [c.name for c in program.captures], {})
+    ints = [int(x) for p, x in zip(program.params, values) if p.type == "int"]
+    floats = [x for p, x in zip(program.params, values) if p.type == "float"]
+    scalars = [floats_as_tensor(floats)] if any(isinstance(x, Tensor) for x in floats) else []
+    numbers = [math.nan if scale is None else scale, dropout_p, *([] if scalars else map(float, floats))]
+    return Call(program.text, captured, extras, scalars, ints, numbers, config)
+
+
+def _with_bprop(call: Call, traced: Any) -> Call:
+    """The same with a backward program of the user's."""
+    if traced.bprop is None:
+        return call
+    values = list(zip(traced.bprop.params, traced.bprop_params))
+    floats, scalars = [float(x) for p, x in values if p.type == "float"], call.scalars
+    if floats and len(scalars):
+        scalars, floats = [torch.cat([scalars[0], torch.tensor(floats, dtype=torch.float64)])], []
+    config = [*call.config, *[0] * (ops.MAPS - len(call.config))]
+    config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(call.program.encode()), len(call.tensors)
+    return Call(call.program + traced.bprop.text, [*call.tensors, *traced.bprop_tensors], call.extras, scalars,
+                [*call.ints, *(int(x) for p, x in values if p.type == "int")], [*call.floats, *floats], config)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *,
+              scale: Optional[float] = None, layout: str = "bhsd", is_causal: bool = False,
+              window: Optional[Tuple[Optional[int], Optional[int]]] = None, bottom_right: bool = False,
+              q_lens: Any = None, k_lens: Any = None, cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None,
+              max_k: Optional[int] = None, pages: Any = None, positions: Any = None,
+              sink: Union[None, bool, Tensor] = None, dropout_p: float = 0.0, seed: Union[None, int, Tensor] = None,
+              params: Optional[Mapping[str, Any]] = None, tensors: Optional[Mapping[str, Any]] = None,
+              style: str = "flex", score_mod_bprop: Mod = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
+              return_lse: bool = False, return_max: bool = False, deterministic: bool = False,
+              strict_index: bool = False) -> Union[Tensor, AttentionOutput]:
+    """softmax(f(scale * q k^T)) v.
+
+    score_mod, mask_mod  FlexAttention's functions; program text or a Program, with `params` and `tensors` by name (a
+                         param may be a tensor of one element, and gets a gradient); with style="graph" Transformer
+                         Engine's score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors)
+    layout               bhsd, bshd, sbhd; of packed rows thd or htd, with cu_q and cu_k (offsets, [B+1]) and max_q,
+                         max_k, the longest sequences (found from the offsets where they are not given)
+    is_causal, window    ready masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: they (or, without
+                         them, the rows) are aligned with the last key
+    q_lens, k_lens       lengths per batch entry
+    pages                [B, blocks] of a cache: k and v are [pages,H,page_size,D] then, with layout bshd and thd
+                         [pages,page_size,H,D]
+    positions            where the rows of each batch entry begin, [B]
+    sink                 True: a key of score 0; a tensor [H]: a learned score per head
+    dropout_p, seed      of probabilities; without a seed one is drawn from PyTorch's generator
+    return_lse, return_max   give an AttentionOutput
+    deterministic        the same bits in every run, or an error; strict_index: so are indices outside captured tensors
+    """
+    if layout not in _TO_BHSD:
+        raise ValueError("layout is %r; %s are accepted" % (layout, ", ".join(_TO_BHSD)))
+    q, k, v = autocast_inputs(q, k, v)
+    kv_layout = {"thd": "bshd", "htd": "bhsd"}.get(layout, layout) if pages is not None else layout
+    q, k, v = _TO_BHSD[layout](q), _TO_BHSD[kv_layout](k), _TO_BHSD[kv_layout](v)
+    s = _Settings(q.device)
+    s.flag(_abi.CAUSAL, is_causal)
+    s.flag(_abi.BOTTOM_RIGHT, bottom_right)
+    s.flag(_abi.DETERMINISTIC, deterministic)
+    s.flag(_abi.STRICT_INDEX, strict_index)
+    s.flag(_abi.WANT_LSE, return_lse)
+    s.flag(_abi.WANT_MAX, return_max)
+    if window is not None:
+        s.flag(_abi.WINDOW)
+        s.fields[ops.WINDOW_LEFT], s.fields[ops.WINDOW_RIGHT] = (-1 if w is None else w for w in window)
+    s.integers(_abi.SLOT_LEN_Q, q_lens, _abi.PADDING)
+    s.integers(_abi.SLOT_LEN_K, k_lens, _abi.PADDING)
+    s.integers(_abi.SLOT_CU_Q, cu_q, _abi.VARLEN)
+    s.integers(_abi.SLOT_CU_K, cu_k, _abi.VARLEN)
+    s.integers(_abi.SLOT_PAGES, pages, _abi.PAGED)
+    s.integers(_abi.SLOT_POS_Q, positions, _abi.POSITIONS)
+    _sizes_of_packed(s, k, max_q, max_k)
+    _sink_and_dropout(s, sink, dropout_p, seed)
+    out, lse, rows = _run(s, q, k, v, score_mod, mask_mod, scale, dropout_p, params, tensors, style, score_mod_bprop,
+                          bprop_tensors)
+    out = _FROM_BHSD[layout](out)
+    if not (return_lse or return_max):
+        return out
+    packed = layout in PACKED
+    lse, rows = (x.squeeze(0) if packed and x.dim() == 3 else x for x in (lse.to(rows.dtype), rows))
+    return AttentionOutput(out, lse if return_lse else None, rows if return_max else None)
+
+
+def _sizes_of_packed(s: _Settings, k: Tensor, max_q: Optional[int], max_k: Optional[int]) -> None:
+    offsets_q, offsets_k = s.slots.get(_abi.SLOT_CU_Q), s.slots.get(_abi.SLOT_CU_K)
+    if offsets_q is not None:
+        s.fields[ops.SQ] = _longest(offsets_q) if max_q is None else max_q
+    if offsets_k is not None:
+        s.fields[ops.SK] = _longest(offsets_k) if max_k is None else max_k
+    elif _abi.SLOT_PAGES in s.slots:
+        s.fields[ops.SK] = s.slots[_abi.SLOT_PAGES].shape[-1] * k.shape[2] if max_k is None else max_k
+
+
+def _sink_and_dropout(s: _Settings, sink: Union[None, bool, Tensor], dropout_p: float,
+                      seed: Union[None, int, Tensor]) -> None:
+    if isinstance(sink, Tensor):
+        s.flag(_abi.SINK)
+        s.slots[_abi.SLOT_SINK] = sink
+    else:
+        s.flag(_abi.SINK_ZERO, sink)
+    if dropout_p:
+        s.flag(_abi.DROPOUT)
+        drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else torch.as_tensor(seed, dtype=torch.int64)
+        s.slots[_abi.SLOT_SEED] = drawn.reshape(1)
+
+
+def _run(s: _Settings, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Optional[float],
+         dropout_p: float, params: Any, tensors: Any, style: str, bprop: Mod, bprop_tensors: Any) -> Tuple[Tensor, ...]:
+    config, extras = s.config(), s.extras()
+    functions = style == "flex" and bprop is None and not isinstance(score_mod, (str, Program)) \
+        and not isinstance(mask_mod, (str, Program))
+    if functions and torch.compiler.is_dynamo_compiling():
+        return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, mask_mod),
+                            math.nan if scale is None else scale,
+                            {"config": config, "dropout_p": dropout_p, "version": _dynamo.VERSION})
+    return _run_eagerly(config, extras, q, k, v, score_mod, mask_mod, scale, dropout_p, params, tensors, style, bprop,
+                        bprop_tensors, functions)
+
+
+@torch._disable_dynamo
+def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Any,
+                 dropout_p: float, params: Any, tensors: Any, style: str, bprop: Mod, bprop_tensors: Any,
+                 functions: bool) -> Tuple[Tensor, ...]:
+    if functions:
+        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
+        return call_of(traced, scale, config, dropout_p, extras).run(q, k, v)
+    if style == "graph":
+        shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        traced = trace(score_mod, style="graph", bprop=bprop, tensors=tensors or {}, bprop_tensors=bprop_tensors,
+                       shape=shape)
+        return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced).run(q, k, v)
+    traced = trace(score_mod, mask_mod, bprop=bprop)
+    call = _call_of_text(traced, scale, config, dropout_p, extras, params, tensors)
+    if traced.bprop is not None:
+        values = _named("params", params or {}, [p.name for p in traced.bprop.params], {})
+        captured = _named("tensors", {**(tensors or {}), **(bprop_tensors or {})},
+                          [c.name for c in traced.bprop.captures], {})
+        traced = traced._replace(bprop_params=values, bprop_tensors=captured)
+    return _with_bprop(call, traced).run(q, k, v)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention(): layouts, packed rows, lengths, pages, positions, sinks, dropout, windows, programs as text, graph style; each
+against the same written out with plain tensors."""
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_support import eager, inputs  # noqa: E402
+
+import fxattn.torch as fx  # noqa: E402
+from fxattn.torch import attention  # noqa: E402
+
+TO = {"bhsd": lambda x: x, "bshd": lambda x: x.transpose(1, 2), "sbhd": lambda x: x.permute(2, 0, 1, 3)}
+
+
+def close(x, y, **options):
+    torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, **options)
+
+
+def grads(out, *leaves):
+    return torch.autograd.grad(out.sin().sum(), leaves)
+
+
+@pytest.mark.parametrize("layout", TO)
+def test_layouts(layout):
+    q, k, v = inputs(2, 4, 2, 9, 11, 8, 6, torch.float32)
+    out = attention(*(TO[layout](x).contiguous() for x in (q, k, v)), lambda s, b, h, i, j: s + h, layout=layout)
+    want = eager(q, k, v, lambda s, b, h, i, j: s + h)[0]
+    close(out, TO[layout](want))
+    assert out.is_contiguous()
+    for x, y in zip(grads(out, q, k, v), grads(TO[layout](want), q, k, v)):
+        close(x, y)
+
+
+@pytest.mark.parametrize("layout", ["thd", "htd"])
+def test_packed_rows(layout):
+    lengths = [5, 1, 8]
+    offsets = torch.tensor([0, 5, 6, 14])
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(14, 4, 8, generator=g).requires_grad_() for _ in range(3))
+    turn = (lambda x: x) if layout == "thd" else (lambda x: x.transpose(0, 1))
+    got = attention(*(turn(x) for x in (q, k, v)), lambda s, b, h, i, j: s + b * j * 0.1, layout=layout, cu_q=offsets,
+                    cu_k=offsets, is_causal=True, return_lse=True)
+    parts, lses, at = [], [], 0
+    for n, length in enumerate(lengths):
+        rows = [x[at:at + length].transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
+        out, lse = eager(*rows, lambda s, b, h, i, j: s + n * j * 0.1, lambda b, h, i, j: i >= j)
+        parts.append(out[0].transpose(0, 1)), lses.append(lse[0])
+        at += length
+    want = torch.cat(parts)
+    close(turn(got.out), want)
+    close(got.lse, torch.cat(lses, 1))
+    for x, y in zip(grads(turn(got.out), q, k, v), grads(want, q, k, v)):
+        close(x, y)
+
+
+def test_lengths_windows_and_alignment():
+    q, k, v = inputs(2, 2, 2, 7, 12, 8, 8, torch.float32)
+    lengths = torch.tensor([12, 5])
+    close(attention(q, k, v, k_lens=lengths), eager(q, k, v, mask_mod=lambda b, h, i, j: j < lengths[b])[0])
+    close(attention(q, k, v, window=(2, 1)), eager(q, k, v, mask_mod=lambda b, h, i, j: (i - j <= 2) & (j - i <= 1))[0])
+    close(attention(q, k, v, window=(2, None)), eager(q, k, v, mask_mod=lambda b, h, i, j: i - j <= 2)[0])
+    close(attention(q, k, v, is_causal=True, bottom_right=True),
+          eager(q, k, v, mask_mod=lambda b, h, i, j: j <= i + 5)[0])
+
+
+def test_pages_and_positions():
+    """A step of decoding over a paged cache."""
+    q, k, v = inputs(2, 4, 2, 1, 16, 8, 8, torch.float32)
+    pages = torch.tensor([[3, 1], [0, 2]])
+    cache_k, cache_v = torch.zeros(4, 2, 8, 8), torch.zeros(4, 2, 8, 8)
+    for b in range(2):
+        for n in range(2):
+            cache_k[pages[b, n]], cache_v[pages[b, n]] = k[b, :, n * 8:n * 8 + 8], v[b, :, n * 8:n * 8 + 8]
+    lengths = torch.tensor([11, 16])
+    out = attention(q, cache_k, cache_v, lambda s, b, h, i, j: s - (i - j) * 0.1, pages=pages, k_lens=lengths,
+                    positions=lengths - 1, is_causal=True)
+    want = eager(q, k, v, lambda s, b, h, i, j: s - (lengths[b] - 1 + i - j) * 0.1, lambda b, h, i, j: j < lengths[b])[0]
+    close(out, want)
+
+
+def test_sinks():
+    q, k, v = inputs(2, 4, 2, 7, 9, 8, 8, torch.float32)
+    sink = torch.randn(4, requires_grad=True)
+
+    def with_sink(scores, extra):
+        p = torch.cat([scores, extra.view(1, 4, 1, 1).expand(2, 4, 7, 1)], -1).softmax(-1)[..., :-1]
+        return p @ v.repeat_interleave(2, 1)
+
+    scores = q @ k.repeat_interleave(2, 1).transpose(-1, -2) / math.sqrt(8)
+    for given, extra in ((sink, sink), (True, torch.zeros(4))):
+        out, want = attention(q, k, v, sink=given), with_sink(scores, extra)
+        close(out, want)
+        leaves = (q, k, v, sink) if given is sink else (q, k, v)
+        for x, y in zip(grads(out, *leaves), torch.autograd.grad(want.sin().sum(), leaves, retain_graph=True)):
+            close(x, y)
+
+
+def test_dropout():
+    q, k, v = inputs(1, 2, 2, 64, 64, 8, 8, torch.float32)
+    first, again = (attention(q, k, v, dropout_p=0.4, seed=7) for _ in range(2))
+    assert torch.equal(first, again) and not torch.equal(first, attention(q, k, v, dropout_p=0.4, seed=8))
+    torch.manual_seed(3)
+    drawn = attention(q, k, v, dropout_p=0.4)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, attention(q, k, v, dropout_p=0.4)) and not torch.equal(drawn, first)
+    ones = torch.ones_like(v)
+    assert abs(attention(q, k, ones, dropout_p=0.4).mean().item() - 1.0) < 0.1
+    exact = inputs(1, 1, 1, 4, 4, 3, 3, torch.float64)
+    assert torch.autograd.gradcheck(lambda *xs: attention(*xs, dropout_p=0.3, seed=1), exact)
+
+
+def test_programs_as_text_with_params_and_tensors_by_name():
+    q, k, v = inputs(1, 2, 2, 6, 6, 4, 4, torch.float64)
+    cap = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+    text = "param cap : float\nparam far : int = 3\ntensor bias : f64[2]\n" \
+           "score = cap * tanh(score / cap) + bias[h, k]\nmask = q - k < far"
+
+    def call(q, k, v, cap, bias):
+        return attention(q, k, v, text, params={"cap": cap}, tensors={"bias": bias})
+
+    want = eager(q, k, v, lambda s, b, h, i, j: cap * torch.tanh(s / cap) + bias[h, j], lambda b, h, i, j: i - j < 3)[0]
+    torch.testing.assert_close(call(q, k, v, cap, bias), want)
+    torch.testing.assert_close(attention(q, k, v, text, params={"cap": 3.0}, tensors={"bias": bias}), want)
+    assert torch.autograd.gradcheck(call, (q, k, v, cap, bias))
+    with pytest.raises(ValueError, match="params cap, far, of which no value is given for cap"):
+        attention(q, k, v, text, tensors={"bias": bias})
+    with pytest.raises(ValueError, match="tensors are given for other; the program has bias"):
+        attention(q, k, v, text, params={"cap": 1.0}, tensors={"bias": bias, "other": bias})
+
+
+class SoftCap:
+    """As Transformer Engine's tests have it: the forward callback keeps a node for the backward one."""
+
+    def forward(self, graph, score, tensors):
+        self.scaled = graph.div(a=score, b=tensors["cap"])
+        self.tanh = graph.tanh(input=self.scaled)
+        return graph.mul(a=self.tanh, b=tensors["cap"])
+
+    def backward(self, graph, dscore, tensors):
+        inner = graph.mul(a=dscore, b=tensors["cap"])
+        return graph.div(a=graph.tanh_backward(loss=inner, input=self.scaled), b=tensors["cap"])
+
+
+@pytest.mark.parametrize("with_bprop", [False, True])
+def test_graph_style(with_bprop):
+    q, k, v = inputs(2, 2, 2, 6, 6, 4, 4, torch.float64)
+    mod, cap = SoftCap(), torch.full((1, 1, 1, 1), 2.0, dtype=torch.float64)
+
+    def call(q, k, v):
+        return attention(q, k, v, mod.forward, style="graph", score_mod_bprop=mod.backward if with_bprop else None,
+                         tensors={"cap": cap}, bprop_tensors={"cap": cap} if with_bprop else None)
+
+    torch.testing.assert_close(call(q, k, v), eager(q, k, v, lambda s, *_: 2.0 * torch.tanh(s / 2.0))[0])
+    assert torch.autograd.gradcheck(call, (q, k, v))
+
+
+def test_a_backward_of_the_user_is_used():
+    """One that is not the derivative shows in the gradient."""
+    q, k, v = inputs(1, 1, 1, 4, 4, 3, 3, torch.float64)
+    right = grads(attention(q, k, v, "score = 2.0 * score"), q)[0]
+    wrong = grads(attention(q, k, v, "score = 2.0 * score", score_mod_bprop="dscore = 6.0 * dscore"), q)[0]
+    torch.testing.assert_close(wrong, 3 * right)
+
+
+def test_compiled():
+    q, k, v = inputs(2, 4, 4, 16, 16, 8, 8, torch.float32)
+    w, sink, lengths = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True), torch.tensor([9, 16])
+
+    def call(q, k, v, w, sink):
+        out = attention(q, k, v, lambda s, b, h, i, j: s * w[h], lambda b, h, i, j: i >= j, k_lens=lengths, sink=sink,
+                        window=(6, None), layout="bhsd", return_lse=True)
+        return out.out * out.lse.exp().clamp(max=2.0).unsqueeze(-1)
+
+    want = call(q, k, v, w, sink)
+    got = torch.compile(call, backend="aot_eager", fullgraph=True)(q, k, v, w, sink)
+    torch.testing.assert_close(got, want)
+    for x, y in zip(grads(got, q, k, v, w, sink), grads(want, q, k, v, w, sink)):
+        torch.testing.assert_close(x, y)
+
+
+def test_what_does_not_go_together_is_said_by_the_library():
+    q, k, v = inputs(1, 2, 2, 4, 4, 4, 4, torch.float32)
+    with pytest.raises(RuntimeError, match="fxattn: "):
+        attention(q, k, v, positions=torch.tensor([1]), bottom_right=True)
+    with pytest.raises(ValueError, match="layout is 'hbsd'"):
+        attention(q, k, v, layout="hbsd")
+    with pytest.raises(RuntimeError, match="leaves|outside|index"):
+        table = torch.randn(2)
+        attention(q, k, v, lambda s, b, h, i, j: s + table[j], strict_index=True)
+    assert fx.attention(q, k, v, deterministic=True).shape == q.shape
