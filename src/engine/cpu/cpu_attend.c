@@ -35,6 +35,7 @@ typedef struct attend_group {
 typedef struct attend_part {
     int64_t row, n, column, begin, end;
     int count, strips;
+    bool first; /* no row has an output yet: what lies there is not looked at */
     attend_group group[ATTEND_GROUPS];
     fxa__cpu_strip strip[ATTEND_STRIPS];
 } attend_part;
@@ -151,10 +152,28 @@ static void attend_scores(fxa__cpu_item *it, const attend_part *part) {
     }
 }
 
+static bool attend_has_none(const fxa__cpu_item *it, int64_t row) { return it->s.m[row] == -INFINITY; }
+
+/* Outputs of rows that have none are 0. */
+static void attend_clear(fxa__cpu_item *it, int64_t row, int64_t n) {
+    int64_t ldo = it->run->blocks.ldo;
+    for (int64_t i = row; i < row + n; i++)
+        if (attend_has_none(it, i)) memset(fxa__real_at(it, it->s.o, i * ldo), 0, (size_t)ldo * it->kernels->real_size);
+}
+
+/* None of these rows has an output, and a product will write all that lies there. */
+static bool attend_is_first(const fxa__cpu_item *it, int64_t row, int64_t n) {
+    int64_t i = row;
+    if (it->g.p->in.dv != it->run->blocks.ldo) return false;
+    while (i < row + n && attend_has_none(it, i)) i++;
+    return i == row + n;
+}
+
 /* o = beta o + t V, strip by strip; weights before part->begin are 0. */
 static void attend_output(fxa__cpu_item *it, const attend_part *part) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
-    fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->in.dv, .beta = it->s.betas};
+    fxa__cpu_product x = {.rows = part->n, .b = &it->s.v, .end = it->g.p->in.dv};
+    x.beta = part->first ? NULL : it->s.betas;
     x.a = it->s.scores;
     x.lda = blocks->ldt;
     x.a_first = part->column;
@@ -163,6 +182,7 @@ static void attend_output(fxa__cpu_item *it, const attend_part *part) {
     x.c = fxa__real_at(it, it->s.o, part->row * blocks->ldo);
     x.ldc = blocks->ldo;
     it->kernels->format->product(it->kernels, &x);
+    x.beta = it->s.betas;
     for (int64_t i = 0; part->strips > 1 && i < part->n; i++)
         fxa__real_set(it->s.betas, it->kernels->real_size, i, 1); /* the others add to that */
     for (int64_t j = 1, at = part->end - part->column; j < part->strips; j++) {
@@ -221,6 +241,8 @@ static void attend_strips(fxa__cpu_item *it, bool ready[2], attend_part *part) {
     for (int i = 0; i < part->count; i++) attend_ready(it, ready, &part->group[i].strip);
     for (int j = 1; j < part->strips; j++) attend_ready(it, ready, &part->strip[j]);
     attend_scores(it, part);
+    part->first = attend_is_first(it, part->row, part->n);
+    if (!part->first) attend_clear(it, part->row, part->n);
     for (int i = 0; i < part->count; i++) attend_softmax(it, part, &part->group[i]);
     if (!it->dirty) attend_output(it, part);
 }
@@ -245,9 +267,10 @@ static void attend_block(fxa__cpu_item *it, int64_t key, int64_t n) {
 static void attend_all(fxa__cpu_item *it) {
     int64_t step = it->run->blocks.keys, begin, end;
     fxa_tile tile = fxa__cpu_columns(&it->g, it->first, it->n, it->key, it->key_end - it->key, &begin, &end);
-    if (tile == FXA_TILE_EMPTY) return;
-    for (int64_t key = it->key + begin, last = it->key + end; key < last; key += step)
-        attend_block(it, key, fxa__min_i64(step, last - key));
+    if (tile != FXA_TILE_EMPTY)
+        for (int64_t key = it->key + begin, last = it->key + end; key < last; key += step)
+            attend_block(it, key, fxa__min_i64(step, last - key));
+    attend_clear(it, 0, it->n);
 }
 
 /* False when a row whose scores are in order has an output that is not finite: V is to blame. Squares tell, of all rows

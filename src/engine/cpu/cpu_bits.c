@@ -134,6 +134,18 @@ static void bits_pairs(fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *pai
     for (int64_t i = 0; i < rows; i++) c->same[row + i] = i > 0;
 }
 
+/* Rows from `row` on that are the same as it get what it has; up to where. */
+static int64_t bits_repeat_row(const fxa__cpu_cut *c, const fxa__cpu_bits *to, int64_t row) {
+    uint64_t any = to->any[row], all = to->all[row];
+    int64_t i = row;
+    do {
+        to->from[i] = (int32_t)row;
+        to->any[i] = any;
+        to->all[i] = all;
+    } while (++i < c->n && c->same[i]);
+    return i;
+}
+
 static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
     bool ready = false;
     int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_ASK ? BITS_SPAN : c->n;
@@ -141,16 +153,13 @@ static void bits_compute(fxa__cpu_cut *c, fxa__cpu_bits *to) {
         bits_pairs(c, row, fxa__min_i64(span, c->n - row), to->pairs + row * c->words, &ready);
     to->some = 0;
     to->row = to->end = 0;
-    for (int64_t i = 0; i < c->n; i++) {
-        to->from[i] = c->same[i] ? to->from[i - 1] : (int32_t)i;
-        if (c->same[i])
-            to->any[i] = to->any[i - 1], to->all[i] = to->all[i - 1];
-        else
-            bits_sum_up(c, to, i);
+    for (int64_t i = 0, end; i < c->n; i = end) {
+        bits_sum_up(c, to, i);
+        end = bits_repeat_row(c, to, i);
         if (!to->any[i]) continue;
         if (!to->some) to->row = i;
         to->some |= to->any[i];
-        to->end = i + 1;
+        to->end = end;
     }
 }
 

@@ -90,11 +90,17 @@ bool fxa__cpu_cut_needs(const fxa__cpu_cut *c, int64_t begin, int64_t n) {
 
 /* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
+/* Whether all of these rows have the same bits. */
+static bool cut_is_one(const fxa__cpu_cut *c, int64_t row, int64_t rows) {
+    return c->bits->from[row] == c->bits->from[row + rows - 1];
+}
+
 int64_t fxa__cpu_cut_rows(const fxa__cpu_cut *c, int64_t row, int64_t most) {
     const fxa__cpu_kernels *kernels = c->g->code->kernels;
     int64_t best = 1, best_cost = 0, count = 0, work = 0; /* work: of products of n rows, in rows */
     uint64_t any = 0, more;
     if (!c->bits) return most;
+    if (cut_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
     for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: rows that the last micro-kernel has place for */
         if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : CUT_MORE_ROWS;
         if (!kernels->rows) work++; /* sets that take many at once take no fewer */
@@ -112,6 +118,7 @@ int64_t fxa__cpu_cut_rows(const fxa__cpu_cut *c, int64_t row, int64_t most) {
 static uint64_t cut_any(const fxa__cpu_cut *c, int64_t row, int64_t rows, uint64_t *all) {
     uint64_t any = 0;
     *all = UINT64_MAX;
+    if (cut_is_one(c, row, rows)) rows = 1;
     for (int64_t i = row; i < row + rows; i++) {
         any |= c->bits->any[i];
         *all &= c->bits->all[i];

@@ -59,6 +59,7 @@ void fxa__cpu_decode(fxa__cpu_item *it) {
     const fxa__cpu_blocks *blocks = &it->run->blocks;
     double factor = fxa__cpu_q_factor(it->kernels, it->g.bind->scale);
     FXA__ASSERT(it->n <= FXA__CPU_FEW_ROWS && it->g.p->in.d <= FXA_MAX_D && it->g.p->in.dv <= FXA_MAX_D);
+    memset(it->s.o, 0, (size_t)(it->n * blocks->ldo) * it->kernels->real_size);
     fxa__cpu_load_rows(&it->g, FXA_SLOT_Q, it->first, it->n, factor, it->s.q, blocks->ldq);
     for (int64_t key = it->key; key < it->key_end; key += blocks->keys) {
         const fxa__tape_run *ready = NULL;

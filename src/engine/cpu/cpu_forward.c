@@ -219,7 +219,6 @@ void fxa__cpu_item_clear(fxa__cpu_item *it) {
         it->s.l[i] = 0;
         it->s.nan[i] = 0;
     }
-    memset(it->s.o, 0, (size_t)(it->n * it->run->blocks.ldo) * it->kernels->real_size);
     it->dirty = false;
 }
 

@@ -99,7 +99,7 @@ typedef struct fxa__cpu_item {
     bool dirty;            /* an output may hold a number that is not finite */
 } fxa__cpu_item;
 
-void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet */
+void fxa__cpu_item_clear(fxa__cpu_item *it); /* nothing attended yet; outputs are left as they are */
 fxa__cpu_shares fxa__cpu_shares_make(const fxa__cpu_forward_run *run, int64_t q_len, int64_t k_len);
 
 /* cpu_softmax.c. Readies the item's tapes for its rows; the tape that a strip uses for the cut's block. */

@@ -104,18 +104,23 @@ bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {
 
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
     FXA__ASSERT(n > 0); /* so there are rows to divide by */
+    const fxa_index_map *map = &g->p->in.map_q;
     int64_t head = fxa__cpu_row_head(g, first), at = fxa__cpu_row_q(g, first);
     for (int64_t i = 0; i < n; i++, at++) {
         if (at == g->seq.q_len) head++, at = 0;
-        h[i] = i > 0 && at > 0 ? h[i - 1] : fxa__coord(g->p, g->bind, FXA_INPUT_H, head);
-        q[i] = fxa__row_coord(g->p, g->bind, &g->seq, at);
+        bool next = i > 0 && at > 0;
+        h[i] = next ? h[i - 1] : fxa__coord(g->p, g->bind, FXA_INPUT_H, head);
+        q[i] = next && map->kind == FXA_MAP_AFFINE ? fxa__wrap32(q[i - 1] + map->step)
+                                                   : fxa__row_coord(g->p, g->bind, &g->seq, at);
     }
 }
 
 bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k) {
+    const fxa_index_map *map = &g->p->in.map_k;
     bool run = true;
     for (int64_t i = 0; i < n; i++) {
-        k[i] = fxa__coord(g->p, g->bind, FXA_INPUT_K, first + i);
+        k[i] = i > 0 && map->kind == FXA_MAP_AFFINE ? fxa__wrap32(k[i - 1] + map->step)
+                                                    : fxa__coord(g->p, g->bind, FXA_INPUT_K, first + i);
         run = run && (i == 0 || (uint32_t)k[i] == (uint32_t)k[i - 1] + 1u);
     }
     return run;

@@ -131,7 +131,6 @@ static bool mask_leaves(fxa__tape_run *run, int64_t row, int64_t words, bool kep
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;
     bool moved = !kept || s->moved[row];
-    if (!moved && !s->ranges_move) return false;
     for (size_t i = 0; moved && i < t->n_parts; i++)
         if (!kept || mask_part_moves(run, &t->parts[i], row)) mask_run_part(run, i, row, words);
     return mask_move_ranges(run, row) || moved;
@@ -252,7 +251,8 @@ void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, 
             repeats = i + mask_repeats(run, i - 1, row + n);
             ask = repeats > i ? repeats : i + MASK_STRETCH;
         }
-        *same = i < repeats || !mask_leaves(run, i, words, i > row);
+        bool stays = i > row && !s->moved[i] && !s->ranges_move;
+        *same = stays || i < repeats || !mask_leaves(run, i, words, i > row);
         if (*same++) continue;
         const uint64_t *from = mask_formula(run, i, words);
         for (int64_t w = 0; w < words; w++) bits[w] = from[w] & mask_low(run->columns - 64 * w);
