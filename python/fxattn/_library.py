@@ -14,7 +14,7 @@ Invariants:
 import ctypes
 import os
 import threading
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import _abi
 from ._errors import ArgumentError, ArgumentTypeError, Error, LibraryError, make_error
@@ -139,6 +139,7 @@ class _Process:
     def __init__(self) -> None:
         self.generation = 0
         self.threads = 0
+        self.limit: Optional[Tuple[int, int]] = None
         self.lock = threading.Lock()
         self.contexts: Dict[int, int] = {}
 
@@ -168,6 +169,8 @@ def _make_context(threads: int) -> int:
             config = _abi.ContextConfig(struct_size=ctypes.sizeof(_abi.ContextConfig), threads=threads)
             out = ctypes.c_void_p()
             call(lib.context_create, ctypes.byref(config), ctypes.byref(out))
+            if _process.limit is not None:
+                lib.cache_limit(out, *_process.limit)
             _process.contexts[threads] = out.value or 0
         return _process.contexts[threads]
 
@@ -221,11 +224,15 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_limit(max_plans: int, max_bytes: int) -> None:
-    """Bounds the plan cache of the present number of threads, and evicts at once; 0 keeps nothing."""
+    """Bounds each plan cache of this process (there is one for each number of threads), and evicts at once; 0 keeps
+    nothing."""
     for name, value in (("max_plans", max_plans), ("max_bytes", max_bytes)):
         if not 0 <= value < 1 << 64:
             raise ArgumentError("%s is %d; 0 to 2^64 - 1 are accepted" % (name, value))
-    lib.cache_limit(context(), max_plans, max_bytes)
+    with _process.lock:
+        _process.limit = max_plans, max_bytes
+        for handle in _process.contexts.values():
+            lib.cache_limit(handle, max_plans, max_bytes)
 
 
 def cache_clear() -> None:

@@ -17,6 +17,7 @@ _BYREF = ctypes.byref
 PASSES = {"forward": _abi.FORWARD, "backward": _abi.BACKWARD}
 SLOTS = {name[5:].lower(): value for name, value in vars(_abi).items()
          if name.startswith("SLOT_") and name not in ("SLOT_COUNT", "SLOT_MAX")}
+_FIELDS = frozenset(field[0] for field in _abi.Problem._fields_)
 NAN = float("nan")
 
 
@@ -57,6 +58,8 @@ class Problem:
             self._keep["engine"] = name = engine.encode()
             self.struct.engine = address_of(name)
         for field, value in fields.items():
+            if field not in _FIELDS:
+                raise TypeError("fxa_problem has no field %r" % field)  # ctypes would keep it beside the struct
             setattr(self.struct, field, value)
 
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:

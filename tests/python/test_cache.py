@@ -17,6 +17,7 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("fxattn.trace")
 sys.path.insert(0, os.path.dirname(__file__))
 import fxattn.numpy as fn  # noqa: E402
+from fxattn import _library  # noqa: E402
 from dense import close, dense, random_qkv  # noqa: E402
 
 Q, K, V = random_qkv(1, b=1, h=2, sq=6, sk=6, d=4)
@@ -191,10 +192,15 @@ def test_counters_and_limits():
         for i in range(5):
             check("score * q + %d" % i, lambda s, b, h, q, k: s * q + i)
         assert fxattn.cache_stats()["plans"] <= 2
+        fxattn.set_num_threads(3)  # whose cache is made now
+        for i in range(5):
+            check("score * q + %d" % i, lambda s, b, h, q, k: s * q + i)
+        assert fxattn.cache_stats()["plans"] <= 2 * len(_library._process.contexts)
         with pytest.raises(ValueError, match="max_plans is -1"):
             fxattn.cache_limit(-1, 1)
     finally:
-        fxattn.cache_limit(stats["max_plans"], stats["max_bytes"])
+        fxattn.set_num_threads(0)
+        fxattn.cache_limit(256, 256 << 20)
 
 
 def test_eight_threads():
