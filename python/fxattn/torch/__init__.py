@@ -8,8 +8,10 @@ fxattn::fwd and fxattn::bwd (_operators.py), whose gradients are in _autograd.py
 """
 from ._operators import cache_clear, cache_stats
 from ._attention import AttentionOutput, attention
+from ._modules import DotProductAttention, MultiheadAttention
 from .block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
 from .flex import AuxOutput, AuxRequest, flex_attention
 
-__all__ = ["AttentionOutput", "AuxOutput", "AuxRequest", "BlockMask", "and_masks", "attention", "cache_clear",
-           "cache_stats", "create_block_mask", "create_mask", "flex_attention", "noop_mask", "or_masks"]
+__all__ = ["AttentionOutput", "AuxOutput", "AuxRequest", "BlockMask", "DotProductAttention", "MultiheadAttention",
+           "and_masks", "attention", "cache_clear", "cache_stats", "create_block_mask", "create_mask",
+           "flex_attention", "noop_mask", "or_masks"]

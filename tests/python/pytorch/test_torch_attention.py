@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention(): layouts, packed rows, lengths, pages, positions, sinks, dropout, windows, programs as text, graph style; each
-against the same written out with plain tensors."""
+"""attention(): layouts, packed rows, lengths, pages, positions, sinks, dropout, windows, programs as text, graph style;
+each against the same written out with plain tensors."""
 import math
 
 import pytest
@@ -77,7 +77,8 @@ def test_pages_and_positions():
     lengths = torch.tensor([11, 16])
     out = attention(q, cache_k, cache_v, lambda s, b, h, i, j: s - (i - j) * 0.1, pages=pages, k_lens=lengths,
                     positions=lengths - 1, is_causal=True)
-    want = eager(q, k, v, lambda s, b, h, i, j: s - (lengths[b] - 1 + i - j) * 0.1, lambda b, h, i, j: j < lengths[b])[0]
+    want = eager(q, k, v, lambda s, b, h, i, j: s - (lengths[b] - 1 + i - j) * 0.1,
+                 lambda b, h, i, j: j < lengths[b])[0]
     close(out, want)
 
 
