@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn_implementation="fxattn" in Hugging Face transformers.
+
+    fxattn.torch.register_transformers()
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fxattn")
+
+transformers asks two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask, which is
+its mask_mod: nothing of size [S,S] is ever made of padding, causality and windows), one computes attention in a layer (here
+one fused call, whatever is combined: window, soft cap, sinks, biases, dropout, grouped heads). Models that compute ALiBi by
+themselves do not ask: _alibi.py.
+"""
+import warnings
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask as TheirBlockMask
+
+from .._errors import ArgumentError, ArgumentTypeError
+from . import _alibi, flex
+from ._attention import attention
+from .block_mask import DEFAULT_BLOCK, BlockMask, mask_mod_of
+
+NAME = "fxattn"
+# What some models pass that changes the result, and that this implementation does not have.
+_REFUSED = {"cache": "a paged cache (continuous batching)", "head_mask": "head_mask", "indices": "sparse indices"}
+_said = set()  # warnings that are given once in a process
+
+
+def register_transformers(name: str = NAME) -> None:
+    """Makes attn_implementation=name known to transformers (4.53 and newer), and lets its BLOOM and MPT take it too."""
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as missing:
+        raise ImportError("register_transformers() needs transformers 4.53 or newer, which has AttentionInterface and "
+                          "AttentionMaskInterface: %s" % missing) from missing
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, attention_mask)
+    _alibi.install(ModelMask, attend)
+
+
+# ---- Masks -------------------------------------------------------------------------------------------------------------
+
+class ModelMask(BlockMask):
+    """The mask of one pass through a model."""
+
+    def to(self, device: Any = None, *args: Any, **kwargs: Any) -> "ModelMask":
+        # Models that take the mask for a tensor also convert its dtype.
+        if device is None or isinstance(device, torch.dtype):
+            return self
+        _, batch, heads, _, options = self._fxattn
+        return ModelMask(self.mask_mod, batch, heads, self.seq_lengths, device, self.BLOCK_SIZE, options)
+
+    def contiguous(self) -> "ModelMask":
+        """generate() with a static cache asks for it."""
+        return self
+
+    def __radd__(self, scores: Any) -> Any:
+        raise ArgumentTypeError("this model adds its mask to the scores by itself: it does not ask transformers' "
+                                "AttentionInterface for its attention, and attn_implementation=\"fxattn\" is not for it")
+
+
+def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return kv_idx <= q_idx
+
+
+def _both(first: Optional[Callable[..., Any]], second: Optional[Callable[..., Any]]) -> Optional[Callable[..., Any]]:
+    """The mask_mod of what both leave; None leaves everything."""
+    if first is None or second is None:
+        return second if first is None else first
+    return lambda b, h, q_idx, kv_idx: first(b, h, q_idx, kv_idx) & second(b, h, q_idx, kv_idx)
+
+
+def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
+    """The mask_mod of a bool [B,keys], true where a key is a token. First and last token of each row let whole tiles be
+    left out; the table itself is read only where there are holes, or where values cannot be looked at."""
+    look = not torch.compiler.is_compiling()
+    if look and bool(real.all()):
+        return None
+    keys = real.shape[-1]
+    first = real.to(torch.int32).argmax(-1).to(torch.int32)
+    last = keys - 1 - real.flip(-1).to(torch.int32).argmax(-1).to(torch.int32)
+    if look and bool((last - first + 1 == real.sum(-1)).all()):
+        return lambda b, h, q_idx, kv_idx: (kv_idx >= first[b]) & (kv_idx <= last[b])
+    return lambda b, h, q_idx, kv_idx: (kv_idx >= first[b]) & (kv_idx <= last[b]) & real[b, kv_idx]
+
+
+def _offset(value: Any, device: Any) -> Any:
+    """An offset as a tensor, so that all steps of a decoding run one program; none at all where it is 0. That of a static
+    cache is counted up in place before the mask is read, and so copied."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, int) and value != 0 and not torch.compiler.is_compiling():
+        return torch.tensor(value, dtype=torch.int32, device=device)
+    return value
+
+
+def _shifted(mod: Callable[..., Any], q_offset: Any, kv_offset: Any) -> Callable[..., Any]:
+    """The mod, told where in the sequence local rows and keys are."""
+    if isinstance(q_offset, int) and q_offset == 0 and isinstance(kv_offset, int) and kv_offset == 0:
+        return mod
+    return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + q_offset, kv_idx + kv_offset)
+
+
+def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = None, q_offset: Any = 0, kv_offset: Any = 0,
+                   mask_function: Callable[..., Any] = _causal, attention_mask: Optional[Tensor] = None,
+                   device: Any = None, cache_position: Optional[Tensor] = None, **_: Any) -> ModelMask:
+    """What transformers calls to make a mask. attention_mask is its bool [B,keys] of padding; version 4 says by
+    cache_position where the rows are. What else it says (dtype, config, hints to leave the mask out) is not needed."""
+    if q_length is None:
+        if cache_position is None:
+            raise ArgumentError("the mask of attn_implementation=\"fxattn\" was asked for without q_length or cache_position")
+        q_length, q_offset, device = cache_position.shape[0], cache_position[0], device or cache_position.device
+    if device is None:
+        device = "cpu" if attention_mask is None else attention_mask.device
+    mod: Optional[Callable[..., Any]] = mask_function
+    if attention_mask is not None:
+        missing = kv_length + kv_offset - attention_mask.shape[-1]
+        real = attention_mask.to(device=device, dtype=torch.bool)
+        mod = _both(mod, _padding_mod(torch.nn.functional.pad(real, (0, missing)) if missing > 0 else real))
+    mod = _shifted(mod, _offset(q_offset, device), _offset(kv_offset, device))
+    return ModelMask(mod, batch_size, 1, (q_length, kv_length), device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
+
+
+# ---- Attention ---------------------------------------------------------------------------------------------------------
+
+def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., Any]:
+    """(b, h, q, k) -> element of a table of four dimensions that broadcasts to these sizes; more keys are cut off."""
+    table = table[..., :sizes[3]]
+    if table.dim() != 4 or any(n != 1 and n != size for n, size in zip(table.shape, sizes)):
+        raise ArgumentError("%s has shape %s; one that broadcasts to %s is accepted (batch, heads, rows, keys)"
+                            % (what, tuple(table.shape), tuple(sizes)))
+    axes = tuple(i for i in range(4) if table.shape[i] != 1)
+    table = table.reshape([table.shape[i] for i in axes])
+    return lambda *place: table[tuple(place[i] for i in axes)] if axes else table
+
+
+def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool], window: Optional[int]) -> Any:
+    """The mask_mod of attention_mask=None, as transformers' SDPA has it: causal where the module is, from the first row and
+    key on; one row is the last. A causal window is kept."""
+    rows, keys = sizes[2], sizes[3]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if not causal or (rows == 1 and window is None):
+        return None
+    if window is None:
+        return _causal
+    shift = keys - 1 if rows == 1 else 0
+    return lambda b, h, q_idx, kv_idx: (kv_idx <= q_idx + shift) & (kv_idx > q_idx + shift - window)
+
+
+def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Optional[bool], window: Optional[int]
+           ) -> Tuple[Optional[Callable[..., Any]], Optional[Callable[..., Any]]]:
+    """(mask_mod, bias) of an attention_mask in any of its forms; bias (b, h, q, k) is added to scores."""
+    sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    if mask is None:
+        return _without_mask(module, sizes, is_causal, window), None
+    if isinstance(mask, TheirBlockMask):
+        flex._check_mask(query, key, mask)
+        return mask_mod_of(mask), None
+    if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):
+        raise ArgumentTypeError("attention_mask is %s; None, a tensor of 2 or 4 dimensions or a BlockMask is accepted"
+                                % (tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__,))
+    if mask.dim() == 2:
+        if mask.shape[0] != sizes[0] or mask.shape[1] < sizes[3]:
+            raise ArgumentError("attention_mask has shape %s; that of padding, %s, is accepted" % (tuple(mask.shape),
+                                                                                                 (sizes[0], sizes[3])))
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        aligned = _shifted(_causal, _offset(sizes[3] - sizes[2], mask.device), 0) if causal else None
+        return _both(aligned, _padding_mod(mask[:, :sizes[3]].to(torch.bool))), None
+    reader = _reader(mask, "attention_mask", sizes)
+    if mask.dtype == torch.bool:
+        return reader, None
+    if not mask.is_floating_point():
+        raise ArgumentTypeError("attention_mask of 4 dimensions is %s; bool (true: attended) or a float to be added is "
+                                "accepted" % mask.dtype)
+    return None, reader
+
+
+def _score_mod(softcap: Optional[float], *biases: Optional[Callable[..., Any]]) -> Optional[Callable[..., Any]]:
+    """Soft cap, then everything that is added; None where there is nothing to do."""
+    added = [bias for bias in biases if bias is not None]
+    if softcap is None and not added:
+        return None
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        for bias in added:
+            score = score + bias(b, h, q_idx, kv_idx)
+        return score
+
+    return score_mod
+
+
+def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, *, dropout: float = 0.0,
+           scaling: Optional[float] = None, is_causal: Optional[bool] = None, window: Optional[int] = None,
+           softcap: Optional[float] = None, bias: Optional[Tensor] = None, sinks: Optional[Tensor] = None) -> Tensor:
+    """Attention of a layer, [B,H,S,D]. Dropout draws its seed from PyTorch's generator, so that checkpointing repeats it."""
+    if query.shape[1] % key.shape[1] != 0:
+        raise ArgumentError("query has %d heads, which is no multiple of the %d of key" % (query.shape[1], key.shape[1]))
+    mask_mod, added = _masks(module, mask, query, key, is_causal, window)
+    sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    score_mod = _score_mod(softcap, added, None if bias is None else _reader(bias, "position_bias", sizes))
+    if sinks is not None and sinks.numel() != query.shape[1]:
+        raise ArgumentError("sinks have %d elements; one per query head, %d, is accepted" % (sinks.numel(), query.shape[1]))
+    return attention(query, key, value, score_mod, mask_mod, scale=scaling, dropout_p=dropout,
+                     sink=None if sinks is None else sinks.reshape(-1))
+
+
+def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None,
+                      dropout: float = 0.0, scaling: Optional[float] = None, is_causal: Optional[bool] = None,
+                      sliding_window: Optional[int] = None, softcap: Optional[float] = None,
+                      position_bias: Optional[Tensor] = None, s_aux: Optional[Tensor] = None,
+                      **kwargs: Any) -> Tuple[Tensor, None]:
+    """What transformers calls in a layer: (out [B,S,H,D], None). is_causal and sliding_window count where attention_mask is
+    None, else the mask has them. Of other keywords those that would change the result are refused; the rest (position_ids,
+    cu_seq_lens_q and their like) is for other implementations, and ignored."""
+    for name, what in _REFUSED.items():
+        if kwargs.get(name) is not None:
+            raise ArgumentError("attn_implementation=\"fxattn\" does not have %s (keyword %s)" % (what, name))
+    if kwargs.get("output_attentions") and not torch.compiler.is_compiling() and "output_attentions" not in _said:
+        _said.add("output_attentions")
+        warnings.warn("attn_implementation=\"fxattn\" makes no attention weights: output_attentions gives None; use "
+                      "\"eager\" for them", stacklevel=2)
+    out = attend(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
+                 window=sliding_window, softcap=softcap, bias=position_bias, sinks=s_aux)
+    return out.transpose(1, 2).contiguous(), None

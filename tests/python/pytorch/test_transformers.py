@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn_implementation="fxattn" in models of transformers: logits and gradients of all parameters, with padding, windows, soft
+caps, sinks, ALiBi and biases; decoding with caches; training with dropout; torch.compile."""
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="4.53")
+
+from model_support import BAR, MODELS, distance, exact_of, model_of, step, tokens  # noqa: E402
+
+import fxattn.torch as fx  # noqa: E402
+from fxattn.torch.transformers import ModelMask, attention_mask  # noqa: E402
+
+fx.register_transformers()
+fx.register_transformers()  # a second time changes nothing
+CACHED = [kind for kind in MODELS if kind not in ("bert", "t5")]
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """exact(kind, use): what `use` makes of the exact model of a kind."""
+    def run(kind, use):
+        with monkeypatch.context() as patch:
+            return use(exact_of(kind, patch))
+    return run
+
+
+STEPS = [*((kind, torch.float32) for kind in MODELS), *((kind, torch.bfloat16) for kind in CACHED)]
+
+
+@pytest.mark.parametrize("kind, dtype", STEPS, ids=str)
+def test_logits_and_gradients(kind, dtype, exact):
+    ids, mask = tokens(kind)
+    truth = exact(kind, lambda model: step(model, ids, mask))
+    eager = step(model_of(kind, "eager", dtype), ids, mask)
+    ours = step(model_of(kind, "fxattn", dtype), ids, mask)
+    for name, a, b, t in zip(("logits", "gradients"), ours, eager, truth):
+        assert distance(a, t) <= BAR[dtype] * distance(b, t), name
+
+
+# ---- Decoding ----------------------------------------------------------------------------------------------------------
+
+def decode(model, ids, mask, cache):
+    """Logits of a prompt, of two tokens one by one, and of the rest at once, by a cache."""
+    logits, at = [], 0
+    with torch.no_grad():
+        for count in (5, 1, 1, ids.shape[1] - 7):
+            part = slice(at, at + count)
+            known = mask[:, :part.stop]
+            positions = (known.cumsum(-1) - 1).clamp(min=0)[:, part]
+            inputs = {} if model.config.model_type in ("bloom", "mpt") else {"position_ids": positions}
+            logits.append(model(input_ids=ids[:, part], attention_mask=known, past_key_values=cache, use_cache=True,
+                                **inputs).logits)
+            at = part.stop
+    return torch.cat(logits, 1) * mask.unsqueeze(-1)
+
+
+def whole(model, ids, mask):
+    inputs = {} if model.config.model_type in ("bloom", "mpt") else {"position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=mask, **inputs).logits * mask.unsqueeze(-1)
+
+
+def caches(model):
+    yield "dynamic", transformers.DynamicCache(config=model.config)
+    yield "static", transformers.StaticCache(config=model.config, max_cache_len=16)
+
+
+@pytest.mark.parametrize("kind", CACHED)
+def test_caches(kind, exact):
+    ids, mask = tokens(kind)
+    truth = exact(kind, lambda model: whole(model, ids, mask))
+    eager, ours = (model_of(kind, name, torch.float32) for name in ("eager", "fxattn"))
+    bar = BAR[torch.float32] * distance(whole(eager, ids, mask), truth)
+    for name, cache in caches(ours):
+        if kind == "bloom" and name == "static":
+            continue  # makes ALiBi of the length of the mask: only generate() pads that to the length of the cache
+        assert distance(decode(ours, ids, mask, cache), truth) <= bar, name
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gpt_oss", "bloom"])
+def test_generate(kind):
+    ids, mask = tokens("left")
+    results = []
+    for implementation in ("eager", "fxattn"):
+        model = model_of(kind, implementation, torch.float32)
+        for cache in ("dynamic", "static"):
+            results.append(model.generate(ids, attention_mask=mask, max_new_tokens=5, min_new_tokens=5, do_sample=False,
+                                          pad_token_id=0, cache_implementation=cache, disable_compile=True))
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_steps_of_decoding_share_plans():
+    model = model_of("mistral", "fxattn", torch.float32)
+    ids, mask = tokens("left", length=40)
+    cache = transformers.DynamicCache(config=model.config)
+    counts = []
+    with torch.no_grad():
+        for at in range(40):
+            model(input_ids=ids[:, at:at + 1], attention_mask=mask[:, :at + 1], past_key_values=cache)
+            counts.append(fx.cache_stats()["builds"])
+    assert counts[-1] == counts[12]
+
+
+# ---- Masks -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("pattern", ["left", "right", "holes", "none left", "all there"])
+def test_padding_is_never_made_dense(pattern):
+    real = torch.ones(2, 12, dtype=torch.bool)
+    if pattern != "all there":
+        real[1, {"left": slice(0, 4), "right": slice(7, 12), "holes": slice(2, 11, 3), "none left": slice(0, 12)}[pattern]] = 0
+    mask = attention_mask(batch_size=2, q_length=5, kv_length=9, q_offset=6, kv_offset=2, attention_mask=real)
+    q, k = torch.arange(5).view(5, 1) + 6, torch.arange(9) + 2
+    assert torch.equal(fx.create_mask(mask.mask_mod, 2, 1, 5, 9, "cpu")[:, 0], (k <= q) & real[:, None, 2:11])
+    assert "kv_num_blocks" not in mask.__dict__
+    fours = attention_mask(batch_size=2, kv_length=9, kv_offset=2, attention_mask=real, cache_position=torch.arange(6, 11))
+    assert torch.equal(*(fx.create_mask(m.mask_mod, 2, 1, 5, 9, "cpu") for m in (mask, fours))) and fours.shape == mask.shape
+
+
+def test_the_model_keeps_the_mask_as_it_is(monkeypatch):
+    seen = []
+    monkeypatch.setattr(fx.transformers.ModelMask, "_lists", lambda self: seen.append(self))
+    for kind in ("mistral", "bloom", "mpt"):
+        step(model_of(kind, "fxattn", torch.float32), *tokens(kind))
+    assert not seen
+
+
+def test_models_that_do_not_ask_the_interface_are_told():
+    mask = attention_mask(batch_size=1, q_length=2, kv_length=2)
+    assert isinstance(mask, ModelMask) and mask.to(torch.bool) is mask and mask.contiguous() is mask
+    assert mask.to("cpu").shape == mask.shape == (1, 1, 2, 2)
+    with pytest.raises(TypeError, match="does not ask transformers' AttentionInterface"):
+        torch.zeros(1, 1, 2, 2) + mask
+    with pytest.raises(ValueError, match="without q_length or cache_position"):
+        attention_mask(batch_size=1, kv_length=2)
+
+
+# ---- Training and compiling --------------------------------------------------------------------------------------------
+
+def test_dropout_is_repeated_by_checkpointing():
+    ids, mask = tokens("llama")
+    results = []
+    for checkpoint in (False, True):
+        model = model_of("llama", "fxattn", torch.float32, attention_dropout=0.5).train()
+        if checkpoint:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(11)
+        results.append(step(model, ids, mask, use_cache=False))
+    without = step(model_of("llama", "fxattn", torch.float32), ids, mask)
+    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+    assert not torch.allclose(results[0][0], without[0], atol=0.1)
+
+
+@pytest.mark.parametrize("kind, layers", [("mistral", {"num_hidden_layers": 1}), ("mpt", {"n_layers": 1})])
+def test_compiled_models(kind, layers):
+    ids, mask = tokens(kind)
+    model = model_of(kind, "fxattn", torch.float32, **layers)
+    expected = step(model, ids, mask, use_cache=False)
+    model.forward = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
+    got = step(model, ids, mask, use_cache=False)
+    # The same operations, but that compiled the table of padding is read too: the same bits.
+    assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
