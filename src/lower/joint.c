@@ -35,3 +35,30 @@ done:
     fxa__free(host, map, n * sizeof *map);
     return status;
 }
+
+/* Marks what the outputs of these kinds need with `bit`. */
+static void joint_mark(const fxa_program *p, uint32_t kinds, uint8_t bit, uint8_t *marks) {
+    for (int32_t i = 0; i < p->n_outputs; i++)
+        if (kinds >> p->outputs[i].kind & 1u) marks[p->outputs[i].value] |= bit;
+    for (int32_t i = p->n_nodes - 1; i >= 0; i--)
+        for (int j = 0; marks[i] & bit && j < p->nodes[i].n_args; j++) marks[p->nodes[i].arg[j]] |= bit;
+}
+
+bool fxa__lower_joint_shares(fxa__host *host, const fxa_program *joint) {
+    enum { VALUE = 1, BACK = 2, SCORE = 4 };
+    uint8_t *marks = fxa__alloc(host, (size_t)joint->n_nodes);
+    bool shares = false;
+    if (!marks) return false;
+    joint_mark(joint, 1u << FXA__OUT_SCORE, VALUE, marks);
+    joint_mark(joint, JOINT_GRADS | JOINT_DSCORE, BACK, marks);
+    for (int32_t i = 0; i < joint->n_nodes; i++) {
+        const fxa__node *n = &joint->nodes[i];
+        bool input = n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE;
+        for (int j = 0; j < n->n_args; j++) input = input || marks[n->arg[j]] & SCORE;
+        if (input) marks[i] |= SCORE;
+        shares = shares || (marks[i] == (VALUE | BACK | SCORE) && fxa__op_info_get(n->op)->exact != FXA__EXACT_ALWAYS &&
+                            n->op != FXA_OP_INPUT);
+    }
+    fxa__free(host, marks, (size_t)joint->n_nodes);
+    return shares;
+}

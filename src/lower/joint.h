@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, joint: the new score, the mask, its derivative by the score and all gradients as one program, for backward
- * passes that compute scores again: what value and derivative have in common (the tanh of a soft cap) is one node.
+ * passes that compute scores again: what value and derivative have in common (the tanh of a soft cap) is one node. The
+ * cpu engine's backward is made of it where that saves a function.
  */
 #ifndef FXA_LOWER_JOINT_H
 #define FXA_LOWER_JOINT_H
@@ -14,5 +15,9 @@
  * tensors, whose slots stay what they are. */
 fxa_status fxa__lower_joint(fxa__host *host, const fxa_program *program, const fxa_program *derivative,
                             bool with_dscore, fxa_program **out, fxa_error *err);
+
+/* Whether some function of the score whose value C libraries round (tanh, exp, a power: what is worth keeping) is
+ * needed by the value of a joint program and by its derivative or gradients. False too when memory ran out. */
+bool fxa__lower_joint_shares(fxa__host *host, const fxa_program *joint);
 
 #endif

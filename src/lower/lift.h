@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, lift: float constants as params, so that programs which differ in numbers only (1,000 values of a
- * temperature) are one program to an engine that compiles: one build, other arguments.
+ * temperature) are one program to an engine that compiles: one build, other arguments. For engines of devices, where a
+ * build takes a second; a tape of the cpu engine is made in microseconds.
  *
  * Lifted are all finite floats but 0, 1, -1, 2, -2, 0.5, which code is made smaller by, and exponents of a power,
  * whose value decides how it is computed. Numbers that are equal share a param. How params are numbered follows from

@@ -61,10 +61,10 @@ static const struct {
     {"param cap : float\nscore = cap * tanh(score / cap)", NULL, FXA_FORWARD,
      "score\n  for each pair\n    out = tanh_div(score, cap, cap)\n"},
     {"param cap : float\nscore = cap * tanh(score / cap)", NULL, FXA_BACKWARD,
-     "score\n  for each pair\n    out = tanh_div(score, cap, cap)\n"
-     "derivative\n  for each pair\n    x0 = mulz(dscore, cap)\n    x1 = div(score, cap)\n    x2 = tanh(x1)\n"
-     "    x0 = slope(x0, x2, 1)\n    x0 = divz(x0, cap)\n    x1 = mulz(x0, x1)\n    x1 = neg(x1)\n"
-     "    x2 = mulz(dscore, x2)\n    x2 = add(x1, x2)\n    grad cap += x2\n    out = copy(x0)\n"},
+     "score and derivative\n  for each pair\n    x0 = div(score, cap)\n    x1 = tanh(x0)\n    out = mul(x1, cap)\n"
+     "  and on the way back\n    x2 = mulz(dscore, cap)\n    x2 = slope(x2, x1, 1)\n    x2 = divz(x2, cap)\n"
+     "    x3 = mulz(x2, x0)\n    x3 = neg(x3)\n    x4 = mulz(dscore, x1)\n    x4 = add(x3, x4)\n    grad cap += x4\n"
+     "    out = copy(x2)\n"},
     {"tensor t : f32[2]\ntensor u : f32[1]\nscore = score + t[h, k] * u[q]", NULL, FXA_FORWARD,
      "score\n  for each row\n    r2 = u[q]\n  for each head and key\n    s0 = t[h, k]\n"
      "  for each pair\n    out = fma(s0, r2, score)\n"},

@@ -33,10 +33,10 @@ static bool check_same(double got, double want, bool signs) {
     return got == want && (!signs || !signbit(got) == !signbit(want));
 }
 
-/* What out must be for the pair whose values are there. */
-static double check_want(const tape_case *c, uint32_t flags, double dscore) {
+/* What out must be for the pair whose values are there: the score, or on the way back its gradient. */
+static double check_want(const tape_case *c, uint32_t flags, bool back, double dscore) {
     const fxa_program *p = c->program;
-    if (p->kind != FXA_PROGRAM_SCORE) return dscore == 0 ? 0 : c->vals[fxa__program_output(p, FXA__OUT_DSCORE)].f;
+    if (back) return dscore == 0 ? 0 : c->vals[fxa__program_output(p, FXA__OUT_DSCORE)].f;
     if ((flags & FXA__TAPE_MASK) && !c->vals[fxa__program_output(p, FXA__OUT_MASK)].i) return -INFINITY;
     return c->vals[fxa__program_output(p, FXA__OUT_SCORE)].f;
 }
@@ -59,15 +59,15 @@ static void check_add_grads(tape_case *c, double dscore) {
     }
 }
 
-static bool check_columns(tape_case *c, uint32_t flags, int64_t row, int64_t first, int64_t n, const void *out) {
-    bool score = c->program->kind == FXA_PROGRAM_SCORE;
+static bool check_columns(tape_case *c, uint32_t flags, bool back, int64_t row, int64_t first, int64_t n,
+                          const void *out) {
     for (int64_t i = 0; i < n; i++) {
         double dscore = c->dscore[row][first + i];
         tape_case_eval(c, row, first + i);
-        double want = check_want(c, flags, dscore);
-        if (flags & (FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE)) check_add_grads(c, dscore);
+        double want = check_want(c, flags, back, dscore);
+        if (back && (flags & (FXA__TAPE_GRADS | FXA__TAPE_NO_DSCORE))) check_add_grads(c, dscore);
         double got = check_get(c, out, i), off = c->tolerance * (1 + fabs(want));
-        if ((flags & FXA__TAPE_NO_DSCORE) || check_same(got, want, score)) continue;
+        if ((back && (flags & FXA__TAPE_NO_DSCORE)) || check_same(got, want, !back)) continue;
         if (c->tolerance > 0 && fabs(got - want) <= off && isfinite(want)) continue;
         snprintf(c->why, sizeof c->why, "%s f%d: row %d, column %d + %d of %d: %.17g, not %.17g", c->kernels->isa,
                  (int)c->kernels->real_size * 8, (int)row, (int)first, (int)i, (int)n, got, want);
@@ -80,13 +80,18 @@ static bool check_columns(tape_case *c, uint32_t flags, int64_t row, int64_t fir
 static bool check_piece(tape_case *c, fxa__tape_run *run, uint32_t flags, int64_t row, int64_t first, int64_t n,
                         bool apart) {
     size_t bytes = (size_t)n * c->kernels->real_size;
-    bool is_score = c->program->kind == FXA_PROGRAM_SCORE;
+    bool joint = flags & FXA__TAPE_JOINT, is_score = c->program->kind == FXA_PROGRAM_SCORE || joint;
     guard score = guard_open(bytes), dscore = guard_open(bytes), out = guard_open(bytes);
     check_put(c, score.data, &c->score[row][first], n);
     check_put(c, dscore.data, &c->dscore[row][first], n);
-    void *to = apart ? out.data : is_score ? score.data : dscore.data;
+    void *to = apart || joint ? out.data : is_score ? score.data : dscore.data;
     fxa__tape_row(run, row, first, n, score.data, is_score ? NULL : dscore.data, to);
-    bool ok = check_columns(c, flags, row, first, n, to);
+    bool ok = check_columns(c, flags, !is_score, row, first, n, to);
+    if (ok && joint) {
+        to = apart ? out.data : dscore.data;
+        fxa__tape_row_back(run, n, dscore.data, to);
+        ok = check_columns(c, flags, true, row, first, n, to);
+    }
     for (int64_t i = 0; ok && apart && i < n; i++)
         if (!check_same(check_get(c, score.data, i), c->score[row][first + i], true)) {
             snprintf(c->why, sizeof c->why, "an input was written to");

@@ -201,7 +201,7 @@ static void back_lane(fxa__back_worker *w, int64_t lane) {
     const fxa__back *job = w->job;
     const fxa__back_shares *cut = &job->cut;
     if (cut->want_sums) {
-        fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE];
+        fxa__tape_run *derivative = &w->tape[job->code->joined ? FXA__BACK_SCORE : FXA__BACK_DERIVATIVE];
         derivative->sums = job->sums + lane * job->p->program->n_tensors;
         derivative->dparams = job->p->in.param_grads ? job->dparams + lane * job->p->program->n_params : NULL;
     }

@@ -34,6 +34,7 @@ static const int32_t *back_row_keep(const fxa__back_worker *w, int64_t row, int6
 /* ds, the gradient by new scores, becomes that by scaled scores; captured tensors and params get their part. */
 static void back_row_through(fxa__back_worker *w, int64_t row, int64_t first, int64_t n, const void *s, void *ds) {
     fxa__tape_run *derivative = &w->tape[FXA__BACK_DERIVATIVE], *bprop = &w->tape[FXA__BACK_BPROP];
+    if (w->job->code->joined) fxa__tape_row_back(&w->tape[FXA__BACK_SCORE], n, ds, ds);
     if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds); /* beside a bprop it leaves ds alone */
     if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
 }

@@ -158,7 +158,7 @@ fxa__back_shares fxa__back_shares_make(const fxa__cpu_code *code, const fxa__pro
     c.want_ds = c.want_q || c.want_k || c.want_sums;
     c.pool = (in->flags & FXA_PAGED) && (c.want_k || c.want_v);
     c.pool_rows = c.pool ? shares_mul(in->n_pages, in->page_size) : 0;
-    c.keep_score = c.want_ds && (code->derivative || code->bprop);
+    c.keep_score = c.want_ds && (code->joined || code->derivative || code->bprop);
     shares_tiles(&c, code->kernels, in);
     shares_chunks(&c, code->kernels, in);
     c.lane_axes = c.pool ? FXA__BACK_H : FXA__BACK_ALL;

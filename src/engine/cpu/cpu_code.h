@@ -34,6 +34,7 @@ typedef struct fxa__cpu_code {
                                        `kernels` */
     fxa_program *program;  /* what runs: the problem's, its masks lifted out of its score (fxa__program_lift_masks) */
     fxa__tape *score;      /* the program without its mask, for where that is true; NULL: identity */
+    bool joined;           /* backward: `score` is the derivative too, FXA__TAPE_JOINT */
     fxa__tape *masked;     /* the program with its mask, where that reads the score; else NULL */
     fxa__tape *mask;       /* the mask alone, where there is one that does not read the score; else NULL */
     fxa_program *by_score; /* backward: the derivative of program, where it is used */

@@ -6,6 +6,7 @@
 #include "cpu_forward.h"
 
 #include "../../base/invariant.h"
+#include "../../lower/joint.h"
 #include "../../program/range.h"
 
 #include <stdio.h>
@@ -91,6 +92,24 @@ static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
     return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
 
+/* Value and derivative as one tape, where it saves a function. Without a mask that is run with the scores, which is a
+ * tape of its own, and without a user's bprop. */
+static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
+    fxa_program *joint = NULL;
+    if (!c->score || c->masked || p->in.bprop) return FXA_OK;
+    FXA_TRY(fxa__lower_joint(c->host, c->program, c->by_score, true, &joint, err));
+    fxa__tape *tape = NULL;
+    fxa_status status = FXA_OK;
+    if (fxa__lower_joint_shares(c->host, joint))
+        status = fxa__tape_create(c->host, joint, flags | FXA__TAPE_JOINT, c->kernels, &tape, err);
+    fxa_program_destroy(joint);
+    if (!tape) return status;
+    fxa__tape_destroy(c->score);
+    c->score = tape;
+    c->joined = true;
+    return FXA_OK;
+}
+
 /* The tapes of the way back: by score from the user's own program if there is one; sums always from the derivative.
  * That is of what runs: where masks were lifted out of the score, it need not ask for them again. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
@@ -99,7 +118,9 @@ static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa
     uint32_t flags = (sums ? FXA__TAPE_GRADS : 0u) | (p->in.bprop ? FXA__TAPE_NO_DSCORE : 0u);
     if (!p->in.bprop || sums) {
         FXA_TRY(fxa_program_derivative(c->program, &c->by_score, err));
-        FXA_TRY(cpu_tape(c, c->by_score, flags, &c->derivative, err));
+        FXA_TRY(cpu_can_lower(c->by_score, err));
+        FXA_TRY(cpu_join(c, p, flags, err));
+        if (!c->joined) FXA_TRY(cpu_tape(c, c->by_score, flags, &c->derivative, err));
     }
     return p->in.bprop ? cpu_tape(c, p->in.bprop, 0, &c->bprop, err) : FXA_OK;
 }
@@ -203,9 +224,9 @@ static void cpu_listing(const void *code, const fxa__problem *p, fxa__writer *w)
         const fxa_program *program;
         bool wanted; /* no tape then means that there is nothing to do */
     } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
-                 {"score", c->score, c->program, true},
+                 {c->joined ? "score and derivative" : "score", c->score, c->program, true},
                  {"score and mask", c->masked, c->program, c->masked != NULL},
-                 {"derivative", c->derivative, c->by_score, backward && (!own || c->derivative)},
+                 {"derivative", c->derivative, c->by_score, backward && !c->joined && (!own || c->derivative)},
                  {"backward of your own", c->bprop, p->in.bprop, backward && own}};
     for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) {
         if (!tapes[i].wanted) continue;

@@ -34,9 +34,10 @@ fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_
         tape->kernels = kernels;
         tape->alone = flags & FXA__TAPE_MASK_ALONE;
         tape->identity = tape_find_identity(&g);
-        fxa__tape_graph_count(&g, true);
+        fxa__tape_graph_count(&g, TAPE_ROOTS_ALL);
         if (kernels->real_size == sizeof(float) && !(flags & FXA__TAPE_PLAIN)) fxa__tape_peephole(&g);
         if (!tape->alone && !g.failed) fxa__tape_graph_share(&g);
+        if (g.joint) fxa__tape_graph_value(&g), fxa__tape_graph_count(&g, TAPE_ROOTS_ALL);
         status = g.failed ? fxa__fail_memory(err, "a score program's tape") : fxa__tape_lower(&g, tape, err);
     }
     fxa__tape_graph_free(&g);

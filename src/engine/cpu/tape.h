@@ -19,6 +19,9 @@ enum {
     FXA__TAPE_GRADS = 2,       /* DERIVATIVE programs: also the `grad` statements */
     FXA__TAPE_NO_DSCORE = 4,   /* DERIVATIVE programs: only the `grad` statements (dscore comes from a bprop) */
     FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: nothing but the mask, for fxa__tape_mask */
+    FXA__TAPE_JOINT =
+        32, /* JOINT programs: the score without its mask by fxa__tape_row, then by fxa__tape_row_back what a
+                             DERIVATIVE has: what both need is computed once. Scores have the bits of their own tape */
     FXA__TAPE_PLAIN = 8 /* one operation after the other, for tests: nothing is joined or rounded once for twice */
 };
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
@@ -73,5 +76,8 @@ int64_t fxa__tape_mask_cost(const fxa__tape *tape);
  * grads are added to the sums. */
 void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, const void *score, const void *dscore,
                    void *out);
+/* FXA__TAPE_JOINT: the way back of the row that fxa__tape_row was called for last, with the same row, first and n and
+ * the same score. dscore and out as for a DERIVATIVE. */
+void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void *out);
 
 #endif

@@ -110,6 +110,8 @@ struct fxa__tape {
     fxa__host *host;
     const fxa__cpu_kernels *kernels;
     bool identity, writes; /* writes: there is an out */
+    bool writes_back;      /* JOINT: of the way back */
+    size_t n_value;        /* JOINT: instructions of FULL up to the score; else 0 */
     bool alone;            /* FXA__TAPE_MASK_ALONE: a formula, whose parts FULL has the instructions of */
     fxa__tape_level level[TAPE_LEVELS];
     fxa__tape_access *accesses;
@@ -133,6 +135,8 @@ typedef struct fxa__tape_node {
     uint16_t inputs; /* that it needs: bit i for fxa_input i */
     bool needed;
     bool is_out; /* computed last, straight into out */
+    bool value;  /* JOINT: the score needs it */
+    bool back;   /* JOINT: derivative or gradients do; set for tape_peephole.c */
     bool zero;   /* exactly 0 where dscore is */
     int8_t sign; /* 1, -1: the value is sign * k + offset, as wrapping ints; 0: it is not known to be */
     int8_t axis; /* LOAD: see fxa__tape_access; -1: none. Args are then the indices, and lo, hi, shift when bounded */
@@ -166,6 +170,7 @@ typedef struct fxa__tape_graph {
     size_t n_terms;
     int32_t key; /* the input k; -1: not read */
     int32_t one; /* the float 1, for tape_peephole.c */
+    bool joint;
     bool failed; /* out of memory */
 } fxa__tape_graph;
 
@@ -184,8 +189,11 @@ int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
 /* Values that need a head and a key but no row become SHARED. Comes last: what is joined with what (tape_peephole.c) is
  * decided by FULL, so that a value has the same bits wherever it is computed. */
 void fxa__tape_graph_share(fxa__tape_graph *g);
-/* Which nodes the roots need, those of the mask only if that is asked for, and how often each is used. */
-void fxa__tape_graph_count(fxa__tape_graph *g, bool mask);
+/* Which nodes the roots of these kinds (bit i: fxa__out_kind i) need, and how often each is used. */
+enum { TAPE_ROOTS_SCORE = 1 << FXA__OUT_SCORE, TAPE_ROOTS_MASK = 1 << FXA__OUT_MASK, TAPE_ROOTS_ALL = 0xff };
+void fxa__tape_graph_count(fxa__tape_graph *g, uint32_t kinds);
+/* JOINT: sets `value` of all nodes; counts are then those of the score alone. */
+void fxa__tape_graph_value(fxa__tape_graph *g);
 /* What a node of a program is to tapes: its operation, but for those that mean something else of bools. */
 static inline uint8_t fxa__tape_op_of(const fxa__node *n) {
     return n->op == FXA_OP_NOT && n->type == FXA_BOOL ? FXA__TAPE_NOT_BOOL : n->op;
@@ -230,6 +238,7 @@ typedef struct fxa__tape_state {
     const int32_t *heads;      /* of the rows, where there are SHARED values; else NULL */
     int32_t head;              /* whose SHARED values the registers hold, */
     bool shared;               /* if they hold any of this block */
+    int64_t first;             /* column of the last row, for its way back */
     bool far;                  /* rows read from a tensor that no near cache holds */
 } fxa__tape_state;
 

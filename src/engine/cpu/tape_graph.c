@@ -306,7 +306,7 @@ static void graph_add_roots(fxa__tape_graph *g, uint32_t flags) {
 }
 
 bool fxa__tape_graph_make(fxa__tape_graph *g, fxa__host *host, const fxa_program *program, uint32_t flags) {
-    *g = (fxa__tape_graph){.host = host, .program = program, .key = -1};
+    *g = (fxa__tape_graph){.host = host, .program = program, .key = -1, .joint = flags & FXA__TAPE_JOINT};
     size_t n = (size_t)program->n_nodes;
     if (!fxa__grow(host, &g->nodes, &g->nodes_capacity, n, sizeof *g->nodes)) return false;
     g->n_nodes = n;
@@ -341,11 +341,11 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
 
 /* Three times over, since the program's nodes use appended ones, those use nodes of the program whose level is below
  * COLUMN, and these use none that were appended. */
-static void graph_need(fxa__tape_graph *g, bool mask) {
+static void graph_need(fxa__tape_graph *g, uint32_t kinds) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;
     for (size_t i = 0; i < g->n_roots; i++) {
-        if (g->roots[i].kind == FXA__OUT_MASK && !mask) continue;
+        if (!(kinds >> g->roots[i].kind & 1u)) continue;
         if (g->roots[i].node >= 0) g->nodes[g->roots[i].node].needed = true;
         if (g->roots[i].access >= 0) graph_need_args(g, &g->nodes[g->roots[i].access]);
     }
@@ -358,14 +358,19 @@ static void graph_use_args(fxa__tape_graph *g, const fxa__tape_node *n) {
     for (int k = 0; k < n->n_args; k++) g->nodes[n->arg[k]].uses++;
 }
 
-void fxa__tape_graph_count(fxa__tape_graph *g, bool mask) {
-    graph_need(g, mask);
+void fxa__tape_graph_count(fxa__tape_graph *g, uint32_t kinds) {
+    graph_need(g, kinds);
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].uses = 0;
     for (size_t i = 0; i < g->n_nodes; i++)
         if (g->nodes[i].needed) graph_use_args(g, &g->nodes[i]);
     for (size_t i = 0; i < g->n_roots; i++) {
-        if (g->roots[i].kind == FXA__OUT_MASK && !mask) continue;
+        if (!(kinds >> g->roots[i].kind & 1u)) continue;
         if (g->roots[i].node >= 0) g->nodes[g->roots[i].node].uses++;
         if (g->roots[i].access >= 0) graph_use_args(g, &g->nodes[g->roots[i].access]);
     }
+}
+
+void fxa__tape_graph_value(fxa__tape_graph *g) {
+    fxa__tape_graph_count(g, TAPE_ROOTS_SCORE);
+    for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].value = g->nodes[i].needed;
 }

@@ -2,7 +2,8 @@
  *
  * From the graph to instructions: the needed nodes of each level in order, each with a register of its level. A
  * register is free again after its value's last reader, unless a later level or a root reads it. Roots come last, and
- * write to the caller's row.
+ * write to the caller's row. In FULL of a JOINT tape what the score needs comes first, and the score; what of it the
+ * way back reads keeps its register.
  */
 #include "tape_code.h"
 
@@ -207,7 +208,8 @@ static void lower_find_last(fxa__tape_graph *g) {
         const fxa__tape_node *n = &g->nodes[i];
         for (int k = 0; n->needed && k < n->n_args; k++) {
             fxa__tape_node *x = &g->nodes[n->arg[k]];
-            if (x->level != n->level || n->is_out)
+            bool later = n->level == TAPE_FULL && x->value && !n->value; /* the way back */
+            if (x->level != n->level || n->is_out || later)
                 x->last = TAPE_PINNED;
             else if (x->last < (int32_t)i)
                 x->last = (int32_t)i;
@@ -226,7 +228,7 @@ static void lower_find_last(fxa__tape_graph *g) {
 /* A row or one value into out; where it may not be 0 although dscore is, with a guard. */
 static void lower_write(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *n = &l->g->nodes[root->node];
-    l->tape->writes = true;
+    *(root->kind == FXA__OUT_DSCORE && l->g->joint ? &l->tape->writes_back : &l->tape->writes) = true;
     if (n->is_out) {
         lower_node(l, root->node);
         return;
@@ -307,15 +309,30 @@ static void lower_grad(lower_state *l, const fxa__tape_root *root) {
     lower_add_ins(l, ins);
 }
 
-/* Gradients first, since out may be the caller's dscore; then the value, then its mask. */
+static void lower_roots_of(lower_state *l, uint32_t kinds, void (*lower)(lower_state *l, const fxa__tape_root *root)) {
+    for (size_t i = 0; i < l->g->n_roots; i++)
+        if (kinds >> l->g->roots[i].kind & 1u) lower(l, &l->g->roots[i]);
+}
+
+static void lower_nodes(lower_state *l, bool value) {
+    const fxa__tape_node *nodes = l->g->nodes;
+    bool parted = l->g->joint && l->level == TAPE_FULL;
+    for (size_t i = 0; i < l->g->n_nodes && !l->failed; i++)
+        if (nodes[i].needed && nodes[i].level == l->level && !nodes[i].is_out && (!parted || nodes[i].value == value))
+            lower_node(l, (int32_t)i);
+}
+
+/* Gradients first, since out may be the caller's dscore; then the value, then its mask. The score of a JOINT tape comes
+ * before all that is left of its way back. */
 static void lower_roots(lower_state *l) {
-    const fxa__tape_graph *g = l->g;
-    for (size_t i = 0; i < g->n_roots; i++)
-        if (g->roots[i].kind == FXA__OUT_DPARAM || g->roots[i].kind == FXA__OUT_DLOAD) lower_grad(l, &g->roots[i]);
-    for (size_t i = 0; i < g->n_roots; i++)
-        if (g->roots[i].kind == FXA__OUT_SCORE || g->roots[i].kind == FXA__OUT_DSCORE) lower_write(l, &g->roots[i]);
-    for (size_t i = 0; i < g->n_roots; i++)
-        if (g->roots[i].kind == FXA__OUT_MASK) lower_mask(l, &g->roots[i]);
+    if (l->g->joint) {
+        lower_roots_of(l, 1u << FXA__OUT_SCORE, lower_write);
+        l->tape->n_value = l->tape->level[TAPE_FULL].n_ins;
+        lower_nodes(l, false);
+    }
+    lower_roots_of(l, 1u << FXA__OUT_DPARAM | 1u << FXA__OUT_DLOAD, lower_grad);
+    lower_roots_of(l, 1u << FXA__OUT_DSCORE | (l->g->joint ? 0 : 1u << FXA__OUT_SCORE), lower_write);
+    lower_roots_of(l, 1u << FXA__OUT_MASK, lower_mask);
 }
 
 /* ---- Formulas ---------------------------------------------------------------------------------------------------- */
@@ -375,9 +392,7 @@ static void lower_level(lower_state *l, int level) {
     l->n_free = 0;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->place_of[i] = -1;
     for (int s = 0; s < TAPE_SPACES; s++) l->external[s] = -1;
-    if (l->wanted && level == TAPE_FULL) return; /* part by part */
-    for (size_t i = 0; i < l->g->n_nodes && !l->failed; i++)
-        if (l->g->nodes[i].needed && l->g->nodes[i].level == level && !l->g->nodes[i].is_out) lower_node(l, (int32_t)i);
+    if (!(l->wanted && level == TAPE_FULL)) lower_nodes(l, true); /* else part by part */
 }
 
 fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err) {

@@ -4,7 +4,9 @@
  * that are added to round once instead of twice. What is left without users is dropped by the next count.
  *
  * What is joined does not depend on the mask: scores have the same bits from the tape with it and from the one without,
- * so that it does not matter which of the two ran over a pair in forward and which in backward.
+ * so that it does not matter which of the two ran over a pair in forward and which in backward. For the same reason the
+ * score of a JOINT tape is joined as it is alone; but a tanh that the way back needs is taken apart again, which
+ * changes no bit.
  */
 #include "tape_code.h"
 
@@ -159,16 +161,46 @@ static void peephole_node(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-void fxa__tape_peephole(fxa__tape_graph *g) {
-    fxa__tape_node one = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = 1};
-    g->one = fxa__tape_graph_add(g, &one);
-    fxa__tape_graph_count(g, false);
+/* All nodes that are counted; rest: but for those of the score. */
+static void peephole_nodes(fxa__tape_graph *g, bool rest) {
     for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) {
-        if (!g->nodes[i].needed || g->nodes[i].type != FXA_FLOAT) continue;
+        const fxa__tape_node *n = &g->nodes[i];
+        if (!n->needed || n->type != FXA_FLOAT || (rest && n->value)) continue;
         peephole_node(g, &g->nodes[i]);
         peephole_line(g, i);
     }
-    if (!g->failed) fxa__tape_graph_count(g, true);
+}
+
+/* Node i as the program has it, where a tanh that the way back needs is in it. */
+static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
+    fxa__tape_node *n = &g->nodes[i];
+    const fxa__node *was = &g->program->nodes[i];
+    bool needed = was->op == FXA_OP_TANH && n->back;
+    if (n->op != FXA__TAPE_TANH_MUL && n->op != FXA__TAPE_TANH_DIV) return;
+    for (int k = 0; was->op == FXA_OP_MUL && k < 2; k++)
+        needed = needed || (g->program->nodes[was->arg[k]].op == FXA_OP_TANH && g->nodes[was->arg[k]].back);
+    if (!needed) return;
+    n->op = was->op;
+    n->n_args = was->n_args;
+    for (int k = 0; k < n->n_args; k++) n->arg[k] = was->arg[k]; /* floats, which are the same nodes in both */
+}
+
+/* By the counts of the score alone, as it is in a tape of its own. */
+static void peephole_value(fxa__tape_graph *g) {
+    fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~(TAPE_ROOTS_SCORE | TAPE_ROOTS_MASK));
+    for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].back = g->nodes[i].needed;
+    fxa__tape_graph_value(g);
+    peephole_nodes(g, false);
+    for (int32_t i = 0; i < g->program->n_nodes && !g->failed; i++) peephole_part_tanh(g, i);
+}
+
+void fxa__tape_peephole(fxa__tape_graph *g) {
+    fxa__tape_node one = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .axis = -1, .f = 1};
+    g->one = fxa__tape_graph_add(g, &one);
+    if (g->joint && !g->failed) peephole_value(g);
+    fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~TAPE_ROOTS_MASK);
+    peephole_nodes(g, g->joint);
+    if (!g->failed) fxa__tape_graph_count(g, TAPE_ROOTS_ALL);
     for (size_t i = 0; i < g->n_roots && !g->failed; i++) peephole_mask(g, &g->roots[i]);
-    if (!g->failed) fxa__tape_graph_count(g, true);
+    if (!g->failed) fxa__tape_graph_count(g, TAPE_ROOTS_ALL);
 }

@@ -286,12 +286,29 @@ void fxa__tape_row(fxa__tape_run *run, int64_t row, int64_t first, int64_t n, co
         dscore = run_copy_row(&r, 1, dscore);
     }
     if (s->heads) run_shared(run, row);
+    s->first = first;
     fxa__tape_set_places(&r, row, score, dscore, whole ? out : s->spare[2]);
     for (size_t i = 0; i < t->n_tests; i++) {
         if (*(const int32_t *)s->at[t->tests[i]]) continue;
         run_fill(out, size, n, -INFINITY);
         return;
     }
-    run_instructions(&r, t->level[TAPE_FULL].ins, t->level[TAPE_FULL].n_ins);
+    run_instructions(&r, t->level[TAPE_FULL].ins, t->n_value ? t->n_value : t->level[TAPE_FULL].n_ins);
     if (t->writes && !whole) memcpy(out, s->spare[2], (size_t)n * size);
+}
+
+/* Places are as the way there left them: a load may have put elsewhere what it found. */
+void fxa__tape_row_back(fxa__tape_run *run, int64_t n, const void *dscore, void *out) {
+    const fxa__tape *t = run->tape;
+    const fxa__tape_level *full = &t->level[TAPE_FULL];
+    fxa__tape_state *s = run->scratch;
+    fxa__tape_at r = {.level = TAPE_FULL, .run = run, .state = s, .at = s->at, .first = s->first, .n = n};
+    bool whole = n % FXA__TAPE_STEP == 0;
+    if (!whole) dscore = run_copy_row(&r, 1, dscore);
+    for (size_t i = 0; i < full->n_places; i++) {
+        if (full->places[i].space == TAPE_DSCORE) s->at[i] = (void *)(uintptr_t)dscore;
+        if (full->places[i].space == TAPE_OUT) s->at[i] = whole ? out : s->spare[2];
+    }
+    run_instructions(&r, full->ins + t->n_value, full->n_ins - t->n_value);
+    if (t->writes_back && !whole) memcpy(out, s->spare[2], (size_t)n * t->kernels->real_size);
 }

@@ -211,7 +211,11 @@ void fxa__tape_print(const fxa__tape *tape, const fxa_program *program, fxa__wri
         const fxa__tape_level *level = &tape->level[t.level];
         if (t.level == TAPE_FULL && tape->alone) break;
         if (level->n_ins) fxa__write_format(w, "  %s\n", often[t.level]);
-        for (size_t i = 0; i < level->n_ins; i++) text_instruction(&t, &level->ins[i]);
+        for (size_t i = 0; i < level->n_ins; i++) {
+            if (t.level == TAPE_FULL && tape->n_value && i == tape->n_value)
+                fxa__write_format(w, "  and on the way back\n");
+            text_instruction(&t, &level->ins[i]);
+        }
     }
     t.level = TAPE_FULL;
     if (tape->alone) text_formula(&t);
