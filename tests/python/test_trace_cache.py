@@ -82,6 +82,13 @@ def test_temperatures_build_nothing():
     assert builds() == before and len(hashes) == 1
 
 
+def test_numpy_scalars_are_one_param():
+    import numpy as np
+    for cap in (np.float32(1.5), np.float64(1.5)):
+        traced = trace(lambda s, b, h, q, k: cap * torch.tanh(s / cap))
+        assert traced.params == (cap,) and "soft cap" in traced.program.facts()["names"]
+
+
 def test_names_split_nothing():
     """Tensors and numbers are named by position."""
     alpha, beta = torch.rand(4), torch.rand(4)

@@ -297,5 +297,6 @@ def test_documentation_lists_the_tables():
         assert all(key in HIDDEN for key in missing), missing
 
 
-HIDDEN = set("""radd rsub rmul rtruediv rdiv rfloordiv rmod rpow rand ror rxor rlshift rrshift getitem index and or xor truediv
-    floordiv mod lshift rshift rmatmul pos invert convert_element_type scalar_tensor is_tensor alias lift_fresh_copy equal""".split())
+HIDDEN = set("""radd rsub rmul rtruediv rdiv rfloordiv rmod rpow rand ror rxor rlshift rrshift getitem index and or xor
+    truediv floordiv mod lshift rshift rmatmul pos invert convert_element_type scalar_tensor is_tensor alias
+    lift_fresh_copy equal""".split())

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlexAttention-style functions, as people write them: each is traced, and the program is held against the function
 itself, called by torch on scalars in float64, at random pairs."""
+import enum
 import functools
 import math
 import random
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -36,6 +38,13 @@ embedding = nn.Embedding(32, H, dtype=torch.float64)
 landmarks = torch.randint(0, S, (4,), generator=g)
 allowed = torch.rand(S, 4, generator=g) > 0.4
 bits = torch.randint(0, 1 << 30, (S,), generator=g, dtype=torch.int32)
+
+
+np_half, np_three, np_single = np.float64(0.5), np.int64(3), np.float32(1.25)
+
+
+class Level(enum.IntEnum):
+    TWO = 2
 
 
 class Cap(nn.Module):
@@ -224,6 +233,8 @@ SCORE = {
     "lerp_addcmul": lambda s, b, h, q, k: (
         torch.lerp(s, s * 2, 0.25) + torch.addcmul(s, s, s, value=0.5)
         + torch.add(s, q, alpha=2)),
+    "numpy_numbers": lambda s, b, h, q, k: (
+        s * np_half + q * np_half + (q + np_three) // 2 + q * np_single + Level.TWO * q),
     "shape_methods": lambda s, b, h, q, k: (
         s.reshape(()) + s.view(1).squeeze() + s.expand(3).sum() + len(s.shape)
         + s.dim()),

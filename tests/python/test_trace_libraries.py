@@ -72,8 +72,8 @@ NUMPY = {
     "clips": lambda s, b, h, q, k: np.clip(s, -1, 1) + np.clip(q - k, -2, None) + np.minimum(s, q) + np.fmax(s, 0.2),
     "functions": lambda s, b, h, q, k: (
         np.arctan2(s, q - 3.5) + np.sinh(s) + np.hypot(s, q) + np.sinc(s) + np.expm1(s) + np.log10(q + 1)
-        + np.float_power(q + 1, 0.5) + np.logaddexp(s, s * 2) + np.reciprocal(s) + np.heaviside(s,
-                                                                                                0.5) + np.signbit(s)),
+        + np.float_power(q + 1, 0.5) + np.logaddexp(s, s * 2) + np.reciprocal(s) + np.heaviside(s, 0.5)
+        + np.signbit(s)),
     "rounding": lambda s, b, h, q, k: np.floor(s) + np.rint(s) + np.round(s * 3) + np.trunc(s * 2) + s // 0.7 + s % 0.7,
     "indices": lambda s, b, h, q, k: (
         s + rows[q, 1:3].sum() + rows[q][::2].sum() + rows[q, -1] + full[b, :, q, k].sum() + np.take(heads, h)

@@ -47,6 +47,8 @@ class Source:
     def f(self, depth):
         """A float of moderate size."""
         w, d = self.words, depth - 1
+        if depth <= 0 and self.flavour == "numpy" and self.draw.random() < 0.1:
+            return self.draw.choice(["np.float64(1.25)", "np.float32(-0.5)", "np.float64(c0)"])
         if depth <= 0:
             return self.draw.choice(["s", "s", "c0", "c1", "c2", "%.2f" % self.draw.uniform(-3, 3), "f1[q]", "f1[k]",
                                      "f2[h, k]",
@@ -95,6 +97,8 @@ class Source:
     def i(self, depth):
         """An int, kept small so that nothing leaves 32 bits."""
         w, d = self.words, depth - 1
+        if depth <= 0 and self.flavour == "numpy" and self.draw.random() < 0.1:
+            return self.draw.choice(["np.int64(3)", "np.int32(-2)", "np.bool_(True)"])
         if depth <= 0:
             return self.draw.choice(["b", "h", "q", "k", "n0", "n1", "%d" % self.draw.randrange(-4, 12), "i1[q]",
                                      "i1[k]", "q", "k"])

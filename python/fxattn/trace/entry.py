@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """trace(): the one entry of the tracer, and what it gives."""
 import sys
-from typing import Any, Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import _abi
 from .._program import Program
@@ -9,7 +9,6 @@ from . import methods, reuse  # methods attaches operators to symbols
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
 from .jaxprs import mentions_jax, run_by_jax
-from .literals import literals_of
 from .libraries import library_of
 from .modes import functions_by_forward, torch_mode
 from .ops import RunInt, as_sym, cast, scalar
@@ -92,8 +91,7 @@ class _Flex:
             found = None if asked is None else asked.answer()
             if found is not None:
                 return Traced(*found)
-        literals: FrozenSet[int] = literals_of(self.score_mod, self.mask_mod)
-        rec = Recording(literals, self.lib, self.device, self.dtype)
+        rec = Recording((self.score_mod, self.mask_mod), self.lib, self.device, self.dtype)
         with torch_mode():
             score = None if self.score_mod is None else self.run(rec, self.score_mod, _SCORE_ARGUMENTS, self.extra[0])
             mask = None if self.mask_mod is None else self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
@@ -131,8 +129,8 @@ class _Flex:
     @staticmethod
     def other(route: str, wanted: str, need: BaseException) -> str:
         if route == wanted:
-            raise at_place_of(need, "an array is indexed by, or made of, a traced value in a way that cannot be seen; index "
-                              "it as a[i, j], in the function itself, or make it a torch tensor") from None
+            raise at_place_of(need, "an array is indexed by, or made of, a traced value in a way that cannot be seen; "
+                              "index it as a[i, j], in the function itself, or make it a torch tensor") from None
         return wanted
 
 

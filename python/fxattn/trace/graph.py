@@ -13,7 +13,6 @@ from .._errors import ArgumentError
 from . import ops
 from .arrays import load
 from .libraries import kind_of, library_of, plain_number, symbolic_kind
-from .literals import literals_of
 from .ops import cast
 from .place import TraceError, refuse
 from .pointwise import OPTIONS, POINTWISE, TABLE_OF_TYPES
@@ -139,13 +138,12 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
     number, symbolic = plain_number(value), symbolic_kind(value)
     if number is None and symbolic is None:
         raise TraceError("%s is of type %s; tensors, arrays and numbers are accepted" % (name, type(value).__name__))
-    if isinstance(number, bool):
+    if type(number) is bool:
         return Node(rec, Sym(rec, rec.boolean(number), BOOL))
     kind = symbolic if symbolic is not None else FLOAT if isinstance(number, float) else INT
     if symbolic is None and kind == INT and not LOWEST[INT] <= number <= HIGHEST[INT]:
         raise TraceError("%s is %d; ints have 32 bits: give it as a float" % (name, number))
-    held = value if symbolic is not None else number
-    return Node(rec, make=lambda: Sym(rec, rec.param(held, kind), kind))
+    return Node(rec, make=lambda: Sym(rec, rec.param(value, kind), kind))
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
@@ -199,13 +197,13 @@ def trace_graph(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]]
                 bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
     """The programs of the callbacks, each with its tensors and numbers."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
-    rec = Recording(literals_of(score_mod), "graph")
+    rec = Recording((score_mod,), "graph")
     score = None
     if score_mod is not None:
         score = _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod")
     forward = rec.program("score", score, None), rec.arrays(), tuple(rec.params)
     if bprop is None:
         return forward
-    back = Recording(literals_of(bprop), "graph", parent=rec)
+    back = Recording((bprop,), "graph", parent=rec)
     dscore = _run(back, bprop, Sym(back, _abi.INPUT_DSCORE, FLOAT), bprop_tensors, shape, "score_mod_bprop")
     return (*forward, back.program("bprop", dscore, None), back.arrays(), tuple(back.params))

@@ -100,10 +100,14 @@ def storage_of(array: Any) -> Tuple[Any, int, int]:
     return array, code, array.ndim
 
 
-def plain_number(value: Any) -> Optional[Any]:
-    """A number of another kind as a Python one: NumPy scalars. None for what is no number."""
-    if isinstance(value, (bool, int, float)):
+def plain_number(value: Any) -> Any:
+    """A number as exactly a Python bool, int or float: also NumPy scalars, enums, subclasses. None for what is none."""
+    if type(value) is bool:
         return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):  # np.float64 is one
+        return float(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.bool_, numpy.integer, numpy.floating)):
         return value.item()

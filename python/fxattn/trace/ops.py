@@ -42,6 +42,8 @@ def scalar(rec: Recording, x: Any) -> Any:
         at = rec.capture(x)
         return Sym(rec, rec.emit(LOAD, at), rec.kinds[at])
     found = plain_number(x)
+    if type(found) is float:  # a NumPy scalar: one param, however often it is used
+        return Sym(rec, rec.number(x), FLOAT)
     if found is not None:
         return found
     of = symbolic_kind(x)
@@ -184,7 +186,7 @@ def power(rec: Recording, x: Any, y: Any) -> Sym:
 
 def _is_two(rec: Recording, y: Any) -> bool:
     """An exponent that the function's text says is 2; a lifted one may be another next time."""
-    return type(y) is int and y == 2 or type(y) is float and y == 2.0 and id(y) in rec.literals
+    return type(y) is int and y == 2 or type(y) is float and y == 2.0 and rec.is_literal(y)
 
 
 def power_by_squares(rec: Recording, x: Any, exponent: int, kind: int) -> Sym:

@@ -242,7 +242,7 @@ def _stop(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) ->
 
 
 def _is_maximum(rec: Recording, at: int) -> bool:
-    """Whether a value is jax.nn's own maximum of a row, max(-inf, x), perhaps with a number where that is not finite."""
+    """Whether a value is jax.nn's own maximum of a row, max(-inf, x), with a number where that is not finite."""
     if at < FIRST:
         return False
     op, *parts = rec.code[at - FIRST]

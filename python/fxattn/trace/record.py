@@ -18,6 +18,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from .._program import Builder, Program
 from .libraries import kind_of, storage_of
+from .literals import literals_of
 from .place import refuse
 from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
 
@@ -32,19 +33,20 @@ Instruction = Tuple[Any, ...]
 class Recording:
     """One trace of one or two functions into one program."""
 
-    __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "literals", "lib", "device", "dtype",
+    __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "mods", "literals", "lib", "device", "dtype",
                  "_places",
                  "_numbers", "_copies", "sized", "parent")
 
-    def __init__(self, literals: FrozenSet[int] = frozenset(), lib: str = "torch", device: Any = None,
-                 dtype: Any = None, parent: Optional["Recording"] = None) -> None:
+    def __init__(self, mods: Tuple[Any, ...] = (), lib: str = "torch", device: Any = None, dtype: Any = None,
+                 parent: Optional["Recording"] = None) -> None:
         self.code: List[Instruction] = []
         self.tensors: List[Any] = []  # captured arrays of any library
         self.storage: List[Tuple[int, int]] = []  # of each: code of fxa_dtype, rank
         self.kinds: List[int] = []  # of each: the type of its elements
         self.params: List[Any] = []  # numbers, also symbolic ones
         self.param_types: List[int] = []
-        self.literals = literals  # ids of float literals of the code that is traced, which that code holds
+        self.mods = mods  # the functions that are traced
+        self.literals: Optional[FrozenSet[int]] = None  # ids of their float literals, which they hold; when needed
         self.lib = lib
         self.device = device
         self.dtype = dtype
@@ -83,9 +85,15 @@ class Recording:
     def number(self, value: float) -> int:
         """A float that the function computes with: a literal of its text is a constant, everything else (closures,
         globals, attributes, defaults) is given at run time, so that another value builds nothing."""
-        if id(value) in self.literals or value - value != 0.0 or len(self.params) >= MAX_LIFTED:
+        if self.is_literal(value) or value - value != 0.0 or len(self.params) >= MAX_LIFTED:
             return self.constant(value)
         return self.param(value, FLOAT)
+
+    def is_literal(self, value: float) -> bool:
+        """Whether a float stands in the text of what is traced."""
+        if self.literals is None:
+            self.literals = literals_of(*self.mods)
+        return id(value) in self.literals
 
     def whole(self, value: int) -> int:
         """A Python int beside a float: it may be larger than the ints of programs."""
