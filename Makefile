@@ -45,6 +45,9 @@ coverage:            ## lines and branches that the tests reach, by folder, into
 fuzz:                ## libFuzzer on program text, builder tapes and plan bytes, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)
 
+deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without a GPU, from PyPI into the build folder (420 MB)
+	@python3 -m pip install --quiet --no-deps --target $(BUILD)/deps/cudnn nvidia-cudnn-cu13==9.19.1.2 nvidia-cuda-nvrtc==13.4.92
+
 bench: $(BUILD)/Makefile ## the benchmarks of bench/
 	@$(MAKE_IN)
 	@sh tools/bench.sh $(BUILD)
@@ -64,4 +67,4 @@ clean:               ## remove what was built
 
 help:                ## this list
 	@echo "make: build the library and the command"
-	@sed -n 's/^\([a-z]*\):.*## /make \1: /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1: /p' Makefile

@@ -285,6 +285,29 @@ TEST(programs_that_are_refused) {
     fxa_context_destroy(ctx);
 }
 
+/* Beside its own two, a backward pass takes two uses of tensors with a value per row. */
+TEST(values_per_row_in_backward) {
+    NEEDS_STANDIN;
+    static const char *const texts[2] = {"tensor t : f32[2]\nscore = score + t[q, 0] + t[q, 1]",
+                                         "tensor t : f32[2]\nscore = score + t[q, 0] + t[q, 1] + t[q, 2]"};
+    fxa_context *ctx = context_new();
+    for (int i = 0; i < 4; i++) {
+        fxa_pass pass = (fxa_pass)(i & 1);
+        fxa_problem p = problem_of(&spec, pass);
+        fxa_capture capture = {.size = {9, 3}};
+        fxa_program *program = NULL;
+        fxa_error err;
+        T_OK(fxa_program_parse(ctx, texts[i / 2], SIZE_MAX, &program, &err));
+        p.program = program, p.captures = &capture, p.n_captures = 1;
+        fxa_support said = answer_of(ctx, &p);
+        T_INT(said.supported, !(pass == FXA_BACKWARD && i / 2));
+        if (!said.supported) T_HAS(said.reason, "captured values per row 3 times");
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
 /* Every operation of the language, on the score and on ints: lowered, or refused by its name. */
 TEST(every_operation_is_lowered_or_named) {
     NEEDS_STANDIN;

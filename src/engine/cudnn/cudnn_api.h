@@ -165,6 +165,8 @@ typedef struct fxa__cudnn_library {
 fxa_status fxa__cudnn_library_open(fxa__host *host, const char *folder, fxa__cudnn_library *out, fxa_error *err);
 void fxa__cudnn_library_close(fxa__cudnn_library *library);
 
+/* cuDNN's own text of what it last said no to in this thread, on one line. */
+void fxa__cudnn_last(const fxa__cudnn_api *api, char *text, size_t size);
 /* A failed call in words: E_UNSUPPORTED for the statuses that say so, E_MEMORY, else E_ENGINE; with cuDNN's own text of
  * what was wrong. `doing`: "a plan is built". */
 fxa_status fxa__cudnn_fail(const fxa__cudnn_api *api, int status, const char *doing, fxa_error *err);

@@ -20,6 +20,7 @@ typedef struct fxa__dnn_level {
 typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
     const fxa__problem *p;
+    fxa__dnn_level level;
     fxa_program *lifted;  /* the problem's program, masks lifted out of its score */
     fxa_program *program; /* what runs: lifted, and in backward joined with its derivative */
     fxa__depend *depend;

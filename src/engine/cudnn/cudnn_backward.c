@@ -14,6 +14,8 @@
 
 /* Rows and keys of a tile of cuDNN's backward kernels. */
 enum { BACKWARD_ROWS = 64, BACKWARD_KEYS = 128 };
+/* Operations with a tensor that has a value per row which kernels for sm_90 take beside their own two; others: none. */
+enum { BACKWARD_VECTORS = 2 };
 
 /* A gradient: memory of the caller, or of the workspace where it is not wanted. */
 static int32_t backward_output(fxa__dnn_attention *a, fxa_slot slot, uint32_t flag) {
@@ -51,9 +53,20 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
+/* Whether the derivative reads the new score. */
+static bool backward_reads_score(const fxa_program *p) {
+    int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
+    for (int32_t i = score + 1; i < p->n_nodes; i++)
+        for (int j = 0; j < p->nodes[i].n_args; j++)
+            if (p->nodes[i].arg[j] == score) return true;
+    return false;
+}
+
+/* cuDNN knows the spelling of padding only where what is masked has no other use. */
 static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
     fxa__dnn_graph *g = &a->g;
     if (a->len_q < 0) return s;
+    if (backward_reads_score(a->program)) s = fxa__dnn_float2(g, CUDNN_POINTWISE_IDENTITY, s, -1);
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_INT32), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_INT32);
     int32_t row = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_LT, q, a->len_q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
     int32_t key = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_LT, k, a->len_k, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
@@ -145,6 +158,18 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q));
 }
 
+static void backward_count_vectors(fxa__dnn_attention *a) {
+    int vectors = 0, most = a->level.arch / 10 == 9 ? BACKWARD_VECTORS : 0;
+    for (size_t i = 0; i < a->g.n_ops && a->g.status == FXA_OK; i++) {
+        const fxa__dnn_tensor *t = a->g.ops[i].b >= 0 ? &a->g.tensors[a->g.ops[i].b] : NULL;
+        vectors += t && t->source == FXA__DNN_TENSOR && t->dim[2] > 1 && t->dim[3] == 1;
+    }
+    if (vectors > most)
+        (void)fxa__dnn_refuse(&a->g,
+                              "the program uses captured values per row %d times: on sm_%d cuDNN's backward takes %d",
+                              vectors, (int)a->level.arch, most);
+}
+
 void fxa__dnn_backward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     if (p->sq % BACKWARD_ROWS || p->sk % BACKWARD_KEYS) backward_lengths(a);
@@ -154,5 +179,6 @@ void fxa__dnn_backward(fxa__dnn_attention *a) {
         return;
     }
     backward_write(a, kept);
+    backward_count_vectors(a);
     fxa__free(a->g.host, kept, sizeof *kept);
 }

@@ -185,9 +185,8 @@ static fxa_status maker_config(dnn_maker *m, void *profile, void **config, fxa_e
         m->api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, config);
     FXA_TRY(maker_status(m, err));
     if (count > 0) return FXA_OK;
-    char text[320] = "";
-    m->api->last_error(text, sizeof text);
-    text[sizeof text - 1] = '\0';
+    char text[320];
+    fxa__cudnn_last(m->api, text, sizeof text);
     return fxa__fail(err, FXA_E_UNSUPPORTED, "cuDNN has no engine for this graph of %zu operations: %s", m->g->n_ops,
                      *text ? text : "it does not say why");
 }

@@ -126,6 +126,7 @@ static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
     if (!a->depend || !fxa__lower_conjuncts(host, a->program, &a->mask))
         return fxa__fail_memory(err, "the graph of a program");
     fxa__lower_depend(a->program, NULL, a->depend);
+    for (int32_t i = 0; i < a->program->n_nodes; i++) a->score.load[i] = -1;
     a->score.g = &a->g, a->score.p = a->p, a->score.program = a->program, a->score.depend = a->depend;
     return FXA_OK;
 }
@@ -141,6 +142,7 @@ static void attention_check_rows(fxa__dnn_attention *a) {
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err) {
     memset(a, 0, sizeof *a);
     a->p = p;
+    a->level = level;
     a->g.host = p->host;
     a->len_q = a->len_k = -1;
     if (fxa__dnn_supports(&a->g, p, level)) {

@@ -91,18 +91,18 @@ void fxa__cudnn_library_close(fxa__cudnn_library *library) {
     fxa__dl_close(library->blas);
 }
 
-/* cuDNN's last error is a list of lines, the innermost first; of each its message alone is of use. */
-static void cudnn_tidy(char *text) {
+void fxa__cudnn_last(const fxa__cudnn_api *api, char *text, size_t size) {
+    text[0] = '\0';
+    api->last_error(text, size);
+    text[size - 1] = '\0';
     for (char *c = text; *c; c++)
         if (*c == '\n' || *c == '\r' || *c == '\t') *c = ' ';
 }
 
 fxa_status fxa__cudnn_fail(const fxa__cudnn_api *api, int status, const char *doing, fxa_error *err) {
-    char text[320] = "";
+    char text[320];
     const char *name = api->error_string(status);
-    api->last_error(text, sizeof text);
-    text[sizeof text - 1] = '\0';
-    cudnn_tidy(text);
+    fxa__cudnn_last(api, text, sizeof text);
     bool no = status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_NOT_SUPPORTED + CUDNN_SUPPORT_STATUSES;
     fxa_status kind = no                                                             ? FXA_E_UNSUPPORTED
                       : status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ? FXA_E_MEMORY

@@ -190,8 +190,12 @@ static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
-static int32_t score_leaf(fxa__dnn_score *s, const fxa__node *n) {
-    if (n->op == FXA_OP_LOAD) return score_load(s, n);
+static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
+    const fxa__node *n = &s->program->nodes[node];
+    if (n->op == FXA_OP_LOAD) {
+        if (s->load[node] < 0) s->load[node] = score_load(s, n);
+        return s->load[node];
+    }
     if (n->imm == FXA_INPUT_SCORE) return s->score;
     if (n->imm == FXA_INPUT_DSCORE) return s->dscore;
     return fxa__dnn_score_input(s, (fxa_input)n->imm);
@@ -215,7 +219,7 @@ int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node) {
         if (!s->needed[i] || s->value[i] >= 0) continue;
         bool leaf = n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT;
         s->value[i] = fxa__dnn_score_is_by_value(s, i) ? score_by_value(s, i)
-                      : leaf                           ? score_leaf(s, n)
+                      : leaf                           ? score_leaf(s, i)
                                                        : fxa__dnn_lower_op(s, i);
     }
     return s->g->status == FXA_OK ? s->value[node] : 0;

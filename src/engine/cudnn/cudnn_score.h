@@ -27,11 +27,13 @@ typedef struct fxa__dnn_score {
     int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
     int32_t base;                      /* coordinates are those of the places of this tensor */
     int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */
+    int32_t load[FXA__DNN_MAX_NODES];  /* the same of loads, which stay what they are wherever the program is */
     int32_t axis[4];                   /* coordinates, made; -1: not yet */
     bool needed[FXA__DNN_MAX_NODES];
     bool indexed; /* set: something reads q or k as a number */
 } fxa__dnn_score;
 
+/* The inputs and the place of what is made next. */
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base);
 /* The tensor of a node; bools as INT32. It may have memory, or be by value. */
 int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node);

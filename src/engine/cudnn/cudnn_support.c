@@ -130,6 +130,9 @@ bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *problem, fxa__dnn_
         (void)fxa__dnn_refuse(g, "cuDNN is %lld.%lld.%lld, the device sm_%d: this engine is for 9.14 and sm_80 upwards",
                               (long long)level.version / 10000, (long long)level.version / 100 % 100,
                               (long long)level.version % 100, (int)level.arch);
+    else if (level.arch >= 100 && level.arch < 120)
+        (void)fxa__dnn_refuse(g, "the device is sm_%d: cuDNN ends the process over some score programs there",
+                              (int)level.arch);
     else if (p->alignment < 16)
         (void)fxa__dnn_refuse(g, "alignment is %u: cuDNN wants pointers that are multiples of 16", p->alignment);
     return g->status == FXA_OK && support_flags_ok(g, p) && support_sizes_ok(g, p, level) &&
