@@ -112,7 +112,7 @@ typedef struct fxa_plan fxa_plan;
 
 /* One function for all memory. ptr NULL, old_size 0: allocate; new_size 0: free (returns NULL); else resize. Returns
  * memory aligned to `align` (a power of two) or NULL, in which case `ptr` is untouched. Called from any thread, in the
- * default floating point state, which it leaves so. */
+ * default floating point state, which it leaves so. Of this library it may call the _destroy functions alone. */
 typedef void *(*fxa_alloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size, size_t align);
 
 /* A parallel loop of the caller's: calls task(arg, i) once for each i in 0..n-1, on any threads, in any order, also one

@@ -119,6 +119,69 @@ TEST(many_shapes_leave_nothing_behind) {
     T_INT(memory.mistakes, 0);
 }
 
+/* ---- Calls of the library from its hooks ------------------------------------------------------------------------- */
+
+enum { INSIDE_PLANS = 400 };
+typedef struct inside_state {
+    fail_alloc memory;
+    fxa_context *ctx;
+    fxa_problem problem;           /* which progress asks for */
+    fxa_plan *plans[INSIDE_PLANS]; /* which a finalizer lets go of at every allocation */
+    int n, dropped;
+    bool busy; /* destroying frees, which calls the hook again */
+} inside_state;
+
+static void *inside_alloc(void *user, void *ptr, size_t old_size, size_t new_size, size_t align) {
+    inside_state *s = user;
+    if (!s->busy && s->n > 0) {
+        s->busy = true;
+        fxa_plan_destroy(s->plans[--s->n]);
+        s->dropped++;
+        s->busy = false;
+    }
+    return fail_alloc_fn(&s->memory, ptr, old_size, new_size, align);
+}
+
+static void inside_progress(void *user, uint64_t done, uint64_t total) {
+    inside_state *s = user;
+    fxa_plan *plan = NULL;
+    fxa_cache_clear(s->ctx);
+    s->problem.b = (int64_t)(1 + done % 5);
+    T_INT(fxa_plan_create(s->ctx, &s->problem, &plan, NULL), FXA_OK);
+    fxa_plan_destroy(plan);
+    T_CHECK(done <= total);
+}
+
+/* A finalizer may run wherever memory is asked for; a run may be watched by somebody who makes plans. */
+TEST(hooks_call_the_library) {
+    static inside_state s = {.memory = FAIL_ALLOC_INIT};
+    fxa_error err;
+    tiny t;
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    config.alloc = inside_alloc, config.alloc_user = &s, config.threads = 1;
+    T_OK(fxa_context_create(&config, &s.ctx, &err));
+    T_OK(tiny_forward(s.ctx, &t, &err));
+    s.busy = true;
+    for (s.problem = t.problem; s.n < INSIDE_PLANS; s.n++) {
+        s.problem.sk = s.n % 50, s.problem.flags = s.n % 2 ? FXA_WANT_LSE : 0;
+        T_OK(fxa_plan_create(s.ctx, &s.problem, &s.plans[s.n], &err));
+    }
+    s.busy = false;
+    for (int i = 0; s.n > 0 && i < INSIDE_PLANS; i++) {
+        fxa_cache_limit(s.ctx, (uint64_t)i % 7, 1 << 20);
+        T_OK(fxa_attention(s.ctx, &t.problem, &t.args, &err));
+        T_NEAR(tiny_error(&t), 0, TINY_TOLERANCE);
+    }
+    T_INT(s.dropped, INSIDE_PLANS);
+    t.args.progress = inside_progress, t.args.progress_user = &s;
+    T_OK(fxa_attention(s.ctx, &t.problem, &t.args, &err));
+    T_NEAR(tiny_error(&t), 0, TINY_TOLERANCE);
+    tiny_end(&t);
+    fxa_context_destroy(s.ctx);
+    T_INT(s.memory.live_bytes, 0);
+    T_INT(s.memory.mistakes, 0);
+}
+
 /* Two contexts share nothing. */
 TEST(contexts_are_apart) {
     fxa_error err;
