@@ -237,6 +237,20 @@ def test_operators_of_others():
         trace(lambda s, b, h, q, k: torch.ops.fxa_test_trace.sin(s))
 
 
+def test_values_of_another_trace():
+    """A value that outlived its trace means nothing in the next one."""
+    kept = []
+    trace(lambda s, b, h, q, k: kept.append(s * q) or s)
+    old = kept[0]
+    for mod in (lambda s, b, h, q, k: s + old, lambda s, b, h, q, k: old * s, lambda s, b, h, q,
+                k: torch.where(q > k, s, old),
+                lambda s, b, h, q, k: torch.minimum(s, old), lambda s, b, h, q, k: old, lambda s, b, h, q,
+                k: torch.tanh(old) + s,
+                lambda s, b, h, q, k: s + bias[old.int(), h], lambda s, b, h, q, k: torch.stack([s, old]).sum()):
+        with pytest.raises(TraceError, match="another trace"):
+            trace(mod)
+
+
 def test_users_own_errors_pass():
     def mod(s, b, h, q, k):
         raise KeyError("mine")

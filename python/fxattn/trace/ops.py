@@ -100,7 +100,12 @@ def narrowed(rec: Recording, at: int, kind: int) -> Sym:
 
 def emit(rec: Recording, op: int, kind: int, *operands: Any) -> Sym:
     """An operation on operands converted to the type, with a result of the type."""
-    at = rec.emit(op, *[node(rec, x, kind) for x in operands])
+    instruction = [op]
+    for x in operands:
+        instruction.append(x.node if type(x) is Sym else node(rec, x, kind))
+    code = rec.code
+    code.append(tuple(instruction))
+    at = len(code) + (FIRST - 1)
     return Sym(rec, at, kind) if kind >= INT or kind == BOOL else narrowed(rec, at, kind)
 
 

@@ -33,7 +33,8 @@ Instruction = Tuple[Any, ...]
 class Recording:
     """One trace of one or two functions into one program."""
 
-    __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "mods", "literals", "lib", "device", "dtype",
+    __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "mods", "literals", "lib", "device",
+                 "dtype",
                  "_places",
                  "_numbers", "_copies", "sized", "parent")
 

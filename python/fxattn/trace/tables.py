@@ -16,7 +16,12 @@ from .record import Recording
 from .symbol import Sym
 
 Handler = Callable[..., Any]
-PLAIN = {Sym: True, int: True, float: True, bool: True}
+_NUMBERS = {int: True, float: True, bool: True}
+
+
+def is_plain(rec: Recording, x: Any) -> bool:
+    """Whether an operand can be used as it is: a symbol of this trace, or a Python number."""
+    return x.rec is rec if type(x) is Sym else type(x) in _NUMBERS
 
 
 def check_rest(name: str, rest: Dict[str, Any]) -> None:
@@ -45,7 +50,7 @@ def two(fn: Callable[..., Sym]) -> Handler:
     def go(rec: Recording, x: Any, y: Any, **rest: Any) -> Any:
         if rest:
             check_rest(getattr(fn, "__name__", "this function"), rest)
-        if type(x) in PLAIN and type(y) in PLAIN:
+        if is_plain(rec, x) and is_plain(rec, y):
             return fn(rec, x, y)
         return elementwise(fn, rec, (x, y))
     return go

@@ -14,9 +14,9 @@ from .libraries import kind_of_dtype, library_of
 from .place import like, refuse
 from .record import Recording
 from .symbol import Sym, recording_of
-from .tables import (COMMON, PLAIN, Handler, check_rest, dims_of, h_concatenate, h_expand, h_permute, h_reduce,
+from .tables import (COMMON, Handler, check_rest, dims_of, h_concatenate, h_expand, h_permute, h_reduce,
                      h_reshape, h_stack,
-                     h_swap, h_unsqueeze, one, same, turned)
+                     h_swap, h_unsqueeze, is_plain, one, same, turned)
 from .types import BOOL, FLOAT, I8, I16, INT, U8
 
 INPLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__setitem__|"
@@ -24,7 +24,7 @@ INPLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__setitem__|"
 
 
 def h_where(rec: Recording, condition: Any, *branches: Any, **rest: Any) -> Any:
-    if type(condition) is Sym and len(branches) == 2 and type(branches[0]) in PLAIN and type(branches[1]) in PLAIN:
+    if len(branches) == 2 and is_plain(rec, condition) and is_plain(rec, branches[0]) and is_plain(rec, branches[1]):
         return ops.where(rec, condition, *branches)
     found = [*branches, *(rest[key] for key in ("input", "self", "other") if key in rest)]
     if len(found) != 2:
