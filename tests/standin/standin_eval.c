@@ -215,6 +215,17 @@ static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const
     return 0;
 }
 
+/* Tensors of 16 bits hold what fits them, also where they have no memory: P, dS, dK and dV of single heads. */
+static void eval_round(standin_eval *e, int32_t i) {
+    const standin_tensor_info *t = &e->g->tensor[i];
+    uint16_t bits = 0;
+    if (t->type != CUDNN_DATA_HALF && t->type != CUDNN_DATA_BFLOAT16) return;
+    for (int64_t n = 0; n < eval_count(t); n++) {
+        fxa__store_f64(&bits, eval_dtype(t->type), 0, e->value[i][n]);
+        e->value[i][n] = fxa__load_f64(&bits, eval_dtype(t->type), 0);
+    }
+}
+
 static bool eval_is_written(const standin_graph *g, int32_t t) {
     for (int32_t i = 0; i < g->n_ops; i++)
         if (g->op[i].y == t) return true;
@@ -240,6 +251,7 @@ int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, voi
         if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) eval_matmul(e, op);
         if (op->kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) eval_reduce(e, op);
         if (op->kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) eval_reshape(e, op);
+        eval_round(e, op->y);
         if (!g->tensor[op->y].is_virtual) eval_store(e, op->y);
     }
     for (int32_t i = 0; i < g->n_tensors; i++) free(e->value[i]);
