@@ -242,11 +242,11 @@ def test_values_of_another_trace():
     kept = []
     trace(lambda s, b, h, q, k: kept.append(s * q) or s)
     old = kept[0]
-    for mod in (lambda s, b, h, q, k: s + old, lambda s, b, h, q, k: old * s, lambda s, b, h, q,
-                k: torch.where(q > k, s, old),
-                lambda s, b, h, q, k: torch.minimum(s, old), lambda s, b, h, q, k: old, lambda s, b, h, q,
-                k: torch.tanh(old) + s,
-                lambda s, b, h, q, k: s + bias[old.int(), h], lambda s, b, h, q, k: torch.stack([s, old]).sum()):
+    mods = [lambda s, b, h, q, k: s + old, lambda s, b, h, q, k: old * s, lambda s, b, h, q, k: old,
+            lambda s, b, h, q, k: torch.where(q > k, s, old), lambda s, b, h, q, k: torch.minimum(s, old),
+            lambda s, b, h, q, k: torch.tanh(old) + s, lambda s, b, h, q, k: s + bias[old.int(), h],
+            lambda s, b, h, q, k: torch.stack([s, old]).sum()]
+    for mod in mods:
         with pytest.raises(TraceError, match="another trace"):
             trace(mod)
 
@@ -285,6 +285,38 @@ def test_text_and_programs():
     assert trace().program.text.strip() == ""
     with pytest.raises(ValueError, match="style"):
         trace(branch, style="other")
+
+
+def test_functions_of_others_while_one_is_traced_by_its_forward():
+    """What replaces Function.apply for traced values passes everything else on, and is gone afterwards."""
+    from fxattn.trace.modes import functions_by_forward
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    def gradient():
+        x = torch.rand(3, requires_grad=True)
+        Twice.apply(x).sum().backward()
+        return x.grad.tolist()
+    with functions_by_forward():
+        assert gradient() == [2.0, 2.0, 2.0]
+    assert gradient() == [2.0, 2.0, 2.0] and "apply" not in vars(torch.autograd.Function.__mro__[1])
+
+
+def test_limits():
+    for mod, words in ((lambda s, b, h, q, k: sum((torch.rand(4)[h] for _ in range(70)), s), "more than 64 tensors"),
+                       (lambda s, b, h, q, k: sum((torch.sin(s * i) for i in range(40000)), s), "operations long"),
+                       (lambda s, b, h, q, k: s + torch.zeros(4, dtype=torch.complex64)[h], "complex64"),
+                       (lambda s, b, h, q, k: s * 1j, "not with complex")):
+        with pytest.raises(TraceError, match=words):
+            trace(mod)
+    assert len(trace(lambda s, b, h, q, k: sum((s * (1 / (i + 3)) for i in range(100)), s)).params) <= 64
 
 
 def test_mode_is_left_after_an_error():

@@ -12,11 +12,12 @@ from .functions import LT, exp, k, real, sigmoid, tanh
 from .ops import add, choose, compare, div, kind_of_operand, mul, sub
 from .record import Recording
 from .symbol import Sym
-from .types import BOOL, FLOAT, INT
+from .types import BOOL, FLOAT, I8, INT, U8
 
 Op = Callable[..., Any]
 TABLE_OF_TYPES = {"FLOAT": FLOAT, "HALF": FLOAT, "BFLOAT16": FLOAT, "DOUBLE": FLOAT, "FLOAT32": FLOAT, "FLOAT16": FLOAT,
-                  "FLOAT64": FLOAT, "INT32": INT, "INT64": INT, "BOOLEAN": BOOL, "BOOL": BOOL, "NOT_SET": None}
+                  "FLOAT64": FLOAT, "INT32": INT, "INT64": INT, "INT8": I8, "UINT8": U8, "BOOLEAN": BOOL, "BOOL": BOOL,
+                  "NOT_SET": None}
 
 
 def _counted(fn: Op) -> Op:
