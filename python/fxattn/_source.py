@@ -44,10 +44,10 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
     """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
     are given by name."""
     _check_kinds(score=score, mask=mask, bprop=bprop)
-    for name, given in (("tensors", tensors), ("params", params), ("bprop_tensors", bprop_tensors),
+    for name, named in (("tensors", tensors), ("params", params), ("bprop_tensors", bprop_tensors),
                         ("bprop_params", bprop_params)):
-        if given is not None and not isinstance(given, Mapping):
-            raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(given).__name__))
+        if named is not None and not isinstance(named, Mapping):
+            raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(named).__name__))
     if bprop is not None and score is None and mask is None or (bprop is None and (bprop_tensors or bprop_params)):
         given = [name for name, value in (("bprop", bprop), ("bprop_tensors", bprop_tensors),
                                           ("bprop_params", bprop_params)) if value]
