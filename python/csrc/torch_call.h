@@ -106,7 +106,8 @@ typedef struct fxa__torch_problem {
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     double params[FXA_MAX_PARAMS], bprop_params[FXA_MAX_PARAMS], dparams[FXA_MAX_PARAMS];
-    void *workspace;
+    void *workspace;      /* a tensor: memory of a device is PyTorch's */
+    void *host_workspace; /* of the host: the C library's, which is quicker */
 } fxa__torch_problem;
 
 /* Everything but the outputs. */

@@ -6,6 +6,7 @@
 #include "torch_call.h"
 #include "torch_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static int64_t config_get(const fxa__torch_call *call, fxa__torch_field field) {
@@ -305,18 +306,33 @@ void fxa__torch_problem_end(fxa__torch_problem *p) {
     if (p->workspace) {
         fxa__torch.aoti_torch_delete_tensor_object(p->workspace);
     }
+    free(p->host_workspace);
+}
+
+static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, size_t size) {
+    fxa__torch_tensor space;
+    int64_t bytes = (int64_t)size, stride = 1;
+    p->args.workspace_size = size;
+    if (p->problem.device == FXA_HOST) {
+        if (posix_memalign(&p->host_workspace, FXA_WORKSPACE_ALIGN, size)) {
+            p->host_workspace = NULL;
+            return fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory for a workspace of %zu bytes", size);
+        }
+        p->args.workspace = p->host_workspace;
+        return FXA_OK;
+    }
+    fxa_status status = fxa__torch_tensor_new(call, &call->q, FXA_U8, 1, &bytes, &stride, &space);
+    p->workspace = space.handle;
+    p->args.workspace = space.data;
+    return status;
 }
 
 fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
     fxa_plan *plan = NULL;
     fxa_status status = fxa__torch.fxa_plan_create(ctx, &p->problem, &plan, &call->err);
-    int64_t size = status ? 0 : (int64_t)fxa__torch.fxa_plan_workspace(plan), stride = 1;
+    size_t size = status ? 0 : fxa__torch.fxa_plan_workspace(plan);
     if (size > 0) {
-        fxa__torch_tensor space;
-        status = fxa__torch_tensor_new(call, &call->q, FXA_U8, 1, &size, &stride, &space);
-        p->workspace = space.handle;
-        p->args.workspace = space.data;
-        p->args.workspace_size = (size_t)size;
+        status = workspace_new(p, call, size);
     }
     if (!status) {
         status = fxa__torch.fxa_plan_run(plan, &p->args, &call->err);

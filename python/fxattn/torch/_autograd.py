@@ -58,7 +58,8 @@ class Call:
 
     def recorded(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """With gradients. The backward pass reads lse, so it is there in any case."""
-        return Forward.apply(self.plain(_abi.WANT_LSE), q, k, v, *self.tensors, *self.extras, *self.scalars)
+        apply = Forward.apply if _functorch() else _apply
+        return apply(self.plain(_abi.WANT_LSE), q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """The operator itself."""
@@ -154,6 +155,11 @@ class Forward(torch.autograd.Function):
     def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, *tensors: Tensor) -> Tuple[Any, Any]:
         from ._vmap import forward_batched
         return forward_batched(info.batch_size, in_dims[1:], plain, tensors)
+
+
+# Function.apply binds arguments by inspect.signature for functorch's sake, which takes longer than all else of a small
+# call. Without functorch there is nothing to bind: forward has no defaults.
+_apply = super(torch.autograd.Function, Forward).apply
 
 
 class Backward(torch.autograd.Function):

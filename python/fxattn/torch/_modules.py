@@ -106,10 +106,11 @@ class DotProductAttention(nn.Module):
 
     def forward(self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor,
                 attention_mask: Optional[Tensor] = None, qkv_format: Optional[str] = None,
-                cu_seqlens_q: Optional[Tensor] = None, cu_seqlens_kv: Optional[Tensor] = None, max_seqlen_q: Optional[int] = None,
-                max_seqlen_kv: Optional[int] = None, attn_mask_type: Optional[str] = None,
-                window_size: Optional[Tuple[int, int]] = None, core_attention_bias: Optional[Tensor] = None,
-                alibi_slopes: Optional[Tensor] = None, score_mod: Any = None, score_mod_bprop: Any = None,
+                cu_seqlens_q: Optional[Tensor] = None, cu_seqlens_kv: Optional[Tensor] = None,
+                max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
+                attn_mask_type: Optional[str] = None, window_size: Optional[Tuple[int, int]] = None,
+                core_attention_bias: Optional[Tensor] = None, alibi_slopes: Optional[Tensor] = None,
+                score_mod: Any = None, score_mod_bprop: Any = None,
                 score_mod_tensors: Optional[Mapping[str, Any]] = None,
                 score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Tensor:
         """attention_mask: True where nothing is attended; [B,1,1,Sk] for padding (of which the length is taken: padding
