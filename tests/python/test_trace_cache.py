@@ -400,3 +400,20 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_keys_are_not_ambiguous():
+    """A default of the one function is not the other function."""
+    def plain(s, b, h, q, k):
+        return s
+
+    def with_default(s, b, h, q, k, other=None):
+        return s * 2 if other is None else other(s, b, h, q, k) * 3
+    other = lambda s, b, h, q, k: s + 1  # noqa: E731
+    assert value(with_default) == 2.0
+    with_default.__defaults__ = (other,)
+    assert value(with_default) == 6.0
+    with_default.__defaults__ = (plain,)
+    assert value(with_default) == 3.0
+    with_default.__defaults__ = (None,)
+    assert value(with_default) == 2.0

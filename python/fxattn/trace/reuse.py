@@ -118,13 +118,14 @@ class _Reader:
                 else:
                     builtins = builtins or _builtins_of(names)
                     self.builtin(name, builtins)
-        if function.__defaults__:
-            for value in function.__defaults__:
+        defaults, by_keyword = function.__defaults__ or (), function.__kwdefaults__ or {}
+        if defaults or by_keyword:
+            parts.append((len(defaults), len(by_keyword)))
+            for value in defaults:
                 self.value(value, depth)
-        if function.__kwdefaults__:
-            for key in function.__kwdefaults__:
+            for key, value in by_keyword.items():
                 parts.append(key)
-                self.value(function.__kwdefaults__[key], depth)
+                self.value(value, depth)
 
     def builtin(self, name: str, builtins: Dict[str, Any]) -> None:
         if name not in _FREE_CALLS:
@@ -145,11 +146,10 @@ class _Reader:
         elif kind in _tensor_types:
             parts.append(value.dtype)
             parts.append(value.ndim)
-            for at, other in enumerate(self.tensors):
-                if other is value:
-                    parts.append(at)
-                    return
-            self.tensors.append(value)
+            place = next((at for at, other in enumerate(self.tensors) if other is value), None)
+            parts.append(place)
+            if place is None:
+                self.tensors.append(value)
         elif kind is types.FunctionType and depth < _DEEPEST:
             self.function(value, depth + 1)
         elif kind is types.ModuleType and value.__name__ in _MODULES:
@@ -161,6 +161,7 @@ class _Reader:
                 self.numbers = self.numbers or type(item) is not types.FunctionType
                 self.value(item, depth + 1)
         elif kind is functools.partial and depth < _DEEPEST:
+            parts.append(len(value.keywords))
             self.value(value.func, depth + 1)
             self.value(value.args, depth + 1)
             for key, item in value.keywords.items():
