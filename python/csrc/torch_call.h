@@ -43,6 +43,7 @@ typedef enum fxa__torch_field {
     FXA__TORCH_HEADS,
     FXA__TORCH_BPROP_TEXT,    /* bytes of the program's own text */
     FXA__TORCH_BPROP_TENSORS, /* how many of `tensors` are the program's own, when there is a backward program */
+    FXA__TORCH_WIDE,          /* not 0: out and gradients of 16-bit tensors are f32: parts of a sum that follows */
     FXA__TORCH_MAPS
 } fxa__torch_field;
 
@@ -93,6 +94,8 @@ fxa_status fxa__torch_tensor_new(fxa__torch_call *call, const fxa__torch_tensor 
                                  const int64_t *size, const int64_t *stride, fxa__torch_tensor *out);
 /* Strides of a dense tensor of these sizes whose dimensions are nested as those of `like`, features innermost. */
 void fxa__torch_strides_like(const fxa__torch_tensor *like, const int64_t size[4], int64_t stride[4]);
+/* The dtype of a result like a tensor of this one, by WIDE. */
+fxa_dtype fxa__torch_result_dtype(const fxa__torch_call *call, fxa_dtype dtype);
 /* Writes a message into call->err and returns its status. */
 fxa_status fxa__torch_fail(fxa__torch_call *call, fxa_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -13,6 +13,11 @@ static int64_t config_get(const fxa__torch_call *call, fxa__torch_field field) {
     return (size_t)field < call->n_config ? call->config[field] : 0;
 }
 
+fxa_dtype fxa__torch_result_dtype(const fxa__torch_call *call, fxa_dtype dtype) {
+    bool narrow = dtype == FXA_F16 || dtype == FXA_BF16;
+    return narrow && config_get(call, FXA__TORCH_WIDE) ? FXA_F32 : dtype;
+}
+
 void fxa__torch_operand_set(fxa_operand *operand, const fxa__torch_tensor *tensor) {
     operand->dtype = (uint32_t)tensor->dtype;
     operand->layout = FXA_LAYOUT_STRIDED;

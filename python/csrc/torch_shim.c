@@ -47,7 +47,8 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
         const int64_t *q = call->q.size;
         int64_t size[4] = {q[0], q[1], q[2], call->v.size[3]};
         fxa__torch_strides_like(&call->q, size, stride);
-        status = fxa__torch_tensor_new(call, &call->q, call->q.dtype, 4, size, stride, &made[0]);
+        fxa_dtype dtype = fxa__torch_result_dtype(call, call->q.dtype);
+        status = fxa__torch_tensor_new(call, &call->q, dtype, 4, size, stride, &made[0]);
     }
     bool lse = p.problem.flags & FXA_WANT_LSE, max = p.problem.flags & FXA_WANT_MAX;
     fxa_dtype rows = call->q.dtype == FXA_F64 ? FXA_F64 : FXA_F32;
@@ -84,7 +85,8 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
     fxa_status status = FXA_OK;
     if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
         fxa__torch_strides_like(like[want], like[want]->size, stride);
-        status = fxa__torch_tensor_new(call, like[want], like[want]->dtype, 4, like[want]->size, stride, out);
+        fxa_dtype dtype = fxa__torch_result_dtype(call, like[want]->dtype);
+        status = fxa__torch_tensor_new(call, like[want], dtype, 4, like[want]->size, stride, out);
         if (!status) {
             fxa__torch_operand_set(operand[want], out);
             p->problem.flags |= (uint32_t)FXA_GRAD_Q << want;
@@ -118,8 +120,10 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
         stride[i] = next;
         next *= t->size[i] ? t->size[i] : 1;
     }
-    status = fxa__torch_tensor_new(call, t, t->dtype, t->rank, t->size, stride, out);
+    fxa_dtype dtype = fxa__torch_result_dtype(call, t->dtype);
+    status = fxa__torch_tensor_new(call, t, dtype, t->rank, t->size, stride, out);
     p->captures[at].grad = 1;
+    p->captures[at].grad_dtype = (uint32_t)dtype;
     p->dtensors[at] = out->data;
     p->args.dtensors = p->dtensors;
     p->args.n_dtensors = p->problem.n_captures;

@@ -5,15 +5,18 @@
 
 flex_attention and its masks are PyTorch's by name and meaning (flex.py, block_mask.py). They call the operators
 fxattn::fwd and fxattn::bwd (_operators.py), whose gradients are in _autograd.py. register_transformers makes
-attn_implementation="fxattn" work in Hugging Face transformers (transformers.py).
+attn_implementation="fxattn" work in Hugging Face transformers (transformers.py); ring_attention is for sequences that are
+spread over processes (ring.py).
 """
 from ._operators import cache_clear, cache_stats
 from ._attention import AttentionOutput, attention
 from ._modules import DotProductAttention, MultiheadAttention
 from .block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
 from .flex import AuxOutput, AuxRequest, flex_attention
+from .ring import ring_attention, split_sequence
 from .transformers import register_transformers
 
 __all__ = ["AttentionOutput", "AuxOutput", "AuxRequest", "BlockMask", "DotProductAttention", "MultiheadAttention",
            "and_masks", "attention", "cache_clear", "cache_stats", "create_block_mask", "create_mask",
-           "flex_attention", "noop_mask", "or_masks", "register_transformers"]
+           "flex_attention", "noop_mask", "or_masks", "register_transformers", "ring_attention",
+           "split_sequence"]

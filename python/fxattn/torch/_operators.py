@@ -26,9 +26,10 @@ BACKWARD = "bwd" + _COMMON + ", Tensor out, Tensor lse, Tensor[] grads, int[] wa
 
 # Fields of `config`, of which those at the end may be missing, and values of `want`: as in torch_call.h.
 (FLAGS, SLOTS, SQ, SK, WINDOW_LEFT, WINDOW_RIGHT, PAGE_SIZE, Q_LEN, K_LEN, HEADS, BPROP_TEXT, BPROP_TENSORS,
- MAPS) = range(13)
+ WIDE, MAPS) = range(14)
 WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_SCALARS, WANT_TENSORS = range(6)
 
+_NARROW = (torch.float16, torch.bfloat16)
 SHIM_NAMES = ("libfxattn_torch.so", "libfxattn_torch.dylib")
 _library: Any = None  # torch.library.Library, or the loaded shim; kept for the life of the process
 
@@ -84,26 +85,37 @@ def strides_like(strides: Sequence[int], size: Sequence[int]) -> List[int]:
     return out
 
 
-def results_of_forward(q: Tensor, v: Tensor, flags: int) -> Tuple[Tensor, Tensor, Tensor]:
+def _field(config: Sequence[int], field: int) -> int:
+    return config[field] if len(config) > field else 0
+
+
+def _result_dtype(like: Tensor, config: Sequence[int]) -> torch.dtype:
+    return torch.float32 if like.dtype in _NARROW and _field(config, WIDE) else like.dtype
+
+
+def results_of_forward(q: Tensor, v: Tensor, config: Sequence[int]) -> Tuple[Tensor, Tensor, Tensor]:
     """Empty tensors for out, lse and max; lse and max have no elements where they are not wanted."""
-    size = [q.shape[0], q.shape[1], q.shape[2], v.shape[3]]
-    out = q.new_empty_strided(size, strides_like(q.stride(), size))
+    size, flags = [q.shape[0], q.shape[1], q.shape[2], v.shape[3]], _field(config, FLAGS)
+    out = q.new_empty_strided(size, strides_like(q.stride(), size), dtype=_result_dtype(q, config))
     lse = q.new_empty(size[:3] if flags & _abi.WANT_LSE else [0], dtype=torch.float64)
     rows = torch.float64 if q.dtype == torch.float64 else torch.float32
     return out, lse, q.new_empty(size[:3] if flags & _abi.WANT_MAX else [0], dtype=rows)
 
 
 def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
-                        scalars: Sequence[Tensor], slots: int, want: Sequence[int]) -> List[Tensor]:
+                        scalars: Sequence[Tensor], config: Sequence[int], want: Sequence[int]) -> List[Tensor]:
     """Empty tensors for the wanted gradients."""
     results = []
     for one in want:
         if one <= WANT_V:
             like = (q, k, v)[one]
-            results.append(like.new_empty_strided(like.shape, strides_like(like.stride(), like.shape)))
+            results.append(like.new_empty_strided(like.shape, strides_like(like.stride(), like.shape),
+                                                  dtype=_result_dtype(like, config)))
+        elif one >= WANT_TENSORS:
+            like = tensors[one - WANT_TENSORS]
+            results.append(like.new_empty(like.shape, dtype=_result_dtype(like, config)))
         else:
-            like = (extras[sink_place(slots)] if one == WANT_SINK else scalars[0] if one == WANT_SCALARS
-                    else tensors[one - WANT_TENSORS])
+            like = extras[sink_place(_field(config, SLOTS))] if one == WANT_SINK else scalars[0]
             results.append(like.new_empty(like.shape))
     return results
 
@@ -115,12 +127,12 @@ def sink_place(slots: int) -> int:
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
                   config: Any, program: str) -> Tuple[Tensor, Tensor, Tensor]:
-    return results_of_forward(q, v, config[FLAGS] if len(config) else 0)
+    return results_of_forward(q, v, config)
 
 
 def _backward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
                    config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
-    return results_of_backward(q, k, v, tensors, extras, scalars, config[SLOTS] if len(config) > SLOTS else 0, want)
+    return results_of_backward(q, k, v, tensors, extras, scalars, config, want)
 
 
 _library = _define()

@@ -129,7 +129,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor
     """fxattn::fwd."""
     call = _Call(False, q, k, v, *rest)
     flags = call.config[ops.FLAGS]
-    out, lse, rows = ops.results_of_forward(q, v, flags)
+    out, lse, rows = ops.results_of_forward(q, v, call.config)
     call.operand("o", "o", out)
     if flags & _abi.WANT_LSE:
         call.operand("lse", "lse", lse)
@@ -143,7 +143,7 @@ def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
     """fxattn::bwd."""
     *rest, out, lse, grads, want = rest
     call = _Call(True, q, k, v, *rest)
-    results = ops.results_of_backward(q, k, v, call.tensors, call.extras, call.scalars, call.config[ops.SLOTS], want)
+    results = ops.results_of_backward(q, k, v, call.tensors, call.extras, call.scalars, call.config, want)
     for name, slot, tensor in (("o", "o", out), ("lse", "lse", lse), ("dout", "do", grads[0])):
         call.operand(name, slot, tensor)
     problem = call.problem.struct

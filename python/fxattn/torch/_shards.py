@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a sequence lies on the processes of a group (ring.py): which position a local row has, and what a mask leaves between
+the rows of one process and the keys of another.
+
+    contiguous   process r has the r-th piece. Pieces may have any lengths
+    zigzag       2 * P chunks; process r has the r-th from the front and the r-th from the back, so that causal masks leave
+                 all of them the same work. All have the same, even length
+    striped      process r has positions r, r + P, r + 2 * P, ... Lengths differ by one at most, the longer ones first
+"""
+import ctypes
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from .._errors import ArgumentError
+from .._library import lib
+from .._program import Program
+
+LAYOUTS = ("contiguous", "zigzag", "striped")
+QUERIES, KEYS = 2, 3  # which map, in a config of the operators
+_TILE_EMPTY = _abi.TILE_EMPTY
+
+
+class Segment(NamedTuple):
+    """Local indices from begin on: base, base + step, ... `count` of them."""
+
+    begin: int
+    base: int
+    step: int
+    count: int
+
+
+class Shards:
+    """One axis of the whole, rows or keys: the lengths of all processes."""
+
+    def __init__(self, what: str, layout: str, lengths: Sequence[int]) -> None:
+        self.layout, self.lengths, self.total = layout, lengths, sum(lengths)
+        if layout == "zigzag" and (len(set(lengths)) > 1 or lengths[0] % 2):
+            raise ArgumentError("layout \"zigzag\" needs %s of one even length on all processes; their lengths are %s"
+                                % (what, list(lengths)))
+        if layout == "striped" and list(lengths) != [len(range(r, self.total, len(lengths))) for r in range(len(lengths))]:
+            raise ArgumentError("layout \"striped\" needs lengths of %s that differ by one at most, longer ones first; they "
+                                "are %s" % (what, list(lengths)))
+
+    def segments(self, rank: int) -> Tuple[Segment, ...]:
+        """Where the indices of a process lie."""
+        count, size = self.lengths[rank], len(self.lengths)
+        if self.layout == "contiguous":
+            return (Segment(0, sum(self.lengths[:rank]), 1, count),)
+        if self.layout == "striped":
+            return (Segment(0, rank, size, count),)
+        half = count // 2
+        return (Segment(0, rank * half, 1, half), Segment(half, (2 * size - 1 - rank) * half, 1, half))
+
+    def map_of(self, which: int, rank: int) -> List[int]:
+        """The same as a coordinate map of the operators (torch_call.h)."""
+        segments = self.segments(rank)
+        if len(segments) == 1:
+            return [which, _abi.MAP_AFFINE, 0, segments[0].base, segments[0].step, 0]
+        flat = [number for segment in segments for number in segment[:3]]
+        return [which, _abi.MAP_SEGMENTS, 0, 0, 0, len(segments), *flat]
+
+
+class Mask:
+    """What a program's mask leaves. Made once per call; values of params count, those of captured tensors do not."""
+
+    def __init__(self, text: str, params: Optional[Sequence[float]], batch: int, heads: int, rows: Shards,
+                 keys: Shards) -> None:
+        self.rows, self.keys = rows, keys
+        self.program = Program.from_text(text) if text else None
+        self.params = None if params is None else (ctypes.c_double * max(len(params), 1))(*params)
+        self.box = _abi.Box()
+        for name, low, high in (("B", 0, batch - 1), ("H", 0, heads - 1), ("Q_LEN", rows.total, rows.total),
+                                ("K_LEN", keys.total, keys.total), ("HEADS", heads, heads)):
+            self._bound(name, low, high)
+
+    def _bound(self, name: str, low: int, high: int) -> None:
+        place = getattr(_abi, "INPUT_" + name)
+        self.box.lo[place], self.box.hi[place] = low, high
+
+    def leaves(self, rank: int, other: int) -> bool:
+        """Whether a row of `rank` may attend to a key of `other`."""
+        if self.program is None:
+            return self.rows.lengths[rank] > 0 and self.keys.lengths[other] > 0
+        for a in self.rows.segments(rank):
+            for b in self.keys.segments(other):
+                if a.count == 0 or b.count == 0:
+                    continue
+                self._bound("Q", a.base, a.base + a.step * (a.count - 1))
+                self._bound("K", b.base, b.base + b.step * (b.count - 1))
+                if lib.program_classify(self.program._handle, ctypes.byref(self.box), self.params, None) != _TILE_EMPTY:
+                    return True
+        return False
+
+
+def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguous", dim: int = 2) -> Tensor:
+    """The part of a whole tensor that process `rank` of `size` has; where lengths are uneven, the earlier ones have more."""
+    length = tensor.shape[dim]
+    if layout == "contiguous":
+        lengths = [length // size + (r < length % size) for r in range(size)]
+    elif layout == "striped":
+        lengths = [len(range(r, length, size)) for r in range(size)]
+    elif layout == "zigzag":
+        if length % (2 * size):
+            raise ArgumentError("layout \"zigzag\" needs a length that is a multiple of twice the processes, %d; it is %d"
+                                % (2 * size, length))
+        lengths = [length // size] * size
+    else:
+        raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
+    parts: List[Any] = [torch.arange(s.base, s.base + s.step * s.count, s.step, device=tensor.device)
+                        for s in Shards("the sequence", layout, lengths).segments(rank)]
+    return tensor.index_select(dim, torch.cat(parts))

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over a sequence that is spread over processes: ring_attention, on torch.distributed.
+
+Every process has some rows of Q and some of K and V (_shards.py says which). Keys and values go around the ring; each process
+joins what its rows find in each part (fxa_merge), so that out and lse are those of the whole. The next part travels while
+the present one is computed. Backward sends them around again, with the gradients of keys and values, which come home in the
+end; it uses lse of the whole, so that each part gives its share of every gradient.
+
+The program sees positions in the whole (coordinate maps of the library): any score_mod, any mask_mod, dropout too. Parts that
+the mask leaves nothing of are not computed. Partial results are f32 (f64 of f64), and rounded once.
+"""
+import ctypes
+import hashlib
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import _abi
+from .._errors import ArgumentError
+from .._library import call as call_library
+from .._library import context, lib
+from ..trace import trace
+from . import _operators as ops
+from ._autograd import Call, Plain, _below, _place, _wanted
+from ._plain import DTYPES
+from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
+from ._traced import call_of
+from .flex import autocast_inputs
+
+__all__ = ["ring_attention", "split_sequence"]
+# What processes tell each other before a call; all but the lengths must be the same.
+_TOLD = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtype", "layout", "score function",
+         "set of inputs that need gradients", "length of q", "length of k")
+_SAME = len(_TOLD) - 2
+
+
+class _Ring:
+    """The group, and how the sequence lies on it."""
+
+    def __init__(self, group: Any) -> None:
+        self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
+        peers = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        self.next, self.previous = peers if group is None else (dist.get_global_rank(group, r) for r in peers)
+        self.rows: Any = None
+        self.keys: Any = None
+        self.live: Sequence[bool] = ()
+
+    def source(self, step: int) -> int:
+        """Whose keys are here in a step."""
+        return (self.rank - step) % self.size
+
+    def agree(self, own: Sequence[int], device: torch.device) -> List[List[int]]:
+        """What each process tells; an error, on all of them, where they differ."""
+        mine = torch.tensor(own, dtype=torch.int64, device=device)
+        told = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(told, mine, group=self.group)
+        lists = [one.tolist() for one in told]
+        for i, what in enumerate(_TOLD[:_SAME]):
+            for rank, one in enumerate(lists):
+                if one[i] != lists[0][i]:
+                    raise ArgumentError("ring_attention: the %s of process %d is another than that of process 0 (%d, %d): all "
+                                        "must be the same" % (what, rank, one[i], lists[0][i]))
+        return lists
+
+    def pass_on(self, tensors: Sequence[Tensor], step: int, tag: int) -> "_Journey":
+        """Sends tensors to the next process, and begins to receive those that it has in the step after."""
+        length = self.keys.lengths[self.source(step + 1)]
+        return _Journey(self, tensors, [t.new_empty((*t.shape[:2], length, t.shape[3])) for t in tensors], tag)
+
+    def config(self, plain: Plain, step: int) -> Plain:
+        """The call of a step: positions of rows and keys, and the sink in the first alone."""
+        config = [*plain.config, *[0] * (ops.WIDE - len(plain.config)), 1]
+        config[ops.Q_LEN], config[ops.K_LEN] = self.rows.total, self.keys.total
+        if step > 0:
+            config[ops.FLAGS] &= ~_abi.SINK
+            config[ops.SLOTS] &= ~(1 << _abi.SLOT_SINK)
+        config += self.rows.map_of(QUERIES, self.rank) + self.keys.map_of(KEYS, self.source(step))
+        extras = bin(config[ops.SLOTS]).count("1")
+        return Plain(plain.n_tensors, extras, plain.n_scalars, plain.ints, plain.floats, config, plain.program)
+
+
+class _Journey:
+    """Tensors on their way between neighbours."""
+
+    def __init__(self, ring: _Ring, sent: Sequence[Tensor], received: List[Tensor], tag: int) -> None:
+        self.sent, self.received = [t.contiguous() for t in sent], received
+        if ring.size == 1:
+            self.received, self.works = self.sent, []
+            return
+        moves = []
+        for i, (out, back) in enumerate(zip(self.sent, received)):
+            if out.numel():
+                moves.append(dist.P2POp(dist.isend, out, ring.next, ring.group, tag + i))
+            if back.numel():
+                moves.append(dist.P2POp(dist.irecv, back, ring.previous, ring.group, tag + i))
+        self.works = dist.batch_isend_irecv(moves) if moves else []
+
+    def wait(self) -> List[Tensor]:
+        for work in self.works:
+            work.wait()
+        return self.received
+
+
+_TAG_KEYS, _TAG_GRADS = 0, 2
+
+
+def merge_(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    """Joins the result of further keys into out [B,H,S,D] and lse [B,H,S]."""
+    args = _abi.MergeArgs(struct_size=ctypes.sizeof(_abi.MergeArgs))
+    args.b, args.h, args.s, args.d = out.shape
+    for name, tensor in (("o_a", out), ("lse_a", lse), ("o_b", part), ("lse_b", part_lse)):
+        operand = getattr(args, name)
+        operand.dtype, operand.layout = DTYPES[tensor.dtype], _abi.LAYOUT_STRIDED
+        operand.stride[:tensor.dim()] = tensor.stride()
+        setattr(args, name + "_data", tensor.data_ptr())
+    if out.is_cuda:
+        args.device, args.ordinal, args.ctx = _abi.CUDA, out.device.index, context()
+        args.stream = torch.cuda.current_stream(out.device).cuda_stream
+    call_library(lib.merge, ctypes.byref(args))
+
+
+class _RingFunction(torch.autograd.Function):
+    """(ring, plain, q, k, v, *tensors of the call) -> out, lse in f64."""
+
+    @staticmethod
+    def forward(ctx: Any, ring: _Ring, plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
+        part, out, lse = [k, v], None, None
+        for step in range(ring.size):
+            journey = ring.pass_on(part, step, _TAG_KEYS) if step + 1 < ring.size else None
+            if ring.live[step]:
+                with _below():
+                    found = _step_call(ring, plain, step, rest).forward(q, *part)
+                if out is None:
+                    out, lse = found[0], found[1]
+                else:
+                    merge_(out, lse, found[0], found[1])
+            part = journey.wait() if journey is not None else part
+        out = out.to(q.dtype)
+        ctx.ring, ctx.plain = ring, plain
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, *rest, out, lse)
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor]) -> Tuple[Any, ...]:
+        *inputs, out, lse = ctx.saved_tensors
+        grads = [torch.zeros_like(out) if dout is None else dout]
+        if dlse is not None:
+            grads.append(dlse.to(torch.float64 if out.dtype == torch.float64 else torch.float32))
+        want = _wanted(ctx.needs_input_grad[2:], ctx.plain)
+        total = _gradients(ctx.ring, ctx.plain, inputs, out, lse, grads, want)
+        result: List[Any] = [None] * (2 + len(inputs))
+        for one, grad in total.items():
+            place = _place(one, ctx.plain)
+            result[2 + place] = grad.to(inputs[place].dtype)
+        return tuple(result)
+
+
+def _step_call(ring: _Ring, plain: Plain, step: int, rest: Sequence[Tensor]) -> Call:
+    """The call of a step with its tensors: the sink, first of the extras, belongs to the first step alone."""
+    sink = plain.config[ops.SLOTS] >> _abi.SLOT_SINK & 1 if len(plain.config) > ops.SLOTS else 0
+    if step > 0 and sink:
+        rest = [*rest[:plain.n_tensors], *rest[plain.n_tensors + 1:]]
+    return ring.config(plain, step).call(rest)
+
+
+def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor, lse: Tensor, grads: Sequence[Tensor],
+               want: Sequence[int]) -> Dict[int, Tensor]:
+    """The gradients of this process's q, k, v, and those of what all share, summed over the processes."""
+    (q, k, v, *rest), part = inputs, list(inputs[1:3])
+    moving = [one for one in want if one in (ops.WANT_K, ops.WANT_V)]
+    total: Dict[int, Tensor] = {}
+    home: Optional[_Journey] = None
+    for step in range(ring.size):
+        journey = ring.pass_on(part, step, _TAG_KEYS) if step + 1 < ring.size else None
+        found: Dict[int, Tensor] = {}
+        if ring.live[step]:
+            asked = [one for one in want if one != ops.WANT_SINK or step == 0]
+            with _below():
+                found = dict(zip(asked, _step_call(ring, plain, step, rest).backward(q, *part, out, lse, grads, asked)))
+        for one, grad in found.items():
+            if one not in moving:
+                total[one] = total[one].add_(grad) if one in total else grad
+        if moving:
+            # What the keys that are here got from the processes that they have passed, and from this one.
+            sums = [found[one] for one in moving] if home is None else home.wait()
+            if home is not None and found:
+                sums = [sum_.add_(found[one]) for sum_, one in zip(sums, moving)]
+            home = ring.pass_on(sums, step, _TAG_GRADS)
+        part = journey.wait() if journey is not None else part
+    for one in want:
+        if one > ops.WANT_V:
+            dist.all_reduce(total[one], group=ring.group)
+    if home is not None:
+        total.update(zip(moving, home.wait()))
+    return total
+
+
+# ---- The call ----------------------------------------------------------------------------------------------------------
+
+def _identify(call: Call) -> int:
+    """A number for program and settings."""
+    text = repr((call.program, list(call.ints), list(call.floats), list(call.config), [tuple(t.shape) for t in call.tensors]))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+
+
+def _needs(inputs: Sequence[Tensor]) -> int:
+    return sum(1 << i for i, t in enumerate(inputs) if t.requires_grad) if torch.is_grad_enabled() else 0
+
+
+def _params(program: Any, call: Call) -> Optional[List[float]]:
+    """Values of the params in the order of the program; None where a tensor on a device has them."""
+    if call.scalars and call.scalars[0].is_cuda:
+        return None
+    floats = iter(call.scalars[0].tolist() if call.scalars else call.floats[2:])
+    ints = iter(call.ints)
+    return [float(next(ints if p.type == "int" else floats)) for p in program.params]
+
+
+def _extras(ring: _Ring, q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[int]
+            ) -> Tuple[List[int], List[Tensor]]:
+    """config and extra tensors of sink and dropout."""
+    flags, slots, extras = _abi.WANT_LSE, 0, []
+    if sink is not None:
+        if tuple(sink.shape) != (q.shape[1],):
+            raise ArgumentError("sink has shape %s; one score per query head, (%d,), is accepted" % (tuple(sink.shape), q.shape[1]))
+        flags, slots, extras = flags | _abi.SINK, slots | 1 << _abi.SLOT_SINK, [sink]
+    if dropout_p:
+        drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else torch.tensor([seed])
+        if seed is None and ring.size > 1:
+            drawn = drawn.to(q.device)
+            dist.broadcast(drawn, 0 if ring.group is None else dist.get_global_rank(ring.group, 0), group=ring.group)
+        flags, slots, extras = flags | _abi.DROPOUT, slots | 1 << _abi.SLOT_SEED, [*extras, drawn.cpu()]
+    return [flags, slots] if slots else [flags], extras
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
+    if q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] \
+            or q.shape[3] != k.shape[3] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ArgumentError("q, k and v have shapes %s, %s and %s; [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted, H a "
+                            "multiple of Hkv" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
+
+
+@torch._disable_dynamo
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Optional[Callable[..., Any]] = None,
+                   mask_mod: Optional[Callable[..., Any]] = None, *, layout: str = "contiguous", group: Any = None,
+                   scale: Optional[float] = None, sink: Optional[Tensor] = None, dropout_p: float = 0.0,
+                   seed: Optional[int] = None, return_lse: bool = False) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """softmax(score_mod(scale * Q K^T)) V of whole sequences of which every process of `group` has a part: this process's
+    rows of it, [B,H,S,Dv], with return_lse also lse [B,H,S], which is differentiable.
+
+    q [B,H,S,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]: this process's parts, by `layout` (contiguous, zigzag, striped; see
+        split_sequence). Lengths of Q and K may differ.
+    score_mod, mask_mod: as flex_attention's; q_idx and kv_idx are positions in the whole. All processes give the same.
+    sink: a learned score per query head. dropout_p, seed: the same pairs are dropped as in the whole with this seed; without
+        one, one is drawn and shared.
+
+    What mods capture, and the sink, every process has a copy of. Gradients of these are summed over the group, so that each
+    copy gets that of the whole; gradients of q, k and v are those of this process's parts. Every process of the group makes
+    the call, and its backward pass; that they agree is checked first.
+    """
+    _check(q, k, v, layout)
+    q, k, v = autocast_inputs(q, k, v)
+    ring = _Ring(group)
+    config, extras = _extras(ring, q, sink, dropout_p, seed)
+    traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
+    call = call_of(traced, scale, config, dropout_p, extras)
+    inputs = (q, k, v, *call.all_tensors())
+    told = ring.agree([q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], DTYPES[q.dtype], LAYOUTS.index(layout),
+                       _identify(call), _needs(inputs), q.shape[2], k.shape[2]], q.device)
+    ring.rows = Shards("q", layout, [one[_SAME] for one in told])
+    ring.keys = Shards("k", layout, [one[_SAME + 1] for one in told])
+    mask = Mask(call.program, None if traced is None else _params(traced.program, call), q.shape[0], q.shape[1], ring.rows,
+                ring.keys)
+    # The first step is never left out: it makes the rows, and has the sink.
+    ring.live = [step == 0 or mask.leaves(ring.rank, ring.source(step)) for step in range(ring.size)]
+    out, lse = _RingFunction.apply(ring, call.plain(), *inputs)
+    return (out, lse.to(torch.float64 if q.dtype == torch.float64 else torch.float32)) if return_lse else out

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems for ring_attention, and the worker that four processes run (test_ring.py): each computes its part of every case
+and writes it to a file. Nothing here is random but by seed, so that the test has the same numbers."""
+import os
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import fxattn.torch as fx
+
+SIZE = 4  # processes
+
+
+class Case(NamedTuple):
+    layout: str
+    mods: str  # a name in MODS
+    dtype: torch.dtype = torch.float32
+    sq: int = 32
+    sk: int = 32
+    heads: Tuple[int, int] = (4, 2)
+    sink: bool = False
+    dropout_p: float = 0.0
+
+
+def _plain(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
+    return None, None
+
+
+def _capped(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
+    return lambda s, b, h, i, j: 3.0 * torch.tanh(s / 3.0), lambda b, h, i, j: i >= j
+
+
+def _learned(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
+    slopes, table, gain = learned
+    return (lambda s, b, h, i, j: s - slopes[h] * (i - j).abs() + gain * table[h, (i * 5 + j * 3) % 16],
+            lambda b, h, i, j: (i - j).abs() < 9)
+
+
+def _documents(learned: Sequence[Tensor]) -> Tuple[Any, Any]:
+    ids = torch.arange(64) // 11
+    return None, lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j)
+
+
+MODS: Dict[str, Callable[[Sequence[Tensor]], Tuple[Any, Any]]] = {
+    "plain": _plain, "capped": _capped, "learned": _learned, "documents": _documents}
+
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+CASES: Dict[str, Case] = {
+    **{"capped, %s" % layout: Case(layout, "capped") for layout in ("contiguous", "zigzag", "striped")},
+    **{"learned, %s" % layout: Case(layout, "learned", F64) for layout in ("contiguous", "zigzag", "striped")},
+    "learned, f32": Case("zigzag", "learned", sq=16, sk=40),
+    "bf16": Case("zigzag", "capped", BF16),
+    "plain": Case("contiguous", "plain", heads=(3, 3)),
+    "documents": Case("contiguous", "documents"),
+    "uneven pieces": Case("contiguous", "capped", F64, sq=29, sk=27),
+    "uneven stripes": Case("striped", "learned", F64, sq=30, sk=33),
+    "fewer keys than processes": Case("contiguous", "plain", F64, sq=8, sk=3),
+    "sink": Case("zigzag", "capped", F64, sink=True),
+    "dropout": Case("striped", "learned", F64, sink=True, dropout_p=0.4),
+}
+
+
+def inputs(case: Case) -> Tuple[List[Tensor], List[Tensor], Optional[Tensor], Tensor, Tensor]:
+    """q, k, v of the whole; what is learned; sink; directions of out and lse."""
+    g = torch.Generator().manual_seed(len(case.mods) + case.sq)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=g).to(case.dtype)
+
+    h, hkv = case.heads
+    qkv = [draw(2, h, case.sq, 8), draw(2, hkv, case.sk, 8), draw(2, hkv, case.sk, 6)]
+    learned = [draw(h).abs() * 0.1, draw(h, 16), draw(1)[0]] if case.mods == "learned" else []
+    return qkv, learned, draw(h) if case.sink else None, draw(2, h, case.sq, 6), draw(2, h, case.sq)
+
+
+def run(case: Case, rank: int) -> Dict[str, Any]:
+    """What one process finds: out, lse, gradients of its parts and of what all share; how many parts it computed."""
+    qkv, learned, sink, dout, dlse = inputs(case)
+    q, k, v = (fx.split_sequence(x, rank, SIZE, case.layout).requires_grad_() for x in qkv)
+    shared = [x.requires_grad_() for x in (*learned, *([] if sink is None else [sink]))]
+    before = fx.cache_stats()["runs"]
+    out, lse = fx.ring_attention(q, k, v, *MODS[case.mods](learned), layout=case.layout, sink=sink, return_lse=True,
+                                 dropout_p=case.dropout_p, seed=77 if case.dropout_p else None)
+    parts = fx.cache_stats()["runs"] - before
+    dout, dlse = (fx.split_sequence(x, rank, SIZE, case.layout) for x in (dout, dlse))
+    # rows that attend to nothing have lse -inf, of which nothing is to be added up
+    loss = (out * dout).sum() + (torch.where(lse.isfinite(), lse, 0.0) * dlse.to(lse.dtype)).sum()
+    grads = torch.autograd.grad(loss, [q, k, v, *shared])
+    return {"out": out.detach(), "lse": lse.detach(), "parts": parts, "dq": grads[0], "dk": grads[1], "dv": grads[2],
+            "shared": grads[3:]}
+
+
+def refusals(rank: int) -> List[str]:
+    """Messages of calls that do not fit, on this process."""
+    x = torch.zeros(1, 2, 4, 8)
+    odd = torch.zeros(1, 2, 3 + 2 * (rank == 1), 8)
+    calls = (
+        lambda: fx.ring_attention(odd, odd, odd, layout="zigzag"),
+        lambda: fx.ring_attention(odd, odd, odd, layout="striped"),
+        lambda: fx.ring_attention(*[x[:, :1 + (rank > 1)]] * 3),
+        lambda: fx.ring_attention(x, x, x, lambda s, b, h, i, j: s + j if rank == 2 else s + i),
+        lambda: fx.ring_attention(x.clone().requires_grad_(rank == 3), x, x),
+        lambda: fx.ring_attention(x, x, x, layout="diagonal"),
+        lambda: fx.ring_attention(x, x[:, :, :, :4], x),
+        lambda: fx.ring_attention(x, x, x, sink=torch.zeros(3)),
+    )
+    found = []
+    for call in calls:
+        try:
+            call()
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def drawn_dropout(rank: int) -> Tensor:
+    """Without a seed: the output of a call in which values tell which pairs were dropped."""
+    g = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(1, 2, 16, 8, generator=g) for _ in range(2))
+    v = torch.eye(16).expand(1, 2, 16, 16)
+    torch.manual_seed(rank)  # processes have generators of their own
+    return fx.ring_attention(*(fx.split_sequence(x, rank, SIZE) for x in (q, k, v)), dropout_p=0.5)
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "meet"), rank=rank, world_size=SIZE)
+    found: Dict[str, Any] = {name: run(case, rank) for name, case in CASES.items()}
+    found["refusals"], found["drawn"] = refusals(rank), drawn_dropout(rank)
+    pair = dist.new_group([1, 3])
+    if rank in (1, 3):
+        g = torch.Generator().manual_seed(2)
+        x = torch.randn(1, 2, 12, 8, generator=g)
+        found["pair"] = fx.ring_attention(*[fx.split_sequence(x, rank // 2, 2, "striped")] * 3, None,
+                                          lambda b, h, i, j: i >= j, layout="striped", group=pair)
+    torch.save(found, os.path.join(folder, "found%d.pt" % rank))
+    dist.destroy_process_group()

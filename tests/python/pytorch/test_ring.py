@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ring_attention: four processes against attention over the whole sequence, written out in f64.
+
+What is allowed is the bound of docs/numerics.md ("How close is close"), element by element: an error of the scores and of the
+program that is passed on, and rounding of sums in proportion to the magnitudes of their terms; and for each of the merges 8
+units more (two weights, two products, a sum, a quotient). Partial sums are at most the sum of magnitudes."""
+import math
+from typing import NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+import torch.multiprocessing  # noqa: E402
+from ring_cases import CASES, MODS, SIZE, inputs, work  # noqa: E402
+from torch_support import indices  # noqa: E402
+from torch_support import inputs as operands  # noqa: E402
+
+import fxattn.torch as fx  # noqa: E402
+from fxattn import _abi  # noqa: E402
+from fxattn.torch import _operators as ops  # noqa: E402
+from fxattn.torch import _plain  # noqa: E402
+
+PROGRAM = 20  # units: tanh has 12, a quotient 2, every other operation 1
+
+
+class Near(NamedTuple):
+    """A value, and how far from it a result may be."""
+
+    value: torch.Tensor
+    bound: torch.Tensor
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each process found."""
+    folder = str(tmp_path_factory.mktemp("ring"))
+    torch.multiprocessing.spawn(work, (folder,), nprocs=SIZE)
+    return [torch.load("%s/found%d.pt" % (folder, rank)) for rank in range(SIZE)]
+
+
+def dropout_of(case, q, k, learned, sink):
+    """Factors of the probabilities, by the library over the whole sequence."""
+    if not case.dropout_p:
+        return torch.ones(())
+    ones = torch.eye(case.sk, dtype=q.dtype).expand(2, case.heads[1], case.sk, case.sk)
+    kept = fx.attention(q, k, ones, *MODS[case.mods](learned), sink=sink, dropout_p=case.dropout_p, seed=77) != 0
+    return kept.double() / (1 - case.dropout_p)
+
+
+class Truth:
+    """Attention over the whole in f64, with all bounds."""
+
+    def __init__(self, case):
+        (q, k, v), learned, sink, dout, dlse = inputs(case)
+        self.r = dropout_of(case, q, k, learned, sink).double()
+        self.case, self.group, self.scale = case, case.heads[0] // case.heads[1], 1 / math.sqrt(8)
+        self.u = 2.0 ** -52 if case.dtype == torch.float64 else 2.0 ** -24
+        self.narrow = case.dtype == torch.bfloat16
+        self.q, self.dout, self.dlse = q.double(), dout.double(), dlse.double().unsqueeze(-1)
+        self.k, self.v = (x.double().repeat_interleave(self.group, 1) for x in (k, v))
+        self.learned, self.sink = [x.double() for x in learned], None if sink is None else sink.double().view(1, -1, 1, 1)
+        self._scores()
+        self._rows()
+        self._gradients()
+
+    def _dot(self, a, b):
+        """Error of the products of rows."""
+        return self.u * (math.sqrt(a.shape[-1]) + 2) * (a.abs() @ b.abs().transpose(-1, -2))
+
+    def _near(self, value, size, error, terms):
+        bound = 2 * error + (16 + 2 * math.sqrt(terms) + 8 * SIZE) * self.u * size
+        if self.narrow:  # products in bf16, and the result
+            bound = bound + 2.0 ** -8 * size + 2.0 ** -9 * value.abs()
+        return Near(value, bound)
+
+    def _scores(self):
+        s = (self.q @ self.k.transpose(-1, -2) * self.scale).requires_grad_()
+        places = indices(*s.shape)
+        score, mask = MODS[self.case.mods](self.learned)
+        new = s if score is None else score(s, *places)
+        self.slope, = torch.autograd.grad(new.sum(), s, create_graph=True)
+        curve = torch.autograd.grad(self.slope.sum(), s)[0] if self.slope.requires_grad else torch.zeros_like(s)
+        self.slope, self.new, s = self.slope.detach(), new.detach(), s.detach()
+        error = self.scale * self._dot(self.q, self.k) + self.u * s.abs()
+        # What is added counts by magnitude: a program of positive numbers.
+        self.sizes = [-x.abs() if i == 0 else x.abs() for i, x in enumerate(self.learned)]
+        whole = s.abs() if score is None else MODS[self.case.mods](self.sizes)[0](s.abs(), *places)
+        self.score_error = self.slope.abs() * error + (PROGRAM * self.u * (whole.abs() + s.abs()) if score else 0)
+        self.slope_error = curve.abs() * error + PROGRAM * self.u * self.slope.abs()
+        self.keep = torch.ones((), dtype=torch.bool) if mask is None else mask(*places)
+        self.new = torch.where(self.keep, self.new, -math.inf)
+
+    def _rows(self):
+        all_scores = self.new if self.sink is None else torch.cat([self.new, self.sink.expand(*self.new.shape[:3], 1)], -1)
+        m = all_scores.amax(-1, keepdim=True)
+        self.lse = torch.logsumexp(all_scores, -1, keepdim=True)
+        self.p = torch.where(self.lse == -math.inf, 0.0, torch.exp(self.new - self.lse))
+        e = torch.where(self.p > 0, self.score_error + self.u * (self.new - m).abs(), 0.0)
+        self.mean = (self.p * e).sum(-1, keepdim=True)
+        self.e = e + self.mean
+        w = self.p * self.r
+        self.out = self._near(w @ self.v, w @ self.v.abs(), (w * self.e) @ self.v.abs(), self.case.sk)
+        self.rows = self._near(self.lse.squeeze(-1), (m.abs() + (self.lse - m).abs() + 1).squeeze(-1),
+                               self.mean.squeeze(-1), self.case.sk)
+        self.dlse = torch.where(self.lse == -math.inf, 0.0, self.dlse)
+
+    def _gradients(self):
+        p, r, out = self.p, self.r, self.out.value
+        dp = r * (self.dout @ self.v.transpose(-1, -2))
+        delta = (self.dout * out).sum(-1, keepdim=True)
+        # out as it was found: with its own error
+        delta_error = (self._dot(self.dout, out).diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
+                       + (self.dout.abs() * self.out.bound).sum(-1, keepdim=True))
+        dnew = p * (dp - delta + self.dlse)
+        size = p * (dp.abs() + delta.abs() + self.dlse.abs())
+        error = size * self.e + p * (r * self._dot(self.dout, self.v) + delta_error) + 4 * self.u * size
+        ds, ds_size = self.slope * dnew, self.slope.abs() * size
+        ds_error = self.slope.abs() * error + dnew.abs() * self.slope_error
+        k, q, w = self.scale * self.k, self.scale * self.q, p * r
+        self.dq = self._near(ds @ k, ds_size @ k.abs(), ds_error @ k.abs(), self.case.sk)
+        self.dk = self._keys(ds, ds_size, ds_error, q)
+        self.dv = self._keys(w, w, w * self.e, self.dout)
+        self.shared = self._learned(dnew, size, error)
+        if self.sink is not None:
+            z = torch.exp(self.sink - self.lse)
+            parts = z * (self.dlse - delta), z * (self.dlse.abs() + delta.abs())
+            errors = z * delta_error + parts[1] * (self.mean + self.rows.bound.unsqueeze(-1))
+            self.shared.append(self._near(*(x.sum((0, 2, 3)) for x in (*parts, errors)), 2 * self.case.sq))
+
+    def _keys(self, value, size, error, rows):
+        value, size, error = (x.transpose(-1, -2) @ y for x, y in ((value, rows), (size, rows.abs()), (error, rows.abs())))
+        value, size, error = (x.unflatten(1, (-1, self.group)).sum(2) for x in (value, size, error))
+        return self._near(value, size, error, self.case.sq * self.group)
+
+    def _learned(self, dnew, size, error):
+        if not self.learned:
+            return []
+        places, shape = indices(*dnew.shape), dnew.shape
+        leaves = [x.clone().requires_grad_() for x in (*self.learned, *self.sizes)]
+        score, whole = (MODS[self.case.mods](x)[0](torch.zeros(shape), *places).expand(shape).double()
+                        for x in (leaves[:3], leaves[3:]))
+        values = torch.autograd.grad(score, leaves[:3], dnew)
+        sizes, errors = (torch.autograd.grad(whole, leaves[3:], x, retain_graph=True) for x in (size, error + 4 * self.u * size))
+        return [self._near(v, s.abs(), e.abs(), dnew.numel()) for v, s, e in zip(values, sizes, errors)]
+
+
+def together(parts, layout, length):
+    """The whole of what processes have."""
+    places = [fx.split_sequence(torch.arange(length).view(1, 1, -1), r, SIZE, layout).flatten() for r in range(SIZE)]
+    return torch.cat(parts, 2)[:, :, torch.cat(places).argsort()]
+
+
+def close(name, got, near):
+    got, same = got.double(), got.double() == near.value  # -inf is -inf
+    far = torch.where(same, 0.0, (got - near.value).abs() - near.bound)
+    assert got.shape == near.value.shape and not far.isnan().any() and far.max() <= 0, (name, far.max())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_whole(found, name):
+    case, truth = CASES[name], Truth(CASES[name])
+    for what, near, length in (("out", truth.out, case.sq), ("lse", truth.rows, case.sq), ("dq", truth.dq, case.sq),
+                               ("dk", truth.dk, case.sk), ("dv", truth.dv, case.sk)):
+        parts = [one[name][what] for one in found]
+        assert what == "lse" or all(part.dtype == case.dtype for part in parts)
+        close(what, together(parts, case.layout, length), near)
+    for one in found:  # every process has the gradient of the whole, to the bit the same
+        assert len(one[name]["shared"]) == len(truth.shared)
+        for i, (got, near) in enumerate(zip(one[name]["shared"], truth.shared)):
+            close("shared %d" % i, got, near)
+            assert torch.equal(got, found[0][name]["shared"][i])
+
+
+def test_bounds_tell_something():
+    """What is allowed is small beside what is computed, in f32 and in f64."""
+    for name, share in (("capped, zigzag", 1e-3), ("learned, striped", 1e-10)):
+        truth = Truth(CASES[name])
+        for near in (truth.out, truth.dq, truth.dk, truth.dv, *truth.shared):
+            assert near.bound.mean() < share * near.value.abs().mean()
+
+
+@pytest.mark.parametrize("name, parts", [("capped, contiguous", [1, 2, 3, 4]), ("learned, contiguous", [2, 3, 3, 2]),
+                                         ("capped, zigzag", [4, 4, 4, 4])])
+def test_parts_without_a_pair_are_left_out(found, name, parts):
+    assert [one[name]["parts"] for one in found] == parts
+
+
+def test_a_seed_is_shared(found):
+    """Rows of different processes drop by one seed, and so as one run over the whole does: about half, in no process alike."""
+    kept = torch.cat([one["drawn"] for one in found], 2) != 0
+    assert abs(kept.double().mean() - 0.5) < 5 * 0.5 / math.sqrt(kept.numel())
+
+
+def test_groups(found):
+    x = torch.randn(1, 2, 12, 8, generator=torch.Generator().manual_seed(2))
+    expected = fx.flex_attention(x, x, x, block_mask=fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 12, 12, "cpu"))
+    got = torch.empty_like(expected)
+    got[:, :, 0::2], got[:, :, 1::2] = found[1]["pair"], found[3]["pair"]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("place, words", list(enumerate((
+    "layout \"zigzag\" needs q of one even length on all processes; their lengths are [3, 5, 3, 3]",
+    "layout \"striped\" needs lengths of q that differ by one at most, longer ones first; they are [3, 5, 3, 3]",
+    "the query heads of process 2 is another than that of process 0 (2, 1)",
+    "the score function of process 2 is another than that of process 0",
+    "the set of inputs that need gradients of process 3 is another than that of process 0",
+    "layout is 'diagonal'; contiguous, zigzag, striped are accepted",
+    "[B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted",
+    "sink has shape (3,); one score per query head, (2,), is accepted"))))
+def test_refusals(found, place, words):
+    assert all(words in one["refusals"][place] for one in found)
+
+
+def test_partial_results_are_wide():
+    """Operators with WIDE: results of 16-bit inputs in f32, which rounded are those without it; by ctypes too."""
+    q, k, v = (x.detach() for x in operands(2, 4, 2, 5, 7, 8, 8, torch.bfloat16))
+    table = torch.randn(7).to(torch.bfloat16)
+    text, flags = "tensor t : bf16[1]\nscore = score + t[k]\n", [_abi.WANT_LSE]
+    wide = flags + [0] * (ops.WIDE - 1) + [1]
+    rest = [[table], [], [], [], [math.nan, 0.0]]
+    narrow, ours, plain = (fn(q, k, v, *rest, config, text) for fn, config in
+                           ((ops.fwd, flags), (ops.fwd, wide), (_plain.forward, wide)))
+    assert ours[0].dtype == torch.float32 and torch.equal(ours[0].bfloat16(), narrow[0]) and torch.equal(plain[0], ours[0])
+    tail = [narrow[0], narrow[1], [torch.ones_like(q)], [ops.WANT_Q, ops.WANT_K, ops.WANT_V, ops.WANT_TENSORS]]
+    narrow, ours, plain = (fn(q, k, v, *rest, config, text, *tail) for fn, config in
+                           ((ops.bwd, flags), (ops.bwd, wide), (_plain.backward, wide)))
+    for a, b, c in zip(narrow, ours, plain):
+        assert b.dtype == torch.float32 and torch.equal(b.bfloat16(), a) and torch.equal(b, c)
+    torch.library.opcheck(ops.fwd, (q, k, v, *rest, wide, text), test_utils="test_faketensor")
+    torch.library.opcheck(ops.bwd, (q, k, v, *rest, wide, text, *tail), test_utils="test_faketensor")
