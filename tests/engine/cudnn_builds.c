@@ -21,6 +21,7 @@ typedef struct builds {
     fxa__dnn_level level;
     int plans; /* to compile */
     int yes, no, compiled;
+    int64_t workspace; /* of the last, cuDNN's own */
 } builds;
 
 static char *builds_read(const char *path) {
@@ -97,6 +98,7 @@ static void builds_pass(builds *b, const fxa_program *program, const char *name,
         T_FAIL("%s, pass %d: %s\n%s\n", name, (int)pass, err.text, text);
     }
     b->yes += status == FXA_OK, b->no += ours;
+    b->workspace = workspace;
     if (code && plan) *code = builds_code(b, plan);
     if (plan) (void)b->library.api.descriptor_destroy(plan);
     fxa__dnn_attention_free(&a);
@@ -124,7 +126,11 @@ static void builds_one(builds *b, const char *text) {
     fxa_error err;
     fxa_program *program = NULL;
     T_OK(fxa_program_parse(b->ctx, text, SIZE_MAX, &program, &err));
-    for (int i = 0; i < 4 && program; i++) builds_pass(b, program, "FXA_TEST_PROGRAM", (fxa_pass)(i & 1), i & 2, NULL);
+    for (int i = 0; i < 4 && program; i++) {
+        builds_pass(b, program, "FXA_TEST_PROGRAM", (fxa_pass)(i & 1), i & 2, NULL);
+        printf("  %s%s: workspace of cuDNN %" PRId64 "\n", i & 1 ? "backward" : "forward", i & 2 ? ", odd lengths" : "",
+               b->workspace);
+    }
     printf("%d found an engine, %d were refused\n", b->yes, b->no);
     fxa_program_destroy(program);
 }
