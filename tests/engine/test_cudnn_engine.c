@@ -472,6 +472,38 @@ TEST(every_allocation_fails) {
     }
 }
 
+/* Bounds of masks that are params: all of 32 bits, though what is added to them has as many. */
+TEST(bounds_of_any_size) {
+    NEEDS_STANDIN;
+    static const char *const texts[] = {"param w : int\nmask = k - q <= w", "param w : int\nmask = q - k < w",
+                                        "param w : int\nmask = k - q <= -w", "param w : int\nmask = k < w",
+                                        "param w : int\nmask = k - q <= w || k < 2"};
+    static const double bounds[] = {INT32_MAX, INT32_MIN, INT32_MIN + 1, 1 << 24, -(1 << 24), 5, 0, -5};
+    fxa_context *ctx = context_new();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (size_t j = 0; j < sizeof bounds / sizeof *bounds; j++) {
+            attn_spec s = spec;
+            attn_data x;
+            attn_kept want = {{NULL}};
+            fxa_error err;
+            s.text = texts[i], s.sq = 12;
+            T_OK(attn_data_make(&x, ctx, &s, 5, &err));
+            x.problem.alignment = 16, x.params[0] = bounds[j];
+            T_OK(attn_data_run(&x, ctx, "ref", FXA_FORWARD, &err));
+            attn_keep(&x, FXA_FORWARD, &want);
+            memset(&err, 0, sizeof err);
+            fxa_status status = data_run(&x, ctx, FXA_FORWARD, &err);
+            if (status != FXA_OK) T_FAIL("%s, w = %g: %s\n", texts[i], bounds[j], err.text);
+            const attn_off off = attn_tensor_off(attn_output(&x, FXA_FORWARD, 0), want.memory[0]);
+            if (status == FXA_OK && (off.odd || off.worst > 0.02)) /* P is rounded to 2^-9 of itself */
+                T_FAIL("%s, w = %g: off by %g, %d odd\n", texts[i], bounds[j], off.worst, (int)off.odd);
+            attn_data_free(&x);
+            attn_drop(&want);
+        }
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
 /* Pointers of the other device, and of none. */
 TEST(whose_memory_it_is) {
     NEEDS_STANDIN;

@@ -7,6 +7,7 @@
 #include "standin_graph.h"
 
 #include "base/dtype.h"
+#include "base/num.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -147,6 +148,7 @@ static void eval_pointwise(standin_eval *e, const standin_op *op) {
         else
             to[n] = e->reduced[op->b] ? eval_against_row(op->mode, x, b) : eval_arithmetic(op->mode, x, b);
         if (ints && op->mode == CUDNN_POINTWISE_DIV) to[n] = trunc(to[n]);
+        if (ints) to[n] = fxa__wrap32((int64_t)to[n]);
     }
 }
 

@@ -30,6 +30,7 @@ typedef struct fxa__dnn_tensor {
     uint8_t type;   /* CUDNN_DATA_ */
     uint8_t source; /* fxa__dnn_source */
     bool score;     /* depends on the score */
+    bool bound;     /* of a mask: within 2^30 of 0, beyond which nothing changes and sums with it wrap around */
     int8_t times;
     int32_t index;
     int64_t offset;

@@ -30,6 +30,7 @@ static int32_t mask_bound(fxa__dnn_attention *a, const fxa__part *part, int64_t 
                          .stride = {1, 1, 1, 1},
                          .type = type,
                          .source = part->bound < 0 ? FXA__DNN_VALUE : FXA__DNN_NODE,
+                         .bound = true,
                          .index = part->bound,
                          .times = part->times_bound,
                          .value = (double)c};

@@ -69,6 +69,7 @@ static run_value run_value_of(const fxa__dnn_code *c, const fxa__dnn_tensor *t, 
         bool of_float = c->program->nodes[t->index].type == FXA_FLOAT;
         x += t->times * (of_float ? v->node[t->index].f : (double)v->node[t->index].i);
     }
+    if (t->bound) x = fxa__fclamp(x, -(1 << 30), 1 << 30);
     if (ints)
         value.i = fxa__toint(x);
     else

@@ -42,7 +42,7 @@ bool fxa__dnn_coordinate(fxa__dnn_graph *g, const fxa__problem *p, fxa_input axi
     if (axis == FXA_INPUT_Q && aligned)
         *shift += (p->in.k_len ? p->in.k_len : p->in.sk) - (p->in.q_len ? p->in.q_len : p->in.sq);
     int64_t last = score_extent(&p->in, axis) - 1 + *shift;
-    if (*shift >= 0 && last <= 1 << 24) return true;
+    if (*shift >= 0 && last < 1 << 24) return true;
     (void)fxa__dnn_refuse(g, "%s goes from %lld to %lld: this engine counts from 0 to 2^24", fxa_input_name(axis),
                           (long long)*shift, (long long)last);
     return false;
