@@ -2,8 +2,9 @@
  *
  * The cuDNN engine against the reference, its graphs evaluated by a stand-in for cuDNN (tests/standin): problems of all
  * that it supports, with random programs, both passes. What is shown is that the graph which cuDNN gets means what the
- * problem does. On a machine with a GPU, FXA_CUDNN_UNTRIED=1 and neither FXA_TEST_STANDIN nor its loader's path runs the
- * same on cuDNN itself, with larger shapes besides. Bounds are those of all engines (docs/numerics.md). Set FXA_TEST_CASE=0x... to replay the case that a failure names.
+ * problem does. On a machine with a GPU, FXA_CUDNN_UNTRIED=1, without FXA_TEST_STANDIN and its folder in the loader's
+ * path, runs the same on cuDNN itself, with larger shapes besides. Bounds are those of all engines (docs/numerics.md).
+ * Set FXA_TEST_CASE=0x... to replay the case that a failure names.
  */
 #include "base/dtype.h"
 #include "support/conf_case.h"
