@@ -12,7 +12,7 @@ from .. import _abi
 from .._errors import ArgumentError
 from . import ops
 from .arrays import load
-from .libraries import kind_of, library_of, plain_number, symbolic_kind
+from .libraries import library_of, plain_number, symbolic_kind
 from .ops import cast
 from .place import TraceError, refuse
 from .pointwise import OPTIONS, POINTWISE, TABLE_OF_TYPES

@@ -75,29 +75,24 @@ def _look_up(dtype: Any) -> Tuple[Optional[int], int]:
     return found
 
 
-def kind_of(array: Any) -> int:
-    """The type of an array's elements."""
-    found = _storage_by_dtype.get(array.dtype) or _look_up(array.dtype)
-    return found[1]
-
-
-def storage_of(array: Any) -> Tuple[Any, int, int]:
-    """The array as it is captured (itself, unless its storage must be converted), its storage type and its rank."""
+def storage_of(array: Any) -> Tuple[Any, int, int, int]:
+    """The array as it is captured (itself, unless its storage must be converted), its storage type, the type of its
+    elements and its rank."""
     dtype = array.dtype
-    code = (_storage_by_dtype.get(dtype) or _look_up(dtype))[0]
+    code, kind = _storage_by_dtype.get(dtype) or _look_up(dtype)
     library = library_of(array)
     if library == "torch" and array.layout is not sys.modules["torch"].strided:
         refuse("a captured tensor has the layout %s; dense (strided) tensors are accepted" % array.layout)
     if library == "numpy":
         if code is None or any(step % array.itemsize for step in array.strides):
             array = array.astype(_CONVERTED.get(dtype_name(dtype), dtype_name(dtype)))
-            code = _storage_by_dtype.get(array.dtype, (None,))[0] or _look_up(array.dtype)[0]
+            code, kind = _storage_by_dtype.get(array.dtype) or _look_up(array.dtype)
     elif code is None:
         name = _CONVERTED[dtype_name(dtype)]
         array = array.to(getattr(sys.modules["torch"], name)) if library == "torch" else array.astype(name)
-        code = _look_up(array.dtype)[0]
+        code, kind = _look_up(array.dtype)
     assert code is not None
-    return array, code, array.ndim
+    return array, code, kind, array.ndim
 
 
 def plain_number(value: Any) -> Any:

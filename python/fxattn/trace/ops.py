@@ -320,10 +320,11 @@ def shift_right(rec: Recording, x: Any, y: Any) -> Sym:
 def choose(rec: Recording, c: Any, x: Any, y: Any) -> Sym:
     """x where the bool c holds, else y."""
     kind = joint(x, y)
-    parts = [node(rec, z, kind) for z in (x, y)]
+    first, second = node(rec, x, kind), node(rec, y, kind)
     if kind != BOOL and kind != FLOAT:  # a bool beside an int is one
-        parts = [rec.emit(OP_INT, at) if kind_of_operand(z) == BOOL else at for z, at in zip((x, y), parts)]
-    return Sym(rec, rec.emit(OP_SELECT, node(rec, c, BOOL), *parts), kind)
+        first = rec.emit(OP_INT, first) if kind_of_operand(x) == BOOL else first
+        second = rec.emit(OP_INT, second) if kind_of_operand(y) == BOOL else second
+    return Sym(rec, rec.emit(OP_SELECT, node(rec, c, BOOL), first, second), kind)
 
 
 def where(rec: Recording, c: Any, x: Any, y: Any) -> Sym:

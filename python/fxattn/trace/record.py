@@ -13,11 +13,10 @@ Values are numbered: inputs 0 to 8 (codes of fxa_input), then the instructions i
 """
 import math
 import threading
-from collections import OrderedDict
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from .._program import Builder, Program
-from .libraries import kind_of, storage_of
+from .libraries import storage_of
 from .literals import literals_of
 from .place import refuse
 from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
@@ -115,7 +114,7 @@ class Recording:
         """The place of a captured array among the tensors of the program."""
         at = self._places.get(id(array))
         if at is None:
-            kept, code, rank = storage_of(array)
+            kept, code, kind, rank = storage_of(array)
             if rank > MAX_RANK:
                 refuse("a captured tensor has %d dimensions, shape %s; at most %d can be indexed: take a view of fewer "
                        "first" % (rank, tuple(array.shape), MAX_RANK))
@@ -124,7 +123,7 @@ class Recording:
             at = self._places[id(array)] = len(self.tensors)
             self.tensors.append(array)
             self.storage.append((code, rank))
-            self.kinds.append(kind_of(kept))
+            self.kinds.append(kind)
             if kept is not array:
                 self._places[id(kept)] = at
                 self.tensors[at] = _Converted(array, kept)
@@ -228,35 +227,42 @@ def _build(key: Tuple[Any, ...]) -> Program:
 
 
 class Programs:
-    """Programs by content, bounded: the least recently used go first."""
+    """Programs by content, bounded: those not asked for while half as many as the limit were, go first. Two generations,
+    so that finding one costs one look-up."""
 
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit
         self.builds = 0
         self._lock = threading.Lock()
-        self._programs: "OrderedDict[Any, Program]" = OrderedDict()
+        self._young: Dict[Any, Program] = {}
+        self._old: Dict[Any, Program] = {}
 
     def find(self, key: Any) -> Optional[Program]:
-        with self._lock:
-            found = self._programs.get(key)
-            if found is not None:
-                self._programs.move_to_end(key)
-            return found
+        found = self._young.get(key)
+        if found is None:
+            with self._lock:
+                found = self._old.pop(key, None)
+                if found is not None:
+                    self._insert(key, found)
+        return found
 
     def keep(self, key: Any, program: Program) -> Program:
         with self._lock:
             self.builds += 1
-            self._programs[key] = program
-            while len(self._programs) > self.limit:
-                self._programs.popitem(last=False)
+            self._insert(key, program)
         return program
+
+    def _insert(self, key: Any, program: Program) -> None:
+        if len(self._young) >= self.limit // 2:
+            self._old, self._young = self._young, {}
+        self._young[key] = program
 
     def clear(self) -> None:
         with self._lock:
-            self._programs.clear()
+            self._young, self._old = {}, {}
 
     def __len__(self) -> int:
-        return len(self._programs)
+        return len(self._young) + len(self._old)
 
 
 PROGRAMS = Programs()
