@@ -227,8 +227,8 @@ def _build(key: Tuple[Any, ...]) -> Program:
 
 
 class Programs:
-    """Programs by content, bounded: those not asked for while half as many as the limit were, go first. Two generations,
-    so that finding one costs one look-up."""
+    """Programs by content, bounded: those not asked for while half as many as the limit were, go first. Two
+    generations, so that finding one costs one look-up."""
 
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit
