@@ -92,13 +92,13 @@ class _Flex:
             if found is not None:
                 return Traced(*found)
         rec = Recording((self.score_mod, self.mask_mod), self.lib, self.device, self.dtype)
-        with torch_mode():
+        with torch_mode() as mode:
             score = None if self.score_mod is None else self.run(rec, self.score_mod, _SCORE_ARGUMENTS, self.extra[0])
             mask = None if self.mask_mod is None else self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
         score_node = None if self.score_mod is None else score_result(rec, score)
         mask_node = None if self.mask_mod is None else mask_result(rec, mask)
         made = Traced(rec.program("score", score_node, mask_node), rec.arrays(), tuple(rec.params))
-        if asked is not None and not rec.sized and rec.lib == self.lib:
+        if asked is not None and not rec.sized and rec.lib == self.lib and not (mode and mode.told):
             asked.keep(*made[:3])
         return made
 

@@ -8,7 +8,7 @@ replaced `apply` passes calls without traced values on.
 import contextlib
 import sys
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
 from . import torch_table
 from .place import refuse
@@ -16,21 +16,39 @@ from .symbol import recording_of
 
 _mode_class: Optional[type] = None
 _apply_lock = threading.RLock()
+_ASKED_HERE = frozenset(["__get__"])  # the tracer asks for dtype, layout and shape
+
+
+def _has(tensor: type, values: Iterable[Any]) -> bool:
+    """Whether there is a tensor among arguments, or in a list of them."""
+    return any(isinstance(x, tensor) or type(x) in (tuple, list) and _has(tensor, x) for x in values)
 
 
 def _make_mode(torch: Any) -> type:
+    tensor = torch.Tensor
+
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+        """`told`: whether something about a tensor that is not traced, an element or a length, was told to Python."""
+
+        told = False
+
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             rec = recording_of(args)
             if rec is None and kwargs:
                 rec = recording_of(kwargs)
             if rec is not None:
-                return torch_table.call(func, args, kwargs, rec)
+                if not _has(tensor, args) and not (kwargs and _has(tensor, kwargs.values())):
+                    return torch_table.call(func, args, kwargs, rec)
+                with self:  # the handler may ask a tensor for its value
+                    return torch_table.call(func, args, kwargs, rec)
             name = getattr(func, "__name__", "")
             if torch_table.INPLACE.fullmatch(name) and name != "requires_grad_":
                 refuse("%s changes a tensor in place, which a score function must not; compute a new value instead"
                        % name.strip("_"))
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if type(result) is not tensor and not isinstance(result, tensor) and name not in _ASKED_HERE:
+                self.told = True
+            return result
     return Mode
 
 

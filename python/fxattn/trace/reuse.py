@@ -5,8 +5,9 @@ A trace may be used again only where nothing else can have changed it. So a func
 must consist of known instructions, name only attributes and builtins that read no value, and reach (through cells,
 globals and defaults) only numbers, strings, functions of the same kind, modules of a short list, and tensors. Numbers
 are compared by value; tensors by dtype, rank and which of them are one object, and the trace must have captured them as
-they are, so their contents were never read. A function that branches must reach no tensor at all. Whatever is not
-certain is traced again: attributes of objects, dictionaries, other classes of arrays.
+they are and told nothing of their contents to Python (modes.py sees it). Of modules, what the functions may take is
+compared. A function that branches must reach no tensor at all. Whatever is not certain is traced again: attributes of
+objects, functions and tensors, dictionaries, other classes of arrays.
 
 Keys are content, and hold no tensor and no address.
 """
@@ -21,6 +22,7 @@ from .torch_table import TORCH
 
 _PLAIN = {int: True, bool: True, str: True, type(None): True}
 _MODULES = frozenset("torch math numpy torch.nn torch.nn.functional torch.special torch.linalg".split())
+_OWN = frozenset(["torch", "numpy", "math"])
 _CALLS = frozenset(["float", "abs"])  # with tensors about: float of a literal only
 _FREE_CALLS = _CALLS | frozenset(
     "int bool range len min max sum isinstance enumerate zip reversed tuple list round".split())
@@ -49,18 +51,20 @@ class Unsure(Exception):
 
 
 class Recipe:
-    """What a code reads besides its cells: names of globals. `straight` when it takes no branch and calls nothing that
-    reads a value."""
+    """What a code reads besides its cells: names of globals and of attributes. `straight` when it takes no branch and
+    calls nothing that reads a value."""
 
-    __slots__ = ("names", "straight")
+    __slots__ = ("names", "attributes", "straight")
 
     def __init__(self, code: types.CodeType) -> None:
         names: Set[str] = set()
-        self.straight = _look_through(code, names)
+        attributes: Set[str] = set()
+        self.straight = _look_through(code, names, attributes)
         self.names = tuple(sorted(names))
+        self.attributes = dict.fromkeys(sorted(attributes))
 
 
-def _look_through(code: types.CodeType, names: Set[str]) -> bool:
+def _look_through(code: types.CodeType, names: Set[str], attributes: Set[str]) -> bool:
     straight = True
     before = ""  # the builtin that was loaded just now
     for step in dis.get_instructions(code):
@@ -75,11 +79,12 @@ def _look_through(code: types.CodeType, names: Set[str]) -> bool:
         if op in ("LOAD_ATTR", "LOAD_METHOD"):
             if value not in ATTRIBUTES:
                 raise Unsure
+            attributes.add(value)
         elif op == "LOAD_GLOBAL":
             names.add(value)
         elif op == "LOAD_CONST":
             if type(value) is types.CodeType:
-                straight = _look_through(value, names) and straight
+                straight = _look_through(value, names, attributes) and straight
             elif type(value) is tuple and not all(type(x) is str for x in value):
                 straight = False
         if before and op not in ("PUSH_NULL", "PRECALL", "CACHE"):
@@ -93,9 +98,11 @@ def _look_through(code: types.CodeType, names: Set[str]) -> bool:
 class _Reader:
     """Gathers what a function depends on, now."""
 
-    __slots__ = ("parts", "tensors", "straight", "numbers")
+    __slots__ = ("parts", "tensors", "straight", "numbers", "modules", "attributes")
 
     def __init__(self) -> None:
+        self.modules: List[types.ModuleType] = []
+        self.attributes: Dict[str, None] = {}  # in the order of the functions
         self.parts: List[Any] = []
         self.tensors: List[Any] = []
         self.straight = True
@@ -106,6 +113,9 @@ class _Reader:
         recipe = _recipe(code)
         parts = self.parts
         parts.append(code)
+        if function.__dict__:
+            raise Unsure
+        self.attributes.update(recipe.attributes)
         self.straight = self.straight and recipe.straight
         if function.__closure__:
             for cell in function.__closure__:
@@ -144,6 +154,8 @@ class _Reader:
             parts.append(value)
             parts.append(kind)
         elif kind in _tensor_types:
+            if value.__dict__:
+                raise Unsure
             parts.append(value.dtype)
             parts.append(value.ndim)
             place = next((at for at, other in enumerate(self.tensors) if other is value), None)
@@ -154,6 +166,8 @@ class _Reader:
             self.function(value, depth + 1)
         elif kind is types.ModuleType and value.__name__ in _MODULES:
             parts.append(value)
+            if value not in self.modules:
+                self.modules.append(value)
         elif (kind is tuple or kind is list) and len(value) <= _LONGEST and depth < _DEEPEST:
             parts.append(kind)
             parts.append(len(value))
@@ -169,6 +183,32 @@ class _Reader:
                 self.value(item, depth + 1)
         else:
             raise Unsure
+
+    def taken(self) -> None:
+        """What the functions may take from modules, which somebody may have replaced."""
+        parts, names = self.parts, self.attributes
+        for module in self.modules:  # grows meanwhile
+            held = module.__dict__
+            for name in names:
+                found = held.get(name)
+                if type(found) is types.ModuleType and found.__name__.partition(".")[0] in _OWN:
+                    if found not in self.modules:
+                        self.modules.append(found)
+                elif not _is_theirs(found):
+                    raise Unsure
+                parts.append(found)
+
+
+def _is_theirs(found: Any) -> bool:
+    """Whether what a module holds is the library's own: a constant, or a function that depends on nothing else."""
+    kind = type(found)
+    if kind is types.BuiltinFunctionType or kind is float or found is None:
+        return True
+    if kind is types.FunctionType:
+        home = found.__globals__.get("__name__", "")
+    else:
+        home = found.__module__ if kind is type else kind.__module__
+    return kind not in _tensor_types and home.partition(".")[0] in _OWN
 
 
 _tensor_types: Dict[type, bool] = {}
@@ -250,6 +290,7 @@ def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Q
                 reader.function(mod, 0)
             else:
                 reader.value(mod, 0)
+        reader.taken()
     except (Unsure, ValueError):  # ValueError: a cell that is not filled
         return None
     if reader.tensors and (reader.numbers or not reader.straight) or len(parts) > _MOST_PARTS:
