@@ -228,7 +228,7 @@ def _run(s: _Settings, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod
                         bprop_tensors, functions)
 
 
-@torch._disable_dynamo
+@_dynamo.outside
 def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Any,
                  dropout_p: float, params: Any, tensors: Any, style: str, bprop: Mod, bprop_tensors: Any,
                  functions: bool) -> Tuple[Tensor, ...]:

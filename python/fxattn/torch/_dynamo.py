@@ -10,8 +10,9 @@ Private names of PyTorch: HigherOrderOperator, Dynamo's table of such operators 
 when Dynamo asks for ours, so that importing this imports no Dynamo; where they are missing, calls inside a compiled
 function become graph breaks (`capturable`).
 """
+import functools
 import sys
-from typing import Any, Dict, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,20 @@ def capturable() -> bool:
         return False
     table.setdefault(_NAME, variable)
     return True
+
+
+def outside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which Dynamo does not enter. What torch.compiler.disable gives imports Dynamo, a second or two, in its
+    first call; this does not where nothing else has."""
+    disabled = torch._disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling() or "torch._dynamo" in sys.modules:
+            return disabled(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 class _Flex(HigherOrderOperator):

@@ -24,6 +24,7 @@ from .._library import context, lib
 from ..trace import trace
 from . import _operators as ops
 from ._autograd import Call, Plain, _below, _place, _wanted
+from ._dynamo import outside
 from ._plain import DTYPES
 from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
 from ._traced import call_of
@@ -246,7 +247,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
                             "multiple of Hkv" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
 
 
-@torch._disable_dynamo
+@outside
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Optional[Callable[..., Any]] = None,
                    mask_mod: Optional[Callable[..., Any]] = None, *, layout: str = "contiguous", group: Any = None,
                    scale: Optional[float] = None, sink: Optional[Tensor] = None, dropout_p: float = 0.0,

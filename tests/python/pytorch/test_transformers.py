@@ -6,6 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="4.53")
 
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
 from model_support import BAR, MODELS, distance, exact_of, model_of, step, tokens  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
@@ -160,3 +162,22 @@ def test_compiled_models(kind, layers):
     got = step(model, ids, mask, use_cache=False)
     # The same operations, but that compiled the table of padding is read too: the same bits.
     assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
+
+
+def test_compiled_steps_of_decoding():
+    """As generate() has them: the mask is made outside, for a static cache. One compilation, and one more when Dynamo sees
+    that the length of a table of padding changes."""
+    model = model_of("mistral", "fxattn", torch.float32, num_hidden_layers=1)
+    ids, mask = tokens("left")
+    cache, counter = transformers.StaticCache(config=model.config, max_cache_len=16), CompileCounterWithBackend("aot_eager")
+    forward = torch.compile(model.forward, fullgraph=True, backend=counter)
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask).logits
+        logits = [model(input_ids=ids[:, :5], attention_mask=mask[:, :5], past_key_values=cache).logits]
+        for at in range(5, ids.shape[1]):
+            made = model.prepare_inputs_for_generation(ids[:, at:at + 1], past_key_values=cache, is_first_iteration=False,
+                                                       attention_mask=mask[:, :at + 1])["attention_mask"]
+            logits.append(forward(input_ids=ids[:, at:at + 1], attention_mask=made, past_key_values=cache).logits)
+    assert counter.frame_count <= 2
+    # f32 sums of the same few terms in another order
+    torch.testing.assert_close(torch.cat(logits, 1)[mask == 1], expected[mask == 1], rtol=1e-5, atol=1e-5)
