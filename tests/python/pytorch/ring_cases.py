@@ -57,6 +57,7 @@ CASES: Dict[str, Case] = {
     "uneven pieces": Case("contiguous", "capped", F64, sq=29, sk=27),
     "uneven stripes": Case("striped", "learned", F64, sq=30, sk=33),
     "fewer keys than processes": Case("contiguous", "plain", F64, sq=8, sk=3),
+    "rows without keys": Case("zigzag", "learned", F64, sq=48, sk=16),
     "sink": Case("zigzag", "capped", F64, sink=True),
     "dropout": Case("striped", "learned", F64, sink=True, dropout_p=0.4),
 }
