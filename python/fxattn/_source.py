@@ -43,7 +43,7 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
             lib: str = "numpy", shape: Optional[Sequence[int]] = None) -> Source:
     """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
     are given by name."""
-    _check_kinds(score=score, mask=mask, bprop=bprop)
+    check_kinds(score=score, mask=mask, bprop=bprop)
     for name, named in (("tensors", tensors), ("params", params), ("bprop_tensors", bprop_tensors),
                         ("bprop_params", bprop_params)):
         if named is not None and not isinstance(named, Mapping):
@@ -55,8 +55,8 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
                                                  "score" if bprop is not None else "bprop"))
     if callable(score) or callable(mask) or callable(bprop):
         return _traced(score, mask, bprop, tensors, params, bprop_tensors, bprop_params, style, lib, shape)
-    program = _text_program([(score, "score"), (mask, "mask")], "score", describe, tensors, params)
-    backward = _text_program([(bprop, "dscore")], "bprop", describe, bprop_tensors, bprop_params)
+    program = text_program([(score, "score"), (mask, "mask")], "score", describe, tensors, params)
+    backward = text_program([(bprop, "dscore")], "bprop", describe, bprop_tensors, bprop_params)
     return Source(program, *_bound(program, tensors, params, ""), backward,
                   *_bound(backward, bprop_tensors, bprop_params, "bprop_"))
 
@@ -73,7 +73,7 @@ def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named =
     return found if found is not None else Program()
 
 
-def _check_kinds(**sources: ScoreLike) -> None:
+def check_kinds(**sources: ScoreLike) -> None:
     for name, source in sources.items():
         if not (source is None or isinstance(source, (str, Program)) or callable(source)):
             raise ArgumentTypeError("%s is of type %s; a function, a Program or its text is accepted"
@@ -104,7 +104,7 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
                   tuple(traced.bprop_tensors), tuple(map(float, traced.bprop_params)))
 
 
-def _text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
+def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, tensors: Named,
                   params: Named) -> Optional[Program]:
     """Programs and texts as one program, from a bounded dictionary of those made before."""
     given = [(source, target) for source, target in parts if source is not None]

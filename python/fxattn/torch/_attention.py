@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from .. import _abi
-from .._program import Program
-from ..trace import trace
+from .._program import DTYPE_NAMES, Program
+from .._source import check_kinds, text_program
+from ..trace import Traced, trace
 from . import _dynamo
 from . import _operators as ops
 from ._autograd import Call
-from ._traced import call_of, floats_as_tensor
+from ._plain import DTYPES
+from ._traced import call_of, check_scale, floats_as_tensor
 from .flex import _identity, autocast_inputs
 
 Mod = Union[None, str, Program, Callable[..., Any]]
@@ -103,6 +105,14 @@ def _check_names(traced: Any, params: Mapping[str, Any], tensors: Mapping[str, A
                              % (kind, ", ".join(unknown), ", ".join(sorted(names)) or "none"))
 
 
+def _described(name: str, tensor: Any) -> Tuple[str, int]:
+    """Storage type and rank of a tensor that text uses by its name."""
+    if getattr(tensor, "dtype", None) not in DTYPES:
+        raise TypeError("tensors[%r] is %s; a tensor of %s is accepted" % (
+            name, getattr(tensor, "dtype", "of type " + type(tensor).__name__), ", ".join(map(str, DTYPES))))
+    return DTYPE_NAMES[DTYPES[tensor.dtype]], tensor.dim()
+
+
 def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: float, extras: Sequence[Tensor],
                   params: Optional[Mapping[str, Any]], tensors: Optional[Mapping[str, Any]]) -> Call:
     """The call of a program whose params and tensors are given by name; params may be tensors, which get gradients."""
@@ -146,8 +156,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     score_mod, mask_mod  FlexAttention's functions; program text or a Program, with `params` and `tensors` by name (a
                          param may be a tensor of one element, and gets a gradient); with style="graph" Transformer
                          Engine's score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors)
-    layout               bhsd, bshd, sbhd; of packed rows thd or htd, with cu_q and cu_k (offsets, [B+1]) and max_q,
-                         max_k, the longest sequences (found from the offsets where they are not given)
+    layout               bhsd, bshd, sbhd, where a batch of 1 in k and v serves all; of packed rows thd or htd, with
+                         cu_q and cu_k (offsets, [B+1]) and max_q, max_k, the longest sequences (found from the offsets
+                         where they are not given)
     is_causal, window    ready masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: they (or, without
                          them, the rows) are aligned with the last key
     q_lens, k_lens       lengths per batch entry
@@ -162,8 +173,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     if layout not in _TO_BHSD:
         raise ValueError("layout is %r; %s are accepted" % (layout, ", ".join(_TO_BHSD)))
     q, k, v = autocast_inputs(q, k, v)
-    kv_layout = {"thd": "bshd", "htd": "bhsd"}.get(layout, layout) if pages is not None else layout
-    q, k, v = _TO_BHSD[layout](q), _TO_BHSD[kv_layout](k), _TO_BHSD[kv_layout](v)
+    q, k, v = _arranged(q, k, v, layout, pages is not None)
+    check_scale(scale)
     s = _Settings(q.device)
     s.flag(_abi.CAUSAL, is_causal)
     s.flag(_abi.BOTTOM_RIGHT, bottom_right)
@@ -192,6 +203,28 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     return AttentionOutput(out, lse if return_lse else None, rows if return_max else None)
 
 
+def _arranged(q: Tensor, k: Tensor, v: Tensor, layout: str, paged: bool) -> Tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as [B,H,S,D], of shapes that fit. Packed rows have one batch entry, pages are those of k and v."""
+    kv_layout = {"thd": "bshd", "htd": "bhsd"}.get(layout, layout) if paged else layout
+    for name, x, its in (("q", q, layout), ("k", k, kv_layout), ("v", v, kv_layout)):
+        if x.dim() != len(its):
+            raise ValueError("%s has shape %s; %d dimensions are accepted, in the order %s"
+                             % (name, tuple(x.shape), len(its), its))
+    q, k, v = _TO_BHSD[layout](q), _TO_BHSD[kv_layout](k), _TO_BHSD[kv_layout](v)
+    batch, apart = q.shape[0], paged or layout in PACKED
+    rules = ((k.shape[:3] != v.shape[:3], "k and v must be alike but for the size of a row"),
+             (k.shape[3] != q.shape[3], "rows of q and k must have one size"),
+             (not apart and k.shape[0] != batch and k.shape[0] != 1, "k and v must have the batch size of q, or 1"),
+             (k.shape[1] == 0 or q.shape[1] % k.shape[1] != 0, "heads of q must be a multiple of those of k"))
+    for wrong, text in rules:
+        if wrong:
+            raise ValueError("%s; given are, in the order bhsd, q %s, k %s and v %s"
+                             % (text, tuple(q.shape), tuple(k.shape), tuple(v.shape)))
+    if not apart and k.shape[0] != batch:
+        k, v = k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)
+    return q, k, v
+
+
 def _sizes_of_packed(s: _Settings, k: Tensor, max_q: Optional[int], max_k: Optional[int]) -> None:
     offsets_q, offsets_k = s.slots.get(_abi.SLOT_CU_Q), s.slots.get(_abi.SLOT_CU_K)
     if offsets_q is not None:
@@ -205,6 +238,8 @@ def _sizes_of_packed(s: _Settings, k: Tensor, max_q: Optional[int], max_k: Optio
 def _sink_and_dropout(s: _Settings, sink: Union[None, bool, Tensor], dropout_p: float,
                       seed: Union[None, int, Tensor]) -> None:
     if isinstance(sink, Tensor):
+        if sink.device != s.device:
+            raise ValueError("sink is on %s, q on %s; both must be on one device" % (sink.device, s.device))
         s.flag(_abi.SINK)
         s.slots[_abi.SLOT_SINK] = sink
     else:
@@ -240,7 +275,10 @@ def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scor
         traced = trace(score_mod, style="graph", bprop=bprop, tensors=tensors or {}, bprop_tensors=bprop_tensors,
                        shape=shape)
         return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced).run(q, k, v)
-    traced = trace(score_mod, mask_mod, bprop=bprop)
+    check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=bprop)
+    traced = Traced(text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, params),
+                    bprop=text_program([(bprop, "dscore")], "bprop", _described,
+                                       {**(tensors or {}), **(bprop_tensors or {})}, params))
     call = _call_of_text(traced, scale, config, dropout_p, extras, params, tensors)
     if traced.bprop is not None:
         values = _named("params", params or {}, [p.name for p in traced.bprop.params], {})

@@ -8,7 +8,7 @@ tensor and of sinks are found here, and a captured tensor that is changed in pla
 
 lse is a differentiable output; max is not. A second derivative is refused.
 """
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -51,10 +51,20 @@ class Call:
         """out, lse, max, by the shortest way; for an export, the operator as it is."""
         if torch.compiler.is_compiling():
             return self.forward(q, k, v)
+        device = q.device
+        if k.device != device or v.device != device or any(t.device != device for t in self.tensors):
+            self._refuse_devices(q, k, v)
         if self.needs_grad(q, k, v) or _functorch():  # under vmap, tensors do not say whether they require gradients
             return self.recorded(q, k, v)
         with _below():
             return self.forward(q, k, v)
+
+    def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
+        """Never run: the dispatcher would take the kernels of one device for tensors of the other."""
+        captured = [("a captured tensor of shape %s" % (tuple(t.shape),), t) for t in self.tensors]
+        away = [(name, t) for name, t in [("key", k), ("value", v), *captured] if t.device != q.device]
+        raise ValueError("query is on %s, %s; all must be on one device"
+                         % (q.device, ", ".join("%s on %s" % (name, t.device) for name, t in away)))
 
     def recorded(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """With gradients. The backward pass reads lse, so it is there in any case."""

@@ -28,6 +28,15 @@ def floats_as_tensor(values: Sequence[Any]) -> Tensor:
     return torch.stack(ones)
 
 
+def check_scale(scale: Any) -> None:
+    """It is a number of the problem: one that is learned would silently get no gradient."""
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise ValueError("scale is a tensor that requires a gradient, which a scale does not get; give scale=1.0 and "
+                         "multiply in the score_mod: score * scale")
+    if isinstance(scale, (str, bytes)):
+        raise TypeError("scale is %r; a number is accepted" % (scale,))
+
+
 def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
     """The call of a traced function; of None, that of the identity."""

@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 from .. import _abi
 from ..trace import trace
 from . import _dynamo
-from ._traced import call_of
+from ._traced import call_of, check_scale
 from .block_mask import UNBOUNDED_BLOCK, BlockMask, mask_mod_of
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
@@ -35,7 +35,7 @@ def _say_once(what: str, message: str, category: Any = UserWarning) -> None:
     # Not even looked at while compiling: what a set holds would be a guard of the compiled function.
     if not torch.compiler.is_compiling() and what not in _said:
         _said.add(what)
-        warnings.warn(message, category, stacklevel=3)
+        warnings.warn(message, category, stacklevel=4)  # at the caller of flex_attention
 
 
 # ---- Checks, in the order of PyTorch's -------------------------------------------------------------------------------
@@ -47,6 +47,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.device != key.device or query.device != value.device:
         raise ValueError(f"Expected query, key, and value to have the same device type, but got query.device: "
                          f"{query.device}, key.device: {key.device}, and value.device: {value.device} instead.")
+    if query.device.type == "meta":
+        raise ValueError("FlexAttention is only supported on CUDA or CPU devices. Found input tensors on meta device.")
     if query.dim() < 2 or key.dim() < 2 or value.dim() < 2:
         raise ValueError(f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
                          f"{query.dim()}, key.dim: {key.dim()} and value.dim: {value.dim()} instead.")
@@ -63,7 +65,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _plainly_right(query: Tensor, key: Tensor, value: Tensor, q: Any, k: Any, v: Any) -> bool:
     """What most calls are, at a glance: no check has anything to say then."""
     return (len(q) == 4 and len(k) == 4 and len(v) == 4 and q[3] == k[3] and q[1] == k[1] and k[:3] == v[:3]
-            and query.device == key.device == value.device)
+            and not query.is_meta and query.device == key.device == value.device)
 
 
 def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
@@ -106,6 +108,10 @@ def _refuse_lengths(query: Tensor, key: Tensor, block_mask: Any) -> NoReturn:
 
 
 def _check_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
+    if not isinstance(block_mask, _theirs.BlockMask):
+        raise TypeError(f"block_mask is of type {type(block_mask).__name__}; a BlockMask is accepted, which "
+                        f"create_block_mask(mask_mod, B, H, {query.size(-2)}, {key.size(-2)}, device=...) makes of a "
+                        f"function mask_mod(b, h, q_idx, kv_idx)")
     if block_mask.mask_mod is getattr(_theirs, "_sliced_mask_mod_error", _identity):
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
     size = block_mask.BLOCK_SIZE
@@ -142,7 +148,7 @@ def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
 def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """q, k and v as autocast has them; what a mod captures stays as it is."""
     kind = query.device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return query, key, value
     dtype = torch.get_autocast_dtype(kind)
 
@@ -169,6 +175,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     if nested or not _plainly_right(query, key, value, query.shape, key.shape, value.shape):
         _check_tensors(query, key, value)
         _check_heads(query, key, enable_gqa)
+    if scale is not None:
+        check_scale(scale)
     if query.size(0) != key.size(0):
         _check_batch(query, key, block_mask)
         key, value = key.expand(query.size(0), -1, -1, -1), value.expand(query.size(0), -1, -1, -1)

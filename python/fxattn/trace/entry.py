@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 
 from .. import _abi
 from .._program import Program
+from .._source import as_statement
 from . import methods, reuse  # methods attaches operators to symbols
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
@@ -64,8 +65,10 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
     if len(parts) == 1 and isinstance(parts[0], Program):
         program = parts[0]
     else:
-        program = Program.from_text([part.text if isinstance(part, Program) else part for part in parts])
-    back = Program.from_text(bprop, kind="bprop") if isinstance(bprop, str) else bprop
+        program = Program.from_text([part.text if isinstance(part, Program) else as_statement(part, target)
+                                     for part, target in ((score_mod, "score"), (mask_mod, "mask"))
+                                     if isinstance(part, (str, Program))])
+    back = Program.from_text(as_statement(bprop, "dscore"), kind="bprop") if isinstance(bprop, str) else bprop
     return Traced(program, bprop=back)
 
 

@@ -157,3 +157,43 @@ def test_empty_lengths():
         assert out.shape == (1, 2, sq, 8) and (out == 0).all() and (aux.lse == -torch.inf).all()
         out.sum().backward()
         assert (q.grad == 0).all() and (k.grad == 0).all()
+
+
+def test_what_lies_on_another_device_is_refused():
+    """The dispatcher would otherwise take a kernel of that device, whose results nobody wrote."""
+    away = torch.randn(4, device="meta")
+    with pytest.raises(ValueError, match=r"query is on cpu, a captured tensor of shape \(4,\) on meta"):
+        fx.flex_attention(X, X, X, lambda s, b, h, q, k: s + away[h])
+    with pytest.raises(ValueError, match="query is on cpu, key on meta; all must be on one device"):
+        fx.attention(X, X.to("meta"), X)
+    with pytest.raises(ValueError, match="sink is on meta, q on cpu"):
+        fx.attention(X, X, X, sink=away)
+    far = X.to("meta")
+    with pytest.raises(ValueError, match="only supported on .* Found input tensors on meta device"):
+        fx.flex_attention(far, far, far)
+    assert fx.attention(far, far, far, is_causal=True).device.type == "meta"
+
+
+def test_mistakes_have_their_remedy():
+    for wrong in (causal, torch.ones(8, 8, dtype=torch.bool)):
+        with pytest.raises(TypeError, match=r"a BlockMask is accepted, which create_block_mask\(mask_mod, B, H, 8, 8"):
+            fx.flex_attention(X, X, X, block_mask=wrong)
+    learned = torch.tensor(0.3, requires_grad=True)
+    for call in (fx.flex_attention, fx.attention):
+        with pytest.raises(ValueError, match="multiply in the score_mod"):
+            call(X, X, X, scale=learned)
+        with pytest.raises(TypeError, match="scale is 'a'; a number is accepted"):
+            call(X, X, X, scale="a")
+        torch.testing.assert_close(call(X, X, X, scale=learned.detach()), call(X, X, X, scale=0.3))
+
+
+def test_warnings_point_at_the_caller(monkeypatch):
+    monkeypatch.setattr(flex_module, "_said", set())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fx.flex_attention(X, X, X, kernel_options={"BLOCK_M": 16}, return_lse=True)
+    assert len(found) == 2 and all(one.filename == __file__ for one in found)
+
+
+def test_expressions_are_score_mods():
+    torch.testing.assert_close(fx.flex_attention(X, X, X, "score * 2"), eager(X, X, X, lambda s, *_: s * 2)[0])

@@ -133,6 +133,36 @@ def test_programs_as_text_with_params_and_tensors_by_name():
         attention(q, k, v, text, params={"cap": 1.0}, tensors={"bias": bias, "other": bias})
 
 
+def test_expressions_with_params_and_tensors_by_name():
+    q, k, v = inputs(1, 2, 2, 6, 6, 4, 4, torch.float64)
+    cap, bias = torch.tensor(3.0, requires_grad=True), torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+    out = attention(q, k, v, "cap * tanh(score / cap) + bias[h, k]", "q >= k", params={"cap": cap},
+                    tensors={"bias": bias})
+    want = eager(q, k, v, lambda s, b, h, i, j: cap * torch.tanh(s / cap) + bias[h, j], lambda b, h, i, j: i >= j)[0]
+    torch.testing.assert_close(out, want)
+    for x, y in zip(torch.autograd.grad(out.sin().sum(), (q, cap, bias)),
+                    torch.autograd.grad(want.sin().sum(), (q, cap, bias))):
+        torch.testing.assert_close(x, y)
+    torch.testing.assert_close(attention(q, k, v, None, "q >= k"), attention(q, k, v, is_causal=True))
+    with pytest.raises(TypeError, match="score_mod_bprop|mask_mod"):
+        attention(q, k, v, "score * 2", lambda b, h, q, k: q >= k)
+    with pytest.raises(TypeError, match="a tensor of"):
+        attention(q, k, v, "score + bias[h]", tensors={"bias": [1.0, 2.0]})
+
+
+def test_shapes_that_do_not_fit_are_named():
+    x = torch.randn(2, 4, 8, 16)
+    torch.testing.assert_close(attention(x, x[:1], x[:1]), attention(x, x[:1].expand_as(x), x[:1].expand_as(x)))
+    for given, text in (((x, x[..., :3], x), "rows of q and k must have one size"),
+                        ((x, x[:, :3], x[:, :3]), "heads of q must be a multiple"),
+                        ((x, x, x[:, :, :5]), "k and v must be alike but for"),
+                        ((x[:1], x, x), "the batch size of q, or 1"),
+                        ((x[0], x[0], x[0]), "q has shape .*; 4 dimensions are accepted, in the order bhsd"),
+                        ((x, x[0], x[0]), "k has shape")):
+        with pytest.raises(ValueError, match=text):
+            attention(*given)
+
+
 class SoftCap:
     """As Transformer Engine's tests have it: the forward callback keeps a node for the backward one."""
 
