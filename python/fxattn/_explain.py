@@ -185,7 +185,8 @@ def _pair_text(what: str, pair: Any) -> str:
 def _shape_text(shape: Any) -> str:
     if isinstance(shape, str):
         return shape
-    sizes = shape if isinstance(shape, Mapping) else dict(zip(_AXES, shape)) if len(shape) == len(_AXES) else {}
+    given = shape if isinstance(shape, (Mapping, tuple, list)) else ()
+    sizes = given if isinstance(given, Mapping) else dict(zip(_AXES, given)) if len(given) == len(_AXES) else {}
     if not sizes or not all(isinstance(n, int) for n in sizes.values()):
         raise ArgumentError("shape is %r; (B, H, S, D), a dictionary or text such as \"b=1,h=8,s=4096,d=64\" is "
                             "accepted" % (shape,))

@@ -76,8 +76,8 @@ def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named =
 def check_kinds(**sources: ScoreLike) -> None:
     for name, source in sources.items():
         if not (source is None or isinstance(source, (str, Program)) or callable(source)):
-            raise ArgumentTypeError("%s is of type %s; a function, a Program or its text is accepted"
-                                    % (name, type(source).__name__))
+            raise ArgumentTypeError("%s is of type %s; a function, a Program or its text is accepted%s" % (
+                name, type(source).__name__, ", as its mask_mod is" if hasattr(source, "mask_mod") else ""))
     functions = [name for name, source in sources.items() if callable(source)]
     others = [name for name, source in sources.items() if source is not None and not callable(source)]
     if functions and others:

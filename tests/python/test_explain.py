@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 import xml.dom.minidom
 
 import fxattn
@@ -72,6 +73,8 @@ def test_pictures_are_documents():
 @pytest.mark.parametrize("keywords, kind, words", [
     ({"shape": "d=600"}, fxattn.ProblemError, "600"),
     ({"shape": (1, 2)}, fxattn.ArgumentError, "(B, H, S, D)"),
+    ({"shape": 128}, fxattn.ArgumentError, "(B, H, S, D)"),
+    ({"mask": types.SimpleNamespace(mask_mod=None)}, fxattn.ArgumentTypeError, "as its mask_mod is"),
     ({"shape": {"h": 1.5}}, fxattn.ArgumentError, "(B, H, S, D)"),
     ({"shape": {"x": 1}}, fxattn.ArgumentError, "x"),
     ({"dtype": "f31"}, fxattn.ArgumentTypeError, "f31"),

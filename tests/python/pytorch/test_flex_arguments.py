@@ -197,3 +197,12 @@ def test_warnings_point_at_the_caller(monkeypatch):
 
 def test_expressions_are_score_mods():
     torch.testing.assert_close(fx.flex_attention(X, X, X, "score * 2"), eager(X, X, X, lambda s, *_: s * 2)[0])
+
+
+def test_names_that_models_import():
+    """One import line is changed, with all the names that are on it: the public ones, and those that examples of
+    FlexAttention annotate their functions with."""
+    from torch.nn.attention import flex_attention as theirs
+    annotations = ["_mask_mod_signature", "_score_mod_signature", "_DEFAULT_SPARSE_BLOCK_SIZE"]
+    assert [name for name in [*theirs.__all__, *annotations] if not hasattr(fx, name)] == []
+    assert all(getattr(fx, name) == getattr(theirs, name) for name in annotations)
