@@ -12,6 +12,7 @@ from typing import Any, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad as _forward_ad
 
 from .. import _abi
 from . import _operators as ops
@@ -54,7 +55,8 @@ class Call:
         device = q.device
         if k.device != device or v.device != device or any(t.device != device for t in self.tensors):
             self._refuse_devices(q, k, v)
-        if self.needs_grad(q, k, v) or _functorch():  # under vmap, tensors do not say whether they require gradients
+        # Under vmap tensors do not say whether they require gradients; dual numbers are refused by autograd itself.
+        if self.needs_grad(q, k, v) or _functorch() or _forward_ad._current_level >= 0:
             return self.recorded(q, k, v)
         with _below():
             return self.forward(q, k, v)

@@ -37,6 +37,24 @@ def check_scale(scale: Any) -> None:
         raise TypeError("scale is %r; a number is accepted" % (scale,))
 
 
+def _as_tensor(array: Any) -> Tensor:
+    """A captured array of NumPy or JAX: its memory where torch can take it, else a copy."""
+    if isinstance(array, Tensor):
+        return array
+    if hasattr(array, "__dlpack__") and not hasattr(array, "strides"):
+        return torch.from_dlpack(array)
+    if min(array.strides, default=0) < 0 or not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def _tensors_of(traced: Any) -> Sequence[Tensor]:
+    for tensor in traced.tensors:
+        if not isinstance(tensor, Tensor):
+            return [_as_tensor(x) for x in traced.tensors]
+    return traced.tensors  # type: ignore[no-any-return]
+
+
 def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
     """The call of a traced function; of None, that of the identity."""
@@ -45,8 +63,8 @@ def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_
         return Call("", (), extras, (), (), floats, config)
     program, params = traced.program, traced.params
     if not params:
-        return Call(program.text, traced.tensors, extras, (), (), floats, config)
+        return Call(program.text, _tensors_of(traced), extras, (), (), floats, config)
     ints, numbers = split_params(program, params)
     if any(isinstance(x, (Tensor, *_SYMBOLIC)) for x in numbers):
-        return Call(program.text, traced.tensors, extras, [floats_as_tensor(numbers)], ints, floats, config)
-    return Call(program.text, traced.tensors, extras, (), ints, [*floats, *numbers], config)
+        return Call(program.text, _tensors_of(traced), extras, [floats_as_tensor(numbers)], ints, floats, config)
+    return Call(program.text, _tensors_of(traced), extras, (), ints, [*floats, *numbers], config)
