@@ -33,6 +33,7 @@ typedef void (*fxa__torch_kernel)(fxa__torch_value *stack, uint64_t n_in, uint64
     X(int32_t, aoti_torch_get_device_index, (void *, int32_t *))                                                       \
     X(int32_t, aoti_torch_empty_strided,                                                                               \
       (int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **))                                 \
+    X(int32_t, aoti_torch_zero_, (void *))                                                                             \
     X(int32_t, aoti_torch_delete_tensor_object, (void *))                                                              \
     X(void, aoti_torch_check, (bool, const char *, const char *, uint32_t, const char *))                              \
     X(int32_t, aoti_torch_device_type_cpu, (void))                                                                     \

@@ -153,6 +153,10 @@ fxa_status fxa__torch_tensor_new(fxa__torch_call *call, const fxa__torch_tensor 
     fxa__torch_value value;
     memcpy(&value, &handle, sizeof value);
     fxa_status status = tensor_read(call, value, "a result", out);
+    bool packed = call->n_config > FXA__TORCH_FLAGS && call->config[FXA__TORCH_FLAGS] & FXA_VARLEN;
+    if (!status && packed && fxa__torch.aoti_torch_zero_(handle)) { /* rows of no sequence are never written */
+        status = fxa__torch_fail(call, FXA_E_ENGINE, "PyTorch could not clear a result");
+    }
     if (status) {
         tensor_drop(out);
     }

@@ -311,13 +311,15 @@ class Call:
         inputs = [self.q, self.k, self.v, *self.tensors, *self.tables.values(), self.sink]
         if out is not None and any(x is not None and np.may_share_memory(out, x) for x in inputs):
             target = np.empty(target.shape, target.dtype)  # an input must not change while it is read
+        if self.layout.packed:
+            target[...] = 0  # rows of no sequence are never written
         self.bind(problem, args, "o", target, self.layout)
         rows, maxima = None, None
         if want_lse:
-            rows = np.empty(self.rows_shape(), want_lse)
+            rows = np.zeros(self.rows_shape(), want_lse)
             self.bind(problem, args, "lse", rows, self.layout.rows())
         if want_max:
-            maxima = np.empty(self.rows_shape(), self.row_dtype())
+            maxima = np.zeros(self.rows_shape(), self.row_dtype())
             self.bind(problem, args, "max", maxima, self.layout.rows(), "max_row")
         problem.run(args)
         if out is not None and target is not out:
@@ -362,7 +364,7 @@ class Call:
         """Room for a gradient; where one batch entry of K and V serves all, one for each, which are then summed."""
         array = getattr(self, name)
         if not self.spread or name == "q":
-            return np.empty(array.shape, array.dtype), layout
+            return (np.zeros if layout.packed else np.empty)(array.shape, array.dtype), layout
         _, *sizes = layout.sizes(array)
         if layout.axes[0] is None:
             layout = parse_layout("b" + layout.name, "kv_layout")

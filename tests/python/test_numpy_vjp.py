@@ -88,6 +88,20 @@ def test_expanded_gradients_and_shared_keys():
     assert dk.shape == k[0].shape and close(dk, want["dk"].sum(0)) and close(dv, want["dv"].sum(0))
 
 
+def test_packed_rows_of_no_sequence_are_zero():
+    x, offsets = np.random.default_rng(0).standard_normal((10, 2, 8), np.float32), [0, 3, 7]
+    held = [np.full_like(x, np.nan) for _ in range(30)]  # memory that the results are likely to get
+    del held
+    (out, lse), pullback = fn.vjp(x, x, x, layout="thd", cu_q=offsets, cu_k=offsets, return_lse=True)
+    assert (out[7:] == 0).all() and (lse[7:] == 0).all()
+    held = [np.full_like(x, np.nan) for _ in range(30)]
+    del held
+    for gradient in pullback(np.ones_like(out), np.zeros_like(lse)):
+        assert (gradient[7:] == 0).all() and np.isfinite(gradient).all()
+    given = np.full_like(x, np.nan)
+    assert (fn.attention(x, x, x, layout="thd", cu_q=offsets, cu_k=offsets, out=given)[7:] == 0).all()
+
+
 def test_packed_sequences_and_lengths():
     cu = np.array([0, 3, 10])
     rng = np.random.default_rng(8)

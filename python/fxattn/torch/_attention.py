@@ -157,8 +157,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
                          param may be a tensor of one element, and gets a gradient); with style="graph" Transformer
                          Engine's score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors)
     layout               bhsd, bshd, sbhd, where a batch of 1 in k and v serves all; of packed rows thd or htd, with
-                         cu_q and cu_k (offsets, [B+1]) and max_q, max_k, the longest sequences (found from the offsets
-                         where they are not given)
+                         cu_q and cu_k (offsets, [B+1]; cu_k None: the same) and max_q, max_k, the longest sequences
+                         (found from the offsets where they are not given); rows of no sequence are 0
     is_causal, window    ready masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: they (or, without
                          them, the rows) are aligned with the last key
     q_lens, k_lens       lengths per batch entry
@@ -174,6 +174,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
         raise ValueError("layout is %r; %s are accepted" % (layout, ", ".join(_TO_BHSD)))
     q, k, v = autocast_inputs(q, k, v)
     q, k, v = _arranged(q, k, v, layout, pages is not None)
+    _check_offsets(layout, cu_q, cu_k)
+    cu_k = cu_q if cu_k is None and pages is None else cu_k
     check_scale(scale)
     s = _Settings(q.device)
     s.flag(_abi.CAUSAL, is_causal)
@@ -183,6 +185,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     s.flag(_abi.WANT_LSE, return_lse)
     s.flag(_abi.WANT_MAX, return_max)
     if window is not None:
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise TypeError("window is %r; (left, right) is accepted, of ints or None" % (window,))
         s.flag(_abi.WINDOW)
         s.fields[ops.WINDOW_LEFT], s.fields[ops.WINDOW_RIGHT] = (-1 if w is None else w for w in window)
     s.integers(_abi.SLOT_LEN_Q, q_lens, _abi.PADDING)
@@ -223,6 +227,14 @@ def _arranged(q: Tensor, k: Tensor, v: Tensor, layout: str, paged: bool) -> Tupl
     if not apart and k.shape[0] != batch:
         k, v = k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)
     return q, k, v
+
+
+def _check_offsets(layout: str, cu_q: Any, cu_k: Any) -> None:
+    given = ", ".join(name for name, offsets in (("cu_q", cu_q), ("cu_k", cu_k)) if offsets is not None)
+    if given and layout not in PACKED:
+        raise ValueError("layout %r with %s; packed rows are %s" % (layout, given, " or ".join(PACKED)))
+    if cu_q is None and layout in PACKED:
+        raise ValueError("layout %r without cu_q, the offsets of its sequences" % layout)
 
 
 def _sizes_of_packed(s: _Settings, k: Tensor, max_q: Optional[int], max_k: Optional[int]) -> None:

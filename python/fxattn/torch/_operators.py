@@ -93,18 +93,27 @@ def _result_dtype(like: Tensor, config: Sequence[int]) -> torch.dtype:
     return torch.float32 if like.dtype in _NARROW and _field(config, WIDE) else like.dtype
 
 
+def _clear_packed(results: Sequence[Tensor], config: Sequence[int]) -> None:
+    """Rows of no sequence are never written."""
+    if _field(config, FLAGS) & _abi.VARLEN:
+        for result in results:
+            result.zero_()
+
+
 def results_of_forward(q: Tensor, v: Tensor, config: Sequence[int]) -> Tuple[Tensor, Tensor, Tensor]:
-    """Empty tensors for out, lse and max; lse and max have no elements where they are not wanted."""
+    """Room for out, lse and max; lse and max have no elements where they are not wanted."""
     size, flags = [q.shape[0], q.shape[1], q.shape[2], v.shape[3]], _field(config, FLAGS)
     out = q.new_empty_strided(size, strides_like(q.stride(), size), dtype=_result_dtype(q, config))
     lse = q.new_empty(size[:3] if flags & _abi.WANT_LSE else [0], dtype=torch.float64)
     rows = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return out, lse, q.new_empty(size[:3] if flags & _abi.WANT_MAX else [0], dtype=rows)
+    found = out, lse, q.new_empty(size[:3] if flags & _abi.WANT_MAX else [0], dtype=rows)
+    _clear_packed(found, config)
+    return found
 
 
 def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
                         scalars: Sequence[Tensor], config: Sequence[int], want: Sequence[int]) -> List[Tensor]:
-    """Empty tensors for the wanted gradients."""
+    """Room for the wanted gradients."""
     results = []
     for one in want:
         if one <= WANT_V:
@@ -117,6 +126,7 @@ def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tenso
         else:
             like = extras[sink_place(_field(config, SLOTS))] if one == WANT_SINK else scalars[0]
             results.append(like.new_empty(like.shape))
+    _clear_packed(results, config)
     return results
 
 

@@ -150,6 +150,37 @@ def test_expressions_with_params_and_tensors_by_name():
         attention(q, k, v, "score + bias[h]", tensors={"bias": [1.0, 2.0]})
 
 
+def test_packed_rows_of_no_sequence_are_zero():
+    """Totals are often padded to a round number: what is there must not reach a weight by its gradient."""
+    offsets, packed = torch.tensor([0, 3, 7]), torch.randn(10, 2, 8)
+    lens = torch.tensor([2, 4])
+
+    def call(x, **more):
+        return attention(x, x, x, layout="thd", cu_q=offsets, cu_k=offsets, return_lse=True, return_max=True, **more)
+
+    for more, nobody in (({}, [7, 8, 9]), ({"q_lens": lens, "k_lens": lens}, [2, 7, 8, 9])):
+        held = [torch.full_like(packed, torch.nan) for _ in range(30)]  # memory that the results are likely to get
+        del held
+        x = packed.clone().requires_grad_()
+        out, lse, rows = call(x, **more)
+        assert (out[nobody] == 0).all() and (lse[:, nobody] == 0).all() and (rows[:, nobody] == 0).all()
+        held = [torch.full_like(packed, torch.nan) for _ in range(30)]
+        del held
+        out.sum().backward()
+        assert (x.grad[nobody] == 0).all() and x.grad.isfinite().all() and (x.grad[0] != 0).any()
+
+
+def test_offsets_belong_to_packed_layouts():
+    x = torch.randn(1, 2, 8, 4)
+    with pytest.raises(ValueError, match="layout 'bhsd' with cu_q, cu_k; packed rows are thd or htd"):
+        attention(x, x, x, cu_q=[0, 3], cu_k=[0, 3])
+    with pytest.raises(ValueError, match="layout 'htd' without cu_q"):
+        attention(x[0], x[0], x[0], layout="htd")
+    torch.testing.assert_close(attention(x[0], x[0], x[0], layout="htd", cu_q=[0, 8]), attention(x, x, x)[0])
+    with pytest.raises(TypeError, match=r"window is 5; \(left, right\) is accepted"):
+        attention(x, x, x, window=5)
+
+
 def test_shapes_that_do_not_fit_are_named():
     x = torch.randn(2, 4, 8, 16)
     torch.testing.assert_close(attention(x, x[:1], x[:1]), attention(x, x[:1].expand_as(x), x[:1].expand_as(x)))
