@@ -145,9 +145,8 @@ def square(rec: Recording, x: Any) -> Sym:
 
 
 def sinh(rec: Recording, x: Any) -> Sym:
-    grown = expm1(rec, x)
-    return ops.mul(rec, k(rec, 0.5),
-                   ops.add(rec, grown, ops.div(rec, grown, ops.add(rec, grown, k(rec, 1.0)))))
+    x = real(rec, x)
+    return ops.mul(rec, k(rec, 0.5), ops.sub(rec, expm1(rec, x), expm1(rec, ops.neg(rec, x))))
 
 
 def cosh(rec: Recording, x: Any) -> Sym:
@@ -166,17 +165,22 @@ def acos(rec: Recording, x: Any) -> Sym:
 
 
 def asinh(rec: Recording, x: Any) -> Sym:
+    """log(2x) from 1e9 on, where the square would leave what f32 holds before long."""
     x = real(rec, x)
-    size = ops.absolute(rec, x)
-    root = sqrt(rec, ops.add(rec, ops.mul(rec, x, x), k(rec, 1.0)))
-    grown = ops.add(rec, size, ops.div(rec, ops.mul(rec, x, x), ops.add(rec, root, k(rec, 1.0))))
-    return ops.mul(rec, sign(rec, x), log1p(rec, grown))
+    size, high = ops.absolute(rec, x), k(rec, 1e9)
+    near = minimum(rec, size, high)
+    square_of = ops.mul(rec, near, near)
+    root = sqrt(rec, ops.add(rec, square_of, k(rec, 1.0)))
+    found = log1p(rec, ops.add(rec, near, ops.div(rec, square_of, ops.add(rec, root, k(rec, 1.0)))))
+    far = ops.add(rec, log(rec, maximum(rec, size, high)), k(rec, math.log(2.0)))
+    return ops.mul(rec, sign(rec, x), choose(rec, LT(rec, high, size), far, found))
 
 
 def acosh(rec: Recording, x: Any) -> Sym:
     x = real(rec, x)
-    rest = ops.mul(rec, ops.sub(rec, x, k(rec, 1.0)), ops.add(rec, x, k(rec, 1.0)))
-    return log(rec, ops.add(rec, x, sqrt(rec, rest)))
+    above = ops.sub(rec, x, k(rec, 1.0))
+    roots = ops.mul(rec, sqrt(rec, above), sqrt(rec, ops.add(rec, x, k(rec, 1.0))))
+    return log1p(rec, ops.add(rec, above, roots))
 
 
 def atanh(rec: Recording, x: Any) -> Sym:
@@ -191,7 +195,8 @@ def atan2(rec: Recording, y: Any, x: Any) -> Sym:
     turn = choose(rec, LT(rec, y, k(rec, 0.0)), k(rec, -math.pi), k(rec, math.pi))
     on_axis = choose(rec, EQ(rec, y, k(rec, 0.0)), k(rec, 0.0), ops.mul(rec, turn, k(rec, 0.5)))
     left = ops.add(rec, slope, turn)
-    return choose(rec, LT(rec, k(rec, 0.0), x), slope, choose(rec, LT(rec, x, k(rec, 0.0)), left, on_axis))
+    found = choose(rec, LT(rec, k(rec, 0.0), x), slope, choose(rec, LT(rec, x, k(rec, 0.0)), left, on_axis))
+    return choose(rec, isnan(rec, ops.add(rec, x, y)), slope, found)
 
 
 def erfc(rec: Recording, x: Any) -> Sym:
@@ -219,22 +224,41 @@ def xlogy(rec: Recording, x: Any, y: Any) -> Sym:
 def fmod(rec: Recording, x: Any, y: Any) -> Sym:
     """The remainder with the sign of x."""
     kind = joint(x, y)
-    rest = emit(rec, _abi.OP_MOD, kind, ops.absolute(rec, x), ops.absolute(rec, y))
-    return choose(rec, LT(rec, x, 0), ops.neg(rec, rest), rest)
+    if kind == FLOAT:
+        x = real(rec, x)
+        rest = emit(rec, _abi.OP_MOD, kind, ops.absolute(rec, x), ops.absolute(rec, real(rec, y)))
+        return choose(rec, LT(rec, x, 0), ops.neg(rec, rest), rest)
+    rest = emit(rec, _abi.OP_MOD, kind, x, y)  # no absolute value: the lowest int has none
+    return choose(rec, _is_turned(rec, x, y, rest), ops.sub(rec, rest, y), rest)
+
+
+def _is_turned(rec: Recording, x: Any, y: Any, rest: Sym) -> Sym:
+    """Whether a quotient that is not whole is below 0, so that rounding down went away from 0."""
+    return choose(rec, NE(rec, rest, 0), NE(rec, LT(rec, x, 0), LT(rec, y, 0)), NE(rec, rest, rest))
+
+
+def floordiv(rec: Recording, x: Any, y: Any) -> Sym:
+    """Of floats as the libraries have it, exact: 1.0 // 0.1 is 9, though 1.0 / 0.1 is 10."""
+    if joint(x, y) != FLOAT:
+        return ops.floordiv(rec, x, y)
+    x, y = real(rec, x), real(rec, y)
+    rest = fmod(rec, x, y)
+    count = ops.div(rec, ops.sub(rec, x, rest), y)
+    found = nearest(rec, choose(rec, _is_turned(rec, rest, y, rest), ops.sub(rec, count, k(rec, 1.0)), count))
+    return choose(rec, EQ(rec, y, k(rec, 0.0)), ops.div(rec, x, y), found)
 
 
 def div_mode(rec: Recording, x: Any, y: Any, rounding_mode: Optional[str] = None) -> Sym:
     if rounding_mode is None:
         return ops.div(rec, x, y)
     if rounding_mode == "floor":
-        return ops.floordiv(rec, x, y)
+        return floordiv(rec, x, y)
     if rounding_mode != "trunc":
         refuse("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '%s'" % rounding_mode)
     if joint(x, y) == FLOAT:
         return trunc(rec, ops.div(rec, x, y))
-    size = ops.floordiv(rec, ops.absolute(rec, x), ops.absolute(rec, y))
-    unlike = NE(rec, LT(rec, x, 0), LT(rec, y, 0))
-    return choose(rec, unlike, ops.neg(rec, size), size)
+    down = ops.floordiv(rec, x, y)
+    return choose(rec, _is_turned(rec, x, y, ops.mod(rec, x, y)), ops.add(rec, down, 1), down)
 
 
 def isnan(rec: Recording, x: Any) -> Sym:
@@ -275,8 +299,9 @@ def nan_to_num(rec: Recording, x: Any, nan: Any = None, posinf: Any = None, negi
 
 def copysign(rec: Recording, x: Any, y: Any) -> Sym:
     size = ops.absolute(rec, real(rec, x))
-    low = LT(rec, ops.div(rec, k(rec, 1.0), real(rec, y)), k(rec, 0.0))  # 1 / -0.0 is -inf
-    return choose(rec, low, ops.neg(rec, size), size)
+    y = real(rec, y)
+    of = choose(rec, EQ(rec, y, k(rec, 0.0)), ops.div(rec, k(rec, 1.0), y), y)  # 1 / -0.0 is -inf
+    return choose(rec, LT(rec, of, k(rec, 0.0)), ops.neg(rec, size), size)
 
 
 def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:

@@ -39,7 +39,7 @@ def settled(x: Any) -> Any:
 
 
 def _floor_divide(rec: Recording, x: Any, y: Any) -> Sym:
-    return ops.floordiv(rec, x, y)
+    return functions.floordiv(rec, x, y)
 
 
 JITTED = ("jit", "pjit", "closed_call", "core_call")

@@ -78,7 +78,7 @@ UNARY: Dict[str, Callable[..., Sym]] = {
     "deg2rad radians": functions.radians, "frac": functions.frac, "positive pos": functions.positive,
 }
 BINARY: Dict[str, Callable[..., Sym]] = {
-    "mul multiply": ops.mul, "truediv true_divide": ops.div, "floordiv floor_divide": ops.floordiv,
+    "mul multiply": ops.mul, "truediv true_divide": ops.div, "floordiv floor_divide": functions.floordiv,
     "mod remainder": ops.mod, "fmod": functions.fmod, "pow power": ops.power, "float_power": functions.float_power,
     "minimum": ops.minimum, "maximum": ops.maximum, "fmin": functions.fmin, "fmax": functions.fmax,
     "atan2 arctan2": functions.atan2, "hypot": functions.hypot, "logaddexp": functions.logaddexp,
@@ -91,7 +91,7 @@ BINARY: Dict[str, Callable[..., Sym]] = {
     "gt greater": compare(OP_GT), "ge greater_equal": compare(OP_GE),
 }
 REFLECTED: Dict[str, Callable[..., Sym]] = {
-    "radd": ops.add, "rmul": ops.mul, "rtruediv rdiv": ops.div, "rfloordiv": ops.floordiv, "rmod": ops.mod,
+    "radd": ops.add, "rmul": ops.mul, "rtruediv rdiv": ops.div, "rfloordiv": functions.floordiv, "rmod": ops.mod,
     "rpow": ops.power, "rand": ops.bit_and, "ror": ops.bit_or, "rxor": ops.bit_xor, "rlshift": ops.shift_left,
     "rrshift": ops.shift_right,
 }
