@@ -69,6 +69,7 @@ typedef void (*fxa__torch_kernel)(fxa__torch_value *stack, uint64_t n_in, uint64
     X(fxa_program_tensor_count)                                                                                        \
     X(fxa_program_tensor)                                                                                              \
     X(fxa_dtype_name)                                                                                                  \
+    X(fxa_slot_name)                                                                                                   \
     X(fxa_plan_create)                                                                                                 \
     X(fxa_plan_destroy)                                                                                                \
     X(fxa_plan_workspace)                                                                                              \

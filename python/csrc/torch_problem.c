@@ -95,10 +95,10 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
         count *= t->size[i];
     }
     if (count != need || t->dtype != dtype || (!dense && slot != FXA_SLOT_SINK)) {
-        return fxa__torch_fail(call, FXA_E_BINDING,
-                               "extra tensor of slot %d has %lld elements of %s%s; %lld dense ones of %s are needed",
-                               slot, (long long)count, fxa__torch.fxa_dtype_name(t->dtype), dense ? "" : " with gaps",
-                               (long long)need, fxa__torch.fxa_dtype_name(dtype));
+        return fxa__torch_fail(call, FXA_E_BINDING, "%s has %lld elements of %s%s; %lld dense ones of %s are accepted",
+                               fxa__torch.fxa_slot_name((fxa_slot)slot), (long long)count,
+                               fxa__torch.fxa_dtype_name(t->dtype), dense ? "" : " with gaps", (long long)need,
+                               fxa__torch.fxa_dtype_name(dtype));
     }
     if (slot == FXA_SLOT_SEED) { /* lies on the host, wherever the problem is */
         memcpy(&p->args.seed, t->data, sizeof p->args.seed);

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import torch
 from torch import Tensor
+from torch.nn.attention import flex_attention as _theirs
 
 from .. import _abi
 from .._program import DTYPE_NAMES, Program
@@ -267,12 +268,25 @@ def _run(s: _Settings, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod
     config, extras = s.config(), s.extras()
     functions = style == "flex" and bprop is None and not isinstance(score_mod, (str, Program)) \
         and not isinstance(mask_mod, (str, Program))
+    _check_sources(functions, style, score_mod, mask_mod, bprop,
+                   {"params": params, "tensors": tensors, "bprop_tensors": bprop_tensors})
     if functions and torch.compiler.is_dynamo_compiling():
         return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, mask_mod),
                             math.nan if scale is None else scale,
                             {"config": config, "dropout_p": dropout_p, "version": _dynamo.VERSION})
     return _run_eagerly(config, extras, q, k, v, score_mod, mask_mod, scale, dropout_p, params, tensors, style, bprop,
                         bprop_tensors, functions)
+
+
+def _check_sources(functions: bool, style: str, score_mod: Mod, mask_mod: Mod, bprop: Mod,
+                   named: Mapping[str, Any]) -> None:
+    if isinstance(mask_mod, _theirs.BlockMask):
+        raise TypeError("mask_mod is a BlockMask; give its mask_mod, or call flex_attention with it as block_mask")
+    if bprop is not None and score_mod is None and mask_mod is None:
+        raise ValueError("score_mod_bprop is given without score_mod")
+    unused = [name for name, given in named.items() if given and (functions or (style == "graph" and name == "params"))]
+    if unused:
+        raise ValueError("%s given beside a function, which brings what it uses by itself" % " and ".join(unused))
 
 
 @_dynamo.outside

@@ -17,6 +17,7 @@ from torch.nn.attention import flex_attention as _theirs
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from .. import _abi
+from .._program import Program
 from ..trace import trace
 from . import _dynamo
 from ._traced import call_of, check_scale
@@ -134,6 +135,13 @@ def _check_options(options: Dict[str, Any]) -> None:
               "PyTorch's kernels")
 
 
+def _check_whole(traced: Any) -> None:
+    lacking = [c.name for c in traced.program.captures] + [p.name for p in traced.program.params if p.default is None]
+    if lacking:
+        raise ValueError(f"score_mod uses {', '.join(lacking)}, which flex_attention has no argument for; give them to "
+                         f"fxattn.torch.attention by name, as params and tensors")
+
+
 def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux. return_lse is deprecated, please use "
@@ -199,6 +207,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
                                       {"config": (flags,), "version": _dynamo.VERSION})
     else:
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
+        if isinstance(score_mod, (str, Program)):
+            _check_whole(traced)
         out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)
     if not flags and return_aux is None:
         return out

@@ -69,7 +69,8 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
                                      for part, target in ((score_mod, "score"), (mask_mod, "mask"))
                                      if isinstance(part, (str, Program))])
     back = Program.from_text(as_statement(bprop, "dscore"), kind="bprop") if isinstance(bprop, str) else bprop
-    return Traced(program, bprop=back)
+    defaults = tuple(param.default for param in program.params)
+    return Traced(program, params=() if None in defaults else defaults, bprop=back)
 
 
 class _Flex:

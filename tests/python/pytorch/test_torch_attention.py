@@ -181,6 +181,27 @@ def test_offsets_belong_to_packed_layouts():
         attention(x, x, x, window=5)
 
 
+def test_what_nothing_uses_or_brings_is_refused():
+    x, bias = torch.randn(2, 4, 8, 16), torch.randn(4)
+    mask = fx.create_block_mask(lambda b, h, q, k: q >= k, None, None, 8, 8, device="cpu")
+    text = "param cap : float = 2\nscore = score * cap"
+    for kind, words, call in (
+            (ValueError, "params and tensors given beside a function",
+             lambda: attention(x, x, x, lambda s, b, h, q, k: s, params={"a": 1.0}, tensors={"b": bias})),
+            (ValueError, "params given beside a function",
+             lambda: attention(x, x, x, lambda graph, score, tensors: score, style="graph", params={"a": 1.0})),
+            (TypeError, "give its mask_mod", lambda: attention(x, x, x, None, mask)),
+            (ValueError, "score_mod_bprop is given without", lambda: attention(x, x, x, score_mod_bprop="dscore * 2")),
+            (ValueError, "score_mod uses bias, cap, which flex_attention has no", lambda: fx.flex_attention(
+                x, x, x, "tensor bias : f32[1]\nparam cap : float\nscore = score * cap + bias[h]")),
+            (RuntimeError, "SINK has 5 elements of f32; 4 dense ones", lambda: attention(x, x, x, sink=torch.ones(5))),
+            (RuntimeError, "LEN_K has 3 elements of i32; 2 dense ones", lambda: attention(x, x, x, k_lens=[1, 2, 3]))):
+        with pytest.raises(kind, match=words):
+            call()
+    torch.testing.assert_close(fx.flex_attention(x, x, x, text), fx.flex_attention(x, x, x, "score * 2"))
+    torch.testing.assert_close(fx.flex_attention(x, x, x, text), attention(x, x, x, text))
+
+
 def test_shapes_that_do_not_fit_are_named():
     x = torch.randn(2, 4, 8, 16)
     torch.testing.assert_close(attention(x, x[:1], x[:1]), attention(x, x[:1].expand_as(x), x[:1].expand_as(x)))
