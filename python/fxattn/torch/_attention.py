@@ -271,7 +271,9 @@ def _run(s: _Settings, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod
     _check_sources(functions, style, score_mod, mask_mod, bprop,
                    {"params": params, "tensors": tensors, "bprop_tensors": bprop_tensors})
     if functions and torch.compiler.is_dynamo_compiling():
-        return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, mask_mod),
+        # Not None: one that is a default argument has a place in the caller, where Dynamo would look for a function.
+        mask = _theirs.noop_mask if mask_mod is None else mask_mod
+        return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, mask),
                             math.nan if scale is None else scale,
                             {"config": config, "dropout_p": dropout_p, "version": _dynamo.VERSION})
     return _run_eagerly(config, extras, q, k, v, score_mod, mask_mod, scale, dropout_p, params, tensors, style, bprop,

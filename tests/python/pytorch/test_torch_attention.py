@@ -181,6 +181,15 @@ def test_offsets_belong_to_packed_layouts():
         attention(x, x, x, window=5)
 
 
+def test_compiled_without_a_mask():
+    """A default argument is more than the None that it is, to Dynamo."""
+    x = torch.randn(1, 2, 8, 4)
+    for call in (lambda x: attention(x, x, x), lambda x: attention(x, x, x, lambda s, b, h, q, k: s - (q - k).abs()),
+                 lambda x: attention(x, x, x, is_causal=True, sink=True, return_lse=True).lse):
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(x), call(x))
+
+
 def test_what_nothing_uses_or_brings_is_refused():
     x, bias = torch.randn(2, 4, 8, 16), torch.randn(4)
     mask = fx.create_block_mask(lambda b, h, q, k: q >= k, None, None, 8, 8, device="cpu")
