@@ -135,6 +135,8 @@ def check_python():
         if len(lines) > 500:
             say(path, len(lines), "%d lines: split it (limit 500)" % len(lines))
         for number, line in enumerate(lines, 1):
+            if len(line) > 120:
+                say(path, number, "line of %d columns (120)" % len(line))
             if "\t" in line or line.rstrip() != line:
                 say(path, number, "tab or white space at the end")
 

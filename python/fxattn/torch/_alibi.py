@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """BLOOM and MPT of transformers, which add ALiBi in attention layers of their own instead of asking AttentionInterface.
 
-install() puts a forward before that of their attention classes. It acts where the mask of the pass is a ModelMask, which only
-attn_implementation="fxattn" makes, and else hands over to the model's own. Versions of transformers whose BLOOM and MPT make
-their masks without AttentionMaskInterface (4) therefore compute as they always did.
+install() puts a forward before that of their attention classes. It acts where the mask of the pass is a ModelMask,
+which only attn_implementation="fxattn" makes, and else hands over to the model's own. Versions of transformers whose
+BLOOM and MPT make their masks without AttentionMaskInterface (4) therefore compute as they always did.
 """
 import functools
 import importlib

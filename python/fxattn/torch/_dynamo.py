@@ -39,8 +39,8 @@ def capturable() -> bool:
 
 
 def outside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which Dynamo does not enter. What torch.compiler.disable gives imports Dynamo, a second or two, in its
-    first call; this does not where nothing else has."""
+    """The function, which Dynamo does not enter. What torch.compiler.disable gives imports Dynamo, a second or two, in
+    its first call; this does not where nothing else has."""
     disabled = torch._disable_dynamo(function)
 
     @functools.wraps(function)

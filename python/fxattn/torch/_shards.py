@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a sequence lies on the processes of a group (ring.py): which position a local row has, and what a mask leaves between
-the rows of one process and the keys of another.
+"""How a sequence lies on the processes of a group (ring.py): which position a local row has, and what a mask leaves
+between the rows of one process and the keys of another.
 
     contiguous   process r has the r-th piece. Pieces may have any lengths
-    zigzag       2 * P chunks; process r has the r-th from the front and the r-th from the back, so that causal masks leave
-                 all of them the same work. All have the same, even length
+    zigzag       2 * P chunks; process r has the r-th from the front and the r-th from the back, so that causal masks
+                 leave all of them the same work. All have the same, even length
     striped      process r has positions r, r + P, r + 2 * P, ... Lengths differ by one at most, the longer ones first
 """
 import ctypes
@@ -40,9 +40,10 @@ class Shards:
         if layout == "zigzag" and (len(set(lengths)) > 1 or lengths[0] % 2):
             raise ArgumentError("layout \"zigzag\" needs %s of one even length on all processes; their lengths are %s"
                                 % (what, list(lengths)))
-        if layout == "striped" and list(lengths) != [len(range(r, self.total, len(lengths))) for r in range(len(lengths))]:
-            raise ArgumentError("layout \"striped\" needs lengths of %s that differ by one at most, longer ones first; they "
-                                "are %s" % (what, list(lengths)))
+        dealt = [len(range(r, self.total, len(lengths))) for r in range(len(lengths))]
+        if layout == "striped" and list(lengths) != dealt:
+            raise ArgumentError("layout \"striped\" needs lengths of %s that differ by one at most, longer ones first; "
+                                "they are %s" % (what, list(lengths)))
 
     def segments(self, rank: int) -> Tuple[Segment, ...]:
         """Where the indices of a process lie."""
@@ -96,7 +97,8 @@ class Mask:
 
 
 def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguous", dim: int = 2) -> Tensor:
-    """The part of a whole tensor that process `rank` of `size` has; where lengths are uneven, the earlier ones have more."""
+    """The part of a whole tensor that process `rank` of `size` has; where lengths are uneven, the earlier ones have
+    more."""
     length = tensor.shape[dim]
     if layout == "contiguous":
         lengths = [length // size + (r < length % size) for r in range(size)]
@@ -104,8 +106,8 @@ def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguo
         lengths = [len(range(r, length, size)) for r in range(size)]
     elif layout == "zigzag":
         if length % (2 * size):
-            raise ArgumentError("layout \"zigzag\" needs a length that is a multiple of twice the processes, %d; it is %d"
-                                % (2 * size, length))
+            raise ArgumentError("layout \"zigzag\" needs a length that is a multiple of twice the processes, %d; it is "
+                                "%d" % (2 * size, length))
         lengths = [length // size] * size
     else:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over a sequence that is spread over processes: ring_attention, on torch.distributed.
 
-Every process has some rows of Q and some of K and V (_shards.py says which). Keys and values go around the ring; each process
-joins what its rows find in each part (fxa_merge), so that out and lse are those of the whole. The next part travels while
-the present one is computed. Backward sends them around again, with the gradients of keys and values, which come home in the
-end; it uses lse of the whole, so that each part gives its share of every gradient.
+Every process has some rows of Q and some of K and V (_shards.py says which). Keys and values go around the ring; each
+process joins what its rows find in each part (fxa_merge), so that out and lse are those of the whole. The next part
+travels while the present one is computed. Backward sends them around again, with the gradients of keys and values,
+which come home in the end; it uses lse of the whole, so that each part gives its share of every gradient.
 
-The program sees positions in the whole (coordinate maps of the library): any score_mod, any mask_mod, dropout too. Parts that
-the mask leaves nothing of are not computed. Partial results are f32 (f64 of f64), and rounded once.
+The program sees positions in the whole (coordinate maps of the library): any score_mod, any mask_mod, dropout too.
+Parts that the mask leaves nothing of are not computed. Partial results are f32 (f64 of f64), and rounded once.
 """
 import ctypes
 import hashlib
@@ -32,8 +32,8 @@ from .flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
 # What processes tell each other before a call; all but the lengths must be the same.
-_TOLD = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtype", "layout", "score function",
-         "set of inputs that need gradients", "length of q", "length of k")
+_TOLD = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtype", "layout",
+         "score function", "set of inputs that need gradients", "length of q", "length of k")
 _SAME = len(_TOLD) - 2
 
 
@@ -61,8 +61,8 @@ class _Ring:
         for i, what in enumerate(_TOLD[:_SAME]):
             for rank, one in enumerate(lists):
                 if one[i] != lists[0][i]:
-                    raise ArgumentError("ring_attention: the %s of process %d is another than that of process 0 (%d, %d): all "
-                                        "must be the same" % (what, rank, one[i], lists[0][i]))
+                    raise ArgumentError("ring_attention: the %s of process %d is another than that of process 0 "
+                                        "(%d, %d): all must be the same" % (what, rank, one[i], lists[0][i]))
         return lists
 
     def pass_on(self, tensors: Sequence[Tensor], step: int, tag: int) -> "_Journey":
@@ -200,11 +200,12 @@ def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor,
     return total
 
 
-# ---- The call ----------------------------------------------------------------------------------------------------------
+# ---- The call --------------------------------------------------------------------------------------------------------
 
 def _identify(call: Call) -> int:
     """A number for program and settings."""
-    text = repr((call.program, list(call.ints), list(call.floats), list(call.config), [tuple(t.shape) for t in call.tensors]))
+    shapes = [tuple(t.shape) for t in call.tensors]
+    text = repr((call.program, list(call.ints), list(call.floats), list(call.config), shapes))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
@@ -227,7 +228,8 @@ def _extras(ring: _Ring, q: Tensor, sink: Optional[Tensor], dropout_p: float, se
     flags, slots, extras = _abi.WANT_LSE, 0, []
     if sink is not None:
         if tuple(sink.shape) != (q.shape[1],):
-            raise ArgumentError("sink has shape %s; one score per query head, (%d,), is accepted" % (tuple(sink.shape), q.shape[1]))
+            raise ArgumentError("sink has shape %s; one score per query head, (%d,), is accepted"
+                                % (tuple(sink.shape), q.shape[1]))
         flags, slots, extras = flags | _abi.SINK, slots | 1 << _abi.SLOT_SINK, [sink]
     if dropout_p:
         drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else torch.tensor([seed])
@@ -243,8 +245,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] \
             or q.shape[3] != k.shape[3] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ArgumentError("q, k and v have shapes %s, %s and %s; [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted, H a "
-                            "multiple of Hkv" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
+        raise ArgumentError("q, k and v have shapes %s, %s and %s; [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are "
+                            "accepted, H a multiple of Hkv" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
 
 
 @outside
@@ -252,18 +254,18 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Optional[Callable
                    mask_mod: Optional[Callable[..., Any]] = None, *, layout: str = "contiguous", group: Any = None,
                    scale: Optional[float] = None, sink: Optional[Tensor] = None, dropout_p: float = 0.0,
                    seed: Optional[int] = None, return_lse: bool = False) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """softmax(score_mod(scale * Q K^T)) V of whole sequences of which every process of `group` has a part: this process's
-    rows of it, [B,H,S,Dv], with return_lse also lse [B,H,S], which is differentiable.
+    """softmax(score_mod(scale * Q K^T)) V of whole sequences of which every process of `group` has a part: this
+    process's rows of it, [B,H,S,Dv], with return_lse also lse [B,H,S], which is differentiable.
 
     q [B,H,S,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]: this process's parts, by `layout` (contiguous, zigzag, striped; see
         split_sequence). Lengths of Q and K may differ.
     score_mod, mask_mod: as flex_attention's; q_idx and kv_idx are positions in the whole. All processes give the same.
-    sink: a learned score per query head. dropout_p, seed: the same pairs are dropped as in the whole with this seed; without
-        one, one is drawn and shared.
+    sink: a learned score per query head. dropout_p, seed: the same pairs are dropped as in the whole with this seed;
+        without one, one is drawn and shared.
 
-    What mods capture, and the sink, every process has a copy of. Gradients of these are summed over the group, so that each
-    copy gets that of the whole; gradients of q, k and v are those of this process's parts. Every process of the group makes
-    the call, and its backward pass; that they agree is checked first.
+    What mods capture, and the sink, every process has a copy of. Gradients of these are summed over the group, so that
+    each copy gets that of the whole; gradients of q, k and v are those of this process's parts. Every process of the
+    group makes the call, and its backward pass; that they agree is checked first.
     """
     _check(q, k, v, layout)
     q, k, v = autocast_inputs(q, k, v)
@@ -272,12 +274,12 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Optional[Callable
     traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
     call = call_of(traced, scale, config, dropout_p, extras)
     inputs = (q, k, v, *call.all_tensors())
-    told = ring.agree([q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], DTYPES[q.dtype], LAYOUTS.index(layout),
-                       _identify(call), _needs(inputs), q.shape[2], k.shape[2]], q.device)
+    told = ring.agree([q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], DTYPES[q.dtype],
+                       LAYOUTS.index(layout), _identify(call), _needs(inputs), q.shape[2], k.shape[2]], q.device)
     ring.rows = Shards("q", layout, [one[_SAME] for one in told])
     ring.keys = Shards("k", layout, [one[_SAME + 1] for one in told])
-    mask = Mask(call.program, None if traced is None else _params(traced.program, call), q.shape[0], q.shape[1], ring.rows,
-                ring.keys)
+    params = None if traced is None else _params(traced.program, call)
+    mask = Mask(call.program, params, q.shape[0], q.shape[1], ring.rows, ring.keys)
     # The first step is never left out: it makes the rows, and has the sink.
     ring.live = [step == 0 or mask.leaves(ring.rank, ring.source(step)) for step in range(ring.size)]
     out, lse = _RingFunction.apply(ring, call.plain(), *inputs)

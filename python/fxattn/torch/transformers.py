@@ -4,10 +4,10 @@
     fxattn.torch.register_transformers()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fxattn")
 
-transformers asks two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask, which is
-its mask_mod: nothing of size [S,S] is ever made of padding, causality and windows), one computes attention in a layer (here
-one fused call, whatever is combined: window, soft cap, sinks, biases, dropout, grouped heads). Models that compute ALiBi by
-themselves do not ask: _alibi.py.
+transformers asks two functions by the name of the implementation: one makes the mask of a pass (here a ModelMask, which
+is its mask_mod: nothing of size [S,S] is ever made of padding, causality and windows), one computes attention in a
+layer (here one fused call, whatever is combined: window, soft cap, sinks, biases, dropout, grouped heads). Models that
+compute ALiBi by themselves do not ask: _alibi.py.
 """
 import warnings
 from typing import Any, Callable, Optional, Tuple
@@ -39,7 +39,7 @@ def register_transformers(name: str = NAME) -> None:
     _alibi.install(ModelMask, attend)
 
 
-# ---- Masks -------------------------------------------------------------------------------------------------------------
+# ---- Masks -----------------------------------------------------------------------------------------------------------
 
 class ModelMask(BlockMask):
     """The mask of one pass through a model."""
@@ -57,7 +57,8 @@ class ModelMask(BlockMask):
 
     def __radd__(self, scores: Any) -> Any:
         raise ArgumentTypeError("this model adds its mask to the scores by itself: it does not ask transformers' "
-                                "AttentionInterface for its attention, and attn_implementation=\"fxattn\" is not for it")
+                                "AttentionInterface for its attention, and attn_implementation=\"fxattn\" is not for "
+                                "it")
 
 
 def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -86,8 +87,8 @@ def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
 
 
 def _offset(value: Any, device: Any) -> Any:
-    """An offset as a tensor, so that all steps of a decoding run one program; none at all where it is 0. That of a static
-    cache is counted up in place before the mask is read, and so copied."""
+    """An offset as a tensor, so that all steps of a decoding run one program; none at all where it is 0. That of a
+    static cache is counted up in place before the mask is read, and so copied."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, int) and value != 0 and not torch.compiler.is_compiling():
@@ -102,14 +103,16 @@ def _shifted(mod: Callable[..., Any], q_offset: Any, kv_offset: Any) -> Callable
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + q_offset, kv_idx + kv_offset)
 
 
-def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = None, q_offset: Any = 0, kv_offset: Any = 0,
-                   mask_function: Callable[..., Any] = _causal, attention_mask: Optional[Tensor] = None,
-                   device: Any = None, cache_position: Optional[Tensor] = None, **_: Any) -> ModelMask:
+def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = None, q_offset: Any = 0,
+                   kv_offset: Any = 0, mask_function: Callable[..., Any] = _causal,
+                   attention_mask: Optional[Tensor] = None, device: Any = None,
+                   cache_position: Optional[Tensor] = None, **_: Any) -> ModelMask:
     """What transformers calls to make a mask. attention_mask is its bool [B,keys] of padding; version 4 says by
     cache_position where the rows are. What else it says (dtype, config, hints to leave the mask out) is not needed."""
     if q_length is None:
         if cache_position is None:
-            raise ArgumentError("the mask of attn_implementation=\"fxattn\" was asked for without q_length or cache_position")
+            raise ArgumentError("the mask of attn_implementation=\"fxattn\" was asked for without q_length or "
+                                "cache_position")
         q_length, q_offset, device = cache_position.shape[0], cache_position[0], device or cache_position.device
     if device is None:
         device = "cpu" if attention_mask is None else attention_mask.device
@@ -122,7 +125,7 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
     return ModelMask(mod, batch_size, 1, (q_length, kv_length), device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
 
 
-# ---- Attention ---------------------------------------------------------------------------------------------------------
+# ---- Attention -------------------------------------------------------------------------------------------------------
 
 def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., Any]:
     """(b, h, q, k) -> element of a table of four dimensions that broadcasts to these sizes; more keys are cut off."""
@@ -136,8 +139,8 @@ def _reader(table: Tensor, what: str, sizes: Tuple[int, ...]) -> Callable[..., A
 
 
 def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool], window: Optional[int]) -> Any:
-    """The mask_mod of attention_mask=None, as transformers' SDPA has it: causal where the module is, from the first row and
-    key on; one row is the last. A causal window is kept."""
+    """The mask_mod of attention_mask=None, as transformers' SDPA has it: causal where the module is, from the first row
+    and key on; one row is the last. A causal window is kept."""
     rows, keys = sizes[2], sizes[3]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not causal or (rows == 1 and window is None):
@@ -195,14 +198,17 @@ def _score_mod(softcap: Optional[float], *biases: Optional[Callable[..., Any]]) 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, *, dropout: float = 0.0,
            scaling: Optional[float] = None, is_causal: Optional[bool] = None, window: Optional[int] = None,
            softcap: Optional[float] = None, bias: Optional[Tensor] = None, sinks: Optional[Tensor] = None) -> Tensor:
-    """Attention of a layer, [B,H,S,D]. Dropout draws its seed from PyTorch's generator, so that checkpointing repeats it."""
+    """Attention of a layer, [B,H,S,D]. Dropout draws its seed from PyTorch's generator, so that checkpointing repeats
+    it."""
     if query.shape[1] % key.shape[1] != 0:
-        raise ArgumentError("query has %d heads, which is no multiple of the %d of key" % (query.shape[1], key.shape[1]))
+        raise ArgumentError("query has %d heads, which is no multiple of the %d of key"
+                            % (query.shape[1], key.shape[1]))
     mask_mod, added = _masks(module, mask, query, key, is_causal, window)
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     score_mod = _score_mod(softcap, added, None if bias is None else _reader(bias, "position_bias", sizes))
     if sinks is not None and sinks.numel() != query.shape[1]:
-        raise ArgumentError("sinks have %d elements; one per query head, %d, is accepted" % (sinks.numel(), query.shape[1]))
+        raise ArgumentError("sinks have %d elements; one per query head, %d, is accepted"
+                            % (sinks.numel(), query.shape[1]))
     return attention(query, key, value, score_mod, mask_mod, scale=scaling, dropout_p=dropout,
                      sink=None if sinks is None else sinks.reshape(-1))
 
@@ -212,9 +218,9 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
                       sliding_window: Optional[int] = None, softcap: Optional[float] = None,
                       position_bias: Optional[Tensor] = None, s_aux: Optional[Tensor] = None,
                       **kwargs: Any) -> Tuple[Tensor, None]:
-    """What transformers calls in a layer: (out [B,S,H,D], None). is_causal and sliding_window count where attention_mask is
-    None, else the mask has them. Of other keywords those that would change the result are refused; the rest (position_ids,
-    cu_seq_lens_q and their like) is for other implementations, and ignored."""
+    """What transformers calls in a layer: (out [B,S,H,D], None). is_causal and sliding_window count where
+    attention_mask is None, else the mask has them. Of other keywords those that would change the result are refused;
+    the rest (position_ids, cu_seq_lens_q and their like) is for other implementations, and ignored."""
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise ArgumentError("attn_implementation=\"fxattn\" does not have %s (keyword %s)" % (what, name))

@@ -18,9 +18,9 @@ from .symbol import Sym
 from .tables import Handler
 from .torch_table import TORCH, call, h_permute, h_swap, h_where_method
 
-BINARY = {"add": ops.add, "sub": ops.sub, "mul": ops.mul, "truediv": ops.div, "floordiv": functions.floordiv, "mod": ops.mod,
-          "pow": ops.power, "and": ops.bit_and, "or": ops.bit_or, "xor": ops.bit_xor, "lshift": ops.shift_left,
-          "rshift": ops.shift_right}
+BINARY = {"add": ops.add, "sub": ops.sub, "mul": ops.mul, "truediv": ops.div, "floordiv": functions.floordiv,
+          "mod": ops.mod, "pow": ops.power, "and": ops.bit_and, "or": ops.bit_or, "xor": ops.bit_xor,
+          "lshift": ops.shift_left, "rshift": ops.shift_right}
 COMPARISONS = {"eq": OP_EQ, "ne": OP_NE, "lt": OP_LT, "le": OP_LE, "gt": OP_GT, "ge": OP_GE}
 UNARY = {"neg": ops.neg, "abs": ops.absolute, "invert": ops.invert, "pos": functions.positive, "floor": functions.floor,
          "ceil": functions.ceil, "trunc": functions.trunc}
