@@ -10,12 +10,12 @@ import itertools
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from .libraries import library_of
-from .ops import as_sym, choose, compare, scalar
-from .._abi import OP_EQ
+from .ops import add, as_sym, choose, compare, scalar
+from .._abi import OP_EQ, OP_LT
 from .place import TraceAttributeError, error, refuse
 from .record import LOAD, Recording
 from .symbol import TRACED, NeedsCapture, NeedsJax, Sym, recording_of
-from .types import BOOL, FLOAT
+from .types import BOOL, FLOAT, INT
 
 MAX_ELEMENTS = 1024
 Shape = Tuple[int, ...]
@@ -320,6 +320,12 @@ def _gather(rec: Recording, base: Any, after: List[Any], wide: List[int]) -> Any
     return permute(front, dims[len(shape):len(shape) + before] + dims[:len(shape)] + dims[len(shape) + before:])
 
 
+def _from_start(rec: Recording, at: Sym, size: int) -> Sym:
+    """An index that counts from the end where it is negative, as loads of programs do by themselves."""
+    at = Sym(rec, at.node, INT)  # a narrow int could not hold the sum
+    return choose(rec, compare(OP_LT)(rec, at, 0), add(rec, at, size), at) if size > 1 else at
+
+
 def _index_vec(x: Vec, key: Any) -> Any:
     items = _spelled_out(list(key) if isinstance(key, tuple) else [key], len(x.shape), x)
     result, axis = x, 0
@@ -333,8 +339,8 @@ def _index_vec(x: Vec, key: Any) -> Any:
             refuse("a tensor of traced values takes ints, slices and traced scalars as indices, not arrays")
         size = result.shape[axis]
         if kind == "scalar":
-            at, rest = _index_value(x.rec, item), [_take(result, axis, [i]) for i in range(size)]
-            columns = [part.elements for part in rest]
+            at = _from_start(x.rec, _index_value(x.rec, item), size)
+            columns = [_take(result, axis, [i]).elements for i in range(size)]
             chosen = []
             for choices in zip(*columns):
                 pick = choices[-1]

@@ -3,11 +3,12 @@
 the shape and type of the result.
 
 Reads outside an array differ: JAX clamps an index, a program reads 0. The test of an index for a negative one, which
-jax.numpy writes around every index, is dropped: programs count negative indices from the end themselves.
+jax.numpy writes around every index, is dropped where a captured array is read: programs count negative indices from the
+end themselves.
 """
 import itertools
 import math
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from .. import _abi
 from . import arrays, functions, ops, reductions
@@ -75,20 +76,23 @@ def _select_n(player: Any, operands: List[Any], params: Dict[str, Any], out: Any
 
 def _choose(rec: Recording, which: Any, x: Any, y: Any) -> Sym:
     """select_n of two: the first where it is false."""
-    if type(which) is Sym and type(x) is Sym and _is_wrap(rec, which, x, y):
-        return x
     return ops.choose(rec, ops.truth(rec, which), y, x)
 
 
-def _is_wrap(rec: Recording, which: Sym, index: Sym, moved: Any) -> bool:
-    """Whether this is jax.numpy's index < 0 ? index + size : index."""
-    if type(moved) is not Sym or index.ty != INT or min(which.node, moved.node) < FIRST:
-        return False
-    test, sum_ = rec.code[which.node - FIRST], rec.code[moved.node - FIRST]
-    if test[:2] != (_abi.OP_LT, index.node) or sum_[:2] != (_abi.OP_ADD, index.node) or min(test[2], sum_[2]) < FIRST:
-        return False
-    zero, size = rec.code[test[2] - FIRST], rec.code[sum_[2] - FIRST]
-    return zero == (CONST, 2, 0) and size[:2] == (CONST, 2) and size[2] > 0
+def _as_given(rec: Recording, at: Sym, size: int) -> Sym:
+    """The index of an array of this size before jax.numpy wrote at < 0 ? at + size : at, if it is that."""
+    parts = _parts(rec, at.node)
+    if len(parts) != 4 or parts[0] != _abi.OP_SELECT:
+        return at
+    test, moved, index = _parts(rec, parts[1]), _parts(rec, parts[2]), parts[3]
+    if test[:2] != (_abi.OP_LT, index) or moved[:2] != (_abi.OP_ADD, index):
+        return at
+    constants = _parts(rec, test[2]), _parts(rec, moved[2])
+    return Sym(rec, index, at.ty) if constants == ((CONST, 2, 0), (CONST, 2, size)) else at
+
+
+def _parts(rec: Recording, node: int) -> Tuple[Any, ...]:
+    return rec.code[node - FIRST] if node >= FIRST else ()
 
 
 def _convert(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
@@ -130,7 +134,8 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
     whole = tuple(base.shape)
     if type(base) is Vec or any(1 < size < n for size, n in zip(sizes, whole)):
         return _window(player, base, starts, sizes)
-    key = tuple(0 if n == 1 else slice(None) if size == n else ops.as_sym(player.rec, player.traced(at))
+    key = tuple(0 if n == 1 else slice(None) if size == n else
+                _as_given(player.rec, ops.as_sym(player.rec, player.traced(at)), n)
                 for at, size, n in zip(starts, sizes, whole))
     fixed = base.fixed if type(base) is View else None
     part = arrays.index(player.rec, base.base if fixed is not None else base, fixed, key)
@@ -156,7 +161,10 @@ def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int])
 
 
 def _element(rec: Recording, base: Any, at: Sequence[Any]) -> Sym:
-    if type(base) is Vec or type(base) is View:
+    if type(base) is Vec:
+        return base[tuple(at)]  # type: ignore[no-any-return]
+    at = [_as_given(rec, i, n) if type(i) is Sym else i for i, n in zip(at, base.shape)]
+    if type(base) is View:
         return base[tuple(at)]  # type: ignore[no-any-return]
     return arrays.load(rec, base, [i.node if type(i) is Sym else rec.integer(i) for i in at])
 
