@@ -52,6 +52,21 @@ def test_every_gradient():
     assert close(pullback(dout)[0], without["dq"])
 
 
+@pytest.mark.parametrize("engine", ["ref", "cpu"])
+def test_negative_indices_count_from_the_end(engine):
+    """Of a captured array, whose gradient goes to the elements that were read."""
+    q, k, v = random_qkv(7, sq=9, sk=9)
+    table, dout = (np.random.default_rng(8).standard_normal(shape) for shape in ((11,), q.shape))
+    score = lambda s, b, h, q, k: s + table[q - k]  # noqa: E731
+    out, pullback = fn.vjp(q, k, v, score, engine=engine)
+    want = dense(q, k, v, score, dout=dout)
+    gradients = pullback(dout)
+    assert close(out, want["out"]) and all(close(x, want[name]) for x, name in zip(gradients, ("dq", "dk", "dv")))
+    expected, (_, _, row, column) = np.zeros(11), coordinates(2, 4, 9, 9)
+    np.add.at(expected, np.broadcast_to(row - column, want["dscore"].shape), want["dscore"])
+    assert close(gradients.of(table), expected)
+
+
 @pytest.mark.parametrize("dtype, rounding", [("float32", 1e-5), ("float16", 2e-3), ("bfloat16", 3e-2)])
 def test_narrow_dtypes(dtype, rounding):
     dtype = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
