@@ -55,3 +55,11 @@ def test_float_of_the_lowest_int():
     table = torch.tensor([-128, 127], dtype=torch.int8)
     for n, x in enumerate(table):
         check(lambda s, b, h, q, k: s + torch.fmod(table[q], 1.5), torch.fmod(x.double(), 1.5), q=n)
+
+
+def test_numpy_reciprocal_of_ints():
+    np = pytest.importorskip("numpy")
+    for dtype in ("uint8", "int8", "int32", "float64"):
+        table = np.array([1, 2, 3, 127] + [-1, -5] * (dtype != "uint8"), dtype)
+        for n, x in enumerate(table):
+            check(lambda s, b, h, q, k: s + np.reciprocal(table[q]), np.reciprocal(x), q=n)

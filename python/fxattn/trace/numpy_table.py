@@ -10,11 +10,12 @@ from . import arrays, functions, ops, reductions
 from .arrays import elementwise
 from .place import like, refuse
 from .record import Recording
-from .symbol import recording_of
+from .symbol import Sym, recording_of
 from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack,
                      h_swap,
                      one, same, two)
 from .torch_table import h_full_like, h_like, h_take, h_to
+from .types import FLOAT
 
 
 def h_where(rec: Recording, condition: Any, *branches: Any) -> Any:
@@ -38,8 +39,14 @@ def h_expand_dims(rec: Recording, x: Any, axis: int) -> Any:
         (slice(None),) * arrays.axis_of(axis, len(x.shape) + 1) + (None,)]
 
 
+def reciprocal(rec: Recording, x: Any) -> Sym:
+    """Of an int an int, which is 0 beyond 1 and -1."""
+    return functions.reciprocal(rec, x) if ops.kind_of_operand(x) == FLOAT else functions.div_mode(rec, 1, x, "trunc")
+
+
 NUMPY: Dict[str, Handler] = {
     **COMMON,
+    "reciprocal": one(reciprocal),
     "add": two(ops.add), "subtract": two(ops.sub), "divide": two(ops.div), "where": h_where, "clip": h_clip,
     "round": h_round, "around": h_round, "rint": one(functions.rint), "fabs": one(functions.fabs),
     "max": h_reduce("max"), "min": h_reduce("min"), "amax": h_reduce("max"), "amin": h_reduce("min"),
