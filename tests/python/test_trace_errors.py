@@ -346,3 +346,35 @@ def test_documentation_lists_the_tables():
 HIDDEN = set("""radd rsub rmul rtruediv rdiv rfloordiv rmod rpow rand ror rxor rlshift rrshift getitem index and or xor
     truediv floordiv mod lshift rshift rmatmul pos invert convert_element_type scalar_tensor is_tensor alias
     lift_fresh_copy equal""".split())
+
+
+def _first_line(fn):
+    return fn.__code__.co_firstlineno
+
+
+def test_wrong_results_name_the_function():
+    """A result has no line any more: the function's own is named."""
+    import functools
+    table = torch.zeros(5)
+
+    class Module(torch.nn.Module):
+        def forward(self, s, b, h, q, k):
+            return None
+
+    wide = lambda s, b, h, q, k: s + table  # noqa: E731
+    bound = Module().forward
+    for mod, fn in ((wide, wide), (Module(), Module.forward), (bound, Module.forward),
+                    (functools.partial(wide), wide)):
+        with pytest.raises(TraceError) as caught:
+            trace(mod)
+        assert caught.value.file == __file__ and caught.value.line == _first_line(fn)
+    with pytest.raises(TraceError, match="must return a bool") as caught:
+        trace(None, lambda b, h, q, k: q)
+    assert caught.value.file == __file__
+
+
+@pytest.mark.parametrize("mod", [lambda s, b, h, q, k: s + {0: 1.0}[h], lambda s, b, h, q, k: s + (q in {1, 2})])
+def test_keys_and_sets(mod):
+    with pytest.raises(TraceError, match="no key of a dictionary") as caught:
+        trace(mod)
+    assert caught.value.file == __file__ and caught.value.line == _first_line(mod)

@@ -33,11 +33,13 @@ class _Array:
 
     __slots__ = ()
     __array_priority__ = 1000.0
-    __hash__ = None  # type: ignore[assignment]
     rec: Recording
 
     def __bool__(self) -> bool:
         refuse("the truth of a traced value is not known while the function is traced; use where, any and all")
+
+    def __hash__(self) -> int:
+        refuse("a traced tensor has no value yet, so it is no key of a dictionary and in no set")
 
     def __iter__(self) -> Any:
         if not self.shape:  # type: ignore[attr-defined]

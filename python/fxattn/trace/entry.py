@@ -13,7 +13,7 @@ from .jaxprs import mentions_jax, run_by_jax
 from .libraries import library_of
 from .modes import functions_by_forward, torch_mode
 from .ops import RunInt, as_sym, cast, scalar
-from .place import TraceError, at_place_of
+from .place import TraceError, at_place_of, error_in
 from .record import Recording
 from .symbol import NeedsCapture, NeedsJax, Sym
 from .types import BOOL, FLOAT, INT, NAMES
@@ -99,8 +99,8 @@ class _Flex:
         with torch_mode() as mode:
             score = None if self.score_mod is None else self.run(rec, self.score_mod, _SCORE_ARGUMENTS, self.extra[0])
             mask = None if self.mask_mod is None else self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
-        score_node = None if self.score_mod is None else score_result(rec, score)
-        mask_node = None if self.mask_mod is None else mask_result(rec, mask)
+        score_node = None if self.score_mod is None else score_result(rec, score, self.score_mod)
+        mask_node = None if self.mask_mod is None else mask_result(rec, mask, self.mask_mod)
         made = Traced(rec.program("score", score_node, mask_node), rec.arrays(), tuple(rec.params))
         if asked is not None and not rec.sized and rec.lib == self.lib and not (mode and mode.told):
             asked.keep(*made[:3])
@@ -178,28 +178,29 @@ def lifted(x: Any) -> Any:
     return RunInt(x) if type(x) is int else x
 
 
-def _single(rec: Recording, result: Any, what: str) -> Any:
+def _single(rec: Recording, result: Any, what: str, mod: Any) -> Any:
     if isinstance(result, (tuple, list)) and len(result) == 1:
         result = result[0]
     if result is None:
-        raise TraceError("%s returned None; it must return a value" % what)
+        raise error_in(mod, "%s returned None; it must return a value" % what)
     if type(result) in (View, Vec) or library_of(result) is not None and result.ndim:
         elements = vec(rec, result).elements
         if len(elements) != 1:
-            raise TraceError("%s returned a tensor of shape %s; it must return a scalar" % (what, tuple(result.shape)))
+            raise error_in(mod, "%s returned a tensor of shape %s; it must return a scalar"
+                           % (what, tuple(result.shape)))
         return elements[0]
     return as_sym(rec, scalar(rec, result))
 
 
-def score_result(rec: Recording, result: Any) -> int:
-    return int(cast(rec, _single(rec, result, "score_mod"), FLOAT).node)
+def score_result(rec: Recording, result: Any, mod: Any) -> int:
+    return int(cast(rec, _single(rec, result, "score_mod", mod), FLOAT).node)
 
 
-def mask_result(rec: Recording, result: Any) -> int:
-    found = _single(rec, result, "mask_mod")
+def mask_result(rec: Recording, result: Any, mod: Any) -> int:
+    found = _single(rec, result, "mask_mod", mod)
     if found.ty != BOOL:
-        raise TraceError("mask_mod returned a value of type %s; it must return a bool: compare it, as in x != 0"
-                         % NAMES[found.ty])
+        raise error_in(mod, "mask_mod returned a value of type %s; it must return a bool: compare it, as in x != 0"
+                       % NAMES[found.ty])
     return int(found.node)
 
 

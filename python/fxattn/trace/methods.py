@@ -120,7 +120,6 @@ def _attach(cls: Any) -> None:
     cls.__torch_function__ = classmethod(lambda cls, func, types, args=(), kwargs=None: call(func, args, kwargs))
     cls.__array_ufunc__ = lambda self, ufunc, method, *inputs, **rest: call_ufunc(ufunc, method, inputs, rest)
     cls.__array_function__ = lambda self, func, types, args, kwargs: call_function(func, args, kwargs)
-    cls.__hash__ = None
 
 
 for _cls in (Sym, View, Vec):

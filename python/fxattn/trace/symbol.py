@@ -20,7 +20,6 @@ class Sym:
 
     __slots__ = ("rec", "node", "ty")
     __array_priority__ = 1000.0
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, rec: Recording, node: int, ty: int) -> None:
         self.rec = rec
@@ -71,6 +70,10 @@ class Sym:
                "program, and torch.* or numpy functions take it where math.* cannot" % NAMES[self.ty])
 
     __complex__ = __float__
+
+    def __hash__(self) -> int:
+        refuse("a traced %s has no value yet, so it is no key of a dictionary and in no set; make a tensor of what is "
+               "looked up and index it, or join comparisons with |" % NAMES[self.ty])
 
     def __len__(self) -> int:
         refuse("a traced value is a scalar and has no length")
