@@ -145,9 +145,9 @@ def _with_bprop(call: Call, traced: Any) -> Call:
 def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *,
               scale: Optional[float] = None, layout: str = "bhsd", is_causal: bool = False,
               window: Optional[Tuple[Optional[int], Optional[int]]] = None, bottom_right: bool = False,
-              q_lens: Any = None, k_lens: Any = None, cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None,
-              max_k: Optional[int] = None, pages: Any = None, positions: Any = None,
-              sink: Union[None, bool, Tensor] = None, dropout_p: float = 0.0, seed: Union[None, int, Tensor] = None,
+              q_lengths: Any = None, k_lengths: Any = None, cu_q: Any = None, cu_k: Any = None,
+              max_q: Optional[int] = None, max_k: Optional[int] = None, pages: Any = None, positions: Any = None,
+              sink: Union[None, str, Tensor] = None, dropout_p: float = 0.0, seed: Union[None, int, Tensor] = None,
               params: Optional[Mapping[str, Any]] = None, tensors: Optional[Mapping[str, Any]] = None,
               style: str = "flex", score_mod_bprop: Mod = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
               return_lse: bool = False, return_max: bool = False, deterministic: bool = False,
@@ -162,11 +162,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
                          (found from the offsets where they are not given); rows of no sequence are 0
     is_causal, window    ready masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: they (or, without
                          them, the rows) are aligned with the last key
-    q_lens, k_lens       lengths per batch entry
+    q_lengths, k_lengths lengths per batch entry
     pages                [B, blocks] of a cache: k and v are [pages,H,page_size,D] then, with layout bshd and thd
                          [pages,page_size,H,D]
     positions            where the rows of each batch entry begin, [B]
-    sink                 True: a key of score 0; a tensor [H]: a learned score per head
+    sink                 "zero": a key of score 0; a tensor [H]: a learned score per head
     dropout_p, seed      of probabilities; without a seed one is drawn from PyTorch's generator
     return_lse, return_max   give an AttentionOutput
     deterministic        the same bits in every run, or an error; strict_index: so are indices outside captured tensors
@@ -190,8 +190,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
             raise TypeError("window is %r; (left, right) is accepted, of ints or None" % (window,))
         s.flag(_abi.WINDOW)
         s.fields[ops.WINDOW_LEFT], s.fields[ops.WINDOW_RIGHT] = (-1 if w is None else w for w in window)
-    s.integers(_abi.SLOT_LEN_Q, q_lens, _abi.PADDING)
-    s.integers(_abi.SLOT_LEN_K, k_lens, _abi.PADDING)
+    s.integers(_abi.SLOT_LEN_Q, q_lengths, _abi.PADDING)
+    s.integers(_abi.SLOT_LEN_K, k_lengths, _abi.PADDING)
     s.integers(_abi.SLOT_CU_Q, cu_q, _abi.VARLEN)
     s.integers(_abi.SLOT_CU_K, cu_k, _abi.VARLEN)
     s.integers(_abi.SLOT_PAGES, pages, _abi.PAGED)
@@ -248,15 +248,17 @@ def _sizes_of_packed(s: _Settings, k: Tensor, max_q: Optional[int], max_k: Optio
         s.fields[ops.SK] = s.slots[_abi.SLOT_PAGES].shape[-1] * k.shape[2] if max_k is None else max_k
 
 
-def _sink_and_dropout(s: _Settings, sink: Union[None, bool, Tensor], dropout_p: float,
+def _sink_and_dropout(s: _Settings, sink: Union[None, str, Tensor], dropout_p: float,
                       seed: Union[None, int, Tensor]) -> None:
     if isinstance(sink, Tensor):
         if sink.device != s.device:
             raise ValueError("sink is on %s, q on %s; both must be on one device" % (sink.device, s.device))
         s.flag(_abi.SINK)
         s.slots[_abi.SLOT_SINK] = sink
-    else:
-        s.flag(_abi.SINK_ZERO, sink)
+    elif sink is not None:
+        if sink != "zero":
+            raise ValueError("sink is %r; \"zero\", or a tensor of a score per query head, is accepted" % (sink,))
+        s.flag(_abi.SINK_ZERO)
     if dropout_p:
         s.flag(_abi.DROPOUT)
         drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else torch.as_tensor(seed, dtype=torch.int64)

@@ -139,8 +139,8 @@ class DotProductAttention(nn.Module):
             _mask_function(_four(attention_mask)) if ready.get("arbitrary") and attention_mask is not None else None,
             scale=self.softmax_scale, layout=layout, is_causal=ready.get("causal", False),
             window=None if window is None else tuple(None if w < 0 else w for w in window),
-            bottom_right=ready.get("bottom_right", False), k_lens=lengths,
-            sink={"vanilla": None, "off-by-one": True}.get(self.softmax_type, self.softmax_offset),
+            bottom_right=ready.get("bottom_right", False), k_lengths=lengths,
+            sink={"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset),
             dropout_p=self.attention_dropout if self.training else 0.0, style="graph" if graph else "flex",
             score_mod_bprop=score_mod_bprop, tensors=score_mod_tensors, bprop_tensors=score_mod_bprop_tensors,
             **(packed if layout == "thd" else {}))

@@ -59,7 +59,7 @@ def test_packed_rows(layout):
 def test_lengths_windows_and_alignment():
     q, k, v = inputs(2, 2, 2, 7, 12, 8, 8, torch.float32)
     lengths = torch.tensor([12, 5])
-    close(attention(q, k, v, k_lens=lengths), eager(q, k, v, mask_mod=lambda b, h, i, j: j < lengths[b])[0])
+    close(attention(q, k, v, k_lengths=lengths), eager(q, k, v, mask_mod=lambda b, h, i, j: j < lengths[b])[0])
     close(attention(q, k, v, window=(2, 1)), eager(q, k, v, mask_mod=lambda b, h, i, j: (i - j <= 2) & (j - i <= 1))[0])
     close(attention(q, k, v, window=(2, None)), eager(q, k, v, mask_mod=lambda b, h, i, j: i - j <= 2)[0])
     close(attention(q, k, v, is_causal=True, bottom_right=True),
@@ -75,7 +75,7 @@ def test_pages_and_positions():
         for n in range(2):
             cache_k[pages[b, n]], cache_v[pages[b, n]] = k[b, :, n * 8:n * 8 + 8], v[b, :, n * 8:n * 8 + 8]
     lengths = torch.tensor([11, 16])
-    out = attention(q, cache_k, cache_v, lambda s, b, h, i, j: s - (i - j) * 0.1, pages=pages, k_lens=lengths,
+    out = attention(q, cache_k, cache_v, lambda s, b, h, i, j: s - (i - j) * 0.1, pages=pages, k_lengths=lengths,
                     positions=lengths - 1, is_causal=True)
     want = eager(q, k, v, lambda s, b, h, i, j: s - (lengths[b] - 1 + i - j) * 0.1,
                  lambda b, h, i, j: j < lengths[b])[0]
@@ -91,7 +91,7 @@ def test_sinks():
         return p @ v.repeat_interleave(2, 1)
 
     scores = q @ k.repeat_interleave(2, 1).transpose(-1, -2) / math.sqrt(8)
-    for given, extra in ((sink, sink), (True, torch.zeros(4))):
+    for given, extra in ((sink, sink), ("zero", torch.zeros(4))):
         out, want = attention(q, k, v, sink=given), with_sink(scores, extra)
         close(out, want)
         leaves = (q, k, v, sink) if given is sink else (q, k, v)
@@ -158,7 +158,7 @@ def test_packed_rows_of_no_sequence_are_zero():
     def call(x, **more):
         return attention(x, x, x, layout="thd", cu_q=offsets, cu_k=offsets, return_lse=True, return_max=True, **more)
 
-    for more, nobody in (({}, [7, 8, 9]), ({"q_lens": lens, "k_lens": lens}, [2, 7, 8, 9])):
+    for more, nobody in (({}, [7, 8, 9]), ({"q_lengths": lens, "k_lengths": lens}, [2, 7, 8, 9])):
         held = [torch.full_like(packed, torch.nan) for _ in range(30)]  # memory that the results are likely to get
         del held
         x = packed.clone().requires_grad_()
@@ -185,7 +185,7 @@ def test_compiled_without_a_mask():
     """A default argument is more than the None that it is, to Dynamo."""
     x = torch.randn(1, 2, 8, 4)
     for call in (lambda x: attention(x, x, x), lambda x: attention(x, x, x, lambda s, b, h, q, k: s - (q - k).abs()),
-                 lambda x: attention(x, x, x, is_causal=True, sink=True, return_lse=True).lse):
+                 lambda x: attention(x, x, x, is_causal=True, sink="zero", return_lse=True).lse):
         torch._dynamo.reset()
         torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(x), call(x))
 
@@ -204,7 +204,8 @@ def test_what_nothing_uses_or_brings_is_refused():
             (ValueError, "score_mod uses bias, cap, which flex_attention has no", lambda: fx.flex_attention(
                 x, x, x, "tensor bias : f32[1]\nparam cap : float\nscore = score * cap + bias[h]")),
             (RuntimeError, "SINK has 5 elements of f32; 4 dense ones", lambda: attention(x, x, x, sink=torch.ones(5))),
-            (RuntimeError, "LEN_K has 3 elements of i32; 2 dense ones", lambda: attention(x, x, x, k_lens=[1, 2, 3]))):
+            (ValueError, "sink is True; \"zero\", or a tensor", lambda: attention(x, x, x, sink=True)),
+            (RuntimeError, "LEN_K has 3 elements of i32; 2 dense ones", lambda: attention(x, x, x, k_lengths=[1, 2, 3]))):
         with pytest.raises(kind, match=words):
             call()
     torch.testing.assert_close(fx.flex_attention(x, x, x, text), fx.flex_attention(x, x, x, "score * 2"))
@@ -263,8 +264,8 @@ def test_compiled():
     w, sink, lengths = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True), torch.tensor([9, 16])
 
     def call(q, k, v, w, sink):
-        out = attention(q, k, v, lambda s, b, h, i, j: s * w[h], lambda b, h, i, j: i >= j, k_lens=lengths, sink=sink,
-                        window=(6, None), layout="bhsd", return_lse=True)
+        out = attention(q, k, v, lambda s, b, h, i, j: s * w[h], lambda b, h, i, j: i >= j, k_lengths=lengths,
+                        sink=sink, window=(6, None), layout="bhsd", return_lse=True)
         return out.out * out.lse.exp().clamp(max=2.0).unsqueeze(-1)
 
     want = call(q, k, v, w, sink)
