@@ -62,7 +62,9 @@ class Parts(Cli):
             self.assertIn("\n".join("  " + line for line in tape[name]["lines"]), text)
             self.assertIn("    mask = (k < 9 && k <= q)", tape[name]["lines"])
         self.assertEqual([x for x in tape["forward"]["lines"] if not x.startswith(" ")], ["mask", "score"])
-        self.assertIn("derivative", tape["backward"]["lines"])
+        self.assertIn("score and derivative", tape["backward"]["lines"])  # they share the tanh
+        apart = self.run_json("explain", "--score", "score * score", "--section", "tape", "--engine", "cpu")["tape"]
+        self.assertIn("derivative", apart["backward"]["lines"])
         self.assertRegex("\n".join(tape["backward"]["lines"]), r"\n    grad s\[h\] \+= x\d\n")
         self.assertEqual(self.run_cli("explain", "--section", "tape", "--engine", "ref"),
                          "tape of the forward pass   ref\n  this engine has none to show\n"
