@@ -114,7 +114,8 @@ static void lowering_cases(conf_source source, int n, int least) {
     printf("  forward %" PRId64 " right, %" PRId64 " refused; backward %" PRId64 " right, %" PRId64 " refused; %" PRId64
            " unsure\n",
            tally.done[0], tally.refused[0], tally.done[1], tally.refused[1], tally.all.unsure);
-    T_CHECK(tally.done[0] * 100 >= (int64_t)least * n && tally.done[1] * 110 >= (int64_t)least * n);
+    if (n >= 40) /* of a handful, all may be refused */
+        T_CHECK(tally.done[0] * 100 >= (int64_t)least * n && tally.done[1] * 110 >= (int64_t)least * n);
     fxa_context_destroy(ctx);
 }
 
