@@ -16,10 +16,10 @@ import sys
 
 SKIPPED = 77
 NO_TESTS_COLLECTED = 5  # pytest's: the whole file was skipped
-# pytest itself first: without it nothing runs. Of torch the wheel without CUDA, where its index can be reached.
+# pytest itself first: without it nothing runs. From where, and with which torch, is up to pip's own settings.
 PACKAGES = ("pytest", "numpy", "ml_dtypes", "scikit-build-core", "torch==2.13.0", "transformers", "jax")
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--prefer-binary", "--no-compile",
-       "--retries", "0", "--timeout", "30", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
+       "--retries", "0", "--timeout", "30")
 
 
 def python_of(folder):
