@@ -19,7 +19,7 @@ from . import _dynamo
 from . import _operators as ops
 from ._autograd import Call
 from ._plain import DTYPES
-from ._traced import call_of, check_scale, floats_as_tensor
+from ._traced import as_tensor, call_of, check_scale, floats_as_tensor
 from .flex import _identity, autocast_inputs
 
 Mod = Union[None, str, Program, Callable[..., Any]]
@@ -40,6 +40,7 @@ _FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
     "htd": lambda x: x.squeeze(0),
 }
 PACKED = ("thd", "htd")
+STYLES = ("flex", "graph")
 
 
 class AttentionOutput(NamedTuple):
@@ -138,7 +139,8 @@ def _with_bprop(call: Call, traced: Any) -> Call:
         scalars, floats = [torch.cat([scalars[0], torch.tensor(floats, dtype=torch.float64)])], []
     config = [*call.config, *[0] * (ops.MAPS - len(call.config))]
     config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(call.program.encode()), len(call.tensors)
-    return Call(call.program + traced.bprop.text, [*call.tensors, *traced.bprop_tensors], call.extras, scalars,
+    tensors = [*call.tensors, *map(as_tensor, traced.bprop_tensors)]
+    return Call(call.program + traced.bprop.text, tensors, call.extras, scalars,
                 [*call.ints, *(int(x) for p, x in values if p.type == "int")], [*call.floats, *floats], config)
 
 
@@ -286,11 +288,35 @@ def _check_sources(functions: bool, style: str, score_mod: Mod, mask_mod: Mod, b
                    named: Mapping[str, Any]) -> None:
     if isinstance(mask_mod, _theirs.BlockMask):
         raise TypeError("mask_mod is a BlockMask; give its mask_mod, or call flex_attention with it as block_mask")
+    if style not in STYLES:
+        raise ValueError("style is %r; %s are accepted" % (style, " and ".join('"%s"' % one for one in STYLES)))
     if bprop is not None and score_mod is None and mask_mod is None:
         raise ValueError("score_mod_bprop is given without score_mod")
-    unused = [name for name, given in named.items() if given and (functions or (style == "graph" and name == "params"))]
+    if style == "flex" and callable(bprop):
+        raise ValueError("score_mod_bprop is a function, beside FlexAttention's score_mod, whose derivative is known; "
+                         "style=\"graph\" takes one")
+    for name, given in named.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(given).__name__))
+    graph = _is_graph(style, score_mod, mask_mod)
+    unused = [name for name, given in named.items() if given and (functions or (graph and name == "params"))]
     if unused:
         raise ValueError("%s given beside a function, which brings what it uses by itself" % " and ".join(unused))
+
+
+def _is_graph(style: str, score_mod: Mod, mask_mod: Mod) -> bool:
+    """Whether callbacks of the graph style are given; text means the same in both styles."""
+    return style == "graph" and not isinstance(score_mod, (str, Program)) and not isinstance(mask_mod, (str, Program))
+
+
+def _shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, k: Tensor) -> Tuple[int, ...]:
+    """[batch, heads, rows, keys]; of packed rows sequences and the longest of them, of pages what a sequence may
+    have."""
+    flags = config[ops.FLAGS]
+    packed, paged = flags & _abi.VARLEN, flags & _abi.PAGED
+    batch = extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_CU_Q)].numel() - 1 if packed else q.shape[0]
+    return (batch, q.shape[1], config[ops.SQ] if packed else q.shape[2],
+            config[ops.SK] if packed or paged else k.shape[2])
 
 
 @_dynamo.outside
@@ -300,10 +326,9 @@ def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scor
     if functions:
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
         return call_of(traced, scale, config, dropout_p, extras).run(q, k, v)
-    if style == "graph":
-        shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        traced = trace(score_mod, style="graph", bprop=bprop, tensors=tensors or {}, bprop_tensors=bprop_tensors,
-                       shape=shape)
+    if _is_graph(style, score_mod, mask_mod):
+        traced = trace(score_mod, mask_mod, style="graph", bprop=bprop, tensors=tensors or {},
+                       bprop_tensors=bprop_tensors, shape=_shape_of_scores(config, extras, q, k))
         return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced).run(q, k, v)
     check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=bprop)
     traced = Traced(text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, params),
@@ -311,7 +336,8 @@ def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scor
                                        {**(tensors or {}), **(bprop_tensors or {})}, params))
     call = _call_of_text(traced, scale, config, dropout_p, extras, params, tensors)
     if traced.bprop is not None:
-        values = _named("params", params or {}, [p.name for p in traced.bprop.params], {})
+        values = _named("params", params or {}, [p.name for p in traced.bprop.params],
+                        {p.name: p.default for p in traced.bprop.params})
         captured = _named("tensors", {**(tensors or {}), **(bprop_tensors or {})},
                           [c.name for c in traced.bprop.captures], {})
         traced = traced._replace(bprop_params=values, bprop_tensors=captured)

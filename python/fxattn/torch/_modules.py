@@ -6,6 +6,7 @@ Both take the four arguments score_mod, score_mod_bprop, score_mod_tensors and s
 callback objects written for Transformer Engine run unchanged, here together with masks, windows, dropout, lengths and
 grouped heads. What cannot go together is collected and refused in one error (_refuse).
 """
+import inspect
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
@@ -34,7 +35,12 @@ def _refuse(who: str, problems: List[str]) -> None:
 
 def is_graph_style(score_mod: Any) -> bool:
     """Whether a callable is Transformer Engine's score_mod(graph, score, tensors) rather than FlexAttention's."""
-    return callable(score_mod) and positional_arity(score_mod) == 3
+    if not callable(score_mod):
+        return False
+    if inspect.unwrap(score_mod) is not score_mod:  # by functools.wraps, whose code takes anything
+        return [p.kind for p in inspect.signature(score_mod).parameters.values()
+                if p.default is p.empty].count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == 3
+    return positional_arity(score_mod) == 3
 
 
 def _pick(table: Tensor, b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -182,8 +188,6 @@ class DotProductAttention(nn.Module):
             (callable(score_mod) and not graph and tensors is not None,
              "score_mod_tensors with a score_mod of FlexAttention's form, which captures its tensors"),
             (bprop is None and bprop_tensors is not None, "score_mod_bprop_tensors without score_mod_bprop"),
-            (graph and bool(ready.get("arbitrary")),
-             "a score_mod of graph style with attn_mask_type arbitrary: write the mask into score_mod"),
         ]
         _refuse("DotProductAttention", [text for wrong, text in rules if wrong])
 

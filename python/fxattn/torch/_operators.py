@@ -130,9 +130,14 @@ def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tenso
     return results
 
 
+def extra_place(slots: int, slot: int) -> int:
+    """Where the tensor of a slot is among the extra tensors."""
+    return bin(slots & ((1 << slot) - 1)).count("1")
+
+
 def sink_place(slots: int) -> int:
     """Where the sink is among the extra tensors."""
-    return bin(slots & ((1 << _abi.SLOT_SINK) - 1)).count("1")
+    return extra_place(slots, _abi.SLOT_SINK)
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,

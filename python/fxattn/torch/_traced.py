@@ -37,7 +37,7 @@ def check_scale(scale: Any) -> None:
         raise TypeError("scale is %r; a number is accepted" % (scale,))
 
 
-def _as_tensor(array: Any) -> Tensor:
+def as_tensor(array: Any) -> Tensor:
     """A captured array of NumPy or JAX: its memory where torch can take it, else a copy."""
     if isinstance(array, Tensor):
         return array
@@ -51,7 +51,7 @@ def _as_tensor(array: Any) -> Tensor:
 def _tensors_of(traced: Any) -> Sequence[Tensor]:
     for tensor in traced.tensors:
         if not isinstance(tensor, Tensor):
-            return [_as_tensor(x) for x in traced.tensors]
+            return [as_tensor(x) for x in traced.tensors]
     return traced.tensors  # type: ignore[no-any-return]
 
 

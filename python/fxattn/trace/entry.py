@@ -43,15 +43,18 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
 
     style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as FlexAttention has them; `score_extra` and
     `mask_extra` are further arguments, of which numbers become params. style "graph": score_mod(graph, score, tensors)
-    and bprop(graph, dscore, tensors), as Transformer Engine and cuDNN's frontend have them; `shape` (batch, heads,
-    rows, keys) is what sizes of `tensors` are checked against. Either of the two may be program text or a Program.
+    and bprop(graph, dscore, tensors), as Transformer Engine and cuDNN's frontend have them, with a mask_mod as above;
+    `shape` (batch, heads, rows, keys) is what sizes of `tensors` are checked against. Either of the two may be program
+    text or a Program.
     `lib` ("torch" or "numpy") says whose meaning operators have where the two differ; `device` and `dtype` are what
     symbols say of themselves."""
     if isinstance(score_mod, (str, Program)) or isinstance(mask_mod, (str, Program)):
         return _from_text(score_mod, mask_mod, bprop)
     if style == "graph":
         from .graph import trace_graph
-        return Traced(*trace_graph(score_mod, bprop, tensors, bprop_tensors, shape))
+        masked = _Flex(None, mask_mod, (), (), lib, device, dtype).mask
+        return Traced(*trace_graph(score_mod, None if mask_mod is None else masked, bprop, tensors, bprop_tensors,
+                                   shape))
     if style != "flex":
         raise ValueError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
     return _Flex(score_mod, mask_mod, tuple(score_extra), tuple(mask_extra), lib, device, dtype).trace()
@@ -105,6 +108,13 @@ class _Flex:
         if asked is not None and not rec.sized and rec.lib == self.lib and not (mode and mode.told):
             asked.keep(*made[:3])
         return made
+
+    def mask(self, rec: Recording) -> int:
+        """The node of the mask alone, in a recording that has a score of the graph style."""
+        rec.mods, rec.literals, rec.lib, rec.device = (self.mask_mod,), None, self.lib, self.device
+        with torch_mode():
+            mask = self.run(rec, self.mask_mod, _MASK_ARGUMENTS, ())
+        return mask_result(rec, mask, self.mask_mod)
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:

@@ -9,7 +9,7 @@ kept (the value before tanh of a soft cap) may be used there, and are computed a
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from .. import _abi
-from .._errors import ArgumentError
+from .._errors import ArgumentError, ArgumentTypeError
 from . import ops
 from .arrays import load
 from .libraries import library_of, plain_number, symbolic_kind
@@ -58,6 +58,13 @@ class Node:
         if name.startswith("get_"):
             return lambda: self._known.get(name[4:])
         raise AttributeError("a graph tensor has no attribute '%s'" % name)
+
+    def __bool__(self) -> bool:
+        # The frontend's tensors are true, and callbacks ask whether one was given; none asks for a comparison so.
+        if self.sym.ty == BOOL:
+            refuse("a comparison is a tensor of the graph, whose values are not known while it is built; choose by it "
+                   "with graph.binary_select(input0=..., input1=..., mask=...)")
+        return True
 
     def __repr__(self) -> str:
         return "<graph tensor>"
@@ -181,6 +188,9 @@ def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[st
 def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> None:
     """One error that lists what does not go together."""
     wrong = []
+    for name, value in (("tensors", tensors), ("bprop_tensors", bprop_tensors)):
+        if value is not None and not isinstance(value, Mapping):
+            raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(value).__name__))
     if score_mod is None:
         wrong += [name for name, value in (("score_mod_bprop", bprop), ("score_mod_tensors", tensors),
                                            ("score_mod_bprop_tensors", bprop_tensors)) if value]
@@ -193,15 +203,16 @@ def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any
             raise ArgumentError("%s is of type %s; a function is accepted" % (name, type(value).__name__))
 
 
-def trace_graph(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
-                bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
-    """The programs of the callbacks, each with its tensors and numbers."""
+def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bprop: Any,
+                tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
+                shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
+    """The programs of the callbacks, each with its tensors and numbers. `mask` records a FlexAttention mask_mod."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
     rec = Recording((score_mod,), "graph")
     score = None
     if score_mod is not None:
         score = _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod")
-    forward = rec.program("score", score, None), rec.arrays(), tuple(rec.params)
+    forward = rec.program("score", score, None if mask is None else mask(rec)), rec.arrays(), tuple(rec.params)
     if bprop is None:
         return forward
     back = Recording((bprop,), "graph", parent=rec)
