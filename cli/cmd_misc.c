@@ -16,13 +16,23 @@ int cmd_version(cli *c) {
     return CLI_OK;
 }
 
-/* An engine as it would run the smallest problem. */
+/* An engine as it would run the smallest problem, of a kind that all of them take. */
 typedef struct engine_here {
     const char *name, *device, *detail;
     const char *reason; /* "": it is available */
 } engine_here;
 
-/* Asks on each device: an engine says no on all but its own. */
+/* What the engine itself says of p. */
+static int engines_reason(cli *c, size_t index, const fxa_problem *p, const char **out) {
+    fxa_error err;
+    size_t count = index + 1;
+    fxa_support *list = cli_alloc(c, count * sizeof *list);
+    if (fxa_support_query(c->ctx, p, list, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    *out = list[index].reason;
+    return CLI_OK;
+}
+
+/* Asks on each device: an engine is an error on all but its own. */
 static int engines_ask(cli *c, size_t index, engine_here *out) {
     *out = (engine_here){.name = fxa_engine_name(index), .device = "", .detail = "", .reason = ""};
     for (int i = 0; fxa_device_name((fxa_device)i); i++) {
@@ -38,8 +48,7 @@ static int engines_ask(cli *c, size_t index, engine_here *out) {
         fxa_plan_destroy(plan);
         if (status == FXA_OK) return CLI_OK;
         if (status != FXA_E_UNSUPPORTED && status != FXA_E_UNAVAILABLE) return cli_fail_library(c, &err, NULL);
-        out->reason = cli_format(c, "%s", err.text);
-        return CLI_OK;
+        return engines_reason(c, index, &p, &out->reason);
     }
     return CLI_OK;
 }

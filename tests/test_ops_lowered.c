@@ -239,7 +239,7 @@ static void lowered_visit_engine(fxa_context *ctx, const walk_step *s) {
 
 TEST(every_engine_runs_each) {
     fxa_context *ctx = walk_ctx();
-    for (size_t e = 0; (lowered_engine = fxa_engine_name(e)); e++) {
+    for (size_t e = 0; (lowered_engine = engine_here(e)); e++) {
         memset(lowered_sure, 0, sizeof lowered_sure);
         walk_each(ctx, lowered_visit_engine);
         for (uint32_t op = 0; op < FXA_OP_COUNT; op++) {

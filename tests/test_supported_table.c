@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table "What is supported" of README.md is what the engines answer (R-79): for each row some problems, forward and
- * backward, of which an engine must support all to get a yes. FXA_TEST_UPDATE=1 writes it anew.
+ * backward, of which an engine must support all to get a yes. FXA_TEST_UPDATE=1 writes it anew. Of engines of the host:
+ * what others take depends on the device and on libraries that not every machine has.
  */
+#include "support/attn_data.h"
 #include "t.h"
 
 #define TABLE_README FXA_SOURCE_DIR "/README.md"
@@ -196,28 +198,38 @@ static const char *table_note(const struct table_row *row, const char *engine) {
     return strcmp(engine, "cpu") == 0 ? row->cpu : strcmp(engine, "ref") == 0 ? row->ref : "";
 }
 
+/* The name of the e-th engine if it has a column, else "". NULL past the last. */
+static const char *table_column(size_t e) {
+    const char *name = fxa_engine_name(e);
+    return !name || attn_device(name) == FXA_HOST ? name : "";
+}
+
 /* The whole table as it must be. */
 static void table_make(char *out, size_t room) {
     table_votes all = {0};
     size_t n = (size_t)snprintf(out, room, "| |"), e;
-    for (e = 0; fxa_engine_name(e); e++) n += (size_t)snprintf(out + n, room - n, " %s |", fxa_engine_name(e));
+    for (e = 0; table_column(e); e++)
+        if (*table_column(e)) n += (size_t)snprintf(out + n, room - n, " %s |", table_column(e));
     n += (size_t)snprintf(out + n, room - n, "\n|---|");
-    for (e = 0; fxa_engine_name(e); e++) n += (size_t)snprintf(out + n, room - n, "---|");
+    for (e = 0; table_column(e); e++)
+        if (*table_column(e)) n += (size_t)snprintf(out + n, room - n, "---|");
     for (int r = 0; r < TABLE_ROWS; r++) {
         table_votes votes = {0};
         for (int backward = 0; backward < 2; backward++)
             for (int i = 0; table_ask(&table_list[r], backward, i, &votes); i++) {}
         n += (size_t)snprintf(out + n, room - n, "\n| %s |", table_list[r].label);
-        for (e = 0; fxa_engine_name(e); e++) {
+        for (e = 0; table_column(e); e++) {
+            if (!*table_column(e)) continue;
             n += (size_t)snprintf(out + n, room - n, " %s%s |", table_verdict(votes.supported[e], votes.asked),
-                                  table_note(&table_list[r], fxa_engine_name(e)));
+                                  table_note(&table_list[r], table_column(e)));
             all.deterministic[e] += votes.deterministic[e];
         }
         all.asked += votes.asked;
     }
     n += (size_t)snprintf(out + n, room - n, "\n| the same bits in every run, for any number of threads |");
-    for (e = 0; fxa_engine_name(e); e++)
-        n += (size_t)snprintf(out + n, room - n, " %s |", table_verdict(all.deterministic[e], all.asked));
+    for (e = 0; table_column(e); e++)
+        if (*table_column(e))
+            n += (size_t)snprintf(out + n, room - n, " %s |", table_verdict(all.deterministic[e], all.asked));
     snprintf(out + n, room - n, "\n\n");
 }
 

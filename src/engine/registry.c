@@ -10,6 +10,7 @@
 static const fxa__engine *const registry_engines[] = {
     &fxa__engine_cpu,
     &fxa__engine_ref,
+    &fxa__engine_cudnn,
 };
 
 const fxa__engine *fxa__engine_at(size_t index) {

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn --device: refused where there is no engine for it; and on the mock device, whose memory is a fault to touch on
-the host, the same bits as the reference engine has (fxattn_mock, the command with that engine in its registry)."""
+"""fxattn --device: refused, with words, where what its engine needs is not here; and on the mock device, whose memory is a
+fault to touch on the host, the same bits as the reference engine has (fxattn_mock, the command with that engine in its
+registry)."""
 
 import os
+import shutil
 import sys
 import unittest
 
@@ -32,23 +34,77 @@ class NoDevice(Cli):
         self.assertEqual(here, there)
         self.assertEqual(here["device"], "host")
 
-    def test_there_is_no_engine(self):
-        if any(e["device"] == "cuda" for e in self.run_json("engines")["engines"]):
-            self.skipTest("this build has an engine for cuda")
-        says = "no engine of this build computes in the memory of device cuda"
-        for command in ("check", "bench"):
-            self.fails(command, "--device", "cuda:1", code=3, says=says)
-        self.fails("plan", "save", self.path("plan"), "--device", "cuda", code=3, says=says)
-        self.assertFalse(os.path.exists(self.path("plan")))
-        e = self.run_json("explain", "--device", "cuda:1", "--causal")
-        self.assertEqual(e["device"], "cuda:1")
-        self.assertFalse(any(x["supported"] for x in e["engines"]))
-        self.assertIn("on device cuda", e["engines"][0]["reason"])
-        self.assertEqual(e["tape"]["forward"], {"reason": says, "lines": None})
-        self.assertIn(", f32, on cuda:1\n", self.run_cli("explain", "--device", "cuda:1", "--section", "problem"))
-
     def test_engines_of_another_device(self):
         self.fails("check", "--device", "cuda", "--engine", "ref", says="does not compute in the memory of device cuda")
+
+
+class Here(Cli):
+    """An engine whose driver and library may be missing says which: on this machine, and with the tests' stand-ins."""
+
+    def cudnn(self, **variables):
+        """What `engines` says of cudnn, with a folder of its own for the loader, and its environment."""
+        env = {"LD_LIBRARY_PATH": self.folder.name, "FXA_CUDNN_PATH": self.folder.name, "FXA_CUDNN_UNTRIED": "1",
+               **variables}
+        text = self.run_cli("engines", env=env)
+        self.assertRegex(text, r"(?m)^cudnn    cuda, ")
+        told = {e["name"]: e for e in self.run_json("engines", env=env)["engines"]}
+        self.assertTrue(told["cpu"]["available"] and told["ref"]["available"])
+        self.assertEqual(told["cudnn"]["available"], not told["cudnn"]["reason"])
+        self.assertIn(told["cudnn"]["reason"], text)
+        return told["cudnn"], env
+
+    def bring(self, *names):
+        for name in names:
+            path = os.path.join(os.path.dirname(cli_case.FXATTN), "tests", "standin", name)
+            if not os.path.exists(path):
+                self.skipTest("this build has no %s" % path)
+            shutil.copy(path, self.path(name))
+
+    def fails_everywhere(self, reason, env):
+        for command in ("check", "bench"):
+            self.fails(command, "--device", "cuda:1", code=3, says=reason, env=env)
+        self.fails("plan", "save", self.path("plan"), "--device", "cuda", code=3, says=reason, env=env)
+        self.assertFalse(os.path.exists(self.path("plan")))
+        e = self.run_json("explain", "--device", "cuda:1", "--causal", env=env)
+        self.assertEqual(e["device"], "cuda:1")
+        said = {x["engine"]: x for x in e["engines"]}
+        self.assertFalse(any(x["supported"] for x in said.values()))
+        self.assertIn("on device cuda", said["cpu"]["reason"])
+        self.assertIn(reason, said["cudnn"]["reason"])
+        self.assertIn(reason, e["tape"]["forward"]["reason"])
+        text = self.run_cli("explain", "--device", "cuda:1", "--section", "problem", env=env)
+        self.assertIn(", f32, on cuda:1\n", text)
+
+    def test_no_driver(self):
+        told, env = self.cudnn()
+        if "libcuda.so.1" not in told["reason"]:
+            self.skipTest("this machine has a driver")
+        self.assertTrue(told["reason"].startswith("the CUDA driver cannot be used: "), told)
+        self.fails_everywhere("the CUDA driver cannot be used: libcuda.so.1", env)
+
+    def test_a_driver_and_no_cudnn(self):
+        self.bring("libcuda.so.1")
+        told, env = self.cudnn()
+        if told["available"] or "cannot be used" not in told["reason"]:
+            self.skipTest("this machine has cuDNN")
+        self.fails_everywhere("cuBLASLt, which cuDNN needs, cannot be used: ", env)
+        self.bring("libcublasLt.so.13")
+        told, env = self.cudnn()
+        self.fails_everywhere("cuDNN cannot be used: ", env)
+
+    def test_both(self):
+        self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
+        told, env = self.cudnn()
+        self.assertEqual((told["available"], told["reason"]), (True, ""))
+        self.assertIn("cuDNN 9.19.1, sm_90", told["detail"])
+        there = self.run_json("bench", "--device", "cuda:1", "--dtype", "bf16", "--shape", "h=2,s=32,d=16", "--reps", "2",
+                              "--causal", env=env)
+        self.assertEqual((there["engine"], there["device"]), ("cudnn", "cuda:1"))
+        host = self.run_json("bench", "--shape", "s=32,d=8", "--reps", "2", env=env)
+        self.assertEqual((host["engine"], host["device"]), ("cpu", "host"))  # nobody gets a device without asking for it
+        self.fails("bench", "--engine", "cudnn", "--shape", "s=32,d=8", env=env,
+                   says="does not compute in the memory of device host")
+        self.fails("check", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
 
 
 class Mock(Cli):

@@ -6,12 +6,6 @@
 #include "support/conf_case.h"
 #include "t.h"
 
-static const char *bits_engine(size_t i) {
-    const char *only = getenv("FXA_TEST_ENGINE");
-    if (only && *only) return i == 0 ? only : NULL;
-    return fxa_engine_name(i);
-}
-
 /* Every byte of every output of both passes. Backward starts from the O and LSE that forward left. */
 typedef struct bits_result {
     unsigned char *bytes;
@@ -95,16 +89,16 @@ static fxa_context *bits_context(uint32_t threads, fxa_parallel_fn parallel) {
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
 TEST(a_thousand_runs_are_bit_equal) {
-    for (size_t e = 0; bits_engine(e); e++) {
-        if (strcmp(bits_engine(e), "ref") == 0) continue; /* one thread, and slow */
+    for (size_t e = 0; engine_here(e); e++) {
+        if (strcmp(engine_here(e), "ref") == 0) continue; /* one thread, and slow */
         static conf_case c;
         uint64_t rng = t_seed();
         const attn_shape shape = {.b = 2, .hq = 4, .hkv = 2, .sq = 60, .sk = 90, .d = 33, .dv = 17, .window = 9};
         fxa_context *ctx = bits_context(3, NULL);
         T_REQUIRE(bits_draw(&c, ctx, ATTN_GQA | ATTN_DIMS | ATTN_SINK | ATTN_DLSE, CONF_TWIN, &shape, &rng));
-        bits_result want = bits_run(&c, ctx, bits_engine(e), false);
+        bits_result want = bits_run(&c, ctx, engine_here(e), false);
         for (int i = 0; i < t_scaled(1000) / 2; i++) { /* each is two runs */
-            bits_same(&c, bits_run(&c, ctx, bits_engine(e), false), want, "again");
+            bits_same(&c, bits_run(&c, ctx, engine_here(e), false), want, "again");
             if (t_failures) break;
         }
         free(want.bytes);
@@ -134,9 +128,9 @@ TEST(any_number_of_threads_gives_the_same_bits) {
                               ATTN_ROWS | ATTN_CHUNKED | ATTN_MIXED;
     static const conf_source sources[] = {CONF_TWIN, CONF_BOTH, CONF_GALLERY, CONF_IDENTITY, CONF_SPARSE};
     static const uint32_t threads[] = {2, 3, 7};
-    for (size_t e = 0; bits_engine(e); e++) {
+    for (size_t e = 0; engine_here(e); e++) {
         uint64_t rng = t_seed() + 1;
-        if (strcmp(bits_engine(e), "ref") == 0) continue;
+        if (strcmp(engine_here(e), "ref") == 0) continue;
         fxa_context *one = bits_context(1, NULL), *own = bits_context(5, bits_backwards), *many[3];
         for (int i = 0; i < 3; i++) many[i] = bits_context(threads[i], NULL);
         for (int n = 0; n < t_scaled(20); n++) {
@@ -144,10 +138,10 @@ TEST(any_number_of_threads_gives_the_same_bits) {
             attn_shape shape = bits_shape(n, &rng);
             uint32_t drawn = n < 5 ? ATTN_GQA : features & (uint32_t)attn_next(&rng);
             T_REQUIRE(bits_draw(&c, one, drawn, sources[(n + n / 5) % 5], &shape, &rng));
-            bits_result want = bits_run(&c, one, bits_engine(e), false);
-            for (int i = 0; i < 3; i++) bits_same(&c, bits_run(&c, many[i], bits_engine(e), false), want, "threads");
-            bits_same(&c, bits_run(&c, own, bits_engine(e), false), want, "the caller's loop");
-            bits_same(&c, bits_run(&c, many[0], bits_engine(e), true), want, "saved and loaded");
+            bits_result want = bits_run(&c, one, engine_here(e), false);
+            for (int i = 0; i < 3; i++) bits_same(&c, bits_run(&c, many[i], engine_here(e), false), want, "threads");
+            bits_same(&c, bits_run(&c, own, engine_here(e), false), want, "the caller's loop");
+            bits_same(&c, bits_run(&c, many[0], engine_here(e), true), want, "saved and loaded");
             free(want.bytes);
             conf_free(&c);
         }
@@ -185,7 +179,7 @@ static void bits_run_entry(conf_case *c, const char *engine, fxa_pass pass, int6
 TEST(a_batch_entry_does_not_depend_on_the_others) { /* */
     const uint32_t features = ATTN_GQA | ATTN_DIMS | ATTN_PADDING | ATTN_VARLEN | ATTN_SINK_ZERO | ATTN_DROPOUT |
                               ATTN_DTYPES | ATTN_READY | ATTN_DLSE;
-    for (size_t e = 0; bits_engine(e); e++) {
+    for (size_t e = 0; engine_here(e); e++) {
         uint64_t rng = t_seed() + 2;
         fxa_context *ctx = bits_context(2, NULL);
         for (int n = 0; n < t_scaled(60); n++) {
@@ -199,10 +193,10 @@ TEST(a_batch_entry_does_not_depend_on_the_others) { /* R-95 */
             for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
                 bits_result want = {0}, got = {0};
                 conf_fill_outputs(&c, pass);
-                if (!conf_run(&c, bits_engine(e), pass)) T_FAIL("%s\n", c.why);
+                if (!conf_run(&c, engine_here(e), pass)) T_FAIL("%s\n", c.why);
                 want = bits_collect(&c, pass, want);
                 conf_restore_outputs(&c, pass);
-                for (int64_t b = 0; b < c.base.x.b; b++) bits_run_entry(&c, bits_engine(e), pass, b);
+                for (int64_t b = 0; b < c.base.x.b; b++) bits_run_entry(&c, engine_here(e), pass, b);
                 got = bits_collect(&c, pass, got);
                 bits_same(&c, got, want, pass ? "backward alone" : "forward alone");
                 free(want.bytes);

@@ -73,10 +73,8 @@ static void memory_cases(const char *engine, uint32_t features, conf_source sour
 }
 
 static void memory_engines(conf_source source, int n) {
-    const char *only = getenv("FXA_TEST_ENGINE");
-    for (size_t e = 0; fxa_engine_name(e); e++)
-        if (!only || !*only || strcmp(only, fxa_engine_name(e)) == 0)
-            memory_cases(fxa_engine_name(e), ATTN_ALL, source, strcmp(fxa_engine_name(e), "ref") ? n : n / 10 + 1);
+    for (size_t e = 0; engine_here(e); e++)
+        memory_cases(engine_here(e), ATTN_ALL, source, strcmp(engine_here(e), "ref") ? n : n / 10 + 1);
 }
 
 /* A child touches byte `at` of K, before the guarded case has been run, and must not live. */

@@ -64,11 +64,11 @@ TEST(sizes_beside_an_empty_axis_do_not_count) {
     T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "tensor t : f32[3]\nscore = score * 2.0 + t[q, k, 3]", SIZE_MAX, &program, &err));
     T_OK(fxa_program_parse(ctx, "tensor t : f32[1]\nscore = score * 2.0 + t[q]", SIZE_MAX, &plain, &err));
-    for (size_t e = 0; fxa_engine_name(e) && program && plain; e++) {
+    for (size_t e = 0; engine_here(e) && program && plain; e++) {
         static empty_run x, want;
         empty_fill(&x), empty_fill(&want);
-        empty_pass(ctx, fxa_engine_name(e), program, NULL, &empty, &x);
-        empty_pass(ctx, fxa_engine_name(e), plain, NULL, &none, &want);
+        empty_pass(ctx, engine_here(e), program, NULL, &empty, &x);
+        empty_pass(ctx, engine_here(e), plain, NULL, &none, &want);
         T_CHECK(memcmp(&x, &want, sizeof x) == 0 && x.o[0] != 0 && x.grad[0][0] != 0);
     }
     fxa_program_destroy(program);
@@ -89,11 +89,11 @@ TEST(sums_beside_a_users_backward) {
     T_OK(fxa_program_parse(ctx, "param c : float\ntensor t : f32[1]\nscore = c * score + t[k % 4]", SIZE_MAX, &program,
                            &err));
     T_OK(fxa_program_parse_texts(ctx, &config, &bprop, &err));
-    for (size_t e = 0; fxa_engine_name(e) && program && bprop; e++) {
+    for (size_t e = 0; engine_here(e) && program && bprop; e++) {
         static empty_run with, without;
         empty_fill(&with), empty_fill(&without);
-        empty_pass(ctx, fxa_engine_name(e), program, bprop, &capture, &with);
-        empty_pass(ctx, fxa_engine_name(e), program, NULL, &capture, &without);
+        empty_pass(ctx, engine_here(e), program, bprop, &capture, &with);
+        empty_pass(ctx, engine_here(e), program, NULL, &capture, &without);
         for (int i = 0; i < 4; i++) T_NEAR(with.dt[i], without.dt[i], 1e-5);
         T_NEAR(with.dparams[0], without.dparams[0], 1e-5);
         T_CHECK(without.dt[0] != 0 && without.dparams[0] != 0);

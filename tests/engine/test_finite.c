@@ -105,7 +105,7 @@ static void finite_engine(const char *engine, uint32_t features, bool free_choic
 }
 
 static void finite_cases(uint32_t features, bool free_choice, const attn_shape *shape, int n) {
-    for (size_t e = 0; fxa_engine_name(e); e++) finite_engine(fxa_engine_name(e), features, free_choice, shape, n);
+    for (size_t e = 0; engine_here(e); e++) finite_engine(engine_here(e), features, free_choice, shape, n);
 }
 
 TEST(gradients_of_programs_params_and_tensors) { finite_cases(ATTN_DLSE, false, NULL, t_scaled(60)); }

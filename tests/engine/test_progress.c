@@ -90,8 +90,8 @@ TEST(any_problem_on_any_engine) {
     uint64_t rng = t_seed();
     for (int threads = 1; threads <= 3; threads += 2) {
         fxa_context *ctx = told_context((uint32_t)threads, false);
-        for (size_t i = 0; fxa_engine_name(i); i++)
-            for (int n = t_scaled(60); n > 0; n--) told_case(ctx, fxa_engine_name(i), &rng);
+        for (size_t i = 0; engine_here(i); i++)
+            for (int n = t_scaled(60); n > 0; n--) told_case(ctx, engine_here(i), &rng);
         fxa_context_destroy(ctx);
     }
 }
@@ -139,10 +139,10 @@ TEST(large_runs_are_told_in_many_parts) {
 TEST(nothing_to_do_is_told_as_done) {
     static const int64_t sizes[][2] = {{0, 5}, {5, 0}, {0, 0}};
     fxa_context *ctx = told_context(1, false);
-    for (size_t e = 0; fxa_engine_name(e); e++)
+    for (size_t e = 0; engine_here(e); e++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             attn_spec spec = {.b = 1, .hq = 2, .sq = sizes[i][0], .sk = sizes[i][1], .d = 4, .dtype = FXA_F32};
-            told_large_run(ctx, fxa_engine_name(e), &spec, 1);
+            told_large_run(ctx, engine_here(e), &spec, 1);
         }
     fxa_context_destroy(ctx);
 }

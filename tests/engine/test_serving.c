@@ -114,9 +114,9 @@ static void serve_flags(uint32_t flags) {
                                         {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                          1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
                                         {30, 3, 1, 1, 5, 1}};
-    for (size_t e = 0; fxa_engine_name(e); e++)
+    for (size_t e = 0; engine_here(e); e++)
         for (size_t i = 0; i < 2; i++) {
-            serve_open(fxa_engine_name(e), serve_programs[i]);
+            serve_open(engine_here(e), serve_programs[i]);
             for (size_t j = 0; j < sizeof chunks / sizeof *chunks; j++) serve_chunks(flags, chunks[j]);
             serve_close();
         }
@@ -127,8 +127,8 @@ TEST(chunks_aligned_to_the_last_key) { serve_flags(FXA_BOTTOM_RIGHT); }
 
 /* Positions move ready masks as well. */
 TEST(ready_masks_follow_positions) {
-    for (size_t e = 0; fxa_engine_name(e); e++) {
-        serve_open(fxa_engine_name(e), "param slope : float\nscore = score - slope * abs(q - k)");
+    for (size_t e = 0; engine_here(e); e++) {
+        serve_open(engine_here(e), "param slope : float\nscore = score - slope * abs(q - k)");
         serve_run(FXA_FORWARD, FXA_CAUSAL, 0, S, S, NULL, 0);
         for (int32_t row = 0; row < S; row++) {
             const int32_t positions[B] = {row, row};
@@ -141,8 +141,8 @@ TEST(ready_masks_follow_positions) {
 
 /* Each batch entry at its own place: row 5 of the first and row 30 of the second sequence in one call. */
 TEST(batch_entries_have_their_own_positions) {
-    for (size_t e = 0; fxa_engine_name(e); e++) {
-        serve_open(fxa_engine_name(e), serve_programs[1]);
+    for (size_t e = 0; engine_here(e); e++) {
+        serve_open(engine_here(e), serve_programs[1]);
         const int32_t positions[B] = {5, 30};
         memcpy(the.q[1][0][5], the.q[1][0][30], sizeof the.q[1][0][5]);
         for (int h = 1; h < H; h++) memcpy(the.q[1][h][5], the.q[1][h][30], sizeof the.q[1][h][5]);
@@ -157,8 +157,8 @@ TEST(batch_entries_have_their_own_positions) {
 
 /* Rows before all keys, and so far before that q - k wraps. */
 TEST(positions_below_zero) {
-    for (size_t e = 0; fxa_engine_name(e); e++) {
-        serve_open(fxa_engine_name(e), serve_programs[0]);
+    for (size_t e = 0; engine_here(e); e++) {
+        serve_open(engine_here(e), serve_programs[0]);
         const int32_t positions[B] = {-3, INT32_MIN};
         serve_run(FXA_FORWARD, FXA_POSITIONS, 0, 4, S, positions, 1);
         for (int i = 0; i < 4; i++) {

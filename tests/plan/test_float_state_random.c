@@ -69,8 +69,8 @@ static void drawn_compare_runs(conf_case *c, int state_of) {
     char what[400], text[4000] = "";
     for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
         conf_fill_outputs(c, pass);
-        for (size_t e = 0; fxa_engine_name(e); e++) {
-            const char *engine = fxa_engine_name(e);
+        for (size_t e = 0; engine_here(e); e++) {
+            const char *engine = engine_here(e);
             fxa_status plain = drawn_run(c, engine, pass, 0);
             (void)drawn_same_outputs(c, pass, kept, sizeof kept, true);
             fxa_status status = drawn_run(c, engine, pass, state_of);

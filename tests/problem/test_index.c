@@ -53,8 +53,8 @@ static void index_strict(index_case *c, const char *says) {
     fxa_error err;
     c->call.p.flags |= FXA_STRICT_INDEX;
     for (size_t i = 0; i < IB * IH * IQ * ID; i++) c->o[i] = 77;
-    for (int e = 0; fxa_engine_name((size_t)e); e++) {
-        c->call.p.engine = fxa_engine_name((size_t)e);
+    for (int e = 0; engine_here((size_t)e); e++) {
+        c->call.p.engine = engine_here((size_t)e);
         if (!says) {
             T_OK(fxa_attention(c->ctx, &c->call.p, &c->call.args, &err));
             continue;

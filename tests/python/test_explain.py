@@ -17,7 +17,7 @@ def test_of_text():
     assert found.program == fxattn.Program(TEXT) and found.derivative == found.program.derivative()
     assert "soft cap" in str(found) == found.text and found.json["canonical"]["hash"] == found.program.hash
     assert found.json["shape"] == {"b": 1, "h": 4, "hkv": 4, "sq": 64, "sk": 64, "d": 16, "dv": 16}
-    assert [(e.engine, e.pass_, e.supported) for e in found.engines] == [
+    assert [(e.engine, e.pass_, e.supported) for e in found.engines if e.engine in ("cpu", "ref")] == [
         (name, way, True) for way in ("forward", "backward") for name in ("cpu", "ref")]
     assert found.program.hash[:8] in repr(found) and "cpu" in repr(found)
 

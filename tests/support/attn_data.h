@@ -15,6 +15,7 @@
 #ifndef FXA_TESTS_ATTN_DATA_H
 #define FXA_TESTS_ATTN_DATA_H
 
+#include "engines_here.h"
 #include "attn_tensor.h"
 
 enum { ATTN_TENSORS = 2, ATTN_PARAMS = 3, ATTN_SLOTS = FXA_SLOT_DSINK + 1 };

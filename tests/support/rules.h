@@ -51,10 +51,8 @@ static void rules_each_size(const char *how) {
 
 /* For every engine, the cpu engine with each instruction set of the machine. */
 static void rules_each(void (*rule)(void)) {
-    const char *only = getenv("FXA_TEST_ENGINE");
     rules_rule = rule, rules_name = t_now;
-    for (size_t e = 0; (rules_engine = fxa_engine_name(e)); e++) {
-        if (only && *only && strcmp(only, rules_engine) != 0) continue;
+    for (size_t e = 0; (rules_engine = engine_here(e)); e++) {
         if (strcmp(rules_engine, "cpu") == 0)
             isa_each(rules_each_size);
         else

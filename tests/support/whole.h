@@ -14,7 +14,7 @@ static const char *whole_engine; /* each test runs for every engine */
 #define WHOLE(name)                                                                                                    \
     static void whole_##name(void);                                                                                    \
     TEST(name) {                                                                                                       \
-        for (size_t e = 0; (whole_engine = fxa_engine_name(e)); e++) whole_##name();                                   \
+        for (size_t e = 0; (whole_engine = engine_here(e)); e++) whole_##name();                                       \
     }                                                                                                                  \
     static void whole_##name(void)
 
