@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from fxattn.trace import PROGRAMS, reuse, trace
+from fxattn.trace import PROGRAMS, recipe, reuse, trace
 from trace_support import evaluator
 
 torch = pytest.importorskip("torch")
@@ -381,7 +381,7 @@ def test_memory_is_bounded():
     for n in range(10000):
         trace(eval("lambda s, b, h, q, k: s + q * %d" % n))
     assert len(PROGRAMS) <= PROGRAMS.limit
-    assert len(reuse._traces) <= reuse._LIMIT and len(reuse._recipes) <= 4 * reuse._LIMIT
+    assert len(reuse._traces) <= reuse._LIMIT and len(recipe._recipes) <= recipe._LIMIT
 
 
 def test_threads():

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """trace(): the one entry of the tracer, and what it gives."""
-import sys
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import _abi
@@ -92,8 +91,6 @@ class _Flex:
     def trace(self) -> Traced:
         asked = None
         if not self.extra[0] and not self.extra[1]:
-            if not reuse._tensor_types and "torch" in sys.modules:
-                reuse.know_tensors(sys.modules["torch"])
             asked = reuse.question(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype))
             found = None if asked is None else asked.answer()
             if found is not None:
@@ -105,7 +102,8 @@ class _Flex:
         score_node = None if self.score_mod is None else score_result(rec, score, self.score_mod)
         mask_node = None if self.mask_mod is None else mask_result(rec, mask, self.mask_mod)
         made = Traced(rec.program("score", score_node, mask_node), rec.arrays(), tuple(rec.params))
-        if asked is not None and not rec.sized and rec.lib == self.lib and not (mode and mode.told):
+        if asked is not None and not (mode and mode.told) and (
+                rec.lib in ("jax", self.lib) if asked.as_objects else not rec.sized and rec.lib == self.lib):
             asked.keep(*made[:3])
         return made
 

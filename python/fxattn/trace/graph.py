@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from .. import _abi
 from .._errors import ArgumentError, ArgumentTypeError
-from . import ops
+from . import ops, reuse
 from .arrays import load
 from .libraries import library_of, plain_number, symbolic_kind
 from .ops import cast
@@ -206,15 +206,23 @@ def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any
 def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bprop: Any,
                 tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
                 shape: Optional[Sequence[int]]) -> Tuple[Any, ...]:
-    """The programs of the callbacks, each with its tensors and numbers. `mask` records a FlexAttention mask_mod."""
+    """The programs of the callbacks, each with its tensors and numbers. `mask` records a FlexAttention mask_mod; with
+    one the callbacks run at every call."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
+    asked = None if mask else reuse.graph_question(score_mod, bprop, tensors, bprop_tensors, shape)
+    found = None if asked is None else asked.answer()
+    if found is not None:
+        return found
     rec = Recording((score_mod,), "graph")
     score = None
     if score_mod is not None:
         score = _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod")
-    forward = rec.program("score", score, None if mask is None else mask(rec)), rec.arrays(), tuple(rec.params)
-    if bprop is None:
-        return forward
-    back = Recording((bprop,), "graph", parent=rec)
-    dscore = _run(back, bprop, Sym(back, _abi.INPUT_DSCORE, FLOAT), bprop_tensors, shape, "score_mod_bprop")
-    return (*forward, back.program("bprop", dscore, None), back.arrays(), tuple(back.params))
+    made: Tuple[Any, ...] = (rec.program("score", score, None if mask is None else mask(rec)), rec.arrays(),
+                             tuple(rec.params))
+    if bprop is not None:
+        back = Recording((bprop,), "graph", parent=rec)
+        dscore = _run(back, bprop, Sym(back, _abi.INPUT_DSCORE, FLOAT), bprop_tensors, shape, "score_mod_bprop")
+        made += back.program("bprop", dscore, None), back.arrays(), tuple(back.params)
+    if asked is not None:
+        asked.keep(*made)
+    return made

@@ -1,121 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces that need not be repeated: those of functions whose code, cells, defaults and globals are as before.
 
-A trace may be used again only where nothing else can have changed it. So a function is looked through once (Recipe): it
-must consist of known instructions, name only attributes and builtins that read no value, and reach (through cells,
+A trace may be used again only where nothing else can have changed it. So a function is looked through once (recipe.py):
+it must consist of known instructions, name only attributes and builtins that read no value, and reach (through cells,
 globals and defaults) only numbers, strings, functions of the same kind, modules of a short list, and tensors. Numbers
 are compared by value; tensors by dtype, rank and which of them are one object, and the trace must have captured them as
 they are and told nothing of their contents to Python (modes.py sees it). Of modules, what the functions may take is
 compared. A function that branches must reach no tensor at all. Whatever is not certain is traced again: attributes of
 objects, functions and tensors, dictionaries, other classes of arrays.
 
+JAX's arrays never change, so they are compared as objects, and a function that reaches no others may do with them what
+it likes: branch, ask for sizes and elements, compute further arrays. Callbacks of the graph style are given tensors and
+numbers in a dictionary, of which they see nothing but what is in the key; they must reach no others.
+
 Keys are content, and hold no tensor and no address.
 """
-import dis
 import functools
 import math
+import sys
 import threading
 import types
-from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
+import weakref
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .torch_table import TORCH
+from .libraries import library_of
+from .pointwise import POINTWISE
+from .recipe import CALLS, FREE_CALLS, Unsure, forget_recipes, recipe_of
 
 _PLAIN = {int: True, bool: True, str: True, type(None): True}
-_MODULES = frozenset("torch math numpy torch.nn torch.nn.functional torch.special torch.linalg".split())
-_OWN = frozenset(["torch", "numpy", "math"])
-_CALLS = frozenset(["float", "abs"])  # with tensors about: float of a literal only
-_FREE_CALLS = _CALLS | frozenset(
-    "int bool range len min max sum isinstance enumerate zip reversed tuple list round".split())
-_CONSTANTS = frozenset("""inf pi e nan nn functional special linalg math float16 float32 float64 bfloat16 int8 int16
-    int32 int64 uint8 bool float half double int long short newaxis tensor exp2 log2 floor ceil sqrt""".split())
-# Of the functions that traced values know, those that tell something about a tensor to Python.
-_TELLING = frozenset("size dim ndimension numel nelement is_floating_point is_complex is_tensor detach".split())
-ATTRIBUTES: FrozenSet[str] = (frozenset(TORCH) | _CONSTANTS) - _TELLING
+_MODULES = frozenset("""torch math numpy torch.nn torch.nn.functional torch.special torch.linalg jax jax.numpy jax.nn
+    jax.lax""".split())
+_OWN = frozenset("torch numpy math jax jaxlib".split())
+_GRAPH_NAMES = frozenset([*POINTWISE, *"gen_index tensor_scalar get keys values items".split()])
+# What changes how JAX traces.
+_JAX_SETTINGS = tuple("jax_" + name for name in """enable_x64 explicit_x64_dtypes numpy_dtype_promotion
+    numpy_rank_promotion softmax_custom_jvp disable_jit default_prng_impl random_seed_offset""".split())
+_DEEPEST, _LONGEST, _MOST_PARTS, _LIMIT = 4, 16, 64, 512
+_MAX_DERIVED = 65536  # bytes of an array that a function of JAX makes of others, which is held with its trace
 
-_STRAIGHT = frozenset("""RESUME CACHE NOP EXTENDED_ARG COPY_FREE_VARS PUSH_NULL PRECALL KW_NAMES POP_TOP COPY SWAP
-    DUP_TOP DUP_TOP_TWO ROT_TWO ROT_THREE ROT_FOUR ROT_N LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_CHECK
-    LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_DEREF LOAD_CLASSDEREF LOAD_GLOBAL
-    LOAD_ATTR LOAD_METHOD STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST BINARY_OP BINARY_SUBSCR
-    BINARY_SLICE BUILD_SLICE BUILD_TUPLE BUILD_LIST LIST_EXTEND LIST_TO_TUPLE COMPARE_OP IS_OP UNARY_NEGATIVE
-    UNARY_POSITIVE UNARY_INVERT CALL CALL_KW CALL_FUNCTION CALL_FUNCTION_KW CALL_METHOD CALL_FUNCTION_EX
-    CALL_INTRINSIC_1 RETURN_VALUE RETURN_CONST MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE LOAD_CLOSURE MAKE_CELL GET_ITER
-    FOR_ITER END_FOR POP_ITER JUMP_ABSOLUTE JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD UNPACK_SEQUENCE
-    NOT_TAKEN LIST_APPEND LOAD_FAST_AND_CLEAR GEN_START""".split())
-_SIGNS = ("BINARY_", "INPLACE_")  # one instruction for each operator before Python 3.11
-_BRANCHING = ("POP_JUMP", "JUMP_IF", "UNARY_NOT", "TO_BOOL", "CONTAINS_OP")
-_DEEPEST, _LONGEST, _MOST_PARTS = 4, 16, 64
-
-
-class Unsure(Exception):
-    """The function may depend on something that is not compared."""
-
-
-class Recipe:
-    """What a code reads besides its cells: names of globals and of attributes. `straight` when it takes no branch and
-    calls nothing that reads a value."""
-
-    __slots__ = ("names", "attributes", "straight")
-
-    def __init__(self, code: types.CodeType) -> None:
-        names: Set[str] = set()
-        attributes: Set[str] = set()
-        self.straight = _look_through(code, names, attributes)
-        self.names = tuple(sorted(names))
-        self.attributes = dict.fromkeys(sorted(attributes))
-
-
-def _look_through(code: types.CodeType, names: Set[str], attributes: Set[str]) -> bool:
-    straight = True
-    before = ""  # the builtin that was loaded just now
-    for step in dis.get_instructions(code):
-        op, value = step.opname, step.argval
-        if op.startswith(_BRANCHING):
-            straight = False
-        elif op == "STORE_DEREF":
-            if value not in code.co_cellvars:
-                raise Unsure
-        elif op not in _STRAIGHT and not op.startswith(_SIGNS):
-            raise Unsure
-        if op in ("LOAD_ATTR", "LOAD_METHOD"):
-            if value not in ATTRIBUTES:
-                raise Unsure
-            attributes.add(value)
-        elif op == "LOAD_GLOBAL":
-            names.add(value)
-        elif op == "LOAD_CONST":
-            if type(value) is types.CodeType:
-                straight = _look_through(value, names, attributes) and straight
-            elif type(value) is tuple and not all(type(x) is str for x in value):
-                straight = False
-        if before and op not in ("PUSH_NULL", "PRECALL", "CACHE"):
-            straight = straight and op in ("LOAD_CONST", "LOAD_SMALL_INT") if before == "float" else straight
-            before = ""
-        if op == "LOAD_GLOBAL" and value == "float":
-            before = value
-    return straight
+Part = Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]  # a program, the tensors it captured, its numbers
 
 
 class _Reader:
     """Gathers what a function depends on, now."""
 
-    __slots__ = ("parts", "tensors", "straight", "numbers", "modules", "attributes")
+    __slots__ = ("parts", "tensors", "arrays", "straight", "numbers", "modules", "attributes", "unknown", "jax")
 
     def __init__(self) -> None:
         self.modules: List[types.ModuleType] = []
         self.attributes: Dict[str, None] = {}  # in the order of the functions
+        self.unknown: Set[str] = set()
         self.parts: List[Any] = []
         self.tensors: List[Any] = []
+        self.arrays: List[Any] = []  # of JAX
+        self.jax = False  # whether it is about
         self.straight = True
         self.numbers = False  # a tuple or list of numbers, which a tensor could index
 
+    def mod(self, mod: Any) -> None:
+        if type(mod) is types.FunctionType:
+            self.function(mod, 0)
+        elif type(mod).__name__ == "PjitFunction":
+            self.parts.append("jit")
+            self.function(mod.__wrapped__, 0)
+        else:
+            self.value(mod, 0)
+
     def function(self, function: types.FunctionType, depth: int) -> None:
         code = function.__code__
-        recipe = _recipe(code)
+        recipe = recipe_of(code)
         parts = self.parts
         parts.append(code)
         if function.__dict__:
             raise Unsure
         self.attributes.update(recipe.attributes)
+        if recipe.unknown:
+            self.unknown |= recipe.unknown
         self.straight = self.straight and recipe.straight
         if function.__closure__:
             for cell in function.__closure__:
@@ -138,9 +98,9 @@ class _Reader:
                 self.value(value, depth)
 
     def builtin(self, name: str, builtins: Dict[str, Any]) -> None:
-        if name not in _FREE_CALLS:
+        if name not in FREE_CALLS:
             raise Unsure
-        if name not in _CALLS:
+        if name not in CALLS:
             self.straight = False
         self.parts.append(builtins.get(name))
 
@@ -154,20 +114,33 @@ class _Reader:
             parts.append(value)
             parts.append(kind)
         elif kind in _tensor_types:
-            if value.__dict__:
+            if value.__dict__ or value.layout is not _tensor_types[kind]:
                 raise Unsure
             parts.append(value.dtype)
             parts.append(value.ndim)
-            place = next((at for at, other in enumerate(self.tensors) if other is value), None)
-            parts.append(place)
-            if place is None:
-                self.tensors.append(value)
-        elif kind is types.FunctionType and depth < _DEEPEST:
+            self.place(value, self.tensors)
+        elif kind is types.FunctionType and depth < _DEEPEST and not str(value.__module__).startswith("jax."):
             self.function(value, depth + 1)
         elif kind is types.ModuleType and value.__name__ in _MODULES:
             parts.append(value)
             if value not in self.modules:
                 self.modules.append(value)
+                self.jax = self.jax or value.__name__.startswith("jax")
+        else:
+            self.compound(value, depth)
+
+    def compound(self, value: Any, depth: int) -> None:
+        """What is rare: values of several parts, arrays of JAX."""
+        kind = type(value)
+        parts = self.parts
+        if kind.__name__ == "ArrayImpl" and library_of(value) == "jax":
+            self.jax = True
+            parts.append("jax")
+            self.place(value, self.arrays)
+        elif callable(value) and str(getattr(value, "__module__", "")).startswith("jax."):  # from jax.nn import relu
+            self.jax = True
+            self.unknown.add(str(getattr(value, "__name__", "")))
+            parts.append(value)
         elif (kind is tuple or kind is list) and len(value) <= _LONGEST and depth < _DEEPEST:
             parts.append(kind)
             parts.append(len(value))
@@ -183,6 +156,36 @@ class _Reader:
                 self.value(item, depth + 1)
         else:
             raise Unsure
+
+    def place(self, value: Any, among: List[Any]) -> None:
+        """Which of the arrays found before one is, None for a new one."""
+        found = next((at for at, other in enumerate(among) if other is value), None)
+        self.parts.append(found)
+        if found is None:
+            among.append(value)
+
+    def given(self, tensors: Mapping[str, Any]) -> None:
+        """The dictionary of a callback of the graph style: whole shapes, since a size of 1 is stretched."""
+        parts = self.parts
+        parts.append(len(tensors))
+        for name, value in tensors.items():
+            parts.append(name)
+            library = library_of(value)
+            if library is None:
+                plain = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+                if type(plain) not in (int, float, bool):
+                    raise Unsure
+                parts.append(type(value))
+                self.value(plain, 0)
+                continue
+            if type(value) not in _tensor_types and type(value).__name__ not in ("ndarray", "ArrayImpl"):
+                raise Unsure
+            parts += library, value.dtype, tuple(value.shape)
+            if library == "torch":
+                parts.append(value.layout)
+            elif library == "numpy":
+                parts.append(any(step % value.itemsize for step in value.strides))
+            self.place(value, self.tensors)
 
     def taken(self) -> None:
         """What the functions may take from modules, which somebody may have replaced."""
@@ -207,20 +210,20 @@ def _is_theirs(found: Any) -> bool:
     if kind is types.FunctionType:
         home = found.__globals__.get("__name__", "")
     else:
-        home = found.__module__ if kind is type else kind.__module__
+        home = getattr(found, "__module__", None) or kind.__module__
     return kind not in _tensor_types and home.partition(".")[0] in _OWN
 
 
-_tensor_types: Dict[type, bool] = {}
-_recipes: Dict[types.CodeType, Optional[Recipe]] = {}
+_tensor_types: Dict[type, Any] = {}  # with the layout that is accepted
 _lock = threading.Lock()
-_traces: Dict[Any, Tuple[Any, Tuple[int, ...], Tuple[Any, ...]]] = {}
-_LIMIT = 512
+_traces: Dict[Any, Tuple[Any, ...]] = {}
 
 
-def know_tensors(torch: Any) -> None:
+def _know_tensors() -> None:
     """The classes whose objects are compared by dtype and rank: subclasses may hide more."""
-    _tensor_types[torch.Tensor] = _tensor_types[torch.nn.Parameter] = True
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "nn"):  # not while it is being imported
+        _tensor_types.update({torch.Tensor: torch.strided, torch.nn.Parameter: torch.strided})
 
 
 def _builtins_of(names: Dict[str, Any]) -> Dict[str, Any]:
@@ -228,68 +231,77 @@ def _builtins_of(names: Dict[str, Any]) -> Dict[str, Any]:
     return found if isinstance(found, dict) else vars(found)
 
 
-def _recipe(code: types.CodeType) -> Recipe:
-    try:
-        found = _recipes[code]
-    except KeyError:
-        try:
-            found = Recipe(code)
-        except Unsure:
-            found = None
-        with _lock:
-            if len(_recipes) >= 4 * _LIMIT:
-                _recipes.clear()
-            _recipes[code] = found
-    if found is None:
-        raise Unsure
-    return found
+@functools.lru_cache(maxsize=1)
+def _jax_names(jax: Any) -> FrozenSet[str]:
+    """What functions of JAX may name: all that its modules and arrays have, but what reads from elsewhere."""
+    found = {*dir(jax.numpy), *dir(jax.nn), *dir(jax.lax), *dir(jax.Array), "numpy", "nn", "lax"}
+    return frozenset(found - {"random", "load", "fromfile"})
 
 
 class Question:
-    """What two functions depend on now, as a key, and the tensors that they reach."""
+    """What functions depend on now, as a key, and the tensors that they reach. `as_objects`: whether these must be the
+    very same ones as before."""
 
-    __slots__ = ("key", "tensors")
+    __slots__ = ("key", "tensors", "as_objects")
 
-    def __init__(self, key: Tuple[Any, ...], tensors: List[Any]) -> None:
-        self.key, self.tensors = key, tensors
+    def __init__(self, key: Tuple[Any, ...], tensors: List[Any], as_objects: bool = False) -> None:
+        self.key, self.tensors, self.as_objects = key, tensors, as_objects
 
-    def answer(self) -> Optional[Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]]:
-        """Program, tensors and params of the trace that was kept."""
+    def answer(self) -> Optional[Tuple[Any, ...]]:
+        """Program, tensors and params of the trace that was kept; of a backward of the user's own as well."""
         found = _traces.get(self.key)
         if found is None:
             return None
-        program, slots, params = found
         tensors = self.tensors
-        return program, tuple([tensors[at] for at in slots]), params
+        if self.as_objects:
+            same, derived = found[-1]
+            if any(ref() is not x for ref, x in zip(same, tensors)):
+                return None
+            tensors = tensors + derived
+        program, slots, params = found[:3]
+        made = program, tuple([tensors[at] for at in slots]), params
+        return made if len(found) < 6 else (*made, found[3], tuple([tensors[at] for at in found[4]]), found[5])
 
-    def keep(self, program: Any, tensors: Tuple[Any, ...], params: Tuple[Any, ...]) -> None:
-        """Keeps a trace, if each tensor that it captured is one that the functions reach."""
-        slots = []
-        for tensor in tensors:
-            at = next((n for n, other in enumerate(self.tensors) if other is tensor), None)
-            if at is None:
-                return
-            slots.append(at)
+    def keep(self, *made: Any) -> None:
+        """Keeps a trace (what `answer` is to give), if each tensor that it captured is one that the functions reach. An
+        array that a function of JAX made of those that it reaches is held, where it is small."""
+        tensors = self.tensors
+        derived: List[Any] = []
+        kept: List[Any] = []
+        for program, captured, params in zip(made[::3], made[1::3], made[2::3]):
+            slots = []
+            for tensor in captured:
+                at = next((n for n, other in enumerate([*tensors, *derived]) if other is tensor), None)
+                if at is None:
+                    if not self.as_objects or getattr(tensor, "nbytes", _MAX_DERIVED + 1) > _MAX_DERIVED:
+                        return
+                    at = len(tensors) + len(derived)
+                    derived.append(tensor)
+                slots.append(at)
+            kept += program, tuple(slots), params
+        if self.as_objects:
+            kept.append(([weakref.ref(x) for x in tensors], derived))
         with _lock:
             if len(_traces) >= _LIMIT:
                 for key in list(_traces)[:_LIMIT // 4]:
                     del _traces[key]
-            _traces[self.key] = program, tuple(slots), params
+            _traces[self.key] = tuple(kept)
 
 
 def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Question]:
     """The question for two functions; None where something is not certain."""
+    if not _tensor_types:
+        _know_tensors()
     reader = _Reader()
     parts = reader.parts
     parts.extend(rest)
     try:
         for mod in (score_mod, mask_mod):
-            if mod is None:
-                parts.append(None)
-            elif type(mod) is types.FunctionType:
-                reader.function(mod, 0)
-            else:
-                reader.value(mod, 0)
+            reader.value(None, 0) if mod is None else reader.mod(mod)
+        if reader.jax:
+            return _question_of_jax(reader)
+        if reader.unknown:
+            return None
         reader.taken()
     except (Unsure, ValueError):  # ValueError: a cell that is not filled
         return None
@@ -298,8 +310,38 @@ def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Q
     return Question(tuple(parts), reader.tensors)
 
 
+def _question_of_jax(reader: _Reader) -> Optional[Question]:
+    jax = sys.modules["jax"]
+    if reader.tensors or not reader.unknown <= _jax_names(jax):
+        return None
+    reader.taken()
+    reader.parts.extend([getattr(jax.config, name, None) for name in _JAX_SETTINGS])
+    return Question(tuple(reader.parts), reader.arrays, as_objects=True)
+
+
+def graph_question(score_mod: Any, bprop: Any, tensors: Optional[Mapping[str, Any]],
+                   bprop_tensors: Optional[Mapping[str, Any]], shape: Optional[Sequence[int]]) -> Optional[Question]:
+    """The question for callbacks of the graph style."""
+    if not _tensor_types:
+        _know_tensors()
+    reader = _Reader()
+    reader.parts += "graph", None if shape is None else tuple(shape)
+    try:
+        for mod in (score_mod, bprop):
+            reader.value(None, 0) if mod is None else reader.mod(mod)
+        if reader.tensors or reader.jax or any(
+                name not in _GRAPH_NAMES and not name.startswith(("set_", "get_")) for name in reader.unknown):
+            return None
+        reader.taken()
+        reader.given(tensors or {})
+        reader.given(bprop_tensors or {})
+    except (Unsure, ValueError):
+        return None
+    return Question(tuple(reader.parts), reader.tensors)
+
+
 def clear() -> None:
     """Forgets all traces."""
     with _lock:
         _traces.clear()
-        _recipes.clear()
+    forget_recipes()
