@@ -6,10 +6,11 @@
 The front ends are fxattn.numpy and fxattn.torch; this module has what they share. Attributes are found at first use, so
 that importing it costs little and imports none of numpy, torch and jax.
 """
-import importlib
-from typing import TYPE_CHECKING, Any, List
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from . import numpy, torch, trace
     from ._errors import (ArgumentError, ArgumentTypeError, BindingError, BytesError, EngineError, Error, InternalError,
                           LibraryError, LimitError, OutOfMemoryError, ProblemError, ProgramError, SystemRefusedError,
                           UnavailableError, UnsupportedError, VersionError)
@@ -20,34 +21,36 @@ if TYPE_CHECKING:
 
 __version__: str
 
-_ERRORS = ("Error ArgumentError ArgumentTypeError BindingError BytesError EngineError InternalError LibraryError "
-           "LimitError OutOfMemoryError ProblemError ProgramError SystemRefusedError UnavailableError UnsupportedError "
-           "VersionError").split()
-# Where each public name lives.
+# Type checkers read this list, so it is written out.
+__all__ = [
+    "ArgumentError", "ArgumentTypeError", "BindingError", "Builder", "BytesError", "Capture", "EngineError", "Error",
+    "Explanation", "InternalError", "LibraryError", "LimitError", "OutOfMemoryError", "Param", "ProblemError",
+    "Program", "ProgramError", "SystemRefusedError", "UnavailableError", "UnsupportedError", "VersionError",
+    "__version__", "cache_clear", "cache_limit", "cache_stats", "explain", "get_num_threads", "program",
+    "set_num_threads"]
+# Where names live; all others are errors.
 _HOMES = {
-    **dict.fromkeys(_ERRORS, "_errors"),
-    **dict.fromkeys("cache_stats cache_limit cache_clear get_num_threads set_num_threads".split(), "_library"),
-    **dict.fromkeys("explain Explanation".split(), "_explain"),
-    "program": "_source",
-    **dict.fromkeys("Program Builder Param Capture".split(), "_program"),
+    "_library": ("cache_stats", "cache_limit", "cache_clear", "get_num_threads", "set_num_threads"),
+    "_explain": ("explain", "Explanation"),
+    "_source": ("program",),
+    "_program": ("Program", "Builder", "Param", "Capture"),
 }
-_MODULES = ("numpy", "torch", "trace")
-
-__all__ = sorted(_HOMES) + ["__version__"]
+_MODULES = ("numpy", "torch", "trace")  # imported when they are asked for
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name == "__version__":
-        value: Any = importlib.import_module("._abi", __name__).VERSION
-    elif name in _HOMES:
-        value = getattr(importlib.import_module("." + _HOMES[name], __name__), name)
+        value: _typing.Any = _importlib.import_module("._abi", __name__).VERSION
     elif name in _MODULES:
-        value = importlib.import_module("." + name, __name__)
+        value = _importlib.import_module("." + name, __name__)
+    elif name in __all__:
+        home = next((home for home, names in _HOMES.items() if name in names), "_errors")
+        value = getattr(_importlib.import_module("." + home, __name__), name)
     else:
         raise AttributeError("module 'fxattn' has no attribute %r" % name)
     globals()[name] = value
     return value
 
 
-def __dir__() -> List[str]:
-    return sorted(set(globals()) | set(__all__) | set(_MODULES))
+def __dir__() -> _typing.List[str]:
+    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

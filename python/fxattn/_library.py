@@ -48,9 +48,9 @@ class _Library:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: Optional[tuple] = None
+        self._loaded: Optional[Tuple[ctypes.CDLL, ctypes.CDLL]] = None
 
-    def _load(self) -> tuple:
+    def _load(self) -> Tuple[ctypes.CDLL, ctypes.CDLL]:
         with self._lock:
             if self._loaded is None:
                 path = library_path()
@@ -224,8 +224,8 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_limit(max_plans: int, max_bytes: int) -> None:
-    """Bounds each plan cache of this process (there is one for each number of threads), and evicts at once; 0 keeps
-    nothing."""
+    """Bounds each plan cache of this process (there is one for each number of threads) to max_plans plans of max_bytes
+    in all, and evicts at once; 0 keeps nothing."""
     for name, value in (("max_plans", max_plans), ("max_bytes", max_bytes)):
         if not 0 <= value < 1 << 64:
             raise ArgumentError("%s is %d; 0 to 2^64 - 1 are accepted" % (name, value))

@@ -233,7 +233,7 @@ def _parse(text: Union[str, Sequence[str]], kind: str, params: Mapping[str, str]
 class Builder(Handle):
     """Makes a program one operation at a time. Values are ints that mean something to this builder only; operations
     convert their operands as the text language does, and mistakes are raised where they are made. It belongs to one
-    thread at a time, and is used up by finish()."""
+    thread at a time, and is used up by finish(). `kind` is that of the program: "score", or "bprop" for a backward."""
 
     __slots__ = ()
     _destroy = "builder_destroy"
@@ -267,11 +267,12 @@ class Builder(Handle):
         return self._checked(lib.builder_int(self._handle, value))
 
     def input(self, name: Union[str, int]) -> int:
-        """score, b, h, q, k, q_len, k_len, heads; dscore where it is a backward."""
+        """An input by name: score, b, h, q, k, q_len, k_len, heads; dscore where it is a backward."""
         return self._checked(lib.builder_input(self._handle, find(INPUTS, "the input", name)))
 
     def param(self, name: str, kind: Union[str, int] = "float", default: Optional[float] = None) -> int:
-        """Declares a scalar of the run, or finds it again."""
+        """Declares a scalar of the run, or finds it again: its name, its kind ("float" or "int"), and the value that it
+        has by default."""
         value = self._checked(lib.builder_param(self._handle, name.encode(), find(TYPES, "the type of a param", kind)))
         if default is not None:
             lib.builder_set_default(self._handle, name.encode(), default)
@@ -279,16 +280,17 @@ class Builder(Handle):
         return value
 
     def tensor(self, name: str, dtype: Union[str, int], rank: int) -> int:
-        """Declares a captured tensor; the result is for load()."""
+        """Declares a captured tensor: its name, dtype ("f32") and rank; the result is for load()."""
         code = find(DTYPES, "the dtype of a captured tensor", dtype)
         return self._checked(lib.builder_tensor(self._handle, name.encode(), code, rank))
 
     def load(self, tensor: int, *index: int) -> int:
-        """An element of a captured tensor: negative indices count from the end, those outside read 0."""
+        """An element of a captured tensor, at one index, an int value, per dimension: negative ones count from the end,
+        those outside read 0."""
         return self._checked(lib.builder_load(self._handle, tensor, (ctypes.c_int32 * len(index))(*index), len(index)))
 
     def op(self, op: Union[str, int], *values: int) -> int:
-        """An operation by name ("add", "tanh", "select") or code (_abi.OP_ADD)."""
+        """An operation op, by name ("add", "tanh", "select") or code (_abi.OP_ADD), of values."""
         code = find(OPS, "the operation", op)
         if len(values) == 2:
             return self._checked(lib.builder_op2(self._handle, code, *values))
@@ -297,7 +299,7 @@ class Builder(Handle):
         return self._checked(lib.builder_op(self._handle, code, (ctypes.c_int32 * len(values))(*values), len(values)))
 
     def type_of(self, value: int) -> str:
-        """"float", "int" or "bool"."""
+        """The type of a value: "float", "int" or "bool"."""
         code = lib.builder_type(self._handle, value)
         if code not in TYPE_NAMES:
             raise ArgumentError("%d is no value of this builder" % value)
@@ -312,14 +314,17 @@ class Builder(Handle):
         return out[0], out[1]
 
     def set_score(self, value: int) -> None:
+        """The new score is this value."""
         lib.builder_set_score(self._handle, value)
         self.check()
 
     def set_mask(self, value: int) -> None:
+        """Pairs are attended where this value, a bool, is true."""
         lib.builder_set_mask(self._handle, value)
         self.check()
 
     def set_dscore(self, value: int) -> None:
+        """The gradient of the score is this value, in a backward."""
         lib.builder_set_dscore(self._handle, value)
         self.check()
 

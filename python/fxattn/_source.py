@@ -64,8 +64,8 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
 def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named = None, params: Named = None,
             style: str = "flex", lib: str = "torch") -> Program:
     """The program of a score function and a mask function, of texts, of expressions: what runs, to be looked at, kept
-    or given to attention instead of them. `lib`, "torch" or "numpy", is whose meaning operators of a function have; the
-    other arguments are those of fxattn.numpy.attention."""
+    or given to attention instead of them. `tensors` and `params` by name are for texts, or with style="graph" what the
+    callback gets; `lib`, "torch" or "numpy", is whose meaning operators of a function have."""
     def described(name: str, value: Any) -> Tuple[str, int]:
         from ._arrays import describe
         return describe(name, value)

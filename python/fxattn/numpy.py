@@ -11,7 +11,7 @@ score.
 """
 import ctypes
 import inspect
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
 
@@ -23,9 +23,19 @@ from ._library import lib
 from ._numpy_call import WRT, Call
 from ._source import ScoreLike
 
-__all__ = ["attention", "vjp", "backward", "merge", "Gradients"]
+__all__ = ["attention", "vjp", "backward", "merge", "Gradients", "Pullback"]
 Result = Union[np.ndarray, Tuple[np.ndarray, ...]]
 _ROWS = {np.dtype(np.float32), np.dtype(np.float64)}
+
+
+@overload
+def attention(q: Any, k: Any, v: Any, score: ScoreLike = ..., mask: ScoreLike = ..., *, out: Optional[np.ndarray] = ...,
+              return_lse: Literal[False] = ..., return_max: Literal[False] = ..., lse_dtype: Any = ...,
+              **options: Any) -> np.ndarray: ...
+@overload
+def attention(q: Any, k: Any, v: Any, score: ScoreLike = ..., mask: ScoreLike = ..., *, out: Optional[np.ndarray] = ...,
+              return_lse: bool = ..., return_max: bool = ..., lse_dtype: Any = ...,
+              **options: Any) -> Tuple[np.ndarray, ...]: ...
 
 
 def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
@@ -41,22 +51,8 @@ def attention(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike =
         program text, or an expression ("score - 0.1 * abs(q - k)").
     mask: which pairs are attended, in the same forms: mask(b, h, q, k), or "q >= k". A score program may say it as
         well.
-    tensors, params: {name: array} and {name: number} for a Program or text; functions bring what they use.
-    out: where the result goes, of any float dtype and strides. `lse_dtype` is float32 or float64.
-
-    layout, kv_layout: the order of axes, "bhsd" (default), "bshd", "sbhd" and so on, "hsd", "shd", "sd" without a batch
-        or heads; "thd" or "htd" for packed sequences, which begin and end at cu_q[i] and cu_q[i + 1] (and cu_k).
-    scale: of Q K^T; None for 1 / sqrt(D).
-    causal, window=(left, right), bottom_right: ready masks; None (or -1) is an open side; bottom_right aligns to the
-        last pair.
-    q_lengths, k_lengths: [B], how many rows and keys each batch entry has. positions: [B], where its rows begin.
-    pages: [B,n] indices of pages of K and V, which are [pages,H,page size,D].
-    sink: "zero" (softmax off by one) or a learned score per query head. dropout, seed: of probabilities, by counter.
-    coordinates: {"q": 512} and so on for b, h, q, k of a shard: an offset, an array with an entry per index, or
-        segments [(begin, base, step), ...]; q_len, k_len, heads: what the program reads as such.
-    strict_index: an index outside its captured tensor is an error; else such a load is 0.
-    deterministic: refuse engines whose results may differ from run to run. engine: by name ("cpu", "ref").
-    bprop, bprop_tensors, bprop_params, style: see vjp.
+    out: where the result goes, of any float dtype and strides.
+    return_lse, return_max: what is returned besides; `lse_dtype` is float32 or float64.
     """
     call = Call(q, k, v, score, mask, _options(options))
     want_lse = _row_dtype(lse_dtype, call) if return_lse else False
@@ -80,6 +76,8 @@ def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None,
     The backward of the score function is derived. `bprop` is one of your own instead: text or a Program over dscore,
     with bprop_tensors and bprop_params by name; with style="graph", score(graph, score, tensors) and bprop(graph,
     dscore, tensors) as Transformer Engine and cuDNN's frontend have them, `tensors` given by name.
+
+    q, k, v, score, mask, return_lse, lse_dtype: as attention() has them.
     """
     call = Call(q, k, v, score, mask, _options(options))
     # LSE in f64 between the passes: what a narrower one loses, steep programs would show in their gradients.
@@ -90,7 +88,8 @@ def vjp(q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None,
 
 def backward(dout: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, score: ScoreLike = None, mask: ScoreLike = None, *,
              dlse: Any = None, wrt: Sequence[str] = WRT, **options: Any) -> "Gradients":
-    """The backward pass by itself, of an output and LSE that are known: for a shard those of the whole row."""
+    """The backward pass by itself, of an output `out` and LSE `lse` that are known: for a shard those of the whole row.
+    `dout` and `dlse` are their gradients, `wrt` is as in vjp, q, k, v, score and mask are as in attention."""
     call = Call(q, k, v, score, mask, _options(options))
     rows = _float_rows(as_array(lse, "lse"), "lse")
     whole = as_array(out, "out")
@@ -183,8 +182,8 @@ class Pullback:
 
 
 def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple[np.ndarray, np.ndarray]:
-    """Joins two partial results of the same queries over disjoint keys ([B,H,S,D] and [B,H,S]) into one, in new
-    arrays."""
+    """Joins two partial results of the same queries over disjoint keys, out_a with lse_a and out_b with lse_b
+    ([B,H,S,D] and [B,H,S]), into one (out, lse), in new arrays."""
     b, lse_other = as_array(out_b, "out_b"), _float_rows(as_array(lse_b, "lse_b"), "lse_b")
     a, lse = np.array(as_array(out_a, "out_a")), np.array(_float_rows(as_array(lse_a, "lse_a"), "lse_a"))
     if a.ndim != 4 or b.shape != a.shape or lse.shape != a.shape[:3] or lse_other.shape != a.shape[:3]:
@@ -202,6 +201,28 @@ def merge(out_a: np.ndarray, lse_a: np.ndarray, out_b: Any, lse_b: Any) -> Tuple
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------
+
+_HELP = """
+    Keywords of attention, vjp and backward:
+
+    tensors, params: {name: array} and {name: number} for a Program or text; functions bring what they use.
+    layout, kv_layout: the order of axes, "bhsd" (default), "bshd", "sbhd" and so on, "hsd", "shd", "sd" without a batch
+        or heads; "thd" or "htd" for packed sequences, which begin and end at cu_q[i] and cu_q[i + 1] (and cu_k).
+    scale: of Q K^T; None for 1 / sqrt(D).
+    causal, window=(left, right), bottom_right: ready masks; None (or -1) is an open side; bottom_right aligns to the
+        last pair.
+    q_lengths, k_lengths: [B], how many rows and keys each batch entry has. positions: [B], where its rows begin.
+    pages: [B,n] indices of pages of K and V, which are [pages,H,page size,D].
+    sink: "zero" (softmax off by one) or a learned score per query head. dropout, seed: of probabilities, by counter.
+    coordinates: {"q": 512} and so on for b, h, q, k of a shard: an offset, an array with an entry per index, or
+        segments [(begin, base, step), ...]; q_len, k_len, heads: what the program reads as such.
+    strict_index: an index outside its captured tensor is an error; else such a load is 0.
+    deterministic: refuse engines whose results may differ from run to run. engine: by name ("cpu", "ref").
+    bprop, bprop_tensors, bprop_params, style: a backward of your own, see vjp.
+
+    What cannot be is a subclass of fxattn.Error, which is a ValueError, TypeError or NotImplementedError as well.
+    """
+
 
 class _Options(NamedTuple):
     """The keywords that both passes have, with their defaults."""
@@ -246,6 +267,7 @@ def _options(given: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _show_options(function: Callable[..., Any]) -> None:
     """Lets help() and completion show the keywords of _Options in place of **options."""
+    function.__doc__ = (function.__doc__ or "").rstrip() + "\n" + _HELP
     signature = inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name, annotation in _Options.__annotations__.items():
@@ -256,6 +278,10 @@ def _show_options(function: Callable[..., Any]) -> None:
 
 for _function in (attention, vjp, backward):
     _show_options(_function)
+
+
+def __dir__() -> List[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def _row_dtype(given: Any, call: Call) -> np.dtype:

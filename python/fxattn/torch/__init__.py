@@ -10,6 +10,8 @@ and fxattn::bwd (_operators.py), whose gradients are in _autograd.py. register_t
 attn_implementation="fxattn" work in Hugging Face transformers (transformers.py); ring_attention is for sequences that
 are spread over processes (ring.py).
 """
+from typing import List
+
 from torch.nn.attention.flex_attention import (  # noqa: F401
     _DEFAULT_SPARSE_BLOCK_SIZE, FlexKernelOptions, _mask_mod_signature, _score_mod_signature)
 
@@ -26,3 +28,7 @@ __all__ = ["AttentionOutput", "AuxOutput", "AuxRequest", "BlockMask", "DotProduc
            "and_masks", "attention", "cache_clear", "cache_stats", "create_block_mask", "create_mask",
            "flex_attention", "noop_mask", "or_masks", "register_transformers", "ring_attention",
            "split_sequence"]
+
+
+def __dir__() -> List[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -5,7 +5,8 @@ What a call may have is turned into settings and extra tensors of the operators 
 for the library to say, whose message is passed on.
 """
 import math
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple,
+                    Union, overload)
 
 import torch
 from torch import Tensor
@@ -49,6 +50,37 @@ class AttentionOutput(NamedTuple):
     out: Tensor
     lse: Optional[Tensor] = None
     max: Optional[Tensor] = None
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class _Keywords(TypedDict, total=False):
+        """The keywords of attention() that do not change what it returns."""
+
+        scale: Optional[float]
+        layout: str
+        is_causal: bool
+        window: Optional[Tuple[Optional[int], Optional[int]]]
+        bottom_right: bool
+        q_lengths: Any
+        k_lengths: Any
+        cu_q: Any
+        cu_k: Any
+        max_q: Optional[int]
+        max_k: Optional[int]
+        pages: Any
+        positions: Any
+        sink: Union[None, str, Tensor]
+        dropout_p: float
+        seed: Union[None, int, Tensor]
+        params: Optional[Mapping[str, Any]]
+        tensors: Optional[Mapping[str, Any]]
+        style: str
+        score_mod_bprop: Mod
+        bprop_tensors: Optional[Mapping[str, Any]]
+        deterministic: bool
+        strict_index: bool
 
 
 class _Settings:
@@ -144,6 +176,17 @@ def _with_bprop(call: Call, traced: Any) -> Call:
                 [*call.ints, *(int(x) for p, x in values if p.type == "int")], [*call.floats, *floats], config)
 
 
+# For type checkers: a tensor, or an AttentionOutput with return_lse or return_max. tests/python/test_types.py holds the
+# keywords against those of the function.
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *,
+              return_lse: Literal[False] = ..., return_max: Literal[False] = ...,
+              **keywords: "Unpack[_Keywords]") -> Tensor: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, return_lse: bool = ...,
+              return_max: bool = ..., **keywords: "Unpack[_Keywords]") -> AttentionOutput: ...
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *,
               scale: Optional[float] = None, layout: str = "bhsd", is_causal: bool = False,
               window: Optional[Tuple[Optional[int], Optional[int]]] = None, bottom_right: bool = False,
@@ -158,7 +201,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
 
     score_mod, mask_mod  FlexAttention's functions; program text or a Program, with `params` and `tensors` by name (a
                          param may be a tensor of one element, and gets a gradient); with style="graph" Transformer
-                         Engine's score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors)
+                         Engine's score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors),
+                         which get `tensors` and `bprop_tensors`
     layout               bhsd, bshd, sbhd, where a batch of 1 in k and v serves all; of packed rows thd or htd, with
                          cu_q and cu_k (offsets, [B+1]; cu_k None: the same) and max_q, max_k, the longest sequences
                          (found from the offsets where they are not given); rows of no sequence are 0
@@ -331,14 +375,15 @@ def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scor
                        bprop_tensors=bprop_tensors, shape=_shape_of_scores(config, extras, q, k))
         return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced).run(q, k, v)
     check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=bprop)
-    traced = Traced(text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, params),
-                    bprop=text_program([(bprop, "dscore")], "bprop", _described,
-                                       {**(tensors or {}), **(bprop_tensors or {})}, params))
+    program = text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, params)
+    backward = text_program([(bprop, "dscore")], "bprop", _described, {**(tensors or {}), **(bprop_tensors or {})},
+                            params)
+    traced = Traced(Program() if program is None else program, bprop=backward)
     call = _call_of_text(traced, scale, config, dropout_p, extras, params, tensors)
     if traced.bprop is not None:
         values = _named("params", params or {}, [p.name for p in traced.bprop.params],
                         {p.name: p.default for p in traced.bprop.params})
         captured = _named("tensors", {**(tensors or {}), **(bprop_tensors or {})},
                           [c.name for c in traced.bprop.captures], {})
-        traced = traced._replace(bprop_params=values, bprop_tensors=captured)
+        traced = traced._replace(bprop_params=tuple(values), bprop_tensors=tuple(captured))
     return _with_bprop(call, traced).run(q, k, v)

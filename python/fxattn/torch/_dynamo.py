@@ -12,7 +12,7 @@ function become graph breaks (`capturable`).
 """
 import functools
 import sys
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Tuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from .. import _abi
 from ..trace import trace
 from ._traced import call_of
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = "fxattn_flex"
 _TABLE, _VARIABLE = "_hop_name_to_variable_class", "FlexAttentionHigherOrderVariable"
 
@@ -38,10 +39,10 @@ def capturable() -> bool:
     return True
 
 
-def outside(function: Callable[..., Any]) -> Callable[..., Any]:
+def outside(function: _Function) -> _Function:
     """The function, which Dynamo does not enter. What torch.compiler.disable gives imports Dynamo, a second or two, in
     its first call; this does not where nothing else has."""
-    disabled = torch._disable_dynamo(function)
+    disabled = torch._disable_dynamo(function)  # type: ignore[attr-defined]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -49,7 +50,7 @@ def outside(function: Callable[..., Any]) -> Callable[..., Any]:
             return disabled(*args, **kwargs)
         return function(*args, **kwargs)
 
-    return call
+    return cast(_Function, call)
 
 
 class _Flex(HigherOrderOperator):
@@ -64,9 +65,9 @@ class _Flex(HigherOrderOperator):
         return _NAME
 
     # Dynamo looks its table up by this name: the moment to enter it.
-    __name__ = property(_looked_up, lambda self, name: None)  # type: ignore[assignment]
+    __name__ = property(_looked_up, lambda self, name: None)
 
-    @torch._disable_dynamo
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block_mask: Tuple[Any, ...], scale: float,
                  options: Dict[str, Any], score_extra: Tuple[Any, ...] = (), mask_extra: Tuple[Any, ...] = ()) -> Any:
         # The two tuples are absent when a mod could not be captured and the call runs eagerly after all.

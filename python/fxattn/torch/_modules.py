@@ -65,6 +65,11 @@ def _own_score(softcap: Optional[float], slopes: Optional[Tensor],
     return score
 
 
+def _side(width: int) -> Optional[int]:
+    """A side of a window; Transformer Engine's open one is -1."""
+    return None if width < 0 else width
+
+
 def _mask_function(hidden: Tensor) -> Callable[..., Any]:
     """The mask_mod of a tensor [B or 1, H or 1, Sq or 1, Sk] that is True where nothing is attended."""
 
@@ -78,11 +83,11 @@ class DotProductAttention(nn.Module):
     """softmax(score_mod(softmax_scale * q k^T)) v of q [s,b,h,d] (sbhd), [b,s,h,d] (bshd) or [t,h,d] (thd); heads and
     features of the result are one dimension, as in Transformer Engine.
 
-    kv_channels: features of q and k, or (of q and k, of v). num_gqa_groups: heads of k and v. attn_mask_type: no_mask,
-    padding, causal, padding_causal, the last two with _bottom_right, or arbitrary. window_size (left, right), -1 is
-    open. softcap: softcap * tanh(score / softcap). softmax_type: vanilla, off-by-one (a key of score 0) or learnable (a
-    score per head, the parameter softmax_offset). attention_dropout is at work while training. layer_number is kept for
-    callers.
+    num_attention_heads: heads of q. qkv_format: the order of dimensions, as above. kv_channels: features of q and k, or
+    (of q and k, of v). num_gqa_groups: heads of k and v. attn_mask_type: no_mask, padding, causal, padding_causal, the
+    last two with _bottom_right, or arbitrary. window_size (left, right), -1 is open. softcap: softcap * tanh(score /
+    softcap). softmax_type: vanilla, off-by-one (a key of score 0) or learnable (a score per head, the parameter
+    softmax_offset). attention_dropout is at work while training. layer_number is kept for callers.
     """
 
     def __init__(self, num_attention_heads: int, kv_channels: Any, num_gqa_groups: Optional[int] = None,
@@ -119,9 +124,12 @@ class DotProductAttention(nn.Module):
                 score_mod: Any = None, score_mod_bprop: Any = None,
                 score_mod_tensors: Optional[Mapping[str, Any]] = None,
                 score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Tensor:
-        """attention_mask: True where nothing is attended; [B,1,1,Sk] for padding (of which the length is taken: padding
-        is at the end), anything that broadcasts to [B,H,Sq,Sk] for arbitrary. core_attention_bias likewise is added to
-        the scaled score, alibi_slopes [H] or [B,H] times -|q - k|.
+        """query_layer, key_layer, value_layer: of the shapes that qkv_format (by default the module's) says.
+        cu_seqlens_q and cu_seqlens_kv: offsets of the sequences of thd, [B+1]; max_seqlen_q and max_seqlen_kv: the
+        longest of these, found from the offsets where they are not given. attention_mask: True where nothing is
+        attended; [B,1,1,Sk] for padding (of which the length is taken: padding is at the end), anything that broadcasts
+        to [B,H,Sq,Sk] for arbitrary. core_attention_bias likewise is added to the scaled score, alibi_slopes [H] or
+        [B,H] times -|q - k|.
 
         score_mod: FlexAttention's function of five arguments, or Transformer Engine's score_mod(graph, score, tensors)
         with score_mod_bprop(graph, dscore, tensors), which may be left out: the derivative is known. score_mod_tensors
@@ -138,13 +146,14 @@ class DotProductAttention(nn.Module):
         lengths = None
         if ready.get("padding") and attention_mask is not None:
             lengths = (~attention_mask).reshape(attention_mask.shape[0], -1).sum(-1)
-        packed = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_kv, "max_q": max_seqlen_q, "max_k": max_seqlen_kv}
+        packed: Dict[str, Any] = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_kv, "max_q": max_seqlen_q,
+                                  "max_k": max_seqlen_kv}
         out = attention(
             query_layer, key_layer, value_layer,
             score_mod if score_mod is not None else _own_score(self.softcap, alibi_slopes, core_attention_bias),
             _mask_function(_four(attention_mask)) if ready.get("arbitrary") and attention_mask is not None else None,
             scale=self.softmax_scale, layout=layout, is_causal=ready.get("causal", False),
-            window=None if window is None else tuple(None if w < 0 else w for w in window),
+            window=None if window is None else (_side(window[0]), _side(window[1])),
             bottom_right=ready.get("bottom_right", False), k_lengths=lengths,
             sink={"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset),
             dropout_p=self.attention_dropout if self.training else 0.0, style="graph" if graph else "flex",
@@ -169,8 +178,8 @@ class DotProductAttention(nn.Module):
                          or k.shape[-2:] != (self.num_gqa_groups, self.kv_channels[0])
                          or v.shape[-2:] != (self.num_gqa_groups, self.kv_channels[1])),
              "heads and features are %s, %s and %s; the module has %d heads, %d groups and %s channels"
-             % (*(tuple(x.shape[-2:]) for x in (q, k, v)), self.num_attention_heads, self.num_gqa_groups,
-                self.kv_channels)),
+             % (tuple(q.shape[-2:]), tuple(k.shape[-2:]), tuple(v.shape[-2:]), self.num_attention_heads,
+                self.num_gqa_groups, self.kv_channels)),
             (layout == "thd" and (cu_q is None or cu_k is None),
              "qkv_format thd without cu_seqlens_q and cu_seqlens_kv"),
             (layout != "thd" and (cu_q is not None or cu_k is not None), "cu_seqlens with qkv_format %s" % layout),
@@ -202,8 +211,13 @@ class MultiheadAttention(nn.Module):
     """Projections around DotProductAttention: hidden_states [s,b,hidden] (sbhd) or [b,s,hidden] (bshd) to the same
     shape.
 
+    hidden_size: features of the input and the output; num_attention_heads heads of kv_channels features each
+    (hidden_size / num_attention_heads by default), num_gqa_groups of them for keys and values; bias: of all
+    projections; qkv_format: sbhd or bshd.
+
     attention_type "cross" takes keys and values from encoder_output. The four score_mod arguments of forward() go to
-    DotProductAttention as they are; its other keywords (softcap, window_size, softmax_type, ...) to its constructor.
+    DotProductAttention as they are; its other keywords, **core (softcap, window_size, softmax_type, ...), to its
+    constructor.
     """
 
     def __init__(self, hidden_size: int, num_attention_heads: int, kv_channels: Optional[int] = None,
@@ -229,7 +243,8 @@ class MultiheadAttention(nn.Module):
                 alibi_slopes: Optional[Tensor] = None, score_mod: Any = None, score_mod_bprop: Any = None,
                 score_mod_tensors: Optional[Mapping[str, Any]] = None,
                 score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Tensor:
-        """See DotProductAttention.forward for each argument but encoder_output."""
+        """attention_mask, attn_mask_type, window_size, core_attention_bias, alibi_slopes, score_mod, score_mod_bprop,
+        score_mod_tensors and score_mod_bprop_tensors are those of DotProductAttention.forward."""
         if (self.attention_type == "cross") != (encoder_output is not None):
             _refuse("MultiheadAttention", ["attention_type %s %s encoder_output" % (
                 self.attention_type, "without" if encoder_output is None else "with")])

@@ -165,7 +165,7 @@ def cache_stats() -> Dict[str, int]:
         return plain_stats()
     stats = _abi.CacheStats()
     _library.fxa_torch_cache_stats(ctypes.byref(stats))
-    return {name: getattr(stats, name) for name, _ in _abi.CacheStats._fields_ if name != "reserved"}
+    return {field[0]: getattr(stats, field[0]) for field in _abi.CacheStats._fields_ if field[0] != "reserved"}
 
 
 def cache_clear() -> None:

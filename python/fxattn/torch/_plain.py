@@ -92,7 +92,7 @@ class _Call:
         for slot in (s for s in sorted(SLOT_NAMES) if slots >> s & 1):
             tensor = next(rest)
             if slot == _abi.SLOT_SEED:
-                self.args.struct.seed = tensor.item() & (1 << 64) - 1
+                self.args.struct.seed = int(tensor.item()) & (1 << 64) - 1
                 continue
             if slot == _abi.SLOT_SINK:
                 self.problem.operand("sink", DTYPES[tensor.dtype], (0, tensor.stride(0)))
@@ -106,7 +106,7 @@ class _Call:
         rest = self.config[ops.MAPS:]
         while rest:
             which, kind, dynamic, base, step, count = rest[:6]
-            segments = [tuple(rest[6 + 3 * i:9 + 3 * i]) for i in range(count)]
+            segments = [(rest[i], rest[i + 1], rest[i + 2]) for i in range(6, 6 + 3 * count, 3)]
             self.problem.index_map("bhqk"[which], base=base, step=step, segments=segments, table=kind == _abi.MAP_TABLE,
                                    dynamic=bool(dynamic))
             rest = rest[6 + 3 * count:]
@@ -141,8 +141,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor
 
 def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
     """fxattn::bwd."""
-    *rest, out, lse, grads, want = rest
-    call = _Call(True, q, k, v, *rest)
+    *shared, out, lse, grads, want = rest
+    call = _Call(True, q, k, v, *shared)
     results = ops.results_of_backward(q, k, v, call.tensors, call.extras, call.scalars, call.config, want)
     for name, slot, tensor in (("o", "o", out), ("lse", "lse", lse), ("dout", "do", grads[0])):
         call.operand(name, slot, tensor)

@@ -24,12 +24,12 @@ _TILE_EMPTY = _abi.TILE_EMPTY
 
 
 class Segment(NamedTuple):
-    """Local indices from begin on: base, base + step, ... `count` of them."""
+    """Local indices from begin on: base, base + step, ... `size` of them."""
 
     begin: int
     base: int
     step: int
-    count: int
+    size: int
 
 
 class Shards:
@@ -87,18 +87,18 @@ class Mask:
             return self.rows.lengths[rank] > 0 and self.keys.lengths[other] > 0
         for a in self.rows.segments(rank):
             for b in self.keys.segments(other):
-                if a.count == 0 or b.count == 0:
+                if a.size == 0 or b.size == 0:
                     continue
-                self._bound("Q", a.base, a.base + a.step * (a.count - 1))
-                self._bound("K", b.base, b.base + b.step * (b.count - 1))
+                self._bound("Q", a.base, a.base + a.step * (a.size - 1))
+                self._bound("K", b.base, b.base + b.step * (b.size - 1))
                 if lib.program_classify(self.program._handle, ctypes.byref(self.box), self.params, None) != _TILE_EMPTY:
                     return True
         return False
 
 
 def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguous", dim: int = 2) -> Tensor:
-    """The part of a whole tensor that process `rank` of `size` has; where lengths are uneven, the earlier ones have
-    more."""
+    """The part of a whole tensor that process `rank` of `size` has in a layout (contiguous, zigzag, striped), along
+    dimension `dim`; where lengths are uneven, the earlier ones have more."""
     length = tensor.shape[dim]
     if layout == "contiguous":
         lengths = [length // size + (r < length % size) for r in range(size)]
@@ -111,6 +111,6 @@ def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguo
         lengths = [length // size] * size
     else:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
-    parts: List[Any] = [torch.arange(s.base, s.base + s.step * s.count, s.step, device=tensor.device)
+    parts: List[Any] = [torch.arange(s.base, s.base + s.step * s.size, s.step, device=tensor.device)
                         for s in Shards("the sequence", layout, lengths).segments(rank)]
     return tensor.index_select(dim, torch.cat(parts))

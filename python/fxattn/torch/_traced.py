@@ -14,7 +14,8 @@ _DEFAULT_FLOATS = [math.nan, 0.0]
 
 def split_params(program: Any, params: Sequence[Any]) -> Tuple[List[Any], List[Any]]:
     """ints, floats of the params of a program, each in its order."""
-    ints, floats = [], []
+    ints: List[Any] = []
+    floats: List[Any] = []
     for declared, value in zip(program.params, params):
         (ints if declared.type == "int" else floats).append(value)
     return ints, floats
@@ -42,7 +43,7 @@ def as_tensor(array: Any) -> Tensor:
     if isinstance(array, Tensor):
         return array
     if hasattr(array, "__dlpack__") and not hasattr(array, "strides"):
-        return torch.from_dlpack(array)
+        return torch.utils.dlpack.from_dlpack(array)
     if min(array.strides, default=0) < 0 or not array.flags.writeable:
         array = array.copy()
     return torch.from_numpy(array)
@@ -52,7 +53,7 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
     for tensor in traced.tensors:
         if not isinstance(tensor, Tensor):
             return [as_tensor(x) for x in traced.tensors]
-    return traced.tensors  # type: ignore[no-any-return]
+    return traced.tensors
 
 
 def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_p: float = 0.0,

@@ -67,7 +67,7 @@ class BlockMask(_theirs.BlockMask):
         return self.__dict__[name]
 
     @classmethod
-    def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> _theirs.BlockMask:
+    def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> _theirs.BlockMask:  # type: ignore[override]
         """Lists given by the caller: PyTorch's own class."""
         return _theirs.BlockMask.from_kv_blocks(*args, **kwargs)
 
@@ -79,10 +79,11 @@ class BlockMask(_theirs.BlockMask):
         return self._again((new_q_len, new_kv_len), self._fxattn[3])
 
     def to(self, device: Union[str, torch.device]) -> "BlockMask":
+        """The same for tensors on a device."""
         return self._again(self.seq_lengths, device)
 
     @classmethod
-    def _unflatten(cls, leaves: Tuple[Any, ...], context: Tuple[Any, ...]) -> _theirs.BlockMask:
+    def _unflatten(cls, leaves: Tuple[Any, ...], context: Tuple[Any, ...]) -> Any:
         return _theirs.BlockMask._unflatten(leaves, context)
 
 
@@ -103,7 +104,9 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
                       separate_full_blocks: bool = True, compute_dq_write_order: bool = False,
                       dq_kv_order: bool = True) -> BlockMask:
     """The mask of a mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the mask is kept as the function it is. B and
-    H None: the same for all. The other arguments say how the lists look that PyTorch's attributes show."""
+    H None: the same for all; Q_LEN and KV_LEN are the lengths that attention will see, device is where its tensors are.
+    BLOCK_SIZE, separate_full_blocks, compute_dq_write_order and dq_kv_order say how the lists look that PyTorch's
+    attributes show; _compile does nothing."""
     if not torch.compiler.is_dynamo_compiling():
         arity = positional_arity(mask_mod)
         if arity not in (4, 5):

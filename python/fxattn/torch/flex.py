@@ -9,12 +9,13 @@ PyTorch's kernels, and only checked here.
 """
 import math
 import warnings
-from typing import Any, Callable, Dict, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Literal, NoReturn, Optional, Set, Tuple, Union, overload
 
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
-from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
+from torch.nn.attention.flex_attention import AuxOutput as AuxOutput
+from torch.nn.attention.flex_attention import AuxRequest as AuxRequest
 
 from .. import _abi
 from .._program import Program
@@ -25,7 +26,7 @@ from .block_mask import UNBOUNDED_BLOCK, BlockMask, mask_mod_of
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
-_said = set()  # warnings that are given once in a process
+_said: Set[str] = set()  # warnings that are given once in a process
 
 
 def _identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -166,6 +167,23 @@ def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, 
     return cast(query), cast(key), cast(value)
 
 
+@overload
+def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = ...,
+                   block_mask: Optional[_theirs.BlockMask] = ..., scale: Optional[float] = ...,
+                   enable_gqa: bool = ..., return_lse: Literal[False] = ...,
+                   kernel_options: Optional[Dict[str, Any]] = ..., *, return_aux: None = ...) -> Tensor: ...
+@overload
+def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = ...,
+                   block_mask: Optional[_theirs.BlockMask] = ..., scale: Optional[float] = ...,
+                   enable_gqa: bool = ..., return_lse: bool = ..., kernel_options: Optional[Dict[str, Any]] = ..., *,
+                   return_aux: None = ...) -> Tuple[Tensor, Tensor]: ...
+@overload
+def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = ...,
+                   block_mask: Optional[_theirs.BlockMask] = ..., scale: Optional[float] = ...,
+                   enable_gqa: bool = ..., return_lse: bool = ..., kernel_options: Optional[Dict[str, Any]] = ..., *,
+                   return_aux: AuxRequest) -> Tuple[Tensor, AuxOutput]: ...
+
+
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = None,
                    block_mask: Optional[_theirs.BlockMask] = None, scale: Optional[float] = None,
                    enable_gqa: bool = False, return_lse: bool = False,
@@ -177,7 +195,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     strides. scale None: 1 / sqrt(E). enable_gqa: Hq may be a multiple of Hkv. key and value of batch size 1 are those
     of all entries, with a block_mask of query's batch size. return_aux=AuxRequest(lse, max_scores) gives (out,
     AuxOutput), the older return_lse (out, lse); lse is differentiable. Rows that attend to nothing are 0, with lse
-    -inf.
+    -inf. kernel_options are checked and not used.
     """
     nested = query.is_nested or key.is_nested or value.is_nested  # which have no shape
     if nested or not _plainly_right(query, key, value, query.shape, key.shape, value.shape):
@@ -212,7 +230,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)
     if not flags and return_aux is None:
         return out
-    shown = lse.to(rows.dtype) if want_lse else None
+    shown = lse.to(rows.dtype)
     if return_aux is None:
         return out, shown
-    return out, AuxOutput(lse=shown, max_scores=rows if want_max else None)
+    return out, AuxOutput(lse=shown if want_lse else None, max_scores=rows if want_max else None)

@@ -11,7 +11,7 @@ Parts that the mask leaves nothing of are not computed. Partial results are f32 
 """
 import ctypes
 import hashlib
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ from ._traced import call_of
 from .flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
+Mod = Optional[Callable[..., Any]]
 # What processes tell each other before a call; all but the lengths must be the same.
 _TOLD = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtype", "layout",
          "score function", "set of inputs that need gradients", "length of q", "length of k")
@@ -87,8 +88,9 @@ class _Journey:
 
     def __init__(self, ring: _Ring, sent: Sequence[Tensor], received: List[Tensor], tag: int) -> None:
         self.sent, self.received = [t.contiguous() for t in sent], received
+        self.works: List[Any] = []
         if ring.size == 1:
-            self.received, self.works = self.sent, []
+            self.received = self.sent
             return
         moves = []
         for i, (out, back) in enumerate(zip(self.sent, received)):
@@ -96,7 +98,8 @@ class _Journey:
                 moves.append(dist.P2POp(dist.isend, out, ring.next, ring.group, tag + i))
             if back.numel():
                 moves.append(dist.P2POp(dist.irecv, back, ring.previous, ring.group, tag + i))
-        self.works = dist.batch_isend_irecv(moves) if moves else []
+        if moves:
+            self.works = dist.batch_isend_irecv(moves)
 
     def wait(self) -> List[Tensor]:
         for work in self.works:
@@ -127,13 +130,13 @@ class _RingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, ring: _Ring, plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
-        part, out, lse = [k, v], None, None
+        part, out, lse = [k, v], q, q  # the first step is always there, and makes these
         for step in range(ring.size):
             journey = ring.pass_on(part, step, _TAG_KEYS) if step + 1 < ring.size else None
             if ring.live[step]:
                 with _below():
-                    found = _step_call(ring, plain, step, rest).forward(q, *part)
-                if out is None:
+                    found = _step_call(ring, plain, step, rest).forward(q, part[0], part[1])
+                if step == 0:
                     out, lse = found[0], found[1]
                 else:
                     merge_(out, lse, found[0], found[1])
@@ -181,7 +184,8 @@ def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor,
         if ring.live[step]:
             asked = [one for one in want if one != ops.WANT_SINK or step == 0]
             with _below():
-                found = dict(zip(asked, _step_call(ring, plain, step, rest).backward(q, *part, out, lse, grads, asked)))
+                call = _step_call(ring, plain, step, rest)
+                found = dict(zip(asked, call.backward(q, part[0], part[1], out, lse, grads, asked)))
         for one, grad in found.items():
             if one not in moving:
                 total[one] = total[one].add_(grad) if one in total else grad
@@ -249,10 +253,20 @@ def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
                             "accepted, H a multiple of Hkv" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
 
 
+@overload
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, layout: str = ...,
+                   group: Any = ..., scale: Optional[float] = ..., sink: Optional[Tensor] = ..., dropout_p: float = ...,
+                   seed: Optional[int] = ..., return_lse: Literal[False] = ...) -> Tensor: ...
+@overload
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = ..., mask_mod: Mod = ..., *, layout: str = ...,
+                   group: Any = ..., scale: Optional[float] = ..., sink: Optional[Tensor] = ..., dropout_p: float = ...,
+                   seed: Optional[int] = ..., return_lse: bool = ...) -> Tuple[Tensor, Tensor]: ...
+
+
 @outside
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Optional[Callable[..., Any]] = None,
-                   mask_mod: Optional[Callable[..., Any]] = None, *, layout: str = "contiguous", group: Any = None,
-                   scale: Optional[float] = None, sink: Optional[Tensor] = None, dropout_p: float = 0.0,
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: Mod = None, *,
+                   layout: str = "contiguous", group: Any = None, scale: Optional[float] = None,
+                   sink: Optional[Tensor] = None, dropout_p: float = 0.0,
                    seed: Optional[int] = None, return_lse: bool = False) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """softmax(score_mod(scale * Q K^T)) V of whole sequences of which every process of `group` has a part: this
     process's rows of it, [B,H,S,Dv], with return_lse also lse [B,H,S], which is differentiable.

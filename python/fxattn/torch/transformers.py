@@ -10,7 +10,7 @@ layer (here one fused call, whatever is combined: window, soft cap, sinks, biase
 compute ALiBi by themselves do not ask: _alibi.py.
 """
 import warnings
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from .block_mask import DEFAULT_BLOCK, BlockMask, mask_mod_of
 NAME = "fxattn"
 # What some models pass that changes the result, and that this implementation does not have.
 _REFUSED = {"cache": "a paged cache (continuous batching)", "head_mask": "head_mask", "indices": "sparse indices"}
-_said = set()  # warnings that are given once in a process
+_said: Set[str] = set()  # warnings that are given once in a process
 
 
 def register_transformers(name: str = NAME) -> None:
@@ -116,7 +116,7 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
         q_length, q_offset, device = cache_position.shape[0], cache_position[0], device or cache_position.device
     if device is None:
         device = "cpu" if attention_mask is None else attention_mask.device
-    mod: Optional[Callable[..., Any]] = mask_function
+    mod: Any = mask_function
     if attention_mask is not None:
         missing = kv_length + kv_offset - attention_mask.shape[-1]
         real = attention_mask.to(device=device, dtype=torch.bool)

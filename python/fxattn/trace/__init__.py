@@ -8,8 +8,13 @@
 The function runs once, on symbols (symbol.py), and what happens to them is written down (record.py). Neither torch,
 NumPy nor JAX is imported by tracing.
 """
+from typing import List
+
 from .entry import Traced, trace
 from .place import TraceAttributeError, TraceError
-from .record import PROGRAMS
 
-__all__ = ["trace", "Traced", "TraceError", "TraceAttributeError", "PROGRAMS"]
+__all__ = ["trace", "Traced", "TraceError", "TraceAttributeError"]
+
+
+def __dir__() -> List[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -43,10 +43,9 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as FlexAttention has them; `score_extra` and
     `mask_extra` are further arguments, of which numbers become params. style "graph": score_mod(graph, score, tensors)
     and bprop(graph, dscore, tensors), as Transformer Engine and cuDNN's frontend have them, with a mask_mod as above;
-    `shape` (batch, heads, rows, keys) is what sizes of `tensors` are checked against. Either of the two may be program
-    text or a Program.
-    `lib` ("torch" or "numpy") says whose meaning operators have where the two differ; `device` and `dtype` are what
-    symbols say of themselves."""
+    `shape` (batch, heads, rows, keys) is what sizes of `tensors` and `bprop_tensors` are checked against. Either of the
+    two may be program text or a Program. `lib` ("torch" or "numpy") says whose meaning operators have where the two
+    differ; `device` and `dtype` are what symbols say of themselves."""
     if isinstance(score_mod, (str, Program)) or isinstance(mask_mod, (str, Program)):
         return _from_text(score_mod, mask_mod, bprop)
     if style == "graph":

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package shows: its modules have the names of docs/python.md and no others, and help() of each tells every
+argument."""
+import importlib
+import inspect
+import os
+import re
+
+import fxattn
+import pytest
+
+DOCS = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
+MODULES = {"fxattn": {"numpy", "torch", "trace"}, "fxattn.numpy": set(), "fxattn.torch": set(), "fxattn.trace": set()}
+
+
+def module(name):
+    if name in ("fxattn.numpy", "fxattn.torch"):
+        pytest.importorskip(name.split(".")[1])
+    return importlib.import_module(name)
+
+
+# These are made by other functions, and their constructors are nobody's business.
+MADE = ("Explanation", "Pullback", "BlockMask")
+
+
+def ours(value):
+    return getattr(value, "__module__", "").startswith("fxattn")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_dir_has_public_names_alone(name):
+    found = module(name)
+    shown = {one for one in dir(found) if not one.startswith("_")}
+    assert shown == {one for one in found.__all__ if not one.startswith("_")} | MODULES[name]
+    assert all(getattr(found, one) is not None for one in found.__all__)
+    assert "__doc__" in dir(found) and found.__doc__
+
+
+def test_the_package_itself_has_no_imports_among_its_attributes():
+    known = {*fxattn.__all__, *MODULES["fxattn"]}
+    assert {one for one in vars(fxattn) if not one.startswith("_")} <= known
+    with pytest.raises(AttributeError, match="module 'fxattn' has no attribute 'importlib'"):
+        fxattn.importlib
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docs_know_every_name(name):
+    with open(DOCS, encoding="utf-8") as f:
+        words = set(re.findall(r"\w+", f.read()))
+    found = module(name)
+    assert [one for one in found.__all__ if one not in words and one != "__version__"] == []
+
+
+def functions(found):
+    """Functions of a module, and the constructors and methods of its classes, with the words that are said of them."""
+    for name in found.__all__:
+        value = getattr(found, name)
+        if inspect.isfunction(value):
+            yield name, value, value.__doc__ or ""
+        elif inspect.isclass(value) and ours(value) and not issubclass(value, (Exception, tuple)):
+            about = (value.__doc__ or "") + (value.__init__.__doc__ or "")
+            if name not in MADE:
+                yield name, value.__init__, about
+            for method, function in vars(value).items():
+                if inspect.isfunction(function) and not method.startswith("_") and ours(function):
+                    yield "%s.%s" % (name, method), function, (function.__doc__ or "") + about
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_help_tells_every_argument(name):
+    silent = {}
+    for called, function, words in functions(module(name)):
+        if not ours(function):
+            continue
+        said = set(re.findall(r"\w+", words))
+        names = [p.name for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
+        missing = [one for one in names if one not in said]
+        if missing or not words:
+            silent[called] = missing
+    assert silent == {}
