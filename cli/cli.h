@@ -157,6 +157,11 @@ typedef struct cli_random {
 uint64_t random_bits(cli_random *r);
 double random_real(cli_random *r, double lo, double hi);
 
+/* ---- Input files (infile.c) ------------------------------------------------------------------------------------ */
+
+/* All of a file of at most so many bytes ("a plan"), with a terminator behind it; owned by c. */
+int cli_read_file(cli *c, const char *path, const char *what, size_t most, char **data, size_t *size);
+
 /* ---- Output files (outfile.c) ---------------------------------------------------------------------------------- */
 
 /* Opens a temporary file beside `path`; nothing appears at `path` before cli_outputs_commit. Returns a handle >= 0, or
@@ -191,6 +196,7 @@ int cmd_sample(cli *c);
 int cmd_plan(cli *c);
 int cmd_gallery(cli *c);
 int cmd_engines(cli *c);
+int cmd_device(cli *c);
 int cmd_version(cli *c);
 int cmd_completion(cli *c);
 int cmd_help(cli *c);

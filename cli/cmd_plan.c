@@ -4,36 +4,19 @@
  * here. */
 #include "explain.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #define PLAN_MAX_FILE ((size_t)256 << 20)
 
 static int plan_read_file(cli *c, const char *path, fxa_plan **out, size_t *size) {
-    FILE *f = fopen(path, "rb");
-    cli_buf bytes = {0};
-    char chunk[65536];
-    size_t n;
+    char *bytes;
     fxa_error err;
-    if (!f) return cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(errno));
-    while (bytes.size < PLAN_MAX_FILE && (n = fread(chunk, 1, sizeof chunk, f)) > 0) buf_add(&bytes, chunk, n);
-    bool failed = ferror(f);
-    int reason = errno;
-    fclose(f);
-    *size = bytes.size;
-    int rc = CLI_OK;
-    if (failed)
-        rc = cli_fail(c, CLI_BAD_INPUT, "%.300s cannot be read: %s", path, strerror(reason));
-    else if (bytes.size >= PLAN_MAX_FILE)
-        rc = cli_fail(c, CLI_BAD_INPUT, "%.300s is larger than a plan may be", path);
-    else if (fxa_plan_load(c->ctx, bytes.data ? bytes.data : "", bytes.size, out, &err) != FXA_OK)
-        rc = cli_fail_library(c, &err, path);
-    else
-        cli_own_plan(c, *out);
-    buf_free(&bytes);
-    return rc;
+    int rc = cli_read_file(c, path, "a plan", PLAN_MAX_FILE, &bytes, size);
+    if (rc != CLI_OK) return rc;
+    if (fxa_plan_load(c->ctx, bytes, *size, out, &err) != FXA_OK) return cli_fail_library(c, &err, path);
+    cli_own_plan(c, *out);
+    return CLI_OK;
 }
 
 static void plan_head_json(json *j, cli *c, const char *path, size_t size, const fxa_plan *plan) {

@@ -144,7 +144,7 @@ double problem_pairs(const fxa_problem *p); /* of all batch entries and heads */
 
 /* ---- Where it runs (place.c) ------------------------------------------------------------------------------------- */
 
-int job_read_device(cli *c, fxa_problem *problem);             /* --device */
+int job_read_device(cli *c, fxa_problem *problem);             /* --device, --target */
 const char *problem_device_text(cli *c, const fxa_problem *p); /* "host", "cuda:0" */
 fxa_problem problem_on_host(const fxa_problem *p);             /* the same, for what is looked at there alone */
 const char *problem_on_text(cli *c, const fxa_problem *p);     /* ", on cuda:0"; "" on the host */

@@ -20,6 +20,7 @@ static int main_dispatch(cli *c) {
     case CMD_PLAN: return cmd_plan(c);
     case CMD_GALLERY: return cmd_gallery(c);
     case CMD_ENGINES: return cmd_engines(c);
+    case CMD_DEVICE: return cmd_device(c);
     case CMD_VERSION: return cmd_version(c);
     case CMD_COMPLETION: return cmd_completion(c);
     default: return cmd_help(c);

@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define PLACE_ALIGNMENT 16 /* of all that cli_alloc gives, and what engines of devices want */
+#define PLACE_MOST_TARGET 65536 /* of a problem's */
+#define PLACE_ALIGNMENT 16      /* of all that cli_alloc gives, and what engines of devices want */
 
 /* "host, cuda, cuda:N" */
 static const char *place_list(cli *c) {
@@ -16,11 +17,28 @@ static const char *place_list(cli *c) {
     return list;
 }
 
+/* Who describes a device asks for it. */
+static int place_read_target(cli *c, fxa_problem *problem) {
+    const char *path = opt_get(c, OPT_TARGET);
+    char *text;
+    size_t size;
+    if (!path) return CLI_OK;
+    int rc = cli_read_file(c, path, "the profile of a device", PLACE_MOST_TARGET, &text, &size);
+    if (rc != CLI_OK) return rc;
+    if (strlen(text) != size)
+        return cli_fail(c, CLI_BAD_INPUT, "%.300s is no profile of a device: it is no text", path);
+    problem->target = text;
+    problem->device = FXA_CUDA;
+    problem->alignment = PLACE_ALIGNMENT;
+    return CLI_OK;
+}
+
 int job_read_device(cli *c, fxa_problem *problem) {
     const char *text = opt_get(c, OPT_DEVICE), *name;
     size_t n = text ? strcspn(text, ":") : 0;
     int64_t ordinal = 0;
-    if (!text) return CLI_OK;
+    int rc = place_read_target(c, problem);
+    if (rc != CLI_OK || !text) return rc;
     for (int i = 0; (name = fxa_device_name((fxa_device)i)) != NULL; i++) {
         if (strlen(name) != n || strncmp(text, name, n) != 0) continue;
         if (text[n] && (i == FXA_HOST || !read_int(text + n + 1, &ordinal) || ordinal < 0 || ordinal > INT32_MAX))

@@ -244,8 +244,16 @@ typedef struct fxa_support {
 FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports,
                                                  size_t *count, fxa_error *err);
 
-/* The engines of this build, by position; NULL past the end. */
+/* The engines of this build, by position; NULL past the end. And in whose memory each computes: a fxa_device, -1 past
+ * the end. */
 FXA_API const char *fxa_engine_name(size_t index);
+FXA_API int32_t fxa_engine_device(size_t index);
+
+/* What code for a device depends on, as a text: the `target` of problems that are planned where the device is not.
+ * Nothing is opened there. Two calls, as in fxa_program_print. E_UNAVAILABLE with the reason: no driver, no such
+ * device; E_UNSUPPORTED: no engine of this build has profiles of that device. */
+FXA_API FXA_CHECKED fxa_status fxa_device_profile(fxa_context *ctx, fxa_device device, int32_t ordinal, char *out,
+                                                  size_t capacity, size_t *needed, fxa_error *err);
 
 /* ---- Tiles: what the mask leaves to do ------------------------------------------------------------------------- */
 

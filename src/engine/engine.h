@@ -54,6 +54,9 @@ typedef struct fxa__engine {
     fxa_status (*open)(fxa__host *host, int32_t ordinal, const char *target, void **self, char identity[FXA__IDENTITY],
                        fxa_error *err);
     void (*close)(fxa__host *host, void *self);
+    /* Of a device: writes the text of device `ordinal` that `open` takes as a target, without opening anything.
+     * E_UNAVAILABLE with the reason. NULL: it has none. */
+    fxa_status (*profile)(int32_t ordinal, fxa__writer *w, fxa_error *err);
 
     /* Fills the answer (zeroed before): supported or the reason, deterministic, workspace, tiles. code: what this
      * instance compiled under the key of p, or NULL when there is none at hand. Fails only when it cannot tell. */

@@ -19,6 +19,7 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuDeviceGet", device_get),
     GPU_FUNCTION("cuDeviceGetAttribute", device_attribute),
     GPU_FUNCTION("cuDeviceGetName", device_name),
+    GPU_FUNCTION("cuDeviceTotalMem_v2", device_memory),
     GPU_FUNCTION("cuDevicePrimaryCtxRetain", context_retain),
     GPU_FUNCTION("cuDevicePrimaryCtxRelease_v2", context_release),
     GPU_FUNCTION("cuCtxPushCurrent_v2", context_push),
@@ -90,12 +91,10 @@ static fxa_status gpu_start(fxa__gpu *gpu, fxa_error *err) {
                          count, count == 1 ? "" : "s");
     status = cu->device_get(&gpu->device, gpu->ordinal);
     if (status != FXA__CUDA_OK) return gpu_refuse(gpu, "cuDeviceGet", status, err);
-    FXA_TRY(gpu_describe(gpu, err));
-    status = cu->context_retain(&gpu->context, gpu->device);
-    return status == FXA__CUDA_OK ? FXA_OK : gpu_refuse(gpu, "cuDevicePrimaryCtxRetain", status, err);
+    return gpu_describe(gpu, err);
 }
 
-fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err) {
+fxa_status fxa__gpu_find(fxa__gpu *gpu, int32_t ordinal, fxa_error *err) {
     *gpu = (fxa__gpu){.ordinal = ordinal};
     FXA_TRY(fxa__dl_open(&gpu_spec, &gpu->driver, sizeof gpu->driver, &gpu->library, err));
     fxa_status status = gpu_start(gpu, err);
@@ -103,9 +102,20 @@ fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err) {
     return status;
 }
 
+void fxa__gpu_forget(fxa__gpu *gpu) { fxa__dl_close(gpu->library); }
+
+fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err) {
+    FXA_TRY(fxa__gpu_find(gpu, ordinal, err));
+    int status = gpu->driver.context_retain(&gpu->context, gpu->device);
+    if (status == FXA__CUDA_OK) return FXA_OK;
+    (void)gpu_refuse(gpu, "cuDevicePrimaryCtxRetain", status, err);
+    fxa__gpu_forget(gpu);
+    return FXA_E_UNAVAILABLE;
+}
+
 void fxa__gpu_close(fxa__gpu *gpu) {
     (void)gpu->driver.context_release(gpu->device);
-    fxa__dl_close(gpu->library);
+    fxa__gpu_forget(gpu);
 }
 
 fxa_status fxa__gpu_enter(const fxa__gpu *gpu, fxa_error *err) {

@@ -22,6 +22,7 @@ typedef struct fxa__cuda {
     int (*device_get)(int *device, int ordinal);
     int (*device_attribute)(int *value, int attribute, int device);
     int (*device_name)(char *name, int size, int device);
+    int (*device_memory)(size_t *bytes, int device);
     int (*context_retain)(void **context, int device);
     int (*context_release)(int device);
     int (*context_push)(void *context);
@@ -40,6 +41,8 @@ typedef struct fxa__cuda {
 /* The driver's result for what it has: cudaErrorNotReady and the like are no success. */
 #define FXA__CUDA_OK 0
 
+#define FXA__GPU_NAME 96
+
 typedef struct fxa__gpu {
     fxa__cuda driver;
     void *library;
@@ -49,12 +52,15 @@ typedef struct fxa__gpu {
     int driver_version; /* 13000: 13.0 */
     int arch;           /* 90: compute capability 9.0 */
     int processors;
-    char name[96];
+    char name[FXA__GPU_NAME];
 } fxa__gpu;
 
 /* E_UNAVAILABLE with the reason: no driver, no such device. On failure there is nothing to close. */
 fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err);
 void fxa__gpu_close(fxa__gpu *gpu);
+/* The same without a context: to ask for attributes of the device, and nothing else. */
+fxa_status fxa__gpu_find(fxa__gpu *gpu, int32_t ordinal, fxa_error *err);
+void fxa__gpu_forget(fxa__gpu *gpu);
 
 fxa_status fxa__gpu_enter(const fxa__gpu *gpu, fxa_error *err);
 void fxa__gpu_leave(const fxa__gpu *gpu);

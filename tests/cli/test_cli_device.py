@@ -3,6 +3,7 @@
 fault to touch on the host, the same bits as the reference engine has (fxattn_mock, the command with that engine in its
 registry)."""
 
+import json
 import os
 import shutil
 import sys
@@ -105,6 +106,40 @@ class Here(Cli):
         self.fails("bench", "--engine", "cudnn", "--shape", "s=32,d=8", env=env,
                    says="does not compute in the memory of device host")
         self.fails("check", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
+
+
+    def test_profiles(self):
+        """A plan for a device that is not here: the command's own profile of it, and texts that are none."""
+        self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
+        _, env = self.cudnn()
+        path, plan = self.path("gpu.json"), self.path("plan")
+        text = self.run_cli("device", env=env)
+        self.assertEqual(text, self.run_cli("device", "--device", "cuda:0", "--json", env=env))
+        self.assertEqual(json.loads(text)["deviceName"], "stand-in 0")
+        self.assertEqual(json.loads(self.run_cli("device", "--device", "cuda:1", env=env))["cudaDeviceId"], 1)
+        self.fails("device", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
+        self.fails("device", "--device", "host", code=3, says="has profiles of device host", env=env)
+        self.write("gpu.json", text)
+        away = {**env, "FXA_CUDNN_UNTRIED": "0"}  # nothing runs there, so that needs no leave
+        problem = ("--dtype", "bf16", "--shape", "h=2,s=64,d=64", "--causal")
+        e = self.run_json("explain", "--target", path, *problem, env=away)
+        self.assertEqual([x["supported"] for x in e["engines"] if x["engine"] == "cudnn"], [True, True])
+        saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=away)
+        self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
+        self.assertEqual(self.run_json("plan", "load", plan, env=env)["key"], saved["key"])
+        self.write("gpu.json", text.replace("stand-in 0", "another"))
+        saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=away)
+        self.fails("plan", "load", plan, says='driver 13000, another"; this is "', env=env)
+        for wrong, says in ((text.replace("900", "-1"), "no value that a device can have for deviceVer"),
+                            ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
+            self.write("gpu.json", wrong)
+            self.fails("plan", "save", plan, "--target", path, *problem, env=away, says=says,
+                       code=2 if "text" in says or "larger" in says else 3)
+        self.fails("plan", "save", plan, "--target", self.path("none.json"), says="cannot be read")
+        self.fails("explain", "--device", "host", "--target", path, says="larger")
+        self.write("gpu.json", text)
+        self.fails("explain", "--device", "host", "--target", path, says="target is set on device host")
+        self.fails("run", "--target", path, says="'run' has no option --target")
 
 
 class Mock(Cli):

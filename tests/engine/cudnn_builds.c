@@ -8,7 +8,7 @@
  */
 #include "engine/cudnn/cudnn.h"
 #include "engine/cudnn/cudnn_build.h"
-#include "engine/cudnn/cudnn_profile.h"
+#include "gpu/gpu_profile.h"
 #include "support/conf_case.h"
 #include "t.h"
 
@@ -34,9 +34,9 @@ static char *builds_read(const char *path) {
 
 static fxa_status builds_open(builds *b, const char *profile) {
     fxa_error err;
-    fxa__dnn_profile described;
+    fxa__gpu_profile described;
     fxa_status status = fxa_context_create(NULL, &b->ctx, &err);
-    if (status == FXA_OK) status = fxa__dnn_profile_parse(profile, &described, &err);
+    if (status == FXA_OK) status = fxa__gpu_profile_parse(profile, &described, &err);
     if (status == FXA_OK)
         status = fxa__cudnn_library_open(fxa__context_host(b->ctx), getenv("FXA_CUDNN_PATH"), &b->library, &err);
     if (status == FXA_OK) status = fxa__dnn_profile_text(&b->library.api, profile, &b->profile, &err);

@@ -5,7 +5,6 @@
  * Whether its graphs are right is test_cudnn_lowering.c's.
  */
 #include "engine/cudnn/cudnn.h"
-#include "engine/cudnn/cudnn_profile.h"
 #include "standin/standin.h"
 #include "support/attn_data.h"
 #include "support/fail_alloc.h"
@@ -134,44 +133,6 @@ TEST(reasons_not_to_open) {
     fxa_context_destroy(ctx);
     standin[0]->devices_gone = false;
     standin_check_end();
-}
-
-TEST(profiles_that_are_none) {
-    static const struct {
-        const char *from, *to, *says;
-    } cases[] = {
-        {"{", "[", "no profile"},
-        {"\"deviceVer\":900", "\"deviceVer\":-1", "for deviceVer"},
-        {"900", "9e2", "for deviceVer"},
-        {"\"deviceVer\":900,", "", "lacks deviceVer"},
-        {"deviceVer", "deviceWer", "which"},
-        {"132", "0", "for multiProcessorCount"},
-        {"H200\"", "H2\\u0030\"", "for deviceName"},
-        {"[1024,1024,64]", "[1024,1024]", "for maxBlockSize"},
-        {"\"warpSize\":32", "\"warpSize\":32,\"warpSize\":32", "twice"},
-        {"13000", "99999999999999999999", "for driverVer"},
-        {"H200\"}", "H200\"} x", "does not end"},
-    };
-    fxa__dnn_profile out;
-    fxa_error err;
-    T_OK(fxa__dnn_profile_parse(profile, &out, &err));
-    T_INT(out.arch, 90);
-    T_INT(out.driver, 13000);
-    T_INT(out.processors, 132);
-    T_STR(out.name, "NVIDIA H200");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[2048];
-        const char *at = strstr(profile, cases[i].from);
-        T_REQUIRE(at);
-        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - profile), profile, cases[i].to, at + strlen(cases[i].from));
-        T_STATUS(fxa__dnn_profile_parse(text, &out, &err), FXA_E_UNAVAILABLE);
-        T_HAS(err.text, cases[i].says);
-    }
-    for (size_t n = 0; n < sizeof profile - 1; n++) { /* cut off anywhere */
-        char text[sizeof profile];
-        snprintf(text, sizeof text, "%.*s", (int)n, profile);
-        T_STATUS(fxa__dnn_profile_parse(text, &out, &err), FXA_E_UNAVAILABLE);
-    }
 }
 
 TEST(plans_for_a_device_that_is_not_here) {

@@ -183,6 +183,8 @@ TEST(problems_and_tiles) {
     NULL_BOTH(fxa_support_query, ctx, NULL, &report, &count);
     NULL_BOTH(fxa_support_query, ctx, &p, NULL, &count);
     NULL_BOTH(fxa_support_query, ctx, &p, &report, NULL);
+    NULL_BOTH(fxa_device_profile, NULL, FXA_CUDA, 0, NULL, 0, &count);
+    NULL_BOTH(fxa_device_profile, ctx, FXA_CUDA, 0, NULL, 0, NULL);
 
     fxa_tile_counts counts;
     NULL_BOTH(fxa_tiles_count, NULL, &p, 0, 0, 16, 16, NULL, NULL, &counts);

@@ -308,4 +308,30 @@ TEST(more_engines_than_a_context_looks_at) {
     seam_end(&r);
 }
 
+/* In whose memory engines compute, and the text that is a device's target. */
+TEST(devices_and_their_profiles) {
+    plan_rig r;
+    fxa_error err;
+    size_t n = 0;
+    char text[16] = "";
+    T_REQUIRE(seam_start(&r));
+    T_INT(fxa_engine_device(0), FXA_CUDA);
+    T_INT(fxa_engine_device(2), FXA_HOST);
+    T_INT(fxa_engine_device(SIZE_MAX), -1);
+    T_OK(fxa_device_profile(r.ctx, FXA_CUDA, 1, NULL, 0, &n, &err));
+    T_INT(n, strlen("mock 1"));
+    T_STATUS(fxa_device_profile(r.ctx, FXA_CUDA, 1, text, n, &n, &err), FXA_E_ARGUMENT);
+    T_OK(fxa_device_profile(r.ctx, FXA_CUDA, 1, text, n + 1, NULL, &err));
+    T_STR(text, "mock 1");
+    T_STATUS(fxa_device_profile(r.ctx, FXA_CUDA, 2, text, sizeof text, NULL, &err), FXA_E_UNAVAILABLE);
+    T_HAS(err.text, "ordinal is 2");
+    T_STATUS(fxa_device_profile(r.ctx, FXA_CUDA, -1, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_device_profile(r.ctx, (fxa_device)7, 0, text, sizeof text, NULL, &err), FXA_E_ARGUMENT);
+    T_STATUS(fxa_device_profile(r.ctx, FXA_HOST, 0, text, sizeof text, NULL, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "device host");
+    T_STR(text, "mock 1");
+    T_INT(mock.opened, 0); /* a question, and no device */
+    seam_end(&r);
+}
+
 T_MAIN

@@ -73,7 +73,13 @@ STANDIN(cuDeviceGet)(int *device, int ordinal) {
 
 STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device);
 STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device) {
-    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : -1;
+    static const int h200[][2] = {{1, 1024},  {2, 1024},   {3, 1024},     {4, 64},        {5, 2147483647}, {6, 65535},
+                                  {7, 65535}, {8, 49152},  {10, 32},      {12, 65536},    {13, 1980000},   {16, 132},
+                                  {34, 6},    {35, 0},     {36, 3201000}, {38, 62914560}, {39, 2048},      {75, 9},
+                                  {76, 0},    {82, 65536}, {95, 1},       {97, 232448},   {106, 32},       {111, 1024}};
+    *value = -1;
+    for (size_t i = 0; i < sizeof h200 / sizeof *h200; i++)
+        if (h200[i][0] == attribute) *value = h200[i][1];
     return device < 100 ? STANDIN_INVALID : standin_fails();
 }
 
@@ -81,6 +87,12 @@ STANDIN(cuDeviceGetName)(char *name, int size, int device);
 STANDIN(cuDeviceGetName)(char *name, int size, int device) {
     (void)snprintf(name, (size_t)size, "stand-in %d", device - 100);
     return standin_fails();
+}
+
+STANDIN(cuDeviceTotalMem_v2)(size_t *bytes, int device);
+STANDIN(cuDeviceTotalMem_v2)(size_t *bytes, int device) {
+    *bytes = 150109880320;
+    return device < 100 ? STANDIN_INVALID : standin_fails();
 }
 
 STANDIN(cuDevicePrimaryCtxRetain)(void **context, int device);

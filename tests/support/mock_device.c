@@ -83,6 +83,13 @@ static void mock_close(fxa__host *host, void *self) {
     fxa__free(host, s, sizeof *s);
 }
 
+static fxa_status mock_profile(int32_t ordinal, fxa__writer *w, fxa_error *err) {
+    if (ordinal >= MOCK_ORDINALS)
+        return fxa__fail(err, FXA_E_UNAVAILABLE, "ordinal is %d: there are mock devices 0 and 1", (int)ordinal);
+    fxa__write_format(w, "mock %d", (int)ordinal);
+    return FXA_OK;
+}
+
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
 static fxa_status mock_wrap(fxa__host *host, void *inner, void **code, fxa_error *err) {
@@ -259,6 +266,7 @@ const fxa__engine mock_engine = {
     .device = FXA_CUDA,
     .open = mock_open,
     .close = mock_close,
+    .profile = mock_profile,
     .query = mock_query,
     .key = mock_key,
     .compile = mock_compile,

@@ -8,7 +8,7 @@
  *           -> cudnn_rules.c: the last look at it
  *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
  *   run     -> cudnn_run.c: pointers and values to cuDNN
- *   engine_cudnn.c is its table, with instances: on a device, or of a profile (cudnn_profile.h) without one.
+ *   engine_cudnn.c is its table, with instances: on a device, or of a profile (gpu/gpu_profile.h) without one.
  *
  * Whatever cuDNN computes is that of its graph, in floats of 32 bits; P and dS are rounded to the dtype of Q where they
  * enter a product, and a weight of exactly 0 times a V that is not finite is NaN, as on all matrix hardware.

@@ -8,8 +8,8 @@
  */
 #include "cudnn.h"
 
+#include "../../gpu/gpu_profile.h"
 #include "cudnn_build.h"
-#include "cudnn_profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,8 +59,8 @@ static void dnn_identity(const fxa__dnn_self *s, const char *name, int64_t drive
 
 /* The instance of a profile: cuDNN makes plans for it, and nothing runs. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
-    fxa__dnn_profile described;
-    FXA_TRY(fxa__dnn_profile_parse(target, &described, err));
+    fxa__gpu_profile described;
+    FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
     s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch};
     dnn_identity(s, described.name, described.driver, described.processors, identity);
@@ -270,6 +270,7 @@ const fxa__engine fxa__engine_cudnn = {
     .device = FXA_CUDA,
     .open = dnn_open,
     .close = dnn_close,
+    .profile = fxa__gpu_profile_write,
     .query = dnn_query,
     .compile = dnn_compile,
     .release = dnn_release,

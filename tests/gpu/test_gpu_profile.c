@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Profiles of devices: what is none is refused with words, whatever bytes it has; what is written of a device (the
+ * stand-in's, or that of this machine) is read back as the same device.
+ */
+#include "gpu/gpu_profile.h"
+#include "t.h"
+
+static const char profile[] =
+    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+    "\"multiProcessorCount\":132,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+    "\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
+    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":6,\"isTccDriver\":0,"
+    "\"supportCoopLaunch\":1,\"totalGlobalMem\":150109880320,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"
+    "\"l2CacheSize\":62914560,\"cudaDeviceId\":0,\"deviceVer\":900,\"driverVer\":13000,\"deviceName\":\"NVIDIA H200\"}";
+
+TEST(profiles_that_are_none) {
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"{", "[", "no profile"},
+        {"\"deviceVer\":900", "\"deviceVer\":-1", "for deviceVer"},
+        {"900", "9e2", "for deviceVer"},
+        {"\"deviceVer\":900,", "", "lacks deviceVer"},
+        {"deviceVer", "deviceWer", "which"},
+        {"132", "0", "for multiProcessorCount"},
+        {"H200\"", "H2\\u0030\"", "for deviceName"},
+        {"[1024,1024,64]", "[1024,1024]", "for maxBlockSize"},
+        {"\"warpSize\":32", "\"warpSize\":32,\"warpSize\":32", "twice"},
+        {"13000", "99999999999999999999", "for driverVer"},
+        {"H200\"}", "H200\"} x", "does not end"},
+        {"900", "10000", "for deviceVer"},
+        {"\"warpSize\":32", "\"warpSize\":4294967328", "for warpSize"},
+        {"\"warpSize\":32", "\"warpSize\":032", "for warpSize"},
+        {"\"warpSize\":32", "\"warpSize\":00", "for warpSize"},
+        {"\"warpSize\":32", "\"warpSize\":+32", "for warpSize"},
+        {"\"warpSize\":32", "\"warpSize\":\"32\"", "for warpSize"},
+        {"\"warpSize\":32", "\"warpSize\":null", "for warpSize"},
+        {"\"warpSize\":32", "\"warpSize\":32.0", "for warpSize"},
+        {"NVIDIA", "NVIDI\xc1", "for deviceName"},
+        {"NVIDIA", "NVI\nDIA", "for deviceName"},
+        {"{\"", "{,\"", "no \"key\""},
+        {",\"warpSize\"", ",,\"warpSize\"", "no \"key\""},
+        {"H200\"}", "H200\",}", "no \"key\""},
+        {"150109880320", "{}", "for totalGlobalMem"},
+    };
+    fxa__gpu_profile out;
+    fxa_error err;
+    T_OK(fxa__gpu_profile_parse(profile, &out, &err));
+    T_INT(out.arch, 90);
+    T_INT(out.driver, 13000);
+    T_INT(out.processors, 132);
+    T_STR(out.name, "NVIDIA H200");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[2048];
+        const char *at = strstr(profile, cases[i].from);
+        T_REQUIRE(at);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - profile), profile, cases[i].to, at + strlen(cases[i].from));
+        T_STATUS(fxa__gpu_profile_parse(text, &out, &err), FXA_E_UNAVAILABLE);
+        T_HAS(err.text, cases[i].says);
+    }
+    for (size_t n = 0; n < sizeof profile - 1; n++) { /* cut off anywhere */
+        char text[sizeof profile];
+        snprintf(text, sizeof text, "%.*s", (int)n, profile);
+        T_STATUS(fxa__gpu_profile_parse(text, &out, &err), FXA_E_UNAVAILABLE);
+    }
+}
+
+/* One byte is another, anywhere: understood or refused with words, and never anything else. */
+TEST(any_byte_is_another) {
+    t_rng rng = {t_seed()};
+    int taken = 0, refused = 0;
+    for (int i = 0; i < t_scaled(20000); i++) {
+        char text[sizeof profile];
+        fxa__gpu_profile out;
+        fxa_error err;
+        memcpy(text, profile, sizeof text);
+        text[t_int(&rng, 0, (int)sizeof profile - 2)] = (char)t_int(&rng, 0, 255);
+        fxa_status status = fxa__gpu_profile_parse(text, &out, &err);
+        if (status != FXA_OK) T_CHECK(status == FXA_E_UNAVAILABLE && err.text[0]);
+        if (status == FXA_OK) T_CHECK(out.arch >= 50 && out.arch < 1000 && out.processors > 0 && out.driver >= 1000);
+        taken += status == FXA_OK, refused += status != FXA_OK;
+    }
+    T_CHECK(taken > 0 && refused > 0);
+}
+
+/* Of whichever driver is here; tests/CMakeLists.txt sees to the stand-in's. */
+TEST(what_is_written_is_read) {
+    fxa__host *host = NULL;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    for (int32_t ordinal = 0; ordinal < 2; ordinal++) {
+        fxa__writer w = {.host = host};
+        fxa__gpu gpu;
+        fxa__gpu_profile out;
+        fxa_status status = fxa__gpu_find(&gpu, ordinal, &err);
+        if (status != FXA_OK) {
+            T_STATUS(fxa__gpu_profile_write(ordinal, &w, &err), FXA_E_UNAVAILABLE);
+            fxa__writer_free(&w);
+            fxa__host_release(host);
+            T_SKIP(err.text);
+        }
+        T_OK(fxa__gpu_profile_write(ordinal, &w, &err));
+        fxa__write_u8(&w, 0);
+        T_OK(fxa__gpu_profile_parse((const char *)w.data, &out, &err));
+        T_INT(out.arch, gpu.arch);
+        T_INT(out.driver, gpu.driver_version);
+        T_INT(out.processors, gpu.processors);
+        T_STR(out.name, gpu.name);
+        fxa__gpu_forget(&gpu);
+        fxa__writer_free(&w);
+    }
+    fxa__host_release(host);
+}
+
+T_MAIN
