@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masks by PyTorch's names: create_block_mask, BlockMask, create_mask, and_masks, or_masks, noop_mask.
 
-A mask here is its mask_mod: the library finds out from the traced program which tiles it leaves. So create_block_mask
-computes nothing, and its BlockMask (a subclass of PyTorch's) makes the lists of blocks that PyTorch's class consists of
-only when somebody reads one. A BlockMask that was made of lists alone, without a mask_mod, becomes one that looks the
-block up in a table.
+BlockMask is PyTorch's own class: a mask_mod and lists of blocks, those where the mask_mod decides and those that are
+attended to whole. create_block_mask computes nothing: what it returns (LazyBlockMask) is the mask_mod, since the
+library finds out from the traced program which tiles it leaves, and makes the lists when somebody reads one. Any other
+BlockMask is what PyTorch's kernels make of it, lists and mask_mod together (`mask_mod_of`).
 """
 import inspect
 import warnings
+from contextlib import nullcontext
 from typing import Any, Callable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
-from torch.nn.attention.flex_attention import and_masks, create_mask, noop_mask, or_masks
+from torch.nn.attention.flex_attention import BlockMask, and_masks, create_mask, noop_mask, or_masks
 
 __all__ = ["BlockMask", "create_block_mask", "create_mask", "and_masks", "or_masks", "noop_mask"]
 
@@ -31,8 +32,8 @@ def default_device() -> Union[str, torch.device]:
     return (accelerator.current_accelerator() if accelerator is not None else None) or "cpu"
 
 
-class BlockMask(_theirs.BlockMask):
-    """PyTorch's BlockMask, whose lists are made when they are read."""
+class LazyBlockMask(BlockMask):
+    """A BlockMask whose lists are made when they are read."""
 
     def __init__(self, mask_mod: MaskMod, batch: int, heads: int, seq_lengths: Tuple[int, int],
                  device: Union[str, torch.device], block_size: Tuple[int, int],
@@ -42,19 +43,26 @@ class BlockMask(_theirs.BlockMask):
         self.seq_lengths = seq_lengths
         self.BLOCK_SIZE = block_size
         self._fxattn = (mask_mod, batch, heads, device, options)
+        self._read: Optional[Tuple[Any, ...]] = None  # the lists and their versions, once they are made
 
     @property
     def shape(self) -> Tuple[int, ...]:
+        if self._read is not None:
+            return super().shape
         return (self._fxattn[1], self._fxattn[2], *self.seq_lengths)
 
     @property
     def device(self) -> torch.device:
         return torch.device(self._fxattn[3])
 
-    def _lists(self) -> _theirs.BlockMask:
+    def _lists(self) -> BlockMask:
         mask_mod, batch, heads, device, options = self._fxattn
-        with torch.no_grad():
-            return _theirs.create_block_mask(mask_mod, batch, heads, *self.seq_lengths, device=device,
+
+        def counted(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # PyTorch counts a method's self and defaults
+            return mask_mod(b, h, q_idx, kv_idx)
+
+        with torch.no_grad(), _ordinary_tensors():
+            return _theirs.create_block_mask(counted, batch, heads, *self.seq_lengths, device=device,
                                              BLOCK_SIZE=self.BLOCK_SIZE, **dict(options))
 
     def __getattr__(self, name: str) -> Any:
@@ -64,27 +72,34 @@ class BlockMask(_theirs.BlockMask):
         made = self._lists()
         for attribute in _LISTS:
             self.__dict__.setdefault(attribute, getattr(made, attribute, None))
+        self._read = _lists_of(self)
         return self.__dict__[name]
 
+    def is_its_mask_mod(self) -> bool:
+        """Whether nobody has put another mask_mod in its place, or changed a list."""
+        return self.mask_mod is self._fxattn[0] and (self._read is None or _same(self._read, _lists_of(self)))
+
     @classmethod
-    def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> _theirs.BlockMask:  # type: ignore[override]
-        """Lists given by the caller: PyTorch's own class."""
-        return _theirs.BlockMask.from_kv_blocks(*args, **kwargs)
+    def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> BlockMask:  # type: ignore[override]
+        """Lists given by the caller: a mask that has them from the beginning."""
+        return BlockMask.from_kv_blocks(*args, **kwargs)
 
-    def _again(self, seq_lengths: Tuple[int, int], device: Union[str, torch.device]) -> "BlockMask":
-        _, batch, heads, _, options = self._fxattn
-        return BlockMask(self.mask_mod, batch, heads, seq_lengths, device, self.BLOCK_SIZE, options)
+    def _again(self, seq_lengths: Tuple[int, int], device: Union[str, torch.device]) -> "LazyBlockMask":
+        mask_mod, batch, heads, _, options = self._fxattn
+        return type(self)(mask_mod, batch, heads, seq_lengths, device, self.BLOCK_SIZE, options)
 
-    def _adjust(self, new_q_len: int, new_kv_len: int) -> "BlockMask":
+    def _adjust(self, new_q_len: int, new_kv_len: int) -> BlockMask:
+        if not self.is_its_mask_mod():
+            return super()._adjust(new_q_len, new_kv_len)
         return self._again((new_q_len, new_kv_len), self._fxattn[3])
 
-    def to(self, device: Union[str, torch.device]) -> "BlockMask":
+    def to(self, device: Union[str, torch.device]) -> BlockMask:
         """The same for tensors on a device."""
-        return self._again(self.seq_lengths, device)
+        return self._again(self.seq_lengths, device) if self.is_its_mask_mod() else super().to(device)
 
     @classmethod
-    def _unflatten(cls, leaves: Tuple[Any, ...], context: Tuple[Any, ...]) -> Any:
-        return _theirs.BlockMask._unflatten(leaves, context)
+    def _unflatten(cls, leaves: Tuple[Any, ...], context: Tuple[Any, ...]) -> BlockMask:
+        return BlockMask._unflatten(leaves, context)
 
 
 def positional_arity(mod: Callable[..., Any]) -> int:
@@ -102,7 +117,7 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
                       device: Union[str, torch.device, None] = None,
                       BLOCK_SIZE: Union[int, Tuple[int, int]] = DEFAULT_BLOCK, _compile: bool = False,
                       separate_full_blocks: bool = True, compute_dq_write_order: bool = False,
-                      dq_kv_order: bool = True) -> BlockMask:
+                      dq_kv_order: bool = True) -> LazyBlockMask:
     """The mask of a mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the mask is kept as the function it is. B and
     H None: the same for all; Q_LEN and KV_LEN are the lengths that attention will see, device is where its tensors are.
     BLOCK_SIZE, separate_full_blocks, compute_dq_write_order and dq_kv_order say how the lists look that PyTorch's
@@ -124,37 +139,59 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
         options += (("separate_full_blocks", False),)
     if compute_dq_write_order:
         options += (("compute_dq_write_order", True), ("dq_kv_order", dq_kv_order))
-    return BlockMask(mask_mod, 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN),
-                     default_device() if device is None else device, sizes, options)
+    return LazyBlockMask(mask_mod, 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN),
+                         default_device() if device is None else device, sizes, options)
 
 
 # ---- What attention makes of a mask ----------------------------------------------------------------------------------
 
-def _dense_blocks(count: Optional[Tensor], indices: Optional[Tensor]) -> Optional[Tensor]:
-    """bool [..., rows, columns] of the blocks in a list of columns per row."""
+class _Kept:
+    """What was made of a mask's lists, kept with the mask. Copies in files and deep copies are without it: None."""
+
+    def __init__(self, lists: Tuple[Any, ...], mod: Any, sizes: Tuple[Any, ...], made: Optional[MaskMod]) -> None:
+        self.lists, self.mod, self.sizes, self.made = lists, mod, sizes, made
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return type(None), ()
+
+
+def _ordinary_tensors() -> Any:
+    """Tensors made here outlive the call: torch.inference_mode's own could not be saved for gradients later."""
+    return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False)
+
+
+def _lists_of(mask: BlockMask) -> Tuple[Any, ...]:
+    """The lists by which a mask is computed, each with its version; tensors of inference mode have none."""
+    lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    if torch.compiler.is_compiling():
+        return lists
+    return (*lists, *(None if x is None or x.is_inference() else x._version for x in lists))
+
+
+def _same(one: Tuple[Any, ...], other: Tuple[Any, ...]) -> bool:
+    """Whether a mask had the same lists both times, unchanged as far as that can be known."""
+    known = all(x is None or version is not None for x, version in zip(one[:4], one[4:]))
+    return known and all(x is y for x, y in zip(one[:4], other)) and one[4:] == other[4:]
+
+
+def _dense_blocks(mask: BlockMask, count: Optional[Tensor], indices: Optional[Tensor]) -> Optional[Tensor]:
+    """bool [B or 1, H or 1, rows, columns] of the blocks in a list of columns per row."""
     if count is None or indices is None:
         return None
-    columns = indices.shape[-1]
-    inside = torch.arange(columns, device=indices.device) < count.unsqueeze(-1)
-    place = torch.where(inside, indices, columns).long()
+    size = mask.BLOCK_SIZE[1]
+    columns = max(indices.shape[-1], (mask.seq_lengths[1] + size - 1) // size)
+    inside = torch.arange(indices.shape[-1], device=indices.device) < count.unsqueeze(-1)
+    place = torch.where(inside & (indices < columns), indices, columns).long()
     table = torch.zeros((*indices.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
-    return table.scatter(-1, place, True)[..., :columns]
+    table = table.scatter(-1, place, True)[..., :columns]
+    while table.dim() < 4:
+        table = table.unsqueeze(0)
+    return table
 
 
-def blocks_of(mask: _theirs.BlockMask) -> Tensor:
-    """bool [B or 1, H or 1, rows, columns]: the blocks that the lists of a mask name."""
-    some = _dense_blocks(mask.kv_num_blocks, mask.kv_indices)
-    full = _dense_blocks(mask.full_kv_num_blocks, mask.full_kv_indices)
-    assert some is not None
-    blocks = some if full is None else some | full
-    while blocks.dim() < 4:
-        blocks = blocks.unsqueeze(0)
-    return blocks
-
-
-def _table_mod(blocks: Tensor, q_block: int, kv_block: int) -> MaskMod:
+def _table_mod(blocks: Tensor, size: Tuple[int, int]) -> MaskMod:
     """The mask_mod of a table of blocks."""
-    per_batch, per_head = blocks.shape[0] > 1, blocks.shape[1] > 1
+    (q_block, kv_block), per_batch, per_head = size, blocks.shape[0] > 1, blocks.shape[1] > 1
     table = blocks if per_batch else blocks[0]
     table = table if per_head else table.select(1 if per_batch else 0, 0)
 
@@ -167,22 +204,49 @@ def _table_mod(blocks: Tensor, q_block: int, kv_block: int) -> MaskMod:
     return listed
 
 
-def mask_mod_of(mask: Optional[_theirs.BlockMask]) -> Optional[MaskMod]:
+def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[MaskMod]) -> MaskMod:
+    """True in the blocks of `full`, and where the mask_mod is in those of `some`, which None has all of."""
+    def both(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        keep = mod(b, h, q_idx, kv_idx) if mod is not None else None
+        if some is not None:
+            block = some(b, h, q_idx, kv_idx)
+            keep = block if keep is None else keep & block
+        return keep if full is None else keep | full(b, h, q_idx, kv_idx)
+
+    return both
+
+
+def _mod_of_lists(mask: BlockMask) -> Optional[MaskMod]:
+    mod = None if mask.mask_mod is None or mask.mask_mod is noop_mask else mask.mask_mod
+    some = _dense_blocks(mask, mask.kv_num_blocks, mask.kv_indices)
+    full = _dense_blocks(mask, mask.full_kv_num_blocks, mask.full_kv_indices)
+    assert some is not None
+    if mod is None and full is not None and some.shape == full.shape:
+        some, full = some | full, None
+    if not torch.compiler.is_compiling():  # what is in the lists is known then
+        if full is not None and bool(full.all()):
+            return None
+        full = full if full is not None and bool(full.any()) else None
+        some = None if bool(some.all()) else some
+        if some is None and (mod is None or full is None):
+            return mod
+    tables = [None if x is None else _table_mod(x, mask.BLOCK_SIZE) for x in (some, full)]
+    return _combined(mod, *tables)
+
+
+def mask_mod_of(mask: Optional[BlockMask]) -> Optional[MaskMod]:
     """The mask_mod that a BlockMask stands for; None where it masks nothing."""
     if mask is None:
         return None
-    mod = mask.mask_mod
-    if mod is not None and mod is not noop_mask:
-        return mod
-    if isinstance(mask, BlockMask) or mask.BLOCK_SIZE[0] == UNBOUNDED_BLOCK:
-        return None
+    lazy = isinstance(mask, LazyBlockMask) and mask.is_its_mask_mod()
+    if lazy or mask.BLOCK_SIZE[0] == UNBOUNDED_BLOCK:
+        return None if mask.mask_mod is noop_mask else mask.mask_mod
     if torch.compiler.is_compiling():
-        return _table_mod(blocks_of(mask), *mask.BLOCK_SIZE)
-    lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
-    key = tuple(None if x is None else (x.data_ptr(), x._version) for x in lists)
-    kept = mask.__dict__.get("_fxattn_table")
-    if kept is None or kept[0] != key or any(x is not y for x, y in zip(kept[1], lists)):
-        blocks = blocks_of(mask)
-        kept = (key, lists, None if bool(blocks.all()) else _table_mod(blocks, *mask.BLOCK_SIZE))
-        mask.__dict__["_fxattn_table"] = kept
-    return kept[2]
+        return _mod_of_lists(mask)
+    kept, lists = mask.__dict__.get("_fxattn_kept"), _lists_of(mask)
+    sizes = (mask.seq_lengths, mask.BLOCK_SIZE)
+    if kept is None or kept.mod is not mask.mask_mod or kept.sizes != sizes or not _same(kept.lists, lists):
+        with torch.no_grad(), _ordinary_tensors():
+            kept = _Kept(lists, mask.mask_mod, sizes, _mod_of_lists(mask))
+        mask.__dict__["_fxattn_kept"] = kept
+    return kept.made

@@ -22,7 +22,7 @@ from .._program import Program
 from ..trace import trace
 from . import _dynamo
 from ._traced import call_of, check_scale
-from .block_mask import UNBOUNDED_BLOCK, BlockMask, mask_mod_of
+from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
@@ -44,8 +44,9 @@ def _say_once(what: str, message: str, category: Any = UserWarning) -> None:
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError("flex_attention does not support NestedTensor inputs. Convert inputs to dense "
-                                  "tensors before calling flex_attention.")
+        raise NotImplementedError("flex_attention does not support NestedTensor inputs, including "
+                                  "torch.compile(flex_attention) with jagged NestedTensor inputs. Convert inputs to "
+                                  "dense tensors before calling flex_attention.")
     if query.device != key.device or query.device != value.device:
         raise ValueError(f"Expected query, key, and value to have the same device type, but got query.device: "
                          f"{query.device}, key.device: {key.device}, and value.device: {value.device} instead.")
@@ -81,7 +82,7 @@ def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 
 
 def _mask_batch(block_mask: Any) -> int:
-    return block_mask.shape[0] if isinstance(block_mask, BlockMask) else block_mask.kv_num_blocks.size(0)
+    return block_mask.shape[0] if isinstance(block_mask, LazyBlockMask) else block_mask.kv_num_blocks.size(0)
 
 
 def _check_batch(query: Tensor, key: Tensor, block_mask: Any) -> None:
@@ -109,6 +110,15 @@ def _refuse_lengths(query: Tensor, key: Tensor, block_mask: Any) -> NoReturn:
                      "'crops' the block mask to the upper left corner, which does not work for all mask_mods!")
 
 
+def _check_entries(query: Tensor, batch: int, heads: int) -> None:
+    """A mask of more entries or heads than there are is read as far as there are. PyTorch's kernels disagree about one
+    of fewer: those for GPUs begin again, those for the CPU divide."""
+    if 1 < batch < query.size(0) or 1 < heads < query.size(1) or not batch or not heads:
+        raise ValueError(f"Expect block_mask and query to have the same batch size and the same number of heads, or "
+                         f"block_mask to have 1, but got Bq={query.size(0)}, Hq={query.size(1)}, "
+                         f"B_block_mask={batch} and H_block_mask={heads}.")
+
+
 def _check_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
     if not isinstance(block_mask, _theirs.BlockMask):
         raise TypeError(f"block_mask is of type {type(block_mask).__name__}; a BlockMask is accepted, which "
@@ -121,7 +131,10 @@ def _check_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
         lengths = block_mask.seq_lengths
         if query.size(-2) != lengths[0] or key.size(-2) != lengths[1]:
             _refuse_lengths(query, key, block_mask)
-    device = block_mask.device if isinstance(block_mask, BlockMask) else block_mask.kv_num_blocks.device
+        batch, heads = (1, 1, *block_mask.shape[:-2])[-2:]
+        if batch not in (1, query.size(0)) or heads not in (1, query.size(1)):
+            _check_entries(query, batch, heads)
+    device = block_mask.device if isinstance(block_mask, LazyBlockMask) else block_mask.kv_num_blocks.device
     if query.device != device and (query.device.type != device.type or device.index is not None):
         raise RuntimeError(f"Expect q/k/v and block_mask to be on the same device but got {query.device} and {device}.")
 

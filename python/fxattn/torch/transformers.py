@@ -14,12 +14,12 @@ from typing import Any, Callable, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask as TheirBlockMask
+from torch.nn.attention.flex_attention import BlockMask
 
 from .._errors import ArgumentError, ArgumentTypeError
 from . import _alibi, flex
 from ._attention import attention
-from .block_mask import DEFAULT_BLOCK, BlockMask, mask_mod_of
+from .block_mask import DEFAULT_BLOCK, LazyBlockMask, mask_mod_of
 
 NAME = "fxattn"
 # What some models pass that changes the result, and that this implementation does not have.
@@ -41,15 +41,14 @@ def register_transformers(name: str = NAME) -> None:
 
 # ---- Masks -----------------------------------------------------------------------------------------------------------
 
-class ModelMask(BlockMask):
+class ModelMask(LazyBlockMask):
     """The mask of one pass through a model."""
 
     def to(self, device: Any = None, *args: Any, **kwargs: Any) -> "ModelMask":
         # Models that take the mask for a tensor also convert its dtype.
         if device is None or isinstance(device, torch.dtype):
             return self
-        _, batch, heads, _, options = self._fxattn
-        return ModelMask(self.mask_mod, batch, heads, self.seq_lengths, device, self.BLOCK_SIZE, options)
+        return super().to(device)
 
     def contiguous(self) -> "ModelMask":
         """generate() with a static cache asks for it."""
@@ -157,7 +156,7 @@ def _masks(module: Any, mask: Any, query: Tensor, key: Tensor, is_causal: Option
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if mask is None:
         return _without_mask(module, sizes, is_causal, window), None
-    if isinstance(mask, TheirBlockMask):
+    if isinstance(mask, BlockMask):
         flex._check_mask(query, key, mask)
         return mask_mod_of(mask), None
     if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BlockMask: lazy where it is ours, taken where it is PyTorch's, a table where it has lists alone."""
+"""BlockMask: lazy where it is ours, taken where it is PyTorch's; lists and mask_mod together where both are there."""
+import copy
+import functools
+import gc
+import pickle
 import warnings
+import weakref
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.nn.attention import flex_attention as theirs  # noqa: E402
 from torch_support import eager, inputs  # noqa: E402
 
@@ -50,6 +56,24 @@ def test_lists_are_those_of_pytorch(options):
         ours.nothing
 
 
+class Window:
+    def __init__(self, size):
+        self.size = size
+
+    def method(self, b, h, m, n):
+        return (m - n).abs() < self.size
+
+    __call__ = method
+
+
+@pytest.mark.parametrize("mask_mod", [Window(9).method, Window(9), functools.partial(Window.method, Window(9))],
+                         ids=["bound method", "object", "partial"])
+def test_lists_of_callables_that_are_no_plain_functions(mask_mod):
+    """PyTorch counts the self of a bound method."""
+    mask = fx.create_block_mask(mask_mod, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+    assert mask.kv_num_blocks.tolist() == [[[2, 3, 3, 2]]] and mask.mask_mod is mask_mod
+
+
 def test_compile_flag_is_deprecated():
     with pytest.warns(DeprecationWarning):
         mask = fx.create_block_mask(causal, 1, 1, 64, 64, device="cpu", _compile=True)
@@ -83,31 +107,142 @@ def test_masks_of_pytorch_are_taken():
     torch.testing.assert_close(fx.flex_attention(q, k, v, block_mask=none), eager(q, k, v)[0])
 
 
-def random_lists(b, h, rows, columns, full):
-    """A mask of lists alone, and which pairs it leaves."""
-    g = torch.Generator().manual_seed(b + h + rows)
-    dense = torch.rand(2 if full else 1, b, h, rows, columns, generator=g) > 0.5
-    count, order = dense.sum(-1).int(), torch.argsort(dense.int(), dim=-1, descending=True, stable=True).int()
-    lists = [count[0], order[0]] + ([count[1], order[1]] if full else [])
-    return theirs.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=(16, 32)), dense.any(0)
+def lists_of(blocks):
+    """Counts and indices of a dense bool table of blocks."""
+    return blocks.sum(-1).int(), torch.argsort(blocks.int(), dim=-1, descending=True, stable=True).int()
 
 
-@pytest.mark.parametrize("b, h", [(1, 1), (2, 1), (1, 4), (2, 4)])
+def random_blocks(b, h, full, mask_mod=None, seed=0):
+    """A mask of 4 x 4 random blocks of 16 x 32 pairs, 0 in no list, 1 in that of some, 2 in that of whole blocks; and
+    the mask_mod of what it leaves."""
+    kinds = torch.randint(0, 3 if full else 2, (b, h, 4, 4), generator=torch.Generator().manual_seed(seed + b + h))
+    lists = [*lists_of(kinds == 1), *(lists_of(kinds == 2) if full else ())]
+    dense = kinds.expand(2 if b == 1 else b, 4 if h == 1 else h, 4, 4)
+
+    def left(i, j, m, n):
+        kind = dense[i, j, m // 16, n // 32]
+        return (kind == 2) | ((kind == 1) & (True if mask_mod is None else mask_mod(i, j, m, n)))
+
+    return theirs.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=(16, 32), mask_mod=mask_mod), left
+
+
+@pytest.mark.parametrize("b, h", [(1, 1), (2, 1), (1, 4), (2, 4), (3, 5)])
 @pytest.mark.parametrize("full", [False, True])
-def test_lists_alone(b, h, full):
-    mask, dense = random_lists(b, h, 4, 4, full)
+@pytest.mark.parametrize("mask_mod", [None, causal])
+def test_lists_and_mask_mod_are_computed_together(b, h, full, mask_mod):
+    """A mask of more entries or heads than there are is read as far as there are."""
+    mask, left = random_blocks(b, h, full, mask_mod)
     q, k, v = inputs(2, 4, 4, 64, 128, 8, 8, torch.float32)
-    want = eager(q, k, v, mask_mod=lambda i, j, m, n: dense.expand(2, 4, 4, 4)[i, j, m // 16, n // 32])[0]
-    torch.testing.assert_close(fx.flex_attention(q, k, v, block_mask=mask), want)
-    compiled = torch.compile(fx.flex_attention, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(q, k, v, block_mask=mask), want)
-    got = torch.autograd.grad(fx.flex_attention(q, k, v, block_mask=mask).sin().sum(), (q, k, v))
-    for x, y in zip(got, torch.autograd.grad(want.sin().sum(), (q, k, v))):
+    want = eager(q, k, v, mask_mod=left)[0]
+    got = fx.flex_attention(q, k, v, block_mask=mask)
+    torch.testing.assert_close(got, want)
+    for x, y in zip(*(torch.autograd.grad(out.sin().sum(), (q, k, v)) for out in (got, want))):
         torch.testing.assert_close(x, y)
 
 
+def test_lists_under_compile():
+    """One compilation takes other lists of the same shape."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(fx.flex_attention, backend=counter, fullgraph=True)
+    q, k, v = inputs(2, 4, 4, 64, 128, 8, 8, torch.float32)
+    for seed in range(3):
+        mask, left = random_blocks(2, 1, True, causal, seed)
+        torch.testing.assert_close(compiled(q, k, v, block_mask=mask), eager(q, k, v, mask_mod=left)[0])
+    assert counter.frame_count == 1
+    mask, left = random_blocks(1, 4, False)
+    torch.testing.assert_close(compiled(q, k, v, block_mask=mask), eager(q, k, v, mask_mod=left)[0])
+
+
+def test_lists_may_be_shorter_than_rows_of_blocks():
+    count, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[3, 0], [1, 2]]]])
+    mask = theirs.BlockMask.from_kv_blocks(count.int(), indices.int(), BLOCK_SIZE=16, seq_lengths=(32, 64),
+                                           compute_q_blocks=False)
+    q, k, v = inputs(1, 1, 1, 32, 64, 8, 8, torch.float32)
+    left = torch.tensor([[False, False, False, True], [False, True, True, False]])
+    torch.testing.assert_close(fx.flex_attention(q, k, v, block_mask=mask),
+                               eager(q, k, v, mask_mod=lambda b, h, m, n: left[m // 16, n // 16])[0])
+
+
+def test_another_mask_mod_and_other_lists_of_a_lazy_mask():
+    q, k, v = inputs(1, 1, 1, 64, 64, 8, 8, torch.float32)
+
+    def near(b, h, m, n):
+        return (m - n).abs() < 20
+
+    def whole(m, n):
+        return m // 16 > n // 16
+
+    mask = fx.create_block_mask(causal, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+    mask.mask_mod = near  # decides on the diagonal alone: other blocks of causal's lists are whole, or not there
+    want = eager(q, k, v, mask_mod=lambda b, h, m, n: whole(m, n) | ((m // 16 == n // 16) & near(b, h, m, n)))[0]
+    torch.testing.assert_close(fx.flex_attention(q, k, v, block_mask=mask), want)
+    smaller = mask._adjust(32, 32)
+    assert smaller.mask_mod is near and torch.equal(smaller.kv_num_blocks, mask.kv_num_blocks[:, :, :2])
+    mask = fx.create_block_mask(causal, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+    mask.full_kv_num_blocks.zero_()
+    moved = mask.to("cpu")
+    for one in (mask, moved):
+        torch.testing.assert_close(fx.flex_attention(q, k, v, block_mask=one),
+                                   eager(q, k, v, mask_mod=lambda b, h, m, n: (m >= n) & (m // 16 == n // 16))[0])
+
+
+def test_masks_of_inference_mode_are_taken_for_training_too():
+    q, k, v = inputs(2, 4, 4, 64, 128, 8, 8, torch.float32)
+    with torch.inference_mode():
+        mask, left = random_blocks(1, 1, True, causal)
+        lazy = fx.create_block_mask(causal, None, None, 64, 128, device="cpu")
+        assert lazy.kv_num_blocks.shape == (1, 1, 1)
+        fx.flex_attention(q, k, v, block_mask=mask), fx.flex_attention(q, k, v, block_mask=lazy)
+    out = fx.flex_attention(q, k, v, block_mask=mask)
+    torch.testing.assert_close(out, eager(q, k, v, mask_mod=left)[0])
+    out.sum().backward()
+    with torch.inference_mode():
+        mask.kv_num_blocks.zero_()
+        mask.full_kv_num_blocks.zero_()
+    assert not fx.flex_attention(q, k, v, block_mask=mask).any()
+    fx.flex_attention(q, k, v, block_mask=lazy).sum().backward()
+
+
+def test_masks_are_copied_saved_and_let_go():
+    q, k, v = inputs(1, 1, 1, 64, 64, 8, 8, torch.float32)
+    for create in (fx.create_block_mask, theirs.create_block_mask):
+        mask = create(causal, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+        want = fx.flex_attention(q, k, v, block_mask=mask)
+        for other in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+            assert other.shape == mask.shape and torch.equal(other.to_dense(), mask.to_dense())
+            assert torch.equal(fx.flex_attention(q, k, v, block_mask=other), want)
+
+    class Model:
+        def mask_mod(self, b, h, m, n):
+            return m >= n
+
+    model = Model()
+    model.mask = theirs.create_block_mask(causal, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+    model.mask.mask_mod = model.mask_mod
+    fx.flex_attention(q, k, v, block_mask=model.mask)
+    gone = weakref.ref(model.mask)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_masks_of_fewer_entries_or_heads_are_refused():
+    x = torch.randn(4, 6, 16, 8)
+    for b, h in ((2, 1), (1, 3), (4, 2)):
+        for create in (fx.create_block_mask, theirs.create_block_mask):
+            with pytest.raises(ValueError, match="Bq=4, Hq=6, B_block_mask=%d and H_block_mask=%d" % (b, h)):
+                fx.flex_attention(x, x, x, block_mask=create(causal, b, h, 16, 16, device="cpu"))
+
+
+def test_the_class_is_that_of_pytorch():
+    assert fx.BlockMask is theirs.BlockMask
+    one = torch.ones(1, 1, 1, dtype=torch.int32)
+    with pytest.raises(AssertionError, match="full_kv_num_blocks and full_kv_indices must be both"):
+        fx.BlockMask((16, 16), one, one.unsqueeze(0), one, None, None, None, None, None)
+
+
 def test_lists_that_change_are_read_again():
-    mask, _ = random_lists(1, 1, 2, 2, False)
+    mask = theirs.BlockMask.from_kv_blocks(*lists_of(torch.eye(2, dtype=torch.bool)[None, None]), BLOCK_SIZE=(16, 32))
     q, k, v = inputs(1, 1, 1, 32, 64, 8, 8, torch.float32)
     mask.kv_num_blocks.fill_(1), mask.kv_indices.copy_(torch.tensor([[0, 1], [0, 1]]))
     first = fx.flex_attention(q, k, v, block_mask=mask)
