@@ -88,7 +88,7 @@ class LazyBlockMask(BlockMask):
         mask_mod, batch, heads, _, options = self._fxattn
         return type(self)(mask_mod, batch, heads, seq_lengths, device, self.BLOCK_SIZE, options)
 
-    def _adjust(self, new_q_len: int, new_kv_len: int) -> BlockMask:
+    def _adjust(self, new_q_len: int, new_kv_len: int) -> Any:
         if not self.is_its_mask_mod():
             return super()._adjust(new_q_len, new_kv_len)
         return self._again((new_q_len, new_kv_len), self._fxattn[3])
@@ -98,7 +98,7 @@ class LazyBlockMask(BlockMask):
         return self._again(self.seq_lengths, device) if self.is_its_mask_mod() else super().to(device)
 
     @classmethod
-    def _unflatten(cls, leaves: Tuple[Any, ...], context: Tuple[Any, ...]) -> BlockMask:
+    def _unflatten(cls, leaves: Tuple[Any, ...], context: Tuple[Any, ...]) -> Any:
         return BlockMask._unflatten(leaves, context)
 
 

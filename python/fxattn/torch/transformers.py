@@ -44,7 +44,7 @@ def register_transformers(name: str = NAME) -> None:
 class ModelMask(LazyBlockMask):
     """The mask of one pass through a model."""
 
-    def to(self, device: Any = None, *args: Any, **kwargs: Any) -> "ModelMask":
+    def to(self, device: Any = None, *args: Any, **kwargs: Any) -> BlockMask:
         # Models that take the mask for a tensor also convert its dtype.
         if device is None or isinstance(device, torch.dtype):
             return self
