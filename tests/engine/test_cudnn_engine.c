@@ -302,40 +302,6 @@ TEST(every_operation_is_lowered_or_named) {
     standin_check_end();
 }
 
-/* The last look at a graph, at forms that the lowering does not write. */
-TEST(graphs_that_cudnn_would_get_wrong) {
-    fxa__host *host = NULL;
-    fxa_error err;
-    T_OK(fxa__host_create(NULL, NULL, &host, &err));
-    for (int form = 0; form < 7; form++) {
-        static const char *const says[7] = {NULL,     "nobody uses",       "first operand", "adds the score",
-                                            "< or >", "two indices by >=", "casts"};
-        const int64_t dim[4] = {1, 2, 8, 8};
-        fxa__dnn_graph g = {.host = host, .status = FXA_OK};
-        int32_t s = fxa__dnn_virtual(&g, dim, CUDNN_DATA_FLOAT), o = fxa__dnn_scratch(&g, dim, CUDNN_DATA_FLOAT);
-        g.tensors[s].score = true;
-        int32_t q = fxa__dnn_index(&g, s, 2, CUDNN_DATA_INT32), k = fxa__dnn_index(&g, s, 3, CUDNN_DATA_INT32);
-        int32_t m = fxa__dnn_int2(&g,
-                                  form == 4   ? CUDNN_POINTWISE_CMP_LT
-                                  : form == 5 ? CUDNN_POINTWISE_CMP_GE
-                                              : CUDNN_POINTWISE_CMP_LE,
-                                  k, q);
-        int32_t x = fxa__dnn_select(&g, s, fxa__dnn_float(&g, 0), m),
-                f = fxa__dnn_float2(&g, CUDNN_POINTWISE_IDENTITY, k, -1);
-        if (form == 1) (void)fxa__dnn_index(&g, s, 1, CUDNN_DATA_INT32);
-        if (form == 2) x = fxa__dnn_float2(&g, CUDNN_POINTWISE_MUL, fxa__dnn_scratch(&g, dim, CUDNN_DATA_FLOAT), x);
-        x = form == 3 ? fxa__dnn_float2(&g, CUDNN_POINTWISE_ADD, f, x) : fxa__dnn_float2(&g, CUDNN_POINTWISE_ADD, x, f);
-        if (form == 6) x = fxa__dnn_op2(&g, CUDNN_POINTWISE_IDENTITY, x, -1, CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
-        (void)fxa__dnn_op2_into(&g, CUDNN_POINTWISE_EXP, x, -1, o, CUDNN_DATA_FLOAT);
-        T_INT(g.status, FXA_OK);
-        fxa__dnn_rules_check(&g);
-        T_INT(g.status, says[form] ? FXA_E_UNSUPPORTED : FXA_OK);
-        if (says[form]) T_HAS(g.reason, says[form]);
-        fxa__dnn_graph_free(&g);
-    }
-    fxa__host_release(host);
-}
-
 TEST(no_engine_of_cudnn) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();

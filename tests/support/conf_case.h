@@ -54,6 +54,7 @@ typedef struct conf_case {
     conf_buffer slot[CONF_SLOTS], tensor[CONF_TENSORS], dtensor[CONF_TENSORS];
     double unit;         /* of the arithmetic */
     double product_unit; /* of P and dS as they are multiplied: not 0 when the plan says that it multiplies bf16 */
+    double head_unit;    /* of dK and dV of single heads before they are summed: not 0 when the plan says so */
     bool unsure;         /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
     bool refused;        /* the engine said that it does not support the problem; why has its reason */
     conf_tally *tally;

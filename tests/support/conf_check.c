@@ -37,6 +37,12 @@ static double conf_product_error(const conf_case *c, const conf_buffer *t, int64
     return c->product_unit * (conf_has_equal_terms(c) ? all : fmin(all, some));
 }
 
+/* dK and dV of single heads rounded to 16 bits: what is rounded is no larger than the magnitudes that it sums up. */
+static double conf_head_error(const conf_case *c, const conf_buffer *t, int64_t place) {
+    bool summed = t == &c->slot[FXA_SLOT_DK] || t == &c->slot[FXA_SLOT_DV];
+    return summed ? c->head_unit * t->size[place] : 0;
+}
+
 static double conf_half_ulp(fxa_dtype dtype, double x) {
     static const double unit[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8}, least[] = {0, 0, 0x1p-126, 0x1p-25, 0x1p-126};
     return fmax(unit[dtype] * fabs(x), least[dtype]);
@@ -83,14 +89,14 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
         /* what is there already is added, too */
         double magnitude = t->size[i] > 0 ? t->size[i] + fabs(want) : 0;
         double tolerance = CONF_SAFETY * t->error[i] + c->unit * units * magnitude + floor;
-        tolerance += conf_product_error(c, t, i, CONF_DEVIATIONS);
+        tolerance += conf_product_error(c, t, i, CONF_DEVIATIONS) + conf_head_error(c, t, i);
         double ratio = conf_ratio(t->dtype, got, want, tolerance);
         if (!(ratio <= 1)) return conf_fail_element(c, t, i, got, want, tolerance);
         c->tally->element[main] = fmax(c->tally->element[main], ratio);
         c->tally->elements++;
         if (!(fabs(want) < INFINITY) || !(fabs(got) < INFINITY)) continue;
         double allowed = t->error[i] + c->unit * CONF_RMS_UNITS * magnitude + conf_half_ulp(t->dtype, want) + floor;
-        allowed += conf_product_error(c, t, i, 2);
+        allowed += conf_product_error(c, t, i, 2) + conf_head_error(c, t, i);
         squares += (got - want) * (got - want), allowed_squares += allowed * allowed, count++;
     }
     if (count == 0 || squares == 0) return true;
@@ -124,20 +130,23 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
     return pass == FXA_FORWARD || conf_compare_params(c);
 }
 
-/* Engines tell in a plan's detail whether they multiply bf16 as such. */
-static double conf_find_product_unit(conf_case *c, const char *engine, fxa_pass pass) {
+/* Engines tell in a plan's detail whether they multiply in 16 bits, and sum heads of such. */
+static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
+    c->product_unit = c->head_unit = 0;
     conf_call_make(c, engine, pass, false, &x);
-    if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return 0;
-    bool rounds = strstr(fxa_plan_detail(plan), "bf16") || strstr(fxa_plan_detail(plan), "amx");
+    if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return;
+    const char *detail = fxa_plan_detail(plan);
+    double unit = strstr(detail, "bf16") || strstr(detail, "amx") ? 0x1p-8 : strstr(detail, "f16") ? 0x1p-11 : 0;
+    c->product_unit = unit;
+    c->head_unit = strstr(detail, "heads rounded") ? unit : 0;
     fxa_plan_destroy(plan);
-    return rounds ? 0x1p-8 : 0;
 }
 
 static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
     conf_fill_outputs(c, pass);
-    c->product_unit = conf_find_product_unit(c, engine, pass);
+    conf_find_units(c, engine, pass);
     if (!conf_reference(c, pass)) return false;
     if (!(pass == FXA_FORWARD ? conf_bound_forward(c) : conf_bound_backward(c))) {
         snprintf(c->why, sizeof c->why, "the bound cannot be computed");

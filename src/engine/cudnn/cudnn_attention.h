@@ -45,6 +45,9 @@ void fxa__dnn_rules_check(fxa__dnn_graph *g);
 int32_t fxa__dnn_operand(fxa__dnn_graph *g, const fxa_problem *p, fxa_slot slot, bool turned);
 int fxa__dnn_data_type(uint32_t dtype); /* of f16 and bf16 */
 
+/* Whether gradients of heads are rounded to 16 bits before they are summed to those of a key head. */
+static inline bool fxa__dnn_rounds_heads(const fxa_problem *p) { return p->pass == FXA_BACKWARD && p->hq != p->hkv; }
+
 /* Selects of -inf: parts that are evaluated, then causal and window. */
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);

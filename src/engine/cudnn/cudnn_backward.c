@@ -85,8 +85,7 @@ static int32_t backward_turn(fxa__dnn_attention *a, int32_t x) {
 }
 
 /* dK or dV: the product of weights with rows, summed over the query heads of a key head. Those of single heads are
- * floats: rounded to 16 bits before they are summed, which is how cuDNN's own front end has it, they are off by more
- * than a rounding of the result. */
+ * rounded to 16 bits before they are summed: kept as floats, cuDNN takes the graph and sums something else. */
 static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t rows, int32_t out, int64_t features) {
     const fxa_problem *p = &a->p->in;
     const int64_t dim[4] = {p->b, p->hq, p->sk, features};
@@ -95,7 +94,7 @@ static void backward_by_keys(fxa__dnn_attention *a, int32_t weights, int32_t row
         (void)fxa__dnn_matmul(&a->g, turned, rows, out, a->len_k, -1, a->len_q);
         return;
     }
-    int32_t heads = fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT); /* summed before they are rounded */
+    int32_t heads = fxa__dnn_virtual(&a->g, dim, (uint8_t)fxa__dnn_data_type(p->q.dtype));
     (void)fxa__dnn_reduce(&a->g, CUDNN_REDUCE_TENSOR_ADD,
                           fxa__dnn_matmul(&a->g, turned, rows, heads, a->len_k, -1, a->len_q), out);
 }

@@ -129,44 +129,63 @@ static int32_t mask_part(fxa__dnn_attention *a, const fxa__part *part) {
     return part->negated ? fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_NOT, m, -1) : m;
 }
 
-/* Whether cuDNN has a spelling for the part. */
-static bool mask_is_band(const fxa__dnn_attention *a, const fxa__part *part) {
+/* ---- Causal and window ------------------------------------------------------------------------------------------- */
+
+/* Of each kind cuDNN computes one, and takes a second for the first: parts with constant bounds are one, that of the
+ * tightest; or, without such, the first whose bound a run knows. The others are evaluated. */
+typedef struct mask_bands {
+    const fxa__part *part[2]; /* causal, window; NULL: none */
+    int64_t c[2];
+} mask_bands;
+
+static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
     return (part->kind == FXA__PART_CAUSAL || part->kind == FXA__PART_WINDOW) && mask_is_by_value(a, part);
+}
+
+/* The constant of a band between places, where beyond a bound nothing changes and floats stay exact. */
+static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int64_t *c) {
+    int64_t shift = 0, most = a->p->in.sq + a->p->in.sk;
+    if (part->narrow) (void)mask_refuse_wrap(a);
+    if (part->narrow || !mask_origin(a, &shift)) return false;
+    if (part->aligned) shift += mask_lengths(&a->p->in);
+    *c = part->c + (part->kind == FXA__PART_CAUSAL ? shift : -shift);
+    if (part->bound < 0) *c = *c > most ? most : *c < -most ? -most : *c;
+    if (*c < -MASK_MOST || *c > MASK_MOST) (void)mask_refuse_far(a, *c);
+    return a->g.status == FXA_OK;
+}
+
+static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
+    mask_bands bands = {{NULL, NULL}, {0, 0}};
+    for (size_t i = 0; i < a->mask.n; i++) {
+        const fxa__part *part = &a->mask.parts[i];
+        int64_t c = 0, all = (part->kind == FXA__PART_CAUSAL ? a->p->in.sk : a->p->in.sq) - 1;
+        int kind = part->kind == FXA__PART_WINDOW;
+        if (!mask_may_band(a, part) || !mask_band_constant(a, part, &c)) continue;
+        const fxa__part *had = bands.part[kind];
+        if (part->bound < 0 && c >= all) continue; /* all pairs are inside */
+        bool tighter = part->bound < 0 && (!had || had->bound >= 0 || c < bands.c[kind]);
+        if (!had || tighter) bands.part[kind] = part, bands.c[kind] = c;
+    }
+    return bands;
 }
 
 /* Indices are those of the tensor that is masked. */
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
+    const mask_bands bands = mask_bands_choose(a);
     for (size_t i = 0; i < a->mask.n && a->g.status == FXA_OK; i++) {
         const fxa__part *part = &a->mask.parts[i];
-        if (mask_is_band(a, part)) continue;
+        bool chosen = part == bands.part[0] || part == bands.part[1];
+        if (mask_may_band(a, part) && (part->bound < 0 || chosen)) continue;
         fxa__dnn_score_start(&a->score, a->scaled, -1, s);
         s = fxa__dnn_select(&a->g, s, fxa__dnn_float(&a->g, -INFINITY), mask_part(a, part));
     }
     return s;
 }
 
-/* ---- Causal and window ------------------------------------------------------------------------------------------- */
-
-static int32_t mask_band(fxa__dnn_attention *a, int32_t s, const fxa__part *part) {
-    int64_t shift = 0;
-    if (part->narrow) return mask_refuse_wrap(a);
-    if (!mask_origin(a, &shift)) return 0;
-    if (part->aligned) shift += mask_lengths(&a->p->in);
-    bool causal = part->kind == FXA__PART_CAUSAL;
-    int64_t c = part->c + (causal ? shift : -shift), most = a->p->in.sq + a->p->in.sk;
-    /* beyond this nothing changes, and floats stay exact */
-    if (part->bound < 0) c = c > most ? most : c < -most ? -most : c;
-    if (c < -MASK_MOST || c > MASK_MOST) return mask_refuse_far(a, c);
-    if (part->bound < 0 && c >= (causal ? a->p->in.sk : a->p->in.sq) - 1) return s; /* all pairs are inside */
-    a->banded = true;
-    return causal ? mask_causal(a, s, part, c) : mask_window(a, s, part, c);
-}
-
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s) {
-    static const fxa__part_kind order[2] = {FXA__PART_CAUSAL, FXA__PART_WINDOW};
-    for (int kind = 0; kind < 2; kind++)
-        for (size_t i = 0; i < a->mask.n && a->g.status == FXA_OK; i++)
-            if (a->mask.parts[i].kind == order[kind] && mask_is_band(a, &a->mask.parts[i]))
-                s = mask_band(a, s, &a->mask.parts[i]);
+    const mask_bands bands = mask_bands_choose(a);
+    if (bands.part[0] && a->g.status == FXA_OK) s = mask_causal(a, s, bands.part[0], bands.c[0]);
+    if (bands.part[1] && a->g.status == FXA_OK) s = mask_window(a, s, bands.part[1], bands.c[1]);
+    a->banded = a->banded || bands.part[0] || bands.part[1];
     return s;
 }

@@ -58,12 +58,36 @@ static const char *rules_cast(const rules_look *l) {
     return cast && rules_tensor(l, l->op->y)->type != CUDNN_DATA_FLOAT ? "casts to something else than a float" : NULL;
 }
 
+/* The sum of heads: those of floats are taken, and something else is summed. */
+static const char *rules_heads(const rules_look *l) {
+    const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
+    bool heads = l->op->kind == FXA__DNN_REDUCTION && y->dim[1] < x->dim[1];
+    return heads && x->type == CUDNN_DATA_FLOAT ? "sums heads of floats" : NULL;
+}
+
+static bool rules_is_band(const fxa__dnn_op *op, int16_t mode) {
+    return op->kind == FXA__DNN_POINTWISE && op->mode == mode && op->precision == CUDNN_DATA_BOOLEAN;
+}
+
+/* Of causal masks and of windows cuDNN computes one each. */
+static const char *rules_second_band(const rules_look *l) {
+    static const int16_t modes[2] = {CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_CMP_GT};
+    for (int i = 0; i < 2; i++) {
+        if (!rules_is_band(l->op, modes[i])) continue;
+        for (const fxa__dnn_op *other = l->g->ops; other < l->op; other++)
+            if (rules_is_band(other, modes[i])) return "is the second of its kind of mask";
+    }
+    return NULL;
+}
+
 static const char *rules_look_at(const rules_look *l) {
     const char *why = rules_is_row(l) ? NULL : rules_unused(l);
+    if (!why) why = rules_heads(l);
     if (l->op->kind != FXA__DNN_POINTWISE) return why;
     if (!why) why = rules_first_operand(l);
     if (!why) why = rules_sum(l);
     if (!why) why = rules_order(l);
+    if (!why) why = rules_second_band(l);
     return why ? why : rules_cast(l);
 }
 

@@ -205,10 +205,10 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__d
     FXA_TRY(dnn_enter(s, err));
     fxa_status status = fxa__dnn_compile(&s->library.api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
     dnn_leave(s);
-    (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d, products of %s, %zu operations",
+    (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d, products of %s, %s%zu operations",
                    (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
                    (long long)s->library.version % 100, (int)s->level.arch, fxa_dtype_name((fxa_dtype)a->p->in.q.dtype),
-                   a->g.n_ops);
+                   fxa__dnn_rounds_heads(&a->p->in) ? "heads rounded, " : "", a->g.n_ops);
     return status;
 }
 
