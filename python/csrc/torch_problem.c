@@ -50,6 +50,11 @@ static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
             (long long)q[1], (long long)q[2], (long long)q[3], (long long)k[0], (long long)k[1], (long long)k[2],
             (long long)k[3], (long long)v[0], (long long)v[1], (long long)v[2], (long long)v[3]);
     }
+    if (v[3] == 0 || k[1] == 0) { /* which would be "as of q" to the library */
+        return fxa__torch_fail(call, FXA_E_PROBLEM,
+                               v[3] == 0 ? "v has rows of 0 features; 1 and more are accepted"
+                                         : "k has 0 heads; 1 and more are accepted");
+    }
     if (packed) {
         problem->total_q = q[2];
         problem->total_k = paged ? 0 : k[2];
@@ -94,7 +99,8 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
         dense = dense && (t->size[i] == 1 || t->stride[i] == count);
         count *= t->size[i];
     }
-    if (count != need || t->dtype != dtype || (!dense && slot != FXA_SLOT_SINK)) {
+    dense = dense || count == 0 || (slot == FXA_SLOT_SINK && t->rank == 1);
+    if (count != need || t->dtype != dtype || !dense) {
         return fxa__torch_fail(call, FXA_E_BINDING, "%s has %lld elements of %s%s; %lld dense ones of %s are accepted",
                                fxa__torch.fxa_slot_name((fxa_slot)slot), (long long)count,
                                fxa__torch.fxa_dtype_name(t->dtype), dense ? "" : " with gaps", (long long)need,

@@ -38,11 +38,14 @@ class Shape(NamedTuple):
     page_size: int = 0
 
 
-def _int(value: Any, what: str) -> int:
+def _int(value: Any, what: str, highest: int = (1 << 63) - 1) -> int:
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise ArgumentTypeError("%s is of type %s; an int is accepted" % (what, type(value).__name__)) from None
+    if not -(1 << 63) <= number <= highest:  # more would be cut off on the way to the library
+        raise ArgumentError("%s is %d; 64 bits are accepted" % (what, number))
+    return number
 
 
 def _float(value: Any, what: str) -> float:
@@ -109,6 +112,9 @@ class Call:
         if kd != d or (vb, vh, vs) != (kb, hkv, sk):
             raise ArgumentError("q has shape %s, k %s and v %s: k has the features of q, and v all else of k"
                                 % (self.q.shape, self.k.shape, self.v.shape))
+        if hkv == 0 or dv == 0:  # which would be "as of q" to the library
+            raise ArgumentError("k has shape %s and v %s; heads and features of 1 and more are accepted"
+                                % (self.k.shape, self.v.shape))
         self.spread = False
         if self.options["pages"] is not None:
             return self._paged(b, hq, hkv, sq, d, dv, kb, sk)
@@ -184,7 +190,7 @@ class Call:
         if dropout:
             self.flags |= _abi.DROPOUT
             self.fields["dropout_p"] = dropout
-        self.seed = _int(options["seed"], "seed")
+        self.seed = _int(options["seed"], "seed", MAX_SEED)
         if not 0 <= self.seed <= MAX_SEED:
             raise ArgumentError("seed is %d; 0 to 2^64 - 1 are accepted" % self.seed)
         self._sink(options["sink"])

@@ -124,7 +124,7 @@ class Gradients(Tuple[Any, Any, Any]):
     def of(self, array: Any) -> np.ndarray:
         """The gradient of an array that a function captured, whole or by views of it."""
         array = as_array(array, "the array")
-        result = np.zeros(array.shape, array.dtype)
+        total = np.zeros(array.size)
         found = False
         for name, captured in self.captured.items():
             grad = self.tensors[name]
@@ -132,24 +132,31 @@ class Gradients(Tuple[Any, Any, Any]):
             if at is None or grad is None:
                 continue
             found = True
-            strides = [s // array.itemsize * result.itemsize for s in captured.strides]
-            target = np.ndarray(captured.shape, result.dtype, result, at, strides)
-            target += grad
+            _add_view(total, at, captured, grad)
         if not found:
             shapes = ", ".join("%s %s" % (name, c.shape) for name, c in self.captured.items())
             raise ArgumentError("the program captured no float array that lies in this one (it must be dense): it "
                                 "captured %s" % (shapes or "none"))
-        return result
+        return total.reshape(array.shape).astype(array.dtype)
 
 
 def _inside(array: np.ndarray, captured: np.ndarray) -> Optional[int]:
-    """The byte of a dense array at which a view of it begins; None when it is no view of it."""
+    """The element of a dense array at which a view of it begins; None when it is no view of it."""
     at = captured.ctypes.data - array.ctypes.data
-    if not array.flags.c_contiguous or captured.dtype != array.dtype or 0 in captured.strides and captured.size > 1:
+    if not array.flags.c_contiguous or captured.dtype != array.dtype or at % array.itemsize or any(
+            s % array.itemsize for s in captured.strides):
         return None
     low = at + sum(min(s * (n - 1), 0) for s, n in zip(captured.strides, captured.shape))
     high = at + sum(max(s * (n - 1), 0) for s, n in zip(captured.strides, captured.shape)) + captured.itemsize
-    return at if captured.size and 0 <= low and high <= array.nbytes else None
+    return at // array.itemsize if captured.size and 0 <= low and high <= array.nbytes else None
+
+
+def _add_view(total: np.ndarray, at: int, captured: np.ndarray, grad: np.ndarray) -> None:
+    """Adds the gradient of a view to the elements that it shows; windows and broadcasts show some more than once."""
+    places = np.arange(total.size)
+    steps = [s // captured.itemsize * places.itemsize for s in captured.strides]
+    shown = np.ndarray(captured.shape, places.dtype, places, at * places.itemsize, steps)
+    np.add.at(total, shown, grad)
 
 
 class Pullback:

@@ -148,3 +148,20 @@ def test_types_of_numbers(keywords, words):
 def test_merge_takes_floats():
     with pytest.raises(fxattn.Error, match="dtype"):
         fn.merge(Q.astype(int), Q[..., 0], Q, Q[..., 0])
+
+
+def test_sizes_of_zero_are_not_defaults():
+    """0 heads of k, or 0 features of v, would be "as of q" to the library, which would then read and write beyond."""
+    q = np.ones((1, 2, 1, 1))
+    for k, v in ((q[:, :0], q[:, :0]), (q, q[..., :0])):
+        for call in (fn.attention, fn.vjp):
+            with pytest.raises(fxattn.ArgumentError, match="heads and features of 1 and more"):
+                call(q, k, v)
+
+
+@pytest.mark.parametrize("given", [dict(window=(1 << 64, None)), dict(q_len=1 << 64), dict(coordinates={"q": 1 << 65}),
+                                   dict(coordinates={"k": [(0, 1 << 64, 1)]}), dict(window=((1 << 63) + 5, None))])
+def test_ints_beyond_64_bits(given):
+    q = np.ones((1, 2, 3, 4))
+    with pytest.raises(fxattn.ArgumentError, match="64 bits are accepted"):
+        fn.attention(q, q, q, **given)

@@ -226,3 +226,22 @@ def test_gradients_of_what_functions_capture():
     gradients = fn.vjp(q, k, v, lambda s, b, h, i, j: CAP * np.tanh((s + SLOPES[h] * (i - j)) / CAP), causal=True)[1](dout)
     want = dense(q, k, v, cap_score, causal, dout=dout)
     assert close(gradients[0], want["dq"]) and close(gradients.of(SLOPES), captured_gradients(q, k, want["dscore"])[1])
+
+
+def test_gradients_of_views_that_show_an_element_twice():
+    """Windows, broadcasts and new axes: what each pair reads is added where it lies."""
+    q, k, v = random_qkv(5, b=1, h=1, sq=5, sk=5)
+    x = np.random.default_rng(6).standard_normal(9)
+    windows, row = np.lib.stride_tricks.sliding_window_view(x, 5), x[None, 2:7]
+    spread = np.broadcast_to(x[:1], (5,))
+    out, pullback = fn.vjp(q, k, v, lambda s, b, h, i, j: s + windows[i, j] + row[0, j] * spread[i])
+    got = pullback(np.cos(out)).of(x)
+    want = np.zeros(9)
+    at = np.arange(5)
+    for n in range(9):
+        def bent(s, b, h, i, j, n=n):
+            y = x + 1e-200j * (np.arange(9) == n)
+            return s + y[i + j] + y[2:7][j] * y[0]
+        dscore = dense(q, k, v, lambda *a: bent(*a).real, dout=np.cos(out))["dscore"]
+        want[n] = (dscore * np.imag(bent(np.zeros((1, 1, 5, 5)), 0, 0, at[:, None], at)) / 1e-200).sum()
+    assert close(got, want)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """attention(): everything that the library has, for PyTorch tensors; flex_attention is it with PyTorch's arguments.
 
-What a call may have is turned into settings and extra tensors of the operators (_Settings); whether they go together is
-for the library to say, whose message is passed on.
+What a call may have is turned into settings and extra tensors of the operators (_settings.py); the functions, into a
+program.
 """
 import math
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple,
@@ -20,7 +20,8 @@ from . import _dynamo
 from . import _operators as ops
 from ._autograd import Call
 from ._plain import DTYPES
-from ._traced import as_tensor, call_of, check_scale, floats_as_tensor
+from ._settings import Settings, check_mappings, param_number, shape_of_scores
+from ._traced import as_tensor, call_of, check_scale, floats_as_tensor, split_params
 from .flex import _identity, autocast_inputs
 
 Mod = Union[None, str, Program, Callable[..., Any]]
@@ -83,42 +84,6 @@ if TYPE_CHECKING:
         strict_index: bool
 
 
-class _Settings:
-    """`config` and `extras` of the operators as they are gathered."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.flags = 0
-        self.fields: Dict[int, int] = {}
-        self.slots: Dict[int, Tensor] = {}
-
-    def flag(self, flag: int, on: Any = True) -> None:
-        if on:
-            self.flags |= flag
-
-    def integers(self, slot: int, values: Any, flag: int = 0) -> None:
-        """Lengths, offsets, pages: int32 where the other tensors are."""
-        if values is not None:
-            tensor = torch.as_tensor(values).to(device=self.device, dtype=torch.int32).contiguous()
-            self.slots[slot] = tensor
-            self.flags |= flag
-
-    def config(self) -> Tuple[int, ...]:
-        slots = 0
-        for slot in self.slots:
-            slots |= 1 << slot
-        last = max([ops.SLOTS if slots else ops.FLAGS, *self.fields])
-        known = {**self.fields, ops.FLAGS: self.flags, ops.SLOTS: slots}
-        return tuple(known.get(i, 0) for i in range(last + 1))
-
-    def extras(self) -> List[Tensor]:
-        return [self.slots[slot] for slot in sorted(self.slots)]
-
-
-def _longest(offsets: Tensor) -> int:
-    return int((offsets[1:] - offsets[:-1]).max()) if offsets.numel() > 1 else 0
-
-
 def _named(kind: str, given: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any]) -> List[Any]:
     """Values of a program's params or tensors, by name."""
     missing = [name for name in names if name not in given and defaults.get(name) is None]
@@ -154,10 +119,10 @@ def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: flo
     _check_names(traced, params, tensors)
     values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})
     captured = _named("tensors", tensors, [c.name for c in program.captures], {})
-    ints = [int(x) for p, x in zip(program.params, values) if p.type == "int"]
-    floats = [x for p, x in zip(program.params, values) if p.type == "float"]
+    numbered = [param_number(p.name, p.type, x) for p, x in zip(program.params, values)]
+    ints, floats = split_params(program, numbered)
     scalars = [floats_as_tensor(floats)] if any(isinstance(x, Tensor) for x in floats) else []
-    numbers = [math.nan if scale is None else scale, dropout_p, *([] if scalars else map(float, floats))]
+    numbers = [math.nan if scale is None else scale, dropout_p, *([] if scalars else floats)]
     return Call(program.text, captured, extras, scalars, ints, numbers, config)
 
 
@@ -217,6 +182,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     return_lse, return_max   give an AttentionOutput
     deterministic        the same bits in every run, or an error; strict_index: so are indices outside captured tensors
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError("%s is of type %s; a tensor is accepted" % (name, type(x).__name__))
     if layout not in _TO_BHSD:
         raise ValueError("layout is %r; %s are accepted" % (layout, ", ".join(_TO_BHSD)))
     q, k, v = autocast_inputs(q, k, v)
@@ -224,26 +192,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     _check_offsets(layout, cu_q, cu_k)
     cu_k = cu_q if cu_k is None and pages is None else cu_k
     check_scale(scale)
-    s = _Settings(q.device)
+    s = Settings(q.device)
     s.flag(_abi.CAUSAL, is_causal)
     s.flag(_abi.BOTTOM_RIGHT, bottom_right)
     s.flag(_abi.DETERMINISTIC, deterministic)
     s.flag(_abi.STRICT_INDEX, strict_index)
     s.flag(_abi.WANT_LSE, return_lse)
     s.flag(_abi.WANT_MAX, return_max)
-    if window is not None:
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise TypeError("window is %r; (left, right) is accepted, of ints or None" % (window,))
-        s.flag(_abi.WINDOW)
-        s.fields[ops.WINDOW_LEFT], s.fields[ops.WINDOW_RIGHT] = (-1 if w is None else w for w in window)
-    s.integers(_abi.SLOT_LEN_Q, q_lengths, _abi.PADDING)
-    s.integers(_abi.SLOT_LEN_K, k_lengths, _abi.PADDING)
-    s.integers(_abi.SLOT_CU_Q, cu_q, _abi.VARLEN)
-    s.integers(_abi.SLOT_CU_K, cu_k, _abi.VARLEN)
-    s.integers(_abi.SLOT_PAGES, pages, _abi.PAGED)
-    s.integers(_abi.SLOT_POS_Q, positions, _abi.POSITIONS)
-    _sizes_of_packed(s, k, max_q, max_k)
-    _sink_and_dropout(s, sink, dropout_p, seed)
+    s.window(window)
+    s.integers("q_lengths", _abi.SLOT_LEN_Q, q_lengths, _abi.PADDING)
+    s.integers("k_lengths", _abi.SLOT_LEN_K, k_lengths, _abi.PADDING)
+    s.integers("cu_q", _abi.SLOT_CU_Q, cu_q, _abi.VARLEN)
+    s.integers("cu_k", _abi.SLOT_CU_K, cu_k, _abi.VARLEN)
+    s.integers("pages", _abi.SLOT_PAGES, pages, _abi.PAGED)
+    s.integers("positions", _abi.SLOT_POS_Q, positions, _abi.POSITIONS)
+    s.sizes_of_packed(k, max_q, max_k)
+    s.sink(sink, q.shape[1])
+    dropout_p = s.dropout(dropout_p, seed)
     out, lse, rows = _run(s, q, k, v, score_mod, mask_mod, scale, dropout_p, params, tensors, style, score_mod_bprop,
                           bprop_tensors)
     out = _FROM_BHSD[layout](out)
@@ -284,34 +249,7 @@ def _check_offsets(layout: str, cu_q: Any, cu_k: Any) -> None:
         raise ValueError("layout %r without cu_q, the offsets of its sequences" % layout)
 
 
-def _sizes_of_packed(s: _Settings, k: Tensor, max_q: Optional[int], max_k: Optional[int]) -> None:
-    offsets_q, offsets_k = s.slots.get(_abi.SLOT_CU_Q), s.slots.get(_abi.SLOT_CU_K)
-    if offsets_q is not None:
-        s.fields[ops.SQ] = _longest(offsets_q) if max_q is None else max_q
-    if offsets_k is not None:
-        s.fields[ops.SK] = _longest(offsets_k) if max_k is None else max_k
-    elif _abi.SLOT_PAGES in s.slots:
-        s.fields[ops.SK] = s.slots[_abi.SLOT_PAGES].shape[-1] * k.shape[2] if max_k is None else max_k
-
-
-def _sink_and_dropout(s: _Settings, sink: Union[None, str, Tensor], dropout_p: float,
-                      seed: Union[None, int, Tensor]) -> None:
-    if isinstance(sink, Tensor):
-        if sink.device != s.device:
-            raise ValueError("sink is on %s, q on %s; both must be on one device" % (sink.device, s.device))
-        s.flag(_abi.SINK)
-        s.slots[_abi.SLOT_SINK] = sink
-    elif sink is not None:
-        if sink != "zero":
-            raise ValueError("sink is %r; \"zero\", or a tensor of a score per query head, is accepted" % (sink,))
-        s.flag(_abi.SINK_ZERO)
-    if dropout_p:
-        s.flag(_abi.DROPOUT)
-        drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else torch.as_tensor(seed, dtype=torch.int64)
-        s.slots[_abi.SLOT_SEED] = drawn.reshape(1)
-
-
-def _run(s: _Settings, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Optional[float],
+def _run(s: Settings, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Optional[float],
          dropout_p: float, params: Any, tensors: Any, style: str, bprop: Mod, bprop_tensors: Any) -> Tuple[Tensor, ...]:
     config, extras = s.config(), s.extras()
     functions = style == "flex" and bprop is None and not isinstance(score_mod, (str, Program)) \
@@ -339,9 +277,7 @@ def _check_sources(functions: bool, style: str, score_mod: Mod, mask_mod: Mod, b
     if style == "flex" and callable(bprop):
         raise ValueError("score_mod_bprop is a function, beside FlexAttention's score_mod, whose derivative is known; "
                          "style=\"graph\" takes one")
-    for name, given in named.items():
-        if given is not None and not isinstance(given, Mapping):
-            raise TypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(given).__name__))
+    check_mappings(named)
     graph = _is_graph(style, score_mod, mask_mod)
     unused = [name for name, given in named.items() if given and (functions or (graph and name == "params"))]
     if unused:
@@ -353,16 +289,6 @@ def _is_graph(style: str, score_mod: Mod, mask_mod: Mod) -> bool:
     return style == "graph" and not isinstance(score_mod, (str, Program)) and not isinstance(mask_mod, (str, Program))
 
 
-def _shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, k: Tensor) -> Tuple[int, ...]:
-    """[batch, heads, rows, keys]; of packed rows sequences and the longest of them, of pages what a sequence may
-    have."""
-    flags = config[ops.FLAGS]
-    packed, paged = flags & _abi.VARLEN, flags & _abi.PAGED
-    batch = extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_CU_Q)].numel() - 1 if packed else q.shape[0]
-    return (batch, q.shape[1], config[ops.SQ] if packed else q.shape[2],
-            config[ops.SK] if packed or paged else k.shape[2])
-
-
 @_dynamo.outside
 def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Any,
                  dropout_p: float, params: Any, tensors: Any, style: str, bprop: Mod, bprop_tensors: Any,
@@ -372,7 +298,7 @@ def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scor
         return call_of(traced, scale, config, dropout_p, extras).run(q, k, v)
     if _is_graph(style, score_mod, mask_mod):
         traced = trace(score_mod, mask_mod, style="graph", bprop=bprop, tensors=tensors or {},
-                       bprop_tensors=bprop_tensors, shape=_shape_of_scores(config, extras, q, k))
+                       bprop_tensors=bprop_tensors, shape=shape_of_scores(config, extras, q, k))
         return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced).run(q, k, v)
     check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=bprop)
     program = text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, params)
@@ -385,5 +311,6 @@ def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scor
                         {p.name: p.default for p in traced.bprop.params})
         captured = _named("tensors", {**(tensors or {}), **(bprop_tensors or {})},
                           [c.name for c in traced.bprop.captures], {})
-        traced = traced._replace(bprop_params=tuple(values), bprop_tensors=tuple(captured))
+        numbers = tuple(param_number(p.name, p.type, x) for p, x in zip(traced.bprop.params, values))
+        traced = traced._replace(bprop_params=numbers, bprop_tensors=tuple(captured))
     return _with_bprop(call, traced).run(q, k, v)

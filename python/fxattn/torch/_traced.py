@@ -34,8 +34,12 @@ def check_scale(scale: Any) -> None:
     if isinstance(scale, Tensor) and scale.requires_grad:
         raise ValueError("scale is a tensor that requires a gradient, which a scale does not get; give scale=1.0 and "
                          "multiply in the score_mod: score * scale")
-    if isinstance(scale, (str, bytes)):
+    if torch.compiler.is_compiling() or isinstance(scale, Tensor) or scale is None:
+        return
+    if isinstance(scale, (str, bytes, complex)) or not hasattr(scale, "__float__"):
         raise TypeError("scale is %r; a number is accepted" % (scale,))
+    if scale != scale:  # which is the default to the library
+        raise ValueError("scale is nan; a finite number is accepted, None for 1 / sqrt(d)")
 
 
 def as_tensor(array: Any) -> Tensor:

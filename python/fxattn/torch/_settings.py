@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attention() is given besides q, k, v and the functions, as settings and extra tensors of the operators.
+
+Types, ranks and what does not fit into 32 bits are refused here, by the names of the arguments; whether values go
+together is for the library to say, whose message is passed on.
+"""
+import operator
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from . import _operators as ops
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat)
+_LOWEST, _HIGHEST = -(1 << 31), (1 << 31) - 1
+_RANKS = {"cu_q": 1, "cu_k": 1, "pages": 2}
+
+
+def whole_number(name: str, value: Any, shown: Any = None) -> int:
+    """An int that fits into 64 bits, as the operators take it."""
+    if not isinstance(value, (int, torch.SymInt)):
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise TypeError("%s is %r; an int is accepted" % (name, value if shown is None else shown)) from None
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("%s is %r; 64 bits are accepted" % (name, value if shown is None else shown))
+    return value
+
+
+def real_number(name: str, value: Any) -> Any:
+    """A float, or what stands for one."""
+    if isinstance(value, (int, float, *_SYMBOLIC)):
+        return value
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError("%s is %r; a number is accepted" % (name, value)) from None
+
+
+def param_number(name: str, kind: str, value: Any) -> Any:
+    """The value of a param: a number; of a float param a tensor of one element, as it is, too."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ValueError("params[%r] has %d elements; a number, or a tensor of one element, is accepted"
+                         % (name, value.numel()))
+    if isinstance(value, Tensor) and kind == "float":
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError("params[%r] is of type %s; a number is accepted" % (name, type(value).__name__)) from None
+    if kind == "float":
+        return number
+    if not number.is_integer():
+        raise ValueError("params[%r] is %r; the program declares it as an int" % (name, value))
+    return int(value)
+
+
+class Settings:
+    """`config` and `extras` of the operators as they are gathered."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.flags = 0
+        self.fields: Dict[int, int] = {}
+        self.slots: Dict[int, Tensor] = {}
+
+    def flag(self, flag: int, on: Any = True) -> None:
+        if on:
+            self.flags |= flag
+
+    def integers(self, name: str, slot: int, values: Any, flag: int = 0) -> None:
+        """Lengths, offsets, pages: int32 where the other tensors are. What does not fit becomes the largest int, which
+        the library refuses: values on a device are not looked at here."""
+        if values is None:
+            return
+        # Arrays of others are copied: nobody would see them change before the backward pass.
+        tensor = values if isinstance(values, Tensor) else torch.tensor(values)
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+            if tensor.numel() or isinstance(values, Tensor):  # an empty list is of floats to torch
+                raise TypeError("%s is of %s; ints are accepted" % (name, tensor.dtype))
+        if tensor.dim() != _RANKS.get(name, tensor.dim()):
+            raise ValueError("%s has shape %s; %d dimension%s accepted" % (
+                name, tuple(tensor.shape), _RANKS[name], " is" if _RANKS[name] == 1 else "s are"))
+        if tensor.dtype == torch.int64 and slot != _abi.SLOT_POS_Q:  # coordinates wrap
+            tensor = tensor.clamp(_LOWEST, _HIGHEST)
+        self.slots[slot] = tensor.to(device=self.device, dtype=torch.int32).contiguous()
+        self.flags |= flag
+
+    def window(self, window: Any) -> None:
+        if window is None:
+            return
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise TypeError("window is %r; (left, right) is accepted, of ints or None" % (window,))
+        self.flag(_abi.WINDOW)
+        for field, side in ((ops.WINDOW_LEFT, window[0]), (ops.WINDOW_RIGHT, window[1])):
+            self.fields[field] = -1 if side is None else whole_number("window", side, window)
+
+    def sizes_of_packed(self, k: Tensor, max_q: Optional[int], max_k: Optional[int]) -> None:
+        for offsets, field, longest, name in ((_abi.SLOT_CU_Q, ops.SQ, max_q, "max_q"),
+                                              (_abi.SLOT_CU_K, ops.SK, max_k, "max_k")):
+            if offsets in self.slots:
+                self.fields[field] = _longest(self.slots[offsets]) if longest is None else whole_number(name, longest)
+        if _abi.SLOT_CU_K not in self.slots and _abi.SLOT_PAGES in self.slots:
+            room = self.slots[_abi.SLOT_PAGES].shape[-1] * k.shape[2]
+            self.fields[ops.SK] = room if max_k is None else whole_number("max_k", max_k)
+
+    def sink(self, sink: Union[None, str, Tensor], heads: int) -> None:
+        if isinstance(sink, Tensor):
+            if sink.device != self.device:
+                raise ValueError("sink is on %s, q on %s; both must be on one device" % (sink.device, self.device))
+            if sink.dim() != 1 or sink.shape[0] != heads:
+                raise ValueError("sink has shape %s; (%d,), a score per query head, is accepted"
+                                 % (tuple(sink.shape), heads))
+            self.flag(_abi.SINK)
+            self.slots[_abi.SLOT_SINK] = sink
+        elif sink is not None:
+            if not isinstance(sink, str) or sink != "zero":
+                raise ValueError("sink is %r; \"zero\", or a tensor of a score per query head, is accepted" % (sink,))
+            self.flag(_abi.SINK_ZERO)
+
+    def dropout(self, dropout_p: Any, seed: Union[None, int, Tensor]) -> Any:
+        """The probability, as a number."""
+        dropout_p = real_number("dropout_p", dropout_p)
+        if dropout_p:
+            self.flag(_abi.DROPOUT)
+            self.slots[_abi.SLOT_SEED] = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else _seed(seed)
+        return dropout_p
+
+    def config(self) -> Tuple[int, ...]:
+        slots = 0
+        for slot in self.slots:
+            slots |= 1 << slot
+        last = max([ops.SLOTS if slots else ops.FLAGS, *self.fields])
+        known = {**self.fields, ops.FLAGS: self.flags, ops.SLOTS: slots}
+        return tuple(known.get(i, 0) for i in range(last + 1))
+
+    def extras(self) -> List[Tensor]:
+        return [self.slots[slot] for slot in sorted(self.slots)]
+
+
+def _longest(offsets: Tensor) -> int:
+    return int((offsets[1:] - offsets[:-1]).max()) if offsets.numel() > 1 else 0
+
+
+def _seed(seed: Any) -> Tensor:
+    """A seed of 64 bits, with a sign or without one."""
+    if isinstance(seed, Tensor):
+        if seed.is_floating_point() or seed.is_complex():
+            raise TypeError("seed is of %s; an int is accepted" % seed.dtype)
+        if seed.numel() != 1:
+            raise ValueError("seed has %d elements; one is accepted" % seed.numel())
+        return seed.to(torch.int64).reshape(1)
+    if isinstance(seed, int) and 1 << 63 <= seed < 1 << 64:
+        seed -= 1 << 64
+    return torch.as_tensor(whole_number("seed", seed), dtype=torch.int64).reshape(1)
+
+
+def shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, k: Tensor) -> Tuple[int, ...]:
+    """[batch, heads, rows, keys]; of packed rows sequences and the longest of them, of pages what a sequence may
+    have."""
+    flags = config[ops.FLAGS]
+    packed, paged = flags & _abi.VARLEN, flags & _abi.PAGED
+    batch = extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_CU_Q)].numel() - 1 if packed else q.shape[0]
+    return (batch, q.shape[1], config[ops.SQ] if packed else q.shape[2],
+            config[ops.SK] if packed or paged else k.shape[2])
+
+
+def check_mappings(named: Mapping[str, Any]) -> None:
+    for name, given in named.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(given).__name__))

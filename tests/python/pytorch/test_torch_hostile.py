@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention() given what nobody should give: numbers beside their range, tables of other types and ranks, sizes of 0.
+None of it is silently read as something else."""
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fxattn.torch import _operators as ops
+from fxattn.torch import attention, flex_attention
+
+
+def qkv(b=2, h=2, s=5, d=4):
+    g = torch.Generator().manual_seed(0)
+    return [torch.randn(b, h, s, d, generator=g, dtype=torch.float64) for _ in range(3)]
+
+
+ROWS = torch.zeros(6, 2, 4)
+CACHE = torch.zeros(3, 2, 2, 4, dtype=torch.float64)
+BEYOND = 1 << 32  # 0 in 32 bits
+REFUSED = {
+    "length beyond 32 bits": (RuntimeError, r"LEN_K\[0\] is 2147483647", dict(k_lengths=[BEYOND + 1, 3])),
+    "length of floats": (TypeError, r"k_lengths is of torch.float32; ints", dict(k_lengths=[2.7, 3.2])),
+    "length of bools": (TypeError, r"q_lengths is of torch.bool; ints", dict(q_lengths=[True, False])),
+    "page beyond 32 bits": (RuntimeError, r"PAGES\[1,1\] is 2147483647", dict(pages=[[0, 1], [2, BEYOND]])),
+    "page of floats": (TypeError, "pages is of torch.float32; ints", dict(pages=[[0.5, 1.0], [1.0, 2.0]])),
+    "pages of rank 1": (ValueError, r"pages has shape \(2,\); 2 dimensions", dict(pages=[0, 1])),
+    "offsets beyond 32 bits": (RuntimeError, r"CU_Q\[1\] is 2147483647", dict(cu_q=[0, BEYOND + 6])),
+    "offsets of rank 2": (ValueError, r"cu_q has shape \(1, 2\); 1 dimension", dict(cu_q=[[0, 6]])),
+    "offsets of rank 0": (ValueError, r"cu_q has shape \(\); 1 dimension", dict(cu_q=0)),
+    "max_q of a float": (TypeError, "max_q is 6.0; an int", dict(cu_q=[0, 6], max_q=6.0)),
+    "window of a float": (TypeError, r"window is \(1.5, 2\)", dict(window=(1.5, 2))),
+    "window beyond 64 bits": (ValueError, "window", dict(window=(1 << 70, 1))),
+    "sink of rank 2": (ValueError, r"sink has shape \(2, 1\); \(2,\)", dict(sink=torch.ones(2, 2)[:, :1])),
+    "sink of NumPy": (ValueError, "sink is array", dict(sink=np.ones(2))),
+    "scale of nan": (ValueError, "scale is nan; a finite number", dict(scale=math.nan)),
+    "scale that is complex": (TypeError, "scale is 1j; a number", dict(scale=1j)),
+    "dropout of a string": (TypeError, "dropout_p is 'x'; a number", dict(dropout_p="x")),
+    "seed of a float": (TypeError, "seed is 1.5; an int", dict(dropout_p=0.5, seed=1.5)),
+    "seed of floats": (TypeError, "seed is of torch.float32; an int", dict(dropout_p=0.5, seed=torch.tensor(3.7))),
+    "seed of two": (ValueError, "seed has 2 elements; one", dict(dropout_p=0.5, seed=torch.tensor([1, 2]))),
+    "seed beyond 64 bits": (ValueError, "seed is 18446744073709551616", dict(dropout_p=0.5, seed=1 << 64)),
+    "int param of a float": (ValueError, r"params\['n'\] is 2.5; the program declares it as an int",
+                             dict(score_mod="param n : int = 3\nscore = score * n", params={"n": 2.5})),
+    "param of two": (ValueError, r"params\['c'\] has 2 elements", dict(score_mod="score * c",
+                                                                      params={"c": torch.ones(2)})),
+    "param of None": (TypeError, r"params\['c'\] is of type NoneType; a number", dict(score_mod="score * c",
+                                                                                     params={"c": None})),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    error, match, given = REFUSED[name]
+    with pytest.raises(error, match=match):
+        if "cu_q" in given:
+            attention(ROWS, ROWS, ROWS, layout="thd", **given)
+        elif "pages" in given:
+            attention(qkv()[0], CACHE, CACHE, **given)
+        else:
+            attention(*qkv(), **given)
+
+
+def test_arrays_for_tensors():
+    with pytest.raises(TypeError, match="k is of type ndarray; a tensor is accepted"):
+        attention(qkv()[0], np.zeros((2, 2, 5, 4)), qkv()[2])
+
+
+def test_seeds_are_those_of_64_bits():
+    q, k, v = qkv()
+    for seed, same in ((1 << 63, -(1 << 63)), ((1 << 64) - 1, -1)):
+        torch.testing.assert_close(attention(q, k, v, dropout_p=0.5, seed=seed),
+                                   attention(q, k, v, dropout_p=0.5, seed=torch.tensor(same)), rtol=0, atol=0)
+
+
+def test_positions_wrap_as_coordinates_do():
+    q, k, v = qkv()
+    got = attention(q, k, v, "score + q * 1.0e-9", positions=[BEYOND + 3, BEYOND - 1])
+    torch.testing.assert_close(got, attention(q, k, v, "score + q * 1.0e-9", positions=[3, -1]), rtol=0, atol=0)
+
+
+def test_no_page_at_all():
+    got = attention(qkv()[0], CACHE, CACHE, pages=torch.zeros(2, 0, dtype=torch.int32))
+    assert got.shape == (2, 2, 5, 4) and not got.any()
+
+
+def test_rows_of_no_features():
+    """0 would be "as q has" to the library."""
+    q, k, v = qkv(1, 1, 1, 1)
+    for call in (lambda: attention(q, k, v[..., :0]), lambda: flex_attention(q, k[:, :, :0], v[:, :, :0, :0]),
+                 lambda: ops.fwd(q, k, v[..., :0], [], [], [], [], [], [], ""),
+                 lambda: ops.fwd(q, k[:, :0], v[:, :0], [], [], [], [], [], [], "")):
+        with pytest.raises((ValueError, RuntimeError), match="v has rows of 0 features|k has 0 heads"):
+            call()
