@@ -180,6 +180,35 @@ def autocast_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, 
     return cast(query), cast(key), cast(value)
 
 
+_FLOAT8 = {getattr(torch, name) for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+           if hasattr(torch, name)}
+
+
+def _refuse_gradient(gradient: Any) -> NoReturn:
+    raise ValueError("Backward pass with mixed query, key, and value dtype is not supported: float8 tensors get no "
+                     "gradients")
+
+
+def mixed_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of different dtypes, or of 8 bits, as PyTorch's formulas take them: arithmetic is in f64 where q is,
+    and in f32 elsewhere. Every float8 is an exact float16 and bfloat16. It gets no gradient, which 8 bits would not
+    hold."""
+    working = torch.float64 if query.dtype == torch.float64 else torch.float32
+    narrow = working if query.dtype in _FLOAT8 else query.dtype
+
+    def convert(x: Tensor) -> Tensor:
+        if x.dtype not in _FLOAT8:
+            return x.to(working) if (x.dtype == torch.float64) != (working == torch.float64) else x
+        wide = x.to(narrow)
+        if wide.requires_grad and torch.compiler.is_compiling():
+            _refuse_gradient(wide)
+        if wide.requires_grad:
+            wide.register_hook(_refuse_gradient)
+        return wide
+
+    return convert(query), convert(key), convert(value)
+
+
 @overload
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = ...,
                    block_mask: Optional[_theirs.BlockMask] = ..., scale: Optional[float] = ...,
@@ -208,7 +237,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     strides. scale None: 1 / sqrt(E). enable_gqa: Hq may be a multiple of Hkv. key and value of batch size 1 are those
     of all entries, with a block_mask of query's batch size. return_aux=AuxRequest(lse, max_scores) gives (out,
     AuxOutput), the older return_lse (out, lse); lse is differentiable. Rows that attend to nothing are 0, with lse
-    -inf. kernel_options are checked and not used.
+    -inf. The result has query's dtype; key and value may have others, float8 too. kernel_options are checked and not
+    used.
     """
     nested = query.is_nested or key.is_nested or value.is_nested  # which have no shape
     if nested or not _plainly_right(query, key, value, query.shape, key.shape, value.shape):
@@ -229,6 +259,9 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     want_max = return_aux is not None and return_aux.max_scores
     flags = (_abi.WANT_LSE if want_lse else 0) | (_abi.WANT_MAX if want_max else 0)
     query, key, value = autocast_inputs(query, key, value)
+    stored = query.dtype
+    if stored in _FLOAT8 or key.dtype is not stored or value.dtype is not stored:
+        query, key, value = mixed_inputs(query, key, value)
     mask_mod = mask_mod_of(block_mask)
     if torch.compiler.is_dynamo_compiling():
         if not _dynamo.capturable():
@@ -241,6 +274,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         if isinstance(score_mod, (str, Program)):
             _check_whole(traced)
         out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)
+    if stored in _FLOAT8:
+        out = out.to(stored)
     if not flags and return_aux is None:
         return out
     shown = lse.to(rows.dtype)

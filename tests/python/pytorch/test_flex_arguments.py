@@ -49,7 +49,6 @@ REFUSED = [
     (AssertionError, "Expected 4 or 5 positional args, got 3",
      lambda: fx.create_block_mask(lambda b, h, q: b, 1, 1, 8, 8)),
     (RuntimeError, "All inputs should be callable mask_mods", lambda: fx.and_masks(causal, 3)),
-    (RuntimeError, "fxattn: .*float32|f32", lambda: fx.flex_attention(X.double(), X, X)),
     (RuntimeError, "dtype that fxattn has not", lambda: fx.flex_attention(*[X.to(torch.complex64)] * 3)),
 ]
 
@@ -206,3 +205,58 @@ def test_names_that_models_import():
     annotations = ["_mask_mod_signature", "_score_mod_signature", "_DEFAULT_SPARSE_BLOCK_SIZE"]
     assert [name for name in [*theirs.__all__, *annotations] if not hasattr(fx, name)] == []
     assert all(getattr(fx, name) == getattr(theirs, name) for name in annotations)
+
+
+def compiled(*args, **options):
+    return torch.compile(fx.flex_attention, backend="aot_eager", fullgraph=True)(*args, **options)
+
+
+@pytest.mark.parametrize("call, float8", [(fx.flex_attention, torch.float8_e4m3fn), (compiled, torch.float8_e4m3fn),
+                                          (fx.flex_attention, torch.float8_e4m3fnuz),
+                                          (fx.flex_attention, torch.float8_e5m2),
+                                          (fx.flex_attention, torch.float8_e5m2fnuz)],
+                         ids=["e4m3fn", "e4m3fn compiled", "e4m3fnuz", "e5m2", "e5m2fnuz"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, None], ids=str)
+def test_float8(call, float8, dtype):
+    """It is converted exactly: the result is that of the converted tensors, bit for bit, rounded once where query has
+    8 bits too."""
+    k, v = randn(1, 2, 24, 16).to(float8), randn(1, 2, 24, 16).to(float8)
+    q = randn(1, 2, 24, 16).to(dtype or float8)
+    key_scale = torch.tensor([0.5, 2.0])
+
+    def dequantized(s, b, h, i, j):
+        return s * key_scale[h]
+
+    out, aux = call(q, k, v, dequantized, return_aux=fx.AuxRequest(lse=True))
+    wide = [x.to(dtype or torch.float32) for x in (q, k, v)]
+    want, rows = fx.flex_attention(*wide, dequantized, return_aux=fx.AuxRequest(lse=True))
+    assert out.dtype == q.dtype and torch.equal(out.float(), want.to(q.dtype).float())
+    assert aux.lse.dtype == torch.float32 and torch.equal(aux.lse, rows.lse)
+
+
+def test_float8_has_no_gradient():
+    q, k, v = (randn(1, 2, 8, 16).requires_grad_() for _ in range(3))
+    narrow = k.to(torch.float8_e4m3fn)
+    out = fx.flex_attention(q, narrow, v)
+    torch.autograd.grad(out.sum(), (q, v), retain_graph=True)
+    with pytest.raises(ValueError, match="Backward pass with mixed query, key, and value dtype is not supported"):
+        out.sum().backward()
+    with pytest.raises(Exception, match="Backward pass with mixed query, key, and value dtype is not supported"):
+        compiled(q, narrow, v)
+
+
+@pytest.mark.parametrize("q_type, k_type, v_type", [
+    (torch.float64, torch.float32, torch.float16), (torch.float32, torch.float64, torch.float64),
+    (torch.bfloat16, torch.float64, torch.float32), (torch.float64, torch.float64, torch.float8_e5m2),
+    (torch.float16, torch.float32, torch.bfloat16)], ids=str)
+def test_other_dtypes_of_key_and_value(q_type, k_type, v_type):
+    """f64 where query is, as PyTorch's; f32 elsewhere, and key and value are not rounded to less."""
+    xs = [randn(1, 2, 16, 8).to(dtype) for dtype in (q_type, k_type, v_type)]
+    working = torch.float64 if q_type == torch.float64 else torch.float32
+    out, want = fx.flex_attention(*xs), eager(*(x.to(working) for x in xs))[0]
+    assert out.dtype == q_type
+    torch.testing.assert_close(out, want.to(q_type))
+    if v_type != torch.float8_e5m2:
+        xs = [x.requires_grad_() for x in xs]
+        fx.flex_attention(*xs).sum().backward()
+        assert all(x.grad.dtype == x.dtype for x in xs)
