@@ -19,6 +19,12 @@ PATIENCE = 600 if os.environ.get("FXA_COVERAGE") == "ON" else 60  # seconds; cod
 BAD, UNSUPPORTED, OTHER = 2, 3, 4
 
 
+def some_of(cases):
+    """Of many cases as many as FXA_TEST_SCALE asks for, drawn: sanitizers take five times as long for each."""
+    scale = min(1.0, float(os.environ.get("FXA_TEST_SCALE", 1)))
+    return random.Random(20261116).sample(cases, math.ceil(scale * len(cases)))
+
+
 class Cli(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
