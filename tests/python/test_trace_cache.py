@@ -9,7 +9,8 @@ import types
 
 import pytest
 
-from fxattn.trace import PROGRAMS, recipe, reuse, trace
+from fxattn.trace import recipe, reuse, trace
+from fxattn.trace.record import PROGRAMS
 from trace_support import evaluator
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fxattn import ArgumentError
-from fxattn.trace import PROGRAMS, TraceError, trace
+from fxattn.trace import TraceError, trace
+from fxattn.trace.record import PROGRAMS
 from trace_support import Evaluator, same
 
 

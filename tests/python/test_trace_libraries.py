@@ -176,7 +176,7 @@ def test_jax(jnp):
 
 
 def test_jax_numbers_are_lifted(jnp):
-    from fxattn.trace import PROGRAMS
+    from fxattn.trace.record import PROGRAMS
     builds = None
     for n in range(20):
         cap = 0.3 + n / 7
