@@ -130,7 +130,10 @@ def text_program(parts: List[Tuple[Any, str]], kind: str, describe: Describe, te
 
 
 def _is_int(value: Any) -> bool:
-    """Ints of Python and of other libraries are; bools and floats that happen to be whole are not."""
+    """Ints of Python and of other libraries are; bools and floats that happen to be whole are not. A symbolic int of
+    PyTorch's is, and must not be asked: its answer would fix its value."""
+    if type(value).__name__ == "SymInt":
+        return True
     try:
         return not isinstance(value, bool) and operator.index(value) is not None
     except TypeError:

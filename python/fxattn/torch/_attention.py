@@ -2,7 +2,7 @@
 """attention(): everything that the library has, for PyTorch tensors; flex_attention is it with PyTorch's arguments.
 
 What a call may have is turned into settings and extra tensors of the operators (_settings.py); the functions, into a
-program.
+program (_given.py).
 """
 import math
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple,
@@ -13,18 +13,12 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
 
 from .. import _abi
-from .._program import DTYPE_NAMES, Program
-from .._source import check_kinds, text_program
-from ..trace import Traced, trace
 from . import _dynamo
-from . import _operators as ops
-from ._autograd import Call
-from ._plain import DTYPES
-from ._settings import Settings, check_mappings, param_number, shape_of_scores
-from ._traced import as_tensor, call_of, check_scale, floats_as_tensor, split_params
+from ._given import Given, Mod
+from ._recorded import record
+from ._settings import Settings
+from ._traced import check_scale
 from .flex import _identity, autocast_inputs
-
-Mod = Union[None, str, Program, Callable[..., Any]]
 
 # To [B,H,S,D] (packed rows [1,H,T,D]) and back, by the order of dimensions.
 _TO_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
@@ -42,7 +36,6 @@ _FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
     "htd": lambda x: x.squeeze(0),
 }
 PACKED = ("thd", "htd")
-STYLES = ("flex", "graph")
 
 
 class AttentionOutput(NamedTuple):
@@ -82,63 +75,6 @@ if TYPE_CHECKING:
         bprop_tensors: Optional[Mapping[str, Any]]
         deterministic: bool
         strict_index: bool
-
-
-def _named(kind: str, given: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any]) -> List[Any]:
-    """Values of a program's params or tensors, by name."""
-    missing = [name for name in names if name not in given and defaults.get(name) is None]
-    if missing:
-        raise ValueError("the program has %s %s, of which no value is given for %s"
-                         % (kind, ", ".join(names), ", ".join(missing)))
-    return [given[name] if name in given else defaults[name] for name in names]
-
-
-def _check_names(traced: Any, params: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Nothing is given that neither program has."""
-    for kind, given, declared in (("params", params, "params"), ("tensors", tensors, "captures")):
-        programs = [p for p in (traced.program, traced.bprop) if p is not None]
-        names = {one.name for program in programs for one in getattr(program, declared)}
-        unknown = sorted(set(given) - names)
-        if unknown:
-            raise ValueError("%s are given for %s; the program has %s"
-                             % (kind, ", ".join(unknown), ", ".join(sorted(names)) or "none"))
-
-
-def _described(name: str, tensor: Any) -> Tuple[str, int]:
-    """Storage type and rank of a tensor that text uses by its name."""
-    if getattr(tensor, "dtype", None) not in DTYPES:
-        raise TypeError("tensors[%r] is %s; a tensor of %s is accepted" % (
-            name, getattr(tensor, "dtype", "of type " + type(tensor).__name__), ", ".join(map(str, DTYPES))))
-    return DTYPE_NAMES[DTYPES[tensor.dtype]], tensor.dim()
-
-
-def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: float, extras: Sequence[Tensor],
-                  params: Optional[Mapping[str, Any]], tensors: Optional[Mapping[str, Any]]) -> Call:
-    """The call of a program whose params and tensors are given by name; params may be tensors, which get gradients."""
-    params, tensors, program = params or {}, tensors or {}, traced.program
-    _check_names(traced, params, tensors)
-    values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})
-    captured = _named("tensors", tensors, [c.name for c in program.captures], {})
-    numbered = [param_number(p.name, p.type, x) for p, x in zip(program.params, values)]
-    ints, floats = split_params(program, numbered)
-    scalars = [floats_as_tensor(floats)] if any(isinstance(x, Tensor) for x in floats) else []
-    numbers = [math.nan if scale is None else scale, dropout_p, *([] if scalars else floats)]
-    return Call(program.text, captured, extras, scalars, ints, numbers, config)
-
-
-def _with_bprop(call: Call, traced: Any) -> Call:
-    """The same with a backward program of the user's."""
-    if traced.bprop is None:
-        return call
-    values = list(zip(traced.bprop.params, traced.bprop_params))
-    floats, scalars = [float(x) for p, x in values if p.type == "float"], call.scalars
-    if floats and len(scalars):
-        scalars, floats = [torch.cat([scalars[0], torch.tensor(floats, dtype=torch.float64)])], []
-    config = [*call.config, *[0] * (ops.MAPS - len(call.config))]
-    config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(call.program.encode()), len(call.tensors)
-    tensors = [*call.tensors, *map(as_tensor, traced.bprop_tensors)]
-    return Call(call.program + traced.bprop.text, tensors, call.extras, scalars,
-                [*call.ints, *(int(x) for p, x in values if p.type == "int")], [*call.floats, *floats], config)
 
 
 # For type checkers: a tensor, or an AttentionOutput with return_lse or return_max. tests/python/test_types.py holds the
@@ -209,8 +145,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     s.sizes_of_packed(k, max_q, max_k)
     s.sink(sink, q.shape[1])
     dropout_p = s.dropout(dropout_p, seed)
-    out, lse, rows = _run(s, q, k, v, score_mod, mask_mod, scale, dropout_p, params, tensors, style, score_mod_bprop,
-                          bprop_tensors)
+    given = Given(score_mod, mask_mod, params, tensors, style, score_mod_bprop, bprop_tensors)
+    out, lse, rows = _run(s, q, k, v, scale, dropout_p, given)
     out = _FROM_BHSD[layout](out)
     if not (return_lse or return_max):
         return out
@@ -249,68 +185,25 @@ def _check_offsets(layout: str, cu_q: Any, cu_k: Any) -> None:
         raise ValueError("layout %r without cu_q, the offsets of its sequences" % layout)
 
 
-def _run(s: Settings, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Optional[float],
-         dropout_p: float, params: Any, tensors: Any, style: str, bprop: Mod, bprop_tensors: Any) -> Tuple[Tensor, ...]:
+def _run(s: Settings, q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], dropout_p: float,
+         given: Given) -> Tuple[Tensor, ...]:
     config, extras = s.config(), s.extras()
-    functions = style == "flex" and bprop is None and not isinstance(score_mod, (str, Program)) \
-        and not isinstance(mask_mod, (str, Program))
-    _check_sources(functions, style, score_mod, mask_mod, bprop,
-                   {"params": params, "tensors": tensors, "bprop_tensors": bprop_tensors})
-    if functions and torch.compiler.is_dynamo_compiling():
+    given.check()
+    if torch.compiler.is_dynamo_compiling():
+        options = {"config": config, "dropout_p": dropout_p, "version": _dynamo.VERSION}
+        score_mod, mask_mod, operands = given.score_mod, given.mask_mod, ()
+        if not given.functions:
+            score_mod = None
+            options["source"], operands, mask_mod = record(given)
+            options["operands"] = len(operands)
         # Not None: one that is a default argument has a place in the caller, where Dynamo would look for a function.
         mask = _theirs.noop_mask if mask_mod is None else mask_mod
-        return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, mask),
-                            math.nan if scale is None else scale,
-                            {"config": config, "dropout_p": dropout_p, "version": _dynamo.VERSION})
-    return _run_eagerly(config, extras, q, k, v, score_mod, mask_mod, scale, dropout_p, params, tensors, style, bprop,
-                        bprop_tensors, functions)
-
-
-def _check_sources(functions: bool, style: str, score_mod: Mod, mask_mod: Mod, bprop: Mod,
-                   named: Mapping[str, Any]) -> None:
-    if isinstance(mask_mod, _theirs.BlockMask):
-        raise TypeError("mask_mod is a BlockMask; give its mask_mod, or call flex_attention with it as block_mask")
-    if style not in STYLES:
-        raise ValueError("style is %r; %s are accepted" % (style, " and ".join('"%s"' % one for one in STYLES)))
-    if bprop is not None and score_mod is None and mask_mod is None:
-        raise ValueError("score_mod_bprop is given without score_mod")
-    if style == "flex" and callable(bprop):
-        raise ValueError("score_mod_bprop is a function, beside FlexAttention's score_mod, whose derivative is known; "
-                         "style=\"graph\" takes one")
-    check_mappings(named)
-    graph = _is_graph(style, score_mod, mask_mod)
-    unused = [name for name, given in named.items() if given and (functions or (graph and name == "params"))]
-    if unused:
-        raise ValueError("%s given beside a function, which brings what it uses by itself" % " and ".join(unused))
-
-
-def _is_graph(style: str, score_mod: Mod, mask_mod: Mod) -> bool:
-    """Whether callbacks of the graph style are given; text means the same in both styles."""
-    return style == "graph" and not isinstance(score_mod, (str, Program)) and not isinstance(mask_mod, (str, Program))
+        return _dynamo.flex(q, k, v, _identity if score_mod is None else score_mod, (*extras, *operands, mask),
+                            math.nan if scale is None else scale, options)
+    return _run_eagerly(config, extras, q, k, v, scale, dropout_p, given)
 
 
 @_dynamo.outside
-def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, score_mod: Mod, mask_mod: Mod, scale: Any,
-                 dropout_p: float, params: Any, tensors: Any, style: str, bprop: Mod, bprop_tensors: Any,
-                 functions: bool) -> Tuple[Tensor, ...]:
-    if functions:
-        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
-        return call_of(traced, scale, config, dropout_p, extras).run(q, k, v)
-    if _is_graph(style, score_mod, mask_mod):
-        traced = trace(score_mod, mask_mod, style="graph", bprop=bprop, tensors=tensors or {},
-                       bprop_tensors=bprop_tensors, shape=shape_of_scores(config, extras, q, k))
-        return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced).run(q, k, v)
-    check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=bprop)
-    program = text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, params)
-    backward = text_program([(bprop, "dscore")], "bprop", _described, {**(tensors or {}), **(bprop_tensors or {})},
-                            params)
-    traced = Traced(Program() if program is None else program, bprop=backward)
-    call = _call_of_text(traced, scale, config, dropout_p, extras, params, tensors)
-    if traced.bprop is not None:
-        values = _named("params", params or {}, [p.name for p in traced.bprop.params],
-                        {p.name: p.default for p in traced.bprop.params})
-        captured = _named("tensors", {**(tensors or {}), **(bprop_tensors or {})},
-                          [c.name for c in traced.bprop.captures], {})
-        numbers = tuple(param_number(p.name, p.type, x) for p, x in zip(traced.bprop.params, values))
-        traced = traced._replace(bprop_params=numbers, bprop_tensors=tuple(captured))
-    return _with_bprop(call, traced).run(q, k, v)
+def _run_eagerly(config: Any, extras: Any, q: Tensor, k: Tensor, v: Tensor, scale: Any, dropout_p: float,
+                 given: Given) -> Tuple[Tensor, ...]:
+    return given.call(q, k, scale, config, dropout_p, extras).run(q, k, v)

@@ -71,6 +71,12 @@ class _Flex(HigherOrderOperator):
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block_mask: Tuple[Any, ...], scale: float,
                  options: Dict[str, Any], score_extra: Tuple[Any, ...] = (), mask_extra: Tuple[Any, ...] = ()) -> Any:
         # The two tuples are absent when a mod could not be captured and the call runs eagerly after all.
+        if "source" in options:
+            from ._recorded import replay
+            extras = len(block_mask) - 1 - options["operands"]
+            given = replay(options["source"], block_mask[extras:-1], block_mask[-1])
+            return given.call(q, k, scale, options["config"], options["dropout_p"], block_mask[:extras],
+                              mask_extra).forward(q, k, v)
         traced = trace(score_mod, block_mask[-1], score_extra=score_extra, mask_extra=mask_extra)
         call = call_of(traced, scale, options["config"], options.get("dropout_p", 0.0), block_mask[:-1])
         return call.forward(q, k, v)

@@ -37,7 +37,7 @@ def is_graph_style(score_mod: Any) -> bool:
     """Whether a callable is Transformer Engine's score_mod(graph, score, tensors) rather than FlexAttention's."""
     if not callable(score_mod):
         return False
-    if inspect.unwrap(score_mod) is not score_mod:  # by functools.wraps, whose code takes anything
+    if hasattr(score_mod, "__wrapped__"):  # by functools.wraps, whose code takes anything
         return [p.kind for p in inspect.signature(score_mod).parameters.values()
                 if p.default is p.empty].count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == 3
     return positional_arity(score_mod) == 3

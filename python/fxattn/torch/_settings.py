@@ -47,7 +47,7 @@ def param_number(name: str, kind: str, value: Any) -> Any:
     if isinstance(value, Tensor) and value.numel() != 1:
         raise ValueError("params[%r] has %d elements; a number, or a tensor of one element, is accepted"
                          % (name, value.numel()))
-    if isinstance(value, Tensor) and kind == "float":
+    if kind == "float" and isinstance(value, (Tensor, *_SYMBOLIC)) or isinstance(value, torch.SymInt):
         return value
     try:
         number = float(value)

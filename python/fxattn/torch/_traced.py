@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ._autograd import Call
 
-_SYMBOLIC = (torch.SymFloat, torch.SymInt)
+SYMBOLIC = (torch.SymFloat, torch.SymInt)
 _DEFAULT_FLOATS = [math.nan, 0.0]
 
 
@@ -70,6 +70,6 @@ def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_
     if not params:
         return Call(program.text, _tensors_of(traced), extras, (), (), floats, config)
     ints, numbers = split_params(program, params)
-    if any(isinstance(x, (Tensor, *_SYMBOLIC)) for x in numbers):
+    if any(isinstance(x, (Tensor, *SYMBOLIC)) for x in numbers):
         return Call(program.text, _tensors_of(traced), extras, [floats_as_tensor(numbers)], ints, floats, config)
     return Call(program.text, _tensors_of(traced), extras, (), ints, [*floats, *numbers], config)

@@ -50,7 +50,7 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
         return _from_text(score_mod, mask_mod, bprop)
     if style == "graph":
         from .graph import trace_graph
-        masked = _Flex(None, mask_mod, (), (), lib, device, dtype).mask
+        masked = _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype).mask
         return Traced(*trace_graph(score_mod, None if mask_mod is None else masked, bprop, tensors, bprop_tensors,
                                    shape))
     if style != "flex":
@@ -110,7 +110,7 @@ class _Flex:
         """The node of the mask alone, in a recording that has a score of the graph style."""
         rec.mods, rec.literals, rec.lib, rec.device = (self.mask_mod,), None, self.lib, self.device
         with torch_mode():
-            mask = self.run(rec, self.mask_mod, _MASK_ARGUMENTS, ())
+            mask = self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
         return mask_result(rec, mask, self.mask_mod)
 
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],

@@ -21,6 +21,7 @@ from .symbol import Sym
 from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST
 
 AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)
+METHODS = sorted([*POINTWISE, "gen_index", "tensor_scalar"])
 COMMON_OPTIONS = ("compute_data_type", "name")
 
 
@@ -108,8 +109,7 @@ class Graph:
 
     def __getattr__(self, name: str) -> Callable[..., Node]:
         if name not in POINTWISE:
-            known = sorted([*POINTWISE, "gen_index", "tensor_scalar"])
-            raise AttributeError("the graph has no '%s'; it has %s" % (name, ", ".join(known)))
+            raise AttributeError("the graph has no '%s'; it has %s" % (name, ", ".join(METHODS)))
         return lambda *args, **rest: self._call(name, args, rest)
 
     def _call(self, name: str, args: Tuple[Any, ...], rest: Dict[str, Any]) -> Node:

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user gives attention() for scores and masks: FlexAttention's functions, program text with params and tensors
+by name, or callbacks of the graph style with tensors of their own; checked, and made into a Call of the operators.
+
+Eager calls come here directly, compiled ones through _dynamo.py with what _recorded.py wrote down.
+"""
+import math
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as _theirs
+
+from .._program import DTYPE_NAMES, Program
+from .._source import check_kinds, text_program
+from ..trace import Traced, trace
+from . import _operators as ops
+from ._autograd import Call
+from ._plain import DTYPES
+from ._settings import check_mappings, param_number, shape_of_scores
+from ._traced import SYMBOLIC, as_tensor, call_of, floats_as_tensor, split_params
+
+Mod = Union[None, str, Program, Callable[..., Any]]
+Named = Optional[Mapping[str, Any]]
+STYLES = ("flex", "graph")
+_TEXT = (str, Program)
+_AT_RUN_TIME = (Tensor, *SYMBOLIC)
+
+
+class Given(NamedTuple):
+    """The arguments of attention() that say what happens to scores."""
+
+    score_mod: Mod
+    mask_mod: Mod
+    params: Named = None
+    tensors: Named = None
+    style: str = "flex"
+    bprop: Mod = None
+    bprop_tensors: Named = None
+
+    @property
+    def functions(self) -> bool:
+        """Whether they are FlexAttention's functions, or nothing."""
+        return self.style == "flex" and self.bprop is None and not self.text
+
+    @property
+    def text(self) -> bool:
+        """Whether a program is given, which means the same in both styles."""
+        return isinstance(self.score_mod, _TEXT) or isinstance(self.mask_mod, _TEXT)
+
+    @property
+    def graph(self) -> bool:
+        """Whether they are callbacks of the graph style."""
+        return self.style == "graph" and not self.text
+
+    def check(self) -> None:
+        """Refuses what does not go together."""
+        if isinstance(self.mask_mod, _theirs.BlockMask):
+            raise TypeError("mask_mod is a BlockMask; give its mask_mod, or call flex_attention with it as block_mask")
+        if self.style not in STYLES:
+            raise ValueError("style is %r; %s are accepted"
+                             % (self.style, " and ".join('"%s"' % one for one in STYLES)))
+        if self.bprop is not None and self.score_mod is None and self.mask_mod is None:
+            raise ValueError("score_mod_bprop is given without score_mod")
+        if self.style == "flex" and callable(self.bprop):
+            raise ValueError("score_mod_bprop is a function, beside FlexAttention's score_mod, whose derivative is "
+                             "known; style=\"graph\" takes one")
+        named = {"params": self.params, "tensors": self.tensors, "bprop_tensors": self.bprop_tensors}
+        check_mappings(named)
+        unused = [name for name, given in named.items()
+                  if given and (self.functions or (self.graph and name == "params"))]
+        if unused:
+            raise ValueError("%s given beside a function, which brings what it uses by itself" % " and ".join(unused))
+
+    def call(self, q: Tensor, k: Tensor, scale: Any, config: Sequence[int], dropout_p: float,
+             extras: Sequence[Tensor], mask_extra: Sequence[Any] = ()) -> Call:
+        """The call of the operators. `mask_extra` are operands of a mask_mod that Dynamo recorded."""
+        if self.functions:
+            traced = None if self.score_mod is None and self.mask_mod is None else trace(self.score_mod, self.mask_mod)
+            return call_of(traced, scale, config, dropout_p, extras)
+        if self.graph:
+            traced = trace(self.score_mod, self.mask_mod, style="graph", bprop=self.bprop, tensors=self.tensors or {},
+                           bprop_tensors=self.bprop_tensors, mask_extra=mask_extra,
+                           shape=shape_of_scores(config, extras, q, k))
+            return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced)
+        traced = self._traced_text()
+        call = _call_of_text(traced, scale, config, dropout_p, extras, self.params or {}, self.tensors or {})
+        return _with_bprop(call, traced)
+
+    def _traced_text(self) -> Traced:
+        check_kinds(score_mod=self.score_mod, mask_mod=self.mask_mod, score_mod_bprop=self.bprop)
+        params, tensors = self.params or {}, {**(self.tensors or {}), **(self.bprop_tensors or {})}
+        program = text_program([(self.score_mod, "score"), (self.mask_mod, "mask")], "score", _described, self.tensors,
+                               params)
+        traced = Traced(Program() if program is None else program)
+        backward = text_program([(self.bprop, "dscore")], "bprop", _described, tensors, params)
+        if backward is None:
+            return traced
+        values = _named("params", params, [p.name for p in backward.params],
+                        {p.name: p.default for p in backward.params})
+        captured = _named("tensors", tensors, [c.name for c in backward.captures], {})
+        numbers = tuple(param_number(p.name, p.type, x) for p, x in zip(backward.params, values))
+        return traced._replace(bprop=backward, bprop_params=numbers, bprop_tensors=tuple(captured))
+
+
+def _named(kind: str, given: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any]) -> List[Any]:
+    """Values of a program's params or tensors, by name."""
+    missing = [name for name in names if name not in given and defaults.get(name) is None]
+    if missing:
+        raise ValueError("the program has %s %s, of which no value is given for %s"
+                         % (kind, ", ".join(names), ", ".join(missing)))
+    return [given[name] if name in given else defaults[name] for name in names]
+
+
+def _check_names(traced: Any, params: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Nothing is given that neither program has."""
+    for kind, given, declared in (("params", params, "params"), ("tensors", tensors, "captures")):
+        programs = [p for p in (traced.program, traced.bprop) if p is not None]
+        names = {one.name for program in programs for one in getattr(program, declared)}
+        unknown = sorted(set(given) - names)
+        if unknown:
+            raise ValueError("%s are given for %s; the program has %s"
+                             % (kind, ", ".join(unknown), ", ".join(sorted(names)) or "none"))
+
+
+def _described(name: str, tensor: Any) -> Tuple[str, int]:
+    """Storage type and rank of a tensor that text uses by its name."""
+    if getattr(tensor, "dtype", None) not in DTYPES:
+        raise TypeError("tensors[%r] is %s; a tensor of %s is accepted" % (
+            name, getattr(tensor, "dtype", "of type " + type(tensor).__name__), ", ".join(map(str, DTYPES))))
+    return DTYPE_NAMES[DTYPES[tensor.dtype]], tensor.dim()
+
+
+def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: float, extras: Sequence[Tensor],
+                  params: Mapping[str, Any], tensors: Mapping[str, Any]) -> Call:
+    """The call of a program whose params and tensors are given by name; params may be tensors, which get gradients."""
+    program = traced.program
+    _check_names(traced, params, tensors)
+    values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})
+    captured = _named("tensors", tensors, [c.name for c in program.captures], {})
+    numbered = [param_number(p.name, p.type, x) for p, x in zip(program.params, values)]
+    ints, floats = split_params(program, numbered)
+    scalars = [floats_as_tensor(floats)] if any(isinstance(x, _AT_RUN_TIME) for x in floats) else []
+    numbers = [math.nan if scale is None else scale, dropout_p, *([] if scalars else floats)]
+    return Call(program.text, captured, extras, scalars, ints, numbers, config)
+
+
+def _with_bprop(call: Call, traced: Any) -> Call:
+    """The same with a backward program of the user's."""
+    if traced.bprop is None:
+        return call
+    ints, floats = split_params(traced.bprop, traced.bprop_params)
+    ints = [x if isinstance(x, torch.SymInt) else int(x) for x in ints]
+    scalars, numbers = call.scalars, [*call.floats]
+    if floats and (len(scalars) or any(isinstance(x, _AT_RUN_TIME) for x in floats)):
+        own = scalars[0] if len(scalars) else torch.tensor(numbers[2:], dtype=torch.float64)
+        scalars, numbers, floats = [torch.cat([own, floats_as_tensor(floats).detach()])], numbers[:2], []
+    config = [*call.config, *[0] * (ops.MAPS - len(call.config))]
+    config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(call.program.encode()), len(call.tensors)
+    tensors = [*call.tensors, *map(as_tensor, traced.bprop_tensors)]
+    return Call(call.program + traced.bprop.text, tensors, call.extras, scalars, [*call.ints, *ints],
+                [*numbers, *map(float, floats)], config)
