@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plan save|show|load FILE: a compiled plan as bytes. show tells everything that is inside, load that it can be used
- * here. */
+ * here. plan warm FILE: all shapes of a list compiled into the folder of FXA_CACHE_DIR, for processes to come. */
 #include "explain.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PLAN_MAX_FILE ((size_t)256 << 20)
@@ -184,18 +185,30 @@ static int plan_load(cli *c, const char *path) {
     return rc;
 }
 
+/* The job of the command line, with what its pass needs. */
+static int plan_job(cli *c, cli_job **out) {
+    const char *pass = opt_get(c, OPT_PASS);
+    int rc = job_make(c, false, out);
+    if (rc == CLI_OK && pass && strcmp(pass, "fwd") != 0 && strcmp(pass, "bwd") != 0)
+        rc = cli_fail(c, CLI_BAD_INPUT, "--pass %.20s: accepted are fwd, bwd", pass);
+    if (rc == CLI_OK) rc = binding_require(c, &(*out)->bind, (*out)->program, true, false);
+    if (rc == CLI_OK && (*out)->bprop) rc = binding_require(c, &(*out)->bprop_bind, (*out)->bprop, true, false);
+    return rc;
+}
+
+static fxa_problem plan_problem(cli_job *job, fxa_pass pass) {
+    fxa_problem p = pass == FXA_BACKWARD ? job_backward(job) : job->problem;
+    if (p.pass == FXA_FORWARD) p.flags |= FXA_WANT_LSE;
+    return p;
+}
+
 static int plan_make(cli *c, fxa_plan **out) {
     const char *pass = opt_get(c, OPT_PASS);
     cli_job *job;
     fxa_error err;
-    int rc = job_make(c, false, &job);
-    if (rc == CLI_OK && pass && strcmp(pass, "fwd") != 0 && strcmp(pass, "bwd") != 0)
-        rc = cli_fail(c, CLI_BAD_INPUT, "--pass %.20s: accepted are fwd, bwd", pass);
-    if (rc == CLI_OK) rc = binding_require(c, &job->bind, job->program, true, false);
-    if (rc == CLI_OK && job->bprop) rc = binding_require(c, &job->bprop_bind, job->bprop, true, false);
+    int rc = plan_job(c, &job);
     if (rc != CLI_OK) return rc;
-    fxa_problem p = pass && strcmp(pass, "bwd") == 0 ? job_backward(job) : job->problem;
-    if (p.pass == FXA_FORWARD) p.flags |= FXA_WANT_LSE;
+    fxa_problem p = plan_problem(job, pass && strcmp(pass, "bwd") == 0 ? FXA_BACKWARD : FXA_FORWARD);
     if (fxa_plan_create(c->ctx, &p, out, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_plan(c, *out);
     return CLI_OK;
@@ -218,15 +231,95 @@ static int plan_save(cli *c, const char *path) {
     return rc;
 }
 
+/* ---- warm -------------------------------------------------------------------------------------------------------- */
+
+#define PLAN_MAX_LIST ((size_t)1 << 20)
+
+/* One shape and pass: compiled, or in the folder already. *refused: no engine takes it. */
+static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, bool *refused) {
+    fxa_problem p = plan_problem(job, pass);
+    fxa_plan *plan = NULL;
+    fxa_cache_stats before, after;
+    fxa_error err;
+    double start = cli_seconds();
+    fxa_cache_get_stats(c->ctx, &before);
+    fxa_status status = fxa_plan_create(c->ctx, &p, &plan, &err);
+    double seconds = cli_seconds() - start;
+    fxa_cache_get_stats(c->ctx, &after);
+    const char *engine = status == FXA_OK ? fxa_plan_engine(plan) : "", *what = "nothing to keep";
+    fxa_plan_destroy(plan);
+    if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, NULL);
+    *refused = *refused || status != FXA_OK;
+    if (after.disk_writes > before.disk_writes) what = "compiled and written";
+    if (after.disk_misses > before.disk_misses && after.disk_writes == before.disk_writes) what = "not written";
+    if (after.disk_hits > before.disk_hits) what = "was there";
+    if (status != FXA_OK) what = err.text;
+    if (c->json) {
+        json_open(j, NULL, '{');
+        problem_shape_json(j, "shape", &p);
+        json_string(j, "pass", pass ? "backward" : "forward");
+        json_string(j, "engine", engine);
+        json_string(j, "result", what);
+        json_number(j, "seconds", seconds);
+        json_close(j, '}');
+    } else
+        buf_printf(&c->out, "%s, %s: %s%s%s, %.3g s\n", problem_shape_text(c, &p), pass ? "backward" : "forward",
+                   engine, *engine ? ", " : "", what, seconds);
+    return CLI_OK;
+}
+
+static int plan_warm_line(cli *c, json *j, cli_job *job, const char *text, bool *refused) {
+    const char *pass = opt_get(c, OPT_PASS);
+    cli_shape shape = {.value = {0}};
+    int rc = shape_read(c, text, &shape);
+    if (rc == CLI_OK) job_set_shape(job, &shape, false);
+    for (int i = FXA_FORWARD; i <= FXA_BACKWARD && rc == CLI_OK; i++)
+        if (!pass || strcmp(pass, i == FXA_FORWARD ? "fwd" : "bwd") == 0)
+            rc = plan_warm_one(c, j, job, (fxa_pass)i, refused);
+    return rc;
+}
+
+/* A list has a shape on each line, as --shape has it; # begins a comment. */
+static int plan_warm(cli *c, const char *path) {
+    cli_job *job;
+    char *text;
+    size_t size;
+    bool refused = false;
+    const char *folder = getenv("FXA_CACHE_DIR");
+    if (opt_has(c, OPT_SHAPE)) return cli_fail(c, CLI_BAD_INPUT, "'plan warm' has its shapes from %.300s", path);
+    if (!folder || !*folder)
+        return cli_fail(c, CLI_BAD_INPUT, "'plan warm' needs FXA_CACHE_DIR: the folder to keep compiled code in");
+    int rc = plan_job(c, &job);
+    if (rc == CLI_OK) rc = cli_read_file(c, path, "a list of shapes", PLAN_MAX_LIST, &text, &size);
+    if (rc != CLI_OK) return rc;
+    json j = json_begin(&c->out);
+    if (c->json) json_open(&j, NULL, '{'), json_open(&j, "plans", '[');
+    for (char *next, *line = text; line && rc == CLI_OK; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        line[strcspn(line, "#\r")] = '\0';
+        size_t begin = strspn(line, " \t"), end = strlen(line);
+        while (end > begin && strchr(" \t", line[end - 1])) line[--end] = '\0';
+        if (line[begin]) rc = plan_warm_line(c, &j, job, line + begin, &refused);
+    }
+    if (c->json) json_close(&j, ']'), json_close(&j, '}');
+    return rc == CLI_OK && refused ? CLI_CHECK_FAILED : rc;
+}
+
 int cmd_plan(cli *c) {
-    static const char *const actions[] = {"save", "show", "load"};
-    const char *action = c->n_operands ? c->operands[0] : "", *path = c->operands[1];
-    const char *near = cli_nearest(action, actions, 3);
+    static const struct {
+        const char *name;
+        int (*run)(cli *c, const char *path);
+    } actions[] = {{"save", plan_save}, {"show", plan_show}, {"load", plan_load}, {"warm", plan_warm}};
+    enum { ACTIONS = sizeof actions / sizeof *actions };
+    const char *action = c->n_operands ? c->operands[0] : "", *names[ACTIONS];
     int which = 0;
-    while (which < 3 && strcmp(action, actions[which]) != 0) which++;
-    if (which == 3)
-        return cli_fail(c, CLI_BAD_INPUT, "'plan' is followed by save, show or load and a file%s%s%s",
+    for (int i = 0; i < ACTIONS; i++) names[i] = actions[i].name;
+    const char *near = cli_nearest(action, names, ACTIONS);
+    while (which < ACTIONS && strcmp(action, names[which]) != 0) which++;
+    if (which == ACTIONS)
+        return cli_fail(c, CLI_BAD_INPUT, "'plan' is followed by save, show, load or warm and a file%s%s%s",
                         near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     if (c->n_operands != 2) return cli_fail(c, CLI_BAD_INPUT, "'plan %s' takes one file", action);
-    return which == 0 ? plan_save(c, path) : which == 1 ? plan_show(c, path) : plan_load(c, path);
+    return actions[which].run(c, c->operands[1]);
 }

@@ -71,7 +71,7 @@ int job_make_program(cli *c, cli_job **out) {
     if (rc == CLI_OK) rc = job_read_flags(c, &job->problem);
     if (rc == CLI_OK) rc = job_read_engine(c, &job->problem);
     if (rc == CLI_OK) rc = job_read_device(c, &job->problem);
-    if (rc == CLI_OK) rc = shape_read(c, &job->shape);
+    if (rc == CLI_OK) rc = shape_read(c, opt_get(c, OPT_SHAPE), &job->shape);
     if (rc != CLI_OK) return rc;
     job->problem.program = job->program;
     job->problem.captures = job->bind.captures;
@@ -79,13 +79,10 @@ int job_make_program(cli *c, cli_job **out) {
     return CLI_OK;
 }
 
-int job_make(cli *c, bool small, cli_job **out) {
-    int rc = job_make_program(c, out);
-    if (rc != CLI_OK) return rc;
-    cli_job *job = *out;
+void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     fxa_problem *p = &job->problem;
-    const char *dtype = opt_get(c, OPT_DTYPE);
     const int64_t *v = job->shape.value;
+    job->shape = *shape;
     shape_resolve(&job->shape, small);
     p->b = v[SHAPE_B];
     p->hq = v[SHAPE_H];
@@ -94,6 +91,16 @@ int job_make(cli *c, bool small, cli_job **out) {
     p->sk = v[SHAPE_SK];
     p->d = v[SHAPE_D];
     p->dv = v[SHAPE_DV];
+}
+
+int job_make(cli *c, bool small, cli_job **out) {
+    int rc = job_make_program(c, out);
+    if (rc != CLI_OK) return rc;
+    cli_job *job = *out;
+    fxa_problem *p = &job->problem;
+    const char *dtype = opt_get(c, OPT_DTYPE);
+    cli_shape given = job->shape;
+    job_set_shape(job, &given, small);
     p->q.dtype = dtype ? (uint32_t)fxa_dtype_find(dtype) : (uint32_t)FXA_F32;
     if (!dtype_is_float((fxa_dtype)p->q.dtype))
         return cli_fail(c, CLI_BAD_INPUT, "--dtype %.20s: accepted are f64, f32, f16, bf16", dtype);

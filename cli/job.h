@@ -95,7 +95,7 @@ typedef struct cli_shape {
     int64_t value[SHAPE_COUNT];
     bool given[SHAPE_COUNT];
 } cli_shape;
-int shape_read(cli *c, cli_shape *out);
+int shape_read(cli *c, const char *text, cli_shape *out); /* "b=2,h=8,s=1024"; NULL: nothing is given */
 /* Fills in what is not given; defaults: b=1,h=1,s=128,d=64, or those of a check. */
 void shape_resolve(cli_shape *shape, bool small);
 
@@ -125,6 +125,8 @@ typedef struct cli_job {
 int job_make_program(cli *c, cli_job **out);
 /* The same with the shape and dtype of the command line. */
 int job_make(cli *c, bool small, cli_job **out);
+/* Sizes of the job's problem, with defaults for what is not given. */
+void job_set_shape(cli_job *job, const cli_shape *shape, bool small);
 /* The program that runs: ready masks appended. Owned by c. */
 int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
 const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */

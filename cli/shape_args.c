@@ -32,8 +32,7 @@ static int shape_read_one(cli *c, const char *text, size_t size, cli_shape *out)
     return CLI_OK;
 }
 
-int shape_read(cli *c, cli_shape *out) {
-    const char *text = opt_get(c, OPT_SHAPE);
+int shape_read(cli *c, const char *text, cli_shape *out) {
     while (text) {
         size_t size = strcspn(text, ",");
         int rc = shape_read_one(c, text, size, out);

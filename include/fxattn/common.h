@@ -135,6 +135,9 @@ typedef struct fxa_context_config {
     uint32_t reserved2;       /* 0 */
     fxa_parallel_fn parallel; /* given: the library starts no thread and splits a run by this, into at most `threads` */
     void *parallel_user;
+    const char *cache_dir;        /* a folder for compiled code of engines that save some, shared by processes; NULL:
+                                     the environment's FXA_CACHE_DIR; "" or neither: none (docs/gpu.md) */
+    uint64_t cache_dir_max_bytes; /* 0: 1 GiB */
 } fxa_context_config;
 #define FXA_CONTEXT_CONFIG_INIT FXA_SIZED(fxa_context_config)
 

@@ -495,7 +495,8 @@ typedef struct fxa_cache_stats {
     uint64_t queries, query_hits;                             /* support queries */
     uint64_t plans, bytes;                                    /* now */
     uint64_t max_plans, max_bytes;
-    uint64_t reserved[4];
+    uint64_t disk_hits, disk_misses, disk_writes; /* of cache_dir, where an engine could use it */
+    uint64_t reserved[1];
 } fxa_cache_stats;
 FXA_API void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out);
 /* Evicts at once; 0 keeps nothing. Plans that somebody holds live on. */

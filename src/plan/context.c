@@ -10,6 +10,7 @@
 
 #define CONTEXT_MAX_PLANS 256
 #define CONTEXT_MAX_BYTES ((uint64_t)256 << 20)
+#define CONTEXT_MAX_DISK ((uint64_t)1 << 30)
 
 const char *fxa_version(void) { return FXA_VERSION_STRING; }
 
@@ -73,10 +74,15 @@ fxa_status fxa_context_create(const fxa_context_config *config, fxa_context **ou
     if (status != FXA_OK) goto fail_cache;
     status = fxa__memo_init(&ctx->memo, host, err);
     if (status != FXA_OK) goto fail_answers;
+    status = fxa__disk_init(&ctx->disk, host, c.cache_dir ? c.cache_dir : getenv("FXA_CACHE_DIR"),
+                            c.cache_dir_max_bytes ? c.cache_dir_max_bytes : CONTEXT_MAX_DISK, err);
+    if (status != FXA_OK) goto fail_memo;
     context_read_environment(ctx);
     *out = ctx;
     return fxa__ok(err);
 
+fail_memo:
+    fxa__memo_end(&ctx->memo);
 fail_answers:
     fxa__answers_end(&ctx->answers);
 fail_cache:
@@ -91,6 +97,7 @@ fail_host:
 void fxa_context_destroy(fxa_context *ctx) {
     if (!ctx) return;
     fxa__host *host = fxa__context_host(ctx);
+    fxa__disk_end(&ctx->disk);
     fxa__memo_end(&ctx->memo);
     fxa__answers_end(&ctx->answers);
     fxa__cache_end(&ctx->cache);
@@ -110,6 +117,9 @@ void fxa_cache_get_stats(fxa_context *ctx, fxa_cache_stats *out) {
     out->queries = ctx->answers.queries;
     out->query_hits = ctx->answers.hits;
     fxa__lock_give(&ctx->answers.lock);
+    out->disk_hits = atomic_load_explicit(&ctx->disk.hits, memory_order_relaxed);
+    out->disk_misses = atomic_load_explicit(&ctx->disk.misses, memory_order_relaxed);
+    out->disk_writes = atomic_load_explicit(&ctx->disk.writes, memory_order_relaxed);
     out->refusals = atomic_load_explicit(&ctx->refusals, memory_order_relaxed);
     out->runs = atomic_load_explicit(&fxa__context_host(ctx)->runs, memory_order_relaxed);
 }

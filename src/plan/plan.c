@@ -55,6 +55,7 @@ fxa_status fxa__code_key_make(const fxa__instance *instance, const fxa__problem 
 /* ---- Making a plan ----------------------------------------------------------------------------------------------- */
 
 typedef struct plan_build {
+    fxa__disk *disk;
     fxa__instance *instance;
     const fxa__problem *problem;
     fxa__code_source from;
@@ -62,6 +63,7 @@ typedef struct plan_build {
 
 static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
     const plan_build *b = user;
+    if (!b->from.section) return fxa__disk_code(b->disk, b->instance, b->problem, out, err);
     return fxa__code_create(b->instance, b->problem, &b->from, out, err);
 }
 
@@ -97,7 +99,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     fxa_error why;
     FXA_TRY(fxa__answers_get(ctx, instance, p, &answer, err));
     if (!answer.supported) return plan_say_no(instance->engine, answer.reason, err);
-    plan_build build = {.instance = instance, .problem = p, .from = {.section = section}};
+    plan_build build = {.disk = &ctx->disk, .instance = instance, .problem = p, .from = {.section = section}};
     uint8_t key[16];
     FXA_TRY(fxa__code_key_make(instance, p, section, key, err));
     fxa__code *code = NULL;

@@ -18,6 +18,7 @@
 #define FXA_PLAN_PLAN_H
 
 #include "../engine/instance.h"
+#include "disk_cache.h"
 #include "lru.h"
 #include "memo.h"
 
@@ -92,6 +93,7 @@ struct fxa_context {
     fxa__cache cache;
     fxa__answers answers;
     fxa__memo memo;
+    fxa__disk disk;
     atomic_uint_least64_t refusals; /* plans that no engine that was asked could make */
     char wanted[FXA__ENGINE_NAME];  /* the environment's FXA_ENGINE when the context was made, or "" */
     uint64_t variables;             /* bit i: the variable of engine i was set then */

@@ -341,7 +341,7 @@ class Plans(Cli):
             self.fails("plan", "show" if n % 2 else "load", file, says="bad%d.plan" % n)
         self.fails("plan", "show", self.path("nowhere"), says="cannot be read")
         self.fails("plan", "show", says="one file")
-        self.fails("plan", says="save, show or load")
+        self.fails("plan", says="save, show, load or warm")
 
 
 class Bench(Cli):

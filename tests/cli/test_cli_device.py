@@ -207,6 +207,34 @@ class Mock(Cli):
         self.assertEqual(self.run_json("plan", "show", path)["device"], "cuda:1")
         self.assertIn(", f32, on cuda:1\n", self.run_cli("plan", "load", path))
 
+    def test_warm(self):
+        folder, shapes = self.path("cache"), self.write("shapes", "# of a model\n\n  h=2,s=8,d=4 # small\nh=4,s=16,d=8\r\n")
+        env = {"FXA_CACHE_DIR": folder}
+        words = ("plan", "warm", shapes, "--device", "cuda", "--score", "cap * tanh(score / cap)", "--param", "cap=2")
+        for result in ("compiled and written", "was there"):
+            told = self.run_json(*words, env=env)["plans"]
+            self.assertEqual([(x["engine"], x["pass"], x["shape"]["sq"]) for x in told],
+                             [("mock", w, s) for s in (8, 16) for w in ("forward", "backward")])
+            self.assertEqual({x["result"] for x in told}, {result})
+        self.assertEqual(len(os.listdir(folder)), 4)
+        text = self.run_cli(*words, "--pass", "bwd", env=env)
+        self.assertEqual(len(text.splitlines()), 2)
+        self.assertIn("b=1,h=4,hkv=4,sq=16,sk=16,d=8,dv=8, backward: mock, ", text)
+        self.run_cli("plan", "warm", shapes, "--target", self.write("target", "mock 1"), env=env)  # another identity
+        self.assertEqual(len(os.listdir(folder)), 8)
+        there = self.run_json("plan", "warm", shapes, "--device", "cuda:1", env=env)["plans"]
+        self.assertEqual(there[0]["result"], "was there")
+        refused = self.run_json("plan", "warm", shapes, "--device", "cuda:7", code=1, env=env)["plans"]
+        self.assertIn("ordinal is 7", refused[0]["result"])
+        host = self.run_json("plan", "warm", shapes, env=env)["plans"]
+        self.assertEqual((host[0]["engine"], host[0]["result"]), ("ref", "nothing to keep"))
+        file = self.write("file", "")
+        self.assertEqual(self.run_json(*words, env={"FXA_CACHE_DIR": file})["plans"][0]["result"], "not written")
+        self.fails(*words, env={"FXA_CACHE_DIR": ""}, says="'plan warm' needs FXA_CACHE_DIR")
+        self.fails(*words, "--shape", "s=4", env=env, says="has its shapes from")
+        self.fails("plan", "warm", self.path("none"), env=env, says="cannot be read")
+        self.fails("plan", "warm", self.write("wrong", "s=4\nx=1\n"), env=env, says="there is no 'x'")
+
     def test_strict_indices_are_of_the_host(self):
         self.fails("check", "--device", "cuda", "--strict", says="FXA_STRICT_INDEX")
 
