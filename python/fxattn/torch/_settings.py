@@ -128,7 +128,7 @@ class Settings:
         dropout_p = real_number("dropout_p", dropout_p)
         if dropout_p:
             self.flag(_abi.DROPOUT)
-            self.slots[_abi.SLOT_SEED] = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else _seed(seed)
+            self.slots[_abi.SLOT_SEED] = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else seed_tensor(seed)
         return dropout_p
 
     def config(self) -> Tuple[int, ...]:
@@ -147,7 +147,7 @@ def _longest(offsets: Tensor) -> int:
     return int((offsets[1:] - offsets[:-1]).max()) if offsets.numel() > 1 else 0
 
 
-def _seed(seed: Any) -> Tensor:
+def seed_tensor(seed: Any) -> Tensor:
     """A seed of 64 bits, with a sign or without one."""
     if isinstance(seed, Tensor):
         if seed.is_floating_point() or seed.is_complex():

@@ -48,7 +48,7 @@ class Shards:
     def segments(self, rank: int) -> Tuple[Segment, ...]:
         """Where the indices of a process lie."""
         count, size = self.lengths[rank], len(self.lengths)
-        if self.layout == "contiguous":
+        if self.layout == "contiguous" or count == 0:
             return (Segment(0, sum(self.lengths[:rank]), 1, count),)
         if self.layout == "striped":
             return (Segment(0, rank, size, count),)

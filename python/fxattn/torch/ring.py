@@ -9,16 +9,17 @@ which come home in the end; it uses lse of the whole, so that each part gives it
 The program sees positions in the whole (coordinate maps of the library): any score_mod, any mask_mod, dropout too.
 Parts that the mask leaves nothing of are not computed. Partial results are f32 (f64 of f64), and rounded once.
 """
+import contextlib
 import ctypes
 import hashlib
-from typing import Any, Callable, Dict, List, Literal, Optional, Sequence, Tuple, Union, overload
+from typing import Any, Callable, Dict, Iterator, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from .. import _abi
-from .._errors import ArgumentError
+from .._errors import ArgumentError, ArgumentTypeError
 from .._library import call as call_library
 from .._library import context, lib
 from ..trace import trace
@@ -26,16 +27,19 @@ from . import _operators as ops
 from ._autograd import Call, Plain, _below, _place, _wanted
 from ._dynamo import outside
 from ._plain import DTYPES
+from ._settings import real_number, seed_tensor
 from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
-from ._traced import call_of
+from ._traced import call_of, check_scale
 from .flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
 Mod = Optional[Callable[..., Any]]
-# What processes tell each other before a call; all but the lengths must be the same.
-_TOLD = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtype", "layout",
-         "score function", "set of inputs that need gradients", "length of q", "length of k")
-_SAME = len(_TOLD) - 2
+# What processes tell each other before a call: whether they failed, and what must be the same, of which the first five
+# are numbers that tell people something. Then the lengths of q and k, and the seed that was drawn.
+_SAME = ("batch size", "query heads", "key heads", "features of q and k", "features of v", "dtypes", "layout",
+         "score function or a setting", "set of inputs that need gradients")
+_FAILED, _FIRST, _READABLE = 0, 1, 5
+_ROWS, _KEYS, _SEED, _TOLD = range(_FIRST + len(_SAME), _FIRST + len(_SAME) + 4)
 
 
 class _Ring:
@@ -43,6 +47,8 @@ class _Ring:
 
     def __init__(self, group: Any) -> None:
         self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise ArgumentError("ring_attention: this process is not in the group")
         peers = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         self.next, self.previous = peers if group is None else (dist.get_global_rank(group, r) for r in peers)
         self.rows: Any = None
@@ -53,17 +59,23 @@ class _Ring:
         """Whose keys are here in a step."""
         return (self.rank - step) % self.size
 
-    def agree(self, own: Sequence[int], device: torch.device) -> List[List[int]]:
-        """What each process tells; an error, on all of them, where they differ."""
+    def agree(self, own: Sequence[int], device: Any) -> List[List[int]]:
+        """What each process tells; an error, on all of them, where they differ or one has failed."""
         mine = torch.tensor(own, dtype=torch.int64, device=device)
         told = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(told, mine, group=self.group)
         lists = [one.tolist() for one in told]
-        for i, what in enumerate(_TOLD[:_SAME]):
+        failed = [str(rank) for rank, one in enumerate(lists) if one[_FAILED]]
+        if failed:
+            raise ArgumentError("ring_attention: process %s failed before the first part was sent; its own error says "
+                                "why" % ", ".join(failed))
+        for i, what in enumerate(_SAME):
             for rank, one in enumerate(lists):
-                if one[i] != lists[0][i]:
-                    raise ArgumentError("ring_attention: the %s of process %d is another than that of process 0 "
-                                        "(%d, %d): all must be the same" % (what, rank, one[i], lists[0][i]))
+                mine, first = one[_FIRST + i], lists[0][_FIRST + i]
+                if mine != first:
+                    numbers = " (%d, %d)" % (mine, first) if i < _READABLE else ""
+                    raise ArgumentError("ring_attention: the %s of process %d is another than that of process 0%s: all "
+                                        "must be the same" % (what, rank, numbers))
         return lists
 
     def pass_on(self, tensors: Sequence[Tensor], step: int, tag: int) -> "_Journey":
@@ -107,6 +119,18 @@ class _Journey:
         return self.received
 
 
+@contextlib.contextmanager
+def _arriving(*journeys: Optional[_Journey]) -> Iterator[None]:
+    """Where a step fails, what is on its way arrives first: the next call would take it for its own."""
+    try:
+        yield
+    except BaseException:
+        for journey in journeys:
+            if journey is not None:
+                journey.wait()
+        raise
+
+
 _TAG_KEYS, _TAG_GRADS = 0, 2
 
 
@@ -133,13 +157,14 @@ class _RingFunction(torch.autograd.Function):
         part, out, lse = [k, v], q, q  # the first step is always there, and makes these
         for step in range(ring.size):
             journey = ring.pass_on(part, step, _TAG_KEYS) if step + 1 < ring.size else None
-            if ring.live[step]:
-                with _below():
-                    found = _step_call(ring, plain, step, rest).forward(q, part[0], part[1])
-                if step == 0:
-                    out, lse = found[0], found[1]
-                else:
-                    merge_(out, lse, found[0], found[1])
+            with _arriving(journey):
+                if ring.live[step]:
+                    with _below():
+                        found = _step_call(ring, plain, step, rest).forward(q, part[0], part[1])
+                    if step == 0:
+                        out, lse = found[0], found[1]
+                    else:
+                        merge_(out, lse, found[0], found[1])
             part = journey.wait() if journey is not None else part
         out = out.to(q.dtype)
         ctx.ring, ctx.plain = ring, plain
@@ -181,10 +206,10 @@ def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor,
     for step in range(ring.size):
         journey = ring.pass_on(part, step, _TAG_KEYS) if step + 1 < ring.size else None
         found: Dict[int, Tensor] = {}
-        if ring.live[step]:
-            asked = [one for one in want if one != ops.WANT_SINK or step == 0]
-            with _below():
-                call = _step_call(ring, plain, step, rest)
+        asked = [one for one in want if one != ops.WANT_SINK or step == 0]
+        if ring.live[step] and asked:
+            call = _step_call(ring, plain, step, rest)
+            with _arriving(journey, home), _below():
                 found = dict(zip(asked, call.backward(q, part[0], part[1], out, lse, grads, asked)))
         for one, grad in found.items():
             if one not in moving:
@@ -206,15 +231,20 @@ def _gradients(ring: _Ring, plain: Plain, inputs: Sequence[Tensor], out: Tensor,
 
 # ---- The call --------------------------------------------------------------------------------------------------------
 
-def _identify(call: Call) -> int:
-    """A number for program and settings."""
-    shapes = [tuple(t.shape) for t in call.tensors]
-    text = repr((call.program, list(call.ints), list(call.floats), list(call.config), shapes))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+def _number_of(content: Any) -> int:
+    """A number for what repr() shows."""
+    return int.from_bytes(hashlib.blake2b(repr(content).encode(), digest_size=7).digest(), "little")
 
 
-def _needs(inputs: Sequence[Tensor]) -> int:
-    return sum(1 << i for i, t in enumerate(inputs) if t.requires_grad) if torch.is_grad_enabled() else 0
+def _told(q: Tensor, k: Tensor, v: Tensor, layout: str, call: Call, seed: Optional[int]) -> List[int]:
+    """What this process tells the others."""
+    shapes = [(t.dtype, tuple(t.shape)) for t in (*call.tensors, *call.extras)]
+    settings = call.program, list(call.ints), list(call.floats), list(call.config), shapes, seed
+    inputs = (q, k, v, *call.all_tensors()) if torch.is_grad_enabled() else ()
+    drawn = int(call.extras[-1]) if call.flags() & _abi.DROPOUT else 0
+    return [0, q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], _number_of([x.dtype for x in (q, k, v)]),
+            LAYOUTS.index(layout), _number_of(settings), _number_of([t.requires_grad for t in inputs]), q.shape[2],
+            k.shape[2], drawn]
 
 
 def _params(program: Any, call: Call) -> Optional[List[float]]:
@@ -226,9 +256,8 @@ def _params(program: Any, call: Call) -> Optional[List[float]]:
     return [float(next(ints if p.type == "int" else floats)) for p in program.params]
 
 
-def _extras(ring: _Ring, q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[int]
-            ) -> Tuple[List[int], List[Tensor]]:
-    """config and extra tensors of sink and dropout."""
+def _extras(q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[int]) -> Tuple[List[int], List[Tensor]]:
+    """config and extra tensors of sink and dropout; the seed is the last."""
     flags, slots, extras = _abi.WANT_LSE, 0, []
     if sink is not None:
         if tuple(sink.shape) != (q.shape[1],):
@@ -236,21 +265,32 @@ def _extras(ring: _Ring, q: Tensor, sink: Optional[Tensor], dropout_p: float, se
                                 % (tuple(sink.shape), q.shape[1]))
         flags, slots, extras = flags | _abi.SINK, slots | 1 << _abi.SLOT_SINK, [sink]
     if dropout_p:
-        drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else torch.tensor([seed])
-        if seed is None and ring.size > 1:
-            drawn = drawn.to(q.device)
-            dist.broadcast(drawn, 0 if ring.group is None else dist.get_global_rank(ring.group, 0), group=ring.group)
-        flags, slots, extras = flags | _abi.DROPOUT, slots | 1 << _abi.SLOT_SEED, [*extras, drawn.cpu()]
+        drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else seed_tensor(seed).cpu()
+        flags, slots, extras = flags | _abi.DROPOUT, slots | 1 << _abi.SLOT_SEED, [*extras, drawn]
     return [flags, slots] if slots else [flags], extras
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise ArgumentTypeError("%s is of type %s; a tensor is accepted" % (name, type(x).__name__))
+        if not x.is_floating_point() or x.dtype not in DTYPES:
+            raise ArgumentTypeError("%s has dtype %s; float64, float32, float16 and bfloat16 are accepted"
+                                    % (name, x.dtype))
     if layout not in LAYOUTS:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] \
             or q.shape[3] != k.shape[3] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ArgumentError("q, k and v have shapes %s, %s and %s; [B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are "
                             "accepted, H a multiple of Hkv" % (tuple(q.shape), tuple(k.shape), tuple(v.shape)))
+
+
+def _tell_failure(ring: _Ring, q: Any) -> None:
+    """Lets nobody wait for this process."""
+    try:
+        ring.agree([1] + [0] * (_TOLD - 1), q.device if isinstance(q, Tensor) else "cpu")
+    except ArgumentError:
+        pass  # the others'; this process has its own
 
 
 @overload
@@ -281,20 +321,27 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     each copy gets that of the whole; gradients of q, k and v are those of this process's parts. Every process of the
     group makes the call, and its backward pass; that they agree is checked first.
     """
-    _check(q, k, v, layout)
-    q, k, v = autocast_inputs(q, k, v)
     ring = _Ring(group)
-    config, extras = _extras(ring, q, sink, dropout_p, seed)
-    traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
-    call = call_of(traced, scale, config, dropout_p, extras)
-    inputs = (q, k, v, *call.all_tensors())
-    told = ring.agree([q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], DTYPES[q.dtype],
-                       LAYOUTS.index(layout), _identify(call), _needs(inputs), q.shape[2], k.shape[2]], q.device)
-    ring.rows = Shards("q", layout, [one[_SAME] for one in told])
-    ring.keys = Shards("k", layout, [one[_SAME + 1] for one in told])
+    try:
+        _check(q, k, v, layout)
+        check_scale(scale)
+        dropout_p = real_number("dropout_p", dropout_p)
+        q, k, v = autocast_inputs(q, k, v)
+        config, extras = _extras(q, sink, dropout_p, seed)
+        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
+        call = call_of(traced, scale, config, dropout_p, extras)
+        own = _told(q, k, v, layout, call, seed)
+    except Exception:
+        _tell_failure(ring, q)
+        raise
+    told = ring.agree(own, q.device)
+    if dropout_p and seed is None:
+        extras[-1].fill_(told[0][_SEED])
+    ring.rows = Shards("q", layout, [one[_ROWS] for one in told])
+    ring.keys = Shards("k", layout, [one[_KEYS] for one in told])
     params = None if traced is None else _params(traced.program, call)
     mask = Mask(call.program, params, q.shape[0], q.shape[1], ring.rows, ring.keys)
     # The first step is never left out: it makes the rows, and has the sink.
     ring.live = [step == 0 or mask.leaves(ring.rank, ring.source(step)) for step in range(ring.size)]
-    out, lse = _RingFunction.apply(ring, call.plain(), *inputs)
+    out, lse = _RingFunction.apply(ring, call.plain(), q, k, v, *call.all_tensors())
     return (out, lse.to(torch.float64 if q.dtype == torch.float64 else torch.float32)) if return_lse else out

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems for ring_attention, and the worker that four processes run (test_ring.py): each computes its part of every case
 and writes it to a file. Nothing here is random but by seed, so that the test has the same numbers."""
+import datetime
 import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -61,6 +62,8 @@ CASES: Dict[str, Case] = {
     "sink": Case("zigzag", "capped", F64, sink=True),
     "dropout": Case("striped", "learned", F64, sink=True, dropout_p=0.4),
 }
+EMPTY: Dict[str, Case] = {"no rows": Case("zigzag", "learned", sq=0, sk=16),
+                          "no keys": Case("zigzag", "learned", sq=16, sk=0)}
 
 
 def inputs(case: Case) -> Tuple[List[Tensor], List[Tensor], Optional[Tensor], Tensor, Tensor]:
@@ -117,6 +120,49 @@ def refusals(rank: int) -> List[str]:
     return found
 
 
+def alone(rank: int) -> List[str]:
+    """What process 1 alone gives wrongly is an error on all of them, at once."""
+    x, odd = torch.zeros(1, 2, 4, 8), rank == 1
+    calls = (
+        lambda: fx.ring_attention(x, x, x, lambda s, b, h, i, j: s / (0 if odd else 1) if not odd else 1 // 0),
+        lambda: fx.ring_attention(*[x[0] if odd else x] * 3),
+        lambda: fx.ring_attention(None if odd else x, x, x),
+        lambda: fx.ring_attention(x, x, x, sink=torch.zeros(3 if odd else 2)),
+        lambda: fx.ring_attention(x, x, x, sink=torch.zeros(2, dtype=torch.float64 if odd else torch.float32)),
+        lambda: fx.ring_attention(x, x.half() if odd else x, x),
+        lambda: fx.ring_attention(*[x.to(torch.complex64) if odd else x] * 3),
+        lambda: fx.ring_attention(x, x, x, dropout_p=0.5 if odd else 0.0),
+        lambda: fx.ring_attention(x, x, x, dropout_p=0.5, seed=3 if odd else None),
+        lambda: fx.ring_attention(x, x, x, dropout_p=0.5, seed=3 if odd else 4),
+        lambda: fx.ring_attention(*[torch.zeros(1, 1, 2, 600)] * 3),
+        lambda: fx.ring_attention(*[x + rank] * 3, layout="striped"),
+    )
+    found = []
+    for call in calls:
+        try:
+            call()
+            found.append("")
+        except Exception as error:
+            found.append("%s: %s" % (type(error).__name__, error))
+    return found
+
+
+def shared_alone(rank: int) -> List[Tensor]:
+    """Gradients where nothing but what all share needs one: a sink, and as many captured tensors as there may be."""
+    g = torch.Generator().manual_seed(3)
+    q, k, v = (fx.split_sequence(torch.randn(1, 2, 8, 8, generator=g), rank, SIZE) for _ in range(3))
+    sink = torch.zeros(2, requires_grad=True)
+    many = [torch.full((), 1 + n / 1000, requires_grad=True) for n in range(64)]
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        for one in many:
+            s = s * one
+        return s
+
+    one, = torch.autograd.grad(fx.ring_attention(q, k, v, sink=sink).square().sum(), sink)
+    return [one, *torch.autograd.grad(fx.ring_attention(q, k, v, score).square().sum(), many)]
+
+
 def drawn_dropout(rank: int) -> Tensor:
     """Without a seed: the output of a call in which values tell which pairs were dropped."""
     g = torch.Generator().manual_seed(1)
@@ -128,9 +174,11 @@ def drawn_dropout(rank: int) -> Tensor:
 
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "meet"), rank=rank, world_size=SIZE)
-    found: Dict[str, Any] = {name: run(case, rank) for name, case in CASES.items()}
+    dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "meet"), rank=rank, world_size=SIZE,
+                            timeout=datetime.timedelta(seconds=60))
+    found: Dict[str, Any] = {name: run(case, rank) for name, case in (*CASES.items(), *EMPTY.items())}
     found["refusals"], found["drawn"] = refusals(rank), drawn_dropout(rank)
+    found["alone"], found["shared alone"] = alone(rank), shared_alone(rank)
     pair = dist.new_group([1, 3])
     if rank in (1, 3):
         g = torch.Generator().manual_seed(2)

@@ -14,7 +14,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("this PyTorch has no gloo", allow_module_level=True)
 
 import torch.multiprocessing  # noqa: E402
-from ring_cases import CASES, MODS, SIZE, inputs, work  # noqa: E402
+from ring_cases import CASES, EMPTY, MODS, SIZE, inputs, work  # noqa: E402
 from torch_support import indices  # noqa: E402
 from torch_support import inputs as operands  # noqa: E402
 
@@ -174,6 +174,13 @@ def test_the_whole(found, name):
             assert torch.equal(got, found[0][name]["shared"][i])
 
 
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_sequences(found, name):
+    for one in (process[name] for process in found):
+        assert one["out"].shape[2] == EMPTY[name].sq // SIZE and (one["lse"] == -math.inf).all()
+        assert not any(x.any() for x in (one["out"], one["dq"], one["dk"], one["dv"], *one["shared"]))
+
+
 def test_bounds_tell_something():
     """What is allowed is small beside what is computed, in f32 and in f64."""
     for name, share in (("capped, zigzag", 1e-3), ("learned, striped", 1e-10)):
@@ -206,13 +213,47 @@ def test_groups(found):
     "layout \"zigzag\" needs q of one even length on all processes; their lengths are [3, 5, 3, 3]",
     "layout \"striped\" needs lengths of q that differ by one at most, longer ones first; they are [3, 5, 3, 3]",
     "the query heads of process 2 is another than that of process 0 (2, 1)",
-    "the score function of process 2 is another than that of process 0",
+    "the score function or a setting of process 2 is another than that of process 0",
     "the set of inputs that need gradients of process 3 is another than that of process 0",
     "layout is 'diagonal'; contiguous, zigzag, striped are accepted",
     "[B,H,S,D], [B,Hkv,Sk,D] and [B,Hkv,Sk,Dv] are accepted",
     "sink has shape (3,); one score per query head, (2,), is accepted"))))
 def test_refusals(found, place, words):
     assert all(words in one["refusals"][place] for one in found)
+
+
+@pytest.mark.parametrize("place, own, others", [(n, *words) for n, words in enumerate((
+    ("ZeroDivisionError", "process 1 failed"),
+    ("q, k and v have shapes (2, 4, 8)", "process 1 failed"),
+    ("q is of type NoneType", "process 1 failed"),
+    ("sink has shape (3,)", "process 1 failed"),
+    ("the score function or a setting of process 1", "the score function or a setting of process 1"),
+    ("the dtypes of process 1", "the dtypes of process 1"),
+    ("q has dtype torch.complex64", "process 1 failed"),
+    ("the score function or a setting of process 1", "the score function or a setting of process 1"),
+    ("the score function or a setting of process 1", "the score function or a setting of process 1"),
+    ("the score function or a setting of process 1", "the score function or a setting of process 1"),
+    ("d is 600", "d is 600"),  # all of them, with a part on its way, and then the next call
+    ("", "")))])
+def test_one_process_that_fails(found, place, own, others):
+    """Nobody waits for it."""
+    for rank, one in enumerate(found):
+        words = own if rank == 1 else others
+        assert words in one["alone"][place] and bool(words) == bool(one["alone"][place])
+
+
+def test_gradients_of_nothing_but_what_is_shared(found):
+    g = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(1, 2, 8, 8, generator=g).double() for _ in range(3))
+    s = q @ k.transpose(-1, -2) / math.sqrt(8)
+    sink, gain = torch.zeros(2, dtype=torch.float64, requires_grad=True), torch.ones(64, dtype=torch.float64)
+    gain = (gain + torch.arange(64) / 1000).requires_grad_()
+    p = torch.softmax(torch.cat([s, sink.view(1, 2, 1, 1).expand(1, 2, 8, 1)], -1), -1)[..., :8]
+    want = [torch.autograd.grad((p @ v).square().sum(), sink)[0]]
+    want += torch.autograd.grad((torch.softmax(s * gain.prod(), -1) @ v).square().sum(), gain)[0]
+    for one in found:
+        for got, expected in zip(one["shared alone"], want):
+            torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_partial_results_are_wide():
