@@ -1,5 +1,5 @@
 # Puts the package together in FOLDER, by links, so that an edited module counts at once: what lies in SOURCE, the LIBRARY, the
-# SHIM and the PROGRAM. Links to what is gone are removed.
+# SHIM, JAX's handlers and the PROGRAM. Links to what is gone are removed.
 file(GLOB old LIST_DIRECTORIES true ${FOLDER}/*)
 foreach(path ${old})
   if(IS_SYMLINK ${path} AND NOT EXISTS ${path})
@@ -15,4 +15,5 @@ endforeach()
 file(MAKE_DIRECTORY ${FOLDER}/_lib)
 file(CREATE_LINK ${LIBRARY} ${FOLDER}/_lib/${LIBRARY_NAME} SYMBOLIC)
 file(CREATE_LINK ${SHIM} ${FOLDER}/_lib/${SHIM_NAME} SYMBOLIC)
+file(CREATE_LINK ${JAX} ${FOLDER}/_lib/${JAX_NAME} SYMBOLIC)
 file(CREATE_LINK ${PROGRAM} ${FOLDER}/_lib/fxattn SYMBOLIC)

@@ -3,8 +3,8 @@
 
     O = softmax( f( scale * Q K^T ; b, h, q, k, your tensors, your scalars ) ) V
 
-The front ends are fxattn.numpy and fxattn.torch; this module has what they share. Attributes are found at first use, so
-that importing it costs little and imports none of numpy, torch and jax.
+The front ends are fxattn.numpy, fxattn.torch and fxattn.jax; this module has what they share. Attributes are found at
+first use, so that importing it costs little and imports none of numpy, torch and jax.
 """
 import importlib as _importlib
 import typing as _typing
@@ -35,7 +35,7 @@ _HOMES = {
     "_source": ("program",),
     "_program": ("Program", "Builder", "Param", "Capture"),
 }
-_MODULES = ("numpy", "torch", "trace")  # imported when they are asked for
+_MODULES = ("jax", "numpy", "torch", "trace")  # imported when they are asked for
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -10,11 +10,12 @@ import fxattn
 import pytest
 
 DOCS = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
-MODULES = {"fxattn": {"numpy", "torch", "trace"}, "fxattn.numpy": set(), "fxattn.torch": set(), "fxattn.trace": set()}
+MODULES = {"fxattn": {"jax", "numpy", "torch", "trace"}, "fxattn.jax": set(), "fxattn.numpy": set(),
+           "fxattn.torch": set(), "fxattn.trace": set()}
 
 
 def module(name):
-    if name in ("fxattn.numpy", "fxattn.torch"):
+    if name in ("fxattn.jax", "fxattn.numpy", "fxattn.torch"):
         pytest.importorskip(name.split(".")[1])
     return importlib.import_module(name)
 

@@ -46,7 +46,7 @@ def test_names_and_tag(wheel):
     assert os.path.basename(wheel).split("-")[2:4] == ["py3", "none"]
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("__init__.py", "__main__.py", "_abi.py", "py.typed", "_lib/libfxattn.so", "_lib/fxattn",
-                 "_lib/libfxattn_torch.so"):
+                 "_lib/libfxattn_torch.so", "_lib/libfxattn_jax.so"):
         assert "fxattn/" + name in names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".c", ".pyc"))]
 
@@ -76,7 +76,7 @@ def test_command_works(site):
     assert os.path.exists(script) and "fxattn.__main__" in open(script).read()
 
 
-@pytest.mark.parametrize("module, library", [("numpy", "numpy"), ("torch", "torch")])
+@pytest.mark.parametrize("module, library", [("numpy", "numpy"), ("torch", "torch"), ("jax", "jax")])
 def test_front_ends_say_what_is_not_installed(site, module, library):
     if not os.path.exists(os.path.join(site, "fxattn", module + ".py")) and not os.path.isdir(
             os.path.join(site, "fxattn", module)):

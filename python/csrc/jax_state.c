@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The library, the context and the plans of XLA's handlers (jax_state.h).
+ */
+#include "jax_state.h"
+
+#include "jax_pool.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SETS 128
+#define WAYS 4 /* a problem has this many places; the one that was filled longest ago makes room */
+
+fxa__jax_functions fxa__jax;
+
+typedef struct plan_entry {
+    uint64_t hash;
+    int32_t ordinal;
+    void *bytes;
+    size_t size;
+    fxa_plan *plan; /* NULL: free */
+} plan_entry;
+
+static struct {
+    pthread_mutex_t lock;
+    fxa_context *context;
+    plan_entry entry[SETS][WAYS];
+    uint8_t next[SETS];
+} jax_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+int fxa_jax_open(const char *library, char *text, size_t capacity) {
+    void *opened = dlopen(library, RTLD_NOW | RTLD_LOCAL), *found;
+    if (!opened) {
+        const char *why = dlerror();
+        snprintf(text, capacity, "%s cannot be opened: %s", library, why ? why : "no reason given");
+        return -1;
+    }
+    /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the bits are equal. */
+#define FXA__JAX_FIND(name)                                                                                            \
+    found = dlsym(opened, #name);                                                                                      \
+    if (!found) {                                                                                                      \
+        snprintf(text, capacity, "%s has no %s", library, #name);                                                      \
+        return -1;                                                                                                     \
+    }                                                                                                                  \
+    memcpy(&fxa__jax.name, &found, sizeof found);
+    FXA__JAX_LIBRARY_MAP(FXA__JAX_FIND)
+#undef FXA__JAX_FIND
+    return 0;
+}
+
+/* Runs are split by XLA's own pool, which each run brings with it (fxa_args.parallel_user): how many threads that has
+ * is not known here, so there are as many parts as CPUs, for however many threads there are. */
+static fxa_status context_new(fxa_context **out, fxa_error *err) {
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    config.parallel = fxa__jax_pool_loop;
+    config.threads = cpus < 1 ? 1 : cpus < FXA_MAX_THREADS ? (uint32_t)cpus : FXA_MAX_THREADS;
+    return fxa__jax.fxa_context_create(&config, out, err);
+}
+
+static fxa_status context_get(fxa_context **out, fxa_error *err) {
+    fxa_status status = FXA_OK;
+    pthread_mutex_lock(&jax_state.lock);
+    if (!jax_state.context) {
+        status = context_new(&jax_state.context, err);
+    }
+    *out = jax_state.context;
+    pthread_mutex_unlock(&jax_state.lock);
+    return status;
+}
+
+static uint64_t bytes_hash(const void *bytes, size_t size, int32_t ordinal) {
+    uint64_t hash = 0xcbf29ce484222325u ^ (uint64_t)(uint32_t)ordinal << 32 ^ (uint64_t)size;
+    for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)bytes + at, size - at < sizeof word ? size - at : sizeof word);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash ^ hash >> 32;
+}
+
+/* Under the lock: the plan of these bytes, with a reference more for the caller, or NULL. */
+static fxa_plan *plan_find(uint64_t hash, const void *bytes, size_t size, int32_t ordinal) {
+    const plan_entry *set = jax_state.entry[hash % SETS];
+    for (int way = 0; way < WAYS; way++) {
+        const plan_entry *e = &set[way];
+        if (e->plan && e->hash == hash && e->ordinal == ordinal && e->size == size && !memcmp(e->bytes, bytes, size)) {
+            fxa__jax.fxa_plan_retain(e->plan);
+            return e->plan;
+        }
+    }
+    return NULL;
+}
+
+static void entry_drop(plan_entry *e) {
+    fxa__jax.fxa_plan_destroy(e->plan);
+    free(e->bytes);
+    *e = (plan_entry){0};
+}
+
+/* Under the lock: keeps a reference of its own; what cannot be kept for want of memory is made again next time. */
+static void plan_keep(uint64_t hash, const void *bytes, size_t size, int32_t ordinal, fxa_plan *plan) {
+    void *copy = malloc(size ? size : 1);
+    if (!copy) {
+        return;
+    }
+    uint8_t *next = &jax_state.next[hash % SETS];
+    plan_entry *e = &jax_state.entry[hash % SETS][*next];
+    *next = (uint8_t)((*next + 1) % WAYS);
+    entry_drop(e);
+    memcpy(copy, bytes, size);
+    fxa__jax.fxa_plan_retain(plan);
+    *e = (plan_entry){hash, ordinal, copy, size, plan};
+}
+
+fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_plan **out, fxa_error *err) {
+    uint64_t hash = bytes_hash(bytes, size, ordinal);
+    fxa_context *ctx = NULL;
+    pthread_mutex_lock(&jax_state.lock);
+    *out = plan_find(hash, bytes, size, ordinal);
+    pthread_mutex_unlock(&jax_state.lock);
+    if (*out) {
+        return FXA_OK;
+    }
+    fxa_status status = context_get(&ctx, err);
+    status = status ? status : fxa__jax.fxa_plan_create_bytes(ctx, bytes, size, ordinal, out, err);
+    if (!status) {
+        pthread_mutex_lock(&jax_state.lock);
+        plan_keep(hash, bytes, size, ordinal, *out);
+        pthread_mutex_unlock(&jax_state.lock);
+    }
+    return status;
+}
+
+void fxa_jax_cache_stats(fxa_cache_stats *out) {
+    uint64_t plans = 0;
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&jax_state.lock);
+    for (int i = 0; i < SETS * WAYS; i++) {
+        plans += jax_state.entry[i / WAYS][i % WAYS].plan != NULL;
+    }
+    if (jax_state.context) {
+        fxa__jax.fxa_cache_get_stats(jax_state.context, out);
+    }
+    pthread_mutex_unlock(&jax_state.lock);
+    out->plans = plans;
+}
+
+void fxa_jax_cache_clear(void) {
+    pthread_mutex_lock(&jax_state.lock);
+    for (int i = 0; i < SETS * WAYS; i++) {
+        entry_drop(&jax_state.entry[i / WAYS][i % WAYS]);
+    }
+    if (jax_state.context) {
+        fxa__jax.fxa_cache_clear(jax_state.context);
+    }
+    pthread_mutex_unlock(&jax_state.lock);
+}

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn for JAX: attention with a score function of your own, fused, with its gradient, under jax's transformations.
+"""
+from typing import List
+
+from ._attention import attention
+from ._autodiff import OUT_NAME, STATS_NAME
+from ._handlers import cache_clear, cache_stats
+from ._nn import dot_product_attention
+
+__all__ = ["OUT_NAME", "STATS_NAME", "attention", "cache_clear", "cache_stats", "dot_product_attention"]
+
+
+def __dir__() -> List[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

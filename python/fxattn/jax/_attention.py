@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention(): everything that the library has, for JAX arrays.
+
+What a call may have is turned into a Spec and Operands here; whether they go together is for the library to say, whose
+message is passed on. Ready masks by arrays (segment ids) are statements appended to the program.
+"""
+import math
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _abi
+from .._errors import ArgumentError, ArgumentTypeError
+from ._autodiff import attend
+from ._mods import Mod, Score, resolve
+from ._spec import LAYOUTS, Operands, Spec, check
+
+_RANKS = {"bshd": 4, "bhsd": 4, "thd": 3}
+
+
+class Features:
+    """Flags, extra arrays and sizes as they are gathered."""
+
+    def __init__(self) -> None:
+        self.flags = 0
+        self.slots: Dict[int, Any] = {}
+        self.fields: Dict[str, Any] = {}
+
+    def integers(self, slot: int, values: Any, flag: int, shape: Tuple[int, ...], name: str) -> None:
+        """Lengths, offsets, positions: int32 of a shape."""
+        if values is None:
+            return
+        array = jnp.asarray(values)
+        if not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
+            raise ArgumentError("%s is %s of shape %s; ints of shape %s are accepted"
+                                % (name, array.dtype, array.shape, shape))
+        self.slots[slot] = array.astype(jnp.int32)
+        self.flags |= flag
+
+
+def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = None, mask_mod: Mod = None,
+              score_mod_bprop: Mod = None, score_mod_tensors: Optional[Mapping[str, Any]] = None,
+              score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, Any]] = None,
+              causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
+              bottom_right: bool = False, lengths: Any = None, segment_ids: Any = None, positions: Any = None,
+              cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None, max_k: Optional[int] = None,
+              sinks: Any = None, dropout: float = 0.0, dropout_key: Any = None, scale: Any = None,
+              return_lse: bool = False, deterministic: bool = False, engine: Optional[str] = None) -> Any:
+    """softmax(f(scale * q k^T)) v.
+
+    q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), of rank 3 one batch entry; of packed rows
+                         [T,H,D] ("thd") with offsets cu_q and cu_k ([N+1]; cu_k None: the same) and max_q, max_k, the
+                         longest sequences (None: as long as all). Heads of q are a multiple of those of k and v
+    score_mod, mask_mod  functions of (score, b, h, q, k) and (b, h, q, k), with jax.numpy inside; arrays that they use
+                         are operands of the call, tracers too, and get gradients. Or program text, an expression or a
+                         Program, with `params` and `score_mod_tensors` by name. Or Transformer Engine's
+                         score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), which get
+                         score_mod_tensors and score_mod_bprop_tensors
+    causal, window       ready masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: they (or, without
+                         them, the rows) are aligned with the last key
+    lengths              [B] of both sequences, or (of q, of k), either of them None
+    segment_ids          [B,S] of both sequences, or (of q, of k): only pairs of equal ids attend; rows and keys of id 0
+                         are ordinary ones
+    positions            where the rows of each batch entry begin, [B]
+    sinks                "zero": a key of score 0; an array [H]: a learned score per head
+    dropout, dropout_key of probabilities, by a key of jax.random
+    scale                a number, or an array of rank 0, which gets a gradient. None: 1 / sqrt(D)
+    return_lse           gives (out, lse), lse [B,H,S] in f32 (f64 of f64), differentiable
+    deterministic        the same bits in every run, or an error. engine: by name instead of the best one
+    """
+    q, k, v, single = _arranged(q, k, v, layout)
+    features = Features()
+    sizes = _shape(q, k, v, layout, cu_q)
+    _ready_masks(features, causal, window, bottom_right, deterministic)
+    _tables(features, sizes, lengths, positions, single)
+    _packed(features, layout, q, k, cu_q, cu_k, max_q, max_k)
+    _sinks_and_dropout(features, sizes, sinks, dropout, dropout_key)
+    score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, sizes,
+                    q.dtype)
+    score = _with_segments(score, segment_ids, sizes, single)
+    score, scales = _with_scale(score, scale, q.dtype)
+    slots = tuple(sorted(features.slots))
+    spec = Spec(score.program, score.bprop, layout, features.flags, slots, dropout=float(dropout), engine=engine,
+                **features.fields)
+    ops = Operands(q, k, v, score.tensors, tuple(features.slots[slot] for slot in slots), scales, score.params,
+                   score.bprop_tensors, score.bprop_params)
+    check(spec, ops)
+    out, lse = attend(spec, ops, return_lse)
+    if single:
+        out, lse = out[0], None if lse is None else lse[0]
+    return (out, lse) if return_lse else out
+
+
+# ---- Arguments -------------------------------------------------------------------------------------------------------
+
+def _arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
+    """q, k and v as arrays of one float type and of the layout's rank; whether a batch axis was added."""
+    if layout not in LAYOUTS:
+        raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
+    arrays = [jnp.asarray(x) for x in (q, k, v)]
+    for name, x in zip("qkv", arrays):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise ArgumentTypeError("%s has dtype %s; a float type is accepted" % (name, x.dtype))
+    ranks = {x.ndim for x in arrays}
+    single = _RANKS[layout] == 4 and ranks == {3}
+    if not single and ranks != {_RANKS[layout]}:
+        raise ArgumentError("q, k and v have shapes %s; %s is accepted%s" % (
+            ", ".join(str(x.shape) for x in arrays), "[%s]" % ",".join(layout.upper()),
+            ", or all three without the batch" if _RANKS[layout] == 4 else ""))
+    kind = jnp.promote_types(jnp.promote_types(arrays[0].dtype, arrays[1].dtype), arrays[2].dtype) if len(
+        {x.dtype for x in arrays}) > 1 else arrays[0].dtype
+    arrays = [x.astype(kind) for x in arrays]
+    return (*(x[None] if single else x for x in arrays), single)  # type: ignore[return-value]
+
+
+def _shape(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int, int, int, int]:
+    """[batch, heads, rows, keys] of the scores, from arrays that fit."""
+    if layout == "thd":
+        if cu_q is None:
+            raise ArgumentError("layout \"thd\" without cu_q, the offsets of its sequences")
+        batch, rows, keys, heads, kv_heads = np.shape(cu_q)[0] - 1, q.shape[0], k.shape[0], q.shape[1], k.shape[1]
+        fits = k.shape[:2] == v.shape[:2] and q.shape[2] == k.shape[2]
+    else:
+        s, h = (1, 2) if layout == "bshd" else (2, 1)
+        batch, rows, keys, heads, kv_heads = q.shape[0], q.shape[s], k.shape[s], q.shape[h], k.shape[h]
+        fits = k.shape[:3] == v.shape[:3] and q.shape[3] == k.shape[3] and k.shape[0] == batch
+    if not fits or kv_heads == 0 or heads % kv_heads:
+        raise ArgumentError("q, k and v have shapes %s, %s and %s, in the layout %s; batch sizes must be equal, so "
+                            "must features of q and k, and lengths and heads of k and v; heads of q are a multiple of "
+                            "theirs"
+                            % (q.shape, k.shape, v.shape, layout))
+    return batch, heads, rows, keys
+
+
+def _ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool, deterministic: bool) -> None:
+    for flag, on in ((_abi.CAUSAL, causal), (_abi.BOTTOM_RIGHT, bottom_right), (_abi.DETERMINISTIC, deterministic),
+                     (_abi.WINDOW, window is not None)):
+        f.flags |= flag if on else 0
+    if window is not None:
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise ArgumentTypeError("window is %r; (left, right) is accepted, of ints or None" % (window,))
+        f.fields["window"] = tuple(-1 if w is None else int(w) for w in window)
+
+
+def _pair(value: Any, name: str, same: bool) -> Tuple[Any, Any]:
+    """What is given for both sequences, or for each of them."""
+    if isinstance(value, (tuple, list)) and len(value) == 2 and any(x is None or np.ndim(x) > 0 for x in value):
+        return value[0], value[1]
+    if value is not None and not same:
+        raise ArgumentError("%s is one array, and q and k have different lengths; give a pair, (of q, of k)" % name)
+    return value, value
+
+
+def _tables(f: Features, sizes: Tuple[int, int, int, int], lengths: Any, positions: Any, single: bool) -> None:
+    batch, _, rows, keys = sizes
+    of_q, of_k = _pair(lengths, "lengths", rows == keys)
+    for slot, values, name in ((_abi.SLOT_LEN_Q, of_q, "lengths"), (_abi.SLOT_LEN_K, of_k, "lengths"),
+                               (_abi.SLOT_POS_Q, positions, "positions")):
+        flag = _abi.POSITIONS if slot == _abi.SLOT_POS_Q else _abi.PADDING
+        values = jnp.reshape(values, (1,)) if single and values is not None and np.ndim(values) == 0 else values
+        f.integers(slot, values, flag, (batch,), name)
+
+
+def _packed(f: Features, layout: str, q: Any, k: Any, cu_q: Any, cu_k: Any, max_q: Optional[int],
+            max_k: Optional[int]) -> None:
+    if layout != "thd":
+        given = [name for name, x in (("cu_q", cu_q), ("cu_k", cu_k), ("max_q", max_q), ("max_k", max_k))
+                 if x is not None]
+        if given:
+            raise ArgumentError("%s with layout %r; packed rows have layout \"thd\"" % (", ".join(given), layout))
+        return
+    shape = (np.shape(cu_q)[0],)
+    f.integers(_abi.SLOT_CU_Q, cu_q, _abi.VARLEN, shape, "cu_q")
+    f.integers(_abi.SLOT_CU_K, cu_q if cu_k is None else cu_k, _abi.VARLEN, shape, "cu_k")
+    f.fields["longest"] = (q.shape[0] if max_q is None else int(max_q), k.shape[0] if max_k is None else int(max_k))
+
+
+def _sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any, dropout: float, key: Any) -> None:
+    if isinstance(sinks, str):
+        if sinks != "zero":
+            raise ArgumentError("sinks is %r; \"zero\", or an array of a score per query head, is accepted" % sinks)
+        f.flags |= _abi.SINK_ZERO
+    elif sinks is not None:
+        array = jnp.asarray(sinks)
+        if array.shape != (sizes[1],) or not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ArgumentError("sinks is %s of shape %s; floats of shape (%d,), one per query head, are accepted"
+                                % (array.dtype, array.shape, sizes[1]))
+        f.flags |= _abi.SINK
+        f.slots[_abi.SLOT_SINK] = array
+    if isinstance(dropout, jax.core.Tracer) or not 0.0 <= dropout < 1.0:
+        raise ArgumentError("dropout is %s; a number from 0 to below 1 is accepted" % (dropout,))
+    if dropout:
+        if key is None:
+            raise ArgumentError("dropout without dropout_key, a key of jax.random")
+        f.flags |= _abi.DROPOUT
+        f.slots[_abi.SLOT_SEED] = jax.random.bits(key, (2,), "uint32")
+
+
+def _with_segments(score: Score, ids: Any, sizes: Tuple[int, int, int, int], single: bool) -> Score:
+    """The program with a mask of equal ids."""
+    if ids is None:
+        return score
+    batch, _, rows, keys = sizes
+    arrays = []
+    for x, length in zip(_pair(ids, "segment_ids", rows == keys), (rows, keys)):
+        x = jnp.asarray(x)
+        x = x[None] if single and x.ndim == 1 else x
+        if x.shape != (batch, length) or not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ArgumentError("segment_ids are %s of shape %s; ints of shape (%d, %d) are accepted"
+                                % (x.dtype, x.shape, batch, length))
+        arrays.append(x.astype(jnp.int32))
+    text = ("tensor zz_segment_k : i32[2]\ntensor zz_segment_q : i32[2]\n"
+            "mask = mask && zz_segment_q[b, q] == zz_segment_k[b, k]")
+    return score.appended(text, tensors={"zz_segment_q": arrays[0], "zz_segment_k": arrays[1]})
+
+
+def _with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, ...]]:
+    """A number is an operand of the run. An array may be differentiated: it is a param, which has a gradient."""
+    if scale is None:
+        return score, ()
+    if isinstance(scale, (int, float, np.number)) and not isinstance(scale, bool):
+        if not math.isfinite(scale):
+            raise ArgumentError("scale is %s; a finite number is accepted" % scale)
+        return score, (number(scale, dtype),)
+    array = jnp.asarray(scale)
+    if array.ndim or not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ArgumentError("scale is %s of shape %s; a number, or an array of rank 0 of floats, is accepted"
+                            % (array.dtype, array.shape))
+    text = "param zz_scale : float\nscore = score * zz_scale"
+    return score.appended(text, params={"zz_scale": array}, before=True), (number(1.0, dtype),)
+
+
+def number(value: Any, dtype: Any) -> Any:
+    """A float of the user's as an array of rank 0: f64 where the problem is, f32 otherwise."""
+    return jnp.asarray(value, "float64" if dtype == jnp.dtype("float64") else "float32")

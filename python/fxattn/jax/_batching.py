@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primitives under jax.vmap: the new axis becomes part of the batch, and b stays what it was in the mapped call.
+
+Arrays with a batch axis are laid one after the other, [V,B,...] as [V*B,...]; the program's b becomes b % B, and
+captured arrays that are mapped get b // B as their first index (_texts.py). Where that cannot be (packed rows, mapped
+scalars, sinks or seeds, captured arrays of rank 5) the entries run one after the other.
+"""
+from typing import Any, List, Optional, Sequence, Tuple
+
+import jax
+import numpy as np
+from jax import lax
+
+from .. import _abi
+from ._spec import WANT_PARAMS, WANT_SINK, WANT_TENSORS, Map, Operands, Spec, gather, sizes_of
+from ._texts import folded
+
+_MAX_RANK = 5
+_BATCHED_SLOTS = (_abi.SLOT_LEN_Q, _abi.SLOT_LEN_K, _abi.SLOT_POS_Q)  # [B]
+
+
+def _front(size: int, dim: Optional[int], x: Any) -> Any:
+    """[V,...], wherever V was, or was not."""
+    if dim is None:
+        return lax.broadcast(x, (size,))
+    return x if dim == 0 else lax.transpose(x, (dim, *[i for i in range(x.ndim) if i != dim]))
+
+
+def _fold(size: int, dim: Optional[int], x: Any) -> Any:
+    x = _front(size, dim, x)
+    return lax.reshape(x, (size * x.shape[1], *x.shape[2:]))
+
+
+def _unfold(size: int, x: Any) -> Any:
+    return lax.reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
+
+
+def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any], params: Any) -> Tuple[List[Any], List[int]]:
+    mapped = [lax.transpose(x, (d, *[i for i in range(x.ndim) if i != d])) for x, d in zip(flat, dims) if d is not None]
+
+    def one(entries: Sequence[Any]) -> Any:
+        rest = iter(entries)
+        return primitive.bind(*[x if d is None else next(rest) for x, d in zip(flat, dims)], **params)
+    results = lax.map(one, mapped)
+    return results, [0] * len(results)
+
+
+def _shape_without(x: Any, dim: Optional[int]) -> Any:
+    shape = list(x.shape)
+    if dim is not None:
+        del shape[dim]
+    return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
+
+
+class _Folded:
+    """A call with the axis in its batch; `fits` says whether that can be."""
+
+    def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:
+        apart = [dims.scale, dims.params, dims.bprop_params,
+                 [d for slot, d in zip(spec.slots, dims.extras) if slot not in _BATCHED_SLOTS]]
+        dropout = bool(spec.flags & _abi.DROPOUT)
+        self.spread = [d is not None or WANT_TENSORS + i in want for i, d in enumerate(dims.tensors)]
+        self.bprop_spread = [d is not None for d in dims.bprop_tensors]
+        ranks = [x.ndim - (d is not None) for x, d, on in zip((*ops.tensors, *ops.bprop_tensors),
+                                                              (*dims.tensors, *dims.bprop_tensors),
+                                                              (*self.spread, *self.bprop_spread)) if on]
+        self.fits = (spec.layout != "thd" and all(d is None for part in apart for d in part)
+                     and WANT_SINK not in want and WANT_PARAMS not in want
+                     and not any(one.axis == "b" for one in spec.maps) and all(rank < _MAX_RANK for rank in ranks)
+                     and not (dropout and (any(self.spread) or any(self.bprop_spread))))
+        if self.fits:
+            self._make(spec, size, ops, dims, dropout)
+
+    def _make(self, spec: Spec, size: int, ops: Operands, dims: Operands, dropout: bool) -> None:
+        shapes = jax.tree.map(_shape_without, ops, dims, is_leaf=lambda x: x is None)
+        batch = sizes_of(spec, shapes).b
+        extras = [_fold(size, d, x) if slot in _BATCHED_SLOTS else x
+                  for slot, d, x in zip(spec.slots, dims.extras, ops.extras)]
+        if dropout:  # its random numbers know b too
+            spec = spec._replace(slots=(*spec.slots, _abi.SLOT_MAP_B), maps=(*spec.maps, Map("b", table=True)))
+            extras.append(np.tile(np.arange(batch, dtype=np.int32), size))
+        else:
+            spec = spec._replace(program=self._program(spec.program, batch, self.spread),
+                                 bprop=self._program(spec.bprop, batch, self.bprop_spread))
+        self.spec = spec
+        q, k, v = (_fold(size, d, x) for d, x in zip(dims[:3], ops[:3]))
+        self.ops = ops._replace(
+            q=q, k=k, v=v, extras=tuple(extras),
+            tensors=tuple(_front(size, d, x) if on else x for d, x, on in zip(dims.tensors, ops.tensors, self.spread)),
+            bprop_tensors=tuple(_front(size, d, x) if on else x
+                                for d, x, on in zip(dims.bprop_tensors, ops.bprop_tensors, self.bprop_spread)))
+
+    @staticmethod
+    def _program(program: Any, batch: int, spread: Sequence[bool]) -> Any:
+        if program is None:
+            return None
+        return folded(program, batch, tuple(c.name for c, on in zip(program.captures, spread) if on))
+
+
+def _dims_of(spec: Spec, has_scale: bool, dims: Sequence[Any], backward: bool) -> Operands:
+    return gather(spec, has_scale, dims, backward)
+
+
+def forward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, spec: Spec, has_scale: bool,
+                 **params: Any) -> Tuple[List[Any], List[int]]:
+    dims = [None if d is None else d for d in dims]
+    call = _Folded(spec, axis.size, gather(spec, has_scale, flat, False), _dims_of(spec, has_scale, dims, False), ())
+    if not call.fits:
+        return _in_turn(primitive, dims, flat, dict(spec=spec, has_scale=has_scale, **params))
+    results = primitive.bind(*call.ops.flat(), spec=call.spec, has_scale=has_scale, **params)
+    return [_unfold(axis.size, x) for x in results], [0] * len(results)
+
+
+def backward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, spec: Spec, has_scale: bool,
+                  want: Tuple[int, ...], dlse: bool) -> Tuple[List[Any], List[int]]:
+    end = len(flat) - (4 if dlse else 3)
+    params = dict(has_scale=has_scale, want=want, dlse=dlse)
+    call = _Folded(spec, axis.size, gather(spec, has_scale, flat[:end], True),
+                   _dims_of(spec, has_scale, dims[:end], True), want)
+    if not call.fits:
+        return _in_turn(primitive, dims, flat, dict(spec=spec, **params))
+    rest = [_fold(axis.size, d, x) for x, d in zip(flat[end:], dims[end:])]
+    results = primitive.bind(*call.ops.flat(), *rest, spec=call.spec, **params)
+    return [x if one >= WANT_TENSORS else _unfold(axis.size, x) for one, x in zip(want, results)], [0] * len(results)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user gives as score and mask (nothing, functions, callbacks of the graph style, text, a Program) as a Score: a
+program with the arrays and numbers that it takes, all as JAX arrays, in its order.
+
+A storage type that JAX does not have at present (64 bits, unless told so) is changed in the program to what the array
+became.
+"""
+import inspect
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._arrays import code_of
+from .._errors import ArgumentError, ArgumentTypeError
+from .._program import DTYPE_NAMES, Program
+from .._source import check_kinds, text_program
+from ..trace import trace
+from ._texts import appended, retyped
+
+Mod = Union[None, str, Program, Callable[..., Any]]
+Named = Optional[Mapping[str, Any]]
+
+
+class Score(NamedTuple):
+    """A program, its arrays and numbers; those of a backward of the user's own besides."""
+
+    program: Optional[Program] = None
+    tensors: Tuple[Any, ...] = ()
+    params: Tuple[Any, ...] = ()
+    bprop: Optional[Program] = None
+    bprop_tensors: Tuple[Any, ...] = ()
+    bprop_params: Tuple[Any, ...] = ()
+
+    def appended(self, text: str, tensors: Named = None, params: Named = None, before: bool = False) -> "Score":
+        """With further statements, which use these."""
+        made = appended(self.program, text, before)
+        old = self.program
+        arrays = {**dict(zip([c.name for c in old.captures] if old else (), self.tensors)), **(tensors or {})}
+        numbers = {**dict(zip([p.name for p in old.params] if old else (), self.params)), **(params or {})}
+        return self._replace(program=made, tensors=tuple(arrays[c.name] for c in made.captures),
+                             params=tuple(numbers[p.name] for p in made.params))
+
+
+def is_graph_style(mod: Any) -> bool:
+    """Whether a callable is Transformer Engine's score_mod(graph, score, tensors): three arguments by position."""
+    if not callable(mod) or isinstance(mod, Program):
+        return False
+    try:
+        found = inspect.signature(mod).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.kind in by_position and p.default is p.empty for p in found].count(True) == 3 and not any(
+        p.kind is p.VAR_POSITIONAL for p in found)
+
+
+def resolve(score_mod: Mod, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
+            shape: Sequence[int], dtype: Any) -> Score:
+    """The program of what a user gave, for scores of this shape."""
+    for name, named in (("score_mod_tensors", tensors), ("score_mod_bprop_tensors", bprop_tensors), ("params", params)):
+        if named is not None and not isinstance(named, Mapping):
+            raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(named).__name__))
+    if score_mod is None and mask_mod is None:
+        given = [name for name, value in (("score_mod_bprop", bprop), ("score_mod_tensors", tensors),
+                                          ("score_mod_bprop_tensors", bprop_tensors), ("params", params)) if value]
+        if given:
+            raise ArgumentError("%s given without score_mod" % " and ".join(given))
+        return Score()
+    if bprop is None and bprop_tensors:
+        raise ArgumentError("score_mod_bprop_tensors given without score_mod_bprop")
+    if any(isinstance(mod, (str, Program)) for mod in (score_mod, mask_mod)):
+        check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=bprop)
+        return _of_text(score_mod, mask_mod, bprop, tensors, bprop_tensors, params, dtype)
+    check_kinds(score_mod=score_mod, mask_mod=mask_mod)
+    graph = is_graph_style(score_mod)
+    _check_functions(graph, bprop, tensors, params)
+    found = trace(score_mod, mask_mod, style="graph" if graph else "flex", bprop=bprop, lib="numpy", dtype=dtype,
+                  tensors=tensors, bprop_tensors=bprop_tensors, shape=shape if graph else None)
+    return Score(*_as_arrays(found.program, found.tensors, found.params, dtype),
+                 *_as_arrays(found.bprop, found.bprop_tensors, found.bprop_params, dtype))
+
+
+def _check_functions(graph: bool, bprop: Mod, tensors: Named, params: Named) -> None:
+    if params or (tensors and not graph):
+        raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for program text"
+                            "%s" % ("params" if params else "score_mod_tensors",
+                                    "" if params else " and for score_mod(graph, score, tensors)"))
+    if bprop is not None and not graph:
+        raise ArgumentError("score_mod_bprop given beside a score_mod of (score, b, h, q, k), whose derivative is "
+                            "known; it belongs to score_mod(graph, score, tensors)")
+    if bprop is not None and not callable(bprop):
+        raise ArgumentTypeError("score_mod_bprop is of type %s beside a function; a function is accepted"
+                                % type(bprop).__name__)
+
+
+def _described(name: str, value: Any) -> Tuple[str, int]:
+    array = jnp.asarray(value)
+    return DTYPE_NAMES[code_of(array, "score_mod_tensors[%r]" % name)], array.ndim
+
+
+def _of_text(score_mod: Mod, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
+             dtype: Any) -> Score:
+    numbers = {name: _plain(value) for name, value in (params or {}).items()}
+    program = text_program([(score_mod, "score"), (mask_mod, "mask")], "score", _described, tensors, numbers)
+    back = text_program([(bprop, "dscore")], "bprop", _described, {**(tensors or {}), **(bprop_tensors or {})}, numbers)
+    programs = [one for one in (program, back) if one is not None]
+    for what, given, attribute in (("params", params, "params"), ("score_mod_tensors", tensors, "captures"),
+                                   ("score_mod_bprop_tensors", bprop_tensors, "captures")):
+        names = sorted({one.name for p in programs for one in getattr(p, attribute)})
+        unknown = sorted(set(given or {}) - set(names))
+        if unknown:
+            raise ArgumentError("%s has %s, which the program does not use; it uses %s"
+                                % (what, ", ".join(unknown), ", ".join(names) or "none"))
+    assert program is not None
+    both = {**(tensors or {}), **(bprop_tensors or {})}
+    return Score(*_as_arrays(program, *_bound(program, tensors or {}, params or {}), dtype),
+                 *_as_arrays(back, *_bound(back, both, params or {}), dtype))
+
+
+def _plain(value: Any) -> Any:
+    """An example of a param's type: ints are ints."""
+    return 0 if jnp.issubdtype(jnp.asarray(value).dtype, jnp.integer) else 0.0
+
+
+def _bound(program: Optional[Program], tensors: Mapping[str, Any], params: Mapping[str, Any]) -> Tuple[Any, Any]:
+    if program is None:
+        return (), ()
+    missing = [c.name for c in program.captures if c.name not in tensors]
+    missing += [p.name for p in program.params if p.name not in params and p.default is None]
+    if missing:
+        raise ArgumentError("the program uses %s, of which no value is given" % ", ".join(missing))
+    return ([tensors[c.name] for c in program.captures],
+            [params[p.name] if p.name in params else p.default for p in program.params])
+
+
+def _as_arrays(program: Optional[Program], tensors: Sequence[Any], params: Sequence[Any],
+               dtype: Any) -> Tuple[Optional[Program], Tuple[Any, ...], Tuple[Any, ...]]:
+    """What a program takes, as JAX arrays, and the program with the storage types that these have."""
+    if program is None:
+        return None, (), ()
+    arrays = [jnp.asarray(x) for x in tensors]
+    for capture, x in zip(program.captures, arrays):
+        if x.ndim != capture.rank:
+            raise ArgumentError("%s has shape %s; the program declares it with rank %d"
+                                % (capture.name, x.shape, capture.rank))
+    types = {c.name: DTYPE_NAMES[code_of(x, c.name)] for c, x in zip(program.captures, arrays)}
+    return retyped(program, types), tuple(arrays), tuple(_param(p, x, dtype) for p, x in zip(program.params, params))
+
+
+def _param(declared: Any, value: Any, dtype: Any) -> Any:
+    wide = "float64" if dtype == jnp.dtype("float64") else "float32"
+    if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return jnp.asarray(value, wide if declared.type == "float" else "int32")
+    array = jnp.asarray(value)
+    if array.ndim or declared.type == "int" and not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ArgumentError("the param %s is %s of shape %s; %s is accepted" % (
+            declared.name, array.dtype, array.shape, "an int" if declared.type == "int" else "a number"))
+    return array

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dot_product_attention(): attention with the signature of jax.nn's."""
+from typing import Any, Dict, Optional, Tuple, Union
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import ArgumentError, ArgumentTypeError
+from ._attention import attention
+
+
+def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: Any = None,
+                          is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
+                          local_window_size: Union[None, int, Tuple[int, int]] = None,
+                          implementation: Optional[str] = None, return_residual: bool = False) -> Any:
+    """jax.nn.dot_product_attention, fused: softmax(scale * q k^T + bias) v of query [B,T,N,H], key and value [B,S,K,H],
+    or all without the batch.
+
+    bias and mask (True: attended) are anything that broadcasts to [B,N,T,S], of rank 4 or less; bias gets a gradient.
+    is_causal, query_seq_lengths, key_value_seq_lengths and local_window_size, an int or (left, right), mask as well.
+    scale: None, a number, or an array of rank 0, which gets a gradient.
+    Rows that attend to nothing are 0, where jax.nn has an average of all values there, and their residual is -inf.
+    implementation: None or "fxattn". return_residual: also log-sum-exp, [B,T,N], in the type of query and without a
+    gradient, as in jax.nn.
+    """
+    if implementation not in (None, "fxattn"):
+        raise ArgumentError("implementation is %r; None is accepted: this is the implementation" % (implementation,))
+    shape = _shape_of_scores(query, key)
+    texts: Dict[str, Optional[str]] = {"bias": None, "mask": None}
+    tensors = {}
+    for name, array, kinds in (("bias", bias, jnp.floating), ("mask", mask, jnp.bool_)):
+        if array is not None:
+            tensors["given_" + name], index = _broadcast(name, array, kinds, shape)
+            texts[name] = "given_%s[%s]" % (name, index)
+    window = (local_window_size, local_window_size) if isinstance(local_window_size, int) else local_window_size
+    found = attention(query, key, value, score_mod=None if texts["bias"] is None else "score + " + texts["bias"],
+                      mask_mod=texts["mask"], score_mod_tensors=tensors or None, scale=scale, causal=is_causal,
+                      window=window, lengths=(query_seq_lengths, key_value_seq_lengths)
+                      if query_seq_lengths is not None or key_value_seq_lengths is not None else None,
+                      return_lse=return_residual)
+    if not return_residual:
+        return found
+    out, lse = found
+    return out, jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2).astype(out.dtype))
+
+
+def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:
+    q, k = jnp.shape(query), jnp.shape(key)
+    if len(q) not in (3, 4) or len(k) != len(q):
+        raise ArgumentError("query and key have shapes %s and %s; [B,T,N,H] and [B,S,K,H], or both without the batch, "
+                            "are accepted" % (q, k))
+    return q[0] if len(q) == 4 else 1, q[-2], q[-3], k[-3]
+
+
+def _broadcast(name: str, array: Any, kinds: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
+    """The array with rank 4, and how a program indexes it."""
+    array = jnp.asarray(array)
+    if not jnp.issubdtype(array.dtype, kinds):
+        raise ArgumentTypeError("%s has dtype %s; %s is accepted"
+                                % (name, array.dtype, "bool" if name == "mask" else "a float type"))
+    full = (1,) * (4 - array.ndim) + array.shape
+    if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
+        raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))
+    return array.reshape(full), ", ".join(axis if size != 1 else "0" for axis, size in zip("bhqk", full))

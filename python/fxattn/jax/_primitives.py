@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two primitives, fxattn_forward and fxattn_backward, and how they become calls of XLA's handlers.
+
+    forward    operands of the call -> out, lse where `lse` is set, stats where `stats` is
+    backward   operands of the call, out, stats, dout, dlse where there is one -> the gradients of `want`
+
+Stats are what the backward pass reads: LSE in f64, which gradients of steep programs need (docs/numerics.md), as
+uint32 [..., 2], since JAX has no f64 unless it is told so. Scalars travel likewise, as one f64 vector that is packed in
+the lowering. Batching is _batching.py's, sharding _partition.py's. A derivative of either primitive is refused by name:
+gradients of the forward pass are a custom_vjp (_autodiff.py).
+"""
+import functools
+from typing import Any, Callable, List, Sequence, Tuple
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from .. import _abi
+from . import _batching, _handlers
+from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
+                    WANT_TENSORS, Operands, Spec, gather, has_scalars, problem_of, result_dtype, row_dtype, rows_shape)
+
+forward_p = core.Primitive("fxattn_forward")
+backward_p = core.Primitive("fxattn_backward")
+forward_p.multiple_results = backward_p.multiple_results = True
+_SLOT_OF_WANT = {WANT_Q: _abi.SLOT_DQ, WANT_K: _abi.SLOT_DK, 2: _abi.SLOT_DV, WANT_SINK: _abi.SLOT_DSINK}
+_F64 = np.dtype("float64")
+
+
+def forward(spec: Spec, ops: Operands, *, lse: bool = False, stats: bool = False) -> List[Any]:
+    """out, and what was asked for."""
+    flat = ops.forward().flat()
+    return forward_p.bind(*flat, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
+
+
+def backward(spec: Spec, ops: Operands, out: Any, stats: Any, grads: Sequence[Any], want: Tuple[int, ...]) -> List[Any]:
+    """The gradients of `want`; that of params is one vector, of float params in their order."""
+    return backward_p.bind(*ops.flat(), out, stats, *grads, spec=spec, has_scale=bool(ops.scale), want=want,
+                           dlse=len(grads) > 1)
+
+
+# ---- Shapes of results -----------------------------------------------------------------------------------------------
+
+Shape = Tuple[Tuple[int, ...], Any]  # and dtype
+
+
+def _forward_shapes(spec: Spec, ops: Operands, lse: bool, stats: bool) -> List[Shape]:
+    rows = rows_shape(spec, ops)
+    found: List[Shape] = [((*ops.q.shape[:-1], ops.v.shape[-1]), result_dtype(spec, ops.q.dtype))]
+    found += [(rows, row_dtype(ops))] if lse else []
+    return found + ([((*rows, 2), np.dtype("uint32"))] if stats else [])
+
+
+def _backward_shapes(spec: Spec, ops: Operands, want: Sequence[int]) -> List[Shape]:
+    found: List[Shape] = []
+    for one in want:
+        if one == WANT_PARAMS:
+            found.append(((sum(p.type == "float" for p in spec.params()),), row_dtype(ops)))
+            continue
+        like = ((ops.q, ops.k, ops.v)[one] if one < WANT_SINK else ops.tensors[one - WANT_TENSORS]
+                if one >= WANT_TENSORS else ops.extras[spec.slots.index(_abi.SLOT_SINK)])
+        found.append((like.shape, like.dtype if one == WANT_SINK else result_dtype(spec, like.dtype)))
+    return found
+
+
+def _avals(like: Any, shapes: Sequence[Shape]) -> List[Any]:
+    return [like.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in shapes]
+
+
+@forward_p.def_abstract_eval
+def _forward_abstract(*flat: Any, spec: Spec, has_scale: bool, lse: bool, stats: bool) -> List[Any]:
+    ops = gather(spec, has_scale, flat, False)
+    return _avals(ops.q, _forward_shapes(spec, ops, lse, stats))
+
+
+@backward_p.def_abstract_eval
+def _backward_abstract(*flat: Any, spec: Spec, has_scale: bool, want: Tuple[int, ...], dlse: bool) -> List[Any]:
+    ops = gather(spec, has_scale, flat, True)
+    return _avals(ops.q, _backward_shapes(spec, ops, want))
+
+
+# ---- Calls of the handlers -------------------------------------------------------------------------------------------
+
+def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
+          packed: bool) -> List[Any]:
+    """One call of a handler: (role, array) in, (role, shape, dtype) out. Rows of packed arrays that belong to nobody
+    are never written: results lie in memory that is zero beforehand."""
+    aliases = {}
+    if packed:
+        for i, (_, shape, dtype) in enumerate(results):
+            aliases[len(operands)] = i
+            operands = [*operands, (ROOM, lax.full(shape, np.zeros((), dtype)))]
+    run = jax.ffi.ffi_call(_handlers.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in results],
+                           input_output_aliases=aliases, vmap_method="sequential")
+    return run(*[x for _, x in operands], problem=problem.save(),
+               operands=np.array([role for role, _ in operands], np.int64),
+               results=np.array([role for role, *_ in results], np.int64))
+
+
+def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
+    found = [(_abi.SLOT_Q, ops.q), (_abi.SLOT_K, ops.k), (_abi.SLOT_V, ops.v)]
+    found += [(TENSORS + i, x) for i, x in enumerate(ops.tensors)]
+    found += [(BPROP_TENSORS + i, x) for i, x in enumerate(ops.bprop_tensors)]
+    found += list(zip(spec.slots, ops.extras))
+    if has_scalars(spec, ops):
+        numbers = [*(ops.scale or [np.float64("nan")]), *ops.params, *ops.bprop_params]
+        rows = [lax.reshape(lax.convert_element_type(x, _F64), (1,)) for x in numbers]
+        found.append((SCALARS, lax.concatenate(rows, 0)))
+    return found
+
+
+def forward_call(platform: str, spec: Spec, ops: Operands, lse: bool, stats: bool) -> List[Any]:
+    """The forward pass as calls that XLA knows; JAX's x64 mode is on meanwhile."""
+    shapes = _forward_shapes(spec, ops, lse, stats)
+    rows = rows_shape(spec, ops)
+    kept = _F64 if stats else row_dtype(ops)
+    results = [(_abi.SLOT_O, *shapes[0])] + ([(_abi.SLOT_LSE, rows, kept)] if lse or stats else [])
+    problem = problem_of(spec, ops, platform, lse=kept.name if lse or stats else None)
+    found = _call(problem, _common_operands(spec, ops), results, spec.layout == "thd")
+    out = [found[0]] + ([lax.convert_element_type(found[1], row_dtype(ops))] if lse else [])
+    return out + ([lax.bitcast_convert_type(found[1], np.uint32)] if stats else [])
+
+
+def backward_call(platform: str, spec: Spec, ops: Operands, rest: Sequence[Any], want: Tuple[int, ...],
+                  dlse: bool) -> List[Any]:
+    out, stats, *grads = rest
+    operands = [*_common_operands(spec, ops), (_abi.SLOT_O, out),
+                (_abi.SLOT_LSE, lax.bitcast_convert_type(stats, _F64)), (_abi.SLOT_DO, grads[0])]
+    operands += [(_abi.SLOT_DLSE, grads[1])] if dlse else []
+    results: List[Tuple[int, Tuple[int, ...], Any]] = []
+    for one, (shape, dtype) in zip(want, _backward_shapes(spec, ops, want)):
+        if one == WANT_PARAMS:
+            results.append((DPARAMS, (len(spec.params()),), _F64))
+        else:
+            results.append((_SLOT_OF_WANT.get(one, TENSORS + one - WANT_TENSORS), shape, dtype))
+    problem = problem_of(spec, ops, platform, lse="float64", want=want, dlse=dlse, backward=True)
+    found = _call(problem, operands, results, spec.layout == "thd")
+    for i, one in enumerate(want):
+        if one == WANT_PARAMS:
+            floats = [n for n, p in enumerate(spec.params()) if p.type == "float"]
+            vector = lax.concatenate([lax.slice(found[i], (n,), (n + 1,)) for n in floats], 0)
+            found[i] = lax.convert_element_type(vector, row_dtype(ops))
+    return found
+
+
+def local_forward(platform: str, *flat: Any, spec: Spec, has_scale: bool, lse: bool, stats: bool) -> List[Any]:
+    with jax.enable_x64(True):
+        return forward_call(platform, spec, gather(spec, has_scale, flat, False), lse, stats)
+
+
+def local_backward(platform: str, *flat: Any, spec: Spec, has_scale: bool, want: Tuple[int, ...],
+                   dlse: bool) -> List[Any]:
+    end = len(flat) - (4 if dlse else 3)
+    with jax.enable_x64(True):
+        ops = gather(spec, has_scale, flat[:end], True)
+        return backward_call(platform, spec, ops, flat[end:], want, dlse)
+
+
+# ---- Rules -----------------------------------------------------------------------------------------------------------
+
+@functools.lru_cache(maxsize=1024)
+def _jitted(primitive: Any, params: Tuple[Tuple[str, Any], ...]) -> Callable[..., Any]:
+    return jax.jit(functools.partial(primitive.bind, **dict(params)))
+
+
+def _eager(primitive: Any) -> Callable[..., Any]:
+    def run(*flat: Any, **params: Any) -> Any:
+        return _jitted(primitive, tuple(sorted(params.items(), key=lambda item: item[0])))(*flat)
+    return run
+
+
+def _refuse(text: str) -> Callable[..., Any]:
+    def rule(primals: Any, tangents: Any, **params: Any) -> Any:
+        raise NotImplementedError(text)
+    return rule
+
+
+forward_p.def_impl(_eager(forward_p))
+backward_p.def_impl(_eager(backward_p))
+ad.primitive_jvps[forward_p] = _refuse(
+    "fxattn has no forward mode: jax.jvp, jax.jacfwd and jax.linearize of attention are not supported; use reverse "
+    "mode (jax.grad, jax.vjp, jax.jacrev)")
+ad.primitive_jvps[backward_p] = _refuse(
+    "fxattn has no second derivative: its backward pass was differentiated (jax.hessian, a gradient penalty). Compute "
+    "that part with plain JAX operations, or stop the gradient of the first one")
+batching.fancy_primitive_batchers[forward_p] = functools.partial(_batching.forward_rule, forward_p)
+batching.fancy_primitive_batchers[backward_p] = functools.partial(_batching.backward_rule, backward_p)
+for _platform, _name in (("cpu", "cpu"), ("cuda", "cuda")):
+    mlir.register_lowering(forward_p, mlir.lower_fun(functools.partial(local_forward, _name), True), platform=_platform)
+    mlir.register_lowering(backward_p, mlir.lower_fun(functools.partial(local_backward, _name), True),
+                           platform=_platform)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a call when it is traced (Spec, hashable: a parameter of the primitives), what it computes with
+(Operands, a pytree), and the library's problem of both for given shapes, as bytes for XLA's handlers.
+"""
+import functools
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import jax
+
+from .. import _abi
+from .._arrays import code_of
+from .._errors import UnsupportedError
+from .._problem import Problem, View
+from .._program import Program
+
+# Roles of buffers besides slots: fxa__jax_role of python/csrc/jax_call.h.
+SCALARS, DPARAMS, WORKSPACE, ROOM, TENSORS, BPROP_TENSORS = 64, 65, 66, 67, 128, 256
+# Gradients that the backward primitive gives, in this order, then WANT_TENSORS + i of captured tensors.
+WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_PARAMS, WANT_TENSORS = range(6)
+LAYOUTS = {"bhsd": _abi.LAYOUT_BHSD, "bshd": _abi.LAYOUT_BSHD, "thd": _abi.LAYOUT_BSHD}
+_INT_SLOTS = {_abi.SLOT_LEN_Q: _abi.PADDING, _abi.SLOT_LEN_K: _abi.PADDING, _abi.SLOT_POS_Q: _abi.POSITIONS}
+NARROW = ("float16", "bfloat16")
+
+
+class Map(NamedTuple):
+    """Where local indices of an axis ("b", "h", "q", "k") lie in the whole (Problem.index_map)."""
+
+    axis: str
+    base: int = 0
+    step: int = 1
+    segments: Tuple[Tuple[int, int, int], ...] = ()
+    table: bool = False
+    dynamic: bool = False
+
+
+class Spec(NamedTuple):
+    """A call but for its arrays. Everything in it is compared by content."""
+
+    program: Optional[Program] = None
+    bprop: Optional[Program] = None
+    layout: str = "bshd"
+    flags: int = 0
+    slots: Tuple[int, ...] = ()  # of the extras, in their order
+    window: Tuple[int, int] = (0, 0)
+    dropout: float = 0.0
+    longest: Tuple[int, int] = (0, 0)  # of packed rows: the longest sequences of q and k
+    lengths: Tuple[int, int] = (0, 0)  # what the program reads as q_len, k_len; 0: the real ones
+    heads: int = 0  # what the program reads as heads; 0: the real ones
+    maps: Tuple[Map, ...] = ()
+    wide: bool = False  # results of 16-bit arrays are f32: parts of a sum that follows
+    engine: Optional[str] = None
+
+    def captures(self) -> Tuple[Any, ...]:
+        return self.program.captures if self.program is not None else ()
+
+    def bprop_captures(self) -> Tuple[Any, ...]:
+        return self.bprop.captures if self.bprop is not None else ()
+
+    def params(self) -> Tuple[Any, ...]:
+        return self.program.params if self.program is not None else ()
+
+    def bprop_params(self) -> Tuple[Any, ...]:
+        return self.bprop.params if self.bprop is not None else ()
+
+    def forward(self) -> "Spec":
+        """Without what the forward pass has no use for."""
+        return self._replace(bprop=None)
+
+    def reads(self, name: str) -> bool:
+        """Whether the program depends on an input: b, h, ..."""
+        for program in (self.program, self.bprop):
+            if program is not None and (program.kind != "score" or name in _dependences(program)):
+                return True
+        return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _dependences(program: Program) -> Tuple[str, ...]:
+    facts = program.facts()
+    return tuple({*facts["score_depends"], *facts["mask_depends"]})
+
+
+class Operands(NamedTuple):
+    """The arrays of a call. Scalars are of rank 0; `scale` is none or one."""
+
+    q: Any
+    k: Any
+    v: Any
+    tensors: Tuple[Any, ...] = ()
+    extras: Tuple[Any, ...] = ()
+    scale: Tuple[Any, ...] = ()
+    params: Tuple[Any, ...] = ()
+    bprop_tensors: Tuple[Any, ...] = ()
+    bprop_params: Tuple[Any, ...] = ()
+
+    def forward(self) -> "Operands":
+        return self._replace(bprop_tensors=(), bprop_params=())
+
+    def flat(self) -> List[Any]:
+        return list(jax.tree.leaves(self, is_leaf=lambda x: x is None))
+
+
+def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> Operands:
+    """Operands of a flat list."""
+    parts, at = [], 3
+    sizes = [len(spec.captures()), len(spec.slots), int(has_scale), len(spec.params()),
+             len(spec.bprop_captures()) if backward else 0, len(spec.bprop_params()) if backward else 0]
+    for size in sizes:
+        parts.append(tuple(flat[at:at + size]))
+        at += size
+    return Operands(*flat[:3], *parts)
+
+
+# ---- Shapes ----------------------------------------------------------------------------------------------------------
+
+class Sizes(NamedTuple):
+    """Sizes as the library names them."""
+
+    b: int
+    hq: int
+    hkv: int
+    sq: int
+    sk: int
+    d: int
+    dv: int
+    total_q: int = 0
+    total_k: int = 0
+
+
+def sizes_of(spec: Spec, ops: Operands) -> Sizes:
+    q, k, v = ops.q.shape, ops.k.shape, ops.v.shape
+    if spec.layout == "thd":
+        batch = ops.extras[spec.slots.index(_abi.SLOT_CU_Q)].shape[0] - 1
+        return Sizes(batch, q[1], k[1], *spec.longest, q[2], v[2], q[0], k[0])
+    s, h = (1, 2) if spec.layout == "bshd" else (2, 1)
+    return Sizes(q[0], q[h], k[h], q[s], k[s], q[3], v[3])
+
+
+def rows_shape(spec: Spec, ops: Operands) -> Tuple[int, ...]:
+    """[B,H,S] of LSE; of packed rows [H,T]."""
+    sizes = sizes_of(spec, ops)
+    return (sizes.hq, sizes.total_q) if spec.layout == "thd" else (sizes.b, sizes.hq, sizes.sq)
+
+
+def result_dtype(spec: Spec, dtype: Any) -> Any:
+    return jax.numpy.dtype("float32") if spec.wide and dtype.name in NARROW else dtype
+
+
+def row_dtype(ops: Operands) -> Any:
+    return jax.numpy.dtype("float64" if ops.q.dtype.name == "float64" else "float32")
+
+
+def has_scalars(spec: Spec, ops: Operands) -> bool:
+    """Whether numbers are given where the arrays lie; a default scale alone needs none."""
+    return bool(ops.scale or ops.params or ops.bprop_params or spec.flags & _abi.DROPOUT)
+
+
+# ---- Problems --------------------------------------------------------------------------------------------------------
+
+def _view(array: Any, name: str, dtype: Any = None) -> View:
+    code = code_of(array, name) if dtype is None else code_of(jax.ShapeDtypeStruct((), dtype), name)
+    strides, step = [], 1
+    for size in reversed(array.shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return View(0, code, tuple(array.shape), tuple(reversed(strides)))
+
+
+def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] = None, want: Sequence[int] = (),
+               dlse: bool = False, backward: bool = False) -> Problem:
+    """The problem of arrays or their shapes. `lse`: the dtype of LSE, where it is written or, backward, read."""
+    sizes = sizes_of(spec, ops)
+    flags = spec.flags | (_abi.SCALARS_IN_MEMORY if has_scalars(spec, ops) else 0)
+    if platform != "cpu":
+        flags |= _abi.CAPTURE
+    flags |= 0 if backward or lse is None else _abi.WANT_LSE
+    flags |= _abi.GRAD_LSE if dlse else 0
+    for one, flag in ((WANT_Q, _abi.GRAD_Q), (WANT_K, _abi.GRAD_K), (WANT_V, _abi.GRAD_V), (WANT_SINK, _abi.GRAD_SINK)):
+        flags |= flag if one in want else 0
+    problem = Problem(spec.program, bprop=spec.bprop if backward else None, backward=backward, flags=flags,
+                      engine=spec.engine, window_left=spec.window[0], window_right=spec.window[1],
+                      dropout_p=spec.dropout, q_len=spec.lengths[0], k_len=spec.lengths[1], heads=spec.heads,
+                      device=_abi.HOST if platform == "cpu" else _abi.CUDA, alignment=0 if platform == "cpu" else 16,
+                      **sizes._asdict())
+    _describe(problem, spec, ops, lse, dlse, want, backward)
+    grads = [_view(x, "a captured array", result_dtype(spec, x.dtype)) if WANT_TENSORS + i in want else None
+             for i, x in enumerate(ops.tensors)]
+    problem.captures([_view(x, "a captured array") for x in ops.tensors], grads)
+    if backward and spec.bprop is not None:
+        problem.bprop_captures([_view(x, "a captured array") for x in ops.bprop_tensors])
+    if WANT_PARAMS in want:
+        problem.struct.param_grads = sum(1 << i for i, p in enumerate(spec.params()) if p.type == "float")
+    for place in spec.maps:
+        problem.index_map(**place._asdict())
+    return problem
+
+
+def _describe(problem: Problem, spec: Spec, ops: Operands, lse: Optional[str], dlse: bool, want: Sequence[int],
+              backward: bool) -> None:
+    """Storage types and layouts. LSE and the like are [B,H,S] in any layout."""
+    layout = LAYOUTS[spec.layout]
+    wide = {name: result_dtype(spec, x.dtype) for name, x in (("q", ops.q), ("k", ops.k), ("v", ops.v))}
+    dtypes: Dict[str, Any] = {"q": ops.q.dtype, "k": ops.k.dtype, "v": ops.v.dtype, "o": wide["q"]}
+    if backward:
+        dtypes.update(o=ops.q.dtype, dout=ops.q.dtype, dq=wide["q"], dk=wide["k"], dv_grad=wide["v"])
+    for name, dtype in dtypes.items():
+        problem.operand(name, code_of(jax.ShapeDtypeStruct((), dtype), name))
+        getattr(problem.struct, name).layout = layout
+    if lse is not None:
+        problem.operand("lse", {"float64": _abi.F64, "float32": _abi.F32}[lse])
+    if dlse:
+        problem.operand("dlse", code_of(jax.ShapeDtypeStruct((), row_dtype(ops)), "dlse"))
+    if _abi.SLOT_SINK in spec.slots:
+        sink = ops.extras[spec.slots.index(_abi.SLOT_SINK)]
+        problem.operand("sink", code_of(sink, "sinks"))
+        problem.operand("dsink", code_of(sink, "sinks"))
+
+
+def check(spec: Spec, ops: Operands) -> None:
+    """Raises what the library has against the call, while the user's line is known; here for the CPU, whose engines
+    take every problem that is right."""
+    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ops.flat())
+    _check(spec, bool(ops.scale), shapes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _check(spec: Spec, has_scale: bool, shapes: Tuple[Any, ...]) -> None:
+    ops = gather(spec, has_scale, shapes, True)
+    verdicts = problem_of(spec.forward(), ops.forward(), "cpu", lse="float64").support()
+    if not any(one.supported for one in verdicts):
+        raise UnsupportedError("no engine can do this: %s" % "; ".join("%s: %s" % (v.engine, v.reason)
+                                                                       for v in verdicts))

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs made of other programs, by their canonical text: further statements, other storage types, and the batch axis
+that jax.vmap adds. Each is remembered, bounded, since the same call asks for it again.
+"""
+import functools
+import re
+from typing import Mapping, Optional, Tuple
+
+from .._program import Program
+
+_DECLARATION = re.compile(r"^tensor (\w+) : (\w+)\[(\d+)\]$", re.M)
+_NAME = re.compile(r"\w+\[?|\[")
+
+
+@functools.lru_cache(maxsize=512)
+def appended(program: Optional[Program], text: str, before: bool = False) -> Program:
+    """The program with statements after it, or before."""
+    parts = [text] if program is None else [text, program.text] if before else [program.text, text]
+    return Program.from_text(parts)
+
+
+def retyped(program: Program, types: Mapping[str, str]) -> Program:
+    """The program with other storage types of captured tensors, by name."""
+    changed = tuple((c.name, types[c.name]) for c in program.captures if types.get(c.name, c.dtype) != c.dtype)
+    return _retyped(program, changed) if changed else program
+
+
+@functools.lru_cache(maxsize=512)
+def _retyped(program: Program, types: Tuple[Tuple[str, str], ...]) -> Program:
+    known = dict(types)
+    text = _DECLARATION.sub(lambda m: "tensor %s : %s[%s]" % (m[1], known.get(m[1], m[2]), m[3]), program.text)
+    return Program.from_text(text, kind=program.kind)
+
+
+@functools.lru_cache(maxsize=512)
+def folded(program: Program, batch: int, spread: Tuple[str, ...]) -> Program:
+    """The program of a batch that is several batches of this size, one after the other: b is what it was in its own,
+    and captured tensors of these names have one dimension more in front, for each batch its own."""
+    def declared(m: "re.Match[str]") -> str:
+        return "tensor %s : %s[%d]" % (m[1], m[2], int(m[3]) + (m[1] in spread))
+
+    def used(m: "re.Match[str]") -> str:
+        if m[0] == "b":
+            return "(b %% %d)" % batch
+        if m[0][:-1] in spread and m[0].endswith("["):
+            follows = text[m.end():m.end() + 1]
+            return "%sb // %d%s" % (m[0], batch, "" if follows == "]" else ", ")
+        return m[0]
+
+    lines = []
+    for text in program.text.split("\n"):
+        lines.append(_DECLARATION.sub(declared, text) if _DECLARATION.match(text) else _NAME.sub(used, text))
+    return Program.from_text("\n".join(lines), kind=program.kind)
