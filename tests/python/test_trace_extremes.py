@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of torch at the ends of what numbers hold: large and infinite values, NaN, signed zeros, the lowest ints,
 and quotients that rounding would move. Each traced program against the function itself, in float64."""
+import itertools
 import math
+import operator
 
 import pytest
 
@@ -11,7 +13,7 @@ from trace_support import evaluator, same
 torch = pytest.importorskip("torch")
 
 FLOATS = torch.tensor([0.0, -0.0, 1.5, -2.5, 0.5, 20.5, -30.0, 1.0, -1.0, 3.0, 0.1, -0.1, 6.0, 1e-8, -1e-8, 300.0,
-                       -300.0, 800.0, 1e12, -1e12, 1e300, math.inf, -math.inf, math.nan], dtype=torch.float64)
+                       -300.0, 800.0, 1e12, -1e12, 1e300, 1e-200, 0.999, math.inf, -math.inf, math.nan], dtype=torch.float64)
 INTS = {torch.uint8: [0, 1, 7, 128, 255], torch.int8: [0, 1, -1, 7, -7, 127, -128],
         torch.int16: [0, 5, -3, 32767, -32768], torch.int32: [1, -7, 100000, 2147483647, -2147483648]}
 
@@ -20,22 +22,55 @@ def check(mod, own, **at):
     assert same(evaluator(trace(mod))(0.0, **at)[0], own, 1e-12), (at, own)
 
 
-@pytest.mark.parametrize("name", ["sinh", "cosh", "asinh", "acosh", "signbit", "expm1", "log1p", "atan", "tanh"])
+def check_table(fn, values, wide=1, **known):
+    """A function of one or two elements of a table, at all of them."""
+    mod = (lambda s, b, h, q, k: s + fn(values[q])) if wide == 1 else lambda s, b, h, q, k: s + fn(values[q], values[k])
+    run = evaluator(trace(mod, **known))
+    for at in itertools.product(range(len(values)), repeat=wide):
+        got, own = run(0.0, q=at[0], k=at[-1])[0], float(fn(*[values[n] for n in at]))
+        assert same(got, own, 1e-12), ([values[n] for n in at], got, own)
+        if own and abs(own) < 1e-3:  # in proportion, not only next to 1
+            assert abs(got - own) <= 1e-11 * abs(own), ([values[n] for n in at], got, own)
+
+
+@pytest.mark.parametrize("name", """sinh cosh asinh acosh signbit expm1 log1p atan tanh sign sgn nan_to_num acos asin
+    atanh erfc log2 angle special.erfcx special.log_ndtr special.entr special.logit""".split())
 def test_one_float(name):
-    fn = getattr(torch, name)
-    for n, x in enumerate(FLOATS):
-        check(lambda s, b, h, q, k: s + fn(FLOATS[q]), fn(x), q=n)
+    check_table(operator.attrgetter(name)(torch), FLOATS, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("name", ["floor_divide", "fmod", "remainder", "copysign", "atan2"])
+@pytest.mark.parametrize("name", """floor_divide fmod remainder copysign atan2 hypot heaviside logaddexp xlogy fmax
+    fmin maximum ldexp special.xlog1py""".split())
 def test_two_floats(name):
-    fn = getattr(torch, name)
-    for n, x in enumerate(FLOATS):
-        for m, y in enumerate(FLOATS):
-            zeros = [z for z in (x, y) if z == 0 and math.copysign(1, z) < 0]
-            if name == "atan2" and (zeros or torch.isinf(x) and torch.isinf(y)):
-                continue  # a zero has no sign once it is compared; the quotient of infinities is NaN
-            check(lambda s, b, h, q, k: s + fn(FLOATS[q], FLOATS[k]), fn(x, y), q=n, k=m)
+    check_table(operator.attrgetter(name)(torch), FLOATS, 2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", "sign angle ldexp heaviside hypot arctan2 copysign".split())
+def test_numpy_floats(name):
+    np = pytest.importorskip("numpy")
+    fn, values = getattr(np, name), FLOATS.numpy()
+    with np.errstate(all="ignore"):
+        if name == "ldexp":
+            for n, x in enumerate(values):
+                check(lambda s, b, h, q, k: s + np.ldexp(values[q], 40), np.ldexp(x, 40), q=n)
+        else:
+            check_table(fn, values, 1 if name in ("sign", "angle") else 2, lib="numpy")
+
+
+def test_jax_floats():
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        values = jax.numpy.asarray(FLOATS.numpy())
+        for name in ("round", "sign", "signbit", "flip", "nan_to_num"):
+            check_table(getattr(jax.numpy, name), values, dtype="float64")
+
+
+def test_largest_float():
+    """What infinities become depends on how wide scores are."""
+    for dtype in (None, torch.float32, torch.float64):
+        run = evaluator(trace(lambda s, b, h, q, k: torch.nan_to_num(s), dtype=dtype))
+        assert run(math.inf)[0] == torch.finfo(dtype or torch.float32).max == -run(-math.inf)[0]
+    assert evaluator(trace(lambda s, b, h, q, k: s + torch.nan_to_num(q) // 2))(0.0, q=3)[0] == 1
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)

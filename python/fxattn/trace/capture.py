@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any, Dict, Optional
 
-from . import arrays
+from .indexing import index
 from .literals import names_of
 from .symbol import recording_of
 
@@ -29,7 +29,7 @@ def _make_class(numpy: Any) -> type:
             rec = recording_of(key if isinstance(key, (tuple, list)) else (key,))
             if rec is None:
                 return super().__getitem__(key)
-            return arrays.index(rec, self, None, key)
+            return index(rec, self, None, key)
 
         def take(self, indices: Any, axis: Any = None, *args: Any, **rest: Any) -> Any:
             if recording_of((indices,)) is None:

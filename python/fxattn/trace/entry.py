@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """trace(): the one entry of the tracer, and what it gives."""
+import re
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import _abi
@@ -129,6 +130,9 @@ class _Flex:
                 route = self.other(route, "jax", need)
             except Exception as error:
                 found = _route_of(route, error, mod)
+                if found is None and isinstance(error, TypeError) and _NO_OPERAND.search(str(error)):
+                    raise at_place_of(error, "%s: no function of torch, NumPy or jax.numpy sees a traced value there; "
+                                      "write x.abs() or torch.abs(x), not torch.Tensor.abs(x)" % error) from None
                 if found is None:
                     raise
                 route = found
@@ -154,6 +158,7 @@ def _route_of(route: str, error: Exception, mod: Callable[..., Any]) -> Optional
     return None
 
 
+_NO_OPERAND = re.compile(r"'(Sym|View|Vec)' object")
 _SCORE_ARGUMENTS = ((_abi.INPUT_SCORE, FLOAT), (_abi.INPUT_B, INT), (_abi.INPUT_H, INT), (_abi.INPUT_Q, INT),
                     (_abi.INPUT_K, INT))
 _MASK_ARGUMENTS = _SCORE_ARGUMENTS[1:]

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of traced scalars that are not operators: those of the program language, and those written with them.
+"""Functions of traced scalars that are not operators: those of the program language, quotients and remainders, signs,
+and tests for what is no number. curves.py and activations.py have those written with them.
 
 As in ops.py, functions take a Recording and operands. Floats of this file are constants, never params.
 """
 import math
+import sys
 from typing import Any, Callable, Optional
 
 from .. import _abi
 from . import ops
-from .ops import as_sym, cast, choose, compare, emit, joint, kind_of_operand, logical_not, maximum, minimum, node
+from .ops import as_sym, cast, choose, compare, emit, joint, kind_of_operand, maximum, minimum, node
+from .libraries import dtype_name
 from .place import refuse
 from .record import Recording
 from .symbol import Sym
@@ -23,6 +26,11 @@ def k(rec: Recording, value: float) -> Sym:
 
 def real(rec: Recording, x: Any) -> Sym:
     return cast(rec, x, FLOAT)
+
+
+def is_double(rec: Recording) -> bool:
+    """Whether scores are f64, as far as the caller said."""
+    return rec.dtype is not None and dtype_name(rec.dtype) == "float64"
 
 
 def of_float(op: int) -> Callable[[Recording, Any], Sym]:
@@ -58,9 +66,18 @@ def rint(rec: Recording, x: Any) -> Sym:
     return nearest(rec, real(rec, x))
 
 
-def sign(rec: Recording, x: Any) -> Sym:
+def emit_sign(rec: Recording, x: Any) -> Sym:
+    """-1, 0 or 1; NaN of NaN."""
     kind = kind_of_operand(x)
     return as_sym(rec, x) if kind == BOOL else emit(rec, _abi.OP_SIGN, kind, x)
+
+
+def sign(rec: Recording, x: Any) -> Sym:
+    """torch has 0 for NaN."""
+    if rec.lib != "torch" or kind_of_operand(x) != FLOAT:
+        return emit_sign(rec, x)
+    below = choose(rec, LT(rec, x, 0), k(rec, -1.0), k(rec, 0.0))
+    return choose(rec, LT(rec, 0, x), k(rec, 1.0), below)
 
 
 def clamp(rec: Recording, x: Any, low: Any = None, high: Any = None) -> Sym:
@@ -77,148 +94,12 @@ def clamp(rec: Recording, x: Any, low: Any = None, high: Any = None) -> Sym:
     return emit(rec, _abi.OP_CLAMP, kind, x, low, high)
 
 
-def relu(rec: Recording, x: Any) -> Sym:
-    return emit(rec, _abi.OP_RELU, kind_of_operand(x), x)
-
-
-def softplus(rec: Recording, x: Any, beta: Any = 1, threshold: Any = 20) -> Sym:
-    """Above the threshold torch gives x; from 20 on the difference is below 3e-9."""
-    x = real(rec, x)
-    plain = type(beta) in (int, float) and beta == 1
-    scaled = x if plain else real(rec, ops.mul(rec, x, beta))
-    found = Sym(rec, rec.emit(_abi.OP_SOFTPLUS, scaled.node), FLOAT)
-    found = found if plain else ops.div(rec, found, beta)
-    if type(threshold) in (int, float) and threshold >= 20:
-        return found
-    return choose(rec, LT(rec, threshold, scaled), x, found)
-
-
-def expm1(rec: Recording, x: Any) -> Sym:
-    """tanh(x / 2) * (exp(x) + 1), which is exact also where exp(x) - 1 is not."""
-    x = real(rec, x)
-    return ops.mul(rec, tanh(rec, ops.mul(rec, x, k(rec, 0.5))), ops.add(rec, exp(rec, x), k(rec, 1.0)))
-
-
-def silu(rec: Recording, x: Any) -> Sym:
-    x = real(rec, x)
-    return ops.mul(rec, x, sigmoid(rec, x))
-
-
-def gelu(rec: Recording, x: Any, approximate: str = "none") -> Sym:
-    x = real(rec, x)
-    if approximate == "tanh":
-        cube = ops.mul(rec, ops.mul(rec, x, x), x)
-        inner = ops.mul(rec, k(rec, math.sqrt(2.0 / math.pi)), ops.add(rec, x, ops.mul(rec, k(rec, 0.044715), cube)))
-        bell = tanh(rec, inner)
-    else:
-        bell = erf(rec, ops.mul(rec, x, k(rec, math.sqrt(0.5))))
-    return ops.mul(rec, ops.mul(rec, k(rec, 0.5), x), ops.add(rec, k(rec, 1.0), bell))
-
-
-def elu(rec: Recording, x: Any, alpha: Any = None) -> Sym:
-    x = real(rec, x)
-    below = expm1(rec, minimum(rec, x, k(rec, 0.0)))
-    if alpha is not None:
-        below = ops.mul(rec, below, alpha)
-    return choose(rec, LT(rec, k(rec, 0.0), x), x, below)
-
-
-def leaky_relu(rec: Recording, x: Any, slope: Any) -> Sym:
-    x = real(rec, x)
-    return choose(rec, LT(rec, k(rec, 0.0), x), x, ops.mul(rec, x, slope))
-
-
-def log_sigmoid(rec: Recording, x: Any) -> Sym:
-    return ops.neg(rec, softplus(rec, ops.neg(rec, real(rec, x))))
-
-
-def log10(rec: Recording, x: Any) -> Sym:
-    return ops.mul(rec, log(rec, x), k(rec, 1.0 / math.log(10.0)))
-
-
 def reciprocal(rec: Recording, x: Any) -> Sym:
     return ops.div(rec, k(rec, 1.0), x)
 
 
 def square(rec: Recording, x: Any) -> Sym:
     return ops.power(rec, x, 2)
-
-
-def sinh(rec: Recording, x: Any) -> Sym:
-    x = real(rec, x)
-    return ops.mul(rec, k(rec, 0.5), ops.sub(rec, expm1(rec, x), expm1(rec, ops.neg(rec, x))))
-
-
-def cosh(rec: Recording, x: Any) -> Sym:
-    x = real(rec, x)
-    return ops.mul(rec, k(rec, 0.5), ops.add(rec, exp(rec, x), exp(rec, ops.neg(rec, x))))
-
-
-def asin(rec: Recording, x: Any) -> Sym:
-    x = real(rec, x)
-    rest = ops.mul(rec, ops.sub(rec, k(rec, 1.0), x), ops.add(rec, k(rec, 1.0), x))
-    return atan(rec, ops.div(rec, x, sqrt(rec, rest)))
-
-
-def acos(rec: Recording, x: Any) -> Sym:
-    return ops.sub(rec, k(rec, math.pi / 2.0), asin(rec, x))
-
-
-def asinh(rec: Recording, x: Any) -> Sym:
-    """log(2x) from 1e9 on, where the square would leave what f32 holds before long."""
-    x = real(rec, x)
-    size, high = ops.absolute(rec, x), k(rec, 1e9)
-    near = minimum(rec, size, high)
-    square_of = ops.mul(rec, near, near)
-    root = sqrt(rec, ops.add(rec, square_of, k(rec, 1.0)))
-    found = log1p(rec, ops.add(rec, near, ops.div(rec, square_of, ops.add(rec, root, k(rec, 1.0)))))
-    far = ops.add(rec, log(rec, maximum(rec, size, high)), k(rec, math.log(2.0)))
-    return ops.mul(rec, sign(rec, x), choose(rec, LT(rec, high, size), far, found))
-
-
-def acosh(rec: Recording, x: Any) -> Sym:
-    x = real(rec, x)
-    above = ops.sub(rec, x, k(rec, 1.0))
-    roots = ops.mul(rec, sqrt(rec, above), sqrt(rec, ops.add(rec, x, k(rec, 1.0))))
-    return log1p(rec, ops.add(rec, above, roots))
-
-
-def atanh(rec: Recording, x: Any) -> Sym:
-    x = real(rec, x)
-    ratio = ops.div(rec, ops.mul(rec, k(rec, 2.0), x), ops.sub(rec, k(rec, 1.0), x))
-    return ops.mul(rec, k(rec, 0.5), log1p(rec, ratio))
-
-
-def atan2(rec: Recording, y: Any, x: Any) -> Sym:
-    y, x = real(rec, y), real(rec, x)
-    slope = atan(rec, ops.div(rec, y, x))
-    turn = choose(rec, LT(rec, y, k(rec, 0.0)), k(rec, -math.pi), k(rec, math.pi))
-    on_axis = choose(rec, EQ(rec, y, k(rec, 0.0)), k(rec, 0.0), ops.mul(rec, turn, k(rec, 0.5)))
-    left = ops.add(rec, slope, turn)
-    found = choose(rec, LT(rec, k(rec, 0.0), x), slope, choose(rec, LT(rec, x, k(rec, 0.0)), left, on_axis))
-    return choose(rec, isnan(rec, ops.add(rec, x, y)), slope, found)
-
-
-def erfc(rec: Recording, x: Any) -> Sym:
-    return ops.sub(rec, k(rec, 1.0), erf(rec, x))
-
-
-def hypot(rec: Recording, x: Any, y: Any) -> Sym:
-    x, y = real(rec, x), real(rec, y)
-    return sqrt(rec, ops.add(rec, ops.mul(rec, x, x), ops.mul(rec, y, y)))
-
-
-def logaddexp(rec: Recording, x: Any, y: Any) -> Sym:
-    x, y = real(rec, x), real(rec, y)
-    gap = ops.neg(rec, ops.absolute(rec, ops.sub(rec, x, y)))
-    apart = ops.add(rec, maximum(rec, x, y), log1p(rec, exp(rec, gap)))
-    return choose(rec, EQ(rec, x, y), ops.add(rec, x, k(rec, math.log(2.0))), apart)
-
-
-def xlogy(rec: Recording, x: Any, y: Any) -> Sym:
-    y = real(rec, y)
-    result = choose(rec, EQ(rec, x, k(rec, 0.0)), k(rec, 0.0), ops.mul(rec, x, log(rec, y)))
-    return choose(rec, NE(rec, y, y), y, result)
 
 
 def fmod(rec: Recording, x: Any, y: Any) -> Sym:
@@ -290,23 +171,32 @@ def isclose(rec: Recording, x: Any, y: Any, rtol: Any = 1e-05, atol: Any = 1e-08
 
 
 def nan_to_num(rec: Recording, x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Sym:
+    if kind_of_operand(x) != FLOAT:
+        return as_sym(rec, x)
     x = real(rec, x)
-    largest = 3.4028234663852886e38
+    largest = sys.float_info.max if is_double(rec) else 3.4028234663852886e38
     x = choose(rec, isnan(rec, x), k(rec, 0.0 if nan is None else float(nan)), x)
     x = choose(rec, isposinf(rec, x), k(rec, largest if posinf is None else float(posinf)), x)
     return choose(rec, isneginf(rec, x), k(rec, -largest if neginf is None else float(neginf)), x)
 
 
+def _signed(rec: Recording, x: Any) -> Sym:
+    """A value that is below 0 where x is or is -0.0."""
+    if kind_of_operand(x) != FLOAT:
+        return real(rec, x)
+    return choose(rec, EQ(rec, x, k(rec, 0.0)), ops.div(rec, k(rec, 1.0), x), x)  # 1 / -0.0 is -inf
+
+
 def copysign(rec: Recording, x: Any, y: Any) -> Sym:
     size = ops.absolute(rec, real(rec, x))
-    y = real(rec, y)
-    of = choose(rec, EQ(rec, y, k(rec, 0.0)), ops.div(rec, k(rec, 1.0), y), y)  # 1 / -0.0 is -inf
-    return choose(rec, LT(rec, of, k(rec, 0.0)), ops.neg(rec, size), size)
+    return choose(rec, is_set_sign(rec, y), ops.neg(rec, size), size)
 
 
 def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:
-    step = choose(rec, LT(rec, x, 0), k(rec, 0.0), k(rec, 1.0))
-    return choose(rec, EQ(rec, x, 0), at_zero, choose(rec, isnan(rec, x), real(rec, x), step))
+    """torch has 0 for NaN."""
+    step = choose(rec, LT(rec, 0, x), k(rec, 1.0), k(rec, 0.0))
+    step = step if rec.lib == "torch" else choose(rec, isnan(rec, x), real(rec, x), step)
+    return choose(rec, EQ(rec, x, 0), at_zero, step)
 
 
 def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
@@ -329,8 +219,9 @@ def positive(rec: Recording, x: Any) -> Sym:
     return x
 
 
-def signbit(rec: Recording, x: Any) -> Sym:
-    return LT(rec, copysign(rec, k(rec, 1.0), x), k(rec, 0.0))
+def is_set_sign(rec: Recording, x: Any) -> Sym:
+    """Below 0, or -0.0."""
+    return LT(rec, _signed(rec, x), k(rec, 0.0))
 
 
 def masked_fill(rec: Recording, x: Any, mask: Any, value: Any) -> Sym:
@@ -349,18 +240,6 @@ def subtracted(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:
 
 def rsub(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:
     return subtracted(rec, y, x, alpha)
-
-
-def not_finite(rec: Recording, x: Any) -> Sym:
-    return logical_not(rec, isfinite(rec, x))
-
-
-def degrees(rec: Recording, x: Any) -> Sym:
-    return ops.mul(rec, real(rec, x), k(rec, 180.0 / math.pi))
-
-
-def radians(rec: Recording, x: Any) -> Sym:
-    return ops.mul(rec, real(rec, x), k(rec, math.pi / 180.0))
 
 
 def frac(rec: Recording, x: Any) -> Sym:
@@ -382,17 +261,22 @@ def counted(rec: Recording, x: Any) -> Sym:
     return as_sym(rec, x) if kind in (INT, FLOAT) else cast(rec, x, INT)
 
 
-def logit(rec: Recording, x: Any) -> Sym:
+def isreal(rec: Recording, x: Any) -> Sym:
+    return as_sym(rec, True)
+
+
+def angle(rec: Recording, x: Any) -> Sym:
+    """Of a real number: pi below 0, NaN of NaN, else 0."""
     x = real(rec, x)
-    return log(rec, ops.div(rec, x, ops.sub(rec, k(rec, 1.0), x)))
+    found = choose(rec, LT(rec, x, k(rec, 0.0)), k(rec, math.pi), k(rec, 0.0))
+    return choose(rec, isnan(rec, x), x, found)
 
 
-def sinc(rec: Recording, x: Any) -> Sym:
-    """sin(pi x) / (pi x), 1 at 0."""
-    turned = ops.mul(rec, real(rec, x), k(rec, math.pi))
-    return choose(rec, EQ(rec, x, 0), k(rec, 1.0), ops.div(rec, sin(rec, turned), turned))
-
-
-def logaddexp2(rec: Recording, x: Any, y: Any) -> Sym:
-    two = k(rec, math.log(2.0))
-    return ops.div(rec, logaddexp(rec, ops.mul(rec, real(rec, x), two), ops.mul(rec, real(rec, y), two)), two)
+def ldexp(rec: Recording, x: Any, y: Any) -> Sym:
+    """x * 2^y. NumPy's is in two steps, so that a power which is no float does not decide."""
+    x, y = real(rec, x), real(rec, y)
+    if rec.lib == "torch":
+        return ops.mul(rec, x, exp2(rec, y))
+    half = floor(rec, ops.mul(rec, y, k(rec, 0.5)))
+    made = ops.mul(rec, ops.mul(rec, x, exp2(rec, half)), exp2(rec, ops.sub(rec, y, half)))
+    return choose(rec, EQ(rec, x, k(rec, 0.0)), x, made)

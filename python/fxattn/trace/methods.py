@@ -13,10 +13,11 @@ from .arrays import Vec, View, elementwise
 from .numpy_table import call_function, call_ufunc
 from .ops import compare
 from .place import refuse
-from .reductions import matmul
+from .products import matmul
 from .symbol import Sym
-from .tables import Handler
-from .torch_table import TORCH, call, h_permute, h_swap, h_where_method
+from .tables import Handler, not_taken
+from .torch_handlers import h_where_method
+from .torch_table import TORCH, call, h_permute, h_swap
 
 BINARY = {"add": ops.add, "sub": ops.sub, "mul": ops.mul, "truediv": ops.div, "floordiv": functions.floordiv,
           "mod": ops.mod, "pow": ops.power, "and": ops.bit_and, "or": ops.bit_or, "xor": ops.bit_xor,
@@ -25,7 +26,8 @@ COMPARISONS = {"eq": OP_EQ, "ne": OP_NE, "lt": OP_LT, "le": OP_LE, "gt": OP_GT, 
 UNARY = {"neg": ops.neg, "abs": ops.absolute, "invert": ops.invert, "pos": functions.positive, "floor": functions.floor,
          "ceil": functions.ceil, "trunc": functions.trunc}
 HIDDEN = frozenset("where getitem index radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ror rxor rlshift rrshift "
-                   "cat stack concat concatenate hstack and or xor pos invert linear embedding is_tensor".split())
+                   "cat stack concat concatenate hstack and or xor pos invert linear embedding is_tensor tensor "
+                   "as_tensor asarray scalar_tensor einsum dropout".split())
 
 
 def _binary(fn: Callable[..., Sym]) -> Callable[..., Any]:
@@ -81,9 +83,12 @@ def _unary(fn: Callable[..., Sym]) -> Callable[..., Any]:
     return operator
 
 
-def _method(handler: Handler) -> Callable[..., Any]:
+def _method(name: str, handler: Handler) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **rest: Any) -> Any:
-        return handler(self.rec, self, *args, **rest)
+        try:
+            return handler(self.rec, self, *args, **rest)
+        except TypeError as error:
+            raise not_taken(error, name) from None
     return method
 
 
@@ -106,9 +111,9 @@ def _attach(cls: Any) -> None:
         setattr(cls, "__%s__" % name, _unary(fn))
     for name, handler in TORCH.items():
         if name not in HIDDEN and name not in cls.__dict__ and not name.startswith("_"):
-            setattr(cls, name, _method(handler))
-    cls.where = _method(h_where_method)
-    cls.astype = _method(TORCH["to"])
+            setattr(cls, name, _method(name, handler))
+    cls.where = _method("where", h_where_method)
+    cls.astype = _method("astype", TORCH["to"])
     cls.__matmul__ = lambda self, other: matmul(self.rec, self, other)
     cls.__rmatmul__ = lambda self, other: matmul(self.rec, other, self)
     cls.__round__ = lambda self, digits=0: TORCH["round"](self.rec, self, digits or 0)

@@ -42,9 +42,7 @@ def _make_mode(torch: Any) -> type:
                 with self:  # the handler may ask a tensor for its value
                     return torch_table.call(func, args, kwargs, rec)
             name = getattr(func, "__name__", "")
-            if torch_table.INPLACE.fullmatch(name) and name != "requires_grad_":
-                refuse("%s changes a tensor in place, which a score function must not; compute a new value instead"
-                       % name.strip("_"))
+            torch_table.check_name(name)
             result = func(*args, **(kwargs or {}))
             if type(result) is not tensor and not isinstance(result, tensor) and name not in _ASKED_HERE:
                 self.told = True

@@ -6,15 +6,15 @@ NumPy cannot be told that an array of its own is indexed by a traced value. So a
 """
 from typing import Any, Dict, Optional
 
-from . import arrays, functions, ops, reductions
+from . import activations, arrays, curves, functions, ops, products, reductions
 from .arrays import elementwise
 from .place import like, refuse
 from .record import Recording
 from .symbol import Sym, recording_of
-from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_stack,
-                     h_swap,
-                     one, same, two)
-from .torch_table import h_full_like, h_like, h_take, h_to
+from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_swap,
+                     not_taken, one, same, spread, two)
+from .taking import h_take, h_take_along
+from .torch_handlers import h_full_like, h_isin, h_like, h_linalg_norm, h_numel, h_rank, h_round, h_to
 from .types import FLOAT
 
 
@@ -30,13 +30,19 @@ def h_clip(rec: Recording, x: Any, a_min: Any = None, a_max: Any = None, **rest:
     return elementwise(functions.clamp, rec, (x, low, high)) if low is not None or high is not None else x
 
 
-def h_round(rec: Recording, x: Any, decimals: int = 0, **rest: Any) -> Any:
-    return elementwise(functions.round_to, rec, (x,), decimals=decimals)
-
-
 def h_expand_dims(rec: Recording, x: Any, axis: int) -> Any:
     return COMMON["reshape"](rec, x, 1) if not getattr(x, "shape", ()) else arrays.vec(rec, x)[
         (slice(None),) * arrays.axis_of(axis, len(x.shape) + 1) + (None,)]
+
+
+def h_expand_to(rec: Recording, x: Any, shape: Any, **rest: Any) -> Any:
+    return h_expand(rec, x, shape)
+
+
+def h_ravel(rec: Recording, x: Any, order: str = "C") -> Any:
+    if order != "C":
+        refuse("ravel: rows in order C are known to traced values, not order %s" % order)
+    return arrays.vec(rec, h_reshape(rec, x, -1))
 
 
 def reciprocal(rec: Recording, x: Any) -> Sym:
@@ -44,31 +50,79 @@ def reciprocal(rec: Recording, x: Any) -> Sym:
     return functions.reciprocal(rec, x) if ops.kind_of_operand(x) == FLOAT else functions.div_mode(rec, 1, x, "trunc")
 
 
-NUMPY: Dict[str, Handler] = {
-    **COMMON,
-    "reciprocal": one(reciprocal),
-    "add": two(ops.add), "subtract": two(ops.sub), "divide": two(ops.div), "where": h_where, "clip": h_clip,
-    "round": h_round, "around": h_round, "rint": one(functions.rint), "fabs": one(functions.fabs),
-    "max": h_reduce("max"), "min": h_reduce("min"), "amax": h_reduce("max"), "amin": h_reduce("min"),
-    "softmax": COMMON["softmax"], "astype": h_to, "transpose": lambda rec, x, axes=None: h_swap(rec, x) if axes is None
-    else h_permute(rec, x, axes), "broadcast_to": lambda rec, x, shape, **rest: h_expand(rec, x, shape),
-    "expand_dims": h_expand_dims, "ravel": lambda rec, x, **rest: h_reshape(rec, x, -1), "zeros_like": h_like(0),
-    "ones_like": h_like(1), "full_like": h_full_like, "copy": same, "asarray": same, "ascontiguousarray": same,
-    "take": h_take, "searchsorted": lambda rec, edges, x, side="left", **rest: reductions.bucketize(
-        rec, x, edges, side == "right"), "digitize": lambda rec, x, bins, right=False: reductions.bucketize(
-        rec, x, bins, not right), "linalg_norm": COMMON["norm"],
-    "logaddexp2": two(functions.logaddexp2), "sinc": one(functions.sinc),
-    "isin": lambda rec, x, elements, **rest: reductions.isin(rec, x, elements), "conjugate": same, "real": same,
-    "ndim": lambda rec, x: len(x.shape), "shape": lambda rec, x: tuple(x.shape),
-    "size": lambda rec, x: arrays.product(x.shape),
-}
+def _iscomplex(rec: Recording, x: Any) -> Sym:
+    return ops.as_sym(rec, False)
+
+
+def _angle(rec: Recording, x: Any) -> Sym:
+    """NumPy's takes -0.0 for a number below 0."""
+    turned = functions.copysign(rec, functions.k(rec, 1.0), x)
+    return functions.angle(rec, ops.choose(rec, functions.isnan(rec, x), functions.real(rec, x), turned))
+
+
+def h_angle(rec: Recording, x: Any, deg: bool = False) -> Any:
+    found = elementwise(_angle, rec, (x,))
+    return elementwise(curves.degrees, rec, (found,)) if deg else found
+
+
+def h_searchsorted(rec: Recording, edges: Any, x: Any, side: str = "left", sorter: Any = None) -> Any:
+    if sorter is not None:
+        refuse("searchsorted: sorter is not known to traced values; sort the edges outside of the function")
+    return reductions.bucketize(rec, x, edges, side == "right")
+
+
+def h_digitize(rec: Recording, x: Any, bins: Any, right: bool = False) -> Any:
+    """Bins in ascending order; descending ones could not be told from them."""
+    return reductions.bucketize(rec, x, bins, not right)
+
+
+def h_transpose(rec: Recording, x: Any, axes: Any = None) -> Any:
+    return h_permute(rec, x, tuple(range(len(x.shape)))[::-1] if axes is None else tuple(axes))
+
+
+def h_cumsum(rec: Recording, x: Any, axis: Any = None, **rest: Any) -> Any:
+    check_rest("cumsum", rest)
+    return reductions.cumsum(rec, x if axis is not None else arrays.reshape(arrays.vec(rec, x), (-1,)), axis or 0)
+
+
+def h_concatenate_flat(rec: Recording, parts: Any, axis: Any = 0, **rest: Any) -> Any:
+    if axis is None:
+        parts, axis = [arrays.vec(rec, arrays.reshape(arrays.vec(rec, x), (-1,))) for x in parts], 0
+    return h_concatenate(rec, parts, axis, **rest)
+
+
+NUMPY: Dict[str, Handler] = {**COMMON, **spread({
+    "add": two(ops.add), "subtract": two(ops.sub), "divide": two(ops.div), "reciprocal": one(reciprocal),
+    "where": h_where, "clip": h_clip, "round around": h_round, "rint": one(functions.rint),
+    "fabs": one(functions.fabs), "cbrt": one(curves.cbrt), "logit": one(curves.logit),
+    "log_expit": one(activations.log_sigmoid), "max": h_reduce("max"), "min": h_reduce("min"),
+    "nanmax": h_reduce("nanmax"), "nanmin": h_reduce("nanmin"), "nansum": h_reduce("nansum"),
+    "nanmean": h_reduce("nanmean"), "iscomplex": one(_iscomplex), "std": reductions.h_spread(True),
+    "var": reductions.h_spread(False), "cumsum": h_cumsum, "dot": products.dot,
+    "linalg_vecdot vecdot": products.vecdot, "linalg_norm": h_linalg_norm, "astype": h_to,
+    "transpose permute_dims": h_transpose, "swapaxes": h_swap, "broadcast_to": h_expand_to,
+    "expand_dims": h_expand_dims, "ravel": h_ravel, "concatenate": h_concatenate_flat,
+    "zeros_like empty_like": h_like(0), "ones_like": h_like(1), "full_like": h_full_like,
+    "copy asarray ascontiguousarray conjugate conj real": same, "take": h_take, "take_along_axis": h_take_along,
+    "searchsorted": h_searchsorted, "digitize": h_digitize, "isin": h_isin, "ndim": h_rank, "shape": lambda rec,
+    x: tuple(x.shape), "size": h_numel, "angle": h_angle,
+})}
 
 
 def _find(name: str) -> Handler:
     handler = NUMPY.get(name)
     if handler is None:
-        refuse("NumPy's %s is not known to score functions%s" % (name, like(name, NUMPY)))
+        refuse("NumPy's %s is not known to score functions%s; a table of it, made outside, may be indexed"
+               % (name, like(name, NUMPY)))
     return handler
+
+
+def _call(name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
+    handler, rec = _find(name), _recording(args, kwargs)
+    try:
+        return handler(rec, *args, **kwargs)
+    except TypeError as error:
+        raise not_taken(error, "NumPy's " + name) from None
 
 
 def _recording(args: Any, kwargs: Dict[str, Any]) -> Recording:
@@ -92,7 +146,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Dict[str, Any]) -> 
         return h_reduce(folded)(_recording(inputs, kwargs), *inputs, **kwargs)
     if method != "__call__":
         refuse("numpy.%s.%s is not known to score functions" % (name, method))
-    return _find(name)(_recording(inputs, kwargs), *inputs, **kwargs)
+    return _call(name, inputs, kwargs)
 
 
 def call_function(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
@@ -100,4 +154,4 @@ def call_function(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     name = ("linalg_" if "linalg" in getattr(func, "__module__", "") else "") + func.__name__
     if kwargs.get("out") is not None:
         refuse("out= writes into an array, which a score function must not")
-    return _find(name)(_recording(args, kwargs), *args, **{k: v for k, v in kwargs.items() if k != "out"})
+    return _call(name, args, {key: value for key, value in kwargs.items() if key != "out"})

@@ -6,7 +6,7 @@ Bools count as ints in arithmetic here: a graph has no bool arithmetic of its ow
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import functions, ops
+from . import activations, functions, ops
 from .._abi import OP_EQ, OP_GE, OP_GT, OP_LE, OP_LT, OP_NE
 from .functions import LT, exp, k, real, sigmoid, tanh
 from .ops import add, choose, compare, div, kind_of_operand, mul, sub
@@ -102,7 +102,7 @@ def swish_backward(rec: Recording, loss: Any, x: Any, swish_beta: Any = 1.0) -> 
 
 
 def _leaky(rec: Recording, x: Any, negative_slope: Any) -> Sym:
-    return functions.leaky_relu(rec, x, _number(rec, negative_slope))
+    return activations.leaky_relu(rec, x, _number(rec, negative_slope))
 
 
 def _select(rec: Recording, x: Any, y: Any, mask: Any) -> Sym:
@@ -133,17 +133,16 @@ POINTWISE: Dict[str, Tuple[Tuple[str, ...], Op]] = {
        (("abs", ops.absolute), ("neg", ops.neg), ("ceil", functions.ceil), ("floor", functions.floor))},
     **{name: (_IN, fn) for name, fn in
        (("identity", ops.as_sym), ("sqrt", functions.sqrt), ("rsqrt", functions.rsqrt), ("exp", exp),
-        ("log", functions.log),
-        ("sin", functions.sin), ("cos", functions.cos), ("tan", functions.tan), ("erf", functions.erf), ("tanh", tanh),
-        ("sigmoid", sigmoid), ("reciprocal", functions.reciprocal), ("gelu", functions.gelu), ("elu", functions.elu),
-        ("softplus", functions.softplus), ("relu", relu), ("leaky_relu", _leaky), ("swish", swish),
-        ("gelu_approx_tanh", lambda rec, x: functions.gelu(rec, x, "tanh")))},
+        ("log", functions.log), ("sin", functions.sin), ("cos", functions.cos), ("tan", functions.tan),
+        ("erf", functions.erf), ("tanh", tanh), ("sigmoid", sigmoid), ("reciprocal", functions.reciprocal),
+        ("gelu", activations.gelu), ("gelu_approx_tanh", lambda rec, x: activations.gelu(rec, x, "tanh")),
+        ("elu", activations.elu), ("softplus", activations.softplus), ("relu", relu), ("leaky_relu", _leaky),
+        ("swish", swish))},
     **{name: (_LOSS, fn) for name, fn in
        (("relu_backward", relu_backward), ("leaky_relu_backward", leaky_relu_backward),
-        ("tanh_backward", tanh_backward),
-        ("sigmoid_backward", sigmoid_backward), ("elu_backward", elu_backward), ("gelu_backward", gelu_backward),
-        ("gelu_approx_tanh_backward", gelu_approx_tanh_backward), ("softplus_backward", softplus_backward),
-        ("swish_backward", swish_backward))},
+        ("tanh_backward", tanh_backward), ("sigmoid_backward", sigmoid_backward), ("elu_backward", elu_backward),
+        ("gelu_backward", gelu_backward), ("gelu_approx_tanh_backward", gelu_approx_tanh_backward),
+        ("softplus_backward", softplus_backward), ("swish_backward", swish_backward))},
 }
 _CLIPS = ("negative_slope", "lower_clip", "upper_clip")
 # Numbers beside the operands. They are constants: cuDNN has them as attributes of an operation.

@@ -11,12 +11,14 @@ import math
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from .. import _abi
-from . import arrays, functions, ops, reductions
+from . import arrays, curves, functions, ops, products, reductions
 from .arrays import Vec, View, product, value
+from .indexing import index
 from .libraries import kind_of_dtype
 from .place import refuse
 from .record import CONST, FIRST, PARAM, Recording
 from .symbol import Sym
+from .tables import spread
 from .types import FLOAT, INT
 
 Handler = Callable[..., Any]
@@ -39,13 +41,11 @@ def settled(x: Any) -> Any:
     return value(Vec(rec, x.shape, arrays.vec(rec, x.part).elements))
 
 
-def _floor_divide(rec: Recording, x: Any, y: Any) -> Sym:
-    return functions.floordiv(rec, x, y)
-
-
 JITTED = ("jit", "pjit", "closed_call", "core_call")
-INLINED: Dict[str, Callable[..., Sym]] = {"floor_divide": _floor_divide, "remainder": ops.mod, "fmod": functions.fmod,
-                                          "logaddexp": functions.logaddexp}
+INLINED: Dict[str, Callable[..., Sym]] = {
+    "floor_divide": functions.floordiv, "remainder": ops.mod, "fmod": functions.fmod, "logaddexp": curves.logaddexp,
+    "signbit": functions.is_set_sign}
+
 
 
 def _div(rec: Recording, x: Any, y: Any) -> Sym:
@@ -138,7 +138,7 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
                 _as_given(player.rec, ops.as_sym(player.rec, player.traced(at)), n)
                 for at, size, n in zip(starts, sizes, whole))
     fixed = base.fixed if type(base) is View else None
-    part = arrays.index(player.rec, base.base if fixed is not None else base, fixed, key)
+    part = index(player.rec, base.base if fixed is not None else base, fixed, key)
     if type(part) is View or type(part) is Sym:
         return Held(part, sizes, [d for d, at in enumerate(key) if not isinstance(at, slice)])
     return part
@@ -173,10 +173,9 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
     base, places, numbers = operands[0], player.elements(operands[1]), params["dimension_numbers"]
     rec, batch = player.rec, places.shape[:-1]
     offsets, starts = numbers.offset_dims, numbers.start_index_map
-    apart = set(numbers.collapsed_slice_dims) | set(getattr(numbers, "operand_batching_dims", ()))
-    spread = [d for d in range(len(base.shape)) if d not in apart]
-    if getattr(numbers, "operand_batching_dims", ()):
-        refuse("a gather with batching dimensions is not known to score functions; index with a[i, j]")
+    beside = dict(zip(getattr(numbers, "operand_batching_dims", ()),
+                      getattr(numbers, "start_indices_batching_dims", ())))  # dimensions that go along
+    slid = [d for d in range(len(base.shape)) if d not in numbers.collapsed_slice_dims and d not in beside]
     if product(out.shape) > arrays.MAX_ELEMENTS:
         refuse("a gather of shape %s is too large to be unrolled" % (tuple(out.shape),))
     steps = arrays.strides_of(batch)
@@ -184,7 +183,8 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
     for at in itertools.product(*map(range, out.shape)):
         lane = [i for d, i in enumerate(at) if d not in offsets]
         row = sum(i * s for i, s in zip(lane, steps)) * len(starts)
-        moved = dict(zip(spread, (at[d] for d in offsets)))
+        moved = dict(zip(slid, (at[d] for d in offsets)))
+        moved.update((d, lane[of]) for d, of in beside.items())
         index: List[Any] = []
         for d in range(len(base.shape)):
             begin: Any = places.elements[row + starts.index(d)] if d in starts else 0
@@ -205,12 +205,13 @@ def _reduce(name: str) -> Handler:
 def _dot_general(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
     (left, right), (lead_x, lead_y) = params["dimension_numbers"]
     x, y = player.elements(operands[0]), player.elements(operands[1])
-    if lead_x or lead_y:
-        refuse("products with batch dimensions are not known to score functions")
-    rows, columns = (reductions.rows_of(z, list(dims)) for z, dims in ((x, left), (y, right)))
-    rec, fold = player.rec, reductions.FOLDS["sum"]
-    sums = [fold(rec, [ops.mul(rec, a, b) for a, b in zip(row, column)]) for row in rows for column in columns]
-    return value(Vec(rec, out.shape, sums))
+    of_x = [("x", d) for d in range(len(x.shape))]
+    of_y = [("y", d) for d in range(len(y.shape))]
+    for a, b in [*zip(left, right), *zip(lead_x, lead_y)]:
+        of_y[b] = of_x[a]
+    rest = [name for d, name in enumerate(of_x) if d not in (*left, *lead_x)]
+    rest += [name for d, name in enumerate(of_y) if d not in (*right, *lead_y)]
+    return products.sum_of_products(player.rec, [x, y], [of_x, of_y], [of_x[d] for d in lead_x] + rest)
 
 
 def _concatenate(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
@@ -224,6 +225,12 @@ def _slice(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -
     return x[key] if type(x) is View else player.elements(x)[key]
 
 
+def _rev(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    x = player.elements(operands[0])
+    turned = [slice(None, None, -1) if d in params["dimensions"] else slice(None) for d in range(len(x.shape))]
+    return x[tuple(turned)] if x.shape else value(x)
+
+
 def _transpose(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
     return arrays.permute(player.elements(operands[0]), params["permutation"])
 
@@ -232,8 +239,11 @@ def _cumsum(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
     return reductions.cumsum(player.rec, player.elements(operands[0]), params["axis"])
 
 
+_TO_EVEN = 1  # lax.RoundingMethod.TO_NEAREST_EVEN; jax is not imported here
+
+
 def _round(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    if "EVEN" in str(params["rounding_method"]):
+    if int(params["rounding_method"]) == _TO_EVEN:
         return player.apply(functions.nearest, operands)
 
     def away(rec: Recording, x: Any) -> Sym:
@@ -277,44 +287,28 @@ def _clamp(rec: Recording, low: Any, x: Any, high: Any) -> Sym:
     return functions.clamp(rec, x, low, high)
 
 
-def _cbrt(rec: Recording, x: Any) -> Sym:
-    size = ops.power(rec, ops.absolute(rec, x), functions.k(rec, 1.0 / 3.0))
-    return functions.copysign(rec, size, x)
-
-
-_EACH: Dict[str, Callable[..., Sym]] = {
-    "add": ops.add, "add_any": ops.add, "sub": ops.sub, "mul": ops.mul, "div": _div, "rem": functions.fmod,
-    "max": ops.maximum,
+_EACH: Dict[str, Callable[..., Sym]] = spread({
+    "add add_any": ops.add, "sub": ops.sub, "mul": ops.mul, "div": _div, "rem": functions.fmod, "max": ops.maximum,
     "min": ops.minimum, "neg": ops.neg, "sign": functions.sign, "abs": ops.absolute, "pow": ops.power,
-    "exp": functions.exp,
-    "exp2": functions.exp2, "expm1": functions.expm1, "log": functions.log, "log1p": functions.log1p,
-    "tanh": functions.tanh,
-    "logistic": functions.sigmoid, "sin": functions.sin, "cos": functions.cos, "tan": functions.tan,
-    "asin": functions.asin,
-    "acos": functions.acos, "atan": functions.atan, "atan2": functions.atan2, "sinh": functions.sinh,
-    "cosh": functions.cosh,
-    "asinh": functions.asinh, "acosh": functions.acosh, "atanh": functions.atanh, "sqrt": functions.sqrt,
-    "rsqrt": functions.rsqrt, "cbrt": _cbrt, "erf": functions.erf, "erfc": functions.erfc, "floor": functions.floor,
-    "ceil": functions.ceil, "square": functions.square, "is_finite": functions.isfinite, "and": ops.bit_and,
-    "or": ops.bit_or,
-    "xor": ops.bit_xor, "not": ops.invert, "shift_left": ops.shift_left, "shift_right_arithmetic": ops.shift_right,
-    "shift_right_logical": _shift_logical, "clamp": _clamp, "eq": ops.compare(_abi.OP_EQ),
-    "ne": ops.compare(_abi.OP_NE),
-    "lt": ops.compare(_abi.OP_LT), "le": ops.compare(_abi.OP_LE), "gt": ops.compare(_abi.OP_GT),
-    "ge": ops.compare(_abi.OP_GE),
-    "lt_to": ops.compare(_abi.OP_LT), "le_to": ops.compare(_abi.OP_LE), "eq_to": ops.compare(_abi.OP_EQ),
-    "copy": ops.as_sym, "copy_p": ops.as_sym, "real": ops.as_sym, "reduce_precision": ops.as_sym,
-}
+    "square": functions.square, "exp": functions.exp, "exp2": functions.exp2, "expm1": curves.expm1,
+    "log": functions.log, "log1p": functions.log1p, "tanh": functions.tanh, "logistic": functions.sigmoid,
+    "sin": functions.sin, "cos": functions.cos, "tan": functions.tan, "asin": curves.asin, "acos": curves.acos,
+    "atan": functions.atan, "atan2": curves.atan2, "sinh": curves.sinh, "cosh": curves.cosh, "asinh": curves.asinh,
+    "acosh": curves.acosh, "atanh": curves.atanh, "sqrt": functions.sqrt, "rsqrt": functions.rsqrt,
+    "cbrt": curves.cbrt, "erf": functions.erf, "erfc": curves.erfc, "floor": functions.floor, "ceil": functions.ceil,
+    "is_finite": functions.isfinite, "clamp": _clamp, "and": ops.bit_and, "or": ops.bit_or, "xor": ops.bit_xor,
+    "not": ops.invert, "shift_left": ops.shift_left, "shift_right_arithmetic": ops.shift_right,
+    "shift_right_logical": _shift_logical, "eq eq_to": ops.compare(_abi.OP_EQ), "ne": ops.compare(_abi.OP_NE),
+    "lt lt_to": ops.compare(_abi.OP_LT), "le le_to": ops.compare(_abi.OP_LE), "gt": ops.compare(_abi.OP_GT),
+    "ge": ops.compare(_abi.OP_GE), "copy copy_p real reduce_precision optimization_barrier": ops.as_sym,
+})
 PRIMITIVES: Dict[str, Handler] = {
     **{name: each(fn) for name, fn in _EACH.items()},
     "integer_pow": _integer_pow, "select_n": _select_n, "convert_element_type": _convert,
-    "broadcast_in_dim": _broadcast,
-    "squeeze": _squeeze, "reshape": _reshape, "expand_dims": _reshape, "dynamic_slice": _dynamic_slice,
-    "gather": _gather,
-    "reduce_sum": _reduce("sum"), "reduce_prod": _reduce("prod"), "reduce_max": _reduce("max"),
-    "reduce_min": _reduce("min"),
-    "reduce_and": _reduce("all"), "reduce_or": _reduce("any"), "argmax": _reduce("argmax"), "argmin": _reduce("argmin"),
-    "dot_general": _dot_general, "concatenate": _concatenate, "slice": _slice, "transpose": _transpose,
-    "cumsum": _cumsum,
-    "round": _round, "stop_gradient": _stop, "stack": _stack,
+    "broadcast_in_dim": _broadcast, "squeeze": _squeeze, "reshape": _reshape, "expand_dims": _reshape,
+    "dynamic_slice": _dynamic_slice, "gather": _gather, "reduce_sum": _reduce("sum"), "reduce_prod": _reduce("prod"),
+    "reduce_max": _reduce("max"), "reduce_min": _reduce("min"), "reduce_and": _reduce("all"),
+    "reduce_or": _reduce("any"), "argmax": _reduce("argmax"), "argmin": _reduce("argmin"),
+    "dot_general": _dot_general, "concatenate": _concatenate, "slice": _slice, "rev": _rev, "transpose": _transpose,
+    "cumsum": _cumsum, "round": _round, "stop_gradient": _stop, "stack": _stack,
 }

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions over small arrays of traced values, unrolled from left to right, and products of them."""
+"""Reductions over small arrays of traced values, unrolled from left to right."""
 import math
 from collections import namedtuple
 from typing import Any, Callable, List, Optional, Sequence, Union
 
 from . import functions, ops
-from .._abi import OP_EQ
-from .arrays import Vec, axis_of, elementwise, permute, product, reshape, value, vec
+from .arrays import Vec, axes_of, axis_of, elementwise, permute, product, reshape, value, vec
+from .functions import EQ
 from .place import refuse
 from .record import Recording
 from .symbol import Sym
@@ -61,6 +61,9 @@ def _place_of(less: Callable[[Recording, Any, Any], Sym]) -> Fold:
         best, at = row[0], ops.as_sym(rec, 0)
         for n, x in enumerate(row[1:], 1):
             better = less(rec, x, best)
+            if x.ty == FLOAT:  # the first NaN is the best of all
+                new = ops.logical_and(rec, functions.isnan(rec, x), EQ(rec, best, best))
+                better = ops.logical_or(rec, better, new)
             best, at = ops.choose(rec, better, x, best), ops.choose(rec, better, n, at)
         return at
     return go
@@ -73,9 +76,23 @@ def _logsumexp(rec: Recording, row: List[Sym]) -> Sym:
     return ops.add(rec, functions.log(rec, total), finite)
 
 
+def _numbers(rec: Recording, row: List[Sym]) -> List[Sym]:
+    return [ops.choose(rec, functions.isnan(rec, x), functions.k(rec, 0.0), x) if x.ty == FLOAT else x for x in row]
+
+
+def _nansum(rec: Recording, row: List[Sym]) -> Sym:
+    return _sum(rec, _numbers(rec, row))
+
+
+def _nanmean(rec: Recording, row: List[Sym]) -> Sym:
+    count = _sum(rec, [EQ(rec, x, x) for x in row])
+    return ops.div(rec, _nansum(rec, row), count)
+
+
 FOLDS = {"sum": _sum, "prod": _prod, "any": _any, "all": _all, "mean": _mean, "max": _extreme(ops.maximum),
          "min": _extreme(ops.minimum), "argmax": _place_of(lambda rec, x, y: functions.LT(rec, y, x)),
          "argmin": _place_of(functions.LT), "logsumexp": _logsumexp,
+         "nanmax": _left(functions.fmax), "nanmin": _left(functions.fmin), "nansum": _nansum, "nanmean": _nanmean,
          "count_nonzero": lambda rec, row: _sum(rec, [ops.truth(rec, x) for x in row])}
 
 
@@ -91,9 +108,7 @@ def rows_of(x: Vec, dims: Sequence[int]) -> List[List[Sym]]:
 def reduce(rec: Recording, name: str, x: Any, dim: Dim = None, keepdim: bool = False) -> Any:
     """A fold over some dimensions, all of them when none is named."""
     x = vec(rec, x)
-    rank = len(x.shape)
-    dims = list(range(rank)) if dim is None else [axis_of(d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
-    dims = dims if rank else []
+    dims = axes_of(dim, len(x.shape))
     shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
     fold = FOLDS[name]
     made = Vec(rec, shape, [fold(rec, row) for row in rows_of(x, dims)])
@@ -107,8 +122,14 @@ def extreme(rec: Recording, name: str, x: Any, dim: Optional[int] = None, keepdi
     return Pair(reduce(rec, name, x, dim, keepdim), reduce(rec, "arg" + name, x, dim, keepdim))
 
 
+def _count(x: Any, dim: Dim) -> int:
+    """How many elements are folded into one."""
+    shape = tuple(x.shape)
+    return product(shape[d] for d in axes_of(dim, len(shape)))
+
+
 def norm(rec: Recording, x: Any, p: Any = 2, dim: Dim = None, keepdim: bool = False) -> Any:
-    p = 2 if p in (None, "fro") else p
+    p = 2 if p is None or p == "fro" else float(p)
     size = elementwise(ops.absolute, rec, [elementwise(functions.real, rec, [x])])
     if p in (math.inf, -math.inf):
         return reduce(rec, "max" if p > 0 else "min", size, dim, keepdim)
@@ -116,12 +137,19 @@ def norm(rec: Recording, x: Any, p: Any = 2, dim: Dim = None, keepdim: bool = Fa
         return reduce(rec, "count_nonzero", size, dim, keepdim)
     if p == 1:
         return reduce(rec, "sum", size, dim, keepdim)
+    if rec.lib == "torch" and p > 0 and _count(size, dim) == 1:  # torch takes no square of one number
+        return reduce(rec, "sum", size, dim, keepdim)
     if p == 2:
         total = reduce(rec, "sum", elementwise(ops.mul, rec, [size, size]), dim, keepdim)
         return elementwise(functions.sqrt, rec, [total])
     power = elementwise(lambda r, y: ops.power(r, y, functions.k(r, float(p))), rec, [size])
     total = reduce(rec, "sum", power, dim, keepdim)
     return elementwise(lambda r, y: ops.power(r, y, functions.k(r, 1.0 / p)), rec, [total])
+
+
+def log_softmax(rec: Recording, x: Any, dim: int) -> Any:
+    x = elementwise(functions.real, rec, [x])
+    return elementwise(ops.sub, rec, [x, reduce(rec, "logsumexp", x, dim, True)])
 
 
 def softmax(rec: Recording, x: Any, dim: int) -> Any:
@@ -141,26 +169,6 @@ def cumsum(rec: Recording, x: Any, dim: int) -> Any:
     return permute(made, [order.index(d) for d in range(len(order))]) if x.shape else value(made)
 
 
-def matmul(rec: Recording, x: Any, y: Any) -> Any:
-    """Of vectors and matrices; leading dimensions broadcast."""
-    x, y = vec(rec, x), vec(rec, y)
-    if not x.shape or not y.shape:
-        refuse("matmul, dot and @ take vectors and matrices, not scalars; use * ")
-    row, column = len(x.shape) == 1, len(y.shape) == 1
-    a = Vec(rec, (1,) + x.shape, x.elements) if row else x
-    b = Vec(rec, y.shape + (1,), y.elements) if column else y
-    if a.shape[-1] != b.shape[-2]:
-        refuse("the sizes of a product do not fit: %s and %s" % (x.shape, y.shape))
-    left = Vec(rec, a.shape[:-1] + (1, a.shape[-1]), a.elements)
-    turned = permute(b, list(range(len(b.shape) - 2)) + [len(b.shape) - 1, len(b.shape) - 2])
-    right = Vec(rec, turned.shape[:-2] + (1,) + turned.shape[-2:], turned.elements)
-    terms = elementwise(ops.mul, rec, [left, right])
-    made = vec(rec, reduce(rec, "sum", terms, -1))
-    shape = [n for d, n in enumerate(made.shape)
-             if not (row and d == len(made.shape) - 2) and not (column and d == len(made.shape) - 1)]
-    return value(Vec(rec, shape, made.elements))
-
-
 def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> Any:
     """How many boundaries lie below a value (or at it), as torch.bucketize counts."""
     edges = vec(rec, boundaries)
@@ -174,5 +182,20 @@ def bucketize(rec: Recording, x: Any, boundaries: Any, right: bool = False) -> A
 def isin(rec: Recording, x: Any, elements: Any) -> Any:
     """Whether a value is one of a few."""
     rest = vec(rec, elements)
-    equal = ops.compare(OP_EQ)
-    return elementwise(lambda r, y: _any(r, [equal(r, y, z) for z in rest.elements]), rec, [x])
+    return elementwise(lambda r, y: _any(r, [EQ(r, y, z) for z in rest.elements]), rec, [x])
+
+
+def h_spread(rooted: bool) -> Callable[..., Any]:
+    """torch's std and var; NumPy's divide by the number of elements, unless ddof says otherwise."""
+    def go(rec: Recording, x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+           correction: Any = None, **rest: Any) -> Any:
+        if not isinstance(unbiased, bool) or isinstance(dim, bool):
+            refuse("std and var take dim, correction and keepdim by keyword")
+        less = rest.pop("ddof", 0) if rec.lib == "numpy" else int(unbiased) if correction is None else correction
+        dim, keepdim = rest.pop("axis", dim), rest.pop("keepdims", keepdim)
+        x = elementwise(functions.real, rec, [x])
+        apart = elementwise(ops.sub, rec, [x, reduce(rec, "mean", x, dim, True)])
+        total = reduce(rec, "sum", elementwise(ops.mul, rec, [apart, apart]), dim, keepdim)
+        share = elementwise(ops.div, rec, [total, functions.k(rec, float(max(0, _count(x, dim) - less)))])
+        return elementwise(functions.sqrt, rec, [share]) if rooted else share
+    return go

@@ -7,7 +7,7 @@ be done to it is attached by methods.py, from the tables; what needs its value i
 import sys
 from typing import Any, Dict, NoReturn, Optional, Tuple
 
-from .place import TraceAttributeError, error, refuse
+from .place import TraceAttributeError, error, like, refuse
 from .record import Recording
 from .types import BOOL, FLOAT, I8, I16, INT, NAMES, U8
 
@@ -37,7 +37,8 @@ class Sym:
     def dtype(self) -> Any:
         torch = sys.modules.get("torch")
         if torch is None or self.rec.lib != "torch":
-            return getattr(sys.modules.get("numpy"), "bool_" if self.ty == BOOL else _TORCH_DTYPES[self.ty], None)
+            numpy = sys.modules.get("numpy")
+            return None if numpy is None else numpy.dtype(_TORCH_DTYPES[self.ty])
         if self.ty == FLOAT and self.rec.dtype is not None:
             return self.rec.dtype
         return getattr(torch, _TORCH_DTYPES[self.ty])
@@ -89,7 +90,7 @@ class Sym:
         refuse("item() needs the value of a traced %s, which is known when the program runs; compute with the value "
                "itself" % NAMES[self.ty])
 
-    tolist = numpy = cpu = item
+    tolist = numpy = item
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise NeedsCapture()
@@ -106,7 +107,8 @@ class Sym:
         if name.endswith("_") and hasattr(type(self), name[:-1]):
             refuse("%s changes its tensor in place, which a score function must not; write x = x.%s(...)"
                    % (name, name[:-1]))
-        raise error("traced values have no attribute or method '%s'" % name, TraceAttributeError)
+        raise error("traced values have no attribute or method '%s'%s; a table of it, made outside, may be indexed"
+                    % (name, like(name, dir(type(self)))), TraceAttributeError)
 
     def __repr__(self) -> str:
         return "<traced %s>" % NAMES[self.ty]

@@ -6,17 +6,25 @@ own; methods.py makes the same handlers methods of traced values.
 """
 from typing import Any, Callable, Dict, Sequence
 
-from . import arrays, functions, ops, reductions
+from . import activations, arrays, curves, functions, ops, products, reductions
 from .._abi import OP_EQ, OP_GE, OP_GT, OP_LE, OP_LT, OP_NE
 from .arrays import Vec, elementwise, vec
 from .libraries import kind_of_dtype
 from .ops import compare
+from .place import error as error_here
 from .place import refuse
 from .record import Recording
 from .symbol import Sym
 
 Handler = Callable[..., Any]
 _NUMBERS = {int: True, float: True, bool: True}
+
+
+def not_taken(error: TypeError, what: str) -> Exception:
+    """What a call of a handler raises: the error itself, unless it says that the handler takes no such arguments."""
+    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return error
+    return error_here("%s is not known to score functions with these arguments (%s)" % (what, error))
 
 
 def is_plain(rec: Recording, x: Any) -> bool:
@@ -28,12 +36,12 @@ def check_rest(name: str, rest: Dict[str, Any]) -> None:
     """Keywords that change nothing about the value are taken, others are not."""
     for key, given in rest.items():
         if given is None or key in ("name", "device", "requires_grad", "pin_memory", "memory_format", "layout",
-                                    "non_blocking",
-                                    "copy", "inplace", "casting", "order", "subok", "validate_args", "stable"):
+                                    "non_blocking", "copy", "casting", "order", "subok", "validate_args", "stable",
+                                    "_stacklevel"):
             continue
         if key == "where" and given is True or key == "dtype":
             continue
-        refuse("%s: the keyword %s is not known to traced values" % (name, key))
+        refuse("%s: the keyword %s=%s is not known to traced values" % (name, key, given))
 
 
 def one(fn: Callable[..., Sym]) -> Handler:
@@ -63,32 +71,32 @@ def turned(fn: Callable[..., Sym]) -> Handler:
 
 UNARY: Dict[str, Callable[..., Sym]] = {
     "neg negative": ops.neg, "abs absolute": ops.absolute, "invert bitwise_not": ops.invert,
-    "logical_not": ops.logical_not, "sqrt": functions.sqrt, "rsqrt": functions.rsqrt, "exp": functions.exp,
-    "exp2 special_exp2": functions.exp2, "expm1 special_expm1": functions.expm1, "log": functions.log,
-    "log2": functions.log2, "log10": functions.log10, "log1p special_log1p": functions.log1p, "tanh": functions.tanh,
-    "sigmoid expit special_expit": functions.sigmoid, "erf special_erf": functions.erf,
-    "erfc special_erfc": functions.erfc,
-    "sin": functions.sin, "cos": functions.cos, "tan": functions.tan, "atan arctan": functions.atan,
-    "asin arcsin": functions.asin, "acos arccos": functions.acos, "sinh": functions.sinh, "cosh": functions.cosh,
-    "asinh arcsinh": functions.asinh, "acosh arccosh": functions.acosh, "atanh arctanh": functions.atanh,
-    "floor": functions.floor, "ceil": functions.ceil, "trunc fix": functions.trunc, "sign sgn": functions.sign,
-    "square": functions.square, "reciprocal": functions.reciprocal, "relu": functions.relu, "isnan": functions.isnan,
-    "isinf": functions.isinf, "isfinite": functions.isfinite, "isneginf": functions.isneginf,
-    "isposinf": functions.isposinf, "signbit": functions.signbit, "rad2deg degrees": functions.degrees,
-    "deg2rad radians": functions.radians, "frac": functions.frac, "positive pos": functions.positive,
+    "logical_not": ops.logical_not, "positive pos": functions.positive, "square": functions.square,
+    "reciprocal": functions.reciprocal, "sign sgn": functions.sign, "signbit": functions.is_set_sign,
+    "floor": functions.floor, "ceil": functions.ceil, "trunc fix": functions.trunc, "frac": functions.frac,
+    "isnan": functions.isnan, "isinf": functions.isinf, "isfinite": functions.isfinite, "isneginf": functions.isneginf,
+    "isposinf": functions.isposinf, "isreal": functions.isreal, "angle": functions.angle,
+    "sqrt": functions.sqrt, "rsqrt": functions.rsqrt, "exp": functions.exp, "exp2": functions.exp2,
+    "expm1": curves.expm1, "log": functions.log, "log2": functions.log2, "log10": curves.log10,
+    "log1p": functions.log1p, "sin": functions.sin, "cos": functions.cos, "tan": functions.tan,
+    "atan arctan": functions.atan, "asin arcsin": curves.asin, "acos arccos": curves.acos, "tanh": functions.tanh,
+    "sinh": curves.sinh, "cosh": curves.cosh, "asinh arcsinh": curves.asinh, "acosh arccosh": curves.acosh,
+    "atanh arctanh": curves.atanh, "rad2deg degrees": curves.degrees, "deg2rad radians": curves.radians,
+    "sigmoid expit": functions.sigmoid, "relu": activations.relu, "erf": functions.erf, "erfc": curves.erfc,
+    "erfcx": curves.erfcx, "ndtr": curves.ndtr, "log_ndtr": curves.log_ndtr, "entr": curves.entr, "sinc": curves.sinc,
 }
 BINARY: Dict[str, Callable[..., Sym]] = {
     "mul multiply": ops.mul, "truediv true_divide": ops.div, "floordiv floor_divide": functions.floordiv,
     "mod remainder": ops.mod, "fmod": functions.fmod, "pow power": ops.power, "float_power": functions.float_power,
     "minimum": ops.minimum, "maximum": ops.maximum, "fmin": functions.fmin, "fmax": functions.fmax,
-    "atan2 arctan2": functions.atan2, "hypot": functions.hypot, "logaddexp": functions.logaddexp,
-    "xlogy special_xlogy": functions.xlogy, "copysign": functions.copysign, "heaviside": functions.heaviside,
+    "atan2 arctan2": curves.atan2, "hypot": curves.hypot, "logaddexp": curves.logaddexp,
+    "logaddexp2": curves.logaddexp2, "ldexp": functions.ldexp,
+    "xlogy": curves.xlogy, "xlog1py": curves.xlog1py, "copysign": functions.copysign, "heaviside": functions.heaviside,
     "and bitwise_and": ops.bit_and, "or bitwise_or": ops.bit_or, "xor bitwise_xor": ops.bit_xor,
     "lshift bitwise_left_shift left_shift": ops.shift_left, "rshift bitwise_right_shift right_shift": ops.shift_right,
     "logical_and": ops.logical_and, "logical_or": ops.logical_or, "logical_xor": ops.logical_xor,
     "eq equal": compare(OP_EQ), "ne not_equal": compare(OP_NE), "lt less": compare(OP_LT),
-    "le less_equal": compare(OP_LE),
-    "gt greater": compare(OP_GT), "ge greater_equal": compare(OP_GE),
+    "le less_equal": compare(OP_LE), "gt greater": compare(OP_GT), "ge greater_equal": compare(OP_GE),
 }
 REFLECTED: Dict[str, Callable[..., Sym]] = {
     "radd": ops.add, "rmul": ops.mul, "rtruediv rdiv": ops.div, "rfloordiv": functions.floordiv, "rmod": ops.mod,
@@ -121,8 +129,7 @@ def h_unsqueeze(rec: Recording, x: Any, dim: int) -> Any:
 
 def h_squeeze(rec: Recording, x: Any, dim: Any = None) -> Any:
     x = vec(rec, x)
-    given = range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
-    dims = [arrays.axis_of(d, len(x.shape)) for d in given]
+    dims = arrays.axes_of(dim, len(x.shape))
     return arrays.value(Vec(rec, [n for d, n in enumerate(x.shape) if d not in dims or n != 1], x.elements))
 
 
@@ -179,6 +186,10 @@ def h_softmax(rec: Recording, x: Any, dim: int = -1, **rest: Any) -> Any:
     return reductions.softmax(rec, x, rest.get("axis", dim))
 
 
+def h_log_softmax(rec: Recording, x: Any, dim: int = -1, **rest: Any) -> Any:
+    return reductions.log_softmax(rec, x, rest.get("axis", dim))
+
+
 def h_cumsum(rec: Recording, x: Any, dim: int = 0, **rest: Any) -> Any:
     return reductions.cumsum(rec, x, rest.get("axis", dim))
 
@@ -198,7 +209,8 @@ COMMON: Dict[str, Handler] = {
         functions.nan_to_num, rec, (x,), nan=nan, posinf=posinf, neginf=neginf),
     **{name: h_reduce(name) for name in "sum prod any all mean argmax argmin logsumexp count_nonzero".split()},
     "amax": h_reduce("max"), "amin": h_reduce("min"), "norm": h_norm, "softmax": h_softmax, "cumsum": h_cumsum,
-    "dot": reductions.matmul, "matmul": reductions.matmul, "inner": reductions.matmul, "vdot": reductions.matmul,
-    "rmatmul": lambda rec, x, y: reductions.matmul(rec, y, x),
+    "log_softmax": h_log_softmax, "dot": products.matmul, "matmul": products.matmul, "vdot": products.vdot,
+    "rmatmul": lambda rec, x, y: products.matmul(rec, y, x), "inner": products.inner, "outer": products.outer,
+    "einsum": products.einsum,
     "reshape": h_reshape, "squeeze": h_squeeze, "stack": h_stack, "concatenate": h_concatenate,
 }

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activation functions, as torch.nn.functional has them; tables.py and pointwise.py name them."""
+import math
+from typing import Any
+
+from .. import _abi
+from .curves import expm1
+from .functions import LE, LT, clamp, erf, is_double, k, real, sigmoid, tanh
+from .ops import absolute, add, choose, div, emit, kind_of_operand, minimum, mul, neg, sub
+from .record import Recording
+from .symbol import Sym
+from .types import FLOAT
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def relu(rec: Recording, x: Any) -> Sym:
+    return emit(rec, _abi.OP_RELU, kind_of_operand(x), x)
+
+
+def softplus(rec: Recording, x: Any, beta: Any = 1, threshold: Any = 20) -> Sym:
+    """Above the threshold torch gives x; from 20 on only an f64 holds the difference."""
+    x = real(rec, x)
+    plain = type(beta) in (int, float) and beta == 1
+    scaled = x if plain else real(rec, mul(rec, x, beta))
+    found = Sym(rec, rec.emit(_abi.OP_SOFTPLUS, scaled.node), FLOAT)
+    found = found if plain else div(rec, found, beta)
+    if type(threshold) in (int, float) and threshold >= 20 and not is_double(rec):
+        return found
+    return choose(rec, LT(rec, threshold, scaled), x, found)
+
+
+def log_sigmoid(rec: Recording, x: Any) -> Sym:
+    x = real(rec, x)
+    return neg(rec, Sym(rec, rec.emit(_abi.OP_SOFTPLUS, neg(rec, x).node), FLOAT))
+
+
+def silu(rec: Recording, x: Any) -> Sym:
+    x = real(rec, x)
+    return mul(rec, x, sigmoid(rec, x))
+
+
+def gelu(rec: Recording, x: Any, approximate: str = "none") -> Sym:
+    x = real(rec, x)
+    if approximate == "tanh":
+        cube = mul(rec, mul(rec, x, x), x)
+        inner = mul(rec, k(rec, math.sqrt(2.0 / math.pi)), add(rec, x, mul(rec, k(rec, 0.044715), cube)))
+        bell = tanh(rec, inner)
+    else:
+        bell = erf(rec, mul(rec, x, k(rec, math.sqrt(0.5))))
+    return mul(rec, mul(rec, k(rec, 0.5), x), add(rec, k(rec, 1.0), bell))
+
+
+def elu(rec: Recording, x: Any, alpha: Any = None) -> Sym:
+    x = real(rec, x)
+    below = expm1(rec, minimum(rec, x, k(rec, 0.0)))
+    if alpha is not None:
+        below = mul(rec, below, alpha)
+    return choose(rec, LT(rec, k(rec, 0.0), x), x, below)
+
+
+def celu(rec: Recording, x: Any, alpha: Any = 1) -> Sym:
+    x = real(rec, x)
+    below = mul(rec, expm1(rec, div(rec, minimum(rec, x, k(rec, 0.0)), alpha)), alpha)
+    return choose(rec, LT(rec, k(rec, 0.0), x), x, below)
+
+
+def selu(rec: Recording, x: Any) -> Sym:
+    return mul(rec, elu(rec, x, k(rec, _SELU_ALPHA)), k(rec, _SELU_SCALE))
+
+
+def leaky_relu(rec: Recording, x: Any, slope: Any) -> Sym:
+    x = real(rec, x)
+    return choose(rec, LT(rec, k(rec, 0.0), x), x, mul(rec, x, slope))
+
+
+def mish(rec: Recording, x: Any) -> Sym:
+    x = real(rec, x)
+    return mul(rec, x, tanh(rec, softplus(rec, x)))
+
+
+def softsign(rec: Recording, x: Any) -> Sym:
+    x = real(rec, x)
+    return div(rec, x, add(rec, absolute(rec, x), k(rec, 1.0)))
+
+
+def tanhshrink(rec: Recording, x: Any) -> Sym:
+    x = real(rec, x)
+    return sub(rec, x, tanh(rec, x))
+
+
+def hardshrink(rec: Recording, x: Any, lambd: Any) -> Sym:
+    x = real(rec, x)
+    return choose(rec, LE(rec, absolute(rec, x), lambd), k(rec, 0.0), x)
+
+
+def softshrink(rec: Recording, x: Any, lambd: Any) -> Sym:
+    x = real(rec, x)
+    outside = sub(rec, x, choose(rec, LT(rec, x, k(rec, 0.0)), neg(rec, lambd), lambd))
+    return choose(rec, LE(rec, absolute(rec, x), lambd), k(rec, 0.0), outside)
+
+
+def hardsigmoid(rec: Recording, x: Any) -> Sym:
+    shifted = add(rec, real(rec, x), k(rec, 3.0))
+    return div(rec, clamp(rec, shifted, k(rec, 0.0), k(rec, 6.0)), k(rec, 6.0))
+
+
+def hardswish(rec: Recording, x: Any) -> Sym:
+    x = real(rec, x)
+    return mul(rec, x, hardsigmoid(rec, x))
+
+
+def hardtanh(rec: Recording, x: Any, low: Any, high: Any) -> Sym:
+    return clamp(rec, x, low, high)
+
+
+def relu6(rec: Recording, x: Any) -> Sym:
+    return clamp(rec, x, 0, 6)
+
+
+def threshold(rec: Recording, x: Any, at: Any, value: Any) -> Sym:
+    return choose(rec, LE(rec, x, at), value, x)
+
+
+def prelu(rec: Recording, x: Any, weight: Any) -> Sym:
+    return leaky_relu(rec, x, weight)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that take elements of arrays at traced places: select, index_select, take, gather and their like. Indexing
+itself is in arrays.py."""
+import itertools
+from operator import index as as_int
+from typing import Any, Optional
+
+from . import arrays
+from .arrays import Vec, View, axis_of, vec
+from .indexing import index
+from .place import refuse
+from .record import Recording
+from .symbol import Sym
+
+
+def h_getitem(rec: Recording, x: Any, key: Any) -> Any:
+    return x[key] if type(x) in (Sym, Vec, View) else index(rec, x, None, key)
+
+
+def h_aten_index(rec: Recording, x: Any, indices: Any) -> Any:
+    """aten.index: None stands for a whole dimension, where t[None] would be a new one."""
+    return h_getitem(rec, x, tuple(slice(None) if i is None else i for i in indices))
+
+
+def _along(rec: Recording, x: Any, dim: Any, key: Any) -> Any:
+    return h_getitem(rec, x, (slice(None),) * axis_of(as_int(dim), x.ndim) + (key,))
+
+
+def h_select(rec: Recording, x: Any, dim: Any, index: Any) -> Any:
+    return _along(rec, x, dim, index)
+
+
+def h_index_select(rec: Recording, x: Any, dim: Any, index: Any) -> Any:
+    found = vec(rec, index)
+    return _along(rec, x, dim, Vec(rec, (1,), found.elements) if not found.shape else found)
+
+
+def h_narrow(rec: Recording, x: Any, dim: Any, start: Any, length: int) -> Any:
+    """A slice, also one that begins at a traced place."""
+    if type(start) is Sym:
+        return _along(rec, x, dim, Vec(rec, (length,), [start + n for n in range(length)]))
+    return _along(rec, x, dim, slice(as_int(start), as_int(start) + length))
+
+
+def h_take(rec: Recording, x: Any, index: Any, axis: Optional[int] = None, **rest: Any) -> Any:
+    """torch's, of all elements in a row, and NumPy's, which may name an axis."""
+    if rest.get("mode", "raise") != "raise" or rest.get("out") is not None:
+        refuse("take: mode and out are not known to traced values; index with t[i]")
+    return h_getitem(rec, x.reshape(-1), index) if axis is None else _along(rec, x, axis, index)
+
+
+def h_gather(rec: Recording, x: Any, dim: Any, index: Any, sparse_grad: bool = False) -> Any:
+    """out[i, j] = x[index[i, j], j] for dim 0, and so on."""
+    at, dim = vec(rec, index), as_int(dim)
+    if x.ndim != len(at.shape):
+        if x.ndim > 1 or at.shape:
+            refuse("gather: the index has %d dimensions, the tensor %d; torch wants as many" % (len(at.shape), x.ndim))
+        return h_getitem(rec, x, at.elements[0])
+    dim = axis_of(dim, x.ndim)
+    places = itertools.product(*map(range, at.shape))
+    return arrays.value(Vec(rec, at.shape, [h_getitem(rec, x, (*place[:dim], row, *place[dim + 1:]))
+                                            for place, row in zip(places, at.elements)]))
+
+
+def h_take_along(rec: Recording, x: Any, index: Any, dim: Any = None, **rest: Any) -> Any:
+    """gather whose index is broadcast beside the other dimensions."""
+    dim = rest.get("axis", dim)
+    if dim is None:
+        return h_getitem(rec, x.reshape(-1), arrays.reshape(vec(rec, index), (-1,)))
+    at, dim = vec(rec, index), axis_of(as_int(dim), x.ndim)
+    if len(at.shape) != x.ndim:
+        refuse("take_along_dim: the index has %d dimensions, the tensor %d; it must have as many"
+               % (len(at.shape), x.ndim))
+    shape = tuple(n if d == dim or n != 1 else int(x.shape[d]) for d, n in enumerate(at.shape))
+    return h_gather(rec, x, dim, Vec(rec, shape, arrays.expanded(at, shape)))
+
+
+def h_embedding(rec: Recording, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None,
+                *args: Any, **rest: Any) -> Any:
+    if max_norm is not None:
+        refuse("embedding: max_norm changes its table, which a score function must not")
+    return h_getitem(rec, weight, input)
