@@ -31,7 +31,8 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuMemcpyDtoHAsync_v2", copy_from),
     GPU_FUNCTION("cuMemsetD32Async", fill),
     GPU_FUNCTION("cuStreamSynchronize", stream_wait),
-    GPU_FUNCTION("cuPointerGetAttribute", pointer_attribute),
+    GPU_FUNCTION("cuStreamIsCapturing", stream_recorded),
+    GPU_FUNCTION("cuPointerGetAttributes", pointer_attributes),
     GPU_FUNCTION("cuGetErrorString", error_string),
 };
 
@@ -45,9 +46,11 @@ enum {
     GPU_PROCESSORS = 16,
     GPU_MAJOR = 75,
     GPU_MINOR = 76,
-    GPU_POINTER_ORDINAL = 9,
     GPU_POINTER_TYPE = 2,
-    GPU_TYPE_HOST = 1
+    GPU_POINTER_MANAGED = 8,
+    GPU_POINTER_ORDINAL = 9,
+    GPU_TYPE_HOST = 1,
+    GPU_NOT_RECORDED = 0
 };
 
 static const char *gpu_text(const fxa__gpu *gpu, int status) {
@@ -175,17 +178,28 @@ void fxa__gpu_wait_all(const fxa__gpu *gpu) {
     fxa__gpu_leave(gpu);
 }
 
+/* What is no memory of CUDA's has no type; the driver is asked once for all three. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {
-    unsigned type = 0;
+    int attributes[] = {GPU_POINTER_TYPE, GPU_POINTER_MANAGED, GPU_POINTER_ORDINAL};
+    unsigned type = 0, managed = 0;
     int ordinal = -1;
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.pointer_attribute(&type, GPU_POINTER_TYPE, (uintptr_t)ptr);
-    if (status == FXA__CUDA_OK) status = gpu->driver.pointer_attribute(&ordinal, GPU_POINTER_ORDINAL, (uintptr_t)ptr);
-    fxa__gpu_leave(gpu);
-    if (status != FXA__CUDA_OK)
+    void *values[] = {&type, &managed, &ordinal};
+    int status = gpu->driver.pointer_attributes(3, attributes, values, (uintptr_t)ptr);
+    FXA_TRY(fxa__gpu_status(gpu, status, "cuPointerGetAttributes", err));
+    if (type == 0)
         return fxa__fail(err, FXA_E_BINDING, "%s %s is %p, which is no memory of device cuda %d", kind, name, ptr,
                          (int)gpu->ordinal);
-    if (type == GPU_TYPE_HOST || ordinal == gpu->ordinal) return FXA_OK;
+    if (type == GPU_TYPE_HOST || managed || ordinal == gpu->ordinal) return FXA_OK;
     return fxa__fail(err, FXA_E_BINDING, "%s %s is %p, of device cuda %d; the problem is on device cuda %d", kind, name,
                      ptr, ordinal, (int)gpu->ordinal);
+}
+
+fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorded, fxa_error *err) {
+    int now = GPU_NOT_RECORDED, status = gpu->driver.stream_recorded(stream, &now);
+    FXA_TRY(fxa__gpu_status(gpu, status, "cuStreamIsCapturing", err));
+    if (now == GPU_NOT_RECORDED || recorded) return FXA_OK;
+    return fxa__fail(err, FXA_E_BINDING,
+                     "stream is %p, which is being recorded into a graph: accepted for plans with FXA_CAPTURE, and by "
+                     "fxa_plan_run alone",
+                     stream);
 }

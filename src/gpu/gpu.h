@@ -4,7 +4,8 @@
  * copies, waits, and whose a pointer is. The driver is looked for when a device is opened; everything declared here is
  * our own, just what is called.
  *
- * Calls between fxa__gpu_enter and fxa__gpu_leave have the device's context; the functions below enter by themselves.
+ * Calls between fxa__gpu_enter and fxa__gpu_leave have the device's context; where nothing else is said, the functions
+ * below enter by themselves.
  */
 #ifndef FXA_GPU_GPU_H
 #define FXA_GPU_GPU_H
@@ -34,7 +35,8 @@ typedef struct fxa__cuda {
     int (*copy_from)(void *to, uintptr_t from, size_t size, void *stream);
     int (*fill)(uintptr_t to, unsigned value, size_t words, void *stream); /* 32 bits each */
     int (*stream_wait)(void *stream);
-    int (*pointer_attribute)(void *out, int attribute, uintptr_t ptr);
+    int (*stream_recorded)(void *stream, int *status);
+    int (*pointer_attributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
     int (*error_string)(int status, const char **text);
 } fxa__cuda;
 
@@ -76,7 +78,11 @@ fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device,
 fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err);
 /* Until the device has nothing left to do for this context. */
 void fxa__gpu_wait_all(const fxa__gpu *gpu);
-/* E_BINDING unless the pointer is memory of this device, or the host's that the device maps (managed, pinned). */
+/* The next two between enter and leave, which several of them share: they are asked in every run.
+ * E_BINDING unless the pointer is memory of this device, or the host's that the device maps (managed, pinned). */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err);
+/* E_BINDING if the stream is being recorded into a graph, unless that is meant. To be asked before anything that a
+ * recording does not allow (allocating, waiting), which would end it. */
+fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorded, fxa_error *err);
 
 #endif

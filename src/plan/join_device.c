@@ -106,6 +106,7 @@ static fxa_status join_stage(const fxa__instance *at, const fxa_merge_args *a, c
     join_side side[FXA__JOIN_SIDES] = {
         {.region = &region[0]}, {.region = &region[1]}, {.region = &region[2]}, {.region = &region[3]}};
     if (a->b == 0 || a->h == 0 || a->s == 0) return FXA_OK;
+    if (at->engine->memory->begin) FXA_TRY(at->engine->memory->begin(at->self, a->stream, err));
     fxa_status status = join_through(at, a, side, err);
     if (status != FXA_OK) (void)at->engine->memory->wait(at->self, a->stream, NULL);
     for (int i = 0; i < FXA__JOIN_SIDES; i++)

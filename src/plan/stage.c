@@ -201,6 +201,7 @@ static fxa_status stage_do(stage *s, const fxa_args *args, fxa_error *err) {
     checked.progress = NULL; /* the end is told when all is back */
     const fxa__touch_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;
+    if (stage_memory(s)->begin) FXA_TRY(stage_memory(s)->begin(stage_self(s), s->args.stream, err));
     stage_collect(s, &list);
     fxa_status status = stage_send(s, err);
     if (status == FXA_OK) {

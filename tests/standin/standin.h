@@ -15,7 +15,9 @@ typedef struct standin_state {
     /* by the test */
     size_t fail_at; /* the call of that number, from 1, fails; 0: none */
     bool devices_gone;
-    bool no_engine; /* cuDNN finds none */
+    bool no_engine;            /* cuDNN finds none */
+    void *recorded;            /* a stream that is being recorded; NULL: none */
+    uintptr_t pinned, managed; /* memory of the host that the driver knows; that of the second is at device 1 */
     /* by the stand-in */
     atomic_size_t calls, failures;
     atomic_size_t mistakes; /* what should never happen: a call without a context, memory given back twice */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { STANDIN_DEVICES = 2, STANDIN_BLOCKS = 4096, STANDIN_MEMORY = 2, STANDIN_INVALID = 1, STANDIN_UNKNOWN = 999 };
+#define STANDIN_TOTAL ((size_t)150109880320) /* bytes of a device */
 
 __attribute__((visibility("default"))) standin_state standin_cuda;
 
@@ -91,7 +92,7 @@ STANDIN(cuDeviceGetName)(char *name, int size, int device) {
 
 STANDIN(cuDeviceTotalMem_v2)(size_t *bytes, int device);
 STANDIN(cuDeviceTotalMem_v2)(size_t *bytes, int device) {
-    *bytes = 150109880320;
+    *bytes = STANDIN_TOTAL;
     return device < 100 ? STANDIN_INVALID : standin_fails();
 }
 
@@ -144,7 +145,7 @@ STANDIN(cuMemAlloc_v2)(uintptr_t *out, size_t size) {
     int status = size ? standin_enter() : STANDIN_INVALID;
     if (status) return status;
     char *data = NULL;
-    if (posix_memalign((void **)&data, 256, size)) return STANDIN_MEMORY;
+    if (size > STANDIN_TOTAL || posix_memalign((void **)&data, 256, size)) return STANDIN_MEMORY;
     memset(data, 0xff, size);
     status = STANDIN_MEMORY;
     pthread_mutex_lock(&standin_lock);
@@ -206,15 +207,32 @@ STANDIN(cuStreamSynchronize)(void *stream) {
     return standin_enter();
 }
 
-STANDIN(cuPointerGetAttribute)(void *out, int attribute, uintptr_t ptr);
-STANDIN(cuPointerGetAttribute)(void *out, int attribute, uintptr_t ptr) {
+STANDIN(cuStreamIsCapturing)(void *stream, int *recorded);
+STANDIN(cuStreamIsCapturing)(void *stream, int *recorded) {
+    *recorded = standin_cuda.recorded && stream == standin_cuda.recorded;
+    return standin_enter();
+}
+
+/* As the driver: what is no memory of a device is no failure, and has no type. */
+STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
+STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr) {
     int status = standin_enter();
     pthread_mutex_lock(&standin_lock);
     const standin_block *b = standin_find(ptr);
-    int value = attribute == 2 ? 2 : b ? b->device : -1;
+    bool pinned = ptr && ptr == standin_cuda.pinned, managed = ptr && ptr == standin_cuda.managed;
+    for (unsigned i = 0; i < n && !status; i++) {
+        int value = attributes[i] == 2   ? (pinned         ? 1
+                                            : b || managed ? 2
+                                                           : 0)
+                    : attributes[i] == 8 ? managed
+                    : attributes[i] == 9 ? (b         ? b->device
+                                            : managed ? 1
+                                                      : -2)
+                                         : -1;
+        memcpy(values[i], &value, sizeof value);
+    }
     pthread_mutex_unlock(&standin_lock);
-    if (!status) memcpy(out, &value, sizeof value);
-    return status ? status : b ? 0 : STANDIN_INVALID;
+    return status;
 }
 
 STANDIN(cuGetErrorString)(int status, const char **text);

@@ -258,7 +258,7 @@ static fxa_status mock_wait(void *self, void *stream, fxa_error *err) {
     return mock_queue_perform(s->ordinal, false, stream, err);
 }
 
-static const fxa__memory mock_memory = {mock_alloc, mock_give, mock_copy_to, mock_copy_from, mock_wait};
+static const fxa__memory mock_memory = {NULL, mock_alloc, mock_give, mock_copy_to, mock_copy_from, mock_wait};
 
 const fxa__engine mock_engine = {
     .name = "mock",

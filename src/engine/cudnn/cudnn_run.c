@@ -176,8 +176,9 @@ static const struct run_slot {
     {FXA_SLOT_DV, {UINT32_MAX, FXA_GRAD_V}},
 };
 
-fxa_status fxa__dnn_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
-    const fxa__dnn_self *s = self;
+static fxa_status run_check_place(const fxa__dnn_self *s, const fxa__problem *p, const fxa__bind *bind,
+                                  fxa_error *err) {
+    FXA_TRY(fxa__gpu_check_stream(&s->gpu, bind->stream, p->in.flags & FXA_CAPTURE, err));
     for (size_t i = 0; i < sizeof run_slots / sizeof *run_slots; i++) {
         uint32_t flag = run_slots[i].flag[p->in.pass];
         if (flag == UINT32_MAX || (flag && !(p->in.flags & flag))) continue;
@@ -187,4 +188,12 @@ fxa_status fxa__dnn_check(void *self, const fxa__problem *p, const fxa__bind *bi
     for (size_t i = 0; i < p->in.n_captures; i++)
         FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", p->program->tensors[i].name, bind->tensors[i].data, err));
     return bind->workspace ? fxa__gpu_check(&s->gpu, "the", "workspace", bind->workspace, err) : FXA_OK;
+}
+
+fxa_status fxa__dnn_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
+    const fxa__dnn_self *s = self;
+    FXA_TRY(fxa__gpu_enter(&s->gpu, err));
+    fxa_status status = run_check_place(s, p, bind, err);
+    fxa__gpu_leave(&s->gpu);
+    return status;
 }

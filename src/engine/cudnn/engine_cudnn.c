@@ -241,6 +241,14 @@ static const char *dnn_detail(const void *code, const fxa__problem *p) {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
+static fxa_status dnn_begin(void *self, void *stream, fxa_error *err) {
+    const fxa__gpu *gpu = &((fxa__dnn_self *)self)->gpu;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    fxa_status status = fxa__gpu_check_stream(gpu, stream, false, err);
+    fxa__gpu_leave(gpu);
+    return status;
+}
+
 static fxa_status dnn_alloc(void *self, size_t size, void **out, fxa_error *err) {
     return fxa__gpu_alloc(&((fxa__dnn_self *)self)->gpu, size, out, err);
 }
@@ -262,7 +270,7 @@ static fxa_status dnn_wait(void *self, void *stream, fxa_error *err) {
     return fxa__gpu_wait(&((fxa__dnn_self *)self)->gpu, stream, err);
 }
 
-static const fxa__memory dnn_memory = {dnn_alloc, dnn_give, dnn_copy_to, dnn_copy_from, dnn_wait};
+static const fxa__memory dnn_memory = {dnn_begin, dnn_alloc, dnn_give, dnn_copy_to, dnn_copy_from, dnn_wait};
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",

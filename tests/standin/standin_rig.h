@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The stand-ins of tests/standin as a test has them: loaded from where FXA_TEST_STANDIN says, and the same that src/gpu
+ * and engine/cudnn then load by name, since tests/CMakeLists.txt puts that folder in front.
+ */
+#ifndef FXA_TESTS_STANDIN_RIG_H
+#define FXA_TESTS_STANDIN_RIG_H
+
+#include "standin.h"
+#include "t.h"
+
+#include <dlfcn.h>
+
+static standin_state *standin[2]; /* driver, cuDNN */
+
+static bool standin_ready(void) {
+    static const char *const files[2] = {"libcuda.so.1", "libcudnn.so.9"}, *const names[2] = {"standin_cuda",
+                                                                                              "standin_cudnn"};
+    const char *folder = getenv("FXA_TEST_STANDIN");
+    for (int i = 0; i < 2 && folder && *folder && !standin[i]; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        standin[i] = library ? dlsym(library, names[i]) : NULL;
+    }
+    return standin[0] && standin[1];
+}
+
+#define NEEDS_STANDIN                                                                                                  \
+    do {                                                                                                               \
+        if (!standin_ready()) T_SKIP("FXA_TEST_STANDIN does not say where the stand-ins are");                         \
+        setenv("FXA_CUDNN_UNTRIED", "1", 1);                                                                           \
+    } while (0)
+
+/* From now on the call of that number of driver (0) or cuDNN (1) fails, from 1; 0: none. */
+static void standin_arm(int which, size_t fail_at) {
+    standin[which]->calls = standin[which]->failures = 0;
+    standin[which]->fail_at = fail_at;
+}
+
+/* Nothing is held, and nothing went wrong that a test did not ask for. */
+static void standin_check_end(void) {
+    for (int i = 0; i < 2; i++) {
+        if (!standin[0]->context_lost) T_INT(standin[i]->held, 0);
+        standin[i]->held = 0;
+        T_INT(standin[i]->mistakes, 0);
+    }
+    standin[0]->context_lost = false;
+}
+
+#endif
