@@ -59,6 +59,14 @@ static fxa_status list_take(fxa__torch_call *call, fxa__torch_value value, const
     return FXA_OK;
 }
 
+static void tensor_drop(fxa__torch_tensor *tensor) {
+    if (tensor->handle) {
+        fxa__torch.aoti_torch_delete_tensor_object(tensor->handle);
+        tensor->handle = NULL;
+    }
+}
+
+/* One tensor of more dimensions than any that is taken stands for a list of none (torch_call.h). */
 static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_tensor *out,
                                size_t room, size_t *count) {
     fxa__torch_value items[2 * FXA_MAX_TENSORS];
@@ -66,6 +74,10 @@ static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, co
     for (size_t i = 0; i < *count; i++) {
         fxa_status read = tensor_read(call, items[i], name, &out[i]);
         status = status ? status : read;
+    }
+    if (*count == 1 && out[0].rank > FXA_MAX_RANK) {
+        tensor_drop(&out[0]);
+        *count = 0;
     }
     return status;
 }
@@ -115,13 +127,6 @@ fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *
         }
     }
     return FXA_OK;
-}
-
-static void tensor_drop(fxa__torch_tensor *tensor) {
-    if (tensor->handle) {
-        fxa__torch.aoti_torch_delete_tensor_object(tensor->handle);
-        tensor->handle = NULL;
-    }
 }
 
 void fxa__torch_call_end(fxa__torch_call *call) {

@@ -13,7 +13,9 @@
  *     7 floats           scale (NaN: the default), dropout_p, then the float params unless `scalars` has them
  *     8 config           see fxa__torch_field; missing ones are 0; then the coordinate maps
  *     9 program          text; the backward program's follows at config[BPROP_TEXT] when that is not 0
- * and the backward operator goes on:
+ * One tensor of more than FXA_MAX_RANK dimensions in 3, 4 or 5 stands for none: AOTInductor's executor of exported
+ * programs leaves empty lists out. For its sake ints that no param takes are left unread.
+ * The backward operator goes on:
  *     10, 11 out, lse    of the forward pass
  *     12 grads           dout, and dlse when there is one
  *     13 want            which gradients, in the order of the results (fxa__torch_want)

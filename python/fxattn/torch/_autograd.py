@@ -8,6 +8,7 @@ tensor and of sinks are found here, and a captured tensor that is changed in pla
 
 lse is a differentiable output; max is not. A second derivative is refused.
 """
+import math
 from typing import Any, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import torch
@@ -19,6 +20,7 @@ from . import _operators as ops
 
 _below = torch._C._AutoDispatchBelowAutograd
 _functorch = torch._C._are_functorch_transforms_active
+_tracing = torch._C._get_tracing_state
 
 
 class Call:
@@ -51,13 +53,14 @@ class Call:
     def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """out, lse, max, by the shortest way; for an export, the operator as it is."""
         if torch.compiler.is_compiling():
-            return self.forward(q, k, v)
+            return self.compiled(q, k, v)
         device = q.device
         if k.device != device or v.device != device or any(t.device != device for t in self.tensors):
             self._refuse_devices(q, k, v)
         # Under vmap tensors do not say whether they require gradients; dual numbers are refused by autograd itself.
         if self.needs_grad(q, k, v) or _functorch() or _forward_ad._current_level >= 0:
-            return self.recorded(q, k, v)
+            # torch.jit.trace cannot save a Function, and knows the operator.
+            return self.recorded(q, k, v) if _tracing() is None else self.forward(q, k, v)
         with _below():
             return self.forward(q, k, v)
 
@@ -76,6 +79,19 @@ class Call:
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """The operator itself."""
         return ops.fwd(q, k, v, *self.arguments())
+
+    def compiled(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """The operator for a graph that is kept. Exported ones may become packages of AOTInductor, which hold neither
+        the NaN that stands for the scale nor empty lists (torch_call.h)."""
+        d = q.shape[3]
+        if isinstance(d, int) and d > 0 and len(self.floats) and isinstance(self.floats[0], float) \
+                and math.isnan(self.floats[0]):
+            self.floats = [1 / math.sqrt(d), *self.floats[1:]]
+        if torch.compiler.is_exporting():
+            none = [q.new_empty((0,) * (_abi.MAX_RANK + 1))]
+            self.tensors, self.extras, self.scalars = self.tensors or none, self.extras or none, self.scalars or none
+            self.ints = self.ints or [0]
+        return self.forward(q, k, v)
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                  want: Sequence[int]) -> List[Tensor]:

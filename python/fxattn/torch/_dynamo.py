@@ -76,10 +76,10 @@ class _Flex(HigherOrderOperator):
             extras = len(block_mask) - 1 - options["operands"]
             given = replay(options["source"], block_mask[extras:-1], block_mask[-1])
             return given.call(q, k, scale, options["config"], options["dropout_p"], block_mask[:extras],
-                              mask_extra).forward(q, k, v)
+                              mask_extra).compiled(q, k, v)
         traced = trace(score_mod, block_mask[-1], score_extra=score_extra, mask_extra=mask_extra)
         call = call_of(traced, scale, options["config"], options.get("dropout_p", 0.0), block_mask[:-1])
-        return call.forward(q, k, v)
+        return call.compiled(q, k, v)
 
 
 flex = _Flex()

@@ -40,6 +40,11 @@ def view(tensor: Tensor) -> View:
     return View(tensor.data_ptr(), DTYPES[tensor.dtype], tuple(tensor.shape), tensor.stride())
 
 
+def _listed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """A list as it is; what stands for an empty one (torch_call.h) as that."""
+    return () if len(tensors) == 1 and tensors[0].dim() > _abi.MAX_RANK else tensors
+
+
 class _Call:
     """One call: problem and arguments of the library, and the tensors that they point to."""
 
@@ -50,6 +55,7 @@ class _Call:
             raise ArgumentError("tensors are on %s; without libfxattn_torch those of the CPU are taken" % q.device)
         self.config = [*config, *[0] * (ops.MAPS - len(config))]
         flags, cut = self.config[ops.FLAGS], self.config[ops.BPROP_TEXT]
+        tensors, extras, scalars = _listed(tensors), _listed(extras), _listed(scalars)
         own = self.config[ops.BPROP_TENSORS] if cut else len(tensors)
         text = program.encode()
         self.program = _program((text[:cut] if cut else text).decode(), "score")

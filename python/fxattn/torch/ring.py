@@ -25,6 +25,7 @@ from .._library import context, lib
 from ..trace import trace
 from . import _operators as ops
 from ._autograd import Call, Plain, _below, _place, _wanted
+from ._dtensors import group_of, local_parts
 from ._dynamo import outside
 from ._plain import DTYPES
 from ._settings import real_number, seed_tensor
@@ -46,6 +47,8 @@ class _Ring:
     """The group, and how the sequence lies on it."""
 
     def __init__(self, group: Any) -> None:
+        if not dist.is_initialized():
+            raise ArgumentError("ring_attention is called before torch.distributed.init_process_group")
         self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise ArgumentError("ring_attention: this process is not in the group")
@@ -312,7 +315,8 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     process's rows of it, [B,H,S,Dv], with return_lse also lse [B,H,S], which is differentiable.
 
     q [B,H,S,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]: this process's parts, by `layout` (contiguous, zigzag, striped; see
-        split_sequence). Lengths of Q and K may differ.
+        split_sequence). Lengths of Q and K may differ. Or DTensors that are sharded along the sequence, whose mesh is
+        the group: so are the results.
     score_mod, mask_mod: as flex_attention's; q_idx and kv_idx are positions in the whole. All processes give the same.
     sink: a learned score per query head. dropout_p, seed: the same pairs are dropped as in the whole with this seed;
         without one, one is drawn and shared.
@@ -321,8 +325,9 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     each copy gets that of the whole; gradients of q, k and v are those of this process's parts. Every process of the
     group makes the call, and its backward pass; that they agree is checked first.
     """
-    ring = _Ring(group)
+    ring = _Ring(group_of((q, k, v), group))
     try:
+        (q, k, v), spread = local_parts((q, k, v), layout, group)
         _check(q, k, v, layout)
         check_scale(scale)
         dropout_p = real_number("dropout_p", dropout_p)
@@ -344,4 +349,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     # The first step is never left out: it makes the rows, and has the sink.
     ring.live = [step == 0 or mask.leaves(ring.rank, ring.source(step)) for step in range(ring.size)]
     out, lse = _RingFunction.apply(ring, call.plain(), q, k, v, *call.all_tensors())
-    return (out, lse.to(torch.float64 if q.dtype == torch.float64 else torch.float32)) if return_lse else out
+    lse = lse.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
+    if spread is not None:
+        out, lse = spread.whole(out), spread.whole(lse)
+    return (out, lse) if return_lse else out

@@ -30,12 +30,13 @@ _said: Set[str] = set()  # warnings that are given once in a process
 def register_transformers(name: str = NAME) -> None:
     """Makes attn_implementation=name known to transformers (4.53 and newer), and lets its BLOOM and MPT take it too."""
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     except ImportError as missing:
         raise ImportError("register_transformers() needs transformers 4.53 or newer, which has AttentionInterface and "
                           "AttentionMaskInterface: %s" % missing) from missing
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
+    _alibi.refuse_tables(name, PreTrainedModel)
     _alibi.install(ModelMask, attend)
 
 

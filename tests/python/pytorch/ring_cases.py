@@ -9,9 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import parallel_models
+
 import fxattn.torch as fx
 
 SIZE = 4  # processes
+GROUPS = ((0,), (1, 3), (0, 2, 3))
+PAIR = (0, 1)  # of which models train
 
 
 class Case(NamedTuple):
@@ -163,6 +167,21 @@ def shared_alone(rank: int) -> List[Tensor]:
     return [one, *torch.autograd.grad(fx.ring_attention(q, k, v, score).square().sum(), many)]
 
 
+def small_group(group: Any, rank: int, size: int) -> Dict[str, Any]:
+    """In a group of fewer processes: out and gradients, one of them of a captured tensor."""
+    g = torch.Generator().manual_seed(2)
+    whole = [torch.randn(1, heads, 12, 8, generator=g, dtype=F64) for heads in (4, 2, 2)]
+    slopes = torch.rand(4, generator=g, dtype=F64).requires_grad_()
+    found = {}
+    for layout in ("contiguous", "zigzag", "striped"):
+        parts = [fx.split_sequence(x, rank, size, layout).requires_grad_() for x in whole]
+        out = fx.ring_attention(*parts, lambda s, b, h, i, j: s - slopes[h] * (i - j), lambda b, h, i, j: i >= j,
+                                layout=layout, group=group)
+        grads = torch.autograd.grad(out.sin().sum(), [*parts, slopes])
+        found[layout] = [out.detach(), *grads]
+    return found
+
+
 def drawn_dropout(rank: int) -> Tensor:
     """Without a seed: the output of a call in which values tell which pairs were dropped."""
     g = torch.Generator().manual_seed(1)
@@ -179,11 +198,12 @@ def work(rank: int, folder: str) -> None:
     found: Dict[str, Any] = {name: run(case, rank) for name, case in (*CASES.items(), *EMPTY.items())}
     found["refusals"], found["drawn"] = refusals(rank), drawn_dropout(rank)
     found["alone"], found["shared alone"] = alone(rank), shared_alone(rank)
-    pair = dist.new_group([1, 3])
-    if rank in (1, 3):
-        g = torch.Generator().manual_seed(2)
-        x = torch.randn(1, 2, 12, 8, generator=g)
-        found["pair"] = fx.ring_attention(*[fx.split_sequence(x, rank // 2, 2, "striped")] * 3, None,
-                                          lambda b, h, i, j: i >= j, layout="striped", group=pair)
+    for ranks in GROUPS:
+        group = dist.new_group(ranks)
+        if rank in ranks:
+            found[ranks] = small_group(group, ranks.index(rank), len(ranks))
+    pair = dist.new_group(PAIR)
+    if rank in PAIR:
+        found.update(parallel_models.found(PAIR.index(rank), len(PAIR), pair))
     torch.save(found, os.path.join(folder, "found%d.pt" % rank))
     dist.destroy_process_group()

@@ -14,7 +14,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("this PyTorch has no gloo", allow_module_level=True)
 
 import torch.multiprocessing  # noqa: E402
-from ring_cases import CASES, EMPTY, MODS, SIZE, inputs, work  # noqa: E402
+from ring_cases import CASES, GROUPS, PAIR, EMPTY, MODS, SIZE, inputs, work  # noqa: E402
 from torch_support import indices  # noqa: E402
 from torch_support import inputs as operands  # noqa: E402
 
@@ -149,7 +149,8 @@ class Truth:
 
 def together(parts, layout, length):
     """The whole of what processes have."""
-    places = [fx.split_sequence(torch.arange(length).view(1, 1, -1), r, SIZE, layout).flatten() for r in range(SIZE)]
+    size = len(parts)
+    places = [fx.split_sequence(torch.arange(length).view(1, 1, -1), r, size, layout).flatten() for r in range(size)]
     return torch.cat(parts, 2)[:, :, torch.cat(places).argsort()]
 
 
@@ -201,12 +202,33 @@ def test_a_seed_is_shared(found):
     assert abs(kept.double().mean() - 0.5) < 5 * 0.5 / math.sqrt(kept.numel())
 
 
-def test_groups(found):
-    x = torch.randn(1, 2, 12, 8, generator=torch.Generator().manual_seed(2))
-    expected = fx.flex_attention(x, x, x, block_mask=fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 12, 12, "cpu"))
-    got = torch.empty_like(expected)
-    got[:, :, 0::2], got[:, :, 1::2] = found[1]["pair"], found[3]["pair"]
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("ranks", GROUPS, ids=len)
+def test_groups_of_one_to_three(found, ranks):
+    g = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, h, 12, 8, generator=g, dtype=torch.float64).requires_grad_() for h in (4, 2, 2))
+    slopes = torch.rand(4, generator=g, dtype=torch.float64).requires_grad_()
+    out = fx.attention(q, k, v, lambda s, b, h, i, j: s - slopes[h] * (i - j), lambda b, h, i, j: i >= j)
+    wanted = [out, *torch.autograd.grad(out.sin().sum(), [q, k, v, slopes])]
+    for layout in ("contiguous", "zigzag", "striped"):
+        parts = [found[rank][ranks][layout] for rank in ranks]
+        for i, want in enumerate(wanted[:4]):
+            got = together([part[i] for part in parts], layout, 12)
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+        for part in parts:
+            torch.testing.assert_close(part[4], wanted[4], rtol=1e-12, atol=1e-12)
+
+
+def test_training_by_several_processes(found):
+    """Means over the parts of a batch, in f32: a rounding of each of a few terms."""
+    for one in (found[rank] for rank in PAIR):
+        assert one["data parallel"] < 1e-6 and one["fully sharded"] < 1e-6
+        assert max(one["dtensors"]) < 1e-12
+
+
+def test_a_call_before_there_is_a_group():
+    x = torch.zeros(1, 1, 2, 8)
+    with pytest.raises(ValueError, match="before torch.distributed.init_process_group"):
+        fx.ring_attention(x, x, x)
 
 
 @pytest.mark.parametrize("place, words", list(enumerate((

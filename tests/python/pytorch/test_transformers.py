@@ -15,6 +15,9 @@ from fxattn.torch.transformers import ModelMask, attention_mask  # noqa: E402
 
 fx.register_transformers()
 fx.register_transformers()  # a second time changes nothing
+FOUR = transformers.__version__.startswith("4.")
+if FOUR:  # its BERT chooses from a table, its MPT makes a mask in f64 of numbers that f32 does not have
+    MODELS = {kind: model for kind, model in MODELS.items() if kind not in ("bert", "mpt")}
 CACHED = [kind for kind in MODELS if kind not in ("bert", "t5")]
 
 
@@ -122,7 +125,7 @@ def test_padding_is_never_made_dense(pattern):
 def test_the_model_keeps_the_mask_as_it_is(monkeypatch):
     seen = []
     monkeypatch.setattr(fx.transformers.ModelMask, "_lists", lambda self: seen.append(self))
-    for kind in ("mistral", "bloom", "mpt"):
+    for kind in ("mistral", "bloom", *([] if FOUR else ["mpt"])):
         step(model_of(kind, "fxattn", torch.float32), *tokens(kind))
     assert not seen
 
@@ -135,6 +138,11 @@ def test_models_that_do_not_ask_the_interface_are_told():
         torch.zeros(1, 1, 2, 2) + mask
     with pytest.raises(ValueError, match="without q_length or cache_position"):
         attention_mask(batch_size=1, kv_length=2)
+    config = transformers.FalconConfig(vocab_size=48, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    words = "'fxattn' is not for Falcon.*FALCON_ATTENTION_CLASSES .eager, .*does not ask transformers' AttentionInterface"
+    with pytest.raises(ValueError, match=words):
+        transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fxattn")
+    assert transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager") is not None
 
 
 # ---- Training and compiling --------------------------------------------------------------------------------------------
@@ -145,7 +153,7 @@ def test_dropout_is_repeated_by_checkpointing():
     for checkpoint in (False, True):
         model = model_of("llama", "fxattn", torch.float32, attention_dropout=0.5).train()
         if checkpoint:
-            model.gradient_checkpointing_enable()
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         torch.manual_seed(11)
         results.append(step(model, ids, mask, use_cache=False))
     without = step(model_of("llama", "fxattn", torch.float32), ids, mask)
@@ -171,13 +179,15 @@ def test_compiled_steps_of_decoding():
     ids, mask = tokens("left")
     cache, counter = transformers.StaticCache(config=model.config, max_cache_len=16), CompileCounterWithBackend("aot_eager")
     forward = torch.compile(model.forward, fullgraph=True, backend=counter)
+    kept = {"past_key_values": cache, "is_first_iteration": False}
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=mask).logits
         logits = [model(input_ids=ids[:, :5], attention_mask=mask[:, :5], past_key_values=cache).logits]
         for at in range(5, ids.shape[1]):
-            made = model.prepare_inputs_for_generation(ids[:, at:at + 1], past_key_values=cache, is_first_iteration=False,
-                                                       attention_mask=mask[:, :at + 1])["attention_mask"]
-            logits.append(forward(input_ids=ids[:, at:at + 1], attention_mask=made, past_key_values=cache).logits)
+            here = {"cache_position": torch.tensor([at])} if FOUR else {}
+            made = model.prepare_inputs_for_generation(ids[:, at:at + 1], attention_mask=mask[:, :at + 1], **kept,
+                                                       **here)["attention_mask"]
+            logits.append(forward(input_ids=ids[:, at:at + 1], attention_mask=made, past_key_values=cache, **here).logits)
     assert counter.frame_count <= 2
     # f32 sums of the same few terms in another order
     torch.testing.assert_close(torch.cat(logits, 1)[mask == 1], expected[mask == 1], rtol=1e-5, atol=1e-5)
