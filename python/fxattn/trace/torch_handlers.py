@@ -264,11 +264,15 @@ def h_vector_norm(rec: Recording, x: Any, ord: Any = 2, dim: Any = None, keepdim
 
 
 def is_like_torch(func: Any, name: str) -> bool:
-    """Whether an operator of somebody's own (an approximate tanh) gives what torch's function of its name gives."""
+    """Whether an operator of somebody's own (an approximate tanh) gives what torch's function of its name gives.
+    Compilers trace with tensors that have no values: their modes are left for that."""
     torch = sys.modules["torch"]
+    from torch.utils._python_dispatch import _disable_current_modes
     known = getattr(torch, name, None)
-    points = torch.linspace(-3.0, 3.0, 25)
     try:
-        return known is not None and torch.allclose(func(points), known(points), rtol=1e-2, atol=1e-3, equal_nan=True)
+        with _disable_current_modes():
+            points = torch.linspace(-3.0, 3.0, 25)
+            return known is not None and torch.allclose(func(points), known(points), rtol=1e-2, atol=1e-3,
+                                                        equal_nan=True)
     except (RuntimeError, TypeError, NotImplementedError):
         return False

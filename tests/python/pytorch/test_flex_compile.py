@@ -34,10 +34,16 @@ class Scale:
         return s * self.w[h, i]
 
 
+# An operator of somebody's own, as attention-gym has one for a fast tanh of GPUs.
+torch.library.define("fxattn_tests::tanh", "(Tensor x) -> Tensor")
+torch.library.impl("fxattn_tests::tanh", "CompositeExplicitAutograd", torch.tanh)
+torch.library.register_fake("fxattn_tests::tanh", torch.tanh)
+
+
 class Tanh(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        y = torch.tanh(x)
+        y = torch.ops.fxattn_tests.tanh(x)
         ctx.save_for_backward(y)
         return y
 
