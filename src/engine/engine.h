@@ -33,7 +33,7 @@ void fxa__support_refuse(fxa_support *report, const char *reason);
 
 /* Memory of a device, for callers who have theirs on the host. A stream is a run's. */
 typedef struct fxa__memory {
-    /* May a call that waits take data there and back on the stream now? NULL: yes. */
+    /* May a call that waits take data there and back on the stream now? Asked before anything else. NULL: yes. */
     fxa_status (*begin)(void *self, void *stream, fxa_error *err);
     fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err); /* size > 0; a multiple of 256 */
     void (*give)(void *self, void *ptr, size_t size);                         /* what alloc gave, back */

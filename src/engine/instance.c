@@ -119,6 +119,15 @@ static fxa_status instance_add(fxa__host *host, const fxa__engine *engine, int32
     return FXA_OK;
 }
 
+/* Those that are there stay: code of theirs may be anywhere, and what could not be opened is not to be tried again. */
+static fxa_status instance_fail_full(const fxa__engine *engine, int32_t ordinal, const char *target, fxa_error *err) {
+    return fxa__fail(
+        err, FXA_E_LIMIT,
+        "engine %s for %s %d is one too many: a context opens %d engines, devices and targets at most, those "
+        "counted that could not be opened; another context opens others",
+        engine->name, target ? "another target on device" : "device", (int)ordinal, FXA__MAX_INSTANCES);
+}
+
 fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                              fxa__instance **out, fxa_error *err) {
     size_t count;
@@ -129,7 +138,7 @@ fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t
     *out = instance_find(host, engine, ordinal, target, &count);
     fxa_status status = FXA_OK;
     if (!*out && count >= FXA__MAX_INSTANCES)
-        status = fxa__fail(err, FXA_E_LIMIT, "%zu engines, devices and targets are open: a context has no more", count);
+        status = instance_fail_full(engine, ordinal, target, err);
     else if (!*out)
         status = instance_add(host, engine, ordinal, target, out, err);
     fxa__lock_give(&host->lock);

@@ -88,7 +88,7 @@ TEST(a_context_has_only_so_many_instances) {
         if (!*seam_engine(&r, &err)) break;
     }
     T_INT(err.status, FXA_E_LIMIT);
-    T_HAS(err.text, "256 engines, devices and targets are open");
+    T_HAS(err.text, "a context opens 256 engines, devices and targets at most");
     T_CHECK(made <= FXA__MAX_INSTANCES && made > FXA__MAX_INSTANCES - 4);
     seam_end(&r);
 }
