@@ -3,15 +3,16 @@
 python/csrc/torch_call.c and torch_problem.c do in C. For tensors on the host.
 """
 import ctypes
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+import functools
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from .. import _abi
-from .._errors import ArgumentError
+from .._errors import ArgumentError, Error
 from .._problem import Args, Problem, View
-from .._program import Program
+from .._program import DTYPE_NAMES, Program
 from . import _operators as ops
 
 DTYPES = {torch.float64: _abi.F64, torch.float32: _abi.F32, torch.float16: _abi.F16, torch.bfloat16: _abi.BF16,
@@ -20,6 +21,7 @@ DTYPES = {torch.float64: _abi.F64, torch.float32: _abi.F32, torch.float16: _abi.
 SLOT_NAMES = {value: name[5:].lower() for name, value in vars(_abi).items()
               if name.startswith("SLOT_") and name not in ("SLOT_COUNT", "SLOT_MAX")}
 _MAX_PROGRAMS = 1024
+Result = TypeVar("Result")
 _programs: Dict[Tuple[str, str], Program] = {}
 
 
@@ -34,6 +36,17 @@ def _program(text: str, kind: str) -> Program:
     return found
 
 
+def _refusing(kernel: Callable[..., Result]) -> Callable[..., Result]:
+    """The kernel, whose refusals are those of the operators in C."""
+    @functools.wraps(kernel)
+    def call(*args: Any) -> Result:
+        try:
+            return kernel(*args)
+        except Error as error:
+            raise RuntimeError("fxattn: %s" % error) from error
+    return call
+
+
 def view(tensor: Tensor) -> View:
     if tensor.dtype not in DTYPES:
         raise ArgumentError("a tensor has dtype %s; %s are taken" % (tensor.dtype, ", ".join(map(str, DTYPES))))
@@ -43,6 +56,30 @@ def view(tensor: Tensor) -> View:
 def _listed(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """A list as it is; what stands for an empty one (torch_call.h) as that."""
     return () if len(tensors) == 1 and tensors[0].dim() > _abi.MAX_RANK else tensors
+
+
+def _short_name(dtype: torch.dtype) -> str:
+    return DTYPE_NAMES[DTYPES[dtype]] if dtype in DTYPES else str(dtype)
+
+
+def _check_captures(program: Program, tensors: Sequence[Tensor]) -> None:
+    if len(tensors) != len(program.captures):
+        raise ArgumentError("%d captured tensors are given, the program has %d" % (len(tensors), len(program.captures)))
+    for capture, tensor in zip(program.captures, tensors):
+        if (_short_name(tensor.dtype), tensor.dim()) != (capture.dtype, capture.rank):
+            raise ArgumentError("captured tensor %s is %s[%d], the program has %s[%d]" % (
+                capture.name, _short_name(tensor.dtype), tensor.dim(), capture.dtype, capture.rank))
+
+
+def _params(program: Program, ints: Iterator[int], floats: Iterator[float]) -> List[float]:
+    """Values of the params of one program; the iterators move on."""
+    values = []
+    for param in program.params:
+        value = next(ints, None) if param.type == "int" else next(floats, None)
+        if value is None:
+            raise ArgumentError("param %s of the program has no value" % param.name)
+        values.append(float(value))
+    return values
 
 
 class _Call:
@@ -76,6 +113,9 @@ class _Call:
 
     def _sizes(self, q: Tensor, k: Tensor, v: Tensor, flags: int) -> Dict[str, Any]:
         c, packed, paged = self.config, flags & _abi.VARLEN, flags & _abi.PAGED
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if x.dim() != 4:
+                raise ArgumentError("%s has %d dimensions, not 4" % (name, x.dim()))
         sizes = dict(b=q.shape[0], hq=q.shape[1], hkv=k.shape[1], sq=c[ops.SQ] if packed else q.shape[2],
                      sk=c[ops.SK] if packed or paged else k.shape[2], d=q.shape[3], dv=v.shape[3],
                      window_left=c[ops.WINDOW_LEFT], window_right=c[ops.WINDOW_RIGHT], q_len=c[ops.Q_LEN],
@@ -93,23 +133,40 @@ class _Call:
         return sizes
 
     def operand(self, name: str, slot: str, tensor: Tensor) -> None:
-        self.problem.operand(name, DTYPES[tensor.dtype], tensor.stride())
+        self.problem.operand(name, view(tensor).dtype, tensor.stride())
         self.args.slot(slot, tensor.data_ptr())
 
     def _extras(self, extras: Sequence[Tensor]) -> None:
         slots, rest = self.config[ops.SLOTS], iter(extras)
+        at = ops.extra_place(slots, _abi.SLOT_CU_Q)
+        if slots >> _abi.SLOT_CU_Q & 1 and at < len(extras) and extras[at].dim() == 1:
+            self.problem.struct.b = extras[at].numel() - 1  # of packed rows this says how many batch entries there are
         for slot in (s for s in sorted(SLOT_NAMES) if slots >> s & 1):
-            tensor = next(rest)
+            tensor = next(rest, None)
+            if tensor is None:
+                raise ArgumentError("there are fewer extra tensors than slots for them")
+            self._check_extra(slot, tensor)
             if slot == _abi.SLOT_SEED:
                 self.args.struct.seed = int(tensor.item()) & (1 << 64) - 1
                 continue
             if slot == _abi.SLOT_SINK:
-                self.problem.operand("sink", DTYPES[tensor.dtype], (0, tensor.stride(0)))
-            if slot == _abi.SLOT_CU_Q:
-                self.problem.struct.b = tensor.numel() - 1
-            if slot != _abi.SLOT_SINK and (tensor.dtype != torch.int32 or not tensor.is_contiguous()):
-                raise ArgumentError("the tensor of %s is %s; dense int32 is taken" % (SLOT_NAMES[slot], tensor.dtype))
+                self.problem.operand("sink", DTYPES[tensor.dtype], (0, tensor.stride(0) if tensor.dim() == 1 else 1))
             self.args.slot(SLOT_NAMES[slot], tensor.data_ptr())
+        if next(rest, None) is not None:
+            raise ArgumentError("there are more extra tensors than slots for them")
+
+    def _check_extra(self, slot: int, tensor: Tensor) -> None:
+        """What the library cannot see: it gets a bare pointer."""
+        p, name = self.problem.struct, SLOT_NAMES[slot]
+        counts = {"sink": p.hq, "map_h": p.hq, "cu_q": p.b + 1, "cu_k": p.b + 1, "map_q": p.sq, "map_k": p.sk,
+                  "pages": p.b * -(-p.sk // p.page_size) if p.page_size else 0, "seed": 1}
+        need = counts.get(name, p.b)
+        dtype = {"sink": tensor.dtype, "seed": torch.int64}.get(name, torch.int32)
+        dense = tensor.is_contiguous() or name == "sink" and tensor.dim() == 1
+        if tensor.numel() != need or tensor.dtype != dtype or not dense:
+            raise ArgumentError("%s has %d elements of %s%s; %d dense ones of %s are accepted" % (
+                name.upper(), tensor.numel(), _short_name(tensor.dtype), "" if dense else " with gaps", need,
+                _short_name(dtype)))
 
     def _maps(self) -> None:
         rest = self.config[ops.MAPS:]
@@ -122,18 +179,21 @@ class _Call:
 
     def _bind(self, tensors: Sequence[Tensor], ints: Any, floats: Any, bprop_tensors: Sequence[Tensor]) -> None:
         """Captured tensors and params of both programs."""
+        _check_captures(self.program, tensors)
         self.problem.captures([view(t) for t in tensors])
         self.args.tensors([t.data_ptr() for t in tensors])
-        self.args.params([float(next(ints if p.type == "int" else floats)) for p in self.program.params])
+        self.args.params(_params(self.program, ints, floats))
         if self.bprop is not None:
+            _check_captures(self.bprop, bprop_tensors)
             self.problem.bprop_captures([view(t) for t in bprop_tensors])
             self.args.tensors([t.data_ptr() for t in bprop_tensors], bprop=True)
-            self.args.params([float(next(ints if p.type == "int" else floats)) for p in self.bprop.params], bprop=True)
+            self.args.params(_params(self.bprop, ints, floats), bprop=True)
 
     def run(self) -> None:
         self.problem.run(self.args, torch.get_num_threads())
 
 
+@_refusing
 def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor]:
     """fxattn::fwd."""
     call = _Call(False, q, k, v, *rest)
@@ -148,6 +208,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor
     return out, lse, rows
 
 
+@_refusing
 def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
     """fxattn::bwd."""
     *shared, out, lse, grads, want = rest

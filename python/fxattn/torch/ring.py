@@ -102,7 +102,7 @@ class _Journey:
     """Tensors on their way between neighbours."""
 
     def __init__(self, ring: _Ring, sent: Sequence[Tensor], received: List[Tensor], tag: int) -> None:
-        self.sent, self.received = [t.contiguous() for t in sent], received
+        self.sent, self.received = [t.resolve_neg().contiguous() for t in sent], received
         self.works: List[Any] = []
         if ring.size == 1:
             self.received = self.sent

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from fxattn import _abi
 from fxattn.torch import _operators as ops
+from fxattn.torch import _plain
 from fxattn.torch import attention, flex_attention
 
 
@@ -93,3 +95,33 @@ def test_rows_of_no_features():
                  lambda: ops.fwd(q, k[:, :0], v[:, :0], [], [], [], [], [], [], "")):
         with pytest.raises((ValueError, RuntimeError), match="v has rows of 0 features|k has 0 heads"):
             call()
+
+
+WRONG_CALLS = {  # tensors, extras, scalars, ints, floats, config, program: what follows q, k and v
+    "short lengths": ([], [torch.tensor([3], dtype=torch.int32)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_LEN_K], ""),
+    "long lengths": ([], [torch.tensor([3] * 3)], [], [], [], [_abi.PADDING, 1 << _abi.SLOT_LEN_K], ""),
+    "positions": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [], [_abi.POSITIONS, 1 << _abi.SLOT_POS_Q], ""),
+    "pages": ([], [torch.zeros(1, 2, dtype=torch.int32)], [], [], [],
+              [_abi.PAGED, 1 << _abi.SLOT_PAGES, 0, 10], ""),
+    "lengths with gaps": ([], [torch.zeros(4, dtype=torch.int32)[::2]], [], [], [],
+                          [_abi.PADDING, 1 << _abi.SLOT_LEN_K], ""),
+    "sink with gaps": ([], [torch.ones(2, 2)[:, :1]], [], [], [], [_abi.SINK, 1 << _abi.SLOT_SINK], ""),
+    "no sink": ([], [], [], [], [], [_abi.SINK, 1 << _abi.SLOT_SINK], ""),
+    "a sink for nobody": ([], [torch.ones(2)], [], [], [], [0], ""),
+    "another dtype": ([torch.ones(2, dtype=torch.float16)], [], [], [], [], [], "tensor t : f32[1]\nscore = t[h]"),
+    "another rank": ([torch.ones(2, 2)], [], [], [], [], [], "tensor t : f32[1]\nscore = t[h]"),
+    "no tensor": ([], [], [], [], [], [], "tensor t : f32[1]\nscore = t[h]"),
+    "no param": ([], [], [], [], [], [], "param p : float\nscore = score * p"),
+    "negative dropout": ([], [], [], [], [math.nan, -0.5], [_abi.DROPOUT], ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_wrong_calls_of_both_routes(name):
+    """By ctypes as by the shim: the same error, and nothing beyond a tensor is read."""
+    said = []
+    for forward in (ops.fwd, _plain.forward):
+        with pytest.raises(RuntimeError, match="^fxattn: ") as error:
+            forward(*qkv(), *WRONG_CALLS[name])
+        said.append(str(error.value).splitlines()[0])
+    assert said[0] == said[1]
