@@ -8,7 +8,7 @@ import operator
 import pytest
 
 from fxattn.trace import trace
-from trace_support import evaluator, same
+from trace_support import Evaluator, evaluator, same
 
 torch = pytest.importorskip("torch")
 
@@ -98,3 +98,33 @@ def test_numpy_reciprocal_of_ints():
         table = np.array([1, 2, 3, 127] + [-1, -5] * (dtype != "uint8"), dtype)
         for n, x in enumerate(table):
             check(lambda s, b, h, q, k: s + np.reciprocal(table[q]), np.reciprocal(x), q=n)
+
+
+F = torch.nn.functional
+SLOPES = {
+    "clamp below": lambda x, c: torch.clamp(x, max=c), "clamp above": lambda x, c: torch.clamp(c, min=x),
+    "clamp both": lambda x, c: torch.clamp(x, -1.0, c), "clamp_min": lambda x, c: x.clamp_min(c), "fmax": torch.fmax,
+    "fmin": lambda x, c: torch.fmin(c, x), "maximum": torch.maximum, "logaddexp": torch.logaddexp,
+    "logaddexp2": lambda x, c: torch.logaddexp2(c, x), "xlogy": torch.xlogy, "xlogy by the second": lambda x, c:
+    torch.xlogy(c, x), "atan2": torch.atan2, "atan2 by the second": lambda x, c: torch.atan2(c, x),
+    "hypot": torch.hypot, "fmod": torch.fmod, "remainder": torch.remainder, "copysign": torch.copysign,
+    "asinh": lambda x, c: torch.asinh(x * c), "erfc": lambda x, c: torch.erfc(x * 3 + c),
+    "elu": lambda x, c: F.elu(x) + F.celu(x, 1.5) + F.selu(x), "relu6": lambda x, c: F.relu6(x * 6) * c,
+    "hardtanh": lambda x, c: F.hardtanh(x, -1.0, 0.5) * c, "hardswish": lambda x, c: F.hardswish(x * 3) * c,
+    "relu": lambda x, c: F.relu(x) * c, "softplus": lambda x, c: F.softplus(x * 40, threshold=20) * c,
+    "shrink": lambda x, c: F.softshrink(x) + F.hardshrink(x), "log_ndtr": lambda x, c: torch.special.log_ndtr(x * 4),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_slopes(name):
+    """Derivatives are autograd's where a function has a corner, at zeros and at ties too."""
+    fn = SLOPES[name]
+    for c in (torch.tensor(x, dtype=torch.float64) for x in (0.5, -1.5, 1.0)):
+        traced = trace(lambda s, b, h, q, k: fn(s, c), dtype=torch.float64)
+        run = Evaluator(traced.program.derivative(), traced.tensors, traced.params)
+        for at in (0.0, 0.3, -0.3, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.5):
+            x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+            own = float(torch.autograd.grad(fn(x, c), x)[0])
+            if math.isfinite(own):
+                assert same(run(at, dscore=1.0)[0], own, 1e-9), (at, c)

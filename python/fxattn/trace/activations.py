@@ -5,8 +5,8 @@ from typing import Any
 
 from .. import _abi
 from .curves import expm1
-from .functions import LE, LT, clamp, erf, is_double, k, real, sigmoid, tanh
-from .ops import absolute, add, choose, div, emit, kind_of_operand, minimum, mul, neg, sub
+from .functions import LE, LT, erf, is_double, k, real, sigmoid, tanh
+from .ops import absolute, add, choose, div, emit, kind_of_operand, mul, neg, sub
 from .record import Recording
 from .symbol import Sym
 from .types import FLOAT
@@ -51,9 +51,14 @@ def gelu(rec: Recording, x: Any, approximate: str = "none") -> Sym:
     return mul(rec, mul(rec, k(rec, 0.5), x), add(rec, k(rec, 1.0), bell))
 
 
+def _at_most_zero(rec: Recording, x: Sym) -> Sym:
+    """The smaller of x and 0, with the slope of x at 0."""
+    return choose(rec, LT(rec, k(rec, 0.0), x), k(rec, 0.0), x)
+
+
 def elu(rec: Recording, x: Any, alpha: Any = None) -> Sym:
     x = real(rec, x)
-    below = expm1(rec, minimum(rec, x, k(rec, 0.0)))
+    below = expm1(rec, _at_most_zero(rec, x))
     if alpha is not None:
         below = mul(rec, below, alpha)
     return choose(rec, LT(rec, k(rec, 0.0), x), x, below)
@@ -61,7 +66,7 @@ def elu(rec: Recording, x: Any, alpha: Any = None) -> Sym:
 
 def celu(rec: Recording, x: Any, alpha: Any = 1) -> Sym:
     x = real(rec, x)
-    below = mul(rec, expm1(rec, div(rec, minimum(rec, x, k(rec, 0.0)), alpha)), alpha)
+    below = mul(rec, expm1(rec, div(rec, _at_most_zero(rec, x), alpha)), alpha)
     return choose(rec, LT(rec, k(rec, 0.0), x), x, below)
 
 
@@ -101,8 +106,7 @@ def softshrink(rec: Recording, x: Any, lambd: Any) -> Sym:
 
 
 def hardsigmoid(rec: Recording, x: Any) -> Sym:
-    shifted = add(rec, real(rec, x), k(rec, 3.0))
-    return div(rec, clamp(rec, shifted, k(rec, 0.0), k(rec, 6.0)), k(rec, 6.0))
+    return div(rec, relu6(rec, add(rec, real(rec, x), k(rec, 3.0))), k(rec, 6.0))
 
 
 def hardswish(rec: Recording, x: Any) -> Sym:
@@ -111,11 +115,12 @@ def hardswish(rec: Recording, x: Any) -> Sym:
 
 
 def hardtanh(rec: Recording, x: Any, low: Any, high: Any) -> Sym:
-    return clamp(rec, x, low, high)
+    """Between the bounds x; at them it has no slope, where clamp has one."""
+    return choose(rec, LE(rec, x, low), low, choose(rec, LE(rec, high, x), high, x))
 
 
 def relu6(rec: Recording, x: Any) -> Sym:
-    return clamp(rec, x, 0, 6)
+    return hardtanh(rec, x, 0, 6)
 
 
 def threshold(rec: Recording, x: Any, at: Any, value: Any) -> Sym:

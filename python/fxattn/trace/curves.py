@@ -79,7 +79,8 @@ def atan2(rec: Recording, y: Any, x: Any) -> Sym:
     wide, high = absolute(rec, x), absolute(rec, y)
     steep = LT(rec, wide, high)
     over, under = choose(rec, steep, x, y), choose(rec, steep, y, x)
-    ratio = choose(rec, EQ(rec, under, k(rec, 0.0)), y, div(rec, over, under))
+    none = mul(rec, y, k(rec, 0.0))  # the zero that y is, without a slope
+    ratio = choose(rec, EQ(rec, under, k(rec, 0.0)), none, div(rec, over, under))
     corner = choose(rec, EQ(rec, x, y), k(rec, 1.0), k(rec, -1.0))
     ratio = choose(rec, EQ(rec, minimum(rec, wide, high), k(rec, math.inf)), corner, ratio)
     angle, turn = functions.atan(rec, ratio), copysign(rec, k(rec, math.pi), y)
@@ -101,8 +102,9 @@ def hypot(rec: Recording, x: Any, y: Any) -> Sym:
 def logaddexp(rec: Recording, x: Any, y: Any) -> Sym:
     x, y = real(rec, x), real(rec, y)
     gap = neg(rec, absolute(rec, sub(rec, x, y)))
-    apart = add(rec, maximum(rec, x, y), log1p(rec, exp(rec, gap)))
-    return choose(rec, EQ(rec, x, y), add(rec, x, k(rec, math.log(2.0))), apart)
+    most = maximum(rec, x, y)
+    found = add(rec, most, log1p(rec, exp(rec, gap)))
+    return choose(rec, functions.isfinite(rec, gap), found, most)
 
 
 def logaddexp2(rec: Recording, x: Any, y: Any) -> Sym:
@@ -112,7 +114,9 @@ def logaddexp2(rec: Recording, x: Any, y: Any) -> Sym:
 
 def _times_log(rec: Recording, x: Any, y: Sym, log_of: Sym) -> Sym:
     """x * log_of, 0 where x is, NaN where y is."""
-    result = choose(rec, EQ(rec, x, k(rec, 0.0)), k(rec, 0.0), mul(rec, x, log_of))
+    wild = ops.logical_not(rec, functions.isfinite(rec, log_of))
+    at_zero = ops.logical_and(rec, EQ(rec, x, k(rec, 0.0)), wild)
+    result = choose(rec, at_zero, k(rec, 0.0), mul(rec, x, log_of))
     return choose(rec, NE(rec, y, y), y, result)
 
 

@@ -83,12 +83,14 @@ def sign(rec: Recording, x: Any) -> Sym:
 def clamp(rec: Recording, x: Any, low: Any = None, high: Any = None) -> Sym:
     if low is None and high is None:
         refuse("clamp: at least one of 'min' or 'max' must not be None")
+    kinds = [joint(x, bound) for bound in (low, high) if bound is not None]
+    kind = PROMOTE[kinds[0]][kinds[-1]]
+    if kind == FLOAT:  # at a bound the gradient is all of x's, where that of minimum would be shared
+        low, high = (k(rec, -math.inf) if low is None else low), (k(rec, math.inf) if high is None else high)
     if low is None:
         return minimum(rec, x, high)
     if high is None:
         return maximum(rec, x, low)
-    kind = joint(x, low)
-    kind = PROMOTE[kind][joint(x, high)]
     if kind == BOOL:
         return minimum(rec, maximum(rec, x, low), high)
     return emit(rec, _abi.OP_CLAMP, kind, x, low, high)
@@ -107,8 +109,10 @@ def fmod(rec: Recording, x: Any, y: Any) -> Sym:
     kind = joint(x, y)
     if kind == FLOAT:
         x = real(rec, x)
-        rest = emit(rec, _abi.OP_MOD, kind, ops.absolute(rec, x), ops.absolute(rec, real(rec, y)))
-        return choose(rec, LT(rec, x, 0), ops.neg(rec, rest), rest)
+        below = LT(rec, x, 0)
+        size = choose(rec, below, ops.neg(rec, x), x)  # as the absolute value, but with a slope at 0
+        rest = emit(rec, _abi.OP_MOD, kind, size, ops.absolute(rec, real(rec, y)))
+        return choose(rec, below, ops.neg(rec, rest), rest)
     rest = emit(rec, _abi.OP_MOD, kind, x, y)  # no absolute value: the lowest int has none
     return choose(rec, _is_turned(rec, x, y, rest), ops.sub(rec, rest, y), rest)
 
@@ -204,12 +208,12 @@ def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
 
 
 def fmax(rec: Recording, x: Any, y: Any) -> Sym:
-    """The larger; the other one where one is NaN."""
-    return choose(rec, isnan(rec, x), y, choose(rec, isnan(rec, y), x, maximum(rec, x, y)))
+    """The larger; the other one where one is NaN, the first of equal ones."""
+    return choose(rec, isnan(rec, x), y, choose(rec, LT(rec, x, y), y, x))
 
 
 def fmin(rec: Recording, x: Any, y: Any) -> Sym:
-    return choose(rec, isnan(rec, x), y, choose(rec, isnan(rec, y), x, minimum(rec, x, y)))
+    return choose(rec, isnan(rec, x), y, choose(rec, LT(rec, y, x), y, x))
 
 
 def positive(rec: Recording, x: Any) -> Sym:
