@@ -88,7 +88,8 @@ class Call:
         self._features()
         self._coordinates()
         shape = self.shape
-        self.source = resolve(score, mask, describe, shape=(shape.b, shape.hq, shape.sq, shape.sk), **{
+        wide = self.q.dtype if self.q.dtype == np.float64 else None
+        self.source = resolve(score, mask, describe, shape=(shape.b, shape.hq, shape.sq, shape.sk), dtype=wide, **{
             name: options[name] for name in ("tensors", "params", "bprop", "bprop_tensors", "bprop_params", "style")})
         self.tensors = _captured(self.source.program, self.source.tensors, "tensors")
         self.bprop_tensors = _captured(self.source.bprop, self.source.bprop_tensors, "bprop_tensors")

@@ -40,9 +40,9 @@ def as_statement(text: str, target: str) -> str:
 
 def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: Named = None, params: Named = None,
             bprop: ScoreLike = None, bprop_tensors: Named = None, bprop_params: Named = None, style: str = "flex",
-            lib: str = "numpy", shape: Optional[Sequence[int]] = None) -> Source:
+            lib: str = "numpy", shape: Optional[Sequence[int]] = None, dtype: Any = None) -> Source:
     """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
-    are given by name."""
+    are given by name. `shape` and `dtype` are those of the scores, where they are known."""
     check_kinds(score=score, mask=mask, bprop=bprop)
     for name, named in (("tensors", tensors), ("params", params), ("bprop_tensors", bprop_tensors),
                         ("bprop_params", bprop_params)):
@@ -54,7 +54,7 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
         raise ArgumentError("%s %s without %s" % (" and ".join(given), "is given" if len(given) == 1 else "are given",
                                                  "score" if bprop is not None else "bprop"))
     if callable(score) or callable(mask) or callable(bprop):
-        return _traced(score, mask, bprop, tensors, params, bprop_tensors, bprop_params, style, lib, shape)
+        return _traced(score, mask, bprop, tensors, params, bprop_tensors, bprop_params, style, lib, shape, dtype)
     program = text_program([(score, "score"), (mask, "mask")], "score", describe, tensors, params)
     backward = text_program([(bprop, "dscore")], "bprop", describe, bprop_tensors, bprop_params)
     return Source(program, *_bound(program, tensors, params, ""), backward,
@@ -86,7 +86,7 @@ def check_kinds(**sources: ScoreLike) -> None:
 
 
 def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bprop_tensors: Named, bprop_params: Named,
-            style: str, lib: str, shape: Optional[Sequence[int]]) -> Source:
+            style: str, lib: str, shape: Optional[Sequence[int]], dtype: Any) -> Source:
     from .trace import trace
     extra = {"params": params, "bprop_params": bprop_params}
     if style == "flex":
@@ -99,7 +99,7 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
         raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for a Program "
                             "or text" % " and ".join(given))
     traced = trace(score, mask, style=style, bprop=bprop, tensors=tensors, bprop_tensors=bprop_tensors, lib=lib,
-                   shape=shape)
+                   shape=shape, dtype=dtype)
     return Source(traced.program, tuple(traced.tensors), tuple(map(float, traced.params)), traced.bprop,
                   tuple(traced.bprop_tensors), tuple(map(float, traced.bprop_params)))
 

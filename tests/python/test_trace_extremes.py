@@ -100,6 +100,26 @@ def test_numpy_reciprocal_of_ints():
             check(lambda s, b, h, q, k: s + np.reciprocal(table[q]), np.reciprocal(x), q=n)
 
 
+def test_scores_say_how_wide_they_are():
+    """As in PyTorch: f64 of f64, else f32."""
+    np = pytest.importorskip("numpy")
+    from fxattn.numpy import attention
+    from fxattn.torch import flex_attention
+    seen = []
+
+    def mod(s, b, h, q, k):
+        seen.append(s.dtype)
+        return s
+
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        x = torch.ones(1, 1, 2, 8, dtype=dtype)
+        flex_attention(x, x, x, mod)
+    for dtype in ("float64", "float32"):
+        x = np.ones((1, 1, 2, 8), dtype)
+        attention(x, x, x, mod)
+    assert seen == [torch.float64, torch.float32, torch.float32, np.dtype("float64"), np.dtype("float32")]
+
+
 F = torch.nn.functional
 SLOPES = {
     "clamp below": lambda x, c: torch.clamp(x, max=c), "clamp above": lambda x, c: torch.clamp(c, min=x),

@@ -12,6 +12,11 @@ SYMBOLIC = (torch.SymFloat, torch.SymInt)
 _DEFAULT_FLOATS = [math.nan, 0.0]
 
 
+def dtype_of_scores(q: Tensor) -> Optional[torch.dtype]:
+    """What functions are told of scores: f64, or nothing, which is f32, as in PyTorch."""
+    return q.dtype if q.dtype is torch.float64 else None
+
+
 def split_params(program: Any, params: Sequence[Any]) -> Tuple[List[Any], List[Any]]:
     """ints, floats of the params of a program, each in its order."""
     ints: List[Any] = []

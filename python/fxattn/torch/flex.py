@@ -21,7 +21,7 @@ from .. import _abi
 from .._program import Program
 from ..trace import trace
 from . import _dynamo
-from ._traced import call_of, check_scale
+from ._traced import call_of, check_scale, dtype_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
@@ -270,7 +270,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
                                       math.nan if scale is None else scale,
                                       {"config": (flags,), "version": _dynamo.VERSION})
     else:
-        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
+        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod,
+                                                                           dtype=dtype_of_scores(query))
         if isinstance(score_mod, (str, Program)):
             _check_whole(traced)
         out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)

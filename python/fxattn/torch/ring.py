@@ -30,7 +30,7 @@ from ._dynamo import outside
 from ._plain import DTYPES
 from ._settings import real_number, seed_tensor
 from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
-from ._traced import call_of, check_scale
+from ._traced import call_of, check_scale, dtype_of_scores
 from .flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
@@ -333,7 +333,8 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         dropout_p = real_number("dropout_p", dropout_p)
         q, k, v = autocast_inputs(q, k, v)
         config, extras = _extras(q, sink, dropout_p, seed)
-        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod)
+        traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod,
+                                                                           dtype=dtype_of_scores(q))
         call = call_of(traced, scale, config, dropout_p, extras)
         own = _told(q, k, v, layout, call, seed)
     except Exception:

@@ -7,11 +7,12 @@ be done to it is attached by methods.py, from the tables; what needs its value i
 import sys
 from typing import Any, Dict, NoReturn, Optional, Tuple
 
+from .libraries import dtype_name
 from .place import TraceAttributeError, error, like, refuse
 from .record import Recording
 from .types import BOOL, FLOAT, I8, I16, INT, NAMES, U8
 
-_TORCH_DTYPES = {BOOL: "bool", U8: "uint8", I8: "int8", I16: "int16", INT: "int32", FLOAT: "float32"}
+_DTYPES = {BOOL: "bool", U8: "uint8", I8: "int8", I16: "int16", INT: "int32", FLOAT: "float32"}
 _CHOOSE = "use where(c, x, y) instead of if, `x if c else y`, and, or, not, min() and max(); & | ~ join conditions"
 
 
@@ -38,10 +39,11 @@ class Sym:
         torch = sys.modules.get("torch")
         if torch is None or self.rec.lib != "torch":
             numpy = sys.modules.get("numpy")
-            return None if numpy is None else numpy.dtype(_TORCH_DTYPES[self.ty])
+            wide = self.ty == FLOAT and self.rec.dtype is not None and dtype_name(self.rec.dtype) == "float64"
+            return None if numpy is None else numpy.dtype("float64" if wide else _DTYPES[self.ty])
         if self.ty == FLOAT and self.rec.dtype is not None:
             return self.rec.dtype
-        return getattr(torch, _TORCH_DTYPES[self.ty])
+        return getattr(torch, _DTYPES[self.ty])
 
     @property
     def device(self) -> Any:
