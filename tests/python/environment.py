@@ -17,7 +17,8 @@ import sys
 SKIPPED = 77
 NO_TESTS_COLLECTED = 5  # pytest's: the whole file was skipped
 # pytest itself first: without it nothing runs. From where, and with which torch, is up to pip's own settings.
-PACKAGES = ("pytest", "numpy", "ml_dtypes", "scikit-build-core", "mypy", "torch==2.13.0", "transformers", "jax")
+PACKAGES = ("pytest", "numpy", "ml_dtypes", "scikit-build-core", "mypy", "torch==2.13.0", "transformers", "jax",
+            "flax", "flatbuffers")
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--prefer-binary", "--no-compile",
        "--retries", "0", "--timeout", "30")
 

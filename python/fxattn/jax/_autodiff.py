@@ -7,13 +7,14 @@ STATS_NAME). In shard_map every operand is made to vary over the axes that any o
 so that JAX itself sums the cotangents of what was replicated.
 """
 import functools
-from typing import Any, FrozenSet, List, Tuple
+from typing import Any, FrozenSet, Tuple
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from .. import _abi
+from ..trace.jaxprs import varying_axes
 from ._primitives import backward, forward
 from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Operands, Spec)
 
@@ -33,7 +34,7 @@ def attend(spec: Spec, ops: Operands, lse: bool = False) -> Tuple[Any, Any]:
 def together(ops: Any) -> Any:
     """Arrays of a shard_map as varying over all axes that one of them varies over."""
     leaves, tree = jax.tree.flatten(ops)
-    axes: List[FrozenSet[Any]] = [getattr(jax.typeof(x), "vma", frozenset()) for x in leaves]
+    axes = [varying_axes(x) for x in leaves]
     union: FrozenSet[Any] = frozenset().union(*axes)
     if not union:
         return ops

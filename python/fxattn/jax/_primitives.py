@@ -15,11 +15,13 @@ from typing import Any, Callable, List, Sequence, Tuple
 import jax
 import numpy as np
 from jax import lax
+from jax._src import dispatch
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from .. import _abi
 from . import _batching, _handlers
+from ._partition import partitioned
 from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
                     WANT_TENSORS, Operands, Spec, gather, has_scalars, problem_of, result_dtype, row_dtype, rows_shape)
 
@@ -181,14 +183,28 @@ def _refuse(text: str) -> Callable[..., Any]:
 forward_p.def_impl(_eager(forward_p))
 backward_p.def_impl(_eager(backward_p))
 ad.primitive_jvps[forward_p] = _refuse(
-    "fxattn has no forward mode: jax.jvp, jax.jacfwd and jax.linearize of attention are not supported; use reverse "
-    "mode (jax.grad, jax.vjp, jax.jacrev)")
+    "fxattn has neither a second derivative (jax.hessian, a gradient penalty) nor a forward mode (jax.jvp, "
+    "jax.jacfwd): attention is differentiated once, in reverse (jax.grad, jax.vjp, jax.jacrev)")
 ad.primitive_jvps[backward_p] = _refuse(
-    "fxattn has no second derivative: its backward pass was differentiated (jax.hessian, a gradient penalty). Compute "
+    "fxattn has no second derivative (jax.hessian, a gradient penalty): its backward pass was differentiated. Compute "
     "that part with plain JAX operations, or stop the gradient of the first one")
 batching.fancy_primitive_batchers[forward_p] = functools.partial(_batching.forward_rule, forward_p)
 batching.fancy_primitive_batchers[backward_p] = functools.partial(_batching.backward_rule, backward_p)
-for _platform, _name in (("cpu", "cpu"), ("cuda", "cuda")):
-    mlir.register_lowering(forward_p, mlir.lower_fun(functools.partial(local_forward, _name), True), platform=_platform)
-    mlir.register_lowering(backward_p, mlir.lower_fun(functools.partial(local_backward, _name), True),
-                           platform=_platform)
+
+
+
+def _lowering(run: Callable[..., Any], is_backward: bool) -> Callable[..., Any]:
+    spread = mlir.lower_fun(functools.partial(partitioned, run, is_backward), True)
+
+    def rule(ctx: Any, *flat: Any, **params: Any) -> Any:
+        with jax.enable_x64(True):
+            return spread(ctx, *flat, **params)
+    return rule
+
+
+for _platform in ("cpu", "cuda"):
+    for _primitive, _run in ((forward_p, local_forward), (backward_p, local_backward)):
+        mlir.register_lowering(_primitive, _lowering(functools.partial(_run, _platform), _primitive is backward_p),
+                               platform=_platform)
+# custom_partitioning asks for the devices when it is lowered, and JAX looks at primitives by name for that.
+dispatch.prim_requires_devices_during_lowering.update((forward_p, backward_p))

@@ -9,7 +9,7 @@ the table.
 import os
 import sys
 import types
-from typing import Any, Callable, Dict, FrozenSet, List, Sequence
+from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
 
 from . import ops
 from .arrays import Vec, View, elementwise, stack, vec
@@ -107,6 +107,8 @@ class _Player:
 
     def equation(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
         name, params = equation.primitive.name, equation.params
+        if name == "pvary":  # bookkeeping of shard_map: see _alike
+            return operands
         if not any(isinstance(x, TRACED) for x in operands):
             return _by_jax_itself(equation, operands)
         if name in JITTED and params.get("name") in INLINED:  # what jax.numpy spells out, and we have as one operation
@@ -195,26 +197,46 @@ def _at_equation(error: TraceError, equation: Any) -> TraceError:
     text = str(error).partition("\n  at ")[0]
     for frame in getattr(getattr(equation.source_info, "traceback", None), "frames", ()):
         name, line = frame.file_name, getattr(frame, "line_num", getattr(frame, "start_line", 0))
-        if not any(part in name for part in _LIBRARY_PATHS):
+        if not name.startswith(_library_folders()):
             made = TraceError("%s\n  at %s:%d, in %s" % (text, name, line, frame.function_name))
             made.file, made.line, made.by_equation = name, line, True  # type: ignore[attr-defined]
             return made
     return TraceError(text)
 
 
-_LIBRARY_PATHS = tuple("%s%s%s" % (os.sep, name, os.sep) for name in ("jax", "jaxlib", "fxattn%strace" % os.sep))
+def _library_folders() -> Tuple[str, ...]:
+    """Where JAX and this tracer lie: a user's own folder may be called jax too."""
+    files = [__file__, *(sys.modules[name].__file__ or "" for name in ("jax", "jaxlib") if name in sys.modules)]
+    return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
 
 
 def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
     """An operation on arrays and literals alone. What comes of literals stays known here."""
     numpy, jax = sys.modules["numpy"], sys.modules["jax"]
     known = not any(library_of(x) == "jax" for x in operands)
+    operands = operands if known else _alike(jax, operands)
     with jax.ensure_compile_time_eval() if known else _Nothing():
         found = equation.primitive.get_bind_params(equation.params)
         subfuns, params = found if isinstance(found, tuple) else ((), found)
         results = equation.primitive.bind(*subfuns, *operands, **params)
     results = results if equation.primitive.multiple_results else [results]
     return [numpy.asarray(x)[()] for x in results] if known else results
+
+
+def varying_axes(x: Any) -> FrozenSet[Any]:
+    """The axes of a shard_map over which an array has different values; none outside of one."""
+    kind = sys.modules["jax"].typeof(x)
+    axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
+    return frozenset(getattr(kind, "vma", ()) if axes is None else axes)
+
+
+def _alike(jax: Any, operands: List[Any]) -> List[Any]:
+    """Operands that vary over the same axes of a shard_map, as JAX wants them. The jaxpr says so by pvary, which is not
+    played: it would make arrays of literals."""
+    axes = [varying_axes(x) for x in operands]
+    every: FrozenSet[Any] = frozenset().union(*axes)
+    return [x if mine == every else jax.lax.pcast(x, tuple(every - mine), to="varying")
+            for x, mine in zip(operands, axes)]
 
 
 class _Nothing:
