@@ -234,10 +234,11 @@ STANDIN(int, cudnnBackendFinalize)(void *descriptor) {
     if (!status && d->kind == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) status = standin_finish_graph(d);
     if (!status && d->kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
         const standin_descriptor *config = standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-        if (config && config->graph)
-            d->graph = standin_graph_copy(config->graph);
-        else
-            status = standin_say(STANDIN_BAD, "a plan without a configuration");
+        const standin_item *saved = standin_get(d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+        if (config && config->graph) d->graph = standin_graph_copy(config->graph);
+        if (saved && standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP))
+            d->graph = standin_saved_read(saved->data, saved->n);
+        if (!d->graph) status = standin_say(STANDIN_BAD, "a plan without a configuration, or of text that is none");
     }
     d->final = !status;
     return status;
@@ -250,6 +251,13 @@ STANDIN(int, cudnnBackendGetAttribute)(void *descriptor, int name, int type, int
     int status = standin_fails();
     (void)type;
     if (status) return status;
+    if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION && d->graph) {
+        int64_t size = standin_saved_size(d->graph);
+        if (capacity && capacity < size) return standin_say(STANDIN_BAD, "get");
+        *n = size;
+        if (capacity) standin_saved_write(d->graph, out);
+        return 0;
+    }
     if (capacity != 1) return standin_say(STANDIN_BAD, "get");
     *n = 1;
     if (name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE || name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)

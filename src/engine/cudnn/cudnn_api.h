@@ -58,6 +58,8 @@
     X(ATTR_ENGINECFG_WORKSPACE_SIZE, 303)                                                                              \
     X(ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 401)                                                                          \
     X(ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 402)                                                                         \
+    X(ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, 405)                                                                    \
+    X(ATTR_EXECUTION_PLAN_DEVICEPROP, 407)                                                                             \
     X(ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, 750)                                                                     \
     X(ATTR_OPERATION_POINTWISE_XDESC, 751)                                                                             \
     X(ATTR_OPERATION_POINTWISE_BDESC, 752)                                                                             \

@@ -10,6 +10,7 @@
 
 #include "../../gpu/gpu_profile.h"
 #include "cudnn_build.h"
+#include "cudnn_saved.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,7 +196,9 @@ static void dnn_release(void *self, void *code) {
     fxa__free(c->host, c, sizeof *c);
 }
 
-static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__dnn_code *c, fxa_error *err) {
+/* saved: the compiled plan, else it is compiled. */
+static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
+                           fxa_error *err) {
     c->scratch = a->g.scratch;
     c->program = a->program;
     fxa_program_retain(c->program);
@@ -203,7 +206,9 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__d
         return fxa__fail(err, FXA_E_UNSUPPORTED, "the graph has more than %d tensors and values for a run",
                          FXA__DNN_BOUND);
     FXA_TRY(dnn_enter(s, err));
-    fxa_status status = fxa__dnn_compile(&s->library.api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
+    const fxa__cudnn_api *api = &s->library.api;
+    fxa_status status = saved ? fxa__dnn_saved_read(api, s->profile, saved, &c->plan, &c->own_workspace, err)
+                              : fxa__dnn_compile(api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
     dnn_leave(s);
     (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d, products of %s, %s%zu operations",
                    (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
@@ -212,7 +217,8 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__d
     return status;
 }
 
-static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
+                           fxa_error *err) {
     fxa__dnn_self *s = self;
     *code = NULL;
     fxa__dnn_attention *a = fxa__alloc(p->host, sizeof *a);
@@ -221,7 +227,7 @@ static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, si
     if (c) c->host = p->host;
     if (status == FXA_OK) {
         status = fxa__dnn_attention_make(p, s->level, a, err);
-        if (status == FXA_OK) status = dnn_fill(s, a, c, err);
+        if (status == FXA_OK) status = dnn_fill(s, a, saved, c, err);
         fxa__dnn_attention_free(a);
     }
     fxa__free(p->host, a, sizeof *a);
@@ -232,6 +238,18 @@ static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, si
     }
     if (c) dnn_release(s, c);
     return status;
+}
+
+static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    return dnn_load(self, p, NULL, code, bytes, err);
+}
+
+static void dnn_save(void *self, const void *code, fxa__writer *w) {
+    const fxa__dnn_self *s = self;
+    const fxa__dnn_code *c = code;
+    if (dnn_enter(s, NULL) != FXA_OK) return;
+    fxa__dnn_saved_write(&s->library.api, c->plan, s->host, w);
+    dnn_leave(s);
 }
 
 static const char *dnn_detail(const void *code, const fxa__problem *p) {
@@ -285,5 +303,7 @@ const fxa__engine fxa__engine_cudnn = {
     .check = fxa__dnn_check,
     .run = fxa__dnn_run,
     .detail = dnn_detail,
+    .save = dnn_save,
+    .load = dnn_load,
     .memory = &dnn_memory,
 };
