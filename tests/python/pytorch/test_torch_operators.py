@@ -177,10 +177,3 @@ def test_builds_are_counted_and_few():
         y = torch.randn(1, 2, n, 8)
         fx.flex_attention(y, y, y, lambda s, b, h, i, j: s * 2.0 + i * 0.125)
     assert fx.cache_stats()["builds"] <= before + 1
-
-
-def test_many_distinct_programs_stay_bounded():
-    x = torch.randn(1, 1, 4, 4)
-    for i in range(3000):
-        ops.fwd(x, x, x, [], [], [], [], [NAN, 0.0], [0], "score = score * %d.5" % i)
-    assert fx.cache_stats()["plans"] <= 256
