@@ -33,6 +33,10 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuStreamSynchronize", stream_wait),
     GPU_FUNCTION("cuStreamIsCapturing", stream_recorded),
     GPU_FUNCTION("cuPointerGetAttributes", pointer_attributes),
+    GPU_FUNCTION("cuModuleLoadData", module_load),
+    GPU_FUNCTION("cuModuleUnload", module_unload),
+    GPU_FUNCTION("cuModuleGetFunction", module_function),
+    GPU_FUNCTION("cuLaunchKernel", launch),
     GPU_FUNCTION("cuGetErrorString", error_string),
 };
 

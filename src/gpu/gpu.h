@@ -37,6 +37,11 @@ typedef struct fxa__cuda {
     int (*stream_wait)(void *stream);
     int (*stream_recorded)(void *stream, int *status);
     int (*pointer_attributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
+    int (*module_load)(void **module, const void *image);
+    int (*module_unload)(void *module);
+    int (*module_function)(void **function, void *module, const char *name);
+    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
     int (*error_string)(int status, const char **text);
 } fxa__cuda;
 

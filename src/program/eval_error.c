@@ -13,7 +13,7 @@
 
 fxa__arithmetic fxa__arithmetic_of(bool f64) {
     /* In f64 both sides round: two units. */
-    fxa__arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true};
+    fxa__arithmetic wide = {0x1p-52, 0x1p-1022, 1e300, false, NULL}, narrow = {0x1p-24, 0x1p-126, 0x1p120, true, NULL};
     return f64 ? wide : narrow;
 }
 
@@ -102,8 +102,9 @@ static double error_function_units(const fxa__arithmetic *m, uint32_t op) {
     return m->narrow ? 2 * fxa__function_ulps(op, false) : fxa__function_ulps(op, true) + REFERENCE_ULPS;
 }
 
-static double error_rounding(const fxa__arithmetic *m, uint32_t op, double y) {
-    double units = 1, tiny = fabs(y) < 0x1p-100 ? m->tiny : 0;
+static double error_rounding(const fxa__arithmetic *m, uint32_t op, double x, double y) {
+    double units = 1, tiny = fabs(y) < 0x1p-100 ? m->tiny : 0, other = m->function ? m->function(op, x, y) : -1;
+    if (other >= 0) return fabs(y) < INFINITY ? other + 2 * tiny : 0;
     if (y == 0) return 0;
     if (fxa__function_ulps(op, false) > 0) return error_function_units(m, op) * m->unit * fabs(y) + 2 * tiny;
     if (op == FXA_OP_NEG || op == FXA_OP_ABS || (op >= FXA_OP_MIN && op <= FXA_OP_CLAMP))
@@ -165,7 +166,7 @@ static double error_floats(const fxa_program *p, const fxa__arithmetic *m, int32
     else
         e = error_function(n->op, a, y, e_a);
     if (y != y || fabs(y) == INFINITY) return e == INFINITY ? INFINITY : 0;
-    e += error_rounding(m, n->op, y);
+    e += error_rounding(m, n->op, a, y);
     return e == e && fabs(y) + e < m->largest ? e : INFINITY;
 }
 
@@ -186,7 +187,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     }
     if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);
     if (n->type != FXA_FLOAT) return error_bools(n, vals, error, worst);
-    return worst == INFINITY ? INFINITY : error_rounding(m, n->op, vals[at].f); /* FLOAT of an int or bool */
+    return worst == INFINITY ? INFINITY : error_rounding(m, n->op, 0, vals[at].f); /* FLOAT of an int or bool */
 }
 
 void fxa__program_error(const fxa_program *p, const fxa__arithmetic *a, const fxa__env *env, double e_score,

@@ -15,6 +15,9 @@ typedef struct fxa__arithmetic {
     double tiny;    /* results below it may become 0 */
     double largest; /* results above it may become inf */
     bool narrow;    /* constants and loads round to f32 */
+    /* What a function (or a quotient) may be off by at x, where it is y; below 0: nothing else is said of it. NULL: all
+     * are ours, as function_ulps.h has them. */
+    double (*function)(uint32_t op, double x, double y);
 } fxa__arithmetic;
 
 fxa__arithmetic fxa__arithmetic_of(bool f64);

@@ -42,10 +42,11 @@ static attn_shape lowering_shape(uint64_t *rng) {
 /* Captured tensors get the size of what reads them, where the program says it by plain coordinates. */
 static void lowering_narrow(conf_case *c, uint64_t *rng) {
     fxa_problem *p = &c->base.data.problem;
-    p->flags &= ~(uint32_t)FXA_WANT_MAX;
+    if (attn_int(rng, 0, 3)) p->flags &= ~(uint32_t)FXA_WANT_MAX;
     p->alignment = 16;
     p->param_grads = 0;
     for (size_t i = 0; i < c->n_tensors; i++) c->captures[i].grad = 0;
+    c->base.data.backward_flags &= ~(uint32_t)(FXA_ACC_TENSORS | FXA_ACC_PARAMS);
     if (attn_int(rng, 0, 1)) c->base.data.backward_flags |= FXA_DETERMINISTIC;
 }
 
@@ -74,12 +75,23 @@ static bool lowering_is_finite(const conf_case *c) {
     return true;
 }
 
+/* Features of problems, as often as they leave something to compare: FXA_TEST_FEATURES has more of them by force. */
+static uint32_t lowering_features(uint64_t *rng) {
+    const char *forced = getenv("FXA_TEST_FEATURES");
+    uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_LENGTHS | ATTN_SOME_GRADS;
+    uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK_ZERO | ATTN_SINK | ATTN_MAPS | ATTN_ACC |
+                      ATTN_DLSE | ATTN_ROWS | ATTN_CHUNKED;
+    uint32_t features = plain & (uint32_t)attn_next(rng);
+    if (attn_int(rng, 0, 1)) features |= others & (uint32_t)attn_next(rng) & (uint32_t)attn_next(rng);
+    return features | (forced ? (uint32_t)strtoul(forced, NULL, 0) : 0);
+}
+
 static bool lowering_case(fxa_context *ctx, conf_source source, lowering_tally *tally, uint64_t *rng) {
     static conf_case c;
     char what[400], text[4000] = "";
     const char *name;
     uint64_t start = *rng;
-    uint32_t features = (ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_LENGTHS | ATTN_SOME_GRADS) & (uint32_t)attn_next(rng);
+    uint32_t features = lowering_features(rng);
     fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", rng, &name);
     attn_shape shape = lowering_shape(rng);
     if (!program) {
@@ -109,7 +121,7 @@ static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) {
     const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30};
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     lowering_tally all = {0};
-    setenv("FXA_TEST_DTYPE", "bf16", 1);
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
     bool ok = conf_draw(&c, ctx, ATTN_GQA, &shape, program, "text", NULL, &tally, &rng);
     if (ok) lowering_narrow(&c, &rng);
     ok = ok && lowering_pass(&c, FXA_FORWARD, &all);
@@ -127,7 +139,7 @@ static void lowering_cases(conf_source source, int n, int least) {
     if (!lowering_set("FXA_CUDNN_UNTRIED"))
         T_SKIP("FXA_CUDNN_UNTRIED is not set, without which the engine does not open");
     if (replay && *replay) rng = strtoull(replay, NULL, 0), n = 1, least = 0;
-    setenv("FXA_TEST_DTYPE", "bf16", 1);
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
     T_OK(fxa_context_create(NULL, &ctx, &err));
     n = t_scaled(n);
     for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++) wrong += !lowering_case(ctx, source, &tally, &rng);

@@ -5,6 +5,7 @@
  * number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH), as libcuda.so.1.
  */
 #include "standin.h"
+#include "standin_kernels.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -239,4 +240,40 @@ STANDIN(cuGetErrorString)(int status, const char **text);
 STANDIN(cuGetErrorString)(int status, const char **text) {
     *text = status == STANDIN_UNKNOWN ? "the stand-in fails" : "the stand-in does not like it";
     return 0;
+}
+
+/* ---- Kernels of src/gpu, compiled for the host ------------------------------------------------------------------- */
+
+STANDIN(cuModuleLoadData)(void **module, const void *image);
+STANDIN(cuModuleLoadData)(void **module, const void *image) {
+    int status = image && !strncmp(image, ".version", 8) ? standin_enter() : STANDIN_INVALID;
+    if (status) return status;
+    *module = &standin_lock;
+    atomic_fetch_add(&standin_cuda.held, 1);
+    return 0;
+}
+
+STANDIN(cuModuleUnload)(void *module);
+STANDIN(cuModuleUnload)(void *module) {
+    atomic_fetch_add(&standin_cuda.mistakes, module != &standin_lock);
+    atomic_fetch_sub(&standin_cuda.held, 1);
+    return 0;
+}
+
+STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name);
+STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
+    *function = standin_kernel_find(name);
+    return module != &standin_lock || !*function ? STANDIN_INVALID : standin_enter();
+}
+
+STANDIN(cuLaunchKernel)
+(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+ unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
+STANDIN(cuLaunchKernel)
+(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+ unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra) {
+    (void)stream, (void)extra, (void)shared_bytes;
+    int status = grid_x && block_x && grid_y * grid_z * block_y * block_z == 1 ? standin_enter() : STANDIN_INVALID;
+    if (!status) standin_kernel_run(function, params[0]);
+    return status;
 }

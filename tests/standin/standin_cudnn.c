@@ -96,7 +96,9 @@ static int32_t standin_tensor(standin_graph *g, const standin_descriptor *d) {
     memcpy(t->stride, standin_get(d, CUDNN_ATTR_TENSOR_STRIDES)->data, sizeof t->stride);
     t->is_virtual = standin_int(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, 0);
     t->is_by_value = standin_int(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, 0);
-    return g->n_tensors++;
+    int32_t made = g->n_tensors++, offsets = standin_tensor(g, standin_child(d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC));
+    g->tensor[made].ragged = offsets;
+    return made;
 }
 
 static const struct standin_form {
@@ -111,6 +113,9 @@ static const struct standin_form {
      CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_ATTR_OPERATION_REDUCTION_DESC},
     {CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, -1, -1,
      CUDNN_ATTR_OPERATION_RESHAPE_YDESC, -1},
+    {CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR, CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_CONTAINER_DESC,
+     CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_PAGE_TABLE_DESC, CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_SEQUENCE_DESC,
+     CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_YDESC, -1},
 };
 
 static int standin_operation(standin_graph *g, const standin_descriptor *d) {
@@ -125,6 +130,10 @@ static int standin_operation(standin_graph *g, const standin_descriptor *d) {
                            .b = standin_tensor(g, standin_child(d, f->b)),
                            .t = standin_tensor(g, standin_child(d, f->t)),
                            .y = standin_tensor(g, standin_child(d, f->y))};
+        static const int lengths[3] = {CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC,
+                                       CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC,
+                                       CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC};
+        for (int j = 0; j < 3; j++) op->length[j] = standin_tensor(g, standin_child(d, lengths[j]));
         bool reduces = d->kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR;
         op->mode = (int)standin_int(how, reduces ? CUDNN_ATTR_REDUCTION_OPERATOR : CUDNN_ATTR_POINTWISE_MODE, -1);
         op->precision = (int)standin_int(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
@@ -227,6 +236,22 @@ STANDIN(int, cudnnBackendSetAttribute)(void *descriptor, int name, int type, int
     return 0;
 }
 
+/* A plan as text: the memory of its graph. */
+static int standin_write_plan(const standin_descriptor *d, int64_t capacity, int64_t *n, void *out) {
+    *n = (int64_t)sizeof *d->graph;
+    if (!d->graph || (capacity && capacity != *n)) return standin_say(STANDIN_BAD, "get");
+    if (capacity) memcpy(out, d->graph, sizeof *d->graph);
+    return 0;
+}
+
+static int standin_read_plan(standin_descriptor *d) {
+    const standin_item *text = standin_get(d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+    if (!standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP)) abort(); /* as cuDNN does */
+    if (text->n != (int64_t)sizeof *d->graph) return standin_say(STANDIN_NO, "a plan of another version");
+    d->graph = standin_graph_copy(text->data);
+    return 0;
+}
+
 STANDIN(int, cudnnBackendFinalize)(void *descriptor);
 STANDIN(int, cudnnBackendFinalize)(void *descriptor) {
     standin_descriptor *d = descriptor;
@@ -234,11 +259,12 @@ STANDIN(int, cudnnBackendFinalize)(void *descriptor) {
     if (!status && d->kind == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) status = standin_finish_graph(d);
     if (!status && d->kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
         const standin_descriptor *config = standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-        const standin_item *saved = standin_get(d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-        if (config && config->graph) d->graph = standin_graph_copy(config->graph);
-        if (saved && standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP))
-            d->graph = standin_saved_read(saved->data, saved->n);
-        if (!d->graph) status = standin_say(STANDIN_BAD, "a plan without a configuration, or of text that is none");
+        if (standin_get(d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION))
+            status = standin_read_plan(d);
+        else if (config && config->graph)
+            d->graph = standin_graph_copy(config->graph);
+        else
+            status = standin_say(STANDIN_BAD, "a plan without a configuration");
     }
     d->final = !status;
     return status;
@@ -251,13 +277,7 @@ STANDIN(int, cudnnBackendGetAttribute)(void *descriptor, int name, int type, int
     int status = standin_fails();
     (void)type;
     if (status) return status;
-    if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION && d->graph) {
-        int64_t size = standin_saved_size(d->graph);
-        if (capacity && capacity < size) return standin_say(STANDIN_BAD, "get");
-        *n = size;
-        if (capacity) standin_saved_write(d->graph, out);
-        return 0;
-    }
+    if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) return standin_write_plan(d, capacity, n, out);
     if (capacity != 1) return standin_say(STANDIN_BAD, "get");
     *n = 1;
     if (name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE || name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)

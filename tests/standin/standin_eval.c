@@ -2,7 +2,8 @@
  *
  * The meaning of a graph, in f64: each tensor becomes a dense array of [dim], operations are done in their order.
  * Where cuDNN's fused engines differ from the operations taken one by one, this does as they do: a row whose scores are
- * all -inf has weights of 0 and statistics of -inf.
+ * all -inf has weights of 0 and statistics of -inf; rows past the lengths of products are neither read nor written
+ * where entries have offsets; and beside lengths the two constants of a bottom-right mask are those of each entry.
  */
 #include "standin_graph.h"
 
@@ -18,7 +19,9 @@ typedef struct standin_eval {
     const standin_graph *g;
     double *value[STANDIN_TENSORS];
     void *pointer[STANDIN_TENSORS];
-    bool reduced[STANDIN_TENSORS]; /* a row's maximum, sum or statistics */
+    bool reduced[STANDIN_TENSORS];   /* a row's maximum, sum or statistics */
+    int32_t length[STANDIN_TENSORS]; /* the tensor of lengths of its rows; -1: none */
+    int32_t rows, keys;              /* lengths of the scores; -1: none */
 } standin_eval;
 
 static int64_t eval_count(const standin_tensor_info *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
@@ -48,18 +51,68 @@ static double *eval_new(standin_eval *e, int32_t t) {
     return e->value[t];
 }
 
+/* ---- Lengths ----------------------------------------------------------------------------------------------------- */
+
+/* The axis of rows: of K, turned, the last. */
+static int eval_row_axis(const standin_tensor_info *t) { return t->stride[3] != 1 ? 3 : 2; }
+
+static void eval_share_length(standin_eval *e, int32_t t, int32_t length) {
+    if (t >= 0 && length >= 0 && e->length[t] < 0) e->length[t] = length;
+}
+
+/* Products say how long their operands are; what has as many rows as they have is as long. */
+static void eval_find_lengths(standin_eval *e) {
+    for (int32_t i = 0; i < e->g->n_tensors; i++) e->length[i] = -1;
+    e->rows = e->keys = -1;
+    for (int32_t i = 0; i < e->g->n_ops; i++) {
+        const standin_op *op = &e->g->op[i];
+        if (op->kind != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
+        const standin_tensor_info *b = &e->g->tensor[op->b];
+        if (e->rows < 0) e->rows = op->length[0], e->keys = op->length[1];
+        eval_share_length(e, op->x, op->length[0]);
+        eval_share_length(e, op->b, op->length[eval_row_axis(b) == 3 ? 1 : 2]);
+        eval_share_length(e, op->y, op->length[0]);
+    }
+    for (int again = 0; again < 3; again++)
+        for (int32_t i = 0; i < e->g->n_ops; i++) {
+            const standin_op *op = &e->g->op[i];
+            if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
+            const int32_t all[3] = {op->x, op->b, op->y};
+            for (int j = 0; j < 9; j++) {
+                int32_t from = all[j / 3], to = all[j % 3];
+                if (from >= 0 && to >= 0 && e->g->tensor[from].dim[2] == e->g->tensor[to].dim[2] &&
+                    op->kind != CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
+                    eval_share_length(e, to, e->length[from]);
+            }
+        }
+}
+
+static int64_t eval_int(const standin_eval *e, int32_t t, int64_t i) {
+    int64_t wide;
+    int32_t narrow;
+    if (e->g->tensor[t].type == CUDNN_DATA_INT64) return memcpy(&wide, (char *)e->pointer[t] + 8 * i, 8), wide;
+    return memcpy(&narrow, (char *)e->pointer[t] + 4 * i, 4), narrow;
+}
+
+/* Whether an element is memory of the tensor's, and where. */
+static bool eval_find_place(const standin_eval *e, int32_t i, const int64_t at[4], int64_t *place) {
+    const standin_tensor_info *t = &e->g->tensor[i];
+    *place = t->ragged >= 0 ? eval_int(e, t->ragged, at[0]) : at[0] * t->stride[0];
+    for (int a = 1; a < 4; a++) *place += at[a] * t->stride[a];
+    return t->ragged < 0 || e->length[i] < 0 || at[eval_row_axis(t)] < eval_int(e, e->length[i], at[0]);
+}
+
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static void eval_load(standin_eval *e, int32_t i) {
     const standin_tensor_info *t = &e->g->tensor[i];
     double *to = eval_new(e, i);
     for (int64_t n = 0; n < eval_count(t); n++) {
-        int64_t at[4], place = 0;
-        int32_t whole;
+        int64_t at[4], place;
         eval_place(t->dim, n, at);
-        for (int a = 0; a < 4; a++) place += at[a] * t->stride[a];
-        if (t->type == CUDNN_DATA_INT32)
-            memcpy(&whole, (char *)e->pointer[i] + 4 * place, 4), to[n] = whole;
+        if (!eval_find_place(e, i, at, &place)) continue;
+        if (t->type == CUDNN_DATA_INT32 || t->type == CUDNN_DATA_INT64)
+            to[n] = (double)eval_int(e, i, place);
         else
             to[n] = fxa__load_f64(e->pointer[i], eval_dtype(t->type), place);
     }
@@ -68,10 +121,25 @@ static void eval_load(standin_eval *e, int32_t i) {
 static void eval_store(const standin_eval *e, int32_t i) {
     const standin_tensor_info *t = &e->g->tensor[i];
     for (int64_t n = 0; n < eval_count(t); n++) {
-        int64_t at[4], place = 0;
+        int64_t at[4], place;
         eval_place(t->dim, n, at);
-        for (int a = 0; a < 4; a++) place += at[a] * t->stride[a];
-        fxa__store_f64(e->pointer[i], eval_dtype(t->type), place, e->value[i][n]);
+        if (eval_find_place(e, i, at, &place))
+            fxa__store_f64(e->pointer[i], eval_dtype(t->type), place, e->value[i][n]);
+    }
+}
+
+/* Keys by pages; past the length 0. */
+static void eval_pages(standin_eval *e, const standin_op *op) {
+    const standin_tensor_info *x = &e->g->tensor[op->x], *y = &e->g->tensor[op->y], *table = &e->g->tensor[op->b];
+    int row = eval_row_axis(y);
+    double *to = eval_new(e, op->y);
+    for (int64_t n = 0; n < eval_count(y); n++) {
+        int64_t at[4];
+        eval_place(y->dim, n, at);
+        int64_t s = at[row], d = at[5 - row];
+        if (s >= eval_int(e, op->t, at[0])) continue;
+        int64_t page = eval_int(e, op->b, at[0] * table->dim[2] + s / x->dim[2]);
+        to[n] = e->value[op->x][((page * x->dim[1] + at[1]) * x->dim[2] + s % x->dim[2]) * x->dim[3] + d];
     }
 }
 
@@ -130,15 +198,36 @@ static double eval_against_row(int mode, double x, double b) {
     return eval_arithmetic(mode, x, b);
 }
 
+static bool eval_is_row_index(const standin_eval *e, int32_t t) {
+    for (int32_t i = 0; i < e->g->n_ops; i++)
+        if (e->g->op[i].y == t) return e->g->op[i].mode == CUDNN_POINTWISE_GEN_INDEX && e->g->op[i].axis == 2;
+    return false;
+}
+
+/* The lengths that the constant of an operation stands for: keys of an ADD to the row, rows of a SUB from that. */
+static int32_t eval_stands_for(const standin_eval *e, const standin_op *op) {
+    const standin_op *all = e->g->op;
+    if (e->rows < 0 || op->b < 0 || !e->g->tensor[op->b].is_by_value || op->precision != CUDNN_DATA_INT32) return -1;
+    for (int32_t i = 0; i < e->g->n_ops; i++) {
+        bool sub = all[i].mode == CUDNN_POINTWISE_SUB && all[i].b >= 0 && e->g->tensor[all[i].b].is_by_value;
+        if (op->mode == CUDNN_POINTWISE_ADD && sub && all[i].x == op->y && eval_is_row_index(e, op->x)) return e->keys;
+        bool add = all[i].mode == CUDNN_POINTWISE_ADD && all[i].y == op->x;
+        if (op->mode == CUDNN_POINTWISE_SUB && add && eval_is_row_index(e, all[i].x)) return e->rows;
+    }
+    return -1;
+}
+
 static void eval_pointwise(standin_eval *e, const standin_op *op) {
     const standin_tensor_info *y = &e->g->tensor[op->y];
     double *to = eval_new(e, op->y);
     bool ints = op->precision == CUDNN_DATA_INT32;
+    int32_t stands = eval_stands_for(e, op);
     for (int64_t n = 0; n < eval_count(y); n++) {
         int64_t at[4];
         eval_place(y->dim, n, at);
         double x = e->value[op->x][eval_element(&e->g->tensor[op->x], at, y->dim)];
         double b = op->b < 0 ? 0 : e->value[op->b][eval_element(&e->g->tensor[op->b], at, y->dim)];
+        if (stands >= 0) b = (double)eval_int(e, stands, at[0]);
         if (op->mode == CUDNN_POINTWISE_GEN_INDEX)
             to[n] = (double)at[op->axis];
         else if (op->mode == CUDNN_POINTWISE_BINARY_SELECT)
@@ -241,11 +330,12 @@ int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, voi
     e->g = g;
     int status = eval_bind(e, n, ids, pointers);
     if (status) (void)snprintf(text, size, "a tensor has no pointer");
+    if (!status) eval_find_lengths(e);
     for (int32_t i = 0; !status && i < g->n_tensors; i++) {
         const standin_tensor_info *t = &g->tensor[i];
         if (!t->is_virtual && !eval_is_written(g, i)) eval_load(e, i);
         bool statistics = !t->is_virtual && !t->is_by_value && t->type == CUDNN_DATA_FLOAT && t->dim[3] == 1;
-        e->reduced[i] = statistics && t->dim[1] * t->dim[2] == t->stride[0];
+        e->reduced[i] = statistics && (t->dim[1] * t->dim[2] == t->stride[0] || t->ragged >= 0);
     }
     for (int32_t i = 0; !status && i < g->n_ops; i++) {
         const standin_op *op = &g->op[i];
@@ -253,6 +343,7 @@ int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, voi
         if (op->kind == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) eval_matmul(e, op);
         if (op->kind == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) eval_reduce(e, op);
         if (op->kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) eval_reshape(e, op);
+        if (op->kind == CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR) eval_pages(e, op);
         eval_round(e, op->y);
         if (!g->tensor[op->y].is_virtual) eval_store(e, op->y);
     }

@@ -42,6 +42,7 @@ static bool bound_start(bound_work *w, conf_case *c, fxa_pass pass) {
     w->c = c;
     w->arithmetic = fxa__arithmetic_of(c->slot[FXA_SLOT_Q].dtype == FXA_F64);
     c->unit = w->arithmetic.unit;
+    w->arithmetic.function = c->function;
     conf_call_make(c, "ref", pass, false, &x);
     if (fxa_problem_program(c->base.ctx, &x.p, &w->program, NULL) != FXA_OK) return false;
     if (pass == FXA_BACKWARD && fxa_program_derivative(w->program, &w->derivative, NULL) != FXA_OK) return false;

@@ -55,8 +55,10 @@ typedef struct conf_case {
     double unit;         /* of the arithmetic */
     double product_unit; /* of P and dS as they are multiplied: not 0 when the plan says that it multiplies bf16 */
     double head_unit;    /* of dK and dV of single heads before they are summed: not 0 when the plan says so */
-    bool unsure;         /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
-    bool refused;        /* the engine said that it does not support the problem; why has its reason */
+    double (*function)(uint32_t op, double x, double y); /* errors of the engine's functions; NULL: those of cpu */
+    bool rounds_sums; /* results round before they are added to what is there: when the plan says so */
+    bool unsure;      /* a comparison is closer than the arithmetic can tell: nothing can be said of the case */
+    bool refused;     /* the engine said that it does not support the problem; why has its reason */
     conf_tally *tally;
     char why[800];
 } conf_case;
@@ -87,6 +89,9 @@ bool conf_reference(conf_case *c, fxa_pass pass);
 void conf_keep(conf_case *c);
 bool conf_run(conf_case *c, const char *engine, fxa_pass pass);
 bool conf_compare(conf_case *c, fxa_pass pass);
+
+/* What cuDNN's functions may be off by (conf_functions.c); below 0: nothing is said. */
+double conf_cudnn_function(uint32_t op, double x, double y);
 
 /* error and size of every output, unsure (conf_bound.c). */
 bool conf_bound_forward(conf_case *c);

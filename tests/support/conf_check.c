@@ -30,11 +30,31 @@ static double conf_sum_units(const conf_case *c) {
     return conf_has_equal_terms(c) ? n : 2 * sqrt(n);
 }
 
+/* In f16 what is below 2^-14 rounds to multiples of 2^-24, before it is multiplied: by as much for each pair, in random
+ * directions, times the largest of what it is multiplied by. */
+static double conf_least_error(const conf_case *c, const conf_buffer *t) {
+    const oracle *x = &c->base.x;
+    const conf_buffer *by = t == &c->slot[FXA_SLOT_O]    ? &c->slot[FXA_SLOT_V]
+                            : t == &c->slot[FXA_SLOT_DQ] ? &c->slot[FXA_SLOT_K]
+                            : t == &c->slot[FXA_SLOT_DK] ? &c->slot[FXA_SLOT_Q]
+                            : t == &c->slot[FXA_SLOT_DV] ? &c->slot[FXA_SLOT_DO]
+                                                         : NULL;
+    if (c->product_unit != 0x1p-11 || !by) return 0;
+    double largest = 0, pairs = (double)(x->sk > x->sq ? x->sk : x->sq) * (double)(x->hq / x->hkv);
+    int64_t n = conf_places(by);
+    for (int64_t i = 0; i < n; i++) {
+        double value = fabs(fxa__load_f64(by->memory, by->dtype, i));
+        if (isfinite(value)) largest = fmax(largest, value);
+    }
+    return 4 * sqrt(pairs) * 0x1p-25 * largest;
+}
+
 /* P and dS rounded to 16 bits, each by itself: uniform within product_unit of the term, so a third of its square is the
  * variance; never more than all of them at once. */
 static double conf_product_error(const conf_case *c, const conf_buffer *t, int64_t place, double deviations) {
     double all = t->size[place], some = deviations * sqrt(t->noise[place] / 3);
-    return c->product_unit * (conf_has_equal_terms(c) ? all : fmin(all, some));
+    bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* pages are shared: keys are equal */
+    return c->product_unit * (equal ? all : fmin(all, some)) + conf_least_error(c, t);
 }
 
 /* dK and dV of single heads rounded to 16 bits: what is rounded is no larger than the magnitudes that it sums up. */
@@ -46,6 +66,13 @@ static double conf_head_error(const conf_case *c, const conf_buffer *t, int64_t 
 static double conf_half_ulp(fxa_dtype dtype, double x) {
     static const double unit[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8}, least[] = {0, 0, 0x1p-126, 0x1p-25, 0x1p-126};
     return fmax(unit[dtype] * fabs(x), least[dtype]);
+}
+
+/* Of what was rounded before it was added: the result less what was there. */
+static double conf_added_error(const conf_case *c, const conf_buffer *t, int64_t place, double want) {
+    if (!c->rounds_sums) return 0;
+    double old = fxa__load_f64(t->before, t->dtype, place);
+    return isfinite(old) && isfinite(want) ? conf_half_ulp(t->dtype, fabs(want) + fabs(old)) : 0;
 }
 
 /* 1 or less: what was got is the rounding of a value within the tolerance. */
@@ -90,13 +117,14 @@ static bool conf_compare_buffer(conf_case *c, conf_buffer *t) {
         double magnitude = t->size[i] > 0 ? t->size[i] + fabs(want) : 0;
         double tolerance = CONF_SAFETY * t->error[i] + c->unit * units * magnitude + floor;
         tolerance += conf_product_error(c, t, i, CONF_DEVIATIONS) + conf_head_error(c, t, i);
+        tolerance += conf_added_error(c, t, i, want);
         double ratio = conf_ratio(t->dtype, got, want, tolerance);
         if (!(ratio <= 1)) return conf_fail_element(c, t, i, got, want, tolerance);
         c->tally->element[main] = fmax(c->tally->element[main], ratio);
         c->tally->elements++;
         if (!(fabs(want) < INFINITY) || !(fabs(got) < INFINITY)) continue;
         double allowed = t->error[i] + c->unit * CONF_RMS_UNITS * magnitude + conf_half_ulp(t->dtype, want) + floor;
-        allowed += conf_product_error(c, t, i, 2) + conf_head_error(c, t, i);
+        allowed += conf_product_error(c, t, i, 2) + conf_head_error(c, t, i) + conf_added_error(c, t, i, want);
         squares += (got - want) * (got - want), allowed_squares += allowed * allowed, count++;
     }
     if (count == 0 || squares == 0) return true;
@@ -134,13 +162,15 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
 static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
-    c->product_unit = c->head_unit = 0;
+    c->product_unit = c->head_unit = 0, c->rounds_sums = false, c->function = NULL;
     conf_call_make(c, engine, pass, false, &x);
     if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return;
     const char *detail = fxa_plan_detail(plan);
     double unit = strstr(detail, "bf16") || strstr(detail, "amx") ? 0x1p-8 : strstr(detail, "f16") ? 0x1p-11 : 0;
     c->product_unit = unit;
     c->head_unit = strstr(detail, "heads rounded") ? unit : 0;
+    c->rounds_sums = strstr(detail, "rounded before added") != NULL;
+    c->function = strstr(detail, "cuDNN") ? conf_cudnn_function : NULL;
     fxa_plan_destroy(plan);
 }
 

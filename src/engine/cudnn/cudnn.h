@@ -7,7 +7,6 @@
  *                  with the program by cudnn_score.c, cudnn_ops.c and its mask by cudnn_mask.c
  *           -> cudnn_rules.c: the last look at it
  *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
- *   bytes  <-> cudnn_saved.c: compiled plans
  *   run     -> cudnn_run.c: pointers and values to cuDNN
  *   engine_cudnn.c is its table, with instances: on a device, or of a profile (gpu/gpu_profile.h) without one.
  *
@@ -33,6 +32,7 @@ typedef struct fxa__dnn_self {
     bool on_device; /* else of a target: nothing runs */
     fxa__gpu gpu;
     _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle ones */
+    _Atomic(fxa__gpu_module *) module;         /* helper kernels, once code needs some */
 } fxa__dnn_self;
 
 /* A tensor that a run gives a pointer, as in the graph. */
@@ -50,7 +50,9 @@ typedef struct fxa__dnn_code {
     int64_t scratch;
     size_t n_bound;
     fxa__dnn_bound bound[FXA__DNN_BOUND];
-    char detail[96];
+    fxa__dnn_step *steps;
+    size_t n_steps;
+    char detail[128];
 } fxa__dnn_code;
 
 /* Bytes of a workspace: it is aligned to 256 inside. UINT64_MAX: more than there are. */

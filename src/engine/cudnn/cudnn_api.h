@@ -19,6 +19,7 @@
     X(DATA_HALF, 2)                                                                                                    \
     X(DATA_INT32, 4)                                                                                                   \
     X(DATA_BFLOAT16, 9)                                                                                                \
+    X(DATA_INT64, 10)                                                                                                  \
     X(DATA_BOOLEAN, 11)                                                                                                \
     X(TYPE_HANDLE, 0)                                                                                                  \
     X(TYPE_DATA_TYPE, 1)                                                                                               \
@@ -47,6 +48,7 @@
     X(BACKEND_REDUCTION_DESCRIPTOR, 21)                                                                                \
     X(BACKEND_OPERATION_REDUCTION_DESCRIPTOR, 22)                                                                      \
     X(BACKEND_OPERATION_RESHAPE_DESCRIPTOR, 31)                                                                        \
+    X(BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR, 35)                                                               \
     X(BACKEND_DEVICEPROP_DESCRIPTOR, 38)                                                                               \
     X(ATTR_POINTWISE_MODE, 0)                                                                                          \
     X(ATTR_POINTWISE_MATH_PREC, 1)                                                                                     \
@@ -75,6 +77,7 @@
     X(ATTR_TENSOR_UNIQUE_ID, 906)                                                                                      \
     X(ATTR_TENSOR_IS_VIRTUAL, 907)                                                                                     \
     X(ATTR_TENSOR_IS_BY_VALUE, 908)                                                                                    \
+    X(ATTR_TENSOR_RAGGED_OFFSET_DESC, 913)                                                                             \
     X(ATTR_VARIANT_PACK_UNIQUE_IDS, 1000)                                                                              \
     X(ATTR_VARIANT_PACK_DATA_POINTERS, 1001)                                                                           \
     X(ATTR_VARIANT_PACK_WORKSPACE, 1003)                                                                               \
@@ -91,6 +94,10 @@
     X(ATTR_OPERATION_REDUCTION_XDESC, 1610)                                                                            \
     X(ATTR_OPERATION_REDUCTION_YDESC, 1611)                                                                            \
     X(ATTR_OPERATION_REDUCTION_DESC, 1612)                                                                             \
+    X(ATTR_OPERATION_PAGED_CACHE_LOAD_CONTAINER_DESC, 1950)                                                            \
+    X(ATTR_OPERATION_PAGED_CACHE_LOAD_YDESC, 1951)                                                                     \
+    X(ATTR_OPERATION_PAGED_CACHE_LOAD_SEQUENCE_DESC, 1952)                                                             \
+    X(ATTR_OPERATION_PAGED_CACHE_LOAD_PAGE_TABLE_DESC, 1953)                                                           \
     X(ATTR_OPERATION_RESHAPE_XDESC, 2200)                                                                              \
     X(ATTR_OPERATION_RESHAPE_YDESC, 2201)                                                                              \
     X(ATTR_DEVICEPROP_HANDLE, 2701)                                                                                    \

@@ -9,6 +9,7 @@
 
 #include "../../lower/conjunct.h"
 #include "cudnn_score.h"
+#include "cudnn_steps.h"
 
 /* What the library that is here can do. */
 typedef struct fxa__dnn_level {
@@ -26,9 +27,13 @@ typedef struct fxa__dnn_attention {
     fxa__depend *depend;
     fxa__conjuncts mask; /* of lifted; nodes are those of `program` */
     fxa__dnn_score score;
-    int32_t scaled;       /* scores as programs read them */
-    int32_t len_q, len_k; /* lengths for products; -1: none */
-    bool banded;          /* a causal or window mask is there */
+    int32_t scale, scaled; /* of the run; scores as programs read them */
+    int32_t len_q, len_k;  /* lengths for products; -1: none */
+    bool banded;           /* a causal or window mask is there */
+    bool spans;           /* entries have lengths of their own: len_q, len_k and more = k length - q length have them */
+    int32_t more, joined; /* joined: LSE of this run, for what is there */
+    size_t span_step;     /* which writes these */
+    fxa__dnn_step nobody;
 } fxa__dnn_attention;
 
 /* Makes the graph of a problem. E_UNSUPPORTED with the reason. The caller frees it, whatever came out. */
@@ -37,18 +42,48 @@ void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
 /* cudnn_support.c: what can be said before a graph is made. False with the reason in g. */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);
+/* The reason of a row of its table; NULL past the last. For tests, which have a case for each. */
+const char *fxa__dnn_support_why(size_t row);
 
 /* cudnn_rules.c: refuses a graph that cuDNN would take and compute wrongly, whoever wrote it. */
 void fxa__dnn_rules_check(fxa__dnn_graph *g);
 
-/* Rows of a slot as a tensor: [B,H,S,D], or, `turned`, [B,H,D,S]. */
-int32_t fxa__dnn_operand(fxa__dnn_graph *g, const fxa_problem *p, fxa_slot slot, bool turned);
+/* ---- cudnn_spans.c: operands ------------------------------------------------------------------------------------- */
+
 int fxa__dnn_data_type(uint32_t dtype); /* of f16 and bf16 */
+/* Entries with lengths or offsets of their own: before any operand. */
+void fxa__dnn_spans_begin(fxa__dnn_attention *a);
+/* Rows of a slot as a tensor: [B,H,S,D], or, `turned`, [B,H,D,S]. */
+int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned);
+/* Memory of ours of the same size, dense; of rows in floats. */
+int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot);
+/* A result of rows and features: the slot, or memory of ours where it is not wanted or to be added. */
+int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds);
+/* LSE and dLSE as cuDNN takes them: whether they lie so, and the slot as a tensor then. */
+bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
+int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
+
+fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
+/* Parts of arguments: the rows of a slot, and the slot itself. */
+void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot);
+void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot);
+void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field); /* it points to nothing again */
+/* What nobody writes of a result becomes this. */
+void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value);
+/* Between a slot and memory of ours: before cuDNN's kernel from the slot, after it to the slot. */
+fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
+                                  double fill);
 
 /* Whether gradients of heads are rounded to 16 bits before they are summed to those of a key head. */
 static inline bool fxa__dnn_rounds_heads(const fxa_problem *p) { return p->pass == FXA_BACKWARD && p->hq != p->hkv; }
 
-/* Selects of -inf: parts that are evaluated, then causal and window. */
+/* Whether results are rounded to 16 bits before they are added to, or joined with, what is there. */
+static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
+    return (p->flags & (FXA_ACC_OUT | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)) != 0;
+}
+
+/* Selects of -inf: lengths, where there are some; parts that are evaluated, then causal and window. */
+int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);
 

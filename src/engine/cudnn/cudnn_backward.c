@@ -17,21 +17,16 @@ enum { BACKWARD_ROWS = 64, BACKWARD_KEYS = 128 };
 /* Operations with a tensor that has a value per row which kernels for sm_90 take beside their own two; others: none. */
 enum { BACKWARD_VECTORS = 2 };
 
-/* A gradient: memory of the caller, or of the workspace where it is not wanted. */
-static int32_t backward_output(fxa__dnn_attention *a, fxa_slot slot, uint32_t flag) {
-    int32_t t = fxa__dnn_operand(&a->g, &a->p->in, slot, false);
-    if (a->g.status != FXA_OK || (a->p->in.flags & flag)) return t;
-    int64_t dim[4];
-    memcpy(dim, a->g.tensors[t].dim, sizeof dim);
-    return fxa__dnn_scratch(&a->g, dim, (uint8_t)fxa__dnn_data_type(a->p->in.q.dtype));
+/* A gradient: memory of the caller, or of ours where it is not wanted or to be added to what is there. */
+static int32_t backward_output(fxa__dnn_attention *a, fxa_slot slot, uint32_t flag, uint32_t add) {
+    return fxa__dnn_output(a, slot, (a->p->in.flags & flag) != 0, (a->p->in.flags & add) != 0);
 }
 
-static int32_t backward_statistics(fxa__dnn_attention *a) {
-    const int64_t dim[4] = {a->p->in.b, a->p->in.hq, a->p->in.sq, 1};
-    int32_t t = fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
-    if (a->g.status != FXA_OK) return 0;
-    a->g.tensors[t].source = FXA__DNN_SLOT;
-    a->g.tensors[t].index = FXA_SLOT_LSE;
+/* A row of statistics as cuDNN reads it. */
+static int32_t backward_row(fxa__dnn_attention *a, fxa_slot slot, double fill) {
+    if (fxa__dnn_row_is_direct(&a->p->in, slot)) return fxa__dnn_row(a, slot);
+    int32_t t = fxa__dnn_dense(a, slot);
+    (void)fxa__dnn_step_copy(a, slot, t, false, FXA_GPU_COPY, fill);
     return t;
 }
 
@@ -62,16 +57,10 @@ static bool backward_reads_score(const fxa_program *p) {
     return false;
 }
 
-/* cuDNN knows the spelling of padding only where what is masked has no other use. */
+/* The score that is masked has no other use: cuDNN knows the spelling of padding only so. */
 static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
-    fxa__dnn_graph *g = &a->g;
-    if (a->len_q < 0) return s;
-    if (backward_reads_score(a->program)) s = fxa__dnn_float2(g, CUDNN_POINTWISE_IDENTITY, s, -1);
-    int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_INT32), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_INT32);
-    int32_t row = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_LT, q, a->len_q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
-    int32_t key = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_LT, k, a->len_k, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
-    int32_t m = fxa__dnn_op2(g, CUDNN_POINTWISE_LOGICAL_AND, row, key, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
-    return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
+    if (a->len_q >= 0 && backward_reads_score(a->program)) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_IDENTITY, s, -1);
+    return fxa__dnn_mask_lengths(a, s);
 }
 
 /* x of [B,Hq,Sq,Sk] as [B,Hq,Sk,Sq] in storage. */
@@ -107,7 +96,10 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     fxa__dnn_tensor view = {.dim = {p->b, p->hkv, p->sk, p->d},
                             .type = (uint8_t)fxa__dnn_data_type(p->k.dtype),
                             .source = FXA__DNN_VIRTUAL};
-    memcpy(view.stride, p->k.stride, sizeof view.stride);
+    if (g->status != FXA_OK) return;
+    memcpy(view.stride, g->tensors[k].stride, sizeof view.stride);
+    view.stride[2] = g->tensors[k].stride[3], view.stride[3] = g->tensors[k].stride[2];
+    view.ragged = g->tensors[k].ragged;
     int32_t keys = fxa__dnn_reshape(g, k, fxa__dnn_add(g, &view));
     if (p->flags & FXA_DETERMINISTIC) {
         (void)fxa__dnn_matmul(g, ds, keys, dq, a->len_q, -1, a->len_k);
@@ -125,9 +117,7 @@ static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
         return fxa__dnn_refuse(&a->g, "the gradient by the score is the same for every output: cuDNN has no such pass");
     a->score.dscore = dscore;
     int32_t ds = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
-    const fxa__dnn_tensor scale = {
-        .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .type = CUDNN_DATA_FLOAT, .source = FXA__DNN_SCALE};
-    return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, ds, fxa__dnn_add(&a->g, &scale));
+    return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
 /* P, from scores that are made again; what the program computed on the way is kept for its derivative. */
@@ -136,27 +126,50 @@ static int32_t backward_weights(fxa__dnn_attention *a, int32_t q, int32_t k, fxa
     int32_t s = fxa__dnn_scores(a, q, k);
     *kept = a->score;
     s = backward_pad(a, fxa__dnn_mask_others(a, s));
-    s = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, backward_statistics(a));
+    s = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, backward_row(a, FXA_SLOT_LSE, -INFINITY));
     return fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_mask_bands(a, s), -1);
+}
+
+/* The gradient of sinks, from the sums of dO O, which cuDNN leaves in memory. */
+static void backward_sinks(fxa__dnn_attention *a, int32_t sums, int32_t dlse) {
+    const fxa_problem *p = &a->p->in;
+    if (!(p->flags & FXA_GRAD_SINK)) return;
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SINK, true, p->hq);
+    FxaGpuSink *s = &step->args.sink;
+    fxa__dnn_step_rows(a, step, &s->rows, FXA_SLOT_LSE);
+    s->sink.stride[1] = p->sink.stride[1], s->sink.type = (int32_t)p->sink.dtype;
+    s->dsink.stride[1] = p->dsink.stride[1], s->dsink.type = (int32_t)p->dsink.dtype;
+    s->zero = !(p->flags & FXA_SINK), s->add = (p->flags & FXA_ACC_SINK) != 0;
+    if (!s->zero) fxa__dnn_step_point(step, &s->sink.data, FXA__DNN_SLOT, FXA_SLOT_SINK, 0);
+    fxa__dnn_step_point(step, &s->dsink.data, FXA__DNN_SLOT, FXA_SLOT_DSINK, 0);
+    fxa__dnn_step_slot(a, step, &s->lse, FXA_SLOT_LSE);
+    if (dlse >= 0) fxa__dnn_step_slot(a, step, &s->dlse, FXA_SLOT_DLSE);
+    fxa__dnn_step_tensor(step, &s->delta, &a->g, sums);
+    fxa__dnn_step_slot(a, step, &s->o, FXA_SLOT_O);
+    fxa__dnn_step_slot(a, step, &s->dout, FXA_SLOT_DO);
+    s->features = p->dv;
 }
 
 static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
     const int64_t pairs[4] = {p->b, p->hq, p->sq, p->sk};
-    int32_t q = fxa__dnn_operand(g, p, FXA_SLOT_Q, false), k = fxa__dnn_operand(g, p, FXA_SLOT_K, true);
-    int32_t v = fxa__dnn_operand(g, p, FXA_SLOT_V, true), o = fxa__dnn_operand(g, p, FXA_SLOT_O, false);
-    int32_t dout = fxa__dnn_operand(g, p, FXA_SLOT_DO, false);
+    int32_t q = fxa__dnn_operand(a, FXA_SLOT_Q, false), k = fxa__dnn_operand(a, FXA_SLOT_K, true);
+    int32_t v = fxa__dnn_operand(a, FXA_SLOT_V, true), o = fxa__dnn_operand(a, FXA_SLOT_O, false);
+    int32_t dout = fxa__dnn_operand(a, FXA_SLOT_DO, false);
     int32_t sums = backward_sums(a, dout, o);
     int32_t weights = backward_weights(a, q, k, kept);
-    backward_by_keys(a, weights, dout, backward_output(a, FXA_SLOT_DV, FXA_GRAD_V), p->dv);
+    backward_by_keys(a, weights, dout, backward_output(a, FXA_SLOT_DV, FXA_GRAD_V, FXA_ACC_V), p->dv);
     int32_t dp = fxa__dnn_matmul(g, dout, v, fxa__dnn_virtual(g, pairs, CUDNN_DATA_FLOAT), a->len_q, a->len_k, -1);
+    int32_t dlse = p->flags & FXA_GRAD_LSE ? backward_row(a, FXA_SLOT_DLSE, 0) : -1;
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, dp, sums);
+    if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
+    backward_sinks(a, sums, dlse);
     a->score = *kept;
     int32_t ds = backward_score(a, dp);
-    backward_by_keys(a, ds, q, backward_output(a, FXA_SLOT_DK, FXA_GRAD_K), p->d);
-    backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q));
+    backward_by_keys(a, ds, q, backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACC_K), p->d);
+    backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACC_Q));
 }
 
 static void backward_count_vectors(fxa__dnn_attention *a) {
@@ -173,7 +186,7 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
 
 void fxa__dnn_backward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    if (p->sq % BACKWARD_ROWS || p->sk % BACKWARD_KEYS) backward_lengths(a);
+    if (!a->spans && (p->sq % BACKWARD_ROWS || p->sk % BACKWARD_KEYS)) backward_lengths(a);
     fxa__dnn_score *kept = fxa__alloc(a->g.host, sizeof *kept);
     if (!kept) {
         a->g.status = FXA_E_MEMORY;

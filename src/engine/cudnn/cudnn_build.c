@@ -68,12 +68,15 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
 
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
     bool inside = t->source == FXA__DNN_TENSOR && t->offset != 0; /* begins within what the caller has aligned */
-    return !inside ? 16 : t->type == CUDNN_DATA_FLOAT || t->type == CUDNN_DATA_INT32 ? 4 : 2;
+    return !inside ? 16 : fxa__dnn_size(t->type);
 }
 
+/* Once, after the tensor of its offsets. */
 static void maker_tensor(dnn_maker *m, int32_t i) {
     const fxa__dnn_tensor *t = &m->g->tensors[i];
     const bool yes = true;
+    if (m->tensors[i]) return;
+    if (t->ragged) maker_tensor(m, t->ragged - 1);
     void *d = m->tensors[i] = maker_new(m, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     maker_set_type(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t->type);
     maker_set(m, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, t->dim);
@@ -82,6 +85,7 @@ static void maker_tensor(dnn_maker *m, int32_t i) {
     maker_set_int(m, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, maker_alignment(t));
     if (t->source == FXA__DNN_VIRTUAL) maker_set(m, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
     if (fxa__dnn_is_by_value(t)) maker_set(m, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    if (t->ragged) maker_set_tensor(m, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, t->ragged - 1);
     maker_finish(m, d);
 }
 
@@ -139,11 +143,18 @@ static void *maker_reshape(dnn_maker *m, const fxa__dnn_op *op) {
     return d;
 }
 
+static void *maker_pages(dnn_maker *m, const fxa__dnn_op *op) {
+    void *d = maker_new(m, CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR);
+    maker_set_tensor(m, d, CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_CONTAINER_DESC, op->x);
+    maker_set_tensor(m, d, CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_PAGE_TABLE_DESC, op->b);
+    maker_set_tensor(m, d, CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_SEQUENCE_DESC, op->t);
+    maker_set_tensor(m, d, CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_YDESC, op->y);
+    return d;
+}
+
 static void *(*const maker_ops[])(dnn_maker *m, const fxa__dnn_op *op) = {
-    [FXA__DNN_POINTWISE] = maker_pointwise,
-    [FXA__DNN_MATMUL] = maker_matmul,
-    [FXA__DNN_REDUCTION] = maker_reduction,
-    [FXA__DNN_RESHAPE] = maker_reshape,
+    [FXA__DNN_POINTWISE] = maker_pointwise, [FXA__DNN_MATMUL] = maker_matmul, [FXA__DNN_REDUCTION] = maker_reduction,
+    [FXA__DNN_RESHAPE] = maker_reshape,     [FXA__DNN_PAGED] = maker_pages,
 };
 
 /* Tensors that no operation has are left out: cuDNN would ask for their pointers. */
@@ -231,6 +242,52 @@ fxa_status fxa__dnn_compile(const fxa__cudnn_api *api, void *profile, const fxa_
     maker_free(&m);
     *plan = status == FXA_OK ? made : NULL;
     return status;
+}
+
+/* ---- Plans as text ----------------------------------------------------------------------------------------------- */
+
+fxa_status fxa__dnn_plan_text(const fxa__cudnn_api *api, fxa__host *host, void *plan, fxa__dnn_text *out,
+                              fxa_error *err) {
+    const int name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
+    int64_t size = 0, count = 0;
+    *out = (fxa__dnn_text){NULL, 0};
+    int status = api->get(plan, name, CUDNN_TYPE_CHAR, 0, &size, NULL);
+    if (status != CUDNN_STATUS_SUCCESS || size < 1) return fxa__cudnn_fail(api, status, "a plan is written", err);
+    char *data = fxa__alloc_array(host, (size_t)size, 1);
+    if (!data) return fxa__fail_memory(err, "the text of a plan of cuDNN");
+    status = api->get(plan, name, CUDNN_TYPE_CHAR, size, &count, data);
+    if (status == CUDNN_STATUS_SUCCESS && count == size) {
+        *out = (fxa__dnn_text){data, (size_t)size};
+        return FXA_OK;
+    }
+    fxa__free(host, data, (size_t)size);
+    return fxa__cudnn_fail(api, status, "a plan is written", err);
+}
+
+fxa_status fxa__dnn_restore(const fxa__cudnn_api *api, void *profile, const fxa__dnn_text *text, void **plan,
+                            int64_t *workspace, fxa_error *err) {
+    const char *doing = "a plan is read";
+    void *made = NULL;
+    int status = api->descriptor_create(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &made);
+    *plan = NULL;
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = api->set(made, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)text->size,
+                          text->data);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = api->set(made, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &profile);
+    fxa_status result = status == CUDNN_STATUS_SUCCESS ? plan_finish(api, made, doing, workspace, err)
+                                                       : fxa__cudnn_fail(api, status, doing, err);
+    if (result == FXA_OK)
+        *plan = made;
+    else if (made)
+        (void)api->descriptor_destroy(made);
+    return result;
+}
+
+uint64_t fxa__dnn_text_sum(const fxa__dnn_text *text) {
+    uint64_t sum = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; text->data && i < text->size; i++) sum = (sum ^ (uint8_t)text->data[i]) * 0x100000001b3u;
+    return sum;
 }
 
 /* ---- Profiles ---------------------------------------------------------------------------------------------------- */

@@ -8,53 +8,30 @@
 
 #include "../../lower/joint.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- What both passes share -------------------------------------------------------------------------------------- */
 
-int fxa__dnn_data_type(uint32_t dtype) { return dtype == FXA_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16; }
-
-typedef struct dnn_slot {
-    const fxa_operand *operand;
-    int64_t heads, rows, features;
-} dnn_slot;
-
-static dnn_slot dnn_slot_of(const fxa_problem *p, fxa_slot slot) {
-    switch (slot) {
-    case FXA_SLOT_Q: return (dnn_slot){&p->q, p->hq, p->sq, p->d};
-    case FXA_SLOT_DQ: return (dnn_slot){&p->dq, p->hq, p->sq, p->d};
-    case FXA_SLOT_K: return (dnn_slot){&p->k, p->hkv, p->sk, p->d};
-    case FXA_SLOT_DK: return (dnn_slot){&p->dk, p->hkv, p->sk, p->d};
-    case FXA_SLOT_V: return (dnn_slot){&p->v, p->hkv, p->sk, p->dv};
-    case FXA_SLOT_DV: return (dnn_slot){&p->dv_grad, p->hkv, p->sk, p->dv};
-    case FXA_SLOT_DO: return (dnn_slot){&p->dout, p->hq, p->sq, p->dv};
-    default: return (dnn_slot){&p->o, p->hq, p->sq, p->dv};
-    }
-}
-
-int32_t fxa__dnn_operand(fxa__dnn_graph *g, const fxa_problem *p, fxa_slot slot, bool turned) {
-    const dnn_slot s = dnn_slot_of(p, slot);
-    fxa__dnn_tensor t = {.dim = {p->b, s.heads, s.rows, s.features},
-                         .type = (uint8_t)fxa__dnn_data_type(s.operand->dtype),
-                         .source = FXA__DNN_SLOT,
-                         .index = (int32_t)slot};
-    memcpy(t.stride, s.operand->stride, sizeof t.stride);
-    if (turned) {
-        t.dim[2] = s.features, t.dim[3] = s.rows;
-        t.stride[2] = s.operand->stride[3], t.stride[3] = s.operand->stride[2];
-    }
-    return fxa__dnn_add(g, &t);
+/* cuDNN knows the spelling of padding only where what is masked has no other use. */
+int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s) {
+    fxa__dnn_graph *g = &a->g;
+    if (a->len_q < 0) return s;
+    int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_INT32), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_INT32);
+    int32_t row = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_LT, q, a->len_q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    int32_t key = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_LT, k, a->len_k, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    int32_t m = fxa__dnn_op2(g, CUDNN_POINTWISE_LOGICAL_AND, row, key, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
 }
 
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     const fxa_problem *p = &a->p->in;
     const int64_t dim[4] = {p->b, p->hq, p->sq, p->sk};
-    const fxa__dnn_tensor scale = {
-        .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .type = CUDNN_DATA_FLOAT, .source = FXA__DNN_SCALE};
     int32_t s = fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
     if (a->g.status == FXA_OK) a->g.tensors[s].score = true;
     s = fxa__dnn_matmul(&a->g, q, k, s, a->len_q, a->len_k, -1);
-    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, fxa__dnn_add(&a->g, &scale));
+    a->scale = fxa__dnn_scale(&a->score);
+    a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, a->scale);
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
@@ -71,31 +48,143 @@ static int32_t forward_row(fxa__dnn_attention *a) {
     return fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
 }
 
-/* LSE, in memory where it is wanted: dense, as cudnn_support.c has seen to. */
+/* The maximum and the sum of a row in memory of ours, of which a step makes LSE: where the maximum is wanted too, or
+ * LSE in f64, which is made of LSE in f32 where cuDNN does not write these. It writes either these or LSE. */
+static bool forward_has_parts(const fxa_problem *p) {
+    bool other = p->flags & (FXA_ACC_OUT | FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_SINK | FXA_SINK_ZERO);
+    bool wide = (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64 && !other;
+    return (p->flags & FXA_WANT_MAX) || wide;
+}
+
+static void forward_parts(fxa__dnn_attention *a, int32_t most, int32_t sum) {
+    const fxa_problem *p = &a->p->in;
+    if (p->flags & FXA_ACC_OUT) a->joined = fxa__dnn_dense(a, FXA_SLOT_LSE);
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_STATISTICS, true, p->b * p->hq * p->sq);
+    FxaGpuStatistics *s = &step->args.statistics;
+    fxa__dnn_step_rows(a, step, &s->rows, FXA_SLOT_LSE);
+    fxa__dnn_step_tensor(step, &s->most, &a->g, most);
+    fxa__dnn_step_tensor(step, &s->sum, &a->g, sum);
+    s->past = (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING;
+    if (p->flags & FXA_ACC_OUT)
+        fxa__dnn_step_tensor(step, &s->lse, &a->g, a->joined);
+    else if (p->flags & FXA_WANT_LSE)
+        fxa__dnn_step_slot(a, step, &s->lse, FXA_SLOT_LSE);
+    if (p->flags & FXA_WANT_MAX) fxa__dnn_step_slot(a, step, &s->max, FXA_SLOT_MAX_ROW);
+}
+
+/* LSE: nowhere, in the caller's memory, or in ours, from where it is copied, or joined with what is there. */
 static int32_t forward_statistics(fxa__dnn_attention *a) {
-    int32_t t = forward_row(a);
-    if (a->g.status == FXA_OK && (a->p->in.flags & FXA_WANT_LSE)) {
-        a->g.tensors[t].source = FXA__DNN_SLOT;
-        a->g.tensors[t].index = FXA_SLOT_LSE;
-    }
+    const fxa_problem *p = &a->p->in;
+    if (!(p->flags & (FXA_WANT_LSE | FXA_ACC_OUT))) return forward_row(a);
+    if (p->flags & FXA_ACC_OUT) return a->joined = fxa__dnn_dense(a, FXA_SLOT_LSE);
+    bool direct = fxa__dnn_row_is_direct(p, FXA_SLOT_LSE);
+    int32_t t = direct ? fxa__dnn_row(a, FXA_SLOT_LSE) : fxa__dnn_dense(a, FXA_SLOT_LSE);
+    if (!direct) (void)fxa__dnn_step_copy(a, FXA_SLOT_LSE, t, true, FXA_GPU_COPY, -INFINITY);
+    if (direct && a->spans) fxa__dnn_fill(a, FXA_SLOT_LSE, -INFINITY);
     return t;
 }
 
-void fxa__dnn_forward(fxa__dnn_attention *a) {
+/* What was there, joined with O and LSE of this run, both in memory of ours. */
+static void forward_join(fxa__dnn_attention *a, int32_t o) {
+    const fxa_problem *p = &a->p->in;
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_JOIN, true, p->b * p->hq * p->sq);
+    FxaGpuJoin *j = &step->args.join;
+    fxa__dnn_step_rows(a, step, &j->rows, FXA_SLOT_O);
+    fxa__dnn_step_tensor(step, &j->o, &a->g, o);
+    fxa__dnn_step_tensor(step, &j->lse, &a->g, a->joined);
+    fxa__dnn_step_slot(a, step, &j->into, FXA_SLOT_O);
+    fxa__dnn_step_slot(a, step, &j->into_lse, FXA_SLOT_LSE);
+}
+
+/* [1,H,1,1] of floats in the workspace: the scores of sinks. */
+static int32_t forward_sinks(fxa__dnn_attention *a) {
+    const fxa_problem *p = &a->p->in;
+    const int64_t dim[4] = {1, p->hq, 1, 1};
+    int32_t t = fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_FLOAT);
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_COPY, false, p->hq);
+    FxaGpuCopy *c = &step->args.copy;
+    c->rows.size[0] = c->rows.size[2] = c->rows.size[3] = 1, c->rows.size[1] = p->hq;
+    fxa__dnn_step_tensor(step, &c->to, &a->g, t);
+    c->from.stride[1] = p->sink.stride[1], c->from.type = (int32_t)p->sink.dtype;
+    if (p->flags & FXA_SINK) fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, FXA_SLOT_SINK, 0);
+    return t; /* without memory to read from, 0 */
+}
+
+/* The sum of a row and its maximum with the sink in. */
+static int32_t forward_sum(fxa__dnn_attention *a, int32_t s, int32_t sink, int32_t most, int32_t *e, int32_t sum) {
+    fxa__dnn_graph *g = &a->g;
+    *e = fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, most), -1);
+    if (sink < 0) return fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, *e, sum);
+    int32_t other = fxa__dnn_op2_into(g, CUDNN_POINTWISE_SUB, sink, most, forward_row(a), CUDNN_DATA_FLOAT);
+    other = fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, other, -1);
+    int32_t keys = fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, *e, forward_row(a));
+    return fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, keys, other, sum, CUDNN_DATA_FLOAT);
+}
+
+static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t o) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
-    int32_t q = fxa__dnn_operand(g, p, FXA_SLOT_Q, false), k = fxa__dnn_operand(g, p, FXA_SLOT_K, true);
-    int32_t v = fxa__dnn_operand(g, p, FXA_SLOT_V, false), o = fxa__dnn_operand(g, p, FXA_SLOT_O, false);
-    int32_t s = fxa__dnn_scores(a, q, k);
-    s = fxa__dnn_mask_bands(a, fxa__dnn_mask_others(a, s));
-    int32_t most = fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, forward_row(a));
-    int32_t e = fxa__dnn_float2(g, CUDNN_POINTWISE_EXP, fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, s, most), -1);
-    int32_t sum = fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, forward_row(a));
-    int32_t log = fxa__dnn_float2(g, CUDNN_POINTWISE_LOG, sum, -1);
-    (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, most, log, forward_statistics(a), CUDNN_DATA_FLOAT);
+    bool parts = forward_has_parts(p), sinks = p->flags & (FXA_SINK | FXA_SINK_ZERO);
+    int32_t e, sink = sinks ? forward_sinks(a) : -1;
+    int32_t most = parts ? fxa__dnn_dense(a, FXA_SLOT_MAX_ROW) : forward_row(a);
+    int32_t sum = parts ? fxa__dnn_dense(a, FXA_SLOT_LSE) : forward_row(a);
+    (void)fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, sinks ? forward_row(a) : most);
+    if (sinks && g->status == FXA_OK)
+        (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MAX, g->ops[g->n_ops - 1].y, sink, most, CUDNN_DATA_FLOAT);
+    (void)forward_sum(a, s, sink, most, &e, sum);
+    if (parts)
+        forward_parts(a, most, sum);
+    else
+        (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, most, fxa__dnn_float2(g, CUDNN_POINTWISE_LOG, sum, -1),
+                                forward_statistics(a), CUDNN_DATA_FLOAT);
     int32_t weights = fxa__dnn_like(g, e, (uint8_t)fxa__dnn_data_type(p->v.dtype));
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_DIV, e, sum, weights, CUDNN_DATA_FLOAT);
-    (void)fxa__dnn_matmul(g, weights, v, o, -1, -1, -1);
+    (void)fxa__dnn_matmul(g, weights, v, o, a->len_q, -1, a->len_k);
+}
+
+/* K or V by pages: [n_pages,H,page,D] through a table [B,1,pages of an entry,1]. */
+static int32_t forward_pages(fxa__dnn_attention *a, fxa_slot slot, int32_t table) {
+    const fxa_problem *p = &a->p->in;
+    bool keys = slot == FXA_SLOT_K;
+    const fxa_operand *o = keys ? &p->k : &p->v;
+    int64_t d = keys ? p->d : p->dv;
+    fxa__dnn_tensor pages = {.dim = {p->n_pages, p->hkv, p->page_size, d},
+                             .type = (uint8_t)fxa__dnn_data_type(o->dtype),
+                             .source = FXA__DNN_SLOT,
+                             .index = (int32_t)slot};
+    fxa__dnn_tensor all = {.dim = {p->b, p->hkv, p->sk, d},
+                           .stride = {p->hkv * p->sk * d, p->sk * d, d, 1},
+                           .type = pages.type,
+                           .source = FXA__DNN_VIRTUAL};
+    memcpy(pages.stride, o->stride, sizeof pages.stride);
+    if (keys) all.dim[2] = d, all.dim[3] = p->sk, all.stride[2] = 1, all.stride[3] = d;
+    int32_t x = fxa__dnn_add(&a->g, &pages);
+    return fxa__dnn_load_pages(&a->g, x, table, a->len_k, fxa__dnn_add(&a->g, &all));
+}
+
+static int32_t forward_table(fxa__dnn_attention *a) {
+    const fxa_problem *p = &a->p->in;
+    int64_t n = (p->sk + p->page_size - 1) / p->page_size;
+    const fxa__dnn_tensor t = {.dim = {p->b, 1, n, 1},
+                               .stride = {n, n, 1, 1},
+                               .type = CUDNN_DATA_INT32,
+                               .source = FXA__DNN_SLOT,
+                               .index = FXA_SLOT_PAGES};
+    return fxa__dnn_add(&a->g, &t);
+}
+
+void fxa__dnn_forward(fxa__dnn_attention *a) {
+    const fxa_problem *p = &a->p->in;
+    bool paged = (p->flags & FXA_PAGED) && p->sq == 1; /* more rows: gathered first */
+    int32_t table = paged ? forward_table(a) : -1, q = fxa__dnn_operand(a, FXA_SLOT_Q, false);
+    int32_t k = paged ? forward_pages(a, FXA_SLOT_K, table) : fxa__dnn_operand(a, FXA_SLOT_K, true);
+    int32_t v = paged ? forward_pages(a, FXA_SLOT_V, table) : fxa__dnn_operand(a, FXA_SLOT_V, false);
+    bool joins = p->flags & FXA_ACC_OUT;
+    int32_t o = joins ? fxa__dnn_dense(a, FXA_SLOT_O) : fxa__dnn_output(a, FXA_SLOT_O, true, false);
+    int32_t s = fxa__dnn_scores(a, q, k);
+    s = fxa__dnn_mask_lengths(a, fxa__dnn_mask_others(a, s));
+    forward_softmax(a, fxa__dnn_mask_bands(a, s), v, o);
+    if (joins) forward_join(a, o);
 }
 
 /* ---- A problem --------------------------------------------------------------------------------------------------- */
@@ -127,7 +216,7 @@ static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
         return fxa__fail_memory(err, "the graph of a program");
     fxa__lower_depend(a->program, NULL, a->depend);
     for (int32_t i = 0; i < a->program->n_nodes; i++) a->score.load[i] = -1;
-    a->score.g = &a->g, a->score.p = a->p, a->score.program = a->program, a->score.depend = a->depend;
+    a->score.program = a->program, a->score.depend = a->depend;
     return FXA_OK;
 }
 
@@ -145,7 +234,13 @@ fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, 
     a->level = level;
     a->g.host = p->host;
     a->len_q = a->len_k = -1;
+    a->score.g = &a->g, a->score.p = p, a->score.nobody = &a->nobody;
+    for (int i = 0; i < 4; i++) a->score.table[i] = -1;
+    for (int i = 0; i < FXA_MAX_PARAMS; i++) a->score.param[i] = -1;
     if (fxa__dnn_supports(&a->g, p, level)) {
+        if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_spans_begin(a);
+        a->score.spans = a->spans;
+        a->score.length[0] = a->len_q, a->score.length[1] = a->len_k, a->score.length[2] = a->more;
         FXA_TRY(attention_program(a, err));
         FXA_TRY(attention_analyse(a, err));
         if (p->in.pass == FXA_FORWARD)

@@ -5,6 +5,7 @@
 #include "cudnn_graph.h"
 
 #include "../../base/num.h"
+#include "cudnn_steps.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +16,9 @@ enum { GRAPH_SCRATCH_ALIGN = 256 };
 void fxa__dnn_graph_free(fxa__dnn_graph *g) {
     fxa__free(g->host, g->tensors, g->tensor_capacity * sizeof *g->tensors);
     fxa__free(g->host, g->ops, g->op_capacity * sizeof *g->ops);
-    g->tensors = NULL, g->ops = NULL;
+    fxa__free(g->host, g->steps, g->step_capacity * sizeof *g->steps);
+    g->tensors = NULL, g->ops = NULL, g->steps = NULL;
+    g->n_steps = g->step_capacity = 0;
     g->n_tensors = g->tensor_capacity = g->n_ops = g->op_capacity = 0;
 }
 
@@ -72,9 +75,13 @@ static int32_t graph_value(fxa__dnn_graph *g, double value, uint8_t type) {
 int32_t fxa__dnn_float(fxa__dnn_graph *g, double value) { return graph_value(g, value, CUDNN_DATA_FLOAT); }
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value) { return graph_value(g, (double)value, CUDNN_DATA_INT32); }
 
+int64_t fxa__dnn_size(uint8_t type) {
+    return type == CUDNN_DATA_INT64 ? 8 : type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2;
+}
+
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type) {
     fxa__dnn_tensor t = {.type = type, .source = FXA__DNN_SCRATCH, .offset = g->scratch};
-    int64_t bytes = type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2;
+    int64_t bytes = fxa__dnn_size(type);
     bool fits = true;
     for (int i = 0; i < 4; i++) fits = fits && fxa__mul_i64(bytes, dim[i], &bytes);
     fits = fits && fxa__add_i64(bytes, GRAPH_SCRATCH_ALIGN, &bytes);
@@ -92,11 +99,18 @@ int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length) {
     return t;
 }
 
-bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t t) {
+static bool graph_has(const fxa__dnn_graph *g, int32_t t) {
     for (size_t i = 0; i < g->n_ops; i++) {
         const fxa__dnn_op *op = &g->ops[i];
         if (op->x == t || op->b == t || op->t == t || op->y == t || op->m == t || op->n == t || op->k == t) return true;
     }
+    return false;
+}
+
+bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t t) {
+    if (graph_has(g, t)) return true;
+    for (size_t i = 0; i < g->n_tensors; i++)
+        if (g->tensors[i].ragged == t + 1 && graph_has(g, (int32_t)i)) return true;
     return false;
 }
 
@@ -212,5 +226,11 @@ int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int3
 
 int32_t fxa__dnn_reshape(fxa__dnn_graph *g, int32_t x, int32_t y) {
     const fxa__dnn_op op = {.kind = FXA__DNN_RESHAPE, .x = x, .b = -1, .t = -1, .y = y, .m = -1, .n = -1, .k = -1};
+    return graph_op(g, &op);
+}
+
+int32_t fxa__dnn_load_pages(fxa__dnn_graph *g, int32_t pages, int32_t table, int32_t lengths, int32_t y) {
+    const fxa__dnn_op op = {
+        .kind = FXA__DNN_PAGED, .x = pages, .b = table, .t = lengths, .y = y, .m = -1, .n = -1, .k = -1};
     return graph_op(g, &op);
 }

@@ -22,7 +22,8 @@ typedef enum fxa__dnn_source {
     FXA__DNN_VALUE,   /* by value: `value`, a float, or a whole number where the type is INT32 */
     FXA__DNN_NODE,    /* by value: value + times * what node `index` of the program is in a run, which reads neither
                          coordinates nor tensors */
-    FXA__DNN_SCALE    /* by value: the run's scale */
+    FXA__DNN_SCALE,   /* by value: the run's scale */
+    FXA__DNN_DTENSOR  /* the gradient of captured tensor `index` */
 } fxa__dnn_source;
 
 typedef struct fxa__dnn_tensor {
@@ -35,10 +36,19 @@ typedef struct fxa__dnn_tensor {
     int32_t index;
     int64_t offset;
     double value;
-    int32_t fill; /* of scratch: 32-bit words with this value, where it is not 0; a run writes them first */
+    int32_t fill;   /* of scratch: 32-bit words with this value, where it is not 0; a run writes them first */
+    int32_t ragged; /* 1 + the tensor that says where each batch entry begins, in elements; 0: stride[0] does */
 } fxa__dnn_tensor;
 
-typedef enum fxa__dnn_kind { FXA__DNN_POINTWISE, FXA__DNN_MATMUL, FXA__DNN_REDUCTION, FXA__DNN_RESHAPE } fxa__dnn_kind;
+typedef enum fxa__dnn_kind {
+    FXA__DNN_POINTWISE,
+    FXA__DNN_MATMUL,
+    FXA__DNN_REDUCTION,
+    FXA__DNN_RESHAPE,
+    FXA__DNN_PAGED /* y is x by pages: b is the table, t the lengths */
+} fxa__dnn_kind;
+
+struct fxa__dnn_step;
 
 typedef struct fxa__dnn_op {
     uint8_t kind;      /* fxa__dnn_kind */
@@ -55,7 +65,9 @@ typedef struct fxa__dnn_graph {
     fxa__dnn_tensor *tensors;
     fxa__dnn_op *ops;
     size_t n_tensors, tensor_capacity, n_ops, op_capacity;
-    int64_t scratch; /* bytes of the workspace that tensors of the graph have */
+    int64_t scratch;             /* bytes of the workspace that tensors of the graph have */
+    struct fxa__dnn_step *steps; /* cudnn_steps.h */
+    size_t n_steps, step_capacity;
     fxa_status status;
     char reason[sizeof((fxa_support *)0)->reason]; /* E_UNSUPPORTED: why */
 } fxa__dnn_graph;
@@ -72,6 +84,7 @@ int32_t fxa__dnn_like(fxa__dnn_graph *g, int32_t x, uint8_t type);
 int32_t fxa__dnn_virtual(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_float(fxa__dnn_graph *g, double value);
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value);
+int64_t fxa__dnn_size(uint8_t type); /* bytes of an element */
 /* Packed, in the workspace. */
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 /* [B,1,1,1] of INT32, all of them `length`, written by a run. */
@@ -102,5 +115,6 @@ int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precisio
 int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y);
 int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k);
 int32_t fxa__dnn_reshape(fxa__dnn_graph *g, int32_t x, int32_t y);
+int32_t fxa__dnn_load_pages(fxa__dnn_graph *g, int32_t pages, int32_t table, int32_t lengths, int32_t y);
 
 #endif

@@ -11,17 +11,22 @@
 
 #define MASK_MOST (1 << 24) /* floats are exact up to here; no coordinate is beyond */
 
-static int64_t mask_lengths(const fxa_problem *p) {
-    return (p->k_len ? p->k_len : p->sk) - (p->q_len ? p->q_len : p->sq);
+/* Q - K of coordinates is that of places plus this; false: only a run knows. */
+static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
+    const fxa__dnn_axis q = fxa__dnn_axis_of(&a->score, FXA_INPUT_Q), k = fxa__dnn_axis_of(&a->score, FXA_INPUT_K);
+    *shift = q.base - k.base;
+    return q.known && k.known && q.step == 1 && k.step == 1;
 }
 
-/* Q - K of coordinates is that of places plus this. */
-static bool mask_origin(fxa__dnn_attention *a, int64_t *shift) {
-    int64_t q = 0, k = 0;
-    if (!fxa__dnn_coordinate(&a->g, a->p, FXA_INPUT_Q, &q) || !fxa__dnn_coordinate(&a->g, a->p, FXA_INPUT_K, &k))
-        return false;
-    *shift = q - k;
-    return true;
+/* Whether lengths that a part is aligned by are those of each entry. */
+static bool mask_is_by_entry(const fxa__dnn_attention *a, const fxa__part *part) {
+    return part->aligned && (fxa__dnn_length_of(&a->score, false) < 0 || fxa__dnn_length_of(&a->score, true) < 0);
+}
+
+/* What a part that is aligned by lengths which are the same for all entries adds to q. */
+static int64_t mask_more(const fxa__dnn_attention *a, const fxa__part *part) {
+    if (!part->aligned || mask_is_by_entry(a, part)) return 0;
+    return fxa__dnn_length_of(&a->score, true) - fxa__dnn_length_of(&a->score, false);
 }
 
 /* The bound of a part as a number by value: c, and what a run makes of its node. */
@@ -50,6 +55,10 @@ static int32_t mask_refuse_far(fxa__dnn_attention *a, int64_t c) {
 static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
+    if (mask_is_by_entry(a, part)) { /* beside lengths these constants stand for those of each entry */
+        q = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(g, a->p->in.sk));
+        q = fxa__dnn_int2(g, CUDNN_POINTWISE_SUB, q, fxa__dnn_int(g, a->p->in.sq));
+    }
     if (c || part->bound >= 0) q = fxa__dnn_int2(g, CUDNN_POINTWISE_ADD, q, mask_bound(a, part, c, CUDNN_DATA_INT32));
     int32_t m = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_GE, q, k, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
     return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
@@ -90,15 +99,18 @@ static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *p
 
 /* k <= C, or k <= k_len + C. */
 static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
-    const fxa_problem *p = &a->p->in;
-    int64_t c = part->c + (part->of_length ? (p->k_len ? p->k_len : p->sk) : 0);
-    return mask_at_most(a, fxa__dnn_score_input(&a->score, FXA_INPUT_K), part, c);
+    int64_t length = fxa__dnn_length_of(&a->score, true);
+    int32_t k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
+    if (part->of_length && length < 0)
+        k = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_SUB, k, fxa__dnn_score_input(&a->score, FXA_INPUT_K_LEN));
+    return mask_at_most(a, k, part, part->c + (part->of_length && length >= 0 ? length : 0));
 }
 
 /* k <= Q + prefix, or what a length says. */
 static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
-    int64_t c = mask_clamp(part->prefix + (part->aligned ? mask_lengths(&a->p->in) : 0));
+    int64_t c = mask_clamp(part->prefix + mask_more(a, part));
     int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
+    if (mask_is_by_entry(a, part)) q = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_ADD, q, fxa__dnn_more(&a->score));
     if (c) q = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_ADD, q, fxa__dnn_int(&a->g, c));
     return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_OR, fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_LE, k, q),
                          mask_length(a, part));
@@ -107,8 +119,9 @@ static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
 /* Causal and window by a bound that differs between batch entries or heads: for those there is no spelling. */
 static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
     bool causal = part->kind == FXA__PART_CAUSAL;
-    int64_t aligned = part->aligned ? mask_lengths(&a->p->in) : 0;
+    int64_t aligned = mask_more(a, part);
     int32_t q = fxa__dnn_score_input(&a->score, FXA_INPUT_Q), k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
+    if (mask_is_by_entry(a, part)) q = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_ADD, q, fxa__dnn_more(&a->score));
     int32_t x = fxa__dnn_int2(&a->g, CUDNN_POINTWISE_SUB, causal ? k : q, causal ? q : k);
     return mask_at_most(a, x, part, part->c + (causal ? aligned : -aligned));
 }
@@ -139,7 +152,12 @@ typedef struct mask_bands {
 } mask_bands;
 
 static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
-    return (part->kind == FXA__PART_CAUSAL || part->kind == FXA__PART_WINDOW) && mask_is_by_value(a, part);
+    int64_t shift = 0;
+    bool causal = part->kind == FXA__PART_CAUSAL, band = causal || part->kind == FXA__PART_WINDOW;
+    if (!band || !mask_is_by_value(a, part) || !mask_origin(a, &shift)) return false;
+    if (!mask_is_by_entry(a, part)) return true;
+    bool both = fxa__dnn_length_of(&a->score, false) < 0 && fxa__dnn_length_of(&a->score, true) < 0;
+    return causal && both && part->bound < 0 && part->c + shift == 0;
 }
 
 /* The constant of a band between places, where beyond a bound nothing changes and floats stay exact. */
@@ -147,7 +165,7 @@ static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int
     int64_t shift = 0, most = a->p->in.sq + a->p->in.sk;
     if (part->narrow) (void)mask_refuse_wrap(a);
     if (part->narrow || !mask_origin(a, &shift)) return false;
-    if (part->aligned) shift += mask_lengths(&a->p->in);
+    shift += mask_more(a, part);
     *c = part->c + (part->kind == FXA__PART_CAUSAL ? shift : -shift);
     if (part->bound < 0) *c = *c > most ? most : *c < -most ? -most : *c;
     if (*c < -MASK_MOST || *c > MASK_MOST) (void)mask_refuse_far(a, *c);
@@ -162,20 +180,48 @@ static mask_bands mask_bands_choose(fxa__dnn_attention *a) {
         int kind = part->kind == FXA__PART_WINDOW;
         if (!mask_may_band(a, part) || !mask_band_constant(a, part, &c)) continue;
         const fxa__part *had = bands.part[kind];
-        if (part->bound < 0 && c >= all) continue; /* all pairs are inside */
-        bool tighter = part->bound < 0 && (!had || had->bound >= 0 || c < bands.c[kind]);
+        bool by_entry = mask_is_by_entry(a, part);
+        if (by_entry ? a->p->in.sq == 1 : part->bound < 0 && c >= all) continue; /* all pairs are inside */
+        bool loose = had && (had->bound >= 0 || mask_is_by_entry(a, had));
+        bool tighter = part->bound < 0 && !by_entry && (loose || c < bands.c[kind]);
         if (!had || tighter) bands.part[kind] = part, bands.c[kind] = c;
     }
     return bands;
 }
 
+/* Parts hold for coordinates from 0 to 2^30; of others the mask is evaluated as it stands. */
+static bool mask_is_plain(const fxa__dnn_attention *a) {
+    bool plain = true;
+    for (fxa_input axis = FXA_INPUT_B; axis <= FXA_INPUT_K; axis++) {
+        const fxa__dnn_axis c = fxa__dnn_axis_of(&a->score, axis);
+        plain = plain && c.lo >= 0 && c.hi <= FXA__PLAIN_MOST;
+    }
+    return plain;
+}
+
+static int32_t mask_whole(fxa__dnn_attention *a, int32_t s) {
+    int32_t node = fxa__program_output(a->program, FXA__OUT_MASK);
+    const fxa__node *n = &a->program->nodes[node];
+    if (n->op == FXA_OP_CONST && n->imm) return s;
+    fxa__dnn_score_start(&a->score, a->scaled, -1, s);
+    int32_t m = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
+    return fxa__dnn_select(&a->g, s, fxa__dnn_float(&a->g, -INFINITY), m);
+}
+
+/* Whether the bands that were chosen say all of the part. */
+static bool mask_is_done(const fxa__dnn_attention *a, const fxa__part *part, const mask_bands *bands) {
+    if (part == bands->part[0] || part == bands->part[1]) return true;
+    if (!mask_may_band(a, part)) return false;
+    return mask_is_by_entry(a, part) ? a->p->in.sq == 1 : part->bound < 0;
+}
+
 /* Indices are those of the tensor that is masked. */
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
+    if (!mask_is_plain(a)) return mask_whole(a, s);
     const mask_bands bands = mask_bands_choose(a);
     for (size_t i = 0; i < a->mask.n && a->g.status == FXA_OK; i++) {
         const fxa__part *part = &a->mask.parts[i];
-        bool chosen = part == bands.part[0] || part == bands.part[1];
-        if (mask_may_band(a, part) && (part->bound < 0 || chosen)) continue;
+        if (mask_is_done(a, part, &bands)) continue;
         fxa__dnn_score_start(&a->score, a->scaled, -1, s);
         s = fxa__dnn_select(&a->g, s, fxa__dnn_float(&a->g, -INFINITY), mask_part(a, part));
     }
@@ -183,6 +229,7 @@ int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
 }
 
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s) {
+    if (!mask_is_plain(a)) return s;
     const mask_bands bands = mask_bands_choose(a);
     if (bands.part[0] && a->g.status == FXA_OK) s = mask_causal(a, s, bands.part[0], bands.c[0]);
     if (bands.part[1] && a->g.status == FXA_OK) s = mask_window(a, s, bands.part[1], bands.c[1]);

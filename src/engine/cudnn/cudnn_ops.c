@@ -48,9 +48,10 @@ static int32_t use_not(const dnn_use *u, int32_t m) {
     return fxa__dnn_int2(u->g, CUDNN_POINTWISE_LOGICAL_NOT, fxa__dnn_as_virtual(u->s, m), -1);
 }
 
-/* Ints are exact as long as floats of 32 bits hold them: that is how cuDNN computes with some. */
+/* Sums of ints have 32 bits; other operations on them are exact as long as floats hold them: so far cuDNN was tried. */
 static bool use_is_exact(const dnn_use *u) {
     int64_t lo, hi;
+    if (u->n->op == FXA_OP_ADD || u->n->op == FXA_OP_SUB || u->n->op == FXA_OP_NEG) return true;
     return u->floats || (fxa__dnn_range(u->s, u->node, &lo, &hi) && lo >= -(1 << 24) && hi <= 1 << 24);
 }
 
@@ -63,10 +64,20 @@ static int32_t dnn_commuting(const dnn_use *u) {
     return use_commute(u, u->mode, u->arg[0], u->arg[1], u->floats);
 }
 
-/* c - s is -s + c: the score comes first. */
+/* An int by value with the other sign. */
+static int32_t use_negate(const dnn_use *u, int32_t t) {
+    fxa__dnn_tensor other = *use_tensor(u, t);
+    other.value = -other.value, other.times = (int8_t)-other.times;
+    return fxa__dnn_add(u->g, &other);
+}
+
+/* c - s is -s + c: the score comes first. Of ints i - c is i + (-c): a row plus one constant less another is, beside
+ * lengths, a row plus the one length less the other. */
 static int32_t dnn_sub(const dnn_use *u) {
     int32_t x = u->arg[0], y = u->arg[1];
     if (!use_is_exact(u)) return use_refuse(u, USE_NOT_EXACT);
+    if (!u->floats && use_is_virtual(u, x) && fxa__dnn_is_by_value(use_tensor(u, y)))
+        return use_apply(u, CUDNN_POINTWISE_ADD, x, use_negate(u, y), false);
     if (!use_is_reversed(u, x, y)) return use_apply(u, CUDNN_POINTWISE_SUB, fxa__dnn_as_virtual(u->s, x), y, u->floats);
     return use_apply(u, CUDNN_POINTWISE_ADD, use_apply(u, CUDNN_POINTWISE_NEG, y, -1, u->floats), x, u->floats);
 }
@@ -78,6 +89,22 @@ static int32_t dnn_div(const dnn_use *u) {
 static int32_t dnn_unary(const dnn_use *u) {
     if (!use_is_exact(u)) return use_refuse(u, USE_NOT_EXACT);
     return use_apply(u, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), -1, u->floats);
+}
+
+/* cuDNN's sine is right near 0 alone: whole turns are taken off first, in three parts, the first two of few bits, so
+ * that products with the number of turns are exact. */
+static int32_t dnn_turn(const dnn_use *u) {
+    static const double parts[3] = {201.0 / 32, 4059.0 / (1 << 21), -1.7484555605e-7};
+    fxa__dnn_graph *g = u->g;
+    int32_t x = fxa__dnn_as_virtual(u->s, u->arg[0]);
+    int32_t turns = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, x, fxa__dnn_float(g, 0.15915494309189535));
+    turns = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, turns, fxa__dnn_float(g, 0.5));
+    turns = fxa__dnn_float2(g, CUDNN_POINTWISE_FLOOR, turns, -1);
+    for (int i = 0; i < 3; i++) {
+        int32_t part = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, turns, fxa__dnn_float(g, parts[i]));
+        x = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, x, part);
+    }
+    return fxa__dnn_float2(g, u->mode, x, -1);
 }
 
 static int32_t dnn_exp2(const dnn_use *u) {
@@ -275,9 +302,9 @@ static const struct dnn_row {
     [FXA_OP_TANH] = {dnn_unary, CUDNN_POINTWISE_TANH_FWD},
     [FXA_OP_SIGMOID] = {dnn_unary, CUDNN_POINTWISE_SIGMOID_FWD},
     [FXA_OP_ERF] = {dnn_unary, CUDNN_POINTWISE_ERF},
-    [FXA_OP_SIN] = {dnn_unary, CUDNN_POINTWISE_SIN},
-    [FXA_OP_COS] = {dnn_unary, CUDNN_POINTWISE_COS},
-    [FXA_OP_TAN] = {dnn_unary, CUDNN_POINTWISE_TAN},
+    [FXA_OP_SIN] = {dnn_turn, CUDNN_POINTWISE_SIN},
+    [FXA_OP_COS] = {dnn_turn, CUDNN_POINTWISE_COS},
+    [FXA_OP_TAN] = {dnn_turn, CUDNN_POINTWISE_TAN},
     [FXA_OP_FLOOR] = {dnn_unary, CUDNN_POINTWISE_FLOOR},
     [FXA_OP_CEIL] = {dnn_unary, CUDNN_POINTWISE_CEIL},
     [FXA_OP_ATAN] = {dnn_atan, 0},

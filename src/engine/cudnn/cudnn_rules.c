@@ -35,12 +35,13 @@ static const char *rules_first_operand(const rules_look *l) {
     const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
     bool scores = y->source == FXA__DNN_VIRTUAL && x->source != FXA__DNN_VIRTUAL && y->type != CUDNN_DATA_HALF;
     bool rows_product = l->op->mode == CUDNN_POINTWISE_MUL && x->source == FXA__DNN_SLOT; /* dO O, before the scores */
-    return scores && !rows_product ? "has memory as its first operand" : NULL;
+    bool sink = x->dim[2] == 1 && y->dim[3] == 1;
+    return scores && !rows_product && !sink ? "has memory as its first operand" : NULL;
 }
 
 static const char *rules_sum(const rules_look *l) {
     if (l->op->mode != CUDNN_POINTWISE_ADD && l->op->mode != CUDNN_POINTWISE_SUB) return NULL;
-    bool wrong = rules_tensor(l, l->op->b)->score && !rules_tensor(l, l->op->x)->score;
+    bool wrong = rules_tensor(l, l->op->b)->score && !rules_tensor(l, l->op->x)->score && !rules_is_row(l);
     return wrong ? "adds the score to something, not something to the score" : NULL;
 }
 

@@ -71,7 +71,7 @@ static run_value run_value_of(const fxa__dnn_code *c, const fxa__dnn_tensor *t, 
     }
     if (t->bound) x = fxa__fclamp(x, -(1 << 30), 1 << 30);
     if (ints)
-        value.i = fxa__toint(x);
+        value.i = fxa__wrap32((int64_t)x); /* a whole number within 2^33 of 0 */
     else
         value.f = (float)x;
     return value;
@@ -79,13 +79,11 @@ static run_value run_value_of(const fxa__dnn_code *c, const fxa__dnn_tensor *t, 
 
 /* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
-static size_t run_element(uint8_t type) { return type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2; }
-
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bind *bind, char *scratch) {
     if (t->source == FXA__DNN_SLOT) return bind->slot[t->index];
     if (t->source == FXA__DNN_SCRATCH) return scratch + t->offset;
     const char *data = bind->tensors[t->index].data;
-    return (void *)(uintptr_t)(data + t->offset * (int64_t)run_element(t->type));
+    return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
 
 typedef struct run_pack {
@@ -123,12 +121,39 @@ static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, co
     return FXA_OK;
 }
 
+/* ---- Helper kernels ---------------------------------------------------------------------------------------------- */
+
+static void *run_ref(const fxa__dnn_ref *r, const fxa__bind *bind, char *scratch) {
+    char *base = r->source == FXA__DNN_SLOT      ? bind->slot[r->index]
+                 : r->source == FXA__DNN_TENSOR  ? (char *)bind->tensors[r->index].data
+                 : r->source == FXA__DNN_DTENSOR ? (char *)bind->dtensors[r->index].data
+                                                 : scratch;
+    return base ? base + r->offset : NULL;
+}
+
+static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool after, const fxa__bind *bind,
+                              char *scratch, fxa_error *err) {
+    for (size_t i = 0; i < c->n_steps; i++) {
+        const fxa__dnn_step *step = &c->steps[i];
+        if (step->after != after) continue;
+        fxa__gpu_args args = step->args;
+        for (int j = 0; j < step->n_refs; j++) {
+            void *pointer = run_ref(&step->ref[j], bind, scratch);
+            memcpy((char *)&args + step->ref[j].at, &pointer, sizeof pointer);
+        }
+        FXA_TRY(fxa__gpu_launch(&s->gpu, atomic_load(&s->module), (fxa__gpu_kernel)step->kernel, &args, step->work,
+                                bind->stream, err));
+    }
+    return FXA_OK;
+}
+
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
 
 static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa__bind *bind,
                               char *scratch, fxa_error *err) {
     void *handle, *pack;
     FXA_TRY(run_lengths(s, c, bind, scratch, err));
+    FXA_TRY(run_helpers(s, c, false, bind, scratch, err));
     FXA_TRY(fxa__dnn_handle_take(s, bind->stream, &handle, err));
     fxa_status status =
         fxa__dnn_pack(&s->library.api, (int64_t)c->n_bound, r->id, r->pointer, scratch + c->scratch, &pack, err);
@@ -140,7 +165,7 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     }
     fxa__dnn_handle_give(s, handle);
     if (status != FXA_OK && err) err->status = status;
-    return status;
+    return status == FXA_OK ? run_helpers(s, c, true, bind, scratch, err) : status;
 }
 
 fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {

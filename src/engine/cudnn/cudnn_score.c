@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The leaves of a score program as tensors of a graph: coordinates, values, loads; see cudnn_score.h.
+ * The leaves of a score program as tensors of a graph: coordinates, values, scalars, loads; see cudnn_score.h.
  */
 #include "cudnn_score.h"
 
 #include "../../base/num.h"
 
+#include <math.h>
 #include <string.h>
 
-/* What is the same for all pairs of a run, where there are no lengths of batch entries. */
-#define SCORE_OF_RUN (1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN | 1u << FXA_INPUT_HEADS)
+enum { SCORE_EXACT = 1 << 24 }; /* ints that floats of 32 bits hold */
 
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base) {
     s->score = score, s->dscore = dscore, s->base = base;
@@ -30,52 +30,145 @@ static int64_t score_extent(const fxa_problem *p, fxa_input axis) {
     return axis == FXA_INPUT_B ? p->b : axis == FXA_INPUT_H ? p->hq : axis == FXA_INPUT_Q ? p->sq : p->sk;
 }
 
-bool fxa__dnn_coordinate(fxa__dnn_graph *g, const fxa__problem *p, fxa_input axis, int64_t *shift) {
-    const fxa_index_map *map = score_map(&p->in, axis);
-    if (map->kind != FXA_MAP_AFFINE || map->dynamic || map->step != 1) {
-        (void)fxa__dnn_refuse(g, "map_%s is no shift by a constant: cuDNN counts coordinates by itself",
-                              fxa_input_name(axis));
-        return false;
-    }
-    *shift = map->base;
-    bool aligned = (p->in.flags & FXA_BOTTOM_RIGHT) && !(p->in.flags & (FXA_CAUSAL | FXA_WINDOW));
-    if (axis == FXA_INPUT_Q && aligned)
-        *shift += (p->in.k_len ? p->in.k_len : p->in.sk) - (p->in.q_len ? p->in.q_len : p->in.sq);
-    int64_t last = score_extent(&p->in, axis) - 1 + *shift;
-    if (*shift >= 0 && last < 1 << 24) return true;
-    (void)fxa__dnn_refuse(g, "%s goes from %lld to %lld: this engine counts from 0 to 2^24", fxa_input_name(axis),
-                          (long long)*shift, (long long)last);
-    return false;
-}
-
 static int score_axis(fxa_input input) {
     return input == FXA_INPUT_B ? 0 : input == FXA_INPUT_H ? 1 : input == FXA_INPUT_Q ? 2 : 3;
 }
 
-int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input) {
-    int axis = score_axis(input);
-    int64_t shift = 0;
-    if (s->axis[axis] >= 0) return s->axis[axis];
-    if (!fxa__dnn_coordinate(s->g, s->p, input, &shift)) return 0;
-    int32_t t = fxa__dnn_index(s->g, s->base, axis, CUDNN_DATA_INT32);
-    if (shift) t = fxa__dnn_int2(s->g, CUDNN_POINTWISE_ADD, t, fxa__dnn_int(s->g, shift));
-    s->indexed = s->indexed || axis >= 2;
-    s->axis[axis] = t;
+int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys) {
+    const fxa_problem *p = &s->p->in;
+    int64_t said = keys ? p->k_len : p->q_len;
+    return said ? said : s->spans ? -1 : keys ? p->sk : p->sq;
+}
+
+/* Rows are moved by k_len - q_len. */
+static bool score_is_aligned(const fxa_problem *p, fxa_input axis) {
+    return axis == FXA_INPUT_Q && (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
+}
+
+static void score_bounds_of_segments(const fxa_index_map *map, int64_t n, fxa__dnn_axis *out) {
+    out->lo = INT64_MAX, out->hi = INT64_MIN;
+    for (uint32_t i = 0; i < map->n_segments && map->segment[i].begin < n; i++) {
+        const fxa_segment *g = &map->segment[i];
+        int64_t next = i + 1 < map->n_segments && map->segment[i + 1].begin < n ? map->segment[i + 1].begin : n;
+        int64_t first = g->base, last = g->base + g->step * (next - 1 - g->begin);
+        out->lo = fxa__min_i64(out->lo, fxa__min_i64(first, last));
+        out->hi = fxa__max_i64(out->hi, fxa__max_i64(first, last));
+    }
+}
+
+fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis) {
+    const fxa_problem *p = &s->p->in;
+    const fxa_index_map *map = score_map(p, axis);
+    int64_t n = score_extent(p, axis), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true), more = 0;
+    fxa__dnn_axis out = {false, 0, 1, INT32_MIN, INT32_MAX};
+    bool aligned = score_is_aligned(p, axis), moved = axis == FXA_INPUT_Q && (p->flags & FXA_POSITIONS);
+    if (map->kind == FXA_MAP_TABLE || map->dynamic || moved) return out;
+    if (aligned && (q < 0 || k < 0)) return out;
+    if (aligned) more = k - q;
+    if (map->kind == FXA_MAP_SEGMENTS) {
+        score_bounds_of_segments(map, n, &out);
+        out.lo += more, out.hi += more;
+        return out;
+    }
+    out = (fxa__dnn_axis){true, map->base + more, map->step, map->base + more, map->base + more + map->step * (n - 1)};
+    if (out.lo > out.hi) out.lo = out.hi, out.hi = out.base;
+    return out;
+}
+
+/* The step that writes the coordinates of an axis, and the tensor that has them. */
+static int32_t score_table(fxa__dnn_score *s, fxa_input input, int axis) {
+    const fxa_problem *p = &s->p->in;
+    const fxa_index_map *map = score_map(p, input);
+    int64_t n = score_extent(p, input), q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true);
+    bool aligned = score_is_aligned(p, input), moved = axis == 2 && (p->flags & FXA_POSITIONS);
+    bool by_entry = moved || (aligned && (q < 0 || k < 0));
+    if (aligned && (q < 0) != (k < 0))
+        return fxa__dnn_refuse(s->g, "bottom-right: of q_len and k_len one is said, the other that of each entry");
+    const int64_t room[4] = {by_entry ? p->b : 1, 1, 1, n};
+    int32_t t = fxa__dnn_scratch(s->g, room, CUDNN_DATA_INT32);
+    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_PLACES, false, room[0] * n, s->nobody);
+    FxaGpuPlaces *w = &step->args.places;
+    w->size = n, w->batch = room[0], w->base = map->base, w->step = map->step;
+    w->add = aligned && !by_entry ? k - q : 0;
+    w->segments = map->kind == FXA_MAP_SEGMENTS ? (int32_t)map->n_segments : 0;
+    for (int i = 0; i < w->segments; i++)
+        w->begin[i] = map->segment[i].begin, w->from[i] = map->segment[i].base, w->by[i] = map->segment[i].step;
+    fxa__dnn_step_data(step, &w->out, s->g, t);
+    if (map->kind == FXA_MAP_TABLE) fxa__dnn_step_point(step, &w->table, FXA__DNN_SLOT, FXA_SLOT_MAP_B + axis, 0);
+    if (map->dynamic) fxa__dnn_step_point(step, &w->dynamic, FXA__DNN_SLOT, FXA_SLOT_DYN_B + axis, 0);
+    if (moved) fxa__dnn_step_point(step, &w->shift, FXA__DNN_SLOT, FXA_SLOT_POS_Q, 0);
+    if (aligned && by_entry && s->g->status == FXA_OK) fxa__dnn_step_data(step, &w->more, s->g, s->length[2]);
+    if (s->g->status != FXA_OK) return 0;
+    fxa__dnn_tensor *made = &s->g->tensors[t];
+    const int64_t dim[4] = {axis == 0 || by_entry ? p->b : 1, axis == 1 ? n : 1, axis == 1 || axis == 3 ? 1 : p->sq,
+                            axis == 3 ? n : 1};
+    for (int i = 0; i < 4; i++) made->dim[i] = dim[i], made->stride[i] = i == axis ? 1 : 0;
+    if (by_entry) made->stride[0] = n;
     return t;
+}
+
+static void score_expand(const fxa_problem *p, fxa__dnn_tensor *t);
+
+/* From memory that a run fills first. */
+static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
+    if (s->table[axis] < 0) {
+        int32_t t = score_table(s, input, axis);
+        if (s->g->status != FXA_OK) return 0;
+        score_expand(&s->p->in, &s->g->tensors[t]);
+        s->table[axis] = t;
+    }
+    return fxa__dnn_as_virtual(s, s->table[axis]);
+}
+
+/* A length of entries as [B,1,Sq,1] with a stride of 0: one value per entry is read wrongly in any other form. */
+static int32_t score_by_entry(fxa__dnn_score *s, int32_t of) {
+    if (s->g->status != FXA_OK) return 0;
+    fxa__dnn_tensor t = s->g->tensors[of];
+    t.dim[2] = s->p->in.sq, t.stride[0] = 1, t.stride[1] = 1, t.stride[2] = 0, t.stride[3] = 1;
+    return fxa__dnn_add(s->g, &t);
+}
+
+int32_t fxa__dnn_more(fxa__dnn_score *s) {
+    int64_t q = fxa__dnn_length_of(s, false), k = fxa__dnn_length_of(s, true);
+    if (q >= 0 && k >= 0) return fxa__dnn_int(s->g, k - q);
+    if (q < 0 && k < 0) return score_by_entry(s, s->length[2]);
+    int32_t one = fxa__dnn_as_virtual(s, score_by_entry(s, s->length[q < 0 ? 0 : 1]));
+    if (q >= 0) return fxa__dnn_int2(s->g, CUDNN_POINTWISE_SUB, one, fxa__dnn_int(s->g, q));
+    return fxa__dnn_int2(s->g, CUDNN_POINTWISE_ADD, fxa__dnn_int2(s->g, CUDNN_POINTWISE_NEG, one, -1),
+                         fxa__dnn_int(s->g, k));
+}
+
+int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input) {
+    if (input == FXA_INPUT_Q_LEN || input == FXA_INPUT_K_LEN)
+        return score_by_entry(s, s->length[input == FXA_INPUT_K_LEN]);
+    int axis = score_axis(input);
+    if (s->axis[axis] >= 0) return s->axis[axis];
+    const fxa__dnn_axis c = fxa__dnn_axis_of(s, input);
+    s->indexed = s->indexed || axis >= 2;
+    if (!c.known) return s->axis[axis] = score_from_table(s, input, axis);
+    if (c.lo < -SCORE_EXACT || c.hi > SCORE_EXACT)
+        return fxa__dnn_refuse(s->g, "%s goes from %lld to %lld: this engine counts to 2^24", fxa_input_name(input),
+                               (long long)c.lo, (long long)c.hi);
+    int32_t t = fxa__dnn_index(s->g, s->base, axis, CUDNN_DATA_INT32);
+    if (c.step != 1) t = fxa__dnn_int2(s->g, CUDNN_POINTWISE_MUL, t, fxa__dnn_int(s->g, c.step));
+    if (c.base) t = fxa__dnn_int2(s->g, CUDNN_POINTWISE_ADD, t, fxa__dnn_int(s->g, c.base));
+    return s->axis[axis] = t;
 }
 
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi) {
     const fxa_problem *p = &s->p->in;
     fxa_box box = {{0}, {0}};
     uint64_t steps = 0;
-    const int64_t length[3] = {p->q_len ? p->q_len : p->sq, p->k_len ? p->k_len : p->sk, p->heads ? p->heads : p->hq};
+    const int64_t length[3] = {fxa__dnn_length_of(s, false), fxa__dnn_length_of(s, true), p->heads ? p->heads : p->hq};
+    const int64_t most[3] = {p->sq, p->sk, 0};
     const fxa_input run[3] = {FXA_INPUT_Q_LEN, FXA_INPUT_K_LEN, FXA_INPUT_HEADS};
-    for (int i = 0; i < 3; i++) box.lo[run[i]] = box.hi[run[i]] = fxa__sat32(length[i]);
+    for (int i = 0; i < 3; i++) {
+        box.lo[run[i]] = length[i] < 0 ? 0 : fxa__sat32(length[i]);
+        box.hi[run[i]] = length[i] < 0 ? fxa__sat32(most[i]) : fxa__sat32(length[i]);
+    }
     for (fxa_input axis = FXA_INPUT_B; axis <= FXA_INPUT_K; axis++) {
-        fxa__dnn_graph unused = {.status = FXA_OK};
-        int64_t shift = 0;
-        if (!fxa__dnn_coordinate(&unused, s->p, axis, &shift)) return false;
-        box.lo[axis] = (int32_t)shift, box.hi[axis] = (int32_t)(shift + score_extent(p, axis) - 1);
+        const fxa__dnn_axis c = fxa__dnn_axis_of(s, axis);
+        box.lo[axis] = fxa__sat32(c.lo), box.hi[axis] = fxa__sat32(c.hi);
     }
     return fxa__program_int_range(s->program, node, &box, NULL, NULL, lo, hi, &steps);
 }
@@ -84,7 +177,37 @@ bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t 
 
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node) {
     const fxa__depend *d = &s->depend[node];
-    return !(d->inputs & ~SCORE_OF_RUN) && !d->tensors;
+    uint32_t same = 1u << FXA_INPUT_HEADS; /* for all pairs of a run */
+    if (fxa__dnn_length_of(s, false) >= 0) same |= 1u << FXA_INPUT_Q_LEN;
+    if (fxa__dnn_length_of(s, true) >= 0) same |= 1u << FXA_INPUT_K_LEN;
+    bool there = !d->params || !(s->p->in.flags & FXA_SCALARS_IN_MEMORY);
+    return !(d->inputs & ~same) && !d->tensors && there;
+}
+
+/* One number of f64 in the caller's memory as a float or an int in ours. */
+static int32_t score_scalar(fxa__dnn_score *s, fxa_slot slot, int64_t offset, uint8_t type, double instead) {
+    const int64_t one[4] = {1, 1, 1, 1};
+    int32_t t = fxa__dnn_scratch(s->g, one, type);
+    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_COPY, false, 1, s->nobody);
+    FxaGpuCopy *c = &step->args.copy;
+    for (int i = 0; i < 4; i++) c->rows.size[i] = 1;
+    c->from.type = FXA_F64, c->has_instead = !isnan(instead), c->instead = instead;
+    fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, (int32_t)slot, offset);
+    fxa__dnn_step_tensor(step, &c->to, s->g, t);
+    return t;
+}
+
+int32_t fxa__dnn_scale(fxa__dnn_score *s) {
+    const fxa__dnn_tensor t = {
+        .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}, .type = CUDNN_DATA_FLOAT, .source = FXA__DNN_SCALE};
+    if (!(s->p->in.flags & FXA_SCALARS_IN_MEMORY)) return fxa__dnn_add(s->g, &t);
+    return score_scalar(s, FXA_SLOT_SCALE, 0, CUDNN_DATA_FLOAT, 1 / sqrt((double)s->p->in.d));
+}
+
+static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {
+    uint8_t type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
+    if (s->param[n->imm] < 0) s->param[n->imm] = score_scalar(s, FXA_SLOT_PARAMS, 8 * (int64_t)n->imm, type, NAN);
+    return s->param[n->imm];
 }
 
 static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
@@ -122,20 +245,31 @@ static int score_data_type(fxa_dtype dtype) {
     }
 }
 
+/* A load in the making: as a tensor of the captured memory, and what of it a copy would need. */
+typedef struct score_source {
+    fxa__dnn_tensor t;
+    int64_t limit[4]; /* of a copy: elements there are, by axis; 0: enough */
+    bool copied;      /* cuDNN cannot read it where it is */
+} score_source;
+
+static bool score_load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64_t index, score_source *x) {
+    const fxa_capture *c = &s->p->in.captures[load->imm];
+    int64_t size = c->size[i], at = index < 0 ? index + size : index;
+    if (at >= 0 && at < size) {
+        x->t.offset += at * c->stride[i];
+        return true;
+    }
+    (void)fxa__dnn_refuse(s->g, "axis %d of %s has %lld elements, and is read at %lld: cuDNN cannot read 0 there", i,
+                          s->program->tensors[load->imm].name, (long long)size, (long long)index);
+    return false;
+}
+
 /* One index of a load: a coordinate, whose axis it is, or a constant. */
-static bool score_load_index(fxa__dnn_score *s, const fxa__node *load, int i, fxa__dnn_tensor *t) {
+static bool score_load_index(fxa__dnn_score *s, const fxa__node *load, int i, score_source *x) {
     const fxa__node *n = &s->program->nodes[load->arg[i]];
     const fxa_capture *c = &s->p->in.captures[load->imm];
     const char *name = s->program->tensors[load->imm].name;
-    int64_t shift = 0, size = c->size[i];
-    if (n->op == FXA_OP_CONST) {
-        int64_t at = n->imm < 0 ? n->imm + size : n->imm;
-        if (at >= 0 && at < size) t->offset += at * c->stride[i];
-        if (at < 0 || at >= size)
-            (void)fxa__dnn_refuse(s->g, "axis %d of %s has %lld elements, and is read at %d: cuDNN cannot read 0 there",
-                                  i, name, (long long)size, (int)n->imm);
-        return at >= 0 && at < size;
-    }
+    if (n->op == FXA_OP_CONST) return score_load_constant(s, load, i, n->imm, x);
     if (n->op != FXA_OP_INPUT || n->imm < FXA_INPUT_B || n->imm > FXA_INPUT_K) {
         (void)fxa__dnn_refuse(s->g,
                               "index %d of %s is computed (operation %s): cuDNN reads b, h, q, k or constants alone", i,
@@ -144,15 +278,18 @@ static bool score_load_index(fxa__dnn_score *s, const fxa__node *load, int i, fx
     }
     fxa_input input = (fxa_input)n->imm;
     int axis = score_axis(input);
-    if (!fxa__dnn_coordinate(s->g, s->p, input, &shift)) return false;
-    if (shift || size < score_extent(&s->p->in, input)) {
-        (void)fxa__dnn_refuse(s->g, "axis %d of %s has %lld elements, and %s goes from %lld to %lld", i, name,
-                              (long long)size, fxa_input_name(input), (long long)shift,
-                              (long long)(shift + score_extent(&s->p->in, input) - 1));
+    int64_t extent = score_extent(&s->p->in, input), size = c->size[i];
+    const fxa__dnn_axis at = fxa__dnn_axis_of(s, input);
+    if (!at.known || at.base < 0 || at.step < 1 || (x->limit[axis] && at.hi >= size)) {
+        (void)fxa__dnn_refuse(s->g, "axis %d of %s is read at %s, which is no place plus a constant here", i, name,
+                              fxa_input_name(input));
         return false;
     }
-    t->stride[axis] = (t->dim[axis] > 1 ? t->stride[axis] : 0) + c->stride[i];
-    t->dim[axis] = score_extent(&s->p->in, input);
+    if (at.hi >= size)
+        x->copied = true, x->limit[axis] = at.base >= size ? -1 : (size - at.base + at.step - 1) / at.step;
+    x->t.offset += at.base < size ? at.base * c->stride[i] : 0;
+    x->t.stride[axis] = (x->t.dim[axis] > 1 ? x->t.stride[axis] : 0) + at.step * c->stride[i];
+    x->t.dim[axis] = extent;
     return true;
 }
 
@@ -167,25 +304,44 @@ static void score_expand(const fxa_problem *p, fxa__dnn_tensor *t) {
     t->dim[0] = p->b, t->dim[1] = p->hq;
 }
 
+/* The elements in memory of ours, in a type that cuDNN reads; those outside of the tensor are 0. */
+static int32_t score_copy(fxa__dnn_score *s, const fxa__decl *decl, const score_source *x) {
+    uint8_t type = decl->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
+    int32_t t = fxa__dnn_scratch(s->g, x->t.dim, type);
+    int64_t work = x->t.dim[0] * x->t.dim[1] * x->t.dim[2] * x->t.dim[3];
+    fxa__dnn_step *step = fxa__dnn_step_new(s->g, FXA__GPU_COPY, false, work, s->nobody);
+    FxaGpuCopy *c = &step->args.copy;
+    memcpy(c->rows.size, x->t.dim, sizeof c->rows.size);
+    memcpy(c->from.stride, x->t.stride, sizeof c->from.stride);
+    memcpy(c->limit, x->limit, sizeof c->limit);
+    c->from.type = (int32_t)decl->dtype;
+    int64_t bytes = (int64_t)fxa_dtype_size((fxa_dtype)decl->dtype);
+    fxa__dnn_step_point(step, &c->from.data, FXA__DNN_TENSOR, x->t.index, x->t.offset * bytes);
+    fxa__dnn_step_tensor(step, &c->to, s->g, t);
+    return t;
+}
+
 static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
     const fxa__decl *decl = &s->program->tensors[n->imm];
-    fxa__dnn_tensor t = {.dim = {1, 1, 1, 1}, .stride = {0, 0, 0, 0}, .source = FXA__DNN_TENSOR, .index = n->imm};
+    score_source x = {.t = {.dim = {1, 1, 1, 1}, .stride = {0, 0, 0, 0}, .source = FXA__DNN_TENSOR, .index = n->imm}};
     int type = score_data_type((fxa_dtype)decl->dtype);
-    if (type < 0)
-        return fxa__dnn_refuse(s->g, "%s is %s: cuDNN reads captured tensors of f32, f16, bf16 and i32", decl->name,
-                               fxa_dtype_name((fxa_dtype)decl->dtype));
-    t.type = (uint8_t)type;
     for (int i = 0; i < n->n_args; i++)
-        if (!score_load_index(s, n, i, &t)) return 0;
-    for (int i = 0; i < 4; i++) {
-        if (t.stride[i] < 0)
-            return fxa__dnn_refuse(s->g, "%s has a stride of %lld: cuDNN reads forwards alone", decl->name,
-                                   (long long)t.stride[i]);
+        if (!score_load_index(s, n, i, &x)) return 0;
+    for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
+    if (type < 0 || x.copied) {
+        int32_t made = score_copy(s, decl, &x);
+        if (s->g->status != FXA_OK) return 0;
+        fxa__dnn_tensor *t = &s->g->tensors[made];
+        for (int i = 0; i < 4; i++)
+            if (t->dim[i] == 1) t->stride[i] = 0;
+        score_expand(&s->p->in, t);
+        return made;
     }
-    score_expand(&s->p->in, &t);
+    x.t.type = (uint8_t)type;
+    score_expand(&s->p->in, &x.t);
     for (int i = 0; i < 4; i++)
-        if (t.dim[i] == 1) t.stride[i] = 1;
-    return fxa__dnn_add(s->g, &t);
+        if (x.t.dim[i] == 1) x.t.stride[i] = 1;
+    return fxa__dnn_add(s->g, &x.t);
 }
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
@@ -196,6 +352,7 @@ static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
         if (s->load[node] < 0) s->load[node] = score_load(s, n);
         return s->load[node];
     }
+    if (n->op == FXA_OP_PARAM) return score_param(s, n);
     if (n->imm == FXA_INPUT_SCORE) return s->score;
     if (n->imm == FXA_INPUT_DSCORE) return s->dscore;
     return fxa__dnn_score_input(s, (fxa_input)n->imm);
@@ -217,7 +374,7 @@ int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node) {
     for (int32_t i = 0; i <= node && s->g->status == FXA_OK; i++) {
         const fxa__node *n = &s->program->nodes[i];
         if (!s->needed[i] || s->value[i] >= 0) continue;
-        bool leaf = n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT;
+        bool leaf = n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
         s->value[i] = fxa__dnn_score_is_by_value(s, i) ? score_by_value(s, i)
                       : leaf                           ? score_leaf(s, i)
                                                        : fxa__dnn_lower_op(s, i);

@@ -13,7 +13,7 @@
 #define FXA_ENGINE_CUDNN_SCORE_H
 
 #include "../../lower/depend.h"
-#include "cudnn_graph.h"
+#include "cudnn_steps.h"
 
 /* Nodes of a program that this engine looks at: a run evaluates what it passes by value on the stack. */
 #define FXA__DNN_MAX_NODES 1024
@@ -30,7 +30,12 @@ typedef struct fxa__dnn_score {
     int32_t load[FXA__DNN_MAX_NODES];  /* the same of loads, which stay what they are wherever the program is */
     int32_t axis[4];                   /* coordinates, made; -1: not yet */
     bool needed[FXA__DNN_MAX_NODES];
-    bool indexed; /* set: something reads q or k as a number */
+    bool indexed;      /* set: something reads q or k as a number */
+    bool spans;        /* entries have lengths of their own: */
+    int32_t length[3]; /* of rows and keys, and the difference: [B,1,1,1] */
+    int32_t table[4];  /* coordinates of an axis that are no index plus a constant, in memory; -1: not made yet */
+    int32_t param[FXA_MAX_PARAMS]; /* scalars in memory; -1: not made yet */
+    fxa__dnn_step *nobody;
 } fxa__dnn_score;
 
 /* The inputs and the place of what is made next. */
@@ -44,9 +49,20 @@ int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input);
 /* The same content without memory, of the size of scores. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor);
 
-/* What is added to the place of a row, head, ... to be the coordinate that programs see: maps and alignment. False: it
- * is not that simple, and the graph has been refused. axis: FXA_INPUT_B, H, Q or K. */
-bool fxa__dnn_coordinate(fxa__dnn_graph *g, const fxa__problem *p, fxa_input axis, int64_t *shift);
+/* What programs see as a coordinate: base + step times the place, or only the run knows. */
+typedef struct fxa__dnn_axis {
+    bool known;
+    int64_t base, step; /* where it is known */
+    int64_t lo, hi;     /* in any case */
+} fxa__dnn_axis;
+/* axis: FXA_INPUT_B, H, Q or K. */
+fxa__dnn_axis fxa__dnn_axis_of(const fxa__dnn_score *s, fxa_input axis);
+/* The length of rows or keys as the program reads it, the same for all entries; -1: each has its own. */
+int64_t fxa__dnn_length_of(const fxa__dnn_score *s, bool keys);
+/* k_len - q_len as ints: by value, or with memory. */
+int32_t fxa__dnn_more(fxa__dnn_score *s);
+/* The scale of the run: by value, or in memory. */
+int32_t fxa__dnn_scale(fxa__dnn_score *s);
 /* The bounds of an int, over all coordinates of the problem; false: not known. */
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
 

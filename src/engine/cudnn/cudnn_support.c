@@ -1,40 +1,123 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What cuDNN cannot do, or not as it is meant, as far as the problem alone says it: one table of flags, and a few rules
- * of sizes, dtypes and layouts, each with its reason. The rest of a no comes from the program (cudnn_ops.c,
- * cudnn_score.c, cudnn_mask.c) and from cuDNN itself. Cheap: nothing is built here.
+ * What cuDNN cannot do, or not as it is meant, as far as the problem alone says it: one table, in which each row is a
+ * no for some versions, devices, passes, dtypes and features, with its reason (tests/engine/test_cudnn_support.c has a
+ * case for every row). The rest of a no comes from the program (cudnn_ops.c, cudnn_score.c, cudnn_mask.c) and from
+ * cuDNN itself. Cheap: nothing is built here.
  */
 #include "cudnn_attention.h"
 
+#include <stdio.h>
+
+/* Families of devices. */
+enum { SM_80 = 1, SM_90 = 2, SM_100 = 4, SM_120 = 8, SM_OLD = 16, SM_ALL = 31 };
+enum { FORWARD = 1 << FXA_FORWARD, BACKWARD = 1 << FXA_BACKWARD, BOTH = FORWARD | BACKWARD };
+enum { HALVES = 1, OTHERS = 2, DTYPES = 3 }; /* f16 and bf16; what is neither */
+
+#define SUPPORT_LAST INT64_MAX
+#define SUPPORT_FIRST 91400 /* the oldest version that was tried */
+#define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
+
+static uint32_t support_family(int32_t arch) {
+    return arch < 80 ? SM_OLD : arch < 90 ? SM_80 : arch < 100 ? SM_90 : arch < 120 ? SM_100 : SM_120;
+}
+
+/* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
+
+static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 16; }
+static bool support_is_empty(const fxa_problem *p) { return p->b < 1 || p->sq < 1 || p->sk < 1; }
+static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
+static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
+static bool support_has_params(const fxa_problem *p) { return p->param_grads != 0; }
+static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
+static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8; }
+static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
+static bool support_is_uneven(const fxa_problem *p) { return p->d > 128 && p->d != p->dv; }
+static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
+static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
+static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SINK | FXA_SINK_ZERO)) != 0; }
+static bool support_has_grads(const fxa_problem *p) {
+    bool any = false;
+    for (size_t i = 0; i < p->n_captures; i++) any = any || p->captures[i].grad;
+    return any;
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
 typedef struct support_row {
-    uint32_t flag;
+    int64_t from, until; /* versions of cuDNN, the last excluded */
+    uint32_t families, passes, dtypes;
+    uint32_t flags;                      /* one of these is set; 0: whatever is */
+    bool (*holds)(const fxa_problem *p); /* NULL: always */
     const char *why;
 } support_row;
 
-static const support_row support_flags[] = {
-    {FXA_PADDING, "rows past a length would have to be finite numbers, which nobody promises"},
-    {FXA_VARLEN, "packed sequences need offsets in elements, which are not made yet"},
-    {FXA_PAGED, "pages are not lowered yet"},
-    {FXA_SINK_ZERO, "sinks are not lowered yet"},
-    {FXA_SINK, "sinks are not lowered yet"},
-    {FXA_DROPOUT, "cuDNN draws the pairs to drop in its own way, alike for several rows"},
-    {FXA_WANT_MAX, "cuDNN does not write the row maximum beside the statistics"},
-    {FXA_GRAD_LSE, "cuDNN has no gradient by the statistics"},
-    {FXA_ACC_OUT, "cuDNN overwrites its outputs"},
-    {FXA_ACC_Q, "cuDNN overwrites its outputs"},
-    {FXA_ACC_K, "cuDNN overwrites its outputs"},
-    {FXA_ACC_V, "cuDNN overwrites its outputs"},
-    {FXA_POSITIONS, "positions per batch entry are not lowered yet"},
-    {FXA_CAPTURE, "recording into a graph of the device was not tried yet"},
-    {FXA_SCALARS_IN_MEMORY, "scalars are passed by value"},
+static const support_row support_rows[] = {
+    {0, SUPPORT_FIRST, SM_ALL, BOTH, DTYPES, 0, NULL, "this engine is for cuDNN 9.14 and newer"},
+    {0, SUPPORT_LAST, SM_OLD, BOTH, DTYPES, 0, NULL, "this engine is for devices from sm_80 on"},
+    {0, SUPPORT_LAST, SM_100, BOTH, DTYPES, 0, NULL,
+     "cuDNN ends the process over some score programs on such a device"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, OTHERS, 0, NULL, "cuDNN has fused attention for f16 and bf16"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned,
+     "alignment is less than 16: cuDNN wants pointers that are multiples of 16"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_empty, "b, sq or sk is 0: cuDNN takes nothing that is empty"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_odd, "d and dv are to be multiples of 8"},
+    {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d and dv are to be at most 256"},
+    {0, SUPPORT_LAST, SM_80 | SM_120, BOTH, DTYPES, 0, support_is_above_128, "d and dv are to be at most 128"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_is_one_pair,
+     "sq and sk are 1: cuDNN has no such backward pass"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_DROPOUT, NULL,
+     "cuDNN draws the pairs to drop in its own way, alike for several rows"},
+    {0, 91801, SM_80, BOTH, DTYPES, SUPPORT_SPANS, NULL, "offsets of entries need cuDNN 9.18.1 below sm_90"},
+    {0, SUPPORT_LAST, SM_120, BOTH, DTYPES, SUPPORT_SPANS, NULL, "lengths of entries were not tried on such a device"},
+    {0, SUPPORT_LAST, SM_80, BACKWARD, DTYPES, SUPPORT_SPANS, NULL, "lengths of entries were not tried below sm_90"},
+    {0, 91900, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_uneven,
+     "before cuDNN 9.19 dQ is wrong beside lengths of entries where d is above 128 and not dv"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, FXA_PAGED, NULL, "cuDNN has no gradients of pages"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINK | FXA_SINK_ZERO, support_is_one_row,
+     "cuDNN has no sink for one row"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINK | FXA_SINK_ZERO, support_has_spans,
+     "cuDNN has none beside lengths of entries"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_sinks,
+     "beside a sink cuDNN does not write the row maximum"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_spans,
+     "beside lengths of entries cuDNN does not write the row maximum"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_bprop,
+     "a backward program of the caller's is not lowered"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_params,
+     "gradients of params: cuDNN sums over pairs in 16 bits alone"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_grads,
+     "gradients of captured tensors: cuDNN sums over pairs in 16 bits alone"},
 };
 
-static bool support_flags_ok(fxa__dnn_graph *g, const fxa_problem *p) {
-    for (size_t i = 0; i < sizeof support_flags / sizeof *support_flags; i++)
-        if (p->flags & support_flags[i].flag) {
-            (void)fxa__dnn_refuse(g, "%s: %s", fxa_flag_name(support_flags[i].flag), support_flags[i].why);
-            return false;
-        }
+const char *fxa__dnn_support_why(size_t row) {
+    return row < sizeof support_rows / sizeof *support_rows ? support_rows[row].why : NULL;
+}
+
+static bool support_row_says_no(const support_row *r, const fxa_problem *p, fxa__dnn_level level) {
+    uint32_t dtype = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16 ? HALVES : OTHERS;
+    return level.version >= r->from && level.version < r->until && (r->families & support_family(level.arch)) &&
+           (r->passes >> p->pass & 1u) && (r->dtypes & dtype) && (!r->flags || (p->flags & r->flags)) &&
+           (!r->holds || r->holds(p));
+}
+
+static bool support_table_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_level level) {
+    for (size_t i = 0; i < sizeof support_rows / sizeof *support_rows; i++) {
+        const support_row *r = &support_rows[i];
+        char what[64];
+        if (!support_row_says_no(r, p, level)) continue;
+        uint32_t flag = r->flags & p->flags;
+        const char *name = flag ? fxa_flag_name(flag & (~flag + 1)) : NULL;
+        if (name)
+            (void)snprintf(what, sizeof what, "%s", name);
+        else
+            (void)snprintf(what, sizeof what, "cuDNN %lld.%lld.%lld, sm_%d, %s, d %lld, dv %lld",
+                           (long long)level.version / 10000, (long long)level.version / 100 % 100,
+                           (long long)level.version % 100, (int)level.arch, fxa_dtype_name((fxa_dtype)p->q.dtype),
+                           (long long)p->d, (long long)p->dv);
+        (void)fxa__dnn_refuse(g, "%s: %s", what, r->why);
+        return false;
+    }
     return true;
 }
 
@@ -43,10 +126,11 @@ static bool support_flags_ok(fxa__dnn_graph *g, const fxa_problem *p) {
 typedef struct support_operand {
     const char *name;
     const fxa_operand *operand;
-    uint32_t used; /* by which pass: bit i */
+    uint32_t passes, wanted; /* wanted: the flag that asks for it; 0: always there */
+    bool keys;
 } support_operand;
 
-static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype) {
+static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype, bool packed) {
     const int64_t *stride = o->operand->stride;
     if (o->operand->dtype != dtype) {
         (void)fxa__dnn_refuse(g, "%s is %s and Q %s: cuDNN wants one dtype for all", o->name,
@@ -54,7 +138,7 @@ static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint3
         return false;
     }
     bool ok = stride[3] == 1;
-    for (int i = 0; i < 3; i++) ok = ok && stride[i] > 0 && stride[i] % 8 == 0;
+    for (int i = packed ? 1 : 0; i < 3; i++) ok = ok && stride[i] > 0 && stride[i] % 8 == 0;
     if (!ok)
         (void)fxa__dnn_refuse(g,
                               "strides of %s are %lld, %lld, %lld, %lld: cuDNN wants 1 for the features, and positive "
@@ -65,76 +149,24 @@ static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint3
 }
 
 static bool support_operands_ok(fxa__dnn_graph *g, const fxa_problem *p) {
-    const support_operand operands[] = {{"Q", &p->q, 3},   {"K", &p->k, 3},       {"V", &p->v, 3},
-                                        {"O", &p->o, 3},   {"dO", &p->dout, 2},   {"dQ", &p->dq, 2},
-                                        {"dK", &p->dk, 2}, {"dV", &p->dv_grad, 2}};
-    static const uint32_t wanted[8] = {0, 0, 0, 0, 0, FXA_GRAD_Q, FXA_GRAD_K, FXA_GRAD_V};
-    if (p->q.dtype != FXA_F16 && p->q.dtype != FXA_BF16) {
-        (void)fxa__dnn_refuse(g, "Q is %s: cuDNN has fused attention for f16 and bf16",
-                              fxa_dtype_name((fxa_dtype)p->q.dtype));
-        return false;
-    }
-    for (size_t i = 0; i < 8; i++) {
-        bool used = operands[i].used >> p->pass & 1u && (!wanted[i] || (p->flags & wanted[i]));
-        if (used && !support_layout_ok(g, &operands[i], p->q.dtype)) return false;
+    const support_operand operands[] = {{"Q", &p->q, BOTH, 0, false},
+                                        {"K", &p->k, BOTH, 0, true},
+                                        {"V", &p->v, BOTH, 0, true},
+                                        {"O", &p->o, BOTH, 0, false},
+                                        {"dO", &p->dout, BACKWARD, 0, false},
+                                        {"dQ", &p->dq, BACKWARD, FXA_GRAD_Q, false},
+                                        {"dK", &p->dk, BACKWARD, FXA_GRAD_K, true},
+                                        {"dV", &p->dv_grad, BACKWARD, FXA_GRAD_V, true}};
+    for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
+        const support_operand *o = &operands[i];
+        bool used = (o->passes >> p->pass & 1u) && (!o->wanted || (p->flags & o->wanted));
+        bool packed = (p->flags & FXA_VARLEN) && !(o->keys && (p->flags & FXA_PAGED));
+        if (used && !support_layout_ok(g, o, p->q.dtype, packed)) return false;
     }
     return true;
 }
 
-/* Statistics in any other layout are accepted and give wrong gradients. */
-static bool support_lse_ok(fxa__dnn_graph *g, const fxa_problem *p) {
-    const int64_t *stride = p->lse.stride;
-    if (p->pass == FXA_FORWARD && !(p->flags & FXA_WANT_LSE)) return true;
-    bool dense = (p->b == 1 || stride[0] == p->hq * p->sq) && (p->hq == 1 || stride[1] == p->sq) &&
-                 (p->sq == 1 || stride[2] == 1);
-    if (p->lse.dtype == FXA_F32 && dense) return true;
-    (void)fxa__dnn_refuse(g, "LSE is %s with strides %lld, %lld, %lld: cuDNN wants f32, dense [B,H,Sq]",
-                          fxa_dtype_name((fxa_dtype)p->lse.dtype), (long long)stride[0], (long long)stride[1],
-                          (long long)stride[2]);
-    return false;
-}
-
-/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
-
-static bool support_sizes_ok(fxa__dnn_graph *g, const fxa_problem *p, fxa__dnn_level level) {
-    int64_t most = level.arch >= 90 && level.arch < 100 ? 256 : 128;
-    if (p->b < 1 || p->sq < 1 || p->sk < 1)
-        (void)fxa__dnn_refuse(g, "b is %lld, sq %lld, sk %lld: cuDNN takes nothing that is empty", (long long)p->b,
-                              (long long)p->sq, (long long)p->sk);
-    else if (p->d % 8 || p->dv % 8 || p->d > most || p->dv > most)
-        (void)fxa__dnn_refuse(g, "d is %lld and dv %lld: on sm_%d cuDNN takes multiples of 8 up to %lld",
-                              (long long)p->d, (long long)p->dv, (int)level.arch, (long long)most);
-    else if (p->pass == FXA_BACKWARD && p->sq == 1 && p->sk == 1)
-        (void)fxa__dnn_refuse(g, "sq and sk are 1: cuDNN has no such backward pass");
-    return g->status == FXA_OK;
-}
-
-static bool support_gradients_ok(fxa__dnn_graph *g, const fxa_problem *p, const fxa_program *program) {
-    if (p->pass == FXA_FORWARD) return true;
-    if (p->q.dtype == FXA_F16)
-        (void)fxa__dnn_refuse(g,
-                              "cuDNN rounds gradients of scores to f16 on the way, where they overflow; bf16 does not");
-    else if (p->bprop)
-        (void)fxa__dnn_refuse(g, "a backward program of the caller's is not lowered yet");
-    else if (p->param_grads)
-        (void)fxa__dnn_refuse(g, "gradients of params are not lowered yet");
-    for (size_t i = 0; i < p->n_captures; i++)
-        if (p->captures[i].grad)
-            (void)fxa__dnn_refuse(g, "the gradient of %s is not lowered yet", program->tensors[i].name);
-    return g->status == FXA_OK;
-}
-
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *problem, fxa__dnn_level level) {
     const fxa_problem *p = &problem->in;
-    if (level.version < 91400 || level.arch < 80)
-        (void)fxa__dnn_refuse(g, "cuDNN is %lld.%lld.%lld, the device sm_%d: this engine is for 9.14 and sm_80 upwards",
-                              (long long)level.version / 10000, (long long)level.version / 100 % 100,
-                              (long long)level.version % 100, (int)level.arch);
-    else if (level.arch >= 100 && level.arch < 120)
-        (void)fxa__dnn_refuse(g, "the device is sm_%d: cuDNN ends the process over some score programs there",
-                              (int)level.arch);
-    else if (p->alignment < 16)
-        (void)fxa__dnn_refuse(g, "alignment is %u: cuDNN wants pointers that are multiples of 16", p->alignment);
-    return g->status == FXA_OK && support_flags_ok(g, p) && support_sizes_ok(g, p, level) &&
-           support_operands_ok(g, p) && support_lse_ok(g, p) && support_gradients_ok(g, p, problem->program);
+    return support_table_ok(g, p, level) && support_operands_ok(g, p);
 }

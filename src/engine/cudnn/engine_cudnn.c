@@ -10,7 +10,6 @@
 
 #include "../../gpu/gpu_profile.h"
 #include "cudnn_build.h"
-#include "cudnn_saved.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +114,7 @@ static fxa_status dnn_open(fxa__host *host, int32_t ordinal, const char *target,
     if (!s) return fxa__fail_memory(err, "an instance of the cuDNN engine");
     s->host = host;
     for (int i = 0; i < FXA__DNN_HANDLES; i++) atomic_init(&s->handles[i], NULL);
+    atomic_init(&s->module, NULL);
     fxa_status status = target ? dnn_open_target(s, target, identity, err) : dnn_open_device(s, ordinal, identity, err);
     if (status != FXA_OK) {
         fxa__free(host, s, sizeof *s);
@@ -131,6 +131,9 @@ static void dnn_close(fxa__host *host, void *self) {
     dnn_handles_end(s);
     if (entered) fxa__gpu_leave(&s->gpu);
     fxa__cudnn_library_close(&s->library);
+    fxa__gpu_module *module = atomic_load(&s->module);
+    if (module) fxa__gpu_module_close(&s->gpu, module);
+    fxa__free(host, module, sizeof *module);
     if (s->on_device) fxa__gpu_close(&s->gpu);
     fxa__free(host, s, sizeof *s);
 }
@@ -193,11 +196,32 @@ static void dnn_release(void *self, void *code) {
     if (c->plan) (void)s->library.api.descriptor_destroy(c->plan);
     if (entered) dnn_leave(s);
     fxa_program_destroy(c->program);
+    fxa__free(c->host, c->steps, c->n_steps * sizeof *c->steps);
     fxa__free(c->host, c, sizeof *c);
 }
 
-/* saved: the compiled plan, else it is compiled. */
-static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
+/* Loaded by the first who needs it. */
+static fxa_status dnn_module(fxa__dnn_self *s, fxa_error *err) {
+    if (!s->on_device || atomic_load(&s->module)) return FXA_OK;
+    fxa__gpu_module *mine = fxa__alloc(s->host, sizeof *mine), *none = NULL;
+    if (!mine) return fxa__fail_memory(err, "helper kernels");
+    fxa_status status = fxa__gpu_module_open(&s->gpu, mine, err);
+    if (status == FXA_OK && atomic_compare_exchange_strong(&s->module, &none, mine)) return FXA_OK;
+    if (status == FXA_OK) fxa__gpu_module_close(&s->gpu, mine);
+    fxa__free(s->host, mine, sizeof *mine);
+    return status;
+}
+
+static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_code *c, fxa_error *err) {
+    if (!g->n_steps) return FXA_OK;
+    c->steps = fxa__alloc_array(c->host, g->n_steps, sizeof *c->steps);
+    if (!c->steps) return fxa__fail_memory(err, "steps of the cuDNN engine");
+    c->n_steps = g->n_steps;
+    memcpy(c->steps, g->steps, g->n_steps * sizeof *c->steps);
+    return dnn_module(s, err);
+}
+
+static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, const fxa__dnn_text *saved, fxa__dnn_code *c,
                            fxa_error *err) {
     c->scratch = a->g.scratch;
     c->program = a->program;
@@ -205,21 +229,22 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__r
     if (!fxa__dnn_bound_find(&a->g, c))
         return fxa__fail(err, FXA_E_UNSUPPORTED, "the graph has more than %d tensors and values for a run",
                          FXA__DNN_BOUND);
+    FXA_TRY(dnn_steps(s, &a->g, c, err));
     FXA_TRY(dnn_enter(s, err));
-    const fxa__cudnn_api *api = &s->library.api;
-    fxa_status status = saved ? fxa__dnn_saved_read(api, s->profile, saved, &c->plan, &c->own_workspace, err)
-                              : fxa__dnn_compile(api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
+    fxa_status status = saved ? fxa__dnn_restore(&s->library.api, s->profile, saved, &c->plan, &c->own_workspace, err)
+                              : fxa__dnn_compile(&s->library.api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
     dnn_leave(s);
-    (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d, products of %s, %s%zu operations",
+    (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d, products of %s, %s%s%zu operations",
                    (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
                    (long long)s->library.version % 100, (int)s->level.arch, fxa_dtype_name((fxa_dtype)a->p->in.q.dtype),
-                   fxa__dnn_rounds_heads(&a->p->in) ? "heads rounded, " : "", a->g.n_ops);
+                   fxa__dnn_rounds_heads(&a->p->in) ? "heads rounded, " : "",
+                   fxa__dnn_rounds_sums(&a->p->in) ? "rounded before added, " : "", a->g.n_ops);
     return status;
 }
 
-static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
-                           fxa_error *err) {
-    fxa__dnn_self *s = self;
+/* Compiled, or restored from what was saved. */
+static fxa_status dnn_make(fxa__dnn_self *s, const fxa__problem *p, const fxa__dnn_text *saved, void **code,
+                           size_t *bytes, fxa_error *err) {
     *code = NULL;
     fxa__dnn_attention *a = fxa__alloc(p->host, sizeof *a);
     fxa__dnn_code *c = fxa__alloc(p->host, sizeof *c);
@@ -241,15 +266,44 @@ static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *saved
 }
 
 static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    return dnn_load(self, p, NULL, code, bytes, err);
+    return dnn_make(self, p, NULL, code, bytes, err);
 }
 
+/* ---- Saved code -------------------------------------------------------------------------------------------------- */
+
+/* cuDNN's text of a plan, with compiled kernels in it, and what it was made by. Whose device it is for, versions of the
+ * driver included, the identity of the instance says, which is part of every key. */
 static void dnn_save(void *self, const void *code, fxa__writer *w) {
-    const fxa__dnn_self *s = self;
+    fxa__dnn_self *s = self;
     const fxa__dnn_code *c = code;
+    fxa__dnn_text text = {NULL, 0};
     if (dnn_enter(s, NULL) != FXA_OK) return;
-    fxa__dnn_saved_write(&s->library.api, c->plan, s->host, w);
+    fxa_status status = fxa__dnn_plan_text(&s->library.api, s->host, c->plan, &text, NULL);
     dnn_leave(s);
+    if (status == FXA_OK) {
+        fxa__write_i64(w, s->library.version);
+        fxa__write_u32(w, (uint32_t)s->level.arch);
+        fxa__write_u64(w, text.size);
+        fxa__write_u64(w, fxa__dnn_text_sum(&text));
+        fxa__write_bytes(w, text.data, text.size);
+    }
+    fxa__free(s->host, (void *)(uintptr_t)text.data, text.size);
+}
+
+static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes,
+                           fxa_error *err) {
+    fxa__dnn_self *s = self;
+    int64_t version = fxa__read_i64(r);
+    uint32_t arch = fxa__read_u32(r);
+    uint64_t size = fxa__read_u64(r), sum = fxa__read_u64(r);
+    fxa__dnn_text text = {(const char *)fxa__read_bytes(r, size <= SIZE_MAX ? (size_t)size : SIZE_MAX), (size_t)size};
+    *code = NULL;
+    if (!fxa__reader_done(r) || fxa__dnn_text_sum(&text) != sum)
+        return fxa__fail(err, FXA_E_BYTES, "the plan of cuDNN in these bytes is damaged");
+    if (version != s->library.version || arch != (uint32_t)s->level.arch)
+        return fxa__fail(err, FXA_E_VERSION, "the plan is of cuDNN %lld on sm_%u; here are cuDNN %lld and sm_%d",
+                         (long long)version, arch, (long long)s->library.version, (int)s->level.arch);
+    return dnn_make(s, p, &text, code, bytes, err);
 }
 
 static const char *dnn_detail(const void *code, const fxa__problem *p) {

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operands as tensors of a graph, and what is done for those that cuDNN does not take as they are.
+ *
+ * Where entries have lengths of their own, or are packed, every operand has an offset for each entry, in elements,
+ * which a helper kernel writes with the lengths before cuDNN's; then cuDNN reads no row past a length, whatever is
+ * there. What it leaves unwritten is filled by the same kernel: rows past a length, and rows of entries without keys
+ * (or keys of entries without rows). Statistics go through dense memory of ours unless they lie as cuDNN has them.
+ */
+#include "cudnn_attention.h"
+
+#include <math.h>
+#include <string.h>
+
+int fxa__dnn_data_type(uint32_t dtype) { return dtype == FXA_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16; }
+
+typedef struct dnn_slot {
+    const fxa_operand *operand;
+    int64_t heads, rows, features;
+    bool keys;
+} dnn_slot;
+
+static dnn_slot dnn_slot_of(const fxa_problem *p, fxa_slot slot) {
+    switch (slot) {
+    case FXA_SLOT_Q: return (dnn_slot){&p->q, p->hq, p->sq, p->d, false};
+    case FXA_SLOT_DQ: return (dnn_slot){&p->dq, p->hq, p->sq, p->d, false};
+    case FXA_SLOT_K: return (dnn_slot){&p->k, p->hkv, p->sk, p->d, true};
+    case FXA_SLOT_DK: return (dnn_slot){&p->dk, p->hkv, p->sk, p->d, true};
+    case FXA_SLOT_V: return (dnn_slot){&p->v, p->hkv, p->sk, p->dv, true};
+    case FXA_SLOT_DV: return (dnn_slot){&p->dv_grad, p->hkv, p->sk, p->dv, true};
+    case FXA_SLOT_DO: return (dnn_slot){&p->dout, p->hq, p->sq, p->dv, false};
+    case FXA_SLOT_LSE: return (dnn_slot){&p->lse, p->hq, p->sq, 1, false};
+    case FXA_SLOT_MAX_ROW: return (dnn_slot){&p->max, p->hq, p->sq, 1, false};
+    case FXA_SLOT_DLSE: return (dnn_slot){&p->dlse, p->hq, p->sq, 1, false};
+    default: return (dnn_slot){&p->o, p->hq, p->sq, p->dv, false};
+    }
+}
+
+/* ---- Lengths ----------------------------------------------------------------------------------------------------- */
+
+static fxa__dnn_step *spans_step(fxa__dnn_attention *a) {
+    return a->g.status == FXA_OK ? &a->g.steps[a->span_step] : &a->nobody;
+}
+
+fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work) {
+    return fxa__dnn_step_new(&a->g, kernel, after, work, &a->nobody);
+}
+
+/* [B,1,1,1] of INT32 in the workspace. */
+static int32_t spans_ints(fxa__dnn_attention *a) {
+    const int64_t dim[4] = {a->p->in.b, 1, 1, 1};
+    return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
+}
+
+void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
+    const fxa_problem *p = &a->p->in;
+    static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_LEN_Q, FXA_SLOT_LEN_K};
+    a->spans = true;
+    a->len_q = spans_ints(a), a->len_k = spans_ints(a), a->more = spans_ints(a);
+    a->span_step = a->g.n_steps;
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, false, p->b + 1);
+    FxaGpuSpans *s = &step->args.spans;
+    const int32_t len[2] = {a->len_q, a->len_k};
+    s->batch = (int32_t)p->b, s->size[0] = p->sq, s->size[1] = p->sk;
+    for (int keys = 0; keys < 2; keys++) {
+        bool packed = (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
+        if (packed) fxa__dnn_step_point(step, &s->starts[keys], FXA__DNN_SLOT, starts[keys], 0);
+        if (p->flags & FXA_PADDING) fxa__dnn_step_point(step, &s->lens[keys], FXA__DNN_SLOT, lens[keys], 0);
+        fxa__dnn_step_data(step, &s->len[keys], &a->g, len[keys]);
+    }
+    fxa__dnn_step_data(step, &s->more, &a->g, a->more);
+}
+
+/* The tensor of offsets of an operand with these strides; `dense`: entries lie one stride apart, whatever the problem's
+ * do. */
+static int32_t spans_offsets(fxa__dnn_attention *a, int64_t row, int64_t entry, bool keys, bool dense) {
+    const int64_t dim[4] = {a->p->in.b + 1, 1, 1, 1};
+    int32_t t = fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT64);
+    fxa__dnn_step *step = spans_step(a);
+    FxaGpuSpans *s = &step->args.spans;
+    int i = s->operands;
+    if (i == FXA_GPU_OPERANDS) return fxa__dnn_refuse(&a->g, "more than %d operands are packed", FXA_GPU_OPERANDS);
+    s->operands++;
+    s->row[i] = row, s->entry[i] = entry;
+    s->keys |= (keys ? 1 : 0) << i, s->dense |= (dense ? 1 : 0) << i;
+    fxa__dnn_step_data(step, &s->offset[i], &a->g, t);
+    return t;
+}
+
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+
+static bool spans_is_packed(const fxa_problem *p, bool keys) {
+    return (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
+}
+
+static int32_t spans_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
+    bool packed = spans_is_packed(&a->p->in, keys);
+    if (packed) t->stride[0] = t->dim[2] * t->stride[2]; /* not used, and not 0 */
+    if (a->spans) t->ragged = 1 + spans_offsets(a, t->stride[2], t->stride[0], keys, !packed);
+    return fxa__dnn_add(&a->g, t);
+}
+
+/* Keys of pages one after the other in memory of ours: read where they are, what lies in a page past the last key would
+ * have to be finite. */
+static int32_t spans_gather(fxa__dnn_attention *a, fxa_slot slot) {
+    const fxa_problem *p = &a->p->in;
+    int32_t t = fxa__dnn_dense(a, slot);
+    fxa__dnn_step *step = fxa__dnn_step_copy(a, slot, t, false, FXA_GPU_COPY, 0);
+    FxaGpuArray *from = &step->args.copy.from;
+    from->page = (int32_t)p->page_size, from->of_entry = (int32_t)((p->sk + p->page_size - 1) / p->page_size);
+    fxa__dnn_step_point(step, &from->pages, FXA__DNN_SLOT, FXA_SLOT_PAGES, 0);
+    return t;
+}
+
+static void spans_turn(fxa__dnn_tensor *t) {
+    int64_t dim = t->dim[2], stride = t->stride[2];
+    t->dim[2] = t->dim[3], t->stride[2] = t->stride[3];
+    t->dim[3] = dim, t->stride[3] = stride;
+}
+
+int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned) {
+    const fxa_problem *p = &a->p->in;
+    const dnn_slot s = dnn_slot_of(p, slot);
+    fxa__dnn_tensor t = {.dim = {p->b, s.heads, s.rows, s.features},
+                         .type = (uint8_t)fxa__dnn_data_type(s.operand->dtype),
+                         .source = FXA__DNN_SLOT,
+                         .index = (int32_t)slot};
+    memcpy(t.stride, s.operand->stride, sizeof t.stride);
+    int32_t made = s.keys && (p->flags & FXA_PAGED) ? spans_gather(a, slot) : spans_tensor(a, &t, s.keys);
+    if (turned && a->g.status == FXA_OK) spans_turn(&a->g.tensors[made]);
+    return made;
+}
+
+int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot) {
+    const fxa_problem *p = &a->p->in;
+    const dnn_slot s = dnn_slot_of(p, slot);
+    const int64_t dim[4] = {p->b, s.heads, s.rows, s.features};
+    bool row = s.features == 1 && (slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE);
+    int32_t t = fxa__dnn_scratch(&a->g, dim, row ? CUDNN_DATA_FLOAT : (uint8_t)fxa__dnn_data_type(p->q.dtype));
+    if (row || !a->spans || a->g.status != FXA_OK) return t;
+    fxa__dnn_tensor *made = &a->g.tensors[t];
+    int32_t offsets = spans_offsets(a, made->stride[2], made->stride[0], s.keys, true);
+    if (a->g.status == FXA_OK) a->g.tensors[t].ragged = 1 + offsets;
+    return t;
+}
+
+/* ---- Rows and what is done with them ----------------------------------------------------------------------------- */
+
+void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot) {
+    const fxa_problem *p = &a->p->in;
+    const dnn_slot s = dnn_slot_of(p, slot);
+    rows->size[0] = p->b, rows->size[1] = s.heads, rows->size[2] = s.rows, rows->size[3] = s.features;
+    if (!a->spans) return;
+    fxa__dnn_step_data(step, &rows->len, &a->g, s.keys ? a->len_k : a->len_q);
+    fxa__dnn_step_data(step, &rows->other, &a->g, s.keys ? a->len_q : a->len_k);
+}
+
+void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot) {
+    const fxa_problem *p = &a->p->in;
+    const dnn_slot s = dnn_slot_of(p, slot);
+    memcpy(array->stride, s.operand->stride, sizeof array->stride);
+    if (s.features == 1 && slot != FXA_SLOT_O) array->stride[3] = 0;
+    array->type = (int32_t)s.operand->dtype;
+    fxa__dnn_step_point(step, &array->data, FXA__DNN_SLOT, (int32_t)slot, 0);
+    if (spans_is_packed(p, s.keys))
+        fxa__dnn_step_point(step, &array->start, FXA__DNN_SLOT, s.keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, 0);
+}
+
+static int64_t spans_work(const fxa_problem *p, const dnn_slot *s) { return p->b * s->heads * s->rows * s->features; }
+
+/* Rows past a length are nobody's where rows are packed. */
+static bool spans_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
+
+fxa__dnn_step *fxa__dnn_step_copy(fxa__dnn_attention *a, fxa_slot slot, int32_t dense, bool after, int mode,
+                                  double fill) {
+    const fxa_problem *p = &a->p->in;
+    const dnn_slot s = dnn_slot_of(p, slot);
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_COPY, after, spans_work(p, &s));
+    FxaGpuCopy *c = &step->args.copy;
+    fxa__dnn_step_rows(a, step, &c->rows, slot);
+    c->mode = mode, c->fill = fill, c->past = !after || spans_fills_past(p);
+    fxa__dnn_step_slot(a, step, after ? &c->to : &c->from, slot);
+    fxa__dnn_step_tensor(step, after ? &c->from : &c->to, &a->g, dense);
+    if (!after) c->rows.other = NULL, fxa__dnn_step_drop(step, &c->rows.other);
+    return step;
+}
+
+void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field) {
+    uint16_t at = (uint16_t)((const char *)field - (const char *)&step->args);
+    for (int i = 0; i < step->n_refs; i++)
+        if (step->ref[i].at == at) step->ref[i--] = step->ref[--step->n_refs];
+}
+
+void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
+    const fxa_problem *p = &a->p->in;
+    const dnn_slot s = dnn_slot_of(p, slot);
+    fxa__dnn_step *step = spans_step(a);
+    FxaGpuSpans *w = &step->args.spans;
+    if (w->fills == FXA_GPU_FILLS) return; /* of a graph that has failed: no pass has as many results */
+    FxaGpuFill *f = &w->fill[w->fills++];
+    f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
+    w->past = spans_fills_past(p);
+    fxa__dnn_step_slot(a, step, &f->to, slot);
+    int64_t work = p->b * s.heads * s.rows;
+    if (step->work < work) step->work = work;
+}
+
+int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds) {
+    int32_t t = wanted && !adds ? fxa__dnn_operand(a, slot, false) : fxa__dnn_dense(a, slot);
+    if (wanted && adds) (void)fxa__dnn_step_copy(a, slot, t, true, FXA_GPU_ADD, 0);
+    if (wanted && !adds && a->spans) fxa__dnn_fill(a, slot, 0);
+    return t;
+}
+
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
+
+/* cuDNN wants them dense, [B,H,Sq]; or [T,H], packed. In any other layout it accepts them, and gradients are wrong. */
+static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
+    const int64_t *stride = o->stride;
+    if (o->dtype != FXA_F32) return false;
+    if (p->flags & FXA_VARLEN) return stride[1] == 1 && stride[2] == p->hq;
+    return (p->b == 1 || stride[0] == p->hq * p->sq) && (p->hq == 1 || stride[1] == p->sq) &&
+           (p->sq == 1 || stride[2] == 1);
+}
+
+/* Rows past a length may hold anything, so those that are read are copied. */
+bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
+    bool past = p->pass == FXA_BACKWARD && spans_fills_past(p);
+    return !past && spans_lse_is_direct(p, dnn_slot_of(p, slot).operand);
+}
+
+/* The slot itself; it is direct. */
+int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot) {
+    const fxa_problem *p = &a->p->in;
+    fxa__dnn_tensor t = {.dim = {p->b, p->hq, p->sq, 1},
+                         .stride = {p->hq * p->sq, p->sq, 1, 1},
+                         .type = CUDNN_DATA_FLOAT,
+                         .source = FXA__DNN_SLOT,
+                         .index = (int32_t)slot};
+    if (p->flags & FXA_VARLEN) {
+        t.stride[1] = 1, t.stride[2] = p->hq;
+        t.ragged = 1 + spans_offsets(a, p->hq, 0, false, false);
+    }
+    return fxa__dnn_add(&a->g, &t);
+}

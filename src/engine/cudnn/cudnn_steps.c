@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Steps as data: see cudnn_steps.h.
+ */
+#include "cudnn_steps.h"
+
+#include <string.h>
+
+fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
+                                 fxa__dnn_step *nobody) {
+    if (g->status == FXA_OK && !fxa__grow(g->host, &g->steps, &g->step_capacity, g->n_steps + 1, sizeof *g->steps))
+        g->status = FXA_E_MEMORY;
+    fxa__dnn_step *step = g->status == FXA_OK ? &g->steps[g->n_steps++] : nobody;
+    memset(step, 0, sizeof *step);
+    step->kernel = (uint8_t)kernel, step->after = after, step->work = work;
+    return step;
+}
+
+void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset) {
+    if (step->n_refs == FXA__DNN_REFS) return; /* of a graph that has failed: no step has as many */
+    step->ref[step->n_refs++] =
+        (fxa__dnn_ref){(uint16_t)((const char *)field - (const char *)&step->args), source, index, offset};
+}
+
+void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_graph *g, int32_t tensor) {
+    if (g->status != FXA_OK) return;
+    const fxa__dnn_tensor *t = &g->tensors[tensor];
+    bool elements = t->source == FXA__DNN_TENSOR;
+    fxa__dnn_step_point(step, field, t->source, t->index, elements ? t->offset * fxa__dnn_size(t->type) : t->offset);
+}
+
+static int32_t step_type(uint8_t type) {
+    switch (type) {
+    case CUDNN_DATA_HALF: return FXA_F16;
+    case CUDNN_DATA_BFLOAT16: return FXA_BF16;
+    case CUDNN_DATA_INT32: return FXA_I32;
+    case CUDNN_DATA_INT64: return FXA_I64;
+    default: return FXA_F32;
+    }
+}
+
+void fxa__dnn_step_tensor(fxa__dnn_step *step, FxaGpuArray *array, const fxa__dnn_graph *g, int32_t tensor) {
+    if (g->status != FXA_OK) return;
+    const fxa__dnn_tensor *t = &g->tensors[tensor];
+    for (int i = 0; i < 4; i++) array->stride[i] = t->dim[i] > 1 ? t->stride[i] : 0;
+    array->type = step_type(t->type);
+    fxa__dnn_step_data(step, &array->data, g, tensor);
+}

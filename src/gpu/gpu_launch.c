@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loading and launching the helper kernels: see gpu_launch.h.
+ */
+#include "gpu_launch.h"
+
+#include "gpu_kernels_ptx.h"
+
+enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
+
+static const struct launch_kernel {
+    const char *name;
+    bool by_blocks; /* a block does a piece of work, not a thread */
+} launch_kernels[FXA__GPU_KERNEL_COUNT] = {
+    [FXA__GPU_COPY] = {"fxa_gpu_copy", false},
+    [FXA__GPU_SPANS] = {"fxa_gpu_spans", false},
+    [FXA__GPU_STATISTICS] = {"fxa_gpu_statistics", false},
+    [FXA__GPU_JOIN] = {"fxa_gpu_join", true},
+    [FXA__GPU_SINK] = {"fxa_gpu_sink", true},
+    [FXA__GPU_PLACES] = {"fxa_gpu_places", false},
+};
+
+fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fxa_error *err) {
+    *module = (fxa__gpu_module){.module = NULL};
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    int status = gpu->driver.module_load(&module->module, gpu_kernels_ptx);
+    bool loaded = status == FXA__CUDA_OK;
+    for (int i = 0; i < FXA__GPU_KERNEL_COUNT && status == FXA__CUDA_OK; i++)
+        status = gpu->driver.module_function(&module->function[i], module->module, launch_kernels[i].name);
+    if (loaded && status != FXA__CUDA_OK) (void)gpu->driver.module_unload(module->module);
+    fxa__gpu_leave(gpu);
+    return fxa__gpu_status(gpu, status, loaded ? "cuModuleGetFunction" : "cuModuleLoadData", err);
+}
+
+void fxa__gpu_module_close(const fxa__gpu *gpu, const fxa__gpu_module *module) {
+    if (fxa__gpu_enter(gpu, NULL) != FXA_OK) return;
+    (void)gpu->driver.module_unload(module->module);
+    fxa__gpu_leave(gpu);
+}
+
+fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
+                           const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err) {
+    const struct launch_kernel *k = &launch_kernels[kernel];
+    int64_t blocks = k->by_blocks ? work : (work + LAUNCH_THREADS - 1) / LAUNCH_THREADS;
+    int64_t most = (int64_t)gpu->processors * LAUNCH_BLOCKS_OF_PROCESSOR;
+    void *params[1] = {(void *)(uintptr_t)args};
+    if (work < 1) return FXA_OK;
+    int status = gpu->driver.launch(module->function[kernel], (unsigned)(blocks < most ? blocks : most), 1, 1,
+                                    LAUNCH_THREADS, 1, 1, 0, stream, params, NULL);
+    return fxa__gpu_status(gpu, status, k->name, err);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The support table of the cuDNN engine: a case for every row, at which its reason is given, and a neighbour of the
+ * case that is taken. Needs no cuDNN: versions and devices are said.
+ */
+#include "engine/cudnn/cudnn_attention.h"
+#include "t.h"
+
+enum { SUPPORT_MOST = 64 };
+
+typedef struct support_case {
+    const char *says;
+    int64_t version;
+    int32_t arch;
+    fxa_pass pass;
+    uint32_t flags;
+    int64_t sq, sk, d, dv;
+    uint32_t dtype, alignment, page_size;
+    double dropout;
+    bool taken; /* it is no refusal: the neighbour of one */
+} support_case;
+
+#define H200 .version = 91901, .arch = 90
+static const support_case support_cases[] = {
+    {.says = "9.14 and newer", .version = 91300, .arch = 90},
+    {.says = "9.14 and newer", .version = 91400, .arch = 90, .taken = true},
+    {.says = "from sm_80 on", .version = 91901, .arch = 75},
+    {.says = "from sm_80 on", .version = 91901, .arch = 80, .taken = true},
+    {.says = "ends the process", .version = 91901, .arch = 100},
+    {.says = "f16 and bf16", H200, .dtype = FXA_F32},
+    {.says = "f16 and bf16", H200, .dtype = FXA_F16, .taken = true},
+    {.says = "f16 and bf16", H200, .dtype = FXA_F16, .pass = FXA_BACKWARD, .taken = true},
+    {.says = "multiples of 16", H200, .alignment = 8},
+    {.says = "nothing that is empty", H200, .sq = -1},
+    {.says = "multiples of 8", H200, .d = 20},
+    {.says = "at most 256", H200, .d = 264},
+    {.says = "at most 256", H200, .d = 256, .taken = true},
+    {.says = "at most 128", .version = 91901, .arch = 80, .d = 136},
+    {.says = "at most 128", .version = 91901, .arch = 120, .d = 136},
+    {.says = "no such backward", H200, .pass = FXA_BACKWARD, .sq = 1, .sk = 1},
+    {.says = "no such backward", H200, .pass = FXA_BACKWARD, .sq = 2, .sk = 1, .taken = true},
+    {.says = "in its own way", H200, .flags = FXA_DROPOUT, .dropout = 0.5},
+    {.says = "need cuDNN 9.18.1", .version = 91800, .arch = 80, .flags = FXA_PADDING},
+    {.says = "need cuDNN 9.18.1", .version = 91801, .arch = 80, .flags = FXA_PADDING, .taken = true},
+    {.says = "not tried on such a device", .version = 91901, .arch = 120, .flags = FXA_PADDING},
+    {.says = "not tried below sm_90", .version = 91901, .arch = 80, .pass = FXA_BACKWARD, .flags = FXA_PADDING},
+    {.says = "dQ is wrong",
+     .version = 91400,
+     .arch = 90,
+     .pass = FXA_BACKWARD,
+     .flags = FXA_PADDING,
+     .d = 192,
+     .dv = 64},
+    {.says = "dQ is wrong", H200, .pass = FXA_BACKWARD, .flags = FXA_PADDING, .d = 192, .dv = 64, .taken = true},
+    {.says = "no gradients of pages", H200, .pass = FXA_BACKWARD, .flags = FXA_PAGED, .page_size = 16},
+    {.says = "no gradients of pages", H200, .flags = FXA_PAGED, .page_size = 16, .taken = true},
+    {.says = "no sink for one row", H200, .flags = FXA_SINK_ZERO, .sq = 1},
+    {.says = "no sink for one row", H200, .flags = FXA_SINK, .taken = true},
+    {.says = "none beside lengths", H200, .flags = FXA_SINK | FXA_PADDING},
+    {.says = "beside a sink", H200, .flags = FXA_SINK | FXA_WANT_MAX},
+    {.says = "beside lengths of entries cuDNN does not write", H200, .flags = FXA_PADDING | FXA_WANT_MAX},
+    {.says = "beside lengths of entries cuDNN does not write", H200, .flags = FXA_WANT_MAX, .taken = true},
+};
+
+static fxa_problem support_problem(const support_case *c) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    p.pass = (uint32_t)c->pass, p.device = FXA_CUDA;
+    p.flags = c->flags | (c->pass == FXA_BACKWARD ? (uint32_t)FXA_GRAD_Q : (uint32_t)FXA_WANT_LSE);
+    p.b = 2, p.hq = p.hkv = 2, p.sq = c->sq < 0 ? 0 : c->sq ? c->sq : 64, p.sk = c->sk ? c->sk : 64;
+    p.d = c->d ? c->d : 64, p.dv = c->dv;
+    p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
+    p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
+    return p;
+}
+
+static bool support_ask(fxa__host *host, const fxa_problem *p, fxa__dnn_level level, char reason[240]) {
+    fxa__problem *checked = NULL;
+    fxa_error err;
+    fxa__dnn_graph g = {.host = host, .status = FXA_OK};
+    T_OK(fxa__problem_create(host, p, &checked, &err));
+    bool yes = checked && fxa__dnn_supports(&g, checked, level);
+    snprintf(reason, 240, "%s", g.reason);
+    fxa__problem_release(checked);
+    return yes;
+}
+
+static void support_hit(bool hit[SUPPORT_MOST], const char *reason) {
+    for (size_t i = 0; fxa__dnn_support_why(i); i++)
+        if (strstr(reason, fxa__dnn_support_why(i))) hit[i] = true;
+}
+
+/* What a problem asks for that no flag says. */
+static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
+    const support_case plain = {H200, .pass = FXA_BACKWARD};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    char reason[240];
+    fxa_program *program = NULL, *bprop = NULL;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    T_OK(fxa_program_parse(ctx, "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]", SIZE_MAX, &program,
+                           &err));
+    const fxa_text text = {"bprop", "dscore = dscore * 2.0", SIZE_MAX};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
+    T_OK(fxa_program_parse_texts(ctx, &config, &bprop, &err));
+    for (int what = 0; what < 4; what++) {
+        fxa_problem p = support_problem(&plain);
+        fxa_capture capture = {.size = {2}, .grad = what == 2};
+        p.program = program, p.captures = &capture, p.n_captures = 1;
+        p.param_grads = what == 1, p.bprop = what == 3 ? bprop : NULL;
+        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), what == 0);
+        support_hit(hit, reason);
+    }
+    fxa_program_destroy(program);
+    fxa_program_destroy(bprop);
+    fxa_context_destroy(ctx);
+}
+
+TEST(every_row_of_the_table) {
+    bool hit[SUPPORT_MOST] = {false};
+    fxa__host *host = NULL;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    for (size_t i = 0; i < sizeof support_cases / sizeof *support_cases; i++) {
+        const support_case *c = &support_cases[i];
+        fxa_problem p = support_problem(c);
+        char reason[240];
+        bool yes = support_ask(host, &p, (fxa__dnn_level){c->version, c->arch}, reason);
+        if (yes != c->taken) T_FAIL("case %zu, \"%s\": %s\n", i, c->says, yes ? "taken" : reason);
+        if (!c->taken) T_HAS(reason, c->says);
+        support_hit(hit, reason);
+    }
+    support_ask_others(host, hit);
+    for (size_t i = 0; fxa__dnn_support_why(i); i++) {
+        T_CHECK(i < SUPPORT_MOST);
+        if (!hit[i]) T_FAIL("row %zu has no case: %s\n", i, fxa__dnn_support_why(i));
+    }
+    fxa__host_release(host);
+}
+
+T_MAIN

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See standin_kernels.h: the text of the kernels is the device's, one thread does all of it.
+ */
+#include "standin_kernels.h"
+
+#include "gpu/gpu_kernels.cu"
+#include "gpu/gpu_launch.h"
+
+/* clang-format off */
+#define STANDIN_RUN(name, text, type) static void run_##text(const void *args) { fxa_gpu_##text(*(const type *)args); }
+FXA__GPU_KERNELS(STANDIN_RUN)
+#undef STANDIN_RUN
+
+static const struct standin_kernel {
+    const char *name;
+    void (*run)(const void *args);
+} standin_kernels[] = {
+#define STANDIN_ROW(name, text, type) {"fxa_gpu_" #text, run_##text},
+    FXA__GPU_KERNELS(STANDIN_ROW)
+#undef STANDIN_ROW
+};
+/* clang-format on */
+
+void *standin_kernel_find(const char *name) {
+    for (int i = 0; i < FXA__GPU_KERNEL_COUNT; i++)
+        if (strcmp(standin_kernels[i].name, name) == 0) return (void *)&standin_kernels[i];
+    return NULL;
+}
+
+void standin_kernel_run(void *kernel, const void *args) { ((const struct standin_kernel *)kernel)->run(args); }
