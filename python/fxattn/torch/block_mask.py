@@ -25,6 +25,7 @@ UNBOUNDED_BLOCK = 1 << 30  # PyTorch's size of a block of a mask that is none
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
           "full_q_num_blocks", "full_q_indices", "dq_write_order", "dq_write_order_full", "dq_kv_order",
           "dq_kv_order_spt")
+_KNOWN = frozenset(inspect.signature(_theirs.create_block_mask).parameters)
 
 
 def default_device() -> Union[str, torch.device]:
@@ -139,6 +140,10 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
         options += (("separate_full_blocks", False),)
     if compute_dq_write_order:
         options += (("compute_dq_write_order", True), ("dq_kv_order", dq_kv_order))
+    for name, _ in options:
+        if name not in _KNOWN:
+            raise TypeError("create_block_mask() got an unexpected keyword argument %r: PyTorch %s, which makes the "
+                            "lists, does not have it" % (name, torch.__version__))
     return LazyBlockMask(mask_mod, 1 if B is None else B, 1 if H is None else H, (Q_LEN, KV_LEN),
                          default_device() if device is None else device, sizes, options)
 

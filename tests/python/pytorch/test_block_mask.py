@@ -3,6 +3,7 @@
 import copy
 import functools
 import gc
+import inspect
 import pickle
 import warnings
 import weakref
@@ -44,10 +45,15 @@ def test_nothing_is_computed_before_a_list_is_read():
     {"compute_dq_write_order": True}],
     ids=str)
 def test_lists_are_those_of_pytorch(options):
+    unknown = set(options) - set(inspect.signature(theirs.create_block_mask).parameters)
+    if unknown:
+        with pytest.raises(TypeError, match="unexpected keyword argument '%s'.*PyTorch" % unknown.pop()):
+            fx.create_block_mask(causal, None, 2, 300, 200, device="cpu", **options)
+        return
     ours = fx.create_block_mask(causal, None, 2, 300, 200, device="cpu", **options)
     want = theirs.create_block_mask(causal, None, 2, 300, 200, device="cpu", **options)
     for name in (*LISTS, "dq_write_order", "dq_write_order_full"):
-        x, y = getattr(ours, name), getattr(want, name)
+        x, y = getattr(ours, name), getattr(want, name, None)
         assert (x is None) == (y is None) and (x is None or torch.equal(x, y)), name
     assert ours.BLOCK_SIZE == want.BLOCK_SIZE and ours.shape == want.shape and ours.seq_lengths == want.seq_lengths
     assert ours.sparsity() == want.sparsity() and str(ours) == str(want)
@@ -238,7 +244,7 @@ def test_the_class_is_that_of_pytorch():
     assert fx.BlockMask is theirs.BlockMask
     one = torch.ones(1, 1, 1, dtype=torch.int32)
     with pytest.raises(AssertionError, match="full_kv_num_blocks and full_kv_indices must be both"):
-        fx.BlockMask((16, 16), one, one.unsqueeze(0), one, None, None, None, None, None)
+        fx.BlockMask((16, 16), one, one.unsqueeze(0), one, None, None, None, None, None, (16, 16), causal)
 
 
 def test_lists_that_change_are_read_again():

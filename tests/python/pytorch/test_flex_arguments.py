@@ -121,6 +121,8 @@ def test_output_strides_are_those_of_pytorch():
     for shape, order in (((2, 3, 5, 8), (0, 1, 2, 3)), ((2, 3, 5, 8), (0, 2, 1, 3)), ((2, 1, 5, 8), (2, 0, 1, 3)),
                          ((1, 4, 1, 8), (3, 1, 0, 2)), ((2, 3, 1, 8), (0, 2, 1, 3))):
         x = torch.randn([shape[i] for i in order]).permute([order.index(i) for i in range(4)])
+        if x.stride(3) != 1 and torch.__version__ < (2, 13):
+            continue  # there the last dimension was not always the innermost of the result
         theirs = torch.nn.attention.flex_attention.flex_attention
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
