@@ -5,10 +5,12 @@
     PYTHONPATH=build/python python3 bench/bench_torch.py [--length 512] [--threads 1] [--compile]
 
 A step (forward and backward) of attention with ALiBi and a soft cap against the same written out, and against SDPA,
-which has neither; a call at a tiny size, with and without gradients; the first call of a new function, with --compile
-also that of torch.compile(flex_attention), forward alone, since it has no backward on a CPU.
+which has neither; calls at a tiny size, of which the host's part is what they take beyond the library's own run, and
+the stages of that part; the first call of a new function, with --compile also that of torch.compile(flex_attention),
+forward alone, since it has no backward on a CPU.
 """
 import argparse
+import ctypes
 import time
 
 import torch
@@ -16,6 +18,12 @@ from torch.nn import functional
 from torch.nn.attention import flex_attention as theirs
 
 import fxattn.torch as fx
+from fxattn import _abi
+from fxattn._library import lib
+from fxattn._problem import Args, Problem
+from fxattn.torch import _direct, _plain
+from fxattn.torch._traced import call_of
+from fxattn.trace import trace
 
 HEADS, WIDTH, CAP = 8, 64, 20.0
 
@@ -37,7 +45,7 @@ def best(functions, rounds, calls=1):
 def show(title, rows, unit, scale):
     print(title)
     for name, seconds in rows.items():
-        print("    %-28s %10.1f %s" % (name, seconds * scale, unit))
+        print("    %-52s %8.1f %s" % (name, seconds * scale, unit))
 
 
 def made(length, grad):
@@ -61,14 +69,55 @@ def step(length, rounds):
     return best({name: lambda way=way: way().sum().backward() for name, way in ways.items()}, rounds)
 
 
+def run_of(q, k, v, traced):
+    """The library's run alone, everything prepared, by one call of ctypes."""
+    problem = Problem(traced and traced.program, b=1, hq=q.shape[1], hkv=q.shape[1], sq=q.shape[2], sk=q.shape[2],
+                      d=q.shape[3], dv=q.shape[3])
+    for name in "qkvo":
+        problem.operand(name, _abi.F32, q.stride())
+    out = torch.empty_like(q)
+    args = Args(q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), o=out.data_ptr())
+    if traced is not None:
+        problem.captures([_plain.view(x) for x in traced.tensors])
+        args.tensors([x.data_ptr() for x in traced.tensors])
+        args.params(traced.params)
+    plan = problem.plan(1)
+    space = torch.empty(plan.workspace + 64, dtype=torch.uint8)
+    args.workspace(space.data_ptr() + 63 & ~63, plan.workspace)
+    args.keep += problem, plan, space, out, q, k, v
+    handle, struct, run = plan._handle, ctypes.byref(args.struct), lib.plan_run
+    return lambda: run(handle, struct, args.keep and None)
+
+
 def tiny(rounds):
-    rows = {}
-    for grad in (False, True):
-        q, k, v = (torch.randn(1, 2, 16, 16, requires_grad=grad) for _ in range(3))
-        kind = ", with gradients" if grad else ""
-        rows["fxattn" + kind] = lambda q=q, k=k, v=v: fx.flex_attention(q, k, v)
-        rows["SDPA" + kind] = lambda q=q, k=k, v=v: functional.scaled_dot_product_attention(q, k, v)
-    return best(rows, rounds, 50)
+    """Calls at [1,2,16,16], and their stages; bursts are short, so that some meet a quiet moment."""
+    q, k, v = (torch.randn(1, 2, 16, 16) for _ in range(3))
+    learned = [x.clone().requires_grad_() for x in (q, k, v)]
+    slopes = torch.rand(2)
+    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16, device="cpu")
+
+    def score(s, b, h, i, j):
+        return CAP * torch.tanh((s - slopes[h] * (i - j)) / CAP)
+
+    cases = {"": (None, None), ", score_mod": (score, None), ", score_mod and mask": (score, mask)}
+    ways = {"SDPA": lambda: functional.scaled_dot_product_attention(q, k, v),
+            "SDPA, gradients": lambda: functional.scaled_dot_product_attention(*learned),
+            "is it plain": lambda: _direct.is_plain(q, k, v)}
+    for name, (mod, masked) in cases.items():
+        traced = trace(mod, masked and masked.mask_mod) if mod else None
+        call = call_of(traced, None, (0,))
+        ways["fxattn" + name] = lambda mod=mod, masked=masked: fx.flex_attention(q, k, v, mod, masked)
+        ways["fxattn, gradients" + name] = lambda mod=mod, masked=masked: fx.flex_attention(*learned, mod, masked)
+        ways["run" + name] = run_of(q, k, v, traced)
+        ways["direct" + name] = lambda call=call: _direct.forward(call, q, k, v, (0,))
+        ways["operator" + name] = lambda call=call: call.run(q, k, v, False)
+        if mod:
+            ways["tracer" + name] = lambda mod=mod, masked=masked: trace(mod, masked and masked.mask_mod)
+    found = best(ways, rounds * 10, 100)
+    for name in cases:
+        for kind in ("fxattn", "fxattn, gradients"):
+            found["beyond the run: " + kind + name] = found[kind + name] - found["run" + name]
+    return found
 
 
 def first(length, compiled):
@@ -90,9 +139,12 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="the tiny calls alone")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print("torch %s, %d threads, length %d" % (torch.__version__, options.threads, options.length))
-    show("a step with ALiBi, soft cap and causal mask", step(options.length, options.rounds), "ms", 1e3)
     show("a call of [1,2,16,16]", tiny(options.rounds), "us", 1e6)
+    if options.tiny:
+        raise SystemExit(0)
+    show("a step with ALiBi, soft cap and causal mask", step(options.length, options.rounds), "ms", 1e3)
     show("the first call of a function", first(options.length, options.compile), "ms", 1e3)

@@ -5,6 +5,7 @@
 #include "torch_call.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -100,11 +101,16 @@ static fxa_status text_take(fxa__torch_call *call, fxa__torch_value value) {
     return FXA_OK;
 }
 
+void fxa__torch_call_clear(fxa__torch_call *call, bool backward) {
+    memset(call, 0, offsetof(fxa__torch_call, tensors));
+    call->err.status = FXA_OK;
+    call->backward = backward;
+}
+
 fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *stack, bool backward) {
     fxa_status status[FXA__TORCH_N_BACKWARD] = {FXA_OK};
     size_t n = backward ? FXA__TORCH_N_BACKWARD : FXA__TORCH_N_FORWARD;
-    memset(call, 0, sizeof *call);
-    call->backward = backward;
+    fxa__torch_call_clear(call, backward);
     status[0] = tensor_read(call, stack[0], "q", &call->q);
     status[1] = tensor_read(call, stack[1], "k", &call->k);
     status[2] = tensor_read(call, stack[2], "v", &call->v);

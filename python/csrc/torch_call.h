@@ -67,20 +67,24 @@ typedef struct fxa__torch_tensor {
     int32_t device, index; /* in PyTorch's codes */
 } fxa__torch_tensor;
 
-/* Big, and on the stack of the caller: the 2 x FXA_MAX_TENSORS descriptions are most of it. */
+/* Big, and on the stack of the caller: the 2 x FXA_MAX_TENSORS descriptions are most of it. Clearing all of it would
+ * take longer than the rest of a small call, so only what stands before the arrays is; these have their counts. */
 typedef struct fxa__torch_call {
     bool backward;
+    bool only_wanted; /* forward: lse and max that are not wanted are no tensors, instead of empty ones */
     fxa__torch_tensor q, k, v, out, lse, scalars, grads[2];
-    fxa__torch_tensor tensors[2 * FXA_MAX_TENSORS], extras[FXA_SLOT_MAX];
     size_t n_tensors, n_extras, n_scalars, n_ints, n_floats, n_config, n_grads, n_want;
-    int64_t ints[2 * FXA_MAX_PARAMS], config[FXA__TORCH_MAX_CONFIG], want[FXA__TORCH_MAX_WANT];
-    double floats[2 * FXA_MAX_PARAMS + 2];
     const char *text;
     size_t text_size;
     void *text_handle;
+    fxa__torch_tensor tensors[2 * FXA_MAX_TENSORS], extras[FXA_SLOT_MAX];
+    int64_t ints[2 * FXA_MAX_PARAMS], config[FXA__TORCH_MAX_CONFIG], want[FXA__TORCH_MAX_WANT];
+    double floats[2 * FXA_MAX_PARAMS + 2];
     fxa_error err;
 } fxa__torch_call;
 
+/* A call of nothing yet. */
+void fxa__torch_call_clear(fxa__torch_call *call, bool backward);
 /* Takes everything off the stack: whatever the answer is, fxa__torch_call_end gives it back. */
 fxa_status fxa__torch_call_begin(fxa__torch_call *call, const fxa__torch_value *stack, bool backward);
 void fxa__torch_call_end(fxa__torch_call *call);
@@ -102,17 +106,17 @@ fxa_dtype fxa__torch_result_dtype(const fxa__torch_call *call, fxa_dtype dtype);
 fxa_status fxa__torch_fail(fxa__torch_call *call, fxa_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A problem with what its pointers lead to. */
+/* A problem with what its pointers lead to. Cleared up to the arrays, as a call is. */
 typedef struct fxa__torch_problem {
     fxa_problem problem;
     fxa_args args;
     fxa_program *program, *bprop;
+    void *workspace;      /* a tensor: memory of a device is PyTorch's */
+    void *host_workspace; /* of the host: the C library's, which is quicker */
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
     double params[FXA_MAX_PARAMS], bprop_params[FXA_MAX_PARAMS], dparams[FXA_MAX_PARAMS];
-    void *workspace;      /* a tensor: memory of a device is PyTorch's */
-    void *host_workspace; /* of the host: the C library's, which is quicker */
 } fxa__torch_problem;
 
 /* Everything but the outputs. */

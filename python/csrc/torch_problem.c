@@ -6,6 +6,7 @@
 #include "torch_call.h"
 #include "torch_state.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,6 +107,10 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
                                fxa__torch.fxa_dtype_name(t->dtype), dense ? "" : " with gaps", (long long)need,
                                fxa__torch.fxa_dtype_name(dtype));
     }
+    if (slot != FXA_SLOT_SEED && (t->device != call->q.device || t->index != call->q.index)) {
+        return fxa__torch_fail(call, FXA_E_BINDING, "%s is on another device than q",
+                               fxa__torch.fxa_slot_name((fxa_slot)slot));
+    }
     if (slot == FXA_SLOT_SEED) { /* lies on the host, wherever the problem is */
         memcpy(&p->args.seed, t->data, sizeof p->args.seed);
         return FXA_OK;
@@ -189,6 +194,7 @@ static fxa_status captures_set(fxa__torch_call *call, const fxa_program *program
         if (t->device != call->q.device || t->index != call->q.index) {
             return fxa__torch_fail(call, FXA_E_BINDING, "captured tensor %s is on another device than q", info.name);
         }
+        memset(&captures[i], 0, sizeof captures[i]);
         memcpy(captures[i].size, t->size, (size_t)t->rank * sizeof captures[i].size[0]);
         memcpy(captures[i].stride, t->stride, (size_t)t->rank * sizeof captures[i].stride[0]);
         captures[i].strided = 1;
@@ -253,6 +259,7 @@ static void arrays_link(fxa__torch_problem *p) {
     p->problem.bprop = p->bprop;
     p->problem.captures = p->captures;
     p->problem.n_captures = args->n_tensors = fxa__torch.fxa_program_tensor_count(p->program);
+    memset(p->dtensors, 0, args->n_tensors * sizeof p->dtensors[0]);
     args->tensors = p->tensors;
     args->params = p->params;
     args->n_params = fxa__torch.fxa_program_param_count(p->program);
@@ -285,7 +292,7 @@ static fxa_status device_set(fxa__torch_problem *p, fxa__torch_call *call) {
 }
 
 fxa_status fxa__torch_problem_begin(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
-    memset(p, 0, sizeof *p);
+    memset(p, 0, offsetof(fxa__torch_problem, captures));
     p->problem.struct_size = sizeof p->problem;
     p->args.struct_size = sizeof p->args;
     p->problem.pass = call->backward ? FXA_BACKWARD : FXA_FORWARD;

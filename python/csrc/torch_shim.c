@@ -22,8 +22,11 @@ static void results_drop(void **results, size_t n) {
     }
 }
 
-/* A row such as LSE, dense; empty when it is not wanted. */
+/* A row such as LSE, dense; when it is not wanted, empty or none. */
 static fxa_status row_new(fxa__torch_call *call, bool wanted, fxa_dtype dtype, fxa__torch_tensor *out) {
+    if (!wanted && call->only_wanted) {
+        return FXA_OK;
+    }
     const int64_t *q = call->q.size;
     int64_t size[3] = {q[0], q[1], q[2]}, none = 0, one = 1;
     int64_t s = size[2] ? size[2] : 1, h = size[1] ? size[1] : 1;

@@ -16,8 +16,10 @@ from torch import Tensor
 from torch.autograd import forward_ad as _forward_ad
 
 from .. import _abi
+from . import _direct
 from . import _operators as ops
 
+Results = Tuple[Tensor, Tensor, Tensor]
 _below = torch._C._AutoDispatchBelowAutograd
 _functorch = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
@@ -48,10 +50,19 @@ class Call:
             return False
         if q.requires_grad or k.requires_grad or v.requires_grad:
             return True
-        return any(t.requires_grad for t in self.all_tensors())
+        for t in self.tensors:
+            if t.requires_grad:
+                return True
+        return any(t.requires_grad for t in (*self.extras, *self.scalars)) if self.extras or self.scalars else False
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """out, lse, max, by the shortest way; for an export, the operator as it is."""
+    def run(self, q: Tensor, k: Tensor, v: Tensor, plain: Optional[bool] = None) -> Results:
+        """out, lse, max, by the shortest way; for an export, the operator as it is. plain: whether _direct.is_plain."""
+        if plain is None:
+            plain = _direct.is_plain(q, k, v)
+        if plain:
+            found = self.run_direct(q, k, v)
+            if found is not None:
+                return found
         if torch.compiler.is_compiling():
             return self.compiled(q, k, v)
         device = q.device
@@ -64,6 +75,19 @@ class Call:
         with _below():
             return self.forward(q, k, v)
 
+    def run_direct(self, q: Tensor, k: Tensor, v: Tensor, expected: Sequence[int] = _direct.ANYTHING
+                   ) -> Optional[Results]:
+        """The same without the dispatcher, for what is _direct.is_plain; None: go the whole way."""
+        if not self.needs_grad(q, k, v):
+            made = _direct.forward(self, q, k, v, self.config, expected)
+            return _direct.all_results(made, self.config) if made else None
+        plain = self.plain(_abi.WANT_LSE)
+        made = _direct.forward(self, q, k, v, plain.config, expected)
+        if not made:
+            return None
+        plain.results = _direct.all_results(made, plain.config)
+        return _apply(plain, q, k, v, *self.tensors, *self.extras, *self.scalars)  # type: ignore[no-any-return]
+
     def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
         """Never run: the dispatcher would take the kernels of one device for tensors of the other."""
         captured = [("a captured tensor of shape %s" % (tuple(t.shape),), t) for t in self.tensors]
@@ -71,12 +95,12 @@ class Call:
         raise ValueError("query is on %s, %s; all must be on one device"
                          % (q.device, ", ".join("%s on %s" % (name, t.device) for name, t in away)))
 
-    def recorded(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def recorded(self, q: Tensor, k: Tensor, v: Tensor) -> Results:
         """With gradients. The backward pass reads lse, so it is there in any case."""
         apply = Forward.apply if _functorch() else _apply
         return apply(self.plain(_abi.WANT_LSE), q, k, v, *self.tensors, *self.extras, *self.scalars)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Results:
         """The operator itself."""
         return ops.fwd(q, k, v, *self.arguments())
 
@@ -103,18 +127,19 @@ class Call:
     def plain(self, flags: int = 0) -> "Plain":
         """The same without tensors, and with these flags as well."""
         return Plain(len(self.tensors), len(self.extras), len(self.scalars), self.ints, self.floats,
-                     [self.flags() | flags, *self.config[1:]], self.program)
+                     (self.flags() | flags, *self.config[1:]), self.program)
 
 
 class Plain:
     """A Call without its tensors: what a Function keeps, and functorch takes for one opaque argument."""
 
-    __slots__ = ("n_tensors", "n_extras", "n_scalars", "ints", "floats", "config", "program")
+    __slots__ = ("n_tensors", "n_extras", "n_scalars", "ints", "floats", "config", "program", "results")
 
     def __init__(self, n_tensors: int, n_extras: int, n_scalars: int, ints: Any, floats: Any, config: Any,
                  program: str) -> None:
         self.n_tensors, self.n_extras, self.n_scalars = n_tensors, n_extras, n_scalars
         self.ints, self.floats, self.config, self.program = ints, floats, config, program
+        self.results: Optional[Results] = None  # of a run that is over, for Forward to take
 
     def call(self, rest: Sequence[Tensor]) -> Call:
         a, b = self.n_tensors, self.n_tensors + self.n_extras
@@ -148,7 +173,10 @@ class Forward(torch.autograd.Function):
     """fxattn::fwd."""
 
     @staticmethod
-    def forward(plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def forward(plain: Plain, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Results:
+        if plain.results is not None:
+            results, plain.results = plain.results, None  # which hold the graph, which holds `plain`
+            return results
         with _below():
             return plain.call(rest).forward(q, k, v)
 
@@ -231,7 +259,7 @@ def split_backward(n_grads: int, tensors: Sequence[Any]) -> _Parts:
 # ---- What the dispatcher calls for tensors that may require gradients: compiled graphs, exports, direct calls --------
 
 def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
-                    config: Any, program: str) -> Tuple[Tensor, Tensor, Tensor]:
+                    config: Any, program: str) -> Results:
     call = Call(program, tensors, extras, scalars, ints, floats, config)
     if call.needs_grad(q, k, v):
         out, lse, rows = call.recorded(q, k, v)

@@ -31,7 +31,7 @@ WANT_Q, WANT_K, WANT_V, WANT_SINK, WANT_SCALARS, WANT_TENSORS = range(6)
 
 _NARROW = (torch.float16, torch.bfloat16)
 SHIM_NAMES = ("libfxattn_torch.so", "libfxattn_torch.dylib")
-_library: Any = None  # torch.library.Library, or the loaded shim; kept for the life of the process
+library: Any = None  # torch.library.Library, or the loaded shim; kept for the life of the process
 
 
 def _load_shim() -> Any:
@@ -150,8 +150,8 @@ def _backward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, s
     return results_of_backward(q, k, v, tensors, extras, scalars, config, want)
 
 
-_library = _define()
-by_shim = isinstance(_library, ctypes.CDLL)
+library = _define()
+by_shim = isinstance(library, ctypes.CDLL)
 fwd = torch.ops.fxattn.fwd.default
 bwd = torch.ops.fxattn.bwd.default
 torch.library.register_fake("fxattn::fwd", _forward_fake)
@@ -164,14 +164,14 @@ def cache_stats() -> Dict[str, int]:
         from .._library import cache_stats as plain_stats
         return plain_stats()
     stats = _abi.CacheStats()
-    _library.fxa_torch_cache_stats(ctypes.byref(stats))
+    library.fxa_torch_cache_stats(ctypes.byref(stats))
     return {field[0]: getattr(stats, field[0]) for field in _abi.CacheStats._fields_ if field[0] != "reserved"}
 
 
 def cache_clear() -> None:
     """Empties that cache; plans in use live on."""
     if by_shim:
-        _library.fxa_torch_cache_clear()
+        library.fxa_torch_cache_clear()
     else:
         from .._library import cache_clear as plain_clear
         plain_clear()

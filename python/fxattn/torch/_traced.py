@@ -9,7 +9,7 @@ from torch import Tensor
 from ._autograd import Call
 
 SYMBOLIC = (torch.SymFloat, torch.SymInt)
-_DEFAULT_FLOATS = [math.nan, 0.0]
+_DEFAULT_FLOATS = (math.nan, 0.0)
 
 
 def dtype_of_scores(q: Tensor) -> Optional[torch.dtype]:
@@ -68,7 +68,7 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
 def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
     """The call of a traced function; of None, that of the identity."""
-    floats = _DEFAULT_FLOATS if scale is None and not dropout_p else [math.nan if scale is None else scale, dropout_p]
+    floats = _DEFAULT_FLOATS if scale is None and not dropout_p else (math.nan if scale is None else scale, dropout_p)
     if traced is None:
         return Call("", (), extras, (), (), floats, config)
     program, params = traced.program, traced.params
@@ -76,5 +76,5 @@ def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_
         return Call(program.text, _tensors_of(traced), extras, (), (), floats, config)
     ints, numbers = split_params(program, params)
     if any(isinstance(x, (Tensor, *SYMBOLIC)) for x in numbers):
-        return Call(program.text, _tensors_of(traced), extras, [floats_as_tensor(numbers)], ints, floats, config)
-    return Call(program.text, _tensors_of(traced), extras, (), ints, [*floats, *numbers], config)
+        return Call(program.text, _tensors_of(traced), extras, (floats_as_tensor(numbers),), ints, floats, config)
+    return Call(program.text, _tensors_of(traced), extras, (), tuple(ints), (*floats, *numbers), config)

@@ -20,12 +20,14 @@ from torch.nn.attention.flex_attention import AuxRequest as AuxRequest
 from .. import _abi
 from .._program import Program
 from ..trace import trace
-from . import _dynamo
+from ..trace.entry import known
+from . import _direct, _dynamo
 from ._traced import call_of, check_scale, dtype_of_scores
-from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of
+from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
+_CPU = ("cpu", torch.device("cpu"))
 _said: Set[str] = set()  # warnings that are given once in a process
 
 
@@ -209,6 +211,31 @@ def mixed_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Ten
     return convert(query), convert(key), convert(value)
 
 
+def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any, enable_gqa: bool
+             ) -> Optional[Tensor]:
+    """The output of a call like those before: functions that are as they were, in which no check finds anything (what
+    shapes have to be, the library looks at). None: go the whole way. For tensors that are _direct.is_plain; raises
+    nothing."""
+    mask_mod, expected = None, (2 if enable_gqa else 1, 1, 1, -1, -1)
+    if block_mask is not None:
+        if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
+            return None
+        mask_mod, batch, heads, device, _ = block_mask._fxattn
+        if block_mask.mask_mod is not mask_mod or device not in _CPU:
+            return None
+        expected = (expected[0], batch, heads, *block_mask.seq_lengths)
+        mask_mod = None if mask_mod is noop_mask else mask_mod
+    traced = None
+    if score_mod is not None or mask_mod is not None:
+        traced = known(score_mod, mask_mod, dtype=dtype_of_scores(query))
+        if traced is None:
+            return None
+    if scale is not None and type(scale) is not float:
+        return None
+    found = call_of(traced, scale, (0,)).run_direct(query, key, value, expected)
+    return None if found is None else found[0]
+
+
 @overload
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[ScoreMod] = ...,
                    block_mask: Optional[_theirs.BlockMask] = ..., scale: Optional[float] = ...,
@@ -240,6 +267,11 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     -inf. The result has query's dtype; key and value may have others, float8 too. kernel_options are checked and not
     used.
     """
+    plain = not torch.compiler.is_dynamo_compiling() and _direct.is_plain(query, key, value)
+    if plain and return_aux is None and not return_lse and not kernel_options:
+        found = _at_once(query, key, value, score_mod, block_mask, scale, enable_gqa)
+        if found is not None:
+            return found
     nested = query.is_nested or key.is_nested or value.is_nested  # which have no shape
     if nested or not _plainly_right(query, key, value, query.shape, key.shape, value.shape):
         _check_tensors(query, key, value)
@@ -274,7 +306,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
                                                                            dtype=dtype_of_scores(query))
         if isinstance(score_mod, (str, Program)):
             _check_whole(traced)
-        out, lse, rows = call_of(traced, scale, [flags]).run(query, key, value)
+        out, lse, rows = call_of(traced, scale, (flags,)).run(query, key, value, plain)
     if stored in _FLOAT8:
         out = out.to(stored)
     if not flags and return_aux is None:

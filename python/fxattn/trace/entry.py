@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 from .. import _abi
 from .._program import Program
 from .._source import as_statement
-from . import methods, reuse  # methods attaches operators to symbols
+from . import methods, reuse, watch  # methods attaches operators to symbols
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
 from .jaxprs import mentions_jax, run_by_jax
@@ -35,6 +35,13 @@ class Traced(NamedTuple):
     bprop_params: Tuple[Any, ...] = ()
 
 
+def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None) -> Optional[Traced]:
+    """The trace of functions of the flex style that were traced before and are as they were, where that is quickly
+    said; None: trace them."""
+    found = watch.find(score_mod, mask_mod, (lib, device, dtype))
+    return None if found is None else tuple.__new__(Traced, (*found, None, (), ()))
+
+
 def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "flex", bprop: Source = None,
           tensors: Optional[Mapping[str, Any]] = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
           score_extra: Sequence[Any] = (), mask_extra: Sequence[Any] = (), lib: str = "torch", device: Any = None,
@@ -47,6 +54,10 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     `shape` (batch, heads, rows, keys) is what sizes of `tensors` and `bprop_tensors` are checked against. Either of the
     two may be program text or a Program. `lib` ("torch" or "numpy") says whose meaning operators have where the two
     differ; `device` and `dtype` are what symbols say of themselves."""
+    if style == "flex" and not score_extra and not mask_extra:
+        found = known(score_mod, mask_mod, lib, device, dtype)
+        if found is not None:
+            return found
     if isinstance(score_mod, (str, Program)) or isinstance(mask_mod, (str, Program)):
         return _from_text(score_mod, mask_mod, bprop)
     if style == "graph":
@@ -88,12 +99,18 @@ class _Flex:
         self.extra = score_extra, mask_extra
         self.lib, self.device, self.dtype = lib, device, dtype
 
+    def question(self) -> Any:
+        return reuse.question(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype))
+
     def trace(self) -> Traced:
         asked = None
         if not self.extra[0] and not self.extra[1]:
-            asked = reuse.question(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype))
+            asked = self.question()
             found = None if asked is None else asked.answer()
             if found is not None:
+                if not asked.as_objects:
+                    watch.watch(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype), found[:3],
+                                reuse.tensor_types(), lambda: getattr(self.question(), "key", None) == asked.key)
                 return Traced(*found)
         rec = Recording((self.score_mod, self.mask_mod), self.lib, self.device, self.dtype)
         with torch_mode() as mode:

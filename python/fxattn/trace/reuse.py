@@ -23,6 +23,7 @@ import types
 import weakref
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
+from . import watch
 from .libraries import library_of
 from .pointwise import POINTWISE
 from .recipe import CALLS, FREE_CALLS, Unsure, forget_recipes, recipe_of
@@ -226,6 +227,11 @@ def _know_tensors() -> None:
         _tensor_types.update({torch.Tensor: torch.strided, torch.nn.Parameter: torch.strided})
 
 
+def tensor_types() -> Dict[type, Any]:
+    """Classes of tensors that are compared by dtype and rank, with the layout that they must have."""
+    return _tensor_types
+
+
 def _builtins_of(names: Dict[str, Any]) -> Dict[str, Any]:
     found = names.get("__builtins__", {})
     return found if isinstance(found, dict) else vars(found)
@@ -344,4 +350,5 @@ def clear() -> None:
     """Forgets all traces."""
     with _lock:
         _traces.clear()
+    watch.clear()
     forget_recipes()

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fxattn::fwd for Python, without the dispatcher: the same call (torch_call.h), made of Python's objects instead of the
+ * dispatcher's stack. python/fxattn/torch/_direct.py says when the two are the same.
+ *
+ * Tensors are looked at through the table of C functions that PyTorch's class offers to other libraries (DLPack's
+ * exchange interface), and results are handed over in capsules, as PyTorch's compiled graphs do it. Of Python's own
+ * interface a few functions of the stable part are called, found at run time: no version of Python is built in.
+ *
+ * The caller holds Python's lock and the objects; the lock is given up while the library works. No exception is left.
+ */
+#include "torch_call.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+/* DLPack 1: DLTensor, and DLPackExchangeAPI up to what is used. */
+typedef struct direct_tensor {
+    void *data;
+    int32_t device, index, rank;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *size, *stride;
+    uint64_t offset;
+} direct_tensor;
+
+typedef struct direct_exchange {
+    uint32_t major, minor;
+    void *previous;
+    void (*unused[3])(void);
+    int (*tensor_from_object)(void *object, direct_tensor *out); /* on a failure a Python exception is set */
+} direct_exchange;
+
+#define DIRECT_PYTHON_MAP(X)                                                                                           \
+    X(void *, PyCapsule_GetPointer, (void *, const char *))                                                            \
+    X(void *, PyCapsule_New, (void *, const char *, void (*)(void *)))                                                 \
+    X(ptrdiff_t, PyTuple_Size, (void *))                                                                               \
+    X(void *, PyTuple_GetItem, (void *, ptrdiff_t))                                                                    \
+    X(ptrdiff_t, PyList_Size, (void *))                                                                                \
+    X(void *, PyList_GetItem, (void *, ptrdiff_t))                                                                     \
+    X(void *, PyTuple_New, (ptrdiff_t))                                                                                \
+    X(int, PyTuple_SetItem, (void *, ptrdiff_t, void *))                                                               \
+    X(long long, PyLong_AsLongLong, (void *))                                                                          \
+    X(double, PyFloat_AsDouble, (void *))                                                                              \
+    X(const char *, PyUnicode_AsUTF8AndSize, (void *, ptrdiff_t *))                                                    \
+    X(void *, PyErr_Occurred, (void))                                                                                  \
+    X(void, PyErr_Clear, (void))                                                                                       \
+    X(void *, PyEval_SaveThread, (void))                                                                               \
+    X(void, PyEval_RestoreThread, (void *))
+
+static const direct_exchange *exchange;
+static struct {
+#define DIRECT_PYTHON_FIELD(result, name, arguments) result(*name) arguments;
+    DIRECT_PYTHON_MAP(DIRECT_PYTHON_FIELD)
+#undef DIRECT_PYTHON_FIELD
+} python;
+
+/* ---- Arguments --------------------------------------------------------------------------------------------------- */
+
+static fxa_dtype direct_dtype_ours(const direct_tensor *t) {
+    static const struct {
+        uint8_t code, bits;
+        fxa_dtype dtype;
+    } table[] = {{2, 32, FXA_F32}, {4, 16, FXA_BF16}, {2, 16, FXA_F16}, {2, 64, FXA_F64}, {0, 64, FXA_I64},
+                 {0, 32, FXA_I32}, {0, 16, FXA_I16},  {0, 8, FXA_I8},   {1, 8, FXA_U8},   {6, 8, FXA_B8}};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (t->code == table[i].code && t->bits == table[i].bits) {
+            return t->lanes == 1 ? table[i].dtype : FXA_DTYPE_NONE;
+        }
+    }
+    return FXA_DTYPE_NONE;
+}
+
+/* False here and below: not one for this way. */
+static bool tensor_take(void *object, fxa__torch_tensor *out) {
+    enum { CPU = 1, CUDA = 2 };
+    direct_tensor t;
+    if (exchange->tensor_from_object(object, &t) || !t.stride || (t.device != CPU && t.device != CUDA)) {
+        return false;
+    }
+    bool host = t.device == CPU;
+    out->handle = NULL; /* the caller's */
+    out->data = t.data ? (char *)t.data + t.offset : NULL;
+    out->size = t.size;
+    out->stride = t.stride;
+    out->rank = t.rank;
+    out->dtype = direct_dtype_ours(&t);
+    out->device = host ? fxa__torch.aoti_torch_device_type_cpu() : fxa__torch.aoti_torch_device_type_cuda();
+    out->index = host ? -1 : t.index; /* PyTorch has no number for the one host */
+    return out->dtype != FXA_DTYPE_NONE;
+}
+
+/* What one item of a tuple is, in `out` of as many as there are. */
+typedef bool (*direct_take)(void *object, void *out, size_t at);
+
+static bool tensor_item(void *object, void *out, size_t at) {
+    return tensor_take(object, (fxa__torch_tensor *)out + at);
+}
+
+static bool whole_item(void *object, void *out, size_t at) {
+    long long value = python.PyLong_AsLongLong(object);
+    ((int64_t *)out)[at] = value;
+    return value != -1 || !python.PyErr_Occurred();
+}
+
+static bool float_item(void *object, void *out, size_t at) {
+    double value = python.PyFloat_AsDouble(object);
+    ((double *)out)[at] = value;
+    return value != -1.0 || !python.PyErr_Occurred();
+}
+
+/* Of a tuple, or of a list, which takes an exception longer. */
+static bool items_take(void *items, direct_take take, void *out, size_t room, size_t *count) {
+    void *(*item)(void *, ptrdiff_t) = python.PyTuple_GetItem;
+    ptrdiff_t n = python.PyTuple_Size(items);
+    if (n < 0) {
+        python.PyErr_Clear();
+        item = python.PyList_GetItem;
+        n = python.PyList_Size(items);
+    }
+    bool fine = n >= 0 && (size_t)n <= room;
+    for (ptrdiff_t i = 0; i < n && fine; i++) {
+        fine = take(item(items, i), out, (size_t)i);
+    }
+    *count = fine ? (size_t)n : 0;
+    return fine;
+}
+
+/* The last argument: what flex_attention would have to look at in Python, so that it need not. */
+typedef enum direct_expected {
+    ALIKE = 0, /* 0: nothing is expected. 1: q, k and v have one dtype, batch and width, and as many heads; 2: heads of
+                  q may be a multiple of the others */
+    BATCH,     /* and up: of a mask, which lies on the host */
+    HEADS,
+    ROWS, /* -1: there is no mask */
+    KEYS,
+    N_EXPECTED
+} direct_expected;
+
+static bool expected_met(const int64_t *e, const fxa__torch_call *call) {
+    const fxa__torch_tensor *q = &call->q, *k = &call->k, *v = &call->v;
+    if (e[ALIKE] == 0) {
+        return true;
+    }
+    if (q->rank != 4 || k->rank != 4 || v->rank != 4 || k->dtype != q->dtype || v->dtype != q->dtype) {
+        return false;
+    }
+    int64_t heads = q->size[1], kv_heads = k->size[1];
+    bool grouped = e[ALIKE] == 2 && kv_heads > 0 && heads % kv_heads == 0;
+    if (k->size[0] != q->size[0] || (heads != kv_heads && !grouped) || k->size[3] != q->size[3] ||
+        memcmp(k->size, v->size, 3 * sizeof k->size[0]) != 0) {
+        return false;
+    }
+    return e[ROWS] < 0 || (e[ROWS] == q->size[2] && e[KEYS] == k->size[2] && q->index < 0 &&
+                           (e[BATCH] == 1 || e[BATCH] == q->size[0]) && (e[HEADS] == 1 || e[HEADS] == heads));
+}
+
+static bool text_read(fxa__torch_call *call, void *object) {
+    ptrdiff_t size = 0;
+    call->text = python.PyUnicode_AsUTF8AndSize(object, &size);
+    call->text_size = (size_t)size;
+    return call->text != NULL;
+}
+
+/* The ten arguments of the operator, and what is expected of them. */
+static bool call_read(fxa__torch_call *call, void *arguments) {
+    fxa__torch_tensor *const qkv[] = {&call->q, &call->k, &call->v};
+    int64_t expected[N_EXPECTED];
+    void *a[FXA__TORCH_N_FORWARD + 1];
+    size_t n = 0;
+    for (ptrdiff_t i = 0; i <= FXA__TORCH_N_FORWARD; i++) {
+        a[i] = python.PyTuple_GetItem(arguments, i);
+        if (!a[i]) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < 3; i++) {
+        if (!tensor_take(a[i], qkv[i]) || qkv[i]->device != call->q.device || qkv[i]->index != call->q.index) {
+            return false;
+        }
+    }
+    return items_take(a[10], whole_item, expected, N_EXPECTED, &n) && n == N_EXPECTED && expected_met(expected, call) &&
+           items_take(a[3], tensor_item, call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors) &&
+           items_take(a[4], tensor_item, call->extras, FXA_SLOT_MAX, &call->n_extras) &&
+           items_take(a[5], tensor_item, &call->scalars, 1, &call->n_scalars) &&
+           items_take(a[6], whole_item, call->ints, 2 * FXA_MAX_PARAMS, &call->n_ints) &&
+           items_take(a[7], float_item, call->floats, 2 * FXA_MAX_PARAMS + 2, &call->n_floats) &&
+           items_take(a[8], whole_item, call->config, FXA__TORCH_MAX_CONFIG, &call->n_config) && text_read(call, a[9]);
+}
+
+/* ---- Results, and what Python calls ------------------------------------------------------------------------------ */
+
+/* A tuple of capsules, one for each result, which own them; an empty one for none. */
+static void *results_give(void *results[3]) {
+    ptrdiff_t n = 0, at = 0;
+    for (int i = 0; i < 3; i++) {
+        n += results[i] != NULL;
+    }
+    void *tuple = python.PyTuple_New(n);
+    for (int i = 0; i < 3; i++) {
+        if (results[i] && tuple) {
+            python.PyTuple_SetItem(tuple, at++, python.PyCapsule_New(results[i], NULL, NULL));
+        } else if (results[i]) {
+            fxa__torch.aoti_torch_delete_tensor_object(results[i]);
+        }
+    }
+    return tuple;
+}
+
+FXA_API int fxa_torch_direct_begin(void *table);
+FXA_API void *fxa_torch_forward(void *arguments);
+
+/* Before the first call, with the capsule that holds PyTorch's table. 0, or -1 when this way cannot be gone. */
+int fxa_torch_direct_begin(void *table) {
+    void *found;
+#define DIRECT_PYTHON_FIND(result, name, arguments)                                                                    \
+    found = dlsym(RTLD_DEFAULT, #name);                                                                                \
+    if (!found) {                                                                                                      \
+        return -1;                                                                                                     \
+    }                                                                                                                  \
+    memcpy(&python.name, &found, sizeof found);
+    DIRECT_PYTHON_MAP(DIRECT_PYTHON_FIND)
+#undef DIRECT_PYTHON_FIND
+    exchange = python.PyCapsule_GetPointer(table, "dlpack_exchange_api");
+    if (!exchange) {
+        python.PyErr_Clear();
+    }
+    return exchange && exchange->major == 1 ? 0 : -1;
+}
+
+/* A new tuple: out, and lse and max where they are wanted. When it is empty this way has no result, for whatever
+ * reason; the operator says which. */
+void *fxa_torch_forward(void *arguments) {
+    fxa__torch_call call;
+    void *results[3] = {NULL};
+    fxa__torch_call_clear(&call, false);
+    call.only_wanted = true;
+    if (call_read(&call, arguments)) {
+        void *thread = python.PyEval_SaveThread();
+        (void)fxa__torch_call_forward(&call, results); /* on a failure there are no results */
+        python.PyEval_RestoreThread(thread);
+    } else {
+        python.PyErr_Clear();
+    }
+    return results_give(results);
+}

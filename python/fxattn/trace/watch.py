@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace that was used again before, found in a microsecond: a check written out for the two functions it is of.
+
+reuse.py gathers what functions depend on into a key, whatever that is; this takes some five microseconds. Here the same
+is asked the other way round: is everything that was read then (code, cells, globals, defaults, what is taken from
+modules) still the same object, or an equal number, or a tensor of the same class, dtype and rank? The questions are
+known, so they are compiled: a function with nothing but comparisons, which gives the tensors it met.
+
+Invariants:
+- A check asks for everything that _Reader in reuse.py reads, so what it accepts has the key that it was made for. What
+  it has no words for (lists, partials, arrays of JAX, ...) has no check; what a check does not accept is asked of
+  reuse.py. So it decides nothing but how long the answer takes.
+- It is made when a key is found, not when it is kept: numbers that change in every call cost nothing here.
+- Functions are found by the address of their code, and compared by the code itself, which the check holds. It holds no
+  tensor and no globals.
+"""
+import threading
+import types
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from .recipe import FREE_CALLS, Unsure, recipe_of
+
+_LIMIT, _WAYS, _TRIES = 512, 4, 16  # pairs of functions; checks of one pair; and how many are ever made for it
+_DEEPEST = 4
+Check = Callable[[Any, Any], Any]
+Part = Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]  # a program, the tensors it captured, its numbers
+
+
+class _Unknown(Exception):
+    """Something that a check has no words for."""
+
+
+class _Writer:
+    """Writes the check of two functions as they are now. Values get names as they are met: x0, x1, ..."""
+
+    def __init__(self, tensor_types: Dict[type, Any]) -> None:
+        self.tensor_types = tensor_types
+        self.lines: List[str] = []
+        self.constants: Dict[str, Any] = {"missing": object()}
+        self.tensors: List[Tuple[str, Any]] = []
+        self.modules: List[types.ModuleType] = []
+        self.attributes: Dict[str, None] = {}
+        self.count = 0
+
+    def constant(self, value: Any) -> str:
+        name = "c%d" % len(self.constants)
+        self.constants[name] = value
+        return name
+
+    def met(self, expression: str) -> str:
+        name = "x%d" % self.count
+        self.count += 1
+        self.lines.append("%s = %s" % (name, expression))
+        return name
+
+    def ask(self, condition: str, name: str, *values: Any) -> None:
+        """The condition must hold: {0} is a name, {1} and up are the values."""
+        self.lines.append("if not (%s): return None" % condition.format(name, *map(self.constant, values)))
+
+    def function(self, name: str, function: types.FunctionType, depth: int) -> None:
+        code, names = function.__code__, function.__globals__
+        recipe = recipe_of(code)
+        if recipe.unknown or function.__dict__ or function.__kwdefaults__ or depth > _DEEPEST:
+            raise _Unknown
+        self.attributes.update(recipe.attributes)
+        self.ask("type({0}) is {1} and {0}.__code__ is {2} and {0}.__kwdefaults__ is None and not {0}.__dict__", name,
+                 types.FunctionType, code)
+        for kind, values in (("__closure__", function.__closure__), ("__defaults__", function.__defaults__)):
+            if values is None:
+                self.ask("{0} is None", name + "." + kind)
+                continue
+            held = self.met("%s.%s" % (name, kind))
+            self.ask("{0} is not None and len({0}) == {1}", held, len(values))
+            for at, value in enumerate(values):
+                content = value.cell_contents if kind == "__closure__" else value
+                self.value(self.met("%s[%d]%s" % (held, at, ".cell_contents" if kind == "__closure__" else "")),
+                           content, depth)
+        get = self.met(name + ".__globals__.get") if recipe.names else ""
+        for one in recipe.names:
+            if one in names:
+                self.value(self.met("%s(%r, missing)" % (get, one)), names[one], depth)
+            else:
+                self.builtin(get, one, names)
+
+    def builtin(self, get: str, name: str, names: Dict[str, Any]) -> None:
+        builtins = names.get("__builtins__")
+        held = builtins if isinstance(builtins, dict) else vars(builtins)
+        if name not in FREE_CALLS or name not in held:
+            raise _Unknown
+        self.ask("{0}({1}, missing) is missing and {0}('__builtins__') is {2} and {3}({1}) is {4}", get, name, builtins,
+                 held.get, held[name])
+
+    def value(self, name: str, value: Any, depth: int) -> None:
+        kind = type(value)
+        if kind is float:  # 0.0 equals -0.0
+            self.ask("{0} is {1} or (type({0}) is {2} and {0} == {1} != 0.0)", name, value, kind)
+        elif kind in (int, str):
+            self.ask("{0} is {1} or (type({0}) is {2} and {0} == {1})", name, value, kind)
+        elif value is None or kind is bool:
+            self.ask("{0} is {1}", name, value)
+        elif kind in self.tensor_types:
+            self.tensor(name, value)
+        elif kind is types.FunctionType and not str(value.__module__).startswith("jax."):
+            self.function(name, value, depth + 1)
+            self.ask("{0}.__module__ == {1}", name, value.__module__)
+        elif kind is types.ModuleType:
+            self.ask("{0} is {1}", name, value)
+            if value not in self.modules:
+                self.modules.append(value)
+        else:
+            raise _Unknown
+
+    def tensor(self, name: str, tensor: Any) -> None:
+        same = [other for other, seen in self.tensors if seen is tensor]
+        if same:
+            self.ask("{0} is " + same[0], name)
+            return
+        kind = type(tensor)
+        others = "".join(" and {0} is not " + other for other, _ in self.tensors)
+        self.ask("type({0}) is {1} and {0}.dtype is {2} and {0}.ndim == {3} and {0}.layout is {4} and not {0}.__dict__"
+                 + others, name, kind, tensor.dtype, tensor.ndim, self.tensor_types[kind])
+        self.tensors.append((name, tensor))
+
+    def taken(self) -> None:
+        """What is taken from modules."""
+        for module in self.modules:  # grows meanwhile
+            held = module.__dict__
+            get = self.constant(held.get)
+            for name in self.attributes:
+                found = held.get(name)
+                self.ask("{0}({1}) is {2}", get, name, found)
+                if type(found) is types.ModuleType and found not in self.modules:
+                    self.modules.append(found)
+
+    def check(self, mods: Tuple[Any, Any], captured: Tuple[Any, ...]) -> Check:
+        """The check, which gives the tensors in the order of `captured`."""
+        for name, mod in zip(("score_mod", "mask_mod"), mods):
+            if mod is not None:
+                self.function(name, mod, 0)
+        self.taken()
+        names = [name for tensor in captured for name, seen in self.tensors if seen is tensor]
+        if len(names) != len(captured):
+            raise _Unknown
+        text = "def check(score_mod, mask_mod):\n    %s\n    return (%s)\n" % (
+            "\n    ".join(self.lines), "".join(name + ", " for name in names))
+        exec(compile(text, "<check of a trace>", "exec"), self.constants)
+        return self.constants["check"]  # type: ignore[no-any-return]
+
+
+class _Pair:
+    """The checks of two functions, the latest first, each with the program and the numbers of its trace."""
+
+    __slots__ = ("ways", "made")
+
+    def __init__(self) -> None:
+        self.ways: Tuple[Tuple[Check, Any, Tuple[Any, ...]], ...] = ()
+        self.made = 0
+
+
+_pairs: Dict[Tuple[Any, ...], _Pair] = {}
+_lock = threading.Lock()
+
+
+def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Part]:
+    """Program, tensors and numbers of the trace of two functions that are as they were; None: not known here. `rest` is
+    what else a trace depends on."""
+    try:  # what has no code is none of ours
+        pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
+                           None if mask_mod is None else id(mask_mod.__code__), rest))
+    except AttributeError:
+        return None
+    if pair is not None:
+        for check, program, params in pair.ways:
+            try:
+                tensors = check(score_mod, mask_mod)
+            except ValueError:  # a cell that is not filled
+                return None
+            if tensors is not None:
+                return program, tensors, params
+    return None
+
+
+def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], found: Part, tensor_types: Dict[type, Any],
+          still: Callable[[], bool]) -> None:
+    """Makes the check of two functions whose trace was just found to be the same. `still` says whether it is, once the
+    check is written: another thread may have changed something meanwhile."""
+    mods = score_mod, mask_mod
+    if any(mod is not None and type(mod) is not types.FunctionType for mod in mods):
+        return
+    place = (*(None if mod is None else id(mod.__code__) for mod in mods), rest)
+    with _lock:
+        pair = _pairs.get(place)
+        if pair is None:
+            if len(_pairs) >= _LIMIT:
+                _pairs.clear()
+            pair = _pairs[place] = _Pair()
+        pair.made += 1
+        if pair.made > _TRIES:
+            return
+    program, tensors, params = found
+    try:
+        check = _Writer(tensor_types).check(mods, tensors)
+    except (_Unknown, Unsure, ValueError):
+        pair.made = _TRIES
+        return
+    if still():
+        pair.ways = ((check, program, params), *pair.ways[:_WAYS - 1])
+
+
+def clear() -> None:
+    """Forgets all checks."""
+    with _lock:
+        _pairs.clear()
