@@ -8,6 +8,7 @@
  */
 #include "engine/cudnn/cudnn.h"
 #include "engine/cudnn/cudnn_build.h"
+#include "engine/cudnn/cudnn_saved.h"
 #include "gpu/gpu_profile.h"
 #include "support/conf_case.h"
 #include "t.h"
@@ -30,6 +31,12 @@ static char *builds_read(const char *path) {
     if (!f || !text || !fread(text, 1, (1 << 16) - 1, f)) exit(2);
     fclose(f);
     return text;
+}
+
+static double builds_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static fxa_status builds_open(builds *b, const char *profile) {
@@ -76,6 +83,30 @@ static char *builds_code(builds *b, void *plan) {
     return text;
 }
 
+/* A compiled plan as bytes and back: the same bytes again, and the same workspace. */
+static void builds_saved(builds *b, void *plan, int64_t workspace) {
+    fxa__host *host = fxa__context_host(b->ctx);
+    fxa__writer w = {.host = host}, again = {.host = host};
+    fxa_error err;
+    void *restored = NULL;
+    int64_t own = -1;
+    fxa__dnn_saved_write(&b->library.api, plan, host, &w);
+    T_CHECK(!w.failed && w.size > 1000);
+    fxa__reader r = {.data = w.data, .size = w.size};
+    double start = builds_seconds();
+    T_OK(fxa__dnn_saved_read(&b->library.api, b->profile, &r, &restored, &own, &err));
+    double seconds = builds_seconds() - start;
+    if (restored) {
+        T_CHECK(fxa__reader_done(&r) && own == workspace);
+        fxa__dnn_saved_write(&b->library.api, restored, host, &again);
+        T_CHECK(again.size == w.size && memcmp(again.data, w.data, w.size) == 0);
+        (void)b->library.api.descriptor_destroy(restored);
+        printf("  saved as %zu bytes, restored in %.1f ms\n", w.size, 1e3 * seconds);
+    }
+    fxa__writer_free(&w);
+    fxa__writer_free(&again);
+}
+
 /* `code`: where the cubin goes, of a plan that is compiled in any case; or NULL. */
 static void builds_pass(builds *b, const fxa_program *program, const char *name, fxa_pass pass, bool odd, char **code) {
     static fxa__dnn_attention a;
@@ -91,6 +122,7 @@ static void builds_pass(builds *b, const fxa_program *program, const char *name,
         status = fxa__dnn_compile(&b->library.api, b->profile, &a.g, &plan, &again, &err);
         b->compiled++;
         T_CHECK(status != FXA_OK || again == workspace);
+        if (status == FXA_OK) builds_saved(b, plan, again);
     }
     if (status != FXA_OK && !ours) {
         char text[2000] = "";

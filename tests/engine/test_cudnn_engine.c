@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cuDNN engine as an engine, on stand-ins for the driver and for cuDNN (tests/standin): when it opens and when not,
- * what it refuses and how it says so, every call of driver and library failing in turn, memory, threads, devices.
- * Whether its graphs are right is test_cudnn_lowering.c's.
+ * what it refuses and how it says so, every call of driver and library failing in turn, memory, threads. Whether its
+ * graphs are right is for test_cudnn_lowering.c; devices and streams are in test_cudnn_places.c, bytes of plans in
+ * test_cudnn_saved.c.
  */
-#include "engine/cudnn/cudnn.h"
-#include "standin/standin_rig.h"
-#include "support/attn_data.h"
+#include "cudnn_rig.h"
 #include "support/fail_alloc.h"
-#include "support/own_engines.h"
-#include "t.h"
 
 #include <pthread.h>
-
-static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_ref};
 
 static const char profile[] =
     "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
@@ -23,26 +18,6 @@ static const char profile[] =
     "\"supportCoopLaunch\":1,\"totalGlobalMem\":150109880320,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"
     "\"l2CacheSize\":62914560,\"cudaDeviceId\":0,\"deviceVer\":900,\"driverVer\":13000,\"deviceName\":\"NVIDIA H200\"}";
 
-/* ---- Problems ---------------------------------------------------------------------------------------------------- */
-
-static const attn_spec spec = {.b = 2,
-                               .hq = 4,
-                               .hkv = 2,
-                               .sq = 9,
-                               .sk = 12,
-                               .d = 16,
-                               .dtype = FXA_BF16,
-                               .flags = FXA_WANT_LSE,
-                               .text = "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q + 3"};
-
-/* A problem of the spec on device cuda, without data. */
-static fxa_problem problem_of(const attn_spec *s, fxa_pass pass) {
-    fxa_problem p = attn_spec_problem(s);
-    p.device = FXA_CUDA, p.alignment = 16, p.pass = (uint32_t)pass;
-    if (pass == FXA_BACKWARD) p.flags = (p.flags & ~(uint32_t)FXA_WANT_LSE) | FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
-    return p;
-}
-
 static fxa_support answer_of(fxa_context *ctx, const fxa_problem *p) {
     fxa_support reports[2];
     size_t count = 2;
@@ -51,13 +26,6 @@ static fxa_support answer_of(fxa_context *ctx, const fxa_problem *p) {
     T_OK(fxa_support_query(ctx, p, reports, &count, &err));
     T_STR(reports[0].engine, "cudnn");
     return reports[0];
-}
-
-static fxa_context *context_new(void) {
-    fxa_context *ctx = NULL;
-    fxa_error err;
-    T_OK(fxa_context_create(NULL, &ctx, &err));
-    return ctx;
 }
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
@@ -133,32 +101,6 @@ TEST(refusals_name_what_is_wrong) {
     p = problem_of(&spec, FXA_FORWARD), p.map_q.kind = FXA_MAP_TABLE;
     T_CHECK(answer_of(ctx, &p).supported); /* without a program nothing counts */
     fxa_context_destroy(ctx);
-    standin_check_end();
-}
-
-/* Plans as bytes: restored without compiling, and refused when they are damaged or of another cuDNN. */
-TEST(plans_as_bytes) {
-    NEEDS_STANDIN;
-    for (int pass = 0; pass < 2; pass++) {
-        fxa_context *ctx = context_new();
-        fxa_error err;
-        fxa_plan *plan = NULL, *again = NULL;
-        fxa_problem p = problem_of(&spec, (fxa_pass)pass);
-        size_t size = 0;
-        T_OK(fxa_plan_create(ctx, &p, &plan, &err));
-        T_OK(fxa_plan_save(plan, NULL, 0, &size, &err));
-        unsigned char *bytes = malloc(size);
-        T_REQUIRE(bytes);
-        T_OK(fxa_plan_save(plan, bytes, size, &size, &err));
-        fxa_plan_destroy(plan);
-        fxa_context_destroy(ctx);
-        ctx = context_new();
-        T_OK(fxa_plan_load(ctx, bytes, size, &again, &err));
-        T_HAS(fxa_plan_detail(again), "cuDNN 9.19.1");
-        fxa_plan_destroy(again);
-        fxa_context_destroy(ctx);
-        free(bytes);
-    }
     standin_check_end();
 }
 
@@ -270,22 +212,6 @@ TEST(no_engine_of_cudnn) {
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-static bool data_make(attn_data *x, fxa_context *ctx) {
-    fxa_error err;
-    T_OK(attn_data_make(x, ctx, &spec, 77, &err));
-    x->problem.alignment = 16;
-    return err.status == FXA_OK;
-}
-
-static fxa_status data_run(attn_data *x, fxa_context *ctx, fxa_pass pass, fxa_error *err) {
-    attn_call call;
-    attn_call_make(x, pass, &call);
-    call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.p.param_grads = 0;
-    call.args.dparams = NULL, call.args.n_dparams = 0;
-    call.p.flags &= ~(uint32_t)FXA_GRAD_LSE, call.args.slot[FXA_SLOT_DLSE] = NULL;
-    return fxa_attention(ctx, &call.p, &call.args, err);
-}
-
 /* Each call of the driver, then of cuDNN, fails once: an error with words, nothing written, nothing left behind. */
 static void fail_each(int which, fxa_pass pass) {
     size_t k = 1, failed = 0;
@@ -386,30 +312,6 @@ TEST(bounds_of_any_size) {
     standin_check_end();
 }
 
-/* Pointers of the other device, and of none. */
-TEST(whose_memory_it_is) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
-    fxa_error err;
-    attn_data x;
-    attn_call call;
-    fxa_plan *plan = NULL;
-    if (!data_make(&x, ctx)) return;
-    attn_call_make(&x, FXA_FORWARD, &call);
-    call.p.engine = "cudnn", call.p.device = FXA_CUDA;
-    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
-    static char workspace[1 << 16];
-    call.args.workspace = workspace + (64 - (uintptr_t)workspace % 64),
-    call.args.workspace_size = fxa_plan_workspace(plan);
-    T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_BINDING);
-    T_HAS(err.text, "slot Q is 0x");
-    T_HAS(err.text, "no memory of device cuda 0");
-    fxa_plan_destroy(plan);
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
-    standin_check_end();
-}
-
 typedef struct runner {
     fxa_context *ctx;
     attn_data x;
@@ -450,107 +352,6 @@ TEST(eight_threads_have_eight_handles) {
     }
     fxa_context_destroy(ctx);
     standin_check_end();
-}
-
-/* The same on both devices, in one context: each with its own memory, and neither takes the other's. */
-TEST(two_devices) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
-    fxa_error err;
-    attn_data x;
-    attn_kept want = {{NULL}};
-    fxa_plan *plan = NULL;
-    fxa__gpu other;
-    attn_call call;
-    void *there = NULL;
-    if (!data_make(&x, ctx)) return;
-    T_OK(data_run(&x, ctx, FXA_FORWARD, &err));
-    attn_keep(&x, FXA_FORWARD, &want);
-    attn_call_make(&x, FXA_FORWARD, &call);
-    call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.p.ordinal = 1;
-    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
-    T_CHECK(!attn_other_bits(&x, FXA_FORWARD, &want));
-    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
-    fxa_problem seen = FXA_PROBLEM_INIT;
-    fxa_plan_problem(plan, &seen);
-    T_CHECK(seen.device == FXA_CUDA && seen.ordinal == 1);
-    T_OK(fxa__gpu_open(&other, 0, &err));
-    T_OK(fxa__gpu_alloc(&other, 1 << 16, &there, &err));
-    for (int i = FXA_SLOT_Q; i <= FXA_SLOT_LSE; i++) call.args.slot[i] = there;
-    call.args.slot[FXA_SLOT_O] = (char *)there + (1 << 15), call.args.slot[FXA_SLOT_LSE] = (char *)there + (3 << 14);
-    call.args.workspace = (char *)there + (7 << 13), call.args.workspace_size = fxa_plan_workspace(plan);
-    T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_BINDING);
-    T_HAS(err.text, "slot Q is 0x");
-    T_HAS(err.text, "of device cuda 0; the problem is on device cuda 1");
-    fxa__gpu_give(&other, there);
-    fxa__gpu_close(&other);
-    fxa_plan_destroy(plan);
-    attn_data_free(&x);
-    attn_drop(&want);
-    fxa_context_destroy(ctx);
-    standin_check_end();
-}
-
-/* A stream that is recorded into a graph: what waits is refused before it has done anything there. */
-TEST(a_stream_that_is_recorded) {
-    NEEDS_STANDIN;
-    fxa_context *ctx = context_new();
-    fxa_error err;
-    attn_data x;
-    attn_call call;
-    int stream;
-    if (!data_make(&x, ctx)) return;
-    T_OK(data_run(&x, ctx, FXA_FORWARD, &err));
-    attn_call_make(&x, FXA_FORWARD, &call);
-    call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.args.stream = &stream;
-    standin[0]->recorded = &stream;
-    size_t held = standin[0]->held;
-    standin_arm(0, 0);
-    T_STATUS(fxa_attention(ctx, &call.p, &call.args, &err), FXA_E_BINDING);
-    T_HAS(err.text, "is being recorded into a graph");
-    T_INT(standin[0]->calls, 2); /* the context, the question; nothing that would end the recording */
-    T_INT(standin[0]->held, held);
-    standin[0]->recorded = NULL;
-    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
-    attn_data_free(&x);
-    fxa_context_destroy(ctx);
-    standin_check_end();
-}
-
-/* fxa_merge on the device, each call of the driver failing in turn. */
-TEST(a_merge_fails_at_every_call) {
-    NEEDS_STANDIN;
-    fxa_error err;
-    size_t k = 1;
-    for (bool more = true; more; k++) {
-        float o[2][16], lse[2][2] = {{0.5f, -1}, {1, 2}}, *there = NULL;
-        for (int i = 0; i < 32; i++) o[i / 16][i % 16] = (float)i;
-        fxa_context *ctx = context_new();
-        fxa__gpu gpu;
-        fxa_merge_args a = FXA_MERGE_ARGS_INIT;
-        T_OK(fxa__gpu_open(&gpu, 0, &err));
-        T_OK(fxa__gpu_alloc(&gpu, sizeof o + sizeof lse, (void **)&there, &err));
-        T_OK(fxa__gpu_copy_to(&gpu, there, o, sizeof o, NULL, &err));
-        T_OK(fxa__gpu_copy_to(&gpu, there + 32, lse, sizeof lse, NULL, &err));
-        a.b = a.h = 1, a.s = 2, a.d = 8, a.ctx = ctx, a.device = FXA_CUDA;
-        a.o_a.dtype = a.o_b.dtype = a.lse_a.dtype = a.lse_b.dtype = FXA_F32;
-        a.o_a_data = there, a.o_b_data = there + 16, a.lse_a_data = there + 32, a.lse_b_data = there + 34;
-        err.text[0] = '\0';
-        standin_arm(0, k);
-        fxa_status status = fxa_merge(&a, &err);
-        more = standin[0]->failures > 0;
-        standin_arm(0, 0);
-        T_CHECK(more ? status != FXA_OK : status == FXA_OK);
-        if (more && !err.text[0]) T_FAIL("call %zu has no words\n", k);
-        float got[16];
-        T_OK(fxa__gpu_copy_from(&gpu, got, there, sizeof got, NULL, &err));
-        if (!more) T_CHECK(got[0] > o[0][0] && got[0] < o[1][0]);
-        fxa__gpu_give(&gpu, there);
-        fxa__gpu_close(&gpu);
-        fxa_context_destroy(ctx);
-        standin_check_end();
-    }
-    T_CHECK(k > 15);
 }
 
 T_MAIN

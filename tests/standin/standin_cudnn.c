@@ -236,22 +236,6 @@ STANDIN(int, cudnnBackendSetAttribute)(void *descriptor, int name, int type, int
     return 0;
 }
 
-/* A plan as text: the memory of its graph. */
-static int standin_write_plan(const standin_descriptor *d, int64_t capacity, int64_t *n, void *out) {
-    *n = (int64_t)sizeof *d->graph;
-    if (!d->graph || (capacity && capacity != *n)) return standin_say(STANDIN_BAD, "get");
-    if (capacity) memcpy(out, d->graph, sizeof *d->graph);
-    return 0;
-}
-
-static int standin_read_plan(standin_descriptor *d) {
-    const standin_item *text = standin_get(d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-    if (!standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP)) abort(); /* as cuDNN does */
-    if (text->n != (int64_t)sizeof *d->graph) return standin_say(STANDIN_NO, "a plan of another version");
-    d->graph = standin_graph_copy(text->data);
-    return 0;
-}
-
 STANDIN(int, cudnnBackendFinalize)(void *descriptor);
 STANDIN(int, cudnnBackendFinalize)(void *descriptor) {
     standin_descriptor *d = descriptor;
@@ -259,12 +243,11 @@ STANDIN(int, cudnnBackendFinalize)(void *descriptor) {
     if (!status && d->kind == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) status = standin_finish_graph(d);
     if (!status && d->kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
         const standin_descriptor *config = standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-        if (standin_get(d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION))
-            status = standin_read_plan(d);
-        else if (config && config->graph)
-            d->graph = standin_graph_copy(config->graph);
-        else
-            status = standin_say(STANDIN_BAD, "a plan without a configuration");
+        const standin_item *saved = standin_get(d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+        if (config && config->graph) d->graph = standin_graph_copy(config->graph);
+        if (saved && standin_child(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP))
+            d->graph = standin_saved_read(saved->data, saved->n);
+        if (!d->graph) status = standin_say(STANDIN_BAD, "a plan without a configuration, or of text that is none");
     }
     d->final = !status;
     return status;
@@ -277,7 +260,13 @@ STANDIN(int, cudnnBackendGetAttribute)(void *descriptor, int name, int type, int
     int status = standin_fails();
     (void)type;
     if (status) return status;
-    if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) return standin_write_plan(d, capacity, n, out);
+    if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION && d->graph) {
+        int64_t size = standin_saved_size(d->graph);
+        if (capacity && capacity < size) return standin_say(STANDIN_BAD, "get");
+        *n = size;
+        if (capacity) standin_saved_write(d->graph, out);
+        return 0;
+    }
     if (capacity != 1) return standin_say(STANDIN_BAD, "get");
     *n = 1;
     if (name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE || name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)

@@ -34,4 +34,9 @@ int standin_graph_check(const standin_graph *g, char *text, size_t size);
 int standin_graph_run(const standin_graph *g, int64_t n, const int64_t *ids, void *const *pointers, char *text,
                       size_t size);
 
+/* A plan's text (standin_saved.c). NULL: it is none. */
+int64_t standin_saved_size(const standin_graph *g);
+void standin_saved_write(const standin_graph *g, char *out);
+standin_graph *standin_saved_read(const char *text, int64_t n);
+
 #endif

@@ -7,6 +7,7 @@
  *                  with the program by cudnn_score.c, cudnn_ops.c and its mask by cudnn_mask.c
  *           -> cudnn_rules.c: the last look at it
  *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
+ *   bytes  <-> cudnn_saved.c: compiled plans
  *   run     -> cudnn_run.c: pointers and values to cuDNN
  *   engine_cudnn.c is its table, with instances: on a device, or of a profile (gpu/gpu_profile.h) without one.
  *

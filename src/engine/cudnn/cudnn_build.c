@@ -244,52 +244,6 @@ fxa_status fxa__dnn_compile(const fxa__cudnn_api *api, void *profile, const fxa_
     return status;
 }
 
-/* ---- Plans as text ----------------------------------------------------------------------------------------------- */
-
-fxa_status fxa__dnn_plan_text(const fxa__cudnn_api *api, fxa__host *host, void *plan, fxa__dnn_text *out,
-                              fxa_error *err) {
-    const int name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
-    int64_t size = 0, count = 0;
-    *out = (fxa__dnn_text){NULL, 0};
-    int status = api->get(plan, name, CUDNN_TYPE_CHAR, 0, &size, NULL);
-    if (status != CUDNN_STATUS_SUCCESS || size < 1) return fxa__cudnn_fail(api, status, "a plan is written", err);
-    char *data = fxa__alloc_array(host, (size_t)size, 1);
-    if (!data) return fxa__fail_memory(err, "the text of a plan of cuDNN");
-    status = api->get(plan, name, CUDNN_TYPE_CHAR, size, &count, data);
-    if (status == CUDNN_STATUS_SUCCESS && count == size) {
-        *out = (fxa__dnn_text){data, (size_t)size};
-        return FXA_OK;
-    }
-    fxa__free(host, data, (size_t)size);
-    return fxa__cudnn_fail(api, status, "a plan is written", err);
-}
-
-fxa_status fxa__dnn_restore(const fxa__cudnn_api *api, void *profile, const fxa__dnn_text *text, void **plan,
-                            int64_t *workspace, fxa_error *err) {
-    const char *doing = "a plan is read";
-    void *made = NULL;
-    int status = api->descriptor_create(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &made);
-    *plan = NULL;
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = api->set(made, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)text->size,
-                          text->data);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = api->set(made, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &profile);
-    fxa_status result = status == CUDNN_STATUS_SUCCESS ? plan_finish(api, made, doing, workspace, err)
-                                                       : fxa__cudnn_fail(api, status, doing, err);
-    if (result == FXA_OK)
-        *plan = made;
-    else if (made)
-        (void)api->descriptor_destroy(made);
-    return result;
-}
-
-uint64_t fxa__dnn_text_sum(const fxa__dnn_text *text) {
-    uint64_t sum = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; text->data && i < text->size; i++) sum = (sum ^ (uint8_t)text->data[i]) * 0x100000001b3u;
-    return sum;
-}
-
 /* ---- Profiles ---------------------------------------------------------------------------------------------------- */
 
 static fxa_status profile_make(const fxa__cudnn_api *api, int name, int type, int64_t n, const void *value, void **out,

@@ -16,21 +16,6 @@ fxa_status fxa__dnn_probe(const fxa__cudnn_api *api, void *profile, const fxa__d
 fxa_status fxa__dnn_compile(const fxa__cudnn_api *api, void *profile, const fxa__dnn_graph *g, void **plan,
                             int64_t *workspace, fxa_error *err);
 
-/* A plan as cuDNN writes it: no zero ends it. */
-typedef struct fxa__dnn_text {
-    const char *data;
-    size_t size;
-} fxa__dnn_text;
-/* The text is memory of the host's, to be freed with its size. */
-fxa_status fxa__dnn_plan_text(const fxa__cudnn_api *api, fxa__host *host, void *plan, fxa__dnn_text *out,
-                              fxa_error *err);
-/* Made again; *plan is to be destroyed. cuDNN ends the process over some texts that it did not write: see
- * fxa__dnn_text_sum. */
-fxa_status fxa__dnn_restore(const fxa__cudnn_api *api, void *profile, const fxa__dnn_text *text, void **plan,
-                            int64_t *workspace, fxa_error *err);
-/* Of every byte: what was changed by accident is no text of cuDNN's. */
-uint64_t fxa__dnn_text_sum(const fxa__dnn_text *text);
-
 /* A device's profile from cuDNN's text of it, or from a handle. */
 fxa_status fxa__dnn_profile_text(const fxa__cudnn_api *api, const char *text, void **profile, fxa_error *err);
 fxa_status fxa__dnn_profile_handle(const fxa__cudnn_api *api, void *handle, void **profile, fxa_error *err);

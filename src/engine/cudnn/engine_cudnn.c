@@ -10,6 +10,7 @@
 
 #include "../../gpu/gpu_profile.h"
 #include "cudnn_build.h"
+#include "cudnn_saved.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,7 +222,8 @@ static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_
     return dnn_module(s, err);
 }
 
-static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, const fxa__dnn_text *saved, fxa__dnn_code *c,
+/* saved: the compiled plan, else it is compiled. */
+static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
                            fxa_error *err) {
     c->scratch = a->g.scratch;
     c->program = a->program;
@@ -231,8 +233,9 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, const 
                          FXA__DNN_BOUND);
     FXA_TRY(dnn_steps(s, &a->g, c, err));
     FXA_TRY(dnn_enter(s, err));
-    fxa_status status = saved ? fxa__dnn_restore(&s->library.api, s->profile, saved, &c->plan, &c->own_workspace, err)
-                              : fxa__dnn_compile(&s->library.api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
+    const fxa__cudnn_api *api = &s->library.api;
+    fxa_status status = saved ? fxa__dnn_saved_read(api, s->profile, saved, &c->plan, &c->own_workspace, err)
+                              : fxa__dnn_compile(api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
     dnn_leave(s);
     (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d, products of %s, %s%s%zu operations",
                    (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
@@ -242,9 +245,9 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, const 
     return status;
 }
 
-/* Compiled, or restored from what was saved. */
-static fxa_status dnn_make(fxa__dnn_self *s, const fxa__problem *p, const fxa__dnn_text *saved, void **code,
-                           size_t *bytes, fxa_error *err) {
+static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
+                           fxa_error *err) {
+    fxa__dnn_self *s = self;
     *code = NULL;
     fxa__dnn_attention *a = fxa__alloc(p->host, sizeof *a);
     fxa__dnn_code *c = fxa__alloc(p->host, sizeof *c);
@@ -266,44 +269,15 @@ static fxa_status dnn_make(fxa__dnn_self *s, const fxa__problem *p, const fxa__d
 }
 
 static fxa_status dnn_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
-    return dnn_make(self, p, NULL, code, bytes, err);
+    return dnn_load(self, p, NULL, code, bytes, err);
 }
 
-/* ---- Saved code -------------------------------------------------------------------------------------------------- */
-
-/* cuDNN's text of a plan, with compiled kernels in it, and what it was made by. Whose device it is for, versions of the
- * driver included, the identity of the instance says, which is part of every key. */
 static void dnn_save(void *self, const void *code, fxa__writer *w) {
-    fxa__dnn_self *s = self;
+    const fxa__dnn_self *s = self;
     const fxa__dnn_code *c = code;
-    fxa__dnn_text text = {NULL, 0};
     if (dnn_enter(s, NULL) != FXA_OK) return;
-    fxa_status status = fxa__dnn_plan_text(&s->library.api, s->host, c->plan, &text, NULL);
+    fxa__dnn_saved_write(&s->library.api, c->plan, s->host, w);
     dnn_leave(s);
-    if (status == FXA_OK) {
-        fxa__write_i64(w, s->library.version);
-        fxa__write_u32(w, (uint32_t)s->level.arch);
-        fxa__write_u64(w, text.size);
-        fxa__write_u64(w, fxa__dnn_text_sum(&text));
-        fxa__write_bytes(w, text.data, text.size);
-    }
-    fxa__free(s->host, (void *)(uintptr_t)text.data, text.size);
-}
-
-static fxa_status dnn_load(void *self, const fxa__problem *p, fxa__reader *r, void **code, size_t *bytes,
-                           fxa_error *err) {
-    fxa__dnn_self *s = self;
-    int64_t version = fxa__read_i64(r);
-    uint32_t arch = fxa__read_u32(r);
-    uint64_t size = fxa__read_u64(r), sum = fxa__read_u64(r);
-    fxa__dnn_text text = {(const char *)fxa__read_bytes(r, size <= SIZE_MAX ? (size_t)size : SIZE_MAX), (size_t)size};
-    *code = NULL;
-    if (!fxa__reader_done(r) || fxa__dnn_text_sum(&text) != sum)
-        return fxa__fail(err, FXA_E_BYTES, "the plan of cuDNN in these bytes is damaged");
-    if (version != s->library.version || arch != (uint32_t)s->level.arch)
-        return fxa__fail(err, FXA_E_VERSION, "the plan is of cuDNN %lld on sm_%u; here are cuDNN %lld and sm_%d",
-                         (long long)version, arch, (long long)s->library.version, (int)s->level.arch);
-    return dnn_make(s, p, &text, code, bytes, err);
 }
 
 static const char *dnn_detail(const void *code, const fxa__problem *p) {

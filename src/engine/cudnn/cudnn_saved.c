@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Compiled plans as bytes: cuDNN's own text of a plan, with the machine code in it, and back. A plan comes back in
+ * milliseconds, for a device or a profile that cuDNN finds equal in what matters to it; of anything else it says no,
+ * which is E_VERSION here: the plan is compiled again. What the text means nobody can check but cuDNN: bytes are
+ * undamaged when they come here, by their checksums, and from whom they are is for the caller to know (docs/gpu.md).
+ */
+#include "cudnn_saved.h"
+
+enum { SAVED_FORMAT = 1 };
+#define SAVED_MOST ((size_t)256 << 20)
+
+void fxa__dnn_saved_write(const fxa__cudnn_api *api, void *plan, fxa__host *host, fxa__writer *w) {
+    int64_t n = 0;
+    const int name = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
+    if (api->get(plan, name, CUDNN_TYPE_CHAR, 0, &n, NULL) != CUDNN_STATUS_SUCCESS || n < 1 || (size_t)n > SAVED_MOST)
+        return;
+    size_t room = (size_t)n;
+    char *text = fxa__alloc(host, room);
+    if (text && api->get(plan, name, CUDNN_TYPE_CHAR, n, &n, text) == CUDNN_STATUS_SUCCESS && (size_t)n == room) {
+        fxa__write_u32(w, SAVED_FORMAT);
+        fxa__write_u64(w, room);
+        fxa__write_bytes(w, text, room);
+    }
+    fxa__free(host, text, room);
+}
+
+static int saved_restore(const fxa__cudnn_api *api, void *profile, const uint8_t *text, size_t n, void *plan,
+                         int64_t *workspace) {
+    int64_t count = 0;
+    int status = api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)n, text);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &profile);
+    if (status == CUDNN_STATUS_SUCCESS) status = api->finalize(plan);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = api->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, workspace);
+    return status;
+}
+
+fxa_status fxa__dnn_saved_read(const fxa__cudnn_api *api, void *profile, fxa__reader *r, void **plan,
+                               int64_t *workspace, fxa_error *err) {
+    fxa_error why = {.status = FXA_OK};
+    uint32_t format = fxa__read_u32(r);
+    uint64_t n = fxa__read_u64(r);
+    const uint8_t *text = n >= 1 && n <= SAVED_MOST ? fxa__read_bytes(r, (size_t)n) : NULL;
+    *plan = NULL;
+    if (format != SAVED_FORMAT || !text || text[0] != '{')
+        return fxa__fail(err, FXA_E_BYTES, "a saved plan of cuDNN of format %u and %llu bytes: that is none", format,
+                         (unsigned long long)n);
+    int status = api->descriptor_create(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, plan);
+    if (status != CUDNN_STATUS_SUCCESS) return fxa__cudnn_fail(api, status, "a saved plan is begun", err);
+    status = saved_restore(api, profile, text, (size_t)n, *plan, workspace);
+    if (status == CUDNN_STATUS_SUCCESS) return FXA_OK;
+    (void)fxa__cudnn_fail(api, status, "a saved plan is read", &why);
+    (void)api->descriptor_destroy(*plan);
+    *plan = NULL;
+    return fxa__fail(err, FXA_E_VERSION, "%s", why.text);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of the cuDNN engine on the stand-ins begin with: a registry with it and the reference alone, a problem
+ * that it takes, with data.
+ */
+#ifndef FXA_TESTS_CUDNN_RIG_H
+#define FXA_TESTS_CUDNN_RIG_H
+
+#include "engine/cudnn/cudnn.h"
+#include "standin/standin_rig.h"
+#include "support/attn_data.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_ref};
+
+/* ---- Problems ---------------------------------------------------------------------------------------------------- */
+
+static const attn_spec spec = {.b = 2,
+                               .hq = 4,
+                               .hkv = 2,
+                               .sq = 9,
+                               .sk = 12,
+                               .d = 16,
+                               .dtype = FXA_BF16,
+                               .flags = FXA_WANT_LSE,
+                               .text = "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q + 3"};
+
+/* A problem of the spec on device cuda, without data. */
+__attribute__((unused)) static fxa_problem problem_of(const attn_spec *s, fxa_pass pass) {
+    fxa_problem p = attn_spec_problem(s);
+    p.device = FXA_CUDA, p.alignment = 16, p.pass = (uint32_t)pass;
+    if (pass == FXA_BACKWARD) p.flags = (p.flags & ~(uint32_t)FXA_WANT_LSE) | FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    return p;
+}
+
+static fxa_context *context_new(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    return ctx;
+}
+
+__attribute__((unused)) static bool data_make(attn_data *x, fxa_context *ctx) {
+    fxa_error err;
+    T_OK(attn_data_make(x, ctx, &spec, 77, &err));
+    x->problem.alignment = 16;
+    return err.status == FXA_OK;
+}
+
+__attribute__((unused)) static fxa_status data_run(attn_data *x, fxa_context *ctx, fxa_pass pass, fxa_error *err) {
+    attn_call call;
+    attn_call_make(x, pass, &call);
+    call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.p.param_grads = 0;
+    call.args.dparams = NULL, call.args.n_dparams = 0;
+    call.p.flags &= ~(uint32_t)FXA_GRAD_LSE, call.args.slot[FXA_SLOT_DLSE] = NULL;
+    return fxa_attention(ctx, &call.p, &call.args, err);
+}
+
+#endif
