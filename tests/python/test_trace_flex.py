@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn.attention.flex_attention import and_masks, noop_mask, or_masks  # noqa: E402
 
 from fxattn.trace import trace  # noqa: E402
+from autograd_tanh import tanh_function  # noqa: E402
 from trace_support import evaluator, same  # noqa: E402
 
 B, H, S = 2, 4, 16
@@ -59,16 +60,7 @@ class Cap(nn.Module):
         return score * self.weight[h].sigmoid()
 
 
-class Tanh(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * (1 - ctx.saved_tensors[0] ** 2)
+Tanh = tanh_function(torch.tanh)
 
 
 class TanhLater(torch.autograd.Function):

@@ -20,7 +20,7 @@ _DEEPEST = 6
 
 
 def _make_class(numpy: Any) -> type:
-    class Captured(numpy.ndarray):  # type: ignore[misc,name-defined]
+    class Captured(numpy.ndarray):  # type: ignore[misc]
         """An array of the user's, whose indexing may be traced. `original` is that array, None for a part of it."""
 
         original = None

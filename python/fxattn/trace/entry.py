@@ -6,11 +6,12 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 from .. import _abi
 from .._program import Program
 from .._source import as_statement
-from . import methods, reuse, watch  # methods attaches operators to symbols
+from . import reuse, watch
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
 from .jaxprs import mentions_jax, run_by_jax
 from .libraries import library_of
+from .methods import attach_all
 from .modes import functions_by_forward, torch_mode
 from .ops import RunInt, as_sym, cast, scalar
 from .place import TraceError, at_place_of, error_in
@@ -21,6 +22,7 @@ from .types import BOOL, FLOAT, INT, NAMES
 Callback = Optional[Callable[..., Any]]
 Source = Union[None, str, Program, Callable[..., Any]]
 MAX_ROUTES = 1024
+attach_all()
 
 
 class Traced(NamedTuple):
@@ -81,6 +83,8 @@ def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
         program = Program.from_text([part.text if isinstance(part, Program) else as_statement(part, target)
                                      for part, target in ((score_mod, "score"), (mask_mod, "mask"))
                                      if isinstance(part, (str, Program))])
+    if bprop is not None and not isinstance(bprop, (str, Program)):
+        raise TypeError("a program as text and a bprop that is a Python function cannot be mixed; give both as text")
     back = Program.from_text(as_statement(bprop, "dscore"), kind="bprop") if isinstance(bprop, str) else bprop
     defaults = tuple(param.default for param in program.params)
     return Traced(program, params=() if None in defaults else defaults, bprop=back)
@@ -127,6 +131,7 @@ class _Flex:
     def mask(self, rec: Recording) -> int:
         """The node of the mask alone, in a recording that has a score of the graph style."""
         rec.mods, rec.literals, rec.lib, rec.device = (self.mask_mod,), None, self.lib, self.device
+        assert self.mask_mod is not None
         with torch_mode():
             mask = self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
         return mask_result(rec, mask, self.mask_mod)
@@ -231,6 +236,3 @@ def mask_result(rec: Recording, result: Any, mod: Any) -> int:
         raise error_in(mod, "mask_mod returned a value of type %s; it must return a bool: compare it, as in x != 0"
                        % NAMES[found.ty])
     return int(found.node)
-
-
-assert methods

@@ -179,5 +179,5 @@ def _index_view(x: View, key: Any) -> Any:
     return index(x.rec, x.base, x.fixed, key)
 
 
-View.__getitem__ = _index_view  # type: ignore[method-assign]
-Vec.__getitem__ = _index_vec  # type: ignore[method-assign]
+View.__getitem__ = _index_view  # type: ignore[method-assign, assignment]
+Vec.__getitem__ = _index_vec  # type: ignore[method-assign, assignment]

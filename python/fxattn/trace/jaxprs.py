@@ -11,6 +11,7 @@ import sys
 import types
 from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
 
+from .. import _abi
 from . import ops
 from .arrays import Vec, View, elementwise, stack, vec
 from .libraries import dtype_name, kind_of_dtype, library_of
@@ -19,7 +20,7 @@ from .place import TraceError, at_place_of, like, refuse
 from .primitives import INLINED, JITTED, PRIMITIVES, Held, settled
 from .record import MAX_LIFTED, Recording
 from .symbol import Sym
-from .types import BOOL, FLOAT, HIGHEST, LOWEST, wrapped
+from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST, wrapped
 
 TRACED = (Sym, Vec, View, Held)
 MAX_UNROLLED = 64
@@ -135,7 +136,7 @@ class _Player:
         chosen = results[-1]
         for n in range(len(results) - 2, -1, -1):
             def pick(rec: Recording, at: Any, x: Any, y: Any, n: int = n) -> Sym:
-                return ops.choose(rec, ops.compare(ops.OP_LE)(rec, at, n), x, y)
+                return ops.choose(rec, ops.compare(_abi.OP_LE)(rec, at, n), x, y)
             chosen = [elementwise(pick, self.rec, [which, self.traced(x), self.traced(y)])
                       for x, y in zip(results[n], chosen)]
         return chosen
@@ -171,7 +172,7 @@ class _Player:
             return Sym(self.rec, self.rec.constant(number), FLOAT)
         if kind == BOOL:
             return Sym(self.rec, self.rec.boolean(number), BOOL)
-        kind = ops.INT if kind is None else kind
+        kind = INT if kind is None else kind
         return Sym(self.rec, self.rec.integer(wrapped(number, kind), kind), kind)
 
     def apply(self, fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -184,8 +185,8 @@ class _Player:
 def _literal(atom: Any) -> Any:
     """A number of the jaxpr. An int beyond 32 bits is the user's mistake here; what JAX computes of others wraps."""
     found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
-    whole = kind_of_dtype(found.dtype) == ops.INT and not found.ndim
-    if whole and not LOWEST[ops.INT] <= int(found) <= HIGHEST[ops.INT]:
+    whole = kind_of_dtype(found.dtype) == INT and not found.ndim
+    if whole and not LOWEST[INT] <= int(found) <= HIGHEST[INT]:
         refuse("the int %d does not fit: ints of score functions have 32 bits" % found)
     return found
 

@@ -15,9 +15,9 @@ from .ops import compare
 from .place import refuse
 from .products import matmul
 from .symbol import Sym
-from .tables import Handler, not_taken
+from .tables import Handler, h_permute, h_swap, not_taken
 from .torch_handlers import h_where_method
-from .torch_table import TORCH, call, h_permute, h_swap
+from .torch_table import TORCH, call
 
 BINARY = {"add": ops.add, "sub": ops.sub, "mul": ops.mul, "truediv": ops.div, "floordiv": functions.floordiv,
           "mod": ops.mod, "pow": ops.power, "and": ops.bit_and, "or": ops.bit_or, "xor": ops.bit_xor,
@@ -107,8 +107,8 @@ def _attach(cls: Any) -> None:
         setattr(cls, "__i%s__" % name, _in_place(fn, name))
     for name, op in COMPARISONS.items():
         setattr(cls, "__%s__" % name, binary(compare(op)))
-    for name, fn in UNARY.items():
-        setattr(cls, "__%s__" % name, _unary(fn))
+    for name, single in UNARY.items():
+        setattr(cls, "__%s__" % name, _unary(single))
     for name, handler in TORCH.items():
         if name not in HIDDEN and name not in cls.__dict__ and not name.startswith("_"):
             setattr(cls, name, _method(name, handler))
@@ -127,6 +127,8 @@ def _attach(cls: Any) -> None:
     cls.__array_function__ = lambda self, func, types, args, kwargs: call_function(func, args, kwargs)
 
 
-for _cls in (Sym, View, Vec):
-    _attach(_cls)
-Sym.__getitem__ = _get  # type: ignore[attr-defined]
+def attach_all() -> None:
+    """Gives symbols and small arrays their operators and methods."""
+    for cls in (Sym, View, Vec):
+        _attach(cls)
+    setattr(Sym, "__getitem__", _get)

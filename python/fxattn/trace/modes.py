@@ -27,7 +27,7 @@ def _has(tensor: type, values: Iterable[Any]) -> bool:
 def _make_mode(torch: Any) -> type:
     tensor = torch.Tensor
 
-    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """`told`: whether something about a tensor that is not traced, an element or a length, was told to Python."""
 
         told = False

@@ -4,6 +4,7 @@
 Everything in this folder raises through `refuse`, so that each message ends with a file and a line.
 """
 import sys
+import types
 from typing import Any, Iterable, NoReturn, Optional, Tuple
 
 from .._errors import Error
@@ -31,7 +32,7 @@ def is_users(frame: Any) -> bool:
 
 def place() -> Optional[Tuple[str, int, str]]:
     """File, line and function of the user's code that is running, None when there is none."""
-    frame = sys._getframe(1)
+    frame: Optional[types.FrameType] = sys._getframe(1)
     while frame is not None:
         if is_users(frame):
             return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name

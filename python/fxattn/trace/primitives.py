@@ -147,7 +147,7 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
 def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int]) -> Any:
     """A slice of several elements that begins at a traced place, which JAX keeps inside the array."""
     rec = player.rec
-    rows = []
+    rows: List[List[Any]] = []
     for at, size, n in zip(starts, sizes, base.shape):
         start = ops.as_sym(rec, player.traced(at))
         if size == n:
@@ -162,10 +162,10 @@ def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int])
 
 def _element(rec: Recording, base: Any, at: Sequence[Any]) -> Sym:
     if type(base) is Vec:
-        return base[tuple(at)]  # type: ignore[no-any-return]
+        return base[tuple(at)]
     at = [_as_given(rec, i, n) if type(i) is Sym else i for i, n in zip(at, base.shape)]
     if type(base) is View:
-        return base[tuple(at)]  # type: ignore[no-any-return]
+        return base[tuple(at)]
     return arrays.load(rec, base, [i.node if type(i) is Sym else rec.integer(i) for i in at])
 
 

@@ -47,10 +47,14 @@ def dot(rec: Recording, x: Any, y: Any) -> Any:
     return _contract(rec, x, y, [len(x.shape) - 1], [max(0, len(y.shape) - 2)])
 
 
+def _in_a_row(rec: Recording, x: Any) -> Vec:
+    elements = vec(rec, x).elements
+    return Vec(rec, (len(elements),), elements)
+
+
 def vdot(rec: Recording, x: Any, y: Any) -> Any:
     """NumPy's: of all elements in a row."""
-    x, y = (Vec(rec, (len(z.elements),), z.elements) for z in (vec(rec, x), vec(rec, y)))
-    return _contract(rec, x, y, [0], [0])
+    return _contract(rec, _in_a_row(rec, x), _in_a_row(rec, y), [0], [0])
 
 
 def vecdot(rec: Recording, x: Any, y: Any, dim: int = -1, **rest: Any) -> Any:
@@ -58,7 +62,7 @@ def vecdot(rec: Recording, x: Any, y: Any, dim: int = -1, **rest: Any) -> Any:
 
 
 def outer(rec: Recording, x: Any, y: Any) -> Any:
-    return _contract(rec, *(Vec(rec, (len(z.elements),), z.elements) for z in (vec(rec, x), vec(rec, y))), [], [])
+    return _contract(rec, _in_a_row(rec, x), _in_a_row(rec, y), [], [])
 
 
 def linear(rec: Recording, x: Any, weight: Any, bias: Any = None) -> Any:

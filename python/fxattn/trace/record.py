@@ -168,10 +168,10 @@ class Recording:
         """The captured arrays, in the order of the program's captures."""
         return tuple([t.kept if type(t) is _Converted else _original(t) for t in self.tensors])
 
-    def key(self, kind: int, score: Optional[int], mask: Optional[int]) -> Tuple[Any, ...]:
+    def key(self, kind: str, score: Optional[int], mask: Optional[int]) -> Tuple[Any, ...]:
         return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))
 
-    def program(self, kind: int, score: Optional[int], mask: Optional[int]) -> Program:
+    def program(self, kind: str, score: Optional[int], mask: Optional[int]) -> Program:
         """The program, from those kept or newly made. `score` is the new score, of a backward the new dscore."""
         key = self.key(kind, score, mask)
         found = PROGRAMS.find(key)

@@ -129,7 +129,7 @@ def recording_of(values: Any) -> Optional[Recording]:
     for value in values.values() if type(values) is dict else values:
         kind = type(value)
         if kind in TRACED:
-            return value.rec  # type: ignore[no-any-return]
+            return value.rec
         if kind in _NESTED:
             inner = recording_of((value.start, value.stop, value.step) if kind is slice else value)
             if inner is not None:

@@ -5,7 +5,7 @@ import itertools
 from operator import index as as_int
 from typing import Any, Optional
 
-from . import arrays
+from . import arrays, ops
 from .arrays import Vec, View, axis_of, vec
 from .indexing import index
 from .place import refuse
@@ -38,7 +38,7 @@ def h_index_select(rec: Recording, x: Any, dim: Any, index: Any) -> Any:
 def h_narrow(rec: Recording, x: Any, dim: Any, start: Any, length: int) -> Any:
     """A slice, also one that begins at a traced place."""
     if type(start) is Sym:
-        return _along(rec, x, dim, Vec(rec, (length,), [start + n for n in range(length)]))
+        return _along(rec, x, dim, Vec(rec, (length,), [ops.add(rec, start, n) for n in range(length)]))
     return _along(rec, x, dim, slice(as_int(start), as_int(start) + length))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from autograd_tanh import tanh_function  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.nn.attention import flex_attention as theirs  # noqa: E402
@@ -38,20 +39,7 @@ class Scale:
 torch.library.define("fxattn_tests::tanh", "(Tensor x) -> Tensor")
 torch.library.impl("fxattn_tests::tanh", "CompositeExplicitAutograd", torch.tanh)
 torch.library.register_fake("fxattn_tests::tanh", torch.tanh)
-
-
-class Tanh(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.ops.fxattn_tests.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * (1 - ctx.saved_tensors[0] ** 2)
-
-
+Tanh = tanh_function(torch.ops.fxattn_tests.tanh)
 torch.manual_seed(0)
 MODULE, DOCUMENTS, TABLE = Bias(), torch.arange(64) // 7, torch.randn(64).double()
 
