@@ -144,7 +144,7 @@ class _Writer:
         text = "def check(score_mod, mask_mod):\n    %s\n    return (%s)\n" % (
             "\n    ".join(self.lines), "".join(name + ", " for name in names))
         exec(compile(text, "<check of a trace>", "exec"), self.constants)
-        return self.constants["check"]  # type: ignore[no-any-return]
+        return self.constants["check"]
 
 
 class _Pair:
