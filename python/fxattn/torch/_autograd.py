@@ -68,7 +68,7 @@ class Call:
         device = q.device
         if k.device != device or v.device != device or any(t.device != device for t in self.tensors):
             self._refuse_devices(q, k, v)
-        # Under vmap tensors do not say whether they require gradients; dual numbers are refused by autograd itself.
+        # Under vmap tensors do not say whether they require gradients; dual numbers are refused (Forward.jvp).
         if self.needs_grad(q, k, v) or _functorch() or _forward_ad._current_level >= 0:
             # torch.jit.trace cannot save a Function, and knows the operator.
             return self.recorded(q, k, v) if _tracing() is None else self.forward(q, k, v)
@@ -206,6 +206,12 @@ class Forward(torch.autograd.Function):
         for one, grad in zip(want, got):
             result[1 + _place(one, ctx.plain)] = grad
         return tuple(result)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(
+            "fxattn has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual numbers); grad, vjp and "
+            "jacrev go backward")
 
     @staticmethod
     def vmap(info: Any, in_dims: Tuple[Any, ...], plain: Plain, *tensors: Tensor) -> Tuple[Any, Any]:

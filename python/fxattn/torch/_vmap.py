@@ -47,7 +47,18 @@ def _with_table(rest: Sequence[Tensor], n_tensors: int, table: Tensor) -> List[T
     return [*rest[:n_tensors], table, *rest[n_tensors:]]
 
 
+def _empty_entry(dim: Any, x: Tensor) -> Tensor:
+    """What an entry looks like where there is none."""
+    return x if dim is None else x.new_zeros(x.movedim(dim, 0).shape[1:])
+
+
+def _none_of(results: Sequence[Tensor]) -> Tuple[Tensor, ...]:
+    return tuple(x.new_empty((0, *x.shape)) for x in results)
+
+
 def forward_batched(size: int, in_dims: Sequence[Any], plain: Plain, tensors: Sequence[Tensor]) -> Tuple[Any, Any]:
+    if size == 0:
+        return _none_of(Forward.apply(plain, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
     if not _fits(plain, in_dims):
         runs = [Forward.apply(plain, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors))) for i in range(size)]
         return tuple(torch.stack(parts) for parts in zip(*runs)), (0, 0, 0)
@@ -59,6 +70,9 @@ def forward_batched(size: int, in_dims: Sequence[Any], plain: Plain, tensors: Se
 
 def backward_batched(size: int, in_dims: Sequence[Any], plain: Plain, want: List[int], n_grads: int,
                      tensors: Sequence[Tensor]) -> Tuple[Any, Any]:
+    if size == 0:
+        results = Backward.apply(plain, want, n_grads, *map(_empty_entry, in_dims, tensors))
+        return _none_of(results), (0,) * len(want)
     dims = split_backward(n_grads, in_dims)
     if not _fits(plain, dims.inputs) or any(one > ops.WANT_V for one in want):
         runs = [Backward.apply(plain, want, n_grads, *(_entry(i, dim, x) for dim, x in zip(in_dims, tensors)))

@@ -84,6 +84,27 @@ def test_grad_is_that_of_backward():
         assert torch.equal(x, y.grad)
 
 
+def test_forward_mode_is_refused_by_name():
+    x = torch.randn(1, 1, 3, 2)
+    for transform in (lambda f: torch.func.jvp(f, (x,), (x,)), lambda f: torch.func.jacfwd(f)(x),
+                      lambda f: torch.func.hessian(lambda y: f(y).sum())(x)):
+        with pytest.raises(NotImplementedError, match="fxattn has no forward-mode derivative"):
+            transform(lambda y: fx.flex_attention(y, y, y))
+
+
+def test_vmap_over_nothing():
+    x, table = torch.randn(0, 2, 2, 5, 4), torch.randn(0, 2, 5)
+
+    def step(y, t):
+        return fx.flex_attention(y, y, y, lambda s, b, h, i, j: s + t[h, j]).sum()
+
+    assert torch.func.vmap(lambda y: fx.flex_attention(y, y, y))(x).shape == x.shape
+    assert torch.func.vmap(step)(x, table).shape == (0,)
+    for got, given in zip(torch.func.vmap(torch.func.grad(step, (0, 1)))(x, table), (x, table)):
+        assert got.shape == given.shape
+    assert torch.func.vmap(torch.func.grad(lambda y: fx.flex_attention(y, y, y).sum()))(x).shape == x.shape
+
+
 def test_second_derivative_is_refused_by_name():
     q, k, v = inputs(1, 2, 2, 4, 4, 4, 4, torch.float64)
     (first,) = torch.autograd.grad(fx.flex_attention(q, k, v).square().sum(), q, create_graph=True)
