@@ -7,8 +7,10 @@ from ._attention import attention
 from ._autodiff import OUT_NAME, STATS_NAME
 from ._handlers import cache_clear, cache_stats
 from ._nn import dot_product_attention
+from ._ring import reorder_sequence, restore_sequence, ring_attention
 
-__all__ = ["OUT_NAME", "STATS_NAME", "attention", "cache_clear", "cache_stats", "dot_product_attention"]
+__all__ = ["OUT_NAME", "STATS_NAME", "attention", "cache_clear", "cache_stats", "dot_product_attention",
+           "reorder_sequence", "restore_sequence", "ring_attention"]
 
 
 def __dir__() -> List[str]:

@@ -70,22 +70,18 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     return_lse           gives (out, lse), lse [B,H,S] in f32 (f64 of f64), differentiable
     deterministic        the same bits in every run, or an error. engine: by name instead of the best one
     """
-    q, k, v, single = _arranged(q, k, v, layout)
+    q, k, v, single = arranged(q, k, v, layout)
     features = Features()
-    sizes = _shape(q, k, v, layout, cu_q)
-    _ready_masks(features, causal, window, bottom_right, deterministic)
+    sizes = shape_of_scores(q, k, v, layout, cu_q)
+    ready_masks(features, causal, window, bottom_right, deterministic)
     _tables(features, sizes, lengths, positions, single)
     _packed(features, layout, q, k, cu_q, cu_k, max_q, max_k)
-    _sinks_and_dropout(features, sizes, sinks, dropout, dropout_key)
+    sinks_and_dropout(features, sizes, sinks, dropout, dropout_key)
     score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, sizes,
                     q.dtype)
     score = _with_segments(score, segment_ids, sizes, single)
-    score, scales = _with_scale(score, scale, q.dtype)
-    slots = tuple(sorted(features.slots))
-    spec = Spec(score.program, score.bprop, layout, features.flags, slots, dropout=float(dropout), engine=engine,
-                **features.fields)
-    ops = Operands(q, k, v, score.tensors, tuple(features.slots[slot] for slot in slots), scales, score.params,
-                   score.bprop_tensors, score.bprop_params)
+    score, scales = with_scale(score, scale, q.dtype)
+    spec, ops = call_of(features, score, layout, dropout, engine, (q, k, v), scales)
     check(spec, ops)
     out, lse = attend(spec, ops, return_lse)
     if single:
@@ -93,9 +89,19 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     return (out, lse) if return_lse else out
 
 
+def call_of(features: Features, score: Score, layout: str, dropout: float, engine: Optional[str],
+            arrays: Tuple[Any, Any, Any], scales: Tuple[Any, ...]) -> Tuple[Spec, Operands]:
+    """What was gathered, as what the primitives take."""
+    slots = tuple(sorted(features.slots))
+    spec = Spec(score.program, score.bprop, layout, features.flags, slots, dropout=float(dropout), engine=engine,
+                **features.fields)
+    return spec, Operands(*arrays, score.tensors, tuple(features.slots[slot] for slot in slots), scales, score.params,
+                          score.bprop_tensors, score.bprop_params)
+
+
 # ---- Arguments -------------------------------------------------------------------------------------------------------
 
-def _arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
+def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
     """q, k and v as arrays of one float type and of the layout's rank; whether a batch axis was added."""
     if layout not in LAYOUTS:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
@@ -115,7 +121,7 @@ def _arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]
     return (*(x[None] if single else x for x in arrays), single)  # type: ignore[return-value]
 
 
-def _shape(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int, int, int, int]:
+def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int, int, int, int]:
     """[batch, heads, rows, keys] of the scores, from arrays that fit."""
     if layout == "thd":
         if cu_q is None:
@@ -134,7 +140,7 @@ def _shape(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int, int, in
     return batch, heads, rows, keys
 
 
-def _ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool, deterministic: bool) -> None:
+def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool, deterministic: bool) -> None:
     for flag, on in ((_abi.CAUSAL, causal), (_abi.BOTTOM_RIGHT, bottom_right), (_abi.DETERMINISTIC, deterministic),
                      (_abi.WINDOW, window is not None)):
         f.flags |= flag if on else 0
@@ -177,7 +183,7 @@ def _packed(f: Features, layout: str, q: Any, k: Any, cu_q: Any, cu_k: Any, max_
     f.fields["longest"] = (q.shape[0] if max_q is None else int(max_q), k.shape[0] if max_k is None else int(max_k))
 
 
-def _sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any, dropout: float, key: Any) -> None:
+def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any, dropout: float, key: Any) -> None:
     if isinstance(sinks, str):
         if sinks != "zero":
             raise ArgumentError("sinks is %r; \"zero\", or an array of a score per query head, is accepted" % sinks)
@@ -216,7 +222,7 @@ def _with_segments(score: Score, ids: Any, sizes: Tuple[int, int, int, int], sin
     return score.appended(text, tensors={"zz_segment_q": arrays[0], "zz_segment_k": arrays[1]})
 
 
-def _with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, ...]]:
+def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, ...]]:
     """A number is an operand of the run. An array may be differentiated: it is a param, which has a gradient."""
     if scale is None:
         return score, ()

@@ -7,7 +7,7 @@ STATS_NAME). In shard_map every operand is made to vary over the axes that any o
 so that JAX itself sums the cotangents of what was replicated.
 """
 import functools
-from typing import Any, FrozenSet, Tuple
+from typing import Any, FrozenSet, List, Sequence, Tuple
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -59,30 +59,38 @@ def _wanted(spec: Spec, perturbed: Operands) -> _Want:
 
 
 def _attend_forward(spec: Spec, lse: bool, given: Any) -> Any:
-    is_one = functools.partial(_has, "perturbed")
-    ops = jax.tree.map(lambda x: x.value, given, is_leaf=is_one)
-    want = _wanted(spec, jax.tree.map(lambda x: x.perturbed, given, is_leaf=is_one))
+    ops, want = perturbed(spec, given)
     out, *rest = forward(spec, ops, lse=lse, stats=True)
     out, stats = checkpoint_name(out, OUT_NAME), checkpoint_name(rest[-1], STATS_NAME)
     return (out, rest[0] if lse else None), (want, ops, out, stats)
 
 
-def _has(name: str, x: Any) -> bool:
-    return hasattr(x, name)
+def perturbed(spec: Spec, given: Any) -> Tuple[Operands, _Want]:
+    """The operands of a forward rule, and which gradients are wanted of them."""
+    def is_one(x: Any) -> bool:
+        return hasattr(x, "perturbed")
+    return (jax.tree.map(lambda x: x.value, given, is_leaf=is_one),
+            _wanted(spec, jax.tree.map(lambda x: x.perturbed, given, is_leaf=is_one)))
+
+
+def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
+    """dout and, where it is given, dlse; nothing where both are zero."""
+    dout, dlse = (None if x is None or isinstance(x, SymbolicZero) else x for x in cotangents)
+    if dout is None and dlse is None:
+        return []
+    return [jax.numpy.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
 
 
 def _attend_backward(spec: Spec, lse: bool, kept: Any, cotangents: Any) -> Tuple[Any]:
     want, ops, out, stats = kept
-    dout, dlse = (None if x is None or isinstance(x, SymbolicZero) else x for x in cotangents)
-    result = jax.tree.map(lambda x: None, ops)
-    if not want or (dout is None and dlse is None):
+    result, grads = jax.tree.map(lambda x: None, ops), given_gradients(out, cotangents)
+    if not want or not grads:
         return (result,)
-    grads = [jax.numpy.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
     found = dict(zip(want, backward(spec, ops, out, stats, grads, tuple(want))))
-    return (_placed(spec, ops, result, found),)
+    return (placed(spec, ops, result, found),)
 
 
-def _placed(spec: Spec, ops: Operands, result: Operands, found: Any) -> Operands:
+def placed(spec: Spec, ops: Operands, result: Operands, found: Any) -> Operands:
     """Gradients where their operands are."""
     extras, params = list(result.extras), list(result.params)
     if WANT_SINK in found:

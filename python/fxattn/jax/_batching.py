@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from .. import _abi
-from ._spec import WANT_PARAMS, WANT_SINK, WANT_TENSORS, Map, Operands, Spec, gather, sizes_of
+from ._spec import WANT_PARAMS, WANT_SINK, WANT_TENSORS, Map, Operands, Spec, forward_rest, gather, sizes_of
 from ._texts import folded
 
 _MAX_RANK = 5
@@ -97,17 +97,15 @@ class _Folded:
         return folded(program, batch, tuple(c.name for c, on in zip(program.captures, spread) if on))
 
 
-def _dims_of(spec: Spec, has_scale: bool, dims: Sequence[Any], backward: bool) -> Operands:
-    return gather(spec, has_scale, dims, backward)
-
-
 def forward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, spec: Spec, has_scale: bool,
                  **params: Any) -> Tuple[List[Any], List[int]]:
-    dims = [None if d is None else d for d in dims]
-    call = _Folded(spec, axis.size, gather(spec, has_scale, flat, False), _dims_of(spec, has_scale, dims, False), ())
+    end = len(flat) - forward_rest(spec)
+    call = _Folded(spec, axis.size, gather(spec, has_scale, flat[:end], False),
+                   gather(spec, has_scale, dims[:end], False), ())
     if not call.fits:
         return _in_turn(primitive, dims, flat, dict(spec=spec, has_scale=has_scale, **params))
-    results = primitive.bind(*call.ops.flat(), spec=call.spec, has_scale=has_scale, **params)
+    rest = [_fold(axis.size, d, x) for x, d in zip(flat[end:], dims[end:])]
+    results = primitive.bind(*call.ops.flat(), *rest, spec=call.spec, has_scale=has_scale, **params)
     return [_unfold(axis.size, x) for x in results], [0] * len(results)
 
 
@@ -116,7 +114,7 @@ def backward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence
     end = len(flat) - (4 if dlse else 3)
     params = dict(has_scale=has_scale, want=want, dlse=dlse)
     call = _Folded(spec, axis.size, gather(spec, has_scale, flat[:end], True),
-                   _dims_of(spec, has_scale, dims[:end], True), want)
+                   gather(spec, has_scale, dims[:end], True), want)
     if not call.fits:
         return _in_turn(primitive, dims, flat, dict(spec=spec, **params))
     rest = [_fold(axis.size, d, x) for x, d in zip(flat[end:], dims[end:])]

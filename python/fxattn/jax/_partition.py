@@ -22,7 +22,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .. import _abi
-from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Map, Operands, Spec, gather, sizes_of)
+from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Map, Operands, Spec,
+                    forward_rest, gather, sizes_of)
 
 Dims = Tuple[str, ...]  # a name for each dimension of an array: "b" and "h" (or "g", of k and v) are sharded
 _BATCH_SLOTS = (_abi.SLOT_LEN_Q, _abi.SLOT_LEN_K, _abi.SLOT_POS_Q)
@@ -112,7 +113,7 @@ class _Call:
     def __init__(self, backward: bool, params: Dict[str, Any], flat: Sequence[Any]) -> None:
         self.backward, self.params = backward, params
         self.spec: Spec = params["spec"]
-        n_rest = (4 if params["dlse"] else 3) if backward else 0
+        n_rest = (4 if params["dlse"] else 3) if backward else forward_rest(self.spec)
         self.end = len(flat) - n_rest
         self.shapes = gather(self.spec, params["has_scale"], flat[:self.end], backward)
         self.sizes = sizes_of(self.spec, self.shapes)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two primitives, fxattn_forward and fxattn_backward, and how they become calls of XLA's handlers.
 
-    forward    operands of the call -> out, lse where `lse` is set, stats where `stats` is
+    forward    operands of the call -> out, lse where `lse` is set, stats where `stats` is; with ACC_OUT among the
+               flags also out and stats of other keys, which the results are joined with
     backward   operands of the call, out, stats, dout, dlse where there is one -> the gradients of `want`
 
 Stats are what the backward pass reads: LSE in f64, which gradients of steep programs need (docs/numerics.md), as
@@ -23,7 +24,8 @@ from .. import _abi
 from . import _batching, _handlers
 from ._partition import partitioned
 from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
-                    WANT_TENSORS, Operands, Spec, gather, has_scalars, problem_of, result_dtype, row_dtype, rows_shape)
+                    WANT_TENSORS, Operands, Spec, forward_rest, gather, has_scalars, problem_of, result_dtype,
+                    row_dtype, rows_shape)
 
 forward_p = core.Primitive("fxattn_forward")
 backward_p = core.Primitive("fxattn_backward")
@@ -32,10 +34,10 @@ _SLOT_OF_WANT = {WANT_Q: _abi.SLOT_DQ, WANT_K: _abi.SLOT_DK, 2: _abi.SLOT_DV, WA
 _F64 = np.dtype("float64")
 
 
-def forward(spec: Spec, ops: Operands, *, lse: bool = False, stats: bool = False) -> List[Any]:
-    """out, and what was asked for."""
+def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: bool = False) -> List[Any]:
+    """out, and what was asked for; `before`: what it is joined with."""
     flat = ops.forward().flat()
-    return forward_p.bind(*flat, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
+    return forward_p.bind(*flat, *before, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
 
 
 def backward(spec: Spec, ops: Operands, out: Any, stats: Any, grads: Sequence[Any], want: Tuple[int, ...]) -> List[Any]:
@@ -87,14 +89,13 @@ def _backward_abstract(*flat: Any, spec: Spec, has_scale: bool, want: Tuple[int,
 # ---- Calls of the handlers -------------------------------------------------------------------------------------------
 
 def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
-          packed: bool) -> List[Any]:
-    """One call of a handler: (role, array) in, (role, shape, dtype) out. Rows of packed arrays that belong to nobody
-    are never written: results lie in memory that is zero beforehand."""
-    aliases = {}
-    if packed:
-        for i, (_, shape, dtype) in enumerate(results):
-            aliases[len(operands)] = i
-            operands = [*operands, (ROOM, lax.full(shape, np.zeros((), dtype)))]
+          packed: bool, before: Sequence[Any] = ()) -> List[Any]:
+    """One call of a handler: (role, array) in, (role, shape, dtype) out. `before` is what results have in them when it
+    begins. Rows of packed arrays that belong to nobody are never written: there it is zeroes."""
+    if packed and not before:
+        before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
+    aliases = {len(operands) + i: i for i in range(len(before))}
+    operands = [*operands, *((ROOM, x) for x in before)]
     run = jax.ffi.ffi_call(_handlers.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in results],
                            input_output_aliases=aliases, vmap_method="sequential")
     return run(*[x for _, x in operands], problem=problem.save(),
@@ -114,14 +115,15 @@ def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
     return found
 
 
-def forward_call(platform: str, spec: Spec, ops: Operands, lse: bool, stats: bool) -> List[Any]:
+def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any], lse: bool, stats: bool) -> List[Any]:
     """The forward pass as calls that XLA knows; JAX's x64 mode is on meanwhile."""
     shapes = _forward_shapes(spec, ops, lse, stats)
     rows = rows_shape(spec, ops)
     kept = _F64 if stats else row_dtype(ops)
     results = [(_abi.SLOT_O, *shapes[0])] + ([(_abi.SLOT_LSE, rows, kept)] if lse or stats else [])
     problem = problem_of(spec, ops, platform, lse=kept.name if lse or stats else None)
-    found = _call(problem, _common_operands(spec, ops), results, spec.layout == "thd")
+    joined = [before[0], lax.bitcast_convert_type(before[1], _F64)] if before else ()
+    found = _call(problem, _common_operands(spec, ops), results, spec.layout == "thd", joined)
     out = [found[0]] + ([lax.convert_element_type(found[1], row_dtype(ops))] if lse else [])
     return out + ([lax.bitcast_convert_type(found[1], np.uint32)] if stats else [])
 
@@ -149,8 +151,9 @@ def backward_call(platform: str, spec: Spec, ops: Operands, rest: Sequence[Any],
 
 
 def local_forward(platform: str, *flat: Any, spec: Spec, has_scale: bool, lse: bool, stats: bool) -> List[Any]:
+    end = len(flat) - forward_rest(spec)
     with jax.enable_x64(True):
-        return forward_call(platform, spec, gather(spec, has_scale, flat, False), lse, stats)
+        return forward_call(platform, spec, gather(spec, has_scale, flat[:end], False), flat[end:], lse, stats)
 
 
 def local_backward(platform: str, *flat: Any, spec: Spec, has_scale: bool, want: Tuple[int, ...],

@@ -111,6 +111,11 @@ def gather(spec: Spec, has_scale: bool, flat: Sequence[Any], backward: bool) -> 
     return Operands(*flat[:3], *parts)
 
 
+def forward_rest(spec: Spec) -> int:
+    """How many operands a forward pass has besides: out and stats that it is joined with."""
+    return 2 if spec.flags & _abi.ACC_OUT else 0
+
+
 # ---- Shapes ----------------------------------------------------------------------------------------------------------
 
 class Sizes(NamedTuple):

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ring_attention(): attention over a sequence that is sharded over an axis of a shard_map, and how it lies there.
+
+    ring        keys and values go around by ppermute; each device joins what its rows find in each part (ACC_OUT of the
+                library), so that out and lse are those of the whole. Backward sends them around again with their
+                gradients, which come home in the end: one custom_vjp over the whole ring
+    all_gather  every device gets all keys and values
+    ulysses     all-to-all: every device gets all rows and keys of some of the heads, and gives rows back
+
+The program sees positions in the whole (coordinate maps of the library, with what depends on the device read at run
+time): any score_mod, any mask, dropout too. A sink is a key of its own, in the first step of a ring alone.
+"""
+import functools
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from .. import _abi
+from .._errors import ArgumentError
+from ._attention import Features, arranged, call_of, ready_masks, shape_of_scores, sinks_and_dropout, with_scale
+from ._autodiff import OUT_NAME, STATS_NAME, attend, given_gradients, perturbed, placed, together
+from ._mods import Mod, Named, resolve
+from ._primitives import backward, forward
+from ._spec import WANT_K, WANT_SINK, WANT_V, Map, Operands, Spec, check
+
+ORDERS = ("contiguous", "zigzag", "striped")
+METHODS = ("ring", "all_gather", "ulysses")
+
+
+# ---- How a sequence lies on devices ----------------------------------------------------------------------------------
+
+def _positions(length: int, size: int, order: str) -> np.ndarray:
+    """Positions in the whole, device after device."""
+    if order == "striped":
+        return np.arange(length).reshape(-1, size).T.reshape(-1)
+    if order == "zigzag":
+        chunks = np.arange(length).reshape(2 * size, -1)
+        return np.concatenate([chunks[[r, 2 * size - 1 - r]].reshape(-1) for r in range(size)])
+    return np.arange(length)
+
+
+def check_order(order: str, length: int, size: int) -> None:
+    if order not in ORDERS:
+        raise ArgumentError("order is %r; %s are accepted" % (order, ", ".join(ORDERS)))
+    parts = 2 * size if order == "zigzag" else size
+    if length % parts:
+        raise ArgumentError("order \"%s\" on %d devices needs a length that is a multiple of %d; it is %d"
+                            % (order, size, parts, length))
+
+
+def reorder_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
+    """A whole array x with its sequence in the order that ring_attention wants on an axis of `size` devices, which a
+    sharding along `axis` then deals out: "contiguous" leaves it, "zigzag" gives device r the r-th of 2 * size chunks
+    and the r-th from the end, "striped" positions r, r + size, ..."""
+    check_order(order, x.shape[axis], size)
+    return jnp.take(x, _positions(x.shape[axis], size, order), axis)
+
+
+def restore_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
+    """The other way round: `x` of that `order` on `size` devices, with its sequence along `axis` as it was."""
+    check_order(order, x.shape[axis], size)
+    return jnp.take(x, np.argsort(_positions(x.shape[axis], size, order)), axis)
+
+
+class _Place(NamedTuple):
+    """Where a part's indices lie: a map, and the array that it reads at run time."""
+
+    map: Map
+    slot: int
+    array: Any
+
+
+_SLOTS = {"q": (_abi.SLOT_DYN_Q, _abi.SLOT_MAP_Q), "k": (_abi.SLOT_DYN_K, _abi.SLOT_MAP_K)}
+
+
+def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
+    """The map of the part of a device, whose number may be traced."""
+    dynamic, table = _SLOTS[axis]
+    if order == "zigzag":
+        half = length // 2
+        local = jnp.arange(length, dtype=jnp.int32)
+        front = rank * half + local
+        return _Place(Map(axis, table=True), table,
+                      jnp.where(local < half, front, (2 * size - 1 - rank) * half + local - half).astype(jnp.int32))
+    begin = rank * length if order == "contiguous" else rank
+    return _Place(Map(axis, step=size if order == "striped" else 1, dynamic=True), dynamic,
+                  jnp.reshape(begin, (1,)).astype(jnp.int32))
+
+
+def _whole(axis: str, order: str, size: int, length: int) -> Optional[_Place]:
+    """The map of parts that were gathered, device after device."""
+    if order == "contiguous":
+        return None
+    return _Place(Map(axis, table=True), _SLOTS[axis][1], jnp.asarray(_positions(length, size, order), jnp.int32))
+
+
+def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) -> Tuple[Spec, Operands]:
+    """The call with maps, and what they read among its operands."""
+    given = [place for place in places if place is not None]
+    return (spec._replace(maps=(*spec.maps, *(place.map for place in given)),
+                          slots=(*spec.slots, *(place.slot for place in given))),
+            together(ops._replace(extras=(*ops.extras, *(place.array for place in given)))))
+
+
+# ---- The ring --------------------------------------------------------------------------------------------------------
+
+class _Ring(NamedTuple):
+    """What is known of a ring when it is traced."""
+
+    axis: str
+    size: int
+    order: str
+    spec: Spec
+
+    def step(self, n: int, ops: Operands, part: Sequence[Any]) -> Tuple[Spec, Operands]:
+        """The call of a step on the keys that are here."""
+        rank = lax.axis_index(self.axis)
+        at = self.spec.layout.index("s")
+        rows = _part("q", self.order, self.size, rank, ops.q.shape[at])
+        keys = _part("k", self.order, self.size, (rank - n) % self.size, ops.k.shape[at])
+        spec, ops = self.spec, ops._replace(k=part[0], v=part[1])
+        if n > 0:  # the sink belongs to the first
+            kept = [i for i, slot in enumerate(spec.slots) if slot != _abi.SLOT_SINK]
+            ops = ops._replace(extras=tuple(ops.extras[i] for i in kept))
+            spec = spec._replace(flags=spec.flags & ~(_abi.SINK | _abi.SINK_ZERO),
+                                 slots=tuple(spec.slots[i] for i in kept))
+        return _placed_at(spec, ops, [rows, keys])
+
+    def pass_on(self, arrays: Sequence[Any]) -> List[Any]:
+        around = [(i, (i + 1) % self.size) for i in range(self.size)]
+        return [lax.ppermute(x, self.axis, around) for x in arrays]
+
+
+def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
+    """out, rounded once, lse and statistics of the whole."""
+    part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
+    for n in range(ring.size):
+        spec, here = ring.step(n, ops, part)
+        part = ring.pass_on(part) if n + 1 < ring.size else part
+        spec = spec._replace(flags=spec.flags | (_abi.ACC_OUT if n else 0))
+        found = forward(spec, here, *(found[0], found[-1]) if n else (), lse=n + 1 == ring.size, stats=True)
+    out, lse, stats = found
+    return out.astype(ops.q.dtype), lse, stats
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _ring(ring: _Ring, ops: Operands) -> Tuple[Any, Any]:
+    return _run(ring, ops)[:2]
+
+
+def _ring_forward(ring: _Ring, given: Any) -> Any:
+    ops, want = perturbed(ring.spec, given)
+    out, lse, stats = _run(ring, ops)
+    return (out, lse), (want, ops, checkpoint_name(out, OUT_NAME), checkpoint_name(stats, STATS_NAME))
+
+
+def _ring_backward(ring: _Ring, kept: Any, cotangents: Any) -> Tuple[Any]:
+    want, ops, out, stats = kept
+    grads = given_gradients(out, cotangents)
+    moving = [one for one in want if one in (WANT_K, WANT_V)]
+    total: Dict[int, Any] = {}
+    home: Dict[int, Any] = {}
+    part = [ops.k, ops.v]
+    for n in range(ring.size) if want and grads else ():
+        spec, here = ring.step(n, ops, part)
+        part = ring.pass_on(part) if n + 1 < ring.size else part
+        asked = tuple(one for one in want if n == 0 or one != WANT_SINK)
+        for one, grad in zip(asked, backward(spec, here, out, stats, grads, asked)):
+            sums = home if one in moving else total
+            sums[one] = sums[one] + grad if one in sums else grad
+        home = dict(zip(moving, ring.pass_on([home[one] for one in moving])))
+    result = placed(ring.spec, ops, jax.tree.map(lambda x: None, ops), {**total, **home})
+    return (jax.tree.map(lambda x, like: None if x is None else x.astype(like.dtype), result, ops,
+                         is_leaf=lambda x: x is None),)
+
+
+_ring.defvjp(_ring_forward, _ring_backward, symbolic_zeros=True)
+
+
+# ---- The other forms -------------------------------------------------------------------------------------------------
+
+def _gathered(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tuple[Any, Any]:
+    at = spec.layout.index("s")
+    rows = _part("q", order, size, lax.axis_index(axis), ops.q.shape[at])
+    k, v = (lax.all_gather(x, axis, axis=at, tiled=True) for x in (ops.k, ops.v))
+    return attend(*_placed_at(spec, ops._replace(k=k, v=v), [rows, _whole("k", order, size, k.shape[at])]), lse=True)
+
+
+def _ulysses(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tuple[Any, Any]:
+    at, heads = spec.layout.index("s"), spec.layout.index("h")
+    if ops.q.shape[heads] % size or ops.k.shape[heads] % size:
+        raise ArgumentError("method \"ulysses\" on %d devices needs heads that are a multiple of that; q has %d, k and "
+                            "v have %d" % (size, ops.q.shape[heads], ops.k.shape[heads]))
+    mine = ops.q.shape[heads] // size
+    first = lax.axis_index(axis) * mine
+    q, k, v = (lax.all_to_all(x, axis, heads, at, tiled=True) for x in (ops.q, ops.k, ops.v))
+    extras = tuple(lax.dynamic_slice_in_dim(x, first, mine) if slot == _abi.SLOT_SINK else x
+                   for slot, x in zip(spec.slots, ops.extras))
+    of_heads = _Place(Map("h", dynamic=True), _abi.SLOT_DYN_H, jnp.reshape(first, (1,)).astype(jnp.int32))
+    spec, ops = _placed_at(spec._replace(heads=ops.q.shape[heads]), ops._replace(q=q, k=k, v=v, extras=extras),
+                           [_whole("q", order, size, q.shape[at]), _whole("k", order, size, k.shape[at]), of_heads])
+    out, lse = attend(spec, ops, lse=True)
+    return lax.all_to_all(out, axis, at, heads, tiled=True), lax.all_to_all(lse, axis, 2, 1, tiled=True)
+
+
+# ---- The call --------------------------------------------------------------------------------------------------------
+
+def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *, layout: str = "bshd", order: str = "contiguous",
+                   method: str = "ring", score_mod: Mod = None, mask_mod: Mod = None, score_mod_bprop: Mod = None,
+                   score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, params: Named = None,
+                   causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
+                   bottom_right: bool = False, sinks: Any = None, dropout: float = 0.0, dropout_key: Any = None,
+                   scale: Any = None, return_lse: bool = False) -> Any:
+    """attention() of whole sequences of which each device of the axis `axis_name` of a shard_map has a part: q
+    [B,S,H,D], k and v are those parts, of one length on all devices, and so is the result.
+
+    order    how the sequence lies on the devices: "contiguous" pieces, or "zigzag" or "striped", which leave all
+             devices the same work under causal masks; reorder_sequence puts a whole array so
+    method   "ring": keys and values go around. "all_gather": every device gets all of them. "ulysses": every device
+             gets some of the heads of everything, which must be a multiple of the devices
+
+    layout ("bshd" or "bhsd"), score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params,
+    causal, window, bottom_right, sinks, dropout, dropout_key, scale and return_lse are those of attention; q and k of
+    functions are positions in the whole, and what they capture, sinks and keys every device has a copy of. Its gradient
+    is that of the whole, summed by JAX as for anything that a shard_map replicates.
+    """
+    if method not in METHODS:
+        raise ArgumentError("method is %r; %s are accepted" % (method, ", ".join(METHODS)))
+    if layout == "thd":
+        raise ArgumentError("layout is \"thd\"; bshd and bhsd are accepted")
+    q, k, v, single = arranged(q, k, v, layout)
+    size = lax.axis_size(axis_name)
+    batch, heads, rows, keys = shape_of_scores(q, k, v, layout, None)
+    whole = batch, heads, rows * size, keys * size
+    for length in whole[2:]:
+        check_order(order, length, size)
+    features = Features()
+    ready_masks(features, causal, window, bottom_right, False)
+    sinks_and_dropout(features, whole, sinks, dropout, dropout_key)
+    score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, whole,
+                    q.dtype)
+    score, scales = with_scale(score, scale, q.dtype)
+    spec, ops = call_of(features, score, layout, dropout, None, (q, k, v), scales)
+    check(spec, ops)
+    spec = spec._replace(lengths=whole[2:], wide=method == "ring")
+    if method == "ring":
+        out, lse = _ring(_Ring(axis_name, size, order, spec), together(ops))
+    else:
+        out, lse = {"all_gather": _gathered, "ulysses": _ulysses}[method](axis_name, size, order, spec, ops)
+    out, lse = (out[0], lse[0]) if single else (out, lse)
+    return (out, lse) if return_lse else out
