@@ -2,6 +2,7 @@
  *
  * Shared libraries by dlopen: see dl.h. A library that lacks a function is closed before the next name is tried.
  */
+#define _GNU_SOURCE /* dladdr, RTLD_NOLOAD */
 #include "dl.h"
 
 #include "error.h"
@@ -39,9 +40,44 @@ static bool dl_fill(void *library, const char *name, const fxa__dl_spec *spec, c
     return true;
 }
 
+#ifdef RTLD_NOLOAD
+/* One that is loaded already: two of a kind in a process would be strangers to each other. */
+static void *dl_find_loaded(const fxa__dl_spec *spec, void *table, size_t table_size) {
+    for (const char *const *name = spec->names; *name; name++) {
+        dl_reasons unused = {.at = 0};
+        void *library = strchr(*name, '/') ? NULL : dlopen(*name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+        memset(table, 0, table_size);
+        if (library && dl_fill(library, *name, spec, table, &unused)) return library;
+        if (library) (void)dlclose(library);
+        (void)dlerror();
+    }
+    return NULL;
+}
+#else
+static void *dl_find_loaded(const fxa__dl_spec *spec, void *table, size_t table_size) {
+    (void)spec, (void)table, (void)table_size;
+    return NULL;
+}
+#endif
+
+bool fxa__dl_own_folder(char *out, size_t capacity) {
+    Dl_info info;
+    const char *(*const own)(void) = fxa_version;
+    void *address;
+    memcpy(&address, &own, sizeof address);
+    if (!dladdr(address, &info) || !info.dli_fname) return false;
+    const char *end = strrchr(info.dli_fname, '/');
+    size_t n = end ? (size_t)(end - info.dli_fname) : 0;
+    if (!end || n >= capacity) return false;
+    memcpy(out, info.dli_fname, n);
+    out[n] = '\0';
+    return true;
+}
+
 fxa_status fxa__dl_open(const fxa__dl_spec *spec, void *table, size_t table_size, void **handle, fxa_error *err) {
     dl_reasons reasons = {.at = 0};
-    *handle = NULL;
+    *handle = dl_find_loaded(spec, table, table_size);
+    if (*handle) return FXA_OK;
     for (const char *const *name = spec->names; *name; name++) {
         memset(table, 0, table_size);
         void *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);

@@ -26,10 +26,13 @@ typedef struct fxa__dl_spec {
 } fxa__dl_spec;
 
 /* Loads the first of the names that is there and has all functions, and fills the table, of table_size bytes: those
- * that no symbol is for become 0. *handle keeps the library loaded. E_UNAVAILABLE: none of them can be used, and the
- * text says why of each; the table is all 0 and the handle NULL, as nothing is loaded. */
+ * that no symbol is for become 0. Of names without a folder those that the process has loaded already come first.
+ * *handle keeps the library loaded. E_UNAVAILABLE: none of them can be used, and the text says why of each; the table
+ * is all 0 and the handle NULL, as nothing is loaded. */
 fxa_status fxa__dl_open(const fxa__dl_spec *spec, void *table, size_t table_size, void **handle, fxa_error *err);
 /* Takes NULL. The functions are gone with it. */
 void fxa__dl_close(void *handle);
+/* The folder that this library (or the program it is part of) was loaded from; false: nobody knows. */
+bool fxa__dl_own_folder(char *out, size_t capacity);
 
 #endif

@@ -119,6 +119,32 @@ TEST(a_library_that_is_not_there) {
     T_HAS(err.text, "the system does not say why");
 }
 
+/* What the process has loaded comes first, by its own name, though the loader would not find it. */
+TEST(a_library_that_is_loaded_already) {
+    sample s;
+    fxa_error err;
+    fxa_status status;
+    const char *const names[] = {FXA_TEST_OTHER, "libfxa-sample.so.7", NULL};
+    dl_refuse_nothing();
+    void *other = sample_open(&s, names, &status, &err);
+    T_INT(status, FXA_OK);
+    fxa__dl_close(other);
+    void *loaded = dlopen(FXA_TEST_SAMPLE, RTLD_NOW | RTLD_LOCAL);
+    void *handle = sample_open(&s, names, &status, &err);
+    T_INT(status, FXA_OK);
+    T_CHECK(loaded && handle == loaded && s.add(2, 2) == 4);
+    fxa__dl_close(handle);
+    fxa__dl_close(loaded);
+    T_INT(dl_is_open, 0);
+}
+
+TEST(where_the_library_itself_is) {
+    char folder[4096] = "", tiny[2];
+    T_CHECK(fxa__dl_own_folder(folder, sizeof folder));
+    T_HAS(FXA_TEST_SAMPLE, folder); /* tests are programs, in the folder of the sample */
+    T_CHECK(!fxa__dl_own_folder(tiny, sizeof tiny));
+}
+
 /* One that is another library is given back, and the next is tried. */
 TEST(a_library_that_lacks_a_function) {
     sample s;

@@ -108,6 +108,29 @@ class Here(Cli):
         self.fails("check", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
 
 
+    def test_packages_of_python(self):
+        """cuDNN from NVIDIA's packages beside the one that the command is in; a cuBLASLt that cuDNN would not find."""
+        self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
+        folders = [os.path.join(self.folder.name, *x) for x in (("fxattn", "_lib"), ("nvidia", "cu13", "lib"),
+                                                                ("nvidia", "cudnn", "lib"))]
+        for folder, name in zip(folders, (None, "libcublasLt.so.13", "libcudnn.so.9")):
+            os.makedirs(folder)
+            if name:
+                os.rename(self.path(name), os.path.join(folder, name))
+        shutil.copy(cli_case.FXATTN, folders[0])
+        before, cli_case.FXATTN = cli_case.FXATTN, os.path.join(folders[0], "fxattn")
+        self.addCleanup(setattr, cli_case, "FXATTN", before)
+        told, _ = self.cudnn(FXA_CUDNN_PATH="")
+        self.assertEqual((told["available"], told["reason"]), (True, ""))
+        blas = os.path.join(folders[1], "libcublasLt.so.13")
+        with open(blas, "rb") as f:
+            data = f.read()
+        self.assertIn(b"\0libcublasLt.so.13\0", data)
+        with open(blas, "wb") as f:
+            f.write(data.replace(b"\0libcublasLt.so.13\0", b"\0libcublasXt.so.13\0"))
+        told, _ = self.cudnn(FXA_CUDNN_PATH="")
+        self.assertIn("which cuDNN needs and looks for by its name, cannot be used", told["reason"])
+
     def test_profiles(self):
         """A plan for a device that is not here: the command's own profile of it, and texts that are none."""
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding cuDNN. In this order: where FXA_CUDNN_PATH says (a folder), then by the name alone, which finds what the
- * process has loaded already and what the system's loader knows. cuDNN ends the process when it cannot find cuBLASLt by
- * itself, so that is loaded first, and its absence is a reason. It is kept for as long as cuDNN is.
+ * Finding cuDNN. In this order: what the process has loaded already; where FXA_CUDNN_PATH says (a folder); in NVIDIA's
+ * packages for Python, where this library is part of one beside them; by the name alone, as the system's loader does.
+ * cuDNN ends the process when it cannot find cuBLASLt by itself, so that is loaded first, and its absence is a reason.
+ * It is kept for as long as cuDNN is.
  */
 #include "cudnn_api.h"
 
@@ -10,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CUDNN_FUNCTION(name, field)                                                                                    \
     { name, offsetof(fxa__cudnn_api, field), false }
@@ -33,41 +35,67 @@ typedef struct cudnn_blas {
 } cudnn_blas;
 static const fxa__dl_symbol cudnn_blas_symbols[] = {{"cublasLtGetVersion", offsetof(cudnn_blas, version), false}};
 
-enum { CUDNN_PATH = 4096, CUDNN_NAMES = 2 };
+enum { CUDNN_PATH = 4096, CUDNN_NAMES = 2, CUDNN_FOLDERS = 3 };
 
-/* The names to try: those in the folder, if there is one, then those that the loader looks for. */
+/* Folders of NVIDIA's packages for Python, seen from that of a package with this library in it. */
+static const char *const cudnn_packages[] = {"/../../nvidia/cu13/lib", "/../../nvidia/cublas/lib"};
+static const char *const cudnn_package[] = {"/../../nvidia/cudnn/lib"};
+
+/* The names to try: those in folders, then those that the loader looks for. */
 typedef struct cudnn_search {
-    char path[CUDNN_NAMES][CUDNN_PATH];
-    const char *names[2 * CUDNN_NAMES + 1];
+    char path[CUDNN_FOLDERS * CUDNN_NAMES][CUDNN_PATH];
+    const char *names[(CUDNN_FOLDERS + 1) * CUDNN_NAMES + 1];
+    size_t n;
 } cudnn_search;
 
-static fxa_status cudnn_search_make(cudnn_search *s, const char *folder, const char *const *files, fxa_error *err) {
-    size_t n = 0;
-    for (size_t i = 0; folder && files[i]; i++) {
-        int length = snprintf(s->path[i], CUDNN_PATH, "%s/%s", folder, files[i]);
-        if (length < 0 || length >= CUDNN_PATH)
-            return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDNN_PATH has %zu bytes: at most %d are a path",
-                             strlen(folder), CUDNN_PATH - 32);
-        s->names[n++] = s->path[i];
+/* False: a path that is too long. `there`: files that are not there are left out, and nothing is said of them. */
+static bool cudnn_search_folder(cudnn_search *s, const char *folder, const char *more, bool there,
+                                const char *const *files) {
+    for (size_t i = 0; files[i]; i++) {
+        int length = snprintf(s->path[s->n], CUDNN_PATH, "%s%s/%s", folder, more, files[i]);
+        if (length < 0 || length >= CUDNN_PATH) return false;
+        if (there && access(s->path[s->n], F_OK) != 0) continue;
+        s->names[s->n] = s->path[s->n];
+        s->n++;
     }
-    for (size_t i = 0; files[i]; i++) s->names[n++] = files[i];
-    s->names[n] = NULL;
+    return true;
+}
+
+/* folder: the caller's, or NULL. */
+static fxa_status cudnn_search_make(cudnn_search *s, const char *folder, const char *const *packages, size_t n_packages,
+                                    const char *const *files, fxa_error *err) {
+    char own[CUDNN_PATH / 2];
+    s->n = 0;
+    if (folder && !cudnn_search_folder(s, folder, "", false, files))
+        return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDNN_PATH has %zu bytes: at most %d are a path", strlen(folder),
+                         CUDNN_PATH - 32);
+    for (size_t i = 0; i < n_packages && fxa__dl_own_folder(own, sizeof own); i++)
+        (void)cudnn_search_folder(s, own, packages[i], true, files);
+    for (size_t i = 0; files[i]; i++) s->names[s->n++] = files[i];
+    s->names[s->n] = NULL;
     return FXA_OK;
 }
 
+/* cuDNN looks for it by its name alone, and ends the process over a file that does not call itself so. */
 static fxa_status cudnn_blas_open(cudnn_search *s, const char *folder, void **handle, fxa_error *err) {
     static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs,", s->names, cudnn_blas_symbols, 1};
+    const fxa__dl_spec named = {"cuBLASLt, which cuDNN needs and looks for by its name,", files, cudnn_blas_symbols, 1};
     cudnn_blas table;
-    FXA_TRY(cudnn_search_make(s, folder, files, err));
-    return fxa__dl_open(&spec, &table, sizeof table, handle, err);
+    void *by_name;
+    FXA_TRY(cudnn_search_make(s, folder, cudnn_packages, 2, files, err));
+    FXA_TRY(fxa__dl_open(&spec, &table, sizeof table, handle, err));
+    fxa_status status = fxa__dl_open(&named, &table, sizeof table, &by_name, err);
+    if (status != FXA_OK) fxa__dl_close(*handle);
+    fxa__dl_close(by_name);
+    return status;
 }
 
 static fxa_status cudnn_open_both(cudnn_search *s, const char *folder, fxa__cudnn_library *out, fxa_error *err) {
     static const char *const files[] = {"libcudnn.so.9", NULL};
     const fxa__dl_spec spec = {"cuDNN", s->names, cudnn_symbols, sizeof cudnn_symbols / sizeof *cudnn_symbols};
     FXA_TRY(cudnn_blas_open(s, folder, &out->blas, err));
-    fxa_status status = cudnn_search_make(s, folder, files, err);
+    fxa_status status = cudnn_search_make(s, folder, cudnn_package, 1, files, err);
     if (status == FXA_OK) status = fxa__dl_open(&spec, &out->api, sizeof out->api, &out->handle, err);
     if (status != FXA_OK) {
         fxa__dl_close(out->blas);
