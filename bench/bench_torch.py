@@ -109,7 +109,7 @@ def tiny(rounds):
         ways["fxattn" + name] = lambda mod=mod, masked=masked: fx.flex_attention(q, k, v, mod, masked)
         ways["fxattn, gradients" + name] = lambda mod=mod, masked=masked: fx.flex_attention(*learned, mod, masked)
         ways["run" + name] = run_of(q, k, v, traced)
-        ways["direct" + name] = lambda call=call: _direct.forward(call, q, k, v, (0,))
+        ways["direct" + name] = lambda call=call: _direct.forward(call, q, k, v, (0,), _direct.ANYTHING)
         ways["operator" + name] = lambda call=call: call.run(q, k, v, False)
         if mod:
             ways["tracer" + name] = lambda mod=mod, masked=masked: trace(mod, masked and masked.mask_mod)

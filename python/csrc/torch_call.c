@@ -161,9 +161,16 @@ fxa_status fxa__torch_tensor_new(fxa__torch_call *call, const fxa__torch_tensor 
         return fxa__torch_fail(call, FXA_E_MEMORY, "PyTorch gave no memory for a result of dtype %s",
                                fxa__torch.fxa_dtype_name(dtype));
     }
-    fxa__torch_value value;
-    memcpy(&value, &handle, sizeof value);
-    fxa_status status = tensor_read(call, value, "a result", out);
+    int64_t *sizes = NULL, *strides = NULL;
+    *out = (fxa__torch_tensor){
+        .handle = handle, .rank = rank, .dtype = dtype, .device = like->device, .index = like->index};
+    fxa_status status = FXA_OK;
+    if (fxa__torch.aoti_torch_get_data_ptr(handle, &out->data) || fxa__torch.aoti_torch_get_sizes(handle, &sizes) ||
+        fxa__torch.aoti_torch_get_strides(handle, &strides)) {
+        status = fxa__torch_fail(call, FXA_E_ENGINE, "a result has no memory with strides");
+    }
+    out->size = sizes;
+    out->stride = strides;
     bool packed = call->n_config > FXA__TORCH_FLAGS && call->config[FXA__TORCH_FLAGS] & FXA_VARLEN;
     if (!status && packed && fxa__torch.aoti_torch_zero_(handle)) { /* rows of no sequence are never written */
         status = fxa__torch_fail(call, FXA_E_ENGINE, "PyTorch could not clear a result");

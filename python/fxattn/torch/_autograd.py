@@ -75,12 +75,15 @@ class Call:
         with _below():
             return self.forward(q, k, v)
 
-    def run_direct(self, q: Tensor, k: Tensor, v: Tensor, expected: Sequence[int] = _direct.ANYTHING
-                   ) -> Optional[Results]:
+    def run_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
         """The same without the dispatcher, for what is _direct.is_plain; None: go the whole way."""
-        if not self.needs_grad(q, k, v):
-            made = _direct.forward(self, q, k, v, self.config, expected)
-            return _direct.all_results(made, self.config) if made else None
+        if self.needs_grad(q, k, v):
+            return self.recorded_direct(q, k, v, _direct.ANYTHING)
+        made = _direct.forward(self, q, k, v, self.config, _direct.ANYTHING)
+        return _direct.all_results(made, self.config) if made else None
+
+    def recorded_direct(self, q: Tensor, k: Tensor, v: Tensor, expected: Sequence[int]) -> Optional[Results]:
+        """And with gradients: the run is over when autograd is told of it."""
         plain = self.plain(_abi.WANT_LSE)
         made = _direct.forward(self, q, k, v, plain.config, expected)
         if not made:

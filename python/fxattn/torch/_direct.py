@@ -69,7 +69,7 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 _nothing = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.float64)}
 
 
-def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], expected: Sequence[int] = ANYTHING
+def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], expected: Sequence[int]
             ) -> List[Tensor]:
     """out, and lse and max where they are wanted, of a call that is plain; none of them: ask the operator. `config` is
     in place of the call's own; `expected` is what direct_expected says in torch_direct.c."""

@@ -9,7 +9,7 @@ PyTorch's kernels, and only checked here.
 """
 import math
 import warnings
-from typing import Any, Callable, Dict, Literal, NoReturn, Optional, Set, Tuple, Union, overload
+from typing import Any, Callable, Dict, Literal, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
 import torch
 from torch import Tensor
@@ -232,8 +232,12 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
             return None
     if scale is not None and type(scale) is not float:
         return None
-    found = call_of(traced, scale, (0,)).run_direct(query, key, value, expected)
-    return None if found is None else found[0]
+    call = call_of(traced, scale, (0,))
+    if call.needs_grad(query, key, value):
+        made: Optional[Sequence[Tensor]] = call.recorded_direct(query, key, value, expected)
+    else:
+        made = _direct.forward(call, query, key, value, call.config, expected)
+    return made[0] if made else None
 
 
 @overload

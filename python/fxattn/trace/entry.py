@@ -40,8 +40,7 @@ class Traced(NamedTuple):
 def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None) -> Optional[Traced]:
     """The trace of functions of the flex style that were traced before and are as they were, where that is quickly
     said; None: trace them."""
-    found = watch.find(score_mod, mask_mod, (lib, device, dtype))
-    return None if found is None else tuple.__new__(Traced, (*found, None, (), ()))
+    return watch.find(score_mod, mask_mod, (lib, device, dtype))  # type: ignore[no-any-return]
 
 
 def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "flex", bprop: Source = None,
@@ -112,10 +111,11 @@ class _Flex:
             asked = self.question()
             found = None if asked is None else asked.answer()
             if found is not None:
+                traced = Traced(*found)
                 if not asked.as_objects:
-                    watch.watch(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype), found[:3],
+                    watch.watch(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype), traced,
                                 reuse.tensor_types(), lambda: getattr(self.question(), "key", None) == asked.key)
-                return Traced(*found)
+                return traced
         rec = Recording((self.score_mod, self.mask_mod), self.lib, self.device, self.dtype)
         with torch_mode() as mode:
             score = None if self.score_mod is None else self.run(rec, self.score_mod, _SCORE_ARGUMENTS, self.extra[0])

@@ -20,10 +20,9 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .recipe import FREE_CALLS, Unsure, recipe_of
 
-_LIMIT, _WAYS, _TRIES = 512, 4, 16  # pairs of functions; checks of one pair; and how many are ever made for it
+_LIMIT, _MOST, _TRIES = 512, 4, 16  # pairs of functions; checks of one pair; and how many are ever made for it
 _DEEPEST = 4
 Check = Callable[[Any, Any], Any]
-Part = Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]  # a program, the tensors it captured, its numbers
 
 
 class _Unknown(Exception):
@@ -132,28 +131,31 @@ class _Writer:
                 if type(found) is types.ModuleType and found not in self.modules:
                     self.modules.append(found)
 
-    def check(self, mods: Tuple[Any, Any], captured: Tuple[Any, ...]) -> Check:
-        """The check, which gives the tensors in the order of `captured`."""
+    def check(self, mods: Tuple[Any, Any], traced: Any) -> Check:
+        """The check, which gives the trace with the tensors that are met."""
         for name, mod in zip(("score_mod", "mask_mod"), mods):
             if mod is not None:
                 self.function(name, mod, 0)
         self.taken()
-        names = [name for tensor in captured for name, seen in self.tensors if seen is tensor]
-        if len(names) != len(captured):
+        names = [name for tensor in traced.tensors for name, seen in self.tensors if seen is tensor]
+        if len(names) != len(traced.tensors):
             raise _Unknown
-        text = "def check(score_mod, mask_mod):\n    %s\n    return (%s)\n" % (
-            "\n    ".join(self.lines), "".join(name + ", " for name in names))
+        # A trace is a tuple: its class, what comes before the tensors, the tensors, what comes after them.
+        program, _, *after = traced
+        made = "{0}({1}, ({2}, (%s), *{3}))" % "".join(name + ", " for name in names)
+        self.lines.append("return " + made.format(*map(self.constant, (tuple.__new__, type(traced), program, after))))
+        text = "def check(score_mod, mask_mod):\n    %s\n" % "\n    ".join(self.lines)
         exec(compile(text, "<check of a trace>", "exec"), self.constants)
         return self.constants["check"]
 
 
 class _Pair:
-    """The checks of two functions, the latest first, each with the program and the numbers of its trace."""
+    """The checks of two functions, the latest first."""
 
-    __slots__ = ("ways", "made")
+    __slots__ = ("checks", "made")
 
     def __init__(self) -> None:
-        self.ways: Tuple[Tuple[Check, Any, Tuple[Any, ...]], ...] = ()
+        self.checks: Tuple[Check, ...] = ()
         self.made = 0
 
 
@@ -161,26 +163,26 @@ _pairs: Dict[Tuple[Any, ...], _Pair] = {}
 _lock = threading.Lock()
 
 
-def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Part]:
-    """Program, tensors and numbers of the trace of two functions that are as they were; None: not known here. `rest` is
-    what else a trace depends on."""
+def find(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Any:
+    """The trace of two functions that are as they were; None: not known here. `rest` is what else a trace depends
+    on."""
     try:  # what has no code is none of ours
         pair = _pairs.get((None if score_mod is None else id(score_mod.__code__),
                            None if mask_mod is None else id(mask_mod.__code__), rest))
     except AttributeError:
         return None
     if pair is not None:
-        for check, program, params in pair.ways:
-            try:
-                tensors = check(score_mod, mask_mod)
-            except ValueError:  # a cell that is not filled
-                return None
-            if tensors is not None:
-                return program, tensors, params
+        try:
+            for check in pair.checks:
+                found = check(score_mod, mask_mod)
+                if found is not None:
+                    return found
+        except ValueError:  # a cell that is not filled
+            return None
     return None
 
 
-def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], found: Part, tensor_types: Dict[type, Any],
+def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], traced: Any, tensor_types: Dict[type, Any],
           still: Callable[[], bool]) -> None:
     """Makes the check of two functions whose trace was just found to be the same. `still` says whether it is, once the
     check is written: another thread may have changed something meanwhile."""
@@ -197,14 +199,13 @@ def watch(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...], found: Part, ten
         pair.made += 1
         if pair.made > _TRIES:
             return
-    program, tensors, params = found
     try:
-        check = _Writer(tensor_types).check(mods, tensors)
+        check = _Writer(tensor_types).check(mods, traced)
     except (_Unknown, Unsure, ValueError):
         pair.made = _TRIES
         return
     if still():
-        pair.ways = ((check, program, params), *pair.ways[:_WAYS - 1])
+        pair.checks = (check, *pair.checks[:_MOST - 1])
 
 
 def clear() -> None:

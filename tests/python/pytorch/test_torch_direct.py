@@ -450,14 +450,14 @@ def test_lists_and_what_is_neither(taken):
     x = x4()
     call = Call("", floats=[0.5, 0.0], config=[_abi.CAUSAL])
     assert_same(call.run(x, x, x), by_operator(lambda: call.run(x, x, x)))
-    assert len(taken) == 1 and _direct.forward(call, x, x, x, [_abi.CAUSAL])
+    assert len(taken) == 1 and _direct.forward(call, x, x, x, [_abi.CAUSAL], _direct.ANYTHING)
     for given in ({"floats": (0.5, "x")}, {"floats": None}, {"config": (1 << 70,)}, {"ints": (0.5,)},
                   {"tensors": (3,)}, {"program": 3}, {"extras": {1: 2}}, {"extras": (3,)}, {"program": "score = sc"}):
         call = Call("", floats=(0.5, 0.0), config=(0,))
         for name, value in given.items():
             setattr(call, name, value)
         try:
-            made = _direct.forward(call, x, x, x, call.config)
+            made = _direct.forward(call, x, x, x, call.config, _direct.ANYTHING)
         except TypeError:
             made = []
         assert not made
