@@ -244,3 +244,27 @@ def test_unused_tensors_are_not_captured():
     traced = trace(lambda g, s, t: g.add(s, t["used"]), style="graph", tensors={"other": np.zeros(3),
                                                                                 "used": np.ones(1), "x": 1.0})
     assert len(traced.tensors) == 1 and traced.params == ()
+
+
+@pytest.mark.parametrize("words, mod", [
+    ("the graph has no 'matmul'; it has abs, add", lambda g, s, t: g.matmul(s, s)),
+    ("mul takes a, b, compute_data_type, name; b is missing", lambda g, s, t: g.mul(s)),
+    ("mul takes .*; c is not known", lambda g, s, t: g.mul(s, s, c=1)),
+    ("mul takes .*; a is given twice", lambda g, s, t: g.mul(s, a=s, b=s)),
+    ("mul takes .*; 5 arguments are given", lambda g, s, t: g.mul(s, s, None, "", 1)),
+    ("leaky_relu takes .*; negative_slope is missing", lambda g, s, t: g.leaky_relu(s)),
+    ("a tensor of the graph has no attribute 'abs'", lambda g, s, t: s.abs()),
+    ("an operand is of type str", lambda g, s, t: g.mul(s, "2")),
+    ("score_mod returned float", lambda g, s, t: 1.0),
+])
+def test_errors_name_the_line(words, mod):
+    with pytest.raises(TraceError, match=words) as caught:
+        trace(mod, style="graph")
+    assert caught.value.file == __file__ and caught.value.line == mod.__code__.co_firstlineno
+
+
+def test_all_arguments_by_position():
+    """In the frontend's order, which differs for one of them."""
+    for mod in (lambda g, s, t: g.mul(s, s, "FLOAT", "twice"), lambda g, s, t: g.relu(s, None, None, None, "FLOAT"),
+                lambda g, s, t: g.swish_backward(s, s, "FLOAT", 1.0, "back"), lambda g, s, t: g.leaky_relu(s, 0.5)):
+        assert trace(mod, style="graph").program is not None

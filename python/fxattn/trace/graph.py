@@ -14,8 +14,8 @@ from . import ops, reuse
 from .arrays import load
 from .libraries import library_of, plain_number, symbolic_kind
 from .ops import cast
-from .place import TraceError, refuse
-from .pointwise import OPTIONS, POINTWISE, TABLE_OF_TYPES
+from .place import TraceAttributeError, TraceTypeError, error, error_in, refuse
+from .pointwise import OPTIONS, ORDER, POINTWISE, TABLE_OF_TYPES
 from .record import Recording
 from .symbol import Sym
 from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST
@@ -58,7 +58,10 @@ class Node:
             return setter
         if name.startswith("get_"):
             return lambda: self._known.get(name[4:])
-        raise AttributeError("a graph tensor has no attribute '%s'" % name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise error("a tensor of the graph has no attribute '%s'; it has set_... and get_..., and the graph's methods "
+                    "compute" % name, TraceAttributeError)
 
     def __bool__(self) -> bool:
         # The frontend's tensors are true, and callbacks ask whether one was given; none asks for a comparison so.
@@ -109,20 +112,21 @@ class Graph:
 
     def __getattr__(self, name: str) -> Callable[..., Node]:
         if name not in POINTWISE:
-            raise AttributeError("the graph has no '%s'; it has %s" % (name, ", ".join(METHODS)))
+            raise error("the graph has no '%s'; it has %s" % (name, ", ".join(METHODS)), TraceAttributeError)
         return lambda *args, **rest: self._call(name, args, rest)
 
     def _call(self, name: str, args: Tuple[Any, ...], rest: Dict[str, Any]) -> Node:
         names, fn = POINTWISE[name]
-        allowed = names + OPTIONS.get(name, ())
-        if len(args) > len(allowed):
-            raise TypeError("%s takes %s; %d arguments were given by position" % (name, ", ".join(allowed), len(args)))
-        values = {**dict(zip(allowed, args)), **rest}
-        unknown = [key for key in values if key not in allowed + COMMON_OPTIONS]
-        missing = [key for key in names if key not in values]
-        if unknown or missing:
-            raise TypeError("%s takes %s; %s" % (name, ", ".join(allowed + COMMON_OPTIONS), "; ".join(
-                ["%s is missing" % key for key in missing] + ["%s is not known" % key for key in unknown])))
+        order = ORDER.get(name) or names + OPTIONS.get(name, ()) + COMMON_OPTIONS
+        twice = [key for key in order[:len(args)] if key in rest]
+        values = {**dict(zip(order, args)), **rest}
+        wanted = names + (("negative_slope",) if name.startswith("leaky_relu") else ())
+        wrong = ["%s is missing" % key for key in wanted if key not in values]
+        wrong += ["%s is not known" % key for key in values if key not in order]
+        wrong += ["%s is given twice" % key for key in twice]
+        wrong += ["%d arguments are given" % len(args)] if len(args) > len(order) else []
+        if wrong:
+            raise error("%s takes %s; %s" % (name, ", ".join(order), "; ".join(wrong)), TraceTypeError)
         compute = kind_of_type(values.get("compute_data_type"))
         rec = self._rec
         operands = [self._operand(values[key], compute) for key in names]
@@ -144,37 +148,37 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
         return Node(rec, make=lambda: _broadcast(rec, name, value, shape), dim=list(value.shape), data_type=value.dtype)
     number, symbolic = plain_number(value), symbolic_kind(value)
     if number is None and symbolic is None:
-        raise TraceError("%s is of type %s; tensors, arrays and numbers are accepted" % (name, type(value).__name__))
+        refuse("%s is of type %s; tensors, arrays and numbers are accepted" % (name, type(value).__name__))
     if type(number) is bool:
         return Node(rec, Sym(rec, rec.boolean(number), BOOL))
     kind = symbolic if symbolic is not None else FLOAT if isinstance(number, float) else INT
     if symbolic is None and kind == INT and not LOWEST[INT] <= number <= HIGHEST[INT]:
-        raise TraceError("%s is %d; ints have 32 bits: give it as a float" % (name, number))
+        refuse("%s is %d; ints have 32 bits: give it as a float" % (name, number))
     return Node(rec, make=lambda: Sym(rec, rec.param(value, kind), kind))
 
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
     """The element of an array for the present pair: [batch, heads, rows, keys] from the right, size 1 stretched."""
     if array.ndim > 4:
-        raise TraceError("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
+        refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))
     nodes = []
     for d, size in enumerate(array.shape):
         at = 4 - array.ndim + d
         if shape is not None and size not in (1, shape[at]):
-            raise TraceError("%s has shape %s, which does not broadcast to the scores' %s"
+            refuse("%s has shape %s, which does not broadcast to the scores' %s"
                              % (name, tuple(array.shape), tuple(shape)))
         nodes.append(AXES[at] if size != 1 else rec.integer(0))
     return load(rec, array, nodes)
 
 
-def _result(rec: Recording, result: Any, what: str) -> Optional[int]:
+def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[int]:
     """What a callback returned: a node, or None for the identity."""
     if result is None:
         return None
     if not isinstance(result, Node):
-        raise TraceError("%s returned %s; a tensor of the graph, or None for no change, is accepted"
-                         % (what, type(result).__name__))
+        raise error_in(callback, "%s returned %s; a tensor of the graph, or None for no change, is accepted"
+                       % (what, type(result).__name__))
     sym = result.sym if result.rec is rec else ops.moved(rec, result.sym)
     return cast(rec, sym, FLOAT).node
 
@@ -182,7 +186,7 @@ def _result(rec: Recording, result: Any, what: str) -> Optional[int]:
 def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[str, Any]], shape: Any,
          what: str) -> Optional[int]:
     nodes = {name: given(rec, "tensor '%s'" % name, value, shape) for name, value in (tensors or {}).items()}
-    return _result(rec, callback(Graph(rec), Node(rec, start, name="score"), nodes), what)
+    return _result(rec, callback(Graph(rec), Node(rec, start, name="score"), nodes), callback, what)
 
 
 def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> None:

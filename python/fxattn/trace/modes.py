@@ -11,8 +11,9 @@ import threading
 from typing import Any, Iterable, Iterator, Optional
 
 from . import torch_table
+from .indexing import index
 from .place import refuse
-from .symbol import recording_of
+from .symbol import Sym, recording_of
 
 _mode_class: Optional[type] = None
 _apply_lock = threading.RLock()
@@ -21,11 +22,22 @@ _ASKED_HERE = frozenset(["__get__"])  # the tracer asks for dtype, layout and sh
 
 def _has(tensor: type, values: Iterable[Any]) -> bool:
     """Whether there is a tensor among arguments, or in a list of them."""
-    return any(isinstance(x, tensor) or type(x) in (tuple, list) and _has(tensor, x) for x in values)
+    for x in values:
+        if isinstance(x, tensor) or type(x) in (tuple, list) and _has(tensor, x):
+            return True
+    return False
+
+
+def _is_place(key: Any) -> bool:
+    """Whether an index is traced scalars alone."""
+    for x in key if type(key) is tuple else (key,):
+        if type(x) is not Sym:
+            return False
+    return True
 
 
 def _make_mode(torch: Any) -> type:
-    tensor = torch.Tensor
+    tensor, getitem = torch.Tensor, torch.Tensor.__getitem__
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """`told`: whether something about a tensor that is not traced, an element or a length, was told to Python."""
@@ -33,6 +45,8 @@ def _make_mode(torch: Any) -> type:
         told = False
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is getitem and _is_place(args[1]):  # the usual case, in which nothing is told
+                return index((args[1][0] if type(args[1]) is tuple else args[1]).rec, args[0], None, args[1])
             rec = recording_of(args)
             if rec is None and kwargs:
                 rec = recording_of(kwargs)

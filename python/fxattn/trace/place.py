@@ -21,6 +21,10 @@ class TraceError(Error, RuntimeError):
     file: str = ""
 
 
+class TraceTypeError(TraceError, TypeError):
+    """Arguments that a function of the graph style does not take."""
+
+
 class TraceAttributeError(TraceError, AttributeError):
     """An attribute or method that traced values do not have."""
 

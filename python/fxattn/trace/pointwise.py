@@ -151,3 +151,5 @@ OPTIONS: Dict[str, Tuple[str, ...]] = {
     "leaky_relu_backward": ("negative_slope",),
     "swish": ("swish_beta",), "swish_backward": ("swish_beta",),
 }
+# Arguments by position, where they do not come in the usual order: operands, options, compute_data_type, name.
+ORDER: Dict[str, Tuple[str, ...]] = {"swish_backward": ("loss", "input", "compute_data_type", "swish_beta", "name")}

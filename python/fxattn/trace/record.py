@@ -85,7 +85,7 @@ class Recording:
     def number(self, value: float) -> int:
         """A float that the function computes with: a literal of its text is a constant, everything else (closures,
         globals, attributes, defaults) is given at run time, so that another value builds nothing."""
-        if self.is_literal(value) or value - value != 0.0 or len(self.params) >= MAX_LIFTED:
+        if value - value != 0.0 or self.is_literal(value) or len(self.params) >= MAX_LIFTED:
             return self.constant(value)
         return self.param(value, FLOAT)
 
