@@ -133,3 +133,11 @@ def make_error(status: int, text: str, status_name: Optional[str] = None) -> Err
     if status_name:
         error.status = status_name
     return error
+
+
+def missing_library(error: ImportError, library: str, version: str) -> ImportError:
+    """What a front end says when the library it is for is missing or too old; another failure is passed on."""
+    if error.name is None or error.name.partition(".")[0] != library:
+        return error
+    words = "fxattn.{0} needs {0} {1} or newer: pip install \"fxattn[{0}]\" ({2})".format(library, version, error)
+    return type(error)(words, name=error.name, path=error.path)

@@ -13,11 +13,15 @@ import ctypes
 import inspect
 from typing import Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
-import numpy as np
+from ._errors import ArgumentError, ArgumentTypeError, missing_library
+
+try:
+    import numpy as np
+except ImportError as error:
+    raise missing_library(error, "numpy", "1.22") from None
 
 from . import _abi
 from ._arrays import FLOATS, as_array, code_of, view_of
-from ._errors import ArgumentError, ArgumentTypeError
 from ._library import call as call_library
 from ._library import lib
 from ._numpy_call import WRT, Call

@@ -161,3 +161,18 @@ def test_threads_share_the_context_and_their_number_is_checked():
             fxattn.set_num_threads(wrong)
     with pytest.raises(TypeError):
         fxattn.set_num_threads(1.5)
+
+
+@pytest.mark.parametrize("library, version, there", [
+    ("torch", "2.10", False), ("torch", "2.10", True), ("jax", "0.10", False), ("numpy", "1.22", False)])
+def test_front_ends_say_what_to_install(library, version, there, tmp_path):
+    """Where the library is missing, and where it is one that has nothing of what is needed."""
+    if there:
+        tmp_path.joinpath(library).mkdir()
+        tmp_path.joinpath(library, "__init__.py").write_text("")
+    code = ("import sys\n%s\ntry:\n    import fxattn.%s\nexcept ModuleNotFoundError as e:\n    print(e)"
+            % ("" if there else "sys.modules[%r] = None" % library, library))
+    folders = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120,
+                          env=dict(os.environ, PYTHONPATH=folders)).stdout.decode()
+    assert "fxattn.{0} needs {0} {1} or newer: pip install \"fxattn[{0}]\"".format(library, version) in told

@@ -3,6 +3,13 @@
 """
 from typing import List
 
+from .._errors import missing_library
+
+try:
+    import jax as _jax  # noqa: F401
+except ImportError as error:
+    raise missing_library(error, "jax", "0.10") from None
+
 from ._attention import attention
 from ._autodiff import OUT_NAME, STATS_NAME
 from ._handlers import cache_clear, cache_stats

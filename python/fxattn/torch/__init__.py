@@ -12,14 +12,19 @@ are spread over processes (ring.py).
 """
 from typing import List
 
-from torch.nn.attention.flex_attention import (  # noqa: F401
-    _DEFAULT_SPARSE_BLOCK_SIZE, FlexKernelOptions, _mask_mod_signature, _score_mod_signature)
+from .._errors import missing_library
+
+try:
+    from torch.nn.attention.flex_attention import (  # noqa: F401
+        _DEFAULT_SPARSE_BLOCK_SIZE, AuxOutput, AuxRequest, FlexKernelOptions, _mask_mod_signature, _score_mod_signature)
+except ImportError as error:
+    raise missing_library(error, "torch", "2.10") from None
 
 from ._operators import cache_clear, cache_stats
 from ._attention import AttentionOutput, attention
 from ._modules import DotProductAttention, MultiheadAttention
 from .block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
-from .flex import AuxOutput, AuxRequest, flex_attention
+from .flex import flex_attention
 from .ring import ring_attention, split_sequence
 from .transformers import register_transformers
 
