@@ -51,8 +51,8 @@ def _from_torch(tensor: Any) -> np.ndarray:
     return tensor.numpy() if tensor.device.type == "cpu" else np.from_dlpack(tensor)
 
 
-def code_of(array: np.ndarray, what: str) -> int:
-    """The library's storage type of an array."""
+def code_of(array: Any, what: str) -> int:
+    """The library's storage type of an array, or of what has a dtype as arrays have."""
     code = _codes.get(array.dtype)
     if code is None:
         code = _CODES.get(array.dtype.name)

@@ -5,7 +5,7 @@
 
 flex_attention and its masks are PyTorch's by name and meaning (flex.py, block_mask.py); names of its types are here as
 well, so that one import line changes and nothing else. attention has what the library has (_attention.py),
-DotProductAttention and MultiheadAttention are Transformer Engine's (_modules.py). All call the operators fxattn::fwd
+DotProductAttention and MultiheadAttention are Transformer Engine's (_modules.py, _multihead.py). All call the operators fxattn::fwd
 and fxattn::bwd (_operators.py), whose gradients are in _autograd.py. register_transformers makes
 attn_implementation="fxattn" work in Hugging Face transformers (transformers.py); ring_attention is for sequences that
 are spread over processes (ring.py).
@@ -22,7 +22,8 @@ except ImportError as error:
 
 from ._operators import cache_clear, cache_stats
 from ._attention import AttentionOutput, attention
-from ._modules import DotProductAttention, MultiheadAttention
+from ._modules import DotProductAttention
+from ._multihead import MultiheadAttention
 from .block_mask import BlockMask, and_masks, create_block_mask, create_mask, noop_mask, or_masks
 from .flex import flex_attention
 from .ring import ring_attention, split_sequence

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DotProductAttention and MultiheadAttention, with the names and shapes of Transformer Engine's modules, for any
-score_mod.
+"""DotProductAttention, with the names, shapes and arguments of Transformer Engine's module, for any score_mod.
 
-Both take the four arguments score_mod, score_mod_bprop, score_mod_tensors and score_mod_bprop_tensors in forward();
+It takes the four arguments score_mod, score_mod_bprop, score_mod_tensors and score_mod_bprop_tensors in forward();
 callback objects written for Transformer Engine run unchanged, here together with masks, windows, dropout, lengths and
 grouped heads. What cannot go together is collected and refused in one error (_refuse).
 """
 import inspect
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+import math
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,8 @@ MASK_TYPES: Dict[str, Dict[str, bool]] = {
     "padding": {"padding": True},
     "causal": {"causal": True},
     "padding_causal": {"padding": True, "causal": True},
-    "causal_bottom_right": {"causal": True, "bottom_right": True},
-    "padding_causal_bottom_right": {"padding": True, "causal": True, "bottom_right": True},
+    "causal_bottom_right": {"causal": True},
+    "padding_causal_bottom_right": {"padding": True, "causal": True},
     "arbitrary": {"arbitrary": True},
 }
 FORMATS = ("sbhd", "bshd", "thd")
@@ -49,20 +49,28 @@ def _pick(table: Tensor, b: Any, h: Any, q: Any, k: Any) -> Any:
     return table[b, h, q, k]
 
 
-def _own_score(softcap: Optional[float], slopes: Optional[Tensor],
-               bias: Optional[Tensor]) -> Optional[Callable[..., Any]]:
-    """The score function of softcap, alibi_slopes and core_attention_bias; None when there is none of them."""
+def _own_score(softcap: Optional[float], slopes: Optional[Tensor], bias: Optional[Tensor], before: float = 1.0,
+               shift: int = 0) -> Optional[Callable[..., Any]]:
+    """The score function of softcap, alibi_slopes and core_attention_bias (times `before`); None when there is none of
+    them. `shift`: where the diagonal of ALiBi ends."""
     if softcap is None and slopes is None and bias is None:
         return None
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         if bias is not None:
-            s = s + _pick(bias, b, h, q, k)
+            s = s + _pick(bias, b, h, q, k) * before
         if slopes is not None:
-            s = s + (slopes[b, h] if slopes.dim() == 2 else slopes[h]) * -(q - k).abs()
+            s = s + (slopes[b, h] if slopes.dim() == 2 else slopes[h]) * -(q + shift - k).abs()
         return s if softcap is None else softcap * torch.tanh(s / softcap)
 
     return score
+
+
+def usual_slopes(heads: int) -> Tensor:
+    """ALiBi's slopes as Transformer Engine makes them where none are given."""
+    n = 2 ** int(math.log2(heads))
+    first, more = 2.0 ** (-8.0 / n), 2.0 ** (-4.0 / n)
+    return torch.tensor([first ** i for i in range(1, n + 1)] + [more ** i for i in range(1, 2 * (heads - n), 2)])
 
 
 def _side(width: int) -> Optional[int]:
@@ -79,31 +87,103 @@ def _mask_function(hidden: Tensor) -> Callable[..., Any]:
     return mask
 
 
+ANY = None  # in a table of arguments: every value
+# Arguments of Transformer Engine's that ask for what is not here, and the values that do not; others are refused.
+INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
+    "sequence_parallel": (False,), "tp_size": (1,), "get_rng_state_tracker": (None,), "tp_group": (None,),
+    "attention_type": ("self", "cross"), "cp_group": (None,), "cp_global_ranks": (None,), "cp_stream": (None,),
+    "cp_comm_type": ANY, "return_max_logit": (False, None), "name": ANY}
+FORWARD_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
+    "cu_seqlens_q_padded": (None,), "cu_seqlens_kv_padded": (None,), "checkpoint_core_attention": ANY,
+    "fast_zero_fill": ANY, "inference_params": (None,), "pad_between_seqs": (None, False), "fp8_output": (False, None),
+    "bf16_backward": (False, None), "num_splits": ANY, "qkv_layer": (None,), "kv_layer": (None,),
+    "qkv_interleave_dim": ANY}
+BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias", "alibi")
+
+
+def others_refused(who: str, given: Mapping[str, Any], table: Mapping[str, Optional[Tuple[Any, ...]]],
+                   hints: Mapping[str, str]) -> List[str]:
+    """What is wrong with arguments that have no meaning here; a name that nobody has is a TypeError."""
+    problems = []
+    for name, value in given.items():
+        if name not in table:
+            raise TypeError("%s has no argument %r%s" % (who, name, hints.get(name, "")))
+        allowed = table[name]
+        if allowed is not None and not any(value is one for one in allowed):
+            if not (isinstance(value, (int, str)) and value in allowed):
+                problems.append("%s is given as %s; %s is accepted" % (
+                    name, type(value).__name__ if hasattr(value, "shape") else repr(value),
+                    " or ".join(map(repr, allowed))))
+    return problems
+
+
+def mask_kind(name: str) -> str:
+    """A mask type as MASK_TYPES has it: Transformer Engine also takes commas, in either order."""
+    kind = name.replace(",", "_") if isinstance(name, str) else name
+    return "padding_causal" if kind == "causal_padding" else kind
+
+
+class _Bias(NamedTuple):
+    """What is added to scores: Transformer Engine's core_attention_bias_type with its tensors."""
+
+    kind: Optional[str]
+    bias: Optional[Tensor]
+    slopes: Optional[Tensor]
+
+    def problems(self) -> List[str]:
+        rules = ((self.kind is not None and self.kind not in BIAS_TYPES,
+                  "core_attention_bias_type is %r, not one of %s" % (self.kind, ", ".join(BIAS_TYPES))),
+                 (self.kind in ("no_bias", "alibi") and self.bias is not None,
+                  "core_attention_bias with core_attention_bias_type %s" % self.kind),
+                 (self.kind in ("pre_scale_bias", "post_scale_bias") and self.bias is None,
+                  "core_attention_bias_type %s without core_attention_bias" % self.kind),
+                 (self.kind not in (None, "alibi") and self.slopes is not None,
+                  "alibi_slopes with core_attention_bias_type %s" % self.kind))
+        return [text for wrong, text in rules if wrong]
+
+
+def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[str, Any]:
+    """q_lengths and k_lengths of padding, by masks or by offsets."""
+    masks = mask if isinstance(mask, tuple) else (None, mask)
+    found: Dict[str, Any] = {}
+    for name, hidden, offsets in (("q_lengths", masks[0], cu_q), ("k_lengths", masks[1], cu_k)):
+        if hidden is not None:
+            found[name] = (~hidden).reshape(hidden.shape[0], -1).sum(-1)
+        elif offsets is not None:
+            found[name] = offsets[1:] - offsets[:-1]
+    return found
+
+
 class DotProductAttention(nn.Module):
     """softmax(score_mod(softmax_scale * q k^T)) v of q [s,b,h,d] (sbhd), [b,s,h,d] (bshd) or [t,h,d] (thd); heads and
     features of the result are one dimension, as in Transformer Engine.
 
-    num_attention_heads: heads of q. qkv_format: the order of dimensions, as above. kv_channels: features of q and k, or
-    (of q and k, of v). num_gqa_groups: heads of k and v. attn_mask_type: no_mask, padding, causal, padding_causal, the
-    last two with _bottom_right, or arbitrary. window_size (left, right), -1 is open. softcap: softcap * tanh(score /
-    softcap). softmax_type: vanilla, off-by-one (a key of score 0) or learnable (a score per head, the parameter
-    softmax_offset). attention_dropout is at work while training. layer_number is kept for callers.
+    num_attention_heads: heads of q. kv_channels: features of q and k, or (of q and k, of v). num_gqa_groups: heads of k
+    and v. qkv_format: the order of dimensions, as above. attention_dropout is at work while training.
+    attn_mask_type: no_mask, padding, causal, padding_causal, the last two with _bottom_right, or arbitrary.
+    window_size: (left, right), -1 is open. bottom_right_diagonal: whether window and ALiBi end at the last row and key
+    (True) or begin at the first (False); None: False with causal and padding_causal, else True.
+    softmax_scale: of q k^T; None for 1 / sqrt(features). softcap: softcap * tanh(score / softcap). softmax_type:
+    vanilla, off-by-one (a key of score 0) or learnable (a score per head, the parameter softmax_offset). layer_number
+    is kept for callers.
+    others: Transformer Engine's remaining arguments (tensor and context parallelism, return_max_logit), which are
+    taken at values that ask for nothing and else refused by name; sequences spread over processes are ring_attention's.
     """
 
     def __init__(self, num_attention_heads: int, kv_channels: Any, num_gqa_groups: Optional[int] = None,
                  attention_dropout: float = 0.0, qkv_format: str = "sbhd", attn_mask_type: str = "causal",
-                 window_size: Optional[Tuple[int, int]] = None, layer_number: Optional[int] = None,
-                 softmax_scale: Optional[float] = None, softcap: Optional[float] = None,
-                 softmax_type: str = "vanilla") -> None:
+                 window_size: Optional[Tuple[int, int]] = None, bottom_right_diagonal: Optional[bool] = None,
+                 layer_number: Optional[int] = None, softmax_scale: Optional[float] = None,
+                 softmax_type: str = "vanilla", softcap: Optional[float] = None, **others: Any) -> None:
         super().__init__()
-        problems = []
+        problems = others_refused("DotProductAttention", others, INIT_OTHERS, {})
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         if groups < 1 or num_attention_heads % groups:
             problems.append("num_attention_heads is %d, no multiple of num_gqa_groups %d"
                             % (num_attention_heads, groups))
         if qkv_format not in FORMATS:
             problems.append("qkv_format is %r, not one of %s" % (qkv_format, ", ".join(FORMATS)))
-        if attn_mask_type not in MASK_TYPES:
+        if mask_kind(attn_mask_type) not in MASK_TYPES:
             problems.append("attn_mask_type is %r, not one of %s" % (attn_mask_type, ", ".join(MASK_TYPES)))
         if softmax_type not in ("vanilla", "off-by-one", "learnable"):
             problems.append("softmax_type is %r, not one of vanilla, off-by-one, learnable" % softmax_type)
@@ -112,62 +192,79 @@ class DotProductAttention(nn.Module):
         self.kv_channels = kv_channels if isinstance(kv_channels, tuple) else (kv_channels, kv_channels)
         self.attention_dropout, self.qkv_format, self.attn_mask_type = attention_dropout, qkv_format, attn_mask_type
         self.window_size, self.layer_number, self.softmax_scale = window_size, layer_number, softmax_scale
-        self.softcap, self.softmax_type = softcap, softmax_type
+        self.bottom_right_diagonal, self.softcap, self.softmax_type = bottom_right_diagonal, softcap, softmax_type
         self.softmax_offset = nn.Parameter(torch.zeros(num_attention_heads)) if softmax_type == "learnable" else None
 
     def forward(self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor,
-                attention_mask: Optional[Tensor] = None, qkv_format: Optional[str] = None,
+                attention_mask: Union[None, Tensor, Tuple[Tensor, Tensor]] = None, qkv_format: Optional[str] = None,
                 cu_seqlens_q: Optional[Tensor] = None, cu_seqlens_kv: Optional[Tensor] = None,
                 max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
                 attn_mask_type: Optional[str] = None, window_size: Optional[Tuple[int, int]] = None,
+                bottom_right_diagonal: Optional[bool] = None, core_attention_bias_type: Optional[str] = None,
                 core_attention_bias: Optional[Tensor] = None, alibi_slopes: Optional[Tensor] = None,
                 score_mod: Any = None, score_mod_bprop: Any = None,
                 score_mod_tensors: Optional[Mapping[str, Any]] = None,
-                score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Tensor:
-        """query_layer, key_layer, value_layer: of the shapes that qkv_format (by default the module's) says.
-        cu_seqlens_q and cu_seqlens_kv: offsets of the sequences of thd, [B+1]; max_seqlen_q and max_seqlen_kv: the
-        longest of these, found from the offsets where they are not given. attention_mask: True where nothing is
-        attended; [B,1,1,Sk] for padding (of which the length is taken: padding is at the end), anything that broadcasts
-        to [B,H,Sq,Sk] for arbitrary. core_attention_bias likewise is added to the scaled score, alibi_slopes [H] or
-        [B,H] times -|q - k|.
+                score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, **others: Any) -> Tensor:
+        """query_layer, key_layer, value_layer: of the shapes that qkv_format (by default the module's) says;
+        attn_mask_type, window_size and bottom_right_diagonal stand for the module's too.
+        attention_mask: True where nothing is attended. For padding (of which the length is taken: padding is at the
+        end) [B,1,1,S] of keys, or a pair of rows and keys; for arbitrary anything that broadcasts to [B,H,Sq,Sk].
+        cu_seqlens_q, cu_seqlens_kv: offsets of the sequences of thd, [B+1], with other formats their lengths for
+        padding; max_seqlen_q, max_seqlen_kv: the longest of these, found from the offsets where they are not given.
+        core_attention_bias: broadcasts to [B,H,Sq,Sk] and is added to the scaled score, or with
+        core_attention_bias_type="pre_scale_bias" before it is scaled; alibi_slopes [H] or [B,H] times -|q - k|, or
+        core_attention_bias_type="alibi" for the usual ones.
 
         score_mod: FlexAttention's function of five arguments, or Transformer Engine's score_mod(graph, score, tensors)
         with score_mod_bprop(graph, dscore, tensors), which may be left out: the derivative is known. score_mod_tensors
         and score_mod_bprop_tensors are what those get as `tensors`; they are in the order of the program, so equal
-        callbacks share plans and different ones never do."""
+        callbacks share plans and different ones never do.
+        others: as the constructor's; hints for kernels are taken and not used, caches and fp8 refused by name."""
         layout = self.qkv_format if qkv_format is None else qkv_format
-        kind = self.attn_mask_type if attn_mask_type is None else attn_mask_type
+        kind = mask_kind(self.attn_mask_type if attn_mask_type is None else attn_mask_type)
         window = self.window_size if window_size is None else window_size
         graph = is_graph_style(score_mod)
+        own = _Bias(core_attention_bias_type, core_attention_bias, alibi_slopes)
         self._check(layout, kind, query_layer, key_layer, value_layer, attention_mask, cu_seqlens_q, cu_seqlens_kv,
-                    core_attention_bias, alibi_slopes, score_mod, score_mod_bprop, score_mod_tensors,
-                    score_mod_bprop_tensors)
+                    own, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, others)
         ready = MASK_TYPES[kind]
-        lengths = None
-        if ready.get("padding") and attention_mask is not None:
-            lengths = (~attention_mask).reshape(attention_mask.shape[0], -1).sum(-1)
+        at_end = self.bottom_right_diagonal if bottom_right_diagonal is None else bottom_right_diagonal
+        at_end = kind not in ("causal", "padding_causal") if at_end is None else at_end
+        causal = ready.get("causal", False)
         packed: Dict[str, Any] = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_kv, "max_q": max_seqlen_q,
                                   "max_k": max_seqlen_kv}
+        if layout != "thd":
+            packed = _lengths(attention_mask, cu_seqlens_q, cu_seqlens_kv) if ready.get("padding") else {}
         out = attention(
             query_layer, key_layer, value_layer,
-            score_mod if score_mod is not None else _own_score(self.softcap, alibi_slopes, core_attention_bias),
+            score_mod if score_mod is not None else self._own(own, layout, query_layer, key_layer, at_end),
             _mask_function(_four(attention_mask)) if ready.get("arbitrary") and attention_mask is not None else None,
-            scale=self.softmax_scale, layout=layout, is_causal=ready.get("causal", False),
+            scale=self.softmax_scale, layout=layout, is_causal=causal,
             window=None if window is None else (_side(window[0]), _side(window[1])),
-            bottom_right=ready.get("bottom_right", False), k_lengths=lengths,
+            bottom_right=at_end and (causal or window is not None),
             sink={"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset),
             dropout_p=self.attention_dropout if self.training else 0.0, style="graph" if graph else "flex",
-            score_mod_bprop=score_mod_bprop, tensors=score_mod_tensors, bprop_tensors=score_mod_bprop_tensors,
-            **(packed if layout == "thd" else {}))
+            score_mod_bprop=score_mod_bprop, tensors=score_mod_tensors, bprop_tensors=score_mod_bprop_tensors, **packed)
         return out.flatten(-2)
 
-    def _check(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], cu_q: Any,
-               cu_k: Any, bias: Any, slopes: Any, score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> None:
+    def _own(self, own: "_Bias", layout: str, q: Tensor, k: Tensor, at_end: bool) -> Optional[Callable[..., Any]]:
+        """The score function of softcap, biases and ALiBi."""
+        slopes = usual_slopes(self.num_attention_heads) if own.kind == "alibi" and own.slopes is None else own.slopes
+        rows, keys = ((x.shape[0 if layout == "sbhd" else 1]) for x in (q, k))
+        shift = keys - rows if at_end and layout != "thd" and slopes is not None else 0
+        scale = 1 / math.sqrt(self.kv_channels[0]) if self.softmax_scale is None else self.softmax_scale
+        before = scale if own.kind == "pre_scale_bias" else 1.0
+        return _own_score(self.softcap, slopes, own.bias, before, shift)
+
+    def _check(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, mask: Any, cu_q: Any, cu_k: Any,
+               given: "_Bias", score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any,
+               others: Mapping[str, Any]) -> None:
         rank = 3 if layout == "thd" else 4
         graph = is_graph_style(score_mod)
         ready = MASK_TYPES.get(kind, {})
         shaped = all(x.dim() == rank for x in (q, k, v))
-        own = {"softcap": self.softcap, "alibi_slopes": slopes, "core_attention_bias": bias}
+        own = {"softcap": self.softcap, "alibi_slopes": given.slopes, "core_attention_bias": given.bias,
+               "core_attention_bias_type": None if given.kind in (None, "no_bias") else given.kind}
         own_names = [name for name, given in own.items() if given is not None]
         rules = [
             (layout not in FORMATS, "qkv_format is %r, not one of %s" % (layout, ", ".join(FORMATS))),
@@ -182,7 +279,9 @@ class DotProductAttention(nn.Module):
                 self.num_gqa_groups, self.kv_channels)),
             (layout == "thd" and (cu_q is None or cu_k is None),
              "qkv_format thd without cu_seqlens_q and cu_seqlens_kv"),
-            (layout != "thd" and (cu_q is not None or cu_k is not None), "cu_seqlens with qkv_format %s" % layout),
+            (layout != "thd" and (cu_q is not None or cu_k is not None) and not ready.get("padding"),
+             "cu_seqlens with qkv_format %s and attn_mask_type %s" % (layout, kind)),
+            (isinstance(mask, tuple) and not ready.get("padding"), "a pair of masks with attn_mask_type %s" % kind),
             (bool(ready.get("arbitrary")) and mask is None, "attn_mask_type arbitrary without attention_mask"),
             (mask is not None and not (ready.get("arbitrary") or ready.get("padding")),
              "attention_mask with attn_mask_type %s" % kind),
@@ -198,61 +297,11 @@ class DotProductAttention(nn.Module):
              "score_mod_tensors with a score_mod of FlexAttention's form, which captures its tensors"),
             (bprop is None and bprop_tensors is not None, "score_mod_bprop_tensors without score_mod_bprop"),
         ]
-        _refuse("DotProductAttention", [text for wrong, text in rules if wrong])
+        problems = others_refused("DotProductAttention.forward", others, FORWARD_OTHERS, {}) + given.problems()
+        _refuse("DotProductAttention", [text for wrong, text in rules if wrong] + problems)
 
 
 def _four(mask: Tensor) -> Tensor:
     while mask.dim() < 4:
         mask = mask.unsqueeze(0)
     return mask
-
-
-class MultiheadAttention(nn.Module):
-    """Projections around DotProductAttention: hidden_states [s,b,hidden] (sbhd) or [b,s,hidden] (bshd) to the same
-    shape.
-
-    hidden_size: features of the input and the output; num_attention_heads heads of kv_channels features each
-    (hidden_size / num_attention_heads by default), num_gqa_groups of them for keys and values; bias: of all
-    projections; qkv_format: sbhd or bshd.
-
-    attention_type "cross" takes keys and values from encoder_output. The four score_mod arguments of forward() go to
-    DotProductAttention as they are; its other keywords, **core (softcap, window_size, softmax_type, ...), to its
-    constructor.
-    """
-
-    def __init__(self, hidden_size: int, num_attention_heads: int, kv_channels: Optional[int] = None,
-                 num_gqa_groups: Optional[int] = None, attention_type: str = "self", bias: bool = True,
-                 qkv_format: str = "sbhd", **core: Any) -> None:
-        super().__init__()
-        if attention_type not in ("self", "cross"):
-            _refuse("MultiheadAttention", ["attention_type is %r, not self or cross" % attention_type])
-        if qkv_format not in ("sbhd", "bshd"):
-            _refuse("MultiheadAttention", ["qkv_format is %r, not sbhd or bshd" % qkv_format])
-        self.channels = hidden_size // num_attention_heads if kv_channels is None else kv_channels
-        self.heads, self.attention_type = num_attention_heads, attention_type
-        self.groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
-        self.query = nn.Linear(hidden_size, self.heads * self.channels, bias=bias)
-        self.key_value = nn.Linear(hidden_size, 2 * self.groups * self.channels, bias=bias)
-        self.core_attention = DotProductAttention(num_attention_heads, self.channels, self.groups,
-                                                  qkv_format=qkv_format, **core)
-        self.proj = nn.Linear(self.heads * self.channels, hidden_size, bias=bias)
-
-    def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
-                encoder_output: Optional[Tensor] = None, attn_mask_type: Optional[str] = None,
-                window_size: Optional[Tuple[int, int]] = None, core_attention_bias: Optional[Tensor] = None,
-                alibi_slopes: Optional[Tensor] = None, score_mod: Any = None, score_mod_bprop: Any = None,
-                score_mod_tensors: Optional[Mapping[str, Any]] = None,
-                score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None) -> Tensor:
-        """attention_mask, attn_mask_type, window_size, core_attention_bias, alibi_slopes, score_mod, score_mod_bprop,
-        score_mod_tensors and score_mod_bprop_tensors are those of DotProductAttention.forward."""
-        if (self.attention_type == "cross") != (encoder_output is not None):
-            _refuse("MultiheadAttention", ["attention_type %s %s encoder_output" % (
-                self.attention_type, "without" if encoder_output is None else "with")])
-        source = hidden_states if encoder_output is None else encoder_output
-        query = self.query(hidden_states).unflatten(-1, (self.heads, self.channels))
-        key, value = self.key_value(source).unflatten(-1, (2, self.groups, self.channels)).unbind(-3)
-        return self.proj(self.core_attention(
-            query, key, value, attention_mask, attn_mask_type=attn_mask_type, window_size=window_size,
-            core_attention_bias=core_attention_bias, alibi_slopes=alibi_slopes, score_mod=score_mod,
-            score_mod_bprop=score_mod_bprop, score_mod_tensors=score_mod_tensors,
-            score_mod_bprop_tensors=score_mod_bprop_tensors))

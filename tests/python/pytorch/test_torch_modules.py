@@ -140,7 +140,8 @@ def test_one_error_lists_everything():
         module(*given, torch.zeros(1, 1, 1, S, dtype=torch.bool), score_mod=lambda s, b, h, i, j: s,
                score_mod_bprop=lambda g, d, t: d, alibi_slopes=torch.ones(H), cu_seqlens_q=torch.tensor([0, S]))
     for words in ("attention_mask with attn_mask_type causal", "score_mod with softcap and alibi_slopes",
-                  "score_mod_bprop with a score_mod of FlexAttention's form", "cu_seqlens with qkv_format bshd"):
+                  "score_mod_bprop with a score_mod of FlexAttention's form",
+                  "cu_seqlens with qkv_format bshd and attn_mask_type causal"):
         assert words in str(caught.value)
     with pytest.raises(ValueError, match="(?s)no multiple of num_gqa_groups 3.*format is 'x'.*mask_type is 'y'"):
         DotProductAttention(4, 8, 3, qkv_format="x", attn_mask_type="y")
@@ -162,3 +163,97 @@ def test_multihead(qkv_format):
     assert cross(x, encoder_output=x[:5] if qkv_format == "sbhd" else x[:, :5]).shape == x.shape
     with pytest.raises(ValueError, match="cross without encoder_output"):
         cross(x)
+
+
+# ---- Transformer Engine's and torch's arguments and parameters -------------------------------------------------------
+
+def test_diagonals_are_transformer_engine_s():
+    """Fewer rows than keys: window and ALiBi end at the last pair, unless the mask is causal from the first."""
+    q, k, v = inputs(B, H, H, 4, S, D, D, torch.float32)
+    given = [TO["bshd"](x) for x in (q, k, v)]
+    slopes = torch.tensor([0.25, 0.0625, 0.015625, 0.00390625])  # the usual ones of four heads
+    module = DotProductAttention(H, D, qkv_format="bshd", attn_mask_type="no_mask", window_size=(2, 0))
+    for end, more in ((S - 4, {}), (0, {"bottom_right_diagonal": False}), (0, {"attn_mask_type": "causal"}),
+                      (S - 4, {"attn_mask_type": "causal", "bottom_right_diagonal": True})):
+        out = module(*given, core_attention_bias_type="alibi", **more)
+        want = eager(q, k, v, lambda s, b, h, i, j: s - slopes[h] * (i + end - j).abs(),
+                     lambda b, h, i, j: (j <= i + end) & (i + end - j <= 2))[0]
+        torch.testing.assert_close(out, flat(want))
+
+
+def test_biases_before_and_after_the_scale():
+    module, (q, k, v), given = make(attn_mask_type="no_mask", softmax_scale=0.5)
+    bias = torch.randn(1, 1, S, S)
+    for kind, factor in (("pre_scale_bias", 0.5), ("post_scale_bias", 1.0), (None, 1.0)):
+        want = eager(q, k, v, lambda s, b, h, i, j: s + factor * bias[0, 0, i, j], scale=0.5)[0]
+        torch.testing.assert_close(module(*given, core_attention_bias_type=kind, core_attention_bias=bias), flat(want))
+
+
+def test_padding_by_pairs_of_masks_and_by_offsets():
+    module, (q, k, v), given = make(attn_mask_type="padding,causal")
+    rows, keys = torch.tensor([8, 5]), torch.tensor([10, 6])
+    masks = tuple((torch.arange(S) >= n[:, None]).view(B, 1, 1, S) for n in (rows, keys))
+    offsets = [torch.cat([torch.zeros(1, dtype=torch.long), n.cumsum(0)]) for n in (rows, keys)]
+    want = eager(q, k, v, mask_mod=lambda b, h, i, j: (j < keys[b]) & (j <= i) & (i < rows[b]))[0]
+    for out in (module(*given, masks), module(*given, cu_seqlens_q=offsets[0], cu_seqlens_kv=offsets[1])):
+        torch.testing.assert_close(out, flat(want))
+
+
+def test_arguments_without_a_meaning_here():
+    module, _, given = make()
+    assert module(*given, checkpoint_core_attention=True, fast_zero_fill=False, num_splits=4, fp8_output=False) is not None
+    DotProductAttention(H, D, tp_size=1, cp_comm_type="a2a", attention_type="cross", name="x", return_max_logit=False)
+    with pytest.raises(ValueError, match="(?s)tp_size is given as 2; 1 is accepted.*cp_group is given as 'g'; None is"):
+        DotProductAttention(H, D, tp_size=2, cp_group="g")
+    with pytest.raises(ValueError, match="inference_params is given as 7; None .*bias_type is 'x', not one of no_bias"):
+        module(*given, inference_params=7, core_attention_bias_type="x")
+    with pytest.raises(TypeError, match="DotProductAttention has no argument 'windows'"):
+        DotProductAttention(H, D, windows=3)
+    with pytest.raises(TypeError, match="no argument 'batch_first'; qkv_format=.bshd. is batch first"):
+        MultiheadAttention(32, 4, batch_first=True)
+    with pytest.raises(TypeError, match="no argument 'key_padding_mask'; attention_mask .* attn_mask_type=.padding"):
+        MultiheadAttention(32, 4)(torch.randn(S, B, 32), key_padding_mask=None)
+    with pytest.raises(ValueError, match="rotary_pos_emb is given as Tensor; None is accepted"):
+        MultiheadAttention(32, 4)(torch.randn(S, B, 32), rotary_pos_emb=torch.zeros(2))
+    with pytest.raises(ValueError, match="input_layernorm is given as True; False is accepted"):
+        MultiheadAttention(32, 4, input_layernorm=True)
+    with pytest.raises(ValueError, match="hidden_size is 30, no multiple of num_attention_heads 4"):
+        MultiheadAttention(30, 4)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("kind", ["self", "cross"])
+def test_state_of_torch_s_module_loads(kind, interleaved):
+    theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    torch.nn.init.normal_(theirs.in_proj_bias)
+    ours = MultiheadAttention(32, 4, attention_type=kind, qkv_format="bshd", attn_mask_type="no_mask",
+                              qkv_weight_interleaved=interleaved)
+    ours.load_state_dict(theirs.state_dict())
+    x, y = torch.randn(B, S, 32), torch.randn(B, 7, 32)
+    more = {} if kind == "self" else {"encoder_output": y}
+    want = theirs(x, x if kind == "self" else y, x if kind == "self" else y, need_weights=False)[0]
+    torch.testing.assert_close(ours(x, **more), want, rtol=1e-4, atol=1e-5)
+    again = MultiheadAttention(32, 4, attention_type=kind, qkv_format="bshd", attn_mask_type="no_mask",
+                               qkv_weight_interleaved=interleaved)
+    again.load_state_dict(ours.state_dict())
+    assert torch.equal(again(x, **more), ours(x, **more))
+
+
+def test_parameters_are_transformer_engine_s():
+    """Names, shapes, and rows of qkv by group: its query heads, its key, its value; scales of fp8 are left."""
+    module = MultiheadAttention(32, 4, num_gqa_groups=2, qkv_format="bshd", attn_mask_type="no_mask",
+                                init_method=lambda w: w.fill_(0.5), output_layer_init_method=torch.nn.init.eye_,
+                                params_dtype=torch.float64)
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    assert shapes == {"qkv.weight": (64, 32), "qkv.bias": (64,), "proj.weight": (32, 32), "proj.bias": (32,)}
+    assert module.qkv.weight.dtype == torch.float64 and (module.qkv.weight == 0.5).all()
+    weight = torch.randn(2, 4, 8, 32, dtype=torch.float64)  # group; two heads, key, value; channel
+    state = {**module.state_dict(), "qkv.weight": weight.reshape(64, 32), "core_attention._extra_state": None}
+    module.load_state_dict(state)
+    x = torch.randn(B, S, 32, dtype=torch.float64)
+    rows = torch.einsum("bsi,gnci->bgnsc", x, weight) + module.qkv.bias.view(2, 4, 1, 8)
+    q, k, v = rows[:, :, :2].flatten(1, 2), rows[:, :, 2], rows[:, :, 3]
+    want = eager(q, k, v)[0].transpose(1, 2).flatten(-2) + module.proj.bias
+    torch.testing.assert_close(module(x), want)
+    cross = MultiheadAttention(32, 4, num_gqa_groups=2, attention_type="cross")
+    assert {name for name, _ in cross.named_parameters()} >= {"query.weight", "key_value.weight", "proj.weight"}

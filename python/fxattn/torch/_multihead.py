@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MultiheadAttention: projections around DotProductAttention (_modules.py), with the names, arguments and parameters of
+Transformer Engine's module.
+
+Parameters have its names and order of rows (qkv interleaved by group; query and key_value for cross attention; proj),
+so that its state_dict loads as it is; that of torch.nn.MultiheadAttention is arranged when it is loaded.
+"""
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from ._modules import ANY, DotProductAttention, _refuse, others_refused
+
+# Arguments of Transformer Engine's that ask for what is not here, and the values that do not.
+_INIT_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {
+    "layernorm_epsilon": ANY, "tp_group": (None,), "tp_size": (1,), "fuse_wgrad_accumulation": (False,),
+    "get_rng_state_tracker": (None,), "sequence_parallel": (False,), "return_bias": (False,),
+    "return_layernorm_output": (False,), "input_layernorm": (False,), "set_parallel_mode": ANY, "fuse_qkv_params": ANY,
+    "zero_centered_gamma": (False,), "rotary_pos_interleaved": ANY, "ub_overlap_ag": (False,),
+    "ub_overlap_rs": (False,), "ub_overlap_rs_dgrad": (False,), "ub_bulk_dgrad": (False,), "ub_bulk_wgrad": (False,),
+    "normalization": ANY,
+    "name": ANY, "qk_norm_type": (None,), "qk_norm_eps": ANY, "qk_norm_before_rope": ANY, "seq_length": ANY,
+    "micro_batch_size": ANY}
+_FORWARD_OTHERS: Dict[str, Optional[Tuple[Any, ...]]] = {"is_first_microbatch": ANY, "rotary_pos_emb": (None,)}
+_CORE = ("attention_dropout", "layer_number", "attn_mask_type", "window_size", "bottom_right_diagonal", "softmax_scale",
+         "softmax_type", "softcap")
+# Names of torch.nn.MultiheadAttention.
+_HINTS = {"embed_dim": "; it is hidden_size here", "num_heads": "; it is num_attention_heads here",
+          "dropout": "; it is attention_dropout here", "dtype": "; it is params_dtype here",
+          "batch_first": "; qkv_format=\"bshd\" is batch first, \"sbhd\" is not", "add_zero_attn":
+          "; softmax_type=\"off-by-one\" has a key of score 0", "kdim": "; keys have hidden_size features",
+          "vdim": "; values have hidden_size features", "add_bias_kv": "", "need_weights":
+          "; there are no weights", "key_padding_mask": "; attention_mask [B,1,1,S] with attn_mask_type=\"padding\"",
+          "attn_mask": "; attention_mask with attn_mask_type=\"arbitrary\", or core_attention_bias", "is_causal":
+          "; attn_mask_type=\"causal\""}
+
+
+class MultiheadAttention(nn.Module):
+    """Projections around DotProductAttention: hidden_states [s,b,hidden] (sbhd) or [b,s,hidden] (bshd) to the same
+    shape.
+
+    hidden_size: features of the input and the output; num_attention_heads heads of kv_channels features each
+    (hidden_size / num_attention_heads by default), num_gqa_groups of them for keys and values; bias: of all
+    projections; qkv_format: sbhd or bshd. attention_type "cross" takes keys and values from encoder_output.
+    init_method, output_layer_init_method: functions that fill the weights of the projections, and of the last one.
+    params_dtype, device: of the parameters. qkv_weight_interleaved: rows of qkv are in the order group, (query heads,
+    key, value), as Transformer Engine's; False: queries, keys, values.
+
+    others: attention_dropout (0.0 here, 0.1 there), layer_number, attn_mask_type, window_size, bottom_right_diagonal,
+    softmax_scale, softmax_type and softcap of DotProductAttention; Transformer Engine's remaining arguments are taken
+    at values that ask for nothing and else refused by name. The four score_mod arguments are forward()'s.
+    """
+
+    def __init__(self, hidden_size: int, num_attention_heads: int, kv_channels: Optional[int] = None,
+                 num_gqa_groups: Optional[int] = None, attention_type: str = "self", bias: bool = True,
+                 qkv_format: str = "sbhd", init_method: Optional[Callable[[Tensor], Any]] = None,
+                 output_layer_init_method: Optional[Callable[[Tensor], Any]] = None,
+                 params_dtype: Optional[torch.dtype] = None, device: Union[None, str, torch.device] = None,
+                 qkv_weight_interleaved: bool = True, **others: Any) -> None:
+        super().__init__()
+        core = {name: others.pop(name) for name in _CORE if name in others}
+        self.heads, self.attention_type, self.interleaved = num_attention_heads, attention_type, qkv_weight_interleaved
+        self.groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
+        self.channels = hidden_size // num_attention_heads if kv_channels is None else kv_channels
+        rules = ((attention_type not in ("self", "cross"), "attention_type is %r, not self or cross" % attention_type),
+                 (qkv_format not in ("sbhd", "bshd"), "qkv_format is %r, not sbhd or bshd" % qkv_format),
+                 (kv_channels is None and hidden_size % num_attention_heads != 0,
+                  "hidden_size is %d, no multiple of num_attention_heads %d" % (hidden_size, num_attention_heads)))
+        _refuse("MultiheadAttention", [text for wrong, text in rules if wrong]
+                + others_refused("MultiheadAttention", others, _INIT_OTHERS, _HINTS))
+        made: Dict[str, Any] = {"bias": bias, "dtype": params_dtype, "device": device}
+        self.core_attention = DotProductAttention(num_attention_heads, self.channels, self.groups,
+                                                  qkv_format=qkv_format, **core).to(device)
+        rows, keys = self.heads * self.channels, 2 * self.groups * self.channels
+        if attention_type == "self":
+            self.qkv = nn.Linear(hidden_size, rows + keys, **made)
+        else:
+            self.query, self.key_value = nn.Linear(hidden_size, rows, **made), nn.Linear(hidden_size, keys, **made)
+        self.proj = nn.Linear(rows, hidden_size, **made)
+        with torch.no_grad():
+            for layer in (self.qkv,) if attention_type == "self" else (self.query, self.key_value):
+                if init_method is not None:
+                    init_method(layer.weight)
+            if output_layer_init_method is not None:
+                output_layer_init_method(self.proj.weight)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Union[None, Tensor, Tuple[Tensor, Tensor]] = None,
+                encoder_output: Optional[Tensor] = None, score_mod: Any = None, score_mod_bprop: Any = None,
+                score_mod_tensors: Any = None, score_mod_bprop_tensors: Any = None, **others: Any) -> Tensor:
+        """hidden_states: rows, and for self attention keys and values; encoder_output: those of cross attention.
+        attention_mask, score_mod, score_mod_bprop, score_mod_tensors and score_mod_bprop_tensors are those of
+        DotProductAttention.forward, and so are others (attn_mask_type, window_size, bottom_right_diagonal,
+        core_attention_bias_type, core_attention_bias, alibi_slopes, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q,
+        max_seqlen_kv and what it refuses); rotary_pos_emb is refused: turn queries and keys in a module of your own."""
+        problems = others_refused("MultiheadAttention.forward", {
+            name: others.pop(name) for name in list(others) if name in _FORWARD_OTHERS or name in _HINTS},
+            _FORWARD_OTHERS, _HINTS)
+        if (self.attention_type == "cross") != (encoder_output is not None):
+            problems.append("attention_type %s %s encoder_output" % (
+                self.attention_type, "without" if encoder_output is None else "with"))
+        _refuse("MultiheadAttention", problems)
+        query, key, value = self._projected(hidden_states, encoder_output)
+        return self.proj(self.core_attention(
+            query, key, value, attention_mask, score_mod=score_mod, score_mod_bprop=score_mod_bprop,
+            score_mod_tensors=score_mod_tensors, score_mod_bprop_tensors=score_mod_bprop_tensors, **others))
+
+    def _projected(self, hidden_states: Tensor, encoder_output: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [...,heads,channels]."""
+        if encoder_output is None:
+            return self._parted(self.qkv(hidden_states).unflatten(-1, (-1, self.channels)), -2)
+        query = self.query(hidden_states).unflatten(-1, (self.heads, self.channels))
+        both = self.key_value(encoder_output).unflatten(-1, (-1, self.channels))
+        if not self.interleaved:
+            key, value = both.chunk(2, -2)
+            return query, key, value
+        key, value = both.unflatten(-2, (self.groups, 2)).unbind(-2)
+        return query, key, value
+
+    def _parted(self, rows: Tensor, dim: int) -> Tuple[Tensor, Tensor, Tensor]:
+        """Heads along a dimension (counted from the end) of queries, keys and values together, as the three."""
+        if not self.interleaved:
+            query, key, value = rows.split([self.heads, self.groups, self.groups], dim)
+            return query, key, value
+        each = self.heads // self.groups
+        grouped = rows.unflatten(dim, (self.groups, each + 2))
+        query = grouped.narrow(dim, 0, each).flatten(dim - 1, dim)
+        return query, grouped.select(dim, each), grouped.select(dim, each + 1)
+
+    def _joined(self, parts: List[Tensor], names: Tuple[str, ...]) -> Dict[str, Tensor]:
+        """Queries, keys and values [rows,...] as this module's parameters, by the names of their layers."""
+        query, key, value = (x.unflatten(0, (-1, self.channels)) for x in parts)
+        if not self.interleaved:
+            both, whole = torch.cat([key, value]), torch.cat([query, key, value])
+        else:
+            both = torch.stack([key, value], 1).flatten(0, 1)
+            whole = torch.cat([query.unflatten(0, (self.groups, -1)), key.unsqueeze(1), value.unsqueeze(1)],
+                              1).flatten(0, 1)
+        made = {"qkv": whole} if "qkv" in names else {"query": query, "key_value": both}
+        return {name: x.flatten(0, 1) for name, x in made.items()}
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *rest: Any) -> None:
+        for key in [key for key in state_dict if key.startswith(prefix) and key.endswith("_extra_state")]:
+            del state_dict[key]  # Transformer Engine's scales of fp8
+        names = ("qkv",) if self.attention_type == "self" else ("query", "key_value")
+        for kind in ("weight", "bias"):
+            if prefix + "in_proj_" + kind in state_dict:  # torch.nn.MultiheadAttention's
+                parts = list(state_dict.pop(prefix + "in_proj_" + kind).chunk(3))
+                for name, value in self._joined(parts, names).items():
+                    state_dict["%s%s.%s" % (prefix, name, kind)] = value
+            if "%sout_proj.%s" % (prefix, kind) in state_dict:
+                state_dict["%sproj.%s" % (prefix, kind)] = state_dict.pop("%sout_proj.%s" % (prefix, kind))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
