@@ -33,7 +33,7 @@ def attend(spec: Spec, ops: Operands, lse: bool = False) -> Tuple[Any, Any]:
 
 def together(ops: Any) -> Any:
     """Arrays of a shard_map as varying over all axes that one of them varies over."""
-    leaves, tree = jax.tree.flatten(ops)
+    leaves, tree = jax.tree.flatten(ops)  # type: Any, Any
     axes = [varying_axes(x) for x in leaves]
     union: FrozenSet[Any] = frozenset().union(*axes)
     if not union:

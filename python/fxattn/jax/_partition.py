@@ -133,7 +133,7 @@ class _Call:
 
     def _gradient(self, one: int, named: Operands) -> Dims:
         if one in (WANT_Q, WANT_K, WANT_V):
-            return named[one]  # type: ignore[no-any-return]
+            return named[one]
         if one == WANT_SINK:
             return ("h",)
         return ("floats",) if one == WANT_PARAMS else named.tensors[one - WANT_TENSORS]

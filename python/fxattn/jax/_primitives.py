@@ -74,13 +74,13 @@ def _avals(like: Any, shapes: Sequence[Shape]) -> List[Any]:
     return [like.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in shapes]
 
 
-@forward_p.def_abstract_eval
+@forward_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _forward_abstract(*flat: Any, spec: Spec, has_scale: bool, lse: bool, stats: bool) -> List[Any]:
     ops = gather(spec, has_scale, flat, False)
     return _avals(ops.q, _forward_shapes(spec, ops, lse, stats))
 
 
-@backward_p.def_abstract_eval
+@backward_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _backward_abstract(*flat: Any, spec: Spec, has_scale: bool, want: Tuple[int, ...], dlse: bool) -> List[Any]:
     ops = gather(spec, has_scale, flat, True)
     return _avals(ops.q, _backward_shapes(spec, ops, want))
@@ -96,7 +96,7 @@ def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}
     operands = [*operands, *((ROOM, x) for x in before)]
-    run = jax.ffi.ffi_call(_handlers.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in results],
+    run: Any = jax.ffi.ffi_call(_handlers.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in results],
                            input_output_aliases=aliases, vmap_method="sequential")
     return run(*[x for _, x in operands], problem=problem.save(),
                operands=np.array([role for role, _ in operands], np.int64),

@@ -5,8 +5,8 @@
 
 flex_attention and its masks are PyTorch's by name and meaning (flex.py, block_mask.py); names of its types are here as
 well, so that one import line changes and nothing else. attention has what the library has (_attention.py),
-DotProductAttention and MultiheadAttention are Transformer Engine's (_modules.py, _multihead.py). All call the operators fxattn::fwd
-and fxattn::bwd (_operators.py), whose gradients are in _autograd.py. register_transformers makes
+DotProductAttention and MultiheadAttention are Transformer Engine's (_modules.py, _multihead.py). All call the operators
+fxattn::fwd and fxattn::bwd (_operators.py), whose gradients are in _autograd.py. register_transformers makes
 attn_implementation="fxattn" work in Hugging Face transformers (transformers.py); ring_attention is for sequences that
 are spread over processes (ring.py).
 """

@@ -89,7 +89,7 @@ class Call:
         if not made:
             return None
         plain.results = _direct.all_results(made, plain.config)
-        return _apply(plain, q, k, v, *self.tensors, *self.extras, *self.scalars)  # type: ignore[no-any-return]
+        return _apply(plain, q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
         """Never run: the dispatcher would take the kernels of one device for tensors of the other."""

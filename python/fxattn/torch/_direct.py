@@ -33,7 +33,7 @@ def _begin() -> bool:
         return False
     begin = ctypes.PyDLL(ops.library._name).fxa_torch_direct_begin
     begin.argtypes = [ctypes.py_object]
-    return begin(Tensor.__dlpack_c_exchange_api__) == 0  # type: ignore[no-any-return]
+    return begin(Tensor.__dlpack_c_exchange_api__) == 0
 
 
 def _keys(*names: str) -> int:

@@ -231,6 +231,7 @@ class DotProductAttention(nn.Module):
         at_end = self.bottom_right_diagonal if bottom_right_diagonal is None else bottom_right_diagonal
         at_end = kind not in ("causal", "padding_causal") if at_end is None else at_end
         causal = ready.get("causal", False)
+        sink: Any = {"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset)
         packed: Dict[str, Any] = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_kv, "max_q": max_seqlen_q,
                                   "max_k": max_seqlen_kv}
         if layout != "thd":
@@ -242,7 +243,7 @@ class DotProductAttention(nn.Module):
             scale=self.softmax_scale, layout=layout, is_causal=causal,
             window=None if window is None else (_side(window[0]), _side(window[1])),
             bottom_right=at_end and (causal or window is not None),
-            sink={"vanilla": None, "off-by-one": "zero"}.get(self.softmax_type, self.softmax_offset),
+            sink=sink,
             dropout_p=self.attention_dropout if self.training else 0.0, style="graph" if graph else "flex",
             score_mod_bprop=score_mod_bprop, tensors=score_mod_tensors, bprop_tensors=score_mod_bprop_tensors, **packed)
         return out.flatten(-2)
@@ -301,7 +302,7 @@ class DotProductAttention(nn.Module):
         _refuse("DotProductAttention", [text for wrong, text in rules if wrong] + problems)
 
 
-def _four(mask: Tensor) -> Tensor:
+def _four(mask: Any) -> Tensor:
     while mask.dim() < 4:
         mask = mask.unsqueeze(0)
     return mask

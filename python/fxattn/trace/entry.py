@@ -40,7 +40,7 @@ class Traced(NamedTuple):
 def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None) -> Optional[Traced]:
     """The trace of functions of the flex style that were traced before and are as they were, where that is quickly
     said; None: trace them."""
-    return watch.find(score_mod, mask_mod, (lib, device, dtype))  # type: ignore[no-any-return]
+    return watch.find(score_mod, mask_mod, (lib, device, dtype))
 
 
 def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "flex", bprop: Source = None,

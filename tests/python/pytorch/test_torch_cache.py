@@ -225,7 +225,7 @@ def test_runs_go_on_while_a_thread_holds_the_gil():
         pytest.skip("the kernels here are those by ctypes, which are Python")
     zero, finished = torch.zeros(()), []
     traced = torch.jit.trace(Chain(), (zero,), check_trace=False)
-    holding, stats, interval = ctypes.PyDLL(ops._library._name), _abi.CacheStats(), sys.getswitchinterval()
+    holding, stats, interval = ctypes.PyDLL(ops.library._name), _abi.CacheStats(), sys.getswitchinterval()
 
     def runs():
         holding.fxa_torch_cache_stats(ctypes.byref(stats))
