@@ -40,16 +40,25 @@ class LazyBlockMask(BlockMask):
                  device: Union[str, torch.device], block_size: Tuple[int, int],
                  options: Tuple[Tuple[str, Any], ...]) -> None:
         # PyTorch's own constructor takes the lists.
-        self.mask_mod = mask_mod
+        self._mask_mod, self._is_replaced = mask_mod, False
         self.seq_lengths = seq_lengths
         self.BLOCK_SIZE = block_size
         self._fxattn = (mask_mod, batch, heads, device, options)
         self._read: Optional[Tuple[Any, ...]] = None  # the lists and their versions, once they are made
 
     @property
+    def mask_mod(self) -> MaskMod:  # type: ignore[override]
+        return self._mask_mod
+
+    @mask_mod.setter
+    def mask_mod(self, mask_mod: MaskMod) -> None:
+        # Noted instead of compared later, which Dynamo does not do for every callable.
+        self._mask_mod, self._is_replaced = mask_mod, True
+
+    @property
     def shape(self) -> Tuple[int, ...]:
         if self._read is not None:
-            return super().shape
+            return (*self.kv_indices.shape[:-2], *self.seq_lengths)
         return (self._fxattn[1], self._fxattn[2], *self.seq_lengths)
 
     @property
@@ -78,7 +87,7 @@ class LazyBlockMask(BlockMask):
 
     def is_its_mask_mod(self) -> bool:
         """Whether nobody has put another mask_mod in its place, or changed a list."""
-        return self.mask_mod is self._fxattn[0] and (self._read is None or _same(self._read, _lists_of(self)))
+        return not self._is_replaced and (self._read is None or _same(self._read, _lists_of(self)))
 
     @classmethod
     def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> BlockMask:  # type: ignore[override]

@@ -159,6 +159,49 @@ def test_lists_under_compile():
     torch.testing.assert_close(compiled(q, k, v, block_mask=mask), eager(q, k, v, mask_mod=left)[0])
 
 
+def test_lazy_masks_under_compile():
+    """Masks of partials, masks whose lists were read, masks that get another mask_mod: as in eager calls."""
+    compiled = torch.compile(fx.flex_attention, backend="aot_eager", fullgraph=True, dynamic=True)
+    make = torch.compile(fx.create_block_mask, backend="aot_eager", dynamic=True)
+    q, k, v = inputs(2, 2, 2, 32, 32, 8, 8, torch.float32)
+    lengths = torch.tensor([20, 32])
+    short = functools.partial(lambda b, h, m, n, lengths: n < lengths[b], lengths=lengths)
+    for create in (fx.create_block_mask, make):
+        mask = create(short, 2, None, 32, 32, device="cpu", BLOCK_SIZE=16)
+        torch.testing.assert_close(compiled(q, k, v, block_mask=mask), eager(q, k, v, mask_mod=short)[0])
+    mask = fx.create_block_mask(causal, None, None, 32, 32, device="cpu", BLOCK_SIZE=16)
+    assert mask.kv_num_blocks.tolist() == [[[1, 1]]]
+    torch.testing.assert_close(compiled(q, k, v, block_mask=mask), eager(q, k, v, mask_mod=causal)[0])
+    mask.mask_mod = short
+    torch.testing.assert_close(compiled(q, k, v, block_mask=mask), fx.flex_attention(q, k, v, block_mask=mask))
+
+
+def test_decoding_by_slices_of_a_mask():
+    """One compilation for all steps: the row of blocks and the offset are of the position, the cache is written."""
+    whole, (q, k, v) = 40, (x.detach() for x in inputs(1, 2, 2, 40, 40, 8, 8, torch.float32))
+    base = fx.create_block_mask(causal, None, None, whole, whole, device="cpu", BLOCK_SIZE=16)
+    cache = torch.zeros(2, 1, 2, whole, 8)
+
+    def step(q, k, v, position):
+        def shifted(b, h, m, n):
+            return base.mask_mod(b, h, m + position[0], n)
+
+        cache[0][:, :, position], cache[1][:, :, position] = k, v
+        mask = base[:, :, position // 16]
+        mask.mask_mod, mask.seq_lengths = shifted, (1, whole)
+        return fx.flex_attention(q, cache[0], cache[1], block_mask=mask)
+
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(step, backend=counter, fullgraph=True)
+    for t in range(0, whole, 3):
+        cache[:, :, :, :t] = torch.stack([k, v])[:, :, :, :t]
+        at = slice(t, t + 1)
+        want = eager(q[:, :, at], k[:, :, :t + 1], v[:, :, :t + 1])[0]
+        for run in (step, compiled):
+            torch.testing.assert_close(run(q[:, :, at], k[:, :, at], v[:, :, at], torch.tensor([t])), want)
+    assert counter.frame_count == 1
+
+
 def test_lists_may_be_shorter_than_rows_of_blocks():
     count, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[3, 0], [1, 2]]]])
     mask = theirs.BlockMask.from_kv_blocks(count.int(), indices.int(), BLOCK_SIZE=16, seq_lengths=(32, 64),
