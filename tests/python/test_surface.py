@@ -10,13 +10,14 @@ import fxattn
 import pytest
 
 DOCS = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
-MODULES = {"fxattn": {"jax", "numpy", "torch", "trace"}, "fxattn.jax": set(), "fxattn.numpy": set(),
-           "fxattn.torch": set(), "fxattn.trace": set()}
+MODULES = {"fxattn": {"jax", "numpy", "torch", "trace"}, "fxattn.jax": set(), "fxattn.jax.flax": set(),
+           "fxattn.jax.nnx": set(), "fxattn.numpy": set(), "fxattn.torch": set(), "fxattn.trace": set()}
 
 
 def module(name):
-    if name in ("fxattn.jax", "fxattn.numpy", "fxattn.torch"):
-        pytest.importorskip(name.split(".")[1])
+    for library in name.replace("nnx", "flax").split(".")[1:]:
+        if library != "trace":
+            pytest.importorskip(library)
     return importlib.import_module(name)
 
 

@@ -55,9 +55,11 @@ def is_graph_style(mod: Any) -> bool:
         p.kind is p.VAR_POSITIONAL for p in found)
 
 
-def resolve(score_mod: Mod, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
+def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_tensors: Named, params: Named,
             shape: Sequence[int], dtype: Any) -> Score:
-    """The program of what a user gave, for scores of this shape."""
+    """The program of what a user gave, for scores of this shape; a Score is one already."""
+    if isinstance(score_mod, Score):
+        return score_mod
     for name, named in (("score_mod_tensors", tensors), ("score_mod_bprop_tensors", bprop_tensors), ("params", params)):
         if named is not None and not isinstance(named, Mapping):
             raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(named).__name__))

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the modules for linen (flax.py) and nnx (nnx.py) share: Transformer Engine's settings as a call of attention().
+
+Settings are those of the constructor, and hold the callbacks; Given is what a call brings, tensors included. What does
+not go together is one error that lists all of it.
+"""
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import ArgumentError
+from ._attention import arranged, attention, shape_of_scores
+from ._mods import Mod, Score, resolve
+
+# The ready masks of the library that stand for each mask type of Transformer Engine.
+MASK_TYPES: Dict[str, Dict[str, bool]] = {
+    "no_mask": {}, "padding": {"padding": True}, "causal": {"causal": True},
+    "padding_causal": {"padding": True, "causal": True}, "causal_padding": {"padding": True, "causal": True},
+    "causal_bottom_right": {"causal": True, "bottom_right": True},
+    "padding_causal_bottom_right": {"padding": True, "causal": True, "bottom_right": True},
+}
+BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
+LAYOUTS = ("bshd_bshd_bshd", "bshd_bs2hd", "bs3hd")
+SOFTMAX_TYPES = ("vanilla", "off-by-one", "learnable")
+
+
+@jax.tree_util.register_pytree_node_class
+class SequenceDescriptor:
+    """Which rows and keys of a padded or packed batch are whose: lengths, or segment ids with 0 for padding. It may be
+    an argument of jitted functions."""
+
+    def __init__(self, seqlens: Optional[Tuple[Any, Any]] = None, segment_ids: Optional[Tuple[Any, Any]] = None,
+                 segment_pos: Optional[Tuple[Any, Any]] = None) -> None:
+        """Pairs (of q, of k and v): `seqlens` [B], `segment_ids` [B,S], `segment_pos` [B,S], by which causal masks go
+        where it is given. from_seqlens and from_segment_ids_and_pos take one array for both as well."""
+        self.seqlens, self.segment_ids, self.segment_pos = seqlens, segment_ids, segment_pos
+
+    @classmethod
+    def from_seqlens(cls, seqlens: Any) -> "SequenceDescriptor":
+        """Of `seqlens`: [B], or a pair of them."""
+        return cls(seqlens=_both(seqlens))
+
+    @classmethod
+    def from_segment_ids_and_pos(cls, segment_ids: Any, segment_pos: Any = None) -> "SequenceDescriptor":
+        """Of `segment_ids` and, where causal masks need them, `segment_pos`: [B,S], or pairs of them."""
+        return cls(segment_ids=_both(segment_ids), segment_pos=None if segment_pos is None else _both(segment_pos))
+
+    def tree_flatten(self) -> Tuple[Tuple[Any, ...], None]:
+        """For JAX: its arrays."""
+        return (self.seqlens, self.segment_ids, self.segment_pos), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: Tuple[Any, ...]) -> "SequenceDescriptor":
+        """For JAX: the same of other `children`; `aux` is nothing."""
+        return cls(*children)
+
+
+def _both(value: Any) -> Tuple[Any, Any]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)  # type: ignore[return-value]
+
+
+class Settings(NamedTuple):
+    """What a constructor has."""
+
+    head_dim: int
+    num_attention_heads: int
+    num_gqa_groups: Optional[int] = None
+    attention_dropout: float = 0.0
+    attn_mask_type: str = "causal"
+    attn_bias_type: Optional[str] = None
+    qkv_layout: str = "bshd_bshd_bshd"
+    scale_factor: Optional[float] = None
+    transpose_batch_sequence: bool = False
+    window_size: Optional[Tuple[int, int]] = None
+    softmax_type: str = "vanilla"
+    score_mod: Mod = None
+    score_mod_bprop: Mod = None
+
+    def check(self, who: str) -> None:
+        groups = self.num_attention_heads if self.num_gqa_groups is None else self.num_gqa_groups
+        names = (("attn_mask_type", self.attn_mask_type, MASK_TYPES), ("qkv_layout", self.qkv_layout, LAYOUTS),
+                 ("softmax_type", self.softmax_type, SOFTMAX_TYPES))
+        rules = [(value not in known, "%s is %r, not one of %s" % (name, value, ", ".join(known)))
+                 for name, value, known in names]
+        rules += [(self.attn_bias_type not in (None, *BIAS_TYPES),
+                   "attn_bias_type is %r, not one of %s" % (self.attn_bias_type, ", ".join(BIAS_TYPES))),
+                  (groups < 1 or self.num_attention_heads % max(groups, 1) != 0,
+                   "num_attention_heads is %d, no multiple of num_gqa_groups %d" % (self.num_attention_heads, groups))]
+        refuse(who, [text for wrong, text in rules if wrong])
+
+
+class Given(NamedTuple):
+    """What a call has besides query, key and value."""
+
+    sequence_descriptor: Any = None
+    bias: Any = None
+    mask: Any = None
+    score_mod_tensors: Optional[Mapping[str, Any]] = None
+    score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None
+
+
+def refuse(who: str, problems: List[str]) -> None:
+    if problems:
+        raise ArgumentError("%s cannot do this: %s" % (who, "; ".join(problems)))
+
+
+def run(settings: Settings, query: Any, key: Any, value: Any, given: Given, sinks: Any, dropout_key: Any) -> Any:
+    """The attention of a module. `dropout_key`: None where nothing is dropped."""
+    ready = MASK_TYPES[settings.attn_mask_type]
+    _check_call(settings, given, bool(ready.get("padding")))
+    q, k, v = _separate(settings, query, key, value)
+    q, k, v, _ = arranged(q, k, v, "bshd")
+    shape = shape_of_scores(q, k, v, "bshd", None)
+    heads = shape[1], k.shape[2], q.shape[3]
+    groups = settings.num_gqa_groups or settings.num_attention_heads
+    if heads != (settings.num_attention_heads, groups, settings.head_dim):
+        raise ArgumentError("heads of q, heads of k and features are %s; the module has %s"
+                            % (heads, (settings.num_attention_heads, groups, settings.head_dim)))
+    score = resolve(settings.score_mod, None, settings.score_mod_bprop, given.score_mod_tensors,
+                    given.score_mod_bprop_tensors, None, shape, q.dtype)
+    score = _with_bias(score, settings, given.bias, shape)
+    score = _with_mask(score, given.mask, shape)
+    score, options = _with_descriptor(score, given.sequence_descriptor, dict(ready), shape)
+    options.pop("padding", None)
+    window = settings.window_size
+    out = attention(q, k, v, score_mod=score if score.program is not None else None,  # type: ignore[arg-type]
+                    window=None if window is None else (None if window[0] < 0 else window[0],
+                                                        None if window[1] < 0 else window[1]),
+                    sinks={"off-by-one": "zero"}.get(settings.softmax_type, sinks), scale=settings.scale_factor,
+                    dropout=0.0 if dropout_key is None else settings.attention_dropout, dropout_key=dropout_key,
+                    **options)
+    return jnp.swapaxes(out, 0, 1) if settings.transpose_batch_sequence else out
+
+
+def _check_call(settings: Settings, given: Given, padding: bool) -> None:
+    bias_type = settings.attn_bias_type or ("no_bias" if given.bias is None else "post_scale_bias")
+    whose = given.sequence_descriptor is not None or given.mask is not None
+    rules = [
+        ((bias_type == "no_bias") != (given.bias is None),
+         "attn_bias_type %s %s bias" % (bias_type, "without" if given.bias is None else "with")),
+        (padding and not whose, "attn_mask_type %s without sequence_descriptor or mask" % settings.attn_mask_type),
+        (not padding and whose, "sequence_descriptor or mask with attn_mask_type %s" % settings.attn_mask_type),
+        (given.sequence_descriptor is not None and given.mask is not None, "sequence_descriptor and mask together"),
+        (settings.score_mod is not None and given.bias is not None, "score_mod with bias: write it into score_mod"),
+        (settings.score_mod is None and settings.score_mod_bprop is not None, "score_mod_bprop without score_mod"),
+        (settings.score_mod is None and given.score_mod_tensors is not None, "score_mod_tensors without score_mod"),
+        (settings.score_mod_bprop is None and given.score_mod_bprop_tensors is not None,
+         "score_mod_bprop_tensors without score_mod_bprop"),
+    ]
+    refuse("DotProductAttention", [text for wrong, text in rules if wrong])
+
+
+def _separate(settings: Settings, query: Any, key: Any, value: Any) -> Tuple[Any, Any, Any]:
+    """q, k and v [B,S,H,D] of what is packed or transposed."""
+    want = {"bs3hd": 1, "bshd_bs2hd": 2, "bshd_bshd_bshd": 3}[settings.qkv_layout]
+    if any((x is None) != (n >= want) for n, x in enumerate((query, key, value))):
+        raise ArgumentError("qkv_layout %s takes %s, and no more" % (
+            settings.qkv_layout, ("query alone", "query and key", "query, key and value")[want - 1]))
+    arrays = [jnp.swapaxes(x, 0, 1) if settings.transpose_batch_sequence else x
+              for x in (query, key, value) if x is not None]
+    packed = arrays[-1] if want < 3 else None
+    if packed is not None and (packed.ndim != 5 or packed.shape[2] != 4 - want):
+        raise ArgumentError("qkv_layout %s has an array of shape %s; [B,S,%d,H,D] is accepted"
+                            % (settings.qkv_layout, packed.shape, 4 - want))
+    parts = [] if packed is None else [packed[:, :, n] for n in range(4 - want)]
+    return tuple([*arrays[:want - 1], *parts] if packed is not None else arrays)  # type: ignore[return-value]
+
+
+def _indices(name: str, array: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
+    """The array with rank 4, and how a program reads the element of a pair of it."""
+    full = (1,) * (4 - array.ndim) + array.shape
+    if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
+        raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))
+    return array.reshape(full), ", ".join(axis if size != 1 else "0" for axis, size in zip("bhqk", full))
+
+
+def _with_bias(score: Score, settings: Settings, bias: Any, shape: Tuple[int, ...]) -> Score:
+    if bias is None:
+        return score
+    bias = jnp.asarray(bias)
+    if settings.attn_bias_type == "pre_scale_bias":
+        scale = settings.head_dim**-0.5 if settings.scale_factor is None else settings.scale_factor
+        bias = bias * jnp.asarray(scale, bias.dtype)
+    bias, index = _indices("bias", bias, shape)
+    kind = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}[bias.dtype.name]
+    return score.appended("tensor zz_bias : %s[4]\nscore = score + zz_bias[%s]" % (kind, index), {"zz_bias": bias})
+
+
+def _with_mask(score: Score, mask: Any, shape: Tuple[int, ...]) -> Score:
+    if mask is None:
+        return score
+    mask, index = _indices("mask", jnp.asarray(mask).astype(bool), shape)
+    return score.appended("tensor zz_hidden : bool[4]\nmask = mask && !zz_hidden[%s]" % index, {"zz_hidden": mask})
+
+
+def _with_descriptor(score: Score, given: Any, ready: Dict[str, bool],
+                     shape: Tuple[int, ...]) -> Tuple[Score, Dict[str, Any]]:
+    """Lengths are the library's own; segments are a mask, of which those of padding equal none."""
+    options: Dict[str, Any] = dict(ready)
+    if given is None:
+        return score, options
+    if given.seqlens is not None:
+        options["lengths"] = tuple(given.seqlens)
+    if given.segment_ids is not None:
+        ids = [jnp.asarray(x) for x in given.segment_ids]
+        options["segment_ids"] = (jnp.where(ids[0] == 0, -1, ids[0]), jnp.where(ids[1] == 0, -2, ids[1]))
+    if given.segment_pos is not None and options.pop("causal", False):
+        at = [jnp.asarray(x).astype(jnp.int32) for x in given.segment_pos]
+        score = score.appended("tensor zz_pos_k : i32[2]\ntensor zz_pos_q : i32[2]\n"
+                               "mask = mask && zz_pos_k[b, k] <= zz_pos_q[b, q]",
+                               {"zz_pos_q": at[0], "zz_pos_k": at[1]})
+    return score, options

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules for flax.nnx with Transformer Engine's names: callbacks in the constructor, tensors at call time.
+
+    from fxattn.jax.nnx import DotProductAttention, MultiHeadAttention
+
+flax.py has the same for flax.linen; what both do is in _layers.py.
+"""
+from typing import Any, Callable, List, Mapping, Optional
+
+import jax.numpy as jnp
+from flax import nnx
+
+from ._layers import Given, SequenceDescriptor, Settings, refuse, run
+
+__all__ = ["DotProductAttention", "MultiHeadAttention", "SequenceDescriptor"]
+
+
+def __dir__() -> List[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+class DotProductAttention(nnx.Module):
+    """softmax(score_mod(scale_factor * q k^T)) v of query [B,S,H,D], key and value [B,T,G,D], to [B,S,H,D]."""
+
+    def __init__(self, head_dim: int, num_attention_heads: int, num_gqa_groups: Optional[int] = None, *,
+                 deterministic: bool = False, rngs: Optional[nnx.Rngs] = None, **settings: Any) -> None:
+        """head_dim, num_attention_heads, num_gqa_groups and the other `settings` are the fields of
+        fxattn.jax.flax.DotProductAttention, but for dropout_rng_name: score_mod, score_mod_bprop, attn_mask_type,
+        window_size, softmax_type and so on. deterministic: nothing is dropped, unless a call says otherwise. rngs: of
+        dropout, where a call gives none."""
+        self.settings = Settings(head_dim, num_attention_heads, num_gqa_groups, **settings)
+        self.settings.check("DotProductAttention")
+        self.deterministic = deterministic
+        self.rngs = rngs.dropout.fork() if rngs is not None and self.settings.attention_dropout > 0.0 else None
+        self.softmax_offset = nnx.Param(jnp.zeros(num_attention_heads, jnp.float32)) \
+            if self.settings.softmax_type == "learnable" else None
+
+    def __call__(self, query: Any, key: Any = None, value: Any = None, sequence_descriptor: Any = None,
+                 bias: Any = None, *, deterministic: Optional[bool] = None, mask: Any = None,
+                 score_mod_tensors: Optional[Mapping[str, Any]] = None,
+                 score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
+        """Arguments are those of fxattn.jax.flax.DotProductAttention."""
+        deterministic = self.deterministic if deterministic is None else deterministic
+        key_of = None
+        if self.settings.attention_dropout > 0.0 and not deterministic:
+            stream = rngs.dropout if rngs is not None else self.rngs
+            if stream is None:
+                refuse("DotProductAttention", ["attention_dropout without rngs, in the constructor or in the call"])
+            key_of = stream()  # type: ignore[misc]
+        sinks = None if self.softmax_offset is None else self.softmax_offset[...]
+        return run(self.settings, query, key, value,
+                   Given(sequence_descriptor, bias, mask, score_mod_tensors, score_mod_bprop_tensors), sinks, key_of)
+
+
+class MultiHeadAttention(nnx.Module):
+    """Projections around DotProductAttention: inputs_q [B,S,F], and inputs_kv [B,T,F] (None: inputs_q), to [B,S,F]."""
+
+    def __init__(self, in_features: int, head_dim: int, num_attention_heads: int, num_gqa_groups: Optional[int] = None,
+                 *, use_bias: bool = False, kernel_init: Callable[..., Any] = nnx.initializers.lecun_normal(),
+                 bias_init: Callable[..., Any] = nnx.initializers.zeros_init(), dtype: Any = None,
+                 param_dtype: Any = jnp.float32, deterministic: bool = False, rngs: nnx.Rngs,
+                 **settings: Any) -> None:
+        """in_features: F. use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query,
+        key, value and out, made with rngs; head_dim, num_attention_heads, num_gqa_groups, deterministic and `settings`
+        DotProductAttention's."""
+        groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
+        common = dict(use_bias=use_bias, kernel_init=kernel_init, bias_init=bias_init, dtype=dtype,
+                      param_dtype=param_dtype, rngs=rngs)
+        self.query = nnx.LinearGeneral(in_features, (num_attention_heads, head_dim), **common)
+        self.key = nnx.LinearGeneral(in_features, (groups, head_dim), **common)
+        self.value = nnx.LinearGeneral(in_features, (groups, head_dim), **common)
+        self.out = nnx.LinearGeneral((num_attention_heads, head_dim), in_features, axis=(-2, -1), **common)
+        self.core = DotProductAttention(head_dim, num_attention_heads, num_gqa_groups, deterministic=deterministic,
+                                        rngs=rngs, **settings)
+
+    def __call__(self, inputs_q: Any, inputs_kv: Any = None, mask: Any = None, bias: Any = None, *,
+                 sequence_descriptor: Any = None, deterministic: Optional[bool] = None,
+                 score_mod_tensors: Optional[Mapping[str, Any]] = None,
+                 score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
+        """mask, bias, sequence_descriptor, deterministic, score_mod_tensors, score_mod_bprop_tensors and rngs go to
+        DotProductAttention."""
+        inputs_kv = inputs_q if inputs_kv is None else inputs_kv
+        return self.out(self.core(
+            self.query(inputs_q), self.key(inputs_kv), self.value(inputs_kv), sequence_descriptor, bias,
+            deterministic=deterministic, mask=mask, score_mod_tensors=score_mod_tensors,
+            score_mod_bprop_tensors=score_mod_bprop_tensors, rngs=rngs))
