@@ -14,6 +14,7 @@
 #ifndef FXA_ENGINE_ENGINE_H
 #define FXA_ENGINE_ENGINE_H
 
+#include "../base/device_memory.h"
 #include "../problem/bind.h"
 
 /* What the results and the code of an instance depend on besides the problem and the engine's version: an instruction
@@ -30,17 +31,6 @@ typedef struct fxa__answer {
 
 /* Makes the report a no, with its reason; what does not fit is cut off. */
 void fxa__support_refuse(fxa_support *report, const char *reason);
-
-/* Memory of a device, for callers who have theirs on the host. A stream is a run's. */
-typedef struct fxa__memory {
-    /* May a call that waits take data there and back on the stream now? Asked before anything else. NULL: yes. */
-    fxa_status (*begin)(void *self, void *stream, fxa_error *err);
-    fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err); /* size > 0; a multiple of 256 */
-    void (*give)(void *self, void *ptr, size_t size);                         /* what alloc gave, back */
-    fxa_status (*copy_to)(void *self, void *device, const void *from, size_t size, void *stream, fxa_error *err);
-    fxa_status (*copy_from)(void *self, void *to, const void *device, size_t size, void *stream, fxa_error *err);
-    fxa_status (*wait)(void *self, void *stream, fxa_error *err); /* until all that was begun is done, or has failed */
-} fxa__memory;
 
 typedef struct fxa__engine {
     const char *name;

@@ -134,53 +134,7 @@ void fxa__gpu_leave(const fxa__gpu *gpu) {
     (void)gpu->driver.context_pop(&context);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
-
-fxa_status fxa__gpu_alloc(const fxa__gpu *gpu, size_t size, void **out, fxa_error *err) {
-    uintptr_t ptr = 0;
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    fxa_status status = fxa__gpu_status(gpu, gpu->driver.alloc(&ptr, size), "cuMemAlloc", err);
-    fxa__gpu_leave(gpu);
-    if (status == FXA_E_MEMORY)
-        return fxa__fail(err, FXA_E_MEMORY, "%zu bytes of memory of device cuda %d", size, (int)gpu->ordinal);
-    if (status == FXA_OK) *out = (void *)ptr;
-    return status;
-}
-
-void fxa__gpu_give(const fxa__gpu *gpu, void *ptr) {
-    if (fxa__gpu_enter(gpu, NULL) != FXA_OK) return;
-    (void)gpu->driver.give((uintptr_t)ptr);
-    fxa__gpu_leave(gpu);
-}
-
-fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from, size_t size, void *stream,
-                            fxa_error *err) {
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.copy_to((uintptr_t)device, from, size, stream);
-    fxa__gpu_leave(gpu);
-    return fxa__gpu_status(gpu, status, "cuMemcpyHtoDAsync", err);
-}
-
-fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
-                              fxa_error *err) {
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.copy_from(to, (uintptr_t)device, size, stream);
-    fxa__gpu_leave(gpu);
-    return fxa__gpu_status(gpu, status, "cuMemcpyDtoHAsync", err);
-}
-
-fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err) {
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    int status = gpu->driver.stream_wait(stream);
-    fxa__gpu_leave(gpu);
-    return fxa__gpu_status(gpu, status, "cuStreamSynchronize", err);
-}
-
-void fxa__gpu_wait_all(const fxa__gpu *gpu) {
-    if (fxa__gpu_enter(gpu, NULL) != FXA_OK) return;
-    (void)gpu->driver.context_wait();
-    fxa__gpu_leave(gpu);
-}
+/* ---- Whose they are ---------------------------------------------------------------------------------------------- */
 
 /* What is no memory of CUDA's has no type; the driver is asked once for all three. */
 fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *name, const void *ptr, fxa_error *err) {

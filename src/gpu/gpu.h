@@ -10,7 +10,7 @@
 #ifndef FXA_GPU_GPU_H
 #define FXA_GPU_GPU_H
 
-#include "../base/error.h"
+#include "../base/device_memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,6 +81,8 @@ fxa_status fxa__gpu_copy_to(const fxa__gpu *gpu, void *device, const void *from,
 fxa_status fxa__gpu_copy_from(const fxa__gpu *gpu, void *to, const void *device, size_t size, void *stream,
                               fxa_error *err);
 fxa_status fxa__gpu_wait(const fxa__gpu *gpu, void *stream, fxa_error *err);
+/* The same as a table, for engines whose instance begins with the fxa__gpu. */
+extern const fxa__memory fxa__gpu_memory;
 /* Until the device has nothing left to do for this context. */
 void fxa__gpu_wait_all(const fxa__gpu *gpu);
 /* The next two between enter and leave, which several of them share: they are asked in every run.

@@ -5,6 +5,10 @@
  */
 #include "cudnn_rig.h"
 
+#include "base/dtype.h"
+
+#include <math.h>
+
 /* Pointers of the other device, and of none. */
 TEST(whose_memory_it_is) {
     NEEDS_STANDIN;
@@ -128,6 +132,118 @@ TEST(a_merge_fails_at_every_call) {
         standin_check_end();
     }
     T_CHECK(k > 15);
+}
+
+/* ---- Merging as on the host -------------------------------------------------------------------------------------- */
+
+enum { PLACES_B = 2, PLACES_H = 2, PLACES_S = 5, PLACES_D = 7 };
+enum { PLACES_ROWS = PLACES_B * PLACES_H * PLACES_S, PLACES_ALL = PLACES_ROWS * PLACES_D };
+
+typedef struct places_side {
+    uint32_t dtype;
+    int64_t n;
+    double host[PLACES_ALL]; /* room for any dtype */
+    void *device;
+} places_side;
+
+/* O_a, LSE_a, O_b, LSE_b: rows that see nothing on either side or both, and some whose LSE is no number. */
+static void places_draw(places_side side[4], t_rng *rng) {
+    static const double lse[] = {0.5, -2, -INFINITY, 40, -INFINITY, NAN};
+    for (int i = 0; i < 4; i++) {
+        bool row = i & 1;
+        side[i].dtype = (uint32_t)(row ? t_int(rng, FXA_F64, FXA_F32) : t_int(rng, FXA_F64, FXA_BF16));
+        side[i].n = row ? PLACES_ROWS : PLACES_ALL;
+        for (int64_t j = 0; j < side[i].n; j++)
+            fxa__store_f64(side[i].host, side[i].dtype, j, row ? lse[t_int(rng, 0, 5)] : t_real(rng, -3, 3));
+    }
+}
+
+static fxa_merge_args places_args(places_side side[4], bool on_device) {
+    fxa_merge_args a = FXA_MERGE_ARGS_INIT;
+    fxa_operand *const operands[] = {&a.o_a, &a.lse_a, &a.o_b, &a.lse_b};
+    void *data[4];
+    a.b = PLACES_B, a.h = PLACES_H, a.s = PLACES_S, a.d = PLACES_D;
+    for (int i = 0; i < 4; i++) {
+        operands[i]->dtype = side[i].dtype;
+        operands[i]->layout = i < 2 ? FXA_LAYOUT_BSHD : FXA_LAYOUT_BHSD;
+        data[i] = on_device ? side[i].device : side[i].host;
+    }
+    a.o_a_data = data[0], a.lse_a_data = data[1], a.o_b_data = data[2], a.lse_b_data = data[3];
+    return a;
+}
+
+/* A unit in the last place of what is stored: both compute in f64, in another order. */
+static bool places_near(double got, double want, uint32_t dtype) {
+    double unit = dtype == FXA_F64 ? 0x1p-50 : dtype == FXA_F32 ? 0x1p-23 : dtype == FXA_F16 ? 0x1p-10 : 0x1p-7;
+    if (want != want) return got != got;
+    return got == want || fabs(got - want) <= unit * fmax(fabs(want), 1e-3);
+}
+
+TEST(merges_are_those_of_the_host) {
+    NEEDS_STANDIN;
+    t_rng rng = {t_seed()};
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    fxa__gpu gpu;
+    T_OK(fxa__gpu_open(&gpu, 1, &err));
+    for (int n = 0; n < t_scaled(200); n++) {
+        static places_side side[4];
+        static double got[PLACES_ALL];
+        places_draw(side, &rng);
+        for (int i = 0; i < 4; i++) {
+            T_OK(fxa__gpu_alloc(&gpu, sizeof side[i].host, &side[i].device, &err));
+            T_OK(fxa__gpu_copy_to(&gpu, side[i].device, side[i].host, sizeof side[i].host, NULL, &err));
+        }
+        fxa_merge_args here = places_args(side, false), there = places_args(side, true);
+        there.ctx = ctx, there.device = FXA_CUDA, there.ordinal = 1;
+        T_OK(fxa_merge(&here, &err));
+        T_OK(fxa_merge(&there, &err));
+        for (int i = 0; i < 2; i++) {
+            T_OK(fxa__gpu_copy_from(&gpu, got, side[i].device, sizeof got, NULL, &err));
+            for (int64_t j = 0; j < side[i].n; j++) {
+                double x = fxa__load_f64(got, side[i].dtype, j), want = fxa__load_f64(side[i].host, side[i].dtype, j);
+                if (!places_near(x, want, side[i].dtype)) T_FAIL("side %d, %d: %g, not %g\n", i, (int)j, x, want);
+            }
+        }
+        there.o_b_data = side[2].host;
+        T_STATUS(fxa_merge(&there, &err), FXA_E_BINDING);
+        T_HAS(err.text, "argument o_b_data is 0x");
+        for (int i = 0; i < 4; i++) fxa__gpu_give(&gpu, side[i].device);
+    }
+    fxa__gpu_close(&gpu);
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+/* The kernel is begun on a stream that is recorded; it is not loaded there. */
+TEST(a_merge_that_is_recorded) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    fxa__gpu gpu;
+    static places_side side[4];
+    t_rng rng = {t_seed()};
+    int stream;
+    T_OK(fxa__gpu_open(&gpu, 0, &err));
+    places_draw(side, &rng);
+    for (int i = 0; i < 4; i++) {
+        T_OK(fxa__gpu_alloc(&gpu, sizeof side[i].host, &side[i].device, &err));
+        T_OK(fxa__gpu_copy_to(&gpu, side[i].device, side[i].host, sizeof side[i].host, NULL, &err));
+    }
+    fxa_merge_args a = places_args(side, true);
+    a.ctx = ctx, a.device = FXA_CUDA, a.stream = &stream;
+    standin[0]->recorded = &stream;
+    T_STATUS(fxa_merge(&a, &err), FXA_E_BINDING);
+    T_HAS(err.text, "is being recorded");
+    standin[0]->recorded = NULL;
+    T_OK(fxa_merge(&a, &err));
+    standin[0]->recorded = &stream;
+    T_OK(fxa_merge(&a, &err));
+    standin[0]->recorded = NULL;
+    for (int i = 0; i < 4; i++) fxa__gpu_give(&gpu, side[i].device);
+    fxa__gpu_close(&gpu);
+    fxa_context_destroy(ctx);
+    standin_check_end();
 }
 
 T_MAIN

@@ -26,12 +26,12 @@ enum {
 };
 
 typedef struct fxa__dnn_self {
+    fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
     fxa__host *host;
     fxa__cudnn_library library;
     void *profile; /* a descriptor */
     fxa__dnn_level level;
-    bool on_device; /* else of a target: nothing runs */
-    fxa__gpu gpu;
+    bool on_device;                            /* else of a target: nothing runs */
     _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle ones */
     _Atomic(fxa__gpu_module *) module;         /* helper kernels, once code needs some */
 } fxa__dnn_self;

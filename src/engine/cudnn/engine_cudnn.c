@@ -8,6 +8,7 @@
  */
 #include "cudnn.h"
 
+#include "../../gpu/gpu_merge.h"
 #include "../../gpu/gpu_profile.h"
 #include "cudnn_build.h"
 #include "cudnn_saved.h"
@@ -285,38 +286,17 @@ static const char *dnn_detail(const void *code, const fxa__problem *p) {
     return ((const fxa__dnn_code *)code)->detail;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Merging ----------------------------------------------------------------------------------------------------- */
 
-static fxa_status dnn_begin(void *self, void *stream, fxa_error *err) {
-    const fxa__gpu *gpu = &((fxa__dnn_self *)self)->gpu;
-    FXA_TRY(fxa__gpu_enter(gpu, err));
-    fxa_status status = fxa__gpu_check_stream(gpu, stream, false, err);
-    fxa__gpu_leave(gpu);
-    return status;
+/* Kernels are loaded for the first one, which a stream that is recorded does not allow. */
+static fxa_status dnn_merge(void *self, const fxa_merge_args *args, fxa_error *err) {
+    fxa__dnn_self *s = self;
+    if (!atomic_load(&s->module)) FXA_TRY(fxa__gpu_memory.begin(&s->gpu, args->stream, err));
+    FXA_TRY(dnn_module(s, err));
+    return fxa__gpu_merge(&s->gpu, atomic_load(&s->module), args, err);
 }
 
-static fxa_status dnn_alloc(void *self, size_t size, void **out, fxa_error *err) {
-    return fxa__gpu_alloc(&((fxa__dnn_self *)self)->gpu, size, out, err);
-}
-
-static void dnn_give(void *self, void *ptr, size_t size) {
-    (void)size;
-    fxa__gpu_give(&((fxa__dnn_self *)self)->gpu, ptr);
-}
-
-static fxa_status dnn_copy_to(void *self, void *device, const void *from, size_t size, void *stream, fxa_error *err) {
-    return fxa__gpu_copy_to(&((fxa__dnn_self *)self)->gpu, device, from, size, stream, err);
-}
-
-static fxa_status dnn_copy_from(void *self, void *to, const void *device, size_t size, void *stream, fxa_error *err) {
-    return fxa__gpu_copy_from(&((fxa__dnn_self *)self)->gpu, to, device, size, stream, err);
-}
-
-static fxa_status dnn_wait(void *self, void *stream, fxa_error *err) {
-    return fxa__gpu_wait(&((fxa__dnn_self *)self)->gpu, stream, err);
-}
-
-static const fxa__memory dnn_memory = {dnn_begin, dnn_alloc, dnn_give, dnn_copy_to, dnn_copy_from, dnn_wait};
+_Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory takes an instance for its fxa__gpu");
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",
@@ -333,5 +313,6 @@ const fxa__engine fxa__engine_cudnn = {
     .detail = dnn_detail,
     .save = dnn_save,
     .load = dnn_load,
-    .memory = &dnn_memory,
+    .memory = &fxa__gpu_memory,
+    .merge = dnn_merge,
 };

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Merging on a CUDA device: see gpu_merge.h. What the kernel computes, in f64, is that of src/problem/merge.c, but that
+ * exp and log are the device's.
+ */
+#include "gpu_merge.h"
+
+#include <string.h>
+
+static FxaGpuArray merge_array(const fxa_operand *t, const void *data, bool row) {
+    FxaGpuArray a = {.data = (void *)(uintptr_t)data, .type = (int32_t)t->dtype};
+    memcpy(a.stride, t->stride, sizeof a.stride);
+    if (row) a.stride[3] = 0;
+    return a;
+}
+
+static fxa_status merge_begin(const fxa__gpu *gpu, const fxa__gpu_module *module, const fxa_merge_args *a,
+                              fxa_error *err) {
+    const struct {
+        const char *name;
+        const void *data;
+        bool row;
+    } sides[] = {{"o_a_data", a->o_a_data, false},
+                 {"lse_a_data", a->lse_a_data, true},
+                 {"o_b_data", a->o_b_data, false},
+                 {"lse_b_data", a->lse_b_data, true}};
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+        if (sides[i].row || a->d) FXA_TRY(fxa__gpu_check(gpu, "argument", sides[i].name, sides[i].data, err));
+    fxa__gpu_args args = {.join = {.o = merge_array(&a->o_b, a->o_b_data, false),
+                                   .lse = merge_array(&a->lse_b, a->lse_b_data, true),
+                                   .into = merge_array(&a->o_a, a->o_a_data, false),
+                                   .into_lse = merge_array(&a->lse_a, a->lse_a_data, true),
+                                   .rows = {.size = {a->b, a->h, a->s, a->d}}}};
+    return fxa__gpu_launch(gpu, module, FXA__GPU_JOIN, &args, a->b * a->h * a->s, a->stream, err);
+}
+
+fxa_status fxa__gpu_merge(const fxa__gpu *gpu, const fxa__gpu_module *module, const fxa_merge_args *args,
+                          fxa_error *err) {
+    if (args->b == 0 || args->h == 0 || args->s == 0) return FXA_OK;
+    FXA_TRY(fxa__gpu_enter(gpu, err));
+    fxa_status status = merge_begin(gpu, module, args, err);
+    fxa__gpu_leave(gpu);
+    return status;
+}
