@@ -98,7 +98,7 @@ def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: Score
     options += ["--causal"] * bool(causal) + ["--bottom-right"] * bool(bottom_right)
     if window is not None:
         options += ["--window", _pair_text("window", [-1 if side is None else side for side in window])]
-    if sink not in (None, "zero"):
+    if sink is not None and not (isinstance(sink, str) and sink == "zero"):
         raise ArgumentError("sink is %r; None and \"zero\" are accepted here" % (sink,))
     options += ["--sink-zero"] * (sink is not None)
     for name, value in (("--dropout", dropout or None), ("--engine", engine)):

@@ -16,6 +16,7 @@ Describe = Callable[[str, Any], Tuple[str, int]]
 _STATEMENT = re.compile(r"^\s*(?:param|tensor|let)\b|^\s*(?:score|mask|dscore)\s*=(?!=)", re.M)
 _COMMENT = re.compile(r"#[^\n]*")
 _MAX_PROGRAMS = 1024
+STYLES = ("flex", "graph")
 _programs: Dict[Any, Program] = {}
 
 
@@ -44,6 +45,8 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
     """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
     are given by name. `shape` and `dtype` are those of the scores, where they are known."""
     check_kinds(score=score, mask=mask, bprop=bprop)
+    if style not in STYLES:
+        raise ArgumentError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
     for name, named in (("tensors", tensors), ("params", params), ("bprop_tensors", bprop_tensors),
                         ("bprop_params", bprop_params)):
         if named is not None and not isinstance(named, Mapping):

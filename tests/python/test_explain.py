@@ -83,6 +83,8 @@ def test_pictures_are_documents():
     ({"window": (1,)}, fxattn.ArgumentError, "two ints"),
     ({"tile": (1, 2, 3)}, fxattn.ArgumentError, "two ints"),
     ({"sink": "one"}, fxattn.ArgumentError, "zero"),
+    ({"sink": [1.0]}, fxattn.ArgumentError, "zero"),
+    ({"score": "score", "style": "foo"}, fxattn.ArgumentError, "style is 'foo'"),
     ({"score": "nonsense"}, fxattn.ProgramError, "unknown name"),
     ({"b": 7}, fxattn.Error, "7")])
 def test_mistakes(keywords, kind, words):

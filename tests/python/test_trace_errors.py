@@ -212,10 +212,15 @@ def test_is_an_error_of_the_package():
 
 @pytest.mark.parametrize("mod, words", [
     (lambda s, b, h, q, k: None, "score_mod returned None"), (lambda s, b, h, q, k: bias, r"shape \(2, 4\)"),
-    (lambda s, b, h, q, k: "x", "not with str")])
+    (lambda s, b, h, q, k: "x", "score_mod returned a value of type str"),
+    (lambda s, b, h, q, k: (s, s), "score_mod returned a value of type tuple"),
+    ((lambda s, b, h, q, k: (yield s)), "score_mod returned a value of type generator"),
+    (lambda s, b, h, q, k: sum((q * 0.5 for _ in range(60000)), s), "operations long")])
 def test_results(mod, words):
-    with pytest.raises(TraceError, match=words):
+    """With the place of the function, not of who asked for its trace."""
+    with pytest.raises(TraceError, match=words) as error:
         trace(mod)
+    assert error.value.line == mod.__code__.co_firstlineno
 
 
 def test_mask_results():

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
 
 from .._program import DTYPE_NAMES, Program
-from .._source import check_kinds, text_program
+from .._source import STYLES, check_kinds, text_program
 from ..trace import Traced, trace
 from . import _operators as ops
 from ._autograd import Call
@@ -22,7 +22,6 @@ from ._traced import SYMBOLIC, as_tensor, call_of, dtype_of_scores, floats_as_te
 
 Mod = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
-STYLES = ("flex", "graph")
 _TEXT = (str, Program)
 _AT_RUN_TIME = (Tensor, *SYMBOLIC)
 

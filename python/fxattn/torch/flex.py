@@ -230,7 +230,7 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
         traced = known(score_mod, mask_mod, dtype=dtype_of_scores(query))
         if traced is None:
             return None
-    if scale is not None and type(scale) is not float:
+    if scale is not None and (type(scale) is not float or scale != scale):
         return None
     call = call_of(traced, scale, (0,))
     if call.needs_grad(query, key, value):

@@ -223,7 +223,13 @@ def _single(rec: Recording, result: Any, what: str, mod: Any) -> Any:
             raise error_in(mod, "%s returned a tensor of shape %s; it must return a scalar"
                            % (what, tuple(result.shape)))
         return elements[0]
-    return as_sym(rec, scalar(rec, result))
+    try:
+        return as_sym(rec, scalar(rec, result))
+    except TraceError as cause:
+        if type(result) is Sym:
+            raise
+        raise error_in(mod, "%s returned a value of type %s; it must return a scalar"
+                       % (what, type(result).__name__)) from cause
 
 
 def score_result(rec: Recording, result: Any, mod: Any) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 from .._program import Builder, Program
 from .libraries import storage_of
 from .literals import literals_of
-from .place import refuse
+from .place import error_in, refuse
 from .types import FLOAT, HIGHEST, INT, LOWEST, PROGRAM_TYPE, wrapped
 
 CONST, INPUT, PARAM, LOAD = 1, 2, 3, 4
@@ -177,7 +177,9 @@ class Recording:
         found = PROGRAMS.find(key)
         if found is None:
             if len(self.code) > 4 * MAX_NODES:
-                refuse("the function is %d operations long; a program has at most %d" % (len(self.code), MAX_NODES))
+                raise error_in(next((mod for mod in self.mods if mod is not None), None),
+                               "the function is %d operations long; a program has at most %d"
+                               % (len(self.code), MAX_NODES))
             found = PROGRAMS.keep(key, _build(key))
         return found
 

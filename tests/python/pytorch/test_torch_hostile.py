@@ -64,6 +64,17 @@ def test_refused(name):
             attention(*qkv(), **given)
 
 
+def test_scale_of_nan_for_flex_attention():
+    """Also where the call is one that is known: nan is the default to the library."""
+    def double(score, b, h, q, k):
+        return score * 2.0
+
+    for mod in (None, double, double, double):
+        with pytest.raises(ValueError, match="scale is nan"):
+            flex_attention(*qkv(), mod, scale=math.nan)
+        flex_attention(*qkv(), mod, scale=0.5)
+
+
 def test_arrays_for_tensors():
     with pytest.raises(TypeError, match="k is of type ndarray; a tensor is accepted"):
         attention(qkv()[0], np.zeros((2, 2, 5, 4)), qkv()[2])
