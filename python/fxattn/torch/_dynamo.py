@@ -20,7 +20,7 @@ from torch._ops import HigherOrderOperator
 
 from .. import _abi
 from ..trace import trace
-from ._traced import call_of, dtype_of_scores
+from ._traced import call_of, told_of_scores
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = "fxattn_flex"
@@ -78,7 +78,7 @@ class _Flex(HigherOrderOperator):
             return given.call(q, k, scale, options["config"], options["dropout_p"], block_mask[:extras],
                               mask_extra).compiled(q, k, v)
         traced = trace(score_mod, block_mask[-1], score_extra=score_extra, mask_extra=mask_extra,
-                       dtype=dtype_of_scores(q))
+                       **told_of_scores(q))
         call = call_of(traced, scale, options["config"], options.get("dropout_p", 0.0), block_mask[:-1])
         return call.compiled(q, k, v)
 

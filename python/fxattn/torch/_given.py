@@ -18,7 +18,7 @@ from . import _operators as ops
 from ._autograd import Call
 from ._plain import DTYPES
 from ._settings import check_mappings, param_number, shape_of_scores
-from ._traced import SYMBOLIC, as_tensor, call_of, dtype_of_scores, floats_as_tensor, split_params
+from ._traced import SYMBOLIC, as_tensor, call_of, floats_as_tensor, split_params, told_of_scores
 
 Mod = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
@@ -76,7 +76,7 @@ class Given(NamedTuple):
         """The call of the operators. `mask_extra` are operands of a mask_mod that Dynamo recorded."""
         if self.functions:
             traced = None if self.score_mod is None and self.mask_mod is None else trace(
-                self.score_mod, self.mask_mod, dtype=dtype_of_scores(q))
+                self.score_mod, self.mask_mod, **told_of_scores(q))
             return call_of(traced, scale, config, dropout_p, extras)
         if self.graph:
             traced = trace(self.score_mod, self.mask_mod, style="graph", bprop=self.bprop, tensors=self.tensors or {},

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a traced score function to a Call of the operators: program text, captured tensors, params."""
 import math
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ SYMBOLIC = (torch.SymFloat, torch.SymInt)
 _DEFAULT_FLOATS = (math.nan, 0.0)
 
 
-def dtype_of_scores(q: Tensor) -> Optional[torch.dtype]:
-    """What functions are told of scores: f64, or nothing, which is f32, as in PyTorch."""
-    return q.dtype if q.dtype is torch.float64 else None
+def told_of_scores(q: Tensor) -> Dict[str, Any]:
+    """What functions are told of scores: the device, or nothing, which is the host; f64, or nothing, which is f32, as
+    in PyTorch."""
+    return {"device": None if q.is_cpu else q.device, "dtype": q.dtype if q.dtype is torch.float64 else None}
 
 
 def split_params(program: Any, params: Sequence[Any]) -> Tuple[List[Any], List[Any]]:
@@ -75,6 +76,7 @@ def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_
     if not params:
         return Call(program.text, _tensors_of(traced), extras, (), (), floats, config)
     ints, numbers = split_params(program, params)
+    ints = [int(x) if isinstance(x, Tensor) else x for x in ints]
     if any(isinstance(x, (Tensor, *SYMBOLIC)) for x in numbers):
         return Call(program.text, _tensors_of(traced), extras, (floats_as_tensor(numbers),), ints, floats, config)
     return Call(program.text, _tensors_of(traced), extras, (), tuple(ints), (*floats, *numbers), config)

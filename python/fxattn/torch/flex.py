@@ -22,7 +22,7 @@ from .._program import Program
 from ..trace import trace
 from ..trace.entry import known
 from . import _direct, _dynamo
-from ._traced import call_of, check_scale, dtype_of_scores
+from ._traced import call_of, check_scale, told_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
@@ -227,7 +227,7 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
         mask_mod = None if mask_mod is noop_mask else mask_mod
     traced = None
     if score_mod is not None or mask_mod is not None:
-        traced = known(score_mod, mask_mod, dtype=dtype_of_scores(query))
+        traced = known(score_mod, mask_mod, **told_of_scores(query))
         if traced is None:
             return None
     if scale is not None and (type(scale) is not float or scale != scale):
@@ -307,7 +307,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
                                       {"config": (flags,), "version": _dynamo.VERSION})
     else:
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod,
-                                                                           dtype=dtype_of_scores(query))
+                                                                           **told_of_scores(query))
         if isinstance(score_mod, (str, Program)):
             _check_whole(traced)
         out, lse, rows = call_of(traced, scale, (flags,)).run(query, key, value, plain)

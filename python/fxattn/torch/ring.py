@@ -30,7 +30,7 @@ from ._dynamo import outside
 from ._plain import DTYPES
 from ._settings import real_number, seed_tensor
 from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
-from ._traced import call_of, check_scale, dtype_of_scores
+from ._traced import call_of, check_scale, told_of_scores
 from .flex import autocast_inputs
 
 __all__ = ["ring_attention", "split_sequence"]
@@ -334,7 +334,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         q, k, v = autocast_inputs(q, k, v)
         config, extras = _extras(q, sink, dropout_p, seed)
         traced = None if score_mod is None and mask_mod is None else trace(score_mod, mask_mod,
-                                                                           dtype=dtype_of_scores(q))
+                                                                           **told_of_scores(q))
         call = call_of(traced, scale, config, dropout_p, extras)
         own = _told(q, k, v, layout, call, seed)
     except Exception:

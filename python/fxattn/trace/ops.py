@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Tuple
 from .._abi import (OP_ABS, OP_ADD, OP_AND, OP_DIV, OP_EQ, OP_FLOAT, OP_FLOORDIV, OP_GE, OP_GT, OP_INT, OP_LE, OP_LT,
                     OP_MAX, OP_MIN, OP_MOD, OP_MUL, OP_NE, OP_NEG, OP_NOT, OP_OR, OP_POW, OP_SELECT, OP_SHL, OP_SHR,
                     OP_SUB, OP_XOR)
-from .libraries import library_of, plain_number, symbolic_kind
+from .libraries import library_of, plain_number, storage_of, symbolic_kind
 from .place import refuse
 from .record import FIRST, LOAD, Recording
 from .symbol import Sym
@@ -39,6 +39,8 @@ def scalar(rec: Recording, x: Any) -> Any:
     if library is not None:
         if x.ndim:
             refuse("a scalar is wanted here, not a tensor of shape %s" % (tuple(x.shape),))
+        if rec.device is not None and library == "torch" and x.device.type == "cpu" != rec.device.type:
+            return _from_host(rec, x)
         at = rec.capture(x)
         return Sym(rec, rec.emit(LOAD, at), rec.kinds[at])
     found = plain_number(x)
@@ -50,6 +52,13 @@ def scalar(rec: Recording, x: Any) -> Any:
     if of is not None:
         return Sym(rec, rec.param(x, of), of)
     refuse("a score function computes with numbers and tensors, not with %s" % type(x).__name__)
+
+
+def _from_host(rec: Recording, x: Any) -> Sym:
+    """A tensor of rank 0 on the host, in a call on a device: a number given at run time, as torch has it."""
+    kind = storage_of(x)[2]
+    at = Sym(rec, rec.param(x, FLOAT if kind == FLOAT else INT), FLOAT if kind == FLOAT else INT)
+    return truth(rec, at) if kind == BOOL else Sym(rec, at.node, kind)
 
 
 def moved(rec: Recording, x: Sym) -> Sym:

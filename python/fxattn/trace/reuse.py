@@ -270,7 +270,10 @@ class Question:
 
     def keep(self, *made: Any) -> None:
         """Keeps a trace (what `answer` is to give), if each tensor that it captured is one that the functions reach. An
-        array that a function of JAX made of those that it reaches is held, where it is small."""
+        array that a function of JAX made of those that it reaches is held, where it is small. Tensors among the numbers
+        (of the host, in a call on a device) are not compared, so such a trace is not kept."""
+        if any(library_of(number) is not None for params in made[2::3] for number in params):
+            return
         tensors = self.tensors
         derived: List[Any] = []
         kept: List[Any] = []

@@ -14,6 +14,8 @@ import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn._library import library_path  # noqa: E402
 from fxattn.torch import _operators as ops  # noqa: E402
+from fxattn.torch._traced import call_of  # noqa: E402
+from fxattn.trace import trace  # noqa: E402
 
 NAN = float("nan")
 PROGRAM = "param p : float\nparam n : int\ntensor t : f64[1]\nscore = p * score * t[h] + n * k"
@@ -177,3 +179,29 @@ def test_builds_are_counted_and_few():
         y = torch.randn(1, 2, n, 8)
         fx.flex_attention(y, y, y, lambda s, b, h, i, j: s * 2.0 + i * 0.125)
     assert fx.cache_stats()["builds"] <= before + 1
+
+
+def test_scalars_of_the_host_are_params_of_a_call_on_a_device():
+    """As PyTorch takes tensors of rank 0 that lie on the host beside those of a device; traced for one, run here."""
+    x = torch.randn(1, 2, 5, 8, dtype=torch.float64)
+    gain, shift, step = torch.tensor(0.5), torch.tensor(1.25, requires_grad=True), torch.tensor(3)
+    on, wide = torch.tensor(True), torch.tensor(200, dtype=torch.uint8)
+
+    def mod(s, b, h, i, j):
+        return torch.where(on, s * gain + shift * j, 0.0) + step * (i - j) + (wide + wide) + gain
+
+    def step_of(device):
+        traced = trace(mod, device=device, dtype=torch.float64)
+        out = call_of(traced, None, (0,)).run(x, x, x)[0]
+        return traced, out.detach(), torch.autograd.grad(out.sin().sum(), shift)[0]
+
+    host, device = step_of(None), step_of(torch.device("cuda", 0))
+    assert len(host[0].tensors) == 5 and not device[0].tensors and len(device[0].params) == 5
+    assert torch.allclose(host[1], device[1], rtol=1e-12, atol=1e-12) and torch.allclose(host[2], device[2])
+    for new in (0.25, 4.0):
+        gain.fill_(new)
+        assert torch.allclose(step_of(None)[1], step_of(torch.device("cuda", 0))[1], rtol=1e-12, atol=1e-12)
+    gain = torch.tensor(2.0)  # another object: nothing of the last one is kept
+    assert torch.allclose(step_of(None)[1], step_of(torch.device("cuda", 0))[1], rtol=1e-12, atol=1e-12)
+    rows = torch.rand(2)
+    assert trace(lambda s, b, h, i, j: s + rows[h], device=torch.device("cuda", 0)).tensors == (rows,)
