@@ -16,13 +16,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from . import _abi
 from .__main__ import command_path
 from ._errors import ArgumentError, ArgumentTypeError, make_error
-from ._program import DTYPES, Program
-from ._source import ScoreLike, Source, resolve
+from ._program import DTYPE_WORDS, DTYPES, Program
+from ._source import ScoreLike, Source, described, resolve
 
 Shape = Union[str, Mapping[str, int], Sequence[int]]
 _AXES = ("b", "h", "s", "d")
-_DTYPE_WORDS = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "double": "f64",
-                "float": "f32", "half": "f16"}
+_DTYPE_WORDS = {**DTYPE_WORDS, "double": "f64", "float": "f32", "half": "f16"}
 
 
 class Engine(NamedTuple):
@@ -93,7 +92,7 @@ def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: Score
     b, h, tile: which batch entry and head are drawn and counted, by tiles of which size; at: the raw score that the
         score function is drawn at.
     """
-    source = resolve(score, mask, _describe, tensors=tensors, params=params, style=style, lib=lib)
+    source = resolve(score, mask, described, tensors=tensors, params=params, style=style, lib=lib)
     options = ["--shape", _shape_text(shape), "--dtype", _dtype_text(dtype), "--b", str(b), "--h", str(h)]
     options += ["--causal"] * bool(causal) + ["--bottom-right"] * bool(bottom_right)
     if window is not None:
@@ -169,11 +168,6 @@ def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
     is_bf16 = array.dtype.name == "bfloat16"
     np.save(os.path.join(folder, file), array.view(np.uint16) if is_bf16 else array)
     return ["--tensor", "%s=%s" % (name + ":bf16" if is_bf16 else name, file)]
-
-
-def _describe(name: str, value: Any) -> Tuple[str, int]:
-    from ._arrays import describe
-    return describe(name, value)
 
 
 def _pair_text(what: str, pair: Any) -> str:

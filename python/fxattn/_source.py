@@ -7,7 +7,7 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._errors import ArgumentError, ArgumentTypeError
-from ._program import Program
+from ._program import DTYPE_WORDS, Program
 
 ScoreLike = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
@@ -69,11 +69,17 @@ def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named =
     """The program of a score function and a mask function, of texts, of expressions: what runs, to be looked at, kept
     or given to attention instead of them. `tensors` and `params` by name are for texts, or with style="graph" what the
     callback gets; `lib`, "torch" or "numpy", is whose meaning operators of a function have."""
-    def described(name: str, value: Any) -> Tuple[str, int]:
-        from ._arrays import describe
-        return describe(name, value)
     found = resolve(score, mask, described, tensors=tensors, params=params, style=style, lib=lib).program
     return found if found is not None else Program()
+
+
+def described(name: str, value: Any) -> Tuple[str, int]:
+    """Storage type and rank of an array of any library; of other things what NumPy makes of them."""
+    word = DTYPE_WORDS.get(str(getattr(value, "dtype", "")).rpartition(".")[2])
+    if word is not None and isinstance(getattr(value, "ndim", None), int):
+        return word, value.ndim
+    from ._arrays import describe
+    return describe(name, value)
 
 
 def check_kinds(**sources: ScoreLike) -> None:

@@ -83,3 +83,27 @@ def test_front_ends_say_what_is_not_installed(site, module, library):
         pytest.skip("there is no fxattn.%s yet" % module)
     ran = bare(site, "-c", "import fxattn.%s" % module)
     assert ran.returncode == 1 and "No module named '%s'" % library in ran.stdout, ran.stdout
+
+
+WITH_TORCH = """
+import warnings; warnings.simplefilter("ignore")
+import torch, fxattn, fxattn.torch as fx
+x, t = torch.ones(1, 2, 4, 8, requires_grad=True), torch.rand(2)
+fx.flex_attention(x, x, x, lambda s, b, h, i, j: s * t[h]).sum().backward()
+print(fx.attention(x, x, x, "score * t[h]", tensors={"t": t}).shape[-1], x.grad is not None)
+print(fxattn.program("score + t[h]", tensors={"t": t}).captures[0].dtype)
+print(fxattn.explain("score + t[h]", (1, 2, 8, 8), tensors={"t": t}).engines[0].supported)
+"""
+
+
+def test_torch_without_numpy(site, tmp_path):
+    """The installed package beside torch and what torch needs, all by links, and no NumPy."""
+    torch = pytest.importorskip("torch")
+    theirs = os.path.dirname(os.path.dirname(torch.__file__))
+    for name in ("torch", "torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath", "networkx", "jinja2",
+                 "markupsafe", "filelock", "fsspec", "setuptools", "nvidia", "triton"):
+        if os.path.exists(os.path.join(theirs, name)):
+            os.symlink(os.path.join(theirs, name), str(tmp_path / name))
+    ran = run(sys.executable, "-S", "-c", WITH_TORCH, cwd=site, env={
+        "PYTHONPATH": os.pathsep.join([site, str(tmp_path)]), "PATH": os.environ.get("PATH", "")})
+    assert ran.stdout.split()[-4:] == ["8", "True", "f32", "True"], ran.stdout
