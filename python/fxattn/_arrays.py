@@ -22,6 +22,9 @@ def as_array(value: Any, what: str) -> np.ndarray:
     in memory of the host); native byte order, aligned."""
     if not isinstance(value, np.ndarray):
         value = _foreign(value, what)
+    elif type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+        raise ArgumentTypeError("%s is a masked array, whose mask would not be seen; give its .filled() and a mask "
+                                "function" % what)
     if not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
     if value.dtype.itemsize and (not value.flags.aligned or any(s % value.dtype.itemsize for s in value.strides)):

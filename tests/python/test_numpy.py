@@ -100,6 +100,38 @@ def test_any_strides():
     assert close(one, dense(q, *(np.repeat(x[:1], 2, 0) for x in (k, v)))["out"])
 
 
+class OnlyDLPack:
+    """What another library's array shows of itself."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_memory_of_every_kind():
+    """Read-only, not aligned, of foreign byte order, by DLPack alone; q, k, v, tensors and gradients."""
+    q, k, v = random_qkv(3)
+    t = np.linspace(0, 1, 4)
+    want, back = fn.vjp(q, k, v, "score + t[h]", tensors={"t": t})
+    grads = back(q)
+    kinds = {"swapped": lambda x: x.astype(">f8"), "by DLPack": OnlyDLPack,
+             "not aligned": lambda x: np.frombuffer(b"x" + x.tobytes(), np.uint8)[1:].view("f8").reshape(x.shape)}
+    frozen = [x.copy() for x in (q, k, v, t)]
+    for x in frozen:
+        x.flags.writeable = False
+    for name, given in (("read-only", frozen), *((n, [make(x) for x in (q, k, v, t)]) for n, make in kinds.items())):
+        out, pullback = fn.vjp(*given[:3], "score + t[h]", tensors={"t": given[3]})
+        found = pullback(given[0])
+        assert np.array_equal(out, want), name
+        assert all(np.array_equal(x, y) for x, y in zip(found, grads)), name
+        assert np.array_equal(found.tensors["t"], grads.tensors["t"]) and found[0].flags.writeable, name
+
+
 def test_results_go_where_they_are_told_to():
     q, k, v = random_qkv(7, dtype=np.float32)
     room = np.full((2, 4, 18, 8), 7, np.float32)

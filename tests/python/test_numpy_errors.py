@@ -75,6 +75,8 @@ def test_values(arguments, keywords, words):
     ((Q, K.astype(complex), V), {}, "k has dtype complex128; float64, "),
     ((Q, K, None), {}, "v has dtype object"),
     ((Q, K, "text"), {}, "v has dtype"),
+    ((np.ma.masked_array(Q, mask=Q > 0), K, V), {}, "q is a masked array, whose mask would not be seen; give its"),
+    ((Q, K, V, "score + t[q]"), {"tensors": {"t": np.ma.masked_array(T)}}, r"tensors\['t'\] is a masked array"),
     ((Q, K, V, 3), {}, "score is of type int"),
     ((Q, K, V, None, b"q >= k"), {}, "mask is of type bytes"),
     ((Q, K, V, lambda s, b, h, q, k: s, "q >= k"), {}, "score given as a function and mask as a program"),
