@@ -71,6 +71,7 @@ static void tensor_drop(fxa__torch_tensor *tensor) {
 static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_tensor *out,
                                size_t room, size_t *count) {
     fxa__torch_value items[2 * FXA_MAX_TENSORS];
+    _Static_assert((int)FXA_SLOT_MAX <= 2 * FXA_MAX_TENSORS, "room for extra tensors");
     fxa_status status = list_take(call, value, name, items, room, count);
     for (size_t i = 0; i < *count; i++) {
         fxa_status read = tensor_read(call, items[i], name, &out[i]);
@@ -87,6 +88,8 @@ static fxa_status tensors_take(fxa__torch_call *call, fxa__torch_value value, co
 static fxa_status numbers_take(fxa__torch_call *call, fxa__torch_value value, const char *name, void *out, size_t room,
                                size_t *count) {
     fxa__torch_value items[FXA__TORCH_MAX_CONFIG];
+    _Static_assert(2 * FXA_MAX_PARAMS + 2 <= FXA__TORCH_MAX_CONFIG, "room for params");
+    _Static_assert(FXA__TORCH_MAX_WANT <= FXA__TORCH_MAX_CONFIG, "room for wanted gradients");
     fxa_status status = list_take(call, value, name, items, room, count);
     memcpy(out, items, *count * sizeof items[0]);
     return status;

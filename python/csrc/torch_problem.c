@@ -112,6 +112,9 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
                                fxa__torch.fxa_slot_name((fxa_slot)slot));
     }
     if (slot == FXA_SLOT_SEED) { /* lies on the host, wherever the problem is */
+        if (t->device != fxa__torch.aoti_torch_device_type_cpu()) {
+            return fxa__torch_fail(call, FXA_E_BINDING, "the seed is on a device; one of the host is accepted");
+        }
         memcpy(&p->args.seed, t->data, sizeof p->args.seed);
         return FXA_OK;
     }
@@ -210,7 +213,15 @@ static fxa_status params_set(fxa__torch_call *call, const fxa_program *program, 
     const double *floats = call->n_scalars ? (const double *)call->scalars.data : call->floats + 2;
     size_t n_floats = call->n_floats > 2 ? call->n_floats - 2 : 0;
     if (call->n_scalars) {
-        n_floats = call->scalars.rank == 1 && call->scalars.dtype == FXA_F64 ? (size_t)call->scalars.size[0] : 0;
+        const fxa__torch_tensor *t = &call->scalars;
+        bool dense = t->rank == 1 && (t->size[0] < 2 || t->stride[0] == 1);
+        if (!dense || t->dtype != FXA_F64 || t->device != fxa__torch.aoti_torch_device_type_cpu()) {
+            return fxa__torch_fail(call, FXA_E_BINDING,
+                                   "params are given as a tensor of %d dimensions of %s; a dense one of 1 dimension of "
+                                   "f64 on the host is accepted",
+                                   (int)t->rank, fxa__torch.fxa_dtype_name(t->dtype));
+        }
+        n_floats = (size_t)t->size[0];
     }
     for (size_t i = 0; i < n; i++) {
         bool whole = fxa__torch.fxa_program_param(program, i).type == FXA_INT;

@@ -188,6 +188,12 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
     status = status ? status : backward_inputs_set(&p, call);
     for (size_t i = 0; i < call->n_want && !status; i++) {
         status = gradient_begin(&p, call, call->want[i], &made[i]);
+        for (size_t j = 0; j < i && !status; j++) { /* of two only one would be written */
+            if (call->want[j] == call->want[i]) {
+                status =
+                    fxa__torch_fail(call, FXA_E_ARGUMENT, "gradient %lld is wanted twice", (long long)call->want[i]);
+            }
+        }
     }
     status = status ? status : fxa__torch_problem_run(&p, call, ctx);
     for (size_t i = 0; i < call->n_want; i++) {

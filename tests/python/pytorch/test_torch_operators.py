@@ -63,6 +63,9 @@ def test_gradcheck_of_sinks_params_and_captured_tensors():
     ({3: [torch.randn(2)]}, r"captured tensor t is f32\[1\], the program has f64\[1\]"),
     ({5: [], 7: [NAN, 0.0]}, "param p of the program has no value"),
     ({6: []}, "param n of the program has no value"),
+    ({5: [torch.tensor([0.7])]}, "a tensor of 1 dimensions of f32; a dense one of 1 dimension of f64 on the host"),
+    ({5: [torch.zeros(1, 1, dtype=torch.float64)]}, "a tensor of 2 dimensions of f64; a dense one"),
+    ({5: [torch.zeros(4, dtype=torch.float64)[::2]]}, "a dense one of 1 dimension"),
     ({4: []}, "fewer extra tensors than slots"),
     ({4: [torch.randn(3)]}, "3 elements"),
     ({1: torch.randn(2, 2, 6, 5, dtype=torch.float64)}, "do not fit"),
@@ -78,6 +81,13 @@ def test_errors_are_raised_and_nothing_leaks(change, words):
             ops.fwd(*given)
     q = given[0]
     assert sys.getrefcount(q) < 10 and ops.fwd(*arguments(grad=False))[0].shape == (2, 2, 5, 3)
+
+
+def test_a_gradient_is_wanted_once():
+    given = arguments(grad=False)
+    out, lse, _ = ops.fwd(*given)
+    with pytest.raises(RuntimeError, match="gradient 0 is wanted twice"):
+        ops.bwd(*given, out, lse, [torch.ones_like(out)], [ops.WANT_Q, ops.WANT_K, ops.WANT_Q])
 
 
 def test_threads_follow_pytorch():
