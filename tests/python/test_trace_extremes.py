@@ -86,6 +86,12 @@ def test_two_ints(dtype):
                 check(lambda s, b, h, q, k: s + fn(table[q], table[k]), fn(x, y), q=n, k=m)
 
 
+def test_lerp():
+    """A weight of a half and more counts from the other end."""
+    for weight in (0.25, 0.5, 1.0, -3.0):
+        check_table(lambda x, y: torch.lerp(x, y, weight), FLOATS, 2, dtype=torch.float64)
+
+
 def test_float_of_the_lowest_int():
     table = torch.tensor([-128, 127], dtype=torch.int8)
     for n, x in enumerate(table):

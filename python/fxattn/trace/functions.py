@@ -204,7 +204,11 @@ def heaviside(rec: Recording, x: Any, at_zero: Any) -> Sym:
 
 
 def lerp(rec: Recording, x: Any, y: Any, weight: Any) -> Sym:
-    return ops.add(rec, x, ops.mul(rec, weight, ops.sub(rec, y, x)))
+    """From the nearer end, as torch has it, so that a weight of 1 gives y itself."""
+    apart, weight = ops.sub(rec, y, x), real(rec, weight)
+    near = ops.add(rec, x, ops.mul(rec, weight, apart))
+    far = ops.sub(rec, y, ops.mul(rec, apart, ops.sub(rec, k(rec, 1.0), weight)))
+    return choose(rec, LT(rec, ops.absolute(rec, weight), k(rec, 0.5)), near, far)
 
 
 def fmax(rec: Recording, x: Any, y: Any) -> Sym:
