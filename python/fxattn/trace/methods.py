@@ -7,24 +7,16 @@ immutable, and there it names a new value.
 """
 from typing import Any, Callable
 
-from . import functions, ops
-from .._abi import OP_EQ, OP_GE, OP_GT, OP_LE, OP_LT, OP_NE
+from . import ops
 from .arrays import Vec, View, elementwise
 from .numpy_table import call_function, call_ufunc
-from .ops import compare
 from .place import refuse
 from .products import matmul
 from .symbol import Sym
-from .tables import Handler, h_permute, h_swap, not_taken
+from .tables import BINARY, OPERATORS, UNARY, Handler, h_permute, h_swap, not_taken
 from .torch_handlers import h_where_method
 from .torch_table import TORCH, call
 
-BINARY = {"add": ops.add, "sub": ops.sub, "mul": ops.mul, "truediv": ops.div, "floordiv": functions.floordiv,
-          "mod": ops.mod, "pow": ops.power, "and": ops.bit_and, "or": ops.bit_or, "xor": ops.bit_xor,
-          "lshift": ops.shift_left, "rshift": ops.shift_right}
-COMPARISONS = {"eq": OP_EQ, "ne": OP_NE, "lt": OP_LT, "le": OP_LE, "gt": OP_GT, "ge": OP_GE}
-UNARY = {"neg": ops.neg, "abs": ops.absolute, "invert": ops.invert, "pos": functions.positive, "floor": functions.floor,
-         "ceil": functions.ceil, "trunc": functions.trunc}
 HIDDEN = frozenset("where getitem index radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ror rxor rlshift rrshift "
                    "cat stack concat concatenate hstack and or xor pos invert linear embedding is_tensor tensor "
                    "as_tensor asarray scalar_tensor einsum dropout".split())
@@ -101,14 +93,14 @@ def _get(self: Sym, key: Any) -> Any:
 
 def _attach(cls: Any) -> None:
     binary, reflected = (_binary, _reflected) if cls is Sym else (_binary_wide, _reflected_wide)
-    for name, fn in BINARY.items():
-        setattr(cls, "__%s__" % name, binary(fn))
-        setattr(cls, "__r%s__" % name, reflected(fn))
-        setattr(cls, "__i%s__" % name, _in_place(fn, name))
-    for name, op in COMPARISONS.items():
-        setattr(cls, "__%s__" % name, binary(compare(op)))
-    for name, single in UNARY.items():
-        setattr(cls, "__%s__" % name, _unary(single))
+    for name in OPERATORS:
+        setattr(cls, "__%s__" % name, binary(BINARY[name]))
+        setattr(cls, "__r%s__" % name, reflected(BINARY[name]))
+        setattr(cls, "__i%s__" % name, _in_place(BINARY[name], name))
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(cls, "__%s__" % name, binary(BINARY[name]))
+    for name in ("neg", "abs", "invert", "pos", "floor", "ceil", "trunc"):
+        setattr(cls, "__%s__" % name, _unary(UNARY[name]))
     for name, handler in TORCH.items():
         if name not in HIDDEN and name not in cls.__dict__ and not name.startswith("_"):
             setattr(cls, name, _method(name, handler))

@@ -92,7 +92,7 @@ def h_concatenate_flat(rec: Recording, parts: Any, axis: Any = 0, **rest: Any) -
 
 
 NUMPY: Dict[str, Handler] = {**COMMON, **spread({
-    "add": two(ops.add), "subtract": two(ops.sub), "divide": two(ops.div), "reciprocal": one(reciprocal),
+    "divide": two(ops.div), "reciprocal": one(reciprocal),
     "where": h_where, "clip": h_clip, "round around": h_round, "rint": one(functions.rint),
     "fabs": one(functions.fabs), "cbrt": one(curves.cbrt), "logit": one(curves.logit),
     "log_expit": one(activations.log_sigmoid), "max": h_reduce("max"), "min": h_reduce("min"),

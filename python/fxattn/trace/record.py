@@ -33,9 +33,7 @@ class Recording:
     """One trace of one or two functions into one program."""
 
     __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "mods", "literals", "lib", "device",
-                 "dtype",
-                 "_places",
-                 "_numbers", "_copies", "sized", "parent")
+                 "dtype", "sized", "parent", "_places", "_numbers", "_copies")
 
     def __init__(self, mods: Tuple[Any, ...] = (), lib: str = "torch", device: Any = None, dtype: Any = None,
                  parent: Optional["Recording"] = None) -> None:

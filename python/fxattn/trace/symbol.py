@@ -138,4 +138,4 @@ def recording_of(values: Any) -> Optional[Recording]:
 
 
 _NESTED = {tuple: True, list: True, dict: True, slice: True}
-TRACED: Dict[type, bool] = {Sym: True}  # other.py adds the arrays of traced values
+TRACED: Dict[type, bool] = {Sym: True}  # arrays.py adds those of several

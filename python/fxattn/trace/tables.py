@@ -69,7 +69,12 @@ def turned(fn: Callable[..., Sym]) -> Handler:
     return two(lambda rec, x, y: fn(rec, y, x))
 
 
-UNARY: Dict[str, Callable[..., Sym]] = {
+def spread(table: Dict[str, Any]) -> Dict[str, Any]:
+    """A row for each of the names that share one."""
+    return {name: row for names, row in table.items() for name in names.split()}
+
+
+UNARY: Dict[str, Callable[..., Sym]] = spread({
     "neg negative": ops.neg, "abs absolute": ops.absolute, "invert bitwise_not": ops.invert,
     "logical_not": ops.logical_not, "positive pos": functions.positive, "square": functions.square,
     "reciprocal": functions.reciprocal, "sign sgn": functions.sign, "signbit": functions.is_set_sign,
@@ -84,30 +89,22 @@ UNARY: Dict[str, Callable[..., Sym]] = {
     "atanh arctanh": curves.atanh, "rad2deg degrees": curves.degrees, "deg2rad radians": curves.radians,
     "sigmoid expit": functions.sigmoid, "relu": activations.relu, "erf": functions.erf, "erfc": curves.erfc,
     "erfcx": curves.erfcx, "ndtr": curves.ndtr, "log_ndtr": curves.log_ndtr, "entr": curves.entr, "sinc": curves.sinc,
-}
-BINARY: Dict[str, Callable[..., Sym]] = {
-    "mul multiply": ops.mul, "truediv true_divide": ops.div, "floordiv floor_divide": functions.floordiv,
-    "mod remainder": ops.mod, "fmod": functions.fmod, "pow power": ops.power, "float_power": functions.float_power,
-    "minimum": ops.minimum, "maximum": ops.maximum, "fmin": functions.fmin, "fmax": functions.fmax,
-    "atan2 arctan2": curves.atan2, "hypot": curves.hypot, "logaddexp": curves.logaddexp,
-    "logaddexp2": curves.logaddexp2, "ldexp": functions.ldexp,
-    "xlogy": curves.xlogy, "xlog1py": curves.xlog1py, "copysign": functions.copysign, "heaviside": functions.heaviside,
+})
+BINARY: Dict[str, Callable[..., Sym]] = spread({
+    "add": ops.add, "sub subtract": ops.sub, "mul multiply": ops.mul, "truediv true_divide": ops.div,
+    "floordiv floor_divide": functions.floordiv, "mod remainder": ops.mod, "fmod": functions.fmod,
+    "pow power": ops.power, "float_power": functions.float_power, "minimum": ops.minimum, "maximum": ops.maximum,
+    "fmin": functions.fmin, "fmax": functions.fmax, "atan2 arctan2": curves.atan2, "hypot": curves.hypot,
+    "logaddexp": curves.logaddexp, "logaddexp2": curves.logaddexp2, "ldexp": functions.ldexp, "xlogy": curves.xlogy,
+    "xlog1py": curves.xlog1py, "copysign": functions.copysign, "heaviside": functions.heaviside,
     "and bitwise_and": ops.bit_and, "or bitwise_or": ops.bit_or, "xor bitwise_xor": ops.bit_xor,
     "lshift bitwise_left_shift left_shift": ops.shift_left, "rshift bitwise_right_shift right_shift": ops.shift_right,
     "logical_and": ops.logical_and, "logical_or": ops.logical_or, "logical_xor": ops.logical_xor,
     "eq equal": compare(OP_EQ), "ne not_equal": compare(OP_NE), "lt less": compare(OP_LT),
     "le less_equal": compare(OP_LE), "gt greater": compare(OP_GT), "ge greater_equal": compare(OP_GE),
-}
-REFLECTED: Dict[str, Callable[..., Sym]] = {
-    "radd": ops.add, "rmul": ops.mul, "rtruediv rdiv": ops.div, "rfloordiv": functions.floordiv, "rmod": ops.mod,
-    "rpow": ops.power, "rand": ops.bit_and, "ror": ops.bit_or, "rxor": ops.bit_xor, "rlshift": ops.shift_left,
-    "rrshift": ops.shift_right,
-}
-
-
-def spread(table: Dict[str, Any]) -> Dict[str, Any]:
-    """A row for each of the names that share one."""
-    return {name: row for names, row in table.items() for name in names.split()}
+})
+# Those of Python's operators that have a reflected one.
+OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 
 
 def dims_of(sizes: Sequence[Any]) -> Any:
@@ -200,9 +197,9 @@ def same(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
 
 
 COMMON: Dict[str, Handler] = {
-    **{name: one(fn) for name, fn in spread(UNARY).items()},
-    **{name: two(fn) for name, fn in spread(BINARY).items()},
-    **{name: turned(fn) for name, fn in spread(REFLECTED).items()},
+    **{name: one(fn) for name, fn in UNARY.items()},
+    **{name: two(fn) for name, fn in BINARY.items()},
+    **{"r" + name: turned(BINARY[name]) for name in OPERATORS},
     "isclose": lambda rec, x, y, rtol=1e-05, atol=1e-08, equal_nan=False: elementwise(
         functions.isclose, rec, (x, y), rtol=rtol, atol=atol, equal_nan=equal_nan),
     "nan_to_num": lambda rec, x, nan=None, posinf=None, neginf=None, **rest: elementwise(
