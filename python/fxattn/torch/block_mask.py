@@ -47,7 +47,7 @@ class LazyBlockMask(BlockMask):
         self._read: Optional[Tuple[Any, ...]] = None  # the lists and their versions, once they are made
 
     @property
-    def mask_mod(self) -> MaskMod:  # type: ignore[override]
+    def mask_mod(self) -> MaskMod:
         return self._mask_mod
 
     @mask_mod.setter
