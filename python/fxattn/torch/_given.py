@@ -5,7 +5,7 @@ by name, or callbacks of the graph style with tensors of their own; checked, and
 Eager calls come here directly, compiled ones through _dynamo.py with what _recorded.py wrote down.
 """
 import math
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -26,16 +26,14 @@ _TEXT = (str, Program)
 _AT_RUN_TIME = (Tensor, *SYMBOLIC)
 
 
-class Given(NamedTuple):
-    """The arguments of attention() that say what happens to scores."""
+class Given:
+    """The arguments of attention() that say what happens to scores. (Not a NamedTuple: Dynamo of torch 2.10 does not
+    read properties of one.)"""
 
-    score_mod: Mod
-    mask_mod: Mod
-    params: Named = None
-    tensors: Named = None
-    style: str = "flex"
-    bprop: Mod = None
-    bprop_tensors: Named = None
+    def __init__(self, score_mod: Mod, mask_mod: Mod, params: Named = None, tensors: Named = None, style: str = "flex",
+                 bprop: Mod = None, bprop_tensors: Named = None) -> None:
+        self.score_mod, self.mask_mod, self.style, self.bprop = score_mod, mask_mod, style, bprop
+        self.params, self.tensors, self.bprop_tensors = params, tensors, bprop_tensors
 
     @property
     def functions(self) -> bool:
