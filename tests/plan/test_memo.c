@@ -191,6 +191,21 @@ TEST(support_is_remembered_with_all_its_words) {
 
 /* ---- Problems as bytes ------------------------------------------------------------------------------------------- */
 
+#define MEMO_ROOM 8192
+
+/* A rig with its problem as bytes. */
+static bool memo_bytes_start(plan_rig *r, uint8_t *bytes, size_t *size) {
+    fxa_error err;
+    return plan_rig_start(r) && fxa_problem_save(r->ctx, &r->t.problem, bytes, MEMO_ROOM, size, &err) == FXA_OK;
+}
+
+/* The checksum that bytes should have. */
+static void memo_bytes_sign(uint8_t *bytes, size_t size) {
+    uint8_t hash[16];
+    fxa__blake2s_128(bytes + 16, size - 16, hash);
+    memcpy(bytes + 12, hash, 4);
+}
+
 TEST(a_problem_is_carried_as_bytes) {
     plan_rig r;
     fxa_error err;
@@ -234,11 +249,10 @@ TEST(a_problem_is_carried_as_bytes) {
 TEST(damaged_problem_bytes_are_refused) {
     plan_rig r;
     fxa_error err;
-    T_REQUIRE(plan_rig_start(&r));
-    static uint8_t bytes[8192];
-    size_t size = 0;
-    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
     fxa_plan *plan = NULL;
+    static uint8_t bytes[MEMO_ROOM];
+    size_t size = 0;
+    T_REQUIRE(memo_bytes_start(&r, bytes, &size));
     for (size_t bit = 0; bit < 8 * size; bit += 3) {
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         fxa_status status = fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err);
@@ -254,14 +268,11 @@ TEST(problem_bytes_that_nobody_wrote) {
     plan_rig r;
     fxa_error err;
     fxa_plan *plan = NULL;
-    static uint8_t bytes[8192];
+    static uint8_t bytes[MEMO_ROOM];
     size_t size = 0;
-    T_REQUIRE(plan_rig_start(&r));
-    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    T_REQUIRE(memo_bytes_start(&r, bytes, &size));
     for (int more = -1; more <= 1; more++) {
-        uint8_t hash[16];
-        fxa__blake2s_128(bytes + 16, size + (size_t)more - 16, hash);
-        memcpy(bytes + 12, hash, 4);
+        memo_bytes_sign(bytes, size + (size_t)more);
         fxa_status status = fxa_plan_create_bytes(r.ctx, bytes, size + (size_t)more, -1, &plan, &err);
         T_INT(status, more ? FXA_E_BYTES : FXA_OK);
         if (more > 0) T_HAS(err.text, "bytes behind the end of a saved problem");
@@ -273,13 +284,11 @@ TEST(problem_bytes_that_nobody_wrote) {
 
 /* Bytes of a problem that names no engine become those of one that does. */
 static size_t memo_name_engine(uint8_t *bytes, size_t size, const char *name) {
-    uint8_t hash[16];
     size_t n = strlen(name);
     memmove(bytes + 20 + n, bytes + 20, size - 20);
     bytes[16] = (uint8_t)n;
     memcpy(bytes + 20, name, n);
-    fxa__blake2s_128(bytes + 16, size + n - 16, hash);
-    memcpy(bytes + 12, hash, 4);
+    memo_bytes_sign(bytes, size + n);
     return size + n;
 }
 
@@ -287,10 +296,9 @@ TEST(problem_bytes_with_an_engine_that_does_not_fit) {
     plan_rig r;
     fxa_error err;
     fxa_plan *plan = NULL;
-    static uint8_t bytes[8192];
+    static uint8_t bytes[MEMO_ROOM];
     size_t size = 0;
-    T_REQUIRE(plan_rig_start(&r));
-    T_OK(fxa_problem_save(r.ctx, &r.t.problem, bytes, sizeof bytes, &size, &err));
+    T_REQUIRE(memo_bytes_start(&r, bytes, &size));
     size = memo_name_engine(bytes, size, "abacus");
     T_STATUS(fxa_plan_create_bytes(r.ctx, bytes, size, -1, &plan, &err), FXA_E_VERSION);
     T_HAS(err.text, "engine \"abacus\", which this build does not have; it has: ");
