@@ -100,6 +100,28 @@ def test_softcap_keeps_its_node():
     assert traced.bprop.kind == "bprop"
 
 
+def test_a_kept_node_thousands_of_operations_deep():
+    class Deep:
+        def forward(self, graph, score, tensors):
+            x = score
+            for n in range(4000):
+                x = graph.add(x, tensors["step"]) if n % 2 else graph.mul(x, tensors["gain"])
+            self.x = x
+            return graph.tanh(x)
+
+        def backward(self, graph, dscore, tensors):
+            return graph.tanh_backward(dscore, self.x)
+
+    mod, given = Deep(), {"step": np.array([0.001]), "gain": 0.9999}
+    traced = trace(mod.forward, style="graph", bprop=mod.backward, tensors=given)
+    x = 0.3
+    for n in range(4000):
+        x = x + 0.001 if n % 2 else x * 0.9999
+    assert same(forward(traced)(0.3)[0], math.tanh(x))
+    assert abs(backward(traced)(0.3, dscore=1.5)[0] - 1.5 * (1 - math.tanh(x) ** 2)) < 1e-12
+    assert len(traced.bprop_tensors) == 1 and len(traced.bprop_params) == 1
+
+
 def test_scalar_values_build_nothing():
     mod = Softcap()
     builds = None

@@ -13,7 +13,7 @@ Values are numbered: inputs 0 to 8 (codes of fxa_input), then the instructions i
 """
 import math
 import threading
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from .._program import Builder, Program
 from .libraries import storage_of
@@ -141,26 +141,32 @@ class Recording:
 
     def copy_of(self, at: int) -> int:
         """The number here of a value of the parent: what it is computed from is repeated, once."""
-        parent = self.parent
+        assert self.parent is not None
+        code, open_ = self.parent.code, [at]
+        needed: Set[int] = set()
+        while open_:  # no recursion: a program may be thousands of operations deep
+            one = open_.pop()
+            if one >= FIRST and one not in self._copies and one not in needed:
+                needed.add(one)
+                op, *rest = code[one - FIRST]
+                open_ += [] if op in (CONST, PARAM) else rest[1:] if op == LOAD else rest
+        for one in sorted(needed):
+            self._copies[one] = self._copied(code[one - FIRST])
+        return self._copies.get(at, at)
+
+    def _copied(self, instruction: Instruction) -> int:
+        """An instruction of the parent, whose operands are here already."""
+        parent, (op, *rest) = self.parent, instruction
         assert parent is not None
-        if at < FIRST:
-            return at
-        done = self._copies.get(at)
-        if done is not None:
-            return done
-        op, *rest = parent.code[at - FIRST]
         if op == CONST:
-            made = self.emit(op, *rest)
-        elif op == PARAM:
-            made = self.param(parent.params[rest[0]], parent.param_types[rest[0]])
-        elif op == LOAD:
+            return self.emit(op, *rest)
+        if op == PARAM:
+            return self.param(parent.params[rest[0]], parent.param_types[rest[0]])
+        copies = [self._copies.get(one, one) for one in (rest[1:] if op == LOAD else rest)]
+        if op == LOAD:
             held = parent.tensors[rest[0]]
-            array = held.original if type(held) is _Converted else held
-            made = self.emit(op, self.capture(array), *map(self.copy_of, rest[1:]))
-        else:
-            made = self.emit(op, *map(self.copy_of, rest))
-        self._copies[at] = made
-        return made
+            return self.emit(op, self.capture(held.original if type(held) is _Converted else held), *copies)
+        return self.emit(op, *copies)
 
     def arrays(self) -> Tuple[Any, ...]:
         """The captured arrays, in the order of the program's captures."""
