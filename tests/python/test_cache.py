@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 import fxattn.numpy as fn  # noqa: E402
 from fxattn import _library  # noqa: E402
 from dense import close, dense, random_qkv  # noqa: E402
+from run_threads import run_threads  # noqa: E402
 
 Q, K, V = random_qkv(1, b=1, h=2, sq=6, sk=6, d=4)
 
@@ -206,22 +207,13 @@ def test_counters_and_limits():
 def test_eight_threads():
     """Each traces, builds and runs functions of its own and one that all share."""
     shared = np.linspace(-1, 1, 6)
-    failures = []
 
     def work(number):
-        try:
-            for i in range(30):
-                n = number * 100 + i
-                check(eval("lambda s, b, h, q, k: s + %d * q" % n), lambda s, b, h, q, k: s + n * q)
-                check(lambda s, b, h, q, k: s + shared[k], lambda s, b, h, q, k: s + shared[k])
-        except BaseException as error:
-            failures.append(error)
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+        for i in range(30):
+            n = number * 100 + i
+            check(eval("lambda s, b, h, q, k: s + %d * q" % n), lambda s, b, h, q, k: s + n * q)
+            check(lambda s, b, h, q, k: s + shared[k], lambda s, b, h, q, k: s + shared[k])
+    run_threads(work)
 
 
 def test_python_runs_while_the_library_does():

@@ -4,13 +4,13 @@ R-05, R-23, R-44, R-66, R-69)."""
 import functools
 import gc
 import math
-import threading
 import types
 
 import pytest
 
 from fxattn.trace import recipe, reuse, trace
 from fxattn.trace.record import PROGRAMS, Recording
+from run_threads import run_threads
 from trace_support import evaluator
 
 torch = pytest.importorskip("torch")
@@ -387,11 +387,7 @@ def test_threads():
             got = evaluator(trace(lambda s, b, h, q, k: torch.where(q >= k, s * c + slopes[h], -math.inf)))(1.0, h=1)[0]
             if abs(got - (c + float(slopes[1]))) > 1e-9:
                 wrong.append((c, got))
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work)
     assert not wrong
 
 

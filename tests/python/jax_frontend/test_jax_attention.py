@@ -8,6 +8,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax_support import all_close, close, exact, loss_of, plain, qkv, rand  # noqa: E402
+from soft_cap import SoftCap  # noqa: E402
 
 import fxattn  # noqa: E402
 from fxattn.jax import attention  # noqa: E402
@@ -133,18 +134,6 @@ def test_text_and_programs_with_params():
     near = exact(lambda q, k, v: plain(q, k, v, mask=lambda b, h, q, k: (q >= k) & (q - k < 2))[0], q, k, v)
     assert close(attention(q, k, v, score_mod=program), near, 20)
     assert close(jax.jit(lambda n: attention(q, k, v, score_mod=program, params={"n": n}))(2), near, 20)
-
-
-class SoftCap:
-    """Transformer Engine's callbacks that share a state."""
-
-    def forward(self, graph, score, tensors):
-        self.scaled = graph.div(a=score, b=tensors["cap"])
-        return graph.mul(a=graph.tanh(input=self.scaled), b=tensors["cap"])
-
-    def backward(self, graph, dscore, tensors):
-        inner = graph.tanh_backward(loss=graph.mul(a=dscore, b=tensors["cap"]), input=self.scaled)
-        return graph.div(a=inner, b=tensors["cap"])
 
 
 def graph_causal(graph, score, tensors):

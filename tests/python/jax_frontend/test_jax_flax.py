@@ -8,6 +8,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from flax import nnx  # noqa: E402
 from jax_support import all_close, close, exact, plain, qkv, rand  # noqa: E402
+from soft_cap import SoftCap  # noqa: E402
 
 import fxattn.jax.flax as linen  # noqa: E402
 import fxattn.jax.nnx as modules  # noqa: E402
@@ -22,16 +23,6 @@ def made(which, *arguments, **options):
         module = linen.DotProductAttention(*arguments, **options)
         return lambda *a, **rest: module.apply({}, *a, **rest)
     return modules.DotProductAttention(*arguments, **options)
-
-
-class SoftCap:
-    def forward(self, graph, score, tensors):
-        self.scaled = graph.div(a=score, b=tensors["cap"])
-        return graph.mul(a=graph.tanh(input=self.scaled), b=tensors["cap"])
-
-    def backward(self, graph, dscore, tensors):
-        inner = graph.tanh_backward(loss=graph.mul(a=dscore, b=tensors["cap"]), input=self.scaled)
-        return graph.div(a=inner, b=tensors["cap"])
 
 
 @pytest.mark.parametrize("which", BOTH)

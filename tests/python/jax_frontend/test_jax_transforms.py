@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -12,6 +11,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax_support import all_close, close, loss_of, qkv, rand  # noqa: E402
+from run_threads import run_threads  # noqa: E402
 
 import fxattn.jax  # noqa: E402
 from fxattn.jax import attention  # noqa: E402
@@ -231,11 +231,7 @@ def test_many_threads_at_once():
             if not np.array_equal(run(q, k, v, slopes), want):
                 wrong.append(n)
     run = jax.jit(f)
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work)
     assert not wrong
 
 

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from soft_cap import SoftCap  # noqa: E402
 from torch_support import eager, inputs  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
@@ -223,19 +224,6 @@ def test_shapes_that_do_not_fit_are_named():
                         ((x, x[0], x[0]), "k has shape")):
         with pytest.raises(ValueError, match=text):
             attention(*given)
-
-
-class SoftCap:
-    """As Transformer Engine's tests have it: the forward callback keeps a node for the backward one."""
-
-    def forward(self, graph, score, tensors):
-        self.scaled = graph.div(a=score, b=tensors["cap"])
-        self.tanh = graph.tanh(input=self.scaled)
-        return graph.mul(a=self.tanh, b=tensors["cap"])
-
-    def backward(self, graph, dscore, tensors):
-        inner = graph.mul(a=dscore, b=tensors["cap"])
-        return graph.div(a=graph.tanh_backward(loss=inner, input=self.scaled), b=tensors["cap"])
 
 
 @pytest.mark.parametrize("with_bprop", [False, True])

@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from run_threads import run_threads  # noqa: E402
 from torch_support import eager  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
@@ -171,22 +172,6 @@ def test_steady_state_builds_and_asks_nothing():
 
 
 # ---- Threads ---------------------------------------------------------------------------------------------------------
-
-def run_threads(work, count=8):
-    failures = []
-
-    def guarded(number):
-        try:
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-    threads = [threading.Thread(target=guarded, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not failures and not any(thread.is_alive() for thread in threads)
-
 
 def test_eight_threads():
     """Each traces, builds, runs and differentiates functions of its own, and one that all share, with another number."""

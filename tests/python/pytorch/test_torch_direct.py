@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn.torch import _direct  # noqa: E402
+from run_threads import run_threads  # noqa: E402
 from torch.utils import _python_dispatch, checkpoint  # noqa: E402
 
 if not _direct.possible:
@@ -405,11 +406,7 @@ def test_threads_each_with_its_own_mode(taken):
             if not fine:
                 wrong.append((n, i))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    run_threads(work, 6)
     assert not wrong and taken
 
 

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from soft_cap import SoftCap  # noqa: E402
 from torch_support import eager, inputs  # noqa: E402
 
 from fxattn.torch import DotProductAttention, MultiheadAttention, cache_stats  # noqa: E402
@@ -35,16 +36,6 @@ class CausalByIndex:
         row, column = graph.gen_index(input=score, axis=2), graph.gen_index(input=score, axis=3)
         keep = graph.cmp_ge(input=row, comparison=column)
         return graph.binary_select(input0=score, input1=tensors["low"], mask=keep)
-
-
-class SoftCap:
-    def forward(self, graph, score, tensors):
-        self.scaled = graph.div(a=score, b=tensors["cap"])
-        return graph.mul(a=graph.tanh(input=self.scaled), b=tensors["cap"])
-
-    def backward(self, graph, dscore, tensors):
-        inner = graph.tanh_backward(loss=graph.mul(a=dscore, b=tensors["cap"]), input=self.scaled)
-        return graph.div(a=inner, b=tensors["cap"])
 
 
 class Bias:

@@ -4,7 +4,6 @@ from the kernels in C and those by ctypes."""
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -16,6 +15,7 @@ from fxattn._library import library_path  # noqa: E402
 from fxattn.torch import _operators as ops  # noqa: E402
 from fxattn.torch._traced import call_of  # noqa: E402
 from fxattn.trace import trace  # noqa: E402
+from run_threads import run_threads  # noqa: E402
 
 NAN = float("nan")
 PROGRAM = "param p : float\nparam n : int\ntensor t : f64[1]\nscore = p * score * t[h] + n * k"
@@ -115,11 +115,7 @@ def test_many_python_threads():
             if not torch.equal(out, want[g]):
                 wrong.append(g)
 
-    threads = [threading.Thread(target=work, args=(g,)) for g in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    run_threads(work)
     assert not wrong
 
 
