@@ -6,6 +6,7 @@
 #include "torch_api.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +15,9 @@ fxa__torch_functions fxa__torch;
 /* What CUDA builds alone have, found at the first tensor on such a device. */
 typedef int32_t (*cuda_stream_fn)(int32_t index, void **stream);
 typedef int (*cuda_capturing_fn)(void *stream, int *status);
+static cuda_stream_fn cuda_stream;
+static cuda_capturing_fn cuda_capturing;
+static pthread_once_t cuda_found = PTHREAD_ONCE_INIT;
 static char torch_folder[1024];
 
 /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the bits are the same. */
@@ -102,19 +106,21 @@ static void loaded_find(const char *path, const char *name, void *out) {
     memcpy(out, &found, sizeof found);
 }
 
-int fxa__torch_cuda_stream(int32_t index, void **stream, bool *captured) {
+static void cuda_find(void) {
     char path[1088];
-    cuda_stream_fn current = NULL;
-    cuda_capturing_fn capturing = NULL;
-    int status = 0;
     snprintf(path, sizeof path, "%s/libtorch_cuda.so", torch_folder);
-    loaded_find(path, "aoti_torch_get_current_cuda_stream", &current);
-    loaded_find("libcuda.so.1", "cuStreamIsCapturing", &capturing);
+    loaded_find(path, "aoti_torch_get_current_cuda_stream", &cuda_stream);
+    loaded_find("libcuda.so.1", "cuStreamIsCapturing", &cuda_capturing);
+}
+
+int fxa__torch_cuda_stream(int32_t index, void **stream, bool *captured) {
+    int status = 0;
+    pthread_once(&cuda_found, cuda_find);
     *stream = NULL;
     *captured = false;
-    if (!current || current(index, stream)) {
+    if (!cuda_stream || cuda_stream(index, stream)) {
         return -1;
     }
-    *captured = capturing && !capturing(*stream, &status) && status != 0;
+    *captured = cuda_capturing && !cuda_capturing(*stream, &status) && status != 0;
     return 0;
 }

@@ -22,6 +22,7 @@ static fxa_status tensor_read(fxa__torch_call *call, fxa__torch_value value, con
     int64_t *size = NULL, *stride = NULL;
     int32_t dtype = -1;
     memcpy(&out->handle, &value, sizeof out->handle);
+    out->rank = 0; /* the arrays that these lie in are not cleared */
     if (fxa__torch.aoti_torch_get_data_ptr(out->handle, &out->data) ||
         fxa__torch.aoti_torch_get_dim(out->handle, &out->rank) || fxa__torch.aoti_torch_get_sizes(out->handle, &size) ||
         fxa__torch.aoti_torch_get_strides(out->handle, &stride) ||
@@ -42,18 +43,22 @@ static fxa_status tensor_read(fxa__torch_call *call, fxa__torch_value value, con
     return FXA_OK;
 }
 
-/* The items of a list that is used up by it; more than there is room for are an error, and still counted as ours. */
+/* The items of a list, which is used up by it; those that are counted are ours, whatever the answer is. */
 static fxa_status list_take(fxa__torch_call *call, fxa__torch_value value, const char *name, fxa__torch_value *items,
                             size_t room, size_t *count) {
     void *list;
     size_t n = 0;
     memcpy(&list, &value, sizeof list);
-    fxa__torch.torch_list_size(list, &n);
-    *count = n < room ? n : room;
-    for (size_t i = 0; i < *count; i++) {
-        fxa__torch.torch_list_get_item(list, i, &items[i]);
+    bool failed = fxa__torch.torch_list_size(list, &n) != 0;
+    *count = 0;
+    for (size_t i = 0; i < n && i < room && !failed; i++) {
+        failed = fxa__torch.torch_list_get_item(list, i, &items[i]) != 0;
+        *count += !failed;
     }
     fxa__torch.torch_delete_list(list);
+    if (failed) {
+        return fxa__torch_fail(call, FXA_E_ARGUMENT, "PyTorch does not give the items of %s", name);
+    }
     if (n > room) {
         return fxa__torch_fail(call, FXA_E_LIMIT, "%zu %s are given, at most %zu are taken", n, name, room);
     }

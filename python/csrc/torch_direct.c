@@ -190,7 +190,8 @@ static bool call_read(fxa__torch_call *call, void *arguments) {
 
 /* ---- Results, and what Python calls ------------------------------------------------------------------------------ */
 
-/* A tuple of capsules, one for each result, which own them; an empty one for none. */
+/* A tuple of capsules, one for each result, which own them; an empty one for none; NULL, with Python's exception, when
+ * there is no memory for it. */
 static void *results_give(void *results[3]) {
     ptrdiff_t n = 0, at = 0;
     for (int i = 0; i < 3; i++) {
@@ -198,13 +199,14 @@ static void *results_give(void *results[3]) {
     }
     void *tuple = python.PyTuple_New(n);
     for (int i = 0; i < 3; i++) {
-        if (results[i] && tuple) {
-            python.PyTuple_SetItem(tuple, at++, python.PyCapsule_New(results[i], NULL, NULL));
+        void *capsule = results[i] && tuple ? python.PyCapsule_New(results[i], NULL, NULL) : NULL;
+        if (capsule) {
+            python.PyTuple_SetItem(tuple, at++, capsule);
         } else if (results[i]) {
             fxa__torch.aoti_torch_delete_tensor_object(results[i]);
         }
     }
-    return tuple;
+    return at == n ? tuple : NULL;
 }
 
 FXA_API int fxa_torch_direct_begin(void *table);

@@ -70,9 +70,15 @@ static fxa_status sizes_set(fxa__torch_problem *p, fxa__torch_call *call) {
     return FXA_OK;
 }
 
-/* How many elements the tensor of a slot has. */
-static int64_t extra_count(const fxa_problem *problem, int slot) {
+/* How many entries a table of pages has; 0 where the sizes are beside the range that the library then tells. */
+static int64_t pages_count(const fxa_problem *problem) {
     int64_t page = (int64_t)problem->page_size;
+    bool small = problem->b <= INT32_MAX && problem->sk >= 0 && problem->sk <= INT32_MAX;
+    return page && small ? problem->b * ((problem->sk + page - 1) / page) : 0;
+}
+
+/* How many elements the tensor of a slot has; -1 for slots that are none of an extra tensor's. */
+static int64_t extra_count(const fxa_problem *problem, int slot) {
     switch (slot) {
     case FXA_SLOT_SINK:
     case FXA_SLOT_MAP_H: return problem->hq;
@@ -82,10 +88,15 @@ static int64_t extra_count(const fxa_problem *problem, int slot) {
     case FXA_SLOT_MAP_B: return problem->b;
     case FXA_SLOT_CU_Q:
     case FXA_SLOT_CU_K: return problem->b + 1;
-    case FXA_SLOT_PAGES: return page ? problem->b * ((problem->sk + page - 1) / page) : 0;
+    case FXA_SLOT_PAGES: return pages_count(problem);
     case FXA_SLOT_MAP_Q: return problem->sq;
     case FXA_SLOT_MAP_K: return problem->sk;
-    default: return 1;
+    case FXA_SLOT_DYN_B:
+    case FXA_SLOT_DYN_H:
+    case FXA_SLOT_DYN_Q:
+    case FXA_SLOT_DYN_K:
+    case FXA_SLOT_SEED: return 1;
+    default: return -1;
     }
 }
 
@@ -101,6 +112,10 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
         count *= t->size[i];
     }
     dense = dense || count == 0 || (slot == FXA_SLOT_SINK && t->rank == 1);
+    if (need < 0) {
+        return fxa__torch_fail(call, FXA_E_BINDING, "%s is no slot of an extra tensor",
+                               fxa__torch.fxa_slot_name((fxa_slot)slot));
+    }
     if (count != need || t->dtype != dtype || !dense) {
         return fxa__torch_fail(call, FXA_E_BINDING, "%s has %lld elements of %s%s; %lld dense ones of %s are accepted",
                                fxa__torch.fxa_slot_name((fxa_slot)slot), (long long)count,

@@ -243,7 +243,12 @@ static void backward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_o
     for (size_t i = 0; i < call.n_want && !status; i++) {
         fxa__torch_value value;
         memcpy(&value, &results[i], sizeof value);
-        fxa__torch.torch_list_push_back(list, value);
+        results[i] = NULL; /* the list's, or lost with it */
+        if (fxa__torch.torch_list_push_back(list, value)) {
+            status = fxa__torch_fail(&call, FXA_E_MEMORY, "PyTorch gave no memory for the list of gradients");
+            results_drop(results, call.n_want);
+            fxa__torch.torch_delete_list(list);
+        }
     }
     fxa__torch_call_end(&call);
     if (status) {

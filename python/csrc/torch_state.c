@@ -24,7 +24,7 @@ typedef struct program_entry {
 
 static struct {
     pthread_mutex_t lock;
-    fxa_context *context;
+    fxa_context *context[FXA_MAX_THREADS + 1]; /* 0: on PyTorch's threads; n: on n of the library's own */
     program_entry entry[SETS][WAYS];
     uint8_t next[SETS];
     int forked;
@@ -34,7 +34,7 @@ static struct {
 static void state_after_fork(void) {
     pthread_mutex_init(&torch_state.lock, NULL);
     memset(torch_state.entry, 0, sizeof torch_state.entry);
-    torch_state.context = NULL;
+    memset(torch_state.context, 0, sizeof torch_state.context);
     torch_state.forked = 1;
 }
 
@@ -60,27 +60,34 @@ static void loop_by_torch(void *user, int32_t n, void (*task)(void *arg, int32_t
     }
 }
 
-static fxa_status context_create(fxa_context **out, fxa_error *err) {
-    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+static uint32_t threads_get(void) {
     uint32_t threads = 1;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     fxa__torch.torch_get_num_threads(&threads);
-    config.threads = threads ? threads : 1;
-    if (!torch_state.forked) {
+    return threads < 1 ? 1 : threads < FXA_MAX_THREADS ? threads : FXA_MAX_THREADS;
+}
+
+/* On PyTorch's threads a run has as many parts as there are CPUs, for however many threads PyTorch has at that time. */
+static fxa_status context_create(uint32_t own_threads, fxa_context **out, fxa_error *err) {
+    fxa_context_config config = FXA_CONTEXT_CONFIG_INIT;
+    config.threads = own_threads;
+    if (!own_threads) {
+        long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+        uint32_t threads = threads_get(), parts = cpus < FXA_MAX_THREADS ? (uint32_t)cpus : FXA_MAX_THREADS;
         config.parallel = loop_by_torch;
-        config.threads = cpus > (long)config.threads ? (uint32_t)cpus : config.threads;
+        config.threads = cpus > 0 && parts > threads ? parts : threads;
     }
-    config.threads = config.threads < FXA_MAX_THREADS ? config.threads : FXA_MAX_THREADS;
     return fxa__torch.fxa_context_create(&config, out, err);
 }
 
 fxa_status fxa__torch_context(fxa_context **out, fxa_error *err) {
     fxa_status status = FXA_OK;
+    uint32_t own_threads = torch_state.forked ? threads_get() : 0;
     pthread_mutex_lock(&torch_state.lock);
-    if (!torch_state.context) {
-        status = context_create(&torch_state.context, err);
+    fxa_context **context = &torch_state.context[own_threads];
+    if (!*context) {
+        status = context_create(own_threads, context, err);
     }
-    *out = torch_state.context;
+    *out = *context;
     pthread_mutex_unlock(&torch_state.lock);
     return status;
 }

@@ -4,8 +4,8 @@
  * context, and the programs of texts that were seen. All of it is behind one lock, held for a look-up only.
  *
  * Runs are split by PyTorch's own parallel loop, so that torch.set_num_threads holds here too and no second set of
- * threads competes for the cores. A child after fork begins anew: PyTorch's threads may not exist there, so its context
- * has the library's own, as many as PyTorch says when it is made.
+ * threads competes for the cores. A child after fork begins anew: PyTorch's threads may not exist there, so a run takes
+ * the library's own, as many as PyTorch says, from a context for that number.
  */
 #ifndef FXATTN_TORCH_STATE_H
 #define FXATTN_TORCH_STATE_H
@@ -15,7 +15,7 @@
 /* Once, before the first call. */
 void fxa__torch_state_begin(void);
 
-/* The context of this process; made at the first call. Lives for ever. */
+/* The context of this process, in a child that for torch.get_num_threads(); made at the first call. Lives for ever. */
 fxa_status fxa__torch_context(fxa_context **out, fxa_error *err);
 
 /* The program of a text, one reference for the caller. The last 2,048 or so are kept. */

@@ -95,6 +95,8 @@ class _Call:
         tensors, extras, scalars = _listed(tensors), _listed(extras), _listed(scalars)
         own = self.config[ops.BPROP_TENSORS] if cut else len(tensors)
         text = program.encode()
+        if not (0 <= cut <= len(text) and 0 <= own <= len(tensors)):
+            raise ArgumentError("the backward program begins outside the text")
         self.program = _program((text[:cut] if cut else text).decode(), "score")
         self.bprop = _program(text[cut:].decode(), "bprop") if cut and backward else None
         if backward:
@@ -158,9 +160,13 @@ class _Call:
     def _check_extra(self, slot: int, tensor: Tensor) -> None:
         """What the library cannot see: it gets a bare pointer."""
         p, name = self.problem.struct, SLOT_NAMES[slot]
-        counts = {"sink": p.hq, "map_h": p.hq, "cu_q": p.b + 1, "cu_k": p.b + 1, "map_q": p.sq, "map_k": p.sk,
-                  "pages": p.b * -(-p.sk // p.page_size) if p.page_size else 0, "seed": 1}
-        need = counts.get(name, p.b)
+        in_range = p.page_size and p.b < 1 << 31 and 0 <= p.sk < 1 << 31
+        counts = {"sink": p.hq, "map_h": p.hq, "map_b": p.b, "len_q": p.b, "len_k": p.b, "pos_q": p.b,
+                  "cu_q": p.b + 1, "cu_k": p.b + 1, "map_q": p.sq, "map_k": p.sk, "dyn_b": 1, "dyn_h": 1, "dyn_q": 1,
+                  "dyn_k": 1, "pages": p.b * -(-p.sk // p.page_size) if in_range else 0, "seed": 1}
+        if name not in counts:
+            raise ArgumentError("%s is no slot of an extra tensor" % name.upper())
+        need = counts[name]
         dtype = {"sink": tensor.dtype, "seed": torch.int64}.get(name, torch.int32)
         dense = tensor.is_contiguous() or name == "sink" and tensor.dim() == 1
         if tensor.numel() != need or tensor.dtype != dtype or not dense:
@@ -171,7 +177,9 @@ class _Call:
     def _maps(self) -> None:
         rest = self.config[ops.MAPS:]
         while rest:
-            which, kind, dynamic, base, step, count = rest[:6]
+            which, kind, dynamic, base, step, count = rest[:6] if len(rest) >= 6 else [-1] * 6
+            if not (0 <= which <= 3 and 0 <= count <= min(_abi.MAX_SEGMENTS, (len(rest) - 6) // 3)):
+                raise ArgumentError("the settings of coordinate maps are cut off")
             segments = [(rest[i], rest[i + 1], rest[i + 2]) for i in range(6, 6 + 3 * count, 3)]
             self.problem.index_map("bhqk"[which], base=base, step=step, segments=segments, table=kind == _abi.MAP_TABLE,
                                    dynamic=bool(dynamic))

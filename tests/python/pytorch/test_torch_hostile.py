@@ -124,6 +124,15 @@ WRONG_CALLS = {  # tensors, extras, scalars, ints, floats, config, program: what
     "no tensor": ([], [], [], [], [], [], "tensor t : f32[1]\nscore = t[h]"),
     "no param": ([], [], [], [], [], [], "param p : float\nscore = score * p"),
     "negative dropout": ([], [], [], [], [math.nan, -0.5], [_abi.DROPOUT], ""),
+    "scalars in memory of another size": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [],
+                                          [_abi.SCALARS_IN_MEMORY, 1 << _abi.SLOT_SCALE], ""),
+    "an output for an extra tensor": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [], [0, 1 << _abi.SLOT_O], ""),
+    "keys beyond 32 bits in pages": ([], [torch.zeros(1, dtype=torch.int32)], [], [], [],
+                                     [_abi.PAGED, 1 << _abi.SLOT_PAGES, 0, (1 << 63) - 1], ""),
+    "a map that is cut off": ([], [], [], [], [], [0] * 13 + [2, 1, 0], ""),
+    "a map of too many segments": ([], [], [], [], [], [0] * 13 + [2, 1, 0, 0, 1, 1 << 60], ""),
+    "a backward program outside the text": ([], [], [], [], [], [0] * 10 + [5], ""),
+    "a backward program before the text": ([], [], [], [], [], [0] * 10 + [-5], ""),
 }
 
 

@@ -4,6 +4,7 @@ from the kernels in C and those by ctypes."""
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -91,15 +92,22 @@ def test_a_gradient_is_wanted_once():
 
 
 def test_threads_follow_pytorch():
-    x = torch.randn(2, 8, 300, 32)
-    before, results = torch.get_num_threads(), []
+    """The number may change between calls: what others than the caller do is in the time of the process alone."""
+    x = torch.randn(2, 8, 700, 32)
+    before, results, shares = torch.get_num_threads(), [], []
     try:
-        for n in (1, 2, 5):
+        for n in (1, 2, 1, 5):
             torch.set_num_threads(n)
+            fx.flex_attention(x[:, :, :40], x[:, :, :40], x[:, :, :40])
+            time.sleep(0.1)  # threads of OpenMP that are not needed any more spin for a while
+            began, own = time.process_time(), time.thread_time()
             results.append(fx.flex_attention(x, x, x))
+            own, whole = time.thread_time() - own, time.process_time() - began
+            shares.append(1 - own / whole)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(results[0], r) for r in results)
+    assert max(shares[0], shares[2]) < 0.1 and shares[1] > 0.2 and shares[3] > 0.2, shares
 
 
 def test_many_python_threads():
@@ -123,7 +131,7 @@ def run_python(code, **environment):
     folders = os.pathsep.join(path for path in sys.path if path)
     env = dict(os.environ, PYTHONPATH=folders, **environment)
     pipe = subprocess.PIPE
-    ran = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=pipe, env=env, timeout=300)
+    ran = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=pipe, env=env, timeout=100)
     assert ran.returncode == 0, ran.stderr.decode()
     return ran.stdout.decode()
 
@@ -141,6 +149,32 @@ for y in torch.utils.data.DataLoader(Data(), num_workers=2):
 pid = os.fork()
 if pid == 0:
     os._exit(0 if torch.equal(fx.flex_attention(x, x, x), want) else 1)
+assert os.waitpid(pid, 0)[1] == 0
+print("fine")
+"""
+    assert run_python(code) == "fine\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="threads are counted in /proc, which is not there")
+def test_threads_of_a_child_follow_pytorch():
+    """A child cannot use the threads of its parent's PyTorch: those that it has are as many as PyTorch says each time."""
+    code = """
+import os, torch, fxattn.torch as fx
+x = torch.randn(2, 8, 300, 32)
+want = fx.flex_attention(x, x, x)
+pid = os.fork()
+if pid == 0:
+    seen = []
+    for n in (1, 3, 2, 1):
+        torch.set_num_threads(n)
+        out = fx.flex_attention(x, x, x)
+        seen.append(len(os.listdir("/proc/self/task")))
+        torch.set_num_threads(1)  # for torch.equal, which else waits for threads that are not there
+        assert torch.equal(out, want)
+    if seen != [1, 3, 4, 4]:  # a context for each number keeps its threads
+        print(seen, flush=True)
+        os._exit(1)
+    os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
 print("fine")
 """
