@@ -3,7 +3,7 @@
  * XLA's foreign function interface as it lies in memory, in declarations of our own: so this object needs no header of
  * XLA, and one build serves every runtime from FFI 0.1 on. Only what the handlers use is named; layouts are those of
  * 64-bit systems and the same in all versions so far, since structs are only ever appended to.
- * tests/python/jax/test_jax_abi.py holds them against the header that jaxlib brings.
+ * tests/python/jax_frontend/test_jax_abi.py holds them against the header that jaxlib brings.
  */
 #ifndef FXATTN_JAX_ABI_H
 #define FXATTN_JAX_ABI_H

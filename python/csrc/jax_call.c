@@ -265,7 +265,10 @@ static fxa_status workspace_get(fxa__jax_call *call) {
         return FXA_OK;
     }
     if (call->cuda) {
-        return call_fail(call, FXA_E_WORKSPACE, "the call has no workspace of %zu bytes", size);
+        return call_fail(call, FXA_E_WORKSPACE,
+                         "the call has a workspace of %zu bytes, and the plan wants %zu: it was lowered where there is "
+                         "no such device; lower it on a machine that has one",
+                         args->workspace_size, size);
     }
     args->workspace_size = size;
     if (posix_memalign(&call->host_workspace, FXA_WORKSPACE_ALIGN, size)) {

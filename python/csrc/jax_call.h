@@ -2,7 +2,7 @@
  *
  * One call of a handler, from XLA's frame to a run of the library.
  *
- * Attributes (python/fxattn/jax/_lowering.py writes them):
+ * Attributes (python/fxattn/jax/_primitives.py writes them):
  *     problem    bytes of fxa_problem_save: program, shapes, layouts, features
  *     operands   what each operand is, in their order: a role
  *     results    the same of results
@@ -21,7 +21,7 @@
 typedef enum fxa__jax_role {
     FXA__JAX_SCALARS = 64,        /* operand: f64 scale, params, params of the backward program */
     FXA__JAX_DPARAMS,             /* result: f64, one per param */
-    FXA__JAX_WORKSPACE,           /* result: what the plan needs; without it the handler sees to that itself */
+    FXA__JAX_WORKSPACE,           /* result: what the plan needs; on the host the handler sees to that itself */
     FXA__JAX_ROOM,                /* operand: shares the memory of a result, which it fills beforehand */
     FXA__JAX_TENSORS = 128,       /* and up: captured; as a result its gradient */
     FXA__JAX_BPROP_TENSORS = 256, /* and up: captured by the backward program */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The handlers that XLA calls: fxa_jax_cpu and fxa_jax_cuda, registered by python/fxattn/jax/_library.py under one name
- * for both platforms. No Python runs here, nor is the GIL ever asked for.
+ * The handlers that XLA calls: fxa_jax_cpu and fxa_jax_cuda, registered by python/fxattn/jax/_handlers.py under one
+ * name for both platforms. No Python runs here, nor is the GIL ever asked for.
  *
  * Stages: the plan is made at instantiate on the CPU, when an executable is built, and at initialize on CUDA, where the
  * device is known then; an execution looks it up. The first call of all is XLA's question for metadata, answered with

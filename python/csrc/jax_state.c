@@ -8,13 +8,14 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define SETS 128
-#define WAYS 4 /* a problem has this many places; the one that was filled longest ago makes room */
+#define WAYS 4 /* a problem of the host has this many places; the one that was filled longest ago makes room */
 
 fxa__jax_functions fxa__jax;
 
@@ -24,6 +25,7 @@ typedef struct plan_entry {
     void *bytes;
     size_t size;
     fxa_plan *plan; /* NULL: free */
+    struct plan_entry *next;
 } plan_entry;
 
 static struct {
@@ -31,6 +33,7 @@ static struct {
     fxa_context *context;
     plan_entry entry[SETS][WAYS];
     uint8_t next[SETS];
+    plan_entry *of_device[SETS]; /* all there are: XLA replays what it recorded without asking again */
 } jax_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 int fxa_jax_open(const char *library, char *text, size_t capacity) {
@@ -85,17 +88,24 @@ static uint64_t bytes_hash(const void *bytes, size_t size, int32_t ordinal) {
     return hash ^ hash >> 32;
 }
 
+static bool entry_is(const plan_entry *e, uint64_t hash, const void *bytes, size_t size, int32_t ordinal) {
+    return e->plan && e->hash == hash && e->ordinal == ordinal && e->size == size && !memcmp(e->bytes, bytes, size);
+}
+
 /* Under the lock: the plan of these bytes, with a reference more for the caller, or NULL. */
 static fxa_plan *plan_find(uint64_t hash, const void *bytes, size_t size, int32_t ordinal) {
-    const plan_entry *set = jax_state.entry[hash % SETS];
-    for (int way = 0; way < WAYS; way++) {
-        const plan_entry *e = &set[way];
-        if (e->plan && e->hash == hash && e->ordinal == ordinal && e->size == size && !memcmp(e->bytes, bytes, size)) {
-            fxa__jax.fxa_plan_retain(e->plan);
-            return e->plan;
-        }
+    const plan_entry *found = ordinal >= 0 ? jax_state.of_device[hash % SETS] : NULL;
+    while (found && !entry_is(found, hash, bytes, size, ordinal)) {
+        found = found->next;
     }
-    return NULL;
+    for (int way = 0; way < WAYS && ordinal < 0 && !found; way++) {
+        const plan_entry *e = &jax_state.entry[hash % SETS][way];
+        found = entry_is(e, hash, bytes, size, ordinal) ? e : NULL;
+    }
+    if (found) {
+        fxa__jax.fxa_plan_retain(found->plan);
+    }
+    return found ? found->plan : NULL;
 }
 
 static void entry_drop(plan_entry *e) {
@@ -104,19 +114,34 @@ static void entry_drop(plan_entry *e) {
     *e = (plan_entry){0};
 }
 
-/* Under the lock: keeps a reference of its own; what cannot be kept for want of memory is made again next time. */
-static void plan_keep(uint64_t hash, const void *bytes, size_t size, int32_t ordinal, fxa_plan *plan) {
-    void *copy = malloc(size ? size : 1);
-    if (!copy) {
-        return;
+/* Under the lock: where a plan of that hash is kept, empty; NULL for want of memory. */
+static plan_entry *entry_new(uint64_t hash, int32_t ordinal) {
+    if (ordinal >= 0) {
+        plan_entry *e = calloc(1, sizeof *e);
+        if (e) {
+            e->next = jax_state.of_device[hash % SETS];
+            jax_state.of_device[hash % SETS] = e;
+        }
+        return e;
     }
     uint8_t *next = &jax_state.next[hash % SETS];
     plan_entry *e = &jax_state.entry[hash % SETS][*next];
     *next = (uint8_t)((*next + 1) % WAYS);
     entry_drop(e);
+    return e;
+}
+
+/* Under the lock: keeps a reference of its own; what cannot be kept for want of memory is made again next time. */
+static void plan_keep(uint64_t hash, const void *bytes, size_t size, int32_t ordinal, fxa_plan *plan) {
+    void *copy = malloc(size ? size : 1);
+    plan_entry *e = copy ? entry_new(hash, ordinal) : NULL;
+    if (!e) {
+        free(copy);
+        return;
+    }
     memcpy(copy, bytes, size);
     fxa__jax.fxa_plan_retain(plan);
-    *e = (plan_entry){hash, ordinal, copy, size, plan};
+    *e = (plan_entry){hash, ordinal, copy, size, plan, e->next};
 }
 
 fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_plan **out, fxa_error *err) {
@@ -132,8 +157,23 @@ fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_pl
     status = status ? status : fxa__jax.fxa_plan_create_bytes(ctx, bytes, size, ordinal, out, err);
     if (!status) {
         pthread_mutex_lock(&jax_state.lock);
-        plan_keep(hash, bytes, size, ordinal, *out);
+        fxa_plan *others = plan_find(hash, bytes, size, ordinal); /* meanwhile */
+        if (others) {
+            fxa__jax.fxa_plan_destroy(others);
+        } else {
+            plan_keep(hash, bytes, size, ordinal, *out);
+        }
         pthread_mutex_unlock(&jax_state.lock);
+    }
+    return status;
+}
+
+fxa_status fxa_jax_workspace(const void *bytes, size_t size, int32_t ordinal, uint64_t *out, fxa_error *err) {
+    fxa_plan *plan = NULL;
+    fxa_status status = fxa__jax_plan(bytes, size, ordinal, &plan, err);
+    if (!status) {
+        *out = fxa__jax.fxa_plan_workspace(plan);
+        fxa__jax.fxa_plan_destroy(plan);
     }
     return status;
 }
@@ -142,8 +182,13 @@ void fxa_jax_cache_stats(fxa_cache_stats *out) {
     uint64_t plans = 0;
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&jax_state.lock);
-    for (int i = 0; i < SETS * WAYS; i++) {
-        plans += jax_state.entry[i / WAYS][i % WAYS].plan != NULL;
+    for (int i = 0; i < SETS; i++) {
+        for (int way = 0; way < WAYS; way++) {
+            plans += jax_state.entry[i][way].plan != NULL;
+        }
+        for (const plan_entry *e = jax_state.of_device[i]; e; e = e->next) {
+            plans++;
+        }
     }
     if (jax_state.context) {
         fxa__jax.fxa_cache_get_stats(jax_state.context, out);
@@ -154,8 +199,16 @@ void fxa_jax_cache_stats(fxa_cache_stats *out) {
 
 void fxa_jax_cache_clear(void) {
     pthread_mutex_lock(&jax_state.lock);
-    for (int i = 0; i < SETS * WAYS; i++) {
-        entry_drop(&jax_state.entry[i / WAYS][i % WAYS]);
+    for (int i = 0; i < SETS; i++) {
+        for (int way = 0; way < WAYS; way++) {
+            entry_drop(&jax_state.entry[i][way]);
+        }
+        while (jax_state.of_device[i]) {
+            plan_entry *e = jax_state.of_device[i];
+            jax_state.of_device[i] = e->next;
+            entry_drop(e);
+            free(e);
+        }
     }
     if (jax_state.context) {
         fxa__jax.fxa_cache_clear(jax_state.context);

@@ -37,9 +37,13 @@ extern fxa__jax_functions fxa__jax;
 /* Finds libfxattn at this path. 0, or -1 with what is missing in text. */
 FXA_API int fxa_jax_open(const char *library, char *text, size_t capacity);
 
-/* The plan of a problem's bytes on a device, one reference for the caller: from those kept here (the last 512 or so) or
- * newly made. */
+/* The plan of a problem's bytes on a device, one reference for the caller: from those kept here or newly made. Kept are
+ * the last 512 or so of the host, and all of devices: a command buffer that XLA recorded runs a plan's code for as long
+ * as XLA likes. */
 fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_plan **out, fxa_error *err);
+
+/* How many bytes of workspace the plan of these bytes needs there, for who lowers the call: the plan is then ready. */
+FXA_API fxa_status fxa_jax_workspace(const void *bytes, size_t size, int32_t ordinal, uint64_t *out, fxa_error *err);
 
 /* Counters of the plan cache of the context, with `plans` those kept here, and emptying both. */
 FXA_API void fxa_jax_cache_stats(fxa_cache_stats *out);

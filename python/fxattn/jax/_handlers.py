@@ -6,13 +6,13 @@ imported this.
 """
 import ctypes
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import jax
 
 from .. import _abi
 from .._errors import LibraryError
-from .._library import library_path
+from .._library import call, library_path
 
 TARGET = "fxattn"
 NAMES = ("libfxattn_jax.so", "libfxattn_jax.dylib")
@@ -37,6 +37,24 @@ def _load() -> Any:
 
 
 _library = _load()
+
+
+def cuda_ordinal() -> Optional[int]:
+    """A device for which calls are lowered here; None without one: modules for other machines have no workspace."""
+    try:
+        return int(jax.local_devices(backend="cuda")[0].local_hardware_id)
+    except RuntimeError:
+        return None
+
+
+def workspace(problem: bytes) -> int:
+    """How many bytes of a device a call needs; its plan is made here, and found again when it runs."""
+    ordinal = cuda_ordinal()
+    if ordinal is None:
+        return 0
+    found = ctypes.c_uint64()
+    call(_library.fxa_jax_workspace, problem, ctypes.c_size_t(len(problem)), ordinal, ctypes.byref(found))
+    return int(found.value)
 
 
 def cache_stats() -> Dict[str, int]:

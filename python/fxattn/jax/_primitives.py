@@ -24,8 +24,8 @@ from .. import _abi
 from . import _batching, _handlers
 from ._partition import partitioned
 from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
-                    WANT_TENSORS, Operands, Spec, forward_rest, gather, has_scalars, problem_of, result_dtype,
-                    row_dtype, rows_shape)
+                    WANT_TENSORS, WORKSPACE, Operands, Spec, forward_rest, gather, has_scalars, problem_of,
+                    result_dtype, row_dtype, rows_shape)
 
 forward_p = core.Primitive("fxattn_forward")
 backward_p = core.Primitive("fxattn_backward")
@@ -96,11 +96,15 @@ def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}
     operands = [*operands, *((ROOM, x) for x in before)]
+    data, given = problem.save(), len(results)
+    size = _handlers.workspace(data) if problem.struct.device == _abi.CUDA else 0
+    if size:  # XLA's own memory: nothing is allocated when the call runs, or is recorded into a command buffer
+        results = [*results, (WORKSPACE, (size,), np.dtype("uint8"))]
     run: Any = jax.ffi.ffi_call(_handlers.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in results],
-                           input_output_aliases=aliases, vmap_method="sequential")
-    return run(*[x for _, x in operands], problem=problem.save(),
-               operands=np.array([role for role, _ in operands], np.int64),
-               results=np.array([role for role, *_ in results], np.int64))
+                                input_output_aliases=aliases, vmap_method="sequential")
+    found = run(*[x for _, x in operands], problem=data, operands=np.array([role for role, _ in operands], np.int64),
+                results=np.array([role for role, *_ in results], np.int64))
+    return list(found[:given])
 
 
 def _common_operands(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
