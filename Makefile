@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test asan tsan coverage fuzz bench gallery install lint clean help
+.PHONY: all demo test asan tsan coverage fuzz deps-cudnn bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -45,8 +45,14 @@ coverage:            ## lines and branches that the tests reach, by folder, into
 fuzz:                ## libFuzzer on program text, builder tapes and plan bytes, SECONDS=60 each (needs clang)
 	@sh tools/fuzz.sh $(BUILD)-fuzz $(or $(SECONDS),60)
 
+# Fetched once for each of these versions, which the last line of the recipe writes down.
+CUDNN_PACKAGES = nvidia-cudnn-cu13==9.19.1.2 nvidia-cuda-nvrtc==13.4.92
+CUDNN_DEPS     = $(BUILD)/deps/cudnn
 deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without a GPU, from PyPI into the build folder (420 MB)
-	@python3 -m pip install --quiet --no-deps --target $(BUILD)/deps/cudnn nvidia-cudnn-cu13==9.19.1.2 nvidia-cuda-nvrtc==13.4.92
+	@test "$$(cat $(CUDNN_DEPS)/fetched 2>/dev/null)" = "$(CUDNN_PACKAGES)" || { rm -rf $(CUDNN_DEPS) && \
+	python3 -m pip install --quiet --disable-pip-version-check --no-deps --retries 1 --timeout 30 --target $(CUDNN_DEPS) \
+	$(CUDNN_PACKAGES) && python3 tools/stub_driver.py $(CUDNN_DEPS)/stub $(CUDNN_DEPS)/nvidia/cudnn/lib && \
+	echo "$(CUDNN_PACKAGES)" > $(CUDNN_DEPS)/fetched; }
 
 bench: $(BUILD)/Makefile ## the benchmarks of bench/
 	@$(MAKE_IN)

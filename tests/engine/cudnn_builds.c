@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs given to the real cuDNN, for the device that the file FXA_TEST_PROFILE describes, where no GPU is. Programs of
- * the gallery and random ones, both passes: what the engine writes finds an engine of cuDNN, and the first of them, as
- * many as FXA_TEST_PLANS says, are compiled. Then masks that differ must be compiled to code that
- * differs: cuDNN takes some masks for others, or drops them, without a word. (Bounds are passed by value: masks that
- * differ in them alone have the same code.) FXA_TEST_PROGRAM, a text, is tried alone. Run by test_cudnn_builds.py.
+ * Graphs given to the real cuDNN, for the device that the file FXA_TEST_PROFILE describes, where no GPU is. All of the
+ * gallery and random programs, both passes: what the engine writes finds an engine of cuDNN, and the first of them, as
+ * many as FXA_TEST_PLANS says, are compiled. Then masks that differ must be compiled to code that differs: cuDNN takes
+ * some masks for others, or drops them, without a word. (Bounds are passed by value: masks that differ in them alone
+ * have the same code.) FXA_TEST_PROGRAM, a text, is tried alone. Run by test_cudnn_builds.py; FXA_TEST_SCALE=15
+ * compiles the whole gallery with its masks, without them and with their contrary.
  */
 #include "engine/cudnn/cudnn.h"
 #include "engine/cudnn/cudnn_build.h"
@@ -13,7 +14,9 @@
 #include "support/conf_case.h"
 #include "t.h"
 
-enum { BUILDS_JSON = 405, BUILDS_LENGTH = 512, BUILDS_MASKS = 10 };
+#include <dirent.h>
+
+enum { BUILDS_JSON = 405, BUILDS_LENGTH = 512, BUILDS_MASKS = 10, BUILDS_RANDOM = 80, BUILDS_NEIGHBOURS = 4 };
 
 typedef struct builds {
     fxa_context *ctx;
@@ -101,7 +104,7 @@ static void builds_saved(builds *b, void *plan, int64_t workspace) {
         fxa__dnn_saved_write(&b->library.api, restored, host, &again);
         T_CHECK(again.size == w.size && memcmp(again.data, w.data, w.size) == 0);
         (void)b->library.api.descriptor_destroy(restored);
-        printf("  saved as %zu bytes, restored in %.1f ms\n", w.size, 1e3 * seconds);
+        if (b->compiled <= b->plans) printf("  saved as %zu bytes, restored in %.1f ms\n", w.size, 1e3 * seconds);
     }
     fxa__writer_free(&w);
     fxa__writer_free(&again);
@@ -137,20 +140,55 @@ static void builds_pass(builds *b, const fxa_program *program, const char *name,
     fxa__problem_release(p);
 }
 
-static void builds_programs(builds *b, const char *folder) {
+static void builds_both(builds *b, const fxa_program *program, const char *name, bool odd) {
+    for (int pass = 0; pass < 2; pass++) builds_pass(b, program, name, (fxa_pass)pass, odd, NULL);
+}
+
+/* ---- The gallery ------------------------------------------------------------------------------------------------- */
+
+#define BUILDS_GALLERY FXA_SOURCE_DIR "/examples/programs"
+
+static int builds_is_program(const struct dirent *e) {
+    const char *dot = strrchr(e->d_name, '.');
+    return dot && strcmp(dot, ".fxa") == 0;
+}
+
+static fxa_program *builds_file(builds *b, const char *name) {
+    char path[1024];
+    fxa_error err;
+    fxa_program *program = NULL;
+    snprintf(path, sizeof path, BUILDS_GALLERY "/%s", name);
+    char *text = builds_read(path);
+    T_OK(fxa_program_parse(b->ctx, text, SIZE_MAX, &program, &err));
+    free(text);
+    return program;
+}
+
+/* Each with whole tiles and odd lengths; then random ones. */
+static void builds_programs(builds *b) {
     uint64_t rng = t_seed();
-    for (int i = 0; i < t_scaled(240); i++) {
-        const char *name;
-        conf_source source = (conf_source)(i % 3 ? CONF_GALLERY : attn_int(&rng, CONF_IDENTITY, CONF_WILD));
-        fxa_program *program = conf_program(b->ctx, source, folder, &rng, &name);
-        if (!program) continue;
-        for (int pass = 0; pass < 2; pass++) builds_pass(b, program, name, (fxa_pass)pass, i & 1, NULL);
+    struct dirent **files = NULL;
+    int n = scandir(BUILDS_GALLERY, &files, builds_is_program, alphasort);
+    T_CHECK(n > 50);
+    for (int i = 0; i < 2 * n; i++) {
+        fxa_program *program = builds_file(b, files[i / 2]->d_name);
+        builds_both(b, program, files[i / 2]->d_name, i & 1);
         fxa_program_destroy(program);
     }
-    printf("cuDNN %lld, sm_%d: %d graphs found an engine, %d were refused with a reason, %d compiled\n",
-           (long long)b->level.version, (int)b->level.arch, b->yes, b->no, b->compiled);
-    bool ends = b->level.arch >= 100 && b->level.arch < 120; /* the process: so nothing is tried */
-    T_CHECK(ends ? b->yes == 0 : b->yes > t_scaled(240) / 3);
+    int yes = b->yes;
+    for (int i = 0; i < n; i++) free(files[i]);
+    free(files);
+    for (int i = 0; i < t_scaled(BUILDS_RANDOM); i++) {
+        const char *name;
+        conf_source source = (conf_source)attn_int(&rng, CONF_IDENTITY, CONF_WILD);
+        fxa_program *program = conf_program(b->ctx, source, BUILDS_GALLERY, &rng, &name);
+        if (program) builds_both(b, program, name, i & 1);
+        fxa_program_destroy(program);
+    }
+    printf("cuDNN %lld, sm_%d: %d graphs of the gallery and %d others found an engine, %d were refused with a reason, "
+           "%d compiled\n",
+           (long long)b->level.version, (int)b->level.arch, yes, b->yes - yes, b->no, b->compiled);
+    T_CHECK(yes > 2 * n);
 }
 
 /* FXA_TEST_PROGRAM, a text, alone. */
@@ -167,7 +205,20 @@ static void builds_one(builds *b, const char *text) {
     fxa_program_destroy(program);
 }
 
-static void builds_masks(builds *b) {
+/* ---- Masks ------------------------------------------------------------------------------------------------------- */
+
+/* Code of a text, or NULL where it is refused. */
+static char *builds_text(builds *b, const char *text, fxa_pass pass) {
+    fxa_program *program = NULL;
+    fxa_error err;
+    char *code = NULL;
+    T_OK(fxa_program_parse(b->ctx, text, SIZE_MAX, &program, &err));
+    builds_pass(b, program, text, pass, false, &code);
+    fxa_program_destroy(program);
+    return code;
+}
+
+static void builds_masks(builds *b, fxa_pass pass) {
     static const char *const masks[BUILDS_MASKS] = {"",
                                                     "mask = k <= q",
                                                     "mask = k < q",
@@ -179,19 +230,62 @@ static void builds_masks(builds *b) {
                                                     "mask = q // 64 == k // 64",
                                                     "mask = k % 3 == 0"};
     char *code[BUILDS_MASKS] = {NULL};
-    fxa_error err;
     for (int i = 0; i < BUILDS_MASKS; i++) {
-        fxa_program *program = NULL;
-        T_OK(fxa_program_parse(b->ctx, masks[i], SIZE_MAX, &program, &err));
-        builds_pass(b, program, masks[i], FXA_FORWARD, false, &code[i]);
+        code[i] = builds_text(b, masks[i], pass);
         T_CHECK(code[i]);
         for (int j = 0; j < i && code[i]; j++)
             if (code[j] && strcmp(code[i], code[j]) == 0)
-                T_FAIL("cuDNN makes the same code of \"%s\" and \"%s\"\n", masks[i], masks[j]);
-        fxa_program_destroy(program);
+                T_FAIL("pass %d: cuDNN makes the same code of \"%s\" and \"%s\"\n", (int)pass, masks[i], masks[j]);
     }
     printf("%d masks, each its own code\n", BUILDS_MASKS);
     for (int i = 0; i < BUILDS_MASKS; i++) free(code[i]);
+}
+
+/* The text with another mask: none, or the contrary. False: there is no mask. */
+static bool builds_other_mask(const char *text, bool none, char *out, size_t room) {
+    const char *mask = strncmp(text, "mask = ", 7) == 0 ? text : strstr(text, "\nmask = ");
+    if (!mask) return false;
+    mask += *mask == '\n';
+    const char *end = mask + strcspn(mask, "\n");
+    if (none)
+        snprintf(out, room, "%.*s%s", (int)(mask - text), text, end);
+    else
+        snprintf(out, room, "%.*smask = !(%.*s)%s", (int)(mask - text), text, (int)(end - mask - 7), mask + 7, end);
+    return true;
+}
+
+/* A masked program of the gallery, the same without its mask, and with the contrary. */
+static bool builds_neighbours_of(builds *b, const char *name, fxa_pass pass) {
+    char text[3][4000];
+    char *code[3] = {NULL};
+    fxa_program *program = builds_file(b, name);
+    bool masked = program && fxa_program_print(program, text[0], sizeof text[0], NULL, NULL) == FXA_OK;
+    for (int i = 1; i < 3; i++) masked = masked && builds_other_mask(text[0], i == 1, text[i], sizeof text[i]);
+    fxa_program_destroy(program);
+    if (masked) code[0] = builds_text(b, text[0], pass);
+    for (int i = 1; i < 3 && code[0]; i++) {
+        code[i] = builds_text(b, text[i], pass);
+        for (int j = 0; j < i && code[i]; j++)
+            if (code[j] && strcmp(code[i], code[j]) == 0)
+                T_FAIL("pass %d: cuDNN makes the same code of\n%s\nand\n%s\n", (int)pass, text[i], text[j]);
+    }
+    bool compared = code[0] && (code[1] || code[2]);
+    for (int i = 0; i < 3; i++) free(code[i]);
+    return compared;
+}
+
+static void builds_neighbours(builds *b) {
+    struct dirent **files = NULL;
+    t_rng rng = {t_seed()};
+    int n = scandir(BUILDS_GALLERY, &files, builds_is_program, alphasort), compared = 0,
+        most = t_scaled(BUILDS_NEIGHBOURS);
+    int64_t first = t_int(&rng, 0, n > 0 ? n - 1 : 0);
+    for (int i = 0; i < 2 * n && compared < most; i++)
+        compared += builds_neighbours_of(b, files[(first + i / 2) % n]->d_name, (fxa_pass)(i & 1));
+    printf("%d masked graphs of the gallery are not what they are without their masks\n", compared);
+    T_CHECK(compared > 0);
+    for (int i = 0; i < n; i++) free(files[i]);
+    free(files);
 }
 
 TEST(graphs_for_a_device) {
@@ -204,8 +298,9 @@ TEST(graphs_for_a_device) {
     if (one && *one)
         builds_one(&b, one);
     else
-        builds_programs(&b, FXA_SOURCE_DIR "/examples/programs");
-    if (b.plans > 0 && !(one && *one)) builds_masks(&b);
+        builds_programs(&b);
+    for (int pass = 0; pass < 2 && b.plans > 0 && !(one && *one); pass++) builds_masks(&b, (fxa_pass)pass);
+    if (b.plans > 0 && !(one && *one)) builds_neighbours(&b);
     (void)b.library.api.descriptor_destroy(b.profile);
     fxa__cudnn_library_close(&b.library);
     fxa_context_destroy(b.ctx);

@@ -4,6 +4,7 @@
  * case that is taken. Needs no cuDNN: versions and devices are said.
  */
 #include "engine/cudnn/cudnn_attention.h"
+#include "plan/plan.h"
 #include "t.h"
 
 enum { SUPPORT_MOST = 64 };
@@ -26,7 +27,6 @@ static const support_case support_cases[] = {
     {.says = "9.14 and newer", .version = 91400, .arch = 90, .taken = true},
     {.says = "from sm_80 on", .version = 91901, .arch = 75},
     {.says = "from sm_80 on", .version = 91901, .arch = 80, .taken = true},
-    {.says = "ends the process", .version = 91901, .arch = 100},
     {.says = "f16 and bf16", H200, .dtype = FXA_F32},
     {.says = "f16 and bf16", H200, .dtype = FXA_F16, .taken = true},
     {.says = "f16 and bf16", H200, .dtype = FXA_F16, .pass = FXA_BACKWARD, .taken = true},
@@ -37,12 +37,15 @@ static const support_case support_cases[] = {
     {.says = "at most 256", H200, .d = 256, .taken = true},
     {.says = "at most 128", .version = 91901, .arch = 80, .d = 136},
     {.says = "at most 128", .version = 91901, .arch = 120, .d = 136},
+    {.says = "at most 128", .version = 91901, .arch = 100, .d = 136},
+    {.says = "at most 128", .version = 91901, .arch = 100, .d = 128, .pass = FXA_BACKWARD, .taken = true},
     {.says = "no such backward", H200, .pass = FXA_BACKWARD, .sq = 1, .sk = 1},
     {.says = "no such backward", H200, .pass = FXA_BACKWARD, .sq = 2, .sk = 1, .taken = true},
     {.says = "in its own way", H200, .flags = FXA_DROPOUT, .dropout = 0.5},
     {.says = "need cuDNN 9.18.1", .version = 91800, .arch = 80, .flags = FXA_PADDING},
     {.says = "need cuDNN 9.18.1", .version = 91801, .arch = 80, .flags = FXA_PADDING, .taken = true},
     {.says = "not tried on such a device", .version = 91901, .arch = 120, .flags = FXA_PADDING},
+    {.says = "not tried on such a device", .version = 91901, .arch = 100, .flags = FXA_VARLEN},
     {.says = "not tried below sm_90", .version = 91901, .arch = 80, .pass = FXA_BACKWARD, .flags = FXA_PADDING},
     {.says = "dQ is wrong",
      .version = 91400,
@@ -136,6 +139,39 @@ TEST(every_row_of_the_table) {
         if (!hit[i]) T_FAIL("row %zu has no case: %s\n", i, fxa__dnn_support_why(i));
     }
     fxa__host_release(host);
+}
+
+/* On sm_100 cuDNN ends the process over captured tensors whose keys do not lie one after the other: they are copied. */
+TEST(keys_of_tensors_lie_together_on_sm_100) {
+    static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[k, q]",
+                                        "tensor t : bf16[2]\nscore = score * t[k, 1]",
+                                        "tensor t : f32[2]\nscore = score + t[q, k]"};
+    static const int32_t archs[] = {90, 100, 103};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < 9; i++) {
+        static fxa__dnn_attention a;
+        const support_case plain = {.pass = FXA_FORWARD};
+        fxa_capture capture = {.size = {64, 64}};
+        fxa_problem p = support_problem(&plain);
+        fxa_program *program = NULL;
+        fxa__problem *checked = NULL;
+        int apart = 0;
+        T_OK(fxa_program_parse(ctx, texts[i / 3], SIZE_MAX, &program, &err));
+        p.program = program, p.captures = &capture, p.n_captures = 1;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, archs[i % 3]}, &a, &err));
+        for (size_t j = 0; j < a.g.n_tensors; j++) {
+            const fxa__dnn_tensor *t = &a.g.tensors[j];
+            apart += t->source == FXA__DNN_TENSOR && t->dim[3] > 1 && t->stride[3] != 1;
+        }
+        T_INT(apart, archs[i % 3] == 90 && i / 3 < 2);
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
 }
 
 T_MAIN

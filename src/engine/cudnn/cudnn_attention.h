@@ -17,6 +17,16 @@ typedef struct fxa__dnn_level {
     int32_t arch;    /* 90: compute capability 9.0 */
 } fxa__dnn_level;
 
+/* Families of devices, of which each has kernels of its own. */
+enum { FXA__SM_80 = 1, FXA__SM_90 = 2, FXA__SM_100 = 4, FXA__SM_120 = 8, FXA__SM_OLD = 16, FXA__SM_ALL = 31 };
+static inline uint32_t fxa__dnn_family_of(int32_t arch) {
+    return arch < 80    ? FXA__SM_OLD
+           : arch < 90  ? FXA__SM_80
+           : arch < 100 ? FXA__SM_90
+           : arch < 120 ? FXA__SM_100
+                        : FXA__SM_120;
+}
+
 /* A graph in the making, and what it is made from. */
 typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;

@@ -176,7 +176,7 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
     int vectors = 0, most = a->level.arch / 10 == 9 ? BACKWARD_VECTORS : 0;
     for (size_t i = 0; i < a->g.n_ops && a->g.status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = a->g.ops[i].b >= 0 ? &a->g.tensors[a->g.ops[i].b] : NULL;
-        vectors += t && t->source == FXA__DNN_TENSOR && t->dim[2] > 1 && t->dim[3] == 1;
+        vectors += t && (t->source == FXA__DNN_TENSOR || t->read) && t->dim[2] > 1 && t->dim[3] == 1;
     }
     if (vectors > most)
         (void)fxa__dnn_refuse(&a->g,

@@ -240,6 +240,7 @@ fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, 
     if (fxa__dnn_supports(&a->g, p, level)) {
         if (p->in.flags & (FXA_PADDING | FXA_VARLEN | FXA_PAGED)) fxa__dnn_spans_begin(a);
         a->score.spans = a->spans;
+        a->score.keys_dense = fxa__dnn_family_of(level.arch) == FXA__SM_100; /* else cuDNN ends the process */
         a->score.length[0] = a->len_q, a->score.length[1] = a->len_k, a->score.length[2] = a->more;
         FXA_TRY(attention_program(a, err));
         FXA_TRY(attention_analyse(a, err));

@@ -31,6 +31,7 @@ typedef struct fxa__dnn_tensor {
     uint8_t type;   /* CUDNN_DATA_ */
     uint8_t source; /* fxa__dnn_source */
     bool score;     /* depends on the score */
+    bool read;      /* of scratch: the program reads it */
     bool bound;     /* of a mask: within 2^30 of 0, beyond which nothing changes and sums with it wrap around */
     int8_t times;
     int32_t index;

@@ -115,6 +115,7 @@ static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
         int32_t t = score_table(s, input, axis);
         if (s->g->status != FXA_OK) return 0;
         score_expand(&s->p->in, &s->g->tensors[t]);
+        s->g->tensors[t].read = true;
         s->table[axis] = t;
     }
     return fxa__dnn_as_virtual(s, s->table[axis]);
@@ -125,6 +126,7 @@ static int32_t score_by_entry(fxa__dnn_score *s, int32_t of) {
     if (s->g->status != FXA_OK) return 0;
     fxa__dnn_tensor t = s->g->tensors[of];
     t.dim[2] = s->p->in.sq, t.stride[0] = 1, t.stride[1] = 1, t.stride[2] = 0, t.stride[3] = 1;
+    t.read = true;
     return fxa__dnn_add(s->g, &t);
 }
 
@@ -328,6 +330,7 @@ static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
     for (int i = 0; i < n->n_args; i++)
         if (!score_load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
+    x.copied = x.copied || (s->keys_dense && x.t.dim[3] > 1 && x.t.stride[3] != 1);
     if (type < 0 || x.copied) {
         int32_t made = score_copy(s, decl, &x);
         if (s->g->status != FXA_OK) return 0;
@@ -335,6 +338,7 @@ static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
         for (int i = 0; i < 4; i++)
             if (t->dim[i] == 1) t->stride[i] = 0;
         score_expand(&s->p->in, t);
+        t->read = true;
         return made;
     }
     x.t.type = (uint8_t)type;

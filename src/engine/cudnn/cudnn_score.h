@@ -31,6 +31,7 @@ typedef struct fxa__dnn_score {
     int32_t axis[4];                   /* coordinates, made; -1: not yet */
     bool needed[FXA__DNN_MAX_NODES];
     bool indexed;      /* set: something reads q or k as a number */
+    bool keys_dense;   /* keys of captured tensors are to lie one after the other */
     bool spans;        /* entries have lengths of their own: */
     int32_t length[3]; /* of rows and keys, and the difference: [B,1,1,1] */
     int32_t table[4];  /* coordinates of an axis that are no index plus a constant, in memory; -1: not made yet */

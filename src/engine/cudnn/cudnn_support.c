@@ -9,18 +9,14 @@
 
 #include <stdio.h>
 
-/* Families of devices. */
-enum { SM_80 = 1, SM_90 = 2, SM_100 = 4, SM_120 = 8, SM_OLD = 16, SM_ALL = 31 };
+enum { SM_80 = FXA__SM_80, SM_90 = FXA__SM_90, SM_100 = FXA__SM_100, SM_120 = FXA__SM_120, SM_OLD = FXA__SM_OLD };
+enum { SM_ALL = FXA__SM_ALL };
 enum { FORWARD = 1 << FXA_FORWARD, BACKWARD = 1 << FXA_BACKWARD, BOTH = FORWARD | BACKWARD };
 enum { HALVES = 1, OTHERS = 2, DTYPES = 3 }; /* f16 and bf16; what is neither */
 
 #define SUPPORT_LAST INT64_MAX
 #define SUPPORT_FIRST 91400 /* the oldest version that was tried */
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
-
-static uint32_t support_family(int32_t arch) {
-    return arch < 80 ? SM_OLD : arch < 90 ? SM_80 : arch < 100 ? SM_90 : arch < 120 ? SM_100 : SM_120;
-}
 
 /* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
 
@@ -55,21 +51,20 @@ typedef struct support_row {
 static const support_row support_rows[] = {
     {0, SUPPORT_FIRST, SM_ALL, BOTH, DTYPES, 0, NULL, "this engine is for cuDNN 9.14 and newer"},
     {0, SUPPORT_LAST, SM_OLD, BOTH, DTYPES, 0, NULL, "this engine is for devices from sm_80 on"},
-    {0, SUPPORT_LAST, SM_100, BOTH, DTYPES, 0, NULL,
-     "cuDNN ends the process over some score programs on such a device"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, OTHERS, 0, NULL, "cuDNN has fused attention for f16 and bf16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned,
      "alignment is less than 16: cuDNN wants pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_empty, "b, sq or sk is 0: cuDNN takes nothing that is empty"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_odd, "d and dv are to be multiples of 8"},
     {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d and dv are to be at most 256"},
-    {0, SUPPORT_LAST, SM_80 | SM_120, BOTH, DTYPES, 0, support_is_above_128, "d and dv are to be at most 128"},
+    {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, DTYPES, 0, support_is_above_128, "d and dv are to be at most 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_is_one_pair,
      "sq and sk are 1: cuDNN has no such backward pass"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_DROPOUT, NULL,
      "cuDNN draws the pairs to drop in its own way, alike for several rows"},
     {0, 91801, SM_80, BOTH, DTYPES, SUPPORT_SPANS, NULL, "offsets of entries need cuDNN 9.18.1 below sm_90"},
-    {0, SUPPORT_LAST, SM_120, BOTH, DTYPES, SUPPORT_SPANS, NULL, "lengths of entries were not tried on such a device"},
+    {0, SUPPORT_LAST, SM_100 | SM_120, BOTH, DTYPES, SUPPORT_SPANS, NULL,
+     "lengths of entries were not tried on such a device"},
     {0, SUPPORT_LAST, SM_80, BACKWARD, DTYPES, SUPPORT_SPANS, NULL, "lengths of entries were not tried below sm_90"},
     {0, 91900, SM_90, BACKWARD, DTYPES, SUPPORT_SPANS, support_is_uneven,
      "before cuDNN 9.19 dQ is wrong beside lengths of entries where d is above 128 and not dv"},
@@ -96,7 +91,7 @@ const char *fxa__dnn_support_why(size_t row) {
 
 static bool support_row_says_no(const support_row *r, const fxa_problem *p, fxa__dnn_level level) {
     uint32_t dtype = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16 ? HALVES : OTHERS;
-    return level.version >= r->from && level.version < r->until && (r->families & support_family(level.arch)) &&
+    return level.version >= r->from && level.version < r->until && (r->families & fxa__dnn_family_of(level.arch)) &&
            (r->passes >> p->pass & 1u) && (r->dtypes & dtype) && (!r->flags || (p->flags & r->flags)) &&
            (!r->holds || r->holds(p));
 }
