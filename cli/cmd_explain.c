@@ -4,6 +4,7 @@
  * runs, ready masks included. First everything is found out (explain_gather), then it is written. */
 #include "explain.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,10 +30,48 @@ static int explain_sections(cli *c, uint32_t *out) {
     return CLI_OK;
 }
 
-/* Tensors without data take part with one element per axis, and the report says so. */
-static void explain_assume_sizes(cli_binding *b) {
-    for (size_t i = 0; i < b->n_tensors; i++)
-        for (int d = 0; !b->sized[i] && d < b->views[i].rank; d++) b->captures[i].size[d] = 1;
+/* Index `axis` of the first load of `name` in a program's text: where it begins, and its length; 0: there is none. */
+static const char *explain_index_text(const char *text, const char *name, int axis, size_t *length) {
+    size_t n = strlen(name);
+    *length = 0;
+    for (const char *at = strstr(text, name); at; at = strstr(at + 1, name)) {
+        bool inside = at > text && (isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        if (inside || at[n] != '[') continue;
+        const char *begin = at + n + 1, *s = begin;
+        for (int depth = 0; *s && *s != '\n' && (depth > 0 || *s != ']'); s++) {
+            depth += (*s == '[' || *s == '(') - (*s == ']' || *s == ')');
+            if (depth > 0 || *s != ',') continue;
+            if (axis-- == 0) break;
+            begin = s + 1;
+        }
+        begin += strspn(begin, " ");
+        *length = (size_t)(s - begin);
+        return begin;
+    }
+    return text;
+}
+
+/* Tensors of which nothing is said reach as far as they are read, where an index is b, h, q or k; else as far as any
+ * of these and their differences, about. The report says so. */
+static int explain_assume_sizes(cli *c, cli_job *job) {
+    const int64_t extents[] = {job->problem.b, job->problem.hq, job->problem.sq, job->problem.sk};
+    static const char axes[] = "bhqk";
+    int64_t side = job->problem.sq + job->problem.sk;
+    for (int i = 0; i < 2; i++) {
+        cli_binding *b = i ? &job->bprop_bind : &job->bind;
+        const fxa_program *program = i ? job->bprop : job->program;
+        const char *text = program ? program_text(c, program) : "";
+        if (!text) return cli_exit_code(c->error.status);
+        for (size_t t = 0; t < b->n_tensors; t++)
+            for (int d = 0; !b->sized[t] && d < b->views[t].rank; d++) {
+                size_t length;
+                const char *index = explain_index_text(text, fxa_program_tensor(program, t).name, d, &length);
+                const char *which = length == 1 ? strchr(axes, *index) : NULL;
+                int64_t size = which ? extents[which - axes] : side < 64 ? 64 : side < 8192 ? side : 8192;
+                b->captures[t].size[d] = size > 0 ? size : 1;
+            }
+    }
+    return CLI_OK;
 }
 
 static int explain_tiles(cli *c, const cli_job *job, explanation *e) {
@@ -105,6 +144,27 @@ static int explain_engines(cli *c, cli_job *job, explanation *e) {
     return CLI_OK;
 }
 
+/* Engines that say no to a backward pass are asked once more without gradients of params and captured tensors. */
+static int explain_qkv(cli *c, cli_job *job, explanation *e) {
+    fxa_problem p = job_backward(job);
+    size_t count = e->n_support[1];
+    bool wanted = p.param_grads != 0, refused = false;
+    fxa_error err;
+    for (size_t i = 0; i < p.n_captures; i++) wanted = wanted || p.captures[i].grad;
+    for (size_t i = 0; i < count; i++) refused = refused || !e->support[1][i].supported;
+    if (!wanted || !refused) return CLI_OK;
+    job->qkv = true;
+    p = job_backward(job);
+    job->qkv = false;
+    p.engine = NULL;
+    fxa_support *reports = cli_alloc_array(c, (int64_t)count, sizeof *reports);
+    if (fxa_support_query(c->ctx, &p, reports, &count, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
+    bool other = false;
+    for (size_t i = 0; i < count; i++) other = other || strcmp(reports[i].reason, e->support[1][i].reason) != 0;
+    if (other) e->qkv = reports;
+    return CLI_OK;
+}
+
 /* What the engine that a run would take makes of the program. That there is none is something to tell. */
 static int explain_tape(cli *c, cli_job *job, explanation *e) {
     for (int pass = 0; pass < 2; pass++) {
@@ -152,9 +212,8 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     fxa_error err;
     e->knows_values = binding_params(&job->bind) != NULL;
     for (size_t i = 0; i < job->bind.n_tensors; i++) e->knows_values = e->knows_values && job->bind.data[i];
-    explain_assume_sizes(&job->bind);
-    explain_assume_sizes(&job->bprop_bind);
-    int rc = job_whole_program(c, job, &e->program);
+    int rc = explain_assume_sizes(c, job);
+    if (rc == CLI_OK) rc = job_whole_program(c, job, &e->program);
     if (rc != CLI_OK) return rc;
     if (fxa_program_derivative(e->program, &e->derivative, &err) != FXA_OK)
         return cli_fail_library(c, &err, "derivative");
@@ -170,6 +229,7 @@ static int explain_gather(cli *c, cli_job *job, explanation *e) {
     if (explain_wants(e, SECTION_TILES) || engines) rc = explain_tiles(c, job, e);
     if (rc == CLI_OK && explain_wants(e, SECTION_INDICES)) rc = explain_indices(c, job, e);
     if (rc == CLI_OK && engines) rc = explain_engines(c, job, e);
+    if (rc == CLI_OK && engines) rc = explain_qkv(c, job, e);
     if (rc == CLI_OK && explain_wants(e, SECTION_TAPE)) rc = explain_tape(c, job, e);
     return rc == CLI_OK && hints ? explain_find_hints(c, job, e) : rc;
 }

@@ -44,7 +44,9 @@ typedef struct explanation {
     fxa_support *support[2];      /* by fxa_pass */
     fxa_tile_counts *tiles_of[2]; /* the same engines' own tiles; none: 0 everywhere */
     size_t n_support[2];
-    const char *tape[2];        /* what the engine of a plan runs, by pass; NULL: there is no plan, and in */
+    fxa_support *qkv;    /* backward once more, without gradients of params and tensors; NULL: there are none, or nobody
+                         says no because of them */
+    const char *tape[2]; /* what the engine of a plan runs, by pass; NULL: there is no plan, and in */
     const char *tape_engine[2]; /* instead of "cpu (avx512, 2 threads)", why */
     const char *hints[EXPLAIN_HINTS];
     size_t n_hints;

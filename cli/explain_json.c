@@ -121,6 +121,14 @@ static void explain_json_engines(json *j, const explanation *e) {
             json_bool(j, "deterministic", s->deterministic);
             json_uint(j, "workspace", s->workspace);
             json_string(j, "reason", s->reason);
+            if (pass && e->qkv) {
+                json_open(j, "grads_qkv", '{');
+                json_bool(j, "supported", e->qkv[i].supported);
+                json_bool(j, "deterministic", e->qkv[i].deterministic);
+                json_uint(j, "workspace", e->qkv[i].workspace);
+                json_string(j, "reason", e->qkv[i].reason);
+                json_close(j, '}');
+            }
             explain_json_own(j, e, pass, i);
             json_close(j, '}');
         }

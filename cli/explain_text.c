@@ -57,7 +57,7 @@ static void explain_values(cli *c, cli_buf *out, const fxa_program *program, con
         buf_printf(out, "  tensor %-16s %s[%d]%*s ", t.name, fxa_dtype_name(t.dtype), t.rank,
                    (int)(5 - strlen(fxa_dtype_name(t.dtype))), "");
         if (!b->sized[i])
-            buf_text(out, "not given (one element per axis is assumed)\n");
+            buf_printf(out, "not given (%s is assumed)\n", sizes_text(c, b->captures[i].size, t.rank));
         else
             buf_printf(out, "%s%s\n", sizes_text(c, b->captures[i].size, t.rank), b->data[i] ? "" : ", no data");
     }
@@ -111,17 +111,25 @@ static void explain_own(cli_buf *out, const explanation *e, int pass, size_t eng
     buf_text(out, ")\n");
 }
 
+static void explain_answer(cli_buf *out, const fxa_support *s) {
+    if (s->supported)
+        buf_printf(out, "yes, %sdeterministic, workspace %" PRIu64 " bytes\n", s->deterministic ? "" : "not ",
+                   s->workspace);
+    else
+        buf_printf(out, "no: %s\n", s->reason);
+}
+
 static void explain_support(cli_buf *out, const explanation *e) {
     static const char *const passes[] = {"forward", "backward"};
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < e->n_support[pass]; i++) {
             const fxa_support *s = &e->support[pass][i];
             buf_printf(out, "  %-8s  %-8s ", passes[pass], s->engine);
-            if (s->supported)
-                buf_printf(out, "yes, %sdeterministic, workspace %" PRIu64 " bytes\n", s->deterministic ? "" : "not ",
-                           s->workspace);
-            else
-                buf_printf(out, "no: %s\n", s->reason);
+            explain_answer(out, s);
+            if (pass && e->qkv && strcmp(e->qkv[i].reason, s->reason) != 0) {
+                buf_text(out, "                     of Q, K and V alone (--grads qkv) ");
+                explain_answer(out, &e->qkv[i]);
+            }
             explain_own(out, e, pass, i);
         }
 }

@@ -72,6 +72,10 @@ int job_make_program(cli *c, cli_job **out) {
     if (rc == CLI_OK) rc = job_read_engine(c, &job->problem);
     if (rc == CLI_OK) rc = job_read_device(c, &job->problem);
     if (rc == CLI_OK) rc = shape_read(c, opt_get(c, OPT_SHAPE), &job->shape);
+    const char *grads = opt_get(c, OPT_GRADS);
+    job->qkv = grads && strcmp(grads, "qkv") == 0;
+    if (rc == CLI_OK && grads && !job->qkv && strcmp(grads, "all") != 0)
+        rc = cli_fail(c, CLI_BAD_INPUT, "--grads %.20s: accepted are all, qkv", grads);
     if (rc != CLI_OK) return rc;
     job->problem.program = job->program;
     job->problem.captures = job->bind.captures;
@@ -133,9 +137,9 @@ fxa_problem job_backward(cli_job *job) {
     p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     for (size_t i = 0; i < job->bind.n_tensors; i++) {
         job->grad_captures[i] = job->bind.captures[i];
-        job->grad_captures[i].grad = dtype_is_float(job->bind.views[i].dtype);
+        job->grad_captures[i].grad = !job->qkv && dtype_is_float(job->bind.views[i].dtype);
     }
-    for (size_t i = 0; i < job->bind.n_params; i++)
+    for (size_t i = 0; i < job->bind.n_params && !job->qkv; i++)
         if (fxa_program_param(job->program, i).type == FXA_FLOAT) p.param_grads |= (uint64_t)1 << i;
     p.captures = job->grad_captures;
     p.bprop = job->bprop;

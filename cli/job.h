@@ -116,6 +116,7 @@ typedef struct cli_job {
     cli_binding bind, bprop_bind;
     cli_shape shape;
     fxa_capture grad_captures[FXA_MAX_TENSORS]; /* of job_backward */
+    bool qkv;                                   /* of gradients those alone: --grads qkv */
     invention invented[INVENT_MAX];
     size_t n_invented;
     fxa_problem problem; /* points into this struct */
@@ -130,7 +131,7 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small);
 /* The program that runs: ready masks appended. Owned by c. */
 int job_whole_program(cli *c, const cli_job *job, fxa_program **out);
 const char *program_text(cli *c, const fxa_program *program); /* canonical; owned by c; NULL after a failure is said */
-/* The problem of a backward pass that wants every gradient there is. */
+/* The problem of a backward pass that wants every gradient there is, or those of Q, K and V (job->qkv). */
 fxa_problem job_backward(cli_job *job);
 /* What is added to q when rows align to the last key (--decode, --bottom-right without a ready mask), lengths as they
  * are in the shape. */

@@ -117,11 +117,6 @@ int trial_make(cli *c, cli_job *job, const trial_data *data, fxa_dtype dtype, co
         p->q.dtype = (uint32_t)dtype;
         p->lse.dtype = FXA_F64;
         p->flags |= FXA_GRAD_LSE;
-        const char *grads = opt_get(c, OPT_GRADS);
-        if (grads && strcmp(grads, "qkv") == 0) {
-            p->param_grads = 0;
-            for (size_t i = 0; i < job->bind.n_tensors; i++) job->grad_captures[i].grad = 0;
-        }
         if (!with_bprop) {
             p->bprop = NULL;
             p->n_bprop_captures = 0;

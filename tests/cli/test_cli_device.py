@@ -131,6 +131,23 @@ class Here(Cli):
         told, _ = self.cudnn(FXA_CUDNN_PATH="")
         self.assertIn("which cuDNN needs and looks for by its name, cannot be used", told["reason"])
 
+    def explains_gradients(self, path, env):
+        """An engine that has no gradients of params and tensors is asked once more without them; both answers are told."""
+        for words in (("--program", "@softcap"), ("--program", "@dense_bias"), ("--program", "@distance_decay")):
+            ask = ("explain", "--target", path, "--dtype", "bf16", "--shape", "h=2,s=64,d=64", *words)
+            said = [x for x in self.run_json(*ask, env=env)["engines"] if x["engine"] == "cudnn"]
+            self.assertEqual([x["supported"] for x in said], [True, False])
+            self.assertIn("gradients of ", said[1]["reason"])
+            self.assertEqual((said[1]["grads_qkv"]["supported"], said[1]["grads_qkv"]["reason"]), (True, ""))
+            self.assertIn("of Q, K and V alone (--grads qkv) yes", self.run_cli(*ask, "--section", "engines", env=env))
+            alone = [x for x in self.run_json(*ask, "--grads", "qkv", env=env)["engines"] if x["engine"] == "cudnn"]
+            self.assertTrue(all(x["supported"] and "grads_qkv" not in x for x in alone), alone)
+        self.fails("plan", "save", self.path("plan"), "--target", path, "--dtype", "bf16", "--pass", "bwd", "--program",
+                   "@softcap", "--param", "cap=3", code=3, says="gradients of params", env=env)
+        self.run_cli("plan", "save", self.path("plan"), "--target", path, "--dtype", "bf16", "--pass", "bwd", "--program",
+                     "@softcap", "--param", "cap=3", "--grads", "qkv", env=env)
+        self.fails("explain", "--grads", "some", says="all, qkv")
+
     def test_profiles(self):
         """A plan for a device that is not here: the command's own profile of it, and texts that are none."""
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
@@ -147,6 +164,7 @@ class Here(Cli):
         problem = ("--dtype", "bf16", "--shape", "h=2,s=64,d=64", "--causal")
         e = self.run_json("explain", "--target", path, *problem, env=away)
         self.assertEqual([x["supported"] for x in e["engines"] if x["engine"] == "cudnn"], [True, True])
+        self.explains_gradients(path, away)
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=away)
         self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
         self.assertEqual(self.run_json("plan", "load", plan, env=env)["key"], saved["key"])

@@ -190,6 +190,7 @@ class Explain(Cli):
         file = self.write("p.fxa", "tensor bias : bf16[4]\nparam g : float\nscore = score + g * bias[b, h, q, k]\n")
         out = self.run_cli("explain", "--program", file)
         self.assertEqual(out.count("not given"), 2)
+        self.assertIn("not given ([1,1,128,128] is assumed)", out)
         e = self.run_json("explain", "--program", file)
         self.assertEqual(e["tensors"][0]["given"], False)
         self.assertNotIn("value", e["params"][0])
