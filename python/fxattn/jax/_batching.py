@@ -3,7 +3,7 @@
 
 Arrays with a batch axis are laid one after the other, [V,B,...] as [V*B,...]; the program's b becomes b % B, and
 captured arrays that are mapped get b // B as their first index (_texts.py). Where that cannot be (packed rows, mapped
-scalars, sinks or seeds, captured arrays of rank 5) the entries run one after the other.
+scalars, sinks or seeds, captured arrays of rank 5, explicit shardings) the entries run one after the other.
 """
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -45,6 +45,11 @@ def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any], params: A
     return results, [0] * len(results)
 
 
+def _is_sharded(x: Any) -> bool:
+    """Whether an array of an explicit mesh is sharded: then its batch is not folded, which would mix devices."""
+    return any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()))
+
+
 def _shape_without(x: Any, dim: Optional[int]) -> Any:
     shape = list(x.shape)
     if dim is not None:
@@ -67,7 +72,8 @@ class _Folded:
         self.fits = (spec.layout != "thd" and all(d is None for part in apart for d in part)
                      and WANT_SINK not in want and WANT_PARAMS not in want
                      and not any(one.axis == "b" for one in spec.maps) and all(rank < _MAX_RANK for rank in ranks)
-                     and not (dropout and (any(self.spread) or any(self.bprop_spread))))
+                     and not (dropout and (any(self.spread) or any(self.bprop_spread)))
+                     and not any(_is_sharded(x) for x in (*ops[:3], *ops.extras)))
         if self.fits:
             self._make(spec, size, ops, dims, dropout)
 

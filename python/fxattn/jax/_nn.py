@@ -55,9 +55,11 @@ def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:
 def _broadcast(name: str, array: Any, kinds: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
     """The array with rank 4, and how a program indexes it."""
     array = jnp.asarray(array)
+    if name == "bias" and jnp.issubdtype(array.dtype, jnp.integer):
+        array = array.astype("float32")
     if not jnp.issubdtype(array.dtype, kinds):
         raise ArgumentTypeError("%s has dtype %s; %s is accepted"
-                                % (name, array.dtype, "bool" if name == "mask" else "a float type"))
+                                % (name, array.dtype, "bool" if name == "mask" else "a float or int type"))
     full = (1,) * (4 - array.ndim) + array.shape
     if len(full) != 4 or any(size not in (1, whole) for size, whole in zip(full, shape)):
         raise ArgumentError("%s has shape %s, which does not broadcast to the scores' %s" % (name, array.shape, shape))

@@ -233,6 +233,22 @@ class _Call:
         return like.dtype
 
 
+def result_specs(backward: bool, params: Dict[str, Any], flat: Sequence[Any]) -> Optional[List[Any]]:
+    """On a mesh of explicit axes, how results are sharded: out and its rows like q, gradients like what they are of;
+    None where nothing is sharded."""
+    specs = [tuple(getattr(getattr(x, "sharding", None), "spec", ())) for x in flat]
+    if not any(axes for spec in specs for axes in spec):
+        return None
+    call = _Call(backward, params, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat])
+    if backward:
+        of = gather(call.spec, params["has_scale"], specs[:call.end], True)
+        sink = of.extras[call.spec.slots.index(_abi.SLOT_SINK)] if _abi.SLOT_SINK in call.spec.slots else ()
+        known = {WANT_Q: of.q, WANT_K: of.k, WANT_V: of.v, WANT_SINK: sink, WANT_PARAMS: ()}
+        return [P(*(of.tensors[one - WANT_TENSORS] if one >= WANT_TENSORS else known[one])) for one in params["want"]]
+    of_q = dict(zip(call.dims[0], specs[0]))
+    return [P(*[None if dim == "e" else of_q.get(dim) for dim in dims]) for dims in call.results]
+
+
 @functools.lru_cache(maxsize=512)
 def _partitioned(run: Callable[..., Any], backward: bool, params: Tuple[Tuple[str, Any], ...],
                  shapes: Tuple[Any, ...]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ the lowering. Batching is _batching.py's, sharding _partition.py's. A derivative
 gradients of the forward pass are a custom_vjp (_autodiff.py).
 """
 import functools
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .. import _abi
 from . import _batching, _handlers
-from ._partition import partitioned
+from ._partition import partitioned, result_specs
 from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
                     WANT_TENSORS, WORKSPACE, Operands, Spec, forward_rest, gather, has_scalars, problem_of,
                     result_dtype, row_dtype, rows_shape)
@@ -70,20 +70,25 @@ def _backward_shapes(spec: Spec, ops: Operands, want: Sequence[int]) -> List[Sha
     return found
 
 
-def _avals(like: Any, shapes: Sequence[Shape]) -> List[Any]:
-    return [like.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in shapes]
+def _avals(like: Any, shapes: Sequence[Shape], specs: Optional[Sequence[Any]]) -> List[Any]:
+    if specs is None:
+        return [like.update(shape=shape, dtype=dtype, weak_type=False) for shape, dtype in shapes]
+    return [like.update(shape=shape, dtype=dtype, weak_type=False, sharding=like.sharding.update(spec=spec))
+            for (shape, dtype), spec in zip(shapes, specs)]
 
 
 @forward_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _forward_abstract(*flat: Any, spec: Spec, has_scale: bool, lse: bool, stats: bool) -> List[Any]:
-    ops = gather(spec, has_scale, flat, False)
-    return _avals(ops.q, _forward_shapes(spec, ops, lse, stats))
+def _forward_abstract(*flat: Any, **params: Any) -> List[Any]:
+    spec: Spec = params["spec"]
+    ops = gather(spec, params["has_scale"], flat, False)
+    return _avals(ops.q, _forward_shapes(spec, ops, params["lse"], params["stats"]), result_specs(False, params, flat))
 
 
 @backward_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _backward_abstract(*flat: Any, spec: Spec, has_scale: bool, want: Tuple[int, ...], dlse: bool) -> List[Any]:
-    ops = gather(spec, has_scale, flat, True)
-    return _avals(ops.q, _backward_shapes(spec, ops, want))
+def _backward_abstract(*flat: Any, **params: Any) -> List[Any]:
+    spec: Spec = params["spec"]
+    ops = gather(spec, params["has_scale"], flat, True)
+    return _avals(ops.q, _backward_shapes(spec, ops, params["want"]), result_specs(True, params, flat))
 
 
 # ---- Calls of the handlers -------------------------------------------------------------------------------------------
@@ -177,7 +182,8 @@ def _jitted(primitive: Any, params: Tuple[Tuple[str, Any], ...]) -> Callable[...
 
 def _eager(primitive: Any) -> Callable[..., Any]:
     def run(*flat: Any, **params: Any) -> Any:
-        return _jitted(primitive, tuple(sorted(params.items(), key=lambda item: item[0])))(*flat)
+        with jax.disable_jit(False):  # one operation is compiled in any case
+            return _jitted(primitive, tuple(sorted(params.items(), key=lambda item: item[0])))(*flat)
     return run
 
 

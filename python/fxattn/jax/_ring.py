@@ -57,13 +57,21 @@ def reorder_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
     sharding along `axis` then deals out: "contiguous" leaves it, "zigzag" gives device r the r-th of 2 * size chunks
     and the r-th from the end, "striped" positions r, r + size, ..."""
     check_order(order, x.shape[axis], size)
-    return jnp.take(x, _positions(x.shape[axis], size, order), axis)
+    return _taken(x, _positions(x.shape[axis], size, order), axis)
 
 
 def restore_sequence(x: Any, size: int, order: str, axis: int = 1) -> Any:
     """The other way round: `x` of that `order` on `size` devices, with its sequence along `axis` as it was."""
     check_order(order, x.shape[axis], size)
-    return jnp.take(x, np.argsort(_positions(x.shape[axis], size, order)), axis)
+    return _taken(x, np.argsort(_positions(x.shape[axis], size, order)), axis)
+
+
+def _taken(x: Any, at: Any, axis: int) -> Any:
+    x = jnp.asarray(x)
+    if not any(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ())):
+        return jnp.take(x, at, axis)
+    # On a mesh of explicit axes JAX wants to be told how the result is sharded: as it was.
+    return x.at[(slice(None),) * (axis % x.ndim) + (at,)].get(out_sharding=jax.typeof(x).sharding)
 
 
 class _Place(NamedTuple):

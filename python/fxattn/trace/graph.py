@@ -6,7 +6,7 @@ are Nodes, whose setters chain.
 The backward is traced after the forward, in a recording whose parent is the forward's: nodes that a callback object
 kept (the value before tanh of a soft cap) may be used there, and are computed again from the score.
 """
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import _abi
 from .._errors import ArgumentError, ArgumentTypeError
@@ -42,6 +42,10 @@ class Node:
             self._sym = self._make()
         return self._sym
 
+    def forget(self) -> None:
+        """The trace is over, and callbacks may keep this: what was given must not live on by it."""
+        self._make = _read_too_late
+
     def set_data_type(self, data_type: Any) -> "Node":
         """Takes cuDNN's enum, or a name; a value of another type is converted."""
         self._known["data_type"] = data_type
@@ -72,6 +76,10 @@ class Node:
 
     def __repr__(self) -> str:
         return "<graph tensor>"
+
+
+def _read_too_late() -> Sym:
+    refuse("this tensor was given to a graph that is finished; tensors of a graph are used while it is built")
 
 
 def kind_of_type(data_type: Any) -> Optional[int]:
@@ -184,8 +192,9 @@ def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[i
 
 
 def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[str, Any]], shape: Any,
-         what: str) -> Optional[int]:
+         what: str, kept: List[Node]) -> Optional[int]:
     nodes = {name: given(rec, "tensor '%s'" % name, value, shape) for name, value in (tensors or {}).items()}
+    kept.extend(nodes.values())
     return _result(rec, callback(Graph(rec), Node(rec, start, name="score"), nodes), callback, what)
 
 
@@ -218,15 +227,19 @@ def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bpro
     if found is not None:
         return found
     rec = Recording((score_mod,), "graph")
-    score = None
+    score, kept = None, []  # type: Optional[int], List[Node]
     if score_mod is not None:
-        score = _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod")
+        score = _run(rec, score_mod, Sym(rec, _abi.INPUT_SCORE, FLOAT), tensors, shape, "score_mod", kept)
     made: Tuple[Any, ...] = (rec.program("score", score, None if mask is None else mask(rec)), rec.arrays(),
                              tuple(rec.params))
     if bprop is not None:
         back = Recording((bprop,), "graph", parent=rec)
-        dscore = _run(back, bprop, Sym(back, _abi.INPUT_DSCORE, FLOAT), bprop_tensors, shape, "score_mod_bprop")
+        dscore = _run(back, bprop, Sym(back, _abi.INPUT_DSCORE, FLOAT), bprop_tensors, shape, "score_mod_bprop", kept)
         made += back.program("bprop", dscore, None), back.arrays(), tuple(back.params)
+        back.forget()
+    rec.forget()
+    for node in kept:
+        node.forget()
     if asked is not None:
         asked.keep(*made)
     return made

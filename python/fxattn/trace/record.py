@@ -172,6 +172,11 @@ class Recording:
         """The captured arrays, in the order of the program's captures."""
         return tuple([t.kept if type(t) is _Converted else _original(t) for t in self.tensors])
 
+    def forget(self) -> None:
+        """Lets go of what was captured: values of this trace may be kept by the callbacks that made them."""
+        for held in (self.tensors, self.params, self._places, self._numbers):  # type: Any
+            held.clear()
+
     def key(self, kind: str, score: Optional[int], mask: Optional[int]) -> Tuple[Any, ...]:
         return (kind, score, mask, tuple(self.storage), tuple(self.param_types), tuple(self.code))
 

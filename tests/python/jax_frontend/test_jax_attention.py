@@ -8,7 +8,6 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax_support import all_close, close, exact, loss_of, plain, qkv, rand  # noqa: E402
-from soft_cap import SoftCap  # noqa: E402
 
 import fxattn  # noqa: E402
 from fxattn.jax import attention  # noqa: E402
@@ -134,45 +133,6 @@ def test_text_and_programs_with_params():
     near = exact(lambda q, k, v: plain(q, k, v, mask=lambda b, h, q, k: (q >= k) & (q - k < 2))[0], q, k, v)
     assert close(attention(q, k, v, score_mod=program), near, 20)
     assert close(jax.jit(lambda n: attention(q, k, v, score_mod=program, params={"n": n}))(2), near, 20)
-
-
-def graph_causal(graph, score, tensors):
-    row, key = graph.gen_index(input=score, axis=2), graph.gen_index(input=score, axis=3)
-    return graph.binary_select(input0=score, input1=tensors["low"], mask=graph.cmp_ge(input=row, comparison=key))
-
-
-def graph_bias(graph, score, tensors):
-    return graph.add(a=score, b=tensors["bias"])
-
-
-@pytest.mark.parametrize("case", ["identity", "causal", "softcap", "softcap bprop", "bias"])
-def test_graph_style_of_transformer_engine(case):
-    q, k, v = qkv(8, dtype="bfloat16")
-    cap, bias = SoftCap(), rand(9, 1, 4, 9, 9)
-    options = {"identity": {"score_mod": lambda graph, score, tensors: score,
-                            "score_mod_bprop": lambda graph, dscore, tensors: dscore},
-               "causal": {"score_mod": graph_causal, "score_mod_tensors": {"low": -1e9}},
-               "softcap": {"score_mod": cap.forward, "score_mod_tensors": {"cap": 0.8}},
-               "softcap bprop": {"score_mod": cap.forward, "score_mod_tensors": {"cap": 0.8},
-                                 "score_mod_bprop": cap.backward, "score_mod_bprop_tensors": {"cap": 0.8}},
-               "bias": {"score_mod": graph_bias, "score_mod_tensors": {"bias": bias}}}[case]
-    mod = {"softcap": lambda s, b, h, q, k: 0.8 * jnp.tanh(s / 0.8), "bias": lambda s, b, h, q, k: s + bias[0, h, q, k]}
-    mask = causal if case == "causal" else None
-
-    def dense(q, k, v):
-        return plain(q, k, v, mod.get(case.split()[0]), mask)[0]
-    got = jax.jit(lambda *a: attention(*a, **options))(q, k, v)
-    assert close(got, exact(dense, q, k, v), 20, "bfloat16")
-    grads = jax.jit(jax.grad(lambda *a: attention(*a, **options).astype("float32").sum(), (0, 1, 2)))(q, k, v)
-    want = exact(jax.grad(lambda *a: dense(*a).sum(), (0, 1, 2)), q, k, v)
-    assert all_close(grads, want, 40, "bfloat16")
-
-
-def test_bias_of_the_graph_style_has_a_gradient():
-    q, k, v = qkv(10)
-    both(lambda q, k, v, bias: attention(q, k, v, score_mod=graph_bias, score_mod_tensors={"bias": bias}),
-         lambda q, k, v, bias: plain(q, k, v, lambda s, b, h, q, k: s + bias[0, h, q, k])[0],
-         (q, k, v, rand(11, 1, 4, 9, 9)), 20)
 
 
 def test_rank_3_is_one_batch_entry():

@@ -59,6 +59,8 @@ def test_without_batch_and_what_is_refused():
     out, residual = dot_product_attention(q, k, v, is_causal=True, return_residual=True)
     want = exact(lambda *a: jax.nn.dot_product_attention(*a, is_causal=True, return_residual=True), q, k, v)
     assert all_close((out, residual), want, 20)
+    ints = jnp.arange(81).reshape(9, 9) % 5
+    assert np.array_equal(dot_product_attention(q, k, v, ints), dot_product_attention(q, k, v, ints.astype("float32")))
     for bad, kind, text in (({"implementation": "cudnn"}, ValueError, "implementation"),
                             ({"bias": jnp.ones((3, 9, 9))}, ValueError, "broadcast"),
                             ({"mask": jnp.ones((9, 9))}, TypeError, "bool")):

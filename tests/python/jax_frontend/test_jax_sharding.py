@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 from jax_support import all_close, loss_of, qkv, rand  # noqa: E402
 
-from fxattn.jax import attention, dot_product_attention  # noqa: E402
+from fxattn.jax import attention, dot_product_attention, reorder_sequence, restore_sequence  # noqa: E402
 
 MESH = jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
 
@@ -96,6 +96,46 @@ def test_vmap_of_sharded_arrays_and_what_cannot_be_sharded():
     assert all_close(run(placed), run(stacked), 1)
     rows = jax.device_put(q[:, :8], NamedSharding(MESH, P(None, "dp")))  # is gathered, and right
     assert all_close(jax.jit(attention)(rows, k, v), attention(q[:, :8], k, v), 1)
+
+
+EXPLICIT = {"slopes": (slopes_of, 4, (4,), P()), "one key head": (slopes_of, 1, (4,), P()),
+            "bias": (biased, 2, (4, 4, 9, 9), P("dp", "tp")), "coordinates": (by_coordinates, 4, (4,), P()),
+            "sinks and lengths": (extras, 4, (4,), P("tp")), "dropout and scale": (dropped, 4, (), P())}
+
+
+@pytest.mark.parametrize("case", EXPLICIT)
+def test_meshes_of_explicit_axes(case):
+    """Shardings are part of the types there: results have those of q, gradients those of what they are of."""
+    f, kv_heads, shape, spec = EXPLICIT[case]
+    args = (*qkv(31, b=4, hkv=kv_heads), rand(34, *shape))
+    mesh = jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    keys = P("dp", None, "tp" if kv_heads > 1 else None)
+    specs = (P("dp", None, "tp"), keys, keys, spec)
+
+    def run(*a):
+        return f(*a), jax.grad(loss_of(lambda *b: jax.tree.leaves(f(*b))[0]), (0, 1, 2, 3))(*a)
+    want = jax.jit(run)(*args)
+    with jax.set_mesh(mesh):
+        placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(args, specs)]
+        got = jax.jit(run)(*placed)
+    assert all_close(got[0], want[0], 1) and all_close(got[1], want[1], 40)
+    out = jax.typeof(jax.tree.leaves(got[0])[0])
+    assert tuple(out.sharding.spec)[:3] == ("dp", None, "tp")
+    for x, given in zip(got[1], placed):
+        assert jax.typeof(x).sharding.spec == jax.typeof(given).sharding.spec
+
+
+def test_vmap_and_orders_on_meshes_of_explicit_axes():
+    q, k, v = qkv(37, b=2, s=8)
+    mesh = jax.make_mesh((2, 2), ("dp", "sp"), axis_types=(AxisType.Explicit,) * 2)
+    many = jnp.stack([q, q * 0.5])
+    want = jax.vmap(lambda q: attention(q, k, v, causal=True))(many)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(many, NamedSharding(mesh, P(None, "dp")))
+        got = jax.jit(jax.vmap(lambda q: attention(q, k, v, causal=True)))(placed)
+        x = jax.device_put(q, NamedSharding(mesh, P(None, "sp")))
+        back = restore_sequence(reorder_sequence(x, 2, "zigzag"), 2, "zigzag")
+    assert all_close(got, want, 1) and np.array_equal(back, q)
 
 
 # Without check_vma JAX leaves sums over devices inside to the user.

@@ -72,6 +72,11 @@ def test_donated_arrays_and_leaks():
         assert all_close(jax.jit(jax.grad(loss_of(f), (0, 1, 2, 3)))(*ARGS), GRADS, 1)
 
 
+def test_without_jit():
+    with jax.disable_jit():
+        assert all_close(jax.grad(loss_of(f), (0, 1, 2, 3))(*ARGS), GRADS, 1)
+
+
 # ---- vmap ------------------------------------------------------------------------------------------------------------
 
 AXES = [(0, None, None, None), (None, None, None, 0), (0, 0, 0, 0), (1, 2, 3, 1), (4, None, 0, None)]
