@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """_abi.py says what the loaded library has, every status is an exception, handles and contexts survive what processes
 do: forks, threads, the end of the interpreter."""
+import ast
 import ctypes
 import ctypes.util
 import os
@@ -81,6 +82,19 @@ def test_exceptions_are_those_that_python_users_expect(ours, theirs):
 
 def test_a_status_that_is_new_is_still_an_error():
     assert type(_errors.make_error(999, "news")) is fxattn.Error
+
+
+def test_the_package_is_written_for_python_3_9():
+    """Later syntax would be an error there; `X | Y` of types outside of quotes too, which the compiler does not see."""
+    package = os.path.dirname(fxattn.__file__)
+    for folder, _, files in os.walk(package):
+        for file in (f for f in files if f.endswith(".py")):
+            with open(os.path.join(folder, file), encoding="utf-8") as f:
+                tree = ast.parse(f.read(), file, feature_version=(3, 9))
+            for node in ast.walk(tree):
+                told = [getattr(node, name, None) for name in ("annotation", "returns")]
+                joined = [n for part in told if part for n in ast.walk(part) if isinstance(n, ast.BinOp)]
+                assert not joined, "%s:%d: Union or Optional" % (file, joined[0].lineno)
 
 
 def test_import_is_light():

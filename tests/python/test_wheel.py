@@ -96,14 +96,51 @@ print(fxattn.explain("score + t[h]", (1, 2, 8, 8), tensors={"t": t}).engines[0].
 """
 
 
-def test_torch_without_numpy(site, tmp_path):
-    """The installed package beside torch and what torch needs, all by links, and no NumPy."""
-    torch = pytest.importorskip("torch")
-    theirs = os.path.dirname(os.path.dirname(torch.__file__))
-    for name in ("torch", "torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath", "networkx", "jinja2",
-                 "markupsafe", "filelock", "fsspec", "setuptools", "nvidia", "triton"):
+WITH_JAX = """
+import jax, jax.numpy as jnp, fxattn.jax
+x, t = jnp.ones((1, 4, 2, 8)), jnp.ones(2)
+def loss(t):
+    return fxattn.jax.attention(x, x, x, score_mod=lambda s, b, h, i, j: s * t[h]).sum()
+print(jax.grad(loss)(t).shape[0], fxattn.jax.attention(x, x, x, score_mod="score * t[h]",
+                                                       score_mod_tensors={"t": t}).shape[-1])
+try:
+    import fxattn.torch
+except ModuleNotFoundError as missing:
+    print(missing.name)
+"""
+
+WITH_NUMPY = """
+import numpy as np, fxattn, fxattn.numpy as fxn
+x, t = np.ones((1, 2, 4, 8), np.float32), np.ones(2)
+out, pullback = fxn.vjp(x, x, x, lambda s, b, h, i, j: s * np.tanh(t[h]))
+print(pullback(out).of(t).shape[0], fxattn.explain(lambda s, b, h, i, j: s * t[h], (1, 2, 8, 8)).engines[0].supported)
+"""
+
+
+def beside(site, folder, library, needs, code):
+    """What a program says that runs with the installed package, a library and what that needs, all by links."""
+    theirs = os.path.dirname(os.path.dirname(pytest.importorskip(library).__file__))
+    for name in (library, *needs):
         if os.path.exists(os.path.join(theirs, name)):
-            os.symlink(os.path.join(theirs, name), str(tmp_path / name))
-    ran = run(sys.executable, "-S", "-c", WITH_TORCH, cwd=site, env={
-        "PYTHONPATH": os.pathsep.join([site, str(tmp_path)]), "PATH": os.environ.get("PATH", "")})
-    assert ran.stdout.split()[-4:] == ["8", "True", "f32", "True"], ran.stdout
+            os.symlink(os.path.join(theirs, name), os.path.join(folder, name))
+    ran = run(sys.executable, "-S", "-c", code, cwd=site, env={
+        "PYTHONPATH": os.pathsep.join([site, folder]), "PATH": os.environ.get("PATH", "")})
+    return ran.stdout
+
+
+def test_torch_without_numpy_and_jax(site, tmp_path):
+    needs = ("torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
+             "filelock", "fsspec", "setuptools", "nvidia", "triton")
+    said = beside(site, str(tmp_path), "torch", needs, WITH_TORCH)
+    assert said.split()[-4:] == ["8", "True", "f32", "True"], said
+
+
+def test_jax_without_torch(site, tmp_path):
+    needs = ("jaxlib", "numpy", "numpy.libs", "ml_dtypes", "scipy", "scipy.libs", "opt_einsum")
+    said = beside(site, str(tmp_path), "jax", needs, WITH_JAX)
+    assert said.split()[-3:] == ["2", "8", "torch"], said
+
+
+def test_numpy_alone(site, tmp_path):
+    said = beside(site, str(tmp_path), "numpy", ("numpy.libs",), WITH_NUMPY)
+    assert said.split()[-2:] == ["2", "True"], said
