@@ -18,6 +18,7 @@ from torch.autograd import forward_ad as _forward_ad
 from .. import _abi
 from . import _direct
 from . import _operators as ops
+from ._dtensors import refuse_dtensors
 
 Results = Tuple[Tensor, Tensor, Tensor]
 _below = torch._C._AutoDispatchBelowAutograd
@@ -65,6 +66,8 @@ class Call:
                 return found
         if torch.compiler.is_compiling():
             return self.compiled(q, k, v)
+        refuse_dtensors(("q", "k", "v"), (q, k, v))
+        refuse_dtensors(("a captured tensor",) * len(self.tensors), self.tensors)
         device = q.device
         if k.device != device or v.device != device or any(t.device != device for t in self.tensors):
             self._refuse_devices(q, k, v)

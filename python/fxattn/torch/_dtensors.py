@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequences as DTensors of torch.distributed.tensor, for ring_attention: their local parts, and results as DTensors.
+Everywhere else they are refused, in words.
 
 A DTensor knows its group and how it lies there: along the sequence, in contiguous pieces.
 """
@@ -8,7 +9,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from torch import Size, Tensor
 
-from .._errors import ArgumentError
+from .._errors import ArgumentError, ArgumentTypeError
 
 SEQUENCE = 2  # dimension of [B,H,S,D] and [B,H,S]
 
@@ -33,6 +34,16 @@ class Spread(NamedTuple):
 def is_dtensor(x: Any) -> bool:
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
+
+
+def refuse_dtensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    """An operator takes tensors of one process."""
+    for name, x in zip(names, tensors):
+        if is_dtensor(x):
+            raise ArgumentTypeError(
+                "%s is a DTensor with placements %s; give local parts (to_local()) where batch or heads are sharded, "
+                "whose b and h count from 0 on each process, and ring_attention where the sequence is"
+                % (name, tuple(map(str, x.placements))))
 
 
 def group_of(tensors: Sequence[Any], group: Any) -> Any:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training by several processes, for test_ring.py's workers: DistributedDataParallel with many buckets, fully_shard
-(FSDP2), and ring_attention on DTensors. Each gives what it found beside what one process finds."""
+(FSDP2), tensor parallel heads, and ring_attention on DTensors. Each gives what it found beside what one process finds."""
 from typing import Any, Dict, List
 
 import torch
@@ -65,6 +65,52 @@ def fully_sharded(rank: int, size: int, group: Any) -> float:
     return _difference(net, lambda p: p.grad.full_tensor())
 
 
+class Heads(nn.Module):
+    """A layer whose heads may lie on several processes: first is the number of the first one here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+        self.slopes, self.first = nn.Parameter(torch.rand(4)), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x).unflatten(-1, (-1, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        out = fx.flex_attention(q, k, v, lambda s, b, h, i, j: s - self.slopes[h + self.first] * (i - j))
+        return self.out(out.transpose(1, 2).flatten(-2))
+
+
+def tensor_parallel(rank: int, size: int, group: Any) -> float:
+    """Heads by columns of the projections; what all share, such as slopes, has a gradient of the heads here."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    alone, net, mesh = Heads(), Heads(), DeviceMesh.from_group(group, "cpu")
+    net.first = rank * 4 // size
+    parallelize_module(net, mesh, {"q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(),
+                                   "out": RowwiseParallel()})
+    for model in (alone, net):
+        model(_data()).square().mean().backward()
+    torch.distributed.all_reduce(net.slopes.grad, group=group)
+    grads = {name: p.grad if name == "slopes" else p.grad.full_tensor() for name, p in net.named_parameters()}
+    return max((grads[name] - p.grad).abs().max().item() for name, p in alone.named_parameters())
+
+
+def refused_dtensors(group: Any) -> List[str]:
+    """What is said where q is a DTensor, and where a function captures one."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh, x, said = DeviceMesh.from_group(group, "cpu"), torch.zeros(1, 2, 4, 8), []
+    spread, slopes = distribute_tensor(x, mesh, [Shard(1)]), distribute_tensor(torch.ones(2), mesh, [Replicate()])
+    for call in (lambda: fx.flex_attention(spread, spread, spread), lambda: fx.attention(spread, spread, spread),
+                 lambda: fx.flex_attention(x, x, x, lambda s, b, h, i, j: s * slopes[h])):
+        try:
+            call()
+            said.append("nothing")
+        except TypeError as error:
+            said.append(str(error))
+    return said
+
+
 def ring_of_dtensors(group: Any) -> List[float]:
     """Differences of out, lse and gradients; 9 rows are uneven on two processes."""
     from torch.distributed.device_mesh import DeviceMesh
@@ -83,4 +129,5 @@ def ring_of_dtensors(group: Any) -> List[float]:
 
 def found(rank: int, size: int, group: Any) -> Dict[str, Any]:
     return {"data parallel": data_parallel(rank, size, group), "fully sharded": fully_sharded(rank, size, group),
+            "tensor parallel": tensor_parallel(rank, size, group), "refused": refused_dtensors(group),
             "dtensors": ring_of_dtensors(group)}
