@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FXA__XLA_MINOR 4 /* the newest version 0.x that these were held against */
+#define FXA__XLA_MINOR 5 /* the newest version 0.x that these were held against */
 
 /* Values of `type` and `stage`, traits and codes of the interface. */
 enum {

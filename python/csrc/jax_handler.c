@@ -19,13 +19,13 @@ static bool metadata_answer(const fxa__xla_frame *frame, bool cuda) {
     for (fxa__xla_extension *e = frame->extension; e; e = e->next) {
         if (e->type == FXA__XLA_EXTENSION_METADATA) {
             fxa__xla_metadata *metadata = ((fxa__xla_metadata_extension *)(void *)e)->metadata;
-            int theirs = frame->api->version.minor;
+            int theirs = frame->api ? frame->api->version.minor : 1; /* 0.1 asks without one, and has no state */
             metadata->version.struct_size = FXA__XLA_SIZE(fxa__xla_version, minor);
             metadata->version.extension = NULL;
             metadata->version.major = 0;
             metadata->version.minor = theirs < FXA__XLA_MINOR ? theirs : FXA__XLA_MINOR;
             metadata->traits = cuda ? FXA__XLA_TRAIT_COMMAND_BUFFER : 0;
-            if (metadata->struct_size >= FXA__XLA_SIZE(fxa__xla_metadata, state_type)) {
+            if (frame->api && metadata->struct_size >= FXA__XLA_SIZE(fxa__xla_metadata, state_type)) {
                 metadata->state_type = 0;
             }
             return true;

@@ -178,13 +178,13 @@ def test_threads_share_the_context_and_their_number_is_checked():
 
 
 @pytest.mark.parametrize("library, version, there", [
-    ("torch", "2.10", False), ("torch", "2.10", True), ("jax", "0.10", False), ("numpy", "1.22", False)])
+    ("torch", "2.10", False), ("torch", "2.10", True), ("jax", "0.8", False), ("jax", "0.8", True), ("numpy", "1.22", False)])
 def test_front_ends_say_what_to_install(library, version, there, tmp_path):
     """Where the library is missing, and where it is one that has nothing of what is needed."""
     if there:
         tmp_path.joinpath(library).mkdir()
         tmp_path.joinpath(library, "__init__.py").write_text("")
-    code = ("import sys\n%s\ntry:\n    import fxattn.%s\nexcept ModuleNotFoundError as e:\n    print(e)"
+    code = ("import sys\n%s\ntry:\n    import fxattn.%s\nexcept ImportError as e:\n    print(e)"
             % ("" if there else "sys.modules[%r] = None" % library, library))
     folders = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120,

@@ -6,18 +6,21 @@ from typing import List
 from .._errors import missing_library
 
 try:
-    import jax as _jax  # noqa: F401
+    import jax as _jax
+    if getattr(_jax, "__version_info__", ()) < (0, 8):
+        raise ImportError("this is jax %s" % getattr(_jax, "__version__", "of no version"), name="jax")
 except ImportError as error:
-    raise missing_library(error, "jax", "0.10") from None
+    raise missing_library(error, "jax", "0.8") from None
 
 from ._attention import attention
 from ._autodiff import OUT_NAME, STATS_NAME
 from ._handlers import cache_clear, cache_stats
 from ._nn import dot_product_attention
 from ._ring import reorder_sequence, restore_sequence, ring_attention
+from ._sequences import SequenceDescriptor
 
-__all__ = ["OUT_NAME", "STATS_NAME", "attention", "cache_clear", "cache_stats", "dot_product_attention",
-           "reorder_sequence", "restore_sequence", "ring_attention"]
+__all__ = ["OUT_NAME", "STATS_NAME", "SequenceDescriptor", "attention", "cache_clear", "cache_stats",
+           "dot_product_attention", "reorder_sequence", "restore_sequence", "ring_attention"]
 
 
 def __dir__() -> List[str]:

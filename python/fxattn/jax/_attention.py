@@ -5,7 +5,7 @@ What a call may have is turned into a Spec and Operands here; whether they go to
 message is passed on. Ready masks by arrays (segment ids) are statements appended to the program.
 """
 import math
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from .. import _abi
 from .._errors import ArgumentError, ArgumentTypeError
 from ._autodiff import attend
 from ._mods import Mod, Score, resolve
+from ._sequences import Described, SequenceDescriptor, described, mask_text
 from ._spec import LAYOUTS, Operands, Spec, check
 
 _RANKS = {"bshd": 4, "bhsd": 4, "thd": 3}
@@ -44,7 +45,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
               score_mod_bprop: Mod = None, score_mod_tensors: Optional[Mapping[str, Any]] = None,
               score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, Any]] = None,
               causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
-              bottom_right: bool = False, lengths: Any = None, segment_ids: Any = None, positions: Any = None,
+              bottom_right: bool = False, lengths: Any = None, segment_ids: Any = None,
+              sequence_descriptor: Optional[SequenceDescriptor] = None, positions: Any = None,
               cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None, max_k: Optional[int] = None,
               sinks: Any = None, dropout: float = 0.0, dropout_key: Any = None, scale: Any = None,
               return_lse: bool = False, deterministic: bool = False, engine: Optional[str] = None) -> Any:
@@ -63,6 +65,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     lengths              [B] of both sequences, or (of q, of k), either of them None
     segment_ids          [B,S] of both sequences, or (of q, of k): only pairs of equal ids attend; rows and keys of id 0
                          are ordinary ones
+    sequence_descriptor  a SequenceDescriptor, which says the one or the other; with positions in segments, causal and
+                         window go by them
     positions            where the rows of each batch entry begin, [B]
     sinks                "zero": a key of score 0; an array [H]: a learned score per head
     dropout, dropout_key of probabilities, by a key of jax.random
@@ -73,13 +77,16 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     q, k, v, single = arranged(q, k, v, layout)
     features = Features()
     sizes = shape_of_scores(q, k, v, layout, cu_q)
-    ready_masks(features, causal, window, bottom_right, deterministic)
-    _tables(features, sizes, lengths, positions, single)
+    told = _told(sequence_descriptor, layout, sizes, bottom_right, lengths, segment_ids)
+    by_segment = told.positions is not None
+    ready_masks(features, causal and not by_segment, None if by_segment else window, bottom_right, deterministic)
+    _tables(features, sizes, told.lengths, positions, single)
     _packed(features, layout, q, k, cu_q, cu_k, max_q, max_k)
     sinks_and_dropout(features, sizes, sinks, dropout, dropout_key)
     score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, sizes,
                     q.dtype)
-    score = _with_segments(score, segment_ids, sizes, single)
+    score = _with_segments(score, told.segment_ids, sizes, single)
+    score = _with_positions(score, told.positions, causal, window, sizes, single)
     score, scales = with_scale(score, scale, q.dtype)
     spec, ops = call_of(features, score, layout, dropout, engine, (q, k, v), scales)
     check(spec, ops)
@@ -204,22 +211,52 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
         f.slots[_abi.SLOT_SEED] = jax.random.bits(key, (2,), "uint32")
 
 
+def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_right: bool, lengths: Any,
+          segment_ids: Any) -> Described:
+    """What a descriptor says, or else these."""
+    if given is None:
+        return Described(lengths, segment_ids)
+    if lengths is not None or segment_ids is not None or layout == "thd":
+        raise ArgumentError("sequence_descriptor beside %s; it says whose each row is"
+                            % ("layout \"thd\"" if layout == "thd" else "lengths or segment_ids"))
+    told = described(given, *sizes[2:])
+    if told.positions is not None and bottom_right:
+        raise ArgumentError("bottom_right with a sequence_descriptor that has positions in segments, which masks go by")
+    return told
+
+
+def _ids(values: Any, name: str, sizes: Tuple[int, int, int, int], single: bool) -> List[Any]:
+    """Ints of both sequences, [B,S] and [B,T]."""
+    batch, _, rows, keys = sizes
+    arrays = []
+    for x, length in zip(_pair(values, name, rows == keys), (rows, keys)):
+        x = jnp.asarray(x)
+        x = x[None] if single and x.ndim == 1 else x
+        if x.shape != (batch, length) or not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ArgumentError("%s are %s of shape %s; ints of shape (%d, %d) are accepted"
+                                % (name, x.dtype, x.shape, batch, length))
+        arrays.append(x.astype(jnp.int32))
+    return arrays
+
+
 def _with_segments(score: Score, ids: Any, sizes: Tuple[int, int, int, int], single: bool) -> Score:
     """The program with a mask of equal ids."""
     if ids is None:
         return score
-    batch, _, rows, keys = sizes
-    arrays = []
-    for x, length in zip(_pair(ids, "segment_ids", rows == keys), (rows, keys)):
-        x = jnp.asarray(x)
-        x = x[None] if single and x.ndim == 1 else x
-        if x.shape != (batch, length) or not jnp.issubdtype(x.dtype, jnp.integer):
-            raise ArgumentError("segment_ids are %s of shape %s; ints of shape (%d, %d) are accepted"
-                                % (x.dtype, x.shape, batch, length))
-        arrays.append(x.astype(jnp.int32))
+    of_q, of_k = _ids(ids, "segment_ids", sizes, single)
     text = ("tensor zz_segment_k : i32[2]\ntensor zz_segment_q : i32[2]\n"
             "mask = mask && zz_segment_q[b, q] == zz_segment_k[b, k]")
-    return score.appended(text, tensors={"zz_segment_q": arrays[0], "zz_segment_k": arrays[1]})
+    return score.appended(text, tensors={"zz_segment_q": of_q, "zz_segment_k": of_k})
+
+
+def _with_positions(score: Score, positions: Any, causal: bool, window: Any, sizes: Tuple[int, int, int, int],
+                    single: bool) -> Score:
+    """The program with the ready masks that go by positions in segments."""
+    text = None if positions is None else mask_text(causal, window)
+    if text is None:
+        return score
+    of_q, of_k = _ids(positions, "positions in segments", sizes, single)
+    return score.appended(text, tensors={"zz_pos_q": of_q, "zz_pos_k": of_k})
 
 
 def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, ...]]:

@@ -6,7 +6,6 @@ not go together is one error that lists all of it.
 """
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
@@ -23,41 +22,6 @@ MASK_TYPES: Dict[str, Dict[str, bool]] = {
 BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
 LAYOUTS = ("bshd_bshd_bshd", "bshd_bs2hd", "bs3hd")
 SOFTMAX_TYPES = ("vanilla", "off-by-one", "learnable")
-
-
-@jax.tree_util.register_pytree_node_class
-class SequenceDescriptor:
-    """Which rows and keys of a padded or packed batch are whose: lengths, or segment ids with 0 for padding. It may be
-    an argument of jitted functions."""
-
-    def __init__(self, seqlens: Optional[Tuple[Any, Any]] = None, segment_ids: Optional[Tuple[Any, Any]] = None,
-                 segment_pos: Optional[Tuple[Any, Any]] = None) -> None:
-        """Pairs (of q, of k and v): `seqlens` [B], `segment_ids` [B,S], `segment_pos` [B,S], by which causal masks go
-        where it is given. from_seqlens and from_segment_ids_and_pos take one array for both as well."""
-        self.seqlens, self.segment_ids, self.segment_pos = seqlens, segment_ids, segment_pos
-
-    @classmethod
-    def from_seqlens(cls, seqlens: Any) -> "SequenceDescriptor":
-        """Of `seqlens`: [B], or a pair of them."""
-        return cls(seqlens=_both(seqlens))
-
-    @classmethod
-    def from_segment_ids_and_pos(cls, segment_ids: Any, segment_pos: Any = None) -> "SequenceDescriptor":
-        """Of `segment_ids` and, where causal masks need them, `segment_pos`: [B,S], or pairs of them."""
-        return cls(segment_ids=_both(segment_ids), segment_pos=None if segment_pos is None else _both(segment_pos))
-
-    def tree_flatten(self) -> Tuple[Tuple[Any, ...], None]:
-        """For JAX: its arrays."""
-        return (self.seqlens, self.segment_ids, self.segment_pos), None
-
-    @classmethod
-    def tree_unflatten(cls, aux: None, children: Tuple[Any, ...]) -> "SequenceDescriptor":
-        """For JAX: the same of other `children`; `aux` is nothing."""
-        return cls(*children)
-
-
-def _both(value: Any) -> Tuple[Any, Any]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)  # type: ignore[return-value]
 
 
 class Settings(NamedTuple):
@@ -121,15 +85,14 @@ def run(settings: Settings, query: Any, key: Any, value: Any, given: Given, sink
                     given.score_mod_bprop_tensors, None, shape, q.dtype)
     score = _with_bias(score, settings, given.bias, shape)
     score = _with_mask(score, given.mask, shape)
-    score, options = _with_descriptor(score, given.sequence_descriptor, dict(ready), shape)
-    options.pop("padding", None)
+    options: Dict[str, Any] = {name: on for name, on in ready.items() if name != "padding"}
     window = settings.window_size
     out = attention(q, k, v, score_mod=score if score.program is not None else None,  # type: ignore[arg-type]
                     window=None if window is None else (None if window[0] < 0 else window[0],
                                                         None if window[1] < 0 else window[1]),
                     sinks={"off-by-one": "zero"}.get(settings.softmax_type, sinks), scale=settings.scale_factor,
                     dropout=0.0 if dropout_key is None else settings.attention_dropout, dropout_key=dropout_key,
-                    **options)
+                    sequence_descriptor=given.sequence_descriptor, **options)
     return jnp.swapaxes(out, 0, 1) if settings.transpose_batch_sequence else out
 
 
@@ -192,22 +155,3 @@ def _with_mask(score: Score, mask: Any, shape: Tuple[int, ...]) -> Score:
         return score
     mask, index = _indices("mask", jnp.asarray(mask).astype(bool), shape)
     return score.appended("tensor zz_hidden : bool[4]\nmask = mask && !zz_hidden[%s]" % index, {"zz_hidden": mask})
-
-
-def _with_descriptor(score: Score, given: Any, ready: Dict[str, bool],
-                     shape: Tuple[int, ...]) -> Tuple[Score, Dict[str, Any]]:
-    """Lengths are the library's own; segments are a mask, of which those of padding equal none."""
-    options: Dict[str, Any] = dict(ready)
-    if given is None:
-        return score, options
-    if given.seqlens is not None:
-        options["lengths"] = tuple(given.seqlens)
-    if given.segment_ids is not None:
-        ids = [jnp.asarray(x) for x in given.segment_ids]
-        options["segment_ids"] = (jnp.where(ids[0] == 0, -1, ids[0]), jnp.where(ids[1] == 0, -2, ids[1]))
-    if given.segment_pos is not None and options.pop("causal", False):
-        at = [jnp.asarray(x).astype(jnp.int32) for x in given.segment_pos]
-        score = score.appended("tensor zz_pos_k : i32[2]\ntensor zz_pos_q : i32[2]\n"
-                               "mask = mask && zz_pos_k[b, k] <= zz_pos_q[b, q]",
-                               {"zz_pos_q": at[0], "zz_pos_k": at[1]})
-    return score, options

@@ -10,8 +10,9 @@ from typing import Any, Callable, List, Mapping, Optional, Tuple
 import jax.numpy as jnp
 from flax import linen as nn
 
-from ._layers import Given, SequenceDescriptor, Settings, refuse, run
+from ._layers import Given, Settings, refuse, run
 from ._mods import Mod
+from ._sequences import SequenceDescriptor
 
 __all__ = ["DotProductAttention", "MultiHeadAttention", "SequenceDescriptor"]
 

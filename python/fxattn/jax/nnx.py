@@ -10,7 +10,8 @@ from typing import Any, Callable, List, Mapping, Optional
 import jax.numpy as jnp
 from flax import nnx
 
-from ._layers import Given, SequenceDescriptor, Settings, refuse, run
+from ._layers import Given, Settings, refuse, run
+from ._sequences import SequenceDescriptor
 
 __all__ = ["DotProductAttention", "MultiHeadAttention", "SequenceDescriptor"]
 

@@ -160,6 +160,32 @@ def test_packed_rows():
     both(fused, apart, (q, k, v), 20)
 
 
+@pytest.mark.parametrize("window", [None, (2, None), (1, 1)])
+def test_packed_rows_by_a_descriptor(window):
+    """Sequences of any place and length in a row of the batch, other ones of keys; masks go by positions in them."""
+    lengths = jnp.asarray([[3, 4, -1], [2, 0, 5]]), jnp.asarray([[5, 4, -1], [3, 1, 2]])
+    offsets = jnp.asarray([[0, 5, -1, -1], [0, 2, 3, 8]]), jnp.asarray([[1, 6, -1, -1], [0, 3, 7, 11]])
+    args = qkv(22, t=11)
+
+    def of(pair, n):
+        ids, at = np.zeros((2, n), int), np.zeros((2, n), int)
+        for b, i in np.ndindex(2, 3):
+            length, begin = int(pair[0][b, i]), int(pair[1][b, i])
+            if length > 0:
+                ids[b, begin:begin + length], at[b, begin:begin + length] = i + 1, np.arange(length)
+        return ids, at
+    (ids_q, at_q), (ids_k, at_k) = (map(jnp.asarray, of(x, n)) for x, n in zip(zip(lengths, offsets), (9, 11)))
+
+    def mask(b, h, q, k):
+        near = at_k[b, k] <= at_q[b, q]
+        if window is not None:
+            near &= at_k[b, k] >= at_q[b, q] - window[0]
+        return (ids_q[b, q] == ids_k[b, k]) & (ids_q[b, q] > 0) & near
+    descriptor = fxattn.jax.SequenceDescriptor.from_seqlens_and_offsets(lengths, offsets)
+    run = jax.jit(lambda d, *a: attention(*a, causal=True, window=window, sequence_descriptor=d))
+    both(functools.partial(run, descriptor), lambda *a: plain(*a, mask=mask)[0], args, 20)
+
+
 def test_dropout_by_key():
     q, k, v = qkv(13, s=32)
     run = jax.jit(lambda q, key: attention(q, k, v, dropout=0.5, dropout_key=key))
@@ -221,6 +247,7 @@ def test_numpy_inside_of_a_mod():
     assert close(got, want, 20)
 
 
+PACKED = fxattn.jax.SequenceDescriptor.from_seqlens_and_offsets(jnp.ones((2, 1), "int32"), jnp.zeros((2, 1), "int32"))
 BAD = [
     (dict(layout="sbhd"), ValueError, "bhsd, bshd"),
     (dict(window=3), TypeError, "left, right"),
@@ -229,6 +256,9 @@ BAD = [
     (dict(sinks=jnp.ones(3)), ValueError, "per query head"),
     (dict(sinks="one"), ValueError, "zero"),
     (dict(dropout=0.5), ValueError, "dropout_key"),
+    (dict(sequence_descriptor=3), ValueError, "a SequenceDescriptor is accepted"),
+    (dict(sequence_descriptor=PACKED, lengths=jnp.ones(2, "int32")), ValueError, "beside lengths or segment_ids"),
+    (dict(sequence_descriptor=PACKED, causal=True, bottom_right=True), ValueError, "positions in segments"),
     (dict(dropout=1.5), ValueError, "below 1"),
     (dict(scale=jnp.ones(2)), ValueError, "rank 0"),
     (dict(scale=float("inf")), ValueError, "finite"),
