@@ -131,8 +131,14 @@ static void *run_ref(const fxa__dnn_ref *r, const fxa__bind *bind, char *scratch
     return base ? base + r->offset : NULL;
 }
 
-static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool after, const fxa__bind *bind,
-                              char *scratch, fxa_error *err) {
+/* Strides of an array whose data is the pointer `at` bytes into the arguments. */
+static void run_strides(fxa__gpu_args *args, const fxa__dnn_ref *r, const fxa_problem *p) {
+    char *array = (char *)args + r->at - offsetof(FxaGpuArray, data);
+    memcpy(array + offsetof(FxaGpuArray, stride), fxa__dnn_row_strides(p, (fxa_slot)r->index), 3 * sizeof(int64_t));
+}
+
+static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool after, const fxa_problem *p,
+                              const fxa__bind *bind, char *scratch, fxa_error *err) {
     for (size_t i = 0; i < c->n_steps; i++) {
         const fxa__dnn_step *step = &c->steps[i];
         if (step->after != after) continue;
@@ -140,6 +146,7 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
         for (int j = 0; j < step->n_refs; j++) {
             void *pointer = run_ref(&step->ref[j], bind, scratch);
             memcpy((char *)&args + step->ref[j].at, &pointer, sizeof pointer);
+            if (step->ref[j].strided) run_strides(&args, &step->ref[j], p);
         }
         FXA_TRY(fxa__gpu_launch(&s->gpu, atomic_load(&s->module), (fxa__gpu_kernel)step->kernel, &args, step->work,
                                 bind->stream, err));
@@ -149,11 +156,11 @@ static fxa_status run_helpers(fxa__dnn_self *s, const fxa__dnn_code *c, bool aft
 
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
 
-static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa__bind *bind,
-                              char *scratch, fxa_error *err) {
+static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const run_pack *r, const fxa_problem *p,
+                              const fxa__bind *bind, char *scratch, fxa_error *err) {
     void *handle, *pack;
     FXA_TRY(run_lengths(s, c, bind, scratch, err));
-    FXA_TRY(run_helpers(s, c, false, bind, scratch, err));
+    FXA_TRY(run_helpers(s, c, false, p, bind, scratch, err));
     FXA_TRY(fxa__dnn_handle_take(s, bind->stream, &handle, err));
     fxa_status status =
         fxa__dnn_pack(&s->library.api, (int64_t)c->n_bound, r->id, r->pointer, scratch + c->scratch, &pack, err);
@@ -165,7 +172,7 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     }
     fxa__dnn_handle_give(s, handle);
     if (status != FXA_OK && err) err->status = status;
-    return status == FXA_OK ? run_helpers(s, c, true, bind, scratch, err) : status;
+    return status == FXA_OK ? run_helpers(s, c, true, p, bind, scratch, err) : status;
 }
 
 fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
@@ -179,7 +186,7 @@ fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, con
     uintptr_t first = ((uintptr_t)bind->workspace + RUN_ALIGN - 1) / RUN_ALIGN * RUN_ALIGN;
     run_fill_pack(c, p, bind, (char *)first, &r);
     FXA_TRY(fxa__gpu_enter(&s->gpu, err));
-    fxa_status status = run_execute(s, c, &r, bind, (char *)first, err);
+    fxa_status status = run_execute(s, c, &r, &p->in, bind, (char *)first, err);
     fxa__gpu_leave(&s->gpu);
     return status == FXA_OK ? fxa__ok(err) : status;
 }

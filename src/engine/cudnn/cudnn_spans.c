@@ -36,6 +36,10 @@ static dnn_slot dnn_slot_of(const fxa_problem *p, fxa_slot slot) {
     }
 }
 
+static bool spans_is_row(fxa_slot slot) {
+    return slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE;
+}
+
 /* ---- Lengths ----------------------------------------------------------------------------------------------------- */
 
 static fxa__dnn_step *spans_step(fxa__dnn_attention *a) {
@@ -135,7 +139,7 @@ int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot) {
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
     const int64_t dim[4] = {p->b, s.heads, s.rows, s.features};
-    bool row = s.features == 1 && (slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE);
+    bool row = spans_is_row(slot);
     int32_t t = fxa__dnn_scratch(&a->g, dim, row ? CUDNN_DATA_FLOAT : (uint8_t)fxa__dnn_data_type(p->q.dtype));
     if (row || !a->spans || a->g.status != FXA_OK) return t;
     fxa__dnn_tensor *made = &a->g.tensors[t];
@@ -162,6 +166,7 @@ void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray 
     if (s.features == 1 && slot != FXA_SLOT_O) array->stride[3] = 0;
     array->type = (int32_t)s.operand->dtype;
     fxa__dnn_step_point(step, &array->data, FXA__DNN_SLOT, (int32_t)slot, 0);
+    if (spans_is_row(slot) && step->n_refs) step->ref[step->n_refs - 1].strided = true;
     if (spans_is_packed(p, s.keys))
         fxa__dnn_step_point(step, &array->start, FXA__DNN_SLOT, s.keys ? FXA_SLOT_CU_K : FXA_SLOT_CU_Q, 0);
 }
@@ -227,6 +232,28 @@ static bool spans_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
     bool past = p->pass == FXA_BACKWARD && spans_fills_past(p);
     return !past && spans_lse_is_direct(p, dnn_slot_of(p, slot).operand);
+}
+
+const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot) {
+    return dnn_slot_of(p, slot).operand->stride;
+}
+
+void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
+    fxa_operand *rows[3];
+    fxa__problem *q = fxa__alloc(w->host, sizeof *q);
+    (void)self;
+    w->failed = w->failed || !q;
+    if (!q) return;
+    memcpy(q, p, sizeof *q);
+    rows[0] = &q->in.lse, rows[1] = &q->in.max, rows[2] = &q->in.dlse;
+    q->in.total_q = q->in.total_k = 0;
+    for (int i = 0; i < 3 && (p->in.flags & FXA_VARLEN); i++)
+        if (!spans_lse_is_direct(&p->in, rows[i])) rows[i]->stride[0] = rows[i]->stride[1] = rows[i]->stride[2] = 0;
+    fxa__problem_write(q, FXA__WITH_ALL & ~(uint32_t)FXA__WITH_PLACE, w);
+    fxa__write_u32(w, p->in.flags);
+    fxa__write_u32(w, p->in.alignment);
+    fxa__write_u64(w, p->in.max_workspace);
+    fxa__free(w->host, q, sizeof *q);
 }
 
 /* The slot itself; it is direct. */

@@ -19,7 +19,7 @@ fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset) {
     if (step->n_refs == FXA__DNN_REFS) return; /* of a graph that has failed: no step has as many */
     step->ref[step->n_refs++] =
-        (fxa__dnn_ref){(uint16_t)((const char *)field - (const char *)&step->args), source, index, offset};
+        (fxa__dnn_ref){(uint16_t)((const char *)field - (const char *)&step->args), source, false, index, offset};
 }
 
 void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_graph *g, int32_t tensor) {

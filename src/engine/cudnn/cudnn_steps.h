@@ -16,6 +16,7 @@ enum { FXA__DNN_REFS = 32 };
 typedef struct fxa__dnn_ref {
     uint16_t at;
     uint8_t source; /* fxa__dnn_source: of a slot, a captured tensor or its gradient, or the workspace */
+    bool strided;   /* it is the data of a FxaGpuArray with the strides that the slot has in the run's problem */
     int32_t index;
     int64_t offset; /* in bytes */
 } fxa__dnn_ref;

@@ -306,6 +306,7 @@ const fxa__engine fxa__engine_cudnn = {
     .close = dnn_close,
     .profile = fxa__gpu_profile_write,
     .query = dnn_query,
+    .key = fxa__dnn_key,
     .compile = dnn_compile,
     .release = dnn_release,
     .check = fxa__dnn_check,
