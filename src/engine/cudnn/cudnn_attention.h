@@ -75,7 +75,7 @@ int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
 /* The strides of LSE, maxima or dLSE, which a run says anew. */
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
 /* What code depends on, for the table of the engine. All that the problem says but the device and, of packed rows, how
- * many there are in all, which is in the strides of LSE and the like too: batches of other lengths run the same code. */
+ * many there are in all, which is in the strides of LSE and the like too: other lengths run the same code. */
 void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
