@@ -95,6 +95,37 @@ void job_set_shape(cli_job *job, const cli_shape *shape, bool small) {
     p->sk = v[SHAPE_SK];
     p->d = v[SHAPE_D];
     p->dv = v[SHAPE_DV];
+    if (!(p->flags & FXA_VARLEN)) return;
+    p->total_q = (int64_t)((uint64_t)p->b * (uint64_t)p->sq); /* what does not fit the library refuses by other sizes */
+    p->total_k = (int64_t)((uint64_t)p->b * (uint64_t)p->sk);
+}
+
+/* How memory lies that a command plans for: --layout, --lengths, --lse-dtype. */
+static int job_read_memory(cli *c, fxa_problem *p) {
+    const char *lengths = opt_get(c, OPT_LENGTHS), *lse = opt_get(c, OPT_LSE_DTYPE);
+    bool packed = lengths && strcmp(lengths, "packed") == 0;
+    fxa_operand *operands[] = {&p->q, &p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv_grad};
+    int layout = packed ? FXA_LAYOUT_BSHD : FXA_LAYOUT_BHSD;
+    if (lengths && !packed && strcmp(lengths, "padded") != 0)
+        return cli_fail(c, CLI_BAD_INPUT, "--lengths %.20s: accepted are padded, packed", lengths);
+    if (lse && strcmp(lse, "f32") != 0 && strcmp(lse, "f64") != 0)
+        return cli_fail(c, CLI_BAD_INPUT, "--lse-dtype %.20s: accepted are f32, f64", lse);
+    int rc = job_read_layout(c, &layout);
+    if (rc != CLI_OK) return rc;
+    p->flags |= !lengths ? 0 : packed ? FXA_VARLEN : FXA_PADDING;
+    p->lse.dtype = lse ? (uint32_t)fxa_dtype_find(lse) : 0;
+    for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) operands[i]->layout = (uint32_t)layout;
+    return CLI_OK;
+}
+
+int job_read_layout(cli *c, int *layout) {
+    static const char *const names[] = {"bhsd", "bshd", "sbhd"};
+    const char *text = opt_get(c, OPT_LAYOUT);
+    int which = 0;
+    while (text && which < 3 && strcmp(text, names[which]) != 0) which++;
+    if (which == 3) return cli_fail(c, CLI_BAD_INPUT, "--layout %.20s: accepted are bhsd, bshd, sbhd", text);
+    if (text) *layout = which;
+    return CLI_OK;
 }
 
 int job_make(cli *c, bool small, cli_job **out) {
@@ -104,6 +135,8 @@ int job_make(cli *c, bool small, cli_job **out) {
     fxa_problem *p = &job->problem;
     const char *dtype = opt_get(c, OPT_DTYPE);
     cli_shape given = job->shape;
+    rc = job_read_memory(c, p);
+    if (rc != CLI_OK) return rc;
     job_set_shape(job, &given, small);
     p->q.dtype = dtype ? (uint32_t)fxa_dtype_find(dtype) : (uint32_t)FXA_F32;
     if (!dtype_is_float((fxa_dtype)p->q.dtype))

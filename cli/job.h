@@ -126,6 +126,8 @@ typedef struct cli_job {
 int job_make_program(cli *c, cli_job **out);
 /* The same with the shape and dtype of the command line. */
 int job_make(cli *c, bool small, cli_job **out);
+/* --layout, as fxa_layout; left as it is where nothing is said. */
+int job_read_layout(cli *c, int *layout);
 /* Sizes of the job's problem, with defaults for what is not given. */
 void job_set_shape(cli_job *job, const cli_shape *shape, bool small);
 /* The program that runs: ready masks appended. Owned by c. */

@@ -9,13 +9,10 @@
 
 /* Order of the axes: --layout, and [T,H,D] (or [H,T,D]) for packed sequences. */
 static int run_read_layout(cli *c, run_state *r) {
-    static const char *const names[] = {"bhsd", "bshd", "sbhd"};
     static const int whole[3][AXIS_COUNT] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 2, 0, 3}};
     static const int packed[2][AXIS_COUNT] = {{-1, 0, 1, 2}, {-1, 1, 0, 2}};
-    const char *text = opt_get(c, OPT_LAYOUT);
-    int which = 0;
-    while (text && which < 3 && strcmp(text, names[which]) != 0) which++;
-    if (which == 3) return cli_fail(c, CLI_BAD_INPUT, "--layout %.20s: accepted are bhsd, bshd, sbhd", text);
+    int which = FXA_LAYOUT_BHSD, rc = job_read_layout(c, &which);
+    if (rc != CLI_OK) return rc;
     r->packed = opt_has(c, OPT_CU_Q) || opt_has(c, OPT_CU_K);
     r->paged = opt_has(c, OPT_PAGES);
     if (r->packed && !opt_has(c, OPT_CU_Q)) return cli_fail(c, CLI_BAD_INPUT, "--cu-k needs --cu-q");
@@ -24,7 +21,7 @@ static int run_read_layout(cli *c, run_state *r) {
     for (int keys = 0; keys < 2; keys++) {
         bool flat = r->packed && !(keys && r->paged);
         r->rank[keys] = flat ? 3 : 4;
-        memcpy(r->axis[keys], flat ? packed[!text || which > 0] : whole[which], sizeof r->axis[keys]);
+        memcpy(r->axis[keys], flat ? packed[!opt_has(c, OPT_LAYOUT) || which > 0] : whole[which], sizeof r->axis[keys]);
     }
     return CLI_OK;
 }

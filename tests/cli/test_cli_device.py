@@ -131,6 +131,19 @@ class Here(Cli):
         told, _ = self.cudnn(FXA_CUDNN_PATH="")
         self.assertIn("which cuDNN needs and looks for by its name, cannot be used", told["reason"])
 
+    def warms_lengths(self, path, env):
+        """Sizes that lengths are rounded up to, made ahead: padded and packed ones are other plans."""
+        sizes, env = self.write("sizes", "b=2,h=2,s=64,d=64  # the smallest\nb=2,h=2,s=128,d=64\n"), {
+            **env, "FXA_CACHE_DIR": self.path("plans")}
+        ask = ("plan", "warm", sizes, "--target", path, "--dtype", "bf16", "--causal")
+        for words in ((), ("--lengths", "packed"), ("--lengths", "padded"), ("--layout", "bshd"), ("--lse-dtype", "f64")):
+            for result in ("compiled and written", "was there"):
+                told = self.run_json(*ask, *words, env=env)["plans"]
+                forward = [x["result"] for x in told if x["pass"] == "forward"]
+                self.assertEqual((len(told), forward), (4, [result] * 2), words)
+        for word, words in (("--lengths", "padded, packed"), ("--lse-dtype", "f32, f64"), ("--layout", "bhsd, bshd, sbhd")):
+            self.fails(*ask, word, "some", says=words, env=env)
+
     def explains_gradients(self, path, env):
         """An engine that has no gradients of params and tensors is asked once more without them; both answers are told."""
         for words in (("--program", "@softcap"), ("--program", "@dense_bias"), ("--program", "@distance_decay")):
@@ -165,6 +178,7 @@ class Here(Cli):
         e = self.run_json("explain", "--target", path, *problem, env=away)
         self.assertEqual([x["supported"] for x in e["engines"] if x["engine"] == "cudnn"], [True, True])
         self.explains_gradients(path, away)
+        self.warms_lengths(path, away)
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=away)
         self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
         self.assertEqual(self.run_json("plan", "load", plan, env=env)["key"], saved["key"])
