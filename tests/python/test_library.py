@@ -178,7 +178,7 @@ def test_threads_share_the_context_and_their_number_is_checked():
 
 
 @pytest.mark.parametrize("library, version, there", [
-    ("torch", "2.10", False), ("torch", "2.10", True), ("jax", "0.8", False), ("jax", "0.8", True), ("numpy", "1.22", False)])
+    ("torch", "2.10", False), ("torch", "2.10", True), ("jax", "0.9", False), ("jax", "0.9", True), ("numpy", "1.22", False)])
 def test_front_ends_say_what_to_install(library, version, there, tmp_path):
     """Where the library is missing, and where it is one that has nothing of what is needed."""
     if there:

@@ -7,10 +7,10 @@ from .._errors import missing_library
 
 try:
     import jax as _jax
-    if getattr(_jax, "__version_info__", ()) < (0, 8):
+    if getattr(_jax, "__version_info__", ()) < (0, 9):
         raise ImportError("this is jax %s" % getattr(_jax, "__version__", "of no version"), name="jax")
 except ImportError as error:
-    raise missing_library(error, "jax", "0.8") from None
+    raise missing_library(error, "jax", "0.9") from None
 
 from ._attention import attention
 from ._autodiff import OUT_NAME, STATS_NAME

@@ -28,7 +28,8 @@ class Buffer(ctypes.Structure):
 
 class Runtime(ctypes.Structure):
     _fields_ = [("ordinal", ctypes.c_int32), ("old", ctypes.c_int32), ("streamless", ctypes.c_int32),
-                ("stream", ctypes.c_void_p), ("asked", ctypes.c_int64), ("text", ctypes.c_char * 600)]
+                ("stream", ctypes.c_void_p), ("asked", ctypes.c_int64), ("threads", ctypes.c_int64),
+                ("text", ctypes.c_char * 600)]
 
 
 class Device:

@@ -159,10 +159,26 @@ def test_shard_map(inside, check):
     assert all_close(run(*args), jax.jit(jax.grad(lambda *a: jnp.sin(slopes_of(*a)).sum(), (0, 1, 2, 3)))(*args), 40)
 
 
+@pytest.mark.parametrize("kv_heads", [4, 1])
+def test_shard_map_with_cotangents_and_keys_that_are_replicated(kv_heads):
+    """The gradient of a sum is the same number everywhere; one head of keys is whole on each device of the heads."""
+    args = qkv(41, b=2, h=4, hkv=kv_heads)
+    keys = P("dp", None, "tp" if kv_heads > 1 else None)
+    specs = (P("dp", None, "tp"), keys, keys)
+
+    def total(q, k, v):
+        out, lse = attention(q, k, v, causal=True, return_lse=True)
+        return out.sum() + 2 * lse.sum()
+    local = jax.grad(lambda *a: jax.lax.psum(total(*a), ("dp", "tp")), (0, 1, 2))
+    got = jax.jit(jax.shard_map(local, mesh=MESH, in_specs=specs, out_specs=specs))(*args)
+    assert all_close(got, jax.jit(jax.grad(total, (0, 1, 2)))(*args), 40)
+
+
 def test_two_devices_run_what_is_theirs():
     q, k, v = qkv(40)
     first, second = (jax.device_put((q * n, k, v), jax.devices()[n - 1]) for n in (1, 2))
     run = jax.jit(lambda q, k, v: attention(q, k, v, causal=True))
-    a, b = run(*first), run(*second)
+    for _ in range(20):  # at the same time: neither waits for the other
+        a, b = run(*first), run(*second)
     assert list(a.devices()) == [jax.devices()[0]] and list(b.devices()) == [jax.devices()[1]]
     assert np.array_equal(b, attention(q * 2, k, v, causal=True))

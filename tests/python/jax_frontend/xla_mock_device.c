@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A runtime of XLA in little that calls a handler as the real one does, with buffers and attributes: a shared object
- * for device_calls.py, which has the memory and the problems. What a handler must not do while a command buffer is
- * recorded, ask for memory or for threads, is counted.
+ * for device_calls.py and test_jax_device.py, which have the memory and the problems. What a handler must not do while
+ * a command buffer is recorded, ask for memory or for threads, is counted. Of the threads of a CPU client it has every
+ * kind: none, such that run a task at once, that come late, that come when the call is over, and that refuse.
  */
 #include "jax_abi.h"
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MOCK_MOST 32
 
 typedef fxa__xla_error *mock_handler(fxa__xla_frame *frame);
+
+typedef enum mock_threads { MOCK_NONE, MOCK_AT_ONCE, MOCK_LATE, MOCK_AFTER, MOCK_REFUSING } mock_threads;
 
 typedef struct mock_buffer {
     int64_t role;
@@ -24,7 +31,8 @@ typedef struct mock_buffer {
 typedef struct mock_runtime {
     int32_t ordinal, old, streamless; /* old: its table ends before the ordinals; streamless: it gives no stream */
     void *stream;
-    int64_t asked; /* for memory or threads: never */
+    int64_t asked;   /* for memory or threads: never */
+    int64_t threads; /* a mock_threads */
     char text[600];
 } mock_runtime;
 
@@ -54,10 +62,49 @@ static fxa__xla_error *memory_refuse(fxa__xla_memory_args *args) {
     return (fxa__xla_error *)(void *)&mock_failure;
 }
 
-static fxa__xla_error *threads_refuse(fxa__xla_threads_args *args) {
-    (void)args;
-    mock_now->asked++;
-    return (fxa__xla_error *)(void *)&mock_failure;
+static fxa__xla_error *threads_count(fxa__xla_threads_args *args) {
+    mock_now->asked += mock_now->threads == MOCK_NONE;
+    *args->count = 3;
+    return mock_now->threads == MOCK_NONE ? (fxa__xla_error *)(void *)&mock_failure : NULL;
+}
+
+/* Tasks that wait: of a pool whose threads are busy. */
+static fxa__xla_schedule_args mock_waiting[64];
+static int mock_waiting_count;
+
+static void *task_run_late(void *data) {
+    fxa__xla_schedule_args args = *(fxa__xla_schedule_args *)data;
+    free(data);
+    nanosleep(&(struct timespec){0, 300000}, NULL);
+    args.task(args.data);
+    return NULL;
+}
+
+/* Runs what is left; the number of it. */
+__attribute__((visibility("default"))) int mock_drain(void);
+
+int mock_drain(void) {
+    int n = mock_waiting_count;
+    for (int i = 0; i < n; i++) mock_waiting[i].task(mock_waiting[i].data);
+    mock_waiting_count = 0;
+    return n;
+}
+
+static fxa__xla_error *task_take(fxa__xla_schedule_args *args) {
+    fxa__xla_schedule_args *own = mock_now->threads == MOCK_LATE ? malloc(sizeof *own) : NULL;
+    pthread_t thread;
+    bool taken = mock_now->threads != MOCK_REFUSING;
+    if (mock_now->threads == MOCK_AT_ONCE) {
+        args->task(args->data);
+    } else if (mock_now->threads == MOCK_AFTER) {
+        taken = mock_waiting_count < (int)(sizeof mock_waiting / sizeof *mock_waiting);
+        if (taken) mock_waiting[mock_waiting_count++] = *args;
+    } else if (mock_now->threads == MOCK_LATE) {
+        if (own) *own = *args;
+        taken = own && !pthread_create(&thread, NULL, task_run_late, own);
+        if (taken) pthread_detach(thread);
+    }
+    return taken ? NULL : (fxa__xla_error *)(void *)&mock_failure;
 }
 
 static void buffers_fill(fxa__xla_buffers *out, const mock_buffer *given, int64_t n, fxa__xla_buffer *buffers,
@@ -96,7 +143,8 @@ int mock_call(mock_handler *handler, int32_t stage, const char *problem, size_t 
                         .error_destroy = error_forget,
                         .stream_get = stream_give,
                         .memory_allocate = memory_refuse,
-                        .pool_threads = threads_refuse,
+                        .pool_threads = threads_count,
+                        .pool_schedule = task_take,
                         .device_ordinal = ordinal_give};
     fxa__xla_frame frame = {
         .struct_size = sizeof frame, .api = &api, .context = (fxa__xla_context *)(void *)runtime, .stage = stage};
