@@ -58,6 +58,18 @@ def test_gradcheck_of_sinks_params_and_captured_tensors():
     assert torch.autograd.gradcheck(call, (q, k, v, t, sink, scalars))
 
 
+def test_lse_is_kept_in_f64():
+    """Of f32 problems too: what is lost of it between the passes would be a factor of every probability."""
+    q, k = (torch.randn(1, 1, 8, 16, generator=torch.Generator().manual_seed(n)) for n in range(2))
+    lse = ops.fwd(q, k, k, [], [], [], [], [NAN, 0.0], [_abi.WANT_LSE], "score = score + 1000.0")[1]
+    want = torch.logsumexp((q @ k.transpose(-1, -2) / 4 + 1000).double(), -1)  # whose terms are in f32
+    assert lse.dtype == torch.float64
+    assert (lse - want).abs().max() < (want.float().double() - want).abs().max()  # nearer than f32 can be
+    got = fx.flex_attention(q.requires_grad_(), k, k, lambda s, b, h, i, j: s + 1000.0,
+                            return_aux=fx.AuxRequest(lse=True))[1].lse
+    assert got.dtype == torch.float32 and torch.equal(got, lse.float())
+
+
 @pytest.mark.parametrize("change, words", [
     ({9: "score = sc"}, "unknown name 'sc'"),
     ({3: []}, "0 captured tensors are given, the program has 1"),

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn_implementation="fxattn" in models of transformers: logits and gradients of all parameters, with padding, windows, soft
 caps, sinks, ALiBi and biases; decoding with caches; training with dropout; torch.compile."""
+import random
+
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", minversion="4.53")
+transformers = pytest.importorskip("transformers", minversion="4.57")  # 4.53 is served too, but has other caches
 
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
@@ -24,9 +26,9 @@ CACHED = [kind for kind in MODELS if kind not in ("bert", "t5")]
 @pytest.fixture
 def exact(monkeypatch):
     """exact(kind, use): what `use` makes of the exact model of a kind."""
-    def run(kind, use):
+    def run(kind, use, **settings):
         with monkeypatch.context() as patch:
-            return use(exact_of(kind, patch))
+            return use(exact_of(kind, patch, **settings))
     return run
 
 
@@ -41,6 +43,25 @@ def test_logits_and_gradients(kind, dtype, exact):
     ours = step(model_of(kind, "fxattn", dtype), ids, mask)
     for name, a, b, t in zip(("logits", "gradients"), ours, eager, truth):
         assert distance(a, t) <= BAR[dtype] * distance(b, t), name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_configurations(seed, exact):
+    """Heads, their groups and widths, windows, caps, lengths and padding are drawn."""
+    draw = random.Random(seed)
+    kind = draw.choice([kind for kind in ("llama", "mistral", "gemma2", "gpt_oss", "bloom", "mpt") if kind in MODELS])
+    own, groups, kv_heads, width = MODELS[kind][2], draw.choice((1, 2, 3)), draw.choice((1, 2)), draw.choice((4, 8, 24))
+    heads = groups * kv_heads
+    drawn = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": width,
+             "hidden_size": heads * width, "num_hidden_layers": draw.choice((1, 3)), "sliding_window": draw.choice((2, 4, 9)),
+             "attn_logit_softcapping": draw.choice((1.0, 10.0)), "n_head": heads, "n_heads": heads,
+             "n_layer": draw.choice((1, 3)), "n_layers": draw.choice((1, 3)), "d_model": heads * width}
+    settings = {name: value for name, value in drawn.items() if name in own or (name == "head_dim" and kind == "llama")}
+    ids, mask = tokens(kind, batch=draw.choice((1, 3)), length=draw.choice((5, 17, 33)), padded=draw.choice((0, 2, 4)))
+    with_truth = exact(kind, lambda model: step(model, ids, mask), **settings)
+    eager, ours = (step(model_of(kind, name, torch.float32, **settings), ids, mask) for name in ("eager", "fxattn"))
+    for name, a, b, t in zip(("logits", "gradients"), ours, eager, with_truth):
+        assert distance(a, t) <= BAR[torch.float32] * distance(b, t), (kind, name, settings)
 
 
 # ---- Decoding ----------------------------------------------------------------------------------------------------------
