@@ -201,6 +201,43 @@ TEST(every_operation_is_lowered_or_named) {
     standin_check_end();
 }
 
+/* What explain shows of a plan: operations, params and tensors by their names, and what cuDNN makes of masks. */
+TEST(graphs_for_people) {
+    NEEDS_STANDIN;
+    static const struct {
+        const char *text, *says[4];
+        uint32_t flags;
+    } cases[] = {{"param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q && q - k < 5",
+                  {"matmul(Q, K)", "tanh_fwd(", ", cap)", "# causal: tiles outside are left out"},
+                  0},
+                 {"tensor doc : i32[1]\ntensor bias : f64[1]\nscore = score + bias[k]\nmask = doc[q] == doc[k]",
+                  {", doc)", "# a mask that is evaluated at every pair", "before cuDNN's kernel: copy", "O = matmul("},
+                  0},
+                 {"param w : int\nmask = q - k < w", {", w)", "# window: ", "index k", "LSE = add("}, 0},
+                 {"score = score + 0.5 * k",
+                  {"before cuDNN's kernel: spans", "# lengths: ", ", 0.5)", "# lengths: "},
+                  FXA_PADDING}};
+    fxa_context *ctx = context_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa_problem p = problem_of(&spec, FXA_FORWARD);
+        fxa_capture captures[2] = {{.size = {12}}, {.size = {12}}};
+        fxa_program *program = NULL;
+        fxa_plan *plan = NULL;
+        fxa_error err;
+        char text[4000] = "";
+        T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
+        p.program = program, p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
+        p.flags |= cases[i].flags;
+        T_OK(fxa_plan_create(ctx, &p, &plan, &err));
+        if (plan) T_OK(fxa_plan_listing(plan, text, sizeof text, NULL, &err));
+        for (int j = 0; j < 4; j++) T_HAS(text, cases[i].says[j]);
+        fxa_plan_destroy(plan);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
 TEST(no_engine_of_cudnn) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();

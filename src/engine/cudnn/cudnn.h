@@ -9,6 +9,7 @@
  *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
  *   bytes  <-> cudnn_saved.c: compiled plans
  *   run     -> cudnn_run.c: pointers and values to cuDNN
+ *   text    <- cudnn_listing.c: a graph for people
  *   engine_cudnn.c is its table, with instances: on a device, or of a profile (gpu/gpu_profile.h) without one.
  *
  * Whatever cuDNN computes is that of its graph, in floats of 32 bits; P and dS are rounded to the dtype of Q where they
@@ -46,6 +47,7 @@ typedef struct fxa__dnn_bound {
 typedef struct fxa__dnn_code {
     fxa__host *host;
     fxa_program *program; /* for what runs pass by value */
+    fxa__dnn_level level; /* that it was made for */
     void *plan;
     int64_t own_workspace; /* of cuDNN, behind the scratch of the graph */
     int64_t scratch;
@@ -60,6 +62,9 @@ typedef struct fxa__dnn_code {
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
 /* What a run has to give pointers to. False: there are too many. */
 bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code);
+
+/* The graph as lines for people. */
+void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 
 /* A handle that nobody else has, on that stream; given back after use. */
 fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err);

@@ -227,6 +227,7 @@ static fxa_status dnn_steps(fxa__dnn_self *s, const fxa__dnn_graph *g, fxa__dnn_
 static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__reader *saved, fxa__dnn_code *c,
                            fxa_error *err) {
     c->scratch = a->g.scratch;
+    c->level = s->level;
     c->program = a->program;
     fxa_program_retain(c->program);
     if (!fxa__dnn_bound_find(&a->g, c))
@@ -312,6 +313,7 @@ const fxa__engine fxa__engine_cudnn = {
     .check = fxa__dnn_check,
     .run = fxa__dnn_run,
     .detail = dnn_detail,
+    .listing = fxa__dnn_listing,
     .save = dnn_save,
     .load = dnn_load,
     .memory = &fxa__gpu_memory,
