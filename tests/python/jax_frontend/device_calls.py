@@ -73,7 +73,7 @@ class Call:
                 size = int(np.prod(shape)) * np.dtype(jnp.dtype(dtype)).itemsize
                 data = device.put(size)
                 if listed is self.operands:
-                    given = np.ascontiguousarray(values[role])
+                    given = np.array(values[role], order="C")
                     assert given.shape == tuple(shape) and given.dtype.name == dtype, (role, shape, dtype)
                     ctypes.memmove(data, given.ctypes.data, size)
                 buffer.role, buffer.dtype, buffer.rank, buffer.data = role, CODES[dtype], len(shape), data
@@ -156,6 +156,28 @@ def training(mock, folder):
             near(values[slot], grad, slot)
 
 
+def captures(mock, folder):
+    """A function that captures arrays of rank 0 and 1, a scale, lengths and an int array, none of them known."""
+    q, k, v, _ = arrays()
+    cap, slopes, ids = jnp.float32(1.5), jnp.arange(4.0) / 8, jnp.asarray([0] * 7 + [1] * 9)
+    lengths, scale = jnp.asarray([16, 5]), jnp.float32(0.3)
+
+    def run(q, k, v, cap, slopes, ids, lengths, scale):
+        def mod(score, b, h, i, j):
+            return cap * jnp.tanh(score / cap) - slopes[h] * (i - j)
+        return fxattn.jax.attention(q, k, v, score_mod=mod, mask_mod=lambda b, h, i, j: ids[i] == ids[j], scale=scale,
+                                    lengths=(None, lengths))
+    call, = lowered(run, q, k, v, cap, slopes, ids, lengths, scale)
+    values = {**values_of(q, k, v, 0.3), _abi.SLOT_LEN_K: np.asarray(lengths),
+              _spec.SCALARS: np.asarray([1.0, 0.3], np.float64)}
+    by_kind = {((), "float32"): cap, ((4,), "float32"): slopes, ((16,), "int32"): ids}
+    values.update({role: np.asarray(by_kind[shape, dtype]) for role, shape, dtype in call.operands
+                   if role >= _spec.TENSORS})
+    said = call.run(mock, EXECUTE, values, Device(folder), Runtime(stream=STREAM))
+    assert not said, said
+    near(values[_abi.SLOT_O], run(q, k, v, cap, slopes, ids, lengths, scale), "out")
+
+
 def refusals(mock, folder):
     """What a runtime lacks, or a module from elsewhere, is an error in words."""
     q, k, v, _ = arrays()
@@ -189,7 +211,7 @@ def unsupported(mock, folder):
 def main():
     mock, folder, case = ctypes.CDLL(sys.argv[1]), sys.argv[2], sys.argv[3]
     _handlers.cuda_ordinal = lambda: 0  # JAX itself has no such device here
-    {"training": training, "refusals": refusals, "unsupported": unsupported}[case](mock, folder)
+    {"training": training, "captures": captures, "refusals": refusals, "unsupported": unsupported}[case](mock, folder)
     print("right")
 
 

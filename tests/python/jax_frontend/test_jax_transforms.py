@@ -56,6 +56,15 @@ def close_to(a, b):
     return np.allclose(a, b)
 
 
+def test_the_plan_is_made_with_the_executable():
+    q, k, v, _ = ARGS
+    before = fxattn.jax.cache_stats()["builds"]
+    run = jax.jit(lambda q: attention(q, k, v, score_mod="score * 7 - 0.5 * q")).lower(q).compile()
+    made = fxattn.jax.cache_stats()["builds"]
+    run(q).block_until_ready()
+    assert made == before + 1 and fxattn.jax.cache_stats()["builds"] == made
+
+
 def test_statistics_are_made_for_gradients_alone_and_only_wanted_ones():
     forward = str(jax.make_jaxpr(f)(*ARGS))
     assert "stats=False" in forward and "stats=True" not in forward
