@@ -1,150 +1,383 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn.torch beside PyTorch, in one run with the same threads: best of several, all of a row taken in turns.
+"""fxattn.torch beside PyTorch, in one process with the same threads. Prints tables that can be pasted.
 
-    PYTHONPATH=build/python python3 bench/bench_torch.py [--length 512] [--threads 1] [--compile]
+    PYTHONPATH=build/python python3 bench/bench_torch.py [--only calls,tracing,import,step,first] [--no-compile]
 
-A step (forward and backward) of attention with ALiBi and a soft cap against the same written out, and against SDPA,
-which has neither; calls at a tiny size, of which the host's part is what they take beyond the library's own run, and
-the stages of that part; the first call of a new function, with --compile also that of torch.compile(flex_attention),
-forward alone, since it has no backward on a CPU.
+calls    What the host's part of a call costs at a tiny size: the whole call less fxa_plan_run of the same problem, plan
+         and arguments prepared (called by ctypes, of which the cost of an empty call is taken off).
+tracing  What it costs to come from a Python function to a program: again unchanged, the same code with other cells,
+         and code that was never seen.
+import   Of the package, in new processes.
+step     Training steps of a small transformer with ALiBi and a soft cap, against the same written out, and against SDPA,
+         which has no soft cap.
+first    The first call of a new function, with that of torch.compile(flex_attention) (forward alone: it has no backward
+         on a CPU).
+
+Rows of a table are taken in turns, in short bursts; figures are medians of all bursts. Calls and tracing run on one
+thread and are counted in its CPU time, so that another process on the machine changes them little; steps are, too, with
+one thread, and by the clock on the wall with more.
 """
 import argparse
 import ctypes
+import functools
+import os
+import platform
+import statistics
+import subprocess
+import sys
 import time
+import types
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.nn.attention import flex_attention as theirs
 
 import fxattn.torch as fx
 from fxattn import _abi
 from fxattn._library import lib
-from fxattn._problem import Args, Problem
-from fxattn.torch import _direct, _plain
+from fxattn.torch import _plain
 from fxattn.torch._traced import call_of
-from fxattn.trace import trace
+from fxattn.trace import reuse, trace, watch
 
-HEADS, WIDTH, CAP = 8, 64, 20.0
+SIZE = (1, 1, 16, 16)
+CAP = 20.0
 
 
-def best(functions, rounds, calls=1):
-    """Seconds of one call of each, the best of `rounds`, in turns."""
-    found = {name: float("inf") for name in functions}
+# ---- Measuring and showing -------------------------------------------------------------------------------------------
+
+def medians(functions, rounds, calls=1, clock=time.thread_time):
+    """Seconds of one call of each: the median over `rounds` bursts of `calls`, all taken in turns."""
+    found = {name: [] for name in functions}
     for function in functions.values():
-        function()
+        for _ in range(4):  # until nothing is made for the first time
+            function()
     for _ in range(rounds):
         for name, function in functions.items():
-            began = time.perf_counter()
+            began = clock()
             for _ in range(calls):
                 function()
-            found[name] = min(found[name], (time.perf_counter() - began) / calls)
-    return found
+            found[name].append((clock() - began) / calls)
+    return {name: statistics.median(times) for name, times in found.items()}
 
 
-def show(title, rows, unit, scale):
-    print(title)
-    for name, seconds in rows.items():
-        print("    %-52s %8.1f %s" % (name, seconds * scale, unit))
+def table(title, columns, rows):
+    """One table in Markdown; a cell that is a number is rounded, None is empty."""
+    print("\n| %s | %s |" % (title, " | ".join(columns)))
+    print("|---|%s" % ("---:|" * len(columns)))
+    for name, cells in rows:
+        print("| %s | %s |" % (name, " | ".join(
+            "" if cell is None else cell if isinstance(cell, str) else "%.1f" % cell for cell in cells)))
+    sys.stdout.flush()
 
 
-def made(length, grad):
-    return [torch.randn(1, HEADS, length, WIDTH, requires_grad=grad) for _ in range(3)]
+def machine():
+    try:
+        with open("/proc/cpuinfo") as file:
+            model = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return "%s, %d CPUs, load %s; Python %s, torch %s, fxattn %s" % (
+        model, os.cpu_count(), "/".join("%.1f" % x for x in os.getloadavg()), platform.python_version(),
+        torch.__version__, _abi.VERSION)
 
 
-def step(length, rounds):
-    q, k, v = made(length, True)
-    slopes, at = 2.0 ** -torch.arange(1.0, HEADS + 1), torch.arange(length)
-    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cpu")
+# ---- Calls at a tiny size --------------------------------------------------------------------------------------------
 
-    def score(s, b, h, i, j):
-        return CAP * torch.tanh((s - slopes[h] * (i - j)) / CAP)
-
-    def written_out():
-        s = score(q @ k.transpose(-1, -2) / WIDTH ** 0.5, None, torch.arange(HEADS).view(-1, 1, 1), at[:, None], at)
-        return s.masked_fill(at[:, None] < at, -torch.inf).softmax(-1) @ v
-
-    ways = {"fxattn": lambda: fx.flex_attention(q, k, v, score, mask), "written out": written_out,
-            "SDPA, causal alone": lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True)}
-    return best({name: lambda way=way: way().sum().backward() for name, way in ways.items()}, rounds)
+slopes = torch.full((SIZE[1],), 0.5)
 
 
-def run_of(q, k, v, traced):
-    """The library's run alone, everything prepared, by one call of ctypes."""
-    problem = Problem(traced and traced.program, b=1, hq=q.shape[1], hkv=q.shape[1], sq=q.shape[2], sk=q.shape[2],
-                      d=q.shape[3], dv=q.shape[3])
-    for name in "qkvo":
-        problem.operand(name, _abi.F32, q.stride())
-    out = torch.empty_like(q)
-    args = Args(q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), o=out.data_ptr())
-    if traced is not None:
-        problem.captures([_plain.view(x) for x in traced.tensors])
-        args.tensors([x.data_ptr() for x in traced.tensors])
-        args.params(traced.params)
-    plan = problem.plan(1)
+def causal(s, b, h, i, j):
+    return torch.where(i >= j, s, -float("inf"))
+
+
+def alibi_of(table):
+    return lambda s, b, h, i, j: s - table[h] * (i - j)
+
+
+def capped_of(table, cap):
+    return lambda s, b, h, i, j: cap * torch.tanh((s - table[h] * (i - j)) / cap)
+
+
+def soft_cap(graph, score, tensors):
+    return graph.mul(tensors["cap"], graph.tanh(graph.div(score, tensors["cap"])))
+
+
+def prepared(call, q, k, v, backward=None):
+    """fxa_plan_run of a call, by ctypes and with everything ready; `backward` is (out, lse, dout)."""
+    made = _plain._Call(backward is not None, q, k, v, *call.arguments())
+    if backward is None:
+        out, lse, _ = _plain.ops.results_of_forward(q, v, made.config)
+        given = [("o", "o", out)] + ([("lse", "lse", lse)] if lse.numel() else [])
+    else:
+        grads = [torch.empty_like(x) for x in (q, k, v)]
+        given = [*zip(("o", "lse", "dout"), ("o", "lse", "do"), backward),
+                 *zip(("dq", "dk", "dv_grad"), ("dq", "dk", "dv"), grads)]
+        made.problem.struct.flags |= _abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V
+    for name, slot, tensor in given:
+        made.operand(name, slot, tensor)
+    plan = made.problem.plan(1)
     space = torch.empty(plan.workspace + 64, dtype=torch.uint8)
-    args.workspace(space.data_ptr() + 63 & ~63, plan.workspace)
-    args.keep += problem, plan, space, out, q, k, v
-    handle, struct, run = plan._handle, ctypes.byref(args.struct), lib.plan_run
-    return lambda: run(handle, struct, args.keep and None)
+    made.args.workspace(space.data_ptr() + 63 & ~63, plan.workspace)
+    handle, struct, run, keep = plan._handle, ctypes.byref(made.args.struct), lib.plan_run, (made, plan, space, given)
+    if run(handle, struct, None):
+        raise RuntimeError("the prepared run failed")
+    return lambda: run(handle, struct, keep and None)
 
 
-def tiny(rounds):
-    """Calls at [1,2,16,16], and their stages; bursts are short, so that some meet a quiet moment."""
-    q, k, v = (torch.randn(1, 2, 16, 16) for _ in range(3))
-    learned = [x.clone().requires_grad_() for x in (q, k, v)]
-    slopes = torch.rand(2)
-    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16, device="cpu")
-
-    def score(s, b, h, i, j):
-        return CAP * torch.tanh((s - slopes[h] * (i - j)) / CAP)
-
-    cases = {"": (None, None), ", score_mod": (score, None), ", score_mod and mask": (score, mask)}
-    ways = {"SDPA": lambda: functional.scaled_dot_product_attention(q, k, v),
-            "SDPA, gradients": lambda: functional.scaled_dot_product_attention(*learned),
-            "is it plain": lambda: _direct.is_plain(q, k, v)}
-    for name, (mod, masked) in cases.items():
-        traced = trace(mod, masked and masked.mask_mod) if mod else None
-        call = call_of(traced, None, (0,))
-        ways["fxattn" + name] = lambda mod=mod, masked=masked: fx.flex_attention(q, k, v, mod, masked)
-        ways["fxattn, gradients" + name] = lambda mod=mod, masked=masked: fx.flex_attention(*learned, mod, masked)
-        ways["run" + name] = run_of(q, k, v, traced)
-        ways["direct" + name] = lambda call=call: _direct.forward(call, q, k, v, (0,), _direct.ANYTHING)
-        ways["operator" + name] = lambda call=call: call.run(q, k, v, False)
-        if mod:
-            ways["tracer" + name] = lambda mod=mod, masked=masked: trace(mod, masked and masked.mask_mod)
-    found = best(ways, rounds * 10, 100)
-    for name in cases:
-        for kind in ("fxattn", "fxattn, gradients"):
-            found["beyond the run: " + kind + name] = found[kind + name] - found["run" + name]
-    return found
+def empty_call():
+    """A call by ctypes of something that does nothing, with three arguments as fxa_plan_run has them."""
+    nothing = ctypes.CDLL(None).Py_IsInitialized
+    nothing.argtypes = [ctypes.c_void_p] * 3
+    struct, keep = ctypes.byref(_abi.Args()), (1,)
+    return lambda: nothing(1, struct, keep and None)
 
 
-def first(length, compiled):
-    q, k, v = made(length, False)
-    ways = {"fxattn": fx.flex_attention}
+def variants():
+    """name -> (a call of it with q, k, v; its trace; the bounds of issue and documents, without and with gradients)."""
+    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, SIZE[2], SIZE[2], device="cpu")
+    alibi, capped, given = alibi_of(slopes), capped_of(slopes, CAP), {"cap": CAP}
+    flex = {"plain": (None, None), "score_mod (causal, no cells)": (causal, None),
+            "score_mod (ALiBi, a captured tensor)": (alibi, None),
+            "score_mod (ALiBi) + block mask": (alibi, mask), "score_mod (ALiBi, soft cap) + block mask": (capped, mask)}
+    for name, (mod, block) in flex.items():
+        yield (name, lambda q, k, v, mod=mod, block=block: fx.flex_attention(q, k, v, mod, block),
+               trace(mod, block and block.mask_mod) if mod else None)
+    yield "attention()", lambda q, k, v: fx.attention(q, k, v), None
+    yield ("attention(), graph style (soft cap)",
+           lambda q, k, v: fx.attention(q, k, v, soft_cap, style="graph", tensors=given),
+           trace(soft_cap, style="graph", tensors=given))
+
+
+def calls(rounds):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    q, k, v = (torch.randn(SIZE) for _ in range(3))
+    learned, dout = [x.clone().requires_grad_() for x in (q, k, v)], torch.randn(SIZE)
+    sdpa = functional.scaled_dot_product_attention
+    ways, names = {"empty": empty_call()}, []
+
+    def add(name, call, traced, ours=True):
+        out = call(*learned)
+        ways[name, "forward"] = lambda: call(q, k, v)
+        ways[name, "recorded"] = lambda: call(*learned)
+        ways[name, "backward"] = lambda: torch.autograd.grad(out, learned, dout, retain_graph=True)
+        names.append(name)
+        if ours:
+            ways[name, "forward", "run"] = prepared(call_of(traced, None, (0,)), q, k, v)
+            with_lse = call_of(traced, None, (_abi.WANT_LSE,))
+            ways[name, "recorded", "run"] = prepared(with_lse, q, k, v)
+            made = with_lse.run(q, k, v)
+            ways[name, "backward", "run"] = prepared(with_lse, q, k, v, (made[0], made[1], dout))
+
+    for variant in variants():
+        add(*variant)
+    add("SDPA", sdpa, None, ours=False)
+    found = {name: seconds * 1e6 for name, seconds in medians(ways, rounds * 20, 25).items()}
+    rows = []
+    for kind, words in (("forward", "no gradient"), ("recorded", "gradient recorded"), ("backward", "backward")):
+        for name in names:
+            whole, run = found[name, kind], found.get((name, kind, "run"))
+            run = None if run is None else run - found["empty"]
+            rows.append(("%s, %s" % (name, words), (whole, run, None if run is None else whole - run)))
+    table("a call at [%s] f32, us" % ",".join(map(str, SIZE)), ("whole", "fxa_plan_run", "beyond"), rows)
+    torch.set_num_threads(threads)
+
+
+# ---- Tracing ---------------------------------------------------------------------------------------------------------
+
+class Biased(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(slopes.clone(), requires_grad=False)
+
+    def forward(self, s, b, h, i, j):
+        return s - self.table[h] * (i - j)
+
+
+def scaled_of(factor):
+    return lambda s, b, h, i, j: s * factor
+
+
+def renewed(function, number):
+    """The same function with a code object that was never seen."""
+    code = function.__code__.replace(co_firstlineno=number)
+    return types.FunctionType(code, function.__globals__, None, function.__defaults__, function.__closure__)
+
+
+def tracing(rounds):
+    line = [100000]
+
+    def new_code(function):
+        line[0] += 1
+        return trace(renewed(function, line[0]))
+
+    def new_number():
+        line[0] += 1
+        return trace(scaled_of(line[0] + 0.5))
+
+    def again(function):
+        """Its trace is forgotten; what its code can read is known."""
+        reuse._traces.clear()
+        watch.clear()
+        return trace(function)
+
+    kept, others = (causal, alibi_of(slopes), capped_of(slopes, CAP)), {
+        "nn.Module": Biased(), "bound method": Biased().forward,
+        "functools.partial": functools.partial(lambda s, b, h, i, j, factor: s * factor, factor=2.0)}
+    words = dict(zip(kept, ("causal", "ALiBi", "ALiBi, soft cap")))
+    unchanged = {words[mod]: lambda mod=mod: trace(mod) for mod in kept}
+    unchanged["ALiBi, made anew in every call"] = lambda: trace(alibi_of(slopes))
+    given = {"cap": CAP}
+    unchanged["soft cap, graph style"] = lambda: trace(soft_cap, style="graph", tensors=given)
+    unchanged.update({name: lambda mod=mod: trace(mod) for name, mod in others.items()})
+    first = medians(unchanged, rounds * 20, 25)
+    # These throw out what others keep, so they have tables of their own.
+    renew = medians({words[mod]: lambda mod=mod: renewed(mod, 7) for mod in kept}, rounds, 10)
+    fresh = medians({words[mod]: lambda mod=mod: new_code(mod) for mod in kept}, rounds * 4, 5)
+    once = medians({words[mod]: lambda mod=mod: again(mod) for mod in kept}, rounds * 4, 5)
+    number = medians({"s * factor, a new factor in every call": new_number}, rounds * 4, 5)
+    rows = [(name, (seconds * 1e6, once[name] * 1e6 if name in once else None,
+                    (fresh[name] - renew[name]) * 1e6 if name in fresh else None)) for name, seconds in first.items()]
+    rows += [(name, (None, seconds * 1e6, None)) for name, seconds in number.items()]
+    table("from a function to its program, us", ("nothing changed", "traced again", "new code object"), rows)
+
+
+# ---- Import ----------------------------------------------------------------------------------------------------------
+
+def imports(rounds):
+    programs = {"fxattn": "", "fxattn.torch, after torch": "import gc, torch, torch.nn.attention.flex_attention\ngc.collect()"}
+    # What a user's second import is: with the byte code of the first. torch leaves a collection of all its objects to
+    # whoever makes the next few thousand; it is done before.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    rows = []
+    for name, before in programs.items():
+        text = "%s\nimport time\nbegan = time.%s()\nimport %s\nprint(time.%s() - began)" % (
+            before, "thread_time", name.partition(",")[0], "thread_time")
+        times = [float(subprocess.run([sys.executable, "-c", text], check=True, capture_output=True,
+                                      env=variables).stdout) for _ in range(max(4, rounds // 2))]
+        rows.append((name, (statistics.median(times[1:]) * 1e3,)))
+    table("import, ms", ("",), rows)
+
+
+# ---- Training steps --------------------------------------------------------------------------------------------------
+
+class Layer(nn.Module):
+    def __init__(self, width, heads, attend):
+        super().__init__()
+        self.heads, self.attend = heads, attend
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.before(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(self.attend(q, k, v).transpose(1, 2).flatten(-2))
+        return x + self.down(functional.gelu(self.up(self.between(x))))
+
+
+class Transformer(nn.Module):
+    """Next-byte prediction; `attend` is attention of q, k and v."""
+
+    def __init__(self, attend, width=256, heads=4, layers=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.last = nn.Embedding(256, width), nn.Linear(width, 256)
+        self.layers = nn.Sequential(*(Layer(width, heads, attend) for _ in range(layers)))
+
+    def loss(self, tokens):
+        logits = self.last(self.layers(self.embed(tokens[:, :-1])))
+        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def attentions(length, heads):
+    """Ways to attend with ALiBi, a soft cap and a causal mask; SDPA does what it can of it."""
+    table, at = 2.0 ** -torch.arange(1.0, heads + 1), torch.arange(length)
+    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cpu")
+    score, head = capped_of(table, CAP), torch.arange(heads).view(-1, 1, 1)
+    future = at[:, None] < at
+    bias = (-table.view(-1, 1, 1) * (at[:, None] - at)).masked_fill(future, -torch.inf)[None]
+
+    def written_out(q, k, v):
+        s = score(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, None, head, at[:, None], at)
+        return s.masked_fill(future, -torch.inf).softmax(-1) @ v
+
+    sdpa = functional.scaled_dot_product_attention
+    return {"fxattn": lambda q, k, v: fx.flex_attention(q, k, v, score, mask), "written out (eager)": written_out,
+            "SDPA, ALiBi as a mask, no soft cap": lambda q, k, v: sdpa(q, k, v, attn_mask=bias),
+            "SDPA, causal alone": lambda q, k, v: sdpa(q, k, v, is_causal=True)}
+
+
+def step(rounds, threads, lengths=((16, 64), (4, 256), (1, 1024)), heads=4):
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    found, losses = {}, {}
+    for batch, length in lengths:
+        tokens = torch.randint(0, 256, (batch, length + 1))
+        steps = {}
+        for name, attend in attentions(length, heads).items():
+            model = Transformer(attend, heads=heads)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+            def one(model=model, optimizer=optimizer, name=name):
+                optimizer.zero_grad()
+                loss = model.loss(tokens)
+                loss.backward()
+                optimizer.step()
+                losses[name] = float(loss.detach())
+            steps[name] = one
+        found[length] = medians(steps, rounds, clock=clock)
+        apart = abs(losses["fxattn"] - losses["written out (eager)"])
+        if apart > 1e-3 * losses["fxattn"]:
+            raise SystemExit("losses of fxattn and written out are %g apart" % apart)
+    table("training step, 2 layers, width 256, %d heads, %d thread%s, ms" % (heads, threads, "s"[:threads > 1]),
+          ["batch %d, length %d" % one for one in lengths],
+          [(name, [found[length][name] * 1e3 for _, length in lengths]) for name in found[lengths[0][1]]])
+
+
+# ---- The first call --------------------------------------------------------------------------------------------------
+
+def first(compiled, length=512):
+    q, k, v = (torch.randn(1, 4, length, 64) for _ in range(3))
+    ways = {"fxattn": fx.flex_attention, "fxattn, the second call": fx.flex_attention}
     if compiled:
         ways["torch.compile(flex_attention)"] = torch.compile(theirs.flex_attention)
-    rows = {}
+        ways["torch.compile(flex_attention), the second call"] = ways["torch.compile(flex_attention)"]
+    rows, mod = [], capped_of(2.0 ** -torch.arange(1.0, 5), 3.25)
     for name, way in ways.items():
         began = time.perf_counter()
-        way(q, k, v, lambda s, b, h, i, j: torch.tanh(s) * 3.25 + i * 0.5)
-        rows[name] = time.perf_counter() - began
-    return rows
+        try:
+            way(q, k, v, mod)
+        except Exception as error:  # without a C++ compiler
+            rows.append((name, ("failed: %s" % type(error).__name__,)))
+            continue
+        rows.append((name, ((time.perf_counter() - began) * 1e3,)))
+    table("first call of a function, [1,4,%d,64] forward, ms by the clock" % length, ("",), rows)
+
+
+PARTS = ("calls", "tracing", "import", "step", "first")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them")
+    parser.add_argument("--threads", type=int, default=1, help="of training steps and first calls")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes half a minute")
+    options = parser.parse_args()
+    parts = options.only.split(",")
+    torch.set_num_threads(options.threads)
+    began = time.perf_counter()
+    print(machine())
+    ways = {"calls": lambda: calls(options.rounds), "tracing": lambda: tracing(options.rounds),
+            "import": lambda: imports(options.rounds), "step": lambda: step(options.rounds, options.threads),
+            "first": lambda: first(not options.no_compile)}
+    for part in PARTS:
+        if part in parts:
+            ways[part]()
+    print("\n%.0f s; load at the end %s" % (time.perf_counter() - began,
+                                             "/".join("%.1f" % x for x in os.getloadavg())))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="the tiny calls alone")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    print("torch %s, %d threads, length %d" % (torch.__version__, options.threads, options.length))
-    show("a call of [1,2,16,16]", tiny(options.rounds), "us", 1e6)
-    if options.tiny:
-        raise SystemExit(0)
-    show("a step with ALiBi, soft cap and causal mask", step(options.length, options.rounds), "ms", 1e3)
-    show("the first call of a function", first(options.length, options.compile), "ms", 1e3)
+    main()

@@ -112,7 +112,7 @@ typedef struct fxa__torch_problem {
     fxa_args args;
     fxa_program *program, *bprop;
     void *workspace;      /* a tensor: memory of a device is PyTorch's */
-    void *host_workspace; /* of the host: the C library's, which is quicker */
+    void *host_workspace; /* of the host: the thread's own (torch_state.h), which is quicker */
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxattn::fwd for Python, without the dispatcher: the same call (torch_call.h), made of Python's objects instead of the
- * dispatcher's stack. python/fxattn/torch/_direct.py says when the two are the same.
+ * fxattn::fwd and fxattn::bwd for Python, without the dispatcher: the same calls (torch_call.h), of Python's objects
+ * instead of the dispatcher's stack. python/fxattn/torch/_direct.py says when the two are the same.
  *
  * Tensors are looked at through the table of C functions that PyTorch's class offers to other libraries (DLPack's
  * exchange interface), and results are handed over in capsules, as PyTorch's compiled graphs do it. Of Python's own
@@ -162,25 +162,25 @@ static bool text_read(fxa__torch_call *call, void *object) {
     return call->text != NULL;
 }
 
-/* The ten arguments of the operator, and what is expected of them. */
-static bool call_read(fxa__torch_call *call, void *arguments) {
-    fxa__torch_tensor *const qkv[] = {&call->q, &call->k, &call->v};
-    int64_t expected[N_EXPECTED];
-    void *a[FXA__TORCH_N_FORWARD + 1];
-    size_t n = 0;
-    for (ptrdiff_t i = 0; i <= FXA__TORCH_N_FORWARD; i++) {
+/* A tensor that must be where q is. */
+static bool beside_q_take(void *object, fxa__torch_call *call, fxa__torch_tensor *out) {
+    return tensor_take(object, out) && out->device == call->q.device && out->index == call->q.index;
+}
+
+/* The n items of a tuple, borrowed. */
+static bool arguments_get(void *arguments, void **a, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; i++) {
         a[i] = python.PyTuple_GetItem(arguments, i);
         if (!a[i]) {
             return false;
         }
     }
-    for (size_t i = 0; i < 3; i++) {
-        if (!tensor_take(a[i], qkv[i]) || qkv[i]->device != call->q.device || qkv[i]->index != call->q.index) {
-            return false;
-        }
-    }
-    return items_take(a[10], whole_item, expected, N_EXPECTED, &n) && n == N_EXPECTED && expected_met(expected, call) &&
-           items_take(a[3], tensor_item, call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors) &&
+    return true;
+}
+
+/* The ten arguments that both operators have. */
+static bool common_read(fxa__torch_call *call, void *const *a) {
+    return items_take(a[3], tensor_item, call->tensors, 2 * FXA_MAX_TENSORS, &call->n_tensors) &&
            items_take(a[4], tensor_item, call->extras, FXA_SLOT_MAX, &call->n_extras) &&
            items_take(a[5], tensor_item, &call->scalars, 1, &call->n_scalars) &&
            items_take(a[6], whole_item, call->ints, 2 * FXA_MAX_PARAMS, &call->n_ints) &&
@@ -188,17 +188,44 @@ static bool call_read(fxa__torch_call *call, void *arguments) {
            items_take(a[8], whole_item, call->config, FXA__TORCH_MAX_CONFIG, &call->n_config) && text_read(call, a[9]);
 }
 
+static bool qkv_read(fxa__torch_call *call, void *const *a) {
+    return tensor_take(a[0], &call->q) && beside_q_take(a[1], call, &call->k) && beside_q_take(a[2], call, &call->v);
+}
+
+/* And what is expected of them. */
+static bool forward_read(fxa__torch_call *call, void *arguments) {
+    int64_t expected[N_EXPECTED];
+    void *a[FXA__TORCH_N_FORWARD + 1];
+    size_t n = 0;
+    return arguments_get(arguments, a, FXA__TORCH_N_FORWARD + 1) && qkv_read(call, a) &&
+           items_take(a[10], whole_item, expected, N_EXPECTED, &n) && n == N_EXPECTED && expected_met(expected, call) &&
+           common_read(call, a);
+}
+
+/* And what the backward operator has besides. */
+static bool backward_read(fxa__torch_call *call, void *arguments) {
+    void *a[FXA__TORCH_N_BACKWARD];
+    bool fine = arguments_get(arguments, a, FXA__TORCH_N_BACKWARD) && qkv_read(call, a) && common_read(call, a) &&
+                beside_q_take(a[10], call, &call->out) && beside_q_take(a[11], call, &call->lse) &&
+                items_take(a[12], tensor_item, call->grads, 2, &call->n_grads) &&
+                items_take(a[13], whole_item, call->want, FXA__TORCH_MAX_WANT, &call->n_want);
+    for (size_t i = 0; fine && i < call->n_grads; i++) {
+        fine = call->grads[i].device == call->q.device && call->grads[i].index == call->q.index;
+    }
+    return fine;
+}
+
 /* ---- Results, and what Python calls ------------------------------------------------------------------------------ */
 
-/* A tuple of capsules, one for each result, which own them; an empty one for none; NULL, with Python's exception, when
- * there is no memory for it. */
-static void *results_give(void *results[3]) {
+/* A tuple of capsules, one for each of `room` results that is there, which own them; an empty one for none; NULL, with
+ * Python's exception, when there is no memory for it. */
+static void *results_give(void *const *results, size_t room) {
     ptrdiff_t n = 0, at = 0;
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < room; i++) {
         n += results[i] != NULL;
     }
     void *tuple = python.PyTuple_New(n);
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < room; i++) {
         void *capsule = results[i] && tuple ? python.PyCapsule_New(results[i], NULL, NULL) : NULL;
         if (capsule) {
             python.PyTuple_SetItem(tuple, at++, capsule);
@@ -211,6 +238,7 @@ static void *results_give(void *results[3]) {
 
 FXA_API int fxa_torch_direct_begin(void *table);
 FXA_API void *fxa_torch_forward(void *arguments);
+FXA_API void *fxa_torch_backward(void *arguments);
 
 /* Before the first call, with the capsule that holds PyTorch's table. 0, or -1 when this way cannot be gone. */
 int fxa_torch_direct_begin(void *table) {
@@ -237,12 +265,29 @@ void *fxa_torch_forward(void *arguments) {
     void *results[3] = {NULL};
     fxa__torch_call_clear(&call, false);
     call.only_wanted = true;
-    if (call_read(&call, arguments)) {
+    if (forward_read(&call, arguments)) {
         void *thread = python.PyEval_SaveThread();
         (void)fxa__torch_call_forward(&call, results); /* on a failure there are no results */
         python.PyEval_RestoreThread(thread);
     } else {
         python.PyErr_Clear();
     }
-    return results_give(results);
+    return results_give(results, 3);
+}
+
+/* A new tuple: a gradient for each that is wanted; empty as above. */
+void *fxa_torch_backward(void *arguments) {
+    fxa__torch_call call;
+    void *results[FXA__TORCH_MAX_WANT];
+    fxa__torch_call_clear(&call, true);
+    if (backward_read(&call, arguments)) {
+        memset(results, 0, call.n_want * sizeof results[0]);
+        void *thread = python.PyEval_SaveThread();
+        (void)fxa__torch_call_backward(&call, results);
+        python.PyEval_RestoreThread(thread);
+    } else {
+        call.n_want = 0;
+        python.PyErr_Clear();
+    }
+    return results_give(results, call.n_want);
 }

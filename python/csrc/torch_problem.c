@@ -7,7 +7,6 @@
 #include "torch_state.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int64_t config_get(const fxa__torch_call *call, fxa__torch_field field) {
@@ -350,7 +349,7 @@ void fxa__torch_problem_end(fxa__torch_problem *p) {
     if (p->workspace) {
         fxa__torch.aoti_torch_delete_tensor_object(p->workspace);
     }
-    free(p->host_workspace);
+    fxa__torch_space_give(p->host_workspace);
 }
 
 static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, size_t size) {
@@ -358,8 +357,8 @@ static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, si
     int64_t bytes = (int64_t)size, stride = 1;
     p->args.workspace_size = size;
     if (p->problem.device == FXA_HOST) {
-        if (posix_memalign(&p->host_workspace, FXA_WORKSPACE_ALIGN, size)) {
-            p->host_workspace = NULL;
+        p->host_workspace = fxa__torch_space_take(size);
+        if (!p->host_workspace) {
             return fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory for a workspace of %zu bytes", size);
         }
         p->args.workspace = p->host_workspace;

@@ -63,7 +63,7 @@ class Program(Handle):
     """A score program: what happens to each score, and which pairs are attended. Immutable; equal programs (by
     canonical content) are equal objects and have one hash."""
 
-    __slots__ = ("_text", "_hash", "_params", "_captures")
+    __slots__ = ("_text", "_hash", "_params", "_captures", "_floats")
     _destroy = "program_destroy"
 
     def __init__(self, text: str = "") -> None:
@@ -83,6 +83,7 @@ class Program(Handle):
         self._hash: Optional[str] = None
         self._params: Optional[Tuple[Param, ...]] = None
         self._captures: Optional[Tuple[Capture, ...]] = None
+        self._floats: Optional[bool] = None
 
     @classmethod
     def from_text(cls, text: Union[str, Sequence[str]], *, kind: str = "score", params: Mapping[str, str] = {},
@@ -136,6 +137,13 @@ class Program(Handle):
         if self._params is None:
             self._params = tuple(map(self._param, range(lib.program_param_count(self._handle))))
         return self._params
+
+    @property
+    def takes_floats(self) -> bool:
+        """Whether its scalars are floats, all of them."""
+        if self._floats is None:
+            self._floats = all(param.type == "float" for param in self.params)
+        return self._floats
 
     def _param(self, index: int) -> Param:
         info, value = lib.program_param(self._handle, index), ctypes.c_double()

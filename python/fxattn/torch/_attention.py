@@ -4,6 +4,7 @@
 What a call may have is turned into settings and extra tensors of the operators (_settings.py); the functions, into a
 program (_given.py).
 """
+import itertools
 import math
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple,
                     Union, overload)
@@ -13,12 +14,14 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
 
 from .. import _abi
-from . import _dynamo
-from ._given import Given, Mod
+from ..trace import Traced
+from ..trace.graph import trace_graph
+from . import _direct, _dynamo
+from ._given import Given, Mod, with_bprop
 from ._recorded import record
 from ._settings import Settings
-from ._traced import check_scale
-from .flex import _identity, autocast_inputs
+from ._traced import call_of, check_scale
+from .flex import ALIKE, ALIKE_GROUPED, _identity, autocast_inputs, known_at_once
 
 # To [B,H,S,D] (packed rows [1,H,T,D]) and back, by the order of dimensions.
 _TO_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
@@ -36,6 +39,10 @@ _FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
     "htd": lambda x: x.squeeze(0),
 }
 PACKED = ("thd", "htd")
+# Flags by is_causal, bottom_right, deterministic, strict_index.
+_SWITCHES = (_abi.CAUSAL, _abi.BOTTOM_RIGHT, _abi.DETERMINISTIC, _abi.STRICT_INDEX)
+_FLAGS = {ons: sum(flag for flag, on in zip(_SWITCHES, ons) if on)
+          for ons in itertools.product((False, True), repeat=4)}
 
 
 class AttentionOutput(NamedTuple):
@@ -118,6 +125,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     return_lse, return_max   give an AttentionOutput
     deterministic        the same bits in every run, or an error; strict_index: so are indices outside captured tensors
     """
+    if (layout == "bhsd" and not return_lse and not return_max and sink is None and params is None and window is None
+            and q_lengths is None and k_lengths is None and cu_q is None and cu_k is None and max_q is None
+            and max_k is None and pages is None and positions is None and seed is None and type(dropout_p) is float
+            and dropout_p == 0.0 and not torch.compiler.is_dynamo_compiling() and _direct.is_plain(q, k, v)):
+        flags = _FLAGS[bool(is_causal), bool(bottom_right), bool(deterministic), bool(strict_index)]
+        found = None
+        if style == "flex" and score_mod_bprop is None and tensors is None and bprop_tensors is None:
+            found = known_at_once(q, k, v, score_mod, mask_mod, scale, flags, ALIKE_GROUPED)
+        elif (style == "graph" and callable(score_mod) and mask_mod is None and scale is None
+              and (tensors is None or type(tensors) is dict)
+              and (bprop_tensors is None or type(bprop_tensors) is dict)):
+            found = _graph_at_once(q, k, v, flags, score_mod, score_mod_bprop, tensors, bprop_tensors)
+        if found is not None:
+            return found
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError("%s is of type %s; a tensor is accepted" % (name, type(x).__name__))
@@ -153,6 +174,22 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     packed = layout in PACKED
     lse, rows = (x.squeeze(0) if packed and x.dim() == 3 else x for x in (lse.to(rows.dtype), rows))
     return AttentionOutput(out, lse if return_lse else None, rows if return_max else None)
+
+
+@_dynamo.outside
+def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Callable[..., Any], bprop: Mod, tensors: Any,
+                   bprop_tensors: Any) -> Optional[Tensor]:
+    """The output of a call of the graph style that has nothing else and shapes in which there is nothing to check;
+    None: go the whole way, which is also where it is told what is wrong with tensors. For tensors that are
+    _direct.is_plain."""
+    sizes, keys = q.shape, k.shape
+    if len(sizes) != 4 or len(keys) != 4 or keys != v.shape:
+        return None
+    batch, heads, rows, width = sizes
+    if keys[0] != batch or keys[1] != heads or keys[3] != width:
+        return None
+    traced = Traced(*trace_graph(score_mod, None, bprop, tensors or {}, bprop_tensors, (batch, heads, rows, keys[2])))
+    return with_bprop(call_of(traced, None, (flags,)), traced).output_direct(q, k, v, ALIKE)
 
 
 def _arranged(q: Tensor, k: Tensor, v: Tensor, layout: str, paged: bool) -> Tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of the operators: two autograd Functions with setup_context, which functorch needs, and the kernels that
-PyTorch's dispatcher calls for tensors that require gradients.
+"""Gradients of the operators: two autograd Functions with setup_context, which functorch needs, a short one for calls
+that are plain (_direct.py), and the kernels that PyTorch's dispatcher calls for tensors that require gradients.
 
 Call.run is how the rest of the package calls the operators. Everything a run needs besides q, k and v is in a Call; its
 tensors are inputs of the Functions, so that autograd sees them: gradients of captured tensors, of params given as a
@@ -24,6 +24,7 @@ Results = Tuple[Tensor, Tensor, Tensor]
 _below = torch._C._AutoDispatchBelowAutograd
 _functorch = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
+_WANT_QKV = (ops.WANT_Q, ops.WANT_K, ops.WANT_V)
 
 
 class Call:
@@ -81,18 +82,31 @@ class Call:
     def run_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
         """The same without the dispatcher, for what is _direct.is_plain; None: go the whole way."""
         if self.needs_grad(q, k, v):
-            return self.recorded_direct(q, k, v, _direct.ANYTHING)
+            return self.recorded_direct(q, k, v)
         made = _direct.forward(self, q, k, v, self.config, _direct.ANYTHING)
         return _direct.all_results(made, self.config) if made else None
 
-    def recorded_direct(self, q: Tensor, k: Tensor, v: Tensor, expected: Sequence[int]) -> Optional[Results]:
+    def recorded_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
         """And with gradients: the run is over when autograd is told of it."""
         plain = self.plain(_abi.WANT_LSE)
-        made = _direct.forward(self, q, k, v, plain.config, expected)
+        made = _direct.forward(self, q, k, v, plain.config, _direct.ANYTHING)
         if not made:
             return None
         plain.results = _direct.all_results(made, plain.config)
         return _apply(plain, q, k, v, *self.tensors, *self.extras, *self.scalars)
+
+    def output_direct(self, q: Tensor, k: Tensor, v: Tensor, expected: Sequence[int]) -> Optional[Tensor]:
+        """The output alone, of a call that asks for nothing else; None: go the whole way."""
+        if not self.needs_grad(q, k, v):
+            made = _direct.forward(self, q, k, v, self.config, expected)
+            return made[0] if made else None
+        plain = self.plain(_abi.WANT_LSE)
+        made = _direct.forward(self, q, k, v, plain.config, expected)
+        if not made:
+            return None
+        if self.extras or self.scalars:
+            return _apply_over(made, plain, q, k, v, *self.tensors, *self.extras, *self.scalars)
+        return _apply_over(made, plain, q, k, v, *self.tensors)
 
     def _refuse_devices(self, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
         """Never run: the dispatcher would take the kernels of one device for tensors of the other."""
@@ -125,7 +139,12 @@ class Call:
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                  want: Sequence[int]) -> List[Tensor]:
-        return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
+        """The wanted gradients, of which autograd does not know."""
+        made = _direct.backward(self, q, k, v, out, lse, grads, want)
+        if made:
+            return made
+        with _below():
+            return ops.bwd(q, k, v, *self.arguments(), out, lse, grads, want)
 
     def flags(self) -> int:
         return self.config[ops.FLAGS] if len(self.config) else 0
@@ -152,18 +171,24 @@ class Plain:
         return Call(self.program, rest[:a], rest[a:b], rest[b:], self.ints, self.floats, self.config)
 
 
-def _wanted(needs: Sequence[bool], plain: Plain) -> List[int]:
-    """Values of `want` for the inputs q, k, v, tensors, extras, scalars that need gradients."""
-    want = [i for i in range(3) if needs[i]]
-    slots = plain.config[ops.SLOTS] if len(plain.config) > ops.SLOTS else 0
+def _wanted(needs: Sequence[bool], plain: Plain, first: int) -> Tuple[int, ...]:
+    """Values of `want` for the inputs q (which is `first`), k, v, tensors, extras, scalars that need gradients."""
+    if needs[first] and needs[first + 1] and needs[first + 2]:
+        want: Tuple[int, ...] = _WANT_QKV
+    else:
+        want = tuple([i for i in range(3) if needs[first + i]])
+    if len(needs) == first + 3:
+        return want
+    tensors, config = first + 3, plain.config
+    slots = config[ops.SLOTS] if len(config) > ops.SLOTS else 0
     own = plain.n_tensors
-    if len(plain.config) > ops.BPROP_TEXT and plain.config[ops.BPROP_TEXT]:
-        own = plain.config[ops.BPROP_TENSORS]
-    if plain.n_extras and slots >> _abi.SLOT_SINK & 1 and needs[3 + plain.n_tensors + ops.sink_place(slots)]:
-        want.append(ops.WANT_SINK)
+    if len(config) > ops.BPROP_TEXT and config[ops.BPROP_TEXT]:
+        own = config[ops.BPROP_TENSORS]
+    if plain.n_extras and slots >> _abi.SLOT_SINK & 1 and needs[tensors + plain.n_tensors + ops.sink_place(slots)]:
+        want += ops.WANT_SINK,
     if plain.n_scalars and needs[-1]:
-        want.append(ops.WANT_SCALARS)
-    return want + [ops.WANT_TENSORS + i for i in range(own) if needs[3 + i]]
+        want += ops.WANT_SCALARS,
+    return want + tuple([ops.WANT_TENSORS + i for i in range(own) if needs[tensors + i]])
 
 
 def _place(one: int, plain: Plain) -> int:
@@ -173,6 +198,26 @@ def _place(one: int, plain: Plain) -> int:
     if one == ops.WANT_SINK:
         return 3 + plain.n_tensors + ops.sink_place(plain.config[ops.SLOTS])
     return 3 + plain.n_tensors + plain.n_extras if one == ops.WANT_SCALARS else 3 + one - ops.WANT_TENSORS
+
+
+def _gradients(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor], first: int) -> Tuple[Any, ...]:
+    """Gradients of what a Function took, None where there is none or none is needed; q is its argument `first`."""
+    saved, plain, needs = ctx.saved_tensors, ctx.plain, ctx.needs_input_grad
+    inputs, out, lse = saved[:-2], saved[-2], saved[-1]
+    result: List[Any] = [None] * len(needs)
+    want = _wanted(needs, plain, first)
+    if (dout is None and dlse is None) or not want:
+        return tuple(result)
+    grads: Tuple[Tensor, ...] = (torch.zeros_like(out) if dout is None else dout,)
+    if dlse is not None:
+        grads += dlse.to(torch.float64 if out.dtype == torch.float64 else torch.float32),
+    if torch.is_grad_enabled() or _functorch():
+        got: Sequence[Tensor] = Backward.apply(plain, list(want), len(grads), *saved, *grads)
+    else:
+        got = plain.call(inputs[3:]).backward(*inputs[:3], out, lse, grads, want)
+    for one, grad in zip(want, got):
+        result[first + _place(one, plain)] = grad
+    return tuple(result)
 
 
 class Forward(torch.autograd.Function):
@@ -196,22 +241,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor], _: Any) -> Tuple[Any, ...]:
-        *inputs, out, lse = ctx.saved_tensors
-        result: List[Any] = [None] * (1 + len(inputs))
-        want = _wanted(ctx.needs_input_grad[1:], ctx.plain)
-        if (dout is None and dlse is None) or not want:
-            return tuple(result)
-        grads = [torch.zeros_like(out) if dout is None else dout]
-        if dlse is not None:
-            grads.append(dlse.to(torch.float64 if inputs[0].dtype == torch.float64 else torch.float32))
-        if torch.is_grad_enabled() or _functorch():
-            got = Backward.apply(ctx.plain, want, len(grads), *inputs, out, lse, *grads)
-        else:
-            with _below():
-                got = ctx.plain.call(inputs[3:]).backward(*inputs[:3], out, lse, grads, want)
-        for one, grad in zip(want, got):
-            result[1 + _place(one, ctx.plain)] = grad
-        return tuple(result)
+        return _gradients(ctx, dout, dlse, 1)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -230,14 +260,31 @@ class Forward(torch.autograd.Function):
 _apply = super(torch.autograd.Function, Forward).apply
 
 
+class _Over(torch.autograd.Function):
+    """A direct forward that is over: results (out, lse, and perhaps more), of which the output is what is wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, made: Sequence[Tensor], plain: Plain, *tensors: Tensor) -> Tensor:
+        ctx.plain = plain
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, made[0], made[1])
+        return made[0]
+
+    @staticmethod
+    def backward(ctx: Any, dout: Optional[Tensor]) -> Tuple[Any, ...]:
+        return _gradients(ctx, dout, None, 2)
+
+
+_apply_over = super(torch.autograd.Function, _Over).apply
+
+
 class Backward(torch.autograd.Function):
     """fxattn::bwd, as what stands in the graph when the backward pass itself is recorded."""
 
     @staticmethod
     def forward(plain: Plain, want: List[int], n_grads: int, *tensors: Tensor) -> Tuple[Tensor, ...]:
         (q, k, v, *rest), out, lse, grads = split_backward(n_grads, tensors)
-        with _below():
-            return tuple(plain.call(rest).backward(q, k, v, out, lse, grads, want))
+        return tuple(plain.call(rest).backward(q, k, v, out, lse, grads, want))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
@@ -287,8 +334,7 @@ def _backward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any,
     inputs = (q, k, v, *call.all_tensors(), out, lse, *grads)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         return list(Backward.apply(call.plain(), list(want), len(grads), *inputs))
-    with _below():
-        return call.backward(q, k, v, out, lse, grads, want)
+    return call.backward(q, k, v, out, lse, grads, want)
 
 
 _kernels = torch.library.Library("fxattn", "IMPL")

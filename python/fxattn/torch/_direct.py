@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn::fwd without PyTorch's dispatcher, where that is the same: a small call would spend most of its time there.
+"""fxattn::fwd and fxattn::bwd without PyTorch's dispatcher, where that is the same: a small call would spend most of
+its time there.
 
     Call.run -> is_plain -> forward -> fxa_torch_forward (python/csrc/torch_direct.c) -> what the operator does
+    a gradient's backward -> backward -> fxa_torch_backward
 
 Invariants:
 - This way is taken only where the dispatcher would come to the operator's kernel and, autograd aside, to nothing before
@@ -13,7 +15,7 @@ Invariants:
   those that are raised.
 """
 import ctypes
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -64,6 +66,14 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
             and not q.is_neg() and not k.is_neg() and not v.is_neg())
 
 
+def _are_plain(tensors: Iterable[Tensor]) -> bool:
+    """Whether these are what their memory says."""
+    for t in tensors:
+        if type(t) not in _KINDS or t.is_neg():
+            return False
+    return True
+
+
 # ---- How -------------------------------------------------------------------------------------------------------------
 
 _nothing = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.float64)}
@@ -73,11 +83,20 @@ def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], e
             ) -> List[Tensor]:
     """out, and lse and max where they are wanted, of a call that is plain; none of them: ask the operator. `config` is
     in place of the call's own; `expected` is what direct_expected says in torch_direct.c."""
-    for t in call.all_tensors() if call.extras or call.scalars else call.tensors:
-        if type(t) not in _KINDS or t.is_neg():
-            return []
+    if not _are_plain(call.all_tensors() if call.extras or call.scalars else call.tensors):
+        return []
     return _adopt(_run((q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, config, call.program,
                         expected)))
+
+
+def backward(call: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
+             want: Sequence[int]) -> List[Tensor]:
+    """The wanted gradients, at least one, of tensors that saved ones may have become: whatever they are is looked at
+    here. None of them: ask the operator."""
+    if not is_plain(q, k, v) or not _are_plain((*call.all_tensors(), out, lse, *grads)):
+        return []
+    return _adopt(_run_back((q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, call.config,
+                             call.program, out, lse, grads, want)))
 
 
 def all_results(made: Sequence[Tensor], config: Sequence[int]) -> Results:
@@ -91,5 +110,6 @@ def all_results(made: Sequence[Tensor], config: Sequence[int]) -> Results:
 
 
 if possible:
-    _run = ctypes.PyDLL(ops.library._name).fxa_torch_forward
-    _run.argtypes, _run.restype = [ctypes.py_object], ctypes.py_object
+    _run, _run_back = (ctypes.PyDLL(ops.library._name)[name] for name in ("fxa_torch_forward", "fxa_torch_backward"))
+    for _function in (_run, _run_back):
+        _function.argtypes, _function.restype = [ctypes.py_object], ctypes.py_object

@@ -80,10 +80,10 @@ class Given:
             traced = trace(self.score_mod, self.mask_mod, style="graph", bprop=self.bprop, tensors=self.tensors or {},
                            bprop_tensors=self.bprop_tensors, mask_extra=mask_extra,
                            shape=shape_of_scores(config, extras, q, k))
-            return _with_bprop(call_of(traced, scale, config, dropout_p, extras), traced)
+            return with_bprop(call_of(traced, scale, config, dropout_p, extras), traced)
         traced = self._traced_text()
         call = _call_of_text(traced, scale, config, dropout_p, extras, self.params or {}, self.tensors or {})
-        return _with_bprop(call, traced)
+        return with_bprop(call, traced)
 
     def _traced_text(self) -> Traced:
         check_kinds(score_mod=self.score_mod, mask_mod=self.mask_mod, score_mod_bprop=self.bprop)
@@ -143,7 +143,7 @@ def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: flo
     return Call(program.text, captured, extras, scalars, ints, numbers, config)
 
 
-def _with_bprop(call: Call, traced: Any) -> Call:
+def with_bprop(call: Call, traced: Any) -> Call:
     """The same with a backward program of the user's."""
     if traced.bprop is None:
         return call

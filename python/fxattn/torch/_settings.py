@@ -172,5 +172,5 @@ def shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, 
 
 def check_mappings(named: Mapping[str, Any]) -> None:
     for name, given in named.items():
-        if given is not None and not isinstance(given, Mapping):
+        if given is not None and type(given) is not dict and not isinstance(given, Mapping):
             raise TypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(given).__name__))

@@ -59,6 +59,13 @@ def as_tensor(array: Any) -> Tensor:
     return torch.from_numpy(array)
 
 
+def _are_floats(params: Sequence[Any]) -> bool:
+    for value in params:
+        if type(value) is not float:
+            return False
+    return True
+
+
 def _tensors_of(traced: Any) -> Sequence[Tensor]:
     for tensor in traced.tensors:
         if not isinstance(tensor, Tensor):
@@ -75,6 +82,8 @@ def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_
     program, params = traced.program, traced.params
     if not params:
         return Call(program.text, _tensors_of(traced), extras, (), (), floats, config)
+    if program.takes_floats and _are_floats(params):
+        return Call(program.text, _tensors_of(traced), extras, (), (), (*floats, *params), config)
     ints, numbers = split_params(program, params)
     ints = [int(x) if isinstance(x, Tensor) else x for x in ints]
     if any(isinstance(x, (Tensor, *SYMBOLIC)) for x in numbers):

@@ -20,7 +20,7 @@ from torch.nn.attention.flex_attention import AuxRequest as AuxRequest
 from .. import _abi
 from .._program import Program
 from ..trace import trace
-from ..trace.entry import known
+from ..trace.watch import find as known
 from . import _direct, _dynamo
 from ._traced import call_of, check_scale, told_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
@@ -28,6 +28,9 @@ from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 _CPU = ("cpu", torch.device("cpu"))
+# What is expected of a call without a mask (direct_expected in torch_direct.c), and what most functions are told.
+ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1), (2, 1, 1, -1, -1)
+ON_HOST = ("torch", None, None)
 _said: Set[str] = set()  # warnings that are given once in a process
 
 
@@ -216,7 +219,7 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
     """The output of a call like those before: functions that are as they were, in which no check finds anything (what
     shapes have to be, the library looks at). None: go the whole way. For tensors that are _direct.is_plain; raises
     nothing."""
-    mask_mod, expected = None, (2 if enable_gqa else 1, 1, 1, -1, -1)
+    mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
             return None
@@ -225,19 +228,22 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
             return None
         expected = (expected[0], batch, heads, *block_mask.seq_lengths)
         mask_mod = None if mask_mod is noop_mask else mask_mod
+    return known_at_once(query, key, value, score_mod, mask_mod, scale, 0, expected)
+
+
+def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any, scale: Any, flags: int,
+                  expected: Sequence[int]) -> Optional[Tensor]:
+    """The same of functions alone, with flags of the problem; `expected` is what direct_expected says in
+    torch_direct.c."""
     traced = None
     if score_mod is not None or mask_mod is not None:
-        traced = known(score_mod, mask_mod, **told_of_scores(query))
+        told = ON_HOST if q.is_cpu and q.dtype is not torch.float64 else ("torch", *told_of_scores(q).values())
+        traced = known(score_mod, mask_mod, told)
         if traced is None:
             return None
     if scale is not None and (type(scale) is not float or scale != scale):
         return None
-    call = call_of(traced, scale, (0,))
-    if call.needs_grad(query, key, value):
-        made: Optional[Sequence[Tensor]] = call.recorded_direct(query, key, value, expected)
-    else:
-        made = _direct.forward(call, query, key, value, call.config, expected)
-    return made[0] if made else None
+    return call_of(traced, scale, (flags,)).output_direct(q, k, v, expected)
 
 
 @overload

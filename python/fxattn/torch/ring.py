@@ -182,7 +182,7 @@ class _RingFunction(torch.autograd.Function):
         grads = [torch.zeros_like(out) if dout is None else dout]
         if dlse is not None:
             grads.append(dlse.to(torch.float64 if out.dtype == torch.float64 else torch.float32))
-        want = _wanted(ctx.needs_input_grad[2:], ctx.plain)
+        want = _wanted(ctx.needs_input_grad, ctx.plain, 2)
         total = _gradients(ctx.ring, ctx.plain, inputs, out, lse, grads, want)
         result: List[Any] = [None] * (2 + len(inputs))
         for one, grad in total.items():

@@ -63,9 +63,8 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
         return _from_text(score_mod, mask_mod, bprop)
     if style == "graph":
         from .graph import trace_graph
-        masked = _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype).mask
-        return Traced(*trace_graph(score_mod, None if mask_mod is None else masked, bprop, tensors, bprop_tensors,
-                                   shape))
+        masked = None if mask_mod is None else _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype).mask
+        return Traced(*trace_graph(score_mod, masked, bprop, tensors, bprop_tensors, shape))
     if style != "flex":
         raise ValueError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
     return _Flex(score_mod, mask_mod, tuple(score_extra), tuple(mask_extra), lib, device, dtype).trace()

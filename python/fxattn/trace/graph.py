@@ -202,7 +202,7 @@ def check_arguments(score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any
     """One error that lists what does not go together."""
     wrong = []
     for name, value in (("tensors", tensors), ("bprop_tensors", bprop_tensors)):
-        if value is not None and not isinstance(value, Mapping):
+        if value is not None and type(value) is not dict and not isinstance(value, Mapping):
             raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(value).__name__))
     if score_mod is None:
         wrong += [name for name, value in (("score_mod_bprop", bprop), ("score_mod_tensors", tensors),

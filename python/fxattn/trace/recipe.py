@@ -5,9 +5,12 @@ A code that has an instruction which is not known here, or asks a builtin that i
 are traced at every call.
 """
 import dis
+import enum
+import functools
+import sys
 import threading
 import types
-from typing import Dict, FrozenSet, Optional, Set
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from .torch_table import TORCH
 
@@ -56,29 +59,116 @@ class Recipe:
 def _look_through(code: types.CodeType, names: Set[str], attributes: Set[str]) -> bool:
     straight = True
     after_float = False  # whether float was loaded just now, and its operand comes
-    for step in dis.get_instructions(code):
-        op, value = step.opname, step.argval
-        if op.startswith(_BRANCHING):
-            straight = False
-        elif op == "STORE_DEREF":
-            if value not in code.co_cellvars:
-                raise Unsure
-        elif op not in _STRAIGHT and not op.startswith(_SIGNS):
+    for op, value in steps_of(code):
+        role = _ROLES.get(op)
+        if role is None:
             raise Unsure
-        if op in ("LOAD_ATTR", "LOAD_METHOD"):
+        if after_float and op not in _BEFORE_OPERAND:
+            straight = straight and op in ("LOAD_CONST", "LOAD_SMALL_INT")
+            after_float = False
+        if role is _Role.NONE:
+            continue
+        if role is _Role.ATTRIBUTE:
             attributes.add(value)
-        elif op == "LOAD_GLOBAL":
+        elif role is _Role.GLOBAL:
             names.add(value)
-        elif op == "LOAD_CONST":
+            after_float = value == "float"
+        elif role is _Role.CONSTANT:
             if type(value) is types.CodeType:
                 straight = _look_through(value, names, attributes) and straight
             elif type(value) is tuple and not all(type(x) is str for x in value):
                 straight = False
-        if after_float and op not in ("PUSH_NULL", "PRECALL", "CACHE"):
-            straight = straight and op in ("LOAD_CONST", "LOAD_SMALL_INT")
-            after_float = False
-        after_float = after_float or op == "LOAD_GLOBAL" and value == "float"
+        elif role is _Role.BRANCH:
+            straight = False
+        elif value not in code.co_cellvars:  # STORE_DEREF
+            raise Unsure
     return straight
+
+
+def builtins_of(function: types.FunctionType) -> Dict[str, Any]:
+    """Where a function looks for what its globals lack. Since Python 3.10 that is settled when it is made, whatever its
+    globals say later."""
+    found: Any = getattr(function, "__builtins__", None)
+    if found is None:
+        found = function.__globals__.get("__builtins__", {})
+    found = found if isinstance(found, dict) else vars(found)
+    if type(found) is not dict:
+        raise Unsure
+    return found
+
+
+# ---- Instructions ----------------------------------------------------------------------------------------------------
+
+class _Role(enum.Enum):
+    """What an instruction is to a recipe."""
+
+    NONE, ATTRIBUTE, GLOBAL, CONSTANT, BRANCH, STORE = range(6)
+
+
+_NAMED = {"LOAD_ATTR": _Role.ATTRIBUTE, "LOAD_METHOD": _Role.ATTRIBUTE, "LOAD_GLOBAL": _Role.GLOBAL,
+          "LOAD_CONST": _Role.CONSTANT, "STORE_DEREF": _Role.STORE}
+_ROLES: Dict[str, _Role] = {
+    op: _NAMED.get(op) or (_Role.BRANCH if op.startswith(_BRANCHING) else _Role.NONE) for op in dis.opname
+    if op in _NAMED or op in _STRAIGHT or op.startswith((*_BRANCHING, *_SIGNS))}
+_BEFORE_OPERAND = frozenset(["PUSH_NULL", "PRECALL", "CACHE"])
+
+# How the operand of an instruction says what it names, which versions of Python differ in.
+_SHIFTED = {"LOAD_GLOBAL": sys.version_info >= (3, 11), "LOAD_ATTR": sys.version_info >= (3, 12), "LOAD_METHOD": False}
+
+
+def _quick_steps(code: types.CodeType) -> List[Tuple[str, Any]]:
+    """Instructions with what those of _NAMED name, None for others. dis finds lines, labels and words besides, and
+    takes six times as long."""
+    found: List[Tuple[str, Any]] = []
+    raw, names, constants, opname, extended = code.co_code, code.co_names, code.co_consts, dis.opname, 0
+    for at in range(0, len(raw), 2):
+        op, operand = opname[raw[at]], raw[at + 1] | extended
+        extended = operand << 8 if op == "EXTENDED_ARG" else 0
+        value = None
+        if op in _SHIFTED:
+            value = names[operand >> 1 if _SHIFTED[op] else operand]
+        elif op == "LOAD_CONST":
+            value = constants[operand]
+        elif op == "STORE_DEREF":
+            value = (code._varname_from_oparg(operand) if sys.version_info >= (3, 11)  # type: ignore[attr-defined]
+                     else (code.co_cellvars + code.co_freevars)[operand])
+        found.append((op, value))
+    return found
+
+
+def _slow_steps(code: types.CodeType) -> List[Tuple[str, Any]]:
+    return [(step.opname, step.argval if step.opname in _NAMED else None) for step in dis.get_instructions(code)]
+
+
+def plain_steps(steps: Iterable[Tuple[str, Any]]) -> List[Tuple[str, Any]]:
+    """Without what is no instruction of its own."""
+    return [step for step in steps if step[0] not in ("CACHE", "EXTENDED_ARG")]
+
+
+def _sample(a: Any, b: int = 2) -> Any:
+    """What has every instruction of _NAMED that this Python knows."""
+    def inner() -> Any:
+        nonlocal b
+        b = len(a.x.y(1.5)) + abs(a.z)
+        return a, b
+    return inner
+
+
+@functools.lru_cache(maxsize=1)
+def _steps() -> Callable[[types.CodeType], List[Tuple[str, Any]]]:
+    """The quick way, if it says of a sample what dis says: another Python may write its instructions otherwise."""
+    try:
+        codes = [_sample.__code__, *(c for c in _sample.__code__.co_consts if type(c) is types.CodeType)]
+        if all(plain_steps(_quick_steps(code)) == plain_steps(_slow_steps(code)) for code in codes):
+            return _quick_steps
+    except (AttributeError, IndexError):
+        pass
+    return _slow_steps
+
+
+def steps_of(code: types.CodeType) -> List[Tuple[str, Any]]:
+    """The instructions of a code, each with what it names where a recipe asks for that."""
+    return _steps()(code)
 
 
 _recipes: Dict[types.CodeType, Optional[Recipe]] = {}

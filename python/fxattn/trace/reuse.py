@@ -26,7 +26,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set,
 from . import watch
 from .libraries import library_of
 from .pointwise import POINTWISE
-from .recipe import CALLS, FREE_CALLS, Unsure, forget_recipes, recipe_of
+from .recipe import CALLS, FREE_CALLS, Unsure, builtins_of, forget_recipes, recipe_of
 
 _PLAIN = {int: True, bool: True, str: True, type(None): True}
 _MODULES = frozenset("""torch math numpy torch.nn torch.nn.functional torch.special torch.linalg jax jax.numpy jax.nn
@@ -82,13 +82,14 @@ class _Reader:
             for cell in function.__closure__:
                 self.value(cell.cell_contents, depth)
         if recipe.names:
-            names, builtins = function.__globals__, None
+            names = function.__globals__
+            if type(names) is not dict:  # a class of its own may answer as it likes
+                raise Unsure
             for name in recipe.names:
                 if name in names:
                     self.value(names[name], depth)
                 else:
-                    builtins = builtins or _builtins_of(names)
-                    self.builtin(name, builtins)
+                    self.builtin(name, builtins_of(function))
         defaults, by_keyword = function.__defaults__ or (), function.__kwdefaults__ or {}
         if defaults or by_keyword:
             parts.append((len(defaults), len(by_keyword)))
@@ -230,11 +231,6 @@ def _know_tensors() -> None:
 def tensor_types() -> Dict[type, Any]:
     """Classes of tensors that are compared by dtype and rank, with the layout that they must have."""
     return _tensor_types
-
-
-def _builtins_of(names: Dict[str, Any]) -> Dict[str, Any]:
-    found = names.get("__builtins__", {})
-    return found if isinstance(found, dict) else vars(found)
 
 
 @functools.lru_cache(maxsize=1)

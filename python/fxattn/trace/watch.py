@@ -18,7 +18,7 @@ import threading
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .recipe import FREE_CALLS, Unsure, recipe_of
+from .recipe import FREE_CALLS, Unsure, builtins_of, recipe_of
 
 _LIMIT, _MOST, _TRIES = 512, 4, 16  # pairs of functions; checks of one pair; and how many are ever made for it
 _DEEPEST = 4
@@ -74,20 +74,25 @@ class _Writer:
                 content = value.cell_contents if kind == "__closure__" else value
                 self.value(self.met("%s[%d]%s" % (held, at, ".cell_contents" if kind == "__closure__" else "")),
                            content, depth)
-        get = self.met(name + ".__globals__.get") if recipe.names else ""
+        if not recipe.names:
+            return
+        self.ask("type({0}) is {1}", self.met(name + ".__globals__"), dict)
+        get = self.met("x%d.get" % (self.count - 1))
         for one in recipe.names:
             if one in names:
                 self.value(self.met("%s(%r, missing)" % (get, one)), names[one], depth)
             else:
-                self.builtin(get, one, names)
+                self.builtin(name, get, one, function)
 
-    def builtin(self, get: str, name: str, names: Dict[str, Any]) -> None:
-        builtins = names.get("__builtins__")
-        held = builtins if isinstance(builtins, dict) else vars(builtins)
+    def builtin(self, function_name: str, get: str, name: str, function: types.FunctionType) -> None:
+        held = builtins_of(function)
         if name not in FREE_CALLS or name not in held:
             raise _Unknown
-        self.ask("{0}({1}, missing) is missing and {0}('__builtins__') is {2} and {3}({1}) is {4}", get, name, builtins,
-                 held.get, held[name])
+        self.ask("{0}({1}, missing) is missing and {2}({1}) is {3}", get, name, held.get, held[name])
+        if hasattr(function, "__builtins__"):
+            self.ask("{0}.__builtins__ is {1}", function_name, held)
+        else:
+            self.ask("{0}('__builtins__') is {1}", get, function.__globals__.get("__builtins__"))
 
     def value(self, name: str, value: Any, depth: int) -> None:
         kind = type(value)

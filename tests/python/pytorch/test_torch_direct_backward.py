@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backward passes without PyTorch's dispatcher (_direct.py): the bits of the operator's, for every kind of gradient, and
+only where nothing would have stood between autograd and the kernel. And what a call keeps for them."""
+import gc
+import threading
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import fxattn.torch as fx  # noqa: E402
+from fxattn import _abi  # noqa: E402
+from fxattn.torch import _direct  # noqa: E402
+from torch.utils import _python_dispatch  # noqa: E402
+
+if not _direct.possible:
+    pytest.skip("this PyTorch has no way around its dispatcher", allow_module_level=True)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """How many backward passes went the direct way."""
+    made, real = [], _direct._run_back
+    monkeypatch.setattr(_direct, "_run_back", lambda arguments: made.append(1) or real(arguments))
+    return made
+
+
+def by_operator(call):
+    _direct.possible = False
+    try:
+        return call()
+    finally:
+        _direct.possible = True
+
+
+def x4(grad=True, dtype=torch.float32):
+    return torch.randn(1, 2, 6, 8, dtype=dtype, requires_grad=grad)
+
+
+bias = torch.rand(2, requires_grad=True)
+
+
+def learned(s, b, h, i, j):
+    return torch.tanh(s) * 2.5 + bias[h] * (i - j)
+
+
+def soft_cap(graph, score, tensors):
+    return graph.mul(tensors["cap"], graph.tanh(graph.div(score, tensors["cap"])))
+
+
+def identity(graph, dscore, tensors):
+    return graph.mul(dscore, tensors["factor"])
+
+
+CASES = {
+    "nothing else": lambda q, k, v: fx.flex_attention(q, k, v),
+    "captured": lambda q, k, v: fx.flex_attention(q, k, v, learned),
+    "lse": lambda q, k, v: fx.flex_attention(q, k, v, learned, return_aux=fx.AuxRequest(lse=True))[1].lse,
+    "sink": lambda q, k, v: fx.attention(q, k, v, sink=bias),
+    "a param that is learned": lambda q, k, v: fx.attention(
+        q, k, v, "param p : float\nscore = score * p", params={"p": bias.sum()}),
+    "dropout": lambda q, k, v: fx.attention(q, k, v, dropout_p=0.4, seed=5),
+    "one input": lambda q, k, v: fx.flex_attention(q.detach(), k, v.detach(), learned),
+    "captured alone": lambda q, k, v: fx.flex_attention(q.detach(), k.detach(), v.detach(), learned),
+    "graph style": lambda q, k, v: fx.attention(q, k, v, soft_cap, style="graph", tensors={"cap": 3.0}),
+    "a backward of one's own": lambda q, k, v: fx.attention(
+        q, k, v, soft_cap, style="graph", tensors={"cap": 3.0}, score_mod_bprop=identity,
+        bprop_tensors={"factor": torch.full((1, 1, 1, 1), 0.5)}),
+    "packed": lambda q, k, v: fx.attention(*(x[0].transpose(0, 1) for x in (q, k, v)), layout="thd",
+                                           cu_q=torch.tensor([0, 2, 5], dtype=torch.int32)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", CASES)
+def test_bits_of_the_operator(name, dtype, taken):
+    q, k, v = (x4(dtype=dtype) for _ in range(3))
+
+    def step():
+        out = CASES[name](q, k, v)
+        dout = torch.linspace(-1, 1, out.numel()).to(out.dtype).view(out.shape)
+        return torch.autograd.grad(out, (q, k, v, bias), dout, allow_unused=True)
+
+    expected = by_operator(step)
+    assert not taken
+    for _ in range(3):  # traced, found again, known
+        for mine, theirs in zip(step(), expected):
+            assert (mine is None) == (theirs is None)
+            if mine is not None:
+                assert torch.equal(mine, theirs) and mine.stride() == theirs.stride() and not mine.requires_grad
+    assert len(taken) == 3
+
+
+@pytest.mark.parametrize("kind", ["expanded", "gaps", "transposed", "negative"])
+def test_gradients_that_come_in_lie_anywhere(kind, taken):
+    q = x4()
+    out = fx.flex_attention(q, q, q)
+    dout = {"expanded": lambda: torch.tensor(0.5).expand(out.shape), "gaps": lambda: torch.randn(1, 2, 6, 16)[..., ::2],
+            "transposed": lambda: torch.randn(1, 6, 2, 8).transpose(1, 2),
+            "negative": lambda: torch.randn(out.shape, dtype=torch.complex64).conj().imag}[kind]()
+    assert dout.is_neg() == (kind == "negative")
+    mine = torch.autograd.grad(out, q, dout, retain_graph=True)[0]
+    theirs = by_operator(lambda: torch.autograd.grad(out, q, dout.resolve_neg().clone())[0])
+    assert torch.equal(mine, theirs) and len(taken) == (kind != "negative")
+
+
+class Seen(_python_dispatch.TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def in_a_mode(out, q):
+    with Seen() as seen:
+        out.sum().backward()
+    assert any("fxattn.bwd" in name for name in seen.names)
+
+
+def profiled(out, q):
+    with torch.profiler.profile() as events:
+        out.sum().backward()
+    assert any(e.key == "fxattn::bwd" for e in events.key_averages())
+
+
+@pytest.mark.parametrize("other", [in_a_mode, profiled], ids=lambda f: f.__name__)
+def test_goes_by_the_operator(other, taken):
+    q = x4()
+    other(fx.flex_attention(q, q, q, learned), q)
+    assert not taken
+
+
+def test_a_second_derivative_is_refused_as_ever():
+    q = x4()
+    grad, = torch.autograd.grad(fx.flex_attention(q, q, q, learned).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        grad.sum().backward()
+
+
+def test_saved_tensors_are_what_hooks_make_of_them(taken):
+    q, k = x4(), x4()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach() * 1, lambda t: t.as_subclass(Subclass)):
+        out = fx.flex_attention(q, k, k, learned)
+    mine = torch.autograd.grad(out.sum(), (q, k))
+    assert not taken
+    theirs = torch.autograd.grad(fx.flex_attention(q, k, k, learned).sum(), (q, k))
+    assert taken and all(torch.equal(x, y) for x, y in zip(mine, theirs))
+
+
+def test_what_cannot_be_read_is_the_operators(taken):
+    from fxattn.torch._autograd import Call
+    q = x4(False)
+    call = Call("", floats=(0.5, 0.0), config=(0,))
+    out, lse, _ = Call("", floats=(0.5, 0.0), config=(_abi.WANT_LSE,)).run(q, q, q)
+    good = dict(grads=(torch.ones_like(out),), want=(0, 1, 2))
+    for given in ({"want": (77,)}, {"want": ("x",)}, {"want": 3}, {"want": (0, 0)}, {"grads": ()}, {"grads": (out[0],)}):
+        one = {**good, **given}
+        assert not _direct.backward(call, q, q, q, out, lse, one["grads"], one["want"])
+    assert len(taken) == 6
+
+
+# ---- What is kept ----------------------------------------------------------------------------------------------------
+
+def test_results_die_with_their_last_reference():
+    gc.collect()
+    gc.disable()
+    try:
+        q = x4()
+        out = fx.flex_attention(q, q, q, learned)
+        grad, = torch.autograd.grad(out.sum(), q)
+        dead = weakref.ref(out), weakref.ref(grad)
+        del out, grad
+        assert all(ref() is None for ref in dead)
+    finally:
+        gc.enable()
+
+
+def test_inplace_changes_are_seen():
+    for change in ("q", "out"):
+        q = x4()
+        given = q * 1.0
+        out = fx.flex_attention(given, given, given, learned)
+        total = (out * 1.0).sum()
+        with torch.no_grad():
+            (given if change == "q" else out).mul_(2.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
+
+
+def test_workspaces_are_each_threads_own():
+    """Threads that run at the same time, and come and go, with workspaces of many sizes."""
+    sizes = [(1, 1, 4, 8), (1, 2, 80, 64), (2, 2, 33, 16), (1, 4, 200, 128)]
+    inputs = [torch.randn(size, requires_grad=True) for size in sizes]
+
+    def step(x):
+        out = fx.flex_attention(x, x, x, lambda s, b, h, i, j: s * 0.5)
+        return out.detach(), torch.autograd.grad(out.square().sum(), x)[0]
+
+    expected, wrong = [step(x) for x in inputs], []
+
+    def work(n):
+        for i in range(8):
+            at = (n + i) % len(inputs)
+            if not all(torch.equal(x, y) for x, y in zip(step(inputs[at]), expected[at])):
+                wrong.append((n, i))
+
+    for _ in range(3):
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert not wrong
