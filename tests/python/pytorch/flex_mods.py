@@ -72,6 +72,7 @@ simple("clamped", lambda s, b, h, q, k: torch.clamp(s, -1.5, 1.5))
 simple("clamp_method", lambda s, b, h, q, k: s.clamp(min=-1.0).clamp(max=2.0))
 simple("minimum_of_two", lambda s, b, h, q, k: torch.minimum(s, 1.0 - s * 0.25))
 simple("exp_then_log", lambda s, b, h, q, k: torch.log(torch.exp(s) + 1.0))
+simple("activation_by_log", lambda s, b, h, q, k: torch.log(nn.functional.silu(s) + 1.0))
 simple("square_root", lambda s, b, h, q, k: torch.sqrt(s * s + 1.0))
 simple("gelu_by_erf", lambda s, b, h, q, k: 0.5 * s * (1.0 + torch.erf(s / math.sqrt(2.0))))
 simple("floats_and_casts", lambda s, b, h, q, k: s + (q.float() - k.to(torch.float32)) / 64.0)
@@ -143,6 +144,78 @@ def natten_2d(size: Size) -> Mods:
         return ((q // width - k // width).abs() <= 2) & ((q % width - k % width).abs() <= 2)
 
     return Mods(mask=mask)
+
+
+@mods
+def window_held_inside(size: Size) -> Mods:
+    width = 6
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        row, column = (q // width).clamp(1, width - 2), (q % width).clamp(1, width - 2)
+        return ((row - k // width).abs() <= 1) & ((column - k % width).abs() <= 1) | (k == 0)
+
+    return Mods(mask=mask)
+
+
+@mods
+def z_order(size: Size) -> Mods:
+    """A window of a picture whose pixels lie along a curve: every second bit of an index is a coordinate."""
+    def gathered(bits: Any) -> Any:
+        bits = bits & 0x5555
+        bits = (bits | (bits >> 1)) & 0x3333
+        bits = (bits | (bits >> 2)) & 0x0F0F
+        return (bits | (bits >> 4)) & 0x00FF
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return ((gathered(q) - gathered(k)).abs() <= 1) & ((gathered(q >> 1) - gathered(k >> 1)).abs() <= 2)
+
+    return Mods(mask=mask)
+
+
+@mods
+def noised_and_clean_halves(size: Size) -> Mods:
+    half = (size.k + 1) // 2
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        q_noised, k_noised, q_block, k_block = q < half, k < half, q % half // 4, k % half // 4
+        within = (q_block == k_block) & (q_noised == k_noised)
+        return within | (q_block > k_block) & q_noised & ~k_noised | (q_block >= k_block) & ~q_noised & ~k_noised
+
+    return Mods(mask=mask)
+
+
+@mods
+def tree_behind_a_prefix(size: Size) -> Mods:
+    prefix, nodes = 5, max(size.k - 5, 1)
+    ancestors = torch.eye(max(size.q, nodes), dtype=torch.bool)
+    for node in range(1, len(ancestors)):
+        ancestors[node] |= ancestors[(node - 1) // 2]
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (k < prefix) | (k >= prefix) & ancestors[q, (k - prefix).clamp(min=0, max=nodes - 1)]
+
+    return Mods(mask=mask)
+
+
+@mods
+def prefix_of_several_answers(size: Size) -> Mods:
+    document = (torch.arange(max(size.q, size.k)) // 7).to(torch.int32)
+    offsets, prefix_of = (torch.arange(40) * 7).to(torch.int32), (torch.arange(40) // 3 * 3).to(torch.int32)
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        mine, prefix = document[q], prefix_of[document[q]]
+        shared = (mine != prefix) & (k >= offsets[prefix]) & (k < offsets[prefix + 1])
+        return (k >= offsets[mine]) & (q >= k) | shared
+
+    return Mods(mask=mask)
+
+
+@mods
+def tiles_from_a_list(size: Size) -> Mods:
+    tiles = (max(size.q, size.k) + 7) // 8
+    drawn = torch.rand(size.b, size.h, tiles, tiles, generator=torch.Generator().manual_seed(4))
+    chosen = drawn.argsort(-1)[..., :2].to(torch.int32)
+    return Mods(mask=lambda b, h, q, k: (chosen[b, h, q // 8] == (k // 8).unsqueeze(-1)).any(dim=-1))
 
 
 # ---- Captured tensors ------------------------------------------------------------------------------------------------
@@ -261,3 +334,37 @@ def bool_table(size: Size) -> Mods:
     keep = torch.rand(size.q, size.k, generator=torch.Generator().manual_seed(3)) > 0.3
     keep[:, 0] = True
     return Mods(mask=lambda b, h, q, k: keep[q, k])
+
+
+@mods
+def rotary_part_beside(size: Size) -> Mods:
+    """Scores of rows of their own, which keys share among heads, as latent attention adds them."""
+    rows, keys = (size.randn(size.b, n, s, 6, seed=i, learned=True) for i, (n, s) in enumerate(((size.h, size.q),
+                                                                                              (1, size.k))))
+    return Mods(lambda s, b, h, q, k: s + 0.3 * (rows[b, h, q] * keys[b, h // size.h, k]).sum(-1), learned=[rows, keys])
+
+
+@mods
+def types_along_a_path(size: Size) -> Mods:
+    """A mean of learned numbers of the edges of a path, as transformers of graphs have it."""
+    g = torch.Generator().manual_seed(6)
+    types = torch.randint(0, 5, (size.b, size.q, size.k, 3), generator=g, dtype=torch.int32)
+    lengths = torch.randint(0, 4, (size.b, size.q, size.k), generator=g, dtype=torch.int32)
+    table = size.randn(size.h, 3, 5, learned=True)
+    hops = [table[:, n] for n in range(3)]
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        length, total = lengths[b, q, k], 0.0
+        for n, hop in enumerate(hops):
+            total = total + torch.where(length > n, hop[h, types[b, q, k, n]], 0.0)
+        return s + total / torch.clamp(length, min=1)
+
+    return Mods(score, learned=[table])
+
+
+@mods
+def cosines_of_distance(size: Size) -> Mods:
+    last = size.k - 1
+    waves = torch.cos((torch.arange(size.q + size.k) - last)[:, None] / 100.0 ** (torch.arange(8) / 8)).sum(-1)
+    gains = size.h / (8.0 * torch.arange(1, size.h + 1))
+    return Mods(lambda s, b, h, q, k: s + waves[q - k + last] * gains[h], lambda b, h, q, k: q >= k)
