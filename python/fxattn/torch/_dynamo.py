@@ -39,6 +39,11 @@ def capturable() -> bool:
     return True
 
 
+# What torch.compiler.assume_constant_result sets, which imports Dynamo: Dynamo calls the function instead of tracing
+# into it. Inside of a checkpoint an entry into a table would be a side effect to it, and an error.
+capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def outside(function: _Function) -> _Function:
     """The function, which Dynamo does not enter. What torch.compiler.disable gives imports Dynamo, a second or two, in
     its first call; this does not where nothing else has."""

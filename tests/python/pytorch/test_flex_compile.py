@@ -246,3 +246,22 @@ def test_error_in_a_mod_names_it():
     with pytest.raises(Exception, match="cumsum"):
         torch.compile(lambda x: fx.flex_attention(x, x, x, lambda s, b, h, i, j: torch.cumsum(s, 0)),
                       backend="aot_eager", fullgraph=True)(x)
+
+
+def test_the_first_call_of_a_process_may_be_inside_a_checkpoint(monkeypatch):
+    """There Dynamo allows no change of what is outside, such as its own table of operators."""
+    from torch._dynamo.variables import higher_order_ops
+    monkeypatch.delitem(higher_order_ops._hop_name_to_variable_class, "fxattn_flex", raising=False)
+    torch._dynamo.reset()
+    x, w = torch.randn(1, 2, 9, 4, requires_grad=True), torch.randn(2, requires_grad=True)
+
+    def layer(x):
+        mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 9, 9, device="cpu")
+        return fx.flex_attention(x, x, x, lambda s, b, h, i, j: s * w[h], mask)
+
+    def model(x):
+        return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+
+    found, expected = torch.compile(model, backend="aot_eager", fullgraph=True)(x), layer(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), (x, w)), torch.autograd.grad(expected.sum(), (x, w)))
