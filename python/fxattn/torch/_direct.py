@@ -76,7 +76,7 @@ def _are_plain(tensors: Iterable[Tensor]) -> bool:
 
 # ---- How -------------------------------------------------------------------------------------------------------------
 
-_nothing = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.float64)}
+_nothing = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
 
 
 def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], expected: Sequence[int]

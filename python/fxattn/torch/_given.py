@@ -151,7 +151,7 @@ def with_bprop(call: Call, traced: Any) -> Call:
     ints = [x if isinstance(x, torch.SymInt) else int(x) for x in ints]
     scalars, numbers = call.scalars, [*call.floats]
     if floats and (len(scalars) or any(isinstance(x, _AT_RUN_TIME) for x in floats)):
-        own = scalars[0] if len(scalars) else torch.tensor(numbers[2:], dtype=torch.float64)
+        own = scalars[0] if len(scalars) else torch.tensor(numbers[2:], dtype=torch.float64, device="cpu")
         scalars, numbers, floats = [torch.cat([own, floats_as_tensor(floats).detach()])], numbers[:2], []
     config = [*call.config, *[0] * (ops.MAPS - len(call.config))]
     config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(call.program.encode()), len(call.tensors)

@@ -66,11 +66,12 @@ def _own_score(softcap: Optional[float], slopes: Optional[Tensor], bias: Optiona
     return score
 
 
-def usual_slopes(heads: int) -> Tensor:
+def usual_slopes(heads: int, device: torch.device) -> Tensor:
     """ALiBi's slopes as Transformer Engine makes them where none are given."""
     n = 2 ** int(math.log2(heads))
     first, more = 2.0 ** (-8.0 / n), 2.0 ** (-4.0 / n)
-    return torch.tensor([first ** i for i in range(1, n + 1)] + [more ** i for i in range(1, 2 * (heads - n), 2)])
+    slopes = [first ** i for i in range(1, n + 1)] + [more ** i for i in range(1, 2 * (heads - n), 2)]
+    return torch.tensor(slopes, device=device)
 
 
 def _side(width: int) -> Optional[int]:
@@ -250,7 +251,9 @@ class DotProductAttention(nn.Module):
 
     def _own(self, own: "_Bias", layout: str, q: Tensor, k: Tensor, at_end: bool) -> Optional[Callable[..., Any]]:
         """The score function of softcap, biases and ALiBi."""
-        slopes = usual_slopes(self.num_attention_heads) if own.kind == "alibi" and own.slopes is None else own.slopes
+        slopes = own.slopes
+        if own.kind == "alibi" and slopes is None:
+            slopes = usual_slopes(self.num_attention_heads, q.device)
         rows, keys = ((x.shape[0 if layout == "sbhd" else 1]) for x in (q, k))
         shift = keys - rows if at_end and layout != "thd" and slopes is not None else 0
         scale = 1 / math.sqrt(self.kv_channels[0]) if self.softmax_scale is None else self.softmax_scale

@@ -140,13 +140,22 @@ def sink_place(slots: int) -> int:
     return extra_place(slots, _abi.SLOT_SINK)
 
 
+def _check_there(q: Tensor, *others: Any) -> None:
+    """Beside one tensor on meta the dispatcher takes these for the kernels, and room that nobody fills would be the
+    result."""
+    if q.device.type != "meta" and any(t.device.type == "meta" for part in others for t in part):
+        raise RuntimeError("q is on %s, and another tensor of the call on meta, which has no values" % q.device)
+
+
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
                   config: Any, program: str) -> Tuple[Tensor, Tensor, Tensor]:
+    _check_there(q, (k, v), tensors, extras, scalars)
     return results_of_forward(q, v, config)
 
 
 def _backward_fake(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
                    config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
+    _check_there(q, (k, v, out, lse), tensors, extras, scalars, grads)
     return results_of_backward(q, k, v, tensors, extras, scalars, config, want)
 
 

@@ -249,5 +249,6 @@ def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
     for one, made in zip(want, results):
         if one == ops.WANT_SCALARS:
             values = [params[i] for i, p in enumerate(call.program.params) if p.type == "float"]
-            made.copy_(torch.tensor(values + [0.0] * (made.numel() - len(values)), dtype=torch.float64))
+            made.copy_(torch.tensor(values + [0.0] * (made.numel() - len(values)), dtype=torch.float64,
+                                    device=made.device))
     return results

@@ -106,7 +106,7 @@ def _nodes(script: _Script, tensors: Optional[Mapping[str, Any]]) -> Dict[str, R
     for name, value in (tensors or {}).items():
         known = {}
         if not isinstance(value, _NUMBERS) and hasattr(value, "shape"):
-            value = torch.as_tensor(value)  # an array of NumPy's
+            value = value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")  # NumPy
             known = {"dim": list(value.shape), "data_type": value.dtype}
         found[name] = RecordedNode(script, ("tensor", name, script.operand(value)), known)
     return found

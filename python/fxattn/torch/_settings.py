@@ -79,7 +79,7 @@ class Settings:
         if values is None:
             return
         # Arrays of others are copied: nobody would see them change before the backward pass.
-        tensor = values if isinstance(values, Tensor) else torch.tensor(values)
+        tensor = values if isinstance(values, Tensor) else torch.tensor(values, device="cpu")
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
             if tensor.numel() or isinstance(values, Tensor):  # an empty list is of floats to torch
                 raise TypeError("%s is of %s; ints are accepted" % (name, tensor.dtype))
@@ -128,7 +128,7 @@ class Settings:
         dropout_p = real_number("dropout_p", dropout_p)
         if dropout_p:
             self.flag(_abi.DROPOUT)
-            self.slots[_abi.SLOT_SEED] = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else seed_tensor(seed)
+            self.slots[_abi.SLOT_SEED] = drawn_seed() if seed is None else seed_tensor(seed)
         return dropout_p
 
     def config(self) -> Tuple[int, ...]:
@@ -147,6 +147,11 @@ def _longest(offsets: Tensor) -> int:
     return int((offsets[1:] - offsets[:-1]).max()) if offsets.numel() > 1 else 0
 
 
+def drawn_seed() -> Tensor:
+    """A seed from PyTorch's generator. On the host, where kernels look for it, whatever the default device is."""
+    return torch.randint(0, (1 << 62) - 1, (1,), device="cpu")
+
+
 def seed_tensor(seed: Any) -> Tensor:
     """A seed of 64 bits, with a sign or without one."""
     if isinstance(seed, Tensor):
@@ -157,7 +162,7 @@ def seed_tensor(seed: Any) -> Tensor:
         return seed.to(torch.int64).reshape(1)
     if isinstance(seed, int) and 1 << 63 <= seed < 1 << 64:
         seed -= 1 << 64
-    return torch.as_tensor(whole_number("seed", seed), dtype=torch.int64).reshape(1)
+    return torch.as_tensor(whole_number("seed", seed), dtype=torch.int64, device="cpu").reshape(1)
 
 
 def shape_of_scores(config: Sequence[int], extras: Sequence[Tensor], q: Tensor, k: Tensor) -> Tuple[int, ...]:

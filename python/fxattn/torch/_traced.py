@@ -31,7 +31,7 @@ def floats_as_tensor(values: Sequence[Any]) -> Tensor:
     """Params as one f64 tensor on the host. Compilers keep a product with a symbolic number as it is, where most other
     ways to make a tensor of one compile again for each value."""
     ones = [value.reshape(()).to(device="cpu", dtype=torch.float64) if isinstance(value, Tensor)
-            else torch.ones((), dtype=torch.float64) * value for value in values]
+            else torch.ones((), dtype=torch.float64, device="cpu") * value for value in values]
     return torch.stack(ones)
 
 

@@ -28,7 +28,7 @@ from ._autograd import Call, Plain, _below, _place, _wanted
 from ._dtensors import group_of, local_parts
 from ._dynamo import outside
 from ._plain import DTYPES
-from ._settings import real_number, seed_tensor
+from ._settings import drawn_seed, real_number, seed_tensor
 from ._shards import KEYS, LAYOUTS, QUERIES, Mask, Shards, split_sequence
 from ._traced import call_of, check_scale, told_of_scores
 from .flex import autocast_inputs
@@ -268,7 +268,7 @@ def _extras(q: Tensor, sink: Optional[Tensor], dropout_p: float, seed: Optional[
                                 % (tuple(sink.shape), q.shape[1]))
         flags, slots, extras = flags | _abi.SINK, slots | 1 << _abi.SLOT_SINK, [sink]
     if dropout_p:
-        drawn = torch.randint(0, (1 << 62) - 1, (1,)) if seed is None else seed_tensor(seed).cpu()
+        drawn = drawn_seed() if seed is None else seed_tensor(seed).cpu()
         flags, slots, extras = flags | _abi.DROPOUT, slots | 1 << _abi.SLOT_SEED, [*extras, drawn]
     return [flags, slots] if slots else [flags], extras
 
