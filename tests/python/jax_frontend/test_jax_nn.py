@@ -24,6 +24,8 @@ BIASES = {"whole": (2, 4, 9, 11), "heads": (1, 4, 9, 11), "one": (1, 1, 9, 11), 
 
 @pytest.mark.parametrize("case", CASES)
 def test_features(case):
+    if "rows" in case and jax.__version_info__ < (0, 10):
+        pytest.skip("jax.nn gives nan in f64 for rows that attend to nothing before JAX 0.10")
     options = CASES[case]
     args = qkv(21, t=11, hkv=2 if case in ("causal", "all") else 4)
     # What jax.nn has in rows that attend to nothing, and in their residuals, is an average and a large number.
