@@ -242,8 +242,14 @@ TEST(no_engine_of_cudnn) {
     NEEDS_STANDIN;
     fxa_context *ctx = context_new();
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
-    standin[1]->no_engine = true;
-    T_HAS(answer_of(ctx, &p).reason, "no engine for this graph");
+    standin[1]->no_engine = true, standin[1]->tried = 2;
+    T_STR(answer_of(ctx, &p).reason,
+          "none of 2 engines of cuDNN takes this graph of 10 operations; the first says: the "
+          "stand-in has no engine");
+    fxa_context_destroy(ctx);
+    ctx = context_new(); /* answers are kept */
+    standin[1]->tried = 0;
+    T_STR(answer_of(ctx, &p).reason, "cuDNN knows no engine for this graph of 10 operations");
     standin[1]->no_engine = false;
     fxa_context_destroy(ctx);
     standin_check_end();

@@ -15,7 +15,8 @@ typedef struct standin_state {
     /* by the test */
     size_t fail_at; /* the call of that number, from 1, fails; 0: none */
     bool devices_gone;
-    bool no_engine;            /* cuDNN finds none */
+    bool no_engine;            /* cuDNN finds none that takes a graph, */
+    int64_t tried;             /* of as many that it knows */
     void *recorded;            /* a stream that is being recorded; NULL: none */
     uintptr_t pinned, managed; /* memory of the host that the driver knows; that of the second is at device 1 */
     /* by the stand-in */

@@ -267,6 +267,8 @@ STANDIN(int, cudnnBackendGetAttribute)(void *descriptor, int name, int type, int
         if (capacity) standin_saved_write(d->graph, out);
         return 0;
     }
+    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && capacity == 0 && d->final)
+        return *n = standin_cudnn.no_engine ? standin_cudnn.tried : 1, 0;
     if (capacity != 1) return standin_say(STANDIN_BAD, "get");
     *n = 1;
     if (name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE || name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)
@@ -275,7 +277,11 @@ STANDIN(int, cudnnBackendGetAttribute)(void *descriptor, int name, int type, int
     const standin_descriptor *graph = standin_child(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
     standin_descriptor *config = *(standin_descriptor **)out;
     *n = standin_cudnn.no_engine ? 0 : 1;
-    if (*n == 0) return standin_say(0, "the stand-in has no engine");
+    if (*n == 0)
+        return standin_say(0, standin_cudnn.tried
+                                  ? "{\"engineId\":7} Warning: 3000; Reason: the stand-in has no engine "
+                                    "at: here; Reason: another at: there"
+                                  : "");
     config->graph = standin_graph_copy(graph->graph);
     config->final = true;
     return 0;

@@ -179,6 +179,32 @@ static void *maker_graph(dnn_maker *m) {
 
 /* ---- Engines of cuDNN -------------------------------------------------------------------------------------------- */
 
+/* cuDNN's text has what it tried and where it looked around the reason: "...; Reason: REASON at: ..." for each. */
+static char *config_reason(char *text) {
+    static const char begin[] = "Reason: ", end[] = " at: ";
+    char *reason = strstr(text, begin), *rest;
+    if (!reason) return text;
+    reason += sizeof begin - 1;
+    rest = strstr(reason, end);
+    if (rest) *rest = '\0';
+    return reason;
+}
+
+/* None was left: because it knows none, or because each of them says no. */
+static fxa_status config_refuse(const dnn_maker *m, void *heuristics, fxa_error *err) {
+    char text[1200];
+    int64_t tried = 0;
+    fxa__cudnn_last(m->api, text, sizeof text);
+    int status = m->api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &tried, NULL);
+    const char *reason = config_reason(text);
+    if (status == CUDNN_STATUS_SUCCESS && tried < 1)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "cuDNN knows no engine for this graph of %zu operations%s%s",
+                         m->g->n_ops, *reason ? ": " : "", reason);
+    return fxa__fail(err, FXA_E_UNSUPPORTED,
+                     "none of %lld engines of cuDNN takes this graph of %zu operations; the first says: %s",
+                     (long long)tried, m->g->n_ops, *reason ? reason : "nothing");
+}
+
 /* The best configuration; NULL and E_UNSUPPORTED when there is none. */
 static fxa_status maker_config(dnn_maker *m, void *profile, void **config, fxa_error *err) {
     const int mode = CUDNN_HEUR_MODE_A;
@@ -195,11 +221,7 @@ static fxa_status maker_config(dnn_maker *m, void *profile, void **config, fxa_e
     m->status =
         m->api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, config);
     FXA_TRY(maker_status(m, err));
-    if (count > 0) return FXA_OK;
-    char text[320];
-    fxa__cudnn_last(m->api, text, sizeof text);
-    return fxa__fail(err, FXA_E_UNSUPPORTED, "cuDNN has no engine for this graph of %zu operations: %s", m->g->n_ops,
-                     *text ? text : "it does not say why");
+    return count > 0 ? FXA_OK : config_refuse(m, heuristics, err);
 }
 
 fxa_status fxa__dnn_probe(const fxa__cudnn_api *api, void *profile, const fxa__dnn_graph *g, int64_t *workspace,
