@@ -70,6 +70,80 @@ static int32_t wrong_heads(wrong_graph *w) {
     return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_MUL, sum, fxa__dnn_float(&w->g, 1));
 }
 
+/* q < length && k < length, both by memory of ours; `product`: whose lengths they are. */
+static int32_t wrong_lengths(wrong_graph *w, bool product) {
+    int32_t length = fxa__dnn_length(&w->g, 1, 5), s = w->s;
+    if (product)
+        s = fxa__dnn_matmul(&w->g, w->s, w->s, fxa__dnn_like(&w->g, w->s, CUDNN_DATA_FLOAT), length, length, -1);
+    int32_t q = fxa__dnn_index(&w->g, s, 2, CUDNN_DATA_INT32), k = fxa__dnn_index(&w->g, s, 3, CUDNN_DATA_INT32);
+    int32_t row = fxa__dnn_op2(&w->g, CUDNN_POINTWISE_CMP_LT, q, length, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    int32_t key = fxa__dnn_op2(&w->g, CUDNN_POINTWISE_CMP_LT, k, length, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    int32_t m = fxa__dnn_op2(&w->g, CUDNN_POINTWISE_LOGICAL_AND, row, key, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    return fxa__dnn_select(&w->g, s, fxa__dnn_float(&w->g, -INFINITY), m);
+}
+
+static int32_t wrong_padding(wrong_graph *w) { return wrong_lengths(w, false); }
+static int32_t wrong_not_padding(wrong_graph *w) { return wrong_lengths(w, true); }
+
+static int32_t wrong_join(wrong_graph *w) {
+    int32_t q = fxa__dnn_index(&w->g, w->s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(&w->g, w->s, 3, CUDNN_DATA_FLOAT);
+    int32_t row = fxa__dnn_op2(&w->g, CUDNN_POINTWISE_CMP_GE, q, k, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    int32_t key = fxa__dnn_op2(&w->g, CUDNN_POINTWISE_CMP_GT, k, q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    int32_t m = fxa__dnn_op2(&w->g, CUDNN_POINTWISE_LOGICAL_OR, row, key, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    return fxa__dnn_select(&w->g, w->s, fxa__dnn_float(&w->g, -INFINITY), m);
+}
+
+/* Memory of that size as the second operand. */
+static int32_t wrong_reads(wrong_graph *w, const int64_t dim[4], uint8_t type) {
+    return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_ADD, w->s, fxa__dnn_scratch(&w->g, dim, type));
+}
+
+static int32_t wrong_bound(wrong_graph *w) {
+    const int64_t one[4] = {1, 1, 1, 1};
+    int32_t q = fxa__dnn_index(&w->g, w->s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(&w->g, w->s, 3, CUDNN_DATA_FLOAT);
+    k = fxa__dnn_float2(&w->g, CUDNN_POINTWISE_ADD, k, fxa__dnn_scratch(&w->g, one, CUDNN_DATA_FLOAT));
+    int32_t m = fxa__dnn_op2(&w->g, CUDNN_POINTWISE_CMP_GT, k, q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
+    return fxa__dnn_select(&w->g, w->s, fxa__dnn_float(&w->g, -INFINITY), m);
+}
+
+static int32_t wrong_bools(wrong_graph *w) { return wrong_reads(w, wrong_dim, CUDNN_DATA_BOOLEAN); }
+
+static int32_t wrong_entries(wrong_graph *w) {
+    const int64_t dim[4] = {2, 1, 1, 1};
+    return wrong_reads(w, dim, CUDNN_DATA_FLOAT);
+}
+
+static int32_t wrong_keys(wrong_graph *w, bool backward) {
+    const int64_t dim[4] = {1, 1, 1, 8};
+    int32_t s = wrong_reads(w, dim, CUDNN_DATA_FLOAT);
+    return backward ? fxa__dnn_reshape(&w->g, s, fxa__dnn_like(&w->g, s, CUDNN_DATA_FLOAT)) : s;
+}
+
+static int32_t wrong_keys_back(wrong_graph *w) { return wrong_keys(w, true); }
+static int32_t wrong_keys_forward(wrong_graph *w) { return wrong_keys(w, false); }
+
+/* Products of 8 rows and keys; in a backward pass some are turned. */
+static int32_t wrong_product(wrong_graph *w, bool backward) {
+    int32_t s = fxa__dnn_matmul(&w->g, w->s, w->s, fxa__dnn_like(&w->g, w->s, CUDNN_DATA_FLOAT), -1, -1, -1);
+    return backward ? fxa__dnn_reshape(&w->g, s, fxa__dnn_like(&w->g, s, CUDNN_DATA_FLOAT)) : s;
+}
+
+static int32_t wrong_tiles(wrong_graph *w) { return wrong_product(w, true); }
+static int32_t wrong_not_tiles(wrong_graph *w) { return wrong_product(w, false); }
+
+static int32_t wrong_maximum(wrong_graph *w, bool log) {
+    const int64_t row[4] = {1, 2, 8, 1};
+    int32_t most =
+        fxa__dnn_reduce(&w->g, CUDNN_REDUCE_TENSOR_MAX, w->s, fxa__dnn_scratch(&w->g, row, CUDNN_DATA_FLOAT));
+    int32_t sum = fxa__dnn_reduce(&w->g, CUDNN_REDUCE_TENSOR_ADD, w->s, fxa__dnn_virtual(&w->g, row, CUDNN_DATA_FLOAT));
+    if (log) sum = fxa__dnn_float2(&w->g, CUDNN_POINTWISE_LOG, sum, -1);
+    (void)most;
+    return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_SUB, w->s, sum);
+}
+
+static int32_t wrong_both(wrong_graph *w) { return wrong_maximum(w, true); }
+static int32_t wrong_not_both(wrong_graph *w) { return wrong_maximum(w, false); }
+
 static const struct wrong_form {
     const char *name;
     int32_t (*write)(wrong_graph *w);
@@ -85,6 +159,18 @@ static const struct wrong_form {
     {"two causal masks", wrong_causal, "second of its kind"},
     {"two windows", wrong_window, "second of its kind"},
     {"heads of floats", wrong_heads, "sums heads of floats"},
+    {"padding without lengths", wrong_padding, "lengths that no product has"},
+    {"padding with lengths", wrong_not_padding, NULL},
+    {"masks of cuDNN's own, joined", wrong_join, "joins masks"},
+    {"a window by memory", wrong_bound, "bound in memory"},
+    {"a tensor of bools", wrong_bools, "ends the process"},
+    {"one value per entry", wrong_entries, "one value per batch entry"},
+    {"one value per key, backward", wrong_keys_back, "one value per key"},
+    {"one value per key, forward", wrong_keys_forward, NULL},
+    {"8 rows and keys, backward", wrong_tiles, "no whole tiles"},
+    {"8 rows and keys, forward", wrong_not_tiles, NULL},
+    {"the maximum beside LSE", wrong_both, "beside LSE"},
+    {"the maximum and the sum", wrong_not_both, NULL},
 };
 
 TEST(graphs_that_cudnn_would_get_wrong) {

@@ -14,6 +14,10 @@ typedef struct rules_look {
 
 static const fxa__dnn_tensor *rules_tensor(const rules_look *l, int32_t t) { return &l->g->tensors[t]; }
 
+static bool rules_has_memory(const fxa__dnn_tensor *t) {
+    return t->source != FXA__DNN_VIRTUAL && !fxa__dnn_is_by_value(t);
+}
+
 static bool rules_is_used(const fxa__dnn_graph *g, int32_t t) {
     for (size_t i = 0; i < g->n_ops; i++) {
         const fxa__dnn_op *op = &g->ops[i];
@@ -81,10 +85,97 @@ static const char *rules_second_band(const rules_look *l) {
     return NULL;
 }
 
+/* ---- Padding ----------------------------------------------------------------------------------------------------- */
+
+static const fxa__dnn_op *rules_maker(const rules_look *l, int32_t t) {
+    for (size_t i = 0; i < l->g->n_ops; i++)
+        if (l->g->ops[i].y == t) return &l->g->ops[i];
+    return NULL;
+}
+
+static bool rules_is_length(const fxa__dnn_graph *g, int32_t t) {
+    for (size_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].kind == FXA__DNN_MATMUL && (g->ops[i].m == t || g->ops[i].n == t)) return true;
+    return false;
+}
+
+/* q < length && k < length is padding to cuDNN, which then masks by lengths of products: without any, nothing. Other
+ * masks of BOOLEAN it does not join. */
+static const char *rules_padding(const rules_look *l) {
+    if (rules_is_band(l->op, CUDNN_POINTWISE_CMP_LT))
+        return rules_is_length(l->g, l->op->b) ? NULL : "is padding by lengths that no product has";
+    bool join = l->op->mode == CUDNN_POINTWISE_LOGICAL_AND || l->op->mode == CUDNN_POINTWISE_LOGICAL_OR;
+    if (!join || l->op->precision != CUDNN_DATA_BOOLEAN) return NULL;
+    const fxa__dnn_op *x = rules_maker(l, l->op->x), *b = rules_maker(l, l->op->b);
+    bool padding = l->op->mode == CUDNN_POINTWISE_LOGICAL_AND && x && b && rules_is_band(x, CUDNN_POINTWISE_CMP_LT) &&
+                   rules_is_band(b, CUDNN_POINTWISE_CMP_LT);
+    return padding ? NULL : "joins masks that are cuDNN's own";
+}
+
+/* A window whose bound lies in memory has no plan. */
+static const char *rules_window(const rules_look *l) {
+    const fxa__dnn_op *sum = rules_is_band(l->op, CUDNN_POINTWISE_CMP_GT) ? rules_maker(l, l->op->x) : NULL;
+    bool memory = sum && sum->b >= 0 && rules_has_memory(rules_tensor(l, sum->b));
+    return memory ? "is a window with a bound in memory" : NULL;
+}
+
+/* ---- Backward passes, in which something is turned --------------------------------------------------------------- */
+
+static bool rules_is_backward(const fxa__dnn_graph *g) {
+    for (size_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].kind == FXA__DNN_RESHAPE) return true;
+    return false;
+}
+
+/* Past the last row and key of no whole tile scores are 0, and exp overflows, unless lengths say where the end is. */
+static const char *rules_tiles(const rules_look *l) {
+    enum { ROWS = 64, KEYS = 128 };
+    const fxa__dnn_tensor *y = rules_tensor(l, l->op->y);
+    bool scores = l->op->kind == FXA__DNN_MATMUL && y->source == FXA__DNN_VIRTUAL && y->type == CUDNN_DATA_FLOAT;
+    bool whole = y->dim[2] % ROWS == 0 && y->dim[3] % KEYS == 0;
+    return scores && !whole && l->op->m < 0 && rules_is_backward(l->g) ? "has no whole tiles, and no lengths" : NULL;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/* What is read wrongly: one value per batch entry; in backward one per key. Bools and bytes end the process. */
+static const char *rules_memory_of(const rules_look *l, int32_t t) {
+    const fxa__dnn_tensor *x = t >= 0 ? rules_tensor(l, t) : NULL, *y = rules_tensor(l, l->op->y);
+    if (!x || !rules_has_memory(x)) return NULL;
+    bool known = x->type == CUDNN_DATA_FLOAT || x->type == CUDNN_DATA_HALF || x->type == CUDNN_DATA_BFLOAT16 ||
+                 x->type == CUDNN_DATA_INT32;
+    if (!known) return "reads memory of a type that ends the process";
+    if (y->dim[2] < 2 || x->dim[2] > 1 || rules_is_band(l->op, CUDNN_POINTWISE_CMP_LT)) return NULL;
+    if (x->dim[3] > 1) return rules_is_backward(l->g) ? "reads one value per key in a backward pass" : NULL;
+    return x->dim[0] > 1 ? "reads one value per batch entry" : NULL;
+}
+
+static const char *rules_memory(const rules_look *l) {
+    const char *why = rules_memory_of(l, l->op->b);
+    return why ? why : rules_memory_of(l, l->op->t);
+}
+
+/* The maximum of rows in memory beside LSE: it is never written. */
+static const char *rules_maximum(const rules_look *l) {
+    bool most = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_MAX;
+    if (!most || rules_tensor(l, l->op->y)->source == FXA__DNN_VIRTUAL) return NULL;
+    for (size_t i = 0; i < l->g->n_ops; i++) {
+        const fxa__dnn_op *op = &l->g->ops[i];
+        bool row = op->kind == FXA__DNN_POINTWISE && l->g->tensors[op->y].dim[3] == 1;
+        if (row && op->mode == CUDNN_POINTWISE_LOG) return "writes the maximum of rows beside LSE";
+    }
+    return NULL;
+}
+
 static const char *rules_look_at(const rules_look *l) {
     const char *why = rules_is_row(l) ? NULL : rules_unused(l);
     if (!why) why = rules_heads(l);
+    if (!why) why = rules_maximum(l);
+    if (!why) why = rules_tiles(l);
     if (l->op->kind != FXA__DNN_POINTWISE) return why;
+    if (!why) why = rules_memory(l);
+    if (!why) why = rules_padding(l);
+    if (!why) why = rules_window(l);
     if (!why) why = rules_first_operand(l);
     if (!why) why = rules_sum(l);
     if (!why) why = rules_order(l);
