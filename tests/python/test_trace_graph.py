@@ -243,6 +243,19 @@ def test_tensor_scalar():
     assert forward(trace(run, style="graph"))(2.0)[0] == forward(trace(fixed, style="graph"))(2.0)[0] == 5.0
 
 
+def test_enums_of_the_real_frontend():
+    cudnn = pytest.importorskip("cudnn")
+
+    def mod(graph, score, tensors):
+        twice = graph.mul(a=score, b=graph.tensor_scalar(2.5, cudnn.scalar_type.RUNTIME_PARAM),
+                          compute_data_type=cudnn.data_type.FLOAT)
+        twice.set_data_type(cudnn.data_type.HALF).set_name("twice").set_output(False)
+        return twice
+
+    traced = trace(mod, style="graph")
+    assert traced.params == (2.5,) and forward(traced)(2.0)[0] == 5.0
+
+
 def test_misuse():
     for call, words in ((dict(bprop=causal,
                               tensors={"x": 1.0}), "score_mod_bprop, score_mod_tensors given without score_mod"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators fxattn::fwd and fxattn::bwd: PyTorch's own checks, errors, threads, forks, memory, and the same results
 from the kernels in C and those by ctypes."""
+import itertools
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
@@ -46,6 +49,24 @@ def test_opcheck():
     want = [ops.WANT_Q, ops.WANT_K, ops.WANT_V, ops.WANT_SINK, ops.WANT_SCALARS, ops.WANT_TENSORS]
     rest = (out, lse, [torch.randn_like(out), torch.randn_like(lse)], want)
     assert set(torch.library.opcheck(ops.bwd, (*plain, *rest)).values()) == {"SUCCESS"}
+
+
+def test_fake_results_lie_as_real_ones_do():
+    """What a compiler is told of strides, also where some are equal: expanded dimensions, and those of one element."""
+    rest = ([], [], [], [], [NAN, 0.0], [_abi.WANT_LSE], "")
+    for order in itertools.permutations(range(4)):
+        for shape in ((2, 3, 5, 4), (1, 3, 1, 4), (2, 1, 5, 4)):
+            dense = torch.randn([shape[i] for i in order]).permute([order.index(i) for i in range(4)])
+            for x in (dense, dense[:1, :1].expand(2, 3, -1, -1), dense[:, :, :1].expand(-1, -1, 6, -1)):
+                fake = FakeTensorMode().from_tensor(x)
+                real = ops.fwd(x, x, x, *rest)
+                grads = ops.bwd(x, x, x, *rest, *real[:2], [torch.ones_like(real[0])], [ops.WANT_Q, ops.WANT_V])
+                with fake.fake_mode:
+                    told = ops.fwd(fake, fake, fake, *rest)
+                    told_grads = ops.bwd(fake, fake, fake, *rest, *told[:2], [torch.ones_like(told[0])],
+                                         [ops.WANT_Q, ops.WANT_V])
+                for one, other in zip((*real[:2], *grads), (*told[:2], *told_grads)):
+                    assert (one.stride(), one.dtype) == (other.stride(), other.dtype), (order, shape, x.stride())
 
 
 def test_gradcheck_of_sinks_params_and_captured_tensors():
