@@ -109,3 +109,39 @@ def test_what_is_kept_still():
         trace(mod)
         asked = reuse.question(mod, None, ("torch", None, None))
         assert asked is not None and asked.answer() is not None
+
+
+def test_one_code_over_tables_of_two_libraries():
+    """How a function must be traced is remembered; that of another library's values is another way. torch takes -1 for
+    255 beside a uint8, NumPy for -1."""
+    def below(table):
+        return lambda s, b, h, q, k: s + (table[q] < -1)
+
+    table = torch.tensor([200, 3], dtype=torch.uint8)
+    for _ in range(2):
+        assert evaluator(trace(below(table.numpy())))(0.0)[0] == 0.0
+        assert evaluator(trace(below(table)))(0.0)[0] == float(table[0] < -1) == 1.0
+
+
+def test_a_global_of_another_library(monkeypatch):
+    table = torch.tensor([200, 3], dtype=torch.uint8)
+    for found in (table.numpy(), table) * 2:
+        monkeypatch.setitem(globals(), "rows", found)
+        assert evaluator(trace(_below_rows))(0.0)[0] == float(found is table)
+
+
+def _below_rows(s, b, h, q, k):
+    return s + (rows[q] < -1)
+
+
+def test_one_code_over_functions_of_two_libraries():
+    jnp = pytest.importorskip("jax.numpy")
+
+    def of(function):
+        return lambda s, b, h, q, k: function(s)
+
+    for _ in range(2):
+        assert evaluator(trace(of(jnp.square)))(3.0)[0] == 9.0
+        assert evaluator(trace(of(torch.square)))(3.0)[0] == 9.0
+        assert evaluator(trace(of(lambda x: jnp.square(x))))(3.0)[0] == 9.0
+        assert evaluator(trace(of(lambda x: torch.square(x))))(3.0)[0] == 9.0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """trace(): the one entry of the tracer, and what it gives."""
 import re
+import types
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import _abi
@@ -138,29 +139,35 @@ class _Flex:
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:
         """Calls a function on symbols, by the way that it needs."""
-        code = getattr(mod, "__code__", None)
-        route = self.routes.get(code, "plain")
-        for _ in range(4):
+        kind = _kind_of(mod)
+        route = self.routes.get(kind, "plain")
+        on_trial = route != "plain"  # what was right for another function of this kind
+        for _ in range(5):
             state = rec.save()
             arguments = [Sym(rec, at, ty) for at, ty in inputs] + [lifted(x) for x in extra]
             try:
                 return _ROUTES[route](mod, rec, arguments)
-            except NeedsCapture as need:
-                route = self.other(route, "captured", need)
-            except NeedsJax as need:
-                route = self.other(route, "jax", need)
-            except Exception as error:
-                found = _route_of(route, error, mod)
-                if found is None and isinstance(error, TypeError) and _NO_OPERAND.search(str(error)):
-                    raise at_place_of(error, "%s: no function of torch, NumPy or jax.numpy sees a traced value there; "
-                                      "write x.abs() or torch.abs(x), not torch.Tensor.abs(x)" % error) from None
-                if found is None:
-                    raise
-                route = found
+            except (Exception, NeedsCapture, NeedsJax) as error:
+                route, on_trial = "plain" if on_trial else self.next_route(route, error, mod), False
             rec.restore(state)
-            if code is not None and len(self.routes) < MAX_ROUTES:
-                self.routes[code] = route
+            if kind is not None and len(self.routes) < MAX_ROUTES:
+                self.routes[kind] = route
         raise TraceError("the function mixes libraries in a way that cannot be traced")
+
+    @staticmethod
+    def next_route(route: str, error: BaseException, mod: Callable[..., Any]) -> str:
+        """Another way to trace a function that this error came of; where there is none, the error itself."""
+        if isinstance(error, NeedsCapture):
+            return _Flex.other(route, "captured", error)
+        if isinstance(error, NeedsJax):
+            return _Flex.other(route, "jax", error)
+        found = _route_of(route, error, mod)
+        if found is None and isinstance(error, TypeError) and _NO_OPERAND.search(str(error)):
+            raise at_place_of(error, "%s: no function of torch, NumPy or jax.numpy sees a traced value there; "
+                              "write x.abs() or torch.abs(x), not torch.Tensor.abs(x)" % error) from None
+        if found is None:
+            raise error
+        return found
 
     @staticmethod
     def other(route: str, wanted: str, need: BaseException) -> str:
@@ -170,7 +177,25 @@ class _Flex:
         return wanted
 
 
-def _route_of(route: str, error: Exception, mod: Callable[..., Any]) -> Optional[str]:
+def _kind_of(mod: Callable[..., Any]) -> Any:
+    """The code of a function and of what sort the things are that it names: one code over tables of another library, or
+    calling its functions, is traced another way. None for what is no function."""
+    if type(mod) is not types.FunctionType:
+        return None
+    names, sorts = mod.__globals__, []
+    for cell in mod.__closure__ or ():
+        try:
+            sorts.append(_sort_of(cell.cell_contents))
+        except ValueError:  # a cell that is not filled
+            sorts.append(None)
+    return mod.__code__, tuple(sorts), tuple([_sort_of(names.get(name)) for name in mod.__code__.co_names])
+
+
+def _sort_of(value: Any) -> Any:
+    return value.__code__ if type(value) is types.FunctionType else type(value)
+
+
+def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Optional[str]:
     """Another way to trace a function, when an error says that it needs one."""
     if route != "jax" and ("__jax_array__" in str(error) or mentions_jax(mod)):
         return "jax"
