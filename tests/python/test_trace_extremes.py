@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of torch at the ends of what numbers hold: large and infinite values, NaN, signed zeros, the lowest ints,
 and quotients that rounding would move. Each traced program against the function itself, in float64."""
+import functools
 import itertools
 import math
 import operator
 
 import pytest
 
-from fxattn.trace import trace
+from fxattn.trace import TraceError, trace
 from trace_support import Evaluator, evaluator, same
 
 torch = pytest.importorskip("torch")
@@ -154,3 +155,56 @@ def test_slopes(name):
             own = float(torch.autograd.grad(fn(x, c), x)[0])
             if math.isfinite(own):
                 assert same(run(at, dscore=1.0)[0], own, 1e-9), (at, c)
+
+
+
+NARROW_TABLES = {"u8": torch.tensor([200, 3], dtype=torch.uint8), "i8": torch.tensor([-100, 90], dtype=torch.int8),
+                 "i16": torch.tensor([-20000, 300], dtype=torch.int16), "bool": torch.tensor([True, False]),
+                 "f64": torch.tensor([1.5, -2.0], dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("one, other", list(itertools.product(NARROW_TABLES, repeat=2)))
+def test_what_is_added_is_multiplied_in_the_type_of_the_sum(one, other):
+    """add and sub with alpha, addcmul: a narrow int beside a float is a float before it is multiplied."""
+    x, y = NARROW_TABLES[one], NARROW_TABLES[other]
+    fns = [lambda a, b: torch.add(a, b, alpha=3)]
+    if "bool" not in (one, other):  # torch has no difference of bools
+        fns.append(lambda a, b: torch.sub(a, b, alpha=3))
+    if "f64" in (one, other):
+        fns.append(lambda a, b: torch.addcmul(b, a, a, value=2))
+    if other == "f64":  # torch divides no ints here
+        fns.append(lambda a, b: torch.addcdiv(b, a, b + 1, value=2))
+    for fn in fns:
+        run = evaluator(trace(lambda s, b, h, q, k: s + fn(x[q], y[k])))
+        for q, k in itertools.product(range(2), repeat=2):
+            got, own = run(0.0, q=q, k=k)[0], float(fn(x[q:q + 1], y[k:k + 1]))  # of rank 1, so that none gives way
+            assert same(got, own, 1e-12), (q, k, got, own)
+
+
+@pytest.mark.parametrize("fn", [lambda x: torch.nn.functional.hardtanh(x, -0.5, 1.75),
+                                lambda x: torch.nn.functional.hardtanh(x, -3.5, 7.9),
+                                lambda x: torch.nn.functional.threshold(x, 0.5, 2.75),
+                                lambda x: torch.nn.functional.threshold(x, 3, -1.5)])
+def test_bounds_of_ints_are_ints(fn):
+    check_table(fn, torch.tensor([-9, -1, 0, 1, 4, 9], dtype=torch.int32))
+
+
+@pytest.mark.parametrize("decimals", [2, -1, 308, 400, -400])
+def test_round_to_decimals_beyond_floats(decimals):
+    check_table(lambda x: torch.round(x, decimals=decimals), FLOATS[:13], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("mod", [lambda s, b, h, q, k: s + s.new_zeros(10 ** 9).sum(),
+                                 lambda s, b, h, q, k: s + torch.ones_like(s.expand(10 ** 6)).sum(),
+                                 lambda s, b, h, q, k: s + s.expand(10 ** 5, 10 ** 5).sum(),
+                                 lambda s, b, h, q, k: s + functools.reduce(
+                                     lambda x, _: torch.cat([x, x]), range(40), s.reshape(1)).sum()])
+def test_arrays_larger_than_any_program_are_refused(mod):
+    """Before they are made: a list of 10^9 elements would take all memory."""
+    with pytest.raises(TraceError, match="element by element"):
+        trace(mod)
+
+
+def test_a_scalar_indexed_by_nothing():
+    table = torch.tensor(2.5, dtype=torch.float64)
+    check(lambda s, b, h, q, k: s + table[()] * q, 7.5, q=3)

@@ -6,7 +6,7 @@ from typing import Any
 from .. import _abi
 from .curves import expm1
 from .functions import LE, LT, erf, is_double, k, real, sigmoid, tanh
-from .ops import absolute, add, choose, div, emit, kind_of_operand, mul, neg, sub
+from .ops import absolute, add, cast, choose, div, emit, kind_of_operand, mul, neg, sub
 from .record import Recording
 from .symbol import Sym
 from .types import FLOAT
@@ -114,8 +114,15 @@ def hardswish(rec: Recording, x: Any) -> Sym:
     return mul(rec, x, hardsigmoid(rec, x))
 
 
+def _alike(rec: Recording, number: Any, x: Any) -> Any:
+    """A number in the type of x: beside an int torch cuts it off."""
+    kind = kind_of_operand(x)
+    return number if kind == FLOAT else cast(rec, number, kind)
+
+
 def hardtanh(rec: Recording, x: Any, low: Any, high: Any) -> Sym:
     """Between the bounds x; at them it has no slope, where clamp has one."""
+    low, high = _alike(rec, low, x), _alike(rec, high, x)
     return choose(rec, LE(rec, x, low), low, choose(rec, LE(rec, high, x), high, x))
 
 
@@ -124,7 +131,7 @@ def relu6(rec: Recording, x: Any) -> Sym:
 
 
 def threshold(rec: Recording, x: Any, at: Any, value: Any) -> Sym:
-    return choose(rec, LE(rec, x, at), value, x)
+    return choose(rec, LE(rec, x, _alike(rec, at, x)), _alike(rec, value, x), x)
 
 
 def prelu(rec: Recording, x: Any, weight: Any) -> Sym:

@@ -4,7 +4,8 @@
 `bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step: a View is a real view of that tensor
 (slices, ints and new axes are taken by its own library, so strides and autograd stay) with traced indices at some of
 its dimensions. When all have one, it is a load; when it is computed with, its elements are loaded one by one, and
-operations are unrolled over them. Vec never has more than MAX_ELEMENTS. indexing.py gives both their [ ].
+operations are unrolled over them, MAX_ELEMENTS at most. No Vec has more than MAX_HELD. indexing.py gives both their
+[ ].
 """
 import itertools
 from operator import index as as_int
@@ -13,11 +14,11 @@ from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Uni
 from .libraries import library_of
 from .ops import as_sym, scalar
 from .place import TraceAttributeError, error, refuse
-from .record import LOAD, Recording
+from .record import LOAD, MAX_NODES, Recording
 from .symbol import TRACED, NeedsCapture, NeedsJax, Sym
 from .types import FLOAT
 
-MAX_ELEMENTS = 1024
+MAX_ELEMENTS, MAX_HELD = 1024, 4 * MAX_NODES
 Shape = Tuple[int, ...]
 
 
@@ -155,11 +156,16 @@ def value(x: Vec) -> Any:
     return x if x.shape else x.elements[0]
 
 
-def check_size(shape: Sequence[int]) -> None:
-    if product(shape) > MAX_ELEMENTS:
+def check_size(shape: Sequence[int], most: int = MAX_ELEMENTS) -> None:
+    if product(shape) > most:
         refuse("a score function computes with a tensor of shape %s, element by element; at most %d elements are "
                "unrolled. Index it down to a scalar first, or reduce it outside of the function"
-               % (tuple(shape), MAX_ELEMENTS))
+               % (tuple(shape), most))
+
+
+def check_held(shape: Sequence[int]) -> None:
+    """Of arrays that nothing is computed with yet, before they are made."""
+    check_size(shape, MAX_HELD)
 
 
 def _filled(rec: Recording, fixed: Sequence[Optional[Sym]], at: Sequence[int]) -> List[int]:
@@ -198,6 +204,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 def expanded(x: Vec, shape: Shape) -> List[Sym]:
     if x.shape == shape:
         return x.elements
+    check_held(shape)
     if not x.shape:
         return x.elements * product(shape)
     steps = [0] * (len(shape) - len(x.shape)) + [0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape))]
@@ -262,6 +269,7 @@ def concatenate(rec: Recording, parts: Sequence[Vec], dim: int) -> Vec:
     dim = axis_of(dim, len(parts[0].shape))
     outer = product(parts[0].shape[:dim])
     runs = [len(p.elements) // max(1, outer) for p in parts]
+    check_held((outer, sum(runs)))
     elements = [e for n in range(outer) for p, run in zip(parts, runs) for e in p.elements[n * run:(n + 1) * run]]
     total = sum(p.shape[dim] for p in parts)
     return Vec(rec, parts[0].shape[:dim] + (total,) + parts[0].shape[dim + 1:], elements)

@@ -57,7 +57,7 @@ floor, ceil, trunc, nearest = (rounding(getattr(_abi, "OP_" + name)) for name in
 def round_to(rec: Recording, x: Any, decimals: int = 0) -> Sym:
     if not decimals:
         return nearest(rec, x)
-    scale = k(rec, 10.0 ** abs(decimals))
+    scale = k(rec, 10.0 ** abs(decimals) if abs(decimals) <= sys.float_info.max_10_exp else math.inf)
     up, down = (ops.mul, ops.div) if decimals > 0 else (ops.div, ops.mul)
     return down(rec, nearest(rec, up(rec, real(rec, x), scale)), scale)
 
@@ -238,12 +238,28 @@ def masked_fill(rec: Recording, x: Any, mask: Any, value: Any) -> Sym:
     return filled if filled.ty == kind else cast(rec, filled, kind)
 
 
+def _times(rec: Recording, x: Any, y: Any, alpha: Any) -> Any:
+    """alpha * y of x + alpha * y, in the type of the sum: a narrow int beside a float is a float before."""
+    if type(alpha) is int and alpha == 1:
+        return y
+    kind = joint(x, y)
+    if kind == BOOL:
+        return ops.logical_and(rec, y, alpha)
+    return ops.mul(rec, cast(rec, y, kind), alpha)
+
+
 def added(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:
-    return ops.add(rec, x, y if type(alpha) is int and alpha == 1 else ops.mul(rec, y, alpha))
+    return ops.add(rec, x, _times(rec, x, y, alpha))
+
+
+def added_term(rec: Recording, term: Callable[..., Sym], x: Any, y: Any, z: Any, value: Any) -> Sym:
+    """x + value * term(y, z), of addcmul and addcdiv, in the type that the three have together."""
+    kind = PROMOTE[joint(x, y)][kind_of_operand(z)]
+    return added(rec, x, term(rec, cast(rec, y, kind), cast(rec, z, kind)), value)
 
 
 def subtracted(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:
-    return ops.sub(rec, x, y if type(alpha) is int and alpha == 1 else ops.mul(rec, y, alpha))
+    return ops.sub(rec, x, _times(rec, x, y, alpha))
 
 
 def rsub(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:

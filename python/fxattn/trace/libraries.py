@@ -17,6 +17,7 @@ _CONVERTED = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdoub
               "float8_e4m3fn": "float32", "float8_e5m2": "float32", "float8_e4m3fnuz": "float32",
               "float8_e5m2fnuz": "float32", "float8_e4m3": "float32"}
 
+_MAX_TYPES = 1024
 _library_by_type: Dict[type, Optional[str]] = {}
 _storage_by_dtype: Dict[Any, Tuple[Optional[int], int]] = {}
 
@@ -39,6 +40,8 @@ def library_of(value: Any) -> Optional[str]:
     try:
         return _library_by_type[kind]
     except KeyError:
+        if len(_library_by_type) >= _MAX_TYPES:  # classes that somebody makes for every call would all live on
+            _library_by_type.clear()
         found = _library_by_type[kind] = _library_of_type(kind)
         return found
 

@@ -29,7 +29,9 @@ def _has(tensor: type, values: Iterable[Any]) -> bool:
 
 
 def _is_place(key: Any) -> bool:
-    """Whether an index is traced scalars alone."""
+    """Whether an index is traced scalars alone, and not nothing."""
+    if type(key) is tuple and not key:
+        return False
     for x in key if type(key) is tuple else (key,):
         if type(x) is not Sym:
             return False

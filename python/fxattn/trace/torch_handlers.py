@@ -82,7 +82,7 @@ def h_alpha(fn: Callable[..., Sym]) -> Handler:
 def h_addc(fn: Callable[..., Sym]) -> Handler:
     def go(rec: Recording, x: Any, y: Any, z: Any, value: Any = 1, **rest: Any) -> Any:
         check_rest("addcmul", rest)
-        return elementwise(lambda r, a, b, c, v: functions.added(r, a, fn(r, b, c), v), rec, (x, y, z, value))
+        return elementwise(lambda r, a, b, c, v: functions.added_term(r, fn, a, b, c, v), rec, (x, y, z, value))
     return go
 
 
@@ -180,6 +180,7 @@ def _full(rec: Recording, x: Any, shape: Any, value: Any, dtype: Any) -> Any:
     kind = kind_of_value(rec, x) if dtype is None else kind_of_dtype(dtype)
     element = ops.cast(rec, ops.scalar(rec, value), FLOAT if kind is None else kind)
     shape = tuple(int(n) for n in ((shape,) if isinstance(shape, int) else shape))
+    arrays.check_held(shape)
     return element if not shape else Vec(rec, shape, [element] * arrays.product(shape))
 
 
