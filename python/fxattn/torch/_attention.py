@@ -39,6 +39,7 @@ _FROM_BHSD: Dict[str, Callable[[Tensor], Tensor]] = {
     "htd": lambda x: x.squeeze(0),
 }
 PACKED = ("thd", "htd")
+_UNPACKED = ("bhsd", "bshd", "sbhd")
 # Flags by is_causal, bottom_right, deterministic, strict_index.
 _SWITCHES = (_abi.CAUSAL, _abi.BOTTOM_RIGHT, _abi.DETERMINISTIC, _abi.STRICT_INDEX)
 _FLAGS = {ons: sum(flag for flag, on in zip(_SWITCHES, ons) if on)
@@ -125,18 +126,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     return_lse, return_max   give an AttentionOutput
     deterministic        the same bits in every run, or an error; strict_index: so are indices outside captured tensors
     """
-    if (layout == "bhsd" and not return_lse and not return_max and sink is None and params is None and window is None
+    if (layout in _UNPACKED and not return_lse and not return_max and sink is None and params is None and window is None
             and q_lengths is None and k_lengths is None and cu_q is None and cu_k is None and max_q is None
             and max_k is None and pages is None and positions is None and seed is None and type(dropout_p) is float
             and dropout_p == 0.0 and not torch.compiler.is_dynamo_compiling() and _direct.is_plain(q, k, v)):
         flags = _FLAGS[bool(is_causal), bool(bottom_right), bool(deterministic), bool(strict_index)]
-        found = None
-        if style == "flex" and score_mod_bprop is None and tensors is None and bprop_tensors is None:
-            found = known_at_once(q, k, v, score_mod, mask_mod, scale, flags, ALIKE_GROUPED)
-        elif (style == "graph" and callable(score_mod) and mask_mod is None and scale is None
-              and (tensors is None or type(tensors) is dict)
-              and (bprop_tensors is None or type(bprop_tensors) is dict)):
-            found = _graph_at_once(q, k, v, flags, score_mod, score_mod_bprop, tensors, bprop_tensors)
+        found = _at_once(q, k, v, layout, score_mod, mask_mod, scale, flags, style, score_mod_bprop, tensors,
+                         bprop_tensors)
         if found is not None:
             return found
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -174,6 +170,24 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     packed = layout in PACKED
     lse, rows = (x.squeeze(0) if packed and x.dim() == 3 else x for x in (lse.to(rows.dtype), rows))
     return AttentionOutput(out, lse if return_lse else None, rows if return_max else None)
+
+
+def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,
+             style: str, bprop: Mod, tensors: Any, bprop_tensors: Any) -> Optional[Tensor]:
+    """The output of a call that has nothing but functions and flags, where nothing is left to check; None: go the whole
+    way. For tensors that are _direct.is_plain."""
+    if layout != "bhsd":
+        if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
+            return None
+        arrange = _TO_BHSD[layout]
+        q, k, v = arrange(q), arrange(k), arrange(v)
+    found = None
+    if style == "flex" and bprop is None and tensors is None and bprop_tensors is None:
+        found = known_at_once(q, k, v, score_mod, mask_mod, scale, flags, ALIKE_GROUPED)
+    elif (style == "graph" and callable(score_mod) and mask_mod is None and scale is None
+          and (tensors is None or type(tensors) is dict) and (bprop_tensors is None or type(bprop_tensors) is dict)):
+        found = _graph_at_once(q, k, v, flags, score_mod, bprop, tensors, bprop_tensors)
+    return found if found is None or layout == "bhsd" else _FROM_BHSD[layout](found)
 
 
 @_dynamo.outside

@@ -226,8 +226,11 @@ class DotProductAttention(nn.Module):
         window = self.window_size if window_size is None else window_size
         graph = is_graph_style(score_mod)
         own = _Bias(core_attention_bias_type, core_attention_bias, alibi_slopes)
-        self._check(layout, kind, query_layer, key_layer, value_layer, attention_mask, cu_seqlens_q, cu_seqlens_kv,
-                    own, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, others)
+        if others or attention_mask is not None or cu_seqlens_q is not None or cu_seqlens_kv is not None or not (
+                self._is_usual(layout, kind, query_layer, key_layer, value_layer, own, graph, score_mod,
+                               score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)):
+            self._check(layout, kind, query_layer, key_layer, value_layer, attention_mask, cu_seqlens_q, cu_seqlens_kv,
+                        own, score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, others)
         ready = MASK_TYPES[kind]
         at_end = self.bottom_right_diagonal if bottom_right_diagonal is None else bottom_right_diagonal
         at_end = kind not in ("causal", "padding_causal") if at_end is None else at_end
@@ -259,6 +262,22 @@ class DotProductAttention(nn.Module):
         scale = 1 / math.sqrt(self.kv_channels[0]) if self.softmax_scale is None else self.softmax_scale
         before = scale if own.kind == "pre_scale_bias" else 1.0
         return _own_score(self.softcap, slopes, own.bias, before, shift)
+
+    def _is_usual(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, own: "_Bias", graph: bool,
+                  score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> bool:
+        """Whether _check has nothing to say of a call without masks, offsets and other arguments, at a glance."""
+        if any(x is not None for x in own) or layout not in ("sbhd", "bshd"):
+            return False
+        if kind == "arbitrary" or kind not in MASK_TYPES:
+            return False
+        if score_mod is None:
+            functions = bprop is None and tensors is None and bprop_tensors is None
+        else:
+            functions = graph and self.softcap is None and (bprop is not None or bprop_tensors is None)
+        width, wide = self.kv_channels
+        return functions and q.dim() == 4 and k.dim() == 4 and v.dim() == 4 and (
+            q.shape[2:] == (self.num_attention_heads, width) and k.shape[2:] == (self.num_gqa_groups, width)
+            and v.shape[2:] == (self.num_gqa_groups, wide))
 
     def _check(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, mask: Any, cu_q: Any, cu_k: Any,
                given: "_Bias", score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any,

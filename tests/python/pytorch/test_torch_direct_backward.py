@@ -167,6 +167,49 @@ def test_what_cannot_be_read_is_the_operators(taken):
     assert len(taken) == 6
 
 
+# ---- attention() and the modules at once -----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "sbhd"])
+def test_layouts_at_once(layout, taken):
+    x = torch.randn(3, 4, 2, 8) if layout != "bhsd" else torch.randn(3, 2, 4, 8)
+    for given in ({}, {"is_causal": True}, {"score_mod": lambda s, b, h, i, j: s * 0.5, "bottom_right": True},
+                  {"score_mod": soft_cap, "style": "graph", "tensors": {"cap": 3.0}, "is_causal": True},
+                  {"score_mod": soft_cap, "style": "graph", "tensors": {"cap": 3.0}, "score_mod_bprop": identity,
+                   "bprop_tensors": {"factor": 0.5}}):
+        q = x.clone().requires_grad_()
+
+        def step():
+            out = fx.attention(q, q, q, layout=layout, **given)
+            return out.detach(), out.stride(), *torch.autograd.grad(out.square().sum(), q)
+        for _ in range(3):
+            out, stride, grad = step()
+        theirs = by_operator(step)
+        assert torch.equal(out, theirs[0]) and stride == theirs[1] and torch.equal(grad, theirs[2])
+    assert len(taken) == 15
+
+
+def test_wrong_calls_say_the_same_at_once():
+    x, module = torch.randn(1, 2, 6, 8), fx.DotProductAttention(2, 8, attn_mask_type="no_mask")
+    y = x.transpose(1, 2)
+    bad = [lambda: fx.attention(x, x, x, soft_cap, style="graph"), lambda: fx.attention(x, x, x[..., :3, :], layout="sbhd"),
+           lambda: fx.attention(x, x[0], x), lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors=3),
+           lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": "x"}),
+           lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": torch.rand(7, 1, 1, 1)}),
+           lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": 3.0}, bprop_tensors={"a": 1.0}),
+           lambda: fx.attention(x, x, x, style="other"), lambda: fx.attention(x, x, x, layout="hsbd"),
+           lambda: fx.attention(x, x, x, tensors={"a": x}), lambda: fx.attention(x, x, x, params=3),
+           lambda: module(y, y, y[..., :4]), lambda: module(y, y, y, score_mod_tensors={}),
+           lambda: module(y, y, y, score_mod_bprop=identity), lambda: module(x, x, x),
+           lambda: module(y, y, y, score_mod=lambda s, b, h, i, j: s, score_mod_tensors={})]
+    for at, call in enumerate(bad):
+        told = []
+        for way in (call, lambda: by_operator(call)):
+            with pytest.raises(Exception) as error:
+                way()
+            told.append((error.type, str(error.value).split("\n")[0]))
+        assert told[0] == told[1], at
+
+
 # ---- What is kept ----------------------------------------------------------------------------------------------------
 
 def test_results_die_with_their_last_reference():
