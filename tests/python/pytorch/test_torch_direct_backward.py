@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward passes without PyTorch's dispatcher (_direct.py): the bits of the operator's, for every kind of gradient, and
-only where nothing would have stood between autograd and the kernel. And what a call keeps for them."""
+"""Backward passes without PyTorch's dispatcher (_direct.py): the bits of the operator's, for every kind of gradient,
+and only where nothing would have stood between autograd and the kernel. And what a call keeps for them."""
 import gc
 import threading
 import weakref
@@ -161,7 +161,8 @@ def test_what_cannot_be_read_is_the_operators(taken):
     call = Call("", floats=(0.5, 0.0), config=(0,))
     out, lse, _ = Call("", floats=(0.5, 0.0), config=(_abi.WANT_LSE,)).run(q, q, q)
     good = dict(grads=(torch.ones_like(out),), want=(0, 1, 2))
-    for given in ({"want": (77,)}, {"want": ("x",)}, {"want": 3}, {"want": (0, 0)}, {"grads": ()}, {"grads": (out[0],)}):
+    for given in ({"want": (77,)}, {"want": ("x",)}, {"want": 3}, {"want": (0, 0)}, {"grads": ()},
+                  {"grads": (out[0],)}):
         one = {**good, **given}
         assert not _direct.backward(call, q, q, q, out, lse, one["grads"], one["want"])
     assert len(taken) == 6
@@ -191,8 +192,8 @@ def test_layouts_at_once(layout, taken):
 def test_wrong_calls_say_the_same_at_once():
     x, module = torch.randn(1, 2, 6, 8), fx.DotProductAttention(2, 8, attn_mask_type="no_mask")
     y = x.transpose(1, 2)
-    bad = [lambda: fx.attention(x, x, x, soft_cap, style="graph"), lambda: fx.attention(x, x, x[..., :3, :], layout="sbhd"),
-           lambda: fx.attention(x, x[0], x), lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors=3),
+    bad = [lambda: fx.attention(x, x, x, soft_cap, style="graph"), lambda: fx.attention(x, x[0], x),
+           lambda: fx.attention(x, x, x[..., :3, :], layout="sbhd"), lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors=3),
            lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": "x"}),
            lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": torch.rand(7, 1, 1, 1)}),
            lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": 3.0}, bprop_tensors={"a": 1.0}),
