@@ -8,6 +8,7 @@ nothing else reads it; or else captured arrays are whole on every device, and th
 the run. Gradients of what is whole on several devices are summed over them.
 
 Heads of k and v that cannot be dealt out (fewer than devices) are whole too, and each device takes the one it needs.
+On a mesh of explicit axes, where shardings are known when a call is lowered, the same parts are those of a shard_map.
 """
 import functools
 import math
@@ -20,6 +21,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.sharding import reshard
 
 from .. import _abi
 from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Map, Operands, Spec,
@@ -249,6 +251,25 @@ def result_specs(backward: bool, params: Dict[str, Any], flat: Sequence[Any]) ->
     return [P(*[None if dim == "e" else of_q.get(dim) for dim in dims]) for dims in call.results]
 
 
+def _explicit(flat: Sequence[Any]) -> bool:
+    return any(axes for x in flat for axes in tuple(getattr(getattr(jax.typeof(x), "sharding", None), "spec", ())))
+
+
+def _sharded(run: Callable[..., Any], backward: bool, flat: Sequence[Any], params: Dict[str, Any]) -> Any:
+    """run(*flat, **params) on a mesh of explicit axes, whose shardings are known here: each device its part, in a
+    shard_map, since partitions that XLA asks for are traced with such axes too."""
+    types = [jax.typeof(x) for x in flat]
+    call = _Call(backward, params, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in types])
+    mesh = next(x.sharding.mesh for x in types if any(x.sharding.spec))
+    b, h, together = call.axes([(dims, x.sharding) for dims, x in zip(call.dims, types)], mesh)
+    given, made = ([one.spec for one in call.shardings(mesh, dims, b, h, together)]
+                   for dims in (call.dims, call.results))
+    found = jax.shard_map(call.local(run, mesh, b, h, together), mesh=mesh, in_specs=tuple(given),
+                          out_specs=tuple(made), check_vma=False)(*[reshard(x, one) for x, one in zip(flat, given)])
+    wanted = result_specs(backward, params, types) or made
+    return tuple(reshard(x, one) for x, one in zip(found, wanted))
+
+
 @functools.lru_cache(maxsize=512)
 def _partitioned(run: Callable[..., Any], backward: bool, params: Tuple[Tuple[str, Any], ...],
                  shapes: Tuple[Any, ...]) -> Callable[..., Any]:
@@ -270,6 +291,8 @@ def _partitioned(run: Callable[..., Any], backward: bool, params: Tuple[Tuple[st
 
 def partitioned(run: Callable[..., Any], backward: bool, *flat: Any, **params: Any) -> Any:
     """run(*flat, **params), each device its part."""
+    if _explicit(flat):
+        return _sharded(run, backward, flat, params)
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat)
     return _partitioned(run, backward, tuple(sorted(params.items(), key=lambda item: item[0])), shapes)(*flat)
 
