@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Never stale, by attack: functions of random bodies whose numbers, tensors, lists, objects, helpers, defaults,
-builtins and library functions are changed at random between traces. After each change the trace that may come from a cache must
-be the one that is made with none. Then changes that such a walk does not meet."""
+builtins and library functions are changed at random between traces. After each change the trace that may come from a
+cache must be the one that is made with none. Then changes that such a walk does not meet."""
 import builtins
 import functools
 import gc
@@ -270,7 +270,8 @@ def test_one_code_in_many_globals():
     """As exec makes them: the code is one, and what it names is each time another thing."""
     code = compile("def mod(s, b, h, q, k):\n    return s * gain + abs(q - k) + table[h]\n", "x", "exec").co_consts[0]
     spaces = [{"gain": gain, "table": table, **more} for gain in (0.5, 2, torch.tensor(0.5))
-              for table in (torch.rand(4), [1.0]) for more in ({}, {"abs": lambda x: x * 2}, {"__builtins__": {"abs": lambda x: -x}})]
+              for table in (torch.rand(4), [1.0])
+              for more in ({}, {"abs": lambda x: x * 2}, {"__builtins__": {"abs": lambda x: -x}})]
     mods = [types.FunctionType(code, space) for space in spaces]
     for _ in range(3):
         for mod in mods:
@@ -377,7 +378,8 @@ def test_the_graph_style():
 
     callback = Callback()
     values = [2.0, 2, True, 3.0, np.float32(2.0), torch.rand(1, 1, 1, 1), torch.rand(2, 1, 4, 4),
-              torch.rand(1, 2, 4, 4), torch.rand(2, 1, 4, 4, dtype=torch.float64), np.ones((4, 4)), np.ones((4, 8))[:, ::2]]
+              torch.rand(1, 2, 4, 4), torch.rand(2, 1, 4, 4, dtype=torch.float64), np.ones((4, 4)),
+              np.ones((4, 8))[:, ::2]]
     for _ in range(2):
         for value in values:
             agree(held, style="graph", tensors={"x": value}, shape=(2, 2, 4, 4))

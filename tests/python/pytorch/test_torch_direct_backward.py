@@ -193,7 +193,8 @@ def test_wrong_calls_say_the_same_at_once():
     x, module = torch.randn(1, 2, 6, 8), fx.DotProductAttention(2, 8, attn_mask_type="no_mask")
     y = x.transpose(1, 2)
     bad = [lambda: fx.attention(x, x, x, soft_cap, style="graph"), lambda: fx.attention(x, x[0], x),
-           lambda: fx.attention(x, x, x[..., :3, :], layout="sbhd"), lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors=3),
+           lambda: fx.attention(x, x, x[..., :3, :], layout="sbhd"),
+           lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors=3),
            lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": "x"}),
            lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": torch.rand(7, 1, 1, 1)}),
            lambda: fx.attention(x, x, x, soft_cap, style="graph", tensors={"cap": 3.0}, bprop_tensors={"a": 1.0}),
