@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from fxattn.trace import TraceError, trace
+from fxattn.trace import TraceError, libraries, trace
 from trace_support import evaluator, same
 
 B, H, S = 2, 4, 16
@@ -206,3 +206,10 @@ def test_jax_refusals(jnp):
         with pytest.raises(TraceError, match=words) as caught:
             trace(mod)
         assert caught.value.file == __file__
+
+
+def test_classes_are_not_kept():
+    """Which library a class is of is remembered, of so many classes: one made for every call is freed again."""
+    for _ in range(1100):
+        libraries.library_of(type("Mine", (), {})())
+    assert len(libraries._library_by_type) <= 1024
