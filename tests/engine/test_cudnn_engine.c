@@ -295,6 +295,7 @@ TEST(every_call_of_the_driver_fails) {
 TEST(every_call_of_cudnn_fails) {
     NEEDS_STANDIN;
     fail_each(1, FXA_FORWARD);
+    fail_each(1, FXA_BACKWARD);
 }
 
 /* Every allocation of the library fails once. */

@@ -141,6 +141,37 @@ TEST(every_row_of_the_table) {
     fxa__host_release(host);
 }
 
+/* Of one row cuDNN counts keys wrongly past the 128th: what counts them is refused there, and nothing else is. */
+TEST(one_row_counts_128_keys) {
+    static const struct {
+        const char *text;
+        int64_t sq, sk;
+        bool taken;
+    } cases[] = {{"score = score + 0.5 * k", 1, 129, false}, {"score = score + 0.5 * k", 1, 128, true},
+                 {"score = score + 0.5 * k", 2, 129, true},  {"mask = k < 100", 1, 500, false},
+                 {"mask = k - q < 300", 1, 500, false},      {"score = tanh(score)", 1, 500, true}};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static fxa__dnn_attention a;
+        const support_case one = {.pass = FXA_FORWARD, .sq = cases[i].sq, .sk = cases[i].sk};
+        fxa_problem p = support_problem(&one);
+        fxa_program *program = NULL;
+        fxa__problem *checked = NULL;
+        T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
+        p.program = program;
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
+        fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err);
+        if ((status == FXA_OK) != cases[i].taken) T_FAIL("%s: %s\n", cases[i].text, status ? err.text : "taken");
+        if (!cases[i].taken) T_HAS(err.text, "counts keys wrongly past 128");
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+        fxa_program_destroy(program);
+    }
+    fxa_context_destroy(ctx);
+}
+
 /* On sm_100 cuDNN ends the process over captured tensors whose keys do not lie one after the other: they are copied. */
 TEST(keys_of_tensors_lie_together_on_sm_100) {
     static const char *const texts[] = {"tensor t : f32[2]\nscore = score + t[k, q]",

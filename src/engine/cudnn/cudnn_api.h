@@ -166,8 +166,8 @@ typedef struct fxa__cudnn_api {
 /* cuDNN, loaded, and what it needs beside it. */
 typedef struct fxa__cudnn_library {
     fxa__cudnn_api api;
-    void *handle, *blas;
-    int64_t version; /* 91901: 9.19.1 */
+    void *handle, *blas, *compiler; /* compiler: NULL where it was not found */
+    int64_t version;                /* 91901: 9.19.1 */
 } fxa__cudnn_library;
 
 /* E_UNAVAILABLE with the reason. `folder`: where to look first, or NULL. On failure nothing is loaded. */

@@ -35,10 +35,16 @@ typedef struct cudnn_blas {
 } cudnn_blas;
 static const fxa__dl_symbol cudnn_blas_symbols[] = {{"cublasLtGetVersion", offsetof(cudnn_blas, version), false}};
 
+typedef struct cudnn_compiler {
+    int (*version)(int *major, int *minor);
+} cudnn_compiler;
+static const fxa__dl_symbol cudnn_compiler_symbols[] = {{"nvrtcVersion", offsetof(cudnn_compiler, version), false}};
+
 enum { CUDNN_PATH = 4096, CUDNN_NAMES = 2, CUDNN_FOLDERS = 3 };
 
 /* Folders of NVIDIA's packages for Python, seen from that of a package with this library in it. */
 static const char *const cudnn_packages[] = {"/../../nvidia/cu13/lib", "/../../nvidia/cublas/lib"};
+static const char *const cudnn_compilers[] = {"/../../nvidia/cu13/lib", "/../../nvidia/cuda_nvrtc/lib"};
 static const char *const cudnn_package[] = {"/../../nvidia/cudnn/lib"};
 
 /* The names to try: those in folders, then those that the loader looks for. */
@@ -91,6 +97,17 @@ static fxa_status cudnn_blas_open(cudnn_search *s, const char *folder, void **ha
     return status;
 }
 
+/* cuDNN loads its compiler for every question, twice, and lets go of it, which takes ten times as long as the answer:
+ * so it is kept. Where it is not found, cuDNN says so itself. */
+static void *cudnn_compiler_open(cudnn_search *s, const char *folder) {
+    static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
+    const fxa__dl_spec spec = {"NVRTC", s->names, cudnn_compiler_symbols, 1};
+    cudnn_compiler table;
+    void *handle = NULL;
+    if (cudnn_search_make(s, folder, cudnn_compilers, 2, files, NULL) != FXA_OK) return NULL;
+    return fxa__dl_open(&spec, &table, sizeof table, &handle, NULL) == FXA_OK ? handle : NULL;
+}
+
 static fxa_status cudnn_open_both(cudnn_search *s, const char *folder, fxa__cudnn_library *out, fxa_error *err) {
     static const char *const files[] = {"libcudnn.so.9", NULL};
     const fxa__dl_spec spec = {"cuDNN", s->names, cudnn_symbols, sizeof cudnn_symbols / sizeof *cudnn_symbols};
@@ -102,6 +119,7 @@ static fxa_status cudnn_open_both(cudnn_search *s, const char *folder, fxa__cudn
         return status;
     }
     out->version = (int64_t)out->api.version();
+    out->compiler = cudnn_compiler_open(s, folder);
     return FXA_OK;
 }
 
@@ -115,6 +133,7 @@ fxa_status fxa__cudnn_library_open(fxa__host *host, const char *folder, fxa__cud
 }
 
 void fxa__cudnn_library_close(fxa__cudnn_library *library) {
+    fxa__dl_close(library->compiler);
     fxa__dl_close(library->handle);
     fxa__dl_close(library->blas);
 }
