@@ -5,7 +5,7 @@ CTEST  = ctest --output-on-failure -j$(JOBS)
 MAKE_IN = cmake --build $(BUILD) -j$(JOBS)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test asan tsan coverage fuzz deps-cudnn bench gallery install lint clean help
+.PHONY: all demo test asan tsan coverage fuzz deps-cudnn test-gpu bench-gpu bench gallery install lint clean help
 all: $(BUILD)/Makefile
 	@$(MAKE_IN) --target fxattn fxattn_shared fxattn_static fxattn_completions
 
@@ -53,6 +53,15 @@ deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without 
 	python3 -m pip install --quiet --disable-pip-version-check --no-deps --retries 1 --timeout 30 --target $(CUDNN_DEPS) \
 	$(CUDNN_PACKAGES) && python3 tools/stub_driver.py $(CUDNN_DEPS)/stub $(CUDNN_DEPS)/nvidia/cudnn/lib && \
 	echo "$(CUDNN_PACKAGES)" > $(CUDNN_DEPS)/fetched; }
+
+# Where there is no GPU both say so by name, and that is no failure.
+test-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU against the reference; threads, recording, memory (docs/gpu.md)
+	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_device
+	@python3 tests/gpu/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
+
+bench-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)
+	@$(MAKE_IN) --target python
+	@PYTHONPATH=$(BUILD)/python python3 bench/bench_gpu.py --flex $(GPU_FLAGS) || [ $$? = 77 ]
 
 bench: $(BUILD)/Makefile ## the benchmarks of bench/
 	@$(MAKE_IN)

@@ -44,8 +44,7 @@ class Here(Cli):
 
     def cudnn(self, **variables):
         """What `engines` says of cudnn, with a folder of its own for the loader, and its environment."""
-        env = {"LD_LIBRARY_PATH": self.folder.name, "FXA_CUDNN_PATH": self.folder.name, "FXA_CUDNN_UNTRIED": "1",
-               **variables}
+        env = {"LD_LIBRARY_PATH": self.folder.name, "FXA_CUDNN_PATH": self.folder.name, **variables}
         text = self.run_cli("engines", env=env)
         self.assertRegex(text, r"(?m)^cudnn    cuda, ")
         told = {e["name"]: e for e in self.run_json("engines", env=env)["engines"]}
@@ -173,22 +172,21 @@ class Here(Cli):
         self.fails("device", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
         self.fails("device", "--device", "host", code=3, says="has profiles of device host", env=env)
         self.write("gpu.json", text)
-        away = {**env, "FXA_CUDNN_UNTRIED": "0"}  # nothing runs there, so that needs no leave
         problem = ("--dtype", "bf16", "--shape", "h=2,s=64,d=64", "--causal")
-        e = self.run_json("explain", "--target", path, *problem, env=away)
+        e = self.run_json("explain", "--target", path, *problem, env=env)
         self.assertEqual([x["supported"] for x in e["engines"] if x["engine"] == "cudnn"], [True, True])
-        self.explains_gradients(path, away)
-        self.warms_lengths(path, away)
-        saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=away)
+        self.explains_gradients(path, env)
+        self.warms_lengths(path, env)
+        saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
         self.assertEqual(self.run_json("plan", "load", plan, env=env)["key"], saved["key"])
         self.write("gpu.json", text.replace("stand-in 0", "another"))
-        saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=away)
+        saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.fails("plan", "load", plan, says='driver 13000, another"; this is "', env=env)
         for wrong, says in ((text.replace("900", "-1"), "no value that a device can have for deviceVer"),
                             ("", "no profile of a device"), (text + "\0", "it is no text"), ("x" * 70000, "is larger than")):
             self.write("gpu.json", wrong)
-            self.fails("plan", "save", plan, "--target", path, *problem, env=away, says=says,
+            self.fails("plan", "save", plan, "--target", path, *problem, env=env, says=says,
                        code=2 if "text" in says or "larger" in says else 3)
         self.fails("plan", "save", plan, "--target", self.path("none.json"), says="cannot be read")
         self.fails("explain", "--device", "host", "--target", path, says="larger")

@@ -2,22 +2,37 @@
  *
  * The cuDNN engine against the reference, its graphs evaluated by a stand-in for cuDNN (tests/standin): problems of all
  * that it supports, with random programs, both passes. What is shown is that the graph which cuDNN gets means what the
- * problem does. On a machine with a GPU, FXA_CUDNN_UNTRIED=1, without FXA_TEST_STANDIN and its folder in the loader's
- * path, runs the same on cuDNN itself, with larger shapes besides. Bounds are those of all engines (docs/numerics.md).
- * Set FXA_TEST_CASE=0x... to replay the case that a failure names.
+ * problem does. On a machine with a GPU `make test-gpu` runs the same on cuDNN itself (without FXA_TEST_STANDIN and its
+ * folder in the loader's path), with larger shapes besides, and the cpu engine on every case that cudnn takes, as a
+ * third opinion. Bounds are those of all engines (docs/numerics.md). Set FXA_TEST_CASE=0x... to replay the case that a
+ * failure names.
  */
 #include "base/dtype.h"
 #include "support/conf_case.h"
 #include "support/own_engines.h"
 #include "t.h"
 
-static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_ref};
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cpu, &fxa__engine_ref};
 
-enum { LOWERING_WRONG = 10 }; /* cases that are shown before a test ends */
+enum { LOWERING_WRONG = 10 /* cases that are shown before a test ends */, LOWERING_PAIRS = 120000 };
 
 static bool lowering_set(const char *variable) {
     const char *value = getenv(variable);
     return value && *value;
+}
+
+/* Why the engine does not open here; NULL: it does. */
+static const char *lowering_missing(void) {
+    static fxa_support report;
+    fxa_context *ctx = NULL;
+    fxa_problem p = FXA_PROBLEM_INIT;
+    size_t count = 1;
+    fxa_error err;
+    p.b = p.hq = 1, p.sq = p.sk = p.d = 64, p.q.dtype = FXA_BF16, p.alignment = 16, p.device = FXA_CUDA;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
+    fxa_context_destroy(ctx);
+    return report.supported ? NULL : report.reason;
 }
 
 /* Sizes that the engine takes; captured tensors reach as far as coordinates, most of them. */
@@ -33,6 +48,14 @@ static attn_shape lowering_shape(uint64_t *rng) {
         static const int64_t wide[] = {64, 96, 128, 192, 256};
         s.sq = attn_int(rng, 1, 520), s.sk = attn_int(rng, 1, 520);
         s.d = wide[attn_int(rng, 0, 4)], s.dv = attn_int(rng, 0, 1) ? s.d : 64;
+        while (s.b * s.hq * s.sq * s.sk > LOWERING_PAIRS) { /* the reference looks at each */
+            if (s.b > 1)
+                s.b--;
+            else if (s.hkv > 1)
+                s.hkv--, s.hq = s.hkv;
+            else
+                s.sk = s.sk * 3 / 4, s.hq = s.hq > 2 ? 2 : s.hq;
+        }
     }
     s.page_size = 16, s.n_pages = 1;
     s.window = attn_int(rng, 0, 1) ? 6 : s.sk;
@@ -53,14 +76,26 @@ static void lowering_narrow(conf_case *c, uint64_t *rng) {
 typedef struct lowering_tally {
     conf_tally all;
     int64_t refused[2], done[2]; /* by pass */
+    int64_t cases, third;        /* where a pass was right; what cpu was right at, too */
 } lowering_tally;
+
+/* The cpu engine at what cudnn did, where that was a device. */
+static bool lowering_third(conf_case *c, fxa_pass pass, lowering_tally *tally) {
+    bool unsure = c->unsure;
+    if (lowering_set("FXA_TEST_STANDIN") || c->refused || c->unsure) return true;
+    bool ok = pass == FXA_FORWARD ? conf_check_forward(c, "cpu") : conf_check_backward(c, "cpu");
+    tally->third += ok && !c->refused && !c->unsure;
+    c->refused = false, c->unsure = unsure;
+    if (!ok) memmove(c->why + 5, c->why, sizeof c->why - 6), memcpy(c->why, "cpu: ", 5);
+    return ok;
+}
 
 static bool lowering_pass(conf_case *c, fxa_pass pass, lowering_tally *tally) {
     bool ok = pass == FXA_FORWARD ? conf_check_forward(c, "cudnn") : conf_check_backward(c, "cudnn");
     tally->refused[pass] += c->refused;
     if (c->refused && getenv("FXA_TEST_REASONS")) printf("  refused: %s\n", c->why);
     tally->done[pass] += ok && !c->refused && !c->unsure;
-    return ok;
+    return ok && lowering_third(c, pass, tally);
 }
 
 /* A row whose statistics are not finite makes all its gradients NaN here, those of masked pairs too, which are 0 in the
@@ -99,9 +134,11 @@ static bool lowering_case(fxa_context *ctx, conf_source source, lowering_tally *
         return false;
     }
     bool ok = conf_draw(&c, ctx, features, &shape, program, name, NULL, &tally->all, rng);
+    int64_t before = tally->done[0] + tally->done[1];
     if (ok) lowering_narrow(&c, rng);
     ok = ok && lowering_pass(&c, FXA_FORWARD, tally);
     ok = ok && (!lowering_is_finite(&c) || lowering_pass(&c, FXA_BACKWARD, tally));
+    tally->cases += tally->done[0] + tally->done[1] > before;
     if (!ok) {
         conf_describe(&c, what, sizeof what);
         if (fxa_program_print(program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
@@ -136,16 +173,16 @@ static void lowering_cases(conf_source source, int n, int least) {
     lowering_tally tally = {0};
     uint64_t rng = t_seed() ^ (uint64_t)source << 40;
     const char *replay = getenv("FXA_TEST_CASE");
-    if (!lowering_set("FXA_CUDNN_UNTRIED"))
-        T_SKIP("FXA_CUDNN_UNTRIED is not set, without which the engine does not open");
+    if (lowering_missing()) T_SKIP(lowering_missing());
     if (replay && *replay) rng = strtoull(replay, NULL, 0), n = 1, least = 0;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     T_OK(fxa_context_create(NULL, &ctx, &err));
     n = t_scaled(n);
     for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++) wrong += !lowering_case(ctx, source, &tally, &rng);
-    printf("  forward %" PRId64 " right, %" PRId64 " refused; backward %" PRId64 " right, %" PRId64 " refused; %" PRId64
-           " unsure\n",
-           tally.done[0], tally.refused[0], tally.done[1], tally.refused[1], tally.all.unsure);
+    printf("  %" PRId64 " cases: forward %" PRId64 " right, %" PRId64 " refused; backward %" PRId64 " right, %" PRId64
+           " refused; %" PRId64 " unsure; cpu %" PRId64 " right; worst %.2f of what is allowed\n",
+           tally.cases, tally.done[0], tally.refused[0], tally.done[1], tally.refused[1], tally.all.unsure, tally.third,
+           fmax(tally.all.element[FXA_F16], tally.all.element[FXA_BF16]));
     if (n >= 40) /* of a handful, all may be refused */
         T_CHECK(tally.done[0] * 100 >= (int64_t)least * n && tally.done[1] * 110 >= (int64_t)least * n);
     fxa_context_destroy(ctx);
@@ -159,8 +196,7 @@ TEST(bands_of_one_kind) {
                                         "param w : int\nparam v : int\nmask = k - q <= w && k - q <= v && q - k <= v"};
     fxa_context *ctx = NULL;
     fxa_error err;
-    if (!lowering_set("FXA_CUDNN_UNTRIED"))
-        T_SKIP("FXA_CUDNN_UNTRIED is not set, without which the engine does not open");
+    if (lowering_missing()) T_SKIP(lowering_missing());
     T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pass = 0; pass < 2; pass++) lowering_text(ctx, texts[i], (fxa_pass)pass);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for the CUDA driver, where there is none: a library with the functions that src/gpu calls, two devices
+ * A stand-in for the CUDA driver, where there is none: a library with the functions that src/gpu (and its tests) call, two devices
  * whose memory is the host's, and streams that are done at once. Every call that can fail counts, and the one with the
  * number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH), as libcuda.so.1.
  */
@@ -178,6 +178,28 @@ STANDIN(cuMemFree_v2)(uintptr_t ptr) {
     return ours ? 0 : STANDIN_INVALID;
 }
 
+/* In the order of a stream, all of whose work is done. */
+STANDIN(cuMemAllocAsync)(uintptr_t *out, size_t size, void *stream);
+STANDIN(cuMemAllocAsync)(uintptr_t *out, size_t size, void *stream) {
+    (void)stream;
+    return cuMemAlloc_v2(out, size);
+}
+
+STANDIN(cuMemFreeAsync)(uintptr_t ptr, void *stream);
+STANDIN(cuMemFreeAsync)(uintptr_t ptr, void *stream) {
+    (void)stream;
+    return cuMemFree_v2(ptr);
+}
+
+STANDIN(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total);
+STANDIN(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total) {
+    *total = *free_bytes = STANDIN_TOTAL;
+    pthread_mutex_lock(&standin_lock);
+    for (int i = 0; i < STANDIN_BLOCKS; i++) *free_bytes -= standin_blocks[i].size;
+    pthread_mutex_unlock(&standin_lock);
+    return standin_enter();
+}
+
 STANDIN(cuMemcpyHtoDAsync_v2)(uintptr_t to, const void *from, size_t size, void *stream);
 STANDIN(cuMemcpyHtoDAsync_v2)(uintptr_t to, const void *from, size_t size, void *stream) {
     (void)stream;
@@ -201,6 +223,15 @@ STANDIN(cuMemsetD32Async)(uintptr_t to, unsigned value, size_t words, void *stre
     for (size_t i = 0; !status && i < words; i++) memcpy((char *)to + 4 * i, &value, 4);
     return status;
 }
+
+STANDIN(cuStreamCreate)(void **stream, unsigned flags);
+STANDIN(cuStreamCreate)(void **stream, unsigned flags) {
+    *stream = &standin_blocks;
+    return flags ? STANDIN_INVALID : standin_enter();
+}
+
+STANDIN(cuStreamDestroy_v2)(void *stream);
+STANDIN(cuStreamDestroy_v2)(void *stream) { return stream == &standin_blocks ? standin_enter() : STANDIN_INVALID; }
 
 STANDIN(cuStreamSynchronize)(void *stream);
 STANDIN(cuStreamSynchronize)(void *stream) {

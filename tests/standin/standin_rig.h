@@ -29,7 +29,6 @@ static bool standin_ready(void) {
 #define NEEDS_STANDIN                                                                                                  \
     do {                                                                                                               \
         if (!standin_ready()) T_SKIP("FXA_TEST_STANDIN does not say where the stand-ins are");                         \
-        setenv("FXA_CUDNN_UNTRIED", "1", 1);                                                                           \
     } while (0)
 
 /* From now on the call of that number of driver (0) or cuDNN (1) fails, from 1; 0: none. */

@@ -177,12 +177,12 @@ static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
 static bool conf_check(conf_case *c, const char *engine, fxa_pass pass) {
     conf_fill_outputs(c, pass);
     conf_find_units(c, engine, pass);
-    if (!conf_reference(c, pass)) return false;
-    if (!(pass == FXA_FORWARD ? conf_bound_forward(c) : conf_bound_backward(c))) {
+    if (!conf_reference(c, pass) || !conf_run(c, engine, pass)) return false;
+    c->unsure = false;
+    if (!c->refused && !(pass == FXA_FORWARD ? conf_bound_forward(c) : conf_bound_backward(c))) {
         snprintf(c->why, sizeof c->why, "the bound cannot be computed");
         return false;
     }
-    if (!conf_run(c, engine, pass)) return false;
     c->tally->cases++;
     c->tally->by_dtype[c->slot[FXA_SLOT_Q].dtype]++;
     c->tally->refused += c->refused, c->tally->unsure += !c->refused && c->unsure;

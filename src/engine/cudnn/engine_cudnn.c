@@ -2,9 +2,7 @@
  *
  * The cuDNN engine's table: instances, answers and code; see cudnn.h.
  *
- * The environment, read when an instance is opened: FXA_CUDNN_PATH, a folder to look for cuDNN and cuBLASLt in first;
- * FXA_CUDNN_UNTRIED=1, which lets it run on devices. It has been held against graphs, not against devices: until its
- * conformance suite has passed on one, it says so there, and is no choice for anybody who did not ask for it.
+ * The environment, read when an instance is opened: FXA_CUDNN_PATH, a folder to look for cuDNN and cuBLASLt in first.
  */
 #include "cudnn.h"
 
@@ -85,16 +83,9 @@ static fxa_status dnn_open_handle(fxa__dnn_self *s, fxa_error *err) {
 }
 
 static fxa_status dnn_open_library(fxa__dnn_self *s, fxa_error *err) {
-    const char *untried = getenv("FXA_CUDNN_UNTRIED");
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
     s->level = (fxa__dnn_level){s->library.version, s->gpu.arch};
-    fxa_status status = FXA_OK;
-    if (!untried || strcmp(untried, "1") != 0)
-        status = fxa__fail(err, FXA_E_UNAVAILABLE,
-                           "engine cudnn has not been tried on a device yet (here: cuDNN %lld, sm_%d); "
-                           "FXA_CUDNN_UNTRIED=1 uses it all the same",
-                           (long long)s->library.version, s->gpu.arch);
-    if (status == FXA_OK) status = dnn_open_handle(s, err);
+    fxa_status status = dnn_open_handle(s, err);
     if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
     return status;
 }

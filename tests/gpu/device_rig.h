@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of the cuDNN engine on a device begin with: whether there is one, and a problem for it. ctest
+ * runs the same tests on the stand-ins (tests/standin).
+ */
+#ifndef FXA_TESTS_DEVICE_RIG_H
+#define FXA_TESTS_DEVICE_RIG_H
+
+#include "engine/cudnn/cudnn.h"
+#include "support/attn_data.h"
+#include "support/own_engines.h"
+#include "t.h"
+
+static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cpu, &fxa__engine_ref};
+
+/* Two heads for one, several tiles, rows that see nothing, a param and a mask; on the stand-in, which has no tiles and is
+ * slow, a small one. */
+static attn_spec device_spec(void) {
+    const char *standin = getenv("FXA_TEST_STANDIN");
+    bool small = standin && *standin;
+    attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE};
+    s.b = small ? 1 : 2, s.hkv = s.b, s.hq = 2 * s.hkv;
+    s.sq = small ? 20 : 130, s.sk = small ? 30 : 190, s.d = small ? 16 : 64;
+    s.text = "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q - 3";
+    return s;
+}
+
+/* Why nothing can be run on a device here; NULL: it can. */
+static const char *device_missing(void) {
+    static char why[sizeof((fxa_support *)0)->reason];
+    fxa_context *ctx = NULL;
+    const attn_spec s = device_spec();
+    fxa_problem p = attn_spec_problem(&s);
+    fxa_support report = {0};
+    size_t count = 1;
+    fxa_error err;
+    p.device = FXA_CUDA, p.alignment = 16;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
+    fxa_context_destroy(ctx);
+    memcpy(why, report.reason, sizeof why);
+    return report.supported ? NULL : why;
+}
+
+#define NEEDS_DEVICE                                                                                                   \
+    do {                                                                                                               \
+        const char *needs_why = device_missing();                                                                      \
+        if (needs_why) T_SKIP(needs_why);                                                                              \
+    } while (0)
+
+/* ---- Problems ---------------------------------------------------------------------------------------------------- */
+
+static fxa_context *device_context(void) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    return ctx;
+}
+
+static bool device_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s) {
+    fxa_error err;
+    T_OK(attn_data_make(x, ctx, s, 77, &err));
+    x->problem.alignment = 16, x->problem.param_grads = 0;
+    x->backward_flags &= ~(uint32_t)FXA_GRAD_LSE;
+    x->backward_flags |= FXA_DETERMINISTIC;
+    return err.status == FXA_OK;
+}
+
+/* The call as cudnn takes it. */
+static void device_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
+    attn_call_make(x, pass, call);
+    call->p.engine = "cudnn", call->p.device = FXA_CUDA;
+    call->args.dparams = NULL, call->args.n_dparams = 0;
+}
+
+/* By fxa_attention, there and back. */
+static fxa_status device_data_run(attn_data *x, fxa_context *ctx, fxa_pass pass, fxa_error *err) {
+    attn_call call;
+    device_call_make(x, pass, &call);
+    return fxa_attention(ctx, &call.p, &call.args, err);
+}
+
+#endif

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cuDNN engine where it runs: threads whose plans come and go, runs that are recorded into a graph and replayed,
+ * memory that is given back right after the call, and memory of the device after many plans. What it computes is held
+ * against the reference by test_cudnn_lowering.c; `make test-gpu` runs both on a device, ctest on the stand-ins.
+ */
+#include "device_driver.h"
+#include "device_rig.h"
+#include "plan/stage.h"
+
+#include <pthread.h>
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+enum { CHURN_THREADS = 8, CHURN_PROBLEMS = 4, CHURN_ROUNDS = 3 };
+
+typedef struct churn {
+    fxa_context *ctx;
+    attn_data x[CHURN_PROBLEMS];
+    attn_kept *want; /* by problem and pass */
+    int first;
+    char why[400];
+} churn;
+
+static attn_spec churn_spec(int i) {
+    static const char *const texts[CHURN_PROBLEMS] = {
+        "mask = k <= q", "param cap : float\nscore = cap * tanh(score / cap)", "score = score - 0.125 * abs(q - k)",
+        "mask = q - k < 17 && k <= q"};
+    attn_spec s = device_spec();
+    s.text = texts[i], s.sq += 8 * i, s.sk = s.sq;
+    return s;
+}
+
+/* Every run finds its plan gone, or going: the cache has room for one, and every third round clears it. */
+static void *churn_run(void *arg) {
+    churn *c = arg;
+    fxa_error err;
+    for (int round = 0; round < CHURN_ROUNDS && !c->why[0]; round++)
+        for (int i = 0; i < 2 * CHURN_PROBLEMS && !c->why[0]; i++) {
+            int which = (c->first + round + i / 2) % CHURN_PROBLEMS;
+            fxa_pass pass = (fxa_pass)(i & 1);
+            if (pass == FXA_FORWARD && (round + i) % 3 == 0) fxa_cache_clear(c->ctx);
+            if (device_data_run(&c->x[which], c->ctx, pass, &err) != FXA_OK)
+                (void)snprintf(c->why, sizeof c->why, "problem %d: %.300s", which, err.text);
+            else if (pass == FXA_BACKWARD) {
+                const char *other = attn_other_bits(&c->x[which], pass, &c->want[2 * which + 1]);
+                if (!other) other = attn_other_bits(&c->x[which], FXA_FORWARD, &c->want[2 * which]);
+                if (other) (void)snprintf(c->why, sizeof c->why, "problem %d: %s has other bits", which, other);
+            }
+        }
+    return NULL;
+}
+
+TEST(eight_threads_whose_plans_come_and_go) {
+    NEEDS_DEVICE;
+    static churn churns[CHURN_THREADS];
+    static attn_kept want[2 * CHURN_PROBLEMS];
+    pthread_t threads[CHURN_THREADS];
+    fxa_context *ctx = device_context();
+    fxa_cache_stats stats;
+    fxa_error err;
+    fxa_cache_limit(ctx, 1, UINT64_C(1) << 30);
+    for (int t = 0; t < CHURN_THREADS; t++) {
+        churns[t].ctx = ctx, churns[t].want = want, churns[t].first = t, churns[t].why[0] = '\0';
+        for (int i = 0; i < CHURN_PROBLEMS; i++) {
+            const attn_spec s = churn_spec(i);
+            T_REQUIRE(device_data_make(&churns[t].x[i], ctx, &s));
+            if (t > 0) continue;
+            T_OK(device_data_run(&churns[0].x[i], ctx, FXA_FORWARD, &err));
+            T_OK(device_data_run(&churns[0].x[i], ctx, FXA_BACKWARD, &err));
+            attn_keep(&churns[0].x[i], FXA_BACKWARD, &want[2 * i + 1]);
+            attn_keep(&churns[0].x[i], FXA_FORWARD, &want[2 * i]);
+        }
+    }
+    for (int t = 0; t < CHURN_THREADS; t++) T_INT(pthread_create(&threads[t], NULL, churn_run, &churns[t]), 0);
+    for (int t = 0; t < CHURN_THREADS; t++) {
+        pthread_join(threads[t], NULL);
+        if (churns[t].why[0]) T_FAIL("thread %d: %s\n", t, churns[t].why);
+        for (int i = 0; i < CHURN_PROBLEMS; i++) attn_data_free(&churns[t].x[i]);
+    }
+    fxa_cache_get_stats(ctx, &stats);
+    printf("  %d runs in %d threads, %" PRIu64 " plans compiled\n", 2 * CHURN_THREADS * CHURN_ROUNDS * CHURN_PROBLEMS,
+           CHURN_THREADS, stats.builds);
+    T_CHECK(stats.builds > 4 * CHURN_PROBLEMS); /* they did go */
+    for (int i = 0; i < 2 * CHURN_PROBLEMS; i++) attn_drop(&want[i]);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Tensors on the device --------------------------------------------------------------------------------------- */
+
+/* The tensors of a call in memory of the device, in one block each that a stream allocates and frees. */
+typedef struct side {
+    device *d;
+    void *stream;
+    uintptr_t slot[ATTN_SLOTS], workspace;
+    size_t bytes[ATTN_SLOTS], workspace_bytes;
+} side;
+
+static size_t side_bytes(const attn_tensor *t) { return (size_t)attn_tensor_places(t) * fxa_dtype_size(t->dtype); }
+
+static void side_put(const side *s, const attn_data *x, int slot) {
+    T_INT(s->d->gpu.driver.copy_to(s->slot[slot], x->t[slot].origin, s->bytes[slot], s->stream), 0);
+    T_INT(s->d->gpu.driver.stream_wait(s->stream), 0);
+}
+
+static bool side_make(side *s, device *d, void *stream, const attn_data *x, attn_call *call, size_t workspace) {
+    memset(s, 0, sizeof *s);
+    s->d = d, s->stream = stream, s->workspace_bytes = workspace + FXA_WORKSPACE_ALIGN;
+    int status = d->more.alloc(&s->workspace, s->workspace_bytes, stream);
+    for (int i = 0; i < ATTN_SLOTS && status == 0; i++) {
+        if (!call->args.slot[i]) continue;
+        s->bytes[i] = side_bytes(&x->t[i]);
+        status = d->more.alloc(&s->slot[i], s->bytes[i], stream);
+        if (status == 0) side_put(s, x, i);
+        call->args.slot[i] = (void *)s->slot[i];
+    }
+    call->args.workspace = workspace ? (void *)s->workspace : NULL, call->args.workspace_size = workspace;
+    call->args.stream = stream;
+    T_INT(status, 0);
+    return status == 0;
+}
+
+/* Of one slot, or of all that are left. */
+static void side_give(side *s, int slot) {
+    for (int i = 0; i < ATTN_SLOTS; i++)
+        if (s->slot[i] && (slot < 0 || slot == i)) {
+            T_INT(s->d->more.give(s->slot[i], s->stream), 0);
+            s->slot[i] = 0;
+        }
+    if (slot < 0 && s->workspace) {
+        T_INT(s->d->more.give(s->workspace, s->stream), 0);
+        s->workspace = 0;
+    }
+}
+
+static void side_poison(const side *s, attn_data *x, fxa_pass pass) {
+    const attn_tensor *t;
+    for (int i = 0; (t = attn_output(x, pass, i)); i++) {
+        size_t slot = (size_t)(t - x->t);
+        T_INT(s->d->gpu.driver.fill(s->slot[slot], 0xffffffffu, s->bytes[slot] / 4, s->stream), 0);
+    }
+}
+
+/* Outputs of the device into those of the data. */
+static void side_get(const side *s, attn_data *x, fxa_pass pass) {
+    const attn_tensor *t;
+    for (int i = 0; (t = attn_output(x, pass, i)); i++) {
+        size_t slot = (size_t)(t - x->t);
+        T_INT(s->d->gpu.driver.copy_from(t->origin, s->slot[slot], s->bytes[slot], s->stream), 0);
+    }
+    T_INT(s->d->gpu.driver.stream_wait(s->stream), 0);
+}
+
+static bool side_is_poisoned(const side *s, attn_data *x, fxa_pass pass) {
+    const attn_tensor *t;
+    bool same = true;
+    side_get(s, x, pass);
+    for (int i = 0; (t = attn_output(x, pass, i)); i++)
+        for (size_t j = 0; j < side_bytes(t); j++) same = same && t->origin[j] == 0xff;
+    return same;
+}
+
+/* ---- Recording --------------------------------------------------------------------------------------------------- */
+
+/* What a run on these inputs gives; they may be changed meanwhile. */
+static bool device_want(attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept *want) {
+    fxa_error err;
+    T_OK(device_data_run(x, ctx, pass, &err));
+    if (err.status == FXA_OK) attn_keep(x, pass, want);
+    return err.status == FXA_OK;
+}
+
+/* Three replays, then one with another Q. */
+static void device_replay(const side *s, void *made, attn_data *x, fxa_context *ctx, fxa_pass pass, attn_kept *want) {
+    for (int i = 0; i < 4; i++) {
+        if (i == 3) {
+            for (int64_t j = 0; j < attn_tensor_places(&x->t[FXA_SLOT_Q]); j++)
+                attn_set(&x->t[FXA_SLOT_Q], j, -0.5 * attn_get(&x->t[FXA_SLOT_Q], j));
+            side_put(s, x, FXA_SLOT_Q);
+            if (!device_want(x, ctx, pass, want)) return;
+        }
+        side_poison(s, x, pass);
+        T_INT(s->d->more.graph_launch(made, s->stream), 0);
+        side_get(s, x, pass);
+        const char *other = attn_other_bits(x, pass, want);
+        if (other) T_FAIL("replay %d of %s: %s has other bits\n", i, pass ? "backward" : "forward", other);
+    }
+}
+
+static void device_record(device *d, fxa_pass pass, bool first) {
+    fxa_context *ctx = device_context(), *other = device_context();
+    void *stream = NULL, *graph = NULL, *made = NULL;
+    fxa_plan *plan = NULL;
+    attn_kept want = {{NULL}};
+    attn_data x;
+    attn_call call;
+    side s;
+    fxa_error err;
+    const attn_spec spec = device_spec();
+    T_REQUIRE(device_data_make(&x, ctx, &spec));
+    T_OK(device_data_run(&x, other, FXA_FORWARD, &err));
+    T_REQUIRE(device_want(&x, other, pass, &want));
+    T_INT(d->more.stream_create(&stream, 0), 0);
+    device_call_make(&x, pass, &call);
+    call.p.flags |= FXA_CAPTURE;
+    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
+    T_REQUIRE(plan && side_make(&s, d, stream, &x, &call, (size_t)fxa_plan_workspace(plan)));
+    if (!first) T_OK(fxa_plan_run(plan, &call.args, &err));
+    side_poison(&s, &x, pass);
+    T_INT(d->gpu.driver.stream_wait(stream), 0);
+    T_INT(d->more.record(stream, DEVICE_RECORD_THREAD), 0);
+    T_OK(fxa_plan_run(plan, &call.args, &err));
+    T_INT(d->more.record_end(stream, &graph), 0);
+    T_REQUIRE(graph && err.status == FXA_OK);
+    T_CHECK(side_is_poisoned(&s, &x, pass)); /* nothing has run */
+    T_INT(d->more.graph_make(&made, graph, 0), 0);
+    if (made) device_replay(&s, made, &x, other, pass, &want);
+    if (made) T_INT(d->more.made_destroy(made), 0);
+    T_INT(d->more.graph_destroy(graph), 0);
+    side_give(&s, -1);
+    T_INT(d->gpu.driver.stream_wait(stream), 0);
+    T_INT(d->more.stream_destroy(stream), 0);
+    fxa_plan_destroy(plan);
+    attn_data_free(&x);
+    attn_drop(&want);
+    fxa_context_destroy(ctx);
+    fxa_context_destroy(other);
+}
+
+/* Also where the plan's first run is the one that is recorded. */
+TEST(recorded_and_replayed) {
+    NEEDS_DEVICE;
+    device d;
+    T_REQUIRE(device_open(&d));
+    if (!d.more.record) {
+        device_close(&d);
+        T_SKIP("the stand-in records nothing");
+    }
+    for (int i = 0; i < 4; i++) device_record(&d, (fxa_pass)(i & 1), i > 1);
+    device_close(&d);
+}
+
+/* ---- Given back at once ------------------------------------------------------------------------------------------ */
+
+/* Arguments, params, plan, code, inputs and workspace are gone when the call returns; other data comes where they were
+ * in the order of the stream. */
+static void device_run_and_drop(device *d, fxa_context *ctx, attn_data *x, fxa_pass pass, attn_kept *want) {
+    attn_call call;
+    side s, after = {.d = d};
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    void *stream = NULL;
+    double params[ATTN_PARAMS];
+    T_INT(d->more.stream_create(&stream, 0), 0);
+    device_call_make(x, pass, &call);
+    memcpy(params, x->params, sizeof params);
+    call.args.params = params;
+    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
+    T_REQUIRE(plan && side_make(&s, d, stream, x, &call, (size_t)fxa_plan_workspace(plan)));
+    side_poison(&s, x, pass);
+    T_OK(fxa_plan_run(plan, &call.args, &err));
+    memset(params, 0xff, sizeof params);
+    memset(&call, 0xff, sizeof call);
+    static const fxa_slot inputs[] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V, FXA_SLOT_DO};
+    for (int i = 0; i < 4; i++) side_give(&s, (int)inputs[i]);
+    for (int i = 0; i < 4; i++) { /* comes where they were, if the stream may have it so */
+        after.bytes[i] = s.bytes[FXA_SLOT_Q];
+        T_INT(d->more.alloc(&after.slot[i], after.bytes[i], stream), 0);
+        T_INT(d->gpu.driver.fill(after.slot[i], 0xffffffffu, after.bytes[i] / 4, stream), 0);
+    }
+    fxa_plan_destroy(plan);
+    fxa_cache_clear(ctx);
+    side_get(&s, x, pass);
+    const char *other = attn_other_bits(x, pass, want);
+    if (other) T_FAIL("%s: %s has other bits\n", pass ? "backward" : "forward", other);
+    after.stream = stream;
+    side_give(&s, -1), side_give(&after, -1);
+    T_INT(d->gpu.driver.stream_wait(stream), 0);
+    T_INT(d->more.stream_destroy(stream), 0);
+}
+
+TEST(given_back_right_after_the_call) {
+    NEEDS_DEVICE;
+    device d;
+    fxa_error err;
+    T_REQUIRE(device_open(&d));
+    for (fxa_pass pass = FXA_FORWARD; pass <= FXA_BACKWARD; pass++) {
+        fxa_context *ctx = device_context();
+        attn_kept want = {{NULL}};
+        attn_data x;
+        const attn_spec spec = device_spec();
+        T_REQUIRE(device_data_make(&x, ctx, &spec));
+        T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err)); /* what backward reads */
+        if (device_want(&x, ctx, pass, &want)) device_run_and_drop(&d, ctx, &x, pass, &want);
+        attn_data_free(&x);
+        attn_drop(&want);
+        fxa_context_destroy(ctx);
+    }
+    device_close(&d);
+}
+
+/* ---- Many plans -------------------------------------------------------------------------------------------------- */
+
+enum { MANY_COMPILED = 100, MANY_LOADED = 100 };
+#define MANY_SLACK (4u << 20) /* bytes: the driver takes memory in pieces of 2 MiB */
+
+static void many_make(fxa_context *ctx, int n, bool load) {
+    static unsigned char bytes[4 << 20];
+    size_t size = 0;
+    fxa_error err;
+    fxa_cache_limit(ctx, 1000, UINT64_C(1) << 40);
+    for (int i = 0; i < n; i++) {
+        attn_spec s = device_spec();
+        attn_data x;
+        attn_call call;
+        fxa_plan *plan = NULL;
+        s.sq += i;
+        T_REQUIRE(device_data_make(&x, ctx, &s));
+        device_call_make(&x, FXA_FORWARD, &call);
+        T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
+        T_REQUIRE(plan);
+        T_OK(fxa__stage_run(plan, &call.args, &err));
+        if (load && i == n - 1) T_OK(fxa_plan_save(plan, bytes, sizeof bytes, &size, &err));
+        fxa_plan_destroy(plan);
+        attn_data_free(&x);
+    }
+    for (int i = 0; i < MANY_LOADED && size; i++) {
+        fxa_plan *plan = NULL;
+        fxa_cache_clear(ctx);
+        T_OK(fxa_plan_load(ctx, bytes, size, &plan, &err));
+        fxa_plan_destroy(plan);
+    }
+}
+
+/* Compiled and kept all at once, then loaded one after the other; with the context all of it is gone. */
+TEST(memory_is_back_after_200_plans) {
+    NEEDS_DEVICE;
+    device d;
+    size_t before = 0, most = 0, after = 0, total;
+    T_REQUIRE(device_open(&d));
+    fxa_context *ctx = device_context(); /* what the libraries take once */
+    many_make(ctx, 2, true);
+    fxa_context_destroy(ctx);
+    T_INT(d.more.memory(&before, &total), 0);
+    ctx = device_context();
+    many_make(ctx, MANY_COMPILED, true);
+    T_INT(d.more.memory(&most, &total), 0);
+    fxa_context_destroy(ctx);
+    T_INT(d.more.memory(&after, &total), 0);
+    printf("  %d plans compiled, %d loaded: %zu bytes of the device held, %lld after\n", MANY_COMPILED, MANY_LOADED,
+           before - most, (long long)before - (long long)after);
+    T_CHECK(after + MANY_SLACK >= before);
+    device_close(&d);
+}
+
+T_MAIN

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What cuDNN's functions are off by, against the bounds that docs/numerics.md states and all comparisons of the engine
+ * use (support/conf_functions.c); and what a weight of 0 does to a V that is not finite. On a device these are
+ * measurements (`make test-gpu`); on the stand-ins, which compute in f64, they show that the measure works.
+ */
+#include "device_rig.h"
+#include "support/conf_case.h"
+
+#include <math.h>
+
+/* ---- Functions --------------------------------------------------------------------------------------------------- */
+
+enum { FUNCTION_ROWS = 4096 };
+
+static double of_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double of_rsqrt(double x) { return 1 / sqrt(x); }
+static double of_quotient(double x) { return 0.7 / x; }
+static double of_square(double x) { return x * x; }
+
+static const struct function {
+    fxa_op op;
+    const char *text;
+    double (*exact)(double x);
+    double lo, hi; /* operands */
+} functions[] = {
+    {FXA_OP_EXP, "exp(score)", exp, -20, 20},
+    {FXA_OP_EXP2, "exp2(score)", exp2, -20, 20},
+    {FXA_OP_LOG, "log(score)", log, 1e-3, 50},
+    {FXA_OP_LOG2, "log2(score)", log2, 1e-3, 50},
+    {FXA_OP_TANH, "tanh(score)", tanh, -6, 6},
+    {FXA_OP_TANH, "tanh(score)", tanh, -0.02, 0.02},
+    {FXA_OP_SIGMOID, "sigmoid(score)", of_sigmoid, -12, 12},
+    {FXA_OP_SIN, "sin(score)", sin, -20, 20},
+    {FXA_OP_COS, "cos(score)", cos, -20, 20},
+    {FXA_OP_TAN, "tan(score)", tan, -1.4, 1.4},
+    {FXA_OP_SQRT, "sqrt(score)", sqrt, 1e-3, 50},
+    {FXA_OP_RSQRT, "rsqrt(score)", of_rsqrt, 1e-3, 50},
+    {FXA_OP_DIV, "0.7 / score", of_quotient, 1e-3, 50},
+    {FXA_OP_POW, "score ** 2", of_square, -20, 20},
+};
+
+/* One key and a scale of 1: LSE of a row is the new score of its one pair, which is a sum of two elements of Q. */
+static void function_operands(attn_data *x, double lo, double hi, double *operand) {
+    t_rng rng = {t_seed()};
+    attn_tensor *q = &x->t[FXA_SLOT_Q], *k = &x->t[FXA_SLOT_K];
+    for (int64_t i = 0; i < 8; i++) attn_set(k, i, i < 2);
+    for (int64_t row = 0; row < FUNCTION_ROWS; row++) {
+        double want = t_real(&rng, lo, hi), high = attn_round(FXA_BF16, want), step = ldexp(1, ilogb(high) - 15);
+        double low = step * rint((want - high) / step); /* seven bits, below those of high */
+        for (int64_t i = 0; i < 8; i++) attn_set(q, 8 * row + i, i == 0 ? high : i == 1 ? low : 0);
+        operand[row] = high + low;
+    }
+    x->scale = 1;
+}
+
+static void function_measure(fxa_context *ctx, const struct function *f) {
+    static double operand[FUNCTION_ROWS];
+    char text[80];
+    attn_data x;
+    fxa_error err;
+    double worst = 0, at = 0, off = 0, relative = 0;
+    (void)snprintf(text, sizeof text, "score = %s", f->text);
+    const attn_spec s = {
+        .b = 1, .hq = 1, .sq = FUNCTION_ROWS, .sk = 1, .d = 8, .dtype = FXA_BF16, .flags = FXA_WANT_LSE, .text = text};
+    T_REQUIRE(device_data_make(&x, ctx, &s));
+    function_operands(&x, f->lo, f->hi, operand);
+    T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+    for (int64_t i = 0; i < FUNCTION_ROWS && err.status == FXA_OK; i++) {
+        double want = f->exact(operand[i]), got = attn_get(&x.t[FXA_SLOT_LSE], i);
+        double allowed = conf_cudnn_function(f->op, operand[i], want) + 0x1p-24 * fabs(want);
+        double ratio = fabs(got - want) / allowed;
+        if (want != 0) relative = fmax(relative, fabs(got - want) / fabs(want));
+        if (!(ratio <= worst)) worst = ratio, at = operand[i], off = fabs(got - want);
+    }
+    printf("  %-15s %.2f of what is allowed, at %.9g off by %.3g; relative at most 2^%.1f\n", f->text, worst, at, off,
+           log2(relative));
+    T_CHECK(worst <= 1);
+    attn_data_free(&x);
+}
+
+TEST(functions_are_within_their_bounds) {
+    NEEDS_DEVICE;
+    fxa_context *ctx = device_context();
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) function_measure(ctx, &functions[i]);
+    fxa_context_destroy(ctx);
+}
+
+/* ---- Weights of 0 ------------------------------------------------------------------------------------------------ */
+
+/* Keys that no row attends to hold NaN in V, beside others that rows do attend to. */
+static int64_t zeroes_count(fxa_context *ctx, const char *engine) {
+    attn_spec s = device_spec();
+    attn_data x;
+    fxa_error err;
+    int64_t count = 0;
+    s.text = "mask = k % 2 == 0";
+    if (!device_data_make(&x, ctx, &s)) return -1;
+    attn_tensor *v = &x.t[FXA_SLOT_V];
+    for (int64_t i = 0; i < attn_tensor_places(v); i++)
+        if (i / s.d % s.sk == 7) attn_set(v, i, NAN);
+    T_OK(attn_data_run(&x, ctx, engine, FXA_FORWARD, &err));
+    for (int64_t i = 0; i < attn_tensor_places(&x.t[FXA_SLOT_O]); i++) count += isnan(attn_get(&x.t[FXA_SLOT_O], i));
+    attn_data_free(&x);
+    return count;
+}
+
+TEST(a_weight_of_zero_and_a_value_that_is_none) {
+    NEEDS_DEVICE;
+    fxa_context *ctx = device_context();
+    int64_t found = zeroes_count(ctx, "cudnn");
+    printf("  %lld elements are NaN\n", (long long)found);
+    T_CHECK(found > 0); /* else docs/numerics.md says too little of it */
+    T_INT(zeroes_count(ctx, "cpu"), 0);
+    T_INT(zeroes_count(ctx, "ref"), 0);
+    fxa_context_destroy(ctx);
+}
+
+T_MAIN
