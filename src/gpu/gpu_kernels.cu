@@ -178,21 +178,28 @@ FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b) {
     }
 }
 
-FXA_DEVICE void span_fill(const FxaGpuSpans *a, const FxaGpuFill *f, int64_t i) {
-    int64_t s = i % f->rows, h = i / f->rows % f->heads, b = i / f->rows / f->heads;
-    int past = s >= span_length(a, f->keys, b), empty = span_length(a, !f->keys, b) == 0;
-    if (past ? !a->past : !empty) return;
+/* Rows of entry b, thread by thread: most entries have none to fill, and are done with at once. */
+FXA_DEVICE void span_fill(const FxaGpuSpans *a, const FxaGpuFill *f, int64_t b, int64_t thread, int64_t threads) {
+    int64_t len = span_length(a, f->keys, b), first = span_length(a, !f->keys, b) == 0 ? 0 : len;
+    int64_t rows = (a->past ? f->rows : len) - first;
     FXA_ONE_BY_ONE
-    for (int64_t d = 0; d < f->features; d++) store(f->to.data, f->to.type, place(&f->to, b, h, s, d), f->value);
+    for (int64_t i = thread; i < rows * f->heads; i += threads) {
+        FXA_ONE_BY_ONE
+        for (int64_t d = 0; d < f->features; d++)
+            store(f->to.data, f->to.type, place(&f->to, b, i / rows, first + i % rows, d), f->value);
+    }
 }
 
 FXA_KERNEL fxa_gpu_spans(FxaGpuSpans a) {
     FXA_ONE_BY_ONE
     for (int64_t b = FXA_FIRST; b <= a.batch; b += FXA_STEP) span_write(&a, b);
-    for (int j = 0; j < a.fills; j++) {
+    int64_t parts = FXA_BLOCKS / a.batch; /* blocks of an entry, those that are left over have nothing to do */
+    if (parts < 1) parts = 1;
+    FXA_ONE_BY_ONE
+    for (int64_t u = FXA_BLOCK; u < a.batch * parts; u += FXA_BLOCKS) {
         FXA_ONE_BY_ONE
-        for (int64_t i = FXA_FIRST; i < a.batch * a.fill[j].heads * a.fill[j].rows; i += FXA_STEP)
-            span_fill(&a, &a.fill[j], i);
+        for (int j = 0; j < a.fills; j++)
+            span_fill(&a, &a.fill[j], u / parts, u % parts * FXA_THREADS + FXA_THREAD, parts * FXA_THREADS);
     }
 }
 

@@ -16,9 +16,9 @@ import sys
 import time
 
 # Groups of test_cudnn_lowering by their number of cases.
-GROUPS = {"no_program": 60, "small_programs": 150, "smooth_programs": 150, "masks": 150, "programs_with_masks": 150,
+GROUPS = {"no_program": 60, "small_programs": 150, "smooth_programs": 150, "only_masks": 150, "programs_with_masks": 150,
           "every_operation": 200, "gallery": 150, "sparse_masks": 100}
-SHARD = 20  # cases of a process
+SHARD = 10  # cases of a process
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go")
 LEAST = 400
@@ -108,7 +108,8 @@ class Runner:
                                        FXA_TEST_SCALE=scale, FXA_TEST_DTYPE=dtype, FXA_THREADS="1")
 
         with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-            for group, said, good in pool.map(one, shards):
+            for done in concurrent.futures.as_completed([pool.submit(one, shard) for shard in shards]):
+                group, said, good = done.result()
                 if said is None:
                     left += 1
                     continue
@@ -118,6 +119,7 @@ class Runner:
                 for counts in COUNTS.findall(said):
                     self.totals = [a + int(b) for a, b in zip(self.totals, counts[:7])] + [
                         max(self.totals[7], float(counts[7]))]
+                    print("%s: %s cases, %d so far" % (group, counts[0], self.totals[0]), flush=True)
         if left:
             print("%d of %d processes were not begun in %d s" % (left, len(shards), chosen.seconds))
         print("cuDNN %s: %d cases: forward %d right, %d refused; backward %d right, %d refused; %d unsure; cpu %d right; "

@@ -33,6 +33,7 @@ typedef struct conf_buffer {
     double *error; /* by place: what the errors of scores and programs come to */
     double *size;  /* by place: sum of the magnitudes that were added up */
     double *noise; /* by place: sum of squares of what rounds to 16 bits before it is added up */
+    double least;  /* of all places: what f16 leaves of small terms; 0: not known yet */
 } conf_buffer;
 
 /* The worst of what was seen, in units of what is allowed, by dtype of Q. */

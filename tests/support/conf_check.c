@@ -32,7 +32,7 @@ static double conf_sum_units(const conf_case *c) {
 
 /* In f16 what is below 2^-14 rounds to multiples of 2^-24, before it is multiplied: by as much for each pair, in random
  * directions, times the largest of what it is multiplied by. */
-static double conf_least_error(const conf_case *c, const conf_buffer *t) {
+static double conf_least_error(const conf_case *c, conf_buffer *t) {
     const oracle *x = &c->base.x;
     const conf_buffer *by = t == &c->slot[FXA_SLOT_O]    ? &c->slot[FXA_SLOT_V]
                             : t == &c->slot[FXA_SLOT_DQ] ? &c->slot[FXA_SLOT_K]
@@ -40,18 +40,20 @@ static double conf_least_error(const conf_case *c, const conf_buffer *t) {
                             : t == &c->slot[FXA_SLOT_DV] ? &c->slot[FXA_SLOT_DO]
                                                          : NULL;
     if (c->product_unit != 0x1p-11 || !by) return 0;
+    if (t->least > 0) return t->least; /* it is asked for every element */
     double largest = 0, pairs = (double)(x->sk > x->sq ? x->sk : x->sq) * (double)(x->hq / x->hkv);
     int64_t n = conf_places(by);
     for (int64_t i = 0; i < n; i++) {
         double value = fabs(fxa__load_f64(by->memory, by->dtype, i));
         if (isfinite(value)) largest = fmax(largest, value);
     }
-    return 4 * sqrt(pairs) * 0x1p-25 * largest;
+    t->least = 4 * sqrt(pairs) * 0x1p-25 * largest;
+    return t->least;
 }
 
 /* P and dS rounded to 16 bits, each by itself: uniform within product_unit of the term, so a third of its square is the
  * variance; never more than all of them at once. */
-static double conf_product_error(const conf_case *c, const conf_buffer *t, int64_t place, double deviations) {
+static double conf_product_error(const conf_case *c, conf_buffer *t, int64_t place, double deviations) {
     double all = t->size[place], some = deviations * sqrt(t->noise[place] / 3);
     bool equal = conf_has_equal_terms(c) || (c->base.features & ATTN_PAGED); /* pages are shared: keys are equal */
     return c->product_unit * (equal ? all : fmin(all, some)) + conf_least_error(c, t);

@@ -40,6 +40,8 @@ static bool spans_is_row(fxa_slot slot) {
     return slot == FXA_SLOT_LSE || slot == FXA_SLOT_MAX_ROW || slot == FXA_SLOT_DLSE;
 }
 
+enum { SPANS_THREADS = 256 }; /* of a block */
+
 /* ---- Lengths ----------------------------------------------------------------------------------------------------- */
 
 static fxa__dnn_step *spans_step(fxa__dnn_attention *a) {
@@ -206,7 +208,7 @@ void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
     w->past = spans_fills_past(p);
     fxa__dnn_step_slot(a, step, &f->to, slot);
-    int64_t work = p->b * s.heads * s.rows;
+    int64_t work = p->b * (w->past ? s.heads * s.rows : SPANS_THREADS); /* packed, few entries have rows to fill */
     if (step->work < work) step->work = work;
 }
 
