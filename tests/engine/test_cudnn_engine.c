@@ -51,9 +51,20 @@ TEST(reasons_not_to_open) {
     p.ordinal = 2;
     T_HAS(answer_of(ctx, &p).reason, "ordinal is 2: the CUDA driver has 2 devices");
     fxa_context_destroy(ctx);
+    p.ordinal = 0;
+    standin[0]->family = 8;
+    for (int asked = 0; asked < 2; asked++) { /* nobody has run it there */
+        if (asked) setenv("FXA_CUDNN_UNTRIED", "1", 1);
+        ctx = context_new();
+        fxa_support said = answer_of(ctx, &p);
+        T_INT(said.supported, asked);
+        if (!asked) T_HAS(said.reason, "tried on sm_90 alone (here: cuDNN 91901, sm_80); FXA_CUDNN_UNTRIED=1");
+        fxa_context_destroy(ctx);
+    }
+    unsetenv("FXA_CUDNN_UNTRIED");
+    standin[0]->family = 0;
     standin[0]->devices_gone = true;
     ctx = context_new();
-    p.ordinal = 0;
     T_HAS(answer_of(ctx, &p).reason, "the CUDA driver has 0 devices");
     fxa_context_destroy(ctx);
     standin[0]->devices_gone = false;

@@ -203,6 +203,20 @@ TEST(bands_of_one_kind) {
     fxa_context_destroy(ctx);
 }
 
+/* Of a table [H,N] cuDNN would read the first values, whatever the stride: they are brought side by side. */
+TEST(values_per_head) {
+    static const char *const texts[] = {"tensor t : f32[2]\nscore = score * t[h, 1]",
+                                        "tensor t : bf16[2]\nscore = score + t[h, 0] * tanh(score) + t[h, 2]",
+                                        "tensor t : i32[2]\nmask = k - q <= t[h, 1]"};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    if (lowering_missing()) T_SKIP(lowering_missing());
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int pass = 0; pass < 2; pass++) lowering_text(ctx, texts[i], (fxa_pass)pass);
+    fxa_context_destroy(ctx);
+}
+
 TEST(no_program) { lowering_cases(CONF_IDENTITY, 60, 50); }
 TEST(small_programs) { lowering_cases(CONF_TWIN, 150, 20); }
 TEST(smooth_programs) { lowering_cases(CONF_SMOOTH, 150, 10); }

@@ -144,6 +144,13 @@ static int32_t wrong_maximum(wrong_graph *w, bool log) {
 static int32_t wrong_both(wrong_graph *w) { return wrong_maximum(w, true); }
 static int32_t wrong_not_both(wrong_graph *w) { return wrong_maximum(w, false); }
 
+static int32_t wrong_per_head(wrong_graph *w) {
+    const int64_t dim[4] = {1, 2, 1, 1};
+    int32_t t = fxa__dnn_scratch(&w->g, dim, CUDNN_DATA_FLOAT);
+    w->g.tensors[t].stride[1] = 3;
+    return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_MUL, w->s, t);
+}
+
 static const struct wrong_form {
     const char *name;
     int32_t (*write)(wrong_graph *w);
@@ -171,6 +178,7 @@ static const struct wrong_form {
     {"8 rows and keys, forward", wrong_not_tiles, NULL},
     {"the maximum beside LSE", wrong_both, "beside LSE"},
     {"the maximum and the sum", wrong_not_both, NULL},
+    {"a stride between values per head", wrong_per_head, "do not lie side by side"},
 };
 
 TEST(graphs_that_cudnn_would_get_wrong) {

@@ -13,8 +13,8 @@
 
 static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cpu, &fxa__engine_ref};
 
-/* Two heads for one, several tiles, rows that see nothing, a param and a mask; on the stand-in, which has no tiles and is
- * slow, a small one. */
+/* Two heads for one, several tiles, rows that see nothing, a param and a mask; on the stand-in, which has no tiles and
+ * is slow, a small one. */
 static attn_spec device_spec(void) {
     const char *standin = getenv("FXA_TEST_STANDIN");
     bool small = standin && *standin;

@@ -17,6 +17,7 @@ typedef struct standin_state {
     bool devices_gone;
     bool no_engine;            /* cuDNN finds none that takes a graph, */
     int64_t tried;             /* of as many that it knows */
+    int family;                /* devices are sm_80, say: 8; 0: sm_90 */
     void *recorded;            /* a stream that is being recorded; NULL: none */
     uintptr_t pinned, managed; /* memory of the host that the driver knows; that of the second is at device 1 */
     /* by the stand-in */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for the CUDA driver, where there is none: a library with the functions that src/gpu (and its tests) call, two devices
- * whose memory is the host's, and streams that are done at once. Every call that can fail counts, and the one with the
- * number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH), as libcuda.so.1.
+ * A stand-in for the CUDA driver where there is none: a library with the functions that src/gpu and tests call, two
+ * devices whose memory is the host's, and streams that are done at once. Calls that can fail count, and the one with
+ * the number standin_cuda.fail_at does. Tests find it where the loader looks first (LD_LIBRARY_PATH).
  */
 #include "standin.h"
 #include "standin_kernels.h"
@@ -82,6 +82,7 @@ STANDIN(cuDeviceGetAttribute)(int *value, int attribute, int device) {
     *value = -1;
     for (size_t i = 0; i < sizeof h200 / sizeof *h200; i++)
         if (h200[i][0] == attribute) *value = h200[i][1];
+    if (attribute == 75 && standin_cuda.family) *value = standin_cuda.family;
     return device < 100 ? STANDIN_INVALID : standin_fails();
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What cuDNN's functions may be off by, as docs/numerics.md states it: chosen above what was measured on a device,
- * which tests/gpu/test_cudnn_device.c measures again.
+ * which tests/gpu/test_cudnn_functions.c measures again.
  */
 #include "conf_case.h"
 

@@ -97,6 +97,10 @@ static inline bool fxa__dnn_is_by_value(const fxa__dnn_tensor *t) {
 
 /* Whether an operation has it, for whatever. */
 bool fxa__dnn_is_used(const fxa__dnn_graph *g, int32_t tensor);
+/* [1,H,1,1], of several heads. */
+static inline bool fxa__dnn_is_per_head(const fxa__dnn_tensor *t) {
+    return t->dim[0] == 1 && t->dim[1] > 1 && t->dim[2] == 1 && t->dim[3] == 1;
+}
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 

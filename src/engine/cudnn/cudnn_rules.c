@@ -49,6 +49,13 @@ static const char *rules_sum(const rules_look *l) {
     return wrong ? "adds the score to something, not something to the score" : NULL;
 }
 
+/* One value per head is read as if they lay side by side, whatever the stride. */
+static const char *rules_per_head(const rules_look *l) {
+    const fxa__dnn_tensor *b = l->op->b < 0 ? NULL : rules_tensor(l, l->op->b);
+    bool wrong = b && b->source != FXA__DNN_VIRTUAL && fxa__dnn_is_per_head(b) && b->stride[1] != 1;
+    return wrong ? "reads values per head that do not lie side by side" : NULL;
+}
+
 /* Ints in order, outside of the spellings for causal, window and padding, which are of BOOLEAN. */
 static const char *rules_order(const rules_look *l) {
     bool ints = l->op->precision == CUDNN_DATA_INT32;
@@ -178,6 +185,7 @@ static const char *rules_look_at(const rules_look *l) {
     if (!why) why = rules_window(l);
     if (!why) why = rules_first_operand(l);
     if (!why) why = rules_sum(l);
+    if (!why) why = rules_per_head(l);
     if (!why) why = rules_order(l);
     if (!why) why = rules_second_band(l);
     return why ? why : rules_cast(l);

@@ -330,6 +330,7 @@ static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
     for (int i = 0; i < n->n_args; i++)
         if (!score_load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
+    if (fxa__dnn_is_per_head(&x.t)) x.copied = x.copied || x.t.stride[1] != 1;
     x.copied = x.copied || (s->keys_dense && x.t.dim[3] > 1 && x.t.stride[3] != 1);
     if (type < 0 || x.copied) {
         int32_t made = score_copy(s, decl, &x);
