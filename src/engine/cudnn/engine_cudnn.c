@@ -307,7 +307,7 @@ _Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory takes an inst
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",
-    .version = 1,
+    .version = 2,
     .device = FXA_CUDA,
     .open = dnn_open,
     .close = dnn_close,
