@@ -27,21 +27,44 @@ _NAME = "fxattn_flex"
 _TABLE, _VARIABLE = "_hop_name_to_variable_class", "FlexAttentionHigherOrderVariable"
 
 
-def capturable() -> bool:
-    """Whether this PyTorch has what Dynamo needs to capture the operator. Says so to Dynamo."""
+def _asked_for() -> Tuple[Any, Any]:
+    """Dynamo's table and class; None where they are missing."""
     module = sys.modules.get("torch._dynamo.variables.higher_order_ops")
-    if module is None:
-        return True
-    table, variable = getattr(module, _TABLE, None), getattr(module, _VARIABLE, None)
-    if table is None or variable is None:
-        return False
-    table.setdefault(_NAME, variable)
-    return True
+    return getattr(module, _TABLE, None), getattr(module, _VARIABLE, None)
+
+
+def capturable() -> bool:
+    """Whether this PyTorch has what Dynamo needs to capture the operator."""
+    return "torch._dynamo.variables.higher_order_ops" not in sys.modules or None not in _asked_for()
 
 
 # What torch.compiler.assume_constant_result sets, which imports Dynamo: Dynamo calls the function instead of tracing
-# into it. Inside of a checkpoint an entry into a table would be a side effect to it, and an error.
+# into it.
 capturable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _enter() -> None:
+    """Says to Dynamo how the operator is captured; never traced by it, to which that would be a side effect."""
+    table, variable = _asked_for()
+    if table is not None and variable is not None and _NAME not in table:
+        table[_NAME] = _one_record(variable)
+
+
+def _one_record(variable: Any) -> Any:
+    """PyTorch's class, but that Dynamo has the same record of side effects afterwards. It goes back to a copy once
+    the mods are recorded, and objects that were made before then write into the old one and read from the new (PyTorch
+    2.13: the second layer of a model lost the attributes of its cache)."""
+    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        record = tx.output.side_effects
+        result = variable._call_function(self, tx, *args, **kwargs)
+        if tx.output.side_effects is not record:
+            vars(record).update(vars(tx.output.side_effects))
+            tx.output.side_effects = record
+        return result
+
+    if not hasattr(variable, "_call_function"):
+        return variable
+    return type(variable)("FxattnFlexVariable", (variable,), {"_call_function": call, "__module__": __name__})
 
 
 def outside(function: _Function) -> _Function:
@@ -66,7 +89,7 @@ class _Flex(HigherOrderOperator):
         super().__init__(_NAME, cacheable=True)
 
     def _looked_up(self) -> str:
-        capturable()
+        _enter()
         return _NAME
 
     # Dynamo looks its table up by this name: the moment to enter it.

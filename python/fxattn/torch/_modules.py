@@ -149,7 +149,14 @@ def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[
     found: Dict[str, Any] = {}
     for name, hidden, offsets in (("q_lengths", masks[0], cu_q), ("k_lengths", masks[1], cu_k)):
         if hidden is not None:
-            found[name] = (~hidden).reshape(hidden.shape[0], -1).sum(-1)
+            shown = (~hidden).reshape(hidden.shape[0], -1)
+            # Looked at where that costs no wait for a device.
+            if shown.device.type == "cpu" and not torch.compiler.is_compiling() and bool(
+                    (shown[:, 1:] & hidden.reshape(shown.shape)[:, :-1]).any()):
+                raise ValueError("DotProductAttention cannot do this: attention_mask (True: hidden) of attn_mask_type "
+                                 "padding hides positions before others that it shows, and padding is at the end; "
+                                 "attn_mask_type=\"arbitrary\" takes such a mask")
+            found[name] = shown.sum(-1)
         elif offsets is not None:
             found[name] = offsets[1:] - offsets[:-1]
     return found
@@ -306,6 +313,8 @@ class DotProductAttention(nn.Module):
              "cu_seqlens with qkv_format %s and attn_mask_type %s" % (layout, kind)),
             (isinstance(mask, tuple) and not ready.get("padding"), "a pair of masks with attn_mask_type %s" % kind),
             (bool(ready.get("arbitrary")) and mask is None, "attn_mask_type arbitrary without attention_mask"),
+            (bool(ready.get("padding")) and layout != "thd" and mask is None and cu_q is None and cu_k is None,
+             "attn_mask_type %s without attention_mask and cu_seqlens" % kind),
             (mask is not None and not (ready.get("arbitrary") or ready.get("padding")),
              "attention_mask with attn_mask_type %s" % kind),
             (mask is not None and layout == "thd", "attention_mask with qkv_format thd"),

@@ -265,3 +265,31 @@ def test_the_first_call_of_a_process_may_be_inside_a_checkpoint(monkeypatch):
     found, expected = torch.compile(model, backend="aot_eager", fullgraph=True)(x), layer(x)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found.sum(), (x, w)), torch.autograd.grad(expected.sum(), (x, w)))
+
+
+class _Layer:
+    """A layer of a cache as models have them: made inside the compiled function, filled before attention."""
+
+    def put(self, k):
+        self.dtype, self.device = k.dtype, k.device
+        self.keys = torch.tensor([], dtype=self.dtype, device=self.device)
+        self.keys = torch.cat([self.keys, k], -2)
+        return self.keys
+
+
+def test_objects_made_inside_keep_their_attributes():
+    """Dynamo of PyTorch 2.13 loses what is written to objects after it has recorded a mod, for PyTorch's own
+    flex_attention too; the second layer of a model with a cache could not be compiled."""
+    torch._dynamo.reset()
+
+    def model(x):
+        layers = [_Layer(), _Layer(), _Layer()]
+        for layer in layers:
+            keys = layer.put(x)
+            x = fx.flex_attention(x, keys, keys, lambda s, b, h, i, j: s * 0.5)
+        return x, [layer.keys for layer in layers]
+
+    x = torch.randn(1, 2, 9, 8)
+    out, keys = torch.compile(model, backend="eager", fullgraph=True)(x)
+    expected, their_keys = model(x)
+    assert torch.equal(out, expected) and all(torch.equal(a, b) for a, b in zip(keys, their_keys))

@@ -177,7 +177,8 @@ def test_biases_before_and_after_the_scale():
     bias = torch.randn(1, 1, S, S)
     for kind, factor in (("pre_scale_bias", 0.5), ("post_scale_bias", 1.0), (None, 1.0)):
         want = eager(q, k, v, lambda s, b, h, i, j: s + factor * bias[0, 0, i, j], scale=0.5)[0]
-        torch.testing.assert_close(module(*given, core_attention_bias_type=kind, core_attention_bias=bias), flat(want))
+        out = module(*given, attn_mask_type="no_mask", core_attention_bias_type=kind, core_attention_bias=bias)
+        torch.testing.assert_close(out, flat(want))
 
 
 def test_padding_by_pairs_of_masks_and_by_offsets():
@@ -188,6 +189,19 @@ def test_padding_by_pairs_of_masks_and_by_offsets():
     want = eager(q, k, v, mask_mod=lambda b, h, i, j: (j < keys[b]) & (j <= i) & (i < rows[b]))[0]
     for out in (module(*given, masks), module(*given, cu_seqlens_q=offsets[0], cu_seqlens_kv=offsets[1])):
         torch.testing.assert_close(out, flat(want))
+
+
+def test_padding_that_is_no_length():
+    """Of a mask of padding the length is taken: one that hides the first positions was computed as if the last were
+    hidden, and one that was forgotten as if nothing were."""
+    module, (q, k, v), given = make(attn_mask_type="padding")
+    hidden = (torch.arange(S) < torch.tensor([3, 0])[:, None]).view(B, 1, 1, S)
+    with pytest.raises(ValueError, match="hides positions before others .* padding is at the end; .*arbitrary"):
+        module(*given, hidden)
+    want = eager(q, k, v, mask_mod=lambda b, h, i, j: ~hidden[b, 0, 0, j])[0]
+    torch.testing.assert_close(module(*given, hidden, attn_mask_type="arbitrary"), flat(want))
+    with pytest.raises(ValueError, match="attn_mask_type padding without attention_mask and cu_seqlens"):
+        module(*given)
 
 
 def test_arguments_without_a_meaning_here():

@@ -193,6 +193,18 @@ def test_compiled_models(kind, layers):
     assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
 
 
+def test_compiled_layers_that_fill_a_cache():
+    """The defaults of a model: use_cache, two layers, one graph."""
+    torch._dynamo.reset()
+    ids, mask = tokens("mistral")
+    model = model_of("mistral", "fxattn", torch.float32, num_hidden_layers=2)
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask, use_cache=True)
+        got = torch.compile(model.forward, fullgraph=True, backend="eager")(input_ids=ids, attention_mask=mask, use_cache=True)
+    assert torch.equal(got.logits, expected.logits)
+    assert torch.equal(got.past_key_values.layers[1].keys, expected.past_key_values.layers[1].keys)
+
+
 def test_compiled_steps_of_decoding():
     """As generate() has them: the mask is made outside, for a static cache. One compilation, and one more when Dynamo sees
     that the length of a table of padding changes."""
