@@ -16,10 +16,13 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
 from torch.nn.attention.flex_attention import BlockMask, and_masks, create_mask, noop_mask, or_masks
 
+from ..trace import trace
+
 __all__ = ["BlockMask", "create_block_mask", "create_mask", "and_masks", "or_masks", "noop_mask"]
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 DEFAULT_BLOCK = 128
+MANY_PAIRS = 1 << 22  # above which PyTorch's evaluation of every pair at once takes too much memory
 UNBOUNDED_BLOCK = 1 << 30  # PyTorch's size of a block of a mask that is none
 
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
@@ -67,13 +70,27 @@ class LazyBlockMask(BlockMask):
 
     def _lists(self) -> BlockMask:
         mask_mod, batch, heads, device, options = self._fxattn
+        rows, keys = self.seq_lengths
 
         def counted(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # PyTorch counts a method's self and defaults
             return mask_mod(b, h, q_idx, kv_idx)
 
         with torch.no_grad(), _ordinary_tensors():
-            return _theirs.create_block_mask(counted, batch, heads, *self.seq_lengths, device=device,
-                                             BLOCK_SIZE=self.BLOCK_SIZE, **dict(options))
+            if torch.compiler.is_compiling():
+                return self._all_pairs(counted)
+            try:
+                if options or batch * heads * rows * keys <= MANY_PAIRS:
+                    return self._all_pairs(counted)
+                from ._block_lists import block_lists
+                return block_lists(mask_mod, batch, heads, (rows, keys), self.BLOCK_SIZE, device)
+            except Exception:
+                trace(None, mask_mod)  # which says better what is wrong with it
+                raise
+
+    def _all_pairs(self, mask_mod: MaskMod) -> BlockMask:
+        _, batch, heads, device, options = self._fxattn
+        return _theirs.create_block_mask(mask_mod, batch, heads, *self.seq_lengths, device=device,
+                                         BLOCK_SIZE=self.BLOCK_SIZE, **dict(options))
 
     def __getattr__(self, name: str) -> Any:
         # Called for what is not there: all lists are made together, at the first of them.

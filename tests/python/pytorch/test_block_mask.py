@@ -17,6 +17,7 @@ from torch.nn.attention import flex_attention as theirs  # noqa: E402
 from torch_support import eager, inputs  # noqa: E402
 
 import fxattn.torch as fx  # noqa: E402
+import fxattn.trace  # noqa: E402
 
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
          "full_q_num_blocks", "full_q_indices")
@@ -38,6 +39,38 @@ def test_nothing_is_computed_before_a_list_is_read():
     assert block_mask.shape == (2, 4, 1 << 20, 1 << 20) and block_mask.numel() == 8 << 40
     assert block_mask.mask_mod is mask
     assert {block_mask: 1}[block_mask] == 1 and not calls
+
+
+DOCUMENTS, LENGTHS, SHOWN = torch.arange(200) // 45, torch.tensor([70, 200]), torch.rand(2, 200) > 0.5
+
+
+@pytest.mark.parametrize("mask_mod", [
+    causal, lambda b, h, q, k: (DOCUMENTS[q] == DOCUMENTS[k]) & (q - k < 30), lambda b, h, q, k: k < LENGTHS[b],
+    lambda b, h, q, k: (q - k) % (2 ** h) == 0, lambda b, h, q, k: SHOWN[b, k] & (q >= k), fx.noop_mask,
+    lambda b, h, q, k: q < 0], ids=["causal", "documents", "lengths", "heads", "table", "all", "none"])
+@pytest.mark.parametrize("q_len, kv_len, size", [(200, 150, 32), (64, 64, (32, 16)), (40, 200, 32)])
+def test_lists_of_large_masks(monkeypatch, mask_mod, q_len, kv_len, size):
+    """By classes of the library and a look at what they leave, some blocks at a time; here for small ones too."""
+    monkeypatch.setattr("fxattn.torch.block_mask.MANY_PAIRS", 0)
+    monkeypatch.setattr("fxattn.torch._block_lists.PAIRS_AT_ONCE", 1 << 13)
+    ours, other = (f(mask_mod, 2, 2, q_len, kv_len, device="cpu", BLOCK_SIZE=size)
+                   for f in (fx.create_block_mask, theirs.create_block_mask))
+    assert str(ours) == str(other) and ours.shape == other.shape
+    for name in LISTS:
+        assert torch.equal(getattr(ours, name), getattr(other, name)) and getattr(ours, name).dtype == torch.int32
+
+
+def test_lists_of_a_mask_that_no_memory_holds():
+    mask = fx.create_block_mask(causal, None, None, 1 << 16, 1 << 16, device="cpu", BLOCK_SIZE=512)
+    assert mask.kv_num_blocks.sum() == 128 and mask.full_kv_num_blocks.sum() == 128 * 127 // 2
+
+
+def test_lists_of_what_cannot_be_a_mask():
+    """The tracer's words and line, not those of PyTorch's vmap."""
+    for wrong, words in ((lambda b, h, q, k: 0 <= q - k < 5, "the truth of a traced value"),
+                         (lambda b, h, q, k: q - k, "returned a value of type int; it must return a bool")):
+        with pytest.raises(fxattn.trace.TraceError, match="(?s)%s.*test_block_mask" % words):
+            fx.create_block_mask(wrong, None, None, 32, 32, device="cpu").sparsity()
 
 
 @pytest.mark.parametrize("options", [
