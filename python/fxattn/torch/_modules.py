@@ -275,7 +275,7 @@ class DotProductAttention(nn.Module):
         """Whether _check has nothing to say of a call without masks, offsets and other arguments, at a glance."""
         if any(x is not None for x in own) or layout not in ("sbhd", "bshd"):
             return False
-        if kind == "arbitrary" or kind not in MASK_TYPES:
+        if kind not in MASK_TYPES or kind == "arbitrary" or "padding" in MASK_TYPES[kind]:
             return False
         if score_mod is None:
             functions = bprop is None and tensors is None and bprop_tensors is None
