@@ -265,6 +265,33 @@ def test_users_own_errors_pass():
         trace(lambda s, b, h: s)
 
 
+def test_what_is_no_score_function():
+    """Each says what was given, what is accepted and where it is."""
+    def mask(b, h, q, k):
+        return q >= k
+
+    for mod, words in ((mask, r"score_mod is called with 5 arguments, \(score, b, h, q_idx, kv_idx\), and takes "
+                              r"\(b, h, q, k\)"),
+                       (lambda score, q, k: score, r"takes \(score, q, k\)")):
+        with pytest.raises(TypeError, match="(?s)%s.*test_trace_errors.py:" % words):
+            trace(mod)
+    with pytest.raises(TypeError, match=r"mask_mod is called with 4 arguments, .* takes \(s, b, h, q, k\).*missing"):
+        trace(None, lambda s, b, h, q, k: q >= k)
+    with pytest.raises(TypeError, match=r"score_mod is of type ndarray; .*bias\[q_idx, kv_idx\]"):
+        trace(np.zeros((4, 4)))
+    with pytest.raises(TypeError, match="mask_mod is of type int; a function of .b, h, q_idx, kv_idx., a Program"):
+        trace(None, 3)
+    with pytest.raises(TypeError, match="my own"):
+        trace(raises_a_type_error)
+    with pytest.raises(TraceError, match="(?s)traced float has no value yet, .* formatted by '.2f'.*test_trace_errors"):
+        trace(lambda s, b, h, q, k: s if f"{s:.2f}" else s)
+    assert trace(lambda s, b, h, q, k: s * len(f"{q}")).program is not None
+
+
+def raises_a_type_error(s, b, h, q, k):
+    raise TypeError("my own")
+
+
 def test_numpy_bounds():
     u8 = np.arange(4, dtype=np.uint8)
     with pytest.raises(TraceError, match="Python integer 300 out of bounds for uint8"):

@@ -282,6 +282,11 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         found = _at_once(query, key, value, score_mod, block_mask, scale, enable_gqa)
         if found is not None:
             return found
+    if not plain:
+        for name, given in (("query", query), ("key", key), ("value", value)):
+            if not isinstance(given, Tensor):
+                raise TypeError("%s is of type %s; a tensor is accepted (fxattn.numpy takes arrays)"
+                                % (name, type(given).__name__))
     nested = query.is_nested or key.is_nested or value.is_nested  # which have no shape
     if nested or not _plainly_right(query, key, value, query.shape, key.shape, value.shape):
         _check_tensors(query, key, value)

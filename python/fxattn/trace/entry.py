@@ -15,7 +15,7 @@ from .libraries import library_of
 from .methods import attach_all
 from .modes import functions_by_forward, torch_mode
 from .ops import RunInt, as_sym, cast, scalar
-from .place import TraceError, at_place_of, error_in
+from .place import TraceError, TraceTypeError, at_place_of, error_in
 from .record import Recording
 from .symbol import NeedsCapture, NeedsJax, Sym
 from .types import BOOL, FLOAT, INT, NAMES
@@ -148,6 +148,8 @@ class _Flex:
             try:
                 return _ROUTES[route](mod, rec, arguments)
             except (Exception, NeedsCapture, NeedsJax) as error:
+                if isinstance(error, TypeError):
+                    _check_call(mod, arguments, inputs is _MASK_ARGUMENTS)
                 route, on_trial = "plain" if on_trial else self.next_route(route, error, mod), False
             rec.restore(state)
             if kind is not None and len(self.routes) < MAX_ROUTES:
@@ -202,6 +204,27 @@ def _route_of(route: str, error: BaseException, mod: Callable[..., Any]) -> Opti
     if route == "plain" and isinstance(error, TypeError) and "save_for_backward" in str(error):
         return "by_forward"
     return None
+
+
+def _check_call(mod: Any, arguments: Sequence[Any], masks: bool) -> None:
+    """An error that says what a mod is and takes, where it cannot be called as one at all."""
+    what, wanted = ("mask_mod", "(b, h, q_idx, kv_idx)") if masks else ("score_mod", "(score, b, h, q_idx, kv_idx)")
+    if not callable(mod):
+        own = "; give its mask_mod" if hasattr(mod, "mask_mod") else ""
+        if not own and hasattr(mod, "shape"):
+            own = "; a function may index it, as in bias[q_idx, kv_idx]"
+        raise TraceTypeError("%s is of type %s; a function of %s, a Program or its text is accepted%s"
+                             % (what, type(mod).__name__, wanted, own))
+    import inspect  # needed for a message only
+    try:
+        signature = inspect.signature(mod)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise error_in(mod, "%s is called with %d arguments, %s, and takes %s: %s"
+                       % (what, len(arguments), wanted, signature, error), TraceTypeError) from None
 
 
 _NO_OPERAND = re.compile(r"'(Sym|View|Vec)' object")

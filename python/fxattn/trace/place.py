@@ -22,7 +22,7 @@ class TraceError(Error, RuntimeError):
 
 
 class TraceTypeError(TraceError, TypeError):
-    """Arguments that a function of the graph style does not take."""
+    """Arguments that a function of the graph style does not take; or what is no score function by its own."""
 
 
 class TraceAttributeError(TraceError, AttributeError):
@@ -54,15 +54,15 @@ def at_place_of(cause: BaseException, text: str) -> TraceError:
     return _made(text, where, TraceError)
 
 
-def error_in(function: Any, text: str) -> TraceError:
+def error_in(function: Any, text: str, kind: type = TraceError) -> TraceError:
     """The exception that says `text` and where a function begins that gave a wrong result."""
     for _ in range(4):  # partials, modules, objects that are called
         code = getattr(function, "__code__", None)
         if code is not None:
-            return _made(text, (code.co_filename, code.co_firstlineno, code.co_name), TraceError)
+            return _made(text, (code.co_filename, code.co_firstlineno, code.co_name), kind)
         function = next((getattr(function, name) for name in ("func", "forward") if hasattr(function, name)),
                         getattr(type(function), "__call__", None))
-    return TraceError(text)
+    return _made(text, None, kind)
 
 
 def error(text: str, kind: type = TraceError) -> TraceError:

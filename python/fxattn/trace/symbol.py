@@ -112,6 +112,12 @@ class Sym:
         raise error("traced values have no attribute or method '%s'%s; a table of it, made outside, may be indexed"
                     % (name, like(name, dir(type(self)))), TraceAttributeError)
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            refuse("a traced %s has no value yet, so it cannot be formatted by %r; f\"{x}\" shows its type"
+                   % (NAMES[self.ty], spec))
+        return repr(self)
+
     def __repr__(self) -> str:
         return "<traced %s>" % NAMES[self.ty]
 

@@ -59,6 +59,18 @@ def test_refused(kind, words, call):
         call()
 
 
+def test_what_is_no_tensor_and_no_function():
+    x = torch.randn(1, 2, 8, 4)
+    with pytest.raises(TypeError, match="key is of type ndarray; a tensor is accepted .fxattn.numpy takes arrays"):
+        fx.flex_attention(x, x.numpy(), x)
+    with pytest.raises(TypeError, match="score_mod is of type Tensor; a function of .score, b, h, q.*index"):
+        fx.flex_attention(x, x, x, torch.randn(8, 8))
+    with pytest.raises(TypeError, match="mask_mod is of type Tensor; a function of .b, h, q_idx, kv_idx."):
+        fx.attention(x, x, x, None, torch.ones(8, 8, dtype=torch.bool))
+    with pytest.raises(TypeError, match="score_mod is called with 5 arguments.* and takes .b, h, q, k."):
+        fx.flex_attention(x, x, x, lambda b, h, q, k: q >= k)
+
+
 def test_results_by_request():
     q, k, v = inputs(2, 4, 4, 8, 8, 16, 16, torch.float32)
     out, lse = eager(q, k, v)
