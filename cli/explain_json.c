@@ -119,6 +119,7 @@ static void explain_json_engines(json *j, const explanation *e) {
             json_string(j, "pass", passes[pass]);
             json_bool(j, "supported", s->supported);
             json_bool(j, "deterministic", s->deterministic);
+            json_bool(j, "multiplies_zeros", s->multiplies_zeros);
             json_uint(j, "workspace", s->workspace);
             json_string(j, "reason", s->reason);
             if (pass && e->qkv) {

@@ -234,10 +234,13 @@ typedef struct fxa_support {
     int32_t supported;
     int32_t deterministic;
     uint64_t workspace;
-    char reason[240];       /* why not, with names and values; empty when supported */
-    int32_t tile_q, tile_k; /* rows and keys of the pieces of work that are left out when the mask leaves nothing of
+    char reason[240];         /* why not, with names and values; empty when supported */
+    int32_t tile_q, tile_k;   /* rows and keys of the pieces of work that are left out when the mask leaves nothing of
                                them; 0: masks save no work */
-    uint64_t reserved[4];
+    int32_t multiplies_zeros; /* a weight of exactly 0 is multiplied by V (and K, Q, dO) all the same, so that NaN and
+                                 infinities there reach results; 0: it contributes nothing (docs/numerics.md) */
+    int32_t reserved_int;
+    uint64_t reserved[3];
 } fxa_support;
 
 /* Fills at most *count reports, in order of preference, and sets *count to how many engines there are. */

@@ -105,9 +105,21 @@ static int64_t zeroes_count(fxa_context *ctx, const char *engine) {
     return count;
 }
 
+/* As each engine says of itself. */
 TEST(a_weight_of_zero_and_a_value_that_is_none) {
     NEEDS_DEVICE;
     fxa_context *ctx = device_context();
+    fxa_support reports[3];
+    fxa_error err;
+    const attn_spec s = device_spec();
+    fxa_problem p = attn_spec_problem(&s);
+    for (uint32_t device = FXA_HOST; device <= FXA_CUDA; device++) {
+        size_t count = 3;
+        p.device = device, p.alignment = 16;
+        T_OK(fxa_support_query(ctx, &p, reports, &count, &err));
+        for (size_t i = 0; i < count; i++)
+            if (reports[i].supported) T_INT(reports[i].multiplies_zeros, strcmp(reports[i].engine, "cudnn") == 0);
+    }
     int64_t found = zeroes_count(ctx, "cudnn");
     printf("  %lld elements are NaN\n", (long long)found);
     T_CHECK(found > 0); /* else docs/numerics.md says too little of it */

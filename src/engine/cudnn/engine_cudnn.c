@@ -173,6 +173,7 @@ static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code,
     fxa_error why = {.status = FXA_OK};
     fxa_status status = FXA_OK;
     out->report.supported = 1;
+    out->report.multiplies_zeros = 1;
     out->report.deterministic = p->in.pass == FXA_FORWARD || (p->in.flags & FXA_DETERMINISTIC);
     if (have) {
         out->report.workspace = fxa__dnn_workspace(have->scratch, have->own_workspace);
