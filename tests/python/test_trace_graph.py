@@ -256,6 +256,17 @@ def test_enums_of_the_real_frontend():
     assert traced.params == (2.5,) and forward(traced)(2.0)[0] == 5.0
 
 
+def test_operators_and_names_that_are_not_there():
+    for mod, kind, words in ((lambda g, s, t: s * 2.0, TypeError, "no operators; graph.mul"),
+                             (lambda g, s, t: 1.0 - s, TypeError, "no operators; graph.sub"),
+                             (lambda g, s, t: s >= t["cap"], TypeError, "no operators; graph.cmp_ge"),
+                             (lambda g, s, t: t["kap"], KeyError, "^score_mod_tensors has no 'kap'; it has 'cap'")):
+        with pytest.raises(kind, match="(?s)%s.*test_trace_graph.py" % words):
+            trace(mod, style="graph", tensors={"cap": 2.0})
+    with pytest.raises(KeyError, match="score_mod_tensors has no 'cap'; none are given"):
+        trace(lambda g, s, t: t["cap"], style="graph")
+
+
 def test_misuse():
     for call, words in ((dict(bprop=causal,
                               tensors={"x": 1.0}), "score_mod_bprop, score_mod_tensors given without score_mod"),

@@ -14,7 +14,7 @@ from . import ops, reuse
 from .arrays import load
 from .libraries import library_of, plain_number, symbolic_kind
 from .ops import cast
-from .place import TraceAttributeError, TraceTypeError, error, error_in, refuse
+from .place import TraceAttributeError, TraceKeyError, TraceTypeError, error, error_in, refuse
 from .pointwise import OPTIONS, ORDER, POINTWISE, TABLE_OF_TYPES
 from .record import Recording
 from .symbol import Sym
@@ -76,6 +76,34 @@ class Node:
 
     def __repr__(self) -> str:
         return "<graph tensor>"
+
+
+# Python's operators, of which the frontend's tensors have none, and the methods that do the same.
+_OPERATORS = {"add": "add", "radd": "add", "sub": "sub", "rsub": "sub", "mul": "mul", "rmul": "mul", "truediv": "div",
+              "rtruediv": "div", "pow": "pow", "rpow": "pow", "mod": "mod", "neg": "neg", "abs": "abs", "lt": "cmp_lt",
+              "le": "cmp_le", "gt": "cmp_gt", "ge": "cmp_ge", "and": "logical_and", "or": "logical_or",
+              "invert": "logical_not"}
+
+
+def _without(method: str) -> Callable[..., Any]:
+    def refused(self: Node, *others: Any) -> Any:
+        raise error("a tensor of the graph has no operators; graph.%s(...) computes this, with graph.tensor_scalar(x) "
+                    "for a number" % method, TraceTypeError)
+    return refused
+
+
+for _operator, _method in _OPERATORS.items():
+    setattr(Node, "__%s__" % _operator, _without(_method))
+
+
+class _Named(Dict[str, Node]):
+    """The tensors that a callback gets, by name."""
+
+    what = ""
+
+    def __missing__(self, name: Any) -> Any:
+        raise error("%s_tensors has no %r; %s" % (self.what, name, "it has " + ", ".join(map(repr, self)) if self
+                                                  else "none are given"), TraceKeyError)
 
 
 def _read_too_late() -> Sym:
@@ -193,7 +221,8 @@ def _result(rec: Recording, result: Any, callback: Any, what: str) -> Optional[i
 
 def _run(rec: Recording, callback: Any, start: Sym, tensors: Optional[Mapping[str, Any]], shape: Any,
          what: str, kept: List[Node]) -> Optional[int]:
-    nodes = {name: given(rec, "tensor '%s'" % name, value, shape) for name, value in (tensors or {}).items()}
+    nodes = _Named((name, given(rec, "tensor '%s'" % name, value, shape)) for name, value in (tensors or {}).items())
+    nodes.what = what
     kept.extend(nodes.values())
     return _result(rec, callback(Graph(rec), Node(rec, start, name="score"), nodes), callback, what)
 

@@ -25,6 +25,12 @@ class TraceTypeError(TraceError, TypeError):
     """Arguments that a function of the graph style does not take; or what is no score function by its own."""
 
 
+class TraceKeyError(TraceError, KeyError):
+    """A name that no tensor was given by."""
+
+    __str__ = Exception.__str__  # KeyError's quotes its text
+
+
 class TraceAttributeError(TraceError, AttributeError):
     """An attribute or method that traced values do not have."""
 
