@@ -337,6 +337,15 @@ def _backward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any,
     return call.backward(q, k, v, out, lse, grads, want)
 
 
+def _batched_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,
+                    config: Any, program: str, out: Tensor, lse: Tensor, grads: Any, want: Any) -> List[Tensor]:
+    """For gradients that the vmap of is_grads_batched wrapped."""
+    from ._vmap import backward_of_batched
+    call = Call(program, tensors, extras, scalars, ints, floats, config)
+    return backward_of_batched(call.plain(), want, grads, (q, k, v, *call.all_tensors(), out, lse, *grads))
+
+
 _kernels = torch.library.Library("fxattn", "IMPL")
+_kernels.impl("bwd", _batched_kernel, "Batched")
 _kernels.impl("fwd", _forward_kernel, "Autograd")
 _kernels.impl("bwd", _backward_kernel, "Autograd")

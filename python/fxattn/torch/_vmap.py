@@ -2,7 +2,11 @@
 """The operators under torch.func.vmap: the new dimension becomes part of the batch, and a table of coordinates tells
 the program the batch index that each entry had. Where that cannot be (a captured tensor has the new dimension too, or a
 gradient of one is wanted for each entry apart) the entries run one after the other.
+
+The same for the batched gradients of torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True), whose
+vmap is another, older one that asks no Function what to do.
 """
+import itertools
 from typing import Any, List, Sequence, Tuple
 
 import torch
@@ -85,3 +89,20 @@ def backward_batched(size: int, in_dims: Sequence[Any], plain: Plain, want: List
     outputs = (_fold(size, dim, x) for dim, x in zip((dims.out, dims.lse, *dims.grads), (out, lse, *grads)))
     results = Backward.apply(call, want, n_grads, q, k, v, *rest, *outputs)
     return tuple(_unfold(size, x) for x in results), (0,) * len(want)
+
+
+def _has_level(level: int, x: Tensor) -> bool:
+    """Whether the older vmap gave x a dimension of a level: what has none is expanded to the size that is said."""
+    return torch._remove_batch_dim(x, level, 0, 0).shape[0] == torch._remove_batch_dim(x, level, 1, 0).shape[0]
+
+
+def backward_of_batched(plain: Plain, want: Sequence[int], grads: Sequence[Tensor],
+                        tensors: Sequence[Tensor]) -> List[Tensor]:
+    """The backward pass of gradients that the older vmap has wrapped: a dimension of its is made a plain one, and
+    wrapped again in the results. The thread of a backward pass need not be the one that knows the level."""
+    level = next(i for i in itertools.count(1) if any(_has_level(i, x) for x in grads))
+    in_dims = [0 if _has_level(level, x) else None for x in tensors]
+    given = [x if dim is None else torch._remove_batch_dim(x, level, 0, 0) for x, dim in zip(tensors, in_dims)]
+    size = next(x.shape[0] for x, dim in zip(given, in_dims) if dim is not None)
+    results, _ = backward_batched(size, in_dims, plain, list(want), len(grads), given)
+    return [torch._add_batch_dim(x, 0, level) for x in results]

@@ -222,6 +222,9 @@ def test_names_that_models_import():
 
 
 def compiled(*args, **options):
+    """Dynamo compiles a function anew for other dtypes and needs of gradients, eight times in a process and no more:
+    what earlier tests did is forgotten."""
+    torch._dynamo.reset()
     return torch.compile(fx.flex_attention, backend="aot_eager", fullgraph=True)(*args, **options)
 
 

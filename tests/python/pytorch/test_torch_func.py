@@ -105,6 +105,44 @@ def test_vmap_over_nothing():
     assert torch.func.vmap(torch.func.grad(lambda y: fx.flex_attention(y, y, y).sum()))(x).shape == x.shape
 
 
+BATCHED = {
+    "q": ["q"], "all": ["q", "k", "v", "w"], "captured": ["w"], "k and v": ["k", "v"],
+}
+
+
+@pytest.mark.parametrize("names", BATCHED.values(), ids=BATCHED)
+def test_batched_gradients(names):
+    """is_grads_batched has a vmap of its own, older than torch.func's; so has jacobian(vectorize=True)."""
+    leaves = dict(zip("qkvw", (x[0].requires_grad_() for x in many())))
+    q, k, v, w = leaves.values()
+    mod = lambda s, b, h, i, j: s * w[h] + (i - j) * b * 0.1  # noqa: E731
+    out, aux = fx.flex_attention(q, k, v, mod, return_aux=fx.AuxRequest(lse=True))
+    chosen = [leaves[name] for name in names]
+    douts, dlses = torch.randn(3, *out.shape), torch.randn(3, *aux.lse.shape)
+    for results, many_grads in (((out,), (douts,)), ((aux.lse,), (dlses,)), ((out, aux.lse), (douts, dlses))):
+        for options in ({}, {"create_graph": True}):
+            got = torch.autograd.grad(results, chosen, many_grads, is_grads_batched=True, retain_graph=True, **options)
+            each_one = [torch.autograd.grad(results, chosen, one, retain_graph=True) for one in zip(*many_grads)]
+            for x, want in zip(got, zip(*each_one)):
+                torch.testing.assert_close(x, torch.stack(want))
+
+
+def test_batched_gradients_of_a_compiled_call():
+    q, k, v = (x[0].requires_grad_() for x in many()[:3])
+    out = torch.compile(lambda *xs: fx.flex_attention(*xs), backend="aot_eager", fullgraph=True)(q, k, v)
+    douts = torch.randn(3, *out.shape)
+    for x, y in zip(torch.autograd.grad(out, (q, k, v), douts, is_grads_batched=True, retain_graph=True),
+                    zip(*(torch.autograd.grad(out, (q, k, v), one, retain_graph=True) for one in douts))):
+        torch.testing.assert_close(x, torch.stack(y))
+
+
+def test_vectorized_jacobian():
+    q, k, v, w = (x[0] for x in many())
+    got, want = (torch.autograd.functional.jacobian(lambda *xs: attend(*xs, w).sum(-1), (q, k, v), vectorize=fast)
+                 for fast in (True, False))
+    torch.testing.assert_close(got, want)
+
+
 def test_second_derivative_is_refused_by_name():
     q, k, v = inputs(1, 2, 2, 4, 4, 4, 4, torch.float64)
     (first,) = torch.autograd.grad(fx.flex_attention(q, k, v).square().sum(), q, create_graph=True)
