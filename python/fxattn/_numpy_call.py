@@ -7,35 +7,19 @@ gradient.
 """
 import math
 import operator
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _abi
 from ._arrays import FLOATS, Layout, as_array, code_of, describe, index_array, parse_layout, view_of
 from ._errors import ArgumentError, ArgumentTypeError
-from ._problem import Args, Problem
+from ._problem import Args, Problem, Sizes
 from ._program import DTYPE_NAMES, Program
 from ._source import resolve
 
 MAX_SEED = (1 << 64) - 1
 WRT = ("q", "k", "v", "sink", "tensors", "params")
-
-
-class Shape(NamedTuple):
-    """Sizes as the library names them; of packed and paged arrays what they hold in all."""
-
-    b: int
-    hq: int
-    hkv: int
-    sq: int
-    sk: int
-    d: int
-    dv: int
-    total_q: int = 0
-    total_k: int = 0
-    n_pages: int = 0
-    page_size: int = 0
 
 
 def _int(value: Any, what: str, highest: int = (1 << 63) - 1) -> int:
@@ -102,7 +86,7 @@ class Call:
             given = "bhsd"
         return self.layout if given is None else parse_layout(given, "kv_layout")
 
-    def _shape(self) -> Shape:
+    def _shape(self) -> Sizes:
         for name, layout in (("q", self.layout), ("k", self.kv_layout), ("v", self.kv_layout)):
             array = getattr(self, name)
             if array.ndim != len(layout.name):
@@ -128,7 +112,7 @@ class Call:
         if kb not in (b, 1):
             raise ArgumentError("q has a batch of %d and k of %d; the same, or 1, is accepted" % (b, kb))
         self.spread = kb != b
-        return Shape(b, hq, hkv, sq, sk, d, dv)
+        return Sizes(b, hq, hkv, sq, sk, d, dv)
 
     def _cu(self, name: str, default: Optional[np.ndarray] = None) -> Tuple[np.ndarray, int]:
         """Offsets of packed sequences, and the longest of these."""
@@ -147,15 +131,15 @@ class Call:
                 raise ArgumentError("%s is given and the layout is %s; thd and htd are those of packed sequences"
                                     % (name, self.layout.name))
 
-    def _packed(self, hq: int, hkv: int, total_q: int, total_k: int, d: int, dv: int) -> Shape:
+    def _packed(self, hq: int, hkv: int, total_q: int, total_k: int, d: int, dv: int) -> Sizes:
         self.flags |= _abi.VARLEN
         cu_q, longest_q = self._cu("cu_q")
         cu_k, longest_k = self._cu("cu_k", cu_q)
         if cu_k.size != cu_q.size:
             raise ArgumentError("cu_q has %d offsets and cu_k %d; the same number is accepted" % (cu_q.size, cu_k.size))
-        return Shape(cu_q.size - 1, hq, hkv, longest_q, longest_k, d, dv, total_q, total_k)
+        return Sizes(cu_q.size - 1, hq, hkv, longest_q, longest_k, d, dv, total_q, total_k)
 
-    def _paged(self, b: int, hq: int, hkv: int, sq: int, d: int, dv: int, n_pages: int, page_size: int) -> Shape:
+    def _paged(self, b: int, hq: int, hkv: int, sq: int, d: int, dv: int, n_pages: int, page_size: int) -> Sizes:
         self.flags |= _abi.PAGED
         total_q = 0
         if self.kv_layout.packed or self.kv_layout.axes[0] is None:
@@ -169,7 +153,7 @@ class Call:
         else:
             self._no_cu()
         self.tables["pages"] = pages = index_array(self.options["pages"], "pages", (b, None))
-        return Shape(b, hq, hkv, sq, pages.shape[1] * page_size, d, dv, total_q, 0, n_pages, page_size)
+        return Sizes(b, hq, hkv, sq, pages.shape[1] * page_size, d, dv, total_q, 0, n_pages, page_size)
 
     # ---- Features ----------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,22 @@ class Verdict(NamedTuple):
     reason: str
 
 
+class Sizes(NamedTuple):
+    """Sizes as the library names them; of packed and paged arrays what they hold in all."""
+
+    b: int
+    hq: int
+    hkv: int
+    sq: int
+    sk: int
+    d: int
+    dv: int
+    total_q: int = 0
+    total_k: int = 0
+    n_pages: int = 0
+    page_size: int = 0
+
+
 class Problem:
     """An fxa_problem. Scalar fields are attributes (problem.sq = 128); fields that are structs have methods."""
 

@@ -10,7 +10,7 @@ import jax
 from .. import _abi
 from .._arrays import code_of
 from .._errors import UnsupportedError
-from .._problem import Problem, View
+from .._problem import Problem, Sizes, View
 from .._program import Program
 
 # Roles of buffers besides slots: fxa__jax_role of python/csrc/jax_call.h.
@@ -117,20 +117,6 @@ def forward_rest(spec: Spec) -> int:
 
 
 # ---- Shapes ----------------------------------------------------------------------------------------------------------
-
-class Sizes(NamedTuple):
-    """Sizes as the library names them."""
-
-    b: int
-    hq: int
-    hkv: int
-    sq: int
-    sk: int
-    d: int
-    dv: int
-    total_q: int = 0
-    total_k: int = 0
-
 
 def sizes_of(spec: Spec, ops: Operands) -> Sizes:
     q, k, v = ops.q.shape, ops.k.shape, ops.v.shape

@@ -18,6 +18,7 @@ import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn.torch import _direct  # noqa: E402
 from run_threads import run_threads  # noqa: E402
+from torch_support import by_operator  # noqa: E402
 from torch.utils import _python_dispatch, checkpoint  # noqa: E402
 
 if not _direct.possible:
@@ -42,14 +43,6 @@ def taken(monkeypatch):
     made, real = [], _direct._run
     monkeypatch.setattr(_direct, "_run", lambda arguments: made.append(1) or real(arguments))
     return made
-
-
-def by_operator(call):
-    _direct.possible = False
-    try:
-        return call()
-    finally:
-        _direct.possible = True
 
 
 def tensors_of(results):

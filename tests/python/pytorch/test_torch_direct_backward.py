@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn.torch import _direct  # noqa: E402
+from torch_support import by_operator  # noqa: E402
 from torch.utils import _python_dispatch  # noqa: E402
 
 if not _direct.possible:
@@ -24,14 +25,6 @@ def taken(monkeypatch):
     made, real = [], _direct._run_back
     monkeypatch.setattr(_direct, "_run_back", lambda arguments: made.append(1) or real(arguments))
     return made
-
-
-def by_operator(call):
-    _direct.possible = False
-    try:
-        return call()
-    finally:
-        _direct.possible = True
 
 
 def x4(grad=True, dtype=torch.float32):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of fxattn.torch compare with: attention written out in PyTorch, in any dtype, with all its
-gradients."""
+gradients; and calls by the operators, past the short way."""
 import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
+from fxattn.torch import _direct
 from torch import Tensor
 
 
@@ -94,3 +95,12 @@ def assert_within_bar(name: str, dtype: torch.dtype, found: Sequence[Sequence[Se
         factor = FACTORS[dtype] if i < 4 else max(1.35, FACTORS[dtype])
         bar = max(factor * theirs, half_ulp) + 1e-7 * len(found)
         assert ours <= bar, (name, ("out", "dq", "dk", "dv", "captured")[min(i, 4)], ours, theirs)
+
+
+def by_operator(call: Callable[[], Any]) -> Any:
+    """call(), with nothing that goes past PyTorch's dispatcher."""
+    _direct.possible = False
+    try:
+        return call()
+    finally:
+        _direct.possible = True
