@@ -23,7 +23,8 @@ typedef struct builds {
     fxa__cudnn_library library;
     void *profile;
     fxa__dnn_level level;
-    int plans; /* to compile */
+    const fxa_program *own; /* the caller's backward program, of the graphs to come; NULL: none */
+    int plans;              /* to compile */
     int yes, no, compiled;
     int64_t workspace; /* of the last, cuDNN's own */
     clock_t asked;     /* time of the processor for questions that found an engine */
@@ -59,7 +60,7 @@ static fxa_status builds_open(builds *b, const char *profile) {
 /* Lengths of whole tiles, or odd ones. Captured tensors reach as far as the longest coordinate. */
 static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_pass pass, bool odd) {
     fxa_problem p = FXA_PROBLEM_INIT;
-    fxa_capture captures[FXA_MAX_TENSORS];
+    fxa_capture captures[FXA_MAX_TENSORS]; /* all alike: bprop has the same */
     fxa__problem *out = NULL;
     fxa_error err;
     memset(captures, 0, sizeof captures);
@@ -68,7 +69,11 @@ static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_p
     p.pass = (uint32_t)pass, p.q.dtype = FXA_BF16, p.device = FXA_CUDA, p.alignment = 16, p.program = program;
     p.flags = pass == FXA_FORWARD ? FXA_WANT_LSE : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
-    for (size_t i = 0; i < p.n_captures; i++)
+    if (pass == FXA_BACKWARD && b->own) {
+        p.bprop = b->own, p.bprop_captures = captures;
+        p.n_bprop_captures = fxa_program_tensor_count(b->own);
+    }
+    for (size_t i = 0; i < p.n_captures || i < p.n_bprop_captures; i++)
         for (int j = 0; j < FXA_MAX_RANK; j++) captures[i].size[j] = BUILDS_LENGTH;
     T_OK(fxa__problem_create(fxa__context_host(b->ctx), &p, &out, &err));
     return out;
@@ -195,6 +200,44 @@ static void builds_programs(builds *b) {
     T_CHECK(yes > 2 * n);
 }
 
+/* Backward programs of the caller's that are no derivatives, each with whole tiles and odd lengths; none is refused. */
+static void builds_own(builds *b) {
+    static const struct {
+        const char *text, *own;
+        bool sm_90; /* elsewhere cuDNN has no such backward pass */
+    } cases[] = {
+        {"score = tanh(score)\nmask = k <= q", "dscore = dscore", false},
+        {"", "dscore = dscore * score", false},
+        {"mask = k <= q", "dscore = clamp(dscore, -0.01, 0.01)", false},
+        {"param cap : float\nscore = cap * tanh(score / cap)",
+         "param cap : float\nlet t = tanh(score / cap)\ndscore = dscore * (1.0 - t * t)", false},
+        {"score = score * 2.0", "tensor u : f32[1]\nparam a : float\ndscore = dscore * (a + u[h])", false},
+        {"score = score * 2.0", "tensor u : bf16[2]\ndscore = dscore * u[q, k]", false},
+        {"score = score * 2.0", "tensor u : f32[1]\ndscore = dscore * u[q]", true},
+        {"mask = k <= q", "dscore = dscore + 0.01 * (k - q)", false},
+        {"", "dscore = abs(score) < 0.5 ? dscore : 0.0", false},
+    };
+    int yes = b->yes, asked = 0;
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        fxa_program *program = NULL, *own = NULL;
+        fxa_error err;
+        const fxa_text text = {"bprop", cases[i / 2].own, SIZE_MAX};
+        fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+        config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
+        if (cases[i / 2].sm_90 && b->level.arch / 10 != 9) continue;
+        T_OK(fxa_program_parse(b->ctx, cases[i / 2].text, SIZE_MAX, &program, &err));
+        T_OK(fxa_program_parse_texts(b->ctx, &config, &own, &err));
+        b->own = own;
+        builds_pass(b, program, cases[i / 2].own, FXA_BACKWARD, i & 1, NULL);
+        b->own = NULL;
+        asked++;
+        fxa_program_destroy(program);
+        fxa_program_destroy(own);
+    }
+    printf("%d of %d graphs with a backward program of the caller's found an engine\n", b->yes - yes, asked);
+    T_INT(b->yes - yes, asked);
+}
+
 /* FXA_TEST_PROGRAM, a text, alone. */
 static void builds_one(builds *b, const char *text) {
     fxa_error err;
@@ -303,7 +346,7 @@ TEST(graphs_for_a_device) {
     if (one && *one)
         builds_one(&b, one);
     else
-        builds_programs(&b);
+        builds_programs(&b), builds_own(&b);
     for (int pass = 0; pass < 2 && b.plans > 0 && !(one && *one); pass++) builds_masks(&b, (fxa_pass)pass);
     if (b.plans > 0 && !(one && *one)) builds_neighbours(&b);
     (void)b.library.api.descriptor_destroy(b.profile);

@@ -121,19 +121,21 @@ static uint32_t lowering_features(uint64_t *rng) {
     return features | (forced ? (uint32_t)strtoul(forced, NULL, 0) : 0);
 }
 
-static bool lowering_case(fxa_context *ctx, conf_source source, lowering_tally *tally, uint64_t *rng) {
+/* own: with a backward program that is not its derivative. */
+static bool lowering_case(fxa_context *ctx, conf_source source, bool own, lowering_tally *tally, uint64_t *rng) {
     static conf_case c;
-    char what[400], text[4000] = "";
+    char what[400], text[4000] = "", own_text[4000] = "";
     const char *name;
     uint64_t start = *rng;
     uint32_t features = lowering_features(rng);
     fxa_program *program = conf_program(ctx, source, FXA_SOURCE_DIR "/examples/programs", rng, &name);
+    fxa_program *bprop = own ? conf_bprop(ctx, rng) : NULL;
     attn_shape shape = lowering_shape(rng);
-    if (!program) {
+    if (!program || (own && !bprop)) {
         T_FAIL("no program (%s, 0x%" PRIx64 ")\n", name, start);
         return false;
     }
-    bool ok = conf_draw(&c, ctx, features, &shape, program, name, NULL, &tally->all, rng);
+    bool ok = conf_draw(&c, ctx, features, &shape, program, name, bprop, &tally->all, rng);
     int64_t before = tally->done[0] + tally->done[1];
     if (ok) lowering_narrow(&c, rng);
     ok = ok && lowering_pass(&c, FXA_FORWARD, tally);
@@ -142,7 +144,8 @@ static bool lowering_case(fxa_context *ctx, conf_source source, lowering_tally *
     if (!ok) {
         conf_describe(&c, what, sizeof what);
         if (fxa_program_print(program, text, sizeof text, NULL, NULL) != FXA_OK) text[0] = 0;
-        T_FAIL("0x%" PRIx64 ": %s\n    %s\n%s", start, what, c.why, text);
+        if (own && fxa_program_print(bprop, own_text, sizeof own_text, NULL, NULL) != FXA_OK) own_text[0] = 0;
+        T_FAIL("0x%" PRIx64 ": %s\n    %s\n%s%s", start, what, c.why, text, own_text);
     }
     conf_free(&c);
     return ok;
@@ -167,18 +170,19 @@ static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) {
     conf_free(&c);
 }
 
-static void lowering_cases(conf_source source, int n, int least) {
+static void lowering_cases_of(conf_source source, bool own, int n, int least) {
     fxa_error err;
     fxa_context *ctx = NULL;
     lowering_tally tally = {0};
-    uint64_t rng = t_seed() ^ (uint64_t)source << 40;
+    uint64_t rng = t_seed() ^ (uint64_t)source << 40 ^ (uint64_t)own << 50;
     const char *replay = getenv("FXA_TEST_CASE");
     if (lowering_missing()) T_SKIP(lowering_missing());
     if (replay && *replay) rng = strtoull(replay, NULL, 0), n = 1, least = 0;
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     T_OK(fxa_context_create(NULL, &ctx, &err));
     n = t_scaled(n);
-    for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++) wrong += !lowering_case(ctx, source, &tally, &rng);
+    for (int i = 0, wrong = 0; i < n && wrong < LOWERING_WRONG; i++)
+        wrong += !lowering_case(ctx, source, own, &tally, &rng);
     printf("  %" PRId64 " cases: forward %" PRId64 " right, %" PRId64 " refused; backward %" PRId64 " right, %" PRId64
            " refused; %" PRId64 " unsure; cpu %" PRId64 " right; worst %.2f of what is allowed\n",
            tally.cases, tally.done[0], tally.refused[0], tally.done[1], tally.refused[1], tally.all.unsure, tally.third,
@@ -187,6 +191,8 @@ static void lowering_cases(conf_source source, int n, int least) {
         T_CHECK(tally.done[0] * 100 >= (int64_t)least * n && tally.done[1] * 110 >= (int64_t)least * n);
     fxa_context_destroy(ctx);
 }
+
+static void lowering_cases(conf_source source, int n, int least) { lowering_cases_of(source, false, n, least); }
 
 /* Of several causal masks and windows the tightest is one of cuDNN's, of those with bounds of a run the first. */
 TEST(bands_of_one_kind) {
@@ -225,5 +231,7 @@ TEST(programs_with_masks) { lowering_cases(CONF_BOTH, 150, 5); }
 TEST(every_operation) { lowering_cases(CONF_WILD, 200, 0); }
 TEST(gallery) { lowering_cases(CONF_GALLERY, 150, 10); }
 TEST(sparse_masks) { lowering_cases(CONF_SPARSE, 100, 5); }
+TEST(own_backward) { lowering_cases_of(CONF_SMOOTH, true, 100, 10); }
+TEST(own_backward_of_masks) { lowering_cases_of(CONF_MASK, true, 100, 10); }
 
 T_MAIN

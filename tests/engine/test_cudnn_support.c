@@ -102,24 +102,19 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     fxa_context *ctx = NULL;
     fxa_error err;
     char reason[240];
-    fxa_program *program = NULL, *bprop = NULL;
+    fxa_program *program = NULL;
     T_OK(fxa_context_create(NULL, &ctx, &err));
     T_OK(fxa_program_parse(ctx, "param a : float\ntensor t : f32[1]\nscore = score * a + t[h]", SIZE_MAX, &program,
                            &err));
-    const fxa_text text = {"bprop", "dscore = dscore * 2.0", SIZE_MAX};
-    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
-    config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
-    T_OK(fxa_program_parse_texts(ctx, &config, &bprop, &err));
-    for (int what = 0; what < 4; what++) {
+    for (int what = 0; what < 3; what++) {
         fxa_problem p = support_problem(&plain);
         fxa_capture capture = {.size = {2}, .grad = what == 2};
         p.program = program, p.captures = &capture, p.n_captures = 1;
-        p.param_grads = what == 1, p.bprop = what == 3 ? bprop : NULL;
+        p.param_grads = what == 1;
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), what == 0);
         support_hit(hit, reason);
     }
     fxa_program_destroy(program);
-    fxa_program_destroy(bprop);
     fxa_context_destroy(ctx);
 }
 

@@ -47,6 +47,7 @@ typedef struct fxa__dnn_bound {
 typedef struct fxa__dnn_code {
     fxa__host *host;
     fxa_program *program; /* for what runs pass by value */
+    fxa_program *own;     /* the same of the caller's backward program; NULL: there is none */
     fxa__dnn_level level; /* that it was made for */
     void *plan;
     int64_t own_workspace; /* of cuDNN, behind the scratch of the graph */

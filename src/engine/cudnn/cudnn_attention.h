@@ -37,6 +37,8 @@ typedef struct fxa__dnn_attention {
     fxa__depend *depend;
     fxa__conjuncts mask; /* of lifted; nodes are those of `program` */
     fxa__dnn_score score;
+    fxa__depend *own_depend;
+    fxa__dnn_score own;    /* the caller's backward program, in place of the derivative; program NULL: there is none */
     int32_t scale, scaled; /* of the run; scores as programs read them */
     int32_t len_q, len_k;  /* lengths for products; -1: none */
     bool banded;           /* a causal or window mask is there */

@@ -2,12 +2,15 @@
  *
  * The backward pass as a graph, as cuDNN's fused engines expect it: K and V are declared turned, scores are computed
  * again and made probabilities by LSE, causal and window masks come after it is taken off, and the way that dQ is
- * summed decides whether runs repeat their bits. The derivative of the program stands between dP and dS.
+ * summed decides whether runs repeat their bits. The derivative of the program, or the caller's own backward program,
+ * stands between dP and dS.
  *
  * Where rows or keys do not fill cuDNN's tiles, what lies beyond the last overflows and makes everything NaN, unless a
  * mask reaches it: then lengths are declared, which are all of the problem's, and masked by as padding is spelled.
  */
 #include "cudnn_attention.h"
+
+#include "../../lower/zero.h"
 
 #include <math.h>
 #include <string.h>
@@ -48,9 +51,11 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
-/* Whether the derivative reads the new score. */
-static bool backward_reads_score(const fxa_program *p) {
+/* Whether the derivative reads the new score. The caller's own reads the score as it came, which may be the same. */
+static bool backward_reads_score(const fxa__dnn_attention *a) {
+    const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
+    if (a->own.program) return p->nodes[score].op == FXA_OP_INPUT;
     for (int32_t i = score + 1; i < p->n_nodes; i++)
         for (int j = 0; j < p->nodes[i].n_args; j++)
             if (p->nodes[i].arg[j] == score) return true;
@@ -59,7 +64,7 @@ static bool backward_reads_score(const fxa_program *p) {
 
 /* The score that is masked has no other use: cuDNN knows the spelling of padding only so. */
 static int32_t backward_pad(fxa__dnn_attention *a, int32_t s) {
-    if (a->len_q >= 0 && backward_reads_score(a->program)) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_IDENTITY, s, -1);
+    if (a->len_q >= 0 && backward_reads_score(a)) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_IDENTITY, s, -1);
     return fxa__dnn_mask_lengths(a, s);
 }
 
@@ -110,13 +115,31 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_IDENTITY, sum, -1, dq, CUDNN_DATA_FLOAT);
 }
 
+/* What the caller's own program makes of it. Nobody asks it about pairs whose dscore is 0, those that are masked among
+ * them: where it is not known to keep that 0, the 0 is put there. */
+static int32_t backward_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
+    fxa__dnn_graph *g = &a->g;
+    fxa__dnn_score *s = &a->own;
+    fxa__lower_zero(s->program, s->needed); /* room that is free until a node is made */
+    bool keeps_zero = s->needed[node];
+    fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
+    memcpy(s->axis, a->score.axis, sizeof s->axis); /* the same places */
+    memcpy(s->table, a->score.table, sizeof s->table);
+    int32_t ds = fxa__dnn_as_virtual(s, fxa__dnn_score_node(s, node));
+    if (keeps_zero) return ds;
+    int32_t some =
+        fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_NEQ, dscore, fxa__dnn_float(g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
+    return fxa__dnn_select(g, ds, fxa__dnn_float(g, 0), some);
+}
+
 /* The derivative by the score of what the program makes of it, times the scale. */
 static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
-    int32_t node = fxa__program_output(a->program, FXA__OUT_DSCORE);
-    if (!(a->depend[node].inputs & 1u << FXA_INPUT_DSCORE))
+    fxa__dnn_score *s = a->own.program ? &a->own : &a->score;
+    int32_t node = fxa__program_output(s->program, FXA__OUT_DSCORE);
+    if (!(s->depend[node].inputs & 1u << FXA_INPUT_DSCORE))
         return fxa__dnn_refuse(&a->g, "the gradient by the score is the same for every output: cuDNN has no such pass");
     a->score.dscore = dscore;
-    int32_t ds = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
+    int32_t ds = s->own ? backward_own(a, node, dscore) : fxa__dnn_as_virtual(s, fxa__dnn_score_node(s, node));
     return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
@@ -176,7 +199,7 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
     int vectors = 0, most = a->level.arch / 10 == 9 ? BACKWARD_VECTORS : 0;
     for (size_t i = 0; i < a->g.n_ops && a->g.status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = a->g.ops[i].b >= 0 ? &a->g.tensors[a->g.ops[i].b] : NULL;
-        vectors += t && (t->source == FXA__DNN_TENSOR || t->read) && t->dim[2] > 1 && t->dim[3] == 1;
+        vectors += t && (fxa__dnn_is_captured(t) || t->read) && t->dim[2] > 1 && t->dim[3] == 1;
     }
     if (vectors > most)
         (void)fxa__dnn_refuse(&a->g,

@@ -67,7 +67,7 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
 /* ---- A graph ----------------------------------------------------------------------------------------------------- */
 
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
-    bool inside = t->source == FXA__DNN_TENSOR && t->offset != 0; /* begins within what the caller has aligned */
+    bool inside = fxa__dnn_is_captured(t) && t->offset != 0; /* begins within what the caller has aligned */
     return !inside ? 16 : fxa__dnn_size(t->type);
 }
 

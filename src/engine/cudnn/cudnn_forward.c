@@ -192,7 +192,7 @@ void fxa__dnn_forward(fxa__dnn_attention *a) {
 static fxa_status attention_program(fxa__dnn_attention *a, fxa_error *err) {
     const fxa__problem *p = a->p;
     FXA_TRY(fxa__program_lift_masks(p->host, p->program, &a->lifted, err));
-    if (p->in.pass == FXA_FORWARD) {
+    if (p->in.pass == FXA_FORWARD || p->in.bprop) {
         a->program = a->lifted;
         fxa_program_retain(a->program);
         return FXA_OK;
@@ -204,25 +204,37 @@ static fxa_status attention_program(fxa__dnn_attention *a, fxa_error *err) {
     return status;
 }
 
-static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
-    fxa__host *host = a->p->host;
-    if (a->program->n_nodes > FXA__DNN_MAX_NODES) {
-        (void)fxa__dnn_refuse(&a->g, "the program has %d nodes, with its derivative: this engine takes %d",
-                              (int)a->program->n_nodes, FXA__DNN_MAX_NODES);
-        return FXA_OK;
-    }
-    a->depend = fxa__alloc_array(host, (size_t)a->program->n_nodes, sizeof *a->depend);
-    if (!a->depend || !fxa__lower_conjuncts(host, a->program, &a->mask))
-        return fxa__fail_memory(err, "the graph of a program");
-    fxa__lower_depend(a->program, NULL, a->depend);
-    for (int32_t i = 0; i < a->program->n_nodes; i++) a->score.load[i] = -1;
-    a->score.program = a->program, a->score.depend = a->depend;
+static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *program, fxa__depend **depend,
+                                        fxa_error *err) {
+    *depend = fxa__alloc_array(s->g->host, (size_t)program->n_nodes, sizeof **depend);
+    if (!*depend) return fxa__fail_memory(err, "the graph of a program");
+    fxa__lower_depend(program, NULL, *depend);
+    for (int32_t i = 0; i < program->n_nodes; i++) s->load[i] = -1;
+    s->program = program, s->depend = *depend;
     return FXA_OK;
+}
+
+static bool attention_is_small(fxa__dnn_attention *a, const fxa_program *program, const char *what) {
+    if (program->n_nodes <= FXA__DNN_MAX_NODES) return true;
+    (void)fxa__dnn_refuse(&a->g, "%s has %d nodes: this engine takes %d", what, (int)program->n_nodes,
+                          FXA__DNN_MAX_NODES);
+    return false;
+}
+
+static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
+    const fxa_program *own = a->p->in.pass == FXA_BACKWARD ? a->p->in.bprop : NULL;
+    if (!attention_is_small(a, a->program, "the program, with its derivative,") ||
+        (own && !attention_is_small(a, own, "bprop")))
+        return FXA_OK;
+    FXA_TRY(attention_analyse_one(&a->score, a->program, &a->depend, err));
+    if (own) FXA_TRY(attention_analyse_one(&a->own, own, &a->own_depend, err));
+    return fxa__lower_conjuncts(a->g.host, a->program, &a->mask) ? FXA_OK
+                                                                 : fxa__fail_memory(err, "the graph of a program");
 }
 
 /* One query row finds another engine of cuDNN, which counts keys wrongly past the 128th. */
 static void attention_check_rows(fxa__dnn_attention *a) {
-    bool counts = a->score.indexed || a->banded;
+    bool counts = a->score.indexed || a->own.indexed || a->banded;
     if (a->p->in.sq == 1 && a->p->in.sk > 128 && counts)
         (void)fxa__dnn_refuse(&a->g, "sq is 1 and sk %lld: for one row cuDNN counts keys wrongly past 128",
                               (long long)a->p->in.sk);
@@ -242,12 +254,12 @@ fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, 
         a->score.spans = a->spans;
         a->score.keys_dense = fxa__dnn_family_of(level.arch) == FXA__SM_100; /* else cuDNN ends the process */
         a->score.length[0] = a->len_q, a->score.length[1] = a->len_k, a->score.length[2] = a->more;
+        a->own = a->score; /* up to what is its own */
+        a->own.own = true, a->own.captures = p->in.bprop_captures;
+        a->score.captures = p->in.captures;
         FXA_TRY(attention_program(a, err));
         FXA_TRY(attention_analyse(a, err));
-        if (p->in.pass == FXA_FORWARD)
-            fxa__dnn_forward(a);
-        else
-            fxa__dnn_backward(a);
+        if (a->g.status == FXA_OK) (p->in.pass == FXA_FORWARD ? fxa__dnn_forward : fxa__dnn_backward)(a);
         attention_check_rows(a);
         fxa__dnn_rules_check(&a->g);
     }
@@ -257,6 +269,7 @@ fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, 
 
 void fxa__dnn_attention_free(fxa__dnn_attention *a) {
     fxa__dnn_graph_free(&a->g);
+    if (a->own.program) fxa__free(a->g.host, a->own_depend, (size_t)a->own.program->n_nodes * sizeof *a->own_depend);
     if (a->program) {
         fxa__free(a->g.host, a->depend, (size_t)a->program->n_nodes * sizeof *a->depend);
         fxa__lower_conjuncts_free(a->g.host, &a->mask);

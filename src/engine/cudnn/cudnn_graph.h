@@ -15,15 +15,17 @@
 
 /* Where the content of a tensor comes from. */
 typedef enum fxa__dnn_source {
-    FXA__DNN_VIRTUAL, /* an operation: it has no memory */
-    FXA__DNN_SLOT,    /* memory: slot `index` of the bind */
-    FXA__DNN_TENSOR,  /* captured tensor `index` */
-    FXA__DNN_SCRATCH, /* the workspace, at byte `offset` */
-    FXA__DNN_VALUE,   /* by value: `value`, a float, or a whole number where the type is INT32 */
-    FXA__DNN_NODE,    /* by value: value + times * what node `index` of the program is in a run, which reads neither
+    FXA__DNN_VIRTUAL,    /* an operation: it has no memory */
+    FXA__DNN_SLOT,       /* memory: slot `index` of the bind */
+    FXA__DNN_TENSOR,     /* captured tensor `index` */
+    FXA__DNN_SCRATCH,    /* the workspace, at byte `offset` */
+    FXA__DNN_VALUE,      /* by value: `value`, a float, or a whole number where the type is INT32 */
+    FXA__DNN_NODE,       /* by value: value + times * what node `index` of the program is in a run, which reads neither
                          coordinates nor tensors */
-    FXA__DNN_SCALE,   /* by value: the run's scale */
-    FXA__DNN_DTENSOR  /* the gradient of captured tensor `index` */
+    FXA__DNN_SCALE,      /* by value: the run's scale */
+    FXA__DNN_DTENSOR,    /* the gradient of captured tensor `index` */
+    FXA__DNN_OWN_TENSOR, /* as TENSOR and NODE, of the caller's backward program */
+    FXA__DNN_OWN_NODE
 } fxa__dnn_source;
 
 typedef struct fxa__dnn_tensor {
@@ -92,7 +94,11 @@ int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);
 
 static inline bool fxa__dnn_is_by_value(const fxa__dnn_tensor *t) {
-    return t->source == FXA__DNN_VALUE || t->source == FXA__DNN_NODE || t->source == FXA__DNN_SCALE;
+    return t->source == FXA__DNN_VALUE || t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE ||
+           t->source == FXA__DNN_SCALE;
+}
+static inline bool fxa__dnn_is_captured(const fxa__dnn_tensor *t) {
+    return t->source == FXA__DNN_TENSOR || t->source == FXA__DNN_OWN_TENSOR;
 }
 
 /* Whether an operation has it, for whatever. */

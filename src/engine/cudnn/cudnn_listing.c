@@ -11,7 +11,7 @@
 
 typedef struct listing {
     const fxa__dnn_graph *g;
-    const fxa_program *program;
+    const fxa_program *program, *own; /* own: the caller's backward program, or NULL */
     fxa__writer *w;
 } listing;
 
@@ -19,13 +19,15 @@ typedef struct listing {
 
 /* Values that the host computes in a run: a param by its name. */
 static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
-    const fxa__node *n = t->source == FXA__DNN_NODE && t->index >= 0 ? &l->program->nodes[t->index] : NULL;
+    const fxa_program *program = t->source == FXA__DNN_OWN_NODE ? l->own : l->program;
+    bool node = t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE;
+    const fxa__node *n = node && t->index >= 0 ? &program->nodes[t->index] : NULL;
     if (t->source == FXA__DNN_SCALE) {
         fxa__write_format(l->w, "scale");
     } else if (!n) {
         fxa__write_format(l->w, "%.9g", t->value);
     } else {
-        const char *name = n->op == FXA_OP_PARAM ? l->program->params[n->imm].name : "value";
+        const char *name = n->op == FXA_OP_PARAM ? program->params[n->imm].name : "value";
         fxa__write_format(l->w, "%s%s", t->times < 0 ? "-" : "", name);
         if (t->value != 0) fxa__write_format(l->w, "%+.9g", t->value);
     }
@@ -37,8 +39,8 @@ static void listing_tensor(const listing *l, int32_t i) {
         listing_by_value(l, t);
     else if (t->source == FXA__DNN_SLOT)
         fxa__write_format(l->w, "%s", fxa_slot_name((fxa_slot)t->index));
-    else if (t->source == FXA__DNN_TENSOR)
-        fxa__write_format(l->w, "%s", l->program->tensors[t->index].name);
+    else if (fxa__dnn_is_captured(t))
+        fxa__write_format(l->w, "%s", (t->source == FXA__DNN_TENSOR ? l->program : l->own)->tensors[t->index].name);
     else
         fxa__write_format(l->w, "%c%d", t->source == FXA__DNN_VIRTUAL ? 't' : 'm', (int)i); /* m: in the workspace */
 }
@@ -150,7 +152,7 @@ void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     w->failed = w->failed || !a;
     if (!a) return;
     if (fxa__dnn_attention_make(p, c->level, a, NULL) == FXA_OK) {
-        const listing l = {&a->g, a->program, w};
+        const listing l = {&a->g, a->program, a->own.program, w};
         listing_steps(&l, false);
         for (size_t i = 0; i < a->g.n_ops; i++) listing_op(&l, &a->g.ops[i]);
         listing_steps(&l, true);

@@ -43,30 +43,29 @@ typedef struct run_values {
     bool there;
 } run_values;
 
-static void run_evaluate(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bind *bind, run_values *v) {
-    const fxa_problem *in = &p->in;
-    fxa__env env = {.params = bind->params, .tensors = v->none};
+static void run_evaluate(const fxa_program *program, const fxa_problem *in, const double *params, run_values *v) {
+    fxa__env env = {.params = params, .tensors = v->none};
     if (v->there) return;
     memset(v->none, 0, sizeof v->none);
-    for (int32_t i = 0; i < c->program->n_tensors; i++) {
-        v->none[i].dtype = (fxa_dtype)c->program->tensors[i].dtype; /* without elements: nothing is read */
-        v->none[i].rank = c->program->tensors[i].rank;
+    for (int32_t i = 0; i < program->n_tensors; i++) {
+        v->none[i].dtype = (fxa_dtype)program->tensors[i].dtype; /* without elements: nothing is read */
+        v->none[i].rank = program->tensors[i].rank;
     }
     env.coord[FXA_INPUT_Q_LEN] = fxa__wrap32(in->q_len ? in->q_len : in->sq);
     env.coord[FXA_INPUT_K_LEN] = fxa__wrap32(in->k_len ? in->k_len : in->sk);
     env.coord[FXA_INPUT_HEADS] = fxa__wrap32(in->heads ? in->heads : in->hq);
-    fxa__program_eval(c->program, &env, v->node);
+    fxa__program_eval(program, &env, v->node);
     v->there = true;
 }
 
-static run_value run_value_of(const fxa__dnn_code *c, const fxa__dnn_tensor *t, const fxa__bind *bind,
+static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor *t, const fxa__bind *bind,
                               const run_values *v) {
     run_value value = {.i = 0};
     bool ints = t->type == CUDNN_DATA_INT32;
     double x = t->value;
     if (t->source == FXA__DNN_SCALE) x = bind->scale;
-    if (t->source == FXA__DNN_NODE) {
-        bool of_float = c->program->nodes[t->index].type == FXA_FLOAT;
+    if (program) {
+        bool of_float = program->nodes[t->index].type == FXA_FLOAT;
         x += t->times * (of_float ? v->node[t->index].f : (double)v->node[t->index].i);
     }
     if (t->bound) x = fxa__fclamp(x, -(1 << 30), 1 << 30);
@@ -82,7 +81,8 @@ static run_value run_value_of(const fxa__dnn_code *c, const fxa__dnn_tensor *t, 
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bind *bind, char *scratch) {
     if (t->source == FXA__DNN_SLOT) return bind->slot[t->index];
     if (t->source == FXA__DNN_SCRATCH) return scratch + t->offset;
-    const char *data = bind->tensors[t->index].data;
+    bool own = t->source == FXA__DNN_OWN_TENSOR;
+    const char *data = (own ? bind->bprop_tensors : bind->tensors)[t->index].data;
     return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
 
@@ -90,12 +90,12 @@ typedef struct run_pack {
     int64_t id[FXA__DNN_BOUND];
     void *pointer[FXA__DNN_BOUND];
     run_value value[FXA__DNN_BOUND];
-    run_values values;
+    run_values values, own;
 } run_pack;
 
 static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bind *bind, char *scratch,
                           run_pack *r) {
-    r->values.there = false;
+    r->values.there = r->own.there = false;
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_tensor *t = &c->bound[i].tensor;
         r->id[i] = c->bound[i].id;
@@ -103,8 +103,11 @@ static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const f
             r->pointer[i] = run_pointer(t, bind, scratch);
             continue;
         }
-        if (t->source == FXA__DNN_NODE) run_evaluate(c, p, bind, &r->values);
-        r->value[i] = run_value_of(c, t, bind, &r->values);
+        bool own = t->source == FXA__DNN_OWN_NODE;
+        const fxa_program *program = own ? c->own : t->source == FXA__DNN_NODE ? c->program : NULL;
+        run_values *values = own ? &r->own : &r->values;
+        if (program) run_evaluate(program, &p->in, own ? bind->bprop_params : bind->params, values);
+        r->value[i] = run_value_of(program, t, bind, values);
         r->pointer[i] = &r->value[i];
     }
 }
@@ -124,10 +127,11 @@ static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, co
 /* ---- Helper kernels ---------------------------------------------------------------------------------------------- */
 
 static void *run_ref(const fxa__dnn_ref *r, const fxa__bind *bind, char *scratch) {
-    char *base = r->source == FXA__DNN_SLOT      ? bind->slot[r->index]
-                 : r->source == FXA__DNN_TENSOR  ? (char *)bind->tensors[r->index].data
-                 : r->source == FXA__DNN_DTENSOR ? (char *)bind->dtensors[r->index].data
-                                                 : scratch;
+    char *base = r->source == FXA__DNN_SLOT         ? bind->slot[r->index]
+                 : r->source == FXA__DNN_TENSOR     ? (char *)bind->tensors[r->index].data
+                 : r->source == FXA__DNN_OWN_TENSOR ? (char *)bind->bprop_tensors[r->index].data
+                 : r->source == FXA__DNN_DTENSOR    ? (char *)bind->dtensors[r->index].data
+                                                    : scratch;
     return base ? base + r->offset : NULL;
 }
 
@@ -219,6 +223,9 @@ static fxa_status run_check_place(const fxa__dnn_self *s, const fxa__problem *p,
     }
     for (size_t i = 0; i < p->in.n_captures; i++)
         FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", p->program->tensors[i].name, bind->tensors[i].data, err));
+    for (size_t i = 0; p->in.pass == FXA_BACKWARD && i < p->in.n_bprop_captures; i++)
+        FXA_TRY(
+            fxa__gpu_check(&s->gpu, "tensor of bprop", p->in.bprop->tensors[i].name, bind->bprop_tensors[i].data, err));
     return bind->workspace ? fxa__gpu_check(&s->gpu, "the", "workspace", bind->workspace, err) : FXA_OK;
 }
 

@@ -182,7 +182,7 @@ bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node) {
     uint32_t same = 1u << FXA_INPUT_HEADS; /* for all pairs of a run */
     if (fxa__dnn_length_of(s, false) >= 0) same |= 1u << FXA_INPUT_Q_LEN;
     if (fxa__dnn_length_of(s, true) >= 0) same |= 1u << FXA_INPUT_K_LEN;
-    bool there = !d->params || !(s->p->in.flags & FXA_SCALARS_IN_MEMORY);
+    bool there = !d->params || s->own || !(s->p->in.flags & FXA_SCALARS_IN_MEMORY);
     return !(d->inputs & ~same) && !d->tensors && there;
 }
 
@@ -218,7 +218,7 @@ static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
     const fxa__dnn_tensor t = {.dim = {1, 1, 1, 1},
                                .stride = {1, 1, 1, 1},
                                .type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32,
-                               .source = FXA__DNN_NODE,
+                               .source = s->own ? FXA__DNN_OWN_NODE : FXA__DNN_NODE,
                                .times = 1,
                                .index = node};
     return fxa__dnn_add(s->g, &t);
@@ -255,7 +255,7 @@ typedef struct score_source {
 } score_source;
 
 static bool score_load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64_t index, score_source *x) {
-    const fxa_capture *c = &s->p->in.captures[load->imm];
+    const fxa_capture *c = &s->captures[load->imm];
     int64_t size = c->size[i], at = index < 0 ? index + size : index;
     if (at >= 0 && at < size) {
         x->t.offset += at * c->stride[i];
@@ -269,7 +269,7 @@ static bool score_load_constant(fxa__dnn_score *s, const fxa__node *load, int i,
 /* One index of a load: a coordinate, whose axis it is, or a constant. */
 static bool score_load_index(fxa__dnn_score *s, const fxa__node *load, int i, score_source *x) {
     const fxa__node *n = &s->program->nodes[load->arg[i]];
-    const fxa_capture *c = &s->p->in.captures[load->imm];
+    const fxa_capture *c = &s->captures[load->imm];
     const char *name = s->program->tensors[load->imm].name;
     if (n->op == FXA_OP_CONST) return score_load_constant(s, load, i, n->imm, x);
     if (n->op != FXA_OP_INPUT || n->imm < FXA_INPUT_B || n->imm > FXA_INPUT_K) {
@@ -318,14 +318,17 @@ static int32_t score_copy(fxa__dnn_score *s, const fxa__decl *decl, const score_
     memcpy(c->limit, x->limit, sizeof c->limit);
     c->from.type = (int32_t)decl->dtype;
     int64_t bytes = (int64_t)fxa_dtype_size((fxa_dtype)decl->dtype);
-    fxa__dnn_step_point(step, &c->from.data, FXA__DNN_TENSOR, x->t.index, x->t.offset * bytes);
+    fxa__dnn_step_point(step, &c->from.data, x->t.source, x->t.index, x->t.offset * bytes);
     fxa__dnn_step_tensor(step, &c->to, s->g, t);
     return t;
 }
 
 static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
     const fxa__decl *decl = &s->program->tensors[n->imm];
-    score_source x = {.t = {.dim = {1, 1, 1, 1}, .stride = {0, 0, 0, 0}, .source = FXA__DNN_TENSOR, .index = n->imm}};
+    score_source x = {.t = {.dim = {1, 1, 1, 1},
+                            .stride = {0, 0, 0, 0},
+                            .source = s->own ? FXA__DNN_OWN_TENSOR : FXA__DNN_TENSOR,
+                            .index = n->imm}};
     int type = score_data_type((fxa_dtype)decl->dtype);
     for (int i = 0; i < n->n_args; i++)
         if (!score_load_index(s, n, i, &x)) return 0;

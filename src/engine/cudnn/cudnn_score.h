@@ -24,6 +24,8 @@ typedef struct fxa__dnn_score {
     const fxa__problem *p;
     const fxa_program *program;
     const fxa__depend *depend;         /* of its nodes */
+    const fxa_capture *captures;       /* of its tensors */
+    bool own;                          /* it is the caller's backward program: its params are always by value */
     int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
     int32_t base;                      /* coordinates are those of the places of this tensor */
     int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */

@@ -25,7 +25,7 @@ void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source,
 void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_graph *g, int32_t tensor) {
     if (g->status != FXA_OK) return;
     const fxa__dnn_tensor *t = &g->tensors[tensor];
-    bool elements = t->source == FXA__DNN_TENSOR;
+    bool elements = fxa__dnn_is_captured(t);
     fxa__dnn_step_point(step, field, t->source, t->index, elements ? t->offset * fxa__dnn_size(t->type) : t->offset);
 }
 

@@ -25,7 +25,6 @@ static bool support_is_empty(const fxa_problem *p) { return p->b < 1 || p->sq < 
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
 static bool support_has_params(const fxa_problem *p) { return p->param_grads != 0; }
-static bool support_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
 static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
@@ -76,8 +75,6 @@ static const support_row support_rows[] = {
      "beside a sink cuDNN does not write the row maximum"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_spans,
      "beside lengths of entries cuDNN does not write the row maximum"},
-    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_bprop,
-     "a backward program of the caller's is not lowered"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_params,
      "gradients of params: cuDNN sums over pairs in 16 bits alone"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_grads,

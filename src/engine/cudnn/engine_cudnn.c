@@ -205,6 +205,7 @@ static void dnn_release(void *self, void *code) {
     if (c->plan) (void)s->library.api.descriptor_destroy(c->plan);
     if (entered) dnn_leave(s);
     fxa_program_destroy(c->program);
+    fxa_program_destroy(c->own);
     fxa__free(c->host, c->steps, c->n_steps * sizeof *c->steps);
     fxa__free(c->host, c, sizeof *c);
 }
@@ -237,6 +238,8 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__r
     c->level = s->level;
     c->program = a->program;
     fxa_program_retain(c->program);
+    c->own = (fxa_program *)(uintptr_t)a->own.program;
+    if (c->own) fxa_program_retain(c->own);
     if (!fxa__dnn_bound_find(&a->g, c))
         return fxa__fail(err, FXA_E_UNSUPPORTED, "the graph has more than %d tensors and values for a run",
                          FXA__DNN_BOUND);

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The caller's own backward program in the cuDNN engine, on the stand-ins: programs that are no derivative of what runs
+ * forward, with params and captured tensors of their own beside those of the score program, against the reference;
+ * what of them is refused; whose memory their tensors are. Random ones are in test_cudnn_lowering.c.
+ */
+#include "cudnn_rig.h"
+
+/* P, dS, gradients of heads and results are rounded to bf16, 2^-9 of themselves each; what they are made of is the same
+ * on both sides. Over all elements such errors stay below a few of these; a wrong factor does not. */
+#define BPROP_FAR 0x1p-6
+
+typedef struct bprop_case {
+    const char *text, *own; /* the score program, and what stands for its derivative */
+    int64_t tensor[ATTN_TENSORS][FXA_MAX_RANK], own_tensor[ATTN_TENSORS][FXA_MAX_RANK];
+    uint32_t flags;
+} bprop_case;
+
+#define BPROP_CAP "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q + 3"
+static const bprop_case bprop_cases[] = {
+    {BPROP_CAP, "dscore = dscore", {{0}}, {{0}}, 0},
+    {BPROP_CAP, "dscore = dscore * 0.5", {{0}}, {{0}}, FXA_DETERMINISTIC},
+    {BPROP_CAP, "dscore = clamp(dscore, -0.01, 0.01)", {{0}}, {{0}}, 0},
+    {BPROP_CAP, "dscore = abs(score) < 0.5 ? dscore : 0.0", {{0}}, {{0}}, 0},
+    {NULL, "dscore = dscore * score", {{0}}, {{0}}, 0},
+    {"mask = k <= q + 3", "dscore = dscore * (1.0 - tanh(score) ** 2)", {{0}}, {{0}}, 0},
+    /* Transformer Engine's: the tanh of the score over the cap, its derivative times dscore. */
+    {BPROP_CAP,
+     "param cap : float\nparam gain : float\nlet t = tanh(score / (2.0 * cap))\ndscore = gain * dscore * (1.0 - t * t)",
+     {{0}},
+     {{0}},
+     0},
+    {BPROP_CAP, "param cap : float\ndscore = dscore * cap * tanh(score)", {{0}}, {{0}}, FXA_SCALARS_IN_MEMORY},
+    {BPROP_CAP, "tensor u : f32[1]\nparam a : float\ndscore = dscore * (a + u[h])", {{0}}, {{4}}, 0},
+    {BPROP_CAP, "tensor u : f16[2]\ndscore = dscore * u[q, k]", {{0}}, {{9, 12}}, 0},
+    {"tensor t : f32[2]\nscore = score + t[q, k]",
+     "tensor u : bf16[2]\ntensor v : f64[1]\ndscore = dscore * u[q, k] + dscore * v[h]",
+     {{9, 12}},
+     {{9, 12}, {4}},
+     0},
+    /* Of what does not vanish with dscore, masked pairs get nothing. */
+    {BPROP_CAP, "dscore = dscore + 0.25 * tanh(score)", {{0}}, {{0}}, 0},
+    {BPROP_CAP, "dscore = dscore + 0.01 * (k - q)", {{0}}, {{0}}, 0},
+    {BPROP_CAP, "dscore = dscore * exp(1000.0 * score) * exp(-1000.0 * score)", {{0}}, {{0}}, 0},
+};
+
+static attn_spec bprop_spec(const bprop_case *c) {
+    attn_spec s = spec;
+    s.text = c->text, s.bprop_text = c->own;
+    memcpy(s.tensor, c->tensor, sizeof s.tensor);
+    memcpy(s.bprop_tensor, c->own_tensor, sizeof s.bprop_tensor);
+    return s;
+}
+
+/* A call without what the engine has no gradients of. */
+static void bprop_call(attn_data *x, fxa_pass pass, const char *engine, attn_call *call) {
+    attn_call_make(x, pass, call);
+    call->p.engine = engine, call->p.device = attn_device(engine), call->p.param_grads = 0;
+    call->args.dparams = NULL, call->args.n_dparams = 0;
+    call->args.dtensors = NULL, call->args.n_dtensors = 0;
+    for (size_t i = 0; i < x->n_tensors; i++) call->captures[i].grad = 0;
+}
+
+static fxa_status bprop_run(attn_data *x, fxa_context *ctx, fxa_pass pass, const char *engine, uint32_t flags,
+                            fxa_error *err) {
+    attn_call call;
+    double scale = 0.3;
+    bprop_call(x, pass, engine, &call);
+    call.args.scale = scale;
+    if (pass == FXA_BACKWARD) call.p.flags |= flags & FXA_DETERMINISTIC;
+    if (flags & FXA_SCALARS_IN_MEMORY) {
+        call.p.flags |= FXA_SCALARS_IN_MEMORY;
+        call.args.slot[FXA_SLOT_SCALE] = &scale, call.args.slot[FXA_SLOT_PARAMS] = x->params;
+    }
+    return fxa_attention(ctx, &call.p, &call.args, err);
+}
+
+/* dQ, dK, dV of cudnn against those of the reference. */
+static void bprop_compare(attn_data *x, fxa_context *ctx, const bprop_case *c) {
+    attn_kept want = {{NULL}};
+    fxa_error err;
+    T_OK(bprop_run(x, ctx, FXA_FORWARD, "ref", c->flags, &err));
+    T_OK(bprop_run(x, ctx, FXA_BACKWARD, "ref", c->flags, &err));
+    attn_keep(x, FXA_BACKWARD, &want);
+    T_OK(bprop_run(x, ctx, FXA_BACKWARD, "cudnn", c->flags, &err));
+    for (int i = 0; i < 3; i++) {
+        attn_off off = attn_tensor_off(attn_output(x, FXA_BACKWARD, i), want.memory[i]);
+        if (!(off.rms <= BPROP_FAR) || off.odd || off.size == 0)
+            T_FAIL("%s: output %d is off by %g, %d odd, size %g\n", c->own, i, off.rms, (int)off.odd, off.size);
+    }
+    attn_drop(&want);
+}
+
+TEST(own_programs_are_those_of_the_reference) {
+    NEEDS_STANDIN;
+    for (size_t i = 0; i < sizeof bprop_cases / sizeof *bprop_cases; i++) {
+        const bprop_case *c = &bprop_cases[i];
+        const attn_spec s = bprop_spec(c);
+        fxa_context *ctx = context_new();
+        fxa_error err;
+        attn_data x;
+        T_OK(attn_data_make(&x, ctx, &s, 77 + i, &err));
+        x.problem.alignment = 16;
+        x.params[0] = 1.25, x.bprop_params[0] = 0.75, x.bprop_params[1] = -2; /* those of one are not the other's */
+        bprop_compare(&x, ctx, c);
+        attn_data_free(&x);
+        fxa_context_destroy(ctx);
+        standin_check_end();
+    }
+}
+
+TEST(own_programs_that_are_refused) {
+    NEEDS_STANDIN;
+    static const struct {
+        const char *own, *says;
+        int64_t size;
+    } cases[] = {{"dscore = round(dscore)", "operation ROUND", 0},
+                 {"dscore = score", "the same for every output", 0},
+                 {"tensor u : f32[1]\ndscore = dscore * u[q + k]", "index 0 of u is computed", 30},
+                 {"tensor u : f32[1]\ndscore = dscore * u[7]", "axis 0 of u has 4 elements", 4},
+                 {"dscore = dscore ** 1.5", "exponents 2, 3, 4", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bprop_case c = {BPROP_CAP, cases[i].own, {{0}}, {{cases[i].size}}, 0};
+        const attn_spec s = bprop_spec(&c);
+        fxa_context *ctx = context_new();
+        fxa_support reports[2];
+        size_t count = 2;
+        fxa_error err;
+        attn_data x;
+        attn_call call;
+        T_OK(attn_data_make(&x, ctx, &s, 77, &err));
+        x.problem.alignment = 16;
+        bprop_call(&x, FXA_BACKWARD, "cudnn", &call);
+        call.p.engine = NULL;
+        T_OK(fxa_support_query(ctx, &call.p, reports, &count, &err));
+        T_CHECK(!reports[0].supported);
+        T_HAS(reports[0].reason, cases[i].says);
+        attn_data_free(&x);
+        fxa_context_destroy(ctx);
+    }
+}
+
+/* More nodes than a run looks at: of the score program, and of the caller's own. */
+TEST(programs_that_are_too_large) {
+    NEEDS_STANDIN;
+    enum { SUMS = 1100 };
+    static char text[2][64 * SUMS];
+    for (int own = 0; own < 2; own++) {
+        size_t n = (size_t)snprintf(text[own], 64, "%s = %s", own ? "dscore" : "score", own ? "dscore" : "score");
+        for (int i = 0; i < SUMS; i++) n += (size_t)snprintf(text[own] + n, 64, " + %d.5 * tanh(score * %d.25)", i, i);
+    }
+    for (int which = 0; which < 3; which++) {
+        fxa_pass pass = which ? FXA_BACKWARD : FXA_FORWARD;
+        const bprop_case c = {which == 2 ? BPROP_CAP : text[0], which == 2 ? text[1] : NULL, {{0}}, {{0}}, 0};
+        const attn_spec s = bprop_spec(&c);
+        fxa_context *ctx = context_new();
+        fxa_support reports[2];
+        size_t count = 2;
+        fxa_error err;
+        attn_data x;
+        attn_call call;
+        T_OK(attn_data_make(&x, ctx, &s, 77, &err));
+        x.problem.alignment = 16;
+        bprop_call(&x, pass, "cudnn", &call);
+        call.p.engine = NULL;
+        T_OK(fxa_support_query(ctx, &call.p, reports, &count, &err));
+        T_CHECK(!reports[0].supported);
+        T_HAS(reports[0].reason, which == 2 ? "bprop has" : "the program, with its derivative, has");
+        T_HAS(reports[0].reason, "this engine takes 1024");
+        attn_data_free(&x);
+        fxa_context_destroy(ctx);
+    }
+}
+
+/* A plan's listing has the names of the caller's program, and its tensors are to be the device's. */
+TEST(whose_tensors_they_are) {
+    NEEDS_STANDIN;
+    const bprop_case c = {
+        BPROP_CAP, "tensor u : f32[1]\nparam own : float\ndscore = dscore * (own + u[h])", {{0}}, {{4}}, 0};
+    const attn_spec s = bprop_spec(&c);
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    fxa_plan *plan = NULL;
+    fxa__gpu gpu;
+    attn_data x;
+    attn_call call;
+    char text[8000];
+    void *there = NULL, *workspace = NULL;
+    T_OK(attn_data_make(&x, ctx, &s, 77, &err));
+    x.problem.alignment = 16;
+    bprop_call(&x, FXA_BACKWARD, "cudnn", &call);
+    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
+    T_OK(fxa_plan_listing(plan, text, sizeof text, NULL, &err));
+    T_HAS(text, "own");
+    T_HAS(text, "u)");
+    T_OK(fxa__gpu_open(&gpu, 0, &err));
+    T_OK(fxa__gpu_alloc(&gpu, 1 << 20, &there, &err));
+    T_OK(fxa__gpu_alloc(&gpu, fxa_plan_workspace(plan) + 64, &workspace, &err));
+    for (int i = 0; i < FXA_SLOT_COUNT; i++)
+        if (call.args.slot[i]) call.args.slot[i] = (char *)there + (i << 14);
+    call.args.workspace = workspace, call.args.workspace_size = fxa_plan_workspace(plan);
+    T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_BINDING);
+    T_HAS(err.text, "tensor of bprop u is 0x");
+    T_HAS(err.text, "no memory of device cuda 0");
+    fxa__gpu_give(&gpu, there);
+    fxa__gpu_give(&gpu, workspace);
+    fxa__gpu_close(&gpu);
+    fxa_plan_destroy(plan);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
+T_MAIN
