@@ -17,7 +17,7 @@ from . import _abi
 from .__main__ import command_path
 from ._errors import ArgumentError, ArgumentTypeError, make_error
 from ._program import DTYPE_WORDS, DTYPES, Program
-from ._source import ScoreLike, Source, described, resolve
+from ._source import ScoreLike, Source, described, mask_function, resolve
 
 Shape = Union[str, Mapping[str, int], Sequence[int]]
 _AXES = ("b", "h", "s", "d")
@@ -88,11 +88,11 @@ def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: Score
     shape: (B, H, S, D), {"b": 1, "h": 8, "hkv": 2, "sq": 1, "sk": 4096, "d": 64}, or the command's "b=1,h=8,s=4096".
     mask, tensors, params, causal, window, bottom_right, sink ("zero"), dropout, engine, style: as
         fxattn.numpy.attention has them. dtype: of Q, K and V. `lib`, "torch" or "numpy", is whose meaning operators of
-        a function have.
+        a function have. The mask may be a BlockMask of create_block_mask's.
     b, h, tile: which batch entry and head are drawn and counted, by tiles of which size; at: the raw score that the
         score function is drawn at.
     """
-    source = resolve(score, mask, described, tensors=tensors, params=params, style=style, lib=lib)
+    source = resolve(score, mask_function(mask), described, tensors=tensors, params=params, style=style, lib=lib)
     options = ["--shape", _shape_text(shape), "--dtype", _dtype_text(dtype), "--b", str(b), "--h", str(h)]
     options += ["--causal"] * bool(causal) + ["--bottom-right"] * bool(bottom_right)
     if window is not None:

@@ -64,12 +64,19 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
                   *_bound(backward, bprop_tensors, bprop_params, "bprop_"))
 
 
+def mask_function(mask: Any) -> Any:
+    """The mask_mod of a BlockMask of fxattn.torch that says no more than it; anything else as it is."""
+    is_its_own = getattr(type(mask), "is_its_mask_mod", None)
+    return mask.mask_mod if is_its_own is not None and is_its_own(mask) else mask
+
+
 def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named = None, params: Named = None,
             style: str = "flex", lib: str = "torch") -> Program:
     """The program of a score function and a mask function, of texts, of expressions: what runs, to be looked at, kept
-    or given to attention instead of them. `tensors` and `params` by name are for texts, or with style="graph" what the
-    callback gets; `lib`, "torch" or "numpy", is whose meaning operators of a function have."""
-    found = resolve(score, mask, described, tensors=tensors, params=params, style=style, lib=lib).program
+    or given to attention instead of them. The mask may be a BlockMask of create_block_mask's. `tensors` and `params` by
+    name are for texts, or with style="graph" what the callback gets; `lib`, "torch" or "numpy", is whose meaning
+    operators of a function have."""
+    found = resolve(score, mask_function(mask), described, tensors=tensors, params=params, style=style, lib=lib).program
     return found if found is not None else Program()
 
 

@@ -13,7 +13,7 @@ import ctypes
 import inspect
 from typing import Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
-from ._errors import ArgumentError, ArgumentTypeError, missing_library
+from ._errors import ArgumentError, ArgumentTypeError, missing_library, unknown_keywords
 
 try:
     import numpy as np
@@ -271,8 +271,7 @@ class _Options(NamedTuple):
 def _options(given: Mapping[str, Any]) -> Dict[str, Any]:
     unknown = [name for name in given if name not in _Options._fields]
     if unknown:
-        raise ArgumentTypeError("unexpected keyword %s; accepted are %s"
-                                % (", ".join(unknown), ", ".join(_Options._fields)))
+        raise unknown_keywords(unknown, ("score", "mask", *_Options._fields))
     return _Options(**given)._asdict()
 
 

@@ -29,6 +29,17 @@ def test_of_nothing_programs_and_expressions():
     assert fxattn.explain(causal=True, window=(3, None)).json["tiles"]["mixed"] == 1
 
 
+def test_of_a_block_mask():
+    torch = pytest.importorskip("torch")
+    from fxattn.torch import create_block_mask
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, device="cpu")
+    assert fxattn.explain(mask=mask).program == fxattn.program(mask=mask) == fxattn.Program("mask = q >= k")
+    mask.kv_indices.zero_()  # now its lists say something else
+    for other in (mask, torch.nn.attention.flex_attention.create_block_mask(mask.mask_mod, None, None, 256, 256, "cpu")):
+        with pytest.raises(TypeError, match="mask is of type .*BlockMask.*as its mask_mod is"):
+            fxattn.explain(mask=other)
+
+
 def test_shapes_and_dtypes_in_every_form():
     for shape in ({"b": 2, "h": 4, "hkv": 2, "sq": 1, "sk": 300, "d": 64}, "b=2,h=4,hkv=2,sq=1,sk=300,d=64"):
         assert fxattn.explain(shape=shape).json["shape"]["sk"] == 300

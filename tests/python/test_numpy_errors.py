@@ -84,6 +84,8 @@ def test_values(arguments, keywords, words):
     ((Q, K, V), {"out": [1]}, "out is of type list"),
     ((Q, K, V), {"k_lengths": [1.0, 2.0]}, "ints are accepted"),
     ((Q, K, V), {"nonsense": 1}, "unexpected keyword nonsense; accepted are"),
+    ((Q, K, V), {"is_causal": True, "dropout_p": 0.5}, "is_causal is causal here; dropout_p is dropout here"),
+    ((Q, K, V), {"score_mod": None, "nonsense": 1}, "score_mod is score here; unexpected keyword nonsense; accepted are"),
     ((Q, K, V, "score + t[q]"), {"tensors": {"t": T.astype(np.uint16)}}, "uint16"),
     ((Q, K, V, "score + a"), {"params": {"a": "one"}}, "a number is accepted"),
 ])

@@ -181,7 +181,14 @@ def test_what_is_added_is_multiplied_in_the_type_of_the_sum(one, other):
             assert same(got, own, 1e-12), (q, k, got, own)
 
 
-@pytest.mark.parametrize("fn", [lambda x: torch.nn.functional.hardtanh(x, -0.5, 1.75),
+VALUE = 2.75
+
+
+@pytest.mark.parametrize("fn", [lambda x: torch.addcmul(x, x, x, value=2.75),
+                                lambda x: torch.addcmul(x, x, x, value=VALUE),
+                                lambda x: torch.addcmul(x, x, x, value=-1.5),
+                                lambda x: torch.addcmul(x, x, x, value=True),
+                                lambda x: torch.nn.functional.hardtanh(x, -0.5, 1.75),
                                 lambda x: torch.nn.functional.hardtanh(x, -3.5, 7.9),
                                 lambda x: torch.nn.functional.threshold(x, 0.5, 2.75),
                                 lambda x: torch.nn.functional.threshold(x, 3, -1.5)])

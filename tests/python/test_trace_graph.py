@@ -267,6 +267,21 @@ def test_operators_and_names_that_are_not_there():
         trace(lambda g, s, t: t["cap"], style="graph")
 
 
+def test_functions_of_other_libraries():
+    torch = pytest.importorskip("torch")
+    for mod, words in ((lambda g, s, t: torch.tanh(s), "graph.tanh"), (lambda g, s, t: np.tanh(s), "graph.tanh"),
+                       (lambda g, s, t: torch.where(g.cmp_ge(s, s), s, s), "graph.binary_select"),
+                       (lambda g, s, t: np.float32(2) * s, "graph.mul"),
+                       (lambda g, s, t: torch.ones(()) * s, "graph.mul"),
+                       (lambda g, s, t: torch.clamp(s, -1.0, 1.0), "graph.max and graph.min"),
+                       (lambda g, s, t: torch.nn.functional.gelu(s), "graph.gelu"),
+                       (lambda g, s, t: np.where(s, s, s), "graph.binary_select"),
+                       (lambda g, s, t: torch.erfinv(s), "the graph has abs, add"),
+                       (lambda g, s, t: math.tanh(s), "is no number.*the graph has abs")):
+        with pytest.raises(TypeError, match="(?s)%s.*test_trace_graph.py" % words):
+            trace(mod, style="graph")
+
+
 def test_misuse():
     for call, words in ((dict(bprop=causal,
                               tensors={"x": 1.0}), "score_mod_bprop, score_mod_tensors given without score_mod"),

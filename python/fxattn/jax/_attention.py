@@ -4,6 +4,7 @@
 What a call may have is turned into a Spec and Operands here; whether they go together is for the library to say, whose
 message is passed on. Ready masks by arrays (segment ids) are statements appended to the program.
 """
+import inspect
 import math
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _abi
-from .._errors import ArgumentError, ArgumentTypeError
+from .._errors import ArgumentError, ArgumentTypeError, unknown_keywords
 from ._autodiff import attend
 from ._mods import Mod, Score, resolve
 from ._sequences import Described, SequenceDescriptor, described, mask_text
@@ -49,7 +50,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
               sequence_descriptor: Optional[SequenceDescriptor] = None, positions: Any = None,
               cu_q: Any = None, cu_k: Any = None, max_q: Optional[int] = None, max_k: Optional[int] = None,
               sinks: Any = None, dropout: float = 0.0, dropout_key: Any = None, scale: Any = None,
-              return_lse: bool = False, deterministic: bool = False, engine: Optional[str] = None) -> Any:
+              return_lse: bool = False, deterministic: bool = False, engine: Optional[str] = None,
+              **unknown: Any) -> Any:
     """softmax(f(scale * q k^T)) v.
 
     q, k, v              [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), of rank 3 one batch entry; of packed rows
@@ -74,6 +76,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     return_lse           gives (out, lse), lse [B,H,S] in f32 (f64 of f64), differentiable
     deterministic        the same bits in every run, or an error. engine: by name instead of the best one
     """
+    if unknown:
+        raise unknown_keywords(unknown, _SIGNATURE.parameters)
     q, k, v, single = arranged(q, k, v, layout)
     features = Features()
     sizes = shape_of_scores(q, k, v, layout, cu_q)
@@ -94,6 +98,12 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     if single:
         out, lse = out[0], None if lse is None else lse[0]
     return (out, lse) if return_lse else out
+
+
+# As help() shows it, without what is there to be refused.
+_SIGNATURE = inspect.signature(attention)
+_SIGNATURE = _SIGNATURE.replace(parameters=list(_SIGNATURE.parameters.values())[:-1])
+attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
 def call_of(features: Features, score: Score, layout: str, dropout: float, engine: Optional[str],

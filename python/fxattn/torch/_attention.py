@@ -4,6 +4,7 @@
 What a call may have is turned into settings and extra tensors of the operators (_settings.py); the functions, into a
 program (_given.py).
 """
+import inspect
 import itertools
 import math
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple,
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
 
 from .. import _abi
+from .._errors import unknown_keywords
 from ..trace import Traced
 from ..trace.graph import trace_graph
 from . import _direct, _dynamo
@@ -105,7 +107,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
               params: Optional[Mapping[str, Any]] = None, tensors: Optional[Mapping[str, Any]] = None,
               style: str = "flex", score_mod_bprop: Mod = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
               return_lse: bool = False, return_max: bool = False, deterministic: bool = False,
-              strict_index: bool = False) -> Union[Tensor, AttentionOutput]:
+              strict_index: bool = False, **unknown: Any) -> Union[Tensor, AttentionOutput]:
     """softmax(f(scale * q k^T)) v.
 
     score_mod, mask_mod  FlexAttention's functions; program text or a Program, with `params` and `tensors` by name (a
@@ -126,6 +128,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     return_lse, return_max   give an AttentionOutput
     deterministic        the same bits in every run, or an error; strict_index: so are indices outside captured tensors
     """
+    if unknown:
+        raise unknown_keywords(unknown, _SIGNATURE.parameters)
     if (layout in _UNPACKED and not return_lse and not return_max and sink is None and params is None and window is None
             and q_lengths is None and k_lengths is None and cu_q is None and cu_k is None and max_q is None
             and max_k is None and pages is None and positions is None and seed is None and type(dropout_p) is float
@@ -170,6 +174,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     packed = layout in PACKED
     lse, rows = (x.squeeze(0) if packed and x.dim() == 3 else x for x in (lse.to(rows.dtype), rows))
     return AttentionOutput(out, lse if return_lse else None, rows if return_max else None)
+
+
+# As help() shows it, without what is there to be refused.
+_SIGNATURE = inspect.signature(attention)
+_SIGNATURE = _SIGNATURE.replace(parameters=list(_SIGNATURE.parameters.values())[:-1])
+attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
 def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_mod: Mod, scale: Any, flags: int,

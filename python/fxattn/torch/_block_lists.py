@@ -4,7 +4,7 @@ and asks for 34 GB at 65,536 rows and keys. Here the library says of whole recta
 nothing, or everything, of them, and the mask_mod is evaluated in the blocks that remain, some at a time.
 """
 import ctypes
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Tuple
 
 import torch
 from torch import Tensor
@@ -113,8 +113,10 @@ def block_lists(mask_mod: Callable[..., Any], batch: int, heads: int, lengths: T
     for part in places.split(max(1, PAIRS_AT_ONCE // (size[0] * size[1]))) if len(places) else ():
         at = tuple(part.unbind(1))
         some[at], full[at] = _look(mask_mod, part, size, lengths)
-    lists: List[Optional[Tensor]] = []
+    lists: List[Tensor] = []
     for blocks in (some & ~full, full):
         lists += [blocks.sum(-1, dtype=torch.int32),
                   torch.argsort(blocks.int(), dim=-1, descending=True, stable=True).to(torch.int32)]
-    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, mask_mod=mask_mod, seq_lengths=lengths)
+    some_count, some_at, full_count, full_at = lists
+    return BlockMask.from_kv_blocks(some_count, some_at, full_count, full_at, BLOCK_SIZE=size, mask_mod=mask_mod,
+                                    seq_lengths=lengths)

@@ -99,6 +99,11 @@ class Mask:
 def split_sequence(tensor: Tensor, rank: int, size: int, layout: str = "contiguous", dim: int = 2) -> Tensor:
     """The part of a whole tensor that process `rank` of `size` has in a layout (contiguous, zigzag, striped), along
     dimension `dim`; where lengths are uneven, the earlier ones have more."""
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise ArgumentError("the tensor has shape %s and no dimension %d, along which it is split; dim says another"
+                            % (tuple(tensor.shape), dim))
+    if not 0 <= rank < size:
+        raise ArgumentError("rank is %d of size %d; 0 to size - 1 are accepted" % (rank, size))
     length = tensor.shape[dim]
     if layout == "contiguous":
         lengths = [length // size + (r < length % size) for r in range(size)]

@@ -255,6 +255,8 @@ def added(rec: Recording, x: Any, y: Any, alpha: Any = 1) -> Sym:
 def added_term(rec: Recording, term: Callable[..., Sym], x: Any, y: Any, z: Any, value: Any) -> Sym:
     """x + value * term(y, z), of addcmul and addcdiv, in the type that the three have together."""
     kind = PROMOTE[joint(x, y)][kind_of_operand(z)]
+    if kind not in (FLOAT, BOOL):
+        value = cast(rec, value, kind)  # beside ints torch cuts it off
     return added(rec, x, term(rec, cast(rec, y, kind), cast(rec, z, kind)), value)
 
 

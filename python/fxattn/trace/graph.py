@@ -95,6 +95,35 @@ def _without(method: str) -> Callable[..., Any]:
 for _operator, _method in _OPERATORS.items():
     setattr(Node, "__%s__" % _operator, _without(_method))
 
+# Functions of torch and NumPy whose names differ from those of the methods that do the same.
+_FUNCTIONS = {"absolute": "abs", "clamp": "max and graph.min", "clip": "max and graph.min", "divide": "div",
+              "eq": "cmp_eq", "equal": "cmp_eq", "ge": "cmp_ge", "greater": "cmp_gt", "greater_equal": "cmp_ge",
+              "gt": "cmp_gt", "le": "cmp_le", "less": "cmp_lt", "less_equal": "cmp_le", "lt": "cmp_lt",
+              "maximum": "max", "minimum": "min", "multiply": "mul", "ne": "cmp_neq", "negative": "neg",
+              "not_equal": "cmp_neq", "power": "pow", "remainder": "mod", "silu": "swish", "subtract": "sub",
+              "true_divide": "div", "where": "binary_select"}
+
+
+def _refuse_function(function: Any) -> Any:
+    name = getattr(function, "__name__", str(function)).strip("_")
+    name = _FUNCTIONS.get(name, _OPERATORS.get(name, name))
+    raise error("functions of torch and NumPy do not take tensors of the graph; %s"
+                % ("graph.%s(...) computes this" % name if name.split()[0] in METHODS
+                   else "the graph has " + ", ".join(METHODS)), TraceTypeError)
+
+
+def _no_number(self: Node) -> Any:
+    raise error("a tensor of the graph is no number, whose value functions of math could take; the graph has "
+                + ", ".join(METHODS), TraceTypeError)
+
+
+setattr(Node, "__torch_function__", classmethod(lambda cls, function, types, args=(), kwargs=None:
+                                                _refuse_function(function)))
+setattr(Node, "__array_ufunc__", lambda self, function, method, *args, **rest: _refuse_function(function))
+setattr(Node, "__array_function__", lambda self, function, types, args, rest: _refuse_function(function))
+setattr(Node, "__float__", _no_number)
+setattr(Node, "__int__", _no_number)
+
 
 class _Named(Dict[str, Node]):
     """The tensors that a callback gets, by name."""

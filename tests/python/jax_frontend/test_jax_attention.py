@@ -305,3 +305,11 @@ def test_shapes_that_do_not_fit():
             attention(*bad)
     with pytest.raises(TypeError, match="float type"):
         attention(q.astype("int32"), k, v)
+
+
+def test_keywords_of_other_front_ends_are_told_by_their_names_here():
+    x = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(TypeError, match="is_causal is causal here; dropout_p is dropout here"):
+        attention(x, x, x, is_causal=True, dropout_p=0.1)
+    with pytest.raises(TypeError, match="unexpected keyword nonsense; accepted are q, k, v, layout"):
+        attention(x, x, x, nonsense=1)

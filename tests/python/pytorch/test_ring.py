@@ -154,6 +154,14 @@ def together(parts, layout, length):
     return torch.cat(parts, 2)[:, :, torch.cat(places).argsort()]
 
 
+def test_what_cannot_be_split():
+    with pytest.raises(ValueError, match=r"the tensor has shape \(3, 4\) and no dimension 2.*; dim says another"):
+        fx.split_sequence(torch.ones(3, 4), 0, 2)
+    for rank, size in ((2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="rank is %d of size %d" % (rank, size)):
+            fx.split_sequence(torch.ones(1, 1, 4, 4), rank, size)
+
+
 def close(name, got, near):
     got, same = got.double(), got.double() == near.value  # -inf is -inf
     far = torch.where(same, 0.0, (got - near.value).abs() - near.bound)

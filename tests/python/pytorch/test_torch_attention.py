@@ -191,6 +191,17 @@ def test_compiled_without_a_mask():
         torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(x), call(x))
 
 
+def test_keywords_of_other_front_ends_are_told_by_their_names_here():
+    x = torch.randn(1, 1, 4, 8)
+    for options, words in ((dict(causal=True, dropout=0.1), "causal is is_causal here; dropout is dropout_p here"),
+                           (dict(lengths=[3]), "lengths is q_lengths and k_lengths here"),
+                           (dict(nonsense=1), "unexpected keyword nonsense; accepted are q, k, v, score_mod, mask_mod")):
+        with pytest.raises(TypeError, match=words):
+            attention(x, x, x, **options)
+        with pytest.raises(Exception, match=words):
+            torch.compile(lambda y: attention(y, y, y, **options), backend="eager", fullgraph=True)(x)
+
+
 def test_what_nothing_uses_or_brings_is_refused():
     x, bias = torch.randn(2, 4, 8, 16), torch.randn(4)
     mask = fx.create_block_mask(lambda b, h, q, k: q >= k, None, None, 8, 8, device="cpu")
