@@ -56,7 +56,7 @@ deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without 
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU against the reference; threads, recording, memory (docs/gpu.md)
-	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_device
+	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_device
 	@python3 tests/gpu/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
 
 bench-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)

@@ -57,4 +57,22 @@ __attribute__((unused)) static fxa_status data_run(attn_data *x, fxa_context *ct
     return fxa_attention(ctx, &call.p, &call.args, err);
 }
 
+/* Why nothing runs here; NULL: the stand-ins do, or a device (make test-gpu). */
+__attribute__((unused)) static const char *cudnn_missing(void) {
+    static fxa_support report;
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    size_t count = 1;
+    fxa_error err;
+    if (standin_ready()) return NULL;
+    fxa_context *ctx = context_new();
+    T_OK(fxa_support_query(ctx, &p, &report, &count, &err));
+    fxa_context_destroy(ctx);
+    return report.supported ? NULL : report.reason;
+}
+
+#define NEEDS_CUDNN                                                                                                    \
+    do {                                                                                                               \
+        if (cudnn_missing()) T_SKIP(cudnn_missing());                                                                  \
+    } while (0)
+
 #endif

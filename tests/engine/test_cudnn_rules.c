@@ -151,6 +151,17 @@ static int32_t wrong_per_head(wrong_graph *w) {
     return fxa__dnn_float2(&w->g, CUDNN_POINTWISE_MUL, w->s, t);
 }
 
+/* The gradient of a tensor, beside a product that is summed in any order, or not. */
+static int32_t wrong_bias_beside(wrong_graph *w, uint8_t type) {
+    fxa__dnn_tensor t = w->g.tensors[w->s];
+    t.type = CUDNN_DATA_BFLOAT16, t.source = FXA__DNN_DTENSOR, t.dim[1] = 1;
+    (void)fxa__dnn_reduce(&w->g, CUDNN_REDUCE_TENSOR_ADD, w->s, fxa__dnn_add(&w->g, &t));
+    (void)fxa__dnn_matmul(&w->g, w->s, w->s, fxa__dnn_scratch(&w->g, wrong_dim, type), -1, -1, -1);
+    return w->s;
+}
+static int32_t wrong_bias(wrong_graph *w) { return wrong_bias_beside(w, CUDNN_DATA_FLOAT); }
+static int32_t wrong_not_bias(wrong_graph *w) { return wrong_bias_beside(w, CUDNN_DATA_BFLOAT16); }
+
 static const struct wrong_form {
     const char *name;
     int32_t (*write)(wrong_graph *w);
@@ -179,6 +190,8 @@ static const struct wrong_form {
     {"the maximum beside LSE", wrong_both, "beside LSE"},
     {"the maximum and the sum", wrong_not_both, NULL},
     {"a stride between values per head", wrong_per_head, "do not lie side by side"},
+    {"the gradient of a tensor, dQ in any order", wrong_bias, "beside sums in any order"},
+    {"the gradient of a tensor, dQ in order", wrong_not_bias, NULL},
 };
 
 TEST(graphs_that_cudnn_would_get_wrong) {

@@ -96,6 +96,51 @@ static void support_hit(bool hit[SUPPORT_MOST], const char *reason) {
         if (strstr(reason, fxa__dnn_support_why(i))) hit[i] = true;
 }
 
+/* Gradients of captured tensors: the one that is taken, and everything that it is not. */
+static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPORT_MOST]) {
+    static const struct {
+        const char *says; /* NULL: it is taken */
+        int32_t arch;
+        int64_t sq, hkv;
+        uint32_t flags;
+        int tensors;
+        bool own, wide;
+    } cases[] = {{NULL, 90, 64, 2, 0, 1, false, false},
+                 {"tried on sm_90 alone", 80, 64, 2, 0, 1, false, false},
+                 {"of the dtype of Q", 90, 64, 2, 0, 2, false, false},
+                 {"of the dtype of Q", 90, 64, 2, 0, 1, false, true},
+                 {"a multiple of 64", 90, 65, 2, 0, 1, false, false},
+                 {"heads that share keys", 90, 64, 1, 0, 1, false, false},
+                 {"beside bprop", 90, 64, 2, 0, 1, true, false},
+                 {"not tried beside it", 90, 64, 2, FXA_GRAD_LSE, 1, false, false},
+                 {"not tried beside it", 90, 64, 2, FXA_ACC_TENSORS, 1, false, false},
+                 {"not tried beside it", 90, 64, 2, FXA_PADDING, 1, false, false}};
+    fxa_program *program = NULL, *bprop = NULL;
+    fxa_error err;
+    const fxa_text text = {"bprop", "dscore = dscore * 2.0", SIZE_MAX};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    config.kind = FXA_PROGRAM_BPROP, config.texts = &text, config.n_texts = 1;
+    T_OK(fxa_program_parse_texts(ctx, &config, &bprop, &err));
+    T_OK(fxa_program_parse(ctx, "tensor t : bf16[2]\ntensor u : bf16[2]\nscore = score + t[q, k] + u[q, k]", SIZE_MAX,
+                           &program, &err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const support_case plain = {H200, .pass = FXA_BACKWARD, .sq = cases[i].sq, .sk = 128, .flags = cases[i].flags};
+        fxa_problem p = support_problem(&plain);
+        fxa_capture captures[2] = {{.size = {cases[i].sq, 128}, .grad = 1},
+                                   {.size = {cases[i].sq, 128}, .grad = cases[i].tensors > 1}};
+        char reason[240];
+        if (cases[i].wide) captures[0].grad_dtype = FXA_F32;
+        p.program = program, p.captures = captures, p.n_captures = 2, p.hkv = cases[i].hkv;
+        p.bprop = cases[i].own ? bprop : NULL;
+        bool yes = support_ask(host, &p, (fxa__dnn_level){91901, cases[i].arch}, reason);
+        if (yes != !cases[i].says) T_FAIL("case %zu: %s\n", i, yes ? "taken" : reason);
+        if (cases[i].says) T_HAS(reason, cases[i].says);
+        support_hit(hit, reason);
+    }
+    fxa_program_destroy(program);
+    fxa_program_destroy(bprop);
+}
+
 /* What a problem asks for that no flag says. */
 static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
     const support_case plain = {H200, .pass = FXA_BACKWARD};
@@ -114,6 +159,7 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
         T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), what == 0);
         support_hit(hit, reason);
     }
+    support_ask_grads(host, ctx, hit);
     fxa_program_destroy(program);
     fxa_context_destroy(ctx);
 }

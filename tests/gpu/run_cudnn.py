@@ -3,7 +3,8 @@
 
 For each cuDNN that is found here: problems of all that it supports against the reference and the cpu engine
 (test_cudnn_lowering, cut into processes that run side by side, since building a plan takes a second), what its functions
-are off by (test_cudnn_functions), then, alone on the device, threads, recording and memory (test_cudnn_device). Counts
+are off by (test_cudnn_functions), backward programs of the caller's (test_cudnn_bprop), gradients of captured tensors
+(test_cudnn_bias), then, alone on the device, threads, recording and memory (test_cudnn_device). Counts
 are printed by group and summed. --seconds is the time for the comparisons with one cuDNN: what was not begun by then is
 left out. Without a GPU, driver or cuDNN it says so and exits with 77."""
 import argparse
@@ -17,7 +18,11 @@ import time
 
 # Groups of test_cudnn_lowering by their number of cases.
 GROUPS = {"no_program": 60, "small_programs": 150, "smooth_programs": 150, "only_masks": 150, "programs_with_masks": 150,
-          "every_operation": 200, "gallery": 150, "sparse_masks": 100}
+          "every_operation": 200, "gallery": 150, "sparse_masks": 100, "own_backward": 100, "own_backward_of_masks": 100}
+# Programs that are run as they are, by what they are called here: (program, test).
+WHOLE = {"functions": ("test_cudnn_functions", ""),
+         "own_programs": ("test_cudnn_bprop", "own_programs_are_those_of_the_reference"),
+         "bias": ("test_cudnn_bias", "gradients_of_what_is_added")}
 SHARD = 10  # cases of a process
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
          "eight_threads_whose_plans_come_and_go")
@@ -94,15 +99,15 @@ class Runner:
         for group, cases in GROUPS.items():
             n = max(1, round(cases * chosen.scale / SHARD))
             shards += [((i + 0.5) / n, group, i, "%.9f" % (SHARD / cases)) for i in range(n)]
-        shards = [(-1, name, 0, "1") for name in ("functions", "bands_of_one_kind", "values_per_head")] + sorted(shards)
+        shards = [(-1, name, 0, "1") for name in (*WHOLE, "bands_of_one_kind", "values_per_head")] + sorted(shards)
         until, left = time.time() + chosen.seconds, 0
 
         def one(shard):
             _, group, seed, scale = shard
             if time.time() > until:
                 return group, None, True
-            if group == "functions":
-                return (group,) + self.run("test_cudnn_functions", "", 300)
+            if group in WHOLE:
+                return (group,) + self.run(*WHOLE[group], 300)
             dtype = "f16" if seed % 3 == 1 else "bf16"
             return (group,) + self.run("test_cudnn_lowering", group, 300, FXA_TEST_SEED=str(seed + 1),
                                        FXA_TEST_SCALE=scale, FXA_TEST_DTYPE=dtype, FXA_THREADS="1")
@@ -114,7 +119,7 @@ class Runner:
                     left += 1
                     continue
                 self.judge(group, said, good)
-                if group == "functions":
+                if group in WHOLE:
                     print(said, end="", flush=True)
                 for counts in COUNTS.findall(said):
                     self.totals = [a + int(b) for a, b in zip(self.totals, counts[:7])] + [

@@ -109,4 +109,8 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
 void fxa__dnn_backward(fxa__dnn_attention *a);
 
+/* cudnn_bias.c: the captured tensor whose gradient is wanted, -1: none; and that gradient, from those of pairs. */
+int32_t fxa__dnn_bias_of(const fxa_problem *p);
+void fxa__dnn_bias(fxa__dnn_attention *a, int32_t dscore);
+
 #endif

@@ -106,7 +106,7 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     view.stride[2] = g->tensors[k].stride[3], view.stride[3] = g->tensors[k].stride[2];
     view.ragged = g->tensors[k].ragged;
     int32_t keys = fxa__dnn_reshape(g, k, fxa__dnn_add(g, &view));
-    if (p->flags & FXA_DETERMINISTIC) {
+    if ((p->flags & FXA_DETERMINISTIC) || fxa__dnn_bias_of(p) >= 0) {
         (void)fxa__dnn_matmul(g, ds, keys, dq, a->len_q, -1, a->len_k);
         return;
     }
@@ -190,6 +190,7 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
     backward_sinks(a, sums, dlse);
     a->score = *kept;
+    fxa__dnn_bias(a, dp);
     int32_t ds = backward_score(a, dp);
     backward_by_keys(a, ds, q, backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACC_K), p->d);
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACC_Q));

@@ -41,6 +41,8 @@ static void listing_tensor(const listing *l, int32_t i) {
         fxa__write_format(l->w, "%s", fxa_slot_name((fxa_slot)t->index));
     else if (fxa__dnn_is_captured(t))
         fxa__write_format(l->w, "%s", (t->source == FXA__DNN_TENSOR ? l->program : l->own)->tensors[t->index].name);
+    else if (t->source == FXA__DNN_DTENSOR)
+        fxa__write_format(l->w, "d%s", l->program->tensors[t->index].name);
     else
         fxa__write_format(l->w, "%c%d", t->source == FXA__DNN_VIRTUAL ? 't' : 'm', (int)i); /* m: in the workspace */
 }

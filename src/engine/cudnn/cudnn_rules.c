@@ -70,11 +70,21 @@ static const char *rules_cast(const rules_look *l) {
     return cast && rules_tensor(l, l->op->y)->type != CUDNN_DATA_FLOAT ? "casts to something else than a float" : NULL;
 }
 
-/* The sum of heads: those of floats are taken, and something else is summed. */
+/* The sum of heads: those of floats are taken, and something else is summed; but for gradients of pairs. */
 static const char *rules_heads(const rules_look *l) {
     const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
-    bool heads = l->op->kind == FXA__DNN_REDUCTION && y->dim[1] < x->dim[1];
+    bool heads = l->op->kind == FXA__DNN_REDUCTION && y->dim[1] < x->dim[1] && y->source != FXA__DNN_DTENSOR;
     return heads && x->type == CUDNN_DATA_FLOAT ? "sums heads of floats" : NULL;
+}
+
+/* The gradient of a captured tensor beside a dQ that is summed into floats in any order: it is never written. */
+static const char *rules_bias(const rules_look *l) {
+    if (l->op->kind != FXA__DNN_REDUCTION || rules_tensor(l, l->op->y)->source != FXA__DNN_DTENSOR) return NULL;
+    for (size_t i = 0; i < l->g->n_ops; i++)
+        if (l->g->ops[i].kind == FXA__DNN_MATMUL && rules_tensor(l, l->g->ops[i].y)->source == FXA__DNN_SCRATCH &&
+            rules_tensor(l, l->g->ops[i].y)->type == CUDNN_DATA_FLOAT)
+            return "is the gradient of a tensor beside sums in any order";
+    return NULL;
 }
 
 static bool rules_is_band(const fxa__dnn_op *op, int16_t mode) {
@@ -177,6 +187,7 @@ static const char *rules_maximum(const rules_look *l) {
 static const char *rules_look_at(const rules_look *l) {
     const char *why = rules_is_row(l) ? NULL : rules_unused(l);
     if (!why) why = rules_heads(l);
+    if (!why) why = rules_bias(l);
     if (!why) why = rules_maximum(l);
     if (!why) why = rules_tiles(l);
     if (l->op->kind != FXA__DNN_POINTWISE) return why;

@@ -81,8 +81,10 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bind *bind, char *scratch) {
     if (t->source == FXA__DNN_SLOT) return bind->slot[t->index];
     if (t->source == FXA__DNN_SCRATCH) return scratch + t->offset;
-    bool own = t->source == FXA__DNN_OWN_TENSOR;
-    const char *data = (own ? bind->bprop_tensors : bind->tensors)[t->index].data;
+    const fxa_view *views = t->source == FXA__DNN_OWN_TENSOR ? bind->bprop_tensors
+                            : t->source == FXA__DNN_DTENSOR  ? bind->dtensors
+                                                             : bind->tensors;
+    const char *data = views[t->index].data;
     return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
 
@@ -223,6 +225,10 @@ static fxa_status run_check_place(const fxa__dnn_self *s, const fxa__problem *p,
     }
     for (size_t i = 0; i < p->in.n_captures; i++)
         FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", p->program->tensors[i].name, bind->tensors[i].data, err));
+    int32_t bias = fxa__dnn_bias_of(&p->in);
+    if (bias >= 0)
+        FXA_TRY(fxa__gpu_check(&s->gpu, "gradient of tensor", p->program->tensors[bias].name, bind->dtensors[bias].data,
+                               err));
     for (size_t i = 0; p->in.pass == FXA_BACKWARD && i < p->in.n_bprop_captures; i++)
         FXA_TRY(
             fxa__gpu_check(&s->gpu, "tensor of bprop", p->in.bprop->tensors[i].name, bind->bprop_tensors[i].data, err));

@@ -30,11 +30,22 @@ static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p-
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
 static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
 static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SINK | FXA_SINK_ZERO)) != 0; }
-static bool support_has_grads(const fxa_problem *p) {
-    bool any = false;
-    for (size_t i = 0; i < p->n_captures; i++) any = any || p->captures[i].grad;
-    return any;
+static bool support_has_grads(const fxa_problem *p) { return fxa__dnn_bias_of(p) >= 0; }
+static bool support_has_tiles_left(const fxa_problem *p) { return support_has_grads(p) && (p->sq % 64 || p->sk % 128); }
+static bool support_has_groups(const fxa_problem *p) { return support_has_grads(p) && p->hq != p->hkv; }
+/* All gradients of captured tensors are those of one, of the dtype of Q. */
+static bool support_has_wide_grads(const fxa_problem *p) {
+    bool other = false;
+    int n = 0;
+    for (size_t i = 0; i < p->n_captures; i++) {
+        if (!p->captures[i].grad) continue;
+        other =
+            other || p->captures[i].grad_dtype != p->q.dtype || fxa_program_tensor(p->program, i).dtype != p->q.dtype;
+        n++;
+    }
+    return other || n > 1;
 }
+static bool support_has_own_grads(const fxa_problem *p) { return support_has_grads(p) && p->bprop; }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
@@ -77,8 +88,18 @@ static const support_row support_rows[] = {
      "beside lengths of entries cuDNN does not write the row maximum"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_params,
      "gradients of params: cuDNN sums over pairs in 16 bits alone"},
-    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_grads,
-     "gradients of captured tensors: cuDNN sums over pairs in 16 bits alone"},
+    {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BACKWARD, DTYPES, 0, support_has_grads,
+     "gradients of captured tensors were tried on sm_90 alone"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_wide_grads,
+     "gradients of captured tensors: cuDNN has one, of the dtype of Q"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_tiles_left,
+     "gradients of captured tensors: sq is to be a multiple of 64, and sk of 128"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_groups,
+     "gradients of captured tensors were not tried with heads that share keys"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_own_grads,
+     "gradients of captured tensors were not tried beside bprop"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, SUPPORT_SPANS | FXA_GRAD_LSE | FXA_ACC_TENSORS, support_has_grads,
+     "gradients of captured tensors were not tried beside it"},
 };
 
 const char *fxa__dnn_support_why(size_t row) {

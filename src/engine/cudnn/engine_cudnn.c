@@ -174,7 +174,8 @@ static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code,
     fxa_status status = FXA_OK;
     out->report.supported = 1;
     out->report.multiplies_zeros = 1;
-    out->report.deterministic = p->in.pass == FXA_FORWARD || (p->in.flags & FXA_DETERMINISTIC);
+    out->report.deterministic =
+        p->in.pass == FXA_FORWARD || (p->in.flags & FXA_DETERMINISTIC) || fxa__dnn_bias_of(&p->in) >= 0;
     if (have) {
         out->report.workspace = fxa__dnn_workspace(have->scratch, have->own_workspace);
         return FXA_OK;
