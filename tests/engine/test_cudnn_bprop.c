@@ -5,6 +5,7 @@
  * what of them is refused; whose memory their tensors are. Random ones are in test_cudnn_lowering.c.
  */
 #include "cudnn_rig.h"
+#include "plan/plan.h"
 
 /* P, dS, gradients of heads and results are rounded to bf16, 2^-9 of themselves each; what they are made of is the same
  * on both sides. Over all elements such errors stay below a few of these; a wrong factor does not. */
@@ -169,6 +170,42 @@ TEST(programs_that_are_too_large) {
         attn_data_free(&x);
         fxa_context_destroy(ctx);
     }
+}
+
+/* cuDNN knows the spelling of padding only where the score that it masks has no other use, that of the caller's program
+ * among them, which reads it as it came. */
+TEST(a_padded_score_has_no_other_use) {
+    const bprop_case c = {NULL, "dscore = dscore * score", {{0}}, {{0}}, 0};
+    const attn_spec s = bprop_spec(&c);
+    static fxa__dnn_attention a;
+    fxa_context *ctx = context_new();
+    fxa__problem *checked = NULL;
+    fxa_error err;
+    attn_data x;
+    attn_call call;
+    int masks = 0;
+    T_OK(attn_data_make(&x, ctx, &s, 77, &err));
+    x.problem.alignment = 16;
+    bprop_call(&x, FXA_BACKWARD, "cudnn", &call);
+    T_OK(fxa__problem_create(fxa__context_host(ctx), &call.p, &checked, &err));
+    T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err));
+    for (size_t i = 0; i < a.g.n_ops; i++) {
+        const fxa__dnn_op *select = &a.g.ops[i];
+        if (select->mode != CUDNN_POINTWISE_BINARY_SELECT || a.g.tensors[select->t].type != CUDNN_DATA_BOOLEAN)
+            continue;
+        masks++;
+        for (size_t j = 0; j < a.g.n_ops; j++) {
+            const fxa__dnn_op *op = &a.g.ops[j];
+            bool index = op->kind == FXA__DNN_POINTWISE && op->mode == CUDNN_POINTWISE_GEN_INDEX;
+            bool uses = op->x == select->x || op->b == select->x || op->t == select->x;
+            if (uses && j != i && !index) T_FAIL("operation %zu has the score that %zu masks\n", j, i);
+        }
+    }
+    T_INT(masks, 1);
+    fxa__dnn_attention_free(&a);
+    fxa__problem_release(checked);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
 }
 
 /* A plan's listing has the names of the caller's program, and its tensors are to be the device's. */
