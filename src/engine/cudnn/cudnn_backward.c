@@ -189,6 +189,7 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
     backward_sinks(a, sums, dlse);
+    kept->indexed = a->score.indexed; /* by a mask, too */
     a->score = *kept;
     fxa__dnn_bias(a, dp);
     int32_t ds = backward_score(a, dp);
