@@ -56,7 +56,9 @@ static const char *explain_index_text(const char *text, const char *name, int ax
 static int explain_assume_sizes(cli *c, cli_job *job) {
     const int64_t extents[] = {job->problem.b, job->problem.hq, job->problem.sq, job->problem.sk};
     static const char axes[] = "bhqk";
-    int64_t side = job->problem.sq + job->problem.sk;
+    int64_t side = 64; /* of other indices */
+    for (int i = 2; i < 4 && side < 8192; i++) side += extents[i] < 8192 ? extents[i] : 8192;
+    if (side > 8192) side = 8192;
     for (int i = 0; i < 2; i++) {
         cli_binding *b = i ? &job->bprop_bind : &job->bind;
         const fxa_program *program = i ? job->bprop : job->program;
@@ -67,7 +69,7 @@ static int explain_assume_sizes(cli *c, cli_job *job) {
                 size_t length;
                 const char *index = explain_index_text(text, fxa_program_tensor(program, t).name, d, &length);
                 const char *which = length == 1 ? strchr(axes, *index) : NULL;
-                int64_t size = which ? extents[which - axes] : side < 64 ? 64 : side < 8192 ? side : 8192;
+                int64_t size = which ? extents[which - axes] : side;
                 b->captures[t].size[d] = size > 0 ? size : 1;
             }
     }
