@@ -23,6 +23,9 @@ double oracle_load(const oracle_pair *in, oracle_value *out, int tensor, int32_t
     return at < 0 ? 0 : t->data[at];
 }
 
+/* The remainder of the language: with the sign of the divisor, which is positive here. Coordinates may be negative. */
+static int32_t twin_mod(int32_t x, int32_t y) { return (x % y + y) % y; }
+
 static void twin_softcap_alibi(const oracle_pair *in, oracle_value *out) {
     double cap = in->param[0], distance = in->q - in->k, slope = oracle_load(in, out, 0, in->h, 0);
     double x = in->score + slope * distance, t = tanh(x / cap), slant = 1 - t * t;
@@ -70,7 +73,7 @@ static void twin_two_loads(const oracle_pair *in, oracle_value *out) {
 }
 
 static void twin_gate(const oracle_pair *in, oracle_value *out) {
-    double f = ((in->k % 4) + 4) % 4, g = 1 / (1 + exp(in->score - f));
+    double f = twin_mod(in->k, 4), g = 1 / (1 + exp(in->score - f));
     out->score = in->score * g;
     out->by_score = g - in->score * g * (1 - g);
     out->mask = in->k < (int32_t)in->param[0] || in->q > in->k;
@@ -87,7 +90,7 @@ static void twin_lengths(const oracle_pair *in, oracle_value *out) {
 static void twin_heads(const oracle_pair *in, oracle_value *out) {
     double slope = pow(2, -8.0 * (in->h + 1) / in->heads);
     out->score = in->score - slope * fabs((double)in->q - in->k);
-    out->mask = in->k <= in->q || in->h % in->heads == in->k % in->heads;
+    out->mask = in->k <= in->q || twin_mod(in->h, in->heads) == twin_mod(in->k, in->heads);
 }
 
 static void twin_selects(const oracle_pair *in, oracle_value *out) {
