@@ -86,10 +86,12 @@ static void twin_lengths(const oracle_pair *in, oracle_value *out) {
     out->mask = in->k <= in->q + in->k_len - in->q_len;
 }
 
-/* The slopes of ALiBi: 2 ** (-8 * (h + 1) / heads). */
+/* The slopes of ALiBi: 2 ** (-8 * (h + 1) / heads). Distances are bounded: positions may be far away, and scores of a
+ * billion have no digits left for what is compared. */
 static void twin_heads(const oracle_pair *in, oracle_value *out) {
     double slope = pow(2, -8.0 * (in->h + 1) / in->heads);
-    out->score = in->score - slope * fabs((double)in->q - in->k);
+    int32_t distance = (int32_t)((uint32_t)in->q - (uint32_t)in->k);
+    out->score = in->score - slope * fmin(fabs((double)distance), 50);
     out->mask = in->k <= in->q || twin_mod(in->h, in->heads) == twin_mod(in->k, in->heads);
 }
 
@@ -155,7 +157,8 @@ const oracle_twin oracle_twins[] = {
      .smooth = true,
      .fn = twin_lengths},
     {.name = "heads",
-     .text = "score = score - 2 ** (-8 * (h + 1) / heads) * abs(q - k)\nmask = k <= q || h %% heads == k %% heads",
+     .text =
+         "score = score - 2 ** (-8 * (h + 1) / heads) * min(abs(q - k), 50)\nmask = k <= q || h %% heads == k %% heads",
      .smooth = true,
      .fn = twin_heads},
     {.name = "selects",
