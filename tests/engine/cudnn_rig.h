@@ -41,6 +41,17 @@ static fxa_context *context_new(void) {
     return ctx;
 }
 
+/* What the engine says of a problem that names none. */
+__attribute__((unused)) static fxa_support answer_of(fxa_context *ctx, const fxa_problem *p) {
+    fxa_support reports[2];
+    size_t count = 2;
+    fxa_error err;
+    memset(reports, 0, sizeof reports);
+    T_OK(fxa_support_query(ctx, p, reports, &count, &err));
+    T_STR(reports[0].engine, "cudnn");
+    return reports[0];
+}
+
 __attribute__((unused)) static bool data_make(attn_data *x, fxa_context *ctx) {
     fxa_error err;
     T_OK(attn_data_make(x, ctx, &spec, 77, &err));

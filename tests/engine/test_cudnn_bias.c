@@ -62,8 +62,6 @@ static void bias_compare(attn_data *x, fxa_context *ctx, const bias_case *c) {
 static void bias_try(const bias_case *c) {
     attn_spec s = spec;
     fxa_context *ctx = context_new();
-    fxa_support reports[2];
-    size_t count = 2;
     fxa_error err;
     attn_data x;
     attn_call call;
@@ -73,12 +71,12 @@ static void bias_try(const bias_case *c) {
     x.problem.alignment = 16;
     bias_call(&x, FXA_BACKWARD, "cudnn", &call);
     call.p.engine = NULL;
-    T_OK(fxa_support_query(ctx, &call.p, reports, &count, &err));
-    if (reports[0].supported != !c->says) T_FAIL("%s: %s\n", c->text, reports[0].supported ? "yes" : reports[0].reason);
+    const fxa_support answer = answer_of(ctx, &call.p);
+    if (answer.supported != !c->says) T_FAIL("%s: %s\n", c->text, answer.supported ? "yes" : answer.reason);
     if (c->says)
-        T_HAS(reports[0].reason, c->says);
+        T_HAS(answer.reason, c->says);
     else
-        T_CHECK(reports[0].deterministic);
+        T_CHECK(answer.deterministic);
     if (!c->says) bias_compare(&x, ctx, c);
     attn_data_free(&x);
     fxa_context_destroy(ctx);

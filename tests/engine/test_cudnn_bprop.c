@@ -109,6 +109,24 @@ TEST(own_programs_are_those_of_the_reference) {
     }
 }
 
+/* The engine refuses a case, with these words among its reason. */
+static void bprop_refused(const bprop_case *c, fxa_pass pass, const char *says) {
+    const attn_spec s = bprop_spec(c);
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    attn_data x;
+    attn_call call;
+    T_OK(attn_data_make(&x, ctx, &s, 77, &err));
+    x.problem.alignment = 16;
+    bprop_call(&x, pass, "cudnn", &call);
+    call.p.engine = NULL;
+    const fxa_support answer = answer_of(ctx, &call.p);
+    T_CHECK(!answer.supported);
+    T_HAS(answer.reason, says);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+}
+
 TEST(own_programs_that_are_refused) {
     NEEDS_STANDIN;
     static const struct {
@@ -121,22 +139,7 @@ TEST(own_programs_that_are_refused) {
                  {"dscore = dscore ** 1.5", "exponents 2, 3, 4", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bprop_case c = {BPROP_CAP, cases[i].own, {{0}}, {{cases[i].size}}, 0};
-        const attn_spec s = bprop_spec(&c);
-        fxa_context *ctx = context_new();
-        fxa_support reports[2];
-        size_t count = 2;
-        fxa_error err;
-        attn_data x;
-        attn_call call;
-        T_OK(attn_data_make(&x, ctx, &s, 77, &err));
-        x.problem.alignment = 16;
-        bprop_call(&x, FXA_BACKWARD, "cudnn", &call);
-        call.p.engine = NULL;
-        T_OK(fxa_support_query(ctx, &call.p, reports, &count, &err));
-        T_CHECK(!reports[0].supported);
-        T_HAS(reports[0].reason, cases[i].says);
-        attn_data_free(&x);
-        fxa_context_destroy(ctx);
+        bprop_refused(&c, FXA_BACKWARD, cases[i].says);
     }
 }
 
@@ -152,23 +155,8 @@ TEST(programs_that_are_too_large) {
     for (int which = 0; which < 3; which++) {
         fxa_pass pass = which ? FXA_BACKWARD : FXA_FORWARD;
         const bprop_case c = {which == 2 ? BPROP_CAP : text[0], which == 2 ? text[1] : NULL, {{0}}, {{0}}, 0};
-        const attn_spec s = bprop_spec(&c);
-        fxa_context *ctx = context_new();
-        fxa_support reports[2];
-        size_t count = 2;
-        fxa_error err;
-        attn_data x;
-        attn_call call;
-        T_OK(attn_data_make(&x, ctx, &s, 77, &err));
-        x.problem.alignment = 16;
-        bprop_call(&x, pass, "cudnn", &call);
-        call.p.engine = NULL;
-        T_OK(fxa_support_query(ctx, &call.p, reports, &count, &err));
-        T_CHECK(!reports[0].supported);
-        T_HAS(reports[0].reason, which == 2 ? "bprop has" : "the program, with its derivative, has");
-        T_HAS(reports[0].reason, "this engine takes 1024");
-        attn_data_free(&x);
-        fxa_context_destroy(ctx);
+        bprop_refused(&c, pass, which == 2 ? "bprop has" : "the program, with its derivative, has");
+        bprop_refused(&c, pass, "this engine takes 1024");
     }
 }
 

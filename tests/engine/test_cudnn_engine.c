@@ -11,16 +11,6 @@
 
 #include <pthread.h>
 
-static fxa_support answer_of(fxa_context *ctx, const fxa_problem *p) {
-    fxa_support reports[2];
-    size_t count = 2;
-    fxa_error err;
-    memset(reports, 0, sizeof reports);
-    T_OK(fxa_support_query(ctx, p, reports, &count, &err));
-    T_STR(reports[0].engine, "cudnn");
-    return reports[0];
-}
-
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 /* With a GPU or without: a plan, or the reason that the query has. */

@@ -18,8 +18,8 @@ import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn.torch import _direct  # noqa: E402
 from run_threads import run_threads  # noqa: E402
-from torch_support import by_operator  # noqa: E402
-from torch.utils import _python_dispatch, checkpoint  # noqa: E402
+from torch_support import Seen, by_operator  # noqa: E402
+from torch.utils import checkpoint  # noqa: E402
 
 if not _direct.possible:
     pytest.skip("this PyTorch has no way around its dispatcher", allow_module_level=True)
@@ -169,16 +169,6 @@ def test_a_growing_cache_and_changed_masks(taken):
 
 
 # ---- Where the dispatcher is needed ----------------------------------------------------------------------------------
-
-class Seen(_python_dispatch.TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
 
 class SeenFunctions(torch.overrides.TorchFunctionMode):
     names = ()

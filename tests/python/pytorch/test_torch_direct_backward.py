@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn.torch import _direct  # noqa: E402
-from torch_support import by_operator  # noqa: E402
-from torch.utils import _python_dispatch  # noqa: E402
+from torch_support import Seen, by_operator  # noqa: E402
 
 if not _direct.possible:
     pytest.skip("this PyTorch has no way around its dispatcher", allow_module_level=True)
@@ -96,16 +95,6 @@ def test_gradients_that_come_in_lie_anywhere(kind, taken):
     mine = torch.autograd.grad(out, q, dout, retain_graph=True)[0]
     theirs = by_operator(lambda: torch.autograd.grad(out, q, dout.resolve_neg().clone())[0])
     assert torch.equal(mine, theirs) and len(taken) == (kind != "negative")
-
-
-class Seen(_python_dispatch.TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 class Subclass(torch.Tensor):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of fxattn.torch compare with: attention written out in PyTorch, in any dtype, with all its
-gradients; and calls by the operators, past the short way."""
+gradients; and what sees whether a call went by the operators."""
 import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 from fxattn.torch import _direct
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def indices(b: int, h: int, q: int, k: int) -> Tuple[Tensor, ...]:
@@ -104,3 +105,15 @@ def by_operator(call: Callable[[], Any]) -> Any:
         return call()
     finally:
         _direct.possible = True
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that come to the dispatcher meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: List[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
