@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes src/gpu/gpu_kernels_ptx.h from src/gpu/gpu_kernels.cu: PTX that drivers from CUDA 11.0 on compile for devices of
+"""Writes src/gpu/gpu_kernels_ptx.h from src/gpu/gpu_kernels.cu: PTX that drivers from CUDA 11.7 on compile for devices of
 sm_80 and newer. Needs nvcc. The head of the header has a digest of what it was made from; `--check` compares that alone,
 without nvcc, and is a test (tests/gpu/test_gpu_ptx.py).
 
@@ -34,7 +34,7 @@ def compiled():
         with open(out) as f:
             text = f.read()
     text = re.sub(r"//[^\n]*|\.pragma[^;]*;", "", text)
-    text = re.sub(r"\.version\s+\S+", ".version 7.0", text)
+    text = re.sub(r"\.version\s+\S+", ".version 7.7", text)
     mangled = sorted(set(re.findall(r"\b_Z\w+|\bfxa_gpu_\w+_param_\d+", text)), key=lambda name: (-len(name), name))
     for i, name in enumerate(mangled):  # they hold a hash of the file's path
         text = re.sub(r"\b%s\b" % name, "f%d" % i, text)

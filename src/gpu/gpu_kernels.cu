@@ -10,6 +10,7 @@
 #define FXA_KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define FXA_DEVICE __device__ static inline
 #define FXA_CALL __device__ static __noinline__ /* once in the code */
+#define FXA_ARGS const __grid_constant__        /* read where they are: else every thread copies them first */
 #define FXA_ONE_BY_ONE _Pragma("unroll 1")
 #define FXA_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define FXA_STEP ((int64_t)gridDim.x * blockDim.x)
@@ -28,6 +29,7 @@
 #define FXA_KERNEL static void
 #define FXA_DEVICE static inline
 #define FXA_CALL static
+#define FXA_ARGS const
 #define FXA_ONE_BY_ONE
 #define FXA_FIRST ((int64_t)0)
 #define FXA_STEP ((int64_t)1)
@@ -136,7 +138,7 @@ FXA_DEVICE int copy_is_outside(const FxaGpuCopy *a, int64_t b, int64_t h, int64_
            (a->limit[2] && s >= a->limit[2]) || (a->limit[3] && d >= a->limit[3]);
 }
 
-FXA_KERNEL fxa_gpu_copy(FxaGpuCopy a) {
+FXA_KERNEL fxa_gpu_copy(FXA_ARGS FxaGpuCopy a) {
     int64_t n = a.rows.size[0] * a.rows.size[1] * a.rows.size[2] * a.rows.size[3];
     FXA_ONE_BY_ONE
     for (int64_t i = FXA_FIRST; i < n; i += FXA_STEP) {
@@ -167,21 +169,25 @@ FXA_DEVICE int32_t span_length(const FxaGpuSpans *a, int keys, int64_t b) {
     return (int32_t)(n < 0 ? 0 : n > most ? most : n);
 }
 
-FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b) {
-    int32_t q = span_length(a, 0, b), k = span_length(a, 1, b);
-    if (b < a->batch && a->len[0]) a->len[0][b] = q;
-    if (b < a->batch && a->len[1]) a->len[1][b] = k;
-    if (b < a->batch && a->more) a->more[b] = k - q;
-    for (int i = 0; i < a->operands; i++) {
-        const int32_t *starts = a->dense >> i & 1 ? 0 : a->starts[a->keys >> i & 1];
-        a->offset[i][b] = starts ? (int64_t)starts[b] * a->row[i] : b * a->entry[i];
+/* What there is to know of entry b: its lengths, or where an operand begins. */
+FXA_DEVICE void span_write(const FxaGpuSpans *a, int64_t b, int32_t operand) {
+    if (operand < a->operands) {
+        const int32_t *starts = a->dense >> operand & 1 ? 0 : a->starts[a->keys >> operand & 1];
+        a->offset[operand][b] = starts ? (int64_t)starts[b] * a->row[operand] : b * a->entry[operand];
+        return;
     }
+    int32_t q = span_length(a, 0, b), k = span_length(a, 1, b);
+    if (b == a->batch) return;
+    if (a->len[0]) a->len[0][b] = q;
+    if (a->len[1]) a->len[1][b] = k;
+    if (a->more) a->more[b] = k - q;
 }
 
-/* Rows of entry b, thread by thread: most entries have none to fill, and are done with at once. */
-FXA_DEVICE void span_fill(const FxaGpuSpans *a, const FxaGpuFill *f, int64_t b, int64_t thread, int64_t threads) {
-    int64_t len = span_length(a, f->keys, b), first = span_length(a, !f->keys, b) == 0 ? 0 : len;
-    int64_t rows = (a->past ? f->rows : len) - first;
+/* Rows of entry b, thread by thread; lens: its lengths of rows and keys. */
+FXA_DEVICE void span_fill(const FxaGpuFill *f, int past, const int32_t lens[2], int64_t b, int64_t thread,
+                          int64_t threads) {
+    int64_t len = f->keys ? lens[1] : lens[0], first = (f->keys ? lens[0] : lens[1]) == 0 ? 0 : len;
+    int64_t rows = (past ? f->rows : len) - first;
     FXA_ONE_BY_ONE
     for (int64_t i = thread; i < rows * f->heads; i += threads) {
         FXA_ONE_BY_ONE
@@ -190,22 +196,26 @@ FXA_DEVICE void span_fill(const FxaGpuSpans *a, const FxaGpuFill *f, int64_t b, 
     }
 }
 
-FXA_KERNEL fxa_gpu_spans(FxaGpuSpans a) {
-    FXA_ONE_BY_ONE
-    for (int64_t b = FXA_FIRST; b <= a.batch; b += FXA_STEP) span_write(&a, b);
-    int64_t parts = FXA_BLOCKS / a.batch; /* blocks of an entry, those that are left over have nothing to do */
+FXA_KERNEL fxa_gpu_spans(FXA_ARGS FxaGpuSpans a) {
+    int64_t entries = (int64_t)a.batch + 1, parts = FXA_BLOCKS / a.batch; /* blocks of an entry; others have no work */
     if (parts < 1) parts = 1;
     FXA_ONE_BY_ONE
+    for (int64_t i = FXA_FIRST; i < entries * (a.operands + 1); i += FXA_STEP)
+        span_write(&a, i % entries, (int32_t)(i / entries));
+    FXA_ONE_BY_ONE
     for (int64_t u = FXA_BLOCK; u < a.batch * parts; u += FXA_BLOCKS) {
+        int64_t b = u / parts;
+        int32_t lens[2] = {span_length(&a, 0, b), span_length(&a, 1, b)};
+        if (!a.past && lens[0] && lens[1]) continue; /* as most entries are */
         FXA_ONE_BY_ONE
         for (int j = 0; j < a.fills; j++)
-            span_fill(&a, &a.fill[j], u / parts, u % parts * FXA_THREADS + FXA_THREAD, parts * FXA_THREADS);
+            span_fill(&a.fill[j], a.past, lens, b, u % parts * FXA_THREADS + FXA_THREAD, parts * FXA_THREADS);
     }
 }
 
 /* ---- Statistics --------------------------------------------------------------------------------------------------- */
 
-FXA_KERNEL fxa_gpu_statistics(FxaGpuStatistics a) {
+FXA_KERNEL fxa_gpu_statistics(FXA_ARGS FxaGpuStatistics a) {
     int64_t n = a.rows.size[0] * a.rows.size[1] * a.rows.size[2];
     FXA_ONE_BY_ONE
     for (int64_t i = FXA_FIRST; i < n; i += FXA_STEP) {
@@ -228,7 +238,7 @@ FXA_KERNEL fxa_gpu_statistics(FxaGpuStatistics a) {
     }
 }
 
-FXA_KERNEL fxa_gpu_join(FxaGpuJoin a) {
+FXA_KERNEL fxa_gpu_join(FXA_ARGS FxaGpuJoin a) {
     int64_t n = a.rows.size[0] * a.rows.size[1] * a.rows.size[2];
     FXA_ONE_BY_ONE
     for (int64_t i = FXA_BLOCK; i < n; i += FXA_BLOCKS) {
@@ -265,7 +275,7 @@ FXA_DEVICE double sink_delta(const FxaGpuSink *a, int64_t b, int64_t h, int64_t 
     return sum;
 }
 
-FXA_KERNEL fxa_gpu_sink(FxaGpuSink a) {
+FXA_KERNEL fxa_gpu_sink(FXA_ARGS FxaGpuSink a) {
     FXA_SHARED double sums[256];
     int64_t n = a.rows.size[0] * a.rows.size[2];
     FXA_ONE_BY_ONE
@@ -305,7 +315,7 @@ FXA_DEVICE int64_t place_coordinate(const FxaGpuPlaces *a, int64_t i) {
     return a->from[at] + a->by[at] * (i - a->begin[at]);
 }
 
-FXA_KERNEL fxa_gpu_places(FxaGpuPlaces a) {
+FXA_KERNEL fxa_gpu_places(FXA_ARGS FxaGpuPlaces a) {
     FXA_ONE_BY_ONE
     for (int64_t n = FXA_FIRST; n < a.size * a.batch; n += FXA_STEP) {
         int64_t b = n / a.size, x = place_coordinate(&a, n % a.size) + a.add;

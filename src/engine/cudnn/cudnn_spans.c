@@ -64,7 +64,7 @@ void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
     a->spans = true;
     a->len_q = spans_ints(a), a->len_k = spans_ints(a), a->more = spans_ints(a);
     a->span_step = a->g.n_steps;
-    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, false, p->b + 1);
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, false, (p->b + 1) * (FXA_GPU_OPERANDS + 1));
     FxaGpuSpans *s = &step->args.spans;
     const int32_t len[2] = {a->len_q, a->len_k};
     s->batch = (int32_t)p->b, s->size[0] = p->sq, s->size[1] = p->sk;
