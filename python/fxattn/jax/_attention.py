@@ -6,6 +6,7 @@ message is passed on. Ready masks by arrays (segment ids) are statements appende
 """
 import inspect
 import math
+import operator
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import jax
@@ -16,7 +17,7 @@ from .. import _abi
 from .._errors import ArgumentError, ArgumentTypeError, unknown_keywords
 from ._autodiff import attend
 from ._mods import Mod, Score, resolve
-from ._sequences import Described, SequenceDescriptor, described, mask_text
+from ._sequences import INT32, Described, SequenceDescriptor, array_of_ints, described, in_32_bits, mask_text, same_ids
 from ._spec import LAYOUTS, Operands, Spec, check
 
 _RANKS = {"bshd": 4, "bhsd": 4, "thd": 3}
@@ -34,11 +35,11 @@ class Features:
         """Lengths, offsets, positions: int32 of a shape."""
         if values is None:
             return
-        array = jnp.asarray(values)
+        array = array_of_ints(values)
         if not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
             raise ArgumentError("%s is %s of shape %s; ints of shape %s are accepted"
                                 % (name, array.dtype, array.shape, shape))
-        self.slots[slot] = array.astype(jnp.int32)
+        self.slots[slot] = in_32_bits(array)
         self.flags |= flag
 
 
@@ -62,8 +63,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
                          Program, with `params` and `score_mod_tensors` by name. Or Transformer Engine's
                          score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), which get
                          score_mod_tensors and score_mod_bprop_tensors
-    causal, window       ready masks: k <= q; q - left <= k <= q + right, None is open. bottom_right: they (or, without
-                         them, the rows) are aligned with the last key
+    causal, window       ready masks: k <= q; q - left <= k <= q + right of ints from 0, None is open. bottom_right:
+                         they (or, without them, the rows) are aligned with the last key
     lengths              [B] of both sequences, or (of q, of k), either of them None
     segment_ids          [B,S] of both sequences, or (of q, of k): only pairs of equal ids attend; rows and keys of id 0
                          are ordinary ones
@@ -89,7 +90,7 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     sinks_and_dropout(features, sizes, sinks, dropout, dropout_key)
     score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, sizes,
                     q.dtype)
-    score = _with_segments(score, told.segment_ids, sizes, single)
+    score = _with_segments(score, told.segment_ids, sequence_descriptor is not None, sizes, single)
     score = _with_positions(score, told.positions, causal, window, sizes, single)
     score, scales = with_scale(score, scale, q.dtype)
     spec, ops = call_of(features, score, layout, dropout, engine, (q, k, v), scales)
@@ -163,8 +164,18 @@ def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool, dete
         f.flags |= flag if on else 0
     if window is not None:
         if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise ArgumentTypeError("window is %r; (left, right) is accepted, of ints or None" % (window,))
-        f.fields["window"] = tuple(-1 if w is None else int(w) for w in window)
+            raise ArgumentTypeError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
+        f.fields["window"] = tuple(-1 if w is None else _width(w, window) for w in window)
+
+
+def _width(given: Any, window: Any) -> int:
+    try:
+        width = -1 if isinstance(given, (bool, jax.core.Tracer)) else operator.index(given)
+    except TypeError:
+        width = -1
+    if width < 0:
+        raise ArgumentError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
+    return min(width, INT32.max)  # as good as open: no sequence is longer
 
 
 def _pair(value: Any, name: str, same: bool) -> Tuple[Any, Any]:
@@ -239,23 +250,23 @@ def _ids(values: Any, name: str, sizes: Tuple[int, int, int, int], single: bool)
     """Ints of both sequences, [B,S] and [B,T]."""
     batch, _, rows, keys = sizes
     arrays = []
-    for x, length in zip(_pair(values, name, rows == keys), (rows, keys)):
-        x = jnp.asarray(x)
+    for x, length in zip(map(array_of_ints, _pair(values, name, rows == keys)), (rows, keys)):
         x = x[None] if single and x.ndim == 1 else x
         if x.shape != (batch, length) or not jnp.issubdtype(x.dtype, jnp.integer):
             raise ArgumentError("%s are %s of shape %s; ints of shape (%d, %d) are accepted"
                                 % (name, x.dtype, x.shape, batch, length))
-        arrays.append(x.astype(jnp.int32))
+        arrays.append(x)
     return arrays
 
 
-def _with_segments(score: Score, ids: Any, sizes: Tuple[int, int, int, int], single: bool) -> Score:
-    """The program with a mask of equal ids."""
+def _with_segments(score: Score, ids: Any, padded: bool, sizes: Tuple[int, int, int, int], single: bool) -> Score:
+    """The program with a mask of equal ids; `padded`: of which 0 is none."""
     if ids is None:
         return score
-    of_q, of_k = _ids(ids, "segment_ids", sizes, single)
-    text = ("tensor zz_segment_k : i32[2]\ntensor zz_segment_q : i32[2]\n"
-            "mask = mask && zz_segment_q[b, q] == zz_segment_k[b, k]")
+    of_q, of_k = same_ids(*_ids(ids, "segment_ids", sizes, single))
+    text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"
+            "mask = mask && zz_segment_q[b, q] == zz_segment_k[b, k]{1}").format(
+                {4: "i32", 8: "i64"}[of_q.dtype.itemsize], " && zz_segment_q[b, q] != 0" if padded else "")
     return score.appended(text, tensors={"zz_segment_q": of_q, "zz_segment_k": of_k})
 
 
@@ -265,7 +276,7 @@ def _with_positions(score: Score, positions: Any, causal: bool, window: Any, siz
     text = None if positions is None else mask_text(causal, window)
     if text is None:
         return score
-    of_q, of_k = _ids(positions, "positions in segments", sizes, single)
+    of_q, of_k = map(in_32_bits, _ids(positions, "positions in segments", sizes, single))
     return score.appended(text, tensors={"zz_pos_q": of_q, "zz_pos_k": of_k})
 
 
@@ -282,7 +293,7 @@ def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, 
         raise ArgumentError("scale is %s of shape %s; a number, or an array of rank 0 of floats, is accepted"
                             % (array.dtype, array.shape))
     text = "param zz_scale : float\nscore = score * zz_scale"
-    return score.appended(text, params={"zz_scale": array}, before=True), (number(1.0, dtype),)
+    return score.appended(text, params={"zz_scale": array}, before=True).scaled(array), (number(1.0, dtype),)
 
 
 def number(value: Any, dtype: Any) -> Any:

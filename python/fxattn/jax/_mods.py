@@ -6,7 +6,8 @@ A storage type that JAX does not have at present (64 bits, unless told so) is ch
 became.
 """
 import inspect
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+import re
+from typing import Any, Callable, Collection, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ from .._errors import ArgumentError, ArgumentTypeError
 from .._program import DTYPE_NAMES, Program
 from .._source import check_kinds, text_program
 from ..trace import trace
-from ._texts import appended, retyped
+from ._texts import appended, retyped, scaled_bprop
 
 Mod = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
@@ -34,12 +35,35 @@ class Score(NamedTuple):
 
     def appended(self, text: str, tensors: Named = None, params: Named = None, before: bool = False) -> "Score":
         """With further statements, which use these."""
-        made = appended(self.program, text, before)
         old = self.program
-        arrays = {**dict(zip([c.name for c in old.captures] if old else (), self.tensors)), **(tensors or {})}
-        numbers = {**dict(zip([p.name for p in old.params] if old else (), self.params)), **(params or {})}
+        arrays = dict(zip([c.name for c in old.captures] if old else (), self.tensors))
+        numbers = dict(zip([p.name for p in old.params] if old else (), self.params))
+        for given, known in ((tensors, arrays), (params, numbers)):
+            for name, value in (given or {}).items():
+                own = _unused(name, {*arrays, *numbers})
+                text = re.sub(r"\b%s\b" % name, own, text)
+                known[own] = value
+        made = appended(old, text, before)
         return self._replace(program=made, tensors=tuple(arrays[c.name] for c in made.captures),
                              params=tuple(numbers[p.name] for p in made.params))
+
+
+    def scaled(self, scale: Any) -> "Score":
+        """With a backward of the user's own for scores that are multiplied by a number before."""
+        if self.bprop is None:
+            return self
+        numbers = dict(zip([p.name for p in self.bprop.params], self.bprop_params))
+        name = _unused("zz_scale", {*numbers, *(c.name for c in self.bprop.captures)})
+        made = scaled_bprop(self.bprop, name)
+        numbers[name] = scale
+        return self._replace(bprop=made, bprop_params=tuple(numbers[p.name] for p in made.params))
+
+
+def _unused(name: str, names: Collection[str]) -> str:
+    """A name like this that a program has not: what is ours never means what is the user's."""
+    while name in names:
+        name = "z" + name
+    return name
 
 
 def is_graph_style(mod: Any) -> bool:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """dot_product_attention(): attention with the signature of jax.nn's."""
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._errors import ArgumentError, ArgumentTypeError
 from ._attention import attention
+from ._sequences import array_of_ints, in_32_bits
 
 
 def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: Any = None,
@@ -32,16 +34,37 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
         if array is not None:
             tensors["given_" + name], index = _broadcast(name, array, kinds, shape)
             texts[name] = "given_%s[%s]" % (name, index)
-    window = (local_window_size, local_window_size) if isinstance(local_window_size, int) else local_window_size
+    window, beyond = _window(local_window_size)
+    texts["mask"] = " && ".join(text for text in (texts["mask"], *beyond) if text) or None
     found = attention(query, key, value, score_mod=None if texts["bias"] is None else "score + " + texts["bias"],
                       mask_mod=texts["mask"], score_mod_tensors=tensors or None, scale=scale, causal=is_causal,
-                      window=window, lengths=(query_seq_lengths, key_value_seq_lengths)
-                      if query_seq_lengths is not None or key_value_seq_lengths is not None else None,
+                      window=window, lengths=_lengths(query_seq_lengths, key_value_seq_lengths, shape),
                       return_lse=return_residual)
     if not return_residual:
         return found
     out, lse = found
     return out, jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2).astype(out.dtype))
+
+
+def _lengths(of_q: Any, of_k: Any, shape: Tuple[int, ...]) -> Any:
+    """Of both sequences; below 0 is none of them, and beyond their end all, as jax.nn's mask has it."""
+    if of_q is None and of_k is None:
+        return None
+    given = [None if x is None else array_of_ints(x) for x in (of_q, of_k)]
+    return tuple(x if x is None or not jnp.issubdtype(x.dtype, jnp.integer) else jnp.clip(in_32_bits(x), 0, size)
+                 for x, size in zip(given, shape[2:]))
+
+
+def _window(given: Any) -> Tuple[Any, List[str]]:
+    """A window as attention() has it, and masks for what it has not: a negative one begins, or ends, beyond the row."""
+    if given is None:
+        return None, []
+    sides = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
+    if len(sides) != 2 or not all(isinstance(x, (int, np.integer)) for x in sides):
+        raise ArgumentError("local_window_size is %r; an int, or (left, right), is accepted" % (given,))
+    masks = [text % min(-x, 1 << 30) for x, text in zip(sides, ("k >= q + %d", "k <= q - %d")) if x < 0]
+    window = tuple(None if x < 0 else int(x) for x in sides)
+    return None if window == (None, None) else window, masks
 
 
 def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:

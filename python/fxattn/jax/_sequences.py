@@ -2,17 +2,22 @@
 """Which rows and keys of a padded or packed batch are whose, as one object: Transformer Engine's SequenceDescriptor,
 and what it means for a call of attention().
 
-Lengths are the library's own. Segments are a mask of equal ids, of which those of padding equal none; with positions in
+Lengths are the library's own. Segments are a mask of equal ids, 0 of a descriptor equals none; with positions in
 the segments, ready masks go by these, and are statements of the program.
+
+Ints of 64 bits, and unsigned ones, mean what they say: ids are compared whole, lengths and positions are brought to the
+nearest int of 32 bits, beyond which no sequence lies. While JAX has no 64 bits, NumPy's stay what they are till then.
 """
 from typing import Any, NamedTuple, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._errors import ArgumentError
 
 Pair = Tuple[Any, Any]
+INT32 = np.iinfo(np.int32)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -77,23 +82,59 @@ def described(given: Any, rows: int, keys: int) -> Described:
         found = [_segments(*x) for x in zip(given.seqlens, given.seq_offsets, (rows, keys))]
         ids, positions = (found[0][0], found[1][0]), (found[0][1], found[1][1])
     if ids is not None:
-        of_q, of_k = (jnp.asarray(x) for x in ids)
-        ids = jnp.where(of_q == 0, -1, of_q), jnp.where(of_k == 0, -2, of_k)
+        ids = tuple(array_of_ints(x) for x in ids)
     return Described(None if given.seq_offsets is not None else given.seqlens, ids, positions)
 
 
 def _segments(lengths: Any, offsets: Any, size: int) -> Pair:
     """Ids from 1, and positions in the segments, [B,size]."""
-    lengths, offsets = jnp.asarray(lengths), jnp.asarray(offsets)
+    lengths, offsets = array_of_ints(lengths), array_of_ints(offsets)
     if lengths.ndim != 2 or offsets.ndim != 2 or offsets.shape[1] - lengths.shape[1] not in (0, 1):
         raise ArgumentError("seqlens and seq_offsets have shapes %s and %s; [B,N], and [B,N] or [B,N+1], are accepted"
                             % (lengths.shape, offsets.shape))
     n = lengths.shape[1]
-    begin = offsets[:, :n, None].astype(jnp.int32)
-    at = jnp.arange(size, dtype=jnp.int32)
-    inside = (begin >= 0) & (at >= begin) & (at < begin + lengths[:, :, None].astype(jnp.int32))
+    begin, at = in_32_bits(offsets)[:, :n, None], jnp.arange(size, dtype=jnp.int32)
+    inside = (begin >= 0) & (at >= begin) & (at - begin < in_32_bits(lengths)[:, :, None])
     ids = jnp.max(jnp.where(inside, jnp.arange(1, n + 1, dtype=jnp.int32)[:, None], 0), 1, initial=0)
     return ids, at - jnp.max(jnp.where(inside, begin, 0), 1, initial=0)
+
+
+def array_of_ints(values: Any) -> Any:
+    """An array of what should be ints."""
+    if isinstance(values, (np.ndarray, np.integer, list, tuple, int)) and not jax.config.jax_enable_x64:
+        try:
+            host = np.asarray(values)
+        except jax.errors.TracerArrayConversionError:  # a list of traced ones
+            return jnp.asarray(values)
+        if host.dtype in ("int64", "uint64"):
+            return host
+    return jnp.asarray(values)
+
+
+def in_32_bits(values: Any) -> Any:
+    """The nearest ints of 32 bits."""
+    if values.dtype in ("uint32", "uint64"):
+        values = values.clip(max=INT32.max)
+    elif values.dtype == "int64":
+        values = values.clip(INT32.min, INT32.max)
+    return jnp.asarray(values, "int32")
+
+
+def same_ids(of_q: Any, of_k: Any) -> Any:
+    """Arrays of one signed type in which the same are equal."""
+    both = [jnp.asarray(x, "int32") if isinstance(x, np.ndarray) and np.array_equal(x, x.astype("int32")) else x
+            for x in (of_q, of_k)]
+    kinds = [x.dtype for x in both] + ["int32" if any(x.dtype.kind == "i" for x in both) else "uint32"]
+    kind = str(np.result_type(*kinds))
+    if any(isinstance(x, np.ndarray) for x in both) and kind != "float64" and not any(
+            isinstance(x, jax.core.Tracer) for x in both):  # their ranks are as good
+        ranks = np.unique(np.concatenate([np.ravel(x) for x in both]), return_inverse=True)[1].astype("int32")
+        return [jnp.asarray(part.reshape(x.shape)) for part, x in zip(np.split(ranks, [of_q.size]), both)]
+    if kind not in (("int32", "uint32", "int64", "uint64") if jax.config.jax_enable_x64 else ("int32", "uint32")):
+        raise ArgumentError("segment_ids are %s of q and %s of k, which JAX has no type of together now; one type is "
+                            "accepted, and of 64 bits with jax_enable_x64" % (of_q.dtype, of_k.dtype))
+    both = [jnp.asarray(x, kind) for x in both]
+    return [jax.lax.bitcast_convert_type(x, kind[1:]) for x in both] if kind[0] == "u" else both
 
 
 def mask_text(causal: bool, window: Optional[Tuple[Optional[int], Optional[int]]]) -> Optional[str]:

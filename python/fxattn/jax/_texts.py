@@ -33,6 +33,13 @@ def _retyped(program: Program, types: Tuple[Tuple[str, str], ...]) -> Program:
 
 
 @functools.lru_cache(maxsize=512)
+def scaled_bprop(program: Program, name: str) -> Program:
+    """The backward of a score that is multiplied by a param of this name before."""
+    text = re.sub(r"\bscore\b", "(score * %s)" % name, program.text)
+    return Program.from_text("param %s : float\n%s\ndscore = dscore * %s" % (name, text, name), kind="bprop")
+
+
+@functools.lru_cache(maxsize=512)
 def folded(program: Program, batch: int, spread: Tuple[str, ...]) -> Program:
     """The program of a batch that is several batches of this size, one after the other: b is what it was in its own,
     and captured tensors of these names have one dimension more in front, for each batch its own."""
