@@ -115,32 +115,36 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_IDENTITY, sum, -1, dq, CUDNN_DATA_FLOAT);
 }
 
-/* What the caller's own program makes of it. Nobody asks it about pairs whose dscore is 0, those that are masked among
- * them: where it is not known to keep that 0, the 0 is put there. */
-static int32_t backward_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
-    fxa__dnn_graph *g = &a->g;
+/* The caller's own program begins where the other one is. Whether it is known to keep a dscore of 0. */
+static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
     fxa__dnn_score *s = &a->own;
     fxa__lower_zero(s->program, s->needed); /* room that is free until a node is made */
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
     memcpy(s->axis, a->score.axis, sizeof s->axis); /* the same places */
     memcpy(s->table, a->score.table, sizeof s->table);
-    int32_t ds = fxa__dnn_as_virtual(s, fxa__dnn_score_node(s, node));
-    if (keeps_zero) return ds;
-    int32_t some =
-        fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_NEQ, dscore, fxa__dnn_float(g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
-    return fxa__dnn_select(g, ds, fxa__dnn_float(g, 0), some);
+    fxa__dnn_reuse_made(&a->score, s);
+    return keeps_zero;
 }
 
-/* The derivative by the score of what the program makes of it, times the scale. */
+/* The derivative by the score of what the program makes of it, or what the caller's own program says, times the scale.
+ * Nobody asks that about pairs whose dscore is 0, those that are masked among them: where it is not known to keep that
+ * 0, the 0 is put there. So it is where dscore is not read at all (of floor(score) the derivative is 0): cuDNN knows no
+ * pass in which nobody reads it. */
 static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
+    fxa__dnn_graph *g = &a->g;
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;
     int32_t node = fxa__program_output(s->program, FXA__OUT_DSCORE);
-    if (!(s->depend[node].inputs & 1u << FXA_INPUT_DSCORE))
-        return fxa__dnn_refuse(&a->g, "the gradient by the score is the same for every output: cuDNN has no such pass");
+    bool plain = (s->depend[node].inputs & 1u << FXA_INPUT_DSCORE) != 0;
     a->score.dscore = dscore;
-    int32_t ds = s->own ? backward_own(a, node, dscore) : fxa__dnn_as_virtual(s, fxa__dnn_score_node(s, node));
-    return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, ds, a->scale);
+    if (s->own && !backward_start_own(a, node, dscore)) plain = false;
+    int32_t ds = fxa__dnn_as_virtual(s, fxa__dnn_score_node(s, node));
+    if (!plain) {
+        int32_t some =
+            fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_NEQ, dscore, fxa__dnn_float(g, 0), CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
+        ds = fxa__dnn_select(g, ds, fxa__dnn_float(g, 0), some);
+    }
+    return fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, ds, a->scale);
 }
 
 /* P, from scores that are made again; what the program computed on the way is kept for its derivative. */

@@ -209,7 +209,7 @@ static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *pr
     *depend = fxa__alloc_array(s->g->host, (size_t)program->n_nodes, sizeof **depend);
     if (!*depend) return fxa__fail_memory(err, "the graph of a program");
     fxa__lower_depend(program, NULL, *depend);
-    for (int32_t i = 0; i < program->n_nodes; i++) s->load[i] = -1;
+    for (int32_t i = 0; i < program->n_nodes; i++) s->load[i] = s->same[i] = -1;
     s->program = program, s->depend = *depend;
     return FXA_OK;
 }
@@ -228,6 +228,7 @@ static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
         return FXA_OK;
     FXA_TRY(attention_analyse_one(&a->score, a->program, &a->depend, err));
     if (own) FXA_TRY(attention_analyse_one(&a->own, own, &a->own_depend, err));
+    if (!own && a->p->in.pass == FXA_BACKWARD) fxa__dnn_reuse_cancel(&a->score);
     return fxa__lower_conjuncts(a->g.host, a->program, &a->mask) ? FXA_OK
                                                                  : fxa__fail_memory(err, "the graph of a program");
 }

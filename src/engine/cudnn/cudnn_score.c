@@ -373,7 +373,8 @@ static void score_mark(fxa__dnn_score *s, int32_t node) {
     for (int32_t i = node; i >= 0; i--) {
         const fxa__node *n = &s->program->nodes[i];
         if (!s->needed[i] || s->value[i] >= 0 || fxa__dnn_score_is_by_value(s, i) || n->op == FXA_OP_LOAD) continue;
-        for (int j = 0; j < n->n_args; j++) s->needed[n->arg[j]] = true;
+        if (s->same[i] >= 0) s->needed[s->same[i]] = true;
+        for (int j = 0; j < n->n_args && s->same[i] < 0; j++) s->needed[n->arg[j]] = true;
     }
 }
 
@@ -384,6 +385,7 @@ int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node) {
         if (!s->needed[i] || s->value[i] >= 0) continue;
         bool leaf = n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
         s->value[i] = fxa__dnn_score_is_by_value(s, i) ? score_by_value(s, i)
+                      : s->same[i] >= 0                ? s->value[s->same[i]]
                       : leaf                           ? score_leaf(s, i)
                                                        : fxa__dnn_lower_op(s, i);
     }

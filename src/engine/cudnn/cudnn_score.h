@@ -30,6 +30,7 @@ typedef struct fxa__dnn_score {
     int32_t base;                      /* coordinates are those of the places of this tensor */
     int32_t value[FXA__DNN_MAX_NODES]; /* tensors; -1: not made yet */
     int32_t load[FXA__DNN_MAX_NODES];  /* the same of loads, which stay what they are wherever the program is */
+    int32_t same[FXA__DNN_MAX_NODES];  /* the node that it is taken for (cudnn_reuse.c); -1: itself */
     int32_t axis[4];                   /* coordinates, made; -1: not yet */
     bool needed[FXA__DNN_MAX_NODES];
     bool indexed;      /* set: something reads q or k as a number */
@@ -68,6 +69,11 @@ int32_t fxa__dnn_more(fxa__dnn_score *s);
 int32_t fxa__dnn_scale(fxa__dnn_score *s);
 /* The bounds of an int, over all coordinates of the problem; false: not known. */
 bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t *hi);
+
+/* cudnn_reuse.c: factors that the derivative multiplies by and divides by are left out; */
+void fxa__dnn_reuse_cancel(fxa__dnn_score *s);
+/* and nodes of `to` that are what nodes of `from` are, made at the same place, have their tensors. */
+void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to);
 
 /* cudnn_ops.c: the tensor of an operation whose operands are made. */
 int32_t fxa__dnn_lower_op(fxa__dnn_score *s, int32_t node);

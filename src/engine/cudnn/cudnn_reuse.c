@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What of a backward program need not be computed: factors that cancel, and what the score program has computed already.
+ * Between the analysis of a program and its lowering (cudnn_score.c), which takes from here that a node is another one.
+ */
+#include "cudnn_attention.h"
+
+#include <string.h>
+
+/* ---- Factors that cancel ----------------------------------------------------------------------------------------- */
+
+/* Nodes that the score, the mask and the gradient by the score are made of. */
+static void reuse_mark(const fxa_program *p, bool *needed) {
+    static const uint32_t kinds[] = {FXA__OUT_SCORE, FXA__OUT_MASK, FXA__OUT_DSCORE};
+    memset(needed, 0, (size_t)p->n_nodes * sizeof *needed);
+    for (int i = 0; i < 3; i++) needed[fxa__program_output(p, kinds[i])] = true;
+    for (int32_t i = p->n_nodes - 1; i >= 0; i--)
+        for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) needed[p->nodes[i].arg[j]] = true;
+}
+
+static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t node) {
+    int users = node == fxa__program_output(p, FXA__OUT_DSCORE);
+    for (int32_t i = node + 1; i < p->n_nodes; i++)
+        for (int j = 0; needed[i] && j < p->nodes[i].n_args; j++) users += p->nodes[i].arg[j] == node;
+    return users == 1;
+}
+
+/* c f(x / c), as soft caps are, has the derivative dscore c f'(x / c) / c: both c are left out, which leaves fewer
+ * roundings. Nothing else changes: where c is 0 or not finite and the score is a number all the same, f' is 0, or
+ * dscore is. */
+void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
+    const fxa_program *p = s->program;
+    const uint32_t varies = 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
+    bool *needed = s->needed; /* room that is free until a node is made */
+    reuse_mark(p, needed);
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        if (!needed[i] || n->op != FXA_OP_DIVZ || (s->depend[n->arg[1]].inputs & varies)) continue;
+        int32_t at = n->arg[0];
+        while (p->nodes[at].op == FXA_OP_MULZ && p->nodes[at].arg[1] != n->arg[1] && reuse_has_one_user(p, needed, at))
+            at = p->nodes[at].arg[0];
+        bool cancels = p->nodes[at].op == FXA_OP_MULZ && p->nodes[at].arg[1] == n->arg[1] && s->same[at] < 0;
+        if (cancels && reuse_has_one_user(p, needed, at)) s->same[at] = p->nodes[at].arg[0], s->same[i] = n->arg[0];
+    }
+}
+
+/* ---- What is there already --------------------------------------------------------------------------------------- */
+
+static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_score *to, int32_t i) {
+    const fxa__node *x = &from->program->nodes[j], *y = &to->program->nodes[i];
+    if (x->op != y->op || x->type != y->type || x->n_args != y->n_args || x->imm != y->imm) return false;
+    for (int k = 0; k < x->n_args; k++) {
+        const fxa__node *a = &from->program->nodes[x->arg[k]], *b = &to->program->nodes[y->arg[k]];
+        bool number = a->op == FXA_OP_CONST && b->op == FXA_OP_CONST && a->type == b->type && a->imm == b->imm &&
+                      memcmp(&a->f, &b->f, sizeof a->f) == 0;
+        bool made = to->value[y->arg[k]] >= 0 && to->value[y->arg[k]] == from->value[x->arg[k]];
+        if (!number && !made) return false;
+    }
+    return true;
+}
+
+/* Params and tensors are each program's own, and the new score has no other use (backward_pad): these are not shared,
+ * nor what is made of them. */
+void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to) {
+    int32_t score = fxa__program_output(from->program, FXA__OUT_SCORE);
+    for (int32_t i = 0; i < to->program->n_nodes; i++) {
+        const fxa__node *n = &to->program->nodes[i];
+        if (n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD) continue;
+        for (int32_t j = 0; j < from->program->n_nodes && to->value[i] < 0; j++)
+            if (from->value[j] >= 0 && j != score && reuse_is_same(from, j, to, i)) to->value[i] = from->value[j];
+    }
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the cuDNN engine does not compute (cudnn_reuse.c): operations of the graphs are counted, and where leaving
+ * something out could show, in factors that are 0 or no number, results are held against the reference.
+ */
+#include "cudnn_rig.h"
+#include "plan/plan.h"
+
+typedef struct reuse_case {
+    const char *text, *own;
+    int tanhs, selects, quotients; /* of its backward graph: TANH_FWD, selects of floats by ints, DIV */
+} reuse_case;
+
+#define REUSE_CAP "param cap : float\nscore = cap * tanh(score / cap)"
+static const reuse_case reuse_cases[] = {
+    /* A soft cap is tanh once, and dscore (1 - t t). */
+    {REUSE_CAP, NULL, 1, 0, 1},
+    {"score = 30.0 * tanh(score / 30.0)", NULL, 1, 0, 1},
+    {"param c : float\nscore = c * tanh(score / c) + 0.5 * tanh(score / c)", NULL, 1, 2, 2},
+    {"param a : float\nparam c : float\nscore = a * tanh(score / c)", NULL, 1, 2, 2},
+    {"param c : float\nscore = c * exp(score / c)", NULL, 0, 1, 1}, /* which may be infinite */
+    /* Of the caller's program what the score program has computed: numbers alone, since params are each one's own. */
+    {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 8.0)\ndscore = dscore * (1.0 - t * t)", 1, 1, 1},
+    {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 7.0)\ndscore = dscore * (1.0 - t * t)", 2, 1, 2},
+    {REUSE_CAP, "param cap : float\nlet t = tanh(score / cap)\ndscore = dscore * (1.0 - t * t)", 2, 1, 2},
+    {"score = tanh(score)", "dscore = dscore * tanh(score)", 2, 1, 0}, /* the new score has no other use */
+};
+
+static fxa__problem *reuse_problem(fxa_context *ctx, const reuse_case *c, attn_data *x, attn_call *call) {
+    attn_spec s = spec;
+    fxa__problem *checked = NULL;
+    fxa_error err;
+    s.text = c->text, s.bprop_text = c->own;
+    T_OK(attn_data_make(x, ctx, &s, 77, &err));
+    x->problem.alignment = 16;
+    attn_call_make(x, FXA_BACKWARD, call);
+    call->p.device = FXA_CUDA, call->p.param_grads = 0;
+    T_OK(fxa__problem_create(fxa__context_host(ctx), &call->p, &checked, &err));
+    return checked;
+}
+
+static int reuse_count(const fxa__dnn_graph *g, int mode) {
+    int n = 0;
+    for (size_t i = 0; i < g->n_ops; i++)
+        n += g->ops[i].kind == FXA__DNN_POINTWISE && g->ops[i].mode == mode &&
+             (mode != CUDNN_POINTWISE_BINARY_SELECT || g->tensors[g->ops[i].t].type == CUDNN_DATA_INT32);
+    return n;
+}
+
+TEST(operations_that_are_left_out) {
+    static fxa__dnn_attention a;
+    for (size_t i = 0; i < sizeof reuse_cases / sizeof *reuse_cases; i++) {
+        const reuse_case *c = &reuse_cases[i];
+        fxa_context *ctx = context_new();
+        fxa_error err;
+        attn_data x;
+        attn_call call;
+        fxa__problem *checked = reuse_problem(ctx, c, &x, &call);
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91900, 90}, &a, &err));
+        int tanhs = reuse_count(&a.g, CUDNN_POINTWISE_TANH_FWD);
+        int selects = reuse_count(&a.g, CUDNN_POINTWISE_BINARY_SELECT);
+        int quotients = reuse_count(&a.g, CUDNN_POINTWISE_DIV);
+        if (tanhs != c->tanhs || selects != c->selects || quotients != c->quotients)
+            T_FAIL("%s: %d tanh, %d selects, %d quotients\n", c->text, tanhs, selects, quotients);
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+        attn_data_free(&x);
+        fxa_context_destroy(ctx);
+    }
+}
+
+/* Keys of 0 that no row sees: their scores over a cap of 0 are NaN, and no gradient knows of it. */
+TEST(pairs_that_are_masked_and_no_number) {
+    NEEDS_CUDNN;
+    attn_spec s = spec;
+    fxa_context *ctx = context_new();
+    attn_kept want = {{NULL}};
+    fxa_error err;
+    attn_data x;
+    attn_call call;
+    s.text = REUSE_CAP "\nmask = k < 8";
+    T_OK(attn_data_make(&x, ctx, &s, 77, &err));
+    x.problem.alignment = 16, x.params[0] = 0;
+    attn_tensor *k = &x.t[FXA_SLOT_K];
+    for (int64_t b = 0; b < s.b; b++)
+        for (int64_t h = 0; h < s.hkv; h++)
+            for (int64_t i = 8; i < s.sk; i++)
+                for (int64_t d = 0; d < s.d; d++) attn_tensor_set(k, (const int64_t[4]){b, h, i, d}, 0);
+    attn_call_make(&x, FXA_FORWARD, &call);
+    call.p.engine = "ref";
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    attn_call_make(&x, FXA_BACKWARD, &call);
+    call.p.engine = "ref", call.p.param_grads = 0, call.args.dparams = NULL, call.args.n_dparams = 0;
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    attn_keep(&x, FXA_BACKWARD, &want);
+    call.p.engine = "cudnn", call.p.device = FXA_CUDA;
+    T_OK(fxa_attention(ctx, &call.p, &call.args, &err));
+    for (int i = 0; i < 3; i++) {
+        attn_off off = attn_tensor_off(attn_output(&x, FXA_BACKWARD, i), want.memory[i]);
+        T_INT(off.odd, 0);
+        if (i < 2) T_CHECK(off.worst == 0 && off.size == 0); /* tanh is 1 or -1 everywhere */
+    }
+    attn_drop(&want);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+    if (standin_ready()) standin_check_end();
+}
+
+T_MAIN
