@@ -223,6 +223,9 @@ static void builds_own(builds *b) {
         {"score = score * 2.0", "tensor u : f32[1]\ndscore = dscore * u[q]", true},
         {"mask = k <= q", "dscore = dscore + 0.01 * (k - q)", false},
         {"", "dscore = abs(score) < 0.5 ? dscore : 0.0", false},
+        {"score = 8.0 * tanh(score / 8.0)", "let t = tanh(score / 8.0)\ndscore = dscore * (1.0 - t * t)", false},
+        {"mask = k <= q", "dscore = 0.1 * score", false},
+        {"", "dscore = 0.125", false},
     };
     int yes = b->yes, asked = 0;
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {

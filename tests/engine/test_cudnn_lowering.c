@@ -110,15 +110,17 @@ static bool lowering_is_finite(const conf_case *c) {
     return true;
 }
 
-/* Features of problems, as often as they leave something to compare: FXA_TEST_FEATURES has more of them by force. */
+/* Features of problems, as often as they leave something to compare: FXA_TEST_FEATURES has more of them by force, and
+ * FXA_TEST_WITHOUT takes some away, to find out which of them a failure is about. */
 static uint32_t lowering_features(uint64_t *rng) {
-    const char *forced = getenv("FXA_TEST_FEATURES");
+    const char *forced = getenv("FXA_TEST_FEATURES"), *without = getenv("FXA_TEST_WITHOUT");
     uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_LENGTHS | ATTN_SOME_GRADS;
     uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK_ZERO | ATTN_SINK | ATTN_MAPS | ATTN_ACC |
                       ATTN_DLSE | ATTN_ROWS | ATTN_CHUNKED;
     uint32_t features = plain & (uint32_t)attn_next(rng);
     if (attn_int(rng, 0, 1)) features |= others & (uint32_t)attn_next(rng) & (uint32_t)attn_next(rng);
-    return features | (forced ? (uint32_t)strtoul(forced, NULL, 0) : 0);
+    features |= forced ? (uint32_t)strtoul(forced, NULL, 0) : 0;
+    return features & ~(without ? (uint32_t)strtoul(without, NULL, 0) : 0);
 }
 
 /* own: with a backward program that is not its derivative. */

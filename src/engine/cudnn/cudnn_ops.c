@@ -138,7 +138,8 @@ static int32_t dnn_floor_int(const dnn_use *u) {
     int64_t lo, hi;
     bool plain = fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) && lo >= 0 && hi <= 1 << 24;
     if (!plain || by->op != FXA_OP_CONST || by->imm <= 0)
-        return use_refuse(u, "of ints cuDNN divides what is not negative by positive constants alone; write a param's number");
+        return use_refuse(
+            u, "of ints cuDNN divides what is not negative by positive constants alone; write a param's number");
     return fxa__dnn_int2(u->g, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
 }
 
@@ -200,7 +201,7 @@ static double use_bound(const fxa_program *p, int32_t node, int depth) {
     return n->op == FXA_OP_MUL ? x * y : x + y;
 }
 
-/* Whether 0 times it, or over it, is 0 for certain: a number by value that is one in floats, and for quotients not 0. */
+/* Whether 0 times it, or over it, is 0 for certain: a number by value that is one in floats, as a divisor not 0. */
 static bool use_is_plain(const dnn_use *u, int32_t t) {
     const fxa__dnn_tensor *y = use_tensor(u, t);
     float f = (float)y->value;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a backward program need not be computed: factors that cancel, and what the score program has computed already.
+ * What of a backward program need not be computed: factors that cancel, and what the score program has computed.
  * Between the analysis of a program and its lowering (cudnn_score.c), which takes from here that a node is another one.
  */
 #include "cudnn_attention.h"
