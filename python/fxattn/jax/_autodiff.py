@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attend(): the primitives with their gradient, a custom_vjp over the Operands of a call.
+"""attend(): the primitives with their gradient, over the Operands of a call: a custom_jvp for the results, whose linear
+half is the backward pass (_linear.py).
 
 Statistics are computed and kept only where something is differentiated, and only the gradients that somebody asked for
 are computed: JAX says which operands are perturbed. What is kept has names for checkpoint policies (OUT_NAME,
-STATS_NAME). In shard_map every operand is made to vary over the axes that any of them does, outside of the custom_vjp,
-so that JAX itself sums the cotangents of what was replicated.
+STATS_NAME). In shard_map every operand is made to vary over the axes that any of them does, outside of the rule, so
+that JAX itself sums the cotangents of what was replicated.
 """
 import functools
-from typing import Any, FrozenSet, List, Sequence, Tuple
+from typing import Any, Callable, FrozenSet, List, Mapping, Sequence, Tuple
 
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from .. import _abi
 from ..trace.jaxprs import varying_axes
+from ._linear import tangents_of
 from ._primitives import backward, forward
 from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Operands, Spec)
 
 OUT_NAME, STATS_NAME = "fxattn_out", "fxattn_stats"
-
-
-@jax.tree_util.register_static
-class _Want(Tuple[int, ...]):
-    """Which gradients are wanted: no array, so it travels beside the residuals."""
+Keys = Tuple[int, ...]  # of operands that are differentiated: WANT_Q and so on, and _PARAM - i of a param
+_PARAM = -1
 
 
 def attend(spec: Spec, ops: Operands, lse: bool = False) -> Tuple[Any, Any]:
@@ -42,67 +42,67 @@ def together(ops: Any) -> Any:
                            for x, mine in zip(leaves, axes)])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _attend(spec: Spec, lse: bool, ops: Operands) -> Tuple[Any, Any]:
     out, *rest = forward(spec, ops, lse=lse)
     return out, rest[0] if lse else None
 
 
-def _wanted(spec: Spec, perturbed: Operands) -> _Want:
-    want = [one for one, on in zip((WANT_Q, WANT_K, WANT_V), perturbed[:3]) if on]
-    if _abi.SLOT_SINK in spec.slots and perturbed.extras[spec.slots.index(_abi.SLOT_SINK)]:
-        want.append(WANT_SINK)
-    if any(on for on, p in zip(perturbed.params, spec.params()) if p.type == "float"):
-        want.append(WANT_PARAMS)
-    kinds = [c.dtype in ("f64", "f32", "f16", "bf16") for c in spec.captures()]
-    return _Want([*want, *(WANT_TENSORS + i for i, on in enumerate(perturbed.tensors) if on and kinds[i])])
-
-
-def _attend_forward(spec: Spec, lse: bool, given: Any) -> Any:
-    ops, want = perturbed(spec, given)
+def _attend_rule(spec: Spec, lse: bool, given: Tuple[Operands], tangents: Tuple[Operands]) -> Any:
+    (ops,) = given
     out, *rest = forward(spec, ops, lse=lse, stats=True)
     out, stats = checkpoint_name(out, OUT_NAME), checkpoint_name(rest[-1], STATS_NAME)
-    return (out, rest[0] if lse else None), (want, ops, out, stats)
+    return differentiated(_attend_backward, spec, spec, (ops, out, stats), tangents[0], (out, rest[0] if lse else None))
 
 
-def perturbed(spec: Spec, given: Any) -> Tuple[Operands, _Want]:
-    """The operands of a forward rule, and which gradients are wanted of them."""
-    def is_one(x: Any) -> bool:
-        return hasattr(x, "perturbed")
-    return (jax.tree.map(lambda x: x.value, given, is_leaf=is_one),
-            _wanted(spec, jax.tree.map(lambda x: x.perturbed, given, is_leaf=is_one)))
+def _attend_backward(static: Tuple[Spec, Keys], kept: Any, cotangents: Sequence[Any]) -> List[Any]:
+    (spec, keys), (ops, out, stats), want = static, kept, wanted(static[1])
+    grads = given_gradients(out, cotangents)
+    return gradients(spec, ops, keys, dict(zip(want, backward(spec, ops, out, stats, grads, want))))
+
+
+_attend.defjvp(_attend_rule, symbolic_zeros=True)
+
+
+# ---- What the ring has in common with it -----------------------------------------------------------------------------
+
+def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, tangents: Operands,
+                   results: Tuple[Any, Any]) -> Any:
+    """What a rule of a custom_jvp gives: results, out and lse or None, and their tangents, whose transpose is
+    `run`((static, keys), kept, cotangents), gradients of what the keys say."""
+    moved = [(key, x) for key, x in _differentiable(spec, tangents) if not isinstance(x, SymbolicZero)]
+    there = [x for x in results if x is not None]
+    if moved:
+        found = tangents_of(run, (static, tuple(key for key, _ in moved)), kept, [x for _, x in moved], there)
+    else:
+        found = [SymbolicZero.from_primal_value(x) for x in there]
+    return results, (found[0], None if results[1] is None else found[1])
+
+
+def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
+    """Operands that have gradients, by key, in the order in which the backward primitive gives them."""
+    found = list(zip((WANT_Q, WANT_K, WANT_V), ops[:3]))
+    if _abi.SLOT_SINK in spec.slots:
+        found.append((WANT_SINK, ops.extras[spec.slots.index(_abi.SLOT_SINK)]))
+    found += [(_PARAM - i, x) for i, (p, x) in enumerate(zip(spec.params(), ops.params)) if p.type == "float"]
+    return found + [(WANT_TENSORS + i, x) for i, (c, x) in enumerate(zip(spec.captures(), ops.tensors))
+                    if c.dtype in ("f64", "f32", "f16", "bf16")]
+
+
+def wanted(keys: Keys) -> Tuple[int, ...]:
+    """What the backward primitive is asked for."""
+    return tuple(dict.fromkeys(WANT_PARAMS if key <= _PARAM else key for key in keys))
 
 
 def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
-    """dout and, where it is given, dlse; nothing where both are zero."""
-    dout, dlse = (None if x is None or isinstance(x, SymbolicZero) else x for x in cotangents)
-    if dout is None and dlse is None:
-        return []
-    return [jax.numpy.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
+    """dout and, where it is given, dlse."""
+    dout, dlse = (*cotangents, None)[:2]
+    return [jnp.zeros_like(out) if dout is None else dout] + ([] if dlse is None else [dlse])
 
 
-def _attend_backward(spec: Spec, lse: bool, kept: Any, cotangents: Any) -> Tuple[Any]:
-    want, ops, out, stats = kept
-    result, grads = jax.tree.map(lambda x: None, ops), given_gradients(out, cotangents)
-    if not want or not grads:
-        return (result,)
-    found = dict(zip(want, backward(spec, ops, out, stats, grads, tuple(want))))
-    return (placed(spec, ops, result, found),)
-
-
-def placed(spec: Spec, ops: Operands, result: Operands, found: Any) -> Operands:
-    """Gradients where their operands are."""
-    extras, params = list(result.extras), list(result.params)
-    if WANT_SINK in found:
-        extras[spec.slots.index(_abi.SLOT_SINK)] = found[WANT_SINK]
-    if WANT_PARAMS in found:
-        floats = [i for i, p in enumerate(spec.params()) if p.type == "float"]
-        for n, i in enumerate(floats):
-            if jax.numpy.issubdtype(ops.params[i].dtype, jax.numpy.floating):
-                params[i] = found[WANT_PARAMS][n].astype(ops.params[i].dtype)
-    return result._replace(
-        q=found.get(WANT_Q), k=found.get(WANT_K), v=found.get(WANT_V), extras=tuple(extras), params=tuple(params),
-        tensors=tuple(found.get(WANT_TENSORS + i) for i in range(len(ops.tensors))))
-
-
-_attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)
+def gradients(spec: Spec, ops: Operands, keys: Keys, found: Mapping[int, Any]) -> List[Any]:
+    """What the backward primitive gave, by key, in the types of the operands."""
+    floats = [i for i, p in enumerate(spec.params()) if p.type == "float"]
+    operands = dict(_differentiable(spec, ops))
+    made = [found[WANT_PARAMS][floats.index(_PARAM - key)] if key <= _PARAM else found[key] for key in keys]
+    return [x.astype(operands[key].dtype) for key, x in zip(keys, made)]

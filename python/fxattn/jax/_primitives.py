@@ -8,7 +8,7 @@
 Stats are what the backward pass reads: LSE in f64, which gradients of steep programs need (docs/numerics.md), as
 uint32 [..., 2], since JAX has no f64 unless it is told so. Scalars travel likewise, as one f64 vector that is packed in
 the lowering. Batching is _batching.py's, sharding _partition.py's. A derivative of either primitive is refused by name:
-gradients of the forward pass are a custom_vjp (_autodiff.py).
+gradients of the forward pass are a rule around it (_autodiff.py).
 """
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .. import _abi
 from . import _batching, _handlers
+from ._linear import refuse
 from ._partition import partitioned, result_specs
 from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
                     WANT_TENSORS, WORKSPACE, Operands, Spec, forward_rest, gather, has_scalars, problem_of,
@@ -187,23 +188,15 @@ def _eager(primitive: Any) -> Callable[..., Any]:
     return run
 
 
-def _refuse(text: str) -> Callable[..., Any]:
-    def rule(primals: Any, tangents: Any, **params: Any) -> Any:
-        raise NotImplementedError(text)
-    return rule
-
-
 forward_p.def_impl(_eager(forward_p))
 backward_p.def_impl(_eager(backward_p))
-ad.primitive_jvps[forward_p] = _refuse(
-    "fxattn has neither a second derivative (jax.hessian, a gradient penalty) nor a forward mode (jax.jvp, "
-    "jax.jacfwd): attention is differentiated once, in reverse (jax.grad, jax.vjp, jax.jacrev)")
-ad.primitive_jvps[backward_p] = _refuse(
-    "fxattn has no second derivative (jax.hessian, a gradient penalty): its backward pass was differentiated. Compute "
-    "that part with plain JAX operations, or stop the gradient of the first one")
+for _primitive in (forward_p, backward_p):
+    ad.primitive_jvps[_primitive] = refuse(
+        "fxattn has no second derivative (jax.hessian, a gradient penalty): attention is differentiated once, in "
+        "reverse (jax.grad, jax.vjp, jax.jacrev). Compute that part with plain JAX operations, or stop the gradient "
+        "of the first one")
 batching.fancy_primitive_batchers[forward_p] = functools.partial(_batching.forward_rule, forward_p)
 batching.fancy_primitive_batchers[backward_p] = functools.partial(_batching.backward_rule, backward_p)
-
 
 
 def _lowering(run: Callable[..., Any], is_backward: bool) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 
     ring        keys and values go around by ppermute; each device joins what its rows find in each part (ACC_OUT of the
                 library), so that out and lse are those of the whole. Backward sends them around again with their
-                gradients, which come home in the end: one custom_vjp over the whole ring
+                gradients, which come home in the end: one rule over the whole ring
     all_gather  every device gets all keys and values
     ulysses     all-to-all: every device gets all rows and keys of some of the heads, and gives rows back
 
@@ -22,7 +22,8 @@ from jax.ad_checkpoint import checkpoint_name
 from .. import _abi
 from .._errors import ArgumentError
 from ._attention import Features, arranged, call_of, ready_masks, shape_of_scores, sinks_and_dropout, with_scale
-from ._autodiff import OUT_NAME, STATS_NAME, attend, given_gradients, perturbed, placed, together
+from ._autodiff import (OUT_NAME, STATS_NAME, Keys, attend, differentiated, given_gradients, gradients, together,
+                        wanted)
 from ._mods import Mod, Named, resolve
 from ._primitives import backward, forward
 from ._spec import WANT_K, WANT_SINK, WANT_V, Map, Operands, Spec, check
@@ -155,25 +156,25 @@ def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
     return out.astype(ops.q.dtype), lse, stats
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _ring(ring: _Ring, ops: Operands) -> Tuple[Any, Any]:
     return _run(ring, ops)[:2]
 
 
-def _ring_forward(ring: _Ring, given: Any) -> Any:
-    ops, want = perturbed(ring.spec, given)
-    out, lse, stats = _run(ring, ops)
-    return (out, lse), (want, ops, checkpoint_name(out, OUT_NAME), checkpoint_name(stats, STATS_NAME))
+def _ring_rule(ring: _Ring, given: Tuple[Operands], tangents: Tuple[Operands]) -> Any:
+    out, lse, stats = _run(ring, given[0])
+    kept = given[0], checkpoint_name(out, OUT_NAME), checkpoint_name(stats, STATS_NAME)
+    return differentiated(_ring_backward, ring, ring.spec, kept, tangents[0], (out, lse))
 
 
-def _ring_backward(ring: _Ring, kept: Any, cotangents: Any) -> Tuple[Any]:
-    want, ops, out, stats = kept
+def _ring_backward(static: Tuple[_Ring, Keys], kept: Any, cotangents: Sequence[Any]) -> List[Any]:
+    (ring, keys), (ops, out, stats), want = static, kept, wanted(static[1])
     grads = given_gradients(out, cotangents)
     moving = [one for one in want if one in (WANT_K, WANT_V)]
     total: Dict[int, Any] = {}
     home: Dict[int, Any] = {}
     part = [ops.k, ops.v]
-    for n in range(ring.size) if want and grads else ():
+    for n in range(ring.size):
         spec, here = ring.step(n, ops, part)
         part = ring.pass_on(part) if n + 1 < ring.size else part
         asked = tuple(one for one in want if n == 0 or one != WANT_SINK)
@@ -181,12 +182,10 @@ def _ring_backward(ring: _Ring, kept: Any, cotangents: Any) -> Tuple[Any]:
             sums = home if one in moving else total
             sums[one] = sums[one] + grad if one in sums else grad
         home = dict(zip(moving, ring.pass_on([home[one] for one in moving])))
-    result = placed(ring.spec, ops, jax.tree.map(lambda x: None, ops), {**total, **home})
-    return (jax.tree.map(lambda x, like: None if x is None else x.astype(like.dtype), result, ops,
-                         is_leaf=lambda x: x is None),)
+    return gradients(ring.spec, ops, keys, {**total, **home})
 
 
-_ring.defvjp(_ring_forward, _ring_backward, symbolic_zeros=True)
+_ring.defjvp(_ring_rule, symbolic_zeros=True)
 
 
 # ---- The other forms -------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 from jax_support import all_close, loss_of, qkv, rand  # noqa: E402
 
-from fxattn.jax import attention, dot_product_attention, reorder_sequence, restore_sequence  # noqa: E402
+from fxattn.jax import (attention, dot_product_attention, reorder_sequence, restore_sequence,  # noqa: E402
+                        ring_attention)
 
 MESH = jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
 
@@ -157,6 +158,30 @@ def test_shard_map(inside, check):
         run = jax.jit(jax.grad(jax.shard_map(total, mesh=MESH, in_specs=specs, out_specs=whole, check_vma=check),
                                (0, 1, 2, 3)))
     assert all_close(run(*args), jax.jit(jax.grad(lambda *a: jnp.sin(slopes_of(*a)).sum(), (0, 1, 2, 3)))(*args), 40)
+
+
+def test_shard_map_without_jit():
+    """JAX runs it operation by operation then, and has rules of its own for derivatives."""
+    args = (*qkv(42, b=2, s=8), rand(43, 4))
+    parts = P("dp")
+
+    def by_vmap(q, k, v, slopes):
+        return jax.vmap(lambda q, k, v: slopes_of(q, k, v, slopes))(q, k, v)
+
+    def with_bias(q, k, v, slopes):
+        return dot_product_attention(q, k, v, slopes[None, :, None, None], is_causal=True)
+
+    def around(q, k, v, slopes):
+        return ring_attention(q, k, v, "tp", score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i), causal=True)
+
+    def mapped(local, spec, check=True):
+        return jax.shard_map(local, mesh=MESH, in_specs=(spec,) * 3 + (P(),), out_specs=spec, check_vma=check)
+    assert all_close(mapped(slopes_of, parts, False)(*args), slopes_of(*args), 20)
+    assert all_close(mapped(by_vmap, parts)(*args), slopes_of(*args), 20)
+    assert all_close(mapped(with_bias, parts)(*args), with_bias(*args), 20)
+    assert all_close(mapped(around, P("dp", "tp"))(*args), slopes_of(*args), 20)
+    got = jax.grad(lambda *a: mapped(slopes_of, parts)(*a).sum(), 3)(*args)
+    assert all_close(got, jax.jit(jax.grad(lambda *a: slopes_of(*a).sum(), 3))(*args), 60)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])

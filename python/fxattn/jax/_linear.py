@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linear half of a derivative that has a reverse mode alone: a primitive that is there to be transposed.
+
+A rule of a jax.custom_jvp computes results, and their tangents by tangents_of(), whose transpose is the backward pass.
+Unlike a custom_vjp it can be traced wherever JAX traces (shard_map without a jit), and what runs it forward is told in
+our words. vmap maps the backward pass. Parameters of the primitive are compared by content, and JAX refers to them
+weakly.
+"""
+import dataclasses
+from typing import Any, Callable, List, Sequence, Tuple
+
+import jax
+from jax import lax
+from jax._src import core as core_types
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from .._errors import UnsupportedError
+
+linear_p = core.Primitive("fxattn_linear")
+linear_p.multiple_results = True
+FORWARD_MODE = ("fxattn has no forward mode (jax.jvp, jax.jacfwd, jax.linearize, the outer half of jax.hessian): "
+                "attention is differentiated in reverse (jax.grad, jax.vjp, jax.jacrev), once")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Backward:
+    """A backward pass: gradients of (static, what was kept, cotangents, None where they are zero)."""
+
+    run: Callable[..., Sequence[Any]]
+    static: Any
+    tree: Any
+
+    def __call__(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        return self.run(self.static, self.tree.unflatten(kept), cotangents)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mapped:
+    """One that is mapped by vmap."""
+
+    inner: Callable[..., Sequence[Any]]
+    size: int
+    dims: Tuple[Any, ...]
+
+    def __call__(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        mapped = jax.vmap(self.inner, in_axes=(list(self.dims), 0), axis_size=self.size)
+        return mapped(list(kept), list(cotangents))  # type: ignore[no-any-return]
+
+
+def tangents_of(run: Callable[..., Sequence[Any]], static: Any, kept: Any, tangents: Sequence[Any],
+                results: Sequence[Any]) -> List[Any]:
+    """Tangents of results, by those of some operands, of which `run` gives the gradients, in their order."""
+    leaves, tree = jax.tree.flatten(kept)
+    return linear_p.bind(*leaves, *tangents, backward=_Backward(run, static, tree), count=len(leaves),
+                         types=tuple(jax.typeof(x).to_tangent_aval() for x in results))
+
+
+@linear_p.def_abstract_eval  # type: ignore[untyped-decorator]
+def _abstract(*operands: Any, types: Any, **params: Any) -> List[Any]:
+    return list(types)
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, backward: Any, count: int, types: Any) -> List[Any]:
+    given = [None if type(x) is ad.Zero else x for x in cotangents]
+    if all(x is None for x in given):
+        return [None] * len(operands)
+    return [None] * count + list(backward(operands[:count], given))
+
+
+def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[Any], *, backward: Any, count: int, types: Any) -> Any:
+    def front(x: Any, dim: Any) -> Any:
+        if dim is None:
+            return lax.broadcast(x, (axis.size,))
+        return lax.transpose(x, (dim, *[i for i in range(x.ndim) if i != dim]))
+    tangents = [front(x, dim) for x, dim in zip(operands[count:], dims[count:])]
+    mapped = _Mapped(backward, axis.size, tuple(dims[:count]))
+    wider = tuple(core_types.unmapped_aval(axis.size, 0, one, axis.explicit_mesh_axis) for one in types)
+    return linear_p.bind(*operands[:count], *tangents, backward=mapped, count=count, types=wider), [0] * len(types)
+
+
+def refuse(text: str) -> Callable[..., Any]:
+    def rule(*_: Any, **__: Any) -> Any:
+        raise UnsupportedError(text)
+    return rule
+
+
+linear_p.def_impl(refuse(FORWARD_MODE))
+mlir.register_lowering(linear_p, refuse(FORWARD_MODE))
+ad.primitive_jvps[linear_p] = refuse(FORWARD_MODE)
+ad.primitive_transposes[linear_p] = _transpose
+batching.fancy_primitive_batchers[linear_p] = _batched
