@@ -5,6 +5,7 @@
 #include "t.h"
 
 #include "lower/conjunct.h"
+#include "lower/emit.h"
 #include "lower/joint.h"
 #include "lower/lift.h"
 #include "lower/wide_words.h"
@@ -14,7 +15,27 @@ static const char memory_text[] =
     "param cap : float\ntensor slope : f32[1]\ntensor doc : i64[1]\n"
     "score = cap * tanh((score * 0.3 + slope[h] * (q - k)) / cap)\nmask = k <= q && q - k < 99 && doc[q] == doc[k]";
 
-typedef enum memory_what { MEMORY_CONJUNCTS, MEMORY_JOINT, MEMORY_LIFT, MEMORY_WORDS, MEMORY_ALL } memory_what;
+typedef enum memory_what {
+    MEMORY_CONJUNCTS,
+    MEMORY_JOINT,
+    MEMORY_LIFT,
+    MEMORY_WORDS,
+    MEMORY_EMIT,
+    MEMORY_ALL
+} memory_what;
+
+/* Text of a whole program. */
+static bool memory_emit(fxa__host *host, const fxa_program *p) {
+    fxa__writer w = {.host = host};
+    fxa__emit e;
+    bool ok = fxa__lower_emit_open(host, p, FXA__CUDA_F32, 3, &e);
+    for (int level = 0; ok && level < FXA__EMIT_LEVELS; level++)
+        fxa__lower_emit_nodes(&e, (fxa__emit_level)level, 3, &w);
+    fxa__lower_emit_close(&e);
+    ok = ok && !w.failed;
+    fxa__writer_free(&w);
+    return ok;
+}
 
 /* True: it was done; memory of results is given back. */
 static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, const fxa_program *d) {
@@ -34,6 +55,7 @@ static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, c
         T_CHECK(!ok || words.program != p);
         fxa__lower_wide_words_free(host, &words);
         break;
+    case MEMORY_EMIT: ok = memory_emit(host, p); break;
     case MEMORY_JOINT: ok = fxa__lower_joint(host, p, d, true, &joint, &err) == FXA_OK; break;
     default: ok = fxa__lower_lift(host, p, &lifted, &err) == FXA_OK;
     }

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Text of programs; see emit.h. The only knowledge of operations here is what the rows of ops.def spell, and which sums
+ * are fused.
+ */
+#include "emit.h"
+
+#include "../base/invariant.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+/* clang-format off */
+static const struct {
+    const char *floats, *ints, *bools;
+} emit_rows[FXA_OP_COUNT] = {
+#define OP(code, ID, text, form, prec, arity, sig, flags, exact, f64, i32, b1, rule, about) [code] = {#f64, #i32, #b1},
+#include "../program/ops.def"
+};
+static const char *const emit_dtypes[] = {
+#define EMIT_DTYPE(name, value, text, size, type) [value] = text,
+    FXA_DTYPE_MAP(EMIT_DTYPE)
+#undef EMIT_DTYPE
+};
+/* clang-format on */
+
+typedef struct emit_words {
+    const char *suffix;      /* of functions of <math.h> and of numbers with a point */
+    const char *keeps;       /* what stands before the name of a kept value */
+    const char *args;        /* and before a member of the arguments */
+    const char *fused;       /* x * y + z with one rounding; NULL: sums are sums */
+    const char *plain[3];    /* + - * that no compiler fuses; NULL: it does not by itself */
+    const char *function[4]; /* pairs: functions that have a name of their own */
+} emit_words;
+
+static const emit_words emit_dialects[FXA__DIALECTS] = {
+    [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, {0}},
+    [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, {0}},
+    [FXA__CUDA_F32] =
+        {"f", "", "a.", "__fmaf_rn", {"__fadd_rn(a, b)", "__fsub_rn(a, b)", "__fmul_rn(a, b)"}, {"tanh", "score_tanh"}},
+};
+
+/* ---- Leaves ------------------------------------------------------------------------------------------------------ */
+
+int32_t fxa__lower_emit_param(const fxa_program *p, int32_t param) {
+    int32_t place = 0;
+    for (int32_t i = 0; i < param; i++) place += p->params[i].type == p->params[param].type;
+    return place;
+}
+
+/* In hexadecimal, as whole numbers times powers of 2: no locale writes those in its own way. Numbers below 0 are in
+ * parentheses, since a sign may stand before them. */
+static void emit_float(const fxa__emit *e, double x, fxa__writer *w) {
+    const char *suffix = emit_dialects[e->dialect].suffix;
+    int power;
+    if (*suffix) x = (double)(float)x;
+    if (!isfinite(x)) {
+        fxa__write_format(w, x != x ? "FXA__OPS_NAN" : x < 0 ? "(-FXA__OPS_INF)" : "FXA__OPS_INF");
+        return;
+    }
+    unsigned long long digits = (unsigned long long)ldexp(frexp(fabs(x), &power), 53);
+    for (power -= 53; digits && digits % 2 == 0; power++) digits /= 2;
+    fxa__write_format(w, signbit(x) ? "(-0x%llxp%d%s)" : "0x%llxp%d%s", digits, digits ? power : 0, suffix);
+}
+
+static void emit_int(int32_t x, fxa__writer *w) {
+    if (x == INT32_MIN)
+        fxa__write_format(w, "(-2147483647 - 1)");
+    else
+        fxa__write_format(w, x < 0 ? "(%d)" : "%d", (int)x);
+}
+
+static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
+
+static bool emit_has_statement(const fxa__node *n) { return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM; }
+
+void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const emit_words *words = &emit_dialects[e->dialect];
+    const fxa__node *n = &e->p->nodes[node];
+    if (emit_has_statement(n))
+        fxa__write_format(w, "%sv%d", e->kept[node] ? words->keeps : "", (int)node);
+    else if (n->op == FXA_OP_PARAM)
+        fxa__write_format(w, "%s%c[%d]", words->args, n->type == FXA_FLOAT ? 'f' : 'i',
+                          (int)fxa__lower_emit_param(e->p, n->imm));
+    else if (n->type == FXA_FLOAT)
+        emit_float(e, n->f, w);
+    else
+        emit_int(n->imm, w);
+}
+
+/* ---- Expressions ------------------------------------------------------------------------------------------------- */
+
+/* A name in an expression: an operand, a type, a function of ours, one of <math.h>. */
+static void emit_name(const fxa__emit *e, const fxa__node *n, const char *name, size_t size, fxa__writer *w) {
+    const emit_words *words = &emit_dialects[e->dialect];
+    if (size == 1) {
+        fxa__lower_emit_value(e, n->arg[*name - 'a'], w);
+    } else if (size == strlen("int64_t") && memcmp(name, "int64_t", size) == 0) {
+        fxa__write_format(w, "long long");
+    } else if (words->function[0] && size == strlen(words->function[0]) &&
+               memcmp(name, words->function[0], size) == 0) {
+        fxa__write_format(w, "%s", words->function[1]);
+    } else {
+        bool math = *name != '_' && (size <= 5 || memcmp(name, "fxa__", 5) != 0);
+        fxa__write_format(w, "%.*s%s", (int)size, name, math ? words->suffix : "");
+    }
+}
+
+/* The expression of a row with operands in place of a, b, c. */
+static void emit_expression(const fxa__emit *e, const fxa__node *n, const char *text, fxa__writer *w) {
+    while (*text) {
+        size_t size = 1;
+        if (isalpha((unsigned char)*text) || *text == '_') {
+            while (isalnum((unsigned char)text[size]) || text[size] == '_') size++;
+            emit_name(e, n, text, size, w);
+        } else if (isdigit((unsigned char)*text)) {
+            while (isdigit((unsigned char)text[size]) || text[size] == '.') size++;
+            bool point = memchr(text, '.', size) != NULL;
+            fxa__write_format(w, "%.*s%s", (int)size, text, point ? emit_dialects[e->dialect].suffix : "");
+        } else {
+            fxa__write_u8(w, (uint8_t)*text);
+        }
+        text += size;
+    }
+}
+
+/* The operand of a float sum that is a product of its own level, 0 or 1; -1: it has none. Of a difference only the
+ * first is looked at. */
+static int emit_product(const fxa__emit *e, int32_t node) {
+    const fxa__node *n = &e->p->nodes[node];
+    if (!emit_dialects[e->dialect].fused || n->type != FXA_FLOAT) return -1;
+    if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return -1;
+    for (int i = 0; i < (n->op == FXA_OP_ADD ? 2 : 1); i++)
+        if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node]) return i;
+    return -1;
+}
+
+static void emit_fused(const fxa__emit *e, const fxa__node *n, int product, fxa__writer *w) {
+    const fxa__node *mul = &e->p->nodes[n->arg[product]];
+    fxa__write_format(w, "%s(", emit_dialects[e->dialect].fused);
+    fxa__lower_emit_value(e, mul->arg[0], w);
+    fxa__write_format(w, ", ");
+    fxa__lower_emit_value(e, mul->arg[1], w);
+    fxa__write_format(w, n->op == FXA_OP_SUB ? ", -" : ", ");
+    fxa__lower_emit_value(e, n->arg[1 - product], w);
+    fxa__write_format(w, ")");
+}
+
+static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type; /* as eval.c chooses */
+    const char *const *plain = emit_dialects[e->dialect].plain;
+    int product = emit_product(e, node);
+    const char *text = type == FXA_FLOAT ? emit_rows[n->op].floats
+                       : type == FXA_INT ? emit_rows[n->op].ints
+                                         : emit_rows[n->op].bools;
+    if (product >= 0) {
+        emit_fused(e, n, product, w);
+        return;
+    }
+    if (type == FXA_FLOAT && plain[0] && n->op >= FXA_OP_ADD && n->op <= FXA_OP_MUL) text = plain[n->op - FXA_OP_ADD];
+    FXA__ASSERT(text && strcmp(text, "NA") != 0);
+    fxa__write_format(w, n->type == FXA_FLOAT ? "(real)(" : "(int)(");
+    emit_expression(e, n, text, w);
+    fxa__write_format(w, ")");
+}
+
+/* ---- Loads ------------------------------------------------------------------------------------------------------- */
+
+/* Elements of i64 are kept whole too, w<node>, since equality asks for all of their bits. */
+static bool emit_is_whole(const fxa__emit *e, const fxa__node *n) {
+    return n->op == FXA_OP_LOAD && e->p->tensors[n->imm].dtype == FXA_I64;
+}
+
+/* The offset of a load's element, o<node>, and whether it is inside, i<node>. */
+static void emit_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const char *args = emit_dialects[e->dialect].args;
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node, tensor = (int)n->imm;
+    FXA__ASSERT(!n->word); /* whole elements are read here: nobody needs their halves */
+    fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", at, at);
+    for (int d = 0; d < n->n_args; d++) {
+        fxa__write_format(w, " & fxa__at(%stensor[%d].size[%d], %stensor[%d].stride[%d], ", args, tensor, d, args,
+                          tensor, d);
+        fxa__lower_emit_value(e, n->arg[d], w);
+        fxa__write_format(w, ", &o%d)", at);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+static void emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w) {
+    fxa__write_format(w, "i%d ? fxa__get_%s(%stensor[%d].data, o%d) : 0", (int)node, get,
+                      emit_dialects[e->dialect].args, (int)e->p->nodes[node].imm, (int)node);
+}
+
+/* ---- Levels ------------------------------------------------------------------------------------------------------ */
+
+/* What stands left of "=": a kept value, or a constant of these statements. */
+static void emit_left_side(const fxa__emit *e, int32_t node, const char *type, char letter, fxa__writer *w) {
+    if (e->kept[node])
+        fxa__write_format(w, "    %s%c%d = ", emit_dialects[e->dialect].keeps, letter, (int)node);
+    else
+        fxa__write_format(w, "    const %s %c%d = ", type, letter, (int)node);
+}
+
+static void emit_whole_name(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    fxa__write_format(w, "%sw%d", e->kept[node] ? emit_dialects[e->dialect].keeps : "", (int)node);
+}
+
+static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    if (n->op == FXA_OP_INPUT) {
+        fxa__write_format(w, "%s", fxa__input_name((uint32_t)n->imm));
+    } else if (emit_is_whole(e, n)) {
+        fxa__write_format(w, "fxa__sat32(");
+        emit_whole_name(e, node, w);
+        fxa__write_format(w, ")");
+    } else if (n->op == FXA_OP_LOAD) {
+        emit_element(e, node, emit_dtypes[e->p->tensors[n->imm].dtype], w);
+    } else if (fxa__node_compares_wide(e->p, n)) {
+        emit_whole_name(e, n->arg[0], w);
+        fxa__write_format(w, n->op == FXA_OP_EQ ? " == " : " != ");
+        emit_whole_name(e, n->arg[1], w);
+    } else {
+        emit_operation(e, node, w);
+    }
+}
+
+static void emit_statement(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    if (n->op == FXA_OP_LOAD) emit_place(e, node, w);
+    if (emit_is_whole(e, n)) {
+        emit_left_side(e, node, "long long", 'w', w);
+        emit_element(e, node, "whole", w);
+        fxa__write_format(w, ";\n");
+    }
+    emit_left_side(e, node, emit_type(n), 'v', w);
+    emit_right_side(e, node, w);
+    fxa__write_format(w, ";\n");
+}
+
+void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer *w) {
+    for (int32_t i = 0; i < e->p->n_nodes; i++) {
+        const fxa__node *n = &e->p->nodes[i];
+        if (!e->kept[i] || e->level[i] != level) continue;
+        fxa__write_format(w, "    %s v%d;\n", emit_type(n), (int)i);
+        if (emit_is_whole(e, n)) fxa__write_format(w, "    long long w%d;\n", (int)i);
+    }
+}
+
+void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w) {
+    for (int32_t i = 0; i < e->p->n_nodes; i++)
+        if (e->level[i] == level && (e->used[i] & kinds) && emit_has_statement(&e->p->nodes[i]))
+            emit_statement(e, i, w);
+}
+
+static fxa__emit_level emit_level_of(const fxa__depend *d) {
+    static const uint8_t levels[FXA__RATES] = {
+        [FXA__RATE_CONST] = FXA__EMIT_RUN,    [FXA__RATE_RUN] = FXA__EMIT_RUN,       [FXA__RATE_BATCH] = FXA__EMIT_HEAD,
+        [FXA__RATE_HEAD] = FXA__EMIT_HEAD,    [FXA__RATE_ROW] = FXA__EMIT_ROW,       [FXA__RATE_KEY] = FXA__EMIT_KEY,
+        [FXA__RATE_HEAD_KEY] = FXA__EMIT_KEY, [FXA__RATE_DIAGONAL] = FXA__EMIT_PAIR, [FXA__RATE_PAIR] = FXA__EMIT_PAIR,
+        [FXA__RATE_SCORE] = FXA__EMIT_PAIR,
+    };
+    return (fxa__emit_level)levels[fxa__lower_rate(d)];
+}
+
+/* Statements of `level`, which outputs of these kinds need, read a node. */
+static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) {
+    e->used[node] |= kinds;
+    if (e->level[node] != level && emit_has_statement(&e->p->nodes[node])) e->kept[node] = 1;
+}
+
+/* Whoever computes node i reads its operands, and in place of a product that it fuses those of the product. */
+static void emit_read_by(fxa__emit *e, int32_t i) {
+    const fxa__node *n = &e->p->nodes[i];
+    int product = emit_product(e, i);
+    for (int j = 0; j < n->n_args; j++) {
+        if (j != product) emit_read(e, n->arg[j], e->level[i], e->used[i]);
+        for (int k = 0; j == product && k < 2; k++)
+            emit_read(e, e->p->nodes[n->arg[j]].arg[k], e->level[i], e->used[i]);
+    }
+}
+
+static void emit_mark(fxa__emit *e, uint32_t kinds) {
+    for (int32_t i = 0; i < e->p->n_outputs; i++) {
+        const fxa__output *out = &e->p->outputs[i];
+        if (!(kinds >> out->kind & 1)) continue;
+        for (int32_t j = -1; j < out->n_index; j++) {
+            int32_t node = j < 0 ? out->value : out->index[j];
+            emit_read(e, node, FXA__EMIT_PAIR, (uint8_t)(1u << out->kind));
+        }
+    }
+    for (int32_t i = e->p->n_nodes - 1; i >= 0; i--)
+        if (e->used[i]) emit_read_by(e, i);
+}
+
+bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out) {
+    size_t n = (size_t)p->n_nodes;
+    *out = (fxa__emit){.host = host, .p = p, .dialect = dialect};
+    fxa__depend *sets = fxa__alloc_array(host, n, sizeof *sets);
+    out->level = fxa__alloc(host, n);
+    out->used = fxa__alloc(host, n);
+    out->kept = fxa__alloc(host, n);
+    bool ok = sets && out->level && out->used && out->kept;
+    if (ok) {
+        fxa__lower_depend(p, NULL, sets);
+        for (size_t i = 0; i < n; i++) out->level[i] = (uint8_t)emit_level_of(&sets[i]);
+        emit_mark(out, kinds);
+    }
+    fxa__free(host, sets, n * sizeof *sets);
+    return ok;
+}
+
+void fxa__lower_emit_close(fxa__emit *e) {
+    size_t n = (size_t)e->p->n_nodes;
+    fxa__free(e->host, e->level, n);
+    fxa__free(e->host, e->used, n);
+    fxa__free(e->host, e->kept, n);
+    *e = (fxa__emit){.p = NULL};
+}

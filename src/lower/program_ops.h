@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the text of emit.h calls: the functions that the rows of ops.def name, and loads of captured tensors. It is C as
+ * well as CUDA, in f64 or, with FXA__OPS_F32, in f32, and is compiled with the text, not with the library: there
+ * base/num.h and base/dtype.h have the same meanings, and tests/lower/test_emit.c holds the two together.
+ *
+ * Nothing here is undefined for any operand: ints wrap, shifts count modulo 32, a division by 0 gives 0.
+ */
+#ifndef FXA_LOWER_PROGRAM_OPS_H
+#define FXA_LOWER_PROGRAM_OPS_H
+
+#ifdef __CUDACC__
+#define FXA__OPS_FN static __device__ __forceinline__
+#else
+#include <math.h>
+#include <string.h>
+#define FXA__OPS_FN static inline
+#endif
+
+#ifdef FXA__OPS_F32
+typedef float real;
+#define FXA__OPS_OF(function) function##f
+#else
+typedef double real;
+#define FXA__OPS_OF(function) function
+#endif
+
+/* ---- Floats from bits -------------------------------------------------------------------------------------------- */
+
+FXA__OPS_FN float fxa__float_of(unsigned bits) {
+#ifdef __CUDACC__
+    return __uint_as_float(bits);
+#else
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+#endif
+}
+
+#define FXA__OPS_INF ((real)fxa__float_of(0x7f800000u))
+#define FXA__OPS_NAN ((real)fxa__float_of(0x7fc00000u))
+
+FXA__OPS_FN float fxa__float_of_f16(unsigned bits) {
+#ifdef __CUDACC__
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)bits));
+    return x;
+#else
+    unsigned sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31u, part = bits & 1023u;
+    if (exponent == 31) return fxa__float_of(sign | 0x7f800000u | part << 13);
+    if (exponent) return fxa__float_of(sign | (exponent + 112) << 23 | part << 13);
+    return sign ? -((float)part * 0x1p-24f) : (float)part * 0x1p-24f;
+#endif
+}
+
+/* ---- Ints -------------------------------------------------------------------------------------------------------- */
+
+FXA__OPS_FN int fxa__wrap32(long long x) { return (int)(unsigned)((unsigned long long)x & 0xffffffffu); }
+FXA__OPS_FN int fxa__sat32(long long x) {
+    const int least = -2147483647 - 1, most = 2147483647;
+    return x < least ? least : x > most ? most : (int)x;
+}
+/* The one quotient that has no room is that of the least int by -1. */
+FXA__OPS_FN int fxa__floordiv32(int a, int b) {
+    if (b == 0) return 0;
+    if (b == -1) return fxa__wrap32(-(long long)a);
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+FXA__OPS_FN int fxa__floormod32(int a, int b) {
+    if (b == 0 || b == -1) return 0;
+    const int r = a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+FXA__OPS_FN int fxa__shl32(int a, int n) { return (int)((unsigned)a << ((unsigned)n & 31u)); }
+FXA__OPS_FN int fxa__shr32(int a, int n) {
+    const unsigned s = (unsigned)n & 31u;
+    return a < 0 ? (int)~(~(unsigned)a >> s) : (int)((unsigned)a >> s);
+}
+FXA__OPS_FN int fxa__toint(real x) {
+    const int least = -2147483647 - 1, most = 2147483647;
+    if (!(x == x)) return 0;
+    return x <= (real)least ? least : x >= (real)most ? most : (int)x;
+}
+
+/* ---- Floats ------------------------------------------------------------------------------------------------------ */
+
+FXA__OPS_FN real fxa__fmin(real a, real b) { return a != a || b != b ? FXA__OPS_NAN : b < a ? b : a; }
+FXA__OPS_FN real fxa__fmax(real a, real b) { return a != a || b != b ? FXA__OPS_NAN : b > a ? b : a; }
+FXA__OPS_FN real fxa__fclamp(real x, real lo, real hi) { return fxa__fmin(fxa__fmax(x, lo), hi); }
+FXA__OPS_FN real fxa__fmodf(real a, real b) {
+    const real r = FXA__OPS_OF(fmod)(a, b);
+    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+FXA__OPS_FN real fxa__sigmoid(real x) {
+    const real e = FXA__OPS_OF(exp)(-FXA__OPS_OF(fabs)(x));
+    return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+
+/* ---- Captured tensors -------------------------------------------------------------------------------------------- */
+
+/* One index of a load: a negative one counts from the end. 1 and its part of the offset, or 0 where it is outside. */
+FXA__OPS_FN int fxa__at(int size, long long stride, int index, long long *offset) {
+    const long long i = index < 0 ? (long long)index + size : index;
+    const int inside = i >= 0 && i < size;
+    *offset += inside ? i * stride : 0;
+    return inside;
+}
+
+/* An element, by the name of its dtype. */
+FXA__OPS_FN real fxa__get_f64(const void *data, long long at) { return (real)((const double *)data)[at]; }
+FXA__OPS_FN real fxa__get_f32(const void *data, long long at) { return (real)((const float *)data)[at]; }
+FXA__OPS_FN real fxa__get_f16(const void *data, long long at) {
+    return (real)fxa__float_of_f16(((const unsigned short *)data)[at]);
+}
+FXA__OPS_FN real fxa__get_bf16(const void *data, long long at) {
+    return (real)fxa__float_of((unsigned)((const unsigned short *)data)[at] << 16);
+}
+FXA__OPS_FN long long fxa__get_whole(const void *data, long long at) { return ((const long long *)data)[at]; }
+FXA__OPS_FN int fxa__get_i64(const void *data, long long at) { return fxa__sat32(fxa__get_whole(data, at)); }
+FXA__OPS_FN int fxa__get_i32(const void *data, long long at) { return ((const int *)data)[at]; }
+FXA__OPS_FN int fxa__get_i16(const void *data, long long at) { return ((const short *)data)[at]; }
+FXA__OPS_FN int fxa__get_i8(const void *data, long long at) { return ((const signed char *)data)[at]; }
+FXA__OPS_FN int fxa__get_u8(const void *data, long long at) { return ((const unsigned char *)data)[at]; }
+FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return ((const unsigned char *)data)[at] != 0; }
+
+#endif

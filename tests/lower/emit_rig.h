@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Emitted text compiled as C by the compiler of the build: many functions in one shared object, loaded and called. What
+ * it is compiled with keeps every bit: no contraction, no folding of calls of <math.h>.
+ */
+#ifndef FXA_TESTS_EMIT_RIG_H
+#define FXA_TESTS_EMIT_RIG_H
+
+#include "lower/lower_rig.h"
+
+#include "lower/emit.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+/* What the text reads as `a`: the same in both widths but for f. */
+typedef struct emit_tensor {
+    const void *data;
+    long long stride[FXA_MAX_RANK];
+    int size[FXA_MAX_RANK];
+} emit_tensor;
+typedef struct emit_args {
+    const void *f; /* doubles or floats */
+    const int *i;
+    const emit_tensor *tensor;
+} emit_args;
+#define EMIT_ARGS_TEXT                                                                                                 \
+    "typedef struct { const void *data; long long stride[5]; int size[5]; } tensor_t;\n"                               \
+    "typedef struct { const real *f; const int *i; const tensor_t *tensor; } args_t;\n"
+
+typedef struct emit_data {
+    double f64[RIG_PARAMS];
+    float f32[RIG_PARAMS];
+    int ints[RIG_PARAMS];
+    emit_tensor tensors[RIG_TENSORS];
+} emit_data;
+
+/* A rig's params and views as arguments. */
+__attribute__((unused)) static emit_args emit_bind(const rig *r, const fxa_program *p, bool narrow, emit_data *d) {
+    for (int32_t i = 0; i < p->n_params; i++) {
+        int32_t at = fxa__lower_emit_param(p, i);
+        if (p->params[i].type == FXA_INT) {
+            d->ints[at] = fxa__toint(r->params[i]);
+            continue;
+        }
+        d->f64[at] = r->params[i];
+        d->f32[at] = (float)r->params[i];
+    }
+    for (int32_t t = 0; t < p->n_tensors; t++) {
+        d->tensors[t].data = r->views[t].data;
+        for (int k = 0; k < r->views[t].rank; k++) {
+            d->tensors[t].stride[k] = r->views[t].stride[k];
+            d->tensors[t].size[k] = (int)r->views[t].size[k];
+        }
+    }
+    return (emit_args){narrow ? (const void *)d->f32 : d->f64, d->ints, d->tensors};
+}
+
+/* Other strides and sizes for the same cells: axes in any order, backwards, all at one place, empty. */
+__attribute__((unused)) static void emit_twist(rig *r, const fxa_program *p) {
+    for (int32_t t = 0; t < p->n_tensors; t++) {
+        fxa_view *v = &r->views[t];
+        size_t element = fxa_dtype_size(v->dtype);
+        for (int d = 0; d < v->rank; d++) {
+            int other = (int)t_int(&r->rng, 0, v->rank - 1);
+            int64_t stride = v->stride[d];
+            v->stride[d] = v->stride[other];
+            v->stride[other] = stride;
+        }
+        for (int d = 0; d < v->rank; d++) {
+            int64_t how = t_int(&r->rng, 0, 9);
+            if (how == 0) v->stride[d] = 0;
+            if (how == 1) v->size[d] = t_int(&r->rng, 0, RIG_SIDE - 1);
+            if (how > 3) continue;
+            v->data = (char *)v->data + (v->size[d] ? v->size[d] - 1 : 0) * v->stride[d] * (int64_t)element;
+            v->stride[d] = -v->stride[d];
+        }
+    }
+}
+
+typedef struct emit_object {
+    char folder[64];
+    void *handle;
+} emit_object;
+
+__attribute__((unused)) static void emit_unload(emit_object *o) {
+    char command[128];
+    if (o->handle) dlclose(o->handle);
+    (void)snprintf(command, sizeof command, "rm -rf %s", o->folder);
+    if (*o->folder) T_INT(system(command), 0);
+}
+
+static bool emit_write(const emit_object *o, int number, const fxa__writer *w) {
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/text%d.c", o->folder, number);
+    FILE *file = fopen(path, "w");
+    if (!file) return false;
+    bool ok = !w->failed && fwrite(w->data, 1, w->size, file) == w->size;
+    return fclose(file) == 0 && ok;
+}
+
+/* False: it does not compile, as is shown. Unload in either case. */
+__attribute__((unused)) static bool emit_load(const fxa__writer *texts, int n, emit_object *o) {
+    char command[1024], path[128];
+    *o = (emit_object){.folder = "/tmp/fxa-emit-XXXXXX"};
+    if (!mkdtemp(o->folder)) return false;
+    for (int i = 0; i < n; i++)
+        if (!emit_write(o, i, &texts[i])) return false;
+    (void)snprintf(command, sizeof command,
+                   "%s -std=c11 -O0 -fno-builtin -ffp-contract=off -shared -fPIC -Wall -Wextra -Wno-unused -Werror "
+                   "-I%s/src -I%s/src/lower -o %s/text.so %s/text*.c -lm",
+                   FXA_TEST_CC, FXA_SOURCE_DIR, FXA_SOURCE_DIR, o->folder, o->folder);
+    if (system(command) != 0) return false;
+    (void)snprintf(path, sizeof path, "%s/text.so", o->folder);
+    o->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!o->handle) printf("  %s\n", dlerror());
+    return o->handle != NULL;
+}
+
+/* A function of the object, as a pointer that the caller knows the type of. */
+__attribute__((unused)) static void emit_find(const emit_object *o, const char *name, void *pointer) {
+    void *found = dlsym(o->handle, name);
+    if (!found) T_FAIL("%s is not there\n", name);
+    memcpy(pointer, &found, sizeof found);
+}
+
+#endif
