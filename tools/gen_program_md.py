@@ -45,6 +45,7 @@ RULES = {
     "SIN": "g * cos(x)",
     "COS": "g * -sin(x)",
     "TAN": "g * (1 + r * r)",
+    "GRAFT": "g to y",
     "SELECT": "g to the operand that was taken",
     "FLOAT": "g where x is a float already; ints and bools have none",
 }
@@ -316,7 +317,8 @@ Arithmetic:
 @arithmetic@
 
 `min` and `max` take two operands or more, from left to right. `pow(x, y)` is `x ** y`. `mulz` and `divz` are what
-derivatives are written with.
+derivatives are written with. `graft(x, y)` gives x another derivative: `graft(round(score), score)` is rounded with the gradient
+of what it rounds, `graft(x, 0.0)` stops the gradient. The value of y is not computed.
 
 Functions of floats:
 

@@ -79,6 +79,7 @@ typedef enum fxa_input {
     X(DIVZ, 23) /* x / y, but 0 where x is exactly 0 */                                                                \
     X(RELU, 24)                                                                                                        \
     X(SIGN, 25)                                                                                                        \
+    X(GRAFT, 26) /* x, whose gradient is that of y; x itself in programs that have no derivative */                    \
     X(SQRT, 30)                                                                                                        \
     X(RSQRT, 31)                                                                                                       \
     X(EXP, 32)                                                                                                         \

@@ -18,6 +18,7 @@ static bool zero_of(const fxa_program *p, const fxa__node *n, const bool *zero) 
     case FXA_OP_INPUT: return n->imm == FXA_INPUT_DSCORE;
     case FXA_OP_NEG:
     case FXA_OP_ABS:
+    case FXA_OP_GRAFT:
     case FXA_OP_MULZ:
     case FXA_OP_DIVZ: return x;
     case FXA_OP_MUL: return (x && y) || (x && zero_is_finite(p, n->arg[1])) || (y && zero_is_finite(p, n->arg[0]));

@@ -55,6 +55,11 @@ static void derive_rule_SUB(derive_step *s) {
     if (s->wanted[1]) s->out[1] = derive_neg(s, s->adj);
 }
 
+/* The value of one operand, the gradient of the other. */
+static void derive_rule_GRAFT(derive_step *s) {
+    if (s->wanted[1]) s->out[1] = s->adj;
+}
+
 static void derive_rule_NEG(derive_step *s) { s->out[0] = derive_neg(s, s->adj); }
 
 static void derive_rule_MUL(derive_step *s) {

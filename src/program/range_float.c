@@ -172,6 +172,7 @@ static fxa__real real_op2(uint32_t op, const fxa__real *a, const fxa__real *b) {
     case FXA_OP_DIV: return real_quotient(a, b);
     case FXA_OP_MIN: return real_extreme(a, b, false);
     case FXA_OP_MAX: return real_extreme(a, b, true);
+    case FXA_OP_GRAFT: return *a;
     case FXA_OP_FLOORDIV: {
         fxa__real x = real_quotient(a, b);
         return real_integral(&x, floor);

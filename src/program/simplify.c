@@ -232,11 +232,21 @@ static fxa_value simplify_softplus(fxa_builder *b, const fxa__node *n) {
     return simplify_build(b, FXA_OP_ADD, FXA_FLOAT, above, y, 0);
 }
 
+/* Where nothing is derived any more, it is its value. */
+static fxa_value simplify_graft(fxa_builder *b, fxa__node *n) {
+    const fxa__node *x = simplify_arg(b, n, 0), *y = simplify_arg(b, n, 1);
+    if (b->kind != FXA_PROGRAM_SCORE || n->arg[0] == n->arg[1]) return n->arg[0];
+    if (x->op != FXA_OP_GRAFT && y->op != FXA_OP_GRAFT) return SIMPLIFY_NONE;
+    return simplify_rewrite(n, FXA_OP_GRAFT, x->op == FXA_OP_GRAFT ? x->arg[0] : n->arg[0],
+                            y->op == FXA_OP_GRAFT ? y->arg[1] : n->arg[1]);
+}
+
 static fxa_value simplify_rule(fxa_builder *b, fxa__node *n) {
     switch (n->op) {
     case FXA_OP_RELU: return simplify_relu(b, n);
     case FXA_OP_SIGN: return simplify_sign(b, n);
     case FXA_OP_SOFTPLUS: return simplify_softplus(b, n);
+    case FXA_OP_GRAFT: return simplify_graft(b, n);
     case FXA_OP_NEG: return simplify_arg(b, n, 0)->op == FXA_OP_NEG ? simplify_arg(b, n, 0)->arg[0] : SIMPLIFY_NONE;
     case FXA_OP_MIN:
     case FXA_OP_MAX: return n->arg[0] == n->arg[1] ? n->arg[0] : SIMPLIFY_NONE;

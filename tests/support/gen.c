@@ -135,7 +135,7 @@ static void gen_float_step(gen_state *g) {
                                  FXA_OP_EXP2, FXA_OP_LOG,   FXA_OP_LOG2,  FXA_OP_TANH,  FXA_OP_SIGMOID,
                                  FXA_OP_ERF,  FXA_OP_SIN,   FXA_OP_COS,   FXA_OP_TAN,   FXA_OP_FLOOR,
                                  FXA_OP_CEIL, FXA_OP_ROUND, FXA_OP_TRUNC, FXA_OP_LOG1P, FXA_OP_ATAN};
-    unsigned r = gen_pick(g, 42);
+    unsigned r = gen_pick(g, 43);
     fxa_value x = gen_get(g, FXA_FLOAT), v;
     if (r < 11)
         v = fxa_builder_op2(g->b, two[r], x, gen_any(g, FXA_FLOAT));
@@ -151,8 +151,10 @@ static void gen_float_step(gen_state *g) {
         v = fxa_builder_op1(g->b, FXA_OP_FLOAT, gen_any(g, FXA_INT));
     else if (r < 39)
         v = fxa_builder_op3(g->b, FXA_OP_CLAMP, x, gen_any(g, FXA_FLOAT), gen_any(g, FXA_FLOAT));
-    else
+    else if (r < 42)
         v = fxa_builder_op3(g->b, FXA_OP_SELECT, gen_get(g, FXA_BOOL), x, gen_any(g, FXA_FLOAT));
+    else
+        v = fxa_builder_op2(g->b, FXA_OP_GRAFT, x, gen_any(g, FXA_FLOAT));
     gen_put(g, FXA_FLOAT, v);
 }
 

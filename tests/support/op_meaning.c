@@ -28,7 +28,7 @@ int meaning_arity(fxa_op op) {
     if (op == FXA_OP_CLAMP || op == FXA_OP_SELECT) return 3;
     if (op == FXA_OP_NEG || op == FXA_OP_ABS || op == FXA_OP_NOT || op == FXA_OP_FLOAT || op == FXA_OP_INT) return 1;
     if ((op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS) || op == FXA_OP_RELU || op == FXA_OP_SIGN) return 1;
-    return (op >= FXA_OP_ADD && op <= FXA_OP_DIVZ) || (op >= FXA_OP_AND && op <= FXA_OP_SHR) ||
+    return (op >= FXA_OP_ADD && op <= FXA_OP_DIVZ) || op == FXA_OP_GRAFT || (op >= FXA_OP_AND && op <= FXA_OP_SHR) ||
                    (op >= FXA_OP_EQ && op <= FXA_OP_GE)
                ? 2
                : 0;
@@ -91,6 +91,7 @@ static meaning meaning_arith_float(fxa_op op, double x, double y, double z) {
     case FXA_OP_POW: return meaning_float(pow(x, y));
     case FXA_OP_MULZ: return meaning_float(x == 0 ? 0.0 : x * y);
     case FXA_OP_DIVZ: return meaning_float(x == 0 ? 0.0 : x / y);
+    case FXA_OP_GRAFT: return meaning_float(x);
     default: return meaning_float(meaning_real1(op, x));
     }
 }
@@ -163,8 +164,8 @@ meaning meaning_op(fxa_op op, const meaning *x) {
     if (op >= FXA_OP_EQ && op <= FXA_OP_GE) return meaning_compare(op, meaning_number(x[0]), meaning_number(y));
     if (op >= FXA_OP_AND && op <= FXA_OP_NOT) return meaning_bits(op, x[0], y);
     bool shift = op == FXA_OP_SHL || op == FXA_OP_SHR;
-    bool real =
-        op == FXA_OP_DIV || (op >= FXA_OP_POW && op <= FXA_OP_DIVZ) || (op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS);
+    bool real = op == FXA_OP_DIV || op == FXA_OP_GRAFT || (op >= FXA_OP_POW && op <= FXA_OP_DIVZ) ||
+                (op >= FXA_OP_SQRT && op <= FXA_OP_SOFTPLUS);
     if (shift && floats) return (meaning){0};
     if (real || floats) return meaning_arith_float(op, meaning_number(x[0]), meaning_number(y), meaning_number(z));
     return meaning_arith_int(op, x[0].i, y.i, z.i);

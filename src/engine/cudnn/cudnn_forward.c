@@ -209,7 +209,10 @@ static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *pr
     *depend = fxa__alloc_array(s->g->host, (size_t)program->n_nodes, sizeof **depend);
     if (!*depend) return fxa__fail_memory(err, "the graph of a program");
     fxa__lower_depend(program, NULL, *depend);
-    for (int32_t i = 0; i < program->n_nodes; i++) s->load[i] = s->same[i] = -1;
+    for (int32_t i = 0; i < program->n_nodes; i++) {
+        s->load[i] = -1;
+        s->same[i] = program->nodes[i].op == FXA_OP_GRAFT ? program->nodes[i].arg[0] : -1; /* its value alone */
+    }
     s->program = program, s->depend = *depend;
     return FXA_OK;
 }
