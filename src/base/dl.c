@@ -14,14 +14,17 @@
 typedef void (*dl_function)(void);
 _Static_assert(sizeof(dl_function) == sizeof(void *), "what dlsym gives is kept as a pointer to a function");
 
-/* Why each name cannot be used, one after the other; what does not fit is left out. */
+/* Why each name cannot be used, one after the other; what does not fit is left out. The system's reason begins with the
+ * name, mostly: once is enough. */
 typedef struct dl_reasons {
     char text[sizeof((fxa_error *)0)->text];
     size_t at;
 } dl_reasons;
 
 static void dl_add_reason(dl_reasons *r, const char *name, const char *verb, const char *reason) {
+    size_t length = strlen(name);
     if (r->at >= sizeof r->text) return;
+    if (strncmp(reason, name, length) == 0 && strncmp(reason + length, ": ", 2) == 0) reason += length + 2;
     int n = snprintf(r->text + r->at, sizeof r->text - r->at, "%s%s %s%s", r->at ? "; " : "", name, verb, reason);
     if (n > 0) r->at += (size_t)n;
 }
@@ -60,11 +63,10 @@ static void *dl_find_loaded(const fxa__dl_spec *spec, void *table, size_t table_
 }
 #endif
 
-bool fxa__dl_own_folder(char *out, size_t capacity) {
+bool fxa__dl_folder_of(void (*function)(void), char *out, size_t capacity) {
     Dl_info info;
-    const char *(*const own)(void) = fxa_version;
     void *address;
-    memcpy(&address, &own, sizeof address);
+    memcpy(&address, &function, sizeof address);
     if (!dladdr(address, &info) || !info.dli_fname) return false;
     const char *end = strrchr(info.dli_fname, '/');
     size_t n = end ? (size_t)(end - info.dli_fname) : 0;
@@ -72,6 +74,10 @@ bool fxa__dl_own_folder(char *out, size_t capacity) {
     memcpy(out, info.dli_fname, n);
     out[n] = '\0';
     return true;
+}
+
+bool fxa__dl_own_folder(char *out, size_t capacity) {
+    return fxa__dl_folder_of((dl_function)fxa_version, out, capacity);
 }
 
 fxa_status fxa__dl_open(const fxa__dl_spec *spec, void *table, size_t table_size, void **handle, fxa_error *err) {

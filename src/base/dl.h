@@ -32,7 +32,9 @@ typedef struct fxa__dl_spec {
 fxa_status fxa__dl_open(const fxa__dl_spec *spec, void *table, size_t table_size, void **handle, fxa_error *err);
 /* Takes NULL. The functions are gone with it. */
 void fxa__dl_close(void *handle);
-/* The folder that this library (or the program it is part of) was loaded from; false: nobody knows. */
+/* The folder that a function's library was loaded from, and that of this library (or the program it is part of); false:
+ * nobody knows. */
+bool fxa__dl_folder_of(void (*function)(void), char *out, size_t capacity);
 bool fxa__dl_own_folder(char *out, size_t capacity);
 
 #endif

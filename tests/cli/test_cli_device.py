@@ -87,10 +87,18 @@ class Here(Cli):
         told, env = self.cudnn()
         if told["available"] or "cannot be used" not in told["reason"]:
             self.skipTest("this machine has cuDNN")
-        self.fails_everywhere("cuBLASLt, which cuDNN needs, cannot be used: ", env)
+        self.fails_everywhere("cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder), cannot be used: ", env)
         self.bring("libcublasLt.so.13")
         told, env = self.cudnn()
-        self.fails_everywhere("cuDNN cannot be used: ", env)
+        self.fails_everywhere("cuDNN (FXA_CUDNN_PATH may name its folder) cannot be used: ", env)
+
+    def test_cudnn_without_its_parts(self):
+        """cuDNN's front ends the process when it does not find the part that a call is for: so that is looked for before."""
+        self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn_front.so.9")
+        os.rename(self.path("libcudnn_front.so.9"), self.path("libcudnn.so.9"))
+        told, env = self.cudnn()
+        path = self.path("libcudnn_graph.so.9")
+        self.fails_everywhere("libcudnn_graph, a part of cuDNN, cannot be used: %s is not loaded: cannot open" % path, env)
 
     def test_both(self):
         self.bring("libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9")
@@ -116,6 +124,8 @@ class Here(Cli):
             os.makedirs(folder)
             if name:
                 os.rename(self.path(name), os.path.join(folder, name))
+        told, _ = self.cudnn(FXA_CUDNN_PATH=folders[2])  # its cuBLASLt lies in the package beside it
+        self.assertEqual((told["available"], told["reason"]), (True, ""))
         shutil.copy(cli_case.FXATTN, folders[0])
         before, cli_case.FXATTN = cli_case.FXATTN, os.path.join(folders[0], "fxattn")
         self.addCleanup(setattr, cli_case, "FXATTN", before)

@@ -161,13 +161,14 @@ typedef struct fxa__cudnn_api {
     int (*get)(void *descriptor, int name, int type, int64_t capacity, int64_t *count, void *elements);
     int (*finalize)(void *descriptor);
     int (*execute)(void *handle, void *plan, void *pack);
+    int (*graph_check)(void); /* where it is there, cuDNN is a front of several files; never called */
 } fxa__cudnn_api;
 
 /* cuDNN, loaded, and what it needs beside it. */
 typedef struct fxa__cudnn_library {
     fxa__cudnn_api api;
-    void *handle, *blas, *compiler; /* compiler: NULL where it was not found */
-    int64_t version;                /* 91901: 9.19.1 */
+    void *handle, *graph, *blas, *compiler; /* graph: NULL where cuDNN is one file; compiler: where it was not found */
+    int64_t version;                        /* 91901: 9.19.1 */
 } fxa__cudnn_library;
 
 /* E_UNAVAILABLE with the reason. `folder`: where to look first, or NULL. On failure nothing is loaded. */

@@ -2,8 +2,9 @@
  *
  * Finding cuDNN. In this order: what the process has loaded already; where FXA_CUDNN_PATH says (a folder); in NVIDIA's
  * packages for Python, where this library is part of one beside them; by the name alone, as the system's loader does.
- * cuDNN ends the process when it cannot find cuBLASLt by itself, so that is loaded first, and its absence is a reason.
- * It is kept for as long as cuDNN is.
+ * What lies beside the folder of FXA_CUDNN_PATH as NVIDIA's packages do is found, too.
+ * cuDNN ends the process when it cannot find cuBLASLt or its own part libcudnn_graph by itself, so these are loaded
+ * before it is called, and their absence is a reason. They are kept for as long as cuDNN is.
  */
 #include "cudnn_api.h"
 
@@ -28,6 +29,7 @@ static const fxa__dl_symbol cudnn_symbols[] = {
     CUDNN_FUNCTION("cudnnBackendGetAttribute", get),
     CUDNN_FUNCTION("cudnnBackendFinalize", finalize),
     CUDNN_FUNCTION("cudnnBackendExecute", execute),
+    {"cudnnGraphVersionCheck", offsetof(fxa__cudnn_api, graph_check), true},
 };
 
 typedef struct cudnn_blas {
@@ -40,12 +42,20 @@ typedef struct cudnn_compiler {
 } cudnn_compiler;
 static const fxa__dl_symbol cudnn_compiler_symbols[] = {{"nvrtcVersion", offsetof(cudnn_compiler, version), false}};
 
-enum { CUDNN_PATH = 4096, CUDNN_NAMES = 2, CUDNN_FOLDERS = 3 };
+typedef struct cudnn_part {
+    int (*check)(void);
+} cudnn_part;
+static const fxa__dl_symbol cudnn_part_symbols[] = {{"cudnnGraphVersionCheck", offsetof(cudnn_part, check), false}};
 
-/* Folders of NVIDIA's packages for Python, seen from that of a package with this library in it. */
-static const char *const cudnn_packages[] = {"/../../nvidia/cu13/lib", "/../../nvidia/cublas/lib"};
-static const char *const cudnn_compilers[] = {"/../../nvidia/cu13/lib", "/../../nvidia/cuda_nvrtc/lib"};
-static const char *const cudnn_package[] = {"/../../nvidia/cudnn/lib"};
+enum { CUDNN_PATH = 4096, CUDNN_NAMES = 2, CUDNN_FOLDERS = 5 };
+
+/* Folders of NVIDIA's packages for Python, as they lie in `nvidia`: seen from the folder of cuDNN's, and from that of a
+ * package with this library in it. */
+static const char *const cudnn_packages[] = {"/cu13/lib", "/cublas/lib", NULL};
+static const char *const cudnn_compilers[] = {"/cu13/lib", "/cuda_nvrtc/lib", NULL};
+static const char *const cudnn_package[] = {"/cudnn/lib", NULL};
+#define CUDNN_BESIDE "/../.."
+#define CUDNN_BESIDE_OWN "/../../nvidia"
 
 /* The names to try: those in folders, then those that the loader looks for. */
 typedef struct cudnn_search {
@@ -54,13 +64,14 @@ typedef struct cudnn_search {
     size_t n;
 } cudnn_search;
 
-/* False: a path that is too long. `there`: files that are not there are left out, and nothing is said of them. */
-static bool cudnn_search_folder(cudnn_search *s, const char *folder, const char *more, bool there,
+/* False: a path that is too long. package: NULL for the folder itself; files of packages that are not there are left
+ * out, and nothing is said of them. */
+static bool cudnn_search_folder(cudnn_search *s, const char *folder, const char *more, const char *package,
                                 const char *const *files) {
     for (size_t i = 0; files[i]; i++) {
-        int length = snprintf(s->path[s->n], CUDNN_PATH, "%s%s/%s", folder, more, files[i]);
+        int length = snprintf(s->path[s->n], CUDNN_PATH, "%s%s%s/%s", folder, more, package ? package : "", files[i]);
         if (length < 0 || length >= CUDNN_PATH) return false;
-        if (there && access(s->path[s->n], F_OK) != 0) continue;
+        if (package && access(s->path[s->n], F_OK) != 0) continue;
         s->names[s->n] = s->path[s->n];
         s->n++;
     }
@@ -68,15 +79,17 @@ static bool cudnn_search_folder(cudnn_search *s, const char *folder, const char 
 }
 
 /* folder: the caller's, or NULL. */
-static fxa_status cudnn_search_make(cudnn_search *s, const char *folder, const char *const *packages, size_t n_packages,
+static fxa_status cudnn_search_make(cudnn_search *s, const char *folder, const char *const *packages,
                                     const char *const *files, fxa_error *err) {
     char own[CUDNN_PATH / 2];
     s->n = 0;
-    if (folder && !cudnn_search_folder(s, folder, "", false, files))
+    if (folder && !cudnn_search_folder(s, folder, "", NULL, files))
         return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDNN_PATH has %zu bytes: at most %d are a path", strlen(folder),
                          CUDNN_PATH - 32);
-    for (size_t i = 0; i < n_packages && fxa__dl_own_folder(own, sizeof own); i++)
-        (void)cudnn_search_folder(s, own, packages[i], true, files);
+    for (size_t i = 0; folder && packages[i]; i++)
+        (void)cudnn_search_folder(s, folder, CUDNN_BESIDE, packages[i], files);
+    for (size_t i = 0; packages[i] && fxa__dl_own_folder(own, sizeof own); i++)
+        (void)cudnn_search_folder(s, own, CUDNN_BESIDE_OWN, packages[i], files);
     for (size_t i = 0; files[i]; i++) s->names[s->n++] = files[i];
     s->names[s->n] = NULL;
     return FXA_OK;
@@ -85,11 +98,12 @@ static fxa_status cudnn_search_make(cudnn_search *s, const char *folder, const c
 /* cuDNN looks for it by its name alone, and ends the process over a file that does not call itself so. */
 static fxa_status cudnn_blas_open(cudnn_search *s, const char *folder, void **handle, fxa_error *err) {
     static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
-    const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs,", s->names, cudnn_blas_symbols, 1};
+    const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder),", s->names,
+                               cudnn_blas_symbols, 1};
     const fxa__dl_spec named = {"cuBLASLt, which cuDNN needs and looks for by its name,", files, cudnn_blas_symbols, 1};
     cudnn_blas table;
     void *by_name;
-    FXA_TRY(cudnn_search_make(s, folder, cudnn_packages, 2, files, err));
+    FXA_TRY(cudnn_search_make(s, folder, cudnn_packages, files, err));
     FXA_TRY(fxa__dl_open(&spec, &table, sizeof table, handle, err));
     fxa_status status = fxa__dl_open(&named, &table, sizeof table, &by_name, err);
     if (status != FXA_OK) fxa__dl_close(*handle);
@@ -104,17 +118,33 @@ static void *cudnn_compiler_open(cudnn_search *s, const char *folder) {
     const fxa__dl_spec spec = {"NVRTC", s->names, cudnn_compiler_symbols, 1};
     cudnn_compiler table;
     void *handle = NULL;
-    if (cudnn_search_make(s, folder, cudnn_compilers, 2, files, NULL) != FXA_OK) return NULL;
+    if (cudnn_search_make(s, folder, cudnn_compilers, files, NULL) != FXA_OK) return NULL;
     return fxa__dl_open(&spec, &table, sizeof table, &handle, NULL) == FXA_OK ? handle : NULL;
+}
+
+/* Before the first call of cuDNN, where it is a front: the part that does what is called here, beside it or where the
+ * loader looks. */
+static fxa_status cudnn_graph_open(cudnn_search *s, fxa__cudnn_library *library, fxa_error *err) {
+    static const char *const files[] = {"libcudnn_graph.so.9", NULL}, *const no_packages[] = {NULL};
+    const fxa__dl_spec spec = {"libcudnn_graph, a part of cuDNN,", s->names, cudnn_part_symbols, 1};
+    char folder[CUDNN_PATH / 2];
+    cudnn_part table;
+    if (!library->api.graph_check) return FXA_OK;
+    bool known = fxa__dl_folder_of((void (*)(void))library->api.graph_check, folder, sizeof folder);
+    FXA_TRY(cudnn_search_make(s, known ? folder : NULL, no_packages, files, err));
+    return fxa__dl_open(&spec, &table, sizeof table, &library->graph, err);
 }
 
 static fxa_status cudnn_open_both(cudnn_search *s, const char *folder, fxa__cudnn_library *out, fxa_error *err) {
     static const char *const files[] = {"libcudnn.so.9", NULL};
-    const fxa__dl_spec spec = {"cuDNN", s->names, cudnn_symbols, sizeof cudnn_symbols / sizeof *cudnn_symbols};
+    const fxa__dl_spec spec = {"cuDNN (FXA_CUDNN_PATH may name its folder)", s->names, cudnn_symbols,
+                               sizeof cudnn_symbols / sizeof *cudnn_symbols};
     FXA_TRY(cudnn_blas_open(s, folder, &out->blas, err));
-    fxa_status status = cudnn_search_make(s, folder, cudnn_package, 1, files, err);
+    fxa_status status = cudnn_search_make(s, folder, cudnn_package, files, err);
     if (status == FXA_OK) status = fxa__dl_open(&spec, &out->api, sizeof out->api, &out->handle, err);
+    if (status == FXA_OK) status = cudnn_graph_open(s, out, err);
     if (status != FXA_OK) {
+        fxa__dl_close(out->handle);
         fxa__dl_close(out->blas);
         return status;
     }
@@ -135,6 +165,7 @@ fxa_status fxa__cudnn_library_open(fxa__host *host, const char *folder, fxa__cud
 void fxa__cudnn_library_close(fxa__cudnn_library *library) {
     fxa__dl_close(library->compiler);
     fxa__dl_close(library->handle);
+    fxa__dl_close(library->graph);
     fxa__dl_close(library->blas);
 }
 
