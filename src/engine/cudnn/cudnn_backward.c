@@ -209,7 +209,8 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
     }
     if (vectors > most)
         (void)fxa__dnn_refuse(&a->g,
-                              "the program uses captured values per row %d times: on sm_%d cuDNN's backward takes %d",
+                              "the program uses captured values of rows or entries, as t[q] and t[b], %d times: on "
+                              "sm_%d cuDNN's backward takes %d",
                               vectors, (int)a->level.arch, most);
 }
 

@@ -127,7 +127,8 @@ static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
 }
 
 static int32_t mask_equal(fxa__dnn_attention *a, const fxa__part *part) {
-    if (part->whole) return fxa__dnn_refuse(&a->g, "the mask compares i64 tensors: cuDNN compares ints of 32 bits");
+    if (part->whole)
+        return fxa__dnn_refuse(&a->g, "the mask compares i64 tensors: cuDNN compares ints of 32 bits; take i32");
     int32_t row = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, part->row));
     int32_t key = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, part->key));
     return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_EQ, row, key);

@@ -25,7 +25,8 @@ static bool use_is_virtual(const dnn_use *u, int32_t t) { return use_tensor(u, t
 static bool use_has_score(const dnn_use *u, int32_t t) { return use_tensor(u, t)->score; }
 
 static int32_t use_refuse(const dnn_use *u, const char *why) {
-    return fxa__dnn_refuse(u->g, "operation %s: %s", fxa__op_info_get(u->n->op)->id, why);
+    const fxa__op_info *info = fxa__op_info_get(u->n->op);
+    return fxa__dnn_refuse(u->g, "operation %s (%s): %s", info->id, info->text, why);
 }
 
 static int32_t use_apply(const dnn_use *u, int mode, int32_t x, int32_t b, bool floats) {
@@ -55,7 +56,7 @@ static bool use_is_exact(const dnn_use *u) {
     return u->floats || (fxa__dnn_range(u->s, u->node, &lo, &hi) && lo >= -(1 << 24) && hi <= 1 << 24);
 }
 
-#define USE_NOT_EXACT "its ints are not known to stay below 2^24"
+#define USE_NOT_EXACT "its ints are not known to stay below 2^24; clamp them, or take a tensor of i16 or f32"
 
 /* ---- Sums, products, functions ----------------------------------------------------------------------------------- */
 
@@ -125,7 +126,9 @@ static int32_t dnn_pow(const dnn_use *u) {
     const fxa__node *exponent = &u->s->program->nodes[u->n->arg[1]];
     int32_t x = fxa__dnn_as_virtual(u->s, u->arg[0]), y = x;
     if (exponent->op != FXA_OP_CONST || (exponent->f != 2 && exponent->f != 3 && exponent->f != 4 && exponent->f != -1))
-        return use_refuse(u, "cuDNN has powers of positive numbers alone; exponents 2, 3, 4 and -1 are done without");
+        return use_refuse(u,
+                          "cuDNN has powers of positive numbers alone; exponents 2, 3, 4 and -1 are done without, and "
+                          "2 ** x as exp2(x)");
     if (exponent->f < 0) return fxa__dnn_float2(u->g, CUDNN_POINTWISE_RECIPROCAL, x, -1);
     if (exponent->f == 4) x = y = fxa__dnn_float2(u->g, CUDNN_POINTWISE_MUL, x, x);
     for (int i = exponent->f == 3 ? 2 : 1; i > 0; i--) y = fxa__dnn_float2(u->g, CUDNN_POINTWISE_MUL, y, x);
@@ -136,10 +139,11 @@ static int32_t dnn_pow(const dnn_use *u) {
 static int32_t dnn_floor_int(const dnn_use *u) {
     const fxa__node *by = &u->s->program->nodes[u->n->arg[1]];
     int64_t lo, hi;
-    bool plain = fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) && lo >= 0 && hi <= 1 << 24;
-    if (!plain || by->op != FXA_OP_CONST || by->imm <= 0)
-        return use_refuse(
-            u, "of ints cuDNN divides what is not negative by positive constants alone; write a param's number");
+    if (by->op != FXA_OP_CONST || by->imm <= 0)
+        return use_refuse(u, "of ints cuDNN divides by positive constants alone; write a param's number");
+    if (!fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) || lo < 0 || hi > 1 << 24)
+        return use_refuse(u, "of ints cuDNN divides what is known to lie between 0 and 2^24; add a multiple of the "
+                             "divisor, or clamp");
     return fxa__dnn_int2(u->g, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
 }
 
@@ -283,7 +287,7 @@ static int32_t use_select_bool(const dnn_use *u) {
 static int32_t dnn_select(const dnn_use *u) {
     int32_t m = u->arg[0], x = u->arg[1], y = u->arg[2];
     if (u->n->type == FXA_BOOL) return use_select_bool(u);
-    if (u->n->type == FXA_INT) return use_refuse(u, "cuDNN selects between floats");
+    if (u->n->type == FXA_INT) return use_refuse(u, "cuDNN selects between floats; write float(x), float(y)");
     m = fxa__dnn_as_virtual(u->s, m);
     if (u->g->status != FXA_OK) return 0;
     if (fxa__dnn_is_by_value(use_tensor(u, y))) return fxa__dnn_select(u->g, fxa__dnn_as_virtual(u->s, x), y, m);

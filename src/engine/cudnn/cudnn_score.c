@@ -274,8 +274,9 @@ static bool score_load_index(fxa__dnn_score *s, const fxa__node *load, int i, sc
     if (n->op == FXA_OP_CONST) return score_load_constant(s, load, i, n->imm, x);
     if (n->op != FXA_OP_INPUT || n->imm < FXA_INPUT_B || n->imm > FXA_INPUT_K) {
         (void)fxa__dnn_refuse(s->g,
-                              "index %d of %s is computed (operation %s): cuDNN reads b, h, q, k or constants alone", i,
-                              name, fxa__op_info_get(n->op)->id);
+                              "index %d of %s is computed (operation %s): cuDNN reads b, h, q, k or constants alone; "
+                              "gather %s into a tensor of these before",
+                              i, name, fxa__op_info_get(n->op)->id, name);
         return false;
     }
     fxa_input input = (fxa_input)n->imm;

@@ -91,7 +91,7 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BACKWARD, DTYPES, 0, support_has_grads,
      "gradients of captured tensors were tried on sm_90 alone"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_wide_grads,
-     "gradients of captured tensors: cuDNN has one, of the dtype of Q"},
+     "gradients of captured tensors: cuDNN has that of one t[q, k], of the dtype of Q"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_tiles_left,
      "gradients of captured tensors: sq is to be a multiple of 64, and sk of 128"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_groups,
