@@ -45,6 +45,7 @@ typedef struct fxa__dnn_attention {
     bool spans;           /* entries have lengths of their own: len_q, len_k and more = k length - q length have them */
     int32_t more, joined; /* joined: LSE of this run, for what is there */
     size_t span_step;     /* which writes these */
+    size_t fill_step;     /* 1 + that which fills results once cuDNN is done; 0: span_step does before */
     fxa__dnn_step nobody;
 } fxa__dnn_attention;
 

@@ -58,22 +58,30 @@ static int32_t spans_ints(fxa__dnn_attention *a) {
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
-void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
+/* A step that knows the lengths, and does nothing with them yet. */
+static fxa__dnn_step *spans_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_LEN_Q, FXA_SLOT_LEN_K};
-    a->spans = true;
-    a->len_q = spans_ints(a), a->len_k = spans_ints(a), a->more = spans_ints(a);
-    a->span_step = a->g.n_steps;
-    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, false, (p->b + 1) * (FXA_GPU_OPERANDS + 1));
+    fxa__dnn_step *step = fxa__dnn_step_add(a, FXA__GPU_SPANS, after, work);
     FxaGpuSpans *s = &step->args.spans;
-    const int32_t len[2] = {a->len_q, a->len_k};
     s->batch = (int32_t)p->b, s->size[0] = p->sq, s->size[1] = p->sk;
     for (int keys = 0; keys < 2; keys++) {
         bool packed = (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
         if (packed) fxa__dnn_step_point(step, &s->starts[keys], FXA__DNN_SLOT, starts[keys], 0);
         if (p->flags & FXA_PADDING) fxa__dnn_step_point(step, &s->lens[keys], FXA__DNN_SLOT, lens[keys], 0);
-        fxa__dnn_step_data(step, &s->len[keys], &a->g, len[keys]);
     }
+    return step;
+}
+
+void fxa__dnn_spans_begin(fxa__dnn_attention *a) {
+    const fxa_problem *p = &a->p->in;
+    a->spans = true;
+    a->len_q = spans_ints(a), a->len_k = spans_ints(a), a->more = spans_ints(a);
+    a->span_step = a->g.n_steps;
+    fxa__dnn_step *step = spans_step_new(a, false, (p->b + 1) * (FXA_GPU_OPERANDS + 1));
+    FxaGpuSpans *s = &step->args.spans;
+    fxa__dnn_step_data(step, &s->len[0], &a->g, a->len_q);
+    fxa__dnn_step_data(step, &s->len[1], &a->g, a->len_k);
     fxa__dnn_step_data(step, &s->more, &a->g, a->more);
 }
 
@@ -198,10 +206,21 @@ void fxa__dnn_step_drop(fxa__dnn_step *step, const void *field) {
         if (step->ref[i].at == at) step->ref[i--] = step->ref[--step->n_refs];
 }
 
+/* The step that fills results: that of the lengths, or one of its own behind cuDNN's kernel, which before 9.19 writes
+ * sums of heads for entries without rows, made of nothing. */
+static fxa__dnn_step *spans_fill_step(fxa__dnn_attention *a) {
+    if (a->level.version >= 91900) return spans_step(a);
+    if (!a->fill_step) {
+        (void)spans_step_new(a, true, 1);
+        a->fill_step = a->g.n_steps;
+    }
+    return a->g.status == FXA_OK ? &a->g.steps[a->fill_step - 1] : &a->nobody;
+}
+
 void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
-    fxa__dnn_step *step = spans_step(a);
+    fxa__dnn_step *step = spans_fill_step(a);
     FxaGpuSpans *w = &step->args.spans;
     if (w->fills == FXA_GPU_FILLS) return; /* of a graph that has failed: no pass has as many results */
     FxaGpuFill *f = &w->fill[w->fills++];
