@@ -39,7 +39,7 @@ CAMPAIGNS = [
      ("test_float_state", "test_float_state_random"), False, 5),
     ("overlap of strided regions against brute force", ("test_region",), False, 10),
 ]
-FOLDERS = ("base", "program", "problem", "lower", "plan", "engine", "engine/ref", "engine/cpu", "engine/cuda")
+FOLDERS = ("base", "program", "problem", "lower", "plan", "gpu", "engine", "engine/ref", "engine/cpu", "engine/cudnn")
 
 
 def run(command, **env):
@@ -189,7 +189,9 @@ def coverage_left(files):
 
 
 def coverage_rows(files, left):
-    sums = {folder: [0] * 6 for folder in FOLDERS}
+    found = {os.path.dirname(name)[len("src/"):] for name in files}
+    folders = FOLDERS + tuple(sorted(found.difference(FOLDERS)))
+    sums = {folder: [0] * 6 for folder in folders}
     for name, lines in files.items():
         row = sums[os.path.dirname(name)[len("src/"):]]
         row[0] += sum(1 for _, count, _ in lines if count)
@@ -200,7 +202,7 @@ def coverage_rows(files, left):
         sums[os.path.dirname(name)[len("src/"):]][4 if reason else 5] += missing
     return ["| src/%s | %s of %d | %s of %d | %s | %d | %d |" % (
         folder, percent(*row[:2]), row[1], percent(*row[2:4]), row[3], percent(row[2], row[3] - row[4]), row[4], row[5])
-        for folder, row in ((folder, sums[folder]) for folder in FOLDERS) if row[1]]
+        for folder, row in ((folder, sums[folder]) for folder in folders) if row[1]]
 
 
 def left_section(left):
