@@ -153,8 +153,8 @@ static bool lowering_case(fxa_context *ctx, conf_source source, bool own, loweri
     return ok;
 }
 
-/* A program by its text, of 21 rows and 30 keys, against the reference. */
-static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) {
+/* A program by its text, of 21 rows and 30 keys, against the reference; param: what its first is, NaN: anything. */
+static void lowering_text_by(fxa_context *ctx, const char *text, fxa_pass pass, double param) {
     static conf_case c;
     conf_tally tally = {0};
     fxa_error err;
@@ -166,11 +166,14 @@ static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) {
     setenv("FXA_TEST_DTYPE", "bf16", 0);
     bool ok = conf_draw(&c, ctx, ATTN_GQA, &shape, program, "text", NULL, &tally, &rng);
     if (ok) lowering_narrow(&c, &rng);
+    if (param == param) c.params[0] = param;
     ok = ok && lowering_pass(&c, FXA_FORWARD, &all);
     ok = ok && (pass == FXA_FORWARD || lowering_pass(&c, FXA_BACKWARD, &all));
     if (!ok || c.refused || c.unsure) T_FAIL("%s, %s: %s\n", text, pass ? "backward" : "forward", c.why);
     conf_free(&c);
 }
+
+static void lowering_text(fxa_context *ctx, const char *text, fxa_pass pass) { lowering_text_by(ctx, text, pass, NAN); }
 
 static void lowering_cases_of(conf_source source, bool own, int n, int least) {
     fxa_error err;
@@ -222,6 +225,22 @@ TEST(values_per_head) {
     T_OK(fxa_context_create(NULL, &ctx, &err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pass = 0; pass < 2; pass++) lowering_text(ctx, texts[i], (fxa_pass)pass);
+    fxa_context_destroy(ctx);
+}
+
+/* By ints that a run says, of any sign, and 0; cuDNN itself divides towards zero. */
+TEST(quotients_by_params) {
+    static const char *const texts[] = {"param w : int\nmask = q // w == k // w || k == 0",
+                                        "param w : int\nmask = (k + 1) % w != 3",
+                                        "param w : int\nscore = score + 0.25 * (k // (w + 1))"};
+    static const double by[] = {1, 5, 0, -1, -4, 1 << 28, INT32_MAX, INT32_MIN};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    if (lowering_missing()) T_SKIP(lowering_missing());
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (size_t j = 0; j < sizeof by / sizeof *by; j++)
+            lowering_text_by(ctx, texts[i], i == 2 ? FXA_FORWARD : FXA_BACKWARD, by[j]);
     fxa_context_destroy(ctx);
 }
 

@@ -28,6 +28,15 @@ typedef enum fxa__dnn_source {
     FXA__DNN_OWN_NODE
 } fxa__dnn_source;
 
+/* What of an int by value a graph has, for quotients rounded down of what is not negative (cudnn_ops.c). */
+typedef enum fxa__dnn_part {
+    FXA__DNN_WHOLE,
+    FXA__DNN_DIVISOR,  /* its magnitude, no more than 2^24 + 1; 1 of 0 */
+    FXA__DNN_ROUNDS,   /* of negative ones DIVISOR - 1, else 0 */
+    FXA__DNN_SIGN,     /* 1, 0 or -1 */
+    FXA__DNN_MAGNITUDE /* in 32 bits; 1 of 0 */
+} fxa__dnn_part;
+
 typedef struct fxa__dnn_tensor {
     int64_t dim[4], stride[4];
     uint8_t type;   /* CUDNN_DATA_ */
@@ -36,6 +45,7 @@ typedef struct fxa__dnn_tensor {
     bool read;      /* of scratch: the program reads it */
     bool bound;     /* of a mask: within 2^30 of 0, beyond which nothing changes and sums with it wrap around */
     int8_t times;
+    uint8_t part; /* fxa__dnn_part */
     int32_t index;
     int64_t offset;
     double value;

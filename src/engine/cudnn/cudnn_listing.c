@@ -27,8 +27,13 @@ static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
     } else if (!n) {
         fxa__write_format(l->w, "%.9g", t->value);
     } else {
+        static const char *const parts[] = {[FXA__DNN_WHOLE] = "",
+                                            [FXA__DNN_DIVISOR] = "size of ",
+                                            [FXA__DNN_ROUNDS] = "rounding by ",
+                                            [FXA__DNN_SIGN] = "sign of ",
+                                            [FXA__DNN_MAGNITUDE] = "size of "};
         const char *name = n->op == FXA_OP_PARAM ? program->params[n->imm].name : "value";
-        fxa__write_format(l->w, "%s%s", t->times < 0 ? "-" : "", name);
+        fxa__write_format(l->w, "%s%s%s", parts[t->part], t->times < 0 ? "-" : "", name);
         if (t->value != 0) fxa__write_format(l->w, "%+.9g", t->value);
     }
 }

@@ -135,15 +135,35 @@ static int32_t dnn_pow(const dnn_use *u) {
     return y;
 }
 
+/* A part of an int by value. */
+static int32_t use_part(const dnn_use *u, int32_t t, fxa__dnn_part part) {
+    fxa__dnn_tensor of = *use_tensor(u, t);
+    of.part = (uint8_t)part;
+    return fxa__dnn_add(u->g, &of);
+}
+
+/* By a number n that only a run knows: of x, not negative, the quotient rounded up or down by the sign of n, then that
+ * sign, or what is left of x; with 0 for n both are 0. */
+static int32_t use_floor_by_value(const dnn_use *u, int32_t x, int32_t n) {
+    int32_t rounded = fxa__dnn_int2(u->g, CUDNN_POINTWISE_ADD, x, use_part(u, n, FXA__DNN_ROUNDS));
+    int32_t times = fxa__dnn_int2(u->g, CUDNN_POINTWISE_DIV, rounded, use_part(u, n, FXA__DNN_DIVISOR));
+    bool remainder = u->n->op == FXA_OP_MOD;
+    int32_t by = use_part(u, n, remainder ? FXA__DNN_MAGNITUDE : FXA__DNN_SIGN);
+    int32_t product = fxa__dnn_int2(u->g, CUDNN_POINTWISE_MUL, times, by);
+    return remainder ? fxa__dnn_int2(u->g, CUDNN_POINTWISE_SUB, x, product) : product;
+}
+
 /* cuDNN rounds quotients of ints towards zero: the same for what is not negative. */
 static int32_t dnn_floor_int(const dnn_use *u) {
     const fxa__node *by = &u->s->program->nodes[u->n->arg[1]];
     int64_t lo, hi;
-    if (by->op != FXA_OP_CONST || by->imm <= 0)
-        return use_refuse(u, "of ints cuDNN divides by positive constants alone; write a param's number");
+    bool of_run = by->op != FXA_OP_CONST && fxa__dnn_is_by_value(use_tensor(u, u->arg[1]));
+    if (!of_run && (by->op != FXA_OP_CONST || by->imm <= 0))
+        return use_refuse(u, "of ints cuDNN divides by positive constants and params alone");
     if (!fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) || lo < 0 || hi > 1 << 24)
         return use_refuse(u, "of ints cuDNN divides what is known to lie between 0 and 2^24; add a multiple of the "
                              "divisor, or clamp");
+    if (of_run) return use_floor_by_value(u, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
     return fxa__dnn_int2(u->g, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
 }
 

@@ -58,6 +58,18 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
     v->there = true;
 }
 
+/* What a graph has of an int. */
+static int64_t run_part(int64_t x, uint8_t part) {
+    int64_t magnitude = x < 0 ? -x : x > 0 ? x : 1, divisor = fxa__min_i64(magnitude, (1 << 24) + 1);
+    switch (part) {
+    case FXA__DNN_DIVISOR: return divisor;
+    case FXA__DNN_ROUNDS: return x < 0 ? divisor - 1 : 0;
+    case FXA__DNN_SIGN: return (x > 0) - (x < 0);
+    case FXA__DNN_MAGNITUDE: return magnitude;
+    default: return x;
+    }
+}
+
 static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor *t, const fxa__bind *bind,
                               const run_values *v) {
     run_value value = {.i = 0};
@@ -70,7 +82,7 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
     }
     if (t->bound) x = fxa__fclamp(x, -(1 << 30), 1 << 30);
     if (ints)
-        value.i = fxa__wrap32((int64_t)x); /* a whole number within 2^33 of 0 */
+        value.i = fxa__wrap32(run_part((int64_t)x, t->part)); /* a whole number within 2^33 of 0 */
     else
         value.f = (float)x;
     return value;
