@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan save|show|load FILE: a compiled plan as bytes. show tells everything that is inside, load that it can be used
- * here. plan warm FILE: all shapes of a list compiled into the folder of FXA_CACHE_DIR, for processes to come. */
+ * plan save|show|load FILE: a compiled plan as bytes. show tells everything that is inside, or of a plan for what is
+ * not here what the bytes say by themselves, load that it can be used here. plan warm FILE: all shapes of a list
+ * compiled into the folder of FXA_CACHE_DIR, for processes to come. */
 #include "explain.h"
+#include "plan_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,12 +12,55 @@
 
 #define PLAN_MAX_FILE ((size_t)256 << 20)
 
-static int plan_read_file(cli *c, const char *path, fxa_plan **out, size_t *size) {
+/* Of an operation that reads a file, and plans nothing: options that say what to plan are a misunderstanding. */
+static int plan_takes_no_problem(cli *c, const char *action) {
+    for (size_t i = 0; i < c->n_given; i++)
+        if (strcmp(cli_options[c->given[i].id].group, "Output") != 0 && c->given[i].id != OPT_THREADS)
+            return cli_fail(c, CLI_BAD_INPUT, "'plan %s' has no option --%s: the file says all", action,
+                            cli_options[c->given[i].id].name);
+    return CLI_OK;
+}
+
+/* What the bytes of a plan say that cannot be loaded here. */
+static int plan_show_file(cli *c, const char *path, const plan_file *f, size_t size, const fxa_error *why) {
+    const char *pass = f->problem.pass ? "backward" : "forward";
+    char key[33];
+    hex_text(f->key, sizeof f->key, key);
+    if (c->json) {
+        json j = json_begin(&c->out);
+        json_open(&j, NULL, '{');
+        json_string(&j, "file", path);
+        json_uint(&j, "bytes", size);
+        json_string(&j, "engine", f->engine);
+        json_string(&j, "key", key);
+        json_string(&j, "pass", pass);
+        problem_shape_json(&j, "shape", &f->problem);
+        json_string(&j, "identity", f->identity);
+        json_uint(&j, "code_bytes", f->code);
+        json_string(&j, "library", f->library);
+        json_string(&j, "not_here", why->text);
+        json_close(&j, '}');
+        return CLI_OK;
+    }
+    buf_printf(&c->out, "%s: %zu bytes, key %s\nengine %s, %s, %" PRIu64 " bytes of compiled code, by fxattn %s\n",
+               path, size, key, f->engine, pass, f->code, f->library);
+    buf_printf(&c->out, "%s\nmade for %s\ncannot be loaded here: %s\n", problem_shape_text(c, &f->problem), f->identity,
+               why->text);
+    return CLI_OK;
+}
+
+static int plan_read_file(cli *c, const char *path, bool show, fxa_plan **out, size_t *size) {
     char *bytes;
     fxa_error err;
-    int rc = cli_read_file(c, path, "a plan", PLAN_MAX_FILE, &bytes, size);
+    plan_file f;
+    *out = NULL;
+    int rc = plan_takes_no_problem(c, show ? "show" : "load");
+    if (rc == CLI_OK) rc = cli_read_file(c, path, "a plan", PLAN_MAX_FILE, &bytes, size);
     if (rc != CLI_OK) return rc;
-    if (fxa_plan_load(c->ctx, bytes, *size, out, &err) != FXA_OK) return cli_fail_library(c, &err, path);
+    fxa_status status = fxa_plan_load(c->ctx, bytes, *size, out, &err);
+    if (show && (status == FXA_E_UNAVAILABLE || status == FXA_E_VERSION) && plan_file_read(c, bytes, *size, &f))
+        return plan_show_file(c, path, &f, *size, &err);
+    if (status != FXA_OK) return cli_fail_library(c, &err, path);
     cli_own_plan(c, *out);
     return CLI_OK;
 }
@@ -162,8 +207,8 @@ static int plan_show(cli *c, const char *path) {
     fxa_plan *plan;
     size_t size;
     fxa_problem p = FXA_PROBLEM_INIT;
-    int rc = plan_read_file(c, path, &plan, &size);
-    if (rc != CLI_OK) return rc;
+    int rc = plan_read_file(c, path, true, &plan, &size);
+    if (rc != CLI_OK || !plan) return rc;
     fxa_plan_problem(plan, &p);
     const char *program = p.program ? program_text(c, p.program) : "",
                *bprop = p.bprop ? program_text(c, p.bprop) : NULL;
@@ -180,7 +225,7 @@ static int plan_show(cli *c, const char *path) {
 static int plan_load(cli *c, const char *path) {
     fxa_plan *plan;
     size_t size;
-    int rc = plan_read_file(c, path, &plan, &size);
+    int rc = plan_read_file(c, path, false, &plan, &size);
     if (rc == CLI_OK) plan_head(c, path, size, plan);
     return rc;
 }
@@ -235,8 +280,13 @@ static int plan_save(cli *c, const char *path) {
 
 #define PLAN_MAX_LIST ((size_t)1 << 20)
 
-/* One shape and pass: compiled, or in the folder already. *refused: no engine takes it. */
-static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, bool *refused) {
+/* How many plans: all; those that no engine takes; those that the folder does not take. */
+typedef struct plan_tally {
+    int64_t plans, refused, unwritten;
+} plan_tally;
+
+/* One shape and pass: compiled, or in the folder already. */
+static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, plan_tally *tally) {
     fxa_problem p = plan_problem(job, pass);
     fxa_plan *plan = NULL;
     fxa_cache_stats before, after;
@@ -249,9 +299,10 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, bool *ref
     const char *engine = status == FXA_OK ? fxa_plan_engine(plan) : "", *what = "nothing to keep";
     fxa_plan_destroy(plan);
     if (status != FXA_OK && status != FXA_E_UNSUPPORTED) return cli_fail_library(c, &err, NULL);
-    *refused = *refused || status != FXA_OK;
+    tally->plans++, tally->refused += status != FXA_OK;
     if (after.disk_writes > before.disk_writes) what = "compiled and written";
-    if (after.disk_misses > before.disk_misses && after.disk_writes == before.disk_writes) what = "not written";
+    if (after.disk_misses > before.disk_misses && after.disk_writes == before.disk_writes)
+        what = "not written", tally->unwritten += status == FXA_OK;
     if (after.disk_hits > before.disk_hits) what = "was there";
     if (status != FXA_OK) what = err.text;
     if (c->json) {
@@ -268,14 +319,14 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, bool *ref
     return CLI_OK;
 }
 
-static int plan_warm_line(cli *c, json *j, cli_job *job, const char *text, bool *refused) {
+static int plan_warm_line(cli *c, json *j, cli_job *job, const char *text, plan_tally *tally) {
     const char *pass = opt_get(c, OPT_PASS);
     cli_shape shape = {.value = {0}};
     int rc = shape_read(c, text, &shape);
     if (rc == CLI_OK) job_set_shape(job, &shape, false);
     for (int i = FXA_FORWARD; i <= FXA_BACKWARD && rc == CLI_OK; i++)
         if (!pass || strcmp(pass, i == FXA_FORWARD ? "fwd" : "bwd") == 0)
-            rc = plan_warm_one(c, j, job, (fxa_pass)i, refused);
+            rc = plan_warm_one(c, j, job, (fxa_pass)i, tally);
     return rc;
 }
 
@@ -284,7 +335,7 @@ static int plan_warm(cli *c, const char *path) {
     cli_job *job;
     char *text;
     size_t size;
-    bool refused = false;
+    plan_tally tally = {.plans = 0};
     const char *folder = getenv("FXA_CACHE_DIR");
     if (opt_has(c, OPT_SHAPE)) return cli_fail(c, CLI_BAD_INPUT, "'plan warm' has its shapes from %.300s", path);
     if (!folder || !*folder)
@@ -300,10 +351,20 @@ static int plan_warm(cli *c, const char *path) {
         line[strcspn(line, "#\r")] = '\0';
         size_t begin = strspn(line, " \t"), end = strlen(line);
         while (end > begin && strchr(" \t", line[end - 1])) line[--end] = '\0';
-        if (line[begin]) rc = plan_warm_line(c, &j, job, line + begin, &refused);
+        if (line[begin]) rc = plan_warm_line(c, &j, job, line + begin, &tally);
     }
-    if (c->json) json_close(&j, ']'), json_close(&j, '}');
-    return rc == CLI_OK && refused ? CLI_CHECK_FAILED : rc;
+    if (c->json) json_close(&j, ']');
+    if (rc == CLI_OK && !tally.plans)
+        rc = cli_fail(c, CLI_BAD_INPUT, "%.300s has no shape in it: a line is one, as s=1024,d=64", path);
+    if (tally.unwritten)
+        cli_warn(c,
+                 "%" PRId64
+                 " plan%s could not be kept in FXA_CACHE_DIR, %.300s: it must be a folder that can be written, "
+                 "belongs to you or root, and that nobody else may write to",
+                 tally.unwritten, plural(tally.unwritten), folder);
+    if (c->json) json_warnings(&j, c), json_close(&j, '}');
+    if (rc != CLI_OK) return rc;
+    return tally.refused || tally.unwritten ? CLI_CHECK_FAILED : CLI_OK;
 }
 
 int cmd_plan(cli *c) {

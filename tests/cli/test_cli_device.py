@@ -150,6 +150,11 @@ class Here(Cli):
                 told = self.run_json(*ask, *words, env=env)["plans"]
                 forward = [x["result"] for x in told if x["pass"] == "forward"]
                 self.assertEqual((len(told), forward), (4, [result] * 2), words)
+        self.fails("plan", "warm", self.write("none", "# nothing\n\n"), "--target", path, env=env, says="has no shape in it")
+        file = self.write("file", "")  # no folder: compiled, and not kept
+        result = self.run_cli(*ask, "--pass", "fwd", env={**env, "FXA_CACHE_DIR": file}, code=1,
+                              warns=["2 plans could not be kept in FXA_CACHE_DIR, %s: it must be a folder" % file])
+        self.assertEqual(result.count("not written"), 2)
         for word, words in (("--lengths", "padded, packed"), ("--lse-dtype", "f32, f64"), ("--layout", "bhsd, bshd, sbhd")):
             self.fails(*ask, word, "some", says=words, env=env)
 
@@ -169,6 +174,27 @@ class Here(Cli):
         self.run_cli("plan", "save", self.path("plan"), "--target", path, "--dtype", "bf16", "--pass", "bwd", "--program",
                      "@softcap", "--param", "cap=3", "--grads", "qkv", env=env)
         self.fails("explain", "--grads", "some", says="all, qkv")
+
+    def shows_what_is_not_here(self, plan, saved):
+        """What the bytes of a plan say by themselves, where its device is not: who made it and for what."""
+        nothing = {"LD_LIBRARY_PATH": "/nowhere", "FXA_CUDNN_PATH": ""}
+        if "cannot be used" not in {e["name"]: e for e in self.run_json("engines", env=nothing)["engines"]}["cudnn"]["reason"]:
+            return  # a machine with a driver
+        shown = self.run_json("plan", "show", plan, env=nothing)
+        for key in ("file", "bytes", "engine", "key", "pass", "shape"):
+            self.assertEqual(shown[key], saved[key])
+        self.assertTrue(0 < shown["code_bytes"] < shown["bytes"])
+        self.assertIn("the CUDA driver cannot be used", shown["not_here"])
+        text = self.run_cli("plan", "show", plan, env=nothing)
+        self.assertRegex(text, r"(?m)^made for cudnn 9\.19\.1, sm_90, .*stand-in 0$")
+        self.assertIn("\nb=1,h=2,hkv=2,sq=64,sk=64,d=64,dv=64\n", text)
+        self.fails("plan", "load", plan, code=3, says="the CUDA driver cannot be used", env=nothing)
+        for action in ("load", "show"):
+            self.fails("plan", action, plan, "--device", "cuda:1", says="'plan %s' has no option --device" % action)
+        with open(plan, "rb") as f:
+            data = f.read()
+        for end in (7, 30, 60, 100, len(data) // 2, len(data) - 1):
+            self.fails("plan", "show", self.write("cut.plan", data[:end]), env=nothing, says="cut.plan")
 
     def test_profiles(self):
         """A plan for a device that is not here: the command's own profile of it, and texts that are none."""
@@ -190,6 +216,7 @@ class Here(Cli):
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.assertEqual((saved["engine"], saved["device"]), ("cudnn", "cuda:0"))
         self.assertEqual(self.run_json("plan", "load", plan, env=env)["key"], saved["key"])
+        self.shows_what_is_not_here(plan, saved)
         self.write("gpu.json", text.replace("stand-in 0", "another"))
         saved = self.run_json("plan", "save", plan, "--target", path, *problem, env=env)
         self.fails("plan", "load", plan, says='driver 13000, another"; this is "', env=env)
@@ -292,7 +319,8 @@ class Mock(Cli):
         host = self.run_json("plan", "warm", shapes, env=env)["plans"]
         self.assertEqual((host[0]["engine"], host[0]["result"]), ("ref", "nothing to keep"))
         file = self.write("file", "")
-        self.assertEqual(self.run_json(*words, env={"FXA_CACHE_DIR": file})["plans"][0]["result"], "not written")
+        told = self.run_json(*words, env={"FXA_CACHE_DIR": file}, code=1, warns=["4 plans could not be kept"])
+        self.assertEqual((told["plans"][0]["result"], len(told["warnings"])), ("not written", 1))
         self.fails(*words, env={"FXA_CACHE_DIR": ""}, says="'plan warm' needs FXA_CACHE_DIR")
         self.fails(*words, "--shape", "s=4", env=env, says="has its shapes from")
         self.fails("plan", "warm", self.path("none"), env=env, says="cannot be read")

@@ -57,7 +57,7 @@ typedef struct fxa__dnn_code {
     fxa__dnn_bound bound[FXA__DNN_BOUND];
     fxa__dnn_step *steps;
     size_t n_steps;
-    char detail[128];
+    char detail[160];
 } fxa__dnn_code;
 
 /* Bytes of a workspace: it is aligned to 256 inside. UINT64_MAX: more than there are. */
