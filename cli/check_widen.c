@@ -9,7 +9,7 @@
 /* The canonical text with every float tensor declared as f64. */
 static int widen_program(cli *c, const fxa_program *program, fxa_program **out) {
     const char *text = program_text(c, program);
-    static const char *const narrow[] = {"f32[", "bf16[", "f16["};
+    static const char *const narrow[] = {"f32[", "bf16[", "f16[", "e4m3[", "e5m2["};
     cli_buf wide = {0};
     fxa_error err;
     if (!text) return cli_exit_code(c->error.status);
@@ -17,7 +17,7 @@ static int widen_program(cli *c, const fxa_program *program, fxa_program **out) 
         size_t n = strcspn(text, "\n") + 1, cut = 0;
         const char *colon = strncmp(text, "tensor ", 7) == 0 ? memchr(text, ':', n) : NULL;
         if (!text[n - 1]) n--;
-        for (int i = 0; colon && i < 3; i++)
+        for (int i = 0; colon && i < 5; i++)
             if (strncmp(colon + 2, narrow[i], strlen(narrow[i])) == 0) cut = strlen(narrow[i]);
         if (cut) {
             buf_add(&wide, text, (size_t)(colon + 2 - text));

@@ -12,8 +12,9 @@ typedef struct language_line {
 
 static const language_line language_statements[] = {
     {"param NAME : float", "a scalar that each run gives; or : int; with = 20 at its end that is the default"},
-    {"tensor NAME : DTYPE[RANK]", "a captured tensor, of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool and rank 0 to 5; f64 "
-                                  "is rounded to f32 unless Q is f64, i64 saturates to 32 bits"},
+    {"tensor NAME : DTYPE[RANK]",
+     "a captured tensor, of f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool and rank 0 to 5; f64 "
+     "is rounded to f32 unless Q is f64, i64 saturates to 32 bits"},
     {"let NAME = EXPR", "a name for a value"},
     {"fn NAME(X, Y) = EXPR", "a function: calls are replaced by EXPR with X and Y as given"},
     {"score = EXPR", "the new score, a float; starts as scale * q.k"},

@@ -140,7 +140,7 @@ int job_make(cli *c, bool small, cli_job **out) {
     job_set_shape(job, &given, small);
     p->q.dtype = dtype ? (uint32_t)fxa_dtype_find(dtype) : (uint32_t)FXA_F32;
     if (!dtype_is_float((fxa_dtype)p->q.dtype))
-        return cli_fail(c, CLI_BAD_INPUT, "--dtype %.20s: accepted are f64, f32, f16, bf16", dtype);
+        return cli_fail(c, CLI_BAD_INPUT, "--dtype %.20s: accepted are f64, f32, f16, bf16, e4m3, e5m2", dtype);
     job_warn_alignment(c, job, p);
     return CLI_OK;
 }

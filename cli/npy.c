@@ -160,10 +160,16 @@ int npy_read(cli *c, const char *path, npy *out) {
 
 /* ---- Conversion ------------------------------------------------------------------------------------------------ */
 
-int npy_as_bf16(cli *c, npy *a) {
-    if (a->unsigned_bytes != 2)
-        return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s; bf16 is stored as uint16", a->path, npy_describe(c, a));
-    a->dtype = FXA_BF16;
+const char *npy_stored_as(fxa_dtype dtype) {
+    return dtype == FXA_BF16 ? "uint16" : dtype == FXA_E4M3 || dtype == FXA_E5M2 ? "uint8" : NULL;
+}
+
+int npy_as_stored(cli *c, npy *a, fxa_dtype dtype) {
+    if (!npy_stored_as(dtype)) return CLI_OK;
+    if (dtype == FXA_BF16 ? a->unsigned_bytes != 2 : a->dtype != FXA_U8)
+        return cli_fail(c, CLI_BAD_INPUT, "%.200s holds %s; %s is stored as %s", a->path, npy_describe(c, a),
+                        fxa_dtype_name(dtype), npy_stored_as(dtype));
+    a->dtype = dtype;
     a->unsigned_bytes = 0;
     return CLI_OK;
 }
@@ -221,6 +227,8 @@ static const char *npy_descr(fxa_dtype dtype) {
     case FXA_F64: return little ? "<f8" : ">f8";
     case FXA_F32: return little ? "<f4" : ">f4";
     case FXA_F16: return little ? "<f2" : ">f2";
+    case FXA_E4M3:
+    case FXA_E5M2: return "|u1";
     default: return little ? "<u2" : ">u2";
     }
 }

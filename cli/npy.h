@@ -22,13 +22,16 @@ typedef struct npy {
 } npy;
 
 int npy_read(cli *c, const char *path, npy *out);
-/* Reads uint16 as bf16; refuses any other dtype. */
-int npy_as_bf16(cli *c, npy *a);
+/* Floats that files have no type for: uint16 becomes bf16, uint8 e4m3 or e5m2; refuses others than those. Of another
+ * dtype nothing changes. */
+int npy_as_stored(cli *c, npy *a, fxa_dtype dtype);
+/* What such a dtype is stored as, "uint16"; NULL for others. */
+const char *npy_stored_as(fxa_dtype dtype);
 /* An int array of any width as int32, dense and in C order; `option` is named in messages. */
 int npy_as_int32(cli *c, const npy *a, cli_option_id option, int32_t **out);
 /* A float array of any dtype as `dtype`, dense and in C order. */
 void *npy_as_float(cli *c, const npy *a, fxa_dtype dtype);
-/* Writes a dense C-order array to an open output; bf16 as uint16. */
+/* Writes a dense C-order array to an open output; bf16 as uint16, e4m3 and e5m2 as uint8. */
 int npy_write(cli *c, int output, fxa_dtype dtype, int rank, const int64_t *size, const void *data);
 /* "f32[2,3]" */
 const char *npy_describe(cli *c, const npy *a);

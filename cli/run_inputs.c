@@ -26,6 +26,11 @@ static int run_read_layout(cli *c, run_state *r) {
     return CLI_OK;
 }
 
+/* The file holds what floats of that dtype are stored as. */
+static bool run_may_be(const npy *a, fxa_dtype dtype) {
+    return dtype == FXA_BF16 ? a->unsigned_bytes == 2 : a->dtype == FXA_U8;
+}
+
 /* One of Q K V dO: a float array of the right rank. Each may have its own dtype; what options say of it must hold. */
 static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
     bool own = (id == OPT_K || id == OPT_V) && opt_has(c, OPT_KV_DTYPE);
@@ -33,16 +38,17 @@ static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
     const char *path = opt_get(c, id), *dtype = opt_get(c, says);
     if (!path) return cli_fail(c, CLI_BAD_INPUT, "--%s FILE is missing", cli_options[id].name);
     int rc = npy_read(c, path, out);
-    bool bf16 = dtype && strcmp(dtype, "bf16") == 0;
-    if (rc == CLI_OK && bf16 && out->unsigned_bytes == 2) rc = npy_as_bf16(c, out);
+    fxa_dtype said = dtype ? fxa_dtype_find(dtype) : FXA_DTYPE_NONE;
+    const char *stored = npy_stored_as(said);
+    if (rc == CLI_OK && stored && run_may_be(out, said)) rc = npy_as_stored(c, out, said);
     if (rc != CLI_OK) return rc;
-    if (dtype && !dtype_is_float(fxa_dtype_find(dtype)))
-        return cli_fail(c, CLI_BAD_INPUT, "--%s %.20s: accepted are f64, f32, f16, bf16", cli_options[says].name,
-                        dtype);
-    if (!dtype_is_float(out->dtype) || (dtype && fxa_dtype_find(dtype) != out->dtype))
+    if (dtype && !dtype_is_float(said))
+        return cli_fail(c, CLI_BAD_INPUT, "--%s %.20s: accepted are f64, f32, f16, bf16, e4m3, e5m2",
+                        cli_options[says].name, dtype);
+    if (!dtype_is_float(out->dtype) || (dtype && said != out->dtype))
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %s", cli_options[id].name, path, npy_describe(c, out),
-                        dtype ? cli_format(c, "--%s says %s%s", cli_options[says].name, dtype,
-                                           bf16 ? ", which is stored as uint16" : "")
+                        dtype ? cli_format(c, "--%s says %s%s%s", cli_options[says].name, dtype,
+                                           stored ? ", which is stored as " : "", stored ? stored : "")
                         : id == OPT_K || id == OPT_V
                             ? "f64, f32, f16, or uint16 with --kv-dtype bf16 (--dtype bf16 if Q is too) are accepted"
                             : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
@@ -235,7 +241,8 @@ static int run_read_sink(cli *c, run_state *r) {
     npy a;
     if (!path) return opt_has(c, OPT_DSINK) ? cli_fail(c, CLI_BAD_INPUT, "--dsink needs --sink") : CLI_OK;
     int rc = npy_read(c, path, &a);
-    if (rc == CLI_OK && a.unsigned_bytes == 2 && dtype && strcmp(dtype, "bf16") == 0) rc = npy_as_bf16(c, &a);
+    fxa_dtype said = dtype ? fxa_dtype_find(dtype) : FXA_DTYPE_NONE;
+    if (rc == CLI_OK && npy_stored_as(said) && run_may_be(&a, said)) rc = npy_as_stored(c, &a, said);
     if (rc != CLI_OK) return rc;
     if (!dtype_is_float(a.dtype) || a.rank != 1 || a.size[0] != p->hq)
         return cli_fail(c, CLI_BAD_INPUT,

@@ -103,7 +103,8 @@ static int run_dtensor_dtype(cli *c, char *name, fxa_dtype *out) {
     *type++ = 0;
     *out = fxa_dtype_find(type);
     if (dtype_is_float(*out)) return CLI_OK;
-    return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s:%.20s: a gradient is f64, f32, f16 or bf16", name, type);
+    return cli_fail(c, CLI_BAD_INPUT, "--dtensor %.63s:%.20s: a gradient is f64, f32, f16, bf16, e4m3 or e5m2", name,
+                    type);
 }
 
 /* --dtensor name[:dtype]=file: a gradient of the program's tensor, or zeroes when folding has removed the tensor. */

@@ -61,9 +61,11 @@ static int values_add_tensor(cli *c, cli_option_id id, const char *text, cli_val
     if (out->n_tensors == FXA_MAX_TENSORS) return cli_fail(c, CLI_BAD_INPUT, "more than %d tensors", FXA_MAX_TENSORS);
     fxa_dtype dtype = type ? fxa_dtype_find(type) : FXA_DTYPE_NONE;
     if (type && !dtype)
-        return cli_fail(c, CLI_BAD_INPUT,
-                        "--%s %.100s: there is no dtype '%.20s'; there are f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool",
-                        cli_options[id].name, text, type);
+        return cli_fail(
+            c, CLI_BAD_INPUT,
+            "--%s %.100s: there is no dtype '%.20s'; there are f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 "
+            "bool",
+            cli_options[id].name, text, type);
     if (id == OPT_TENSOR_SIZE) {
         t->array.rank = read_int_list(value, t->array.size, FXA_MAX_RANK);
         for (int i = 0; i < t->array.rank; i++)
@@ -73,7 +75,7 @@ static int values_add_tensor(cli *c, cli_option_id id, const char *text, cli_val
                             FXA_MAX_RANK);
     } else {
         rc = npy_read(c, value, &t->array);
-        if (rc == CLI_OK && dtype == FXA_BF16) rc = npy_as_bf16(c, &t->array);
+        if (rc == CLI_OK) rc = npy_as_stored(c, &t->array, dtype);
         if (rc != CLI_OK) return rc;
         if (!t->array.dtype || (dtype && dtype != t->array.dtype))
             return cli_fail(c, CLI_BAD_INPUT, "--%s %.100s: the file holds %s; %s", cli_options[id].name, text,

@@ -97,7 +97,7 @@ void hex_text(const uint8_t *bytes, size_t n, char *out) {
 /* ---- Elements ---------------------------------------------------------------------------------------------------- */
 
 bool dtype_is_float(fxa_dtype dtype) {
-    return dtype == FXA_F64 || dtype == FXA_F32 || dtype == FXA_F16 || dtype == FXA_BF16;
+    return (dtype >= FXA_F64 && dtype <= FXA_BF16) || dtype == FXA_E4M3 || dtype == FXA_E5M2;
 }
 
 static double words_from_half(uint16_t bits) {
@@ -133,6 +133,28 @@ static uint16_t words_to_bf16(double value) {
     return (uint16_t)(bits >> 16);
 }
 
+/* Floats of 8 bits: `fraction` of them after the point, numbers up to code `last`; past it e5m2 has an infinity. */
+static double words_from_byte(uint8_t bits, int fraction, int bias, int last) {
+    int code = bits & 127, exponent = code >> fraction, unit = 1 << fraction;
+    double value = code > last
+                       ? (fraction == 2 && code == last + 1 ? (double)INFINITY : (double)NAN)
+                       : ldexp((exponent ? unit : 0) + code % unit, (exponent ? exponent : 1) - bias - fraction);
+    return bits >> 7 ? -value : value;
+}
+
+/* What is too large becomes the largest, as in the library. */
+static uint8_t words_to_byte(double value, int fraction, int bias, int last) {
+    uint8_t sign = signbit(value) ? 0x80 : 0;
+    double a = fabs(value);
+    int exponent;
+    if (isnan(value)) return 0x7F;
+    if (a >= 65536) return (uint8_t)(sign | last);
+    frexp(a, &exponent);
+    if (exponent < 2 - bias) exponent = 2 - bias; /* subnormals share the last step */
+    int bits = ((exponent - 2 + bias) << fraction) + (int)nearbyint(ldexp(a, fraction + 1 - exponent));
+    return (uint8_t)(sign | (bits < last ? bits : last));
+}
+
 double element_get(fxa_dtype dtype, const void *data, int64_t i) {
     uint16_t half = dtype == FXA_F16 || dtype == FXA_BF16 ? ((const uint16_t *)data)[i] : 0;
     uint32_t wide = (uint32_t)half << 16;
@@ -143,6 +165,8 @@ double element_get(fxa_dtype dtype, const void *data, int64_t i) {
     case FXA_F32: return ((const float *)data)[i];
     case FXA_F16: return words_from_half(half);
     case FXA_BF16: return f;
+    case FXA_E4M3: return words_from_byte(((const uint8_t *)data)[i], 3, 7, 0x7E);
+    case FXA_E5M2: return words_from_byte(((const uint8_t *)data)[i], 2, 15, 0x7B);
     case FXA_I64: return (double)((const int64_t *)data)[i];
     case FXA_I32: return ((const int32_t *)data)[i];
     case FXA_I16: return ((const int16_t *)data)[i];
@@ -157,6 +181,8 @@ void element_set(fxa_dtype dtype, void *data, int64_t i, double value) {
     case FXA_F32: ((float *)data)[i] = (float)value; break;
     case FXA_F16: ((uint16_t *)data)[i] = words_to_half(value); break;
     case FXA_BF16: ((uint16_t *)data)[i] = words_to_bf16(value); break;
+    case FXA_E4M3: ((uint8_t *)data)[i] = words_to_byte(value, 3, 7, 0x7E); break;
+    case FXA_E5M2: ((uint8_t *)data)[i] = words_to_byte(value, 2, 15, 0x7B); break;
     case FXA_I64: ((int64_t *)data)[i] = (int64_t)value; break;
     case FXA_I32: ((int32_t *)data)[i] = (int32_t)value; break;
     case FXA_I16: ((int16_t *)data)[i] = (int16_t)value; break;

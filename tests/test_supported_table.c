@@ -35,27 +35,38 @@ static bool table_gradients(table_case *c, int i) {
     c->p.param_grads = c->backward;
     return i < 1;
 }
+static fxa_dtype table_float(int i) {
+    static const fxa_dtype all[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_E4M3, FXA_E5M2};
+    return all[i % 6];
+}
 static bool table_storage(table_case *c, int i) {
-    c->p.q.dtype = (uint32_t)(FXA_F64 + i);
-    return i < 4;
+    c->p.q.dtype = (uint32_t)table_float(i);
+    return i < 6;
 }
 static bool table_mixed(table_case *c, int i) { /* each of Q, K, V its own, dO, dQ.. another */
-    if (i >= 27) return false;
-    c->p.q.dtype = (uint32_t)(FXA_F32 + i % 3);
-    c->p.k.dtype = (uint32_t)(FXA_F32 + i / 3 % 3);
-    c->p.v.dtype = (uint32_t)(FXA_F32 + i / 9);
-    c->p.o.dtype = c->p.dk.dtype = (uint32_t)(FXA_F64 + i % 4);
-    c->p.dout.dtype = c->p.dq.dtype = (uint32_t)(FXA_F64 + i / 4 % 4);
+    if (i >= 125) return false;
+    c->p.q.dtype = (uint32_t)table_float(1 + i % 5);
+    c->p.k.dtype = (uint32_t)table_float(1 + i / 5 % 5);
+    c->p.v.dtype = (uint32_t)table_float(1 + i / 25);
+    c->p.o.dtype = c->p.dk.dtype = (uint32_t)table_float(i % 6);
+    c->p.dout.dtype = c->p.dq.dtype = (uint32_t)table_float(i / 6);
     return true;
+}
+static bool table_scaled(table_case *c, int i) { /* as FP8 training has it: e4m3, gradients e5m2 */
+    c->p.q.dtype = FXA_E4M3;
+    c->p.dout.dtype = c->p.dq.dtype = c->p.dk.dtype = c->p.dv_grad.dtype = i ? FXA_E5M2 : FXA_E4M3;
+    c->p.flags |= FXA_SCALED;
+    return i < 2;
 }
 static bool table_captured(table_case *c, int i) {
     static const char *const loads[] = {"t[]", "t[h]", "t[h, q]", "t[b, h, q]", "t[b, h, q, k]", "t[0, b, h, q, k]"};
     char text[100];
-    if (i >= 60) return false;
+    if (i >= 72) return false;
     fxa_dtype dtype = (fxa_dtype)(FXA_F64 + i / 6);
+    bool real = dtype <= FXA_BF16 || dtype >= FXA_E4M3;
     snprintf(text, sizeof text, "tensor t : %s[%d]\nscore = score + %s", fxa_dtype_name(dtype), i % 6, loads[i % 6]);
     table_program(c, text);
-    c->captures[0] = (fxa_capture){.size = {2, 2, 2, 2, 2}, .grad = c->backward && dtype <= FXA_BF16};
+    c->captures[0] = (fxa_capture){.size = {2, 2, 2, 2, 2}, .grad = c->backward && real};
     for (int axis = i % 6; axis < FXA_MAX_RANK; axis++) c->captures[0].size[axis] = 0;
     return true;
 }
@@ -145,10 +156,12 @@ static const struct table_row {
     const char *cpu, *ref;
 } table_list[] = {
     {"forward, backward, gradients of captured tensors and params", table_gradients, "", ""},
-    {"storage f64, f32, f16, bf16", table_storage, ": f64 in f64, f32 and f16 in f32, bf16 in f32 or bf16 products",
+    {"storage f64, f32, f16, bf16, e4m3, e5m2", table_storage,
+     ": f64 in f64, bf16 in f32 or bf16 products, the others in f32", ", all arithmetic in f64"},
+    {"scales of e4m3 and e5m2 operands, largest values of results", table_scaled, "", ""},
+    {"Q, K, V, O and gradients each f32, f16, bf16, e4m3 or e5m2", table_mixed, ", products in f32",
      ", all arithmetic in f64"},
-    {"Q, K, V, O and gradients each f32, f16 or bf16", table_mixed, ", products in f32", ", all arithmetic in f64"},
-    {"captured tensors of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool, rank 0 to 5", table_captured, "", ""},
+    {"captured tensors of f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool, rank 0 to 5", table_captured, "", ""},
     {"any strides of any tensor, BHSD, BSHD, SBHD", table_layouts, "", ""},
     {"GQA and MQA of any ratio, D_qk != D_v, D from 1 to 512, any lengths", table_shapes, "", ""},
     {"per-batch lengths, packed variable length (with gaps), paged KV", table_lengths, "", ""},

@@ -160,9 +160,13 @@ typedef enum fxa_type { FXA_FLOAT = 1, FXA_INT = 2, FXA_BOOL = 3, FXA_TYPE_FORCE
     X(I16, 7, "i16", 2, INT)                                                                                           \
     X(I8, 8, "i8", 1, INT)                                                                                             \
     X(U8, 9, "u8", 1, INT)                                                                                             \
-    X(B8, 10, "bool", 1, BOOL)
+    X(B8, 10, "bool", 1, BOOL)                                                                                         \
+    X(E4M3, 11, "e4m3", 1, FLOAT)                                                                                      \
+    X(E5M2, 12, "e5m2", 1, FLOAT)
 
-/* 11 and 12 are kept for the floats of 8 bits, e4m3 and e5m2, and slots 32 to 47 for the scales of such operands. */
+/* E4M3 and E5M2 are the floats of 8 bits: 4 bits of exponent and 3 of fraction, without infinities (NaN is 0x7f and
+ * 0xff, the largest number 448), and 5 and 2, as IEEE has it. Results that are too large for them become their largest
+ * number (docs/numerics.md). */
 /* clang-format off */
 typedef enum fxa_dtype {
     FXA_DTYPE_NONE = 0,

@@ -111,6 +111,9 @@ typedef struct fxa_index_map {
  * DETERMINISTIC: the same bits in every run, or no plan: an engine whose sums have no fixed order refuses.
  * CAPTURE: runs are recorded into a graph of the device and replayed: they neither wait for the device nor read its
  *     memory on the host. Refused for problems on the host.
+ * SCALED: operands of 8 bits have scales, each one f32 where the tensors lie: what is read is the element times
+ *     FXA_SLOT_DESCALE_x, what is written the result times FXA_SLOT_SCALE_x, and FXA_SLOT_AMAX_x gets the largest
+ *     absolute value of the result before that. Each of these slots may be NULL: 1, or not written.
  * SCALARS_IN_MEMORY: scale, seed and params are read by the run where the tensors lie (FXA_SLOT_SCALE, SEED, PARAMS),
  *     not from fxa_args: for scalars that a device computes, and for graphs that are replayed with others. */
 #define FXA_FLAG_MAP(X)                                                                                                \
@@ -141,14 +144,15 @@ typedef struct fxa_index_map {
     X(STRICT_INDEX, 24, "strict-index")                                                                                \
     X(DETERMINISTIC, 25, "deterministic")                                                                              \
     X(CAPTURE, 26, "capture")                                                                                          \
-    X(SCALARS_IN_MEMORY, 27, "scalars-in-memory")
+    X(SCALARS_IN_MEMORY, 27, "scalars-in-memory")                                                                      \
+    X(SCALED, 28, "scaled")
 
 /* clang-format off */
 enum {
 #define FXA_FLAG_ENUM(name, bit, text) FXA_##name = 1 << bit,
     FXA_FLAG_MAP(FXA_FLAG_ENUM)
 #undef FXA_FLAG_ENUM
-    FXA_FLAG_COUNT = 28
+    FXA_FLAG_COUNT = 29
 };
 /* clang-format on */
 /* "bottom-right" of FXA_BOTTOM_RIGHT; NULL for a value that is not one flag. */
@@ -177,7 +181,7 @@ typedef struct fxa_problem {
     int64_t n_pages;          /* PAGED */
 
     fxa_operand q, k, v;         /* q.dtype 0: f32; k, v dtype 0: q's. f64 all three (arithmetic is in f64 then), or any
-                                    of f32, f16, bf16 each (in f32) */
+                                    of f32, f16, bf16, e4m3, e5m2 each (in f32) */
     fxa_operand o, dout;         /* dtype 0: q's */
     fxa_operand dq, dk, dv_grad; /* dtype 0: that of q, k, v */
     fxa_operand lse, max, dlse;  /* [B,Hq,Sq]; dtype 0 (nothing else, but lse may be f64): f64 when q is, else f32 */
@@ -339,14 +343,27 @@ FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_probl
     X(POS_Q, 26) /* int32 [B], any value; coordinates wrap at 32 bits as ints of programs do */                        \
     X(SCALE, 27) /* SCALARS_IN_MEMORY: one f64, finite, or NAN for 1 / sqrt(d) */                                      \
     X(SEED, 28)  /* one u64, with DROPOUT */                                                                           \
-    X(PARAMS, 29)
+    X(PARAMS, 29)                                                                                                      \
+    X(DESCALE_Q, 30) /* SCALED: one f32 each, above 0 and finite; only of operands of 8 bits */                        \
+    X(DESCALE_K, 31)                                                                                                   \
+    X(DESCALE_V, 32)                                                                                                   \
+    X(DESCALE_O, 33) /* backward */                                                                                    \
+    X(DESCALE_DO, 34)                                                                                                  \
+    X(SCALE_O, 35) /* forward */                                                                                       \
+    X(SCALE_DQ, 36)                                                                                                    \
+    X(SCALE_DK, 37)                                                                                                    \
+    X(SCALE_DV, 38)                                                                                                    \
+    X(AMAX_O, 39) /* written; NaN where a result is */                                                                 \
+    X(AMAX_DQ, 40)                                                                                                     \
+    X(AMAX_DK, 41)                                                                                                     \
+    X(AMAX_DV, 42)
 
 /* clang-format off */
 typedef enum fxa_slot {
 #define FXA_SLOT_ENUM(name, value) FXA_SLOT_##name = value,
     FXA_SLOT_MAP(FXA_SLOT_ENUM)
 #undef FXA_SLOT_ENUM
-    FXA_SLOT_COUNT = 30,
+    FXA_SLOT_COUNT = 43,
     FXA_SLOT_MAX = 64
 } fxa_slot;
 /* clang-format on */

@@ -71,30 +71,61 @@ double fxa__bf16_to_f64(uint16_t bits) {
     return x;
 }
 
-/* To a float of 16 bits, `fraction` of them after the point: the bits of x with another bias, cut where its last bit
- * is, to nearest even. A carry out of the fraction is what it should be, the next exponent. In ints, so that it makes
- * no difference whether the processor flushes subnormal numbers. */
-static uint16_t dtype_narrow(double x, int fraction, int bias) {
-    const uint64_t one = (uint64_t)1 << 52, infinity = ((1u << (15 - fraction)) - 1) << fraction;
+/* Exponent and fraction, `fraction` bits of it, of a number without sign: the bits of x with another bias, cut where
+ * its last bit is, to nearest even. A carry out of the fraction is what it should be, the next exponent. In ints, so
+ * that it makes no difference whether the processor flushes subnormal numbers. */
+static uint64_t dtype_round(double x, int fraction, int bias) {
+    const uint64_t one = (uint64_t)1 << 52;
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    uint16_t sign = (uint16_t)(bits >> 48 & 0x8000);
-    bits &= INT64_MAX;
-    if (x != x) return (uint16_t)(sign | infinity | 1u << (fraction - 1));
     int exponent = (int)(bits >> 52) - 1023 + bias, drop = 52 - fraction;
     if (exponent > 0) {
         bits -= (uint64_t)(1023 - bias) << 52;
     } else { /* subnormal: more is cut */
         drop += 1 - exponent;
-        if (drop > 53) return sign;
+        if (drop > 53) return 0;
         bits = (bits & (one - 1)) | one;
     }
-    bits = (bits + ((uint64_t)1 << (drop - 1)) - 1 + (bits >> drop & 1)) >> drop;
+    return (bits + ((uint64_t)1 << (drop - 1)) - 1 + (bits >> drop & 1)) >> drop;
+}
+
+/* To a float of 16 bits. */
+static uint16_t dtype_narrow(double x, int fraction, int bias) {
+    const uint64_t infinity = ((1u << (15 - fraction)) - 1) << fraction;
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    if (x != x) return (uint16_t)(sign | infinity | 1u << (fraction - 1));
+    uint64_t bits = dtype_round(fabs(x), fraction, bias);
     return (uint16_t)(sign | (bits < infinity ? bits : infinity));
 }
 
 uint16_t fxa__f64_to_f16(double x) { return dtype_narrow(x, 10, 15); }
 uint16_t fxa__f64_to_bf16(double x) { return dtype_narrow(x, 7, 127); }
+
+/* ---- 8-bit floats ---------------------------------------------------------------------------------------------- */
+
+/* e4m3 has numbers where others have their infinities and all but one of their NaNs. */
+double fxa__e4m3_to_f64(uint8_t bits) {
+    double sign = bits & 0x80 ? -1.0 : 1.0;
+    int exponent = bits >> 3 & 15, fraction = bits & 7;
+    if ((bits & 0x7f) == 0x7f) return NAN;
+    if (exponent == 0) return sign * fraction * 0x1p-9;
+    return sign * dtype_from_bits((uint64_t)(exponent - 7 + 1023) << 52 | (uint64_t)fraction << 49);
+}
+
+/* The upper half of an f16. */
+double fxa__e5m2_to_f64(uint8_t bits) { return fxa__f16_to_f64((uint16_t)(bits << 8)); }
+
+/* Bits of the sign and of the magnitude, which ends at the largest number. */
+static uint8_t dtype_narrow_byte(double x, int fraction, int bias, uint8_t largest) {
+    uint8_t sign = signbit(x) ? 0x80 : 0;
+    if (x != x) return sign | 0x7f;
+    if (fabs(x) > 0x1p20) return sign | largest; /* far above it */
+    uint64_t bits = dtype_round(fabs(x), fraction, bias);
+    return (uint8_t)(sign | (bits < largest ? bits : largest));
+}
+
+uint8_t fxa__f64_to_e4m3(double x) { return dtype_narrow_byte(x, 3, 7, 0x7e); }
+uint8_t fxa__f64_to_e5m2(double x) { return dtype_narrow_byte(x, 2, 15, 0x7b); }
 
 /* ---- One element ----------------------------------------------------------------------------------------------- */
 
@@ -104,6 +135,8 @@ double fxa__load_f64(const void *data, uint32_t dtype, int64_t index) {
     case FXA_F32: return (double)((const float *)data)[index];
     case FXA_F16: return fxa__f16_to_f64(((const uint16_t *)data)[index]);
     case FXA_BF16: return fxa__bf16_to_f64(((const uint16_t *)data)[index]);
+    case FXA_E4M3: return fxa__e4m3_to_f64(((const uint8_t *)data)[index]);
+    case FXA_E5M2: return fxa__e5m2_to_f64(((const uint8_t *)data)[index]);
     default: return 0;
     }
 }
@@ -116,6 +149,8 @@ void fxa__store_f64(void *data, uint32_t dtype, int64_t index, double x) {
     case FXA_F32: ((float *)data)[index] = (float)x; break;
     case FXA_F16: ((uint16_t *)data)[index] = fxa__f64_to_f16(x); break;
     case FXA_BF16: ((uint16_t *)data)[index] = fxa__f64_to_bf16(x); break;
+    case FXA_E4M3: ((uint8_t *)data)[index] = fxa__f64_to_e4m3(x); break;
+    case FXA_E5M2: ((uint8_t *)data)[index] = fxa__f64_to_e5m2(x); break;
     default: break;
     }
 }

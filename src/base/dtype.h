@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Storage types: one element in or out, converted as every engine must. Rounding is to nearest even, f16 and bf16
- * overflow to infinity, NaN stays NaN, subnormals are kept.
+ * overflow to infinity, e4m3 and e5m2 to their largest number, NaN stays NaN, subnormals are kept.
  */
 #ifndef FXA_BASE_DTYPE_H
 #define FXA_BASE_DTYPE_H
@@ -20,6 +20,13 @@ double fxa__f16_to_f64(uint16_t bits);
 uint16_t fxa__f64_to_f16(double x); /* one rounding, straight from f64 */
 double fxa__bf16_to_f64(uint16_t bits);
 uint16_t fxa__f64_to_bf16(double x);
+double fxa__e4m3_to_f64(uint8_t bits);
+uint8_t fxa__f64_to_e4m3(double x);
+double fxa__e5m2_to_f64(uint8_t bits);
+uint8_t fxa__f64_to_e5m2(double x);
+
+/* Has 8 bits, and so may have a scale. */
+static inline bool fxa__dtype_is_byte_float(uint32_t dtype) { return dtype == FXA_E4M3 || dtype == FXA_E5M2; }
 
 /* Element `index` (counted in elements, may be negative) of data, which is aligned to its element size. */
 double fxa__load_f64(const void *data, uint32_t dtype, int64_t index);    /* float dtypes */

@@ -5,6 +5,7 @@
  */
 #include "plan.h"
 
+#include "../base/dtype.h"
 #include "../base/float_state.h"
 #include "../base/num.h"
 #include "../problem/join.h"
@@ -114,6 +115,11 @@ static fxa_status join_stage(const fxa__instance *at, const fxa_merge_args *a, c
     return status;
 }
 
+/* Kernels for merging know no floats of 8 bits. */
+static bool join_has_bytes(const fxa_merge_args *a) {
+    return fxa__dtype_is_byte_float(a->o_a.dtype) || fxa__dtype_is_byte_float(a->o_b.dtype);
+}
+
 fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
     FXA__FLOAT_SCOPE;
     fxa_merge_args a;
@@ -125,6 +131,7 @@ fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *err) {
         return fxa__ok(err);
     }
     FXA_TRY(join_find(&a, &at, err));
-    FXA_TRY(at->engine->merge ? at->engine->merge(at->self, &a, err) : join_stage(at, &a, region, err));
+    bool kernel = at->engine->merge && !(at->engine->memory && join_has_bytes(&a));
+    FXA_TRY(kernel ? at->engine->merge(at->self, &a, err) : join_stage(at, &a, region, err));
     return fxa__ok(err);
 }

@@ -5,7 +5,7 @@
  * nothing. Overlap and the values of lengths and pages are looked at by bind_overlap.c and bind_values.c.
  */
 #include "index_check.h"
-#include "problem_private.h"
+#include "scales.h"
 
 #include "../base/num.h"
 
@@ -81,13 +81,23 @@ static const struct bind_table {
 #undef BIND_MAP
 };
 
+/* A scale that this run does not use. */
+static fxa_status bind_check_scale(const fxa_problem *p, fxa_slot slot, fxa_error *err) {
+    const char *operand = fxa__scale_lacks(p, slot);
+    if (fxa__scale_use_of(p, slot) == FXA__SCALE_IGNORED) return FXA_OK;
+    if (!operand) return bind_fail_unused(slot, "use", "flag", "FXA_SCALED", err);
+    return bind_fail_unused(slot, "use", operand, "of 8 bits", err);
+}
+
 static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa_error *err) {
     for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++) {
         const struct bind_table *row = &bind_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
-        bool optional = i == FXA_SLOT_LEN_Q || i == FXA_SLOT_LEN_K;
+        bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_LEN_Q || i == FXA_SLOT_LEN_K || scale;
         bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN); /* with pages, as the header says */
-        if (n < 0 && slot[i] && !not_used) return bind_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
+        if (n < 0 && slot[i] && scale) FXA_TRY(bind_check_scale(p, (fxa_slot)i, err));
+        if (n < 0 && slot[i] && !scale && !not_used)
+            return bind_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
         if (n < 0 || (optional && !slot[i])) continue;
         fxa__region r = {slot[i], fxa__slot_element((fxa_slot)i), 1, {n}, {1}};
         FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
@@ -255,7 +265,7 @@ static fxa_status bind_check(const fxa_problem *p, fxa_args *args, bool readable
     return p->pass == FXA_BACKWARD ? bind_check_bprop(p, args, err) : FXA_OK;
 }
 
-static void bind_fill(const fxa_problem *p, const fxa_args *args, fxa_view *views, fxa__bind *out) {
+static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable, fxa_view *views, fxa__bind *out) {
     bool backward = p->pass == FXA_BACKWARD;
     size_t n = p->n_captures;
     fxa_view *grads = n ? views + n : NULL, *bprop = p->n_bprop_captures ? views + 2 * n : NULL;
@@ -265,6 +275,7 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, fxa_view *view
     for (size_t i = 0; i < p->n_bprop_captures; i++)
         bprop[i] = fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]);
     memcpy(out->slot, args->slot, sizeof out->slot);
+    fxa__scales_fill(p, readable, out);
     out->scale = args->scale != args->scale ? 1 / sqrt((double)p->d) : args->scale;
     out->params = args->params;
     out->tensors = n ? views : NULL;
@@ -290,7 +301,7 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
     FXA_TRY(bind_check_workspace(&a, front, engine_workspace, &needed, err));
     FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
     if (readable) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
-    bind_fill(p, &a, views, out);
+    bind_fill(p, &a, readable, views, out);
     out->index_memory = front ? a.workspace : NULL;
     out->workspace = engine_workspace ? (char *)a.workspace + front : NULL;
     out->workspace_size = engine_workspace;
@@ -308,6 +319,6 @@ fxa_status fxa__bind_make_inputs(const fxa__problem *problem, const fxa_args *ar
     if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_bprop(p, &a, err));
     FXA_TRY(fxa__bind_check_values(p, a.slot, err));
     a.n_dtensors = 0;
-    bind_fill(p, &a, views, out);
+    bind_fill(p, &a, true, views, out);
     return FXA_OK;
 }

@@ -8,9 +8,14 @@
 #include "../base/run_progress.h"
 #include "problem.h"
 
+enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* slots of operands that scales may belong to */
+
 typedef struct fxa__bind {
     void *slot[FXA_SLOT_MAX];
     double scale; /* on a device with SCALARS_IN_MEMORY: the slots have this, seed and params */
+    double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS]; /* by slot: what elements are multiplied with when they
+                                 are read and before they are written; on a device the slots of scales have them */
+    float *amax[FXA__SCALED_SLOTS]; /* by slot: the largest result goes there; NULL: nowhere */
     const double *params;
     const fxa_view *tensors;  /* with data */
     const fxa_view *dtensors; /* data NULL where no gradient is wanted */

@@ -4,6 +4,7 @@
  * Bounds of addresses settle nearly every pair; the others are looked at stride by stride, so that slices that
  * interleave in one buffer (packed QKV and its gradients) are found to be apart.
  */
+#include "scales.h"
 #include "touch.h"
 
 static void touch_flat(fxa__touched *out, const char *kind, const void *data, int64_t element, size_t n, bool written) {
@@ -36,7 +37,8 @@ static void touch_operand(const fxa_problem *p, const fxa_args *args, size_t i, 
 static void touch_table(const fxa_problem *p, const fxa_args *args, size_t i, fxa__touched *out) {
     fxa_slot slot = (fxa_slot)(FXA_SLOT_LEN_Q + i);
     int64_t n = fxa__slot_length(p, slot);
-    touch_flat(out, "slot", args->slot[slot], fxa__slot_element(slot), n > 0 ? (size_t)n : 0, false);
+    touch_flat(out, "slot", args->slot[slot], fxa__slot_element(slot), n > 0 ? (size_t)n : 0,
+               fxa__scale_use_of(p, slot) == FXA__SCALE_WRITTEN);
     out->name = fxa_slot_name(slot);
     out->index = slot;
 }

@@ -3,7 +3,7 @@
  * The values of lengths, offsets and page numbers, which decide what an engine touches: read from host memory and
  * checked before anything runs, each refusal naming the index.
  */
-#include "problem_private.h"
+#include "scales.h"
 
 #include "../base/num.h"
 
@@ -56,6 +56,7 @@ static fxa_status values_check_pages(const fxa_problem *p, void *const *slot, fx
 }
 
 fxa_status fxa__bind_check_values(const fxa_problem *p, void *const *slot, fxa_error *err) {
+    FXA_TRY(fxa__scales_check_values(p, slot, err));
     bool lengths = p->flags & FXA_PADDING;
     const int32_t *len_q = lengths ? slot[FXA_SLOT_LEN_Q] : NULL, *len_k = lengths ? slot[FXA_SLOT_LEN_K] : NULL;
     FXA_TRY(values_check_lengths("LEN_Q", len_q, p->b, p->sq, err));

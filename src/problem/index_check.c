@@ -131,7 +131,7 @@ static double index_score(const index_work *w, int64_t q, int64_t k) {
     for (int64_t i = 0; i < p->d; i++)
         sum += fxa__load_f64(rows, (fxa_dtype)p->q.dtype, x + i * p->q.stride[3]) *
                fxa__load_f64(keys, (fxa_dtype)p->k.dtype, y + i * p->k.stride[3]);
-    return sum * w->bind->scale;
+    return sum * w->bind->scale * w->bind->load[FXA_SLOT_Q] * w->bind->load[FXA_SLOT_K];
 }
 
 static void index_pair(index_work *w, int64_t q, int64_t k) {

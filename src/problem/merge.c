@@ -43,7 +43,7 @@ static fxa_status merge_check_side(const merge_side *side, const int64_t full[4]
     uint32_t dtype = side->t->dtype;
     if (side->row ? dtype != FXA_F32 && dtype != FXA_F64 : !fxa__dtype_is_float(dtype))
         return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are %s", side->name, dtype,
-                         fxa_dtype_name((fxa_dtype)dtype), side->row ? "f64, f32" : "f64, f32, f16, bf16");
+                         fxa_dtype_name((fxa_dtype)dtype), side->row ? "f64, f32" : "f64, f32, f16, bf16, e4m3, e5m2");
     FXA_TRY(fxa__operand_resolve(side->name, side->t, size, side->row ? 7 : 15, side->written, err));
     *out = fxa__operand_region(side->t, size, side->data);
     if (fxa__region_is_empty(out)) return FXA_OK;

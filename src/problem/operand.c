@@ -3,7 +3,7 @@
  * The operands of a problem as a table: which field, which slot, which shape, and when it is read or written. The
  * validator, the binder and the byte format walk this table, so that an operand is described once. Also slot names.
  */
-#include "problem_private.h"
+#include "scales.h"
 
 #include "../base/num.h"
 
@@ -113,7 +113,7 @@ const char *fxa_slot_name(fxa_slot slot) {
     }
 }
 
-int64_t fxa__slot_element(fxa_slot slot) { return slot >= FXA_SLOT_SCALE ? 8 : 4; }
+int64_t fxa__slot_element(fxa_slot slot) { return slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS ? 8 : 4; }
 
 static int64_t slot_scalars(const fxa_problem *p, fxa_slot slot) {
     if (!(p->flags & FXA_SCALARS_IN_MEMORY)) return -1;
@@ -130,6 +130,7 @@ int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot) {
     if (slot == FXA_SLOT_PAGES) return p->flags & FXA_PAGED ? p->b * fxa__div_up(p->sk, p->page_size) : -1;
     if (slot == FXA_SLOT_POS_Q) return p->flags & FXA_POSITIONS ? p->b : -1;
     if (slot >= FXA_SLOT_SCALE && slot <= FXA_SLOT_PARAMS) return slot_scalars(p, slot);
+    if (slot > FXA_SLOT_PARAMS) return fxa__scale_use_of(p, slot) >= FXA__SCALE_READ ? 1 : -1;
     if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) {
         int axis = (int)slot - FXA_SLOT_MAP_B;
         return map[axis]->kind == FXA_MAP_TABLE ? n[axis] : -1;

@@ -4,7 +4,7 @@
  * what is accepted. What a problem does not use is cleared first, so that it neither fails nor reaches the key; what
  * asks for something that would not happen is refused.
  */
-#include "problem_private.h"
+#include "scales.h"
 
 #include "../base/dtype.h"
 #include "../base/num.h"
@@ -206,8 +206,8 @@ static fxa_status check_dtypes(const fxa_problem *p, fxa_error *err) {
         uint32_t dtype = fxa__operand_of(p, info)->dtype,
                  row = p->q.dtype == FXA_F64 ? (uint32_t)FXA_F64 : (uint32_t)FXA_F32;
         if (!fxa__dtype_is_float(dtype))
-            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are f64, f32, f16, bf16", info->name,
-                             dtype, fxa_dtype_name((fxa_dtype)dtype));
+            return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %u (%s): accepted are f64, f32, f16, bf16, e4m3, e5m2",
+                             info->name, dtype, fxa_dtype_name((fxa_dtype)dtype));
         bool wide = info->slot == FXA_SLOT_LSE && dtype == FXA_F64; /* steep programs ask for it */
         if (info->shape == FXA__SHAPE_ROW && dtype != row && !wide)
             return fxa__fail(err, FXA_E_PROBLEM, "%s.dtype is %s and q.dtype is %s: accepted is %s%s", info->name,
@@ -260,8 +260,9 @@ static fxa_status check_program_grads(const fxa_problem *p, bool *tensors, fxa_e
                              "the gradient of tensor %s is asked for, and it is %s: only float tensors have one",
                              t.name, fxa_dtype_name(t.dtype));
         if (c->grad_dtype && !fxa__dtype_is_float(c->grad_dtype))
-            return fxa__fail(err, FXA_E_PROBLEM, "grad_dtype of tensor %s is %u (%s): accepted are f64, f32, f16, bf16",
-                             t.name, c->grad_dtype, fxa_dtype_name((fxa_dtype)c->grad_dtype));
+            return fxa__fail(err, FXA_E_PROBLEM,
+                             "grad_dtype of tensor %s is %u (%s): accepted are f64, f32, f16, bf16, e4m3, e5m2", t.name,
+                             c->grad_dtype, fxa_dtype_name((fxa_dtype)c->grad_dtype));
     }
     for (size_t i = 0; i < 64; i++) {
         if (!(p->param_grads >> i & 1u)) continue;
@@ -302,6 +303,7 @@ fxa_status fxa__problem_check(const fxa_problem *p, fxa_error *err) {
     FXA_TRY(check_sizes(p, err));
     FXA_TRY(check_place(p, err));
     FXA_TRY(check_dtypes(p, err));
+    FXA_TRY(fxa__scales_check(p, err));
     FXA_TRY(check_program("program", p->program, FXA_PROGRAM_SCORE, p->captures, p->n_captures, "captures", err));
     FXA_TRY(check_program("bprop", p->bprop, FXA_PROGRAM_BPROP, p->bprop_captures, p->n_bprop_captures,
                           "bprop_captures", err));

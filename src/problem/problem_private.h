@@ -89,8 +89,8 @@ fxa_status fxa__problem_resolve(fxa_problem *p, fxa_capture *captures, fxa_captu
 
 /* ---- Parts of fxa__bind_make ------------------------------------------------------------------------------------- */
 
-/* The length of the array that a slot past the operands holds, int32 or scalars of 8 bytes; -1 when the problem reads
- * no such array. */
+/* The length of the array that a slot past the operands holds, int32, f32 or scalars of 8 bytes; -1 when the problem
+ * has no such array. */
 int64_t fxa__slot_length(const fxa_problem *p, fxa_slot slot);
 int64_t fxa__slot_element(fxa_slot slot); /* bytes of one */
 /* A captured tensor as the program's view, or its gradient's. */

@@ -145,7 +145,7 @@ static int32_t parse_rank(fxa__parser *p) {
 
 static fxa_value parse_tensor(fxa__parser *p) {
     char text[FXA_MAX_NAME + 1];
-    const char *wanted = "':' and the storage type: f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool";
+    const char *wanted = "':' and the storage type: f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i16 i8 u8 bool";
     size_t name = fxa__parse_given_name(p, "the name of the tensor", SYM_TENSOR);
     if (name == SIZE_MAX || !fxa__parse_expect(p, TOK_COLON, wanted)) return -1;
     fxa_dtype dtype = fxa__parse_is(p, TOK_NAME) ? fxa_dtype_find(fxa__parse_text(p, p->at, text)) : FXA_DTYPE_NONE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * src/base/dtype.c and num.h: every 16-bit float both ways, rounding to even, saturation, program ints.
+ * src/base/dtype.c and num.h: every 16-bit and 8-bit float both ways, rounding to even, saturation, program ints.
  */
 #include "base/dtype.h"
 #include "base/num.h"
@@ -44,6 +44,67 @@ TEST(sixteen_bit_overflow_and_underflow) {
     T_INT(fxa__f64_to_bf16(4e-320), 0);
 }
 
+/* ---- 8 bits ------------------------------------------------------------------------------------------------------ */
+
+/* By the definition: sign, exponent, fraction. What there is beyond the numbers, `last` ends them. */
+typedef struct byte_float {
+    uint8_t (*narrow)(double);
+    double (*widen)(uint8_t);
+    int fraction, bias, last;
+} byte_float;
+static const byte_float byte_floats[] = {{fxa__f64_to_e4m3, fxa__e4m3_to_f64, 3, 7, 0x7e},
+                                         {fxa__f64_to_e5m2, fxa__e5m2_to_f64, 2, 15, 0x7b}};
+
+static double byte_value(const byte_float *f, int code) {
+    int exponent = code >> f->fraction, unit = 1 << f->fraction, fraction = code % unit;
+    return ldexp(exponent ? unit + fraction : fraction, (exponent ? exponent : 1) - f->bias - f->fraction);
+}
+
+TEST(every_number_of_8_bits_is_what_its_bits_say) {
+    for (int j = 0; j < 2; j++) {
+        const byte_float *f = &byte_floats[j];
+        for (int code = 0; code <= f->last; code++) {
+            double x = byte_value(f, code);
+            T_SAME(f->widen((uint8_t)code), x);
+            T_SAME(f->widen((uint8_t)(code | 0x80)), -x);
+            T_INT(f->narrow(x), code);
+            T_INT(f->narrow(-x), code | 0x80);
+        }
+    }
+    T_SAME(fxa__e4m3_to_f64(0x38), 1.0);
+    T_SAME(fxa__e4m3_to_f64(0x7e), 448.0);
+    T_SAME(fxa__e4m3_to_f64(0x01), 0x1p-9);
+    T_SAME(fxa__e4m3_to_f64(0x08), 0x1p-6);
+    T_SAME(fxa__e5m2_to_f64(0x3c), 1.0);
+    T_SAME(fxa__e5m2_to_f64(0x7b), 57344.0);
+    T_SAME(fxa__e5m2_to_f64(0x01), 0x1p-16);
+    T_SAME(fxa__e5m2_to_f64(0x7c), INFINITY);
+    T_SAME(fxa__e5m2_to_f64(0xfc), -INFINITY);
+    for (int code = 0x7d; code <= 0x7f; code++) T_CHECK(isnan(fxa__e5m2_to_f64((uint8_t)code)));
+    T_CHECK(isnan(fxa__e4m3_to_f64(0x7f)) && isnan(fxa__e4m3_to_f64(0xff)));
+}
+
+TEST(eight_bits_round_once_to_nearest_even_and_end_at_their_largest) {
+    for (int j = 0; j < 2; j++) {
+        const byte_float *f = &byte_floats[j];
+        for (int code = 0; code < f->last; code++) {
+            double middle = (byte_value(f, code) + byte_value(f, code + 1)) / 2;
+            T_INT(f->narrow(middle), code & 1 ? code + 1 : code);
+            T_INT(f->narrow(-middle), (code & 1 ? code + 1 : code) | 0x80);
+            T_INT(f->narrow(nextafter(middle, 0)), code);
+            T_INT(f->narrow(nextafter(middle, INFINITY)), code + 1);
+        }
+        const double large[] = {byte_value(f, f->last) * 1.001, byte_value(f, f->last) * 2, 1e9, 1e300, INFINITY};
+        for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+            T_INT(f->narrow(large[i]), f->last);
+            T_INT(f->narrow(-large[i]), f->last | 0x80);
+        }
+        T_CHECK(isnan(f->widen(f->narrow(NAN))));
+        T_INT(f->narrow(1e-300), 0);
+        T_INT(f->narrow(-4e-320), 0x80);
+    }
+}
+
 TEST(elements_of_every_dtype) {
     int64_t i64[2] = {INT64_MAX, INT64_MIN};
     int8_t i8[1] = {-128};
@@ -64,18 +125,19 @@ TEST(elements_of_every_dtype) {
 }
 
 TEST(names_and_sizes) {
-    for (int d = 1; d <= 10; d++) {
+    for (int d = 1; d <= 12; d++) {
         T_CHECK(fxa_dtype_size((fxa_dtype)d) > 0);
         T_INT(fxa_dtype_find(fxa_dtype_name((fxa_dtype)d)), d);
     }
-    T_STR(fxa_dtype_name((fxa_dtype)11), "none");
+    T_STR(fxa_dtype_name((fxa_dtype)13), "none");
     T_INT(fxa_dtype_find("f8"), FXA_DTYPE_NONE);
     T_INT(fxa_dtype_find(NULL), FXA_DTYPE_NONE);
     T_INT(fxa_dtype_size((fxa_dtype)0), 0);
     T_INT(fxa__dtype_type(FXA_B8), FXA_BOOL);
     T_INT(fxa__dtype_type(FXA_I16), FXA_INT);
     T_INT(fxa__dtype_type(FXA_BF16), FXA_FLOAT);
-    T_INT(fxa__dtype_type(11), 0);
+    T_INT(fxa__dtype_type(FXA_E5M2), FXA_FLOAT);
+    T_INT(fxa__dtype_type(13), 0);
 }
 
 TEST(an_element_of_another_kind_reads_0_and_is_not_written) {

@@ -79,6 +79,21 @@ def from_bf16(bits):
     return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
 
 
+# The floats of 8 bits without sign, by code; past the last there are no numbers.
+BYTES = {"e4m3": [((c & 7) + 8 * (c > 7)) * 2.0 ** (max(c >> 3, 1) - 10) for c in range(0x7F)],
+         "e5m2": [((c & 3) + 4 * (c > 3)) * 2.0 ** (max(c >> 2, 1) - 17) for c in range(0x7C)]}
+
+
+def to_byte(kind, x):
+    """The nearest of them all, the even one of two."""
+    near = min(range(len(BYTES[kind])), key=lambda c: (abs(BYTES[kind][c] - abs(x)), c & 1))
+    return near | (0x80 if math.copysign(1, x) < 0 else 0)
+
+
+def from_byte(kind, bits):
+    return math.copysign(BYTES[kind][bits & 0x7F], -1 if bits & 0x80 else 1)
+
+
 def save(path, array, kind="f8", fortran=False, order="<", version=1):
     values = array.values
     if fortran:

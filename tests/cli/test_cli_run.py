@@ -82,9 +82,12 @@ class Run(RunCase):
     def test_narrow_dtypes(self):
         """The reference computes in f64: only the rounding of inputs and outputs is left."""
         self.data()
-        for kind, epsilon in (("f4", 2**-24), ("f2", 2**-11), ("bf16", 2**-8)):
+        for kind, epsilon in (("f4", 2**-24), ("f2", 2**-11), ("bf16", 2**-8), ("e4m3", 2**-4), ("e5m2", 2**-3)):
             if kind == "bf16":
                 store, back, more, name = npy.to_bf16, npy.from_bf16, ["--dtype", "bf16"], "u2"
+            elif kind in npy.BYTES:
+                store, back = (lambda x: npy.to_byte(kind, x)), (lambda x: npy.from_byte(kind, x))
+                more, name = ["--dtype", kind], "u1"
             else:
                 store, back, more, name = (lambda x: x), (lambda x: x), [], kind
 
@@ -95,7 +98,7 @@ class Run(RunCase):
 
             (q, rq), (k, rk), (v, rv) = map(rounded, (self.q, self.k, self.v))
             bias, self.bias = rounded(self.bias)
-            typed = "bias:bf16=" if kind == "bf16" else "bias="
+            typed = "bias:%s=" % kind if more else "bias="
             want, _ = npy.attention(rq, rk, rv, self.f)
             self.run_cli(
                 "run",
@@ -271,7 +274,7 @@ class Run(RunCase):
             args = args[:-2]
         args += ["--tensor", "bias=" + self.path("bias.npy")]
         for asked in ("i32", "f33", "", "bool"):
-            self.fails("run", *args, "--dtensor", "bias:%s=%s" % (asked, self.path("x")), says="f64, f32, f16 or bf16")
+            self.fails("run", *args, "--dtensor", "bias:%s=%s" % (asked, self.path("x")), says="f64, f32, f16, bf16, e4m3 or e5m2")
         self.fails("run", *args, "--dtensor", "bais:f32=" + self.path("x"), says="no --tensor of that name")
         self.fails("run", *args, "--dtensor", "bias:f32=x", "--dtensor", "bias=y", says="given twice")
 

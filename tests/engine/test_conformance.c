@@ -97,7 +97,7 @@ static void conform_report(const char *engine, const conf_tally *tally) {
            " elements; worst in parts of what is"
            " allowed, element (root mean square):",
            engine, tally->cases, tally->refused, tally->unsure, tally->elements);
-    for (int d = FXA_F64; d <= FXA_BF16; d++)
+    for (int d = FXA_F64; d <= FXA_E5M2; d++)
         if (tally->by_dtype[d])
             printf(" %s %.2g (%.2g)", fxa_dtype_name((fxa_dtype)d), tally->element[d], tally->rms[d]);
     printf("\n");

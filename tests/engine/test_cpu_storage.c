@@ -12,7 +12,8 @@
 
 /* ---- Storage --------------------------------------------------------------------------------------------------- */
 
-static const uint32_t float_dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16};
+static const uint32_t float_dtypes[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_E4M3, FXA_E5M2};
+enum { FLOAT_DTYPES = sizeof float_dtypes / sizeof *float_dtypes };
 
 /* What a real becomes in storage: rounded once, from the real. */
 static double stored(uint32_t dtype, double x) {
@@ -28,6 +29,7 @@ static double draw_any(t_rng *rng) {
     case 2: return ldexp(t_real(rng, -1, 1), (int)t_int(rng, 12, 18));                        /* overflows f16 */
     case 3: return ldexp((double)(2 * t_int(rng, -2048, 2047) + 1), (int)t_int(rng, -26, 3)); /* halfway in f16 */
     case 4: return ldexp((double)(2 * t_int(rng, -256, 255) + 1), (int)t_int(rng, -40, 40));  /* halfway in bf16 */
+    case 5: return ldexp((double)(2 * t_int(rng, -16, 15) + 1), (int)t_int(rng, -20, 14));    /* and in 8 bits */
     default: return t_real(rng, -8, 8);
     }
 }
@@ -70,7 +72,7 @@ static void check_storage_once(const fxa__cpu_kernels *k, t_rng *rng, uint32_t d
 static void check_storage(const fxa__cpu_kernels *k) {
     t_rng rng = {t_seed()};
     for (int i = 0; i < t_scaled(200); i++)
-        for (int j = 0; j < 4; j++) check_storage_once(k, &rng, float_dtypes[j]);
+        for (int j = 0; j < FLOAT_DTYPES; j++) check_storage_once(k, &rng, float_dtypes[j]);
 }
 
 /* Every f16 and bf16 there is, and back; a NaN or infinity anywhere is seen. */
@@ -92,12 +94,34 @@ static void check_halves(const fxa__cpu_kernels *k) {
         }
     }
     for (int at = 0; at < 70; at++)
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < FLOAT_DTYPES; j++) {
             double cells[70] = {0};
-            fxa__store_f64(cells, float_dtypes[j], at, at % 2 ? NAN : -INFINITY);
+            bool byte = fxa__dtype_is_byte_float(float_dtypes[j]); /* nothing becomes infinite there */
+            fxa__store_f64(cells, float_dtypes[j], at, at % 2 || byte ? NAN : -INFINITY);
             T_CHECK(!k->load(reals, cells, float_dtypes[j], 1, 70));
             T_CHECK(k->load(reals, cells, float_dtypes[j], 1, at));
         }
+}
+
+/* The same of every e4m3 and e5m2, and what lies between two of them: just below the middle, the middle, just above. */
+static void check_bytes(const fxa__cpu_kernels *k) {
+    for (int j = 4; j < FLOAT_DTYPES; j++) {
+        uint32_t dtype = float_dtypes[j];
+        uint8_t in[256], out[256];
+        double reals[256], near[256];
+        for (int i = 0; i < 256; i++) in[i] = (uint8_t)i;
+        T_CHECK(!k->load(reals, in, dtype, 1, 256));
+        for (int side = -1; side <= 2; side++) { /* 2: the numbers themselves */
+            for (int i = 0; i < 256; i++) {
+                double a = fxa__load_f64(in, dtype, i), b = i % 128 < 127 ? fxa__load_f64(in, dtype, i + 1) : NAN;
+                double x = side == 2 ? a : (a + b) / 2 * (1 + side * 0x1p-20);
+                T_SAME(real_at(k, reals, i), a);
+                real_put(k, near, i, x);
+            }
+            k->store(out, dtype, 1, near, 256, 1, false);
+            for (int i = 0; i < 256; i++) T_SAME(fxa__load_f64(out, dtype, i), stored(dtype, real_at(k, near, i)));
+        }
+    }
 }
 
 /* ---- Decode ---------------------------------------------------------------------------------------------------- */
@@ -203,7 +227,7 @@ static void check_decode_once(const fxa__cpu_kernels *k, t_rng *rng, uint32_t dt
 static void check_decode(const fxa__cpu_kernels *k) {
     t_rng rng = {t_seed()};
     for (int i = 0; i < t_scaled(40); i++)
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < FLOAT_DTYPES; j++)
             if ((float_dtypes[j] == FXA_F64) == (k->real_size == sizeof(double)))
                 check_decode_once(k, &rng, float_dtypes[j]);
 }
@@ -213,6 +237,7 @@ static void check_decode(const fxa__cpu_kernels *k) {
 static void check_stored(const fxa__cpu_kernels *k) {
     check_storage(k);
     check_halves(k);
+    check_bytes(k);
     check_decode(k);
 }
 SET_TESTS(stored_f32, sizeof(float), check_stored)

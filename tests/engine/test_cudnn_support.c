@@ -16,7 +16,7 @@ typedef struct support_case {
     fxa_pass pass;
     uint32_t flags;
     int64_t sq, sk, d, dv;
-    uint32_t dtype, alignment, page_size;
+    uint32_t dtype, alignment, page_size, sink;
     double dropout;
     bool taken; /* it is no refusal: the neighbour of one */
 } support_case;
@@ -63,6 +63,7 @@ static const support_case support_cases[] = {
     {.says = "no gradients of pages", H200, .flags = FXA_PAGED, .page_size = 16, .taken = true},
     {.says = "no sink for one row", H200, .flags = FXA_SINK_ZERO, .sq = 1},
     {.says = "no sink for one row", H200, .flags = FXA_SINK, .taken = true},
+    {.says = "16 bits or more", H200, .flags = FXA_SINK, .sink = FXA_E5M2},
     {.says = "none beside lengths", H200, .flags = FXA_SINK | FXA_PADDING},
     {.says = "beside a sink", H200, .flags = FXA_SINK | FXA_WANT_MAX},
     {.says = "beside lengths of entries cuDNN does not write", H200, .flags = FXA_PADDING | FXA_WANT_MAX},
@@ -77,6 +78,7 @@ static fxa_problem support_problem(const support_case *c) {
     p.d = c->d ? c->d : 64, p.dv = c->dv;
     p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
     p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
+    p.sink.dtype = c->sink;
     return p;
 }
 

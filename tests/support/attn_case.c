@@ -158,13 +158,13 @@ bool attn_case_at(const attn_case *c, fxa_slot slot, int64_t b, int64_t s, int64
 static fxa_dtype case_named_dtype(fxa_dtype other) {
     const char *name = getenv("FXA_TEST_DTYPE");
     if (!name || !*name) return other;
-    for (int d = FXA_F64; d <= FXA_BF16; d++)
+    for (int d = FXA_F64; d <= FXA_E5M2; d++)
         if (strcmp(name, fxa_dtype_name((fxa_dtype)d)) == 0) return (fxa_dtype)d;
     abort();
 }
 
 static fxa_dtype case_draw_float(const attn_case *c, uint64_t *rng) {
-    return case_has(c, ATTN_DTYPES) ? (fxa_dtype)attn_int(rng, FXA_F64, FXA_BF16) : case_named_dtype(FXA_F64);
+    return case_has(c, ATTN_DTYPES) ? attn_draw_dtype(true, rng) : case_named_dtype(FXA_F64);
 }
 
 static attn_style case_draw_style(const attn_case *c, bool input, uint64_t *rng) {
@@ -211,7 +211,7 @@ static void case_draw_operands(attn_case *c, uint64_t *rng) {
     for (int i = 0; i < 5; i++) {
         fxa_dtype dtype = inputs[i] == FXA_SLOT_DLSE ? row : inputs[i] == FXA_SLOT_DO ? case_draw_float(c, rng) : main;
         bool apart = (i == 1 || i == 2) && main != FXA_F64 && case_has(c, ATTN_MIXED);
-        if (apart) dtype = (fxa_dtype)attn_int(rng, FXA_F32, FXA_BF16);
+        if (apart) dtype = attn_draw_dtype(false, rng);
         case_make_operand(c, inputs[i], dtype, true, rng);
         case_fill_operand(c, inputs[i], rng);
     }

@@ -143,9 +143,16 @@ fxa_operand attn_tensor_operand(const attn_tensor *t) {
     return operand;
 }
 
+fxa_dtype attn_draw_dtype(bool wide, uint64_t *rng) {
+    static const fxa_dtype all[] = {FXA_F64, FXA_F32, FXA_F16, FXA_BF16, FXA_E4M3, FXA_E5M2};
+    return all[attn_int(rng, wide ? 0 : 1, 5)];
+}
+
 double attn_round(fxa_dtype dtype, double x) {
     if (dtype == FXA_F32) return (double)(float)x;
     if (dtype == FXA_F16) return fxa__f16_to_f64(fxa__f64_to_f16(x));
     if (dtype == FXA_BF16) return fxa__bf16_to_f64(fxa__f64_to_bf16(x));
+    if (dtype == FXA_E4M3) return fxa__e4m3_to_f64(fxa__f64_to_e4m3(x));
+    if (dtype == FXA_E5M2) return fxa__e5m2_to_f64(fxa__f64_to_e5m2(x));
     return x;
 }

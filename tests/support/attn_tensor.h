@@ -45,6 +45,7 @@ double attn_tensor_get(const attn_tensor *t, const int64_t at[4]);   /* ints as 
 void attn_tensor_set(attn_tensor *t, const int64_t at[4], double x); /* rounds to the dtype */
 fxa_operand attn_tensor_operand(const attn_tensor *t);
 double attn_round(fxa_dtype dtype, double x);
+fxa_dtype attn_draw_dtype(bool wide, uint64_t *rng); /* of floats; wide: f64 too */
 
 /* Elements by their place in memory, of tensors that were placed: of dense ones all of them, in order. */
 int64_t attn_tensor_places(const attn_tensor *t);

@@ -111,7 +111,7 @@ static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, ui
         t->n[j] = attn_int(rng, 0, 3) ? fits : attn_int(rng, 1, most[t->rank]);
     }
     *dt = *t;
-    dt->name = "dtensor", dt->dtype = dtypes ? (fxa_dtype)attn_int(rng, FXA_F64, FXA_BF16) : info.dtype;
+    dt->name = "dtensor", dt->dtype = dtypes ? attn_draw_dtype(true, rng) : info.dtype;
     if (!fxa__dtype_is_float(dt->dtype)) dt->dtype = FXA_F32; /* of an int tensor: never used */
     bool plain_t = plain || attn_int(rng, 0, 1), plain_dt = plain || attn_int(rng, 0, 1);
     conf_make_buffer(t, plain_t, true, rng);

@@ -39,8 +39,8 @@ typedef struct conf_buffer {
 /* The worst of what was seen, in units of what is allowed, by dtype of Q. */
 typedef struct conf_tally {
     int64_t cases, unsure, refused, elements;
-    double element[FXA_BF16 + 1], rms[FXA_BF16 + 1];
-    int64_t by_dtype[FXA_BF16 + 1];
+    double element[FXA_E5M2 + 1], rms[FXA_E5M2 + 1];
+    int64_t by_dtype[FXA_E5M2 + 1];
 } conf_tally;
 
 typedef struct conf_case {

@@ -66,8 +66,11 @@ static double conf_head_error(const conf_case *c, const conf_buffer *t, int64_t 
 }
 
 static double conf_half_ulp(fxa_dtype dtype, double x) {
-    static const double unit[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8}, least[] = {0, 0, 0x1p-126, 0x1p-25, 0x1p-126};
-    return fmax(unit[dtype] * fabs(x), least[dtype]);
+    static const double unit[FXA_E5M2 + 1] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8, [FXA_E4M3] = 0x1p-4, 0x1p-3};
+    static const double least[FXA_E5M2 + 1] = {0, 0, 0x1p-126, 0x1p-25, 0x1p-126, [FXA_E4M3] = 0x1p-10, 0x1p-17};
+    static const double largest[FXA_E5M2 + 1] = {[FXA_E4M3] = 448, 57344};
+    double beyond = largest[dtype] > 0 ? fabs(x) - largest[dtype] : 0; /* where the numbers of 8 bits end */
+    return fmax(fmax(unit[dtype] * fabs(x), least[dtype]), beyond);
 }
 
 /* Of what was rounded before it was added: the result less what was there. */

@@ -13,7 +13,7 @@
 
 static fxa_program *source_twin(fxa_context *ctx, uint64_t *rng, const char **name) {
     const oracle_twin *twin = &oracle_twins[attn_int(rng, 0, oracle_twin_count - 1)];
-    const char *dtype = fxa_dtype_name((fxa_dtype)attn_int(rng, FXA_F64, FXA_BF16));
+    const char *dtype = fxa_dtype_name(attn_draw_dtype(true, rng));
     char text[512];
     size_t n = 0;
     for (const char *from = twin->text; *from && n + 8 < sizeof text; from++) { /* %s: a dtype, %%: a percent sign */

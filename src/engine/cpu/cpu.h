@@ -13,13 +13,14 @@
  *   cpu_place.c      rows and keys in memory, and their coordinates
  *   cpu_ask.c, cpu_band.c   what bands and range analysis say of a mask
  *   cpu_cut.c, cpu_bits.c   what the mask leaves of a tile and a block, as strips, for both passes
+ *   cpu_scales.c     scales of operands of 8 bits, and largest values
  *   cpu_product*.c   products, and how their operands are packed
  *   cpu_forward.c, cpu_decode.c, cpu_backward.c, cpu_grads.c   the passes
  *   engine_cpu.c     the table of functions: query, compile, workspace, run
  *
- * `real` is float for f32, f16 and bf16 problems and double for f64 ones; everything between loading and storing is in
- * it. Row buffers (scores, tape registers) are padded to FXA__CPU_PAD bytes, so kernels may work on whole vectors past
- * n inside them; what lies there is garbage and never trusted. Nothing outside the caller's buffers is ever read.
+ * `real` is float, and double for f64 problems; everything between loading and storing is in it. Row buffers (scores,
+ * tape registers) are padded to FXA__CPU_PAD bytes, so kernels may work on whole vectors past n inside them; what lies
+ * there is garbage and never trusted. Nothing outside the caller's buffers is ever read.
  *
  * The words of both passes:
  *   group    one (b, KV head), with the rows of its query heads stacked
@@ -61,7 +62,7 @@ typedef struct fxa__cpu_part {
 /* Rows in storage, features dense. */
 typedef struct fxa__cpu_stored {
     const void *data;
-    uint32_t dtype;    /* that of real; f16 and bf16 where that is float */
+    uint32_t dtype;    /* that of real; f16, bf16, e4m3 and e5m2 where that is float */
     int64_t ld, n, d;  /* elements between rows; how many; features, at most FXA_MAX_D */
     const void *next;  /* NULL, or as many rows that will be read soon: they are fetched into the cache on the way */
     int64_t next_step; /* bytes from one of those to the other */

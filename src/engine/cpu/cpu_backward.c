@@ -25,8 +25,9 @@ static fxa__cpu_place back_absent_row(const fxa__back_worker *w, int64_t h, int6
     return (fxa__cpu_place){data, t->dtype, t->stride[3], w->job->p->in.d, 0, 1};
 }
 
-static void back_store(const fxa__back *job, fxa__cpu_place to, const void *row, double factor, bool add) {
-    job->code->kernels->store(to.data, to.dtype, to.stride, row, to.n, factor, add);
+static void back_store(const fxa__back *job, fxa_slot slot, fxa__cpu_place to, const void *row, double factor,
+                       bool add) {
+    fxa__cpu_store(job->code->kernels, job->bind, slot, &to, row, factor, add);
 }
 
 /* ---- dQ --------------------------------------------------------------------------------------------------------- */
@@ -38,7 +39,7 @@ static void back_store_dq(const fxa__back_worker *w, void *dq, int64_t first, in
     fxa__cpu_place to = {.count = 0};
     for (int64_t r = first; r < first + n; r++) {
         fxa__cpu_row_next(&w->g, FXA_SLOT_DQ, r, &to);
-        back_store(job, to, fxa__back_at(job, dq, r * ld), job->bind->scale, job->p->in.flags & FXA_ACC_Q);
+        back_store(job, FXA_SLOT_DQ, to, fxa__back_at(job, dq, r * ld), job->bind->scale, job->p->in.flags & FXA_ACC_Q);
     }
 }
 
@@ -48,7 +49,8 @@ static void back_store_dq_absent(const fxa__back_worker *w) {
     if (p->flags & (FXA_ACC_Q | FXA_VARLEN)) return;
     memset(w->q, 0, (size_t)p->d * w->job->code->kernels->real_size);
     for (int64_t h = w->g.hkv * w->g.heads; h < (w->g.hkv + 1) * w->g.heads; h++)
-        for (int64_t q = w->g.seq.q_len; q < p->sq; q++) back_store(w->job, back_absent_row(w, h, q), w->q, 1, false);
+        for (int64_t q = w->g.seq.q_len; q < p->sq; q++)
+            back_store(w->job, FXA_SLOT_DQ, back_absent_row(w, h, q), w->q, 1, false);
 }
 
 static void *back_dq_part(const fxa__back *job, int64_t group, int64_t chunk) {
@@ -76,7 +78,7 @@ static void back_store_keys(const fxa__back_worker *w, fxa_slot slot, void *x, i
     fxa__cpu_place to = {.count = 0};
     for (int64_t i = 0; i < w->n_keys; i++) {
         fxa__cpu_key_next(&w->g, slot, w->key + i, &to);
-        back_store(w->job, to, fxa__back_at(w->job, x, i * ld), 1, add);
+        back_store(w->job, slot, to, fxa__back_at(w->job, x, i * ld), 1, add);
     }
 }
 
@@ -176,7 +178,7 @@ static void back_store_pool(const fxa__back *job, const fxa_operand *t, fxa_slot
     for (int64_t row = 0; row < job->cut.pool_rows; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
         fxa__cpu_place to = {(char *)job->bind->slot[slot] + at * bytes, t->dtype, t->stride[3], d, 0, 1};
-        back_store(job, to, fxa__back_at(job, pool, row * ld), 1, add);
+        back_store(job, slot, to, fxa__back_at(job, pool, row * ld), 1, add);
     }
 }
 

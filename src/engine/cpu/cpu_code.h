@@ -143,6 +143,14 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
                         int64_t ld);
 bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
+/* The scales of a run as this engine multiplies them in: `load` of a slot that is written is what its sums have to be
+ * multiplied with. */
+fxa__bind fxa__cpu_bind_scaled(const fxa__bind *bind, fxa_pass pass);
+/* A row of sums times factor and what the slot's sums have to be multiplied with, and its scale, to where it goes; and
+ * the largest of it before the scale, if that is asked for. */
+void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bind *bind, fxa_slot slot, const fxa__cpu_place *to,
+                    const void *row, double factor, bool add);
+
 /* Coordinates that programs see. Of keys: true when each is the one before plus 1, modulo 2^32. */
 void fxa__cpu_row_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q);
 bool fxa__cpu_key_coords(const fxa__cpu_group *g, int64_t first, int64_t n, int32_t *k);

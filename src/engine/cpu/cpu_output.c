@@ -81,10 +81,10 @@ static void output_move(const fxa__cpu_item *it, output_to *to, int64_t r) {
 /* o is the row's unnormalised output and is used up. */
 static void output_store(fxa__cpu_item *it, const output_to *to, void *o, double factor, double lse, double max) {
     if (it->g.p->in.flags & FXA_ACC_OUT)
-        output_merge(it, &to->o, o, factor, &lse, &to->lse);
+        output_merge(it, &to->o, o, factor * it->g.bind->load[FXA_SLOT_O], &lse, &to->lse);
     else {
         if (!(factor > 0)) output_fill(it, o, to->o.n, factor); /* 0 or NaN */
-        it->kernels->store(to->o.data, to->o.dtype, to->o.stride, o, to->o.n, factor > 0 ? factor : 1, false);
+        fxa__cpu_store(it->kernels, it->g.bind, FXA_SLOT_O, &to->o, o, factor > 0 ? factor : 1, false);
     }
     if (to->lse.data) output_store_one(&to->lse, lse);
     if (to->max.data) output_store_one(&to->max, max);

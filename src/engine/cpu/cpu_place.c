@@ -81,6 +81,7 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
     bool finite = true;
     int64_t d;
     (void)fxa__row_operand(&g->p->in, slot, &d);
+    factor *= g->bind->load[slot];
     for (int64_t i = 0; i < n; i += PLACE_ROWS) {
         int64_t count = fxa__min_i64(n - i, PLACE_ROWS);
         void *row = (char *)x + i * ld * (int64_t)kernels->real_size;
@@ -91,7 +92,11 @@ bool fxa__cpu_load_rows(const fxa__cpu_group *g, fxa_slot slot, int64_t first, i
 }
 
 bool fxa__cpu_load_keys(const fxa__cpu_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld) {
-    return place_load(g, slot, true, first, n, x, ld);
+    bool finite = place_load(g, slot, true, first, n, x, ld);
+    int64_t d;
+    (void)fxa__row_operand(&g->p->in, slot, &d);
+    if (g->bind->load[slot] != 1) place_scale(g->code->kernels, x, n, d, ld, g->bind->load[slot]);
+    return finite;
 }
 
 bool fxa__cpu_keys_are(const fxa__cpu_group *g, fxa_slot slot, uint32_t dtype) {

@@ -202,6 +202,8 @@ static fxa_status cpu_query(void *self, const fxa__problem *p, const void *code,
 
 static fxa_status cpu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     (void)self;
+    fxa__bind scaled;
+    if (p->in.flags & FXA_SCALED) scaled = fxa__cpu_bind_scaled(bind, (fxa_pass)p->in.pass), bind = &scaled;
     bool fits = (p->in.pass == FXA_FORWARD ? fxa__cpu_forward : fxa__cpu_backward)(code, p, bind);
     if (!FXA__HOLDS(fits))
         return fxa__fail(err, FXA_E_INTERNAL, "the %zu bytes of workspace are not what a run of the cpu engine needs",

@@ -7,6 +7,8 @@
  */
 #include "cudnn_attention.h"
 
+#include "../../base/dtype.h"
+
 #include <stdio.h>
 
 enum { SM_80 = FXA__SM_80, SM_90 = FXA__SM_90, SM_100 = FXA__SM_100, SM_120 = FXA__SM_120, SM_OLD = FXA__SM_OLD };
@@ -30,6 +32,9 @@ static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p-
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
 static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
 static bool support_has_sinks(const fxa_problem *p) { return (p->flags & (FXA_SINK | FXA_SINK_ZERO)) != 0; }
+static bool support_has_byte_sinks(const fxa_problem *p) {
+    return fxa__dtype_is_byte_float(p->sink.dtype) || fxa__dtype_is_byte_float(p->dsink.dtype);
+}
 static bool support_has_grads(const fxa_problem *p) { return fxa__dnn_bias_of(p) >= 0; }
 static bool support_has_tiles_left(const fxa_problem *p) { return support_has_grads(p) && (p->sq % 64 || p->sk % 128); }
 static bool support_has_groups(const fxa_problem *p) { return support_has_grads(p) && p->hq != p->hkv; }
@@ -82,6 +87,7 @@ static const support_row support_rows[] = {
      "cuDNN has no sink for one row"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_SINK | FXA_SINK_ZERO, support_has_spans,
      "cuDNN has none beside lengths of entries"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_SINK, support_has_byte_sinks, "sinks are to have 16 bits or more"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_sinks,
      "beside a sink cuDNN does not write the row maximum"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_spans,

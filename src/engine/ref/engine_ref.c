@@ -5,6 +5,8 @@
  */
 #include "ref.h"
 
+#include "../../problem/scales.h"
+
 typedef struct ref_code {
     fxa__host *host;
     fxa_program *derivative;
@@ -65,6 +67,7 @@ static fxa_status ref_run(void *self, const void *code, const fxa__problem *p, c
     if (!fxa__ref_layout(p, ref_derivative_of(code), bind->workspace, &r, &bytes) || bytes > bind->workspace_size)
         return fxa__fail(err, FXA_E_WORKSPACE, "the reference engine needs a workspace of %zu bytes, %zu were given",
                          bytes, bind->workspace_size);
+    fxa__amax_clear(bind);
     if (p->in.pass == FXA_FORWARD)
         fxa__ref_forward(&r);
     else

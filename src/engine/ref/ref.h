@@ -55,9 +55,11 @@ typedef struct fxa__ref {
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, void *base, fxa__ref *r, size_t *bytes);
 
 /* One row of an operand, named by its slot (LSE, MAX_ROW and DLSE have one feature); position s is local to r->b.
- * Storing adds to what is there when `add`, and rounds once, from f64. */
+ * Storing adds to what is there when `add`, and rounds once, from f64. Scales are applied here. */
 void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, double *out);
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add);
+/* The same of one element, `at` elements from the slot's first. */
+void fxa__ref_store_one(const fxa__ref *r, fxa_slot slot, uint32_t dtype, int64_t at, double x, bool add);
 
 /* Moves to batch entry b, and reads its keys and values of one KV head. */
 void fxa__ref_enter_batch(fxa__ref *r, int64_t b);

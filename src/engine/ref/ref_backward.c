@@ -97,24 +97,20 @@ static void ref_store_keys(const fxa__ref *r, int64_t hkv) {
 }
 
 /* One gradient of a whole pool of pages, of one KV head: [n_pages,page_size,d] of sums. */
-static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, void *data, int64_t hkv, const double *sum,
+static void ref_store_pool(const fxa__ref *r, const fxa_operand *t, fxa_slot slot, int64_t hkv, const double *sum,
                            int64_t d, bool add) {
     int64_t size = r->p->in.page_size;
     for (int64_t row = 0; row < r->p->in.n_pages * size; row++) {
         int64_t at = row / size * t->stride[0] + hkv * t->stride[1] + row % size * t->stride[2];
-        for (int64_t i = 0; i < d; i++, at += t->stride[3]) {
-            double x = sum[row * d + i];
-            fxa__store_f64(data, t->dtype, at, add ? fxa__load_f64(data, t->dtype, at) + x : x);
-        }
+        for (int64_t i = 0; i < d; i++, at += t->stride[3])
+            fxa__ref_store_one(r, slot, t->dtype, at, sum[row * d + i], add);
     }
 }
 
 static void ref_store_pages(const fxa__ref *r, int64_t hkv) {
     const fxa_problem *p = &r->p->in;
-    void *const *slot = r->bind->slot;
-    if (p->flags & FXA_GRAD_K) ref_store_pool(r, &p->dk, slot[FXA_SLOT_DK], hkv, r->dk, p->d, p->flags & FXA_ACC_K);
-    if (p->flags & FXA_GRAD_V)
-        ref_store_pool(r, &p->dv_grad, slot[FXA_SLOT_DV], hkv, r->dv, p->dv, p->flags & FXA_ACC_V);
+    if (p->flags & FXA_GRAD_K) ref_store_pool(r, &p->dk, FXA_SLOT_DK, hkv, r->dk, p->d, p->flags & FXA_ACC_K);
+    if (p->flags & FXA_GRAD_V) ref_store_pool(r, &p->dv_grad, FXA_SLOT_DV, hkv, r->dv, p->dv, p->flags & FXA_ACC_V);
 }
 
 static void ref_store_sinks(const fxa__ref *r) {

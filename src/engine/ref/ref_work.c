@@ -7,6 +7,7 @@
 
 #include "../../base/carve.h"
 #include "../../base/dtype.h"
+#include "../../problem/scales.h"
 
 static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
@@ -82,16 +83,23 @@ void fxa__ref_load(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, doubl
     int64_t d;
     const fxa_operand *t = fxa__row_operand(&r->p->in, slot, &d);
     int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
-    for (int64_t i = 0; i < d; i++) out[i] = fxa__load_f64(r->bind->slot[slot], t->dtype, at + i * t->stride[3]);
+    double factor = (int)slot < FXA__SCALED_SLOTS ? r->bind->load[slot] : 1;
+    for (int64_t i = 0; i < d; i++)
+        out[i] = fxa__load_f64(r->bind->slot[slot], t->dtype, at + i * t->stride[3]) * factor;
 }
 
 void fxa__ref_store(const fxa__ref *r, fxa_slot slot, int64_t h, int64_t s, const double *x, bool add) {
     int64_t d;
     const fxa_operand *t = fxa__row_operand(&r->p->in, slot, &d);
     int64_t at = fxa__row_offset(r->p, &r->seq, t, ref_is_key(slot), r->bind, r->b, h, s);
+    for (int64_t i = 0; i < d; i++, at += t->stride[3]) fxa__ref_store_one(r, slot, t->dtype, at, x[i], add);
+}
+
+/* Nothing is added to what has a scale. */
+void fxa__ref_store_one(const fxa__ref *r, fxa_slot slot, uint32_t dtype, int64_t at, double x, bool add) {
     void *data = r->bind->slot[slot];
-    for (int64_t i = 0; i < d; i++, at += t->stride[3])
-        fxa__store_f64(data, t->dtype, at, add ? fxa__load_f64(data, t->dtype, at) + x[i] : x[i]);
+    if (r->bind->amax[slot]) fxa__amax_add(r->bind->amax[slot], fabs(x));
+    fxa__store_f64(data, dtype, at, (add ? fxa__load_f64(data, dtype, at) + x : x) * r->bind->store[slot]);
 }
 
 void fxa__ref_enter_batch(fxa__ref *r, int64_t b) {
