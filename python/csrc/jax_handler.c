@@ -8,8 +8,8 @@
  * the runtime's own version, so that one build serves older and newer ones.
  */
 #include "jax_call.h"
+#include "slot_words.h"
 
-#include <stdio.h>
 #include <string.h>
 
 FXA_API fxa__xla_error *fxa_jax_cpu(fxa__xla_frame *frame);
@@ -46,6 +46,12 @@ static int32_t code_of_status(fxa_status status) {
     }
 }
 
+/* What users of fxattn.jax call the slots whose elements a run looks at. */
+static const fxa__slot_word jax_words[] = {
+    {"LEN_Q", "lengths (of q)"}, {"LEN_K", "lengths (of k)"}, {"CU_Q", "cu_q"}, {"CU_K", "cu_k"},
+    {"POS_Q", "positions"},      {"SINK", "sinks"},           {NULL, NULL},
+};
+
 static fxa__xla_error *frame_handle(const fxa__xla_frame *frame, bool cuda) {
     fxa__jax_call call;
     fxa_status status = FXA_OK;
@@ -63,8 +69,8 @@ static fxa__xla_error *frame_handle(const fxa__xla_frame *frame, bool cuda) {
     if (!status) {
         return NULL;
     }
-    char text[560];
-    snprintf(text, sizeof text, "fxattn: %s", call.err.text);
+    char text[640] = "fxattn: ";
+    fxa__slot_words_put(text + strlen(text), sizeof text - strlen(text), call.err.text, jax_words);
     fxa__xla_error_args args = {FXA__XLA_SIZE(fxa__xla_error_args, code), NULL, text, code_of_status(status)};
     return frame->api->error_create(&args);
 }

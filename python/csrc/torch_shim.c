@@ -7,6 +7,7 @@
  * A failure is thrown as a C++ exception by libtorch, through the frames of this file (built with -fexceptions); by
  * then everything the call owned is given back and no lock is held.
  */
+#include "slot_words.h"
 #include "torch_call.h"
 #include "torch_state.h"
 
@@ -210,8 +211,12 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
 }
 
 static void failure_raise(const fxa_error *err) {
-    char text[560];
-    snprintf(text, sizeof text, "fxattn: %s", err->text);
+    static const fxa__slot_word words[] = {
+        {"LEN_Q", "q_lengths"}, {"LEN_K", "k_lengths"}, {"CU_Q", "cu_q"}, {"CU_K", "cu_k"},
+        {"POS_Q", "positions"}, {"PAGES", "pages"},     {"SINK", "sink"}, {NULL, NULL},
+    };
+    char text[640] = "fxattn: ";
+    fxa__slot_words_put(text + strlen(text), sizeof text - strlen(text), err->text, words);
     fxa__torch.aoti_torch_check(false, "fxattn", __FILE__, (uint32_t)__LINE__, text);
 }
 

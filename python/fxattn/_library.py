@@ -13,6 +13,7 @@ Invariants:
 """
 import ctypes
 import os
+import re
 import threading
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -98,11 +99,24 @@ def call(function: Callable[..., int], *arguments: Any, source: Optional[bytes] 
         raise error_of(error, source, name)
 
 
+# What a run reads, in the words of fxattn.numpy and fxattn.torch.
+_KEYWORDS = {"LEN_Q": "q_lengths", "LEN_K": "k_lengths", "CU_Q": "cu_q", "CU_K": "cu_k", "POS_Q": "positions",
+             "PAGES": "pages", "SINK": "sink"}
+_SLOT = re.compile(r"\b(?:%s)\b" % "|".join(_KEYWORDS))
+
+
+def in_keywords(text: str) -> str:
+    """A message with keywords for slots."""
+    return _SLOT.sub(lambda m: _KEYWORDS[m[0]], text)
+
+
 def error_of(error: "_abi.Error", source: Optional[bytes] = None, name: str = "program") -> Error:
     """The exception that says what an fxa_error says."""
     text = error.text.decode("utf-8", "replace")
     if source is not None and error.line > 0:
         text = _render(error, source, name)
+    else:
+        text = in_keywords(text)
     raised = make_error(error.status, text, lib.status_name(error.status).decode()[4:])
     raised.part, raised.line, raised.column, raised.length = error.part, error.line, error.column, error.length
     return raised

@@ -4,20 +4,19 @@
 What a call may have is turned into a Spec and Operands here; whether they go together is for the library to say, whose
 message is passed on. Ready masks by arrays (segment ids) are statements appended to the program.
 """
-import inspect
 import math
-import operator
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _abi
-from .._errors import ArgumentError, ArgumentTypeError, unknown_keywords
+from .._errors import ArgumentError, ArgumentTypeError
 from ._autodiff import attend
+from ._checks import (array_of, flag, offsets_of, rate_of, refuse_keywords, seed_of, signature_without_rest, size_of,
+                      window_of)
 from ._mods import Mod, Score, resolve
-from ._sequences import INT32, Described, SequenceDescriptor, array_of_ints, described, in_32_bits, mask_text, same_ids
+from ._sequences import Described, SequenceDescriptor, array_of_ints, described, in_32_bits, mask_text, same_ids
 from ._spec import LAYOUTS, Operands, Spec, check
 
 _RANKS = {"bshd": 4, "bhsd": 4, "thd": 3}
@@ -43,7 +42,7 @@ class Features:
         self.flags |= flag
 
 
-def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = None, mask_mod: Mod = None,
+def attention(q: Any, k: Any, v: Any, *surplus: Any, layout: str = "bshd", score_mod: Mod = None, mask_mod: Mod = None,
               score_mod_bprop: Mod = None, score_mod_tensors: Optional[Mapping[str, Any]] = None,
               score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, Any]] = None,
               causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
@@ -77,8 +76,10 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     return_lse           gives (out, lse), lse [B,H,S] in f32 (f64 of f64), differentiable
     deterministic        the same bits in every run, or an error. engine: by name instead of the best one
     """
-    if unknown:
-        raise unknown_keywords(unknown, _SIGNATURE.parameters)
+    refuse_keywords("attention", surplus, unknown, _PARAMETERS)
+    causal = flag("causal", causal, "write it as mask_mod, which may read it: "
+                                    "mask_mod=lambda b, h, q, k: (k <= q) | ~causal")
+    window = window_of(window)
     q, k, v, single = arranged(q, k, v, layout)
     features = Features()
     sizes = shape_of_scores(q, k, v, layout, cu_q)
@@ -93,26 +94,22 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", score_mod: Mod = 
     score = _with_segments(score, told.segment_ids, sequence_descriptor is not None, sizes, single)
     score = _with_positions(score, told.positions, causal, window, sizes, single)
     score, scales = with_scale(score, scale, q.dtype)
-    spec, ops = call_of(features, score, layout, dropout, engine, (q, k, v), scales)
+    spec, ops = call_of(features, score, layout, engine, (q, k, v), scales)
     check(spec, ops)
-    out, lse = attend(spec, ops, return_lse)
+    out, lse = attend(spec, ops, flag("return_lse", return_lse))
     if single:
         out, lse = out[0], None if lse is None else lse[0]
     return (out, lse) if return_lse else out
 
 
-# As help() shows it, without what is there to be refused.
-_SIGNATURE = inspect.signature(attention)
-_SIGNATURE = _SIGNATURE.replace(parameters=list(_SIGNATURE.parameters.values())[:-1])
-attention.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
+_PARAMETERS = signature_without_rest(attention)
 
 
-def call_of(features: Features, score: Score, layout: str, dropout: float, engine: Optional[str],
+def call_of(features: Features, score: Score, layout: str, engine: Optional[str],
             arrays: Tuple[Any, Any, Any], scales: Tuple[Any, ...]) -> Tuple[Spec, Operands]:
     """What was gathered, as what the primitives take."""
     slots = tuple(sorted(features.slots))
-    spec = Spec(score.program, score.bprop, layout, features.flags, slots, dropout=float(dropout), engine=engine,
-                **features.fields)
+    spec = Spec(score.program, score.bprop, layout, features.flags, slots, engine=engine, **features.fields)
     return spec, Operands(*arrays, score.tensors, tuple(features.slots[slot] for slot in slots), scales, score.params,
                           score.bprop_tensors, score.bprop_params)
 
@@ -123,7 +120,7 @@ def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
     """q, k and v as arrays of one float type and of the layout's rank; whether a batch axis was added."""
     if layout not in LAYOUTS:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
-    arrays = [jnp.asarray(x) for x in (q, k, v)]
+    arrays = [array_of(name, x) for name, x in zip("qkv", (q, k, v))]
     for name, x in zip("qkv", arrays):
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise ArgumentTypeError("%s has dtype %s; a float type is accepted" % (name, x.dtype))
@@ -144,7 +141,7 @@ def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int
     if layout == "thd":
         if cu_q is None:
             raise ArgumentError("layout \"thd\" without cu_q, the offsets of its sequences")
-        batch, rows, keys, heads, kv_heads = np.shape(cu_q)[0] - 1, q.shape[0], k.shape[0], q.shape[1], k.shape[1]
+        batch, rows, keys, heads, kv_heads = offsets_of("cu_q", cu_q), q.shape[0], k.shape[0], q.shape[1], k.shape[1]
         fits = k.shape[:2] == v.shape[:2] and q.shape[2] == k.shape[2]
     else:
         s, h = (1, 2) if layout == "bshd" else (2, 1)
@@ -159,29 +156,22 @@ def shape_of_scores(q: Any, k: Any, v: Any, layout: str, cu_q: Any) -> Tuple[int
 
 
 def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool, deterministic: bool) -> None:
-    for flag, on in ((_abi.CAUSAL, causal), (_abi.BOTTOM_RIGHT, bottom_right), (_abi.DETERMINISTIC, deterministic),
-                     (_abi.WINDOW, window is not None)):
-        f.flags |= flag if on else 0
+    window = window_of(window)
+    for bit, on in ((_abi.CAUSAL, causal), (_abi.BOTTOM_RIGHT, flag("bottom_right", bottom_right)),
+                    (_abi.DETERMINISTIC, flag("deterministic", deterministic)), (_abi.WINDOW, window is not None)):
+        f.flags |= bit if on else 0
     if window is not None:
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise ArgumentTypeError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
-        f.fields["window"] = tuple(-1 if w is None else _width(w, window) for w in window)
+        f.fields["window"] = tuple(-1 if x is None else x for x in window)
 
 
-def _width(given: Any, window: Any) -> int:
-    try:
-        width = -1 if isinstance(given, (bool, jax.core.Tracer)) else operator.index(given)
-    except TypeError:
-        width = -1
-    if width < 0:
-        raise ArgumentError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
-    return min(width, INT32.max)  # as good as open: no sequence is longer
-
-
-def _pair(value: Any, name: str, same: bool) -> Tuple[Any, Any]:
+def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
     """What is given for both sequences, or for each of them."""
-    if isinstance(value, (tuple, list)) and len(value) == 2 and any(x is None or np.ndim(x) > 0 for x in value):
-        return value[0], value[1]
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        if any(x is None or np.ndim(x) > 0 for x in value) or single:
+            return value[0], value[1]
+        if isinstance(value, tuple):
+            raise ArgumentError("%s is %r, which may be meant for two batch entries or for q and k; give an array [B], "
+                                "or a pair of arrays, (of q, of k)" % (name, value))
     if value is not None and not same:
         raise ArgumentError("%s is one array, and q and k have different lengths; give a pair, (of q, of k)" % name)
     return value, value
@@ -189,7 +179,7 @@ def _pair(value: Any, name: str, same: bool) -> Tuple[Any, Any]:
 
 def _tables(f: Features, sizes: Tuple[int, int, int, int], lengths: Any, positions: Any, single: bool) -> None:
     batch, _, rows, keys = sizes
-    of_q, of_k = _pair(lengths, "lengths", rows == keys)
+    of_q, of_k = pair_of(lengths, "lengths", rows == keys, single)
     for slot, values, name in ((_abi.SLOT_LEN_Q, of_q, "lengths"), (_abi.SLOT_LEN_K, of_k, "lengths"),
                                (_abi.SLOT_POS_Q, positions, "positions")):
         flag = _abi.POSITIONS if slot == _abi.SLOT_POS_Q else _abi.PADDING
@@ -205,10 +195,10 @@ def _packed(f: Features, layout: str, q: Any, k: Any, cu_q: Any, cu_k: Any, max_
         if given:
             raise ArgumentError("%s with layout %r; packed rows have layout \"thd\"" % (", ".join(given), layout))
         return
-    shape = (np.shape(cu_q)[0],)
+    shape = (offsets_of("cu_q", cu_q) + 1,)
     f.integers(_abi.SLOT_CU_Q, cu_q, _abi.VARLEN, shape, "cu_q")
     f.integers(_abi.SLOT_CU_K, cu_q if cu_k is None else cu_k, _abi.VARLEN, shape, "cu_k")
-    f.fields["longest"] = (q.shape[0] if max_q is None else int(max_q), k.shape[0] if max_k is None else int(max_k))
+    f.fields["longest"] = size_of("max_q", max_q, q.shape[0]), size_of("max_k", max_k, k.shape[0])
 
 
 def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any, dropout: float, key: Any) -> None:
@@ -217,19 +207,17 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
             raise ArgumentError("sinks is %r; \"zero\", or an array of a score per query head, is accepted" % sinks)
         f.flags |= _abi.SINK_ZERO
     elif sinks is not None:
-        array = jnp.asarray(sinks)
+        array = array_of("sinks", sinks)
         if array.shape != (sizes[1],) or not jnp.issubdtype(array.dtype, jnp.floating):
             raise ArgumentError("sinks is %s of shape %s; floats of shape (%d,), one per query head, are accepted"
                                 % (array.dtype, array.shape, sizes[1]))
         f.flags |= _abi.SINK
         f.slots[_abi.SLOT_SINK] = array
-    if isinstance(dropout, jax.core.Tracer) or not 0.0 <= dropout < 1.0:
-        raise ArgumentError("dropout is %s; a number from 0 to below 1 is accepted" % (dropout,))
-    if dropout:
-        if key is None:
-            raise ArgumentError("dropout without dropout_key, a key of jax.random")
+    rate = rate_of(dropout)
+    if rate:
         f.flags |= _abi.DROPOUT
-        f.slots[_abi.SLOT_SEED] = jax.random.bits(key, (2,), "uint32")
+        f.fields["dropout"] = rate
+        f.slots[_abi.SLOT_SEED] = seed_of(key)
 
 
 def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_right: bool, lengths: Any,
@@ -246,11 +234,11 @@ def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_righ
     return told
 
 
-def _ids(values: Any, name: str, sizes: Tuple[int, int, int, int], single: bool) -> List[Any]:
+def ids_of(values: Any, name: str, sizes: Tuple[int, int, int, int], single: bool) -> List[Any]:
     """Ints of both sequences, [B,S] and [B,T]."""
     batch, _, rows, keys = sizes
     arrays = []
-    for x, length in zip(map(array_of_ints, _pair(values, name, rows == keys)), (rows, keys)):
+    for x, length in zip(map(array_of_ints, pair_of(values, name, rows == keys, False)), (rows, keys)):
         x = x[None] if single and x.ndim == 1 else x
         if x.shape != (batch, length) or not jnp.issubdtype(x.dtype, jnp.integer):
             raise ArgumentError("%s are %s of shape %s; ints of shape (%d, %d) are accepted"
@@ -260,10 +248,12 @@ def _ids(values: Any, name: str, sizes: Tuple[int, int, int, int], single: bool)
 
 
 def _with_segments(score: Score, ids: Any, padded: bool, sizes: Tuple[int, int, int, int], single: bool) -> Score:
+    return score if ids is None else with_ids(score, ids_of(ids, "segment_ids", sizes, single), padded)
+
+
+def with_ids(score: Score, ids: Sequence[Any], padded: bool = False) -> Score:
     """The program with a mask of equal ids; `padded`: of which 0 is none."""
-    if ids is None:
-        return score
-    of_q, of_k = same_ids(*_ids(ids, "segment_ids", sizes, single))
+    of_q, of_k = same_ids(*ids)
     text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"
             "mask = mask && zz_segment_q[b, q] == zz_segment_k[b, k]{1}").format(
                 {4: "i32", 8: "i64"}[of_q.dtype.itemsize], " && zz_segment_q[b, q] != 0" if padded else "")
@@ -276,7 +266,7 @@ def _with_positions(score: Score, positions: Any, causal: bool, window: Any, siz
     text = None if positions is None else mask_text(causal, window)
     if text is None:
         return score
-    of_q, of_k = map(in_32_bits, _ids(positions, "positions in segments", sizes, single))
+    of_q, of_k = map(in_32_bits, ids_of(positions, "positions in segments", sizes, single))
     return score.appended(text, tensors={"zz_pos_q": of_q, "zz_pos_k": of_k})
 
 
@@ -288,10 +278,13 @@ def with_scale(score: Score, scale: Any, dtype: Any) -> Tuple[Score, Tuple[Any, 
         if not math.isfinite(scale):
             raise ArgumentError("scale is %s; a finite number is accepted" % scale)
         return score, (number(scale, dtype),)
-    array = jnp.asarray(scale)
-    if array.ndim or not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ArgumentError("scale is %s of shape %s; a number, or an array of rank 0 of floats, is accepted"
+    array = None if isinstance(scale, str) else array_of("scale", scale)
+    if array is None:
+        raise ArgumentTypeError("scale is %r; a number, or an array of rank 0, is accepted" % scale)
+    if array.ndim or not jnp.issubdtype(array.dtype, jnp.floating) and not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ArgumentError("scale is %s of shape %s; a number, or an array of rank 0 of them, is accepted"
                             % (array.dtype, array.shape))
+    array = array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(number(0, dtype).dtype)
     text = "param zz_scale : float\nscore = score * zz_scale"
     return score.appended(text, params={"zz_scale": array}, before=True).scaled(array), (number(1.0, dtype),)
 

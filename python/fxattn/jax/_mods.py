@@ -16,7 +16,8 @@ from .._arrays import code_of
 from .._errors import ArgumentError, ArgumentTypeError
 from .._program import DTYPE_NAMES, Program
 from .._source import check_kinds, text_program
-from ..trace import trace
+from ..trace import TraceError, trace
+from ._checks import in_words_of_jax
 from ._texts import appended, retyped, scaled_bprop
 
 Mod = Union[None, str, Program, Callable[..., Any]]
@@ -101,8 +102,12 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
     check_kinds(score_mod=score_mod, mask_mod=mask_mod)
     graph = is_graph_style(score_mod)
     _check_functions(graph, bprop, tensors, params)
-    found = trace(score_mod, mask_mod, style="graph" if graph else "flex", bprop=bprop, lib="numpy", dtype=dtype,
-                  tensors=tensors, bprop_tensors=bprop_tensors, shape=shape if graph else None)
+    try:
+        found = trace(score_mod, mask_mod, style="graph" if graph else "flex", bprop=bprop, lib="numpy", dtype=dtype,
+                      tensors=tensors, bprop_tensors=bprop_tensors, shape=shape if graph else None)
+    except TraceError as error:
+        error.args = (in_words_of_jax(str(error)),)
+        raise
     return Score(*_as_arrays(found.program, found.tensors, found.params, dtype),
                  *_as_arrays(found.bprop, found.bprop_tensors, found.bprop_params, dtype))
 

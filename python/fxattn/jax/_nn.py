@@ -8,13 +8,14 @@ import numpy as np
 
 from .._errors import ArgumentError, ArgumentTypeError
 from ._attention import attention
+from ._checks import array_of, flag, refuse_keywords, signature_without_rest
 from ._sequences import array_of_ints, in_32_bits
 
 
 def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: Any = None,
                           is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
                           local_window_size: Union[None, int, Tuple[int, int]] = None,
-                          implementation: Optional[str] = None, return_residual: bool = False) -> Any:
+                          implementation: Optional[str] = None, return_residual: bool = False, **unknown: Any) -> Any:
     """jax.nn.dot_product_attention, fused: softmax(scale * q k^T + bias) v of query [B,T,N,H], key and value [B,S,K,H],
     or all without the batch.
 
@@ -25,8 +26,11 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     implementation: None or "fxattn". return_residual: also log-sum-exp, [B,T,N], in the type of query and without a
     gradient, as in jax.nn.
     """
+    refuse_keywords("dot_product_attention", (), unknown, _PARAMETERS, _REMEDIES)
     if implementation not in (None, "fxattn"):
-        raise ArgumentError("implementation is %r; None is accepted: this is the implementation" % (implementation,))
+        raise ArgumentError("implementation is %r; None or \"fxattn\" is accepted, and is fxattn's own on every "
+                            "device: jax.nn.dot_product_attention has \"xla\" and \"cudnn\"" % (implementation,))
+    is_causal = flag("is_causal", is_causal, "give it as mask")
     shape = _shape_of_scores(query, key)
     texts: Dict[str, Optional[str]] = {"bias": None, "mask": None}
     tensors = {}
@@ -44,6 +48,12 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
         return found
     out, lse = found
     return out, jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2).astype(out.dtype))
+
+
+_PARAMETERS = signature_without_rest(dot_product_attention)
+_OTHER = "is no argument of jax.nn's; fxattn.jax.attention has it"
+_REMEDIES = {**dict.fromkeys("score_mod mask_mod window lengths segment_ids sinks dropout dropout_key "
+                             "return_lse".split(), _OTHER), "causal": "is is_causal here"}
 
 
 def _lengths(of_q: Any, of_k: Any, shape: Tuple[int, ...]) -> Any:
@@ -68,7 +78,7 @@ def _window(given: Any) -> Tuple[Any, List[str]]:
 
 
 def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:
-    q, k = jnp.shape(query), jnp.shape(key)
+    q, k = (array_of(name, x).shape for name, x in (("query", query), ("key", key)))
     if len(q) not in (3, 4) or len(k) != len(q):
         raise ArgumentError("query and key have shapes %s and %s; [B,T,N,H] and [B,S,K,H], or both without the batch, "
                             "are accepted" % (q, k))
@@ -77,7 +87,7 @@ def _shape_of_scores(query: Any, key: Any) -> Tuple[int, ...]:
 
 def _broadcast(name: str, array: Any, kinds: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
     """The array with rank 4, and how a program indexes it."""
-    array = jnp.asarray(array)
+    array = array_of(name, array)
     if name == "bias" and jnp.issubdtype(array.dtype, jnp.integer):
         array = array.astype("float32")
     if not jnp.issubdtype(array.dtype, kinds):

@@ -11,6 +11,8 @@ The program sees positions in the whole (coordinate maps of the library, with wh
 time): any score_mod, any mask, dropout too. A sink is a key of its own, in the first step of a ring alone.
 """
 import functools
+import math
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import jax
@@ -21,10 +23,12 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .. import _abi
 from .._errors import ArgumentError
-from ._attention import Features, arranged, call_of, ready_masks, shape_of_scores, sinks_and_dropout, with_scale
+from ._attention import (Features, arranged, call_of, ids_of, pair_of, ready_masks, shape_of_scores, sinks_and_dropout,
+                         with_ids, with_scale)
 from ._autodiff import (OUT_NAME, STATS_NAME, Keys, attend, differentiated, given_gradients, gradients, together,
                         wanted)
-from ._mods import Mod, Named, resolve
+from ._checks import flag, refuse_keywords, signature_without_rest, window_of
+from ._mods import Mod, Named, Score, resolve
 from ._primitives import backward, forward
 from ._spec import WANT_K, WANT_SINK, WANT_V, Map, Operands, Spec, check
 
@@ -75,6 +79,17 @@ def _taken(x: Any, at: Any, axis: int) -> Any:
     return x.at[(slice(None),) * (axis % x.ndim) + (at,)].get(out_sharding=jax.typeof(x).sharding)
 
 
+def _here(order: str, size: int, rank: Any, length: int) -> Any:
+    """Positions in the whole of the part of a device, whose number may be traced."""
+    local = jnp.arange(length, dtype=jnp.int32)
+    if order == "zigzag":
+        half = length // 2
+        found = jnp.where(local < half, rank * half + local, (2 * size - 1 - rank) * half + local - half)
+    else:
+        found = local * size + rank if order == "striped" else local + rank * length
+    return found.astype(jnp.int32)
+
+
 class _Place(NamedTuple):
     """Where a part's indices lie: a map, and the array that it reads at run time."""
 
@@ -90,11 +105,7 @@ def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
     """The map of the part of a device, whose number may be traced."""
     dynamic, table = _SLOTS[axis]
     if order == "zigzag":
-        half = length // 2
-        local = jnp.arange(length, dtype=jnp.int32)
-        front = rank * half + local
-        return _Place(Map(axis, table=True), table,
-                      jnp.where(local < half, front, (2 * size - 1 - rank) * half + local - half).astype(jnp.int32))
+        return _Place(Map(axis, table=True), table, _here(order, size, rank, length))
     begin = rank * length if order == "contiguous" else rank
     return _Place(Map(axis, step=size if order == "striped" else 1, dynamic=True), dynamic,
                   jnp.reshape(begin, (1,)).astype(jnp.int32))
@@ -199,9 +210,12 @@ def _gathered(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tu
 
 def _ulysses(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tuple[Any, Any]:
     at, heads = spec.layout.index("s"), spec.layout.index("h")
-    if ops.q.shape[heads] % size or ops.k.shape[heads] % size:
-        raise ArgumentError("method \"ulysses\" on %d devices needs heads that are a multiple of that; q has %d, k and "
-                            "v have %d" % (size, ops.q.shape[heads], ops.k.shape[heads]))
+    if ops.q.shape[heads] % size:
+        raise ArgumentError("method \"ulysses\" on %d devices needs heads of q that are a multiple of that, and there "
+                            "are %d; \"ring\" and \"all_gather\" take any number" % (size, ops.q.shape[heads]))
+    copies = size // math.gcd(ops.k.shape[heads], size)  # of heads that are too few to be dealt out
+    if copies > 1:
+        ops = ops._replace(k=jnp.repeat(ops.k, copies, heads), v=jnp.repeat(ops.v, copies, heads))
     mine = ops.q.shape[heads] // size
     first = lax.axis_index(axis) * mine
     q, k, v = (lax.all_to_all(x, axis, heads, at, tiled=True) for x in (ops.q, ops.k, ops.v))
@@ -214,27 +228,75 @@ def _ulysses(axis: str, size: int, order: str, spec: Spec, ops: Operands) -> Tup
     return lax.all_to_all(out, axis, at, heads, tiled=True), lax.all_to_all(lse, axis, 2, 1, tiled=True)
 
 
+# ---- Lengths and segments --------------------------------------------------------------------------------------------
+
+def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, int, int, int],
+                  single: bool) -> List[Any]:
+    """Ids of whole sequences, in their order, of the parts that each device has."""
+    found = []
+    for x in ids_of(ids, "segment_ids", sizes, single):
+        whole = lax.all_gather(jnp.asarray(x), axis, axis=1, tiled=True)
+        found.append(jnp.take(whole, np.argsort(_positions(whole.shape[1], size, order)), 1))
+    return found
+
+
+def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], whole: Tuple[int, int, int, int],
+                  single: bool) -> Tuple[Score, Any]:
+    """The program with lengths of whole sequences as masks, and with the ready masks where these are aligned by them;
+    lengths of q, None without them."""
+    causal, window, bottom_right = ready
+    given = pair_of(lengths, "lengths", whole[2] == whole[3], single)
+    batch, (rows, keys) = whole[0], whole[2:]
+    f = Features()
+    for slot, x in zip((_abi.SLOT_LEN_Q, _abi.SLOT_LEN_K), given):
+        x = jnp.reshape(x, (1,)) if single and x is not None and np.ndim(x) == 0 else x
+        f.integers(slot, x, 0, (batch,), "lengths")
+    of_q, of_k = (f.slots.get(slot, jnp.full((batch,), length, jnp.int32))
+                  for slot, length in ((_abi.SLOT_LEN_Q, rows), (_abi.SLOT_LEN_K, keys)))
+    parts = ["q < zz_length_q[b]", "k < zz_length_k[b]"]
+    if bottom_right:
+        if not causal and window is None:
+            raise ArgumentError("bottom_right beside lengths and without causal or window; those are aligned by it")
+        at = "q + zz_length_k[b] - zz_length_q[b]"
+        left, right = (None, None) if window is None else window
+        parts += ["k %s %s" % (one, text) for one, text, on in (
+            ("<=", at, causal), (">=", "%s - %d" % (at, left or 0), left is not None),
+            ("<=", "%s + %d" % (at, right or 0), right is not None)) if on]
+    if score.program is not None and re.search(r"\b[qk]_len\b", score.program.text):
+        raise ArgumentError("lengths with a program that reads q_len or k_len, which are those of the whole here; give "
+                            "them to it as a tensor")
+    text = "tensor zz_length_k : i32[1]\ntensor zz_length_q : i32[1]\nmask = mask && " + " && ".join(parts)
+    return score.appended(text, tensors={"zz_length_q": of_q, "zz_length_k": of_k}), of_q
+
+
 # ---- The call --------------------------------------------------------------------------------------------------------
 
-def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *, layout: str = "bshd", order: str = "contiguous",
-                   method: str = "ring", score_mod: Mod = None, mask_mod: Mod = None, score_mod_bprop: Mod = None,
+def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout: str = "bshd",
+                   order: str = "contiguous", method: str = "ring", score_mod: Mod = None, mask_mod: Mod = None,
+                   score_mod_bprop: Mod = None,
                    score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, params: Named = None,
                    causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
-                   bottom_right: bool = False, sinks: Any = None, dropout: float = 0.0, dropout_key: Any = None,
-                   scale: Any = None, return_lse: bool = False) -> Any:
+                   bottom_right: bool = False, lengths: Any = None, segment_ids: Any = None, sinks: Any = None,
+                   dropout: float = 0.0, dropout_key: Any = None, scale: Any = None, return_lse: bool = False,
+                   **unknown: Any) -> Any:
     """attention() of whole sequences of which each device of the axis `axis_name` of a shard_map has a part: q
     [B,S,H,D], k and v are those parts, of one length on all devices, and so is the result.
 
     order    how the sequence lies on the devices: "contiguous" pieces, or "zigzag" or "striped", which leave all
              devices the same work under causal masks; reorder_sequence puts a whole array so
     method   "ring": keys and values go around. "all_gather": every device gets all of them. "ulysses": every device
-             gets some of the heads of everything, which must be a multiple of the devices
+             gets some of the heads of everything: those of q are a multiple of the devices, and those of k and v are
+             copied where they are not
+    lengths  [B] of whole sequences, or (of q, of k), the same on every device
+    segment_ids  of the parts, [B,S], or (of q, of k): only pairs of equal ids attend
 
     layout ("bshd" or "bhsd"), score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params,
     causal, window, bottom_right, sinks, dropout, dropout_key, scale and return_lse are those of attention; q and k of
     functions are positions in the whole, and what they capture, sinks and keys every device has a copy of. Its gradient
     is that of the whole, summed by JAX as for anything that a shard_map replicates.
     """
+    refuse_keywords("ring_attention", surplus, unknown, _PARAMETERS, _REMEDIES)
+    causal, window = flag("causal", causal), window_of(window)
     if method not in METHODS:
         raise ArgumentError("method is %r; %s are accepted" % (method, ", ".join(METHODS)))
     if layout == "thd":
@@ -246,17 +308,35 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *, layout: str = "bsh
     for length in whole[2:]:
         check_order(order, length, size)
     features = Features()
-    ready_masks(features, causal, window, bottom_right, False)
+    by_length = lengths is not None and flag("bottom_right", bottom_right)
+    ready_masks(features, causal and not by_length, None if by_length else window,
+                bottom_right and not by_length, False)
     sinks_and_dropout(features, whole, sinks, dropout, dropout_key)
     score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, whole,
                     q.dtype)
+    rows_of = None
+    if lengths is not None:
+        score, rows_of = _with_lengths(score, lengths, (causal, window, bottom_right), whole, single)
+    if segment_ids is not None:
+        score = with_ids(score, _gathered_ids(segment_ids, axis_name, size, order, (batch, heads, rows, keys), single))
     score, scales = with_scale(score, scale, q.dtype)
-    spec, ops = call_of(features, score, layout, dropout, None, (q, k, v), scales)
+    spec, ops = call_of(features, score, layout, None, (q, k, v), scales)
     check(spec, ops)
     spec = spec._replace(lengths=whole[2:], wide=method == "ring")
     if method == "ring":
         out, lse = _ring(_Ring(axis_name, size, order, spec), together(ops))
     else:
         out, lse = {"all_gather": _gathered, "ulysses": _ulysses}[method](axis_name, size, order, spec, ops)
+    if rows_of is not None:  # a sink is no reason for rows that are not there to have one
+        here = _here(order, size, lax.axis_index(axis_name), rows)
+        lse = jnp.where(here < rows_of[:, None, None], lse, -jnp.inf)
     out, lse = (out[0], lse[0]) if single else (out, lse)
     return (out, lse) if return_lse else out
+
+
+_PARAMETERS = signature_without_rest(ring_attention)
+_WHOLE = "is no argument of a ring; lengths and segment_ids are"
+_REMEDIES = {**dict.fromkeys(("cu_q", "cu_k", "max_q", "max_k", "sequence_descriptor"), _WHOLE),
+             "positions": "is no argument of a ring; q and k of a mask_mod are positions in the whole",
+             "axis": "is axis_name here", "engine": "is no argument of a ring: the best engine runs each step",
+             "deterministic": "is no argument of a ring: its sums have one order on every device"}

@@ -59,7 +59,12 @@ class SequenceDescriptor:
 
 
 def _both(value: Any) -> Pair:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)  # type: ignore[return-value]
+    if not isinstance(value, (tuple, list)):
+        return value, value
+    if len(value) != 2 or any(np.ndim(x) == 0 for x in value):
+        raise ArgumentError("a SequenceDescriptor is of one array, or of a pair of them, (of q, of k); this is %r"
+                            % (value,))
+    return value[0], value[1]
 
 
 class Described(NamedTuple):
@@ -76,6 +81,12 @@ def described(given: Any, rows: int, keys: int) -> Described:
         raise ArgumentError("sequence_descriptor is of type %s; a SequenceDescriptor is accepted"
                             % type(given).__name__)
     ids, positions = given.segment_ids, given.segment_pos
+    if (given.seqlens is None) == (ids is None):
+        raise ArgumentError("a SequenceDescriptor with %s seqlens %s segment_ids; one of them is accepted, as "
+                            "from_seqlens, from_seqlens_and_offsets and from_segment_ids_and_pos make it"
+                            % (("neither", "nor") if ids is None else ("both", "and")))
+    if positions is not None and ids is None:
+        raise ArgumentError("a SequenceDescriptor with segment_pos and without segment_ids")
     if given.seq_offsets is not None:
         if given.seqlens is None or ids is not None:
             raise ArgumentError("a SequenceDescriptor with seq_offsets has seqlens besides, and nothing else")

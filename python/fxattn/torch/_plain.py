@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import _abi
 from .._errors import ArgumentError, Error
+from .._library import in_keywords
 from .._problem import Args, Problem, View
 from .._program import DTYPE_NAMES, Program
 from . import _operators as ops
@@ -43,7 +44,7 @@ def _refusing(kernel: Callable[..., Result]) -> Callable[..., Result]:
         try:
             return kernel(*args)
         except Error as error:
-            raise RuntimeError("fxattn: %s" % error) from error
+            raise RuntimeError("fxattn: %s" % in_keywords(str(error))) from error
     return call
 
 

@@ -293,7 +293,7 @@ def test_what_is_found_later_is_said_too():
     q, k, v = qkv(20)
     with pytest.raises(Exception, match="none such"):
         attention(q, k, v, engine="none such")
-    with pytest.raises(Exception, match="fxattn: .*CU_Q"):
+    with pytest.raises(Exception, match="fxattn: .*cu_q"):
         attention(q[0], k[0], v[0], layout="thd", cu_q=jnp.asarray([0, 99])).block_until_ready()
 
 

@@ -80,6 +80,45 @@ def test_dropout_drops_what_one_device_drops(method):
     same("zigzag", lambda: {"dropout": 0.4, "dropout_key": jax.random.key(7), "method": method}, qkv(80, s=16, h=4))
 
 
+@pytest.mark.parametrize("order, method", [("contiguous", "ring"), ("zigzag", "ring"), ("striped", "all_gather"),
+                                           ("zigzag", "ulysses")])
+def test_segments_of_the_parts(order, method):
+    ids = jnp.asarray(np.sort(np.random.default_rng(3).integers(0, 4, (2, 16)), 1))
+    args = (*qkv(86, s=16), rand(87, 4))
+
+    def options(sink, ids):
+        return dict(segment_ids=ids, causal=True, sinks=sink)
+
+    def run(q, k, v, sink):
+        parts = [reorder_sequence(x, SIZE, order) for x in (q, k, v, ids)]
+        out, lse = jax.shard_map(lambda q, k, v, ids, sink: ring_attention(
+            q, k, v, "sp", order=order, method=method, return_lse=True, **options(sink, ids)), mesh=MESH,
+            in_specs=(ROWS,) * 4 + (P(),), out_specs=(ROWS, P(None, None, "sp")))(*parts, sink)
+        return restore_sequence(out, SIZE, order), restore_sequence(lse, SIZE, order, axis=2)
+    want = on_one(lambda sink: options(sink, ids))
+    both = [jax.jit(lambda *a, f=f: (f(*a), jax.grad(loss_of(f), (0, 1, 2, 3))(*a)))(*args) for f in (run, want)]
+    assert all_close(both[0], both[1], 60)
+
+
+@pytest.mark.parametrize("order, method", [("striped", "ring"), ("zigzag", "ulysses")])
+def test_lengths_of_the_whole(order, method):
+    args = (*qkv(88, s=8, t=16), rand(89, 4))
+    given = jnp.asarray([3, 8]), jnp.asarray([16, 5])
+    for more in (dict(causal=True), dict(causal=True, bottom_right=True, window=(6, None)), dict(lengths=(None, given[1]))):
+        def options(sink, more=more):
+            return dict({"lengths": given, "sinks": sink, "method": method}, **more)
+        got = jax.jit(spread(order, options))(*args)
+        assert all_close(got, jax.jit(on_one(options))(*args), 20)
+    finite = jnp.isfinite(got[1]).all()  # every row is there: gradients by LSE too
+    assert finite
+    same(order, options, args)
+
+
+def test_fewer_heads_of_keys_than_devices():
+    same("striped", lambda slopes: {"score_mod": lambda s, b, h, q, k: s + slopes[h] * (k - q), "causal": True,
+                                    "method": "ulysses"}, (*qkv(90, s=8, h=12, hkv=3), rand(91, 12)))
+
+
 def test_rows_that_attend_to_nothing_and_16_bits():
     q, k, v = qkv(81, s=16, dtype="bfloat16")
     run = jax.jit(spread("zigzag", lambda: {"mask_mod": lambda b, h, q, k: (q > 5) & (q >= k)}))
@@ -116,9 +155,16 @@ def test_orders():
 
 def test_what_is_refused():
     q, k, v = qkv(85, s=12, h=2)
+    both = jnp.asarray([3, 4])
     for options, text in ((dict(order="zigzag"), "multiple of 8"), (dict(order="other"), "contiguous, zigzag"),
-                          (dict(method="ulysses"), "multiple of that"), (dict(method="other"), "ring, all_gather"),
-                          (dict(layout="thd"), "bshd and bhsd")):
+                          (dict(method="ulysses"), "heads of q .*\"ring\" and \"all_gather\" take any"),
+                          (dict(method="other"), "ring, all_gather"), (dict(layout="thd"), "bshd and bhsd"),
+                          (dict(lengths=both, score_mod="score + q_len"), "reads q_len"),
+                          (dict(lengths=both, bottom_right=True), "without causal or window"),
+                          (dict(lengths=(3, 4)), "two batch entries or for q and k")):
         with pytest.raises(ValueError, match=text):
             jax.eval_shape(jax.shard_map(lambda q, k, v: ring_attention(q, k, v, "sp", **options), mesh=MESH,
                                          in_specs=(ROWS,) * 3, out_specs=ROWS), q, k, v)
+    for options, text in ((dict(cu_q=3), "cu_q is no argument of a ring; lengths"), (dict(bias=3), "score_mod=lambda")):
+        with pytest.raises(TypeError, match=text):
+            ring_attention(q, k, v, "sp", **options)

@@ -22,13 +22,13 @@ ROWS = torch.zeros(6, 2, 4)
 CACHE = torch.zeros(3, 2, 2, 4, dtype=torch.float64)
 BEYOND = 1 << 32  # 0 in 32 bits
 REFUSED = {
-    "length beyond 32 bits": (RuntimeError, r"LEN_K\[0\] is 2147483647", dict(k_lengths=[BEYOND + 1, 3])),
+    "length beyond 32 bits": (RuntimeError, r"k_lengths\[0\] is 2147483647", dict(k_lengths=[BEYOND + 1, 3])),
     "length of floats": (TypeError, r"k_lengths is of torch.float32; ints", dict(k_lengths=[2.7, 3.2])),
     "length of bools": (TypeError, r"q_lengths is of torch.bool; ints", dict(q_lengths=[True, False])),
-    "page beyond 32 bits": (RuntimeError, r"PAGES\[1,1\] is 2147483647", dict(pages=[[0, 1], [2, BEYOND]])),
+    "page beyond 32 bits": (RuntimeError, r"pages\[1,1\] is 2147483647", dict(pages=[[0, 1], [2, BEYOND]])),
     "page of floats": (TypeError, "pages is of torch.float32; ints", dict(pages=[[0.5, 1.0], [1.0, 2.0]])),
     "pages of rank 1": (ValueError, r"pages has shape \(2,\); 2 dimensions", dict(pages=[0, 1])),
-    "offsets beyond 32 bits": (RuntimeError, r"CU_Q\[1\] is 2147483647", dict(cu_q=[0, BEYOND + 6])),
+    "offsets beyond 32 bits": (RuntimeError, r"cu_q\[1\] is 2147483647", dict(cu_q=[0, BEYOND + 6])),
     "offsets of rank 2": (ValueError, r"cu_q has shape \(1, 2\); 1 dimension", dict(cu_q=[[0, 6]])),
     "offsets of rank 0": (ValueError, r"cu_q has shape \(\); 1 dimension", dict(cu_q=0)),
     "max_q of a float": (TypeError, "max_q is 6.0; an int", dict(cu_q=[0, 6], max_q=6.0)),

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user gave, looked at before anything is made of it: arrays, flags and sizes that are part of what is compiled,
+keywords of other libraries. Everything that is refused here is told by its name, with what is accepted.
+"""
+import inspect
+import operator
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._errors import ArgumentError, ArgumentTypeError, unknown_keywords
+
+_FAR = 2**31 - 1
+# Keywords of jax.nn, Flax and Transformer Engine that attention() has no argument for, and what to write.
+_ARRAYS = ("is no argument here: dot_product_attention takes arrays of it, and attention a function, "
+           "%s=lambda %sb, h, q, k: ..., that reads them")
+_MODULES = "is of the modules in fxattn.jax.flax and fxattn.jax.nnx; here it is %s"
+REMEDIES = {
+    "bias": _ARRAYS % ("score_mod", "score, "), "mask": _ARRAYS % ("mask_mod", ""),
+    "attn_mask": _ARRAYS % ("mask_mod", ""), "attention_mask": _ARRAYS % ("mask_mod", ""),
+    "block_mask": "is no argument here: mask_mod is enough, blocks are found from it",
+    "query_seq_lengths": "is lengths=(of q, of k) here", "key_value_seq_lengths": "is lengths=(of q, of k) here",
+    "local_window_size": "is window=(left, right) here", "return_residual": "is return_lse here",
+    "implementation": "is no argument here; engine names one of the library's",
+    "dropout_rng": "is dropout_key here", "dropout_rate": "is dropout here", "rngs": "is dropout_key here",
+    "broadcast_dropout": "is no argument here: each probability is dropped by itself",
+    "precision": "is no argument here: products are summed in float32, in float64 of float64",
+    "enable_gqa": "is no argument here: heads of q may be any multiple of those of k and v",
+    "attn_mask_type": _MODULES % "causal, bottom_right, lengths or segment_ids",
+    "attn_bias_type": _MODULES % "score_mod", "attention_dropout": _MODULES % "dropout",
+    "scale_factor": _MODULES % "scale", "window_size": _MODULES % "window, with None for -1",
+    "softmax_type": _MODULES % "sinks", "qkv_layout": _MODULES % "layout", "softmax_offset": _MODULES % "sinks",
+}
+
+
+def array_of(name: str, value: Any) -> Any:
+    """A JAX array of whatever can be one: NumPy's, lists, nnx.Param and all that have __jax_array__."""
+    if value is None:
+        raise ArgumentTypeError("%s is None; an array is accepted" % name)
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError("%s is of type %s; an array is accepted (%s)"
+                                % (name, type(value).__name__, str(error).partition("\n")[0])) from None
+
+
+def _refuse_traced(name: str, value: Any, remedy: str) -> None:
+    if isinstance(value, jax.core.Tracer):
+        raise ArgumentTypeError("%s is traced, and part of what is compiled: give jax.jit "
+                                "static_argnames=(\"%s\",), or %s" % (name, name, remedy))
+
+
+def flag(name: str, value: Any, remedy: str = "a Python bool") -> bool:
+    """True or False, known when the call is traced."""
+    _refuse_traced(name, value, remedy)
+    if isinstance(value, (bool, np.bool_)) or isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and value.dtype == bool:
+        return bool(value)
+    raise ArgumentTypeError("%s is %r; True or False is accepted" % (name, value))
+
+
+def size_of(name: str, value: Any, default: int) -> int:
+    """A number of rows, known when the call is traced."""
+    _refuse_traced(name, value, "a Python int; None is as long as all")
+    if value is None:
+        return default
+    try:
+        found = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = -1
+    if found < 0:
+        raise ArgumentTypeError("%s is %r; an int from 0, or None, is accepted" % (name, value))
+    return found
+
+
+def window_of(window: Any) -> Optional[Tuple[Optional[int], Optional[int]]]:
+    """(left, right), None where it is open, of ints that are known when the call is traced."""
+    if window is None:
+        return None
+    _refuse_traced("window", window, _BY_MASK)
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ArgumentTypeError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
+    return _width(window, window[0]), _width(window, window[1])
+
+
+_BY_MASK = "write it as mask_mod, whose numbers may be traced: mask_mod=lambda b, h, q, k: q - k <= left"
+
+
+def _width(window: Any, given: Any) -> Optional[int]:
+    _refuse_traced("window", given, _BY_MASK)
+    if given is None:
+        return None
+    try:
+        width = -1 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        width = -1
+    if width < 0:
+        raise ArgumentError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
+    return min(width, _FAR)  # as good as open: no sequence is longer
+
+
+def rate_of(value: Any) -> float:
+    """The part of the probabilities that is dropped."""
+    _refuse_traced("dropout", value, "a Python number; a few rates can be branches of jax.lax.switch")
+    try:
+        rate = None if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError):
+        rate = None
+    if rate is None or not 0.0 <= rate < 1.0:
+        raise ArgumentError("dropout is %r; a number from 0 to below 1 is accepted" % (value,))
+    return rate
+
+
+def seed_of(key: Any) -> Any:
+    """Two words of a key."""
+    if key is None:
+        raise ArgumentError("dropout without dropout_key, a key of jax.random")
+    try:
+        return jax.random.bits(key, (2,), "uint32")
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError("dropout_key is of type %s; one key of jax.random is accepted, as jax.random.key(0) "
+                                "gives it (%s)" % (type(key).__name__, str(error).partition("\n")[0])) from None
+
+
+def offsets_of(name: str, value: Any) -> int:
+    """How many sequences packed rows have, by their offsets."""
+    shape = np.shape(value)
+    if len(shape) != 1 or shape[0] < 1:
+        raise ArgumentError("%s has shape %s; ints of shape [N+1] are accepted, where N sequences begin and the last "
+                            "one ends" % (name, shape))
+    return int(shape[0]) - 1
+
+
+def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], accepted: Mapping[str, Any],
+                    remedies: Optional[Mapping[str, str]] = None) -> None:
+    """Raises what is to be said of arguments that a function does not have."""
+    if surplus:
+        first = [name for name in accepted][:3]
+        raise ArgumentTypeError("%s takes %s by position, and everything else by name: score_mod=..., causal=...; %d "
+                                "more given, of type %s" % (who, ", ".join(first), len(surplus),
+                                                       ", ".join(type(x).__name__ for x in surplus)))
+    known = {**REMEDIES, **(remedies or {})}
+    told = ["%s %s" % (name, known[name]) for name in unknown if name in known]
+    rest = [name for name in unknown if name not in known]
+    if rest:
+        told.append(str(unknown_keywords(rest, accepted)))
+    if told:
+        raise ArgumentTypeError("%s: %s" % (who, "; ".join(told)))
+
+
+def signature_without_rest(function: Callable[..., Any]) -> Dict[str, inspect.Parameter]:
+    """Gives a function the signature that help() should show, without what is there to be refused; its parameters."""
+    found = inspect.signature(function)
+    kept = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    function.__signature__ = found.replace(parameters=kept)  # type: ignore[attr-defined]
+    return {p.name: p for p in kept}
+
+
+# Functions that do not mention JAX are traced as PyTorch's are, and its remedies are not for here.
+_SPOKEN = (
+    ("x.int() or x.to(torch.int32)", "x.astype(jnp.int32)"), (".int() or .to(torch.int32)", ".astype(jnp.int32)"),
+    (".int()", ".astype(jnp.int32)"), ("x.float()", "x.astype(jnp.float32)"),
+    ("torch.* or numpy functions", "jax.numpy's"),
+    ("x.abs() or torch.abs(x), not torch.Tensor.abs(x)", "jnp.abs(x)"), ("a torch tensor", "a JAX array"),
+    ("is made a tensor", "is made an array, jnp.asarray(x)"), ("make a tensor of", "make an array of"),
+    ("is not supported by torch", "is not supported"), ("functions of torch and NumPy", "functions of JAX and NumPy"),
+    ("function of torch, NumPy or jax.numpy", "function of jax.numpy or NumPy"), ("torch.", "jnp."),
+)
+
+
+def in_words_of_jax(text: str) -> str:
+    """What the tracer says, with remedies that a user of JAX has."""
+    for theirs, ours in _SPOKEN:
+        text = text.replace(theirs, ours)
+    return text
