@@ -240,7 +240,7 @@ typedef struct fxa_support {
     uint64_t workspace;
     char reason[240];         /* why not, with names and values; empty when supported */
     int32_t tile_q, tile_k;   /* rows and keys of the pieces of work that are left out when the mask leaves nothing of
-                               them; 0: masks save no work */
+                               them; 0: masks save no work, or nobody knows which (cudnn) */
     int32_t multiplies_zeros; /* a weight of exactly 0 is multiplied by V (and K, Q, dO) all the same, so that NaN and
                                  infinities there reach results; 0: it contributes nothing (docs/numerics.md) */
     int32_t reserved_int;
@@ -382,7 +382,8 @@ typedef struct fxa_args {
                                  ignored, so that one set serves both; any other that is set and lacks the flag (or
                                  map) that uses it is E_BINDING */
     double scale;             /* of Q K^T; NAN: 1 / sqrt(d) */
-    const double *params; /* one per param of program, in its order; an int param must be a whole number of 32 bits */
+    const double *params; /* one per param of program, in its order; an int param must be a whole number of 32 bits. On
+                             the host, whatever the device */
     size_t n_params;
     const void *const *tensors; /* one per tensor of program */
     size_t n_tensors;
@@ -394,10 +395,12 @@ typedef struct fxa_args {
     size_t n_bprop_params;
     const void *const *bprop_tensors; /* one per tensor of bprop */
     size_t n_bprop_tensors;
-    uint64_t seed;   /* dropout */
-    void *workspace; /* fxa_plan_workspace bytes, aligned to FXA_WORKSPACE_ALIGN; NULL when that is 0 */
+    uint64_t seed; /* dropout */
+    void *
+        workspace; /* fxa_plan_workspace bytes where the slots lie, aligned to FXA_WORKSPACE_ALIGN; NULL if that is 0 */
     size_t workspace_size;
-    void *stream;             /* GPU engines: the caller's CUstream; others ignore it */
+    void *stream;             /* GPU engines: the caller's CUstream (cudaStream_t), NULL: the default one; others ignore
+                                 it. Runs begin there and return: docs/gpu.md */
     fxa_progress_fn progress; /* NULL: none, and no cost. Engines that run on the host tell of tiles or rows, others of
                                  the end alone */
     void *progress_user;

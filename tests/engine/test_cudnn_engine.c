@@ -172,8 +172,8 @@ TEST(values_per_row_in_backward) {
         fxa_support said = answer_of(ctx, &p);
         T_INT(said.supported, !(pass == FXA_BACKWARD && (i / 2 & 1)));
         if (!said.supported)
-            T_HAS(said.reason,
-                  "captured values of rows or entries, as t[q] and t[b], 3 times: on sm_90 cuDNN's backward takes 2");
+            T_HAS(said.reason, "values of rows or entries (t[q], t[b], positions, coordinate maps) are used 3 times: "
+                               "on sm_90 cuDNN's backward takes 2");
         fxa_program_destroy(program);
     }
     fxa_context_destroy(ctx);

@@ -68,6 +68,9 @@ static const support_case support_cases[] = {
     {.says = "beside a sink", H200, .flags = FXA_SINK | FXA_WANT_MAX},
     {.says = "beside lengths of entries cuDNN does not write", H200, .flags = FXA_PADDING | FXA_WANT_MAX},
     {.says = "beside lengths of entries cuDNN does not write", H200, .flags = FXA_WANT_MAX, .taken = true},
+    {.says = "two values per row", .version = 91901, .arch = 80, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE},
+    {.says = "two values per row", .version = 91901, .arch = 120, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE},
+    {.says = "two values per row", H200, .pass = FXA_BACKWARD, .flags = FXA_GRAD_LSE, .taken = true},
 };
 
 static fxa_problem support_problem(const support_case *c) {

@@ -209,8 +209,8 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
     }
     if (vectors > most)
         (void)fxa__dnn_refuse(&a->g,
-                              "the program uses captured values of rows or entries, as t[q] and t[b], %d times: on "
-                              "sm_%d cuDNN's backward takes %d",
+                              "values of rows or entries (t[q], t[b], positions, coordinate maps) are used %d times: "
+                              "on sm_%d cuDNN's backward takes %d",
                               vectors, (int)a->level.arch, most);
 }
 

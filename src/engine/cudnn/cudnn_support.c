@@ -92,6 +92,8 @@ static const support_row support_rows[] = {
      "beside a sink cuDNN does not write the row maximum"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, DTYPES, FXA_WANT_MAX, support_has_spans,
      "beside lengths of entries cuDNN does not write the row maximum"},
+    {0, SUPPORT_LAST, SM_80 | SM_120, BACKWARD, DTYPES, FXA_GRAD_LSE, NULL,
+     "on such a device cuDNN's backward takes two values per row, LSE and the sums of dO O"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_params,
      "gradients of params: cuDNN sums over pairs in 16 bits alone"},
     {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BACKWARD, DTYPES, 0, support_has_grads,
