@@ -32,7 +32,8 @@ static void derive_mark_wanted(derive_state *d) {
         const fxa__node *n = &d->p->nodes[i];
         d->wanted[i] = derive_is_leaf(n);
         if (n->type != FXA_FLOAT || !fxa__derive_passes(n->op)) continue;
-        for (int32_t a = 0; a < n->n_args; a++) d->wanted[i] = d->wanted[i] || d->wanted[n->arg[a]];
+        for (int32_t a = n->op == FXA_OP_GRAFT; a < n->n_args; a++) /* of a graft the second operand alone */
+            d->wanted[i] = d->wanted[i] || d->wanted[n->arg[a]];
     }
 }
 

@@ -19,6 +19,7 @@ from .literals import float_values, names_of
 from .place import TraceError, at_place_of, like, refuse
 from .primitives import INLINED, JITTED, PRIMITIVES, Held, settled
 from .record import MAX_LIFTED, Recording
+from .rules import RULED, bound, stopped, with_rule
 from .symbol import Sym
 from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST, wrapped
 
@@ -86,6 +87,7 @@ class _Player:
 
     def __init__(self, rec: Recording, literals: FrozenSet[float]) -> None:
         self.rec, self.literals = rec, literals
+        self.along_rule = False  # inside of a rule, where nothing but tangents has a gradient
         self.lifted: Dict[float, float] = {}  # one object for each value: a closure's float appears at each of its uses
 
     def play(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> List[Any]:
@@ -98,6 +100,8 @@ class _Player:
             return _literal(atom) if hasattr(atom, "val") else values[atom]
 
         for equation in jaxpr.eqns:
+            if all(type(variable).__name__ == "DropVar" for variable in equation.outvars):
+                continue
             try:
                 results = self.equation(equation, [read(atom) for atom in equation.invars])
             except TraceError as error:
@@ -107,12 +111,27 @@ class _Player:
         return [read(atom) for atom in jaxpr.outvars]
 
     def equation(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
-        name, params = equation.primitive.name, equation.params
+        name = equation.primitive.name
         if name == "pvary":  # bookkeeping of shard_map: see _alike
             return operands
         if not any(isinstance(x, TRACED) for x in operands):
             return _by_jax_itself(equation, operands)
-        if name in JITTED and params.get("name") in INLINED:  # what jax.numpy spells out, and we have as one operation
+        if name not in RULED or self.along_rule:
+            return self.values(equation, operands)
+        operands = [settled(x) for x in operands]
+        return with_rule(self, equation, operands, self.values(equation, operands))
+
+    def along(self, closed: Any, arguments: Sequence[Any]) -> List[Any]:
+        """Plays the tangent of an equation (rules.py). What it closes over has no gradient."""
+        self.along_rule = True
+        try:
+            return self.play(closed.jaxpr, [stopped(self.rec, x) for x in closed.consts], arguments)
+        finally:
+            self.along_rule = False
+
+    def values(self, equation: Any, operands: List[Any]) -> Sequence[Any]:
+        name, params = equation.primitive.name, equation.params
+        if name in JITTED and _is_jax_numpys(equation):  # what jax.numpy spells out, and we have as one operation
             return [elementwise(INLINED[params["name"]], self.rec, [self.traced(settled(x)) for x in operands])]
         inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
         if inner is not None and name not in ("while", "scan"):
@@ -182,6 +201,21 @@ class _Player:
         return vec(self.rec, self.traced(value))
 
 
+def _is_jax_numpys(equation: Any) -> bool:
+    """Whether a jitted function is jax.numpy's of its name, and not one of the user's that is called so."""
+    name = equation.params.get("name")
+    if name not in INLINED:
+        return False
+    jax = sys.modules["jax"]
+    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    try:
+        own = jax.make_jaxpr(getattr(jax.numpy, name))(*shapes)
+    except TypeError:  # of other arguments
+        return False
+    return any(str(one.params["jaxpr"]) == str(equation.params["jaxpr"]) for one in own.jaxpr.eqns
+               if one.primitive.name in JITTED)
+
+
 def _literal(atom: Any) -> Any:
     """A number of the jaxpr. An int beyond 32 bits is the user's mistake here; what JAX computes of others wraps."""
     found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
@@ -217,10 +251,7 @@ def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
     known = not any(library_of(x) == "jax" for x in operands)
     operands = operands if known else _alike(jax, operands)
     with jax.ensure_compile_time_eval() if known else _Nothing():
-        found = equation.primitive.get_bind_params(equation.params)
-        subfuns, params = found if isinstance(found, tuple) else ((), found)
-        results = equation.primitive.bind(*subfuns, *operands, **params)
-    results = results if equation.primitive.multiple_results else [results]
+        results = bound(equation, operands)
     return [numpy.asarray(x)[()] for x in results] if known else results
 
 

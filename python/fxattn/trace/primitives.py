@@ -7,7 +7,6 @@ jax.numpy writes around every index, is dropped where a captured array is read: 
 end themselves.
 """
 import itertools
-import math
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from .. import _abi
@@ -16,7 +15,8 @@ from .arrays import Vec, View, product, value
 from .indexing import index
 from .libraries import kind_of_dtype
 from .place import refuse
-from .record import CONST, FIRST, PARAM, Recording
+from .record import CONST, FIRST, Recording
+from .rules import stop
 from .symbol import Sym
 from .tables import spread
 from .types import FLOAT, INT
@@ -253,21 +253,7 @@ def _round(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -
 
 
 def _stop(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    """stop_gradient: that of a maximum (softmax, logsumexp) changes no gradient, of ints there is none."""
-    if any(x.ty == FLOAT and not _is_maximum(player.rec, x.node) for x in player.elements(operands[0]).elements):
-        refuse("stop_gradient: a program cannot stop a gradient; stop it on captured arrays, before they are indexed")
-    return operands[0]
-
-
-def _is_maximum(rec: Recording, at: int) -> bool:
-    """Whether a value is jax.nn's own maximum of a row, max(-inf, x), with a number where that is not finite."""
-    if at < FIRST:
-        return False
-    op, *parts = rec.code[at - FIRST]
-    if op == _abi.OP_SELECT:
-        return all(_is_maximum(rec, part) for part in parts[1:])
-    lowest = [part for part in parts if part >= FIRST and rec.code[part - FIRST] == (CONST, 1, -math.inf)]
-    return op in (CONST, PARAM) or op == _abi.OP_MAX and bool(lowest)
+    return player.apply(lambda rec, x: stop(rec, ops.as_sym(rec, x)), operands)
 
 
 def _stack(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
