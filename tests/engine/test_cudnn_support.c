@@ -15,7 +15,7 @@ typedef struct support_case {
     int32_t arch;
     fxa_pass pass;
     uint32_t flags;
-    int64_t sq, sk, d, dv;
+    int64_t sq, sk, d, dv, hq, b;
     uint32_t dtype, alignment, page_size, sink;
     double dropout;
     bool taken; /* it is no refusal: the neighbour of one */
@@ -33,6 +33,12 @@ static const support_case support_cases[] = {
     {.says = "multiples of 16", H200, .alignment = 8},
     {.says = "nothing that is empty", H200, .sq = -1},
     {.says = "multiples of 8", H200, .d = 20},
+    {.says = "more tiles or pairs than it counts", H200, .hq = (1 << 28), .b = 1, .sq = 1000},
+    {.says = "more tiles or pairs than it counts", H200, .hq = INT32_MAX, .b = 1},
+    {.says = "more tiles or pairs than it counts", H200, .hq = 1 << 20, .b = 1, .sk = 1 << 20, .pass = FXA_BACKWARD},
+    {.says = "more tiles or pairs than it counts", H200, .hq = 1 << 29, .b = 1, .d = 256, .pass = FXA_BACKWARD},
+    {.says = "more tiles or pairs than it counts", H200, .hq = 8, .sq = INT32_MAX, .sk = INT32_MAX, .d = 8, .b = 8},
+    {.says = "more tiles or pairs than it counts", H200, .hq = 8, .b = 8, .sq = 1 << 20, .sk = 1 << 20, .taken = true},
     {.says = "at most 256", H200, .d = 264},
     {.says = "at most 256", H200, .d = 256, .taken = true},
     {.says = "at most 128", .version = 91901, .arch = 80, .d = 136},
@@ -77,7 +83,8 @@ static fxa_problem support_problem(const support_case *c) {
     fxa_problem p = FXA_PROBLEM_INIT;
     p.pass = (uint32_t)c->pass, p.device = FXA_CUDA;
     p.flags = c->flags | (c->pass == FXA_BACKWARD ? (uint32_t)FXA_GRAD_Q : (uint32_t)FXA_WANT_LSE);
-    p.b = 2, p.hq = p.hkv = 2, p.sq = c->sq < 0 ? 0 : c->sq ? c->sq : 64, p.sk = c->sk ? c->sk : 64;
+    p.b = c->b ? c->b : 2, p.hq = c->hq ? c->hq : 2, p.hkv = c->hq ? 1 : 2;
+    p.sq = c->sq < 0 ? 0 : c->sq ? c->sq : 64, p.sk = c->sk ? c->sk : 64;
     p.d = c->d ? c->d : 64, p.dv = c->dv;
     p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
     p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
@@ -221,6 +228,80 @@ TEST(one_row_counts_128_keys) {
         fxa_program_destroy(program);
     }
     fxa_context_destroy(ctx);
+}
+
+/* Whether there is a graph of a problem with that program. */
+static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_problem *problem, fxa_error *why) {
+    static fxa__dnn_attention a;
+    fxa_problem p = *problem;
+    fxa_program *program = NULL;
+    fxa__problem *checked = NULL;
+    fxa_error err;
+    T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
+    p.program = program;
+    T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
+    fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, why);
+    fxa__dnn_attention_free(&a);
+    fxa__problem_release(checked);
+    fxa_program_destroy(program);
+    return status;
+}
+
+/* A run gives pointers to so many tensors and values: with more the answer is no, and not that of the build. */
+TEST(more_values_than_a_run_has_room_for) {
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int n = 100; n <= 150; n += 50) {
+        char text[8192];
+        for (int i = 0, at = 0; i < n; i++)
+            at += snprintf(text + at, sizeof text - (size_t)at, "score = score %c 0.%d\n", i % 2 ? '*' : '+', 100 + i);
+        const support_case plain = {.pass = FXA_FORWARD};
+        const fxa_problem p = support_problem(&plain);
+        fxa_status status = support_make(ctx, text, &p, &err);
+        T_INT(status, n == 100 ? FXA_OK : FXA_E_UNSUPPORTED);
+        if (status != FXA_OK) T_HAS(err.text, "tensors and values");
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* A window is compared in floats, and so are the indices of a causal mask: exact to 2^24. */
+TEST(bands_of_so_many_places) {
+    static const char *const texts[] = {"mask = k <= q", "mask = q - k < 100", "score = tanh(score)"};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < 6; i++) {
+        const support_case plain = {.pass = FXA_FORWARD, .sq = i % 2 ? 1 << 25 : 1 << 24, .sk = 1 << 24, .d = 8};
+        const fxa_problem p = support_problem(&plain);
+        fxa_status status = support_make(ctx, texts[i / 2], &p, &err);
+        T_INT(status, i % 2 && i / 2 < 2 ? FXA_E_UNSUPPORTED : FXA_OK);
+        if (status != FXA_OK) T_HAS(err.text, "2^24");
+    }
+    fxa_context_destroy(ctx);
+}
+
+/* cuDNN reads pages whose size is a power of two; others are gathered first. */
+TEST(pages_of_any_size) {
+    static fxa__dnn_attention a;
+    static const uint32_t sizes[] = {1, 16, 24, 100};
+    fxa__host *host = NULL;
+    fxa_error err;
+    T_OK(fxa__host_create(NULL, NULL, &host, &err));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const support_case one = {.pass = FXA_FORWARD, .flags = FXA_PAGED, .sq = 1, .page_size = sizes[i]};
+        fxa_problem p = support_problem(&one);
+        fxa__problem *checked = NULL;
+        int paged = 0;
+        p.n_pages = 200;
+        T_OK(fxa__problem_create(host, &p, &checked, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err));
+        for (size_t j = 0; j < a.g.n_ops; j++) paged += a.g.ops[j].kind == FXA__DNN_PAGED;
+        T_INT(paged, sizes[i] < 24 ? 2 : 0);
+        fxa__dnn_attention_free(&a);
+        fxa__problem_release(checked);
+    }
+    fxa__host_release(host);
 }
 
 /* On sm_100 cuDNN ends the process over captured tensors whose keys do not lie one after the other: they are copied. */

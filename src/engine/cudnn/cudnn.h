@@ -23,8 +23,7 @@
 #include "cudnn_attention.h"
 
 enum {
-    FXA__DNN_HANDLES = 32, /* kept for runs to come; more exist while more run at the same time */
-    FXA__DNN_BOUND = 128   /* tensors of a graph that a run gives a pointer */
+    FXA__DNN_HANDLES = 32 /* kept for runs to come; more exist while more run at the same time */
 };
 
 typedef struct fxa__dnn_self {

@@ -175,7 +175,8 @@ static int32_t forward_table(fxa__dnn_attention *a) {
 
 void fxa__dnn_forward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
-    bool paged = (p->flags & FXA_PAGED) && p->sq == 1; /* more rows: gathered first */
+    bool whole = (p->page_size & (p->page_size - 1)) == 0;      /* a power of two: what cuDNN takes for a page */
+    bool paged = (p->flags & FXA_PAGED) && p->sq == 1 && whole; /* more rows: gathered first */
     int32_t table = paged ? forward_table(a) : -1, q = fxa__dnn_operand(a, FXA_SLOT_Q, false);
     int32_t k = paged ? forward_pages(a, FXA_SLOT_K, table) : fxa__dnn_operand(a, FXA_SLOT_K, true);
     int32_t v = paged ? forward_pages(a, FXA_SLOT_V, table) : fxa__dnn_operand(a, FXA_SLOT_V, false);

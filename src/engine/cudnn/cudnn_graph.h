@@ -61,6 +61,8 @@ typedef enum fxa__dnn_kind {
     FXA__DNN_PAGED /* y is x by pages: b is the table, t the lengths */
 } fxa__dnn_kind;
 
+enum { FXA__DNN_BOUND = 128 }; /* tensors and values of a graph that a run gives a pointer, at most */
+
 struct fxa__dnn_step;
 
 typedef struct fxa__dnn_op {

@@ -232,6 +232,8 @@ int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s) {
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s) {
     if (!mask_is_plain(a)) return s;
     const mask_bands bands = mask_bands_choose(a);
+    if ((bands.part[0] || bands.part[1]) && (a->p->in.sq > MASK_MOST || a->p->in.sk > MASK_MOST))
+        return fxa__dnn_refuse(&a->g, "a causal mask or window of more than 2^24 rows or keys: cuDNN counts in floats");
     if (bands.part[0] && a->g.status == FXA_OK) s = mask_causal(a, s, bands.part[0], bands.c[0]);
     if (bands.part[1] && a->g.status == FXA_OK) s = mask_window(a, s, bands.part[1], bands.c[1]);
     a->banded = a->banded || bands.part[0] || bands.part[1];

@@ -8,6 +8,7 @@
 #include "cudnn_attention.h"
 
 #include "../../base/dtype.h"
+#include "../../base/num.h"
 
 #include <stdio.h>
 
@@ -26,6 +27,14 @@ static bool support_is_unaligned(const fxa_problem *p) { return p->alignment < 1
 static bool support_is_empty(const fxa_problem *p) { return p->b < 1 || p->sq < 1 || p->sk < 1; }
 static bool support_is_one_row(const fxa_problem *p) { return p->sq == 1; }
 static bool support_is_one_pair(const fxa_problem *p) { return p->sq == 1 && p->sk == 1; }
+/* cuDNN counts tiles in 32 bits, and ends the process when they come to 0; strides of pairs have 63. */
+static bool support_is_beyond(const fxa_problem *p) {
+    enum { TILE = 64, MOST = 1 << 30 };
+    int64_t longer = p->sq > p->sk ? p->sq : p->sk, wider = p->d > p->dv ? p->d : p->dv, tiles, pairs;
+    int64_t tile = (longer + TILE - 1) / TILE * ((wider + TILE - 1) / TILE);
+    bool fits = fxa__mul_i64(p->b, p->hq, &pairs) && fxa__mul_i64(pairs, tile, &tiles) && tiles <= MOST;
+    return !fits || !fxa__mul_i64(pairs, p->sq, &pairs) || !fxa__mul_i64(pairs, p->sk, &pairs);
+}
 static bool support_has_params(const fxa_problem *p) { return p->param_grads != 0; }
 static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
@@ -69,6 +78,8 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned,
      "alignment is less than 16: cuDNN wants pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_empty, "b, sq or sk is 0: cuDNN takes nothing that is empty"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_beyond,
+     "b, hq, sq, sk are to cuDNN more tiles or pairs than it counts"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_odd, "d and dv are to be multiples of 8"},
     {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d and dv are to be at most 256"},
     {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, DTYPES, 0, support_is_above_128, "d and dv are to be at most 128"},
