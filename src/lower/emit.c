@@ -41,6 +41,8 @@ static const emit_words emit_dialects[FXA__DIALECTS] = {
         {"f", "", "a.", "__fmaf_rn", {"__fadd_rn(a, b)", "__fsub_rn(a, b)", "__fmul_rn(a, b)"}, {"tanh", "score_tanh"}},
 };
 
+const char *fxa__lower_emit_args(fxa__dialect dialect) { return emit_dialects[dialect].args; }
+
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
 int32_t fxa__lower_emit_param(const fxa_program *p, int32_t param) {

@@ -52,6 +52,8 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
 /* A node's value where it is known: a name or a number, as an operand of anything. */
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w);
+/* What stands before a member of the arguments: "a->" or "a.". */
+const char *fxa__lower_emit_args(fxa__dialect dialect);
 /* The place of a param in f[] or i[]: those of a type are counted in the order of declaration. */
 int32_t fxa__lower_emit_param(const fxa_program *p, int32_t param);
 

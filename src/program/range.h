@@ -20,15 +20,13 @@
 #define FXA_PROGRAM_RANGE_H
 
 #include "program.h"
+#include "span_rules.h"
 
 /* ---- Sets of whole numbers (range_set.c) ------------------------------------------------------------------------- */
 
 #define FXA__SET_PIECES 4
 #define FXA__INF ((int64_t)1 << 61) /* no finite bound is as large */
 
-typedef struct fxa__span {
-    int64_t lo, hi;
-} fxa__span;
 typedef struct fxa__set { /* ascending pieces, at least one number between two of them; none: empty */
     int32_t n;
     fxa__span at[FXA__SET_PIECES];
@@ -43,9 +41,6 @@ bool fxa__set_has(const fxa__set *a, const fxa__set *part); /* is every number o
 static inline int64_t fxa__set_lo(const fxa__set *s) { return s->at[0].lo; }
 static inline int64_t fxa__set_hi(const fxa__set *s) { return s->at[s->n - 1].hi; }
 static inline bool fxa__set_is_one(const fxa__set *s) { return s->n == 1 && s->at[0].lo == s->at[0].hi; }
-
-/* Rounded towards minus infinity; b > 0. */
-static inline int64_t fxa__floordiv64(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 /* ---- Forms and atoms (range_form.c) ------------------------------------------------------------------------------ */
 
@@ -101,12 +96,6 @@ typedef struct fxa__wide { /* whole elements of an i64 tensor that a load may gi
     int32_t n; /* how many different ones; -1: more than are listed, or not known which */
     int64_t value[FXA__WIDE_VALUES];
 } fxa__wide;
-
-typedef struct fxa__real { /* a float node, in any engine: see range_float.c */
-    double lo, hi;         /* of the values that are not NaN; lo > hi: there are none */
-    bool nan;              /* may be NaN */
-    bool whole;            /* whole numbers, exact in f32: no rounding happens */
-} fxa__real;
 
 #define FXA__ANY (-1)   /* nothing is known */
 #define FXA__NEVER (-2) /* cannot be */
@@ -182,9 +171,6 @@ int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f); /* f is primitive;
 /* Can the row take a value in the set? The truth when the row is exact, else true when in doubt. */
 bool fxa__row_meets(fxa__range *r, int32_t row, const fxa__set *set);
 
-/* range_span.c: the set of an int operation on operands of these intervals. */
-fxa__set fxa__span_op(uint32_t op, fxa__span a, fxa__span b);
-
 /* range_int.c, range_float.c, range_load.c, range_bool.c: one node from its operands. */
 void fxa__range_int(fxa__range *r, int32_t node, fxa__int *out);
 void fxa__range_float(fxa__range *r, int32_t node, fxa__real *out);
@@ -199,8 +185,5 @@ fxa__int fxa__int_const(int64_t x);
 bool fxa__int_form(fxa__range *r, int32_t node,
                    fxa__affine *out);            /* exact form of an int node, itself an atom if need be */
 fxa__set fxa__int32_of_real(const fxa__real *x); /* int(x) */
-/* a < b (strict) or a <= b of floats: 1 true, 0 false, -1 either. */
-int fxa__real_less(const fxa__real *a, const fxa__real *b, bool strict);
-int fxa__real_equal(const fxa__real *a, const fxa__real *b);
 
 #endif

@@ -270,7 +270,7 @@ static fxa__truth truth_compare(fxa__range *r, const fxa__node *n) {
     fxa__truth a, b, out;
     if (r->p->nodes[x].type == FXA_FLOAT) {
         const fxa__real *u = &fxa__range_of(r, x)->f, *v = &fxa__range_of(r, y)->f;
-        out = truth_of_known(equality ? fxa__real_equal(u, v) : fxa__real_less(u, v, n->op == FXA_OP_LT));
+        out = truth_of_known(equality ? fxa__real_equal(*u, *v) : fxa__real_less(*u, *v, n->op == FXA_OP_LT));
     } else if (fxa__node_compares_wide(r->p, n)) {
         out = truth_of_wide(r, x, y);
     } else if (equality && truth_behind(r, x, &a) && truth_behind(r, y, &b)) {

@@ -215,6 +215,13 @@ static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
     }
 }
 
+/* The rules of span_rules.h, by operation. */
+static fxa__span (*const int_rules[FXA_OP_COUNT])(fxa__span, fxa__span) = {
+#define INT_RULE(ID, value) [FXA_OP_##ID] = fxa__ints_##ID,
+    FXA__INT_RULES(INT_RULE)
+#undef INT_RULE
+};
+
 /* By the intervals of the operands alone. min and max of independent dense operands take every value between. */
 static void int_by_span(fxa__range *r, int32_t at, const fxa__node *node, fxa__int *out) {
     const fxa__int *a = &fxa__range_of(r, node->arg[0])->i,
@@ -222,14 +229,14 @@ static void int_by_span(fxa__range *r, int32_t at, const fxa__node *node, fxa__i
     uint32_t support = a->support | b->support;
     bool dense = (node->op == FXA_OP_MIN || node->op == FXA_OP_MAX) && a->dense && b->dense && a->set.n == 1 &&
                  b->set.n == 1 && (a->support & b->support) == 0;
-    fxa__set set;
+    fxa__span span = fxa__span_any();
     if (node->op == FXA_OP_CLAMP) {
         const fxa__int *c = &fxa__range_of(r, node->arg[2])->i;
-        set = fxa__span_op(FXA_OP_MAX, int_span(a), int_span(b));
-        set = fxa__span_op(FXA_OP_MIN, set.at[0], int_span(c));
+        span = fxa__ints_MIN(fxa__ints_MAX(int_span(a), int_span(b)), int_span(c));
         support |= c->support;
-    } else
-        set = fxa__span_op(node->op, int_span(a), int_span(b));
+    } else if (int_rules[node->op])
+        span = int_rules[node->op](int_span(a), int_span(b));
+    fxa__set set = fxa__set_of(span.lo, span.hi);
     int_from_set(r, at, &set, support, dense, out);
 }
 

@@ -23,10 +23,11 @@ typedef struct emit_args {
     const void *f; /* doubles or floats */
     const int *i;
     const emit_tensor *tensor;
+    int *const *ranges; /* of test_interval.c */
 } emit_args;
 #define EMIT_ARGS_TEXT                                                                                                 \
     "typedef struct { const void *data; long long stride[5]; int size[5]; } tensor_t;\n"                               \
-    "typedef struct { const real *f; const int *i; const tensor_t *tensor; } args_t;\n"
+    "typedef struct { const real *f; const int *i; const tensor_t *tensor; int *const *ranges; } args_t;\n"
 
 typedef struct emit_data {
     double f64[RIG_PARAMS];
@@ -53,7 +54,7 @@ __attribute__((unused)) static emit_args emit_bind(const rig *r, const fxa_progr
             d->tensors[t].size[k] = (int)r->views[t].size[k];
         }
     }
-    return (emit_args){narrow ? (const void *)d->f32 : d->f64, d->ints, d->tensors};
+    return (emit_args){narrow ? (const void *)d->f32 : d->f64, d->ints, d->tensors, NULL};
 }
 
 /* Other strides and sizes for the same cells: axes in any order, backwards, all at one place, empty. */
@@ -107,8 +108,8 @@ __attribute__((unused)) static bool emit_load(const fxa__writer *texts, int n, e
     for (int i = 0; i < n; i++)
         if (!emit_write(o, i, &texts[i])) return false;
     (void)snprintf(command, sizeof command,
-                   "%s -std=c11 -O0 -fno-builtin -ffp-contract=off -shared -fPIC -Wall -Wextra -Wno-unused -Werror "
-                   "-I%s/src -I%s/src/lower -o %s/text.so %s/text*.c -lm",
+                   "%s -std=c11 -O0 -fno-builtin -ffp-contract=off -shared -fPIC "
+                   "-Werror=implicit-function-declaration -I%s/src -I%s/src/lower -o %s/text.so %s/text*.c -lm",
                    FXA_TEST_CC, FXA_SOURCE_DIR, FXA_SOURCE_DIR, o->folder, o->folder);
     if (system(command) != 0) return false;
     (void)snprintf(path, sizeof path, "%s/text.so", o->folder);

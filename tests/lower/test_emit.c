@@ -95,14 +95,18 @@ static void emit_text(rig *r, const fxa_program *p, int number, fxa__writer *tex
     }
 }
 
-/* A program with its derivative; of every third the numbers are lifted. Takes p. */
-static bool emit_make(rig *r, int i, fxa_program *p, emit_case *c) {
+/* A program with its derivative, or alone, as engines that only go forward have it; of every third the numbers are
+ * lifted. Takes p. */
+static bool emit_make(rig *r, int i, fxa_program *p, bool alone, emit_case *c) {
     fxa_program *d = NULL;
     fxa_error err;
     *c = (emit_case){.p = NULL};
     if (!p) return false;
     T_OK(fxa_program_derivative(p, &d, &err));
-    T_OK(fxa__lower_joint(r->host, p, d, true, &c->p, &err));
+    if (alone)
+        fxa_program_retain(c->p = p);
+    else
+        T_OK(fxa__lower_joint(r->host, p, d, true, &c->p, &err));
     if (i % 3 == 0) T_OK(fxa__lower_lift(r->host, c->p, &c->lifted, &err));
     fxa_program_destroy(p);
     fxa_program_destroy(d);
@@ -208,23 +212,23 @@ static emit_case emit_cases[EMIT_PROGRAMS];
 static int emit_n;
 static rig *emit_rig_now;
 
-static void emit_add(fxa_program *p) {
-    T_REQUIRE(emit_n < EMIT_PROGRAMS && emit_make(emit_rig_now, emit_n, p, &emit_cases[emit_n]));
+static void emit_add(fxa_program *p, bool alone) {
+    T_REQUIRE(emit_n < EMIT_PROGRAMS && emit_make(emit_rig_now, emit_n, p, alone, &emit_cases[emit_n]));
     emit_count(emit_case_program(&emit_cases[emit_n]));
     T_CHECK(emit_results(emit_cases[emit_n++].p) <= EMIT_RESULTS);
 }
 
 /* Each operation on operands of each type, outside of the pairs and inside. (A comparison of ints that is negated is
- * another comparison, and no NOT.) */
+ * another comparison, and no NOT; and no derivative has a GRAFT.) */
 static void emit_visit(fxa_context *ctx, const walk_step *s) {
-    emit_add(walk_program(ctx, s, emit_n % 2 || s->op == FXA_OP_NOT ? walk_params : walk_pairs));
+    emit_add(walk_program(ctx, s, emit_n % 2 || s->op == FXA_OP_NOT ? walk_params : walk_pairs), s->op == FXA_OP_GRAFT);
 }
 
 static void emit_gather(rig *r) {
     emit_rig_now = r;
     walk_each(r->ctx, emit_visit);
     for (int i = 0; i < t_scaled_down(EMIT_RANDOM); i++)
-        emit_add(rig_program(r, i % 5 == 0 ? GEN_SMOOTH : i % 5 < 3 ? GEN_NO_SPECIAL : 0));
+        emit_add(rig_program(r, i % 5 == 0 ? GEN_SMOOTH : i % 5 < 3 ? GEN_NO_SPECIAL : 0), i % 4 == 3);
 }
 
 TEST(compiled_text_is_the_evaluator) {

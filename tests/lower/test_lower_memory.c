@@ -6,6 +6,7 @@
 
 #include "lower/conjunct.h"
 #include "lower/emit.h"
+#include "lower/interval.h"
 #include "lower/joint.h"
 #include "lower/lift.h"
 #include "lower/wide_words.h"
@@ -21,6 +22,7 @@ typedef enum memory_what {
     MEMORY_LIFT,
     MEMORY_WORDS,
     MEMORY_EMIT,
+    MEMORY_INTERVAL,
     MEMORY_ALL
 } memory_what;
 
@@ -32,6 +34,17 @@ static bool memory_emit(fxa__host *host, const fxa_program *p) {
     for (int level = 0; ok && level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(&e, (fxa__emit_level)level, 3, &w);
     fxa__lower_emit_close(&e);
+    ok = ok && !w.failed;
+    fxa__writer_free(&w);
+    return ok;
+}
+
+static bool memory_interval(fxa__host *host, const fxa_program *p) {
+    fxa__writer w = {.host = host};
+    fxa__interval v;
+    bool ok = fxa__lower_interval_open(host, p, FXA__CUDA_F32, &v);
+    if (ok) fxa__lower_interval_text(&v, &w);
+    fxa__lower_interval_close(&v);
     ok = ok && !w.failed;
     fxa__writer_free(&w);
     return ok;
@@ -56,6 +69,7 @@ static bool memory_do(fxa__host *host, memory_what what, const fxa_program *p, c
         fxa__lower_wide_words_free(host, &words);
         break;
     case MEMORY_EMIT: ok = memory_emit(host, p); break;
+    case MEMORY_INTERVAL: ok = memory_interval(host, p); break;
     case MEMORY_JOINT: ok = fxa__lower_joint(host, p, d, true, &joint, &err) == FXA_OK; break;
     default: ok = fxa__lower_lift(host, p, &lifted, &err) == FXA_OK;
     }

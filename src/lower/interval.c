@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Code for the bounds of a mask; see interval.h. Names in the text: v<node> are numbers, s<node> spans and reals,
+ * w<node> the ends of a form before they are cut to 32 bits.
+ */
+#include "interval.h"
+
+#include "affine.h"
+
+#include "../base/dtype.h"
+#include "../base/num.h"
+
+/* ---- The table of rules, as names -------------------------------------------------------------------------------- */
+
+#define INTERVAL_INT(ID, value) [FXA_OP_##ID] = "fxa__ints_" #ID,
+#define INTERVAL_BOOL(ID, value) [FXA_OP_##ID] = "fxa__bools_" #ID,
+#define INTERVAL_REAL(ID, value) [FXA_OP_##ID] = "fxa__reals_" #ID,
+static const char *const interval_rules[4][FXA_OP_COUNT] = {
+    [FXA_FLOAT] = {FXA__REAL_RULES(INTERVAL_REAL) FXA__REAL_COMPARES(INTERVAL_REAL)},
+    [FXA_INT] = {FXA__INT_RULES(INTERVAL_INT)},
+    [FXA_BOOL] = {FXA__BOOL_RULES(INTERVAL_BOOL)},
+};
+
+static bool interval_moves(const fxa__interval *v, int32_t node) { return v->emit.level[node] > FXA__EMIT_HEAD; }
+
+static const char *interval_family(const fxa__interval *v, int32_t node) {
+    return v->emit.p->nodes[node].type == FXA_FLOAT ? "real" : "span";
+}
+
+/* ---- Forms ------------------------------------------------------------------------------------------------------- */
+
+/* Sums of so many terms of this size leave room in 64 bits. */
+enum { INTERVAL_LARGEST = 1 << 24 };
+
+/* Whether the value is its form where that stays in 32 bits, and the form's ends can be computed in 64. */
+static bool interval_has_form(const fxa__interval *v, int32_t node) {
+    const fxa__linear *f = &v->forms[node];
+    if (v->emit.p->nodes[node].type != FXA_INT || f->rest) return false;
+    for (int i = 0; i < FXA_INPUT_COUNT; i++)
+        if (f->coef[i] > INTERVAL_LARGEST || f->coef[i] < -INTERVAL_LARGEST) return false;
+    return true;
+}
+
+/* One end of a form: each input at the end that makes the sum smallest or largest. */
+static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
+    fxa__write_format(w, "%lldLL", (long long)f->c);
+    for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
+        bool moves = i == FXA_INPUT_Q || i == FXA_INPUT_K;
+        if (!f->coef[i]) continue;
+        fxa__write_format(w, " + %lldLL * %s%s", (long long)f->coef[i], fxa__input_name(i),
+                          !moves                        ? ""
+                          : (f->coef[i] > 0) == largest ? "1"
+                                                        : "0");
+    }
+}
+
+static void interval_ends(const fxa__linear *f, fxa__writer *w) {
+    fxa__write_format(w, "fxa__span_make(");
+    interval_end(f, false, w);
+    fxa__write_format(w, ", ");
+    interval_end(f, true, w);
+    fxa__write_format(w, ")");
+}
+
+/* Both sides of a comparison are forms that have q or k in common: their difference says more than they do. */
+static bool interval_has_difference(const fxa__interval *v, const fxa__node *n) {
+    if (n->n_args != 2 || n->type != FXA_BOOL || v->emit.p->nodes[n->arg[0]].type != FXA_INT) return false;
+    const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
+    for (int k = 0; k < 2; k++)
+        if (!interval_has_form(v, n->arg[k]) || !interval_moves(v, n->arg[k])) return false;
+    return (x->coef[FXA_INPUT_Q] && y->coef[FXA_INPUT_Q]) || (x->coef[FXA_INPUT_K] && y->coef[FXA_INPUT_K]);
+}
+
+/* x < y is x - y < 0, by the ends of the sums without their constants; where nothing wraps, else as always. */
+static void interval_difference(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
+    const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
+    fxa__linear apart = fxa__linear_sum(x, 1, y, -1);
+    long long c = (long long)y->c - x->c;
+    apart.c = 0;
+    fxa__write_format(w, "fxa__span_fits(w%d) && fxa__span_fits(w%d) ? %s(", (int)n->arg[0], (int)n->arg[1],
+                      interval_rules[FXA_INT][n->op]);
+    interval_ends(&apart, w);
+    fxa__write_format(w, ", fxa__span_make(%lldLL, %lldLL)) : ", c, c);
+}
+
+/* ---- Operands and operations ------------------------------------------------------------------------------------- */
+
+static void interval_operand(const fxa__interval *v, int32_t node, fxa__writer *w) {
+    bool real = v->emit.p->nodes[node].type == FXA_FLOAT;
+    if (interval_moves(v, node)) {
+        fxa__write_format(w, "s%d", (int)node);
+        return;
+    }
+    fxa__write_format(w, real ? "fxa__real_point((double)" : "fxa__span_make(");
+    for (int k = 0; k < (real ? 1 : 2); k++) {
+        if (k) fxa__write_format(w, ", ");
+        fxa__lower_emit_value(&v->emit, node, w);
+    }
+    fxa__write_format(w, ")");
+}
+
+/* name(operands first..last), of which the last is repeated where there are too few. */
+static void interval_call(const fxa__interval *v, const fxa__node *n, const char *name, int count, fxa__writer *w) {
+    fxa__write_format(w, "%s(", name);
+    for (int k = 0; k < count; k++) {
+        if (k) fxa__write_format(w, ", ");
+        interval_operand(v, n->arg[k < n->n_args ? k : n->n_args - 1], w);
+    }
+    fxa__write_format(w, ")");
+}
+
+static void interval_clamp(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
+    const char *const *rules = interval_rules[n->type];
+    fxa__write_format(w, "%s(", rules[FXA_OP_MIN]);
+    interval_call(v, n, rules[FXA_OP_MAX], 2, w);
+    fxa__write_format(w, ", ");
+    interval_operand(v, n->arg[2], w);
+    fxa__write_format(w, ")");
+}
+
+/* x == y or x != y of whole elements. */
+static void interval_wide(const fxa__interval *v, const fxa__node *n, fxa__writer *w) {
+    fxa__write_format(w, n->op == FXA_OP_NE ? "fxa__bools_NOT(fxa__span_whole(" : "fxa__span_whole(");
+    interval_call(v, n, interval_rules[FXA_INT][FXA_OP_EQ], 2, w);
+    fxa__write_format(w, ", ");
+    interval_operand(v, n->arg[0], w);
+    fxa__write_format(w, n->op == FXA_OP_NE ? "), fxa__span_any())" : ")");
+}
+
+static void interval_cast(const fxa__interval *v, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &v->emit.p->nodes[node];
+    bool same = (n->type == FXA_FLOAT) == (v->emit.p->nodes[n->arg[0]].type == FXA_FLOAT);
+    const char *cast = n->type == FXA_FLOAT ? "fxa__real_of_span" : "fxa__span_of_real";
+    if (same)
+        interval_operand(v, n->arg[0], w); /* int(bool): 0 and 1 as they are */
+    else
+        interval_call(v, n, cast, 1, w);
+}
+
+static void interval_operation(const fxa__interval *v, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &v->emit.p->nodes[node];
+    const char *rule = interval_rules[v->emit.p->nodes[n->arg[0]].type][n->op];
+    if (n->op == FXA_OP_CLAMP)
+        interval_clamp(v, n, w);
+    else if (n->op == FXA_OP_SELECT)
+        interval_call(v, n, n->type == FXA_FLOAT ? "fxa__real_select" : "fxa__span_select", 3, w);
+    else if (n->op == FXA_OP_FLOAT || n->op == FXA_OP_INT)
+        interval_cast(v, node, w);
+    else if (fxa__node_compares_wide(v->emit.p, n))
+        interval_wide(v, n, w);
+    else if (rule)
+        interval_call(v, n, rule, 2, w);
+    else
+        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node));
+}
+
+/* ---- Loads ------------------------------------------------------------------------------------------------------- */
+
+/* The axis along which a load moves, if there is just one; -1. */
+static int interval_axis(const fxa__interval *v, const fxa__node *load) {
+    int axis = -1;
+    for (int d = 0; d < load->n_args; d++) {
+        if (!interval_moves(v, load->arg[d])) continue;
+        if (axis >= 0) return -1;
+        axis = d;
+    }
+    return axis;
+}
+
+static int8_t interval_find_table(fxa__interval *v, const fxa__node *n) {
+    int axis = n->op == FXA_OP_LOAD && n->type != FXA_FLOAT ? interval_axis(v, n) : -1;
+    if (axis < 0) return -1;
+    for (int32_t i = 0; i < v->n_tables; i++)
+        if (v->tables[i].tensor == n->imm && v->tables[i].axis == axis) return (int8_t)i;
+    if (v->n_tables == FXA__INTERVAL_TABLES) return -1;
+    v->tables[v->n_tables] = (fxa__interval_table){n->imm, axis};
+    return (int8_t)v->n_tables++;
+}
+
+/* The row of the table, r<node>, and whether the load is inside of the other axes, i<node>. */
+static void interval_row(const fxa__interval *v, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &v->emit.p->nodes[node];
+    fxa__write_format(w, "    long long r%d = 0;\n    const int i%d = 1", (int)node, (int)node);
+    for (int d = 0; d < n->n_args; d++) {
+        if (d == v->tables[v->table[node]].axis) continue;
+        fxa__write_format(w, " & fxa__at_row(%stensor[%d].size[%d], ", fxa__lower_emit_args(v->emit.dialect),
+                          (int)n->imm, d);
+        fxa__lower_emit_value(&v->emit, n->arg[d], w);
+        fxa__write_format(w, ", &r%d)", (int)node);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+static void interval_load(const fxa__interval *v, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &v->emit.p->nodes[node];
+    const fxa__interval_table *t = &v->tables[v->table[node]];
+    if (n->type == FXA_BOOL) fxa__write_format(w, "fxa__span_truth(");
+    fxa__write_format(w, "i%d ? load_range(a, %d, r%d, %stensor[%d].size[%d], ", (int)node, v->table[node], (int)node,
+                      fxa__lower_emit_args(v->emit.dialect), (int)t->tensor, (int)t->axis);
+    interval_operand(v, n->arg[t->axis], w);
+    fxa__write_format(w, ") : fxa__span_make(0, 0)%s", n->type == FXA_BOOL ? ")" : "");
+}
+
+/* ---- The body ---------------------------------------------------------------------------------------------------- */
+
+static void interval_leaf(const fxa__interval *v, int32_t node, fxa__writer *w) {
+    if (v->table[node] >= 0)
+        interval_load(v, node, w);
+    else if (v->emit.p->nodes[node].type == FXA_BOOL)
+        fxa__write_format(w, "fxa__span_make(0, 1)");
+    else
+        fxa__write_format(w, "fxa__%s_any()", interval_family(v, node)); /* the score, loads */
+}
+
+static void interval_statement(const fxa__interval *v, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &v->emit.p->nodes[node];
+    bool form = interval_has_form(v, node);
+    if (v->table[node] >= 0) interval_row(v, node, w);
+    if (form) {
+        fxa__write_format(w, "    const fxa__span w%d = ", (int)node);
+        interval_ends(&v->forms[node], w);
+        fxa__write_format(w, ";\n");
+    }
+    fxa__write_format(w, "    const fxa__%s s%d = ", interval_family(v, node), (int)node);
+    if (form) {
+        fxa__write_format(w, "fxa__span_clip(w%d.lo, w%d.hi)", (int)node, (int)node);
+    } else if (fxa__op_info_get(n->op)->sig == FXA__SIG_LEAF) {
+        interval_leaf(v, node, w);
+    } else {
+        if (interval_has_difference(v, n)) interval_difference(v, n, w);
+        interval_operation(v, node, w);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w) {
+    uint32_t kind = 1u << FXA__OUT_MASK;
+    fxa__lower_emit_nodes(&v->emit, FXA__EMIT_RUN, kind, w);
+    fxa__lower_emit_nodes(&v->emit, FXA__EMIT_HEAD, kind, w);
+    for (int32_t i = 0; i <= v->mask; i++)
+        if (interval_moves(v, i) && (v->emit.used[i] & kind)) interval_statement(v, i, w);
+    fxa__write_format(w, "    const fxa__span all = ");
+    interval_operand(v, v->mask, w);
+    fxa__write_format(w, ";\n    return all.lo ? TILE_FULL : all.hi ? TILE_PARTIAL : TILE_EMPTY;\n");
+}
+
+/* Each node that moves is computed by itself here, also a product that emit fuses into a sum. */
+static void interval_mark(fxa__interval *v) {
+    for (int32_t i = v->mask; i >= 0; i--) {
+        const fxa__node *n = &v->emit.p->nodes[i];
+        for (int j = 0; v->emit.used[i] && interval_moves(v, i) && j < n->n_args; j++)
+            if (interval_moves(v, n->arg[j])) v->emit.used[n->arg[j]] |= v->emit.used[i];
+    }
+}
+
+bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval *out) {
+    size_t n = (size_t)p->n_nodes;
+    *out = (fxa__interval){.mask = fxa__program_output(p, FXA__OUT_MASK)};
+    bool ok = fxa__lower_emit_open(host, p, dialect, 1u << FXA__OUT_MASK, &out->emit);
+    out->forms = fxa__alloc_array(host, n, sizeof *out->forms);
+    out->table = fxa__alloc(host, n);
+    if (!ok || !out->forms || !out->table) return false;
+    fxa__lower_affine(p, out->forms);
+    interval_mark(out);
+    for (size_t i = 0; i < n; i++) out->emit.kept[i] = 0; /* one function: its numbers are its own constants */
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        out->table[i] = interval_moves(out, i) && out->emit.used[i] ? interval_find_table(out, &p->nodes[i]) : -1;
+    return true;
+}
+
+void fxa__lower_interval_close(fxa__interval *v) {
+    size_t n = (size_t)v->emit.p->n_nodes;
+    fxa__free(v->emit.host, v->forms, n * sizeof *v->forms);
+    fxa__free(v->emit.host, v->table, n);
+    fxa__lower_emit_close(&v->emit);
+}
+
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+
+static int64_t interval_rows(const fxa_view *view, int32_t axis) {
+    int64_t rows = 1;
+    for (int d = 0; d < view->rank; d++) rows *= d == axis ? 1 : view->size[d];
+    return rows;
+}
+
+int64_t fxa__lower_interval_size(const fxa_view *view, int32_t axis) {
+    return 2 * interval_rows(view, axis) * fxa__span_n_blocks(view->size[axis]);
+}
+
+static void interval_fill_row(const fxa_view *view, int32_t axis, int64_t at, int32_t *pairs) {
+    for (int64_t i = 0; i < view->size[axis]; i++) {
+        int32_t x = fxa__load_i32(view->data, view->dtype, at + i * view->stride[axis]);
+        int32_t *pair = pairs + 2 * (i / FXA__RULE_BLOCK);
+        bool first = i % FXA__RULE_BLOCK == 0;
+        if (first || x < pair[0]) pair[0] = x;
+        if (first || x > pair[1]) pair[1] = x;
+    }
+}
+
+void fxa__lower_interval_fill(const fxa_view *view, int32_t axis, int32_t *pairs) {
+    int64_t rows = interval_rows(view, axis), pitch = 2 * fxa__span_n_blocks(view->size[axis]);
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t at = 0, rest = row;
+        for (int d = view->rank - 1; d >= 0; d--) {
+            if (d == axis) continue;
+            at += rest % view->size[d] * view->stride[d];
+            rest /= view->size[d];
+        }
+        interval_fill_row(view, axis, at, pairs + row * pitch);
+    }
+}

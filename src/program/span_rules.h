@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an operation makes of intervals: the table of rules. Range analysis on the host falls back on it where forms do
+ * not help (range_int.c, range_float.c), and code for the bounds of a mask over a tile, which runs on a device, is
+ * calls of the same functions (src/lower/interval.h). So this file is C as well as CUDA, and needs nothing of the
+ * library.
+ *
+ * A span holds every value that an int node can have, or a bool as 0 and 1. A real holds the value of a float node in
+ * every engine: ref computes in f64, others in f32, some with fused or approximate instructions. So after each
+ * operation the interval is widened by more than any of them is off:
+ *
+ *   arithmetic          by 2^-20 of the value and 2^-120    f32 rounds to 2^-24; below 2^-126 it is subnormal
+ *   exp, log, sqrt ...  by 2^-9 of the value and 2^-18      the coarsest GPU instruction is off by 2^-11
+ *
+ * What passes 2^126 may be infinite. A comparison is decided only when the widened intervals do not touch. Whole
+ * numbers up to 2^24 are exact in f32, and so are their sums, differences and products within that size: they are not
+ * widened. An operation without a rule gives anything, which is always sound.
+ */
+#ifndef FXA_PROGRAM_SPAN_RULES_H
+#define FXA_PROGRAM_SPAN_RULES_H
+
+#ifdef __CUDACC__
+#define FXA__RULE_FN static __device__ inline
+#define FXA__RULE_INF __longlong_as_double(0x7ff0000000000000LL)
+typedef long long fxa__i64;
+#else
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#define FXA__RULE_FN static inline
+#define FXA__RULE_INF ((double)INFINITY)
+typedef int64_t fxa__i64;
+#endif
+
+typedef struct fxa__span {
+    fxa__i64 lo, hi;
+} fxa__span;
+
+typedef struct fxa__real {
+    double lo, hi; /* of the values that are not NaN; lo > hi: there are none */
+    bool nan;      /* may be NaN */
+    bool whole;    /* whole numbers, exact in f32: no rounding happens */
+} fxa__real;
+
+/* ---- Ints and bools ---------------------------------------------------------------------------------------------- */
+
+#define FXA__RULE_LEAST (-2147483647 - 1)
+#define FXA__RULE_MOST 2147483647
+
+FXA__RULE_FN fxa__i64 fxa__rule_min(fxa__i64 a, fxa__i64 b) { return a < b ? a : b; }
+FXA__RULE_FN fxa__i64 fxa__rule_max(fxa__i64 a, fxa__i64 b) { return a > b ? a : b; }
+/* Rounded towards minus infinity; b > 0. */
+FXA__RULE_FN fxa__i64 fxa__floordiv64(fxa__i64 a, fxa__i64 b) { return a / b - (a % b < 0); }
+
+FXA__RULE_FN fxa__span fxa__span_make(fxa__i64 lo, fxa__i64 hi) {
+    fxa__span s;
+    s.lo = lo, s.hi = hi;
+    return s;
+}
+FXA__RULE_FN fxa__span fxa__span_any(void) { return fxa__span_make(FXA__RULE_LEAST, FXA__RULE_MOST); }
+FXA__RULE_FN bool fxa__span_fits(fxa__span a) { return a.lo >= FXA__RULE_LEAST && a.hi <= FXA__RULE_MOST; }
+FXA__RULE_FN fxa__span fxa__span_clip(fxa__i64 lo, fxa__i64 hi) { /* as 32 bits, if it is; else it wraps somewhere */
+    const fxa__span a = fxa__span_make(lo, hi);
+    return fxa__span_fits(a) ? a : fxa__span_any();
+}
+FXA__RULE_FN bool fxa__span_is_one(fxa__span a) { return a.lo == a.hi; }
+FXA__RULE_FN fxa__span fxa__span_hull(fxa__span a, fxa__span b) {
+    return fxa__span_make(fxa__rule_min(a.lo, b.lo), fxa__rule_max(a.hi, b.hi));
+}
+FXA__RULE_FN fxa__span fxa__span_negative(fxa__span a) { return fxa__span_make(-a.hi, -a.lo); }
+/* A bool of which it is known that it is true, that it is false, or neither. */
+FXA__RULE_FN fxa__span fxa__span_known(bool yes, bool no) { return fxa__span_make(yes, !no); }
+FXA__RULE_FN fxa__span fxa__span_select(fxa__span c, fxa__span a, fxa__span b) {
+    return c.lo ? a : !c.hi ? b : fxa__span_hull(a, b);
+}
+
+FXA__RULE_FN fxa__span fxa__span_product(fxa__span a, fxa__span b) {
+    const fxa__i64 w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
+    return fxa__span_clip(fxa__rule_min(fxa__rule_min(w, x), fxa__rule_min(y, z)),
+                          fxa__rule_max(fxa__rule_max(w, x), fxa__rule_max(y, z)));
+}
+FXA__RULE_FN fxa__span fxa__span_abs(fxa__span a) {
+    if (a.lo >= 0) return a;
+    if (a.hi <= 0) return fxa__span_clip(-a.hi, -a.lo);
+    return fxa__span_clip(0, fxa__rule_max(-a.lo, a.hi));
+}
+
+/* All bits up to the highest of x >= 0. */
+FXA__RULE_FN fxa__i64 fxa__rule_bits(fxa__i64 x) {
+    fxa__i64 m = 0;
+    while (m < x) m = 2 * m + 1;
+    return m;
+}
+FXA__RULE_FN fxa__span fxa__span_and(fxa__span a, fxa__span b) {
+    if (a.lo >= 0 && b.lo >= 0) return fxa__span_make(0, fxa__rule_min(a.hi, b.hi));
+    if (a.lo >= 0 || b.lo >= 0) return fxa__span_make(0, a.lo >= 0 ? a.hi : b.hi);
+    return fxa__span_any();
+}
+/* least: of `or`, which keeps all bits of both, the larger of the smallest values; of `xor` 0. */
+FXA__RULE_FN fxa__span fxa__span_or(fxa__span a, fxa__span b, fxa__i64 least) {
+    if (a.lo < 0 || b.lo < 0) return fxa__span_any();
+    return fxa__span_make(least, fxa__rule_bits(a.hi | b.hi));
+}
+
+/* For a divisor above 0 the smallest and largest quotients are at corners. */
+FXA__RULE_FN fxa__span fxa__span_corners(fxa__span a, fxa__span b) {
+    const fxa__i64 w = fxa__floordiv64(a.lo, b.lo), x = fxa__floordiv64(a.lo, b.hi);
+    const fxa__i64 y = fxa__floordiv64(a.hi, b.lo), z = fxa__floordiv64(a.hi, b.hi);
+    return fxa__span_clip(fxa__rule_min(w, x), fxa__rule_max(y, z));
+}
+/* By a divisor that may be 0: a quotient is no larger than its dividend, and by 0 it is 0. */
+FXA__RULE_FN fxa__span fxa__span_quotient(fxa__span a, fxa__span b) {
+    const fxa__i64 size = fxa__rule_max(a.hi, -a.lo);
+    if (b.lo > 0) return fxa__span_corners(a, b);
+    if (b.hi < 0) return fxa__span_corners(fxa__span_negative(a), fxa__span_negative(b));
+    return a.lo >= 0 && b.lo >= 0 ? fxa__span_make(0, a.hi) : fxa__span_clip(-size, size);
+}
+/* A remainder is smaller than its divisor and of its sign; it is the dividend less something while that stays in one
+ * stretch of the divisor. */
+FXA__RULE_FN fxa__span fxa__span_remainder(fxa__span a, fxa__span b) {
+    const fxa__i64 lo = b.lo < 0 ? b.lo + 1 : 0, hi = b.hi > 0 ? b.hi - 1 : 0;
+    if (fxa__span_is_one(b) && b.lo > 0) {
+        const fxa__i64 turn = fxa__floordiv64(a.lo, b.lo);
+        if (turn == fxa__floordiv64(a.hi, b.lo)) return fxa__span_make(a.lo - turn * b.lo, a.hi - turn * b.lo);
+    }
+    return fxa__span_make(lo, a.lo >= 0 && b.lo >= 0 ? fxa__rule_min(a.hi, hi) : hi);
+}
+FXA__RULE_FN fxa__span fxa__span_left(fxa__span a, fxa__span n) {
+    const fxa__i64 times = (fxa__i64)1 << (n.lo & 31);
+    return fxa__span_is_one(n) ? fxa__span_clip(a.lo * times, a.hi * times) : fxa__span_any();
+}
+FXA__RULE_FN fxa__span fxa__span_right(fxa__span a, fxa__span n) {
+    const fxa__i64 by = (fxa__i64)1 << (n.lo & 31);
+    if (fxa__span_is_one(n)) return fxa__span_make(fxa__floordiv64(a.lo, by), fxa__floordiv64(a.hi, by));
+    return fxa__span_make(fxa__rule_min(a.lo, 0), fxa__rule_max(a.hi, -1));
+}
+
+/* The rules for ints; comparisons give a bool. clamp(x, lo, hi) is min(max(x, lo), hi) for everybody. */
+#define FXA__INT_RULES(X)                                                                                              \
+    X(ADD, fxa__span_clip(a.lo + b.lo, a.hi + b.hi))                                                                   \
+    X(SUB, fxa__span_clip(a.lo - b.hi, a.hi - b.lo))                                                                   \
+    X(MUL, fxa__span_product(a, b))                                                                                    \
+    X(FLOORDIV, fxa__span_quotient(a, b))                                                                              \
+    X(MOD, fxa__span_remainder(a, b))                                                                                  \
+    X(NEG, fxa__span_clip(-a.hi, -a.lo))                                                                               \
+    X(ABS, fxa__span_abs(a))                                                                                           \
+    X(MIN, fxa__span_make(fxa__rule_min(a.lo, b.lo), fxa__rule_min(a.hi, b.hi)))                                       \
+    X(MAX, fxa__span_make(fxa__rule_max(a.lo, b.lo), fxa__rule_max(a.hi, b.hi)))                                       \
+    X(AND, fxa__span_and(a, b))                                                                                        \
+    X(OR, fxa__span_or(a, b, fxa__rule_max(a.lo, b.lo)))                                                               \
+    X(XOR, fxa__span_or(a, b, 0))                                                                                      \
+    X(NOT, fxa__span_make(-1 - a.hi, -1 - a.lo))                                                                       \
+    X(SHL, fxa__span_left(a, b))                                                                                       \
+    X(SHR, fxa__span_right(a, b))                                                                                      \
+    X(EQ, fxa__span_known(fxa__span_is_one(a) && fxa__span_is_one(b) && a.lo == b.lo, a.hi < b.lo || b.hi < a.lo))     \
+    X(NE, fxa__span_known(a.hi < b.lo || b.hi < a.lo, fxa__span_is_one(a) && fxa__span_is_one(b) && a.lo == b.lo))     \
+    X(LT, fxa__span_known(a.hi < b.lo, a.lo >= b.hi))                                                                  \
+    X(LE, fxa__span_known(a.hi <= b.lo, a.lo > b.hi))
+
+#define FXA__BOOL_RULES(X)                                                                                             \
+    X(AND, fxa__span_make(a.lo &b.lo, a.hi &b.hi))                                                                     \
+    X(OR, fxa__span_make(a.lo | b.lo, a.hi | b.hi))                                                                    \
+    X(XOR,                                                                                                             \
+      fxa__span_is_one(a) && fxa__span_is_one(b) ? fxa__span_make(a.lo ^ b.lo, a.lo ^ b.lo) : fxa__span_make(0, 1))    \
+    X(NOT, fxa__span_make(!a.hi, !a.lo))
+
+/* ---- Floats ------------------------------------------------------------------------------------------------------ */
+
+#define FXA__RULE_HUGE 0x1p126
+#define FXA__RULE_EXACT 0x1p24
+
+FXA__RULE_FN fxa__real fxa__real_make(double lo, double hi, bool nan, bool whole) {
+    fxa__real x;
+    x.lo = lo, x.hi = hi, x.nan = nan, x.whole = whole;
+    return x;
+}
+FXA__RULE_FN fxa__real fxa__real_any(void) { return fxa__real_make(-FXA__RULE_INF, FXA__RULE_INF, true, false); }
+FXA__RULE_FN bool fxa__real_none(fxa__real x) { return x.lo > x.hi; }
+
+FXA__RULE_FN fxa__real fxa__real_widen(fxa__real x, double part, double least) {
+    if (fabs(x.lo) < FXA__RULE_INF) x.lo -= fabs(x.lo) * part + least;
+    if (fabs(x.hi) < FXA__RULE_INF) x.hi += fabs(x.hi) * part + least;
+    if (x.lo < -FXA__RULE_HUGE) x.lo = -FXA__RULE_INF;
+    if (x.hi > FXA__RULE_HUGE) x.hi = FXA__RULE_INF;
+    if (x.lo > FXA__RULE_HUGE) x.lo = FXA__RULE_HUGE;
+    if (x.hi < -FXA__RULE_HUGE) x.hi = -FXA__RULE_HUGE;
+    x.whole = false;
+    return x;
+}
+FXA__RULE_FN fxa__real fxa__real_rounded(fxa__real x) { return fxa__real_widen(x, 0x1p-20, 0x1p-120); }
+FXA__RULE_FN fxa__real fxa__real_function(fxa__real x) { return fxa__real_widen(x, 0x1p-9, 0x1p-18); }
+
+/* A number: exact when f32 holds it. */
+FXA__RULE_FN fxa__real fxa__real_point(double x) {
+    const fxa__real out = fxa__real_make(x, x, false, x == floor(x) && fabs(x) <= FXA__RULE_EXACT);
+    if (x != x) return fxa__real_make(FXA__RULE_INF, -FXA__RULE_INF, true, false);
+    return fabs(x) > FXA__RULE_HUGE || (double)(float)x != x ? fxa__real_rounded(out) : out;
+}
+
+FXA__RULE_FN bool fxa__real_finite(fxa__real x) { return x.lo >= -FXA__RULE_HUGE && x.hi <= FXA__RULE_HUGE; }
+FXA__RULE_FN bool fxa__real_fits(double lo, double hi) { return lo >= -FXA__RULE_EXACT && hi <= FXA__RULE_EXACT; }
+
+/* From lo to hi; `whole` says that the operation keeps whole numbers whole, and that it got such. */
+FXA__RULE_FN fxa__real fxa__real_result(double lo, double hi, bool nan, bool whole) {
+    const fxa__real out = fxa__real_make(lo, hi, nan, whole && fxa__real_fits(lo, hi));
+    return out.whole ? out : fxa__real_rounded(out);
+}
+FXA__RULE_FN fxa__real fxa__real_corners(double w, double x, double y, double z, fxa__real a, fxa__real b, bool whole) {
+    return fxa__real_result(fmin(fmin(w, x), fmin(y, z)), fmax(fmax(w, x), fmax(y, z)), a.nan || b.nan,
+                            whole && a.whole && b.whole);
+}
+FXA__RULE_FN fxa__real fxa__real_negative(fxa__real a) { return fxa__real_make(-a.hi, -a.lo, a.nan, a.whole); }
+FXA__RULE_FN fxa__real fxa__real_sum(fxa__real a, fxa__real b) {
+    if (!fxa__real_finite(a) && !fxa__real_finite(b)) return fxa__real_any();
+    return fxa__real_result(a.lo + b.lo, a.hi + b.hi, a.nan || b.nan, a.whole && b.whole);
+}
+FXA__RULE_FN fxa__real fxa__real_product(fxa__real a, fxa__real b) {
+    if (!fxa__real_finite(a) || !fxa__real_finite(b)) return fxa__real_any();
+    return fxa__real_corners(a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi, a, b, true);
+}
+/* Divisors near 0 are left alone: f32 may see 0 where f64 does not. */
+FXA__RULE_FN fxa__real fxa__real_quotient(fxa__real a, fxa__real b) {
+    if (!fxa__real_finite(a) || !fxa__real_finite(b) || (b.lo < 0x1p-100 && b.hi > -0x1p-100)) return fxa__real_any();
+    return fxa__real_corners(a.lo / b.lo, a.lo / b.hi, a.hi / b.lo, a.hi / b.hi, a, b, false);
+}
+/* f is nondecreasing, and these are its values at the ends; infinite ends are fine where f has limits there. */
+FXA__RULE_FN fxa__real fxa__real_rising(fxa__real a, double lo, double hi) {
+    return fxa__real_function(fxa__real_make(lo, hi, a.nan, false));
+}
+/* sqrt and logarithms, from positive numbers that f32 tells from 0. */
+FXA__RULE_FN fxa__real fxa__real_positive(fxa__real a, double lo, double hi) {
+    return a.lo >= 0x1p-100 && a.hi <= FXA__RULE_HUGE ? fxa__real_rising(a, lo, hi) : fxa__real_any();
+}
+/* floor, ceil, round, trunc: monotone and exact; what passes 2^24 is left to the margin. */
+FXA__RULE_FN fxa__real fxa__real_integral(fxa__real a, double lo, double hi) {
+    return fxa__real_result(lo, hi, a.nan, true);
+}
+FXA__RULE_FN fxa__real fxa__real_floor(fxa__real a) { return fxa__real_integral(a, floor(a.lo), floor(a.hi)); }
+FXA__RULE_FN fxa__real fxa__real_abs(fxa__real a) {
+    const double lo = a.lo <= 0 && a.hi >= 0 ? 0 : fmin(fabs(a.lo), fabs(a.hi));
+    return fxa__real_make(lo, fmax(fabs(a.lo), fabs(a.hi)), a.nan, a.whole);
+}
+FXA__RULE_FN fxa__real fxa__real_hull(fxa__real a, fxa__real b) {
+    return fxa__real_make(fmin(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole);
+}
+FXA__RULE_FN fxa__real fxa__real_select(fxa__span c, fxa__real a, fxa__real b) {
+    return c.lo ? a : !c.hi ? b : fxa__real_hull(a, b);
+}
+FXA__RULE_FN double fxa__rule_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* The rules for floats that give floats. Where an operand is always NaN, they are not asked. */
+#define FXA__REAL_RULES(X)                                                                                             \
+    X(ADD, fxa__real_sum(a, b))                                                                                        \
+    X(SUB, fxa__real_sum(a, fxa__real_negative(b)))                                                                    \
+    X(MUL, fxa__real_product(a, b))                                                                                    \
+    X(DIV, fxa__real_quotient(a, b))                                                                                   \
+    X(FLOORDIV, fxa__real_floor(fxa__real_quotient(a, b)))                                                             \
+    X(NEG, fxa__real_negative(a))                                                                                      \
+    X(ABS, fxa__real_abs(a))                                                                                           \
+    X(MIN, fxa__real_make(fmin(a.lo, b.lo), fmin(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole))                     \
+    X(MAX, fxa__real_make(fmax(a.lo, b.lo), fmax(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole))                     \
+    X(GRAFT, a)                                                                                                        \
+    X(SQRT, fxa__real_positive(a, sqrt(a.lo), sqrt(a.hi)))                                                             \
+    X(RSQRT,                                                                                                           \
+      fxa__real_function(fxa__real_quotient(fxa__real_point(1), fxa__real_positive(a, sqrt(a.lo), sqrt(a.hi)))))       \
+    X(EXP, fxa__real_rising(a, exp(a.lo), exp(a.hi)))                                                                  \
+    X(EXP2, fxa__real_rising(a, exp2(a.lo), exp2(a.hi)))                                                               \
+    X(LOG, fxa__real_positive(a, log(a.lo), log(a.hi)))                                                                \
+    X(LOG2, fxa__real_positive(a, log2(a.lo), log2(a.hi)))                                                             \
+    X(LOG1P, a.lo >= -0.5 && a.hi <= FXA__RULE_HUGE ? fxa__real_rising(a, log1p(a.lo), log1p(a.hi)) : fxa__real_any()) \
+    X(TANH, fxa__real_rising(a, tanh(a.lo), tanh(a.hi)))                                                               \
+    X(SIGMOID, fxa__real_rising(a, fxa__rule_sigmoid(a.lo), fxa__rule_sigmoid(a.hi)))                                  \
+    X(ERF, fxa__real_rising(a, erf(a.lo), erf(a.hi)))                                                                  \
+    X(ATAN, fxa__real_rising(a, atan(a.lo), atan(a.hi)))                                                               \
+    X(FLOOR, fxa__real_floor(a))                                                                                       \
+    X(CEIL, fxa__real_integral(a, ceil(a.lo), ceil(a.hi)))                                                             \
+    X(ROUND, fxa__real_integral(a, nearbyint(a.lo), nearbyint(a.hi)))                                                  \
+    X(TRUNC, fxa__real_integral(a, trunc(a.lo), trunc(a.hi)))
+
+/* a < b (strict) or a <= b: 1 true, 0 false, -1 either. Comparisons with NaN are false. */
+FXA__RULE_FN int fxa__real_less(fxa__real a, fxa__real b, bool strict) {
+    if (fxa__real_none(a) || fxa__real_none(b)) return 0;
+    if (strict ? a.lo >= b.hi : a.lo > b.hi) return 0;
+    return !a.nan && !b.nan && (strict ? a.hi < b.lo : a.hi <= b.lo) ? 1 : -1;
+}
+FXA__RULE_FN int fxa__real_equal(fxa__real a, fxa__real b) {
+    if (fxa__real_none(a) || fxa__real_none(b) || a.hi < b.lo || b.hi < a.lo) return 0;
+    return !a.nan && !b.nan && a.lo == a.hi && b.lo == b.hi && a.whole && b.whole ? 1 : -1;
+}
+FXA__RULE_FN fxa__span fxa__span_of_known(int known) { return fxa__span_known(known == 1, known == 0); }
+
+#define FXA__REAL_COMPARES(X)                                                                                          \
+    X(LT, fxa__span_of_known(fxa__real_less(a, b, true)))                                                              \
+    X(LE, fxa__span_of_known(fxa__real_less(a, b, false)))                                                             \
+    X(EQ, fxa__span_of_known(fxa__real_equal(a, b)))                                                                   \
+    X(NE, fxa__span_make(fxa__real_equal(a, b) == 0, fxa__real_equal(a, b) != 1))
+
+/* ---- Casts ------------------------------------------------------------------------------------------------------- */
+
+FXA__RULE_FN fxa__real fxa__real_of_span(fxa__span a) {
+    return fxa__real_result((double)a.lo, (double)a.hi, false, true);
+}
+/* int(x): towards zero, saturating. */
+FXA__RULE_FN fxa__i64 fxa__rule_toint(double x) {
+    return x <= (double)FXA__RULE_LEAST ? FXA__RULE_LEAST : x >= (double)FXA__RULE_MOST ? FXA__RULE_MOST : (fxa__i64)x;
+}
+FXA__RULE_FN fxa__span fxa__span_of_real(fxa__real a) { /* NaN gives 0 */
+    const fxa__span zero = fxa__span_make(0, 0);
+    if (fxa__real_none(a)) return zero;
+    const fxa__span out = fxa__span_make(fxa__rule_toint(a.lo), fxa__rule_toint(a.hi));
+    return a.nan ? fxa__span_hull(out, zero) : out;
+}
+
+/* ---- Loads ------------------------------------------------------------------------------------------------------- */
+
+/* Elements of a row for which there is one pair {smallest, largest} in a table. A load that may read more of them than
+ * FXA__RULE_WALK blocks is anything. */
+#define FXA__RULE_BLOCK 64
+#define FXA__RULE_WALK 256
+
+FXA__RULE_FN fxa__i64 fxa__span_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
+
+/* Adds elements first..last of a row to what a load may give; there may be none. */
+FXA__RULE_FN fxa__span fxa__span_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__span out) {
+    if (first > last) return out;
+    if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__span_any();
+    for (fxa__i64 i = first / FXA__RULE_BLOCK; i <= last / FXA__RULE_BLOCK; i++) {
+        const fxa__span block = fxa__span_make(pairs[2 * i], pairs[2 * i + 1]);
+        out = out.lo > out.hi ? block : fxa__span_hull(out, block);
+    }
+    return out;
+}
+/* One index of the axes beside: 1 and the row so far, or 0 where it is outside. */
+FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
+    const fxa__i64 i = index < 0 ? index + size : index;
+    const int inside = i >= 0 && i < size;
+    *row = *row * size + (inside ? i : 0);
+    return inside;
+}
+/* A load along a row of `size` elements: an index below 0 counts from the end, one that is still outside reads 0. */
+FXA__RULE_FN fxa__span fxa__span_load(const int *pairs, fxa__i64 size, fxa__span index) {
+    const fxa__span zero = fxa__span_make(0, 0);
+    fxa__span out = fxa__span_make(1, 0);
+    out = fxa__span_walk(pairs, fxa__rule_max(index.lo, 0), fxa__rule_min(index.hi, size - 1), out);
+    out = fxa__span_walk(pairs, fxa__rule_max(index.lo, -size) + size, fxa__rule_min(index.hi, -1) + size, out);
+    if (out.lo > out.hi) return zero;
+    return index.lo < -size || index.hi >= size ? fxa__span_hull(out, zero) : out;
+}
+/* An element of a bool tensor is 0 or 1, whatever else is known. */
+FXA__RULE_FN fxa__span fxa__span_truth(fxa__span a) {
+    return fxa__span_make(fxa__rule_max(a.lo, 0), fxa__rule_min(a.hi, 1));
+}
+/* Equality of i64 elements by what they saturate to: at the ends of 32 bits equal values say nothing. */
+FXA__RULE_FN fxa__span fxa__span_whole(fxa__span equal, fxa__span a) {
+    return equal.lo && (a.lo == FXA__RULE_LEAST || a.lo == FXA__RULE_MOST) ? fxa__span_make(0, 1) : equal;
+}
+
+/* ---- The functions: fxa__ints_ADD(a, b) and so on; of one operand b is anything ---------------------------------- */
+
+/* clang-format off */
+#define FXA__INT_RULE(ID, value)                                                                                       \
+    FXA__RULE_FN fxa__span fxa__ints_##ID(fxa__span a, fxa__span b) { (void)b; return value; }
+#define FXA__BOOL_RULE(ID, value)                                                                                      \
+    FXA__RULE_FN fxa__span fxa__bools_##ID(fxa__span a, fxa__span b) { (void)b; return value; }
+#define FXA__REAL_RULE(ID, value)                                                                                      \
+    FXA__RULE_FN fxa__real fxa__reals_##ID(fxa__real a, fxa__real b) {                                                 \
+        return fxa__real_none(a) || fxa__real_none(b) ? fxa__real_any() : (value);                                     \
+    }
+#define FXA__REAL_COMPARE(ID, value) FXA__RULE_FN fxa__span fxa__reals_##ID(fxa__real a, fxa__real b) { return value; }
+FXA__INT_RULES(FXA__INT_RULE)
+FXA__BOOL_RULES(FXA__BOOL_RULE)
+FXA__REAL_RULES(FXA__REAL_RULE)
+FXA__REAL_COMPARES(FXA__REAL_COMPARE)
+#undef FXA__INT_RULE
+#undef FXA__BOOL_RULE
+#undef FXA__REAL_RULE
+#undef FXA__REAL_COMPARE
+/* clang-format on */
+
+#endif
