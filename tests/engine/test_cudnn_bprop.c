@@ -6,10 +6,7 @@
  */
 #include "cudnn_rig.h"
 #include "plan/plan.h"
-
-/* P, dS, gradients of heads and results are rounded to bf16, 2^-9 of themselves each; what they are made of is the same
- * on both sides. Over all elements such errors stay below a few of these; a wrong factor does not. */
-#define BPROP_FAR 0x1p-6
+#include "support/conf_case.h"
 
 typedef struct bprop_case {
     const char *text, *own; /* the score program, and what stands for its derivative */
@@ -63,49 +60,41 @@ static void bprop_call(attn_data *x, fxa_pass pass, const char *engine, attn_cal
     for (size_t i = 0; i < x->n_tensors; i++) call->captures[i].grad = 0;
 }
 
-static fxa_status bprop_run(attn_data *x, fxa_context *ctx, fxa_pass pass, const char *engine, uint32_t flags,
-                            fxa_error *err) {
-    attn_call call;
-    double scale = 0.3;
-    bprop_call(x, pass, engine, &call);
-    call.args.scale = scale;
-    if (pass == FXA_BACKWARD) call.p.flags |= flags & FXA_DETERMINISTIC;
-    if (flags & FXA_SCALARS_IN_MEMORY) {
-        call.p.flags |= FXA_SCALARS_IN_MEMORY;
-        call.args.slot[FXA_SLOT_SCALE] = &scale, call.args.slot[FXA_SLOT_PARAMS] = x->params;
-    }
-    return fxa_attention(ctx, &call.p, &call.args, err);
+static fxa_program *bprop_parse(fxa_context *ctx, const char *text, fxa_program_kind kind) {
+    const fxa_text source = {"text", text, SIZE_MAX};
+    fxa_parse_config config = FXA_PARSE_CONFIG_INIT;
+    fxa_program *program = NULL;
+    fxa_error err;
+    config.kind = kind, config.texts = &source, config.n_texts = 1;
+    T_OK(fxa_program_parse_texts(ctx, &config, &program, &err));
+    return program;
 }
 
-/* dQ, dK, dV of cudnn against those of the reference. */
-static void bprop_compare(attn_data *x, fxa_context *ctx, const bprop_case *c) {
-    attn_kept want = {{NULL}};
-    fxa_error err;
-    T_OK(bprop_run(x, ctx, FXA_FORWARD, "ref", c->flags, &err));
-    T_OK(bprop_run(x, ctx, FXA_BACKWARD, "ref", c->flags, &err));
-    attn_keep(x, FXA_BACKWARD, &want);
-    T_OK(bprop_run(x, ctx, FXA_BACKWARD, "cudnn", c->flags, &err));
-    for (int i = 0; i < 3; i++) {
-        attn_off off = attn_tensor_off(attn_output(x, FXA_BACKWARD, i), want.memory[i]);
-        if (!(off.rms <= BPROP_FAR) || off.odd || off.size == 0)
-            T_FAIL("%s: output %d is off by %g, %d odd, size %g\n", c->own, i, off.rms, (int)off.odd, off.size);
-    }
-    attn_drop(&want);
+/* Both passes of cudnn against the reference, within what the arithmetic allows. */
+static void bprop_compare(fxa_context *ctx, const bprop_case *c, uint64_t seed) {
+    static conf_case x;
+    const attn_shape shape = {2, 4, 2, 21, 30, 32, 32, 16, 1, 30};
+    conf_tally tally = {0};
+    fxa_program *program = bprop_parse(ctx, c->text ? c->text : "", FXA_PROGRAM_SCORE);
+    fxa_program *own = bprop_parse(ctx, c->own, FXA_PROGRAM_BPROP);
+    setenv("FXA_TEST_DTYPE", "bf16", 0);
+    bool ok = conf_draw(&x, ctx, ATTN_GQA, &shape, program, "text", own, &tally, &seed);
+    fxa_problem *p = &x.base.data.problem;
+    p->alignment = 16, p->param_grads = 0;
+    p->flags = (p->flags & ~(uint32_t)FXA_WANT_MAX) | (c->flags & FXA_SCALARS_IN_MEMORY);
+    x.base.data.backward_flags |= c->flags & FXA_DETERMINISTIC;
+    for (size_t i = 0; i < x.n_tensors; i++) x.captures[i].grad = 0;
+    ok = ok && conf_check_forward(&x, "cudnn") && !x.refused && !x.unsure;
+    ok = ok && conf_check_backward(&x, "cudnn") && !x.refused && !x.unsure;
+    if (!ok) T_FAIL("%s: %s%s\n", c->own, x.unsure ? "unsure " : "", x.why);
+    conf_free(&x);
 }
 
 TEST(own_programs_are_those_of_the_reference) {
     NEEDS_CUDNN;
     for (size_t i = 0; i < sizeof bprop_cases / sizeof *bprop_cases; i++) {
-        const bprop_case *c = &bprop_cases[i];
-        const attn_spec s = bprop_spec(c);
         fxa_context *ctx = context_new();
-        fxa_error err;
-        attn_data x;
-        T_OK(attn_data_make(&x, ctx, &s, 77 + i, &err));
-        x.problem.alignment = 16;
-        x.params[0] = 1.25, x.bprop_params[0] = 0.75, x.bprop_params[1] = -2; /* those of one are not the other's */
-        bprop_compare(&x, ctx, c);
-        attn_data_free(&x);
+        bprop_compare(ctx, &bprop_cases[i], 77 + i);
         fxa_context_destroy(ctx);
         if (standin_ready()) standin_check_end();
     }

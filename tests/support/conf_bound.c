@@ -24,7 +24,7 @@ typedef struct bound_work {
     conf_case *c;
     fxa__arithmetic arithmetic;
     fxa_program *program, *derivative;
-    fxa_view views[CONF_TENSORS];
+    fxa_view views[CONF_TENSORS], own_views[CONF_TENSORS];
     fxa__val *vals;
     double *errors;
     fxa__env env;
@@ -35,6 +35,15 @@ typedef struct bound_work {
 } bound_work;
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
+
+static void bound_views(const conf_buffer *tensors, size_t n, fxa_view *views) {
+    for (size_t i = 0; i < n; i++) {
+        const conf_buffer *t = &tensors[i];
+        views[i] = (fxa_view){t->origin, t->dtype, t->rank, {0}, {0}};
+        memcpy(views[i].size, t->n, sizeof t->n);
+        memcpy(views[i].stride, t->stride, sizeof t->stride);
+    }
+}
 
 static bool bound_start(bound_work *w, conf_case *c, fxa_pass pass) {
     conf_call x;
@@ -55,12 +64,8 @@ static bool bound_start(bound_work *w, conf_case *c, fxa_pass pass) {
     w->score = calloc((size_t)(4 * keys), sizeof(double));
     if (!w->vals || !w->errors || !w->score) abort();
     w->e_score = w->score + keys, w->fresh = w->e_score + keys, w->e_fresh = w->fresh + keys;
-    for (size_t i = 0; i < c->n_tensors; i++) {
-        const conf_buffer *t = &c->tensor[i];
-        w->views[i] = (fxa_view){t->origin, t->dtype, t->rank, {0}, {0}};
-        memcpy(w->views[i].size, t->n, sizeof t->n);
-        memcpy(w->views[i].stride, t->stride, sizeof t->stride);
-    }
+    bound_views(c->tensor, c->n_tensors, w->views);
+    bound_views(c->own_tensor, c->n_own_tensors, w->own_views);
     w->env.params = c->params, w->env.tensors = w->views;
     for (int i = 0; i < CONF_SLOTS; i++) w->equal_terms = w->equal_terms || c->base.data.t[i].style == ATTN_EXPANDED;
     return true;
@@ -240,6 +245,8 @@ static double bound_through_program(bound_work *w, const fxa_program *p, int64_t
                                     double *error) {
     conf_case *c = w->c;
     w->env.dscore = dscore;
+    w->env.params = p == c->bprop ? c->own_params : c->params;
+    w->env.tensors = p == c->bprop ? w->own_views : w->views;
     fxa__program_eval(p, &w->env, w->vals);
     fxa__program_error(p, &w->arithmetic, &w->env, w->e_score[k], e_dscore, w->vals, w->errors);
     for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -261,6 +268,7 @@ static double bound_through_program(bound_work *w, const fxa_program *p, int64_t
         bound_add(t, offset + (t->origin - t->memory) / (int64_t)fxa_dtype_size(t->dtype), e, value);
         c->unsure = c->unsure || e == INFINITY;
     }
+    w->env.params = c->params, w->env.tensors = w->views;
     int32_t out = fxa__program_output(p, FXA__OUT_DSCORE);
     *error = w->errors[out];
     return fabs(w->vals[out].f);

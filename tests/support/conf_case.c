@@ -99,6 +99,13 @@ static void conf_fill_capture(conf_buffer *t, uint64_t *rng) {
     } while (conf_next(t, at));
 }
 
+/* Sizes and strides of a buffer, for a problem. */
+static void conf_describe_capture(const conf_buffer *t, bool plain, fxa_capture *capture) {
+    memcpy(capture->size, t->n, sizeof t->n);
+    memcpy(capture->stride, t->stride, sizeof t->stride);
+    capture->strided = !plain;
+}
+
 static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, uint64_t *rng) {
     fxa_tensor_info info = fxa_program_tensor(c->program, i);
     conf_buffer *t = &c->tensor[i], *dt = &c->dtensor[i];
@@ -117,12 +124,42 @@ static void conf_draw_tensor(conf_case *c, size_t i, bool plain, bool dtypes, ui
     conf_make_buffer(t, plain_t, true, rng);
     conf_make_buffer(dt, plain_dt, false, rng);
     conf_fill_capture(t, rng);
-    memcpy(capture->size, t->n, sizeof t->n);
-    memcpy(capture->stride, t->stride, sizeof t->stride);
+    conf_describe_capture(t, plain_t, capture);
     memcpy(capture->grad_stride, dt->stride, sizeof dt->stride);
-    capture->strided = !plain_t, capture->grad_strided = !plain_dt;
+    capture->grad_strided = !plain_dt;
     capture->grad = fxa__dtype_is_float(info.dtype);
     capture->grad_dtype = (uint32_t)dt->dtype;
+}
+
+void conf_resize(conf_case *c, size_t i, const int64_t *n, uint64_t *rng) {
+    conf_buffer *both[2] = {&c->tensor[i], &c->dtensor[i]};
+    for (int j = 0; j < 2; j++) {
+        free(both[j]->memory);
+        memcpy(both[j]->n, n, (size_t)both[j]->rank * sizeof *n);
+        conf_make_buffer(both[j], true, j == 0, rng);
+    }
+    conf_fill_capture(&c->tensor[i], rng);
+    conf_describe_capture(&c->tensor[i], true, &c->captures[i]);
+    memcpy(c->captures[i].grad_stride, c->dtensor[i].stride, sizeof c->dtensor[i].stride);
+    c->captures[i].grad_strided = 0;
+}
+
+/* Params and captured tensors of the caller's backward program: those reach as far as coordinates. */
+static void conf_draw_own(conf_case *c, uint64_t *rng) {
+    int64_t longest = c->base.x.sk > c->base.x.sq ? c->base.x.sk : c->base.x.sq;
+    c->n_own_params = c->bprop ? fxa_program_param_count(c->bprop) : 0;
+    c->n_own_tensors = c->bprop ? fxa_program_tensor_count(c->bprop) : 0;
+    if (c->n_own_params > CONF_PARAMS || c->n_own_tensors > CONF_TENSORS) abort();
+    for (size_t i = 0; i < c->n_own_params; i++) c->own_params[i] = attn_real(rng, 0.5, 2);
+    for (size_t i = 0; i < c->n_own_tensors; i++) {
+        fxa_tensor_info info = fxa_program_tensor(c->bprop, i);
+        conf_buffer *t = &c->own_tensor[i];
+        t->name = "tensor of bprop", t->dtype = info.dtype, t->rank = info.rank;
+        for (int j = 0; j < t->rank; j++) t->n[j] = longest + 4;
+        conf_make_buffer(t, true, true, rng);
+        conf_fill_capture(t, rng);
+        conf_describe_capture(t, true, &c->own_captures[i]);
+    }
 }
 
 static void conf_draw_params(conf_case *c, bool some, uint64_t *rng) {
@@ -167,6 +204,7 @@ bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_sha
         if ((features & ATTN_SOME_GRADS) && attn_int(rng, 0, 1)) c->captures[i].grad = 0;
         any = any || c->captures[i].grad;
     }
+    conf_draw_own(c, rng);
     uint32_t *flags = &c->base.data.backward_flags;
     *flags &= ~(uint32_t)(FXA_ACC_PARAMS | FXA_ACC_TENSORS);
     if ((features & ATTN_ACC) && c->base.data.problem.param_grads && attn_int(rng, 0, 1)) *flags |= FXA_ACC_PARAMS;
@@ -181,7 +219,8 @@ static void conf_buffer_free(conf_buffer *t) {
 
 void conf_free(conf_case *c) {
     for (int i = 0; i < CONF_SLOTS; i++) conf_buffer_free(&c->slot[i]);
-    for (int i = 0; i < CONF_TENSORS; i++) conf_buffer_free(&c->tensor[i]), conf_buffer_free(&c->dtensor[i]);
+    for (int i = 0; i < CONF_TENSORS; i++)
+        conf_buffer_free(&c->tensor[i]), conf_buffer_free(&c->dtensor[i]), conf_buffer_free(&c->own_tensor[i]);
     fxa_program_destroy(c->program);
     fxa_program_destroy(c->bprop);
     attn_case_free(&c->base);
@@ -262,9 +301,17 @@ void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool refere
     x->p.device = attn_device(engine);
     x->p.engine = engine, x->p.program = c->program, x->p.captures = x->captures, x->p.n_captures = c->n_tensors;
     x->p.bprop = pass == FXA_BACKWARD ? c->bprop : NULL;
+    if (x->p.bprop) {
+        for (size_t i = 0; i < c->n_own_tensors; i++) x->own_tensors[i] = c->own_tensor[i].origin;
+        x->p.bprop_captures = c->own_captures, x->p.n_bprop_captures = c->n_own_tensors;
+        x->args.bprop_params = c->own_params, x->args.n_bprop_params = c->n_own_params;
+        x->args.bprop_tensors = x->own_tensors, x->args.n_bprop_tensors = c->n_own_tensors;
+    }
     for (int i = 0; i < CONF_SLOTS; i++)
         if (x->args.slot[i]) x->args.slot[i] = c->slot[i].origin;
     if (!(x->p.flags & FXA_WANT_MAX)) x->args.slot[FXA_SLOT_MAX_ROW] = NULL;
+    if (x->p.flags & FXA_SCALARS_IN_MEMORY)
+        x->args.slot[FXA_SLOT_SCALE] = &c->base.x.scale, x->args.slot[FXA_SLOT_PARAMS] = c->params;
     memcpy(x->captures, c->captures, sizeof x->captures);
     for (size_t i = 0; i < c->n_tensors; i++) {
         if (pass == FXA_FORWARD) x->captures[i].grad = 0;

@@ -53,8 +53,13 @@ typedef struct conf_case {
     double error_dparams[CONF_PARAMS], size_dparams[CONF_PARAMS];
     fxa_capture captures[CONF_TENSORS];
     conf_buffer slot[CONF_SLOTS], tensor[CONF_TENSORS], dtensor[CONF_TENSORS];
+    size_t n_own_params, n_own_tensors; /* of bprop */
+    double own_params[CONF_PARAMS];
+    fxa_capture own_captures[CONF_TENSORS];
+    conf_buffer own_tensor[CONF_TENSORS];
     double unit;         /* of the arithmetic */
     double product_unit; /* of P and dS as they are multiplied: not 0 when the plan says that it multiplies bf16 */
+    double pair_unit;    /* of gradients of pairs, which those of tensors are summed of: not 0 when the plan says so */
     double head_unit;    /* of dK and dV of single heads before they are summed: not 0 when the plan says so */
     double (*function)(uint32_t op, double x, double y); /* errors of the engine's functions; NULL: those of cpu */
     bool rounds_sums; /* results round before they are added to what is there: when the plan says so */
@@ -67,6 +72,8 @@ typedef struct conf_case {
 /* Takes the program (and bprop). False with why when the case is impossible. */
 bool conf_draw(conf_case *c, fxa_context *ctx, uint32_t features, const attn_shape *shape, fxa_program *program,
                const char *name, fxa_program *bprop, conf_tally *tally, uint64_t *rng);
+/* Captured tensor i, and its gradient, anew: dense, of these sizes. */
+void conf_resize(conf_case *c, size_t i, const int64_t *n, uint64_t *rng);
 void conf_free(conf_case *c);
 void conf_describe(const conf_case *c, char *out, size_t capacity);
 
@@ -75,7 +82,7 @@ typedef struct conf_call {
     fxa_problem p;
     fxa_args args;
     fxa_capture captures[CONF_TENSORS];
-    const void *tensors[CONF_TENSORS];
+    const void *tensors[CONF_TENSORS], *own_tensors[CONF_TENSORS];
     void *dtensors[CONF_TENSORS];
 } conf_call;
 void conf_call_make(conf_case *c, const char *engine, fxa_pass pass, bool reference, conf_call *x);

@@ -59,10 +59,12 @@ static double conf_product_error(const conf_case *c, conf_buffer *t, int64_t pla
     return c->product_unit * (equal ? all : fmin(all, some)) + conf_least_error(c, t);
 }
 
-/* dK and dV of single heads rounded to 16 bits: what is rounded is no larger than the magnitudes that it sums up. */
+/* dK and dV of single heads rounded to 16 bits, or, where a tensor's gradient is summed of them, those of pairs: what
+ * is rounded is no larger than the magnitudes that it sums up. */
 static double conf_head_error(const conf_case *c, const conf_buffer *t, int64_t place) {
     bool summed = t == &c->slot[FXA_SLOT_DK] || t == &c->slot[FXA_SLOT_DV];
-    return summed ? c->head_unit * t->size[place] : 0;
+    bool tensor = t >= c->dtensor && t < c->dtensor + CONF_TENSORS;
+    return (summed ? c->head_unit : tensor ? c->pair_unit : 0) * t->size[place];
 }
 
 static double conf_half_ulp(fxa_dtype dtype, double x) {
@@ -167,13 +169,14 @@ bool conf_compare(conf_case *c, fxa_pass pass) {
 static void conf_find_units(conf_case *c, const char *engine, fxa_pass pass) {
     conf_call x;
     fxa_plan *plan = NULL;
-    c->product_unit = c->head_unit = 0, c->rounds_sums = false, c->function = NULL;
+    c->product_unit = c->head_unit = c->pair_unit = 0, c->rounds_sums = false, c->function = NULL;
     conf_call_make(c, engine, pass, false, &x);
     if (fxa_plan_create(c->base.ctx, &x.p, &plan, NULL) != FXA_OK) return;
     const char *detail = fxa_plan_detail(plan);
     double unit = strstr(detail, "bf16") || strstr(detail, "amx") ? 0x1p-8 : strstr(detail, "f16") ? 0x1p-11 : 0;
     c->product_unit = unit;
     c->head_unit = strstr(detail, "heads rounded") ? unit : 0;
+    c->pair_unit = strstr(detail, "pairs rounded") ? unit : 0;
     c->rounds_sums = strstr(detail, "rounded before added") != NULL;
     c->function = strstr(detail, "cuDNN") ? conf_cudnn_function : NULL;
     fxa_plan_destroy(plan);

@@ -250,12 +250,13 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__r
     fxa_status status = saved ? fxa__dnn_saved_read(api, s->profile, saved, &c->plan, &c->own_workspace, err)
                               : fxa__dnn_compile(api, s->profile, &a->g, &c->plan, &c->own_workspace, err);
     dnn_leave(s);
-    (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d%s, products of %s, %s%s%zu operations",
+    (void)snprintf(c->detail, sizeof c->detail, "cuDNN %lld.%lld.%lld, sm_%d%s, products of %s, %s%s%s%zu operations",
                    (long long)s->library.version / 10000, (long long)s->library.version / 100 % 100,
                    (long long)s->library.version % 100, (int)s->level.arch,
                    s->level.arch / 10 == DNN_TRIED ? "" : " (there with FXA_CUDNN_UNTRIED=1 alone)",
                    fxa_dtype_name((fxa_dtype)a->p->in.q.dtype),
                    fxa__dnn_rounds_heads(&a->p->in) ? "heads rounded, " : "",
+                   fxa__dnn_bias_of(&a->p->in) >= 0 ? "pairs rounded, " : "",
                    fxa__dnn_rounds_sums(&a->p->in) ? "rounded before added, " : "", a->g.n_ops);
     return status;
 }
