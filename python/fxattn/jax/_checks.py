@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import ArgumentError, ArgumentTypeError, unknown_keywords
+from .._errors import ArgumentError, ArgumentTypeError, UnsupportedError, unknown_keywords
 
 _FAR = 2**31 - 1
 # Keywords of jax.nn, Flax and Transformer Engine that attention() has no argument for, and what to write.
@@ -40,10 +40,15 @@ def array_of(name: str, value: Any) -> Any:
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % name)
     try:
-        return jnp.asarray(value)
+        found = jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError("%s is of type %s; an array is accepted (%s)"
                                 % (name, type(value).__name__, str(error).partition("\n")[0])) from None
+    if not all(isinstance(n, int) for n in found.shape):
+        raise UnsupportedError("%s has the symbolic shape %s, of jax.export; sizes are part of what is compiled: "
+                               "export for each shape, of ints, or for the largest one, with lengths of what is there"
+                               % (name, found.shape))
+    return found
 
 
 def _refuse_traced(name: str, value: Any, remedy: str) -> None:
@@ -102,15 +107,15 @@ def _width(window: Any, given: Any) -> Optional[int]:
     return min(width, _FAR)  # as good as open: no sequence is longer
 
 
-def rate_of(value: Any) -> float:
+def rate_of(value: Any, name: str = "dropout") -> float:
     """The part of the probabilities that is dropped."""
-    _refuse_traced("dropout", value, "a Python number; a few rates can be branches of jax.lax.switch")
+    _refuse_traced(name, value, "a Python number; a few rates can be branches of jax.lax.switch")
     try:
         rate = None if isinstance(value, (bool, str)) else float(value)
     except (TypeError, ValueError):
         rate = None
     if rate is None or not 0.0 <= rate < 1.0:
-        raise ArgumentError("dropout is %r; a number from 0 to below 1 is accepted" % (value,))
+        raise ArgumentError("%s is %r; a number from 0 to below 1 is accepted" % (name, value))
     return rate
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from .._errors import ArgumentError
 from ._attention import arranged, attention, shape_of_scores
+from ._checks import array_of, rate_of
 from ._mods import Mod, Score, resolve
 
 # The ready masks of the library that stand for each mask type of Transformer Engine.
@@ -22,6 +23,28 @@ MASK_TYPES: Dict[str, Dict[str, bool]] = {
 BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
 LAYOUTS = ("bshd_bshd_bshd", "bshd_bs2hd", "bs3hd")
 SOFTMAX_TYPES = ("vanilla", "off-by-one", "learnable")
+
+
+# Arguments of Transformer Engine's and Flax's modules that these do not have.
+_RING = "is not here: fxattn.jax.ring_attention, in a shard_map, spreads sequences over devices"
+_NORM = "is not here: a LayerNorm of Flax before the module does it"
+_ROTARY = "is not here: rotate query and key, and give them to DotProductAttention"
+_CACHE = "is not here: keep keys and values yourself, with lengths in a sequence_descriptor"
+REMEDIES = {
+    **dict.fromkeys(("context_parallel_axis", "context_parallel_causal_load_balanced", "context_parallel_strategy",
+                     "stripe_size"), _RING),
+    **dict.fromkeys(("input_layernorm", "layernorm_type", "layernorm_epsilon", "return_layernorm_output",
+                     "zero_centered_gamma", "normalize_qk"), _NORM),
+    **dict.fromkeys(("enable_rotary_pos_emb", "rotary_pos_emb_windows", "rotary_pos_emb_group_method"), _ROTARY),
+    **dict.fromkeys(("decode", "init_cache"), _CACHE),
+    "float32_logits": "is not needed: scores are of float32 or wider, always",
+    "max_segments_per_seq": "is not needed: there may be any number",
+    "context_checkpoint_name": "is not here: results have the names fxattn.jax.OUT_NAME and STATS_NAME",
+    "dtype": "is not here: computed is in the type of query, key and value", "param_dtype": "is not here",
+    "num_heads": "is num_attention_heads here", "dropout_rate": "is attention_dropout here",
+    "qkv_features": "is head_dim * num_attention_heads here", "broadcast_dropout": "is not here: each probability is "
+    "dropped by itself", "attention_fn": "is not here: score_mod changes scores", "precision": "is not here",
+}
 
 
 class Settings(NamedTuple):
@@ -51,6 +74,7 @@ class Settings(NamedTuple):
                    "attn_bias_type is %r, not one of %s" % (self.attn_bias_type, ", ".join(BIAS_TYPES))),
                   (groups < 1 or self.num_attention_heads % max(groups, 1) != 0,
                    "num_attention_heads is %d, no multiple of num_gqa_groups %d" % (self.num_attention_heads, groups))]
+        rate_of(self.attention_dropout, "attention_dropout")
         refuse(who, [text for wrong, text in rules if wrong])
 
 
@@ -141,7 +165,9 @@ def _indices(name: str, array: Any, shape: Tuple[int, ...]) -> Tuple[Any, str]:
 def _with_bias(score: Score, settings: Settings, bias: Any, shape: Tuple[int, ...]) -> Score:
     if bias is None:
         return score
-    bias = jnp.asarray(bias)
+    bias = array_of("bias", bias)
+    if not jnp.issubdtype(bias.dtype, jnp.floating):
+        bias = bias.astype("float32")
     if settings.attn_bias_type == "pre_scale_bias":
         scale = settings.head_dim**-0.5 if settings.scale_factor is None else settings.scale_factor
         bias = bias * jnp.asarray(scale, bias.dtype)

@@ -88,6 +88,7 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
     for name, named in (("score_mod_tensors", tensors), ("score_mod_bprop_tensors", bprop_tensors), ("params", params)):
         if named is not None and not isinstance(named, Mapping):
             raise ArgumentTypeError("%s is of type %s; a dictionary by name is accepted" % (name, type(named).__name__))
+    tensors, bprop_tensors, params = map(_plain_arrays, (tensors, bprop_tensors, params))
     if score_mod is None and mask_mod is None:
         given = [name for name, value in (("score_mod_bprop", bprop), ("score_mod_tensors", tensors),
                                           ("score_mod_bprop_tensors", bprop_tensors), ("params", params)) if value]
@@ -110,6 +111,12 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
         raise
     return Score(*_as_arrays(found.program, found.tensors, found.params, dtype),
                  *_as_arrays(found.bprop, found.bprop_tensors, found.bprop_params, dtype))
+
+
+def _plain_arrays(named: Named) -> Named:
+    """With arrays for what JAX takes for one: nnx.Param and all that have __jax_array__."""
+    return named if named is None else {name: jnp.asarray(x) if hasattr(x, "__jax_array__") else x
+                                        for name, x in named.items()}
 
 
 def _check_functions(graph: bool, bprop: Mod, tensors: Named, params: Named) -> None:

@@ -5,12 +5,14 @@
 
 flax.py has the same for flax.linen; what both do is in _layers.py.
 """
-from typing import Any, Callable, List, Mapping, Optional
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
 from flax import nnx
 
-from ._layers import Given, Settings, refuse, run
+from ._checks import refuse_keywords, signature_without_rest
+from ._layers import REMEDIES, Given, Settings, refuse, run
+from ._mods import Mod
 from ._sequences import SequenceDescriptor
 
 __all__ = ["DotProductAttention", "MultiHeadAttention", "SequenceDescriptor"]
@@ -24,12 +26,19 @@ class DotProductAttention(nnx.Module):
     """softmax(score_mod(scale_factor * q k^T)) v of query [B,S,H,D], key and value [B,T,G,D], to [B,S,H,D]."""
 
     def __init__(self, head_dim: int, num_attention_heads: int, num_gqa_groups: Optional[int] = None, *,
-                 deterministic: bool = False, rngs: Optional[nnx.Rngs] = None, **settings: Any) -> None:
-        """head_dim, num_attention_heads, num_gqa_groups and the other `settings` are the fields of
-        fxattn.jax.flax.DotProductAttention, but for dropout_rng_name: score_mod, score_mod_bprop, attn_mask_type,
-        window_size, softmax_type and so on. deterministic: nothing is dropped, unless a call says otherwise. rngs: of
-        dropout, where a call gives none."""
-        self.settings = Settings(head_dim, num_attention_heads, num_gqa_groups, **settings)
+                 attention_dropout: float = 0.0, attn_mask_type: str = "causal", attn_bias_type: Optional[str] = None,
+                 qkv_layout: str = "bshd_bshd_bshd", scale_factor: Optional[float] = None,
+                 transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
+                 softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
+                 deterministic: bool = False, rngs: Optional[nnx.Rngs] = None, **unknown: Any) -> None:
+        """head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, qkv_layout,
+        scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod and score_mod_bprop are the fields
+        of fxattn.jax.flax.DotProductAttention. deterministic: nothing is dropped, unless a call says otherwise. rngs:
+        of dropout, where a call gives none."""
+        refuse_keywords("DotProductAttention", (), unknown, _PARAMETERS["DotProductAttention"], REMEDIES)
+        self.settings = Settings(head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type,
+                                 attn_bias_type, qkv_layout, scale_factor, transpose_batch_sequence, window_size,
+                                 softmax_type, score_mod, score_mod_bprop)
         self.settings.check("DotProductAttention")
         self.deterministic = deterministic
         self.rngs = rngs.dropout.fork() if rngs is not None and self.settings.attention_dropout > 0.0 else None
@@ -57,13 +66,19 @@ class MultiHeadAttention(nnx.Module):
     """Projections around DotProductAttention: inputs_q [B,S,F], and inputs_kv [B,T,F] (None: inputs_q), to [B,S,F]."""
 
     def __init__(self, in_features: int, head_dim: int, num_attention_heads: int, num_gqa_groups: Optional[int] = None,
-                 *, use_bias: bool = False, kernel_init: Callable[..., Any] = nnx.initializers.lecun_normal(),
+                 *, attention_dropout: float = 0.0, attn_mask_type: str = "causal",
+                 attn_bias_type: Optional[str] = None, use_bias: bool = False,
+                 kernel_init: Callable[..., Any] = nnx.initializers.lecun_normal(),
                  bias_init: Callable[..., Any] = nnx.initializers.zeros_init(), dtype: Any = None,
-                 param_dtype: Any = jnp.float32, deterministic: bool = False, rngs: nnx.Rngs,
-                 **settings: Any) -> None:
+                 param_dtype: Any = jnp.float32, scale_factor: Optional[float] = None,
+                 transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
+                 softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
+                 deterministic: bool = False, rngs: nnx.Rngs, **unknown: Any) -> None:
         """in_features: F. use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query,
-        key, value and out, made with rngs; head_dim, num_attention_heads, num_gqa_groups, deterministic and `settings`
-        DotProductAttention's."""
+        key, value and out, made with rngs; head_dim, num_attention_heads, num_gqa_groups, attention_dropout,
+        attn_mask_type, attn_bias_type, scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod,
+        score_mod_bprop and deterministic DotProductAttention's."""
+        refuse_keywords("MultiHeadAttention", (), unknown, _PARAMETERS["MultiHeadAttention"], REMEDIES)
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         common = dict(use_bias=use_bias, kernel_init=kernel_init, bias_init=bias_init, dtype=dtype,
                       param_dtype=param_dtype, rngs=rngs)
@@ -71,8 +86,11 @@ class MultiHeadAttention(nnx.Module):
         self.key = nnx.LinearGeneral(in_features, (groups, head_dim), **common)
         self.value = nnx.LinearGeneral(in_features, (groups, head_dim), **common)
         self.out = nnx.LinearGeneral((num_attention_heads, head_dim), in_features, axis=(-2, -1), **common)
-        self.core = DotProductAttention(head_dim, num_attention_heads, num_gqa_groups, deterministic=deterministic,
-                                        rngs=rngs, **settings)
+        self.core = DotProductAttention(
+            head_dim, num_attention_heads, num_gqa_groups, attention_dropout=attention_dropout,
+            attn_mask_type=attn_mask_type, attn_bias_type=attn_bias_type, scale_factor=scale_factor,
+            transpose_batch_sequence=transpose_batch_sequence, window_size=window_size, softmax_type=softmax_type,
+            score_mod=score_mod, score_mod_bprop=score_mod_bprop, deterministic=deterministic, rngs=rngs)
 
     def __call__(self, inputs_q: Any, inputs_kv: Any = None, mask: Any = None, bias: Any = None, *,
                  sequence_descriptor: Any = None, deterministic: Optional[bool] = None,
@@ -80,8 +98,14 @@ class MultiHeadAttention(nnx.Module):
                  score_mod_bprop_tensors: Optional[Mapping[str, Any]] = None, rngs: Optional[nnx.Rngs] = None) -> Any:
         """mask, bias, sequence_descriptor, deterministic, score_mod_tensors, score_mod_bprop_tensors and rngs go to
         DotProductAttention."""
+        if inputs_q.ndim != 3:
+            refuse("MultiHeadAttention", ["inputs_q has shape %s, not [B,S,F]" % (inputs_q.shape,)])
         inputs_kv = inputs_q if inputs_kv is None else inputs_kv
         return self.out(self.core(
             self.query(inputs_q), self.key(inputs_kv), self.value(inputs_kv), sequence_descriptor, bias,
             deterministic=deterministic, mask=mask, score_mod_tensors=score_mod_tensors,
             score_mod_bprop_tensors=score_mod_bprop_tensors, rngs=rngs))
+
+
+_PARAMETERS = {module.__name__: {name: one for name, one in signature_without_rest(module.__init__).items()
+                                 if name != "self"} for module in (DotProductAttention, MultiHeadAttention)}

@@ -65,17 +65,46 @@ def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]
     shapes = [jax.ShapeDtypeStruct((), score if x.ty == FLOAT else "int32") if type(x) is Sym else x for x in arguments]
     symbols = [x for x in arguments if type(x) is Sym]
     rest = [x for x in arguments if type(x) is not Sym]
+    inputs = [s for s in shapes if not _is_rest(s, rest)]
     try:
-        closed = jax.make_jaxpr(lambda *inputs: mod(*inputs, *rest))(*[s for s in shapes if not _is_rest(s, rest)])
+        try:
+            closed = jax.make_jaxpr(lambda *inputs: mod(*inputs, *rest))(*inputs)
+        except jax.errors.TracerArrayConversionError:
+            other = _on_jax_arrays(mod)
+            if other is None:
+                raise
+            closed = jax.make_jaxpr(lambda *inputs: other(*inputs, *rest))(*inputs)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise at_place_of(error,
-                          "a traced value is not known while the function is traced; use jnp.where instead of if, and "
-                          "jax.numpy's functions instead of Python's and NumPy's") from error
+                          "a traced value is not known while the function is traced; use jnp.where instead of if, "
+                          "jax.numpy's functions instead of Python's and NumPy's, and jnp.asarray(x)[i] of NumPy's "
+                          "arrays") from error
     except OverflowError as error:
         raise at_place_of(error, "%s: ints of score functions have 32 bits" % error) from error
     player = _Player(rec, float_values(mod))
     results = player.play(closed.jaxpr, closed.consts, symbols)
     return player.traced(results[0]) if len(results) == 1 else tuple(map(player.traced, results))
+
+
+def _on_jax_arrays(mod: Any) -> Any:
+    """The function with JAX's arrays in place of NumPy's that it indexes; None where it has none. Elements of NumPy's
+    cannot be taken by traced indices, and JAX sees no such array before."""
+    if type(mod) is not types.FunctionType:
+        return None
+    asarray, ndarray = sys.modules["jax"].numpy.asarray, sys.modules["numpy"].ndarray
+
+    def changed(value: Any) -> Any:
+        return asarray(value) if type(value) is ndarray and value.dtype.kind in "biuf" else value
+    cells = [cell.cell_contents if _is_filled(cell) else None for cell in mod.__closure__ or ()]
+    names = {name: mod.__globals__[name] for name in names_of(mod.__code__) if name in mod.__globals__}
+    if not any(changed(value) is not value for value in (*cells, *names.values())):
+        return None
+    closure = [cell if changed(value) is value else types.CellType(changed(value))
+               for cell, value in zip(mod.__closure__ or (), cells)]
+    space = {**mod.__globals__, **{name: changed(value) for name, value in names.items()}}
+    made = types.FunctionType(mod.__code__, space, mod.__name__, mod.__defaults__, tuple(closure))
+    made.__kwdefaults__ = mod.__kwdefaults__
+    return made
 
 
 def _is_rest(shape: Any, rest: Sequence[Any]) -> bool:

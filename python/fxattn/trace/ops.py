@@ -5,6 +5,7 @@ ints, shifts.
 Functions take a Recording and operands that are Syms or Python numbers, and give a Sym. `elementwise` in arrays.py
 extends them to small arrays; tables.py names them.
 """
+import sys
 from typing import Any, Callable, Optional, Tuple
 
 from .._abi import (OP_ABS, OP_ADD, OP_AND, OP_DIV, OP_EQ, OP_FLOAT, OP_FLOORDIV, OP_GE, OP_GT, OP_INT, OP_LE, OP_LT,
@@ -13,7 +14,7 @@ from .._abi import (OP_ABS, OP_ADD, OP_AND, OP_DIV, OP_EQ, OP_FLOAT, OP_FLOORDIV
 from .libraries import library_of, plain_number, storage_of, symbolic_kind
 from .place import refuse
 from .record import FIRST, LOAD, Recording
-from .symbol import Sym
+from .symbol import NeedsJax, Sym
 from .types import BESIDE_INT, BOOL, FLOAT, I8, I16, INT, NAMES, PROMOTE, U8
 
 NARROW = (U8, I8, I16)
@@ -51,6 +52,8 @@ def scalar(rec: Recording, x: Any) -> Any:
     of = symbolic_kind(x)
     if of is not None:
         return Sym(rec, rec.param(x, of), of)
+    if hasattr(x, "__jax_array__") and "jax" in sys.modules:  # nnx.Param and the like, which JAX takes for arrays
+        raise NeedsJax()
     refuse("a score function computes with numbers and tensors, not with %s" % type(x).__name__)
 
 
