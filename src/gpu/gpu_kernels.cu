@@ -55,13 +55,21 @@ FXA_CALL double log_of(double x) { return log(x); }
 
 /* ---- Storage ------------------------------------------------------------------------------------------------------ */
 
-enum { T_F64 = 1, T_F32, T_F16, T_BF16, T_I64, T_I32, T_I16, T_I8, T_U8, T_B8 };
+enum { T_F64 = 1, T_F32, T_F16, T_BF16, T_I64, T_I32, T_I16, T_I8, T_U8, T_B8, T_E4M3, T_E5M2 };
 
 FXA_DEVICE float from_f16(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
     if (exponent == 31) return FXA_AS_FLOAT(sign | 0x7f800000u | fraction << 13);
     float x = exponent ? FXA_AS_FLOAT((exponent + 112) << 23 | fraction << 13) : (float)fraction * 0x1p-24f;
     return FXA_AS_FLOAT(FXA_AS_BITS(x) | sign);
+}
+
+/* Without infinities: all bits set is the NaN. */
+FXA_DEVICE float from_e4m3(uint8_t x) {
+    uint32_t sign = (uint32_t)(x & 0x80) << 24, exponent = x >> 3 & 15, fraction = x & 7;
+    if ((x & 0x7f) == 0x7f) return FXA_AS_FLOAT(sign | 0x7fc00000u);
+    float y = exponent ? FXA_AS_FLOAT((exponent + 120) << 23 | fraction << 20) : (float)fraction * 0x1p-9f;
+    return FXA_AS_FLOAT(FXA_AS_BITS(y) | sign);
 }
 
 /* To nearest even of a float that may have been a double: halfway cases of the double are not told apart, which costs
@@ -97,6 +105,8 @@ FXA_CALL double load(const void *data, int32_t type, int64_t i) {
     case T_I16: return ((const int16_t *)data)[i];
     case T_I8: return ((const int8_t *)data)[i];
     case T_U8: return ((const uint8_t *)data)[i];
+    case T_E4M3: return from_e4m3(((const uint8_t *)data)[i]);
+    case T_E5M2: return from_f16((uint16_t)(((const uint8_t *)data)[i] << 8)); /* its first byte */
     default: return ((const uint8_t *)data)[i] != 0;
     }
 }
