@@ -34,6 +34,7 @@ typedef void (*fxa__torch_kernel)(fxa__torch_value *stack, uint64_t n_in, uint64
     X(int32_t, aoti_torch_empty_strided,                                                                               \
       (int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **))                                 \
     X(int32_t, aoti_torch_zero_, (void *))                                                                             \
+    X(int32_t, aoti_torch_copy_, (void *, void *, int32_t))                                                            \
     X(int32_t, aoti_torch_delete_tensor_object, (void *))                                                              \
     X(void, aoti_torch_check, (bool, const char *, const char *, uint32_t, const char *))                              \
     X(int32_t, aoti_torch_device_type_cpu, (void))                                                                     \
@@ -71,6 +72,7 @@ typedef void (*fxa__torch_kernel)(fxa__torch_value *stack, uint64_t n_in, uint64
     X(fxa_dtype_name)                                                                                                  \
     X(fxa_slot_name)                                                                                                   \
     X(fxa_plan_create)                                                                                                 \
+    X(fxa_plan_retain)                                                                                                 \
     X(fxa_plan_destroy)                                                                                                \
     X(fxa_plan_workspace)                                                                                              \
     X(fxa_plan_run)                                                                                                    \

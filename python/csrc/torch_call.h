@@ -111,6 +111,7 @@ typedef struct fxa__torch_problem {
     fxa_problem problem;
     fxa_args args;
     fxa_program *program, *bprop;
+    bool recorded;        /* the stream is being recorded into a graph */
     void *workspace;      /* a tensor: memory of a device is PyTorch's */
     void *host_workspace; /* of the host: the thread's own (torch_state.h), which is quicker */
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
@@ -125,5 +126,16 @@ void fxa__torch_problem_end(fxa__torch_problem *p);
 /* An operand of rank 4, or a row such as LSE of rank 3. */
 void fxa__torch_operand_set(fxa_operand *operand, const fxa__torch_tensor *tensor);
 fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx);
+
+/* ---- Of torch_device.c ------------------------------------------------------------------------------------------ */
+
+bool fxa__torch_is_on_host(const fxa__torch_tensor *tensor);
+/* Where the tensors are, which is one device, and the stream that is current there. */
+fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call);
+/* The plan of a problem on a device, once all pointers are set. */
+fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out);
+/* Whether there are tensors of a device that engines do not like as they lie (expanded, unaligned, ...), which are
+ * copies now: then another try may go better. For calls that own their handles. */
+bool fxa__torch_call_tidy(fxa__torch_call *call);
 
 #endif

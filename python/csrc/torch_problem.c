@@ -297,25 +297,6 @@ static void arrays_link(fxa__torch_problem *p) {
     }
 }
 
-/* Where the memory is, and the stream that is current there. */
-static fxa_status device_set(fxa__torch_problem *p, fxa__torch_call *call) {
-    bool captured = false;
-    if (call->q.device == fxa__torch.aoti_torch_device_type_cpu()) {
-        return FXA_OK;
-    }
-    if (call->q.device != fxa__torch.aoti_torch_device_type_cuda()) {
-        return fxa__torch_fail(call, FXA_E_UNSUPPORTED, "tensors are on a device that is neither the CPU nor CUDA");
-    }
-    p->problem.device = FXA_CUDA;
-    p->problem.ordinal = call->q.index;
-    p->problem.alignment = ((uintptr_t)call->q.data | (uintptr_t)call->k.data | (uintptr_t)call->v.data) % 16 ? 0 : 16;
-    if (fxa__torch_cuda_stream(call->q.index, &p->args.stream, &captured)) {
-        return fxa__torch_fail(call, FXA_E_UNAVAILABLE, "this build of PyTorch says no current CUDA stream");
-    }
-    p->problem.flags |= captured ? FXA_CAPTURE : 0u;
-    return FXA_OK;
-}
-
 fxa_status fxa__torch_problem_begin(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
     memset(p, 0, offsetof(fxa__torch_problem, captures));
     p->problem.struct_size = sizeof p->problem;
@@ -333,7 +314,7 @@ fxa_status fxa__torch_problem_begin(fxa__torch_problem *p, fxa__torch_call *call
     status = status ? status : extras_set(p, call);
     status = status ? status : maps_set(p, call);
     status = status ? status : programs_set(p, call, ctx);
-    status = status ? status : device_set(p, call);
+    status = status ? status : fxa__torch_device_begin(p, call);
     if (!status) {
         arrays_link(p);
     }
@@ -372,7 +353,9 @@ static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, si
 
 fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
     fxa_plan *plan = NULL;
-    fxa_status status = fxa__torch.fxa_plan_create(ctx, &p->problem, &plan, &call->err);
+    fxa_status status = p->problem.device == FXA_HOST
+                            ? fxa__torch.fxa_plan_create(ctx, &p->problem, &plan, &call->err)
+                            : fxa__torch_device_plan(p, call, ctx, &plan);
     size_t size = status ? 0 : fxa__torch.fxa_plan_workspace(plan);
     if (size > 0) {
         status = workspace_new(p, call, size);

@@ -227,6 +227,9 @@ static void forward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_ou
     (void)n_out;
     fxa_status status = fxa__torch_call_begin(&call, stack, false);
     status = status ? status : fxa__torch_call_forward(&call, results);
+    if (status == FXA_E_UNSUPPORTED && fxa__torch_call_tidy(&call)) {
+        status = fxa__torch_call_forward(&call, results);
+    }
     fxa__torch_call_end(&call);
     if (status) {
         failure_raise(&call.err);
@@ -241,6 +244,9 @@ static void backward_kernel(fxa__torch_value *stack, uint64_t n_in, uint64_t n_o
     (void)n_out;
     fxa_status status = fxa__torch_call_begin(&call, stack, true);
     status = status ? status : fxa__torch_call_backward(&call, results);
+    if (status == FXA_E_UNSUPPORTED && fxa__torch_call_tidy(&call)) {
+        status = fxa__torch_call_backward(&call, results);
+    }
     if (!status && fxa__torch.torch_new_list_reserve_size(call.n_want, &list)) {
         status = fxa__torch_fail(&call, FXA_E_MEMORY, "PyTorch gave no memory for the list of gradients");
         results_drop(results, call.n_want);

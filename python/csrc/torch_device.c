@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calls of tensors on a CUDA device (torch_call.h): where they are, the stream, the plan, and copies of tensors that no
+ * engine takes as they lie.
+ *
+ *     fxa__torch_device_begin -> problem and arguments -> fxa__torch_device_plan -> run
+ *                    ^                                              |
+ *                    '-- fxa__torch_call_tidy <-- no engine can ----'
+ *
+ * Plans are asked for as plans of runs that are recorded, whether this one is or not: the run that warms up before a
+ * recording then has made the very plan that is recorded, and nothing is compiled in between. A plan whose run was
+ * recorded is kept for ever: nobody says when the graph, which needs the plan's code, is gone.
+ */
+#include "torch_call.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { DEVICE_ALIGN = 16, DEVICE_STEP = 8 }; /* bytes of a pointer, elements of a stride, that engines like */
+
+static struct {
+    pthread_mutex_t lock;
+    fxa_plan **plan;
+    size_t n, room;
+} device_kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+bool fxa__torch_is_on_host(const fxa__torch_tensor *t) { return t->device == fxa__torch.aoti_torch_device_type_cpu(); }
+
+/* ---- Where ------------------------------------------------------------------------------------------------------- */
+
+fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call) {
+    const fxa__torch_tensor *given[] = {&call->k, &call->v, &call->out, &call->lse, &call->grads[0], &call->grads[1]};
+    const char *const names[] = {"k", "v", "out", "lse", "the gradient of out", "the gradient of lse"};
+    for (size_t i = 0; i < (call->backward ? 4 + call->n_grads : 2); i++) {
+        if (given[i]->device != call->q.device || given[i]->index != call->q.index) {
+            return fxa__torch_fail(call, FXA_E_BINDING, "%s is on another device than q", names[i]);
+        }
+    }
+    if (fxa__torch_is_on_host(&call->q)) {
+        return FXA_OK;
+    }
+    if (call->q.device != fxa__torch.aoti_torch_device_type_cuda()) {
+        return fxa__torch_fail(call, FXA_E_UNSUPPORTED, "tensors are on a device that is neither the CPU nor CUDA");
+    }
+    p->problem.device = FXA_CUDA;
+    p->problem.ordinal = call->q.index;
+    if (fxa__torch_cuda_stream(call->q.index, &p->args.stream, &p->recorded)) {
+        return fxa__torch_fail(call, FXA_E_UNAVAILABLE, "this build of PyTorch says no current CUDA stream");
+    }
+    p->problem.flags |= FXA_CAPTURE;
+    return FXA_OK;
+}
+
+/* What the pointers have in common, those of results too. */
+static void alignment_set(fxa__torch_problem *p) {
+    uintptr_t all = 0;
+    for (int slot = 0; slot < FXA_SLOT_LEN_Q; slot++) {
+        all |= (uintptr_t)p->args.slot[slot];
+    }
+    for (size_t i = 0; i < p->args.n_tensors; i++) {
+        all |= (uintptr_t)p->tensors[i] | (uintptr_t)p->dtensors[i];
+    }
+    for (size_t i = 0; i < p->args.n_bprop_tensors; i++) {
+        all |= (uintptr_t)p->bprop_tensors[i];
+    }
+    p->problem.alignment = all % DEVICE_ALIGN ? 0 : DEVICE_ALIGN;
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------------------------- */
+
+static fxa_status device_plan_keep(fxa__torch_call *call, fxa_plan *plan) {
+    bool kept = false;
+    pthread_mutex_lock(&device_kept.lock);
+    for (size_t i = 0; i < device_kept.n && !kept; i++) {
+        kept = device_kept.plan[i] == plan;
+    }
+    if (!kept && device_kept.n == device_kept.room) {
+        size_t room = 2 * device_kept.room + 64;
+        fxa_plan **more = realloc(device_kept.plan, room * sizeof *more);
+        device_kept.plan = more ? more : device_kept.plan;
+        device_kept.room = more ? room : device_kept.room;
+    }
+    if (!kept && device_kept.n < device_kept.room) {
+        fxa__torch.fxa_plan_retain(plan);
+        device_kept.plan[device_kept.n++] = plan;
+        kept = true;
+    }
+    pthread_mutex_unlock(&device_kept.lock);
+    return kept ? FXA_OK : fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory to keep a plan that is recorded");
+}
+
+fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out) {
+    alignment_set(p);
+    fxa_status status = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &call->err);
+    if (status == FXA_E_UNSUPPORTED && !p->recorded) { /* perhaps of an engine that waits, or reads there */
+        fxa_error why;
+        p->problem.flags &= ~(uint32_t)FXA_CAPTURE;
+        fxa_status again = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &why);
+        status = again ? status : FXA_OK;
+    }
+    if (!status && p->recorded) {
+        status = device_plan_keep(call, *out);
+    }
+    return status;
+}
+
+/* ---- Tensors as engines take them -------------------------------------------------------------------------------- */
+
+/* Rows of features side by side, at strides that vectors of them keep to; of others the pointer alone. */
+static bool is_tidy(const fxa__torch_tensor *t, bool operand) {
+    bool tidy = (uintptr_t)t->data % DEVICE_ALIGN == 0;
+    for (int64_t i = 0; operand && tidy && i < t->rank; i++) {
+        bool last = i == t->rank - 1;
+        tidy = last ? t->stride[i] == 1 : t->stride[i] > 0 && t->stride[i] % DEVICE_STEP == 0;
+    }
+    return tidy;
+}
+
+/* A dense copy in place of the tensor, whose handle is ours. */
+static fxa_status tensor_copy(fxa__torch_call *call, fxa__torch_tensor *t, bool operand) {
+    fxa__torch_tensor copy;
+    int64_t stride[FXA_MAX_RANK];
+    for (int64_t i = t->rank - 1, next = 1; i >= 0; i--) {
+        stride[i] = next;
+        next *= t->size[i] ? t->size[i] : 1;
+    }
+    if (operand) {
+        fxa__torch_strides_like(t, t->size, stride);
+    }
+    fxa_status status = fxa__torch_tensor_new(call, t, t->dtype, t->rank, t->size, stride, &copy);
+    if (!status && fxa__torch.aoti_torch_copy_(copy.handle, t->handle, 1)) {
+        fxa__torch.aoti_torch_delete_tensor_object(copy.handle);
+        status = fxa__torch_fail(call, FXA_E_ENGINE, "PyTorch could not copy a tensor");
+    }
+    if (!status) {
+        fxa__torch.aoti_torch_delete_tensor_object(t->handle);
+        *t = copy;
+    }
+    return status;
+}
+
+bool fxa__torch_call_tidy(fxa__torch_call *call) {
+    fxa__torch_tensor *operands[] = {&call->q, &call->k, &call->v, &call->out, &call->grads[0]};
+    size_t n = call->backward ? 5 : 3;
+    bool copied = false, failed = fxa__torch_is_on_host(&call->q) || (call->backward && call->n_grads < 1);
+    for (size_t i = 0; i < n + call->n_tensors && !failed; i++) {
+        bool operand = i < n;
+        fxa__torch_tensor *t = operand ? operands[i] : &call->tensors[i - n];
+        if (operand ? t->rank == 4 && !is_tidy(t, true) : !is_tidy(t, false)) {
+            failed = tensor_copy(call, t, operand) != FXA_OK;
+            copied = !failed;
+        }
+    }
+    return copied && !failed;
+}

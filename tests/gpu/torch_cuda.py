@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""fxattn.torch on a GPU: python3 torch_cuda.py [--platform cuda] [--times] [--only WORD], with the package on PYTHONPATH.
+A line per check, BAD first where one fails, and exit status 1 then; 77 without torch or such a device. --platform cpu
+runs what the host has too, to see that this file works.
+
+Checked: results and gradients against f64 (torch_reference.py) of every way to write a score (torch_cases.py); how
+tensors may lie; calls that are recorded into graphs and replayed with other values; streams, threads, memory that is
+given back at once; autocast, torch.compile, training; what is said where devices are mixed or no engine can. --times:
+torch_times.py.
+"""
+import argparse
+import os
+import re
+import sys
+
+try:
+    import torch
+except ImportError:
+    print("skipped: torch_cuda.py: torch is not there")
+    sys.exit(77)
+from torch.nn import functional  # noqa: E402
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import fxattn.torch as fx  # noqa: E402
+from torch_cases import CASES, World, capped, inputs  # noqa: E402
+from torch_reference import Dense  # noqa: E402
+
+SHAPE = {"cuda": (2, 4, 256, 64), "cpu": (2, 4, 64, 16)}
+
+
+class Report:
+    """Lines of what was found. `refused`: no engine took it, which is no failure unless it must be there."""
+
+    def __init__(self, only):
+        self.bad, self.good, self.refused, self.only = 0, 0, 0, only
+
+    def __call__(self, name, fine, text=""):
+        self.bad += not fine
+        self.good += bool(fine)
+        print("%-4s %s%s" % ("ok" if fine else "BAD", name, ": " + text if text else ""), flush=True)
+
+    def none(self, name, text):
+        self.refused += 1
+        print("none %s: %s" % (name, text), flush=True)
+
+    def run(self, name, check, *given):
+        """A check; what it raises is its failure."""
+        if self.only and self.only not in name:
+            return
+        try:
+            check(self, name, *given)
+        except Exception as error:  # whatever it is, the other checks are still of interest
+            self(name, False, "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:400]))
+
+
+def no_engine(error):
+    return "no engine can run this problem" in str(error) or "cannot run this problem" in str(error)
+
+
+# ---- Values ----------------------------------------------------------------------------------------------------------
+
+def differences(dense, out, leaves, captured, dout):
+    """Of what is allowed, by result; backward may be refused: its words."""
+    worst = {"out": dense.worst("out", out)}
+    names = ["dq", "dk", "dv", *("dcaptured%d" % i for i in range(len(captured)))]
+    try:
+        grads = torch.autograd.grad(out, [*leaves, *captured], dout.to(out.dtype), allow_unused=True)
+    except RuntimeError as error:
+        if not no_engine(error):
+            raise
+        return worst, str(error)
+    worst.update({name: dense.worst(name, grad) for name, grad in zip(names, grads)})
+    return worst, None
+
+
+def told(worst):
+    return ", ".join("%s %.2f" % item for item in worst.items()) + " of what is allowed"
+
+
+def check_case(report, name, case, device, dtype, shape):
+    q, k, v, dout = inputs(shape, device, dtype, case.heads)
+    here, there = World(device), World("cpu", torch.float64)
+    score, mask = case.dense(there, shape)
+    dense = Dense(q, k, v, dout, score, mask, case.scale, there.learned)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    try:
+        out = case.run(here, *leaves)
+    except RuntimeError as error:
+        if not no_engine(error) or case.must and device != "cpu":
+            raise
+        return report.none(name, " ".join(str(error).split()))
+    worst, refused = differences(dense, out, leaves, here.learned, dout)
+    if refused and (case.must or here.learned == []):
+        return report(name, False, told(worst) + "; backward: " + refused)
+    if refused:  # gradients of captured tensors: those of q, k and v must be there without them
+        report.none(name + ", gradients of what it captures", " ".join(refused.split()))
+        here = World(device, learn=False)
+        worst, refused = differences(dense, case.run(here, *leaves), leaves, [], dout)
+    report(name, refused is None and max(worst.values()) <= 1, told(worst))
+
+
+def check_no_gradient(report, name, device, dtype, shape):
+    q, k, v, dout = inputs(shape, device, dtype)
+    want = fx.flex_attention(*(x.clone().requires_grad_() for x in (q, k, v)), capped(3.0))
+    same = []
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            same.append(torch.equal(fx.flex_attention(q, k, v, capped(3.0)), want.detach()))
+    lse = fx.flex_attention(q, k, v, return_aux=fx.AuxRequest(lse=True))[1].lse
+    dense = Dense(q, k, v, dout)
+    apart = float((lse.cpu().double() - dense.lse.detach()).abs().max())
+    report(name, all(same) and apart < 1e-4, "bits equal those of a recorded call: %s; lse off by %.1e" % (same, apart))
+
+
+# ---- How tensors lie -------------------------------------------------------------------------------------------------
+
+def lying(x, how):
+    """The same values in other memory."""
+    b, h, s, d = x.shape
+    if how == "shifted by one element":
+        out = torch.empty(x.numel() + 8, device=x.device, dtype=x.dtype)[1:x.numel() + 1].view(x.shape)
+    elif how == "sliced features":
+        out = torch.empty(b, h, s, d + 3, device=x.device, dtype=x.dtype)[..., 2:d + 2]
+    elif how == "features first":
+        out = torch.empty(b, h, d, s, device=x.device, dtype=x.dtype).transpose(2, 3)
+    elif how == "packed qkv":
+        out = torch.empty(b, s, 3, h, d, device=x.device, dtype=x.dtype)[:, :, 1].transpose(1, 2)
+    else:  # every second row
+        out = torch.empty(b, h, 2 * s, d, device=x.device, dtype=x.dtype)[:, :, ::2]
+    return out.copy_(x)
+
+
+LYING = ("shifted by one element", "sliced features", "features first", "packed qkv", "every second row")
+
+
+def check_lying(report, name, how, device, dtype, shape):
+    q, k, v, dout = inputs(shape, device, dtype)
+    dense = Dense(q, k, v, dout, capped(3.0))
+    leaves = [lying(x, how).detach().requires_grad_() for x in (q, k, v)]
+    out = fx.flex_attention(*leaves, capped(3.0))
+    worst, refused = differences(dense, out, leaves, [], lying(dout, how))
+    report(name, not refused and max(worst.values()) <= 1, refused or told(worst))
+
+
+def check_expanded(report, name, device, dtype, shape):
+    """Gradients of sums are expanded, and so are keys that all entries share."""
+    q, k, v, _ = inputs(shape, device, dtype)
+    ones = torch.ones_like(q)
+    k, v = (x[:1].expand(shape[0], -1, -1, -1).detach() for x in (k, v))
+    dense = Dense(q, k, v, ones)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    fx.flex_attention(*leaves).sum().backward()
+    worst = {n: dense.worst(n, x.grad) for n, x in zip(("dq", "dk", "dv"), leaves)}
+    report(name, max(worst.values()) <= 1, told(worst))
+
+
+def check_captured_view(report, name, device, dtype, shape):
+    """A captured tensor that begins in the middle of its memory."""
+    q, k, v, dout = inputs(shape, device, dtype)
+    table = torch.arange(1.0, shape[1] + 2, device=device)[1:] / 8
+    far = table.cpu().double()
+    dense = Dense(q, k, v, dout, lambda s, b, h, i, j: s - far[h] * (i - j).abs())
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = fx.flex_attention(*leaves, lambda s, b, h, i, j: s - table[h] * (i - j).abs())
+    worst, refused = differences(dense, out, leaves, [], dout)
+    report(name, not refused and max(worst.values()) <= 1, refused or told(worst))
+
+
+# ---- Modes, and what PyTorch's users do ------------------------------------------------------------------------------
+
+def check_autocast(report, name, device, dtype, shape):
+    q, k, v, dout = inputs(shape, device, torch.float32)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    with torch.autocast(torch.device(device).type, dtype):
+        out = fx.flex_attention(*leaves, capped(3.0))
+    dense = Dense(*(x.detach().to(dtype) for x in (q, k, v)), dout.to(dtype), capped(3.0))
+    worst, refused = differences(dense, out, leaves, [], dout.to(dtype))
+    grads = torch.autograd.grad(fx.flex_attention(*leaves, capped(3.0)).sum(), leaves) if device == "cpu" else leaves
+    report(name, not refused and max(worst.values()) <= 1 and out.dtype == dtype
+           and all(g.dtype == torch.float32 for g in grads), refused or told(worst))
+
+
+def check_compiled(report, name, mode, device, dtype, shape):
+    torch._dynamo.reset()
+    slopes = torch.arange(1.0, shape[1] + 1, device=device) / 8
+
+    def model(q, k, v, cap):
+        return fx.flex_attention(q * 1.5, k, v, lambda s, b, h, i, j: cap * torch.tanh(s / cap) - slopes[h] * (i - j),
+                                 fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, shape[2], shape[2],
+                                                      device=device)).sin()
+    compiled = torch.compile(model, fullgraph=True, mode=mode)
+    for n in range(4):
+        q, k, v, dout = inputs(shape, device, dtype, seed=n)
+        cap = torch.tensor(2.0 + n, device=device)
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        got = torch.autograd.grad(compiled(*leaves, cap), leaves, dout)
+        want = torch.autograd.grad(model(*leaves, cap), leaves, dout)
+        apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, want))
+        if apart > 2.0 ** -6:
+            break
+    report(name, apart <= 2.0 ** -6, "after %d calls gradients are %.1e apart from eager ones" % (n + 1, apart))
+
+
+def check_batched(report, name, device, dtype, shape):
+    q, k, v, _ = inputs(shape, device, dtype)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = fx.flex_attention(*leaves, capped(3.0))
+    many = torch.stack([inputs(shape, device, dtype, seed=n)[3] for n in range(3)])
+    got = torch.autograd.grad(out, leaves, many, is_grads_batched=True, retain_graph=True)
+    for i, one in enumerate(many):
+        want = torch.autograd.grad(out, leaves, one, retain_graph=True)
+        apart = max(float((a[i] - b).abs().max() / b.abs().max()) for a, b in zip(got, want))
+        if apart > 2.0 ** -7:
+            break
+    report(name, apart <= 2.0 ** -7, "apart from one by one: %.1e" % apart)
+
+
+def check_vmap(report, name, device, dtype, shape):
+    q, k, v, _ = inputs(shape, device, dtype)
+    many = torch.stack([q, k])
+    got = torch.func.vmap(lambda x: fx.flex_attention(x, k, v, capped(3.0)))(many)
+    same = [float((got[i] - fx.flex_attention(x, k, v, capped(3.0))).abs().max()) for i, x in enumerate(many)]
+    report(name, max(same) <= 2.0 ** -7, "apart from one by one: %s" % same)
+
+
+def check_checkpoint(report, name, device, dtype, shape):
+    q, k, v, dout = inputs(shape, device, dtype)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = torch.utils.checkpoint.checkpoint(lambda *x: fx.flex_attention(*x, capped(3.0)), *leaves, use_reentrant=False)
+    dense = Dense(q, k, v, dout, capped(3.0))
+    worst, refused = differences(dense, out, leaves, [], dout)
+    report(name, not refused and max(worst.values()) <= 1, refused or told(worst))
+
+
+def check_module(report, name, device, dtype, shape):
+    """DotProductAttention of lengths, and of a mask that is no padding, which must not be read as one."""
+    b, h, s, d = shape
+    q, k, v, dout = (x.transpose(1, 2).contiguous() for x in inputs(shape, device, dtype))
+    module = fx.DotProductAttention(h, d, qkv_format="bshd", attn_mask_type="padding").to(device)
+    hidden = torch.arange(s, device=device).view(1, 1, 1, s) >= torch.tensor([s - 8, s - 24], device=device).view(-1, 1, 1, 1)
+    at = hidden.cpu()
+    dense = Dense(*(x.transpose(1, 2) for x in (q, k, v, dout)), mask=lambda b, h, i, j: ~at[b, 0, 0, j])
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = module(*leaves, attention_mask=hidden)
+    grads = torch.autograd.grad(out, leaves, dout.flatten(-2))
+    worst = {n: dense.worst(n, x.unflatten(-1, (h, d)).transpose(1, 2) if n == "out" else x.transpose(1, 2))
+             for n, x in zip(("out", "dq", "dk", "dv"), (out, *grads))}
+    other = fx.DotProductAttention(h, d, qkv_format="bshd", attn_mask_type="arbitrary").to(device)
+    left = hidden.flip(-1).expand(b, 1, s, s)
+    try:
+        got = other(*leaves, attention_mask=left)
+        seen = ~left.cpu()
+        by = Dense(*(x.transpose(1, 2) for x in (q, k, v, dout)), mask=lambda b, h, i, j: seen[b, 0, i, j])
+        worst["left-padded, arbitrary"] = by.worst("out", got.unflatten(-1, (h, d)).transpose(1, 2))
+    except RuntimeError as error:
+        report.none(name + ", a mask as a tensor", " ".join(str(error).split()))
+    report(name, max(worst.values()) <= 1, told(worst))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, attend, width=128, heads=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.heads, self.attend = heads, attend
+        self.embed, self.qkv = torch.nn.Embedding(64, width), torch.nn.Linear(width, 3 * width)
+        self.out = torch.nn.Linear(width, 64)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(x + self.attend(q, k, v).transpose(1, 2).flatten(-2))
+
+
+def losses(attend, device, dtype, steps=12):
+    """Of a training loop with autocast, and for f16 a scaler of gradients."""
+    model, kind = Layer(attend).to(device), torch.device(device).type
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16 and kind == "cuda")
+    tokens = torch.randint(0, 64, (4, 129), generator=torch.Generator().manual_seed(1)).to(device)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast(kind, dtype):
+            logits = model(tokens[:, :-1])
+        loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append(float(loss.detach()))
+    return found
+
+
+def check_training(report, name, device, dtype, shape):
+    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device=device)
+    ours = losses(lambda q, k, v: fx.flex_attention(q, k, v, None, mask), device, dtype)
+    sdpa = losses(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), device, dtype)
+    apart = max(abs(a - b) / b for a, b in zip(ours, sdpa))
+    report(name, apart < 0.02 and ours[-1] < ours[0], "loss %.3f to %.3f; at most %.1e apart from SDPA's"
+           % (ours[0], ours[-1], apart))
+
+
+# ---- What is said ----------------------------------------------------------------------------------------------------
+
+def check_said(report, name, call, words, kinds=(ValueError, RuntimeError, TypeError)):
+    try:
+        call()
+    except kinds as error:
+        said = " ".join(str(error).split())
+        report(name, re.search(words, said) is not None, said[:300])
+    else:
+        report(name, False, "nothing is said")
+
+
+def refusals(report, device, dtype, shape):
+    q, k, v, _ = inputs(shape, device, dtype)
+    on_host, table = q.cpu(), torch.rand(shape[1])
+    cases = {
+        "k on the host": (lambda: fx.flex_attention(q, on_host, v), "device"),
+        "k on the host, attention()": (lambda: fx.attention(q, on_host, v), "query is on cuda.*cpu"),
+        "a captured tensor on the host": (lambda: fx.flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h]),
+                                          r"captured tensor.*on cpu|on cpu.*captured"),
+        "a block mask of the host": (lambda: fx.flex_attention(q, k, v, None, fx.create_block_mask(
+            lambda b, h, i, j: i >= j, None, None, shape[2], shape[2], device="cpu")), "same device"),
+        "a sink on the host": (lambda: fx.attention(q, k, v, sink=table), "sink is on cpu"),
+        "the operator, k on the host": (lambda: torch.ops.fxattn.fwd(q, on_host, v, [], [], [], [], [], [], ""),
+                                        "another device"),
+        "f32": (lambda: fx.flex_attention(q.float(), k.float(), v.float()), "no engine.*cudnn.*f16 and bf16"),
+        "f64": (lambda: fx.flex_attention(q.double(), k.double(), v.double()), "no engine.*cudnn.*f16 and bf16"),
+        "dropout": (lambda: fx.attention(q, k, v, dropout_p=0.5), "no engine.*cudnn"),
+        "rows of 20 features": (lambda: fx.flex_attention(q[..., :20], k[..., :20], v[..., :20]), "multiples of 8"),
+    }
+    for name, (call, words) in cases.items():
+        report.run(name, check_said, call, words)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--platform", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too: half a minute")
+    parser.add_argument("--only", default="", help="checks with this in their name")
+    given = parser.parse_args()
+    if given.platform == "cuda" and not torch.cuda.is_available():
+        print("skipped: torch_cuda.py: PyTorch %s has no CUDA device" % torch.__version__)
+        return 77
+    report, shape = Report(given.only), SHAPE[given.platform]
+    devices = ["cuda:%d" % i for i in range(torch.cuda.device_count())] if given.platform == "cuda" else ["cpu"]
+    print("torch %s, %s, %d device%s" % (torch.__version__, torch.cuda.get_device_name() if given.platform == "cuda"
+                                         else "host", len(devices), "s"[:len(devices) > 1]))
+    for device in devices:  # by ordinal; the current one stays the first
+        for dtype in (torch.bfloat16, torch.float16):
+            for name, case in CASES.items():
+                if dtype == torch.bfloat16 or case.both:
+                    report.run("%s, %s, %s" % (name, str(dtype)[6:], device), check_case, case, device, dtype, shape)
+        dtype = torch.bfloat16
+        for how in LYING:
+            report.run(how, check_lying, how, device, dtype, shape)
+        for name, check in {"expanded": check_expanded, "a captured view": check_captured_view,
+                            "without gradients": check_no_gradient, "autocast": check_autocast,
+                            "batched gradients": check_batched, "vmap": check_vmap, "checkpoint": check_checkpoint,
+                            "DotProductAttention": check_module, "training": check_training}.items():
+            report.run(name, check, device, dtype, shape)
+        report.run("training, f16", check_training, device, torch.float16, shape)
+        if device != "cpu":
+            refusals(report, device, dtype, shape)
+            import torch_streams
+            torch_streams.run(report, device, dtype, shape)
+    if given.compile:
+        for mode in (None, "reduce-overhead") if given.platform == "cuda" else (None,):
+            report.run("torch.compile, %s" % (mode or "default"), check_compiled, mode, devices[0], torch.bfloat16, shape)
+    if given.times:
+        import torch_times
+        torch_times.run(devices[0])
+    print("%d right, %d taken by no engine\n%d bad" % (report.good, report.refused, report.bad))
+    return 1 if report.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
