@@ -375,9 +375,17 @@ FXA_API const char *fxa_slot_name(fxa_slot slot); /* "Q", "LSE", ...; NULL for a
  * return soon. */
 typedef void (*fxa_progress_fn)(void *user, uint64_t done, uint64_t total);
 
+/* fxa_args.flags.
+ * TRUSTED: the caller vouches for the pointers, as front ends can who have just made the tensors or looked at them:
+ *     those that are not NULL are memory of the problem's device, as large as it says, aligned to their elements and as
+ *     it promises; what is written overlaps nothing else; the stream is one of that device, and recorded only where the
+ *     problem has CAPTURE. None of it is looked at again (on a device that is a question to the driver for each).
+ *     Presence, counts, params, the workspace and, on the host, values of lengths and offsets are checked as ever. */
+enum { FXA_TRUSTED = 1 << 0 };
+
 typedef struct fxa_args {
     uint32_t struct_size;
-    uint32_t reserved;        /* 0 */
+    uint32_t flags;           /* FXA_TRUSTED, or 0 */
     void *slot[FXA_SLOT_MAX]; /* inputs are not written, whatever the type says. Slots that only the other pass uses are
                                  ignored, so that one set serves both; any other that is set and lacks the flag (or
                                  map) that uses it is E_BINDING */

@@ -10,6 +10,11 @@
  * Plans are asked for as plans of runs that are recorded, whether this one is or not: the run that warms up before a
  * recording then has made the very plan that is recorded, and nothing is compiled in between. A plan whose run was
  * recorded is kept for ever: nobody says when the graph, which needs the plan's code, is gone.
+ *
+ * Runs are FXA_TRUSTED. Inputs are tensors of PyTorch, which says of each where it is (fxa__torch_device_begin, and
+ * extra and captured tensors in torch_problem.c) and how large (torch_problem.c, torch_shim.c); results and workspace
+ * are new, so they overlap nothing; the alignment that is promised is that of the pointers; plans are for streams that
+ * are recorded, or the stream is none.
  */
 #include "torch_call.h"
 
@@ -48,10 +53,11 @@ fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call)
         return fxa__torch_fail(call, FXA_E_UNAVAILABLE, "this build of PyTorch says no current CUDA stream");
     }
     p->problem.flags |= FXA_CAPTURE;
+    p->args.flags |= FXA_TRUSTED;
     return FXA_OK;
 }
 
-/* What the pointers have in common, those of results too. */
+/* What the pointers have in common, those of results too: 16, or of elements alone, to which PyTorch's tensors keep. */
 static void alignment_set(fxa__torch_problem *p) {
     uintptr_t all = 0;
     for (int slot = 0; slot < FXA_SLOT_LEN_Q; slot++) {

@@ -13,6 +13,9 @@
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
+/* Of a run that is trusted only what is missing is looked for. */
+static bool bind_is_known(const fxa_args *args, const void *data) { return data && (args->flags & FXA_TRUSTED); }
+
 /* align: what the problem promises, 0 for nothing. */
 static fxa_status bind_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
                                      const char *why, const char *flag, fxa_error *err) {
@@ -40,7 +43,8 @@ static fxa_status bind_fail_unused(fxa_slot slot, const char *verb, const char *
 
 /* A slot that this pass would use by a flag, and does not, is a mistake: its data would silently not count. Slots that
  * only the other pass uses are ignored. */
-static fxa_status bind_check_operands(const fxa_problem *p, void *const *slot, fxa_error *err) {
+static fxa_status bind_check_operands(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+    void *const *slot = args->slot;
     for (size_t i = 0; i < FXA__OPERAND_COUNT; i++) {
         const fxa__operand_info *info = fxa__operand_info_get(i);
         fxa__role role = fxa__operand_role(p, info), by_flag = (fxa__role)info->role[p->pass];
@@ -48,7 +52,7 @@ static fxa_status bind_check_operands(const fxa_problem *p, void *const *slot, f
         if (role == FXA__UNUSED && slot[info->slot] && by_flag != FXA__UNUSED)
             return bind_fail_unused((fxa_slot)info->slot, by_flag == FXA__READ ? "read" : "write", "flag",
                                     info->flag_name, err);
-        if (role == FXA__UNUSED) continue;
+        if (role == FXA__UNUSED || bind_is_known(args, slot[info->slot])) continue;
         fxa__operand_sizes(p, info->shape, size);
         fxa__region r = fxa__operand_region(fxa__operand_of(p, info), size, slot[info->slot]);
         FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)info->slot), &r, p->alignment, info->why,
@@ -89,7 +93,8 @@ static fxa_status bind_check_scale(const fxa_problem *p, fxa_slot slot, fxa_erro
     return bind_fail_unused(slot, "use", operand, "of 8 bits", err);
 }
 
-static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa_error *err) {
+static fxa_status bind_check_tables(const fxa_problem *p, const fxa_args *args, fxa_error *err) {
+    void *const *slot = args->slot;
     for (int i = FXA_SLOT_LEN_Q; i < FXA_SLOT_COUNT; i++) {
         const struct bind_table *row = &bind_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
@@ -98,7 +103,7 @@ static fxa_status bind_check_tables(const fxa_problem *p, void *const *slot, fxa
         if (n < 0 && slot[i] && scale) FXA_TRY(bind_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
             return bind_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
-        if (n < 0 || (optional && !slot[i])) continue;
+        if (n < 0 || (optional && !slot[i]) || bind_is_known(args, slot[i])) continue;
         fxa__region r = {slot[i], fxa__slot_element((fxa_slot)i), 1, {n}, {1}};
         FXA_TRY(bind_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
     }
@@ -160,7 +165,7 @@ typedef struct bind_tensors {
     size_t n_data;
 } bind_tensors;
 
-static fxa_status bind_check_tensors(const bind_tensors *t, uint32_t align, fxa_error *err) {
+static fxa_status bind_check_tensors(const bind_tensors *t, const fxa_args *args, uint32_t align, fxa_error *err) {
     const char *name = t->name;
     size_t n = t->n;
     if (t->n_data != n)
@@ -169,6 +174,7 @@ static fxa_status bind_check_tensors(const bind_tensors *t, uint32_t align, fxa_
     if (n && !t->data)
         return fxa__fail(err, FXA_E_BINDING, "%s is NULL: the program has %zu tensor%s", name, n, fxa__plural(n));
     for (size_t i = 0; i < n; i++) {
+        if (bind_is_known(args, t->data[i])) continue;
         fxa_view v = fxa__capture_view(t->program, t->captures, i, t->data[i]);
         fxa__region r = fxa__view_region(&v);
         FXA_TRY(bind_check_pointer(name, fxa_program_tensor(t->program, i).name, &r, align, "the program loads from it",
@@ -188,7 +194,7 @@ static fxa_status bind_check_bprop(const fxa_problem *p, const fxa_args *args, f
     FXA_TRY(bind_check_params("bprop_params", p->bprop, args->bprop_params, args->n_bprop_params, err));
     return bind_check_tensors(&(bind_tensors){"bprop_tensors", p->bprop, p->bprop_captures, p->n_bprop_captures,
                                               args->bprop_tensors, args->n_bprop_tensors},
-                              p->alignment, err);
+                              args, p->alignment, err);
 }
 
 static const void *bind_grad_pointer(const fxa_args *args, size_t i) {
@@ -207,7 +213,7 @@ static fxa_status bind_check_grads(const fxa_problem *p, const fxa_args *args, f
         if (data && !p->captures[i].grad)
             return fxa__fail(err, FXA_E_BINDING, "dtensors %s is set, and its capture does not ask for a gradient",
                              name);
-        if (!p->captures[i].grad) continue;
+        if (!p->captures[i].grad || bind_is_known(args, data)) continue;
         fxa_view v = fxa__capture_grad_view(p->program, p->captures, i, data);
         fxa__region r = fxa__view_region(&v);
         FXA_TRY(bind_check_pointer("dtensors", name, &r, p->alignment, "its capture asks for the gradient", NULL, err));
@@ -244,7 +250,7 @@ static void bind_take_scalars(const fxa_problem *p, fxa_args *args, bool host) {
 
 /* The program's own: tables, params and tensors. */
 static fxa_status bind_check_inputs(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
-    FXA_TRY(bind_check_tables(p, args->slot, err));
+    FXA_TRY(bind_check_tables(p, args, err));
     bind_take_scalars(p, args, readable);
     if (isinf(args->scale))
         return fxa__fail(err, FXA_E_BINDING, "scale is %g: accepted are finite numbers, or NAN for 1/sqrt(d)",
@@ -252,13 +258,18 @@ static fxa_status bind_check_inputs(const fxa_problem *p, fxa_args *args, bool r
     if (readable || !(p->flags & FXA_SCALARS_IN_MEMORY))
         FXA_TRY(bind_check_params("params", p->program, args->params, args->n_params, err));
     return bind_check_tensors(
-        &(bind_tensors){"tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors},
+        &(bind_tensors){"tensors", p->program, p->captures, p->n_captures, args->tensors, args->n_tensors}, args,
         p->alignment, err);
 }
 
+static fxa_status bind_check_flags(const fxa_args *args, fxa_error *err) {
+    if (!(args->flags & ~(uint32_t)FXA_TRUSTED)) return FXA_OK;
+    return fxa__fail(err, FXA_E_BINDING, "flags is %#x: accepted are 0 and FXA_TRUSTED", args->flags);
+}
+
 static fxa_status bind_check(const fxa_problem *p, fxa_args *args, bool readable, fxa_error *err) {
-    if (args->reserved) return fxa__fail(err, FXA_E_BINDING, "reserved is %u: accepted is 0", args->reserved);
-    FXA_TRY(bind_check_operands(p, args->slot, err));
+    FXA_TRY(bind_check_flags(args, err));
+    FXA_TRY(bind_check_operands(p, args, err));
     FXA_TRY(bind_check_inputs(p, args, readable, err));
     if (p->pass == FXA_BACKWARD) FXA_TRY(bind_check_grads(p, args, err));
     FXA_TRY(bind_check_dparams(p, args, err));
@@ -276,6 +287,7 @@ static void bind_fill(const fxa_problem *p, const fxa_args *args, bool readable,
         bprop[i] = fxa__capture_view(p->bprop, p->bprop_captures, i, args->bprop_tensors[i]);
     memcpy(out->slot, args->slot, sizeof out->slot);
     fxa__scales_fill(p, readable, out);
+    out->trusted = args->flags & FXA_TRUSTED;
     out->scale = args->scale != args->scale ? 1 / sqrt((double)p->d) : args->scale;
     out->params = args->params;
     out->tensors = n ? views : NULL;
@@ -299,7 +311,7 @@ fxa_status fxa__bind_make(const fxa__problem *problem, const fxa_args *args, siz
     FXA_TRY(fxa__struct_read(&a, sizeof a, FXA__ARGS_MIN, args, "fxa_args", err));
     FXA_TRY(bind_check(p, &a, readable, err));
     FXA_TRY(bind_check_workspace(&a, front, engine_workspace, &needed, err));
-    FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
+    if (!(a.flags & FXA_TRUSTED)) FXA_TRY(fxa__bind_check_overlap(p, &a, needed, err));
     if (readable) FXA_TRY(fxa__bind_check_values(p, a.slot, err));
     bind_fill(p, &a, readable, views, out);
     out->index_memory = front ? a.workspace : NULL;

@@ -33,6 +33,40 @@ TEST(whose_memory_it_is) {
     standin_check_end();
 }
 
+/* Of a run that is trusted the driver is asked nothing: memory of the host, which is all there is in a stand-in, passes
+ * for the device's. What the driver is asked for a run that is not: the context, the stream, and each pointer. */
+TEST(trusted_memory_is_not_asked_about) {
+    NEEDS_STANDIN;
+    fxa_context *ctx = context_new();
+    fxa_error err;
+    attn_data x;
+    attn_call call;
+    attn_kept want = {{NULL}};
+    fxa_plan *plan = NULL;
+    if (!data_make(&x, ctx)) return;
+    T_OK(data_run(&x, ctx, FXA_FORWARD, &err));
+    attn_keep(&x, FXA_FORWARD, &want);
+    attn_call_make(&x, FXA_FORWARD, &call);
+    call.p.engine = "cudnn", call.p.device = FXA_CUDA;
+    T_OK(fxa_plan_create(ctx, &call.p, &plan, &err));
+    size_t size = fxa_plan_workspace(plan);
+    char *workspace = calloc(1, size + 64);
+    call.args.workspace = workspace + (64 - (uintptr_t)workspace % 64), call.args.workspace_size = size;
+    T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_BINDING);
+    call.args.flags = FXA_TRUSTED;
+    memset(call.args.slot[FXA_SLOT_O], 0, 64);
+    T_OK(fxa_plan_run(plan, &call.args, &err));
+    T_CHECK(!attn_other_bits(&x, FXA_FORWARD, &want));
+    call.args.workspace = NULL;
+    T_STATUS(fxa_plan_run(plan, &call.args, &err), FXA_E_WORKSPACE);
+    free(workspace);
+    fxa_plan_destroy(plan);
+    attn_drop(&want);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
 /* The same on both devices, in one context: each with its own memory, and neither takes the other's. */
 TEST(two_devices) {
     NEEDS_STANDIN;

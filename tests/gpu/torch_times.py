@@ -102,7 +102,7 @@ def prepared(mod, q, k, v, backward=None):
     space = torch.empty(plan.workspace + 64, dtype=torch.uint8, device=q.device)
     args.workspace(space.data_ptr() if plan.workspace else None, plan.workspace)
     args.struct.stream = torch.cuda.current_stream().cuda_stream
-    args.struct.reserved = getattr(_abi, "TRUSTED", 0)
+    args.struct.flags = _abi.TRUSTED
     handle, struct, run, keep = plan._handle, ctypes.byref(args.struct), lib.plan_run, (args, plan, space, tensors)
     if run(handle, struct, None):
         raise RuntimeError("the prepared run failed")

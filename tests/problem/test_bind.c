@@ -103,7 +103,7 @@ TEST(refused_slots) {
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "its elements need a multiple of 4 bytes",
                  a->slot[FXA_SLOT_K] = (char *)the.data[1] + 2);
     BIND_REFUSED(case_forward(), FXA_E_BINDING, "scale is inf: accepted are finite numbers", a->scale = INFINITY);
-    BIND_REFUSED(case_forward(), FXA_E_BINDING, "reserved is 1: accepted is 0", a->reserved = 1);
+    BIND_REFUSED(case_forward(), FXA_E_BINDING, "flags is 0x2: accepted are 0 and FXA_TRUSTED", a->flags = 2);
 }
 
 TEST(tensors_stay_in_the_address_space) {
@@ -326,6 +326,34 @@ TEST(empty_tensors_need_no_pointer) {
     bench_close();
 }
 
+/* What the caller vouches for is not looked at; what makes a run possible at all is. */
+TEST(trusted_pointers) {
+    fxa_capture captures[3];
+    fxa_problem p = case_captured(captures, false);
+    p.alignment = 16;
+    bench_open(&p);
+    the.args.slot[FXA_SLOT_Q] = the.data[0] + 1;
+    the.args.slot[FXA_SLOT_O] = the.data[1]; /* K */
+    the.tensors[0] = (char *)the.data[12] + 1;
+    fxa__bind bind;
+    T_STATUS(bind_now(&bind), FXA_E_BINDING);
+    the.args.flags = FXA_TRUSTED;
+    T_OK(bind_now(&bind));
+    T_CHECK(bind.trusted && bind.slot[FXA_SLOT_Q] == the.data[0] + 1 && bind.slot[FXA_SLOT_O] == the.data[1]);
+    bench_close();
+}
+
+TEST(trusted_pointers_that_are_missing) {
+    fxa_capture captures[3];
+    fxa_problem base = case_captured(captures, false);
+    BIND_REFUSED(base, FXA_E_BINDING, "slot K is NULL", (a->flags = FXA_TRUSTED, a->slot[1] = NULL));
+    BIND_REFUSED(base, FXA_E_BINDING, "tensors", (a->flags = FXA_TRUSTED, the.tensors[1] = NULL));
+    BIND_REFUSED(base, FXA_E_BINDING, "n_tensors is 2", (a->flags = FXA_TRUSTED, a->n_tensors = 2));
+    BIND_REFUSED(base, FXA_E_BINDING, "params[1]", (a->flags = FXA_TRUSTED, the.params[1] = 0.5));
+    BIND_REFUSED(base, FXA_E_BINDING, "slot LSE is set", (a->flags = FXA_TRUSTED, a->slot[4] = the.data[4]));
+    BIND_REFUSED(base, FXA_E_BINDING, "flags is 0x5: accepted are 0 and FXA_TRUSTED", a->flags = 5);
+}
+
 /* R-07 for arguments. */
 TEST(older_and_newer_arguments) {
     struct {
@@ -341,7 +369,7 @@ TEST(older_and_newer_arguments) {
     T_OK(fxa__bind_make(the.p, &newer.args, 0, true, the.views, &bind, &err));
     newer.more[0] = 1; /* not ours to read */
     T_OK(fxa__bind_make(the.p, &newer.args, 0, true, the.views, &bind, &err));
-    newer.args.reserved = 1; /* how it says that it must not be ignored */
+    newer.args.flags = 2; /* how it says that it must not be ignored */
     T_STATUS(fxa__bind_make(the.p, &newer.args, 0, true, the.views, &bind, &err), FXA_E_BINDING);
     fxa_args older;
     memset(&older, 0xee, sizeof older);
