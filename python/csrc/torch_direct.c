@@ -130,10 +130,11 @@ static bool items_take(void *items, direct_take take, void *out, size_t room, si
 typedef enum direct_expected {
     ALIKE = 0, /* 0: nothing is expected. 1: q, k and v have one dtype, batch and width, and as many heads; 2: heads of
                   q may be a multiple of the others */
-    BATCH,     /* and up: of a mask, which lies on the host */
+    BATCH,     /* and up: of a mask */
     HEADS,
     ROWS, /* -1: there is no mask */
     KEYS,
+    PLACE, /* where the mask is: -1 the host, -2 any CUDA device, else the one of that number */
     N_EXPECTED
 } direct_expected;
 
@@ -151,7 +152,8 @@ static bool expected_met(const int64_t *e, const fxa__torch_call *call) {
         memcmp(k->size, v->size, 3 * sizeof k->size[0]) != 0) {
         return false;
     }
-    return e[ROWS] < 0 || (e[ROWS] == q->size[2] && e[KEYS] == k->size[2] && q->index < 0 &&
+    return e[ROWS] < 0 || (e[ROWS] == q->size[2] && e[KEYS] == k->size[2] &&
+                           (e[PLACE] == q->index || (e[PLACE] == -2 && q->index >= 0)) &&
                            (e[BATCH] == 1 || e[BATCH] == q->size[0]) && (e[HEADS] == 1 || e[HEADS] == heads));
 }
 

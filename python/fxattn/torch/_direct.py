@@ -25,7 +25,7 @@ from .. import _abi
 from . import _operators as ops
 
 Results = Tuple[Tensor, Tensor, Tensor]
-ANYTHING = (0, 0, 0, 0, 0)  # is expected
+ANYTHING = (0, 0, 0, 0, 0, 0)  # is expected
 _KINDS = frozenset([Tensor, torch.nn.Parameter])
 
 

@@ -27,9 +27,10 @@ from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
-_CPU = ("cpu", torch.device("cpu"))
+# Where masks are, as direct_expected in torch_direct.c has it; filled as devices are seen.
+_PLACES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"): -2}
 # What is expected of a call without a mask (direct_expected in torch_direct.c), and what most functions are told.
-ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1), (2, 1, 1, -1, -1)
+ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1, -1), (2, 1, 1, -1, -1, -1)
 ON_HOST = ("torch", None, None)
 _said: Set[str] = set()  # warnings that are given once in a process
 
@@ -214,6 +215,14 @@ def mixed_inputs(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Ten
     return convert(query), convert(key), convert(value)
 
 
+def _place_of(device: Any) -> Optional[int]:
+    """The number of a CUDA device, from now on known; None for others."""
+    where = torch.device(device)
+    if where.type == "cuda" and where.index is not None:
+        _PLACES[device] = where.index
+    return _PLACES.get(device)
+
+
 def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any, enable_gqa: bool
              ) -> Optional[Tensor]:
     """The output of a call like those before: functions that are as they were, in which no check finds anything (what
@@ -224,9 +233,12 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:
             return None
         mask_mod, batch, heads, device, _ = block_mask._fxattn
-        if block_mask.mask_mod is not mask_mod or device not in _CPU:
+        place = _PLACES.get(device)
+        if place is None:
+            place = _place_of(device)
+        if block_mask.mask_mod is not mask_mod or place is None:
             return None
-        expected = (expected[0], batch, heads, *block_mask.seq_lengths)
+        expected = (expected[0], batch, heads, *block_mask.seq_lengths, place)
         mask_mod = None if mask_mod is noop_mask else mask_mod
     return known_at_once(query, key, value, score_mod, mask_mod, scale, 0, expected)
 
