@@ -194,6 +194,7 @@ static fxa_status buffer_set(fxa__jax_call *call, int64_t role, const fxa__xla_b
     if (role == FXA__JAX_ROOM) {
         return FXA_OK;
     }
+    call->addresses |= (uintptr_t)buffer->data;
     if (role == FXA__JAX_WORKSPACE) {
         args->workspace = buffer->data;
         args->workspace_size = (size_t)given;
@@ -206,6 +207,8 @@ static fxa_status buffer_set(fxa__jax_call *call, int64_t role, const fxa__xla_b
     }
     if (role < FXA_SLOT_MAX) {
         args->slot[role] = buffer->data;
+    } else if (role == FXA__JAX_SCALARS && call->cuda && call->n_bprop_params) { /* which are read on the host */
+        return call_fail(call, FXA_E_UNSUPPORTED, "params of a backward program are not taken from memory of a device");
     } else if (role == FXA__JAX_SCALARS) {
         scalars_set(call, buffer->data);
     } else if (role == FXA__JAX_DPARAMS) {
@@ -245,6 +248,9 @@ static fxa_status arguments_set(fxa__jax_call *call) {
     call->n_bprop_params = p->bprop ? fxa__jax.fxa_program_param_count(p->bprop) : 0;
     fxa_status status = buffers_set(call, &call->frame->operands, "operands", false);
     status = status ? status : buffers_set(call, &call->frame->results, "results", true);
+    /* XLA's buffers are memory of the device that runs, as large as they say, which was looked at here, and results are
+     * apart from operands but where a ROOM says otherwise. */
+    args->flags = call->cuda && p->alignment && call->addresses % p->alignment == 0 ? FXA_TRUSTED : 0;
     args->tensors = call->tensors;
     args->n_tensors = p->n_captures;
     if (p->pass == FXA_BACKWARD) {

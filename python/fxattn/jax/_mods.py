@@ -103,6 +103,8 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
     check_kinds(score_mod=score_mod, mask_mod=mask_mod)
     graph = is_graph_style(score_mod)
     _check_functions(graph, bprop, tensors, params)
+    if bprop is not None:
+        tensors, bprop_tensors = _numbers_as_arrays(tensors, dtype), _numbers_as_arrays(bprop_tensors, dtype)
     try:
         found = trace(score_mod, mask_mod, style="graph" if graph else "flex", bprop=bprop, lib="numpy", dtype=dtype,
                       tensors=tensors, bprop_tensors=bprop_tensors, shape=shape if graph else None)
@@ -117,6 +119,14 @@ def _plain_arrays(named: Named) -> Named:
     """With arrays for what JAX takes for one: nnx.Param and all that have __jax_array__."""
     return named if named is None else {name: jnp.asarray(x) if hasattr(x, "__jax_array__") else x
                                         for name, x in named.items()}
+
+
+def _numbers_as_arrays(given: Named, dtype: Any) -> Named:
+    """Numbers beside a backward program as arrays of rank 0: its params would be read on the host, and are where the
+    arrays are."""
+    wide = "float64" if dtype == jnp.dtype("float64") else "float32"
+    return given and {name: jnp.asarray(x, wide) if isinstance(x, (float, np.floating)) else x
+                      for name, x in given.items()}
 
 
 def _check_functions(graph: bool, bprop: Mod, tensors: Named, params: Named) -> None:

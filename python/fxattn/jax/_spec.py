@@ -164,6 +164,10 @@ def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] =
     flags = spec.flags | (_abi.SCALARS_IN_MEMORY if has_scalars(spec, ops) else 0)
     if platform != "cpu":
         flags |= _abi.CAPTURE
+        if ops.bprop_params:  # which engines read on the host
+            raise UnsupportedError("score_mod_bprop has params (%s) on %s; give them as arrays of rank 0, which the "
+                                   "program declares as tensors" % (", ".join(p.name for p in spec.bprop_params()),
+                                                                    platform))
     flags |= 0 if backward or lse is None else _abi.WANT_LSE
     flags |= _abi.GRAD_LSE if dlse else 0
     for one, flag in ((WANT_Q, _abi.GRAD_Q), (WANT_K, _abi.GRAD_K), (WANT_V, _abi.GRAD_V), (WANT_SINK, _abi.GRAD_SINK)):

@@ -178,6 +178,50 @@ def captures(mock, folder):
     near(values[_abi.SLOT_O], run(q, k, v, cap, slopes, ids, lengths, scale), "out")
 
 
+class SoftCap:
+    """As Transformer Engine's users write one; the number is one of Python's."""
+
+    def forward(self, graph, score, tensors):
+        self.scaled = graph.div(a=score, b=tensors["cap"])
+        return graph.mul(a=graph.tanh(input=self.scaled), b=tensors["cap"])
+
+    def backward(self, graph, dscore, tensors):
+        inner = graph.tanh_backward(loss=graph.mul(a=dscore, b=tensors["cap"]), input=self.scaled)
+        return graph.div(a=inner, b=tensors["cap"])
+
+
+def bprop(mock, folder):
+    """A backward program with numbers: it reads them where the arrays are. Text with params of its own cannot."""
+    q, k, v, dout = arrays()
+
+    def loss(q, k, v):
+        mod, numbers = SoftCap(), {"cap": 1.5}
+        out = fxattn.jax.attention(q, k, v, score_mod=mod.forward, score_mod_bprop=mod.backward,
+                                   score_mod_tensors=numbers, score_mod_bprop_tensors=numbers)
+        return jnp.sum(out * dout)
+    calls = lowered(jax.grad(loss, (0, 1, 2)), q, k, v)
+    values = {**values_of(q, k, v, 1.5), _abi.SLOT_DO: np.asarray(dout)}
+    for call in calls:
+        for role, shape, dtype in call.operands:
+            if role >= _spec.TENSORS:
+                assert (shape, dtype) == ((), "float32"), (role, shape, dtype)
+                values[role] = np.asarray(1.5, "float32")
+        said = call.run(mock, EXECUTE, values, Device(folder), Runtime(stream=STREAM))
+        assert not said, said
+    for slot, grad in zip((_abi.SLOT_DQ, _abi.SLOT_DK, _abi.SLOT_DV), jax.grad(loss, (0, 1, 2))(q, k, v)):
+        near(values[slot], grad, slot)
+
+    def text(q):
+        return jnp.sum(fxattn.jax.attention(q, k, v, score_mod="cap * score", score_mod_bprop="cap * dscore",
+                                            params={"cap": 2.0}) * dout)
+    try:
+        lowered(jax.grad(text), q)
+    except fxattn.UnsupportedError as error:
+        assert "cap" in str(error) and "rank 0" in str(error), error
+    else:
+        raise AssertionError("params of a backward program, in memory of a device")
+
+
 def refusals(mock, folder):
     """What a runtime lacks, or a module from elsewhere, is an error in words."""
     q, k, v, _ = arrays()
@@ -211,7 +255,7 @@ def unsupported(mock, folder):
 def main():
     mock, folder, case = ctypes.CDLL(sys.argv[1]), sys.argv[2], sys.argv[3]
     _handlers.cuda_ordinal = lambda: 0  # JAX itself has no such device here
-    {"training": training, "captures": captures, "refusals": refusals, "unsupported": unsupported}[case](mock, folder)
+    {"training": training, "captures": captures, "refusals": refusals, "bprop": bprop, "unsupported": unsupported}[case](mock, folder)
     print("right")
 
 

@@ -35,7 +35,7 @@ def mock(tmp_path_factory):
 
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(STANDIN, "libcuda.so.1")), reason="the stand-ins are not built")
-@pytest.mark.parametrize("case", ["training", "captures", "refusals", "unsupported"])
+@pytest.mark.parametrize("case", ["training", "captures", "refusals", "bprop", "unsupported"])
 def test_calls_of_a_device(mock, case):
     environment = dict(os.environ, LD_LIBRARY_PATH=STANDIN, FXA_CUDNN_PATH=STANDIN,
                        PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
