@@ -8,7 +8,8 @@
  *     0..2 q, k, v       [B,H,S,D], any strides; packed rows [1,H,T,D]; pages [n_pages,H,page_size,D]
  *     3 tensors          captured by the program, then by the backward program
  *     4 extras           one per bit of config[SLOTS], in order of the slots: sink, lengths, offsets, pages, tables
- *     5 scalars          none, or one f64 tensor on the host: the float params, where they have gradients or vary
+ *     5 scalars          none, or one f64 tensor: on the host the float params, where they have gradients or vary; with
+ *                        FXA_SCALARS_IN_MEMORY all params of the program, where q lies (and scale and seed in `extras`)
  *     6 ints             the int params
  *     7 floats           scale (NaN: the default), dropout_p, then the float params unless `scalars` has them
  *     8 config           see fxa__torch_field; missing ones are 0; then the coordinate maps

@@ -95,6 +95,7 @@ static int64_t extra_count(const fxa_problem *problem, int slot) {
     case FXA_SLOT_DYN_Q:
     case FXA_SLOT_DYN_K:
     case FXA_SLOT_SEED: return 1;
+    case FXA_SLOT_SCALE: return problem->flags & FXA_SCALARS_IN_MEMORY ? 1 : -1;
     default: return -1;
     }
 }
@@ -102,7 +103,11 @@ static int64_t extra_count(const fxa_problem *problem, int slot) {
 /* One tensor of `extras` into its slot. */
 static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int slot, const fxa__torch_tensor *t) {
     fxa_problem *problem = &p->problem;
-    fxa_dtype dtype = slot == FXA_SLOT_SEED ? FXA_I64 : slot == FXA_SLOT_SINK ? t->dtype : FXA_I32;
+    fxa_dtype dtype = slot == FXA_SLOT_SEED    ? FXA_I64
+                      : slot == FXA_SLOT_SCALE ? FXA_F64
+                      : slot == FXA_SLOT_SINK  ? t->dtype
+                                               : FXA_I32;
+    bool by_value = slot == FXA_SLOT_SEED && !(problem->flags & FXA_SCALARS_IN_MEMORY);
     int64_t need = extra_count(problem, slot);
     int64_t count = 1;
     bool dense = true;
@@ -121,11 +126,11 @@ static fxa_status extra_set(fxa__torch_problem *p, fxa__torch_call *call, int sl
                                fxa__torch.fxa_dtype_name(t->dtype), dense ? "" : " with gaps", (long long)need,
                                fxa__torch.fxa_dtype_name(dtype));
     }
-    if (slot != FXA_SLOT_SEED && (t->device != call->q.device || t->index != call->q.index)) {
+    if (!by_value && (t->device != call->q.device || t->index != call->q.index)) {
         return fxa__torch_fail(call, FXA_E_BINDING, "%s is on another device than q",
                                fxa__torch.fxa_slot_name((fxa_slot)slot));
     }
-    if (slot == FXA_SLOT_SEED) { /* lies on the host, wherever the problem is */
+    if (by_value) { /* lies on the host, wherever the problem is */
         if (t->device != fxa__torch.aoti_torch_device_type_cpu()) {
             return fxa__torch_fail(call, FXA_E_BINDING, "the seed is on a device; one of the host is accepted");
         }
@@ -224,9 +229,10 @@ static fxa_status captures_set(fxa__torch_call *call, const fxa_program *program
 static fxa_status params_set(fxa__torch_call *call, const fxa_program *program, double *params, size_t *int_at,
                              size_t *float_at) {
     size_t n = fxa__torch.fxa_program_param_count(program);
-    const double *floats = call->n_scalars ? (const double *)call->scalars.data : call->floats + 2;
+    bool given = call->n_scalars && !(config_get(call, FXA__TORCH_FLAGS) & FXA_SCALARS_IN_MEMORY);
+    const double *floats = given ? (const double *)call->scalars.data : call->floats + 2;
     size_t n_floats = call->n_floats > 2 ? call->n_floats - 2 : 0;
-    if (call->n_scalars) {
+    if (given) {
         const fxa__torch_tensor *t = &call->scalars;
         bool dense = t->rank == 1 && (t->size[0] < 2 || t->stride[0] == 1);
         if (!dense || t->dtype != FXA_F64 || t->device != fxa__torch.aoti_torch_device_type_cpu()) {
@@ -248,6 +254,22 @@ static fxa_status params_set(fxa__torch_call *call, const fxa_program *program, 
     return FXA_OK;
 }
 
+/* Params that lie where q does, which only the run reads. */
+static fxa_status params_point(fxa__torch_problem *p, fxa__torch_call *call) {
+    const fxa__torch_tensor *t = &call->scalars;
+    int64_t n = (int64_t)fxa__torch.fxa_program_param_count(p->program),
+            got = call->n_scalars && t->rank == 1 ? t->size[0] : 0;
+    bool fits = !call->n_scalars || (t->rank == 1 && (got < 2 || t->stride[0] == 1) && t->dtype == FXA_F64 &&
+                                     t->device == call->q.device && t->index == call->q.index);
+    if (!fits || got != n) {
+        return fxa__torch_fail(call, FXA_E_BINDING,
+                               "params in memory are to be a dense tensor of %lld elements of f64 beside q",
+                               (long long)n);
+    }
+    p->args.slot[FXA_SLOT_PARAMS] = n ? t->data : NULL;
+    return FXA_OK;
+}
+
 /* The program, and the backward program where there is one, with their tensors and params. */
 static fxa_status programs_set(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
     size_t own_text = call->text_size, own_tensors = call->n_tensors, int_at = 0, float_at = 0;
@@ -265,7 +287,11 @@ static fxa_status programs_set(fxa__torch_problem *p, fxa__torch_call *call, fxa
     }
     fxa_status status = fxa__torch_program(ctx, FXA_PROGRAM_SCORE, call->text, own_text, &p->program, &call->err);
     status = status ? status : captures_set(call, p->program, call->tensors, own_tensors, p->captures, p->tensors);
-    status = status ? status : params_set(call, p->program, p->params, &int_at, &float_at);
+    if (p->problem.flags & FXA_SCALARS_IN_MEMORY) {
+        status = status ? status : params_point(p, call);
+    } else {
+        status = status ? status : params_set(call, p->program, p->params, &int_at, &float_at);
+    }
     if (!status && bprop && call->backward) {
         const fxa__torch_tensor *rest = call->tensors + own_tensors;
         size_t n = call->n_tensors - own_tensors;

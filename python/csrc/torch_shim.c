@@ -111,7 +111,16 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
             bool real = fxa__torch.fxa_program_param(p->program, i).type == FXA_FLOAT;
             p->problem.param_grads |= (uint64_t)real << i;
         }
-        p->args.dparams = p->dparams;
+        bool in_memory = p->problem.flags & FXA_SCALARS_IN_MEMORY;
+        if (!status && in_memory && fxa__torch.aoti_torch_zero_(out->handle)) { /* ints have none */
+            status = fxa__torch_fail(call, FXA_E_ENGINE, "PyTorch could not clear a result");
+        }
+        if (!in_memory && p->problem.device != FXA_HOST) {
+            status = fxa__torch_fail(call, FXA_E_UNSUPPORTED,
+                                     "a number on the host has no gradient in a call on CUDA; capture a tensor that is "
+                                     "there instead");
+        }
+        p->args.dparams = in_memory ? out->data : p->dparams;
         p->args.n_dparams = p->args.n_params;
         return status;
     }
@@ -199,7 +208,7 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
     status = status ? status : fxa__torch_problem_run(&p, call, ctx);
     for (size_t i = 0; i < call->n_want; i++) {
         results[i] = made[i].handle;
-        if (!status && call->want[i] == FXA__TORCH_DSCALARS) {
+        if (!status && call->want[i] == FXA__TORCH_DSCALARS && !(p.problem.flags & FXA_SCALARS_IN_MEMORY)) {
             scalars_fill(&p, made[i].data, made[i].size[0]);
         }
     }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as _theirs
 
+from .. import _abi
 from .._program import DTYPE_NAMES, Program
 from .._source import STYLES, check_kinds, text_program
 from ..trace import Traced, trace
@@ -18,7 +19,8 @@ from . import _operators as ops
 from ._autograd import Call
 from ._plain import DTYPES
 from ._settings import check_mappings, param_number, shape_of_scores
-from ._traced import SYMBOLIC, as_tensor, call_of, floats_as_tensor, split_params, told_of_scores
+from ._traced import (SYMBOLIC, as_tensor, call_of, call_there, floats_as_tensor, has_scalars_there, split_params,
+                      told_of_scores)
 
 Mod = Union[None, str, Program, Callable[..., Any]]
 Named = Optional[Mapping[str, Any]]
@@ -82,7 +84,7 @@ class Given:
                            shape=shape_of_scores(config, extras, q, k))
             return with_bprop(call_of(traced, scale, config, dropout_p, extras), traced)
         traced = self._traced_text()
-        call = _call_of_text(traced, scale, config, dropout_p, extras, self.params or {}, self.tensors or {})
+        call = _call_of_text(traced, scale, config, dropout_p, extras, self.params or {}, self.tensors or {}, q.device)
         return with_bprop(call, traced)
 
     def _traced_text(self) -> Traced:
@@ -130,13 +132,15 @@ def _described(name: str, tensor: Any) -> Tuple[str, int]:
 
 
 def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: float, extras: Sequence[Tensor],
-                  params: Mapping[str, Any], tensors: Mapping[str, Any]) -> Call:
+                  params: Mapping[str, Any], tensors: Mapping[str, Any], device: torch.device) -> Call:
     """The call of a program whose params and tensors are given by name; params may be tensors, which get gradients."""
     program = traced.program
     _check_names(traced, params, tensors)
     values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})
     captured = _named("tensors", tensors, [c.name for c in program.captures], {})
     numbered = [param_number(p.name, p.type, x) for p, x in zip(program.params, values)]
+    if has_scalars_there(scale, numbered, config, extras):
+        return call_there(program.text, captured, scale, numbered, config, dropout_p, extras, device)
     ints, floats = split_params(program, numbered)
     scalars = [floats_as_tensor(floats)] if any(isinstance(x, _AT_RUN_TIME) for x in floats) else []
     numbers = [math.nan if scale is None else scale, dropout_p, *([] if scalars else floats)]
@@ -150,11 +154,13 @@ def with_bprop(call: Call, traced: Any) -> Call:
     ints, floats = split_params(traced.bprop, traced.bprop_params)
     ints = [x if isinstance(x, torch.SymInt) else int(x) for x in ints]
     scalars, numbers = call.scalars, [*call.floats]
-    if floats and (len(scalars) or any(isinstance(x, _AT_RUN_TIME) for x in floats)):
+    in_memory = call.flags() & _abi.SCALARS_IN_MEMORY  # where those of a backward program are numbers nevertheless
+    if floats and not in_memory and (len(scalars) or any(isinstance(x, _AT_RUN_TIME) for x in floats)):
         own = scalars[0] if len(scalars) else torch.tensor(numbers[2:], dtype=torch.float64, device="cpu")
         scalars, numbers, floats = [torch.cat([own, floats_as_tensor(floats).detach()])], numbers[:2], []
     config = [*call.config, *[0] * (ops.MAPS - len(call.config))]
-    config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(call.program.encode()), len(call.tensors)
+    own_text = call.program or "\n"  # a text of nothing would say that there is no backward program
+    config[ops.BPROP_TEXT], config[ops.BPROP_TENSORS] = len(own_text.encode()), len(call.tensors)
     tensors = [*call.tensors, *map(as_tensor, traced.bprop_tensors)]
-    return Call(call.program + traced.bprop.text, tensors, call.extras, scalars, [*call.ints, *ints],
+    return Call(own_text + traced.bprop.text, tensors, call.extras, scalars, [*call.ints, *ints],
                 [*numbers, *map(float, floats)], config)

@@ -6,6 +6,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from .. import _abi
+from . import _operators as ops
 from ._autograd import Call
 
 SYMBOLIC = (torch.SymFloat, torch.SymInt)
@@ -33,6 +35,38 @@ def floats_as_tensor(values: Sequence[Any]) -> Tensor:
     ones = [value.reshape(()).to(device="cpu", dtype=torch.float64) if isinstance(value, Tensor)
             else torch.ones((), dtype=torch.float64, device="cpu") * value for value in values]
     return torch.stack(ones)
+
+
+def is_there(value: Any) -> bool:
+    """Whether a number is known to a device alone: to ask it would be to wait for it."""
+    return isinstance(value, Tensor) and not value.is_cpu
+
+
+def has_scalars_there(scale: Any, values: Sequence[Any], config: Sequence[int], extras: Sequence[Tensor]) -> bool:
+    """Whether scale, a param or the seed is on a device, so that the run must read all of them there."""
+    slots = config[ops.SLOTS] if len(config) > ops.SLOTS else 0
+    seeded = slots >> _abi.SLOT_SEED & 1 and is_there(extras[ops.extra_place(slots, _abi.SLOT_SEED)])
+    return bool(seeded) or is_there(scale) or any(map(is_there, values))
+
+
+def call_there(program: str, tensors: Sequence[Tensor], scale: Any, values: Sequence[Any], config: Sequence[int],
+               dropout_p: float, extras: Sequence[Tensor], device: torch.device) -> Call:
+    """The call whose scale, params (in the order of the program) and seed lie where q does, which nothing waits for: a
+    graph that records the call reads what is there when it is replayed."""
+    def there(value: Any) -> Tensor:
+        if isinstance(value, Tensor):
+            return value.reshape(()).to(device=device, dtype=torch.float64)
+        return torch.ones((), dtype=torch.float64, device=device) * value
+
+    settings = [*config, *[0] * (ops.SLOTS + 1 - len(config))]
+    place = ops.extra_place(settings[ops.SLOTS], _abi.SLOT_SCALE)
+    settings[ops.FLAGS] |= _abi.SCALARS_IN_MEMORY
+    settings[ops.SLOTS] |= 1 << _abi.SLOT_SCALE
+    if settings[ops.SLOTS] >> _abi.SLOT_SEED & 1:
+        extras = [*extras[:place], extras[place].to(device=device), *extras[place + 1:]]
+    scalars = [torch.stack([there(value) for value in values])] if len(values) else []
+    return Call(program, tensors, [*extras[:place], there(math.nan if scale is None else scale).reshape(1),
+                                   *extras[place:]], scalars, (), (math.nan, dropout_p), settings)
 
 
 def check_scale(scale: Any) -> None:
@@ -76,6 +110,11 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
 def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
     """The call of a traced function; of None, that of the identity."""
+    if (dropout_p or isinstance(scale, Tensor)) and has_scalars_there(scale, (), config, extras):
+        device = scale.device if is_there(scale) else extras[ops.extra_place(config[ops.SLOTS], _abi.SLOT_SEED)].device
+        tensors, params = ((), ()) if traced is None else (_tensors_of(traced), traced.params)
+        return call_there("" if traced is None else traced.program.text, tensors, scale, params, config, dropout_p,
+                          extras, device)
     floats = _DEFAULT_FLOATS if scale is None and not dropout_p else (math.nan if scale is None else scale, dropout_p)
     if traced is None:
         return Call("", (), extras, (), (), floats, config)

@@ -137,3 +137,14 @@ def test_callbacks_in_wrappers(mod):
 def test_refused(error, match, given):
     with pytest.raises(error, match=match):
         attention(*qkv(), **given)
+
+
+def test_a_backward_of_scores_as_they_are():
+    """The program of such a forward is a text of nothing."""
+    q = torch.randn(1, 2, 5, 8, dtype=torch.float64, requires_grad=True)
+    want, = torch.autograd.grad(attention(q, q.detach(), q.detach()).sin().sum(), q)
+    for own in ({"score_mod": "score = score", "score_mod_bprop": "dscore = 2 * dscore"},
+                {"score_mod": lambda graph, score, tensors: score, "style": "graph",
+                 "score_mod_bprop": lambda graph, dscore, tensors: graph.mul(dscore, 2.0)}):
+        got, = torch.autograd.grad(attention(q, q.detach(), q.detach(), **own).sin().sum(), q)
+        assert torch.allclose(got, 2 * want, rtol=1e-12)
