@@ -112,11 +112,6 @@ def _documents(w):
     return lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j)
 
 
-def _text(w, shape):
-    cap = w.tensor(2.5)
-    return {"params": {"cap": cap}}
-
-
 class SoftCap:
     """As Transformer Engine's users write one."""
 
@@ -130,16 +125,16 @@ class SoftCap:
 
 
 class Graph(Case):
-    """Callbacks of the graph style; `bprop`: with the backward one, too."""
+    """Callbacks of the graph style; `bprop`: with the backward one, too. cap: the number, of a World."""
 
-    def __init__(self, bprop):
+    def __init__(self, bprop, cap=lambda w: 2.5):
         super().__init__(lambda w: capped(2.5))
-        self.bprop = bprop
+        self.bprop, self.cap = bprop, cap
 
     def run(self, world, q, k, v):
-        mod = SoftCap()
-        own = {"score_mod_bprop": mod.backward, "bprop_tensors": {"cap": 2.5}} if self.bprop else {}
-        return fx.attention(q, k, v, mod.forward, style="graph", tensors={"cap": 2.5}, **own)
+        mod, given = SoftCap(), {"cap": self.cap(world)}
+        own = {"score_mod_bprop": mod.backward, "bprop_tensors": given} if self.bprop else {}
+        return fx.attention(q, k, v, mod.forward, style="graph", tensors=given, **own)
 
 
 class Text(Case):
@@ -177,6 +172,8 @@ CASES = {
     "bias whose table is learned": Case(_learned_bias, must=False),
     "graph style": Graph(False),
     "graph style with a backward of its own": Graph(True),
+    "graph style, a tensor there": Graph(True, lambda w: w.tensor(torch.full((1, 1, 1, 1), 2.5))),
+    "graph style, a tensor of the host": Graph(True, lambda w: w.tensor(torch.full((1, 1, 1, 1), 2.5), device="cpu")),
     "text": Text(False),
     "text whose param is there": Text(True),
     "scale": Case(scale=0.3),

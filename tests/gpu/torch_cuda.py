@@ -12,6 +12,7 @@ torch_times.py.
 import argparse
 import os
 import re
+import subprocess
 import sys
 
 try:
@@ -312,7 +313,24 @@ def check_said(report, name, call, words, kinds=(ValueError, RuntimeError, TypeE
         report(name, False, "nothing is said")
 
 
+LEFT_PADDED = """
+import torch, fxattn.torch as fx
+x = torch.zeros(2, 64, 2, 64, device="cuda", dtype=torch.bfloat16)
+hidden = torch.arange(64, device="cuda").view(1, 1, 1, 64).expand(2, 1, 1, 64) < 3
+fx.DotProductAttention(2, 64, qkv_format="bshd", attn_mask_type="padding")(x, x, x, attention_mask=hidden)
+torch.cuda.synchronize()
+"""
+
+
+def check_left_padded(report, name):
+    """It would be read as a length; a process of its own, since PyTorch stops the device."""
+    ran = subprocess.run([sys.executable, "-c", LEFT_PADDED], capture_output=True, text=True, timeout=120)
+    said = ran.stdout + ran.stderr
+    report(name, ran.returncode != 0 and "padding is at the end" in said, " ".join(said.split())[-200:])
+
+
 def refusals(report, device, dtype, shape):
+    report.run("a left-padded mask as padding", check_left_padded)
     q, k, v, _ = inputs(shape, device, dtype)
     on_host, table = q.cpu(), torch.rand(shape[1])
     cases = {

@@ -19,7 +19,7 @@ from .._errors import unknown_keywords
 from ..trace import Traced
 from ..trace.graph import trace_graph
 from . import _direct, _dynamo
-from ._given import Given, Mod, with_bprop
+from ._given import Given, Mod, numbers_of_host, with_bprop
 from ._recorded import record
 from ._settings import Settings
 from ._traced import call_of, check_scale
@@ -212,6 +212,8 @@ def _graph_at_once(q: Tensor, k: Tensor, v: Tensor, flags: int, score_mod: Calla
     batch, heads, rows, width = sizes
     if keys[0] != batch or keys[1] != heads or keys[3] != width:
         return None
+    if not q.is_cpu:
+        tensors, bprop_tensors = numbers_of_host(q, tensors), numbers_of_host(q, bprop_tensors)
     traced = Traced(*trace_graph(score_mod, None, bprop, tensors or {}, bprop_tensors, (batch, heads, rows, keys[2])))
     return with_bprop(call_of(traced, None, (flags,)), traced).output_direct(q, k, v, ALIKE)
 

@@ -28,6 +28,15 @@ _TEXT = (str, Program)
 _AT_RUN_TIME = (Tensor, *SYMBOLIC)
 
 
+def numbers_of_host(q: Tensor, named: Named) -> Named:
+    """Tensors of one element on the host beside tensors of a device: numbers, as PyTorch's operators and cuDNN's graphs
+    have them. One that is learned stays, and is refused by where it is."""
+    if q.is_cpu or not named or torch.compiler.is_compiling():
+        return named
+    return {name: x.item() if isinstance(x, Tensor) and x.is_cpu and x.numel() == 1 and not x.requires_grad else x
+            for name, x in named.items()}
+
+
 class Given:
     """The arguments of attention() that say what happens to scores. (Not a NamedTuple: Dynamo of torch 2.10 does not
     read properties of one.)"""
@@ -79,8 +88,9 @@ class Given:
                 self.score_mod, self.mask_mod, **told_of_scores(q))
             return call_of(traced, scale, config, dropout_p, extras)
         if self.graph:
-            traced = trace(self.score_mod, self.mask_mod, style="graph", bprop=self.bprop, tensors=self.tensors or {},
-                           bprop_tensors=self.bprop_tensors, mask_extra=mask_extra,
+            traced = trace(self.score_mod, self.mask_mod, style="graph", bprop=self.bprop,
+                           tensors=numbers_of_host(q, self.tensors) or {},
+                           bprop_tensors=numbers_of_host(q, self.bprop_tensors), mask_extra=mask_extra,
                            shape=shape_of_scores(config, extras, q, k))
             return with_bprop(call_of(traced, scale, config, dropout_p, extras), traced)
         traced = self._traced_text()

@@ -143,6 +143,10 @@ class _Bias(NamedTuple):
         return [text for wrong, text in rules if wrong]
 
 
+_NOT_AT_END = ("DotProductAttention cannot do this: attention_mask (True: hidden) of attn_mask_type padding hides positions "
+               "before others that it shows, and padding is at the end; attn_mask_type=\"arbitrary\" takes such a mask")
+
+
 def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[str, Any]:
     """q_lengths and k_lengths of padding, by masks or by offsets."""
     masks = mask if isinstance(mask, tuple) else (None, mask)
@@ -150,12 +154,11 @@ def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[
     for name, hidden, offsets in (("q_lengths", masks[0], cu_q), ("k_lengths", masks[1], cu_k)):
         if hidden is not None:
             shown = (~hidden).reshape(hidden.shape[0], -1)
-            # Looked at where that costs no wait for a device.
-            if shown.device.type == "cpu" and not torch.compiler.is_compiling() and bool(
-                    (shown[:, 1:] & hidden.reshape(shown.shape)[:, :-1]).any()):
-                raise ValueError("DotProductAttention cannot do this: attention_mask (True: hidden) of attn_mask_type "
-                                 "padding hides positions before others that it shows, and padding is at the end; "
-                                 "attn_mask_type=\"arbitrary\" takes such a mask")
+            early = shown[:, 1:] & hidden.reshape(shown.shape)[:, :-1]
+            if shown.is_cuda:  # which asks without a wait, and stops the device
+                torch._assert_async(~early.any(), _NOT_AT_END)
+            elif shown.is_cpu and not torch.compiler.is_compiling() and bool(early.any()):
+                raise ValueError(_NOT_AT_END)
             found[name] = shown.sum(-1)
         elif offsets is not None:
             found[name] = offsets[1:] - offsets[:-1]
