@@ -143,8 +143,9 @@ class _Bias(NamedTuple):
         return [text for wrong, text in rules if wrong]
 
 
-_NOT_AT_END = ("DotProductAttention cannot do this: attention_mask (True: hidden) of attn_mask_type padding hides positions "
-               "before others that it shows, and padding is at the end; attn_mask_type=\"arbitrary\" takes such a mask")
+_NOT_AT_END = ("DotProductAttention cannot do this: attention_mask (True: hidden) of attn_mask_type padding hides "
+               "positions before others that it shows, and padding is at the end; attn_mask_type=\"arbitrary\" takes "
+               "such a mask")
 
 
 def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[str, Any]:

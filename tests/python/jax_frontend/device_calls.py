@@ -52,7 +52,7 @@ class Device:
     def recorded(self, stream):
         """From now on that stream is being recorded into a graph."""
         state = ctypes.c_char.in_dll(self.driver, "standin_cuda")
-        ctypes.c_void_p.from_address(ctypes.addressof(state) + 16).value = stream  # standin_state.recorded
+        ctypes.c_void_p.from_address(ctypes.addressof(state) + 32).value = stream  # standin_state.recorded
 
 
 class Call:
