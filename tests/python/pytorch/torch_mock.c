@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PyTorch in little, for the kernels of libfxattn_torch on a CUDA device that is a stand-in (tests/standin): the functions
- * of libtorch's C interface that they call, over tensors of memory that the test or cuMemAlloc gives. Built twice: as
- * libtorch_cpu.so, and with MOCK_CUDA as libtorch_cuda.so. torch_device_calls.py calls the kernels that are registered.
+ * PyTorch in little, for the kernels of libfxattn_torch on a CUDA device that is a stand-in (tests/standin): the
+ * functions of libtorch's C interface that they call, over tensors of memory that the test or cuMemAlloc gives. Built
+ * twice: as libtorch_cpu.so, and with MOCK_CUDA as libtorch_cuda.so. torch_device_calls.py calls the kernels that are
+ * registered.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,7 +46,7 @@ typedef void (*mock_kernel)(uint64_t *stack, uint64_t n_in, uint64_t n_out);
 MOCK int64_t mock_live, mock_copies, mock_made[3]; /* tensors; copies; allocations on the host, of device 0, of 1 */
 MOCK int64_t mock_fail_at;                         /* the allocation or copy of that number fails, from 1 */
 MOCK char mock_said[600];
-MOCK mock_kernel mock_kernels[2][2];                   /* CPU, CUDA; fwd, bwd */
+MOCK mock_kernel mock_kernels[2][2];                    /* CPU, CUDA; fwd, bwd */
 MOCK int (*mock_alloc)(int index, size_t, uintptr_t *); /* of a device */
 static int mock_impl;
 
@@ -198,7 +199,8 @@ MOCK int32_t torch_delete_string(void *string) {
     return 0;
 }
 
-MOCK int32_t torch_parallel_for(int64_t begin, int64_t end, int64_t grain, void (*f)(int64_t, int64_t, void *), void *c) {
+MOCK int32_t torch_parallel_for(int64_t begin, int64_t end, int64_t grain, void (*f)(int64_t, int64_t, void *),
+                                void *c) {
     (void)grain;
     f(begin, end, c);
     return 0;
@@ -213,7 +215,8 @@ MOCK int32_t aoti_torch_library_init_fragment(const char *name, const char *file
     *out = &mock_impl;
     return 0;
 }
-MOCK int32_t aoti_torch_library_init_impl(const char *name, const char *key, const char *file, uint32_t line, void **out) {
+MOCK int32_t aoti_torch_library_init_impl(const char *name, const char *key, const char *file, uint32_t line,
+                                          void **out) {
     (void)name, (void)file, (void)line;
     mock_impl = strcmp(key, "CUDA") == 0;
     *out = &mock_impl;
