@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a traced score function to a Call of the operators: program text, captured tensors, params."""
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
     return traced.tensors
 
 
-def call_of(traced: Any, scale: Optional[float], config: Sequence[int], dropout_p: float = 0.0,
+def call_of(traced: Any, scale: Any, config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
     """The call of a traced function; of None, that of the identity."""
     if (dropout_p or isinstance(scale, Tensor)) and has_scalars_there(scale, (), config, extras):
