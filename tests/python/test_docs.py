@@ -14,7 +14,7 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     with open(os.path.join(SOURCE, page), encoding="utf-8") as f:
         blocks = re.findall(r"(?ms)^```python\n(.*?)^```$", f.read())
     assert blocks, "the page has no Python"
-    for library in ("numpy", "torch", "transformers", "jax"):
+    for library in ("numpy", "torch", "transformers", "jax", "flax"):
         if any(re.search(r"\b(import|from) (fxattn\.)?%s\b" % library, block) for block in blocks):
             pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)

@@ -121,3 +121,23 @@ def test_a_scale_that_is_an_array_beside_a_backward_of_the_users():
         want = exact(jax.grad(loss_of(lambda q, scale, k, v: plain(
             q, k, v, lambda s, *at: s * s * 0.25, scale=scale)[0]), which), args[0], jnp.float32(0.7), *args[1:])
         assert close(got, want, 200)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "ref"])
+def test_scores_and_sinks_of_infinity_are_those_of_the_library(engine):
+    """docs/numerics.md: NaN in out and lse, of that row alone; jax.nn's lse is +inf there, its out NaN too."""
+    q, k, v = qkv(60)
+
+    def mod(score, b, h, i, j):
+        return jnp.where((b == 0) & (h == 1) & (i == 2) & (j == 3), jnp.inf, score)
+    out, lse = attention(q, k, v, score_mod=mod, return_lse=True, engine=engine)
+    wanted = np.zeros((2, 4, 9), bool)
+    wanted[0, 1, 2] = True
+    assert np.array_equal(np.isnan(lse), wanted) and np.array_equal(np.isnan(out).all(-1), wanted.swapaxes(1, 2))
+    bias = jnp.zeros((2, 4, 9, 9)).at[0, 1, 2, 3].set(jnp.inf)
+    theirs, residual = jax.nn.dot_product_attention(q, k, v, bias, return_residual=True)
+    assert np.isnan(theirs[0, 2, 1]).all() and residual[0, 2, 1] == jnp.inf
+    sinks = jnp.asarray([0.0, jnp.inf, -jnp.inf, jnp.nan])
+    out, lse = attention(q, k, v, sinks=sinks, return_lse=True, engine=engine)
+    assert np.isnan(out[:, :, [1, 3]]).all() and np.isnan(lse[:, [1, 3]]).all()
+    assert close(out[:, :, 2], attention(q, k, v, engine=engine)[:, :, 2], 20)  # as without one
