@@ -90,7 +90,7 @@ def attention(q: Any, k: Any, v: Any, *surplus: Any, layout: str = "bshd", score
     _packed(features, layout, q, k, cu_q, cu_k, max_q, max_k)
     sinks_and_dropout(features, sizes, sinks, dropout, dropout_key)
     score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, sizes,
-                    q.dtype)
+                    q.dtype, moved=positions is not None or bottom_right)
     score = _with_segments(score, told.segment_ids, sequence_descriptor is not None, sizes, single)
     score = _with_positions(score, told.positions, causal, window, sizes, single)
     score, scales = with_scale(score, scale, q.dtype)

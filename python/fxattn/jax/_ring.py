@@ -313,7 +313,7 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout
                 bottom_right and not by_length, False)
     sinks_and_dropout(features, whole, sinks, dropout, dropout_key)
     score = resolve(score_mod, mask_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, params, whole,
-                    q.dtype)
+                    q.dtype, moved=bottom_right)
     rows_of = None
     if lengths is not None:
         score, rows_of = _with_lengths(score, lengths, (causal, window, bottom_right), whole, single)

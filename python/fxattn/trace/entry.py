@@ -38,16 +38,18 @@ class Traced(NamedTuple):
     bprop_params: Tuple[Any, ...] = ()
 
 
-def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None) -> Optional[Traced]:
+def known(score_mod: Any, mask_mod: Any, lib: str = "torch", device: Any = None, dtype: Any = None,
+          sizes: Any = None) -> Optional[Traced]:
     """The trace of functions of the flex style that were traced before and are as they were, where that is quickly
     said; None: trace them."""
-    return watch.find(score_mod, mask_mod, (lib, device, dtype))
+    return watch.find(score_mod, mask_mod, (lib, device, dtype) if sizes is None else (lib, device, dtype, sizes))
 
 
 def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "flex", bprop: Source = None,
           tensors: Optional[Mapping[str, Any]] = None, bprop_tensors: Optional[Mapping[str, Any]] = None,
           score_extra: Sequence[Any] = (), mask_extra: Sequence[Any] = (), lib: str = "torch", device: Any = None,
-          dtype: Any = None, shape: Optional[Sequence[int]] = None) -> Traced:
+          dtype: Any = None, shape: Optional[Sequence[int]] = None,
+          sizes: Optional[Tuple[Optional[int], ...]] = None) -> Traced:
     """The program of a score function and a mask function.
 
     style "flex": score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as FlexAttention has them; `score_extra` and
@@ -55,20 +57,22 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     and bprop(graph, dscore, tensors), as Transformer Engine and cuDNN's frontend have them, with a mask_mod as above;
     `shape` (batch, heads, rows, keys) is what sizes of `tensors` and `bprop_tensors` are checked against. Either of the
     two may be program text or a Program. `lib` ("torch" or "numpy") says whose meaning operators have where the two
-    differ; `device` and `dtype` are what symbols say of themselves."""
+    differ; `device` and `dtype` are what symbols say of themselves. `sizes` bound b, h, q and k, where they are known:
+    by them indices of JAX's functions are seen to be inside of their arrays."""
     if style == "flex" and not score_extra and not mask_extra:
-        found = known(score_mod, mask_mod, lib, device, dtype)
+        found = known(score_mod, mask_mod, lib, device, dtype, sizes)
         if found is not None:
             return found
     if isinstance(score_mod, (str, Program)) or isinstance(mask_mod, (str, Program)):
         return _from_text(score_mod, mask_mod, bprop)
     if style == "graph":
         from .graph import trace_graph
-        masked = None if mask_mod is None else _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype).mask
+        masked = None if mask_mod is None else _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype,
+                                                        sizes).mask
         return Traced(*trace_graph(score_mod, masked, bprop, tensors, bprop_tensors, shape))
     if style != "flex":
         raise ValueError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
-    return _Flex(score_mod, mask_mod, tuple(score_extra), tuple(mask_extra), lib, device, dtype).trace()
+    return _Flex(score_mod, mask_mod, tuple(score_extra), tuple(mask_extra), lib, device, dtype, sizes).trace()
 
 
 def _from_text(score_mod: Source, mask_mod: Source, bprop: Source) -> Traced:
@@ -97,13 +101,14 @@ class _Flex:
 
     def __init__(self, score_mod: Callback, mask_mod: Callback, score_extra: Tuple[Any, ...],
                  mask_extra: Tuple[Any, ...],
-                 lib: str, device: Any, dtype: Any) -> None:
+                 lib: str, device: Any, dtype: Any, sizes: Any = None) -> None:
         self.score_mod, self.mask_mod = score_mod, mask_mod
         self.extra = score_extra, mask_extra
-        self.lib, self.device, self.dtype = lib, device, dtype
+        self.lib, self.device, self.dtype, self.sizes = lib, device, dtype, sizes
+        self.rest = (lib, device, dtype) if sizes is None else (lib, device, dtype, sizes)
 
     def question(self) -> Any:
-        return reuse.question(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype))
+        return reuse.question(self.score_mod, self.mask_mod, self.rest)
 
     def trace(self) -> Traced:
         asked = None
@@ -113,10 +118,11 @@ class _Flex:
             if found is not None:
                 traced = Traced(*found)
                 if not asked.as_objects:
-                    watch.watch(self.score_mod, self.mask_mod, (self.lib, self.device, self.dtype), traced,
+                    watch.watch(self.score_mod, self.mask_mod, self.rest, traced,
                                 reuse.tensor_types(), lambda: getattr(self.question(), "key", None) == asked.key)
                 return traced
         rec = Recording((self.score_mod, self.mask_mod), self.lib, self.device, self.dtype)
+        rec.sizes = self.sizes
         with torch_mode() as mode:
             score = None if self.score_mod is None else self.run(rec, self.score_mod, _SCORE_ARGUMENTS, self.extra[0])
             mask = None if self.mask_mod is None else self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])
@@ -131,6 +137,7 @@ class _Flex:
     def mask(self, rec: Recording) -> int:
         """The node of the mask alone, in a recording that has a score of the graph style."""
         rec.mods, rec.literals, rec.lib, rec.device = (self.mask_mod,), None, self.lib, self.device
+        rec.sizes = self.sizes
         assert self.mask_mod is not None
         with torch_mode():
             mask = self.run(rec, self.mask_mod, _MASK_ARGUMENTS, self.extra[1])

@@ -116,6 +116,7 @@ class _Player:
 
     def __init__(self, rec: Recording, literals: FrozenSet[float]) -> None:
         self.rec, self.literals = rec, literals
+        self.avals: Sequence[Any] = ()  # of the operands of the equation that a handler is at
         self.along_rule = False  # inside of a rule, where nothing but tangents has a gradient
         self.lifted: Dict[float, float] = {}  # one object for each value: a closure's float appears at each of its uses
 
@@ -174,6 +175,7 @@ class _Player:
             refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
         if name not in ("squeeze", "reshape"):  # which take away the dimensions that a Held has too many
             operands = [settled(x) for x in operands]
+        self.avals = [atom.aval for atom in equation.invars]
         result = handler(self, operands, params, equation.outvars[0].aval)
         return result if isinstance(result, list) else [result]
 
@@ -226,6 +228,9 @@ class _Player:
     def apply(self, fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
         return elementwise(fn, self.rec, [self.traced(x) for x in operands])
 
+    def is_unsigned(self, operand: int) -> bool:
+        return bool(self.avals[operand].dtype.kind == "u")
+
     def elements(self, value: Any) -> Vec:
         return vec(self.rec, self.traced(value))
 
@@ -241,8 +246,17 @@ def _is_jax_numpys(equation: Any) -> bool:
         own = jax.make_jaxpr(getattr(jax.numpy, name))(*shapes)
     except TypeError:  # of other arguments
         return False
-    return any(str(one.params["jaxpr"]) == str(equation.params["jaxpr"]) for one in own.jaxpr.eqns
+    return any(_primitives(one.params["jaxpr"]) == _primitives(equation.params["jaxpr"]) for one in own.jaxpr.eqns
                if one.primitive.name in JITTED)
+
+
+def _primitives(closed: Any) -> List[str]:
+    """Of a jaxpr and those in it, in their order, but for conversions, which weak types decide."""
+    found: List[str] = []
+    for equation in getattr(closed, "jaxpr", closed).eqns:
+        inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+        found += _primitives(inner) if inner is not None else [equation.primitive.name]
+    return [name for name in found if name != "convert_element_type"]
 
 
 def _literal(atom: Any) -> Any:

@@ -2,15 +2,14 @@
 """JAX's primitives on traced values. A handler takes the player (jaxprs.py), operands, the equation's parameters and
 the shape and type of the result.
 
-Reads outside an array differ: JAX clamps an index, a program reads 0. The test of an index for a negative one, which
-jax.numpy writes around every index, is dropped where a captured array is read: programs count negative indices from the
-end themselves.
+The test of an index for a negative one, which jax.numpy writes around every index, is dropped where a captured array is
+read and the index is inside of it for sure: programs count negative indices from the end themselves.
 """
 import itertools
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import _abi
-from . import arrays, curves, functions, ops, products, reductions
+from . import arrays, bounds, curves, functions, ops, products, reductions
 from .arrays import Vec, View, product, value
 from .indexing import index
 from .libraries import kind_of_dtype
@@ -91,6 +90,29 @@ def _as_given(rec: Recording, at: Sym, size: int) -> Sym:
     return Sym(rec, index, at.ty) if constants == ((CONST, 2, 0), (CONST, 2, size)) else at
 
 
+# Modes of a gather: outside of its array is a number, or the nearest without a gradient; else it is the nearest.
+_FILL, _PROMISED = "FILL_OR_DROP", "PROMISE_IN_BOUNDS"
+
+
+def _inside(player: Any, at: Any, size: int, mode: str = "", room: int = 1,
+            unsigned: bool = False) -> Tuple[Sym, Optional[Sym]]:
+    """An index as JAX has it where it leaves an array of this size, `room` elements at once, and where it matters a
+    bool that says whether it is inside. Nothing is added to one that is inside for sure."""
+    rec = player.rec
+    at = ops.as_sym(rec, player.traced(at))
+    given, last = _as_given(rec, at, size), size - room
+    found = bounds.span(rec, given.node)
+    lowest = -size if given is not at and room == 1 else 0
+    if found is not None and lowest <= found[0] and found[1] <= last:
+        return given, None
+    if unsigned:  # one beyond 31 bits is a negative int here
+        at = ops.choose(rec, functions.LT(rec, at, 0), Sym(rec, rec.integer(size), INT), at)
+    at = Sym(rec, at.node, INT)  # whatever narrow int it was, bounds are no narrow ones
+    inside = ops.logical_and(rec, functions.LE(rec, 0, at), functions.LE(rec, at, last)) if mode in (
+        _FILL, _PROMISED) else None
+    return at if mode == _FILL else functions.clamp(rec, at, 0, max(last, 0)), inside
+
+
 def _parts(rec: Recording, node: int) -> Tuple[Any, ...]:
     return rec.code[node - FIRST] if node >= FIRST else ()
 
@@ -135,8 +157,8 @@ def _dynamic_slice(player: Any, operands: List[Any], params: Dict[str, Any], out
     if type(base) is Vec or any(1 < size < n for size, n in zip(sizes, whole)):
         return _window(player, base, starts, sizes)
     key = tuple(0 if n == 1 else slice(None) if size == n else
-                _as_given(player.rec, ops.as_sym(player.rec, player.traced(at)), n)
-                for at, size, n in zip(starts, sizes, whole))
+                _inside(player, at, n, unsigned=player.is_unsigned(i + 1))[0]
+                for i, (at, size, n) in enumerate(zip(starts, sizes, whole)))
     fixed = base.fixed if type(base) is View else None
     part = index(player.rec, base.base if fixed is not None else base, fixed, key)
     if type(part) is View or type(part) is Sym:
@@ -148,12 +170,11 @@ def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int])
     """A slice of several elements that begins at a traced place, which JAX keeps inside the array."""
     rec = player.rec
     rows: List[List[Any]] = []
-    for at, size, n in zip(starts, sizes, base.shape):
-        start = ops.as_sym(rec, player.traced(at))
+    for i, (at, size, n) in enumerate(zip(starts, sizes, base.shape)):
         if size == n:
             rows.append(list(range(n)))
             continue
-        start = functions.clamp(rec, start, 0, int(n - size))
+        start = _inside(player, at, n, room=size, unsigned=player.is_unsigned(i + 1))[0]
         rows.append([ops.add(rec, start, i) for i in range(size)])
     if product(sizes) > arrays.MAX_ELEMENTS:
         refuse("a slice of shape %s is too large to be unrolled" % (tuple(sizes),))
@@ -163,7 +184,6 @@ def _window(player: Any, base: Any, starts: Sequence[Any], sizes: Sequence[int])
 def _element(rec: Recording, base: Any, at: Sequence[Any]) -> Sym:
     if type(base) is Vec:
         return base[tuple(at)]
-    at = [_as_given(rec, i, n) if type(i) is Sym else i for i, n in zip(at, base.shape)]
     if type(base) is View:
         return base[tuple(at)]
     return arrays.load(rec, base, [i.node if type(i) is Sym else rec.integer(i) for i in at])
@@ -179,6 +199,9 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
     if product(out.shape) > arrays.MAX_ELEMENTS:
         refuse("a gather of shape %s is too large to be unrolled" % (tuple(out.shape),))
     steps = arrays.strides_of(batch)
+    mode, other = params["mode"].name, _fill(player, params.get("fill_value"), out.dtype)
+    places = [_inside(player, x, int(base.shape[starts[n % len(starts)]]), mode, params["slice_sizes"][
+        starts[n % len(starts)]], player.is_unsigned(1)) for n, x in enumerate(places.elements)]
     elements = []
     for at in itertools.product(*map(range, out.shape)):
         lane = [i for d, i in enumerate(at) if d not in offsets]
@@ -187,11 +210,24 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
         moved.update((d, lane[of]) for d, of in beside.items())
         index: List[Any] = []
         for d in range(len(base.shape)):
-            begin: Any = places.elements[row + starts.index(d)] if d in starts else 0
+            begin: Any = places[row + starts.index(d)][0] if d in starts else 0
             shift = moved.get(d, 0)
             index.append(ops.add(rec, begin, shift) if shift and type(begin) is Sym else begin if shift == 0 else shift)
-        elements.append(_element(rec, base, index))
+        one = _element(rec, base, index)
+        for _, inside in places[row:row + len(starts)]:
+            outside = other if mode == _FILL else stop(rec, one)
+            one = one if inside is None else ops.choose(rec, inside, one, outside)
+        elements.append(one)
     return value(Vec(rec, out.shape, elements))
+
+
+def _fill(player: Any, given: Any, dtype: Any) -> Any:
+    """What stands for elements outside of an array: JAX's own where nothing is said."""
+    import numpy  # which is there where JAX is
+    if given is None:
+        given = (numpy.nan if kind_of_dtype(dtype) == FLOAT else True if dtype == bool else
+                 numpy.iinfo(dtype).max if dtype.kind == "u" else numpy.iinfo(dtype).min)
+    return player.traced(numpy.asarray(given, dtype)[()])
 
 
 def _reduce(name: str) -> Handler:

@@ -13,7 +13,7 @@ Values are numbered: inputs 0 to 8 (codes of fxa_input), then the instructions i
 """
 import math
 import threading
-from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from .._program import Builder, Program
 from .libraries import storage_of
@@ -33,7 +33,7 @@ class Recording:
     """One trace of one or two functions into one program."""
 
     __slots__ = ("code", "tensors", "storage", "kinds", "params", "param_types", "mods", "literals", "lib", "device",
-                 "dtype", "sized", "parent", "_places", "_numbers", "_copies")
+                 "dtype", "sizes", "sized", "parent", "_places", "_numbers", "_copies")
 
     def __init__(self, mods: Tuple[Any, ...] = (), lib: str = "torch", device: Any = None, dtype: Any = None,
                  parent: Optional["Recording"] = None) -> None:
@@ -48,6 +48,7 @@ class Recording:
         self.lib = lib
         self.device = device
         self.dtype = dtype
+        self.sizes: Optional[Sequence[Optional[int]]] = None  # of batch, heads, rows, keys, as far as they are known
         self.sized = False  # whether the code depends on sizes of captured tensors
         self.parent = parent  # the trace whose values this one may use: the forward of a backward
         self._places: Dict[int, int] = {}

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between which numbers an int of a trace lies, from the sizes of the call: what shows that an index is inside of its
+array, or that an int of 64 bits has room in 32. None where nothing is known; what is given is never too narrow.
+"""
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from .. import _abi
+from .record import CONST, FIRST, LOAD, PARAM, Recording
+from .types import HIGHEST, INT, LOWEST
+
+Span = Tuple[int, int]
+_AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)
+_DEEPEST = 60
+
+
+def _products(x: Span, y: Span) -> Span:
+    found = [a * b for a in x for b in y]
+    return min(found), max(found)
+
+
+def _quotient(x: Span, y: Span) -> Optional[Span]:
+    return (x[0] // y[0], x[1] // y[0]) if y[0] == y[1] > 0 else None
+
+
+def _remainder(x: Span, y: Span) -> Optional[Span]:
+    if y[0] <= 0:
+        return None
+    return x if 0 <= x[0] and x[1] < y[0] else (0, y[1] - 1)
+
+
+def _and(x: Span, y: Span) -> Optional[Span]:
+    whole = [z[1] for z in (x, y) if z[0] >= 0]
+    return (0, min(whole)) if whole else None
+
+
+def _right(x: Span, y: Span) -> Optional[Span]:
+    return (x[0] >> y[0], x[1] >> y[0]) if 0 <= y[0] == y[1] < 32 else None
+
+
+def _magnitude(x: Span) -> Span:
+    return 0 if x[0] <= 0 <= x[1] else min(map(abs, x)), max(map(abs, x))
+
+
+_RULES: Dict[int, Callable[..., Optional[Span]]] = {
+    _abi.OP_ADD: lambda x, y: (x[0] + y[0], x[1] + y[1]), _abi.OP_SUB: lambda x, y: (x[0] - y[1], x[1] - y[0]),
+    _abi.OP_MUL: _products, _abi.OP_NEG: lambda x: (-x[1], -x[0]), _abi.OP_ABS: _magnitude,
+    _abi.OP_MIN: lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
+    _abi.OP_MAX: lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    _abi.OP_CLAMP: lambda x, y, z: (min(max(x[0], y[0]), z[0]), min(max(x[1], y[1]), z[1])),
+    _abi.OP_FLOORDIV: _quotient, _abi.OP_MOD: _remainder, _abi.OP_AND: _and, _abi.OP_SHR: _right,
+    _abi.OP_SIGN: lambda x: (-1 if x[0] < 0 else 0, 1 if x[1] > 0 else 0)}
+
+
+def span(rec: Recording, at: int, deep: int = 0) -> Optional[Span]:
+    """Of the int that a value of the trace is."""
+    if at < FIRST:
+        size = rec.sizes[_AXES.index(at)] if rec.sizes is not None and at in _AXES else None
+        return None if size is None else (0, max(size - 1, 0))
+    op, *parts = rec.code[at - FIRST]
+    if op == CONST:
+        return (int(parts[1]),) * 2 if parts[0] != 1 else None  # type: ignore[return-value]
+    if op in (LOAD, PARAM) or deep > _DEEPEST:
+        return None
+    if op == _abi.OP_SELECT:
+        found: Any = [span(rec, part, deep + 1) for part in parts[1:]]
+        return None if None in found else (min(x[0] for x in found), max(x[1] for x in found))
+    if op == _abi.OP_INT:
+        return (0, 1) if _is_bool(rec, parts[0]) else None
+    found = [span(rec, part, deep + 1) for part in parts] if op in _RULES else [None]
+    made = None if None in found else _RULES[op](*found)
+    return made if made is not None and LOWEST[INT] <= made[0] and made[1] <= HIGHEST[INT] else None
+
+
+def _is_bool(rec: Recording, at: int) -> bool:
+    """Whether a value is surely a bool: a comparison."""
+    return at >= FIRST and rec.code[at - FIRST][0] in (_abi.OP_EQ, _abi.OP_NE, _abi.OP_LT, _abi.OP_LE, _abi.OP_GT,
+                                                       _abi.OP_GE)
