@@ -32,6 +32,7 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuMemsetD32Async", fill),
     GPU_FUNCTION("cuStreamSynchronize", stream_wait),
     GPU_FUNCTION("cuStreamIsCapturing", stream_recorded),
+    GPU_FUNCTION("cuThreadExchangeStreamCaptureMode", recording_mode),
     GPU_FUNCTION("cuPointerGetAttributes", pointer_attributes),
     GPU_FUNCTION("cuModuleLoadData", module_load),
     GPU_FUNCTION("cuModuleUnload", module_unload),
@@ -54,7 +55,8 @@ enum {
     GPU_POINTER_MANAGED = 8,
     GPU_POINTER_ORDINAL = 9,
     GPU_TYPE_HOST = 1,
-    GPU_NOT_RECORDED = 0
+    GPU_NOT_RECORDED = 0,
+    GPU_RECORDING_RELAXED = 2
 };
 
 static const char *gpu_text(const fxa__gpu *gpu, int status) {
@@ -160,4 +162,13 @@ fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorde
                      "stream is %p, which is being recorded into a graph: accepted for plans with FXA_CAPTURE, and by "
                      "fxa_plan_run alone",
                      stream);
+}
+
+fxa_status fxa__gpu_recording_allow(const fxa__gpu *gpu, int *before, fxa_error *err) {
+    *before = GPU_RECORDING_RELAXED;
+    return fxa__gpu_status(gpu, gpu->driver.recording_mode(before), "cuThreadExchangeStreamCaptureMode", err);
+}
+
+fxa_status fxa__gpu_recording_restore(const fxa__gpu *gpu, int before, fxa_error *err) {
+    return fxa__gpu_status(gpu, gpu->driver.recording_mode(&before), "cuThreadExchangeStreamCaptureMode", err);
 }

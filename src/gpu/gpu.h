@@ -36,6 +36,7 @@ typedef struct fxa__cuda {
     int (*fill)(uintptr_t to, unsigned value, size_t words, void *stream); /* 32 bits each */
     int (*stream_wait)(void *stream);
     int (*stream_recorded)(void *stream, int *status);
+    int (*recording_mode)(int *mode); /* of this thread: given and taken */
     int (*pointer_attributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
@@ -91,5 +92,9 @@ fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *nam
 /* E_BINDING if the stream is being recorded into a graph, unless that is meant. To be asked before anything that a
  * recording does not allow (allocating, waiting), which would end it. */
 fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool recorded, fxa_error *err);
+/* What allocates after the first and before the second, on this thread, ends nobody's recording, neither that of its
+ * own stream nor those of other threads. */
+fxa_status fxa__gpu_recording_allow(const fxa__gpu *gpu, int *before, fxa_error *err);
+fxa_status fxa__gpu_recording_restore(const fxa__gpu *gpu, int before, fxa_error *err);
 
 #endif

@@ -386,6 +386,29 @@ static void *runner_run(void *arg) {
     return NULL;
 }
 
+/* cuDNN takes the largest score before it multiplies by the scale, unless something is in between. */
+TEST(a_scale_that_is_not_above_0) {
+    NEEDS_STANDIN;
+    static const double scales[] = {0.5, 0, -1};
+    fxa_context *ctx = context_new();
+    for (int i = 0; i < 6; i++) {
+        attn_spec s = spec;
+        attn_data x;
+        attn_call call;
+        fxa_error err;
+        s.text = i < 3 ? "mask = k <= q" : "score = tanh(score)\nmask = k <= q";
+        T_OK(attn_data_make(&x, ctx, &s, 5, &err));
+        x.problem.alignment = 16;
+        attn_call_make(&x, FXA_FORWARD, &call);
+        call.p.engine = "cudnn", call.p.device = FXA_CUDA, call.args.scale = scales[i % 3];
+        T_INT(fxa_attention(ctx, &call.p, &call.args, &err), i == 1 || i == 2 ? FXA_E_BINDING : FXA_OK);
+        if (err.status != FXA_OK) T_HAS(err.text, "wants one above 0");
+        attn_data_free(&x);
+    }
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
 TEST(eight_threads_have_eight_handles) {
     NEEDS_STANDIN;
     enum { THREADS = 8 };

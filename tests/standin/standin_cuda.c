@@ -246,6 +246,19 @@ STANDIN(cuStreamIsCapturing)(void *stream, int *recorded) {
     return standin_enter();
 }
 
+/* The driver's default is global, 0; what allocates is allowed beside recordings in mode 2 alone. */
+static _Thread_local int standin_mode;
+
+STANDIN(cuThreadExchangeStreamCaptureMode)(int *mode);
+STANDIN(cuThreadExchangeStreamCaptureMode)(int *mode) {
+    int status = standin_enter(), had = standin_mode;
+    if (!status) standin_mode = *mode, *mode = had;
+    return status;
+}
+
+STANDIN(standin_cuda_mode)(void);
+STANDIN(standin_cuda_mode)(void) { return standin_mode; }
+
 /* As the driver: what is no memory of a device is no failure, and has no type. */
 STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr);
 STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uintptr_t ptr) {

@@ -58,6 +58,9 @@ bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level 
 /* The reason of a row of its table; NULL past the last. For tests, which have a case for each. */
 const char *fxa__dnn_support_why(size_t row);
 
+/* Whether O or dO reach further than cuDNN's backward counts; of packed rows, by how many there are in all. */
+bool fxa__dnn_is_far(const fxa_problem *p);
+
 /* cudnn_rules.c: refuses a graph that cuDNN would take and compute wrongly, whoever wrote it. */
 void fxa__dnn_rules_check(fxa__dnn_graph *g);
 

@@ -35,6 +35,8 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
+    bool unknown = p->pass == FXA_FORWARD && (p->flags & FXA_SCALARS_IN_MEMORY); /* a scale of 0 or less: see run */
+    if (unknown && s == a->scaled) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_ADD, s, fxa__dnn_float(&a->g, -0.0));
     if (a->g.status == FXA_OK && !a->g.tensors[s].score)
         return fxa__dnn_refuse(&a->g,
                                "the new score does not depend on the score: cuDNN knows no attention without Q K^T");

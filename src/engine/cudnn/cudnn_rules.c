@@ -162,6 +162,9 @@ static const char *rules_memory_of(const rules_look *l, int32_t t) {
     bool known = x->type == CUDNN_DATA_FLOAT || x->type == CUDNN_DATA_HALF || x->type == CUDNN_DATA_BFLOAT16 ||
                  x->type == CUDNN_DATA_INT32;
     if (!known) return "reads memory of a type that ends the process";
+    bool own = fxa__dnn_is_captured(x) || x->read;
+    if (own && y->dim[2] == 1 && x->dim[1] > 1 && x->dim[3] == 1 && y->dim[3] > 128 && !rules_is_backward(l->g))
+        return "reads one value per head for one row";
     if (y->dim[2] < 2 || x->dim[2] > 1 || rules_is_band(l->op, CUDNN_POINTWISE_CMP_LT)) return NULL;
     if (x->dim[3] > 1) return rules_is_backward(l->g) ? "reads one value per key in a backward pass" : NULL;
     return x->dim[0] > 1 ? "reads one value per batch entry" : NULL;

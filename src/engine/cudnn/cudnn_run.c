@@ -193,6 +193,19 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     return status == FXA_OK ? run_helpers(s, c, true, p, bind, scratch, err) : status;
 }
 
+/* Where nothing is between scale and mask, cuDNN takes the largest score before it multiplies by the scale: of scores
+ * without a sign, or with the other one, that makes NaN. */
+static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, const fxa__bind *bind, fxa_error *err) {
+    const fxa_program *program = c->program;
+    bool bare = program->nodes[fxa__program_output(program, FXA__OUT_SCORE)].op == FXA_OP_INPUT;
+    bool known = p->pass == FXA_FORWARD && !(p->flags & FXA_SCALARS_IN_MEMORY);
+    if (!bare || !known || bind->scale > 0) return FXA_OK;
+    return fxa__fail(err, FXA_E_BINDING,
+                     "scale is %g: where the program leaves scores as they are, cuDNN wants one above 0; "
+                     "multiply in the program",
+                     bind->scale);
+}
+
 fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     fxa__dnn_self *s = self;
     const fxa__dnn_code *c = code;
@@ -201,6 +214,7 @@ fxa_status fxa__dnn_run(void *self, const void *code, const fxa__problem *p, con
     if (bind->workspace_size < needed)
         return fxa__fail(err, FXA_E_WORKSPACE, "cuDNN needs a workspace of %llu bytes, %zu were given",
                          (unsigned long long)needed, bind->workspace_size);
+    FXA_TRY(run_check_scale(c, &p->in, bind, err));
     uintptr_t first = ((uintptr_t)bind->workspace + RUN_ALIGN - 1) / RUN_ALIGN * RUN_ALIGN;
     run_fill_pack(c, p, bind, (char *)first, &r);
     FXA_TRY(fxa__gpu_enter(&s->gpu, err));

@@ -146,7 +146,7 @@ int32_t fxa__dnn_score_input(fxa__dnn_score *s, fxa_input input) {
     int axis = score_axis(input);
     if (s->axis[axis] >= 0) return s->axis[axis];
     const fxa__dnn_axis c = fxa__dnn_axis_of(s, input);
-    s->indexed = s->indexed || axis >= 2;
+    s->indexed = s->indexed || axis >= 2 || (axis == 1 && !c.known);
     if (!c.known) return s->axis[axis] = score_from_table(s, input, axis);
     if (c.lo < -SCORE_EXACT || c.hi > SCORE_EXACT)
         return fxa__dnn_refuse(s->g, "%s goes from %lld to %lld: this engine counts to 2^24", fxa_input_name(input),
@@ -324,6 +324,14 @@ static int32_t score_copy(fxa__dnn_score *s, const fxa__decl *decl, const score_
     return t;
 }
 
+/* For one row cuDNN reads a value per entry and head wrongly, and has no code for one per head past some keys: as many
+ * as there are keys. */
+static void score_write_out(const fxa__dnn_score *s, score_source *x) {
+    const fxa_problem *p = &s->p->in;
+    if (p->sq != 1 || p->pass != FXA_FORWARD || x->t.dim[1] == 1 || x->t.dim[3] > 1 || p->sk == 1) return;
+    x->t.dim[3] = p->sk, x->t.stride[3] = 0, x->copied = true;
+}
+
 static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
     const fxa__decl *decl = &s->program->tensors[n->imm];
     score_source x = {.t = {.dim = {1, 1, 1, 1},
@@ -335,7 +343,9 @@ static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
         if (!score_load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
     if (fxa__dnn_is_per_head(&x.t)) x.copied = x.copied || x.t.stride[1] != 1;
-    x.copied = x.copied || (s->keys_dense && x.t.dim[3] > 1 && x.t.stride[3] != 1);
+    bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; /* of these it reads two at a time */
+    x.copied = x.copied || ((narrow || s->keys_dense) && x.t.dim[3] > 1 && x.t.stride[3] != 1);
+    score_write_out(s, &x);
     if (type < 0 || x.copied) {
         int32_t made = score_copy(s, decl, &x);
         if (s->g->status != FXA_OK) return 0;

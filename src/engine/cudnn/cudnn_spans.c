@@ -273,6 +273,7 @@ void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa__problem_write(q, FXA__WITH_ALL & ~(uint32_t)FXA__WITH_PLACE, w);
     fxa__write_u32(w, p->in.flags);
     fxa__write_u32(w, p->in.alignment);
+    fxa__write_u32(w, fxa__dnn_is_far(&p->in));
     fxa__write_u64(w, p->in.max_workspace);
     fxa__free(w->host, q, sizeof *q);
 }

@@ -18,7 +18,8 @@ enum { FORWARD = 1 << FXA_FORWARD, BACKWARD = 1 << FXA_BACKWARD, BOTH = FORWARD 
 enum { HALVES = 1, OTHERS = 2, DTYPES = 3 }; /* f16 and bf16; what is neither */
 
 #define SUPPORT_LAST INT64_MAX
-#define SUPPORT_FIRST 91400 /* the oldest version that was tried */
+#define SUPPORT_FIRST 91400              /* the oldest version that was tried */
+#define SUPPORT_REACH ((int64_t)1 << 30) /* elements; at 2^31 gradients were seen wrong, at 2^29 right */
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 
 /* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
@@ -35,6 +36,21 @@ static bool support_is_beyond(const fxa_problem *p) {
     bool fits = fxa__mul_i64(p->b, p->hq, &pairs) && fxa__mul_i64(pairs, tile, &tiles) && tiles <= MOST;
     return !fits || !fxa__mul_i64(pairs, p->sq, &pairs) || !fxa__mul_i64(pairs, p->sk, &pairs);
 }
+/* The sum of dO O finds its elements by 32 bits. */
+static bool support_reaches_far(const fxa_problem *p, const fxa_operand *o) {
+    const bool packed = p->flags & FXA_VARLEN;
+    const int64_t size[3] = {packed ? 1 : p->b, p->hq, packed ? p->total_q : p->sq};
+    int64_t sum = p->dv, part;
+    for (int i = 0; i < 3; i++) {
+        bool fits = size[i] < 1 || (fxa__mul_i64(size[i] - 1, o->stride[i], &part) && fxa__add_i64(sum, part, &sum));
+        if (!fits) return true;
+    }
+    return sum > SUPPORT_REACH;
+}
+bool fxa__dnn_is_far(const fxa_problem *p) {
+    return p->pass == FXA_BACKWARD && (support_reaches_far(p, &p->o) || support_reaches_far(p, &p->dout));
+}
+static bool support_has_many(const fxa_problem *p) { return p->b > UINT16_MAX || p->hq > UINT16_MAX; }
 static bool support_has_params(const fxa_problem *p) { return p->param_grads != 0; }
 static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
@@ -83,6 +99,9 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_odd, "d and dv are to be multiples of 8"},
     {0, SUPPORT_LAST, SM_90, BOTH, DTYPES, 0, support_is_above_256, "d and dv are to be at most 256"},
     {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, DTYPES, 0, support_is_above_128, "d and dv are to be at most 128"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, fxa__dnn_is_far,
+     "cuDNN's backward counts elements of O and dO in 32 bits, and these reach further"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_has_many, "b and hq are to be at most 65535 in backward"},
     {0, SUPPORT_LAST, SM_ALL, BACKWARD, DTYPES, 0, support_is_one_pair,
      "sq and sk are 1: cuDNN has no such backward pass"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, FXA_DROPOUT, NULL,

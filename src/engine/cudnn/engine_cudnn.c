@@ -19,14 +19,24 @@
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
+/* It allocates memory of the device, perhaps while a stream is recorded: this thread's or another's. */
+static fxa_status dnn_handle_make(const fxa__dnn_self *self, void **handle, fxa_error *err) {
+    int before;
+    FXA_TRY(fxa__gpu_recording_allow(&self->gpu, &before, err));
+    int made = self->library.api.create(handle);
+    fxa_status status = fxa__gpu_recording_restore(&self->gpu, before, err);
+    if (made != CUDNN_STATUS_SUCCESS) return fxa__cudnn_fail(&self->library.api, made, "a handle is made", err);
+    if (status != FXA_OK) (void)self->library.api.destroy(*handle);
+    return status;
+}
+
 fxa_status fxa__dnn_handle_take(fxa__dnn_self *self, void *stream, void **handle, fxa_error *err) {
     *handle = NULL;
     for (int i = 0; i < FXA__DNN_HANDLES && !*handle; i++)
         if (atomic_load_explicit(&self->handles[i], memory_order_relaxed))
             *handle = atomic_exchange_explicit(&self->handles[i], NULL, memory_order_acquire);
-    int status = *handle ? CUDNN_STATUS_SUCCESS : self->library.api.create(handle);
-    if (status != CUDNN_STATUS_SUCCESS) return fxa__cudnn_fail(&self->library.api, status, "a handle is made", err);
-    status = self->library.api.set_stream(*handle, stream);
+    if (!*handle) FXA_TRY(dnn_handle_make(self, handle, err));
+    int status = self->library.api.set_stream(*handle, stream);
     if (status == CUDNN_STATUS_SUCCESS) return FXA_OK;
     fxa__dnn_handle_give(self, *handle);
     return fxa__cudnn_fail(&self->library.api, status, "a handle gets its stream", err);
@@ -315,7 +325,7 @@ _Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory takes an inst
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",
-    .version = 2,
+    .version = 3,
     .device = FXA_CUDA,
     .open = dnn_open,
     .close = dnn_close,
