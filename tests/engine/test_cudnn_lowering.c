@@ -244,6 +244,23 @@ TEST(quotients_by_params) {
     fxa_context_destroy(ctx);
 }
 
+/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18, 2^22 and 2^24. */
+TEST(quotients_of_large_ints) {
+    static const int coefficient[] = {195, 12483, 199728, 798914}; /* of the last row, 20, and of keys up to 29 */
+    static const char *const ends[] = {"// 7 % 5 < 3", "// 977 % 2 == 0", "% 4099 % 3 != 1"};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    char text[128];
+    if (lowering_missing()) T_SKIP(lowering_missing());
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 3; j++) {
+            snprintf(text, sizeof text, "mask = k == 0 || (q * %d + k * 977) %s", coefficient[i], ends[j]);
+            lowering_text(ctx, text, FXA_FORWARD);
+        }
+    fxa_context_destroy(ctx);
+}
+
 TEST(no_program) { lowering_cases(CONF_IDENTITY, 60, 50); }
 TEST(small_programs) { lowering_cases(CONF_TWIN, 150, 20); }
 TEST(smooth_programs) { lowering_cases(CONF_SMOOTH, 150, 10); }

@@ -66,18 +66,14 @@ static const support_case support_cases[] = {
     {.says = "not tried on such a device", .version = 91901, .arch = 120, .flags = FXA_PADDING},
     {.says = "not tried on such a device", .version = 91901, .arch = 100, .flags = FXA_VARLEN},
     {.says = "not tried below sm_90", .version = 91901, .arch = 80, .pass = FXA_BACKWARD, .flags = FXA_PADDING},
-    {.says = "gradients are wrong beside some",
+    {.says = "wrong past feature 128",
      .version = 91400,
      .arch = 90,
      .pass = FXA_BACKWARD,
-     .flags = FXA_VARLEN},
-    {.says = "gradients are wrong beside some", .version = 91400, .arch = 90, .flags = FXA_PADDING, .taken = true},
-    {.says = "gradients are wrong beside some",
-     H200,
-     .pass = FXA_BACKWARD,
-     .flags = FXA_PADDING,
-     .d = 192,
-     .taken = true},
+     .flags = FXA_VARLEN,
+     .d = 136},
+    {.says = "wrong past feature 128", .version = 91400, .arch = 90, .flags = FXA_PADDING, .d = 136, .taken = true},
+    {.says = "wrong past feature 128", H200, .pass = FXA_BACKWARD, .flags = FXA_PADDING, .d = 192, .taken = true},
     {.says = "no gradients of pages", H200, .pass = FXA_BACKWARD, .flags = FXA_PAGED, .page_size = 16},
     {.says = "no gradients of pages", H200, .flags = FXA_PAGED, .page_size = 16, .taken = true},
     {.says = "no sink for one row", H200, .flags = FXA_SINK_ZERO, .sq = 1},
@@ -244,7 +240,8 @@ TEST(one_row_counts_128_keys) {
 }
 
 /* Whether there is a graph of a problem with that program. */
-static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_problem *problem, fxa_error *why) {
+static fxa_status support_make_by(fxa_context *ctx, const char *text, const fxa_problem *problem, int64_t version,
+                                  fxa_error *why) {
     static fxa__dnn_attention a;
     fxa_problem p = *problem;
     fxa_program *program = NULL;
@@ -253,11 +250,53 @@ static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_pro
     T_OK(fxa_program_parse(ctx, text, SIZE_MAX, &program, &err));
     p.program = program;
     T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-    fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, why);
+    fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){version, 90}, &a, why);
     fxa__dnn_attention_free(&a);
     fxa__problem_release(checked);
     fxa_program_destroy(program);
     return status;
+}
+
+static fxa_status support_make(fxa_context *ctx, const char *text, const fxa_problem *problem, fxa_error *why) {
+    return support_make_by(ctx, text, problem, 91901, why);
+}
+
+/* Before 9.19 the entries of a gradient are written where those of its operand are. */
+TEST(gradients_lie_as_operands_do_before_9_19) {
+    enum { ALL = FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V };
+    static const struct {
+        uint32_t flags;
+        int64_t row; /* of dK; 0: as that of K */
+        bool taken;
+    } cases[] = {{FXA_VARLEN | ALL, 0, true},
+                 {FXA_VARLEN | ALL, 256, false},
+                 {FXA_VARLEN | ALL | FXA_ACC_K, 0, false},
+                 {FXA_VARLEN | FXA_GRAD_Q | FXA_GRAD_V, 0, false},
+                 {FXA_PADDING | ALL, 0, true},
+                 {FXA_PADDING | ALL | FXA_ACC_K, 0, true}, /* through memory that lies as K does */
+                 {ALL | FXA_ACC_K, 256, true}};
+    fxa_context *ctx = NULL;
+    fxa_error err;
+    T_OK(fxa_context_create(NULL, &ctx, &err));
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const support_case plain = {.pass = FXA_BACKWARD, .flags = cases[i / 2].flags};
+        fxa_problem p = support_problem(&plain);
+        fxa_operand *operands[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv_grad};
+        for (int j = 0; j < 8; j++) operands[j]->layout = FXA_LAYOUT_BSHD;
+        if (p.flags & FXA_VARLEN) p.total_q = p.total_k = 100;
+        if (cases[i / 2].row) {
+            const int64_t stride[4] = {64 * cases[i / 2].row, 64, cases[i / 2].row, 1};
+            p.dk.layout = FXA_LAYOUT_STRIDED;
+            memcpy(p.dk.stride, stride, sizeof stride);
+            if (p.flags & FXA_VARLEN) p.dk.stride[0] = 0;
+        }
+        p.flags = cases[i / 2].flags;
+        bool old = i % 2, taken = cases[i / 2].taken || !old;
+        fxa_status status = support_make_by(ctx, "score = tanh(score)", &p, old ? 91400 : 91900, &err);
+        if ((status == FXA_OK) != taken) T_FAIL("case %zu: %s\n", i, status == FXA_OK ? "taken" : err.text);
+        if (status != FXA_OK) T_HAS(err.text, "is to lie as K does");
+    }
+    fxa_context_destroy(ctx);
 }
 
 /* A run gives pointers to so many tensors and values: with more the answer is no, and not that of the build. */
@@ -274,6 +313,8 @@ TEST(more_values_than_a_run_has_room_for) {
         fxa_status status = support_make(ctx, text, &p, &err);
         T_INT(status, n == 100 ? FXA_OK : FXA_E_UNSUPPORTED);
         if (status != FXA_OK) T_HAS(err.text, "tensors and values");
+        T_INT(support_make_by(ctx, text, &p, 91400, &err), FXA_E_UNSUPPORTED);
+        T_HAS(err.text, "this engine takes 64");
     }
     fxa_context_destroy(ctx);
 }

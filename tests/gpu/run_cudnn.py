@@ -100,7 +100,8 @@ class Runner:
         for group, cases in GROUPS.items():
             n = max(1, round(cases * chosen.scale / SHARD))
             shards += [((i + 0.5) / n, group, i, "%.9f" % (SHARD / cases)) for i in range(n)]
-        shards = [(-1, name, 0, "1") for name in (*WHOLE, "bands_of_one_kind", "values_per_head", "quotients_by_params")] + sorted(shards)
+        shards = [(-1, name, 0, "1") for name in (*WHOLE, "bands_of_one_kind", "values_per_head", "quotients_by_params",
+                                                "quotients_of_large_ints")] + sorted(shards)
         until, left = time.time() + chosen.seconds, 0
 
         def one(shard):

@@ -45,7 +45,8 @@ typedef struct fxa__dnn_attention {
     bool spans;           /* entries have lengths of their own: len_q, len_k and more = k length - q length have them */
     int32_t more, joined; /* joined: LSE of this run, for what is there */
     size_t span_step;     /* which writes these */
-    size_t fill_step;     /* 1 + that which fills results once cuDNN is done; 0: span_step does before */
+    uint8_t offsets[FXA_SLOT_DV + 1]; /* 1 + the place of an operand among those of span_step; 0: none */
+    size_t fill_step;                 /* 1 + that which fills results once cuDNN is done; 0: span_step does before */
     fxa__dnn_step nobody;
 } fxa__dnn_attention;
 
@@ -62,7 +63,7 @@ const char *fxa__dnn_support_why(size_t row);
 bool fxa__dnn_is_far(const fxa_problem *p);
 
 /* cudnn_rules.c: refuses a graph that cuDNN would take and compute wrongly, whoever wrote it. */
-void fxa__dnn_rules_check(fxa__dnn_graph *g);
+void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);
 
 /* ---- cudnn_spans.c: operands ------------------------------------------------------------------------------------- */
 
@@ -75,6 +76,8 @@ int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned);
 int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot);
 /* A result of rows and features: the slot, or memory of ours where it is not wanted or to be added. */
 int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool adds);
+/* Whether entries of both begin at the same elements. */
+bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y);
 /* LSE and dLSE as cuDNN takes them: whether they lie so, and the slot as a tensor then. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);

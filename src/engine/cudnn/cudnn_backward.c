@@ -214,6 +214,19 @@ static void backward_count_vectors(fxa__dnn_attention *a) {
                               vectors, (int)a->level.arch, most);
 }
 
+/* Before 9.19 cuDNN writes the entries of a gradient where those of the operand are, whatever its own offsets say. */
+static void backward_check_offsets(fxa__dnn_attention *a) {
+    static const fxa_slot slots[3] = {FXA_SLOT_Q, FXA_SLOT_K, FXA_SLOT_V};
+    static const fxa_slot grads[3] = {FXA_SLOT_DQ, FXA_SLOT_DK, FXA_SLOT_DV};
+    if (!a->spans || a->level.version >= 91900) return;
+    for (int i = 0; i < 3 && a->g.status == FXA_OK; i++)
+        if (!fxa__dnn_spans_alike(a, slots[i], grads[i]))
+            (void)fxa__dnn_refuse(&a->g,
+                                  "before cuDNN 9.19 a gradient beside lengths of entries is to lie as %s does, to be "
+                                  "wanted, and, packed, not to be added to what is there",
+                                  fxa_slot_name(slots[i]));
+}
+
 void fxa__dnn_backward(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     if (!a->spans && (p->sq % BACKWARD_ROWS || p->sk % BACKWARD_KEYS)) backward_lengths(a);
@@ -223,6 +236,7 @@ void fxa__dnn_backward(fxa__dnn_attention *a) {
         return;
     }
     backward_write(a, kept);
+    backward_check_offsets(a);
     backward_count_vectors(a);
     fxa__free(a->g.host, kept, sizeof *kept);
 }

@@ -268,7 +268,7 @@ fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, 
         FXA_TRY(attention_analyse(a, err));
         if (a->g.status == FXA_OK) (p->in.pass == FXA_FORWARD ? fxa__dnn_forward : fxa__dnn_backward)(a);
         attention_check_rows(a);
-        fxa__dnn_rules_check(&a->g);
+        fxa__dnn_rules_check(&a->g, level);
     }
     if (a->g.status == FXA_E_MEMORY) return fxa__fail_memory(err, "a graph for cuDNN");
     return a->g.status == FXA_OK ? fxa__ok(err) : fxa__fail(err, a->g.status, "%s", a->g.reason);

@@ -28,10 +28,13 @@ typedef enum fxa__dnn_source {
     FXA__DNN_OWN_NODE
 } fxa__dnn_source;
 
+/* What is divided by numbers of a run: rounded up, it has to stay below 2^24, where cuDNN's quotients of ints end. */
+enum { FXA__DNN_DIVIDED = 1 << 22 };
+
 /* What of an int by value a graph has, for quotients rounded down of what is not negative (cudnn_ops.c). */
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,
-    FXA__DNN_DIVISOR,  /* its magnitude, no more than 2^24 + 1; 1 of 0 */
+    FXA__DNN_DIVISOR,  /* its magnitude, no more than FXA__DNN_DIVIDED + 1; 1 of 0 */
     FXA__DNN_ROUNDS,   /* of negative ones DIVISOR - 1, else 0 */
     FXA__DNN_SIGN,     /* 1, 0 or -1 */
     FXA__DNN_MAGNITUDE /* in 32 bits; 1 of 0 */

@@ -92,17 +92,26 @@ static int32_t dnn_unary(const dnn_use *u) {
     return use_apply(u, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), -1, u->floats);
 }
 
+/* A number that graphs have many times, once. */
+static int32_t use_number(const dnn_use *u, double value) {
+    for (size_t i = 0; i < u->g->n_tensors && u->g->status == FXA_OK; i++) {
+        const fxa__dnn_tensor *t = &u->g->tensors[i];
+        if (t->source == FXA__DNN_VALUE && t->type == CUDNN_DATA_FLOAT && t->value == value) return (int32_t)i;
+    }
+    return fxa__dnn_float(u->g, value);
+}
+
 /* cuDNN's sine is right near 0 alone: whole turns are taken off first, in three parts, the first two of few bits, so
  * that products with the number of turns are exact. */
 static int32_t dnn_turn(const dnn_use *u) {
     static const double parts[3] = {201.0 / 32, 4059.0 / (1 << 21), -1.7484555605e-7};
     fxa__dnn_graph *g = u->g;
     int32_t x = fxa__dnn_as_virtual(u->s, u->arg[0]);
-    int32_t turns = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, x, fxa__dnn_float(g, 0.15915494309189535));
-    turns = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, turns, fxa__dnn_float(g, 0.5));
+    int32_t turns = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, x, use_number(u, 0.15915494309189535));
+    turns = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, turns, use_number(u, 0.5));
     turns = fxa__dnn_float2(g, CUDNN_POINTWISE_FLOOR, turns, -1);
     for (int i = 0; i < 3; i++) {
-        int32_t part = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, turns, fxa__dnn_float(g, parts[i]));
+        int32_t part = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, turns, use_number(u, parts[i]));
         x = fxa__dnn_float2(g, CUDNN_POINTWISE_SUB, x, part);
     }
     return fxa__dnn_float2(g, u->mode, x, -1);
@@ -160,9 +169,9 @@ static int32_t dnn_floor_int(const dnn_use *u) {
     bool of_run = by->op != FXA_OP_CONST && fxa__dnn_is_by_value(use_tensor(u, u->arg[1]));
     if (!of_run && (by->op != FXA_OP_CONST || by->imm <= 0))
         return use_refuse(u, "of ints cuDNN divides by positive constants and params alone");
-    if (!fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) || lo < 0 || hi > 1 << 24)
-        return use_refuse(u, "of ints cuDNN divides what is known to lie between 0 and 2^24; add a multiple of the "
-                             "divisor, or clamp");
+    if (!fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) || lo < 0 || hi > (of_run ? FXA__DNN_DIVIDED : 1 << 24))
+        return use_refuse(u, "of ints cuDNN divides what is known to lie between 0 and 2^24, by params 2^22; add a "
+                             "multiple of the divisor, or clamp");
     if (of_run) return use_floor_by_value(u, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
     return fxa__dnn_int2(u->g, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
 }

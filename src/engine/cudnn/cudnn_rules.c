@@ -205,20 +205,21 @@ static const char *rules_look_at(const rules_look *l) {
     return why ? why : rules_cast(l);
 }
 
-/* A run has room for so many pointers: the answer says it, not the build. */
-static void rules_count_bound(fxa__dnn_graph *g) {
+/* A run has room for so many pointers, and cuDNN 9.14 was seen not to find one among 100: the answer says it, not the
+ * build. */
+static void rules_count_bound(fxa__dnn_graph *g, size_t most) {
     size_t n = 0;
     for (size_t i = 0; i < g->n_tensors && g->status == FXA_OK; i++)
         n += g->tensors[i].source != FXA__DNN_VIRTUAL && fxa__dnn_is_used(g, (int32_t)i);
-    if (n > FXA__DNN_BOUND)
-        (void)fxa__dnn_refuse(g, "the graph has %zu tensors and values for a run: this engine takes %d", n,
-                              FXA__DNN_BOUND);
+    if (n > most)
+        (void)fxa__dnn_refuse(g, "the graph has %zu tensors and values for a run: this engine takes %zu", n, most);
 }
 
-void fxa__dnn_rules_check(fxa__dnn_graph *g) {
+void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level) {
+    enum { RULES_OLD_BOUND = 64 };
     if (g->status == FXA_OK && g->n_ops > RULES_MAX_OPS)
         (void)fxa__dnn_refuse(g, "the graph has %zu operations: cuDNN was tried with %d", g->n_ops, RULES_MAX_OPS);
-    rules_count_bound(g);
+    rules_count_bound(g, level.version < 91900 ? RULES_OLD_BOUND : FXA__DNN_BOUND);
     for (size_t i = 0; i < g->n_ops && g->status == FXA_OK; i++) {
         const rules_look look = {g, &g->ops[i]};
         const char *why = rules_look_at(&look);

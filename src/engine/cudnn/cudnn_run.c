@@ -60,7 +60,7 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
 
 /* What a graph has of an int. */
 static int64_t run_part(int64_t x, uint8_t part) {
-    int64_t magnitude = x < 0 ? -x : x > 0 ? x : 1, divisor = fxa__min_i64(magnitude, (1 << 24) + 1);
+    int64_t magnitude = x < 0 ? -x : x > 0 ? x : 1, divisor = fxa__min_i64(magnitude, FXA__DNN_DIVIDED + 1);
     switch (part) {
     case FXA__DNN_DIVISOR: return divisor;
     case FXA__DNN_ROUNDS: return x < 0 ? divisor - 1 : 0;

@@ -132,6 +132,18 @@ static void spans_turn(fxa__dnn_tensor *t) {
     t->dim[3] = dim, t->stride[3] = stride;
 }
 
+/* The last offsets are those of this slot. */
+static void spans_note(fxa__dnn_attention *a, fxa_slot slot) {
+    if (a->spans && slot <= FXA_SLOT_DV) a->offsets[slot] = (uint8_t)spans_step(a)->args.spans.operands;
+}
+
+bool fxa__dnn_spans_alike(const fxa__dnn_attention *a, fxa_slot x, fxa_slot y) {
+    const FxaGpuSpans *s = &a->g.steps[a->span_step].args.spans;
+    int i = a->offsets[x] - 1, j = a->offsets[y] - 1;
+    if (i < 0 || j < 0 || (s->dense >> i & 1) != (s->dense >> j & 1)) return false;
+    return s->dense >> i & 1 ? s->entry[i] == s->entry[j] : s->row[i] == s->row[j];
+}
+
 int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned) {
     const fxa_problem *p = &a->p->in;
     const dnn_slot s = dnn_slot_of(p, slot);
@@ -141,6 +153,7 @@ int32_t fxa__dnn_operand(fxa__dnn_attention *a, fxa_slot slot, bool turned) {
                          .index = (int32_t)slot};
     memcpy(t.stride, s.operand->stride, sizeof t.stride);
     int32_t made = s.keys && (p->flags & FXA_PAGED) ? spans_gather(a, slot) : spans_tensor(a, &t, s.keys);
+    spans_note(a, slot);
     if (turned && a->g.status == FXA_OK) spans_turn(&a->g.tensors[made]);
     return made;
 }
@@ -155,6 +168,7 @@ int32_t fxa__dnn_dense(fxa__dnn_attention *a, fxa_slot slot) {
     fxa__dnn_tensor *made = &a->g.tensors[t];
     int32_t offsets = spans_offsets(a, made->stride[2], made->stride[0], s.keys, true);
     if (a->g.status == FXA_OK) a->g.tensors[t].ragged = 1 + offsets;
+    spans_note(a, slot);
     return t;
 }
 
