@@ -119,7 +119,7 @@ class _Reader:
             if value.__dict__ or value.layout is not _tensor_types[kind]:
                 raise Unsure
             parts.append(value.dtype)
-            parts.append(value.ndim)
+            parts.append(value.ndim or (0 if value.is_cpu else -1))  # of rank 0 on the host it may be a number
             self.place(value, self.tensors)
         elif kind is types.FunctionType and depth < _DEEPEST and not str(value.__module__).startswith("jax."):
             self.function(value, depth + 1)

@@ -278,3 +278,14 @@ def test_scalars_of_the_host_are_params_of_a_call_on_a_device():
     assert torch.allclose(step_of(None)[1], step_of(torch.device("cuda", 0))[1], rtol=1e-12, atol=1e-12)
     rows = torch.rand(2)
     assert trace(lambda s, b, h, i, j: s + rows[h], device=torch.device("cuda", 0)).tensors == (rows,)
+
+
+def test_where_a_number_is_belongs_to_the_trace():
+    """One function over a tensor of rank 0 there, then over one of the host, and back: a tensor, a number, a tensor."""
+    def mod_of(cap):
+        return lambda s, b, h, i, j: cap * torch.tanh(s / cap)
+    there = torch.empty((), device="meta")
+    for _ in range(3):
+        for cap, params in ((there, 0), (torch.tensor(2.0), 1), (2.0, 1)):
+            traced = trace(mod_of(cap), device=torch.device("cuda", 0))
+            assert (len(traced.params), len(traced.tensors)) == (params, 1 - params), cap
