@@ -126,7 +126,9 @@ class Call:
 
     def compiled(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """The operator for a graph that is kept. Exported ones may become packages of AOTInductor, which hold neither
-        the NaN that stands for the scale nor empty lists (torch_call.h)."""
+        the NaN that stands for the scale nor empty lists (torch_call.h). The program is one line: inductor writes what
+        it fuses with the call into comments of Triton's kernels, of which a second line would be code."""
+        self.program = self.program.replace("\n", ";")
         d = q.shape[3]
         if isinstance(d, int) and d > 0 and len(self.floats) and isinstance(self.floats[0], float) \
                 and math.isnan(self.floats[0]):

@@ -293,3 +293,23 @@ def test_objects_made_inside_keep_their_attributes():
     out, keys = torch.compile(model, backend="eager", fullgraph=True)(x)
     expected, their_keys = model(x)
     assert torch.equal(out, expected) and all(torch.equal(a, b) for a, b in zip(keys, their_keys))
+
+
+def test_the_program_of_a_compiled_call_is_one_line():
+    """Inductor writes nodes into comments of the kernels that it makes for a GPU."""
+    from torch._dynamo.backends.common import aot_autograd
+    said = []
+
+    def show(graph, _):
+        said.extend(node.format_node() for node in graph.graph.nodes if "fxattn" in str(node.target))
+        return graph.forward
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 5, 5, device="cpu")
+
+    def mod(s, b, h, i, j):
+        return 2.0 * torch.tanh(s)
+    out = torch.compile(lambda q: fx.flex_attention(q, q, q, mod, mask), backend=aot_autograd(
+        fw_compiler=show, bw_compiler=show), fullgraph=True)(q)
+    assert torch.equal(out, fx.flex_attention(q, q, q, mod, mask))
+    out.sum().backward()
+    assert len(said) >= 2 and "tanh" in said[0] and not any("\n" in one for one in said), said
