@@ -247,11 +247,34 @@ def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[Ma
     return both
 
 
+def _are_of(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor]) -> bool:
+    """Whether the mask_mod is the mask by itself: the blocks are all that it leaves something of, and those that are
+    attended to whole it leaves whole. It takes as long as making the lists did; engines of devices have no tables of
+    blocks, and much to gain."""
+    batch, heads = (1, 1, *mask.kv_indices.shape[:-2])[-2:]
+    try:
+        depends = trace(None, mod).program.facts()["mask_depends"]
+        if batch == 1 and "b" in depends or heads == 1 and "h" in depends:  # one list for all is another mask then
+            return False
+        sizes = (int(mask.BLOCK_SIZE[0]), int(mask.BLOCK_SIZE[1]))
+        made = LazyBlockMask(mod, batch, heads, mask.seq_lengths, mask.kv_indices.device, sizes, ())._lists()
+        own = _dense_blocks(made, made.kv_num_blocks, made.kv_indices)
+        whole = _dense_blocks(made, made.full_kv_num_blocks, made.full_kv_indices)
+        full = torch.zeros_like(some) if full is None else full
+        if own is None or whole is None or own.shape != some.shape or full.shape != some.shape:
+            return False
+        return bool((some | full | ~(own | whole)).all() & (whole | ~full).all())
+    except Exception:  # of the mask_mod, which the trace tells of
+        return False
+
+
 def _mod_of_lists(mask: BlockMask) -> Optional[MaskMod]:
     mod = None if mask.mask_mod is None or mask.mask_mod is noop_mask else mask.mask_mod
     some = _dense_blocks(mask, mask.kv_num_blocks, mask.kv_indices)
     full = _dense_blocks(mask, mask.full_kv_num_blocks, mask.full_kv_indices)
     assert some is not None
+    if mod is not None and not some.is_cpu and not torch.compiler.is_compiling() and _are_of(mod, mask, some, full):
+        return mod
     if mod is None and full is not None and some.shape == full.shape:
         some, full = some | full, None
     if not torch.compiler.is_compiling():  # what is in the lists is known then

@@ -344,3 +344,28 @@ def test_create_mask_and_combinators():
     where = torch.arange(8)
     assert torch.equal(dense[0, 0], (where[:, None] >= where) | (where == 5))
     assert torch.equal(by_score[0, 0], where[:, None] >= where)
+
+
+def _listed_ids(b, h, i, j):
+    return (i // 70 == j // 70) & (i >= j)
+
+
+@pytest.mark.parametrize("mod, batch, heads", [(lambda b, h, i, j: i >= j, None, None), (_listed_ids, None, None),
+                                               (lambda b, h, i, j: (i >= j) | (h == 1), 2, 3)])
+def test_lists_that_are_those_of_the_mask_mod(mod, batch, heads):
+    """On a device the mask_mod then is the mask. Lists that leave out a block of it, or call one whole, are others; so
+    are lists for all heads beside a mask_mod of each."""
+    from fxattn.torch.block_mask import _are_of, _dense_blocks
+    for separate in (True, False):
+        mask = theirs.create_block_mask(mod, batch, heads, 300, 300, device="cpu", BLOCK_SIZE=64,
+                                        separate_full_blocks=separate)
+        some = _dense_blocks(mask, mask.kv_num_blocks, mask.kv_indices)
+        full = _dense_blocks(mask, mask.full_kv_num_blocks, mask.full_kv_indices)
+        assert _are_of(mod, mask, some, full)
+        less, more = some.clone(), torch.zeros_like(some) if full is None else full.clone()
+        less[..., 0, 0] = False
+        more[..., 0, 0] = True  # on the diagonal nothing is whole, but of the head that sees all
+        assert not _are_of(mod, mask, less, torch.zeros_like(some)) and not _are_of(mod, mask, some, more)
+        assert not _are_of(lambda b, h, i, j: mod(b, h, i, j) | (j == i + 1), mask, some, full)
+        if heads is None:
+            assert not _are_of(lambda b, h, i, j: mod(b, h, i, j) | (h == 1), mask, some, full)
