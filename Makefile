@@ -55,9 +55,10 @@ deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without 
 	echo "$(CUDNN_PACKAGES)" > $(CUDNN_DEPS)/fetched; }
 
 # Where there is no GPU both say so by name, and that is no failure.
-test-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU against the reference; threads, recording, memory (docs/gpu.md)
-	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_device
+test-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)
+	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_device python
 	@python3 tests/gpu/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
+	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/gpu/$$file.py || [ $$? = 77 ] || exit 1; done
 
 bench-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU beside PyTorch's cuDNN attention and FlexAttention (needs torch)
 	@$(MAKE_IN) --target python

@@ -5,9 +5,9 @@ FXA_CUDNN_UNTRIED=1 where the engine asks for it. A line per check, BAD first wh
 without such a device. --platform cpu runs the same on the host, to see that this file works.
 
 Checked, against the CPU's engine in f32: results and gradients by q, k and v; the same from several threads at once, on
-every device, with buffers donated and freed right after the call; a loop of executions as command buffers, with how
-often the handler ran for them. --times: microseconds of forward and of forward and backward, beside jax.nn's
-implementations in the same process.
+every device by its number, with buffers donated and freed right after the call; a loop of executions as command
+buffers, whose arrays and scalars are others each time, with how often the handler ran for them; what is said where no
+engine can. --times: TFLOP/s of forward and of backward, beside jax.nn's implementations in the same process.
 """
 import argparse
 import os
@@ -20,7 +20,11 @@ FLAGS = "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CAL
 if "cpu" not in sys.argv:
     os.environ["XLA_FLAGS"] = " ".join((FLAGS, os.environ.get("XLA_FLAGS", "")))
 
-import jax  # noqa: E402
+try:
+    import jax  # noqa: E402
+except ImportError:
+    print("skipped: jax_cuda.py: jax is not there")
+    sys.exit(77)
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -39,6 +43,36 @@ def alibi(slopes):
     return lambda score, b, h, q, k: score - slopes[h] * (q - k)
 
 
+def documents(length):
+    ids = jnp.arange(length, dtype=jnp.int32) // (length // 3)
+    return lambda b, h, q, k: ids[q] == ids[k]
+
+
+def packed(q, k, v):
+    b, s = q.shape[:2]
+    rows = [x.reshape(b * s, *x.shape[2:]) for x in (q, k, v)]
+    cu = jnp.arange(0, b * s + 1, s, dtype=jnp.int32)
+    return attention(*rows, layout="thd", cu_q=cu, max_q=s, max_k=s, causal=True).reshape(q.shape)
+
+
+class SoftCap:
+    """As Transformer Engine's users write one."""
+
+    def forward(self, graph, score, tensors):
+        self.scaled = graph.div(a=score, b=tensors["cap"])
+        return graph.mul(a=graph.tanh(input=self.scaled), b=tensors["cap"])
+
+    def backward(self, graph, dscore, tensors):
+        inner = graph.tanh_backward(loss=graph.mul(a=dscore, b=tensors["cap"]), input=self.scaled)
+        return graph.div(a=inner, b=tensors["cap"])
+
+
+def graph_style(q, k, v):
+    mod, numbers = SoftCap(), {"cap": 2.5}
+    return attention(q, k, v, score_mod=mod.forward, score_mod_bprop=mod.backward, score_mod_tensors=numbers,
+                     score_mod_bprop_tensors=numbers)
+
+
 CASES = {
     "plain": lambda q, k, v, x: attention(q, k, v),
     "causal": lambda q, k, v, x: attention(q, k, v, causal=True),
@@ -49,6 +83,13 @@ CASES = {
     "grouped": lambda q, k, v, x: attention(q, k[:, :, :2], v[:, :, :2], causal=True),
     "lengths": lambda q, k, v, x: attention(q, k, v, lengths=jnp.full(q.shape[0], q.shape[1] - 3)),
     "lse": lambda q, k, v, x: attention(q, k, v, return_lse=True)[0],
+    "documents": lambda q, k, v, x: attention(q, k, v, causal=True, mask_mod=documents(q.shape[1])),
+    "packed": lambda q, k, v, x: packed(q, k, v),
+    "vmap": lambda q, k, v, x: jax.vmap(lambda *one: attention(*(a[None] for a in one), score_mod=capped(2.5))[0])(q, k, v),
+    "graph style with a backward of its own": lambda q, k, v, x: graph_style(q, k, v),
+    "jax.nn's signature": lambda q, k, v, x: fxattn.jax.dot_product_attention(q, k, v, is_causal=True),
+    "remat": lambda q, k, v, x: jax.checkpoint(lambda *a: attention(*a, score_mod=capped(2.5)))(q, k, v),
+    "scan": lambda q, k, v, x: jax.lax.scan(lambda c, _: (attention(c, k, v, score_mod=alibi(x)), None), q, None, 2)[0],
 }
 
 
@@ -114,22 +155,49 @@ def check_threads(report, device, shape):
     report("threads", len(right) == 80, "%d of 4 x 20 calls, donated, are right" % len(right))
 
 
-def check_loop(report, device, shape):
-    """Executions of one function, which XLA may replay instead of asking the handler."""
+def check_loop(report, device, host, shape):
+    """Executions of one function, which XLA may replay instead of asking the handler: arrays, a captured scalar, slopes
+    and the scale are others each time, and lie on the device."""
     arrays, _, x = inputs(shape)
-    run = jax.jit(lambda q, k, v, x: CASES["slopes"](q, k, v, x) + CASES["causal"](q, k, v, x))
-    given = jax.device_put([*arrays, x], device)
-    want, before = jax.device_get(run(*given)), fxattn.jax.cache_stats()["runs"]
+
+    def both(q, k, v, x, cap):
+        one = attention(q, k, v, score_mod=capped(cap), scale=cap / 16, causal=True)
+        return one + CASES["slopes"](q, k, v, x)
+    run, want = jax.jit(both), jax.jit(both)
+    given = [jax.device_put([a * (1 + n / 8) for a in arrays], device) for n in range(2)]
+    worst, before, kept = 0.0, None, []
     for n in range(100):
-        other = jax.device_put(x * (1 + n % 2), device)
-        got = run(*given[:3], other)
-        if n % 2 == 0:
-            same = np.array_equal(jax.device_get(got), want)
-            if not same:
-                break
-    jax.block_until_ready(got)
-    report("100 executions", same, "of two calls each; the handlers ran %d times"
-           % (fxattn.jax.cache_stats()["runs"] - before))
+        cap, slopes = jnp.float32(1 + n % 5), x * (1 + n % 3)
+        got = run(*given[n % 2], *jax.device_put([slopes, cap], device))
+        if n == 3:  # the first ones are recorded
+            before = fxattn.jax.cache_stats()["runs"]
+        if n % 9 == 0:
+            kept.append((got, n, slopes, cap))
+    ran = fxattn.jax.cache_stats()["runs"] - before
+    for got, n, slopes, cap in kept:
+        there = jax.device_put([a.astype("float32") for a in given[n % 2]], host)
+        worst = max(worst, off(got, want(*there, *jax.device_put([slopes, cap], host))))
+    report("100 executions", worst < 6, "of two calls each, off by %.1f units; the handlers ran %d times in the last 96"
+           % (worst, ran))
+
+
+def check_said(report, name, call, words):
+    try:
+        jax.block_until_ready(call())
+    except Exception as error:
+        said = " ".join(str(error).split())
+        report(name, all(word in said for word in words), said[:300])
+    else:
+        report(name, False, "nothing is said")
+
+
+def refusals(report, device, shape):
+    q, k, v = jax.device_put(inputs(shape)[0], device)
+    wide = [x.astype("float32") for x in (q, k, v)]
+    check_said(report, "f32", lambda: jax.jit(attention)(*wide), ("cudnn", "f16 and bf16"))
+    check_said(report, "dropout", lambda: attention(q, k, v, dropout=0.5, dropout_key=jax.random.key(0)), ("cudnn", "dropout"))
+    check_said(report, "gradients of slopes", lambda: jax.grad(lambda x: CASES["slopes"](q, k, v, x).astype(
+        "float32").sum())(jnp.arange(1.0, shape[2] + 1)), ("cudnn", "captured tensors"))
 
 
 def seconds_of(run, given, n):
@@ -143,19 +211,25 @@ def seconds_of(run, given, n):
 
 
 def times(device, shape, platform):
+    """Of a forward pass, and of a backward pass as what forward and backward take more."""
     arrays, dout, x = inputs(shape)
-    given = jax.device_put([*arrays, x], device)
-    dout = jax.device_put(dout, device)
-    rows = {"fxattn": CASES["causal"], "fxattn, slopes": CASES["slopes"]}
+    given = jax.device_put([*arrays, x, dout], device)
+    rows = {"fxattn": CASES["causal"], "fxattn, slopes": CASES["slopes"],
+            "fxattn, soft cap": lambda q, k, v, x: attention(q, k, v, score_mod=capped(20.0), causal=True)}
     for name in ("cudnn", "xla") if platform == "cuda" else ("xla",):
         rows["jax.nn " + name] = lambda q, k, v, x, name=name: jax.nn.dot_product_attention(
             q, k, v, is_causal=True, implementation=name)
+    b, s, h, d = shape
+    pairs = b * h * s * (s + 1) / 2
     for name, f in rows.items():
         try:
-            taken = [1e6 * seconds_of(jax.jit(run), given, 20) for run in (f, with_gradients(f, dout))]
-            print("time %-20s forward %9.1f us, forward and backward %9.1f us, %s causal" % (name, *taken, shape))
+            whole = jax.jit(lambda q, k, v, x, dout, f=f: with_gradients(f, dout)(q, k, v, x))
+            forward, both = seconds_of(jax.jit(f), given[:4], 20), seconds_of(whole, given, 20)
+            print("time %-18s TFLOP/s forward %4.0f backward %4.0f; us forward %7.1f, forward and backward %7.1f; %s causal"
+                  % (name, 4e-12 * pairs * d / forward, 10e-12 * pairs * d / (both - forward), 1e6 * forward, 1e6 * both,
+                     shape), flush=True)
         except Exception as error:
-            print("time %-20s %s" % (name, str(error).splitlines()[0][:200]))
+            print("time %-18s %s" % (name, str(error).splitlines()[0][:200]), flush=True)
 
 
 def main():
@@ -170,10 +244,13 @@ def main():
         return 77
     report, shape = Report(), SHAPES[given.platform]
     print("jax %s, %s, %s" % (jax.__version__, devices[0].device_kind, os.environ.get("XLA_FLAGS", "")))
+    host = jax.local_devices(backend="cpu")[0]
     for device in devices:
-        check_cases(report, device, jax.local_devices(backend="cpu")[0], shape)
+        check_cases(report, device, host, shape)
         check_threads(report, device, shape)
-        check_loop(report, device, shape)
+        check_loop(report, device, host, shape)
+        if given.platform == "cuda":
+            refusals(report, device, shape)
     if given.times:
         times(devices[0], BIG[given.platform], given.platform)
     print("%d bad" % report.bad)

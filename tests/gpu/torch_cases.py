@@ -107,8 +107,8 @@ def _learned_bias(w):
     return lambda s, b, h, i, j: s + bias[h, i, j]
 
 
-def _documents(w):
-    ids = w.tensor(torch.arange(256) // 40)
+def _documents(w, dtype=torch.int32):
+    ids = w.tensor((torch.arange(256) // 40).to(dtype))
     return lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j)
 
 
@@ -163,6 +163,7 @@ CASES = {
                    also=lambda shape: lambda b, h, i, j: (i >= j) & (i - j <= 9)),
     "window as a mask": Case(mask=lambda w: lambda b, h, i, j: (i >= j) & (i - j <= 9)),
     "documents": Case(mask=_documents),
+    "documents, ids of 64 bits": Case(mask=lambda w: _documents(w, torch.int64), must=False),
     "soft cap of a number": Case(lambda w: capped(2.5), both=True),
     "soft cap, causal": Case(lambda w: capped(2.5), lambda w: causal),
     "soft cap of a 0-d tensor there": Case(_number_on_device),

@@ -3,6 +3,7 @@
 medians, L2 flushed), and what a call costs the host beyond fxa_plan_run of the same problem, which is called by ctypes
 with everything ready, as bench/bench_torch.py does it."""
 import ctypes
+import math
 import statistics
 import time
 
@@ -162,7 +163,25 @@ def overhead(device):
               "; fxa_plan_run %.1f, beyond %.1f" % (run - taken["empty"], taken[key] - run + taken["empty"])))
 
 
+def pieces(device):
+    """What of the host's part is PyTorch's and Python's: memory for a result and for a workspace, the call by its parts."""
+    from fxattn.torch import _autograd, _direct
+    q, k, v, _ = inputs(SMALL, device, torch.bfloat16)
+    call = _autograd.Call(floats=(math.nan, 0.0), config=(0,))
+    given = (q, k, v, (), (), (), (), (math.nan, 0.0), (0,), "", _direct.ANYTHING)
+    size, stride = tuple(q.shape), q.stride()
+    found = medians({
+        "torch.empty_strided of the result": lambda: torch.empty_strided(size, stride, dtype=q.dtype, device=device),
+        "torch.empty of 512 bytes": lambda: torch.empty(512, dtype=torch.uint8, device=device),
+        "is_plain": lambda: _direct.is_plain(q, k, v), "direct, in C": lambda: _direct._adopt(_direct._run(given)),
+        "direct": lambda: call.output_direct(q, k, v, _direct.ANYTHING),
+        "flex_attention": lambda: fx.flex_attention(q, k, v)})
+    for name, taken in found.items():
+        print("host piece %-34s %6.1f us" % (name, taken))
+
+
 def run(device):
     with torch.cuda.device(device):
+        pieces(device)
         overhead(device)
         speeds(device)
