@@ -20,10 +20,9 @@ try:
 except ImportError:
     print("skipped: torch_cuda.py: torch is not there")
     sys.exit(77)
-from torch.nn import functional  # noqa: E402
-
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fxattn.torch as fx  # noqa: E402
+import torch_models  # noqa: E402
 from torch_cases import CASES, World, capped, inputs  # noqa: E402
 from torch_reference import Dense  # noqa: E402
 
@@ -259,48 +258,6 @@ def check_module(report, name, device, dtype, shape):
     report(name, max(worst.values()) <= 1, told(worst))
 
 
-class Layer(torch.nn.Module):
-    def __init__(self, attend, width=128, heads=2):
-        super().__init__()
-        torch.manual_seed(0)
-        self.heads, self.attend = heads, attend
-        self.embed, self.qkv = torch.nn.Embedding(64, width), torch.nn.Linear(width, 3 * width)
-        self.out = torch.nn.Linear(width, 64)
-
-    def forward(self, tokens):
-        x = self.embed(tokens)
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.out(x + self.attend(q, k, v).transpose(1, 2).flatten(-2))
-
-
-def losses(attend, device, dtype, steps=12):
-    """Of a training loop with autocast, and for f16 a scaler of gradients."""
-    model, kind = Layer(attend).to(device), torch.device(device).type
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16 and kind == "cuda")
-    tokens = torch.randint(0, 64, (4, 129), generator=torch.Generator().manual_seed(1)).to(device)
-    found = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        with torch.autocast(kind, dtype):
-            logits = model(tokens[:, :-1])
-        loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        found.append(float(loss.detach()))
-    return found
-
-
-def check_training(report, name, device, dtype, shape):
-    mask = fx.create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device=device)
-    ours = losses(lambda q, k, v: fx.flex_attention(q, k, v, None, mask), device, dtype)
-    sdpa = losses(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), device, dtype)
-    apart = max(abs(a - b) / b for a, b in zip(ours, sdpa))
-    report(name, apart < 0.02 and ours[-1] < ours[0], "loss %.3f to %.3f; at most %.1e apart from SDPA's"
-           % (ours[0], ours[-1], apart))
-
-
 # ---- What is said ----------------------------------------------------------------------------------------------------
 
 def check_said(report, name, call, words, kinds=(ValueError, RuntimeError, TypeError)):
@@ -377,9 +334,9 @@ def main():
         for name, check in {"expanded": check_expanded, "a captured view": check_captured_view,
                             "without gradients": check_no_gradient, "autocast": check_autocast,
                             "batched gradients": check_batched, "vmap": check_vmap, "checkpoint": check_checkpoint,
-                            "DotProductAttention": check_module, "training": check_training}.items():
+                            "DotProductAttention": check_module}.items():
             report.run(name, check, device, dtype, shape)
-        report.run("training, f16", check_training, device, torch.float16, shape)
+        torch_models.run(report, device, dtype, shape)
         if device != "cpu":
             refusals(report, device, dtype, shape)
             import torch_streams
