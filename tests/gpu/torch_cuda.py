@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn.torch on a GPU: python3 torch_cuda.py [--platform cuda] [--times] [--short] [--only WORD], with the package on PYTHONPATH.
-A line per check, BAD first where one fails, and exit status 1 then; 77 without torch or such a device. --platform cpu
-runs what the host has too, to see that this file works.
+"""fxattn.torch on a GPU: python3 torch_cuda.py [--platform cuda] [--times] [--compile] [--short] [--only WORD], with the
+package on PYTHONPATH. A line per check, BAD first where one fails, and exit status 1 then; 77 without torch or such a
+device. --platform cpu runs what the host has too, to see that this file works.
 
 Checked: results and gradients against f64 (torch_reference.py) of every way to write a score (torch_cases.py); how
 tensors may lie; calls that are recorded into graphs and replayed with other values; streams, threads, memory that is

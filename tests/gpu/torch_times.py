@@ -4,6 +4,7 @@ medians, L2 flushed), and what a call costs the host beyond fxa_plan_run of the 
 with everything ready, as bench/bench_torch.py does it."""
 import ctypes
 import math
+import os
 import statistics
 import time
 
@@ -14,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import fxattn.torch as fx
 from fxattn import _abi
-from fxattn._library import lib
+from fxattn._library import context, lib
 from fxattn._problem import Args, Problem
 from fxattn.trace import trace
 from torch_cases import capped, causal, inputs
@@ -84,13 +85,17 @@ def speeds(device):
 
 # ---- The host's part -------------------------------------------------------------------------------------------------
 
+def problem_of(program, shape, backward):
+    b, h, s, d = shape
+    flags = _abi.CAPTURE | (_abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V if backward else 0)
+    return Problem(program, backward=backward, flags=flags, b=b, hq=h, hkv=h, sq=s, sk=s, d=d, device=_abi.CUDA,
+                   alignment=16)
+
+
 def prepared(mod, q, k, v, backward=None):
     """fxa_plan_run of a call, plan and arguments ready; backward: out, lse and dout."""
-    b, h, s, d = q.shape
     traced = trace(mod, device=q.device) if mod else None
-    flags = _abi.CAPTURE | (_abi.GRAD_Q | _abi.GRAD_K | _abi.GRAD_V if backward else 0)
-    problem = Problem(traced and traced.program, backward=bool(backward), flags=flags, b=b, hq=h, hkv=h, sq=s, sk=s, d=d,
-                      device=_abi.CUDA, alignment=16)
+    problem = problem_of(traced and traced.program, q.shape, bool(backward))
     tensors = dict(q=q, k=k, v=v, o=torch.empty_like(q))
     if backward:
         tensors.update(zip(("o", "lse", "dout"), backward))
@@ -169,8 +174,18 @@ def pieces(device):
     q, k, v, _ = inputs(SMALL, device, torch.bfloat16)
     call = _autograd.Call(floats=(math.nan, 0.0), config=(0,))
     given = (q, k, v, (), (), (), (), (math.nan, 0.0), (0,), "", _direct.ANYTHING)
-    size, stride = tuple(q.shape), q.stride()
+    size, stride, problem = tuple(q.shape), q.stride(), problem_of(None, q.shape, False)
+    for name in ("q", "k", "v", "o"):
+        problem.operand(name, _abi.BF16, stride)
+    out, struct, where = ctypes.c_void_p(), ctypes.byref(problem.struct), context(1)
+
+    def planned():
+        lib.plan_create(where, struct, ctypes.byref(out), None)
+        lib.plan_destroy(out)
+    driver, status = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
     found = medians({
+        "os.getpid": os.getpid, "fxa_plan_create again, by ctypes": planned,
+        "cuStreamIsCapturing, by ctypes": lambda: driver.cuStreamIsCapturing(None, ctypes.byref(status)),
         "torch.empty_strided of the result": lambda: torch.empty_strided(size, stride, dtype=q.dtype, device=device),
         "torch.empty of 512 bytes": lambda: torch.empty(512, dtype=torch.uint8, device=device),
         "is_plain": lambda: _direct.is_plain(q, k, v), "direct, in C": lambda: _direct._adopt(_direct._run(given)),
