@@ -238,6 +238,20 @@ static fxa_status buffers_set(fxa__jax_call *call, const fxa__xla_buffers *buffe
     return status;
 }
 
+static fxa_status sizes_follow(fxa__jax_call *call) {
+    const fxa__xla_attributes *all = &call->frame->attributes;
+    const fxa__xla_array *layout = attribute_find(all, "follow", FXA__XLA_ATTRIBUTE_ARRAY);
+    const fxa__xla_array *roles = attribute_find(all, "operands", FXA__XLA_ATTRIBUTE_ARRAY);
+    if (!layout) {
+        return FXA_OK;
+    }
+    if (call->cuda || layout->dtype != FXA__XLA_S64 || layout->size != 1 || !roles || roles->dtype != FXA__XLA_S64 ||
+        roles->size != (size_t)call->frame->operands.count) {
+        return call_fail(call, FXA_E_ARGUMENT, "the attribute `follow` is one number, in calls on the host");
+    }
+    return fxa__jax_follow(call, *(const int64_t *)layout->data, roles->data);
+}
+
 static fxa_status arguments_set(fxa__jax_call *call) {
     fxa_args *args = &call->args;
     fxa_problem *p = &call->problem;
@@ -304,6 +318,7 @@ static fxa_status stream_get(fxa__jax_call *call) {
 fxa_status fxa__jax_call_run(fxa__jax_call *call) {
     fxa__jax_pool pool = {call->frame->api, call->frame->context};
     fxa_status status = plan_get(call);
+    status = status ? status : sizes_follow(call);
     status = status ? status : arguments_set(call);
     status = status ? status : workspace_get(call);
     status = status ? status : stream_get(call);

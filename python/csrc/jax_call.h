@@ -6,6 +6,7 @@
  *     problem    bytes of fxa_problem_save: program, shapes, layouts, features
  *     operands   what each operand is, in their order: a role
  *     results    the same of results
+ *     follow     of modules with symbolic shapes alone: the layout of q, k and v, whose sizes the buffers say
  * A role is a slot of fxa_args, or one of fxa__jax_role. Buffers are dense, so the problem's strides say all; that each
  * buffer is as large as the problem wants it is checked at every call, since a module may come from anywhere.
  */
@@ -44,6 +45,8 @@ typedef struct fxa__jax_call {
 
 /* The plan of a frame, kept for the calls that follow: all there is to do before an execution. */
 fxa_status fxa__jax_call_prepare(fxa__jax_call *call);
+/* The plan of the call for sizes that its buffers have (jax_follow.c); `roles` are those of the operands. */
+fxa_status fxa__jax_follow(fxa__jax_call *call, int64_t layout, const int64_t *roles);
 /* The whole run. */
 fxa_status fxa__jax_call_run(fxa__jax_call *call);
 

@@ -168,6 +168,12 @@ fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_pl
     return status;
 }
 
+fxa_status fxa__jax_plan_of(const fxa_problem *problem, fxa_plan **out, fxa_error *err) {
+    fxa_context *ctx = NULL;
+    fxa_status status = context_get(&ctx, err);
+    return status ? status : fxa__jax.fxa_plan_create(ctx, problem, out, err);
+}
+
 fxa_status fxa_jax_workspace(const void *bytes, size_t size, int32_t ordinal, uint64_t *out, fxa_error *err) {
     fxa_plan *plan = NULL;
     fxa_status status = fxa__jax_plan(bytes, size, ordinal, &plan, err);

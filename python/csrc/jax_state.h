@@ -12,6 +12,7 @@
 
 #define FXA__JAX_LIBRARY_MAP(X)                                                                                        \
     X(fxa_context_create)                                                                                              \
+    X(fxa_plan_create)                                                                                                 \
     X(fxa_plan_create_bytes)                                                                                           \
     X(fxa_plan_retain)                                                                                                 \
     X(fxa_plan_destroy)                                                                                                \
@@ -41,6 +42,9 @@ FXA_API int fxa_jax_open(const char *library, char *text, size_t capacity);
  * the last 512 or so of the host, and all of devices: a command buffer that XLA recorded runs a plan's code for as long
  * as XLA likes. */
 fxa_status fxa__jax_plan(const void *bytes, size_t size, int32_t ordinal, fxa_plan **out, fxa_error *err);
+
+/* That of a problem on the host, from the library's own cache. */
+fxa_status fxa__jax_plan_of(const fxa_problem *problem, fxa_plan **out, fxa_error *err);
 
 /* How many bytes of workspace the plan of these bytes needs there, for who lowers the call: the plan is then ready. */
 FXA_API fxa_status fxa_jax_workspace(const void *bytes, size_t size, int32_t ordinal, uint64_t *out, fxa_error *err);

@@ -13,8 +13,8 @@ import numpy as np
 from .. import _abi
 from .._errors import ArgumentError, ArgumentTypeError
 from ._autodiff import attend
-from ._checks import (array_of, flag, offsets_of, rate_of, refuse_keywords, seed_of, signature_without_rest, size_of,
-                      window_of)
+from ._checks import (array_of, flag, offsets_of, rate_of, refuse_keywords, refuse_symbolic, seed_of,
+                      signature_without_rest, size_of, window_of)
 from ._mods import Mod, Score, resolve
 from ._sequences import Described, SequenceDescriptor, array_of_ints, described, in_32_bits, mask_text, same_ids
 from ._spec import LAYOUTS, Operands, Spec, check
@@ -81,6 +81,8 @@ def attention(q: Any, k: Any, v: Any, *surplus: Any, layout: str = "bshd", score
                                     "mask_mod=lambda b, h, q, k: (k <= q) | ~causal")
     window = window_of(window)
     q, k, v, single = arranged(q, k, v, layout)
+    if layout == "thd":
+        refuse_symbolic("layout \"thd\"", q, k, v)
     features = Features()
     sizes = shape_of_scores(q, k, v, layout, cu_q)
     told = _told(sequence_descriptor, layout, sizes, bottom_right, lengths, segment_ids)

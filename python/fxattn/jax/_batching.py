@@ -3,7 +3,8 @@
 
 Arrays with a batch axis are laid one after the other, [V,B,...] as [V*B,...]; the program's b becomes b % B, and
 captured arrays that are mapped get b // B as their first index (_texts.py). Where that cannot be (packed rows, mapped
-scalars, sinks or seeds, captured arrays of rank 5, explicit shardings) the entries run one after the other.
+scalars, sinks or seeds, captured arrays of rank 5, explicit shardings, symbolic shapes) the entries run one
+after the other.
 """
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -12,7 +13,8 @@ import numpy as np
 from jax import lax
 
 from .. import _abi
-from ._spec import WANT_PARAMS, WANT_SINK, WANT_TENSORS, Map, Operands, Spec, forward_rest, gather, sizes_of
+from ._spec import (WANT_PARAMS, WANT_SINK, WANT_TENSORS, Map, Operands, Spec, forward_rest, gather, is_symbolic,
+                    sizes_of)
 from ._texts import folded
 
 _MAX_RANK = 5
@@ -73,7 +75,8 @@ class _Folded:
                      and WANT_SINK not in want and WANT_PARAMS not in want
                      and not any(one.axis == "b" for one in spec.maps) and all(rank < _MAX_RANK for rank in ranks)
                      and not (dropout and (any(self.spread) or any(self.bprop_spread)))
-                     and not any(_is_sharded(x) for x in (*ops[:3], *ops.extras)))
+                     and not any(_is_sharded(x) for x in (*ops[:3], *ops.extras))
+                     and not any(is_symbolic(x.shape) for x in ops.flat()))
         if self.fits:
             self._make(spec, size, ops, dims, dropout)
 

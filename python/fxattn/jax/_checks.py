@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import ArgumentError, ArgumentTypeError, UnsupportedError, unknown_keywords
+from ._spec import is_symbolic
 
 _FAR = 2**31 - 1
 # Keywords of jax.nn, Flax and Transformer Engine that attention() has no argument for, and what to write.
@@ -40,15 +41,19 @@ def array_of(name: str, value: Any) -> Any:
     if value is None:
         raise ArgumentTypeError("%s is None; an array is accepted" % name)
     try:
-        found = jnp.asarray(value)
+        return jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError("%s is of type %s; an array is accepted (%s)"
                                 % (name, type(value).__name__, str(error).partition("\n")[0])) from None
-    if not all(isinstance(n, int) for n in found.shape):
-        raise UnsupportedError("%s has the symbolic shape %s, of jax.export; sizes are part of what is compiled: "
-                               "export for each shape, of ints, or for the largest one, with lengths of what is there"
-                               % (name, found.shape))
-    return found
+
+
+def refuse_symbolic(what: str, *arrays: Any) -> None:
+    """Raises where a shape has sizes that are not known yet, as jax.export may have them."""
+    for x in arrays:
+        if is_symbolic(x.shape):
+            raise UnsupportedError("an array has the symbolic shape %s, of jax.export, which %s cannot have; export "
+                                   "for each shape, of ints, or for the largest one, with lengths of what is there"
+                                   % (x.shape, what))
 
 
 def _refuse_traced(name: str, value: Any, remedy: str) -> None:

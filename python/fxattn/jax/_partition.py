@@ -25,7 +25,7 @@ from jax.sharding import reshard
 
 from .. import _abi
 from ._spec import (WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK, WANT_TENSORS, WANT_V, Map, Operands, Spec,
-                    forward_rest, gather, sizes_of)
+                    forward_rest, gather, is_symbolic, sizes_of)
 
 Dims = Tuple[str, ...]  # a name for each dimension of an array: "b" and "h" (or "g", of k and v) are sharded
 _BATCH_SLOTS = (_abi.SLOT_LEN_Q, _abi.SLOT_LEN_K, _abi.SLOT_POS_Q)
@@ -291,6 +291,8 @@ def _partitioned(run: Callable[..., Any], backward: bool, params: Tuple[Tuple[st
 
 def partitioned(run: Callable[..., Any], backward: bool, *flat: Any, **params: Any) -> Any:
     """run(*flat, **params), each device its part."""
+    if any(is_symbolic(x.shape) for x in flat):  # for one device: nobody knows what could be dealt out
+        return run(*flat, **params)
     if _explicit(flat):
         return _sharded(run, backward, flat, params)
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat)

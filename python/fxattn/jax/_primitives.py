@@ -21,11 +21,12 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from .. import _abi
+from .._errors import UnsupportedError
 from . import _batching, _handlers
 from ._linear import refuse
 from ._partition import partitioned, result_specs
 from ._spec import (BPROP_TENSORS, DPARAMS, ROOM, SCALARS, TENSORS, WANT_K, WANT_PARAMS, WANT_Q, WANT_SINK,
-                    WANT_TENSORS, WORKSPACE, Operands, Spec, forward_rest, gather, has_scalars, problem_of,
+                    WANT_TENSORS, WORKSPACE, Operands, Spec, forward_rest, gather, has_scalars, is_symbolic, problem_of,
                     result_dtype, row_dtype, rows_shape)
 
 forward_p = core.Primitive("fxattn_forward")
@@ -106,10 +107,16 @@ def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int
     size = _handlers.workspace(data) if problem.struct.device == _abi.CUDA else 0
     if size:  # XLA's own memory: nothing is allocated when the call runs, or is recorded into a command buffer
         results = [*results, (WORKSPACE, (size,), np.dtype("uint8"))]
+    more = {}
+    if any(is_symbolic(x.shape) for _, x in operands):
+        if problem.struct.device == _abi.CUDA:
+            raise UnsupportedError("symbolic shapes (jax.export) for CUDA, where workspaces are part of a module; "
+                                   "export for each shape, of ints")
+        more["follow"] = np.array([problem.struct.q.layout], np.int64)
     run: Any = jax.ffi.ffi_call(_handlers.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in results],
                                 input_output_aliases=aliases, vmap_method="sequential")
     found = run(*[x for _, x in operands], problem=data, operands=np.array([role for role, _ in operands], np.int64),
-                results=np.array([role for role, *_ in results], np.int64))
+                results=np.array([role for role, *_ in results], np.int64), **more)
     return list(found[:given])
 
 
@@ -130,19 +137,30 @@ def forward_call(platform: str, spec: Spec, ops: Operands, before: Sequence[Any]
     shapes = _forward_shapes(spec, ops, lse, stats)
     rows = rows_shape(spec, ops)
     kept = _F64 if stats else row_dtype(ops)
-    results = [(_abi.SLOT_O, *shapes[0])] + ([(_abi.SLOT_LSE, rows, kept)] if lse or stats else [])
+    words = stats and is_symbolic(rows)
+    held = ((*rows, 2), np.dtype("uint32")) if words else (rows, kept)
+    results = [(_abi.SLOT_O, *shapes[0])] + ([(_abi.SLOT_LSE, *held)] if lse or stats else [])
     problem = problem_of(spec, ops, platform, lse=kept.name if lse or stats else None)
     joined = [before[0], lax.bitcast_convert_type(before[1], _F64)] if before else ()
     found = _call(problem, _common_operands(spec, ops), results, spec.layout == "thd", joined)
-    out = [found[0]] + ([lax.convert_element_type(found[1], row_dtype(ops))] if lse else [])
-    return out + ([lax.bitcast_convert_type(found[1], np.uint32)] if stats else [])
+    out = [found[0]]
+    if lse:
+        out.append(lax.convert_element_type(_of_words(found[1]) if words else found[1], row_dtype(ops)))
+    return out + ([found[1] if words else lax.bitcast_convert_type(found[1], np.uint32)] if stats else [])
+
+
+def _of_words(pairs: Any) -> Any:
+    """f64 of their words: XLA refines no bitcast of symbolic shapes that changes the rank."""
+    low, high = (lax.convert_element_type(lax.index_in_dim(pairs, i, pairs.ndim - 1, False), np.uint64) for i in (0, 1))
+    return lax.bitcast_convert_type(lax.bitwise_or(lax.shift_left(high, lax.full_like(high, 32)), low), _F64)
 
 
 def backward_call(platform: str, spec: Spec, ops: Operands, rest: Sequence[Any], want: Tuple[int, ...],
                   dlse: bool) -> List[Any]:
     out, stats, *grads = rest
     operands = [*_common_operands(spec, ops), (_abi.SLOT_O, out),
-                (_abi.SLOT_LSE, lax.bitcast_convert_type(stats, _F64)), (_abi.SLOT_DO, grads[0])]
+                (_abi.SLOT_LSE, stats if is_symbolic(stats.shape) else lax.bitcast_convert_type(stats, _F64)),
+                (_abi.SLOT_DO, grads[0])]
     operands += [(_abi.SLOT_DLSE, grads[1])] if dlse else []
     results: List[Tuple[int, Tuple[int, ...], Any]] = []
     for one, (shape, dtype) in zip(want, _backward_shapes(spec, ops, want)):

@@ -27,7 +27,7 @@ from ._attention import (Features, arranged, call_of, ids_of, pair_of, ready_mas
                          with_ids, with_scale)
 from ._autodiff import (OUT_NAME, STATS_NAME, Keys, attend, differentiated, given_gradients, gradients, together,
                         wanted)
-from ._checks import flag, refuse_keywords, signature_without_rest, window_of
+from ._checks import flag, refuse_keywords, refuse_symbolic, signature_without_rest, window_of
 from ._mods import Mod, Named, Score, resolve
 from ._primitives import backward, forward
 from ._spec import WANT_K, WANT_SINK, WANT_V, Map, Operands, Spec, check
@@ -302,6 +302,7 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout
     if layout == "thd":
         raise ArgumentError("layout is \"thd\"; bshd and bhsd are accepted")
     q, k, v, single = arranged(q, k, v, layout)
+    refuse_symbolic("a ring", q, k, v)
     size = lax.axis_size(axis_name)
     batch, heads, rows, keys = shape_of_scores(q, k, v, layout, None)
     whole = batch, heads, rows * size, keys * size

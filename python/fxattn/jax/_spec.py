@@ -116,6 +116,19 @@ def forward_rest(spec: Spec) -> int:
     return 2 if spec.flags & _abi.ACC_OUT else 0
 
 
+_UNKNOWN = 8  # in place of a size that is symbolic: the buffers will say it (python/csrc/jax_follow.c)
+
+
+def is_symbolic(shape: Sequence[Any]) -> bool:
+    """Whether a shape has sizes that are not known, as modules of jax.export may have."""
+    return not all(isinstance(n, int) for n in shape)
+
+
+def known(x: Any) -> Any:
+    """What stands for an array in a problem: its type, and a shape of ints."""
+    return jax.ShapeDtypeStruct(tuple(n if isinstance(n, int) else _UNKNOWN for n in x.shape), x.dtype)
+
+
 # ---- Shapes ----------------------------------------------------------------------------------------------------------
 
 def sizes_of(spec: Spec, ops: Operands) -> Sizes:
@@ -160,6 +173,7 @@ def _view(array: Any, name: str, dtype: Any = None) -> View:
 def problem_of(spec: Spec, ops: Operands, platform: str, *, lse: Optional[str] = None, want: Sequence[int] = (),
                dlse: bool = False, backward: bool = False) -> Problem:
     """The problem of arrays or their shapes. `lse`: the dtype of LSE, where it is written or, backward, read."""
+    ops = jax.tree.map(known, ops)
     sizes = sizes_of(spec, ops)
     flags = spec.flags | (_abi.SCALARS_IN_MEMORY if has_scalars(spec, ops) else 0)
     if platform != "cpu":

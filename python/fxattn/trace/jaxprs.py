@@ -144,6 +144,8 @@ class _Player:
         name = equation.primitive.name
         if name == "pvary":  # bookkeeping of shard_map: see _alike
             return operands
+        if name == "dim_as_value":
+            return [sys.modules["jax"].numpy.asarray(equation.params["dim"])]
         if not any(isinstance(x, TRACED) for x in operands):
             return _by_jax_itself(equation, operands)
         if name not in RULED or self.along_rule:

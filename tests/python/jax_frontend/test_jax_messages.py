@@ -6,7 +6,6 @@ import inspect
 import pytest
 
 jax = pytest.importorskip("jax")
-import jax.export  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from jax_support import qkv  # noqa: E402
 
@@ -91,8 +90,6 @@ CASES = {
     "ring of packed rows": (lambda: ring_attention(Q, K, V, "sp", cu_q=INTS), "cu_q is no argument of a ring; lengths"),
     "int()": (given(score_mod=lambda s, b, h, i, j: s + int(i)), r"x.astype\(jnp.int32\)"),
     "float()": (given(score_mod=lambda s, b, h, i, j: s * float(i)), r"x.astype\(jnp.float32\).*jax.numpy's"),
-    "symbolic shapes": (lambda: jax.eval_shape(lambda q: attention(q, q, q), jax.ShapeDtypeStruct(
-        jax.export.symbolic_shape("b, 8, 4, 8"), "float32")), r"q has the symbolic shape \(b, 8, 4, 8\).*for each shape"),
     "a key of a dictionary": (given(score_mod=lambda s, b, h, i, j: s + {0: 1.0}[i]), "make an array of"),
 }
 
