@@ -41,6 +41,13 @@ typedef struct check_bound {
     int64_t terms[TRIAL_MAX_ARRAYS];   /* how many are summed up in an element */
 } check_bound;
 
+/* What an engine rounds on its way besides f32, beside one array; all 0: nothing. */
+typedef struct bound_products {
+    double unit;  /* of P and dS as they are multiplied */
+    double heads; /* of what single heads add to keys that they share */
+    double least; /* what the smallest P and dS may lose, in all */
+} bound_products;
+
 /* The first pair whose new score is NaN or +inf. */
 typedef struct check_culprit {
     bool found;
@@ -85,9 +92,9 @@ int bound_backward(cli *c, check_state *s, const trial *t, bool with_bprop, chec
 /* What one element may be off by before it is rounded to its dtype, where it is not unsure; product: unit of 16-bit
  * products, or 0. */
 bool bound_is_unsure(const check_bound *b, size_t array, int64_t index);
-double bound_allowed(const check_bound *b, size_t array, int64_t index, double product);
+double bound_allowed(const check_bound *b, size_t array, int64_t index, bound_products product);
 /* False where as much is allowed as the magnitudes of an element's terms come to: 0 and wrong signs would do. */
-bool bound_tells(const check_bound *b, size_t array, int64_t index, double product);
+bool bound_tells(const check_bound *b, size_t array, int64_t index, bound_products product);
 
 /* ---- Finite differences with an error of their own (slope.c) --------------------------------------------------- */
 

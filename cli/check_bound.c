@@ -24,14 +24,15 @@
 /* What underflows. */
 static double bound_floor(const check_bound *b) { return b->arithmetic == FXA_F64 ? 1e-304 : 1e-34; }
 
-double bound_allowed(const check_bound *b, size_t array, int64_t index, double product) {
+double bound_allowed(const check_bound *b, size_t array, int64_t index, bound_products product) {
     double unit = b->arithmetic == FXA_F64 ? 0x1p-52 : 0x1p-24, size = b->size[array][index];
     double units = BOUND_UNITS + 2 * sqrt((double)b->terms[array]);
     double rounded = fmin(size, BOUND_SIGMAS * sqrt(b->noise[array][index] / 3));
-    return BOUND_SAFETY * b->error[array][index] + units * unit * size + product * rounded + bound_floor(b);
+    return BOUND_SAFETY * b->error[array][index] + units * unit * size + product.unit * rounded + product.heads * size +
+           product.least + bound_floor(b);
 }
 
-bool bound_tells(const check_bound *b, size_t array, int64_t index, double product) {
+bool bound_tells(const check_bound *b, size_t array, int64_t index, bound_products product) {
     double allowed = bound_allowed(b, array, index, product);
     return allowed <= 2 * bound_floor(b) || allowed < b->size[array][index];
 }

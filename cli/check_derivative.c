@@ -27,7 +27,7 @@ typedef struct diff_state {
 /* What an element may be off by. Where rounding decides a jump, as long as it decides as it did for the reference,
  * which is what runs here: if not, differences tell. */
 static double diff_error(const diff_state *d, size_t array, int64_t index) {
-    return bound_allowed(&d->bound, array, index, 0);
+    return bound_allowed(&d->bound, array, index, (bound_products){0});
 }
 
 /* sum(weight * (to - from)) over O and LSE, and the rounding in it. */

@@ -47,6 +47,7 @@ int check_prepare(cli *c, check_state *s) {
     int rc = check_widen(c, s->job, &s->wide);
     if (rc == CLI_OK) rc = job_whole_program(c, s->wide, &s->whole);
     if (rc != CLI_OK) return rc;
+    s->wide->qkv = false; /* --grads is what the engine is asked for: derivatives are all checked */
     if (fxa_program_derivative(s->whole, &s->derivative, &err) != FXA_OK) return cli_fail_library(c, &err, NULL);
     cli_own_program(c, s->derivative);
     engine_round_data(s);
@@ -74,8 +75,8 @@ typedef struct engine_tally {
     bool finite_differs;
 } engine_tally;
 
-static void engine_compare_element(engine_tally *t, const check_bound *bound, size_t array, int64_t i, double product,
-                                   fxa_dtype dtype, double g, double w) {
+static void engine_compare_element(engine_tally *t, const check_bound *bound, size_t array, int64_t i,
+                                   bound_products product, fxa_dtype dtype, double g, double w) {
     double tolerance = bound_allowed(bound, array, i, product), ratio = engine_ratio(dtype, g, w, tolerance);
     if (ratio > 1 && (bound_is_unsure(bound, array, i) || !(tolerance < INFINITY))) {
         t->unsure++;
@@ -110,7 +111,7 @@ static const char *engine_note(cli *c, const engine_tally *t, int64_t count, fxa
 }
 
 static void engine_compare(cli *c, check_state *s, const trial_array *got, size_t array, const check_bound *bound,
-                           double product) {
+                           bound_products product) {
     const trial_array *want = &s->ref->arrays[array];
     engine_tally t = {0};
     for (int64_t i = 0; i < want->count; i++)
@@ -136,10 +137,27 @@ static void engine_share_forward(const check_state *s, trial *t) {
         }
 }
 
-/* Engines tell in a plan's detail whether they multiply bf16 as such. */
-static double engine_product_unit(const fxa_plan *plan) {
+static double engine_largest(const check_state *s, int which) {
+    double most = 0;
+    for (int64_t i = 0; i < s->data.count[which]; i++) most = fmax(most, fabs(s->data.value[which][i]));
+    return most;
+}
+
+/* Engines tell in a plan's detail whether they multiply in 16 bits, and round what heads add to shared keys. Of f16
+ * what is below 2^-14 rounds to multiples of 2^-24, by half of that for each pair, in random directions (four times
+ * that), times the largest of what it is multiplied by. */
+static bound_products engine_products(const check_state *s, const fxa_plan *plan, size_t array) {
+    static const int by[] = {[BOUND_O] = DATA_V, [BOUND_DQ] = DATA_K, [BOUND_DK] = DATA_Q, [BOUND_DV] = DATA_DO};
+    const fxa_problem *p = &s->wide->problem;
     const char *detail = fxa_plan_detail(plan);
-    return strstr(detail, "bf16") || strstr(detail, "amx") ? 0x1p-8 : 0;
+    bool wide = strstr(detail, "bf16") || strstr(detail, "amx"), half = !wide && strstr(detail, "f16");
+    bound_products r = {.unit = wide ? 0x1p-8 : half ? 0x1p-11 : 0};
+    bool summed = array == BOUND_DK || array == BOUND_DV;
+    if (summed && strstr(detail, "heads rounded")) r.heads = r.unit;
+    double pairs = (double)(p->sk > p->sq ? p->sk : p->sq) * (double)(p->hq / p->hkv);
+    if (half && array <= BOUND_DV && array != BOUND_LSE)
+        r.least = 4 * sqrt(pairs) * 0x1p-25 * engine_largest(s, by[array]);
+    return r;
 }
 
 static int engine_against_ref(cli *c, check_state *s, trial *t) {
@@ -147,13 +165,13 @@ static int engine_against_ref(cli *c, check_state *s, trial *t) {
     fxa_dtype arithmetic = s->job->problem.q.dtype == FXA_F64 ? FXA_F64 : FXA_F32;
     int rc = bound_forward(c, s, s->ref, arithmetic, &bound);
     for (size_t i = 0; rc == CLI_OK && i <= BOUND_LSE; i++)
-        engine_compare(c, s, &t->arrays[i], i, &bound, engine_product_unit(t->plan[FXA_FORWARD]));
+        engine_compare(c, s, &t->arrays[i], i, &bound, engine_products(s, t->plan[FXA_FORWARD], i));
     engine_share_forward(s, t);
     if (rc == CLI_OK) rc = trial_run(c, s->ref, FXA_BACKWARD);
     if (rc == CLI_OK) rc = trial_run(c, t, FXA_BACKWARD);
     if (rc == CLI_OK) rc = bound_backward(c, s, s->ref, true, &bound);
     for (size_t i = BOUND_DQ; rc == CLI_OK && i < t->n_arrays; i++)
-        engine_compare(c, s, &t->arrays[i], i, &bound, engine_product_unit(t->plan[FXA_BACKWARD]));
+        engine_compare(c, s, &t->arrays[i], i, &bound, engine_products(s, t->plan[FXA_BACKWARD], i));
     return rc;
 }
 

@@ -143,11 +143,13 @@ static int bench_tiles(cli *c, const cli_job *job, const trial *t, bench_result 
     return CLI_OK;
 }
 
-/* The rate of the same shape without program and ready masks. Where that would take long it is not measured. */
+/* The rate of the same shape without program and ready masks. Where that would take long it is not measured; nor on a
+ * device, where most of the time is the way of the data there and back, whatever the program. */
 static int bench_dense(cli *c, const cli_job *job, const trial_data *data, bench_result *r) {
     cli_job *dense = cli_alloc(c, sizeof *dense);
     bench_result other = {.pass = r->pass, .reps = opt_has(c, OPT_REPS) && r->reps < BENCH_LEAST ? r->reps : 0};
     trial *t;
+    if (job->problem.device != FXA_HOST) return CLI_OK;
     r->dense_estimate = r->pairs ? r->best * (double)r->all / (double)r->pairs : 0;
     if (r->dense_estimate > BENCH_DENSE || r->pairs == 0) return CLI_OK;
     dense->problem = job->problem;

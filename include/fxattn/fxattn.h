@@ -405,7 +405,8 @@ typedef struct fxa_args {
     size_t n_bprop_tensors;
     uint64_t seed; /* dropout */
     void *
-        workspace; /* fxa_plan_workspace bytes where the slots lie, aligned to FXA_WORKSPACE_ALIGN; NULL if that is 0 */
+        workspace; /* fxa_plan_workspace bytes, aligned to FXA_WORKSPACE_ALIGN; NULL when that is 0. As the slots on the
+                        problem's device */
     size_t workspace_size;
     void *stream;             /* GPU engines: the caller's CUstream (cudaStream_t), NULL: the default one; others ignore
                                  it. Runs begin there and return: docs/gpu.md */

@@ -113,6 +113,20 @@ class Here(Cli):
         self.fails("bench", "--engine", "cudnn", "--shape", "s=32,d=8", env=env,
                    says="does not compute in the memory of device host")
         self.fails("check", "--device", "cuda:2", code=3, says="ordinal is 2: the CUDA driver has 2 devices", env=env)
+        # what rounds to 16 bits before it is multiplied, or added up over heads, is counted by `check` for both dtypes
+        for words in (("--dtype", "f16"), ("--dtype", "bf16"), ("--dtype", "f16", "--shape", "b=1,h=4,hkv=1,s=64,d=64"),
+                      ("--dtype", "bf16", "--shape", "b=1,h=4,hkv=1,s=64,d=64")):
+            shape = () if "--shape" in words else ("--shape", "b=1,h=2,s=64,d=64")
+            told = self.run_json("check", "--device", "cuda", *words, *shape, "--causal", env=env)
+            self.assertTrue(told["passed"], told)
+        # a param's gradient is none of this engine's: --grads qkv checks the rest, and the derivative all the same
+        cap = ("check", "--device", "cuda", "--dtype", "bf16", "--shape", "b=1,h=2,s=64,d=64", "--program", "@softcap",
+               "--param", "cap=3")
+        self.fails(*cap, code=3, says="gradients of params", env=env)
+        found = {(x["check"], x["what"]) for x in self.run_json(*cap, "--grads", "qkv", env=env)["checks"]}
+        self.assertTrue({("engine", "dV"), ("derivative", "d cap")} <= found, found)
+        self.assertNotIn(("engine", "d cap"), found)
+        self.assertIsNone(there["dense_gflops"])  # most of that time is the way of the data
 
 
     def test_packages_of_python(self):
