@@ -27,7 +27,13 @@ typedef struct standin_eval {
 static int64_t eval_count(const standin_tensor_info *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
 
 static fxa_dtype eval_dtype(int type) {
-    return type == CUDNN_DATA_HALF ? FXA_F16 : type == CUDNN_DATA_BFLOAT16 ? FXA_BF16 : FXA_F32;
+    switch (type) {
+    case CUDNN_DATA_HALF: return FXA_F16;
+    case CUDNN_DATA_BFLOAT16: return FXA_BF16;
+    case CUDNN_DATA_FP8_E4M3: return FXA_E4M3;
+    case CUDNN_DATA_FP8_E5M2: return FXA_E5M2;
+    default: return FXA_F32;
+    }
 }
 
 /* Place number i of a tensor as coordinates. */
@@ -252,9 +258,13 @@ static void eval_reduce(standin_eval *e, const standin_op *op) {
         int64_t at[4];
         eval_place(x->dim, n, at);
         double *sum = &to[eval_element(y, at, x->dim)];
-        *sum = most ? fmax(*sum, e->value[op->x][n]) : *sum + e->value[op->x][n];
+        double value = e->value[op->x][n];
+        if (op->mode == CUDNN_REDUCE_TENSOR_AMAX)
+            *sum = fmax(*sum, fabs(value));
+        else
+            *sum = most ? fmax(*sum, value) : *sum + value;
     }
-    e->reduced[op->y] = y->dim[3] == 1;
+    e->reduced[op->y] = y->dim[3] == 1 && op->mode != CUDNN_REDUCE_TENSOR_AMAX;
 }
 
 static void eval_matmul(standin_eval *e, const standin_op *op) {
@@ -306,11 +316,11 @@ static int eval_bind(standin_eval *e, int64_t n, const int64_t *ids, void *const
     return 0;
 }
 
-/* Tensors of 16 bits hold what fits them, also where they have no memory: P, dS, dK and dV of single heads. */
+/* Tensors of 16 and 8 bits hold what fits them, also where they have no memory: P, dS, dK and dV of single heads. */
 static void eval_round(standin_eval *e, int32_t i) {
     const standin_tensor_info *t = &e->g->tensor[i];
     uint16_t bits = 0;
-    if (t->type != CUDNN_DATA_HALF && t->type != CUDNN_DATA_BFLOAT16) return;
+    if (eval_dtype(t->type) == FXA_F32) return;
     for (int64_t n = 0; n < eval_count(t); n++) {
         fxa__store_f64(&bits, eval_dtype(t->type), 0, e->value[i][n]);
         e->value[i][n] = fxa__load_f64(&bits, eval_dtype(t->type), 0);

@@ -65,7 +65,8 @@ attn_tensor attn_tensor_make(const int64_t n[4], fxa_dtype dtype, attn_style sty
 
 attn_tensor attn_tensor_place(const int64_t n[4], fxa_dtype dtype, const int64_t stride[4], attn_around around) {
     attn_tensor t = {.dtype = dtype, .style = stride ? ATTN_GIVEN : ATTN_BHSD};
-    int64_t last = 0, dense = 1, band = around == ATTN_BYTES ? 8 : 0, size = (int64_t)fxa_dtype_size(dtype);
+    int64_t last = 0, dense = 1, size = (int64_t)fxa_dtype_size(dtype);
+    int64_t band = around != ATTN_BYTES ? 0 : size == 1 ? 16 : 8; /* devices want multiples of 16 bytes */
     bool empty = false;
     for (int i = 3; i >= 0; i--) {
         t.n[i] = n[i], t.stride[i] = stride ? stride[i] : dense;

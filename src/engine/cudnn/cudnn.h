@@ -5,7 +5,8 @@
  *   problem -> cudnn_support.c (no, and why)
  *           -> cudnn_forward.c, cudnn_backward.c: a graph as data (cudnn_graph.h)
  *                  with the program by cudnn_score.c, cudnn_ops.c, its mask by cudnn_mask.c, the gradient of
- *                  a captured tensor by cudnn_bias.c; cudnn_reuse.c says what need not be computed
+ *                  a captured tensor by cudnn_bias.c, 8 bits and their scales by cudnn_fp8.c; cudnn_reuse.c says what
+ *                  need not be computed
  *           -> cudnn_rules.c: the last look at it
  *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
  *   bytes  <-> cudnn_saved.c: compiled plans

@@ -21,6 +21,8 @@
     X(DATA_BFLOAT16, 9)                                                                                                \
     X(DATA_INT64, 10)                                                                                                  \
     X(DATA_BOOLEAN, 11)                                                                                                \
+    X(DATA_FP8_E4M3, 12)                                                                                               \
+    X(DATA_FP8_E5M2, 13)                                                                                               \
     X(TYPE_HANDLE, 0)                                                                                                  \
     X(TYPE_DATA_TYPE, 1)                                                                                               \
     X(TYPE_BOOLEAN, 2)                                                                                                 \
@@ -35,6 +37,7 @@
     X(HEUR_MODE_A, 3)                                                                                                  \
     X(REDUCE_TENSOR_ADD, 0)                                                                                            \
     X(REDUCE_TENSOR_MAX, 3)                                                                                            \
+    X(REDUCE_TENSOR_AMAX, 4)                                                                                           \
     X(BACKEND_POINTWISE_DESCRIPTOR, 0)                                                                                 \
     X(BACKEND_ENGINECFG_DESCRIPTOR, 3)                                                                                 \
     X(BACKEND_ENGINEHEUR_DESCRIPTOR, 4)                                                                                \

@@ -67,7 +67,7 @@ void fxa__dnn_rules_check(fxa__dnn_graph *g, fxa__dnn_level level);
 
 /* ---- cudnn_spans.c: operands ------------------------------------------------------------------------------------- */
 
-int fxa__dnn_data_type(uint32_t dtype); /* of f16 and bf16 */
+int fxa__dnn_data_type(uint32_t dtype); /* of f32, f16, bf16, e4m3 and e5m2 */
 /* Entries with lengths or offsets of their own: before any operand. */
 void fxa__dnn_spans_begin(fxa__dnn_attention *a);
 /* Rows of a slot as a tensor: [B,H,S,D], or, `turned`, [B,H,D,S]. */
@@ -114,6 +114,10 @@ int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);
 /* The new scores, without masks, from Q and K. */
 int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k);
 void fxa__dnn_forward(fxa__dnn_attention *a);
+/* cudnn_fp8.c: Q has 8 bits; scores of such products, and from exp and its sum to O. */
+bool fxa__dnn_is_fp8(const fxa_problem *p);
+int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
+void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
 void fxa__dnn_backward(fxa__dnn_attention *a);
 
 /* cudnn_bias.c: the captured tensor whose gradient is wanted, -1: none; and that gradient, from those of pairs. */

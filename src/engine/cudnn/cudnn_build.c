@@ -67,8 +67,9 @@ static fxa_status maker_status(const dnn_maker *m, fxa_error *err) {
 /* ---- A graph ----------------------------------------------------------------------------------------------------- */
 
 static int64_t maker_alignment(const fxa__dnn_tensor *t) {
-    bool inside = fxa__dnn_is_captured(t) && t->offset != 0; /* begins within what the caller has aligned */
-    return !inside ? 16 : fxa__dnn_size(t->type);
+    bool inside = fxa__dnn_is_captured(t) && t->offset != 0;            /* begins within what the caller has aligned */
+    bool scale = t->source == FXA__DNN_SLOT && (t->fill || t->cleared); /* promises of alignment are none of it */
+    return !inside && !scale ? 16 : fxa__dnn_size(t->type);
 }
 
 /* Once, after the tensor of its offsets. */

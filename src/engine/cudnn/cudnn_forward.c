@@ -30,6 +30,7 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     int32_t s = fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
     if (a->g.status == FXA_OK) a->g.tensors[s].score = true;
     s = fxa__dnn_matmul(&a->g, q, k, s, a->len_q, a->len_k, -1);
+    if (fxa__dnn_is_fp8(p)) s = fxa__dnn_fp8_scores(a, s);
     a->scale = fxa__dnn_scale(&a->score);
     a->scaled = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, s, a->scale);
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
@@ -139,6 +140,10 @@ static void forward_softmax(fxa__dnn_attention *a, int32_t s, int32_t v, int32_t
     else
         (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_ADD, most, fxa__dnn_float2(g, CUDNN_POINTWISE_LOG, sum, -1),
                                 forward_statistics(a), CUDNN_DATA_FLOAT);
+    if (fxa__dnn_is_fp8(p)) {
+        fxa__dnn_fp8_output(a, e, sum, v, o);
+        return;
+    }
     int32_t weights = fxa__dnn_like(g, e, (uint8_t)fxa__dnn_data_type(p->v.dtype));
     (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_DIV, e, sum, weights, CUDNN_DATA_FLOAT);
     (void)fxa__dnn_matmul(g, weights, v, o, a->len_q, -1, a->len_k);

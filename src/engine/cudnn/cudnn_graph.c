@@ -76,6 +76,7 @@ int32_t fxa__dnn_float(fxa__dnn_graph *g, double value) { return graph_value(g, 
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value) { return graph_value(g, (double)value, CUDNN_DATA_INT32); }
 
 int64_t fxa__dnn_size(uint8_t type) {
+    if (type == CUDNN_DATA_FP8_E4M3 || type == CUDNN_DATA_FP8_E5M2) return 1;
     return type == CUDNN_DATA_INT64 ? 8 : type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2;
 }
 

@@ -16,7 +16,8 @@
 /* Where the content of a tensor comes from. */
 typedef enum fxa__dnn_source {
     FXA__DNN_VIRTUAL,    /* an operation: it has no memory */
-    FXA__DNN_SLOT,       /* memory: slot `index` of the bind */
+    FXA__DNN_SLOT,       /* memory: slot `index` of the bind; where that may be NULL, and `fill` or `cleared` is set, else
+                         the workspace */
     FXA__DNN_TENSOR,     /* captured tensor `index` */
     FXA__DNN_SCRATCH,    /* the workspace, at byte `offset` */
     FXA__DNN_VALUE,      /* by value: `value`, a float, or a whole number where the type is INT32 */
@@ -52,7 +53,8 @@ typedef struct fxa__dnn_tensor {
     int32_t index;
     int64_t offset;
     double value;
-    int32_t fill;   /* of scratch: 32-bit words with this value, where it is not 0; a run writes them first */
+    int32_t fill;   /* of workspace: 32-bit words with this value, where it is not 0; a run writes them first */
+    bool cleared;   /* a run writes 0 there first */
     int32_t ragged; /* 1 + the tensor that says where each batch entry begins, in elements; 0: stride[0] does */
 } fxa__dnn_tensor;
 

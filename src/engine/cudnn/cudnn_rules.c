@@ -73,7 +73,8 @@ static const char *rules_cast(const rules_look *l) {
 /* The sum of heads: those of floats are taken, and something else is summed; but for gradients of pairs. */
 static const char *rules_heads(const rules_look *l) {
     const fxa__dnn_tensor *x = rules_tensor(l, l->op->x), *y = rules_tensor(l, l->op->y);
-    bool heads = l->op->kind == FXA__DNN_REDUCTION && y->dim[1] < x->dim[1] && y->source != FXA__DNN_DTENSOR;
+    bool sums = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_ADD;
+    bool heads = sums && y->dim[1] < x->dim[1] && y->source != FXA__DNN_DTENSOR;
     return heads && x->type == CUDNN_DATA_FLOAT ? "sums heads of floats" : NULL;
 }
 

@@ -24,7 +24,7 @@ bool fxa__dnn_bound_find(const fxa__dnn_graph *g, fxa__dnn_code *code) {
         const fxa__dnn_tensor *t = &g->tensors[i];
         if (t->source == FXA__DNN_VIRTUAL || !fxa__dnn_is_used(g, (int32_t)i)) continue;
         if (code->n_bound == FXA__DNN_BOUND) return false;
-        code->bound[code->n_bound++] = (fxa__dnn_bound){(int64_t)i + 1, *t, t->fill ? t->dim[0] : 0};
+        code->bound[code->n_bound++] = (fxa__dnn_bound){(int64_t)i + 1, *t, t->fill || t->cleared ? t->dim[0] : 0};
     }
     return true;
 }
@@ -91,8 +91,9 @@ static run_value run_value_of(const fxa_program *program, const fxa__dnn_tensor 
 /* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
 static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bind *bind, char *scratch) {
-    if (t->source == FXA__DNN_SLOT) return bind->slot[t->index];
-    if (t->source == FXA__DNN_SCRATCH) return scratch + t->offset;
+    bool instead = t->source == FXA__DNN_SLOT && !bind->slot[t->index] && (t->fill || t->cleared);
+    if (t->source == FXA__DNN_SLOT && !instead) return bind->slot[t->index];
+    if (t->source == FXA__DNN_SCRATCH || instead) return scratch + t->offset;
     const fxa_view *views = t->source == FXA__DNN_OWN_TENSOR ? bind->bprop_tensors
                             : t->source == FXA__DNN_DTENSOR  ? bind->dtensors
                                                              : bind->tensors;
@@ -130,8 +131,9 @@ static fxa_status run_lengths(const fxa__dnn_self *s, const fxa__dnn_code *c, co
                               fxa_error *err) {
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_bound *b = &c->bound[i];
-        if (!b->words) continue;
-        int status = s->gpu.driver.fill((uintptr_t)(scratch + b->tensor.offset), (unsigned)b->tensor.fill,
+        bool given = b->tensor.source == FXA__DNN_SLOT && bind->slot[b->tensor.index];
+        if (!b->words || (given && !b->tensor.cleared)) continue;
+        int status = s->gpu.driver.fill((uintptr_t)run_pointer(&b->tensor, bind, scratch), (unsigned)b->tensor.fill,
                                         (size_t)b->words, bind->stream);
         FXA_TRY(fxa__gpu_status(&s->gpu, status, "cuMemsetD32Async", err));
     }

@@ -12,7 +12,15 @@
 #include <math.h>
 #include <string.h>
 
-int fxa__dnn_data_type(uint32_t dtype) { return dtype == FXA_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16; }
+int fxa__dnn_data_type(uint32_t dtype) {
+    switch (dtype) {
+    case FXA_F16: return CUDNN_DATA_HALF;
+    case FXA_E4M3: return CUDNN_DATA_FP8_E4M3;
+    case FXA_E5M2: return CUDNN_DATA_FP8_E5M2;
+    case FXA_F32: return CUDNN_DATA_FLOAT;
+    default: return CUDNN_DATA_BFLOAT16;
+    }
+}
 
 typedef struct dnn_slot {
     const fxa_operand *operand;

@@ -15,7 +15,7 @@
 enum { SM_80 = FXA__SM_80, SM_90 = FXA__SM_90, SM_100 = FXA__SM_100, SM_120 = FXA__SM_120, SM_OLD = FXA__SM_OLD };
 enum { SM_ALL = FXA__SM_ALL };
 enum { FORWARD = 1 << FXA_FORWARD, BACKWARD = 1 << FXA_BACKWARD, BOTH = FORWARD | BACKWARD };
-enum { HALVES = 1, OTHERS = 2, DTYPES = 3 }; /* f16 and bf16; what is neither */
+enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 and e5m2; what is none of them */
 
 #define SUPPORT_LAST INT64_MAX
 #define SUPPORT_FIRST 91400              /* the oldest version that was tried */
@@ -53,6 +53,10 @@ bool fxa__dnn_is_far(const fxa_problem *p) {
 static bool support_has_many(const fxa_problem *p) { return p->b > UINT16_MAX || p->hq > UINT16_MAX; }
 static bool support_has_params(const fxa_problem *p) { return p->param_grads != 0; }
 static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8; }
+static bool support_is_odd_16(const fxa_problem *p) { return p->d % 16 || p->dv % 16; }
+static bool support_is_e5m2(const fxa_problem *p) { return p->q.dtype == FXA_E5M2; }
+static bool support_has_half_output(const fxa_problem *p) { return p->o.dtype == FXA_F16 || p->o.dtype == FXA_BF16; }
+static bool support_has_wide_lse(const fxa_problem *p) { return (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
 static bool support_has_spans(const fxa_problem *p) { return (p->flags & SUPPORT_SPANS) != 0; }
@@ -90,7 +94,18 @@ typedef struct support_row {
 static const support_row support_rows[] = {
     {0, SUPPORT_FIRST, SM_ALL, BOTH, DTYPES, 0, NULL, "this engine is for cuDNN 9.14 and newer"},
     {0, SUPPORT_LAST, SM_OLD, BOTH, DTYPES, 0, NULL, "this engine is for devices from sm_80 on"},
-    {0, SUPPORT_LAST, SM_ALL, BOTH, OTHERS, 0, NULL, "cuDNN has fused attention for f16 and bf16"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, OTHERS, 0, NULL, "cuDNN has fused attention for f16 and bf16, and for e4m3"},
+    {0, SUPPORT_LAST, SM_80 | SM_100 | SM_120, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried on sm_90 alone"},
+    {0, 91900, SM_ALL, BOTH, BYTES, 0, NULL, "floats of 8 bits were tried with cuDNN 9.19 alone"},
+    {0, SUPPORT_LAST, SM_ALL, BACKWARD, BYTES, 0, NULL, "the backward pass of 8 bits is not written"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_e5m2, "of 8 bits Q, K and V are to be e4m3"},
+    {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_odd_16, "of 8 bits d and dv are to be multiples of 16"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_is_one_row, "of 8 bits cuDNN has no pass of one row"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_half_output,
+     "from Q, K and V of 8 bits cuDNN writes 16 bits from sm_100 on; e4m3, e5m2 and f32 it does"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_lse, "of 8 bits LSE is to be f32"},
+    {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, SUPPORT_SPANS | FXA_SINK | FXA_SINK_ZERO | FXA_WANT_MAX | FXA_ACC_OUT,
+     NULL, "it was not tried beside floats of 8 bits"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_unaligned,
      "alignment is less than 16: cuDNN wants pointers that are multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, BOTH, DTYPES, 0, support_is_empty, "b, sq or sk is 0: cuDNN takes nothing that is empty"},
@@ -145,7 +160,8 @@ const char *fxa__dnn_support_why(size_t row) {
 }
 
 static bool support_row_says_no(const support_row *r, const fxa_problem *p, fxa__dnn_level level) {
-    uint32_t dtype = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16 ? HALVES : OTHERS;
+    bool half = p->q.dtype == FXA_F16 || p->q.dtype == FXA_BF16;
+    uint32_t dtype = half ? HALVES : fxa__dnn_is_fp8(p) ? BYTES : OTHERS;
     return level.version >= r->from && level.version < r->until && (r->families & fxa__dnn_family_of(level.arch)) &&
            (r->passes >> p->pass & 1u) && (r->dtypes & dtype) && (!r->flags || (p->flags & r->flags)) &&
            (!r->holds || r->holds(p));
@@ -178,35 +194,38 @@ typedef struct support_operand {
     const fxa_operand *operand;
     uint32_t passes, wanted; /* wanted: the flag that asks for it; 0: always there */
     bool keys;
+    bool free; /* beside Q, K and V of 8 bits it may be of another dtype */
 } support_operand;
 
 static bool support_layout_ok(fxa__dnn_graph *g, const support_operand *o, uint32_t dtype, bool packed) {
     const int64_t *stride = o->operand->stride;
-    if (o->operand->dtype != dtype) {
+    bool free = o->free && fxa__dtype_is_byte_float(dtype); /* rows of the table say what it may be */
+    int64_t step = fxa__dtype_is_byte_float(o->operand->dtype) ? 16 : 8;
+    if (o->operand->dtype != dtype && !free) {
         (void)fxa__dnn_refuse(g, "%s is %s and Q %s: cuDNN wants one dtype for all", o->name,
                               fxa_dtype_name((fxa_dtype)o->operand->dtype), fxa_dtype_name((fxa_dtype)dtype));
         return false;
     }
     bool ok = stride[3] == 1;
-    for (int i = packed ? 1 : 0; i < 3; i++) ok = ok && stride[i] > 0 && stride[i] % 8 == 0;
+    for (int i = packed ? 1 : 0; i < 3; i++) ok = ok && stride[i] > 0 && stride[i] % step == 0;
     if (!ok)
         (void)fxa__dnn_refuse(g,
                               "strides of %s are %lld, %lld, %lld, %lld: cuDNN wants 1 for the features, and positive "
-                              "multiples of 8 for the others",
+                              "multiples of %lld for the others",
                               o->name, (long long)stride[0], (long long)stride[1], (long long)stride[2],
-                              (long long)stride[3]);
+                              (long long)stride[3], (long long)step);
     return ok;
 }
 
 static bool support_operands_ok(fxa__dnn_graph *g, const fxa_problem *p) {
-    const support_operand operands[] = {{"Q", &p->q, BOTH, 0, false},
-                                        {"K", &p->k, BOTH, 0, true},
-                                        {"V", &p->v, BOTH, 0, true},
-                                        {"O", &p->o, BOTH, 0, false},
-                                        {"dO", &p->dout, BACKWARD, 0, false},
-                                        {"dQ", &p->dq, BACKWARD, FXA_GRAD_Q, false},
-                                        {"dK", &p->dk, BACKWARD, FXA_GRAD_K, true},
-                                        {"dV", &p->dv_grad, BACKWARD, FXA_GRAD_V, true}};
+    const support_operand operands[] = {{"Q", &p->q, BOTH, 0, false, false},
+                                        {"K", &p->k, BOTH, 0, true, false},
+                                        {"V", &p->v, BOTH, 0, true, false},
+                                        {"O", &p->o, BOTH, 0, false, true},
+                                        {"dO", &p->dout, BACKWARD, 0, false, false},
+                                        {"dQ", &p->dq, BACKWARD, FXA_GRAD_Q, false, false},
+                                        {"dK", &p->dk, BACKWARD, FXA_GRAD_K, true, false},
+                                        {"dV", &p->dv_grad, BACKWARD, FXA_GRAD_V, true, false}};
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
         const support_operand *o = &operands[i];
         bool used = (o->passes >> p->pass & 1u) && (!o->wanted || (p->flags & o->wanted));

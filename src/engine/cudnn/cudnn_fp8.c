@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward pass of Q, K and V of 8 bits, as far as it differs: scores are multiplied with the descales of Q and K, P
+ * with a scale of its own before it is rounded to 8 bits, and what is multiplied with V has that scale and V's taken
+ * out again before the scale of O. Largest values of P and O are reductions that cuDNN's engines expect; that of P
+ * nobody reads.
+ *
+ * Scales lie in memory. One that a run does not give, or that the problem does not have, is 1 in memory of ours, which
+ * the run writes.
+ */
+#include "cudnn_attention.h"
+
+#include "../../base/dtype.h"
+#include "../../problem/scales.h"
+
+#include <string.h>
+
+/* P is at most 1, whether it is divided by the sum of its row before it is rounded or after: 256 leaves room below 448,
+ * and keeps all of the digits of what is above 2^-14. */
+#define FP8_SCALE_P 256.0f
+
+static const int64_t fp8_one[4] = {1, 1, 1, 1};
+
+bool fxa__dnn_is_fp8(const fxa_problem *p) { return fxa__dtype_is_byte_float(p->q.dtype); }
+
+static int32_t fp8_bits(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static int32_t fp8_value(fxa__dnn_attention *a, float x) {
+    int32_t t = fxa__dnn_scratch(&a->g, fp8_one, CUDNN_DATA_FLOAT);
+    if (a->g.status == FXA_OK) a->g.tensors[t].fill = fp8_bits(x);
+    return t;
+}
+
+/* A scale, or where a largest value goes: the slot's memory, if a run has it, else ours. */
+static int32_t fp8_slot(fxa__dnn_attention *a, fxa_slot slot) {
+    fxa__scale_use use = fxa__scale_use_of(&a->p->in, slot);
+    bool written = slot >= FXA_SLOT_AMAX_O;
+    int32_t t = written ? fxa__dnn_scratch(&a->g, fp8_one, CUDNN_DATA_FLOAT) : fp8_value(a, 1);
+    if (a->g.status != FXA_OK) return t;
+    a->g.tensors[t].cleared = written;
+    if (use >= FXA__SCALE_READ) a->g.tensors[t].source = FXA__DNN_SLOT, a->g.tensors[t].index = (int32_t)slot;
+    return t;
+}
+
+static int32_t fp8_times(fxa__dnn_attention *a, int32_t x, int32_t scale) {
+    return fxa__dnn_float2(&a->g, CUDNN_POINTWISE_MUL, x, scale);
+}
+
+int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s) {
+    s = fp8_times(a, s, fp8_slot(a, FXA_SLOT_DESCALE_Q));
+    return fp8_times(a, s, fp8_slot(a, FXA_SLOT_DESCALE_K));
+}
+
+void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o) {
+    fxa__dnn_graph *g = &a->g;
+    const fxa_problem *p = &a->p->in;
+    const int64_t dim[4] = {p->b, p->hq, p->sq, p->dv};
+    int32_t weights = fxa__dnn_float2(g, CUDNN_POINTWISE_DIV, e, sum);
+    (void)fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_AMAX, weights, fxa__dnn_scratch(g, fp8_one, CUDNN_DATA_FLOAT));
+    int32_t rounded = fxa__dnn_like(g, weights, (uint8_t)fxa__dnn_data_type(p->v.dtype));
+    (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, weights, fp8_value(a, FP8_SCALE_P), rounded, CUDNN_DATA_FLOAT);
+    int32_t x = fxa__dnn_matmul(g, rounded, v, fxa__dnn_virtual(g, dim, CUDNN_DATA_FLOAT), a->len_q, -1, a->len_k);
+    x = fp8_times(a, x, fp8_value(a, 1 / FP8_SCALE_P));
+    x = fp8_times(a, x, fp8_slot(a, FXA_SLOT_DESCALE_V));
+    (void)fxa__dnn_reduce(g, CUDNN_REDUCE_TENSOR_AMAX, x, fp8_slot(a, FXA_SLOT_AMAX_O));
+    (void)fxa__dnn_op2_into(g, CUDNN_POINTWISE_MUL, x, fp8_slot(a, FXA_SLOT_SCALE_O), o, CUDNN_DATA_FLOAT);
+}
