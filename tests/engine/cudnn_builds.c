@@ -17,6 +17,7 @@
 #include <dirent.h>
 
 enum { BUILDS_JSON = 405, BUILDS_LENGTH = 512, BUILDS_MASKS = 10, BUILDS_RANDOM = 80, BUILDS_NEIGHBOURS = 4 };
+enum { BUILDS_BYTE_MASKS = 5 }; /* of the first masks */
 
 typedef struct builds {
     fxa_context *ctx;
@@ -24,6 +25,7 @@ typedef struct builds {
     void *profile;
     fxa__dnn_level level;
     const fxa_program *own; /* the caller's backward program, of the graphs to come; NULL: none */
+    uint32_t dtype;         /* of graphs to come; 0: bf16 */
     bool grads;             /* graphs to come have the gradient of the first tensor, [..., q, k] */
     int plans;              /* to compile */
     int yes, no, compiled;
@@ -54,7 +56,7 @@ static fxa_status builds_open(builds *b, const char *profile) {
         status = fxa__cudnn_library_open(fxa__context_host(b->ctx), getenv("FXA_CUDNN_PATH"), &b->library, &err);
     if (status == FXA_OK) status = fxa__dnn_profile_text(&b->library.api, profile, &b->profile, &err);
     if (status != FXA_OK) printf("%s\n", err.text);
-    b->level = (fxa__dnn_level){b->library.version, status == FXA_OK ? (int32_t)described.arch : 0};
+    b->level = (fxa__dnn_level){b->library.version, status == FXA_OK ? (int32_t)described.arch : 0, true};
     return status;
 }
 
@@ -67,8 +69,9 @@ static fxa__problem *builds_problem(builds *b, const fxa_program *program, fxa_p
     memset(captures, 0, sizeof captures);
     p.b = 2, p.hq = 4, p.hkv = 2, p.sq = BUILDS_LENGTH - (odd ? 13 : 0), p.sk = BUILDS_LENGTH - (odd ? 27 : 0),
     p.d = 64;
-    p.pass = (uint32_t)pass, p.q.dtype = FXA_BF16, p.device = FXA_CUDA, p.alignment = 16, p.program = program;
-    p.flags = pass == FXA_FORWARD ? FXA_WANT_LSE : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+    p.pass = (uint32_t)pass, p.q.dtype = b->dtype ? b->dtype : (uint32_t)FXA_BF16, p.device = FXA_CUDA,
+    p.alignment = 16, p.program = program;
+    p.flags = pass == FXA_FORWARD ? FXA_WANT_LSE | (b->dtype ? FXA_SCALED : 0) : FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
     p.captures = captures, p.n_captures = program ? fxa_program_tensor_count(program) : 0;
     if (pass == FXA_BACKWARD && b->own) {
         p.bprop = b->own, p.bprop_captures = captures;
@@ -301,7 +304,7 @@ static char *builds_text(builds *b, const char *text, fxa_pass pass) {
     return code;
 }
 
-static void builds_masks(builds *b, fxa_pass pass) {
+static void builds_masks(builds *b, fxa_pass pass, int n) {
     static const char *const masks[BUILDS_MASKS] = {"",
                                                     "mask = k <= q",
                                                     "mask = k < q",
@@ -313,15 +316,33 @@ static void builds_masks(builds *b, fxa_pass pass) {
                                                     "mask = q // 64 == k // 64",
                                                     "mask = k % 3 == 0"};
     char *code[BUILDS_MASKS] = {NULL};
-    for (int i = 0; i < BUILDS_MASKS; i++) {
+    for (int i = 0; i < n; i++) {
         code[i] = builds_text(b, masks[i], pass);
         T_CHECK(code[i]);
         for (int j = 0; j < i && code[i]; j++)
             if (code[j] && strcmp(code[i], code[j]) == 0)
                 T_FAIL("pass %d: cuDNN makes the same code of \"%s\" and \"%s\"\n", (int)pass, masks[i], masks[j]);
     }
-    printf("%d masks, each its own code\n", BUILDS_MASKS);
-    for (int i = 0; i < BUILDS_MASKS; i++) free(code[i]);
+    printf("%d masks, each its own code\n", n);
+    for (int i = 0; i < n; i++) free(code[i]);
+}
+
+/* The gallery's forward passes of e4m3 with scales, where they are taken at all; and the first masks. */
+static void builds_bytes(builds *b) {
+    struct dirent **files = NULL;
+    int n = scandir(BUILDS_GALLERY, &files, builds_is_program, alphasort), yes = b->yes, no = b->no;
+    b->dtype = FXA_E4M3;
+    for (int i = 0; i < n; i++) {
+        fxa_program *program = builds_file(b, files[i]->d_name);
+        builds_pass(b, program, files[i]->d_name, FXA_FORWARD, i & 1, NULL);
+        fxa_program_destroy(program);
+        free(files[i]);
+    }
+    free(files);
+    printf("e4m3: %d graphs of the gallery found an engine, %d were refused with a reason\n", b->yes - yes, b->no - no);
+    if (b->level.arch / 10 == 9) T_CHECK(b->yes - yes > n / 2);
+    if (b->level.arch / 10 == 9 && b->plans > 0) builds_masks(b, FXA_FORWARD, BUILDS_BYTE_MASKS);
+    b->dtype = 0;
 }
 
 /* The text with another mask: none, or the contrary. False: there is no mask. */
@@ -383,7 +404,9 @@ TEST(graphs_for_a_device) {
         builds_one(&b, one);
     else
         builds_programs(&b), builds_own(&b), builds_bias(&b);
-    for (int pass = 0; pass < 2 && b.plans > 0 && !(one && *one); pass++) builds_masks(&b, (fxa_pass)pass);
+    if (!(one && *one)) builds_bytes(&b);
+    for (int pass = 0; pass < 2 && b.plans > 0 && !(one && *one); pass++)
+        builds_masks(&b, (fxa_pass)pass, BUILDS_MASKS);
     if (b.plans > 0 && !(one && *one)) builds_neighbours(&b);
     (void)b.library.api.descriptor_destroy(b.profile);
     fxa__cudnn_library_close(&b.library);

@@ -16,12 +16,13 @@ typedef struct support_case {
     fxa_pass pass;
     uint32_t flags;
     int64_t sq, sk, d, dv, hq, b;
-    uint32_t dtype, alignment, page_size, sink;
+    uint32_t dtype, alignment, page_size, sink, o, lse;
     double dropout;
     bool taken; /* it is no refusal: the neighbour of one */
 } support_case;
 
 #define H200 .version = 91901, .arch = 90
+#define BYTES .dtype = FXA_E4M3
 static const support_case support_cases[] = {
     {.says = "9.14 and newer", .version = 91300, .arch = 90},
     {.says = "9.14 and newer", .version = 91400, .arch = 90, .taken = true},
@@ -30,6 +31,23 @@ static const support_case support_cases[] = {
     {.says = "f16 and bf16", H200, .dtype = FXA_F32},
     {.says = "f16 and bf16", H200, .dtype = FXA_F16, .taken = true},
     {.says = "f16 and bf16", H200, .dtype = FXA_F16, .pass = FXA_BACKWARD, .taken = true},
+    {.says = "8 bits were tried on sm_90", .version = 91901, .arch = 89, BYTES},
+    {.says = "8 bits were tried on sm_90", .version = 91901, .arch = 100, BYTES},
+    {.says = "8 bits were tried on sm_90", H200, BYTES, .taken = true},
+    {.says = "with cuDNN 9.19 alone", .version = 91801, .arch = 90, BYTES},
+    {.says = "8 bits is not written", H200, BYTES, .pass = FXA_BACKWARD},
+    {.says = "are to be e4m3", H200, .dtype = FXA_E5M2},
+    {.says = "multiples of 16", H200, BYTES, .d = 72},
+    {.says = "multiples of 16", H200, BYTES, .d = 80, .dv = 48, .taken = true},
+    {.says = "no pass of one row", H200, BYTES, .sq = 1},
+    {.says = "no pass of one row", H200, BYTES, .sq = 2, .taken = true},
+    {.says = "16 bits from sm_100 on", H200, BYTES, .o = FXA_BF16},
+    {.says = "16 bits from sm_100 on", H200, BYTES, .o = FXA_F32, .taken = true},
+    {.says = "LSE is to be f32", H200, BYTES, .lse = FXA_F64},
+    {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_PADDING},
+    {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_SINK_ZERO},
+    {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_WANT_MAX},
+    {.says = "not tried beside floats of 8", H200, BYTES, .flags = FXA_CAUSAL | FXA_SCALED, .taken = true},
     {.says = "multiples of 16", H200, .alignment = 8},
     {.says = "nothing that is empty", H200, .sq = -1},
     {.says = "multiples of 8", H200, .d = 20},
@@ -97,7 +115,7 @@ static fxa_problem support_problem(const support_case *c) {
     p.d = c->d ? c->d : 64, p.dv = c->dv;
     p.q.dtype = c->dtype ? c->dtype : (uint32_t)FXA_BF16, p.alignment = c->alignment ? c->alignment : 16;
     p.page_size = c->page_size, p.n_pages = c->page_size ? 9 : 0, p.dropout_p = c->dropout;
-    p.sink.dtype = c->sink;
+    p.sink.dtype = c->sink, p.o.dtype = c->o, p.lse.dtype = c->lse;
     return p;
 }
 
@@ -153,7 +171,7 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
         if (cases[i].wide) captures[0].grad_dtype = FXA_F32;
         p.program = program, p.captures = captures, p.n_captures = 2, p.hkv = cases[i].hkv;
         p.bprop = cases[i].own ? bprop : NULL;
-        bool yes = support_ask(host, &p, (fxa__dnn_level){91901, cases[i].arch}, reason);
+        bool yes = support_ask(host, &p, (fxa__dnn_level){91901, cases[i].arch, false}, reason);
         if (yes != !cases[i].says) T_FAIL("case %zu: %s\n", i, yes ? "taken" : reason);
         if (cases[i].says) T_HAS(reason, cases[i].says);
         support_hit(hit, reason);
@@ -177,7 +195,7 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
         fxa_capture capture = {.size = {2}, .grad = what == 2};
         p.program = program, p.captures = &capture, p.n_captures = 1;
         p.param_grads = what == 1;
-        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), what == 0);
+        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90, false}, reason), what == 0);
         support_hit(hit, reason);
     }
     support_ask_grads(host, ctx, hit);
@@ -194,7 +212,7 @@ TEST(every_row_of_the_table) {
         const support_case *c = &support_cases[i];
         fxa_problem p = support_problem(c);
         char reason[240];
-        bool yes = support_ask(host, &p, (fxa__dnn_level){c->version, c->arch}, reason);
+        bool yes = support_ask(host, &p, (fxa__dnn_level){c->version, c->arch, true}, reason);
         if (yes != c->taken) T_FAIL("case %zu, \"%s\": %s\n", i, c->says, yes ? "taken" : reason);
         if (!c->taken) T_HAS(reason, c->says);
         support_hit(hit, reason);
@@ -229,7 +247,7 @@ TEST(one_row_counts_128_keys) {
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-        fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err);
+        fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90, false}, &a, &err);
         if ((status == FXA_OK) != cases[i].taken) T_FAIL("%s: %s\n", cases[i].text, status ? err.text : "taken");
         if (!cases[i].taken) T_HAS(err.text, "counts keys wrongly past 128");
         fxa__dnn_attention_free(&a);
@@ -439,7 +457,7 @@ TEST(keys_of_tensors_lie_together) {
         T_OK(fxa_program_parse(ctx, texts[i / 3], SIZE_MAX, &program, &err));
         p.program = program, p.captures = &capture, p.n_captures = 1;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, archs[i % 3]}, &a, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, archs[i % 3], false}, &a, &err));
         for (size_t j = 0; j < a.g.n_tensors; j++) {
             const fxa__dnn_tensor *t = &a.g.tensors[j];
             apart += t->source == FXA__DNN_TENSOR && t->dim[3] > 1 && t->stride[3] != 1;

@@ -15,16 +15,16 @@
 
 /* Where the content of a tensor comes from. */
 typedef enum fxa__dnn_source {
-    FXA__DNN_VIRTUAL,    /* an operation: it has no memory */
-    FXA__DNN_SLOT,       /* memory: slot `index` of the bind; where that may be NULL, and `fill` or `cleared` is set, else
+    FXA__DNN_VIRTUAL, /* an operation: it has no memory */
+    FXA__DNN_SLOT,    /* memory: slot `index` of the bind; where that may be NULL, and `fill` or `cleared` is set, else
                          the workspace */
-    FXA__DNN_TENSOR,     /* captured tensor `index` */
-    FXA__DNN_SCRATCH,    /* the workspace, at byte `offset` */
-    FXA__DNN_VALUE,      /* by value: `value`, a float, or a whole number where the type is INT32 */
-    FXA__DNN_NODE,       /* by value: value + times * what node `index` of the program is in a run, which reads neither
+    FXA__DNN_TENSOR,  /* captured tensor `index` */
+    FXA__DNN_SCRATCH, /* the workspace, at byte `offset` */
+    FXA__DNN_VALUE,   /* by value: `value`, a float, or a whole number where the type is INT32 */
+    FXA__DNN_NODE,    /* by value: value + times * what node `index` of the program is in a run, which reads neither
                          coordinates nor tensors */
-    FXA__DNN_SCALE,      /* by value: the run's scale */
-    FXA__DNN_DTENSOR,    /* the gradient of captured tensor `index` */
+    FXA__DNN_SCALE,   /* by value: the run's scale */
+    FXA__DNN_DTENSOR, /* the gradient of captured tensor `index` */
     FXA__DNN_OWN_TENSOR, /* as TENSOR and NODE, of the caller's backward program */
     FXA__DNN_OWN_NODE
 } fxa__dnn_source;

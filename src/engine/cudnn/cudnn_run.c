@@ -6,6 +6,7 @@
 #include "cudnn.h"
 
 #include "../../base/num.h"
+#include "../../problem/scales.h"
 #include "cudnn_build.h"
 
 #include <string.h>
@@ -251,6 +252,9 @@ static fxa_status run_check_place(const fxa__dnn_self *s, const fxa__problem *p,
         FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)run_slots[i].slot),
                                bind->slot[run_slots[i].slot], err));
     }
+    for (int i = FXA_SLOT_DESCALE_Q; i <= FXA_SLOT_AMAX_DV; i++)
+        if (bind->slot[i] && fxa__scale_use_of(&p->in, (fxa_slot)i) >= FXA__SCALE_READ)
+            FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
     for (size_t i = 0; i < p->in.n_captures; i++)
         FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", p->program->tensors[i].name, bind->tensors[i].data, err));
     int32_t bias = fxa__dnn_bias_of(&p->in);

@@ -4,6 +4,7 @@
  */
 #include "cudnn_score.h"
 
+#include "../../base/dtype.h"
 #include "../../base/num.h"
 
 #include <math.h>
@@ -339,6 +340,10 @@ static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
                             .source = s->own ? FXA__DNN_OWN_TENSOR : FXA__DNN_TENSOR,
                             .index = n->imm}};
     int type = score_data_type((fxa_dtype)decl->dtype);
+    if (fxa__dtype_is_byte_float(decl->dtype)) /* cuDNN ends the process, and the helper kernels know none */
+        return fxa__dnn_refuse(s->g,
+                               "tensor %s is %s: captured tensors are to have 16 bits or more, or be ints or bools",
+                               decl->name, fxa_dtype_name((fxa_dtype)decl->dtype));
     for (int i = 0; i < n->n_args; i++)
         if (!score_load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;

@@ -69,12 +69,17 @@ static void dnn_identity(const fxa__dnn_self *s, const char *name, int64_t drive
                    name);
 }
 
+static bool dnn_is_untried_asked(void) {
+    const char *untried = getenv("FXA_CUDNN_UNTRIED");
+    return untried && strcmp(untried, "1") == 0;
+}
+
 /* The instance of a profile: cuDNN makes plans for it, and nothing runs. */
 static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
     fxa__gpu_profile described;
     FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
-    s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch};
+    s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch, dnn_is_untried_asked()};
     dnn_identity(s, described.name, described.driver, described.processors, identity);
     fxa_status status = fxa__dnn_profile_text(&s->library.api, target, &s->profile, err);
     if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
@@ -97,8 +102,7 @@ static fxa_status dnn_open_handle(fxa__dnn_self *s, fxa_error *err) {
 enum { DNN_TRIED = 9 }; /* the family of devices that it has run on, in tens */
 
 static fxa_status dnn_check_tried(const fxa__dnn_self *s, fxa_error *err) {
-    const char *untried = getenv("FXA_CUDNN_UNTRIED");
-    if (s->gpu.arch / 10 == DNN_TRIED || (untried && strcmp(untried, "1") == 0)) return FXA_OK;
+    if (s->gpu.arch / 10 == DNN_TRIED || s->level.untried) return FXA_OK;
     return fxa__fail(
         err, FXA_E_UNAVAILABLE,
         "engine cudnn has been tried on sm_90 alone (here: cuDNN %lld, sm_%d); FXA_CUDNN_UNTRIED=1 uses it "
@@ -108,7 +112,7 @@ static fxa_status dnn_check_tried(const fxa__dnn_self *s, fxa_error *err) {
 
 static fxa_status dnn_open_library(fxa__dnn_self *s, fxa_error *err) {
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
-    s->level = (fxa__dnn_level){s->library.version, s->gpu.arch};
+    s->level = (fxa__dnn_level){s->library.version, s->gpu.arch, dnn_is_untried_asked()};
     fxa_status status = dnn_check_tried(s, err);
     if (status == FXA_OK) status = dnn_open_handle(s, err);
     if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
