@@ -56,7 +56,7 @@ static fxa_status builds_open(builds *b, const char *profile) {
         status = fxa__cudnn_library_open(fxa__context_host(b->ctx), getenv("FXA_CUDNN_PATH"), &b->library, &err);
     if (status == FXA_OK) status = fxa__dnn_profile_text(&b->library.api, profile, &b->profile, &err);
     if (status != FXA_OK) printf("%s\n", err.text);
-    b->level = (fxa__dnn_level){b->library.version, status == FXA_OK ? (int32_t)described.arch : 0, true};
+    b->level = (fxa__dnn_level){b->library.version, status == FXA_OK ? (int32_t)described.arch : 0};
     return status;
 }
 

@@ -166,7 +166,7 @@ TEST(a_padded_score_has_no_other_use) {
     x.problem.alignment = 16;
     bprop_call(&x, FXA_BACKWARD, "cudnn", &call);
     T_OK(fxa__problem_create(fxa__context_host(ctx), &call.p, &checked, &err));
-    T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90, false}, &a, &err));
+    T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err));
     for (size_t i = 0; i < a.g.n_ops; i++) {
         const fxa__dnn_op *select = &a.g.ops[i];
         if (select->mode != CUDNN_POINTWISE_BINARY_SELECT || a.g.tensors[select->t].type != CUDNN_DATA_BOOLEAN)

@@ -168,4 +168,17 @@ TEST(forward_of_8_bits_is_that_of_the_reference) {
     if (standin_ready()) standin_check_end();
 }
 
+TEST(without_being_asked_for_8_bits_are_refused) {
+    fxa_problem p = problem_of(&spec, FXA_FORWARD);
+    NEEDS_STANDIN;
+    unsetenv("FXA_CUDNN_UNTRIED");
+    fxa_context *ctx = context_new();
+    p.q.dtype = FXA_E4M3;
+    T_HAS(answer_of(ctx, &p).reason, "8 bits have not been run on a device: FXA_CUDNN_UNTRIED=1");
+    p.pass = FXA_BACKWARD, p.flags = FXA_GRAD_Q;
+    T_HAS(answer_of(ctx, &p).reason, "the backward pass of 8 bits is not written");
+    fxa_context_destroy(ctx);
+    standin_check_end();
+}
+
 T_MAIN

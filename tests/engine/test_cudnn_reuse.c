@@ -56,7 +56,7 @@ TEST(operations_that_are_left_out) {
         attn_data x;
         attn_call call;
         fxa__problem *checked = reuse_problem(ctx, c, &x, &call);
-        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91900, 90, false}, &a, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91900, 90}, &a, &err));
         int tanhs = reuse_count(&a.g, CUDNN_POINTWISE_TANH_FWD);
         int selects = reuse_count(&a.g, CUDNN_POINTWISE_BINARY_SELECT);
         int quotients = reuse_count(&a.g, CUDNN_POINTWISE_DIV);

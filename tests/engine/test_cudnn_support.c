@@ -171,7 +171,7 @@ static void support_ask_grads(fxa__host *host, fxa_context *ctx, bool hit[SUPPOR
         if (cases[i].wide) captures[0].grad_dtype = FXA_F32;
         p.program = program, p.captures = captures, p.n_captures = 2, p.hkv = cases[i].hkv;
         p.bprop = cases[i].own ? bprop : NULL;
-        bool yes = support_ask(host, &p, (fxa__dnn_level){91901, cases[i].arch, false}, reason);
+        bool yes = support_ask(host, &p, (fxa__dnn_level){91901, cases[i].arch}, reason);
         if (yes != !cases[i].says) T_FAIL("case %zu: %s\n", i, yes ? "taken" : reason);
         if (cases[i].says) T_HAS(reason, cases[i].says);
         support_hit(hit, reason);
@@ -195,7 +195,7 @@ static void support_ask_others(fxa__host *host, bool hit[SUPPORT_MOST]) {
         fxa_capture capture = {.size = {2}, .grad = what == 2};
         p.program = program, p.captures = &capture, p.n_captures = 1;
         p.param_grads = what == 1;
-        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90, false}, reason), what == 0);
+        T_INT(support_ask(host, &p, (fxa__dnn_level){91901, 90}, reason), what == 0);
         support_hit(hit, reason);
     }
     support_ask_grads(host, ctx, hit);
@@ -212,7 +212,7 @@ TEST(every_row_of_the_table) {
         const support_case *c = &support_cases[i];
         fxa_problem p = support_problem(c);
         char reason[240];
-        bool yes = support_ask(host, &p, (fxa__dnn_level){c->version, c->arch, true}, reason);
+        bool yes = support_ask(host, &p, (fxa__dnn_level){c->version, c->arch}, reason);
         if (yes != c->taken) T_FAIL("case %zu, \"%s\": %s\n", i, c->says, yes ? "taken" : reason);
         if (!c->taken) T_HAS(reason, c->says);
         support_hit(hit, reason);
@@ -247,7 +247,7 @@ TEST(one_row_counts_128_keys) {
         T_OK(fxa_program_parse(ctx, cases[i].text, SIZE_MAX, &program, &err));
         p.program = program;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-        fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90, false}, &a, &err);
+        fxa_status status = fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, 90}, &a, &err);
         if ((status == FXA_OK) != cases[i].taken) T_FAIL("%s: %s\n", cases[i].text, status ? err.text : "taken");
         if (!cases[i].taken) T_HAS(err.text, "counts keys wrongly past 128");
         fxa__dnn_attention_free(&a);
@@ -457,7 +457,7 @@ TEST(keys_of_tensors_lie_together) {
         T_OK(fxa_program_parse(ctx, texts[i / 3], SIZE_MAX, &program, &err));
         p.program = program, p.captures = &capture, p.n_captures = 1;
         T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &checked, &err));
-        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, archs[i % 3], false}, &a, &err));
+        T_OK(fxa__dnn_attention_make(checked, (fxa__dnn_level){91901, archs[i % 3]}, &a, &err));
         for (size_t j = 0; j < a.g.n_tensors; j++) {
             const fxa__dnn_tensor *t = &a.g.tensors[j];
             apart += t->source == FXA__DNN_TENSOR && t->dim[3] > 1 && t->stride[3] != 1;

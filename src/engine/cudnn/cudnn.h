@@ -33,6 +33,7 @@ typedef struct fxa__dnn_self {
     fxa__cudnn_library library;
     void *profile; /* a descriptor */
     fxa__dnn_level level;
+    bool untried;                              /* what has not been run on a device is asked for */
     bool on_device;                            /* else of a target: nothing runs */
     _Atomic(void *) handles[FXA__DNN_HANDLES]; /* idle ones */
     _Atomic(fxa__gpu_module *) module;         /* helper kernels, once code needs some */

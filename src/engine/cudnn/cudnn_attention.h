@@ -15,7 +15,6 @@
 typedef struct fxa__dnn_level {
     int64_t version; /* of cuDNN: 91901 is 9.19.1 */
     int32_t arch;    /* 90: compute capability 9.0 */
-    bool untried;    /* what has not been run on a device is asked for: FXA_CUDNN_UNTRIED=1 */
 } fxa__dnn_level;
 
 /* Families of devices, of which each has kernels of its own. */

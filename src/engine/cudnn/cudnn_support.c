@@ -237,9 +237,5 @@ static bool support_operands_ok(fxa__dnn_graph *g, const fxa_problem *p) {
 
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *problem, fxa__dnn_level level) {
     const fxa_problem *p = &problem->in;
-    if (!support_table_ok(g, p, level) || !support_operands_ok(g, p)) return false;
-    if (fxa__dnn_is_fp8(p) && !level.untried)
-        (void)fxa__dnn_refuse(
-            g, "floats of 8 bits have not been run on a device: FXA_CUDNN_UNTRIED=1 uses them all the same");
-    return g->status == FXA_OK;
+    return support_table_ok(g, p, level) && support_operands_ok(g, p);
 }

@@ -79,7 +79,7 @@ static fxa_status dnn_open_target(fxa__dnn_self *s, const char *target, char ide
     fxa__gpu_profile described;
     FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
-    s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch, dnn_is_untried_asked()};
+    s->level = (fxa__dnn_level){s->library.version, (int32_t)described.arch};
     dnn_identity(s, described.name, described.driver, described.processors, identity);
     fxa_status status = fxa__dnn_profile_text(&s->library.api, target, &s->profile, err);
     if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
@@ -102,7 +102,7 @@ static fxa_status dnn_open_handle(fxa__dnn_self *s, fxa_error *err) {
 enum { DNN_TRIED = 9 }; /* the family of devices that it has run on, in tens */
 
 static fxa_status dnn_check_tried(const fxa__dnn_self *s, fxa_error *err) {
-    if (s->gpu.arch / 10 == DNN_TRIED || s->level.untried) return FXA_OK;
+    if (s->gpu.arch / 10 == DNN_TRIED || s->untried) return FXA_OK;
     return fxa__fail(
         err, FXA_E_UNAVAILABLE,
         "engine cudnn has been tried on sm_90 alone (here: cuDNN %lld, sm_%d); FXA_CUDNN_UNTRIED=1 uses it "
@@ -112,7 +112,7 @@ static fxa_status dnn_check_tried(const fxa__dnn_self *s, fxa_error *err) {
 
 static fxa_status dnn_open_library(fxa__dnn_self *s, fxa_error *err) {
     FXA_TRY(fxa__cudnn_library_open(s->host, getenv("FXA_CUDNN_PATH"), &s->library, err));
-    s->level = (fxa__dnn_level){s->library.version, s->gpu.arch, dnn_is_untried_asked()};
+    s->level = (fxa__dnn_level){s->library.version, s->gpu.arch};
     fxa_status status = dnn_check_tried(s, err);
     if (status == FXA_OK) status = dnn_open_handle(s, err);
     if (status != FXA_OK) fxa__cudnn_library_close(&s->library);
@@ -135,6 +135,7 @@ static fxa_status dnn_open(fxa__host *host, int32_t ordinal, const char *target,
     fxa__dnn_self *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "an instance of the cuDNN engine");
     s->host = host;
+    s->untried = dnn_is_untried_asked();
     for (int i = 0; i < FXA__DNN_HANDLES; i++) atomic_init(&s->handles[i], NULL);
     atomic_init(&s->module, NULL);
     fxa_status status = target ? dnn_open_target(s, target, identity, err) : dnn_open_device(s, ordinal, identity, err);
@@ -181,6 +182,13 @@ static fxa_status dnn_probe_graph(const fxa__dnn_self *s, const fxa__dnn_attenti
     return status;
 }
 
+/* Floats of 8 bits, where nothing else speaks against them. */
+static fxa_status dnn_check_bytes(const fxa__dnn_self *s, const fxa__problem *p, fxa_status status, fxa_error *err) {
+    if (status != FXA_OK || s->untried || !fxa__dnn_is_fp8(&p->in)) return status;
+    return fxa__fail(err, FXA_E_UNSUPPORTED,
+                     "floats of 8 bits have not been run on a device: FXA_CUDNN_UNTRIED=1 uses them all the same");
+}
+
 static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
     fxa__dnn_self *s = self;
     const fxa__dnn_code *have = code;
@@ -196,7 +204,7 @@ static fxa_status dnn_query(void *self, const fxa__problem *p, const void *code,
     }
     fxa__dnn_attention *a = fxa__alloc(s->host, sizeof *a);
     if (!a) return fxa__fail_memory(err, "a graph for cuDNN");
-    status = fxa__dnn_attention_make(p, s->level, a, &why);
+    status = dnn_check_bytes(s, p, fxa__dnn_attention_make(p, s->level, a, &why), &why);
     if (status == FXA_OK) status = dnn_probe_graph(s, a, &out->report, &why);
     fxa__dnn_attention_free(a);
     fxa__free(s->host, a, sizeof *a);
