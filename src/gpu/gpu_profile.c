@@ -66,13 +66,14 @@ static bool profile_take(profile_reader *r, char c) {
     return true;
 }
 
-/* A string of ASCII without escapes, of which at most `capacity` - 1 bytes are kept. */
+/* A string of ASCII without escapes, of at most `capacity` - 1 bytes. */
 static bool profile_string(profile_reader *r, char *out, size_t capacity) {
     size_t n = 0;
     if (!profile_take(r, '"')) return false;
     for (; *r->at && *r->at != '"'; r->at++) {
         if (*r->at == '\\' || (unsigned char)*r->at < 0x20 || (unsigned char)*r->at > 0x7e) return false;
-        if (n + 1 < capacity) out[n++] = *r->at;
+        if (n + 1 == capacity) return false;
+        out[n++] = *r->at;
     }
     out[n] = '\0';
     return profile_take(r, '"');

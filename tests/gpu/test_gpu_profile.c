@@ -32,6 +32,9 @@ TEST(profiles_that_are_none) {
         {"\"warpSize\":32", "\"warpSize\":32.0", "for warpSize"},
         {"NVIDIA", "NVIDI\xc1", "for deviceName"},
         {"NVIDIA", "NVI\nDIA", "for deviceName"},
+        {"NVIDIA", /* a long one ends the process in cuDNN */
+         "NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA NVIDIA",
+         "for deviceName"},
         {"{\"", "{,\"", "no \"key\""},
         {",\"warpSize\"", ",,\"warpSize\"", "no \"key\""},
         {"H200\"}", "H200\",}", "no \"key\""},
