@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between which numbers an int of a trace lies, from the sizes of the call: what shows that an index is inside of its
-array, or that an int of 64 bits has room in 32. None where nothing is known; what is given is never too narrow.
+array, or that an int of 64 bits has room in 32. What is given is never too narrow.
 """
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Callable, Dict, Tuple
 
 from .. import _abi
 from .record import CONST, FIRST, LOAD, PARAM, Recording
 from .types import HIGHEST, INT, LOWEST
 
 Span = Tuple[int, int]
+ALL: Span = (LOWEST[INT], HIGHEST[INT])
 _AXES = (_abi.INPUT_B, _abi.INPUT_H, _abi.INPUT_Q, _abi.INPUT_K)
 _DEEPEST = 60
 
@@ -18,30 +19,30 @@ def _products(x: Span, y: Span) -> Span:
     return min(found), max(found)
 
 
-def _quotient(x: Span, y: Span) -> Optional[Span]:
-    return (x[0] // y[0], x[1] // y[0]) if y[0] == y[1] > 0 else None
+def _quotient(x: Span, y: Span) -> Span:
+    return (x[0] // y[0], x[1] // y[0]) if y[0] == y[1] > 0 else ALL
 
 
-def _remainder(x: Span, y: Span) -> Optional[Span]:
+def _remainder(x: Span, y: Span) -> Span:
     if y[0] <= 0:
-        return None
+        return ALL
     return x if 0 <= x[0] and x[1] < y[0] else (0, y[1] - 1)
 
 
-def _and(x: Span, y: Span) -> Optional[Span]:
+def _and(x: Span, y: Span) -> Span:
     whole = [z[1] for z in (x, y) if z[0] >= 0]
-    return (0, min(whole)) if whole else None
+    return (0, min(whole)) if whole else ALL
 
 
-def _right(x: Span, y: Span) -> Optional[Span]:
-    return (x[0] >> y[0], x[1] >> y[0]) if 0 <= y[0] == y[1] < 32 else None
+def _right(x: Span, y: Span) -> Span:
+    return (x[0] >> y[0], x[1] >> y[0]) if 0 <= y[0] == y[1] < 32 else ALL
 
 
 def _magnitude(x: Span) -> Span:
     return 0 if x[0] <= 0 <= x[1] else min(map(abs, x)), max(map(abs, x))
 
 
-_RULES: Dict[int, Callable[..., Optional[Span]]] = {
+_RULES: Dict[int, Callable[..., Span]] = {
     _abi.OP_ADD: lambda x, y: (x[0] + y[0], x[1] + y[1]), _abi.OP_SUB: lambda x, y: (x[0] - y[1], x[1] - y[0]),
     _abi.OP_MUL: _products, _abi.OP_NEG: lambda x: (-x[1], -x[0]), _abi.OP_ABS: _magnitude,
     _abi.OP_MIN: lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
@@ -51,24 +52,23 @@ _RULES: Dict[int, Callable[..., Optional[Span]]] = {
     _abi.OP_SIGN: lambda x: (-1 if x[0] < 0 else 0, 1 if x[1] > 0 else 0)}
 
 
-def span(rec: Recording, at: int, deep: int = 0) -> Optional[Span]:
-    """Of the int that a value of the trace is."""
+def span(rec: Recording, at: int, deep: int = 0) -> Span:
+    """Of the int that a value of the trace is; ALL where nothing is known."""
     if at < FIRST:
         size = rec.sizes[_AXES.index(at)] if rec.sizes is not None and at in _AXES else None
-        return None if size is None else (0, max(size - 1, 0))
+        return ALL if size is None else (0, max(size - 1, 0))
     op, *parts = rec.code[at - FIRST]
     if op == CONST:
-        return (int(parts[1]),) * 2 if parts[0] != 1 else None  # type: ignore[return-value]
+        return (int(parts[1]), int(parts[1])) if parts[0] != 1 else ALL
     if op in (LOAD, PARAM) or deep > _DEEPEST:
-        return None
+        return ALL
     if op == _abi.OP_SELECT:
-        found: Any = [span(rec, part, deep + 1) for part in parts[1:]]
-        return None if None in found else (min(x[0] for x in found), max(x[1] for x in found))
+        x, y = (span(rec, part, deep + 1) for part in parts[1:])
+        return min(x[0], y[0]), max(x[1], y[1])
     if op == _abi.OP_INT:
-        return (0, 1) if _is_bool(rec, parts[0]) else None
-    found = [span(rec, part, deep + 1) for part in parts] if op in _RULES else [None]
-    made = None if None in found else _RULES[op](*found)
-    return made if made is not None and LOWEST[INT] <= made[0] and made[1] <= HIGHEST[INT] else None
+        return (0, 1) if _is_bool(rec, parts[0]) else ALL
+    made = _RULES[op](*[span(rec, part, deep + 1) for part in parts]) if op in _RULES else ALL
+    return made if LOWEST[INT] <= made[0] and made[1] <= HIGHEST[INT] else ALL  # it may wrap
 
 
 def _is_bool(rec: Recording, at: int) -> bool:

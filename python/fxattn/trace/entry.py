@@ -10,7 +10,7 @@ from .._source import as_statement
 from . import reuse, watch
 from .arrays import Vec, View, vec
 from .capture import wrapped_arrays
-from .jaxprs import mentions_jax, run_by_jax
+from .jaxprs import NotJaxs, mentions_jax, run_by_jax
 from .libraries import library_of
 from .methods import attach_all
 from .modes import functions_by_forward, torch_mode
@@ -147,7 +147,7 @@ class _Flex:
             extra: Sequence[Any]) -> Any:
         """Calls a function on symbols, by the way that it needs."""
         kind = _kind_of(mod)
-        route = self.routes.get(kind, "plain")
+        route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
         on_trial = route != "plain"  # what was right for another function of this kind
         for _ in range(5):
             state = rec.save()
@@ -157,6 +157,8 @@ class _Flex:
             except (Exception, NeedsCapture, NeedsJax) as error:
                 if isinstance(error, TypeError):
                     _check_call(mod, arguments, inputs is _MASK_ARGUMENTS)
+                if on_trial and isinstance(error, TraceError) and not isinstance(error, NotJaxs):
+                    raise
                 route, on_trial = "plain" if on_trial else self.next_route(route, error, mod), False
             rec.restore(state)
             if kind is not None and len(self.routes) < MAX_ROUTES:

@@ -12,7 +12,7 @@ import types
 from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
 
 from .. import _abi
-from . import ops
+from . import ops, unsigned
 from .arrays import Vec, View, elementwise, stack, vec
 from .libraries import dtype_name, kind_of_dtype, library_of
 from .literals import float_values, names_of
@@ -25,6 +25,10 @@ from .types import BOOL, FLOAT, HIGHEST, INT, LOWEST, wrapped
 
 TRACED = (Sym, Vec, View, Held)
 MAX_UNROLLED = 64
+
+
+class NotJaxs(TraceError):
+    """A function that JAX cannot trace; it may be of another library all the same."""
 
 
 def mentions_jax(mod: Any, depth: int = 0) -> bool:
@@ -78,9 +82,10 @@ def run_by_jax(mod: Callable[..., Any], rec: Recording, arguments: Sequence[Any]
         raise at_place_of(error,
                           "a traced value is not known while the function is traced; use jnp.where instead of if, "
                           "jax.numpy's functions instead of Python's and NumPy's, and jnp.asarray(x)[i] of NumPy's "
-                          "arrays") from error
+                          "arrays", NotJaxs) from error
     except OverflowError as error:
         raise at_place_of(error, "%s: ints of score functions have 32 bits" % error) from error
+    _check_draws(closed.jaxpr)
     player = _Player(rec, float_values(mod))
     results = player.play(closed.jaxpr, closed.consts, symbols)
     return player.traced(results[0]) if len(results) == 1 else tuple(map(player.traced, results))
@@ -107,6 +112,19 @@ def _on_jax_arrays(mod: Any) -> Any:
     return made
 
 
+def _check_draws(jaxpr: Any) -> None:
+    """Refuses functions that draw: they would draw once for all scores."""
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name.startswith(("random_", "rng_", "threefry")):
+            text = ("jax.random (%s) inside of a score function would draw once for all scores; use dropout and "
+                    "dropout_key, or draw an array outside and index it" % name)
+            raise _at_equation(TraceError(text), equation)
+        inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr") or equation.params.get("body_jaxpr")
+        for one in equation.params.get("branches", () if inner is None else (inner,)):
+            _check_draws(getattr(one, "jaxpr", one))
+
+
 def _is_rest(shape: Any, rest: Sequence[Any]) -> bool:
     return any(shape is x for x in rest)
 
@@ -117,6 +135,7 @@ class _Player:
     def __init__(self, rec: Recording, literals: FrozenSet[float]) -> None:
         self.rec, self.literals = rec, literals
         self.avals: Sequence[Any] = ()  # of the operands of the equation that a handler is at
+        self.bits: Dict[int, Any] = {}  # by id: arrays of uint32, and what stands for them
         self.along_rule = False  # inside of a rule, where nothing but tangents has a gradient
         self.lifted: Dict[float, float] = {}  # one object for each value: a closure's float appears at each of its uses
 
@@ -172,14 +191,20 @@ class _Player:
             return self.choice(params["branches"], operands)
         if name == "scan":
             return self.loop(params, operands)
+        if name == "while":
+            return self.repeated(params, operands)
         handler = PRIMITIVES.get(name)
         if handler is None:
             refuse("JAX's %s is not known to score functions%s" % (name, like(name, PRIMITIVES)))
         if name not in ("squeeze", "reshape"):  # which take away the dimensions that a Held has too many
             operands = [settled(x) for x in operands]
+        operands = [self.as_bits(x) for x in operands]
         self.avals = [atom.aval for atom in equation.invars]
-        result = handler(self, operands, params, equation.outvars[0].aval)
-        return result if isinstance(result, list) else [result]
+        result = unsigned.exact(self, name, equation, operands)
+        if result is None:
+            result = handler(self, operands, params, equation.outvars[0].aval)
+        results = result if isinstance(result, list) else [result]
+        return [unsigned.in_range(self, name, atom.aval, x) for atom, x in zip(equation.outvars, results)]
 
     def choice(self, branches: Sequence[Any], operands: List[Any]) -> List[Any]:
         """lax.cond and lax.switch: both sides, and a choice."""
@@ -208,6 +233,20 @@ class _Player:
         columns = [[self.elements(x) for x in column] for column in zip(*steps)]
         return [*carry, *[stack(self.rec, column, 0) for column in columns]]
 
+    def repeated(self, params: Dict[str, Any], operands: List[Any]) -> List[Any]:
+        """lax.while_loop, as long as its condition is known."""
+        fixed, own = params["cond_nconsts"], params["body_nconsts"]
+        test, body = params["cond_jaxpr"], params["body_jaxpr"]
+        carry = operands[fixed + own:]
+        for _ in range(MAX_UNROLLED + 1):
+            on = self.play(test.jaxpr, test.consts, [*operands[:fixed], *carry])[0]
+            if isinstance(on, TRACED) or library_of(on) == "jax":
+                refuse("a while loop ends by a traced value; run it a fixed number of times, with jnp.where inside")
+            if not on:
+                return carry
+            carry = self.play(body.jaxpr, body.consts, [*operands[fixed:fixed + own], *carry])
+        refuse("a while loop of more than %d steps is too long to be unrolled" % MAX_UNROLLED)
+
     def traced(self, value: Any) -> Any:
         """An operand of an operation: literals become constants or params, arrays stay."""
         value = settled(value)
@@ -230,6 +269,16 @@ class _Player:
     def apply(self, fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
         return elementwise(fn, self.rec, [self.traced(x) for x in operands])
 
+    def as_bits(self, x: Any) -> Any:
+        """An array, of uint32 as ints of the same bits."""
+        if isinstance(x, TRACED) or getattr(x, "dtype", None) != "uint32":
+            return x
+        if library_of(x) != "jax":
+            return sys.modules["numpy"].asarray(x).view("int32")[()]
+        if id(x) not in self.bits:
+            self.bits[id(x)] = x, sys.modules["jax"].lax.bitcast_convert_type(x, "int32")
+        return self.bits[id(x)][1]
+
     def is_unsigned(self, operand: int) -> bool:
         return bool(self.avals[operand].dtype.kind == "u")
 
@@ -240,7 +289,7 @@ class _Player:
 def _is_jax_numpys(equation: Any) -> bool:
     """Whether a jitted function is jax.numpy's of its name, and not one of the user's that is called so."""
     name = equation.params.get("name")
-    if name not in INLINED:
+    if name not in INLINED or any(atom.aval.dtype == "uint32" for atom in equation.invars):
         return False
     jax = sys.modules["jax"]
     shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
@@ -264,7 +313,7 @@ def _primitives(closed: Any) -> List[str]:
 def _literal(atom: Any) -> Any:
     """A number of the jaxpr. An int beyond 32 bits is the user's mistake here; what JAX computes of others wraps."""
     found = sys.modules["numpy"].asarray(atom.val, dtype=atom.aval.dtype)[()]
-    whole = kind_of_dtype(found.dtype) == INT and not found.ndim
+    whole = kind_of_dtype(found.dtype) == INT and not found.ndim and found.dtype != "uint32"
     if whole and not LOWEST[INT] <= int(found) <= HIGHEST[INT]:
         refuse("the int %d does not fit: ints of score functions have 32 bits" % found)
     return found

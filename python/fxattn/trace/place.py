@@ -50,14 +50,14 @@ def place() -> Optional[Tuple[str, int, str]]:
     return None
 
 
-def at_place_of(cause: BaseException, text: str) -> TraceError:
+def at_place_of(cause: BaseException, text: str, kind: type = TraceError) -> TraceError:
     """The exception that says `text` and where in the user's code another one came from."""
     at, where = cause.__traceback__, None
     while at is not None:
         if is_users(at.tb_frame):
             where = at.tb_frame.f_code.co_filename, at.tb_lineno, at.tb_frame.f_code.co_name
         at = at.tb_next
-    return _made(text, where, TraceError)
+    return _made(text, where, kind)
 
 
 def error_in(function: Any, text: str, kind: type = TraceError) -> TraceError:

@@ -19,6 +19,7 @@ from .rules import stop
 from .symbol import Sym
 from .tables import spread
 from .types import FLOAT, INT
+from .unrolled import UNROLLED
 
 Handler = Callable[..., Any]
 
@@ -103,7 +104,7 @@ def _inside(player: Any, at: Any, size: int, mode: str = "", room: int = 1,
     given, last = _as_given(rec, at, size), size - room
     found = bounds.span(rec, given.node)
     lowest = -size if given is not at and room == 1 else 0
-    if found is not None and lowest <= found[0] and found[1] <= last:
+    if lowest <= found[0] and found[1] <= last:
         return given, None
     if unsigned:  # one beyond 31 bits is a negative int here
         at = ops.choose(rec, functions.LT(rec, at, 0), Sym(rec, rec.integer(size), INT), at)
@@ -119,8 +120,12 @@ def _parts(rec: Recording, node: int) -> Tuple[Any, ...]:
 
 def _convert(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
     kind = kind_of_dtype(params["new_dtype"])
+    old, new = player.avals[0].dtype, out.dtype
     if kind is None:
-        refuse("a traced value cannot be converted to %s" % params["new_dtype"])
+        refuse("a traced value cannot be converted to %s" % new)
+    if kind == kind_of_dtype(old) == FLOAT and new.itemsize < min(old.itemsize, 4):
+        refuse("a traced %s is rounded to %s: a score function computes in the width of the engine and rounds nothing; "
+               "leave the conversion out" % (old, new))
     return player.apply(lambda rec, x: ops.cast(rec, x, kind), operands)
 
 
@@ -271,10 +276,6 @@ def _transpose(player: Any, operands: List[Any], params: Dict[str, Any], out: An
     return arrays.permute(player.elements(operands[0]), params["permutation"])
 
 
-def _cumsum(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
-    return reductions.cumsum(player.rec, player.elements(operands[0]), params["axis"])
-
-
 _TO_EVEN = 1  # lax.RoundingMethod.TO_NEAREST_EVEN; jax is not imported here
 
 
@@ -322,7 +323,7 @@ _EACH: Dict[str, Callable[..., Sym]] = spread({
     "not": ops.invert, "shift_left": ops.shift_left, "shift_right_arithmetic": ops.shift_right,
     "shift_right_logical": _shift_logical, "eq eq_to": ops.compare(_abi.OP_EQ), "ne": ops.compare(_abi.OP_NE),
     "lt lt_to": ops.compare(_abi.OP_LT), "le le_to": ops.compare(_abi.OP_LE), "gt": ops.compare(_abi.OP_GT),
-    "ge": ops.compare(_abi.OP_GE), "copy copy_p real reduce_precision optimization_barrier": ops.as_sym,
+    "ge": ops.compare(_abi.OP_GE), "copy copy_p real optimization_barrier": ops.as_sym,
 })
 PRIMITIVES: Dict[str, Handler] = {
     **{name: each(fn) for name, fn in _EACH.items()},
@@ -332,5 +333,5 @@ PRIMITIVES: Dict[str, Handler] = {
     "reduce_max": _reduce("max"), "reduce_min": _reduce("min"), "reduce_and": _reduce("all"),
     "reduce_or": _reduce("any"), "argmax": _reduce("argmax"), "argmin": _reduce("argmin"),
     "dot_general": _dot_general, "concatenate": _concatenate, "slice": _slice, "rev": _rev, "transpose": _transpose,
-    "cumsum": _cumsum, "round": _round, "stop_gradient": _stop, "stack": _stack,
+    "round": _round, "stop_gradient": _stop, "stack": _stack, **UNROLLED,
 }

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ints of JAX that are none of a program's, exact or refused by name. uint32 is an int of the same bits: operations
+that care for more than bits are written out here, and nothing is added where operands are below 2^31 for sure. uint16
+is an int whose upper bits are cleared. A product of 64 bits must have room in 32 for sure.
+"""
+from typing import Any, Callable, Dict, List, Optional
+
+from .. import _abi
+from . import bounds, functions, ops
+from .arrays import Vec
+from .libraries import kind_of_dtype
+from .place import refuse
+from .record import Recording
+from .symbol import Sym
+from .types import BOOL, FLOAT, INT
+
+_TOP, _REST = -(1 << 31), (1 << 31) - 1
+# What is the same on bits, or moves elements only.
+_BY_BITS = frozenset(
+    "add sub mul neg and or xor not shift_left shift_right_logical eq eq_to ne select_n broadcast_in_dim squeeze "
+    "reshape expand_dims dynamic_slice gather reduce_sum reduce_and reduce_or concatenate slice rev transpose stack "
+    "pad split tile scatter scatter-add dynamic_update_slice cumsum population_count clz bitcast_convert_type copy "
+    "copy_p integer_pow optimization_barrier stop_gradient".split())
+_PRODUCTS = frozenset("mul integer_pow shift_left reduce_prod cumprod dot_general square".split())
+
+
+def _flip(rec: Recording, x: Any) -> Sym:
+    """As a signed int that is ordered as the unsigned one is."""
+    return ops.bit_xor(rec, x, _TOP)
+
+
+def _compared(op: int) -> Callable[..., Sym]:
+    return lambda rec, x, y: ops.compare(op)(rec, _flip(rec, x), _flip(rec, y))
+
+
+_BELOW = _compared(_abi.OP_LT)
+
+
+def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
+    """Half of x is a signed int; the quotient of that, doubled, is off by at most 1. A y of 2^31 or more: 0 or 1."""
+    half = ops.bit_and(rec, ops.shift_right(rec, x, 1), _REST)
+    near = ops.shift_left(rec, ops.floordiv(rec, half, y), 1)
+    rest = ops.sub(rec, x, ops.mul(rec, near, y))
+    made = ops.choose(rec, _BELOW(rec, rest, y), near, ops.add(rec, near, 1))
+    large = ops.choose(rec, _BELOW(rec, x, y), Sym(rec, rec.integer(0), INT), Sym(rec, rec.integer(1), INT))
+    return ops.choose(rec, functions.LT(rec, y, 0), large, made)
+
+
+def _as_float(rec: Recording, x: Any) -> Sym:
+    """Rounded once: 24 bits and 8 are both exact."""
+    upper = ops.bit_and(rec, ops.shift_right(rec, x, 8), (1 << 24) - 1)
+    lower = ops.cast(rec, ops.bit_and(rec, x, 255), FLOAT)
+    return ops.add(rec, ops.mul(rec, ops.cast(rec, upper, FLOAT), functions.k(rec, 256.0)), lower)
+
+
+_OWN: Dict[str, Callable[..., Sym]] = {
+    "lt": _BELOW, "lt_to": _BELOW, "le": _compared(_abi.OP_LE), "le_to": _compared(_abi.OP_LE),
+    "gt": _compared(_abi.OP_GT), "ge": _compared(_abi.OP_GE), "div": _quotient,
+    "rem": lambda rec, x, y: ops.sub(rec, x, ops.mul(rec, _quotient(rec, x, y), y)),
+    "max": lambda rec, x, y: ops.choose(rec, _BELOW(rec, x, y), y, x),
+    "min": lambda rec, x, y: ops.choose(rec, _BELOW(rec, x, y), x, y)}
+
+
+def _below_half(player: Any, operands: List[Any]) -> bool:
+    """Whether all ints are what they are as signed ones, too."""
+    for x in operands:
+        for one in player.elements(x).elements if type(x) is not Sym else [x]:
+            if type(one) is not Sym or one.ty == INT and bounds.span(player.rec, one.node)[0] < 0:
+                return False
+    return True
+
+
+def exact(player: Any, name: str, equation: Any, operands: List[Any]) -> Optional[Any]:
+    """The result of an operation on uint32, None where that on ints is the same."""
+    kinds = [str(atom.aval.dtype) for atom in equation.invars]
+    made = str(equation.outvars[0].aval.dtype)
+    if name == "convert_element_type":
+        return _converted(player, kinds[0], made, operands)
+    if "uint32" not in kinds or name in _BY_BITS:
+        return None
+    wanted = [x for x, kind in zip(operands, kinds) if kind == "uint32"]
+    if _below_half(player, wanted):
+        return None
+    if name not in _OWN:
+        refuse("JAX's %s of uint32 is not known to score functions; convert to int32 before" % name)
+    return player.apply(_OWN[name], operands)
+
+
+def _converted(player: Any, kind: str, made: str, operands: List[Any]) -> Optional[Any]:
+    if kind == "uint32" and made not in ("uint32", "int32", "uint16", "int16", "uint8", "int8", "bool"):
+        if _below_half(player, operands):
+            return None
+        if kind_of_dtype(made) == FLOAT:
+            return player.apply(_as_float, operands)
+        refuse("a uint32 becomes %s, and ints of score functions have 32 bits; convert it to a float" % made)
+    if made in ("uint32", "uint64") and kind_of_dtype(kind) == FLOAT:
+        refuse("a traced float becomes %s, which is known of signed ints; convert to int32" % made)
+    return None
+
+
+def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
+    """A result as its type holds it: of uint16 without upper bits, of 64 bits only where 32 are enough."""
+    kind = str(aval.dtype)
+    if kind == "uint16":
+        return player.apply(lambda rec, x: ops.bit_and(rec, ops.as_sym(rec, x), 0xFFFF), [result])
+    if kind in ("int64", "uint64") and name in _PRODUCTS:
+        found = result.elements if type(result) is Vec else [result]
+        if any(type(x) is Sym and x.ty != BOOL and bounds.span(player.rec, x.node) == bounds.ALL for x in found):
+            refuse("a product in %s may need more than the 32 bits that ints of score functions have; take the factors "
+                   "as int32 where it has room there, or as floats" % kind)
+    return result
