@@ -248,7 +248,8 @@ static fxa_status attention_analyse(fxa__dnn_attention *a, fxa_error *err) {
 static void attention_check_rows(fxa__dnn_attention *a) {
     bool counts = a->score.indexed || a->own.indexed || a->banded;
     if (a->p->in.sq == 1 && a->p->in.sk > 128 && counts)
-        (void)fxa__dnn_refuse(&a->g, "sq is 1 and sk %lld: for one row cuDNN counts keys wrongly past 128",
+        (void)fxa__dnn_refuse(&a->g,
+                              "sq is 1 and sk %lld: for one row cuDNN counts keys wrongly past 128, for two rightly",
                               (long long)a->p->in.sk);
 }
 

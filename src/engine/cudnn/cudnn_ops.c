@@ -397,6 +397,7 @@ int32_t fxa__dnn_lower_op(fxa__dnn_score *s, int32_t node) {
     const fxa__node *decides = &s->program->nodes[n->arg[n->op == FXA_OP_SELECT ? 1 : 0]];
     dnn_use u = {s, s->g, node, n, decides->type == FXA_FLOAT, {0, 0, 0}, row->mode};
     for (int i = 0; i < n->n_args; i++) u.arg[i] = s->value[n->arg[i]];
+    if (!row->rule && n->op == FXA_OP_SHR) return use_refuse(&u, "cuDNN has no shifts; of x >> 3 write x // 8");
     if (!row->rule) return use_refuse(&u, "cuDNN has nothing that computes it as it is meant");
     return row->rule(&u);
 }
