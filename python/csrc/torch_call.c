@@ -179,14 +179,23 @@ fxa_status fxa__torch_tensor_new(fxa__torch_call *call, const fxa__torch_tensor 
     }
     out->size = sizes;
     out->stride = strides;
-    bool packed = call->n_config > FXA__TORCH_FLAGS && call->config[FXA__TORCH_FLAGS] & FXA_VARLEN;
-    if (!status && packed && fxa__torch.aoti_torch_zero_(handle)) { /* rows of no sequence are never written */
-        status = fxa__torch_fail(call, FXA_E_ENGINE, "PyTorch could not clear a result");
-    }
     if (status) {
         tensor_drop(out);
     }
     return status;
+}
+
+fxa_status fxa__torch_result_clear(fxa__torch_call *call, const fxa__torch_tensor *result) {
+    return fxa__torch.aoti_torch_zero_(result->handle)
+               ? fxa__torch_fail(call, FXA_E_ENGINE, "PyTorch could not clear a result")
+               : FXA_OK;
+}
+
+fxa_status fxa__torch_result_new(fxa__torch_call *call, const fxa__torch_tensor *like, fxa_dtype dtype, int64_t rank,
+                                 const int64_t *size, const int64_t *stride, fxa__torch_tensor *out) {
+    fxa_status status = fxa__torch_tensor_new(call, like, dtype, rank, size, stride, out);
+    bool packed = call->n_config > FXA__TORCH_FLAGS && call->config[FXA__TORCH_FLAGS] & FXA_VARLEN;
+    return status || !packed ? status : fxa__torch_result_clear(call, out);
 }
 
 void fxa__torch_strides_like(const fxa__torch_tensor *like, const int64_t size[4], int64_t stride[4]) {

@@ -99,6 +99,11 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
 /* A new tensor like `like` but for sizes and strides. */
 fxa_status fxa__torch_tensor_new(fxa__torch_call *call, const fxa__torch_tensor *like, fxa_dtype dtype, int64_t rank,
                                  const int64_t *size, const int64_t *stride, fxa__torch_tensor *out);
+/* The same for a result: of packed rows it is cleared, since rows of no sequence are never written. On a failure the
+ * caller has the tensor nevertheless, if its handle is there. */
+fxa_status fxa__torch_result_new(fxa__torch_call *call, const fxa__torch_tensor *like, fxa_dtype dtype, int64_t rank,
+                                 const int64_t *size, const int64_t *stride, fxa__torch_tensor *out);
+fxa_status fxa__torch_result_clear(fxa__torch_call *call, const fxa__torch_tensor *result);
 /* Strides of a dense tensor of these sizes whose dimensions are nested as those of `like`, features innermost. */
 void fxa__torch_strides_like(const fxa__torch_tensor *like, const int64_t size[4], int64_t stride[4]);
 /* The dtype of a result like a tensor of this one, by WIDE. */
@@ -133,6 +138,8 @@ fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, 
 bool fxa__torch_is_on_host(const fxa__torch_tensor *tensor);
 /* Where the tensors are, which is one device, and the stream that is current there. */
 fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call);
+/* Whether it has no rows, on a device, whose engines need not be asked then. */
+bool fxa__torch_is_nothing(const fxa__torch_problem *p, const fxa__torch_call *call);
 /* The plan of a problem on a device, once all pointers are set. */
 fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out);
 /* Whether there are tensors of a device that engines do not like as they lie (expanded, unaligned, ...), which are

@@ -19,7 +19,9 @@
 #include "torch_call.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { DEVICE_ALIGN = 16, DEVICE_STEP = 8 }; /* bytes of a pointer, elements of a stride, that engines like */
 
@@ -55,6 +57,10 @@ fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call)
     p->problem.flags |= FXA_CAPTURE;
     p->args.flags |= FXA_TRUSTED;
     return FXA_OK;
+}
+
+bool fxa__torch_is_nothing(const fxa__torch_problem *p, const fxa__torch_call *call) {
+    return p->problem.device != FXA_HOST && call->q.size[0] * call->q.size[1] * call->q.size[2] == 0;
 }
 
 /* What the pointers have in common, those of results too: 16, or of elements alone, to which PyTorch's tensors keep. */
@@ -95,6 +101,16 @@ static fxa_status device_plan_keep(fxa__torch_call *call, fxa_plan *plan) {
     return kept ? FXA_OK : fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory to keep a plan that is recorded");
 }
 
+/* What to do where no engine of the device can. */
+static void remedy_add(fxa__torch_call *call) {
+    bool wide = call->q.dtype == FXA_F32 || call->q.dtype == FXA_F64;
+    size_t used = strlen(call->err.text);
+    snprintf(call->err.text + used, sizeof call->err.text - used, "%s",
+             wide ? " (float16 and bfloat16 tensors are what GPU engines take: torch.autocast, .bfloat16(); on the CPU "
+                    "this call runs as it is)"
+                  : " (on the CPU this call runs as it is)");
+}
+
 fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out) {
     alignment_set(p);
     fxa_status status = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &call->err);
@@ -103,6 +119,9 @@ fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, 
         p->problem.flags &= ~(uint32_t)FXA_CAPTURE;
         fxa_status again = fxa__torch.fxa_plan_create(ctx, &p->problem, out, &why);
         status = again ? status : FXA_OK;
+    }
+    if (status == FXA_E_UNSUPPORTED) {
+        remedy_add(call);
     }
     if (!status && p->recorded) {
         status = device_plan_keep(call, *out);

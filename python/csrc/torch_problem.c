@@ -379,6 +379,9 @@ static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, si
 
 fxa_status fxa__torch_problem_run(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx) {
     fxa_plan *plan = NULL;
+    if (fxa__torch_is_nothing(p, call)) {
+        return FXA_OK;
+    }
     fxa_status status = p->problem.device == FXA_HOST ? fxa__torch.fxa_plan_create(ctx, &p->problem, &plan, &call->err)
                                                       : fxa__torch_device_plan(p, call, ctx, &plan);
     size_t size = status ? 0 : fxa__torch.fxa_plan_workspace(plan);

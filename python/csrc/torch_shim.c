@@ -32,8 +32,8 @@ static fxa_status row_new(fxa__torch_call *call, bool wanted, fxa_dtype dtype, f
     int64_t size[3] = {q[0], q[1], q[2]}, none = 0, one = 1;
     int64_t s = size[2] ? size[2] : 1, h = size[1] ? size[1] : 1;
     int64_t stride[3] = {h * s, s, 1};
-    return wanted ? fxa__torch_tensor_new(call, &call->q, dtype, 3, size, stride, out)
-                  : fxa__torch_tensor_new(call, &call->q, dtype, 1, &none, &one, out);
+    return wanted ? fxa__torch_result_new(call, &call->q, dtype, 3, size, stride, out)
+                  : fxa__torch_result_new(call, &call->q, dtype, 1, &none, &one, out);
 }
 
 fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
@@ -52,7 +52,7 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
         int64_t size[4] = {q[0], q[1], q[2], call->v.size[3]};
         fxa__torch_strides_like(&call->q, size, stride);
         fxa_dtype dtype = fxa__torch_result_dtype(call, call->q.dtype);
-        status = fxa__torch_tensor_new(call, &call->q, dtype, 4, size, stride, &made[0]);
+        status = fxa__torch_result_new(call, &call->q, dtype, 4, size, stride, &made[0]);
     }
     bool lse = p.problem.flags & FXA_WANT_LSE, max = p.problem.flags & FXA_WANT_MAX;
     fxa_dtype rows = call->q.dtype == FXA_F64 ? FXA_F64 : FXA_F32;
@@ -90,7 +90,7 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
     if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
         fxa__torch_strides_like(like[want], like[want]->size, stride);
         fxa_dtype dtype = fxa__torch_result_dtype(call, like[want]->dtype);
-        status = fxa__torch_tensor_new(call, like[want], dtype, 4, like[want]->size, stride, out);
+        status = fxa__torch_result_new(call, like[want], dtype, 4, like[want]->size, stride, out);
         if (!status) {
             fxa__torch_operand_set(operand[want], out);
             p->problem.flags |= (uint32_t)FXA_GRAD_Q << want;
@@ -99,22 +99,20 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
         return status;
     }
     if (want == FXA__TORCH_DSINK && p->problem.flags & FXA_SINK) {
-        status = fxa__torch_tensor_new(call, &call->q, (fxa_dtype)p->problem.sink.dtype, 1, &p->problem.hq, &one, out);
+        status = fxa__torch_result_new(call, &call->q, (fxa_dtype)p->problem.sink.dtype, 1, &p->problem.hq, &one, out);
         p->problem.dsink.dtype = p->problem.sink.dtype;
         p->problem.flags |= FXA_GRAD_SINK;
         p->args.slot[FXA_SLOT_DSINK] = out->data;
         return status;
     }
     if (want == FXA__TORCH_DSCALARS && call->n_scalars) {
-        status = fxa__torch_tensor_new(call, &call->scalars, FXA_F64, 1, call->scalars.size, &one, out);
+        status = fxa__torch_result_new(call, &call->scalars, FXA_F64, 1, call->scalars.size, &one, out);
         for (size_t i = 0; i < p->args.n_params; i++) {
             bool real = fxa__torch.fxa_program_param(p->program, i).type == FXA_FLOAT;
             p->problem.param_grads |= (uint64_t)real << i;
         }
         bool in_memory = p->problem.flags & FXA_SCALARS_IN_MEMORY;
-        if (!status && in_memory && fxa__torch.aoti_torch_zero_(out->handle)) { /* ints have none */
-            status = fxa__torch_fail(call, FXA_E_ENGINE, "PyTorch could not clear a result");
-        }
+        status = status || !in_memory ? status : fxa__torch_result_clear(call, out); /* ints have none */
         if (!in_memory && p->problem.device != FXA_HOST) {
             status = fxa__torch_fail(call, FXA_E_UNSUPPORTED,
                                      "a number on the host has no gradient in a call on CUDA; capture a tensor that is "
@@ -134,7 +132,7 @@ static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, i
         next *= t->size[i] ? t->size[i] : 1;
     }
     fxa_dtype dtype = fxa__torch_result_dtype(call, t->dtype);
-    status = fxa__torch_tensor_new(call, t, dtype, t->rank, t->size, stride, out);
+    status = fxa__torch_result_new(call, t, dtype, t->rank, t->size, stride, out);
     p->captures[at].grad = 1;
     p->captures[at].grad_dtype = (uint32_t)dtype;
     p->dtensors[at] = out->data;
@@ -208,6 +206,9 @@ fxa_status fxa__torch_call_backward(fxa__torch_call *call, void *results[FXA__TO
     status = status ? status : fxa__torch_problem_run(&p, call, ctx);
     for (size_t i = 0; i < call->n_want; i++) {
         results[i] = made[i].handle;
+        if (!status && fxa__torch_is_nothing(&p, call)) {
+            status = fxa__torch_result_clear(call, &made[i]);
+        }
         if (!status && call->want[i] == FXA__TORCH_DSCALARS && !(p.problem.flags & FXA_SCALARS_IN_MEMORY)) {
             scalars_fill(&p, made[i].data, made[i].size[0]);
         }

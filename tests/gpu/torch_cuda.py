@@ -216,6 +216,32 @@ def check_batched(report, name, device, dtype, shape):
     report(name, apart <= 2.0 ** -7, "apart from one by one: %.1e" % apart)
 
 
+def check_deterministic(report, name, device, dtype, shape):
+    """torch.use_deterministic_algorithms: the same bits of dq, whose sums have no order else."""
+    q, k, v, dout = inputs((1, 2, 2048, 64), device, dtype)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    torch.use_deterministic_algorithms(True)
+    try:
+        runs = [torch.autograd.grad(fx.flex_attention(*leaves, capped(3.0)), leaves, dout) for _ in range(6)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    others = [torch.autograd.grad(fx.flex_attention(*leaves, capped(3.0)), leaves, dout) for _ in range(6)]
+    same, plain = (all(torch.equal(a, b) for run in some for a, b in zip(run, some[0])) for some in (runs, others))
+    report(name, same, "6 runs have the same bits; without it they %s" % ("do too" if plain else "do not"))
+
+
+def check_empty(report, name, device, dtype, shape):
+    """A batch of nothing, and no rows: results of no elements, gradients of 0."""
+    q, k, v, _ = inputs(shape, device, dtype)
+    found = []
+    for cut in ((slice(0, 0),), (slice(None), slice(None), slice(0, 0))):
+        leaves = [q[cut].requires_grad_(), *(x[cut[:1]].requires_grad_() for x in (k, v))]
+        out = fx.flex_attention(*leaves, capped(3.0))
+        grads = torch.autograd.grad(out.sum(), leaves)
+        found.append(out.numel() == 0 and all(g.shape == x.shape and not g.any() for g, x in zip(grads, leaves)))
+    report(name, all(found), str(found))
+
+
 def check_vmap(report, name, device, dtype, shape):
     q, k, v, _ = inputs(shape, device, dtype)
     many = torch.stack([q, k])
@@ -334,7 +360,8 @@ def main():
             report.run(how, check_lying, how, device, dtype, shape)
         for name, check in {"expanded": check_expanded, "a captured view": check_captured_view,
                             "without gradients": check_no_gradient, "autocast": check_autocast,
-                            "batched gradients": check_batched, "vmap": check_vmap, "checkpoint": check_checkpoint,
+                            "batched gradients": check_batched, "vmap": check_vmap, "deterministic": check_deterministic,
+                            "empty": check_empty, "checkpoint": check_checkpoint,
                             "DotProductAttention": check_module}.items():
             report.run(name, check, device, dtype, shape)
         if not given.short:

@@ -27,6 +27,14 @@ _tracing = torch._C._get_tracing_state
 _WANT_QKV = (ops.WANT_Q, ops.WANT_K, ops.WANT_V)
 
 
+def _training_flags(q: Tensor) -> int:
+    """What a call with gradients has besides: LSE, which the backward pass reads, and on a device a fixed order of sums
+    where PyTorch was told so (torch.use_deterministic_algorithms). On the host it always is fixed."""
+    if q.is_cpu or not torch.are_deterministic_algorithms_enabled():
+        return _abi.WANT_LSE
+    return _abi.WANT_LSE | (0 if torch.is_deterministic_algorithms_warn_only_enabled() else _abi.DETERMINISTIC)
+
+
 class Call:
     """What a call of the operators takes besides q, k and v (torch_call.h has the meaning of each)."""
 
@@ -88,7 +96,7 @@ class Call:
 
     def recorded_direct(self, q: Tensor, k: Tensor, v: Tensor) -> Optional[Results]:
         """And with gradients: the run is over when autograd is told of it."""
-        plain = self.plain(_abi.WANT_LSE)
+        plain = self.plain(_training_flags(q))
         made = _direct.forward(self, q, k, v, plain.config, _direct.ANYTHING)
         if not made:
             return None
@@ -100,7 +108,7 @@ class Call:
         if not self.needs_grad(q, k, v):
             made = _direct.forward(self, q, k, v, self.config, expected)
             return made[0] if made else None
-        plain = self.plain(_abi.WANT_LSE)
+        plain = self.plain(_training_flags(q))
         made = _direct.forward(self, q, k, v, plain.config, expected)
         if not made:
             return None
@@ -118,7 +126,7 @@ class Call:
     def recorded(self, q: Tensor, k: Tensor, v: Tensor) -> Results:
         """With gradients. The backward pass reads lse, so it is there in any case."""
         apply = Forward.apply if _functorch() else _apply
-        return apply(self.plain(_abi.WANT_LSE), q, k, v, *self.tensors, *self.extras, *self.scalars)
+        return apply(self.plain(_training_flags(q)), q, k, v, *self.tensors, *self.extras, *self.scalars)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Results:
         """The operator itself."""

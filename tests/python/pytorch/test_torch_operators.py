@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 import fxattn.torch as fx  # noqa: E402
 from fxattn import _abi  # noqa: E402
 from fxattn._library import library_path  # noqa: E402
+from fxattn.torch import _autograd  # noqa: E402
 from fxattn.torch import _operators as ops  # noqa: E402
 from fxattn.torch._traced import call_of  # noqa: E402
 from fxattn.trace import trace  # noqa: E402
@@ -289,3 +290,15 @@ def test_where_a_number_is_belongs_to_the_trace():
         for cap, params in ((there, 0), (torch.tensor(2.0), 1), (2.0, 1)):
             traced = trace(mod_of(cap), device=torch.device("cuda", 0))
             assert (len(traced.params), len(traced.tensors)) == (params, 1 - params), cap
+
+
+def test_a_fixed_order_of_sums_where_pytorch_was_told_so():
+    """On the host it is fixed anyhow, and plans are the same."""
+    there, here = torch.empty(1, device="meta"), torch.empty(1)
+    try:
+        for on, warn_only, fixed in ((True, False, True), (True, True, False), (False, False, False)):
+            torch.use_deterministic_algorithms(on, warn_only=warn_only)
+            assert bool(_autograd._training_flags(there) & _abi.DETERMINISTIC) == fixed
+            assert _autograd._training_flags(here) == _abi.WANT_LSE
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -307,7 +307,7 @@ def refusals(world):
     cases = (("fwd", (q, host, v), {}, "k is on another device"), ("fwd", (q, k, other), {}, "v is on another device"),
              ("bwd", (q, k, v), {"more": (host, lse, [out], [0])}, "out is on another device"),
              ("bwd", (q, k, v), {"more": (out, lse, [host], [0])}, "the gradient of out is on another device"),
-             ("fwd", wide, {}, "no engine can run this problem: cudnn:.*f16 and bf16"),
+             ("fwd", wide, {}, "no engine can run this problem: cudnn:.*f16 and bf16.*torch.autocast"),
              ("fwd", (q, k, v), {"config": (_abi.DROPOUT, 1 << _abi.SLOT_SEED), "floats": (np.nan, 0.5, 1.5),
                                  "extras": [Array(world, np.array([3]), I64)]}, "cudnn: dropout"),
              ("fwd", (q, k, v), {"config": (_abi.DROPOUT, 1 << _abi.SLOT_SEED), "floats": (np.nan, 0.5, 1.5),
@@ -330,9 +330,33 @@ def refusals(world):
     near(world.call("fwd", q, k, v)[0], world.call("fwd", *(Array(world, values(i)) for i in range(3)))[0], "out")
 
 
+def nothing(world):
+    """Rows of none: results are there, gradients of keys are 0, and no engine is asked."""
+    q, k, v = (Array(world, values(i, (2, 4, n, 16)), place=(CUDA, 0)) for i, n in enumerate((0, 16, 16)))
+    out, lse, _ = world.call("fwd", q, k, v, (_abi.WANT_LSE,))
+    assert out.shape == (2, 4, 0, 16) and lse.shape == (2, 4, 0)
+    empty = Array(world, out, place=(CUDA, 0)), Array(world, lse, F64, place=(CUDA, 0))
+    dq, dk, dv = world.call("bwd", q, k, v, more=(*empty, [empty[0]], [0, 1, 2]))
+    assert dq.shape == out.shape and dk.shape == (2, 4, 16, 16) and not dk.any() and not dv.any()
+    assert world.builds() == 0 and world.live() == 0
+
+
+def packed(world):
+    """Rows of no sequence are 0; a workspace is not cleared, which takes longer than it helps."""
+    rows = [Array(world, values(i, (1, 4, 24, 16)), place=(CUDA, 0)) for i in range(3)]
+    config = (_abi.VARLEN, 1 << _abi.SLOT_CU_Q | 1 << _abi.SLOT_CU_K, 16, 16)
+    offsets = Array(world, np.array([0, 16, 20], np.int32), 5, (CUDA, 0))
+    before = world.number("mock_zeroed")[0]
+    found = world.call("fwd", *rows, config, extras=[offsets, offsets])
+    assert not isinstance(found, str), found
+    assert world.number("mock_zeroed")[0] - before == 3, "out, lse and max"
+    assert not found[0][0, :, 20:].any() and found[0][0, :, :20].all()
+    assert world.live() == 0
+
+
 def main():
     world = World(*sys.argv[1:4])
-    {f.__name__: f for f in (places, recording, lying, captured, scalars, trusted, refusals)}[sys.argv[4]](world)
+    {f.__name__: f for f in (places, recording, lying, captured, scalars, trusted, nothing, packed, refusals)}[sys.argv[4]](world)
     print("right")
 
 

@@ -43,8 +43,9 @@ typedef struct mock_string {
 typedef void (*mock_kernel)(uint64_t *stack, uint64_t n_in, uint64_t n_out);
 
 /* What the test reads and sets. */
-MOCK int64_t mock_live, mock_copies, mock_made[3]; /* tensors; copies; allocations on the host, of device 0, of 1 */
-MOCK int64_t mock_fail_at;                         /* the allocation or copy of that number fails, from 1 */
+MOCK int64_t mock_live, mock_copies, mock_zeroed,
+    mock_made[3];          /* tensors; copies; allocations on the host, of device 0, of 1 */
+MOCK int64_t mock_fail_at; /* the allocation or copy of that number fails, from 1 */
 MOCK char mock_said[600];
 MOCK mock_kernel mock_kernels[2][2];                    /* CPU, CUDA; fwd, bwd */
 MOCK int (*mock_alloc)(int index, size_t, uintptr_t *); /* of a device */
@@ -98,6 +99,7 @@ MOCK int32_t aoti_torch_delete_tensor_object(void *tensor) {
 MOCK int32_t aoti_torch_zero_(void *tensor) {
     mock_tensor *t = tensor;
     memset(t->data, 0, (size_t)t->bytes);
+    mock_zeroed++;
     return 0;
 }
 
