@@ -111,7 +111,8 @@ class _Call:
             self.operand(name, name, tensor)
         self._extras(extras)
         self._maps()
-        numbers = iter(scalars[0].tolist() if len(scalars) else floats[2:])
+        self.in_memory = bool(flags & _abi.SCALARS_IN_MEMORY)
+        numbers = iter(scalars[0].tolist() if len(scalars) and not self.in_memory else floats[2:])
         self._bind(self.tensors, iter(ints), numbers, tensors[own:])
 
     def _sizes(self, q: Tensor, k: Tensor, v: Tensor, flags: int) -> Dict[str, Any]:
@@ -149,7 +150,7 @@ class _Call:
             if tensor is None:
                 raise ArgumentError("there are fewer extra tensors than slots for them")
             self._check_extra(slot, tensor)
-            if slot == _abi.SLOT_SEED:
+            if slot == _abi.SLOT_SEED and not self.problem.struct.flags & _abi.SCALARS_IN_MEMORY:
                 self.args.struct.seed = int(tensor.item()) & (1 << 64) - 1
                 continue
             if slot == _abi.SLOT_SINK:
@@ -165,10 +166,12 @@ class _Call:
         counts = {"sink": p.hq, "map_h": p.hq, "map_b": p.b, "len_q": p.b, "len_k": p.b, "pos_q": p.b,
                   "cu_q": p.b + 1, "cu_k": p.b + 1, "map_q": p.sq, "map_k": p.sk, "dyn_b": 1, "dyn_h": 1, "dyn_q": 1,
                   "dyn_k": 1, "pages": p.b * -(-p.sk // p.page_size) if in_range else 0, "seed": 1}
+        if p.flags & _abi.SCALARS_IN_MEMORY:
+            counts["scale"] = 1
         if name not in counts:
             raise ArgumentError("%s is no slot of an extra tensor" % name.upper())
         need = counts[name]
-        dtype = {"sink": tensor.dtype, "seed": torch.int64}.get(name, torch.int32)
+        dtype = {"sink": tensor.dtype, "seed": torch.int64, "scale": torch.float64}.get(name, torch.int32)
         dense = tensor.is_contiguous() or name == "sink" and tensor.dim() == 1
         if tensor.numel() != need or tensor.dtype != dtype or not dense:
             raise ArgumentError("%s has %d elements of %s%s; %d dense ones of %s are accepted" % (
@@ -191,12 +194,23 @@ class _Call:
         _check_captures(self.program, tensors)
         self.problem.captures([view(t) for t in tensors])
         self.args.tensors([t.data_ptr() for t in tensors])
-        self.args.params(_params(self.program, ints, floats))
+        if self.in_memory:
+            self._point_params()
+        else:
+            self.args.params(_params(self.program, ints, floats))
         if self.bprop is not None:
             _check_captures(self.bprop, bprop_tensors)
             self.problem.bprop_captures([view(t) for t in bprop_tensors])
             self.args.tensors([t.data_ptr() for t in bprop_tensors], bprop=True)
             self.args.params(_params(self.bprop, ints, floats), bprop=True)
+
+    def _point_params(self) -> None:
+        """Params that only the run reads."""
+        count, given = len(self.program.params), self.scalars[0] if len(self.scalars) else None
+        size = 0 if given is None or given.dim() != 1 else given.numel()
+        if size != count or given is not None and not (given.dtype == torch.float64 and given.is_contiguous()):
+            raise ArgumentError("params in memory are to be a dense tensor of %d elements of f64 beside q" % count)
+        self.args.slot("params", given.data_ptr() if given is not None and count else None)
 
     def run(self) -> None:
         self.problem.run(self.args, torch.get_num_threads())
@@ -240,7 +254,8 @@ def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
             call.operand("dsink", "dsink", made.view(1, -1))
         elif one == ops.WANT_SCALARS:
             problem.param_grads = sum(1 << i for i, p in enumerate(call.program.params) if p.type == "float")
-            call.args.dparams(ctypes.addressof(params), len(call.program.params))
+            where = made.zero_().data_ptr() if call.in_memory else ctypes.addressof(params)  # ints have none
+            call.args.dparams(where, len(call.program.params))
         else:
             captured[one - ops.WANT_TENSORS] = made
     if any(t is not None for t in captured):
@@ -248,7 +263,7 @@ def backward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> List[Tensor]:
         call.args.dtensors([None if t is None else t.data_ptr() for t in captured])
     call.run()
     for one, made in zip(want, results):
-        if one == ops.WANT_SCALARS:
+        if one == ops.WANT_SCALARS and not call.in_memory:
             values = [params[i] for i, p in enumerate(call.program.params) if p.type == "float"]
             made.copy_(torch.tensor(values + [0.0] * (made.numel() - len(values)), dtype=torch.float64,
                                     device=made.device))

@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from fxattn import Program, _abi  # noqa: E402
 from fxattn.torch import _operators as ops  # noqa: E402
+from fxattn.torch import _plain  # noqa: E402
 from fxattn.torch import attention  # noqa: E402
 from fxattn.torch._given import with_bprop  # noqa: E402
 from fxattn.torch._traced import Call, call_there, has_scalars_there  # noqa: E402
@@ -96,3 +97,15 @@ def test_numbers_of_the_host_are_not_there():
     assert not has_scalars_there(torch.tensor(0.5), [torch.tensor(1.0), 2], (0,), ())
     assert has_scalars_there(None, [torch.empty((), device="meta")], (0,), ())
     assert has_scalars_there(None, (), (0, 1 << _abi.SLOT_SEED), [torch.empty(1, device="meta")])
+
+
+def test_the_same_by_ctypes():
+    """The kernels that stand in where libfxattn_torch is missing."""
+    q, k, v = arrays()
+    call = call_there(program(), (), 0.3, [2.0, 1], (_abi.DROPOUT | _abi.WANT_LSE, 1 << _abi.SLOT_SEED), 0.5,
+                      [torch.tensor([5])], HOST)
+    results = [forward(q, k, v, *call.arguments()) for forward in (ops.fwd, _plain.forward)]
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    back = (results[0][0], results[0][1], [q], [ops.WANT_Q, ops.WANT_SCALARS])
+    grads = [backward(q, k, v, *call.arguments(), *back) for backward in (ops.bwd, _plain.backward)]
+    assert all(torch.equal(a, b) for a, b in zip(*grads)) and grads[0][1][0] != 0 and grads[0][1][1] == 0
