@@ -319,10 +319,10 @@ static int plan_warm_one(cli *c, json *j, cli_job *job, fxa_pass pass, plan_tall
     return CLI_OK;
 }
 
-static int plan_warm_line(cli *c, json *j, cli_job *job, const char *text, plan_tally *tally) {
+static int plan_warm_line(cli *c, json *j, cli_job *job, const char *name, const char *text, plan_tally *tally) {
     const char *pass = opt_get(c, OPT_PASS);
     cli_shape shape = {.value = {0}};
-    int rc = shape_read(c, text, &shape);
+    int rc = shape_read(c, name, text, &shape);
     if (rc == CLI_OK) job_set_shape(job, &shape, false);
     for (int i = FXA_FORWARD; i <= FXA_BACKWARD && rc == CLI_OK; i++)
         if (!pass || strcmp(pass, i == FXA_FORWARD ? "fwd" : "bwd") == 0)
@@ -345,13 +345,15 @@ static int plan_warm(cli *c, const char *path) {
     if (rc != CLI_OK) return rc;
     json j = json_begin(&c->out);
     if (c->json) json_open(&j, NULL, '{'), json_open(&j, "plans", '[');
+    int number = 0;
     for (char *next, *line = text; line && rc == CLI_OK; line = next) {
+        const char *name = cli_format(c, "%.300s:%d", path, ++number);
         next = strchr(line, '\n');
         if (next) *next++ = '\0';
         line[strcspn(line, "#\r")] = '\0';
         size_t begin = strspn(line, " \t"), end = strlen(line);
         while (end > begin && strchr(" \t", line[end - 1])) line[--end] = '\0';
-        if (line[begin]) rc = plan_warm_line(c, &j, job, line + begin, &tally);
+        if (line[begin]) rc = plan_warm_line(c, &j, job, name, line + begin, &tally);
     }
     if (c->json) json_close(&j, ']');
     if (rc == CLI_OK && !tally.plans)

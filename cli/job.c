@@ -71,7 +71,7 @@ int job_make_program(cli *c, cli_job **out) {
     if (rc == CLI_OK) rc = job_read_flags(c, &job->problem);
     if (rc == CLI_OK) rc = job_read_engine(c, &job->problem);
     if (rc == CLI_OK) rc = job_read_device(c, &job->problem);
-    if (rc == CLI_OK) rc = shape_read(c, opt_get(c, OPT_SHAPE), &job->shape);
+    if (rc == CLI_OK) rc = shape_read(c, "--shape", opt_get(c, OPT_SHAPE), &job->shape);
     const char *grads = opt_get(c, OPT_GRADS);
     job->qkv = grads && strcmp(grads, "qkv") == 0;
     if (rc == CLI_OK && grads && !job->qkv && strcmp(grads, "all") != 0)

@@ -95,7 +95,8 @@ typedef struct cli_shape {
     int64_t value[SHAPE_COUNT];
     bool given[SHAPE_COUNT];
 } cli_shape;
-int shape_read(cli *c, const char *text, cli_shape *out); /* "b=2,h=8,s=1024"; NULL: nothing is given */
+/* "b=2,h=8,s=1024"; NULL: nothing is given. name: what messages begin with. */
+int shape_read(cli *c, const char *name, const char *text, cli_shape *out);
 /* Fills in what is not given; defaults: b=1,h=1,s=128,d=64, or those of a check. */
 void shape_resolve(cli_shape *shape, bool small);
 

@@ -9,33 +9,33 @@
 
 const char *const shape_keys[SHAPE_COUNT] = {"b", "h", "hkv", "s", "sq", "sk", "d", "dv"};
 
-/* One "key=value" of `size` bytes. */
-static int shape_read_one(cli *c, const char *text, size_t size, cli_shape *out) {
+/* One "key=value" of `size` bytes; name: whose it is, for messages. */
+static int shape_read_one(cli *c, const char *name, const char *text, size_t size, cli_shape *out) {
     char word[48], *value;
     int key = 0;
-    if (size >= sizeof word) return cli_fail(c, CLI_BAD_INPUT, "--shape: '%.47s...' is too long for a size", text);
+    if (size >= sizeof word) return cli_fail(c, CLI_BAD_INPUT, "%s: '%.47s...' is too long for a size", name, text);
     snprintf(word, sizeof word, "%.*s", (int)size, text);
     value = strchr(word, '=');
     if (!value)
-        return cli_fail(c, CLI_BAD_INPUT, "--shape: '%s' is no size; key=number is expected, as in b=2,h=8,s=1024,d=64",
-                        word);
+        return cli_fail(c, CLI_BAD_INPUT, "%s: '%s' is no size; key=number is expected, as in b=2,h=8,s=1024,d=64",
+                        name, word);
     *value++ = 0;
     while (key < SHAPE_COUNT && strcmp(word, shape_keys[key]) != 0) key++;
     if (key == SHAPE_COUNT)
-        return cli_fail(c, CLI_BAD_INPUT, "--shape: there is no '%s'; accepted are b h hkv s sq sk d dv", word);
-    if (out->given[key]) return cli_fail(c, CLI_BAD_INPUT, "--shape: %s is given twice", word);
+        return cli_fail(c, CLI_BAD_INPUT, "%s: there is no '%s'; accepted are b h hkv s sq sk d dv", name, word);
+    if (out->given[key]) return cli_fail(c, CLI_BAD_INPUT, "%s: %s is given twice", name, word);
     if (!read_int(value, &out->value[key]) || out->value[key] < 0)
-        return cli_fail(c, CLI_BAD_INPUT, "--shape: %s=%s: a whole number from 0 is expected", word, value);
+        return cli_fail(c, CLI_BAD_INPUT, "%s: %s=%s: a whole number from 0 is expected", name, word, value);
     if (out->value[key] == 0 && (key == SHAPE_HKV || key == SHAPE_DV))
-        return cli_fail(c, CLI_BAD_INPUT, "--shape: %s=0: at least 1 is expected", word);
+        return cli_fail(c, CLI_BAD_INPUT, "%s: %s=0: at least 1 is expected", name, word);
     out->given[key] = true;
     return CLI_OK;
 }
 
-int shape_read(cli *c, const char *text, cli_shape *out) {
+int shape_read(cli *c, const char *name, const char *text, cli_shape *out) {
     while (text) {
         size_t size = strcspn(text, ",");
-        int rc = shape_read_one(c, text, size, out);
+        int rc = shape_read_one(c, name, text, size, out);
         if (rc != CLI_OK) return rc;
         text = text[size] ? text + size + 1 : NULL;
     }

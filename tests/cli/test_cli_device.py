@@ -165,6 +165,8 @@ class Here(Cli):
                 forward = [x["result"] for x in told if x["pass"] == "forward"]
                 self.assertEqual((len(told), forward), (4, [result] * 2), words)
         self.fails("plan", "warm", self.write("none", "# nothing\n\n"), "--target", path, env=env, says="has no shape in it")
+        wrong = self.write("wrong", "s=8\n\ns=16,x=2\n")
+        self.fails("plan", "warm", wrong, "--target", path, env=env, says="%s:3: there is no 'x'; accepted are" % wrong)
         file = self.write("file", "")  # no folder: compiled, and not kept
         result = self.run_cli(*ask, "--pass", "fwd", env={**env, "FXA_CACHE_DIR": file}, code=1,
                               warns=["2 plans could not be kept in FXA_CACHE_DIR, %s: it must be a folder" % file])
