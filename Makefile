@@ -56,7 +56,8 @@ deps-cudnn:          ## cuDNN and NVRTC for tests that give them graphs without 
 
 # Where there is no GPU both say so by name, and that is no failure.
 test-gpu: $(BUILD)/Makefile ## the cudnn engine on a GPU against the reference, then PyTorch and JAX with it (docs/gpu.md)
-	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_device python
+	@$(MAKE_IN) --target test_cudnn_lowering test_cudnn_functions test_cudnn_bprop test_cudnn_bias test_cudnn_reuse \
+	test_gpu_kernels test_cudnn_device python
 	@python3 tests/gpu/run_cudnn.py $(BUILD) $(GPU_FLAGS) || [ $$? = 77 ]
 	@for file in torch_cuda jax_cuda; do PYTHONPATH=$(BUILD)/python python3 tests/gpu/$$file.py || [ $$? = 77 ] || exit 1; done
 
