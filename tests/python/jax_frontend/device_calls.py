@@ -64,14 +64,14 @@ class Call:
         self.results = [(role, x.shape, np.dtype(x.dtype).name)
                         for role, x in zip(attributes["results"].tolist(), results)]
 
-    def run(self, mock, stage, values, device, runtime, without=()):
-        """Runs with values by role; what it wrote is added to them."""
+    def run(self, mock, stage, values, device, runtime, without=(), shift=0):
+        """Runs with values by role, in memory so many bytes off; what it wrote is added to them."""
         sides = []
         for listed in (self.operands, [one for one in self.results if one[0] not in without]):
             buffers = (Buffer * len(listed))()
             for buffer, (role, shape, dtype) in zip(buffers, listed):
                 size = int(np.prod(shape)) * np.dtype(jnp.dtype(dtype)).itemsize
-                data = device.put(size)
+                data = device.put(size + shift) + shift
                 if listed is self.operands:
                     given = np.array(values[role], order="C")
                     assert given.shape == tuple(shape) and given.dtype.name == dtype, (role, shape, dtype)
@@ -234,6 +234,8 @@ def refusals(mock, folder):
             (Runtime(stream=STREAM), (_spec.WORKSPACE,), "lower it on a machine that has one")):
         said = call.run(mock, EXECUTE, dict(values), device, runtime, without)
         assert said and words in said, (words, said)
+    said = call.run(mock, EXECUTE, dict(values), device, Runtime(stream=STREAM), shift=8)  # then it is not trusted
+    assert said and "alignment promises a multiple of 16" in said, said
     assert call.run(mock, EXECUTE, values, device, Runtime(stream=STREAM)) is None
     near(values[_abi.SLOT_O], capped(q, k, v, jnp.float32(2.0)), "out")
     _handlers.cuda_ordinal = lambda: None  # a machine without one
