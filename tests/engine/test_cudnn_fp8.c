@@ -168,6 +168,23 @@ TEST(forward_of_8_bits_is_that_of_the_reference) {
     if (standin_ready()) standin_check_end();
 }
 
+/* Where it takes no long time to evaluate a graph: several tiles of rows and keys. */
+TEST(larger_ones_on_a_device) {
+    static const int64_t shapes[][6] = {
+        {4, 1, 512, 500, 256, 256}, {2, 2, 1024, 1024, 64, 64}, {4, 4, 300, 700, 128, 128}};
+    if (standin_ready()) T_SKIP("the stand-ins would take long");
+    if (cudnn_missing()) T_SKIP(cudnn_missing());
+    setenv("FXA_CUDNN_UNTRIED", "1", 1);
+    fxa_context *ctx = context_new();
+    for (int i = 0; i < 3 * FP8_PROGRAMS; i += 2) {
+        const int64_t *s = shapes[i % 3];
+        fp8_case c = {fp8_programs[i / 3],        s[0],       s[1], s[2], s[3], s[4], s[5],
+                      i % 4 ? FXA_E4M3 : FXA_F32, i % 4 != 0, false};
+        fp8_try(&c, ctx, 100 + i);
+    }
+    fxa_context_destroy(ctx);
+}
+
 TEST(without_being_asked_for_8_bits_are_refused) {
     fxa_problem p = problem_of(&spec, FXA_FORWARD);
     NEEDS_STANDIN;
