@@ -80,7 +80,7 @@ fxa_status fxa__jax_call_prepare(fxa__jax_call *call) {
 
 /* How many bytes an element of an XLA buffer has; 0 for what the library has no use for. */
 static int64_t element_bytes(int32_t dtype) {
-    static const int8_t size[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 0, 0, 2};
+    static const int8_t size[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 0, 0, 2, 0, 0, 1, 1};
     return dtype > 0 && dtype < (int32_t)sizeof size ? size[dtype] : 0;
 }
 

@@ -77,7 +77,9 @@ int fxa__torch_resolve(const char *folder, const char *library, char *text, size
     X(FXA_I16, int16)                                                                                                  \
     X(FXA_I8, int8)                                                                                                    \
     X(FXA_U8, uint8)                                                                                                   \
-    X(FXA_B8, bool)
+    X(FXA_B8, bool)                                                                                                    \
+    X(FXA_E4M3, float8_e4m3fn)                                                                                         \
+    X(FXA_E5M2, float8_e5m2)
 
 fxa_dtype fxa__torch_dtype_ours(int32_t code) {
 #define FXA__TORCH_DTYPE(ours, theirs)                                                                                 \

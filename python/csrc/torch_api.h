@@ -49,6 +49,8 @@ typedef void (*fxa__torch_kernel)(fxa__torch_value *stack, uint64_t n_in, uint64
     X(int32_t, aoti_torch_dtype_int8, (void))                                                                          \
     X(int32_t, aoti_torch_dtype_uint8, (void))                                                                         \
     X(int32_t, aoti_torch_dtype_bool, (void))                                                                          \
+    X(int32_t, aoti_torch_dtype_float8_e4m3fn, (void))                                                                 \
+    X(int32_t, aoti_torch_dtype_float8_e5m2, (void))                                                                   \
     X(int32_t, torch_list_size, (void *, size_t *))                                                                    \
     X(int32_t, torch_list_get_item, (void *, size_t, fxa__torch_value *))                                              \
     X(int32_t, torch_new_list_reserve_size, (size_t, void **))                                                         \

@@ -61,8 +61,9 @@ static fxa_dtype direct_dtype_ours(const direct_tensor *t) {
     static const struct {
         uint8_t code, bits;
         fxa_dtype dtype;
-    } table[] = {{2, 32, FXA_F32}, {4, 16, FXA_BF16}, {2, 16, FXA_F16}, {2, 64, FXA_F64}, {0, 64, FXA_I64},
-                 {0, 32, FXA_I32}, {0, 16, FXA_I16},  {0, 8, FXA_I8},   {1, 8, FXA_U8},   {6, 8, FXA_B8}};
+    } table[] = {{2, 32, FXA_F32}, {4, 16, FXA_BF16}, {2, 16, FXA_F16},  {2, 64, FXA_F64},
+                 {0, 64, FXA_I64}, {0, 32, FXA_I32},  {0, 16, FXA_I16},  {0, 8, FXA_I8},
+                 {1, 8, FXA_U8},   {6, 8, FXA_B8},    {10, 8, FXA_E4M3}, {12, 8, FXA_E5M2}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (t->code == table[i].code && t->bits == table[i].bits) {
             return t->lanes == 1 ? table[i].dtype : FXA_DTYPE_NONE;

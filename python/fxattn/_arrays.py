@@ -9,12 +9,11 @@ import numpy as np
 from . import _abi
 from ._errors import ArgumentError, ArgumentTypeError
 from ._problem import View
-from ._program import DTYPE_NAMES
+from ._program import DTYPE_NAMES, DTYPE_WORDS, DTYPES
 
-_CODES = {"float64": _abi.F64, "float32": _abi.F32, "float16": _abi.F16, "bfloat16": _abi.BF16, "int64": _abi.I64,
-          "int32": _abi.I32, "int16": _abi.I16, "int8": _abi.I8, "uint8": _abi.U8, "bool": _abi.B8}
+_CODES = {word: DTYPES[name] for word, name in DTYPE_WORDS.items()}
 _codes: Dict[Any, int] = {}  # the same by dtype: names of dtypes are slow to come by
-FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16)
+FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16, _abi.E4M3, _abi.E5M2)
 
 
 def as_array(value: Any, what: str) -> np.ndarray:
@@ -46,11 +45,13 @@ def _foreign(value: Any, what: str) -> np.ndarray:
 
 
 def _from_torch(tensor: Any) -> np.ndarray:
-    """bf16 has no name in NumPy itself: it goes there as 16 bits."""
-    if str(tensor.dtype) == "torch.bfloat16":
+    """Floats that have no name in NumPy itself go there as the bits they are."""
+    name = str(tensor.dtype)[len("torch."):]
+    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
         import torch  # type: ignore[import-not-found,unused-ignore]
-        return _from_torch(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
+        bits = tensor.view(torch.int16 if name == "bfloat16" else torch.uint8)
+        return _from_torch(bits).view(getattr(ml_dtypes, name))
     return tensor.numpy() if tensor.device.type == "cpu" else np.from_dlpack(tensor)
 
 

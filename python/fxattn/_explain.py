@@ -165,9 +165,9 @@ def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
     except ImportError:
         return ["--tensor-size", "%s=%s" % (name, ",".join(map(str, tensor.shape)))]
     array = as_array(tensor, "tensors[%r]" % name)
-    is_bf16 = array.dtype.name == "bfloat16"
-    np.save(os.path.join(folder, file), array.view(np.uint16) if is_bf16 else array)
-    return ["--tensor", "%s=%s" % (name + ":bf16" if is_bf16 else name, file)]
+    own = array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # files have no type for them
+    np.save(os.path.join(folder, file), array.view("u%d" % array.dtype.itemsize) if own else array)
+    return ["--tensor", "%s=%s" % ("%s:%s" % (name, DTYPE_WORDS[array.dtype.name]) if own else name, file)]
 
 
 def _pair_text(what: str, pair: Any) -> str:
@@ -193,5 +193,5 @@ def _dtype_text(dtype: Any) -> str:
     word = word.split(".")[-1]
     word = _DTYPE_WORDS.get(word, word)
     if word not in DTYPES:
-        raise ArgumentTypeError("dtype is %r; f64, f32, f16 and bf16 are accepted" % (dtype,))
+        raise ArgumentTypeError("dtype is %r; f64, f32, f16, bf16, e4m3 and e5m2 are accepted" % (dtype,))
     return word

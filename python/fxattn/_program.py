@@ -15,11 +15,13 @@ KIND_NAMES = {code: name for name, code in KINDS.items()}
 TYPES = {"float": _abi.FLOAT, "int": _abi.INT, "bool": _abi.BOOL}
 TYPE_NAMES = {code: name for name, code in TYPES.items()}
 DTYPES = {"f64": _abi.F64, "f32": _abi.F32, "f16": _abi.F16, "bf16": _abi.BF16, "i64": _abi.I64, "i32": _abi.I32,
-          "i16": _abi.I16, "i8": _abi.I8, "u8": _abi.U8, "bool": _abi.B8}
+          "i16": _abi.I16, "i8": _abi.I8, "u8": _abi.U8, "bool": _abi.B8,
+          "e4m3": _abi.E4M3, "e5m2": _abi.E5M2}
 DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 # The same by the names that NumPy, torch and JAX have.
 DTYPE_WORDS = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
-               "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool"}
+               "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
+               "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
 
 def _with_prefix(prefix: str) -> Dict[str, int]:

@@ -6,8 +6,8 @@
     dq, dk, dv = pullback(dout)
 
 Arrays may have any strides, and may be those of another library that lie in memory of the host (__array__, DLPack).
-bf16 is ml_dtypes.bfloat16. Functions are traced (fxattn.trace): they run once per call, on symbols, and never per
-score.
+bf16 is ml_dtypes.bfloat16, e4m3 and e5m2 are its float8_e4m3fn and float8_e5m2. Functions are traced (fxattn.trace):
+they run once per call, on symbols, and never per score.
 """
 import ctypes
 import inspect

@@ -13,7 +13,8 @@ from dense import close, dense, random_qkv  # noqa: E402
 
 CAP = "score = cap * tanh((score + slopes[h] * (q - k)) / cap)"
 # Of f32 arithmetic: some tens of roundings in the longest sums here; of storage: one rounding.
-ROUNDING = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+ROUNDING = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2,
+            "float8_e4m3fn": 2**-4, "float8_e5m2": 2**-3}
 
 
 def cap_of(cap, slopes):
@@ -49,10 +50,10 @@ def test_programs_as_objects_compose_with_texts():
     assert close(fn.attention(q, k, v, program, causal=True, params={"a": np.float32(2)}), want)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_dtypes(dtype):
-    if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    if dtype not in ("float64", "float32", "float16"):
+        dtype = getattr(pytest.importorskip("ml_dtypes"), dtype)
     q, k, v = random_qkv(3, sq=33, sk=70, d=24, dv=16, h=4, hkv=2, dtype=dtype)
     out, lse, top = fn.attention(q, k, v, "score = 2 * score", return_lse=True, return_max=True)
     want = dense(q, k, v, lambda s, *_: 2 * s)

@@ -86,7 +86,7 @@ def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
         found.append((WANT_SINK, ops.extras[spec.slots.index(_abi.SLOT_SINK)]))
     found += [(_PARAM - i, x) for i, (p, x) in enumerate(zip(spec.params(), ops.params)) if p.type == "float"]
     return found + [(WANT_TENSORS + i, x) for i, (c, x) in enumerate(zip(spec.captures(), ops.tensors))
-                    if c.dtype in ("f64", "f32", "f16", "bf16")]
+                    if c.dtype in ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")]
 
 
 def wanted(keys: Keys) -> Tuple[int, ...]:

@@ -18,7 +18,7 @@ from . import _operators as ops
 
 DTYPES = {torch.float64: _abi.F64, torch.float32: _abi.F32, torch.float16: _abi.F16, torch.bfloat16: _abi.BF16,
           torch.int64: _abi.I64, torch.int32: _abi.I32, torch.int16: _abi.I16, torch.int8: _abi.I8,
-          torch.uint8: _abi.U8, torch.bool: _abi.B8}
+          torch.uint8: _abi.U8, torch.bool: _abi.B8, torch.float8_e4m3fn: _abi.E4M3, torch.float8_e5m2: _abi.E5M2}
 SLOT_NAMES = {value: name[5:].lower() for name, value in vars(_abi).items()
               if name.startswith("SLOT_") and name not in ("SLOT_COUNT", "SLOT_MAX")}
 _MAX_PROGRAMS = 1024

@@ -42,6 +42,14 @@ def test_plain_and_grouped(layout, dtype):
         both(fused, lambda *a: plain(*a)[0], args, 20)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8(dtype):
+    """As the same numbers in f32, rounded to 8 bits."""
+    args = [x.astype(dtype) for x in qkv(1, h=4, hkv=2, t=11, dv=5)]
+    found, wanted = jax.jit(attention)(*args), attention(*(x.astype("float32") for x in args))
+    assert found.dtype == dtype and (found.astype("float32") == wanted.astype(dtype).astype("float32")).all()
+
+
 def test_captured_arrays_have_gradients_and_need_not_be_known():
     q, k, v = qkv(2)
     slopes, table = rand(5, 4), rand(6, 4, 17)

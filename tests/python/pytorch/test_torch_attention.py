@@ -35,6 +35,20 @@ def test_layouts(layout):
         close(x, y)
 
 
+@pytest.mark.parametrize("float8", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("q_type", [None, torch.float32, torch.float16], ids=str)
+def test_float8(float8, q_type):
+    """As the same numbers in f32, rounded to the dtype of q; compiled too. q and dO of other dtypes have gradients."""
+    q, k, v = (x.detach() for x in inputs(2, 4, 2, 9, 11, 8, 6, torch.float32))
+    q, k, v = q.to(q_type or float8), k.to(float8), v.to(float8)
+    out = attention(q, k, v, "score = 2.0 * score", is_causal=True)
+    want = attention(q.float(), k.float(), v.float(), "score = 2.0 * score", is_causal=True)
+    assert out.dtype == q.dtype and torch.equal(out.float(), want.to(q.dtype).float())
+    if q_type is torch.float32:
+        leaf, wide = q.clone().requires_grad_(), q.clone().requires_grad_()
+        close(grads(attention(leaf, k, v), leaf)[0], grads(attention(wide, k.float(), v.float()), wide)[0])
+
+
 @pytest.mark.parametrize("layout", ["thd", "htd"])
 def test_packed_rows(layout):
     lengths = [5, 1, 8]
