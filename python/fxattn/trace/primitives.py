@@ -6,6 +6,7 @@ The test of an index for a negative one, which jax.numpy writes around every ind
 read and the index is inside of it for sure: programs count negative indices from the end themselves.
 """
 import itertools
+import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import _abi
@@ -95,23 +96,30 @@ def _as_given(rec: Recording, at: Sym, size: int) -> Sym:
 _FILL, _PROMISED = "FILL_OR_DROP", "PROMISE_IN_BOUNDS"
 
 
-def _inside(player: Any, at: Any, size: int, mode: str = "", room: int = 1,
+def _inside(player: Any, at: Any, size: Any, mode: str = "", room: int = 1,
             unsigned: bool = False) -> Tuple[Sym, Optional[Sym]]:
     """An index as JAX has it where it leaves an array of this size, `room` elements at once, and where it matters a
     bool that says whether it is inside. Nothing is added to one that is inside for sure."""
     rec = player.rec
     at = ops.as_sym(rec, player.traced(at))
-    given, last = _as_given(rec, at, size), size - room
-    found = bounds.span(rec, given.node)
-    lowest = -size if given is not at and room == 1 else 0
-    if lowest <= found[0] and found[1] <= last:
-        return given, None
+    bound: Any = size - room
+    if isinstance(size, int):
+        given = _as_given(rec, at, size)
+        found = bounds.span(rec, given.node)
+        lowest = -size if given is not at and room == 1 else 0
+        if lowest <= found[0] and found[1] <= bound:
+            return given, None
+        last: Any = max(bound, 0)
+    else:  # of a module for symbolic shapes: it is known when that runs
+        size, bound = (ops.scalar(rec, sys.modules["jax"].numpy.asarray(n)) for n in (size, bound))
+        last = bound
     if unsigned:  # one beyond 31 bits is a negative int here
-        at = ops.choose(rec, functions.LT(rec, at, 0), Sym(rec, rec.integer(size), INT), at)
+        beyond = Sym(rec, rec.integer(size), INT) if type(size) is int else size
+        at = ops.choose(rec, functions.LT(rec, at, 0), beyond, at)
     at = Sym(rec, at.node, INT)  # whatever narrow int it was, bounds are no narrow ones
-    inside = ops.logical_and(rec, functions.LE(rec, 0, at), functions.LE(rec, at, last)) if mode in (
+    inside = ops.logical_and(rec, functions.LE(rec, 0, at), functions.LE(rec, at, bound)) if mode in (
         _FILL, _PROMISED) else None
-    return at if mode == _FILL else functions.clamp(rec, at, 0, max(last, 0)), inside
+    return at if mode == _FILL else functions.clamp(rec, at, 0, last), inside
 
 
 def _parts(rec: Recording, node: int) -> Tuple[Any, ...]:
@@ -205,7 +213,7 @@ def _gather(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) 
         refuse("a gather of shape %s is too large to be unrolled" % (tuple(out.shape),))
     steps = arrays.strides_of(batch)
     mode, other = params["mode"].name, _fill(player, params.get("fill_value"), out.dtype)
-    places = [_inside(player, x, int(base.shape[starts[n % len(starts)]]), mode, params["slice_sizes"][
+    places = [_inside(player, x, base.shape[starts[n % len(starts)]], mode, params["slice_sizes"][
         starts[n % len(starts)]], player.is_unsigned(1)) for n, x in enumerate(places.elements)]
     elements = []
     for at in itertools.product(*map(range, out.shape)):

@@ -38,6 +38,8 @@ CASES = {
     "no keys": (lambda: attention(Q, None, V), "k is None; an array is accepted"),
     "text for keys": (lambda: attention(Q, "keys", V), "k is of type str; an array"),
     "int queries": (lambda: attention(Q.astype(int), K, V), "q has dtype int32; a float type"),
+    "floats of 8 bits": (lambda: attention(Q.astype("float8_e4m3fn"), K, V),
+                         "q has dtype float8_e4m3fn; floats of 8 bits have scales.*bfloat16 are accepted"),
     "score_mod by position": (lambda: attention(Q, K, V, lambda s, b, h, i, j: s),
                               "attention takes q, k, v by position, and everything else by name: score_mod=.*function"),
     "scale of text": (given(scale="x"), "scale is 'x'; a number, or an array of rank 0"),
