@@ -56,7 +56,7 @@ def span(rec: Recording, at: int, deep: int = 0) -> Span:
     """Of the int that a value of the trace is; ALL where nothing is known."""
     if at < FIRST:
         size = rec.sizes[_AXES.index(at)] if rec.sizes is not None and at in _AXES else None
-        return ALL if size is None else (0, max(size - 1, 0))
+        return (0, max(size - 1, 0)) if isinstance(size, int) else ALL  # it may be symbolic
     op, *parts = rec.code[at - FIRST]
     if op == CONST:
         return (int(parts[1]), int(parts[1])) if parts[0] != 1 else ALL

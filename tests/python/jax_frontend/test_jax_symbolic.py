@@ -19,7 +19,7 @@ SLOPES = rand(1, 4)
 def everything(q, k, v):
     """Captured along symbolic sizes and others, lengths, ids, sinks, LSE; a module of its own for each pass."""
     def mod(score, b, h, i, j):
-        return score + SLOPES[h] * (j - i) + q[b, i, h, 0] - 0.1 * b
+        return score + SLOPES[h] * (j - i) + q[b, i, h, 0] - 0.1 * b * SLOPES[i]
     lengths = jnp.full(q.shape[0], 4)
     return attention(q, k, v, score_mod=mod, causal=True, lengths=lengths, sinks=SLOPES,
                      segment_ids=jnp.zeros(q.shape[:2], int), return_lse=True)[0]
