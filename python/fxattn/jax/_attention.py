@@ -126,9 +126,9 @@ def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
     for name, x in zip("qkv", arrays):
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise ArgumentTypeError("%s has dtype %s; a float type is accepted" % (name, x.dtype))
-        if x.dtype.itemsize < 2:
-            raise ArgumentTypeError("%s has dtype %s; floats of 8 bits have scales beside them, which fxattn.jax does "
-                                    "not take: float64, float32, float16 and bfloat16 are accepted" % (name, x.dtype))
+    if len({x.dtype for x in arrays}) > 1 and any(x.dtype.itemsize < 2 for x in arrays):
+        raise ArgumentTypeError("q, k and v have dtypes %s; floats of 8 bits are not promoted, one type of all three "
+                                "is accepted" % ", ".join(str(x.dtype) for x in arrays))
     ranks = {x.ndim for x in arrays}
     single = _RANKS[layout] == 4 and ranks == {3}
     if not single and ranks != {_RANKS[layout]}:
