@@ -8,7 +8,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import jax.numpy as jnp
 
+from .._arrays import code_of
 from .._errors import ArgumentError
+from .._program import DTYPE_NAMES
 from ._attention import arranged, attention, shape_of_scores
 from ._checks import array_of, rate_of
 from ._mods import Mod, Score, resolve
@@ -172,7 +174,7 @@ def _with_bias(score: Score, settings: Settings, bias: Any, shape: Tuple[int, ..
         scale = settings.head_dim**-0.5 if settings.scale_factor is None else settings.scale_factor
         bias = bias * jnp.asarray(scale, bias.dtype)
     bias, index = _indices("bias", bias, shape)
-    kind = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}[bias.dtype.name]
+    kind = DTYPE_NAMES[code_of(bias, "bias")]
     return score.appended("tensor zz_bias : %s[4]\nscore = score + zz_bias[%s]" % (kind, index), {"zz_bias": bias})
 
 

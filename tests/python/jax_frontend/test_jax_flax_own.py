@@ -164,5 +164,8 @@ def test_shapes_and_types_of_modules():
     bias = np.arange(8)
     got = linen.DotProductAttention(8, 4).apply({}, q, k, v, bias=bias)
     assert np.array_equal(got, linen.DotProductAttention(8, 4).apply({}, q, k, v, bias=bias.astype("float32")))
+    narrow = linen.DotProductAttention(8, 4).apply({}, q, k, v, bias=jnp.asarray(bias, "float8_e5m2"))
+    assert np.array_equal(narrow, linen.DotProductAttention(8, 4).apply(
+        {}, q, k, v, bias=jnp.asarray(bias, "float8_e5m2").astype("float32")))
     with pytest.raises(ValueError, match="attention_dropout is 'x'"):
         modules.DotProductAttention(8, 4, attention_dropout="x")
