@@ -134,7 +134,8 @@ static int emit_product(const fxa__emit *e, int32_t node) {
     if (!emit_dialects[e->dialect].fused || n->type != FXA_FLOAT) return -1;
     if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return -1;
     for (int i = 0; i < (n->op == FXA_OP_ADD ? 2 : 1); i++)
-        if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node]) return i;
+        if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node] && !e->given[n->arg[i]])
+            return i;
     return -1;
 }
 
@@ -212,7 +213,9 @@ static void emit_whole_name(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op == FXA_OP_INPUT) {
+    if (e->given[node]) {
+        fxa__write_format(w, "%s", e->given[node]);
+    } else if (n->op == FXA_OP_INPUT) {
         fxa__write_format(w, "%s", fxa__input_name((uint32_t)n->imm));
     } else if (emit_is_whole(e, n)) {
         fxa__write_format(w, "fxa__sat32(");
@@ -231,8 +234,8 @@ static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 static void emit_statement(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op == FXA_OP_LOAD) emit_place(e, node, w);
-    if (emit_is_whole(e, n)) {
+    if (n->op == FXA_OP_LOAD && !e->given[node]) emit_place(e, node, w);
+    if (emit_is_whole(e, n) && !e->given[node]) {
         emit_left_side(e, node, "long long", 'w', w);
         emit_element(e, node, "whole", w);
         fxa__write_format(w, ";\n");
@@ -277,11 +280,21 @@ static void emit_read(fxa__emit *e, int32_t node, uint8_t level, uint8_t kinds) 
 static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = emit_product(e, i);
-    for (int j = 0; j < n->n_args; j++) {
+    for (int j = 0; j < n->n_args && !e->given[i]; j++) {
         if (j != product) emit_read(e, n->arg[j], e->level[i], e->used[i]);
         for (int k = 0; j == product && k < 2; k++)
             emit_read(e, e->p->nodes[n->arg[j]].arg[k], e->level[i], e->used[i]);
     }
+}
+
+static void emit_spread(fxa__emit *e) {
+    for (int32_t i = e->p->n_nodes - 1; i >= 0; i--)
+        if (e->used[i]) emit_read_by(e, i);
+}
+
+void fxa__lower_emit_want(fxa__emit *e, int32_t node, uint8_t bits) {
+    emit_read(e, node, FXA__EMIT_PAIR, bits);
+    emit_spread(e);
 }
 
 static void emit_mark(fxa__emit *e, uint32_t kinds) {
@@ -293,8 +306,7 @@ static void emit_mark(fxa__emit *e, uint32_t kinds) {
             emit_read(e, node, FXA__EMIT_PAIR, (uint8_t)(1u << out->kind));
         }
     }
-    for (int32_t i = e->p->n_nodes - 1; i >= 0; i--)
-        if (e->used[i]) emit_read_by(e, i);
+    emit_spread(e);
 }
 
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out) {
@@ -304,7 +316,8 @@ bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect di
     out->level = fxa__alloc(host, n);
     out->used = fxa__alloc(host, n);
     out->kept = fxa__alloc(host, n);
-    bool ok = sets && out->level && out->used && out->kept;
+    out->given = fxa__alloc_array(host, n, sizeof *out->given);
+    bool ok = sets && out->level && out->used && out->kept && out->given;
     if (ok) {
         fxa__lower_depend(p, NULL, sets);
         for (size_t i = 0; i < n; i++) out->level[i] = (uint8_t)emit_level_of(&sets[i]);
@@ -319,5 +332,6 @@ void fxa__lower_emit_close(fxa__emit *e) {
     fxa__free(e->host, e->level, n);
     fxa__free(e->host, e->used, n);
     fxa__free(e->host, e->kept, n);
+    fxa__free(e->host, e->given, n * sizeof *e->given);
     *e = (fxa__emit){.p = NULL};
 }

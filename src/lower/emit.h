@@ -37,14 +37,19 @@ typedef struct fxa__emit {
     const fxa_program *p;
     fxa__dialect dialect;
     uint8_t *level; /* by node: fxa__emit_level */
-    uint8_t *used;  /* by node: kinds of outputs that need it, by bits (fxa__out_kind) */
-    uint8_t *kept;  /* by node: 1 where inner levels or outputs read it; never of constants and params */
+    uint8_t
+        *used; /* by node: kinds of outputs that need it, by bits (fxa__out_kind); bits from 5 on are the caller's */
+    uint8_t *kept;      /* by node: 1 where inner levels or outputs read it; never of constants and params */
+    const char **given; /* by node: text that has its value, in place of its operation; NULL: none. The caller's to fill
+                           before fxa__lower_emit_want */
 } fxa__emit;
 
 /* Of a program of any kind, which lives as long, for its outputs of some kinds (bit i: fxa__out_kind i). False: out of
  * memory. Close in either case. */
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out);
 void fxa__lower_emit_close(fxa__emit *e);
+/* A node that pairs read, beside outputs: it and what it needs are used for `bits`. */
+void fxa__lower_emit_want(fxa__emit *e, int32_t node, uint8_t bits);
 
 /* Declarations of what a level keeps, one per line: "    real v12;". */
 void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);

@@ -11,10 +11,12 @@
 
 #ifdef __CUDACC__
 #define FXA__OPS_FN static __device__ __forceinline__
+#define FXA__OPS_READ(type, data, at) __ldg((const type *)(data) + (at)) /* nothing writes while kernels run */
 #else
 #include <math.h>
 #include <string.h>
 #define FXA__OPS_FN static inline
+#define FXA__OPS_READ(type, data, at) ((const type *)(data))[at]
 #endif
 
 #ifdef FXA__OPS_F32
@@ -51,6 +53,13 @@ FXA__OPS_FN float fxa__float_of_f16(unsigned bits) {
     if (exponent) return fxa__float_of(sign | (exponent + 112) << 23 | part << 13);
     return sign ? -((float)part * 0x1p-24f) : (float)part * 0x1p-24f;
 #endif
+}
+
+FXA__OPS_FN float fxa__float_of_e4m3(unsigned bits) {
+    const unsigned sign = (bits & 0x80u) << 24, exponent = bits >> 3 & 15u, part = bits & 7u;
+    if ((bits & 0x7fu) == 0x7fu) return fxa__float_of(0x7fc00000u);
+    if (exponent) return fxa__float_of(sign | (exponent + 120) << 23 | part << 20);
+    return sign ? -((float)part * 0x1p-9f) : (float)part * 0x1p-9f;
 }
 
 /* ---- Ints -------------------------------------------------------------------------------------------------------- */
@@ -107,20 +116,26 @@ FXA__OPS_FN int fxa__at(int size, long long stride, int index, long long *offset
 }
 
 /* An element, by the name of its dtype. */
-FXA__OPS_FN real fxa__get_f64(const void *data, long long at) { return (real)((const double *)data)[at]; }
-FXA__OPS_FN real fxa__get_f32(const void *data, long long at) { return (real)((const float *)data)[at]; }
+FXA__OPS_FN real fxa__get_f64(const void *data, long long at) { return (real)FXA__OPS_READ(double, data, at); }
+FXA__OPS_FN real fxa__get_f32(const void *data, long long at) { return (real)FXA__OPS_READ(float, data, at); }
 FXA__OPS_FN real fxa__get_f16(const void *data, long long at) {
-    return (real)fxa__float_of_f16(((const unsigned short *)data)[at]);
+    return (real)fxa__float_of_f16(FXA__OPS_READ(unsigned short, data, at));
 }
 FXA__OPS_FN real fxa__get_bf16(const void *data, long long at) {
-    return (real)fxa__float_of((unsigned)((const unsigned short *)data)[at] << 16);
+    return (real)fxa__float_of((unsigned)FXA__OPS_READ(unsigned short, data, at) << 16);
 }
-FXA__OPS_FN long long fxa__get_whole(const void *data, long long at) { return ((const long long *)data)[at]; }
+FXA__OPS_FN real fxa__get_e4m3(const void *data, long long at) {
+    return (real)fxa__float_of_e4m3(FXA__OPS_READ(unsigned char, data, at));
+}
+FXA__OPS_FN real fxa__get_e5m2(const void *data, long long at) { /* an f16 without its last byte */
+    return (real)fxa__float_of_f16((unsigned)FXA__OPS_READ(unsigned char, data, at) << 8);
+}
+FXA__OPS_FN long long fxa__get_whole(const void *data, long long at) { return FXA__OPS_READ(long long, data, at); }
 FXA__OPS_FN int fxa__get_i64(const void *data, long long at) { return fxa__sat32(fxa__get_whole(data, at)); }
-FXA__OPS_FN int fxa__get_i32(const void *data, long long at) { return ((const int *)data)[at]; }
-FXA__OPS_FN int fxa__get_i16(const void *data, long long at) { return ((const short *)data)[at]; }
-FXA__OPS_FN int fxa__get_i8(const void *data, long long at) { return ((const signed char *)data)[at]; }
-FXA__OPS_FN int fxa__get_u8(const void *data, long long at) { return ((const unsigned char *)data)[at]; }
-FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return ((const unsigned char *)data)[at] != 0; }
+FXA__OPS_FN int fxa__get_i32(const void *data, long long at) { return FXA__OPS_READ(int, data, at); }
+FXA__OPS_FN int fxa__get_i16(const void *data, long long at) { return FXA__OPS_READ(short, data, at); }
+FXA__OPS_FN int fxa__get_i8(const void *data, long long at) { return FXA__OPS_READ(signed char, data, at); }
+FXA__OPS_FN int fxa__get_u8(const void *data, long long at) { return FXA__OPS_READ(unsigned char, data, at); }
+FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return FXA__OPS_READ(unsigned char, data, at) != 0; }
 
 #endif

@@ -40,7 +40,8 @@ class Built:
 
 def headers(program):
     out = {"program.cuh": program}
-    for path in glob.glob(os.path.join(SOURCE, "*.cuh")):
+    shared = [os.path.join(ROOT, "src", *name) for name in (("lower", "program_ops.h"), ("program", "span_rules.h"))]
+    for path in glob.glob(os.path.join(SOURCE, "*.cuh")) + shared:
         out[os.path.basename(path)] = open(path).read()
     return out
 

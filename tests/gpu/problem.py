@@ -7,6 +7,7 @@ import math
 
 import torch
 
+import programs
 from driver import Args, Cut, Kernel, i32, ll, p, view
 
 CAP, DEV = 20.0, "cuda"
@@ -168,6 +169,10 @@ class Problem:
         a.pad_rows = a.q_pad * self.B
         a.scale, a.scale_log2 = self.scale, self.scale * LOG2E
         a.f[0], a.f[1], a.i[0] = CAP * LOG2E, self.scale / CAP, self.window
+        for to, names in zip((a.f, a.i), programs.ARGUMENTS.get(self.program, ())):
+            for i, name in enumerate(names):
+                own = {"scale": self.scale, "cap": CAP, "window": self.window}
+                to[i] = own[name] if name in own else float(name)
         shape = self.lse_shape()
         a.lse_b, a.lse_h = shape[1] * shape[2], shape[2]
         for name in ("q_lens", "k_lens", "q_starts", "k_starts", "sink", "grad_lse"):
@@ -184,11 +189,12 @@ class Problem:
         if self.drop:
             a.seed[0], a.seed[1] = self.seed & 0xFFFFFFFF, self.seed >> 32
             a.drop_below, a.keep_inverse = int(self.drop * 2 ** 32), 1 / (1 - self.drop)
-        if self.tensor is not None:
+        captured = self.tensor if self.tensor is not None else self.ids
+        if captured is not None:
             t = a.tensor[0]
-            t.data, t.rank = self.tensor.data_ptr(), self.tensor.dim()
+            t.data, t.rank = captured.data_ptr(), captured.dim()
             for i in range(t.rank):
-                t.stride[i], t.size[i] = self.tensor.stride(i), self.tensor.shape[i]
+                t.stride[i], t.size[i] = captured.stride(i), captured.shape[i]
         if self.dense is not None:
             a.dense = view(self.dense)
             a.dense.b *= self.dense.shape[0] > 1
@@ -204,7 +210,7 @@ class Problem:
         if self.kind == "key":
             self.vector(modules, a.q_vector, torch.zeros(1, 1, self.Sq, dtype=torch.int32, device=DEV))
             self.vector(modules, a.k_vector, self.tensor.view(torch.int32)[None])
-        if self.kind == "relative":
+        if "PROG_DIAGONAL 1" in programs.PROGRAMS[self.program]:
             zero = up(self.Sk, 128) + 127
             pitch = up(zero + up(self.Sq, 192) + 256, 4)
             self.rows = torch.full((self.H, pitch), float("nan"), device=DEV)

@@ -4,6 +4,10 @@
 Run-time values: f[0], f[1] floats, i[0] the window or other int, tensor[0] a captured tensor. `reference(s, c)` gets
 the scaled scores [Sq, Sk] in f64 with autograd and the context c (b, h, q, k as index tensors, lengths, captures)."""
 
+import os
+import subprocess
+import tempfile
+
 CAUSAL = """
     int reach;
     FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len) { shift = k_len - q_len; HEAD }
@@ -258,6 +262,47 @@ REFERENCE = {
     "temperature_causal": (lambda s, c: c.tensor[c.h, 0] * s + c.tensor[c.h, 1] * (c.k % 2), _causal),
     "buckets": (lambda s, c: s + c.tensor[c.h][_bucket(c)], None),
 }
+
+# The same for the library, which generates the text (FXA_GPU_GENERATED names tests/cuda_texts of a build): run_gpu.py then
+# runs that in place of the text above, with the arguments that it asks for.
+SHIFTED = "mask = k <= q + k_len - q_len"
+SOURCE = {
+    "plain": "score = score",
+    "causal": SHIFTED,
+    "softcap": "param cap : float\nscore = cap * tanh(score / cap)",
+    "softcap_causal": "param cap : float\nscore = cap * tanh(score / cap)\n" + SHIFTED,
+    "alibi": "tensor t : f32[1]\nscore = score + t[h] * (k - q)",
+    "alibi_causal": "tensor t : f32[1]\nscore = score + t[h] * (k - q)\n" + SHIFTED,
+    "window": "param window : int\n" + SHIFTED + " && k > q + k_len - q_len - window",
+    "documents": "tensor ids : i32[2]\n" + SHIFTED + " && ids[b, q] == ids[b, k]",
+    "relative": "tensor t : f32[2]\nscore = score + t[h, q - k + k_len - 1]",
+    "relative_causal": "tensor t : f32[2]\nscore = score + t[h, q - k + k_len - 1]\n" + SHIFTED,
+    "per_head": "mask = abs(q - k) < 64 * (h + 1)",
+    "key_bias": "tensor t : f32[2]\nscore = score + t[h, k]",
+    "key_bias_causal": "tensor t : f32[2]\nscore = score + t[h, k]\n" + SHIFTED,
+    "head_table": "tensor t : f32[2]\nscore = score + t[h, k % 64]",
+    "learned_causal": "tensor t : f32[1]\nscore = score + t[h] * (k - q)\n" + SHIFTED,
+    "temperature_causal": "tensor w : f32[2]\nscore = w[h, 0] * score + w[h, 1] * (k % 2)\n" + SHIFTED,
+}
+ARGUMENTS = {}  # of generated programs: names or numbers of f[] and i[]
+
+
+def generate(command):
+    """Replaces texts in PROGRAMS by generated ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in SOURCE.items():
+            with open(os.path.join(folder, name), "w") as out:
+                out.write(text)
+            grads = "grads" if "GRAD_" in PROGRAMS[name] else "alone"
+            said = subprocess.run([command, "0", grads, os.path.join(folder, name)], check=True,
+                                  stdout=subprocess.PIPE, text=True).stdout
+            text = said.split("=== ")[2].split("\n", 1)[1]
+            floats, ints = text.split("\n")[0].split(" f:")[1].split(" i:")
+            PROGRAMS[name], ARGUMENTS[name] = text, (floats.split(), ints.split())
+
+
+if os.environ.get("FXA_GPU_GENERATED"):
+    generate(os.environ["FXA_GPU_GENERATED"])
 
 # The terms of partials(), from the scaled score; and where scatter() adds, in the rows of [H, size].
 PARTIALS = {

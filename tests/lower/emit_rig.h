@@ -118,6 +118,22 @@ __attribute__((unused)) static bool emit_load(const fxa__writer *texts, int n, e
     return o->handle != NULL;
 }
 
+/* The same of one text in C++, by whatever the machine has. */
+__attribute__((unused)) static bool emit_load_cpp(const fxa__writer *text, emit_object *o) {
+    char command[1024], path[128];
+    *o = (emit_object){.folder = "/tmp/fxa-emit-XXXXXX"};
+    if (!mkdtemp(o->folder) || !emit_write(o, 0, text)) return false;
+    (void)snprintf(command, sizeof command,
+                   "c++ -std=c++17 -x c++ -O0 -fno-builtin -ffp-contract=off -shared -fPIC -w -I%s/src -I%s/src/lower "
+                   "-I%s/src/program -o %s/text.so %s/text0.c",
+                   FXA_SOURCE_DIR, FXA_SOURCE_DIR, FXA_SOURCE_DIR, o->folder, o->folder);
+    if (system(command) != 0) return false;
+    (void)snprintf(path, sizeof path, "%s/text.so", o->folder);
+    o->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!o->handle) printf("  %s\n", dlerror());
+    return o->handle != NULL;
+}
+
 /* A function of the object, as a pointer that the caller knows the type of. */
 __attribute__((unused)) static void emit_find(const emit_object *o, const char *name, void *pointer) {
     void *found = dlsym(o->handle, name);

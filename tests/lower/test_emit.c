@@ -224,8 +224,12 @@ static void emit_visit(fxa_context *ctx, const walk_step *s) {
     emit_add(walk_program(ctx, s, emit_n % 2 || s->op == FXA_OP_NOT ? walk_params : walk_pairs), s->op == FXA_OP_GRAFT);
 }
 
+/* Storage types that random programs do not have. */
+static const char emit_bytes[] = "tensor x : e4m3[2]\ntensor y : e5m2[1]\nscore = score * x[h, k] + y[q] * y[k]";
+
 static void emit_gather(rig *r) {
     emit_rig_now = r;
+    emit_add(rig_parse(r, emit_bytes), false);
     walk_each(r->ctx, emit_visit);
     for (int i = 0; i < t_scaled_down(EMIT_RANDOM); i++)
         emit_add(rig_program(r, i % 5 == 0 ? GEN_SMOOTH : i % 5 < 3 ? GEN_NO_SPECIAL : 0), i % 4 == 3);

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What of a rewritten program goes where: unit, diagonal row, words, dense tensor, sums and scatter, the bound of its
+ * value; see cuda_program.h. cuda_text.c writes it down.
+ */
+#include "cuda_text.h"
+
+#include "../../program/range.h"
+
+#include <math.h>
+
+/* ---- The value and its unit -------------------------------------------------------------------------------------- */
+
+static bool choose_is_run(const cuda_work *w, int32_t node) {
+    return fxa__lower_rate(&w->sets[node]) <= FXA__RATE_RUN && !w->sets[node].tensors;
+}
+
+/* The score as value * factor, with a factor of params alone: it goes into the unit. */
+static void choose_value(cuda_work *w, bool unit) {
+    fxa__cuda_program *c = w->c;
+    int32_t score = fxa__program_output(c->program, FXA__OUT_SCORE);
+    const fxa__node *n = &c->program->nodes[score];
+    c->value = score;
+    c->factor = -1;
+    for (int k = 0; unit && n->op == FXA_OP_MUL && k < 2; k++) {
+        if (!choose_is_run(w, n->arg[k]) || choose_is_run(w, n->arg[1 - k])) continue;
+        c->value = n->arg[1 - k];
+        c->factor = n->arg[k];
+    }
+    c->has_value = !(fxa__node_input(&c->program->nodes[c->value]) & 1u << FXA_INPUT_SCORE);
+}
+
+/* What value() cannot pass, for any scores, params and tensors: span_rules.h is the proof. A NaN is no bound's matter:
+ * a score that is NaN spoils its row in any case. */
+static void choose_bound(cuda_work *w) {
+    fxa__range_small small;
+    fxa__range r;
+    fxa_box box = fxa__box_plain();
+    w->c->bound = INFINITY;
+    if (fxa__range_open(&r, &small, w->c->program, w->c->value, &box, NULL, NULL)) {
+        fxa__real x = fxa__range_of(&r, w->c->value)->f;
+        if (x.lo <= x.hi) w->c->bound = fmax(fabs(x.lo), fabs(x.hi));
+    }
+    fxa__range_close(&r);
+}
+
+/* ---- What pairs are given ---------------------------------------------------------------------------------------- */
+
+/* Marks what the nodes that pairs compute need: value, slope and mask. */
+static void choose_mark(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    int32_t mask = fxa__program_output(p, FXA__OUT_MASK), slope = fxa__program_output(p, FXA__OUT_DSCORE);
+    if (w->c->has_value) w->need[w->c->value] |= CUDA_VALUE;
+    if (slope >= 0) w->need[slope] |= CUDA_SLOPE;
+    w->need[mask] |= CUDA_MASK;
+    for (int32_t i = p->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; w->need[i] && k < p->nodes[i].n_args; k++) w->need[p->nodes[i].arg[k]] |= w->need[i];
+}
+
+static bool choose_is_diagonal(const cuda_work *w, int32_t node) {
+    return fxa__lower_rate(&w->sets[node]) == FXA__RATE_DIAGONAL;
+}
+
+/* The largest float on a diagonal that something else than a diagonal reads. */
+static void choose_diagonal(cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    w->c->diagonal = -1;
+    if (w->c->has_value && choose_is_diagonal(w, w->c->value)) w->c->diagonal = w->c->value;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        if (!(w->need[i] & (CUDA_VALUE | CUDA_SLOPE)) || choose_is_diagonal(w, i)) continue;
+        for (int k = 0; k < p->nodes[i].n_args; k++) {
+            int32_t x = p->nodes[i].arg[k];
+            if (p->nodes[x].type == FXA_FLOAT && choose_is_diagonal(w, x) && x > w->c->diagonal) w->c->diagonal = x;
+        }
+    }
+}
+
+/* An element [.., q, k] before which b and h stand, each at most once: 2 for q and k, 1 for one of them. 0: other. */
+static int choose_place(const fxa_program *p, const fxa__node *load, uint32_t *last) {
+    uint32_t seen = 0, heads = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H, pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
+    int positions = 0;
+    for (int d = 0; d < load->n_args; d++) {
+        uint32_t input = fxa__node_input(&p->nodes[load->arg[d]]);
+        if (!(input & (heads | pair)) || (input <= seen && d > 0)) return 0; /* in the order b, h, q, k */
+        positions += (input & pair) != 0;
+        seen |= input;
+        *last = input;
+    }
+    return positions;
+}
+
+static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    w->c->dense = w->c->q_word = w->c->k_word = -1;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        uint32_t last = 0;
+        if (n->op != FXA_OP_LOAD || !w->need[i]) continue;
+        int positions = choose_place(p, n, &last);
+        uint8_t dtype = p->tensors[n->imm].dtype;
+        if (positions == 2 && n->imm == config->dense && !(w->need[i] & CUDA_MASK)) w->c->dense = i;
+        if (positions != 1 || !config->words || (dtype != FXA_I32 && dtype != FXA_F32)) continue;
+        if (last == 1u << FXA_INPUT_Q && w->c->q_word < 0) w->c->q_word = i;
+        if (last == 1u << FXA_INPUT_K && w->c->k_word < 0) w->c->k_word = i;
+    }
+}
+
+/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+
+static bool choose_is_number(const fxa_program *p, int32_t node, double x) {
+    return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
+}
+
+/* The gradient of a load that pairs are given, with slope 1 throughout: what the kernels sum by themselves. */
+static bool choose_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
+    const fxa_program *p = w->c->program;
+    if (load < 0 || w->c->has_slope || p->nodes[load].op != FXA_OP_LOAD || out->kind != FXA__OUT_DLOAD) return false;
+    if (p->nodes[load].imm != out->slot || !choose_is_number(p, out->value, 1)) return false;
+    for (int32_t d = 0; d < out->n_index; d++)
+        if (p->nodes[load].arg[d] != out->index[d]) return false;
+    return true;
+}
+
+/* Params of the rewritten program have other numbers than those of the problem's; tensors keep theirs. */
+static bool choose_is_wanted(const fxa__cuda_program *c, const fxa__cuda_config *config, const fxa__output *out) {
+    if (choose_is_number(c->program, out->value, 0)) return false;
+    if (out->kind == FXA__OUT_DLOAD) return config->grad_tensors >> out->slot & 1;
+    return out->kind == FXA__OUT_DPARAM && c->params[out->slot].from >= 0 &&
+           (config->grad_params >> c->params[out->slot].from & 1);
+}
+
+static void choose_gradients(cuda_work *w, const fxa__cuda_config *config) {
+    fxa__cuda_program *c = w->c;
+    for (int32_t i = 0; i < c->program->n_outputs; i++) {
+        const fxa__output *out = &c->program->outputs[i];
+        w->wanted[i] = choose_is_wanted(c, config, out);
+        if (!w->wanted[i]) continue;
+        fxa__grad grad = fxa__lower_grad(c->program, i, w->sets);
+        if (choose_is_load(w, out, c->diagonal))
+            c->grad_diagonal = true;
+        else if (choose_is_load(w, out, c->dense))
+            c->grad_dense = true;
+        else if (grad.kind <= FXA__GRAD_HEAD && c->n_sums < FXA__CUDA_SUMS)
+            c->sums[c->n_sums++] = i;
+        else
+            c->has_scatter = true;
+    }
+}
+
+bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output) {
+    const fxa__cuda_program *c = w->c;
+    const fxa__output *out = &c->program->outputs[output];
+    for (int32_t i = 0; i < c->n_sums; i++)
+        if (c->sums[i] == output) return false;
+    return w->wanted[output] && !choose_is_load(w, out, c->diagonal) && !choose_is_load(w, out, c->dense);
+}
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    int32_t slope = fxa__program_output(p, FXA__OUT_DSCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
+    fxa__lower_affine(p, w->forms);
+    fxa__lower_depend(p, w->forms, w->sets);
+    choose_value(w, config->plain);
+    w->c->has_slope = slope >= 0 && !choose_is_number(p, slope, 1);
+    w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
+    choose_mark(w);
+    choose_diagonal(w);
+    choose_loads(w, config);
+    choose_bound(w);
+    choose_gradients(w, config);
+}
+
+fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
+                                  fxa_error *err) {
+    *out = (fxa__cuda_program){.text = {.host = host}};
+    FXA_TRY(fxa__cuda_rewrite(host, config, out, err));
+    size_t n = (size_t)out->program->n_nodes, n_outputs = (size_t)out->program->n_outputs;
+    cuda_work w = {.host = host, .c = out};
+    w.forms = fxa__alloc_array(host, n, sizeof *w.forms);
+    w.sets = fxa__alloc_array(host, n, sizeof *w.sets);
+    w.need = fxa__alloc(host, n);
+    w.wanted = fxa__alloc(host, n_outputs);
+    bool ok = w.forms && w.sets && w.need && w.wanted;
+    if (ok) choose_all(&w, config);
+    bool refused = ok && w.sets[fxa__program_output(out->program, FXA__OUT_MASK)].inputs & 1u << FXA_INPUT_SCORE;
+    ok = ok && !refused && fxa__cuda_text_write(&w) && !out->text.failed;
+    fxa__free(host, w.forms, n * sizeof *w.forms);
+    fxa__free(host, w.sets, n * sizeof *w.sets);
+    fxa__free(host, w.need, n);
+    fxa__free(host, w.wanted, n_outputs);
+    if (refused)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "the mask reads the score, which CUDA kernels do not give it");
+    return ok ? FXA_OK : fxa__fail_memory(err, "the text of a program for CUDA kernels");
+}
+
+void fxa__cuda_program_free(fxa__cuda_program *p) {
+    fxa_program_destroy(p->program);
+    fxa__writer_free(&p->text);
+    *p = (fxa__cuda_program){.value = -1};
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a problem's score program to program.cuh, the one generated text of the CUDA kernels (score.cuh says what it has
+ * to define). Two steps: cuda_rewrite.c makes the program that kernels compute, cuda_program.c chooses what of it goes
+ * where and writes the text.
+ *
+ *   rewritten   the score is the raw product of Q and K times a param, the scale; numbers are params (lower/lift), so
+ *               that text does not depend on them; divisions by what no pair changes are products, and factors of one
+ *               product are one; of the derivative dscore is 1, so its outputs are slopes
+ *   unit        a factor of the whole score that nothing but params decide
+ *   diagonal    the largest float that depends on b, h and q - k alone
+ *   words       an i32 or f32 per key or per query: loads at [k], [b, k], [h, k], [b, h, k], and so of q
+ *   dense       elements [.., q, k] of a tensor in the storage type
+ *   sums        gradients with one element for all pairs of a head or of the run; others are added by scatter()
+ *
+ * The text is the same for programs that differ in numbers alone; who runs it looks at the promises below.
+ */
+#ifndef FXA_ENGINE_CUDA_PROGRAM_H
+#define FXA_ENGINE_CUDA_PROGRAM_H
+
+#include "../../lower/depend.h"
+
+enum { FXA__CUDA_SUMS = 16 }; /* gradients of all float params have room */
+
+/* What a param of the rewritten program is given at a run. */
+typedef struct fxa__cuda_param {
+    int32_t from; /* the param of the problem's program, or: */
+    double value; /* from = FXA__CUDA_NUMBER: this */
+} fxa__cuda_param;
+enum { FXA__CUDA_NUMBER = -1, FXA__CUDA_SCALE = -2 };
+
+typedef struct fxa__cuda_config {
+    fxa_program *program;               /* a SCORE program with its masks lifted */
+    const fxa_program *derivative;      /* of it; NULL: no backward pass */
+    uint64_t grad_params, grad_tensors; /* whose gradients are wanted, by bits */
+    int32_t dense;                      /* tensor that may be read as pair.dense: its strides and sizes are right; -1 */
+    bool words; /* loads may be words: tensors have an element for each entry, head and position */
+    bool plain; /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the
+                   whole score is above 0: it may go into the unit */
+} fxa__cuda_config;
+
+typedef struct fxa__cuda_program {
+    fxa_program *program;                   /* rewritten; kind SCORE, or JOINT with a derivative */
+    fxa__cuda_param params[FXA_MAX_PARAMS]; /* of it; their places in f[] and i[]: fxa__lower_emit_param */
+    int32_t value;                          /* node of value() */
+    int32_t factor;                         /* node that the unit has in it, has to be > 0; -1: there is none */
+    int32_t diagonal, dense;                /* nodes that pairs get so; -1 */
+    int32_t q_word, k_word;                 /* loads; -1 */
+    int32_t sums[FXA__CUDA_SUMS];           /* outputs of the program that partials() gives, in order */
+    int32_t n_sums;
+    double bound; /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
+    bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
+    fxa__writer text;
+} fxa__cuda_program;
+
+/* E_UNSUPPORTED: the program has more params or tensors than kernels take, or a mask that reads the score. Free
+ * in either case. */
+fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
+                                  fxa_error *err);
+void fxa__cuda_program_free(fxa__cuda_program *p);
+
+/* cuda_rewrite.c: fills program and params. */
+fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err);
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The program that kernels compute; see cuda_program.h. Every result differs from the original's by the rounding of a
+ * factor at most: x / c becomes x * (1 / c), and (x * c) * d becomes x * (c * d), where no pair changes c and d. That
+ * is within what docs/numerics.md lets a quotient and a product be off by.
+ */
+#include "cuda_program.h"
+
+#include "../../lower/copy_outputs.h"
+#include "../../lower/joint.h"
+#include "../../lower/lift.h"
+
+#include "kernel_args.cuh"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct rewrite {
+    const fxa_program *p; /* lifted */
+    fxa_builder *b;
+    fxa__depend *sets;
+    fxa_value *map;    /* by node of p: its value in b */
+    fxa_value *factor; /* by node: map is base * factor; -1: it is no product with what stays */
+    fxa_value *base;
+    int32_t tensor[FXA_MAX_TENSORS];
+    fxa_value scale;
+    bool plain; /* params that are factors are finite and not 0 */
+} rewrite;
+
+/* What neither pairs nor rows nor keys change. */
+static bool rewrite_stays(const rewrite *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
+
+/* How a product or quotient is read: x * c, x / c; of mulz and divz, which an exact 0 wins in, only where c is a param
+ * or made of params: a run looks that those are finite and not 0. */
+static bool rewrite_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
+static bool rewrite_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
+static bool rewrite_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
+
+/* Which operand of a product (or the divisor of a quotient) stays while the other moves; -1. */
+static int rewrite_factor_at(const rewrite *r, const fxa__node *n) {
+    if (n->type != FXA_FLOAT || !(rewrite_is_product(n) || rewrite_is_quotient(n))) return -1;
+    for (int k = rewrite_is_quotient(n); k < 2; k++) {
+        const fxa__depend *c = &r->sets[n->arg[k]];
+        bool params = fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors && r->plain;
+        if (rewrite_zero_wins(n) && !params) continue;
+        if (rewrite_stays(r, n->arg[k]) && !rewrite_stays(r, n->arg[1 - k])) return k;
+    }
+    return -1;
+}
+
+static fxa_value rewrite_operation(const rewrite *r, const fxa__node *n) {
+    fxa_value arg[FXA_MAX_RANK];
+    for (int k = 0; k < n->n_args; k++) arg[k] = r->map[n->arg[k]];
+    switch (n->op) {
+    case FXA_OP_CONST:
+        if (n->type == FXA_FLOAT) return fxa_builder_float(r->b, n->f);
+        return n->type == FXA_INT ? fxa_builder_int(r->b, n->imm) : fxa_builder_bool(r->b, n->imm);
+    case FXA_OP_INPUT: return fxa_builder_input(r->b, (fxa_input)n->imm);
+    case FXA_OP_PARAM: return fxa_builder_param(r->b, r->p->params[n->imm].name, (fxa_type)n->type);
+    case FXA_OP_LOAD: return fxa_builder_load(r->b, r->tensor[n->imm], arg, n->n_args);
+    default: return fxa_builder_op(r->b, (fxa_op)n->op, arg, n->n_args);
+    }
+}
+
+/* A product or quotient with what stays: of the operand that moves, whatever factor that had joins; a factor that is
+ * divided by again is gone. */
+static void rewrite_product(rewrite *r, int32_t i, int at) {
+    const fxa__node *n = &r->p->nodes[i];
+    int32_t moving = n->arg[1 - at];
+    fxa_value c = r->map[n->arg[at]];
+    bool had = r->factor[moving] >= 0;
+    r->base[i] = had ? r->base[moving] : r->map[moving];
+    if (had && rewrite_is_quotient(n) && r->factor[moving] == c && r->plain) {
+        r->map[i] = r->base[i];
+        r->base[i] = -1;
+        return;
+    }
+    if (rewrite_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
+    r->factor[i] = had ? fxa_builder_op2(r->b, FXA_OP_MUL, r->factor[moving], c) : c;
+    r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
+}
+
+static void rewrite_node(rewrite *r, int32_t i) {
+    const fxa__node *n = &r->p->nodes[i];
+    int at = rewrite_factor_at(r, n);
+    r->factor[i] = r->base[i] = -1;
+    if (n->op == FXA_OP_INPUT && n->imm == FXA_INPUT_SCORE) {
+        r->base[i] = fxa_builder_input(r->b, FXA_INPUT_SCORE);
+        r->factor[i] = r->scale;
+        r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->scale);
+    } else if (at >= 0) {
+        rewrite_product(r, i, at);
+    } else {
+        r->map[i] = rewrite_operation(r, n);
+    }
+}
+
+/* A name for the scale that the program has not. */
+static void rewrite_name(const fxa_program *p, char name[32]) {
+    (void)snprintf(name, 32, "scale");
+    for (int i = 0; fxa_program_param_find(p, name) >= 0 || fxa_program_tensor_find(p, name) >= 0; i++)
+        (void)snprintf(name, 32, "scale_%d", i);
+}
+
+static void rewrite_declare(rewrite *r, const char *scale) {
+    for (int32_t i = 0; i < r->p->n_params; i++)
+        (void)fxa_builder_param(r->b, r->p->params[i].name, (fxa_type)r->p->params[i].type);
+    for (int32_t i = 0; i < r->p->n_tensors; i++) {
+        const fxa__decl *t = &r->p->tensors[i];
+        r->tensor[i] = fxa_builder_tensor(r->b, t->name, (fxa_dtype)t->dtype, t->rank);
+    }
+    r->scale = fxa_builder_param(r->b, scale, FXA_FLOAT);
+}
+
+static fxa_status rewrite_build(fxa__host *host, rewrite *r, const char *scale, fxa_program **out, fxa_error *err) {
+    FXA_TRY(fxa__builder_new(host, (fxa_program_kind)r->p->kind, &r->b, err));
+    fxa__builder_set_limit(r->b, 4 * FXA__MAX_DERIVED_NODES);
+    rewrite_declare(r, scale);
+    fxa__lower_depend(r->p, NULL, r->sets);
+    for (int32_t i = 0; i < r->p->n_nodes && !fxa__builder_failed(r->b); i++) rewrite_node(r, i);
+    if (!fxa__builder_failed(r->b)) fxa__lower_copy_outputs(r->b, r->p, r->map, UINT32_MAX);
+    fxa_status status = fxa_builder_finish(r->b, out, err);
+    fxa_builder_destroy(r->b);
+    return status;
+}
+
+/* Where each param of the result comes from: by name, since params are sorted by it. */
+static void rewrite_sources(const fxa__lifted *lifted, const char *scale, fxa__cuda_program *out) {
+    for (int32_t i = 0; i < out->program->n_params; i++) {
+        const char *name = out->program->params[i].name;
+        int32_t at = fxa_program_param_find(lifted->program, name);
+        if (strcmp(name, scale) == 0)
+            out->params[i] = (fxa__cuda_param){FXA__CUDA_SCALE, 0};
+        else
+            out->params[i] = (fxa__cuda_param){lifted->from[at], lifted->value[at]};
+    }
+}
+
+/* The same program with dscore 1: its derivative and gradients are slopes. */
+static fxa_status rewrite_slopes(fxa__host *host, const fxa_program *p, fxa_program **out, fxa_error *err) {
+    size_t n = (size_t)p->n_nodes;
+    fxa_builder *b = NULL;
+    fxa_value *given = fxa__alloc_array(host, 2 * n, sizeof *given);
+    fxa_status status = given ? fxa__builder_new(host, (fxa_program_kind)p->kind, &b, err)
+                              : fxa__fail_memory(err, "a program for CUDA kernels");
+    if (status == FXA_OK) {
+        fxa__builder_set_limit(b, 4 * FXA__MAX_DERIVED_NODES);
+        fxa_value one = fxa_builder_float(b, 1);
+        for (size_t i = 0; i < n; i++) given[i] = fxa__node_input(&p->nodes[i]) == 1u << FXA_INPUT_DSCORE ? one : -1;
+        if (fxa__builder_import_with(b, p, given, given + n)) fxa__lower_copy_outputs(b, p, given + n, UINT32_MAX);
+        status = fxa_builder_finish(b, out, err);
+        fxa_builder_destroy(b);
+    }
+    fxa__free(host, given, 2 * n * sizeof *given);
+    return status;
+}
+
+static fxa_status rewrite_lifted(fxa__host *host, const fxa__lifted *lifted, bool plain, fxa__cuda_program *out,
+                                 fxa_error *err) {
+    size_t n = (size_t)lifted->program->n_nodes;
+    rewrite r = {.p = lifted->program, .plain = plain};
+    char scale[32];
+    fxa_status status;
+    r.sets = fxa__alloc_array(host, n, sizeof *r.sets);
+    r.map = fxa__alloc_array(host, 3 * n, sizeof *r.map);
+    r.factor = r.map ? r.map + n : NULL;
+    r.base = r.map ? r.map + 2 * n : NULL;
+    rewrite_name(lifted->program, scale);
+    if (!r.sets || !r.map)
+        status = fxa__fail_memory(err, "a program for CUDA kernels");
+    else
+        status = rewrite_build(host, &r, scale, &out->program, err);
+    if (status == FXA_OK) rewrite_sources(lifted, scale, out);
+    fxa__free(host, r.sets, n * sizeof *r.sets);
+    fxa__free(host, r.map, 3 * n * sizeof *r.map);
+    return status;
+}
+
+static int32_t rewrite_count(const fxa_program *p, uint8_t type) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n_params; i++) n += p->params[i].type == type;
+    return n;
+}
+
+/* Numbers as params while kernels have room for them beside the scale; else they stay in the text. */
+static fxa_status rewrite_lift(fxa__host *host, fxa_program *p, fxa__lifted *out, fxa_error *err) {
+    FXA_TRY(fxa__lower_lift(host, p, out, err));
+    if (rewrite_count(out->program, FXA_FLOAT) < FXA_CUDA_SCALARS) return FXA_OK;
+    fxa_program_destroy(out->program);
+    fxa_program_retain(p);
+    *out = (fxa__lifted){.program = p};
+    for (int32_t i = 0; i < p->n_params; i++) out->from[i] = i;
+    if (rewrite_count(p, FXA_FLOAT) < FXA_CUDA_SCALARS && rewrite_count(p, FXA_INT) <= FXA_CUDA_SCALARS) return FXA_OK;
+    return fxa__fail(err, FXA_E_UNSUPPORTED, "the program has %d float and %d int params; CUDA kernels take %d and %d",
+                     (int)rewrite_count(p, FXA_FLOAT), (int)rewrite_count(p, FXA_INT), FXA_CUDA_SCALARS - 1,
+                     FXA_CUDA_SCALARS);
+}
+
+fxa_status fxa__cuda_rewrite(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out, fxa_error *err) {
+    fxa_program *whole = config->program, *joint = NULL;
+    fxa__lifted lifted = {.program = NULL};
+    fxa_status status = FXA_OK;
+    if (whole->n_tensors > FXA_CUDA_TENSORS)
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "the program captures %d tensors; CUDA kernels take %d",
+                         (int)whole->n_tensors, FXA_CUDA_TENSORS);
+    if (config->derivative) status = fxa__lower_joint(host, config->program, config->derivative, true, &joint, err);
+    if (config->derivative && status == FXA_OK) status = rewrite_slopes(host, joint, &whole, err);
+    if (!config->derivative) fxa_program_retain(whole);
+    if (status == FXA_OK) status = rewrite_lift(host, whole, &lifted, err);
+    if (status == FXA_OK) status = rewrite_lifted(host, &lifted, config->plain, out, err);
+    fxa_program_destroy(lifted.program);
+    if (whole != config->program || !config->derivative) fxa_program_destroy(whole);
+    fxa_program_destroy(joint);
+    return status;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The text of program.cuh; see score.cuh for what it defines. What neither rows nor keys change is in head(), as
+ * members; everything else is in the function that needs it, as a function of the pair: the compiler finds what
+ * unrolled loops over pairs have in common. Static functions see no members and compute all by themselves.
+ */
+#include "cuda_text.h"
+
+#include "../../lower/emit.h"
+#include "../../lower/interval.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct cuda_text {
+    const cuda_work *work;
+    fxa__cuda_program *c;
+    fxa__writer *w;
+    fxa__emit pairs; /* value, slope, mask: with what pairs are given */
+    fxa__emit grads; /* partials and scatter, where pairs have nothing but q and k */
+} cuda_text;
+
+static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
+static const char cudatext_heads[] = "        const int heads = a.heads;\n";
+static const char cudatext_lengths[] =
+    "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
+
+static void cudatext_put(cuda_text *t, const char *text) { fxa__write_bytes(t->w, text, strlen(text)); }
+
+static void cudatext_switch(cuda_text *t, const char *name, int value) {
+    if (value) fxa__write_format(t->w, "#define PROG_%s %d\n", name, value);
+}
+
+/* ---- Statements -------------------------------------------------------------------------------------------------- */
+
+/* Everything inside of a head that nodes marked with `bits` need. */
+static void cudatext_inside(cuda_text *t, const fxa__emit *e, uint32_t bits) {
+    for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
+        fxa__lower_emit_nodes(e, (fxa__emit_level)level, bits, t->w);
+}
+
+/* Members are what heads have for pairs; rows and keys are computed with the pair. */
+static void cudatext_localize(fxa__emit *e, fxa__emit_level from) {
+    for (int32_t i = 0; i < e->p->n_nodes; i++)
+        if (e->level[i] >= from) e->kept[i] = 0;
+}
+
+/* Both texts have the same members. */
+static void cudatext_share(fxa__emit *x, fxa__emit *y) {
+    for (int32_t i = 0; i < x->p->n_nodes; i++) {
+        if (x->level[i] > FXA__EMIT_HEAD) continue;
+        x->used[i] |= y->used[i];
+        x->kept[i] = y->kept[i] = x->kept[i] | y->kept[i];
+    }
+}
+
+static void cudatext_give(cuda_text *t, int32_t node, const char *as_float, const char *as_int) {
+    if (node < 0) return;
+    t->pairs.given[node] = t->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
+}
+
+static bool cudatext_open(cuda_text *t) {
+    const fxa_program *p = t->c->program;
+    int32_t slope = fxa__program_output(p, FXA__OUT_DSCORE);
+    bool ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, &t->pairs);
+    ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, &t->grads) && ok;
+    if (!ok) return false;
+    cudatext_give(t, t->c->q_word, "__int_as_float(p.q_word)", "p.q_word");
+    cudatext_give(t, t->c->k_word, "__int_as_float(p.k_word)", "p.k_word");
+    cudatext_give(t, t->c->dense, "p.dense", "");
+    cudatext_give(t, t->c->diagonal, "p.diagonal", "");
+    if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
+    if (t->c->has_slope) fxa__lower_emit_want(&t->pairs, slope, CUDA_SLOPE);
+    if (t->c->has_mask) fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        bool sum = false;
+        for (int32_t j = 0; j < t->c->n_sums; j++) sum = sum || t->c->sums[j] == i;
+        if (!sum && !fxa__cuda_is_scattered(t->work, i)) continue;
+        fxa__lower_emit_want(&t->grads, p->outputs[i].value, CUDA_GRADS);
+        for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
+            fxa__lower_emit_want(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
+    }
+    cudatext_localize(&t->pairs, FXA__EMIT_ROW);
+    cudatext_localize(&t->grads, FXA__EMIT_ROW);
+    cudatext_share(&t->pairs, &t->grads);
+    return true;
+}
+
+/* ---- Functions of pairs ------------------------------------------------------------------------------------------ */
+
+static void cudatext_head(cuda_text *t) {
+    for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
+        fxa__lower_emit_kept(&t->pairs, (fxa__emit_level)level, t->w);
+    cudatext_put(t, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n");
+    cudatext_put(t, cudatext_heads);
+    for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
+        fxa__lower_emit_nodes(&t->pairs, (fxa__emit_level)level, 0xff, t->w);
+    cudatext_put(t, "    }\n");
+}
+
+static void cudatext_return(cuda_text *t, const fxa__emit *e, int32_t node) {
+    cudatext_put(t, "        return ");
+    fxa__lower_emit_value(e, node, t->w);
+    cudatext_put(t, ";\n    }\n");
+}
+
+static void cudatext_value(cuda_text *t) {
+    int32_t slope = fxa__program_output(t->c->program, FXA__OUT_DSCORE);
+    if (t->c->has_value) {
+        cudatext_put(t, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
+        cudatext_put(t, cudatext_pair);
+        cudatext_inside(t, &t->pairs, CUDA_VALUE);
+        cudatext_return(t, &t->pairs, t->c->value);
+    }
+    if (!t->c->has_slope) return;
+    cudatext_put(
+        t, "    FXA_INLINE float value(const FxaArgs &a, float score, const Pair &p, float &slope) const\n    {\n");
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->pairs, CUDA_VALUE | CUDA_SLOPE);
+    cudatext_put(t, "        slope = ");
+    fxa__lower_emit_value(&t->pairs, slope, t->w);
+    cudatext_put(t, ";\n");
+    if (t->c->has_value)
+        cudatext_return(t, &t->pairs, t->c->value);
+    else
+        cudatext_put(t, "        return score;\n    }\n");
+}
+
+static void cudatext_mask(cuda_text *t) {
+    if (!t->c->has_mask) return;
+    /* A mask that reads the score has it from nobody: such a program is refused before. */
+    cudatext_put(t, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->pairs, CUDA_MASK);
+    cudatext_return(t, &t->pairs, fxa__program_output(t->c->program, FXA__OUT_MASK));
+}
+
+static void cudatext_partials(cuda_text *t) {
+    if (!t->c->n_sums) return;
+    fxa__write_format(t->w,
+                      "    FXA_INLINE void partials(const FxaArgs &a, float score, const Pair &p, float (&g)[%d]) "
+                      "const\n    {\n",
+                      (int)t->c->n_sums);
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->grads, CUDA_GRADS);
+    for (int32_t i = 0; i < t->c->n_sums; i++) {
+        fxa__write_format(t->w, "        g[%d] = ", (int)i);
+        fxa__lower_emit_value(&t->grads, t->c->program->outputs[t->c->sums[i]].value, t->w);
+        cudatext_put(t, ";\n");
+    }
+    cudatext_put(t, "    }\n");
+}
+
+/* One element: added to where its indices are inside. A param's is the first of what follows the tensors' own. */
+static void cudatext_add(cuda_text *t, const fxa__output *out) {
+    cudatext_put(t, "        {\n            long long at = 0;\n            const int inside = 1");
+    for (int32_t d = 0; d < out->n_index; d++) {
+        fxa__write_format(t->w, " & fxa__at(a.tensor[%d].size[%d], a.tensor[%d].stride[%d], ", (int)out->slot, (int)d,
+                          (int)out->slot, (int)d);
+        fxa__lower_emit_value(&t->grads, out->index[d], t->w);
+        cudatext_put(t, ", &at)");
+    }
+    fxa__write_format(t->w, ";\n            if (inside) atomicAdd(a.grad_tensor[%d] + at, ds * (", (int)out->slot);
+    fxa__lower_emit_value(&t->grads, out->value, t->w);
+    cudatext_put(t, "));\n        }\n");
+}
+
+static void cudatext_scatter(cuda_text *t) {
+    if (!t->c->has_scatter) return;
+    cudatext_put(
+        t, "    FXA_INLINE void scatter(const FxaArgs &a, int b, int h, float score, const Pair &p, float ds) const"
+           "\n    {\n");
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->grads, CUDA_GRADS);
+    for (int32_t i = 0; i < t->c->program->n_outputs; i++)
+        if (fxa__cuda_is_scattered(t->work, i)) cudatext_add(t, &t->c->program->outputs[i]);
+    cudatext_put(t, "    }\n");
+}
+
+/* ---- Static functions -------------------------------------------------------------------------------------------- */
+
+/* All that one node needs, computed on the spot. */
+static bool cudatext_alone(cuda_text *t, int32_t node, fxa__emit_level most) {
+    fxa__emit e;
+    bool ok = fxa__lower_emit_open(t->work->host, t->c->program, FXA__CUDA_F32, 0, &e);
+    if (ok) {
+        fxa__lower_emit_want(&e, node, CUDA_VALUE);
+        cudatext_localize(&e, FXA__EMIT_RUN);
+        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
+            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, t->w);
+        cudatext_put(t, "        return ");
+        fxa__lower_emit_value(&e, node, t->w);
+    }
+    fxa__lower_emit_close(&e);
+    return ok;
+}
+
+static bool cudatext_unit(cuda_text *t) {
+    cudatext_put(t, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
+    bool ok = true;
+    if (t->c->factor >= 0)
+        ok = cudatext_alone(t, t->c->factor, FXA__EMIT_RUN);
+    else
+        cudatext_put(t, "        return 1.f");
+    cudatext_put(t, " * LOG2E;\n    }\n");
+    return ok;
+}
+
+/* Any pair on the diagonal does: the one nearest to 0. */
+static bool cudatext_diagonal(cuda_text *t) {
+    if (t->c->diagonal < 0) return true;
+    cudatext_put(t, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
+    cudatext_put(t, cudatext_lengths);
+    cudatext_put(t, "        const int q = max(d, 0), k = max(-d, 0);\n");
+    bool ok = cudatext_alone(t, t->c->diagonal, FXA__EMIT_PAIR);
+    cudatext_put(t, ";\n    }\n");
+    return ok;
+}
+
+/* Ranges of words are there; of other tables nobody knows. */
+static void cudatext_range(cuda_text *t, const fxa__interval *v, int32_t word, const char *vector) {
+    const fxa__node *load = word >= 0 ? &t->c->program->nodes[word] : NULL;
+    for (int32_t i = 0; load && i < v->n_tables; i++)
+        if (v->table[word] == i)
+            fxa__write_format(t->w,
+                              "            if (table == %d) return fxa__span_load((const int *)a.%s.ranges + 2 * (b * "
+                              "a.%s.ranges_b + h * a.%s.ranges_h), size, index);\n",
+                              (int)i, vector, vector, vector);
+}
+
+static bool cudatext_class(cuda_text *t) {
+    fxa__interval v;
+    if (!t->c->has_mask) return true;
+    bool ok = fxa__lower_interval_open(t->work->host, t->c->program, FXA__CUDA_F32, &v);
+    if (ok) {
+        cudatext_put(
+            t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
+               "\n    {\n");
+        cudatext_put(t, cudatext_lengths);
+        cudatext_put(t,
+                     "        const auto load_range = [&](const FxaArgs &, int table, long long, int size, fxa__span "
+                     "index) {\n");
+        cudatext_range(t, &v, t->c->q_word, "q_vector");
+        cudatext_range(t, &v, t->c->k_word, "k_vector");
+        cudatext_put(t, "            return fxa__span_any();\n        };\n");
+        fxa__lower_interval_text(&v, t->w);
+        cudatext_put(t, "    }\n");
+    }
+    fxa__lower_interval_close(&v);
+    return ok;
+}
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+static int cudatext_words(const cuda_text *t) {
+    int32_t words[] = {t->c->q_word, t->c->k_word};
+    int most = 0;
+    for (int i = 0; i < 2; i++) {
+        if (words[i] < 0 || !t->pairs.used[words[i]]) continue;
+        int here = t->pairs.used[words[i]] & (CUDA_VALUE | CUDA_SLOPE) ? 2 : 1;
+        most = here > most ? here : most;
+    }
+    return most;
+}
+
+/* Sixteen: exp2 of what a bounded score is times the unit stays far from the ends of f32 for units up to 4. */
+static void cudatext_switches(cuda_text *t) {
+    const fxa__cuda_program *c = t->c;
+    cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"span_rules.h\"\n");
+    cudatext_switch(t, "VALUE", c->has_value);
+    cudatext_switch(t, "SLOPE", c->has_slope);
+    cudatext_switch(t, "MASK", c->has_mask);
+    cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16);
+    cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
+    cudatext_switch(t, "DENSE", c->dense >= 0);
+    cudatext_switch(t, "VECTOR", cudatext_words(t));
+    cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
+    cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
+    cudatext_switch(t, "GRAD_SUMS", c->n_sums);
+    cudatext_switch(t, "GRAD_SCATTER", c->has_scatter);
+}
+
+bool fxa__cuda_text_write(const cuda_work *w) {
+    cuda_text t = {.work = w, .c = w->c, .w = &w->c->text};
+    bool ok = cudatext_open(&t);
+    if (ok) {
+        cudatext_switches(&t);
+        cudatext_put(&t, "struct Program : ProgramBase {\n");
+        cudatext_head(&t);
+        cudatext_value(&t);
+        cudatext_mask(&t);
+        cudatext_partials(&t);
+        cudatext_scatter(&t);
+        ok = cudatext_unit(&t) && cudatext_diagonal(&t) && cudatext_class(&t);
+        cudatext_put(&t, "};\n");
+    }
+    fxa__lower_emit_close(&t.pairs);
+    fxa__lower_emit_close(&t.grads);
+    return ok;
+}

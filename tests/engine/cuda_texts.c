@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prints program.cuh for programs of files and for random ones, forward alone or with the backward pass, for
+ * tests/gpu/test_cuda_generated.py: a line "=== NAME" before each, "=== NAME refused: WHY" where there is none.
+ *
+ *   cuda_texts RANDOM (grads | alone) FILE...
+ *
+ * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers. A tensor that is
+ * called dense may be read as such.
+ */
+#include "lower/lower_rig.h"
+
+#include "engine/cuda/cuda_program.h"
+
+/* By place: params of a type are in the order of the rewritten program. */
+static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, uint8_t type) {
+    printf(" %s:", type == FXA_FLOAT ? "f" : "i");
+    for (int32_t i = 0; i < out->program->n_params; i++) {
+        int32_t from = out->params[i].from;
+        if (out->program->params[i].type != type) continue;
+        if (from == FXA__CUDA_NUMBER)
+            printf(" %.17g", out->params[i].value);
+        else
+            printf(" %s", from == FXA__CUDA_SCALE ? "scale" : p->params[from].name);
+    }
+}
+
+static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, bool grads) {
+    fxa_program *d = NULL, *lifted = NULL;
+    fxa_error err = {.status = FXA_OK};
+    fxa__cuda_program out;
+    if (fxa__program_lift_masks(r->host, p, &lifted, &err) != FXA_OK) abort();
+    if (backward && fxa_program_derivative(lifted, &d, &err) != FXA_OK) abort();
+    uint64_t wanted = grads ? UINT64_MAX : 0;
+    fxa__cuda_config config = {.program = lifted, .derivative = d, .grad_params = wanted, .grad_tensors = wanted};
+    config.dense = fxa_program_tensor_find(lifted, "dense");
+    config.words = config.plain = true;
+    if (fxa__cuda_program_make(r->host, &config, &out, &err) != FXA_OK)
+        printf("=== %s refused: %s\n", name, err.text);
+    else {
+        printf("=== %s %s\n//", name, backward ? "backward" : "forward");
+        texts_arguments(lifted, &out, FXA_FLOAT);
+        texts_arguments(lifted, &out, FXA_INT);
+        printf("\n%.*s", (int)out.text.size, (const char *)out.text.data);
+    }
+    fxa__cuda_program_free(&out);
+    fxa_program_destroy(d);
+    fxa_program_destroy(lifted);
+    fxa_program_destroy(p);
+}
+
+int main(int argc, char **argv) {
+    (void)t_list, (void)t_count, (void)t_skips; /* no tests here */
+    static char text[1 << 16];
+    rig *r = calloc(1, sizeof *r);
+    if (!r || !rig_start(r) || argc < 3) return 1;
+    bool grads = strcmp(argv[2], "grads") == 0;
+    for (int i = 3; i < argc; i++) {
+        FILE *file = fopen(argv[i], "r");
+        size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
+        const char *slash = strrchr(argv[i], '/');
+        if (!file) return 1;
+        fclose(file);
+        text[n] = 0;
+        for (int backward = 0; backward < 2; backward++)
+            texts_show(r, rig_parse(r, text), slash ? slash + 1 : argv[i], backward, grads);
+    }
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "random%d", i);
+        texts_show(r, rig_program(r, i % 2 ? GEN_SMOOTH : GEN_NO_SPECIAL), name, true, grads);
+    }
+    rig_end(r);
+    free(r);
+    return 0;
+}

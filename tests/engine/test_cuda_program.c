@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * program.cuh in meaning: generated text compiled as C++ for the host, with what it calls of CUDA defined there, gives
+ * the new score, slope, mask and gradients of the evaluator within the running error of f32, for listed and random
+ * programs, and calls no tile empty or full that is not. Skips by name where there is no C++ compiler.
+ */
+#include "lower/emit_rig.h"
+
+#include "engine/cuda/cuda_program.h"
+#include "engine/cuda/kernel_args.cuh"
+#include "lower/interval.h"
+#include "program/eval_error.h"
+#include "support/fail_alloc.h"
+
+enum { MEANT_RANDOM = 60, MEANT_MOST = 128, MEANT_ROUNDS = 12, MEANT_TILES = 12, MEANT_SIDE = 4 };
+
+/* out: new score times log2(e), slope, mask, then the terms of the sums. */
+typedef void (*meant_pair)(const struct FxaArgs *a, const int *at, const float *given, const int *words, float *out);
+typedef int (*meant_tile)(const struct FxaArgs *a, const int *at);
+
+static const char meant_head[] =
+    "#include <cmath>\n#include <algorithm>\nusing std::max;\nusing std::min;\n"
+    "#define FXA__OPS_F32\n#include \"lower/program_ops.h\"\n#include \"program/span_rules.h\"\n"
+    "#include \"engine/cuda/kernel_args.cuh\"\n"
+    "#define FXA_INLINE inline\n"
+    "static const float LOG2E = 1.4426950408889634f;\n"
+    "static float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }\n"
+    "static float __fadd_rn(float x, float y) { return x + y; }\n"
+    "static float __fsub_rn(float x, float y) { return x - y; }\n"
+    "static float __fmul_rn(float x, float y) { return x * y; }\n"
+    "static float __int_as_float(int x) { return fxa__float_of((unsigned)x); }\n"
+    "static float score_tanh(float x) { return tanhf(x); }\n"
+    "static void atomicAdd(float *p, float x) { *p += x; }\n"
+    "static int q_length(const FxaArgs &a, int) { return a.q_len; }\n"
+    "static int k_length(const FxaArgs &a, int) { return a.k_len; }\n"
+    "struct Pair { int q, k, q_off, k_off; float diagonal, dense; int q_word, k_word; };\n"
+    "enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };\n"
+    "struct ProgramBase {\n"
+    "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n};\n";
+
+static const char *const meant_switches[] = {"VALUE",      "SLOPE",     "MASK",        "BOUNDED",
+                                             "DIAGONAL",   "DENSE",     "VECTOR",      "GRAD_DIAGONAL",
+                                             "GRAD_DENSE", "GRAD_SUMS", "GRAD_SCATTER"};
+
+/* at: b, h, q, k (tiles: q0, q1, k0, k1). Called with the number of the program four times over. */
+static const char meant_calls[] =
+    "extern \"C\" void pair%d(const FxaArgs *a, const int *at, const float *given, const int *words, float *out) {\n"
+    "    Program p;\n    Pair x = {at[2], at[3], 0, 0, 0, given[0], words[0], words[1]};\n"
+    "    float v = given[1], slope = 1;\n    p.head(*a, at[0], at[1], a->q_len, a->k_len);\n"
+    "#if PROG_DIAGONAL\n    x.diagonal = Program::diagonal(*a, at[0], at[1], at[2] - at[3]);\n#endif\n"
+    "#if PROG_SLOPE\n    v = p.value(*a, v, x, slope);\n#elif PROG_VALUE\n    v = p.value(*a, v, x);\n#endif\n"
+    "    out[0] = v * Program::unit(*a), out[1] = slope, out[2] = 1;\n"
+    "#if PROG_MASK\n    out[2] = p.mask(*a, x);\n#endif\n"
+    "#if PROG_GRAD_SUMS\n    float g[PROG_GRAD_SUMS];\n    p.partials(*a, given[1], x, g);\n"
+    "    for (int i = 0; i < PROG_GRAD_SUMS; i++) out[3 + i] = g[i];\n#endif\n"
+    "#if PROG_GRAD_SCATTER\n    p.scatter(*a, at[0], at[1], given[1], x, 1.f);\n#endif\n}\n";
+static const char meant_class[] =
+    "extern \"C\" int tile%d(const FxaArgs *a, const int *at) {\n"
+    "    return Program::tile_class(*a, at[0], at[1], at[2], at[3], at[4], at[5]);\n}\n}\n";
+
+/* The programs of tests/gpu/programs.py and what else has a form of its own. */
+static const char *const meant_listed[] = {
+    "score = score",
+    "mask = k <= q + k_len - q_len",
+    "param cap : float\nscore = cap * tanh(score / cap)\nmask = k <= q",
+    "tensor slope : f32[1]\nscore = score + slope[h] * float(k - q)\nmask = k <= q",
+    "param w : int\nmask = k <= q && q - k < w",
+    "tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k] && k <= q",
+    "tensor ids : i64[1]\nmask = ids[q] == ids[k]",
+    "tensor t : f32[2]\nscore = score + t[h, clamp(q - k, -3, 3) + 3]",
+    "tensor bias : f16[4]\nscore = score + bias[b, h, q, k]",
+    "mask = abs(q - k) < 64 * (h + 1)",
+    "tensor t : f32[2]\nscore = score + t[h, k]\nmask = k <= q",
+    "tensor t : f32[2]\nscore = score + t[h, k % 4]",
+    "tensor w : f32[2]\nscore = w[h, 0] * score + w[h, 1] * float(k % 2)",
+    "tensor t : f32[2]\nscore = score + t[h, min(abs(q - k) >> 1, 3)]",
+    "param temperature : float\nscore = score / temperature",
+    "param a : float\nparam c : float\nscore = a * score / c + float(q - k) * a / c",
+    "tensor g : f32[1]\nscore = score * g[q] + g[k] * g[q - k]",
+    "score = score < 0.0 ? 0.1 * score : score\nmask = (q ^ k) & 1 == 0",
+    "score = 30.0 * tanh(score / 30.0) + 1.5",
+};
+enum { MEANT_LISTED = sizeof meant_listed / sizeof *meant_listed };
+
+typedef struct meant_case {
+    fxa_program *p, *d;
+    fxa__cuda_program cuda;
+} meant_case;
+
+static meant_case meant_cases[MEANT_MOST];
+
+static bool meant_make(rig *r, int i, meant_case *c) {
+    fxa_program *p =
+        i < MEANT_LISTED ? rig_parse(r, meant_listed[i]) : rig_program(r, i % 3 ? GEN_NO_SPECIAL : GEN_SMOOTH);
+    fxa_error err = {.status = FXA_OK};
+    *c = (meant_case){.p = NULL};
+    if (!p) return false;
+    T_OK(fxa__program_lift_masks(r->host, p, &c->p, &err));
+    T_OK(fxa_program_derivative(c->p, &c->d, &err));
+    fxa_program_destroy(p);
+    fxa__cuda_config config = {.program = c->p,
+                               .derivative = c->d,
+                               .grad_params = UINT64_MAX,
+                               .grad_tensors = UINT64_MAX,
+                               .dense = -1,
+                               .words = true,
+                               .plain = i % 2 == 0};
+    for (int32_t t = 0; i % 2 && t < c->p->n_tensors; t++)
+        if (c->p->tensors[t].dtype == FXA_F16) config.dense = t;
+    return fxa__cuda_program_make(r->host, &config, &c->cuda, &err) == FXA_OK || err.status == FXA_E_UNSUPPORTED;
+}
+
+static void meant_text(const meant_case *c, int number, fxa__writer *w) {
+    char text[2048];
+    fxa__write_format(w, "namespace P%d {\n", number);
+    fxa__write_bytes(w, c->cuda.text.data, c->cuda.text.size);
+    (void)snprintf(text, sizeof text, meant_calls, number);
+    fxa__write_bytes(w, text, strlen(text));
+    fxa__write_format(w, meant_class, number);
+    for (size_t i = 0; i < sizeof meant_switches / sizeof *meant_switches; i++)
+        fxa__write_format(w, "#undef PROG_%s\n", meant_switches[i]);
+}
+
+/* ---- A run ------------------------------------------------------------------------------------------------------- */
+
+typedef struct meant_run {
+    struct FxaArgs a;
+    double params[RIG_PARAMS]; /* of the rewritten program */
+    float grads[FXA_CUDA_TENSORS][RIG_CELLS];
+    int32_t ranges[2][4096];
+} meant_run;
+
+/* Params that are factors are finite and not 0, and above it where the whole score is multiplied. */
+static void meant_params(rig *r, const meant_case *c, double scale, meant_run *run) {
+    const fxa_program *p = c->cuda.program;
+    for (int32_t i = 0; i < c->p->n_params; i++)
+        if (c->p->params[i].type == FXA_FLOAT) r->params[i] = t_real(&r->rng, 0.25, 2);
+    for (int32_t i = 0; i < p->n_params; i++) {
+        const fxa__cuda_param *from = &c->cuda.params[i];
+        double x = from->from == FXA__CUDA_SCALE ? scale : from->from >= 0 ? r->params[from->from] : from->value;
+        int32_t at = fxa__lower_emit_param(p, i);
+        run->params[i] = x;
+        if (p->params[i].type == FXA_FLOAT)
+            run->a.f[at] = (float)x;
+        else
+            run->a.i[at] = fxa__toint(x);
+    }
+}
+
+/* The ranges of a word: pairs of its tensor, rows by b and h as its indices say. */
+static void meant_vector(const rig *r, const meant_case *c, int32_t word, struct FxaVector *v, int32_t *pairs) {
+    if (word < 0) return;
+    const fxa_program *p = c->cuda.program;
+    const fxa__node *n = &p->nodes[word];
+    const fxa_view *view = &r->views[n->imm];
+    int64_t pitch = fxa__span_n_blocks(view->size[n->n_args - 1]);
+    if (!fxa__dtype_is_float(view->dtype)) fxa__lower_interval_fill(view, n->n_args - 1, pairs);
+    v->ranges = pairs;
+    v->ranges_b = v->ranges_h = 0;
+    for (int d = n->n_args - 2; d >= 0; pitch *= view->size[d--])
+        *(p->nodes[n->arg[d]].imm == FXA_INPUT_B ? &v->ranges_b : &v->ranges_h) = pitch;
+}
+
+static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run) {
+    *run = (meant_run){.a = {.heads = MEANT_SIDE, .q_len = MEANT_SIDE, .k_len = MEANT_SIDE}};
+    rig_fill(r, c->p);
+    for (int32_t t = 0; t < c->p->n_tensors; t++) {
+        struct FxaCapture *to = &run->a.tensor[t];
+        to->data = r->views[t].data;
+        for (int d = 0; d < r->views[t].rank; d++) {
+            to->stride[d] = r->views[t].stride[d];
+            to->size[d] = (int)r->views[t].size[d];
+        }
+        run->a.grad_tensor[t] = run->grads[t];
+    }
+    meant_params(r, c, scale, run);
+    meant_vector(r, c, c->cuda.q_word, &run->a.q_vector, run->ranges[0]);
+    meant_vector(r, c, c->cuda.k_word, &run->a.k_vector, run->ranges[1]);
+}
+
+static int meant_word(const fxa_program *p, int32_t node, const fxa__val *vals) {
+    float x = node >= 0 && p->nodes[node].type == FXA_FLOAT ? (float)vals[node].f : 0;
+    int bits = node >= 0 ? vals[node].i : 0;
+    if (node >= 0 && p->nodes[node].type == FXA_FLOAT) memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Four times the running error: the rewritten program rounds in other places, some of them more often. */
+static int meant_close(const char *what, double got, double want, double error, const fxa_program *p) {
+    if (!(error < INFINITY) || !(fabs(want) < 1e30)) return 0;
+    if (fabs(got - want) <= 4 * error + 4e-6 * fabs(want) + 1e-30) return 1;
+    T_FAIL("%s: %.9g, not %.9g (error %.3g)\n", what, got, want, error);
+    rig_show(p);
+    return 1;
+}
+
+/* What scatter() added for one pair with ds 1, cell by cell. */
+static void meant_scattered(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
+                            const double *error) {
+    const fxa_program *p = c->cuda.program;
+    for (int32_t i = 0; c->cuda.has_scatter && i < p->n_outputs; i++) {
+        const fxa__output *out = &p->outputs[i];
+        int32_t index[FXA_MAX_RANK];
+        int64_t at;
+        bool sum = out->kind != FXA__OUT_DLOAD, sure = true;
+        for (int32_t j = 0; j < c->cuda.n_sums; j++) sum = sum || c->cuda.sums[j] == i;
+        double want = 0, most = 0;
+        for (int32_t d = 0; !sum && d < out->n_index; d++) index[d] = vals[out->index[d]].i;
+        if (sum || !fxa__view_offset(&r->views[out->slot], index, &at)) continue;
+        for (int32_t j = 0; j < p->n_outputs; j++) { /* all that meets in that cell */
+            const fxa__output *other = &p->outputs[j];
+            int32_t there[FXA_MAX_RANK];
+            int64_t place;
+            bool is_sum = other->kind != FXA__OUT_DLOAD || other->slot != out->slot;
+            for (int32_t k = 0; k < c->cuda.n_sums; k++) is_sum = is_sum || c->cuda.sums[k] == j;
+            for (int32_t d = 0; !is_sum && d < other->n_index; d++) {
+                there[d] = vals[other->index[d]].i;
+                sure = sure && error[other->index[d]] == 0;
+            }
+            if (is_sum || !fxa__view_offset(&r->views[other->slot], there, &place) || place != at) continue;
+            want += vals[other->value].f;
+            most += error[other->value];
+        }
+        if (sure && !c->cuda.grad_diagonal && !c->cuda.grad_dense)
+            (void)meant_close("a scattered gradient", run->grads[out->slot][at], want, most, c->p);
+    }
+}
+
+/* And nothing anywhere else: all cells of a tensor together have what was added. */
+static void meant_total(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
+                        const double *error, int32_t tensor) {
+    const fxa_program *p = c->cuda.program;
+    double want = 0, most = 0, got = 0;
+    for (int32_t i = 0; i < p->n_outputs; i++) {
+        const fxa__output *out = &p->outputs[i];
+        int32_t index[FXA_MAX_RANK];
+        int64_t at;
+        bool sum = out->kind != FXA__OUT_DLOAD || out->slot != tensor;
+        for (int32_t j = 0; j < c->cuda.n_sums; j++) sum = sum || c->cuda.sums[j] == i;
+        for (int32_t d = 0; !sum && d < out->n_index; d++) {
+            index[d] = vals[out->index[d]].i;
+            most += error[out->index[d]];
+        }
+        if (sum || !fxa__view_offset(&r->views[tensor], index, &at)) continue;
+        want += vals[out->value].f;
+        most += error[out->value];
+    }
+    for (int i = 0; i < RIG_CELLS; i++) got += (double)run->grads[tensor][i];
+    if (!c->cuda.grad_diagonal && !c->cuda.grad_dense)
+        (void)meant_close("all that was scattered", got, want, most, c->p);
+}
+
+static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_pair call, double scale) {
+    const fxa_program *p = c->cuda.program;
+    static double error[3][1 << 16];
+    volatile float raw = (float)t_real(&r->rng, -3, 3);
+    fxa__env env = {.score = (double)raw * scale, .dscore = 1, .params = r->params, .tensors = r->views}, own;
+    for (int i = FXA_INPUT_B; i <= FXA_INPUT_K; i++) env.coord[i] = (int)t_int(&r->rng, 0, MEANT_SIDE - 1);
+    env.coord[FXA_INPUT_Q_LEN] = env.coord[FXA_INPUT_K_LEN] = env.coord[FXA_INPUT_HEADS] = MEANT_SIDE;
+    own = env;
+    own.score = raw;
+    own.params = run->params;
+    fxa__val *x = rig_eval(c->p, &env), *d = rig_eval(c->d, &env), *y = rig_eval(p, &own);
+    fxa__arithmetic narrow = fxa__arithmetic_of(false);
+    fxa__program_error(c->p, &narrow, &env, fabs(env.score) * 0x1p-23, 0, x, error[0]);
+    fxa__program_error(c->d, &narrow, &env, fabs(env.score) * 0x1p-23, 0, d, error[1]);
+    fxa__program_error(p, &narrow, &own, 0, 0, y, error[2]);
+    float given[2] = {c->cuda.dense >= 0 ? (float)y[c->cuda.dense].f : 0, raw}, out[3 + FXA__CUDA_SUMS];
+    int words[2] = {meant_word(p, c->cuda.q_word, y), meant_word(p, c->cuda.k_word, y)}, said = 0;
+    memset(run->grads, 0, sizeof run->grads);
+    call(&run->a, &env.coord[FXA_INPUT_B], given, words, out);
+    int32_t score = fxa__program_output(c->p, FXA__OUT_SCORE), mask = fxa__program_output(c->p, FXA__OUT_MASK);
+    int32_t slope = fxa__program_output(c->d, FXA__OUT_DSCORE);
+    said += meant_close("score", out[0], x[score].f * 1.4426950408889634, error[0][score] * 1.5, c->p);
+    said += meant_close("slope", out[1], d[slope].f, error[1][slope], c->p);
+    said += meant_close("mask", out[2], x[mask].i, error[0][mask], c->p);
+    for (int32_t i = 0; i < c->cuda.n_sums; i++) {
+        int32_t node = p->outputs[c->cuda.sums[i]].value;
+        said += meant_close("a sum's term", out[3 + i], y[node].f, error[2][node], c->p);
+    }
+    meant_scattered(r, c, run, y, error[2]);
+    for (int32_t t = 0; t < c->p->n_tensors; t++) meant_total(r, c, run, y, error[2], t);
+    free(x), free(d), free(y);
+    return said;
+}
+
+static void meant_check_tile(rig *r, const meant_case *c, const meant_run *run, meant_tile call) {
+    int at[6] = {(int)t_int(&r->rng, 0, MEANT_SIDE - 1), (int)t_int(&r->rng, 0, MEANT_SIDE - 1)}, seen = 0;
+    for (int i = 0; i < 2; i++) {
+        at[2 + 2 * i] = (int)t_int(&r->rng, 0, MEANT_SIDE - 1);
+        at[3 + 2 * i] = (int)t_int(&r->rng, at[2 + 2 * i], MEANT_SIDE - 1);
+    }
+    int got = call(&run->a, at);
+    for (int q = at[2]; q <= at[3]; q++)
+        for (int k = at[4]; k <= at[5]; k++) {
+            fxa__env env = {.params = r->params,
+                            .tensors = r->views,
+                            .coord = {0, at[0], at[1], q, k, MEANT_SIDE, MEANT_SIDE, 0, MEANT_SIDE}};
+            fxa__val *vals = rig_eval(c->p, &env);
+            seen |= vals[fxa__program_output(c->p, FXA__OUT_MASK)].i ? 2 : 1;
+            free(vals);
+        }
+    if (got == 1 || (got == 0 && seen == 1) || (got == 2 && seen == 2)) return;
+    T_FAIL("a tile is %d, truly %s\n", got, seen == 3 ? "mixed" : seen == 2 ? "full" : "empty");
+    rig_show(c->p);
+}
+
+static int meant_check(rig *r, const meant_case *c, int number, const emit_object *o) {
+    static meant_run run;
+    meant_pair pair;
+    meant_tile tile;
+    char name[32];
+    int said = 0;
+    (void)snprintf(name, sizeof name, "pair%d", number);
+    emit_find(o, name, &pair);
+    (void)snprintf(name, sizeof name, "tile%d", number);
+    emit_find(o, name, &tile);
+    for (int i = 0; i < MEANT_ROUNDS && !t_failures; i++) {
+        double scale = i % 2 ? 0.5 : 0.125;
+        meant_bind(r, c, scale, &run);
+        said += meant_check_pair(r, c, &run, pair, scale);
+        for (int j = 0; j < MEANT_TILES && !t_failures; j++) meant_check_tile(r, c, &run, tile);
+    }
+    return said;
+}
+
+TEST(generated_text_is_the_program) {
+    if (system("c++ --version > /dev/null 2>&1") != 0) T_SKIP("there is no C++ compiler, c++, here");
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    fxa__writer w = {.host = r->host};
+    emit_object object;
+    int n = MEANT_LISTED + t_scaled_down(MEANT_RANDOM), said = 0, made = 0;
+    fxa__write_bytes(&w, meant_head, strlen(meant_head));
+    for (int i = 0; i < n; i++) {
+        T_REQUIRE(meant_make(r, i, &meant_cases[i]));
+        if (meant_cases[i].cuda.text.size) meant_text(&meant_cases[i], i, &w);
+        made += meant_cases[i].cuda.text.size > 0;
+    }
+    T_CHECK(made > n * 3 / 4);
+    bool loaded = emit_load_cpp(&w, &object);
+    T_CHECK(loaded);
+    for (int i = 0; loaded && i < n && !t_failures; i++)
+        if (meant_cases[i].cuda.text.size) said += meant_check(r, &meant_cases[i], i, &object);
+    T_CHECK(said > 20 * made);
+    emit_unload(&object);
+    fxa__writer_free(&w);
+    for (int i = 0; i < n; i++) {
+        fxa__cuda_program_free(&meant_cases[i].cuda);
+        fxa_program_destroy(meant_cases[i].d);
+        fxa_program_destroy(meant_cases[i].p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+/* What the programs of tests/gpu/programs.py were written by hand for. */
+TEST(what_goes_where) {
+    static const struct {
+        const char *text, *has, *has_not;
+    } rows[] = {
+        {"score = score", "return a.f[0] * LOG2E;", "PROG_VALUE"},
+        {"param cap : float\nscore = cap * tanh(score / cap)", "#define PROG_BOUNDED 1", "PROG_MASK"},
+        {"tensor s : f32[1]\nscore = score + s[h] * float(k - q)", "#define PROG_DIAGONAL 1", "PROG_SLOPE"},
+        {"tensor t : f32[2]\nscore = score + t[h, q - k]", "#define PROG_GRAD_DIAGONAL 1", "PROG_GRAD_SCATTER"},
+        {"tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k]", "#define PROG_VECTOR 1", "PROG_VALUE"},
+        {"tensor t : f32[2]\nscore = score + t[h, k]", "#define PROG_VECTOR 2", "PROG_GRAD_SUMS"},
+        {"tensor w : f32[1]\nscore = score * w[h]", "#define PROG_GRAD_SUMS 1", "PROG_GRAD_SCATTER"},
+        {"param t : float\nscore = score / t", "#define PROG_GRAD_SUMS 1", "PROG_VALUE"},
+    };
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa_program *p = rig_parse(r, rows[i].text), *d = NULL;
+        fxa_error err;
+        fxa__cuda_program out;
+        static char text[1 << 16];
+        T_REQUIRE(p);
+        T_OK(fxa_program_derivative(p, &d, &err));
+        fxa__cuda_config config = {.program = p,
+                                   .derivative = d,
+                                   .grad_params = UINT64_MAX,
+                                   .grad_tensors = UINT64_MAX,
+                                   .dense = -1,
+                                   .words = true,
+                                   .plain = true};
+        T_OK(fxa__cuda_program_make(r->host, &config, &out, &err));
+        (void)snprintf(text, sizeof text, "%.*s", (int)out.text.size, (const char *)out.text.data);
+        T_HAS(text, rows[i].has);
+        if (strstr(text, rows[i].has_not)) T_FAIL("%s has %s:\n%s\n", rows[i].text, rows[i].has_not, text);
+        fxa__cuda_program_free(&out);
+        fxa_program_destroy(d);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+static const char meant_full[] = "param cap : float\ntensor slope : f32[1]\ntensor doc : i32[2]\ntensor t : f32[2]\n"
+                                 "score = cap * tanh((score * 0.3 + slope[h] * (q - k) + t[q, k]) / cap)\n"
+                                 "mask = k <= q && doc[b, q] == doc[b, k]";
+
+TEST(out_of_memory_at_every_allocation) {
+    fail_alloc f = FAIL_ALLOC_INIT;
+    fxa_context *ctx = fail_alloc_context(&f);
+    fxa_program *p = NULL, *d = NULL;
+    fxa_error err;
+    T_REQUIRE(ctx);
+    T_OK(fxa_program_parse(ctx, meant_full, SIZE_MAX, &p, &err));
+    T_OK(fxa_program_derivative(p, &d, &err));
+    fxa__cuda_config config = {.program = p, .derivative = d, .grad_tensors = UINT64_MAX, .dense = -1, .plain = true};
+    size_t before = f.live_bytes, k = 1;
+    for (bool done = false; !done && k < 2000; k++) {
+        fxa__cuda_program out;
+        fail_alloc_arm(&f, k, false);
+        done = fxa__cuda_program_make(fxa__context_host(ctx), &config, &out, &err) == FXA_OK;
+        fail_alloc_arm(&f, 0, false);
+        if (!done) T_INT(err.status, FXA_E_MEMORY);
+        fxa__cuda_program_free(&out);
+        T_INT(f.live_bytes, before);
+    }
+    T_CHECK(k > 20 && k < 2000);
+    T_INT(f.mistakes, 0);
+    fxa_program_destroy(d);
+    fxa_program_destroy(p);
+    fxa_context_destroy(ctx);
+    T_INT(f.live_bytes, 0);
+}
+
+TEST(what_kernels_cannot_do_is_refused) {
+    static const char *const rows[][2] = {
+        {"mask = score < 1.0", "the mask reads the score"},
+        {"tensor a : f32[0]\ntensor b0 : f32[0]\ntensor c : f32[0]\ntensor d : f32[0]\ntensor e : f32[0]\n"
+         "tensor f : f32[0]\ntensor g : f32[0]\ntensor i : f32[0]\ntensor j : f32[0]\n"
+         "score = score + a[] + b0[] + c[] + d[] + e[] + f[] + g[] + i[] + j[]",
+         "captures 9 tensors; CUDA kernels take 8"},
+    };
+    rig *r = calloc(1, sizeof *r);
+    T_REQUIRE(r && rig_start(r));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fxa_program *p = rig_parse(r, rows[i][0]);
+        fxa_error err;
+        fxa__cuda_program out;
+        T_REQUIRE(p);
+        fxa__cuda_config config = {.program = p, .dense = -1};
+        T_STATUS(fxa__cuda_program_make(r->host, &config, &out, &err), FXA_E_UNSUPPORTED);
+        T_HAS(err.text, rows[i][1]);
+        fxa__cuda_program_free(&out);
+        fxa_program_destroy(p);
+    }
+    rig_end(r);
+    free(r);
+}
+
+T_MAIN

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated programs (src/engine/cuda/cuda_program.h) in the CUDA kernels: those of the gallery and random ones compile by
+NVRTC for sm_80 and sm_90a, with spills within the listed budget and no wgmma that the compiler has to serialise. Default: a
+sample that ends in a minute; FXA_CUDA_MATRIX=full: all. Skips by name where NVRTC is missing."""
+import concurrent.futures
+import glob
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import kernels  # noqa: E402
+
+TEXTS = os.path.join(os.environ.get("FXA_BUILD", os.path.join(kernels.ROOT, "build")), "tests", "cuda_texts")
+SAMPLE, RANDOM = 14, 24
+
+# Bytes of spills that are known, by kernel and the beginning of a program's name. What several plain loads are made for every
+# pair spills on Hopper, where a thread has 32 pairs at once: an offset of 64 bits and a guard for each.
+BUDGET = [("forward_sm90", "", 120), ("forward_sm90", "adaptive_span", 160), ("forward_sm90", "contextual_bias", 480),
+          ("forward_sm90", "dense_bias", 832), ("forward_sm90", "graph_distance", 1012),
+          ("forward_sm90", "low_rank_bias", 6244), ("forward_sm90", "pair_bias", 328),
+          ("forward_sm90", "rbf_kernel", 1116), ("backward_sm90", "", 92)]
+
+
+def budget(kernel, name):
+    return max([b for k, n, b in BUDGET if k == kernel and name.startswith(n)], default=0)
+
+
+def texts(random):
+    """By name, as tests/engine/cuda_texts.c prints them."""
+    files = sorted(glob.glob(os.path.join(kernels.ROOT, "examples", "programs", "*.fxa")))
+    out = subprocess.run([TEXTS, str(random), "grads"] + files, check=True, stdout=subprocess.PIPE, text=True).stdout
+    parts = [part.split("\n", 1) for part in out.split("=== ")[1:]]
+    return {name: text for name, text in parts if " refused: " not in name}
+
+
+def jobs():
+    """(name, text, kernel, arch): the score's gradient alone is left of it in the Hopper backward, so what needs both there
+    is for sm_80."""
+    out = []
+    for name, text in texts(RANDOM).items():
+        both = "PROG_SLOPE" in text and ("PROG_GRAD_SUMS" in text or "PROG_GRAD_SCATTER" in text)
+        if name.endswith("backward"):
+            out += [] if both else [(name, text, "backward_sm90", "90a")]
+            out.append((name, text, "backward_sm80", "80"))
+            continue
+        out += [(name, text, "forward_sm90", "90a"), (name, text, "forward_sm80", "80")]
+        out += [(name, text, "tile_lists", "80")] if "PROG_MASK" in text else []
+        out += [(name, text, "diagonal", "80")] if "PROG_DIAGONAL" in text else []
+    return out
+
+
+def run(job):
+    name, text, kernel, arch = job
+    built = kernels.build(kernels.find_nvrtc(), kernel, arch, text, dict(FXA_D=64, FXA_DV=64, FXA_F16=0))
+    label = "%s in %s for sm_%s" % (name, kernel, arch)
+    said = ""
+    if built.error:
+        said = label + " does not compile:\n" + "\n".join(x for x in built.error.split("\n") if "error" in x)[:2000]
+    elif built.serialised:
+        said = label + ": " + built.serialised[0]
+    elif built.spill > budget(kernel, name):
+        said = "%s: spills %d bytes, %d are listed" % (label, built.spill, budget(kernel, name))
+    return said
+
+
+def main():
+    if not kernels.find_nvrtc():
+        print("skipped: NVRTC was not found (FXA_NVRTC names it), so generated programs are not compiled here")
+        return 77
+    todo = jobs()
+    if os.environ.get("FXA_CUDA_MATRIX") != "full":
+        todo = todo[::len(todo) // SAMPLE]
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        bad = [said for said in pool.map(run, todo) if said]
+    print("\n".join(bad + ["%d kernels with generated programs compiled, %d bad" % (len(todo), len(bad))]))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
