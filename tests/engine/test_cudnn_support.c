@@ -59,7 +59,7 @@ static const support_case support_cases[] = {
     {.says = "counts elements of O and dO in 32 bits",
      H200,
      .hq = 8,
-     .sq = 1 << 18,
+     .sq = 1 << 20,
      .d = 128,
      .pass = FXA_BACKWARD,
      .taken = true},

@@ -19,7 +19,7 @@ enum { HALVES = 1, OTHERS = 2, BYTES = 4, DTYPES = 7 }; /* f16 and bf16; e4m3 an
 
 #define SUPPORT_LAST INT64_MAX
 #define SUPPORT_FIRST 91400              /* the oldest version that was tried */
-#define SUPPORT_REACH ((int64_t)1 << 30) /* elements; at 2^31 gradients were seen wrong, at 2^29 right */
+#define SUPPORT_REACH ((int64_t)1 << 31) /* elements; of rows 2^24 apart the 129th was the first seen wrong */
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN | FXA_PAGED)
 
 /* ---- Conditions of rows that flags do not say -------------------------------------------------------------------- */
