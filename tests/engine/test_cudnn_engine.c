@@ -113,6 +113,7 @@ TEST(programs_that_are_refused_and_what_to_write_instead) {
                  {"score = score + float(int(score))", "INT", {0}},
                  {"score = score % 2.0", "MOD", {0}},
                  {"score = score + (k - q) % 3", "(%): of ints cuDNN divides what is known to lie between 0", {0}},
+                 {"mask = (q * 524289) // 7 < k", "between 0 and 2^22", {0}}, /* 9 rows: beyond */
                  {"mask = q // (k + 1) == 2", "(//): of ints cuDNN divides by positive constants", {0}},
                  {"mask = (q < 5 ? q : q - 5) < k", "(where): cuDNN selects between floats; write float(x)", {0}},
                  {"score = score * 2.0 ** h", "2 ** x as exp2(x)", {0}},

@@ -244,16 +244,16 @@ TEST(quotients_by_params) {
     fxa_context_destroy(ctx);
 }
 
-/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18, 2^22 and 2^24. */
+/* Quotients and remainders just below and at multiples of the divisor, of ints up to 2^12, 2^18 and 2^22. */
 TEST(quotients_of_large_ints) {
-    static const int coefficient[] = {195, 12483, 199728, 798914}; /* of the last row, 20, and of keys up to 29 */
+    static const int coefficient[] = {195, 12483, 199728}; /* of the last row, 20, and of keys up to 29 */
     static const char *const ends[] = {"// 7 % 5 < 3", "// 977 % 2 == 0", "% 4099 % 3 != 1"};
     fxa_context *ctx = NULL;
     fxa_error err;
     char text[128];
     if (lowering_missing()) T_SKIP(lowering_missing());
     T_OK(fxa_context_create(NULL, &ctx, &err));
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
             snprintf(text, sizeof text, "mask = k == 0 || (q * %d + k * 977) %s", coefficient[i], ends[j]);
             lowering_text(ctx, text, FXA_FORWARD);

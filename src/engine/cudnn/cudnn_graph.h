@@ -29,7 +29,7 @@ typedef enum fxa__dnn_source {
     FXA__DNN_OWN_NODE
 } fxa__dnn_source;
 
-/* What is divided by numbers of a run: rounded up, it has to stay below 2^24, where cuDNN's quotients of ints end. */
+/* The largest int that is divided: quotients are those of floats, and were seen wrong at 16 million, and right here. */
 enum { FXA__DNN_DIVIDED = 1 << 22 };
 
 /* What of an int by value a graph has, for quotients rounded down of what is not negative (cudnn_ops.c). */

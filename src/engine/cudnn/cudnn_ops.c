@@ -169,9 +169,9 @@ static int32_t dnn_floor_int(const dnn_use *u) {
     bool of_run = by->op != FXA_OP_CONST && fxa__dnn_is_by_value(use_tensor(u, u->arg[1]));
     if (!of_run && (by->op != FXA_OP_CONST || by->imm <= 0))
         return use_refuse(u, "of ints cuDNN divides by positive constants and params alone");
-    if (!fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) || lo < 0 || hi > (of_run ? FXA__DNN_DIVIDED : 1 << 24))
-        return use_refuse(u, "of ints cuDNN divides what is known to lie between 0 and 2^24, by params 2^22; add a "
-                             "multiple of the divisor, or clamp");
+    if (!fxa__dnn_range(u->s, u->n->arg[0], &lo, &hi) || lo < 0 || hi > FXA__DNN_DIVIDED)
+        return use_refuse(u, "of ints cuDNN divides what is known to lie between 0 and 2^22; add a multiple of the "
+                             "divisor, or clamp");
     if (of_run) return use_floor_by_value(u, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
     return fxa__dnn_int2(u->g, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), u->arg[1]);
 }
