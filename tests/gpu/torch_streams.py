@@ -108,6 +108,19 @@ def check_packed_recorded(report, name, device, dtype, shape):
     report(name, worst <= 1, "3 replays, %.2f of what is allowed" % worst)
 
 
+def check_longest(report, name, device, dtype, shape):
+    """Packed rows whose longest sequence is not said, while a graph is recorded."""
+    rows, said = torch.randn(128, 2, 64, device=device, dtype=dtype), ""
+    cu = torch.tensor([0, 64, 128], dtype=torch.int32, device=device)
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            fx.attention(rows, rows, rows, layout="thd", cu_q=cu)
+    except ValueError as error:
+        said = str(error)
+    torch.cuda.synchronize()
+    report(name, "max_q is not given" in said, said)
+
+
 def check_cold(report, name, device, dtype, shape):
     """A problem whose first run is recorded: it works, or says what to do and leaves the device as it was."""
     q, k, v, dout = inputs((1, 2, 128, 64), device, dtype)
@@ -205,7 +218,8 @@ def run(report, device, dtype, shape):
     with torch.cuda.device(device):
         for name, check in {"recorded and replayed": check_recorded,
                             "recorded, params and scale there": check_param_recorded,
-                            "recorded, packed": check_packed_recorded, "four streams": check_streams,
+                            "recorded, packed": check_packed_recorded, "recorded, packed, no max_q": check_longest,
+                            "four streams": check_streams,
                             "freed right after the call": check_freed, "200 steps": check_memory,
                             "recorded without a run before": check_cold}.items():
             report.run("%s, %s" % (name, device), check, device, dtype, shape)

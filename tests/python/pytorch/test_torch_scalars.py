@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from fxattn import Program, _abi  # noqa: E402
 from fxattn.torch import _operators as ops  # noqa: E402
-from fxattn.torch import _plain  # noqa: E402
+from fxattn.torch import _plain, _settings  # noqa: E402
 from fxattn.torch import attention  # noqa: E402
 from fxattn.torch._given import with_bprop  # noqa: E402
 from fxattn.torch._traced import Call, call_there, has_scalars_there  # noqa: E402
@@ -109,3 +109,11 @@ def test_the_same_by_ctypes():
     back = (results[0][0], results[0][1], [q], [ops.WANT_Q, ops.WANT_SCALARS])
     grads = [backward(q, k, v, *call.arguments(), *back) for backward in (ops.bwd, _plain.backward)]
     assert all(torch.equal(a, b) for a, b in zip(*grads)) and grads[0][1][0] != 0 and grads[0][1][1] == 0
+
+
+def test_the_longest_sequence_is_not_asked_for_while_a_graph_is_recorded(monkeypatch):
+    offsets = torch.tensor([0, 3, 5])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert _settings._longest("max_q", offsets) == 3  # of the host
+    with pytest.raises(ValueError, match="max_q is not given"):
+        _settings._longest("max_q", offsets.to("meta"))
