@@ -104,7 +104,8 @@ class Settings:
         for offsets, field, longest, name in ((_abi.SLOT_CU_Q, ops.SQ, max_q, "max_q"),
                                               (_abi.SLOT_CU_K, ops.SK, max_k, "max_k")):
             if offsets in self.slots:
-                self.fields[field] = _longest(name, self.slots[offsets]) if longest is None else whole_number(name, longest)
+                self.fields[field] = (_longest(name, self.slots[offsets]) if longest is None else
+                                      whole_number(name, longest))
         if _abi.SLOT_CU_K not in self.slots and _abi.SLOT_PAGES in self.slots:
             room = self.slots[_abi.SLOT_PAGES].shape[-1] * k.shape[2]
             self.fields[ops.SK] = room if max_k is None else whole_number("max_k", max_k)
@@ -145,8 +146,8 @@ class Settings:
 
 def _longest(name: str, offsets: Tensor) -> int:
     if not offsets.is_cpu and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
-        raise ValueError("%s is not given, and to find the longest sequence is to wait for the device, which a call that "
-                         "is recorded into a graph cannot; give it" % name)
+        raise ValueError("%s is not given, and to find the longest sequence is to wait for the device, which a call "
+                         "that is recorded into a graph cannot; give it" % name)
     return int((offsets[1:] - offsets[:-1]).max()) if offsets.numel() > 1 else 0
 
 
