@@ -115,8 +115,9 @@ def prepared(mod, q, k, v, backward=None):
     return lambda: run(handle, struct, keep and None)
 
 
-def medians(functions, rounds=60, calls=20):
-    """CPU microseconds of one call: the median of bursts in turns; the device is idle when one begins."""
+def medians(functions, rounds=20, calls=100):
+    """Microseconds of one call: the median of bursts in turns, of the thread's CPU time as bench/bench_torch.py takes it,
+    of backward passes, which have another thread here, by the clock; the device is idle when a burst begins."""
     found = {name: [] for name in functions}
     for function in functions.values():
         for _ in range(5):
@@ -124,10 +125,11 @@ def medians(functions, rounds=60, calls=20):
     for _ in range(rounds):
         for name, function in functions.items():
             torch.cuda.synchronize()
-            began = time.perf_counter()
+            clock = time.perf_counter if "backward" in name else time.thread_time
+            began = clock()
             for _ in range(calls):
                 function()
-            found[name].append((time.perf_counter() - began) / calls)
+            found[name].append((clock() - began) / calls)
     torch.cuda.synchronize()
     return {name: 1e6 * statistics.median(taken) for name, taken in found.items()}
 
@@ -190,7 +192,7 @@ def pieces(device):
         "torch.empty of 512 bytes": lambda: torch.empty(512, dtype=torch.uint8, device=device),
         "is_plain": lambda: _direct.is_plain(q, k, v), "direct, in C": lambda: _direct._adopt(_direct._run(given)),
         "direct": lambda: call.output_direct(q, k, v, _direct.ANYTHING),
-        "flex_attention": lambda: fx.flex_attention(q, k, v)})
+        "flex_attention": lambda: fx.flex_attention(q, k, v), "fxa_plan_run, by ctypes": prepared(None, q, k, v)})
     for name, taken in found.items():
         print("host piece %-34s %6.1f us" % (name, taken))
 

@@ -90,7 +90,7 @@ def _offset(value: Any, device: Any) -> Any:
     """An offset as a tensor, so that all steps of a decoding run one program; none at all where it is 0. That of a
     static cache is counted up in place before the mask is read, and so copied."""
     if isinstance(value, Tensor):
-        return value.clone()
+        return value.to(torch.int32, copy=True)
     if isinstance(value, int) and value != 0 and not torch.compiler.is_compiling():
         return torch.tensor(value, dtype=torch.int32, device=device)
     return value
@@ -101,6 +101,20 @@ def _shifted(mod: Callable[..., Any], q_offset: Any, kv_offset: Any) -> Callable
     if isinstance(q_offset, int) and q_offset == 0 and isinstance(kv_offset, int) and kv_offset == 0:
         return mod
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + q_offset, kv_idx + kv_offset)
+
+
+def _shifted_causal(q_offset: Any, kv_offset: Any) -> Callable[..., Any]:
+    """k <= q there, as a bound of the distance: to engines of devices a band of the diagonal, wherever that is."""
+    if isinstance(q_offset, int) and isinstance(kv_offset, int) and q_offset == kv_offset:
+        return _causal
+    most = q_offset - kv_offset
+    return lambda b, h, q_idx, kv_idx: kv_idx - q_idx <= most
+
+
+def _is_causal(mask_function: Any) -> bool:
+    home = str(getattr(mask_function, "__module__", ""))
+    return mask_function is _causal or (home == "transformers.masking_utils"
+                                        and getattr(mask_function, "__name__", "") == "causal_mask_function")
 
 
 def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = None, q_offset: Any = 0,
@@ -116,12 +130,13 @@ def attention_mask(batch_size: int, kv_length: int, q_length: Optional[int] = No
         q_length, q_offset, device = cache_position.shape[0], cache_position[0], device or cache_position.device
     if device is None:
         device = "cpu" if attention_mask is None else attention_mask.device
-    mod: Any = mask_function
+    places = _offset(q_offset, device), _offset(kv_offset, device)
+    mod: Any = _shifted_causal(*places) if _is_causal(mask_function) else _shifted(mask_function, *places)
     if attention_mask is not None:
         missing = kv_length + kv_offset - attention_mask.shape[-1]
         real = attention_mask.to(device=device, dtype=torch.bool)
-        mod = _both(mod, _padding_mod(torch.nn.functional.pad(real, (0, missing)) if missing > 0 else real))
-    mod = _shifted(mod, _offset(q_offset, device), _offset(kv_offset, device))
+        padding = _padding_mod(torch.nn.functional.pad(real, (0, missing)) if missing > 0 else real)
+        mod = _both(mod, None if padding is None else _shifted(padding, 0, places[1]))  # of keys alone
     return ModelMask(mod, batch_size, 1, (q_length, kv_length), device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
 
 

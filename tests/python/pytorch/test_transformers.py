@@ -224,3 +224,17 @@ def test_compiled_steps_of_decoding():
     assert counter.frame_count <= 2
     # f32 sums of the same few terms in another order
     torch.testing.assert_close(torch.cat(logits, 1)[mask == 1], expected[mask == 1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_causal_mask_further_on_is_a_bound_of_the_distance():
+    """As which engines of devices take it, where the number of tokens before is one that the run reads."""
+    from fxattn.trace import trace
+    from transformers import masking_utils
+    real = torch.tensor([[1] * 8, [0, 0] + [1] * 6])
+    for padding in (None, real):
+        mask = attention_mask(2, 8, 1, q_offset=7, mask_function=masking_utils.causal_mask_function, attention_mask=padding)
+        traced = trace(None, mask.mask_mod)
+        assert "t00[] >= k - q" in traced.program.text and int(traced.tensors[0]) == 7
+        assert len(traced.tensors) == (1 if padding is None else 3)
+    whole = attention_mask(1, 8, 8, mask_function=masking_utils.causal_mask_function)
+    assert trace(None, whole.mask_mod).program.text == "mask = q >= k\n"
