@@ -186,11 +186,11 @@ class _Player:
             return [elementwise(INLINED[params["name"]], self.rec, [self.traced(settled(x)) for x in operands])]
         inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
         if inner is not None and name not in ("while", "scan"):
-            return self.play(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+            return self.inner(inner, operands)
         if name == "cond":
             return self.choice(params["branches"], operands)
         if name == "scan":
-            return self.loop(params, operands)
+            return self.loop(equation, operands)
         if name == "while":
             return self.repeated(params, operands)
         handler = PRIMITIVES.get(name)
@@ -209,7 +209,7 @@ class _Player:
     def choice(self, branches: Sequence[Any], operands: List[Any]) -> List[Any]:
         """lax.cond and lax.switch: both sides, and a choice."""
         which, rest = self.traced(operands[0]), operands[1:]
-        results = [self.play(branch.jaxpr, branch.consts, rest) for branch in branches]
+        results = [self.inner(branch, rest) for branch in branches]
         chosen = results[-1]
         for n in range(len(results) - 2, -1, -1):
             def pick(rec: Recording, at: Any, x: Any, y: Any, n: int = n) -> Sym:
@@ -218,15 +218,24 @@ class _Player:
                       for x, y in zip(results[n], chosen)]
         return chosen
 
-    def loop(self, params: Dict[str, Any], operands: List[Any]) -> List[Any]:
-        """lax.scan and fori_loop of a fixed count, unrolled."""
-        body, length, fixed, kept = params["jaxpr"], params["length"], params["num_consts"], params["num_carry"]
+    def inner(self, closed: Any, operands: Sequence[Any]) -> List[Any]:
+        """Plays a jaxpr inside of another; from JAX 0.11 on they hold no constants of their own."""
+        return self.play(getattr(closed, "jaxpr", closed), getattr(closed, "consts", ()), operands)
+
+    def loop(self, equation: Any, operands: List[Any]) -> List[Any]:
+        """lax.scan and fori_loop of a fixed count, unrolled. What goes along has a dimension more outside than inside,
+        which is how it is told from what stays and what is carried, in JAX of every version."""
+        params, body = equation.params, equation.params["jaxpr"]
+        own, length = getattr(body, "jaxpr", body), params["length"]
+        kept, still = ([one.aval.shape == inner.aval.shape for one, inner in zip(*pair)].count(True)
+                       for pair in ((equation.outvars, own.outvars), (equation.invars, own.invars)))
+        fixed = still - kept
         if length > MAX_UNROLLED:
             refuse("a loop of %d steps is too long to be unrolled; at most %d are" % (length, MAX_UNROLLED))
         carry, rows = operands[fixed:fixed + kept], [settled(x) for x in operands[fixed + kept:]]
         given: List[List[Any]] = []
         for n in reversed(range(length)) if params["reverse"] else range(length):
-            results = self.play(body.jaxpr, body.consts, [*operands[:fixed], *carry, *[x[n] for x in rows]])
+            results = self.inner(body, [*operands[:fixed], *carry, *[x[n] for x in rows]])
             carry = results[:kept]
             given.append(results[kept:])
         steps = given[::-1] if params["reverse"] else given
@@ -239,12 +248,12 @@ class _Player:
         test, body = params["cond_jaxpr"], params["body_jaxpr"]
         carry = operands[fixed + own:]
         for _ in range(MAX_UNROLLED + 1):
-            on = self.play(test.jaxpr, test.consts, [*operands[:fixed], *carry])[0]
+            on = self.inner(test, [*operands[:fixed], *carry])[0]
             if isinstance(on, TRACED) or library_of(on) == "jax":
                 refuse("a while loop ends by a traced value; run it a fixed number of times, with jnp.where inside")
             if not on:
                 return carry
-            carry = self.play(body.jaxpr, body.consts, [*operands[fixed:fixed + own], *carry])
+            carry = self.inner(body, [*operands[fixed:fixed + own], *carry])
         refuse("a while loop of more than %d steps is too long to be unrolled" % MAX_UNROLLED)
 
     def traced(self, value: Any) -> Any:

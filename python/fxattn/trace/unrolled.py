@@ -51,6 +51,12 @@ def _split(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -
                   lambda x: sys.modules["jax"].lax.split(x, params["sizes"], params["axis"]))
 
 
+def _unstack(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
+    axis = params.get("axis", 0)
+    return [value(x) for x in _moved(player, [player.elements(operands[0])], lambda x: [
+        x.take(i, axis) for i in range(x.shape[axis])])]
+
+
 def _tile(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -> Any:
     return _moved(player, [player.elements(operands[0])],
                   lambda x: sys.modules["numpy"].tile(x, params["reps"]).reshape(out.shape))[0]
@@ -220,7 +226,7 @@ def _precision(player: Any, operands: List[Any], params: Dict[str, Any], out: An
 
 
 UNROLLED: Dict[str, Handler] = {
-    "pad": _pad, "split": _split, "tile": _tile, "scatter": _scatter, "scatter-add": _scatter_add,
+    "pad": _pad, "split": _split, "tile": _tile, "unstack": _unstack, "scatter": _scatter, "scatter-add": _scatter_add,
     "dynamic_update_slice": _update, "cumsum": _running(ops.add), "cumprod": _running(ops.mul),
     "cummax": _running(ops.maximum), "cummin": _running(ops.minimum), "cumlogsumexp": _running(curves.logaddexp),
     "sort": _sort, "top_k": _top_k, "population_count": _of_bits(lambda rec, x, bits: _ones(rec, x)),

@@ -65,6 +65,8 @@ INTS = {
 
 @pytest.mark.parametrize("name", [*MOVED, *INTS])
 def test_as_jax_has_it(name):
+    if name == "interp" and jax.__version_info__ >= (0, 12):
+        pytest.skip("from JAX 0.12 on searchsorted is no primitive that a jaxpr shows")
     f, n = {**MOVED, **INTS}[name], len(POINTS)
     with jax.enable_x64(True):
         points, own, v = jnp.asarray(POINTS), jnp.asarray([0.7]), rand(61, 1, n, 1, 4, dtype="float64")
