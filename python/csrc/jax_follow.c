@@ -65,8 +65,12 @@ static void layouts_set(follow_copy *c, fxa_layout layout) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rows[i]->layout = FXA_LAYOUT_BHSD;
     }
-    memcpy(c->captures, p->captures, p->n_captures * sizeof *c->captures);
-    memcpy(c->bprop_captures, p->bprop_captures, p->n_bprop_captures * sizeof *c->bprop_captures);
+    for (size_t i = 0; i < p->n_captures; i++) {
+        c->captures[i] = p->captures[i];
+    }
+    for (size_t i = 0; i < p->n_bprop_captures; i++) {
+        c->bprop_captures[i] = p->bprop_captures[i];
+    }
     for (size_t i = 0; i < FXA_MAX_TENSORS; i++) {
         c->captures[i].strided = c->captures[i].grad_strided = c->bprop_captures[i].strided = 0;
     }
