@@ -146,8 +146,10 @@ static void fp8_try(const fp8_case *c, fxa_context *ctx, int number) {
     double *lse = calloc((size_t)attn_tensor_places(&f.x.t[FXA_SLOT_LSE]), sizeof(double));
     if (!lse) abort();
     fp8_reference(c, &f, ctx, lse);
-    T_STATUS(fp8_run(c, &f, ctx, NULL, &err), FXA_OK);
-    if (err.status == FXA_OK) fp8_check(c, &f, lse, n, number);
+    fxa_status status = fp8_run(c, &f, ctx, NULL, &err);
+    if (status != FXA_OK && !(c->o == FXA_F32 && strstr(err.text, "f32 from 9.19.1 on")))
+        T_FAIL("case %d: %s\n", number, err.text);
+    if (status == FXA_OK) fp8_check(c, &f, lse, n, number);
     free(lse);
     fp8_close(&f);
 }

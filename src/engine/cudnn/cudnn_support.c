@@ -56,6 +56,7 @@ static bool support_is_odd(const fxa_problem *p) { return p->d % 8 || p->dv % 8;
 static bool support_is_odd_16(const fxa_problem *p) { return p->d % 16 || p->dv % 16; }
 static bool support_is_e5m2(const fxa_problem *p) { return p->q.dtype == FXA_E5M2; }
 static bool support_has_half_output(const fxa_problem *p) { return p->o.dtype == FXA_F16 || p->o.dtype == FXA_BF16; }
+static bool support_has_f32_output(const fxa_problem *p) { return p->o.dtype == FXA_F32; }
 static bool support_has_wide_lse(const fxa_problem *p) { return (p->flags & FXA_WANT_LSE) && p->lse.dtype == FXA_F64; }
 static bool support_is_above_128(const fxa_problem *p) { return p->d > 128 || p->dv > 128; }
 static bool support_is_above_256(const fxa_problem *p) { return p->d > 256 || p->dv > 256; }
@@ -102,7 +103,9 @@ static const support_row support_rows[] = {
     {0, SUPPORT_LAST, SM_ALL, BOTH, BYTES, 0, support_is_odd_16, "of 8 bits d and dv are to be multiples of 16"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_is_one_row, "of 8 bits cuDNN has no pass of one row"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_half_output,
-     "from Q, K and V of 8 bits cuDNN writes 16 bits from sm_100 on; e4m3, e5m2 and f32 it does"},
+     "from Q, K and V of 8 bits cuDNN writes 16 bits from sm_100 on; e4m3 and e5m2 it does"},
+    {0, 91901, SM_ALL, FORWARD, BYTES, 0, support_has_f32_output,
+     "from Q, K and V of 8 bits cuDNN writes f32 from 9.19.1 on"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, 0, support_has_wide_lse, "of 8 bits LSE is to be f32"},
     {0, SUPPORT_LAST, SM_ALL, FORWARD, BYTES, SUPPORT_SPANS | FXA_SINK | FXA_SINK_ZERO | FXA_WANT_MAX | FXA_ACC_OUT,
      NULL, "it was not tried beside floats of 8 bits"},
