@@ -52,7 +52,7 @@ MOCK int (*mock_alloc)(int index, size_t, uintptr_t *); /* of a device */
 static int mock_impl;
 
 static int64_t mock_width(int32_t dtype) {
-    static const int8_t width[] = {8, 4, 2, 2, 8, 4, 2, 1, 1, 1};
+    static const int8_t width[] = {8, 4, 2, 2, 8, 4, 2, 1, 1, 1, 1, 1};
     return width[dtype];
 }
 
@@ -148,6 +148,8 @@ MOCK_DTYPE(int16, 6)
 MOCK_DTYPE(int8, 7)
 MOCK_DTYPE(uint8, 8)
 MOCK_DTYPE(bool, 9)
+MOCK_DTYPE(float8_e4m3fn, 10)
+MOCK_DTYPE(float8_e5m2, 11)
 
 /* The real one throws. */
 MOCK void aoti_torch_check(bool fine, const char *function, const char *file, uint32_t line, const char *text) {
