@@ -33,8 +33,8 @@ def _fold(size: int, dim: Optional[int], x: Any) -> Any:
     return lax.reshape(x, (size * x.shape[1], *x.shape[2:]))
 
 
-def _unfold(size: int, x: Any) -> Any:
-    return lax.reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
+def _unfold(size: int, batch: int, x: Any) -> Any:
+    return lax.reshape(x, (size, batch, *x.shape[1:]))
 
 
 def _in_turn(primitive: Any, dims: Sequence[Any], flat: Sequence[Any], params: Any) -> Tuple[List[Any], List[int]]:
@@ -82,7 +82,7 @@ class _Folded:
 
     def _make(self, spec: Spec, size: int, ops: Operands, dims: Operands, dropout: bool) -> None:
         shapes = jax.tree.map(_shape_without, ops, dims, is_leaf=lambda x: x is None)
-        batch = sizes_of(spec, shapes).b
+        self.batch = batch = sizes_of(spec, shapes).b
         extras = [_fold(size, d, x) if slot in _BATCHED_SLOTS else x
                   for slot, d, x in zip(spec.slots, dims.extras, ops.extras)]
         if dropout:  # its random numbers know b too
@@ -115,7 +115,7 @@ def forward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[
         return _in_turn(primitive, dims, flat, dict(spec=spec, has_scale=has_scale, **params))
     rest = [_fold(axis.size, d, x) for x, d in zip(flat[end:], dims[end:])]
     results = primitive.bind(*call.ops.flat(), *rest, spec=call.spec, has_scale=has_scale, **params)
-    return [_unfold(axis.size, x) for x in results], [0] * len(results)
+    return [_unfold(axis.size, call.batch, x) for x in results], [0] * len(results)
 
 
 def backward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, spec: Spec, has_scale: bool,
@@ -128,4 +128,5 @@ def backward_rule(primitive: Any, axis: Any, flat: Sequence[Any], dims: Sequence
         return _in_turn(primitive, dims, flat, dict(spec=spec, **params))
     rest = [_fold(axis.size, d, x) for x, d in zip(flat[end:], dims[end:])]
     results = primitive.bind(*call.ops.flat(), *rest, spec=call.spec, **params)
-    return [x if one >= WANT_TENSORS else _unfold(axis.size, x) for one, x in zip(want, results)], [0] * len(results)
+    return [x if one >= WANT_TENSORS else _unfold(axis.size, call.batch, x)
+            for one, x in zip(want, results)], [0] * len(results)

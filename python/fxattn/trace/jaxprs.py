@@ -349,9 +349,10 @@ def _library_folders() -> Tuple[str, ...]:
 
 
 def _by_jax_itself(equation: Any, operands: List[Any]) -> Sequence[Any]:
-    """An operation on arrays and literals alone. What comes of literals stays known here."""
+    """An operation on arrays and literals alone. What comes of literals stays known here; which device, or entry of a
+    vmap, this is has no operands, and is not."""
     numpy, jax = sys.modules["numpy"], sys.modules["jax"]
-    known = not any(library_of(x) == "jax" for x in operands)
+    known = equation.primitive.name != "axis_index" and not any(library_of(x) == "jax" for x in operands)
     operands = operands if known else _alike(jax, operands)
     with jax.ensure_compile_time_eval() if known else _Nothing():
         results = bound(equation, operands)

@@ -235,9 +235,11 @@ def tensor_types() -> Dict[type, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _jax_names(jax: Any) -> FrozenSet[str]:
-    """What functions of JAX may name: all that its modules and arrays have, but what reads from elsewhere."""
+    """What functions of JAX may name: all that its modules and arrays have, but what reads from elsewhere, or tells of
+    the axes of a shard_map or vmap around."""
     found = {*dir(jax.numpy), *dir(jax.nn), *dir(jax.lax), *dir(jax.Array), "numpy", "nn", "lax"}
-    return frozenset(found - {"random", "load", "fromfile"})
+    return frozenset(found - {"random", "load", "fromfile", "axis_index", "axis_size", "psum", "psum_scatter",
+                               "all_gather"})
 
 
 class Question:
@@ -278,7 +280,7 @@ class Question:
             for tensor in captured:
                 at = next((n for n, other in enumerate([*tensors, *derived]) if other is tensor), None)
                 if at is None:
-                    if not self.as_objects or getattr(tensor, "nbytes", _MAX_DERIVED + 1) > _MAX_DERIVED:
+                    if not self.as_objects or not _is_kept(tensor):
                         return
                     at = len(tensors) + len(derived)
                     derived.append(tensor)
@@ -291,6 +293,12 @@ class Question:
                 for key in list(_traces)[:_LIMIT // 4]:
                     del _traces[key]
             _traces[self.key] = tuple(kept)
+
+
+def _is_kept(derived: Any) -> bool:
+    """Whether an array that a function of JAX made may be held: inside of a jit it is a tracer, which ends with that."""
+    return (not isinstance(derived, sys.modules["jax"].core.Tracer)
+            and getattr(derived, "nbytes", _MAX_DERIVED + 1) <= _MAX_DERIVED)
 
 
 def question(score_mod: Any, mask_mod: Any, rest: Tuple[Any, ...]) -> Optional[Question]:

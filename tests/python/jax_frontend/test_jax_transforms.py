@@ -141,6 +141,56 @@ def test_vmap_of_what_is_not_folded():
     assert all_close(jax.jit(jax.vmap(grad))(sinks, scales), want, 40)
 
 
+def test_vmap_over_nothing():
+    q, k, v, slopes = ARGS
+    axes, none = (0, None, None, None), jnp.zeros((0, *q.shape))
+    out, grads = jax.jit(lambda *a: (jax.vmap(f, axes)(*a), jax.vmap(jax.grad(loss_of(f), (0, 1, 3)), axes)(*a)))(
+        none, k, v, slopes)
+    assert [x.shape for x in (out, *grads)] == [none.shape, none.shape, (0, *k.shape), (0, 4)]
+
+
+# ---- What a trace must not keep --------------------------------------------------------------------------------------
+
+def test_arrays_that_a_function_makes_of_others_under_jit():
+    """Inside of a jit they are tracers, and none of a later one's."""
+    q, k, v, slopes = ARGS
+
+    def mod(score, b, h, i, j):
+        return score * jnp.sin(slopes)[h]
+    sines = jnp.sin(slopes)
+    want = attention(q, k, v, score_mod=lambda score, b, h, i, j: score * sines[h])
+    for run in (jax.jit, jax.jit, lambda call: call):
+        assert all_close(run(lambda q: attention(q, k, v, score_mod=mod))(q), want, 1)
+
+
+def test_functions_that_ask_for_axes_around():
+    q, k, v, _ = ARGS
+
+    def sized(score, b, h, i, j):
+        return score * jax.lax.axis_size("x")
+
+    def summed(score, b, h, i, j):
+        return score * jax.lax.psum(1, "x")
+
+    def placed(score, b, h, i, j):
+        return score * (1 + jax.lax.axis_index("x"))
+    whole = jax.sharding.PartitionSpec()
+    want = {n: attention(q, k, v, score_mod="score * %d" % n) for n in (1, 2, 4)}
+    for n in (2, 4, 1):
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:n]), ("x",))
+        for mod in (sized, summed):
+            call = jax.shard_map(lambda q: attention(q, k, v, score_mod=mod), mesh=mesh, in_specs=whole, out_specs=whole)
+            assert all_close(jax.jit(call)(q), want[n], 1)
+    rows = jax.sharding.PartitionSpec("x")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+    call = jax.shard_map(lambda q: attention(q, k[:1], v[:1], score_mod=placed), mesh=mesh, in_specs=rows, out_specs=rows)
+    for run in (jax.jit(call), call):
+        got = run(jnp.concatenate([q[:1], q[:1]]))
+        assert all_close(got, jnp.stack([want[1][0], want[2][0]]), 1)
+    got = jax.vmap(lambda q: attention(q, k, v, score_mod=placed), axis_name="x")(jnp.stack([q, q]))
+    assert all_close(got, jnp.stack([want[1], want[2]]), 1)
+
+
 # ---- Derivatives -----------------------------------------------------------------------------------------------------
 
 def test_checkpoint_by_name():
