@@ -20,6 +20,7 @@ from ._sequences import Described, SequenceDescriptor, array_of_ints, described,
 from ._spec import LAYOUTS, Operands, Spec, check
 
 _RANKS = {"bshd": 4, "bhsd": 4, "thd": 3}
+_FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 class Features:
@@ -124,8 +125,9 @@ def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
     arrays = [array_of(name, x) for name, x in zip("qkv", (q, k, v))]
     for name, x in zip("qkv", arrays):
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise ArgumentTypeError("%s has dtype %s; a float type is accepted" % (name, x.dtype))
+        if x.dtype.name not in _FLOATS:
+            raise ArgumentTypeError("%s has dtype %s; a float type is accepted: %s"
+                                    % (name, x.dtype, ", ".join(_FLOATS)))
     if len({x.dtype for x in arrays}) > 1 and any(x.dtype.itemsize < 2 for x in arrays):
         raise ArgumentTypeError("q, k and v have dtypes %s; floats of 8 bits are not promoted, one type of all three "
                                 "is accepted" % ", ".join(str(x.dtype) for x in arrays))

@@ -6,7 +6,7 @@ from typing import Callable, Dict, Tuple
 
 from .. import _abi
 from .record import CONST, FIRST, LOAD, PARAM, Recording
-from .types import HIGHEST, INT, LOWEST
+from .types import BOOL, HIGHEST, INT, LOWEST
 
 Span = Tuple[int, int]
 ALL: Span = (LOWEST[INT], HIGHEST[INT])
@@ -60,7 +60,10 @@ def span(rec: Recording, at: int, deep: int = 0) -> Span:
     op, *parts = rec.code[at - FIRST]
     if op == CONST:
         return (int(parts[1]), int(parts[1])) if parts[0] != 1 else ALL
-    if op in (LOAD, PARAM) or deep > _DEEPEST:
+    if op == LOAD:
+        kind = rec.kinds[parts[0]]
+        return (LOWEST[kind], HIGHEST[kind]) if kind in LOWEST else ALL
+    if op == PARAM or deep > _DEEPEST:
         return ALL
     if op == _abi.OP_SELECT:
         x, y = (span(rec, part, deep + 1) for part in parts[1:])
@@ -72,6 +75,8 @@ def span(rec: Recording, at: int, deep: int = 0) -> Span:
 
 
 def _is_bool(rec: Recording, at: int) -> bool:
-    """Whether a value is surely a bool: a comparison."""
+    """Whether a value is surely a bool: a comparison, or an element of an array of them."""
+    if at >= FIRST and rec.code[at - FIRST][0] == LOAD:
+        return rec.kinds[rec.code[at - FIRST][1]] == BOOL
     return at >= FIRST and rec.code[at - FIRST][0] in (_abi.OP_EQ, _abi.OP_NE, _abi.OP_LT, _abi.OP_LE, _abi.OP_GT,
                                                        _abi.OP_GE)

@@ -296,7 +296,7 @@ class Question:
 
 
 def _is_kept(derived: Any) -> bool:
-    """Whether an array that a function of JAX made may be held: inside of a jit it is a tracer, which ends with that."""
+    """Whether an array that a function of JAX made may be held: inside of a jit it is a tracer, and ends with that."""
     return (not isinstance(derived, sys.modules["jax"].core.Tracer)
             and getattr(derived, "nbytes", _MAX_DERIVED + 1) <= _MAX_DERIVED)
 

@@ -41,7 +41,7 @@ CASES = {
     "floats of 8 bits beside others": (lambda: attention(Q.astype("float8_e4m3fn"), K, V),
                                        "dtypes float8_e4m3fn, float32, float32; floats of 8 bits are not promoted"),
     "other floats of 8 bits": (lambda: attention(*(x.astype("float8_e4m3b11fnuz") for x in (Q, K, V))),
-                               "q has dtype float8_e4m3b11fnuz; .*float8_e4m3fn.* are accepted"),
+                               "q has dtype float8_e4m3b11fnuz; a float type is accepted: float64.*, float8_e5m2$"),
     "score_mod by position": (lambda: attention(Q, K, V, lambda s, b, h, i, j: s),
                               "attention takes q, k, v by position, and everything else by name: score_mod=.*function"),
     "scale of text": (given(scale="x"), "scale is 'x'; a number, or an array of rank 0"),
