@@ -66,6 +66,7 @@ static const char *const meant_listed[] = {
     "tensor slope : f32[1]\nscore = score + slope[h] * float(k - q)\nmask = k <= q",
     "param w : int\nmask = k <= q && q - k < w",
     "tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k] && k <= q",
+    "tensor doc : i32[2]\nmask = doc[b, k] < doc[0, k] + 3",
     "tensor ids : i64[1]\nmask = ids[q] == ids[k]",
     "tensor t : f32[2]\nscore = score + t[h, clamp(q - k, -3, 3) + 3]",
     "tensor bias : f16[4]\nscore = score + bias[b, h, q, k]",
@@ -434,6 +435,11 @@ TEST(what_kernels_cannot_do_is_refused) {
          "tensor f : f32[0]\ntensor g : f32[0]\ntensor i : f32[0]\ntensor j : f32[0]\n"
          "score = score + a[] + b0[] + c[] + d[] + e[] + f[] + g[] + i[] + j[]",
          "captures 9 tensors; CUDA kernels take 8"},
+        {"param a : int\nparam b0 : int\nparam c : int\nparam d : int\nparam e : int\nparam f : int\nparam g : int\n"
+         "param i : int\nparam j : int\nparam l : int\nparam m : int\nparam n : int\nparam o : int\nparam p : int\n"
+         "param r : int\nparam s : int\nparam t : int\n"
+         "mask = q < a * b0 * c * d * e * f * g * i * j * l * m * n * o * p * r * s * t",
+         "0 float and 17 int params; CUDA kernels take 15 and 16"},
     };
     rig *r = calloc(1, sizeof *r);
     T_REQUIRE(r && rig_start(r));

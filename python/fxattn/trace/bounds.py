@@ -52,8 +52,19 @@ _RULES: Dict[int, Callable[..., Span]] = {
     _abi.OP_SIGN: lambda x: (-1 if x[0] < 0 else 0, 1 if x[1] > 0 else 0)}
 
 
-def span(rec: Recording, at: int, deep: int = 0) -> Span:
+def span(rec: Recording, at: int) -> Span:
     """Of the int that a value of the trace is; ALL where nothing is known."""
+    return _span(rec, at, {}, 0)
+
+
+def _span(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Span:
+    """The same; values are found once, however many paths lead to them."""
+    if at not in found:
+        found[at] = _looked_at(rec, at, found, deep)
+    return found[at]
+
+
+def _looked_at(rec: Recording, at: int, found: Dict[int, Span], deep: int) -> Span:
     if at < FIRST:
         size = rec.sizes[_AXES.index(at)] if rec.sizes is not None and at in _AXES else None
         return (0, max(size - 1, 0)) if isinstance(size, int) else ALL  # it may be symbolic
@@ -66,11 +77,11 @@ def span(rec: Recording, at: int, deep: int = 0) -> Span:
     if op == PARAM or deep > _DEEPEST:
         return ALL
     if op == _abi.OP_SELECT:
-        x, y = (span(rec, part, deep + 1) for part in parts[1:])
+        x, y = (_span(rec, part, found, deep + 1) for part in parts[1:])
         return min(x[0], y[0]), max(x[1], y[1])
     if op == _abi.OP_INT:
         return (0, 1) if _is_bool(rec, parts[0]) else ALL
-    made = _RULES[op](*[span(rec, part, deep + 1) for part in parts]) if op in _RULES else ALL
+    made = _RULES[op](*[_span(rec, part, found, deep + 1) for part in parts]) if op in _RULES else ALL
     return made if LOWEST[INT] <= made[0] and made[1] <= HIGHEST[INT] else ALL  # it may wrap
 
 

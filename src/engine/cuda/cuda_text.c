@@ -151,7 +151,7 @@ static void cudatext_partials(cuda_text *t) {
     cudatext_put(t, "    }\n");
 }
 
-/* One element: added to where its indices are inside. A param's is the first of what follows the tensors' own. */
+/* One element of a tensor: added to where its indices are inside. Params are sums: all of them have room there. */
 static void cudatext_add(cuda_text *t, const fxa__output *out) {
     cudatext_put(t, "        {\n            long long at = 0;\n            const int inside = 1");
     for (int32_t d = 0; d < out->n_index; d++) {
@@ -217,15 +217,21 @@ static bool cudatext_diagonal(cuda_text *t) {
     return ok;
 }
 
+/* Whether all loads of a table read the row that the word does: a table may have others (t[0, k] beside t[b, k]). */
+static bool cudatext_is_row(const fxa__interval *v, const fxa_program *p, int32_t word) {
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        for (int d = 0; v->table[i] == v->table[word] && d < p->nodes[i].n_args; d++)
+            if (d != v->tables[v->table[word]].axis && p->nodes[i].arg[d] != p->nodes[word].arg[d]) return false;
+    return true;
+}
+
 /* Ranges of words are there; of other tables nobody knows. */
 static void cudatext_range(cuda_text *t, const fxa__interval *v, int32_t word, const char *vector) {
-    const fxa__node *load = word >= 0 ? &t->c->program->nodes[word] : NULL;
-    for (int32_t i = 0; load && i < v->n_tables; i++)
-        if (v->table[word] == i)
-            fxa__write_format(t->w,
-                              "            if (table == %d) return fxa__span_load((const int *)a.%s.ranges + 2 * (b * "
-                              "a.%s.ranges_b + h * a.%s.ranges_h), size, index);\n",
-                              (int)i, vector, vector, vector);
+    if (word < 0 || v->table[word] < 0 || !cudatext_is_row(v, t->c->program, word)) return;
+    fxa__write_format(t->w,
+                      "            if (table == %d) return fxa__span_load((const int *)a.%s.ranges + 2 * (b * "
+                      "a.%s.ranges_b + h * a.%s.ranges_h), size, index);\n",
+                      (int)v->table[word], vector, vector, vector);
 }
 
 static bool cudatext_class(cuda_text *t) {
