@@ -78,8 +78,8 @@ TEST(texts_of_declaration_errors) {
                      (fxa_builder_param(b, "x", FXA_INT), fxa_builder_tensor(b, "x", FXA_F32, 2)));
     BUILD_TYPE_ERROR("tensor 't' has rank 6; 0 to 5 are accepted", fxa_builder_tensor(b, "t", FXA_F32, 6));
     BUILD_TYPE_ERROR("tensor 't' has rank -1; 0 to 5 are accepted", fxa_builder_tensor(b, "t", FXA_F32, -1));
-    BUILD_TYPE_ERROR("tensor 't' has dtype 11, which is none (f64, f32, ... are)",
-                     fxa_builder_tensor(b, "t", (fxa_dtype)11, 1));
+    BUILD_TYPE_ERROR("tensor 't' has dtype 13, which is none (f64, f32, ... are)",
+                     fxa_builder_tensor(b, "t", (fxa_dtype)13, 1));
     BUILD_TYPE_ERROR("'score' is a word of the language and cannot name a param",
                      fxa_builder_param(b, "score", FXA_INT));
     BUILD_TYPE_ERROR("'tanh' is a word of the language and cannot name a tensor",
