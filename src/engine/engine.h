@@ -55,6 +55,8 @@ typedef struct fxa__engine {
     fxa_status (*query)(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err);
     /* Writes what code depends on. NULL: everything that the problem says. */
     void (*key)(void *self, const fxa__problem *p, fxa__writer *w);
+    /* What `key` leaves out of the problem's numbers, and runs of its plan get as bind->numbers. NULL: nothing. */
+    fxa_status (*numbers)(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
     /* Seconds that a run of a supported problem will take, about. NULL: not known; the order of engines decides. */
     double (*cost)(void *self, const fxa__problem *p);
     /* Makes immutable code, its memory from p->host; *bytes is what it costs the cache. May give NULL code. */

@@ -36,7 +36,9 @@ static bool lift_takes(const lift_work *w, int32_t node) {
     return n->op == FXA_OP_CONST && n->type == FXA_FLOAT && !w->kept[node];
 }
 
-static void lift_keep(lift_work *w) {
+/* asked: what the caller keeps, or NULL. */
+static void lift_keep(lift_work *w, const uint8_t *asked) {
+    if (asked) memcpy(w->kept, asked, (size_t)w->p->n_nodes);
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         const fxa__node *n = &w->p->nodes[i];
         if (n->op == FXA_OP_CONST && n->type == FXA_FLOAT && lift_is_simple(n->f)) w->kept[i] = 1;
@@ -162,6 +164,11 @@ static fxa_status lift_make(fxa__host *host, const lift_work *w, int underscores
 }
 
 fxa_status fxa__lower_lift(fxa__host *host, const fxa_program *p, fxa__lifted *out, fxa_error *err) {
+    return fxa__lower_lift_but(host, p, NULL, out, err);
+}
+
+fxa_status fxa__lower_lift_but(fxa__host *host, const fxa_program *p, const uint8_t *kept, fxa__lifted *out,
+                               fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     lift_work w = {.p = p, .room = FXA_MAX_PARAMS - p->n_params};
     fxa_value *given = fxa__alloc_array(host, n, sizeof *given), *map = fxa__alloc_array(host, n, sizeof *map);
@@ -176,7 +183,7 @@ fxa_status fxa__lower_lift(fxa__host *host, const fxa_program *p, fxa__lifted *o
         status = fxa__fail_memory(err, "the constants of a program");
         goto done;
     }
-    lift_keep(&w);
+    lift_keep(&w, kept);
     lift_shapes(&w);
     lift_number(&w);
     int underscores = lift_underscores(&w);

@@ -23,6 +23,9 @@ typedef struct fxa__lifted {
 /* Results are those of p, bit by bit, where the hidden params have their values. A program has FXA_MAX_PARAMS params at
  * most: constants that find no room stay. p may be of any kind; the caller destroys out->program. */
 fxa_status fxa__lower_lift(fxa__host *host, const fxa_program *p, fxa__lifted *out, fxa_error *err);
+/* The same, where constants also stay whose byte in kept[n_nodes] is set. */
+fxa_status fxa__lower_lift_but(fxa__host *host, const fxa_program *p, const uint8_t *kept, fxa__lifted *out,
+                               fxa_error *err);
 /* All params of the lifted program: those given to p, and the hidden ones. values has room for FXA_MAX_PARAMS. */
 void fxa__lower_lift_params(const fxa__lifted *lifted, const double *given, double *values);
 

@@ -75,6 +75,11 @@ static fxa_status plan_create_of(fxa__host *host, fxa__problem *p, fxa__code *co
     if (engine->threads) FXA_TRY(fxa__host_pool(host, &pool, err));
     fxa_plan *plan = fxa__alloc(host, sizeof *plan);
     if (!plan) return fxa__fail_memory(err, "a plan");
+    fxa_status status = engine->numbers ? engine->numbers(code->instance->self, p, plan->numbers, err) : FXA_OK;
+    if (status != FXA_OK) {
+        fxa__free(host, plan, sizeof *plan);
+        return status;
+    }
     atomic_init(&plan->refs, 1);
     plan->host = fxa__host_retain(host);
     plan->problem = fxa__problem_retain(p);

@@ -109,6 +109,7 @@ struct fxa_plan {
     size_t engine_workspace; /* without what a check of indices needs */
     size_t workspace;        /* what fxa_plan_workspace says */
     bool deterministic;
+    double numbers[FXA__NUMBERS]; /* of the problem, that its code does not have (engine.h) */
     uint8_t key[16], code_key[16];
 };
 

@@ -35,6 +35,7 @@ fxa_status fxa_plan_run(const fxa_plan *plan, const fxa_args *args, fxa_error *e
     if (bind.index_memory) FXA_TRY(fxa__index_refuse(plan->problem, &bind, bind.index_memory, err));
     fxa__progress progress = {.fn = bind.progress_fn, .user = bind.progress_user, .total = 1};
     bind.pool = plan->pool;
+    bind.numbers = plan->numbers;
     bind.progress = progress.fn ? &progress : NULL;
     atomic_fetch_add_explicit(&plan->host->runs, 1, memory_order_relaxed);
     FXA_TRY(engine->run(code->instance->self, code->code, plan->problem, &bind, err));

@@ -8,6 +8,7 @@
 #include "../base/run_progress.h"
 #include "problem.h"
 
+enum { FXA__NUMBERS = FXA_MAX_PARAMS };       /* of a plan, at most */
 enum { FXA__SCALED_SLOTS = FXA_SLOT_DV + 1 }; /* slots of operands that scales may belong to */
 
 typedef struct fxa__bind {
@@ -31,6 +32,7 @@ typedef struct fxa__bind {
     void *parallel_user; /* for bind->pool */
     fxa_progress_fn progress_fn;
     void *progress_user;
+    const double *numbers;   /* set by the run: the plan's, of engines that have some */
     fxa__pool *pool;         /* set by the run, for engines with threads */
     fxa__progress *progress; /* set by the run; NULL: nobody asked */
 } fxa__bind;

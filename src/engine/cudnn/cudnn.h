@@ -6,7 +6,7 @@
  *           -> cudnn_forward.c, cudnn_backward.c: a graph as data (cudnn_graph.h)
  *                  with the program by cudnn_score.c, cudnn_ops.c, its mask by cudnn_mask.c, the gradient of
  *                  a captured tensor by cudnn_bias.c, 8 bits and their scales by cudnn_fp8.c; cudnn_reuse.c says what
- *                  need not be computed
+ *                  need not be computed, cudnn_lift.c which program it is, and makes its constants params
  *           -> cudnn_rules.c: the last look at it
  *           -> cudnn_build.c: descriptors, plan        (cudnn_api.h, cudnn_library.c: cuDNN as a table of functions)
  *   bytes  <-> cudnn_saved.c: compiled plans
@@ -48,9 +48,10 @@ typedef struct fxa__dnn_bound {
 
 typedef struct fxa__dnn_code {
     fxa__host *host;
-    fxa_program *program; /* for what runs pass by value */
-    fxa_program *own;     /* the same of the caller's backward program; NULL: there is none */
-    fxa__dnn_level level; /* that it was made for */
+    fxa_program *program;         /* for what runs pass by value */
+    int32_t from[FXA_MAX_PARAMS]; /* by param of program: that of the caller; -1: it is a number of the plan */
+    fxa_program *own;             /* the same of the caller's backward program; NULL: there is none */
+    fxa__dnn_level level;         /* that it was made for */
     void *plan;
     int64_t own_workspace; /* of cuDNN, behind the scratch of the graph */
     int64_t scratch;

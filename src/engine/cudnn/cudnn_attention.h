@@ -32,10 +32,10 @@ typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
     const fxa__problem *p;
     fxa__dnn_level level;
-    fxa_program *lifted;  /* the problem's program, masks lifted out of its score */
-    fxa_program *program; /* what runs: lifted, and in backward joined with its derivative */
+    fxa__lifted numbers;  /* made of the problem's program by cudnn_lift.c */
+    fxa_program *program; /* that of numbers: what runs */
     fxa__depend *depend;
-    fxa__conjuncts mask; /* of lifted; nodes are those of `program` */
+    fxa__conjuncts mask; /* of `program` */
     fxa__dnn_score score;
     fxa__depend *own_depend;
     fxa__dnn_score own;    /* the caller's backward program, in place of the derivative; program NULL: there is none */
@@ -52,7 +52,16 @@ typedef struct fxa__dnn_attention {
 
 /* Makes the graph of a problem. E_UNSUPPORTED with the reason. The caller frees it, whatever came out. */
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err);
+/* The same where constants stay what they are, unless it `lifts` them: for tests. */
+fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool lifts, fxa__dnn_attention *a,
+                                        fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
+
+/* cudnn_lift.c: the program that graphs are made of: masks lifted out of its score, in backward joined with its
+ * derivative, and, where it `lifts` them, constants as params. The caller destroys out->program. */
+fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__lifted *out, fxa_error *err);
+/* For the table of the engine: values of those params, by param of that program. */
+fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err);
 
 /* cudnn_support.c: what can be said before a graph is made. False with the reason in g. */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);
@@ -83,8 +92,9 @@ bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
 /* The strides of LSE, maxima or dLSE, which a run says anew. */
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
-/* What code depends on, for the table of the engine. All that the problem says but the device and, of packed rows, how
- * many there are in all, which is in the strides of LSE and the like too: other lengths run the same code. */
+/* What code depends on, for the table of the engine. All that the problem says but the device, constants that are
+ * params (cudnn_lift.c) and, of packed rows, how many there are in all, which is in the strides of LSE and the like
+ * too: other lengths and numbers run the same code. */
 void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);

@@ -6,8 +6,6 @@
  */
 #include "cudnn_attention.h"
 
-#include "../../lower/joint.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -197,21 +195,6 @@ void fxa__dnn_forward(fxa__dnn_attention *a) {
 
 /* ---- A problem --------------------------------------------------------------------------------------------------- */
 
-static fxa_status attention_program(fxa__dnn_attention *a, fxa_error *err) {
-    const fxa__problem *p = a->p;
-    FXA_TRY(fxa__program_lift_masks(p->host, p->program, &a->lifted, err));
-    if (p->in.pass == FXA_FORWARD || p->in.bprop) {
-        a->program = a->lifted;
-        fxa_program_retain(a->program);
-        return FXA_OK;
-    }
-    fxa_program *derivative = NULL;
-    FXA_TRY(fxa_program_derivative(a->lifted, &derivative, err));
-    fxa_status status = fxa__lower_joint(p->host, a->lifted, derivative, true, &a->program, err);
-    fxa_program_destroy(derivative);
-    return status;
-}
-
 static fxa_status attention_analyse_one(fxa__dnn_score *s, const fxa_program *program, fxa__depend **depend,
                                         fxa_error *err) {
     *depend = fxa__alloc_array(s->g->host, (size_t)program->n_nodes, sizeof **depend);
@@ -254,6 +237,11 @@ static void attention_check_rows(fxa__dnn_attention *a) {
 }
 
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err) {
+    return fxa__dnn_attention_make_with(p, level, true, a, err);
+}
+
+fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool lifts, fxa__dnn_attention *a,
+                                        fxa_error *err) {
     memset(a, 0, sizeof *a);
     a->p = p;
     a->level = level;
@@ -270,7 +258,8 @@ fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, 
         a->own = a->score; /* up to what is its own */
         a->own.own = true, a->own.captures = p->in.bprop_captures;
         a->score.captures = p->in.captures;
-        FXA_TRY(attention_program(a, err));
+        FXA_TRY(fxa__dnn_program_make(p, lifts, &a->numbers, err));
+        a->program = a->numbers.program, a->score.numbers = &a->numbers;
         FXA_TRY(attention_analyse(a, err));
         if (a->g.status == FXA_OK) (p->in.pass == FXA_FORWARD ? fxa__dnn_forward : fxa__dnn_backward)(a);
         attention_check_rows(a);
@@ -288,6 +277,5 @@ void fxa__dnn_attention_free(fxa__dnn_attention *a) {
         fxa__lower_conjuncts_free(a->g.host, &a->mask);
     }
     fxa_program_destroy(a->program);
-    fxa_program_destroy(a->lifted);
     memset(a, 0, sizeof *a);
 }

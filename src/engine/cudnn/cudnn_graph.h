@@ -47,6 +47,7 @@ typedef struct fxa__dnn_tensor {
     uint8_t source; /* fxa__dnn_source */
     bool score;     /* depends on the score */
     bool read;      /* of scratch: the program reads it */
+    bool number;    /* by value: finite and not 0 in any run (cudnn_lift.c) */
     bool bound;     /* of a mask: within 2^30 of 0, beyond which nothing changes and sums with it wrap around */
     int8_t times;
     uint8_t part; /* fxa__dnn_part */

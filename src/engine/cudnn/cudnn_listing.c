@@ -12,6 +12,7 @@
 typedef struct listing {
     const fxa__dnn_graph *g;
     const fxa_program *program, *own; /* own: the caller's backward program, or NULL */
+    const fxa__lifted *numbers;
     fxa__writer *w;
 } listing;
 
@@ -22,7 +23,9 @@ static void listing_by_value(const listing *l, const fxa__dnn_tensor *t) {
     const fxa_program *program = t->source == FXA__DNN_OWN_NODE ? l->own : l->program;
     bool node = t->source == FXA__DNN_NODE || t->source == FXA__DNN_OWN_NODE;
     const fxa__node *n = node && t->index >= 0 ? &program->nodes[t->index] : NULL;
-    if (t->source == FXA__DNN_SCALE) {
+    if (t->number) {
+        fxa__write_format(l->w, "%.9g", l->numbers->value[n->imm]);
+    } else if (t->source == FXA__DNN_SCALE) {
         fxa__write_format(l->w, "scale");
     } else if (!n) {
         fxa__write_format(l->w, "%.9g", t->value);
@@ -159,7 +162,7 @@ void fxa__dnn_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     w->failed = w->failed || !a;
     if (!a) return;
     if (fxa__dnn_attention_make(p, c->level, a, NULL) == FXA_OK) {
-        const listing l = {&a->g, a->program, a->own.program, w};
+        const listing l = {&a->g, a->program, a->own.program, &a->numbers, w};
         listing_steps(&l, false);
         for (size_t i = 0; i < a->g.n_ops; i++) listing_op(&l, &a->g.ops[i]);
         listing_steps(&l, true);

@@ -191,7 +191,7 @@ static int32_t dnn_mod(const dnn_use *u) {
 /* cuDNN drops a NaN operand: the result is made NaN where one is. */
 static int32_t use_keep_nan(const dnn_use *u, int32_t y, int32_t operand) {
     const fxa__dnn_tensor *t = use_tensor(u, operand);
-    if (t->source == FXA__DNN_VALUE && !isnan(t->value)) return y;
+    if (t->number || (t->source == FXA__DNN_VALUE && !isnan(t->value))) return y;
     int32_t x = fxa__dnn_as_virtual(u->s, operand);
     int32_t equal = fxa__dnn_op2(u->g, CUDNN_POINTWISE_CMP_EQ, x, x, CUDNN_DATA_INT32, CUDNN_DATA_FLOAT);
     return fxa__dnn_select(u->g, y, fxa__dnn_float(u->g, NAN), equal);
@@ -216,21 +216,23 @@ static int32_t dnn_clamp(const dnn_use *u) {
 /* ---- Zero wins --------------------------------------------------------------------------------------------------- */
 
 /* How far from 0 a node may be where it is no NaN; INFINITY: not known. */
-static double use_bound(const fxa_program *p, int32_t node, int depth) {
-    const fxa__node *n = &p->nodes[node];
+static double use_bound(const fxa__dnn_score *s, int32_t node, int depth) {
+    const fxa__node *n = &s->program->nodes[node];
     switch (n->op) {
-    case FXA_OP_CONST: return n->type == FXA_FLOAT && isfinite(n->f) ? fabs(n->f) : INFINITY;
+    case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MOST : INFINITY;
+    case FXA_OP_CONST: /* the same of a number that is in place */
+        return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MOST) : INFINITY;
     case FXA_OP_TANH:
     case FXA_OP_SIGMOID:
     case FXA_OP_ERF: return 1 + 0x1p-8;
-    case FXA_OP_NEG: return depth ? use_bound(p, n->arg[0], depth - 1) : INFINITY;
+    case FXA_OP_NEG: return depth ? use_bound(s, n->arg[0], depth - 1) : INFINITY;
     case FXA_OP_ADD:
     case FXA_OP_SUB:
     case FXA_OP_MUL: break;
     default: return INFINITY;
     }
     if (!depth || n->type != FXA_FLOAT) return INFINITY;
-    double x = use_bound(p, n->arg[0], depth - 1), y = use_bound(p, n->arg[1], depth - 1);
+    double x = use_bound(s, n->arg[0], depth - 1), y = use_bound(s, n->arg[1], depth - 1);
     return n->op == FXA_OP_MUL ? x * y : x + y;
 }
 
@@ -238,7 +240,7 @@ static double use_bound(const fxa_program *p, int32_t node, int depth) {
 static bool use_is_plain(const dnn_use *u, int32_t t) {
     const fxa__dnn_tensor *y = use_tensor(u, t);
     float f = (float)y->value;
-    return y->source == FXA__DNN_VALUE && isfinite(f) && (u->mode == CUDNN_POINTWISE_MUL || f != 0);
+    return y->number || (y->source == FXA__DNN_VALUE && isfinite(f) && (u->mode == CUDNN_POINTWISE_MUL || f != 0));
 }
 
 /* x * y or x / y, but 0 where x is. The fast form takes y for 0 (or 1) there; it needs a y without memory. Of a y that
@@ -250,7 +252,7 @@ static int32_t dnn_zero_wins(const dnn_use *u) {
     int32_t x = fxa__dnn_as_virtual(u->s, u->arg[0]), y = u->arg[1];
     if (u->g->status != FXA_OK) return 0;
     if (use_is_plain(u, y)) return fxa__dnn_float2(u->g, u->mode, x, y);
-    bool bounded = use_bound(u->s->program, u->n->arg[1], DEPTH) <= most;
+    bool bounded = use_bound(u->s, u->n->arg[1], DEPTH) <= most;
     if (u->mode == CUDNN_POINTWISE_MUL && bounded && use_is_virtual(u, y))
         return fxa__dnn_float2(u->g, u->mode, x,
                                fxa__dnn_float2(u->g, CUDNN_POINTWISE_MIN, y, fxa__dnn_float(u->g, most)));

@@ -106,12 +106,20 @@ typedef struct run_pack {
     int64_t id[FXA__DNN_BOUND];
     void *pointer[FXA__DNN_BOUND];
     run_value value[FXA__DNN_BOUND];
+    double params[FXA_MAX_PARAMS];
     run_values values, own;
 } run_pack;
+
+/* Those of the caller, which may be in memory, and the plan's numbers. */
+static void run_params(const fxa__dnn_code *c, const fxa__bind *bind, double *params) {
+    for (int32_t i = 0; i < c->program->n_params; i++)
+        params[i] = c->from[i] < 0 ? bind->numbers[i] : bind->params ? bind->params[c->from[i]] : 0;
+}
 
 static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const fxa__bind *bind, char *scratch,
                           run_pack *r) {
     r->values.there = r->own.there = false;
+    run_params(c, bind, r->params);
     for (size_t i = 0; i < c->n_bound; i++) {
         const fxa__dnn_tensor *t = &c->bound[i].tensor;
         r->id[i] = c->bound[i].id;
@@ -122,7 +130,7 @@ static void run_fill_pack(const fxa__dnn_code *c, const fxa__problem *p, const f
         bool own = t->source == FXA__DNN_OWN_NODE;
         const fxa_program *program = own ? c->own : t->source == FXA__DNN_NODE ? c->program : NULL;
         run_values *values = own ? &r->own : &r->values;
-        if (program) run_evaluate(program, &p->in, own ? bind->bprop_params : bind->params, values);
+        if (program) run_evaluate(program, &p->in, own ? bind->bprop_params : r->params, values);
         r->value[i] = run_value_of(program, t, bind, values);
         r->pointer[i] = &r->value[i];
     }

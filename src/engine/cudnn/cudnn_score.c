@@ -178,12 +178,25 @@ bool fxa__dnn_range(const fxa__dnn_score *s, int32_t node, int64_t *lo, int64_t 
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
+bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node) {
+    const fxa__node *n = &s->program->nodes[node];
+    return n->op == FXA_OP_PARAM && s->numbers && s->numbers->from[n->imm] < 0;
+}
+
+/* Params that the caller knows nothing of. */
+static uint64_t score_hidden(const fxa__dnn_score *s) {
+    uint64_t hidden = 0;
+    for (int32_t i = 0; s->numbers && i < s->program->n_params; i++)
+        if (s->numbers->from[i] < 0) hidden |= UINT64_C(1) << i;
+    return hidden;
+}
+
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node) {
     const fxa__depend *d = &s->depend[node];
     uint32_t same = 1u << FXA_INPUT_HEADS; /* for all pairs of a run */
     if (fxa__dnn_length_of(s, false) >= 0) same |= 1u << FXA_INPUT_Q_LEN;
     if (fxa__dnn_length_of(s, true) >= 0) same |= 1u << FXA_INPUT_K_LEN;
-    bool there = !d->params || s->own || !(s->p->in.flags & FXA_SCALARS_IN_MEMORY);
+    bool there = !(d->params & ~score_hidden(s)) || s->own || !(s->p->in.flags & FXA_SCALARS_IN_MEMORY);
     return !(d->inputs & ~same) && !d->tensors && there;
 }
 
@@ -209,7 +222,8 @@ int32_t fxa__dnn_scale(fxa__dnn_score *s) {
 
 static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {
     uint8_t type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
-    if (s->param[n->imm] < 0) s->param[n->imm] = score_scalar(s, FXA_SLOT_PARAMS, 8 * (int64_t)n->imm, type, NAN);
+    int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* of the caller's */
+    if (s->param[n->imm] < 0) s->param[n->imm] = score_scalar(s, FXA_SLOT_PARAMS, 8 * slot, type, NAN);
     return s->param[n->imm];
 }
 
@@ -220,6 +234,7 @@ static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
                                .stride = {1, 1, 1, 1},
                                .type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32,
                                .source = s->own ? FXA__DNN_OWN_NODE : FXA__DNN_NODE,
+                               .number = fxa__dnn_score_is_number(s, node),
                                .times = 1,
                                .index = node};
     return fxa__dnn_add(s->g, &t);

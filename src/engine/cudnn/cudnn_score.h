@@ -13,6 +13,7 @@
 #define FXA_ENGINE_CUDNN_SCORE_H
 
 #include "../../lower/depend.h"
+#include "../../lower/lift.h"
 #include "cudnn_steps.h"
 
 /* Nodes of a program that this engine looks at: a run evaluates what it passes by value on the stack. */
@@ -25,6 +26,7 @@ typedef struct fxa__dnn_score {
     const fxa_program *program;
     const fxa__depend *depend;         /* of its nodes */
     const fxa_capture *captures;       /* of its tensors */
+    const fxa__lifted *numbers;        /* whose program it is; NULL: constants are in place */
     bool own;                          /* it is the caller's backward program: its params are always by value */
     int32_t score, dscore;             /* the inputs of that name; dscore -1: there is none */
     int32_t base;                      /* coordinates are those of the places of this tensor */
@@ -46,6 +48,11 @@ typedef struct fxa__dnn_score {
 void fxa__dnn_score_start(fxa__dnn_score *s, int32_t score, int32_t dscore, int32_t base);
 /* The tensor of a node; bools as INT32. It may have memory, or be by value. */
 int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node);
+/* Constants by value that graphs are made without: so far from 0 in either direction, whatever they are. */
+#define FXA__DNN_NUMBER_LEAST 0x1p-64
+#define FXA__DNN_NUMBER_MOST 65536.0
+/* Whether a node is a param that was such a constant. */
+bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node);
 /* Whether a node is the same for all pairs of a run, and known to the host: it is passed by value. */
 bool fxa__dnn_score_is_by_value(const fxa__dnn_score *s, int32_t node);
 /* A coordinate: B, H, Q or K. */

@@ -283,11 +283,15 @@ const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot) {
 
 void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa_operand *rows[3];
+    fxa__lifted numbers;
     fxa__problem *q = fxa__alloc(w->host, sizeof *q);
     (void)self;
     w->failed = w->failed || !q;
     if (!q) return;
     memcpy(q, p, sizeof *q);
+    fxa_status status = fxa__dnn_program_make(p, true, &numbers, NULL);
+    w->failed = w->failed || status == FXA_E_MEMORY;
+    if (status == FXA_OK) q->in.program = numbers.program; /* else none is made of it */
     rows[0] = &q->in.lse, rows[1] = &q->in.max, rows[2] = &q->in.dlse;
     q->in.total_q = q->in.total_k = 0;
     for (int i = 0; i < 3 && (p->in.flags & FXA_VARLEN); i++)
@@ -297,6 +301,9 @@ void fxa__dnn_key(void *self, const fxa__problem *p, fxa__writer *w) {
     fxa__write_u32(w, p->in.alignment);
     fxa__write_u32(w, fxa__dnn_is_far(&p->in));
     fxa__write_u64(w, p->in.max_workspace);
+    for (int32_t i = 0; status == FXA_OK && i < numbers.program->n_params; i++)
+        fxa__write_u32(w, (uint32_t)numbers.from[i]);
+    fxa_program_destroy(numbers.program);
     fxa__free(w->host, q, sizeof *q);
 }
 

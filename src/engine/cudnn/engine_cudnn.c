@@ -261,6 +261,7 @@ static fxa_status dnn_fill(fxa__dnn_self *s, const fxa__dnn_attention *a, fxa__r
     c->level = s->level;
     c->program = a->program;
     fxa_program_retain(c->program);
+    memcpy(c->from, a->numbers.from, sizeof c->from);
     c->own = (fxa_program *)(uintptr_t)a->own.program;
     if (c->own) fxa_program_retain(c->own);
     if (!fxa__dnn_bound_find(&a->g, c))
@@ -337,13 +338,14 @@ _Static_assert(offsetof(fxa__dnn_self, gpu) == 0, "fxa__gpu_memory takes an inst
 
 const fxa__engine fxa__engine_cudnn = {
     .name = "cudnn",
-    .version = 3,
+    .version = 4,
     .device = FXA_CUDA,
     .open = dnn_open,
     .close = dnn_close,
     .profile = fxa__gpu_profile_write,
     .query = dnn_query,
     .key = fxa__dnn_key,
+    .numbers = fxa__dnn_numbers,
     .compile = dnn_compile,
     .release = dnn_release,
     .check = fxa__dnn_check,

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The program that graphs are made of, and its constants as params (lower/lift.h): problems that differ in such numbers
+ * alone have one key and one compiled plan of cuDNN, and each of our plans has its numbers, which runs pass by value.
+ * Between the problem and the analysis of a program (cudnn_forward.c); cudnn_spans.c makes the key of it.
+ *
+ * Constants become params last, when masks and the derivative have been found with all numbers known. What the lowering
+ * asks of them afterwards is the same for all that are taken here: finite, not 0, no larger than FXA__DNN_NUMBER_MOST.
+ * So a graph has the same operations and as many values as with constants in place, and answers stay what they are.
+ */
+#include "cudnn_attention.h"
+
+#include "../../lower/joint.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- The program ------------------------------------------------------------------------------------------------- */
+
+static fxa_status lift_joint(const fxa__problem *p, fxa_program **out, fxa_error *err) {
+    fxa_program *program = NULL, *derivative = NULL;
+    FXA_TRY(fxa__program_lift_masks(p->host, p->program, &program, err));
+    if (p->in.pass == FXA_FORWARD || p->in.bprop) {
+        *out = program;
+        return FXA_OK;
+    }
+    fxa_status status = fxa_program_derivative(program, &derivative, err);
+    if (status == FXA_OK) status = fxa__lower_joint(p->host, program, derivative, true, out, err);
+    fxa_program_destroy(derivative);
+    fxa_program_destroy(program);
+    return status;
+}
+
+/* ---- Which constants --------------------------------------------------------------------------------------------- */
+
+/* Of floats, without a look at what they are. */
+static const uint8_t lift_users[FXA_OP_COUNT] = {
+    [FXA_OP_ADD] = 1,  [FXA_OP_SUB] = 1, [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1,   [FXA_OP_MULZ] = 1,
+    [FXA_OP_DIVZ] = 1, [FXA_OP_MIN] = 1, [FXA_OP_MAX] = 1, [FXA_OP_CLAMP] = 1, [FXA_OP_SELECT] = 1,
+};
+
+/* What changes from pair to pair is an operation of the graph: of what does not, ranges of ints may be made. */
+static bool lift_is_user(const fxa__node *n, const fxa__depend *d) {
+    const uint32_t same = 1u << FXA_INPUT_HEADS | 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
+    return lift_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
+}
+
+static bool lift_is_number(double x) { return fabs(x) >= FXA__DNN_NUMBER_LEAST && fabs(x) <= FXA__DNN_NUMBER_MOST; }
+
+static void lift_which(const fxa_program *p, const fxa__depend *depend, uint8_t *kept) {
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        kept[i] = n->op == FXA_OP_CONST && !lift_is_number(n->f);
+        for (int j = 0; j < n->n_args && !lift_is_user(n, &depend[i]); j++) kept[n->arg[j]] = 1;
+    }
+    for (int32_t i = 0; i < p->n_outputs; i++) kept[p->outputs[i].value] = 1;
+}
+
+static fxa_status lift_numbers(fxa__host *host, const fxa_program *p, fxa__lifted *out, fxa_error *err) {
+    size_t n = (size_t)p->n_nodes;
+    fxa__depend *depend = fxa__alloc_array(host, n, sizeof *depend);
+    uint8_t *kept = fxa__alloc(host, n);
+    fxa_status status = FXA_OK;
+    if (depend && kept) {
+        fxa__lower_depend(p, NULL, depend);
+        lift_which(p, depend, kept);
+        status = fxa__lower_lift_but(host, p, kept, out, err);
+    } else {
+        status = fxa__fail_memory(err, "the constants of a program");
+    }
+    fxa__free(host, depend, n * sizeof *depend);
+    fxa__free(host, kept, n);
+    return status;
+}
+
+/* Beside a program of the caller's nothing is lifted: what the two have in common is found by its constants. */
+fxa_status fxa__dnn_program_make(const fxa__problem *p, bool lifts, fxa__lifted *out, fxa_error *err) {
+    fxa_program *program = NULL;
+    *out = (fxa__lifted){.n_hidden = 0};
+    FXA_TRY(lift_joint(p, &program, err));
+    if (lifts && !(p->in.pass == FXA_BACKWARD && p->in.bprop)) {
+        fxa_status status = lift_numbers(p->host, program, out, err);
+        fxa_program_destroy(program);
+        return status;
+    }
+    out->program = program;
+    for (int32_t i = 0; i < program->n_params; i++) out->from[i] = i;
+    return FXA_OK;
+}
+
+fxa_status fxa__dnn_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err) {
+    fxa__lifted lifted;
+    (void)self;
+    FXA_TRY(fxa__dnn_program_make(p, true, &lifted, err));
+    memcpy(numbers, lifted.value, sizeof lifted.value);
+    fxa_program_destroy(lifted.program);
+    return FXA_OK;
+}
