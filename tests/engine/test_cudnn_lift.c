@@ -65,7 +65,7 @@ TEST(a_thousand_caps_are_one_build) {
     fxa_cache_stats stats;
     attn_data x;
     if (!data_make(&x, ctx)) return;
-    for (int i = 0; i < 1000 && !t_failures; i++)
+    for (int i = 0; i < t_scaled(1000) && !t_failures; i++)
         lift_compare(ctx, other, &x, i % 20 ? FXA_FORWARD : FXA_BACKWARD, lift_value(i), &want[i % 20 == 0]);
     fxa_cache_get_stats(ctx, &stats);
     T_INT(stats.builds, 2);       /* a pass each */
@@ -204,7 +204,7 @@ TEST(graphs_are_those_with_constants) {
         fxa_program *program = conf_program(ctx, sources[i % 5], LIFT_GALLERY, &rng, &name);
         lifted[2] += lift_passes(ctx, program, name, i);
     }
-    if (lifted[0] < 10 || lifted[1] < 200 || lifted[2] < 20)
+    if (lifted[0] < 10 || lifted[1] < 200 || lifted[2] == 0)
         T_FAIL("%d, %d, %d numbers\n", lifted[0], lifted[1], lifted[2]);
     fxa_context_destroy(ctx);
 }
