@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ints of JAX that are none of a program's, exact or refused by name. uint32 is an int of the same bits: operations
 that care for more than bits are written out here, and nothing is added where operands are below 2^31 for sure. uint16
-is an int whose upper bits are cleared. A product of 64 bits must have room in 32 for sure.
+is an int whose upper bits are cleared. A product of 64 bits must have room in 32 for sure, a sum as far as is known.
 """
 from typing import Any, Callable, Dict, List, Optional
 
@@ -10,7 +10,7 @@ from . import bounds, functions, ops
 from .arrays import Vec
 from .libraries import kind_of_dtype
 from .place import refuse
-from .record import Recording
+from .record import FIRST, Recording
 from .symbol import Sym
 from .types import BOOL, FLOAT, INT
 
@@ -108,4 +108,18 @@ def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
         if any(type(x) is Sym and x.ty != BOOL and bounds.span(player.rec, x.node) == bounds.ALL for x in found):
             refuse("a product in %s may need more than the 32 bits that ints of score functions have; take the factors "
                    "as int32 where it has room there, or as floats" % kind)
+    if kind in ("int64", "uint64") and type(result) is Sym and _leaves(player.rec, result.node, kind):
+    """Whether a sum of ints within known bounds may leave 32 bits, as one of uint64 does below 0. Of what is unknown,
+               "number" % kind)
     return result
+
+
+def _leaves(rec: Recording, node: int, kind: str) -> bool:
+    """Whether a sum of ints within known bounds may leave 32 bits, as one of uint64 does below 0. Of what is not known,
+    captured ids, it is the user's word that it does not."""
+    op, *parts = rec.code[node - FIRST] if node >= FIRST else (None,)
+    if op not in (_abi.OP_ADD, _abi.OP_SUB, _abi.OP_NEG, _abi.OP_ABS) or any(
+            bounds.span(rec, part) == bounds.ALL for part in parts):
+        return False
+    found = bounds.span(rec, node)
+    return found == bounds.ALL or kind == "uint64" and found[0] < 0

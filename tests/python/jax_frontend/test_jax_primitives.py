@@ -120,6 +120,11 @@ def test_products_of_64_bits_have_room_or_are_refused():
         with pytest.raises(RuntimeError, match="product in int64.*int32"):
             attention(q, q, q, score_mod=lambda s, b, h, q, k: s + ids[q] * ids[k])
         attention(q, q, q, score_mod=lambda s, b, h, q, k: s + q.astype("int64") * 300 + ids[k] * 1.5)
+        for far, kind in ((2147483647, "int64"), (-2, "uint64")):
+            with pytest.raises(RuntimeError, match="sum in %s may need more" % kind):
+                attention(q, q, q, score_mod=lambda s, b, h, q, k: jnp.where(q.astype(kind) + far > k, s, 0)
+                          if far > 0 else jnp.where(q.astype(kind) - k.astype(kind) > 2, s, 0))
+        attention(q, q, q, score_mod=lambda s, b, h, q, k: jnp.where(q.astype("int64") + 2147483643 > k, s, 0))
         odd, small = ids % 2 == 1, ids.astype("int8")
         got = attention(q, q, q, score_mod=lambda s, b, h, q, k: s + odd[q] * 2 * small[k].astype(int))
         assert (got == attention(q, q, q, score_mod=lambda s, b, h, q, k: s + 2.0 * ((q & 1) * k))).all()
