@@ -109,13 +109,13 @@ def in_range(player: Any, name: str, aval: Any, result: Any) -> Any:
             refuse("a product in %s may need more than the 32 bits that ints of score functions have; take the factors "
                    "as int32 where it has room there, or as floats" % kind)
     if kind in ("int64", "uint64") and type(result) is Sym and _leaves(player.rec, result.node, kind):
-    """Whether a sum of ints within known bounds may leave 32 bits, as one of uint64 does below 0. Of what is unknown,
-               "number" % kind)
+        refuse("a sum in %s may need more than the 32 bits that ints of score functions have; take floats, or a "
+               "smaller number" % kind)
     return result
 
 
 def _leaves(rec: Recording, node: int, kind: str) -> bool:
-    """Whether a sum of ints within known bounds may leave 32 bits, as one of uint64 does below 0. Of what is not known,
+    """Whether a sum of ints within known bounds may leave 32 bits, as one of uint64 does below 0. Of what is unknown,
     captured ids, it is the user's word that it does not."""
     op, *parts = rec.code[node - FIRST] if node >= FIRST else (None,)
     if op not in (_abi.OP_ADD, _abi.OP_SUB, _abi.OP_NEG, _abi.OP_ABS) or any(
