@@ -17,7 +17,7 @@ static int widen_program(cli *c, const fxa_program *program, fxa_program **out) 
         size_t n = strcspn(text, "\n") + 1, cut = 0;
         const char *colon = strncmp(text, "tensor ", 7) == 0 ? memchr(text, ':', n) : NULL;
         if (!text[n - 1]) n--;
-        for (int i = 0; colon && i < 5; i++)
+        for (size_t i = 0; colon && i < sizeof narrow / sizeof *narrow; i++)
             if (strncmp(colon + 2, narrow[i], strlen(narrow[i])) == 0) cut = strlen(narrow[i]);
         if (cut) {
             buf_add(&wide, text, (size_t)(colon + 2 - text));

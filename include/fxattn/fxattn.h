@@ -403,10 +403,9 @@ typedef struct fxa_args {
     size_t n_bprop_params;
     const void *const *bprop_tensors; /* one per tensor of bprop */
     size_t n_bprop_tensors;
-    uint64_t seed; /* dropout */
-    void *
-        workspace; /* fxa_plan_workspace bytes, aligned to FXA_WORKSPACE_ALIGN; NULL when that is 0. As the slots on the
-                        problem's device */
+    uint64_t seed;   /* dropout */
+    void *workspace; /* fxa_plan_workspace bytes, aligned to FXA_WORKSPACE_ALIGN, where the slots lie; NULL when that is
+                        0 */
     size_t workspace_size;
     void *stream;             /* GPU engines: the caller's CUstream (cudaStream_t), NULL: the default one; others ignore
                                  it. Runs begin there and return: docs/gpu.md */

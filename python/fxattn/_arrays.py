@@ -13,6 +13,7 @@ from ._program import DTYPE_NAMES, DTYPE_WORDS, DTYPES
 
 _CODES = {word: DTYPES[name] for word, name in DTYPE_WORDS.items()}
 _codes: Dict[Any, int] = {}  # the same by dtype: names of dtypes are slow to come by
+NOT_NUMPYS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # ml_dtypes has them
 FLOATS = (_abi.F64, _abi.F32, _abi.F16, _abi.BF16, _abi.E4M3, _abi.E5M2)
 
 
@@ -47,7 +48,7 @@ def _foreign(value: Any, what: str) -> np.ndarray:
 def _from_torch(tensor: Any) -> np.ndarray:
     """Floats that have no name in NumPy itself go there as the bits they are."""
     name = str(tensor.dtype)[len("torch."):]
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if name in NOT_NUMPYS:
         import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
         import torch  # type: ignore[import-not-found,unused-ignore]
         bits = tensor.view(torch.int16 if name == "bfloat16" else torch.uint8)

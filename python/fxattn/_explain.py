@@ -161,11 +161,11 @@ def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
     try:
         import numpy as np
 
-        from ._arrays import as_array
+        from ._arrays import NOT_NUMPYS, as_array
     except ImportError:
         return ["--tensor-size", "%s=%s" % (name, ",".join(map(str, tensor.shape)))]
     array = as_array(tensor, "tensors[%r]" % name)
-    own = array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # files have no type for them
+    own = array.dtype.name in NOT_NUMPYS  # nor have files a type for them
     np.save(os.path.join(folder, file), array.view("u%d" % array.dtype.itemsize) if own else array)
     return ["--tensor", "%s=%s" % ("%s:%s" % (name, DTYPE_WORDS[array.dtype.name]) if own else name, file)]
 

@@ -26,19 +26,19 @@ static const char *const emit_dtypes[] = {
 /* clang-format on */
 
 typedef struct emit_words {
-    const char *suffix;      /* of functions of <math.h> and of numbers with a point */
-    const char *keeps;       /* what stands before the name of a kept value */
-    const char *args;        /* and before a member of the arguments */
-    const char *fused;       /* x * y + z with one rounding; NULL: sums are sums */
-    const char *plain[3];    /* + - * that no compiler fuses; NULL: it does not by itself */
-    const char *function[4]; /* pairs: functions that have a name of their own */
+    const char *suffix;   /* of functions of <math.h> and of numbers with a point */
+    const char *keeps;    /* what stands before the name of a kept value */
+    const char *args;     /* and before a member of the arguments */
+    const char *fused;    /* x * y + z with one rounding; NULL: sums are sums */
+    const char *plain[3]; /* + - * that no compiler fuses; NULL: it does not by itself */
+    const char *tanh;     /* NULL: that of <math.h> */
 } emit_words;
 
 static const emit_words emit_dialects[FXA__DIALECTS] = {
-    [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, {0}},
-    [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, {0}},
+    [FXA__C_F64] = {"", "s->", "a->", NULL, {0}, NULL},
+    [FXA__C_F32] = {"f", "s->", "a->", "fmaf", {0}, NULL},
     [FXA__CUDA_F32] =
-        {"f", "", "a.", "__fmaf_rn", {"__fadd_rn(a, b)", "__fsub_rn(a, b)", "__fmul_rn(a, b)"}, {"tanh", "score_tanh"}},
+        {"f", "", "a.", "__fmaf_rn", {"__fadd_rn(a, b)", "__fsub_rn(a, b)", "__fmul_rn(a, b)"}, "score_tanh"},
 };
 
 const char *fxa__lower_emit_args(fxa__dialect dialect) { return emit_dialects[dialect].args; }
@@ -93,16 +93,19 @@ void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 /* ---- Expressions ------------------------------------------------------------------------------------------------- */
 
+static bool emit_is_name(const char *name, size_t size, const char *other) {
+    return size == strlen(other) && memcmp(name, other, size) == 0;
+}
+
 /* A name in an expression: an operand, a type, a function of ours, one of <math.h>. */
 static void emit_name(const fxa__emit *e, const fxa__node *n, const char *name, size_t size, fxa__writer *w) {
     const emit_words *words = &emit_dialects[e->dialect];
     if (size == 1) {
         fxa__lower_emit_value(e, n->arg[*name - 'a'], w);
-    } else if (size == strlen("int64_t") && memcmp(name, "int64_t", size) == 0) {
+    } else if (emit_is_name(name, size, "int64_t")) {
         fxa__write_format(w, "long long");
-    } else if (words->function[0] && size == strlen(words->function[0]) &&
-               memcmp(name, words->function[0], size) == 0) {
-        fxa__write_format(w, "%s", words->function[1]);
+    } else if (words->tanh && emit_is_name(name, size, "tanh")) {
+        fxa__write_format(w, "%s", words->tanh);
     } else {
         bool math = *name != '_' && (size <= 5 || memcmp(name, "fxa__", 5) != 0);
         fxa__write_format(w, "%.*s%s", (int)size, name, math ? words->suffix : "");

@@ -36,12 +36,12 @@ typedef struct fxa__emit {
     fxa__host *host;
     const fxa_program *p;
     fxa__dialect dialect;
-    uint8_t *level; /* by node: fxa__emit_level */
-    uint8_t
-        *used; /* by node: kinds of outputs that need it, by bits (fxa__out_kind); bits from 5 on are the caller's */
-    uint8_t *kept;      /* by node: 1 where inner levels or outputs read it; never of constants and params */
-    const char **given; /* by node: text that has its value, in place of its operation; NULL: none. The caller's to fill
-                           before fxa__lower_emit_want */
+    /* By node: */
+    uint8_t *level;     /* fxa__emit_level */
+    uint8_t *used;      /* kinds of outputs that need it, by bits (fxa__out_kind); bits from 5 on are the caller's */
+    uint8_t *kept;      /* 1 where inner levels or outputs read it; never of constants and params */
+    const char **given; /* text that has its value, in place of its operation; NULL: none. The caller's to fill before
+                           fxa__lower_emit_want */
 } fxa__emit;
 
 /* Of a program of any kind, which lives as long, for its outputs of some kinds (bit i: fxa__out_kind i). False: out of

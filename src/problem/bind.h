@@ -15,9 +15,10 @@ typedef struct fxa__bind {
     void *slot[FXA_SLOT_MAX];
     bool trusted; /* FXA_TRUSTED: whose pointers these are is not asked */
     double scale; /* on a device with SCALARS_IN_MEMORY: the slots have this, seed and params */
-    double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS]; /* by slot: what elements are multiplied with when they
-                                 are read and before they are written; on a device the slots of scales have them */
-    float *amax[FXA__SCALED_SLOTS]; /* by slot: the largest result goes there; NULL: nowhere */
+    /* By slot: what elements are multiplied with when they are read, and before they are written (on a device 1: the
+     * slots of scales have them); where the largest result goes, or NULL. */
+    double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS];
+    float *amax[FXA__SCALED_SLOTS];
     const double *params;
     const fxa_view *tensors;  /* with data */
     const fxa_view *dtensors; /* data NULL where no gradient is wanted */

@@ -25,8 +25,10 @@ try:
 except ImportError:
     print("skipped: jax_cuda.py: jax is not there")
     sys.exit(77)
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from soft_cap import SoftCap  # noqa: E402
 
 import fxattn.jax  # noqa: E402
 from fxattn.jax import attention  # noqa: E402
@@ -53,18 +55,6 @@ def packed(q, k, v):
     rows = [x.reshape(b * s, *x.shape[2:]) for x in (q, k, v)]
     cu = jnp.arange(0, b * s + 1, s, dtype=jnp.int32)
     return attention(*rows, layout="thd", cu_q=cu, max_q=s, max_k=s, causal=True).reshape(q.shape)
-
-
-class SoftCap:
-    """As Transformer Engine's users write one."""
-
-    def forward(self, graph, score, tensors):
-        self.scaled = graph.div(a=score, b=tensors["cap"])
-        return graph.mul(a=graph.tanh(input=self.scaled), b=tensors["cap"])
-
-    def backward(self, graph, dscore, tensors):
-        inner = graph.tanh_backward(loss=graph.mul(a=dscore, b=tensors["cap"]), input=self.scaled)
-        return graph.div(a=inner, b=tensors["cap"])
 
 
 def graph_style(q, k, v):

@@ -2,6 +2,7 @@
 """Ways to call attention that torch_cuda.py compares with the same written out: each is a function of a World, which
 makes the tensors that it captures, where the call runs (f32 on the device) and for the reference (f64 on the host)."""
 import torch
+from soft_cap import SoftCap
 from torch.nn.attention import flex_attention as theirs
 
 import fxattn.torch as fx
@@ -110,18 +111,6 @@ def _learned_bias(w):
 def _documents(w, dtype=torch.int32):
     ids = w.tensor((torch.arange(256) // 40).to(dtype))
     return lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j)
-
-
-class SoftCap:
-    """As Transformer Engine's users write one."""
-
-    def forward(self, graph, score, tensors):
-        self.scaled = graph.div(a=score, b=tensors["cap"])
-        return graph.mul(a=graph.tanh(input=self.scaled), b=tensors["cap"])
-
-    def backward(self, graph, dscore, tensors):
-        inner = graph.tanh_backward(loss=graph.mul(a=dscore, b=tensors["cap"]), input=self.scaled)
-        return graph.div(a=inner, b=tensors["cap"])
 
 
 class Graph(Case):

@@ -20,7 +20,8 @@ try:
 except ImportError:
     print("skipped: torch_cuda.py: torch is not there")
     sys.exit(77)
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "python")]
 import fxattn.torch as fx  # noqa: E402
 import torch_models  # noqa: E402
 from torch_cases import CASES, World, capped, inputs  # noqa: E402

@@ -68,7 +68,7 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     if style == "graph":
         from .graph import trace_graph
         masked = None if mask_mod is None else _Flex(None, mask_mod, (), tuple(mask_extra), lib, device, dtype,
-                                                        sizes).mask
+                                                     sizes).mask
         return Traced(*trace_graph(score_mod, masked, bprop, tensors, bprop_tensors, shape))
     if style != "flex":
         raise ValueError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
