@@ -48,7 +48,6 @@ class Score(NamedTuple):
         return self._replace(program=made, tensors=tuple(arrays[c.name] for c in made.captures),
                              params=tuple(numbers[p.name] for p in made.params))
 
-
     def scaled(self, scale: Any) -> "Score":
         """With a backward of the user's own for scores that are multiplied by a number before."""
         if self.bprop is None:
@@ -108,7 +107,7 @@ def resolve(score_mod: Any, mask_mod: Mod, bprop: Mod, tensors: Named, bprop_ten
     try:
         found = trace(score_mod, mask_mod, style="graph" if graph else "flex", bprop=bprop, lib="numpy", dtype=dtype,
                       tensors=tensors, bprop_tensors=bprop_tensors, shape=shape if graph else None,
-                  sizes=(shape[0], shape[1], None if moved else shape[2], shape[3]))
+                      sizes=(shape[0], shape[1], None if moved else shape[2], shape[3]))
     except TraceError as error:
         error.args = (in_words_of_jax(str(error)),)
         raise

@@ -355,7 +355,7 @@ static int32_t score_load(fxa__dnn_score *s, const fxa__node *n) {
                             .source = s->own ? FXA__DNN_OWN_TENSOR : FXA__DNN_TENSOR,
                             .index = n->imm}};
     int type = score_data_type((fxa_dtype)decl->dtype);
-    if (fxa__dtype_is_byte_float(decl->dtype)) /* cuDNN ends the process, and the helper kernels know none */
+    if (fxa__dtype_is_byte_float(decl->dtype)) /* cuDNN ends the process; copies were not tried */
         return fxa__dnn_refuse(s->g,
                                "tensor %s is %s: captured tensors are to have 16 bits or more, or be ints or bools",
                                decl->name, fxa_dtype_name((fxa_dtype)decl->dtype));
