@@ -121,9 +121,3 @@ def test_jax(at):
             for k in range(S):
                 want = mod(jax.numpy.float32(0.25), *map(jax.numpy.int32, (0, h, q, k)))
                 assert same(run(0.25, h=h, q=q, k=k)[0], want, 1e-6), (h, q, k)
-
-
-def test_jax_indices_stay_plain():
-    jax = pytest.importorskip("jax")
-    text = trace(_jax_functions(jax)[3]).program.text
-    assert "[q - k]" in text and "[-1 - h, " in text and "where" not in text
