@@ -136,8 +136,8 @@ static spans_box spans_random(rig *r, bool near) {
         if (place == 1) first[i] = INT32_MIN + (int)t_int(&r->rng, 0, 9);
         if (place == 2) first[i] = (int)t_int(&r->rng, INT32_MIN, INT32_MAX - n[i]);
     }
-    x.q0 = first[0], x.q1 = first[0] + n[0] - 1;
-    x.k0 = first[1], x.k1 = first[1] + n[1] - 1;
+    x.q0 = first[0], x.q1 = first[0] + (n[0] - 1);
+    x.k0 = first[1], x.k1 = first[1] + (n[1] - 1);
     x.q_len = (int)t_int(&r->rng, 1, 99), x.k_len = (int)t_int(&r->rng, 1, 99);
     return x;
 }
