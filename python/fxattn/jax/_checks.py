@@ -72,15 +72,20 @@ def flag(name: str, value: Any, remedy: str = "a Python bool") -> bool:
     raise ArgumentTypeError("%s is %r; True or False is accepted" % (name, value))
 
 
+def _count(value: Any) -> int:
+    """The int that it is; -1 where it is none, or a bool."""
+    try:
+        return -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return -1
+
+
 def size_of(name: str, value: Any, default: int) -> int:
     """A number of rows, known when the call is traced."""
     _refuse_traced(name, value, "a Python int; None is as long as all")
     if value is None:
         return default
-    try:
-        found = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        found = -1
+    found = _count(value)
     if found < 0:
         raise ArgumentTypeError("%s is %r; an int from 0, or None, is accepted" % (name, value))
     return found
@@ -103,10 +108,7 @@ def _width(window: Any, given: Any) -> Optional[int]:
     _refuse_traced("window", given, _BY_MASK)
     if given is None:
         return None
-    try:
-        width = -1 if isinstance(given, bool) else operator.index(given)
-    except TypeError:
-        width = -1
+    width = _count(given)
     if width < 0:
         raise ArgumentError("window is %r; (left, right) is accepted, of ints from 0 or None" % (window,))
     return min(width, _FAR)  # as good as open: no sequence is longer
