@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA engine: our own kernels with the score program inlined. Its map:
+ *
+ *   problem -> cuda_support.c: no, and why; yes: which kernels, compiled with what (fxa__cu_choice)
+ *           -> cuda_program.c (cuda_rewrite.c, cuda_text.c): the program's text, program.cuh
+ *           -> cuda_build.c: sources (embedded at build) and text through NVRTC (gpu/gpu_nvrtc.h): cubins
+ *   bytes  <-> cuda_saved.c: cubins
+ *   run     -> cuda_layout.c: workspace by problem and tile sizes; cuda_args.c: FxaArgs and tensor maps of a bind;
+ *              cuda_forward.c, cuda_backward.c, cuda_decode.c: launches
+ *   engine_cuda.c is its table, with instances: on a device, or of a profile without one.
+ */
+#ifndef FXA_ENGINE_CUDA_CUDA_H
+#define FXA_ENGINE_CUDA_CUDA_H
+
+#include "../../gpu/gpu.h"
+#include "../engine.h"
+#include "cuda_program.h"
+#include "kernel_args.cuh"
+
+typedef enum fxa__cu_family { FXA__CU_SM90, FXA__CU_SM80, FXA__CU_SIMT } fxa__cu_family;
+
+/* Source files that are compiled on their own; which one a family has for it: cuda_build.c. */
+typedef enum fxa__cu_unit {
+    FXA__CU_FORWARD,
+    FXA__CU_BACKWARD,
+    FXA__CU_GRAD_Q,
+    FXA__CU_ENDS,
+    FXA__CU_LISTS,
+    FXA__CU_DIAGONAL,
+    FXA__CU_DECODE,
+    FXA__CU_UNIT_COUNT
+} fxa__cu_unit;
+
+/* Which kernels a problem runs and what they are compiled with: by the problem alone (and the architecture), before
+ * anything is compiled. Everything in it is in the key of the code; nothing else of shapes is. */
+typedef struct fxa__cu_choice {
+    fxa__cu_family family;
+    int32_t arch;    /* 80, 90, ... of the device */
+    int32_t d, dv;   /* compiled: 32, 64, 96, 128, 192, 256 */
+    fxa_dtype dtype; /* storage of Q, K, V */
+    uint32_t units;  /* by bits: those that the problem needs */
+    bool spans, dropout, paged, aligned, fast_math, separate_dq, plain;
+    int32_t row_tiles; /* decode */
+    int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
+    bool words;
+} fxa__cu_choice;
+
+/* A compiled unit. Without a device (a profile): cubin alone. */
+typedef struct fxa__cu_module {
+    uint8_t *cubin;
+    size_t size;
+    void *module;
+    void *function[4];     /* the kernels of the file, in its order: cuda_build.c has their names */
+    struct FxaShape shape; /* of the first, where it has one */
+} fxa__cu_module;
+
+typedef struct fxa__cu_code {
+    fxa__host *host;
+    fxa__cu_choice choice;
+    fxa__cuda_program program; /* what the host has to give: params, words, diagonal, dense, sums, scatter */
+    fxa__cu_module unit[FXA__CU_UNIT_COUNT];
+    char detail[160];
+} fxa__cu_code;
+
+typedef struct fxa__cu_self {
+    fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
+    fxa__host *host;
+    int32_t arch;
+    int32_t processors;
+    bool on_device;
+    /* NVRTC, helper kernels: cuda_build.c */
+} fxa__cu_self;
+
+/* cuda_support.c. E_UNSUPPORTED with the reason. */
+fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out, fxa_error *err);
+
+/* cuda_layout.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with the
+ * constants of the cubins). */
+struct FxaShape fxa__cu_shape(const fxa__cu_choice *choice, fxa__cu_unit unit);
+/* Exact bytes of a run's workspace; UINT64_MAX: more than there are. program: of the code or made for the question. */
+uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
+                           const fxa__problem *p);
+
+/* cuda_run.c */
+fxa_status fxa__cu_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);
+
+#endif
