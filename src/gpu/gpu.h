@@ -43,6 +43,10 @@ typedef struct fxa__cuda {
     int (*module_function)(void **function, void *module, const char *name);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
+    /* Of a tensor of 16 bits for TMA, 128 bytes of map; NULL: the driver is too old for it. */
+    int (*tensor_map)(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size,
+                      const uint64_t *stride_bytes, const uint32_t *box, const uint32_t *element_stride, int interleave,
+                      int swizzle, int promotion, int fill);
     int (*error_string)(int status, const char **text);
 } fxa__cuda;
 

@@ -281,6 +281,28 @@ STANDIN(cuPointerGetAttributes)(unsigned n, int *attributes, void **values, uint
     return status;
 }
 
+/* A map that says what it is of; what the driver refuses is refused. */
+STANDIN(cuTensorMapEncodeTiled)
+(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride_bytes,
+ const uint32_t *box, const uint32_t *element_stride, int interleave, int swizzle, int promotion, int fill);
+STANDIN(cuTensorMapEncodeTiled)
+(void *map, int type, unsigned rank, uintptr_t data, const uint64_t *size, const uint64_t *stride_bytes,
+ const uint32_t *box, const uint32_t *element_stride, int interleave, int swizzle, int promotion, int fill) {
+    bool ok = (type == 6 || type == 9) && rank == 4 && data % 16 == 0 && !interleave && swizzle == 3 && !fill;
+    uint64_t words[16] = {data, (uint64_t)type, (uint64_t)promotion};
+    for (int i = 0; i < 4; i++) {
+        ok = ok && size[i] && size[i] <= UINT32_MAX && box[i] && box[i] <= 256 && element_stride[i] == 1;
+        words[3 + i] = size[i];
+        words[10 + i] = box[i];
+    }
+    for (int i = 0; i < 3; i++) {
+        ok = ok && stride_bytes[i] && stride_bytes[i] % 16 == 0 && stride_bytes[i] < UINT64_C(1) << 40;
+        words[7 + i] = stride_bytes[i];
+    }
+    if (ok) memcpy(map, words, sizeof words);
+    return ok ? standin_fails() : STANDIN_INVALID;
+}
+
 STANDIN(cuGetErrorString)(int status, const char **text);
 STANDIN(cuGetErrorString)(int status, const char **text) {
     *text = status == STANDIN_UNKNOWN ? "the stand-in fails" : "the stand-in does not like it";

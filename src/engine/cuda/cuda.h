@@ -75,9 +75,15 @@ typedef struct fxa__cu_self {
 /* cuda_support.c. E_UNSUPPORTED with the reason. */
 fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out, fxa_error *err);
 
+/* Functions of units that have several: fxa__cu_module.function. */
+enum { FXA__CU_PREPARE, FXA__CU_FINISH, FXA__CU_SUMS, FXA__CU_SINK }; /* ENDS: finish is not there with f32 */
+enum { FXA__CU_VECTOR, FXA__CU_TILES };                               /* LISTS */
+enum { FXA__CU_FILL, FXA__CU_REDUCE };                                /* DIAGONAL */
+enum { FXA__CU_KEYS, FXA__CU_QUERIES };                               /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
+
 /* cuda_layout.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with the
- * constants of the cubins). */
-struct FxaShape fxa__cu_shape(const fxa__cu_choice *choice, fxa__cu_unit unit);
+ * constants of the cubins). shared_bytes is 0: the cubin alone says it. */
+struct FxaShape fxa__cu_shape(const fxa__cu_choice *choice, const fxa__cuda_program *program, fxa__cu_unit unit);
 /* Exact bytes of a run's workspace; UINT64_MAX: more than there are. program: of the code or made for the question. */
 uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
                            const fxa__problem *p);

@@ -168,6 +168,8 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     choose_mark(w);
     choose_diagonal(w);
     choose_loads(w, config);
+    w->c->mask_inputs = w->sets[mask].inputs;
+    if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
     choose_bound(w);
     choose_gradients(w, config);
 }

@@ -48,7 +48,9 @@ typedef struct fxa__cuda_program {
     int32_t q_word, k_word;                 /* loads; -1 */
     int32_t sums[FXA__CUDA_SUMS];           /* outputs of the program that partials() gives, in order */
     int32_t n_sums;
-    double bound; /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
+    double bound;                          /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
+    int32_t vector;                        /* who reads words: 0 nobody, 1 the mask, 2 the value too */
+    uint32_t mask_inputs, diagonal_inputs; /* what they depend on, by bits of fxa_input */
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;

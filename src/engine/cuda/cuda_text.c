@@ -271,7 +271,8 @@ static int cudatext_words(const cuda_text *t) {
 
 /* Sixteen: exp2 of what a bounded score is times the unit stays far from the ends of f32 for units up to 4. */
 static void cudatext_switches(cuda_text *t) {
-    const fxa__cuda_program *c = t->c;
+    fxa__cuda_program *c = t->c;
+    c->vector = cudatext_words(t);
     cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"span_rules.h\"\n");
     cudatext_switch(t, "VALUE", c->has_value);
     cudatext_switch(t, "SLOPE", c->has_slope);
@@ -279,7 +280,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
-    cudatext_switch(t, "VECTOR", cudatext_words(t));
+    cudatext_switch(t, "VECTOR", c->vector);
     cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
     cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
     cudatext_switch(t, "GRAD_SUMS", c->n_sums);
