@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding cuDNN. In this order: what the process has loaded already; where FXA_CUDNN_PATH says (a folder); in NVIDIA's
- * packages for Python, where this library is part of one beside them; by the name alone, as the system's loader does.
- * What lies beside the folder of FXA_CUDNN_PATH as NVIDIA's packages do is found, too.
+ * Finding cuDNN, in the order of gpu/gpu_search.h, with FXA_CUDNN_PATH as the folder.
  * cuDNN ends the process when it cannot find cuBLASLt or its own part libcudnn_graph by itself, so these are loaded
  * before it is called, and their absence is a reason. They are kept for as long as cuDNN is.
  */
 #include "cudnn_api.h"
 
 #include "../../base/dl.h"
-
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
+#include "../../gpu/gpu_search.h"
 
 #define CUDNN_FUNCTION(name, field)                                                                                    \
     { name, offsetof(fxa__cudnn_api, field), false }
@@ -47,56 +42,20 @@ typedef struct cudnn_part {
 } cudnn_part;
 static const fxa__dl_symbol cudnn_part_symbols[] = {{"cudnnGraphVersionCheck", offsetof(cudnn_part, check), false}};
 
-enum { CUDNN_PATH = 4096, CUDNN_NAMES = 2, CUDNN_FOLDERS = 5 };
-
-/* Folders of NVIDIA's packages for Python, as they lie in `nvidia`: seen from the folder of cuDNN's, and from that of a
- * package with this library in it. */
+/* Folders of NVIDIA's packages for Python. */
 static const char *const cudnn_packages[] = {"/cu13/lib", "/cublas/lib", NULL};
 static const char *const cudnn_compilers[] = {"/cu13/lib", "/cuda_nvrtc/lib", NULL};
 static const char *const cudnn_package[] = {"/cudnn/lib", NULL};
-#define CUDNN_BESIDE "/../.."
-#define CUDNN_BESIDE_OWN "/../../nvidia"
-
-/* The names to try: those in folders, then those that the loader looks for. */
-typedef struct cudnn_search {
-    char path[CUDNN_FOLDERS * CUDNN_NAMES][CUDNN_PATH];
-    const char *names[(CUDNN_FOLDERS + 1) * CUDNN_NAMES + 1];
-    size_t n;
-} cudnn_search;
-
-/* False: a path that is too long. package: NULL for the folder itself; files of packages that are not there are left
- * out, and nothing is said of them. */
-static bool cudnn_search_folder(cudnn_search *s, const char *folder, const char *more, const char *package,
-                                const char *const *files) {
-    for (size_t i = 0; files[i]; i++) {
-        int length = snprintf(s->path[s->n], CUDNN_PATH, "%s%s%s/%s", folder, more, package ? package : "", files[i]);
-        if (length < 0 || length >= CUDNN_PATH) return false;
-        if (package && access(s->path[s->n], F_OK) != 0) continue;
-        s->names[s->n] = s->path[s->n];
-        s->n++;
-    }
-    return true;
-}
 
 /* folder: the caller's, or NULL. */
-static fxa_status cudnn_search_make(cudnn_search *s, const char *folder, const char *const *packages,
+static fxa_status cudnn_search_make(fxa__gpu_search *s, const char *folder, const char *const *packages,
                                     const char *const *files, fxa_error *err) {
-    char own[CUDNN_PATH / 2];
-    s->n = 0;
-    if (folder && !cudnn_search_folder(s, folder, "", NULL, files))
-        return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDNN_PATH has %zu bytes: at most %d are a path", strlen(folder),
-                         CUDNN_PATH - 32);
-    for (size_t i = 0; folder && packages[i]; i++)
-        (void)cudnn_search_folder(s, folder, CUDNN_BESIDE, packages[i], files);
-    for (size_t i = 0; packages[i] && fxa__dl_own_folder(own, sizeof own); i++)
-        (void)cudnn_search_folder(s, own, CUDNN_BESIDE_OWN, packages[i], files);
-    for (size_t i = 0; files[i]; i++) s->names[s->n++] = files[i];
-    s->names[s->n] = NULL;
-    return FXA_OK;
+    const fxa__gpu_wanted wanted = {"FXA_CUDNN_PATH", folder, packages, files, NULL};
+    return fxa__gpu_search_make(s, &wanted, err);
 }
 
 /* cuDNN looks for it by its name alone, and ends the process over a file that does not call itself so. */
-static fxa_status cudnn_blas_open(cudnn_search *s, const char *folder, void **handle, fxa_error *err) {
+static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void **handle, fxa_error *err) {
     static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder),", s->names,
                                cudnn_blas_symbols, 1};
@@ -113,7 +72,7 @@ static fxa_status cudnn_blas_open(cudnn_search *s, const char *folder, void **ha
 
 /* cuDNN loads its compiler for every question, twice, and lets go of it, which takes ten times as long as the answer:
  * so it is kept. Where it is not found, cuDNN says so itself. */
-static void *cudnn_compiler_open(cudnn_search *s, const char *folder) {
+static void *cudnn_compiler_open(fxa__gpu_search *s, const char *folder) {
     static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
     const fxa__dl_spec spec = {"NVRTC", s->names, cudnn_compiler_symbols, 1};
     cudnn_compiler table;
@@ -124,10 +83,10 @@ static void *cudnn_compiler_open(cudnn_search *s, const char *folder) {
 
 /* Before the first call of cuDNN, where it is a front: the part that does what is called here, beside it or where the
  * loader looks. */
-static fxa_status cudnn_graph_open(cudnn_search *s, fxa__cudnn_library *library, fxa_error *err) {
+static fxa_status cudnn_graph_open(fxa__gpu_search *s, fxa__cudnn_library *library, fxa_error *err) {
     static const char *const files[] = {"libcudnn_graph.so.9", NULL}, *const no_packages[] = {NULL};
     const fxa__dl_spec spec = {"libcudnn_graph, a part of cuDNN,", s->names, cudnn_part_symbols, 1};
-    char folder[CUDNN_PATH / 2];
+    char folder[FXA__SEARCH_PATH / 2];
     cudnn_part table;
     if (!library->api.graph_check) return FXA_OK;
     bool known = fxa__dl_folder_of((void (*)(void))library->api.graph_check, folder, sizeof folder);
@@ -135,7 +94,7 @@ static fxa_status cudnn_graph_open(cudnn_search *s, fxa__cudnn_library *library,
     return fxa__dl_open(&spec, &table, sizeof table, &library->graph, err);
 }
 
-static fxa_status cudnn_open_both(cudnn_search *s, const char *folder, fxa__cudnn_library *out, fxa_error *err) {
+static fxa_status cudnn_open_both(fxa__gpu_search *s, const char *folder, fxa__cudnn_library *out, fxa_error *err) {
     static const char *const files[] = {"libcudnn.so.9", NULL};
     const fxa__dl_spec spec = {"cuDNN (FXA_CUDNN_PATH may name its folder)", s->names, cudnn_symbols,
                                sizeof cudnn_symbols / sizeof *cudnn_symbols};
@@ -155,9 +114,9 @@ static fxa_status cudnn_open_both(cudnn_search *s, const char *folder, fxa__cudn
 
 fxa_status fxa__cudnn_library_open(fxa__host *host, const char *folder, fxa__cudnn_library *out, fxa_error *err) {
     *out = (fxa__cudnn_library){.version = 0};
-    cudnn_search *s = fxa__alloc(host, sizeof *s);
+    fxa__gpu_search *s = fxa__alloc(host, sizeof *s);
     if (!s) return fxa__fail_memory(err, "the search for cuDNN");
-    fxa_status status = cudnn_open_both(s, folder && *folder ? folder : NULL, out, err);
+    fxa_status status = cudnn_open_both(s, folder, out, err);
     fxa__free(host, s, sizeof *s);
     return status;
 }

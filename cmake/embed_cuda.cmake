@@ -1,0 +1,28 @@
+# Writes the sources of the CUDA kernels into a C file, so that the library has them wherever it lies:
+#   cmake -DFOLDER=src -DOUTPUT=cuda_sources.c -P embed_cuda.cmake
+# The hash of all of them is the version of the kernel set.
+file(GLOB sources ${FOLDER}/engine/cuda/*.cu ${FOLDER}/engine/cuda/*.cuh ${FOLDER}/lower/program_ops.h
+  ${FOLDER}/program/span_rules.h)
+list(SORT sources)
+set(rows "")
+set(all "")
+foreach(source ${sources})
+  get_filename_component(name ${source} NAME)
+  file(READ ${source} text)
+  string(APPEND all "${name}\n${text}")
+  string(REPLACE "\\" "\\\\" text "${text}")
+  string(REPLACE "\"" "\\\"" text "${text}")
+  string(REPLACE "?" "\\?" text "${text}") # no trigraphs
+  string(REPLACE "\n" "\\n\"\n     \"" text "${text}")
+  string(APPEND rows "    {\"${name}\",\n     \"${text}\"},\n")
+endforeach()
+string(SHA256 hash "${all}")
+string(SUBSTRING ${hash} 0 16 hash)
+file(WRITE ${OUTPUT} "/* Written by cmake/embed_cuda.cmake. */
+#include \"engine/cuda/cuda_sources.h\"
+
+const fxa__cu_source fxa__cu_sources[] = {
+${rows}};
+const size_t fxa__cu_source_count = sizeof fxa__cu_sources / sizeof fxa__cu_sources[0];
+const char fxa__cu_sources_hash[] = \"${hash}\";
+")
