@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The arguments of a run's kernels (kernel_args.cuh) and their tensor maps, from the problem and its bind. Nothing here
+ * reads memory of the device, and nothing asks the device but for maps, which the driver makes on the host.
+ */
+#include "cuda_run.h"
+
+#include "../../base/num.h"
+#include "../../base/philox.h"
+#include "../../lower/emit.h"
+#include "../../problem/geometry.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ARGS_LOG2E 1.4426950408889634074
+
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
+
+static bool args_is_key(fxa_slot slot) {
+    return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
+}
+
+/* dK or dV where nobody asked for it. */
+static struct FxaView args_spare(const int64_t size[4], void *data) {
+    int64_t pitch = fxa__round_up(size[3], 8);
+    return (struct FxaView){data, size[1] * size[2] * pitch, size[2] * pitch, pitch};
+}
+
+fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
+    const fxa_problem *p = &c->p->in;
+    bool packed = p->flags & FXA_VARLEN, key = args_is_key(slot), paged = key && (p->flags & FXA_PAGED);
+    fxa__cu_tensor t;
+    int64_t d;
+    const fxa_operand *o = fxa__row_operand(p, slot, &d);
+    t.size[0] = paged ? p->n_pages : packed ? 1 : p->b;
+    t.size[1] = key ? p->hkv : p->hq;
+    t.size[2] = paged ? p->page_size : packed ? (key ? p->total_k : p->total_q) : key ? p->sk : p->sq;
+    t.size[3] = d;
+    void *spare = slot == FXA_SLOT_DK ? c->at.spare[0] : slot == FXA_SLOT_DV ? c->at.spare[1] : NULL;
+    if (spare)
+        t.view = args_spare(t.size, spare);
+    else
+        t.view = (struct FxaView){c->bind->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
+    return t;
+}
+
+/* ---- Maps -------------------------------------------------------------------------------------------------------- */
+
+enum { ARGS_F16 = 6, ARGS_BF16 = 9, ARGS_SWIZZLE_128 = 3, ARGS_L2_256 = 3, ARGS_COLUMNS = 64 };
+
+/* Of 16-bit elements; size and stride: b, h, s, d. Strides of axes with one element mean nothing. */
+static fxa_status args_map(fxa__cu_call *c, const void *data, const int64_t size[4], const int64_t stride[3],
+                           int32_t rows, struct FxaMap *out) {
+    const uint64_t sizes[4] = {(uint64_t)size[3], (uint64_t)size[2], (uint64_t)size[1], (uint64_t)size[0]};
+    const uint32_t box[4] = {ARGS_COLUMNS, (uint32_t)rows, 1, 1}, ones[4] = {1, 1, 1, 1};
+    uint64_t bytes[3];
+    for (int i = 0; i < 3; i++)
+        bytes[i] = size[2 - i] > 1 ? 2 * (uint64_t)stride[2 - i] : 2 * (uint64_t)fxa__round_up(size[3], 8);
+    int type = c->code->choice.dtype == FXA_F16 ? ARGS_F16 : ARGS_BF16;
+    int status = c->self->gpu.driver.tensor_map(out, type, 4, (uintptr_t)data, sizes, bytes, box, ones, 0,
+                                                ARGS_SWIZZLE_128, ARGS_L2_256, 0);
+    return fxa__gpu_status(&c->self->gpu, status, "cuTensorMapEncodeTiled", c->err);
+}
+
+fxa_status fxa__cu_map(fxa__cu_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out) {
+    fxa__cu_tensor t = fxa__cu_tensor_of(c, slot);
+    return args_map(c, t.view.data, t.size, (const int64_t[3]){t.view.b, t.view.h, t.view.s}, rows, out);
+}
+
+fxa_status fxa__cu_map_dense(fxa__cu_call *c, const struct FxaView *view, bool whole, int32_t rows,
+                             struct FxaMap *out) {
+    const fxa_problem *p = &c->p->in;
+    const int64_t size[4] = {whole || view->b ? p->b : 1, whole || view->h ? p->hq : 1, p->sq, p->sk};
+    return args_map(c, view->data, size, (const int64_t[3]){view->b, view->h, view->s}, rows, out);
+}
+
+/* ---- The program's ----------------------------------------------------------------------------------------------- */
+
+/* A number of the program's text, one of the caller's params, or the scale. */
+static double args_param(const fxa__cu_call *c, int32_t i) {
+    const fxa__cuda_param *param = &c->code->program.params[i];
+    if (param->from == FXA__CUDA_SCALE) return c->bind->scale;
+    if (param->from == FXA__CUDA_NUMBER) return c->bind->numbers ? c->bind->numbers[i] : param->value;
+    return c->bind->params[param->from];
+}
+
+static void args_scalars(fxa__cu_call *c) {
+    const fxa_program *program = c->code->program.program;
+    for (int32_t i = 0; i < program->n_params; i++) {
+        int32_t at = fxa__lower_emit_param(program, i);
+        if (program->params[i].type == FXA_FLOAT)
+            c->a.f[at] = (float)args_param(c, i);
+        else
+            c->a.i[at] = (int)args_param(c, i);
+    }
+}
+
+static void args_captures(fxa__cu_call *c) {
+    for (size_t i = 0; i < c->p->in.n_captures && i < FXA_CUDA_TENSORS; i++) {
+        const fxa_view *v = &c->bind->tensors[i];
+        struct FxaCapture *t = &c->a.tensor[i];
+        t->data = v->data;
+        t->rank = v->rank;
+        for (int d = 0; d < v->rank; d++) {
+            t->stride[d] = v->stride[d];
+            t->size[d] = (int)fxa__min_i64(v->size[d], INT32_MAX);
+        }
+    }
+}
+
+/* The dense tensor: its load has b and h, where it has them, before q and k. */
+static void args_dense(fxa__cu_call *c) {
+    const fxa__cuda_program *g = &c->code->program;
+    if (g->dense < 0) return;
+    const fxa__node *load = &g->program->nodes[g->dense];
+    const fxa_view *v = &c->bind->tensors[load->imm];
+    c->a.dense.data = (void *)(uintptr_t)v->data;
+    for (int d = 0; d < load->n_args; d++) {
+        uint32_t input = fxa__node_input(&g->program->nodes[load->arg[d]]);
+        if (input == 1u << FXA_INPUT_B) c->a.dense.b = v->stride[d];
+        if (input == 1u << FXA_INPUT_H) c->a.dense.h = v->stride[d];
+        if (input == 1u << FXA_INPUT_Q) c->a.dense.s = v->stride[d];
+    }
+}
+
+static void args_words(const fxa__cu_words *w, struct FxaVector *to) {
+    to->data = w->data;
+    to->ranges = w->ranges;
+    to->b = w->batch > 1 ? w->heads * w->pitch : 0;
+    to->h = w->heads > 1 ? w->pitch : 0;
+    to->ranges_b = to->b / 64;
+    to->ranges_h = to->h / 64;
+}
+
+static void args_program(fxa__cu_call *c) {
+    const fxa__cu_rows *r = &c->at.diagonal;
+    args_scalars(c);
+    args_captures(c);
+    args_dense(c);
+    if (c->code->program.vector) {
+        args_words(&c->at.word[0], &c->a.q_vector);
+        args_words(&c->at.word[1], &c->a.k_vector);
+    }
+    if (!r->pitch) return;
+    c->a.diagonal =
+        (struct FxaDiagonal){r->data, r->batch > 1 ? r->heads * r->pitch : 0, r->heads > 1 ? r->pitch : 0, r->zero};
+}
+
+/* ---- Everything -------------------------------------------------------------------------------------------------- */
+
+static void args_sizes(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    struct FxaArgs *a = &c->a;
+    bool packed = p->flags & FXA_VARLEN;
+    a->batch = (int)p->b;
+    a->heads = (int)p->hq;
+    a->kv_heads = (int)p->hkv;
+    a->group = (int)(p->hq / p->hkv);
+    a->d = (int)p->d;
+    a->dv = (int)p->dv;
+    a->q_len = (int)p->sq;
+    a->k_len = (int)p->sk;
+    a->q_pad = c->at.q_pad;
+    a->pad_rows = c->at.pad_rows;
+    if (packed) a->q_total = (int)p->total_q;
+    if (packed) a->k_total = (int)p->total_k;
+    a->scale = (float)c->bind->scale;
+    a->scale_log2 = (float)(c->bind->scale * ARGS_LOG2E);
+    a->splits = c->at.splits;
+}
+
+/* Lengths, offsets, pages; a slot that the problem does not use is NULL. */
+static void args_tables(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    void *const *slot = c->bind->slot;
+    c->a.q_lens = slot[FXA_SLOT_LEN_Q];
+    c->a.k_lens = slot[FXA_SLOT_LEN_K];
+    c->a.q_starts = slot[FXA_SLOT_CU_Q];
+    c->a.k_starts = p->flags & FXA_PAGED ? NULL : slot[FXA_SLOT_CU_K];
+    if (!(p->flags & FXA_PAGED)) return;
+    c->a.pages = slot[FXA_SLOT_PAGES];
+    c->a.page_size = (int)p->page_size;
+    c->a.pages_b = fxa__div_up(p->sk, p->page_size);
+    c->a.n_pages = (int)p->n_pages;
+}
+
+static void args_lse(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    bool packed = p->flags & FXA_VARLEN;
+    if (c->at.lse) {
+        c->a.lse = c->at.lse;
+        c->a.lse_h = packed ? p->total_q : p->sq;
+        c->a.lse_b = packed ? 0 : p->hq * p->sq;
+    } else {
+        c->a.lse = c->bind->slot[FXA_SLOT_LSE];
+        c->a.lse_h = p->lse.stride[1];
+        c->a.lse_b = p->lse.stride[0];
+    }
+    if (p->flags & FXA_GRAD_LSE) c->a.grad_lse = c->bind->slot[FXA_SLOT_DLSE];
+}
+
+static void args_operands(fxa__cu_call *c) {
+    struct FxaArgs *a = &c->a;
+    const struct args_row {
+        fxa_slot slot;
+        struct FxaView *to;
+        bool backward;
+    } rows[] = {{FXA_SLOT_Q, &a->q, false},      {FXA_SLOT_K, &a->k, false},      {FXA_SLOT_V, &a->v, false},
+                {FXA_SLOT_O, &a->o, false},      {FXA_SLOT_DO, &a->grad_o, true}, {FXA_SLOT_DQ, &a->grad_q, true},
+                {FXA_SLOT_DK, &a->grad_k, true}, {FXA_SLOT_DV, &a->grad_v, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!rows[i].backward || c->p->in.pass == FXA_BACKWARD) *rows[i].to = fxa__cu_tensor_of(c, rows[i].slot).view;
+}
+
+void fxa__cu_args_make(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    struct FxaArgs *a = &c->a;
+    memset(a, 0, sizeof *a);
+    args_sizes(c);
+    args_operands(c);
+    args_tables(c);
+    args_lse(c);
+    args_program(c);
+    a->sink = p->flags & FXA_SINK_ZERO ? c->at.no_sink : p->flags & FXA_SINK ? c->bind->slot[FXA_SLOT_SINK] : NULL;
+    if (p->flags & FXA_GRAD_SINK) a->grad_sink = c->bind->slot[FXA_SLOT_DSINK];
+    a->next_tile = c->at.next_tile;
+    a->redo = c->at.redo;
+    a->lse2 = c->at.lse2;
+    a->delta = c->at.delta;
+    a->grad_q_sum = c->at.grad_q_sum;
+    a->partial = c->at.partial;
+    a->partial_ml = c->at.partial_ml;
+    if (!(p->flags & FXA_DROPOUT)) return;
+    a->seed[0] = (unsigned)c->bind->seed;
+    a->seed[1] = (unsigned)(c->bind->seed >> 32);
+    a->drop_below = fxa__dropout_threshold(p->dropout_p);
+    a->keep_inverse = (float)(1 / (1 - p->dropout_p));
+}
+
+void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list) {
+    int64_t rows = list->cut.rows;
+    c->a.list = (struct FxaTileList){.items = list->items};
+    if (!list->items) return;
+    c->a.list.counts = list->counts;
+    c->a.list.pitch = list->cut.columns;
+    c->a.list.h_rows = list->heads > 1 ? rows : 0;
+    c->a.list.b_rows = list->batch > 1 ? rows * list->heads : 0;
+}
+
+#define ARGS_L2_BYTES (32 << 20) /* of keys and values that stay in the cache of an H200 beside the rest */
+
+void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows) {
+    const fxa_problem *p = &c->p->in;
+    bool packed = p->flags & FXA_VARLEN, masked = c->code->program.has_mask;
+    int64_t batch = packed ? 1 : p->b, keys = p->sk * (p->d + p->dv) * 2, section = 1;
+    int64_t tiles = packed ? p->total_q / q_rows + p->b : fxa__div_up(p->sq, q_rows);
+    while (masked && section < batch * p->hq && 2 * section * keys <= ARGS_L2_BYTES) section *= 2;
+    c->a.q_tiles = (int)tiles;
+    c->a.tiles = (int)(tiles * batch * p->hq);
+    c->a.section = (int)fxa__min_i64(section, batch * p->hq);
+    c->a.reverse = masked;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward pass: pre-passes, fxa_backward_prepare, fxa_backward by key tiles, dQ from its sum (fxa_grad_q_finish)
+ * or by a kernel of its own (fxa_grad_q), gradients of the sink.
+ */
+#include "cuda_run.h"
+
+#include "../../base/num.h"
+
+/* Whether dQ has its own kernel: bit-stable, wide and f32 backwards. */
+static bool backward_is_separate(const fxa__cu_call *c) { return !c->at.grad_q_sum; }
+
+static fxa_status backward_maps(fxa__cu_call *c, const struct FxaShape *shape) {
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_Q, shape->q_rows, &c->maps.q));
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_DO, shape->q_rows, &c->maps.grad_o));
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_K, shape->k_rows, &c->maps.k));
+    FXA_TRY(fxa__cu_map(c, FXA_SLOT_V, shape->k_rows, &c->maps.v));
+    return c->a.dense.data ? fxa__cu_map_dense(c, &c->a.dense, false, shape->q_rows, &c->maps.dense) : FXA_OK;
+}
+
+static fxa_status backward_keys(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
+    bool packed = p->flags & FXA_VARLEN;
+    int64_t tiles = packed ? p->total_k / shape->k_rows + p->b : fxa__div_up(p->sk, shape->k_rows);
+    if (shape->store_rows) {
+        FXA_TRY(backward_maps(c, shape));
+        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DK, shape->store_rows, &c->maps.grad_k));
+        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DV, shape->store_rows, &c->maps.grad_v));
+    }
+    FXA_TRY(fxa__cu_list_write(c, &c->at.keys));
+    fxa__cu_args_list(c, &c->at.keys);
+    return fxa__cu_launch_main(c, FXA__CU_BACKWARD, FXA__CU_KEYS,
+                               (fxa__cu_grid){tiles * shape->parts, p->hkv, packed ? 1 : p->b});
+}
+
+static fxa_status backward_queries(fxa__cu_call *c) {
+    bool simt = c->code->choice.family == FXA__CU_SIMT;
+    fxa__cu_unit unit = simt ? FXA__CU_BACKWARD : FXA__CU_GRAD_Q;
+    const struct FxaShape *shape = &c->code->unit[unit].shape;
+    if (shape->store_rows) {
+        FXA_TRY(backward_maps(c, shape));
+        FXA_TRY(fxa__cu_map(c, FXA_SLOT_DQ, shape->store_rows, &c->maps.grad_q));
+    }
+    FXA_TRY(fxa__cu_list_write(c, &c->at.queries));
+    fxa__cu_args_list(c, &c->at.queries);
+    fxa__cu_args_order(c, shape->q_rows);
+    return fxa__cu_launch_queries(c, unit, simt ? FXA__CU_QUERIES : 0);
+}
+
+static fxa_status backward_end(fxa__cu_call *c, int function, int64_t rows, int64_t heads) {
+    void *params[] = {&c->a};
+    return fxa__cu_launch(c, FXA__CU_ENDS, function, (fxa__cu_grid){rows, heads, 1},
+                          c->code->unit[FXA__CU_ENDS].shape.threads, params);
+}
+
+fxa_status fxa__cu_backward(fxa__cu_call *c) {
+    const fxa_problem *p = &c->p->in;
+    int32_t rows = c->code->unit[FXA__CU_ENDS].shape.q_rows;
+    FXA_TRY(fxa__cu_prepare(c));
+    FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
+    FXA_TRY(backward_keys(c));
+    if (p->flags & FXA_GRAD_Q)
+        FXA_TRY(backward_is_separate(c) ? backward_queries(c)
+                                        : backward_end(c, FXA__CU_FINISH, c->at.pad_rows / 64, p->hq));
+    return p->flags & FXA_GRAD_SINK ? backward_end(c, FXA__CU_SINK, p->hq, 1) : FXA_OK;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launches that both passes have: a kernel of the code, what comes before the main kernels (zeroes, words, diagonal
+ * rows), tile lists, and kernels that go by query tiles. docs/cuda-kernels.md, "A run", is the order.
+ */
+#include "cuda_run.h"
+
+#include "../../base/num.h"
+
+enum { LAUNCH_PREPASS = 256, LAUNCH_LIST_ROWS = 8 };
+
+fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid, int32_t threads,
+                          void **params) {
+    const fxa__cu_module *m = &c->code->unit[unit];
+    int32_t shared = threads ? 0 : m->shape.shared_bytes;
+    int status = c->self->gpu.driver.launch(m->function[function], (unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z,
+                                            (unsigned)(threads ? threads : m->shape.threads), 1, 1, (unsigned)shared,
+                                            c->bind->stream, params, NULL);
+    return fxa__gpu_status(&c->self->gpu, status, "cuLaunchKernel", c->err);
+}
+
+fxa_status fxa__cu_launch_main(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid) {
+    bool maps = c->code->unit[unit].shape.store_rows;
+    void *params[2] = {maps ? (void *)&c->maps : (void *)&c->a, &c->a};
+    return fxa__cu_launch(c, unit, function, grid, 0, params);
+}
+
+fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int function) {
+    const fxa_problem *p = &c->p->in;
+    bool packed = p->flags & FXA_VARLEN;
+    fxa__cu_grid grid = {c->a.q_tiles, p->hq, packed ? 1 : p->b};
+    if (c->code->unit[unit].shape.persistent)
+        grid = (fxa__cu_grid){fxa__min_i64(c->a.tiles, c->self->processors), 1, 1};
+    return fxa__cu_launch_main(c, unit, function, grid);
+}
+
+/* Words as they lie in the tensor: strides of the axes by what stands there. */
+static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
+    const fxa_program *program = c->code->program.program;
+    if (w->node < 0) return FXA_OK;
+    const fxa__node *load = &program->nodes[w->node];
+    const fxa_view *v = &c->bind->tensors[load->imm];
+    long long b = 0, h = 0, s = 0, pitch = w->pitch;
+    int length = (int)w->length;
+    const void *from = v->data;
+    void *data = w->data, *ranges = w->ranges;
+    for (int d = 0; d < load->n_args; d++) {
+        uint32_t input = fxa__node_input(&program->nodes[load->arg[d]]);
+        *(input == 1u << FXA_INPUT_B ? &b : input == 1u << FXA_INPUT_H ? &h : &s) = v->stride[d];
+    }
+    void *params[] = {&from, &b, &h, &s, &data, &ranges, &pitch, &length};
+    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_VECTOR,
+                          (fxa__cu_grid){fxa__div_up(w->pitch, 2 * LAUNCH_PREPASS), w->heads, w->batch}, LAUNCH_PREPASS,
+                          params);
+}
+
+static fxa_status launch_diagonal(fxa__cu_call *c) {
+    const fxa__cu_rows *r = &c->at.diagonal;
+    float *to = r->data;
+    long long pitch = r->pitch;
+    int zero = r->zero;
+    void *params[] = {&c->a, &to, &pitch, &zero};
+    if (!r->pitch) return FXA_OK;
+    return fxa__cu_launch(c, FXA__CU_DIAGONAL, FXA__CU_FILL,
+                          (fxa__cu_grid){fxa__div_up(pitch, LAUNCH_PREPASS), r->heads, r->batch}, LAUNCH_PREPASS,
+                          params);
+}
+
+fxa_status fxa__cu_prepare(fxa__cu_call *c) {
+    if (c->at.zero_words) {
+        int status = c->self->gpu.driver.fill((uintptr_t)c->at.zero, 0, c->at.zero_words, c->bind->stream);
+        FXA_TRY(fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err));
+    }
+    for (int side = 0; c->code->program.vector && side < 2; side++) FXA_TRY(launch_words(c, &c->at.word[side]));
+    return launch_diagonal(c);
+}
+
+fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list) {
+    fxa__cu_cut cut = list->cut;
+    int32_t *items = list->items, *counts = list->counts;
+    long long pitch = cut.columns;
+    void *params[] = {&c->a, &cut, &items, &counts, &pitch};
+    if (!items) return FXA_OK;
+    return fxa__cu_launch(c, FXA__CU_LISTS, FXA__CU_TILES,
+                          (fxa__cu_grid){fxa__div_up(cut.rows, LAUNCH_LIST_ROWS), list->heads, list->batch},
+                          LAUNCH_PREPASS, params);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How large tiles are and where the workspace of a run lies, by the problem and what its kernels are compiled with: see
+ * cuda_run.h. Sizes of tiles are those of the kernels' sources (forward_layout.cuh and its like); a build compares them
+ * with what the cubin says, because a list cut otherwise would be read past its end.
+ */
+#include "cuda_run.h"
+
+#include "../../base/carve.h"
+
+enum { LAYOUT_PAD = 128, LAYOUT_SPLITS = 64, LAYOUT_SPLIT_TILES = 4 };
+
+/* ---- Tiles ------------------------------------------------------------------------------------------------------- */
+
+static int32_t layout_stored(int32_t d) { return (d + 63) / 64 * 64; }
+
+/* Whether a tile of so many keys fits in the shared memory of the Hopper forward, with one buffer of Q. */
+static bool layout_forward_fits(const fxa__cu_choice *c, const fxa__cuda_program *g, int32_t rows, int32_t keys,
+                                bool small) {
+    int32_t d = layout_stored(c->d), dv = layout_stored(c->dv), stages = small ? 3 : 2;
+    int32_t bytes = rows * (d > dv ? d : dv) * 2 + stages * keys * (d + dv) * 2;
+    if (g->dense >= 0) bytes += 2 * rows * keys * 2;
+    if (g->diagonal >= 0) bytes += 2 * stages * (rows + keys) * 4;
+    if (g->vector) bytes += (2 * stages * keys + rows) * 4;
+    return bytes + 1536 <= 227 * 1024;
+}
+
+static struct FxaShape layout_forward_sm90(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool small = c->d <= 64 && c->dv <= 64;
+    int32_t groups = small && g->dense < 0 && !c->dropout ? 3 : 2, rows = 64 * groups;
+    int32_t keys = c->dv <= 128 && layout_forward_fits(c, g, rows, 128, small) ? 128 : 64;
+    return (struct FxaShape){128 * (groups + 1), 0, rows, keys, 16, 1, 0, 1};
+}
+
+static struct FxaShape layout_backward_sm90(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool small = c->d <= 64 && c->dv <= 64;
+    bool bare = !g->has_slope && g->dense < 0 && !g->grad_diagonal && !g->n_sums && !g->has_scatter;
+    if (c->d > 128 || c->dv > 128) return (struct FxaShape){384, 0, 64, 64, 16, 0, 0, 1};
+    return (struct FxaShape){384, 0, small && bare && !c->dropout ? 128 : 64, 128, 16, 0, 8, 1};
+}
+
+static struct FxaShape layout_forward_sm80(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool two = c->d <= 128 && c->dv <= 128 && g->dense < 0;
+    return (struct FxaShape){128, 0, two ? 128 : 64, 64, 0, 0, 0, 1};
+}
+
+static int32_t layout_backward_bytes(const fxa__cu_choice *c, int32_t keys, int32_t queries) {
+    return (keys + queries) * (layout_stored(c->d) + layout_stored(c->dv)) * 2 + queries * keys * 2 + 1024;
+}
+
+static struct FxaShape layout_backward_sm80(const fxa__cu_choice *c) {
+    bool roomy = c->arch == 80 || (c->arch >= 90 && c->arch < 120);
+    int32_t limit = (roomy ? 163 : 99) * 1024;
+    int32_t keys = layout_backward_bytes(c, 128, 64) <= limit  ? 128
+                   : layout_backward_bytes(c, 64, 64) <= limit ? 64
+                                                               : 32;
+    int32_t parts = c->d <= 128 && c->dv <= 128 ? 1 : 2;
+    return (struct FxaShape){2 * keys, 0, keys == 32 ? 32 : 64, keys, 0, 0, keys / 16, parts};
+}
+
+struct FxaShape fxa__cu_shape(const fxa__cu_choice *c, const fxa__cuda_program *g, fxa__cu_unit unit) {
+    int32_t lanes = c->dv <= 32 ? 4 : c->dv <= 64 ? 8 : c->dv <= 128 ? 16 : 32;
+    if (unit == FXA__CU_ENDS) return (struct FxaShape){256, 0, 256 / lanes, 0, 0, 0, 0, 1};
+    if (unit == FXA__CU_DECODE) return (struct FxaShape){128, 0, 8 * c->row_tiles, 128, 32, 0, 0, 1};
+    if (unit == FXA__CU_GRAD_Q && c->family == FXA__CU_SM90) return (struct FxaShape){384, 0, 128, 64, 16, 1, 0, 1};
+    if (unit != FXA__CU_FORWARD && unit != FXA__CU_BACKWARD && unit != FXA__CU_GRAD_Q) return (struct FxaShape){0};
+    bool forward = unit == FXA__CU_FORWARD;
+    switch (c->family) {
+    case FXA__CU_SM90: return forward ? layout_forward_sm90(c, g) : layout_backward_sm90(c, g);
+    case FXA__CU_SM80: return forward ? layout_forward_sm80(c, g) : layout_backward_sm80(c);
+    default: return (struct FxaShape){256, 0, 64, 64, 0, 0, unit == FXA__CU_BACKWARD ? 8 : 0, 1};
+    }
+}
+
+/* ---- Places ------------------------------------------------------------------------------------------------------ */
+
+typedef struct layout {
+    fxa__carver c;
+    const fxa__cu_self *self;
+    const fxa__cu_choice *choice;
+    const fxa__cuda_program *g;
+    const fxa_problem *p;
+    fxa__cu_layout *out;
+    bool packed;
+} layout;
+
+static bool layout_has(const layout *l, fxa__cu_unit unit) { return l->choice->units >> unit & 1; }
+
+/* n0 * n1 * n2 elements. */
+static void *layout_take(layout *l, int64_t n0, int64_t n1, int64_t n2, size_t element) {
+    int64_t n = -1;
+    if (!fxa__mul_i64(n0, n1, &n)) n = -1;
+    return fxa__carve_matrix(&l->c, n, n2, element);
+}
+
+static struct FxaShape layout_shape(const layout *l, fxa__cu_unit unit) { return fxa__cu_shape(l->choice, l->g, unit); }
+
+static int64_t layout_query_tiles(const layout *l, int32_t rows) {
+    if (l->packed) return (l->p->total_q / rows + l->p->b) * l->p->hq;
+    return fxa__div_up(l->p->sq, rows) * l->p->hq * l->p->b;
+}
+
+/* The unit whose kernel goes by query tiles. */
+static fxa__cu_unit layout_query_unit(const layout *l) {
+    return l->p->pass == FXA_BACKWARD ? FXA__CU_GRAD_Q : FXA__CU_FORWARD;
+}
+
+static bool layout_by_queries(const layout *l) {
+    return l->p->pass == FXA_FORWARD || layout_has(l, FXA__CU_GRAD_Q) || l->choice->family == FXA__CU_SIMT;
+}
+
+static uint32_t layout_bit(fxa_input input) { return 1u << input; }
+
+/* Entries whose lists, rows and words differ. */
+static int32_t layout_batch(const layout *l, uint32_t inputs) {
+    uint32_t lengths = layout_bit(FXA_INPUT_Q_LEN) | layout_bit(FXA_INPUT_K_LEN);
+    bool own = inputs & layout_bit(FXA_INPUT_B) || (l->choice->spans && inputs & lengths);
+    return own ? (int32_t)l->p->b : 1;
+}
+
+static int32_t layout_heads(const layout *l, uint32_t inputs) {
+    return inputs & layout_bit(FXA_INPUT_H) ? (int32_t)l->p->hq : 1;
+}
+
+/* Words of one side: of the load at `node`, or zeroes. */
+static void layout_words_describe(layout *l, int side) {
+    fxa__cu_words *w = &l->out->word[side];
+    const fxa_program *program = l->g->program;
+    uint32_t inputs = 0;
+    w->node = side ? l->g->k_word : l->g->q_word;
+    w->length = side ? l->p->sk : l->p->sq;
+    w->pitch = fxa__round_up(w->length, LAYOUT_PAD) + LAYOUT_PAD;
+    for (int d = 0; w->node >= 0 && d < program->nodes[w->node].n_args; d++)
+        inputs |= fxa__node_input(&program->nodes[program->nodes[w->node].arg[d]]);
+    w->batch = inputs & layout_bit(FXA_INPUT_B) ? (int32_t)l->p->b : 1;
+    w->heads = layout_heads(l, inputs);
+}
+
+static void layout_words_take(layout *l, int side) {
+    fxa__cu_words *w = &l->out->word[side];
+    int64_t rows = (int64_t)w->batch * w->heads;
+    w->data = layout_take(l, rows, w->pitch, 1, sizeof(int32_t));
+    w->ranges = layout_take(l, rows, w->pitch / 64, 2, sizeof(int32_t));
+}
+
+static void layout_list(layout *l, fxa__cu_list *list, struct FxaShape shape, bool by_key) {
+    int64_t q = fxa__div_up(l->p->sq, shape.q_rows), k = fxa__div_up(l->p->sk, shape.k_rows);
+    *list = (fxa__cu_list){.items = NULL};
+    if (!l->g->has_mask) return;
+    list->cut = (fxa__cu_cut){shape.q_rows, shape.k_rows, (int32_t)(by_key ? k : q), (int32_t)(by_key ? q : k), by_key};
+    list->batch = l->choice->spans ? (int32_t)l->p->b : layout_batch(l, l->g->mask_inputs);
+    list->heads = layout_heads(l, l->g->mask_inputs);
+    int64_t rows = (int64_t)list->batch * list->heads;
+    list->items = layout_take(l, rows, list->cut.rows, list->cut.columns, sizeof(int32_t));
+    list->counts = layout_take(l, rows, list->cut.rows, 2, sizeof(int32_t));
+}
+
+static void layout_diagonal(layout *l) {
+    fxa__cu_rows *r = &l->out->diagonal;
+    if (l->g->diagonal < 0) return;
+    r->zero = (int32_t)fxa__round_up(l->p->sk, 128) + 127;
+    r->pitch = fxa__round_up(r->zero + fxa__round_up(l->p->sq, 192) + 256, 4);
+    r->heads = layout_heads(l, l->g->diagonal_inputs);
+    r->batch = layout_batch(l, l->g->diagonal_inputs);
+    r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
+}
+
+/* Keys of one (entry, KV head) are split by its own shape alone, so that results do not depend on the batch. */
+static void layout_decode(layout *l) {
+    struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
+    int64_t group = l->p->hq / l->p->hkv, groups = fxa__div_up(group * l->p->sq, shape.q_rows);
+    int64_t tiles = fxa__div_up(l->p->sk, shape.k_rows), rows = l->p->b * l->p->hkv * groups;
+    int64_t most = fxa__max_i64(1, l->self->processors / (l->p->hkv * groups));
+    int64_t splits = fxa__min_i64(fxa__div_up(tiles, LAYOUT_SPLIT_TILES), fxa__min_i64(most, LAYOUT_SPLITS));
+    l->out->splits = (int32_t)splits;
+    l->out->redo = layout_take(l, rows, 1, 1, sizeof(int32_t));
+}
+
+static void layout_decode_partial(layout *l) {
+    struct FxaShape shape = layout_shape(l, FXA__CU_DECODE);
+    int64_t groups = fxa__div_up(l->p->hq / l->p->hkv * l->p->sq, shape.q_rows);
+    int64_t rows = l->p->b * l->p->hkv * groups * l->out->splits;
+    l->out->partial = layout_take(l, rows, shape.q_rows, l->choice->d, sizeof(float));
+    l->out->partial_ml = layout_take(l, rows, shape.q_rows, 2, sizeof(float));
+    shape.q_rows = (int32_t)l->p->sq;
+    layout_list(l, &l->out->queries, shape, false);
+}
+
+/* What begins as 0, in one piece. */
+static void layout_zeroes(layout *l) {
+    fxa__cu_layout *out = l->out;
+    out->zero = l->c.base;
+    if (layout_has(l, FXA__CU_DECODE)) {
+        layout_decode(l);
+    } else if (layout_by_queries(l)) {
+        struct FxaShape shape = layout_shape(l, layout_query_unit(l));
+        out->next_tile = layout_take(l, 1, 1, 1, sizeof(uint32_t));
+        out->redo = layout_take(l, shape.persistent ? layout_query_tiles(l, shape.q_rows) : 0, 1, 1, sizeof(int32_t));
+    }
+    if (l->p->flags & FXA_SINK_ZERO) out->no_sink = layout_take(l, l->p->hq, 1, 1, sizeof(float));
+    for (int side = 0; l->g->vector && side < 2; side++) {
+        layout_words_describe(l, side);
+        if (out->word[side].node < 0) layout_words_take(l, side);
+    }
+    out->zero_words = l->c.used / sizeof(uint32_t);
+}
+
+static void layout_backward(layout *l) {
+    fxa__cu_layout *out = l->out;
+    int64_t rows = l->p->hq * (int64_t)out->pad_rows;
+    bool joint = !layout_by_queries(l);
+    out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
+    out->delta = layout_take(l, rows, 1, 1, sizeof(float));
+    if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
+    const uint32_t flag[2] = {FXA_GRAD_K, FXA_GRAD_V};
+    const int64_t columns[2] = {l->p->d, l->p->dv}, keys = l->packed ? l->p->total_k : l->p->b * l->p->sk;
+    for (int i = 0; i < 2; i++)
+        if (!(l->p->flags & flag[i]))
+            out->spare[i] =
+                layout_take(l, keys, l->p->hkv, fxa__round_up(columns[i], 8), fxa_dtype_size(l->choice->dtype));
+    layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
+}
+
+uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
+                             const fxa__problem *p, void *base, fxa__cu_layout *out) {
+    layout l = {fxa__carver_make(base), self, choice, program, &p->in, out, p->in.flags & FXA_VARLEN};
+    *out = (fxa__cu_layout){.zero = NULL};
+    int64_t pad = fxa__round_up(p->in.sq, LAYOUT_PAD);
+    int64_t rows = l.packed ? (p->in.total_q / LAYOUT_PAD + p->in.b) * LAYOUT_PAD : pad * p->in.b;
+    if (pad > INT32_MAX || rows > INT32_MAX) return UINT64_MAX;
+    out->q_pad = (int32_t)pad;
+    out->pad_rows = (int32_t)rows;
+    layout_zeroes(&l);
+    for (int side = 0; program->vector && side < 2; side++)
+        if (out->word[side].node >= 0) layout_words_take(&l, side);
+    layout_diagonal(&l);
+    if (layout_has(&l, FXA__CU_DECODE))
+        layout_decode_partial(&l);
+    else if (layout_by_queries(&l))
+        layout_list(&l, &out->queries, layout_shape(&l, layout_query_unit(&l)), false);
+    bool forward = p->in.pass == FXA_FORWARD;
+    if (forward && !(p->in.flags & FXA_WANT_LSE))
+        out->lse = layout_take(&l, p->in.hq, l.packed ? p->in.total_q : p->in.b * p->in.sq, 1, sizeof(float));
+    if (!forward) layout_backward(&l);
+    return l.c.failed ? UINT64_MAX : (uint64_t)l.c.used;
+}
+
+uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
+                           const fxa__problem *p) {
+    fxa__cu_layout at;
+    return fxa__cu_layout_make(self, choice, program, p, NULL, &at);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Between the files of a run: where its workspace lies (cuda_layout.c), the arguments of its kernels (cuda_args.c), and
+ * its launches (cuda_launch.c, cuda_forward.c, cuda_backward.c, cuda_decode.c). Everything here is on the stack of the
+ * run: nothing is allocated.
+ */
+#ifndef FXA_ENGINE_CUDA_RUN_H
+#define FXA_ENGINE_CUDA_RUN_H
+
+#include "cuda.h"
+
+/* Tiles as fxa_tile_lists has them: its struct Cut. */
+typedef struct fxa__cu_cut {
+    int32_t q_rows, k_rows, rows, columns, by_key;
+} fxa__cu_cut;
+
+/* A tile list: rows for `heads` heads (1: shared by all) of `batch` entries. items NULL: there is no mask. */
+typedef struct fxa__cu_list {
+    int32_t *items, *counts;
+    fxa__cu_cut cut;
+    int32_t heads, batch;
+} fxa__cu_list;
+
+/* A row of words per position, of `heads` heads and `batch` entries; node: the load, -1: zeroes. */
+typedef struct fxa__cu_words {
+    int32_t *data, *ranges;
+    int64_t pitch, length;
+    int32_t heads, batch, node;
+} fxa__cu_words;
+
+typedef struct fxa__cu_rows {
+    float *data;
+    int64_t pitch;
+    int32_t heads, batch, zero;
+} fxa__cu_rows;
+
+/* Gradients of captured tensors on their way. */
+typedef struct fxa__cu_grads {
+    float *sums, *sums_out;          /* of warps; reduced, a row of n_sums per head */
+    int64_t sum_rows;                /* of a head */
+    float *parts, *diagonal;         /* a row per key tile; reduced, a row per head */
+    int32_t parts_size;              /* of a row */
+    int64_t diagonal_size;           /* sq + sk - 1 */
+    void *dense;                     /* [b, h, q, k] whole, where the tensor's gradient is a sum of it; NULL: it is */
+    float *tensor[FXA_CUDA_TENSORS]; /* dense, f32: what scatter() adds to */
+} fxa__cu_grads;
+
+/* The workspace of a run. */
+typedef struct fxa__cu_layout {
+    void *zero; /* so many words from here on are 0 before the first launch */
+    size_t zero_words;
+    uint32_t *next_tile; /* of the forward, of dQ */
+    int32_t *redo;
+    float *no_sink;        /* a sink of score 0 for every head */
+    fxa__cu_words word[2]; /* of queries, of keys */
+    fxa__cu_rows diagonal;
+    fxa__cu_list queries, keys; /* lists of query tiles, of key tiles */
+    float *lse, *lse2, *delta, *grad_q_sum;
+    void *spare[2]; /* dK and dV that nobody asked for */
+    float *partial, *partial_ml;
+    int32_t splits;
+    fxa__cu_grads grads;
+    int32_t q_pad, pad_rows;
+} fxa__cu_layout;
+
+/* With base NULL it is only counted: bytes in all, UINT64_MAX where there are not so many. */
+uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
+                             const fxa__problem *p, void *base, fxa__cu_layout *out);
+
+/* One run. */
+typedef struct fxa__cu_call {
+    const fxa__cu_self *self;
+    const fxa__cu_code *code;
+    const fxa__problem *p;
+    const fxa__bind *bind;
+    fxa_error *err;
+    fxa__cu_layout at;
+    _Alignas(128) struct FxaMaps maps; /* the driver wants 64 */
+    struct FxaArgs a;
+} fxa__cu_call;
+
+/* Which operand, with its sizes, as kernels and maps take it. */
+typedef struct fxa__cu_tensor {
+    struct FxaView view;
+    int64_t size[4]; /* b, h, s, d */
+} fxa__cu_tensor;
+
+/* cuda_args.c: all but the lists, and what single launches add. */
+void fxa__cu_args_make(fxa__cu_call *c);
+/* The operand of a slot, or what stands in for it. */
+fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot);
+/* A map of a slot with boxes of so many rows. */
+fxa_status fxa__cu_map(fxa__cu_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out);
+fxa_status fxa__cu_map_dense(fxa__cu_call *c, const struct FxaView *view, bool whole, int32_t rows, struct FxaMap *out);
+/* Points the arguments to a list, or to none. */
+void fxa__cu_args_list(fxa__cu_call *c, const fxa__cu_list *list);
+/* How many query tiles of so many rows there are, and in which order they are taken. */
+void fxa__cu_args_order(fxa__cu_call *c, int32_t q_rows);
+
+typedef struct fxa__cu_grid {
+    int64_t x, y, z;
+} fxa__cu_grid;
+
+/* cuda_launch.c: a kernel of the code, with the shape of its unit's first or so many threads. */
+fxa_status fxa__cu_launch(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid, int32_t threads,
+                          void **params);
+/* A kernel that takes (maps and) arguments. */
+fxa_status fxa__cu_launch_main(fxa__cu_call *c, fxa__cu_unit unit, int function, fxa__cu_grid grid);
+/* By query tiles: the forward, dQ. */
+fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int function);
+/* Zeroes, words, diagonal rows: before everything else. */
+fxa_status fxa__cu_prepare(fxa__cu_call *c);
+fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list);
+
+fxa_status fxa__cu_forward(fxa__cu_call *c);
+fxa_status fxa__cu_backward(fxa__cu_call *c);
+fxa_status fxa__cu_decode(fxa__cu_call *c);
+
+#endif
