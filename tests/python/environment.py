@@ -3,7 +3,7 @@
 """The virtual environment in which tests of the Python front ends run, made once below the build folder.
 
     environment.py FOLDER               makes it, or sees that it is there; says by name what could not be had
-    environment.py FOLDER FILE [...]    runs pytest on a file with the package of FXA_BUILD/python
+    environment.py FOLDER FILE [...]    runs pytest on files, in one process, with the package of FXA_BUILD/python
 
 Packages that cannot be had (no network, no wheel for this Python) are asked for again by the next run; tests that need
 them are skipped, and say so. Exit status 77: everything that was asked for is skipped.
@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 SKIPPED = 77
-NO_TESTS_COLLECTED = 5  # pytest's: the whole file was skipped
+NO_TESTS_COLLECTED = 5  # pytest's: every file was skipped as a whole
 # pytest itself first: without it nothing runs. From where, and with which torch, is up to pip's own settings.
 PACKAGES = ("pytest", "numpy", "ml_dtypes", "scikit-build-core", "mypy", "torch==2.13.0", "transformers", "jax",
             "flax", "flatbuffers")
@@ -79,7 +79,7 @@ def main():
     if arguments:
         missing = read_stamp(folder)["missing"]
         if "pytest" not in read_stamp(folder)["installed"]:
-            print("skipped: pytest could not be installed, so this cannot run: " + arguments[0])
+            print("skipped: pytest could not be installed, so this cannot run: " + " ".join(arguments))
             return SKIPPED
         for package, reason in missing.items():
             print("missing, so what needs it is skipped: %s: %s" % (package, reason))
