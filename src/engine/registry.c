@@ -11,6 +11,7 @@ static const fxa__engine *const registry_engines[] = {
     &fxa__engine_cpu,
     &fxa__engine_ref,
     &fxa__engine_cudnn,
+    &fxa__engine_cuda,
 };
 
 const fxa__engine *fxa__engine_at(size_t index) {

@@ -37,6 +37,7 @@ static const fxa__dl_symbol gpu_symbols[] = {
     GPU_FUNCTION("cuModuleLoadData", module_load),
     GPU_FUNCTION("cuModuleUnload", module_unload),
     GPU_FUNCTION("cuModuleGetFunction", module_function),
+    GPU_FUNCTION("cuFuncSetAttribute", function_attribute),
     GPU_FUNCTION("cuLaunchKernel", launch),
     {"cuTensorMapEncodeTiled", offsetof(fxa__cuda, tensor_map), true}, /* since 12.0 */
     GPU_FUNCTION("cuGetErrorString", error_string),

@@ -41,6 +41,7 @@ typedef struct fxa__cuda {
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
     int (*module_function)(void **function, void *module, const char *name);
+    int (*function_attribute)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);
     /* Of a tensor of 16 bits for TMA, 128 bytes of map; NULL: the driver is too old for it. */

@@ -333,6 +333,12 @@ STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
     return module != &standin_lock || !*function ? STANDIN_INVALID : standin_enter();
 }
 
+STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
+STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value) {
+    bool ok = function && attribute == 8 && value >= 0 && value <= 227 * 1024; /* dynamic shared memory */
+    return ok ? standin_fails() : STANDIN_INVALID;
+}
+
 STANDIN(cuLaunchKernel)
 (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra);

@@ -2,7 +2,8 @@
  *
  * The CUDA engine: our own kernels with the score program inlined. Its map:
  *
- *   problem -> cuda_support.c: no, and why; yes: which kernels, compiled with what (fxa__cu_choice)
+ *   problem -> cuda_support.c: no, and why; yes: which kernels, compiled with what (fxa__cu_choice), with what
+ *              cuda_promise.c promises to the program's text
  *           -> cuda_program.c (cuda_rewrite.c, cuda_text.c): the program's text, program.cuh
  *           -> cuda_build.c: sources (embedded at build) and text through NVRTC (gpu/gpu_nvrtc.h): cubins
  *   bytes  <-> cuda_saved.c: cubins
@@ -13,7 +14,8 @@
 #ifndef FXA_ENGINE_CUDA_CUDA_H
 #define FXA_ENGINE_CUDA_CUDA_H
 
-#include "../../gpu/gpu.h"
+#include "../../gpu/gpu_launch.h"
+#include "../../gpu/gpu_nvrtc.h"
 #include "../engine.h"
 #include "cuda_program.h"
 #include "kernel_args.cuh"
@@ -36,7 +38,7 @@ typedef enum fxa__cu_unit {
  * anything is compiled. Everything in it is in the key of the code; nothing else of shapes is. */
 typedef struct fxa__cu_choice {
     fxa__cu_family family;
-    int32_t arch;    /* 80, 90, ... of the device */
+    int32_t arch;    /* 80, 90, ...: fxa__cu_self */
     int32_t d, dv;   /* compiled: 32, 64, 96, 128, 192, 256 */
     fxa_dtype dtype; /* storage of Q, K, V */
     uint32_t units;  /* by bits: those that the problem needs */
@@ -66,14 +68,48 @@ typedef struct fxa__cu_code {
 typedef struct fxa__cu_self {
     fxa__gpu gpu; /* first: see gpu/gpu_memory.c */
     fxa__host *host;
-    int32_t arch;
+    int32_t arch; /* that code is made for: the device's own, or the newest of its family that the compiler knows */
     int32_t processors;
     bool on_device;
-    /* NVRTC, helper kernels: cuda_build.c */
+    bool fast_math; /* FXA_FAST_MATH=1 */
+    int32_t forced; /* fxa__cu_family, by FXA_CUDA_FAMILY; -1: none */
+    fxa__nvrtc nvrtc;
+    _Atomic(fxa__gpu_module *) module; /* helper kernels, once something needs some */
 } fxa__cu_self;
 
-/* cuda_support.c. E_UNSUPPORTED with the reason. */
-fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out, fxa_error *err);
+/* cuda_support.c. E_UNSUPPORTED with the reason. program: made for the answer, the caller frees it in any case. A run
+ * gets what a plan has of its numbers as bind->numbers, by param of the program (code is shared by problems that differ
+ * in them). It looks that the scale is above 0 where the choice is plain. */
+fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
+                          fxa__cuda_program *program, fxa_error *err);
+/* The why of a row of the support table, NULL past its end: for tests. */
+const char *fxa__cu_support_why(size_t row);
+
+/* cuda_promise.c: what cuda_program.h has to be told of a problem. derivative: of program; NULL: forward. */
+int32_t fxa__cu_dense_tensor(const fxa__problem *p, const fxa_program *program);
+bool fxa__cu_words_fit(const fxa__problem *p, const fxa_program *program);
+bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_program *derivative);
+/* Whether the factor of the score is above 0 with these numbers and any scale above 0. */
+bool fxa__cu_factor_is_positive(const fxa__cuda_program *program);
+
+/* cuda_build.c. Fills the units that the choice has: compiles them, or takes cubins that are there; on a device it
+ * loads them. Free in any case, when nothing on the device uses them any more. */
+fxa_status fxa__cu_build(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);
+void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code);
+/* The source file of a unit, without its ending; NULL: the family has none. */
+const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit);
+const char *fxa__cu_family_name(fxa__cu_family family); /* "sm90", "sm80", "simt" */
+
+/* cuda_cubin.c: the bytes of a symbol of a cubin, NULL: it has none. A kernel's are its code. */
+const uint8_t *fxa__cu_cubin_find(const uint8_t *cubin, size_t size, const char *name, size_t *bytes);
+
+/* cuda_saved.c */
+void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w);
+/* Fills cubins of the code's units, which fxa__cu_build then takes. E_BYTES: they are none of these units. */
+fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err);
+
+/* cuda_listing.c: the program's text and tiles for people. */
+void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w);
 
 /* Functions of units that have several: fxa__cu_module.function. */
 enum { FXA__CU_PREPARE, FXA__CU_FINISH, FXA__CU_SUMS, FXA__CU_SINK }; /* ENDS: finish is not there with f32 */

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a choice and a program's text to cubins, and on a device to loaded kernels: see cuda.h. A unit is one source
+ * file of this folder, compiled by itself; the headers and the text of the program are given to the compiler by name.
+ * What a kernel wants of a launch is in its cubin and held against what cuda_layout.c reckons with: a cubin that says
+ * something else is not run.
+ */
+#include "cuda.h"
+
+#include "../../base/invariant.h"
+#include "cuda_sources.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BUILD_SHARED_BYTES = 8 /* the driver's attribute of a function */, BUILD_OPTIONS = 16, BUILD_OPTION = 48 };
+
+/* ---- Units ------------------------------------------------------------------------------------------------------- */
+
+static const struct build_unit {
+    const char *file[3];     /* by family; NULL: it has none */
+    const char *function[4]; /* in the order of fxa__cu_module */
+} build_units[FXA__CU_UNIT_COUNT] = {
+    [FXA__CU_FORWARD] = {{"forward_sm90", "forward_sm80", "forward_simt"}, {"fxa_forward"}},
+    [FXA__CU_BACKWARD] = {{"backward_sm90", "backward_sm80", "backward_simt"}, {"fxa_backward", "fxa_grad_q"}},
+    [FXA__CU_GRAD_Q] = {{"dq_sm90", NULL, NULL}, {"fxa_grad_q"}},
+    [FXA__CU_ENDS] = {{"backward_ends", "backward_ends", "backward_ends"},
+                      {"fxa_backward_prepare", "fxa_grad_q_finish", "fxa_sums_reduce", "fxa_grad_sink"}},
+    [FXA__CU_LISTS] = {{"tile_lists", "tile_lists", "tile_lists"}, {"fxa_vector_prepare", "fxa_tile_lists"}},
+    [FXA__CU_DIAGONAL] = {{"diagonal", "diagonal", "diagonal"}, {"fxa_diagonal_fill", "fxa_diagonal_reduce"}},
+    [FXA__CU_DECODE] = {{"decode_sm90", NULL, NULL}, {"fxa_decode"}},
+};
+
+const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit) {
+    bool wide = choice->d > 128 || choice->dv > 128;
+    if (unit == FXA__CU_BACKWARD && choice->family == FXA__CU_SM90 && wide) return "backward_wide_sm90";
+    return build_units[unit].file[choice->family];
+}
+
+const char *fxa__cu_family_name(fxa__cu_family family) {
+    static const char *const names[] = {"sm90", "sm80", "simt"};
+    return names[family];
+}
+
+/* ---- Compiling --------------------------------------------------------------------------------------------------- */
+
+/* Room for a job: pointers into it and into the code. */
+typedef struct build_job {
+    char option[BUILD_OPTIONS][BUILD_OPTION];
+    const char *options[BUILD_OPTIONS];
+    int n_options;
+    const char **headers, **names;
+    int n_headers;
+} build_job;
+
+static void build_option(build_job *j, const char *name, int32_t value) {
+    (void)snprintf(j->option[j->n_options], BUILD_OPTION, "-D%s=%d", name, (int)value);
+    j->options[j->n_options] = j->option[j->n_options];
+    j->n_options++;
+}
+
+/* wgmma is there in code for sm_90a alone, which runs on devices of sm_90 and no other. */
+static void build_options(const fxa__cu_choice *c, build_job *j) {
+    (void)snprintf(j->option[0], BUILD_OPTION, "--gpu-architecture=sm_%d%s", (int)c->arch,
+                   c->family == FXA__CU_SM90 ? "a" : "");
+    j->options[0] = j->option[0];
+    j->options[1] = "--std=c++17";
+    j->options[2] = "-default-device";
+    j->n_options = 3;
+    build_option(j, "FXA_D", c->d);
+    build_option(j, "FXA_DV", c->dv);
+    build_option(j, "FXA_F16", c->dtype == FXA_F16);
+    build_option(j, "FXA_F32", c->dtype == FXA_F32);
+    build_option(j, "FXA_SPANS", c->spans);
+    build_option(j, "FXA_DROPOUT", c->dropout);
+    build_option(j, "FXA_PAGED", c->paged);
+    build_option(j, "FXA_ALIGNED", c->aligned);
+    build_option(j, "FXA_FAST_MATH", c->fast_math);
+    build_option(j, "FXA_SEPARATE_DQ", c->separate_dq);
+    if (c->row_tiles) build_option(j, "FXA_ROW_TILES", c->row_tiles);
+}
+
+static bool build_is_header(const char *name) {
+    size_t n = strlen(name);
+    return n < 3 || strcmp(name + n - 3, ".cu") != 0;
+}
+
+static const char *build_source(const char *file) {
+    size_t n = strlen(file);
+    for (size_t i = 0; i < fxa__cu_source_count; i++)
+        if (strncmp(fxa__cu_sources[i].name, file, n) == 0 && strcmp(fxa__cu_sources[i].name + n, ".cu") == 0)
+            return fxa__cu_sources[i].text;
+    return NULL;
+}
+
+static fxa_status build_unit(const fxa__cu_self *self, fxa__cu_code *code, const build_job *j, fxa__cu_unit unit,
+                             fxa_error *err) {
+    const char *file = fxa__cu_unit_file(&code->choice, unit), *source = file ? build_source(file) : NULL;
+    char name[32];
+    FXA__ASSERT(source);
+    (void)snprintf(name, sizeof name, "%s.cu", file);
+    const fxa__nvrtc_job job = {source, name, j->headers, j->names, j->n_headers, j->options, j->n_options};
+    fxa__cu_module *m = &code->unit[unit];
+    return fxa__nvrtc_compile(&self->nvrtc, code->host, &job, &m->cubin, &m->size, err);
+}
+
+static fxa_status build_all(const fxa__cu_self *self, fxa__cu_code *code, build_job *j, const char *program,
+                            fxa_error *err) {
+    for (size_t i = 0; i < fxa__cu_source_count; i++) {
+        if (!build_is_header(fxa__cu_sources[i].name)) continue;
+        j->names[j->n_headers] = fxa__cu_sources[i].name;
+        j->headers[j->n_headers++] = fxa__cu_sources[i].text;
+    }
+    j->names[j->n_headers] = "program.cuh";
+    j->headers[j->n_headers++] = program;
+    build_options(&code->choice, j);
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
+        if (code->choice.units >> unit & 1u) FXA_TRY(build_unit(self, code, j, (fxa__cu_unit)unit, err));
+    return FXA_OK;
+}
+
+static fxa_status build_compile(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+    size_t room = fxa__cu_source_count + 1, length = code->program.text.size;
+    build_job *j = fxa__alloc(code->host, sizeof *j);
+    const char **names = fxa__alloc_array(code->host, 2 * room, sizeof *names);
+    char *program = fxa__alloc(code->host, length + 1);
+    fxa_status status = FXA_OK;
+    if (j && names && program) {
+        memcpy(program, code->program.text.data, length);
+        program[length] = '\0';
+        j->names = names;
+        j->headers = names + room;
+        status = build_all(self, code, j, program, err);
+    } else {
+        status = fxa__fail_memory(err, "the sources of kernels");
+    }
+    fxa__free(code->host, program, length + 1);
+    fxa__free(code->host, names, 2 * room * sizeof *names);
+    fxa__free(code->host, j, sizeof *j);
+    return status;
+}
+
+/* ---- What is in it ----------------------------------------------------------------------------------------------- */
+
+static bool build_same_shape(const struct FxaShape *x, const struct FxaShape *y) {
+    return x->threads == y->threads && x->q_rows == y->q_rows && x->k_rows == y->k_rows &&
+           x->store_rows == y->store_rows && x->persistent == y->persistent && x->sum_rows == y->sum_rows &&
+           x->parts == y->parts;
+}
+
+/* The first kernel of a unit is always there, and says its shape where launches go by it. */
+static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *err) {
+    fxa__cu_module *m = &code->unit[unit];
+    const char *first = build_units[unit].function[0];
+    char name[48];
+    size_t bytes = 0;
+    (void)snprintf(name, sizeof name, "%s_shape", first);
+    const uint8_t *shape = fxa__cu_cubin_find(m->cubin, m->size, name, &bytes);
+    if (shape && bytes == sizeof m->shape) memcpy(&m->shape, shape, bytes);
+    if (!fxa__cu_cubin_find(m->cubin, m->size, first, &bytes))
+        return fxa__fail(err, FXA_E_VERSION, "a cubin has no %s", first);
+    if (unit == FXA__CU_LISTS || unit == FXA__CU_DIAGONAL) return FXA_OK;
+    struct FxaShape known = fxa__cu_shape(&code->choice, &code->program, unit);
+    if (shape && build_same_shape(&m->shape, &known)) return FXA_OK;
+    return fxa__fail(err, FXA_E_VERSION,
+                     "%s of a cubin wants %d threads and tiles of %d x %d; this library reckons with %d and %d x %d",
+                     first, m->shape.threads, m->shape.q_rows, m->shape.k_rows, known.threads, known.q_rows,
+                     known.k_rows);
+}
+
+/* ---- On a device ------------------------------------------------------------------------------------------------- */
+
+/* What it is given room for in shared memory is loaded, so that a first run, perhaps recorded, loads nothing. */
+static int build_function(const fxa__cuda *cu, fxa__cu_module *m, const char *name, void **function) {
+    int status = cu->module_function(function, m->module, name);
+    if (status != FXA__CUDA_OK) return status;
+    return cu->function_attribute(*function, BUILD_SHARED_BYTES, m->shape.shared_bytes);
+}
+
+static fxa_status build_load(const fxa__cu_self *self, fxa__cu_code *code, fxa__cu_unit unit, fxa_error *err) {
+    const fxa__cuda *cu = &self->gpu.driver;
+    fxa__cu_module *m = &code->unit[unit];
+    size_t bytes;
+    FXA_TRY(fxa__gpu_status(&self->gpu, cu->module_load(&m->module, m->cubin), "cuModuleLoadData", err));
+    for (int i = 0; i < 4 && build_units[unit].function[i]; i++) {
+        const char *name = build_units[unit].function[i];
+        if (!fxa__cu_cubin_find(m->cubin, m->size, name, &bytes)) continue;
+        int status = build_function(cu, m, name, &m->function[i]);
+        FXA_TRY(fxa__gpu_status(&self->gpu, status, name, err));
+    }
+    return FXA_OK;
+}
+
+static fxa_status build_load_all(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+    int before;
+    FXA_TRY(fxa__gpu_enter(&self->gpu, err));
+    fxa_status status = fxa__gpu_recording_allow(&self->gpu, &before, err);
+    if (status == FXA_OK) {
+        for (int unit = 0; unit < FXA__CU_UNIT_COUNT && status == FXA_OK; unit++)
+            if (code->unit[unit].cubin) status = build_load(self, code, (fxa__cu_unit)unit, err);
+        fxa_status restored = fxa__gpu_recording_restore(&self->gpu, before, status == FXA_OK ? err : NULL);
+        if (status == FXA_OK) status = restored;
+    }
+    fxa__gpu_leave(&self->gpu);
+    return status;
+}
+
+fxa_status fxa__cu_build(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err) {
+    bool there = false;
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) there = there || code->unit[unit].cubin;
+    if (!there) FXA_TRY(build_compile(self, code, err));
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
+        if (code->unit[unit].cubin) FXA_TRY(build_check(code, (fxa__cu_unit)unit, err));
+    return self->on_device ? build_load_all(self, code, err) : FXA_OK;
+}
+
+void fxa__cu_build_free(const fxa__cu_self *self, fxa__cu_code *code) {
+    bool entered = self->on_device && fxa__gpu_enter(&self->gpu, NULL) == FXA_OK;
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
+        fxa__cu_module *m = &code->unit[unit];
+        if (entered && m->module) (void)self->gpu.driver.module_unload(m->module);
+        fxa__free(code->host, m->cubin, m->size);
+        *m = (fxa__cu_module){.cubin = NULL};
+    }
+    if (entered) fxa__gpu_leave(&self->gpu);
+}

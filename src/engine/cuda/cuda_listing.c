@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What kernels run of a program, as lines for people (`fxattn explain --section tape`): units with their sources and
+ * shapes, what a run gives them, and the text of the program, the one part that is generated.
+ */
+#include "cuda.h"
+
+#include <string.h>
+
+static void cu_list_unit(const fxa__cu_code *c, fxa__cu_unit unit, fxa__writer *w) {
+    const fxa__cu_module *m = &c->unit[unit];
+    fxa__write_format(w, "%s.cu: cubin of %zu bytes", fxa__cu_unit_file(&c->choice, unit), m->size);
+    if (m->shape.threads) fxa__write_format(w, ", %d threads", m->shape.threads);
+    if (m->shape.shared_bytes) fxa__write_format(w, ", %d bytes of shared memory", m->shape.shared_bytes);
+    if (m->shape.k_rows) fxa__write_format(w, ", tiles of %d x %d pairs", m->shape.q_rows, m->shape.k_rows);
+    fxa__write_format(w, "\n");
+}
+
+static const char *cu_list_tensor(const fxa__cu_code *c, int32_t load) {
+    const fxa_program *p = c->program.program;
+    return p->tensors[p->nodes[load].imm].name;
+}
+
+/* Where what pairs read comes from, where that is not a plain load. */
+static void cu_list_given(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cuda_program *g = &c->program;
+    const char *tile_lists = g->has_mask ? "tiles are listed on the device before the run" : "all tiles are visited";
+    fxa__write_format(w, "%s\n", tile_lists);
+    if (g->diagonal >= 0) fxa__write_format(w, "what depends on q - k is tabulated before the run\n");
+    if (g->dense >= 0) fxa__write_format(w, "%s is copied with the tiles\n", cu_list_tensor(c, g->dense));
+    if (g->q_word >= 0) fxa__write_format(w, "%s is copied with the queries\n", cu_list_tensor(c, g->q_word));
+    if (g->k_word >= 0) fxa__write_format(w, "%s is copied with the keys\n", cu_list_tensor(c, g->k_word));
+    if (g->n_sums) fxa__write_format(w, "gradients that are sums of all pairs: %d\n", (int)g->n_sums);
+    if (g->has_scatter) fxa__write_format(w, "other gradients are added pair by pair, in any order\n");
+    (void)p;
+}
+
+static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cuda_program *g = &c->program;
+    int at[2] = {0, 0};
+    for (int32_t i = 0; i < g->program->n_params; i++) {
+        bool is_int = g->program->params[i].type == FXA_INT;
+        int32_t from = g->params[i].from;
+        const char *name = from == FXA__CUDA_SCALE ? "scale" : from >= 0 ? p->program->params[from].name : "a number";
+        fxa__write_format(w, "a.%c[%d]: %s\n", is_int ? 'i' : 'f', at[is_int]++, name);
+    }
+}
+
+void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
+    const fxa__cu_code *c = code;
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
+        if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cu_unit)unit, w);
+    cu_list_given(c, p, w);
+    cu_list_params(c, p, w);
+    fxa__write_format(w, "program.cuh:\n");
+    fxa__write_bytes(w, c->program.text.data, c->program.text.size);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cubins as bytes: format, then for every unit its number, its size and its cubin. Everything else of the code is made
+ * again of the problem. What a cubin does nobody can check but who made it: bytes are undamaged when they come here, by
+ * their checksums, and from whom they are is for the caller to know (docs/gpu.md). That its kernels have the shapes
+ * that runs reckon with is checked by fxa__cu_build.
+ */
+#include "cuda.h"
+
+#include <string.h>
+
+enum { SAVED_CUBINS = 1 };
+#define SAVED_MOST_CUBIN ((uint64_t)64 << 20)
+
+void fxa__cu_saved_write(const fxa__cu_code *code, fxa__writer *w) {
+    fxa__write_u32(w, SAVED_CUBINS);
+    fxa__write_u32(w, code->choice.units);
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) {
+        if (!code->unit[unit].cubin) continue;
+        fxa__write_u64(w, code->unit[unit].size);
+        fxa__write_bytes(w, code->unit[unit].cubin, code->unit[unit].size);
+    }
+}
+
+static fxa_status saved_cubin(fxa__reader *r, fxa__host *host, fxa__cu_module *m, fxa_error *err) {
+    uint64_t n = fxa__read_u64(r);
+    const uint8_t *bytes = n >= 1 && n <= SAVED_MOST_CUBIN ? fxa__read_bytes(r, (size_t)n) : NULL;
+    if (!bytes)
+        return fxa__fail(err, FXA_E_BYTES, "a saved cubin of %llu bytes: there are not so many", (unsigned long long)n);
+    m->cubin = fxa__alloc(host, (size_t)n);
+    if (!m->cubin) return fxa__fail_memory(err, "saved kernels");
+    m->size = (size_t)n;
+    memcpy(m->cubin, bytes, m->size);
+    return FXA_OK;
+}
+
+fxa_status fxa__cu_saved_read(fxa__reader *r, fxa__cu_code *code, fxa_error *err) {
+    uint32_t format = fxa__read_u32(r), units = fxa__read_u32(r);
+    if (format != SAVED_CUBINS)
+        return fxa__fail(err, FXA_E_BYTES, "saved kernels of format %u: this library reads %d", format, SAVED_CUBINS);
+    if (units != code->choice.units)
+        return fxa__fail(err, FXA_E_VERSION, "saved kernels are units %x, and the problem needs %x", units,
+                         code->choice.units);
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
+        if (units >> unit & 1u) FXA_TRY(saved_cubin(r, code->host, &code->unit[unit], err));
+    return FXA_OK;
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernels can do, and which of them a problem gets: first the table of what none of them has, then operands
+ * and captured tensors, then the program's text is made, and with it known the family is chosen:
+ *
+ *   sm90   wgmma and TMA, for devices of sm_90: 16 bits, pointers and strides that are multiples of 16 bytes
+ *   sm80   mma.sync, sm_80 and newer: 16 bits, any strides
+ *   simt   neither: f32; and the bit-stable backward of what sm80 is for
+ *
+ * Nothing here is guessed from pointers: alignment is what the problem promises.
+ */
+#include "cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FORWARD (1u << FXA_FORWARD)
+#define BACKWARD (1u << FXA_BACKWARD)
+#define BOTH (FORWARD | BACKWARD)
+#define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN)
+#define SUPPORT_ACCUMULATES                                                                                            \
+    (FXA_ACC_OUT | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V | FXA_ACC_SINK | FXA_ACC_TENSORS | FXA_ACC_PARAMS)
+
+enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = 1 << 30, CU_MOST_NARROW = 128 };
+
+/* ---- Questions --------------------------------------------------------------------------------------------------- */
+
+static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
+static bool cu_is_bytes(const fxa_problem *p) { return fxa_dtype_size((fxa_dtype)p->q.dtype) == 1; }
+static bool cu_is_wide(const fxa_problem *p) { return p->d > CU_MOST_COLUMNS || p->dv > CU_MOST_COLUMNS; }
+static bool cu_is_empty(const fxa_problem *p) { return p->b < 1 || p->sq < 1 || p->sk < 1; }
+static bool cu_is_beyond(const fxa_problem *p) { return p->b > CU_MOST_GRID || p->hq > CU_MOST_GRID; }
+static bool cu_is_long(const fxa_problem *p) {
+    return p->sq > CU_MOST_LENGTH || p->sk > CU_MOST_LENGTH || p->total_q > CU_MOST_LENGTH ||
+           p->total_k > CU_MOST_LENGTH || p->n_pages > CU_MOST_LENGTH || p->hq * p->b > CU_MOST_LENGTH;
+}
+static bool cu_has_bprop(const fxa_problem *p) { return p->bprop != NULL; }
+static bool cu_has_wide_lse(const fxa_problem *p) { return p->lse.dtype == FXA_F64; }
+static bool cu_has_far_lse(const fxa_problem *p) { return p->lse.stride[2] != 1; }
+static bool cu_has_other_dlse(const fxa_problem *p) {
+    return memcmp(p->dlse.stride, p->lse.stride, 3 * sizeof *p->lse.stride) != 0;
+}
+static bool cu_has_other_sink(const fxa_problem *p) { return p->sink.dtype != FXA_F32 || p->sink.stride[1] != 1; }
+static bool cu_has_other_dsink(const fxa_problem *p) { return p->dsink.dtype != FXA_F32 || p->dsink.stride[1] != 1; }
+static bool cu_is_map(const fxa_index_map *m) {
+    return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->dynamic;
+}
+static bool cu_has_maps(const fxa_problem *p) {
+    return cu_is_map(&p->map_b) || cu_is_map(&p->map_h) || cu_is_map(&p->map_q) || cu_is_map(&p->map_k);
+}
+static bool cu_is_shard(const fxa_problem *p) {
+    bool lengths = (p->q_len && p->q_len != p->sq) || (p->k_len && p->k_len != p->sk);
+    bool both = (p->q_len || p->k_len) && (p->flags & SUPPORT_SPANS);
+    return lengths || both || (p->heads && p->heads != p->hq);
+}
+static bool cu_is_unpadded(const fxa_problem *p) { return (p->flags & FXA_VARLEN) != 0; }
+static bool cu_has_byte_grads(const fxa_problem *p) {
+    for (size_t i = 0; i < p->n_captures; i++)
+        if (p->captures[i].grad && fxa_dtype_size((fxa_dtype)p->captures[i].grad_dtype) == 1) return true;
+    return false;
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+static const struct cu_row {
+    uint32_t passes;
+    uint32_t flags;                      /* one of these is set; 0: whatever is */
+    bool (*holds)(const fxa_problem *p); /* NULL: always */
+    const char *why;
+} cu_rows[] = {
+    {BOTH, 0, cu_is_f64, "f64: kernels compute in f32"},
+    {BOTH, 0, cu_is_bytes, "floats of 8 bits: kernels have f16, bf16 and f32"},
+    {BOTH, 0, cu_is_wide, "d and dv are to be at most 256"},
+    {BOTH, 0, cu_is_empty, "b, sq or sk is 0: kernels take nothing that is empty"},
+    {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
+    {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^30"},
+    {BOTH, FXA_POSITIONS, NULL, "kernels have no positions of entries"},
+    {BOTH, 0, cu_has_maps, "kernels have no coordinate maps"},
+    {BOTH, 0, cu_is_shard, "q_len, k_len and heads are to be the problem's own: kernels know no whole of shards"},
+    {BOTH, SUPPORT_ACCUMULATES, NULL, "kernels overwrite what is there"},
+    {BOTH, FXA_SCALARS_IN_MEMORY, NULL, "kernels get scale, seed and params with the launch"},
+    {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
+    {FORWARD, FXA_WANT_MAX, NULL, "kernels do not write the row maximum"},
+    {BOTH, 0, cu_has_wide_lse, "LSE is to be f32"},
+    {FORWARD, FXA_WANT_LSE, cu_has_far_lse, "rows of LSE are to lie beside each other"},
+    {BACKWARD, 0, cu_has_far_lse, "rows of LSE are to lie beside each other"},
+    {BACKWARD, FXA_GRAD_LSE, cu_has_other_dlse, "dLSE is to lie as LSE does"},
+    {BOTH, FXA_SINK, cu_has_other_sink, "sinks are to be f32, one beside the other"},
+    {BACKWARD, FXA_GRAD_SINK, cu_has_other_dsink, "gradients of sinks are to be f32, one beside the other"},
+    {BACKWARD, FXA_PAGED, NULL, "there are no gradients of pages"},
+    {FORWARD, FXA_PAGED, cu_is_unpadded, "pages beside packed rows are not there yet"},
+    {BACKWARD, 0, cu_has_bprop, "a backward program of the caller's is not there yet"},
+    {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},
+};
+
+const char *fxa__cu_support_why(size_t row) { return row < sizeof cu_rows / sizeof *cu_rows ? cu_rows[row].why : NULL; }
+
+static fxa_status cu_check_table(const fxa_problem *p, fxa_error *err) {
+    for (size_t i = 0; i < sizeof cu_rows / sizeof *cu_rows; i++) {
+        const struct cu_row *r = &cu_rows[i];
+        bool no = (r->passes >> p->pass & 1u) && (!r->flags || (p->flags & r->flags)) && (!r->holds || r->holds(p));
+        if (!no) continue;
+        uint32_t flag = r->flags & p->flags;
+        const char *name = flag ? fxa_flag_name(flag & (~flag + 1)) : NULL;
+        if (name) return fxa__fail(err, FXA_E_UNSUPPORTED, "%s: %s", name, r->why);
+        return fxa__fail(err, FXA_E_UNSUPPORTED, "%s", r->why);
+    }
+    return FXA_OK;
+}
+
+/* ---- Operands ---------------------------------------------------------------------------------------------------- */
+
+enum { CU_OPERANDS = 8 };
+
+typedef struct cu_operand {
+    const char *name;
+    const fxa_operand *operand;
+    int64_t size[3]; /* b, h, s */
+    int64_t columns;
+} cu_operand;
+
+/* Those that the pass reads or writes. */
+static size_t cu_operands(const fxa_problem *p, cu_operand out[CU_OPERANDS]) {
+    bool packed = p->flags & FXA_VARLEN, paged = p->flags & FXA_PAGED, backward = p->pass == FXA_BACKWARD;
+    int64_t sq = packed ? p->total_q : p->sq, sk = packed ? p->total_k : p->sk;
+    int64_t b = packed ? 1 : p->b, keys = paged ? p->n_pages : b, rows = paged ? p->page_size : sk;
+    const struct {
+        const char *name;
+        const fxa_operand *operand;
+        bool used, of_keys;
+        int64_t columns;
+    } all[CU_OPERANDS] = {{"Q", &p->q, true, false, p->d},
+                          {"K", &p->k, true, true, p->d},
+                          {"V", &p->v, true, true, p->dv},
+                          {"O", &p->o, true, false, p->dv},
+                          {"dO", &p->dout, backward, false, p->dv},
+                          {"dQ", &p->dq, backward && (p->flags & FXA_GRAD_Q), false, p->d},
+                          {"dK", &p->dk, backward && (p->flags & FXA_GRAD_K), true, p->d},
+                          {"dV", &p->dv_grad, backward && (p->flags & FXA_GRAD_V), true, p->dv}};
+    size_t n = 0;
+    for (size_t i = 0; i < CU_OPERANDS; i++) {
+        if (!all[i].used) continue;
+        out[n] = (cu_operand){all[i].name, all[i].operand, {b, p->hq, sq}, all[i].columns};
+        if (all[i].of_keys) memcpy(out[n].size, (const int64_t[]){keys, p->hkv, rows}, sizeof out[n].size);
+        n++;
+    }
+    return n;
+}
+
+static fxa_status cu_check_operands(const fxa_problem *p, fxa_error *err) {
+    cu_operand operands[CU_OPERANDS];
+    size_t n = cu_operands(p, operands);
+    for (size_t i = 0; i < n; i++) {
+        const cu_operand *o = &operands[i];
+        if (o->operand->dtype != p->q.dtype)
+            return fxa__fail(err, FXA_E_UNSUPPORTED, "%s is %s and Q %s: kernels have one dtype for all", o->name,
+                             fxa_dtype_name((fxa_dtype)o->operand->dtype), fxa_dtype_name((fxa_dtype)p->q.dtype));
+        if (o->operand->stride[3] != 1 && o->columns > 1)
+            return fxa__fail(err, FXA_E_UNSUPPORTED,
+                             "the last stride of %s is %lld: kernels want features beside each other", o->name,
+                             (long long)o->operand->stride[3]);
+    }
+    return FXA_OK;
+}
+
+/* Multiples of 16 bytes throughout, and what TMA takes: strides above 0. Of an axis of 1 the stride does not count. */
+static bool cu_is_aligned(const fxa_problem *p) {
+    cu_operand operands[CU_OPERANDS];
+    size_t n = cu_operands(p, operands);
+    bool aligned = p->alignment >= 16;
+    for (size_t i = 0; i < n; i++)
+        for (int axis = 0; axis < 3; axis++) {
+            int64_t stride = operands[i].operand->stride[axis];
+            aligned = aligned && (operands[i].size[axis] == 1 || (stride > 0 && stride % 8 == 0));
+        }
+    return aligned;
+}
+
+static fxa_status cu_check_captures(const fxa__problem *p, const fxa_program *program, fxa_error *err) {
+    for (int32_t i = 0; i < program->n_tensors; i++) {
+        const fxa__decl *t = &program->tensors[i];
+        if (t->rank > FXA_CUDA_RANK)
+            return fxa__fail(err, FXA_E_UNSUPPORTED, "tensor %s has %d axes; kernels take %d", t->name, (int)t->rank,
+                             FXA_CUDA_RANK);
+        for (int32_t d = 0; d < t->rank; d++)
+            if (p->in.captures[i].size[d] > INT32_MAX)
+                return fxa__fail(err, FXA_E_UNSUPPORTED,
+                                 "tensor %s has %lld elements along axis %d; kernels count to "
+                                 "2^31 - 1",
+                                 t->name, (long long)p->in.captures[i].size[d], (int)d);
+    }
+    return FXA_OK;
+}
+
+/* ---- The choice -------------------------------------------------------------------------------------------------- */
+
+static int32_t cu_columns(int64_t d) {
+    static const int32_t compiled[] = {32, 64, 96, 128, 192, 256};
+    size_t i = 0;
+    while (compiled[i] < d) i++;
+    return compiled[i];
+}
+
+/* With TMA a page is a multiple of 8 rows, and a multiple or a divisor of a tile of 64 or 128 keys. */
+static bool cu_pages_fit(const fxa_problem *p) {
+    return !(p->flags & FXA_PAGED) || p->page_size % 128 == 0 || (p->page_size % 8 == 0 && 64 % p->page_size == 0);
+}
+
+static bool cu_is_separate(const fxa_problem *p, const fxa__cu_choice *c) {
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW;
+    return p->pass == FXA_BACKWARD && (wide || (p->flags & FXA_DETERMINISTIC) || !(p->flags & FXA_GRAD_Q));
+}
+
+/* Of the Hopper backward the score is gone when its gradient is there; above 128 columns it has none of these sums. */
+static bool cu_hopper_has_grads(const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool wide = c->d > CU_MOST_NARROW || c->dv > CU_MOST_NARROW, sums = g->n_sums || g->has_scatter;
+    return wide ? !sums && !g->grad_diagonal && !g->grad_dense : !(sums && g->has_slope);
+}
+
+static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, const fxa__cu_choice *c,
+                                const fxa__cuda_program *g) {
+    bool backward = p->pass == FXA_BACKWARD, fixed = (p->flags & FXA_DETERMINISTIC) && (p->flags & FXA_GRAD_Q);
+    bool maps = !s->on_device || s->gpu.driver.tensor_map;
+    if (c->dtype == FXA_F32 || s->forced == FXA__CU_SIMT) return FXA__CU_SIMT;
+    bool hopper = c->arch == 90 && maps && c->aligned && s->forced != FXA__CU_SM80;
+    if (hopper && cu_pages_fit(p) && (!backward || cu_hopper_has_grads(c, g))) return FXA__CU_SM90;
+    return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
+}
+
+static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    uint32_t units = 0;
+    if (p->pass == FXA_FORWARD)
+        units |= 1u << FXA__CU_FORWARD;
+    else
+        units |= 1u << FXA__CU_BACKWARD | 1u << FXA__CU_ENDS;
+    if (c->separate_dq && c->family == FXA__CU_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CU_GRAD_Q;
+    if (g->has_mask || g->vector) units |= 1u << FXA__CU_LISTS;
+    if (g->diagonal >= 0) units |= 1u << FXA__CU_DIAGONAL;
+    return units;
+}
+
+static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice *c, const fxa__cuda_program *g) {
+    c->family = cu_family(s, p, c, g);
+    c->separate_dq = c->family == FXA__CU_SM90 && cu_is_separate(p, c);
+    if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
+    c->units = cu_units(p, c, g);
+}
+
+/* ---- The program ------------------------------------------------------------------------------------------------- */
+
+static uint64_t cu_tensor_grads(const fxa_problem *p) {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;
+    return bits;
+}
+
+/* A factor that turns out to be 0 or below stays with the pairs. */
+static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative, fxa__cu_choice *c,
+                          fxa__cuda_program *out, fxa_error *err) {
+    bool backward = p->in.pass == FXA_BACKWARD;
+    fxa__cuda_config config = {.program = lifted, .derivative = derivative, .dense = c->dense, .words = c->words};
+    config.grad_params = backward ? p->in.param_grads : 0;
+    config.grad_tensors = backward ? cu_tensor_grads(&p->in) : 0;
+    config.plain = c->plain;
+    FXA_TRY(fxa__cuda_program_make(p->host, &config, out, err));
+    if (!c->plain || fxa__cu_factor_is_positive(out)) return FXA_OK;
+    fxa__cuda_program_free(out);
+    c->plain = config.plain = false;
+    return fxa__cuda_program_make(p->host, &config, out, err);
+}
+
+static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
+    fxa_program *lifted = NULL, *derivative = NULL;
+    FXA_TRY(fxa__program_lift_masks(p->host, p->program, &lifted, err));
+    fxa_status status = cu_check_captures(p, lifted, err);
+    if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
+    if (status == FXA_OK) {
+        c->dense = fxa__cu_dense_tensor(p, lifted);
+        c->words = fxa__cu_words_fit(p, lifted);
+        c->plain = fxa__cu_is_plain(p->host, lifted, derivative);
+        status = cu_text(p, lifted, derivative, c, out, err);
+    }
+    fxa_program_destroy(derivative);
+    fxa_program_destroy(lifted);
+    return status;
+}
+
+fxa_status fxa__cu_choose(const fxa__cu_self *self, const fxa__problem *p, fxa__cu_choice *out,
+                          fxa__cuda_program *program, fxa_error *err) {
+    const fxa_problem *in = &p->in;
+    *program = (fxa__cuda_program){.value = -1};
+    *out = (fxa__cu_choice){.arch = self->arch, .dtype = (fxa_dtype)in->q.dtype, .fast_math = self->fast_math};
+    FXA_TRY(cu_check_table(in, err));
+    FXA_TRY(cu_check_operands(in, err));
+    out->d = cu_columns(in->d);
+    out->dv = cu_columns(in->dv);
+    out->spans = in->flags & SUPPORT_SPANS;
+    out->dropout = in->flags & FXA_DROPOUT;
+    out->paged = in->flags & FXA_PAGED;
+    out->aligned = cu_is_aligned(in);
+    FXA_TRY(cu_program(p, out, program, err));
+    cu_fill(self, in, out, program);
+    return FXA_OK;
+}

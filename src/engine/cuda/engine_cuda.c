@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA engine's table: instances, answers and code; see cuda.h.
+ *
+ * The environment, read when an instance is opened: FXA_NVRTC_PATH, a folder to look for NVRTC in first;
+ * FXA_FAST_MATH=1, the hardware's tanh and the like (docs/numerics.md); FXA_CUDA_FAMILY, sm80 or simt: kernels of that
+ * family also where others are better, for tests.
+ */
+#include "cuda.h"
+
+#include "../../gpu/gpu_merge.h"
+#include "../../gpu/gpu_profile.h"
+#include "cuda_sources.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Instances --------------------------------------------------------------------------------------------------- */
+
+static bool cu_is_set(const char *variable) {
+    const char *value = getenv(variable);
+    return value && strcmp(value, "1") == 0;
+}
+
+static fxa_status cu_read_family(fxa__cu_self *s, fxa_error *err) {
+    const char *name = getenv("FXA_CUDA_FAMILY");
+    s->forced = -1;
+    if (!name || !*name) return FXA_OK;
+    for (int i = FXA__CU_SM80; i <= FXA__CU_SIMT; i++)
+        if (strcmp(name, fxa__cu_family_name((fxa__cu_family)i)) == 0) s->forced = i;
+    if (s->forced >= 0) return FXA_OK;
+    return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
+}
+
+/* arch: of the device. */
+static fxa_status cu_open_compiler(fxa__cu_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
+    FXA_TRY(cu_read_family(s, err));
+    if (arch < 80)
+        return fxa__fail(err, FXA_E_UNAVAILABLE, "the kernels are for devices from sm_80 on, and this is sm_%d",
+                         (int)arch);
+    FXA_TRY(fxa__nvrtc_open(s->host, getenv("FXA_NVRTC_PATH"), &s->nvrtc, err));
+    s->fast_math = cu_is_set("FXA_FAST_MATH");
+    s->arch = fxa__nvrtc_arch(&s->nvrtc, arch);
+    (void)snprintf(identity, FXA__IDENTITY, "cuda kernels %s, NVRTC %d.%d, sm_%d%s%s%s", fxa__cu_sources_hash,
+                   s->nvrtc.major, s->nvrtc.minor, (int)s->arch, s->fast_math ? ", fast functions" : "",
+                   s->forced >= 0 ? ", family " : "",
+                   s->forced >= 0 ? fxa__cu_family_name((fxa__cu_family)s->forced) : "");
+    if (s->arch) return FXA_OK;
+    (void)fxa__fail(err, FXA_E_UNAVAILABLE, "NVRTC %d.%d makes no code for sm_%d", s->nvrtc.major, s->nvrtc.minor,
+                    (int)arch);
+    fxa__nvrtc_close(&s->nvrtc);
+    return FXA_E_UNAVAILABLE;
+}
+
+/* The instance of a profile: code is made for it, and nothing runs. */
+static fxa_status cu_open_target(fxa__cu_self *s, const char *target, char identity[FXA__IDENTITY], fxa_error *err) {
+    fxa__gpu_profile described;
+    FXA_TRY(fxa__gpu_profile_parse(target, &described, err));
+    s->processors = (int32_t)described.processors;
+    return cu_open_compiler(s, (int32_t)described.arch, identity, err);
+}
+
+static fxa_status cu_open_device(fxa__cu_self *s, int32_t ordinal, char identity[FXA__IDENTITY], fxa_error *err) {
+    FXA_TRY(fxa__gpu_open(&s->gpu, ordinal, err));
+    s->on_device = true;
+    s->processors = s->gpu.processors;
+    fxa_status status = cu_open_compiler(s, s->gpu.arch, identity, err);
+    if (status != FXA_OK) fxa__gpu_close(&s->gpu);
+    return status;
+}
+
+static fxa_status cu_open(fxa__host *host, int32_t ordinal, const char *target, void **self,
+                          char identity[FXA__IDENTITY], fxa_error *err) {
+    fxa__cu_self *s = fxa__alloc(host, sizeof *s);
+    if (!s) return fxa__fail_memory(err, "an instance of the CUDA engine");
+    s->host = host;
+    atomic_init(&s->module, NULL);
+    fxa_status status = target ? cu_open_target(s, target, identity, err) : cu_open_device(s, ordinal, identity, err);
+    if (status != FXA_OK) {
+        fxa__free(host, s, sizeof *s);
+        return status;
+    }
+    *self = s;
+    return fxa__ok(err);
+}
+
+static void cu_close(fxa__host *host, void *self) {
+    fxa__cu_self *s = self;
+    fxa__gpu_module *module = atomic_load(&s->module);
+    if (module) fxa__gpu_module_close(&s->gpu, module);
+    fxa__free(host, module, sizeof *module);
+    fxa__nvrtc_close(&s->nvrtc);
+    if (s->on_device) fxa__gpu_close(&s->gpu);
+    fxa__free(host, s, sizeof *s);
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+/* dQ of the joint backward is added in any order, and so is what is scattered; diagonals have a row for each tile on
+ * Hopper alone. */
+static bool cu_is_deterministic(const fxa__problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    if (p->in.pass == FXA_FORWARD) return true;
+    bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->family == FXA__CU_SIMT;
+    return dq && !g->has_scatter && (!g->grad_diagonal || c->family == FXA__CU_SM90);
+}
+
+static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
+    const fxa__cu_self *s = self;
+    fxa__cu_choice choice;
+    fxa__cuda_program program;
+    fxa_error why = {.status = FXA_OK};
+    (void)code;
+    fxa_status status = fxa__cu_choose(s, p, &choice, &program, &why);
+    if (status == FXA_OK) {
+        out->report.supported = 1;
+        out->report.multiplies_zeros = 1;
+        out->report.deterministic = cu_is_deterministic(p, &choice, &program);
+        out->report.workspace = fxa__cu_workspace(s, &choice, &program, p);
+    }
+    fxa__cuda_program_free(&program);
+    if (status == FXA_OK) return FXA_OK;
+    if (status == FXA_E_UNSUPPORTED) {
+        fxa__support_refuse(&out->report, why.text);
+        return FXA_OK;
+    }
+    if (err) *err = why;
+    return status;
+}
+
+/* Of a problem that is refused: all that it says. */
+static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
+    fxa__cu_choice c;
+    fxa__cuda_program g;
+    fxa_status status = fxa__cu_choose(self, p, &c, &g, NULL);
+    if (status == FXA_OK) {
+        const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
+                                 c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
+                                 c.plain,           c.row_tiles, c.dense, c.words};
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
+        fxa__write_bytes(w, g.program->hash, sizeof g.program->hash);
+        for (int32_t i = 0; i < g.program->n_params; i++) fxa__write_u32(w, (uint32_t)g.params[i].from);
+        fxa__write_u64(w, g.text.size);
+        fxa__write_bytes(w, g.text.data, g.text.size);
+    } else {
+        w->failed = w->failed || status == FXA_E_MEMORY;
+        fxa__problem_write(p, FXA__WITH_ALL, w);
+    }
+    fxa__cuda_program_free(&g);
+}
+
+static fxa_status cu_numbers(void *self, const fxa__problem *p, double numbers[FXA__NUMBERS], fxa_error *err) {
+    fxa__cu_choice choice;
+    fxa__cuda_program program;
+    fxa_status status = fxa__cu_choose(self, p, &choice, &program, err);
+    for (int32_t i = 0; status == FXA_OK && i < program.program->n_params; i++) numbers[i] = program.params[i].value;
+    fxa__cuda_program_free(&program);
+    return status;
+}
+
+/* ---- Code -------------------------------------------------------------------------------------------------------- */
+
+/* What was begun with it on the device may not have ended: its code must not be unloaded under it. */
+static void cu_release(void *self, void *code) {
+    const fxa__cu_self *s = self;
+    fxa__cu_code *c = code;
+    if (s->on_device) fxa__gpu_wait_all(&s->gpu);
+    fxa__cu_build_free(s, c);
+    fxa__cuda_program_free(&c->program);
+    fxa__free(c->host, c, sizeof *c);
+}
+
+static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
+    const fxa__cu_choice *x = &c->choice;
+    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s",
+                   fxa__cu_family_name(x->family), s->nvrtc.major, s->nvrtc.minor, (int)x->arch,
+                   x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
+                   x->separate_dq ? ", dQ apart" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
+                   x->fast_math ? ", fast functions" : "");
+}
+
+/* saved: cubins, else they are compiled. */
+static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
+                          fxa_error *err) {
+    const fxa__cu_self *s = self;
+    *code = NULL;
+    fxa__cu_code *c = fxa__alloc(p->host, sizeof *c);
+    if (!c) return fxa__fail_memory(err, "code of the CUDA engine");
+    c->host = p->host;
+    fxa_status status = fxa__cu_choose(s, p, &c->choice, &c->program, err);
+    if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
+    if (status == FXA_OK) status = fxa__cu_build(s, c, err);
+    if (status != FXA_OK) {
+        cu_release(self, c);
+        return status;
+    }
+    cu_describe(s, c);
+    *bytes = sizeof *c + c->program.text.capacity;
+    for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++) *bytes += 2 * c->unit[unit].size; /* here and on the device */
+    *code = c;
+    return fxa__ok(err);
+}
+
+static fxa_status cu_compile(void *self, const fxa__problem *p, void **code, size_t *bytes, fxa_error *err) {
+    return cu_load(self, p, NULL, code, bytes, err);
+}
+
+static void cu_save(void *self, const void *code, fxa__writer *w) {
+    (void)self;
+    fxa__cu_saved_write(code, w);
+}
+
+static const char *cu_detail(const void *code, const fxa__problem *p) {
+    (void)p;
+    return ((const fxa__cu_code *)code)->detail;
+}
+
+/* ---- Merging ----------------------------------------------------------------------------------------------------- */
+
+/* Kernels are loaded for the first one, which a stream that is recorded does not allow. */
+static fxa_status cu_helpers(fxa__cu_self *s, void *stream, fxa_error *err) {
+    if (atomic_load(&s->module)) return FXA_OK;
+    FXA_TRY(fxa__gpu_memory.begin(&s->gpu, stream, err));
+    fxa__gpu_module *mine = fxa__alloc(s->host, sizeof *mine), *none = NULL;
+    if (!mine) return fxa__fail_memory(err, "helper kernels");
+    fxa_status status = fxa__gpu_module_open(&s->gpu, mine, err);
+    if (status == FXA_OK && atomic_compare_exchange_strong(&s->module, &none, mine)) return FXA_OK;
+    if (status == FXA_OK) fxa__gpu_module_close(&s->gpu, mine);
+    fxa__free(s->host, mine, sizeof *mine);
+    return status;
+}
+
+static fxa_status cu_merge(void *self, const fxa_merge_args *args, fxa_error *err) {
+    fxa__cu_self *s = self;
+    FXA_TRY(cu_helpers(s, args->stream, err));
+    return fxa__gpu_merge(&s->gpu, atomic_load(&s->module), args, err);
+}
+
+_Static_assert(offsetof(fxa__cu_self, gpu) == 0, "fxa__gpu_memory takes an instance for its fxa__gpu");
+
+const fxa__engine fxa__engine_cuda = {
+    .name = "cuda",
+    .version = 1,
+    .device = FXA_CUDA,
+    .by_name = true,
+    .open = cu_open,
+    .close = cu_close,
+    .profile = fxa__gpu_profile_write,
+    .query = cu_query,
+    .key = cu_key,
+    .numbers = cu_numbers,
+    .compile = cu_compile,
+    .release = cu_release,
+    .check = fxa__cu_check,
+    .run = fxa__cu_run,
+    .detail = cu_detail,
+    .listing = fxa__cu_listing,
+    .save = cu_save,
+    .load = cu_load,
+    .memory = &fxa__gpu_memory,
+    .merge = cu_merge,
+};
