@@ -23,6 +23,11 @@ static const char *const emit_dtypes[] = {
     FXA_DTYPE_MAP(EMIT_DTYPE)
 #undef EMIT_DTYPE
 };
+static const int emit_sizes[] = {
+#define EMIT_SIZE(name, value, text, size, type) [value] = size,
+    FXA_DTYPE_MAP(EMIT_SIZE)
+#undef EMIT_SIZE
+};
 /* clang-format on */
 
 typedef struct emit_words {
@@ -105,7 +110,7 @@ static void emit_name(const fxa__emit *e, const fxa__node *n, const char *name, 
     } else if (emit_is_name(name, size, "int64_t")) {
         fxa__write_format(w, "long long");
     } else if (words->tanh && emit_is_name(name, size, "tanh")) {
-        fxa__write_format(w, "%s", words->tanh);
+        fxa__write_format(w, "%s", e->tanh ? e->tanh : words->tanh);
     } else {
         bool math = *name != '_' && (size <= 5 || memcmp(name, "fxa__", 5) != 0);
         fxa__write_format(w, "%.*s%s", (int)size, name, math ? words->suffix : "");
@@ -130,27 +135,40 @@ static void emit_expression(const fxa__emit *e, const fxa__node *n, const char *
     }
 }
 
-/* The operand of a float sum that is a product of its own level, 0 or 1; -1: it has none. Of a difference only the
- * first is looked at. */
+/* The operand of a float sum or difference that is a product of its own level, 0 or 1; -1: it has none. */
 static int emit_product(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     if (!emit_dialects[e->dialect].fused || n->type != FXA_FLOAT) return -1;
     if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return -1;
-    for (int i = 0; i < (n->op == FXA_OP_ADD ? 2 : 1); i++)
-        if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node] && !e->given[n->arg[i]])
+    for (int i = 0; i < 2; i++)
+        if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node] &&
+            !e->given[n->arg[i]] && !e->plus[n->arg[i]])
             return i;
     return -1;
 }
 
 static void emit_fused(const fxa__emit *e, const fxa__node *n, int product, fxa__writer *w) {
     const fxa__node *mul = &e->p->nodes[n->arg[product]];
-    fxa__write_format(w, "%s(", emit_dialects[e->dialect].fused);
+    fxa__write_format(w, n->op == FXA_OP_SUB && product == 1 ? "%s(-" : "%s(", emit_dialects[e->dialect].fused);
     fxa__lower_emit_value(e, mul->arg[0], w);
     fxa__write_format(w, ", ");
     fxa__lower_emit_value(e, mul->arg[1], w);
-    fxa__write_format(w, n->op == FXA_OP_SUB ? ", -" : ", ");
+    fxa__write_format(w, n->op == FXA_OP_SUB && product == 0 ? ", -" : ", ");
     fxa__lower_emit_value(e, n->arg[1 - product], w);
     fxa__write_format(w, ")");
+}
+
+/* Quotients and remainders by powers of two, rounded down as they are: shifts and bits, of negative numbers too. */
+static bool emit_power(const fxa__emit *e, const fxa__node *n, fxa__writer *w) {
+    if (n->type != FXA_INT || (n->op != FXA_OP_MOD && n->op != FXA_OP_FLOORDIV)) return false;
+    const fxa__node *by = &e->p->nodes[n->arg[1]];
+    int shift = 0;
+    if (by->op != FXA_OP_CONST || by->imm <= 0 || (by->imm & (by->imm - 1)) != 0) return false;
+    while (by->imm >> shift != 1) shift++;
+    fxa__write_format(w, n->op == FXA_OP_MOD ? "(int)(" : "fxa__shr32(");
+    fxa__lower_emit_value(e, n->arg[0], w);
+    fxa__write_format(w, n->op == FXA_OP_MOD ? " & %d)" : ", %d)", n->op == FXA_OP_MOD ? (int)by->imm - 1 : shift);
+    return true;
 }
 
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
@@ -165,6 +183,7 @@ static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
         emit_fused(e, n, product, w);
         return;
     }
+    if (emit_power(e, n, w)) return;
     if (type == FXA_FLOAT && plain[0] && n->op >= FXA_OP_ADD && n->op <= FXA_OP_MUL) text = plain[n->op - FXA_OP_ADD];
     FXA__ASSERT(text && strcmp(text, "NA") != 0);
     fxa__write_format(w, n->type == FXA_FLOAT ? "(real)(" : "(int)(");
@@ -195,7 +214,126 @@ static void emit_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
     fxa__write_format(w, ";\n");
 }
 
+static bool emit_moves(const fxa__emit *e, int32_t node) { return e->level[node] > FXA__EMIT_HEAD; }
+
+bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node) {
+    const fxa__node *n = &e->p->nodes[node];
+    if (n->op != FXA_OP_LOAD) return false;
+    for (int d = 0; d < n->n_args; d++)
+        if (emit_moves(e, n->arg[d])) return true;
+    return false;
+}
+
+static bool emit_is_sure(const fxa__emit *e, int32_t node, int d) { return e->sure[node] >> d & 1; }
+
+/* Nothing has to be looked at among the indices that move, or (heads) among the others. */
+static bool emit_all_sure(const fxa__emit *e, int32_t node, bool moving) {
+    const fxa__node *n = &e->p->nodes[node];
+    for (int d = 0; d < n->n_args; d++)
+        if (emit_moves(e, n->arg[d]) == moving && !emit_is_sure(e, node, d)) return false;
+    return true;
+}
+
+/* The first index that moves and is looked at: n<node> stands for its axis. */
+static int emit_first(const fxa__emit *e, int32_t node) {
+    int d = 0;
+    while (!emit_moves(e, e->p->nodes[node].arg[d]) || emit_is_sure(e, node, d)) d++;
+    return d;
+}
+
+/* Where elements begin at this head, o<node>, and whether there is one, i<node>. */
+static void emit_base_place(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const char *args = emit_dialects[e->dialect].args;
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node, tensor = (int)n->imm;
+    fxa__write_format(w, "    long long o%d = 0;\n    const int i%d = 1", at, at);
+    for (int d = 0; d < n->n_args; d++) {
+        bool moves = emit_moves(e, n->arg[d]), sure = emit_is_sure(e, node, d);
+        if (moves && !sure) fxa__write_format(w, " & (%stensor[%d].size[%d] > 0)", args, tensor, d);
+        if (moves) continue;
+        fxa__write_format(w, " & fxa__at(%stensor[%d].size[%d], %stensor[%d].stride[%d], ", args, tensor, d, args,
+                          tensor, d);
+        fxa__lower_emit_value(e, n->arg[d], w);
+        fxa__write_format(w, ", &o%d)", at);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+static void emit_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const char *args = emit_dialects[e->dialect].args;
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node, tensor = (int)n->imm, size = emit_sizes[e->p->tensors[n->imm].dtype];
+    emit_base_place(e, node, w);
+    if (emit_all_sure(e, node, true) && emit_all_sure(e, node, false)) {
+        fxa__write_format(w, "    d%d = (const char *)%stensor[%d].data + o%d * %d;\n", at, args, tensor, at, size);
+        return;
+    }
+    fxa__write_format(w, "    d%d = i%d ? (const char *)%stensor[%d].data + o%d * %d : (const char *)&fxa__nothing;\n", at,
+                      at, args, tensor, at, size);
+    if (emit_all_sure(e, node, true))
+        fxa__write_format(w, "    n%d = i%d;\n", at, at);
+    else
+        fxa__write_format(w, "    n%d = i%d ? %stensor[%d].size[%d] : 0;\n", at, at, args, tensor, emit_first(e, node));
+}
+
+void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w) {
+    for (int32_t i = 0; i < e->p->n_nodes; i++)
+        if (e->based[i] == 2) emit_base(e, i, w);
+}
+
+/* One index that moves, x<node>_<axis>: of one that may be negative that from the end. */
+static void emit_index(const fxa__emit *e, int32_t node, int d, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    fxa__write_format(w, "    const int x%d_%d = ", (int)node, d);
+    fxa__lower_emit_value(e, n->arg[d], w);
+    if (!e->plus[n->arg[d]]) {
+        fxa__write_format(w, " + (");
+        fxa__lower_emit_value(e, n->arg[d], w);
+        fxa__write_format(w, " < 0 ? %stensor[%d].size[%d] : 0)", emit_dialects[e->dialect].args, (int)n->imm, d);
+    }
+    fxa__write_format(w, ";\n");
+}
+
+/* Whether the element is inside, i<node>. */
+static void emit_inside(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node, first = emit_first(e, node);
+    fxa__write_format(w, "    const int i%d = fxa__inside(n%d, x%d_%d)", at, at, at, first);
+    for (int d = first + 1; d < n->n_args; d++)
+        if (emit_moves(e, n->arg[d]) && !emit_is_sure(e, node, d))
+            fxa__write_format(w, " & fxa__inside(%stensor[%d].size[%d], x%d_%d)", emit_dialects[e->dialect].args,
+                              (int)n->imm, d, at, d);
+    fxa__write_format(w, ";\n");
+}
+
+/* The rest of a place from its base on. Outside it is that of the base, where something can be read. */
+static void emit_place_from_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
+    const fxa__node *n = &e->p->nodes[node];
+    int at = (int)node;
+    bool sure = emit_all_sure(e, node, true), heads = emit_all_sure(e, node, false);
+    for (int d = 0; d < n->n_args; d++)
+        if (emit_moves(e, n->arg[d])) emit_index(e, node, d, w);
+    if (!sure) emit_inside(e, node, w);
+    if (sure && !heads) fxa__write_format(w, "    const int i%d = n%d;\n", at, at);
+    fxa__write_format(w, "    const long long o%d = 0", at);
+    for (int d = 0; d < n->n_args; d++) {
+        if (!emit_moves(e, n->arg[d])) continue;
+        if (sure && heads)
+            fxa__write_format(w, " + x%d_%d", at, d);
+        else
+            fxa__write_format(w, " + (i%d ? x%d_%d : 0)", at, at, d);
+        fxa__write_format(w, " * %stensor[%d].stride[%d]", emit_dialects[e->dialect].args, (int)n->imm, d);
+    }
+    fxa__write_format(w, ";\n");
+}
+
 static void emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w) {
+    if (e->based[node]) {
+        bool sure = emit_all_sure(e, node, true) && emit_all_sure(e, node, false);
+        fxa__write_format(w, sure ? "fxa__get_%s(d%d, o%d)" : "fxa__take_%s(d%d, o%d, i%d)", get, (int)node, (int)node,
+                          (int)node);
+        return;
+    }
     fxa__write_format(w, "i%d ? fxa__get_%s(%stensor[%d].data, o%d) : 0", (int)node, get,
                       emit_dialects[e->dialect].args, (int)e->p->nodes[node].imm, (int)node);
 }
@@ -237,7 +375,7 @@ static void emit_right_side(const fxa__emit *e, int32_t node, fxa__writer *w) {
 
 static void emit_statement(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    if (n->op == FXA_OP_LOAD && !e->given[node]) emit_place(e, node, w);
+    if (n->op == FXA_OP_LOAD && !e->given[node]) (e->based[node] ? emit_place_from_base : emit_place)(e, node, w);
     if (emit_is_whole(e, n) && !e->given[node]) {
         emit_left_side(e, node, "long long", 'w', w);
         emit_element(e, node, "whole", w);
@@ -251,6 +389,10 @@ static void emit_statement(const fxa__emit *e, int32_t node, fxa__writer *w) {
 void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer *w) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
+        if (level == FXA__EMIT_HEAD && e->based[i] == 2)
+            fxa__write_format(w, emit_all_sure(e, i, true) && emit_all_sure(e, i, false) ? "    const char *d%d;\n"
+                                                                                         : "    const char *d%d;\n    int n%d;\n",
+                              (int)i, (int)i);
         if (!e->kept[i] || e->level[i] != level) continue;
         fxa__write_format(w, "    %s v%d;\n", emit_type(n), (int)i);
         if (emit_is_whole(e, n)) fxa__write_format(w, "    long long w%d;\n", (int)i);
@@ -284,7 +426,9 @@ static void emit_read_by(fxa__emit *e, int32_t i) {
     const fxa__node *n = &e->p->nodes[i];
     int product = emit_product(e, i);
     for (int j = 0; j < n->n_args && !e->given[i]; j++) {
-        if (j != product) emit_read(e, n->arg[j], e->level[i], e->used[i]);
+        bool base = e->based[i] && !emit_moves(e, n->arg[j]);
+        uint8_t level = base ? FXA__EMIT_HEAD : e->level[i];
+        if (j != product) emit_read(e, n->arg[j], level, e->used[i]);
         for (int k = 0; j == product && k < 2; k++)
             emit_read(e, e->p->nodes[n->arg[j]].arg[k], e->level[i], e->used[i]);
     }
@@ -320,7 +464,10 @@ bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect di
     out->used = fxa__alloc(host, n);
     out->kept = fxa__alloc(host, n);
     out->given = fxa__alloc_array(host, n, sizeof *out->given);
-    bool ok = sets && out->level && out->used && out->kept && out->given;
+    out->plus = fxa__alloc(host, n);
+    out->based = fxa__alloc(host, n);
+    out->sure = fxa__alloc(host, n);
+    bool ok = sets && out->level && out->used && out->kept && out->given && out->plus && out->based && out->sure;
     if (ok) {
         fxa__lower_depend(p, NULL, sets);
         for (size_t i = 0; i < n; i++) out->level[i] = (uint8_t)emit_level_of(&sets[i]);
@@ -336,5 +483,8 @@ void fxa__lower_emit_close(fxa__emit *e) {
     fxa__free(e->host, e->used, n);
     fxa__free(e->host, e->kept, n);
     fxa__free(e->host, e->given, n * sizeof *e->given);
+    fxa__free(e->host, e->plus, n);
+    fxa__free(e->host, e->based, n);
+    fxa__free(e->host, e->sure, n);
     *e = (fxa__emit){.p = NULL};
 }

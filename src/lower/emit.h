@@ -36,12 +36,18 @@ typedef struct fxa__emit {
     fxa__host *host;
     const fxa_program *p;
     fxa__dialect dialect;
+    const char *tanh; /* its name in the text; NULL: the dialect's. The caller's to change */
     /* By node: */
     uint8_t *level;     /* fxa__emit_level */
     uint8_t *used;      /* kinds of outputs that need it, by bits (fxa__out_kind); bits from 5 on are the caller's */
     uint8_t *kept;      /* 1 where inner levels or outputs read it; never of constants and params */
     const char **given; /* text that has its value, in place of its operation; NULL: none. The caller's to fill before
-                           fxa__lower_emit_want */
+                           fxa__lower_emit_want, as what follows */
+    uint8_t *plus;      /* 1 for ints that are known not to be negative, and for floats that are not to be fused */
+    uint8_t *based;     /* 1 for loads whose place in the axes that no row or key changes is a base of its own: d<node>,
+                           where elements begin, and n<node>, how many the first other axis has, 0 where that place is
+                           outside; 2 where heads have it. CUDA only */
+    uint8_t *sure;      /* of loads with a base, by bits: indices that are inside for certain */
 } fxa__emit;
 
 /* Of a program of any kind, which lives as long, for its outputs of some kinds (bit i: fxa__out_kind i). False: out of
@@ -55,6 +61,10 @@ void fxa__lower_emit_want(fxa__emit *e, int32_t node, uint8_t bits);
 void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);
 /* Statements of a level that outputs of these kinds need, one or two lines for a node. */
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
+/* Statements of the bases (2), for heads; their declarations come with those of FXA__EMIT_HEAD. */
+void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
+/* Whether a load may have a base: some of its indices move with rows or keys. */
+bool fxa__lower_emit_takes_base(const fxa__emit *e, int32_t node);
 /* A node's value where it is known: a name or a number, as an operand of anything. */
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w);
 /* What stands before a member of the arguments: "a->" or "a.". */

@@ -21,6 +21,8 @@ static const char *const interval_rules[4][FXA_OP_COUNT] = {
     [FXA_BOOL] = {FXA__BOOL_RULES(INTERVAL_BOOL)},
 };
 
+enum { INTERVAL_LATE = 1, INTERVAL_PART = 2 }; /* a load is part of it; the mask is false where it is */
+
 static bool interval_moves(const fxa__interval *v, int32_t node) { return v->emit.level[node] > FXA__EMIT_HEAD; }
 
 static const char *interval_family(const fxa__interval *v, int32_t node) {
@@ -204,7 +206,9 @@ static void interval_load(const fxa__interval *v, int32_t node, fxa__writer *w) 
 /* ---- The body ---------------------------------------------------------------------------------------------------- */
 
 static void interval_leaf(const fxa__interval *v, int32_t node, fxa__writer *w) {
-    if (v->table[node] >= 0)
+    if (v->emit.given[node])
+        fxa__write_format(w, "%s", v->emit.given[node]);
+    else if (v->table[node] >= 0)
         interval_load(v, node, w);
     else if (v->emit.p->nodes[node].type == FXA_BOOL)
         fxa__write_format(w, "fxa__span_make(0, 1)");
@@ -215,7 +219,7 @@ static void interval_leaf(const fxa__interval *v, int32_t node, fxa__writer *w) 
 static void interval_statement(const fxa__interval *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     bool form = interval_has_form(v, node);
-    if (v->table[node] >= 0) interval_row(v, node, w);
+    if (v->table[node] >= 0 && !v->emit.given[node]) interval_row(v, node, w);
     if (form) {
         fxa__write_format(w, "    const fxa__span w%d = ", (int)node);
         interval_ends(&v->forms[node], w);
@@ -233,12 +237,26 @@ static void interval_statement(const fxa__interval *v, int32_t node, fxa__writer
     fxa__write_format(w, ";\n");
 }
 
+static bool interval_is_and(const fxa__node *n) { return n->op == FXA_OP_AND && n->type == FXA_BOOL; }
+
+/* Parts of the mask that are false everywhere end it. */
+static void interval_leave(const fxa__interval *v, fxa__writer *w) {
+    for (int32_t i = 0; i <= v->mask; i++)
+        if (v->late[i] == INTERVAL_PART && interval_moves(v, i) && !interval_is_and(&v->emit.p->nodes[i]))
+            fxa__write_format(w, "    if (!s%d.hi) return TILE_EMPTY;\n", (int)i);
+}
+
+/* What reads no table comes first: where that decides, tables are not read. */
 void fxa__lower_interval_text(const fxa__interval *v, fxa__writer *w) {
     uint32_t kind = 1u << FXA__OUT_MASK;
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_RUN, kind, w);
     fxa__lower_emit_nodes(&v->emit, FXA__EMIT_HEAD, kind, w);
-    for (int32_t i = 0; i <= v->mask; i++)
-        if (interval_moves(v, i) && (v->emit.used[i] & kind)) interval_statement(v, i, w);
+    for (int late = 0; late < 2; late++) {
+        for (int32_t i = 0; i <= v->mask; i++)
+            if (interval_moves(v, i) && (v->emit.used[i] & kind) && (v->late[i] & INTERVAL_LATE) == late)
+                interval_statement(v, i, w);
+        if (!late && (v->late[v->mask] & INTERVAL_LATE)) interval_leave(v, w);
+    }
     fxa__write_format(w, "    const fxa__span all = ");
     interval_operand(v, v->mask, w);
     fxa__write_format(w, ";\n    return all.lo ? TILE_FULL : all.hi ? TILE_PARTIAL : TILE_EMPTY;\n");
@@ -253,18 +271,32 @@ static void interval_mark(fxa__interval *v) {
     }
 }
 
+static void interval_order(fxa__interval *v) {
+    const fxa_program *p = v->emit.p;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        v->late[i] = p->nodes[i].op == FXA_OP_LOAD ? INTERVAL_LATE : 0;
+        for (int k = 0; k < p->nodes[i].n_args; k++) v->late[i] |= v->late[p->nodes[i].arg[k]];
+    }
+    v->late[v->mask] |= INTERVAL_PART;
+    for (int32_t i = v->mask; i >= 0; i--)
+        for (int k = 0; (v->late[i] & INTERVAL_PART) && interval_is_and(&p->nodes[i]) && k < 2; k++)
+            v->late[p->nodes[i].arg[k]] |= INTERVAL_PART;
+}
+
 bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval *out) {
     size_t n = (size_t)p->n_nodes;
     *out = (fxa__interval){.mask = fxa__program_output(p, FXA__OUT_MASK)};
     bool ok = fxa__lower_emit_open(host, p, dialect, 1u << FXA__OUT_MASK, &out->emit);
     out->forms = fxa__alloc_array(host, n, sizeof *out->forms);
     out->table = fxa__alloc(host, n);
-    if (!ok || !out->forms || !out->table) return false;
+    out->late = fxa__alloc(host, n);
+    if (!ok || !out->forms || !out->table || !out->late) return false;
     fxa__lower_affine(p, out->forms);
     interval_mark(out);
     for (size_t i = 0; i < n; i++) out->emit.kept[i] = 0; /* one function: its numbers are its own constants */
     for (int32_t i = 0; i < p->n_nodes; i++)
         out->table[i] = interval_moves(out, i) && out->emit.used[i] ? interval_find_table(out, &p->nodes[i]) : -1;
+    interval_order(out);
     return true;
 }
 
@@ -272,6 +304,7 @@ void fxa__lower_interval_close(fxa__interval *v) {
     size_t n = (size_t)v->emit.p->n_nodes;
     fxa__free(v->emit.host, v->forms, n * sizeof *v->forms);
     fxa__free(v->emit.host, v->table, n);
+    fxa__free(v->emit.host, v->late, n);
     fxa__lower_emit_close(&v->emit);
 }
 

@@ -85,6 +85,10 @@ FXA__OPS_FN int fxa__shr32(int a, int n) {
     const unsigned s = (unsigned)n & 31u;
     return a < 0 ? (int)~(~(unsigned)a >> s) : (int)((unsigned)a >> s);
 }
+/* x - y, at an end of 32 bits where it leaves them. */
+FXA__OPS_FN int fxa__apart(int x, int y) { return fxa__sat32((long long)x - y); }
+/* x + y modulo 2^32. */
+FXA__OPS_FN int fxa__shift(int x, int y) { return (int)((unsigned)x + (unsigned)y); }
 FXA__OPS_FN int fxa__toint(real x) {
     const int least = -2147483647 - 1, most = 2147483647;
     if (!(x == x)) return 0;
@@ -137,5 +141,36 @@ FXA__OPS_FN int fxa__get_i16(const void *data, long long at) { return FXA__OPS_R
 FXA__OPS_FN int fxa__get_i8(const void *data, long long at) { return FXA__OPS_READ(signed char, data, at); }
 FXA__OPS_FN int fxa__get_u8(const void *data, long long at) { return FXA__OPS_READ(unsigned char, data, at); }
 FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return FXA__OPS_READ(unsigned char, data, at) != 0; }
+
+/* Whether an index that is not counted from the end lies inside. */
+FXA__OPS_FN int fxa__inside(int size, int index) { return (unsigned)index < (unsigned)size; }
+
+/* What a load reads where the tensor has nothing to read. */
+#ifdef __CUDACC__
+static __device__ const long long fxa__nothing = 0;
+#else
+static const long long fxa__nothing = 0;
+#endif
+
+/* An element, or 0: the offset is one inside in any case, so that nothing branches, and equal loads are one. */
+#define FXA__OPS_TAKE(name, type)                                                                                      \
+    FXA__OPS_FN type fxa__take_##name(const void *data, long long at, int inside) {                                    \
+        const type x = fxa__get_##name(data, at);                                                                      \
+        return inside ? x : 0;                                                                                         \
+    }
+FXA__OPS_TAKE(f64, real)
+FXA__OPS_TAKE(f32, real)
+FXA__OPS_TAKE(f16, real)
+FXA__OPS_TAKE(bf16, real)
+FXA__OPS_TAKE(e4m3, real)
+FXA__OPS_TAKE(e5m2, real)
+FXA__OPS_TAKE(whole, long long)
+FXA__OPS_TAKE(i64, int)
+FXA__OPS_TAKE(i32, int)
+FXA__OPS_TAKE(i16, int)
+FXA__OPS_TAKE(i8, int)
+FXA__OPS_TAKE(u8, int)
+FXA__OPS_TAKE(bool, int)
+#undef FXA__OPS_TAKE
 
 #endif

@@ -5,8 +5,8 @@
  *
  *   cuda_texts RANDOM (grads | alone) FILE...
  *
- * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers. A tensor that is
- * called dense may be read as such.
+ * The line "// f: ..." says what a run puts into f[] and i[]: the scale, params by name, numbers; and what partials()
+ * gives: of an element at a constant place that, else its number. A tensor that is called dense may be read as such.
  */
 #include "lower/lower_rig.h"
 
@@ -25,6 +25,16 @@ static void texts_arguments(const fxa_program *p, const fxa__cuda_program *out, 
     }
 }
 
+/* Which terms sums have: of a tensor the last index, where that is a number; else their place. */
+static void texts_sums(const fxa__cuda_program *out) {
+    printf(" sums:");
+    for (int32_t i = 0; i < out->n_sums; i++) {
+        const fxa__output *x = &out->program->outputs[out->sums[i]];
+        const fxa__node *last = x->n_index ? &out->program->nodes[x->index[x->n_index - 1]] : NULL;
+        printf(" %d", last && last->op == FXA_OP_CONST ? (int)last->imm : (int)i);
+    }
+}
+
 static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, bool grads) {
     fxa_program *d = NULL, *lifted = NULL;
     fxa_error err = {.status = FXA_OK};
@@ -35,12 +45,14 @@ static void texts_show(rig *r, fxa_program *p, const char *name, bool backward, 
     fxa__cuda_config config = {.program = lifted, .derivative = d, .grad_params = wanted, .grad_tensors = wanted};
     config.dense = fxa_program_tensor_find(lifted, "dense");
     config.words = config.plain = true;
+    config.fits = UINT64_MAX;
     if (fxa__cuda_program_make(r->host, &config, &out, &err) != FXA_OK)
         printf("=== %s refused: %s\n", name, err.text);
     else {
         printf("=== %s %s\n//", name, backward ? "backward" : "forward");
         texts_arguments(lifted, &out, FXA_FLOAT);
         texts_arguments(lifted, &out, FXA_INT);
+        texts_sums(&out);
         printf("\n%.*s", (int)out.text.size, (const char *)out.text.data);
     }
     fxa__cuda_program_free(&out);

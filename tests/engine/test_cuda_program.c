@@ -30,27 +30,39 @@ static const char meant_head[] =
     "static float __fmul_rn(float x, float y) { return x * y; }\n"
     "static float __int_as_float(int x) { return fxa__float_of((unsigned)x); }\n"
     "static float score_tanh(float x) { return tanhf(x); }\n"
+    "static float score_tanh_near(float x) { return tanhf(x); }\n"
+    "static const float TANH_NEAR = 0.6f;\n#define FXA_FAST_MATH 0\n"
+    "struct Int2 { int x, y; };\n"
+    "static Int2 vector_range(const FxaVector &v, int b, int h, int first, int last) {\n"
+    "    const Int2 *r = (const Int2 *)v.ranges + b * v.ranges_b + h * v.ranges_h;\n"
+    "    Int2 all = r[first >> 6];\n"
+    "    for (int i = first >> 6; i <= last >> 6; i++) all = Int2{min(all.x, r[i].x), max(all.y, r[i].y)};\n"
+    "    return all;\n}\n"
     "static void atomicAdd(float *p, float x) { *p += x; }\n"
     "static int q_length(const FxaArgs &a, int) { return a.q_len; }\n"
     "static int k_length(const FxaArgs &a, int) { return a.k_len; }\n"
     "struct Pair { int q, k, q_off, k_off; float diagonal, dense; int q_word, k_word; };\n"
     "enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };\n"
     "struct ProgramBase {\n"
-    "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n};\n";
+    "    static int tile_class(const FxaArgs &, int, int, int, int, int, int) { return TILE_FULL; }\n"
+    "    void tile(const FxaArgs &, int, int) {}\n};\n";
 
-static const char *const meant_switches[] = {"VALUE",      "SLOPE",     "MASK",        "BOUNDED",
-                                             "DIAGONAL",   "DENSE",     "VECTOR",      "GRAD_DIAGONAL",
-                                             "GRAD_DENSE", "GRAD_SUMS", "GRAD_SCATTER"};
+static const char *const meant_switches[] = {"VALUE",     "SLOPE",        "MASK",   "BOUNDED",       "DIAGONAL",
+                                             "DENSE",     "VECTOR",       "NEAR",   "GRAD_DIAGONAL", "GRAD_DENSE",
+                                             "GRAD_SUMS", "GRAD_SCATTER", "SAME"};
 
-/* at: b, h, q, k (tiles: q0, q1, k0, k1). Called with the number of the program four times over. */
+/* at: b, h, q, k and how far q and k are from the first of their tile (tiles: b, h, q0, q1, k0, k1). Called with the number of the program four times over. */
 static const char meant_calls[] =
     "extern \"C\" void pair%d(const FxaArgs *a, const int *at, const float *given, const int *words, float *out) {\n"
-    "    Program p;\n    Pair x = {at[2], at[3], 0, 0, 0, given[0], words[0], words[1]};\n"
+    "    Program p;\n    Pair x = {at[2], at[3], at[4], at[5], 0, given[0], words[0], words[1]};\n"
     "    float v = given[1], slope = 1;\n    p.head(*a, at[0], at[1], a->q_len, a->k_len);\n"
+    "    p.tile(*a, at[2] - at[4], at[3] - at[5]);\n"
     "#if PROG_DIAGONAL\n    x.diagonal = Program::diagonal(*a, at[0], at[1], at[2] - at[3]);\n#endif\n"
     "#if PROG_SLOPE\n    v = p.value(*a, v, x, slope);\n#elif PROG_VALUE\n    v = p.value(*a, v, x);\n#endif\n"
+    "#if PROG_NEAR\n    if (fabsf(given[1]) < p.near(*a)) v = p.value_near(*a, given[1], x);\n#endif\n"
     "    out[0] = v * Program::unit(*a), out[1] = slope, out[2] = 1;\n"
     "#if PROG_MASK\n    out[2] = p.mask(*a, x);\n#endif\n"
+    "#if PROG_SAME\n    if (x.q_word == x.k_word && p.mask_same(*a, x) != p.mask(*a, x)) out[2] = -1;\n#endif\n"
     "#if PROG_GRAD_SUMS\n    float g[PROG_GRAD_SUMS];\n    p.partials(*a, given[1], x, g);\n"
     "    for (int i = 0; i < PROG_GRAD_SUMS; i++) out[3 + i] = g[i];\n#endif\n"
     "#if PROG_GRAD_SCATTER\n    p.scatter(*a, at[0], at[1], given[1], x, 1.f);\n#endif\n}\n";
@@ -269,7 +281,9 @@ static int meant_check_pair(rig *r, const meant_case *c, meant_run *run, meant_p
     float given[2] = {c->cuda.dense >= 0 ? (float)y[c->cuda.dense].f : 0, raw}, out[3 + FXA__CUDA_SUMS];
     int words[2] = {meant_word(p, c->cuda.q_word, y), meant_word(p, c->cuda.k_word, y)}, said = 0;
     memset(run->grads, 0, sizeof run->grads);
-    call(&run->a, &env.coord[FXA_INPUT_B], given, words, out);
+    int at[6] = {env.coord[FXA_INPUT_B], env.coord[FXA_INPUT_H], env.coord[FXA_INPUT_Q], env.coord[FXA_INPUT_K]};
+    for (int i = 0; i < 2; i++) at[4 + i] = (int)t_int(&r->rng, 0, at[2 + i]);
+    call(&run->a, at, given, words, out);
     int32_t score = fxa__program_output(c->p, FXA__OUT_SCORE), mask = fxa__program_output(c->p, FXA__OUT_MASK);
     int32_t slope = fxa__program_output(c->d, FXA__OUT_DSCORE);
     said += meant_close("score", out[0], x[score].f * 1.4426950408889634, error[0][score] * 1.5, c->p);
@@ -362,7 +376,11 @@ TEST(what_goes_where) {
     } rows[] = {
         {"score = score", "return a.f[0] * LOG2E;", "PROG_VALUE"},
         {"param cap : float\nscore = cap * tanh(score / cap)", "#define PROG_BOUNDED 1", "PROG_MASK"},
-        {"tensor s : f32[1]\nscore = score + s[h] * float(k - q)", "#define PROG_DIAGONAL 1", "PROG_SLOPE"},
+        {"tensor s : f32[1]\nscore = score + s[h] * float(k - q)", "__fadd_rn(t", "PROG_DIAGONAL"},
+        {"tensor t : f32[1]\nscore = score + t[clamp(q - k, 0, 9)]", "#define PROG_DIAGONAL 1", "PROG_SLOPE"},
+        {"mask = k <= q", "p.k_off) <= t", "v1 <="},
+        {"tensor d : i32[2]\nmask = d[b, q] == d[b, k] && k <= q", "#define PROG_SAME 1", "load_range(a"},
+        {"score = 30.0 * tanh(score / 30.0)", "#define PROG_NEAR 1", "PROG_MASK"},
         {"tensor t : f32[2]\nscore = score + t[h, q - k]", "#define PROG_GRAD_DIAGONAL 1", "PROG_GRAD_SCATTER"},
         {"tensor doc : i32[2]\nmask = doc[b, q] == doc[b, k]", "#define PROG_VECTOR 1", "PROG_VALUE"},
         {"tensor t : f32[2]\nscore = score + t[h, k]", "#define PROG_VECTOR 2", "PROG_GRAD_SUMS"},

@@ -46,6 +46,10 @@ class Spec:
     def program_of(self, file):
         return "plain" if file == "backward_ends" else self.program
 
+    def text_of(self, file):
+        backward = file.startswith("backward_") or file.startswith("dq_")
+        return programs.text_of(self.program_of(file), not backward)
+
     def defines(self, file):
         spans = {"FXA_SPANS": 1} if self.shape.get("lens") or self.shape.get("packed") else {}
         if file in ("tile_lists", "diagonal"):  # they know neither columns nor storage
@@ -236,6 +240,16 @@ def bench_specs():
     return rows
 
 
+def bench_text_specs():
+    """Programs whose time is in their text: what generated ones are compared by."""
+    rows = [Spec("bench", name, **FIRST) for name in
+            ("causal", "window", "documents", "softcap", "alibi_causal", "head_table", "relative_causal", "per_head")]
+    rows += [Spec("bench", "softcap", fast=0, **FIRST)]
+    rows += [Spec("bench", name, **LONG) for name in ("window", "documents")]
+    rows += [Spec("bench", name, D=64, B=4, H=32, Sq=4096) for name in ("softcap", "alibi_causal", "head_table")]
+    return rows
+
+
 def bench_size_specs():
     rows = [Spec("bench", name, D, Dv=Dv, B=4, H=H, Sq=4096) for D, Dv, H in
             ((96, 96, 16), (192, 128, 16), (256, 256, 8), (32, 32, 32)) for name in ("plain", "causal")]
@@ -288,7 +302,7 @@ GROUPS = {
     "decode": decode_specs, "bench_decode": bench_decode_specs,
     "sizes": size_specs, "sizes80": lambda: size_specs("sm80"), "rows": row_specs, "pages": page_specs,
     "rows80": lambda: row_specs("sm80", ((64, 96), (256, 192))), "shift": shift_specs, "simt": simt_specs,
-    "bench_sizes": bench_size_specs, "sanitize": sanitize_specs, "dump": dump_specs,
+    "bench_sizes": bench_size_specs, "bench_texts": bench_text_specs, "sanitize": sanitize_specs, "dump": dump_specs,
     "check": check_specs, "separate": separate_specs, "ampere": lambda: check_specs("sm80"), "bench": bench_specs,
     "bench_separate": bench_separate_specs, "bench_ampere": bench_ampere_specs, "redo": redo_specs,
     "stress": lambda: [Spec("stress", name, **FIRST) for name in

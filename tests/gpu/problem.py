@@ -169,10 +169,7 @@ class Problem:
         a.pad_rows = a.q_pad * self.B
         a.scale, a.scale_log2 = self.scale, self.scale * LOG2E
         a.f[0], a.f[1], a.i[0] = CAP * LOG2E, self.scale / CAP, self.window
-        for to, names in zip((a.f, a.i), programs.ARGUMENTS.get(self.program, ())):
-            for i, name in enumerate(names):
-                own = {"scale": self.scale, "cap": CAP, "window": self.window}
-                to[i] = own[name] if name in own else float(name)
+        self.scalars(a, True)
         shape = self.lse_shape()
         a.lse_b, a.lse_h = shape[1] * shape[2], shape[2]
         for name in ("q_lens", "k_lens", "q_starts", "k_starts", "sink", "grad_lse"):
@@ -200,6 +197,20 @@ class Problem:
             a.dense.b *= self.dense.shape[0] > 1
         return a
 
+    def scalars(self, a, forward):
+        """f[] and i[] as the generated text of a pass asks for them."""
+        own = {"scale": self.scale, "cap": CAP, "window": self.window}
+        for to, names in zip((a.f, a.i), programs.ARGUMENTS.get((self.program, forward), ())):
+            for i, name in enumerate(names):
+                to[i] = own[name] if name in own else float(name)
+
+    def for_prepass(self, a):
+        """The same arguments with the scalars of a forward pass: what pre-passes are compiled with."""
+        copy = Args.from_buffer_copy(a)
+        self.scalars(copy, True)
+        self.keep.append(copy)
+        return copy
+
     def prepare(self, modules, a):
         """The pre-passes of the program: padded words, their ranges, tabulated diagonals. Each kernel has its own."""
         self.prepasses = []
@@ -210,14 +221,14 @@ class Problem:
         if self.kind == "key":
             self.vector(modules, a.q_vector, torch.zeros(1, 1, self.Sq, dtype=torch.int32, device=DEV))
             self.vector(modules, a.k_vector, self.tensor.view(torch.int32)[None])
-        if "PROG_DIAGONAL 1" in programs.PROGRAMS[self.program]:
+        if "PROG_DIAGONAL 1" in programs.text_of(self.program, True):
             zero = up(self.Sk, 128) + 127
             pitch = up(zero + up(self.Sq, 192) + 256, 4)
             self.rows = torch.full((self.H, pitch), float("nan"), device=DEV)
             self.keep.append(self.rows)
             kernel = Kernel(modules["diagonal"], "fxa_diagonal_fill", False)
             self.prepasses.append(kernel.call((up(pitch, 256) // 256, self.H, 1),
-                                              [a, p(self.rows.data_ptr()), ll(pitch), i32(zero)], 256))
+                                              [self.for_prepass(a), p(self.rows.data_ptr()), ll(pitch), i32(zero)], 256))
             a.diagonal.data, a.diagonal.h, a.diagonal.zero = self.rows.data_ptr(), pitch, zero
         for call in self.prepasses:
             call()
@@ -250,7 +261,7 @@ class Problem:
         counts = torch.full((B, H, rows, 2), -1, dtype=torch.int32, device=DEV)
         call = Kernel(modules["tile_lists"], "fxa_tile_lists", False).call(
             (up(rows, 8) // 8, H, B),
-            [a, Cut(q_rows, k_rows, rows, columns, by_key), p(items.data_ptr()), p(counts.data_ptr()), ll(columns)],
+            [self.for_prepass(a), Cut(q_rows, k_rows, rows, columns, by_key), p(items.data_ptr()), p(counts.data_ptr()), ll(columns)],
             256)
         call()
         a.list.items, a.list.counts, a.list.pitch = items.data_ptr(), counts.data_ptr(), columns

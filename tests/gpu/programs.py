@@ -54,7 +54,7 @@ SOFTCAP = """
     }
 #if !FXA_FAST_MATH
 #define PROG_NEAR 1
-    static FXA_INLINE float near(const FxaArgs &a) { return 0.999f * TANH_NEAR / a.f[1]; }
+    FXA_INLINE float near(const FxaArgs &a) const { return 0.999f * TANH_NEAR / a.f[1]; }
     FXA_INLINE float value_near(const FxaArgs &a, float s, const Pair &p) const { return score_tanh_near(s * a.f[1]); }
 #endif
 """
@@ -284,7 +284,9 @@ SOURCE = {
     "learned_causal": "tensor t : f32[1]\nscore = score + t[h] * (k - q)\n" + SHIFTED,
     "temperature_causal": "tensor w : f32[2]\nscore = w[h, 0] * score + w[h, 1] * (k % 2)\n" + SHIFTED,
 }
-ARGUMENTS = {}  # of generated programs: names or numbers of f[] and i[]
+ARGUMENTS = {}  # of generated programs, by name and pass: names or numbers of f[] and i[]
+FORWARD = {}  # generated programs of forward passes, where they have a text of their own
+SUMS = {}  # of generated programs: the order in which partials() has the terms of PARTIALS
 
 
 def generate(command):
@@ -296,9 +298,16 @@ def generate(command):
             grads = "grads" if "GRAD_" in PROGRAMS[name] else "alone"
             said = subprocess.run([command, "0", grads, os.path.join(folder, name)], check=True,
                                   stdout=subprocess.PIPE, text=True).stdout
-            text = said.split("=== ")[2].split("\n", 1)[1]
-            floats, ints = text.split("\n")[0].split(" f:")[1].split(" i:")
-            PROGRAMS[name], ARGUMENTS[name] = text, (floats.split(), ints.split())
+            for which, text in zip((FORWARD, PROGRAMS), (part.split("\n", 1)[1] for part in said.split("=== ")[1:])):
+                floats, rest = text.split("\n")[0].split(" f:")[1].split(" i:")
+                ints, sums = rest.split(" sums:")
+                which[name] = text
+                ARGUMENTS[name, which is FORWARD] = floats.split(), ints.split()
+                SUMS[name] = [int(place) for place in sums.split()]
+
+
+def text_of(name, forward):
+    return FORWARD.get(name, PROGRAMS[name]) if forward else PROGRAMS[name]
 
 
 if os.environ.get("FXA_GPU_GENERATED"):

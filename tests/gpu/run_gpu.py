@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and times the CUDA kernels on a GPU: python3 run_gpu.py [group ...] [--limit S] [--only TEXT] [--cache DIR],
+"""Checks and times the CUDA kernels on a GPU: python3 run_gpu.py [group ...] [--limit S] [--only TEXT,...] [--cache DIR],
 with the groups of cases.py; check when none is named. --cache keeps what was compiled; with --compile ARCH (90a) it
 is filled and nothing is run, which needs no GPU.
 
@@ -28,7 +28,7 @@ def compile_one(job):
     folder, cache, arch, spec, file = job
     path = os.path.join(folder, spec.key(file) + ".cubin")
     start = time.time()
-    text, defines = programs.PROGRAMS[spec.program_of(file)], spec.defines(file)
+    text, defines = spec.text_of(file), spec.defines(file)
     kept = os.path.join(cache, kernels.digest(file, arch, text, defines) + ".cubin") if cache else ""
     if os.path.exists(kept):
         shutil.copy(kept, path)
@@ -260,7 +260,7 @@ def main():
     limit = float(words[words.index("--limit") + 1]) if "--limit" in words else 1e9
     cache = os.path.abspath(words[words.index("--cache") + 1]) if "--cache" in words else ""
     groups = [w for w in words if w in GROUPS] or ["check"]
-    specs = [s for g in groups for s in GROUPS[g]() if only in s.label()]
+    specs = [s for g in groups for s in GROUPS[g]() if any(x in s.label() for x in only.split(","))]
     if "--child" in words:
         at = words.index("--child")
         return child(words[at + 1], specs, int(words[at + 2]))

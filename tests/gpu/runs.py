@@ -7,7 +7,7 @@ import torch
 import driver
 from driver import Args, Kernel, Maps, encode, i32, p, view
 from problem import DEV, up
-from programs import PARTIALS, SCATTER
+from programs import PARTIALS, SCATTER, SUMS
 
 
 def grid_of_queries(pr, a, shape):
@@ -69,6 +69,7 @@ class Backward:
         shape = kernel.shape
         pr.prepare(modules, a)
         pr.lists(modules, a, shape.q_rows, shape.k_rows, 1)
+        pr.scalars(a, False)
         self.keep = [o, lse]
         rows = pr.H * a.pad_rows
         self.grad_q, self.grad_k = pr.poison(pr.q), pr.poison(pr.k)
@@ -135,6 +136,9 @@ class Backward:
             a.sums.data, a.sums.b, a.sums.h = self.sums.data_ptr(), pr.H * rows * n, rows * n
             self.after.append(Kernel(modules["backward_ends"], "fxa_sums_reduce", False).call(
                 (pr.H, n, 1), [a.sums, p(self.grad_sums.data_ptr()), i32(pr.B), i32(rows), i32(n)], 256))
+            order = SUMS.get(pr.program)
+            if order:  # as the text has them, to as PARTIALS has them
+                self.after.append(lambda: self.grad_sums.copy_(self.grad_sums.clone()[:, [order.index(i) for i in range(n)]]))
         if pr.program in SCATTER:
             self.grad_table = torch.empty_like(pr.tensor)
             self.zero.append(self.grad_table)

@@ -114,7 +114,7 @@ struct Consumer {
                     float slope;
                     const float value = score_value(program, a, s[i], pair, slope);
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? l.y : l.x)));
-                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w = slope = 0.f;
+                    if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     weight[r][x] = keeps(kept, i) ? w : 0.f;
                     s[i] = PROG_SLOPE ? w * slope : w;
                 }

@@ -122,7 +122,7 @@ struct Tile {
                                        WORDS ? __ldg(loads.q_words + q0 + c) : 0, k_word[r]};
                     const float value = score_value(program, a, s[j][r * 2 + x], pair, slope);
                     w[x] = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
-                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w[x] = slope = 0.f;
+                    if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w[x] = slope = 0.f;
                     const bool keep = keeps(kept, j * 4 + r * 2 + x);
                     float dp_ = dp[j][r * 2 + x];
                     if (FXA_DROPOUT) dp_ = keep ? dp_ * a.keep_inverse : 0.f;

@@ -123,7 +123,7 @@ struct WideScores : Worker {
                     float slope;
                     const float value = score_value(program, a, s[i], pair, slope);
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
-                    if (MASKED && !(c < queries[r] && score_mask(program, a, pair))) w = slope = 0.f;
+                    if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     product[x] = w * slope;
                     s[i] = w;
                 }

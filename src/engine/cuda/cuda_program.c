@@ -73,6 +73,12 @@ static void choose_diagonal(cuda_work *w) {
             if (p->nodes[x].type == FXA_FLOAT && choose_is_diagonal(w, x) && x > w->c->diagonal) w->c->diagonal = x;
         }
     }
+    /* The forward has rows beside its keys in shared memory; the backward would read them from memory. Either way a
+     * distance's number has the same bits. */
+    if (w->backward && w->c->diagonal >= 0 && fxa__cuda_is_cheap(w, w->c->diagonal)) {
+        w->rounded = w->c->diagonal;
+        w->c->diagonal = -1;
+    }
 }
 
 /* An element [.., q, k] before which b and h stand, each at most once: 2 for q and k, 1 for one of them. 0: other. */
@@ -102,6 +108,35 @@ static void choose_loads(cuda_work *w, const fxa__cuda_config *config) {
         if (positions != 1 || !config->words || (dtype != FXA_I32 && dtype != FXA_F32)) continue;
         if (last == 1u << FXA_INPUT_Q && w->c->q_word < 0) w->c->q_word = i;
         if (last == 1u << FXA_INPUT_K && w->c->k_word < 0) w->c->k_word = i;
+    }
+}
+
+/* Bits of the indices of a load that are inside of a tensor with `least` elements: b, h, and what is known to stay
+ * between 0 and a number. Not q and k: a tile reaches past the last of them, and values of its pairs are computed. */
+static uint8_t choose_sure(const cuda_work *w, const fxa__node *n, int64_t *least) {
+    uint8_t sure = 0;
+    for (int d = 0; d < n->n_args; d++) {
+        const fxa__node *index = &w->c->program->nodes[n->arg[d]];
+        const fxa__span *s = &w->spans[n->arg[d]];
+        bool coordinate = index->op == FXA_OP_INPUT && (index->imm == FXA_INPUT_B || index->imm == FXA_INPUT_H);
+        int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
+        bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
+        /* One axis has one bound: the larger of two numbers, or the same coordinate. */
+        if (known && (least[d] == 0 || least[d] == needs || (least[d] > 0 && needs > 0))) {
+            least[d] = needs > least[d] || least[d] == 0 ? needs : least[d];
+            sure |= (uint8_t)(1u << d);
+        }
+    }
+    return sure;
+}
+
+static void choose_bounds(cuda_work *w, const fxa__cuda_config *config) {
+    const fxa_program *p = w->c->program;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i];
+        bool given = i == w->c->q_word || i == w->c->k_word || i == w->c->dense;
+        if (n->op == FXA_OP_LOAD && w->need[i] && !given && (config->fits >> n->imm & 1))
+            w->sure[i] = choose_sure(w, n, w->c->least[n->imm]);
     }
 }
 
@@ -166,10 +201,13 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     w->c->has_slope = slope >= 0 && !choose_is_number(p, slope, 1);
     w->c->has_mask = !(p->nodes[mask].op == FXA_OP_CONST && p->nodes[mask].imm);
     choose_mark(w);
+    fxa__cuda_spans(p, w->spans);
+    fxa__cuda_tiles(w, w->tiles);
     choose_diagonal(w);
     choose_loads(w, config);
     w->c->mask_inputs = w->sets[mask].inputs;
     if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
+    choose_bounds(w, config);
     choose_bound(w);
     choose_gradients(w, config);
 }
@@ -179,19 +217,25 @@ fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *confi
     *out = (fxa__cuda_program){.text = {.host = host}};
     FXA_TRY(fxa__cuda_rewrite(host, config, out, err));
     size_t n = (size_t)out->program->n_nodes, n_outputs = (size_t)out->program->n_outputs;
-    cuda_work w = {.host = host, .c = out};
+    cuda_work w = {.host = host, .c = out, .backward = config->derivative != NULL, .rounded = -1};
     w.forms = fxa__alloc_array(host, n, sizeof *w.forms);
     w.sets = fxa__alloc_array(host, n, sizeof *w.sets);
     w.need = fxa__alloc(host, n);
+    w.sure = fxa__alloc(host, n);
     w.wanted = fxa__alloc(host, n_outputs);
-    bool ok = w.forms && w.sets && w.need && w.wanted;
+    w.spans = fxa__alloc_array(host, n, sizeof *w.spans);
+    w.tiles = fxa__alloc_array(host, n, sizeof *w.tiles);
+    bool ok = w.forms && w.sets && w.need && w.sure && w.wanted && w.spans && w.tiles;
     if (ok) choose_all(&w, config);
     bool refused = ok && w.sets[fxa__program_output(out->program, FXA__OUT_MASK)].inputs & 1u << FXA_INPUT_SCORE;
     ok = ok && !refused && fxa__cuda_text_write(&w) && !out->text.failed;
     fxa__free(host, w.forms, n * sizeof *w.forms);
     fxa__free(host, w.sets, n * sizeof *w.sets);
     fxa__free(host, w.need, n);
+    fxa__free(host, w.sure, n);
     fxa__free(host, w.wanted, n_outputs);
+    fxa__free(host, w.spans, n * sizeof *w.spans);
+    fxa__free(host, w.tiles, n * sizeof *w.tiles);
     if (refused)
         return fxa__fail(err, FXA_E_UNSUPPORTED, "the mask reads the score, which CUDA kernels do not give it");
     return ok ? FXA_OK : fxa__fail_memory(err, "the text of a program for CUDA kernels");

@@ -20,7 +20,10 @@
 
 #include "../../lower/depend.h"
 
-enum { FXA__CUDA_SUMS = 16 }; /* gradients of all float params have room */
+enum {
+    FXA__CUDA_SUMS = 16,       /* gradients of all float params have room */
+    FXA__CUDA_LENGTH = 1 << 28 /* lengths, heads and batch entries are at most that: texts count on it */
+};
 
 /* What a param of the rewritten program is given at a run. */
 typedef struct fxa__cuda_param {
@@ -34,6 +37,8 @@ typedef struct fxa__cuda_config {
     const fxa_program *derivative;      /* of it; NULL: no backward pass */
     uint64_t grad_params, grad_tensors; /* whose gradients are wanted, by bits */
     int32_t dense;                      /* tensor that may be read as pair.dense: its strides and sizes are right; -1 */
+    uint64_t fits; /* tensors, by bits, whose sizes the caller compares with `least` below; of others all indices that
+                      are looked at by pairs are guarded */
     bool words; /* loads may be words: tensors have an element for each entry, head and position */
     bool plain; /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the
                    whole score is above 0: it may go into the unit */
@@ -51,6 +56,10 @@ typedef struct fxa__cuda_program {
     double bound;                          /* |value()| is at most that, whatever is run; INFINITY: nobody knows */
     int32_t vector;                        /* who reads words: 0 nobody, 1 the mask, 2 the value too */
     uint32_t mask_inputs, diagonal_inputs; /* what they depend on, by bits of fxa_input */
+    /* Of tensors in `fits`: how many elements an axis has at least, at every run; 0: any number. Below 0: as many as
+     * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
+     * it: make another without that bit. */
+    int64_t least[FXA_MAX_TENSORS][FXA_MAX_RANK];
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;

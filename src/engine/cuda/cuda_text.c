@@ -18,6 +18,10 @@ typedef struct cuda_text {
     fxa__writer *w;
     fxa__emit pairs; /* value, slope, mask: with what pairs are given */
     fxa__emit grads; /* partials and scatter, where pairs have nothing but q and k */
+    fxa__emit tiles; /* of the first pair of a tile */
+    int32_t rest[CUDA_CONJUNCTS]; /* of mask_same() */
+    int n_rest;                   /* -1: there is none */
+    int32_t near;                 /* fxa__cuda_near_factor */
 } cuda_text;
 
 static const char cudatext_pair[] = "        const int q = p.q, k = p.k;\n";
@@ -45,12 +49,22 @@ static void cudatext_localize(fxa__emit *e, fxa__emit_level from) {
         if (e->level[i] >= from) e->kept[i] = 0;
 }
 
-/* Both texts have the same members. */
+/* All texts have the same members. */
 static void cudatext_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
+        if (x->based[i] && ((x->used[i] && !x->given[i]) || (y->used[i] && !y->given[i]))) x->based[i] = 2;
         if (x->level[i] > FXA__EMIT_HEAD) continue;
         x->used[i] |= y->used[i];
         x->kept[i] = y->kept[i] = x->kept[i] | y->kept[i];
+    }
+}
+
+/* What is known of ints, and which loads have bases. */
+static void cudatext_known(const cuda_text *t, fxa__emit *e) {
+    for (int32_t i = 0; i < e->p->n_nodes; i++) {
+        e->plus[i] = e->p->nodes[i].type == FXA_INT && t->work->spans[i].lo >= 0;
+        e->based[i] = fxa__lower_emit_takes_base(e, i);
+        e->sure[i] = t->work->sure[i];
     }
 }
 
@@ -59,19 +73,55 @@ static void cudatext_give(cuda_text *t, int32_t node, const char *as_float, cons
     t->pairs.given[node] = t->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
+/* A pair's ints and comparisons from those of its tile; what other texts give is given already. */
+static void cudatext_give_tiles(cuda_text *t) {
+    const cuda_tile *tiles = t->work->tiles;
+    for (int32_t i = 0; i < t->c->program->n_nodes; i++)
+        if (tiles[i].kind && !t->pairs.given[i]) t->pairs.given[i] = tiles[i].text;
+}
+
+static bool cudatext_is_tiled(const cuda_text *t, int32_t node) {
+    return t->work->tiles[node].kind && t->pairs.used[node] && t->pairs.given[node] == t->work->tiles[node].text;
+}
+
+/* Reads of texts that are given, which emit does not see; the last nodes first, since those may read others. */
+static void cudatext_want_tiles(cuda_text *t) {
+    for (int32_t i = t->c->program->n_nodes - 1; i >= 0; i--) {
+        const cuda_tile *x = &t->work->tiles[i];
+        if (!cudatext_is_tiled(t, i)) continue;
+        if (x->row >= 0) fxa__lower_emit_want(&t->pairs, x->row, t->pairs.used[i]);
+        fxa__lower_emit_want(&t->tiles, x->left, CUDA_TILE);
+        if (x->right >= 0) fxa__lower_emit_want(&t->tiles, x->right, CUDA_TILE);
+    }
+}
+
+static void cudatext_want_pairs(cuda_text *t) {
+    const fxa_program *p = t->c->program;
+    if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
+    if (t->c->has_slope) fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_DSCORE), CUDA_SLOPE);
+    if (t->c->has_mask) fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+    for (int i = 0; i < t->n_rest; i++) fxa__lower_emit_want(&t->pairs, t->rest[i], CUDA_SAME);
+}
+
 static bool cudatext_open(cuda_text *t) {
     const fxa_program *p = t->c->program;
-    int32_t slope = fxa__program_output(p, FXA__OUT_DSCORE);
-    bool ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, &t->pairs);
-    ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, &t->grads) && ok;
+    fxa__emit *emits[] = {&t->pairs, &t->grads, &t->tiles};
+    bool ok = true;
+    for (int i = 0; i < 3; i++) {
+        ok = fxa__lower_emit_open(t->work->host, p, FXA__CUDA_F32, 0, emits[i]) && ok;
+        if (ok) cudatext_known(t, emits[i]);
+    }
     if (!ok) return false;
     cudatext_give(t, t->c->q_word, "__int_as_float(p.q_word)", "p.q_word");
     cudatext_give(t, t->c->k_word, "__int_as_float(p.k_word)", "p.k_word");
     cudatext_give(t, t->c->dense, "p.dense", "");
     cudatext_give(t, t->c->diagonal, "p.diagonal", "");
-    if (t->c->has_value) fxa__lower_emit_want(&t->pairs, t->c->value, CUDA_VALUE);
-    if (t->c->has_slope) fxa__lower_emit_want(&t->pairs, slope, CUDA_SLOPE);
-    if (t->c->has_mask) fxa__lower_emit_want(&t->pairs, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
+    cudatext_give_tiles(t);
+    if (t->work->rounded >= 0) t->pairs.plus[t->work->rounded] = 1;
+    t->near = t->c->has_value ? fxa__cuda_near_factor(t->work) : -1;
+    t->n_rest = t->c->has_mask ? fxa__cuda_short_mask(t->work, t->rest) : -1;
+    cudatext_want_pairs(t);
+    cudatext_want_tiles(t);
     for (int32_t i = 0; i < p->n_outputs; i++) {
         bool sum = false;
         for (int32_t j = 0; j < t->c->n_sums; j++) sum = sum || t->c->sums[j] == i;
@@ -80,10 +130,27 @@ static bool cudatext_open(cuda_text *t) {
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
             fxa__lower_emit_want(&t->grads, p->outputs[i].index[d], CUDA_GRADS);
     }
-    cudatext_localize(&t->pairs, FXA__EMIT_ROW);
-    cudatext_localize(&t->grads, FXA__EMIT_ROW);
+    for (int i = 0; i < 3; i++) cudatext_localize(emits[i], FXA__EMIT_ROW);
     cudatext_share(&t->pairs, &t->grads);
+    cudatext_share(&t->pairs, &t->tiles);
+    cudatext_share(&t->pairs, &t->grads); /* what tiles keep */
     return true;
+}
+
+/* All that one node needs, computed on the spot. */
+static bool cudatext_alone(cuda_text *t, int32_t node, fxa__emit_level most) {
+    fxa__emit e;
+    bool ok = fxa__lower_emit_open(t->work->host, t->c->program, FXA__CUDA_F32, 0, &e);
+    if (ok) {
+        fxa__lower_emit_want(&e, node, CUDA_VALUE);
+        cudatext_localize(&e, FXA__EMIT_RUN);
+        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
+            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, t->w);
+        cudatext_put(t, "        return ");
+        fxa__lower_emit_value(&e, node, t->w);
+    }
+    fxa__lower_emit_close(&e);
+    return ok;
 }
 
 /* ---- Functions of pairs ------------------------------------------------------------------------------------------ */
@@ -91,10 +158,47 @@ static bool cudatext_open(cuda_text *t) {
 static void cudatext_head(cuda_text *t) {
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_kept(&t->pairs, (fxa__emit_level)level, t->w);
+    if (t->near >= 0) cudatext_put(t, "    float limit;\n");
     cudatext_put(t, "    FXA_INLINE void head(const FxaArgs &a, int b, int h, int q_len, int k_len)\n    {\n");
     cudatext_put(t, cudatext_heads);
     for (int level = FXA__EMIT_RUN; level <= FXA__EMIT_HEAD; level++)
         fxa__lower_emit_nodes(&t->pairs, (fxa__emit_level)level, 0xff, t->w);
+    fxa__lower_emit_bases(&t->pairs, t->w);
+    if (t->near >= 0) {
+        cudatext_put(t, "        limit = 0.999f * TANH_NEAR / fabsf(");
+        fxa__lower_emit_value(&t->pairs, t->near, t->w);
+        cudatext_put(t, ");\n");
+    }
+    cudatext_put(t, "    }\n");
+}
+
+static void cudatext_tile_member(cuda_text *t, int32_t node) {
+    const cuda_tile *x = &t->work->tiles[node];
+    fxa__write_format(t->w, "        t%d = ", (int)node);
+    if (x->kind == CUDA_TILE_APART) cudatext_put(t, "fxa__apart(");
+    if (x->kind == CUDA_TILE_SAME) cudatext_put(t, "fxa__shift(");
+    if (x->kind == CUDA_TILE_FLOAT) cudatext_put(t, "(float)");
+    fxa__lower_emit_value(&t->tiles, x->left, t->w);
+    if (x->right >= 0) {
+        cudatext_put(t, x->kind == CUDA_TILE_SAME ? ", fxa__wrap32(-(long long)" : ", ");
+        fxa__lower_emit_value(&t->tiles, x->right, t->w);
+        cudatext_put(t, x->kind == CUDA_TILE_SAME ? "))" : ")");
+    }
+    cudatext_put(t, ";\n");
+}
+
+static void cudatext_tile(cuda_text *t) {
+    int32_t n = t->c->program->n_nodes, count = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!cudatext_is_tiled(t, i)) continue;
+        fxa__write_format(t->w, "    %s t%d;\n", t->work->tiles[i].kind == CUDA_TILE_FLOAT ? "float" : "int", (int)i);
+        count++;
+    }
+    if (!count) return;
+    cudatext_put(t, "    FXA_INLINE void tile(const FxaArgs &a, int q, int k)\n    {\n");
+    cudatext_inside(t, &t->tiles, CUDA_TILE);
+    for (int32_t i = 0; i < n; i++)
+        if (cudatext_is_tiled(t, i)) cudatext_tile_member(t, i);
     cudatext_put(t, "    }\n");
 }
 
@@ -124,6 +228,33 @@ static void cudatext_value(cuda_text *t) {
         cudatext_return(t, &t->pairs, t->c->value);
     else
         cudatext_put(t, "        return score;\n    }\n");
+}
+
+/* The same where |score| stays below what keeps the tanh near 0. */
+static void cudatext_near(cuda_text *t) {
+    if (t->near < 0) return;
+    cudatext_put(t, "#if !FXA_FAST_MATH\n#define PROG_NEAR 1\n");
+    cudatext_put(t, "    FXA_INLINE float near(const FxaArgs &) const { return limit; }\n");
+    t->pairs.tanh = "score_tanh_near";
+    cudatext_put(t, "    FXA_INLINE float value_near(const FxaArgs &a, float score, const Pair &p) const\n    {\n");
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->pairs, CUDA_VALUE);
+    cudatext_return(t, &t->pairs, t->c->value);
+    cudatext_put(t, "#endif\n");
+    t->pairs.tanh = NULL;
+}
+
+static void cudatext_mask_same(cuda_text *t) {
+    if (t->n_rest < 0) return;
+    cudatext_put(t, "    FXA_INLINE bool mask_same(const FxaArgs &a, const Pair &p) const\n    {\n");
+    cudatext_put(t, cudatext_pair);
+    cudatext_inside(t, &t->pairs, CUDA_SAME);
+    cudatext_put(t, "        return 1");
+    for (int i = 0; i < t->n_rest; i++) {
+        cudatext_put(t, " & ");
+        fxa__lower_emit_value(&t->pairs, t->rest[i], t->w);
+    }
+    cudatext_put(t, ";\n    }\n");
 }
 
 static void cudatext_mask(cuda_text *t) {
@@ -179,22 +310,6 @@ static void cudatext_scatter(cuda_text *t) {
 
 /* ---- Static functions -------------------------------------------------------------------------------------------- */
 
-/* All that one node needs, computed on the spot. */
-static bool cudatext_alone(cuda_text *t, int32_t node, fxa__emit_level most) {
-    fxa__emit e;
-    bool ok = fxa__lower_emit_open(t->work->host, t->c->program, FXA__CUDA_F32, 0, &e);
-    if (ok) {
-        fxa__lower_emit_want(&e, node, CUDA_VALUE);
-        cudatext_localize(&e, FXA__EMIT_RUN);
-        for (int level = FXA__EMIT_RUN; level <= (int)most; level++)
-            fxa__lower_emit_nodes(&e, (fxa__emit_level)level, CUDA_VALUE, t->w);
-        cudatext_put(t, "        return ");
-        fxa__lower_emit_value(&e, node, t->w);
-    }
-    fxa__lower_emit_close(&e);
-    return ok;
-}
-
 static bool cudatext_unit(cuda_text *t) {
     cudatext_put(t, "    static FXA_INLINE float unit(const FxaArgs &a)\n    {\n");
     bool ok = true;
@@ -217,38 +332,27 @@ static bool cudatext_diagonal(cuda_text *t) {
     return ok;
 }
 
-/* Whether all loads of a table read the row that the word does: a table may have others (t[0, k] beside t[b, k]). */
-static bool cudatext_is_row(const fxa__interval *v, const fxa_program *p, int32_t word) {
-    for (int32_t i = 0; i < p->n_nodes; i++)
-        for (int d = 0; v->table[i] == v->table[word] && d < p->nodes[i].n_args; d++)
-            if (d != v->tables[v->table[word]].axis && p->nodes[i].arg[d] != p->nodes[word].arg[d]) return false;
-    return true;
-}
-
-/* Ranges of words are there; of other tables nobody knows. */
-static void cudatext_range(cuda_text *t, const fxa__interval *v, int32_t word, const char *vector) {
-    if (word < 0 || v->table[word] < 0 || !cudatext_is_row(v, t->c->program, word)) return;
-    fxa__write_format(t->w,
-                      "            if (table == %d) return fxa__span_load((const int *)a.%s.ranges + 2 * (b * "
-                      "a.%s.ranges_b + h * a.%s.ranges_h), size, index);\n",
-                      (int)v->table[word], vector, vector, vector);
-}
+/* Ranges of the words of a tile are there; of other tables nobody knows. */
+static const char cudatext_q_range[] = "fxa__span_words(vector_range(a.q_vector, b, h, q0, q1))";
+static const char cudatext_k_range[] = "fxa__span_words(vector_range(a.k_vector, b, h, k0, k1))";
 
 static bool cudatext_class(cuda_text *t) {
     fxa__interval v;
     if (!t->c->has_mask) return true;
     bool ok = fxa__lower_interval_open(t->work->host, t->c->program, FXA__CUDA_F32, &v);
     if (ok) {
+        if (t->c->q_word >= 0 && t->c->program->nodes[t->c->q_word].type == FXA_INT)
+            v.emit.given[t->c->q_word] = cudatext_q_range;
+        if (t->c->k_word >= 0 && t->c->program->nodes[t->c->k_word].type == FXA_INT)
+            v.emit.given[t->c->k_word] = cudatext_k_range;
         cudatext_put(
             t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
                "\n    {\n");
         cudatext_put(t, cudatext_lengths);
         cudatext_put(t,
-                     "        const auto load_range = [&](const FxaArgs &, int table, long long, int size, fxa__span "
-                     "index) {\n");
-        cudatext_range(t, &v, t->c->q_word, "q_vector");
-        cudatext_range(t, &v, t->c->k_word, "k_vector");
-        cudatext_put(t, "            return fxa__span_any();\n        };\n");
+                     "        const auto load_range = [&](const FxaArgs &, int, long long, int, fxa__span) {\n"
+                     "            return fxa__span_any();\n        };\n"
+                     "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n");
         fxa__lower_interval_text(&v, t->w);
         cudatext_put(t, "    }\n");
     }
@@ -281,6 +385,7 @@ static void cudatext_switches(cuda_text *t) {
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);
     cudatext_switch(t, "DENSE", c->dense >= 0);
     cudatext_switch(t, "VECTOR", c->vector);
+    cudatext_switch(t, "SAME", t->n_rest >= 0);
     cudatext_switch(t, "GRAD_DIAGONAL", c->grad_diagonal);
     cudatext_switch(t, "GRAD_DENSE", c->grad_dense);
     cudatext_switch(t, "GRAD_SUMS", c->n_sums);
@@ -294,14 +399,18 @@ bool fxa__cuda_text_write(const cuda_work *w) {
         cudatext_switches(&t);
         cudatext_put(&t, "struct Program : ProgramBase {\n");
         cudatext_head(&t);
+        cudatext_tile(&t);
         cudatext_value(&t);
+        cudatext_near(&t);
         cudatext_mask(&t);
+        cudatext_mask_same(&t);
         cudatext_partials(&t);
         cudatext_scatter(&t);
-        ok = cudatext_unit(&t) && cudatext_diagonal(&t) && cudatext_class(&t);
+        ok = cudatext_unit(&t) && cudatext_diagonal(&t) && cudatext_class(&t) && ok;
         cudatext_put(&t, "};\n");
     }
     fxa__lower_emit_close(&t.pairs);
     fxa__lower_emit_close(&t.grads);
+    fxa__lower_emit_close(&t.tiles);
     return ok;
 }

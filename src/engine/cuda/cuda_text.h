@@ -10,17 +10,56 @@
 #include "../../lower/affine.h"
 #include "../../lower/grad_class.h"
 
-/* Who needs a node: bits of fxa__emit.used that are not those of outputs. */
-enum { CUDA_VALUE = 1 << 5, CUDA_SLOPE = 1 << 6, CUDA_MASK = 1 << 7, CUDA_GRADS = 1 << 5 };
+/* Who needs a node: bits of fxa__emit.used. No outputs are asked of it, so all of them are free. */
+enum {
+    CUDA_TILE = 1 << 3,
+    CUDA_SAME = 1 << 4,
+    CUDA_VALUE = 1 << 5,
+    CUDA_SLOPE = 1 << 6,
+    CUDA_MASK = 1 << 7,
+    CUDA_GRADS = 1 << 5
+};
 
 typedef struct cuda_work {
     fxa__host *host;
     fxa__cuda_program *c;
     fxa__linear *forms;
     fxa__depend *sets;
-    uint8_t *need; /* by node: CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
-    bool *wanted;  /* by output: a gradient that is wanted, and not always 0 */
+    fxa__span *spans; /* by node: bounds of ints */
+    uint8_t *need;    /* by node: CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
+    uint8_t *sure;    /* of loads: indices that are inside for certain */
+    bool *wanted;     /* by output: a gradient that is wanted, and not always 0 */
+    bool backward;    /* the text is of a backward pass */
+    int32_t rounded;  /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
+    struct cuda_tile *tiles; /* by node */
 } cuda_work;
+
+/* ---- cuda_tile.c ------------------------------------------------------------------------------------------------- */
+
+enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_APART, CUDA_TILE_SAME };
+typedef struct cuda_tile { /* of a node that pairs get from t<node>, a member that tile() computes */
+    uint8_t kind;
+    int32_t left, right; /* t is left, as a float left; of APART and SAME left - right, cut to 32 bits or modulo them */
+    int32_t row;         /* a node that the text reads beside it; -1 */
+    char text[112];
+} cuda_tile;
+
+/* Bounds of ints, by node, for coordinates and lengths up to FXA__CUDA_LENGTH; others are anything. */
+void fxa__cuda_spans(const fxa_program *p, fxa__span *out);
+void fxa__cuda_tiles(const cuda_work *w, cuda_tile *out);
+
+/* ---- cuda_short.c ------------------------------------------------------------------------------------------------ */
+
+enum { CUDA_CONJUNCTS = 16 };
+/* What a mask asks beside the equality of the words of query and key, where it asks for that: nodes that must all hold,
+ * and none of which reads words. -1: it does not. */
+int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]);
+/* The factor of the score in the one tanh of value(), where nothing but params decides it: node, or -1. */
+int32_t fxa__cuda_near_factor(const cuda_work *w);
+/* Whether a float on a diagonal is a few operations on numbers of heads and distances: cheaper than a load. */
+bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node);
+
+/* ---- cuda_text.c ------------------------------------------------------------------------------------------------- */
 
 /* Whether an output is a gradient that scatter() adds. */
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);

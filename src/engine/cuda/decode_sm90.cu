@@ -157,7 +157,7 @@ struct Worker {
                                        PROG_DENSE ? loads.dense_at(a, row, k0 + c) : 0.f, q_word,
                                        PROG_VECTOR ? __ldg(loads.k_words + k0 + c) : 0};
                     y = score_value<false>(program[t][x], a, y, pair) * unit;
-                    if (MASKED && !(c < keys && score_mask(program[t][x], a, pair))) y = NEG_INF;
+                    if (MASKED && !((c < keys) & score_mask(program[t][x], a, pair))) y = NEG_INF;
                 }
             }
     }

@@ -97,7 +97,7 @@ struct Consumer : TileOwner {
                                        q_word[r], WORDS ? __ldg(loads.k_words + k0 + c) : 0};
                     float slope;
                     float w = exp2_fast(__fmaf_rn(score_value(program, a, s[i], pair, slope), unit, -lse[r]));
-                    if (MASKED && !(c < keys[r] && score_mask(program, a, pair))) w = slope = 0.f;
+                    if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     s[i] = PROG_SLOPE ? w * slope : w;
                 }
             }

@@ -86,7 +86,7 @@ struct Consumer : TileOwner {
                 const Pair pair = {q0 + 8 * r, k0 + c, 8 * r, c, strip[2 * ((j >> 1) - r + 1) + (j & 1)],
                                    (j & 1) ? unpack_high(word) : unpack_low(word), q_word[r], k_word};
                 s[i] = score_value<NEAR>(program, a, s[i], pair);
-                if (ASK == ASK_ALL && !(c < keys && score_mask(program, a, pair))) s[i] = NEG_INF;
+                if (ASK == ASK_ALL && !((c < keys) & score_mask(program, a, pair))) s[i] = NEG_INF;
                 if (ASK == ASK_SHORT && !score_mask_same(program, a, pair)) s[i] = NEG_INF;
             }
         }
@@ -111,7 +111,7 @@ struct Consumer : TileOwner {
     {
         if (PROG_SAME && MASKED && short_mask(n))
             score_pairs<ASK_SHORT, false>(s, n);
-        else if (all_near(a, s))
+        else if (all_near(program, a, s))
             score_pairs<MASKED ? ASK_ALL : ASK_NOTHING, true>(s, n);
         else
             score_pairs<MASKED ? ASK_ALL : ASK_NOTHING, false>(s, n);

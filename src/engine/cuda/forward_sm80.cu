@@ -91,7 +91,7 @@ struct Tile {
                                    PROG_DENSE ? loads.dense_at(a, q0 + 8 * r, k0 + c) : 0.f, q_word[r],
                                    WORDS ? __ldg(loads.k_words + k0 + c) : 0};
                 s[j][x] = score_value<false>(program, a, s[j][x], pair);
-                if (MASKED && !(c < keys[r] && score_mask(program, a, pair))) s[j][x] = NEG_INF;
+                if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) s[j][x] = NEG_INF;
             }
     }
 

@@ -28,8 +28,8 @@
  *   void tile(a, q, k)                 what depends on the tile: q and k are this thread's first query and key
  *   float value(a, s, pair)            s is the product Q.K, not yet scaled
  *   float value(a, s, pair, slope)     the same bits, and slope = d new score / d scaled score; for PROG_SLOPE
- *   float value_near(a, s, pair), static float near(a)   for PROG_NEAR: the forward takes it where all pairs of a warp
- *                                      in a tile are near (tanh near 0 is a polynomial)
+ *   float value_near(a, s, pair), float near(a)   for PROG_NEAR: the forward takes it where all pairs of a warp in a
+ *                                      tile are near (tanh near 0 is a polynomial)
  *   bool mask(a, pair)                 only called in tiles that tile_class() calls partial; where it is false, value
  *                                      and slope may be anything, NaN too
  *   bool mask_same(a, pair)            for PROG_SAME: of documents, what is left of the mask inside one of them
@@ -176,13 +176,13 @@ FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, 
 }
 
 /* Whether all products of a warp are near. */
-template <int n> FXA_INLINE bool all_near(const FxaArgs &a, const float (&s)[n])
+template <int n> FXA_INLINE bool all_near(const Program &program, const FxaArgs &a, const float (&s)[n])
 {
 #if PROG_NEAR
     float most = 0.f;
 #pragma unroll
     for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(s[i]));
-    return __all_sync(~0u, most < Program::near(a));
+    return __all_sync(~0u, most < program.near(a));
 #else
     return false;
 #endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shorter ways to the same bits, where a program has them; see cuda_text.h: a mask inside one document, the value near
+ * a soft cap's middle, distances that are computed faster than read.
+ */
+#include "cuda_text.h"
+
+/* ---- Inside one document ----------------------------------------------------------------------------------------- */
+
+static bool short_reads_words(const cuda_work *w, int32_t node) {
+    const fxa_program *p = w->c->program;
+    uint64_t words = UINT64_C(1) << p->nodes[w->c->q_word].imm | UINT64_C(1) << p->nodes[w->c->k_word].imm;
+    return w->sets[node].tensors & words;
+}
+
+static bool short_is_same(const cuda_work *w, const fxa__node *n) {
+    return n->op == FXA_OP_EQ && ((n->arg[0] == w->c->q_word && n->arg[1] == w->c->k_word) ||
+                                  (n->arg[1] == w->c->q_word && n->arg[0] == w->c->k_word));
+}
+
+int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
+    const fxa_program *p = w->c->program;
+    int32_t todo[CUDA_CONJUNCTS];
+    int n_todo = 1, n = 0;
+    bool same = false;
+    if (w->c->q_word < 0 || w->c->k_word < 0) return -1;
+    todo[0] = fxa__program_output(p, FXA__OUT_MASK);
+    while (n_todo > 0) {
+        int32_t node = todo[--n_todo];
+        const fxa__node *x = &p->nodes[node];
+        if (n_todo + 2 > CUDA_CONJUNCTS || n == CUDA_CONJUNCTS) return -1;
+        if (x->op == FXA_OP_AND) {
+            todo[n_todo++] = x->arg[1];
+            todo[n_todo++] = x->arg[0];
+        } else if (short_is_same(w, x)) {
+            same = true;
+        } else {
+            if (short_reads_words(w, node)) return -1;
+            conjuncts[n++] = node;
+        }
+    }
+    return same ? n : -1;
+}
+
+/* ---- Near the middle of a soft cap ------------------------------------------------------------------------------- */
+
+int32_t fxa__cuda_near_factor(const cuda_work *w) {
+    const fxa_program *p = w->c->program;
+    int32_t factor = -1, count = 0;
+    for (int32_t i = 0; i < p->n_nodes; i++) {
+        const fxa__node *n = &p->nodes[i], *x = &p->nodes[n->n_args ? n->arg[0] : i];
+        if (n->op != FXA_OP_TANH || !(w->need[i] & CUDA_VALUE)) continue;
+        count++;
+        for (int k = 0; x->op == FXA_OP_MUL && k < 2; k++) {
+            bool score = fxa__node_input(&p->nodes[x->arg[k]]) & 1u << FXA_INPUT_SCORE;
+            const fxa__depend *c = &w->sets[x->arg[1 - k]];
+            if (score && fxa__lower_rate(c) <= FXA__RATE_RUN && !c->tensors) factor = x->arg[1 - k];
+        }
+    }
+    return count == 1 ? factor : -1;
+}
+
+/* ---- Distances --------------------------------------------------------------------------------------------------- */
+
+enum { SHORT_OPERATIONS = 3 };
+
+/* Operations that pairs would do, counted down; false: something else is needed, or too many. */
+static bool short_count(const cuda_work *w, int32_t node, int *left) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    if (fxa__lower_rate(&w->sets[node]) <= FXA__RATE_HEAD) return true;
+    if ((*left)-- == 0) return false;
+    switch (n->op) {
+    case FXA_OP_FLOAT: return w->tiles[node].kind == CUDA_TILE_FLOAT;
+    case FXA_OP_ADD:
+    case FXA_OP_SUB:
+    case FXA_OP_MUL: return short_count(w, n->arg[0], left) && short_count(w, n->arg[1], left);
+    case FXA_OP_NEG:
+    case FXA_OP_ABS: return short_count(w, n->arg[0], left);
+    default: return false;
+    }
+}
+
+bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node) {
+    int left = SHORT_OPERATIONS;
+    return short_count(w, node, &left);
+}
