@@ -141,8 +141,8 @@ static int emit_product(const fxa__emit *e, int32_t node) {
     if (!emit_dialects[e->dialect].fused || n->type != FXA_FLOAT) return -1;
     if (n->op != FXA_OP_ADD && n->op != FXA_OP_SUB) return -1;
     for (int i = 0; i < 2; i++)
-        if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node] &&
-            !e->given[n->arg[i]] && !e->plus[n->arg[i]])
+        if (e->p->nodes[n->arg[i]].op == FXA_OP_MUL && e->level[n->arg[i]] == e->level[node] && !e->given[n->arg[i]] &&
+            !e->plus[n->arg[i]])
             return i;
     return -1;
 }
@@ -268,8 +268,8 @@ static void emit_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
         fxa__write_format(w, "    d%d = (const char *)%stensor[%d].data + o%d * %d;\n", at, args, tensor, at, size);
         return;
     }
-    fxa__write_format(w, "    d%d = i%d ? (const char *)%stensor[%d].data + o%d * %d : (const char *)&fxa__nothing;\n", at,
-                      at, args, tensor, at, size);
+    fxa__write_format(w, "    d%d = i%d ? (const char *)%stensor[%d].data + o%d * %d : (const char *)&fxa__nothing;\n",
+                      at, at, args, tensor, at, size);
     if (emit_all_sure(e, node, true))
         fxa__write_format(w, "    n%d = i%d;\n", at, at);
     else
@@ -390,8 +390,10 @@ void fxa__lower_emit_kept(const fxa__emit *e, fxa__emit_level level, fxa__writer
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (level == FXA__EMIT_HEAD && e->based[i] == 2)
-            fxa__write_format(w, emit_all_sure(e, i, true) && emit_all_sure(e, i, false) ? "    const char *d%d;\n"
-                                                                                         : "    const char *d%d;\n    int n%d;\n",
+            fxa__write_format(w,
+                              emit_all_sure(e, i, true) && emit_all_sure(e, i, false)
+                                  ? "    const char *d%d;\n"
+                                  : "    const char *d%d;\n    int n%d;\n",
                               (int)i, (int)i);
         if (!e->kept[i] || e->level[i] != level) continue;
         fxa__write_format(w, "    %s v%d;\n", emit_type(n), (int)i);

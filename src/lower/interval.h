@@ -26,7 +26,8 @@ typedef struct fxa__interval {
     fxa__emit emit; /* of the mask, with nothing kept */
     int32_t mask;   /* node */
     fxa__linear *forms;
-    int8_t *table; /* by node: of a load; -1: it has none. emit.given, the caller's to fill: text for its span instead */
+    int8_t
+        *table; /* by node: of a load; -1: it has none. emit.given, the caller's to fill: text for its span instead */
     uint8_t *late; /* by node, of interval.c */
     fxa__interval_table tables[FXA__INTERVAL_TABLES];
     int32_t n_tables; /* loads that would need more have none */

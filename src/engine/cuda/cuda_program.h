@@ -39,7 +39,7 @@ typedef struct fxa__cuda_config {
     int32_t dense;                      /* tensor that may be read as pair.dense: its strides and sizes are right; -1 */
     uint64_t fits; /* tensors, by bits, whose sizes the caller compares with `least` below; of others all indices that
                       are looked at by pairs are guarded */
-    bool words; /* loads may be words: tensors have an element for each entry, head and position */
+    bool words;    /* loads may be words: tensors have an element for each entry, head and position */
     bool plain; /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the
                    whole score is above 0: it may go into the unit */
 } fxa__cuda_config;

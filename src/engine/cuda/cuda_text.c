@@ -16,9 +16,9 @@ typedef struct cuda_text {
     const cuda_work *work;
     fxa__cuda_program *c;
     fxa__writer *w;
-    fxa__emit pairs; /* value, slope, mask: with what pairs are given */
-    fxa__emit grads; /* partials and scatter, where pairs have nothing but q and k */
-    fxa__emit tiles; /* of the first pair of a tile */
+    fxa__emit pairs;              /* value, slope, mask: with what pairs are given */
+    fxa__emit grads;              /* partials and scatter, where pairs have nothing but q and k */
+    fxa__emit tiles;              /* of the first pair of a tile */
     int32_t rest[CUDA_CONJUNCTS]; /* of mask_same() */
     int n_rest;                   /* -1: there is none */
     int32_t near;                 /* fxa__cuda_near_factor */
@@ -349,10 +349,9 @@ static bool cudatext_class(cuda_text *t) {
             t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b, int h, int q0, int q1, int k0, int k1)"
                "\n    {\n");
         cudatext_put(t, cudatext_lengths);
-        cudatext_put(t,
-                     "        const auto load_range = [&](const FxaArgs &, int, long long, int, fxa__span) {\n"
-                     "            return fxa__span_any();\n        };\n"
-                     "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n");
+        cudatext_put(t, "        const auto load_range = [&](const FxaArgs &, int, long long, int, fxa__span) {\n"
+                        "            return fxa__span_any();\n        };\n"
+                        "        const auto fxa__span_words = [](Int2 r) { return fxa__span_make(r.x, r.y); };\n");
         fxa__lower_interval_text(&v, t->w);
         cudatext_put(t, "    }\n");
     }

@@ -25,12 +25,12 @@ typedef struct cuda_work {
     fxa__cuda_program *c;
     fxa__linear *forms;
     fxa__depend *sets;
-    fxa__span *spans; /* by node: bounds of ints */
-    uint8_t *need;    /* by node: CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
-    uint8_t *sure;    /* of loads: indices that are inside for certain */
-    bool *wanted;     /* by output: a gradient that is wanted, and not always 0 */
-    bool backward;    /* the text is of a backward pass */
-    int32_t rounded;  /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
+    fxa__span *spans;        /* by node: bounds of ints */
+    uint8_t *need;           /* by node: CUDA_VALUE, CUDA_SLOPE, CUDA_MASK */
+    uint8_t *sure;           /* of loads: indices that are inside for certain */
+    bool *wanted;            /* by output: a gradient that is wanted, and not always 0 */
+    bool backward;           /* the text is of a backward pass */
+    int32_t rounded;         /* a float that the forward has rounded, as a number on a diagonal: it is not fused; -1 */
     struct cuda_tile *tiles; /* by node */
 } cuda_work;
 

@@ -110,7 +110,7 @@ static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
 }
 
 /* x < y, x <= y where x is what rows have and y the key plus something, or the other way round. */
-static void tile_row(const cuda_work *w, int32_t node, cuda_tile *t) {
+static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";
     for (int k = 0; k < 2; k++) {
@@ -134,12 +134,12 @@ static void tile_compare(const cuda_work *w, int32_t node, cuda_tile *t) {
     char offset[64];
     if (!tile_is_affine(w, n->arg[0]) || !tile_is_affine(w, n->arg[1]) || !(tile_moves(x) || tile_moves(y))) return;
     if (!equal && !(tile_is_straight(w, n->arg[0]) && tile_is_straight(w, n->arg[1]))) {
-        if (!w->backward) tile_row(w, node, t);
+        if (!w->backward) tile_by_row(w, node, t);
         return;
     }
     tile_offset(offset, x->coef[FXA_INPUT_Q] - y->coef[FXA_INPUT_Q], x->coef[FXA_INPUT_K] - y->coef[FXA_INPUT_K]);
-    *t = (cuda_tile){
-        .kind = equal ? CUDA_TILE_SAME : CUDA_TILE_APART, .left = n->arg[1], .right = n->arg[0], .row = -1};
+    *t =
+        (cuda_tile){.kind = equal ? CUDA_TILE_SAME : CUDA_TILE_APART, .left = n->arg[1], .right = n->arg[0], .row = -1};
     (void)snprintf(t->text, sizeof t->text, "(%s) %s t%d", offset,
                    n->op == FXA_OP_EQ   ? "=="
                    : n->op == FXA_OP_NE ? "!="
