@@ -31,6 +31,7 @@ typedef enum fxa__cu_unit {
     FXA__CU_LISTS,
     FXA__CU_DIAGONAL,
     FXA__CU_DECODE,
+    FXA__CU_CAPTURED,
     FXA__CU_UNIT_COUNT
 } fxa__cu_unit;
 
@@ -116,6 +117,8 @@ enum { FXA__CU_PREPARE, FXA__CU_FINISH, FXA__CU_SUMS, FXA__CU_SINK }; /* ENDS: f
 enum { FXA__CU_VECTOR, FXA__CU_TILES };                               /* LISTS */
 enum { FXA__CU_FILL, FXA__CU_REDUCE };                                /* DIAGONAL */
 enum { FXA__CU_KEYS, FXA__CU_QUERIES };                               /* BACKWARD of SIMT: fxa_backward, fxa_grad_q */
+
+enum { FXA__CU_TOTALS, FXA__CU_TO_SUMS, FXA__CU_TO_DIAGONAL, FXA__CU_STORE }; /* CAPTURED */
 
 /* cuda_layout.c: rows of tiles of the kernels, as the sources have them (a test and every build compare them with the
  * constants of the cubins). shared_bytes is 0: the cubin alone says it. */

@@ -27,6 +27,8 @@ static fxa_status backward_keys(fxa__cu_call *c) {
         FXA_TRY(backward_maps(c, shape));
         FXA_TRY(fxa__cu_map(c, FXA_SLOT_DK, shape->store_rows, &c->maps.grad_k));
         FXA_TRY(fxa__cu_map(c, FXA_SLOT_DV, shape->store_rows, &c->maps.grad_v));
+        if (c->a.grad_dense.data)
+            FXA_TRY(fxa__cu_map_dense(c, &c->a.grad_dense, true, shape->q_rows, &c->maps.grad_dense));
     }
     FXA_TRY(fxa__cu_list_write(c, &c->at.keys));
     fxa__cu_args_list(c, &c->at.keys);
@@ -57,11 +59,13 @@ static fxa_status backward_end(fxa__cu_call *c, int function, int64_t rows, int6
 fxa_status fxa__cu_backward(fxa__cu_call *c) {
     const fxa_problem *p = &c->p->in;
     int32_t rows = c->code->unit[FXA__CU_ENDS].shape.q_rows;
+    fxa__cu_captured_args(c);
     FXA_TRY(fxa__cu_prepare(c));
     FXA_TRY(backward_end(c, FXA__CU_PREPARE, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q)
         FXA_TRY(backward_is_separate(c) ? backward_queries(c)
                                         : backward_end(c, FXA__CU_FINISH, c->at.pad_rows / 64, p->hq));
-    return p->flags & FXA_GRAD_SINK ? backward_end(c, FXA__CU_SINK, p->hq, 1) : FXA_OK;
+    if (p->flags & FXA_GRAD_SINK) FXA_TRY(backward_end(c, FXA__CU_SINK, p->hq, 1));
+    return fxa__cu_captured(c);
 }

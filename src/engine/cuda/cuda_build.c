@@ -29,6 +29,8 @@ static const struct build_unit {
     [FXA__CU_LISTS] = {{"tile_lists", "tile_lists", "tile_lists"}, {"fxa_vector_prepare", "fxa_tile_lists"}},
     [FXA__CU_DIAGONAL] = {{"diagonal", "diagonal", "diagonal"}, {"fxa_diagonal_fill", "fxa_diagonal_reduce"}},
     [FXA__CU_DECODE] = {{"decode_sm90", NULL, NULL}, {"fxa_decode"}},
+    [FXA__CU_CAPTURED] = {{"captured", "captured", "captured"},
+                          {"fxa_captured_totals", "fxa_captured_sums", "fxa_captured_diagonal", "fxa_captured_store"}},
 };
 
 const char *fxa__cu_unit_file(const fxa__cu_choice *choice, fxa__cu_unit unit) {
@@ -159,7 +161,7 @@ static fxa_status build_check(fxa__cu_code *code, fxa__cu_unit unit, fxa_error *
     if (shape && bytes == sizeof m->shape) memcpy(&m->shape, shape, bytes);
     if (!fxa__cu_cubin_find(m->cubin, m->size, first, &bytes))
         return fxa__fail(err, FXA_E_VERSION, "a cubin has no %s", first);
-    if (unit == FXA__CU_LISTS || unit == FXA__CU_DIAGONAL) return FXA_OK;
+    if (unit == FXA__CU_LISTS || unit == FXA__CU_DIAGONAL || unit == FXA__CU_CAPTURED) return FXA_OK;
     struct FxaShape known = fxa__cu_shape(&code->choice, &code->program, unit);
     if (shape && build_same_shape(&m->shape, &known)) return FXA_OK;
     return fxa__fail(err, FXA_E_VERSION,

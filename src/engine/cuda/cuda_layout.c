@@ -106,7 +106,8 @@ static fxa__cu_unit layout_query_unit(const layout *l) {
 }
 
 static bool layout_by_queries(const layout *l) {
-    return l->p->pass == FXA_FORWARD || layout_has(l, FXA__CU_GRAD_Q) || l->choice->family == FXA__CU_SIMT;
+    bool simt = l->choice->family == FXA__CU_SIMT && l->p->flags & FXA_GRAD_Q;
+    return l->p->pass == FXA_FORWARD || layout_has(l, FXA__CU_GRAD_Q) || simt;
 }
 
 static uint32_t layout_bit(fxa_input input) { return 1u << input; }
@@ -186,6 +187,34 @@ static void layout_decode_partial(layout *l) {
     layout_list(l, &l->out->queries, shape, false);
 }
 
+/* Elements of a captured tensor; below 0: more than there are. */
+static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
+    int64_t n = 1;
+    for (int32_t d = 0; d < rank; d++)
+        if (!fxa__mul_i64(n, t->size[d], &n)) return -1;
+    return n;
+}
+
+/* Gradients of captured tensors, all of which begin as 0. */
+static void layout_captured(layout *l) {
+    fxa__cu_grads *g = &l->out->grads;
+    struct FxaShape shape = layout_shape(l, FXA__CU_BACKWARD);
+    int64_t heads = l->p->b * l->p->hq;
+    g->tiles = (int32_t)fxa__div_up(l->p->sk, shape.k_rows);
+    g->sum_rows = (int64_t)g->tiles * shape.sum_rows;
+    if (l->g->n_sums) g->sums = layout_take(l, heads, g->sum_rows, l->g->n_sums, sizeof(float));
+    if (l->g->n_sums) g->totals = layout_take(l, heads, l->g->n_sums, 1, sizeof(double));
+    g->part_size = (int32_t)(fxa__round_up(l->p->sq, LAYOUT_PAD) + LAYOUT_PAD);
+    if (l->g->grad_diagonal) g->parts = layout_take(l, heads, g->tiles, g->part_size, sizeof(float));
+    g->pitch = fxa__round_up(l->p->sk, 8);
+    if (l->g->grad_dense) g->dense = layout_take(l, heads, l->p->sq, g->pitch, sizeof(uint16_t));
+    for (size_t i = 0; i < l->p->n_captures && i < FXA_CUDA_TENSORS; i++) {
+        if (!l->p->captures[i].grad) continue;
+        g->count[i] = layout_elements(&l->p->captures[i], l->g->program->tensors[i].rank);
+        g->tensor[i] = layout_take(l, g->count[i], 1, 1, sizeof(float));
+    }
+}
+
 /* What begins as 0, in one piece. */
 static void layout_zeroes(layout *l) {
     fxa__cu_layout *out = l->out;
@@ -202,13 +231,14 @@ static void layout_zeroes(layout *l) {
         layout_words_describe(l, side);
         if (out->word[side].node < 0) layout_words_take(l, side);
     }
+    if (l->p->pass == FXA_BACKWARD) layout_captured(l);
     out->zero_words = l->c.used / sizeof(uint32_t);
 }
 
 static void layout_backward(layout *l) {
     fxa__cu_layout *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
-    bool joint = !layout_by_queries(l);
+    bool joint = !l->choice->separate_dq && l->choice->family != FXA__CU_SIMT;
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));

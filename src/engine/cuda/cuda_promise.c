@@ -54,6 +54,7 @@ static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, i
     int32_t rank = program->tensors[tensor].rank;
     if (program->tensors[tensor].dtype != p->q.dtype || p->q.dtype == FXA_F32 || p->alignment < 16 || rank < 2)
         return false;
+    if (p->pass == FXA_BACKWARD && t->grad) return false; /* its gradient is scattered: see cuda_captured.c */
     if (p->flags & FXA_VARLEN || t->stride[rank - 1] != 1) return false;
     for (int32_t d = 0; d + 1 < rank; d++)
         if (t->stride[d] < 1 || t->stride[d] % PROMISE_ALIGN) return false;

@@ -34,15 +34,17 @@ typedef struct fxa__cu_rows {
     int32_t heads, batch, zero;
 } fxa__cu_rows;
 
-/* Gradients of captured tensors on their way. */
+/* Gradients of captured tensors and params on their way. */
 typedef struct fxa__cu_grads {
-    float *sums, *sums_out;          /* of warps; reduced, a row of n_sums per head */
-    int64_t sum_rows;                /* of a head */
-    float *parts, *diagonal;         /* a row per key tile; reduced, a row per head */
-    int32_t parts_size;              /* of a row */
-    int64_t diagonal_size;           /* sq + sk - 1 */
-    void *dense;                     /* [b, h, q, k] whole, where the tensor's gradient is a sum of it; NULL: it is */
-    float *tensor[FXA_CUDA_TENSORS]; /* dense, f32: what scatter() adds to */
+    float *sums; /* [b, h, sum_rows, n_sums]: of warps */
+    int64_t sum_rows;
+    double *totals; /* [b, h, n_sums] */
+    float *parts;   /* [b, h, tiles, part_size]: along diagonals, a row for each key tile */
+    int32_t tiles, part_size;
+    uint16_t *dense; /* [b, h, q, pitch]: of pairs */
+    int64_t pitch;
+    float *tensor[FXA_CUDA_TENSORS]; /* dense, in f32 */
+    int64_t count[FXA_CUDA_TENSORS]; /* elements */
 } fxa__cu_grads;
 
 /* The workspace of a run. */
@@ -111,6 +113,10 @@ fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int functi
 /* Zeroes, words, diagonal rows: before everything else. */
 fxa_status fxa__cu_prepare(fxa__cu_call *c);
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list);
+
+/* cuda_captured.c: what the arguments of the backward kernels say of such gradients; and where those go after them. */
+void fxa__cu_captured_args(fxa__cu_call *c);
+fxa_status fxa__cu_captured(fxa__cu_call *c);
 
 fxa_status fxa__cu_forward(fxa__cu_call *c);
 fxa_status fxa__cu_backward(fxa__cu_call *c);

@@ -227,6 +227,12 @@ static fxa__cu_family cu_family(const fxa__cu_self *s, const fxa_problem *p, con
     return backward && fixed ? FXA__CU_SIMT : FXA__CU_SM80;
 }
 
+static uint64_t cu_tensor_grads(const fxa_problem *p) {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;
+    return bits;
+}
+
 static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     uint32_t units = 0;
     if (p->pass == FXA_FORWARD)
@@ -236,6 +242,7 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fx
     if (c->separate_dq && c->family == FXA__CU_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CU_GRAD_Q;
     if (g->has_mask || g->vector) units |= 1u << FXA__CU_LISTS;
     if (g->diagonal >= 0) units |= 1u << FXA__CU_DIAGONAL;
+    if (p->pass == FXA_BACKWARD && (p->param_grads || cu_tensor_grads(p))) units |= 1u << FXA__CU_CAPTURED;
     return units;
 }
 
@@ -247,12 +254,6 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
 }
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
-
-static uint64_t cu_tensor_grads(const fxa_problem *p) {
-    uint64_t bits = 0;
-    for (size_t i = 0; i < p->n_captures; i++) bits |= (uint64_t)(p->captures[i].grad != 0) << i;
-    return bits;
-}
 
 /* A factor that turns out to be 0 or below stays with the pairs. */
 static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_program *derivative, fxa__cu_choice *c,

@@ -284,14 +284,9 @@ static void cudatext_partials(cuda_text *t) {
 
 /* One element of a tensor: added to where its indices are inside. Params are sums: all of them have room there. */
 static void cudatext_add(cuda_text *t, const fxa__output *out) {
-    cudatext_put(t, "        {\n            long long at = 0;\n            const int inside = 1");
-    for (int32_t d = 0; d < out->n_index; d++) {
-        fxa__write_format(t->w, " & fxa__at(a.tensor[%d].size[%d], a.tensor[%d].stride[%d], ", (int)out->slot, (int)d,
-                          (int)out->slot, (int)d);
-        fxa__lower_emit_value(&t->grads, out->index[d], t->w);
-        cudatext_put(t, ", &at)");
-    }
-    fxa__write_format(t->w, ";\n            if (inside) atomicAdd(a.grad_tensor[%d] + at, ds * (", (int)out->slot);
+    cudatext_put(t, "        {\n");
+    fxa__cuda_place_write(&t->grads, out, t->w);
+    fxa__write_format(t->w, "            if (inside) atomicAdd(a.grad_tensor[%d] + at, ds * (", (int)out->slot);
     fxa__lower_emit_value(&t->grads, out->value, t->w);
     cudatext_put(t, "));\n        }\n");
 }
@@ -405,7 +400,7 @@ bool fxa__cuda_text_write(const cuda_work *w) {
         cudatext_mask_same(&t);
         cudatext_partials(&t);
         cudatext_scatter(&t);
-        ok = cudatext_unit(&t) && cudatext_diagonal(&t) && cudatext_class(&t) && ok;
+        ok = cudatext_unit(&t) && cudatext_diagonal(&t) && cudatext_class(&t) && fxa__cuda_places_write(w) && ok;
         cudatext_put(&t, "};\n");
     }
     fxa__lower_emit_close(&t.pairs);

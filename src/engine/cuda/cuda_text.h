@@ -8,6 +8,7 @@
 #include "cuda_program.h"
 
 #include "../../lower/affine.h"
+#include "../../lower/emit.h"
 #include "../../lower/grad_class.h"
 
 /* Who needs a node: bits of fxa__emit.used. No outputs are asked of it, so all of them are free. */
@@ -63,6 +64,10 @@ bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node);
 
 /* Whether an output is a gradient that scatter() adds. */
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
+/* cuda_places.c: "at" and "inside" of an element of a dense array, by the values of its indices; and functions that say
+ * where sums go. False: out of memory. */
+void fxa__cuda_place_write(const fxa__emit *e, const fxa__output *out, fxa__writer *w);
+bool fxa__cuda_places_write(const cuda_work *w);
 /* Writes c->text. False: out of memory. */
 bool fxa__cuda_text_write(const cuda_work *w);
 

@@ -97,12 +97,12 @@ static void cu_close(fxa__host *host, void *self) {
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* dQ of the joint backward is added in any order, and so is what is scattered; diagonals have a row for each tile on
- * Hopper alone. */
+/* dQ of the joint backward is added in any order, and so is what is scattered; several diagonals may share an element.
+ */
 static bool cu_is_deterministic(const fxa__problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     if (p->in.pass == FXA_FORWARD) return true;
     bool dq = !(p->in.flags & FXA_GRAD_Q) || c->separate_dq || c->family == FXA__CU_SIMT;
-    return dq && !g->has_scatter && (!g->grad_diagonal || c->family == FXA__CU_SM90);
+    return dq && !g->has_scatter && !g->grad_diagonal;
 }
 
 static fxa_status cu_query(void *self, const fxa__problem *p, const void *code, fxa__answer *out, fxa_error *err) {
@@ -172,11 +172,12 @@ static void cu_release(void *self, void *code) {
 
 static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
     const fxa__cu_choice *x = &c->choice;
-    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s",
+    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s",
                    fxa__cu_family_name(x->family), s->nvrtc.major, s->nvrtc.minor, (int)x->arch,
                    x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
                    x->separate_dq ? ", dQ apart" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
-                   x->fast_math ? ", fast functions" : "");
+                   x->fast_math ? ", fast functions" : "",
+                   c->program.grad_diagonal && x->family == FXA__CU_SM90 ? ", pairs rounded" : "");
 }
 
 /* saved: cubins, else they are compiled. */

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients of params and captured tensors: how the backward kernels sum them (kernel_args.cuh), and where the sums go
+ * afterwards. Those of tensors are collected in dense f32 arrays of the workspace first (captured.cu), then stored in
+ * the type and the strides of the caller's; a dense tensor [b, h, q, k] comes from the kernel in storage type.
+ */
+#include "cuda_run.h"
+
+#include "../../base/num.h"
+
+enum { CAPTURED_DIAGONALS = 128, CAPTURED_BLOCK = 256, CAPTURED_BLOCKS = 1024 };
+
+/* struct SumTargets and struct GradTensor of captured.cu. */
+typedef struct captured_targets {
+    int32_t param[FXA__CUDA_SUMS], tensor[FXA__CUDA_SUMS];
+} captured_targets;
+
+typedef struct captured_tensor {
+    void *data;
+    long long stride[FXA_CUDA_RANK];
+    int size[FXA_CUDA_RANK];
+    int rank, dtype, add;
+} captured_tensor;
+
+void fxa__cu_captured_args(fxa__cu_call *c) {
+    const fxa__cu_grads *g = &c->at.grads;
+    const fxa_problem *p = &c->p->in;
+    const fxa__cuda_program *program = &c->code->program;
+    const struct FxaShape *shape = &c->code->unit[FXA__CU_BACKWARD].shape;
+    int64_t row = g->sum_rows * program->n_sums, part = (int64_t)g->tiles * g->part_size, pairs = p->sq * g->pitch;
+    if (program->n_sums) c->a.sums = (struct FxaSums){g->sums, p->hq * row, row};
+    if (program->grad_diagonal)
+        c->a.grad_diagonal = (struct FxaDiagonalGrad){g->parts,          p->hq * part,  part,        g->part_size,
+                                                      shape->k_rows - 1, shape->k_rows, g->part_size};
+    if (program->grad_dense) c->a.grad_dense = (struct FxaView){g->dense, p->hq * pairs, pairs, g->pitch};
+    for (int i = 0; i < FXA_CUDA_TENSORS; i++) c->a.grad_tensor[i] = g->tensor[i];
+}
+
+/* ---- Sums -------------------------------------------------------------------------------------------------------- */
+
+static captured_targets captured_find(const fxa__cuda_program *g) {
+    captured_targets to;
+    for (int32_t i = 0; i < FXA__CUDA_SUMS; i++) to.param[i] = to.tensor[i] = -1;
+    for (int32_t i = 0; i < g->n_sums; i++) {
+        const fxa__output *out = &g->program->outputs[g->sums[i]];
+        if (out->kind == FXA__OUT_DPARAM)
+            to.param[i] = g->params[out->slot].from;
+        else
+            to.tensor[i] = out->slot;
+    }
+    return to;
+}
+
+/* Params whose gradient is 0 throughout have no sum. */
+static fxa_status captured_no_sums(fxa__cu_call *c, const captured_targets *to) {
+    uint64_t left = c->p->in.flags & FXA_ACC_PARAMS ? 0 : c->p->in.param_grads;
+    for (int32_t i = 0; i < FXA__CUDA_SUMS; i++)
+        if (to->param[i] >= 0) left &= ~(UINT64_C(1) << to->param[i]);
+    for (int i = 0; i < FXA_MAX_PARAMS; i++) {
+        if (!(left >> i & 1)) continue;
+        int status = c->self->gpu.driver.fill((uintptr_t)(c->bind->dparams + i), 0, 2, c->bind->stream);
+        FXA_TRY(fxa__gpu_status(&c->self->gpu, status, "cuMemsetD32Async", c->err));
+    }
+    return FXA_OK;
+}
+
+static fxa_status captured_sums(fxa__cu_call *c) {
+    const fxa__cu_grads *g = &c->at.grads;
+    captured_targets to = captured_find(&c->code->program);
+    int n = c->code->program.n_sums, rows = (int)g->sum_rows, add = (c->p->in.flags & FXA_ACC_PARAMS) != 0;
+    double *totals = g->totals, *params = c->bind->dparams;
+    FXA_TRY(captured_no_sums(c, &to));
+    if (!n) return FXA_OK;
+    void *adding[] = {&c->a.sums, &totals, &rows, &n}, *placing[] = {&c->a, &totals, &params, &to, &add};
+    FXA_TRY(fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TOTALS, (fxa__cu_grid){n, c->p->in.hq, c->p->in.b},
+                           CAPTURED_BLOCK, adding));
+    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_SUMS, (fxa__cu_grid){1, 1, 1}, CAPTURED_BLOCK, placing);
+}
+
+/* ---- Diagonals --------------------------------------------------------------------------------------------------- */
+
+static fxa_status captured_diagonal(fxa__cu_call *c) {
+    const fxa__cuda_program *program = &c->code->program;
+    const fxa_problem *p = &c->p->in;
+    if (!program->grad_diagonal) return FXA_OK;
+    int tensor = program->program->nodes[program->diagonal].imm, tiles = c->at.grads.tiles;
+    int size = (int)(p->sq + p->sk - 1), zero = (int)p->sk - 1;
+    void *params[] = {&c->a, &tensor, &tiles, &size, &zero};
+    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_TO_DIAGONAL,
+                          (fxa__cu_grid){fxa__div_up(size, CAPTURED_DIAGONALS), p->hq, c->at.diagonal.batch},
+                          CAPTURED_DIAGONALS, params);
+}
+
+/* ---- To the caller ----------------------------------------------------------------------------------------------- */
+
+static fxa_status captured_store(fxa__cu_call *c, int32_t i) {
+    const fxa_view *v = &c->bind->dtensors[i];
+    const float *from = c->at.grads.tensor[i];
+    long long count = c->at.grads.count[i];
+    captured_tensor to = {.data = (void *)(uintptr_t)v->data, .rank = v->rank, .dtype = (int)v->dtype};
+    to.add = (c->p->in.flags & FXA_ACC_TENSORS) != 0;
+    for (int d = 0; d < v->rank; d++) to.size[d] = (int)v->size[d], to.stride[d] = v->stride[d];
+    void *params[] = {&from, &to, &count};
+    if (!count) return FXA_OK;
+    return fxa__cu_launch(c, FXA__CU_CAPTURED, FXA__CU_STORE,
+                          (fxa__cu_grid){fxa__min_i64(fxa__div_up(count, CAPTURED_BLOCK), CAPTURED_BLOCKS), 1, 1},
+                          CAPTURED_BLOCK, params);
+}
+
+fxa_status fxa__cu_captured(fxa__cu_call *c) {
+    FXA_TRY(captured_sums(c));
+    FXA_TRY(captured_diagonal(c));
+    for (int32_t i = 0; i < FXA_CUDA_TENSORS; i++)
+        if (c->at.grads.tensor[i]) FXA_TRY(captured_store(c, i));
+    return FXA_OK;
+}
