@@ -116,7 +116,7 @@ struct Consumer {
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? l.y : l.x)));
                     if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
                     weight[r][x] = keeps(kept, i) ? w : 0.f;
-                    s[i] = PROG_SLOPE ? w * slope : w;
+                    s[i] = PROG_SLOPE ? times_slope(w, slope) : w;
                 }
             }
             p[j * 2] = pack16(weight[0][0], weight[0][1]);
@@ -139,7 +139,7 @@ struct Consumer {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = j * 4 + r * 2;
-                const float x = s[i] * (dp[i] - d.x), y = s[i + 1] * (dp[i + 1] - d.y);
+                const float x = times_rest(s[i], dp[i] - d.x), y = times_rest(s[i + 1], dp[i + 1] - d.y);
                 ds[j * 2 + r] = pack16(x, y);
                 captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8, k0 + 8 * r, j * 8, 8 * r}, x);
                 captured.add(program, a, at.b, h, 0.f, Pair{q0 + j * 8 + 1, k0 + 8 * r, j * 8 + 1, 8 * r}, y);

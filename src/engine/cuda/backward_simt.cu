@@ -68,7 +68,7 @@ struct Gradients {
                     store_captured(a, b, h, n, q0 + i, k0 + 16 * j, g);
                     captured.add(program, a, b, h, raw[i][j], Pair{q0 + i, k0 + 16 * j, i, 16 * j}, g);
                 }
-                if (PROG_SLOPE) g = there >> (4 * i + j) & 1 ? g * slope[i][j] : 0.f;
+                if (PROG_SLOPE) g = there >> (4 * i + j) & 1 ? times_slope(g, slope[i][j]) : 0.f;
                 p[i][j] = keep ? w : 0.f;
                 ds[i][j] = g;
             }

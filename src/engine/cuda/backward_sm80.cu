@@ -132,7 +132,7 @@ struct Tile {
                         store_captured(a, b, h, n, q0 + c, k0 + 8 * r, g[x]);
                         captured.add(program, a, b, h, s[j][r * 2 + x], pair, g[x]);
                     }
-                    if (PROG_SLOPE) g[x] *= slope;
+                    if (PROG_SLOPE) g[x] = times_slope(g[x], slope);
                 }
                 p[j][r] = pack16(w[0], w[1]);
                 ds[j][r] = pack16(g[0], g[1]);

@@ -124,7 +124,7 @@ struct WideScores : Worker {
                     const float value = score_value(program, a, s[i], pair, slope);
                     float w = exp2_fast(__fmaf_rn(value, unit, -(x ? lse.y : lse.x)));
                     if (MASKED && !((c < queries[r]) & score_mask(program, a, pair))) w = slope = 0.f;
-                    product[x] = w * slope;
+                    product[x] = times_slope(w, slope);
                     s[i] = w;
                 }
                 steep[j * 2 + r] = pack16(product[0], product[1]);
@@ -252,8 +252,8 @@ struct WideGradients : Worker {
 #pragma unroll
                 for (int x = 0; x < 2; x++)
                     if (FXA_DROPOUT) dp[i + x] = keeps(kept, i + x) ? dp[i + x] * a.keep_inverse : 0.f;
-                ds[j * 2 + r] = pack16(unpack_low(p[j * 2 + r]) * (dp[i] - delta.x),
-                                       unpack_high(p[j * 2 + r]) * (dp[i + 1] - delta.y));
+                ds[j * 2 + r] = pack16(times_rest(unpack_low(p[j * 2 + r]), dp[i] - delta.x),
+                                       times_rest(unpack_high(p[j * 2 + r]), dp[i + 1] - delta.y));
             }
         }
     }

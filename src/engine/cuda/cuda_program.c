@@ -209,6 +209,7 @@ static void choose_all(cuda_work *w, const fxa__cuda_config *config) {
     if (w->c->diagonal >= 0) w->c->diagonal_inputs = w->sets[w->c->diagonal].inputs;
     choose_bounds(w, config);
     choose_bound(w);
+    w->c->steep = w->c->has_slope && !(config->plain && choose_is_run(w, slope)) && fxa__cuda_is_steep(w, slope);
     choose_gradients(w, config);
 }
 

@@ -60,6 +60,7 @@ typedef struct fxa__cuda_program {
      * input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). If one has fewer, the text is not for
      * it: make another without that bit. */
     int64_t least[FXA_MAX_TENSORS][FXA_MAX_RANK];
+    bool steep; /* the slope may be infinite or NaN */
     bool has_value, has_slope, has_mask, has_scatter, grad_diagonal, grad_dense;
     fxa__writer text;
 } fxa__cuda_program;

@@ -5,6 +5,8 @@
  */
 #include "cuda_text.h"
 
+#include "../../program/range.h"
+
 /* ---- Inside one document ----------------------------------------------------------------------------------------- */
 
 static bool short_reads_words(const cuda_work *w, int32_t node) {
@@ -58,6 +60,53 @@ int32_t fxa__cuda_near_factor(const cuda_work *w) {
         }
     }
     return count == 1 ? factor : -1;
+}
+
+/* ---- Slopes that are finite -------------------------------------------------------------------------------------- */
+
+enum { SHORT_STRICT = 1, SHORT_NAN = 2 }; /* the value is NaN where it is; it may be NaN where the value is not */
+
+static bool short_is_strict(const fxa__node *n) {
+    return (n->op >= FXA_OP_ADD && n->op <= FXA_OP_CLAMP) || (n->op >= FXA_OP_SQRT && n->op <= FXA_OP_ATAN);
+}
+
+static void short_mark_strict(const cuda_work *w, uint8_t *marks) {
+    const fxa_program *p = w->c->program;
+    marks[w->c->value] = SHORT_STRICT;
+    for (int32_t i = w->c->value; i >= 0; i--)
+        for (int k = 0; marks[i] && short_is_strict(&p->nodes[i]) && k < p->nodes[i].n_args; k++)
+            if (p->nodes[p->nodes[i].arg[k]].type == FXA_FLOAT) marks[p->nodes[i].arg[k]] = SHORT_STRICT;
+}
+
+/* A NaN comes from operands that are NaN or infinite, of what is not the value's own. */
+static bool short_may_be_nan(const cuda_work *w, const fxa__range *r, const uint8_t *marks, int32_t node) {
+    const fxa__node *n = &w->c->program->nodes[node];
+    if (n->type != FXA_FLOAT || (marks[node] & SHORT_STRICT)) return false;
+    if (n->op == FXA_OP_CONST) return n->f != n->f;
+    if (n->n_args == 0 || n->op == FXA_OP_LOAD) return true;
+    for (int k = 0; k < n->n_args; k++) {
+        if (w->c->program->nodes[n->arg[k]].type != FXA_FLOAT) continue;
+        if ((marks[n->arg[k]] & SHORT_NAN) || !fxa__real_finite(fxa__range_of(r, n->arg[k])->f)) return true;
+    }
+    return !short_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
+}
+
+bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope) {
+    size_t n = (size_t)w->c->program->n_nodes;
+    uint8_t *marks = fxa__alloc(w->host, n);
+    fxa__range_small small;
+    fxa__range r;
+    fxa_box box = fxa__box_plain();
+    bool steep = true, open = fxa__range_open(&r, &small, w->c->program, slope, &box, NULL, NULL);
+    if (marks && open) {
+        short_mark_strict(w, marks);
+        for (int32_t i = 0; i <= slope; i++)
+            if (r.at[i] >= 0 && short_may_be_nan(w, &r, marks, i)) marks[i] |= SHORT_NAN;
+        steep = (marks[slope] & SHORT_NAN) || !fxa__real_finite(fxa__range_of(&r, slope)->f);
+    }
+    fxa__range_close(&r);
+    fxa__free(w->host, marks, n);
+    return steep;
 }
 
 /* ---- Distances --------------------------------------------------------------------------------------------------- */

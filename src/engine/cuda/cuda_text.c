@@ -373,7 +373,7 @@ static void cudatext_switches(cuda_text *t) {
     c->vector = cudatext_words(t);
     cudatext_put(t, "#define FXA__OPS_F32\n#include \"program_ops.h\"\n#include \"span_rules.h\"\n");
     cudatext_switch(t, "VALUE", c->has_value);
-    cudatext_switch(t, "SLOPE", c->has_slope);
+    cudatext_switch(t, "SLOPE", c->has_slope ? (c->steep ? 2 : 1) : 0);
     cudatext_switch(t, "MASK", c->has_mask);
     cudatext_switch(t, "BOUNDED", c->has_value && c->bound <= 16);
     cudatext_switch(t, "DIAGONAL", c->diagonal >= 0);

@@ -57,6 +57,8 @@ enum { CUDA_CONJUNCTS = 16 };
 int fxa__cuda_short_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]);
 /* The factor of the score in the one tanh of value(), where nothing but params decides it: node, or -1. */
 int32_t fxa__cuda_near_factor(const cuda_work *w);
+/* Whether the slope may be infinite, or NaN where the value is not. */
+bool fxa__cuda_is_steep(const cuda_work *w, int32_t slope);
 /* Whether a float on a diagonal is a few operations on numbers of heads and distances: cheaper than a load. */
 bool fxa__cuda_is_cheap(const cuda_work *w, int32_t node);
 

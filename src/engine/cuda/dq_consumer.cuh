@@ -98,7 +98,7 @@ struct Consumer : TileOwner {
                     float slope;
                     float w = exp2_fast(__fmaf_rn(score_value(program, a, s[i], pair, slope), unit, -lse[r]));
                     if (MASKED && !((c < keys[r]) & score_mask(program, a, pair))) w = slope = 0.f;
-                    s[i] = PROG_SLOPE ? w * slope : w;
+                    s[i] = PROG_SLOPE ? times_slope(w, slope) : w;
                 }
             }
     }
@@ -113,7 +113,8 @@ struct Consumer : TileOwner {
         }
 #pragma unroll
         for (int i = 0; i < BN / 4; i++)
-            ds[i] = pack16(s[2 * i] * (dp[2 * i] - delta[i & 1]), s[2 * i + 1] * (dp[2 * i + 1] - delta[i & 1]));
+            ds[i] = pack16(times_rest(s[2 * i], dp[2 * i] - delta[i & 1]),
+                           times_rest(s[2 * i + 1], dp[2 * i + 1] - delta[i & 1]));
     }
 
     template <bool MASKED> FXA_INLINE void visit()

@@ -5,7 +5,7 @@
  *
  * Switches, 0 unless defined:
  *   PROG_VALUE          value() changes the score; else the new score is the scaled one
- *   PROG_SLOPE          the slope is not always 1
+ *   PROG_SLOPE          the slope is not always 1; 2: it may be infinite or NaN, and a gradient of 0 then wins
  *   PROG_MASK           mask() is not always true
  *   PROG_BOUNDED        |value() * unit()| stays small (soft cap), so that the forward needs no running maximum
  *   PROG_SAME           mask_same() is mask() where q_word == k_word in all pairs of a warp in a tile
@@ -173,6 +173,17 @@ FXA_INLINE float score_value(const Program &program, const FxaArgs &a, float s, 
     slope = 1.f;
     return score_value<false>(program, a, s, pair);
 #endif
+}
+
+/* A weight times the slope, and what that is worth times the rest of a gradient: 0 where either is 0. */
+FXA_INLINE float times_slope(float weight, float slope)
+{
+    return PROG_SLOPE == 2 && weight == 0.f ? 0.f : weight * slope;
+}
+
+FXA_INLINE float times_rest(float steep, float rest)
+{
+    return PROG_SLOPE == 2 && rest == 0.f ? 0.f : steep * rest;
 }
 
 /* Whether all products of a warp are near. */
