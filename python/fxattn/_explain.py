@@ -82,17 +82,21 @@ def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: Score
             causal: bool = False, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
             bottom_right: bool = False, sink: Optional[str] = None, dropout: float = 0.0, engine: Optional[str] = None,
             b: int = 0, h: int = 0, tile: Optional[Tuple[int, int]] = None, at: Optional[float] = None,
-            style: str = "flex", lib: str = "torch") -> Explanation:
+            style: str = "flex", lib: str = "torch", device: Optional[str] = None, target: Any = None,
+            grads: Optional[str] = None) -> Explanation:
     """Everything that is derived from a score function, or a Program, or text, for a shape.
 
     shape: (B, H, S, D), {"b": 1, "h": 8, "hkv": 2, "sq": 1, "sk": 4096, "d": 64}, or the command's "b=1,h=8,s=4096".
     mask, tensors, params, causal, window, bottom_right, sink ("zero"), dropout, engine, style: as
-        fxattn.numpy.attention has them. dtype: of Q, K and V. `lib`, "torch" or "numpy", is whose meaning operators of
-        a function have. The mask may be a BlockMask of create_block_mask's.
+        fxattn.numpy.attention has them. dtype: of Q, K and V. `lib`, "torch", "numpy" or "jax", is whose meaning
+        operators of a function have. The mask may be a BlockMask of create_block_mask's.
+    device: "host", "cuda" or "cuda:1", whose engines are asked. target: the file of a device's profile, which need not
+        be here. grads: "qkv" asks for gradients of Q, K and V alone, "all" for those of what is captured too.
     b, h, tile: which batch entry and head are drawn and counted, by tiles of which size; at: the raw score that the
         score function is drawn at.
     """
-    source = resolve(score, mask_function(mask), described, tensors=tensors, params=params, style=style, lib=lib)
+    source = resolve(score, mask_function(mask), described, tensors=tensors, params=params, style=style, lib=lib,
+                     sizes=_sizes(shape))
     options = ["--shape", _shape_text(shape), "--dtype", _dtype_text(dtype), "--b", str(b), "--h", str(h)]
     options += ["--causal"] * bool(causal) + ["--bottom-right"] * bool(bottom_right)
     if window is not None:
@@ -100,7 +104,8 @@ def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: Score
     if sink is not None and not (isinstance(sink, str) and sink == "zero"):
         raise ArgumentError("sink is %r; None and \"zero\" are accepted here" % (sink,))
     options += ["--sink-zero"] * (sink is not None)
-    for name, value in (("--dropout", dropout or None), ("--engine", engine)):
+    for name, value in (("--dropout", dropout or None), ("--engine", engine), ("--device", device), ("--grads", grads),
+                        ("--target", None if target is None else os.path.abspath(os.fspath(target)))):
         options += [name, str(value)] if value is not None else []
     if tile is not None:
         options += ["--tile", _pair_text("tile", tile)]
@@ -108,7 +113,7 @@ def explain(score: ScoreLike = None, shape: Shape = (1, 1, 128, 64), mask: Score
         files = _write_program(source, folder)
         data = json.loads(_run(["explain", *files, *options, "--json"], folder))
         text = _run(["explain", *files, *options], folder)
-        shown = _without(options, "--sink-zero", "--dropout", "--engine", "--dtype")
+        shown = _without(options, "--sink-zero", "--dropout", "--engine", "--dtype", "--device", "--grads", "--target")
         shown += ["--at", repr(float(at))] if at is not None else []
         _run(["plot", *files, *shown, "--svg", "plot.svg"], folder)
         with open(os.path.join(folder, "plot.svg"), encoding="utf-8") as f:
@@ -185,6 +190,14 @@ def _shape_text(shape: Any) -> str:
         raise ArgumentError("shape is %r; (B, H, S, D), a dictionary or text such as \"b=1,h=8,s=4096,d=64\" is "
                             "accepted" % (shape,))
     return ",".join("%s=%d" % item for item in sizes.items())
+
+
+def _sizes(shape: Any) -> Tuple[Optional[int], ...]:
+    """Batch entries, heads, rows and keys of a shape, for functions of JAX."""
+    words = (part.partition("=") for part in _shape_text(shape).split(","))
+    known = {name.strip(): int(size) for name, _, size in words if size.strip().isdigit()}
+    both = known.get("s")
+    return known.get("b"), known.get("h", known.get("hq")), known.get("sq", both), known.get("sk", both)
 
 
 def _dtype_text(dtype: Any) -> str:

@@ -16,6 +16,7 @@ Describe = Callable[[str, Any], Tuple[str, int]]
 _STATEMENT = re.compile(r"^\s*(?:param|tensor|let)\b|^\s*(?:score|mask|dscore)\s*=(?!=)", re.M)
 _COMMENT = re.compile(r"#[^\n]*")
 _MAX_PROGRAMS = 1024
+LIBRARIES = ("torch", "numpy", "jax")
 STYLES = ("flex", "graph")
 _programs: Dict[Any, Program] = {}
 
@@ -41,10 +42,14 @@ def as_statement(text: str, target: str) -> str:
 
 def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: Named = None, params: Named = None,
             bprop: ScoreLike = None, bprop_tensors: Named = None, bprop_params: Named = None, style: str = "flex",
-            lib: str = "numpy", shape: Optional[Sequence[int]] = None, dtype: Any = None) -> Source:
+            lib: str = "numpy", shape: Optional[Sequence[int]] = None, dtype: Any = None,
+            sizes: Optional[Tuple[Optional[int], ...]] = None) -> Source:
     """The program of what a user gave. Functions bring the arrays and numbers that they use; those of a Program or text
-    are given by name. `shape` and `dtype` are those of the scores, where they are known."""
+    are given by name. `shape` and `dtype` are those of the scores, where they are known; `sizes` for functions of JAX
+    alone, by which their indices are seen to be inside."""
     check_kinds(score=score, mask=mask, bprop=bprop)
+    if lib not in LIBRARIES:
+        raise ArgumentError("lib is %r; \"torch\", \"numpy\" and \"jax\" are accepted" % (lib,))
     if style not in STYLES:
         raise ArgumentError("style is %r; \"flex\" and \"graph\" are accepted" % (style,))
     for name, named in (("tensors", tensors), ("params", params), ("bprop_tensors", bprop_tensors),
@@ -57,7 +62,8 @@ def resolve(score: ScoreLike, mask: ScoreLike, describe: Describe, *, tensors: N
         raise ArgumentError("%s %s without %s" % (" and ".join(given), "is given" if len(given) == 1 else "are given",
                                                  "score" if bprop is not None else "bprop"))
     if callable(score) or callable(mask) or callable(bprop):
-        return _traced(score, mask, bprop, tensors, params, bprop_tensors, bprop_params, style, lib, shape, dtype)
+        return _traced(score, mask, bprop, tensors, params, bprop_tensors, bprop_params, style, lib, shape, dtype,
+                       sizes)
     program = text_program([(score, "score"), (mask, "mask")], "score", describe, tensors, params)
     backward = text_program([(bprop, "dscore")], "bprop", describe, bprop_tensors, bprop_params)
     return Source(program, *_bound(program, tensors, params, ""), backward,
@@ -74,8 +80,8 @@ def program(score: ScoreLike = None, mask: ScoreLike = None, *, tensors: Named =
             style: str = "flex", lib: str = "torch") -> Program:
     """The program of a score function and a mask function, of texts, of expressions: what runs, to be looked at, kept
     or given to attention instead of them. The mask may be a BlockMask of create_block_mask's. `tensors` and `params` by
-    name are for texts, or with style="graph" what the callback gets; `lib`, "torch" or "numpy", is whose meaning
-    operators of a function have."""
+    name are for texts, or with style="graph" what the callback gets; `lib`, "torch", "numpy" or "jax", is whose
+    meaning operators of a function have; one that uses jax.numpy is JAX's in any case."""
     found = resolve(score, mask_function(mask), described, tensors=tensors, params=params, style=style, lib=lib).program
     return found if found is not None else Program()
 
@@ -102,8 +108,10 @@ def check_kinds(**sources: ScoreLike) -> None:
 
 
 def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bprop_tensors: Named, bprop_params: Named,
-            style: str, lib: str, shape: Optional[Sequence[int]], dtype: Any) -> Source:
+            style: str, lib: str, shape: Optional[Sequence[int]], dtype: Any,
+            sizes: Optional[Tuple[Optional[int], ...]]) -> Source:
     from .trace import trace
+    from .trace.jaxprs import mentions_jax
     extra = {"params": params, "bprop_params": bprop_params}
     if style == "flex":
         extra.update(tensors=tensors, bprop_tensors=bprop_tensors)
@@ -114,8 +122,9 @@ def _traced(score: Any, mask: Any, bprop: Any, tensors: Named, params: Named, bp
     if given:
         raise ArgumentError("%s given beside a function, which brings what it uses by itself; they are for a Program "
                             "or text" % " and ".join(given))
-    traced = trace(score, mask, style=style, bprop=bprop, tensors=tensors, bprop_tensors=bprop_tensors, lib=lib,
-                   shape=shape, dtype=dtype)
+    of_jax = lib == "jax" or sizes is not None and any(map(mentions_jax, (score, mask)))
+    traced = trace(score, mask, style=style, bprop=bprop, tensors=tensors, bprop_tensors=bprop_tensors,
+                   lib="numpy" if of_jax else lib, shape=shape, dtype=dtype, sizes=sizes if of_jax else None)
     return Source(traced.program, tuple(traced.tensors), tuple(map(float, traced.params)), traced.bprop,
                   tuple(traced.bprop_tensors), tuple(map(float, traced.bprop_params)))
 

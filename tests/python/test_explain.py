@@ -71,6 +71,27 @@ def test_of_torch_tensors_and_bf16():
     assert found.json["tensors"][0]["dtype"] == "bf16" and found.json["indices_outside"] == []
 
 
+def test_of_a_device_that_may_be_missing():
+    np = pytest.importorskip("numpy")
+    slopes = np.ones(4, "float32")
+    found = fxattn.explain(lambda s, b, h, q, k: s * slopes[h], (1, 4, 64, 64), dtype="bf16", device="cuda", grads="qkv")
+    told = {e.engine: e for e in found.engines if e.pass_ == "forward"}
+    assert "cpu" not in told or not told["cpu"].supported  # those of the host are not asked
+    assert told["cudnn"].supported or told["cudnn"].reason and found.svg
+    with pytest.raises(fxattn.Error, match="gpu.*host, cuda"):
+        fxattn.explain(device="gpu")
+    with pytest.raises(fxattn.Error, match="missing.json"):
+        fxattn.explain(target="missing.json")
+
+
+def test_of_functions_of_jax_as_they_run():
+    jnp = pytest.importorskip("jax.numpy")
+    slopes = jnp.ones(4)
+    for lib in ("torch", "jax"):
+        found = fxattn.explain(lambda s, b, h, q, k: jnp.exp(s) * slopes[h], (1, 4, 64, 64), lib=lib)
+        assert "clamp" not in found.program.text  # all heads are seen to be inside
+
+
 def test_pictures_are_documents():
     found = fxattn.explain("score < 3 ? score : 3", mask="q - k < 10 && q >= k", at=2.0, tile=(8, 8))
     picture = xml.dom.minidom.parseString(found._repr_svg_())
@@ -96,6 +117,7 @@ def test_pictures_are_documents():
     ({"sink": "one"}, fxattn.ArgumentError, "zero"),
     ({"sink": [1.0]}, fxattn.ArgumentError, "zero"),
     ({"score": "score", "style": "foo"}, fxattn.ArgumentError, "style is 'foo'"),
+    ({"score": "score", "lib": "tensorflow"}, fxattn.ArgumentError, "lib is 'tensorflow'"),
     ({"score": "nonsense"}, fxattn.ProgramError, "unknown name"),
     ({"b": 7}, fxattn.Error, "7")])
 def test_mistakes(keywords, kind, words):

@@ -68,6 +68,9 @@ NUMPY = {
         + np.fmod(q - 9, 4) + np.remainder(k - 7, 3) + divmod(q - 9, 4)[0] + divmod(9, k + 1)[1]),
     "narrow": lambda s, b, h, q, k: s + u8[q] * u8[k] + (u8[q] + 3) + -u8[k] + (u8[q] < 300) + (u8[q] == 261),
     "converted": lambda s, b, h, q, k: s + u16[q] * 1.0 + swapped[h] + packed["b"][h],
+    "types by name": lambda s, b, h, q, k: (
+        s + (s * 2.5).astype("int32") + (s * 2.5).astype("i4") * 3 + q.astype("int8") * np.int8(100) + (s * 9).astype("<i2")
+        + (q - 9.5).astype("bool") + rows[q].astype("int64").sum() + q.astype("float64") / 3 + (s * 7).astype(int)),
     "bools": lambda s, b, h, q, k: s + flags[q] + (flags[q] + flags[k]) + flags[q] * flags[k] + flags[q] // (q > -1),
     "clips": lambda s, b, h, q, k: np.clip(s, -1, 1) + np.clip(q - k, -2, None) + np.minimum(s, q) + np.fmax(s, 0.2),
     "functions": lambda s, b, h, q, k: (
@@ -120,6 +123,16 @@ def test_numpy_early_values():
         trace(mod, lib="numpy")
     with pytest.raises(TraceError, match="cannot be seen"):
         trace(lambda s, b, h, q, k: s + math.modf.__self__.__dict__.get("x", np.zeros(3))[h], lib="numpy")
+
+
+@pytest.mark.parametrize("mod, words", [
+    (lambda s, b, h, q, k: s.astype("nonsense"), "'nonsense' is the name of no dtype"),
+    (lambda s, b, h, q, k: s.astype("complex64"), "cannot be converted to complex64"),
+    (lambda s, b, h, q, k: s.view("int32"), "bits of a traced value cannot be read as int32"),
+    (lambda s, b, h, q, k: s.view(np.uint8), "bits of a traced value")])
+def test_numpy_types_that_are_none(mod, words):
+    with pytest.raises(TraceError, match=words):
+        trace(mod, lib="numpy")
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,18 @@
 Settings are those of the constructor, and hold the callbacks; Given is what a call brings, tensors included. What does
 not go together is one error that lists all of it.
 """
+import functools
+import inspect
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from .._arrays import code_of
 from .._errors import ArgumentError
 from .._program import DTYPE_NAMES
 from ._attention import arranged, attention, shape_of_scores
-from ._checks import array_of, rate_of
+from ._checks import array_of, rate_of, refuse_keywords
 from ._mods import Mod, Score, resolve
 
 # The ready masks of the library that stand for each mask type of Transformer Engine.
@@ -49,6 +52,19 @@ REMEDIES = {
 }
 
 
+def told(module: Any) -> Any:
+    """The module, whose constructor says what it lacks of Transformer Engine's and Flax's."""
+    made, known = module.__init__, inspect.signature(module.__init__).parameters
+
+    @functools.wraps(made)
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        refuse_keywords(module.__name__, (), [name for name in named if name not in known], {
+            name: one for name, one in known.items() if name != "self"}, REMEDIES)
+        made(self, *given, **named)
+    module.__init__ = init
+    return module
+
+
 class Settings(NamedTuple):
     """What a constructor has."""
 
@@ -76,6 +92,10 @@ class Settings(NamedTuple):
                    "attn_bias_type is %r, not one of %s" % (self.attn_bias_type, ", ".join(BIAS_TYPES))),
                   (groups < 1 or self.num_attention_heads % max(groups, 1) != 0,
                    "num_attention_heads is %d, no multiple of num_gqa_groups %d" % (self.num_attention_heads, groups))]
+        window = self.window_size
+        if window is not None and not (isinstance(window, (tuple, list)) and len(window) == 2 and all(
+                isinstance(side, (int, np.integer)) for side in window)):
+            rules.append((True, "window_size is %r, not (left, right) of ints, of which -1 is open" % (window,)))
         rate_of(self.attention_dropout, "attention_dropout")
         refuse(who, [text for wrong, text in rules if wrong])
 

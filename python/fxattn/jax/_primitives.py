@@ -226,8 +226,11 @@ def _lowering(run: Callable[..., Any], is_backward: bool) -> Callable[..., Any]:
     return rule
 
 
-for _platform in ("cpu", "cuda"):
-    for _primitive, _run in ((forward_p, local_forward), (backward_p, local_backward)):
+for _primitive, _run in ((forward_p, local_forward), (backward_p, local_backward)):
+    mlir.register_lowering(_primitive, refuse(
+        "fxattn has engines for cpu and cuda, and no other platform of JAX; jax.nn.dot_product_attention runs there, "
+        "and arrays on jax.devices(\"cpu\") are computed here"))
+    for _platform in ("cpu", "cuda"):
         mlir.register_lowering(_primitive, _lowering(functools.partial(_run, _platform), _primitive is backward_p),
                                platform=_platform)
 # custom_partitioning asks for the devices when it is lowered, and JAX looks at primitives by name for that.

@@ -30,6 +30,7 @@ from ._autodiff import (OUT_NAME, STATS_NAME, Keys, attend, differentiated, give
 from ._checks import flag, refuse_keywords, refuse_symbolic, signature_without_rest, window_of
 from ._mods import Mod, Named, Score, resolve
 from ._primitives import backward, forward
+from ._sequences import same_ids
 from ._spec import WANT_K, WANT_SINK, WANT_V, Map, Operands, Spec, check
 
 ORDERS = ("contiguous", "zigzag", "striped")
@@ -234,8 +235,8 @@ def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, 
                   single: bool) -> List[Any]:
     """Ids of whole sequences, in their order, of the parts that each device has."""
     found = []
-    for x in ids_of(ids, "segment_ids", sizes, single):
-        whole = lax.all_gather(jnp.asarray(x), axis, axis=1, tiled=True)
+    for x in same_ids(*ids_of(ids, "segment_ids", sizes, single)):  # of the host's, one array of all devices, ranks
+        whole = lax.all_gather(x, axis, axis=1, tiled=True)
         found.append(jnp.take(whole, np.argsort(_positions(whole.shape[1], size, order)), 1))
     return found
 
@@ -267,6 +268,14 @@ def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], who
                             "them to it as a tensor")
     text = "tensor zz_length_k : i32[1]\ntensor zz_length_q : i32[1]\nmask = mask && " + " && ".join(parts)
     return score.appended(text, tensors={"zz_length_q": of_q, "zz_length_k": of_k}), of_q
+
+
+def _size_of(axis: Any) -> int:
+    try:
+        return int(lax.axis_size(axis))
+    except NameError:
+        raise ArgumentError("axis_name is %r, which is no axis around this call: ring_attention is called inside of a "
+                            "jax.shard_map over a mesh that has it" % (axis,)) from None
 
 
 # ---- The call --------------------------------------------------------------------------------------------------------
@@ -303,7 +312,7 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, layout
         raise ArgumentError("layout is \"thd\"; bshd and bhsd are accepted")
     q, k, v, single = arranged(q, k, v, layout)
     refuse_symbolic("a ring", q, k, v)
-    size = lax.axis_size(axis_name)
+    size = _size_of(axis_name)
     batch, heads, rows, keys = shape_of_scores(q, k, v, layout, None)
     whole = batch, heads, rows * size, keys * size
     for length in whole[2:]:

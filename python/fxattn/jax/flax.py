@@ -5,15 +5,12 @@
 
 nnx.py has the same for flax.nnx; what both do is in _layers.py.
 """
-import functools
-import inspect
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import jax.numpy as jnp
 from flax import linen as nn
 
-from ._checks import refuse_keywords
-from ._layers import REMEDIES, Given, Settings, refuse, run
+from ._layers import Given, Settings, refuse, run, told
 from ._mods import Mod
 from ._sequences import SequenceDescriptor
 
@@ -24,20 +21,7 @@ def __dir__() -> List[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-def _told(module: Any) -> Any:
-    """The module, whose constructor says what it lacks of Transformer Engine's and Flax's."""
-    made, known = module.__init__, inspect.signature(module.__init__).parameters
-
-    @functools.wraps(made)
-    def init(self: Any, *given: Any, **named: Any) -> None:
-        refuse_keywords(module.__name__, (), [name for name in named if name not in known], {
-            name: one for name, one in known.items() if name != "self"}, REMEDIES)
-        made(self, *given, **named)
-    module.__init__ = init
-    return module
-
-
-@_told
+@told
 class DotProductAttention(nn.Module):
     """softmax(score_mod(scale_factor * q k^T)) v of query [B,S,H,D], key and value [B,T,G,D], to [B,S,H,D]; with
     transpose_batch_sequence [S,B,H,D] and so on.
@@ -84,7 +68,7 @@ class DotProductAttention(nn.Module):
                    self.make_rng(self.dropout_rng_name) if drops else None)
 
 
-@_told
+@told
 class MultiHeadAttention(nn.Module):
     """Projections around DotProductAttention: inputs_q [B,S,F], and inputs_kv [B,T,F] (None: inputs_q), to [B,S,F];
     with transpose_batch_sequence [S,B,F] and so on.

@@ -10,8 +10,7 @@ from typing import Any, Callable, List, Mapping, Optional, Tuple
 import jax.numpy as jnp
 from flax import nnx
 
-from ._checks import refuse_keywords, signature_without_rest
-from ._layers import REMEDIES, Given, Settings, refuse, run
+from ._layers import Given, Settings, refuse, run, told
 from ._mods import Mod
 from ._sequences import SequenceDescriptor
 
@@ -22,6 +21,7 @@ def __dir__() -> List[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
+@told
 class DotProductAttention(nnx.Module):
     """softmax(score_mod(scale_factor * q k^T)) v of query [B,S,H,D], key and value [B,T,G,D], to [B,S,H,D]."""
 
@@ -30,12 +30,11 @@ class DotProductAttention(nnx.Module):
                  qkv_layout: str = "bshd_bshd_bshd", scale_factor: Optional[float] = None,
                  transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
                  softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
-                 deterministic: bool = False, rngs: Optional[nnx.Rngs] = None, **unknown: Any) -> None:
+                 deterministic: bool = False, rngs: Optional[nnx.Rngs] = None) -> None:
         """head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type, attn_bias_type, qkv_layout,
         scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod and score_mod_bprop are the fields
         of fxattn.jax.flax.DotProductAttention. deterministic: nothing is dropped, unless a call says otherwise. rngs:
         of dropout, where a call gives none."""
-        refuse_keywords("DotProductAttention", (), unknown, _PARAMETERS["DotProductAttention"], REMEDIES)
         self.settings = Settings(head_dim, num_attention_heads, num_gqa_groups, attention_dropout, attn_mask_type,
                                  attn_bias_type, qkv_layout, scale_factor, transpose_batch_sequence, window_size,
                                  softmax_type, score_mod, score_mod_bprop)
@@ -62,6 +61,7 @@ class DotProductAttention(nnx.Module):
                    Given(sequence_descriptor, bias, mask, score_mod_tensors, score_mod_bprop_tensors), sinks, key_of)
 
 
+@told
 class MultiHeadAttention(nnx.Module):
     """Projections around DotProductAttention: inputs_q [B,S,F], and inputs_kv [B,T,F] (None: inputs_q), to [B,S,F]."""
 
@@ -73,12 +73,11 @@ class MultiHeadAttention(nnx.Module):
                  param_dtype: Any = jnp.float32, scale_factor: Optional[float] = None,
                  transpose_batch_sequence: bool = False, window_size: Optional[Tuple[int, int]] = None,
                  softmax_type: str = "vanilla", score_mod: Mod = None, score_mod_bprop: Mod = None,
-                 deterministic: bool = False, rngs: nnx.Rngs, **unknown: Any) -> None:
+                 deterministic: bool = False, rngs: nnx.Rngs) -> None:
         """in_features: F. use_bias, kernel_init, bias_init, dtype and param_dtype are those of the projections query,
         key, value and out, made with rngs; head_dim, num_attention_heads, num_gqa_groups, attention_dropout,
         attn_mask_type, attn_bias_type, scale_factor, transpose_batch_sequence, window_size, softmax_type, score_mod,
         score_mod_bprop and deterministic DotProductAttention's."""
-        refuse_keywords("MultiHeadAttention", (), unknown, _PARAMETERS["MultiHeadAttention"], REMEDIES)
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         common = dict(use_bias=use_bias, kernel_init=kernel_init, bias_init=bias_init, dtype=dtype,
                       param_dtype=param_dtype, rngs=rngs)
@@ -105,7 +104,3 @@ class MultiHeadAttention(nnx.Module):
             self.query(inputs_q), self.key(inputs_kv), self.value(inputs_kv), sequence_descriptor, bias,
             deterministic=deterministic, mask=mask, score_mod_tensors=score_mod_tensors,
             score_mod_bprop_tensors=score_mod_bprop_tensors, rngs=rngs))
-
-
-_PARAMETERS = {module.__name__: {name: one for name, one in signature_without_rest(module.__init__).items()
-                                 if name != "self"} for module in (DotProductAttention, MultiHeadAttention)}

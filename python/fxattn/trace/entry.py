@@ -147,6 +147,7 @@ class _Flex:
             extra: Sequence[Any]) -> Any:
         """Calls a function on symbols, by the way that it needs."""
         kind = _kind_of(mod)
+        kind = kind and (*kind, self.sizes is None)  # what JAX must see of its users' functions, others need not
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
         on_trial = route != "plain"  # what was right for another function of this kind
         for _ in range(5):

@@ -14,7 +14,7 @@ from .place import refuse
 from .products import matmul
 from .symbol import Sym
 from .tables import BINARY, OPERATORS, UNARY, Handler, h_permute, h_swap, not_taken
-from .torch_handlers import h_where_method
+from .torch_handlers import h_astype, h_where_method
 from .torch_table import TORCH, call
 
 HIDDEN = frozenset("where getitem index radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ror rxor rlshift rrshift "
@@ -105,7 +105,7 @@ def _attach(cls: Any) -> None:
         if name not in HIDDEN and name not in cls.__dict__ and not name.startswith("_"):
             setattr(cls, name, _method(name, handler))
     cls.where = _method("where", h_where_method)
-    cls.astype = _method("astype", TORCH["to"])
+    cls.astype = _method("astype", h_astype)
     cls.__matmul__ = lambda self, other: matmul(self.rec, self, other)
     cls.__rmatmul__ = lambda self, other: matmul(self.rec, other, self)
     cls.__round__ = lambda self, digits=0: TORCH["round"](self.rec, self, digits or 0)

@@ -14,7 +14,7 @@ from .symbol import Sym, recording_of
 from .tables import (COMMON, Handler, check_rest, h_concatenate, h_expand, h_permute, h_reduce, h_reshape, h_swap,
                      not_taken, one, same, spread, two)
 from .taking import h_take, h_take_along
-from .torch_handlers import h_full_like, h_isin, h_like, h_linalg_norm, h_numel, h_rank, h_round, h_to
+from .torch_handlers import h_astype, h_full_like, h_isin, h_like, h_linalg_norm, h_numel, h_rank, h_round
 from .types import FLOAT
 
 
@@ -99,7 +99,7 @@ NUMPY: Dict[str, Handler] = {**COMMON, **spread({
     "nanmax": h_reduce("nanmax"), "nanmin": h_reduce("nanmin"), "nansum": h_reduce("nansum"),
     "nanmean": h_reduce("nanmean"), "iscomplex": one(_iscomplex), "std": reductions.h_spread(True),
     "var": reductions.h_spread(False), "cumsum": h_cumsum, "dot": products.dot,
-    "linalg_vecdot vecdot": products.vecdot, "linalg_norm": h_linalg_norm, "astype": h_to,
+    "linalg_vecdot vecdot": products.vecdot, "linalg_norm": h_linalg_norm, "astype": h_astype,
     "transpose permute_dims": h_transpose, "swapaxes": h_swap, "broadcast_to": h_expand_to,
     "expand_dims": h_expand_dims, "ravel": h_ravel, "concatenate": h_concatenate_flat,
     "zeros_like empty_like": h_like(0), "ones_like": h_like(1), "full_like": h_full_like,

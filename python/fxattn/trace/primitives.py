@@ -134,6 +134,11 @@ def _convert(player: Any, operands: List[Any], params: Dict[str, Any], out: Any)
     if kind == kind_of_dtype(old) == FLOAT and new.itemsize < min(old.itemsize, 4):
         refuse("a traced %s is rounded to %s: a score function computes in the width of the engine and rounds nothing; "
                "leave the conversion out" % (old, new))
+    if kind_of_dtype(old) == FLOAT and new.kind in "iu" and new.itemsize < 4:  # XLA's go to the nearest int there is
+        ends = (-1 << 8 * new.itemsize - 1, (1 << 8 * new.itemsize - 1) - 1) if new.kind == "i" else (
+            0, (1 << 8 * new.itemsize) - 1)
+        return player.apply(lambda rec, x: ops.cast(rec, functions.clamp(rec, ops.cast(rec, x, INT), *ends), kind),
+                            operands)
     return player.apply(lambda rec, x: ops.cast(rec, x, kind), operands)
 
 
@@ -307,7 +312,8 @@ def _stack(player: Any, operands: List[Any], params: Dict[str, Any], out: Any) -
 
 def _shift_logical(rec: Recording, x: Any, y: Any) -> Sym:
     kept = ops.bit_and(rec, ops.shift_right(rec, x, y), ops.sub(rec, ops.shift_left(rec, 1, ops.sub(rec, 32, y)), 1))
-    return ops.choose(rec, functions.EQ(rec, y, 0), x, kept)
+    inside = functions.EQ(rec, ops.bit_and(rec, y, -32), 0)
+    return ops.choose(rec, functions.EQ(rec, y, 0), x, ops.choose(rec, inside, kept, Sym(rec, rec.integer(0), INT)))
 
 
 def each(fn: Callable[..., Sym]) -> Handler:

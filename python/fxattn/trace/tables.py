@@ -188,6 +188,8 @@ def h_log_softmax(rec: Recording, x: Any, dim: int = -1, **rest: Any) -> Any:
 
 
 def h_cumsum(rec: Recording, x: Any, dim: int = 0, **rest: Any) -> Any:
+    kind = None if rest.get("dtype") is None else kind_of_dtype(rest["dtype"])
+    x = x if kind is None else elementwise(lambda r, y: ops.cast(r, y, kind), rec, (x,))
     return reductions.cumsum(rec, x, rest.get("axis", dim))
 
 

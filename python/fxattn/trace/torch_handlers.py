@@ -7,13 +7,14 @@ from typing import Any, Callable, Optional
 
 from . import activations, arrays, functions, ops, reductions
 from .arrays import Vec, View, elementwise, vec
-from .libraries import kind_of_dtype, library_of
+from .libraries import dtype_name, kind_of_dtype, library_of
 from .place import refuse
 from .record import Recording
-from .symbol import Sym
+from .symbol import NeedsJax, Sym
 from .tables import Handler, check_rest, dims_of, h_concatenate, h_reshape, is_plain
 from .types import FLOAT
 
+_OF_JAX_TOO = ("float32", "float64", "float", "int32", "bool")  # what JAX makes of these is what is made of them here
 _BY_NAME = {"Float": float, "Double": float, "Half": float, "BFloat16": float, "Int": int, "Long": int, "Bool": bool}
 
 
@@ -151,6 +152,26 @@ def h_to(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
     if kind is None:
         refuse("a traced value cannot be converted to %s" % target)
     return _cast(rec, x, kind)
+
+
+def h_astype(rec: Recording, x: Any, dtype: Any, *args: Any, **rest: Any) -> Any:
+    """NumPy's and JAX's, whose dtype may be a name. For JAX a type that values do not have here is JAX's affair."""
+    if isinstance(dtype, str) and kind_of_dtype(dtype) is None:  # "i4", "<f8"
+        try:
+            dtype = sys.modules["numpy"].dtype(dtype)
+        except (KeyError, TypeError):
+            refuse("astype: %r is the name of no dtype" % dtype)
+    if rec.sizes is not None and dtype_name(dtype) not in _OF_JAX_TOO:
+        raise NeedsJax()
+    return h_to(rec, x, dtype=dtype)
+
+
+def h_view(rec: Recording, x: Any, *sizes: Any, **rest: Any) -> Any:
+    """torch's by sizes. NumPy's and torch's by a dtype reads bits."""
+    for given in (*sizes, rest.get("dtype")):
+        if isinstance(given, str) or type(given) is not int and kind_of_dtype(given) is not None:
+            refuse("view: the bits of a traced value cannot be read as %s; astype converts" % given)
+    return h_reshape(rec, x, *sizes, **rest)
 
 
 def kind_of_value(rec: Recording, x: Any) -> int:

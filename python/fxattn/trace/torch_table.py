@@ -19,8 +19,8 @@ from .taking import (h_aten_index, h_embedding, h_gather, h_getitem, h_index_sel
 from .torch_handlers import (h_activation, h_addc, h_alpha, h_as, h_bucketize, h_cast, h_clamp, h_div, h_dropout,
                              h_equal, h_extreme, h_filled, h_flatten, h_full_like, h_gelu, h_hstack, h_isin, h_like,
                              h_linalg_norm, h_masked_fill, h_new_full, h_new_tensor, h_numel, h_rank, h_round,
-                             h_searchsorted, h_size, h_softmin, h_stop, h_tensor, h_to, h_vector_norm, h_where,
-                             is_like_torch, kind_of_value)
+                             h_searchsorted, h_size, h_softmin, h_stop, h_tensor, h_to, h_vector_norm, h_view,
+                             h_where, is_like_torch, kind_of_value)
 from .types import BOOL, FLOAT, I8, I16, INT, U8
 
 INPLACE = re.compile(r"[a-z]\w*[a-z0-9]_|__setitem__|"
@@ -65,7 +65,7 @@ TORCH: Dict[str, Handler] = {**COMMON, **spread({
     # elements and shapes
     "getitem": h_getitem, "index _unsafe_index": h_aten_index, "select": h_select, "index_select": h_index_select,
     "narrow": h_narrow, "take": h_take, "gather": h_gather, "take_along_dim": h_take_along, "embedding": h_embedding,
-    "view": h_reshape, "flatten": h_flatten, "ravel": h_flatten, "unsqueeze": h_unsqueeze,
+    "view": h_view, "flatten": h_flatten, "ravel": h_flatten, "unsqueeze": h_unsqueeze,
     "expand broadcast_to": h_expand, "expand_as": h_as(h_expand), "view_as reshape_as": h_as(h_reshape),
     "permute": h_permute, "transpose swapaxes swapdims t": h_swap, "cat concat": h_concatenate, "stack": h_stack,
     "hstack": h_hstack, "size": h_size, "dim ndimension": h_rank, "numel nelement": h_numel,

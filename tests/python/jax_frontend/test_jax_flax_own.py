@@ -152,6 +152,8 @@ def test_arguments_of_other_libraries(module):
                         ("num_heads", "num_attention_heads here"), ("widow_size", "accepted are .*window_size")):
         with pytest.raises(TypeError, match="%s: .*%s.*%s" % (module.__name__, name, words)):
             module(**sizes, **{name: 1})
+    with pytest.raises(TypeError, match="num_heads is num_attention_heads here"):  # rather than what is missing then
+        module(num_heads=4)
     shown = inspect.signature(module.__init__).parameters
     assert {"score_mod", "score_mod_bprop", "window_size", "softmax_type"} <= set(shown)
     assert not any(p.kind is p.VAR_KEYWORD for p in shown.values())

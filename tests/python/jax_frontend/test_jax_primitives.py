@@ -59,6 +59,10 @@ INTS = {
         hashed(x) >= jnp.uint32(2**31), x, c) + jnp.maximum(hashed(x), hashed(c)).astype(float) * 1e-9,
     "captured": lambda x, c: (jnp.asarray(UNSIGNED)[whole(jnp.abs(x)) % 6] + jnp.uint32(3)).astype(float) * 1e-9,
     "uint16": lambda x, c: (whole(x).astype("uint16") * jnp.uint16(3)).astype(float) * 1e-4,
+    "int8 of a float": lambda x, c: (x * 20).astype("int8") * 0.1 + (x * 20).astype("uint8") * 0.1 + jnp.abs(x),
+    "int16 of a float": lambda x, c: (x * 3000).astype("int16") * 1e-3 + (x * 5000).astype("uint16") * 1e-3 * c,
+    "not a number": lambda x, c: jnp.where(x > 0, jnp.nan, jnp.inf * x).astype("int8") * c,
+    "shift": lambda x, c: lax.shift_right_logical(jnp.int32(-7), whole(3 * x)).astype(float) * 1e-9 + c * x,
     "int64": lambda x, c: ((whole(x) % 7).astype("int64") * 20 + jnp.asarray([3, 4])[whole(x) % 2]).astype(float) * c,
 }
 
@@ -128,3 +132,19 @@ def test_products_of_64_bits_have_room_or_are_refused():
         odd, small = ids % 2 == 1, ids.astype("int8")
         got = attention(q, q, q, score_mod=lambda s, b, h, q, k: s + odd[q] * 2 * small[k].astype(int))
         assert (got == attention(q, q, q, score_mod=lambda s, b, h, q, k: s + 2.0 * ((q & 1) * k))).all()
+
+
+def test_conversions_of_functions_that_mention_no_jax():
+    """By names of dtypes, as arrays of JAX have them: traced by JAX where another width is meant."""
+    q, k, v = (rand(65 + n, 1, 5, 2, 4) for n in range(3))
+    for plain, jaxs in (
+            (lambda s, b, h, q, k: s + (s * 2.5).astype("int32") + (q > k).astype("i4"),
+             lambda s, b, h, q, k: s + (s * 2.5).astype(jnp.int32) + jnp.where(q > k, 1, 0)),
+            (lambda s, b, h, q, k: s + (s * 500).astype("int8") + (q.astype("uint8") - k.astype("uint8")) // 9,
+             lambda s, b, h, q, k: s + jnp.asarray(s * 500, "int8") + ((q - k) & 255) // 9),
+            (lambda s, b, h, q, k: s.astype("bool") * s, lambda s, b, h, q, k: jnp.where(s != 0, s, 0))):
+        assert np.array_equal(attention(q, k, v, score_mod=plain), attention(q, k, v, score_mod=jaxs))
+    with jax.enable_x64(True), pytest.raises(RuntimeError, match="sum in int64 may need more"):
+        attention(q, k, v, mask_mod=lambda b, h, q, k: k <= q.astype("int64") + 2147483647)
+    with pytest.raises(RuntimeError, match="rounded to float16"):
+        attention(q, k, v, score_mod=lambda s, b, h, q, k: s.astype("float16") * 2)

@@ -100,6 +100,15 @@ def test_segments_of_the_parts(order, method):
     assert all_close(both[0], both[1], 60)
 
 
+@pytest.mark.parametrize("method", ["ring", "all_gather"])
+def test_ids_of_the_host_are_compared_whole(method):
+    part = np.repeat([[5, 5 + 2**32]], 2, 1).repeat(2, 0)  # of every device, NumPy's, while JAX has 32 bits
+    q, k, v = qkv(92, s=16)
+    got = jax.shard_map(lambda *a: ring_attention(*a, "sp", method=method, segment_ids=part), mesh=MESH,
+                        in_specs=(ROWS,) * 3, out_specs=ROWS)(q, k, v)
+    assert all_close(got, attention(q, k, v, segment_ids=np.tile(part, (1, SIZE))), 20)
+
+
 @pytest.mark.parametrize("order, method", [("striped", "ring"), ("zigzag", "ulysses")])
 def test_lengths_of_the_whole(order, method):
     args = (*qkv(88, s=8, t=16), rand(89, 4))
