@@ -140,12 +140,22 @@ static bool cu_is_finite(const conf_case *c) {
     return true;
 }
 
+/* With a LSE of f32 mostly: others are refused. */
+static bool cu_draw(conf_case *c, fxa_context *ctx, const cu_kind *kind, const attn_shape *shape, fxa_program *program,
+                    const char *name, cu_tally *tally, uint64_t *rng) {
+    for (int i = 0;; i++) {
+        fxa_program_retain(program);
+        bool ok = conf_draw(c, ctx, kind->features, shape, program, name, NULL, &tally->all, rng);
+        if (!ok || i == 4 || c->base.data.t[FXA_SLOT_LSE].dtype == FXA_F32) return ok;
+        conf_free(c);
+    }
+}
+
 static bool cu_one(fxa_context *ctx, const cu_kind *kind, const attn_shape *shape, fxa_program *program,
                    const char *name, uint64_t start, cu_tally *tally, uint64_t *rng) {
     static conf_case c;
     char what[400], text[4000] = "";
-    fxa_program_retain(program);
-    bool ok = conf_draw(&c, ctx, kind->features, shape, program, name, NULL, &tally->all, rng);
+    bool ok = cu_draw(&c, ctx, kind, shape, program, name, tally, rng);
     int64_t before = tally->done[0] + tally->done[1];
     fxa_pass pass = FXA_FORWARD;
     if (ok) cu_narrow(&c, kind);
