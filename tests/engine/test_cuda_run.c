@@ -191,6 +191,13 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     if (a->tiles && x->code.choice.family == FXA__CU_SM90) touch("redo", a->redo, 4 * (int64_t)a->tiles);
     if (list_rows) touch("items", a->list.items, 4 * b * h * list_rows * a->list.pitch);
     if (list_rows) touch("counts", a->list.counts, 8 * b * h * list_rows);
+    if (x->code.choice.units >> FXA__CU_DECODE & 1) {
+        int64_t tile = 8 * (int64_t)x->code.choice.row_tiles, groups = (a->group * p->sq + tile - 1) / tile;
+        int64_t ctas = p->b * p->hkv * groups * a->splits;
+        touch("partial", a->partial, 4 * ctas * tile * x->code.choice.d);
+        touch("partial ml", a->partial_ml, 8 * ctas * tile);
+        touch("arrived", a->redo, 4 * p->b * p->hkv * groups);
+    }
     touch("lse", a->lse, 4 * p->hq * (packed ? p->total_q : p->b * p->sq));
     if (a->diagonal.data) {
         int64_t pitch = a->diagonal.zero + (p->sq + 191) / 192 * 192 + 256;
@@ -317,6 +324,34 @@ TEST(causal_backward) {
     fxa_program_destroy(program);
 }
 
+/* One row per query head: keys of the two KV heads over splits that the batch does not change. */
+TEST(decoding) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_FORWARD, "mask = k <= q + 4000", &program);
+    fxa_error err;
+    int64_t splits = 0;
+    p.sq = 1, p.sk = 5000;
+    for (p.b = 1; p.b < 20; p.b += 6) {
+        bed x;
+        T_REQUIRE(bed_open(&x, &p, -1, &err));
+        T_OK(bed_run(&x, &err));
+        T_INT(watch.launches, 2);
+        T_CHECK(watch_is(0, FXA__CU_LISTS, FXA__CU_TILES) && watch_is(1, FXA__CU_DECODE, 0));
+        const watched *main = &watch.launch[1];
+        T_INT(watch.launch[0].cut.q_rows, 1);
+        T_INT(watch.launch[0].cut.columns, 40);
+        T_INT(main->grid[1], 2);
+        T_INT(main->grid[2], p.b);
+        T_INT(main->a.splits, main->grid[0]);
+        T_CHECK(splits == 0 || splits == main->grid[0]);
+        splits = main->grid[0];
+        T_INT(splits, 10);
+        touch_check(&x);
+        bed_close(&x);
+    }
+    fxa_program_destroy(program);
+}
+
 TEST(scale_of_zero_is_refused_where_it_is_in_the_unit) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
@@ -370,7 +405,7 @@ static void any_problem(t_rng *r, fxa_problem *p, fxa_capture *t) {
     static const int64_t widths[] = {32, 64, 96, 128, 192, 256, 40};
     static const uint32_t features[] = {FXA_PADDING, FXA_VARLEN, FXA_SINK_ZERO, FXA_SINK, FXA_DROPOUT};
     p->b = t_int(r, 1, 4), p->hkv = t_int(r, 1, 3), p->hq = p->hkv * t_int(r, 1, 4);
-    p->sq = t_int(r, 1, 700), p->sk = t_int(r, 1, 700);
+    p->sq = t_int(r, 0, 2) ? t_int(r, 1, 700) : t_int(r, 1, 8), p->sk = t_int(r, 1, 700);
     p->d = widths[t_int(r, 0, 6)], p->dv = t_int(r, 0, 1) ? p->d : widths[t_int(r, 0, 6)];
     p->q.dtype = (uint32_t)(t_int(r, 0, 3) ? t_int(r, FXA_F16, FXA_BF16) : FXA_F32);
     p->flags = 0;

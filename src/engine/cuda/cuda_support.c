@@ -233,10 +233,27 @@ static uint64_t cu_tensor_grads(const fxa_problem *p) {
     return bits;
 }
 
+enum { CU_DECODE_ROWS = 64, CU_DECODE_KEYS = 256 };
+
+/* Few rows for many keys: decoding, where all rows of a KV head share what is read. Its lists have a row for each KV
+ * head, so masks are the same for its query heads. */
+static bool cu_is_decode(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
+    bool same = p->hq == p->hkv || !(g->mask_inputs & 1u << FXA_INPUT_H);
+    bool fits = c->family == FXA__CU_SM90 && c->d == c->dv && c->d <= CU_MOST_NARROW && p->d == p->dv && !c->dropout;
+    return p->pass == FXA_FORWARD && fits && same && p->sq * (p->hq / p->hkv) <= CU_DECODE_ROWS &&
+           p->sk >= CU_DECODE_KEYS;
+}
+
+/* Of 8 rows each. */
+static int32_t cu_row_tiles(const fxa_problem *p) {
+    int64_t rows = p->sq * (p->hq / p->hkv);
+    return rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
+}
+
 static uint32_t cu_units(const fxa_problem *p, const fxa__cu_choice *c, const fxa__cuda_program *g) {
     uint32_t units = 0;
     if (p->pass == FXA_FORWARD)
-        units |= 1u << FXA__CU_FORWARD;
+        units |= 1u << (c->row_tiles ? FXA__CU_DECODE : FXA__CU_FORWARD);
     else
         units |= 1u << FXA__CU_BACKWARD | 1u << FXA__CU_ENDS;
     if (c->separate_dq && c->family == FXA__CU_SM90 && (p->flags & FXA_GRAD_Q)) units |= 1u << FXA__CU_GRAD_Q;
@@ -250,6 +267,7 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
     c->family = cu_family(s, p, c, g);
     c->separate_dq = c->family == FXA__CU_SM90 && cu_is_separate(p, c);
     if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
+    if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p);
     c->units = cu_units(p, c, g);
 }
 
