@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of the cuDNN engine on a device begin with: whether there is one, and a problem for it. ctest
- * runs the same tests on the stand-ins (tests/standin).
+ * What the tests of GPU engines on a device begin with: whether there is one, and a problem for it. ctest runs the
+ * same tests of cudnn on the stand-ins (tests/standin).
  */
 #ifndef FXA_TESTS_DEVICE_RIG_H
 #define FXA_TESTS_DEVICE_RIG_H
@@ -11,13 +11,22 @@
 #include "support/own_engines.h"
 #include "t.h"
 
-static const fxa__engine *own_engines[OWN_ENGINES] = {&fxa__engine_cudnn, &fxa__engine_cpu, &fxa__engine_ref};
+#ifdef DEVICE_CUDA /* the same tests with the kernels of the cuda engine */
+#define DEVICE_ENGINE fxa__engine_cuda
+#else
+#define DEVICE_ENGINE fxa__engine_cudnn
+#endif
+static const fxa__engine *own_engines[OWN_ENGINES] = {&DEVICE_ENGINE, &fxa__engine_cpu, &fxa__engine_ref};
+
+static bool device_is_standin(void) {
+    const char *folder = getenv("FXA_TEST_STANDIN");
+    return folder && *folder;
+}
 
 /* Two heads for one, several tiles, rows that see nothing, a param and a mask; on the stand-in, which has no tiles and
  * is slow, a small one. */
 static attn_spec device_spec(void) {
-    const char *standin = getenv("FXA_TEST_STANDIN");
-    bool small = standin && *standin;
+    bool small = device_is_standin();
     attn_spec s = {.dtype = FXA_BF16, .flags = FXA_WANT_LSE};
     s.b = small ? 1 : 2, s.hkv = s.b, s.hq = 2 * s.hkv;
     s.sq = small ? 20 : 130, s.sk = small ? 30 : 190, s.d = small ? 16 : 64;
@@ -66,10 +75,10 @@ static bool device_data_make(attn_data *x, fxa_context *ctx, const attn_spec *s)
     return err.status == FXA_OK;
 }
 
-/* The call as cudnn takes it. */
+/* The call as the engine takes it. */
 static void device_call_make(const attn_data *x, fxa_pass pass, attn_call *call) {
     attn_call_make(x, pass, call);
-    call->p.engine = "cudnn", call->p.device = FXA_CUDA;
+    call->p.engine = DEVICE_ENGINE.name, call->p.device = FXA_CUDA;
     call->args.dparams = NULL, call->args.n_dparams = 0;
 }
 

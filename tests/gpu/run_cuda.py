@@ -3,7 +3,7 @@
 
 Random problems against the reference (test_cuda_device), cut into processes that run side by side, since kernels take seconds
 to compile, for each family of kernels and each storage type that it has. What is refused is counted by reason, digits
-aside. --seconds: what was not begun by then is left out. A process that hangs is ended, and costs nothing else. Without a
+aside. Then, alone on the device, threads, recording, memory and equal bits (test_cuda_plans). --seconds: what was not begun by then is left out. A process that hangs is ended, and costs nothing else. Without a
 GPU, driver or NVRTC it says so and exits with 77."""
 import argparse
 import collections
@@ -19,6 +19,8 @@ GROUPS = {"no_program": 20, "small_programs": 60, "smooth_programs": 50, "only_m
           "every_operation": 40, "gallery": 60, "sparse_masks": 60}
 FAMILIES = {"any": ("bf16", "f16", "bf16"), "sm80": ("f16", "bf16"), "simt": ("f32",)}
 SHARD = 5  # programs of a process
+ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
+         "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 COUNTS = re.compile(r"(\d+) cases: forward (\d+) right, (\d+) refused; backward (\d+) right, (\d+) refused; "
                     r"(\d+) unsure; worst ([\d.]+)")
 
@@ -60,6 +62,22 @@ def run(chosen, group, family, dtype, seed, scale):
     return said, code
 
 
+def alone(chosen):
+    """How many of them went wrong."""
+    bad = 0
+    for test in ALONE:
+        began = time.time()
+        try:
+            done = subprocess.run([os.path.join(chosen.build, "tests", "test_cuda_plans"), test], text=True,
+                                  capture_output=True, timeout=chosen.limit)
+            said, code = done.stdout + done.stderr, done.returncode
+        except subprocess.TimeoutExpired as late:
+            said, code = (late.stdout or b"").decode() + "not done after %d s\n" % chosen.limit, 1
+        bad += code != 0
+        print("%s%s (%.1f s)" % ("" if code == 0 else "BAD  ", said[-3000:], time.time() - began), flush=True)
+    return bad
+
+
 def shards(chosen):
     """(order, group, family, dtype, seed, scale): all families and groups make progress together."""
     out = []
@@ -82,6 +100,7 @@ def main():
     parser.add_argument("--scale", type=float, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--family", choices=("all", *FAMILIES), default="all")
+    parser.add_argument("--part", choices=("all", "compare", "alone"), default="all")
     parser.add_argument("--log", help="a folder for all that is printed")
     chosen = parser.parse_args()
     said, _ = run(chosen, "no_program", "any", "f32", 1, "0.01")
@@ -89,6 +108,9 @@ def main():
     if missing:
         print("skipped: test-gpu: %s" % missing.group(1))
         return 77
+    wrong = alone(chosen) if chosen.part != "compare" else 0
+    if chosen.part == "alone":
+        return 1 if wrong else 0
     totals = collections.defaultdict(Totals)
     until = time.time() + chosen.seconds
 
@@ -112,7 +134,7 @@ def main():
         print("family %s: %s" % (family, total.text()), flush=True)
         for reason, n in total.reasons.most_common(40):
             print("  %6d %s" % (n, reason[:200]))
-    return 1 if any(total.bad for total in totals.values()) else 0
+    return 1 if wrong or any(total.bad for total in totals.values()) else 0
 
 
 if __name__ == "__main__":

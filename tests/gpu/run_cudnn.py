@@ -28,7 +28,7 @@ WHOLE = {"functions": ("test_cudnn_functions", ""),
          "kernels": ("test_gpu_kernels", "")}
 SHARD = 10  # cases of a process
 ALONE = ("recorded_and_replayed", "given_back_right_after_the_call", "memory_is_back_after_200_plans",
-         "eight_threads_whose_plans_come_and_go")
+         "eight_threads_whose_plans_come_and_go", "bits_of_many_runs")
 LEAST = 400
 COUNTS = re.compile(r"(\d+) cases: forward (\d+) right, (\d+) refused; backward (\d+) right, (\d+) refused; "
                     r"(\d+) unsure; cpu (\d+) right; worst ([\d.]+)")

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuDNN engine where it runs: threads whose plans come and go, runs that are recorded into a graph and replayed,
- * memory that is given back right after the call, and memory of the device after many plans. What it computes is held
- * against the reference by test_cudnn_lowering.c; `make test-gpu` runs both on a device, ctest on the stand-ins.
+ * The cuDNN engine, and with DEVICE_CUDA the cuda engine, where it runs: threads whose plans come and go, runs that are
+ * recorded into a graph and replayed, memory that is given back right after the call, equal bits, and memory of the
+ * device after many plans. What they compute is held against the reference by test_cudnn_lowering.c and
+ * test_cuda_device.c; `make test-gpu` runs all of it on a device, ctest that of cudnn on the stand-ins.
  */
 #include "device_driver.h"
 #include "device_rig.h"
@@ -297,6 +298,32 @@ TEST(given_back_right_after_the_call) {
         fxa_context_destroy(ctx);
     }
     device_close(&d);
+}
+
+/* ---- The same bits ----------------------------------------------------------------------------------------------- */
+
+enum { BITS_RUNS = 1000, BITS_RUNS_STANDIN = 3 };
+
+TEST(bits_of_many_runs) {
+    NEEDS_DEVICE;
+    fxa_context *ctx = device_context();
+    attn_kept want[2] = {{{NULL}}};
+    attn_data x;
+    fxa_error err;
+    const attn_spec spec = device_spec();
+    int runs = device_is_standin() ? BITS_RUNS_STANDIN : BITS_RUNS;
+    T_REQUIRE(device_data_make(&x, ctx, &spec));
+    for (int i = 0; i < runs; i++) {
+        T_OK(device_data_run(&x, ctx, FXA_FORWARD, &err));
+        T_OK(device_data_run(&x, ctx, FXA_BACKWARD, &err));
+        const char *other = attn_other_bits(&x, FXA_BACKWARD, &want[1]);
+        if (!other) other = attn_other_bits(&x, FXA_FORWARD, &want[0]);
+        if (other) T_FAIL("run %d: %s has other bits\n", i, other);
+        if (other || err.status != FXA_OK) break;
+    }
+    for (int i = 0; i < 2; i++) attn_drop(&want[i]);
+    attn_data_free(&x);
+    fxa_context_destroy(ctx);
 }
 
 /* ---- Many plans -------------------------------------------------------------------------------------------------- */
