@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans of the CUDA engine by the real NVRTC, for the devices of examples/targets, where no GPU is: programs of the
+ * gallery, both passes, storage types, head dimensions and features, on architectures of all families. What is
+ * compiled has the shapes that the engine reckons with (it looks itself), and goes to bytes and back.
+ *
+ * By default a few that take seconds; FXA_CUDA_MATRIX=full: every program with each of the sizes and features on every
+ * target; a number: so many of these, spread; FXA_TEST_TARGET=h200: those for one target. NVRTC is looked for as
+ * the engine does, and where make deps-cudnn puts it; where it is not, all this is skipped, by name.
+ */
+#include "plan/plan.h"
+#include "t.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#ifndef FXA_TEST_DEPS
+#define FXA_TEST_DEPS ""
+#endif
+
+enum { BUILT_PROGRAMS = 128, BUILT_TEXT = 1 << 14, BUILT_SOME = 5, BUILT_SIZE = 512 };
+
+static const char *const built_targets[] = {"h200", "a100", "l40s", "b200", "rtx_pro_6000"};
+enum { BUILT_TARGETS = sizeof built_targets / sizeof *built_targets };
+
+static const int64_t built_columns[][2] = {{128, 128}, {64, 64},  {96, 96},   {32, 32},   {192, 128}, {256, 256},
+                                           {40, 72},   {128, 64}, {192, 192}, {64, 256},  {256, 32},  {1, 1},
+                                           {32, 192},  {96, 160}, {256, 128}, {130, 256}, {192, 64},  {64, 32}};
+enum { BUILT_COLUMNS = sizeof built_columns / sizeof *built_columns };
+
+static const struct built_feature {
+    uint32_t dtype, flags, alignment;
+    bool grads, shared; /* gradients of captured tensors and params; heads that share keys */
+} built_features[] = {
+    {FXA_BF16, 0, 16, false, false},
+    {FXA_F16, FXA_CAUSAL, 16, false, true},
+    {FXA_BF16, FXA_PADDING | FXA_CAUSAL | FXA_BOTTOM_RIGHT, 16, false, true},
+    {FXA_BF16, FXA_VARLEN | FXA_DROPOUT, 16, false, false},
+    {FXA_BF16, 0, 16, true, false},
+    {FXA_F32, FXA_SINK | FXA_PADDING, 0, false, false},
+    {FXA_F16, FXA_DETERMINISTIC, 16, false, false},
+    {FXA_BF16, FXA_DROPOUT, 2, false, true},
+    {FXA_F32, FXA_CAUSAL, 16, true, false},
+    {FXA_F16, FXA_PAGED | FXA_PADDING, 16, false, true},
+};
+enum { BUILT_FEATURES = sizeof built_features / sizeof *built_features };
+
+typedef struct built {
+    fxa_context *ctx;
+    char target[BUILT_TARGETS][4096];
+    char name[BUILT_PROGRAMS][64];
+    fxa_program *program[BUILT_PROGRAMS];
+    int n_programs, compiled, refused;
+    double slowest;
+} built;
+
+static size_t built_read(const char *path, char *out, size_t room) {
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(out, 1, room - 1, f) : 0;
+    if (f) fclose(f);
+    out[n] = '\0';
+    return n;
+}
+
+static int built_order(const void *x, const void *y) { return strcmp(x, y); }
+
+/* The gallery by name. */
+static bool built_start(built *b) {
+    static char text[BUILT_TEXT];
+    char path[512];
+    fxa_error err;
+    memset(b, 0, sizeof *b);
+    T_OK(fxa_context_create(NULL, &b->ctx, &err));
+    for (int i = 0; i < BUILT_TARGETS; i++) {
+        (void)snprintf(path, sizeof path, "%s/examples/targets/%s.json", FXA_SOURCE_DIR, built_targets[i]);
+        if (!built_read(path, b->target[i], sizeof b->target[i])) return false;
+    }
+    DIR *folder = opendir(FXA_SOURCE_DIR "/examples/programs");
+    for (struct dirent *e; folder && (e = readdir(folder)) && b->n_programs < BUILT_PROGRAMS;)
+        if (strstr(e->d_name, ".fxa") && strlen(e->d_name) < sizeof b->name[0])
+            strcpy(b->name[b->n_programs++], e->d_name);
+    if (folder) closedir(folder);
+    qsort(b->name, (size_t)b->n_programs, sizeof b->name[0], built_order);
+    for (int i = 0; i < b->n_programs; i++) {
+        (void)snprintf(path, sizeof path, "%s/examples/programs/%s", FXA_SOURCE_DIR, b->name[i]);
+        (void)built_read(path, text, sizeof text);
+        T_OK(fxa_program_parse(b->ctx, text, strlen(text), &b->program[i], &err));
+    }
+    return b->n_programs > 10;
+}
+
+static void built_end(built *b) {
+    for (int i = 0; i < b->n_programs; i++) fxa_program_destroy(b->program[i]);
+    fxa_context_destroy(b->ctx);
+}
+
+/* Captured tensors reach as far as the longest coordinate. */
+static fxa_problem built_problem(const fxa_program *program, const struct built_feature *f, const int64_t columns[2],
+                                 fxa_pass pass, fxa_capture captures[FXA_MAX_TENSORS]) {
+    fxa_problem p = FXA_PROBLEM_INIT;
+    memset(captures, 0, FXA_MAX_TENSORS * sizeof *captures);
+    p.b = 2, p.hq = 4, p.hkv = f->shared ? 2 : 4, p.sq = BUILT_SIZE - 16, p.sk = BUILT_SIZE;
+    p.d = columns[0], p.dv = columns[1], p.pass = (uint32_t)pass, p.flags = f->flags;
+    p.total_q = 2 * p.sq, p.total_k = 2 * p.sk, p.n_pages = 32, p.page_size = f->flags & FXA_PAGED ? 64 : 0;
+    p.q.dtype = f->dtype, p.alignment = f->alignment, p.device = FXA_CUDA, p.engine = "cuda", p.program = program;
+    p.dropout_p = f->flags & FXA_DROPOUT ? 0.25 : 0;
+    if (!(f->flags & FXA_VARLEN)) p.total_q = p.total_k = 0;
+    if (!(f->flags & FXA_PAGED)) p.n_pages = 0;
+    p.captures = captures, p.n_captures = fxa_program_tensor_count(program);
+    for (size_t i = 0; i < p.n_captures; i++) {
+        fxa_tensor_info t = fxa_program_tensor(program, i);
+        bool is_float = t.dtype == FXA_F32 || t.dtype == FXA_F16 || t.dtype == FXA_BF16;
+        for (int j = 0; j < FXA_MAX_RANK; j++) captures[i].size[j] = t.rank < 4 ? BUILT_SIZE : 8;
+        captures[i].grad = pass == FXA_BACKWARD && f->grads && is_float;
+    }
+    if (pass == FXA_BACKWARD) {
+        p.flags |= FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V;
+        for (size_t i = 0; f->grads && i < fxa_program_param_count(program); i++)
+            if (fxa_program_param(program, i).type == FXA_FLOAT) p.param_grads |= (uint64_t)1 << i;
+    }
+    return p;
+}
+
+static double built_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+/* To bytes and back, by the instance of the target: the same bytes again, and not a tenth of the time. */
+static void built_save(built *b, const fxa_plan *plan, double seconds, const char *label) {
+    fxa__host *host = fxa__context_host(b->ctx);
+    const fxa__instance *instance = plan->code->instance;
+    fxa__writer w = {.host = host}, again = {.host = host};
+    void *code = NULL;
+    size_t bytes = 0;
+    fxa_error err;
+    instance->engine->save(instance->self, plan->code->code, &w);
+    fxa__reader r = {.data = w.data, .size = w.size};
+    double start = built_now();
+    T_OK(instance->engine->load(instance->self, plan->problem, &r, &code, &bytes, &err));
+    start = built_now() - start;
+    T_CHECK(fxa__reader_done(&r));
+    if (code) instance->engine->save(instance->self, code, &again);
+    if (!code || w.size != again.size || memcmp(w.data, again.data, w.size) != 0)
+        T_FAIL("%s: other bytes after loading\n", label);
+    if (start > 0.02 + 0.1 * seconds) T_FAIL("%s: loaded in %.3f s, compiled in %.3f s\n", label, start, seconds);
+    if (code) instance->engine->release(instance->self, code);
+    fxa__writer_free(&w);
+    fxa__writer_free(&again);
+}
+
+static void built_one(built *b, int program, int columns, int feature, int target, fxa_pass pass) {
+    fxa_capture captures[FXA_MAX_TENSORS];
+    fxa_plan *plan = NULL;
+    fxa_error err = {.status = FXA_OK};
+    char label[200];
+    fxa_problem p =
+        built_problem(b->program[program], &built_features[feature], built_columns[columns], pass, captures);
+    p.target = b->target[target];
+    (void)snprintf(label, sizeof label, "%s, %s, %s, d %lld, dv %lld, features %d", b->name[program],
+                   built_targets[target], pass == FXA_FORWARD ? "forward" : "backward", (long long)p.d, (long long)p.dv,
+                   feature);
+    double start = built_now();
+    fxa_status status = fxa_plan_create(b->ctx, &p, &plan, &err);
+    start = built_now() - start;
+    if (getenv("FXA_TEST_VERBOSE")) printf("%s: %.2f s, %s\n", label, start, plan ? fxa_plan_detail(plan) : err.text);
+    if (status == FXA_E_UNSUPPORTED)
+        b->refused++;
+    else if (status != FXA_OK)
+        T_FAIL("%s: %s\n", label, err.text);
+    else if (++b->compiled % 8 == 1)
+        built_save(b, plan, start, label);
+    if (start > b->slowest) b->slowest = start;
+    fxa_plan_destroy(plan);
+    fxa_cache_clear(b->ctx);
+}
+
+/* NULL: NVRTC is here. */
+static const char *built_missing(const built *b) {
+    static fxa_support reports[16];
+    static const int64_t columns[2] = {64, 64};
+    fxa_capture captures[FXA_MAX_TENSORS];
+    size_t count = 16;
+    fxa_error err;
+    fxa_problem p = built_problem(b->program[0], &built_features[0], columns, FXA_FORWARD, captures);
+    p.target = b->target[0];
+    T_OK(fxa_support_query(b->ctx, &p, reports, &count, &err));
+    for (size_t i = 0; i < count && i < 16; i++)
+        if (strcmp(reports[i].engine, "cuda") == 0)
+            return strstr(reports[i].reason, "NVRTC") ? reports[i].reason : NULL;
+    return NULL;
+}
+
+/* A program that makes much of what there is first, then all by turns. */
+TEST(programs_compile_for_every_device) {
+    static built b;
+    struct stat st;
+    const char *matrix = getenv("FXA_CUDA_MATRIX"), *only = getenv("FXA_TEST_TARGET"),
+               *fetched = FXA_TEST_DEPS "/nvidia/cu13/lib";
+    if (!getenv("FXA_NVRTC_PATH") && stat(fetched, &st) == 0) setenv("FXA_NVRTC_PATH", fetched, 1);
+    T_REQUIRE(built_start(&b));
+    const char *missing = built_missing(&b);
+    if (missing) {
+        built_end(&b);
+        T_SKIP(missing);
+    }
+    int all = b.n_programs * BUILT_COLUMNS * BUILT_FEATURES * BUILT_TARGETS * 2;
+    bool full = matrix && strcmp(matrix, "full") == 0;
+    int wanted = full ? all : matrix && atoi(matrix) > 0 ? atoi(matrix) : BUILT_SOME;
+    uint64_t draw = t_seed();
+    for (int i = 0; i < wanted && i < all; i++) {
+        draw = draw * 6364136223846793005u + 1442695040888963407u;
+        int rest = full ? i : (int)((draw >> 33) % (uint64_t)all),
+            target = full ? rest % BUILT_TARGETS : i % BUILT_TARGETS;
+        rest /= BUILT_TARGETS;
+        int feature = rest % BUILT_FEATURES, columns = rest / BUILT_FEATURES % BUILT_COLUMNS;
+        int program = rest / BUILT_FEATURES / BUILT_COLUMNS % b.n_programs;
+        fxa_pass pass = rest / BUILT_FEATURES / BUILT_COLUMNS / b.n_programs ? FXA_BACKWARD : FXA_FORWARD;
+        if (!only || strcmp(only, built_targets[target]) == 0) built_one(&b, program, columns, feature, target, pass);
+    }
+    printf("%d plans compiled, %d refused, the slowest in %.1f s\n", b.compiled, b.refused, b.slowest);
+    T_CHECK(b.compiled > 0);
+    built_end(&b);
+}
+
+T_MAIN
