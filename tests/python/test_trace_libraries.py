@@ -129,8 +129,9 @@ def test_numpy_early_values():
     (lambda s, b, h, q, k: s.astype("nonsense"), "'nonsense' is the name of no dtype"),
     (lambda s, b, h, q, k: s.astype("complex64"), "cannot be converted to complex64"),
     (lambda s, b, h, q, k: s.view("int32"), "bits of a traced value cannot be read as int32"),
+    (lambda s, b, h, q, k: s.max(initial=0.3), "initial=0.3 is not known"),
     (lambda s, b, h, q, k: s.view(np.uint8), "bits of a traced value")])
-def test_numpy_types_that_are_none(mod, words):
+def test_numpy_arguments_that_mean_something_else(mod, words):
     with pytest.raises(TraceError, match=words):
         trace(mod, lib="numpy")
 

@@ -150,19 +150,25 @@ class _Flex:
         kind = kind and (*kind, self.sizes is None)  # what JAX must see of its users' functions, others need not
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")
         on_trial = route != "plain"  # what was right for another function of this kind
+        first: Optional[Exception] = None  # of one for JAX that uses what arrays of JAX alone have, as x.at
         for _ in range(5):
             state = rec.save()
             arguments = [Sym(rec, at, ty) for at, ty in inputs] + [lifted(x) for x in extra]
             try:
                 return _ROUTES[route](mod, rec, arguments)
             except (Exception, NeedsCapture, NeedsJax) as error:
+                if first is not None:
+                    raise first from None
                 if isinstance(error, TypeError):
                     _check_call(mod, arguments, inputs is _MASK_ARGUMENTS)
                 if on_trial and isinstance(error, TraceError) and not isinstance(error, NotJaxs):
                     raise
-                route, on_trial = "plain" if on_trial else self.next_route(route, error, mod), False
+                if self.sizes is not None and not on_trial and route != "jax" and isinstance(error, Exception):
+                    first, route = error, "jax"
+                else:
+                    route, on_trial = "plain" if on_trial else self.next_route(route, error, mod), False
             rec.restore(state)
-            if kind is not None and len(self.routes) < MAX_ROUTES:
+            if kind is not None and first is None and len(self.routes) < MAX_ROUTES:
                 self.routes[kind] = route
         raise TraceError("the function mixes libraries in a way that cannot be traced")
 

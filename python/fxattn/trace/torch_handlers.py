@@ -45,6 +45,7 @@ def h_extreme(name: str, pair: Any) -> Handler:
         other = rest.get("other", args[0] if args and not isinstance(args[0], int) else None)
         if other is not None:
             return elementwise(pair, rec, (x, other))
+        check_rest(name, {key: rest[key] for key in ("initial", "where") if key in rest})
         if "axis" in rest or "keepdims" in rest:  # NumPy's method
             return reductions.reduce(rec, name, x, rest.get("axis"), rest.get("keepdims", False))
         dim = rest.get("dim", args[0] if args else None)

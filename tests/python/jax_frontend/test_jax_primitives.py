@@ -142,9 +142,14 @@ def test_conversions_of_functions_that_mention_no_jax():
              lambda s, b, h, q, k: s + (s * 2.5).astype(jnp.int32) + jnp.where(q > k, 1, 0)),
             (lambda s, b, h, q, k: s + (s * 500).astype("int8") + (q.astype("uint8") - k.astype("uint8")) // 9,
              lambda s, b, h, q, k: s + jnp.asarray(s * 500, "int8") + ((q - k) & 255) // 9),
+            (lambda s, b, h, q, k: s.at[()].set(2.0) * s.repeat(3).sum() + s.max(initial=0.3) * s.size,  # of its arrays
+             lambda s, b, h, q, k: 2.0 * (s + s + s) + jnp.maximum(s, 0.3)),
             (lambda s, b, h, q, k: s.astype("bool") * s, lambda s, b, h, q, k: jnp.where(s != 0, s, 0))):
         assert np.array_equal(attention(q, k, v, score_mod=plain), attention(q, k, v, score_mod=jaxs))
     with jax.enable_x64(True), pytest.raises(RuntimeError, match="sum in int64 may need more"):
         attention(q, k, v, mask_mod=lambda b, h, q, k: k <= q.astype("int64") + 2147483647)
+    for _ in range(2):  # what JAX lacks too is told as it was at first
+        with pytest.raises(RuntimeError, match="no attribute or method 'nonsense'"):
+            attention(q, k, v, score_mod=lambda s, b, h, q, k: s.nonsense)
     with pytest.raises(RuntimeError, match="rounded to float16"):
         attention(q, k, v, score_mod=lambda s, b, h, q, k: s.astype("float16") * 2)
