@@ -73,6 +73,12 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
     w->unit = (fxa__cu_unit)(id / WATCH_MODULE), w->function = (int)(id % WATCH_MODULE);
     w->grid[0] = x, w->grid[1] = y, w->grid[2] = z, w->threads = threads;
     T_CHECK(function && x && y && z && y <= 65535 && z <= 65535 && threads && b_y == 1 && b_z == 1);
+    if (w->unit == FXA__CU_UNIT_COUNT) { /* a helper */
+        const FxaGpuCopy *copy = params[0];
+        T_INT(w->function, FXA__GPU_COPY);
+        T_CHECK(copy->to.data && copy->from.data);
+        return watch_call();
+    }
     const struct FxaArgs *a = watch_args(w, watch_code->unit[w->unit].shape.store_rows, params);
     if (a) w->a = *a;
     if (w->unit == FXA__CU_LISTS && w->function == FXA__CU_TILES) memcpy(&w->cut, params[1], sizeof w->cut);
@@ -84,6 +90,7 @@ static int watch_launch(void *function, unsigned x, unsigned y, unsigned z, unsi
 typedef struct bed {
     fxa__cu_self self;
     fxa__cu_code code;
+    fxa__gpu_module helpers;
     fxa__problem *p;
     fxa__bind bind;
     fxa_view tensors[4], dtensors[4];
@@ -118,7 +125,7 @@ static void bed_bind(bed *x) {
 /* False: refused. */
 static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_error *err) {
     memset(x, 0, sizeof *x);
-    x->self.arch = 90, x->self.processors = 132, x->self.forced = forced;
+    x->self.arch = 90, x->self.processors = x->self.gpu.processors = 132, x->self.forced = forced;
     fxa__cuda *driver = &x->self.gpu.driver;
     driver->launch = watch_launch, driver->fill = watch_fill, driver->tensor_map = watch_map;
     driver->context_push = watch_push, driver->context_pop = watch_pop, driver->error_string = watch_error;
@@ -133,6 +140,9 @@ static bool bed_open(bed *x, const fxa_problem *problem, int32_t forced, fxa_err
         x->code.unit[unit].shape = fxa__cu_shape(&x->code.choice, &x->code.program, (fxa__cu_unit)unit);
         for (int i = 0; i < 4; i++) x->code.unit[unit].function[i] = (void *)(uintptr_t)(unit * WATCH_MODULE + i + 1);
     }
+    for (int i = 0; i < FXA__GPU_KERNEL_COUNT; i++)
+        x->helpers.function[i] = (void *)(uintptr_t)(FXA__CU_UNIT_COUNT * WATCH_MODULE + i + 1);
+    atomic_init(&x->self.module, x->code.choice.staged ? &x->helpers : NULL);
     bed_bind(x);
     x->workspace = fxa__cu_workspace(&x->self, &x->code.choice, &x->code.program, x->p);
     x->bind.workspace = (void *)WATCH_WORKSPACE, x->bind.workspace_size = (size_t)x->workspace;
@@ -208,6 +218,9 @@ static void touch_args(const bed *x, const struct FxaArgs *a) {
     touch_vector("q words", &a->q_vector, p, p->sq);
     touch_vector("k words", &a->k_vector, p, p->sk);
     touch("sink", a->sink, 4 * p->hq);
+    touch("dsink", a->grad_sink, 4 * p->hq);
+    if (a->grad_q.data)
+        touch("dQ", a->grad_q.data, (int64_t)fxa_dtype_size(x->code.choice.dtype) * rows / a->q_pad * p->sq * p->d);
     touch("sums", a->sums.data, 4 * p->b * a->sums.b);
     touch("parts", a->grad_diagonal.data, 4 * p->b * a->grad_diagonal.b);
     int64_t keys = packed ? p->total_k : p->b * p->sk;
@@ -352,6 +365,28 @@ TEST(decoding) {
     fxa_program_destroy(program);
 }
 
+/* Sinks in 16 bits, and gradients that are added to what is there: by copies before and after. */
+TEST(through_the_workspace) {
+    fxa_program *program;
+    fxa_problem p = bed_problem(FXA_BACKWARD, NULL, &program);
+    fxa_error err;
+    bed x;
+    p.flags |= FXA_SINK | FXA_GRAD_SINK | FXA_ACC_SINK | FXA_ACC_K;
+    p.sink.dtype = p.dsink.dtype = FXA_BF16;
+    T_REQUIRE(bed_open(&x, &p, -1, &err));
+    T_OK(bed_run(&x, &err));
+    T_INT(watch.launches, 7);
+    T_CHECK(watch_is(0, FXA__CU_UNIT_COUNT, FXA__GPU_COPY) && watch_is(1, FXA__CU_ENDS, FXA__CU_PREPARE));
+    T_CHECK(watch_is(2, FXA__CU_BACKWARD, 0) && watch_is(3, FXA__CU_ENDS, FXA__CU_FINISH));
+    T_CHECK(watch_is(4, FXA__CU_ENDS, FXA__CU_SINK) && watch_is(5, FXA__CU_UNIT_COUNT, FXA__GPU_COPY));
+    T_CHECK(watch_is(6, FXA__CU_UNIT_COUNT, FXA__GPU_COPY));
+    T_CHECK(watch.launch[2].a.grad_k.data != bed_place(FXA_SLOT_DK));
+    T_CHECK(watch.launch[2].a.grad_v.data == bed_place(FXA_SLOT_DV));
+    T_CHECK((void *)(uintptr_t)watch.launch[2].a.sink != bed_place(FXA_SLOT_SINK));
+    touch_check(&x);
+    bed_close(&x);
+}
+
 TEST(scale_of_zero_is_refused_where_it_is_in_the_unit) {
     fxa_program *program;
     fxa_problem p = bed_problem(FXA_FORWARD, NULL, &program);
@@ -418,6 +453,9 @@ static void any_problem(t_rng *r, fxa_problem *p, fxa_capture *t) {
     if (p->pass == FXA_BACKWARD) p->flags |= (uint32_t)t_int(r, 1, 7) * FXA_GRAD_Q;
     if (p->pass == FXA_BACKWARD && (p->flags & FXA_SINK)) p->flags |= FXA_GRAD_SINK;
     if (p->pass == FXA_BACKWARD && t_int(r, 0, 3) == 0) p->flags |= FXA_DETERMINISTIC;
+    if (t_int(r, 0, 1)) p->sink.dtype = p->dsink.dtype = FXA_BF16;
+    if (p->pass == FXA_BACKWARD && !(p->flags & FXA_VARLEN) && t_int(r, 0, 3) == 0)
+        p->flags |= (p->flags / FXA_GRAD_Q & (uint32_t)t_int(r, 0, 15)) * FXA_ACC_Q;
     p->alignment = t_int(r, 0, 3) ? 16 : 0;
     for (int d = 0; d < 2; d++) t->size[d] = t_int(r, 0, 4) ? 1500 : t_int(r, 1, 40);
     t->grad = p->pass == FXA_BACKWARD && t_int(r, 0, 1);

@@ -47,6 +47,7 @@ typedef struct fxa__cu_choice {
     int32_t row_tiles; /* decode */
     int32_t dense;     /* the captured tensor that is read as pair.dense; -1 */
     bool words;
+    bool staged, adds; /* cuda_stage.c: operands go through the workspace; are added to what is there */
 } fxa__cu_choice;
 
 /* A compiled unit. Without a device (a profile): cubin alone. */
@@ -126,6 +127,9 @@ struct FxaShape fxa__cu_shape(const fxa__cu_choice *choice, const fxa__cuda_prog
 /* Exact bytes of a run's workspace; UINT64_MAX: more than there are. program: of the code or made for the question. */
 uint64_t fxa__cu_workspace(const fxa__cu_self *self, const fxa__cu_choice *choice, const fxa__cuda_program *program,
                            const fxa__problem *p);
+
+/* cuda_stage.c: whether a run needs the helper kernels, which are loaded with its code. */
+bool fxa__cu_stage_is_any(const fxa_problem *p);
 
 /* cuda_run.c */
 fxa_status fxa__cu_check(void *self, const fxa__problem *p, const fxa__bind *bind, fxa_error *err);

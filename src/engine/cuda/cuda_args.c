@@ -21,13 +21,13 @@ static bool args_is_key(fxa_slot slot) {
     return slot == FXA_SLOT_K || slot == FXA_SLOT_V || slot == FXA_SLOT_DK || slot == FXA_SLOT_DV;
 }
 
-/* dK or dV where nobody asked for it. */
+/* A gradient in the workspace. */
 static struct FxaView args_spare(const int64_t size[4], void *data) {
     int64_t pitch = fxa__round_up(size[3], 8);
     return (struct FxaView){data, size[1] * size[2] * pitch, size[2] * pitch, pitch};
 }
 
-fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
+fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot) {
     const fxa_problem *p = &c->p->in;
     bool packed = p->flags & FXA_VARLEN, key = args_is_key(slot), paged = key && (p->flags & FXA_PAGED);
     fxa__cu_tensor t;
@@ -37,11 +37,14 @@ fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
     t.size[1] = key ? p->hkv : p->hq;
     t.size[2] = paged ? p->page_size : packed ? (key ? p->total_k : p->total_q) : key ? p->sk : p->sq;
     t.size[3] = d;
-    void *spare = slot == FXA_SLOT_DK ? c->at.spare[0] : slot == FXA_SLOT_DV ? c->at.spare[1] : NULL;
-    if (spare)
-        t.view = args_spare(t.size, spare);
-    else
-        t.view = (struct FxaView){c->bind->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
+    t.view = (struct FxaView){c->bind->slot[slot], o->stride[0], o->stride[1], o->stride[2]};
+    return t;
+}
+
+fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot) {
+    fxa__cu_tensor t = fxa__cu_tensor_given(c, slot);
+    if (slot >= FXA_SLOT_DQ && slot <= FXA_SLOT_DV && c->at.spare[slot - FXA_SLOT_DQ])
+        t.view = args_spare(t.size, c->at.spare[slot - FXA_SLOT_DQ]);
     return t;
 }
 
@@ -223,7 +226,8 @@ void fxa__cu_args_make(fxa__cu_call *c) {
     args_lse(c);
     args_program(c);
     a->sink = p->flags & FXA_SINK_ZERO ? c->at.no_sink : p->flags & FXA_SINK ? c->bind->slot[FXA_SLOT_SINK] : NULL;
-    if (p->flags & FXA_GRAD_SINK) a->grad_sink = c->bind->slot[FXA_SLOT_DSINK];
+    if (c->at.sink) a->sink = c->at.sink;
+    if (p->flags & FXA_GRAD_SINK) a->grad_sink = c->at.grad_sink ? c->at.grad_sink : c->bind->slot[FXA_SLOT_DSINK];
     a->next_tile = c->at.next_tile;
     a->redo = c->at.redo;
     a->lse2 = c->at.lse2;

@@ -235,6 +235,20 @@ static void layout_zeroes(layout *l) {
     out->zero_words = l->c.used / sizeof(uint32_t);
 }
 
+/* dQ, dK and dV that do not go to the caller as they are. */
+static void layout_spare(layout *l) {
+    const fxa_problem *p = l->p;
+    size_t size = fxa_dtype_size(l->choice->dtype);
+    int64_t rows = l->packed ? p->total_q : p->b * p->sq, keys = l->packed ? p->total_k : p->b * p->sk;
+    if (fxa__cu_stage_is_needed(p, FXA_SLOT_DQ))
+        l->out->spare[0] = layout_take(l, rows, p->hq, fxa__round_up(p->d, 8), size);
+    if (!(p->flags & FXA_GRAD_K) || fxa__cu_stage_is_needed(p, FXA_SLOT_DK))
+        l->out->spare[1] = layout_take(l, keys, p->hkv, fxa__round_up(p->d, 8), size);
+    if (!(p->flags & FXA_GRAD_V) || fxa__cu_stage_is_needed(p, FXA_SLOT_DV))
+        l->out->spare[2] = layout_take(l, keys, p->hkv, fxa__round_up(p->dv, 8), size);
+    if (fxa__cu_stage_is_needed(p, FXA_SLOT_DSINK)) l->out->grad_sink = layout_take(l, p->hq, 1, 1, sizeof(float));
+}
+
 static void layout_backward(layout *l) {
     fxa__cu_layout *out = l->out;
     int64_t rows = l->p->hq * (int64_t)out->pad_rows;
@@ -242,12 +256,7 @@ static void layout_backward(layout *l) {
     out->lse2 = layout_take(l, rows, 1, 1, sizeof(float));
     out->delta = layout_take(l, rows, 1, 1, sizeof(float));
     if (joint) out->grad_q_sum = layout_take(l, rows, l->choice->d, 1, sizeof(float));
-    const uint32_t flag[2] = {FXA_GRAD_K, FXA_GRAD_V};
-    const int64_t columns[2] = {l->p->d, l->p->dv}, keys = l->packed ? l->p->total_k : l->p->b * l->p->sk;
-    for (int i = 0; i < 2; i++)
-        if (!(l->p->flags & flag[i]))
-            out->spare[i] =
-                layout_take(l, keys, l->p->hkv, fxa__round_up(columns[i], 8), fxa_dtype_size(l->choice->dtype));
+    layout_spare(l);
     layout_list(l, &out->keys, layout_shape(l, FXA__CU_BACKWARD), true);
 }
 
@@ -264,6 +273,7 @@ uint64_t fxa__cu_layout_make(const fxa__cu_self *self, const fxa__cu_choice *cho
     for (int side = 0; program->vector && side < 2; side++)
         if (out->word[side].node >= 0) layout_words_take(&l, side);
     layout_diagonal(&l);
+    if (fxa__cu_stage_is_needed(&p->in, FXA_SLOT_SINK)) out->sink = layout_take(&l, p->in.hq, 1, 1, sizeof(float));
     if (layout_has(&l, FXA__CU_DECODE))
         layout_decode_partial(&l);
     else if (layout_by_queries(&l))

@@ -7,6 +7,11 @@
 
 #include "../../problem/scales.h"
 
+static fxa_status run_kernels(fxa__cu_call *c) {
+    if (c->p->in.pass == FXA_BACKWARD) return fxa__cu_backward(c);
+    return c->code->choice.units >> FXA__CU_DECODE & 1 ? fxa__cu_decode(c) : fxa__cu_forward(c);
+}
+
 fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, const fxa__bind *bind, fxa_error *err) {
     fxa__cu_call c = {.self = self, .code = code, .p = p, .bind = bind, .err = err};
     uint64_t bytes = fxa__cu_layout_make(c.self, &c.code->choice, &c.code->program, p, bind->workspace, &c.at);
@@ -19,10 +24,9 @@ fxa_status fxa__cu_run(void *self, const void *code, const fxa__problem *p, cons
                          bind->scale);
     fxa__cu_args_make(&c);
     FXA_TRY(fxa__gpu_enter(&c.self->gpu, err));
-    bool decode = c.code->choice.units >> FXA__CU_DECODE & 1;
-    fxa_status status = p->in.pass == FXA_BACKWARD ? fxa__cu_backward(&c)
-                        : decode                   ? fxa__cu_decode(&c)
-                                                   : fxa__cu_forward(&c);
+    fxa_status status = fxa__cu_stage_in(&c);
+    if (status == FXA_OK) status = run_kernels(&c);
+    if (status == FXA_OK) status = fxa__cu_stage_out(&c);
     fxa__gpu_leave(&c.self->gpu);
     return status == FXA_OK ? fxa__ok(err) : status;
 }

@@ -58,7 +58,8 @@ typedef struct fxa__cu_layout {
     fxa__cu_rows diagonal;
     fxa__cu_list queries, keys; /* lists of query tiles, of key tiles */
     float *lse, *lse2, *delta, *grad_q_sum;
-    void *spare[2]; /* dK and dV that nobody asked for */
+    float *sink, *grad_sink; /* as kernels have them, where the caller's are otherwise */
+    void *spare[3];          /* dQ that is added to what is there; dK and dV too, or where nobody asked for them */
     float *partial, *partial_ml;
     int32_t splits;
     fxa__cu_grads grads;
@@ -89,7 +90,8 @@ typedef struct fxa__cu_tensor {
 
 /* cuda_args.c: all but the lists, and what single launches add. */
 void fxa__cu_args_make(fxa__cu_call *c);
-/* The operand of a slot, or what stands in for it. */
+/* The operand of a slot as the caller gave it; that, or what stands in for it. */
+fxa__cu_tensor fxa__cu_tensor_given(const fxa__cu_call *c, fxa_slot slot);
 fxa__cu_tensor fxa__cu_tensor_of(const fxa__cu_call *c, fxa_slot slot);
 /* A map of a slot with boxes of so many rows. */
 fxa_status fxa__cu_map(fxa__cu_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out);
@@ -113,6 +115,11 @@ fxa_status fxa__cu_launch_queries(fxa__cu_call *c, fxa__cu_unit unit, int functi
 /* Zeroes, words, diagonal rows: before everything else. */
 fxa_status fxa__cu_prepare(fxa__cu_call *c);
 fxa_status fxa__cu_list_write(fxa__cu_call *c, const fxa__cu_list *list);
+
+/* cuda_stage.c: whether a slot goes through the workspace, any of them; before and after the kernels. */
+bool fxa__cu_stage_is_needed(const fxa_problem *p, fxa_slot slot);
+fxa_status fxa__cu_stage_in(fxa__cu_call *c);
+fxa_status fxa__cu_stage_out(fxa__cu_call *c);
 
 /* cuda_captured.c: what the arguments of the backward kernels say of such gradients; and where those go after them. */
 void fxa__cu_captured_args(fxa__cu_call *c);

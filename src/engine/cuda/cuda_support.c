@@ -18,8 +18,7 @@
 #define BACKWARD (1u << FXA_BACKWARD)
 #define BOTH (FORWARD | BACKWARD)
 #define SUPPORT_SPANS (FXA_PADDING | FXA_VARLEN)
-#define SUPPORT_ACCUMULATES                                                                                            \
-    (FXA_ACC_OUT | FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V | FXA_ACC_SINK | FXA_ACC_TENSORS | FXA_ACC_PARAMS)
+#define SUPPORT_ACCUMULATES (FXA_ACC_Q | FXA_ACC_K | FXA_ACC_V)
 
 enum { CU_MOST_COLUMNS = 256, CU_MOST_GRID = 65535, CU_MOST_LENGTH = 1 << 30, CU_MOST_NARROW = 128 };
 
@@ -40,8 +39,6 @@ static bool cu_has_far_lse(const fxa_problem *p) { return p->lse.stride[2] != 1;
 static bool cu_has_other_dlse(const fxa_problem *p) {
     return memcmp(p->dlse.stride, p->lse.stride, 3 * sizeof *p->lse.stride) != 0;
 }
-static bool cu_has_other_sink(const fxa_problem *p) { return p->sink.dtype != FXA_F32 || p->sink.stride[1] != 1; }
-static bool cu_has_other_dsink(const fxa_problem *p) { return p->dsink.dtype != FXA_F32 || p->dsink.stride[1] != 1; }
 static bool cu_is_map(const fxa_index_map *m) {
     return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->dynamic;
 }
@@ -77,7 +74,8 @@ static const struct cu_row {
     {BOTH, FXA_POSITIONS, NULL, "kernels have no positions of entries"},
     {BOTH, 0, cu_has_maps, "kernels have no coordinate maps"},
     {BOTH, 0, cu_is_shard, "q_len, k_len and heads are to be the problem's own: kernels know no whole of shards"},
-    {BOTH, SUPPORT_ACCUMULATES, NULL, "kernels overwrite what is there"},
+    {FORWARD, FXA_ACC_OUT, NULL, "kernels overwrite what is there"},
+    {BACKWARD, SUPPORT_ACCUMULATES, cu_is_unpadded, "gradients of packed rows overwrite what is there"},
     {BOTH, FXA_SCALARS_IN_MEMORY, NULL, "kernels get scale, seed and params with the launch"},
     {BOTH, FXA_SCALED, NULL, "kernels have no scales of operands"},
     {FORWARD, FXA_WANT_MAX, NULL, "kernels do not write the row maximum"},
@@ -85,10 +83,7 @@ static const struct cu_row {
     {FORWARD, FXA_WANT_LSE, cu_has_far_lse, "rows of LSE are to lie beside each other"},
     {BACKWARD, 0, cu_has_far_lse, "rows of LSE are to lie beside each other"},
     {BACKWARD, FXA_GRAD_LSE, cu_has_other_dlse, "dLSE is to lie as LSE does"},
-    {BOTH, FXA_SINK, cu_has_other_sink, "sinks are to be f32, one beside the other"},
-    {BACKWARD, FXA_GRAD_SINK, cu_has_other_dsink, "gradients of sinks are to be f32, one beside the other"},
     {BACKWARD, FXA_PAGED, NULL, "there are no gradients of pages"},
-    {FORWARD, FXA_PAGED, cu_is_unpadded, "pages beside packed rows are not there yet"},
     {BACKWARD, 0, cu_has_bprop, "a backward program of the caller's is not there yet"},
     {BACKWARD, 0, cu_has_byte_grads, "gradients of captured tensors are to have 16 bits or more"},
 };
@@ -269,6 +264,8 @@ static void cu_fill(const fxa__cu_self *s, const fxa_problem *p, fxa__cu_choice 
     if (c->family == FXA__CU_SIMT) c->aligned = false; /* it makes no difference there */
     if (cu_is_decode(p, c, g)) c->row_tiles = cu_row_tiles(p);
     c->units = cu_units(p, c, g);
+    c->staged = fxa__cu_stage_is_any(p);
+    c->adds = p->pass == FXA_BACKWARD && (p->flags & SUPPORT_ACCUMULATES);
 }
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */

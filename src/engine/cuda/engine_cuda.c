@@ -136,7 +136,7 @@ static void cu_key(void *self, const fxa__problem *p, fxa__writer *w) {
     if (status == FXA_OK) {
         const int32_t parts[] = {(int32_t)c.family, c.arch,      c.d,     c.dv,      (int32_t)c.dtype, (int32_t)c.units,
                                  c.spans,           c.dropout,   c.paged, c.aligned, c.fast_math,      c.separate_dq,
-                                 c.plain,           c.row_tiles, c.dense, c.words};
+                                 c.plain,           c.row_tiles, c.dense, c.words,   c.staged,         c.adds};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fxa__write_u32(w, (uint32_t)parts[i]);
         fxa__write_bytes(w, g.program->hash, sizeof g.program->hash);
         for (int32_t i = 0; i < g.program->n_params; i++) fxa__write_u32(w, (uint32_t)g.params[i].from);
@@ -172,23 +172,47 @@ static void cu_release(void *self, void *code) {
 
 static void cu_describe(const fxa__cu_self *s, fxa__cu_code *c) {
     const fxa__cu_choice *x = &c->choice;
-    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s",
+    (void)snprintf(c->detail, sizeof c->detail, "kernels %s, NVRTC %d.%d, sm_%d%s, %s, columns %d and %d%s%s%s%s%s",
                    fxa__cu_family_name(x->family), s->nvrtc.major, s->nvrtc.minor, (int)x->arch,
                    x->family == FXA__CU_SM90 ? "a" : "", fxa_dtype_name(x->dtype), (int)x->d, (int)x->dv,
                    x->separate_dq ? ", dQ apart" : "", x->units >> FXA__CU_DECODE & 1u ? ", keys split" : "",
                    x->fast_math ? ", fast functions" : "",
-                   c->program.grad_diagonal && x->family == FXA__CU_SM90 ? ", pairs rounded" : "");
+                   c->program.grad_diagonal && x->family == FXA__CU_SM90 ? ", pairs rounded" : "",
+                   x->adds ? ", rounded before added" : "");
+}
+
+/* Helper kernels, once something needs them. What is recorded on other threads meanwhile goes on. */
+static fxa_status cu_helpers_load(fxa__cu_self *s, fxa_error *err) {
+    int before;
+    if (!s->on_device || atomic_load(&s->module)) return FXA_OK;
+    fxa__gpu_module *mine = fxa__alloc(s->host, sizeof *mine), *none = NULL;
+    if (!mine) return fxa__fail_memory(err, "helper kernels");
+    fxa_status status = fxa__gpu_enter(&s->gpu, err);
+    bool entered = status == FXA_OK, loaded = false;
+    if (entered) status = fxa__gpu_recording_allow(&s->gpu, &before, err);
+    if (status == FXA_OK) {
+        status = fxa__gpu_module_open(&s->gpu, mine, err);
+        loaded = status == FXA_OK;
+        fxa_status restored = fxa__gpu_recording_restore(&s->gpu, before, loaded ? err : NULL);
+        if (loaded) status = restored;
+    }
+    if (entered) fxa__gpu_leave(&s->gpu);
+    if (status == FXA_OK && atomic_compare_exchange_strong(&s->module, &none, mine)) return FXA_OK;
+    if (loaded) fxa__gpu_module_close(&s->gpu, mine);
+    fxa__free(s->host, mine, sizeof *mine);
+    return status;
 }
 
 /* saved: cubins, else they are compiled. */
 static fxa_status cu_load(void *self, const fxa__problem *p, fxa__reader *saved, void **code, size_t *bytes,
                           fxa_error *err) {
-    const fxa__cu_self *s = self;
+    fxa__cu_self *s = self;
     *code = NULL;
     fxa__cu_code *c = fxa__alloc(p->host, sizeof *c);
     if (!c) return fxa__fail_memory(err, "code of the CUDA engine");
     c->host = p->host;
     fxa_status status = fxa__cu_choose(s, p, &c->choice, &c->program, err);
+    if (status == FXA_OK && c->choice.staged) status = cu_helpers_load(s, err);
     if (status == FXA_OK && saved) status = fxa__cu_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cu_build(s, c, err);
     if (status != FXA_OK) {
@@ -222,13 +246,7 @@ static const char *cu_detail(const void *code, const fxa__problem *p) {
 static fxa_status cu_helpers(fxa__cu_self *s, void *stream, fxa_error *err) {
     if (atomic_load(&s->module)) return FXA_OK;
     FXA_TRY(fxa__gpu_memory.begin(&s->gpu, stream, err));
-    fxa__gpu_module *mine = fxa__alloc(s->host, sizeof *mine), *none = NULL;
-    if (!mine) return fxa__fail_memory(err, "helper kernels");
-    fxa_status status = fxa__gpu_module_open(&s->gpu, mine, err);
-    if (status == FXA_OK && atomic_compare_exchange_strong(&s->module, &none, mine)) return FXA_OK;
-    if (status == FXA_OK) fxa__gpu_module_close(&s->gpu, mine);
-    fxa__free(s->host, mine, sizeof *mine);
-    return status;
+    return cu_helpers_load(s, err);
 }
 
 static fxa_status cu_merge(void *self, const fxa_merge_args *args, fxa_error *err) {
