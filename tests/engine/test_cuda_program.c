@@ -147,7 +147,7 @@ static void meant_text(const meant_case *c, int number, fxa__writer *w) {
 typedef struct meant_run {
     struct FxaArgs a;
     double params[RIG_PARAMS];                    /* of the rewritten program */
-    float grads[FXA_CUDA_TENSORS][2 * RIG_CELLS]; /* from the middle on: strides may be negative */
+    float grads[FXA_CUDA_TENSORS][RIG_CELLS];
     int32_t ranges[2][4096];
 } meant_run;
 
@@ -198,7 +198,7 @@ static void meant_bind(rig *r, const meant_case *c, double scale, meant_run *run
             to->stride[d] = r->views[t].stride[d];
             to->size[d] = (int)r->views[t].size[d];
         }
-        run->a.grad_tensor[t] = run->grads[t] + RIG_CELLS;
+        run->a.grad_tensor[t] = run->grads[t];
     }
     meant_params(r, c, scale, run);
     meant_vector(r, c, c->cuda.q_word, &run->a.q_vector, run->ranges[0]);
@@ -221,6 +221,13 @@ static int meant_close(const char *what, double got, double want, double error, 
     return 1;
 }
 
+/* Where the gradient of an element lies: all of them one behind the other, whatever the tensor's strides are. */
+static bool meant_place(const fxa_view *view, const int32_t *index, int64_t *at) {
+    fxa_view dense = *view;
+    for (int d = view->rank - 1, stride = 1; d >= 0; stride *= (int)view->size[d--]) dense.stride[d] = stride;
+    return fxa__view_offset(&dense, index, at);
+}
+
 /* What scatter() added for one pair with ds 1, cell by cell. */
 static void meant_scattered(const rig *r, const meant_case *c, const meant_run *run, const fxa__val *vals,
                             const double *error) {
@@ -233,7 +240,7 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
         for (int32_t j = 0; j < c->cuda.n_sums; j++) sum = sum || c->cuda.sums[j] == i;
         double want = 0, most = 0;
         for (int32_t d = 0; !sum && d < out->n_index; d++) index[d] = vals[out->index[d]].i;
-        if (sum || !fxa__view_offset(&r->views[out->slot], index, &at)) continue;
+        if (sum || !meant_place(&r->views[out->slot], index, &at)) continue;
         for (int32_t j = 0; j < p->n_outputs; j++) { /* all that meets in that cell */
             const fxa__output *other = &p->outputs[j];
             int32_t there[FXA_MAX_RANK];
@@ -244,12 +251,12 @@ static void meant_scattered(const rig *r, const meant_case *c, const meant_run *
                 there[d] = vals[other->index[d]].i;
                 sure = sure && error[other->index[d]] == 0;
             }
-            if (is_sum || !fxa__view_offset(&r->views[other->slot], there, &place) || place != at) continue;
+            if (is_sum || !meant_place(&r->views[other->slot], there, &place) || place != at) continue;
             want += vals[other->value].f;
             most += error[other->value];
         }
         if (sure && !c->cuda.grad_diagonal && !c->cuda.grad_dense)
-            (void)meant_close("a scattered gradient", run->grads[out->slot][RIG_CELLS + at], want, most, c->p);
+            (void)meant_close("a scattered gradient", run->grads[out->slot][at], want, most, c->p);
     }
 }
 
@@ -268,11 +275,11 @@ static void meant_total(const rig *r, const meant_case *c, const meant_run *run,
             index[d] = vals[out->index[d]].i;
             most += error[out->index[d]];
         }
-        if (sum || !fxa__view_offset(&r->views[tensor], index, &at)) continue;
+        if (sum || !meant_place(&r->views[tensor], index, &at)) continue;
         want += vals[out->value].f;
         most += error[out->value];
     }
-    for (int i = 0; i < 2 * RIG_CELLS; i++) got += (double)run->grads[tensor][i];
+    for (int i = 0; i < RIG_CELLS; i++) got += (double)run->grads[tensor][i];
     if (!c->cuda.grad_diagonal && !c->cuda.grad_dense)
         (void)meant_close("all that was scattered", got, want, most, c->p);
 }
