@@ -85,7 +85,9 @@ static bool emit_has_statement(const fxa__node *n) { return n->op != FXA_OP_CONS
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const emit_words *words = &emit_dialects[e->dialect];
     const fxa__node *n = &e->p->nodes[node];
-    if (emit_has_statement(n))
+    if (n->op == FXA_OP_PARAM && e->given[node])
+        fxa__write_format(w, "%s", e->given[node]);
+    else if (emit_has_statement(n))
         fxa__write_format(w, "%sv%d", e->kept[node] ? words->keeps : "", (int)node);
     else if (n->op == FXA_OP_PARAM)
         fxa__write_format(w, "%s%c[%d]", words->args, n->type == FXA_FLOAT ? 'f' : 'i',

@@ -254,11 +254,11 @@ struct Consumer {
     {
         const int row = group * 64 + warp * 16, keys = at.k_len - at.n * BK - row;
         const Rows rows(k_starts(a), at.k_first, at.n * BK + row, at.kv_h, at.b);
-        const float scale_v = FXA_DROPOUT ? a.keep_inverse : 1.f;
+        const float scale = run_scale(a), scale_v = FXA_DROPOUT ? a.keep_inverse : 1.f;
         named_sync(BAR_END, 256);
         stage_rows<BK>(sh.v() + row * 128, dv, scale_v, scale_v);
         store_staged<BK, FXA_DV>(&maps.grad_v, a.grad_v, rows, sh.v() + row * 128, keys, a.dv);
-        stage_rows<BK>(sh.k() + row * 128, dk, a.scale, a.scale);
+        stage_rows<BK>(sh.k() + row * 128, dk, scale, scale);
         store_staged<BK, FXA_D>(&maps.grad_k, a.grad_k, rows, sh.k() + row * 128, keys, a.d);
         if (lane == 0) bulk_wait();
     }

@@ -76,13 +76,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fxa_grad_q_finish(const __
     const int h = blockIdx.y;
     const PaddedRow at(a, blockIdx.x * 64);
     const Span rows = q_span(a, at.b);
+    const float scale = run_scale(a);
     const Float4 *sum = (const Float4 *)(a.grad_q_sum + ((long long)h * a.pad_rows + blockIdx.x * 64) * FXA_D);
 #pragma unroll
     for (int e = threadIdx.x; e < 64 * FXA_D / 4; e += THREADS) {
         const Float4 x = sum[e];
         const int t = e & 127, r = (t >> 5) * 16 + ((t & 31) >> 2), c = (e >> 7) * 8 + (t & 3) * 2;
-        block[r * PITCH + c / 2] = pack16(x.x * a.scale, x.y * a.scale);
-        block[(r + 8) * PITCH + c / 2] = pack16(x.z * a.scale, x.w * a.scale);
+        block[r * PITCH + c / 2] = pack16(x.x * scale, x.y * scale);
+        block[(r + 8) * PITCH + c / 2] = pack16(x.z * scale, x.w * scale);
     }
     __syncthreads();
     const int limit = q_starts(a) ? rows.length : a.q_len;

@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_backward(const __gr
     for (int i = 0; i < 4; i++) {
         const int k = at.n * SIDE + 4 * (threadIdx.x >> 4) + i;
         if (k >= limit) continue;
-        store_sums(dk, i, a.scale, a.grad_k, at.b, at.kv_h, at.k_first + k, a.d);
+        store_sums(dk, i, run_scale(a), a.grad_k, at.b, at.kv_h, at.k_first + k, a.d);
         store_sums(dv, i, FXA_DROPOUT ? a.keep_inverse : 1.f, a.grad_v, at.b, at.kv_h, at.k_first + k, a.dv);
     }
 }
@@ -150,6 +150,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fxa_grad_q(const __grid
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int q = at.m * SIDE + 4 * (threadIdx.x >> 4) + i;
-        if (q < limit) store_sums(dq, i, a.scale, a.grad_q, at.b, at.h, at.q.first + q, a.d);
+        if (q < limit) store_sums(dq, i, run_scale(a), a.grad_q, at.b, at.h, at.q.first + q, a.d);
     }
 }

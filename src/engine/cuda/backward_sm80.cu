@@ -222,7 +222,7 @@ struct Tile {
     FXA_INLINE void store() const
     {
         const int limit = k_starts(a) ? k_len : a.k_len;
-        const float scale_v = FXA_DROPOUT ? a.keep_inverse : 1.f;
+        const float scale = run_scale(a), scale_v = FXA_DROPOUT ? a.keep_inverse : 1.f;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int k = k0 + 8 * r, c = (lane & 3) * 2;
@@ -231,7 +231,7 @@ struct Tile {
 #pragma unroll
             for (int j = 0; j < PART / 8; j++)
                 store_pair(to_k, part * PART + j * 8 + c, a.d,
-                           pack16(dk[j][r * 2] * a.scale, dk[j][r * 2 + 1] * a.scale));
+                           pack16(dk[j][r * 2] * scale, dk[j][r * 2 + 1] * scale));
 #pragma unroll
             for (int j = 0; j < PART_V / 8; j++)
                 store_pair(to_v, part * PART_V + j * 8 + c, a.dv,

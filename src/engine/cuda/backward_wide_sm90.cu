@@ -286,7 +286,7 @@ struct WideGradients : Worker {
         barrier_wait(sh.kv_full(), 0);
 #pragma unroll 1
         for (u32 step = 0; step < blocks; step++) visit(step);
-        store_gradient<FXA_D>(&maps.grad_k, a.grad_k, sh.k(), dk, a.scale, a.d);
+        store_gradient<FXA_D>(&maps.grad_k, a.grad_k, sh.k(), dk, run_scale(a), a.d);
     }
 };
 

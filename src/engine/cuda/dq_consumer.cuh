@@ -171,7 +171,8 @@ struct Consumer : TileOwner {
         } else { /* all warps have read Q, which lies in the buffer */
             named_sync(BAR_TILE + group, 128);
         }
-        stage_rows<BM>(rows, dq, q0 < q_len ? a.scale : 0.f, q0 + 8 < q_len ? a.scale : 0.f);
+        const float scale = run_scale(a);
+        stage_rows<BM>(rows, dq, q0 < q_len ? scale : 0.f, q0 + 8 < q_len ? scale : 0.f);
         store_staged<BM, FXA_D>(&maps.grad_q, a.grad_q, Rows(q_starts(a), q_first, row, h, b), rows, q_len - row, a.d);
         if (!IN_REGISTERS) {
             if (lane == 0) bulk_wait_read<0>();
