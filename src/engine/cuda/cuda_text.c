@@ -31,9 +31,8 @@ typedef struct cuda_text {
 /* How functions begin: what they are called with is local, what they compute with is what the program sees. */
 static const char cudatext_lengths[] =
     "        const int q_len = q_length(a, b), k_len = k_length(a, b), heads = a.heads;\n";
-static const char cudatext_seen[] =
-    "        const int b = coord_b(a, b_), h = coord_h(a, h_), heads = seen_heads(a);\n"
-    "        const int q_len = seen_q_len(a, q_rows), k_len = seen_k_len(a, k_rows);\n";
+static const char cudatext_seen[] = "        const int b = coord_b(a, b_), h = coord_h(a, h_), heads = seen_heads(a);\n"
+                                    "        const int q_len = seen_q_len(a, q_rows), k_len = seen_k_len(a, k_rows);\n";
 static const char cudatext_ends[] = "        const int q_rows = q_length(a, b_), k_rows = k_length(a, b_);\n";
 static const char cudatext_moved[] =
     "        const int q_more = shift_q(a, b_, q_len, k_len), k_more = shift_k(a);\n"
@@ -400,8 +399,9 @@ static const char cudatext_k_range[] = "fxa__span_words(vector_range(a.k_vector,
 
 static void cudatext_class_head(cuda_text *t) {
     if (t->work->coords) {
-        cudatext_put(t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b_, int h_, int q0_, int q1_, int k0_, "
-                        "int k1_)\n    {\n");
+        cudatext_put(
+            t, "    static FXA_INLINE int tile_class(const FxaArgs &a, int b_, int h_, int q0_, int q1_, int k0_, "
+               "int k1_)\n    {\n");
         cudatext_put(t, cudatext_ends);
         cudatext_put(t, cudatext_seen);
         cudatext_put(t, cudatext_moved);
