@@ -311,26 +311,30 @@ STANDIN(cuGetErrorString)(int status, const char **text) {
 
 /* ---- Kernels of src/gpu, compiled for the host ------------------------------------------------------------------- */
 
+static int standin_cubin; /* the module of every cubin; its kernels do nothing */
+
 STANDIN(cuModuleLoadData)(void **module, const void *image);
 STANDIN(cuModuleLoadData)(void **module, const void *image) {
-    int status = image && !strncmp(image, ".version", 8) ? standin_enter() : STANDIN_INVALID;
+    bool text = image && !strncmp(image, ".version", 8), cubin = image && !memcmp(image, "\177ELF", 4);
+    int status = text || cubin ? standin_enter() : STANDIN_INVALID;
     if (status) return status;
-    *module = &standin_lock;
+    *module = cubin ? (void *)&standin_cubin : (void *)&standin_lock;
     atomic_fetch_add(&standin_cuda.held, 1);
     return 0;
 }
 
 STANDIN(cuModuleUnload)(void *module);
 STANDIN(cuModuleUnload)(void *module) {
-    atomic_fetch_add(&standin_cuda.mistakes, module != &standin_lock);
+    atomic_fetch_add(&standin_cuda.mistakes, module != &standin_lock && module != &standin_cubin);
     atomic_fetch_sub(&standin_cuda.held, 1);
     return 0;
 }
 
 STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name);
 STANDIN(cuModuleGetFunction)(void **function, void *module, const char *name) {
-    *function = standin_kernel_find(name);
-    return module != &standin_lock || !*function ? STANDIN_INVALID : standin_enter();
+    bool cubin = module == &standin_cubin;
+    *function = cubin ? module : standin_kernel_find(name);
+    return (!cubin && module != &standin_lock) || !*function ? STANDIN_INVALID : standin_enter();
 }
 
 STANDIN(cuFuncSetAttribute)(void *function, int attribute, int value);
@@ -346,7 +350,8 @@ STANDIN(cuLaunchKernel)
 (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra) {
     (void)stream, (void)extra, (void)shared_bytes;
-    int status = grid_x && block_x && grid_y * grid_z * block_y * block_z == 1 ? standin_enter() : STANDIN_INVALID;
-    if (!status) standin_kernel_run(function, params[0]);
+    bool cubin = function == &standin_cubin, line = grid_y * grid_z * block_y * block_z == 1;
+    int status = grid_x && block_x && (line || cubin) ? standin_enter() : STANDIN_INVALID;
+    if (!status && !cubin) standin_kernel_run(function, params[0]);
     return status;
 }

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the CUDA engine says of problems before anything is compiled: every row of its table of refusals is reached, and
+ * what is taken gets the kernels, promises and key that it should. Neither a device nor NVRTC is needed.
+ */
+#include "engine/cuda/cuda.h"
+#include "engine/cuda/cuda_sources.h"
+#include "plan/plan.h"
+#include "support/own_context.h"
+
+typedef struct choice_case {
+    fxa_problem p;
+    fxa_program *program;
+    fxa_capture captures[FXA_MAX_TENSORS];
+} choice_case;
+
+static const fxa__cu_self choice_hopper = {.arch = 90, .processors = 132, .forced = -1};
+
+static void choice_start(choice_case *c, fxa_pass pass, const char *text) {
+    fxa_error err;
+    memset(c, 0, sizeof *c);
+    c->p = (fxa_problem)FXA_PROBLEM_INIT;
+    c->p.pass = (uint32_t)pass, c->p.b = 2, c->p.hq = 4, c->p.hkv = 2, c->p.sq = 300, c->p.sk = 500, c->p.d = 64;
+    c->p.q.dtype = FXA_BF16, c->p.alignment = 16, c->p.device = FXA_CUDA;
+    c->p.flags = pass ? FXA_GRAD_Q | FXA_GRAD_K | FXA_GRAD_V : FXA_WANT_LSE;
+    if (text) T_OK(own_parse(FXA_PROGRAM_SCORE, text, strlen(text), &c->program, &err));
+    c->p.program = c->program, c->p.captures = c->captures;
+    c->p.n_captures = text ? fxa_program_tensor_count(c->program) : 0;
+    for (size_t i = 0; i < c->p.n_captures; i++)
+        for (int d = 0; d < FXA_MAX_RANK; d++) c->captures[i].size[d] = 512;
+}
+
+/* The status; what was chosen, and the reason where nothing was. Frees the case's program. */
+static fxa_status choice_end(choice_case *c, const fxa__cu_self *self, fxa__cu_choice *out, fxa__cuda_program *g,
+                             fxa_error *err) {
+    fxa__problem *p = NULL;
+    fxa__cuda_program own = {.value = -1};
+    fxa_status status = fxa__problem_create(fxa__context_host(ctx), &c->p, &p, err);
+    if (status != FXA_OK) T_FAIL("no problem: %s\n", err->text);
+    if (status == FXA_OK) status = fxa__cu_choose(self, p, out, g ? g : &own, err);
+    fxa__cuda_program_free(&own);
+    if (p) fxa__problem_release(p);
+    fxa_program_destroy(c->program);
+    return status;
+}
+
+/* ---- Sources ----------------------------------------------------------------------------------------------------- */
+
+TEST(sources_of_the_library_are_those_of_the_tree) {
+    static const char *const folders[] = {"engine/cuda", "lower", "program"};
+    T_CHECK(fxa__cu_source_count > 20 && strlen(fxa__cu_sources_hash) == 16);
+    for (size_t i = 0; i < fxa__cu_source_count; i++) {
+        FILE *f = NULL;
+        char path[512];
+        for (size_t k = 0; k < 3 && !f; k++) {
+            (void)snprintf(path, sizeof path, "%s/src/%s/%s", FXA_SOURCE_DIR, folders[k], fxa__cu_sources[i].name);
+            f = fopen(path, "rb");
+        }
+        T_REQUIRE(f);
+        size_t n = strlen(fxa__cu_sources[i].text), m;
+        char *text = calloc(1, n + 2);
+        m = fread(text, 1, n + 1, f);
+        if (m != n || strcmp(text, fxa__cu_sources[i].text) != 0) T_FAIL("%s is another\n", fxa__cu_sources[i].name);
+        free(text);
+        fclose(f);
+    }
+}
+
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
+
+static void no_f64(fxa_problem *p) { p->q.dtype = FXA_F64; }
+static void no_bytes(fxa_problem *p) { p->q.dtype = FXA_E4M3, p->o.dtype = FXA_BF16; }
+static void no_width(fxa_problem *p) { p->d = 257; }
+static void no_keys(fxa_problem *p) { p->sk = 0; }
+static void no_heads(fxa_problem *p) { p->hq = p->hkv = 65536, p->sq = p->sk = 1; }
+static void no_length(fxa_problem *p) { p->sk = ((int64_t)1 << 30) + 1, p->hkv = 1, p->d = 1; }
+static void no_positions(fxa_problem *p) { p->flags |= FXA_POSITIONS; }
+static void no_map(fxa_problem *p) { p->map_q.base = 7; }
+static void no_shard(fxa_problem *p) { p->k_len = 1000; }
+static void no_adding(fxa_problem *p) { p->flags |= FXA_ACC_OUT; }
+static void no_scalars(fxa_problem *p) { p->flags |= FXA_SCALARS_IN_MEMORY; }
+static void no_scales(fxa_problem *p) { p->flags |= FXA_SCALED, p->o.dtype = FXA_E4M3; }
+static void no_max(fxa_problem *p) { p->flags |= FXA_WANT_MAX; }
+static void no_wide_lse(fxa_problem *p) { p->lse.dtype = FXA_F64; }
+static void no_far_lse(fxa_problem *p) { p->lse.layout = FXA_LAYOUT_BSHD; }
+static void no_other_dlse(fxa_problem *p) {
+    p->flags |= FXA_GRAD_LSE;
+    p->dlse = (fxa_operand){.layout = FXA_LAYOUT_STRIDED, .stride = {4 * 400, 400, 1}};
+}
+static void no_sink(fxa_problem *p) { p->flags |= FXA_SINK, p->sink.dtype = FXA_BF16; }
+static void no_dsink(fxa_problem *p) { p->flags |= FXA_SINK | FXA_GRAD_SINK, p->dsink.dtype = FXA_F64; }
+static void no_paged_grads(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 64, p->n_pages = 32; }
+static void no_packed_pages(fxa_problem *p) {
+    p->flags |= FXA_PAGED | FXA_VARLEN, p->page_size = 64, p->n_pages = 32, p->total_q = 400;
+}
+static void no_mixture(fxa_problem *p) { p->v.dtype = FXA_F16; }
+static void no_columns(fxa_problem *p) {
+    p->q = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {300 * 256, 64, 256, 2}};
+}
+
+TEST(refusals_have_their_reasons) {
+    static const struct {
+        fxa_pass pass;
+        void (*make)(fxa_problem *p);
+        const char *why;
+    } cases[] = {
+        {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
+        {FXA_FORWARD, no_bytes, "floats of 8 bits"},
+        {FXA_FORWARD, no_width, "at most 256"},
+        {FXA_BACKWARD, no_keys, "nothing that is empty"},
+        {FXA_FORWARD, no_heads, "at most 65535"},
+        {FXA_FORWARD, no_length, "at most 2^30"},
+        {FXA_FORWARD, no_positions, "positions: kernels have no positions"},
+        {FXA_FORWARD, no_map, "no coordinate maps"},
+        {FXA_FORWARD, no_shard, "no whole of shards"},
+        {FXA_FORWARD, no_adding, "accumulate-out: kernels overwrite"},
+        {FXA_FORWARD, no_scalars, "scalars-in-memory: "},
+        {FXA_FORWARD, no_scales, "scaled: "},
+        {FXA_FORWARD, no_max, "max: kernels do not write"},
+        {FXA_FORWARD, no_wide_lse, "LSE is to be f32"},
+        {FXA_FORWARD, no_far_lse, "rows of LSE"},
+        {FXA_BACKWARD, no_far_lse, "rows of LSE"},
+        {FXA_BACKWARD, no_other_dlse, "dLSE is to lie"},
+        {FXA_FORWARD, no_sink, "sink: sinks are to be f32"},
+        {FXA_BACKWARD, no_dsink, "gradients of sinks"},
+        {FXA_FORWARD, no_packed_pages, "pages beside packed rows"},
+        {FXA_BACKWARD, no_paged_grads, "no gradients of pages"},
+        {FXA_FORWARD, no_mixture, "V is f16 and Q bf16"},
+        {FXA_FORWARD, no_columns, "the last stride of Q is 2"},
+    };
+    uint64_t reached = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        choice_case c;
+        fxa__cu_choice choice;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, cases[i].pass, NULL);
+        cases[i].make(&c.p);
+        T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
+        T_HAS(err.text, cases[i].why);
+        for (size_t row = 0; fxa__cu_support_why(row); row++)
+            if (strstr(err.text, fxa__cu_support_why(row))) reached |= (uint64_t)1 << row;
+    }
+    for (size_t row = 0; fxa__cu_support_why(row); row++) /* those of programs: below */
+        if (!(reached >> row & 1) && !strstr(fxa__cu_support_why(row), "captured") &&
+            !strstr(fxa__cu_support_why(row), "backward program"))
+            T_FAIL("no problem reaches: %s\n", fxa__cu_support_why(row));
+}
+
+TEST(refusals_of_programs) {
+    choice_case c;
+    fxa__cu_choice choice;
+    fxa_error err = {.status = FXA_OK};
+    fxa_program *own = NULL;
+    choice_start(&c, FXA_BACKWARD, NULL);
+    T_OK(own_parse(FXA_PROGRAM_BPROP, "dscore = dscore", 15, &own, &err));
+    c.p.bprop = own;
+    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "a backward program of the caller's");
+    fxa_program_destroy(own);
+    choice_start(&c, FXA_BACKWARD, "tensor t : e4m3[1]\nscore = score + t[k]");
+    c.captures[0].grad = 1;
+    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "16 bits or more");
+    choice_start(&c, FXA_FORWARD, "mask = score > 0");
+    T_INT(choice_end(&c, &choice_hopper, &choice, NULL, &err), FXA_E_UNSUPPORTED);
+    T_HAS(err.text, "mask reads the score");
+}
+
+/* ---- Families ---------------------------------------------------------------------------------------------------- */
+
+static const char choice_slopes[] = "param cap : float\nscore = cap * tanh(score / cap)";
+
+static const struct choice_row {
+    fxa_pass pass;
+    int32_t arch, forced, d, dv;
+    uint32_t dtype, flags, alignment;
+    const char *text;
+    fxa__cu_family family;
+    uint32_t units; /* by bits */
+} choice_rows[] = {
+#define UNIT(name) (1u << FXA__CU_##name)
+#define BACK (UNIT(BACKWARD) | UNIT(ENDS))
+    {0, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM90, UNIT(FORWARD)},
+    {0, 90, -1, 40, 72, FXA_F16, FXA_CAUSAL, 16, NULL, FXA__CU_SM90, UNIT(FORWARD) | UNIT(LISTS)},
+    {0, 90, -1, 128, 128, FXA_BF16, 0, 8, NULL, FXA__CU_SM80, UNIT(FORWARD)},
+    {0, 90, -1, 36, 36, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
+    {0, 80, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
+    {0, 120, -1, 128, 128, FXA_F16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
+    {0, 90, -1, 128, 128, FXA_F32, 0, 16, NULL, FXA__CU_SIMT, UNIT(FORWARD)},
+    {0, 90, FXA__CU_SM80, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, UNIT(FORWARD)},
+    {0, 90, FXA__CU_SIMT, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SIMT, UNIT(FORWARD)},
+    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "score = score - 0.5 * float(abs(q - k))", FXA__CU_SM90,
+     UNIT(FORWARD) | UNIT(DIAGONAL)},
+    {0, 90, -1, 64, 64, FXA_BF16, 0, 16, "tensor d : i32[1]\nmask = d[q] == d[k]", FXA__CU_SM90,
+     UNIT(FORWARD) | UNIT(LISTS)},
+    {1, 90, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM90, BACK},
+    {1, 90, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CU_SM90, BACK | UNIT(GRAD_Q)},
+    {1, 90, -1, 192, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM90, BACK | UNIT(GRAD_Q)},
+    {1, 89, -1, 128, 128, FXA_BF16, 0, 16, NULL, FXA__CU_SM80, BACK},
+    {1, 89, -1, 128, 128, FXA_BF16, FXA_DETERMINISTIC, 16, NULL, FXA__CU_SIMT, BACK},
+    {1, 90, -1, 64, 64, FXA_F32, FXA_DETERMINISTIC, 16, NULL, FXA__CU_SIMT, BACK},
+    {1, 90, -1, 64, 64, FXA_BF16, 0, 16, choice_slopes, FXA__CU_SM90, BACK},
+};
+
+TEST(problems_get_their_kernels) {
+    for (size_t i = 0; i < sizeof choice_rows / sizeof *choice_rows; i++) {
+        const struct choice_row *r = &choice_rows[i];
+        choice_case c;
+        fxa__cu_choice out;
+        fxa_error err = {.status = FXA_OK};
+        fxa__cu_self self = choice_hopper;
+        self.arch = r->arch, self.forced = r->forced;
+        choice_start(&c, r->pass, r->text);
+        c.p.d = r->d, c.p.dv = r->dv, c.p.q.dtype = r->dtype, c.p.flags |= r->flags, c.p.alignment = r->alignment;
+        T_INT(choice_end(&c, &self, &out, NULL, &err), FXA_OK);
+        if (out.family != r->family || out.units != r->units)
+            T_FAIL("row %zu: family %s and units %x, not %s and %x\n", i, fxa__cu_family_name(out.family), out.units,
+                   fxa__cu_family_name(r->family), r->units);
+        T_CHECK(out.d >= r->d && out.d % 32 == 0 && out.dv >= r->dv);
+        for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
+            if (out.units >> unit & 1u) T_CHECK(fxa__cu_unit_file(&out, (fxa__cu_unit)unit));
+    }
+}
+
+/* Gradients of a param through a slope: the score is gone by then in the Hopper kernel. */
+TEST(sums_beside_slopes_are_for_sm80) {
+    choice_case c;
+    fxa__cu_choice out;
+    fxa__cuda_program g;
+    fxa_error err = {.status = FXA_OK};
+    choice_start(&c, FXA_BACKWARD, choice_slopes);
+    c.p.param_grads = 1;
+    T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+    T_INT(out.family, FXA__CU_SM80);
+    T_CHECK(g.has_slope && g.n_sums == 1 && !out.separate_dq);
+    fxa__cuda_program_free(&g);
+}
+
+/* ---- Promises ---------------------------------------------------------------------------------------------------- */
+
+/* Whether the scale may go into the unit, whether loads are words, which tensor is read with the tiles. */
+TEST(promises_to_the_text) {
+    static const struct {
+        const char *text;
+        int64_t last; /* size of the last axis of the first tensor */
+        bool plain, words;
+        int32_t dense;
+    } cases[] = {
+        {"score = score", 0, true, true, -1},
+        {"score = 2.5 * score", 0, true, true, -1},
+        {"score = -2.5 * score", 0, false, true, -1},
+        {"score = score * -1", 0, false, true, -1},
+        {"param x : float\nscore = score + x", 0, true, true, -1},
+        {"param x : float\nscore = score * x", 0, false, true, -1},
+        {"param x : float\nscore = x * tanh(score / x)", 0, false, true, -1},
+        {"param x : float\nscore = score / exp(x)", 0, false, true, -1},
+        {"param w : int\nmask = q - k < w", 0, true, true, -1},
+        {"tensor t : i32[1]\nmask = t[q] == t[k]", 512, true, true, -1},
+        {"tensor t : i32[1]\nmask = t[q] == t[k]", 400, true, false, -1},
+        {"tensor t : i32[1]\nmask = t[q + 1] == 0", 8, true, true, -1},
+        {"tensor t : bf16[2]\nscore = score + t[q, k]", 512, true, true, 0},
+        {"tensor t : bf16[2]\nscore = score + t[q, k]", 500, true, true, -1}, /* rows of 1000 bytes */
+        {"tensor t : bf16[2]\nscore = score + t[q, k]", 496, true, false, -1},
+        {"tensor t : f16[2]\nscore = score + t[q, k]", 512, true, true, -1},
+        {"tensor t : bf16[2]\nscore = score + t[k, q]", 512, true, true, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        choice_case c;
+        fxa__cu_choice out;
+        fxa__cuda_program g;
+        fxa_error err = {.status = FXA_OK};
+        choice_start(&c, FXA_FORWARD, cases[i].text);
+        if (c.p.n_captures) c.captures[0].size[fxa_program_tensor(c.program, 0).rank - 1] = cases[i].last;
+        T_INT(choice_end(&c, &choice_hopper, &out, &g, &err), FXA_OK);
+        if (out.plain != cases[i].plain || out.words != cases[i].words || out.dense != cases[i].dense)
+            T_FAIL("%s, %lld: plain %d, words %d, dense %d\n", cases[i].text, (long long)cases[i].last, out.plain,
+                   out.words, (int)out.dense);
+        if (cases[i].plain) T_CHECK(g.factor < 0 || fxa__cu_factor_is_positive(&g));
+        if (strstr(cases[i].text, "t[k, q]")) T_CHECK(g.dense < 0); /* not in the order that tiles have */
+        fxa__cuda_program_free(&g);
+    }
+}
+
+/* ---- Keys -------------------------------------------------------------------------------------------------------- */
+
+static void choice_key(choice_case *c, uint8_t out[1 << 16], size_t *size, double numbers[FXA__NUMBERS]) {
+    fxa__cu_self self = choice_hopper;
+    fxa__problem *p = NULL;
+    fxa__writer w = {.host = fxa__context_host(ctx)};
+    fxa_error err;
+    T_OK(fxa__problem_create(fxa__context_host(ctx), &c->p, &p, &err));
+    fxa__engine_cuda.key(&self, p, &w);
+    T_OK(fxa__engine_cuda.numbers(&self, p, numbers, &err));
+    T_CHECK(!w.failed && w.size < 1 << 16);
+    memcpy(out, w.data, w.size);
+    *size = w.size;
+    fxa__writer_free(&w);
+    fxa__problem_release(p);
+    fxa_program_destroy(c->program);
+}
+
+static void key_length(fxa_problem *p) { p->sq = 77, p->sk = 1000, p->b = 5; }
+static void key_heads(fxa_problem *p) { p->hq = 12, p->hkv = 3; }
+static void key_strides(fxa_problem *p) { p->k.layout = FXA_LAYOUT_BSHD; }
+static void key_columns(fxa_problem *p) { p->d = p->dv = 56; }
+static void key_more_columns(fxa_problem *p) { p->d = p->dv = 72; }
+static void key_dtype(fxa_problem *p) { p->q.dtype = FXA_F16; }
+static void key_lengths(fxa_problem *p) { p->flags |= FXA_PADDING; }
+static void key_dropout(fxa_problem *p) { p->flags |= FXA_DROPOUT, p->dropout_p = 0.5; }
+static void key_mask(fxa_problem *p) { p->flags |= FXA_CAUSAL; }
+static void key_nothing(fxa_problem *p) { (void)p; }
+
+TEST(keys_are_what_code_depends_on) {
+    static const char text[] = "score = 2.5 * tanh(score / 2.5)", other[] = "score = 7.5 * tanh(score / 7.5)";
+    static const struct {
+        void (*make)(fxa_problem *p);
+        const char *text;
+        bool same;
+    } cases[] = {{key_nothing, text, true},
+                 {key_nothing, other, true},
+                 {key_length, text, true},
+                 {key_heads, text, true},
+                 {key_strides, text, true},
+                 {key_columns, text, true},
+                 {key_more_columns, text, false},
+                 {key_dtype, text, false},
+                 {key_lengths, text, false},
+                 {key_dropout, text, false},
+                 {key_mask, text, false},
+                 {key_nothing, "score = -2.5 * tanh(score / 2.5)", false},
+                 {key_nothing, "score = 2.5 * tanh(score)", false}};
+    static uint8_t want[1 << 16], got[1 << 16];
+    double numbers[FXA__NUMBERS] = {0}, others[FXA__NUMBERS] = {0};
+    size_t n = 0, m = 0;
+    choice_case c;
+    choice_start(&c, FXA_FORWARD, text);
+    choice_key(&c, want, &n, numbers);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        choice_start(&c, FXA_FORWARD, cases[i].text);
+        cases[i].make(&c.p);
+        choice_key(&c, got, &m, others);
+        if ((n == m && memcmp(want, got, n) == 0) != cases[i].same) T_FAIL("case %zu: key\n", i);
+        if (cases[i].text == other) T_CHECK(memcmp(numbers, others, sizeof numbers) != 0);
+    }
+}
+
+T_MAIN

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A stand-in for NVRTC: it takes sources and options as the real one does, looks whether what a source includes is
+ * there, and makes cubins that have the names and shapes of kernels and no code. Shapes are what the test says. Calls
+ * that can fail count, and the one with the number standin_nvrtc.fail_at does.
+ */
+#include "standin_nvrtc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NV_MEMORY = 1, NV_INPUT = 3, NV_COMPILATION = 6, NV_INTERNAL = 11, NV_SYMBOLS = 8, NV_STRINGS = 512 };
+
+__attribute__((visibility("default"))) standin_state standin_nvrtc;
+__attribute__((visibility("default"))) standin_nvrtc_shape standin_nvrtc_shape_of;
+
+/* An ELF file: header, data (shapes), names, symbols, section headers. */
+typedef struct nv_cubin {
+    uint8_t header[64];
+    int32_t data[NV_SYMBOLS][8];
+    char strings[NV_STRINGS];
+    uint8_t symbols[NV_SYMBOLS][24];
+    uint8_t sections[4][64];
+} nv_cubin;
+
+typedef struct nv_program {
+    char source[32], kernels[4][32];
+    int n_kernels;
+    bool complete; /* everything that it includes is there */
+    bool made;
+    nv_cubin cubin;
+} nv_program;
+
+static int nv_fails(void) {
+    if (atomic_fetch_add(&standin_nvrtc.calls, 1) + 1 != standin_nvrtc.fail_at) return 0;
+    atomic_fetch_add(&standin_nvrtc.failures, 1);
+    return NV_INTERNAL;
+}
+
+#define STANDIN_NV(name) __attribute__((visibility("default"))) int name
+
+STANDIN_NV(nvrtcVersion)(int *major, int *minor);
+STANDIN_NV(nvrtcVersion)(int *major, int *minor) {
+    *major = 13, *minor = 0;
+    return nv_fails();
+}
+
+__attribute__((visibility("default"))) const char *nvrtcGetErrorString(int status);
+const char *nvrtcGetErrorString(int status) { return status ? "the stand-in fails" : "success"; }
+
+static const int nv_archs[] = {75, 80, 86, 87, 89, 90, 100, 103, 120};
+enum { NV_ARCHS = sizeof nv_archs / sizeof *nv_archs };
+
+STANDIN_NV(nvrtcGetNumSupportedArchs)(int *count);
+STANDIN_NV(nvrtcGetNumSupportedArchs)(int *count) {
+    *count = NV_ARCHS;
+    return nv_fails();
+}
+
+STANDIN_NV(nvrtcGetSupportedArchs)(int *archs);
+STANDIN_NV(nvrtcGetSupportedArchs)(int *archs) {
+    memcpy(archs, nv_archs, sizeof nv_archs);
+    return nv_fails();
+}
+
+/* Whether all files that a text includes by name are among the headers. */
+static bool nv_is_complete(const char *text, int n, const char *const *names) {
+    for (const char *at = text; (at = strstr(at, "\n#include \"")); at++) {
+        const char *from = at + strlen("\n#include \""), *end = strchr(from, '"');
+        bool found = false;
+        for (int i = 0; end && i < n; i++)
+            found = found || (strlen(names[i]) == (size_t)(end - from) && !strncmp(names[i], from, strlen(names[i])));
+        if (!found) return false;
+    }
+    return true;
+}
+
+/* Names of kernels: what stands before the parenthesis of extern "C" __global__ void. */
+static void nv_kernels(nv_program *p, const char *text) {
+    for (const char *at = text; (at = strstr(at, "__global__ void")) && p->n_kernels < 4; at++) {
+        const char *name = strstr(at, "fxa_"), *end = name ? strchr(name, '(') : NULL;
+        if (!end || end - name > 31) continue;
+        memcpy(p->kernels[p->n_kernels], name, (size_t)(end - name));
+        p->kernels[p->n_kernels++][end - name] = '\0';
+    }
+}
+
+STANDIN_NV(nvrtcCreateProgram)
+(void **program, const char *source, const char *name, int n, const char *const *headers, const char *const *names);
+STANDIN_NV(nvrtcCreateProgram)
+(void **program, const char *source, const char *name, int n, const char *const *headers, const char *const *names) {
+    int status = nv_fails();
+    nv_program *p = status ? NULL : calloc(1, sizeof *p);
+    if (!p) return status ? status : NV_MEMORY;
+    (void)snprintf(p->source, sizeof p->source, "%s", name);
+    p->complete = nv_is_complete(source, n, names);
+    for (int i = 0; i < n; i++) p->complete = p->complete && nv_is_complete(headers[i], n, names);
+    nv_kernels(p, source);
+    atomic_fetch_add(&standin_nvrtc.held, 1);
+    *program = p;
+    return 0;
+}
+
+STANDIN_NV(nvrtcDestroyProgram)(void **program);
+STANDIN_NV(nvrtcDestroyProgram)(void **program) {
+    free(*program);
+    *program = NULL;
+    atomic_fetch_sub(&standin_nvrtc.held, 1);
+    return 0;
+}
+
+static void nv_put(uint8_t *at, uint64_t x, int bytes) {
+    for (int i = 0; i < bytes; i++) at[i] = (uint8_t)(x >> 8 * i);
+}
+
+static void nv_section(nv_cubin *c, int i, uint32_t type, size_t offset, size_t size, uint32_t link) {
+    nv_put(c->sections[i] + 4, type, 4);
+    nv_put(c->sections[i] + 0x18, offset, 8);
+    nv_put(c->sections[i] + 0x20, size, 8);
+    nv_put(c->sections[i] + 0x28, link, 4);
+}
+
+static void nv_symbol(nv_cubin *c, int i, const char *name, const char *more, size_t *at) {
+    nv_put(c->symbols[i], *at, 4);
+    nv_put(c->symbols[i] + 6, 1, 2);
+    nv_put(c->symbols[i] + 8, (uint64_t)i * sizeof c->data[0], 8);
+    nv_put(c->symbols[i] + 16, sizeof c->data[0], 8);
+    *at += (size_t)snprintf(c->strings + *at, NV_STRINGS - *at, "%s%s", name, more) + 1;
+}
+
+static void nv_make(nv_program *p) {
+    nv_cubin *c = &p->cubin;
+    size_t at = 1;
+    memcpy(c->header, "\177ELF\2\1\1", 7);
+    nv_put(c->header + 0x28, offsetof(nv_cubin, sections), 8);
+    nv_put(c->header + 0x3a, 64, 2);
+    nv_put(c->header + 0x3c, 4, 2);
+    nv_section(c, 1, 1, offsetof(nv_cubin, data), sizeof c->data, 0);
+    nv_section(c, 2, 3, offsetof(nv_cubin, strings), sizeof c->strings, 0);
+    nv_section(c, 3, 2, offsetof(nv_cubin, symbols), sizeof c->symbols, 2);
+    for (int i = 0; i < p->n_kernels; i++) {
+        nv_symbol(c, 2 * i, p->kernels[i], "", &at);
+        nv_symbol(c, 2 * i + 1, p->kernels[i], "_shape", &at);
+        if (standin_nvrtc_shape_of) standin_nvrtc_shape_of(p->source, c->data[2 * i + 1]);
+    }
+    p->made = true;
+}
+
+STANDIN_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options);
+STANDIN_NV(nvrtcCompileProgram)(void *program, int n, const char *const *options) {
+    nv_program *p = program;
+    bool arch = false, columns = false;
+    for (int i = 0; i < n; i++) {
+        arch = arch || !strncmp(options[i], "--gpu-architecture=sm_", 22);
+        columns = columns || !strncmp(options[i], "-DFXA_D=", 8);
+    }
+    int status = nv_fails();
+    if (status) return status;
+    if (!arch || !columns) return NV_INPUT;
+    if (!p->complete || !p->n_kernels || standin_nvrtc.no_engine) return NV_COMPILATION;
+    nv_make(p);
+    return 0;
+}
+
+static const char nv_log[] = "program.cuh(3): remark\nprogram.cuh(7): error: the stand-in does not like it\nmore\n";
+
+STANDIN_NV(nvrtcGetProgramLogSize)(void *program, size_t *size);
+STANDIN_NV(nvrtcGetProgramLogSize)(void *program, size_t *size) {
+    (void)program;
+    *size = sizeof nv_log;
+    return nv_fails();
+}
+
+STANDIN_NV(nvrtcGetProgramLog)(void *program, char *out);
+STANDIN_NV(nvrtcGetProgramLog)(void *program, char *out) {
+    (void)program;
+    memcpy(out, nv_log, sizeof nv_log);
+    return nv_fails();
+}
+
+STANDIN_NV(nvrtcGetCUBINSize)(void *program, size_t *size);
+STANDIN_NV(nvrtcGetCUBINSize)(void *program, size_t *size) {
+    *size = ((const nv_program *)program)->made ? sizeof(nv_cubin) : 0;
+    return nv_fails();
+}
+
+STANDIN_NV(nvrtcGetCUBIN)(void *program, char *out);
+STANDIN_NV(nvrtcGetCUBIN)(void *program, char *out) {
+    memcpy(out, &((const nv_program *)program)->cubin, sizeof(nv_cubin));
+    return nv_fails();
+}
