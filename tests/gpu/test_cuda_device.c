@@ -78,8 +78,8 @@ static uint32_t cu_features(uint64_t *rng) {
     const char *forced = getenv("FXA_TEST_FEATURES"), *without = getenv("FXA_TEST_WITHOUT");
     uint32_t plain = ATTN_GQA | ATTN_DIMS | ATTN_READY | ATTN_SOME_GRADS | ATTN_DLSE;
     uint32_t others = ATTN_PADDING | ATTN_VARLEN | ATTN_PAGED | ATTN_SINK_ZERO | ATTN_SINK | ATTN_DROPOUT |
-                      ATTN_STRIDES | ATTN_CHUNKED;
-    uint32_t rare = ATTN_MAPS | ATTN_ACC | ATTN_LENGTHS | ATTN_ROWS | ATTN_DTYPES | ATTN_MIXED;
+                      ATTN_STRIDES | ATTN_CHUNKED | ATTN_MAPS | ATTN_ACC | ATTN_LENGTHS | ATTN_ROWS;
+    uint32_t rare = ATTN_DTYPES | ATTN_MIXED;
     uint32_t features = plain & (uint32_t)attn_next(rng);
     if (attn_int(rng, 0, 1)) features |= others & (uint32_t)attn_next(rng) & (uint32_t)attn_next(rng);
     if (attn_int(rng, 0, 11) == 0) features |= rare & (uint32_t)attn_next(rng) & (uint32_t)attn_next(rng);

@@ -94,6 +94,13 @@ bool fxa__cu_is_plain(fxa__host *host, const fxa_program *program, const fxa_pro
 /* Whether the factor of the score is above 0 with these numbers and any scale above 0. */
 bool fxa__cu_factor_is_positive(const fxa__cuda_program *program);
 
+/* cuda_coordinates.c: the program with the coordinates and lengths that the problem says; its tensors past the caller's
+ * are arrays of slots. Whether coordinates are other than local indices, which dropout in kernels does not know. */
+fxa_status fxa__cu_coordinates(const fxa__problem *p, fxa_program *program, fxa_program **out, fxa_error *err);
+bool fxa__cu_coordinates_move(const fxa_problem *p);
+/* The slot of such a tensor; -1: the caller's. */
+int32_t fxa__cu_coordinates_slot(const fxa_program *program, int32_t tensor);
+
 /* cuda_build.c. Fills the units that the choice has: compiles them, or takes cubins that are there; on a device it
  * loads them. Free in any case, when nothing on the device uses them any more. */
 fxa_status fxa__cu_build(const fxa__cu_self *self, fxa__cu_code *code, fxa_error *err);

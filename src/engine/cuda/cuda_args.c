@@ -99,9 +99,21 @@ static void args_scalars(fxa__cu_call *c) {
     }
 }
 
+static fxa_view args_slot_view(const fxa__cu_call *c, int32_t slot) {
+    const fxa_problem *p = &c->p->in;
+    const int64_t n[] = {p->b, p->hq, p->sq, p->sk};
+    fxa_view v = {.data = c->bind->slot[slot], .dtype = FXA_I32, .rank = 1, .size = {1}, .stride = {1}};
+    if (slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_MAP_K) v.size[0] = n[slot - FXA_SLOT_MAP_B];
+    if (slot == FXA_SLOT_POS_Q) v.size[0] = p->b;
+    return v;
+}
+
 static void args_captures(fxa__cu_call *c) {
-    for (size_t i = 0; i < c->p->in.n_captures && i < FXA_CUDA_TENSORS; i++) {
-        const fxa_view *v = &c->bind->tensors[i];
+    const fxa_program *program = c->code->program.program;
+    for (int32_t i = 0; i < program->n_tensors && i < FXA_CUDA_TENSORS; i++) {
+        bool own = i >= (int32_t)c->p->in.n_captures;
+        c->tensors[i] = own ? args_slot_view(c, fxa__cu_coordinates_slot(program, i)) : c->bind->tensors[i];
+        const fxa_view *v = &c->tensors[i];
         struct FxaCapture *t = &c->a.tensor[i];
         t->data = v->data;
         t->rank = v->rank;
@@ -117,7 +129,7 @@ static void args_dense(fxa__cu_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (g->dense < 0) return;
     const fxa__node *load = &g->program->nodes[g->dense];
-    const fxa_view *v = &c->bind->tensors[load->imm];
+    const fxa_view *v = &c->tensors[load->imm];
     c->a.dense.data = (void *)(uintptr_t)v->data;
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&g->program->nodes[load->arg[d]]);

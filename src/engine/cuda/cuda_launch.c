@@ -39,7 +39,7 @@ static fxa_status launch_words(fxa__cu_call *c, const fxa__cu_words *w) {
     const fxa_program *program = c->code->program.program;
     if (w->node < 0) return FXA_OK;
     const fxa__node *load = &program->nodes[w->node];
-    const fxa_view *v = &c->bind->tensors[load->imm];
+    const fxa_view *v = &c->tensors[load->imm];
     long long b = 0, h = 0, s = 0, pitch = w->pitch;
     int length = (int)w->length;
     const void *from = v->data;

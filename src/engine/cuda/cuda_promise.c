@@ -25,13 +25,13 @@ static int64_t promise_extent(const fxa_problem *p, uint32_t input) {
 
 /* How many of q and k a load is at, beside b and h; every index a coordinate that stays inside. -1: it is not so. */
 static int promise_positions(const fxa_problem *p, const fxa_program *program, const fxa__node *load) {
-    const fxa_capture *t = &p->captures[load->imm];
+    bool own = load->imm >= (int32_t)p->n_captures; /* of cuda_coordinates.c: as long as it has to be */
     uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&program->nodes[load->arg[d]]);
         int64_t extent = promise_extent(p, input);
-        if (extent == 0 || t->size[d] < extent) return -1;
+        if (extent == 0 || (!own && p->captures[load->imm].size[d] < extent)) return -1;
         positions += (input & pair) != 0;
     }
     return positions;
@@ -69,7 +69,7 @@ static bool promise_is_dense(const fxa_problem *p, const fxa_program *program, i
 }
 
 int32_t fxa__cu_dense_tensor(const fxa__problem *p, const fxa_program *program) {
-    for (int32_t i = 0; i < program->n_tensors; i++)
+    for (int32_t i = 0; i < (int32_t)p->in.n_captures; i++)
         if (promise_is_dense(&p->in, program, i)) return i;
     return -1;
 }

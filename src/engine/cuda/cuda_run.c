@@ -64,6 +64,8 @@ static fxa_status where_check(const fxa__cu_self *s, const fxa__problem *p, cons
         if (flag == UINT32_MAX || (flag && !(p->in.flags & flag)) || !data) continue;
         FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)where_slots[i].slot), data, err));
     }
+    for (int i = FXA_SLOT_MAP_B; i <= FXA_SLOT_POS_Q; i++)
+        if (bind->slot[i]) FXA_TRY(fxa__gpu_check(&s->gpu, "slot", fxa_slot_name((fxa_slot)i), bind->slot[i], err));
     for (size_t i = 0; i < p->in.n_captures; i++) {
         const char *name = p->program->tensors[i].name;
         FXA_TRY(fxa__gpu_check(&s->gpu, "tensor", name, bind->tensors[i].data, err));

@@ -78,7 +78,8 @@ typedef struct fxa__cu_call {
     const fxa__bind *bind;
     fxa_error *err;
     fxa__cu_layout at;
-    _Alignas(128) struct FxaMaps maps; /* the driver wants 64 */
+    fxa_view tensors[FXA_CUDA_TENSORS]; /* of the program: the caller's, then arrays of slots */
+    _Alignas(128) struct FxaMaps maps;  /* the driver wants 64 */
     struct FxaArgs a;
 } fxa__cu_call;
 

@@ -39,17 +39,6 @@ static bool cu_has_far_lse(const fxa_problem *p) { return p->lse.stride[2] != 1;
 static bool cu_has_other_dlse(const fxa_problem *p) {
     return memcmp(p->dlse.stride, p->lse.stride, 3 * sizeof *p->lse.stride) != 0;
 }
-static bool cu_is_map(const fxa_index_map *m) {
-    return m->kind != FXA_MAP_AFFINE || m->base != 0 || (m->step != 0 && m->step != 1) || m->dynamic;
-}
-static bool cu_has_maps(const fxa_problem *p) {
-    return cu_is_map(&p->map_b) || cu_is_map(&p->map_h) || cu_is_map(&p->map_q) || cu_is_map(&p->map_k);
-}
-static bool cu_is_shard(const fxa_problem *p) {
-    bool lengths = (p->q_len && p->q_len != p->sq) || (p->k_len && p->k_len != p->sk);
-    bool both = (p->q_len || p->k_len) && (p->flags & SUPPORT_SPANS);
-    return lengths || both || (p->heads && p->heads != p->hq);
-}
 static bool cu_is_unpadded(const fxa_problem *p) { return (p->flags & FXA_VARLEN) != 0; }
 static bool cu_has_byte_grads(const fxa_problem *p) {
     for (size_t i = 0; i < p->n_captures; i++)
@@ -71,9 +60,7 @@ static const struct cu_row {
     {BOTH, 0, cu_is_empty, "b, sq or sk is 0: kernels take nothing that is empty"},
     {BOTH, 0, cu_is_beyond, "b and hq are to be at most 65535"},
     {BOTH, 0, cu_is_long, "lengths, pages and b times hq are to be at most 2^30"},
-    {BOTH, FXA_POSITIONS, NULL, "kernels have no positions of entries"},
-    {BOTH, 0, cu_has_maps, "kernels have no coordinate maps"},
-    {BOTH, 0, cu_is_shard, "q_len, k_len and heads are to be the problem's own: kernels know no whole of shards"},
+    {BOTH, FXA_DROPOUT, fxa__cu_coordinates_move, "kernels drop by local indices, which are no coordinates here"},
     {FORWARD, FXA_ACC_OUT, NULL, "kernels overwrite what is there"},
     {BACKWARD, SUPPORT_ACCUMULATES, cu_is_unpadded, "gradients of packed rows overwrite what is there"},
     {BOTH, FXA_SCALARS_IN_MEMORY, NULL, "kernels get scale, seed and params with the launch"},
@@ -172,7 +159,7 @@ static bool cu_is_aligned(const fxa_problem *p) {
 }
 
 static fxa_status cu_check_captures(const fxa__problem *p, const fxa_program *program, fxa_error *err) {
-    for (int32_t i = 0; i < program->n_tensors; i++) {
+    for (int32_t i = 0; i < (int32_t)p->in.n_captures; i++) {
         const fxa__decl *t = &program->tensors[i];
         if (t->rank > FXA_CUDA_RANK)
             return fxa__fail(err, FXA_E_UNSUPPORTED, "tensor %s has %d axes; kernels take %d", t->name, (int)t->rank,
@@ -286,9 +273,11 @@ static fxa_status cu_text(const fxa__problem *p, fxa_program *lifted, const fxa_
 }
 
 static fxa_status cu_program(const fxa__problem *p, fxa__cu_choice *c, fxa__cuda_program *out, fxa_error *err) {
-    fxa_program *lifted = NULL, *derivative = NULL;
-    FXA_TRY(fxa__program_lift_masks(p->host, p->program, &lifted, err));
-    fxa_status status = cu_check_captures(p, lifted, err);
+    fxa_program *own = NULL, *lifted = NULL, *derivative = NULL;
+    FXA_TRY(fxa__cu_coordinates(p, p->program, &own, err));
+    fxa_status status = fxa__program_lift_masks(p->host, own, &lifted, err);
+    fxa_program_destroy(own);
+    if (status == FXA_OK) status = cu_check_captures(p, lifted, err);
     if (status == FXA_OK && p->in.pass == FXA_BACKWARD) status = fxa_program_derivative(lifted, &derivative, err);
     if (status == FXA_OK) {
         c->dense = fxa__cu_dense_tensor(p, lifted);

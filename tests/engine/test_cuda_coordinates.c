@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Coordinates of problems written into programs of the cuda engine: at local indices the program gives what the
+ * problem's own gives at the coordinates that src/problem/geometry.c says, for random maps, positions and shards.
+ */
+#include "engine/cuda/cuda.h"
+#include "plan/plan.h"
+#include "problem/geometry.h"
+#include "support/own_context.h"
+#include "t.h"
+
+enum { PLACE_MOST = 64, PLACE_TENSORS = 12 };
+
+typedef struct place {
+    fxa__problem *p;
+    fxa__bind bind;
+    int32_t table[4][PLACE_MOST], dynamic[4], pos[PLACE_MOST];
+} place;
+
+static fxa_index_map place_map(t_rng *r) {
+    fxa_index_map m = {.kind = (uint32_t)t_int(r, 0, 3), .dynamic = t_int(r, 0, 3) == 0};
+    if (m.kind == 3) m.kind = FXA_MAP_AFFINE, m.dynamic = 0;
+    m.base = t_int(r, 0, 2) ? t_int(r, -50, 50) : 0, m.step = t_int(r, 0, 1) ? t_int(r, -3, 3) : 0;
+    if (m.kind != FXA_MAP_SEGMENTS) return m;
+    m.base = m.step = 0;
+    m.n_segments = (uint32_t)t_int(r, 1, 4);
+    for (uint32_t i = 0; i < m.n_segments; i++)
+        m.segment[i] =
+            (fxa_segment){i ? m.segment[i - 1].begin + t_int(r, 1, 5) : 0, t_int(r, -99, 99), t_int(r, -2, 2)};
+    return m;
+}
+
+static void place_bind(place *x, t_rng *r) {
+    const fxa_problem *p = &x->p->in;
+    const fxa_index_map *maps[] = {&p->map_b, &p->map_h, &p->map_q, &p->map_k};
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < PLACE_MOST; j++) x->table[i][j] = (int32_t)t_int(r, -1000, 1000);
+        x->dynamic[i] = (int32_t)t_int(r, -1000, 1000);
+        if (maps[i]->kind == FXA_MAP_TABLE) x->bind.slot[FXA_SLOT_MAP_B + i] = x->table[i];
+        if (maps[i]->dynamic) x->bind.slot[FXA_SLOT_DYN_B + i] = &x->dynamic[i];
+    }
+    for (int j = 0; j < PLACE_MOST; j++) x->pos[j] = (int32_t)t_int(r, 0, 500);
+    if (p->flags & FXA_POSITIONS) x->bind.slot[FXA_SLOT_POS_Q] = x->pos;
+}
+
+static double place_value(const fxa_program *program, const int32_t coord[FXA_INPUT_COUNT], const fxa_view *tensors) {
+    static fxa__val values[4096];
+    fxa__env env = {.tensors = tensors};
+    memcpy(env.coord, coord, sizeof env.coord);
+    fxa__program_eval(program, &env, values);
+    return values[fxa__program_output(program, FXA__OUT_SCORE)].f;
+}
+
+/* All four indices at random, and what both programs give. */
+static void place_compare(const place *x, const fxa_program *own, t_rng *r) {
+    const fxa_problem *p = &x->p->in;
+    fxa_view views[PLACE_TENSORS] = {{0}};
+    for (int32_t i = 0; i < own->n_tensors; i++) {
+        int32_t slot = fxa__cu_coordinates_slot(own, i);
+        T_CHECK(slot >= FXA_SLOT_MAP_B && slot <= FXA_SLOT_POS_Q && x->bind.slot[slot]);
+        views[i] =
+            (fxa_view){.data = x->bind.slot[slot], .dtype = FXA_I32, .rank = 1, .size = {PLACE_MOST}, .stride = {1}};
+        if (slot >= FXA_SLOT_DYN_B && slot <= FXA_SLOT_DYN_K) views[i].size[0] = 1;
+    }
+    for (int n = 0; n < 20; n++) {
+        int64_t b = t_int(r, 0, p->b - 1), h = t_int(r, 0, p->hq - 1), q = t_int(r, 0, p->sq - 1);
+        int64_t k = t_int(r, 0, p->sk - 1);
+        int32_t local[FXA_INPUT_COUNT] = {0}, seen[FXA_INPUT_COUNT] = {0};
+        fxa__seq seq = fxa__seq_get(x->p, &x->bind, b);
+        local[FXA_INPUT_B] = (int32_t)b, local[FXA_INPUT_H] = (int32_t)h;
+        local[FXA_INPUT_Q] = (int32_t)q, local[FXA_INPUT_K] = (int32_t)k;
+        local[FXA_INPUT_Q_LEN] = (int32_t)p->sq, local[FXA_INPUT_K_LEN] = (int32_t)p->sk;
+        local[FXA_INPUT_HEADS] = (int32_t)p->hq;
+        seen[FXA_INPUT_B] = fxa__coord(x->p, &x->bind, FXA_INPUT_B, b);
+        seen[FXA_INPUT_H] = fxa__coord(x->p, &x->bind, FXA_INPUT_H, h);
+        seen[FXA_INPUT_K] = fxa__coord(x->p, &x->bind, FXA_INPUT_K, k);
+        seen[FXA_INPUT_Q] = fxa__row_coord(x->p, &x->bind, &seq, q);
+        seen[FXA_INPUT_Q_LEN] = seq.q_len_seen, seen[FXA_INPUT_K_LEN] = seq.k_len_seen;
+        seen[FXA_INPUT_HEADS] = seq.heads_seen;
+        T_NEAR(place_value(own, local, views), place_value(x->p->program, seen, NULL), 0);
+    }
+}
+
+TEST(random_coordinates) {
+    t_rng r = {t_seed()};
+    fxa_program *program = NULL, *own = NULL;
+    fxa_error err;
+    static const char text[] = "score = 1.0 * b + 7919.0 * h + 104729.0 * q + 1299709.0 * k + 0.5 * q_len + 0.001 * "
+                               "k_len + 0.25 * heads + score\nmask = k <= q";
+    T_OK(own_parse(FXA_PROGRAM_SCORE, text, SIZE_MAX, &program, &err));
+    for (int i = 0; i < t_scaled(300); i++) {
+        static place x;
+        memset(&x, 0, sizeof x);
+        fxa_problem p = FXA_PROBLEM_INIT;
+        p.b = t_int(&r, 1, 5), p.hq = t_int(&r, 1, 8), p.sq = t_int(&r, 1, 60), p.sk = t_int(&r, 1, 60), p.d = 16;
+        p.program = program;
+        p.map_b = place_map(&r), p.map_h = place_map(&r), p.map_q = place_map(&r), p.map_k = place_map(&r);
+        if (t_int(&r, 0, 2) == 0) p.flags |= t_int(&r, 0, 1) ? FXA_POSITIONS : FXA_BOTTOM_RIGHT;
+        if (t_int(&r, 0, 2) == 0) p.q_len = t_int(&r, 1, 500);
+        if (t_int(&r, 0, 2) == 0) p.k_len = t_int(&r, 1, 500);
+        if (t_int(&r, 0, 2) == 0) p.heads = t_int(&r, p.hq, 90);
+        T_OK(fxa__problem_create(fxa__context_host(ctx), &p, &x.p, &err));
+        T_REQUIRE(x.p);
+        place_bind(&x, &r);
+        T_OK(fxa__cu_coordinates(x.p, x.p->program, &own, &err));
+        if (own) place_compare(&x, own, &r);
+        fxa_program_destroy(own);
+        fxa__problem_release(x.p);
+    }
+    fxa_program_destroy(program);
+}
+
+T_MAIN
