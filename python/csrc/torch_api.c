@@ -108,6 +108,18 @@ static void loaded_find(const char *path, const char *name, void *out) {
     memcpy(out, &found, sizeof found);
 }
 
+const void *fxa__torch_core_find(const char *name) {
+    const void *found = NULL;
+#ifdef __linux__ /* where this was tried */
+    char path[1088];
+    snprintf(path, sizeof path, "%s/libc10.so", torch_folder);
+    loaded_find(path, name, &found);
+#else
+    (void)name;
+#endif
+    return found;
+}
+
 static void cuda_find(void) {
     char path[1088];
     snprintf(path, sizeof path, "%s/libtorch_cuda.so", torch_folder);

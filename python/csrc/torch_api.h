@@ -97,6 +97,9 @@ extern fxa__torch_functions fxa__torch;
  * CUDA has. 0, or -1 with what is missing in text. */
 int fxa__torch_resolve(const char *folder, const char *library, char *text, size_t capacity);
 
+/* What libc10 has under a name, of a variable of threads that of this one; NULL where it is not to be found. */
+const void *fxa__torch_core_find(const char *name);
+
 /* The codes of PyTorch and ours: FXA_DTYPE_NONE, -1 for what the other side lacks. */
 fxa_dtype fxa__torch_dtype_ours(int32_t code);
 int32_t fxa__torch_dtype_theirs(fxa_dtype dtype);

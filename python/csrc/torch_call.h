@@ -112,14 +112,23 @@ fxa_dtype fxa__torch_result_dtype(const fxa__torch_call *call, fxa_dtype dtype);
 fxa_status fxa__torch_fail(fxa__torch_call *call, fxa_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A workspace on a device, as torch_pieces.c has it. */
+typedef struct fxa__torch_piece {
+    void *handle; /* a tensor; NULL: none */
+    void *data;
+    size_t size; /* 0: not one to keep */
+    const void *stream;
+    int32_t index;
+} fxa__torch_piece;
+
 /* A problem with what its pointers lead to. Cleared up to the arrays, as a call is. */
 typedef struct fxa__torch_problem {
     fxa_problem problem;
     fxa_args args;
     fxa_program *program, *bprop;
-    bool recorded;        /* the stream is being recorded into a graph */
-    void *workspace;      /* a tensor: memory of a device is PyTorch's */
-    void *host_workspace; /* of the host: the thread's own (torch_state.h), which is quicker */
+    bool recorded;          /* the stream is being recorded into a graph */
+    fxa__torch_piece piece; /* the workspace on a device, PyTorch's memory */
+    void *host_workspace;   /* on the host: the thread's own (torch_state.h), which is quicker */
     fxa_capture captures[FXA_MAX_TENSORS], bprop_captures[FXA_MAX_TENSORS];
     const void *tensors[FXA_MAX_TENSORS], *bprop_tensors[FXA_MAX_TENSORS];
     void *dtensors[FXA_MAX_TENSORS];
@@ -142,6 +151,11 @@ fxa_status fxa__torch_device_begin(fxa__torch_problem *p, fxa__torch_call *call)
 bool fxa__torch_is_nothing(const fxa__torch_problem *p, const fxa__torch_call *call);
 /* The plan of a problem on a device, once all pointers are set. */
 fxa_status fxa__torch_device_plan(fxa__torch_problem *p, fxa__torch_call *call, fxa_context *ctx, fxa_plan **out);
+/* A workspace there for one run (torch_pieces.c), in p->piece, and back; forget: in a child, whose devices are lost. */
+fxa_status fxa__torch_piece_take(fxa__torch_problem *p, fxa__torch_call *call, size_t size);
+void fxa__torch_piece_give(fxa__torch_piece *piece);
+void fxa__torch_pieces_clear(void);
+void fxa__torch_pieces_forget(void);
 /* Whether there are tensors of a device that engines do not like as they lie (expanded, unaligned, ...), which are
  * copies now: then another try may go better. For calls that own their handles. */
 bool fxa__torch_call_tidy(fxa__torch_call *call);

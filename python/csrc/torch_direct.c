@@ -10,8 +10,8 @@
  * The caller holds Python's lock and the objects; the lock is given up while the library works. No exception is left.
  */
 #include "torch_call.h"
+#include "torch_python.h"
 
-#include <dlfcn.h>
 #include <string.h>
 
 /* DLPack 1: DLTensor, and DLPackExchangeAPI up to what is used. */
@@ -31,29 +31,8 @@ typedef struct direct_exchange {
     int (*tensor_from_object)(void *object, direct_tensor *out); /* on a failure a Python exception is set */
 } direct_exchange;
 
-#define DIRECT_PYTHON_MAP(X)                                                                                           \
-    X(void *, PyCapsule_GetPointer, (void *, const char *))                                                            \
-    X(void *, PyCapsule_New, (void *, const char *, void (*)(void *)))                                                 \
-    X(ptrdiff_t, PyTuple_Size, (void *))                                                                               \
-    X(void *, PyTuple_GetItem, (void *, ptrdiff_t))                                                                    \
-    X(ptrdiff_t, PyList_Size, (void *))                                                                                \
-    X(void *, PyList_GetItem, (void *, ptrdiff_t))                                                                     \
-    X(void *, PyTuple_New, (ptrdiff_t))                                                                                \
-    X(int, PyTuple_SetItem, (void *, ptrdiff_t, void *))                                                               \
-    X(long long, PyLong_AsLongLong, (void *))                                                                          \
-    X(double, PyFloat_AsDouble, (void *))                                                                              \
-    X(const char *, PyUnicode_AsUTF8AndSize, (void *, ptrdiff_t *))                                                    \
-    X(void *, PyErr_Occurred, (void))                                                                                  \
-    X(void, PyErr_Clear, (void))                                                                                       \
-    X(void *, PyEval_SaveThread, (void))                                                                               \
-    X(void, PyEval_RestoreThread, (void *))
-
 static const direct_exchange *exchange;
-static struct {
-#define DIRECT_PYTHON_FIELD(result, name, arguments) result(*name) arguments;
-    DIRECT_PYTHON_MAP(DIRECT_PYTHON_FIELD)
-#undef DIRECT_PYTHON_FIELD
-} python;
+static void *adopt; /* makes tensors of Python of a tuple of capsules */
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
@@ -95,29 +74,29 @@ static bool tensor_take(void *object, fxa__torch_tensor *out) {
 typedef bool (*direct_take)(void *object, void *out, size_t at);
 
 static bool tensor_item(void *object, void *out, size_t at) {
-    return tensor_take(object, (fxa__torch_tensor *)out + at);
+    return fxa__torch_is_own(object) && tensor_take(object, (fxa__torch_tensor *)out + at);
 }
 
 static bool whole_item(void *object, void *out, size_t at) {
-    long long value = python.PyLong_AsLongLong(object);
+    long long value = fxa__python.PyLong_AsLongLong(object);
     ((int64_t *)out)[at] = value;
-    return value != -1 || !python.PyErr_Occurred();
+    return value != -1 || !fxa__python.PyErr_Occurred();
 }
 
 static bool float_item(void *object, void *out, size_t at) {
-    double value = python.PyFloat_AsDouble(object);
+    double value = fxa__python.PyFloat_AsDouble(object);
     ((double *)out)[at] = value;
-    return value != -1.0 || !python.PyErr_Occurred();
+    return value != -1.0 || !fxa__python.PyErr_Occurred();
 }
 
 /* Of a tuple, or of a list, which takes an exception longer. */
 static bool items_take(void *items, direct_take take, void *out, size_t room, size_t *count) {
-    void *(*item)(void *, ptrdiff_t) = python.PyTuple_GetItem;
-    ptrdiff_t n = python.PyTuple_Size(items);
+    void *(*item)(void *, ptrdiff_t) = fxa__python.PyTuple_GetItem;
+    ptrdiff_t n = fxa__python.PyTuple_Size(items);
     if (n < 0) {
-        python.PyErr_Clear();
-        item = python.PyList_GetItem;
-        n = python.PyList_Size(items);
+        fxa__python.PyErr_Clear();
+        item = fxa__python.PyList_GetItem;
+        n = fxa__python.PyList_Size(items);
     }
     bool fine = n >= 0 && (size_t)n <= room;
     for (ptrdiff_t i = 0; i < n && fine; i++) {
@@ -160,7 +139,7 @@ static bool expected_met(const int64_t *e, const fxa__torch_call *call) {
 
 static bool text_read(fxa__torch_call *call, void *object) {
     ptrdiff_t size = 0;
-    call->text = python.PyUnicode_AsUTF8AndSize(object, &size);
+    call->text = fxa__python.PyUnicode_AsUTF8AndSize(object, &size);
     call->text_size = (size_t)size;
     return call->text != NULL;
 }
@@ -168,17 +147,6 @@ static bool text_read(fxa__torch_call *call, void *object) {
 /* A tensor that must be where q is. */
 static bool beside_q_take(void *object, fxa__torch_call *call, fxa__torch_tensor *out) {
     return tensor_take(object, out) && out->device == call->q.device && out->index == call->q.index;
-}
-
-/* The n items of a tuple, borrowed. */
-static bool arguments_get(void *arguments, void **a, ptrdiff_t n) {
-    for (ptrdiff_t i = 0; i < n; i++) {
-        a[i] = python.PyTuple_GetItem(arguments, i);
-        if (!a[i]) {
-            return false;
-        }
-    }
-    return true;
 }
 
 /* The ten arguments that both operators have. */
@@ -196,19 +164,16 @@ static bool qkv_read(fxa__torch_call *call, void *const *a) {
 }
 
 /* And what is expected of them. */
-static bool forward_read(fxa__torch_call *call, void *arguments) {
+static bool forward_read(fxa__torch_call *call, void *const *a) {
     int64_t expected[N_EXPECTED];
-    void *a[FXA__TORCH_N_FORWARD + 1];
     size_t n = 0;
-    return arguments_get(arguments, a, FXA__TORCH_N_FORWARD + 1) && qkv_read(call, a) &&
-           items_take(a[10], whole_item, expected, N_EXPECTED, &n) && n == N_EXPECTED && expected_met(expected, call) &&
-           common_read(call, a);
+    return qkv_read(call, a) && items_take(a[10], whole_item, expected, N_EXPECTED, &n) && n == N_EXPECTED &&
+           expected_met(expected, call) && common_read(call, a);
 }
 
 /* And what the backward operator has besides. */
-static bool backward_read(fxa__torch_call *call, void *arguments) {
-    void *a[FXA__TORCH_N_BACKWARD];
-    bool fine = arguments_get(arguments, a, FXA__TORCH_N_BACKWARD) && qkv_read(call, a) && common_read(call, a) &&
+static bool backward_read(fxa__torch_call *call, void *const *a) {
+    bool fine = qkv_read(call, a) && common_read(call, a) && fxa__torch_is_own(a[10]) && fxa__torch_is_own(a[11]) &&
                 beside_q_take(a[10], call, &call->out) && beside_q_take(a[11], call, &call->lse) &&
                 items_take(a[12], tensor_item, call->grads, 2, &call->n_grads) &&
                 items_take(a[13], whole_item, call->want, FXA__TORCH_MAX_WANT, &call->n_want);
@@ -220,77 +185,121 @@ static bool backward_read(fxa__torch_call *call, void *arguments) {
 
 /* ---- Results, and what Python calls ------------------------------------------------------------------------------ */
 
-/* A tuple of capsules, one for each of `room` results that is there, which own them; an empty one for none; NULL, with
+/* A list of tensors, one for each of `room` results that is there, which are given away; nothing for none; NULL, with
  * Python's exception, when there is no memory for it. */
 static void *results_give(void *const *results, size_t room) {
     ptrdiff_t n = 0, at = 0;
     for (size_t i = 0; i < room; i++) {
         n += results[i] != NULL;
     }
-    void *tuple = python.PyTuple_New(n);
+    void *tuple = fxa__python.PyTuple_New(n);
     for (size_t i = 0; i < room; i++) {
-        void *capsule = results[i] && tuple ? python.PyCapsule_New(results[i], NULL, NULL) : NULL;
+        void *capsule = results[i] && tuple ? fxa__python.PyCapsule_New(results[i], NULL, NULL) : NULL;
         if (capsule) {
-            python.PyTuple_SetItem(tuple, at++, capsule);
+            fxa__python.PyTuple_SetItem(tuple, at++, capsule);
         } else if (results[i]) {
             fxa__torch.aoti_torch_delete_tensor_object(results[i]);
         }
     }
-    return at == n ? tuple : NULL;
-}
-
-FXA_API int fxa_torch_direct_begin(void *table);
-FXA_API void *fxa_torch_forward(void *arguments);
-FXA_API void *fxa_torch_backward(void *arguments);
-
-/* Before the first call, with the capsule that holds PyTorch's table. 0, or -1 when this way cannot be gone. */
-int fxa_torch_direct_begin(void *table) {
-    void *found;
-#define DIRECT_PYTHON_FIND(result, name, arguments)                                                                    \
-    found = dlsym(RTLD_DEFAULT, #name);                                                                                \
-    if (!found) {                                                                                                      \
-        return -1;                                                                                                     \
-    }                                                                                                                  \
-    memcpy(&python.name, &found, sizeof found);
-    DIRECT_PYTHON_MAP(DIRECT_PYTHON_FIND)
-#undef DIRECT_PYTHON_FIND
-    exchange = python.PyCapsule_GetPointer(table, "dlpack_exchange_api");
-    if (!exchange) {
-        python.PyErr_Clear();
+    if (!tuple || at != n || n == 0) {
+        return at == n ? tuple : NULL;
     }
-    return exchange && exchange->major == 1 ? 0 : -1;
+    void *list = fxa__python.PyObject_CallFunctionObjArgs(adopt, tuple, NULL);
+    fxa__python.Py_DecRef(tuple);
+    return list;
 }
 
-/* A new tuple: out, and lse and max where they are wanted. When it is empty this way has no result, for whatever
- * reason; the operator says which. */
-void *fxa_torch_forward(void *arguments) {
+/* is_plain(q, k, v). */
+static void *plain_ask(void *self, void *const *a, ptrdiff_t n) {
+    (void)self;
+    return fxa__python.PyBool_FromLong(n == 3 && fxa__torch_is_own(a[0]) && fxa__torch_is_own(a[1]) &&
+                                       fxa__torch_is_own(a[2]) && fxa__torch_modes_are_off());
+}
+
+/* Tensors: out, and lse and max where they are wanted. When there are none this way has no result, for whatever reason;
+ * the operator says which. For a call that is_plain; the arguments are the operator's, and what is expected. */
+static void *forward_run(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;
     void *results[3] = {NULL};
+    (void)self;
     fxa__torch_call_clear(&call, false);
     call.only_wanted = true;
-    if (forward_read(&call, arguments)) {
-        void *thread = python.PyEval_SaveThread();
+    if (n == FXA__TORCH_N_FORWARD + 1 && forward_read(&call, a)) {
+        void *thread = fxa__python.PyEval_SaveThread();
         (void)fxa__torch_call_forward(&call, results); /* on a failure there are no results */
-        python.PyEval_RestoreThread(thread);
+        fxa__python.PyEval_RestoreThread(thread);
     } else {
-        python.PyErr_Clear();
+        fxa__python.PyErr_Clear();
     }
     return results_give(results, 3);
 }
 
-/* A new tuple: a gradient for each that is wanted; empty as above. */
-void *fxa_torch_backward(void *arguments) {
+/* A gradient for each that is wanted; none as above. Whether the call is plain is asked here. */
+static void *backward_run(void *self, void *const *a, ptrdiff_t n) {
     fxa__torch_call call;
     void *results[FXA__TORCH_MAX_WANT];
+    (void)self;
     fxa__torch_call_clear(&call, true);
-    if (backward_read(&call, arguments)) {
+    bool plain = n == FXA__TORCH_N_BACKWARD && fxa__torch_is_own(a[0]) && fxa__torch_is_own(a[1]) &&
+                 fxa__torch_is_own(a[2]) && fxa__torch_modes_are_off();
+    if (plain && backward_read(&call, a)) {
         memset(results, 0, call.n_want * sizeof results[0]);
-        void *thread = python.PyEval_SaveThread();
+        void *thread = fxa__python.PyEval_SaveThread();
         (void)fxa__torch_call_backward(&call, results);
-        python.PyEval_RestoreThread(thread);
+        fxa__python.PyEval_RestoreThread(thread);
     } else {
         call.n_want = 0;
-        python.PyErr_Clear();
+        fxa__python.PyErr_Clear();
     }
     return results_give(results, call.n_want);
+}
+
+/* keys(): the sets of dispatch keys of this thread (torch_python.h), or nothing; keys(modes, modes): trusts them. */
+static void *keys_tell(void *self, void *const *a, ptrdiff_t n) {
+    uint64_t keys[2];
+    (void)self;
+    bool there = fxa__torch_keys_read(keys);
+    void *tuple = fxa__python.PyTuple_New(there ? 2 : 0);
+    for (ptrdiff_t i = 0; there && tuple && i < 2; i++) {
+        fxa__python.PyTuple_SetItem(tuple, i, fxa__python.PyLong_FromUnsignedLongLong(keys[i]));
+    }
+    if (n == 2 && there) {
+        uint64_t modes[2] = {fxa__python.PyLong_AsUnsignedLongLong(a[0]), fxa__python.PyLong_AsUnsignedLongLong(a[1])};
+        fxa__torch_keys_trust(modes);
+    }
+    return tuple;
+}
+
+FXA_API void *fxa_torch_direct_begin(void *given);
+
+/* Before the first call, with a tuple: the capsule that holds PyTorch's table, what makes tensors of capsules, and the
+ * objects of fxa__torch_asked. The four functions above, or none of them when this way cannot be gone. */
+void *fxa_torch_direct_begin(void *given) {
+    static fxa__python_method methods[] = {{"is_plain", plain_ask, FXA__PYTHON_FAST, NULL},
+                                           {"forward", forward_run, FXA__PYTHON_FAST, NULL},
+                                           {"backward", backward_run, FXA__PYTHON_FAST, NULL},
+                                           {"keys", keys_tell, FXA__PYTHON_FAST, NULL}};
+    enum { METHODS = sizeof methods / sizeof methods[0], OBJECTS = 10 };
+    void *objects[OBJECTS];
+    if (fxa__python_find()) {
+        return NULL;
+    }
+    for (ptrdiff_t i = 0; i < OBJECTS; i++) {
+        objects[i] = fxa__python.PyTuple_GetItem(given, i);
+        if (!objects[i]) {
+            return NULL;
+        }
+    }
+    exchange = fxa__python.PyCapsule_GetPointer(objects[0], "dlpack_exchange_api");
+    fxa__python.PyErr_Clear();
+    bool fits = exchange && exchange->major == 1;
+    adopt = objects[1];
+    fxa__python.Py_IncRef(adopt);
+    fxa__torch_plain_begin(&(fxa__torch_asked){
+        {objects[2], objects[3]}, objects[4], objects[5], objects[6], objects[7], objects[8], objects[9]});
+    void *tuple = fxa__python.PyTuple_New(fits ? METHODS : 0);
+    for (ptrdiff_t i = 0; fits && tuple && i < METHODS; i++) {
+        fxa__python.PyTuple_SetItem(tuple, i, fxa__python.PyCFunction_NewEx(&methods[i], NULL, NULL));
+    }
+    return tuple;
 }

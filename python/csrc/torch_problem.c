@@ -353,15 +353,11 @@ fxa_status fxa__torch_problem_begin(fxa__torch_problem *p, fxa__torch_call *call
 void fxa__torch_problem_end(fxa__torch_problem *p) {
     fxa__torch.fxa_program_destroy(p->program);
     fxa__torch.fxa_program_destroy(p->bprop);
-    if (p->workspace) {
-        fxa__torch.aoti_torch_delete_tensor_object(p->workspace);
-    }
+    fxa__torch_piece_give(&p->piece);
     fxa__torch_space_give(p->host_workspace);
 }
 
 static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, size_t size) {
-    fxa__torch_tensor space;
-    int64_t bytes = (int64_t)size, stride = 1;
     p->args.workspace_size = size;
     if (p->problem.device == FXA_HOST) {
         p->host_workspace = fxa__torch_space_take(size);
@@ -371,9 +367,8 @@ static fxa_status workspace_new(fxa__torch_problem *p, fxa__torch_call *call, si
         p->args.workspace = p->host_workspace;
         return FXA_OK;
     }
-    fxa_status status = fxa__torch_tensor_new(call, &call->q, FXA_U8, 1, &bytes, &stride, &space);
-    p->workspace = space.handle;
-    p->args.workspace = space.data;
+    fxa_status status = fxa__torch_piece_take(p, call, size);
+    p->args.workspace = p->piece.data;
     return status;
 }
 

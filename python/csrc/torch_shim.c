@@ -284,6 +284,7 @@ FXA_API int fxa_torch_register(const char *folder, const char *library, const ch
                                const char *backward_schema, char *text, size_t capacity);
 FXA_API int fxa_torch_cache_stats(fxa_cache_stats *out);
 FXA_API int fxa_torch_cache_clear(void);
+FXA_API void fxa_torch_space_clear(void);
 
 /* Defines both operators and their kernels for CPU and CUDA. 0, or -1 with a sentence in text; then nothing is
  * registered. The objects of libtorch that hold the registrations are kept for ever. */
@@ -328,5 +329,9 @@ int fxa_torch_cache_clear(void) {
         return -1;
     }
     fxa__torch.fxa_cache_clear(ctx);
+    fxa__torch_pieces_clear();
     return 0;
 }
+
+/* The workspaces alone. */
+void fxa_torch_space_clear(void) { fxa__torch_pieces_clear(); }

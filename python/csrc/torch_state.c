@@ -4,7 +4,7 @@
  */
 #include "torch_state.h"
 
-#include "torch_api.h"
+#include "torch_call.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -36,6 +36,7 @@ static void state_after_fork(void) {
     memset(torch_state.entry, 0, sizeof torch_state.entry);
     memset(torch_state.context, 0, sizeof torch_state.context);
     torch_state.forked = 1;
+    fxa__torch_pieces_forget();
 }
 
 void fxa__torch_state_begin(void) { pthread_atfork(NULL, NULL, state_after_fork); }

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn.torch on a GPU: python3 torch_cuda.py [--platform cuda] [--times] [--compile] [--short] [--only WORD], with the
-package on PYTHONPATH. A line per check, BAD first where one fails, and exit status 1 then; 77 without torch or such a
+"""fxattn.torch on a GPU: python3 torch_cuda.py [--platform cuda] [--times [host]] [--compile] [--short] [--only WORD], with
+the package on PYTHONPATH. A line per check, BAD first where one fails, and exit status 1 then; 77 without torch or such a
 device. --platform cpu runs what the host has too, to see that this file works.
 
 Checked: results and gradients against f64 (torch_reference.py) of every way to write a score (torch_cases.py); how
 tensors may lie; calls that are recorded into graphs and replayed with other values; streams, threads, memory that is
 given back at once; autocast, torch.compile, training; what is said where devices are mixed or no engine can. --times:
-torch_times.py.
+torch_times.py; host: of the host's part alone.
 """
 import argparse
 import os
@@ -339,7 +339,7 @@ def refusals(report, device, dtype, shape):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--platform", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--times", nargs="?", const="all", choices=("all", "host"))
     parser.add_argument("--compile", action="store_true", help="torch.compile too: half a minute")
     parser.add_argument("--only", default="", help="checks with this in their name")
     parser.add_argument("--short", action="store_true", help="some of the cases, and no models")
@@ -376,7 +376,7 @@ def main():
             report.run("torch.compile, %s" % (mode or "default"), check_compiled, mode, devices[0], torch.bfloat16, shape)
     if given.times:
         import torch_times
-        torch_times.run(devices[0])
+        torch_times.run(devices[0], given.times)
     print("%d right, %d taken by no engine\n%d bad" % (report.good, report.refused, report.bad))
     return 1 if report.bad else 0
 

@@ -198,6 +198,33 @@ def check_threads(report, name, device, dtype, shape):
            "%d of 40 calls, %.2f of what is allowed" % (len(worst), max(worst, default=9)))
 
 
+def check_one_stream(report, name, device, dtype, shape):
+    """Four threads on one stream, of small calls without a pause, each with values of its own: kept workspaces are used
+    by all of them."""
+    stream, given = torch.cuda.Stream(device), [inputs(shape, device, dtype, seed=n) for n in range(4)]
+    found, dense = [], [Dense(*given[n], capped(2.0 + n)) for n in range(4)]
+
+    def work(n):
+        with torch.cuda.stream(stream):
+            for _ in range(50):
+                leaves = [x.detach().requires_grad_() for x in given[n][:3]]
+                out = fx.flex_attention(*leaves, capped(2.0 + n))
+                found.append((n, (out, *torch.autograd.grad(out, leaves, given[n][3]))))
+    torch.cuda.synchronize(device)
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize(device)
+    first, same = {}, True
+    for n, results in found:
+        same = same and all(torch.equal(x, y) for x, y in zip(results[:1], first.setdefault(n, results)))
+    worst = max(dense[n].worst(what, x) for n, results in found[::7] for what, x in zip(("out", "dq", "dk", "dv"), results))
+    report(name, len(found) == 200 and same and worst <= 1,
+           "%d of 200 calls, bits of out the same: %s, %.2f of what is allowed" % (len(found), same, worst))
+
+
 def check_memory(report, name, device, dtype, shape):
     """200 steps leave no memory behind, and reserve no more than the first ones did."""
     leaves = [x.requires_grad_() for x in inputs(shape, device, dtype)[:3]]
@@ -224,3 +251,4 @@ def run(report, device, dtype, shape):
                             "recorded without a run before": check_cold}.items():
             report.run("%s, %s" % (name, device), check, device, dtype, shape)
     report.run("four threads, %s" % device, check_threads, device, dtype, shape)
+    report.run("four threads on one stream, %s" % device, check_one_stream, device, dtype, shape)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of torch_cuda.py --times: TFLOP/s of fxattn.torch beside SDPA and compiled FlexAttention in one run (CUDA events,
 medians, L2 flushed), and what a call costs the host beyond fxa_plan_run of the same problem, which is called by ctypes
-with everything ready, as bench/bench_torch.py does it."""
+with everything ready, as bench/bench_torch.py does it.
+
+The host's part: bursts of 100 calls, the call and fxa_plan_run one right after the other, many times in turns with all
+else; what is beyond is the median of the differences of neighbours. A loop of nothing but Python is timed in the same
+turns, by the clock and in CPU time: by it machines and their clocks can be told apart."""
 import ctypes
 import math
 import os
 import statistics
+import sys
 import time
 
 import torch
@@ -17,28 +22,15 @@ import fxattn.torch as fx
 from fxattn import _abi
 from fxattn._library import context, lib
 from fxattn._problem import Args, Problem
-from fxattn.trace import trace
+from fxattn.trace import trace, watch
 from torch_cases import capped, causal, inputs
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+from bench_gpu import milliseconds  # noqa: E402
 
 SHAPES = {"A": (4, 16, 4096, 128), "C": (4, 32, 4096, 64)}
 SMALL = (1, 4, 128, 64)
 CAP = 20.0
-
-
-def milliseconds(function, rounds=20):
-    flush = torch.empty(1 << 28, device="cuda", dtype=torch.uint8)
-    for _ in range(3):
-        function()
-    took = []
-    for _ in range(rounds):
-        flush.zero_()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        function()
-        end.record()
-        took.append((begin, end))
-    torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in took)
 
 
 def backed(backend):
@@ -73,9 +65,9 @@ def speeds(device):
         for (row, who), attend in ways(shape, device).items():
             try:
                 with torch.no_grad():
-                    forward = milliseconds(lambda: attend(q, k, v))
+                    forward = milliseconds(lambda: attend(q, k, v), 20)
                 out = attend(*leaves)
-                backward = milliseconds(lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True))
+                backward = milliseconds(lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True), 20)
                 print("time %s %s %-17s %-14s TFLOP/s forward %4.0f backward %4.0f; ms %.3f %.3f" % (
                     letter, shape, row, who, 4e-9 * pairs * d / forward, 10e-9 * pairs * d / backward, forward,
                     backward), flush=True)
@@ -115,9 +107,18 @@ def prepared(mod, q, k, v, backward=None):
     return lambda: run(handle, struct, keep and None)
 
 
-def medians(functions, rounds=20, calls=100):
-    """Microseconds of one call: the median of bursts in turns, of the thread's CPU time as bench/bench_torch.py takes it,
-    of backward passes, which have another thread here, by the clock; the device is idle when a burst begins."""
+def calibration():
+    """Some work of Python alone, a burst of which is about as long as one of calls."""
+    total = 0
+    for i in range(20):
+        total += i * i
+    return total
+
+
+def bursts(functions, rounds=30, calls=100):
+    """Microseconds of one call, by function and round: of the thread's CPU time, of backward passes, which have another
+    thread here, by the clock; the device is idle when a burst begins. Of the calibration both."""
+    functions = {**functions, ("calibration", "CPU"): calibration, ("calibration", "clock"): calibration}
     found = {name: [] for name in functions}
     for function in functions.values():
         for _ in range(5):
@@ -125,13 +126,20 @@ def medians(functions, rounds=20, calls=100):
     for _ in range(rounds):
         for name, function in functions.items():
             torch.cuda.synchronize()
-            clock = time.perf_counter if "backward" in name else time.thread_time
+            clock = time.perf_counter if "backward" in name or "clock" in name else time.thread_time
             began = clock()
             for _ in range(calls):
                 function()
-            found[name].append((clock() - began) / calls)
+            found[name].append(1e6 * (clock() - began) / calls)
     torch.cuda.synchronize()
-    return {name: 1e6 * statistics.median(taken) for name, taken in found.items()}
+    both = [found.pop(("calibration", name)) for name in ("CPU", "clock")]
+    print("host calibration, a loop of 20 in Python: CPU %.2f us (%.2f to %.2f), clock %.2f us (%.2f to %.2f)" % tuple(
+        f(times) for times in both for f in (statistics.median, min, max)))
+    return found
+
+
+def medians(functions):
+    return {name: statistics.median(taken) for name, taken in bursts(functions).items()}
 
 
 def overhead(device):
@@ -152,22 +160,28 @@ def overhead(device):
     for name, (call, mod) in calls.items():
         try:
             out = call(*learned)
+            compared = mod != "SDPA" and name in ("plain", "soft cap", "attention()")
             found[name, "no gradient"] = lambda call=call: call(q, k, v)
+            if compared:
+                found[name, "no gradient", "run"] = prepared(mod, q, k, v)
             found[name, "recorded"] = lambda call=call: call(*learned)
             found[name, "backward"] = lambda out=out: torch.autograd.grad(out, learned, dout, retain_graph=True)
-            if mod != "SDPA" and name in ("plain", "soft cap", "attention()"):
-                found[name, "no gradient", "run"] = prepared(mod, q, k, v)
+            if compared:
                 lse = fx.attention(q, k, v, mod, return_lse=True).lse.double()
                 found[name, "backward", "run"] = prepared(mod, q, k, v, (out.detach(), lse, dout))
         except Exception as error:
             print("host %-22s %s" % (name, " ".join(str(error).split())[:200]))
-    taken = medians(found)
+    taken = bursts(found)
+    empty = statistics.median(taken["empty"])
     for key in found:
         if key == "empty" or len(key) == 3:
             continue
-        run = taken.get((*key, "run"))
-        print("host %-22s %-12s %6.1f us%s" % (*key, taken[key], "" if run is None else
-              "; fxa_plan_run %.1f, beyond %.1f" % (run - taken["empty"], taken[key] - run + taken["empty"])))
+        run, text = taken.get((*key, "run")), ""
+        if run is not None:
+            beyond = [a - b + empty for a, b in zip(taken[key], run)]
+            text = "; fxa_plan_run %.1f, beyond %.1f (quarters %.1f, %.1f)" % (
+                statistics.median(run) - empty, *(statistics.quantiles(beyond, n=4)[i] for i in (1, 0, 2)))
+        print("host %-22s %-12s %6.1f us%s" % (*key, statistics.median(taken[key]), text))
 
 
 def pieces(device):
@@ -175,7 +189,18 @@ def pieces(device):
     from fxattn.torch import _autograd, _direct
     q, k, v, _ = inputs(SMALL, device, torch.bfloat16)
     call = _autograd.Call(floats=(math.nan, 0.0), config=(0,))
-    given = (q, k, v, (), (), (), (), (math.nan, 0.0), (0,), "", _direct.ANYTHING)
+    given, cap = (q, k, v, (), (), (), (), (math.nan, 0.0), (0,), "", _direct.ANYTHING), capped(CAP)
+    like, told = ctypes.c_void_p(), ("torch", q.device, None)
+    four = ctypes.c_int64 * 4
+    torch_c = ctypes.PyDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+    sizes = four(*q.shape), four(*q.stride())
+    where_it_is = (torch_c.aoti_torch_dtype_bfloat16(), torch_c.aoti_torch_device_type_cuda(), q.device.index or 0)
+
+    def made():
+        torch_c.aoti_torch_empty_strided(ctypes.c_int64(4), *sizes, *where_it_is, ctypes.byref(like))
+        torch_c.aoti_torch_delete_tensor_object(like)
+    for _ in range(5):
+        fx.flex_attention(q, k, v, cap)
     size, stride, problem = tuple(q.shape), q.stride(), problem_of(None, q.shape, False)
     for name in ("q", "k", "v", "o"):
         problem.operand(name, _abi.BF16, stride)
@@ -190,15 +215,20 @@ def pieces(device):
         "cuStreamIsCapturing, by ctypes": lambda: driver.cuStreamIsCapturing(None, ctypes.byref(status)),
         "torch.empty_strided of the result": lambda: torch.empty_strided(size, stride, dtype=q.dtype, device=device),
         "torch.empty of 512 bytes": lambda: torch.empty(512, dtype=torch.uint8, device=device),
-        "is_plain": lambda: _direct.is_plain(q, k, v), "direct, in C": lambda: _direct._adopt(_direct._run(given)),
+        "the same in C, by ctypes": made, "an empty call, by ctypes": lambda: torch_c.aoti_torch_device_type_cuda(),
+        "is_plain": lambda: _direct.is_plain(q, k, v), "a known function": lambda: watch.find(cap, None, told),
+        "refused at once": lambda: _direct._run(*given[:-1], (1, 1, 1, 7, 7, 7)),
+        "direct, in C": lambda: _direct._run(*given),
         "direct": lambda: call.output_direct(q, k, v, _direct.ANYTHING),
-        "flex_attention": lambda: fx.flex_attention(q, k, v), "fxa_plan_run, by ctypes": prepared(None, q, k, v)})
+        "flex_attention": lambda: fx.flex_attention(q, k, v), "soft cap": lambda: fx.flex_attention(q, k, v, cap),
+        "fxa_plan_run, by ctypes": prepared(None, q, k, v)})
     for name, taken in found.items():
         print("host piece %-34s %6.1f us" % (name, taken))
 
 
-def run(device):
+def run(device, which):
     with torch.cuda.device(device):
         pieces(device)
         overhead(device)
-        speeds(device)
+        if which == "all":
+            speeds(device)

@@ -193,7 +193,7 @@ def _at_once(q: Tensor, k: Tensor, v: Tensor, layout: str, score_mod: Mod, mask_
         q, k, v = arrange(q), arrange(k), arrange(v)
     found = None
     if style == "flex" and bprop is None and tensors is None and bprop_tensors is None:
-        found = known_at_once(q, k, v, score_mod, mask_mod, scale, flags, ALIKE_GROUPED)
+        found = known_at_once(q, k, v, score_mod, mask_mod, scale, (flags,), ALIKE_GROUPED)
     elif (style == "graph" and callable(score_mod) and mask_mod is None and scale is None
           and (tensors is None or type(tensors) is dict) and (bprop_tensors is None or type(bprop_tensors) is dict)):
         found = _graph_at_once(q, k, v, flags, score_mod, bprop, tensors, bprop_tensors)

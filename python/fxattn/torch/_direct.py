@@ -2,20 +2,20 @@
 """fxattn::fwd and fxattn::bwd without PyTorch's dispatcher, where that is the same: a small call would spend most of
 its time there.
 
-    Call.run -> is_plain -> forward -> fxa_torch_forward (python/csrc/torch_direct.c) -> what the operator does
-    a gradient's backward -> backward -> fxa_torch_backward
+    Call.run -> is_plain -> forward -> python/csrc/torch_direct.c -> what the operator does
+    a gradient's backward -> backward -> the same
 
 Invariants:
 - This way is taken only where the dispatcher would come to the operator's kernel and, autograd aside, to nothing before
-  it: with tensors of PyTorch's own classes that are what their memory says (is_plain), while no mode is on in this
-  thread: autocast, torch.func, fake and functional tensors, tracing, modes of __torch_dispatch__ and
-  __torch_function__, dual numbers, a profiler.
+  it: with tensors of PyTorch's own classes that are what their memory says, while no mode is on in this thread:
+  autocast, torch.func, fake and functional tensors, tracing, modes of __torch_dispatch__ and __torch_function__, dual
+  numbers, a profiler (is_plain, python/csrc/torch_plain.c).
 - Nothing is kept between calls: what a tensor is, is read in every call.
 - This way raises nothing. A call that it cannot take, or that fails, is made again by the operator, whose words are
   those that are raised.
 """
 import ctypes
-from typing import Any, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -26,52 +26,76 @@ from . import _operators as ops
 
 Results = Tuple[Tensor, Tensor, Tensor]
 ANYTHING = (0, 0, 0, 0, 0, 0)  # is expected
-_KINDS = frozenset([Tensor, torch.nn.Parameter])
 
 
-def _begin() -> bool:
-    """Whether this build of PyTorch, this Python and the library go together."""
-    if not ops.by_shim or not hasattr(Tensor, "__dlpack_c_exchange_api__"):
-        return False
-    begin = ctypes.PyDLL(ops.library._name).fxa_torch_direct_begin
-    begin.argtypes = [ctypes.py_object]
-    return begin(Tensor.__dlpack_c_exchange_api__) == 0
+# ---- When ------------------------------------------------------------------------------------------------------------
 
-
-def _keys(*names: str) -> int:
-    """The bits of dispatch keys."""
+def _bits(*names: str) -> int:
+    """Those of dispatch keys."""
     bits = 0
     for name in names:
         bits |= torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()
     return bits
 
 
-try:
-    _included, _autocast = torch._C._dispatch_tls_local_include_set, torch._C._is_any_autocast_enabled
-    _function_modes, _profiled = torch._C._len_torch_function_stack, torch._C._autograd._profiler_enabled
-    _MODES = ~_keys("BackendSelect", "ADInplaceOrView")  # which every thread has included
-    _adopt = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs  # the one for a single tensor leaks it
-    possible = _begin()
-except AttributeError:  # of these private names, in another PyTorch
-    possible = False
+def _keys_on() -> bool:
+    """Whether dispatch keys of this thread say that a mode is on, as Python is told of them."""
+    return bool(_included().raw_repr() & _MODES) or _autocast()
 
 
-# ---- When ------------------------------------------------------------------------------------------------------------
+def _trust_keys() -> bool:
+    """Has the dispatch keys of threads read as numbers (torch_plain.c), if they are seen to be what they are taken for:
+    they change as the objects of Python do, by inference mode and by autocast. Whether they are."""
+    def look() -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+        objects = _included().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
+        read = _keys()
+        return read, tuple([a ^ b for a, b in zip(objects, read)])
+
+    seen, cast = [look()], torch.is_autocast_enabled("cpu")
+    with torch.inference_mode(not torch.is_inference_mode_enabled()):
+        seen.append(look())
+    torch.set_autocast_enabled("cpu", not cast)
+    seen.append(look())
+    torch.set_autocast_enabled("cpu", cast)
+    casts = _bits(*(name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")))
+    (now, usual), (inferring, _), (casting, _) = seen
+    if (now and all(one[1] == usual for one in seen) and now[0] != inferring[0] and now[0] == casting[0]
+            and now[1] ^ casting[1] == _bits("AutocastCPU") and not usual[0] & _MODES and usual[1] & casts == casts):
+        _keys(_MODES & (1 << 64) - 1, casts)
+        return True
+    return False
+
+
+def _begin() -> Sequence[Callable[..., Any]]:
+    """is_plain, forward, backward and keys of torch_direct.c, if this build of PyTorch, this Python and the library go
+    together."""
+    if not ops.by_shim or not hasattr(Tensor, "__dlpack_c_exchange_api__"):
+        return ()
+    begin = ctypes.PyDLL(ops.library._name).fxa_torch_direct_begin
+    begin.argtypes, begin.restype = [ctypes.py_object], ctypes.py_object
+    return begin((Tensor.__dlpack_c_exchange_api__, torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs, Tensor,
+                  torch.nn.Parameter, Tensor.is_neg, _keys_on, torch._C._len_torch_function_stack,
+                  torch._C._autograd._profiler_enabled, vars(_forward_ad), "_current_level"))
+
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether nothing but autograd stands between a call with these tensors and the kernel."""
-    return (type(q) in _KINDS and type(k) in _KINDS and type(v) in _KINDS and possible
-            and not _included().raw_repr() & _MODES and not _autocast() and not _function_modes()
-            and not _profiled() and _forward_ad._current_level < 0
-            and not q.is_neg() and not k.is_neg() and not v.is_neg())
+    return False
 
 
-def _are_plain(tensors: Iterable[Tensor]) -> bool:
-    """Whether these are what their memory says."""
-    for t in tensors:
-        if type(t) not in _KINDS or t.is_neg():
-            return False
-    return True
+try:
+    _included, _autocast = torch._C._dispatch_tls_local_include_set, torch._C._is_any_autocast_enabled
+    _MODES = ~_bits("BackendSelect", "ADInplaceOrView")  # which every thread has included
+    _functions = _begin()
+except (AttributeError, ValueError):  # of these private names, in another PyTorch; of a function that Python lacks
+    _functions = ()
+possible, trusted = len(_functions) > 0, False
+if possible:
+    is_plain, _run, _run_back, _keys = _functions
+    try:
+        trusted = _trust_keys()
+    except (AttributeError, TypeError, ValueError):  # then _keys_on is asked
+        pass
 
 
 # ---- How -------------------------------------------------------------------------------------------------------------
@@ -80,23 +104,21 @@ _nothing = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch
 
 
 def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, config: Sequence[int], expected: Sequence[int]
-            ) -> List[Tensor]:
+            ) -> Sequence[Tensor]:
     """out, and lse and max where they are wanted, of a call that is plain; none of them: ask the operator. `config` is
     in place of the call's own; `expected` is what direct_expected says in torch_direct.c."""
-    if not _are_plain(call.all_tensors() if call.extras or call.scalars else call.tensors):
-        return []
-    return _adopt(_run((q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, config, call.program,
-                        expected)))
+    return _run(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, config, call.program,
+                expected)
 
 
 def backward(call: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
-             want: Sequence[int]) -> List[Tensor]:
+             want: Sequence[int]) -> Sequence[Tensor]:
     """The wanted gradients, at least one, of tensors that saved ones may have become: whatever they are is looked at
-    here. None of them: ask the operator."""
-    if not is_plain(q, k, v) or not _are_plain((*call.all_tensors(), out, lse, *grads)):
-        return []
-    return _adopt(_run_back((q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, call.config,
-                             call.program, out, lse, grads, want)))
+    there. None of them: ask the operator."""
+    if not possible:
+        return ()
+    return _run_back(q, k, v, call.tensors, call.extras, call.scalars, call.ints, call.floats, call.config,
+                     call.program, out, lse, grads, want)
 
 
 def all_results(made: Sequence[Tensor], config: Sequence[int]) -> Results:
@@ -108,8 +130,3 @@ def all_results(made: Sequence[Tensor], config: Sequence[int]) -> Results:
         return out, lse, made[-1]
     return out, lse, _nothing[torch.float64 if out.dtype is torch.float64 else torch.float32]
 
-
-if possible:
-    _run, _run_back = (ctypes.PyDLL(ops.library._name)[name] for name in ("fxa_torch_forward", "fxa_torch_backward"))
-    for _function in (_run, _run_back):
-        _function.argtypes, _function.restype = [ctypes.py_object], ctypes.py_object

@@ -11,7 +11,7 @@ from . import _operators as ops
 from ._autograd import Call
 
 SYMBOLIC = (torch.SymFloat, torch.SymInt)
-_DEFAULT_FLOATS = (math.nan, 0.0)
+DEFAULT_FLOATS = (math.nan, 0.0)
 
 
 def told_of_scores(q: Tensor) -> Dict[str, Any]:
@@ -93,7 +93,8 @@ def as_tensor(array: Any) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _are_floats(params: Sequence[Any]) -> bool:
+def are_floats(params: Sequence[Any]) -> bool:
+    """Whether all are, exactly."""
     for value in params:
         if type(value) is not float:
             return False
@@ -115,13 +116,13 @@ def call_of(traced: Any, scale: Any, config: Sequence[int], dropout_p: float = 0
         tensors, params = ((), ()) if traced is None else (_tensors_of(traced), traced.params)
         return call_there("" if traced is None else traced.program.text, tensors, scale, params, config, dropout_p,
                           extras, device)
-    floats = _DEFAULT_FLOATS if scale is None and not dropout_p else (math.nan if scale is None else scale, dropout_p)
+    floats = DEFAULT_FLOATS if scale is None and not dropout_p else (math.nan if scale is None else scale, dropout_p)
     if traced is None:
         return Call("", (), extras, (), (), floats, config)
     program, params = traced.program, traced.params
     if not params:
         return Call(program.text, _tensors_of(traced), extras, (), (), floats, config)
-    if program.takes_floats and _are_floats(params):
+    if program.takes_floats and are_floats(params):
         return Call(program.text, _tensors_of(traced), extras, (), (), (*floats, *params), config)
     ints, numbers = split_params(program, params)
     ints = [int(x) if isinstance(x, Tensor) else x for x in ints]

@@ -12,7 +12,7 @@ import warnings
 from typing import Any, Callable, Dict, Literal, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch.nn.attention import flex_attention as _theirs
 from torch.nn.attention.flex_attention import AuxOutput as AuxOutput
 from torch.nn.attention.flex_attention import AuxRequest as AuxRequest
@@ -22,7 +22,7 @@ from .._program import Program
 from ..trace import trace
 from ..trace.watch import find as known
 from . import _direct, _dynamo
-from ._traced import call_of, check_scale, told_of_scores
+from ._traced import DEFAULT_FLOATS, are_floats, call_of, check_scale, told_of_scores
 from .block_mask import UNBOUNDED_BLOCK, LazyBlockMask, mask_mod_of, noop_mask
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
@@ -31,7 +31,7 @@ _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 _PLACES = {"cpu": -1, torch.device("cpu"): -1, "cuda": -2, torch.device("cuda"): -2}
 # What is expected of a call without a mask (direct_expected in torch_direct.c), and what most functions are told.
 ALIKE, ALIKE_GROUPED = (1, 1, 1, -1, -1, -1), (2, 1, 1, -1, -1, -1)
-ON_HOST = ("torch", None, None)
+ON_HOST, NO_FLAGS = ("torch", None, None), (0,)
 _said: Set[str] = set()  # warnings that are given once in a process
 
 
@@ -240,22 +240,50 @@ def _at_once(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_ma
             return None
         expected = (expected[0], batch, heads, *block_mask.seq_lengths, place)
         mask_mod = None if mask_mod is noop_mask else mask_mod
-    return known_at_once(query, key, value, score_mod, mask_mod, scale, 0, expected)
+    return known_at_once(query, key, value, score_mod, mask_mod, scale, NO_FLAGS, expected)
 
 
-def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any, scale: Any, flags: int,
+def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any, scale: Any, config: Tuple[int, ...],
                   expected: Sequence[int]) -> Optional[Tensor]:
-    """The same of functions alone, with flags of the problem; `expected` is what direct_expected says in
+    """The same of functions alone, with settings of the problem; `expected` is what direct_expected says in
     torch_direct.c."""
-    traced = None
+    if scale is not None and (type(scale) is not float or scale != scale):
+        return None
+    traced, tensors, program, floats = None, (), "", DEFAULT_FLOATS
+    recorded = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if score_mod is not None or mask_mod is not None:
-        told = ON_HOST if q.is_cpu and q.dtype is not torch.float64 else ("torch", *told_of_scores(q).values())
+        told = ON_HOST
+        if not q.is_cpu or q.dtype is torch.float64:  # as told_of_scores has it
+            told = "torch", None if q.is_cpu else q.device, torch.float64 if q.dtype is torch.float64 else None
         traced = known(score_mod, mask_mod, told)
         if traced is None:
             return None
-    if scale is not None and (type(scale) is not float or scale != scale):
-        return None
-    return call_of(traced, scale, (flags,)).output_direct(q, k, v, expected)
+        source, tensors, params, *_ = traced
+        ready = _ready.get(id(source))
+        if ready is None or ready[0] is not source or ready[1] is not params:
+            ready = _make_ready(source, params)
+        _, _, program, floats = ready
+        for tensor in tensors:
+            recorded = recorded or not isinstance(tensor, Tensor) or tensor.requires_grad
+    if recorded or not floats:  # or with params that a Call has to look at
+        return call_of(traced, scale, config).output_direct(q, k, v, expected)
+    if scale is not None:
+        floats = scale, *floats[1:]
+    made = _direct._run(q, k, v, tensors, (), (), (), floats, config, program, expected)
+    return made[0] if made else None
+
+
+# Of programs by their address: the program, its params, its text and the floats of a call, of params that are no floats
+# none.
+_ready: Dict[int, Tuple[Program, Tuple[Any, ...], str, Tuple[float, ...]]] = {}
+
+
+def _make_ready(source: Program, params: Tuple[Any, ...]) -> Tuple[Program, Tuple[Any, ...], str, Tuple[float, ...]]:
+    if len(_ready) >= 512:
+        _ready.clear()
+    floats = DEFAULT_FLOATS + params if source.takes_floats and are_floats(params) else ()
+    ready = _ready[id(source)] = source, params, source.text, floats
+    return ready
 
 
 @overload

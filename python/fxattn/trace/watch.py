@@ -149,8 +149,10 @@ class _Writer:
             raise _Unknown
         # A trace is a tuple: its class, what comes before the tensors, the tensors, what comes after them.
         program, _, *after = traced
-        made = "{0}({1}, ({2}, (%s), *{3}))" % "".join(name + ", " for name in names)
-        self.lines.append("return " + made.format(*map(self.constant, (tuple.__new__, type(traced), program, after))))
+        made = "{0}({1}, ({2}, (%s), %s))" % ("".join(name + ", " for name in names),
+                                              "".join("{%d}, " % (3 + n) for n in range(len(after))))
+        values = [traced] if not names else [tuple.__new__, type(traced), program, *after]
+        self.lines.append("return " + (made if names else "{0}").format(*map(self.constant, values)))
         text = "def check(score_mod, mask_mod):\n    %s\n" % "\n    ".join(self.lines)
         exec(compile(text, "<check of a trace>", "exec"), self.constants)
         return self.constants["check"]

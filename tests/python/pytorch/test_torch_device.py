@@ -30,8 +30,8 @@ def mock(tmp_path_factory):
 
 @pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 @pytest.mark.skipif(not os.path.exists(os.path.join(STANDIN, "libcuda.so.1")), reason="the stand-ins are not built")
-@pytest.mark.parametrize("case", ["places", "recording", "lying", "captured", "scalars", "trusted", "nothing", "packed",
-                                  "refusals"])
+@pytest.mark.parametrize("case", ["places", "pieces", "recording", "lying", "captured", "scalars", "trusted", "nothing",
+                                  "packed", "refusals"])
 def test_calls_of_a_device(mock, case):
     pytest.importorskip("numpy")
     libraries = os.path.dirname(os.path.abspath(library_path()))

@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -41,7 +42,13 @@ def doubled(s, b, h, i, j):
 def taken(monkeypatch):
     """How many calls went the direct way."""
     made, real = [], _direct._run
-    monkeypatch.setattr(_direct, "_run", lambda arguments: made.append(1) or real(arguments))
+
+    def counted(*arguments):
+        found = real(*arguments)
+        made.extend([1] if found else [])
+        return found
+
+    monkeypatch.setattr(_direct, "_run", counted)
     return made
 
 
@@ -288,6 +295,26 @@ def test_goes_by_the_operator(name, taken):
     del taken[:]
     OTHERS[name]()
     assert name == "float8" or not taken
+
+
+def test_dispatch_keys_are_read_where_they_can_be_and_else_asked_for():
+    """As numbers in memory of the thread; in a PyTorch that does not show that they are, as Python has them."""
+    assert _direct.trusted or not sys.platform.startswith("linux")
+    text = """
+import torch
+del torch._C._dispatch_tls_local_exclude_set
+from fxattn.torch import _direct
+assert _direct.possible and not _direct.trusted
+x = torch.randn(1, 2, 6, 8)
+ask = lambda: _direct.is_plain(x, x, x)
+assert ask() and not _direct.is_plain(x, x, 3)
+with torch.autocast("cpu", torch.bfloat16):
+    assert not ask()
+with torch.inference_mode(), torch.no_grad():
+    assert ask()
+torch.func.vmap(lambda y: [] if ask() else y)(x)
+"""
+    subprocess.run([sys.executable, "-c", text], check=True, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
 
 
 def test_inference_mode_is_plain(taken):

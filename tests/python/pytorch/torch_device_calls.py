@@ -174,6 +174,8 @@ class World:
         return floats(dense) if kind is np.uint16 else dense
 
     def live(self):
+        """Tensors that nobody gave back, besides workspaces that are kept."""
+        self.ours.fxa_torch_space_clear()
         return self.number("mock_live")[0]
 
 
@@ -212,6 +214,45 @@ def places(world):
         for a, b, name in zip(got, want, ("out", "lse", "dq", "dk", "dv")):
             near(a, b, (index, name))
     assert world.live() == 0 and world.number("mock_copies")[0] == 0
+
+
+def pieces(world):
+    """A small workspace is kept for its stream and device, by threads in turns, and for no run that is recorded."""
+    def made(place):
+        before, live = list(world.number("mock_made", 3)), world.number("mock_live")[0]
+        q, k, v = (Array(world, values(i), place=place) for i in range(3))
+        found = world.call("fwd", q, k, v, (_abi.WANT_LSE,))
+        near(found[0], want, "out")
+        return sum(b - a for a, b in zip(before, world.number("mock_made", 3))), world.number("mock_live")[0] - live
+
+    streams, own = world.streams, list(world.streams)
+    want = world.call("fwd", *(Array(world, values(i)) for i in range(3)))[0]
+    assert made((CUDA, 0)) == (4, 1) and made((CUDA, 0)) == (3, 0), "out, lse, max, and once a workspace"
+    assert made((CUDA, 1)) == (4, 1) and made((CUDA, 1)) == (3, 0), "each device has its own"
+    world.recorded(own[0])
+    assert made((CUDA, 0)) == (4, 0), "what is recorded has its own memory"
+    world.recorded(None)
+    assert made((CUDA, 0)) == (3, 0)
+    streams[0] = 2  # which is another stream in every thread
+    assert made((CUDA, 0)) == (4, 0)
+    streams[0] = own[0]
+    assert made((CUDA, 0)) == (3, 0)
+    q, k, v = (Array(world, values(i, (2, 4, 48, 16)), place=(CUDA, 0)) for i in range(3))
+    out, lse, _ = world.call("fwd", q, k, v, (_abi.WANT_LSE,))
+    rest = Array(world, out, place=(CUDA, 0)), Array(world, lse, F64, place=(CUDA, 0))
+    for many in (4, 3):  # a larger one takes the place of the smaller, which is given back
+        before, live = world.number("mock_made", 3)[1], world.number("mock_live")[0]
+        found = world.call("bwd", q, k, v, (0,), more=(*rest, [rest[0]], [0, 1, 2]))
+        assert len(found) == 3 and world.number("mock_made", 3)[1] - before == many
+        assert world.number("mock_live")[0] == live
+    before = world.number("mock_live")[0]
+    for n in range(40):  # more streams than are kept
+        streams[0] = 4096 + 16 * n
+        assert made((CUDA, 0))[0] == 4
+    assert world.number("mock_live")[0] <= 16 and before == 2
+    streams[0] = own[0]
+    world.ours.fxa_torch_cache_clear()
+    assert world.number("mock_live")[0] == 0
 
 
 def recording(world):
@@ -356,7 +397,7 @@ def packed(world):
 
 def main():
     world = World(*sys.argv[1:4])
-    {f.__name__: f for f in (places, recording, lying, captured, scalars, trusted, nothing, packed, refusals)}[sys.argv[4]](world)
+    {f.__name__: f for f in (places, pieces, recording, lying, captured, scalars, trusted, nothing, packed, refusals)}[sys.argv[4]](world)
     print("right")
 
 

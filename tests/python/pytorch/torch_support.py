@@ -100,11 +100,12 @@ def assert_within_bar(name: str, dtype: torch.dtype, found: Sequence[Sequence[Se
 
 def by_operator(call: Callable[[], Any]) -> Any:
     """call(), with nothing that goes past PyTorch's dispatcher."""
-    _direct.possible = False
+    asked = _direct.is_plain
+    _direct.possible, _direct.is_plain = False, lambda q, k, v: False
     try:
         return call()
     finally:
-        _direct.possible = True
+        _direct.possible, _direct.is_plain = True, asked
 
 
 class Seen(TorchDispatchMode):
