@@ -25,6 +25,7 @@ _below = torch._C._AutoDispatchBelowAutograd
 _functorch = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
 _WANT_QKV = (ops.WANT_Q, ops.WANT_K, ops.WANT_V)
+_NEEDS_QKV = (False, False, True, True, True)  # of _Over
 
 
 def _training_flags(q: Tensor) -> int:
@@ -148,7 +149,7 @@ class Call:
         return self.forward(q, k, v)
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grads: Sequence[Tensor],
-                 want: Sequence[int]) -> List[Tensor]:
+                 want: Sequence[int]) -> Sequence[Tensor]:
         """The wanted gradients, of which autograd does not know."""
         made = _direct.backward(self, q, k, v, out, lse, grads, want)
         if made:
@@ -210,9 +211,11 @@ def _place(one: int, plain: Plain) -> int:
     return 3 + plain.n_tensors + plain.n_extras if one == ops.WANT_SCALARS else 3 + one - ops.WANT_TENSORS
 
 
-def _gradients(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor], first: int) -> Tuple[Any, ...]:
-    """Gradients of what a Function took, None where there is none or none is needed; q is its argument `first`."""
-    saved, plain, needs = ctx.saved_tensors, ctx.plain, ctx.needs_input_grad
+def _gradients(ctx: Any, saved: Sequence[Tensor], dout: Optional[Tensor], dlse: Optional[Tensor],
+               first: int) -> Tuple[Any, ...]:
+    """Gradients of what a Function took, None where there is none or none is needed; q is its argument `first`. `saved`
+    is what it saved, which may be asked for once."""
+    plain, needs = ctx.plain, ctx.needs_input_grad
     inputs, out, lse = saved[:-2], saved[-2], saved[-1]
     result: List[Any] = [None] * len(needs)
     want = _wanted(needs, plain, first)
@@ -251,7 +254,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor], _: Any) -> Tuple[Any, ...]:
-        return _gradients(ctx, dout, dlse, 1)
+        return _gradients(ctx, ctx.saved_tensors, dout, dlse, 1)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -282,7 +285,15 @@ class _Over(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor]) -> Tuple[Any, ...]:
-        return _gradients(ctx, dout, None, 2)
+        plain, saved = ctx.plain, ctx.saved_tensors
+        if len(saved) == 5 and dout is not None and _direct.possible and not torch.is_grad_enabled() \
+                and ctx.needs_input_grad == _NEEDS_QKV:  # nothing but q, k and v, as most calls have it
+            q, k, v, out, lse = saved
+            made = _direct._run_back(q, k, v, (), (), (), plain.ints, plain.floats, plain.config, plain.program, out,
+                                     lse, (dout,), _WANT_QKV)
+            if made:
+                return None, None, *made
+        return _gradients(ctx, saved, dout, None, 2)
 
 
 _apply_over = super(torch.autograd.Function, _Over).apply
@@ -344,7 +355,7 @@ def _backward_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any,
     inputs = (q, k, v, *call.all_tensors(), out, lse, *grads)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         return list(Backward.apply(call.plain(), list(want), len(grads), *inputs))
-    return call.backward(q, k, v, out, lse, grads, want)
+    return list(call.backward(q, k, v, out, lse, grads, want))
 
 
 def _batched_kernel(q: Tensor, k: Tensor, v: Tensor, tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any,

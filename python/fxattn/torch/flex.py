@@ -249,10 +249,11 @@ def known_at_once(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any
     torch_direct.c."""
     if scale is not None and (type(scale) is not float or scale != scale):
         return None
-    traced, tensors, program, floats = None, (), "", DEFAULT_FLOATS
+    traced, tensors, program = None, (), ""
+    floats: Tuple[float, ...] = DEFAULT_FLOATS
     recorded = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if score_mod is not None or mask_mod is not None:
-        told = ON_HOST
+        told: Tuple[Any, ...] = ON_HOST
         if not q.is_cpu or q.dtype is torch.float64:  # as told_of_scores has it
             told = "torch", None if q.is_cpu else q.device, torch.float64 if q.dtype is torch.float64 else None
         traced = known(score_mod, mask_mod, told)
