@@ -25,9 +25,10 @@
 
 enum { DEVICE_ALIGN = 16, DEVICE_STEP = 8 }; /* bytes of a pointer, elements of a stride, that engines like */
 
+/* Plans that were recorded, by their address: a power of two of places, at most half of them taken. */
 static struct {
     pthread_mutex_t lock;
-    fxa_plan **plan;
+    fxa_plan **plan; /* NULL: free */
     size_t n, room;
 } device_kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -80,22 +81,43 @@ static void alignment_set(fxa__torch_problem *p) {
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
+/* Where a plan is, or the free place where it would be. */
+static size_t kept_place(fxa_plan *const *table, size_t room, const fxa_plan *plan) {
+    size_t at = (size_t)((uintptr_t)plan / 16 * 0x9e3779b97f4a7c15u >> 32) & (room - 1);
+    while (table[at] && table[at] != plan) {
+        at = (at + 1) & (room - 1);
+    }
+    return at;
+}
+
+/* Under the lock: room for one more. */
+static bool kept_grow(void) {
+    size_t room = device_kept.room ? 2 * device_kept.room : 64;
+    if (2 * device_kept.n < device_kept.room) {
+        return true;
+    }
+    fxa_plan **more = calloc(room, sizeof(fxa_plan *));
+    for (size_t i = 0; more && i < device_kept.room; i++) {
+        if (device_kept.plan[i]) {
+            more[kept_place(more, room, device_kept.plan[i])] = device_kept.plan[i];
+        }
+    }
+    if (more) {
+        free(device_kept.plan);
+        device_kept.plan = more;
+        device_kept.room = room;
+    }
+    return more != NULL;
+}
+
 static fxa_status device_plan_keep(fxa__torch_call *call, fxa_plan *plan) {
-    bool kept = false;
     pthread_mutex_lock(&device_kept.lock);
-    for (size_t i = 0; i < device_kept.n && !kept; i++) {
-        kept = device_kept.plan[i] == plan;
-    }
-    if (!kept && device_kept.n == device_kept.room) {
-        size_t room = 2 * device_kept.room + 64;
-        fxa_plan **more = realloc(device_kept.plan, room * sizeof *more);
-        device_kept.plan = more ? more : device_kept.plan;
-        device_kept.room = more ? room : device_kept.room;
-    }
-    if (!kept && device_kept.n < device_kept.room) {
+    bool kept = kept_grow();
+    fxa_plan **place = kept ? &device_kept.plan[kept_place(device_kept.plan, device_kept.room, plan)] : NULL;
+    if (kept && !*place) {
         fxa__torch.fxa_plan_retain(plan);
-        device_kept.plan[device_kept.n++] = plan;
-        kept = true;
+        *place = plan;
+        device_kept.n++;
     }
     pthread_mutex_unlock(&device_kept.lock);
     return kept ? FXA_OK : fxa__torch_fail(call, FXA_E_MEMORY, "there is no memory to keep a plan that is recorded");

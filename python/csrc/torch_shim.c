@@ -81,64 +81,86 @@ fxa_status fxa__torch_call_forward(fxa__torch_call *call, void *results[3]) {
     return status;
 }
 
-/* One wanted gradient: the tensor, and its place in the problem. `scalars` is filled after the run. */
-static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want, fxa__torch_tensor *out) {
-    const fxa__torch_tensor *like[] = {&call->q, &call->k, &call->v};
+/* The gradient of q, k or v: the tensor, and its place in the problem. The same of all below. */
+static fxa_status operand_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want,
+                                         fxa__torch_tensor *out) {
+    const fxa__torch_tensor *like = want == FXA__TORCH_DQ ? &call->q : want == FXA__TORCH_DK ? &call->k : &call->v;
     fxa_operand *const operand[] = {&p->problem.dq, &p->problem.dk, &p->problem.dv_grad};
-    int64_t stride[FXA_MAX_RANK], one = 1;
-    fxa_status status = FXA_OK;
-    if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
-        fxa__torch_strides_like(like[want], like[want]->size, stride);
-        fxa_dtype dtype = fxa__torch_result_dtype(call, like[want]->dtype);
-        status = fxa__torch_result_new(call, like[want], dtype, 4, like[want]->size, stride, out);
-        if (!status) {
-            fxa__torch_operand_set(operand[want], out);
-            p->problem.flags |= (uint32_t)FXA_GRAD_Q << want;
-            p->args.slot[FXA_SLOT_DQ + want] = out->data;
-        }
-        return status;
+    int64_t stride[4];
+    fxa__torch_strides_like(like, like->size, stride);
+    fxa_dtype dtype = fxa__torch_result_dtype(call, like->dtype);
+    fxa_status status = fxa__torch_result_new(call, like, dtype, 4, like->size, stride, out);
+    if (!status) {
+        fxa__torch_operand_set(operand[want], out);
+        p->problem.flags |= (uint32_t)FXA_GRAD_Q << want;
+        p->args.slot[FXA_SLOT_DQ + want] = out->data;
     }
-    if (want == FXA__TORCH_DSINK && p->problem.flags & FXA_SINK) {
-        status = fxa__torch_result_new(call, &call->q, (fxa_dtype)p->problem.sink.dtype, 1, &p->problem.hq, &one, out);
-        p->problem.dsink.dtype = p->problem.sink.dtype;
-        p->problem.flags |= FXA_GRAD_SINK;
-        p->args.slot[FXA_SLOT_DSINK] = out->data;
-        return status;
+    return status;
+}
+
+static fxa_status sink_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, fxa__torch_tensor *out) {
+    fxa_dtype dtype = (fxa_dtype)p->problem.sink.dtype;
+    int64_t one = 1;
+    fxa_status status = fxa__torch_result_new(call, &call->q, dtype, 1, &p->problem.hq, &one, out);
+    p->problem.dsink.dtype = p->problem.sink.dtype;
+    p->problem.flags |= FXA_GRAD_SINK;
+    p->args.slot[FXA_SLOT_DSINK] = out->data;
+    return status;
+}
+
+/* Of params given as a tensor, which is filled after the run unless it lies where the run is. */
+static fxa_status scalars_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, fxa__torch_tensor *out) {
+    bool in_memory = p->problem.flags & FXA_SCALARS_IN_MEMORY;
+    int64_t one = 1;
+    fxa_status status = fxa__torch_result_new(call, &call->scalars, FXA_F64, 1, call->scalars.size, &one, out);
+    for (size_t i = 0; i < p->args.n_params; i++) {
+        bool real = fxa__torch.fxa_program_param(p->program, i).type == FXA_FLOAT;
+        p->problem.param_grads |= (uint64_t)real << i;
     }
-    if (want == FXA__TORCH_DSCALARS && call->n_scalars) {
-        status = fxa__torch_result_new(call, &call->scalars, FXA_F64, 1, call->scalars.size, &one, out);
-        for (size_t i = 0; i < p->args.n_params; i++) {
-            bool real = fxa__torch.fxa_program_param(p->program, i).type == FXA_FLOAT;
-            p->problem.param_grads |= (uint64_t)real << i;
-        }
-        bool in_memory = p->problem.flags & FXA_SCALARS_IN_MEMORY;
-        status = status || !in_memory ? status : fxa__torch_result_clear(call, out); /* ints have none */
-        if (!in_memory && p->problem.device != FXA_HOST) {
-            status = fxa__torch_fail(call, FXA_E_UNSUPPORTED,
-                                     "a number on the host has no gradient in a call on CUDA; capture a tensor that is "
-                                     "there instead");
-        }
-        p->args.dparams = in_memory ? out->data : p->dparams;
-        p->args.n_dparams = p->args.n_params;
-        return status;
+    status = status || !in_memory ? status : fxa__torch_result_clear(call, out); /* ints have none */
+    if (!in_memory && p->problem.device != FXA_HOST) {
+        status = fxa__torch_fail(call, FXA_E_UNSUPPORTED,
+                                 "a number on the host has no gradient in a call on CUDA; capture a tensor that is "
+                                 "there instead");
     }
-    size_t at = (size_t)(want - FXA__TORCH_DTENSORS);
-    if (want < FXA__TORCH_DTENSORS || at >= p->problem.n_captures) {
-        return fxa__torch_fail(call, FXA_E_ARGUMENT, "gradient %lld is not one that the call has", (long long)want);
-    }
+    p->args.dparams = in_memory ? out->data : p->dparams;
+    p->args.n_dparams = p->args.n_params;
+    return status;
+}
+
+static fxa_status capture_gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, size_t at,
+                                         fxa__torch_tensor *out) {
     const fxa__torch_tensor *t = &call->tensors[at];
+    int64_t stride[FXA_MAX_RANK];
     for (int64_t i = t->rank - 1, next = 1; i >= 0; i--) {
         stride[i] = next;
         next *= t->size[i] ? t->size[i] : 1;
     }
     fxa_dtype dtype = fxa__torch_result_dtype(call, t->dtype);
-    status = fxa__torch_result_new(call, t, dtype, t->rank, t->size, stride, out);
+    fxa_status status = fxa__torch_result_new(call, t, dtype, t->rank, t->size, stride, out);
     p->captures[at].grad = 1;
     p->captures[at].grad_dtype = (uint32_t)dtype;
     p->dtensors[at] = out->data;
     p->args.dtensors = p->dtensors;
     p->args.n_dtensors = p->problem.n_captures;
     return status;
+}
+
+/* One wanted gradient. */
+static fxa_status gradient_begin(fxa__torch_problem *p, fxa__torch_call *call, int64_t want, fxa__torch_tensor *out) {
+    if (want >= FXA__TORCH_DQ && want <= FXA__TORCH_DV) {
+        return operand_gradient_begin(p, call, want, out);
+    }
+    if (want == FXA__TORCH_DSINK && p->problem.flags & FXA_SINK) {
+        return sink_gradient_begin(p, call, out);
+    }
+    if (want == FXA__TORCH_DSCALARS && call->n_scalars) {
+        return scalars_gradient_begin(p, call, out);
+    }
+    if (want < FXA__TORCH_DTENSORS || (uint64_t)(want - FXA__TORCH_DTENSORS) >= p->problem.n_captures) {
+        return fxa__torch_fail(call, FXA_E_ARGUMENT, "gradient %lld is not one that the call has", (long long)want);
+    }
+    return capture_gradient_begin(p, call, (size_t)(want - FXA__TORCH_DTENSORS), out);
 }
 
 /* What the backward pass reads of the forward pass. */

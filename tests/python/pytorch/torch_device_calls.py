@@ -274,6 +274,11 @@ def recording(world):
     assert kept > held, "nothing is kept of what was recorded"
     trained(world, (CUDA, 0))
     assert world.held() == kept and world.live() == 0
+    world.recorded(STREAM)
+    for n in range(80):  # many, each twice
+        q, k, v = (Array(world, values(i, (1, 1, 8 * (n % 40) + 8, 16)), place=(CUDA, 0)) for i in range(3))
+        assert not isinstance(world.call("fwd", q, k, v), str)
+    assert world.held() == kept + 40
 
 
 def lying(world):
