@@ -198,8 +198,7 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
         tiles_count_grid(g, all, times, out);
 }
 
-/* b, h and the tiles are in order. */
-static fxa_status tiles_count_lifted(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err) {
+fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err) {
     fxa_program *program = NULL;
     fxa__tile_look look = {.vals = NULL};
     FXA_TRY(fxa__program_lift_masks(g->p->host, g->p->program, &program, err));
@@ -238,7 +237,7 @@ fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t
         fxa__tile_grid grid = {.p = p, .b = b, .h = h, .params = params, .tensors = tensors};
         grid.tile_q = fxa__min_i64(tile_q, INT32_MAX);
         grid.tile_k = fxa__min_i64(tile_k, INT32_MAX);
-        status = tiles_count_lifted(&grid, out, err);
+        status = fxa__tiles_count(&grid, out, err);
     }
     fxa__problem_release(p);
     return status;

@@ -48,6 +48,9 @@ fxa_tile fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 fxa_box fxa__tile_start(const fxa__tile_grid *g);
 fxa_tile fxa__tile_box(const fxa__tile_grid *g, const fxa_box *box);
 
+/* fxa_tiles_count of a grid whose p, b, h and tile sizes are in order; program, left and look are its own to fill. */
+fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err);
+
 /* Halving keeps one half waiting at each step: at most 31 of each axis. */
 #define FXA__TILE_DEPTH 64
 

@@ -87,12 +87,8 @@ static void no_other_dlse(fxa_problem *p) {
     p->flags |= FXA_GRAD_LSE;
     p->dlse = (fxa_operand){.layout = FXA_LAYOUT_STRIDED, .stride = {4 * 400, 400, 1}};
 }
-static void no_sink(fxa_problem *p) { p->flags |= FXA_SINK, p->sink.dtype = FXA_BF16; }
-static void no_dsink(fxa_problem *p) { p->flags |= FXA_SINK | FXA_GRAD_SINK, p->dsink.dtype = FXA_F64; }
 static void no_paged_grads(fxa_problem *p) { p->flags |= FXA_PAGED, p->page_size = 64, p->n_pages = 32; }
-static void no_packed_pages(fxa_problem *p) {
-    p->flags |= FXA_PAGED | FXA_VARLEN, p->page_size = 64, p->n_pages = 32, p->total_q = 400;
-}
+static void no_packed_adding(fxa_problem *p) { p->flags |= FXA_VARLEN | FXA_ACC_K, p->total_q = 400, p->total_k = 700; }
 static void no_mixture(fxa_problem *p) { p->v.dtype = FXA_F16; }
 static void no_columns(fxa_problem *p) {
     p->q = (fxa_operand){.dtype = FXA_BF16, .layout = FXA_LAYOUT_STRIDED, .stride = {300 * 256, 64, 256, 2}};
@@ -104,6 +100,7 @@ TEST(refusals_have_their_reasons) {
         void (*make)(fxa_problem *p);
         const char *why;
     } cases[] = {
+        /* a line for every row of cuda_support.c */
         {FXA_FORWARD, no_f64, "f64: kernels compute in f32"},
         {FXA_FORWARD, no_bytes, "floats of 8 bits"},
         {FXA_FORWARD, no_width, "at most 256"},
@@ -114,6 +111,7 @@ TEST(refusals_have_their_reasons) {
         {FXA_FORWARD, no_map, "no coordinate maps"},
         {FXA_FORWARD, no_shard, "no whole of shards"},
         {FXA_FORWARD, no_adding, "accumulate-out: kernels overwrite"},
+        {FXA_BACKWARD, no_packed_adding, "accumulate-dk: gradients of packed rows"},
         {FXA_FORWARD, no_scalars, "scalars-in-memory: "},
         {FXA_FORWARD, no_scales, "scaled: "},
         {FXA_FORWARD, no_max, "max: kernels do not write"},
@@ -121,9 +119,6 @@ TEST(refusals_have_their_reasons) {
         {FXA_FORWARD, no_far_lse, "rows of LSE"},
         {FXA_BACKWARD, no_far_lse, "rows of LSE"},
         {FXA_BACKWARD, no_other_dlse, "dLSE is to lie"},
-        {FXA_FORWARD, no_sink, "sink: sinks are to be f32"},
-        {FXA_BACKWARD, no_dsink, "gradients of sinks"},
-        {FXA_FORWARD, no_packed_pages, "pages beside packed rows"},
         {FXA_BACKWARD, no_paged_grads, "no gradients of pages"},
         {FXA_FORWARD, no_mixture, "V is f16 and Q bf16"},
         {FXA_FORWARD, no_columns, "the last stride of Q is 2"},

@@ -5,7 +5,7 @@
  */
 #include "cuda.h"
 
-#include <string.h>
+#include "../../problem/tiles.h"
 
 static void cu_list_unit(const fxa__cu_code *c, fxa__cu_unit unit, fxa__writer *w) {
     const fxa__cu_module *m = &c->unit[unit];
@@ -21,8 +21,23 @@ static const char *cu_list_tensor(const fxa__cu_code *c, int32_t load) {
     return p->tensors[p->nodes[load].imm].name;
 }
 
+/* Of the first entry and head, by the range analysis of the host: the device may know more of captured tensors. */
+static void cu_list_tiles(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
+    fxa__cu_unit unit = c->unit[FXA__CU_FORWARD].cubin    ? FXA__CU_FORWARD
+                        : c->unit[FXA__CU_BACKWARD].cubin ? FXA__CU_BACKWARD
+                                                          : FXA__CU_DECODE;
+    const struct FxaShape *shape = &c->unit[unit].shape;
+    fxa__tile_grid grid = {.p = p, .tile_q = shape->q_rows, .tile_k = shape->k_rows};
+    fxa_tile_counts n;
+    if (!c->program.has_mask || !shape->q_rows || !shape->k_rows || fxa__tiles_count(&grid, &n, NULL) != FXA_OK) return;
+    fxa__write_format(w, "tiles of b 0, h 0: %llu left out, %llu with the mask, %llu without",
+                      (unsigned long long)n.empty, (unsigned long long)n.mixed, (unsigned long long)n.full);
+    if (n.unknown) fxa__write_format(w, ", %llu not looked at", (unsigned long long)n.unknown);
+    fxa__write_format(w, "\n");
+}
+
 /* Where what pairs read comes from, where that is not a plain load. */
-static void cu_list_given(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
+static void cu_list_given(const fxa__cu_code *c, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const char *tile_lists = g->has_mask ? "tiles are listed on the device before the run" : "all tiles are visited";
     fxa__write_format(w, "%s\n", tile_lists);
@@ -32,7 +47,6 @@ static void cu_list_given(const fxa__cu_code *c, const fxa__problem *p, fxa__wri
     if (g->k_word >= 0) fxa__write_format(w, "%s is copied with the keys\n", cu_list_tensor(c, g->k_word));
     if (g->n_sums) fxa__write_format(w, "gradients that are sums of all pairs: %d\n", (int)g->n_sums);
     if (g->has_scatter) fxa__write_format(w, "other gradients are added pair by pair, in any order\n");
-    (void)p;
 }
 
 static void cu_list_params(const fxa__cu_code *c, const fxa__problem *p, fxa__writer *w) {
@@ -50,7 +64,8 @@ void fxa__cu_listing(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cu_code *c = code;
     for (int unit = 0; unit < FXA__CU_UNIT_COUNT; unit++)
         if (c->unit[unit].cubin) cu_list_unit(c, (fxa__cu_unit)unit, w);
-    cu_list_given(c, p, w);
+    cu_list_given(c, w);
+    cu_list_tiles(c, p, w);
     cu_list_params(c, p, w);
     fxa__write_format(w, "program.cuh:\n");
     fxa__write_bytes(w, c->program.text.data, c->program.text.size);

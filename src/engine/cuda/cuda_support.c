@@ -48,6 +48,7 @@ static bool cu_has_byte_grads(const fxa_problem *p) {
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
+/* test_cuda_choice.c has a problem for every row, docs/cuda.md a table of what is taken. */
 static const struct cu_row {
     uint32_t passes;
     uint32_t flags;                      /* one of these is set; 0: whatever is */
